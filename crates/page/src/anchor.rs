@@ -1,0 +1,268 @@
+//! One anchor as a plain value: its arithmetic, exact, and the limits that keep the reader's arithmetic from overflowing.
+
+use crate::layout::BASES;
+
+/// Nanoseconds in a second.
+pub const NSEC_PER_SEC: u64 = 1_000_000_000;
+
+/// Bits of fraction at most: one more, and two seconds of shifted nanoseconds would not fit 64 bits.
+pub const MAX_SHIFT: u32 = 33;
+
+/// A set of clocks, a bit per clock id, as `fp_anchor.clocks` holds it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ClockSet(pub u32);
+
+impl ClockSet {
+    /// No clock at all.
+    pub const NONE: ClockSet = ClockSet(0);
+    /// CLOCK_REALTIME, id 0.
+    pub const REALTIME: ClockSet = ClockSet(1);
+    /// CLOCK_MONOTONIC, id 1.
+    pub const MONOTONIC: ClockSet = ClockSet(1 << 1);
+    /// CLOCK_MONOTONIC_RAW, id 4.
+    pub const MONOTONIC_RAW: ClockSet = ClockSet(1 << 4);
+    /// CLOCK_BOOTTIME, id 7.
+    pub const BOOTTIME: ClockSet = ClockSet(1 << 7);
+    /// CLOCK_TAI, id 11.
+    pub const TAI: ClockSet = ClockSet(1 << 11);
+    /// The clocks of the `hres` latch: they tick at one NTP-disciplined rate.
+    pub const HRES: ClockSet = Self::REALTIME
+        .union(Self::MONOTONIC)
+        .union(Self::BOOTTIME)
+        .union(Self::TAI);
+    /// Every clock that a page can answer.
+    pub const ALL: ClockSet = Self::HRES.union(Self::MONOTONIC_RAW);
+
+    /// The set of one clock id; ids that no anchor can hold give the empty set.
+    pub const fn of_id(id: u32) -> ClockSet {
+        if id < 32 {
+            ClockSet(1 << id).intersection(Self::ALL)
+        } else {
+            Self::NONE
+        }
+    }
+
+    /// Clocks in either set.
+    pub const fn union(self, other: ClockSet) -> ClockSet {
+        ClockSet(self.0 | other.0)
+    }
+
+    /// Clocks in both sets.
+    pub const fn intersection(self, other: ClockSet) -> ClockSet {
+        ClockSet(self.0 & other.0)
+    }
+
+    /// Clocks of this set that are not in the other.
+    pub const fn difference(self, other: ClockSet) -> ClockSet {
+        ClockSet(self.0 & !other.0)
+    }
+
+    /// Whether every clock of `other` is in this set.
+    pub const fn contains(self, other: ClockSet) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether the set holds no clock.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The clock ids in the set, ascending.
+    pub fn iter(self) -> impl Iterator<Item = u32> {
+        (0..32).filter(move |id| self.0 >> id & 1 == 1)
+    }
+}
+
+impl std::ops::BitOr for ClockSet {
+    type Output = ClockSet;
+
+    fn bitor(self, other: ClockSet) -> ClockSet {
+        self.union(other)
+    }
+}
+
+/// Where in [`Anchor::base`] a clock id lies: REALTIME 0, MONOTONIC 1, BOOTTIME 2, TAI 3, and MONOTONIC_RAW 0 of its own latch.
+pub const fn base_index(id: u32) -> Option<usize> {
+    match id {
+        0 | 4 => Some(0),
+        1 => Some(1),
+        7 => Some(2),
+        11 => Some(3),
+        _ => None,
+    }
+}
+
+/// What one clock shows at an anchor's base.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Base {
+    /// Whole seconds.
+    pub sec: u64,
+    /// Nanoseconds within the second, shifted left by the rate's `shift`.
+    pub nsec_shifted: u64,
+}
+
+impl Base {
+    /// A base from nanoseconds since the clock's epoch in units of 2^-shift ns.
+    pub fn from_ns_shifted(ns_shifted: u128, shift: u32) -> Base {
+        let second = u128::from(NSEC_PER_SEC) << shift;
+        Base {
+            sec: (ns_shifted / second) as u64,
+            nsec_shifted: (ns_shifted % second) as u64,
+        }
+    }
+
+    /// Nanoseconds since the clock's epoch in units of 2^-shift ns.
+    pub fn ns_shifted(self, shift: u32) -> u128 {
+        u128::from(self.sec) * (u128::from(NSEC_PER_SEC) << shift) + u128::from(self.nsec_shifted)
+    }
+}
+
+/// Nanoseconds per count of the counter: `mult / 2^shift`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Nanoseconds per count, shifted left by `shift`.
+    pub mult: u32,
+    /// Bits of fraction, at most [`MAX_SHIFT`].
+    pub shift: u32,
+}
+
+impl Rate {
+    /// The nearest rate to `ns_per_cycle_q64 / 2^64` nanoseconds per count, as precise as the page's limits allow.
+    ///
+    /// `None` when it rounds to zero or is 2^32 ns and more per count: no such counter can be served.
+    pub fn from_ns_per_cycle_q64(ns_per_cycle_q64: u128) -> Option<Rate> {
+        (0..=MAX_SHIFT).rev().find_map(|shift| {
+            let drop = 64 - shift;
+            let rounded = ns_per_cycle_q64.checked_add(1 << (drop - 1))? >> drop;
+            u32::try_from(rounded)
+                .ok()
+                .filter(|mult| *mult > 0)
+                .map(|mult| Rate { mult, shift })
+        })
+    }
+
+    /// Nanoseconds per count in units of 2^-64 ns, exactly.
+    pub fn ns_per_cycle_q64(self) -> u128 {
+        u128::from(self.mult) << (64 - self.shift)
+    }
+
+    /// Counts after which the reader's arithmetic would leave its limits: `cap * mult <= 10^9 << shift`, `cap < 2^32`.
+    pub fn max_cap(self) -> u32 {
+        let limit = (NSEC_PER_SEC << self.shift) / u64::from(self.mult.max(1));
+        u32::try_from(limit).unwrap_or(u32::MAX)
+    }
+
+    /// The largest cap of at most `ns` nanoseconds that [`Rate::max_cap`] allows.
+    pub fn cap_for_ns(self, ns: u64) -> u32 {
+        let cycles = (u128::from(ns) << self.shift) / u128::from(self.mult.max(1));
+        u32::try_from(cycles).unwrap_or(u32::MAX).min(self.max_cap())
+    }
+
+    /// Counts that take at least `ns` nanoseconds.
+    pub fn cycles_for_ns(self, ns: u64) -> u64 {
+        let cycles = (u128::from(ns) << self.shift).div_ceil(u128::from(self.mult.max(1)));
+        u64::try_from(cycles).unwrap_or(u64::MAX)
+    }
+}
+
+/// What the clocks show at one value of the counter, how fast they run from there, and for how long that is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    /// The clocks that this anchor answers.
+    pub clocks: ClockSet,
+    /// The counter at which `base` holds. It may lie a little in the future.
+    pub base_cycles: u64,
+    /// How fast the clocks run.
+    pub rate: Rate,
+    /// Counts after `base_cycles` beyond which the anchor answers nothing.
+    pub cap_cycles: u32,
+    /// What each clock shows at `base_cycles`; see [`base_index`].
+    pub base: [Base; BASES],
+}
+
+impl Anchor {
+    /// Whether the reader's arithmetic stays within its limits: the writer publishes no other anchor.
+    pub fn is_within_limits(&self) -> bool {
+        self.rate.mult > 0
+            && self.rate.shift <= MAX_SHIFT
+            && self.cap_cycles <= self.rate.max_cap()
+            && self
+                .base
+                .iter()
+                .all(|base| base.nsec_shifted < NSEC_PER_SEC << self.rate.shift)
+    }
+
+    /// Whether the anchor answers at `counter`, be it for any clock.
+    pub fn covers(&self, counter: u64) -> bool {
+        counter.wrapping_sub(self.base_cycles) <= u64::from(self.cap_cycles)
+    }
+
+    /// Whether the anchor can still be answering at `counter` or after it.
+    pub fn may_answer_from(&self, counter: u64) -> bool {
+        let end = self.base_cycles.wrapping_add(u64::from(self.cap_cycles));
+        !self.clocks.is_empty() && (end.wrapping_sub(counter) as i64) >= 0
+    }
+
+    /// Seconds and nanoseconds of `base[index]` at `counter`, as a reader computes them; `None` outside of base and cap.
+    pub fn at(&self, index: usize, counter: u64) -> Option<(u64, u32)> {
+        let elapsed_cycles = counter.wrapping_sub(self.base_cycles);
+        if elapsed_cycles > u64::from(self.cap_cycles) {
+            return None;
+        }
+        let base = self.base.get(index)?;
+        let ns = (elapsed_cycles * u64::from(self.rate.mult) + base.nsec_shifted) >> self.rate.shift;
+        // Below two seconds by the limits, so one subtraction carries.
+        Some(if ns >= NSEC_PER_SEC {
+            (base.sec + 1, (ns - NSEC_PER_SEC) as u32)
+        } else {
+            (base.sec, ns as u32)
+        })
+    }
+
+    /// What `base[index]` extrapolates to at `counter`, whatever the cap, in units of 2^-shift ns since the clock's epoch.
+    ///
+    /// Exact. A counter before the base reads as the base.
+    pub fn ns_shifted_at(&self, index: usize, counter: u64) -> u128 {
+        let elapsed_cycles = (counter.wrapping_sub(self.base_cycles) as i64).max(0) as u128;
+        self.base[index].ns_shifted(self.rate.shift) + elapsed_cycles * u128::from(self.rate.mult)
+    }
+
+    /// The same line with its base moved to a later counter, exactly: no reader can tell the two apart at any counter that
+    /// both cover. A counter before the base leaves the base where it is.
+    pub fn rebase(&self, counter: u64) -> Anchor {
+        self.rebase_with(counter, self.rate)
+    }
+
+    /// An anchor that goes on from this one at `counter`, with another rate.
+    ///
+    /// Where the shift changes, fractions are rounded up: at `counter` no clock shows less than on this anchor, not by the
+    /// smallest fraction, so time cannot go back by rounding. The cap is kept in counts and clipped to the new rate's limit.
+    pub fn rebase_with(&self, counter: u64, rate: Rate) -> Anchor {
+        let counter = if (counter.wrapping_sub(self.base_cycles) as i64) < 0 {
+            self.base_cycles
+        } else {
+            counter
+        };
+        let mut base = [Base::default(); BASES];
+        for (index, moved) in base.iter_mut().enumerate() {
+            let ns_shifted = self.ns_shifted_at(index, counter);
+            *moved = Base::from_ns_shifted(reshift_up(ns_shifted, self.rate.shift, rate.shift), rate.shift);
+        }
+        Anchor {
+            clocks: self.clocks,
+            base_cycles: counter,
+            rate,
+            cap_cycles: self.cap_cycles.min(rate.max_cap()),
+            base,
+        }
+    }
+}
+
+/// A fixed-point number with `from` bits of fraction as one with `to` bits, rounded up where bits are lost.
+pub fn reshift_up(value: u128, from: u32, to: u32) -> u128 {
+    if to >= from {
+        value << (to - from)
+    } else {
+        value.div_ceil(1 << (from - to))
+    }
+}

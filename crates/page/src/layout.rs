@@ -1,0 +1,211 @@
+//! The page as it lies in memory. `vdso/page.h` says what each field means.
+
+use std::mem::{offset_of, size_of};
+
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// Bytes that a page takes in a process.
+pub const PAGE_SIZE: usize = 4096;
+/// The first eight bytes of every page.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"fastpage");
+/// Version of this layout. A page of another version is refused when it is mapped.
+pub const ABI: u32 = 1;
+/// [`Header::flags`]: the per-CPU segment's limit was verified to hold the CPU and node number (x86-64).
+pub const FLAG_CPU_SEGMENT: u32 = 1;
+/// Clocks in one anchor: REALTIME, MONOTONIC, BOOTTIME, TAI; the raw latch uses the first only.
+pub const BASES: usize = 4;
+
+/// What one clock shows at an anchor's base: `struct fp_base`.
+#[repr(C)]
+#[derive(Default)]
+pub struct BaseCell {
+    /// Whole seconds.
+    pub sec: AtomicU64,
+    /// Nanoseconds within the second, shifted left by the anchor's `shift`.
+    pub nsec_shifted: AtomicU64,
+}
+
+/// One copy of an anchor: `struct fp_anchor`.
+#[repr(C)]
+#[derive(Default)]
+pub struct AnchorCell {
+    /// Guards both copies; in use in `copy[0]` only.
+    pub seq: AtomicU32,
+    /// A bit per clock id that this anchor answers; 0: withdrawn.
+    pub clocks: AtomicU32,
+    /// The counter at which the anchor's bases hold.
+    pub base_cycles: AtomicU64,
+    /// Nanoseconds per count, shifted left by `shift`.
+    pub mult: AtomicU32,
+    /// Bits of fraction in `mult` and `nsec_shifted`.
+    pub shift: AtomicU32,
+    /// Counts after `base_cycles` beyond which the anchor answers nothing.
+    pub cap_cycles: AtomicU32,
+    /// Zero.
+    pub reserved: AtomicU32,
+    /// What each clock shows at `base_cycles`.
+    pub base: [BaseCell; BASES],
+    /// Zero. Fills two cache lines, so that a latch's copies never share one.
+    pub reserved2: [AtomicU32; 8],
+}
+
+/// The newest anchor and the one before it: `struct fp_latch`.
+#[repr(C)]
+#[derive(Default)]
+pub struct Latch {
+    /// `copy[0]` is the newest, `copy[1]` the one that it follows.
+    pub copy: [AnchorCell; 2],
+}
+
+/// Who wrote the page, for whom, and what holds for as long as it lives: `struct fp_header`.
+#[repr(C)]
+#[derive(Default)]
+pub struct Header {
+    /// [`MAGIC`]. Stored last, when everything else is in place.
+    pub magic: AtomicU64,
+    /// [`ABI`].
+    pub abi: AtomicU32,
+    /// Size of [`Page`] in bytes.
+    pub size: AtomicU32,
+    /// `clock_getres` of the clocks with an anchor, in nanoseconds; 0: ask the kernel.
+    pub hres_res_ns: AtomicU32,
+    /// `clock_getres` of the COARSE clocks, in nanoseconds; 0: ask the kernel.
+    pub coarse_res_ns: AtomicU32,
+    /// [`FLAG_CPU_SEGMENT`] or 0.
+    pub flags: AtomicU32,
+    /// Zero.
+    pub reserved: [AtomicU32; 25],
+}
+
+/// For `status` and `probe`; no reader on the hot path looks at it: `struct fp_stats`.
+#[repr(C)]
+#[derive(Default)]
+pub struct StatsCell {
+    /// Anchors published since the page was made.
+    pub refreshes: AtomicU64,
+    /// Two's complement: the last error against the kernel's clock before a refresh, in nanoseconds.
+    pub residual_ns: AtomicU64,
+    /// The publisher's process id as it sees itself.
+    pub publisher_pid: AtomicU32,
+    /// Why the anchors were withdrawn; 0: they are in force.
+    pub withdrawn_reason: AtomicU32,
+    /// Zero.
+    pub reserved: [AtomicU64; 29],
+}
+
+/// The whole page: `struct fp_page`. It takes the first bytes of [`PAGE_SIZE`]; the rest is zero.
+#[repr(C)]
+#[derive(Default)]
+pub struct Page {
+    /// Checked when the page is mapped.
+    pub header: Header,
+    /// REALTIME, MONOTONIC, BOOTTIME, TAI: one NTP-disciplined rate.
+    pub hres: Latch,
+    /// MONOTONIC_RAW.
+    pub raw: Latch,
+    /// For those who watch.
+    pub stats: StatsCell,
+}
+
+impl Page {
+    /// A page as the kernel hands it out: all zero, so no reader answers from it.
+    pub fn zeroed() -> Page {
+        Page::default()
+    }
+}
+
+// Loom's atomics carry bookkeeping, so the layout holds for the real ones only.
+#[cfg(not(loom))]
+const _: () = {
+    const CACHE_LINE: usize = 64;
+    assert!(size_of::<Page>() <= PAGE_SIZE);
+    assert!(size_of::<BaseCell>() == 16);
+    assert!(size_of::<AnchorCell>() == 2 * CACHE_LINE);
+    assert!(size_of::<Latch>() == 4 * CACHE_LINE);
+    assert!(size_of::<Header>() == 2 * CACHE_LINE);
+    assert!(size_of::<StatsCell>() == 4 * CACHE_LINE);
+    assert!(offset_of!(Page, hres) % CACHE_LINE == 0);
+    assert!(offset_of!(Page, raw) % CACHE_LINE == 0);
+    assert!(offset_of!(Page, stats) % CACHE_LINE == 0);
+    // A read of REALTIME or MONOTONIC (base[0], base[1]) touches one cache line.
+    assert!(offset_of!(AnchorCell, base) + 2 * size_of::<BaseCell>() <= CACHE_LINE);
+};
+
+/// Where one field of a struct of `vdso/page.h` lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// The struct's tag in C, such as `fp_anchor`.
+    pub struct_name: &'static str,
+    /// The field's name, the same on both sides.
+    pub field: &'static str,
+    /// Bytes from the struct's start.
+    pub offset: usize,
+    /// Bytes that the field takes.
+    pub size: usize,
+}
+
+/// The size of one struct of `vdso/page.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Struct {
+    /// The struct's tag in C, such as `fp_anchor`.
+    pub name: &'static str,
+    /// Its size in bytes.
+    pub size: usize,
+}
+
+fn size_of_field<S, F>(_: fn(&S) -> &F) -> usize {
+    size_of::<F>()
+}
+
+macro_rules! fields_of {
+    ($out:ident, $rust:ident as $c:literal: $($field:ident),+) => {
+        $($out.push(Field {
+            struct_name: $c,
+            field: stringify!($field),
+            offset: offset_of!($rust, $field),
+            size: size_of_field(|s: &$rust| &s.$field),
+        });)+
+    };
+}
+
+/// Every field of every struct, for the image's build to assert in C.
+pub fn fields() -> Vec<Field> {
+    let mut out = Vec::new();
+    fields_of!(out, BaseCell as "fp_base": sec, nsec_shifted);
+    fields_of!(out, AnchorCell as "fp_anchor": seq, clocks, base_cycles, mult, shift, cap_cycles, reserved, base, reserved2);
+    fields_of!(out, Latch as "fp_latch": copy);
+    fields_of!(out, Header as "fp_header": magic, abi, size, hres_res_ns, coarse_res_ns, flags, reserved);
+    fields_of!(out, StatsCell as "fp_stats": refreshes, residual_ns, publisher_pid, withdrawn_reason, reserved);
+    fields_of!(out, Page as "fp_page": header, hres, raw, stats);
+    out
+}
+
+/// The size of every struct, for the image's build to assert in C.
+pub fn structs() -> [Struct; 6] {
+    [
+        Struct {
+            name: "fp_base",
+            size: size_of::<BaseCell>(),
+        },
+        Struct {
+            name: "fp_anchor",
+            size: size_of::<AnchorCell>(),
+        },
+        Struct {
+            name: "fp_latch",
+            size: size_of::<Latch>(),
+        },
+        Struct {
+            name: "fp_header",
+            size: size_of::<Header>(),
+        },
+        Struct {
+            name: "fp_stats",
+            size: size_of::<StatsCell>(),
+        },
+        Struct {
+            name: "fp_page",
+            size: size_of::<Page>(),
+        },
+    ]
+}

@@ -1,0 +1,186 @@
+//! What the image does in C, modelled in Rust for tests and for `status`, and the check of a page when it is mapped.
+
+use std::mem::{offset_of, size_of};
+use std::ptr::NonNull;
+
+use crate::anchor::{NSEC_PER_SEC, base_index};
+use crate::layout::{ABI, AnchorCell, Header, Latch, MAGIC, PAGE_SIZE, Page};
+use crate::sync::{Ordering, fence};
+use crate::writer::Stats;
+
+/// The clock id that has a latch of its own.
+const MONOTONIC_RAW: u32 = 4;
+
+/// Attempts before a reader leaves a page that keeps changing to the kernel. There is no loop: a read's cost is bounded.
+const ATTEMPTS: u32 = 2;
+
+/// Why a page is not mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PageError {
+    /// Fewer bytes than a page has.
+    #[error("the page is truncated: {found} bytes instead of {PAGE_SIZE}")]
+    Truncated {
+        /// Bytes found.
+        found: usize,
+    },
+    /// Something else than a page, or one whose writer has not finished its header.
+    #[error("not a fastpath page: it begins with {found:#018x} instead of {MAGIC:#018x}")]
+    Magic {
+        /// The first eight bytes.
+        found: u64,
+    },
+    /// A page of another fastpath.
+    #[error("the page has layout version {found}; this fastpath reads version {ABI}")]
+    Abi {
+        /// The page's version.
+        found: u32,
+    },
+    /// A page that contradicts its own version.
+    #[error("the page says that it is {found} bytes long; version {ABI} is {expected}")]
+    Size {
+        /// The page's own size.
+        found: u32,
+        /// The size of this version.
+        expected: u32,
+    },
+}
+
+/// Checks the header of a page that is about to be mapped or read. `bytes` is the whole file.
+pub fn check(bytes: &[u8]) -> Result<(), PageError> {
+    if bytes.len() < PAGE_SIZE {
+        return Err(PageError::Truncated { found: bytes.len() });
+    }
+    let u32_at = |offset: usize| {
+        let mut value = [0; 4];
+        value.copy_from_slice(&bytes[offset..offset + 4]);
+        u32::from_ne_bytes(value)
+    };
+    let mut magic = [0; 8];
+    magic.copy_from_slice(&bytes[..8]);
+    let magic = u64::from_ne_bytes(magic);
+    if magic != MAGIC {
+        return Err(PageError::Magic { found: magic });
+    }
+    let abi = u32_at(offset_of!(Header, abi));
+    if abi != ABI {
+        return Err(PageError::Abi { found: abi });
+    }
+    let size = u32_at(offset_of!(Header, size));
+    if size as usize != size_of::<Page>() {
+        return Err(PageError::Size {
+            found: size,
+            expected: size_of::<Page>() as u32,
+        });
+    }
+    Ok(())
+}
+
+/// Reads clocks from a page as the image does.
+pub struct Reader<'p> {
+    page: &'p Page,
+}
+
+/// How one attempt ended.
+enum Attempt {
+    Answer((u64, u32)),
+    Kernel,
+    Again,
+}
+
+impl<'p> Reader<'p> {
+    /// A reader of a page in ordinary memory.
+    pub fn new(page: &'p Page) -> Reader<'p> {
+        Reader { page }
+    }
+
+    /// A reader of a mapped page.
+    ///
+    /// # Safety
+    /// `page` is aligned to 64 bytes and [`PAGE_SIZE`] bytes from it stay mapped and readable for `'p`.
+    pub unsafe fn from_ptr(page: NonNull<u8>) -> Reader<'p> {
+        // SAFETY: the caller promises that the memory is there for 'p and aligned; a page is valid in any bit pattern.
+        Reader::new(unsafe { page.cast::<Page>().as_ref() })
+    }
+
+    /// Seconds and nanoseconds of a clock id at the value that `counter` reads, or `None` where the kernel is to be asked.
+    pub fn read(&self, clock_id: u32, mut counter: impl FnMut() -> u64) -> Option<(u64, u32)> {
+        let index = base_index(clock_id)?;
+        let latch = if clock_id == MONOTONIC_RAW {
+            &self.page.raw
+        } else {
+            &self.page.hres
+        };
+        for _ in 0..ATTEMPTS {
+            match attempt(latch, clock_id, index, &mut counter) {
+                Attempt::Answer(time) => return Some(time),
+                Attempt::Kernel => return None,
+                Attempt::Again => {}
+            }
+        }
+        None
+    }
+
+    /// The publisher's statistics.
+    pub fn stats(&self) -> Stats {
+        let stats = &self.page.stats;
+        Stats {
+            refreshes: stats.refreshes.load(Ordering::Relaxed),
+            residual_ns: stats.residual_ns.load(Ordering::Relaxed) as i64,
+            publisher_pid: stats.publisher_pid.load(Ordering::Relaxed),
+            withdrawn_reason: stats.withdrawn_reason.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn attempt(latch: &Latch, clock_id: u32, index: usize, counter: &mut impl FnMut() -> u64) -> Attempt {
+    let seq = latch.copy[0].seq.load(Ordering::Acquire);
+    let odd = seq & 1 == 1;
+    let copy = &latch.copy[usize::from(odd)];
+    if !answers(copy, clock_id) {
+        return Attempt::Kernel;
+    }
+    let base_cycles = copy.base_cycles.load(Ordering::Relaxed);
+    let cap_cycles = u64::from(copy.cap_cycles.load(Ordering::Relaxed));
+    let now = counter();
+    let elapsed_cycles = now.wrapping_sub(base_cycles);
+    let time = if elapsed_cycles <= cap_cycles {
+        compute(copy, index, elapsed_cycles)
+    } else if !odd && (elapsed_cycles as i64) < 0 {
+        // The newest anchor is not in force yet: the one before it answers.
+        let copy = &latch.copy[1];
+        let elapsed_cycles = now.wrapping_sub(copy.base_cycles.load(Ordering::Relaxed));
+        if !answers(copy, clock_id) || elapsed_cycles > u64::from(copy.cap_cycles.load(Ordering::Relaxed)) {
+            return Attempt::Kernel;
+        }
+        compute(copy, index, elapsed_cycles)
+    } else {
+        return Attempt::Kernel;
+    };
+    // Orders the loads above before the recheck; an acquire load of seq would not.
+    fence(Ordering::Acquire);
+    if latch.copy[0].seq.load(Ordering::Relaxed) != seq {
+        return Attempt::Again;
+    }
+    Attempt::Answer(time)
+}
+
+fn answers(copy: &AnchorCell, clock_id: u32) -> bool {
+    copy.clocks.load(Ordering::Relaxed) >> clock_id & 1 == 1
+}
+
+/// Torn fields can give any value here; the recheck throws it away. So nothing may panic: hence the wrapping arithmetic.
+fn compute(copy: &AnchorCell, index: usize, elapsed_cycles: u64) -> (u64, u32) {
+    let mult = u64::from(copy.mult.load(Ordering::Relaxed));
+    let shift = copy.shift.load(Ordering::Relaxed);
+    let sec = copy.base[index].sec.load(Ordering::Relaxed);
+    let nsec_shifted = copy.base[index].nsec_shifted.load(Ordering::Relaxed);
+    let ns = elapsed_cycles
+        .wrapping_mul(mult)
+        .wrapping_add(nsec_shifted)
+        .wrapping_shr(shift);
+    if ns >= NSEC_PER_SEC {
+        (sec.wrapping_add(1), (ns - NSEC_PER_SEC) as u32)
+    } else {
+        (sec, ns as u32)
+    }
+}

@@ -1,0 +1,231 @@
+//! What a page promises to whoever maps it.
+#![cfg(not(loom))]
+
+use std::cell::Cell;
+
+use fastpath_page::layout::{ABI, FLAG_CPU_SEGMENT, MAGIC, fields, structs};
+use fastpath_page::{
+    Anchor, Base, ClockSet, Init, PAGE_SIZE, Page, PageError, PublishError, Rate, Reader, Stats, Writer, check,
+    publish_all,
+};
+
+fn bytes_of(page: &Page) -> Vec<u8> {
+    // SAFETY: a page is plain atomics without padding, and nobody writes to this one.
+    let head = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(page).cast::<u8>(), size_of::<Page>()) };
+    let mut bytes = head.to_vec();
+    bytes.resize(PAGE_SIZE, 0);
+    bytes
+}
+
+fn initialised() -> Vec<u8> {
+    let page = Page::zeroed();
+    Writer::new(&page).init(&Init {
+        hres_res_ns: 1,
+        coarse_res_ns: 4_000_000,
+        flags: FLAG_CPU_SEGMENT,
+    });
+    bytes_of(&page)
+}
+
+fn anchor(base_cycles: u64, sec: u64) -> Anchor {
+    Anchor {
+        clocks: ClockSet::HRES,
+        base_cycles,
+        rate: Rate {
+            mult: 1 << 31,
+            shift: 31,
+        },
+        cap_cycles: 1_000_000,
+        base: [Base { sec, nsec_shifted: 0 }; 4],
+    }
+}
+
+#[test]
+fn an_initialised_page_is_accepted() {
+    assert_eq!(check(&initialised()), Ok(()));
+}
+
+#[test]
+fn a_truncated_page_is_refused() {
+    for length in [0, 7, 128, PAGE_SIZE - 1] {
+        assert_eq!(
+            check(&initialised()[..length]),
+            Err(PageError::Truncated { found: length })
+        );
+    }
+}
+
+#[test]
+fn garbage_and_a_page_without_a_finished_header_are_refused() {
+    assert_eq!(check(&[0; PAGE_SIZE]), Err(PageError::Magic { found: 0 }));
+    assert_eq!(check(&[0xff; PAGE_SIZE]), Err(PageError::Magic { found: u64::MAX }));
+}
+
+#[test]
+fn a_page_of_another_version_or_size_is_refused() {
+    let mut page = initialised();
+    page[12] ^= 1;
+    let expected = size_of::<Page>() as u32;
+    assert_eq!(
+        check(&page),
+        Err(PageError::Size {
+            found: expected ^ 1,
+            expected
+        })
+    );
+    page[8..12].copy_from_slice(&(ABI + 1).to_ne_bytes());
+    let refused = check(&page).expect_err("another version");
+    assert_eq!(refused, PageError::Abi { found: ABI + 1 });
+    assert_eq!(
+        refused.to_string(),
+        "the page has layout version 2; this fastpath reads version 1"
+    );
+}
+
+#[test]
+fn the_header_says_what_it_was_given() {
+    let page = initialised();
+    let word = |at: usize| u32::from_ne_bytes(page[at..at + 4].try_into().expect("four bytes"));
+    assert_eq!(&page[..8], &MAGIC.to_le_bytes());
+    assert_eq!((word(16), word(20), word(24)), (1, 4_000_000, FLAG_CPU_SEGMENT));
+}
+
+#[test]
+fn the_layout_table_covers_every_byte_of_every_struct() {
+    for of in structs() {
+        let mut end = 0;
+        for field in fields().iter().filter(|field| field.struct_name == of.name) {
+            assert_eq!(field.offset, end, "{} {}", of.name, field.field);
+            end += field.size;
+        }
+        assert_eq!(end, of.size, "{}", of.name);
+    }
+}
+
+#[test]
+fn a_new_anchor_answers_from_its_base_on_and_the_one_before_it_until_then() {
+    let page = Page::zeroed();
+    let (writer, reader) = (Writer::new(&page), Reader::new(&page));
+    writer.publish_hres(&anchor(1_000, 10), || 1_000).expect("first");
+    writer.publish_hres(&anchor(2_000, 20), || 1_500).expect("second");
+    assert_eq!(reader.read(1, || 1_999), Some((10, 999)));
+    assert_eq!(reader.read(1, || 2_000), Some((20, 0)));
+    assert_eq!(reader.read(1, || 999), None, "before both");
+}
+
+#[test]
+fn clocks_that_an_anchor_does_not_hold_are_left_to_the_kernel() {
+    let page = Page::zeroed();
+    let mut only_monotonic = anchor(1_000, 10);
+    only_monotonic.clocks = ClockSet::MONOTONIC;
+    Writer::new(&page)
+        .publish_hres(&only_monotonic, || 1_000)
+        .expect("first");
+    let reader = Reader::new(&page);
+    assert!(reader.read(1, || 1_500).is_some());
+    for id in [0, 2, 3, 4, 5, 6, 7, 8, 9, 11, 31, 32, 1 << 20, u32::MAX] {
+        assert_eq!(reader.read(id, || 1_500), None, "clock {id}");
+    }
+}
+
+#[test]
+fn the_raw_clock_has_an_anchor_of_its_own() {
+    let page = Page::zeroed();
+    let mut raw = anchor(1_000, 77);
+    raw.clocks = ClockSet::MONOTONIC_RAW;
+    let (writer, reader) = (Writer::new(&page), Reader::new(&page));
+    writer.publish_raw(&raw, || 1_000).expect("first");
+    assert_eq!(reader.read(4, || 1_005), Some((77, 5)));
+    assert_eq!(reader.read(1, || 1_005), None);
+    assert_eq!((writer.hres(), writer.raw()), (None, Some(raw)));
+}
+
+#[test]
+fn a_late_anchor_is_refused_on_all_pages_and_the_old_one_goes_on() {
+    let pages = [Page::zeroed(), Page::zeroed()];
+    let writers = pages.each_ref().map(Writer::new);
+    publish_all(&writers, Some(&anchor(1_000, 10)), None, || 1_000).expect("first");
+    // The counter passes the base while the readers are being told.
+    let counter = Cell::new(1_900);
+    let refused = publish_all(&writers, Some(&anchor(2_000, 20)), None, || counter.replace(2_000));
+    assert_eq!(
+        refused,
+        Err(PublishError::TooLate {
+            counter: 2_000,
+            base_cycles: 2_000
+        })
+    );
+    for page in &pages {
+        assert_eq!(Reader::new(page).read(0, || 2_500), Some((10, 1_500)));
+    }
+    publish_all(&writers, Some(&anchor(3_000, 30)), None, || 2_600).expect("the next");
+}
+
+#[test]
+fn an_anchor_may_begin_in_the_past_where_nobody_reads_the_old_one_any_more() {
+    let page = Page::zeroed();
+    let (writer, reader) = (Writer::new(&page), Reader::new(&page));
+    writer.publish_hres(&anchor(1_000, 10), || 1_000).expect("first");
+    writer
+        .publish_hres(&anchor(1_002_000, 20), || 1_500_000)
+        .expect("the first has ended at 1 001 000");
+    assert_eq!(reader.read(0, || 1_500_000), Some((20, 498_000)));
+}
+
+#[test]
+fn an_anchor_is_refused_while_the_one_in_force_has_not_begun() {
+    let page = Page::zeroed();
+    let writer = Writer::new(&page);
+    writer.publish_hres(&anchor(1_000, 10), || 1_000).expect("first");
+    writer.publish_hres(&anchor(2_000, 20), || 1_500).expect("second");
+    let refused = writer.publish_hres(&anchor(3_000, 30), || 1_999);
+    assert_eq!(
+        refused,
+        Err(PublishError::TooEarly {
+            counter: 1_999,
+            base_cycles: 2_000
+        })
+    );
+    assert_eq!(Reader::new(&page).read(0, || 1_999), Some((10, 999)));
+}
+
+#[test]
+fn an_anchor_beyond_the_limits_is_refused() {
+    let page = Page::zeroed();
+    let mut beyond = anchor(1_000, 10);
+    beyond.cap_cycles = beyond.rate.max_cap() + 1;
+    assert_eq!(
+        Writer::new(&page).publish_hres(&beyond, || 1_000),
+        Err(PublishError::OutOfLimits(beyond))
+    );
+}
+
+#[test]
+fn a_withdrawn_page_says_why_and_answers_again_after_the_next_anchor() {
+    let page = Page::zeroed();
+    let (writer, reader) = (Writer::new(&page), Reader::new(&page));
+    writer.publish_hres(&anchor(1_000, 10), || 1_000).expect("first");
+    writer.withdraw(3);
+    assert_eq!(reader.read(0, || 1_500), None);
+    assert_eq!(reader.stats().withdrawn_reason, 3);
+    writer
+        .publish_hres(&anchor(1_600, 20), || 1_700)
+        .expect("nobody reads the old one");
+    let stats = Stats {
+        refreshes: 2,
+        residual_ns: -4,
+        publisher_pid: 1,
+        withdrawn_reason: 0,
+    };
+    writer.set_stats(&stats);
+    assert_eq!(reader.read(0, || 1_700), Some((20, 100)));
+    assert_eq!(reader.stats(), stats);
+}
+
+#[test]
+fn the_set_of_clocks_lists_its_ids() {
+    assert_eq!(ClockSet::ALL.iter().collect::<Vec<_>>(), [0, 1, 4, 7, 11]);
+    assert!(ClockSet::HRES.contains(ClockSet::TAI) && !ClockSet::HRES.contains(ClockSet::MONOTONIC_RAW));
+    assert_eq!(ClockSet::of_id(5), ClockSet::NONE);
+    assert_eq!(ClockSet::of_id(99), ClockSet::NONE);
+}
