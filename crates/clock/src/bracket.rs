@@ -1,0 +1,47 @@
+//! What a publisher measures: a clock's value between two reads of the counter.
+
+/// A clock read between two reads of the counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bracket {
+    /// The counter just before the clock was read.
+    pub before: u64,
+    /// What the clock showed, in nanoseconds since its epoch.
+    pub time_ns: u64,
+    /// The counter just after the clock was read.
+    pub after: u64,
+}
+
+impl Bracket {
+    /// Counts from one end to the other. A counter that went backwards in between gives a very wide bracket.
+    pub fn width_cycles(&self) -> u64 {
+        self.after.wrapping_sub(self.before)
+    }
+
+    /// The counter in the middle: the best guess of when the clock was read, right to within half the width.
+    pub fn middle_cycles(&self) -> u64 {
+        self.before.wrapping_add(self.width_cycles() / 2)
+    }
+}
+
+/// The bracket that says most precisely when its clock was read. The wide ones were interrupted.
+pub fn tightest(brackets: &[Bracket]) -> Option<Bracket> {
+    brackets.iter().copied().min_by_key(Bracket::width_cycles)
+}
+
+/// The clocks of a host, each the tightest of a few brackets, all taken within a few microseconds.
+///
+/// `raw`, where it is there, also tells an NTP slew from a counter that changes its rate, and `boot` a suspend from a counter
+/// that jumps: give them even if nobody is to be served these clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// CLOCK_MONOTONIC.
+    pub mono: Bracket,
+    /// CLOCK_REALTIME.
+    pub real: Bracket,
+    /// CLOCK_MONOTONIC_RAW.
+    pub raw: Option<Bracket>,
+    /// CLOCK_BOOTTIME.
+    pub boot: Option<Bracket>,
+    /// CLOCK_TAI.
+    pub tai: Option<Bracket>,
+}

@@ -1,0 +1,490 @@
+//! The discipline of one host's clocks: samples in, anchors out.
+
+use fastpath_page::layout::BASES;
+use fastpath_page::{Anchor, Base, ClockSet};
+
+use crate::bracket::{Bracket, Sample};
+use crate::line::{Line, cycles_between, ns_between};
+use crate::offset::{Change, Measured, Offset};
+use crate::reason::Reason;
+use crate::steer::{NoCourse, ahead_of_ns, steer};
+use crate::track::{RateLimits, Seen, Track};
+use crate::widths::Widths;
+
+const REALTIME: usize = 0;
+const MONOTONIC: usize = 1;
+const BOOTTIME: usize = 2;
+const TAI: usize = 3;
+/// In its own latch.
+const RAW: usize = 0;
+/// The clocks of the `hres` latch and their indices there.
+const CLOCKS: [(usize, ClockSet); BASES] = [
+    (REALTIME, ClockSet::REALTIME),
+    (MONOTONIC, ClockSet::MONOTONIC),
+    (BOOTTIME, ClockSet::BOOTTIME),
+    (TAI, ClockSet::TAI),
+];
+
+/// NTP may take the kernel's frequency from -500 to +500 ppm at once, and a little is for the counter's own wander.
+const NTP_LIMITS: RateLimits = RateLimits {
+    change: 1_100e-6,
+    total: 2_200e-6,
+};
+/// With MONOTONIC_RAW to tell a slew from a counter that changes: `adjtimex` can set the tick 10 % off (chrony slews with it).
+const TICK_LIMITS: RateLimits = RateLimits {
+    change: 0.22,
+    total: 0.22,
+};
+/// MONOTONIC_RAW is never slewed: two oscillators differ by this much over all temperatures at most.
+const RAW_LIMITS: RateLimits = RateLimits {
+    change: 100e-6,
+    total: 200e-6,
+};
+
+/// A rate that may be wrong by more than this is not published yet.
+const RATE_KNOWN: f64 = 2_000e-6;
+/// The window while the kernel's rate changes: an error of 50 us, what a slew of 500 ppm makes of 100 ms, is mended in one.
+const UNSETTLED_WINDOW_NS: u64 = 10_000_000;
+/// Until the next try after a sample that was interrupted.
+const RETRY_WINDOW_NS: u64 = 2_000_000;
+/// A served error beyond this, and beyond noise, shows a rate that is changing.
+const SETTLED_NS: f64 = 20.0;
+/// BOOTTIME going ahead of MONOTONIC by less is not a suspend; it may be a counter that stopped between the two reads.
+const SHORTEST_SUSPEND_NS: i64 = 1_000_000;
+/// An anchor is believed for as many windows: one late refresh, or two, shall slow nobody down.
+const CAP_WINDOWS: u64 = 4;
+
+/// After the counter was caught out, it has to predict the kernel's clock for this long before it is served again, ...
+const PROBATION_NS: u64 = 1_000_000_000;
+/// ... twice as long each further time, up to 2^6, ...
+const MAX_STRIKES: u32 = 7;
+/// ... until it has been good for this long.
+const FORGIVEN_AFTER_NS: u64 = 600_000_000_000;
+
+/// What to serve, and how often to refresh it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The clocks to serve.
+    pub clocks: ClockSet,
+    /// From the first sample to the second, in nanoseconds. Windows double from there.
+    pub first_window_ns: u64,
+    /// Between samples once the rate is known, in nanoseconds.
+    pub longest_window_ns: u64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            clocks: ClockSet::ALL,
+            first_window_ns: 1_000_000,
+            longest_window_ns: 100_000_000,
+        }
+    }
+}
+
+/// What a sample led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing to publish: not enough samples yet, or this one was interrupted. What is in force stays so.
+    Wait,
+    /// New anchors, in force from the `effective_at` of the call. If they cannot be published: [`Discipline::retract`].
+    Publish {
+        /// REALTIME, MONOTONIC, BOOTTIME, TAI, as far as they are configured and sampled.
+        hres: Anchor,
+        /// MONOTONIC_RAW, if it is configured and sampled. `None` leaves the raw latch as it is.
+        raw: Option<Anchor>,
+        /// How far the anchor in force was ahead of the kernel's MONOTONIC at this sample, in nanoseconds; 0 with none in force.
+        residual_ns: i64,
+    },
+    /// Withdraw what is in force: it no longer tells the kernel's time. Go on sampling.
+    Withdraw(Reason),
+}
+
+/// What [`Discipline::retract`] goes back to.
+#[derive(Clone, Copy, Debug, Default)]
+struct InForce {
+    hres: Option<Anchor>,
+    raw: Option<Anchor>,
+    /// Clocks that the kernel stepped since `hres` was made, and which therefore may go back.
+    stepped: [bool; BASES],
+}
+
+/// Follows the kernel's clocks by a counter.
+#[derive(Clone, Debug)]
+pub struct Discipline {
+    config: Config,
+    mono: Track,
+    raw: Track,
+    /// MONOTONIC has its own in its track.
+    widths: [Widths; BASES],
+    offsets: [Option<Offset>; BASES],
+    in_force: InForce,
+    before: InForce,
+    window_ns: u64,
+    retry: bool,
+    strikes: u32,
+    /// On the kernel's MONOTONIC; only told while there are strikes.
+    caught_at_ns: u64,
+}
+
+impl Discipline {
+    /// A discipline that knows nothing yet.
+    pub fn new(config: Config) -> Discipline {
+        Discipline {
+            config,
+            mono: Track::default(),
+            raw: Track::default(),
+            widths: Default::default(),
+            offsets: [None; BASES],
+            in_force: InForce::default(),
+            before: InForce::default(),
+            window_ns: config.first_window_ns,
+            retry: false,
+            strikes: 0,
+            caught_at_ns: 0,
+        }
+    }
+
+    /// When to take the next sample, in nanoseconds from the last.
+    pub fn next_window_ns(&self) -> u64 {
+        if self.retry {
+            RETRY_WINDOW_NS.min(self.window_ns)
+        } else {
+            self.window_ns
+        }
+    }
+
+    /// The anchor in force for REALTIME, MONOTONIC, BOOTTIME and TAI, for a page that joins.
+    pub fn hres(&self) -> Option<Anchor> {
+        self.in_force.hres
+    }
+
+    /// The anchor in force for MONOTONIC_RAW, for a page that joins.
+    pub fn raw(&self) -> Option<Anchor> {
+        self.in_force.raw
+    }
+
+    /// Nanoseconds per count as the last samples show it; `None` before the second.
+    pub fn ns_per_cycle(&self) -> Option<f64> {
+        self.mono.line().map(|line| line.ns_per_cycle)
+    }
+
+    /// Says that what the last [`Outcome::Publish`] held was not published, so that what was in force before still is.
+    ///
+    /// The next sample is due soon: the anchor in force was to work off its error within one window, and goes on doing so.
+    pub fn retract(&mut self) {
+        self.in_force = self.before;
+        self.retry = true;
+    }
+
+    /// Takes in a sample. What comes of it takes effect when the counter reaches `effective_at`, a little in the future.
+    pub fn observe(&mut self, sample: &Sample, effective_at: u64) -> Outcome {
+        self.retry = false;
+        let raw_seen = sample.raw.map(|raw| self.raw.see(&raw, RAW_LIMITS));
+        let limits = if raw_seen.is_some() { TICK_LIMITS } else { NTP_LIMITS };
+        let suspended = self.was_suspended(sample);
+        let mono_seen = self.mono.see(&sample.mono, limits);
+        if suspended {
+            // The two need not have stopped and started at the same moments, so what they did before says nothing now.
+            return self.start_over(Reason::Suspended);
+        }
+        let rate_changed = match mono_seen {
+            Seen::Broken(reason) => return self.distrust(reason, sample.mono.time_ns),
+            Seen::Poor => {
+                self.retry = true;
+                return Outcome::Wait;
+            }
+            Seen::Fits { rate_changed } => rate_changed,
+        };
+        if let Some(Seen::Broken(reason)) = raw_seen {
+            return self.distrust(reason, sample.mono.time_ns);
+        }
+        let Some(line) = self.mono.line().copied() else {
+            return Outcome::Wait;
+        };
+        // Where the rate is changing, the line's is an average.
+        let rate_limit = if rate_changed { limits.change } else { NTP_LIMITS.change };
+        if !self.measure_offsets(sample, &line, rate_limit) {
+            self.retry = true;
+            return Outcome::Wait;
+        }
+
+        let residual_ns = self
+            .in_force
+            .hres
+            .filter(|hres| hres.covers(sample.mono.middle_cycles()))
+            .map(|hres| ahead_of_ns(&hres, MONOTONIC, sample.mono.middle_cycles(), sample.mono.time_ns));
+        let settled_ns = SETTLED_NS + 4.0 * self.mono.noise_ns();
+        let unsettled = rate_changed || residual_ns.is_some_and(|residual_ns| residual_ns.abs() > settled_ns);
+        self.stretch_window(unsettled);
+        if self.mono.rate_uncertainty() > RATE_KNOWN || self.is_on_probation(sample.mono.time_ns) {
+            return Outcome::Wait;
+        }
+        self.publish(&line, effective_at, residual_ns.unwrap_or(0.0).round() as i64)
+    }
+
+    /// Takes in a sample that was taken because the kernel said that REALTIME was set (a timerfd that was cancelled).
+    ///
+    /// MONOTONIC goes on exactly as it did. [`Outcome::Wait`]: no clock was stepped after all, or none is in force.
+    pub fn step(&mut self, sample: &Sample, effective_at: u64) -> Outcome {
+        let (Some(line), Some(hres)) = (self.mono.line().copied(), self.in_force.hres) else {
+            return Outcome::Wait;
+        };
+        if !self.measure_offsets(sample, &line, NTP_LIMITS.change) {
+            self.retry = true;
+            return Outcome::Wait;
+        }
+        let stepped = self.in_force.stepped;
+        if stepped == [false; BASES] || effective_at == hres.base_cycles || !hres.covers(effective_at) {
+            return Outcome::Wait;
+        }
+        let mut next = hres.rebase(effective_at);
+        // It ends when it would have ended: a step says nothing about the rate.
+        next.cap_cycles = hres.cap_cycles - effective_at.wrapping_sub(hres.base_cycles) as u32;
+        // The clocks that were not stepped go on exactly, even where the average would now refine their offset.
+        let offsets_ns = std::array::from_fn(|index| {
+            if stepped[index] {
+                self.offset_ns(index)
+            } else {
+                shown_offset_ns(&hres, index)
+            }
+        });
+        let mono_ns_shifted = next.base[MONOTONIC].ns_shifted(next.rate.shift);
+        let next = self.with_bases(next, mono_ns_shifted, offsets_ns);
+        self.before = self.in_force;
+        self.in_force = InForce {
+            hres: Some(next),
+            raw: self.in_force.raw,
+            stepped: [false; BASES],
+        };
+        Outcome::Publish {
+            hres: next,
+            raw: None,
+            residual_ns: 0,
+        }
+    }
+
+    /// Whether BOOTTIME went ahead of MONOTONIC: only a suspend does that.
+    fn was_suspended(&self, sample: &Sample) -> bool {
+        let (Some(boot), Some(offset)) = (&sample.boot, &self.offsets[BOOTTIME]) else {
+            return false;
+        };
+        let Some(line) = self.mono.line() else { return false };
+        let measured = self.measure(&sample.mono, boot, line, NTP_LIMITS.change);
+        offset.is_step(&measured) && measured.whole_ns.wrapping_sub(offset.held_ns()) > SHORTEST_SUSPEND_NS
+    }
+
+    /// The offset of a clock from MONOTONIC, if the line's rate is right to within `rate_limit`, relative.
+    fn measure(&self, mono: &Bracket, other: &Bracket, line: &Line, rate_limit: f64) -> Measured {
+        let apart_cycles = cycles_between(mono.middle_cycles(), other.middle_cycles());
+        // As in a `Point`, each width may be one count more.
+        let width_ns = (mono.width_cycles() as f64 + other.width_cycles() as f64 + 2.0) * line.ns_per_cycle;
+        let apart_ns = apart_cycles as f64 * line.ns_per_cycle;
+        let noise_ns = self.mono.noise_ns();
+        Measured {
+            whole_ns: ns_between(mono.time_ns, other.time_ns),
+            rest_ns: -apart_ns,
+            bound_ns: width_ns / 2.0 + apart_ns.abs() * rate_limit + 4.0 * noise_ns + 2.0,
+            noise_ns: noise_ns * std::f64::consts::SQRT_2,
+        }
+    }
+
+    /// Takes in how far the other clocks are from MONOTONIC. False where a step fell into
+    /// the sample, or next to an interrupted read: take another.
+    fn measure_offsets(&mut self, sample: &Sample, line: &Line, rate_limit: f64) -> bool {
+        if let Some(tai) = &sample.tai {
+            let apart = self.measure(&sample.real, tai, line, rate_limit);
+            let ns = apart.whole_ns as f64 + apart.rest_ns;
+            // TAI is whole seconds from REALTIME, unless one was set between the two reads.
+            if (ns - (ns / 1e9).round() * 1e9).abs() > apart.bound_ns {
+                return false;
+            }
+        }
+        let others = [
+            (REALTIME, Some(sample.real)),
+            (BOOTTIME, sample.boot),
+            (TAI, sample.tai),
+        ];
+        for (index, bracket) in others {
+            let Some(bracket) = bracket else { continue };
+            let measured = self.measure(&sample.mono, &bracket, line, rate_limit);
+            let is_good = self.widths[index].see(&bracket);
+            match &mut self.offsets[index] {
+                Some(offset) if is_good => {
+                    self.in_force.stepped[index] |= offset.observe(&measured) == Change::Stepped;
+                }
+                // Stepped for certain, but an interrupted read does not tell exactly where to.
+                Some(offset) if offset.is_step(&measured) => return false,
+                Some(_) => {}
+                none => *none = is_good.then(|| Offset::new(&measured)),
+            }
+        }
+        true
+    }
+
+    /// The offset of a clock from MONOTONIC in whole nanoseconds, where it is known.
+    fn offset_ns(&self, index: usize) -> Option<i64> {
+        let held_ns = self.offsets[index].map(|offset| offset.held_ns());
+        match (index, self.offsets[REALTIME]) {
+            (MONOTONIC, _) => Some(0),
+            // Each has its own average, and their difference is whole seconds.
+            (TAI, Some(real)) => held_ns.map(|tai_ns| {
+                let seconds = ((tai_ns.wrapping_sub(real.held_ns())) as f64 / 1e9).round() as i64;
+                real.held_ns() + seconds * 1_000_000_000
+            }),
+            _ => held_ns,
+        }
+    }
+
+    /// The anchor with its bases at a time of MONOTONIC, and the clocks that it can answer.
+    fn with_bases(&self, mut anchor: Anchor, mono_ns_shifted: u128, offsets_ns: [Option<i64>; BASES]) -> Anchor {
+        let shift = anchor.rate.shift;
+        anchor.clocks = ClockSet::NONE;
+        for (index, clock) in CLOCKS {
+            let Some(offset_ns) = offsets_ns[index] else {
+                continue;
+            };
+            // No clock of the kernel's shows a time before its epoch; if one did, it would be the kernel's to answer.
+            let Some(ns_shifted) = mono_ns_shifted.checked_add_signed(i128::from(offset_ns) << shift) else {
+                continue;
+            };
+            anchor.base[index] = Base::from_ns_shifted(ns_shifted, shift);
+            // MONOTONIC's base is what the next anchor starts from, so it is there even if nobody is served it.
+            anchor.clocks = anchor.clocks.union(clock.intersection(self.config.clocks));
+        }
+        anchor
+    }
+
+    /// How far MONOTONIC has to be put forward so that no clock goes back when the offsets are refined.
+    fn lift_ns(&self) -> u64 {
+        let Some(hres) = &self.in_force.hres else { return 0 };
+        CLOCKS
+            .into_iter()
+            .filter(|(index, _)| !self.in_force.stepped[*index])
+            .filter_map(|(index, _)| {
+                let back_ns = shown_offset_ns(hres, index)?.wrapping_sub(self.offset_ns(index)?);
+                u64::try_from(back_ns).ok()
+            })
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn publish(&mut self, line: &Line, effective_at: u64, residual_ns: i64) -> Outcome {
+        let previous = self.in_force.hres.as_ref();
+        // Before the base of the anchor in force the one before that is still being read.
+        if previous.is_some_and(|previous| cycles_between(previous.base_cycles, effective_at) <= 0) {
+            return Outcome::Wait;
+        }
+        let course = match steer(
+            previous,
+            MONOTONIC,
+            line,
+            effective_at,
+            self.window_ns,
+            self.mono.noise_ns(),
+        ) {
+            Ok(course) => course,
+            Err(NoCourse::Ahead) => return self.start_over(Reason::AheadOfKernel),
+            Err(NoCourse::OutOfRange) => return self.start_over(Reason::RateImplausible),
+        };
+        let lift_ns_shifted = u128::from(self.lift_ns()) << course.rate.shift;
+        let cap_cycles = course.rate.cap_for_ns(CAP_WINDOWS * self.window_ns);
+        let empty = Anchor {
+            clocks: ClockSet::NONE,
+            base_cycles: effective_at,
+            rate: course.rate,
+            cap_cycles,
+            base: [Base::default(); BASES],
+        };
+        let hres = self.with_bases(
+            empty,
+            course.start_ns_shifted + lift_ns_shifted,
+            std::array::from_fn(|index| self.offset_ns(index)),
+        );
+        let raw = match self.next_raw(effective_at) {
+            Ok(raw) => raw,
+            Err(reason) => return self.start_over(reason),
+        };
+        self.before = self.in_force;
+        self.in_force = InForce {
+            hres: Some(hres),
+            raw: raw.or(self.in_force.raw),
+            stepped: [false; BASES],
+        };
+        Outcome::Publish { hres, raw, residual_ns }
+    }
+
+    fn next_raw(&self, effective_at: u64) -> Result<Option<Anchor>, Reason> {
+        let Some(line) = self
+            .raw
+            .line()
+            .filter(|_| self.config.clocks.contains(ClockSet::MONOTONIC_RAW))
+        else {
+            return Ok(None);
+        };
+        if self.raw.rate_uncertainty() > RATE_KNOWN {
+            return Ok(None);
+        }
+        let previous = self.in_force.raw.as_ref();
+        let course = match steer(previous, RAW, line, effective_at, self.window_ns, self.raw.noise_ns()) {
+            Ok(course) => course,
+            Err(NoCourse::Ahead) => return Err(Reason::AheadOfKernel),
+            Err(NoCourse::OutOfRange) => return Err(Reason::RateImplausible),
+        };
+        let mut base = [Base::default(); BASES];
+        base[RAW] = Base::from_ns_shifted(course.start_ns_shifted, course.rate.shift);
+        Ok(Some(Anchor {
+            clocks: ClockSet::MONOTONIC_RAW,
+            base_cycles: effective_at,
+            rate: course.rate,
+            cap_cycles: course.rate.cap_for_ns(CAP_WINDOWS * self.window_ns),
+            base,
+        }))
+    }
+
+    fn stretch_window(&mut self, unsettled: bool) {
+        self.window_ns = if unsettled {
+            self.window_ns.min(UNSETTLED_WINDOW_NS)
+        } else {
+            2 * self.window_ns
+        }
+        .min(self.config.longest_window_ns);
+    }
+
+    fn is_on_probation(&mut self, mono_ns: u64) -> bool {
+        if self.strikes == 0 {
+            return false;
+        }
+        let good_for_ns = u64::try_from(ns_between(self.caught_at_ns, mono_ns)).unwrap_or(0);
+        if good_for_ns >= FORGIVEN_AFTER_NS {
+            self.strikes = 0;
+        }
+        self.strikes > 0 && good_for_ns < PROBATION_NS << (self.strikes - 1)
+    }
+
+    fn distrust(&mut self, reason: Reason, mono_ns: u64) -> Outcome {
+        self.strikes = (self.strikes + 1).min(MAX_STRIKES);
+        self.caught_at_ns = mono_ns;
+        self.start_over(reason)
+    }
+
+    fn start_over(&mut self, reason: Reason) -> Outcome {
+        self.mono.restart();
+        self.raw.restart();
+        self.offsets = [None; BASES];
+        self.in_force = InForce::default();
+        self.before = InForce::default();
+        self.window_ns = self.config.first_window_ns;
+        Outcome::Withdraw(reason)
+    }
+}
+
+/// How far an anchor shows a clock from MONOTONIC, in whole nanoseconds; `None` if it does not answer that clock.
+fn shown_offset_ns(hres: &Anchor, index: usize) -> Option<i64> {
+    let shift = hres.rate.shift;
+    let (_, clock) = CLOCKS[index];
+    let mono = hres.base[MONOTONIC].ns_shifted(shift) as i128;
+    hres.clocks
+        .contains(clock)
+        .then(|| ((hres.base[index].ns_shifted(shift) as i128 - mono) >> shift) as i64)
+}

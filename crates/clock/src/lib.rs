@@ -1,0 +1,25 @@
+//! Counter to time: what the kernel's clocks show at a value of the CPU's counter, and how fast they run.
+//!
+//! Pure arithmetic over samples: no clock is read here, no system call made. A publisher takes a [`Sample`] now and then,
+//! gives it to a [`Discipline`], and does what the [`Outcome`] says:
+//!
+//! - [`bracket`]: one clock read between two reads of the counter, and the tightest of several;
+//! - `widths`: how wide a bracket is that nothing interrupted;
+//! - `line`: the straight line through such points;
+//! - `track`: the recent points of one clock, their noise, whether its rate has changed, and whether the counter is believable;
+//! - `offset`: the constant between two clocks that tick at one rate, and its steps;
+//! - `steer`: from the anchor in force to the next one, without time going back;
+//! - [`discipline`]: all of it for one host.
+
+pub mod bracket;
+pub mod discipline;
+mod line;
+mod offset;
+pub mod reason;
+mod steer;
+mod track;
+mod widths;
+
+pub use bracket::{Bracket, Sample, tightest};
+pub use discipline::{Config, Discipline, Outcome};
+pub use reason::Reason;

@@ -1,0 +1,237 @@
+//! The recent points of one clock: its rate, its noise, whether either changed, and whether the counter is believable.
+
+use std::collections::VecDeque;
+
+use crate::bracket::Bracket;
+use crate::line::{Line, Point, cycles_between, ns_between};
+use crate::reason::Reason;
+use crate::widths::Widths;
+
+/// Second differences that say how noisy the points are.
+const DIFFERENCES: usize = 16;
+/// Points are kept for this long where they are precise...
+const HORIZON_NS: f64 = 2e9;
+/// ... that is, where their standard deviation is at most this; a noisier clock is filtered over a longer base, ...
+const PRECISE_NS: f64 = 5.0;
+/// ... but no longer than this: oscillators wander.
+const LONGEST_HORIZON_NS: f64 = 16e9;
+/// As many as the longest horizon holds at ten a second, and some.
+const POINTS: usize = 256;
+/// Standard deviations that count as a change of rate and not as noise. At ten refreshes a second and three tests each, less
+/// would see a change every few minutes where there is none.
+const SIGNIFICANT: f64 = 4.0;
+/// Points that follow each other err alike where the kernel's clock advances in steps. By this part of half a bracket, a
+/// few of them together may be off without telling of another rate.
+const SYSTEMATIC: f64 = 8.0;
+/// No clock is believed to be less noisy than this.
+const LEAST_NOISE_NS: f64 = 0.5;
+/// A baseline of this length makes a rate worth remembering as what the counter's rate is.
+const REFERENCE_BASELINE_NS: f64 = 1e9;
+
+/// How much a clock's rate against a believable counter may change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RateLimits {
+    /// From one sample to the next, relative.
+    pub change: f64,
+    /// From what it was when the counter was first believed, relative.
+    pub total: f64,
+}
+
+/// What a bracket told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Seen {
+    /// Too wide: whoever took it was interrupted. It changes nothing.
+    Poor,
+    /// It fits. `rate_changed`: as the start of another rate.
+    Fits { rate_changed: bool },
+    /// No clock of the kernel's does this to a counter that can be believed.
+    Broken(Reason),
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Track {
+    points: VecDeque<Point>,
+    widths: Widths,
+    differences_ns: VecDeque<f64>,
+    line: Option<Line>,
+    /// Nanoseconds per count when the counter was first believed.
+    reference: Option<f64>,
+}
+
+impl Track {
+    /// The line through the points that still tell the present rate; `None` before the second good sample.
+    pub fn line(&self) -> Option<&Line> {
+        self.line.as_ref()
+    }
+
+    /// Forgets the points and the counter's rate, but not how wide brackets are.
+    pub fn restart(&mut self) {
+        *self = Track {
+            widths: std::mem::take(&mut self.widths),
+            ..Track::default()
+        };
+    }
+
+    /// The most that the line's rate can be wrong, relative, by how wide the brackets at its ends are.
+    pub fn rate_uncertainty(&self) -> f64 {
+        match (self.points.front(), self.points.back(), &self.line) {
+            (Some(first), Some(last), Some(_)) => {
+                let baseline = cycles_between(first.cycles, last.cycles) as f64;
+                (first.width_cycles + last.width_cycles) as f64 / 2.0 / baseline
+            }
+            _ => f64::INFINITY,
+        }
+    }
+
+    /// Standard deviation of a point, in nanoseconds.
+    pub fn noise_ns(&self) -> f64 {
+        let Some(line) = &self.line else { return f64::INFINITY };
+        let half_width_ns = (self.widths.narrowest_cycles() + 1) as f64 / 2.0 * line.ns_per_cycle;
+        // Even where most differences are nil: times come in whole nanoseconds, and the counter in whole counts (an even
+        // spread over one has a standard deviation of 0.29).
+        let least_ns = LEAST_NOISE_NS.max(0.29 * line.ns_per_cycle);
+        if self.differences_ns.len() < DIFFERENCES / 2 {
+            return least_ns.max(half_width_ns / 3.0);
+        }
+        let mut sorted: Vec<f64> = self.differences_ns.iter().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        // The median of |x| is 0.6745 standard deviations where x is normal, and one change of rate does not move it. And a
+        // clock is read inside of its bracket, so whatever the differences say it is not noisier than that.
+        let by_differences = sorted[sorted.len() / 2] / 0.6745;
+        by_differences.clamp(least_ns, half_width_ns.max(least_ns))
+    }
+
+    /// Takes a bracket in.
+    pub fn see(&mut self, bracket: &Bracket, limits: RateLimits) -> Seen {
+        let point = Point::from(*bracket);
+        // However wide the bracket, the clock was read inside of it.
+        if let Some(reason) = self.disbelieve(&point, limits) {
+            return Seen::Broken(reason);
+        }
+        if !self.widths.see(bracket) {
+            return Seen::Poor;
+        }
+        // A first sample that was interrupted shows as such only when better ones follow.
+        let widest = 4 * self.widths.narrowest_cycles() + 5;
+        self.points.retain(|point| point.width_cycles <= widest);
+        self.points.push_back(point);
+        self.measure_noise();
+        self.forget_old();
+        let rate_changed = self.forget_another_rate();
+        self.line = Line::fit(self.points.iter());
+        match self.drift(limits) {
+            Some(reason) => Seen::Broken(reason),
+            None => Seen::Fits { rate_changed },
+        }
+    }
+
+    /// Why the counter cannot be believed if this point is true.
+    fn disbelieve(&self, point: &Point, limits: RateLimits) -> Option<Reason> {
+        let last = self.points.back()?;
+        let counted = cycles_between(last.cycles, point.cycles);
+        let elapsed_ns = ns_between(last.ns, point.ns) as f64;
+        if counted < 0 {
+            return Some(Reason::CounterJumped);
+        }
+        if counted == 0 {
+            return (elapsed_ns > 0.0).then_some(Reason::CounterStopped);
+        }
+        let line = self.line.as_ref()?;
+        let bracket_ns = (point.width_cycles + last.width_cycles) as f64 / 2.0 * line.ns_per_cycle;
+        let explained_by_noise_ns = bracket_ns + SIGNIFICANT * self.noise_ns() + 5.0;
+        let explained_by_rate_ns = elapsed_ns.abs() * (limits.change + 2.0 * self.rate_uncertainty());
+        let off_ns = line.residual_ns(point);
+        if off_ns.abs() <= explained_by_noise_ns + explained_by_rate_ns {
+            return None;
+        }
+        let counted_ns = counted as f64 * line.ns_per_cycle;
+        Some(if counted_ns < elapsed_ns / 2.0 {
+            Reason::CounterStopped
+        } else if off_ns.abs() > elapsed_ns.abs() / 10.0 {
+            Reason::CounterJumped
+        } else {
+            Reason::RateImplausible
+        })
+    }
+
+    /// Whether the rate has crept away from what it was, in steps that are each explained.
+    fn drift(&mut self, limits: RateLimits) -> Option<Reason> {
+        let line = self.line.as_ref()?;
+        let first = self.points.front()?;
+        let baseline_ns = cycles_between(first.cycles, line.origin_cycles) as f64 * line.ns_per_cycle;
+        if baseline_ns < REFERENCE_BASELINE_NS {
+            return None;
+        }
+        let reference = *self.reference.get_or_insert(line.ns_per_cycle);
+        ((line.ns_per_cycle / reference - 1.0).abs() > limits.total).then_some(Reason::RateImplausible)
+    }
+
+    /// How far the last point but one lies off the line between its neighbours: noise, whatever the rate.
+    fn measure_noise(&mut self) {
+        let count = self.points.len();
+        if count < 3 {
+            return;
+        }
+        let (before, middle, after) = (self.points[count - 3], self.points[count - 2], self.points[count - 1]);
+        let part =
+            cycles_between(before.cycles, middle.cycles) as f64 / cycles_between(before.cycles, after.cycles) as f64;
+        let off_ns = ns_between(before.ns, middle.ns) as f64 - part * ns_between(before.ns, after.ns) as f64;
+        let variance = 1.0 + part * part + (1.0 - part) * (1.0 - part);
+        if self.differences_ns.len() == DIFFERENCES {
+            self.differences_ns.pop_front();
+        }
+        self.differences_ns.push_back(off_ns.abs() / variance.sqrt());
+    }
+
+    /// Drops the points beyond the horizon, but never so many that the baseline becomes short.
+    fn forget_old(&mut self) {
+        let noise_ns = self.noise_ns();
+        let horizon_ns = if noise_ns.is_finite() {
+            (HORIZON_NS * noise_ns / PRECISE_NS).clamp(HORIZON_NS, LONGEST_HORIZON_NS)
+        } else {
+            HORIZON_NS
+        };
+        while self.points.len() > 2 {
+            let (first, second, last) = (self.points[0], self.points[1], self.points[self.points.len() - 1]);
+            let age_ns = ns_between(first.ns, last.ns) as f64;
+            let left_ns = ns_between(second.ns, last.ns) as f64;
+            // A publisher that was starved keeps an old point until the new ones have a baseline of their own.
+            if (age_ns <= horizon_ns || left_ns < horizon_ns / 2.0) && self.points.len() <= POINTS {
+                return;
+            }
+            self.points.pop_front();
+        }
+    }
+
+    /// Drops the points from before the clock's rate changed, if the newest ones say that it did.
+    ///
+    /// The newest one alone is believed beyond what its bracket could be wrong; two, four and eight of them beyond chance.
+    fn forget_another_rate(&mut self) -> bool {
+        let count = self.points.len();
+        let noise_ns = self.noise_ns();
+        for (newest, older) in [(1, 2), (2, 3), (4, 4), (8, 8)] {
+            if count < newest + older {
+                break;
+            }
+            let Some(line) = Line::fit(self.points.range(..count - newest)) else {
+                continue;
+            };
+            let (mut off_ns, mut variance) = (0.0, 0.0);
+            for point in self.points.range(count - newest..) {
+                off_ns += line.residual_ns(point) / newest as f64;
+                variance += line.variance_at(point.cycles) / newest as f64;
+            }
+            let half_width_ns = self.points[count - 1].width_cycles as f64 / 2.0 * line.ns_per_cycle;
+            let limit_ns = if newest == 1 {
+                half_width_ns + 1.0 + SIGNIFICANT * noise_ns * variance.sqrt()
+            } else {
+                half_width_ns / SYSTEMATIC + SIGNIFICANT * noise_ns * (variance + 1.0 / newest as f64).sqrt()
+            };
+            if off_ns.abs() > limit_ns {
+                self.points.drain(..count - newest.max(2));
+                return true;
+            }
+        }
+        false
+    }
+}

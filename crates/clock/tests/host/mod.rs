@@ -1,0 +1,233 @@
+//! A host that does not exist: a counter and the kernel's clocks, in virtual time.
+
+pub mod publisher;
+
+use fastpath_clock::{Bracket, Sample, tightest};
+
+/// splitmix64.
+pub struct Random(u64);
+
+impl Random {
+    /// Seeded from FASTPATH_SEED, else from the time; printed, so that a failure can be run again.
+    pub fn seeded() -> Random {
+        let seed = match std::env::var("FASTPATH_SEED") {
+            Ok(text) => text.parse().expect("FASTPATH_SEED is a number"),
+            Err(_) => std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64,
+        };
+        println!("FASTPATH_SEED={seed}");
+        Random(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// In [0, 1).
+    pub fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    pub fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * self.unit()
+    }
+
+    pub fn chance(&mut self, probability: f64) -> bool {
+        self.unit() < probability
+    }
+}
+
+/// A whole number and a fraction, so that hours of small advances lose nothing.
+#[derive(Clone, Copy)]
+pub struct Accumulator {
+    pub whole: u64,
+    fraction: f64,
+}
+
+impl Accumulator {
+    pub fn new(whole: u64) -> Accumulator {
+        Accumulator { whole, fraction: 0.0 }
+    }
+
+    pub fn add(&mut self, amount: f64) {
+        let sum = self.fraction + amount;
+        let floor = sum.floor();
+        self.whole = self.whole.wrapping_add(floor as i64 as u64);
+        self.fraction = sum - floor;
+    }
+}
+
+/// How one clock read on this host takes its time.
+#[derive(Clone, Copy)]
+pub struct Reads {
+    /// From the first read of the counter to the clock's, in nanoseconds: at least, and how much more at random.
+    pub to_clock_ns: (f64, f64),
+    /// From the clock's read to the second read of the counter.
+    pub from_clock_ns: (f64, f64),
+    /// The kernel's clock advances in steps of this many nanoseconds; 0: it is computed from the same counter.
+    pub quantum_ns: f64,
+    /// Probability that one read is interrupted, for up to a millisecond.
+    pub interrupted: f64,
+    /// Brackets taken for each clock of a sample.
+    pub attempts: u32,
+}
+
+/// Brackets of about 85 cycles at 2.6 GHz, as measured through a kernel's vDSO.
+pub const VDSO: Reads = Reads {
+    to_clock_ns: (14.0, 4.0),
+    from_clock_ns: (14.0, 4.0),
+    quantum_ns: 0.0,
+    interrupted: 0.001,
+    attempts: 5,
+};
+
+pub const HPET: Reads = Reads {
+    to_clock_ns: (550.0, 150.0),
+    from_clock_ns: (450.0, 150.0),
+    quantum_ns: 69.84,
+    interrupted: 0.01,
+    attempts: 5,
+};
+
+pub const ACPI_PM: Reads = Reads {
+    to_clock_ns: (700.0, 300.0),
+    from_clock_ns: (700.0, 300.0),
+    quantum_ns: 279.4,
+    interrupted: 0.01,
+    attempts: 5,
+};
+
+pub struct Host {
+    pub random: Random,
+    pub counter: Accumulator,
+    /// Counts per nanosecond of true time; 0: stopped.
+    pub ghz: f64,
+    /// Relative change of `ghz` per second of true time, a random walk.
+    pub wander_per_second: f64,
+    pub mono: Accumulator,
+    /// The kernel's frequency against true time, in parts per million.
+    pub ntp_ppm: f64,
+    pub raw: Accumulator,
+    pub real_offset_ns: i64,
+    pub boot_offset_ns: i64,
+    pub tai_offset_s: i64,
+    pub reads: Reads,
+    pub has_raw: bool,
+    pub elapsed_ns: f64,
+}
+
+impl Host {
+    pub fn new(ghz: f64, reads: Reads) -> Host {
+        let mut random = Random::seeded();
+        Host {
+            counter: Accumulator::new(random.next() >> random.between(0.0, 30.0) as u32),
+            ghz,
+            wander_per_second: 0.0,
+            mono: Accumulator::new(random.between(1e9, 1e15) as u64),
+            ntp_ppm: random.between(-100.0, 100.0),
+            raw: Accumulator::new(random.between(1e9, 1e15) as u64),
+            real_offset_ns: 1_700_000_000_000_000_000 + random.between(0.0, 1e9) as i64,
+            boot_offset_ns: random.between(0.0, 1e12) as i64,
+            tai_offset_s: 37,
+            reads,
+            has_raw: true,
+            elapsed_ns: 0.0,
+            random,
+        }
+    }
+
+    pub fn advance(&mut self, ns: f64) {
+        let mut left = ns;
+        while left > 0.0 {
+            let step = if self.wander_per_second > 0.0 {
+                left.min(1e7)
+            } else {
+                left
+            };
+            if self.wander_per_second > 0.0 && self.ghz > 0.0 {
+                let sigma = self.wander_per_second * (step / 1e9).sqrt();
+                self.ghz *= 1.0 + sigma * self.random.between(-1.732, 1.732);
+            }
+            self.counter.add(step * self.ghz);
+            self.mono.add(step * (1.0 + self.ntp_ppm * 1e-6));
+            self.raw.add(step);
+            self.elapsed_ns += step;
+            left -= step;
+        }
+    }
+
+    /// What the kernel shows of a time: it computes it from the last count of this counter, or of a coarser one.
+    fn quantised(&self, time: Accumulator) -> u64 {
+        let quantum = self.reads.quantum_ns;
+        if quantum > 0.0 {
+            return ((time.whole as f64 / quantum).floor() * quantum) as u64;
+        }
+        let mut shown = time;
+        if self.ghz > 0.0 {
+            shown.add(-self.counter.fraction / self.ghz);
+        }
+        shown.whole
+    }
+
+    /// What the kernel's MONOTONIC shows now, on average over the steps in which it advances.
+    pub fn mono_ns(&self) -> u64 {
+        match self.reads.quantum_ns {
+            0.0 => self.quantised(self.mono),
+            quantum_ns => self.mono.whole - (quantum_ns / 2.0) as u64,
+        }
+    }
+
+    /// REALTIME, likewise.
+    pub fn real_ns(&self) -> u64 {
+        self.mono_ns().wrapping_add_signed(self.real_offset_ns)
+    }
+
+    fn bracket(&mut self, clock: impl Fn(&Host) -> u64) -> Bracket {
+        let reads = self.reads;
+        let brackets: Vec<Bracket> = (0..reads.attempts)
+            .map(|_| {
+                let before = self.counter.whole;
+                let to_clock_ns = reads.to_clock_ns.0 + reads.to_clock_ns.1 * self.random.unit();
+                self.advance(to_clock_ns);
+                self.maybe_interrupt();
+                let time_ns = clock(self);
+                self.maybe_interrupt();
+                let from_clock_ns = reads.from_clock_ns.0 + reads.from_clock_ns.1 * self.random.unit();
+                self.advance(from_clock_ns);
+                Bracket {
+                    before,
+                    time_ns,
+                    after: self.counter.whole,
+                }
+            })
+            .collect();
+        tightest(&brackets).expect("at least one attempt")
+    }
+
+    fn maybe_interrupt(&mut self) {
+        if self.random.chance(self.reads.interrupted / 2.0) {
+            let ns = self.random.between(500.0, 1e6);
+            self.advance(ns);
+        }
+    }
+
+    pub fn sample(&mut self) -> Sample {
+        Sample {
+            mono: self.bracket(|host| host.quantised(host.mono)),
+            real: self.bracket(|host| host.quantised(host.mono).wrapping_add_signed(host.real_offset_ns)),
+            raw: if self.has_raw {
+                Some(self.bracket(|host| host.quantised(host.raw)))
+            } else {
+                None
+            },
+            boot: Some(self.bracket(|host| host.quantised(host.mono).wrapping_add_signed(host.boot_offset_ns))),
+            tai: Some(self.bracket(|host| {
+                let offset_ns = host.real_offset_ns + host.tai_offset_s * 1_000_000_000;
+                host.quantised(host.mono).wrapping_add_signed(offset_ns)
+            })),
+        }
+    }
+}

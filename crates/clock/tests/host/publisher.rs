@@ -1,0 +1,210 @@
+//! A publisher on such a host, and a reader that never stops looking.
+
+use fastpath_clock::{Config, Discipline, Outcome, Reason};
+use fastpath_page::{Anchor, Page, Reader, Writer};
+
+use super::Host;
+
+const MONOTONIC: u32 = 1;
+/// How far ahead of its sample an anchor takes effect.
+const LEAD_NS: f64 = 50_000.0;
+const IDS: [u32; 5] = [0, 1, 7, 11, 4];
+
+/// What came of one refresh.
+pub struct Refresh {
+    pub outcome: Outcome,
+    /// Whether the anchor reached the page.
+    pub published: bool,
+}
+
+pub struct Publisher {
+    pub host: Host,
+    pub discipline: Discipline,
+    page: Box<Page>,
+    /// Errors of MONOTONIC against the kernel's clock, in nanoseconds.
+    pub errors_ns: Vec<i64>,
+    pub reads: u64,
+    pub kernel_reads: u64,
+    pub withdrawals: Vec<Reason>,
+    /// Probability that the publisher is preempted between the sample and the page.
+    pub late: f64,
+}
+
+impl Publisher {
+    pub fn new(host: Host) -> Publisher {
+        Publisher {
+            host,
+            discipline: Discipline::new(Config::default()),
+            page: Box::new(Page::zeroed()),
+            errors_ns: Vec::new(),
+            reads: 0,
+            kernel_reads: 0,
+            withdrawals: Vec::new(),
+            late: 0.0,
+        }
+    }
+
+    pub fn read(&self, id: u32, counter: u64) -> Option<u64> {
+        let (sec, nsec) = Reader::new(&self.page).read(id, || counter)?;
+        Some(sec * 1_000_000_000 + u64::from(nsec))
+    }
+
+    /// The served MONOTONIC against the kernel's now.
+    pub fn error_ns(&self) -> Option<i64> {
+        let served = self.read(MONOTONIC, self.host.counter.whole)?;
+        Some(served.wrapping_sub(self.host.mono_ns()) as i64)
+    }
+
+    pub fn real_error_ns(&self) -> Option<i64> {
+        let served = self.read(0, self.host.counter.whole)?;
+        Some(served.wrapping_sub(self.host.real_ns()) as i64)
+    }
+
+    /// Reads a few times within `ns`, and goes on to its end.
+    pub fn live(&mut self, ns: f64) {
+        let reads = 3;
+        for _ in 0..reads {
+            self.host.advance(ns / f64::from(reads));
+            self.look();
+        }
+    }
+
+    pub fn look(&mut self) {
+        self.reads += 1;
+        match self.error_ns() {
+            Some(error_ns) => self.errors_ns.push(error_ns),
+            None => self.kernel_reads += 1,
+        }
+    }
+
+    /// Waits for the next window and refreshes.
+    pub fn refresh(&mut self) -> Refresh {
+        self.live(self.discipline.next_window_ns() as f64);
+        self.refresh_now()
+    }
+
+    pub fn refresh_now(&mut self) -> Refresh {
+        let sample = self.host.sample();
+        let effective_at = self.effective_at();
+        let outcome = self.discipline.observe(&sample, effective_at);
+        self.carry_out(outcome, [false; 5])
+    }
+
+    /// The timerfd was cancelled: REALTIME, and TAI with it, may go back.
+    pub fn step(&mut self) -> Refresh {
+        let sample = self.host.sample();
+        let effective_at = self.effective_at();
+        let outcome = self.discipline.step(&sample, effective_at);
+        self.carry_out(outcome, [true, false, false, true, false])
+    }
+
+    fn effective_at(&self) -> u64 {
+        self.host.counter.whole.wrapping_add((LEAD_NS * self.host.ghz) as u64)
+    }
+
+    fn carry_out(&mut self, outcome: Outcome, may_go_back: [bool; 5]) -> Refresh {
+        let mut published = false;
+        match &outcome {
+            Outcome::Wait => {}
+            Outcome::Withdraw(reason) => {
+                Writer::new(&self.page).withdraw(reason.code());
+                self.withdrawals.push(*reason);
+            }
+            Outcome::Publish { hres, raw, .. } => {
+                let delay_ns = if self.host.random.chance(self.late) {
+                    3e6
+                } else {
+                    2_000.0
+                };
+                self.host.advance(delay_ns);
+                published = self.publish(hres, raw.as_ref(), may_go_back);
+            }
+        }
+        Refresh { outcome, published }
+    }
+
+    /// Publishes, and checks that no clock goes back across the change, at any value of the counter around it.
+    fn publish(&mut self, hres: &Anchor, raw: Option<&Anchor>, may_go_back: [bool; 5]) -> bool {
+        let base = hres.base_cycles;
+        let around = || (0..8).map(|count| base.wrapping_add(count).wrapping_sub(4));
+        let before: Vec<Vec<Option<u64>>> = IDS
+            .iter()
+            .map(|id| around().map(|counter| self.read(*id, counter)).collect())
+            .collect();
+        let ended = self.end_of_reads();
+        let counter = self.host.counter.whole;
+        let writer = Writer::new(&self.page);
+        if let Err(error) = fastpath_page::publish_all([&writer], Some(hres), raw, || counter) {
+            assert!(self.late > 0.0, "{error}");
+            self.discipline.retract();
+            return false;
+        }
+        for (clock, id) in IDS.iter().enumerate() {
+            if may_go_back[clock] {
+                continue;
+            }
+            let mut last = ended[clock];
+            for (count, counter) in around().enumerate() {
+                let now = self.read(*id, counter);
+                if (counter.wrapping_sub(base) as i64) < 0 {
+                    assert_eq!(
+                        now, before[clock][count],
+                        "clock {id}: before the base the old anchor answers"
+                    );
+                }
+                if let (Some(last), Some(now)) = (last, now) {
+                    assert!(
+                        now >= last,
+                        "clock {id} goes back from {last} to {now} at the base {:+}",
+                        count as i64 - 4
+                    );
+                }
+                last = now.or(last);
+            }
+        }
+        true
+    }
+
+    /// What each clock shows last if the anchors in force end before the present.
+    fn end_of_reads(&self) -> [Option<u64>; 5] {
+        let writer = Writer::new(&self.page);
+        let (hres, raw) = (writer.hres(), writer.raw());
+        std::array::from_fn(|clock| {
+            let anchor = if IDS[clock] == 4 { raw } else { hres }?;
+            let end = anchor.base_cycles.wrapping_add(u64::from(anchor.cap_cycles));
+            if (self.host.counter.whole.wrapping_sub(end) as i64) < 0 {
+                return None;
+            }
+            self.read(IDS[clock], end)
+        })
+    }
+
+    pub fn run_for(&mut self, seconds: f64) {
+        let end_ns = self.host.elapsed_ns + seconds * 1e9;
+        while self.host.elapsed_ns < end_ns {
+            self.refresh();
+        }
+    }
+
+    pub fn run_between(&mut self, low_seconds: f64, high_seconds: f64) {
+        let seconds = self.host.random.between(low_seconds, high_seconds);
+        self.run_for(seconds);
+    }
+
+    /// Forgets the errors so far.
+    pub fn settle(&mut self, seconds: f64) {
+        self.run_for(seconds);
+        self.errors_ns.clear();
+        self.reads = 0;
+        self.kernel_reads = 0;
+    }
+
+    pub fn worst_ns(&self) -> i64 {
+        self.errors_ns.iter().map(|error_ns| error_ns.abs()).max().unwrap_or(0)
+    }
+
+    pub fn rms_ns(&self) -> f64 {
+        let sum: f64 = self.errors_ns.iter().map(|error_ns| (error_ns * error_ns) as f64).sum();
+        (sum / self.errors_ns.len().max(1) as f64).sqrt()
+    }
+}

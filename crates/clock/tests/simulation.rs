@@ -1,0 +1,545 @@
+//! The discipline on hosts that do not exist, over hours that do not pass.
+//!
+//! Every refresh also checks, in the publisher, that no clock goes back by a nanosecond at any counter around the change.
+//! A failure prints its seed: run it again with FASTPATH_SEED.
+
+mod host;
+
+use fastpath_clock::{Outcome, Reason};
+use host::publisher::Publisher;
+use host::{ACPI_PM, HPET, Host, Reads, VDSO};
+
+const SECOND_NS: i64 = 1_000_000_000;
+
+#[test]
+fn a_quiet_host_stays_within_ten_nanoseconds_for_an_hour() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.settle(3.0);
+    for _ in 0..60 {
+        // What ntpd does: a small correction every minute.
+        publisher.host.ntp_ppm += publisher.host.random.between(-0.02, 0.02);
+        publisher.run_for(60.0);
+    }
+    println!("worst {} ns, rms {:.2} ns", publisher.worst_ns(), publisher.rms_ns());
+    assert!(publisher.worst_ns() <= 10, "{} ns", publisher.worst_ns());
+    assert!(publisher.rms_ns() <= 3.0, "{} ns", publisher.rms_ns());
+    assert_eq!(publisher.kernel_reads, 0);
+    assert!(publisher.withdrawals.is_empty());
+}
+
+#[test]
+fn the_first_anchors_follow_two_samples_and_are_good_from_the_start() {
+    for _ in 0..100 {
+        let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+        publisher.host.reads.interrupted = 0.0;
+        assert_eq!(publisher.refresh().outcome, Outcome::Wait);
+        assert!(publisher.refresh().published);
+        publisher.run_for(1.0);
+        assert_eq!(publisher.discipline.next_window_ns(), 100_000_000);
+        assert!(publisher.worst_ns() <= 20, "{} ns", publisher.worst_ns());
+    }
+}
+
+#[test]
+fn a_wandering_counter_stays_within_ten_nanoseconds() {
+    let mut publisher = Publisher::new(Host::new(3.4, VDSO));
+    publisher.host.wander_per_second = 2e-9;
+    publisher.settle(3.0);
+    publisher.run_for(900.0);
+    println!("worst {} ns, rms {:.2} ns", publisher.worst_ns(), publisher.rms_ns());
+    assert!(publisher.worst_ns() <= 10, "{} ns", publisher.worst_ns());
+    assert!(publisher.rms_ns() <= 3.0, "{} ns", publisher.rms_ns());
+}
+
+#[test]
+fn counters_of_every_frequency_are_followed() {
+    // 2 and 4 GHz lie where the shift changes; 24 MHz is an Arm's counter, whose one count is 42 ns.
+    for ghz in [0.024, 0.062_5, 1.0, 1.999_999_9, 2.0, 2.000_000_1, 4.0, 5.7] {
+        let mut publisher = Publisher::new(Host::new(ghz, VDSO));
+        publisher.settle(5.0);
+        publisher.run_for(60.0);
+        let bound_ns = 10.0 + 2.0 / ghz;
+        println!(
+            "{ghz} GHz: worst {} ns, rms {:.2} ns",
+            publisher.worst_ns(),
+            publisher.rms_ns()
+        );
+        assert!(
+            (publisher.worst_ns() as f64) <= bound_ns,
+            "{ghz} GHz: {} ns",
+            publisher.worst_ns()
+        );
+    }
+}
+
+#[test]
+fn a_slew_of_500_ppm_costs_no_more_than_one_window_and_is_over_within_a_few() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.host.ntp_ppm = 0.0;
+    publisher.settle(3.0);
+    let mut slewing = false;
+    for _ in 0..200 {
+        // A change at any moment of a window.
+        let part = publisher.host.random.unit();
+        let window_ns = publisher.discipline.next_window_ns() as f64;
+        publisher.live(window_ns * part);
+        slewing = !slewing;
+        let sign = if publisher.host.random.chance(0.5) { 1.0 } else { -1.0 };
+        publisher.host.ntp_ppm = if slewing { sign * 500.0 } else { 0.0 };
+        publisher.live(window_ns * (1.0 - part));
+        publisher.refresh_now();
+        assert!(publisher.worst_ns() <= 50_000 + 100, "{} ns", publisher.worst_ns());
+        let since = publisher.host.elapsed_ns;
+        for _ in 0..4 {
+            publisher.refresh();
+        }
+        assert!(publisher.host.elapsed_ns - since < 250e6);
+        publisher.errors_ns.clear();
+        publisher.run_between(0.5, 3.0);
+        assert!(publisher.worst_ns() <= 20, "{} ns after a slew", publisher.worst_ns());
+        publisher.errors_ns.clear();
+    }
+    assert_eq!(publisher.kernel_reads, 0);
+    assert!(publisher.withdrawals.is_empty(), "{:?}", publisher.withdrawals);
+}
+
+#[test]
+fn small_changes_of_frequency_are_followed_without_a_trace() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.settle(3.0);
+    for _ in 0..100 {
+        // What chronyd does every few seconds; 0.2 ppm of 100 ms is 20 ns.
+        publisher.host.ntp_ppm += publisher.host.random.between(-0.2, 0.2);
+        publisher.run_between(1.0, 8.0);
+    }
+    println!("worst {} ns, rms {:.2} ns", publisher.worst_ns(), publisher.rms_ns());
+    assert!(publisher.worst_ns() <= 35, "{} ns", publisher.worst_ns());
+    assert!(publisher.rms_ns() <= 4.0, "{} ns", publisher.rms_ns());
+}
+
+#[test]
+fn a_slew_of_8_percent_is_not_blamed_on_the_counter() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.host.ntp_ppm = 0.0;
+    publisher.settle(3.0);
+    for ppm in [80_000.0, 0.0, -80_000.0, 0.0] {
+        publisher.host.ntp_ppm = ppm;
+        publisher.run_for(5.0);
+        publisher.errors_ns.clear();
+        publisher.run_for(1.0);
+        assert!(publisher.worst_ns() <= 10, "{} ns at {ppm} ppm", publisher.worst_ns());
+    }
+    // Slower by 8 % puts the served clock too far ahead to slow down, and that is all that may happen.
+    assert!(
+        publisher
+            .withdrawals
+            .iter()
+            .all(|reason| *reason == Reason::AheadOfKernel),
+        "{:?}",
+        publisher.withdrawals
+    );
+}
+
+#[test]
+fn realtime_follows_a_step_at_once_and_monotonic_does_not_notice() {
+    let mut publisher = Publisher::new(Host::new(
+        2.596_144,
+        Reads {
+            interrupted: 0.0,
+            ..VDSO
+        },
+    ));
+    publisher.settle(3.0);
+    let steps = [
+        3_600 * SECOND_NS,
+        -7_200 * SECOND_NS,
+        1_000_000,
+        -1_000_000,
+        -300_000_000,
+        5_000,
+        -5_000,
+    ];
+    for step_ns in steps {
+        publisher.run_between(0.3, 2.0);
+        publisher.live(5e6);
+        let before = publisher.discipline.hres().expect("in force");
+        publisher.host.real_offset_ns += step_ns;
+        let stepped_at = publisher.host.elapsed_ns;
+        let refresh = publisher.step();
+        assert!(refresh.published, "{:?}", refresh.outcome);
+        let after = publisher.discipline.hres().expect("in force");
+        let base = after.base_cycles;
+        for counter in [base, base + 1, base + 1_000_000, base + u64::from(after.cap_cycles)] {
+            assert_eq!(after.at(1, counter), before.at(1, counter));
+            assert_eq!(after.at(2, counter), before.at(2, counter));
+        }
+        assert_eq!(
+            after.at(1, base + u64::from(after.cap_cycles) + 1),
+            None,
+            "a step does not lengthen the cap"
+        );
+        publisher.host.advance(100_000.0);
+        assert!(publisher.host.elapsed_ns - stepped_at < 1e6);
+        let error_ns = publisher.real_error_ns().expect("served");
+        assert!(error_ns.abs() <= 20, "{error_ns} ns after a step of {step_ns} ns");
+        publisher.run_for(0.5);
+        let tai = publisher.read(11, publisher.host.counter.whole).expect("served");
+        let real = publisher.read(0, publisher.host.counter.whole).expect("served");
+        assert_eq!(tai - real, 37_000_000_000);
+    }
+    publisher.run_for(10.0);
+    assert!(publisher.real_error_ns().expect("served").abs() <= 10);
+    assert!(publisher.withdrawals.is_empty());
+    assert!(publisher.worst_ns() <= 10, "MONOTONIC: {} ns", publisher.worst_ns());
+}
+
+#[test]
+fn a_step_that_nobody_told_of_is_found_by_the_next_refresh() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.settle(3.0);
+    for _ in 0..200 {
+        let step_ns = publisher.host.random.between(200.0, 1e9) as i64;
+        // Backwards too, in which case REALTIME may go back and nothing else.
+        publisher.live(publisher.discipline.next_window_ns() as f64);
+        let back = publisher.host.random.chance(0.5);
+        publisher.host.real_offset_ns += if back { -step_ns } else { step_ns };
+        let sample = publisher.host.sample();
+        let effective_at = publisher.host.counter.whole + 100_000;
+        let outcome = publisher.discipline.observe(&sample, effective_at);
+        if outcome == Outcome::Wait {
+            // An interrupted sample; the next one tells.
+            publisher.host.real_offset_ns -= if back { -step_ns } else { step_ns };
+            continue;
+        }
+        let Outcome::Publish { hres, .. } = outcome else {
+            panic!("{outcome:?}")
+        };
+        let (sec, nsec) = hres.at(0, effective_at).expect("covered");
+        publisher
+            .host
+            .advance((effective_at - publisher.host.counter.whole) as f64 / publisher.host.ghz);
+        let error_ns = (sec * 1_000_000_000 + u64::from(nsec)).wrapping_sub(publisher.host.real_ns()) as i64;
+        assert!(error_ns.abs() <= 20, "{error_ns} ns after {step_ns} ns");
+    }
+}
+
+#[test]
+fn a_leap_second_moves_realtime_and_leaves_tai_alone() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.settle(3.0);
+    publisher.live(5e6);
+    let counter = |publisher: &Publisher| publisher.host.counter.whole;
+    let apart = publisher.read(11, counter(&publisher)).expect("served")
+        - publisher.read(1, counter(&publisher)).expect("served");
+    publisher.host.real_offset_ns -= SECOND_NS;
+    publisher.host.tai_offset_s += 1;
+    assert!(publisher.step().published);
+    publisher.host.advance(100_000.0);
+    assert!(publisher.real_error_ns().expect("served").abs() <= 20);
+    let after = publisher.read(11, counter(&publisher)).expect("served")
+        - publisher.read(1, counter(&publisher)).expect("served");
+    assert_eq!(after, apart);
+}
+
+#[test]
+fn a_step_in_the_middle_of_a_sample_is_not_half_believed() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.settle(3.0);
+    publisher.live(1e8);
+    let mut sample = publisher.host.sample();
+    publisher.host.real_offset_ns += 300_000_000;
+    sample.tai = publisher.host.sample().tai;
+    let effective_at = publisher.host.counter.whole + 100_000;
+    assert_eq!(publisher.discipline.observe(&sample, effective_at), Outcome::Wait);
+    assert!(publisher.discipline.next_window_ns() <= 2_000_000, "tries again soon");
+    publisher.host.advance(2e6);
+    assert!(publisher.step().published);
+    publisher.host.advance(100_000.0);
+    assert!(publisher.real_error_ns().expect("served").abs() <= 20);
+}
+
+#[test]
+fn samples_that_are_interrupted_most_of_the_time_do_no_harm() {
+    let mut publisher = Publisher::new(Host::new(
+        2.596_144,
+        Reads {
+            interrupted: 0.4,
+            attempts: 1,
+            ..VDSO
+        },
+    ));
+    publisher.settle(5.0);
+    publisher.run_for(600.0);
+    println!("worst {} ns, rms {:.2} ns", publisher.worst_ns(), publisher.rms_ns());
+    assert!(publisher.worst_ns() <= 20, "{} ns", publisher.worst_ns());
+    assert!(publisher.rms_ns() <= 4.0, "{} ns", publisher.rms_ns());
+    assert!(publisher.withdrawals.is_empty(), "{:?}", publisher.withdrawals);
+}
+
+#[test]
+fn an_hpet_host_is_filtered_over_a_longer_base() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, HPET));
+    publisher.settle(20.0);
+    publisher.run_for(600.0);
+    println!("worst {} ns, rms {:.2} ns", publisher.worst_ns(), publisher.rms_ns());
+    // A read costs over a microsecond here, and is itself within 70 ns.
+    assert!(publisher.worst_ns() <= 250, "{} ns", publisher.worst_ns());
+    assert!(publisher.rms_ns() <= 75.0, "{} ns", publisher.rms_ns());
+    assert!(publisher.withdrawals.is_empty(), "{:?}", publisher.withdrawals);
+}
+
+#[test]
+fn an_acpi_pm_host_is_filtered_over_a_longer_base() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, ACPI_PM));
+    publisher.settle(20.0);
+    publisher.run_for(600.0);
+    println!("worst {} ns, rms {:.2} ns", publisher.worst_ns(), publisher.rms_ns());
+    assert!(publisher.worst_ns() <= 400, "{} ns", publisher.worst_ns());
+    assert!(publisher.rms_ns() <= 100.0, "{} ns", publisher.rms_ns());
+    assert!(publisher.withdrawals.is_empty(), "{:?}", publisher.withdrawals);
+}
+
+#[test]
+fn an_hpet_host_follows_a_slew() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, HPET));
+    publisher.host.ntp_ppm = 0.0;
+    publisher.settle(20.0);
+    for ppm in [500.0, 0.0, -500.0, 0.0, 5.0, 0.0] {
+        publisher.host.ntp_ppm = ppm;
+        publisher.run_for(1.0);
+        assert!(publisher.worst_ns() <= 51_000, "{} ns", publisher.worst_ns());
+        publisher.errors_ns.clear();
+        publisher.run_for(20.0);
+        assert!(publisher.worst_ns() <= 400, "{} ns at {ppm} ppm", publisher.worst_ns());
+    }
+    assert!(publisher.withdrawals.is_empty(), "{:?}", publisher.withdrawals);
+}
+
+#[test]
+fn a_starved_publisher_makes_reads_slow_and_never_wrong() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.settle(3.0);
+    for _ in 0..2_000 {
+        let window_ns = publisher.host.random.between(1e6, 2e9);
+        publisher.live(window_ns);
+        publisher.refresh_now();
+    }
+    println!(
+        "worst {} ns, {} of {} by the kernel",
+        publisher.worst_ns(),
+        publisher.kernel_reads,
+        publisher.reads
+    );
+    assert!(publisher.worst_ns() <= 40, "{} ns", publisher.worst_ns());
+    assert!(publisher.kernel_reads > publisher.reads / 3);
+    assert!(publisher.withdrawals.is_empty(), "{:?}", publisher.withdrawals);
+}
+
+#[test]
+fn a_starved_publisher_and_a_slewing_kernel_are_bounded_by_the_cap() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.host.ntp_ppm = 0.0;
+    publisher.settle(3.0);
+    for _ in 0..2_000 {
+        if publisher.host.random.chance(0.3) {
+            publisher.host.ntp_ppm = publisher.host.random.between(-500.0, 500.0);
+        }
+        let window_ns = publisher.host.random.between(1e6, 1e9);
+        publisher.live(window_ns);
+        publisher.refresh_now();
+    }
+    println!("worst {} ns", publisher.worst_ns());
+    // The cap, times a change of frequency of 1000 ppm, and as much again for the rate being an average of the two.
+    assert!(publisher.worst_ns() <= 800_000, "{} ns", publisher.worst_ns());
+    assert!(publisher.withdrawals.is_empty(), "{:?}", publisher.withdrawals);
+}
+
+#[test]
+fn a_publisher_that_is_late_changes_nothing_and_tries_again() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.late = 0.2;
+    publisher.settle(3.0);
+    for _ in 0..300 {
+        publisher.run_for(0.5);
+        publisher.host.ntp_ppm += publisher.host.random.between(-0.05, 0.05);
+    }
+    println!("worst {} ns", publisher.worst_ns());
+    assert!(publisher.worst_ns() <= 40, "{} ns", publisher.worst_ns());
+}
+
+#[test]
+fn a_suspend_leads_to_a_new_measurement_and_not_to_distrust() {
+    for counter_goes_on in [false, true] {
+        for _ in 0..20 {
+            let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+            publisher.settle(3.0);
+            publisher.live(3e7);
+            let slept_ns = publisher.host.random.between(1e9, 1e13);
+            let (mono, raw, counter) = (publisher.host.mono, publisher.host.raw, publisher.host.counter);
+            publisher.host.advance(slept_ns);
+            publisher.host.mono = mono;
+            publisher.host.raw = raw;
+            publisher.host.boot_offset_ns += slept_ns as i64;
+            publisher.host.real_offset_ns += slept_ns as i64;
+            if !counter_goes_on {
+                publisher.host.counter = counter;
+                // The two do not stop at quite the same moment.
+                let slip_cycles = publisher.host.random.between(-3e6, 3e6);
+                publisher.host.counter.add(slip_cycles);
+            }
+            while publisher.withdrawals.is_empty() {
+                publisher.refresh_now();
+            }
+            publisher.errors_ns.clear();
+            publisher.run_for(0.2);
+            assert!(publisher.worst_ns() <= 20, "{} ns", publisher.worst_ns());
+            let boot = publisher.read(7, publisher.host.counter.whole).expect("served again");
+            let error_ns = boot.wrapping_sub(
+                publisher
+                    .host
+                    .mono_ns()
+                    .wrapping_add_signed(publisher.host.boot_offset_ns),
+            ) as i64;
+            assert!(error_ns.abs() <= 20, "{error_ns} ns");
+            assert!(publisher.real_error_ns().expect("served again").abs() <= 20);
+            assert!(
+                publisher.withdrawals.iter().all(|reason| *reason == Reason::Suspended),
+                "{:?}",
+                publisher.withdrawals
+            );
+        }
+    }
+}
+
+/// Runs a host, does something to its counter, and says why and how soon the publisher gave it up, and when it came back.
+fn after(harm: impl Fn(&mut Host), has_raw: bool) -> (Vec<Reason>, Publisher) {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.host.has_raw = has_raw;
+    publisher.settle(10.0);
+    publisher.live(2e7);
+    harm(&mut publisher.host);
+    let harmed_at = publisher.host.elapsed_ns;
+    while publisher.withdrawals.is_empty() {
+        publisher.refresh();
+        assert!(
+            publisher.host.elapsed_ns - harmed_at < 250e6,
+            "a window, and another try"
+        );
+    }
+    (publisher.withdrawals.clone(), publisher)
+}
+
+#[test]
+fn a_counter_that_jumps_is_given_up_and_comes_back_after_it_behaved() {
+    for cycles in [-1e12, -1e8, -1e6, 1e6, 1e8, 1e12] {
+        for has_raw in [false, true] {
+            let (reasons, mut publisher) = after(|host| host.counter.add(cycles), has_raw);
+            assert!(
+                matches!(
+                    reasons[..],
+                    [Reason::CounterJumped | Reason::RateImplausible | Reason::CounterStopped]
+                ),
+                "{cycles}: {reasons:?}"
+            );
+            let given_up_at = publisher.host.elapsed_ns;
+            publisher.errors_ns.clear();
+            while publisher.discipline.hres().is_none() {
+                publisher.refresh();
+            }
+            let away_ns = publisher.host.elapsed_ns - given_up_at;
+            assert!((0.9e9..1.3e9).contains(&away_ns), "{away_ns} ns");
+            publisher.run_for(5.0);
+            assert!(publisher.worst_ns() <= 10, "{} ns", publisher.worst_ns());
+            assert_eq!(publisher.withdrawals.len(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_counter_that_stops_is_given_up_until_it_runs_again() {
+    let (reasons, mut publisher) = after(|host| host.ghz = 0.0, true);
+    assert_eq!(reasons, [Reason::CounterStopped]);
+    for _ in 0..100 {
+        assert!(!publisher.refresh().published);
+    }
+    publisher.host.ghz = 2.6;
+    publisher.errors_ns.clear();
+    publisher.run_for(300.0);
+    assert!(publisher.discipline.hres().is_some());
+    assert!(publisher.worst_ns() <= 20, "{} ns", publisher.worst_ns());
+}
+
+#[test]
+fn a_counter_that_changes_its_rate_is_given_up() {
+    for factor in [0.1, 0.9, 0.997, 1.003, 1.1, 10.0] {
+        for has_raw in [false, true] {
+            let (reasons, _) = after(|host| host.ghz *= factor, has_raw);
+            assert_eq!(reasons.len(), 1, "{factor}: {reasons:?}");
+        }
+    }
+    // Less than NTP might do shows against MONOTONIC_RAW only.
+    let (reasons, _) = after(|host| host.ghz *= 1.000_3, true);
+    assert_eq!(reasons, [Reason::RateImplausible]);
+}
+
+#[test]
+fn a_counter_that_keeps_jumping_is_tried_less_and_less_often() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.settle(3.0);
+    let mut away = Vec::new();
+    for _ in 0..5 {
+        publisher.host.counter.add(1e9);
+        let given_up_at = publisher.host.elapsed_ns;
+        publisher.refresh();
+        while publisher.discipline.hres().is_none() {
+            publisher.refresh();
+        }
+        away.push(((publisher.host.elapsed_ns - given_up_at) / 1e9).floor());
+    }
+    assert_eq!(away, [1.0, 2.0, 4.0, 8.0, 16.0]);
+}
+
+#[test]
+fn a_rate_that_creeps_away_is_given_up_in_the_end() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.host.has_raw = false;
+    publisher.settle(10.0);
+    for _ in 0..600 {
+        publisher.host.ghz *= 1.000_01;
+        publisher.run_for(1.0);
+    }
+    assert!(publisher.withdrawals.contains(&Reason::RateImplausible));
+}
+
+#[test]
+fn raw_is_served_by_its_own_rate() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.settle(3.0);
+    for ppm in [0.0, 500.0, -500.0] {
+        publisher.host.ntp_ppm = ppm;
+        publisher.run_for(3.0);
+        let raw = publisher.read(4, publisher.host.counter.whole).expect("served");
+        let error_ns = raw.wrapping_sub(publisher.host.raw.whole) as i64;
+        assert!(error_ns.abs() <= 10, "{error_ns} ns");
+    }
+}
+
+#[test]
+fn a_page_of_realtime_alone_holds_no_other_clock() {
+    use fastpath_clock::{Config, Discipline};
+    use fastpath_page::ClockSet;
+
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.discipline = Discipline::new(Config {
+        clocks: ClockSet::REALTIME,
+        ..Config::default()
+    });
+    publisher.run_for(10.0);
+    assert_eq!(
+        publisher.discipline.hres().map(|hres| hres.clocks),
+        Some(ClockSet::REALTIME)
+    );
+    assert_eq!(publisher.discipline.raw(), None);
+    assert!(publisher.real_error_ns().expect("served").abs() <= 10);
+    assert_eq!(publisher.error_ns(), None);
+}
