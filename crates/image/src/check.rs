@@ -1,0 +1,468 @@
+//! What the image must satisfy, because somebody's loader depends on it.
+//!
+//! The build runs this on the finished image and fails if a rule is broken; the tests break each rule once.
+
+use crate::elf::*;
+
+/// No image is larger than two pages.
+pub const MAX_SIZE: usize = 8192;
+
+const NT_GNU_ABI_TAG: u32 = 1;
+const NT_GNU_BUILD_ID: u32 = 3;
+const ABI_TAG_LINUX: u32 = 0;
+/// A SHA-1.
+const BUILD_ID_SIZE: usize = 20;
+const SHF_WRITE: u64 = 1;
+
+/// What one ISA's vDSO is called and what it exports.
+pub struct Contract {
+    pub machine: u16,
+    pub is_64: bool,
+    pub version: &'static str,
+    pub page_abi: u32,
+    /// Name and binding (STB_*) of every function.
+    pub functions: &'static [(&'static str, u8)],
+}
+
+pub const SONAME: &str = "linux-vdso.so.1";
+/// The name and type of the note by which fastpath knows its own image. Its description is the page's ABI version.
+pub const NOTE_NAME: &str = "fastpath";
+pub const NOTE_KIND: u32 = 1;
+
+pub const X86_64_FUNCTIONS: &[(&str, u8)] = &[
+    ("__vdso_clock_gettime", STB_GLOBAL),
+    ("__vdso_gettimeofday", STB_GLOBAL),
+    ("__vdso_time", STB_GLOBAL),
+    ("__vdso_clock_getres", STB_GLOBAL),
+    ("__vdso_getcpu", STB_GLOBAL),
+    ("__vdso_getrandom", STB_GLOBAL),
+    ("__vdso_sgx_enter_enclave", STB_GLOBAL),
+    ("clock_gettime", STB_WEAK),
+    ("gettimeofday", STB_WEAK),
+    ("time", STB_WEAK),
+    ("clock_getres", STB_WEAK),
+    ("getcpu", STB_WEAK),
+    ("getrandom", STB_WEAK),
+];
+
+impl Contract {
+    pub fn x86_64(page_abi: u32) -> Contract {
+        Contract {
+            machine: EM_X86_64,
+            is_64: true,
+            version: "LINUX_2.6",
+            page_abi,
+            functions: X86_64_FUNCTIONS,
+        }
+    }
+}
+
+/// One thing that a loader depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// An ELF file of the right class, byte order and machine.
+    Elf,
+    /// ET_DYN.
+    SharedObject,
+    /// At most two pages.
+    Size,
+    /// PT_LOAD, PT_DYNAMIC, PT_NOTE and PT_GNU_EH_FRAME, each once, and nothing else.
+    Segments,
+    /// The PT_LOAD begins at address 0 of the file's first byte, and is the file's content to its end.
+    LoadAddress,
+    /// The PT_LOAD is readable and executable, and not writable.
+    LoadFlags,
+    /// The other segments lie in the PT_LOAD.
+    SegmentsLoaded,
+    /// NT_GNU_ABI_TAG says Linux.
+    AbiTag,
+    /// A build id.
+    BuildId,
+    /// The note by which fastpath knows its own image.
+    FastpathNote,
+    /// An unwinder finds every function.
+    EhFrame,
+    /// DT_SONAME.
+    Soname,
+    /// DT_STRTAB and DT_STRSZ.
+    StringTable,
+    /// DT_SYMTAB and DT_SYMENT.
+    SymbolTable,
+    /// Every function is defined, with its binding, its type, and inside the loaded segment.
+    Symbols,
+    /// No symbol is left to be found elsewhere.
+    NoUndefined,
+    /// DT_VERDEF, DT_VERDEFNUM: the version is defined.
+    VersionDefinition,
+    /// DT_VERSYM: every function has the version.
+    SymbolVersions,
+    /// DT_HASH finds every function.
+    Hash,
+    /// DT_GNU_HASH finds every function.
+    GnuHash,
+    /// Nobody relocates a vDSO.
+    NoRelocations,
+    /// Nobody loads libraries for a vDSO, or runs its constructors.
+    NoDependencies,
+    /// Section headers that a debugger can read, in the file, none of them writable.
+    Sections,
+}
+
+/// A rule that is broken, and by what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    pub rule: Rule,
+    pub found: String,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{:?}: {}", self.rule, self.found)
+    }
+}
+
+/// Every rule that the image breaks.
+pub fn check(image: &[u8], contract: &Contract) -> Vec<Violation> {
+    let elf = match Elf::parse(image) {
+        Ok(elf) => elf,
+        Err(error) => {
+            return vec![Violation {
+                rule: Rule::Elf,
+                found: error.to_string(),
+            }];
+        }
+    };
+    let mut checker = Checker {
+        image,
+        elf,
+        contract,
+        violations: Vec::new(),
+    };
+    checker.file();
+    checker.segments();
+    checker.notes();
+    checker.eh_frame();
+    checker.dynamic();
+    checker.symbols();
+    checker.versions();
+    checker.hash_tables();
+    checker.sections();
+    checker.violations
+}
+
+struct Checker<'a> {
+    image: &'a [u8],
+    elf: Elf<'a>,
+    contract: &'a Contract,
+    violations: Vec<Violation>,
+}
+
+impl<'a> Checker<'a> {
+    fn require(&mut self, rule: Rule, holds: bool, found: impl FnOnce() -> String) {
+        if !holds {
+            self.violations.push(Violation { rule, found: found() });
+        }
+    }
+
+    fn symbol_named(&self, name: &str) -> Option<Symbol<'a>> {
+        let symbol = self.elf.symbols().find(|(_, symbol)| symbol.name == name.as_bytes());
+        symbol.map(|(_, symbol)| symbol)
+    }
+
+    fn file(&mut self) {
+        let (is_64, machine, kind, size) = (self.elf.is_64(), self.elf.machine, self.elf.kind, self.image.len());
+        let contract = self.contract;
+        self.require(
+            Rule::Elf,
+            machine == contract.machine && is_64 == contract.is_64,
+            || format!("machine {machine}, 64 bits: {is_64}"),
+        );
+        self.require(Rule::SharedObject, kind == ET_DYN, || format!("ELF type {kind}"));
+        self.require(Rule::Size, size <= MAX_SIZE, || format!("{size} bytes"));
+    }
+
+    fn segments(&mut self) {
+        let mut kinds: Vec<u32> = self.elf.segments.iter().map(|segment| segment.kind).collect();
+        kinds.sort_unstable();
+        let expected = [PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_GNU_EH_FRAME];
+        self.require(Rule::Segments, kinds == expected, || {
+            format!("segments of types {kinds:#x?}")
+        });
+
+        for segment in self.elf.segments.clone() {
+            if segment.kind != PT_LOAD {
+                let same = segment.vaddr == segment.offset && segment.file_size == segment.memory_size;
+                let loaded = self.elf.is_loaded(segment.offset, segment.file_size);
+                self.require(Rule::SegmentsLoaded, same && loaded, || format!("{segment:x?}"));
+                continue;
+            }
+            let whole = segment.vaddr == 0
+                && segment.offset == 0
+                && segment.file_size == segment.memory_size
+                && segment.file_size <= self.image.len() as u64;
+            self.require(Rule::LoadAddress, whole, || format!("{segment:x?}"));
+            let flags = segment.flags;
+            self.require(Rule::LoadFlags, flags == PF_R | PF_X, || format!("flags {flags:#x}"));
+        }
+    }
+
+    fn notes(&mut self) {
+        let notes = self.elf.notes();
+        let page_abi = self.contract.page_abi;
+        let has = |name: &str, kind: u32, holds: &dyn Fn(&[u8]) -> bool| {
+            notes
+                .iter()
+                .any(|note| note.name == name.as_bytes() && note.kind == kind && holds(note.description))
+        };
+        let abi_tag = has("GNU", NT_GNU_ABI_TAG, &|tag| {
+            tag.len() == 16 && u32_at(tag, 0) == Some(ABI_TAG_LINUX)
+        });
+        let build_id = has("GNU", NT_GNU_BUILD_ID, &|id| id.len() == BUILD_ID_SIZE);
+        let fastpath = has(NOTE_NAME, NOTE_KIND, &|abi| abi == page_abi.to_le_bytes());
+        for (rule, holds) in [
+            (Rule::AbiTag, abi_tag),
+            (Rule::BuildId, build_id),
+            (Rule::FastpathNote, fastpath),
+        ] {
+            self.require(rule, holds, || format!("{notes:x?}"));
+        }
+    }
+
+    fn eh_frame(&mut self) {
+        for &(name, _) in self.contract.functions {
+            let Some(symbol) = self.symbol_named(name) else {
+                continue;
+            };
+            let covered = self.unwinder_finds(symbol.value, symbol.size).unwrap_or(false);
+            self.require(Rule::EhFrame, covered, || {
+                format!("no unwind information covers {name} at {:#x}", symbol.value)
+            });
+        }
+    }
+
+    /// Looks a function up in the binary search table, as an unwinder does, and follows it to the frame description.
+    fn unwinder_finds(&self, function: u64, size: u64) -> Option<bool> {
+        // What the toolchains emit (DWARF exception header encodings): version 1, frame pointer relative to itself,
+        // count absolute, table relative to the header; four bytes each.
+        const HEADER: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+        let header = self.elf.segments_of(PT_GNU_EH_FRAME).next()?.offset;
+        if bytes_at(self.image, header, 4)? != HEADER {
+            return None;
+        }
+        let relative = |base: u64, at: u64| {
+            let distance = u32_at(self.image, at)? as i32;
+            Some(base.wrapping_add_signed(i64::from(distance)))
+        };
+        let count = u32_at(self.image, header + 8)?;
+        let entries = (0..u64::from(count)).map_while(|index| {
+            let at = header + 12 + index * 8;
+            Some((relative(header, at)?, relative(header, at + 4)?))
+        });
+        let (_, description) = entries.take_while(|&(start, _)| start <= function).last()?;
+        if !self.elf.is_loaded(description, 16) {
+            return None;
+        }
+        let start = relative(description + 8, description + 8)?;
+        let length = u64::from(u32_at(self.image, description + 12)?);
+        Some(start <= function && function + size <= start + length)
+    }
+
+    fn dynamic(&mut self) {
+        let soname = self.elf.soname().map(String::from_utf8_lossy);
+        let is_soname = soname.as_deref() == Some(SONAME);
+        self.require(Rule::Soname, is_soname, || format!("{soname:?}"));
+
+        let size = self.elf.dynamic_value(DT_STRSZ).unwrap_or(0);
+        let strings = self.elf.dynamic_offset(DT_STRTAB);
+        let loaded = strings.is_some_and(|at| size > 0 && self.elf.is_loaded(at, size));
+        self.require(Rule::StringTable, loaded, || format!("at {strings:x?}, {size} bytes"));
+
+        let symbols = self.elf.dynamic_offset(DT_SYMTAB);
+        let entry_size = self.elf.dynamic_value(DT_SYMENT);
+        let size = u64::from(self.elf.symbol_count()) * self.elf.symbol_size();
+        let loaded = symbols.is_some_and(|at| size > 0 && self.elf.is_loaded(at, size));
+        let holds = loaded && entry_size == Some(self.elf.symbol_size());
+        self.require(Rule::SymbolTable, holds, || {
+            format!("at {symbols:x?}, {size} bytes, entries of {entry_size:?}")
+        });
+
+        const DT_PLTRELSZ: u64 = 2;
+        const DT_PLTGOT: u64 = 3;
+        const DT_RELA: u64 = 7;
+        const DT_REL: u64 = 17;
+        const DT_TEXTREL: u64 = 22;
+        const DT_JMPREL: u64 = 23;
+        const DT_RELR: u64 = 36;
+        let relocations = [DT_PLTRELSZ, DT_PLTGOT, DT_RELA, DT_REL, DT_TEXTREL, DT_JMPREL, DT_RELR];
+        self.forbid_tags(Rule::NoRelocations, &relocations);
+
+        const DT_NEEDED: u64 = 1;
+        const DT_INIT: u64 = 12;
+        const DT_FINI: u64 = 13;
+        const DT_RPATH: u64 = 15;
+        const DT_INIT_ARRAY: u64 = 25;
+        const DT_FINI_ARRAY: u64 = 26;
+        const DT_RUNPATH: u64 = 29;
+        let dependencies = [
+            DT_NEEDED,
+            DT_INIT,
+            DT_FINI,
+            DT_RPATH,
+            DT_INIT_ARRAY,
+            DT_FINI_ARRAY,
+            DT_RUNPATH,
+        ];
+        self.forbid_tags(Rule::NoDependencies, &dependencies);
+    }
+
+    fn forbid_tags(&mut self, rule: Rule, tags: &[u64]) {
+        for &tag in tags {
+            let absent = self.elf.dynamic_value(tag).is_none();
+            self.require(rule, absent, || format!("dynamic tag {tag}"));
+        }
+    }
+
+    fn symbols(&mut self) {
+        for &(name, binding) in self.contract.functions {
+            let symbol = self.symbol_named(name);
+            let holds = symbol.is_some_and(|symbol| {
+                symbol.kind() == STT_FUNC
+                    && symbol.binding() == binding
+                    && symbol.size > 0
+                    && (symbol.section == SHN_UNDEF || self.elf.is_loaded(symbol.value, symbol.size))
+            });
+            self.require(Rule::Symbols, holds, || format!("{name}: {symbol:x?}"));
+        }
+        let undefined: Vec<_> = self
+            .elf
+            .symbols()
+            .filter(|(_, symbol)| symbol.section == SHN_UNDEF)
+            .map(|(_, symbol)| String::from_utf8_lossy(symbol.name).into_owned())
+            .collect();
+        self.require(Rule::NoUndefined, undefined.is_empty(), || undefined.join(", "));
+    }
+
+    fn versions(&mut self) {
+        let versions = self.elf.versions();
+        let count = self.elf.dynamic_value(DT_VERDEFNUM);
+        let version = versions
+            .iter()
+            .find(|(_, flags, name)| flags & VER_FLG_BASE == 0 && *name == self.contract.version.as_bytes());
+        let holds = version.is_some() && count == Some(versions.len() as u64);
+        self.require(Rule::VersionDefinition, holds, || {
+            format!("{count:?} definitions announced, found {versions:x?}")
+        });
+
+        let Some(&(version, ..)) = version else { return };
+        for &(name, _) in self.contract.functions {
+            let Some(symbol) = self.symbol_named(name) else {
+                continue;
+            };
+            // Not even the bit for "hidden": a lookup without a version must find the function too.
+            self.require(Rule::SymbolVersions, symbol.version == Some(version), || {
+                format!("{name} has version {:?}", symbol.version)
+            });
+        }
+    }
+
+    fn hash_tables(&mut self) {
+        for &(name, _) in self.contract.functions {
+            let by_hash = self.look_up_by_hash(name).is_some();
+            self.require(Rule::Hash, by_hash, || format!("DT_HASH does not find {name}"));
+            let by_gnu_hash = self.look_up_by_gnu_hash(name).is_some();
+            self.require(Rule::GnuHash, by_gnu_hash, || {
+                format!("DT_GNU_HASH does not find {name}")
+            });
+        }
+    }
+
+    fn is_named(&self, index: u32, name: &str) -> bool {
+        self.elf
+            .symbol(index)
+            .is_some_and(|symbol| symbol.name == name.as_bytes())
+    }
+
+    fn look_up_by_hash(&self, name: &str) -> Option<u32> {
+        let table = self.elf.dynamic_offset(DT_HASH)?;
+        let word = |index: u64| u32_at(self.image, table + 4 * index);
+        let (buckets, symbols) = (u64::from(word(0)?), u64::from(word(1)?));
+        if buckets == 0 || !self.elf.is_loaded(table, 4 * (2 + buckets + symbols)) {
+            return None;
+        }
+        let mut index = word(2 + u64::from(sysv_hash(name)) % buckets)?;
+        // No chain is longer than the table.
+        for _ in 0..symbols {
+            if index == 0 {
+                break;
+            }
+            if self.is_named(index, name) {
+                return Some(index);
+            }
+            index = word(2 + buckets + u64::from(index))?;
+        }
+        None
+    }
+
+    fn look_up_by_gnu_hash(&self, name: &str) -> Option<u32> {
+        let table = self.elf.dynamic_offset(DT_GNU_HASH)?;
+        let word = |at: u64| u32_at(self.image, at);
+        let buckets = u64::from(word(table)?);
+        let first = word(table + 4)?;
+        let bloom_words = u64::from(word(table + 8)?);
+        let bloom_shift = word(table + 12)?;
+        let bloom_word_size = if self.elf.is_64() { 8 } else { 4 };
+        let bucket_table = table + 16 + bloom_words * bloom_word_size;
+        let chain_table = bucket_table + 4 * buckets;
+        let chains = u64::from(self.elf.symbol_count().checked_sub(first)?);
+        if buckets == 0 || bloom_words == 0 || !self.elf.is_loaded(table, chain_table + 4 * chains - table) {
+            return None;
+        }
+        let hash = gnu_hash(name);
+        let bits = bloom_word_size * 8;
+        let bloom_at = table + 16 + u64::from(hash) / bits % bloom_words * bloom_word_size;
+        let bloom = bytes_at(self.image, bloom_at, bloom_word_size)?;
+        let is_set = |bit: u64| bloom[(bit / 8) as usize] >> (bit % 8) & 1 == 1;
+        let second = hash.checked_shr(bloom_shift)?;
+        if !is_set(u64::from(hash) % bits) || !is_set(u64::from(second) % bits) {
+            return None;
+        }
+        let start = word(bucket_table + 4 * (u64::from(hash) % buckets))?;
+        for index in start.max(first)..self.elf.symbol_count() {
+            let here = word(chain_table + 4 * u64::from(index - first))?;
+            if here | 1 == hash | 1 && self.is_named(index, name) {
+                return Some(index);
+            }
+            if here & 1 == 1 {
+                break;
+            }
+        }
+        None
+    }
+
+    fn sections(&mut self) {
+        let sections = self.elf.sections();
+        let holds = sections.as_ref().is_some_and(|sections| {
+            let has = |name: &str| sections.iter().any(|section| section.name == name);
+            // What gdb reads symbols and unwind information by.
+            let complete = [".dynsym", ".dynstr", ".eh_frame", ".text"].into_iter().all(has);
+            complete && sections.iter().all(|section| section.flags & SHF_WRITE == 0)
+        });
+        self.require(Rule::Sections, holds, || format!("{sections:x?}"));
+    }
+}
+
+/// The hash of DT_HASH (System V ABI, chapter 5).
+fn sysv_hash(name: &str) -> u32 {
+    name.bytes().fold(0_u32, |hash, byte| {
+        let hash = (hash << 4).wrapping_add(u32::from(byte));
+        let high = hash & 0xf000_0000;
+        (hash ^ high >> 24) & !high
+    })
+}
+
+/// The hash of DT_GNU_HASH.
+fn gnu_hash(name: &str) -> u32 {
+    name.bytes().fold(5381, |hash: u32, byte| {
+        hash.wrapping_mul(33).wrapping_add(u32::from(byte))
+    })
+}

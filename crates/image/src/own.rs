@@ -1,0 +1,41 @@
+//! The vDSO of this very process.
+
+use crate::elf::{Elf, ElfError, PT_LOAD};
+use crate::vdso::Vdso;
+
+/// The smallest page that Linux has: so much of a mapping can be read before its size is known.
+const MIN_PAGE_SIZE: usize = 4096;
+/// More than any kernel's vDSO: a header that says otherwise is not followed.
+const MAX_SIZE: u64 = 1 << 20;
+
+/// A vDSO as it is mapped in a process.
+#[derive(Clone, Debug)]
+pub struct MappedVdso {
+    /// The address of its first byte.
+    pub base: u64,
+    /// Its loaded segment.
+    pub bytes: Vec<u8>,
+    /// What it exports.
+    pub vdso: Vdso,
+}
+
+/// The vDSO that this process was started with, the kernel's or ours. `None`: it was started without one.
+pub fn own_vdso() -> Result<Option<MappedVdso>, ElfError> {
+    // SAFETY: getauxval only reads what the kernel left on the stack.
+    let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
+    if base == 0 {
+        return Ok(None);
+    }
+    // SAFETY: AT_SYSINFO_EHDR is the start of a mapping, at least a page long and there for as long as the process.
+    let first_page = unsafe { std::slice::from_raw_parts(base as *const u8, MIN_PAGE_SIZE) };
+    let size = Elf::parse(first_page)?
+        .segments_of(PT_LOAD)
+        .map(|load| load.offset.saturating_add(load.memory_size))
+        .max()
+        .unwrap_or(0)
+        .min(MAX_SIZE);
+    // SAFETY: the kernel maps what its vDSO's program headers say, and whoever replaced it did so too.
+    let bytes = unsafe { std::slice::from_raw_parts(base as *const u8, size as usize) }.to_vec();
+    let vdso = Vdso::parse(&bytes)?;
+    Ok(Some(MappedVdso { base, bytes, vdso }))
+}

@@ -1,0 +1,94 @@
+//! Reading any vDSO's symbols: ours, and any kernel's.
+
+use crate::elf::{Elf, ElfError, SHN_ABS, SHN_UNDEF, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, VERSION_MASK};
+
+/// What a vDSO exports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vdso {
+    machine: u16,
+    is_64: bool,
+    bias: u64,
+    soname: Option<String>,
+    exports: Vec<Export>,
+}
+
+/// One defined symbol of a vDSO.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// Such as `__vdso_clock_gettime`.
+    pub name: String,
+    /// Such as `LINUX_2.6`.
+    pub version: Option<String>,
+    /// Bytes from the start of the image in memory.
+    pub offset: u64,
+    /// Bytes that it takes, as the vDSO says.
+    pub size: u64,
+    /// A function, and not a constant or the name of a version.
+    pub is_function: bool,
+}
+
+impl Vdso {
+    /// Reads the symbols from a vDSO's bytes as they lie in memory. What is not in the bytes is left out.
+    pub fn parse(bytes: &[u8]) -> Result<Vdso, ElfError> {
+        let elf = Elf::parse(bytes)?;
+        let versions = elf.versions();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let exports = elf
+            .symbols()
+            .map(|(_, symbol)| symbol)
+            .filter(|symbol| symbol.section != SHN_UNDEF && matches!(symbol.binding(), STB_GLOBAL | STB_WEAK))
+            .map(|symbol| Export {
+                name: text(symbol.name),
+                version: symbol.version.and_then(|version| {
+                    let wanted = version & VERSION_MASK;
+                    let (.., name) = versions.iter().find(|(index, ..)| *index == wanted)?;
+                    Some(text(name))
+                }),
+                offset: elf.offset_of(symbol.value),
+                size: symbol.size,
+                is_function: symbol.section != SHN_ABS && matches!(symbol.kind(), STT_FUNC | STT_NOTYPE),
+            })
+            .collect();
+        Ok(Vdso {
+            machine: elf.machine,
+            is_64: elf.is_64(),
+            bias: elf.bias(),
+            soname: elf.soname().map(text),
+            exports,
+        })
+    }
+
+    /// The defined symbols, in the symbol table's order.
+    pub fn exports(&self) -> &[Export] {
+        &self.exports
+    }
+
+    /// Where a function lies, in bytes from the start of the image in memory.
+    pub fn find(&self, name: &str) -> Option<u64> {
+        let export = self
+            .exports
+            .iter()
+            .find(|export| export.is_function && export.name == name);
+        export.map(|export| export.offset)
+    }
+
+    /// The name that the vDSO gives itself, such as `linux-vdso.so.1`.
+    pub fn soname(&self) -> Option<&str> {
+        self.soname.as_deref()
+    }
+
+    /// The address that the vDSO was linked to: 0, except in old kernels.
+    pub fn bias(&self) -> u64 {
+        self.bias
+    }
+
+    /// The ELF machine number, such as 62 for x86-64.
+    pub fn machine(&self) -> u16 {
+        self.machine
+    }
+
+    /// Whether this is a 64-bit vDSO.
+    pub fn is_64(&self) -> bool {
+        self.is_64
+    }
+}

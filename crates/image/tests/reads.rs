@@ -1,0 +1,608 @@
+//! What a program gets from the functions of the image, mapped in this process.
+
+mod common;
+
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::{Duration, Instant};
+
+use common::*;
+use fastpath_image::Instance;
+use fastpath_page::layout::{AnchorCell, FLAG_CPU_SEGMENT};
+use fastpath_page::{Anchor, Base, ClockSet, Rate, Reader, Writer};
+use proptest::prelude::*;
+
+const NSEC_PER_SEC: i64 = 1_000_000_000;
+const SHIFT: u32 = 30;
+/// An answer with these seconds or more came from a page: no clock of this machine is there yet.
+const PAGE_SEC: u64 = 1 << 40;
+
+/// An anchor that stands still at a time that no clock of this machine shows: seconds tell the clocks apart.
+fn still() -> Anchor {
+    Anchor {
+        clocks: ClockSet::ALL,
+        base_cycles: counter(),
+        rate: Rate { mult: 0, shift: SHIFT },
+        cap_cycles: u32::MAX,
+        base: std::array::from_fn(|index| Base {
+            sec: PAGE_SEC + 100 * index as u64,
+            nsec_shifted: 123_456_789 << SHIFT,
+        }),
+    }
+}
+
+fn ahead_cycles() -> u64 {
+    counter() + (1 << 45)
+}
+
+/// Plain stores: what a writer that keeps the rules would not do can be tested too.
+fn store(cell: &AnchorCell, anchor: &Anchor) {
+    cell.clocks.store(anchor.clocks.0, Relaxed);
+    cell.base_cycles.store(anchor.base_cycles, Relaxed);
+    cell.mult.store(anchor.rate.mult, Relaxed);
+    cell.shift.store(anchor.rate.shift, Relaxed);
+    cell.cap_cycles.store(anchor.cap_cycles, Relaxed);
+    for (cell, base) in cell.base.iter().zip(&anchor.base) {
+        cell.sec.store(base.sec, Relaxed);
+        cell.nsec_shifted.store(base.nsec_shifted, Relaxed);
+    }
+}
+
+/// Both latches: the newest anchor, the one before it, and the sequence count.
+fn lay(mapped: &Mapped, newest: &Anchor, previous: Option<&Anchor>, seq: u32) {
+    for latch in [&mapped.page.hres, &mapped.page.raw] {
+        store(&latch.copy[0], newest);
+        if let Some(previous) = previous {
+            store(&latch.copy[1], previous);
+        }
+        latch.copy[0].seq.store(seq, SeqCst);
+    }
+}
+
+/// How many seconds after PAGE_SEC; None where the kernel answered, and then right.
+fn page_answer(mapped: &Mapped, id: i32) -> Option<i64> {
+    let (_, before) = kernel_clock(SYS_CLOCK_GETTIME, id);
+    let (code, ts) = mapped.clock_gettime(id);
+    let (_, after) = kernel_clock(SYS_CLOCK_GETTIME, id);
+    assert_eq!(code, 0, "clock {id}");
+    if ts.sec >= PAGE_SEC as i64 {
+        return Some(ts.sec - PAGE_SEC as i64);
+    }
+    // Between the system calls, give or take what separates the kernel's two paths.
+    let ns = |ts: Timespec| i128::from(ts.sec) * i128::from(NSEC_PER_SEC) + i128::from(ts.fraction);
+    let slack_ns = 1000;
+    assert!(
+        ns(before) - slack_ns <= ns(ts) && ns(ts) <= ns(after) + slack_ns,
+        "clock {id}: {ts:?}"
+    );
+    None
+}
+
+fn assert_kernel_answers(mapped: &Mapped) {
+    for id in PAGE_CLOCKS {
+        assert_eq!(page_answer(mapped, id), None, "clock {id}");
+    }
+}
+
+fn both() -> [Mapped; 2] {
+    [Mapped::with_kernel(), Mapped::without_kernel()]
+}
+
+#[test]
+fn every_clock_of_the_page_is_answered_from_it() {
+    for mapped in both() {
+        lay(&mapped, &still(), None, 2);
+        for (id, seconds) in [
+            (REALTIME, 0),
+            (MONOTONIC, 100),
+            (BOOTTIME, 200),
+            (TAI, 300),
+            (MONOTONIC_RAW, 0),
+        ] {
+            let (code, ts) = mapped.clock_gettime(id);
+            let expected = Timespec {
+                sec: PAGE_SEC as i64 + seconds,
+                fraction: 123_456_789,
+            };
+            assert_eq!((code, ts), (0, expected), "clock {id}");
+        }
+    }
+}
+
+#[test]
+fn the_raw_clock_has_a_latch_of_its_own() {
+    let mapped = Mapped::with_kernel();
+    lay(&mapped, &still(), None, 2);
+    mapped.page.raw.copy[0].clocks.store(0, Relaxed);
+    assert_eq!(page_answer(&mapped, MONOTONIC_RAW), None);
+    assert_eq!(page_answer(&mapped, MONOTONIC), Some(100));
+}
+
+#[test]
+fn a_clock_that_is_not_taken_over_is_the_kernels() {
+    for mapped in both() {
+        let anchor = Anchor {
+            clocks: ClockSet::MONOTONIC | ClockSet::TAI,
+            ..still()
+        };
+        lay(&mapped, &anchor, None, 2);
+        let answers = PAGE_CLOCKS.map(|id| page_answer(&mapped, id));
+        assert_eq!(answers, [None, Some(100), None, None, Some(300)]);
+    }
+}
+
+#[test]
+fn a_page_that_was_never_seeded_answers_nothing() {
+    for mapped in both() {
+        assert_kernel_answers(&mapped);
+    }
+}
+
+#[test]
+fn a_stale_anchor_answers_nothing() {
+    for mapped in both() {
+        let anchor = Anchor {
+            base_cycles: counter() - 1_000_000,
+            cap_cycles: 999_999,
+            ..still()
+        };
+        // Not even where there is an anchor before it that would.
+        lay(&mapped, &anchor, Some(&still()), 2);
+        assert_kernel_answers(&mapped);
+    }
+}
+
+#[test]
+fn a_withdrawn_page_answers_nothing() {
+    for mapped in both() {
+        lay(&mapped, &still(), Some(&still()), 2);
+        Writer::new(mapped.page).withdraw(1);
+        assert_kernel_answers(&mapped);
+    }
+}
+
+fn previous() -> Anchor {
+    let mut previous = still();
+    for base in &mut previous.base {
+        base.sec += 7;
+    }
+    previous
+}
+
+#[test]
+fn before_an_anchor_begins_the_one_before_it_answers() {
+    for mapped in both() {
+        let anchor = Anchor {
+            base_cycles: ahead_cycles(),
+            ..still()
+        };
+        lay(&mapped, &anchor, Some(&previous()), 4);
+        let answers = PAGE_CLOCKS.map(|id| page_answer(&mapped, id));
+        assert_eq!(answers, [7, 107, 7, 207, 307].map(Some));
+    }
+}
+
+#[test]
+fn while_an_anchor_is_written_the_one_before_it_answers() {
+    for mapped in both() {
+        let garbage = Anchor {
+            base_cycles: 0,
+            rate: Rate {
+                mult: u32::MAX,
+                shift: 77,
+            },
+            ..still()
+        };
+        lay(&mapped, &garbage, Some(&previous()), 5);
+        let answers = PAGE_CLOCKS.map(|id| page_answer(&mapped, id));
+        assert_eq!(answers, [7, 107, 7, 207, 307].map(Some));
+    }
+}
+
+#[test]
+fn where_neither_anchor_covers_the_counter_the_kernel_answers() {
+    let future = Anchor {
+        base_cycles: ahead_cycles(),
+        ..still()
+    };
+    let stale = Anchor {
+        base_cycles: 0,
+        cap_cycles: 1,
+        ..previous()
+    };
+    let withdrawn = Anchor {
+        clocks: ClockSet::NONE,
+        ..previous()
+    };
+    for mapped in both() {
+        for seq in [4, 5] {
+            for unable in [&stale, &withdrawn, &future] {
+                lay(&mapped, &future, Some(unable), seq);
+                assert_kernel_answers(&mapped);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_last_nanosecond_of_a_second_is_followed_by_the_next_second() {
+    let mapped = Mapped::without_kernel();
+    let mut anchor = still();
+    for (nsec_shifted, sec, fraction) in [
+        ((1_000_000_000 << SHIFT) - 1, 0, 999_999_999),
+        (1_000_000_000 << SHIFT, 1, 0),
+        ((2_000_000_000 << SHIFT) - 1, 1, 999_999_999),
+    ] {
+        anchor.base[1].nsec_shifted = nsec_shifted;
+        lay(&mapped, &anchor, None, 2);
+        let expected = Timespec {
+            sec: PAGE_SEC as i64 + 100 + sec,
+            fraction,
+        };
+        assert_eq!(mapped.clock_gettime(MONOTONIC), (0, expected));
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_image_computes_what_the_model_in_rust_computes(
+        mult in 1_u32..,
+        shift in 0_u32..=33,
+        sec in 0_u64..1 << 40,
+        fraction in 0.0..1.0,
+        age_share in 0.0..1.0,
+    ) {
+        let mapped = Mapped::without_kernel();
+        let limit = 1_000_000_000_u64 << shift;
+        let cap_cycles = (limit / u64::from(mult)).min(u64::from(u32::MAX)) as u32;
+        let mut anchor = still();
+        anchor.rate = Rate { mult, shift };
+        anchor.cap_cycles = cap_cycles;
+        anchor.base[1] = Base { sec, nsec_shifted: ((limit - 1) as f64 * fraction) as u64 };
+        anchor.base_cycles = counter() - (f64::from(cap_cycles) * age_share) as u64;
+        lay(&mapped, &anchor, None, 2);
+
+        let reader = Reader::new(mapped.page);
+        let model_at = |counter| reader.read(MONOTONIC as u32, || counter);
+        let before = counter();
+        let (code, ts) = mapped.clock_gettime(MONOTONIC);
+        let after = counter();
+        prop_assert_eq!(code, 0);
+        // The anchor may have become stale on the way: then the kernel answered.
+        if let (Some(before), Some(after)) = (model_at(before), model_at(after)) {
+            let ours = (ts.sec as u64, ts.fraction as u32);
+            prop_assert!(before <= ours && ours <= after, "{:?} <= {:?} <= {:?}", before, ours, after);
+        }
+    }
+
+    #[test]
+    fn microseconds_are_whole_and_rounded_down(nsec in 0_u64..1_000_000_000) {
+        let mapped = Mapped::without_kernel();
+        let mut anchor = still();
+        anchor.base[0].nsec_shifted = nsec << SHIFT;
+        lay(&mapped, &anchor, None, 2);
+        let mut tv = Timespec::default();
+        // SAFETY: gettimeofday takes a timeval and may take no time zone.
+        let code = unsafe { mapped.function::<Gettimeofday>("__vdso_gettimeofday")(&mut tv, std::ptr::null_mut()) };
+        prop_assert_eq!(code, 0);
+        prop_assert_eq!(tv, Timespec { sec: PAGE_SEC as i64, fraction: (nsec / 1000) as i64 });
+    }
+}
+
+#[test]
+fn a_reader_never_stalls_or_goes_back_while_a_writer_refreshes() {
+    let mapped = Mapped::without_kernel();
+    let writer = Writer::new(mapped.page);
+    let rate = Rate {
+        mult: 1 << SHIFT,
+        shift: SHIFT,
+    };
+    let base_cycles = counter();
+    let at = |counter: u64| Anchor {
+        base_cycles: counter,
+        rate,
+        cap_cycles: 900_000_000,
+        base: [Base::from_ns_shifted(
+            (u128::from(PAGE_SEC) * 1_000_000_000 + u128::from(counter - base_cycles)) << SHIFT,
+            SHIFT,
+        ); 4],
+        ..still()
+    };
+    writer.publish_hres(&at(base_cycles), counter).unwrap();
+    let end = Instant::now() + Duration::from_millis(200);
+    let mut from_page = 0_u64;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while Instant::now() < end {
+                // Too early or too late is the writer's business; the readers see a valid page either way.
+                let _ = writer.publish_hres(&at(counter() + 20_000), counter);
+            }
+        });
+        let mut last = Timespec::default();
+        while Instant::now() < end {
+            for _ in 0..1000 {
+                let (code, ts) = mapped.clock_gettime(REALTIME);
+                assert_eq!(code, 0);
+                // A cycle of this page is a nanosecond, so only the page's own answers can be compared.
+                if ts.sec >= PAGE_SEC as i64 {
+                    assert!(ts >= last, "{last:?} was followed by {ts:?}");
+                    last = ts;
+                    from_page += 1;
+                }
+            }
+        }
+    });
+    assert!(from_page > 1000, "the page answered {from_page} times only");
+}
+
+/// Ids that no page answers: COARSE, CPU time, of threads, of processes, of files, out of range.
+fn other_ids() -> Vec<i32> {
+    let mut thread_clock = 0;
+    // SAFETY: the thread is this one, and the pointer valid.
+    let code = unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut thread_clock) };
+    assert_eq!(code, 0);
+    let of_process_1 = !1 << 3 | 2;
+    let of_file_0 = !0 << 3 | 3;
+    let mut ids = vec![thread_clock, of_process_1, of_file_0, i32::MIN, i32::MAX, -1, 1 << 30];
+    ids.extend((2..70).filter(|id| !PAGE_CLOCKS.contains(id)));
+    ids
+}
+
+#[test]
+fn every_other_clock_id_is_answered_as_the_kernel_answers_it() {
+    for mapped in both() {
+        lay(&mapped, &still(), None, 2);
+        for id in other_ids() {
+            let (before_code, before) = kernel_clock(SYS_CLOCK_GETTIME, id);
+            let (code, ts) = mapped.clock_gettime(id);
+            let (_, after) = kernel_clock(SYS_CLOCK_GETTIME, id);
+            assert_eq!(code, before_code, "clock {id}");
+            assert!(
+                before <= ts && ts <= after,
+                "clock {id}: {before:?} <= {ts:?} <= {after:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn errors_come_back_as_the_kernel_reports_them() {
+    for mapped in both() {
+        lay(&mapped, &still(), None, 2);
+        // SAFETY: the type is that of both.
+        let [gettime, getres] = ["__vdso_clock_gettime", "__vdso_clock_getres"]
+            .map(|name| unsafe { mapped.function::<ClockGettime>(name) });
+        let nowhere = std::ptr::null_mut();
+        // SAFETY: the kernel looks at these arguments, and refuses them.
+        unsafe {
+            assert_eq!(gettime(-1, nowhere), -libc::EINVAL);
+            assert_eq!(gettime(10, nowhere), -libc::EINVAL);
+            assert_eq!(gettime(libc::CLOCK_PROCESS_CPUTIME_ID, nowhere), -libc::EFAULT);
+            assert_eq!(getres(-1, nowhere), -libc::EINVAL);
+            assert_eq!(getres(libc::CLOCK_PROCESS_CPUTIME_ID, nowhere), 0);
+        }
+    }
+}
+
+#[test]
+fn every_resolution_is_the_kernels() {
+    // The kernel has two answers for the AUX clocks (16 to 23, Linux 6.17) while they are off: its vDSO has a resolution for them
+    // and its system call an error. A program gets what it would have got without fastpath.
+    let kernel = Mapped::kernels_own();
+    for (mapped, expected) in [
+        (
+            Mapped::with_kernel(),
+            &(|id| kernel.clock_getres(id)) as &dyn Fn(i32) -> _,
+        ),
+        (Mapped::without_kernel(), &|id| kernel_clock(SYS_CLOCK_GETRES, id)),
+    ] {
+        let coarse = kernel_clock(SYS_CLOCK_GETRES, libc::CLOCK_REALTIME_COARSE).1.fraction;
+        for (hres_ns, coarse_ns) in [(0, 0), (1, coarse as u32)] {
+            mapped.page.header.hres_res_ns.store(hres_ns, Relaxed);
+            mapped.page.header.coarse_res_ns.store(coarse_ns, Relaxed);
+            for id in PAGE_CLOCKS.into_iter().chain(other_ids()) {
+                let expected = expected(id);
+                assert_eq!(mapped.clock_getres(id), expected, "clock {id}");
+                // SAFETY: clock_getres has this type, and takes no pointer as well.
+                let code = unsafe { mapped.function::<ClockGettime>("__vdso_clock_getres")(id, std::ptr::null_mut()) };
+                assert_eq!(code, expected.0, "clock {id}");
+            }
+        }
+    }
+}
+
+#[test]
+fn resolutions_come_from_the_page_where_it_knows_them() {
+    let mapped = Mapped::with_kernel();
+    mapped.page.header.hres_res_ns.store(17, Relaxed);
+    mapped.page.header.coarse_res_ns.store(19, Relaxed);
+    let resolution = |id| mapped.clock_getres(id).1.fraction;
+    assert_eq!(PAGE_CLOCKS.map(resolution), [17; 5]);
+    assert_eq!([5, 6].map(resolution), [19; 2]);
+    assert_ne!(resolution(libc::CLOCK_PROCESS_CPUTIME_ID), 17);
+}
+
+#[test]
+fn the_time_zone_comes_from_the_kernel_and_the_time_with_it() {
+    for mapped in both() {
+        lay(&mapped, &still(), None, 2);
+        // SAFETY: the type is gettimeofday's.
+        let gettimeofday: Gettimeofday = unsafe { mapped.function("__vdso_gettimeofday") };
+        let nothing: *mut u8 = std::ptr::null_mut();
+        let (mut tv, mut zone, mut kernel_zone) = (Timespec::default(), [-1; 2], [-2; 2]);
+        // SAFETY: every pointer is valid or null, as gettimeofday allows.
+        unsafe {
+            syscall(SYS_GETTIMEOFDAY, [0, &raw mut kernel_zone as usize, 0]);
+            assert_eq!(gettimeofday(&mut tv, &mut zone), 0);
+            assert_eq!(zone, kernel_zone);
+            assert!(0 < tv.sec && tv.sec < PAGE_SEC as i64, "{tv:?}");
+
+            zone = [-1; 2];
+            assert_eq!(gettimeofday(nothing.cast(), &mut zone), 0);
+            assert_eq!(zone, kernel_zone);
+
+            assert_eq!(gettimeofday(nothing.cast(), nothing.cast()), 0);
+            assert_eq!(gettimeofday(&mut tv, nothing.cast()), 0);
+            assert!(tv.sec >= PAGE_SEC as i64);
+        }
+    }
+}
+
+#[test]
+fn gettimeofday_falls_back_and_uses_the_anchor_before_as_clock_gettime_does() {
+    for mapped in both() {
+        // SAFETY: the type is gettimeofday's.
+        let gettimeofday: Gettimeofday = unsafe { mapped.function("__vdso_gettimeofday") };
+        let read = || {
+            let mut tv = Timespec::default();
+            // SAFETY: a valid timeval, and no time zone.
+            assert_eq!(unsafe { gettimeofday(&mut tv, std::ptr::null_mut()) }, 0);
+            tv
+        };
+        let in_page = Timespec {
+            sec: PAGE_SEC as i64 + 7,
+            fraction: 123_456,
+        };
+        let kernel = || kernel_clock(SYS_CLOCK_GETTIME, REALTIME).1.sec;
+        assert!((read().sec - kernel()).abs() <= 1);
+        lay(&mapped, &still(), Some(&previous()), 5);
+        assert_eq!(read(), in_page);
+        let future = Anchor {
+            base_cycles: ahead_cycles(),
+            ..still()
+        };
+        lay(&mapped, &future, Some(&previous()), 4);
+        assert_eq!(read(), in_page);
+        lay(
+            &mapped,
+            &Anchor {
+                base_cycles: 0,
+                cap_cycles: 1,
+                ..still()
+            },
+            Some(&previous()),
+            4,
+        );
+        assert!((read().sec - kernel()).abs() <= 1);
+        lay(
+            &mapped,
+            &Anchor {
+                base_cycles: 0,
+                cap_cycles: 1,
+                ..still()
+            },
+            Some(&future),
+            5,
+        );
+        assert!((read().sec - kernel()).abs() <= 1);
+    }
+}
+
+#[test]
+fn time_is_the_kernels_with_and_without_a_pointer() {
+    for mapped in both() {
+        lay(&mapped, &still(), None, 2);
+        // SAFETY: the type is time's.
+        let time: Time = unsafe { mapped.function("__vdso_time") };
+        let coarse = || kernel_clock(SYS_CLOCK_GETTIME, libc::CLOCK_REALTIME_COARSE).1.sec;
+        let mut stored = 0;
+        let before = coarse();
+        // SAFETY: time takes a valid pointer or none.
+        let (returned, alone) = unsafe { (time(&mut stored), time(std::ptr::null_mut())) };
+        let after = coarse();
+        assert_eq!(stored, returned);
+        assert!(before <= returned && returned <= alone && alone <= after);
+    }
+}
+
+#[test]
+fn getcpu_tells_the_cpu_by_every_path() {
+    let paths = [
+        (Mapped::with_kernel(), 0),
+        (Mapped::without_kernel(), 0),
+        (Mapped::without_kernel(), FLAG_CPU_SEGMENT),
+    ];
+    // SAFETY: a CPU set is plain bits; the calls read and write this one, for this thread.
+    let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let size = size_of_val(&allowed);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::sched_getaffinity(0, size, &mut allowed) }, 0);
+    for cpu in 0..libc::CPU_SETSIZE as usize {
+        // SAFETY: the index is below CPU_SETSIZE.
+        if !unsafe { libc::CPU_ISSET(cpu, &allowed) } {
+            continue;
+        }
+        // SAFETY: as above.
+        unsafe {
+            let mut only: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(cpu, &mut only);
+            assert_eq!(libc::sched_setaffinity(0, size, &only), 0);
+        }
+        for (mapped, flags) in &paths {
+            mapped.page.header.flags.store(*flags, Relaxed);
+            // SAFETY: the type is getcpu's.
+            let getcpu: Getcpu = unsafe { mapped.function("__vdso_getcpu") };
+            let nothing = std::ptr::null_mut();
+            let (mut here, mut node, mut kernel_cpu, mut kernel_node) = (u32::MAX, u32::MAX, 0_u32, 0_u32);
+            // SAFETY: getcpu takes valid pointers or none.
+            unsafe {
+                libc::syscall(libc::SYS_getcpu, &raw mut kernel_cpu, &raw mut kernel_node, 0);
+                assert_eq!(getcpu(&mut here, &mut node, nothing), 0);
+                assert_eq!((here, node), (kernel_cpu, kernel_node));
+                assert_eq!(here as usize, cpu);
+                assert_eq!(getcpu(nothing.cast(), nothing.cast(), nothing), 0);
+            }
+        }
+    }
+}
+
+extern "C" fn spy_clock(_: i32, ts: *mut Timespec) -> i32 {
+    // SAFETY: the tests below pass a valid pointer.
+    unsafe { (*ts).fraction = 4242 };
+    42
+}
+
+extern "C" fn spy_sum(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, on_stack: u64, also: u64) -> u64 {
+    [a, b, c, d, e, f, on_stack, also]
+        .into_iter()
+        .fold(0, |sum, argument| sum * 10 + argument)
+}
+
+#[test]
+fn the_kernels_function_is_called_where_there_is_one() {
+    let mapped = Mapped::new(&Instance::with_functions(|name| {
+        Some(if name.starts_with("clock_") {
+            spy_clock as *const ()
+        } else {
+            spy_sum as *const ()
+        } as u64)
+    }));
+    for id in PAGE_CLOCKS.into_iter().chain(other_ids()) {
+        let (code, ts) = mapped.clock_gettime(id);
+        assert_eq!((code, ts.fraction), (42, 4242), "clock {id}");
+        assert_eq!(mapped.clock_getres(id).0, 42, "clock {id}");
+    }
+}
+
+#[test]
+fn functions_that_are_not_clocks_are_passed_on_with_all_their_arguments() {
+    let mapped = Mapped::new(&Instance::with_functions(|_| Some(spy_sum as *const () as u64)));
+    type Sum = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64) -> u64;
+    for name in ["__vdso_getrandom", "getrandom", "__vdso_sgx_enter_enclave"] {
+        // SAFETY: the slot holds a function of this type, and the image passes calls on as they are.
+        let sum: Sum = unsafe { mapped.function(name) };
+        assert_eq!(sum(1, 2, 3, 4, 5, 6, 7, 8), 12_345_678, "{name}");
+    }
+}
+
+#[test]
+fn the_unprefixed_names_are_the_same_functions() {
+    let mapped = Mapped::with_kernel();
+    for name in ["clock_gettime", "gettimeofday", "time", "clock_getres", "getcpu"] {
+        assert_eq!(
+            mapped.address(name),
+            mapped.address(&format!("__vdso_{name}")),
+            "{name}"
+        );
+        assert!(mapped.address(name).is_some(), "{name}");
+    }
+}

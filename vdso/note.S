@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* The notes; the linker adds the build id. */
+#include "page_abi.h"
+
+	.macro note name, type, words:vararg
+	.balign 4
+	.long 2f - 1f, 4f - 3f, \type
+1:	.asciz "\name"
+2:	.balign 4
+3:	.long \words
+4:	.balign 4
+	.endm
+
+	.section .note.fastpath, "a", %note
+	/* NT_GNU_ABI_TAG: Linux, 2.6.32 or later. Debuggers know by it whose ABI this is. */
+	note GNU, 1, 0, 2, 6, 32
+	/* Ours: the page that the code reads has this version. fastpath knows its own image by it. */
+	note fastpath, 1, FP_PAGE_ABI
+
+	.section .note.GNU-stack, "", %progbits

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "slots.h"
+
+/* In a file of its own: no function may see the zeros and fold them. */
+const struct fp_slots fp_slots;
+
+#define SLOT(member) (__builtin_offsetof(struct fp_slots, member) / sizeof(void *))
+
+_Static_assert(SLOT(getrandom) == FP_SLOT_GETRANDOM, "forward.S jumps to another slot");
+_Static_assert(SLOT(sgx_enter_enclave) == FP_SLOT_SGX_ENTER_ENCLAVE, "forward.S jumps to another slot");

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The kernel's own vDSO functions in this process, 0 where it has none. Whoever maps the image fills them in beforehand
+ * (crates/image); to the code they are constants.
+ */
+#ifndef FASTPATH_SLOTS_H
+#define FASTPATH_SLOTS_H
+
+/* The slots that the assembler uses; slots.c asserts that they are these. */
+#define FP_SLOT_GETRANDOM 5
+#define FP_SLOT_SGX_ENTER_ENCLAVE 6
+
+#ifndef __ASSEMBLER__
+
+#include "compiler.h"
+#include "types.h"
+
+struct fp_slots {
+	int (*clock_gettime)(fp_clockid id, struct fp_timespec *ts);
+	int (*gettimeofday)(struct fp_timeval *tv, struct fp_timezone *tz);
+	long (*time)(long *seconds);
+	int (*clock_getres)(fp_clockid id, struct fp_timespec *resolution);
+	long (*getcpu)(unsigned *cpu, unsigned *node, void *unused);
+	void (*getrandom)(void);         /* only ever jumped to */
+	void (*sgx_enter_enclave)(void); /* only ever jumped to */
+};
+
+extern FP_HIDDEN const struct fp_slots fp_slots;
+
+#endif
+#endif

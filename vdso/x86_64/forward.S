@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Functions of the kernel's vDSO that have nothing to do with clocks. With AT_SYSINFO_EHDR pointing at this image they would
+ * be out of reach, so they are passed on, with every register and the stack as they came. A process whose kernel does not
+ * have one of them does not find its name here either (crates/image hides it), so the slot is never 0 when it is used.
+ */
+#include "slots.h"
+
+	.text
+
+	.macro forward function, slot
+	.globl __vdso_\function
+	.type __vdso_\function, @function
+__vdso_\function:
+	.cfi_startproc
+	endbr64
+	jmp *fp_slots + 8 * \slot(%rip)
+	.cfi_endproc
+	.size __vdso_\function, . - __vdso_\function
+	.endm
+
+	forward getrandom, FP_SLOT_GETRANDOM
+	.weak getrandom
+	.set getrandom, __vdso_getrandom
+
+	forward sgx_enter_enclave, FP_SLOT_SGX_ENTER_ENCLAVE
+
+	.section .note.GNU-stack, "", @progbits

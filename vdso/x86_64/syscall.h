@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* The raw system call. It returns -errno, and so do the functions of a vDSO. */
+#ifndef FASTPATH_SYSCALL_H
+#define FASTPATH_SYSCALL_H
+
+#include "compiler.h"
+
+enum {
+	FP_SYS_gettimeofday = 96,
+	FP_SYS_time = 201,
+	FP_SYS_clock_gettime = 228,
+	FP_SYS_clock_getres = 229,
+	FP_SYS_getcpu = 309,
+};
+
+FP_INLINE long fp_syscall3(long number, long a, long b, long c) {
+	long result;
+
+	__asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+	return result;
+}
+
+FP_INLINE long fp_syscall2(long number, long a, long b) {
+	long result;
+
+	__asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(a), "S"(b) : "rcx", "r11", "memory");
+	return result;
+}
+
+FP_INLINE long fp_syscall1(long number, long a) {
+	long result;
+
+	__asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(a) : "rcx", "r11", "memory");
+	return result;
+}
+
+#endif
