@@ -1,0 +1,286 @@
+//! Meets programs as they start: the first one, and every descendant that asks through its mailbox.
+//!
+//! A thread is traced from just before its exec to just after, and by nobody at any other time, so debuggers, job control and
+//! waits work as ever. Each visit has a thread of its own, because ptrace(2) belongs to a thread.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use crate::error::{Error, Result};
+use crate::install::{self, Kit};
+use crate::mailbox::{Request, Shared};
+use crate::maps;
+use crate::region;
+use crate::target::{Status, View};
+use crate::tracee::{Stop, Tracee};
+
+/// Longest path that execve takes (limits.h: PATH_MAX).
+const PATH_MAX: usize = 4096;
+/// System calls that a thread may make between asking and its exec before we let go of it: a signal handler may run there.
+const MOST_CALLS: u32 = 256;
+
+/// What becomes of a program in which nothing could be installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It starts.
+    Run,
+    /// It ends with this status instead.
+    Exit(u8),
+}
+
+/// Serves one tree of processes.
+pub struct Attendant {
+    kit: Kit,
+    mailbox: Arc<Shared>,
+    visits: AtomicUsize,
+}
+
+impl Attendant {
+    /// One that hands out `kit` to those who ask in `mailbox`.
+    pub fn new(kit: Kit, mailbox: Arc<Shared>) -> Arc<Attendant> {
+        Arc::new(Attendant {
+            kit,
+            mailbox,
+            visits: AtomicUsize::new(0),
+        })
+    }
+
+    /// Whether a visit is under way.
+    pub fn is_busy(&self) -> bool {
+        self.visits.load(Ordering::Acquire) > 0
+    }
+
+    /// A visit that is about to begin.
+    pub fn expect_visit(self: &Arc<Self>) -> Visit {
+        self.visits.fetch_add(1, Ordering::AcqRel);
+        Visit(self.clone())
+    }
+
+    /// Meets the first program: traces `pid`, says so by `seized`, waits for its exec, then calls `before`, installs, and asks
+    /// `installed` what to do if that failed. Returns when the program runs alone.
+    pub fn meet_first(
+        &self,
+        _visit: Visit,
+        pid: i32,
+        seized: impl FnOnce(&Result<()>),
+        before: impl FnOnce(),
+        installed: impl FnOnce(&Result<()>) -> Fate,
+    ) {
+        let mut tracee = match Tracee::seize(pid) {
+            Ok(tracee) => tracee,
+            Err(e) => return seized(&Err(e)),
+        };
+        seized(&Ok(()));
+        let done = match self.wait_for_exec(&mut tracee, false) {
+            // It ended without an exec, and said why itself.
+            Ok(false) => return,
+            Ok(true) => {
+                before();
+                install::install(&mut tracee, &self.kit)
+            }
+            Err(e) => Err(e),
+        };
+        if let Fate::Exit(status) = installed(&done) {
+            // If even that fails the program runs, as without --require.
+            if tracee.exit(status).is_ok() {
+                return;
+            }
+        }
+        let _ = tracee.detach(None);
+    }
+
+    /// Answers requests for as long as the process lives.
+    pub fn serve(self: Arc<Self>) {
+        loop {
+            let seen = self.mailbox.doorbell();
+            let requests = self.mailbox.take();
+            if requests.is_empty() {
+                self.mailbox.wait(seen);
+            }
+            for (slot, tid, request) in requests {
+                let attendant = self.clone();
+                let visit = self.expect_visit();
+                let spawned = thread::Builder::new().stack_size(256 << 10).spawn(move || {
+                    let _visit = visit;
+                    let mut waiting = Waiting {
+                        mailbox: &attendant.mailbox,
+                        slot: Some(slot),
+                    };
+                    // A visit that fails leaves the program on the kernel's path, which is right, if slow.
+                    let _ = match request {
+                        Request::Exec { path, dirfd, flags } => attendant.meet(&mut waiting, tid, path, dirfd, flags),
+                        Request::Entry => attendant.revisit(tid),
+                    };
+                });
+                if spawned.is_err() {
+                    self.mailbox.go(slot);
+                }
+            }
+        }
+    }
+
+    /// The thread that asked, by its number here. It says what it is called in its own PID namespace; that it maps our mailbox
+    /// proves that it is one of ours.
+    fn find(&self, tid: i32) -> Result<i32> {
+        if self.is_ours(tid, tid) {
+            return Ok(tid);
+        }
+        let processes = std::fs::read_dir("/proc").map_err(|e| Error::io("/proc", e))?;
+        processes
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+            .find(|pid| self.is_ours(*pid, tid))
+            .ok_or(Error::Gone)
+    }
+
+    fn is_ours(&self, tid: i32, inner: i32) -> bool {
+        let Ok(status) = Status::of(&tid.to_string()) else {
+            return false;
+        };
+        status.inner_pid == inner
+            && status.filters <= self.kit.filters
+            && status.tracer == 0
+            && maps::of(tid).is_ok_and(|maps| self.region(&maps).is_some())
+    }
+
+    /// Where the region lies in a process of ours.
+    fn region(&self, maps: &[maps::Mapping]) -> Option<u64> {
+        let mailbox = maps
+            .iter()
+            .find(|m| m.inode == self.mailbox.inode() && m.name.starts_with("/memfd:fastpath-mailbox"))?;
+        mailbox.start.checked_sub(region::MAILBOX)
+    }
+
+    /// Traces a thread that waits in the hook, and stops it there.
+    fn stop(&self, tid: i32) -> Result<Tracee> {
+        let mut tracee = Tracee::seize(self.find(tid)?)?;
+        tracee.interrupt()?;
+        loop {
+            match tracee.wait()? {
+                Stop::Interrupt(None) => return Ok(tracee),
+                Stop::Interrupt(Some(_)) => tracee.listen()?,
+                Stop::Signal(signal) => tracee.resume_to_syscall(Some(signal))?,
+                Stop::Exited => return Err(Error::Gone),
+                Stop::Exec | Stop::Syscall => tracee.resume_to_syscall(None)?,
+            }
+        }
+    }
+
+    fn meet(&self, waiting: &mut Waiting<'_>, tid: i32, path: u64, dirfd: i32, flags: u32) -> Result<()> {
+        let mut tracee = self.stop(tid)?;
+        let pid = tracee.pid().to_string();
+        let target = read_path(&mut tracee, path, flags);
+        let checked = target.and_then(|path| View::of(&pid, dirfd)?.may_serve(&path));
+        if let Err(e) = checked {
+            tracee.detach(None)?;
+            return Err(e);
+        }
+        waiting.go();
+        tracee.resume_to_syscall(None)?;
+        let met = self
+            .wait_for_exec(&mut tracee, true)
+            .and_then(|happened| match happened {
+                true => install::install(&mut tracee, &self.kit),
+                false => Ok(()),
+            });
+        tracee.detach(None).and(met)
+    }
+
+    /// Waits until the exec has happened and the new program stands before its first instruction. False: it did not happen;
+    /// the thread is to be let go, if there still is one.
+    fn wait_for_exec(&self, tracee: &mut Tracee, asked: bool) -> Result<bool> {
+        let mut calls = 0;
+        let mut happened = false;
+        loop {
+            match tracee.wait()? {
+                Stop::Exited => return Ok(false),
+                Stop::Exec => happened = true,
+                // The exit of the execve itself: its registers are the new program's.
+                Stop::Syscall if happened => return Ok(true),
+                Stop::Syscall => {
+                    let registers = tracee.registers()?;
+                    let exec = [libc::SYS_execve, libc::SYS_execveat].contains(&(registers.orig_rax as i64));
+                    // At the entry of a call, rax holds -ENOSYS.
+                    let failed = exec && registers.rax as i64 != -i64::from(libc::ENOSYS);
+                    calls += 1;
+                    if asked && (failed || calls > MOST_CALLS) {
+                        return Ok(false);
+                    }
+                }
+                Stop::Interrupt(Some(_)) => {
+                    tracee.listen()?;
+                    continue;
+                }
+                Stop::Interrupt(None) => {}
+                Stop::Signal(signal) => {
+                    tracee.resume_to_syscall(Some(signal))?;
+                    continue;
+                }
+            }
+            tracee.resume_to_syscall(None)?;
+        }
+    }
+
+    fn revisit(&self, tid: i32) -> Result<()> {
+        let mut tracee = self.stop(tid)?;
+        let done = self.see_to_libraries(&mut tracee);
+        // Detach before the program is told to go on.
+        tracee.detach(None)?;
+        done
+    }
+
+    fn see_to_libraries(&self, tracee: &mut Tracee) -> Result<()> {
+        let maps = maps::of(tracee.pid())?;
+        let region = self.region(&maps).ok_or(Error::Gone)?;
+        install::install_in_libraries(tracee, &self.kit, &maps, region)
+    }
+}
+
+fn read_path(tracee: &mut Tracee, address: u64, flags: u32) -> Result<OsString> {
+    let mut path = Vec::new();
+    while path.len() < PATH_MAX {
+        let at = address + path.len() as u64;
+        let mut chunk = vec![0; (256 - at % 256) as usize];
+        tracee.read(at, &mut chunk)?;
+        let end = chunk.iter().position(|b| *b == 0);
+        path.extend(&chunk[..end.unwrap_or(chunk.len())]);
+        if end.is_some() {
+            break;
+        }
+    }
+    if path.is_empty() && flags & libc::AT_EMPTY_PATH as u32 == 0 {
+        return Err(Error::Gone);
+    }
+    Ok(OsString::from_vec(path))
+}
+
+/// A thread that waits in its slot: it goes on when this is dropped, whatever happened.
+struct Waiting<'a> {
+    mailbox: &'a Shared,
+    slot: Option<usize>,
+}
+
+impl Waiting<'_> {
+    fn go(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.mailbox.go(slot);
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.go();
+    }
+}
+
+/// Counts as a visit under way.
+pub struct Visit(Arc<Attendant>);
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.0.visits.fetch_sub(1, Ordering::AcqRel);
+    }
+}

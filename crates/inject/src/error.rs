@@ -1,0 +1,61 @@
+//! What can go wrong in an injection, in words for the person at the terminal.
+
+use std::io;
+
+use nix::errno::Errno;
+
+/// Why a program was left as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call of this process failed.
+    #[error("{what}: {errno}")]
+    System {
+        /// The call.
+        what: &'static str,
+        /// Its answer.
+        errno: Errno,
+    },
+    /// A system call made in the target failed there.
+    #[error("{what} in the program: {errno}")]
+    Remote {
+        /// The call.
+        what: &'static str,
+        /// Its answer.
+        errno: Errno,
+    },
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The program is of a kind that this version cannot serve.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The process is gone.
+    #[error("the process ended")]
+    Gone,
+}
+
+impl Error {
+    /// An error on a file.
+    pub fn io(path: impl Into<String>, source: io::Error) -> Error {
+        Error::Io {
+            path: path.into(),
+            source,
+        }
+    }
+}
+
+/// Shorthand for this crate's results.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Names the system call that failed.
+pub fn tried(what: &'static str) -> impl Fn(Errno) -> Error {
+    move |errno| match errno {
+        Errno::ESRCH => Error::Gone,
+        errno => Error::System { what, errno },
+    }
+}

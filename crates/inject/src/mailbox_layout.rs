@@ -1,0 +1,66 @@
+//! The mailbox as it lies in memory, shared with the build script, which asserts that `hook/mailbox.h` agrees.
+
+use std::mem::{offset_of, size_of};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::AtomicU64;
+
+/// Slots of one mailbox: how many threads of one process tree can ask at once.
+pub const SLOTS: usize = 126;
+
+/// One request. See `hook/mailbox.h`.
+#[repr(C)]
+pub struct Slot {
+    pub state: AtomicU32,
+    pub kind: AtomicU32,
+    pub tid: AtomicU32,
+    pub flags: AtomicU32,
+    pub path: AtomicU64,
+    pub dirfd: AtomicU64,
+}
+
+/// The shared page of requests.
+#[repr(C)]
+pub struct Mailbox {
+    pub doorbell: AtomicU32,
+    pub ptracer: AtomicU32,
+    pub reserved: [AtomicU64; 7],
+    pub slot: [Slot; SLOTS],
+}
+
+/// The hook's private page.
+#[repr(C)]
+#[derive(Default)]
+pub struct HookState {
+    pub entry: u64,
+    pub entry_cell: u64,
+    pub filtered: u32,
+    pub stack_lock: u32,
+}
+
+/// Every field: struct, name, offset.
+pub fn fields() -> Vec<(&'static str, &'static str, usize)> {
+    vec![
+        ("fp_slot", "state", offset_of!(Slot, state)),
+        ("fp_slot", "kind", offset_of!(Slot, kind)),
+        ("fp_slot", "tid", offset_of!(Slot, tid)),
+        ("fp_slot", "flags", offset_of!(Slot, flags)),
+        ("fp_slot", "path", offset_of!(Slot, path)),
+        ("fp_slot", "dirfd", offset_of!(Slot, dirfd)),
+        ("fp_mailbox", "doorbell", offset_of!(Mailbox, doorbell)),
+        ("fp_mailbox", "ptracer", offset_of!(Mailbox, ptracer)),
+        ("fp_mailbox", "slot", offset_of!(Mailbox, slot)),
+        ("fp_hook_state", "entry", offset_of!(HookState, entry)),
+        ("fp_hook_state", "entry_cell", offset_of!(HookState, entry_cell)),
+        ("fp_hook_state", "filtered", offset_of!(HookState, filtered)),
+        ("fp_hook_state", "stack_lock", offset_of!(HookState, stack_lock)),
+    ]
+}
+
+/// Every struct and its size.
+pub fn sizes() -> [(&'static str, usize); 3] {
+    [
+        ("fp_slot", size_of::<Slot>()),
+        ("fp_mailbox", size_of::<Mailbox>()),
+        ("fp_hook_state", size_of::<HookState>()),
+    ]
+}

@@ -1,0 +1,228 @@
+//! What is known of a program before it starts: whether it is one that may be served.
+
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+
+use nix::errno::Errno;
+
+use crate::error::{Error, Result};
+
+/// A process's view of paths: its root and its working directory.
+pub struct View {
+    root: OwnedFd,
+    cwd: OwnedFd,
+}
+
+/// `#!` lines followed before we give up; the kernel follows five (BINPRM_BUF_SIZE, fs/exec.c).
+const MOST_INTERPRETERS: u32 = 5;
+
+impl View {
+    /// The view of `pid`, in which relative paths start at `dirfd` (AT_FDCWD: its working directory).
+    pub fn of(pid: &str, dirfd: i32) -> Result<View> {
+        let start = if dirfd == libc::AT_FDCWD {
+            format!("/proc/{pid}/cwd")
+        } else {
+            format!("/proc/{pid}/fd/{dirfd}")
+        };
+        Ok(View {
+            root: open_path(&format!("/proc/{pid}/root"))?,
+            cwd: open_path(&start)?,
+        })
+    }
+
+    /// Opens a path as the process would, as a handle only (O_PATH).
+    fn open(&self, path: &OsStr) -> Result<OwnedFd> {
+        let absolute = path.as_bytes().starts_with(b"/");
+        let inner = CString::new(path.as_bytes()).map_err(|e| Error::Unsupported(e.to_string()))?;
+        if path.is_empty() {
+            return self.cwd.try_clone().map_err(|e| Error::io("", e));
+        }
+        // SAFETY: open_how is plain old data for which all zeroes is valid.
+        let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+        how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
+        how.resolve = if absolute { libc::RESOLVE_IN_ROOT } else { 0 };
+        let from = if absolute { &self.root } else { &self.cwd };
+        // SAFETY: the path and `how` live across the call; the result is a new descriptor.
+        let fd = unsafe {
+            libc::syscall(
+                libc::SYS_openat2,
+                from.as_raw_fd(),
+                inner.as_ptr(),
+                &how,
+                size_of::<libc::open_how>(),
+            )
+        };
+        if fd < 0 {
+            return Err(Error::io(path.to_string_lossy(), Errno::last().into()));
+        }
+        // SAFETY: just returned to us.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    }
+
+    /// Refuses a program that must be left alone: setuid, setgid or with file capabilities (tracing its exec would take its
+    /// privileges away, ptrace(2)), unreadable, or not an x86-64 ELF file. Follows `#!` lines. `Ok` is a promise only as long
+    /// as nobody exchanges the file; then the program runs untouched or without its privileges, never with more.
+    pub fn may_serve(&self, path: &OsStr) -> Result<()> {
+        let mut path = path.to_owned();
+        for _ in 0..MOST_INTERPRETERS {
+            let handle = self.open(&path)?;
+            let by_fd = format!("/proc/self/fd/{}", handle.as_raw_fd());
+            let name = path.to_string_lossy().into_owned();
+            let mut file = File::open(&by_fd).map_err(|e| Error::io(&name, e))?;
+            let meta = file.metadata().map_err(|e| Error::io(&name, e))?;
+            if meta.mode() & (libc::S_ISUID | libc::S_ISGID) != 0 || has_capabilities(&by_fd) {
+                return Err(Error::Unsupported(format!(
+                    "{name} runs with other privileges than its caller's"
+                )));
+            }
+            let mut head = [0; 256];
+            let mut length = 0;
+            while length < head.len() {
+                match file.read(&mut head[length..]).map_err(|e| Error::io(&name, e))? {
+                    0 => break,
+                    n => length += n,
+                }
+            }
+            match &head[..length] {
+                // e_ident: magic, ELFCLASS64, little-endian; e_machine EM_X86_64 (elf(5)).
+                h if h.len() >= 20 && h.starts_with(b"\x7fELF") => {
+                    return match (h[4], h[18]) {
+                        (2, 62) => Ok(()),
+                        (1, 3) => Err(Error::Unsupported(format!(
+                            "{name} is a 32-bit program, which is not served yet"
+                        ))),
+                        _ => Err(Error::Unsupported(format!("{name} is not an x86-64 program"))),
+                    };
+                }
+                h if h.starts_with(b"#!") => {
+                    let line = h[2..].split(|b| *b == b'\n').next().unwrap_or_default();
+                    let word = line
+                        .split(|b| b" \t".contains(b))
+                        .find(|w| !w.is_empty())
+                        .unwrap_or_default();
+                    path = OsStr::from_bytes(word).to_owned();
+                }
+                _ => {
+                    return Err(Error::Unsupported(format!(
+                        "{name} is not a program that Linux starts by itself"
+                    )));
+                }
+            }
+        }
+        Err(Error::Unsupported(format!(
+            "{} has too many interpreters",
+            path.to_string_lossy()
+        )))
+    }
+}
+
+fn open_path(path: &str) -> Result<OwnedFd> {
+    let inner = CString::new(path).map_err(|e| Error::Unsupported(e.to_string()))?;
+    // SAFETY: the path is a C string; the result is a new descriptor.
+    let fd = unsafe { libc::open(inner.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(Error::io(path, Errno::last().into()));
+    }
+    // SAFETY: just returned to us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn has_capabilities(path: &str) -> bool {
+    let Ok(path) = CString::new(path) else { return true };
+    // SAFETY: both are C strings; a null buffer of size 0 asks for the length only.
+    unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
+
+/// The fields of /proc/PID/status that decide whether a process may be touched (proc_pid_status(5)).
+#[derive(Debug, PartialEq, Eq, Clone, Copy, Default)]
+pub struct Status {
+    /// Its process id in its own, innermost PID namespace.
+    pub inner_pid: i32,
+    /// Who traces it; 0: nobody.
+    pub tracer: i32,
+    /// Installed seccomp filters. Kernels before 5.9 do not count them: then 1 for any.
+    pub filters: u32,
+}
+
+impl Status {
+    /// Of a process or thread.
+    pub fn of(pid: &str) -> Result<Status> {
+        let path = format!("/proc/{pid}/status");
+        let text = std::fs::read_to_string(&path).map_err(|e| Error::io(path, e))?;
+        Ok(Status::parse(&text))
+    }
+
+    fn parse(text: &str) -> Status {
+        let field = |name: &str| {
+            text.lines()
+                .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
+                .and_then(|v| v.split_whitespace().last())
+        };
+        let number = |name| field(name).and_then(|v| v.parse::<u32>().ok());
+        Status {
+            inner_pid: number("NSpid").or(number("Pid")).unwrap_or(0) as i32,
+            tracer: number("TracerPid").unwrap_or(0) as i32,
+            filters: number("Seccomp_filters")
+                .unwrap_or(0)
+                .max(u32::from(number("Seccomp").unwrap_or(0) > 0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn serve(path: &str) -> Result<()> {
+        View::of("self", libc::AT_FDCWD).unwrap().may_serve(OsStr::new(path))
+    }
+
+    #[test]
+    fn an_ordinary_program_and_a_script_may_be_served() {
+        serve("/bin/sh").unwrap();
+        let dir = std::env::temp_dir().join(format!("fastpath-target-{}", std::process::id()));
+        std::fs::write(&dir, "#! /bin/sh -e\ntrue\n").unwrap();
+        serve(dir.to_str().unwrap()).unwrap();
+        std::fs::write(&dir, "#!/nonexistent\n").unwrap();
+        assert!(serve(dir.to_str().unwrap()).is_err());
+        std::fs::write(&dir, format!("#!{}\n", dir.display())).unwrap();
+        assert!(
+            serve(dir.to_str().unwrap())
+                .unwrap_err()
+                .to_string()
+                .contains("too many interpreters")
+        );
+        std::fs::remove_file(dir).unwrap();
+    }
+
+    #[test]
+    fn a_setuid_program_is_left_alone() {
+        let error = serve("/bin/su").unwrap_err().to_string();
+        assert!(error.contains("privileges"), "{error}");
+    }
+
+    #[test]
+    fn status_reads_the_innermost_pid() {
+        let text = "Name:\tx\nPid:\t7\nTracerPid:\t3\nNSpid:\t7\t1\nSeccomp:\t2\nSeccomp_filters:\t4\n";
+        assert_eq!(
+            Status::parse(text),
+            Status {
+                inner_pid: 1,
+                tracer: 3,
+                filters: 4
+            }
+        );
+        assert_eq!(
+            Status::parse("Pid:\t7\nSeccomp:\t2\n"),
+            Status {
+                inner_pid: 7,
+                tracer: 0,
+                filters: 1
+            }
+        );
+    }
+}

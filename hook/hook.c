@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The few system calls that a process on a synthetic vDSO must not make unnoticed. Freestanding; runs inside the process, on
+ * whatever stack the caller has, between the caller's last instruction and its system call.
+ *
+ *   execve, execveat   the new program has none of our mappings: ask the attendant to be there when it starts
+ *   seccomp filters    from now on this process makes no system call that is not its own: ask no more
+ *   time namespaces,   the page is no longer true here: put an unseeded one in its place, so that every clock takes
+ *   PR_SET_TSC         the kernel's path
+ */
+#include "mailbox.h"
+#include "syscall.h"
+
+#define HIDDEN __attribute__((visibility("hidden")))
+
+/* Placed by hook.lds around the code. */
+extern const struct fp_page fp_page HIDDEN;
+extern struct fp_hook_state fp_state HIDDEN;
+extern struct fp_mailbox fp_mailbox HIDDEN;
+
+/* linux/futex.h, linux/prctl.h, linux/sched.h, asm-generic/mman-common.h */
+enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1 };
+enum { PR_SET_SECCOMP = 22, PR_SET_TSC = 26 };
+enum { PROT_READ = 1, MAP_PRIVATE = 2, MAP_FIXED = 0x10, MAP_ANONYMOUS = 0x20 };
+enum { AT_FDCWD = -100 };
+#define PR_SET_PTRACER 0x59616d61
+#define CLONE_NEWTIME 0x80
+
+/* A publisher answers within a millisecond. One that is stopped is known by its stale page before anybody asks; this bounds
+ * the wait when it stops in the very middle. */
+#define PATIENCE_NS 100000000L
+
+struct timespec64 {
+	fp_u64 sec;
+	fp_u64 nsec;
+};
+
+/* Registers of a system call about to be made, as hook.S saves them. */
+struct fp_call {
+	fp_u64 nr;
+	fp_u64 arg[6];
+};
+
+static fp_u32 load(fp_u32 *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+
+static int exchange_if(fp_u32 *p, fp_u32 expected, fp_u32 desired) {
+	return __atomic_compare_exchange_n(p, &expected, desired, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+
+/* The publisher is alive exactly as long as its page is fresh. */
+static int publisher_is_alive(void) {
+	const struct fp_anchor *newest = &fp_page.hres.copy[0];
+	fp_u64 base = __atomic_load_n(&newest->base_cycles, __ATOMIC_RELAXED);
+	fp_u32 cap = __atomic_load_n(&newest->cap_cycles, __ATOMIC_RELAXED);
+	fp_u64 age = fp_counter() - base;
+	return age <= cap || (long long)age < 0;
+}
+
+static void wait_for_attendant(struct fp_slot *slot) {
+	struct timespec64 patience = {0, PATIENCE_NS};
+	for (int patient = 1; patient;) {
+		fp_u32 state = load(&slot->state);
+		if (state != FP_SLOT_REQUEST && state != FP_SLOT_TAKEN)
+			break;
+		long r = fp_syscall4(FP_NR_futex, (long)&slot->state, FUTEX_WAIT, state, (long)&patience);
+		if (r == -FP_ETIMEDOUT)
+			/* Take an unseen request back; one that is being worked on is waited for once more. */
+			patient = !exchange_if(&slot->state, FP_SLOT_REQUEST, FP_SLOT_FREE) &&
+				  load(&slot->state) == FP_SLOT_TAKEN && patience.nsec == PATIENCE_NS && patience.nsec--;
+	}
+	exchange_if(&slot->state, FP_SLOT_GO, FP_SLOT_FREE);
+}
+
+static void ask(fp_u32 kind, fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
+	if (fp_state.filtered || !publisher_is_alive())
+		return;
+	for (int i = 0; i < FP_SLOTS; i++) {
+		struct fp_slot *slot = &fp_mailbox.slot[i];
+		if (!exchange_if(&slot->state, FP_SLOT_FREE, FP_SLOT_FILLING))
+			continue;
+		fp_u32 ptracer = load(&fp_mailbox.ptracer);
+		if (ptracer)
+			fp_syscall4(FP_NR_prctl, PR_SET_PTRACER, ptracer, 0, 0);
+		slot->kind = kind;
+		slot->tid = (fp_u32)fp_syscall4(FP_NR_gettid, 0, 0, 0, 0);
+		slot->flags = flags;
+		slot->path = path;
+		slot->dirfd = dirfd;
+		__atomic_store_n(&slot->state, FP_SLOT_REQUEST, __ATOMIC_RELEASE);
+		__atomic_fetch_add(&fp_mailbox.doorbell, 1, __ATOMIC_ACQ_REL);
+		fp_syscall4(FP_NR_futex, (long)&fp_mailbox.doorbell, FUTEX_WAKE, 1, 0);
+		wait_for_attendant(slot);
+		return;
+	}
+}
+
+static void withdraw_here(void) {
+	fp_syscall6(FP_NR_mmap, (long)&fp_page, FP_PAGE_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+}
+
+/* Called before the system call is made. */
+HIDDEN void fp_hook_call(const struct fp_call *call) {
+	const fp_u64 *a = call->arg;
+	switch (call->nr) {
+	case FP_NR_execve:
+		ask(FP_REQUEST_EXEC, (fp_u64)AT_FDCWD, a[0], 0);
+		break;
+	case FP_NR_execveat:
+		ask(FP_REQUEST_EXEC, a[0], a[1], (fp_u32)a[4]);
+		break;
+	case FP_NR_seccomp:
+		fp_state.filtered = 1;
+		break;
+	case FP_NR_prctl:
+		if (a[0] == PR_SET_SECCOMP)
+			fp_state.filtered = 1;
+		else if (a[0] == PR_SET_TSC)
+			withdraw_here();
+		break;
+	case FP_NR_unshare:
+		if (a[0] & CLONE_NEWTIME)
+			withdraw_here();
+		break;
+	case FP_NR_setns:
+		if (a[1] == 0 || (a[1] & CLONE_NEWTIME))
+			withdraw_here();
+		break;
+	}
+}
+
+/* Called by fp_hook_entry, once, where the loader believes the program to start. Returns where it does. */
+HIDDEN fp_u64 fp_hook_entered(void) {
+	ask(FP_REQUEST_ENTRY, 0, 0, 0);
+	*(fp_u64 *)fp_state.entry_cell = fp_state.entry; /* for getauxval(AT_ENTRY) */
+	return fp_state.entry;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * How a process asks its attendant (the helper of `fastpath run`) for something: a shared page of slots, and a doorbell.
+ *
+ * Everything in it is only a request. The attendant believes nothing that stands here: it checks the thread that asks
+ * through /proc and ptrace before it acts, and a process that scribbles over the mailbox loses nothing but its own requests.
+ *
+ * The Rust side is crates/inject/src/mailbox.rs; the build asserts that every offset agrees.
+ */
+#ifndef FASTPATH_MAILBOX_H
+#define FASTPATH_MAILBOX_H
+
+#include "../vdso/page.h"
+
+enum fp_slot_state {
+	FP_SLOT_FREE = 0,
+	FP_SLOT_FILLING = 1, /* claimed by a thread that is writing its request */
+	FP_SLOT_REQUEST = 2, /* to be taken by the attendant */
+	FP_SLOT_TAKEN = 3,   /* being worked on */
+	FP_SLOT_GO = 4,      /* done or declined: the thread goes on, and frees the slot */
+};
+
+enum fp_request_kind {
+	FP_REQUEST_EXEC = 1,  /* about to call execve or execveat */
+	FP_REQUEST_ENTRY = 2, /* the loader has finished: the program's own libc is mapped */
+};
+
+struct fp_slot {
+	fp_u32 state;
+	fp_u32 kind;
+	fp_u32 tid;    /* in the PID namespace of the thread */
+	fp_u32 flags;  /* execveat's */
+	fp_u64 path;   /* address in the asking process */
+	fp_u64 dirfd;  /* execveat's; AT_FDCWD for execve */
+};
+
+#define FP_SLOTS 126
+
+struct fp_mailbox {
+	fp_u32 doorbell; /* futex: counts requests */
+	fp_u32 ptracer;  /* not 0: Yama wants this PID declared by PR_SET_PTRACER first */
+	fp_u64 reserved[7];
+	struct fp_slot slot[FP_SLOTS];
+};
+
+/* The start of a page that is private to the process (so that fork copies it). Its end is the stack of hook.S for Go. */
+struct fp_hook_state {
+	fp_u64 entry;      /* where the program really starts */
+	fp_u64 entry_cell; /* where AT_ENTRY's value stands on the stack */
+	fp_u32 filtered;   /* a seccomp filter was installed here: ask for nothing any more */
+	fp_u32 stack_lock; /* 1: a thread is on the page's stack */
+};
+
+#endif

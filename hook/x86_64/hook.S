@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Three doors into hook.c. None changes a register or a byte of stack that the program could miss.
+ *
+ * The first two are called by a thunk in the place of a `syscall` instruction, with the registers of that call; rcx and r11
+ * are free, for the system call itself overwrites them.
+ */
+
+/* Runtimes come through here with every system call they make (Go): most numbers leave at once. */
+	.macro LEAVE_UNLESS_WATCHED
+	cmp	$59, %rax		/* execve */
+	je	1f
+	cmp	$157, %rax		/* prctl */
+	je	1f
+	cmp	$272, %rax		/* unshare */
+	jb	2f
+	je	1f
+	cmp	$308, %rax		/* setns */
+	je	1f
+	cmp	$317, %rax		/* seccomp */
+	je	1f
+	cmp	$322, %rax		/* execveat */
+	je	1f
+2:	ret
+1:
+	.endm
+
+	.text
+/* For code compiled from C. The thunk has stepped over the red zone. */
+	.globl fp_hook_before_syscall
+	.hidden fp_hook_before_syscall
+	.type fp_hook_before_syscall, @function
+fp_hook_before_syscall:
+	LEAVE_UNLESS_WATCHED
+look:	push	%rbp
+	mov	%rsp, %rbp
+	push	%r9			/* struct fp_call, from its end */
+	push	%r8
+	push	%r10
+	push	%rdx
+	push	%rsi
+	push	%rdi
+	push	%rax
+	mov	%rsp, %rdi
+	and	$-16, %rsp
+	call	fp_hook_call
+	lea	-56(%rbp), %rsp
+	pop	%rax
+	pop	%rdi
+	pop	%rsi
+	pop	%rdx
+	pop	%r10
+	pop	%r8
+	pop	%r9
+	pop	%rbp
+	ret
+	.size fp_hook_before_syscall, . - fp_hook_before_syscall
+
+/*
+ * For Go: a goroutine's stack may end a few words below, so the work is done on the stack at the end of the state page.
+ * A second thread that comes meanwhile goes on unwatched. Go's signal handlers run on stacks of their own.
+ */
+	.globl fp_hook_before_syscall_go
+	.hidden fp_hook_before_syscall_go
+	.type fp_hook_before_syscall_go, @function
+fp_hook_before_syscall_go:
+	LEAVE_UNLESS_WATCHED
+	mov	$1, %ecx
+	xchg	%ecx, fp_state+20(%rip)
+	test	%ecx, %ecx
+	jnz	3f
+	mov	%rsp, %r11
+	lea	fp_state+4096(%rip), %rsp
+	push	%r11
+	call	look
+	pop	%rsp
+	movl	$0, fp_state+20(%rip)
+3:	ret
+	.size fp_hook_before_syscall_go, . - fp_hook_before_syscall_go
+
+/*
+ * Where AT_ENTRY points. The registers are those of the ABI's process entry: rsp at argc, rdx a function for atexit; both
+ * reach the program as they came.
+ */
+	.globl fp_hook_entry
+	.hidden fp_hook_entry
+	.type fp_hook_entry, @function
+fp_hook_entry:
+	push	%rdx
+	push	%rbp
+	mov	%rsp, %rbp
+	and	$-16, %rsp
+	call	fp_hook_entered
+	mov	%rbp, %rsp
+	pop	%rbp
+	pop	%rdx
+	jmp	*%rax
+	.size fp_hook_entry, . - fp_hook_entry
+
+	.section .note.GNU-stack, "", @progbits

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#ifndef FASTPATH_HOOK_SYSCALL_H
+#define FASTPATH_HOOK_SYSCALL_H
+
+/* arch/x86/entry/syscalls/syscall_64.tbl */
+enum {
+	FP_NR_mmap = 9,
+	FP_NR_execve = 59,
+	FP_NR_prctl = 157,
+	FP_NR_gettid = 186,
+	FP_NR_futex = 202,
+	FP_NR_unshare = 272,
+	FP_NR_setns = 308,
+	FP_NR_seccomp = 317,
+	FP_NR_execveat = 322,
+};
+
+enum { FP_ETIMEDOUT = 110 };
+
+static inline long fp_syscall6(long nr, long a, long b, long c, long d, long e, long f) {
+	register long r10 __asm__("r10") = d;
+	register long r8 __asm__("r8") = e;
+	register long r9 __asm__("r9") = f;
+	long result;
+	__asm__ volatile("syscall"
+			 : "=a"(result)
+			 : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+			 : "rcx", "r11", "memory");
+	return result;
+}
+
+static inline long fp_syscall4(long nr, long a, long b, long c, long d) { return fp_syscall6(nr, a, b, c, d, 0, 0); }
+
+/* Only an age is wanted of it, so it need not be ordered. */
+static inline fp_u64 fp_counter(void) { return __builtin_ia32_rdtsc(); }
+
+#endif
