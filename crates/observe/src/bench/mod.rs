@@ -1,0 +1,174 @@
+//! The paths side by side: the same calls, in one run, in interleaved rounds.
+
+mod row;
+mod subject;
+mod threads;
+
+pub use row::{Ratios, Row};
+pub use threads::Throughput;
+
+use crate::clocks::Clock;
+use crate::functions::{Call, Functions};
+use crate::host::Host;
+use crate::price::Effort;
+use crate::timer::Timer;
+use crate::vdso::Vdso;
+use crate::{counter, path};
+use serde::Serialize;
+use std::time::Duration;
+
+/// How much is measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `clock_gettime` is compared for these.
+    pub clocks: Vec<Clock>,
+    /// Rounds per call; each round measures every path once.
+    pub rounds: u32,
+    /// Calls of a path in one round; of the system call, which is dearer, an eighth.
+    pub batch: u32,
+    /// How long one measurement of throughput takes; zero leaves throughput out.
+    pub throughput_window: Duration,
+}
+
+impl Default for Options {
+    /// About two seconds.
+    fn default() -> Options {
+        let coarse = [Clock::REALTIME_COARSE, Clock::MONOTONIC_COARSE];
+        Options {
+            clocks: Clock::SERVED.iter().copied().chain(coarse).collect(),
+            rounds: 301,
+            batch: 2000,
+            throughput_window: Duration::from_millis(20),
+        }
+    }
+}
+
+/// What `fastpath bench` shows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Bench {
+    /// Rounds per call.
+    pub rounds: u32,
+    /// Calls of a path in one round.
+    pub batch: u32,
+    /// Each call by every path.
+    pub rows: Vec<Row>,
+    /// One thread against two, by fastpath's function if there is one, else by libc's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub throughput: Option<Throughput>,
+    /// The host that this was measured on.
+    pub host: Host,
+}
+
+/// Compares fastpath's functions, if given, with the kernel's vDSO, the system calls, the bare counter and `quanta`.
+pub fn run(ours: Option<&Functions>, options: &Options) -> Bench {
+    let timer = Timer::start();
+    let kernel = Vdso::of_kernel();
+    let clocks = options.clocks.iter().map(|clock| Call::ClockGettime(*clock));
+    let calls: Vec<Call> = clocks.chain(Call::FUNCTIONS.iter().copied()).collect();
+    // A path that is not there, or that a filter forbids, is left out; as in the probe, a child finds out.
+    let evidence = path::establish(&calls);
+    let kernel_functions = kernel.as_ref().and_then(Vdso::functions);
+    let rows: Vec<row::Ticks> = calls
+        .iter()
+        .zip(&evidence)
+        .filter(|(_, evidence)| !evidence.is_unsupported())
+        .map(|(call, evidence)| {
+            let raw = evidence.syscall_works().then(Functions::syscalls);
+            row::measure(
+                &timer,
+                *call,
+                &subject::subjects(*call, ours, kernel_functions, raw),
+                options,
+            )
+        })
+        .collect();
+    let throughput = (!options.throughput_window.is_zero())
+        .then(|| threads::measure(ours.copied().unwrap_or_else(Functions::libc), options.throughput_window))
+        .flatten();
+    let counter_ticks = counter::ticks_per_read(&timer, Effort::PROBE);
+    let ns_per_tick = timer.ns_per_tick();
+    let host = Host::look(
+        counter_ticks.map(|ticks| ticks * ns_per_tick),
+        Vdso::of_auxv().as_ref().map(Vdso::facts),
+    );
+    let rows = rows.into_iter().map(|row| row.in_ns(ns_per_tick)).collect();
+    Bench {
+        rounds: options.rounds,
+        batch: options.batch,
+        rows,
+        throughput,
+        host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quick() -> Options {
+        Options {
+            clocks: vec![Clock::MONOTONIC, Clock::TAI],
+            rounds: 9,
+            batch: 200,
+            throughput_window: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_path_measured_against_itself_is_as_fast_as_itself() {
+        let Some(kernel) = Vdso::of_kernel().and_then(|vdso| vdso.functions()) else {
+            eprintln!("SKIPPED: this process has no vDSO of the kernel's");
+            return;
+        };
+        // One quiet run of five is enough: what is tested is the arithmetic, not this machine.
+        let ratio = |_| {
+            run(Some(&kernel), &quick()).rows[0]
+                .ratios
+                .ours_to_kernel_vdso
+                .unwrap()
+                .median
+        };
+        let nearest = (0..5)
+            .map(ratio)
+            .min_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs()))
+            .unwrap();
+        assert!((0.9..1.1).contains(&nearest), "{nearest}");
+    }
+
+    #[test]
+    fn every_call_is_compared_with_its_system_call() {
+        let bench = run(None, &quick());
+        let calls: Vec<String> = bench.rows.iter().map(|row| row.call.to_string()).collect();
+        let functions = ["gettimeofday", "time", "getcpu", "clock_getres MONOTONIC"];
+        assert_eq!(
+            calls,
+            [["clock_gettime MONOTONIC", "clock_gettime TAI"].as_slice(), &functions].concat()
+        );
+        for row in &bench.rows {
+            assert!(row.syscall_ns.unwrap().median > 20.0, "{row:?}");
+            assert!(row.ours_ns.is_none() && row.ratios.syscall_to_ours.is_none());
+        }
+        assert!(bench.rows[0].quanta_instant_ns.is_some() && bench.rows[1].quanta_instant_ns.is_none());
+        assert!(bench.throughput.is_none());
+    }
+
+    #[test]
+    fn the_json_names_each_path() {
+        let libc = Functions::libc();
+        let bench = serde_json::to_value(run(Some(&libc), &quick())).unwrap();
+        let row = &bench["rows"][0];
+        assert_eq!(row["call"], "clock_gettime MONOTONIC");
+        for key in [
+            "counter_ns",
+            "ours_ns",
+            "kernel_vdso_ns",
+            "syscall_ns",
+            "quanta_instant_ns",
+            "quanta_raw_ns",
+        ] {
+            assert!(row.get(key).is_some(), "{key}: {row}");
+        }
+        assert!(row["ours_ns"]["median"].as_f64().unwrap() > 0.0);
+        assert!(row["ratios"]["syscall_to_ours"]["p5"].as_f64().unwrap() > 0.0);
+    }
+}

@@ -1,0 +1,158 @@
+//! One call, by every path, round by round.
+
+use super::Options;
+use super::subject::{Path, Subject};
+use crate::functions::Call;
+use crate::price;
+use crate::stats::{Spread, tenths, thousandths};
+use crate::timer::Timer;
+use serde::Serialize;
+
+/// What one call costs by each path.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The function, and the clock where it takes one.
+    pub call: Call,
+    /// A bare ordered read of the counter.
+    pub counter_ns: Option<Spread>,
+    /// fastpath's function.
+    pub ours_ns: Option<Spread>,
+    /// The kernel's vDSO, called directly.
+    pub kernel_vdso_ns: Option<Spread>,
+    /// The bare system call.
+    pub syscall_ns: Option<Spread>,
+    /// `quanta::Instant::now()`: on x86-64 a counter read that is not ordered, so it may show a time from before a write that the
+    /// thread has already seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quanta_instant_ns: Option<Spread>,
+    /// `quanta::Clock::raw()`: a counter read that is neither ordered nor scaled to nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quanta_raw_ns: Option<Spread>,
+    /// Costs against each other.
+    pub ratios: Ratios,
+}
+
+/// Ratios of two costs, each taken within one round: what disturbs the whole round cancels.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ratios {
+    /// Below 1: fastpath is faster than the kernel's vDSO.
+    pub ours_to_kernel_vdso: Option<Spread>,
+    /// What fastpath adds to reading the counter.
+    pub ours_to_counter: Option<Spread>,
+    /// The same for the kernel's vDSO.
+    pub kernel_vdso_to_counter: Option<Spread>,
+    /// How much faster than a system call.
+    pub syscall_to_ours: Option<Spread>,
+    /// How much faster than `quanta::Instant::now()`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quanta_instant_to_ours: Option<Spread>,
+}
+
+/// Ticks per call of each path, one value a round.
+pub(super) struct Ticks {
+    call: Call,
+    rounds: Vec<(Path, Vec<f64>)>,
+}
+
+pub(super) fn measure(timer: &Timer, call: Call, subjects: &[Subject], options: &Options) -> Ticks {
+    let mut rounds: Vec<(Path, Vec<f64>)> = subjects.iter().map(|subject| (subject.path, Vec::new())).collect();
+    let calls = |path| {
+        if path == Path::Syscall {
+            options.batch.div_ceil(8)
+        } else {
+            options.batch.max(1)
+        }
+    };
+    for subject in subjects {
+        (subject.repeat)(calls(subject.path)); // cold caches are not what is compared
+    }
+    for round in 0..options.rounds {
+        for step in 0..subjects.len() {
+            // Forth and back, so that no path profits from always following the same other.
+            let index = if round % 2 == 0 {
+                step
+            } else {
+                subjects.len() - 1 - step
+            };
+            let subject = &subjects[index];
+            rounds[index]
+                .1
+                .push(price::batch(timer, calls(subject.path), &subject.repeat));
+        }
+    }
+    Ticks { call, rounds }
+}
+
+impl Ticks {
+    pub(super) fn in_ns(self, ns_per_tick: f64) -> Row {
+        let ns = |path| {
+            let ticks = self.of(path)?.to_vec();
+            Some(Spread::of(ticks)?.map(|ticks| tenths(ticks * ns_per_tick)))
+        };
+        Row {
+            call: self.call,
+            counter_ns: ns(Path::Counter),
+            ours_ns: ns(Path::Ours),
+            kernel_vdso_ns: ns(Path::KernelVdso),
+            syscall_ns: ns(Path::Syscall),
+            quanta_instant_ns: ns(Path::QuantaInstant),
+            quanta_raw_ns: ns(Path::QuantaRaw),
+            ratios: Ratios {
+                ours_to_kernel_vdso: self.ratio(Path::Ours, Path::KernelVdso),
+                ours_to_counter: self.ratio(Path::Ours, Path::Counter),
+                kernel_vdso_to_counter: self.ratio(Path::KernelVdso, Path::Counter),
+                syscall_to_ours: self.ratio(Path::Syscall, Path::Ours),
+                quanta_instant_to_ours: self.ratio(Path::QuantaInstant, Path::Ours),
+            },
+        }
+    }
+
+    fn of(&self, path: Path) -> Option<&[f64]> {
+        self.rounds
+            .iter()
+            .find(|(of, _)| *of == path)
+            .map(|(_, ticks)| ticks.as_slice())
+    }
+
+    fn ratio(&self, of: Path, to: Path) -> Option<Spread> {
+        let ratios = self.of(of)?.iter().zip(self.of(to)?).map(|(of, to)| of / to).collect();
+        Some(Spread::of(ratios)?.map(thousandths))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Clock;
+
+    #[test]
+    fn a_ratio_is_taken_within_a_round_so_that_a_slow_round_cancels() {
+        // The machine runs at a third of its speed in two rounds of five.
+        let rounds = vec![
+            (Path::Ours, vec![10.0, 30.0, 10.0, 30.0, 10.0]),
+            (Path::Syscall, vec![70.0, 210.0, 70.0, 210.0, 70.0]),
+        ];
+        let row = Ticks {
+            call: Call::ClockGettime(Clock::TAI),
+            rounds,
+        }
+        .in_ns(0.5);
+        assert_eq!(
+            row.ratios.syscall_to_ours,
+            Some(Spread {
+                p5: 7.0,
+                median: 7.0,
+                p95: 7.0
+            })
+        );
+        assert_eq!(
+            row.ours_ns,
+            Some(Spread {
+                p5: 5.0,
+                median: 5.0,
+                p95: 15.0
+            })
+        );
+        assert_eq!(row.ratios.ours_to_counter, None);
+    }
+}

@@ -1,0 +1,227 @@
+//! Work that is done in a forked child, because it may kill the process or cannot be undone in it.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// What a child reports: which step, of which item, with what result.
+pub(crate) type Record = [u64; 3];
+
+const RECORD_BYTES: usize = size_of::<Record>();
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It ran to its end.
+    Finished,
+    /// It left with this status; not by our doing.
+    Exited(i32),
+    /// A signal killed it.
+    Killed(i32),
+    /// It did not end in time and was killed.
+    TimedOut,
+    /// Somebody else in this process reaped it.
+    Reaped,
+}
+
+impl End {
+    /// For a sentence that begins with "a child process".
+    pub(crate) fn describe(self) -> String {
+        match self {
+            End::Finished => "ended".to_owned(),
+            End::Exited(status) => format!("exited with status {status}"),
+            End::Killed(signal) => format!("was killed by {}", signal_name(signal)),
+            End::TimedOut => "did not answer in time".to_owned(),
+            End::Reaped => "was reaped by another part of this program".to_owned(),
+        }
+    }
+}
+
+fn signal_name(signal: i32) -> String {
+    match signal {
+        libc::SIGSYS => "SIGSYS (a seccomp filter of this process forbids a system call)".to_owned(),
+        libc::SIGSEGV => "SIGSEGV".to_owned(),
+        libc::SIGKILL => "SIGKILL".to_owned(),
+        _ => format!("signal {signal}"),
+    }
+}
+
+/// The child's way to report.
+pub(crate) struct Reporter(i32);
+
+impl Reporter {
+    /// One record: the pipe holds thousands, so this neither blocks nor is cut in two.
+    pub(crate) fn report(&self, step: u64, item: u64, value: u64) {
+        let record: Record = [step, item, value];
+        // SAFETY: writes the bytes of a local array. A failure leaves the record out, which the parent takes for "unknown".
+        unsafe { libc::write(self.0, record.as_ptr().cast(), RECORD_BYTES) };
+    }
+}
+
+/// Leaves the child at once, whatever happens in it: a panic must not unwind into the caller's code a second time.
+struct ExitOnDrop;
+
+impl Drop for ExitOnDrop {
+    fn drop(&mut self) {
+        // SAFETY: _exit runs no handlers of the parent's and cannot fail.
+        unsafe { libc::_exit(PANICKED) };
+    }
+}
+
+const PANICKED: i32 = 101;
+
+/// Runs `body` in a forked child and returns what it reported by its end, or by `limit`.
+///
+/// # Safety
+/// The process may have other threads, of which the child has none, but all locks that they held: `body` does only what is
+/// async-signal-safe (no allocation, no lock).
+pub(crate) unsafe fn run(limit: Duration, body: impl FnOnce(&Reporter)) -> io::Result<(Vec<Record>, End)> {
+    let (read_end, write_end) = pipe()?;
+    // SAFETY: the child does only what `body` does, which the caller vouches for, and calls _exit.
+    let pid = unsafe { libc::fork() };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if pid == 0 {
+        let _guard = ExitOnDrop;
+        // A death in here is expected in places; it shall leave no core file, nor run a handler that the parent installed.
+        // SAFETY: both calls change the child alone.
+        unsafe {
+            libc::prctl(libc::PR_SET_DUMPABLE, 0);
+            libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+            libc::signal(libc::SIGSYS, libc::SIG_DFL);
+        }
+        body(&Reporter(write_end.as_raw_fd()));
+        // SAFETY: as in ExitOnDrop.
+        unsafe { libc::_exit(0) };
+    }
+    drop(write_end);
+    let (bytes, in_time) = read_until(read_end, Instant::now() + limit);
+    if !in_time {
+        // SAFETY: the child is ours and not waited for yet, so the pid is still its own.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+    }
+    // A process forked elsewhere at the same moment can hold the pipe open for a child that has long ended by itself.
+    let end = match wait(pid) {
+        End::Killed(libc::SIGKILL) if !in_time => End::TimedOut,
+        end => end,
+    };
+    Ok((bytes.chunks_exact(RECORD_BYTES).map(decode).collect(), end))
+}
+
+fn decode(bytes: &[u8]) -> Record {
+    let mut record = [0; 3];
+    for (field, bytes) in record.iter_mut().zip(bytes.chunks_exact(8)) {
+        *field = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+    }
+    record
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: pipe2 writes two descriptors to the array.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both are new and nobody else's.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+/// All bytes to the end of the file, and whether that end came before the deadline.
+fn read_until(pipe: OwnedFd, deadline: Instant) -> (Vec<u8>, bool) {
+    let mut bytes = Vec::new();
+    let mut chunk = [0u8; 4096];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return (bytes, false);
+        }
+        let mut poll = libc::pollfd {
+            fd: pipe.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one pollfd is given and one is said to be.
+        let ready = unsafe { libc::poll(&mut poll, 1, left.as_millis().max(1) as i32) };
+        if ready <= 0 {
+            continue; // a signal, or the deadline, which the head of the loop sees
+        }
+        // SAFETY: reads at most the chunk's length into it.
+        let count = unsafe { libc::read(pipe.as_raw_fd(), chunk.as_mut_ptr().cast(), chunk.len()) };
+        match count {
+            0 => return (bytes, true),
+            count if count > 0 => bytes.extend_from_slice(&chunk[..count as usize]),
+            _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            _ => return (bytes, true),
+        }
+    }
+}
+
+fn wait(pid: libc::pid_t) -> End {
+    let mut status = 0;
+    loop {
+        // SAFETY: waits for our own child only.
+        if unsafe { libc::waitpid(pid, &mut status, 0) } == pid {
+            break;
+        }
+        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return End::Reaped;
+        }
+    }
+    match status {
+        _ if libc::WIFSIGNALED(status) => End::Killed(libc::WTERMSIG(status)),
+        _ if libc::WEXITSTATUS(status) != 0 => End::Exited(libc::WEXITSTATUS(status)),
+        _ => End::Finished,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn what_a_child_reports_arrives_in_order() {
+        // SAFETY: reporting is one write(2).
+        let (records, end) =
+            unsafe { run(LONG, |reporter| (0..100).for_each(|i| reporter.report(1, i, i * i))) }.unwrap();
+        assert_eq!(end, End::Finished);
+        assert_eq!(records, (0..100).map(|i| [1, i, i * i]).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_child_that_dies_is_told_from_one_that_ends() {
+        let die = |signal| {
+            move |reporter: &Reporter| {
+                reporter.report(7, 0, 0);
+                // SAFETY: the child signals itself.
+                unsafe { libc::raise(signal) };
+                reporter.report(8, 0, 0);
+            }
+        };
+        // SAFETY: raise and write are async-signal-safe.
+        let (records, end) = unsafe { run(LONG, die(libc::SIGSYS)) }.unwrap();
+        assert_eq!((records, end), (vec![[7, 0, 0]], End::Killed(libc::SIGSYS)));
+        assert!(end.describe().contains("seccomp"), "{}", end.describe());
+        // SAFETY: _exit is async-signal-safe.
+        let (_, end) = unsafe { run(LONG, |_| libc::_exit(3)) }.unwrap();
+        assert_eq!(end, End::Exited(3));
+    }
+
+    #[test]
+    fn a_child_that_hangs_is_ended_and_what_it_said_is_kept() {
+        let start = Instant::now();
+        let hang = |reporter: &Reporter| {
+            reporter.report(1, 2, 3);
+            loop {
+                // SAFETY: pause only waits.
+                unsafe { libc::pause() };
+            }
+        };
+        // SAFETY: pause and write are async-signal-safe.
+        let (records, end) = unsafe { run(Duration::from_millis(50), hang) }.unwrap();
+        assert_eq!((records, end), (vec![[1, 2, 3]], End::TimedOut));
+        assert!(start.elapsed() < LONG);
+    }
+}

@@ -1,0 +1,52 @@
+//! The CPU's counter, where this process may read it.
+
+use crate::price::{Effort, ticks_per_call};
+use crate::timer::Timer;
+
+pub(crate) use crate::arch::{counter_name, read_ordered, repeat};
+
+/// Whether reading the counter is allowed here: a process can have asked the kernel to fault it (`PR_SET_TSC`).
+pub(crate) fn usable() -> bool {
+    !faults()
+}
+
+#[cfg(target_arch = "x86_64")]
+fn faults() -> bool {
+    let mut mode: libc::c_int = 0;
+    // SAFETY: PR_GET_TSC writes one int to the address given.
+    let answer = unsafe { libc::prctl(libc::PR_GET_TSC, &mut mode) };
+    answer == 0 && mode == libc::PR_TSC_SIGSEGV
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn faults() -> bool {
+    false
+}
+
+/// Ticks that one bare ordered read takes; `None` where the counter may not be read.
+pub(crate) fn ticks_per_read(timer: &Timer, effort: Effort) -> Option<f64> {
+    timer.is_counter().then(|| ticks_per_call(timer, effort, repeat))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Call, Clock, Functions};
+
+    #[test]
+    fn a_counter_read_costs_less_than_a_system_call() {
+        let timer = Timer::start();
+        let Some(counter) = ticks_per_read(&timer, Effort::PROBE) else {
+            eprintln!("SKIPPED: this process may not read the counter");
+            return;
+        };
+        let raw = Functions::syscalls();
+        let syscall = ticks_per_call(&timer, Effort::PROBE, |n| {
+            raw.repeat(Call::ClockGettime(Clock::MONOTONIC), n)
+        });
+        assert!(
+            counter < syscall,
+            "{counter} ticks for the counter, {syscall} for the system call"
+        );
+    }
+}

@@ -1,0 +1,326 @@
+//! The functions by which a program asks for the time, from whichever place it takes them.
+
+use crate::clocks::Clock;
+use libc::{c_int, c_long, c_uint, c_void, clockid_t, time_t, timespec, timeval};
+use serde::{Serialize, Serializer};
+use std::hint::black_box;
+use std::ptr::null_mut;
+
+/// `clock_gettime` and `clock_getres`.
+pub type ClockFn = unsafe extern "C" fn(clockid_t, *mut timespec) -> c_int;
+/// `gettimeofday`.
+pub type GettimeofdayFn = unsafe extern "C" fn(*mut timeval, *mut c_void) -> c_int;
+/// `time`.
+pub type TimeFn = unsafe extern "C" fn(*mut time_t) -> time_t;
+/// `getcpu`.
+pub type GetcpuFn = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_void) -> c_int;
+
+/// One place's functions: libc's, a vDSO's, or the bare system calls. All are called through a pointer, so that what
+/// differs between two of them is the function alone.
+#[derive(Clone, Copy)]
+pub struct Functions {
+    clock_gettime: ClockFn,
+    clock_getres: Option<ClockFn>,
+    gettimeofday: Option<GettimeofdayFn>,
+    time: Option<TimeFn>,
+    getcpu: Option<GetcpuFn>,
+}
+
+impl Functions {
+    /// Functions at the addresses that `find` gives for the names `clock_gettime`, `clock_getres`, `gettimeofday`, `time`
+    /// and `getcpu`. `None` without a `clock_gettime`.
+    ///
+    /// # Safety
+    /// Each address is of a C function with the kernel's vDSO's signature of that name, and stays one for as long as the
+    /// process runs.
+    pub unsafe fn at(find: impl Fn(&str) -> Option<usize>) -> Option<Functions> {
+        let find = |name| find(name).filter(|address| *address != 0);
+        // SAFETY: the caller promises addresses of functions of these types; 0, which is none, was filtered out.
+        unsafe {
+            Some(Functions {
+                clock_gettime: std::mem::transmute::<usize, ClockFn>(find("clock_gettime")?),
+                clock_getres: find("clock_getres").map(|at| std::mem::transmute::<usize, ClockFn>(at)),
+                gettimeofday: find("gettimeofday").map(|at| std::mem::transmute::<usize, GettimeofdayFn>(at)),
+                time: find("time").map(|at| std::mem::transmute::<usize, TimeFn>(at)),
+                getcpu: find("getcpu").map(|at| std::mem::transmute::<usize, GetcpuFn>(at)),
+            })
+        }
+    }
+
+    /// libc's: what a program gets without doing anything about it.
+    pub fn libc() -> Functions {
+        Functions {
+            clock_gettime: libc::clock_gettime,
+            clock_getres: Some(libc::clock_getres),
+            gettimeofday: Some(libc_gettimeofday),
+            time: Some(libc::time),
+            getcpu: libc_getcpu(),
+        }
+    }
+
+    /// The system calls. `time` exists on x86-64 only.
+    pub fn syscalls() -> Functions {
+        Functions {
+            clock_gettime: syscall::clock_gettime,
+            clock_getres: Some(syscall::clock_getres),
+            gettimeofday: Some(syscall::gettimeofday),
+            #[cfg(target_arch = "x86_64")]
+            time: Some(syscall::time),
+            #[cfg(not(target_arch = "x86_64"))]
+            time: None,
+            getcpu: Some(syscall::getcpu),
+        }
+    }
+
+    /// Whether this place has the function at all.
+    pub(crate) fn has(&self, call: Call) -> bool {
+        match call {
+            Call::ClockGettime(_) => true,
+            Call::ClockGetres(_) => self.clock_getres.is_some(),
+            Call::Gettimeofday => self.gettimeofday.is_some(),
+            Call::Time => self.time.is_some(),
+            Call::Getcpu => self.getcpu.is_some(),
+        }
+    }
+
+    /// One call. What it answered is libc's convention in a libc function and the system call, else the vDSO's (minus errno);
+    /// a place without the function does nothing.
+    pub(crate) fn call(&self, call: Call) -> c_long {
+        match call {
+            Call::ClockGettime(clock) => c_long::from(gettime(self.clock_gettime, clock).0),
+            Call::ClockGetres(clock) => self.clock_getres.map_or(0, |f| c_long::from(gettime(f, clock).0)),
+            Call::Gettimeofday => self.gettimeofday.map_or(0, |f| c_long::from(gettimeofday(f))),
+            Call::Time => self.time.map_or(0, |f| time(f) as c_long),
+            Call::Getcpu => self.getcpu.map_or(0, |f| c_long::from(getcpu(f))),
+        }
+    }
+
+    /// `calls` calls, back to back.
+    #[inline(never)]
+    pub(crate) fn repeat(&self, call: Call, calls: u32) {
+        // The pointer is hidden from the optimiser: every place is called in the same, indirect way.
+        match call {
+            Call::ClockGettime(clock) => {
+                let f = black_box(self.clock_gettime);
+                for _ in 0..calls {
+                    gettime(f, clock);
+                }
+            }
+            Call::ClockGetres(clock) => {
+                let Some(f) = black_box(self.clock_getres) else { return };
+                for _ in 0..calls {
+                    gettime(f, clock);
+                }
+            }
+            Call::Gettimeofday => {
+                let Some(f) = black_box(self.gettimeofday) else { return };
+                for _ in 0..calls {
+                    gettimeofday(f);
+                }
+            }
+            Call::Time => {
+                let Some(f) = black_box(self.time) else { return };
+                for _ in 0..calls {
+                    time(f);
+                }
+            }
+            Call::Getcpu => {
+                let Some(f) = black_box(self.getcpu) else { return };
+                for _ in 0..calls {
+                    getcpu(f);
+                }
+            }
+        }
+    }
+
+    /// The clock in nanoseconds since its epoch; `None` if it was not answered.
+    #[inline(always)]
+    pub(crate) fn now_ns(&self, clock: Clock) -> Option<i64> {
+        let (answer, now) = gettime(self.clock_gettime, clock);
+        (answer == 0).then(|| now.tv_sec * 1_000_000_000 + now.tv_nsec)
+    }
+}
+
+/// Something that a program asks for, and that a vDSO can answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// `clock_gettime` of one clock.
+    ClockGettime(Clock),
+    /// `clock_getres` of one clock.
+    ClockGetres(Clock),
+    /// `gettimeofday` without a time zone.
+    Gettimeofday,
+    /// `time`.
+    Time,
+    /// `getcpu`.
+    Getcpu,
+}
+
+impl Call {
+    /// The functions other than `clock_gettime`. A resolution is the same for all clocks of a kind: one stands for them.
+    pub const FUNCTIONS: &'static [Call] = &[
+        Call::Gettimeofday,
+        Call::Time,
+        Call::Getcpu,
+        Call::ClockGetres(Clock::MONOTONIC),
+    ];
+
+    /// The function's name.
+    pub fn function(self) -> &'static str {
+        match self {
+            Call::ClockGettime(_) => "clock_gettime",
+            Call::ClockGetres(_) => "clock_getres",
+            Call::Gettimeofday => "gettimeofday",
+            Call::Time => "time",
+            Call::Getcpu => "getcpu",
+        }
+    }
+
+    /// The clock that is asked for, where the function takes one.
+    pub fn clock(self) -> Option<Clock> {
+        match self {
+            Call::ClockGettime(clock) | Call::ClockGetres(clock) => Some(clock),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.clock() {
+            Some(clock) => f.pad(&format!("{} {}", self.function(), clock)),
+            None => f.pad(self.function()),
+        }
+    }
+}
+
+impl Serialize for Call {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[inline(always)]
+fn gettime(f: ClockFn, clock: Clock) -> (c_int, timespec) {
+    let mut now = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `f` is clock_gettime or clock_getres by the promise of whoever made the Functions; it writes one timespec.
+    let answer = unsafe { f(clock.id(), &mut now) };
+    (answer, black_box(now))
+}
+
+#[inline(always)]
+fn gettimeofday(f: GettimeofdayFn) -> c_int {
+    let mut now = timeval { tv_sec: 0, tv_usec: 0 };
+    // SAFETY: as in `gettime`; it writes one timeval, and no time zone is asked for.
+    let answer = unsafe { f(&mut now, null_mut()) };
+    black_box(now);
+    answer
+}
+
+#[inline(always)]
+fn time(f: TimeFn) -> time_t {
+    // SAFETY: as in `gettime`; with a null pointer it writes nothing.
+    black_box(unsafe { f(null_mut()) })
+}
+
+#[inline(always)]
+fn getcpu(f: GetcpuFn) -> c_int {
+    let mut cpu: c_uint = 0;
+    // SAFETY: as in `gettime`; it writes the CPU's number, the node is not asked for.
+    let answer = unsafe { f(&mut cpu, null_mut(), null_mut()) };
+    black_box(cpu);
+    answer
+}
+
+unsafe extern "C" {
+    /// The libc crate gives the time zone another type with each C library.
+    #[link_name = "gettimeofday"]
+    fn libc_gettimeofday(now: *mut timeval, zone: *mut c_void) -> c_int;
+}
+
+/// libc's getcpu, which is looked up because not every libc has it.
+#[cfg(not(target_env = "musl"))]
+fn libc_getcpu() -> Option<GetcpuFn> {
+    // SAFETY: dlsym only reads the name.
+    let getcpu = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getcpu".as_ptr()) };
+    // No substitute: glibc's sched_getcpu asks neither a vDSO nor the kernel, but reads what rseq(2) keeps in the thread.
+    // SAFETY: getcpu(2) in libc takes the first two of these arguments; the third, which it does not look at, is in a register
+    // by every Linux ABI.
+    (!getcpu.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, GetcpuFn>(getcpu) })
+}
+
+/// musl has sched_getcpu only, which asks the vDSO.
+#[cfg(target_env = "musl")]
+fn libc_getcpu() -> Option<GetcpuFn> {
+    unsafe extern "C" fn getcpu(cpu: *mut c_uint, _node: *mut c_uint, _unused: *mut c_void) -> c_int {
+        // SAFETY: sched_getcpu takes nothing; `cpu` is the caller's to be written to.
+        unsafe {
+            let answer = libc::sched_getcpu();
+            if answer < 0 {
+                return -1;
+            }
+            *cpu = answer as c_uint;
+        }
+        0
+    }
+    Some(getcpu)
+}
+
+/// The system calls as C functions.
+mod syscall {
+    use super::*;
+
+    pub unsafe extern "C" fn clock_gettime(id: clockid_t, now: *mut timespec) -> c_int {
+        // SAFETY: the caller's pointer is passed on to the kernel, which checks it.
+        unsafe { libc::syscall(libc::SYS_clock_gettime, id, now) as c_int }
+    }
+
+    pub unsafe extern "C" fn clock_getres(id: clockid_t, resolution: *mut timespec) -> c_int {
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_clock_getres, id, resolution) as c_int }
+    }
+
+    pub unsafe extern "C" fn gettimeofday(now: *mut timeval, zone: *mut c_void) -> c_int {
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_gettimeofday, now, zone) as c_int }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    pub unsafe extern "C" fn time(now: *mut time_t) -> time_t {
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_time, now) as time_t }
+    }
+
+    pub unsafe extern "C" fn getcpu(cpu: *mut c_uint, node: *mut c_uint, unused: *mut c_void) -> c_int {
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_getcpu, cpu, node, unused) as c_int }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libc_and_the_system_calls_show_the_same_time() {
+        let (libc, raw) = (Functions::libc(), Functions::syscalls());
+        for clock in Clock::SERVED {
+            let (before, here, after) = (raw.now_ns(*clock), libc.now_ns(*clock), raw.now_ns(*clock));
+            assert!(
+                before <= here && here <= after,
+                "{clock}: {before:?} {here:?} {after:?}"
+            );
+        }
+        for call in Call::FUNCTIONS {
+            assert!(libc.has(*call));
+            assert!(libc.call(*call) >= 0 && raw.call(*call) >= 0, "{call}");
+        }
+    }
+
+    #[test]
+    fn a_place_without_clock_gettime_is_none() {
+        // SAFETY: the address is of a function of the kernel's signature.
+        let none = unsafe { Functions::at(|name| (name == "time").then_some(libc::time as *const () as usize)) };
+        assert!(none.is_none());
+    }
+}

@@ -1,0 +1,40 @@
+//! Looks at clocks and never changes anything: which path a call takes and what it costs ([`Probe`]), the paths side by
+//! side ([`mod@bench`]), how right fastpath is ([`accuracy`], [`monotonicity`]).
+//!
+//! Everything is returned as data that serialises; nothing here prints.
+
+mod accuracy;
+mod arch;
+mod auto;
+pub mod bench;
+mod child;
+mod clocks;
+mod counter;
+mod cpus;
+mod functions;
+mod histogram;
+mod host;
+mod maps;
+mod monotonicity;
+mod path;
+mod price;
+mod probe;
+mod stats;
+mod timer;
+mod vdso;
+mod verdict;
+mod vsyscall;
+
+pub use accuracy::{Accuracy, ClockAccuracy, Reference, accuracy};
+pub use auto::{Assume, PresentPath, measure_for_auto};
+pub use clocks::{Clock, Kind, UnknownClock};
+pub use functions::{Call, ClockFn, Functions, GetcpuFn, GettimeofdayFn, TimeFn};
+pub use histogram::{Bucket, Distribution};
+pub use host::{Host, TimensOffset};
+pub use monotonicity::{ClockMonotonicity, Limit, Monotonicity, Steps, monotonicity};
+pub use path::Path;
+pub use probe::{ClockReport, FunctionReport, Measured, Probe};
+pub use stats::Spread;
+pub use vdso::VdsoFacts;
+pub use verdict::Verdict;
+pub use vsyscall::{Entry, Mode, Vsyscall};

@@ -1,0 +1,87 @@
+//! What one call costs.
+
+use crate::stats;
+use crate::timer::Timer;
+use std::time::{Duration, Instant};
+
+/// How much is done to price one call.
+#[derive(Clone, Copy)]
+pub(crate) struct Effort {
+    pub groups: u32,
+    pub batches: u32,
+    /// Aimed at by the number of calls in a batch.
+    pub batch_time: Duration,
+}
+
+impl Effort {
+    /// 35 batches of 15 us: half a millisecond a call, while a batch is long against the two counter reads around it
+    /// and short against a scheduler's slice.
+    pub(crate) const PROBE: Effort = Effort {
+        groups: 5,
+        batches: 7,
+        batch_time: Duration::from_micros(15),
+    };
+    /// 6 batches of 4 us: so that all that `run` has to decide fits in a millisecond.
+    pub(crate) const QUICK: Effort = Effort {
+        groups: 2,
+        batches: 3,
+        batch_time: Duration::from_micros(4),
+    };
+}
+
+/// Ticks per call: the least of the groups' medians. The median drops what interrupts add to a batch, the minimum drops a
+/// group that ran beside a busy neighbour.
+pub(crate) fn ticks_per_call(timer: &Timer, effort: Effort, repeat: impl Fn(u32)) -> f64 {
+    let calls = calls_per_batch(effort.batch_time, &repeat);
+    let group = || {
+        let mut batches: Vec<f64> = (0..effort.batches).map(|_| batch(timer, calls, &repeat)).collect();
+        stats::median(&mut batches).unwrap_or(f64::INFINITY)
+    };
+    (0..effort.groups).map(|_| group()).fold(f64::INFINITY, f64::min)
+}
+
+/// Ticks per call in one batch.
+#[inline(always)]
+pub(crate) fn batch(timer: &Timer, calls: u32, repeat: impl Fn(u32)) -> f64 {
+    let start = timer.ticks();
+    repeat(calls);
+    timer.ticks().wrapping_sub(start) as f64 / f64::from(calls)
+}
+
+fn calls_per_batch(batch_time: Duration, repeat: impl Fn(u32)) -> u32 {
+    const TRIAL: u32 = 8;
+    repeat(TRIAL); // cold caches and lazy binding are no part of a price
+    let trial = |_| {
+        let start = Instant::now();
+        repeat(TRIAL);
+        start.elapsed()
+    };
+    let shortest = (0..2).map(trial).min().unwrap_or_default().max(Duration::from_nanos(1));
+    let calls = batch_time.as_nanos() * u128::from(TRIAL) / shortest.as_nanos();
+    calls.clamp(4, 4096) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_takes_a_microsecond_is_priced_at_one() {
+        let timer = Timer::start();
+        let spin = |calls| {
+            for _ in 0..calls {
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_micros(1) {}
+            }
+        };
+        let ns = ticks_per_call(&timer, Effort::PROBE, spin) * timer.ns_per_tick();
+        assert!((1000.0..3000.0).contains(&ns), "{ns} ns");
+    }
+
+    #[test]
+    fn a_cheap_call_is_repeated_more_often_than_a_dear_one() {
+        let dear = |calls| std::thread::sleep(Duration::from_micros(10) * calls);
+        assert_eq!(calls_per_batch(Duration::from_micros(15), dear), 4);
+        assert!(calls_per_batch(Duration::from_micros(15), |_| ()) > 50);
+    }
+}

@@ -1,0 +1,291 @@
+//! Which path every clock takes here, and what a call costs.
+
+use crate::clocks::Clock;
+use crate::functions::{Call, Functions};
+use crate::host::Host;
+use crate::path::{self, Evidence, Path};
+use crate::price::{Effort, ticks_per_call};
+use crate::stats::tenths;
+use crate::timer::Timer;
+use crate::vdso::Vdso;
+use crate::verdict::{Verdict, judge};
+use crate::{counter, vsyscall};
+use serde::Serialize;
+
+/// What `fastpath probe` shows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Probe {
+    /// Every clock id, in their order.
+    pub clocks: Vec<ClockReport>,
+    /// The other functions that a vDSO answers, those that this libc has.
+    pub functions: Vec<FunctionReport>,
+    /// The vsyscall page (x86-64).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vsyscall: Option<vsyscall::Vsyscall>,
+    /// The host that this was measured on.
+    pub host: Host,
+}
+
+/// One clock id's path and price.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClockReport {
+    /// The clock.
+    pub clock: Clock,
+    /// Its number.
+    pub id: i32,
+    /// Path, prices and verdict.
+    #[serde(flatten)]
+    pub measured: Measured,
+}
+
+/// One function's path and price.
+#[derive(Clone, Debug, Serialize)]
+pub struct FunctionReport {
+    /// Its name.
+    pub function: &'static str,
+    /// Path, prices and verdict.
+    #[serde(flatten)]
+    pub measured: Measured,
+}
+
+/// Path and price of a call.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// The path that libc takes.
+    pub path: Path,
+    /// A call by libc.
+    pub ns: Option<f64>,
+    /// The bare system call.
+    pub syscall_ns: Option<f64>,
+    /// What that means.
+    pub verdict: Verdict,
+    /// Why the path is unknown, or what is strange about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+impl Probe {
+    /// Looks at this process and this host. Takes some tens of milliseconds.
+    pub fn run() -> Probe {
+        let timer = Timer::start();
+        let vdso = Vdso::of_auxv();
+        let libc = Functions::libc();
+        let functions = Call::FUNCTIONS.iter().copied().filter(|call| libc.has(*call));
+        let calls: Vec<Call> = Clock::ALL
+            .iter()
+            .map(|clock| Call::ClockGettime(*clock))
+            .chain(functions)
+            .collect();
+        let evidence = path::establish(&calls);
+        let prices: Vec<Price> = calls
+            .iter()
+            .zip(&evidence)
+            .map(|(call, known)| Price::of(&timer, *call, known))
+            .collect();
+        let counter_ticks = counter::ticks_per_read(&timer, Effort::PROBE);
+        let vsyscall = cfg!(target_arch = "x86_64").then(|| vsyscall::price(&timer));
+
+        let ns_per_tick = timer.ns_per_tick();
+        let counter_ns = counter_ticks.map(|ticks| ticks * ns_per_tick);
+        let mut clocks = Vec::new();
+        let mut functions = Vec::new();
+        for ((call, evidence), price) in calls.into_iter().zip(evidence).zip(prices) {
+            let measured = Measured::new(call, &evidence, price.in_ns(ns_per_tick), counter_ns, vdso.as_ref());
+            match call {
+                Call::ClockGettime(clock) => clocks.push(ClockReport {
+                    clock,
+                    id: clock.id(),
+                    measured,
+                }),
+                _ => functions.push(FunctionReport {
+                    function: call.function(),
+                    measured,
+                }),
+            }
+        }
+        let host = Host::look(counter_ns, vdso.as_ref().map(Vdso::facts));
+        Probe {
+            clocks,
+            functions,
+            vsyscall,
+            host,
+        }
+    }
+
+    /// The clocks and functions that are slow and need not be, by name.
+    pub fn slow(&self) -> Vec<&'static str> {
+        let clocks = self.clocks.iter().map(|report| (report.clock.name(), &report.measured));
+        let functions = self.functions.iter().map(|report| (report.function, &report.measured));
+        clocks
+            .chain(functions)
+            .filter(|(_, measured)| measured.verdict == Verdict::Slow)
+            .map(|(name, _)| name)
+            .collect()
+    }
+}
+
+/// What a call costs: in ticks, or in nanoseconds.
+#[derive(Clone, Copy)]
+struct Price {
+    libc: Option<f64>,
+    syscall: Option<f64>,
+}
+
+impl Price {
+    fn of(timer: &Timer, call: Call, evidence: &Evidence) -> Price {
+        // What a filter of this process answers with death was found out in a child; it is not tried here.
+        let (libc, raw) = (Functions::libc(), Functions::syscalls());
+        let enters_kernel = !matches!(evidence.enters_kernel(), Ok((false, _)));
+        let libc_is_safe = !evidence.is_unsupported() && (evidence.syscall_works() || !enters_kernel);
+        let price = |functions: Functions| ticks_per_call(timer, Effort::PROBE, |calls| functions.repeat(call, calls));
+        Price {
+            libc: libc_is_safe.then(|| price(libc)),
+            syscall: evidence.syscall_works().then(|| price(raw)),
+        }
+    }
+
+    fn in_ns(self, ns_per_tick: f64) -> Price {
+        let ns = |ticks: Option<f64>| ticks.map(|ticks| ticks * ns_per_tick);
+        Price {
+            libc: ns(self.libc),
+            syscall: ns(self.syscall),
+        }
+    }
+}
+
+impl Measured {
+    fn new(call: Call, evidence: &Evidence, price: Price, counter_ns: Option<f64>, vdso: Option<&Vdso>) -> Measured {
+        let (path, why) = path_of(call, evidence, vdso);
+        Measured {
+            path,
+            ns: price.libc.map(tenths),
+            syscall_ns: price.syscall.map(tenths),
+            verdict: judge(call, path, price.libc, price.syscall, counter_ns),
+            why,
+        }
+    }
+}
+
+fn path_of(call: Call, evidence: &Evidence, vdso: Option<&Vdso>) -> (Path, Option<String>) {
+    if evidence.is_unsupported() {
+        return (Path::Unsupported, None);
+    }
+    match (evidence.enters_kernel(), vdso) {
+        (Err(why), _) => (Path::Unknown, Some(why)),
+        (Ok((true, remark)), _) => (Path::Syscall, remark),
+        (Ok((false, remark)), Some(vdso)) if vdso.serves_from_page(call) => (Path::Fastpath, remark),
+        (Ok((false, remark)), Some(_)) => (Path::Vdso, remark),
+        (Ok((false, _)), None) => (
+            Path::Unknown,
+            Some("libc makes no system call, although this process has no vDSO".to_owned()),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use std::time::{Duration, Instant};
+
+    fn evidence(syscalls: Result<u64, String>) -> Evidence {
+        Evidence {
+            raw_errno: Some(0),
+            syscalls,
+        }
+    }
+
+    #[test]
+    fn a_probe_of_this_process_is_consistent_and_quick() {
+        let start = Instant::now();
+        let probe = Probe::run();
+        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+        assert_eq!(probe.clocks.len(), Clock::ALL.len());
+        let find = |clock| {
+            &probe
+                .clocks
+                .iter()
+                .find(|report| report.clock == clock)
+                .unwrap()
+                .measured
+        };
+
+        let cpu_time = find(Clock::PROCESS_CPUTIME_ID);
+        assert_eq!((cpu_time.path, cpu_time.verdict), (Path::Syscall, Verdict::SyscallOnly));
+        assert!(cpu_time.ns.unwrap() > 20.0, "{cpu_time:?}");
+
+        let monotonic = find(Clock::MONOTONIC);
+        assert!(monotonic.syscall_ns.unwrap() > 20.0, "{monotonic:?}");
+        match &probe.host.vdso {
+            Some(_) => assert_ne!(find(Clock::MONOTONIC_COARSE).path, Path::Syscall),
+            None => assert_eq!(monotonic.path, Path::Syscall),
+        }
+        let slow = monotonic.verdict == Verdict::Slow;
+        assert_eq!(probe.slow().contains(&"MONOTONIC"), slow);
+    }
+
+    #[test]
+    fn the_json_of_a_clock_has_exactly_these_fields() {
+        let price = Price {
+            libc: Some(18.94),
+            syscall: Some(136.96),
+        };
+        let measured = Measured::new(
+            Call::ClockGettime(Clock::MONOTONIC),
+            &evidence(Ok(32)),
+            price,
+            Some(14.0),
+            None,
+        );
+        let report = ClockReport {
+            clock: Clock::MONOTONIC,
+            id: 1,
+            measured,
+        };
+        let wanted = r#"{"clock":"MONOTONIC","id":1,"path":"syscall","ns":18.9,"syscall_ns":137.0,"verdict":"slow"}"#;
+        assert_eq!(serde_json::to_string(&report).unwrap(), wanted);
+    }
+
+    #[test]
+    fn the_json_of_a_probe_has_clocks_functions_and_host() {
+        let probe = serde_json::to_value(Probe::run()).unwrap();
+        assert_eq!(probe["clocks"][10]["clock"], json!("TAI"));
+        assert_eq!(probe["clocks"][10]["id"], json!(11));
+        let functions: Vec<&Value> = probe["functions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|f| &f["function"])
+            .collect();
+        assert_eq!(functions, ["gettimeofday", "time", "getcpu", "clock_getres"]);
+        for key in [
+            "kernel",
+            "machine",
+            "cpu",
+            "ncpu",
+            "clocksource",
+            "counter_ns",
+            "tsc_flags",
+            "vdso",
+            "seccomp",
+            "hypervisor",
+        ] {
+            assert!(probe["host"].get(key).is_some(), "{key}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_path_says_why_and_an_unsupported_clock_is_no_riddle() {
+        let call = Call::ClockGettime(Clock::TAI);
+        let (path, why) = path_of(call, &evidence(Err("no seccomp".to_owned())), None);
+        assert_eq!((path, why.as_deref()), (Path::Unknown, Some("no seccomp")));
+        let unsupported = Evidence {
+            raw_errno: Some(libc::EINVAL),
+            syscalls: Ok(32),
+        };
+        assert_eq!(path_of(call, &unsupported, None), (Path::Unsupported, None));
+        let (path, why) = path_of(call, &evidence(Ok(0)), None);
+        assert_eq!(path, Path::Unknown);
+        assert!(why.unwrap().contains("no vDSO"));
+    }
+}

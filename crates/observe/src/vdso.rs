@@ -1,0 +1,326 @@
+//! The vDSOs in this process: the one that AT_SYSINFO_EHDR names, and the kernel's, which can be another.
+
+use crate::Clock;
+use crate::counter;
+use crate::functions::{Call, Functions};
+use crate::maps::{self, Mapping};
+use fastpath_page::{PAGE_SIZE, Page, Reader};
+use object::read::elf::{ElfFile64, ElfSymbol64};
+use object::{Endianness, Object, ObjectSegment, ObjectSymbol};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+/// What a report says about a vDSO.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VdsoFacts {
+    /// Where it is mapped, in hexadecimal.
+    pub address: String,
+    /// Its build id, in hexadecimal.
+    pub build_id: Option<String>,
+    /// Whether it is fastpath's.
+    pub is_fastpath: bool,
+}
+
+/// A vDSO that is mapped into this process.
+pub(crate) struct Vdso {
+    address: usize,
+    build_id: Option<String>,
+    functions: HashMap<String, usize>,
+    page: Option<MappedPage>,
+    /// Whether the kernel's own vDSO is there as well.
+    kernels_is_mapped: bool,
+}
+
+impl Vdso {
+    /// The one that AT_SYSINFO_EHDR names: libc's.
+    pub(crate) fn of_auxv() -> Option<Vdso> {
+        // SAFETY: getauxval only looks.
+        let address = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
+        Vdso::at(address, &maps::read().ok()?)
+    }
+
+    /// The kernel's, which is mapped even where the auxiliary vector names another one, or none.
+    pub(crate) fn of_kernel() -> Option<Vdso> {
+        let maps = maps::read().ok()?;
+        let mapping = maps.iter().find(|mapping| mapping.name == "[vdso]")?;
+        Vdso::at(mapping.range.start, &maps)
+    }
+
+    fn at(address: usize, maps: &[Mapping]) -> Option<Vdso> {
+        let mapping = maps
+            .iter()
+            .find(|mapping| mapping.range.start == address && mapping.is_readable())?;
+        // SAFETY: the range is mapped and readable by the kernel's own account, and neither the kernel nor fastpath writes to
+        // a vDSO's code, or unmaps it while its process runs.
+        let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, mapping.range.len()) };
+        // One that cannot be read is there all the same: libc may have found its way through it.
+        let elf = ElfFile64::<Endianness>::parse(bytes).ok();
+        Some(Vdso {
+            address,
+            build_id: elf.as_ref().and_then(|elf| elf.build_id().ok().flatten()).map(hex),
+            functions: elf.map(|elf| functions(address, &elf)).unwrap_or_default(),
+            page: MappedPage::below(address, maps),
+            kernels_is_mapped: maps.iter().any(|mapping| mapping.name == "[vdso]"),
+        })
+    }
+
+    pub(crate) fn facts(&self) -> VdsoFacts {
+        VdsoFacts {
+            address: format!("{:#x}", self.address),
+            build_id: self.build_id.clone(),
+            is_fastpath: self.page.is_some(),
+        }
+    }
+
+    /// Its functions, to be called directly.
+    pub(crate) fn functions(&self) -> Option<Functions> {
+        // AArch64 has other names for them.
+        let find = |name: &str| {
+            let names = [format!("__vdso_{name}"), format!("__kernel_{name}")];
+            names.iter().find_map(|name| self.functions.get(name)).copied()
+        };
+        // SAFETY: these symbols of a vDSO are functions of these signatures (vdso(7)), and it stays mapped.
+        unsafe { Functions::at(find) }
+    }
+
+    /// Whether fastpath's page is what answers this call at present.
+    pub(crate) fn serves_from_page(&self, call: Call) -> bool {
+        let Some(page) = &self.page else { return false };
+        match call {
+            Call::ClockGettime(clock) => page.serves(clock),
+            Call::Gettimeofday => page.serves(Clock::REALTIME),
+            Call::ClockGetres(_) => page.page().header.hres_res_ns.load(Ordering::Relaxed) != 0,
+            // The image prefers the kernel's function, where there is one.
+            Call::Getcpu => {
+                let flags = page.page().header.flags.load(Ordering::Relaxed);
+                !self.kernels_is_mapped && flags & fastpath_page::layout::FLAG_CPU_SEGMENT != 0
+            }
+            Call::Time => false,
+        }
+    }
+}
+
+/// The addresses of a vDSO's functions. Kernels before 3.16 link theirs to a high address, not to 0.
+fn functions(address: usize, elf: &ElfFile64<'_>) -> HashMap<String, usize> {
+    let linked_to = elf
+        .segments()
+        .next()
+        .map_or(0, |load| load.address().wrapping_sub(load.file_range().0));
+    let defined = elf.dynamic_symbols().filter(|symbol| symbol.is_definition());
+    let function = |symbol: ElfSymbol64<'_, '_>| {
+        let offset = symbol.address().wrapping_sub(linked_to) as usize;
+        Some((symbol.name().ok()?.to_owned(), address.checked_add(offset)?))
+    };
+    defined.filter_map(function).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// fastpath's page, right below its image.
+struct MappedPage(NonNull<Page>);
+
+impl MappedPage {
+    fn below(image: usize, maps: &[Mapping]) -> Option<MappedPage> {
+        let mapping = maps
+            .iter()
+            .find(|mapping| mapping.range.end == image && mapping.is_readable())?;
+        if !mapping.name.starts_with("/memfd:fastpath-page") || mapping.range.len() < PAGE_SIZE {
+            return None;
+        }
+        let page = NonNull::new((image - PAGE_SIZE) as *mut Page)?;
+        let mut copy = [0u64; PAGE_SIZE / 8];
+        for (index, word) in copy.iter_mut().enumerate() {
+            // SAFETY: within the mapping, readable, aligned; volatile, because a publisher writes there.
+            *word = unsafe { page.cast::<u64>().add(index).read_volatile() };
+        }
+        let bytes: Vec<u8> = copy.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        fastpath_page::check(&bytes).ok()?;
+        Some(MappedPage(page))
+    }
+
+    fn page(&self) -> &Page {
+        // SAFETY: the page lies in a mapping that stays for as long as the image does; it consists of atomics.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Whether an anchor answers the clock now. A reader that was interrupted may be refused once.
+    fn serves(&self, clock: Clock) -> bool {
+        let reader = Reader::new(self.page());
+        counter::usable() && (0..4).any(|_| reader.read(clock.id() as u32, counter::read_ordered).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fastpath_page::{Anchor, ClockSet, Init, Rate, Writer};
+
+    #[test]
+    fn the_kernels_vdso_answers_as_libc_does() {
+        if without_a_kernels_vdso() {
+            return;
+        }
+        let kernel = Vdso::of_kernel().unwrap();
+        let functions = kernel.functions().unwrap();
+        let libc = Functions::libc();
+        for clock in Clock::SERVED {
+            let (before, here, after) = (libc.now_ns(*clock), functions.now_ns(*clock), libc.now_ns(*clock));
+            assert!(
+                before <= here && here <= after,
+                "{clock}: {before:?} {here:?} {after:?}"
+            );
+        }
+        let facts = kernel.facts();
+        assert!(!facts.is_fastpath);
+        assert!(
+            facts
+                .build_id
+                .is_some_and(|id| id.len() >= 16 && id.chars().all(|c| c.is_ascii_hexdigit()))
+        );
+    }
+
+    /// A page and an image in one region, as fastpath lays them: the page a sealed memfd, the image a copy of the kernel's.
+    struct Region(*mut u8);
+
+    const IMAGE_PAGES: usize = 2;
+
+    impl Region {
+        fn new(name: &std::ffi::CStr) -> Region {
+            let kernel = Vdso::of_kernel().expect("the kernel's vDSO is what the image is copied from");
+            // SAFETY: new mappings of our own; the copy reads the kernel's vDSO, which is two pages long at least.
+            unsafe {
+                let bytes = PAGE_SIZE * (1 + IMAGE_PAGES);
+                let rw = libc::PROT_READ | libc::PROT_WRITE;
+                let at = libc::mmap(
+                    std::ptr::null_mut(),
+                    bytes,
+                    rw,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                    -1,
+                    0,
+                );
+                assert_ne!(at, libc::MAP_FAILED);
+                let image = at.cast::<u8>().add(PAGE_SIZE);
+                image.copy_from_nonoverlapping(kernel.address as *const u8, PAGE_SIZE * IMAGE_PAGES);
+                assert_eq!(
+                    libc::mprotect(image.cast(), PAGE_SIZE * IMAGE_PAGES, libc::PROT_READ | libc::PROT_EXEC),
+                    0
+                );
+                let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
+                assert_eq!(libc::ftruncate(fd, PAGE_SIZE as i64), 0);
+                let page = libc::mmap(at, PAGE_SIZE, rw, libc::MAP_SHARED | libc::MAP_FIXED, fd, 0);
+                assert_eq!(page, at);
+                libc::close(fd);
+                Region(at.cast())
+            }
+        }
+
+        fn writer(&self) -> Writer<'_> {
+            // SAFETY: the mapping is writable and stays as long as the region; this is its only writer.
+            unsafe { Writer::from_ptr(NonNull::new(self.0).unwrap()) }
+        }
+
+        fn vdso(&self) -> Vdso {
+            Vdso::at(self.0 as usize + PAGE_SIZE, &maps::read().unwrap()).unwrap()
+        }
+    }
+
+    impl Drop for Region {
+        fn drop(&mut self) {
+            // SAFETY: the region is our own, and nothing refers to it any more.
+            unsafe { libc::munmap(self.0.cast(), PAGE_SIZE * (1 + IMAGE_PAGES)) };
+        }
+    }
+
+    /// An anchor of two clocks that holds from now on for so many counts.
+    fn anchor(cap_cycles: u32) -> Anchor {
+        Anchor {
+            clocks: ClockSet::REALTIME | ClockSet::BOOTTIME,
+            base_cycles: counter::read_ordered() + 1_000_000,
+            rate: Rate {
+                mult: 1 << 20,
+                shift: 22,
+            },
+            cap_cycles,
+            base: Default::default(),
+        }
+    }
+
+    /// Loudly, where there is nothing to copy an image from.
+    fn without_a_kernels_vdso() -> bool {
+        let missing = Vdso::of_kernel().is_none();
+        if missing {
+            eprintln!("SKIPPED: this process has no vDSO of the kernel's");
+        }
+        missing
+    }
+
+    #[test]
+    fn the_page_serves_what_its_anchor_says_for_as_long_as_it_is_fresh() {
+        if without_a_kernels_vdso() {
+            return;
+        }
+        let region = Region::new(c"fastpath-page");
+        region.writer().init(&Init {
+            hres_res_ns: 1,
+            coarse_res_ns: 0,
+            flags: 0,
+        });
+        let vdso = region.vdso();
+        assert!(vdso.facts().is_fastpath);
+        let realtime = Call::ClockGettime(Clock::REALTIME);
+        assert!(!vdso.serves_from_page(realtime), "never seeded");
+
+        let fresh = anchor(u32::MAX / 4);
+        region.writer().publish_hres(&fresh, counter::read_ordered).unwrap();
+        while counter::read_ordered() < fresh.base_cycles {}
+        assert!(vdso.serves_from_page(realtime));
+        assert!(vdso.serves_from_page(Call::ClockGettime(Clock::BOOTTIME)));
+        assert!(vdso.serves_from_page(Call::Gettimeofday));
+        assert!(vdso.serves_from_page(Call::ClockGetres(Clock::MONOTONIC)));
+        for not_served in [
+            Clock::MONOTONIC,
+            Clock::MONOTONIC_RAW,
+            Clock::TAI,
+            Clock::REALTIME_COARSE,
+        ] {
+            assert!(!vdso.serves_from_page(Call::ClockGettime(not_served)), "{not_served}");
+        }
+        assert!(!vdso.serves_from_page(Call::Time) && !vdso.serves_from_page(Call::Getcpu));
+
+        region.writer().withdraw(1);
+        assert!(!vdso.serves_from_page(realtime), "withdrawn");
+
+        let stale = anchor(10);
+        region.writer().publish_hres(&stale, counter::read_ordered).unwrap();
+        while counter::read_ordered() < stale.base_cycles + 100_000 {}
+        assert!(!vdso.serves_from_page(realtime), "stale");
+    }
+
+    #[test]
+    fn a_page_that_has_another_name_or_is_garbage_makes_no_fastpath() {
+        if without_a_kernels_vdso() {
+            return;
+        }
+        let other_name = Region::new(c"somebody-elses");
+        other_name.writer().init(&Init::default());
+        assert!(!other_name.vdso().facts().is_fastpath);
+        let garbage = Region::new(c"fastpath-page");
+        assert!(!garbage.vdso().facts().is_fastpath);
+    }
+
+    #[test]
+    fn a_vdso_without_a_page_below_it_is_not_fastpaths() {
+        let name = |name: &str| Mapping {
+            range: 0x1000..0x2000,
+            permissions: "r--s".to_owned(),
+            name: name.to_owned(),
+        };
+        assert!(MappedPage::below(0x2000, &[name("[vvar]")]).is_none());
+        assert!(MappedPage::below(0x3000, &[name("/memfd:fastpath-page (deleted)")]).is_none());
+    }
+}

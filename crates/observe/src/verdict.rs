@@ -1,0 +1,136 @@
+//! Whether a call's cost is what it should be.
+
+use crate::clocks::Kind;
+use crate::functions::Call;
+use crate::path::Path;
+use serde::Serialize;
+
+/// What a cost means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// As fast as it gets.
+    Fast,
+    /// A vDSO could answer this, and none does, or not at its usual price.
+    Slow,
+    /// The kernel has no such clock or function.
+    Unsupported,
+    /// A system call on every host: nothing is wrong.
+    SyscallOnly,
+    /// Neither path nor cost could be established.
+    Unknown,
+}
+
+/// A healthy vDSO costs a tenth to a fifth of a system call; from half of one on, something is wrong.
+const SLOW_AGAINST_SYSCALL: f64 = 0.5;
+/// ... unless it is the counter itself that is dear. A healthy read costs 1.2 to 1.5 counter reads.
+const SLOW_AGAINST_COUNTER: f64 = 2.5;
+
+/// Whether a call costs more than a vDSO would.
+pub(crate) fn costs_too_much(ns: f64, syscall_ns: Option<f64>, counter_ns: Option<f64>) -> bool {
+    let near_a_syscall = syscall_ns.is_some_and(|syscall_ns| ns > SLOW_AGAINST_SYSCALL * syscall_ns);
+    near_a_syscall && counter_ns.is_none_or(|counter_ns| ns > SLOW_AGAINST_COUNTER * counter_ns)
+}
+
+/// What path and cost of a call mean.
+pub(crate) fn judge(call: Call, path: Path, ns: Option<f64>, syscall_ns: Option<f64>, counter: Option<f64>) -> Verdict {
+    if path == Path::Unsupported {
+        return Verdict::Unsupported;
+    }
+    if call.clock().is_some_and(|clock| clock.kind() == Kind::KernelOnly) {
+        return Verdict::SyscallOnly;
+    }
+    match (path, ns) {
+        (Path::Syscall, _) => Verdict::Slow,
+        (_, None) => Verdict::Unknown,
+        (_, Some(ns)) if costs_too_much(ns, syscall_ns, counter) => Verdict::Slow,
+        // Cheap it is, whoever answered.
+        (_, Some(_)) if syscall_ns.is_some() || path != Path::Unknown => Verdict::Fast,
+        _ => Verdict::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Clock;
+
+    const MONOTONIC: Call = Call::ClockGettime(Clock::MONOTONIC);
+
+    fn of(path: Path, ns: f64) -> Verdict {
+        judge(MONOTONIC, path, Some(ns), Some(140.0), Some(15.0))
+    }
+
+    #[test]
+    fn a_clock_that_a_vdso_could_answer_is_slow_by_system_call_whatever_it_costs() {
+        assert_eq!(of(Path::Syscall, 140.0), Verdict::Slow);
+        assert_eq!(of(Path::Syscall, 1.0), Verdict::Slow);
+        let coarse = Call::ClockGettime(Clock::REALTIME_COARSE);
+        assert_eq!(
+            judge(coarse, Path::Syscall, Some(140.0), Some(140.0), Some(15.0)),
+            Verdict::Slow
+        );
+    }
+
+    #[test]
+    fn a_vdso_is_slow_when_it_costs_what_a_system_call_does() {
+        assert_eq!(of(Path::Vdso, 20.0), Verdict::Fast);
+        assert_eq!(of(Path::Fastpath, 69.0), Verdict::Fast);
+        assert_eq!(of(Path::Vdso, 71.0), Verdict::Slow);
+        assert_eq!(of(Path::Fastpath, 900.0), Verdict::Slow);
+    }
+
+    #[test]
+    fn a_dear_counter_is_not_blamed_on_the_vdso() {
+        assert_eq!(
+            judge(MONOTONIC, Path::Vdso, Some(1100.0), Some(1200.0), Some(900.0)),
+            Verdict::Fast
+        );
+        assert_eq!(
+            judge(MONOTONIC, Path::Vdso, Some(1100.0), Some(1200.0), Some(20.0)),
+            Verdict::Slow
+        );
+        assert_eq!(
+            judge(MONOTONIC, Path::Vdso, Some(1100.0), Some(1200.0), None),
+            Verdict::Slow
+        );
+    }
+
+    #[test]
+    fn what_only_the_kernel_knows_is_no_sickness() {
+        for clock in [
+            Clock::PROCESS_CPUTIME_ID,
+            Clock::THREAD_CPUTIME_ID,
+            Clock::BOOTTIME_ALARM,
+        ] {
+            let verdict = judge(
+                Call::ClockGettime(clock),
+                Path::Syscall,
+                Some(300.0),
+                Some(290.0),
+                Some(15.0),
+            );
+            assert_eq!(verdict, Verdict::SyscallOnly);
+        }
+        assert_eq!(
+            judge(MONOTONIC, Path::Unsupported, None, None, None),
+            Verdict::Unsupported
+        );
+    }
+
+    #[test]
+    fn nothing_is_concluded_from_nothing() {
+        assert_eq!(
+            judge(MONOTONIC, Path::Vdso, None, Some(140.0), Some(15.0)),
+            Verdict::Unknown
+        );
+        assert_eq!(
+            judge(MONOTONIC, Path::Unknown, Some(20.0), None, Some(15.0)),
+            Verdict::Unknown
+        );
+        assert_eq!(
+            judge(MONOTONIC, Path::Unknown, Some(20.0), Some(140.0), None),
+            Verdict::Fast
+        );
+    }
+}

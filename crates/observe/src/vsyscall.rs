@@ -1,0 +1,165 @@
+//! The vsyscall page of x86-64: what the vDSO replaced, and what old static binaries still jump to.
+
+use crate::child::{self, End, Record};
+use crate::functions::{Call, Functions};
+use crate::maps::{self, Mapping};
+use crate::price;
+use crate::stats::tenths;
+use crate::timer::Timer;
+use serde::Serialize;
+use std::time::Duration;
+
+/// The page has stood here since Linux 2.6, and at no other place.
+const PAGE: usize = 0xffff_ffff_ff60_0000;
+
+/// Its three entries (arch/x86/entry/vsyscall): 1024 bytes apart.
+const ENTRIES: [(Call, usize); 3] = [
+    (Call::Gettimeofday, PAGE),
+    (Call::Time, PAGE + 0x400),
+    (Call::Getcpu, PAGE + 0x800),
+];
+
+/// What the kernel does with a jump to the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The page is not mapped: such a program dies.
+    None,
+    /// Executing it traps to the kernel, which answers. Reading it faults.
+    Xonly,
+    /// The same, and it can be read.
+    Emulate,
+}
+
+/// The vsyscall page's state and prices.
+#[derive(Clone, Debug, Serialize)]
+pub struct Vsyscall {
+    /// What the kernel does with it.
+    pub mode: Mode,
+    /// What a call of each entry costs.
+    pub entries: Vec<Entry>,
+}
+
+/// One entry of the page.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Entry {
+    /// The function that the entry is.
+    pub function: Call,
+    /// What a call costs; nothing if it could not be called.
+    pub ns: Option<f64>,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// Prices the page, in a child, for a seccomp filter or the kernel may answer a jump to it with death.
+pub(crate) fn price(timer: &Timer) -> Vsyscall {
+    let mode = maps::read().map_or(Mode::None, |maps| mode(&maps));
+    let entries = match mode {
+        Mode::None => Vec::new(),
+        Mode::Xonly | Mode::Emulate => ENTRIES
+            .iter()
+            .map(|(call, address)| price_entry(timer, *call, *address))
+            .collect(),
+    };
+    Vsyscall { mode, entries }
+}
+
+fn mode(maps: &[Mapping]) -> Mode {
+    match maps.iter().find(|mapping| mapping.range.start == PAGE) {
+        None => Mode::None,
+        Some(page) if page.is_readable() => Mode::Emulate,
+        Some(_) => Mode::Xonly,
+    }
+}
+
+/// Calls of one batch, and how many batches: a trap costs a microsecond or two.
+const CALLS: u32 = 16;
+const BATCHES: u64 = 15;
+
+fn price_entry(timer: &Timer, call: Call, address: usize) -> Entry {
+    // SAFETY: the page is mapped, and its entries have the signatures of the vDSO's functions that replaced them.
+    // clock_gettime, which the page does not have, is never called below.
+    let Some(page) = (unsafe { Functions::at(|_| Some(address)) }) else {
+        return Entry {
+            function: call,
+            ns: None,
+            why: Some("no address".to_owned()),
+        };
+    };
+    let body = |reporter: &child::Reporter| {
+        page.repeat(call, 1);
+        for item in 0..BATCHES {
+            let ticks = price::batch(timer, CALLS, |calls| page.repeat(call, calls));
+            reporter.report(0, item, ticks.to_bits());
+        }
+    };
+    // SAFETY: reading the counter, the entry's trap and write are async-signal-safe.
+    match unsafe { child::run(Duration::from_secs(1), body) } {
+        Ok((records, end)) => interpret(call, &records, end, timer.ns_per_tick()),
+        Err(error) => Entry {
+            function: call,
+            ns: None,
+            why: Some(format!("no child could be started: {error}")),
+        },
+    }
+}
+
+fn interpret(call: Call, records: &[Record], end: End, ns_per_tick: f64) -> Entry {
+    let mut ticks: Vec<f64> = records.iter().map(|record| f64::from_bits(record[2])).collect();
+    let died = end != End::Finished;
+    let ns = crate::stats::median(&mut ticks)
+        .filter(|_| !died)
+        .map(|ticks| tenths(ticks * ns_per_tick));
+    Entry {
+        function: call,
+        ns,
+        why: died.then(|| format!("a child process that called it {}", end.describe())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(permissions: &str) -> Vec<Mapping> {
+        vec![Mapping {
+            range: PAGE..PAGE + 4096,
+            permissions: permissions.to_owned(),
+            name: "[vsyscall]".to_owned(),
+        }]
+    }
+
+    #[test]
+    fn the_pages_permissions_tell_the_kernels_mode() {
+        assert_eq!(mode(&page("--xp")), Mode::Xonly);
+        assert_eq!(mode(&page("r-xp")), Mode::Emulate);
+        assert_eq!(mode(&[]), Mode::None);
+    }
+
+    #[test]
+    fn every_entry_of_a_mapped_page_has_a_price_above_a_trap_or_says_why_not() {
+        let timer = Timer::start();
+        let vsyscall = price(&timer);
+        let mapped = maps::read().unwrap().iter().any(|mapping| mapping.name == "[vsyscall]");
+        assert_eq!(vsyscall.mode != Mode::None, mapped);
+        assert_eq!(vsyscall.entries.len(), if mapped { 3 } else { 0 });
+        for entry in &vsyscall.entries {
+            // No host enters its kernel in 20 ns.
+            assert!(entry.ns.is_some_and(|ns| ns > 20.0) || entry.why.is_some(), "{entry:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_that_kills_is_reported_as_that() {
+        let entry = interpret(Call::Time, &[], End::Killed(libc::SIGSEGV), 1.0);
+        assert_eq!(entry.ns, None);
+        assert!(entry.why.unwrap().contains("SIGSEGV"));
+        // Nothing is mapped at 0x400 either: a real fault, in a real child.
+        let fault = price_entry(&Timer::start(), Call::Time, 0x400);
+        assert!(
+            fault.ns.is_none() && fault.why.as_ref().unwrap().contains("SIGSEGV"),
+            "{fault:?}"
+        );
+    }
+}
