@@ -1,0 +1,136 @@
+//! The command line, defined once: parsing, `--help`, completions and man pages come from it.
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+
+/// Finds, fixes and guards slow clock reads on Linux
+#[derive(Parser)]
+#[command(
+    name = "fastpath",
+    version,
+    about,
+    max_term_width = 100,
+    after_help = "\
+Reading a clock should cost 10 to 20 ns. When the kernel's vDSO is lost it costs 200 to 2,000 ns, silently.
+
+  fastpath probe                 which path each clock takes here, and what a call costs
+  fastpath run -- python3 x.py   start a program on a synthetic vDSO"
+)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    Run(Run),
+}
+
+/// Start a program on a synthetic vDSO
+#[derive(clap::Args)]
+#[command(after_help = "\
+The program keeps this process: its PID, parent, terminal, environment, descriptors, and exit status. Descendants are served
+too; setuid programs and debuggees run as always.
+
+Exit status: the program's; 125 if --require was given and the program could not be served; 126 if it cannot be executed;
+127 if it was not found; 2 on a usage error.
+
+  fastpath run -- redis-server                    only where clocks are slow on this host
+  fastpath run --without-vdso -- ./app            what a lost fast path would cost ./app
+  fastpath run --without-vdso --clocks all -- ./app   fastpath giving it back")]
+pub struct Run {
+    /// Clocks to take over: `auto` (those whose present path is slow), `all`, or a comma-separated list of REALTIME,
+    /// MONOTONIC, MONOTONIC_RAW, BOOTTIME, TAI
+    #[arg(long, value_name = "auto|all|LIST", value_parser = Clocks::parse)]
+    pub clocks: Option<Clocks>,
+
+    /// Exit with 125 instead of running the program untouched
+    #[arg(long)]
+    pub require: bool,
+
+    /// Start the program as on a host with vdso=0
+    #[arg(long)]
+    pub without_vdso: bool,
+
+    /// Show what each step of the start cost, on standard error
+    #[arg(long, short)]
+    pub verbose: bool,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// Which clocks to take over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Clocks {
+    Auto,
+    Set(fastpath_page::ClockSet),
+}
+
+impl Clocks {
+    fn parse(text: &str) -> Result<Clocks, String> {
+        match text.to_ascii_lowercase().as_str() {
+            "auto" => return Ok(Clocks::Auto),
+            "all" => return Ok(Clocks::Set(fastpath_page::ClockSet::ALL)),
+            _ => {}
+        }
+        let mut set = fastpath_page::ClockSet::NONE;
+        for word in text.split(',') {
+            let name = word.trim().to_ascii_uppercase().replace('-', "_");
+            let name = name.strip_prefix("CLOCK_").unwrap_or(&name);
+            let clock = SERVED.iter().find(|(known, _)| *known == name);
+            let (_, clock) = clock.ok_or_else(|| {
+                let names: Vec<_> = SERVED.iter().map(|(name, _)| *name).collect();
+                format!(
+                    "`{word}` is not a clock that can be taken over; valid: auto, all, {}",
+                    names.join(", ")
+                )
+            })?;
+            set = set.union(*clock);
+        }
+        Ok(Clocks::Set(set))
+    }
+}
+
+/// Names of the clocks that a page can answer.
+pub const SERVED: [(&str, fastpath_page::ClockSet); 5] = [
+    ("REALTIME", fastpath_page::ClockSet::REALTIME),
+    ("MONOTONIC", fastpath_page::ClockSet::MONOTONIC),
+    ("MONOTONIC_RAW", fastpath_page::ClockSet::MONOTONIC_RAW),
+    ("BOOTTIME", fastpath_page::ClockSet::BOOTTIME),
+    ("TAI", fastpath_page::ClockSet::TAI),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+    use fastpath_page::ClockSet;
+
+    #[test]
+    fn the_definition_of_the_command_line_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn clock_names_are_taken_as_people_write_them() {
+        let both = ClockSet::MONOTONIC.union(ClockSet::REALTIME);
+        assert_eq!(Clocks::parse("monotonic,CLOCK_REALTIME"), Ok(Clocks::Set(both)));
+        assert_eq!(Clocks::parse("monotonic-raw"), Ok(Clocks::Set(ClockSet::MONOTONIC_RAW)));
+        assert_eq!(Clocks::parse("ALL"), Ok(Clocks::Set(ClockSet::ALL)));
+        assert_eq!(Clocks::parse("auto"), Ok(Clocks::Auto));
+    }
+
+    #[test]
+    fn an_unknown_clock_is_answered_with_the_valid_names() {
+        let error = Clocks::parse("monotonic,wall").unwrap_err();
+        assert!(
+            error.contains("`wall`") && error.contains("MONOTONIC_RAW") && error.contains("TAI"),
+            "{error}"
+        );
+        assert!(Clocks::parse("").is_err());
+        assert!(Clocks::parse("PROCESS_CPUTIME_ID").is_err());
+    }
+}

@@ -1,0 +1,31 @@
+//! `fastpath`: a thin front on the crates below it.
+#![no_main]
+// `main` is C's, not Rust's: Rust's runtime would change how SIGPIPE is handled and open descriptors 0 to 2 where they are
+// closed, and the program that `run` becomes inherits both.
+
+mod args;
+mod output;
+mod run;
+
+use std::ffi::{CStr, OsString, c_char, c_int};
+use std::os::unix::ffi::OsStringExt;
+
+use clap::Parser;
+
+use args::{Args, Command};
+
+/// What the operating system calls.
+///
+/// # Safety
+/// `argv` holds `argc` C strings, as the C standard promises.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
+    // SAFETY: the caller is the C runtime.
+    let args =
+        (0..argc as usize).map(|i| unsafe { OsString::from_vec(CStr::from_ptr(*argv.add(i)).to_bytes().to_vec()) });
+    let args = Args::parse_from(args.collect::<Vec<_>>());
+    let status = match args.command {
+        Command::Run(options) => run::run(&options, run::title::Title::new(argc, argv)),
+    };
+    std::process::exit(status)
+}

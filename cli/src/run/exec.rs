@@ -1,0 +1,47 @@
+//! Finding and becoming the program, as `env` does it.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use nix::unistd::AccessFlags;
+
+use crate::output::note;
+
+/// The file that execvp(3) will execute, if there is one.
+pub fn find(command: &OsStr) -> Option<PathBuf> {
+    let executable = |path: &PathBuf| path.is_file() && nix::unistd::access(path, AccessFlags::X_OK).is_ok();
+    if command.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(command)).filter(executable);
+    }
+    // confstr(_CS_PATH), as execvp has it where PATH is not set.
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
+    let directories: Vec<_> = path
+        .as_bytes()
+        .split(|b| *b == b':')
+        .map(|d| if d.is_empty() { b"." } else { d })
+        .collect();
+    directories
+        .into_iter()
+        .map(|d| PathBuf::from(OsString::from_vec(d.to_vec())).join(command))
+        .find(executable)
+}
+
+/// Replaces this process. Returns only if that fails, with the status that `env` gives.
+pub fn become_program(command: &[OsString]) -> i32 {
+    let strings: Result<Vec<_>, _> = command.iter().map(|a| CString::new(a.as_bytes())).collect();
+    // An argument from the kernel holds no NUL byte.
+    let Ok(strings) = strings else { return 126 };
+    let mut argv: Vec<_> = strings.iter().map(|a| a.as_ptr()).collect();
+    argv.push(std::ptr::null());
+    // SAFETY: argv is a null-terminated array of C strings that live until exec.
+    unsafe { libc::execvp(argv[0], argv.as_ptr()) };
+    let errno = Errno::last();
+    note(format_args!(
+        "cannot execute {}: {}",
+        command[0].to_string_lossy(),
+        errno.desc()
+    ));
+    if errno == Errno::ENOENT { 127 } else { 126 }
+}

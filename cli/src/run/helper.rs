@@ -1,0 +1,321 @@
+//! The helper: not a child that the program could ever see, it publishes the page, meets programs as they start, and ends
+//! when no process of the tree is left.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fastpath_inject::Shared;
+use fastpath_inject::attendant::{Attendant, Fate};
+use fastpath_inject::target::Status;
+use fastpath_inject::{Cache, Kit};
+use fastpath_publisher::Publisher;
+
+use super::selection::Selection;
+use super::timeline::Timeline;
+use super::title::Title;
+use crate::args;
+use crate::output::{note, warn};
+
+/// How long a program's start may be held up for its first anchor. It takes about a millisecond; a program that starts
+/// without one is on the kernel's path until then.
+const FIRST_ANCHOR: Duration = Duration::from_millis(20);
+
+/// What this process was started with and the helper must let go of.
+pub struct Surroundings {
+    /// Its arguments.
+    pub title: Title,
+    /// Descriptors that were open.
+    pub descriptors: Vec<RawFd>,
+}
+
+impl Surroundings {
+    /// To be called before anything is opened. Descriptors 0 to 2 that are closed are kept so for the program, and kept busy
+    /// until then: what we open must not become its standard error.
+    pub fn note(title: Title) -> Surroundings {
+        let names = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        let mut descriptors: Vec<_> = names
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .collect();
+        // The directory's own descriptor is among them, and closed by now.
+        // SAFETY: fcntl with an integer.
+        descriptors.retain(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0);
+        loop {
+            // SAFETY: opens and closes a descriptor of our own.
+            unsafe {
+                let fd = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+                if !(0..=2).contains(&fd) {
+                    libc::close(fd);
+                    return Surroundings { title, descriptors };
+                }
+            }
+        }
+    }
+
+    /// Closes all but standard error.
+    fn close(&self) {
+        for fd in self.descriptors.iter().filter(|fd| **fd != 2) {
+            // SAFETY: nothing of ours has these numbers: they were open before.
+            unsafe { libc::close(*fd) };
+        }
+    }
+}
+
+/// Starts the helper and returns when it traces this process, which is then to exec.
+pub fn leave_behind(
+    options: &args::Run,
+    selection: &Selection,
+    publisher: Publisher,
+    timeline: Timeline,
+    surroundings: Surroundings,
+) -> Result<(), String> {
+    let failed = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
+    let mailbox = Arc::new(Shared::create().map_err(|e| e.to_string())?);
+    let (mut ours, theirs) = UnixStream::pair().map_err(failed("socketpair"))?;
+    let filters = Status::of("self").map_err(|e| e.to_string())?.filters;
+    let program = std::process::id() as i32;
+    let helper = Helper {
+        program,
+        channel: theirs,
+        publisher,
+        mailbox,
+        timeline,
+        require: options.require,
+        without_vdso: options.without_vdso,
+        serve: selection.serves(),
+        filters,
+        name: options.command[0].to_string_lossy().into_owned(),
+    };
+
+    // A program that is PID 1, or has inherited the role of a subreaper, would be given the orphaned helper as a child and
+    // might wait for it. A direct child that was made without an exit signal is invisible to its waits (wait(2), __WCLONE).
+    let adopts = program == 1 || is_subreaper();
+    let child = fork_without_signal().map_err(failed("clone"))?;
+    if child == 0 {
+        // SAFETY: the process that was just made has one thread.
+        if adopts || unsafe { libc::fork() } == 0 {
+            drop(ours);
+            helper.live(surroundings);
+        }
+        // SAFETY: leaves without running anything of the parent's.
+        unsafe { libc::_exit(0) }
+    }
+    drop(helper);
+    if !adopts {
+        // SAFETY: waits for the child just made, which exits at once; it sends no signal.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
+    }
+    let mut pid = [0; 4];
+    let gone = |_| "the helper ended before it was ready".to_owned();
+    ours.read_exact(&mut pid).map_err(gone)?;
+    // Where Yama restricts ptrace to ancestors (Documentation/admin-guide/LSM/Yama.rst) we allow this one process. Elsewhere
+    // the call fails, and is not needed.
+    // SAFETY: prctl with integers.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, u32::from_le_bytes(pid) as libc::c_ulong, 0, 0, 0) };
+    ours.write_all(b"g").map_err(gone)?;
+    let mut answer = String::new();
+    ours.read_to_string(&mut answer).map_err(gone)?;
+    match answer.as_str() {
+        "ok" => Ok(()),
+        "" => Err(gone(std::io::Error::last_os_error())),
+        why => Err(why.to_owned()),
+    }
+}
+
+fn is_subreaper() -> bool {
+    let mut is: libc::c_int = 0;
+    // SAFETY: PR_GET_CHILD_SUBREAPER stores one int.
+    unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &mut is) == 0 && is != 0 }
+}
+
+/// fork(2) of a child that sends no SIGCHLD when it ends: a program that blocks SIGCHLD would find it pending.
+fn fork_without_signal() -> std::io::Result<i32> {
+    // SAFETY: this process has one thread, and the child goes on with a copy of everything.
+    match unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } {
+        -1 => Err(std::io::Error::last_os_error()),
+        pid => Ok(pid as i32),
+    }
+}
+
+struct Helper {
+    program: i32,
+    channel: UnixStream,
+    publisher: Publisher,
+    mailbox: Arc<Shared>,
+    timeline: Timeline,
+    require: bool,
+    without_vdso: bool,
+    serve: bool,
+    filters: u32,
+    name: String,
+}
+
+impl Helper {
+    fn live(mut self, surroundings: Surroundings) -> ! {
+        surroundings.title.set("fastpath-publisher");
+        surroundings.close();
+        // SAFETY: prctl with a C string; setsid takes nothing.
+        unsafe {
+            libc::prctl(libc::PR_SET_NAME, c"fastpath".as_ptr());
+            libc::setsid();
+        }
+        let _ = std::env::set_current_dir("/");
+        self.reset_signals();
+        let status = match self.work() {
+            Ok(()) => 0,
+            Err(e) => {
+                let _ = self.channel.write_all(e.as_bytes());
+                1
+            }
+        };
+        // SAFETY: leaves without running anything of the parent's.
+        unsafe { libc::_exit(status) }
+    }
+
+    /// The helper must not be stopped by what the program chose to block or ignore, nor die of a closed pipe.
+    fn reset_signals(&self) {
+        // SAFETY: sets of and handlers for signals, with valid pointers to locals.
+        unsafe {
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut none);
+            libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+            for signal in 1..=libc::SIGSYS {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        }
+    }
+
+    fn work(&mut self) -> Result<(), String> {
+        self.channel
+            .write_all(&std::process::id().to_le_bytes())
+            .map_err(|e| e.to_string())?;
+        self.channel.read_exact(&mut [0]).map_err(|e| e.to_string())?;
+        let page = self.publisher.reader().map_err(|e| format!("the page: {e}"))?;
+        let mailbox = self.mailbox.clone();
+        let kit = Kit {
+            page,
+            mailbox: Box::new({
+                let mailbox = mailbox.clone();
+                move || mailbox.reopen()
+            }),
+            without_vdso: self.without_vdso,
+            serve: self.serve,
+            filters: self.filters,
+            scans: Cache::default(),
+        };
+        self.publisher.watch_for_steps();
+
+        if restricted_to_ancestors() {
+            mailbox.declare_ptracer(std::process::id());
+        }
+        let attendant = Attendant::new(kit, mailbox.clone());
+        self.start_visits(&attendant)?;
+        self.publisher.run(|| attendant.is_busy() || mailbox.in_use());
+        Ok(())
+    }
+
+    /// Starts the thread that meets the program, and the one that answers its descendants.
+    fn start_visits(&mut self, attendant: &Arc<Attendant>) -> Result<(), String> {
+        let meeting = Meeting {
+            channel: self.channel.try_clone().map_err(|e| e.to_string())?,
+            seeded: self.publisher.seeded(),
+            timeline: RefCell::new(std::mem::replace(&mut self.timeline, Timeline::start(false))),
+            require: self.require,
+            name: self.name.clone(),
+        };
+        let (first, visit, program) = (attendant.clone(), attendant.expect_visit(), self.program);
+        spawn(move || {
+            first.meet_first(
+                visit,
+                program,
+                |r| meeting.seized(r),
+                || meeting.before(),
+                |r| meeting.installed(r),
+            );
+            let_go_of_standard_error();
+        })?;
+        let others = attendant.clone();
+        spawn(move || others.serve())
+    }
+}
+
+fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    let spawned = std::thread::Builder::new().stack_size(512 << 10).spawn(work);
+    spawned.map(|_| ()).map_err(|e| format!("thread: {e}"))
+}
+
+/// What is said to the user while the first program starts.
+struct Meeting {
+    channel: UnixStream,
+    seeded: Box<dyn Fn() -> bool + Send>,
+    timeline: RefCell<Timeline>,
+    require: bool,
+    name: String,
+}
+
+impl Meeting {
+    fn seized(&self, result: &fastpath_inject::Result<()>) {
+        self.timeline.borrow_mut().mark("start the helper");
+        let answer = match result {
+            Ok(()) => "ok".to_owned(),
+            Err(e) => format!("tracing is not possible here: {e}{}", advice()),
+        };
+        let _ = (&self.channel).write_all(answer.as_bytes());
+        let _ = self.channel.shutdown(std::net::Shutdown::Both);
+    }
+
+    fn before(&self) {
+        self.timeline.borrow_mut().mark("exec");
+        let begun = Instant::now();
+        while !(self.seeded)() && begun.elapsed() < FIRST_ANCHOR {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        self.timeline.borrow_mut().mark("calibrate and publish");
+    }
+
+    fn installed(&self, result: &fastpath_inject::Result<()>) -> Fate {
+        self.timeline.borrow_mut().mark("inject");
+        self.timeline.borrow().report(note);
+        let fate = match result {
+            Err(e) if self.require => {
+                note(format_args!("{}: not started: {e}", self.name));
+                Fate::Exit(super::REQUIREMENT_NOT_MET as u8)
+            }
+            Err(e) => {
+                warn(format_args!("{e}; running {} untouched", self.name));
+                Fate::Run
+            }
+            Ok(()) => Fate::Run,
+        };
+        let_go_of_standard_error();
+        fate
+    }
+}
+
+/// A pipe of the user's must close when the program ends, not when the helper does.
+fn let_go_of_standard_error() {
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        // SAFETY: replaces descriptor 2 by one that is open.
+        unsafe { libc::dup3(null.as_raw_fd(), 2, libc::O_CLOEXEC) };
+    }
+}
+
+/// Yama's mode 1 (Documentation/admin-guide/LSM/Yama.rst).
+fn restricted_to_ancestors() -> bool {
+    std::fs::read_to_string(YAMA).is_ok_and(|mode| mode.trim() == "1")
+}
+
+const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
+
+/// What to do where ptrace is refused.
+fn advice() -> String {
+    match std::fs::read_to_string(YAMA).as_deref().map(str::trim) {
+        Ok(mode @ ("2" | "3")) => format!(" ({YAMA} is {mode})"),
+        _ => " (in a container: it needs a seccomp profile that allows ptrace, or the capability SYS_PTRACE)".into(),
+    }
+}

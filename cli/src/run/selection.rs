@@ -1,0 +1,54 @@
+//! Which clocks to take over.
+
+use fastpath_observe::Assume;
+use fastpath_page::ClockSet;
+
+use crate::args::{self, Clocks};
+
+/// What `--clocks` and the state of this host come to.
+pub enum Selection {
+    /// Nothing is to be done, because of this.
+    Nothing(String),
+    /// Serve these clocks.
+    Serve(ClockSet),
+    /// Only take the vDSO away.
+    WithoutVdso,
+}
+
+impl Selection {
+    /// Decides; `auto` measures for about a millisecond.
+    pub fn of(options: &args::Run) -> Selection {
+        match &options.clocks {
+            None if options.without_vdso => Selection::WithoutVdso,
+            Some(Clocks::Set(set)) => Selection::Serve(*set),
+            None | Some(Clocks::Auto) => Selection::measure(options.without_vdso),
+        }
+    }
+
+    fn measure(without_vdso: bool) -> Selection {
+        let assume = if without_vdso { Assume::NoVdso } else { Assume::SamePath };
+        let measured = fastpath_observe::measure_for_auto(assume);
+        let slow = measured.iter().filter(|m| m.is_slow);
+        let set = slow.fold(ClockSet::NONE, |set, m| set.union(ClockSet::of_id(m.clock.id() as u32)));
+        if set.is_empty() {
+            let worst = measured.iter().filter_map(|m| m.ns).fold(0.0, f64::max);
+            return Selection::Nothing(format!(
+                "every clock is on its fast path here (at most {worst:.0} ns a call): nothing needs fixing"
+            ));
+        }
+        Selection::Serve(set)
+    }
+
+    /// The clocks that the page answers.
+    pub fn clocks(&self) -> ClockSet {
+        match self {
+            Selection::Serve(set) => *set,
+            _ => ClockSet::NONE,
+        }
+    }
+
+    /// Whether programs get our image.
+    pub fn serves(&self) -> bool {
+        matches!(self, Selection::Serve(_))
+    }
+}
