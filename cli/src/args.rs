@@ -24,7 +24,60 @@ pub struct Args {
 
 #[derive(Subcommand)]
 pub enum Command {
+    Probe(Probe),
     Run(Run),
+    Bench(Bench),
+    /// Write the man pages to a directory
+    #[command(hide = true)]
+    Man {
+        /// Where to
+        directory: std::path::PathBuf,
+    },
+    /// Write a shell's completions to standard output
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Show which path every clock takes here, and what a call costs
+#[derive(clap::Args)]
+#[command(after_help = "\
+Paths: `vdso` (the kernel's), `fastpath` (ours), `syscall`, `unsupported` (the kernel has no such clock), `unknown` (could not
+be established; the verdict says why). The path is established, not guessed from the cost: a child calls libc under a
+seccomp filter that refuses the system call.
+
+Units are nanoseconds per call. Exit status: 0; 74 if the output cannot be written; 2 on a usage error.")]
+pub struct Probe {
+    /// One line of JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Compare the paths side by side: counter, our vDSO, the kernel's vDSO, system call
+#[derive(clap::Args)]
+#[command(after_help = "\
+Rounds are interleaved and ratios are taken within a round, so that a noisy machine disturbs both sides alike.
+
+Exit status: 0; 1 if a clock was seen to go backwards; 74 if the output cannot be written; 2 on a usage error.
+
+  fastpath bench --accuracy 60 --reads 1000000000")]
+pub struct Bench {
+    /// One line of JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Rounds per call
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub rounds: Option<u32>,
+
+    /// Also compare our clocks with the kernel's for so many seconds, on all CPUs
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub accuracy: u64,
+
+    /// Also read so many times, on all CPUs, and count backward steps
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub reads: u64,
 }
 
 /// Start a program on a synthetic vDSO

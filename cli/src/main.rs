@@ -4,8 +4,11 @@
 // closed, and the program that `run` becomes inherits both.
 
 mod args;
+mod bench;
 mod output;
+mod probe;
 mod run;
+mod shell;
 
 use std::ffi::{CStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStringExt;
@@ -25,6 +28,10 @@ pub unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int 
         (0..argc as usize).map(|i| unsafe { OsString::from_vec(CStr::from_ptr(*argv.add(i)).to_bytes().to_vec()) });
     let args = Args::parse_from(args.collect::<Vec<_>>());
     let status = match args.command {
+        Command::Probe(options) => probe::run(&options),
+        Command::Bench(options) => bench::run(&options),
+        Command::Man { directory } => shell::man_pages(&directory),
+        Command::Completions { shell } => shell::completions(shell),
         Command::Run(options) => run::run(&options, run::title::Title::new(argc, argv)),
     };
     std::process::exit(status)

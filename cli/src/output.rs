@@ -1,15 +1,78 @@
-//! Where all that a person reads goes through.
+//! Where all that a person or a script reads goes through.
 
-use std::io::Write;
+use std::fmt::Display;
+use std::io::{IsTerminal, Write};
+
+use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
+
+/// Exit status where the output could not be written.
+pub const NOT_WRITTEN: i32 = 74;
 
 /// Says something on standard error, in one write. That it cannot be said is nobody's business any more.
-pub fn note(message: impl std::fmt::Display) {
-    let _ = std::io::stderr()
-        .lock()
-        .write_all(format!("fastpath: {message}\n").as_bytes());
+pub fn note(message: impl Display) {
+    let _ = std::io::stderr().lock().write_all(format!("fastpath: {message}\n").as_bytes());
 }
 
 /// Warns.
-pub fn warn(message: impl std::fmt::Display) {
+pub fn warn(message: impl Display) {
     note(format_args!("warning: {message}"));
+}
+
+/// Says what takes a while, to a person who is looking.
+pub fn progress(message: impl Display) {
+    if std::io::stderr().is_terminal() {
+        note(message);
+    }
+}
+
+/// Writes a result; the exit status.
+pub fn print(text: impl Display) -> i32 {
+    let mut out = std::io::stdout().lock();
+    match write!(out, "{text}").and_then(|()| out.flush()) {
+        Ok(()) => 0,
+        Err(e) => {
+            note(format_args!("standard output: {e}"));
+            NOT_WRITTEN
+        }
+    }
+}
+
+/// Writes a result as one line of JSON; the exit status.
+pub fn print_json(value: &impl serde::Serialize) -> i32 {
+    match serde_json::to_string(value) {
+        Ok(json) => print(json + "\n"),
+        Err(e) => {
+            note(format_args!("the result cannot be written as JSON: {e}"));
+            NOT_WRITTEN
+        }
+    }
+}
+
+/// A table without lines.
+pub fn table<const N: usize>(heads: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(heads);
+    if !coloured_output() {
+        table.force_no_tty();
+    }
+    table
+}
+
+/// A cell that is green if good and red if bad, on a terminal.
+pub fn coloured(text: &str, good: bool, bad: bool) -> Cell {
+    match (good, bad) {
+        (true, _) => Cell::new(text).fg(Color::Green),
+        (_, true) => Cell::new(text).fg(Color::Red),
+        _ => Cell::new(text),
+    }
+}
+
+/// <https://no-color.org>
+fn coloured_output() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
+
+/// `18.9`, or `-` for what could not be measured.
+pub fn nanoseconds(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |ns| format!("{ns:.1}"))
 }

@@ -6,6 +6,7 @@
 pub mod attendant;
 mod error;
 mod handover;
+mod in_process;
 mod install;
 mod mailbox;
 #[allow(dead_code)] // the build script uses the rest
@@ -19,6 +20,7 @@ pub mod target;
 mod tracee;
 
 pub use error::{Error, Result};
+pub use in_process::InProcess;
 pub use install::Kit;
 pub use mailbox::Shared;
 pub use sites::Cache;

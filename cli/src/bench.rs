@@ -1,0 +1,137 @@
+//! `fastpath bench`: the paths side by side in one run.
+
+use std::time::Duration;
+
+use comfy_table::{Cell, CellAlignment};
+use fastpath_inject::InProcess;
+use fastpath_observe::bench::{self, Bench};
+use fastpath_observe::{Accuracy, Clock, Functions, Limit, Monotonicity, Reference, Spread, accuracy, monotonicity};
+use fastpath_page::ClockSet;
+use fastpath_publisher::{Publisher, evidence};
+use serde::Serialize;
+
+use crate::args;
+use crate::output::{self, nanoseconds, note};
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    bench: Bench,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accuracy: Option<Accuracy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    monotonicity: Option<Monotonicity>,
+}
+
+/// Runs the command; its exit status.
+pub fn run(options: &args::Bench) -> i32 {
+    let ours = match evidence::examine().map_err(|e| format!("the counter cannot be trusted: {e}")).and_then(|_| own()) {
+        Ok(functions) => Some(functions),
+        Err(why) => {
+            note(format_args!("our vDSO is left out: {why}"));
+            None
+        }
+    };
+    let defaults = bench::Options::default();
+    let rounds = options.rounds.unwrap_or(defaults.rounds);
+    let bench = bench::run(ours.as_ref(), &bench::Options { rounds, ..defaults });
+    let seconds = |seconds: u64| Duration::from_secs(seconds);
+    let clocks: Vec<Clock> = Clock::SERVED.to_vec();
+    let accuracy = ours.as_ref().filter(|_| options.accuracy > 0).map(|ours| {
+        output::progress(format_args!("comparing with the kernel's clocks for {} s", options.accuracy));
+        accuracy(ours, Reference::Syscall, &clocks, seconds(options.accuracy))
+    });
+    let monotonicity = ours.as_ref().filter(|_| options.reads > 0).map(|ours| {
+        output::progress(format_args!("reading {} times, looking for backward steps", options.reads));
+        monotonicity(ours, &clocks, Limit { duration: seconds(3600), reads: options.reads })
+    });
+    let report = Report { bench, accuracy, monotonicity };
+    let status = if options.json { output::print_json(&report) } else { output::print(text(&report)) };
+    let backward = report.monotonicity.as_ref().map_or(0, Monotonicity::backward);
+    if backward > 0 { 1 } else { status }
+}
+
+/// Our functions in this process, on a page that is kept true for as long as it runs.
+fn own() -> Result<Functions, String> {
+    let mut publisher = Publisher::new(ClockSet::ALL).map_err(|e| format!("the page: {e}"))?;
+    let page = publisher.reader().map_err(|e| format!("the page: {e}"))?;
+    let seeded = publisher.seeded();
+    let vdso = InProcess::map(&page).map_err(|e| e.to_string())?;
+    publisher.watch_for_steps();
+    std::thread::spawn(move || publisher.run(|| true));
+    let begun = std::time::Instant::now();
+    while !seeded() {
+        if begun.elapsed() > Duration::from_secs(2) {
+            return Err("its clock could not be calibrated in 2 s".into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The first windows are short; what is to be compared is the steady state.
+    std::thread::sleep(Duration::from_millis(500));
+    // SAFETY: the addresses are of functions of our image, which has the kernel's signatures and stays mapped.
+    unsafe { Functions::at(|name| vdso.function(name)) }.ok_or_else(|| "the image has no clock_gettime".into())
+}
+
+fn text(report: &Report) -> String {
+    let bench = &report.bench;
+    let mut table =
+        output::table(["call", "counter", "ours", "kernel vDSO", "system call", "ours/kernel", "ours/counter", "call/ours"]);
+    for row in &bench.rows {
+        let cost = |spread: &Option<Spread>| right(nanoseconds(spread.as_ref().map(|s| s.median)));
+        let ratio = |spread: &Option<Spread>| right(spread.as_ref().map_or("-".into(), |s| format!("{:.2}x", s.median)));
+        table.add_row(vec![
+            Cell::new(&row.call),
+            cost(&row.counter_ns),
+            cost(&row.ours_ns),
+            cost(&row.kernel_vdso_ns),
+            cost(&row.syscall_ns),
+            ratio(&row.ratios.ours_to_kernel_vdso),
+            ratio(&row.ratios.ours_to_counter),
+            ratio(&row.ratios.syscall_to_ours),
+        ]);
+    }
+    let mut text = format!("ns per call, median of {} interleaved rounds; ratios within a round\n\n{table}\n", bench.rounds);
+    if let Some(row) = bench.rows.iter().find(|row| row.quanta_instant_ns.is_some()) {
+        let quanta = nanoseconds(row.quanta_instant_ns.as_ref().map(|s| s.median));
+        text += &format!("\nThe crate quanta (Instant::now): {quanta} ns; its counter read is not ordered with the program's memory.\n");
+    }
+    if let Some(throughput) = &bench.throughput {
+        text += &format!(
+            "\n{} threads against one, {}: {:.2}x the throughput\n",
+            throughput.threads, throughput.call, throughput.scaling.median
+        );
+    }
+    if let Some(accuracy) = &report.accuracy {
+        text += &accuracy_text(accuracy);
+    }
+    if let Some(monotonicity) = &report.monotonicity {
+        text += &format!("\nBackward steps: {} in {} reads on {} threads\n", monotonicity.backward(), monotonicity.reads, monotonicity.threads);
+    }
+    text
+}
+
+fn accuracy_text(accuracy: &Accuracy) -> String {
+    let heads = ["clock", "samples", "outside p99.9", "outside max", "middle p50", "middle p99.9", "middle max", "bracket"];
+    let mut table = output::table(heads);
+    for clock in &accuracy.clocks {
+        let ns = |value: u64| right(format!("{value}"));
+        table.add_row(vec![
+            Cell::new(clock.clock.name()),
+            ns(clock.outside.samples),
+            ns(clock.outside.p99_9_ns),
+            ns(clock.outside.max_ns),
+            ns(clock.from_middle.p50_ns),
+            ns(clock.from_middle.p99_9_ns),
+            ns(clock.from_middle.max_ns),
+            right(format!("{:.0}", clock.bracket_ns)),
+        ]);
+    }
+    format!(
+        "\nError in ns against the kernel's clock, read by system call before and after, {:.0} s on {} threads\n\n{table}\n",
+        accuracy.seconds, accuracy.threads
+    )
+}
+
+fn right(text: String) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}

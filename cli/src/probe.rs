@@ -1,0 +1,88 @@
+//! `fastpath probe`: which path every clock takes here.
+
+use comfy_table::{Cell, CellAlignment};
+use fastpath_observe::{Measured, Mode, Path, Probe, Verdict};
+
+use crate::args;
+use crate::output::{self, nanoseconds};
+
+/// Runs the command; its exit status.
+pub fn run(options: &args::Probe) -> i32 {
+    let probe = Probe::run();
+    if options.json { output::print_json(&probe) } else { output::print(text(&probe)) }
+}
+
+fn text(probe: &Probe) -> String {
+    let mut table = output::table(["clock", "path", "ns", "system call ns", "verdict"]);
+    for report in &probe.clocks {
+        table.add_row(row(report.clock.name(), &report.measured));
+    }
+    let mut functions = output::table(["function", "path", "ns", "system call ns", "verdict"]);
+    for report in &probe.functions {
+        functions.add_row(row(report.function, &report.measured));
+    }
+    let mut text = format!("{}\n\n{table}\n\n{functions}\n", host(probe));
+    text += &vsyscall(probe);
+    let slow = probe.slow();
+    text += &match slow.as_slice() {
+        [] => "\nEvery clock that can be fast is fast.\n".to_owned(),
+        slow => format!("\nSlow: {}. `fastpath run -- CMD` starts a program without that cost.\n", slow.join(", ")),
+    };
+    text
+}
+
+fn row(name: &str, measured: &Measured) -> Vec<Cell> {
+    let number = |value: Option<f64>| Cell::new(nanoseconds(value)).set_alignment(CellAlignment::Right);
+    let verdict = match (measured.verdict, &measured.why) {
+        (verdict, None) => word(&verdict),
+        (verdict, Some(why)) => format!("{} ({why})", word(&verdict)),
+    };
+    vec![
+        Cell::new(name),
+        output::coloured(&word(&measured.path), measured.path == Path::Fastpath || measured.path == Path::Vdso, false),
+        number(measured.ns),
+        number(measured.syscall_ns),
+        output::coloured(&verdict, measured.verdict == Verdict::Fast, measured.verdict == Verdict::Slow),
+    ]
+}
+
+/// The word that the JSON has.
+fn word(value: &impl serde::Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn host(probe: &Probe) -> String {
+    let host = &probe.host;
+    let clocksource = host.clocksource.as_deref().unwrap_or("unknown");
+    let vdso = match &host.vdso {
+        None => "none".to_owned(),
+        Some(facts) if facts.is_fastpath => "fastpath".to_owned(),
+        Some(_) => "the kernel's".to_owned(),
+    };
+    let mut text = format!(
+        "Linux {} {}, {} CPUs, clocksource {clocksource}, vDSO {vdso}, counter read {} ns",
+        host.kernel,
+        host.machine,
+        host.ncpu,
+        nanoseconds(host.counter_ns)
+    );
+    for offset in &host.timens_offsets {
+        text += &format!("\nTime namespace: {} is off by {}.{:09} s", offset.clock, offset.sec, offset.nsec);
+    }
+    text
+}
+
+fn vsyscall(probe: &Probe) -> String {
+    let Some(vsyscall) = &probe.vsyscall else { return String::new() };
+    if vsyscall.mode == Mode::None {
+        return "\nvsyscall page: not mapped\n".to_owned();
+    }
+    let mut text = format!("\nvsyscall page ({}):", word(&vsyscall.mode));
+    for entry in &vsyscall.entries {
+        text += &match (&entry.ns, &entry.why) {
+            (Some(ns), _) => format!(" {} {ns:.0} ns,", entry.function.function()),
+            (None, why) => format!(" {} {},", entry.function.function(), why.as_deref().unwrap_or("unknown")),
+        };
+    }
+    text.trim_end_matches(',').to_owned() + "\n"
+}
