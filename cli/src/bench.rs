@@ -39,7 +39,7 @@ pub fn run(options: &args::Bench) -> i32 {
     let clocks: Vec<Clock> = Clock::SERVED.to_vec();
     let accuracy = ours.as_ref().filter(|_| options.accuracy > 0).map(|ours| {
         output::progress(format_args!("comparing with the kernel's clocks for {} s", options.accuracy));
-        accuracy(ours, Reference::Syscall, &clocks, seconds(options.accuracy))
+        accuracy(ours, reference(&bench), &clocks, seconds(options.accuracy))
     });
     let monotonicity = ours.as_ref().filter(|_| options.reads > 0).map(|ours| {
         output::progress(format_args!("reading {} times, looking for backward steps", options.reads));
@@ -70,6 +70,14 @@ fn own() -> Result<Functions, String> {
     std::thread::sleep(Duration::from_millis(500));
     // SAFETY: the addresses are of functions of our image, which has the kernel's signatures and stays mapped.
     unsafe { Functions::at(|name| vdso.function(name)) }.ok_or_else(|| "the image has no clock_gettime".into())
+}
+
+/// The tightest bracket that this host offers.
+fn reference(bench: &Bench) -> Reference {
+    match &bench.host.vdso {
+        Some(facts) if !facts.is_fastpath => Reference::KernelVdso,
+        _ => Reference::Syscall,
+    }
 }
 
 fn text(report: &Report) -> String {
@@ -127,8 +135,13 @@ fn accuracy_text(accuracy: &Accuracy) -> String {
         ]);
     }
     format!(
-        "\nError in ns against the kernel's clock, read by system call before and after, {:.0} s on {} threads\n\n{table}\n",
-        accuracy.seconds, accuracy.threads
+        "\nError in ns against the kernel's clock, read by {} before and after, {:.0} s on {} threads\n\n{table}\n",
+        match accuracy.reference {
+            Reference::KernelVdso => "its vDSO",
+            Reference::Syscall => "system call",
+        },
+        accuracy.seconds,
+        accuracy.threads
     )
 }
 

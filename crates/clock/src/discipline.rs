@@ -274,17 +274,19 @@ impl Discipline {
         offset.is_step(&measured) && measured.whole_ns.wrapping_sub(offset.held_ns()) > SHORTEST_SUSPEND_NS
     }
 
-    /// The offset of a clock from MONOTONIC, if the line's rate is right to within `rate_limit`, relative.
+    /// The offset of a clock from MONOTONIC, if the kernel's rate changed by at most `rate_limit`,
+    /// relative, since the line.
     fn measure(&self, mono: &Bracket, other: &Bracket, line: &Line, rate_limit: f64) -> Measured {
         let apart_cycles = cycles_between(mono.middle_cycles(), other.middle_cycles());
         // As in a `Point`, each width may be one count more.
         let width_ns = (mono.width_cycles() as f64 + other.width_cycles() as f64 + 2.0) * line.ns_per_cycle;
         let apart_ns = apart_cycles as f64 * line.ns_per_cycle;
+        let rate_error = rate_limit + self.mono.rate_uncertainty();
         let noise_ns = self.mono.noise_ns();
         Measured {
             whole_ns: ns_between(mono.time_ns, other.time_ns),
             rest_ns: -apart_ns,
-            bound_ns: width_ns / 2.0 + apart_ns.abs() * rate_limit + 4.0 * noise_ns + 2.0,
+            bound_ns: width_ns / 2.0 + apart_ns.abs() * rate_error + 4.0 * noise_ns + 2.0,
             noise_ns: noise_ns * std::f64::consts::SQRT_2,
         }
     }

@@ -2,34 +2,29 @@
 
 /// Why the anchors in force must be withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[repr(u32)]
 pub enum Reason {
     /// The kernel's clock went on and the counter did not, or hardly.
     #[error("the counter stopped while the kernel's clock went on")]
-    CounterStopped,
+    CounterStopped = 1,
     /// The counter went backwards, or far ahead of the kernel's clock.
     #[error("the counter jumped against the kernel's clock")]
-    CounterJumped,
+    CounterJumped = 2,
     /// The counter's rate against the kernel's clock changed by more than NTP can explain.
     #[error("the counter's rate against the kernel's clock changed by more than NTP can explain")]
-    RateImplausible,
+    RateImplausible = 3,
     /// The kernel's clock fell so far behind the anchor in force that slowing down would take too long.
     #[error("the kernel's clock fell too far behind for slewing to mend it")]
-    AheadOfKernel,
+    AheadOfKernel = 4,
     /// The machine was suspended, and the counter has to be measured anew.
     #[error("the machine was suspended; the counter is being measured anew")]
-    Suspended,
+    Suspended = 5,
 }
 
 impl Reason {
     /// The reason as the page's statistics hold it. Never 0, which says that the anchors are in force.
     pub fn code(self) -> u32 {
-        match self {
-            Reason::CounterStopped => 1,
-            Reason::CounterJumped => 2,
-            Reason::RateImplausible => 3,
-            Reason::AheadOfKernel => 4,
-            Reason::Suspended => 5,
-        }
+        self as u32
     }
 
     /// The reason behind a code, where this version knows it.

@@ -96,7 +96,7 @@ fn a_slew_of_500_ppm_costs_no_more_than_one_window_and_is_over_within_a_few() {
         assert!(publisher.host.elapsed_ns - since < 250e6);
         publisher.errors_ns.clear();
         publisher.run_between(0.5, 3.0);
-        assert!(publisher.worst_ns() <= 20, "{} ns after a slew", publisher.worst_ns());
+        assert!(publisher.worst_ns() <= 50, "{} ns after a slew", publisher.worst_ns());
         publisher.errors_ns.clear();
     }
     assert_eq!(publisher.kernel_reads, 0);
@@ -294,8 +294,9 @@ fn an_acpi_pm_host_is_filtered_over_a_longer_base() {
     publisher.settle(20.0);
     publisher.run_for(600.0);
     println!("worst {} ns, rms {:.2} ns", publisher.worst_ns(), publisher.rms_ns());
-    assert!(publisher.worst_ns() <= 400, "{} ns", publisher.worst_ns());
-    assert!(publisher.rms_ns() <= 100.0, "{} ns", publisher.rms_ns());
+    // Half of what a read costs here.
+    assert!(publisher.worst_ns() <= 700, "{} ns", publisher.worst_ns());
+    assert!(publisher.rms_ns() <= 40.0, "{} ns", publisher.rms_ns());
     assert!(publisher.withdrawals.is_empty(), "{:?}", publisher.withdrawals);
 }
 
@@ -351,6 +352,41 @@ fn a_starved_publisher_and_a_slewing_kernel_are_bounded_by_the_cap() {
     println!("worst {} ns", publisher.worst_ns());
     // The cap, times a change of frequency of 1000 ppm, and as much again for the rate being an average of the two.
     assert!(publisher.worst_ns() <= 800_000, "{} ns", publisher.worst_ns());
+    assert!(publisher.withdrawals.is_empty(), "{:?}", publisher.withdrawals);
+}
+
+#[test]
+fn an_anchor_that_has_just_ended_is_not_undercut_by_the_next() {
+    for _ in 0..50 {
+        let mut publisher = Publisher::new(Host::new(
+            2.596_144,
+            Reads {
+                interrupted: 0.0,
+                ..VDSO
+            },
+        ));
+        publisher.host.ntp_ppm = 0.0;
+        publisher.settle(3.0);
+        // At the end of its cap the anchor in force is 200 us ahead, and the next one is wanted less than that later.
+        publisher.host.ntp_ppm = -500.0;
+        let since_ns = 400e6 + publisher.host.random.between(0.0, 200e3);
+        publisher.host.advance(since_ns);
+        assert!(publisher.refresh_now().published);
+        publisher.run_for(1.0);
+        assert!(publisher.error_ns().expect("served").abs() <= 20);
+    }
+}
+
+#[test]
+fn a_turn_of_the_slew_from_one_end_to_the_other_is_believed_without_raw_too() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.host.has_raw = false;
+    publisher.host.ntp_ppm = -500.0;
+    publisher.settle(3.0);
+    for ppm in [500.0, -500.0, 0.0, 500.0, -500.0] {
+        publisher.host.ntp_ppm = ppm;
+        publisher.run_for(3.0);
+    }
     assert!(publisher.withdrawals.is_empty(), "{:?}", publisher.withdrawals);
 }
 
@@ -542,4 +578,14 @@ fn a_page_of_realtime_alone_holds_no_other_clock() {
     assert_eq!(publisher.discipline.raw(), None);
     assert!(publisher.real_error_ns().expect("served").abs() <= 10);
     assert_eq!(publisher.error_ns(), None);
+}
+
+#[test]
+fn every_reason_has_a_code_that_is_not_zero() {
+    for code in 1..=5 {
+        let reason = Reason::from_code(code).expect("a reason");
+        assert_eq!(reason.code(), code);
+    }
+    assert_eq!(Reason::from_code(0), None);
+    assert_eq!(Reason::from_code(6), None);
 }
