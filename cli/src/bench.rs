@@ -25,7 +25,10 @@ struct Report {
 
 /// Runs the command; its exit status.
 pub fn run(options: &args::Bench) -> i32 {
-    let ours = match evidence::examine().map_err(|e| format!("the counter cannot be trusted: {e}")).and_then(|_| own()) {
+    let ours = match evidence::examine()
+        .map_err(|e| format!("the counter cannot be trusted: {e}"))
+        .and_then(|_| own())
+    {
         Ok(functions) => Some(functions),
         Err(why) => {
             note(format_args!("our vDSO is left out: {why}"));
@@ -38,15 +41,36 @@ pub fn run(options: &args::Bench) -> i32 {
     let seconds = |seconds: u64| Duration::from_secs(seconds);
     let clocks: Vec<Clock> = Clock::SERVED.to_vec();
     let accuracy = ours.as_ref().filter(|_| options.accuracy > 0).map(|ours| {
-        output::progress(format_args!("comparing with the kernel's clocks for {} s", options.accuracy));
+        output::progress(format_args!(
+            "comparing with the kernel's clocks for {} s",
+            options.accuracy
+        ));
         accuracy(ours, reference(&bench), &clocks, seconds(options.accuracy))
     });
     let monotonicity = ours.as_ref().filter(|_| options.reads > 0).map(|ours| {
-        output::progress(format_args!("reading {} times, looking for backward steps", options.reads));
-        monotonicity(ours, &clocks, Limit { duration: seconds(3600), reads: options.reads })
+        output::progress(format_args!(
+            "reading {} times, looking for backward steps",
+            options.reads
+        ));
+        monotonicity(
+            ours,
+            &clocks,
+            Limit {
+                duration: seconds(3600),
+                reads: options.reads,
+            },
+        )
     });
-    let report = Report { bench, accuracy, monotonicity };
-    let status = if options.json { output::print_json(&report) } else { output::print(text(&report)) };
+    let report = Report {
+        bench,
+        accuracy,
+        monotonicity,
+    };
+    let status = if options.json {
+        output::print_json(&report)
+    } else {
+        output::print(text(&report))
+    };
     let backward = report.monotonicity.as_ref().map_or(0, Monotonicity::backward);
     if backward > 0 { 1 } else { status }
 }
@@ -82,11 +106,20 @@ fn reference(bench: &Bench) -> Reference {
 
 fn text(report: &Report) -> String {
     let bench = &report.bench;
-    let mut table =
-        output::table(["call", "counter", "ours", "kernel vDSO", "system call", "ours/kernel", "ours/counter", "call/ours"]);
+    let mut table = output::table([
+        "call",
+        "counter",
+        "ours",
+        "kernel vDSO",
+        "system call",
+        "ours/kernel",
+        "ours/counter",
+        "call/ours",
+    ]);
     for row in &bench.rows {
         let cost = |spread: &Option<Spread>| right(nanoseconds(spread.as_ref().map(|s| s.median)));
-        let ratio = |spread: &Option<Spread>| right(spread.as_ref().map_or("-".into(), |s| format!("{:.2}x", s.median)));
+        let ratio =
+            |spread: &Option<Spread>| right(spread.as_ref().map_or("-".into(), |s| format!("{:.2}x", s.median)));
         table.add_row(vec![
             Cell::new(&row.call),
             cost(&row.counter_ns),
@@ -98,10 +131,15 @@ fn text(report: &Report) -> String {
             ratio(&row.ratios.syscall_to_ours),
         ]);
     }
-    let mut text = format!("ns per call, median of {} interleaved rounds; ratios within a round\n\n{table}\n", bench.rounds);
+    let mut text = format!(
+        "ns per call, median of {} interleaved rounds; ratios within a round\n\n{table}\n",
+        bench.rounds
+    );
     if let Some(row) = bench.rows.iter().find(|row| row.quanta_instant_ns.is_some()) {
         let quanta = nanoseconds(row.quanta_instant_ns.as_ref().map(|s| s.median));
-        text += &format!("\nThe crate quanta (Instant::now): {quanta} ns; its counter read is not ordered with the program's memory.\n");
+        text += &format!(
+            "\nThe crate quanta (Instant::now): {quanta} ns; its counter read is not ordered with the program's memory.\n"
+        );
     }
     if let Some(throughput) = &bench.throughput {
         text += &format!(
@@ -113,13 +151,27 @@ fn text(report: &Report) -> String {
         text += &accuracy_text(accuracy);
     }
     if let Some(monotonicity) = &report.monotonicity {
-        text += &format!("\nBackward steps: {} in {} reads on {} threads\n", monotonicity.backward(), monotonicity.reads, monotonicity.threads);
+        text += &format!(
+            "\nBackward steps: {} in {} reads on {} threads\n",
+            monotonicity.backward(),
+            monotonicity.reads,
+            monotonicity.threads
+        );
     }
     text
 }
 
 fn accuracy_text(accuracy: &Accuracy) -> String {
-    let heads = ["clock", "samples", "outside p99.9", "outside max", "middle p50", "middle p99.9", "middle max", "bracket"];
+    let heads = [
+        "clock",
+        "samples",
+        "outside p99.9",
+        "outside max",
+        "middle p50",
+        "middle p99.9",
+        "middle max",
+        "bracket",
+    ];
     let mut table = output::table(heads);
     for clock in &accuracy.clocks {
         let ns = |value: u64| right(format!("{value}"));

@@ -10,7 +10,9 @@ pub const NOT_WRITTEN: i32 = 74;
 
 /// Says something on standard error, in one write. That it cannot be said is nobody's business any more.
 pub fn note(message: impl Display) {
-    let _ = std::io::stderr().lock().write_all(format!("fastpath: {message}\n").as_bytes());
+    let _ = std::io::stderr()
+        .lock()
+        .write_all(format!("fastpath: {message}\n").as_bytes());
 }
 
 /// Warns.
@@ -51,7 +53,10 @@ pub fn print_json(value: &impl serde::Serialize) -> i32 {
 /// A table without lines.
 pub fn table<const N: usize>(heads: [&str; N]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(heads);
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(heads);
     if !coloured_output() {
         table.force_no_tty();
     }

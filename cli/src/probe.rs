@@ -9,7 +9,11 @@ use crate::output::{self, nanoseconds};
 /// Runs the command; its exit status.
 pub fn run(options: &args::Probe) -> i32 {
     let probe = Probe::run();
-    if options.json { output::print_json(&probe) } else { output::print(text(&probe)) }
+    if options.json {
+        output::print_json(&probe)
+    } else {
+        output::print(text(&probe))
+    }
 }
 
 fn text(probe: &Probe) -> String {
@@ -26,7 +30,10 @@ fn text(probe: &Probe) -> String {
     let slow = probe.slow();
     text += &match slow.as_slice() {
         [] => "\nEvery clock that can be fast is fast.\n".to_owned(),
-        slow => format!("\nSlow: {}. `fastpath run -- CMD` starts a program without that cost.\n", slow.join(", ")),
+        slow => format!(
+            "\nSlow: {}. `fastpath run -- CMD` starts a program without that cost.\n",
+            slow.join(", ")
+        ),
     };
     text
 }
@@ -39,16 +46,27 @@ fn row(name: &str, measured: &Measured) -> Vec<Cell> {
     };
     vec![
         Cell::new(name),
-        output::coloured(&word(&measured.path), measured.path == Path::Fastpath || measured.path == Path::Vdso, false),
+        output::coloured(
+            &word(&measured.path),
+            measured.path == Path::Fastpath || measured.path == Path::Vdso,
+            false,
+        ),
         number(measured.ns),
         number(measured.syscall_ns),
-        output::coloured(&verdict, measured.verdict == Verdict::Fast, measured.verdict == Verdict::Slow),
+        output::coloured(
+            &verdict,
+            measured.verdict == Verdict::Fast,
+            measured.verdict == Verdict::Slow,
+        ),
     ]
 }
 
 /// The word that the JSON has.
 fn word(value: &impl serde::Serialize) -> String {
-    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+    serde_json::to_value(value)
+        .ok()
+        .and_then(|v| v.as_str().map(str::to_owned))
+        .unwrap_or_default()
 }
 
 fn host(probe: &Probe) -> String {
@@ -67,13 +85,18 @@ fn host(probe: &Probe) -> String {
         nanoseconds(host.counter_ns)
     );
     for offset in &host.timens_offsets {
-        text += &format!("\nTime namespace: {} is off by {}.{:09} s", offset.clock, offset.sec, offset.nsec);
+        text += &format!(
+            "\nTime namespace: {} is off by {}.{:09} s",
+            offset.clock, offset.sec, offset.nsec
+        );
     }
     text
 }
 
 fn vsyscall(probe: &Probe) -> String {
-    let Some(vsyscall) = &probe.vsyscall else { return String::new() };
+    let Some(vsyscall) = &probe.vsyscall else {
+        return String::new();
+    };
     if vsyscall.mode == Mode::None {
         return "\nvsyscall page: not mapped\n".to_owned();
     }
@@ -81,7 +104,11 @@ fn vsyscall(probe: &Probe) -> String {
     for entry in &vsyscall.entries {
         text += &match (&entry.ns, &entry.why) {
             (Some(ns), _) => format!(" {} {ns:.0} ns,", entry.function.function()),
-            (None, why) => format!(" {} {},", entry.function.function(), why.as_deref().unwrap_or("unknown")),
+            (None, why) => format!(
+                " {} {},",
+                entry.function.function(),
+                why.as_deref().unwrap_or("unknown")
+            ),
         };
     }
     text.trim_end_matches(',').to_owned() + "\n"

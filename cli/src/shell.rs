@@ -9,7 +9,8 @@ use crate::output::{self, note};
 
 /// Writes `fastpath.1`, `fastpath-run.1` and so on.
 pub fn man_pages(directory: &Path) -> i32 {
-    let written = std::fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(Args::command(), directory));
+    let written =
+        std::fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(Args::command(), directory));
     match written {
         Ok(()) => 0,
         Err(e) => {

@@ -25,15 +25,29 @@ impl InProcess {
         let map = |at: usize, size: usize, protection, flags, fd| {
             // SAFETY: a fresh mapping, or one over part of it.
             let mapped = unsafe { libc::mmap(at as *mut libc::c_void, size, protection, flags, fd, 0) };
-            if mapped == libc::MAP_FAILED { Err(tried("mmap")(Errno::last())) } else { Ok(mapped as usize) }
+            if mapped == libc::MAP_FAILED {
+                Err(tried("mmap")(Errno::last()))
+            } else {
+                Ok(mapped as usize)
+            }
         };
         let write = libc::PROT_READ | libc::PROT_WRITE;
         let base = map(0, size, write, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
-        map(base, 4096, libc::PROT_READ, libc::MAP_SHARED | libc::MAP_FIXED, page.as_raw_fd())?;
+        map(
+            base,
+            4096,
+            libc::PROT_READ,
+            libc::MAP_SHARED | libc::MAP_FIXED,
+            page.as_raw_fd(),
+        )?;
         let image = base + region::IMAGE as usize;
         // SAFETY: the image's room was mapped writable above and holds that many bytes; afterwards nobody writes it.
         unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), image as *mut u8, bytes.len().min(region::IMAGE_ROOM as usize));
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                image as *mut u8,
+                bytes.len().min(region::IMAGE_ROOM as usize),
+            );
             let code = image as *mut libc::c_void;
             if libc::mprotect(code, region::IMAGE_ROOM as usize, libc::PROT_READ | libc::PROT_EXEC) != 0 {
                 return Err(tried("mprotect")(Errno::last()));
@@ -45,6 +59,8 @@ impl InProcess {
 
     /// Address of a function by its plain name, `clock_gettime` for one.
     pub fn function(&self, name: &str) -> Option<usize> {
-        self.vdso.find(&format!("__vdso_{name}")).map(|offset| self.image + offset as usize)
+        self.vdso
+            .find(&format!("__vdso_{name}"))
+            .map(|offset| self.image + offset as usize)
     }
 }

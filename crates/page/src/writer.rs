@@ -116,12 +116,12 @@ impl<'p> Writer<'p> {
 
     /// Publishes an anchor for REALTIME, MONOTONIC, BOOTTIME and TAI; `counter` reads the counter, ordered.
     pub fn publish_hres(&self, anchor: &Anchor, counter: impl Fn() -> u64) -> Result<(), PublishError> {
-        publish_all([self], Some(anchor), None, counter)
+        publish_all([self], Some(anchor), None, 0, counter)
     }
 
     /// Publishes an anchor for MONOTONIC_RAW; `counter` reads the counter, ordered.
     pub fn publish_raw(&self, anchor: &Anchor, counter: impl Fn() -> u64) -> Result<(), PublishError> {
-        publish_all([self], None, Some(anchor), counter)
+        publish_all([self], None, Some(anchor), 0, counter)
     }
 
     /// Takes all clocks off the page: from now on readers ask the kernel. `reason` is for `status`.
@@ -274,12 +274,18 @@ impl<'p> Writer<'p> {
 
 /// Publishes to several pages at once: all of them change to the new anchors at the same value of the counter, or none does.
 ///
+/// `spare_cycles` must be left before the new base when all readers have been told. A reader's recheck of seq may be executed
+/// before its counter read has finished (RDTSCP does not hold back later loads, Intel SDM volume 2), by as far as a CPU looks
+/// ahead: some 500 instructions, well below a microsecond. A reader that misses the new seq so closely must still read its
+/// counter before the new base.
+///
 /// `counter` reads the counter, ordered. For a page that already answers, the anchor's base must lie a little in the future,
 /// after the base of the anchor in force; for one that does not answer yet (or no more), it may lie in the past.
 pub fn publish_all<'w, 'p: 'w>(
     writers: impl IntoIterator<Item = &'w Writer<'p>, IntoIter: Clone>,
     hres: Option<&Anchor>,
     raw: Option<&Anchor>,
+    spare_cycles: u64,
     counter: impl Fn() -> u64,
 ) -> Result<(), PublishError> {
     let writers = writers.into_iter();
@@ -320,7 +326,8 @@ pub fn publish_all<'w, 'p: 'w>(
 
     let late = latches().find(|(writer, which, anchor)| {
         let old = load(&writer.latch(*which).copy[0]);
-        (told.wrapping_sub(anchor.base_cycles) as i64) >= 0 && old.may_answer_from(anchor.base_cycles)
+        (told.wrapping_add(spare_cycles).wrapping_sub(anchor.base_cycles) as i64) >= 0
+            && old.may_answer_from(anchor.base_cycles)
     });
     if let Some((_, _, anchor)) = late {
         for (writer, which, _) in latches() {

@@ -144,10 +144,10 @@ fn the_raw_clock_has_an_anchor_of_its_own() {
 fn a_late_anchor_is_refused_on_all_pages_and_the_old_one_goes_on() {
     let pages = [Page::zeroed(), Page::zeroed()];
     let writers = pages.each_ref().map(Writer::new);
-    publish_all(&writers, Some(&anchor(1_000, 10)), None, || 1_000).expect("first");
+    publish_all(&writers, Some(&anchor(1_000, 10)), None, 0, || 1_000).expect("first");
     // The counter passes the base while the readers are being told.
     let counter = Cell::new(1_900);
-    let refused = publish_all(&writers, Some(&anchor(2_000, 20)), None, || counter.replace(2_000));
+    let refused = publish_all(&writers, Some(&anchor(2_000, 20)), None, 0, || counter.replace(2_000));
     assert_eq!(
         refused,
         Err(PublishError::TooLate {
@@ -158,7 +158,7 @@ fn a_late_anchor_is_refused_on_all_pages_and_the_old_one_goes_on() {
     for page in &pages {
         assert_eq!(Reader::new(page).read(0, || 2_500), Some((10, 1_500)));
     }
-    publish_all(&writers, Some(&anchor(3_000, 30)), None, || 2_600).expect("the next");
+    publish_all(&writers, Some(&anchor(3_000, 30)), None, 0, || 2_600).expect("the next");
 }
 
 #[test]
@@ -228,4 +228,14 @@ fn the_set_of_clocks_lists_its_ids() {
     assert!(ClockSet::HRES.contains(ClockSet::TAI) && !ClockSet::HRES.contains(ClockSet::MONOTONIC_RAW));
     assert_eq!(ClockSet::of_id(5), ClockSet::NONE);
     assert_eq!(ClockSet::of_id(99), ClockSet::NONE);
+}
+
+#[test]
+fn an_anchor_is_refused_where_a_reader_could_still_look_ahead_past_its_base() {
+    let page = Page::zeroed();
+    let writers = [Writer::new(&page)];
+    publish_all(&writers, Some(&anchor(1_000, 10)), None, 100, || 1_000).expect("first");
+    let refused = publish_all(&writers, Some(&anchor(2_000, 20)), None, 100, || 1_900);
+    assert!(matches!(refused, Err(PublishError::TooLate { .. })), "{refused:?}");
+    publish_all(&writers, Some(&anchor(2_000, 20)), None, 100, || 1_899).expect("in time");
 }

@@ -24,6 +24,8 @@ use steps::StepWatch;
 /// How far ahead of the counter a new anchor takes effect: long enough to write it before (some 100 ns), short enough that
 /// the prediction it was computed from holds.
 const LEAD_NS: u64 = 50_000;
+/// Left of it when the readers have been told: see [`publish_all`].
+const SPARE_NS: u64 = 2_000;
 /// Attempts to publish one anchor. Only a publisher that is preempted within [`LEAD_NS`] each time needs more than one.
 const ATTEMPTS: u32 = 5;
 /// CLOCK_REALTIME moved on so suddenly that the sample straddles it: try again at once.
@@ -118,7 +120,8 @@ impl Publisher {
         for _ in 0..ATTEMPTS {
             let Some(sample) = sample::careful_sample() else { return };
             let outcome = self.discipline.step(&sample, self.effective_at());
-            if self.carry_out(outcome) {
+            // Nothing to publish: no clock was stepped after all, or the step fell into the sample.
+            if outcome != Outcome::Wait && self.carry_out(outcome) {
                 return;
             }
             std::thread::sleep(RETRY);
@@ -146,8 +149,8 @@ impl Publisher {
         match outcome {
             Outcome::Wait => true,
             Outcome::Withdraw(reason) => {
-                self.stats.withdrawn_reason = reason as u32;
-                self.page.writer().withdraw(reason as u32);
+                self.stats.withdrawn_reason = reason.code();
+                self.page.writer().withdraw(reason.code());
                 true
             }
             Outcome::Publish { hres, raw, residual_ns } => self.publish(&hres, raw.as_ref(), residual_ns),
@@ -156,7 +159,13 @@ impl Publisher {
 
     fn publish(&mut self, hres: &Anchor, raw: Option<&Anchor>, residual_ns: i64) -> bool {
         let writer = self.page.writer();
-        match publish_all([&writer], Some(hres), raw, counter::read) {
+        match publish_all(
+            [&writer],
+            Some(hres),
+            raw,
+            hres.rate.cycles_for_ns(SPARE_NS),
+            counter::read,
+        ) {
             Ok(()) => {
                 self.rate = Some(hres.rate);
                 self.stats.refreshes += 1;
