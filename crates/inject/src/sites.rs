@@ -9,7 +9,9 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use memchr::memmem::Finder;
@@ -280,15 +282,44 @@ impl Cache {
         let scan = if meta.size() > MOST_FILE_BYTES {
             Arc::default()
         } else {
-            Arc::new(scan(&std::fs::read(proc_path(file))?, role))
+            Arc::new(scan(&Mapped::of(file, meta.len() as usize)?, role))
         };
         known.insert(key, scan.clone());
         Ok(scan)
     }
 }
 
-fn proc_path(file: &File) -> String {
-    format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file))
+/// A file's bytes, of which only the pages that are looked at are read: programs of 100 MB are common.
+struct Mapped(NonNull<libc::c_void>, usize);
+
+impl Mapped {
+    fn of(file: &File, size: usize) -> std::io::Result<Mapped> {
+        // SAFETY: a fresh private mapping.
+        let map = unsafe {
+            libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0)
+        };
+        match NonNull::new(map).filter(|_| map != libc::MAP_FAILED) {
+            Some(map) => Ok(Mapped(map, size)),
+            None => Err(std::io::Error::last_os_error()),
+        }
+    }
+}
+
+impl std::ops::Deref for Mapped {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: mapped with this size until dropped. The file is one that a process is executing, which the kernel lets
+        // nobody write (ETXTBSY), or a library: whoever truncates one in place kills every process that maps it, us included.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.1) }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `of`.
+        unsafe { libc::munmap(self.0.as_ptr(), self.1) };
+    }
 }
 
 #[cfg(test)]

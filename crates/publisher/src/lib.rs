@@ -26,6 +26,8 @@ use steps::StepWatch;
 const LEAD_NS: u64 = 50_000;
 /// Left of it when the readers have been told: see [`publish_all`].
 const SPARE_NS: u64 = 2_000;
+/// The reason on a page that was taken over and not yet published on; the others are [`fastpath_clock::Reason`]'s.
+const NO_PUBLISHER: u32 = 1000;
 /// Attempts to publish one anchor. Only a publisher that is preempted within [`LEAD_NS`] each time needs more than one.
 const ATTEMPTS: u32 = 5;
 /// CLOCK_REALTIME moved on so suddenly that the sample straddles it: try again at once.
@@ -50,20 +52,33 @@ impl Publisher {
             coarse_res_ns: resolution(libc::CLOCK_MONOTONIC_COARSE),
             flags: cpu_flags(),
         });
-        let discipline = Discipline::new(Config {
+        let mut publisher = Publisher::on(page, clocks);
+        publisher.refresh();
+        Ok(publisher)
+    }
+
+    /// Takes over a page whose publisher is gone. Until the rate is known again, readers ask the kernel.
+    pub fn take_over(page: Arc<SharedPage>, clocks: ClockSet) -> Publisher {
+        // Whatever is in force was made by somebody else, from samples that are not here to go on from.
+        page.writer().withdraw(NO_PUBLISHER);
+        let mut publisher = Publisher::on(page, clocks);
+        publisher.refresh();
+        publisher
+    }
+
+    fn on(page: Arc<SharedPage>, clocks: ClockSet) -> Publisher {
+        let config = Config {
             clocks,
             ..Config::default()
-        });
-        let mut publisher = Publisher {
+        };
+        Publisher {
             page,
-            discipline,
+            discipline: Discipline::new(config),
             steps: None,
             rate: None,
             stats: Stats::default(),
             next: Instant::now(),
-        };
-        publisher.refresh();
-        Ok(publisher)
+        }
     }
 
     /// A descriptor of the page for those who only read.

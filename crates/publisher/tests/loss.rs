@@ -1,0 +1,110 @@
+//! A publisher that is lost harms nobody: reads stay right, go back to the kernel, and are fast again when another one comes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fastpath_page::ClockSet;
+use fastpath_page::reader::Reader;
+use fastpath_publisher::{Publisher, SharedPage, counter};
+
+/// Longer than any anchor's cap.
+const CAP_AND_MORE: Duration = Duration::from_millis(1500);
+
+/// A child that publishes on `page` until it is killed. Only a child can: the page lets nobody map it writable any more.
+fn publisher(page: &Arc<SharedPage>) -> i32 {
+    // SAFETY: the child runs the publisher and nothing of the test harness's, and never returns.
+    match unsafe { libc::fork() } {
+        0 => {
+            let mut publisher = Publisher::take_over(page.clone(), ClockSet::ALL);
+            publisher.run(|| true);
+            // SAFETY: leaves without running anything of the harness's.
+            unsafe { libc::_exit(0) }
+        }
+        pid => pid,
+    }
+}
+
+fn signal(pid: i32, signal: i32) {
+    // SAFETY: kill and waitpid of a child of ours.
+    unsafe {
+        libc::kill(pid, signal);
+        if signal == libc::SIGKILL {
+            libc::waitpid(pid, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// Reads for a while; every answer lies between two of the kernel's. Returns how many reads the page answered.
+fn answered(reader: &Reader<'_>, how_long: Duration) -> (u64, u64) {
+    let (begun, mut answered, mut asked) = (Instant::now(), 0, 0);
+    let mut last = 0;
+    while begun.elapsed() < how_long {
+        let before = kernel();
+        let ours = reader.read(libc::CLOCK_MONOTONIC as u32, counter::read);
+        let after = kernel();
+        asked += 1;
+        let Some((sec, nsec)) = ours else { continue };
+        let ours = sec * 1_000_000_000 + u64::from(nsec);
+        answered += 1;
+        assert!(ours >= last, "{} ns back", last - ours);
+        // The bracket of two calls by the kernel's vDSO is 40 ns wide; a reading outside by more than a system call is wrong.
+        assert!(ours + 1000 >= before && ours <= after + 1000, "{before} {ours} {after}");
+        last = ours;
+    }
+    (answered, asked)
+}
+
+fn kernel() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn wait_until_answered(reader: &Reader<'_>) {
+    let begun = Instant::now();
+    while reader.read(libc::CLOCK_MONOTONIC as u32, counter::read).is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "no anchor in 10 s");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn reads_survive_a_publisher_that_is_killed_or_stopped_and_are_fast_again_when_one_returns() {
+    let page = Publisher::new(ClockSet::ALL).expect("a page").page();
+    let reader = Reader::new(page.page());
+    let mut pid = publisher(&page);
+    wait_until_answered(&reader);
+    for loss in [libc::SIGKILL, libc::SIGSTOP, libc::SIGKILL] {
+        assert!(
+            answered(&reader, Duration::from_millis(300)).0 > 0,
+            "served while the publisher lives"
+        );
+        signal(pid, loss);
+        answered(&reader, CAP_AND_MORE);
+        let (fast, asked) = answered(&reader, Duration::from_millis(50));
+        assert!(
+            fast == 0 && asked > 0,
+            "{fast} of {asked} reads were answered by a page that nobody keeps"
+        );
+        match loss {
+            libc::SIGSTOP => signal(pid, libc::SIGCONT),
+            _ => pid = publisher(&page),
+        }
+        wait_until_answered(&reader);
+    }
+    signal(pid, libc::SIGKILL);
+}
+
+#[test]
+fn a_publisher_killed_at_any_moment_of_a_refresh_leaves_a_page_that_the_next_one_can_use() {
+    let page = Publisher::new(ClockSet::ALL).expect("a page").page();
+    let reader = Reader::new(page.page());
+    for nth in 0..40 {
+        let pid = publisher(&page);
+        // The first windows are 1, 2, 4 ms: it is killed in the middle of many refreshes.
+        answered(&reader, Duration::from_micros(500 + 317 * nth));
+        signal(pid, libc::SIGKILL);
+        answered(&reader, Duration::from_millis(1));
+    }
+}
