@@ -54,6 +54,8 @@ const _: () = assert!(size_of::<Mailbox>() <= 4096);
 pub struct Shared {
     map: NonNull<Mailbox>,
     file: OwnedFd,
+    /// Opened for reading only, to ask for leases with.
+    reader: OwnedFd,
     inode: u64,
 }
 
@@ -91,9 +93,11 @@ impl Shared {
             return Err(tried("mmap")(Errno::last()));
         }
         let map = NonNull::new(map.cast()).ok_or_else(|| tried("mmap")(Errno::EINVAL))?;
+        let reader = open(&file, OFlag::O_RDONLY)?;
         Ok(Shared {
             map,
             file: file.into(),
+            reader,
             inode,
         })
     }
@@ -111,28 +115,20 @@ impl Shared {
     /// Opens the file anew. Unlike the descriptor that memfd_create gave, this one is counted as a writer by the kernel until
     /// the last mapping made from it is gone.
     pub fn reopen(&self) -> Result<OwnedFd> {
-        self.open(OFlag::O_RDWR)
-    }
-
-    fn open(&self, flags: OFlag) -> Result<OwnedFd> {
-        let path = self.proc_path();
-        nix::fcntl::open(path.as_str(), flags | OFlag::O_CLOEXEC, nix::sys::stat::Mode::empty())
-            .map_err(|e| Error::io(path, e.into()))
-    }
-
-    /// A path under which this process can watch the file.
-    pub fn proc_path(&self) -> String {
-        format!("/proc/self/fd/{}", self.file.as_raw_fd())
+        open(&self.file, OFlag::O_RDWR)
     }
 
     /// Whether any process still maps it: a read lease is refused as long as a writer exists (fcntl(2), F_SETLEASE).
     pub fn in_use(&self) -> bool {
-        let Ok(reader) = self.open(OFlag::O_RDONLY) else {
-            return true;
+        let lease = |kind: libc::c_int| {
+            // SAFETY: fcntl with an int argument.
+            unsafe { libc::fcntl(self.reader.as_raw_fd(), libc::F_SETLEASE, kind) }
         };
-        // SAFETY: fcntl with an int argument. The lease goes with the descriptor.
-        let leased = unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) };
-        leased < 0 && Errno::last() == Errno::EAGAIN
+        let refused = lease(libc::F_RDLCK) < 0 && Errno::last() == Errno::EAGAIN;
+        if !refused {
+            lease(libc::F_UNLCK);
+        }
+        refused
     }
 
     /// Says that Yama wants `pid` declared as tracer by those who ask.
@@ -182,6 +178,12 @@ impl Shared {
         state.store(state::GO, Ordering::Release);
         futex(state, libc::FUTEX_WAKE, i32::MAX as u32);
     }
+}
+
+fn open(file: &impl AsRawFd, flags: OFlag) -> Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    nix::fcntl::open(path.as_str(), flags | OFlag::O_CLOEXEC, nix::sys::stat::Mode::empty())
+        .map_err(|e| Error::io(path, e.into()))
 }
 
 fn futex(word: &AtomicU32, operation: i32, value: u32) {

@@ -26,6 +26,8 @@ use steps::StepWatch;
 const LEAD_NS: u64 = 50_000;
 /// Left of it when the readers have been told: see [`publish_all`].
 const SPARE_NS: u64 = 2_000;
+/// How often to ask whether the page is still needed.
+const QUESTIONS_EVERY: Duration = Duration::from_millis(250);
 /// The reason on a page that was taken over and not yet published on; the others are [`fastpath_clock::Reason`]'s.
 const NO_PUBLISHER: u32 = 1000;
 /// Attempts to publish one anchor. Only a publisher that is preempted within [`LEAD_NS`] each time needs more than one.
@@ -104,9 +106,16 @@ impl Publisher {
         self.stats.publisher_pid = std::process::id();
     }
 
-    /// Publishes for as long as `needed`, asked before every refresh, says so.
+    /// Publishes for as long as `needed`, asked from time to time, says so.
     pub fn run(&mut self, mut needed: impl FnMut() -> bool) {
-        while needed() {
+        let mut asked = Instant::now();
+        loop {
+            if asked.elapsed() >= QUESTIONS_EVERY {
+                if !needed() {
+                    return;
+                }
+                asked = Instant::now();
+            }
             let timeout = self.next.saturating_duration_since(Instant::now());
             if self.sleep(timeout) {
                 self.follow_step();
