@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The few system calls that a process on a synthetic vDSO must not make unnoticed. Freestanding; runs inside the process, on
- * whatever stack the caller has, between the caller's last instruction and its system call.
+ * The few system calls that a process on a synthetic vDSO must not make unnoticed. Freestanding; runs inside the
+ * process, on whatever stack the caller has, between the caller's last instruction and its system call.
  *
  *   execve, execveat   the new program has none of our mappings: ask the attendant to be there when it starts
  *   seccomp filters    from now on this process makes no system call that is not its own: ask no more
@@ -26,8 +26,8 @@ enum { AT_FDCWD = -100 };
 #define PR_SET_PTRACER 0x59616d61
 #define CLONE_NEWTIME 0x80
 
-/* A publisher answers within a millisecond. One that is stopped is known by its stale page before anybody asks; this bounds
- * the wait when it stops in the very middle. */
+/* A publisher answers within a millisecond. One that is stopped is known by its stale page before anybody asks; this
+ * bounds the wait when it stops in the very middle. */
 #define PATIENCE_NS 100000000L
 
 struct timespec64 {
@@ -66,7 +66,8 @@ static void wait_for_attendant(struct fp_slot *slot) {
 		if (r == -FP_ETIMEDOUT)
 			/* Take an unseen request back; one that is being worked on is waited for once more. */
 			patient = !exchange_if(&slot->state, FP_SLOT_REQUEST, FP_SLOT_FREE) &&
-				  load(&slot->state) == FP_SLOT_TAKEN && patience.nsec == PATIENCE_NS && patience.nsec--;
+				  load(&slot->state) == FP_SLOT_TAKEN && patience.nsec == PATIENCE_NS &&
+				  patience.nsec--;
 	}
 	exchange_if(&slot->state, FP_SLOT_GO, FP_SLOT_FREE);
 }
@@ -95,7 +96,8 @@ static void ask(fp_u32 kind, fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
 }
 
 static void withdraw_here(void) {
-	fp_syscall6(FP_NR_mmap, (long)&fp_page, FP_PAGE_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	fp_syscall6(FP_NR_mmap, (long)&fp_page, FP_PAGE_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+		    0);
 }
 
 /* Called before the system call is made. */

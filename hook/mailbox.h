@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * How a process asks its attendant (the helper of `fastpath run`) for something: a shared page of slots, and a doorbell.
+ * How a process asks its attendant (the helper of `fastpath run`) for something: a shared page of slots, and a
+ * doorbell.
  *
  * Everything in it is only a request. The attendant believes nothing that stands here: it checks the thread that asks
- * through /proc and ptrace before it acts, and a process that scribbles over the mailbox loses nothing but its own requests.
+ * through /proc and ptrace before it acts, and a process that scribbles over the mailbox loses nothing but its own
+ * requests.
  *
  * The Rust side is crates/inject/src/mailbox.rs; the build asserts that every offset agrees.
  */
@@ -28,10 +30,10 @@ enum fp_request_kind {
 struct fp_slot {
 	fp_u32 state;
 	fp_u32 kind;
-	fp_u32 tid;    /* in the PID namespace of the thread */
-	fp_u32 flags;  /* execveat's */
-	fp_u64 path;   /* address in the asking process */
-	fp_u64 dirfd;  /* execveat's; AT_FDCWD for execve */
+	fp_u32 tid;   /* in the PID namespace of the thread */
+	fp_u32 flags; /* execveat's */
+	fp_u64 path;  /* address in the asking process */
+	fp_u64 dirfd; /* execveat's; AT_FDCWD for execve */
 };
 
 #define FP_SLOTS 126
@@ -43,7 +45,8 @@ struct fp_mailbox {
 	struct fp_slot slot[FP_SLOTS];
 };
 
-/* The start of a page that is private to the process (so that fork copies it). Its end is the stack of hook.S for Go. */
+/* The start of a page that is private to the process (so that fork copies it). Its end is the stack of hook.S for Go.
+ */
 struct fp_hook_state {
 	fp_u64 entry;      /* where the program really starts */
 	fp_u64 entry_cell; /* where AT_ENTRY's value stands on the stack */

@@ -4,16 +4,18 @@
  *
  * An anchor says what the clocks show at one value of the counter, and how fast they run from there:
  *
- *     ns = ((counter - base_cycles) * mult + base[clock].nsec_shifted) >> shift    while counter - base_cycles <= cap_cycles
+ *     ns = ((counter - base_cycles) * mult + base[clock].nsec_shifted) >> shift    while counter - base_cycles <=
+ * cap_cycles
  *
- * base[clock].sec is added to the seconds. cap_cycles * mult and nsec_shifted are each below 10^9 << shift, so the sum is
- * below two seconds: the carry is one compare and subtract, and nothing overflows 64 bits.
+ * base[clock].sec is added to the seconds. cap_cycles * mult and nsec_shifted are each below 10^9 << shift, so the sum
+ * is below two seconds: the carry is one compare and subtract, and nothing overflows 64 bits.
  *
  * A latch holds two anchors. copy[0] is the newest; copy[1] the one before it. A new anchor may be published before the
  * counter reaches its base: until then copy[1] answers. So all threads, and all pages of one publisher, change from one
  * anchor to the next at the same value of the counter, and the two agree there.
  *
- * copy[0].seq guards both copies (Linux convention: 0 is "never seeded", odd is "copy[0] is being written: use copy[1]").
+ * copy[0].seq guards both copies (Linux convention: 0 is "never seeded", odd is "copy[0] is being written: use
+ * copy[1]").
  *
  * The Rust side (crates/page) has the same structs; the build asserts that every offset agrees.
  */
@@ -32,12 +34,12 @@ struct fp_base {
 enum { FP_BASE_REALTIME = 0, FP_BASE_MONOTONIC = 1, FP_BASE_BOOTTIME = 2, FP_BASE_TAI = 3, FP_BASES = 4 };
 
 struct fp_anchor {
-	fp_u32 seq;         /* of copy[0] only */
-	fp_u32 clocks;      /* bit per clock id that this anchor answers; 0: withdrawn */
+	fp_u32 seq;    /* of copy[0] only */
+	fp_u32 clocks; /* bit per clock id that this anchor answers; 0: withdrawn */
 	fp_u64 base_cycles;
-	fp_u32 mult;        /* nanoseconds per count, << shift */
+	fp_u32 mult; /* nanoseconds per count, << shift */
 	fp_u32 shift;
-	fp_u32 cap_cycles;  /* an older anchor answers nothing */
+	fp_u32 cap_cycles; /* an older anchor answers nothing */
 	fp_u32 reserved;
 	struct fp_base base[FP_BASES]; /* REALTIME and MONOTONIC share the first cache line with all of the above */
 	fp_u32 reserved2[8];
@@ -48,12 +50,12 @@ struct fp_latch {
 };
 
 struct fp_header {
-	fp_u64 magic;           /* "fastpage" */
+	fp_u64 magic; /* "fastpage" */
 	fp_u32 abi;
-	fp_u32 size;            /* of struct fp_page */
-	fp_u32 hres_res_ns;     /* clock_getres of the clocks with an anchor; 0: ask the kernel */
-	fp_u32 coarse_res_ns;   /* clock_getres of the COARSE clocks; 0: ask the kernel */
-	fp_u32 flags;           /* FP_PAGE_* */
+	fp_u32 size;          /* of struct fp_page */
+	fp_u32 hres_res_ns;   /* clock_getres of the clocks with an anchor; 0: ask the kernel */
+	fp_u32 coarse_res_ns; /* clock_getres of the COARSE clocks; 0: ask the kernel */
+	fp_u32 flags;         /* FP_PAGE_* */
 	fp_u32 reserved[25];
 };
 

@@ -121,7 +121,7 @@ fn text(report: &Report) -> String {
         let ratio =
             |spread: &Option<Spread>| right(spread.as_ref().map_or("-".into(), |s| format!("{:.2}x", s.median)));
         table.add_row(vec![
-            Cell::new(&row.call),
+            Cell::new(row.call),
             cost(&row.counter_ns),
             cost(&row.ours_ns),
             cost(&row.kernel_vdso_ns),

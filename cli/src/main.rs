@@ -1,5 +1,5 @@
 //! `fastpath`: a thin front on the crates below it.
-#![no_main]
+#![cfg_attr(not(test), no_main)]
 // `main` is C's, not Rust's: Rust's runtime would change how SIGPIPE is handled and open descriptors 0 to 2 where they are
 // closed, and the program that `run` becomes inherits both.
 
@@ -21,7 +21,7 @@ use args::{Args, Command};
 ///
 /// # Safety
 /// `argv` holds `argc` C strings, as the C standard promises.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
     // SAFETY: the caller is the C runtime.
     let args =

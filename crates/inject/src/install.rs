@@ -377,8 +377,15 @@ pub fn install_in_libraries(tracee: &mut Tracee, kit: &Kit, maps: &[Mapping], re
 /// Scans the C library and the interpreter of this process.
 pub fn scan_own_libraries(kit: &Kit) {
     let maps = maps::of(std::process::id() as i32).unwrap_or_default();
-    let is_interpreter = |name: &str| Path::new(name).file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"ld-"));
-    for mapping in maps.iter().filter(|m| m.executable && (is_c_library(&m.name) || is_interpreter(&m.name))) {
+    let is_interpreter = |name: &str| {
+        Path::new(name)
+            .file_name()
+            .is_some_and(|n| n.as_encoded_bytes().starts_with(b"ld-"))
+    };
+    for mapping in maps
+        .iter()
+        .filter(|m| m.executable && (is_c_library(&m.name) || is_interpreter(&m.name)))
+    {
         // What cannot be read here is read when it is needed.
         let _ = File::open(&mapping.name).and_then(|file| kit.scans.scan(&file, Role::Library));
     }

@@ -296,7 +296,14 @@ impl Mapped {
     fn of(file: &File, size: usize) -> std::io::Result<Mapped> {
         // SAFETY: a fresh private mapping.
         let map = unsafe {
-            libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0)
+            libc::mmap(
+                std::ptr::null_mut(),
+                size,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE,
+                file.as_raw_fd(),
+                0,
+            )
         };
         match NonNull::new(map).filter(|_| map != libc::MAP_FAILED) {
             Some(map) => Ok(Mapped(map, size)),

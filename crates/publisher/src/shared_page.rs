@@ -110,9 +110,7 @@ mod tests {
         assert!(again.set_len(0).is_err());
         assert!(std::io::Write::write(&mut &again, b"x").is_err());
         // SAFETY: fcntl with an int argument.
-        assert_eq!(
-            unsafe { libc::fcntl(again.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_WRITE) },
-            -1
-        );
+        let sealed = unsafe { libc::fcntl(again.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_WRITE) };
+        assert_eq!(sealed, -1);
     }
 }
