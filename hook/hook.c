@@ -52,6 +52,8 @@ static int publisher_is_alive(void) {
 	const struct fp_anchor *newest = &fp_page.hres.copy[0];
 	fp_u64 base = __atomic_load_n(&newest->base_cycles, __ATOMIC_RELAXED);
 	fp_u32 cap = __atomic_load_n(&newest->cap_cycles, __ATOMIC_RELAXED);
+	if (!cap)
+		return 0; /* not seeded, or withdrawn here: the counter may not even be readable */
 	fp_u64 age = fp_counter() - base;
 	return age <= cap || (long long)age < 0;
 }

@@ -13,7 +13,7 @@ use fastpath_inject::Shared;
 use fastpath_inject::attendant::{Attendant, Fate};
 use fastpath_inject::target::Status;
 use fastpath_inject::{Cache, Kit};
-use fastpath_publisher::Publisher;
+use fastpath_publisher::{Publisher, evidence};
 
 use super::selection::Selection;
 use super::timeline::Timeline;
@@ -195,6 +195,8 @@ impl Helper {
             .write_all(&std::process::id().to_le_bytes())
             .map_err(|e| e.to_string())?;
         self.channel.read_exact(&mut [0]).map_err(|e| e.to_string())?;
+        // Here and not in the program's process: the threads that this takes leave traces in how signals are handled there.
+        evidence::examine().map_err(|e| format!("the counter cannot be trusted: {e}"))?;
         let page = self.publisher.reader().map_err(|e| format!("the page: {e}"))?;
         let mailbox = self.mailbox.clone();
         let kit = Kit {
@@ -260,7 +262,7 @@ struct Meeting {
 
 impl Meeting {
     fn seized(&self, result: &fastpath_inject::Result<()>) {
-        self.timeline.borrow_mut().mark("start the helper");
+        self.timeline.borrow_mut().mark("start the helper, examine the counter");
         let answer = match result {
             Ok(()) => "ok".to_owned(),
             Err(e) => format!("tracing is not possible here: {e}{}", advice()),

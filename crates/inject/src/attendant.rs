@@ -204,8 +204,7 @@ impl Attendant {
                 Stop::Syscall => {
                     let registers = tracee.registers()?;
                     let exec = [libc::SYS_execve, libc::SYS_execveat].contains(&(registers.orig_rax as i64));
-                    // At the entry of a call, rax holds -ENOSYS.
-                    let failed = exec && registers.rax as i64 != -i64::from(libc::ENOSYS);
+                    let failed = exec && tracee.is_leaving_a_call()?;
                     calls += 1;
                     if asked && (failed || calls > MOST_CALLS) {
                         return Ok(false);

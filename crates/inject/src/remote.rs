@@ -2,10 +2,11 @@
 //!
 //! The call is made by a `syscall` instruction that we place in the unused tail of an executable mapping. Behind it stands an
 //! rt_sigreturn, and the stack pointer is at a signal frame that holds the program's own registers and mask. As long as we
-//! live, we stop the program after the first instruction. If we die, the kernel lets it run on: it returns from the "signal"
+//! live, we stop the program as it leaves the call. If we die, the kernel lets it run on: it returns from the "signal"
 //! and is where it was (arch/x86/kernel/signal_64.c, sigreturn(2)).
 
 use nix::errno::Errno;
+use nix::sys::signal::Signal;
 
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
@@ -101,27 +102,26 @@ impl<'a> RemoteCalls<'a> {
     /// Makes one system call in the program.
     pub fn call(&mut self, what: &'static str, nr: libc::c_long, args: [u64; 6]) -> Result<u64> {
         self.tracee.set_registers(self.call_registers(nr as u64, args))?;
+        // By its entry and its exit. Not by single steps: the kernel does not take the trap flag back when a tracer dies, and
+        // it forces SIGTRAP on a program that ignores it.
         for _ in 0..PATIENCE {
-            self.tracee.step()?;
+            self.tracee.resume_to_syscall(None)?;
             match self.tracee.wait()? {
                 Stop::Exited => return Err(Error::Gone),
-                Stop::Signal(nix::sys::signal::Signal::SIGSTOP) | Stop::Interrupt(Some(_)) => {
-                    self.stopped_by_user = true
-                }
+                Stop::Signal(Signal::SIGSTOP) | Stop::Interrupt(Some(_)) => self.stopped_by_user = true,
                 _ => {}
             }
+            // rip stands behind the instruction at the entry already.
             let after = self.tracee.registers()?;
-            if after.rip == self.gadget + 2 {
-                let value = after.rax as i64;
-                return if (-4095..0).contains(&value) {
-                    Err(Error::Remote {
-                        what,
-                        errno: Errno::from_raw(-value as i32),
-                    })
-                } else {
-                    Ok(after.rax)
-                };
+            if after.rip != self.gadget + 2 || !self.tracee.is_leaving_a_call()? {
+                continue;
             }
+            let value = after.rax as i64;
+            return if (-4095..0).contains(&value) {
+                Err(Error::Remote { what, errno: Errno::from_raw(-value as i32) })
+            } else {
+                Ok(after.rax)
+            };
         }
         Err(Error::Unsupported(format!("{what} in the program did not finish")))
     }

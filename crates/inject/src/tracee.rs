@@ -116,9 +116,15 @@ impl Tracee {
         self.resume_raw(libc::PTRACE_LISTEN as libc::c_uint, 0)
     }
 
-    /// Lets it execute one instruction.
-    pub fn step(&self) -> Result<()> {
-        ptrace::step(self.pid, None).map_err(tried("PTRACE_SINGLESTEP"))
+    /// Whether the system call at which it stands is done, and not about to begin (PTRACE_GET_SYSCALL_INFO, Linux 5.3).
+    pub fn is_leaving_a_call(&self) -> Result<bool> {
+        /// include/uapi/linux/ptrace.h: PTRACE_GET_SYSCALL_INFO, PTRACE_SYSCALL_INFO_EXIT; the first byte says which.
+        const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
+        const INFO_EXIT: u8 = 2;
+        let mut info = [0u8; 88];
+        // SAFETY: the kernel writes at most as many bytes as it is told there are.
+        let r = unsafe { libc::ptrace(GET_SYSCALL_INFO, self.pid.as_raw(), info.len(), info.as_mut_ptr()) };
+        if r < 0 { Err(tried("PTRACE_GET_SYSCALL_INFO")(Errno::last())) } else { Ok(info[0] == INFO_EXIT) }
     }
 
     /// Asks a running thread to stop.
