@@ -47,7 +47,11 @@ static int exchange_if(fp_u32 *p, fp_u32 expected, fp_u32 desired) {
 	return __atomic_compare_exchange_n(p, &expected, desired, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
-/* The publisher is alive exactly as long as its page is fresh. */
+/* The first anchors are good for a few milliseconds only; a publisher that is merely kept waiting for a CPU may be
+ * later than that. This many counts are some 100 ms. */
+#define NOT_LATE_YET (1ull << 28)
+
+/* The publisher is alive as long as its page is fresh. */
 static int publisher_is_alive(void) {
 	const struct fp_anchor *newest = &fp_page.hres.copy[0];
 	fp_u64 base = __atomic_load_n(&newest->base_cycles, __ATOMIC_RELAXED);
@@ -55,7 +59,7 @@ static int publisher_is_alive(void) {
 	if (!cap)
 		return 0; /* not seeded, or withdrawn here: the counter may not even be readable */
 	fp_u64 age = fp_counter() - base;
-	return age <= cap || (long long)age < 0;
+	return age <= cap || age < NOT_LATE_YET || (long long)age < 0;
 }
 
 static void wait_for_attendant(struct fp_slot *slot) {

@@ -118,7 +118,10 @@ impl<'a> RemoteCalls<'a> {
             }
             let value = after.rax as i64;
             return if (-4095..0).contains(&value) {
-                Err(Error::Remote { what, errno: Errno::from_raw(-value as i32) })
+                Err(Error::Remote {
+                    what,
+                    errno: Errno::from_raw(-value as i32),
+                })
             } else {
                 Ok(after.rax)
             };

@@ -1,10 +1,11 @@
 //! The `syscall` instructions that must not go unnoticed (see `hook/hook.c`), found in a program's code by their bytes.
 //!
-//! Three shapes cover the C libraries and Go. Each is long enough that a jump fits in its place, and nothing jumps into its
+//! Few shapes cover the C libraries and Go. Each is long enough that a jump fits in its place, and nothing jumps into its
 //! middle:
 //!
 //! - `mov $NR, %eax; syscall`: a wrapper for one call, as every C library compiles it;
-//! - the register shuffle of glibc's `syscall()`, which ends in `mov 8(%rsp), %r9; syscall`;
+//! - the register shuffles of `syscall()`: glibc's ends in `mov 8(%rsp), %r9; syscall`, musl's as compilers make it in
+//!   `mov 24(%rdx), %rdx; syscall`;
 //! - `syscall; cmp $-4095, %rax; jbe`: Go's assembly for all its calls.
 
 use std::collections::HashMap;
@@ -43,7 +44,9 @@ pub enum Shape {
     /// `mov $NR, %eax; syscall`
     Constant(u32),
     /// `mov 8(%rsp), %r9; syscall`
-    SyscallFunction,
+    Glibc,
+    /// `mov 24(%rdx), %rdx; syscall`
+    Musl,
     /// `syscall; cmp $-4095, %rax`
     Go,
 }
@@ -51,7 +54,8 @@ pub enum Shape {
 impl Shape {
     fn bytes(self) -> usize {
         match self {
-            Shape::Constant(_) | Shape::SyscallFunction => 7,
+            Shape::Constant(_) | Shape::Glibc => 7,
+            Shape::Musl => 6,
             Shape::Go => 8,
         }
     }
@@ -151,10 +155,12 @@ fn is_go(elf: &ElfFile64<'_, Endianness>) -> bool {
 
 fn find(code: &[u8], address: u64, sites: &mut Vec<Site>) {
     /// mov rdi,rax; rsi,rdi; rdx,rsi; rcx,rdx; r8,r10; r9,r8; 8(rsp),r9; syscall
-    const SYSCALL_FUNCTION: [u8; 25] = [
+    const GLIBC: [u8; 25] = [
         0x48, 0x89, 0xf8, 0x48, 0x89, 0xf7, 0x48, 0x89, 0xd6, 0x48, 0x89, 0xca, 0x4d, 0x89, 0xc2, 0x4d, 0x89, 0xc8,
         0x4c, 0x8b, 0x4c, 0x24, 0x08, 0x0f, 0x05,
     ];
+    /// mov 16(rdx),rsi; 24(rdx),rdx; syscall
+    const MUSL: [u8; 10] = [0x48, 0x8b, 0x72, 0x10, 0x48, 0x8b, 0x52, 0x18, 0x0f, 0x05];
     /// cmp $0xfffffffffffff001, %rax; jbe
     const GO_AFTER: [u8; 7] = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x76];
     for at in Finder::new(&[0x0f, 0x05]).find_iter(code) {
@@ -165,7 +171,8 @@ fn find(code: &[u8], address: u64, sites: &mut Vec<Site>) {
         let site = match constant {
             Some((start, nr)) if WATCHED.contains(&nr) => (start, Shape::Constant(nr)),
             Some(_) => continue,
-            None if code[..at + 2].ends_with(&SYSCALL_FUNCTION) => (at - 5, Shape::SyscallFunction),
+            None if code[..at + 2].ends_with(&GLIBC) => (at - 5, Shape::Glibc),
+            None if code[..at + 2].ends_with(&MUSL) => (at - 4, Shape::Musl),
             None if code[at + 2..].starts_with(&GO_AFTER) => (at, Shape::Go),
             None => continue,
         };
@@ -185,28 +192,27 @@ pub struct Doors {
     pub go: u64,
 }
 
+/// The instructions that a jump displaces before the `syscall`.
+fn displaced(shape: Shape) -> Vec<u8> {
+    match shape {
+        Shape::Constant(nr) => [&[0xb8][..], &nr.to_le_bytes()].concat(),
+        Shape::Glibc => vec![0x4c, 0x8b, 0x4c, 0x24, 0x08],
+        Shape::Musl => vec![0x48, 0x8b, 0x52, 0x18],
+        Shape::Go => vec![],
+    }
+}
+
 /// The thunk for a site at `site` (relocated). At most [`THUNK_BYTES`].
 fn thunk(shape: Shape, site: u64, doors: Doors) -> Vec<u8> {
-    let mut code = Vec::with_capacity(THUNK_BYTES);
-    let call = |code: &mut Vec<u8>, door: u64| {
-        code.extend([0x49, 0xbb]); // movabs $door, %r11
-        code.extend(door.to_le_bytes());
-        code.extend([0x41, 0xff, 0xd3]); // call *%r11
-    };
+    let call = |door: u64| [&[0x49, 0xbb][..], &door.to_le_bytes(), &[0x41, 0xff, 0xd3]].concat(); // movabs, call *%r11
+    let mut code = displaced(shape);
     if shape == Shape::Go {
-        call(&mut code, doors.go);
+        code.extend(call(doors.go));
         code.extend([0x0f, 0x05]); // syscall
         code.extend([0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff]); // cmp $-4095, %rax
     } else {
-        match shape {
-            Shape::Constant(nr) => {
-                code.push(0xb8); // mov $nr, %eax
-                code.extend(nr.to_le_bytes());
-            }
-            _ => code.extend([0x4c, 0x8b, 0x4c, 0x24, 0x08]), // mov 8(%rsp), %r9
-        }
         code.extend([0x48, 0x8d, 0x64, 0x24, 0x80]); // lea -128(%rsp), %rsp
-        call(&mut code, doors.c);
+        code.extend(call(doors.c));
         code.extend([0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea 128(%rsp), %rsp
         code.extend([0x0f, 0x05]); // syscall
     }
@@ -383,10 +389,6 @@ mod tests {
             "{:?}",
             scan.sites
         );
-        assert!(
-            scan.sites.iter().any(|s| s.shape == Shape::SyscallFunction),
-            "{:?}",
-            scan.sites
-        );
+        assert!(scan.sites.iter().any(|s| s.shape == Shape::Glibc), "{:?}", scan.sites);
     }
 }

@@ -124,7 +124,11 @@ impl Tracee {
         let mut info = [0u8; 88];
         // SAFETY: the kernel writes at most as many bytes as it is told there are.
         let r = unsafe { libc::ptrace(GET_SYSCALL_INFO, self.pid.as_raw(), info.len(), info.as_mut_ptr()) };
-        if r < 0 { Err(tried("PTRACE_GET_SYSCALL_INFO")(Errno::last())) } else { Ok(info[0] == INFO_EXIT) }
+        if r < 0 {
+            Err(tried("PTRACE_GET_SYSCALL_INFO")(Errno::last()))
+        } else {
+            Ok(info[0] == INFO_EXIT)
+        }
     }
 
     /// Asks a running thread to stop.
