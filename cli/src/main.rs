@@ -23,6 +23,7 @@ use args::{Args, Command};
 /// `argv` holds `argc` C strings, as the C standard promises.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
+    output::keep_standard_descriptors_apart();
     // SAFETY: the caller is the C runtime.
     let args =
         (0..argc as usize).map(|i| unsafe { OsString::from_vec(CStr::from_ptr(*argv.add(i)).to_bytes().to_vec()) });

@@ -2,11 +2,30 @@
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 
 /// Exit status where the output could not be written.
 pub const NOT_WRITTEN: i32 = 74;
+
+static OUTPUT_IS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// To be called before anything is opened. Descriptors 0 to 2 that are closed stay so for a program that is run, and are kept busy
+/// until then: a file of ours must not become its standard error.
+pub fn keep_standard_descriptors_apart() {
+    // SAFETY: fcntl with an integer.
+    OUTPUT_IS_CLOSED.store(unsafe { libc::fcntl(1, libc::F_GETFD) } < 0, Ordering::Relaxed);
+    loop {
+        // SAFETY: opens a descriptor of our own.
+        let fd = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        if !(0..=2).contains(&fd) {
+            // SAFETY: just opened, or none.
+            unsafe { libc::close(fd) };
+            return;
+        }
+    }
+}
 
 /// Says something on standard error, in one write. That it cannot be said is nobody's business any more.
 pub fn note(message: impl Display) {
@@ -29,6 +48,10 @@ pub fn progress(message: impl Display) {
 
 /// Writes a result; the exit status.
 pub fn print(text: impl Display) -> i32 {
+    if OUTPUT_IS_CLOSED.load(Ordering::Relaxed) {
+        note("standard output is closed");
+        return NOT_WRITTEN;
+    }
     let mut out = std::io::stdout().lock();
     match write!(out, "{text}").and_then(|()| out.flush()) {
         Ok(()) => 0,

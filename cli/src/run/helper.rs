@@ -34,8 +34,7 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// To be called before anything is opened. Descriptors 0 to 2 that are closed are kept so for the program, and kept busy
-    /// until then: what we open must not become its standard error.
+    /// To be called before anything of ours is opened.
     pub fn note(title: Title) -> Surroundings {
         let names = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
         let mut descriptors: Vec<_> = names
@@ -44,16 +43,7 @@ impl Surroundings {
         // The directory's own descriptor is among them, and closed by now.
         // SAFETY: fcntl with an integer.
         descriptors.retain(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0);
-        loop {
-            // SAFETY: opens and closes a descriptor of our own.
-            unsafe {
-                let fd = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
-                if !(0..=2).contains(&fd) {
-                    libc::close(fd);
-                    return Surroundings { title, descriptors };
-                }
-            }
-        }
+        Surroundings { title, descriptors }
     }
 
     /// Closes all but standard error.
