@@ -1,0 +1,239 @@
+//! Whatever a program starts, in whatever way, is served too.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::clock_calls::fewest_clock_calls;
+use crate::common::{Pid, finish, helper_program, program, served, start, tool, wait_until};
+
+/// A program that prints how many pages of fastpath it maps, and fails if there is none.
+const LEAF: [&str; 4] = ["grep", "-c", "memfd:fastpath-page", "/proc/self/maps"];
+const LEAF_IN_SHELL: &str = "grep -c memfd:fastpath-page /proc/self/maps";
+
+/// Runs a command that starts the leaf so many times.
+#[track_caller]
+fn serves_leaves(times: usize, command: &[&str]) {
+    let outcome = finish(served(command)).expect_success();
+    let leaves = outcome.out.lines().filter(|line| *line == "1").count();
+    assert_eq!(
+        (leaves, outcome.out.lines().count()),
+        (times, times),
+        "{command:?}: {outcome:#?}"
+    );
+}
+
+fn with_leaf<'a>(parent: &[&'a str]) -> Vec<&'a str> {
+    [parent, &LEAF].concat()
+}
+
+#[test]
+fn every_kind_of_child_reads_a_clock_that_never_goes_back() {
+    let Some(children) = program("children") else { return };
+    let outcome = finish(served(&[&children, "200000"])).expect_success();
+    assert!(outcome.out.lines().count() >= 9, "{outcome:#?}");
+    assert!(outcome.out.lines().all(|line| line.ends_with(" ok")), "{outcome:#?}");
+}
+
+#[test]
+fn a_program_without_fastpath_is_told_from_one_that_is_served() {
+    let mut leaf = Command::new(LEAF[0]);
+    leaf.args(&LEAF[1..]);
+    assert_eq!(finish(leaf).expect_code(1).out, "0\n");
+    serves_leaves(1, &LEAF);
+}
+
+#[test]
+fn children_of_a_shell_are_served() {
+    serves_leaves(1, &["sh", "-c", LEAF_IN_SHELL]);
+    serves_leaves(2, &["sh", "-c", &format!("{LEAF_IN_SHELL}; ({LEAF_IN_SHELL})")]);
+    serves_leaves(1, &["sh", "-c", &format!("{LEAF_IN_SHELL} | cat")]);
+    serves_leaves(1, &["sh", "-c", &format!("{LEAF_IN_SHELL} & wait")]);
+    serves_leaves(1, &["sh", "-c", &format!("echo $({LEAF_IN_SHELL})")]);
+    serves_leaves(
+        1,
+        &["env", "-i", "/bin/sh", "-c", &format!("exec env -i {LEAF_IN_SHELL}")],
+    );
+    if tool("bash").is_some() {
+        serves_leaves(
+            3,
+            &[
+                "bash",
+                "-c",
+                &format!("{LEAF_IN_SHELL}; {LEAF_IN_SHELL}; exec {LEAF_IN_SHELL}"),
+            ],
+        );
+    }
+}
+
+#[test]
+fn a_chain_of_ten_shells_is_served_to_its_end() {
+    let mut command = LEAF_IN_SHELL.to_owned();
+    for _ in 0..10 {
+        command = format!("sh -c '{}; :'", command.replace('\'', r"'\''"));
+    }
+    serves_leaves(1, &["sh", "-c", &command]);
+}
+
+#[test]
+fn however_a_c_program_starts_a_child_it_is_served() {
+    for (compiler, flags) in [
+        ("cc", &[][..]),
+        ("cc", &["-static"]),
+        ("musl-gcc", &[]),
+        ("musl-gcc", &["-static"]),
+    ] {
+        let Some(spawn) = helper_program("spawn", compiler, flags) else {
+            continue;
+        };
+        for how in ["fork", "vfork", "posix_spawn", "thread", "failing"] {
+            let command = with_leaf(&[&spawn, how]);
+            let outcome = finish(served(&command)).expect_success();
+            assert_eq!(outcome.out, "1\n", "{compiler} {flags:?} {how}");
+        }
+        serves_leaves(2, &with_leaf(&[&spawn, "twice"]));
+        let grep = ["/usr/bin/grep", "/bin/grep"]
+            .into_iter()
+            .find(|path| Path::new(path).exists());
+        for how in ["fexecve", "execveat"] {
+            serves_leaves(1, &[&[spawn.as_str(), how, grep.expect("grep")], &LEAF[1..]].concat());
+        }
+    }
+}
+
+#[test]
+fn a_process_deep_in_a_tree_reads_clocks_without_system_calls() {
+    let Some(clock) = program("clock-glibc") else { return };
+    let script = format!("sh -c '{clock} 2000000000 MONOTONIC; exit 1' | cat");
+    let shell = start(served(&["sh", "-c", &script]));
+    let mut found = None;
+    wait_until("the clock's start", || {
+        found = descendants(shell.pid())
+            .into_iter()
+            .find(|pid| pid.program() == "clock-glibc");
+        found.is_some_and(|pid| pid.cpu_time().as_millis() > 100)
+    });
+    let pid = found.expect("a process");
+    assert!(pid.is_served(), "{}", pid.describe());
+    let Some(calls) = fewest_clock_calls(pid) else { return };
+    assert_eq!(calls, 0);
+}
+
+fn descendants(pid: Pid) -> Vec<Pid> {
+    let children = pid.children();
+    let below = children
+        .iter()
+        .flat_map(|child| descendants(*child))
+        .collect::<Vec<_>>();
+    [children, below].concat()
+}
+
+#[test]
+fn scripts_and_what_they_start_are_served() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).expect("write");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("chmod");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let shell = script("shell", &format!("#!/bin/sh -e\n{LEAF_IN_SHELL}\n"));
+    serves_leaves(1, &[&shell]);
+    serves_leaves(1, &["sh", "-c", &shell]);
+    let outer = script("outer", &format!("#!{shell}\n"));
+    serves_leaves(1, &[&outer]);
+    let by_env = script("by-env", &format!("#!/usr/bin/env sh\n{shell}\n{outer}\n"));
+    serves_leaves(2, &[&by_env]);
+    let bare = script("bare", &format!("{LEAF_IN_SHELL}\n"));
+    serves_leaves(1, &["sh", "-c", &format!("{bare}; :")]);
+    let relative = format!("cd {}; ./shell; PATH=.:$PATH; by-env", directory.path().display());
+    serves_leaves(3, &["sh", "-c", &relative]);
+}
+
+#[test]
+fn jobs_of_make_and_xargs_are_served() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let makefile = directory.path().join("Makefile");
+    std::fs::write(
+        &makefile,
+        format!("jobs = 1 2 3 4 5 6 7 8\nall: $(jobs)\n$(jobs):\n\t@{LEAF_IN_SHELL}\n"),
+    )
+    .expect("write");
+    if let Some(make) = tool("make") {
+        serves_leaves(8, &[make, "-j4", "-f", makefile.to_str().expect("UTF-8"), "all"]);
+    }
+    serves_leaves(12, &["sh", "-c", &format!("seq 12 | xargs -P 4 -I% {LEAF_IN_SHELL}")]);
+}
+
+#[test]
+fn children_of_python_are_served() {
+    let Some(python) = tool("python3") else { return };
+    let leaf = format!("{LEAF:?}");
+    for (times, statement) in [
+        (1, "subprocess.run(LEAF, check=True)"),
+        (1, "subprocess.run(' '.join(LEAF), shell=True, check=True)"),
+        (
+            1,
+            "subprocess.run(LEAF, check=True, preexec_fn=lambda: None, start_new_session=True)",
+        ),
+        (1, "os.waitpid(os.posix_spawnp('grep', LEAF, os.environ), 0)"),
+        (1, "os.execvp('grep', LEAF)"),
+        (
+            1,
+            "os.execve(os.open(shutil.which('grep'), os.O_RDONLY), LEAF, os.environ)",
+        ),
+        (
+            1,
+            "threading.Thread(target=os.execvp, args=('grep', LEAF)).start(); time.sleep(20)",
+        ),
+        (20, "[p.wait() for p in [subprocess.Popen(LEAF) for _ in range(20)]]"),
+    ] {
+        let script = format!("import os, shutil, subprocess, threading, time\nLEAF = {leaf}\n{statement}\n");
+        serves_leaves(times, &[python, "-c", &script]);
+    }
+    if tool("bash").is_some() {
+        let script = format!(
+            "python3 -c \"import subprocess; subprocess.run({})\"; :",
+            leaf.replace('"', "'")
+        );
+        serves_leaves(1, &["bash", "-c", &script]);
+    }
+}
+
+#[test]
+fn children_of_node_are_served() {
+    let Some(node) = tool("node") else { return };
+    let script = "const child = require('child_process');\
+        console.log(child.execFileSync(process.argv[1], process.argv.slice(2)).toString().trim());\
+        child.spawn(process.argv[1], process.argv.slice(2), { stdio: 'inherit' });";
+    serves_leaves(2, &with_leaf(&[node, "-e", script]));
+}
+
+#[test]
+fn children_of_go_are_served() {
+    let Some(go) = tool("go") else { return };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/helpers/spawn.go");
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("spawn-go");
+    let mut build = Command::new(go);
+    build.args(["build", "-o"]).args([&built, &source]);
+    build.envs([("CGO_ENABLED", "0"), ("GOTOOLCHAIN", "local"), ("GO111MODULE", "off")]);
+    finish(build).expect_success();
+    serves_leaves(2, &with_leaf(&[built.to_str().expect("UTF-8")]));
+}
+
+#[test]
+fn children_of_java_are_served() {
+    let (Some(javac), Some(java)) = (tool("javac"), tool("java")) else {
+        return;
+    };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/helpers/Spawn.java");
+    let classes = env!("CARGO_TARGET_TMPDIR");
+    let mut build = Command::new(javac);
+    build.args(["-d", classes]).arg(source);
+    finish(build).expect_success();
+    serves_leaves(
+        1,
+        &with_leaf(&[java, "-XX:TieredStopAtLevel=1", "-cp", classes, "Spawn"]),
+    );
+}

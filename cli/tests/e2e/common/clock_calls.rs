@@ -1,0 +1,75 @@
+//! Counting the system calls that a running process makes to read clocks.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::processes::{Pid, holds_within};
+use super::skip::{skip, tool};
+
+/// How long a process is watched. A loop of clock reads makes some thousand system calls in it under strace.
+const WATCH: Duration = Duration::from_millis(300);
+
+/// Attaches strace to a busy process and all its threads and counts for a while. `None`, and the test is skipped, if strace
+/// cannot do that here.
+#[track_caller]
+pub fn clock_calls(pid: Pid) -> Option<u64> {
+    let strace = tool("strace")?;
+    let log = tempfile::NamedTempFile::new().expect("a temporary file");
+    let mut child = Command::new(strace)
+        .args([
+            "-f",
+            "-c",
+            "-U",
+            "calls,name",
+            "-e",
+            "trace=clock_gettime,gettimeofday,time",
+        ])
+        .args(["-p", &pid.0.to_string(), "-o"])
+        .arg(log.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("strace");
+    let tracer = Pid(child.id() as i32);
+    let is_attached = || pid.status("TracerPid") == tracer.0.to_string();
+    let attached = holds_within(Duration::from_secs(10), || {
+        is_attached() || child.try_wait().is_ok_and(|status| status.is_some())
+    });
+    if !attached || !is_attached() {
+        let _ = child.kill();
+        let _ = child.wait();
+        skip(format_args!("strace cannot attach to {}", pid.program()));
+        return None;
+    }
+    let before = pid.cpu_time();
+    std::thread::sleep(WATCH);
+    let was_busy = holds_within(Duration::from_secs(10), || pid.cpu_time() > before);
+    let stayed = is_attached();
+    tracer.signal(libc::SIGINT);
+    let _ = child.wait();
+    assert!(was_busy && stayed, "{} was not there to be watched", pid.describe());
+    Some(total(&std::fs::read_to_string(log.path()).expect("strace's summary")))
+}
+
+/// How often to look again. Where the helper gets no CPU for longer than an anchor lasts, reads rightly go to the kernel.
+const LOOKS: u32 = 8;
+
+/// The fewest calls that [`clock_calls`] counts in some looks: 0 as soon as a process makes none for a while.
+#[track_caller]
+pub fn fewest_clock_calls(pid: Pid) -> Option<u64> {
+    let mut fewest = u64::MAX;
+    for _ in 0..LOOKS {
+        fewest = fewest.min(clock_calls(pid)?);
+        if fewest == 0 {
+            break;
+        }
+    }
+    Some(fewest)
+}
+
+/// The sum of a summary whose first column counts calls, which ends with a line `N total`. It is empty if there were none.
+fn total(summary: &str) -> u64 {
+    let of = |line: &str| line.trim().strip_suffix("total")?.trim().parse().ok();
+    summary.lines().find_map(of).unwrap_or(0)
+}

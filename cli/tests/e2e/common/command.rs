@@ -1,0 +1,192 @@
+//! Starting a command whose input is /dev/null and whose output goes to files, so that nothing it leaves running can hold up a
+//! test; and waiting for it, not for ever.
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use super::Pid;
+
+/// Longer than anything takes here on a busy machine.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// How a program is started on a lost clock path that fastpath gives back, or not at all.
+pub const SERVED: &[&str] = &["run", "--without-vdso", "--clocks", "all", "--require", "--"];
+
+/// The name of the variable by which a test recognises its own processes: the kernel keeps showing the environment that a
+/// process was started with.
+pub const MARK: &str = "FASTPATH_TEST_MARK";
+
+/// `fastpath ARGUMENTS`.
+pub fn fastpath(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fastpath"));
+    command.args(arguments);
+    command
+}
+
+/// `fastpath run --without-vdso --clocks all --require -- COMMAND`.
+pub fn served(command: &[&str]) -> Command {
+    let mut run = fastpath(SERVED);
+    run.args(command);
+    run
+}
+
+/// What came of a command.
+#[derive(Debug)]
+pub struct Outcome {
+    pub status: ExitStatus,
+    pub out: String,
+    pub err: String,
+}
+
+impl Outcome {
+    /// Fails the test unless the command exited with 0.
+    #[track_caller]
+    pub fn expect_success(self) -> Outcome {
+        self.expect_code(0)
+    }
+
+    /// Fails the test unless the command exited with `code`.
+    #[track_caller]
+    pub fn expect_code(self, code: i32) -> Outcome {
+        assert_eq!(self.status.code(), Some(code), "{self:#?}");
+        self
+    }
+
+    /// Fails the test unless the command ended by `signal`.
+    #[track_caller]
+    pub fn expect_signal(self, signal: i32) -> Outcome {
+        assert_eq!(self.status.signal(), Some(signal), "{self:#?}");
+        self
+    }
+
+    /// Fails the test unless the command has printed this, and no message.
+    #[track_caller]
+    pub fn expect_output(self, out: &str) -> Outcome {
+        assert!(self.out.trim_end() == out && self.err.is_empty(), "{self:#?}");
+        self
+    }
+}
+
+/// A command that runs. It is killed with its process group when this is dropped.
+pub struct Running {
+    child: Child,
+    out: File,
+    err: File,
+    begun: Instant,
+    mark: String,
+}
+
+/// Starts a command as the leader of a process group.
+#[track_caller]
+pub fn start(mut command: Command) -> Running {
+    command.process_group(0);
+    start_in_group(command)
+}
+
+/// Starts a command that makes a session or a group of its own.
+#[track_caller]
+pub fn start_in_group(mut command: Command) -> Running {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let file = || tempfile::tempfile().expect("a temporary file");
+    let (out, err) = (file(), file());
+    let given = command.get_envs().find(|(name, _)| *name == MARK);
+    let mark = match given.and_then(|(_, value)| value) {
+        Some(mark) => mark.to_string_lossy().into_owned(),
+        None => format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)),
+    };
+    command
+        .env(MARK, &mark)
+        .stdin(Stdio::null())
+        .stdout(out.try_clone().expect("dup"))
+        .stderr(err.try_clone().expect("dup"));
+    let begun = Instant::now();
+    let child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    Running {
+        child,
+        out,
+        err,
+        begun,
+        mark,
+    }
+}
+
+/// Runs a command to its end.
+#[track_caller]
+pub fn finish(command: Command) -> Outcome {
+    start(command).finish()
+}
+
+/// Runs a command to its end, which must come soon.
+#[track_caller]
+pub fn finish_within(limit: Duration, command: Command) -> Outcome {
+    start(command).finish_within(limit)
+}
+
+impl Running {
+    /// The program's PID, which was fastpath's before.
+    pub fn pid(&self) -> Pid {
+        Pid(self.child.id() as i32)
+    }
+
+    /// The value of [`MARK`] in the environment of what was started.
+    pub fn mark(&self) -> &str {
+        &self.mark
+    }
+
+    /// What was printed so far.
+    pub fn out_so_far(&self) -> String {
+        text(&self.out)
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub fn finish(self) -> Outcome {
+        self.finish_within(TIME_LIMIT)
+    }
+
+    /// Waits for its end, which must come soon.
+    #[track_caller]
+    pub fn finish_within(mut self, limit: Duration) -> Outcome {
+        let limit = self.begun.elapsed() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                return Outcome {
+                    status,
+                    out: text(&self.out),
+                    err: text(&self.err),
+                };
+            }
+            assert!(
+                self.begun.elapsed() < limit,
+                "still running after {limit:?}; printed {:?} and {:?}\n{}",
+                text(&self.out),
+                text(&self.err),
+                self.pid().describe()
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            self.pid().signal_group(libc::SIGKILL);
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// A file is shared with those who write to it, its position too: what is read here is read by another open file.
+fn text(file: &File) -> String {
+    use std::os::fd::AsRawFd;
+    let mut bytes = Vec::new();
+    let mut own = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("reopen");
+    own.rewind().and_then(|()| own.read_to_end(&mut bytes)).expect("read");
+    String::from_utf8_lossy(&bytes).into_owned()
+}

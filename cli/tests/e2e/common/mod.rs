@@ -1,0 +1,13 @@
+//! Starting programs, looking at processes, and saying why something could not be tested.
+
+pub mod clock_calls;
+pub mod command;
+pub mod processes;
+pub mod programs;
+pub mod skip;
+pub mod terminal;
+
+pub use command::{Outcome, Running, SERVED, fastpath, finish, finish_within, served, start};
+pub use processes::{Pid, wait_until};
+pub use programs::{helper_program, program};
+pub use skip::{needs_root, skip, tool};

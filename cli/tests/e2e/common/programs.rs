@@ -1,0 +1,68 @@
+//! The programs of tests/programs, and small ones of these tests' own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+
+use super::skip::skip;
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/programs")
+}
+
+/// Where the test programs are, built now if nobody has.
+fn directory() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        let given = std::env::var_os("FASTPATH_PROGRAMS").map(PathBuf::from);
+        let directory = given.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/programs"));
+        if !directory.join("programs").exists() {
+            let made = Command::new("make")
+                .arg("-C")
+                .arg(sources())
+                .arg(format!("OUT={}", directory.display()))
+                .status();
+            assert!(made.is_ok_and(|status| status.success()), "make -C tests/programs");
+        }
+        directory.canonicalize().expect("the programs' directory")
+    })
+}
+
+/// The path of a test program; `None`, and the test is skipped, if it could not be built here.
+pub fn program(name: &str) -> Option<String> {
+    let list = std::fs::read_to_string(directory().join("programs")).expect("the list of programs");
+    let left_out = list
+        .lines()
+        .find_map(|l| l.strip_prefix("left-out ")?.strip_prefix(name)?.strip_prefix(": "));
+    if let Some(reason) = left_out {
+        skip(format_args!("{name}: {reason}"));
+        return None;
+    }
+    assert!(list.lines().any(|l| l == format!("built {name}")), "{name} is unknown");
+    Some(directory().join(name).to_str().expect("UTF-8").to_owned())
+}
+
+/// The path of `helpers/NAME.c`, compiled by `compiler`; `None`, and the test is skipped, if that is missing.
+pub fn helper_program(name: &str, compiler: &str, flags: &[&str]) -> Option<String> {
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _alone = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
+    super::tool(compiler)?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/e2e/helpers/{name}.c"));
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{compiler}{}", flags.concat()));
+    let compiled = Command::new(compiler)
+        .args([
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-pthread",
+        ])
+        .args(flags)
+        .arg("-o")
+        .args([&built, &source])
+        .status();
+    assert!(compiled.is_ok_and(|status| status.success()), "{compiler} {name}.c");
+    Some(built.to_str().expect("UTF-8").to_owned())
+}

@@ -1,0 +1,50 @@
+//! A terminal of one's own.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The side of a pseudo-terminal at which a person would sit.
+pub struct Terminal {
+    master: File,
+}
+
+/// Makes a terminal, which becomes the controlling terminal of `command` and a session of its own.
+pub fn give_terminal(command: &mut Command) -> Terminal {
+    let (mut master, mut slave) = (0, 0);
+    // SAFETY: openpty stores two descriptors; the other pointers may be null.
+    let made = unsafe {
+        libc::openpty(
+            &mut master,
+            &mut slave,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+        )
+    };
+    assert_eq!(made, 0, "openpty: {}", std::io::Error::last_os_error());
+    // SAFETY: both were just made, and are nobody else's.
+    let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
+    for fd in [master.as_raw_fd(), slave.as_raw_fd()] {
+        // SAFETY: fcntl with integers. A child gets the terminal by what follows, not by accident.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+    // SAFETY: between fork and exec only system calls are made.
+    unsafe {
+        command.pre_exec(move || {
+            let tty = slave.as_raw_fd();
+            let done = libc::setsid() >= 0 && libc::ioctl(tty, libc::TIOCSCTTY, 0) == 0 && libc::dup2(tty, 0) == 0;
+            done.then_some(()).ok_or_else(std::io::Error::last_os_error)
+        });
+    }
+    Terminal { master }
+}
+
+impl Terminal {
+    /// Types.
+    pub fn type_in(&mut self, keys: &[u8]) {
+        self.master.write_all(keys).expect("typing");
+    }
+}

@@ -1,0 +1,83 @@
+//! The exit status is the program's; if there is no program, it is what `env` gives.
+
+use std::process::Command;
+
+use crate::common::{fastpath, finish, served};
+
+#[test]
+fn every_exit_status_is_the_programs() {
+    for code in 0..=255 {
+        let outcome = finish(served(&["sh", "-c", &format!("exit {code}")])).expect_code(code);
+        assert!(outcome.out.is_empty() && outcome.err.is_empty(), "{outcome:#?}");
+    }
+}
+
+#[test]
+fn death_by_any_signal_is_the_programs() {
+    let stopping = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+    let harmless = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
+    let deadly = |s: &i32| !stopping.contains(s) && !harmless.contains(s);
+    for signal in (1..=31).chain([34, 50, 64]).filter(deadly) {
+        finish(served(&[
+            "sh",
+            "-c",
+            &format!("ulimit -c 0; kill -{signal} $$; sleep 10"),
+        ]))
+        .expect_signal(signal);
+    }
+}
+
+#[test]
+fn a_program_that_is_not_there_gives_127_and_one_that_cannot_be_executed_126() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let plain = directory.path().join("plain");
+    std::fs::write(&plain, "not a program").expect("write");
+    let plain = plain.to_str().expect("UTF-8");
+    for (command, code) in [
+        ("/nonexistent/program", 127),
+        ("nonexistent-program", 127),
+        ("", 127),
+        (plain, 126),
+        ("/", 126),
+        ("/etc/passwd/x", 126),
+    ] {
+        finish({
+            let mut env = Command::new("env");
+            env.arg("--").arg(command);
+            env
+        })
+        .expect_code(code);
+        for options in [
+            vec!["run", "--clocks", "all", "--require", "--"],
+            vec!["run", "--without-vdso", "--"],
+            vec!["run", "--"],
+        ] {
+            let mut run = fastpath(&options);
+            run.arg(command);
+            let outcome = finish(run).expect_code(code);
+            assert_eq!(outcome.err.lines().count(), 1, "{outcome:#?}");
+            assert!(
+                outcome.err.contains(&format!("cannot execute {command}")),
+                "{outcome:#?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_script_without_an_interpreter_line_runs_as_it_does_under_env() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = directory.path().join("script");
+    std::fs::write(&script, "echo \"$0 $1\"; exit 9\n").expect("write");
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let script = script.to_str().expect("UTF-8");
+    let bare = finish({
+        let mut env = Command::new("env");
+        env.args([script, "x"]);
+        env
+    })
+    .expect_code(9);
+    let outcome = finish(fastpath(&["run", "--clocks", "all", "--", script, "x"])).expect_code(9);
+    assert_eq!(outcome.out, bare.out);
+}

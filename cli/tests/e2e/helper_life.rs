@@ -1,0 +1,131 @@
+//! The helper lives as long as a process of the tree, holds nothing of the user's, and is nobody's child.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::command::MARK;
+use crate::common::processes::holds_within;
+use crate::common::{Pid, SERVED, finish, finish_within, served, start, wait_until};
+
+const SOON: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_pipe_is_closed_when_the_program_ends_not_when_the_helper_does() {
+    // The background job holds no pipe, but keeps the helper alive.
+    let job = "sleep 20 >/dev/null 2>&1 & echo $!";
+    for script in [
+        format!("sleeper=$(\"$@\" sh -c '{job}'); echo $sleeper"),
+        format!("\"$@\" sh -c '{job}' | cat"),
+        format!("\"$@\" sh -c '{job}' 2>&1 | cat"),
+        format!("\"$@\" sh -c '{job}' 3>&1 1>&2 2>&3 3>&- | cat"),
+    ] {
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", &script, "sh", env!("CARGO_BIN_EXE_fastpath")])
+            .args(SERVED);
+        let running = start(shell);
+        let mark = running.mark().to_owned();
+        let outcome = running.finish_within(Duration::from_secs(10)).expect_success();
+        let helper = Pid::helper(&mark);
+        let sleeper = Pid(format!("{}{}", outcome.out, outcome.err).trim().parse().expect("a PID"));
+        wait_until("the sleeper's start", || {
+            sleeper.is_served() && sleeper.program() == "sleep"
+        });
+        sleeper.signal(libc::SIGKILL);
+        assert!(holds_within(SOON, || !helper.exists()), "{}", helper.describe());
+    }
+}
+
+#[test]
+fn the_helper_goes_within_a_second_of_the_last_process() {
+    for script in ["exit 0", "sleep 0.3", "sleep 0.3 | cat & wait", "kill -KILL $$"] {
+        let running = start(served(&["sh", "-c", script]));
+        let mark = running.mark().to_owned();
+        running.finish();
+        assert!(holds_within(SOON, || Pid::helpers(&mark).is_empty()), "{script}");
+    }
+}
+
+#[test]
+fn the_helper_stays_for_a_daemon_that_was_left_behind() {
+    let running = start(served(&["sh", "-c", "(setsid sh -c 'sleep 1.5; :' >/dev/null 2>&1 &)"]));
+    let mark = running.mark().to_owned();
+    running.finish().expect_success();
+    let helper = Pid::helper(&mark);
+    assert!(!holds_within(SOON, || !helper.exists()), "the daemon was left alone");
+    assert!(holds_within(3 * SOON, || !helper.exists()), "{}", helper.describe());
+}
+
+#[test]
+fn the_helper_holds_no_file_and_no_directory_of_the_users() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut command = served(&["sleep", "30"]);
+    command.current_dir(directory.path());
+    let running = start(command);
+    let helper = Pid::helper(running.mark());
+    wait_until("the program's start", || running.pid().program() == "sleep");
+    let links = |what: &str| {
+        let names = std::fs::read_dir(format!("/proc/{}/{what}", helper.0))
+            .into_iter()
+            .flatten()
+            .flatten();
+        names
+            .filter_map(|name| std::fs::read_link(name.path()).ok())
+            .collect::<Vec<_>>()
+    };
+    let is_ours = |path: &std::path::PathBuf| {
+        let path = path.to_string_lossy();
+        path == "/dev/null"
+            || path.contains("memfd:fastpath-")
+            || path.starts_with("socket:")
+            || path.contains("anon_inode:")
+    };
+    let of_others = || {
+        links("fd")
+            .into_iter()
+            .filter(|path| !is_ours(path))
+            .collect::<Vec<_>>()
+    };
+    let let_go = holds_within(SOON, || of_others().is_empty());
+    assert!(let_go, "{:?}", of_others());
+    let cwd = std::fs::read_link(format!("/proc/{}/cwd", helper.0)).expect("its directory");
+    assert_eq!(cwd, std::path::Path::new("/"));
+}
+
+#[test]
+fn the_helper_is_small() {
+    let running = start(served(&["sleep", "30"]));
+    let helper = Pid::helper(running.mark());
+    wait_until("the program's start", || running.pid().program() == "sleep");
+    std::thread::sleep(Duration::from_millis(300));
+    let kib: u32 = helper
+        .status("VmHWM")
+        .trim_end_matches(" kB")
+        .parse()
+        .expect("a number");
+    assert!(kib < 10 << 10, "{kib} KiB");
+}
+
+#[test]
+fn a_program_that_cannot_be_started_leaves_no_helper() {
+    for command in ["/nonexistent/program", "/etc/passwd", "/"] {
+        let mut run = served(&[command]);
+        let mark = format!("left-{}-{}", std::process::id(), command.len());
+        run.env(MARK, &mark);
+        finish_within(Duration::from_secs(10), run);
+        assert!(holds_within(SOON, || Pid::helpers(&mark).is_empty()), "{command}");
+    }
+}
+
+#[test]
+fn a_search_for_the_users_command_does_not_find_the_helper() {
+    let unique = format!("sleep 30.{}", std::process::id());
+    let running = start(served(&["sh", "-c", &format!("{unique}; :")]));
+    Pid::helper(running.mark());
+    let mut search = Command::new("pgrep");
+    search.args(["-fc", &format!("^({unique}|sh -c {unique})")]);
+    wait_until("the shell and its child alone", || running.pid().children().len() == 1);
+    if crate::common::tool("pgrep").is_some() {
+        assert_eq!(finish(search).out.trim(), "2");
+    }
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * filter forbid NUMBER CMD [ARGS]: CMD under a seccomp filter that answers this system call with EPERM.
+ * filter strict COUNT [CMD [ARGS]]: installs a filter that kills for what a plain program does not need, clock_gettime
+ * and futex among it; reads every clock COUNT times; then becomes CMD, or prints `alive`. filter alive: prints `alive`,
+ * which takes no more than that.
+ */
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static void install(struct sock_filter *code, size_t length) {
+	struct sock_fprog program = {.len = (unsigned short)length, .filter = code};
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
+		perror("filter");
+		exit(125);
+	}
+}
+
+static void forbid(unsigned int number) {
+	struct sock_filter code[] = {
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	install(code, sizeof(code) / sizeof(code[0]));
+}
+
+/* What starting a program takes, and its end. */
+static const unsigned int needed[] = {
+    SYS_read,       SYS_write,           SYS_close,           SYS_fstat,      SYS_newfstatat,   SYS_openat,
+    SYS_mmap,       SYS_mprotect,        SYS_munmap,          SYS_brk,        SYS_pread64,      SYS_access,
+    SYS_arch_prctl, SYS_set_tid_address, SYS_prlimit64,       SYS_getrandom,  SYS_exit_group,   SYS_execve,
+    SYS_readlink,   SYS_rt_sigprocmask,  SYS_set_robust_list, SYS_lseek,      SYS_rt_sigaction, SYS_getuid,
+    SYS_getgid,     SYS_geteuid,         SYS_getegid,         334 /* rseq */,
+};
+
+static void be_strict(void) {
+	enum { COUNT = sizeof(needed) / sizeof(needed[0]) };
+	struct sock_filter code[COUNT + 3] = {
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	};
+
+	for (unsigned int i = 0; i < COUNT; i++) {
+		struct sock_filter compare =
+		    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, needed[i], (unsigned char)(COUNT - i), 0);
+		code[i + 1] = compare;
+	}
+	code[COUNT + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+	code[COUNT + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	install(code, COUNT + 3);
+}
+
+static void read_clocks(long count) {
+	static const clockid_t clocks[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_MONOTONIC_RAW, CLOCK_BOOTTIME,
+					   CLOCK_TAI};
+	struct timespec time;
+	struct timeval of_day;
+
+	for (long i = 0; i < count; i++) {
+		for (size_t c = 0; c < sizeof(clocks) / sizeof(clocks[0]); c++) {
+			clock_gettime(clocks[c], &time);
+		}
+		gettimeofday(&of_day, NULL);
+	}
+}
+
+int main(int argc, char **argv) {
+	if (argc > 3 && strcmp(argv[1], "forbid") == 0) {
+		forbid((unsigned int)atoi(argv[2]));
+	} else if (argc > 2 && strcmp(argv[1], "strict") == 0) {
+		be_strict();
+		read_clocks(atol(argv[2]));
+		if (argc == 3) {
+			puts("alive");
+			return 0;
+		}
+	} else if (argc == 2 && strcmp(argv[1], "alive") == 0) {
+		puts("alive");
+		return 0;
+	} else {
+		return 2;
+	}
+	execvp(argv[3], argv + 3);
+	perror(argv[3]);
+	return 126;
+}

@@ -1,0 +1,102 @@
+//! Signals reach a served program as they reach any other, and job control works.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::command::start_in_group;
+use crate::common::terminal::give_terminal;
+use crate::common::{Pid, program, served, start, wait_until};
+
+#[test]
+fn a_program_can_be_stopped_and_continued() {
+    let Some(clock) = program("clock-glibc") else { return };
+    let running = start(served(&[&clock, "2000000000", "MONOTONIC"]));
+    wait_until("the loop", || running.pid().cpu_time() > Duration::from_millis(50));
+    for signal in [libc::SIGSTOP, libc::SIGTSTP] {
+        running.pid().signal(signal);
+        wait_until("the stop", || running.pid().state() == 'T');
+        let stopped_at = running.pid().cpu_time();
+        // Longer than an anchor lasts.
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(running.pid().cpu_time(), stopped_at);
+        running.pid().signal(libc::SIGCONT);
+        wait_until("going on", || {
+            running.pid().cpu_time() > stopped_at + Duration::from_millis(50)
+        });
+    }
+    running.pid().signal(libc::SIGTERM);
+    running.finish().expect_signal(libc::SIGTERM);
+}
+
+#[test]
+fn a_program_that_is_stopped_as_it_starts_stays_stopped_until_it_is_continued() {
+    for delay_us in (0..40).map(|i| i * 700) {
+        let running = start(served(&["sh", "-c", "sh -c 'exit 3'; exit 4"]));
+        std::thread::sleep(Duration::from_micros(delay_us));
+        running.pid().signal(libc::SIGSTOP);
+        wait_until("the stop or the end", || running.pid().has_stopped_or_ended());
+        running.pid().signal(libc::SIGCONT);
+        running.finish_within(Duration::from_secs(10)).expect_code(4);
+    }
+}
+
+#[test]
+fn a_program_that_is_killed_as_it_starts_is_dead() {
+    for delay_us in (0..40).map(|i| i * 700) {
+        let running = start(served(&["sleep", "30"]));
+        std::thread::sleep(Duration::from_micros(delay_us));
+        running.pid().signal(libc::SIGKILL);
+        running
+            .finish_within(Duration::from_secs(10))
+            .expect_signal(libc::SIGKILL);
+    }
+}
+
+#[test]
+fn ctrl_c_at_a_terminal_ends_the_program_and_not_the_helper_of_others() {
+    let mut command = served(&[
+        "sh",
+        "-c",
+        "trap 'echo interrupted; exit 42' INT; echo ready; while :; do sleep 0.02; done",
+    ]);
+    let mut terminal = give_terminal(&mut command);
+    let running = start_in_group(command);
+    wait_until("the trap", || running.out_so_far().contains("ready"));
+    let helper = Pid::helper(running.mark());
+    terminal.type_in(b"\x03");
+    let outcome = running.finish().expect_code(42);
+    assert_eq!(outcome.out, "ready\ninterrupted\n");
+    wait_until("the helper's end", || !helper.exists());
+}
+
+#[test]
+fn the_helper_is_in_no_group_and_no_session_of_the_programs() {
+    let mut command = served(&["sleep", "30"]);
+    command.process_group(0);
+    let running = start(command);
+    let helper = Pid::helper(running.mark());
+    // SAFETY: both take integers.
+    let (group, session) = unsafe { (libc::getpgid(helper.0), libc::getsid(helper.0)) };
+    assert_eq!((group, session), (helper.0, helper.0));
+    assert_ne!(group, running.pid().0);
+    running.pid().signal_group(libc::SIGTERM);
+    running.finish().expect_signal(libc::SIGTERM);
+}
+
+#[test]
+fn a_shell_sees_its_jobs_stop_and_go_on() {
+    let script = "set -m; \"$@\" sleep 0.3 & job=$!; sleep 0.1; kill -STOP $job; sleep 0.6; \
+        jobs | grep -ci stopped; kill -CONT $job; wait -f $job; echo $?";
+    let mut bash = Command::new("bash");
+    bash.args(["-c", script, "bash", env!("CARGO_BIN_EXE_fastpath")])
+        .args(crate::common::SERVED);
+    if crate::common::tool("bash").is_none() {
+        return;
+    }
+    let outcome = crate::common::finish(bash).expect_success();
+    assert!(
+        outcome.out.starts_with("1\n") && outcome.out.ends_with("0\n"),
+        "{outcome:#?}"
+    );
+}

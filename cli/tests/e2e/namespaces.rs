@@ -1,0 +1,185 @@
+//! Containers: PID 1 of a PID namespace, user namespaces, other roots, and clocks of a time namespace.
+
+use std::process::Command;
+
+use crate::common::{Pid, SERVED, finish, needs_root, program, served, skip, start, tool, wait_until};
+
+const LEAF_IN_SHELL: &str = "grep -c memfd:fastpath-page /proc/self/maps";
+
+/// `unshare OPTIONS`, if that works here.
+fn unshare(options: &[&'static str]) -> Option<Vec<&'static str>> {
+    tool("unshare")?;
+    let prefix = [&["unshare"], options].concat();
+    let mut trial = Command::new("unshare");
+    trial.args(options).arg("true");
+    if !finish(trial).status.success() {
+        skip(format_args!("no `{}` here", prefix.join(" ")));
+        return None;
+    }
+    Some(prefix)
+}
+
+/// `PREFIX fastpath run ... -- COMMAND`.
+fn served_inside(prefix: &[&str], command: &[&str]) -> Command {
+    let whole = [prefix, &[env!("CARGO_BIN_EXE_fastpath")], SERVED, command].concat();
+    let mut run = Command::new(whole[0]);
+    run.args(&whole[1..]);
+    run
+}
+
+const PID_NAMESPACE: &[&str] = &["--pid", "--fork", "--mount-proc"];
+
+#[test]
+fn the_first_process_of_a_container_is_served_and_ends_as_it_likes() {
+    let Some(prefix) = unshare(PID_NAMESPACE) else { return };
+    let script = format!("echo $$; {LEAF_IN_SHELL}; sh -c '{LEAF_IN_SHELL}; exit 3' & wait $!; echo $?; exit 7");
+    let outcome = finish(served_inside(&prefix, &["sh", "-c", &script])).expect_code(7);
+    outcome.expect_output("1\n1\n1\n3");
+}
+
+#[test]
+fn an_init_that_waits_for_all_its_children_is_not_kept_waiting_by_the_helper() {
+    let (Some(prefix), Some(python)) = (unshare(PID_NAMESPACE), tool("python3")) else {
+        return;
+    };
+    let init = "import os, sys\n\
+        for code in 1, 2, 3:\n    os.fork() or os._exit(code)\n\
+        codes = []\n\
+        while True:\n\
+        \x20   try:\n        codes.append(os.waitstatus_to_exitcode(os.wait()[1]))\n\
+        \x20   except ChildProcessError:\n        break\n\
+        print(os.getpid(), sorted(codes))\n";
+    // -I: no import of the user's; the interpreter itself, for a wrapper would start it as a child.
+    let outcome = finish(served_inside(&prefix, &[python, "-I", "-c", init])).expect_success();
+    outcome.expect_output("1 [1, 2, 3]");
+}
+
+#[test]
+fn a_container_started_by_a_served_program_is_served_too() {
+    let Some(prefix) = unshare(PID_NAMESPACE) else { return };
+    let script = format!("echo $$; sh -c '{LEAF_IN_SHELL}'; exit 7");
+    let command = [&prefix[..], &["sh", "-c", &script]].concat();
+    finish(served(&command)).expect_code(7).expect_output("1\n1");
+}
+
+#[test]
+fn a_user_namespace_is_no_obstacle() {
+    let Some(prefix) = unshare(&["--user", "--map-root-user"]) else {
+        return;
+    };
+    let script = format!("id -u; sh -c '{LEAF_IN_SHELL}'; exit 7");
+    finish(served_inside(&prefix, &["sh", "-c", &script]))
+        .expect_code(7)
+        .expect_output("0\n1");
+    let command = [&prefix[..], &["sh", "-c", &script]].concat();
+    finish(served(&command)).expect_code(7).expect_output("0\n1");
+}
+
+#[test]
+fn a_program_in_another_root_is_served_without_a_path_that_both_can_see() {
+    let (Some(()), Some(_), Some(clock)) = (needs_root(), tool("chroot"), program("clock-glibc-static")) else {
+        return;
+    };
+    let root = tempfile::tempdir().expect("a directory");
+    std::fs::copy(clock, root.path().join("clock")).expect("copy");
+    let root = root.path().to_str().expect("UTF-8");
+    finish(served(&["chroot", root, "/clock", "1000"])).expect_success();
+    let running = start(served(&["chroot", root, "/clock", "2000000000", "MONOTONIC"]));
+    let is_clock = |pid: Pid| pid.program() == "clock";
+    wait_until("the clock's start", || {
+        is_clock(running.pid()) && running.pid().cpu_time().as_millis() > 50
+    });
+    assert!(running.pid().is_served(), "{}", running.pid().describe());
+}
+
+/// Prints how far BOOTTIME and MONOTONIC are ahead of what this process sees, in thousands of seconds.
+fn clocks_ahead() -> String {
+    let now = |clock| {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a valid timespec.
+        unsafe { libc::clock_gettime(clock, &mut time) };
+        time.tv_sec
+    };
+    let (boot, monotonic) = (now(libc::CLOCK_BOOTTIME), now(libc::CLOCK_MONOTONIC));
+    format!(
+        "import time; print(round((time.clock_gettime(7) - {boot}) / 1000), round((time.clock_gettime(1) - {monotonic}) / 1000))"
+    )
+}
+
+const TIME_NAMESPACE: &[&str] = &["--time", "--boottime", "100000", "--monotonic", "50000"];
+
+#[test]
+fn a_program_started_in_a_time_namespace_sees_its_clocks() {
+    let (Some(prefix), Some(python)) = (unshare(TIME_NAMESPACE), tool("python3")) else {
+        return;
+    };
+    let script = clocks_ahead();
+    let command = [&prefix[..], &[python, "-c", &script]].concat();
+    finish(served(&command)).expect_success().expect_output("100 50");
+    let command = [
+        &prefix[..],
+        &["--fork"],
+        &["sh", "-c", "\"$@\"; exit $?", "sh", python, "-c", &script],
+    ]
+    .concat();
+    finish(served(&command)).expect_success().expect_output("100 50");
+    finish(served(&[python, "-c", &script]))
+        .expect_success()
+        .expect_output("0 0");
+}
+
+#[test]
+fn a_run_inside_a_time_namespace_serves_its_clocks() {
+    let (Some(prefix), Some(python)) = (unshare(&[TIME_NAMESPACE, &["--fork"]].concat()), tool("python3")) else {
+        return;
+    };
+    let script = clocks_ahead();
+    finish(served_inside(&prefix, &[python, "-c", &script]))
+        .expect_success()
+        .expect_output("100 50");
+    finish(served_inside(&prefix, &["sh", "-c", LEAF_IN_SHELL]))
+        .expect_success()
+        .expect_output("1");
+}
+
+#[test]
+fn a_child_forked_into_a_time_namespace_sees_its_clocks() {
+    let (Some(_), Some(python)) = (unshare(TIME_NAMESPACE), tool("python3")) else {
+        return;
+    };
+    // No exec between here and there.
+    let fork = "import ctypes, os\n\
+        assert ctypes.CDLL(None).unshare(0x80) == 0\n\
+        open('/proc/self/timens_offsets', 'w').write('boottime 100000 0\\nmonotonic 50000 0\\n')\n\
+        child = os.fork()\n\
+        if child:\n    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n";
+    let script = format!("{fork}{}", clocks_ahead());
+    finish(served(&[python, "-c", &script]))
+        .expect_success()
+        .expect_output("100 50");
+}
+
+#[test]
+fn a_program_that_enters_a_time_namespace_sees_its_clocks() {
+    let (Some(prefix), Some(python), Some(nsenter)) = (unshare(TIME_NAMESPACE), tool("python3"), tool("nsenter"))
+    else {
+        return;
+    };
+    let script = clocks_ahead();
+    let mut sleeper = Command::new(prefix[0]);
+    sleeper
+        .args(&prefix[1..])
+        .args(["--fork", "--kill-child", "sleep", "60"]);
+    let sleeper = start(sleeper);
+    wait_until("the sleeper", || {
+        sleeper
+            .pid()
+            .children()
+            .first()
+            .is_some_and(|pid| pid.program() == "sleep")
+    });
+    let inside = format!("--time=/proc/{}/ns/time", sleeper.pid().children()[0].0);
+    finish(served(&[nsenter, &inside, python, "-c", &script]))
+        .expect_success()
+        .expect_output("100 50");
+}

@@ -1,0 +1,51 @@
+//! A thousand short pipelines: no exit status lost, no zombie, no helper left.
+
+use std::time::{Duration, Instant};
+
+use crate::common::command::MARK;
+use crate::common::processes::holds_within;
+use crate::common::{Pid, finish, served};
+
+/// FASTPATH_TEST_PIPELINES may say otherwise.
+const RUNS: u32 = 1000;
+const AT_ONCE: u32 = 2;
+
+#[test]
+fn a_thousand_pipelines_end_as_they_should_and_leave_nothing_behind() {
+    let runs = std::env::var("FASTPATH_TEST_PIPELINES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(RUNS);
+    let mark = format!("pipelines-{}", std::process::id());
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for lane in 0..AT_ONCE {
+            let mark = &mark;
+            scope.spawn(move || {
+                for run in (lane..runs).step_by(AT_ONCE as usize) {
+                    let code = (run % 250) as i32;
+                    let mut command = served(&["sh", "-c", &format!("seq 3 | sort | wc -l; exit {code}")]);
+                    command.env(MARK, mark);
+                    let outcome = finish(command).expect_code(code);
+                    assert!(
+                        outcome.out.trim() == "3" && outcome.err.is_empty(),
+                        "run {run}: {outcome:#?}"
+                    );
+                }
+            });
+        }
+    });
+    let each = begun.elapsed() / runs.max(1);
+    println!("{runs} pipelines, {AT_ONCE} at a time: {each:?} each");
+    assert!(
+        holds_within(Duration::from_secs(2), || Pid::helpers(&mark).is_empty()),
+        "left: {:?}",
+        Pid::helpers(&mark)
+    );
+    let own = Pid(std::process::id() as i32);
+    assert!(
+        own.children()
+            .iter()
+            .all(|child| child.state() != 'Z' || child.status("Name") != "fastpath")
+    );
+}

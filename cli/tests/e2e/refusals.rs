@@ -1,0 +1,138 @@
+//! Where a program cannot be served it is told once, and runs untouched; with `--require` it does not run.
+
+use std::process::Command;
+
+use crate::common::{Outcome, fastpath, finish, helper_program, program, tool};
+
+const WITHOUT_REQUIRE: &[&str] = &["run", "--without-vdso", "--clocks", "all", "--"];
+const REQUIRE: &[&str] = &["run", "--without-vdso", "--clocks", "all", "--require", "--"];
+
+/// `prefix fastpath run ... -- command`, without and with `--require`.
+fn both(prefix: &[&str], command: &[&str]) -> (Outcome, Outcome) {
+    let run = |options: &[&str]| {
+        let whole = [prefix, &[env!("CARGO_BIN_EXE_fastpath")], options, command].concat();
+        let mut run = Command::new(whole[0]);
+        run.args(&whole[1..]);
+        finish(run)
+    };
+    (run(WITHOUT_REQUIRE), run(REQUIRE))
+}
+
+#[track_caller]
+fn warns_once_and_requires(prefix: &[&str], command: &[&str], code: i32, out: &str, reason: &str) {
+    let (untouched, required) = both(prefix, command);
+    let untouched = untouched.expect_code(code);
+    assert_eq!(untouched.out, out);
+    assert_eq!(untouched.err.lines().count(), 1, "{untouched:#?}");
+    assert!(
+        untouched.err.contains("warning: ") && untouched.err.contains("untouched"),
+        "{untouched:#?}"
+    );
+    assert!(untouched.err.contains(reason), "{untouched:#?}");
+    let required = required.expect_code(125);
+    assert_eq!(required.out, "");
+    assert_eq!(required.err.lines().count(), 1, "{required:#?}");
+    assert!(required.err.contains(reason), "{required:#?}");
+}
+
+#[test]
+fn a_32_bit_program_runs_untouched() {
+    let Some(program) = program("thirty-two-bit") else {
+        return;
+    };
+    let starts = finish(Command::new(&program)).status.code() == Some(32);
+    if !starts {
+        return crate::common::skip("this kernel runs no 32-bit program");
+    }
+    warns_once_and_requires(&[], &[&program], 32, "32-bit\n", "32-bit");
+    // As a child it is nobody's business.
+    let script = format!("{program}; echo $?");
+    let outcome = finish(fastpath(&[REQUIRE, &["sh", "-c", &script]].concat())).expect_success();
+    outcome.expect_output("32-bit\n32");
+}
+
+#[test]
+fn a_program_under_a_debugger_runs_untouched() {
+    let Some(strace) = tool("strace") else { return };
+    let prefix = [
+        strace,
+        "-qq",
+        "-e",
+        "trace=none",
+        "-e",
+        "signal=none",
+        "-o",
+        "/dev/null",
+    ];
+    if finish({
+        let mut plain = Command::new(strace);
+        plain.args(&prefix[1..]).arg("true");
+        plain
+    })
+    .status
+    .code()
+        != Some(0)
+    {
+        return crate::common::skip("strace cannot trace here");
+    }
+    let script = "grep -q fastpath /proc/self/maps || echo untouched; exit 3";
+    warns_once_and_requires(&prefix, &["sh", "-c", script], 3, "untouched\n", "tracing");
+}
+
+#[test]
+fn a_program_where_a_filter_forbids_what_is_needed_runs_untouched() {
+    let Some(filter) = helper_program("filter", "cc", &[]) else {
+        return;
+    };
+    let script = "grep -q fastpath /proc/self/maps || echo untouched; exit 3";
+    for call in [
+        libc::SYS_ptrace,
+        libc::SYS_sendmsg,
+        libc::SYS_memfd_create,
+        libc::SYS_socketpair,
+    ] {
+        let prefix = [&filter, "forbid", &call.to_string()];
+        warns_once_and_requires(&prefix, &["sh", "-c", script], 3, "untouched\n", "filter");
+    }
+}
+
+#[test]
+fn a_program_under_a_filter_that_forbids_nothing_needed_is_served() {
+    let Some(filter) = helper_program("filter", "cc", &[]) else {
+        return;
+    };
+    let call = libc::SYS_acct.to_string();
+    let leaf = ["grep", "-c", "memfd:fastpath-page", "/proc/self/maps"];
+    let (untouched, required) = both(&[&filter, "forbid", &call], &leaf);
+    untouched.expect_success().expect_output("1");
+    required.expect_success().expect_output("1");
+}
+
+#[test]
+fn a_program_that_forbids_itself_the_counter_lives_as_it_would_without_a_vdso() {
+    // Static, and not on glibc: that reads the counter as it starts.
+    let Some(forbidden) = helper_program("counter-forbidden", "musl-gcc", &["-static"]) else {
+        return;
+    };
+    finish(Command::new(&forbidden)).expect_signal(libc::SIGSEGV);
+    finish(fastpath(&[REQUIRE, &[&forbidden]].concat()))
+        .expect_success()
+        .expect_output("alive");
+}
+
+#[test]
+fn a_warning_that_nobody_can_read_stops_nothing() {
+    let Some(program) = program("thirty-two-bit") else {
+        return;
+    };
+    if finish(Command::new(&program)).status.code() != Some(32) {
+        return crate::common::skip("this kernel runs no 32-bit program");
+    }
+    for redirection in ["2>&-", "2>/dev/full", "2>&1 | true", ">&- 2>&-"] {
+        let mut shell = Command::new("sh");
+        let script = format!("\"$0\" run --clocks all -- {program} {redirection}");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_fastpath")]);
+        let code = if redirection.contains('|') { 0 } else { 32 };
+        finish(shell).expect_code(code);
+    }
+}

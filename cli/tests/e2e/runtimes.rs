@@ -1,0 +1,102 @@
+//! Every libc and runtime: its clock reads are answered by the page and make no system call.
+//!
+//! That a count of zero means something is shown by the same measurement on the same program without fastpath's page.
+
+use std::time::Duration;
+
+use crate::common::clock_calls::{clock_calls, fewest_clock_calls};
+use crate::common::{Pid, fastpath, finish, program, served, start, wait_until};
+
+/// More reads than any program makes while it is watched.
+const ENDLESS: &str = "2000000000";
+/// CPU time after which every runtime has got to its loop, or at least is busy with starting up.
+const STARTED: Duration = Duration::from_millis(300);
+
+/// `runs` is the executable that the program ends up in.
+fn reads_clocks_without_system_calls(name: &str, runs: &str) {
+    let Some(path) = program(name) else { return };
+
+    let outcome = finish(served(&[&path, "2000"])).expect_success();
+    assert!(
+        outcome.out.lines().count() >= 2 && outcome.err.is_empty(),
+        "{outcome:#?}"
+    );
+
+    let on_the_page = start(served(&[&path, ENDLESS, "MONOTONIC"]));
+    wait_for_loop(on_the_page.pid(), runs);
+    assert!(on_the_page.pid().is_served(), "{}", on_the_page.pid().describe());
+    assert_eq!(on_the_page.pid().status("TracerPid"), "0");
+    let Some(calls) = fewest_clock_calls(on_the_page.pid()) else {
+        return;
+    };
+    assert_eq!(calls, 0, "clock system calls of {name} under fastpath");
+    drop(on_the_page);
+
+    let on_the_kernel = start({
+        let mut command = fastpath(&["run", "--without-vdso", "--"]);
+        command.args([&path, ENDLESS, "MONOTONIC"]);
+        command
+    });
+    wait_for_loop(on_the_kernel.pid(), runs);
+    let mut calls = Some(0);
+    wait_until("system calls without fastpath's page", || {
+        calls = clock_calls(on_the_kernel.pid());
+        calls != Some(0)
+    });
+}
+
+fn wait_for_loop(pid: Pid, runs: &str) {
+    wait_until(&format!("{runs} in its loop"), || pid.program().starts_with(runs));
+    let before = pid.cpu_time();
+    wait_until(&format!("{runs} in its loop"), || pid.cpu_time() > before + STARTED);
+}
+
+#[test]
+fn a_program_on_glibc_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-glibc", "clock-glibc");
+}
+
+#[test]
+fn a_static_program_on_glibc_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-glibc-static", "clock-glibc-static");
+}
+
+#[test]
+fn a_static_pie_on_glibc_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-glibc-static-pie", "clock-glibc-static-pie");
+}
+
+#[test]
+fn a_program_on_musl_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-musl", "clock-musl");
+}
+
+#[test]
+fn a_static_program_on_musl_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-musl-static", "clock-musl-static");
+}
+
+#[test]
+fn a_go_program_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-go", "clock-go");
+}
+
+#[test]
+fn a_rust_program_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-rust", "clock-rust");
+}
+
+#[test]
+fn python_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-python", "python");
+}
+
+#[test]
+fn node_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-node", "node");
+}
+
+#[test]
+fn the_jvm_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-java", "java");
+}

@@ -1,0 +1,368 @@
+//! A program finds everything as if the shell had started it: `state` prints what it inherits, and prints the same.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::common::command::{MARK, start_in_group};
+use crate::common::terminal::give_terminal;
+use crate::common::{SERVED, fastpath, finish, program, served, tool};
+
+const OPTIONS: [&[&str]; 4] = [
+    SERVED,
+    &["run", "--clocks", "all", "--require", "--"],
+    &["run", "--without-vdso", "--"],
+    &["run", "--"],
+];
+
+/// Compares two starts by this process under the surroundings that `arrange` makes.
+fn same_under_run(arrange: impl Fn(&mut Command)) {
+    let Some(state) = program("state") else { return };
+    let print = |mut command: Command| {
+        command.env(MARK, "surroundings");
+        // Having something to do there makes the standard library fork: its posix_spawn has signals of glibc's own ignored.
+        before_exec(&mut command, || true);
+        arrange(&mut command);
+        let outcome = start_in_group(command).finish().expect_success();
+        assert!(
+            outcome.out.starts_with("pid ") && outcome.out.lines().count() > 50,
+            "{outcome:#?}"
+        );
+        comparable(&outcome.out)
+    };
+    let bare = print(Command::new(&state));
+    for options in OPTIONS {
+        let mut command = fastpath(options);
+        command.arg(&state);
+        assert_same(&bare, &print(command), options);
+    }
+}
+
+/// The lines of `state` except the PID, the names of temporary files without a name, and how far standard error got: what
+/// fastpath says stands there before.
+fn comparable(state: &str) -> String {
+    let lines = state.lines().filter(|line| !line.starts_with("pid ")).map(|line| {
+        let line = if line.starts_with("fd 2 ") {
+            line.split(" position ").next().unwrap_or_default()
+        } else {
+            line
+        };
+        let words = line
+            .split(' ')
+            .map(|word| if word.contains("/#") { "(temporary)" } else { word });
+        words.collect::<Vec<_>>().join(" ")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[track_caller]
+fn assert_same(bare: &str, run: &str, options: &[&str]) {
+    let only_in = |a: &str, b: &str| {
+        let lines = a.lines().filter(|line| !b.lines().any(|other| other == *line));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (gone, new) = (only_in(bare, run), only_in(run, bare));
+    assert!(
+        gone.is_empty() && new.is_empty(),
+        "{options:?}: instead of {gone:#?} {new:#?}"
+    );
+    assert_eq!(bare, run, "{options:?}");
+}
+
+/// Has `what` done between fork and exec.
+fn before_exec(command: &mut Command, what: impl Fn() -> bool + Send + Sync + 'static) {
+    // SAFETY: callers make system calls only.
+    unsafe {
+        command.pre_exec(move || what().then_some(()).ok_or_else(std::io::Error::last_os_error));
+    }
+}
+
+fn set_disposition(signal: i32, disposition: libc::sighandler_t) -> bool {
+    // SAFETY: SIG_IGN and SIG_DFL are no functions of ours.
+    unsafe { libc::signal(signal, disposition) != libc::SIG_ERR }
+}
+
+fn set_limit(resource: libc::__rlimit_resource_t, value: u64) -> bool {
+    let limit = libc::rlimit {
+        rlim_cur: value,
+        rlim_max: value,
+    };
+    // SAFETY: a valid rlimit.
+    unsafe { libc::setrlimit(resource, &limit) == 0 }
+}
+
+#[test]
+fn a_program_finds_everything_as_without_fastpath() {
+    same_under_run(|_| ());
+}
+
+#[test]
+fn a_program_keeps_the_pid_that_the_shell_saw() {
+    for options in OPTIONS {
+        let mut shell = Command::new("sh");
+        let script = r#"echo $$; exec "$@""#;
+        shell
+            .args(["-c", script, "sh", env!("CARGO_BIN_EXE_fastpath")])
+            .args(options);
+        shell.args(["sh", "-c", "echo $$; echo $PPID"]);
+        let outcome = finish(shell).expect_success();
+        let ids: Vec<_> = outcome.out.lines().collect();
+        assert_eq!(ids[0], ids[1]);
+        assert_eq!(ids[2], std::process::id().to_string());
+    }
+}
+
+#[test]
+fn ignored_signals_stay_ignored_and_only_they() {
+    for signals in [
+        vec![libc::SIGPIPE],
+        vec![libc::SIGCHLD],
+        vec![
+            libc::SIGINT,
+            libc::SIGQUIT,
+            libc::SIGHUP,
+            libc::SIGTERM,
+            libc::SIGTSTP,
+            libc::SIGTTOU,
+        ],
+        (1..=31)
+            .filter(|s| ![libc::SIGKILL, libc::SIGSTOP].contains(s))
+            .collect(),
+    ] {
+        same_under_run(move |command| {
+            let signals = signals.clone();
+            before_exec(command, move || {
+                signals.iter().all(|s| set_disposition(*s, libc::SIG_IGN))
+            });
+        });
+    }
+}
+
+#[test]
+fn signals_that_libc_keeps_to_itself_stay_ignored_too() {
+    // Children of glibc's posix_spawn start so. Its sigaction refuses these two.
+    same_under_run(|command| {
+        before_exec(command, || {
+            // The kernel's struct sigaction: handler, flags, restorer, mask.
+            let ignore = [libc::SIG_IGN, 0, 0, 0];
+            [32, 33].iter().all(|signal| {
+                // SAFETY: a valid struct, which holds no function.
+                unsafe { libc::syscall(libc::SYS_rt_sigaction, *signal, &ignore, 0, 8) == 0 }
+            })
+        });
+    });
+}
+
+#[test]
+fn no_signal_becomes_ignored() {
+    same_under_run(|command| {
+        before_exec(command, || {
+            [libc::SIGPIPE, libc::SIGCHLD]
+                .iter()
+                .all(|s| set_disposition(*s, libc::SIG_DFL))
+        });
+    });
+}
+
+#[test]
+fn blocked_signals_stay_blocked_and_none_is_pending() {
+    same_under_run(|command| {
+        before_exec(command, || {
+            // SAFETY: a set of this function's own.
+            unsafe {
+                let mut all = std::mem::zeroed();
+                libc::sigfillset(&mut all) == 0 && libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut()) == 0
+            }
+        });
+    });
+}
+
+#[test]
+fn a_pending_signal_stays_pending() {
+    same_under_run(|command| {
+        before_exec(command, || {
+            // SAFETY: a set of this function's own; the signal is blocked.
+            unsafe {
+                let mut set = std::mem::zeroed();
+                libc::sigemptyset(&mut set);
+                libc::sigaddset(&mut set, libc::SIGUSR1);
+                libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut()) == 0
+                    && libc::kill(libc::getpid(), libc::SIGUSR1) == 0
+            }
+        });
+    });
+}
+
+#[test]
+fn closed_standard_descriptors_stay_closed() {
+    // `state` prints to one of them. What is open in a shell without them, another process can tell.
+    let directory = tempfile::tempdir().expect("a directory");
+    let list = directory.path().join("descriptors");
+    for closed in [vec![0], vec![1], vec![2], vec![1, 2], vec![0, 1, 2]] {
+        let descriptors = |mut command: Command| {
+            let closed = closed.clone();
+            let script = r#"ls /proc/$$/fd >"$0"; exit 7"#;
+            command.args(["sh", "-c", script, list.to_str().expect("UTF-8")]);
+            before_exec(&mut command, move || {
+                // SAFETY: closes what was meant for the program.
+                closed.iter().all(|fd| unsafe { libc::close(*fd) } == 0)
+            });
+            finish(command).expect_code(7);
+            std::fs::read_to_string(&list).expect("the list")
+        };
+        let bare = descriptors(Command::new("env"));
+        for options in OPTIONS {
+            assert_eq!(
+                descriptors(fastpath(options)),
+                bare,
+                "{options:?} with {closed:?} closed"
+            );
+        }
+    }
+}
+
+#[test]
+fn open_descriptors_are_handed_on_and_no_other() {
+    same_under_run(|command| {
+        before_exec(command, || {
+            // SAFETY: descriptors of the new process only.
+            unsafe {
+                libc::dup2(0, 3) == 3
+                    && libc::dup2(0, 100) == 100
+                    && libc::dup2(0, 255) == 255
+                    && libc::dup2(0, 1000) == 1000
+            }
+        });
+    });
+}
+
+#[test]
+fn a_controlling_terminal_stays_so_and_its_foreground_group_too() {
+    let terminals = std::sync::Mutex::new(Vec::new());
+    let Some(state) = program("state") else { return };
+    // Two terminals have two numbers, so they are taken out of the comparison; the rest must agree.
+    let print = |mut command: Command| {
+        command.env(MARK, "surroundings");
+        let terminal = give_terminal(&mut command);
+        terminals.lock().expect("lock").push(terminal);
+        let outcome = start_in_group(command).finish().expect_success();
+        assert!(
+            outcome.out.contains("\nsid self\n") && outcome.out.contains("\ntpgid self\n"),
+            "{outcome:#?}"
+        );
+        let own = |line: &&str| !["tty ", "fd 0 "].iter().any(|name| line.starts_with(name));
+        comparable(&outcome.out)
+            .lines()
+            .filter(own)
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    let bare = print(Command::new(&state));
+    for options in OPTIONS {
+        let mut command = fastpath(options);
+        command.arg(&state);
+        assert_same(&bare, &print(command), options);
+    }
+}
+
+#[test]
+fn directory_umask_and_root_stay() {
+    same_under_run(|command| {
+        command.current_dir("/proc/self/../tty");
+        before_exec(command, || {
+            // SAFETY: umask takes an integer.
+            unsafe { libc::umask(0o027) };
+            true
+        });
+    });
+}
+
+#[test]
+fn limits_and_priorities_stay() {
+    same_under_run(|command| {
+        before_exec(command, || {
+            // SAFETY: system calls that take integers.
+            let nice = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 3) == 0 };
+            nice && set_limit(libc::RLIMIT_CORE, 0)
+                && set_limit(libc::RLIMIT_NOFILE, 64)
+                && set_limit(libc::RLIMIT_STACK, 1 << 20)
+                && set_limit(libc::RLIMIT_FSIZE, 1 << 30)
+        });
+    });
+}
+
+#[test]
+fn a_process_group_of_ones_own_stays() {
+    same_under_run(|command| {
+        command.process_group(0);
+    });
+}
+
+#[test]
+fn an_empty_environment_stays_empty() {
+    same_under_run(|command| {
+        command.env_clear().env(MARK, "surroundings");
+    });
+}
+
+#[test]
+fn process_attributes_stay() {
+    same_under_run(|command| {
+        before_exec(command, || {
+            // SAFETY: prctl and personality take integers.
+            unsafe {
+                libc::prctl(libc::PR_SET_TIMERSLACK, 12345, 0, 0, 0) == 0
+                    && libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM, 0, 0, 0) == 0
+                    && libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) >= 0
+            }
+        });
+    });
+}
+
+#[test]
+fn a_subreaper_is_given_no_child_that_its_waits_can_see() {
+    let script = "import os, ctypes, time\n\
+        assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0\n\
+        os.execvp(FASTPATH, [FASTPATH] + OPTIONS + ['python3', '-c', PROGRAM])\n";
+    let program = "import os, sys, time\n\
+        assert os.fork() or os._exit(5)\n\
+        pid, status = os.wait()\n\
+        assert os.waitstatus_to_exitcode(status) == 5\n\
+        try:\n    print(os.waitpid(-1, os.WNOHANG))\nexcept ChildProcessError:\n    print('no child')\n";
+    let Some(python) = tool("python3") else { return };
+    for options in OPTIONS {
+        let mut command = Command::new(python);
+        let script = script
+            .replace("FASTPATH,", &format!("{:?},", env!("CARGO_BIN_EXE_fastpath")))
+            .replace("[FASTPATH]", &format!("[{:?}]", env!("CARGO_BIN_EXE_fastpath")))
+            .replace("OPTIONS", &format!("{options:?}"))
+            .replace("PROGRAM", &format!("{program:?}"));
+        command.args(["-c", &script]);
+        assert_eq!(finish(command).expect_success().out, "no child\n", "{options:?}");
+    }
+}
+
+#[test]
+fn a_program_starts_without_children() {
+    for options in OPTIONS {
+        let mut command = fastpath(options);
+        command.args(["sh", "-c", "cat /proc/$$/task/$$/children; wait; echo done"]);
+        let out = finish(command).expect_success().out;
+        // The list holds `cat` itself at most.
+        assert!(
+            out.split_whitespace().count() <= 2 && out.ends_with("done\n"),
+            "{options:?}: {out}"
+        );
+    }
+}
+
+#[test]
+fn arguments_of_any_bytes_and_any_number_arrive() {
+    let many: Vec<_> = (0..20_000).map(|i| format!("argument {i} \u{fc}\n")).collect();
+    let mut command = served(&["sh", "-c", "printf '%s|' \"$@\" | cksum", "sh"]);
+    command.args(&many).arg("").arg("--").arg("--clocks");
+    let mut bare = Command::new("sh");
+    bare.args(["-c", "printf '%s|' \"$@\" | cksum", "sh"])
+        .args(&many)
+        .args(["", "--", "--clocks"]);
+    assert_eq!(finish(command).expect_success().out, finish(bare).expect_success().out);
+}
