@@ -186,7 +186,7 @@ impl Helper {
             .map_err(|e| e.to_string())?;
         self.channel.read_exact(&mut [0]).map_err(|e| e.to_string())?;
         // Here and not in the program's process: the threads that this takes leave traces in how signals are handled there.
-        evidence::examine().map_err(|e| format!("the counter cannot be trusted: {e}"))?;
+        evidence::examine().map_err(|e| super::untrusted(&e))?;
         let page = self.publisher.reader().map_err(|e| format!("the page: {e}"))?;
         let mailbox = self.mailbox.clone();
         let kit = Kit {

@@ -11,6 +11,7 @@ use std::ffi::OsStr;
 
 use fastpath_inject::target::View;
 use fastpath_publisher::Publisher;
+use fastpath_publisher::evidence::{self, Distrust};
 
 use crate::args;
 use crate::output::{note, warn};
@@ -54,12 +55,18 @@ fn prepare(options: &args::Run, title: title::Title) -> Prepared {
     let Some(path) = exec::find(&options.command[0]) else {
         return Prepared::Ready;
     };
+    let counter = evidence::is_promising();
+    if counter == Err(Distrust::NotReadable) {
+        // Even to choose clocks it would be read.
+        return Prepared::Refused(untrusted(&Distrust::NotReadable));
+    }
     let selection = match Selection::of(options) {
         Selection::Nothing(why) => return Prepared::Nothing(why),
         selection => selection,
     };
     timeline.mark("choose clocks");
     let prepared = (|| {
+        counter.map_err(|e| untrusted(&e))?;
         let may = View::of("self", libc::AT_FDCWD).and_then(|view| view.may_serve(path.as_os_str()));
         may.map_err(|e| e.to_string())?;
         trial::seccomp_allows_surgery()?;
@@ -71,4 +78,8 @@ fn prepare(options: &args::Run, title: title::Title) -> Prepared {
         Ok(()) => Prepared::Ready,
         Err(why) => Prepared::Refused(why),
     }
+}
+
+fn untrusted(why: &Distrust) -> String {
+    format!("the counter cannot be trusted: {why}")
 }

@@ -45,17 +45,24 @@ pub struct Evidence {
     pub cpus: usize,
 }
 
-/// Looks at the counter, for about a millisecond on idle CPUs.
-pub fn examine() -> Result<Evidence, Distrust> {
-    let features = Features::of_this_cpu();
-    if !features.invariant {
-        return Err(Distrust::NotInvariant);
-    }
+/// Whether the counter may be read here at all, and promises one rate. To be asked before it is read for anything.
+pub fn is_promising() -> Result<Features, Distrust> {
     let mut mode: libc::c_int = 0;
     // SAFETY: PR_GET_TSC stores one int.
     if unsafe { libc::prctl(libc::PR_GET_TSC, &mut mode) } == 0 && mode != libc::PR_TSC_ENABLE {
         return Err(Distrust::NotReadable);
     }
+    let features = Features::of_this_cpu();
+    if features.invariant {
+        Ok(features)
+    } else {
+        Err(Distrust::NotInvariant)
+    }
+}
+
+/// Looks at the counter in full, for about half a millisecond on idle CPUs. Starts threads.
+pub fn examine() -> Result<Evidence, Distrust> {
+    let features = is_promising()?;
     let cpus = allowed_cpus();
     let patience = if kernel_trusts_tsc() {
         ARRIVAL_WHERE_KERNEL_TRUSTS
@@ -132,6 +139,21 @@ fn warp_test(cpus: &[usize], patience: Duration) -> Result<usize, Distrust> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_may_not_read_the_counter_is_told_so_without_reading_it() {
+        // SAFETY: the child makes system calls only; fork, prctl and waitpid take what they are given here.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let forbidden = libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) == 0;
+                libc::_exit(i32::from(!(forbidden && is_promising() == Err(Distrust::NotReadable))));
+            }
+            let mut status = -1;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            assert_eq!(status, 0);
+        }
+    }
 
     #[test]
     fn one_cpu_alone_needs_no_warp_test() {
