@@ -95,7 +95,7 @@ impl Attendant {
     /// Answers requests for as long as the process lives.
     pub fn serve(self: Arc<Self>) {
         // The program's libraries are most likely those of this process: have them ready when they are asked for.
-        install::scan_own_libraries(&self.kit);
+        crate::program::scan_own_libraries(&self.kit.scans);
         loop {
             let seen = self.mailbox.doorbell();
             let requests = self.mailbox.take();

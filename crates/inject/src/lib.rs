@@ -12,10 +12,12 @@ mod mailbox;
 #[allow(dead_code)] // the build script uses the rest
 mod mailbox_layout;
 mod maps;
+mod program;
 mod region;
 mod remote;
 mod sites;
 mod stack;
+mod surgery;
 pub mod target;
 mod tracee;
 

@@ -29,6 +29,9 @@ const WATCHED: [u32; 6] = [
     libc::SYS_seccomp as u32,
     libc::SYS_execveat as u32,
 ];
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// `cmp $-4095, %rax`
+const GO_CHECK: [u8; 6] = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff];
 /// What a jump is made of.
 const JUMP_BYTES: usize = 5;
 /// Bytes of one thunk.
@@ -53,11 +56,7 @@ pub enum Shape {
 
 impl Shape {
     fn bytes(self) -> usize {
-        match self {
-            Shape::Constant(_) | Shape::Glibc => 7,
-            Shape::Musl => 6,
-            Shape::Go => 8,
-        }
+        original(self).len()
     }
 }
 
@@ -163,7 +162,7 @@ fn find(code: &[u8], address: u64, sites: &mut Vec<Site>) {
     const MUSL: [u8; 10] = [0x48, 0x8b, 0x72, 0x10, 0x48, 0x8b, 0x52, 0x18, 0x0f, 0x05];
     /// cmp $0xfffffffffffff001, %rax; jbe
     const GO_AFTER: [u8; 7] = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x76];
-    for at in Finder::new(&[0x0f, 0x05]).find_iter(code) {
+    for at in Finder::new(&SYSCALL).find_iter(code) {
         let constant = at.checked_sub(5).and_then(|start| match code[start..at] {
             [0xb8, a, b, c, d] => Some((start, u32::from_le_bytes([a, b, c, d]))),
             _ => None,
@@ -208,13 +207,13 @@ fn thunk(shape: Shape, site: u64, doors: Doors) -> Vec<u8> {
     let mut code = displaced(shape);
     if shape == Shape::Go {
         code.extend(call(doors.go));
-        code.extend([0x0f, 0x05]); // syscall
-        code.extend([0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff]); // cmp $-4095, %rax
+        code.extend(SYSCALL);
+        code.extend(GO_CHECK);
     } else {
         code.extend([0x48, 0x8d, 0x64, 0x24, 0x80]); // lea -128(%rsp), %rsp
         code.extend(call(doors.c));
         code.extend([0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea 128(%rsp), %rsp
-        code.extend([0x0f, 0x05]); // syscall
+        code.extend(SYSCALL);
     }
     code.extend([0xff, 0x25, 0, 0, 0, 0]); // jmp *0(%rip)
     code.extend((site + shape.bytes() as u64).to_le_bytes());
@@ -231,31 +230,53 @@ pub struct Patch {
     pub bytes: Vec<u8>,
 }
 
-/// The patches that lead `sites`, loaded with `bias`, through thunks on the page at `thunks`, of which `used` are taken.
-/// Thunks come first: a jump is written only when its target stands. Sites that a jump cannot reach are left out.
-pub fn patches(sites: &[Site], bias: u64, thunks: u64, used: usize, doors: Doors) -> (Vec<Patch>, usize) {
-    let (mut code, mut jumps) = (Vec::new(), Vec::new());
+/// What leads one site through a thunk.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// The thunk.
+    pub thunk: Patch,
+    /// The jump to it.
+    pub jump: Patch,
+    /// What must be found in the jump's place.
+    pub expected: Vec<u8>,
+}
+
+/// Redirects of `sites`, loaded with `bias`, through thunks on the page at `thunks`, of which `used` are taken. Sites that a jump
+/// cannot reach are left out.
+pub fn redirects(sites: &[Site], bias: u64, thunks: u64, used: usize, doors: Doors) -> Vec<Redirect> {
+    let mut redirects = Vec::new();
     for site in sites.iter().take(MOST_SITES.saturating_sub(used)) {
         let from = bias.wrapping_add(site.address);
-        let to = thunks + ((used + code.len()) * THUNK_BYTES) as u64;
+        let to = thunks + ((used + redirects.len()) * THUNK_BYTES) as u64;
         let Ok(distance) = i32::try_from(to.wrapping_sub(from + JUMP_BYTES as u64) as i64) else {
             continue;
         };
         let mut jump = vec![0xe9];
         jump.extend(distance.to_le_bytes());
         jump.resize(site.shape.bytes(), 0x90);
-        jumps.push(Patch {
-            address: from,
-            bytes: jump,
-        });
-        code.push(Patch {
-            address: to,
-            bytes: thunk(site.shape, from, doors),
+        redirects.push(Redirect {
+            thunk: Patch {
+                address: to,
+                bytes: thunk(site.shape, from, doors),
+            },
+            jump: Patch {
+                address: from,
+                bytes: jump,
+            },
+            expected: original(site.shape),
         });
     }
-    let count = code.len();
-    code.extend(jumps);
-    (code, count)
+    redirects
+}
+
+/// The bytes of a site.
+fn original(shape: Shape) -> Vec<u8> {
+    let mut code = displaced(shape);
+    code.extend(SYSCALL);
+    if shape == Shape::Go {
+        code.extend(GO_CHECK);
+    }
+    code
 }
 
 /// How many thunks stand on a page that is read as words.
@@ -370,10 +391,14 @@ mod tests {
             address: 0,
             shape: Shape::Constant(59),
         }];
-        let (near, one) = patches(&sites, 0x7000_0000_0000, 0x7000_1000_0000, 0, Doors::default());
-        assert_eq!((near.len(), one), (2, 1));
-        let (far, none) = patches(&sites, 0x5000_0000_0000, 0x7000_1000_0000, 0, Doors::default());
-        assert_eq!((far.len(), none), (0, 0));
+        assert_eq!(
+            redirects(&sites, 0x7000_0000_0000, 0x7000_1000_0000, 0, Doors::default()).len(),
+            1
+        );
+        assert_eq!(
+            redirects(&sites, 0x5000_0000_0000, 0x7000_1000_0000, 0, Doors::default()).len(),
+            0
+        );
     }
 
     #[test]

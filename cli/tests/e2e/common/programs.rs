@@ -1,5 +1,6 @@
 //! The programs of tests/programs, and small ones of these tests' own.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
@@ -44,11 +45,16 @@ pub fn program(name: &str) -> Option<String> {
 
 /// The path of `helpers/NAME.c`, compiled by `compiler`; `None`, and the test is skipped, if that is missing.
 pub fn helper_program(name: &str, compiler: &str, flags: &[&str]) -> Option<String> {
-    static BUILDING: Mutex<()> = Mutex::new(());
-    let _alone = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
+    // Once each: another test may be running it.
+    static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let mut known = BUILT.lock().unwrap_or_else(|e| e.into_inner());
     super::tool(compiler)?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/e2e/helpers/{name}.c"));
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{compiler}{}", flags.concat()));
+    let path = built.to_str().expect("UTF-8").to_owned();
+    if known.contains(&built) {
+        return Some(path);
+    }
     let compiled = Command::new(compiler)
         .args([
             "-std=c11",
@@ -64,5 +70,6 @@ pub fn helper_program(name: &str, compiler: &str, flags: &[&str]) -> Option<Stri
         .args([&built, &source])
         .status();
     assert!(compiled.is_ok_and(|status| status.success()), "{compiler} {name}.c");
-    Some(built.to_str().expect("UTF-8").to_owned())
+    known.insert(built);
+    Some(path)
 }

@@ -1,0 +1,249 @@
+//! The steps of an installation in a stopped program, each of which can be taken back.
+
+use fastpath_image::Instance;
+
+use crate::error::{Error, Result};
+use crate::install::Kit;
+use crate::mailbox_layout::HookState;
+use crate::maps::{self, Mapping};
+use crate::program::Code;
+use crate::region::{self, door};
+use crate::remote::RemoteCalls;
+use crate::sites::{self, Doors, Patch, Site};
+use crate::stack::{AT_ENTRY, AT_SYSINFO_EHDR, InitialStack};
+use crate::tracee::Tracee;
+
+/// PR_TSC_ENABLE, prctl(2).
+const TSC_ENABLED: u32 = 1;
+
+/// What is to be installed, and what is known of the program.
+pub struct Plan<'a> {
+    pub kit: &'a Kit,
+    pub instance: Instance,
+    pub code: Code,
+    pub maps: &'a [Mapping],
+    pub stack: &'a InitialStack,
+}
+
+enum Undo {
+    Unmap(u64, u64),
+    Close(u64),
+    Restore(Patch),
+}
+
+struct Surgery<'c, 't> {
+    calls: &'c mut RemoteCalls<'t>,
+    undo: Vec<Undo>,
+}
+
+/// Carries the plan out. Returns the stack pointer to start with; on an error the program's memory is as it was.
+pub fn perform(calls: &mut RemoteCalls<'_>, plan: &Plan<'_>) -> Result<u64> {
+    let mut surgery = Surgery {
+        calls,
+        undo: Vec::new(),
+    };
+    let done = surgery.attempt(plan);
+    if done.is_err() {
+        surgery.take_back();
+    }
+    done
+}
+
+impl Surgery<'_, '_> {
+    fn take_back(&mut self) {
+        while let Some(step) = self.undo.pop() {
+            // Whatever fails here leaves something unused behind, never something wrong.
+            let _ = match step {
+                Undo::Unmap(at, size) => self
+                    .calls
+                    .call("munmap", libc::SYS_munmap, [at, size, 0, 0, 0, 0])
+                    .map(drop),
+                Undo::Close(fd) => self.calls.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0]).map(drop),
+                Undo::Restore(patch) => self.calls.tracee().write(patch.address, &patch.bytes),
+            };
+        }
+    }
+
+    fn attempt(&mut self, plan: &Plan<'_>) -> Result<u64> {
+        self.counter_is_readable()?;
+        let region = self.map_region(plan)?;
+        self.map_shared(plan.kit, region)?;
+        let bytes = plan.instance.bytes();
+        if bytes.len() as u64 > region::IMAGE_ROOM {
+            return Err(Error::Unsupported("the image is larger than its room".into()));
+        }
+        let tracee = self.calls.tracee();
+        tracee.write(region + region::IMAGE, bytes)?;
+        tracee.write(region + region::HOOK, region::HOOK_CODE)?;
+        self.redirect_calls(plan, region)?;
+        self.lead_start(plan, region)
+    }
+
+    /// A static program's calls are in its own text: the region goes near it. A dynamic one's are in libraries, which the kernel
+    /// and the loader put near each other.
+    fn map_region(&mut self, plan: &Plan<'_>) -> Result<u64> {
+        match plan.code.near.filter(|_| !plan.code.program.0.is_dynamic()) {
+            Some(loaded) => self.map_near(plan.maps, loaded, region::SIZE),
+            None => self.map_code(0, region::SIZE, 0),
+        }
+    }
+
+    fn redirect_calls(&mut self, plan: &Plan<'_>, region: u64) -> Result<()> {
+        let thunks = region + region::THUNKS;
+        let mut used = 0;
+        if let Some((scan, bias)) = &plan.code.interpreter {
+            used = self.redirect(&scan.sites, *bias, thunks, 0, region)?;
+        }
+        let (program, bias) = &plan.code.program;
+        match plan.code.near {
+            // A dynamic program with calls of its own (Go's) is out of the region's reach.
+            Some(loaded) if program.is_dynamic() => {
+                let thunks = self.map_near(plan.maps, loaded, 4096)?;
+                self.redirect(&program.sites, *bias, thunks, 0, region)?;
+            }
+            Some(_) => {
+                self.redirect(&program.sites, *bias, thunks, used, region)?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Points AT_SYSINFO_EHDR at the image, and AT_ENTRY at the hook where the C library is still to come.
+    fn lead_start(&mut self, plan: &Plan<'_>, region: u64) -> Result<u64> {
+        let old = plan.stack;
+        let mut new = old.clone();
+        if plan.kit.serve {
+            new.set(AT_SYSINFO_EHDR, region + region::IMAGE);
+        } else if plan.kit.without_vdso {
+            new.remove(AT_SYSINFO_EHDR);
+        }
+        let entry = old.get(AT_ENTRY).filter(|_| plan.code.has_more_to_come());
+        if entry.is_some() {
+            new.set(AT_ENTRY, region + region::HOOK + door::ENTRY);
+        }
+        if !new.same_size(old) {
+            new.place_below(old);
+        }
+        if let (Some(entry), Some(entry_cell)) = (entry, new.address_of(AT_ENTRY)) {
+            let state = HookState {
+                entry,
+                entry_cell,
+                ..HookState::default()
+            };
+            self.calls.tracee().write(region + region::STATE, &state.bytes())?;
+        }
+        // The last step: in one write, and only then is the stack pointer moved.
+        self.calls.tracee().write(new.pointer, &new.bytes())?;
+        Ok(new.pointer)
+    }
+
+    /// A program started under PR_SET_TSC dies of reading the counter.
+    fn counter_is_readable(&mut self) -> Result<()> {
+        let at = self.calls.scratch();
+        self.calls.call(
+            "prctl(PR_GET_TSC)",
+            libc::SYS_prctl,
+            [libc::PR_GET_TSC as u64, at, 0, 0, 0, 0],
+        )?;
+        let mut mode = [0; 4];
+        self.calls.tracee().read(at, &mut mode)?;
+        match u32::from_le_bytes(mode) {
+            TSC_ENABLED => Ok(()),
+            _ => Err(Error::Unsupported(
+                "the counter may not be read there (PR_SET_TSC)".into(),
+            )),
+        }
+    }
+
+    fn map_code(&mut self, at: u64, size: u64, extra: i32) -> Result<u64> {
+        let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | extra) as u64;
+        let mapped = self
+            .calls
+            .call("mmap", libc::SYS_mmap, [at, size, protection, flags, u64::MAX, 0])?;
+        self.undo.push(Undo::Unmap(mapped, size));
+        if at != 0 && mapped != at {
+            return Err(Error::Unsupported("no room next to the program".into()));
+        }
+        Ok(mapped)
+    }
+
+    fn map_near(&mut self, maps: &[Mapping], loaded: u64, size: u64) -> Result<u64> {
+        let at = maps::gap_below(maps, loaded, size, region::GUARD)
+            .ok_or_else(|| Error::Unsupported("no room next to the program".into()))?;
+        self.map_code(at, size, libc::MAP_FIXED_NOREPLACE)
+    }
+
+    /// The page, the mailbox and the hook's state, over the region's first and last pages.
+    fn map_shared(&mut self, kit: &Kit, region: u64) -> Result<()> {
+        let mailbox = (kit.mailbox)()?;
+        let fds = crate::handover::give(self.calls, [&kit.page, &mailbox])?;
+        self.undo.extend(fds.map(Undo::Close));
+        let read = libc::PROT_READ as u64;
+        let write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let shared = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
+        let places = [
+            (region + region::PAGE, read, fds[0]),
+            (region + region::MAILBOX, write, fds[1]),
+        ];
+        for (at, protection, fd) in places {
+            self.calls
+                .call("mmap", libc::SYS_mmap, [at, 4096, protection, shared, fd, 0])?;
+        }
+        self.calls.call(
+            "mprotect",
+            libc::SYS_mprotect,
+            [region + region::STATE, 4096, write, 0, 0, 0],
+        )?;
+        for fd in fds {
+            self.calls.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+            self.undo.retain(|u| !matches!(u, Undo::Close(open) if *open == fd));
+        }
+        Ok(())
+    }
+
+    fn redirect(&mut self, sites: &[Site], bias: u64, thunks: u64, used: usize, region: u64) -> Result<usize> {
+        let mut displaced = Vec::new();
+        let done = redirect(self.calls.tracee(), sites, bias, thunks, used, region, &mut displaced);
+        self.undo.extend(displaced.into_iter().map(Undo::Restore));
+        done
+    }
+}
+
+/// Leads `sites` through thunks on the page at `thunks`, of which `used` are taken; returns how many more are. What was in the
+/// place of each jump goes to `displaced`. A site whose bytes are not those that were found in its file is left alone.
+pub fn redirect(
+    tracee: &mut Tracee,
+    sites: &[Site],
+    bias: u64,
+    thunks: u64,
+    used: usize,
+    region: u64,
+    displaced: &mut Vec<Patch>,
+) -> Result<usize> {
+    let redirects = sites::redirects(sites, bias, thunks, used, doors(region));
+    for redirect in &redirects {
+        let mut found = vec![0; redirect.jump.bytes.len()];
+        tracee.read(redirect.jump.address, &mut found)?;
+        if found != redirect.expected {
+            continue;
+        }
+        // The thunk first: a jump is written only when its target stands.
+        tracee.write(redirect.thunk.address, &redirect.thunk.bytes)?;
+        displaced.push(Patch {
+            address: redirect.jump.address,
+            bytes: found,
+        });
+        tracee.write(redirect.jump.address, &redirect.jump.bytes)?;
+    }
+    Ok(redirects.len())
+}
+
+fn doors(region: u64) -> Doors {
+    let hook = region + region::HOOK;
+    Doors {
+        c: hook + door::BEFORE_SYSCALL,
+        go: hook + door::BEFORE_SYSCALL_GO,
+    }
+}
