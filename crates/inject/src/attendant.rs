@@ -149,10 +149,7 @@ impl Attendant {
 
     /// Where the region lies in a process of ours.
     fn region(&self, maps: &[maps::Mapping]) -> Option<u64> {
-        let mailbox = maps
-            .iter()
-            .find(|m| m.inode == self.mailbox.inode() && m.name.starts_with("/memfd:fastpath-mailbox"))?;
-        mailbox.start.checked_sub(region::MAILBOX)
+        self.mailbox.mapping(maps)?.start.checked_sub(region::MAILBOX)
     }
 
     /// Traces a thread that waits in the hook, and stops it there.

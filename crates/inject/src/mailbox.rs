@@ -12,6 +12,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::error::{Error, Result, tried};
 pub use crate::mailbox_layout::{HookState, Mailbox};
+use crate::maps::{self, Mapping};
 
 /// States of a slot; `hook/mailbox.h`.
 pub mod state {
@@ -102,11 +103,6 @@ impl Shared {
         })
     }
 
-    /// Its inode: how a process that maps it is recognised.
-    pub fn inode(&self) -> u64 {
-        self.inode
-    }
-
     fn mailbox(&self) -> &Mailbox {
         // SAFETY: mapped for the life of the process, and made of atomics only.
         unsafe { self.map.as_ref() }
@@ -122,13 +118,36 @@ impl Shared {
     pub fn in_use(&self) -> bool {
         let lease = |kind: libc::c_int| {
             // SAFETY: fcntl with an int argument.
-            unsafe { libc::fcntl(self.reader.as_raw_fd(), libc::F_SETLEASE, kind) }
+            let answer = unsafe { libc::fcntl(self.reader.as_raw_fd(), libc::F_SETLEASE, kind) };
+            if answer < 0 { Err(Errno::last()) } else { Ok(()) }
         };
-        let refused = lease(libc::F_RDLCK) < 0 && Errno::last() == Errno::EAGAIN;
-        if !refused {
-            lease(libc::F_UNLCK);
+        match lease(libc::F_RDLCK) {
+            Err(Errno::EAGAIN) => true,
+            Ok(()) => {
+                // A lease that is kept would hold up the next program.
+                let _ = lease(libc::F_UNLCK);
+                false
+            }
+            // Leases are not to be had here (LSM, a kernel without them on tmpfs): look for oneself.
+            Err(_) => self.is_mapped_by_anybody(),
         }
-        refused
+    }
+
+    fn is_mapped_by_anybody(&self) -> bool {
+        let own = std::process::id();
+        let Ok(processes) = std::fs::read_dir("/proc") else {
+            return true;
+        };
+        processes
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
+            .filter(|pid| *pid != own)
+            .any(|pid| maps::of(pid as i32).is_ok_and(|maps| self.mapping(&maps).is_some()))
+    }
+
+    /// Where a process with these mappings has it.
+    pub fn mapping<'m>(&self, maps: &'m [Mapping]) -> Option<&'m Mapping> {
+        maps.iter()
+            .find(|m| m.inode == self.inode && m.name.starts_with("/memfd:fastpath-mailbox"))
     }
 
     /// Says that Yama wants `pid` declared as tracer by those who ask.
@@ -197,4 +216,46 @@ fn futex(word: &AtomicU32, operation: i32, value: u32) {
             std::ptr::null::<libc::timespec>(),
         )
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mailbox_is_in_use_as_long_as_somebody_else_maps_it() {
+        let shared = Shared::create().unwrap();
+        assert!(!shared.in_use() && !shared.is_mapped_by_anybody());
+        let given = shared.reopen().unwrap();
+        assert!(shared.in_use(), "given, not yet mapped");
+        let (mut here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+        // SAFETY: the child makes system calls only; the mapping goes with it.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe {
+                let protection = libc::PROT_READ | libc::PROT_WRITE;
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    4096,
+                    protection,
+                    libc::MAP_SHARED,
+                    given.as_raw_fd(),
+                    0,
+                );
+                libc::write(there.as_raw_fd(), b"x".as_ptr().cast(), 1);
+                libc::pause();
+                libc::_exit(0)
+            }
+        }
+        std::io::Read::read_exact(&mut here, &mut [0]).unwrap();
+        drop(given);
+        assert!(shared.in_use() && shared.is_mapped_by_anybody());
+        // SAFETY: a child of ours.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        assert!(!shared.in_use() && !shared.is_mapped_by_anybody());
+    }
 }
