@@ -99,16 +99,30 @@ pub fn leave_behind(
         // SAFETY: waits for the child just made, which exits at once; it sends no signal.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
     }
-    let mut pid = [0; 4];
+    let ready = wait_until_ready(&mut ours);
+    if ready.is_err() && adopts {
+        // Of no use any more, and a zombie that the program could not reap.
+        // SAFETY: kill and waitpid of the child just made.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), libc::__WALL);
+        }
+    }
+    ready
+}
+
+/// Allows the helper to trace this process, and waits until it does.
+fn wait_until_ready(channel: &mut UnixStream) -> Result<(), String> {
     let gone = |_| "the helper ended before it was ready".to_owned();
-    ours.read_exact(&mut pid).map_err(gone)?;
+    let mut pid = [0; 4];
+    channel.read_exact(&mut pid).map_err(gone)?;
     // Where Yama restricts ptrace to ancestors (Documentation/admin-guide/LSM/Yama.rst) we allow this one process. Elsewhere
     // the call fails, and is not needed.
     // SAFETY: prctl with integers.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, u32::from_le_bytes(pid) as libc::c_ulong, 0, 0, 0) };
-    ours.write_all(b"g").map_err(gone)?;
+    channel.write_all(b"g").map_err(gone)?;
     let mut answer = String::new();
-    ours.read_to_string(&mut answer).map_err(gone)?;
+    channel.read_to_string(&mut answer).map_err(gone)?;
     match answer.as_str() {
         "ok" => Ok(()),
         "" => Err(gone(std::io::Error::last_os_error())),

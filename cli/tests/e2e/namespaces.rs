@@ -55,6 +55,24 @@ fn an_init_that_waits_for_all_its_children_is_not_kept_waiting_by_the_helper() {
 }
 
 #[test]
+fn an_init_that_cannot_be_served_is_left_no_child() {
+    let (Some(prefix), Some(strace)) = (unshare(PID_NAMESPACE), tool("strace")) else {
+        return;
+    };
+    // Traced already, it cannot be traced by the helper.
+    let fastpath = [env!("CARGO_BIN_EXE_fastpath"), "run", "--clocks", "all", "--"];
+    let mut traced = Command::new(strace);
+    traced.args(["-f", "-e", "trace=none", "-o", "/dev/null"]);
+    traced
+        .args(prefix)
+        .args(fastpath)
+        .args(["cat", "/proc/1/task/1/children"]);
+    let outcome = finish(traced).expect_success();
+    assert!(outcome.err.contains("untouched"), "{outcome:#?}");
+    assert_eq!(outcome.out, "", "children of PID 1");
+}
+
+#[test]
 fn a_container_started_by_a_served_program_is_served_too() {
     let Some(prefix) = unshare(PID_NAMESPACE) else { return };
     let script = format!("echo $$; sh -c '{LEAF_IN_SHELL}'; exit 7");
