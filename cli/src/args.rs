@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{Parser, Subcommand};
+use fastpath_observe::Clock;
 
 /// Finds, fixes and guards slow clock reads on Linux
 #[derive(Parser)]
@@ -131,30 +132,19 @@ impl Clocks {
         }
         let mut set = fastpath_page::ClockSet::NONE;
         for word in text.split(',') {
-            let name = word.trim().to_ascii_uppercase().replace('-', "_");
-            let name = name.strip_prefix("CLOCK_").unwrap_or(&name);
-            let clock = SERVED.iter().find(|(known, _)| *known == name);
-            let (_, clock) = clock.ok_or_else(|| {
-                let names: Vec<_> = SERVED.iter().map(|(name, _)| *name).collect();
+            let clock = word.parse::<Clock>().ok().filter(|clock| Clock::SERVED.contains(clock));
+            let clock = clock.ok_or_else(|| {
+                let names: Vec<_> = Clock::SERVED.iter().map(|clock| clock.name()).collect();
                 format!(
                     "`{word}` is not a clock that can be taken over; valid: auto, all, {}",
                     names.join(", ")
                 )
             })?;
-            set = set.union(*clock);
+            set = set.union(fastpath_page::ClockSet::of_id(clock.id() as u32));
         }
         Ok(Clocks::Set(set))
     }
 }
-
-/// Names of the clocks that a page can answer.
-pub const SERVED: [(&str, fastpath_page::ClockSet); 5] = [
-    ("REALTIME", fastpath_page::ClockSet::REALTIME),
-    ("MONOTONIC", fastpath_page::ClockSet::MONOTONIC),
-    ("MONOTONIC_RAW", fastpath_page::ClockSet::MONOTONIC_RAW),
-    ("BOOTTIME", fastpath_page::ClockSet::BOOTTIME),
-    ("TAI", fastpath_page::ClockSet::TAI),
-];
 
 #[cfg(test)]
 mod tests {

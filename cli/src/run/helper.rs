@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use fastpath_inject::Shared;
 use fastpath_inject::attendant::{Attendant, Fate};
-use fastpath_inject::target::Status;
 use fastpath_inject::{Cache, Kit};
 use fastpath_publisher::{Publisher, evidence};
 
@@ -59,6 +58,7 @@ impl Surroundings {
 pub fn leave_behind(
     options: &args::Run,
     selection: &Selection,
+    filters: u32,
     publisher: Publisher,
     timeline: Timeline,
     surroundings: Surroundings,
@@ -66,7 +66,6 @@ pub fn leave_behind(
     let failed = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
     let mailbox = Arc::new(Shared::create().map_err(|e| e.to_string())?);
     let (mut ours, theirs) = UnixStream::pair().map_err(failed("socketpair"))?;
-    let filters = Status::of("self").map_err(|e| e.to_string())?.filters;
     let program = std::process::id() as i32;
     let helper = Helper {
         program,

@@ -69,10 +69,10 @@ fn prepare(options: &args::Run, title: title::Title) -> Prepared {
         counter.map_err(|e| untrusted(&e))?;
         let may = View::of("self", libc::AT_FDCWD).and_then(|view| view.may_serve(path.as_os_str()));
         may.map_err(|e| e.to_string())?;
-        trial::seccomp_allows_surgery()?;
+        let filters = trial::seccomp_allows_surgery()?;
         let publisher = Publisher::new(selection.clocks()).map_err(|e| format!("the page could not be made: {e}"))?;
         timeline.mark("map the page");
-        helper::leave_behind(options, &selection, publisher, timeline, surroundings)
+        helper::leave_behind(options, &selection, filters, publisher, timeline, surroundings)
     })();
     match prepared {
         Ok(()) => Prepared::Ready,

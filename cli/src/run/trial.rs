@@ -5,9 +5,11 @@ use std::os::fd::AsRawFd;
 use fastpath_inject::target::Status;
 
 /// The calls of the surgery and of the hook, tried under the filters that this process has. Nothing to do if it has none.
-pub fn seccomp_allows_surgery() -> Result<(), String> {
-    if Status::of("self").map_err(|e| e.to_string())?.filters == 0 {
-        return Ok(());
+/// Returns how many it has.
+pub fn seccomp_allows_surgery() -> Result<u32, String> {
+    let filters = Status::of("self").map_err(|e| e.to_string())?.filters;
+    if filters == 0 {
+        return Ok(0);
     }
     // SAFETY: this process has one thread; the child makes system calls only.
     let child = unsafe { libc::fork() };
@@ -23,7 +25,7 @@ pub fn seccomp_allows_surgery() -> Result<(), String> {
     // SAFETY: waits for the child just made.
     unsafe { libc::waitpid(child, &mut status, 0) };
     match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
-        (true, 0) => Ok(()),
+        (true, 0) => Ok(filters),
         (true, nth) => Err(format!(
             "the seccomp filter of this process forbids {}",
             CALLS[(nth as usize - 1).min(CALLS.len() - 1)]
