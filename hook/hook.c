@@ -30,15 +30,15 @@ enum { AT_FDCWD = -100 };
  * bounds the wait when it stops in the very middle. */
 #define PATIENCE_NS 100000000L
 
-struct timespec64 {
-	fp_u64 sec;
-	fp_u64 nsec;
+struct timespec {
+	long sec;
+	long nsec;
 };
 
 /* Registers of a system call about to be made, as hook.S saves them. */
 struct fp_call {
-	fp_u64 nr;
-	fp_u64 arg[6];
+	unsigned long nr;
+	unsigned long arg[6];
 };
 
 static fp_u32 load(fp_u32 *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
@@ -48,22 +48,31 @@ static int exchange_if(fp_u32 *p, fp_u32 expected, fp_u32 desired) {
 }
 
 /* The first anchors are good for a few milliseconds only; a publisher that is merely kept waiting for a CPU may be
- * later than that. This many counts are some 100 ms. */
-#define NOT_LATE_YET (1ull << 28)
+ * later than that. */
+#define NOT_LATE_YET_NS 100000000u
+
+/* Counters tick at 24 MHz and at 5 GHz: only the page knows what an age is in nanoseconds. */
+static int not_late_yet(const struct fp_anchor *newest, fp_u64 age) {
+	fp_u32 mult = __atomic_load_n(&newest->mult, __ATOMIC_RELAXED);
+	fp_u32 shift = __atomic_load_n(&newest->shift, __ATOMIC_RELAXED);
+
+	/* So many counts are not multiplied without overflow; they are half a second and more. */
+	return age >> 32 == 0 && age * mult >> (shift & 63) < NOT_LATE_YET_NS;
+}
 
 /* The publisher is alive as long as its page is fresh. */
 static int publisher_is_alive(void) {
 	const struct fp_anchor *newest = &fp_page.hres.copy[0];
-	fp_u64 base = __atomic_load_n(&newest->base_cycles, __ATOMIC_RELAXED);
+	fp_u64 base = fp_load(&newest->base_cycles);
 	fp_u32 cap = __atomic_load_n(&newest->cap_cycles, __ATOMIC_RELAXED);
 	if (!cap)
 		return 0; /* not seeded, or withdrawn here: the counter may not even be readable */
 	fp_u64 age = fp_counter() - base;
-	return age <= cap || age < NOT_LATE_YET || (long long)age < 0;
+	return age <= cap || not_late_yet(newest, age) || (long long)age < 0;
 }
 
 static void wait_for_attendant(struct fp_slot *slot) {
-	struct timespec64 patience = {0, PATIENCE_NS};
+	struct timespec patience = {0, PATIENCE_NS};
 	for (int patient = 1; patient;) {
 		fp_u32 state = load(&slot->state);
 		if (state != FP_SLOT_REQUEST && state != FP_SLOT_TAKEN)
@@ -108,7 +117,7 @@ static void withdraw_here(void) {
 
 /* Called before the system call is made. */
 HIDDEN void fp_hook_call(const struct fp_call *call) {
-	const fp_u64 *a = call->arg;
+	const unsigned long *a = call->arg;
 	switch (call->nr) {
 	case FP_NR_execve:
 		ask(FP_REQUEST_EXEC, (fp_u64)AT_FDCWD, a[0], 0);
@@ -137,8 +146,9 @@ HIDDEN void fp_hook_call(const struct fp_call *call) {
 }
 
 /* Called by fp_hook_entry, once, where the loader believes the program to start. Returns where it does. */
-HIDDEN fp_u64 fp_hook_entered(void) {
+HIDDEN unsigned long fp_hook_entered(void) {
 	ask(FP_REQUEST_ENTRY, 0, 0, 0);
-	*(fp_u64 *)fp_state.entry_cell = fp_state.entry; /* for getauxval(AT_ENTRY) */
-	return fp_state.entry;
+	unsigned long entry = (unsigned long)fp_state.entry;
+	*(unsigned long *)(unsigned long)fp_state.entry_cell = entry; /* for getauxval(AT_ENTRY) */
+	return entry;
 }

@@ -5,18 +5,25 @@
 #include "slots.h"
 #include "syscall.h"
 
-long FP_NAME(getcpu)(unsigned *cpu, unsigned *node, void *unused) {
-	if (fp_likely(fp_slots.getcpu))
-		return fp_slots.getcpu(cpu, node, unused);
-	if (fp_page.header.flags & FP_PAGE_CPU_SEGMENT) {
-		struct fp_cpu_node here = fp_read_cpu_node();
+FP_INLINE long answer(unsigned *cpu, unsigned *node, struct fp_cpu_node here) {
+	if (cpu)
+		*cpu = here.cpu;
+	if (node)
+		*node = here.node;
+	return 0;
+}
 
-		if (cpu)
-			*cpu = here.cpu;
-		if (node)
-			*node = here.node;
-		return 0;
-	}
+long FP_NAME(getcpu)(unsigned *cpu, unsigned *node, void *unused) {
+	struct fp_cpu_node here;
+	fp_u32 flags;
+
+	if (fp_likely(fp_slots_here()->getcpu))
+		return fp_slots_here()->getcpu(cpu, node, unused);
+	flags = fp_header()->flags;
+	if (flags & FP_PAGE_ONE_CPU)
+		return answer(cpu, node, (struct fp_cpu_node){fp_header()->cpu, fp_header()->node});
+	if (fp_read_cpu_node(flags, &here))
+		return answer(cpu, node, here);
 	return fp_syscall3(FP_SYS_getcpu, (long)cpu, (long)node, (long)unused);
 }
 FP_ALIAS(getcpu)

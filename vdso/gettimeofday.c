@@ -5,8 +5,8 @@
 #include "syscall.h"
 
 static FP_COLD int ask_kernel(struct fp_timeval *tv, struct fp_timezone *tz) {
-	if (fp_slots.gettimeofday)
-		return fp_slots.gettimeofday(tv, tz);
+	if (fp_slots_here()->gettimeofday)
+		return fp_slots_here()->gettimeofday(tv, tz);
 	return fp_syscall2(FP_SYS_gettimeofday, (long)tv, (long)tz);
 }
 
@@ -17,29 +17,35 @@ FP_INLINE int answer(struct fp_timeval *tv, struct fp_time now) {
 	return 0;
 }
 
-static FP_COLD int read_latch(struct fp_timeval *tv) {
+static FP_COLD int read_patiently(struct fp_timeval *tv) {
 	struct fp_time now;
 
-	if (fp_read_latch(&fp_page.hres, FP_CLOCK_REALTIME, FP_BASE_REALTIME, &now) != FP_ANSWERED)
+	if (fp_read_patiently(FP_CLOCK_REALTIME, &now) != FP_ANSWERED)
 		return ask_kernel(tv, 0);
 	return answer(tv, now);
 }
 
 int FP_NAME(gettimeofday)(struct fp_timeval *tv, struct fp_timezone *tz) {
+#if __SIZEOF_POINTER__ == 8
 	struct fp_time now;
+#endif
 
 	/* The time zone is the kernel's: it answers the whole call, so that both halves are of one moment. */
 	if (fp_unlikely(tz))
 		return ask_kernel(tv, tz);
 	if (fp_unlikely(!tv))
 		return 0;
-	switch (fp_read_newest(&fp_page.hres, FP_CLOCK_REALTIME, FP_BASE_REALTIME, &now)) {
+#if __SIZEOF_POINTER__ == 8
+	switch (fp_read_newest(fp_hres(), FP_CLOCK_REALTIME, FP_BASE_REALTIME, &now)) {
 	case FP_ANSWERED:
 		return answer(tv, now);
 	case FP_TRY_LATCH:
-		return read_latch(tv);
+		break;
 	default:
-		return ask_kernel(tv, tz);
+		return ask_kernel(tv, 0);
 	}
+#endif
+	/* One page has room for the straight code of clock_gettime and clock_gettime64, on ISAs that have both. */
+	return read_patiently(tv);
 }
 FP_ALIAS(gettimeofday)

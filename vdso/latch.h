@@ -11,17 +11,22 @@
 #include "barrier.h"
 #include "compiler.h"
 #include "counter.h"
+#include "pointers.h"
 #include "types.h"
 
-/*
- * Right below the image: its address comes from the linker script, its memory from whoever maps the image. Not const,
- * for it changes.
- */
-extern FP_HIDDEN struct fp_page fp_page;
+/* The page, by the part that is wanted. */
+#define FP_PAGE_PART(member) fp_page_at(__builtin_offsetof(struct fp_page, member))
+
+FP_INLINE const struct fp_header *fp_header(void) { return FP_PAGE_PART(header); }
+FP_INLINE const struct fp_latch *fp_hres(void) { return FP_PAGE_PART(hres); }
+
+_Static_assert(__builtin_offsetof(struct fp_page, raw) ==
+		   __builtin_offsetof(struct fp_page, hres) + sizeof(struct fp_latch),
+	       "raw is found behind hres");
 
 struct fp_time {
 	fp_u64 sec;
-	fp_u64 nsec;
+	unsigned long nsec; /* one register on every ISA */
 };
 
 enum fp_outcome {
@@ -37,6 +42,7 @@ FP_INLINE struct fp_time fp_extrapolate(const struct fp_anchor *anchor, unsigned
 	struct fp_time now;
 
 	now.sec = anchor->base[base].sec;
+	/* Below two seconds, as page.h says, so it fits 32 bits, on ISAs where a register has no more. */
 	now.nsec = ((fp_u64)(fp_u32)age_cycles * anchor->mult + anchor->base[base].nsec_shifted) >> anchor->shift;
 	if (now.nsec >= FP_NSEC_PER_SEC) {
 		now.nsec -= FP_NSEC_PER_SEC;
@@ -49,17 +55,18 @@ FP_INLINE struct fp_time fp_extrapolate(const struct fp_anchor *anchor, unsigned
 FP_INLINE enum fp_outcome fp_read_newest(const struct fp_latch *latch, fp_clockid id, unsigned base,
 					 struct fp_time *now) {
 	const struct fp_anchor *anchor = &latch->copy[0];
-	fp_u64 age_cycles;
+	fp_u64 counter, age_cycles;
 	fp_u32 seq;
 
-	FP_FORGET_ORIGIN(anchor);
 	seq = fp_load_acquire(&anchor->seq);
 	if (fp_unlikely(seq & 1))
 		return FP_TRY_LATCH;
 	if (fp_unlikely(!fp_answers(anchor, id)))
 		return FP_ASK_KERNEL;
 
-	age_cycles = fp_read_counter() - anchor->base_cycles;
+	counter = fp_read_counter();
+	anchor = fp_after_counter(anchor, counter);
+	age_cycles = counter - anchor->base_cycles;
 	/* One compare for both: a counter before the base is a huge unsigned age. */
 	if (fp_unlikely(age_cycles > anchor->cap_cycles))
 		return age_cycles >> 63 ? FP_TRY_LATCH : FP_ASK_KERNEL;
@@ -71,8 +78,29 @@ FP_INLINE enum fp_outcome fp_read_newest(const struct fp_latch *latch, fp_clocki
 	return FP_ANSWERED;
 }
 
-/* All other cases. FP_ANSWERED or FP_ASK_KERNEL. */
-FP_HIDDEN enum fp_outcome fp_read_latch(const struct fp_latch *latch, fp_clockid id, unsigned base,
-					struct fp_time *now);
+/* Where a clock is kept. */
+struct fp_place {
+	const struct fp_latch *latch;
+	unsigned base;
+};
+
+/* Returns whether the page has room for it. REALTIME and MONOTONIC are known without asking. */
+FP_INLINE int fp_find_clock(fp_clockid id, struct fp_place *place) {
+	place->latch = fp_hres();
+	if (id == FP_CLOCK_BOOTTIME) {
+		place->base = FP_BASE_BOOTTIME;
+	} else if (id == FP_CLOCK_MONOTONIC_RAW) {
+		place->latch += 1; /* raw, which follows hres: page.h */
+		place->base = 0;
+	} else if (id == FP_CLOCK_TAI) {
+		place->base = FP_BASE_TAI;
+	} else {
+		return 0;
+	}
+	return 1;
+}
+
+/* Any clock, by whichever anchor answers. FP_ANSWERED or FP_ASK_KERNEL. */
+FP_INTERNAL enum fp_outcome fp_read_patiently(fp_clockid id, struct fp_time *now);
 
 #endif

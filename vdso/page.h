@@ -56,19 +56,39 @@ struct fp_header {
 	fp_u32 hres_res_ns;   /* clock_getres of the clocks with an anchor; 0: ask the kernel */
 	fp_u32 coarse_res_ns; /* clock_getres of the COARSE clocks; 0: ask the kernel */
 	fp_u32 flags;         /* FP_PAGE_* */
-	fp_u32 reserved[25];
+	fp_u32 cpu;           /* with FP_PAGE_ONE_CPU */
+	fp_u32 node;          /* with FP_PAGE_ONE_CPU */
+	fp_u32 clocks;        /* that the page is kept for, a bit per clock id, for the next publisher; 0: not said */
+	fp_u32 reserved[22];
 };
 
 /* The limit of the per-CPU segment holds (node << 12) | cpu, verified against getcpu(2) (x86-64). */
 #define FP_PAGE_CPU_SEGMENT 1u
+/* Whoever reads this page sees one CPU only, the header's: a hosted guest does. */
+#define FP_PAGE_ONE_CPU 2u
+
+/* Anchors were taken off the page. */
+struct fp_withdrawal {
+	fp_u64 boottime_ns; /* the kernel's CLOCK_BOOTTIME, as the publisher sees it */
+	fp_u64 ahead_ns;    /* two's complement: the anchor ahead of the kernel's MONOTONIC; 1 << 63: unknown */
+	fp_u32 reason;      /* 0: this entry is being written */
+	fp_u32 reserved;
+};
+
+#define FP_HISTORY 8
 
 /* For `status` and `probe`; no reader on the hot path looks at it. */
 struct fp_stats {
 	fp_u64 refreshes;
-	fp_u64 residual_ns;      /* two's complement: last error against the kernel's clock before a refresh */
-	fp_u32 publisher_pid;    /* as the publisher sees itself */
-	fp_u32 withdrawn_reason; /* 0: in force */
-	fp_u64 reserved[29];
+	fp_u64 residual_ns;        /* two's complement: last error against the kernel's clock before a refresh */
+	fp_u32 publisher_pid;      /* as the publisher sees itself */
+	fp_u32 withdrawn_reason;   /* 0: in force */
+	fp_u64 withdrawals;        /* so far; the last stands at history[(withdrawals - 1) % FP_HISTORY] */
+	fp_u32 warp_tests;         /* comparisons of the CPUs' counters since the publisher started */
+	fp_u32 watch_flags;        /* 1: nobody promises that the counter ticks at one rate */
+	fp_u64 warp_within_cycles; /* in the last comparison no two CPUs were further apart; 0: there was none */
+	struct fp_withdrawal history[FP_HISTORY];
+	fp_u64 reserved[2];
 };
 
 struct fp_page {

@@ -8,3 +8,6 @@ const struct fp_slots fp_slots;
 
 _Static_assert(SLOT(getrandom) == FP_SLOT_GETRANDOM, "forward.S jumps to another slot");
 _Static_assert(SLOT(sgx_enter_enclave) == FP_SLOT_SGX_ENTER_ENCLAVE, "forward.S jumps to another slot");
+#if __SIZEOF_POINTER__ == 4
+_Static_assert(SLOT(clock_getres_time64) == FP_SLOT_CLOCK_GETRES_TIME64, "forward.S jumps to another slot");
+#endif

@@ -9,6 +9,7 @@
 /* The slots that the assembler uses; slots.c asserts that they are these. */
 #define FP_SLOT_GETRANDOM 5
 #define FP_SLOT_SGX_ENTER_ENCLAVE 6
+#define FP_SLOT_CLOCK_GETRES_TIME64 8
 
 #ifndef __ASSEMBLER__
 
@@ -23,6 +24,10 @@ struct fp_slots {
 	long (*getcpu)(unsigned *cpu, unsigned *node, void *unused);
 	void (*getrandom)(void);         /* only ever jumped to */
 	void (*sgx_enter_enclave)(void); /* only ever jumped to */
+#if __SIZEOF_POINTER__ == 4
+	int (*clock_gettime64)(fp_clockid id, struct fp_timespec64 *ts);
+	void (*clock_getres_time64)(void); /* only ever jumped to */
+#endif
 };
 
 extern FP_HIDDEN const struct fp_slots fp_slots;

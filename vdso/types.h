@@ -19,6 +19,19 @@ struct fp_timeval {
 
 struct fp_timezone;
 
+#if __SIZEOF_POINTER__ == 4
+/* struct __kernel_timespec: what clock_gettime64 speaks in. The one above is the older call's, which ends in 2038. */
+struct fp_timespec64 {
+	long long tv_sec;
+	long long tv_nsec;
+};
+#endif
+
+struct fp_cpu_node {
+	unsigned cpu;
+	unsigned node;
+};
+
 enum {
 	FP_CLOCK_REALTIME = 0,
 	FP_CLOCK_MONOTONIC = 1,
@@ -28,6 +41,8 @@ enum {
 	FP_CLOCK_BOOTTIME = 7,
 	FP_CLOCK_TAI = 11,
 };
+
+enum { FP_ENOSYS = 38 };
 
 #define FP_NSEC_PER_SEC 1000000000u
 

@@ -3,14 +3,12 @@
 use std::time::Duration;
 
 use comfy_table::{Cell, CellAlignment};
-use fastpath_inject::InProcess;
 use fastpath_observe::bench::{self, Bench};
-use fastpath_observe::{Accuracy, Clock, Functions, Limit, Monotonicity, Reference, Spread, accuracy, monotonicity};
-use fastpath_page::ClockSet;
-use fastpath_publisher::{Publisher, evidence};
+use fastpath_observe::{Accuracy, Clock, Limit, Monotonicity, Reference, Spread, accuracy, monotonicity};
 use serde::Serialize;
 
 use crate::args;
+use crate::ours;
 use crate::output::{self, nanoseconds, note};
 
 #[derive(Serialize)]
@@ -25,10 +23,7 @@ struct Report {
 
 /// Runs the command; its exit status.
 pub fn run(options: &args::Bench) -> i32 {
-    let ours = match evidence::examine()
-        .map_err(|e| format!("the counter cannot be trusted: {e}"))
-        .and_then(|_| own())
-    {
+    let ours = match ours::functions() {
         Ok(functions) => Some(functions),
         Err(why) => {
             note(format_args!("our vDSO is left out: {why}"));
@@ -73,27 +68,6 @@ pub fn run(options: &args::Bench) -> i32 {
     };
     let backward = report.monotonicity.as_ref().map_or(0, Monotonicity::backward);
     if backward > 0 { 1 } else { status }
-}
-
-/// Our functions in this process, on a page that is kept true for as long as it runs.
-fn own() -> Result<Functions, String> {
-    let mut publisher = Publisher::new(ClockSet::ALL).map_err(|e| format!("the page: {e}"))?;
-    let page = publisher.reader().map_err(|e| format!("the page: {e}"))?;
-    let seeded = publisher.seeded();
-    let vdso = InProcess::map(&page).map_err(|e| e.to_string())?;
-    publisher.watch_for_steps();
-    std::thread::spawn(move || publisher.run(|| true));
-    let begun = std::time::Instant::now();
-    while !seeded() {
-        if begun.elapsed() > Duration::from_secs(2) {
-            return Err("its clock could not be calibrated in 2 s".into());
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    // The first windows are short; what is to be compared is the steady state.
-    std::thread::sleep(Duration::from_millis(500));
-    // SAFETY: the addresses are of functions of our image, which has the kernel's signatures and stays mapped.
-    unsafe { Functions::at(|name| vdso.function(name)) }.ok_or_else(|| "the image has no clock_gettime".into())
 }
 
 /// The tightest bracket that this host offers.

@@ -4,11 +4,21 @@
 // closed, and the program that `run` becomes inherits both.
 
 mod args;
+mod attach;
+mod audit;
 mod bench;
+mod doctor;
+mod export;
+mod file;
+mod guard;
+mod ours;
 mod output;
+mod page_source;
 mod probe;
+mod report;
 mod run;
 mod shell;
+mod trace;
 
 use std::ffi::{CStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStringExt;
@@ -30,9 +40,18 @@ pub unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int 
     let args = Args::parse_from(args.collect::<Vec<_>>());
     let status = match args.command {
         Command::Probe(options) => probe::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Guard(options) => guard::run(&options),
+        Command::Audit(options) => audit::run(&options),
+        Command::Trace(options) => trace::run(&options),
+        Command::Export(options) => export::run(&options),
+        Command::Report(options) => report::run(&options),
         Command::Man { directory } => shell::man_pages(&directory),
         Command::Completions { shell } => shell::completions(shell),
+        Command::Attach(options) => attach::attach(&options, run::title::Title::new(argc, argv)),
+        Command::Detach(options) => attach::detach(&options),
+        Command::Status(options) => attach::status(&options),
         Command::Run(options) => run::run(&options, run::title::Title::new(argc, argv)),
     };
     std::process::exit(status)

@@ -100,7 +100,79 @@ fn coloured_output() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
+/// What a word means.
+pub enum Paint {
+    Good,
+    Bad,
+    Doubtful,
+    Plain,
+}
+
+/// A word in the colour of what it means, on a terminal.
+pub fn painted(word: &str, paint: Paint) -> String {
+    // ECMA-48, select graphic rendition: green, red, yellow.
+    let colour = match paint {
+        Paint::Good => 32,
+        Paint::Bad => 31,
+        Paint::Doubtful => 33,
+        Paint::Plain => return word.to_owned(),
+    };
+    if coloured_output() {
+        format!("\x1b[{colour}m{word}\x1b[0m")
+    } else {
+        word.to_owned()
+    }
+}
+
+/// Every terminal has so many columns, and everybody reads so many.
+const COLUMNS: usize = 80;
+
+/// A text behind `head`, broken between words and indented below itself. A word that is too long stands alone, whole.
+pub fn wrapped(head: &str, text: &str) -> String {
+    let indent = head.chars().count();
+    let mut lines = head.to_owned();
+    let mut column = indent;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column > indent && column + 1 + length > COLUMNS {
+            lines += "\n";
+            lines += &" ".repeat(indent);
+            column = indent;
+        }
+        if column > indent {
+            lines += " ";
+            column += 1;
+        }
+        lines += word;
+        column += length;
+    }
+    lines + "\n"
+}
+
 /// `18.9`, or `-` for what could not be measured.
 pub fn nanoseconds(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |ns| format!("{ns:.1}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_broken_between_words_below_its_head() {
+        let text = wrapped("  now  ", &"word ".repeat(30));
+        assert!(text.lines().count() > 1);
+        assert!(text.lines().all(|line| line.len() <= COLUMNS), "{text}");
+        assert!(
+            text.lines().skip(1).all(|line| line.starts_with("       word")),
+            "{text}"
+        );
+        assert_eq!(wrapped("> ", "a b"), "> a b\n");
+    }
+
+    #[test]
+    fn a_word_that_is_too_long_is_left_whole() {
+        let path = "/".repeat(100);
+        assert_eq!(wrapped("  ", &format!("a {path} b")), format!("  a\n  {path}\n  b\n"));
+    }
 }

@@ -6,9 +6,18 @@ use fastpath_observe::{Measured, Mode, Path, Probe, Verdict};
 use crate::args;
 use crate::output::{self, nanoseconds};
 
+/// Exit status where programs of the ISA that was asked for do not start here.
+const CANNOT_LOOK: i32 = 1;
+
 /// Runs the command; its exit status.
 pub fn run(options: &args::Probe) -> i32 {
-    let probe = Probe::run();
+    let probe = match Probe::of(&options.isa) {
+        Ok(probe) => probe,
+        Err(why) => {
+            output::note(format_args!("probe: {why}"));
+            return CANNOT_LOOK;
+        }
+    };
     if options.json {
         output::print_json(&probe)
     } else {

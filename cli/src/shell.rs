@@ -26,3 +26,50 @@ pub fn completions(shell: clap_complete::Shell) -> i32 {
     clap_complete::generate(shell, &mut Args::command(), "fastpath", &mut script);
     output::print(String::from_utf8_lossy(&script))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_man_page_with_every_option_and_every_shell_completes_both() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(man_pages(directory.path()), 0);
+        let mut command = Args::command();
+        command.build();
+        let shells = [
+            clap_complete::Shell::Bash,
+            clap_complete::Shell::Zsh,
+            clap_complete::Shell::Fish,
+        ];
+        let scripts = shells.map(|shell| {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "fastpath", &mut script);
+            String::from_utf8(script).unwrap()
+        });
+        let shown = command
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set() && command.get_name() != "help");
+        let mut commands = 0;
+        for command in shown {
+            commands += 1;
+            let page = directory.path().join(format!("fastpath-{}.1", command.get_name()));
+            // In roff a hyphen that is one is escaped.
+            let page = std::fs::read_to_string(page).unwrap().replace("\\-", "-");
+            for option in command.get_opts().filter_map(|option| option.get_long()) {
+                assert!(
+                    page.contains(&format!("--{option}")),
+                    "{} --{option}",
+                    command.get_name()
+                );
+                for script in &scripts {
+                    assert!(script.contains(option), "{} --{option}", command.get_name());
+                }
+            }
+            for script in &scripts {
+                assert!(script.contains(command.get_name()), "{}", command.get_name());
+            }
+        }
+        assert!(commands >= 10, "{commands}");
+    }
+}

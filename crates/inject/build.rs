@@ -21,10 +21,6 @@ fn build() -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let arch = env::var("CARGO_CFG_TARGET_ARCH").map_err(|e| format!("CARGO_CFG_TARGET_ARCH: {e}"))?;
     let hook = root.join("hook");
-    let isa = hook.join(&arch);
-    if !isa.is_dir() {
-        return Err(format!("no hook for {arch}: hook/{arch} does not exist"));
-    }
     println!("cargo:rerun-if-changed={}", hook.display());
     println!("cargo:rerun-if-changed={}", root.join("vdso/page.h").display());
 
@@ -40,8 +36,59 @@ fn build() -> Result<(), String> {
     }
     fs::write(&asserts, source).map_err(|e| format!("{}: {e}", asserts.display()))?;
 
+    for (i, isa) in isas(&arch)?.iter().enumerate() {
+        let compiled = compile(isa, &hook, &asserts, &out);
+        let expression = match compiled {
+            Ok(expression) => expression,
+            Err(message) if i > 0 => {
+                println!("cargo:warning=programs for {} are left out: {message}", isa.name);
+                "None".to_owned()
+            }
+            Err(message) => return Err(message),
+        };
+        fs::write(out.join(format!("hook_{}.rs", isa.name)), expression).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+/// What programs of one instruction set take to compile for.
+struct Isa {
+    name: &'static str,
+    flags: &'static [&'static str],
+}
+
+/// The instruction sets of the programs that a kernel for `arch` starts and fastpath serves: first its own, which must compile.
+fn isas(arch: &str) -> Result<&'static [Isa], String> {
+    match arch {
+        "x86_64" => Ok(&[
+            Isa {
+                name: "x86_64",
+                flags: &["-fcf-protection=none", "-mgeneral-regs-only", "-mno-red-zone"],
+            },
+            Isa {
+                name: "i386",
+                flags: &["-m32", "-march=i686", "-fcf-protection=none", "-mgeneral-regs-only"],
+            },
+        ]),
+        // x18 is the platform's. No tables of jumps: they would be data.
+        "aarch64" => Ok(&[Isa {
+            name: "aarch64",
+            flags: &[
+                "-mgeneral-regs-only",
+                "-ffixed-x18",
+                "-fno-jump-tables",
+                "-mno-outline-atomics",
+            ],
+        }]),
+        _ => Err(format!("no hook for {arch}")),
+    }
+}
+
+/// Leaves the code in `out` and returns an expression of type `Option<Hook>`.
+fn compile(isa: &Isa, hook: &Path, asserts: &Path, out: &Path) -> Result<String, String> {
     // Only its path: the flags of an ordinary build (debug, profiling) are not for code in somebody else's process.
     let compiler = cc::Build::new().get_compiler().path().to_owned();
+    let folder = hook.join(isa.name);
     let flags = [
         "-std=gnu11",
         "-O2",
@@ -53,34 +100,32 @@ fn build() -> Result<(), String> {
         "-fvisibility=hidden",
         "-fno-stack-protector",
         "-fno-asynchronous-unwind-tables",
-        "-fcf-protection=none",
-        "-mgeneral-regs-only",
-        "-mno-red-zone",
         "-U_FORTIFY_SOURCE",
     ];
     let mut objects = Vec::new();
-    for input in [hook.join("hook.c"), isa.join("hook.S"), asserts] {
+    for input in [&hook.join("hook.c"), &folder.join("hook.S"), asserts] {
         let name = input.file_name().unwrap_or_default().to_string_lossy();
-        let object = out.join(format!("{name}.o"));
+        let object = out.join(format!("{name}.{}.o", isa.name));
         run(Command::new(&compiler)
             .args(flags)
+            .args(isa.flags)
             .arg("-I")
-            .arg(&isa)
+            .arg(&folder)
             .arg("-c")
-            .arg(&input)
+            .arg(input)
             .arg("-o")
             .arg(&object))?;
         objects.push(object);
     }
-    let elf = out.join("hook.elf");
+    let elf = out.join(format!("hook_{}.elf", isa.name));
     run(Command::new(&compiler)
+        .args(isa.flags)
         .args([
             "-nostdlib",
             "-static",
             "-no-pie",
             "-Wl,--build-id=none",
             "-Wl,-e,0",
-            "-Wl,--no-warn-rwx-segments",
             "-Wl,-T",
         ])
         .arg(hook.join("hook.lds"))
@@ -93,24 +138,19 @@ fn build() -> Result<(), String> {
     let text = file.section_by_name(".text").ok_or("the hook has no .text")?;
     let code = text.data().map_err(|e| e.to_string())?;
     let offset = |name: &str| {
-        file.symbols()
-            .find(|s| s.name() == Ok(name))
-            .map(|s| s.address() - text.address())
-            .ok_or_else(|| format!("the hook does not define {name}"))
+        let mut symbols = file.symbols();
+        let symbol = symbols.find(|s| s.name() == Ok(name))?;
+        Some(symbol.address() - text.address())
     };
-    fs::write(out.join("hook.bin"), code).map_err(|e| e.to_string())?;
-    fs::write(
-        out.join("hook_symbols.rs"),
-        format!(
-            "/// Offset of the code that a thunk calls before a system call.\npub const BEFORE_SYSCALL: u64 = {};\n\
-             /// The same for Go, whose stacks have no room.\npub const BEFORE_SYSCALL_GO: u64 = {};\n\
-             /// Offset of the code that stands in for the program's entry point.\npub const ENTRY: u64 = {};\n",
-            offset("fp_hook_before_syscall")?,
-            offset("fp_hook_before_syscall_go")?,
-            offset("fp_hook_entry")?
-        ),
-    )
-    .map_err(|e| e.to_string())
+    let before_syscall = offset("fp_hook_before_syscall").ok_or("the hook has no door")?;
+    let flat = out.join(format!("hook_{}.bin", isa.name));
+    fs::write(&flat, code).map_err(|e| e.to_string())?;
+    Ok(format!(
+        "Some(Hook {{ code: include_bytes!({flat:?}), before_syscall: {before_syscall}, \
+         before_syscall_go: {:?}, entry: {:?} }})",
+        offset("fp_hook_before_syscall_go"),
+        offset("fp_hook_entry")
+    ))
 }
 
 fn run(command: &mut Command) -> Result<(), String> {

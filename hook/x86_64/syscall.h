@@ -31,6 +31,8 @@ static inline long fp_syscall6(long nr, long a, long b, long c, long d, long e, 
 
 static inline long fp_syscall4(long nr, long a, long b, long c, long d) { return fp_syscall6(nr, a, b, c, d, 0, 0); }
 
+static inline fp_u64 fp_load(const fp_u64 *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+
 /* Only an age is wanted of it, so it need not be ordered. */
 static inline fp_u64 fp_counter(void) { return __builtin_ia32_rdtsc(); }
 

@@ -44,6 +44,9 @@ enum { ABSENT = 0xffff };
 #define SYS_time ABSENT
 #endif
 
+/* 32-bit programs on x86-64 have numbers of their own (arch/x86/entry/syscalls/syscall_32.tbl). */
+enum { I386_time = 13, I386_gettimeofday = 78, I386_clock_gettime = 265, I386_clock_gettime64 = 403 };
+
 enum { OTHER_CLOCK = CLOCK_NAMES, COUNTERS };
 
 static void die(const char *what) {
@@ -57,11 +60,17 @@ static int install_filter(int kill) {
 	const uint32_t id_offset = offsetof(struct seccomp_data, args[0]);
 	struct sock_filter code[] = {
 	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
-	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 0, 11),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 0, 4),
 	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_gettimeofday, 8, 0),
-	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_time, 7, 0),
-	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clock_gettime, 0, 7),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_gettimeofday, 14, 0),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_time, 13, 0),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clock_gettime, 6, 13),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_I386, 0, 12),
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, I386_gettimeofday, 9, 0),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, I386_time, 8, 0),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, I386_clock_gettime, 1, 0),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, I386_clock_gettime64, 0, 7),
 	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, id_offset),
 	    /* Killing spares the clocks that are the kernel's to answer: COARSE, CPU time, dynamic. */
 	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ID_REALTIME, 4, 0),
@@ -77,7 +86,7 @@ static int install_filter(int kill) {
 	int listener;
 
 	if (!kill) {
-		code[11] = code[12]; /* count every clock */
+		code[17] = code[18]; /* count every clock */
 	}
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) {
 		die("no_new_privs");
@@ -120,7 +129,9 @@ static int receive_fd(int socket) {
 }
 
 static size_t counter_of(const struct seccomp_data *call) {
-	int id = call->nr == SYS_gettimeofday ? ID_GETTIMEOFDAY : call->nr == SYS_time ? ID_TIME : (int)call->args[0];
+	const int i386 = call->arch == AUDIT_ARCH_I386;
+	const int day = i386 ? I386_gettimeofday : SYS_gettimeofday, seconds = i386 ? I386_time : SYS_time;
+	const int id = call->nr == day ? ID_GETTIMEOFDAY : call->nr == seconds ? ID_TIME : (int)call->args[0];
 
 	for (size_t i = 0; i < CLOCK_NAMES; i++) {
 		if (clock_names[i].id == id) {

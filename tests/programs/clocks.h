@@ -63,9 +63,16 @@ static inline long long read_libc_ns(int id) {
 }
 
 static inline long long read_syscall_ns(int id) {
+#ifdef SYS_clock_gettime64
+	/* A 32-bit program, whose time_t may have either size. */
+	long long t[2];
+
+	return syscall(SYS_clock_gettime64, id, t) ? -1 : t[0] * 1000000000LL + t[1];
+#else
 	struct timespec t;
 
 	return syscall(SYS_clock_gettime, id, &t) ? -1 : timespec_ns(t);
+#endif
 }
 
 #endif

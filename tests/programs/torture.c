@@ -18,6 +18,7 @@
  * distances from that median.
  */
 #include "clocks.h"
+#include "findings.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -37,9 +38,7 @@ enum mode { SAME, CAUSAL, MIXED, MODES };
 static const char *const mode_names[MODES] = {"same", "causal", "mixed"};
 
 struct tally {
-	unsigned long long reads;
-	unsigned long long violations;
-	long long worst_ns;
+	struct findings findings;
 	unsigned int widths[MAX_WIDTH_NS + 1];
 	unsigned int errors[ERROR_BINS];
 };
@@ -56,13 +55,6 @@ static const struct clock_name *clock_read;
 static _Alignas(128) atomic_int stop;
 static _Alignas(128) _Atomic long long latest_ns;
 
-static void violation(struct tally *tally, long long by_ns) {
-	tally->violations++;
-	if (by_ns > tally->worst_ns) {
-		tally->worst_ns = by_ns;
-	}
-}
-
 static void read_same(struct tally *tally) {
 	const int id = clock_read->id;
 	long long last_ns = read_libc_ns(id);
@@ -72,11 +64,11 @@ static void read_same(struct tally *tally) {
 			long long now_ns = read_libc_ns(id);
 
 			if (now_ns < last_ns) {
-				violation(tally, last_ns - now_ns);
+				violation(&tally->findings, last_ns - now_ns);
 			}
 			last_ns = now_ns;
 		}
-		tally->reads += BATCH;
+		tally->findings.reads += BATCH;
 	}
 }
 
@@ -89,14 +81,11 @@ static void read_causal(struct tally *tally) {
 			long long now_ns = read_libc_ns(id);
 
 			if (now_ns < seen_ns) {
-				violation(tally, seen_ns - now_ns);
+				violation(&tally->findings, seen_ns - now_ns);
 			}
-			while (now_ns > seen_ns &&
-			       !atomic_compare_exchange_weak_explicit(&latest_ns, &seen_ns, now_ns,
-								      memory_order_release, memory_order_relaxed)) {
-			}
+			pass_on(&latest_ns, seen_ns, now_ns);
 		}
-		tally->reads += BATCH;
+		tally->findings.reads += BATCH;
 	}
 }
 
@@ -133,10 +122,10 @@ static void read_mixed(struct tally *tally) {
 			long long after_ns = read_syscall_ns(id);
 			long long width_ns = after_ns - before_ns;
 			long long error_ns = libc_ns - before_ns - width_ns / 2;
-			long long outside_ns = libc_ns < before_ns ? before_ns - libc_ns : libc_ns - after_ns;
+			long long by_ns = outside_ns(before_ns, libc_ns, after_ns);
 
-			if (outside_ns > tolerance_ns) {
-				violation(tally, outside_ns);
+			if (by_ns > tolerance_ns) {
+				violation(&tally->findings, by_ns);
 			}
 			if (triples++ < WIDTH_SAMPLES) {
 				tally->widths[clamp(width_ns, 0, MAX_WIDTH_NS)]++;
@@ -147,7 +136,7 @@ static void read_mixed(struct tally *tally) {
 				widest_ns = quantile(tally->widths, MAX_WIDTH_NS + 1, 0.5) * 3 / 2;
 			}
 		}
-		tally->reads += 3 * BATCH;
+		tally->findings.reads += 3 * BATCH;
 	}
 }
 
@@ -167,11 +156,7 @@ static void *mixed_thread(void *tally) {
 }
 
 static void add(struct tally *sum, const struct tally *part) {
-	sum->reads += part->reads;
-	sum->violations += part->violations;
-	if (part->worst_ns > sum->worst_ns) {
-		sum->worst_ns = part->worst_ns;
-	}
+	add_findings(&sum->findings, &part->findings);
 	for (int i = 0; i <= MAX_WIDTH_NS; i++) {
 		sum->widths[i] += part->widths[i];
 	}
@@ -297,13 +282,13 @@ int main(int argc, char **argv) {
 		for (int m = 0; m < mode_count; m++) {
 			run(modes[m], seconds, &sum);
 			printf(",\"%s\":{\"reads\":%llu,\"violations\":%llu,\"worst_ns\":%lld", mode_names[modes[m]],
-			       sum.reads, sum.violations, sum.worst_ns);
+			       sum.findings.reads, sum.findings.violations, sum.findings.worst_ns);
 			if (modes[m] == MIXED) {
 				print_errors(&sum);
 			}
 			putchar('}');
-			reads += sum.reads;
-			violations += sum.violations;
+			reads += sum.findings.reads;
+			violations += sum.findings.violations;
 		}
 		putchar('}');
 	}

@@ -4,6 +4,7 @@
 #define FASTPATH_SYSCALL_H
 
 #include "compiler.h"
+#include "record.h"
 
 enum {
 	FP_SYS_gettimeofday = 96,
@@ -16,21 +17,30 @@ enum {
 FP_INLINE long fp_syscall3(long number, long a, long b, long c) {
 	long result;
 
-	__asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+	__asm__ volatile("syscall\n1:" FP_RECORD("system_calls", "1b")
+			 : "=a"(result)
+			 : "0"(number), "D"(a), "S"(b), "d"(c)
+			 : "rcx", "r11", "memory");
 	return result;
 }
 
 FP_INLINE long fp_syscall2(long number, long a, long b) {
 	long result;
 
-	__asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(a), "S"(b) : "rcx", "r11", "memory");
+	__asm__ volatile("syscall\n1:" FP_RECORD("system_calls", "1b")
+			 : "=a"(result)
+			 : "0"(number), "D"(a), "S"(b)
+			 : "rcx", "r11", "memory");
 	return result;
 }
 
 FP_INLINE long fp_syscall1(long number, long a) {
 	long result;
 
-	__asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(a) : "rcx", "r11", "memory");
+	__asm__ volatile("syscall\n1:" FP_RECORD("system_calls", "1b")
+			 : "=a"(result)
+			 : "0"(number), "D"(a)
+			 : "rcx", "r11", "memory");
 	return result;
 }
 

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,13 +12,16 @@ use std::time::{Duration, Instant};
 use fastpath_inject::Shared;
 use fastpath_inject::attendant::{Attendant, Fate};
 use fastpath_inject::{Cache, Kit};
-use fastpath_publisher::{Publisher, evidence};
+use fastpath_publisher::evidence::{self, Trust};
 
+use super::log::Log;
 use super::selection::Selection;
 use super::timeline::Timeline;
 use super::title::Title;
+use super::trial::Trial;
 use crate::args;
 use crate::output::{note, warn};
+use crate::page_source::PageSource;
 
 /// How long a program's start may be held up for its first anchor. It takes about a millisecond; a program that starts
 /// without one is on the kernel's path until then.
@@ -54,29 +57,38 @@ impl Surroundings {
     }
 }
 
+/// What programs are given.
+pub struct Goods {
+    pub page: PageSource,
+    pub mailbox: Shared,
+    /// The mailbox, opened so that it counts as in use: until a program maps it, this is what keeps a daemon's page.
+    pub kept: OwnedFd,
+}
+
 /// Starts the helper and returns when it traces this process, which is then to exec.
 pub fn leave_behind(
     options: &args::Run,
     selection: &Selection,
-    filters: u32,
-    publisher: Publisher,
+    trial: Trial,
+    goods: Goods,
     timeline: Timeline,
     surroundings: Surroundings,
 ) -> Result<(), String> {
     let failed = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
-    let mailbox = Arc::new(Shared::create().map_err(|e| e.to_string())?);
     let (mut ours, theirs) = UnixStream::pair().map_err(failed("socketpair"))?;
     let program = std::process::id() as i32;
     let helper = Helper {
         program,
         channel: theirs,
-        publisher,
-        mailbox,
+        page: goods.page,
+        mailbox: Arc::new(goods.mailbox),
+        kept: Some(goods.kept),
         timeline,
         require: options.require,
+        trust: super::trust(options),
         without_vdso: options.without_vdso,
         serve: selection.serves(),
-        filters,
+        trial,
         name: options.command[0].to_string_lossy().into_owned(),
     };
 
@@ -136,7 +148,7 @@ fn is_subreaper() -> bool {
 }
 
 /// fork(2) of a child that sends no SIGCHLD when it ends: a program that blocks SIGCHLD would find it pending.
-fn fork_without_signal() -> std::io::Result<i32> {
+pub fn fork_without_signal() -> std::io::Result<i32> {
     // SAFETY: this process has one thread, and the child goes on with a copy of everything.
     match unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } {
         -1 => Err(std::io::Error::last_os_error()),
@@ -144,30 +156,51 @@ fn fork_without_signal() -> std::io::Result<i32> {
     }
 }
 
+/// Makes this process a helper: by its name, with nothing of the user's but standard error, in a session of its own.
+pub fn settle(surroundings: &Surroundings) {
+    surroundings.title.set("fastpath-publisher");
+    surroundings.close();
+    // SAFETY: prctl with a C string; setsid takes nothing.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"fastpath".as_ptr());
+        libc::setsid();
+    }
+    let _ = std::env::set_current_dir("/");
+    reset_signals();
+}
+
+/// The helper must not be stopped by what the program chose to block or ignore, nor die of a closed pipe.
+fn reset_signals() {
+    // SAFETY: sets of and handlers for signals, with valid pointers to locals.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+        for signal in 1..=libc::SIGSYS {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+    }
+}
+
 struct Helper {
     program: i32,
     channel: UnixStream,
-    publisher: Publisher,
+    page: PageSource,
     mailbox: Arc<Shared>,
+    kept: Option<OwnedFd>,
     timeline: Timeline,
     require: bool,
+    trust: Trust,
     without_vdso: bool,
     serve: bool,
-    filters: u32,
+    trial: Trial,
     name: String,
 }
 
 impl Helper {
     fn live(mut self, surroundings: Surroundings) -> ! {
-        surroundings.title.set("fastpath-publisher");
-        surroundings.close();
-        // SAFETY: prctl with a C string; setsid takes nothing.
-        unsafe {
-            libc::prctl(libc::PR_SET_NAME, c"fastpath".as_ptr());
-            libc::setsid();
-        }
-        let _ = std::env::set_current_dir("/");
-        self.reset_signals();
+        settle(&surroundings);
         let status = match self.work() {
             Ok(()) => 0,
             Err(e) => {
@@ -179,28 +212,13 @@ impl Helper {
         unsafe { libc::_exit(status) }
     }
 
-    /// The helper must not be stopped by what the program chose to block or ignore, nor die of a closed pipe.
-    fn reset_signals(&self) {
-        // SAFETY: sets of and handlers for signals, with valid pointers to locals.
-        unsafe {
-            let mut none: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&mut none);
-            libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
-            for signal in 1..=libc::SIGSYS {
-                libc::signal(signal, libc::SIG_DFL);
-            }
-            libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-        }
-    }
-
     fn work(&mut self) -> Result<(), String> {
         self.channel
             .write_all(&std::process::id().to_le_bytes())
             .map_err(|e| e.to_string())?;
         self.channel.read_exact(&mut [0]).map_err(|e| e.to_string())?;
-        // Here and not in the program's process: the threads that this takes leave traces in how signals are handled there.
-        evidence::examine().map_err(|e| super::untrusted(&e))?;
-        let page = self.publisher.reader().map_err(|e| format!("the page: {e}"))?;
+        self.take_care_of_page()?;
+        let page = self.page.reader().map_err(|e| format!("the page: {e}"))?;
         let mailbox = self.mailbox.clone();
         let kit = Kit {
             page,
@@ -210,25 +228,41 @@ impl Helper {
             }),
             without_vdso: self.without_vdso,
             serve: self.serve,
-            filters: self.filters,
+            filters: self.trial.filters,
+            refuses_32_bit: self.trial.refuses_32_bit.clone(),
             scans: Cache::default(),
         };
-        self.publisher.watch_for_steps();
-
         if restricted_to_ancestors() {
             mailbox.declare_ptracer(std::process::id());
         }
         let attendant = Attendant::new(kit, mailbox.clone());
         self.start_visits(&attendant)?;
-        self.publisher.run(|| attendant.is_busy() || mailbox.in_use());
+        self.page.run(|| attendant.is_busy() || mailbox.in_use());
+        Ok(())
+    }
+
+    /// Makes ready to publish, where that is ours to do.
+    fn take_care_of_page(&mut self) -> Result<(), String> {
+        let PageSource::Own(publisher) = &mut self.page else {
+            return Ok(());
+        };
+        // Here and not in the program's process: the threads that this takes leave traces in how signals are handled there.
+        evidence::examine(self.trust).map_err(|e| super::untrusted(&e))?;
+        publisher.watch_for_steps();
+        publisher
+            .compare_cpus()
+            .map_err(|e| format!("a thread that compares the CPUs' counters: {e}"))?;
+        let log = Log::new(self.program, &self.name);
+        publisher.on_news(move |news| log.tell(news));
         Ok(())
     }
 
     /// Starts the thread that meets the program, and the one that answers its descendants.
     fn start_visits(&mut self, attendant: &Arc<Attendant>) -> Result<(), String> {
         let meeting = Meeting {
+            _kept: self.kept.take(),
             channel: self.channel.try_clone().map_err(|e| e.to_string())?,
-            seeded: self.publisher.seeded(),
+            seeded: self.page.seeded(),
             timeline: RefCell::new(std::mem::replace(&mut self.timeline, Timeline::start(false))),
             require: self.require,
             name: self.name.clone(),
@@ -249,13 +283,16 @@ impl Helper {
     }
 }
 
-fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+/// Starts a thread.
+pub fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), String> {
     let spawned = std::thread::Builder::new().stack_size(512 << 10).spawn(work);
     spawned.map(|_| ()).map_err(|e| format!("thread: {e}"))
 }
 
 /// What is said to the user while the first program starts.
 struct Meeting {
+    /// The mailbox, as long as no program maps it.
+    _kept: Option<OwnedFd>,
     channel: UnixStream,
     seeded: Box<dyn Fn() -> bool + Send>,
     timeline: RefCell<Timeline>,
@@ -303,7 +340,7 @@ impl Meeting {
 }
 
 /// A pipe of the user's must close when the program ends, not when the helper does.
-fn let_go_of_standard_error() {
+pub fn let_go_of_standard_error() {
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         // SAFETY: replaces descriptor 2 by one that is open.
         unsafe { libc::dup3(null.as_raw_fd(), 2, libc::O_CLOEXEC) };
@@ -311,7 +348,7 @@ fn let_go_of_standard_error() {
 }
 
 /// Yama's mode 1 (Documentation/admin-guide/LSM/Yama.rst).
-fn restricted_to_ancestors() -> bool {
+pub fn restricted_to_ancestors() -> bool {
     std::fs::read_to_string(YAMA).is_ok_and(|mode| mode.trim() == "1")
 }
 

@@ -1,20 +1,23 @@
 //! `fastpath run`: becomes the program, after a helper has been left behind that meets it as it starts.
 
 mod exec;
-mod helper;
-mod selection;
+pub mod helper;
+mod log;
+pub mod selection;
 mod timeline;
 pub mod title;
 mod trial;
 
 use std::ffi::OsStr;
 
-use fastpath_inject::target::View;
+use fastpath_inject::Shared;
+use fastpath_inject::target::{self, View};
 use fastpath_publisher::Publisher;
-use fastpath_publisher::evidence::{self, Distrust};
+use fastpath_publisher::evidence::{self, Distrust, Trust};
 
 use crate::args;
 use crate::output::{note, warn};
+use crate::page_source::PageSource;
 use selection::Selection;
 use timeline::Timeline;
 
@@ -55,24 +58,26 @@ fn prepare(options: &args::Run, title: title::Title) -> Prepared {
     let Some(path) = exec::find(&options.command[0]) else {
         return Prepared::Ready;
     };
-    let counter = evidence::is_promising();
+    let counter = evidence::is_promising(trust(options));
     if counter == Err(Distrust::NotReadable) {
         // Even to choose clocks it would be read.
         return Prepared::Refused(untrusted(&Distrust::NotReadable));
     }
-    let selection = match Selection::of(options) {
+    let may = View::of("self", libc::AT_FDCWD).and_then(|view| view.may_serve(path.as_os_str()));
+    let is_32_bit = may.as_ref().is_ok_and(|isa| !isa.is_64());
+    let selection = match Selection::of(options.clocks.as_ref(), options.without_vdso, is_32_bit) {
         Selection::Nothing(why) => return Prepared::Nothing(why),
         selection => selection,
     };
     timeline.mark("choose clocks");
     let prepared = (|| {
+        target::kernels_pages_suit().map_err(|e| e.to_string())?;
         counter.map_err(|e| untrusted(&e))?;
-        let may = View::of("self", libc::AT_FDCWD).and_then(|view| view.may_serve(path.as_os_str()));
         may.map_err(|e| e.to_string())?;
-        let filters = trial::seccomp_allows_surgery()?;
-        let publisher = Publisher::new(selection.clocks()).map_err(|e| format!("the page could not be made: {e}"))?;
+        let trial = trial::seccomp_allows_surgery()?;
+        let goods = goods(options, &selection)?;
         timeline.mark("map the page");
-        helper::leave_behind(options, &selection, filters, publisher, timeline, surroundings)
+        helper::leave_behind(options, &selection, trial, goods, timeline, surroundings)
     })();
     match prepared {
         Ok(()) => Prepared::Ready,
@@ -80,6 +85,57 @@ fn prepare(options: &args::Run, title: title::Title) -> Prepared {
     }
 }
 
-fn untrusted(why: &Distrust) -> String {
-    format!("the counter cannot be trusted: {why}")
+/// Page and mailbox. A daemon has compared the CPUs' counters; ours is still to do so. Where there are only hooks to be had, nobody
+/// reads the page.
+fn goods(options: &args::Run, selection: &Selection) -> Result<helper::Goods, String> {
+    let mailbox = Shared::create().map_err(|e| e.to_string())?;
+    let kept = mailbox.reopen().map_err(|e| e.to_string())?;
+    let of_daemon = || PageSource::daemon(selection.clocks(), mailbox.descriptor());
+    let page = match selection.serves().then(of_daemon).flatten() {
+        Some(page) => page,
+        None => Publisher::new(selection.clocks(), trust(options))
+            .map(|publisher| PageSource::Own(Box::new(publisher)))
+            .map_err(|e| format!("the page could not be made: {e}"))?,
+    };
+    Ok(helper::Goods { page, mailbox, kept })
+}
+
+fn trust(options: &args::Run) -> Trust {
+    if options.trust_counter {
+        Trust::Anyway
+    } else {
+        Trust::Invariant
+    }
+}
+
+/// Why the counter is not used, and what to do.
+pub fn untrusted(why: &Distrust) -> String {
+    let advice = match why {
+        Distrust::NotInvariant => "; --trust-counter reads it all the same, and watches it closely",
+        _ => "",
+    };
+    format!("the counter cannot be trusted: {why}{advice}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_without_invariance_is_refused_with_its_reason_and_what_to_do() {
+        let refusal = untrusted(&Distrust::NotInvariant);
+        assert!(
+            refusal.contains("cannot be trusted") && refusal.contains("--trust-counter"),
+            "{refusal}"
+        );
+        // Nobody can vouch for these.
+        let warp = Distrust::Warp {
+            cpu: 0,
+            other: 3,
+            cycles: 700,
+        };
+        for why in [Distrust::NotReadable, warp, Distrust::NotCompared] {
+            assert!(!untrusted(&why).contains("--trust-counter"), "{}", untrusted(&why));
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use fastpath_observe::Assume;
 use fastpath_page::ClockSet;
 
-use crate::args::{self, Clocks};
+use crate::args::Clocks;
 
 /// What `--clocks` and the state of this host come to.
 pub enum Selection {
@@ -16,18 +16,24 @@ pub enum Selection {
 }
 
 impl Selection {
-    /// Decides; `auto` measures for about a millisecond.
-    pub fn of(options: &args::Run) -> Selection {
-        match &options.clocks {
-            None if options.without_vdso => Selection::WithoutVdso,
+    /// Decides; `auto` measures for a millisecond or two, the paths of a 32-bit program if it is one that is to be started.
+    pub fn of(clocks: Option<&Clocks>, without_vdso: bool, is_32_bit: bool) -> Selection {
+        match clocks {
+            None if without_vdso => Selection::WithoutVdso,
             Some(Clocks::Set(set)) => Selection::Serve(*set),
-            None | Some(Clocks::Auto) => Selection::measure(options.without_vdso),
+            None | Some(Clocks::Auto) => Selection::measure(without_vdso, is_32_bit),
         }
     }
 
-    fn measure(without_vdso: bool) -> Selection {
+    fn measure(without_vdso: bool, is_32_bit: bool) -> Selection {
         let assume = if without_vdso { Assume::NoVdso } else { Assume::SamePath };
-        let measured = fastpath_observe::measure_for_auto(assume);
+        // Where those cannot be looked at, what 64-bit programs have is the best guess.
+        let foreign = if is_32_bit && !without_vdso {
+            fastpath_observe::measure_for_auto_of_i386()
+        } else {
+            None
+        };
+        let measured = foreign.unwrap_or_else(|| fastpath_observe::measure_for_auto(assume));
         let slow = measured.iter().filter(|m| m.is_slow);
         let set = slow.fold(ClockSet::NONE, |set, m| set.union(ClockSet::of_id(m.clock.id() as u32)));
         if set.is_empty() {

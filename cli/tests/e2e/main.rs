@@ -4,18 +4,34 @@
 
 mod common;
 
+#[cfg(target_arch = "x86_64")]
+mod attach;
+#[cfg(target_arch = "x86_64")]
+mod attach_torture;
+mod audit;
 mod children;
+mod daemon;
 mod debuggers;
+mod doctor;
+mod evidence;
 mod exit_status;
+mod export;
+mod guard;
 mod helper_life;
 mod helper_loss;
+#[cfg(target_arch = "x86_64")]
+mod i386;
 mod job_control;
+mod misuse;
 mod namespaces;
 mod pipeline;
+mod preload;
 mod refusals;
+mod report;
 mod runtimes;
 mod seccomp;
 mod setuid;
 mod surroundings;
 mod time;
+mod trace;
 mod usage;

@@ -77,6 +77,36 @@ fn a_static_program_on_musl_reads_clocks_without_system_calls() {
 }
 
 #[test]
+fn a_32_bit_program_on_glibc_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-i386-glibc", "clock-i386-");
+}
+
+#[test]
+fn a_static_32_bit_program_on_glibc_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-i386-glibc-static", "clock-i386-");
+}
+
+#[test]
+fn a_32_bit_program_with_64_bit_time_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-i386-time64", "clock-i386-");
+}
+
+#[test]
+fn a_32_bit_program_on_musl_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-i386-musl", "clock-i386-");
+}
+
+#[test]
+fn a_static_32_bit_program_on_musl_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-i386-musl-static", "clock-i386-");
+}
+
+#[test]
+fn a_32_bit_go_program_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-i386-go", "clock-i386-");
+}
+
+#[test]
 fn a_go_program_reads_clocks_without_system_calls() {
     reads_clocks_without_system_calls("clock-go", "clock-go");
 }

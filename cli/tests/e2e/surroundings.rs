@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::common::command::{MARK, start_in_group};
 use crate::common::terminal::give_terminal;
-use crate::common::{SERVED, fastpath, finish, program, served, tool};
+use crate::common::{SERVED, fastpath, finish, program, program_32, served, tool};
 
 const OPTIONS: [&[&str]; 4] = [
     SERVED,
@@ -16,7 +16,18 @@ const OPTIONS: [&[&str]; 4] = [
 
 /// Compares two starts by this process under the surroundings that `arrange` makes.
 fn same_under_run(arrange: impl Fn(&mut Command)) {
-    let Some(state) = program("state") else { return };
+    // Of both kinds of programs that this kernel starts.
+    let states = [
+        program("state"),
+        program_32("state-i386-glibc"),
+        program_32("state-i386-musl-static"),
+    ];
+    for state in states.into_iter().flatten() {
+        same_under_run_of(&state, &arrange);
+    }
+}
+
+fn same_under_run_of(state: &str, arrange: &impl Fn(&mut Command)) {
     let print = |mut command: Command| {
         command.env(MARK, "surroundings");
         // Having something to do there makes the standard library fork: its posix_spawn has signals of glibc's own ignored.
@@ -29,19 +40,19 @@ fn same_under_run(arrange: impl Fn(&mut Command)) {
         );
         comparable(&outcome.out)
     };
-    let bare = print(Command::new(&state));
+    let bare = print(Command::new(state));
     for options in OPTIONS {
         let mut command = fastpath(options);
-        command.arg(&state);
+        command.arg(state);
         assert_same(&bare, &print(command), options);
     }
 }
 
-/// The lines of `state` except the PID, the names of temporary files without a name, and how far standard error got: what
-/// fastpath says stands there before.
+/// The lines of `state` except the PID, the names of temporary files without a name, and how far standard error and output got: what
+/// fastpath says stands in the one before, and a PID of some number of digits in the other.
 fn comparable(state: &str) -> String {
     let lines = state.lines().filter(|line| !line.starts_with("pid ")).map(|line| {
-        let line = if line.starts_with("fd 2 ") {
+        let line = if line.starts_with("fd 1 ") || line.starts_with("fd 2 ") {
             line.split(" position ").next().unwrap_or_default()
         } else {
             line

@@ -7,7 +7,7 @@ use crate::bracket::{Bracket, Sample};
 use crate::line::{Line, cycles_between, ns_between};
 use crate::offset::{Change, Measured, Offset};
 use crate::reason::Reason;
-use crate::steer::{NoCourse, ahead_of_ns, steer};
+use crate::steer::{NoCourse, Times, ahead_of_ns, steer};
 use crate::track::{RateLimits, Seen, Track};
 use crate::widths::Widths;
 
@@ -41,8 +41,6 @@ const RAW_LIMITS: RateLimits = RateLimits {
     total: 200e-6,
 };
 
-/// A rate that may be wrong by more than this is not published yet.
-const RATE_KNOWN: f64 = 2_000e-6;
 /// The window while the kernel's rate changes: an error of 50 us, what a slew of 500 ppm makes of 100 ms, is mended in one.
 const UNSETTLED_WINDOW_NS: u64 = 10_000_000;
 /// Until the next try after a sample that was interrupted.
@@ -51,8 +49,6 @@ const RETRY_WINDOW_NS: u64 = 2_000_000;
 const SETTLED_NS: f64 = 20.0;
 /// BOOTTIME going ahead of MONOTONIC by less is not a suspend; it may be a counter that stopped between the two reads.
 const SHORTEST_SUSPEND_NS: i64 = 1_000_000;
-/// An anchor is believed for as many windows: one late refresh, or two, shall slow nobody down.
-const CAP_WINDOWS: u64 = 4;
 
 /// After the counter was caught out, it has to predict the kernel's clock for this long before it is served again, ...
 const PROBATION_NS: u64 = 1_000_000_000;
@@ -60,6 +56,10 @@ const PROBATION_NS: u64 = 1_000_000_000;
 const MAX_STRIKES: u32 = 7;
 /// ... until it has been good for this long.
 const FORGIVEN_AFTER_NS: u64 = 600_000_000_000;
+
+/// The age cap of a counter that nobody vouches for: what it does wrong is read for no longer. A busy machine keeps a publisher
+/// waiting for some milliseconds, rarely for more than 20; below that, readers would be sent to the kernel for nothing.
+const WATCHED_CAP_NS: u64 = 40_000_000;
 
 /// What to serve, and how often to refresh it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +70,42 @@ pub struct Config {
     pub first_window_ns: u64,
     /// Between samples once the rate is known, in nanoseconds.
     pub longest_window_ns: u64,
+    /// How many windows an anchor is believed for. An error is worked off until its end, over so many windows, so where refreshes
+    /// only come when the anchor has ended, this is 1.
+    pub cap_windows: u64,
+    /// How often the CPUs' counters are compared, in nanoseconds: what one of them alone does wrong is read for so long.
+    pub compare_every_ns: u64,
+    /// A comparison is followed by a rest of so many times the CPU time that it took: where there are many CPUs they come less often.
+    pub compare_rests: u32,
+}
+
+impl Config {
+    /// For a publisher that has no timer: it refreshes when a reader found the anchor too old. Anchors live for one window, and
+    /// windows stretch to a second, the longest that a reader's arithmetic allows.
+    pub fn on_demand(clocks: ClockSet) -> Config {
+        Config {
+            clocks,
+            // A reader that is not served yet waits for the second sample, so it comes soon; where brackets are wide the rate
+            // is not known by then, and the windows go on doubling.
+            first_window_ns: 100_000,
+            longest_window_ns: 1_000_000_000,
+            cap_windows: 1,
+            ..Config::default()
+        }
+    }
+
+    /// The same for a counter whose rate nobody promises (`--trust-counter`): anchors that live for 40 ms, a tenth of the usual, and
+    /// the CPUs compared ten times as often. The price is ten times as many samples, and readers that ask the kernel where a busy
+    /// machine keeps the publisher waiting for longer than that.
+    pub fn watched(self) -> Config {
+        let usual = Config::default();
+        Config {
+            longest_window_ns: self.longest_window_ns.min(WATCHED_CAP_NS / self.cap_windows.max(1)),
+            compare_every_ns: usual.compare_every_ns / 10,
+            compare_rests: usual.compare_rests / 10,
+            ..self
+        }
+    }
 }
 
 impl Default for Config {
@@ -78,6 +114,10 @@ impl Default for Config {
             clocks: ClockSet::ALL,
             first_window_ns: 1_000_000,
             longest_window_ns: 100_000_000,
+            // One late refresh, or two, shall slow nobody down.
+            cap_windows: 4,
+            compare_every_ns: 100_000_000,
+            compare_rests: 1_000,
         }
     }
 }
@@ -125,6 +165,11 @@ pub struct Discipline {
     strikes: u32,
     /// On the kernel's MONOTONIC; only told while there are strikes.
     caught_at_ns: u64,
+    /// The last comparison of the CPUs' counters showed two that are apart.
+    apart: bool,
+    /// On the kernel's MONOTONIC.
+    sampled_at_ns: u64,
+    ahead_ns: Option<i64>,
 }
 
 impl Discipline {
@@ -142,6 +187,9 @@ impl Discipline {
             retry: false,
             strikes: 0,
             caught_at_ns: 0,
+            apart: false,
+            sampled_at_ns: 0,
+            ahead_ns: None,
         }
     }
 
@@ -169,17 +217,61 @@ impl Discipline {
         self.mono.line().map(|line| line.ns_per_cycle)
     }
 
+    /// How far what was in force was ahead of the kernel's MONOTONIC at the last sample, in nanoseconds; `None`: nothing was, at that
+    /// value of the counter.
+    pub fn ahead_ns(&self) -> Option<i64> {
+        self.ahead_ns
+    }
+
     /// Says that what the last [`Outcome::Publish`] held was not published, so that what was in force before still is.
     ///
-    /// The next sample is due soon: the anchor in force was to work off its error within one window, and goes on doing so.
+    /// The next sample is due soon: what is in force does not know what this one told.
     pub fn retract(&mut self) {
         self.in_force = self.before;
         self.retry = true;
     }
 
+    /// Says that readers were told to ask the kernel, at the latest when the counter showed `counter`. The next anchors go on
+    /// from what was shown until then, with the rate that is known.
+    pub fn end_at(&mut self, counter: u64) {
+        for anchor in [&mut self.in_force.hres, &mut self.in_force.raw].into_iter().flatten() {
+            let shown_cycles = cycles_between(anchor.base_cycles, counter).max(0);
+            anchor.cap_cycles = anchor.cap_cycles.min(u32::try_from(shown_cycles).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// Says what a comparison of the CPUs' counters showed. While two are apart nothing is in force, whatever samples say: they are
+    /// taken on one CPU, and readers run on all.
+    pub fn compared(&mut self, apart: bool) -> Outcome {
+        self.apart = apart;
+        if apart {
+            self.distrust(Reason::Warp, self.sampled_at_ns)
+        } else {
+            Outcome::Wait
+        }
+    }
+
+    fn times(&self) -> Times {
+        Times {
+            window_ns: self.window_ns,
+            cap_ns: self.cap_ns(),
+        }
+    }
+
+    fn cap_ns(&self) -> u64 {
+        self.config.cap_windows.saturating_mul(self.window_ns)
+    }
+
     /// Takes in a sample. What comes of it takes effect when the counter reaches `effective_at`, a little in the future.
-    pub fn observe(&mut self, sample: &Sample, effective_at: u64) -> Outcome {
+    ///
+    /// That is asked for when the sample has been judged: a hundred points take their time where floating point is slow (an emulated
+    /// CPU needs half a millisecond), and the moment must not be over before the anchor is made.
+    pub fn observe(&mut self, sample: &Sample, effective_at: impl FnOnce() -> u64) -> Outcome {
         self.retry = false;
+        self.sampled_at_ns = sample.mono.time_ns;
+        let counter = sample.mono.middle_cycles();
+        let shown = self.in_force.hres.filter(|hres| hres.covers(counter));
+        self.ahead_ns = shown.map(|hres| ahead_of_ns(&hres, MONOTONIC, counter, sample.mono.time_ns).round() as i64);
         let raw_seen = sample.raw.map(|raw| self.raw.see(&raw, RAW_LIMITS));
         let limits = if raw_seen.is_some() { TICK_LIMITS } else { NTP_LIMITS };
         let suspended = self.was_suspended(sample);
@@ -212,21 +304,22 @@ impl Discipline {
         let residual_ns = self
             .in_force
             .hres
-            .filter(|hres| hres.covers(sample.mono.middle_cycles()))
+            .filter(|hres| was_in_force(hres, sample.mono.middle_cycles()))
             .map(|hres| ahead_of_ns(&hres, MONOTONIC, sample.mono.middle_cycles(), sample.mono.time_ns));
         let settled_ns = SETTLED_NS + 4.0 * self.mono.noise_ns();
         let unsettled = rate_changed || residual_ns.is_some_and(|residual_ns| residual_ns.abs() > settled_ns);
         self.stretch_window(unsettled);
-        if self.mono.rate_uncertainty() > RATE_KNOWN || self.is_on_probation(sample.mono.time_ns) {
+        let known = self.in_force.hres.is_some() || self.is_known(&self.mono);
+        if self.apart || !known || self.is_on_probation(sample.mono.time_ns) {
             return Outcome::Wait;
         }
-        self.publish(&line, effective_at, residual_ns.unwrap_or(0.0).round() as i64)
+        self.publish(&line, effective_at(), residual_ns.unwrap_or(0.0).round() as i64)
     }
 
     /// Takes in a sample that was taken because the kernel said that REALTIME was set (a timerfd that was cancelled).
     ///
     /// MONOTONIC goes on exactly as it did. [`Outcome::Wait`]: no clock was stepped after all, or none is in force.
-    pub fn step(&mut self, sample: &Sample, effective_at: u64) -> Outcome {
+    pub fn step(&mut self, sample: &Sample, effective_at: impl FnOnce() -> u64) -> Outcome {
         let (Some(line), Some(hres)) = (self.mono.line().copied(), self.in_force.hres) else {
             return Outcome::Wait;
         };
@@ -235,6 +328,7 @@ impl Discipline {
             return Outcome::Wait;
         }
         let stepped = self.in_force.stepped;
+        let effective_at = effective_at();
         if stepped == [false; BASES] || effective_at == hres.base_cycles || !hres.covers(effective_at) {
             return Outcome::Wait;
         }
@@ -332,7 +426,7 @@ impl Discipline {
             // Each has its own average, and their difference is whole seconds.
             (TAI, Some(real)) => held_ns.map(|tai_ns| {
                 let seconds = ((tai_ns.wrapping_sub(real.held_ns())) as f64 / 1e9).round() as i64;
-                real.held_ns() + seconds * 1_000_000_000
+                real.held_ns().wrapping_add(seconds.wrapping_mul(1_000_000_000))
             }),
             _ => held_ns,
         }
@@ -377,12 +471,16 @@ impl Discipline {
         if previous.is_some_and(|previous| cycles_between(previous.base_cycles, effective_at) <= 0) {
             return Outcome::Wait;
         }
+        // Of a counter beyond 4.3 GHz, the counts of a second do not fit an anchor: it ends sooner, and so do the windows.
+        let longest_cap_ns = (f64::from(u32::MAX) * line.ns_per_cycle) as u64;
+        let longest_window_ns = longest_cap_ns / self.config.cap_windows.max(1);
+        self.window_ns = self.window_ns.min(longest_window_ns.max(1));
         let course = match steer(
             previous,
             MONOTONIC,
             line,
             effective_at,
-            self.window_ns,
+            self.times(),
             self.mono.noise_ns(),
         ) {
             Ok(course) => course,
@@ -390,7 +488,7 @@ impl Discipline {
             Err(NoCourse::OutOfRange) => return self.start_over(Reason::RateImplausible),
         };
         let lift_ns_shifted = u128::from(self.lift_ns()) << course.rate.shift;
-        let cap_cycles = course.rate.cap_for_ns(CAP_WINDOWS * self.window_ns);
+        let cap_cycles = course.rate.cap_for_ns(self.cap_ns());
         let empty = Anchor {
             clocks: ClockSet::NONE,
             base_cycles: effective_at,
@@ -424,11 +522,11 @@ impl Discipline {
         else {
             return Ok(None);
         };
-        if self.raw.rate_uncertainty() > RATE_KNOWN {
+        let previous = self.in_force.raw.as_ref();
+        if previous.is_none() && !self.is_known(&self.raw) {
             return Ok(None);
         }
-        let previous = self.in_force.raw.as_ref();
-        let course = match steer(previous, RAW, line, effective_at, self.window_ns, self.raw.noise_ns()) {
+        let course = match steer(previous, RAW, line, effective_at, self.times(), self.raw.noise_ns()) {
             Ok(course) => course,
             Err(NoCourse::Ahead) => return Err(Reason::AheadOfKernel),
             Err(NoCourse::OutOfRange) => return Err(Reason::RateImplausible),
@@ -439,18 +537,35 @@ impl Discipline {
             clocks: ClockSet::MONOTONIC_RAW,
             base_cycles: effective_at,
             rate: course.rate,
-            cap_cycles: course.rate.cap_for_ns(CAP_WINDOWS * self.window_ns),
+            cap_cycles: course.rate.cap_for_ns(self.cap_ns()),
             base,
         }))
     }
 
+    /// Whether anchors may begin: for as long as one will be read, the clock is known to within what is promised.
+    fn is_known(&self, track: &Track) -> bool {
+        track.known_for_ns() >= self.cap_ns() as f64
+    }
+
+    /// Windows double, but not beyond what the lines are known for: until an anchor's end, however late the next one comes.
     fn stretch_window(&mut self, unsettled: bool) {
-        self.window_ns = if unsettled {
+        let wanted_ns = if unsettled {
             self.window_ns.min(UNSETTLED_WINDOW_NS)
         } else {
             2 * self.window_ns
-        }
-        .min(self.config.longest_window_ns);
+        };
+        let known_for_ns = [&self.mono, &self.raw]
+            .into_iter()
+            .filter(|track| track.line().is_some())
+            .map(Track::known_for_ns)
+            .fold(f64::INFINITY, f64::min);
+        let known_window_ns = (known_for_ns / self.config.cap_windows.max(1) as f64) as u64;
+        // Over a shorter time, what is noise would look like a rate that no counter has. And anchors that end sooner send readers to
+        // the kernel, who then see an error that is worked off at this time.
+        let least_ns = self.window_ns.min(UNSETTLED_WINDOW_NS);
+        self.window_ns = wanted_ns
+            .min(known_window_ns.max(least_ns))
+            .min(self.config.longest_window_ns);
     }
 
     fn is_on_probation(&mut self, mono_ns: u64) -> bool {
@@ -479,6 +594,12 @@ impl Discipline {
         self.window_ns = self.config.first_window_ns;
         Outcome::Withdraw(reason)
     }
+}
+
+/// Whether a sample at this counter says how good an anchor was: while it is in force, and for as long again. Where refreshes
+/// only come when it has ended, none comes sooner.
+fn was_in_force(anchor: &Anchor, counter: u64) -> bool {
+    counter.wrapping_sub(anchor.base_cycles) <= 2 * u64::from(anchor.cap_cycles)
 }
 
 /// How far an anchor shows a clock from MONOTONIC, in whole nanoseconds; `None` if it does not answer that clock.

@@ -4,6 +4,7 @@
 //! gives it to a [`Discipline`], and does what the [`Outcome`] says:
 //!
 //! - [`bracket`]: one clock read between two reads of the counter, and the tightest of several;
+//! - `recent`: the last few values of a sequence, in place: nothing here allocates;
 //! - `widths`: how wide a bracket is that nothing interrupted;
 //! - `line`: the straight line through such points;
 //! - `track`: the recent points of one clock, their noise, whether its rate has changed, and whether the counter is believable;
@@ -16,6 +17,7 @@ pub mod discipline;
 mod line;
 mod offset;
 pub mod reason;
+mod recent;
 mod steer;
 mod track;
 mod widths;

@@ -3,7 +3,7 @@
 use crate::bracket::Bracket;
 
 /// One reading of a clock.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Point {
     pub cycles: u64,
     pub ns: u64,
@@ -87,6 +87,14 @@ impl Line {
     /// How far a point lies above the line, in nanoseconds.
     pub fn residual_ns(&self, point: &Point) -> f64 {
         ns_between(self.origin_ns, point.ns) as f64 - self.above_origin_ns(point.cycles)
+    }
+
+    /// For how long after the origin the line is known to within `bound_ns`, if points have a standard deviation of `sigma_ns`; in
+    /// nanoseconds, 0 if it is not even there.
+    pub fn known_for_ns(&self, bound_ns: f64, sigma_ns: f64) -> f64 {
+        let variance = bound_ns * bound_ns / (sigma_ns * sigma_ns) - 1.0 / self.points;
+        let cycles = (variance.max(0.0) * self.spread).sqrt() + self.mean_cycles;
+        (cycles * self.ns_per_cycle).max(0.0)
     }
 
     /// Variance of the line at a value of the counter, for points of variance one.

@@ -44,7 +44,7 @@ impl Offset {
     pub fn new(measured: &Measured) -> Offset {
         let rounded = measured.rest_ns.round();
         Offset {
-            held_ns: measured.whole_ns + rounded as i64,
+            held_ns: measured.whole_ns.wrapping_add(rounded as i64),
             mean_ns: measured.rest_ns - rounded,
             count: 1.0,
             bound_ns: measured.bound_ns,
@@ -77,7 +77,7 @@ impl Offset {
         let uncertain_ns = 2.5 * measured.noise_ns / self.count.sqrt();
         if self.count >= REFINE_AFTER && self.mean_ns.abs() > REFINE_NS.max(uncertain_ns) {
             let refined_ns = self.mean_ns.round();
-            self.held_ns += refined_ns as i64;
+            self.held_ns = self.held_ns.wrapping_add(refined_ns as i64);
             self.mean_ns -= refined_ns;
         }
         Change::None

@@ -19,6 +19,9 @@ pub enum Reason {
     /// The machine was suspended, and the counter has to be measured anew.
     #[error("the machine was suspended; the counter is being measured anew")]
     Suspended = 5,
+    /// Two CPUs' counters showed that they are not one.
+    #[error("the counters of two CPUs disagree")]
+    Warp = 6,
 }
 
 impl Reason {
@@ -35,6 +38,7 @@ impl Reason {
             Reason::RateImplausible,
             Reason::AheadOfKernel,
             Reason::Suspended,
+            Reason::Warp,
         ]
         .into_iter()
         .find(|reason| reason.code() == code)

@@ -7,9 +7,9 @@ use crate::line::{Line, ns_between};
 
 /// The clocks run at most this much slower or faster than the kernel's while an error is worked off.
 const STEEPEST: f64 = 0.005;
-/// Behind by more than this (and noise), readers step forward: an error beyond half a system call's cost would show to
-/// a program that mixes both, as time that goes backwards; a step forward shows to nobody.
-const STEP_BEHIND_NS: f64 = 50.0;
+/// An error beyond half a system call's cost (and noise) shows to a program that mixes both, as time that goes backwards. Behind by
+/// more, readers step forward, which shows to nobody.
+const VISIBLE_NS: f64 = 50.0;
 /// Ahead by more than this, slowing down would take over a second: the clocks are left to the kernel instead.
 const AHEAD_LIMIT_NS: f64 = 5e6;
 /// The kernel shows whole nanoseconds, rounded down: on average it is half of one later.
@@ -23,6 +23,15 @@ pub(crate) struct Course {
     pub start_ns_shifted: u128,
 }
 
+/// The times of an anchor, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// Until the next is wanted.
+    pub window_ns: u64,
+    /// It may be read for so long at most.
+    pub cap_ns: u64,
+}
+
 /// Why there is no next anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoCourse {
@@ -32,13 +41,13 @@ pub(crate) enum NoCourse {
     OutOfRange,
 }
 
-/// The course from `in_force` (if there is one) at `effective_at` to the kernel's clock, as `line` predicts it, `window_ns` later.
+/// The course from `in_force` (if there is one) at `effective_at` to the kernel's clock, as `line` predicts it, until the new anchor ends.
 pub(crate) fn steer(
     in_force: Option<&Anchor>,
     index: usize,
     line: &Line,
     effective_at: u64,
-    window_ns: u64,
+    times: Times,
     noise_ns: f64,
 ) -> Result<Course, NoCourse> {
     let kernel_above_ns = line.above_origin_ns(effective_at) + ROUNDED_DOWN_NS;
@@ -59,7 +68,8 @@ pub(crate) fn steer(
     if ahead_ns > AHEAD_LIMIT_NS {
         return Err(NoCourse::Ahead);
     }
-    let steps_forward = ahead_ns < -(STEP_BEHIND_NS + 4.0 * noise_ns) || (expired && ahead_ns < 0.0);
+    let visible_ns = VISIBLE_NS + 4.0 * noise_ns;
+    let steps_forward = ahead_ns < -visible_ns || (expired && ahead_ns < 0.0);
     if steps_forward {
         // Rounding alone could undercut what was shown, so compare in the new units.
         let start_ns_shifted = kernel.max(reshift_up(shown, in_force.rate.shift, natural.shift));
@@ -68,7 +78,14 @@ pub(crate) fn steer(
             start_ns_shifted,
         });
     }
-    let correction = (ahead_ns / window_ns.max(1) as f64).clamp(-STEEPEST, STEEPEST);
+    // The correction goes on for as long as the anchor is read. Spread over all of that, an error never grows, however late or often
+    // missed the next anchor is; spread over half of it, one that shows is gone sooner, and may at worst change its sign.
+    let spread_ns = if ahead_ns > visible_ns {
+        times.window_ns.max(times.cap_ns / 2)
+    } else {
+        times.cap_ns
+    };
+    let correction = (ahead_ns / spread_ns.max(1) as f64).clamp(-STEEPEST, STEEPEST);
     let rate = rate_of(line.ns_per_cycle * (1.0 - correction)).ok_or(NoCourse::OutOfRange)?;
     Ok(Course {
         rate,

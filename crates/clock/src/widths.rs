@@ -1,8 +1,7 @@
 //! How wide an undisturbed bracket is here.
 
-use std::collections::VecDeque;
-
 use crate::bracket::Bracket;
+use crate::recent::Recent;
 
 /// Brackets that are remembered. However busy the host, one of so many is not interrupted; and if its clocks become slow
 /// to read for good, the samples that are refused until that is believed, one every few milliseconds, take no long time.
@@ -11,16 +10,13 @@ const RECENT: usize = 64;
 /// The widths of one clock's recent brackets. Clocks differ: one may be read by the vDSO, the next by a system call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Widths {
-    recent: VecDeque<u64>,
+    recent: Recent<u64, RECENT>,
 }
 
 impl Widths {
     /// Takes a bracket in, and says whether it is as narrow as they are here when nothing interrupts them.
     pub fn see(&mut self, bracket: &Bracket) -> bool {
-        if self.recent.len() == RECENT {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(bracket.width_cycles());
+        self.recent.push(bracket.width_cycles());
         bracket.width_cycles() <= 2 * self.narrowest_cycles() + 2
     }
 

@@ -28,12 +28,13 @@ fn a_quiet_host_stays_within_ten_nanoseconds_for_an_hour() {
 }
 
 #[test]
-fn the_first_anchors_follow_two_samples_and_are_good_from_the_start() {
+fn the_first_anchors_follow_a_few_samples_and_are_good_from_the_start() {
     for _ in 0..100 {
         let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
         publisher.host.reads.interrupted = 0.0;
         assert_eq!(publisher.refresh().outcome, Outcome::Wait);
-        assert!(publisher.refresh().published);
+        while !publisher.refresh().published {}
+        assert!(publisher.host.elapsed_ns < 6e6, "{} ns", publisher.host.elapsed_ns);
         publisher.run_for(1.0);
         assert_eq!(publisher.discipline.next_window_ns(), 100_000_000);
         assert!(publisher.worst_ns() <= 20, "{} ns", publisher.worst_ns());
@@ -90,10 +91,9 @@ fn a_slew_of_500_ppm_costs_no_more_than_one_window_and_is_over_within_a_few() {
         publisher.refresh_now();
         assert!(publisher.worst_ns() <= 50_000 + 100, "{} ns", publisher.worst_ns());
         let since = publisher.host.elapsed_ns;
-        for _ in 0..4 {
+        while publisher.host.elapsed_ns - since < 200e6 {
             publisher.refresh();
         }
-        assert!(publisher.host.elapsed_ns - since < 250e6);
         publisher.errors_ns.clear();
         publisher.run_between(0.5, 3.0);
         assert!(publisher.worst_ns() <= 50, "{} ns after a slew", publisher.worst_ns());
@@ -205,7 +205,7 @@ fn a_step_that_nobody_told_of_is_found_by_the_next_refresh() {
         publisher.host.real_offset_ns += if back { -step_ns } else { step_ns };
         let sample = publisher.host.sample();
         let effective_at = publisher.host.counter.whole + 100_000;
-        let outcome = publisher.discipline.observe(&sample, effective_at);
+        let outcome = publisher.discipline.observe(&sample, || effective_at);
         if outcome == Outcome::Wait {
             // An interrupted sample; the next one tells.
             publisher.host.real_offset_ns -= if back { -step_ns } else { step_ns };
@@ -250,7 +250,7 @@ fn a_step_in_the_middle_of_a_sample_is_not_half_believed() {
     publisher.host.real_offset_ns += 300_000_000;
     sample.tai = publisher.host.sample().tai;
     let effective_at = publisher.host.counter.whole + 100_000;
-    assert_eq!(publisher.discipline.observe(&sample, effective_at), Outcome::Wait);
+    assert_eq!(publisher.discipline.observe(&sample, || effective_at), Outcome::Wait);
     assert!(publisher.discipline.next_window_ns() <= 2_000_000, "tries again soon");
     publisher.host.advance(2e6);
     assert!(publisher.step().published);
@@ -582,10 +582,34 @@ fn a_page_of_realtime_alone_holds_no_other_clock() {
 
 #[test]
 fn every_reason_has_a_code_that_is_not_zero() {
-    for code in 1..=5 {
+    for code in 1..=6 {
         let reason = Reason::from_code(code).expect("a reason");
         assert_eq!(reason.code(), code);
     }
     assert_eq!(Reason::from_code(0), None);
-    assert_eq!(Reason::from_code(6), None);
+    assert_eq!(Reason::from_code(7), None);
+}
+
+#[test]
+fn while_two_cpus_are_apart_nothing_is_published_and_for_a_while_after() {
+    let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+    publisher.settle(3.0);
+    for _ in 0..3 {
+        publisher.compared(true);
+        assert_eq!(publisher.withdrawals.last(), Some(&Reason::Warp));
+        for _ in 0..100 {
+            assert!(!publisher.refresh().published);
+        }
+    }
+    assert!(publisher.discipline.hres().is_none());
+    publisher.compared(false);
+    let agreed_at = publisher.host.elapsed_ns;
+    while publisher.discipline.hres().is_none() {
+        publisher.refresh();
+    }
+    // Caught three times; since the last, it has been good for a while already.
+    assert!(publisher.host.elapsed_ns - agreed_at < 4e9);
+    publisher.errors_ns.clear();
+    publisher.run_for(5.0);
+    assert!(publisher.worst_ns() <= 10, "{} ns", publisher.worst_ns());
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::isa::Isa;
+use crate::recipe::{COMMON, Recipe};
 
 /// Names the linker for the image, as in `-fuse-ld=`; the compiler's own choice where it is not set.
 pub const LINKER_VARIABLE: &str = "FASTPATH_VDSO_LD";
@@ -21,8 +21,8 @@ const COMPILE_FLAGS: &[&str] = &[
     "-fno-stack-protector",
     "-fno-strict-aliasing",
     "-fomit-frame-pointer",
-    // There is no one to save vector registers for, and nothing to use them on.
-    "-mgeneral-regs-only",
+    // Tables of addresses would have to be relocated.
+    "-fno-jump-tables",
     // Profilers unwind from any instruction.
     "-fasynchronous-unwind-tables",
     "-fvisibility=hidden",
@@ -49,30 +49,82 @@ const LINK_FLAGS: &[&str] = &[
     "-Wl,-z,norelro",
 ];
 
-/// Compiles and links the image. Returns the ELF file, symbols and all.
-pub fn link(compiler: &Path, linker: Option<&str>, isa: &Isa, source: &Path, out: &Path) -> Result<Vec<u8>, String> {
-    let folder = source.join(isa.folder);
-    let linked = out.join("vdso.so");
-    let mut command = Command::new(compiler);
-    command.args(COMPILE_FLAGS).args(isa.flags);
-    for include in [source, &folder, out] {
+/// A compiler, and the linker that it calls.
+pub struct Toolchain {
+    pub compiler: PathBuf,
+    /// As in `-fuse-ld=`; `None`: the compiler's own choice.
+    pub linker: Option<String>,
+    /// Whether it has to be told the ISA, because it knows all of them.
+    pub is_clang: bool,
+}
+
+impl std::fmt::Display for Toolchain {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}", self.compiler.display())?;
+        if let Some(linker) = &self.linker {
+            write!(formatter, " with -fuse-ld={linker}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Toolchain {
+    /// What is used for the target of this build: CC and its relatives, and FASTPATH_VDSO_LD.
+    pub fn of_target() -> Result<Toolchain, String> {
+        let compiler = cc::Build::new()
+            .no_default_flags(true)
+            .try_get_compiler()
+            .map_err(|error| format!("{error}\n{INSTALL_HINT}"))?;
+        Ok(Toolchain {
+            compiler: compiler.path().to_owned(),
+            linker: std::env::var(LINKER_VARIABLE).ok(),
+            is_clang: compiler.is_like_clang(),
+        })
+    }
+
+    /// What makes images for every ISA, if it is here.
+    pub fn clang_and_lld() -> Option<Toolchain> {
+        let runs = |program: &str| {
+            let output = Command::new(program).arg("--version").output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        (runs("clang") && runs("ld.lld")).then(|| Toolchain {
+            compiler: "clang".into(),
+            linker: Some("lld".into()),
+            is_clang: true,
+        })
+    }
+}
+
+/// Compiles and links an image. Returns the ELF file, symbols and all.
+pub fn link(toolchain: &Toolchain, recipe: &Recipe, source: &Path, out: &Path) -> Result<Vec<u8>, String> {
+    let folder = source.join(recipe.isa.name());
+    let linked = out.join(format!("{}.so", recipe.isa));
+    let mut command = Command::new(&toolchain.compiler);
+    if toolchain.is_clang {
+        command.arg(format!("--target={}", recipe.target));
+    }
+    command.args(COMPILE_FLAGS).args(recipe.flags);
+    let shared = recipe.shared.map(|shared| source.join(shared));
+    for include in [folder.as_path(), source, out].into_iter().chain(shared.as_deref()) {
         command.arg("-I").arg(include);
     }
     command
-        .args(sources(source)?)
+        .args(COMMON.iter().chain(recipe.functions).map(|file| source.join(file)))
         .args(sources(&folder)?)
         .arg(out.join("page_layout.c"));
     command.args(LINK_FLAGS);
-    if let Some(linker) = linker {
+    if let Some(linker) = &toolchain.linker {
         command.arg(format!("-fuse-ld={linker}"));
     }
-    command.arg(joined("-Wl,-T,", &folder.join("vdso.lds")));
+    let script = Some(folder.join("vdso.lds")).filter(|own| own.exists());
+    command.arg(joined("-Wl,-T,", &script.unwrap_or_else(|| source.join("vdso.lds"))));
     command.arg(joined("-Wl,--version-script=", &folder.join("versions.lds")));
     command.arg("-o").arg(&linked);
 
     let output = command
         .output()
-        .map_err(|error| format!("cannot run {}: {error}\n{INSTALL_HINT}", compiler.display()))?;
+        .map_err(|error| format!("cannot run {}: {error}\n{INSTALL_HINT}", toolchain.compiler.display()))?;
     if !output.status.success() {
         return Err(format!(
             "{command:?} failed ({}):\n{}\n{INSTALL_HINT}",

@@ -1,81 +1,83 @@
 //! Where in the image are the things that have to be filled in for each process.
 
+use std::fmt::Write;
 use std::path::Path;
 
 use object::{Object, ObjectSection, ObjectSymbol};
 
-use crate::elf::Elf;
-use crate::isa::Isa;
+use crate::elf::{Elf, STT_FUNC};
+use crate::recipe::Recipe;
 
-/// Not loaded: a word for each ordered read of the counter, its address.
-const COUNTER_READS: &str = ".fastpath.ordered_counter_reads";
-
-pub fn write(out: &Path, linked: &[u8], image: &[u8], isa: &Isa) -> Result<(), String> {
-    let unreadable = |error: object::Error| format!("cannot read the linked vDSO image: {error}");
+/// Writes the image to `out`, and returns an expression for what there is to know about it.
+pub fn describe(out: &Path, linked: &[u8], image: &[u8], recipe: &Recipe) -> Result<String, String> {
+    let isa = recipe.isa;
+    let unreadable = |error: object::Error| format!("cannot read the linked vDSO image for {isa}: {error}");
     let file = object::File::parse(linked).map_err(unreadable)?;
+    let slots = file.symbols().find(|symbol| symbol.name() == Ok("fp_slots"));
+    let slots = slots.ok_or_else(|| format!("the linked vDSO image for {isa} has no symbol fp_slots"))?;
 
-    let address = |name: &str| {
-        let symbol = file.symbols().find(|symbol| symbol.name() == Ok(name));
-        let symbol = symbol.ok_or_else(|| format!("the linked vDSO image has no symbol {name}"))?;
-        Ok::<u64, String>(symbol.address())
-    };
-    let slots = address("fp_slots")?;
-    // The code reaches the page by its distance from the code.
-    let page = address("fp_page")?;
-    if page != 0_u64.wrapping_sub(fastpath_page::PAGE_SIZE as u64) {
-        return Err(format!(
-            "the linked vDSO image expects its page at {page:#x} and not right below itself"
-        ));
-    }
-
-    let section = file
-        .section_by_name(COUNTER_READS)
-        .ok_or_else(|| format!("the linked vDSO image has no section {COUNTER_READS}"))?;
-    let counter_reads: Vec<usize> = section
-        .data()
-        .map_err(unreadable)?
-        .as_chunks()
-        .0
-        .iter()
-        .map(|address| u64::from_le_bytes(*address) as usize)
-        .collect();
+    let counter_reads = recorded(&file, "counter_reads", isa.is_64()).map_err(unreadable)?;
     for &at in &counter_reads {
-        let code = image.get(at..at + isa.ordered_counter_read.len());
-        if code != Some(isa.ordered_counter_read) {
+        let code = image.get(at as usize..).unwrap_or_default();
+        let pattern = recipe.counter_read;
+        let is_read = code.len() >= pattern.len()
+            && pattern
+                .iter()
+                .zip(code)
+                .all(|((byte, mask), found)| found & mask == *byte);
+        if !is_read {
             return Err(format!(
-                "no ordered counter read at {at:#x} of the vDSO image, but {code:x?}"
+                "there is no ordered counter read at {at:#x} of the vDSO image for {isa}"
             ));
         }
     }
+    let page_references = recorded(&file, "page_references", isa.is_64()).map_err(unreadable)?;
+    let system_calls = recorded(&file, "system_calls", isa.is_64()).map_err(unreadable)?;
+    for (what, places) in [("reads no counter", &counter_reads), ("has no page", &page_references)] {
+        if places.is_empty() {
+            return Err(format!("the vDSO image for {isa} {what}"));
+        }
+    }
 
-    let elf = Elf::parse(image).map_err(|error| error.to_string())?;
-    let forwarded: Vec<(usize, u64)> = isa
-        .forwarded
-        .iter()
-        .map(|&(name, slot)| {
-            let found = elf.symbols().find(|(_, symbol)| symbol.name == name.as_bytes());
-            let entry = found.and_then(|(index, _)| elf.symbol_offset(index));
-            Ok((
-                slot,
-                entry.ok_or_else(|| format!("the vDSO image does not export {name}"))?,
-            ))
-        })
-        .collect::<Result<_, String>>()?;
+    let image_path = out.join(format!("{isa}.img"));
+    std::fs::write(&image_path, image).map_err(|error| format!("cannot write {}: {error}", image_path.display()))?;
+    let functions = functions(image)?;
+    Ok(format!(
+        "Image {{\n    isa: Isa::{isa:?},\n    bytes: include_bytes!({image_path:?}),\n    functions: &[{functions}],\n    \
+         slots_at: {:#x},\n    counter_reads: &{counter_reads:?},\n    page_references: &{page_references:?},\n    \
+         system_calls: &{system_calls:?},\n}}",
+        slots.address()
+    ))
+}
 
-    let image_path = out.join("vdso.img");
-    let text = format!(
-        "/// The image's ELF file.\n\
-         pub const BYTES: &[u8] = include_bytes!({image_path:?});\n\
-         /// Where the slots for the kernel's functions begin.\n\
-         pub const SLOTS_OFFSET: usize = {slots:#x};\n\
-         /// Where the counter is read.\n\
-         pub const ORDERED_COUNTER_READS: &[usize] = &{counter_reads:?};\n\
-         /// For each name of a function that is only passed on: its slot, and where its symbol's entry is.\n\
-         pub const FORWARDED_SYMBOLS: &[(usize, usize)] = &{forwarded:?};\n"
-    );
-    let save = |path: &Path, bytes: &[u8]| {
-        std::fs::write(path, bytes).map_err(|error| format!("cannot write {}: {error}", path.display()))
+/// The addresses that the code left in one of its sections (`vdso/record.h`).
+fn recorded(file: &object::File<'_>, name: &str, is_64: bool) -> object::Result<Vec<u64>> {
+    let Some(section) = file.section_by_name(&format!(".fastpath.{name}")) else {
+        return Ok(Vec::new());
     };
-    save(&image_path, image)?;
-    save(&out.join("built.rs"), text.as_bytes())
+    let bytes = section.data()?;
+    let mut places: Vec<u64> = if is_64 {
+        let words = bytes.as_chunks().0.iter();
+        words.map(|word| u64::from_le_bytes(*word)).collect()
+    } else {
+        let words = bytes.as_chunks().0.iter();
+        words.map(|word| u32::from_le_bytes(*word).into()).collect()
+    };
+    places.sort_unstable();
+    Ok(places)
+}
+
+fn functions(image: &[u8]) -> Result<String, String> {
+    let elf = Elf::parse(image).map_err(|error| error.to_string())?;
+    let mut text = String::new();
+    for (index, symbol) in elf.symbols().filter(|(_, symbol)| symbol.kind() == STT_FUNC) {
+        let name = String::from_utf8_lossy(symbol.name);
+        let entry = elf.symbol_offset(index).unwrap_or(0);
+        let _ = write!(
+            text,
+            "\n        Function {{ name: {name:?}, offset: {:#x}, size: {}, symbol_at: {entry:#x} }},",
+            symbol.value, symbol.size
+        );
+    }
+    Ok(text)
 }

@@ -38,6 +38,7 @@ fn assertions() -> String {
     }
     assert("FP_PAGE_SIZE".into(), layout::PAGE_SIZE);
     assert("FP_PAGE_CPU_SEGMENT".into(), layout::FLAG_CPU_SEGMENT as usize);
+    assert("FP_PAGE_ONE_CPU".into(), layout::FLAG_ONE_CPU as usize);
     assert("FP_BASES".into(), layout::BASES);
     text
 }

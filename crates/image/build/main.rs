@@ -1,5 +1,8 @@
-//! Makes the image: compiles `vdso/` for the target's ISA, trims the ELF file, checks it, and writes down where in it are the
-//! things that have to be filled in for each process.
+//! Makes the images: compiles `vdso/` for each ISA, trims the ELF file, checks it, and writes down where in it are the things that
+//! have to be filled in for each process.
+//!
+//! The target's own image is made by the C compiler that cargo's other crates would use. The others take clang and lld, which know
+//! every ISA, and are left out, with a warning, where there is none.
 
 #[path = "../src/check.rs"]
 #[allow(dead_code)]
@@ -9,12 +12,19 @@ mod constants;
 #[path = "../src/elf.rs"]
 #[allow(dead_code)]
 mod elf;
+#[path = "../src/isa.rs"]
+#[allow(dead_code)]
 mod isa;
 mod layout;
+mod recipe;
 mod trim;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use compile::Toolchain;
+use isa::Isa;
+use recipe::{RECIPES, Recipe};
 
 fn main() -> ExitCode {
     match build() {
@@ -39,31 +49,57 @@ fn build() -> Result<(), String> {
     println!("cargo::rerun-if-changed={}", source.display());
     println!("cargo::rerun-if-env-changed={}", compile::LINKER_VARIABLE);
 
-    let isa = isa::of_target(&env("CARGO_CFG_TARGET_ARCH")?)?;
+    let arch = env("CARGO_CFG_TARGET_ARCH")?;
+    let host = Isa::of_name(&arch).and_then(recipe::of).ok_or_else(|| {
+        format!(
+            "fastpath has no vDSO image for {arch} yet: it takes a folder vdso/{arch} and an entry in crates/image/build/recipe.rs"
+        )
+    })?;
     layout::write(&out)?;
-    let compiler = cc::Build::new()
-        .no_default_flags(true)
-        .try_get_compiler()
-        .map_err(|error| format!("{error}\n{}", compile::INSTALL_HINT))?;
-    let linked = compile::link(
-        compiler.path(),
-        std::env::var(compile::LINKER_VARIABLE).ok().as_deref(),
-        &isa,
-        &source,
-        &out,
-    )?;
-    let image = trim::trim(&linked)?;
 
-    let contract = (isa.contract)(fastpath_page::layout::ABI);
+    let mut images = vec![String::from("None"); Isa::ALL.len()];
+    let own = Toolchain::of_target()?;
+    let text = image(&own, host, &source, &out)?;
+    let mut constants = format!("/// The target's own.\npub static HOST: Image = {text};\n");
+    images[host.isa as usize] = format!("Some({text})");
+    let foreign = RECIPES.iter().filter(|recipe| recipe.isa != host.isa);
+    if let Some(clang) = Toolchain::clang_and_lld() {
+        for recipe in foreign {
+            images[recipe.isa as usize] = format!("Some({})", image(&clang, recipe, &source, &out)?);
+        }
+    } else {
+        let names: Vec<_> = foreign.map(|recipe| recipe.isa.name()).collect();
+        // A file that is never there: cargo asks again at each build, and so notices when they are installed.
+        println!("cargo::rerun-if-changed={}", out.join("clang-and-lld").display());
+        println!(
+            "cargo::warning=the vDSO images for {} are left out, and with them whatever serves such programs: they are made by clang \
+             and lld (Debian, Ubuntu: apt-get install clang lld)",
+            names.join(", ")
+        );
+    }
+    constants += &format!(
+        "/// In the order of the ISAs.\npub static IMAGES: [Option<Image>; {}] = [{}];\n",
+        images.len(),
+        images.join(", ")
+    );
+    let path = out.join("built.rs");
+    std::fs::write(&path, constants).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+/// Makes one image, and returns an expression for it.
+fn image(toolchain: &Toolchain, recipe: &Recipe, source: &Path, out: &Path) -> Result<String, String> {
+    let linked = compile::link(toolchain, recipe, source, out)?;
+    let image = trim::trim(&linked)?;
+    let contract = check::Contract::of(recipe.isa, fastpath_page::layout::ABI);
     let violations = check::check(&image, &contract);
     if !violations.is_empty() {
         let list: String = violations.iter().map(|violation| format!("\n  {violation}")).collect();
         return Err(format!(
-            "{} made a vDSO image that programs could not load:{list}",
-            compiler.path().display()
+            "{toolchain} made a vDSO image for {} that programs could not load:{list}",
+            recipe.isa
         ));
     }
-    constants::write(&out, &linked, &image, &isa)
+    constants::describe(out, &linked, &image, recipe)
 }
 
 fn env(name: &str) -> Result<String, String> {

@@ -1,52 +1,95 @@
 //! Takes out of the linked ELF file what no process needs: the image is its loaded segment and the headers of the sections by
 //! which debuggers find symbols and unwind information. One page is then enough for all of it.
 
-use object::elf;
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
-use object::{LittleEndian, U32, U64, pod};
-
-type Header = elf::FileHeader64<LittleEndian>;
-
-/// Sections whose headers stay. gdb reads symbols by the first two and unwinds by the third; .text is where the symbols are.
-const KEPT: &[&str] = &[".dynsym", ".dynstr", ".dynamic", ".note", ".eh_frame", ".text"];
+use object::elf::{self, FileHeader32, FileHeader64};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
+use object::{FileKind, LittleEndian};
 
 const LE: LittleEndian = LittleEndian;
 
-fn empty_section() -> elf::SectionHeader64<LittleEndian> {
-    elf::SectionHeader64 {
-        sh_name: U32::new(LE, 0),
-        sh_type: U32::new(LE, elf::SHT_NULL),
-        sh_flags: U64::new(LE, 0),
-        sh_addr: U64::new(LE, 0),
-        sh_offset: U64::new(LE, 0),
-        sh_size: U64::new(LE, 0),
-        sh_link: U32::new(LE, 0),
-        sh_info: U32::new(LE, 0),
-        sh_addralign: U64::new(LE, 0),
-        sh_entsize: U64::new(LE, 0),
-    }
+/// Sections whose headers stay. gdb reads symbols by the first two, readelf wants the third, and unwinders look for what has its name;
+/// .text is where the symbols are. All else has a program header.
+const KEPT: &[&str] = &[".dynsym", ".dynstr", ".dynamic", ".eh_frame", ".ARM.exidx", ".text"];
+
+/// A section header of either class.
+#[derive(Clone, Copy, Default)]
+struct Section {
+    name: u32,
+    kind: u32,
+    flags: u64,
+    address: u64,
+    offset: u64,
+    size: u64,
+    link: u32,
+    info: u32,
+    alignment: u64,
+    entry_size: u64,
 }
 
 pub fn trim(linked: &[u8]) -> Result<Vec<u8>, String> {
-    let mut header = *Header::parse(linked).map_err(unreadable)?;
+    match FileKind::parse(linked).map_err(unreadable)? {
+        FileKind::Elf64 => trim_class::<FileHeader64<LittleEndian>>(linked),
+        FileKind::Elf32 => trim_class::<FileHeader32<LittleEndian>>(linked),
+        kind => Err(format!("the linker made no ELF file, but {kind:?}")),
+    }
+}
+
+fn trim_class<H: FileHeader<Endian = LittleEndian>>(linked: &[u8]) -> Result<Vec<u8>, String> {
+    let header = H::parse(linked).map_err(unreadable)?;
     let load_end = header
         .program_headers(LE, linked)
         .map_err(unreadable)?
         .iter()
         .filter(|segment| segment.p_type(LE) == elf::PT_LOAD)
-        .map(|segment| segment.p_offset(LE).saturating_add(segment.p_filesz(LE)))
+        .map(|segment| segment.p_offset(LE).into().saturating_add(segment.p_filesz(LE).into()))
         .max()
         .unwrap_or(0);
-    let sections = header.sections(LE, linked).map_err(unreadable)?;
 
-    // The kept sections: index in the linked file, and header. Index 0 is the empty section.
-    let mut indices = vec![0];
-    let mut headers = vec![empty_section()];
-    let mut names = vec![0_u8];
+    let kept = kept_sections::<H>(header, linked)?;
+    let mut image = linked.get(..load_end as usize).unwrap_or(linked).to_vec();
+    let mut headers = kept.headers;
+    headers.push(Section {
+        // Without a name, which nobody looks for (e_shstrndx says which it is) and which there is no room for.
+        kind: elf::SHT_STRTAB,
+        offset: image.len() as u64,
+        size: kept.names.len() as u64,
+        alignment: 1,
+        ..Section::default()
+    });
+    image.extend_from_slice(&kept.names);
+    image.resize(
+        image.len().next_multiple_of(if header.is_class_64() { 8 } else { 4 }),
+        0,
+    );
+    let headers_at = image.len();
+    for section in &headers {
+        section.write(header.is_class_64(), &mut image);
+    }
+    put_file_header(&mut image, header.is_class_64(), headers_at, headers.len());
+    renumber_symbols::<H>(header, linked, &mut image, &kept.indices)?;
+    Ok(image)
+}
+
+struct Kept {
+    /// In the linked file. Index 0 is the empty section.
+    indices: Vec<usize>,
+    headers: Vec<Section>,
+    names: Vec<u8>,
+}
+
+fn kept_sections<H: FileHeader<Endian = LittleEndian>>(header: &H, linked: &[u8]) -> Result<Kept, String> {
+    let sections = header.sections(LE, linked).map_err(unreadable)?;
+    let mut kept = Kept {
+        indices: vec![0],
+        headers: vec![Section::default()],
+        names: vec![0],
+    };
     for (index, section) in sections.enumerate() {
         let name = sections.section_name(LE, section).map_err(unreadable)?;
-        let writable = section.sh_flags(LE) & u64::from(elf::SHF_WRITE) != 0;
-        if writable && section.sh_size(LE) > 0 && name != b".dynamic" {
+        let flags: u64 = section.sh_flags(LE).into();
+        let size: u64 = section.sh_size(LE).into();
+        let writable = u64::from(elf::SHF_WRITE);
+        if flags & writable != 0 && size > 0 && name != b".dynamic" {
             let name = String::from_utf8_lossy(name);
             return Err(format!(
                 "the vDSO image has data to be written, in {name}: it is mapped read-only"
@@ -55,45 +98,60 @@ pub fn trim(linked: &[u8]) -> Result<Vec<u8>, String> {
         if !KEPT.iter().any(|kept| kept.as_bytes() == name) {
             continue;
         }
-        let mut section = *section;
-        section.sh_name.set(LE, names.len() as u32);
-        names.extend_from_slice(name);
-        names.push(0);
-        // Linkers expect a loader to write to .dynamic; in a vDSO nobody does, or can.
-        let flags = section.sh_flags.get(LE) & !u64::from(elf::SHF_WRITE);
-        section.sh_flags.set(LE, flags);
-        indices.push(index.0);
-        headers.push(section);
+        kept.indices.push(index.0);
+        kept.headers.push(Section {
+            name: kept.names.len() as u32,
+            kind: section.sh_type(LE),
+            // Linkers expect a loader to write to .dynamic; in a vDSO nobody does, or can.
+            flags: flags & !writable,
+            address: section.sh_addr(LE).into(),
+            offset: section.sh_offset(LE).into(),
+            size,
+            link: section.sh_link(LE),
+            info: section.sh_info(LE),
+            alignment: section.sh_addralign(LE).into(),
+            entry_size: section.sh_entsize(LE).into(),
+        });
+        kept.names.extend_from_slice(name);
+        kept.names.push(0);
     }
-    let new_index = |old: u32| indices.iter().position(|&index| index == old as usize).unwrap_or(0) as u32;
-    for section in &mut headers {
-        let link = new_index(section.sh_link.get(LE));
-        section.sh_link.set(LE, link);
+    for section in &mut kept.headers {
+        section.link = new_index(&kept.indices, section.link as usize) as u32;
     }
+    Ok(kept)
+}
 
-    let mut image = linked.get(..load_end as usize).unwrap_or(linked).to_vec();
-    let names_at = image.len();
-    let mut names_header = empty_section();
-    names_header.sh_name.set(LE, names.len() as u32);
-    names.extend_from_slice(b".shstrtab\0");
-    names_header.sh_type.set(LE, elf::SHT_STRTAB);
-    names_header.sh_offset.set(LE, names_at as u64);
-    names_header.sh_size.set(LE, names.len() as u64);
-    names_header.sh_addralign.set(LE, 1);
-    headers.push(names_header);
+/// Where a section of the linked file is among the kept ones; 0 if it is not.
+fn new_index(indices: &[usize], old: usize) -> usize {
+    indices.iter().position(|&index| index == old).unwrap_or(0)
+}
 
-    image.extend_from_slice(&names);
-    image.resize(image.len().next_multiple_of(8), 0);
-    header.e_shoff.set(LE, image.len() as u64);
-    header.e_shnum.set(LE, headers.len() as u16);
-    header.e_shstrndx.set(LE, headers.len() as u16 - 1);
-    for section in &headers {
-        image.extend_from_slice(pod::bytes_of(section));
+impl Section {
+    fn write(&self, is_64: bool, image: &mut Vec<u8>) {
+        let half = |image: &mut Vec<u8>, value: u32| image.extend_from_slice(&value.to_le_bytes());
+        let word = |image: &mut Vec<u8>, value: u64| {
+            let size = if is_64 { 8 } else { 4 };
+            image.extend_from_slice(&value.to_le_bytes()[..size]);
+        };
+        half(image, self.name);
+        half(image, self.kind);
+        word(image, self.flags);
+        word(image, self.address);
+        word(image, self.offset);
+        word(image, self.size);
+        half(image, self.link);
+        half(image, self.info);
+        word(image, self.alignment);
+        word(image, self.entry_size);
     }
-    let header = pod::bytes_of(&header);
-    image[..header.len()].copy_from_slice(header);
-    renumber_symbols(&mut image, linked, &new_index).map_err(unreadable)?;
-    Ok(image)
+}
+
+fn put_file_header(image: &mut [u8], is_64: bool, headers_at: usize, count: usize) {
+    // e_shoff, and e_shnum with e_shstrndx behind it.
+    let (offset_at, size, count_at) = if is_64 { (40, 8, 60) } else { (32, 4, 48) };
+    image[offset_at..offset_at + size].copy_from_slice(&headers_at.to_le_bytes()[..size]);
+    image[count_at..count_at + 2].copy_from_slice(&(count as u16).to_le_bytes());
+    image[count_at + 2..count_at + 4].copy_from_slice(&(count as u16 - 1).to_le_bytes());
 }
 
 fn unreadable(error: object::Error) -> String {
@@ -101,24 +159,28 @@ fn unreadable(error: object::Error) -> String {
 }
 
 /// Dynamic symbols name their section by its index.
-fn renumber_symbols(image: &mut [u8], linked: &[u8], new_index: &dyn Fn(u32) -> u32) -> object::Result<()> {
-    let sections = Header::parse(linked)?.sections(LE, linked)?;
+fn renumber_symbols<H: FileHeader<Endian = LittleEndian>>(
+    header: &H,
+    linked: &[u8],
+    image: &mut [u8],
+    indices: &[usize],
+) -> Result<(), String> {
+    let sections = header.sections(LE, linked).map_err(unreadable)?;
     let Some((_, table)) = sections.section_by_name(LE, b".dynsym") else {
         return Ok(());
     };
-    let at = table.sh_offset(LE) as usize;
-    let symbols = table.data_as_array::<elf::Sym64<LittleEndian>, _>(LE, linked)?;
+    let at = table.sh_offset(LE).into() as usize;
+    let symbols = table.data_as_array::<H::Sym, _>(LE, linked).map_err(unreadable)?;
+    // Where st_shndx is.
+    let field = if header.is_class_64() { 6 } else { 14 };
     for (index, symbol) in symbols.iter().enumerate() {
-        let section = symbol.st_shndx.get(LE);
+        let section = symbol.st_shndx(LE);
         if section == elf::SHN_UNDEF || section >= elf::SHN_LORESERVE {
             continue;
         }
-        let mut symbol = *symbol;
-        symbol.st_shndx.set(LE, new_index(u32::from(section)) as u16);
-        let size = size_of_val(&symbol);
-        let bytes = image.get_mut(at + index * size..at + (index + 1) * size);
-        if let Some(bytes) = bytes {
-            bytes.copy_from_slice(pod::bytes_of(&symbol));
+        let at = at + index * size_of::<H::Sym>() + field;
+        if let Some(bytes) = image.get_mut(at..at + 2) {
+            bytes.copy_from_slice(&(new_index(indices, section.into()) as u16).to_le_bytes());
         }
     }
     Ok(())

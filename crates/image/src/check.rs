@@ -3,57 +3,135 @@
 //! The build runs this on the finished image and fails if a rule is broken; the tests break each rule once.
 
 use crate::elf::*;
+use crate::isa::Isa;
 
 /// No image is larger than two pages.
 pub const MAX_SIZE: usize = 8192;
 
 const NT_GNU_ABI_TAG: u32 = 1;
-const NT_GNU_BUILD_ID: u32 = 3;
 const ABI_TAG_LINUX: u32 = 0;
 /// A SHA-1.
 const BUILD_ID_SIZE: usize = 20;
 const SHF_WRITE: u64 = 1;
-
-/// What one ISA's vDSO is called and what it exports.
-pub struct Contract {
-    pub machine: u16,
-    pub is_64: bool,
-    pub version: &'static str,
-    pub page_abi: u32,
-    /// Name and binding (STB_*) of every function.
-    pub functions: &'static [(&'static str, u8)],
-}
 
 pub const SONAME: &str = "linux-vdso.so.1";
 /// The name and type of the note by which fastpath knows its own image. Its description is the page's ABI version.
 pub const NOTE_NAME: &str = "fastpath";
 pub const NOTE_KIND: u32 = 1;
 
-pub const X86_64_FUNCTIONS: &[(&str, u8)] = &[
-    ("__vdso_clock_gettime", STB_GLOBAL),
-    ("__vdso_gettimeofday", STB_GLOBAL),
-    ("__vdso_time", STB_GLOBAL),
-    ("__vdso_clock_getres", STB_GLOBAL),
-    ("__vdso_getcpu", STB_GLOBAL),
-    ("__vdso_getrandom", STB_GLOBAL),
-    ("__vdso_sgx_enter_enclave", STB_GLOBAL),
-    ("clock_gettime", STB_WEAK),
-    ("gettimeofday", STB_WEAK),
-    ("time", STB_WEAK),
-    ("clock_getres", STB_WEAK),
-    ("getcpu", STB_WEAK),
-    ("getrandom", STB_WEAK),
+/// What one ISA's vDSO exports.
+pub struct Contract {
+    pub isa: Isa,
+    pub page_abi: u32,
+    pub versions: &'static [Version],
+}
+
+/// The functions that have one version.
+pub struct Version {
+    pub name: &'static str,
+    pub functions: &'static [&'static str],
+    /// Those that are weak symbols: second names.
+    pub weak: &'static [&'static str],
+}
+
+const X86_64: &[Version] = &[Version {
+    name: "LINUX_2.6",
+    functions: &[
+        "__vdso_clock_gettime",
+        "__vdso_gettimeofday",
+        "__vdso_time",
+        "__vdso_clock_getres",
+        "__vdso_getcpu",
+        "__vdso_getrandom",
+        "__vdso_sgx_enter_enclave",
+    ],
+    weak: &[
+        "clock_gettime",
+        "gettimeofday",
+        "time",
+        "clock_getres",
+        "getcpu",
+        "getrandom",
+    ],
+}];
+
+const I386: &[Version] = &[
+    Version {
+        name: "LINUX_2.6",
+        functions: &[
+            "__vdso_clock_gettime",
+            "__vdso_clock_gettime64",
+            "__vdso_gettimeofday",
+            "__vdso_time",
+            "__vdso_clock_getres",
+            "__vdso_clock_getres_time64",
+            "__vdso_getcpu",
+        ],
+        weak: &[],
+    },
+    Version {
+        name: "LINUX_2.5",
+        functions: &["__kernel_vsyscall", "__kernel_sigreturn", "__kernel_rt_sigreturn"],
+        weak: &[],
+    },
 ];
 
+const AARCH64: &[Version] = &[Version {
+    name: "LINUX_2.6.39",
+    functions: &[
+        "__kernel_rt_sigreturn",
+        "__kernel_clock_gettime",
+        "__kernel_gettimeofday",
+        "__kernel_clock_getres",
+        "__kernel_getcpu",
+        "__kernel_getrandom",
+    ],
+    weak: &[],
+}];
+
+const ARM: &[Version] = &[Version {
+    name: "LINUX_2.6",
+    functions: &[
+        "__vdso_clock_gettime",
+        "__vdso_clock_gettime64",
+        "__vdso_gettimeofday",
+        "__vdso_clock_getres",
+        "__vdso_clock_getres_time64",
+    ],
+    weak: &[],
+}];
+
 impl Contract {
-    pub fn x86_64(page_abi: u32) -> Contract {
+    pub fn of(isa: Isa, page_abi: u32) -> Contract {
+        let versions = match isa {
+            Isa::X86_64 => X86_64,
+            Isa::I386 => I386,
+            Isa::Aarch64 => AARCH64,
+            Isa::Arm => ARM,
+        };
         Contract {
-            machine: EM_X86_64,
-            is_64: true,
-            version: "LINUX_2.6",
+            isa,
             page_abi,
-            functions: X86_64_FUNCTIONS,
+            versions,
         }
+    }
+
+    /// The segment by which unwinders find their tables.
+    fn unwind_segment(&self) -> u32 {
+        if self.isa == Isa::Arm {
+            PT_ARM_EXIDX
+        } else {
+            PT_GNU_EH_FRAME
+        }
+    }
+
+    /// Name and binding (STB_*) of every function.
+    pub fn functions(&self) -> impl Iterator<Item = (&'static str, u8)> + use<> {
+        let versions = self.versions;
+        versions.iter().flat_map(|version| {
+            let strong = version.functions.iter().map(|&name| (name, STB_GLOBAL));
+            strong.chain(version.weak.iter().map(|&name| (name, STB_WEAK)))
+        })
     }
 }
 
@@ -66,7 +144,7 @@ pub enum Rule {
     SharedObject,
     /// At most two pages.
     Size,
-    /// PT_LOAD, PT_DYNAMIC, PT_NOTE and PT_GNU_EH_FRAME, each once, and nothing else.
+    /// PT_LOAD, PT_DYNAMIC, PT_NOTE and PT_GNU_EH_FRAME (PT_ARM_EXIDX on Arm), each once, and nothing else.
     Segments,
     /// The PT_LOAD begins at address 0 of the file's first byte, and is the file's content to its end.
     LoadAddress,
@@ -80,8 +158,8 @@ pub enum Rule {
     BuildId,
     /// The note by which fastpath knows its own image.
     FastpathNote,
-    /// An unwinder finds every function.
-    EhFrame,
+    /// An unwinder finds every function, in .eh_frame, on Arm in .ARM.exidx.
+    Unwind,
     /// DT_SONAME.
     Soname,
     /// DT_STRTAB and DT_STRSZ.
@@ -141,7 +219,7 @@ pub fn check(image: &[u8], contract: &Contract) -> Vec<Violation> {
     checker.file();
     checker.segments();
     checker.notes();
-    checker.eh_frame();
+    checker.unwind();
     checker.dynamic();
     checker.symbols();
     checker.versions();
@@ -172,11 +250,9 @@ impl<'a> Checker<'a> {
     fn file(&mut self) {
         let (is_64, machine, kind, size) = (self.elf.is_64(), self.elf.machine, self.elf.kind, self.image.len());
         let contract = self.contract;
-        self.require(
-            Rule::Elf,
-            machine == contract.machine && is_64 == contract.is_64,
-            || format!("machine {machine}, 64 bits: {is_64}"),
-        );
+        self.require(Rule::Elf, Isa::of_elf(machine, is_64) == Some(contract.isa), || {
+            format!("machine {machine}, 64 bits: {is_64}")
+        });
         self.require(Rule::SharedObject, kind == ET_DYN, || format!("ELF type {kind}"));
         self.require(Rule::Size, size <= MAX_SIZE, || format!("{size} bytes"));
     }
@@ -184,7 +260,7 @@ impl<'a> Checker<'a> {
     fn segments(&mut self) {
         let mut kinds: Vec<u32> = self.elf.segments.iter().map(|segment| segment.kind).collect();
         kinds.sort_unstable();
-        let expected = [PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_GNU_EH_FRAME];
+        let expected = [PT_LOAD, PT_DYNAMIC, PT_NOTE, self.contract.unwind_segment()];
         self.require(Rule::Segments, kinds == expected, || {
             format!("segments of types {kinds:#x?}")
         });
@@ -228,13 +304,18 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn eh_frame(&mut self) {
-        for &(name, _) in self.contract.functions {
+    fn unwind(&mut self) {
+        for (name, _) in self.contract.functions() {
             let Some(symbol) = self.symbol_named(name) else {
                 continue;
             };
-            let covered = self.unwinder_finds(symbol.value, symbol.size).unwrap_or(false);
-            self.require(Rule::EhFrame, covered, || {
+            let covered = if self.contract.isa == Isa::Arm {
+                self.is_in_exidx(symbol.value)
+            } else {
+                self.unwinder_finds(symbol.value, symbol.size)
+            };
+            let covered = covered.unwrap_or(false);
+            self.require(Rule::Unwind, covered, || {
                 format!("no unwind information covers {name} at {:#x}", symbol.value)
             });
         }
@@ -265,6 +346,23 @@ impl<'a> Checker<'a> {
         let start = relative(description + 8, description + 8)?;
         let length = u64::from(u32_at(self.image, description + 12)?);
         Some(start <= function && function + size <= start + length)
+    }
+
+    /// Looks a function up in Arm's table (Exception Handling ABI, chapter 6): pairs of a function's distance and how to unwind it,
+    /// in the order of addresses, each good to the next one's beginning.
+    fn is_in_exidx(&self, function: u64) -> Option<bool> {
+        const CANNOT_UNWIND: u32 = 1;
+        let table = self.elf.segments_of(PT_ARM_EXIDX).next()?;
+        let entries = (0..table.file_size / 8).map_while(|index| {
+            let at = table.offset + index * 8;
+            // 31 bits, signed.
+            let distance = (u32_at(self.image, at)? << 1) as i32 >> 1;
+            Some((at.wrapping_add_signed(i64::from(distance)), u32_at(self.image, at + 4)?))
+        });
+        let entries: Vec<(u64, u32)> = entries.collect();
+        let is_sorted = entries.is_sorted_by_key(|entry| entry.0);
+        let (_, how) = entries.into_iter().rfind(|&(start, _)| start <= function)?;
+        Some(is_sorted && how != CANNOT_UNWIND)
     }
 
     fn dynamic(&mut self) {
@@ -323,7 +421,7 @@ impl<'a> Checker<'a> {
     }
 
     fn symbols(&mut self) {
-        for &(name, binding) in self.contract.functions {
+        for (name, binding) in self.contract.functions() {
             let symbol = self.symbol_named(name);
             let holds = symbol.is_some_and(|symbol| {
                 symbol.kind() == STT_FUNC
@@ -345,28 +443,29 @@ impl<'a> Checker<'a> {
     fn versions(&mut self) {
         let versions = self.elf.versions();
         let count = self.elf.dynamic_value(DT_VERDEFNUM);
-        let version = versions
-            .iter()
-            .find(|(_, flags, name)| flags & VER_FLG_BASE == 0 && *name == self.contract.version.as_bytes());
-        let holds = version.is_some() && count == Some(versions.len() as u64);
-        self.require(Rule::VersionDefinition, holds, || {
-            format!("{count:?} definitions announced, found {versions:x?}")
-        });
-
-        let Some(&(version, ..)) = version else { return };
-        for &(name, _) in self.contract.functions {
-            let Some(symbol) = self.symbol_named(name) else {
-                continue;
-            };
-            // Not even the bit for "hidden": a lookup without a version must find the function too.
-            self.require(Rule::SymbolVersions, symbol.version == Some(version), || {
-                format!("{name} has version {:?}", symbol.version)
+        for contract in self.contract.versions {
+            let version = versions
+                .iter()
+                .find(|(_, flags, name)| flags & VER_FLG_BASE == 0 && *name == contract.name.as_bytes());
+            let holds = version.is_some() && count == Some(versions.len() as u64);
+            self.require(Rule::VersionDefinition, holds, || {
+                format!("{count:?} definitions announced, found {versions:x?}")
             });
+            let Some(&(version, ..)) = version else { continue };
+            for name in contract.functions.iter().chain(contract.weak) {
+                let Some(symbol) = self.symbol_named(name) else {
+                    continue;
+                };
+                // Not even the bit for "hidden": a lookup without a version must find the function too.
+                self.require(Rule::SymbolVersions, symbol.version == Some(version), || {
+                    format!("{name} has version {:?}", symbol.version)
+                });
+            }
         }
     }
 
     fn hash_tables(&mut self) {
-        for &(name, _) in self.contract.functions {
+        for (name, _) in self.contract.functions() {
             let by_hash = self.look_up_by_hash(name).is_some();
             self.require(Rule::Hash, by_hash, || format!("DT_HASH does not find {name}"));
             let by_gnu_hash = self.look_up_by_gnu_hash(name).is_some();
@@ -440,11 +539,13 @@ impl<'a> Checker<'a> {
     }
 
     fn sections(&mut self) {
+        let is_arm = self.contract.isa == Isa::Arm;
         let sections = self.elf.sections();
         let holds = sections.as_ref().is_some_and(|sections| {
             let has = |name: &str| sections.iter().any(|section| section.name == name);
             // What gdb reads symbols and unwind information by.
-            let complete = [".dynsym", ".dynstr", ".eh_frame", ".text"].into_iter().all(has);
+            let unwind = if is_arm { ".ARM.exidx" } else { ".eh_frame" };
+            let complete = [".dynsym", ".dynstr", unwind, ".text"].into_iter().all(has);
             complete && sections.iter().all(|section| section.flags & SHF_WRITE == 0)
         });
         self.require(Rule::Sections, holds, || format!("{sections:x?}"));

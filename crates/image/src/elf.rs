@@ -6,12 +6,17 @@
 
 pub const ET_DYN: u16 = 3;
 pub const EM_386: u16 = 3;
+pub const EM_ARM: u16 = 40;
 pub const EM_X86_64: u16 = 62;
+pub const EM_AARCH64: u16 = 183;
 
 pub const PT_LOAD: u32 = 1;
 pub const PT_DYNAMIC: u32 = 2;
 pub const PT_NOTE: u32 = 4;
 pub const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+pub const PT_ARM_EXIDX: u32 = 0x7000_0001;
+
+pub const NT_GNU_BUILD_ID: u32 = 3;
 
 pub const PF_X: u32 = 1;
 pub const PF_R: u32 = 4;

@@ -1,34 +1,94 @@
 //! The image made ready for one process.
 
-use crate::Image;
-use crate::built;
-use crate::vdso::Vdso;
+use crate::features::CpuFeatures;
+use crate::image::{Image, PAGE_SIZE};
+use crate::isa::Isa;
+use crate::kernel::{self, KernelFunctions};
+use crate::patch;
 
-/// The functions that the image passes on, in the order of the slots (`vdso/slots.h`).
-const FUNCTIONS: [&str; 7] = [
-    "clock_gettime",
-    "gettimeofday",
-    "time",
-    "clock_getres",
-    "getcpu",
-    "getrandom",
-    "sgx_enter_enclave",
-];
-const SLOT_SIZE: usize = 8;
-/// What a vDSO for x86-64 puts before a function's name; the name alone is a weak alias.
-const PREFIX: &str = "__vdso_";
+/// Where an image and its page will be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The address of the image's first byte: a multiple of 4096.
+    pub address: u64,
+    /// The address of the page less that of the image: a multiple of 4096, within what the ISA's code reaches.
+    pub page_offset: i64,
+}
 
-/// `rdtscp` and a no-op of two bytes, in place of `lfence; rdtsc`.
-const RDTSCP: [u8; 5] = [0x0f, 0x01, 0xf9, 0x66, 0x90];
+impl Placement {
+    /// An image here, with its page right below.
+    pub const fn at(address: u64) -> Placement {
+        Placement {
+            address,
+            page_offset: Image::DEFAULT_PAGE_OFFSET,
+        }
+    }
+}
 
-/// The kernel's vDSO has a function that the image does not know. Put in its place, the image would make it disappear.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "this kernel's vDSO exports {name}, which fastpath cannot pass on; the program is better off with the kernel's own"
-)]
-pub struct UnforwardedExport {
-    /// The function's name.
-    pub name: String,
+/// What an instance is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Where it will be mapped.
+    pub placement: Placement,
+    /// What it goes back to.
+    pub kernel: KernelFunctions,
+    /// What the CPU can do.
+    pub cpu: CpuFeatures,
+    /// Whether the clocks are to be read by the counter, where the page says so. Where that will never be, the names of the clock
+    /// functions lead straight to the kernel's, or to nothing where the process has none: the C library then makes the system
+    /// call itself.
+    pub serve_clocks: bool,
+}
+
+impl Options {
+    /// For a process without a vDSO on a CPU like this one.
+    pub fn at(placement: Placement) -> Options {
+        Options {
+            placement,
+            kernel: KernelFunctions::NONE,
+            cpu: CpuFeatures::of_this_cpu(),
+            serve_clocks: true,
+        }
+    }
+}
+
+/// Why an image cannot be instantiated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InstanceError {
+    /// Neither an image nor a page can be mapped there.
+    #[error("the image at {address:#x} and its page {page_offset:#x} from there must be at multiples of 4096")]
+    Unaligned {
+        /// Where the image was to be.
+        address: u64,
+        /// Where the page was to be, from there.
+        page_offset: i64,
+    },
+    /// The ISA's instructions do not span the distance, or the page is where the image is.
+    #[error("the code for {isa} cannot have its page at {page_offset:#x} from its start: {limit}")]
+    Unreachable {
+        /// Whose code.
+        isa: Isa,
+        /// Where the page was to be.
+        page_offset: i64,
+        /// What can be had.
+        limit: &'static str,
+    },
+    /// A 32-bit ISA was given an address beyond 4 GiB.
+    #[error("{address:#x} is no address for a program of {isa}")]
+    Address {
+        /// Whose program.
+        isa: Isa,
+        /// The address of the image or of a kernel's function.
+        address: u64,
+    },
+    /// The image is larger than the buffer that it was to be put in.
+    #[error("the image takes {needed} bytes, and there is room for {room}")]
+    NoRoom {
+        /// Bytes that the image takes.
+        needed: usize,
+        /// Bytes that were given.
+        room: usize,
+    },
 }
 
 /// The image's bytes with the addresses of one process in them.
@@ -38,72 +98,119 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// The image for a process with this kernel vDSO at this address, or without one: what the page does not answer then becomes a
-    /// system call.
-    pub fn new(kernel: Option<(&Vdso, u64)>) -> Result<Instance, UnforwardedExport> {
-        let Some((vdso, base)) = kernel else {
-            return Ok(Instance::with_functions(|_| None));
-        };
-        for export in vdso.exports().iter().filter(|export| export.is_function) {
-            let function = export.name.strip_prefix(PREFIX).unwrap_or(&export.name);
-            if !FUNCTIONS.contains(&function) {
-                return Err(UnforwardedExport {
-                    name: export.name.clone(),
-                });
-            }
-        }
-        Ok(Instance::with_functions(|function| {
-            let offset = vdso
-                .find(&format!("{PREFIX}{function}"))
-                .or_else(|| vdso.find(function))?;
-            Some(base.wrapping_add(offset))
-        }))
+    /// An instance of its own memory.
+    pub fn new(image: &Image, options: &Options) -> Result<Instance, InstanceError> {
+        let mut bytes = vec![0; image.bytes.len()];
+        image.instantiate_into(options, &mut bytes)?;
+        Ok(Instance { bytes })
     }
 
-    /// The image with the kernel's functions wherever they are in the process. `address` gets their names without a prefix.
-    pub fn with_functions(address: impl Fn(&str) -> Option<u64>) -> Instance {
-        let mut bytes = Image::bytes().to_vec();
-        let addresses = FUNCTIONS.map(address);
-        for (slot, address) in addresses.iter().enumerate() {
-            let at = built::SLOTS_OFFSET + slot * SLOT_SIZE;
-            bytes[at..at + SLOT_SIZE].copy_from_slice(&address.unwrap_or(0).to_le_bytes());
-        }
-        for &(slot, entry) in built::FORWARDED_SYMBOLS {
-            if addresses[slot].is_none() {
-                hide(&mut bytes, entry);
-            }
-        }
-        if has_rdtscp() {
-            for &at in built::ORDERED_COUNTER_READS {
-                bytes[at..at + RDTSCP.len()].copy_from_slice(&RDTSCP);
-            }
-        }
-        Instance { bytes }
-    }
-
-    /// What belongs at the address right after the page.
+    /// What belongs at the address it was made for.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// Makes a symbol undefined. Every loader passes over it then, as if this kernel did not have the function; the hash tables stay
-/// as they are.
-fn hide(bytes: &mut [u8], entry: usize) {
-    const SECTION: usize = 6;
-    const VALUE: usize = 8;
-    const SIZE: usize = 16;
-    const END: usize = 24;
-    bytes[entry + SECTION..entry + VALUE].fill(0);
-    bytes[entry + VALUE..entry + SIZE].fill(0);
-    bytes[entry + SIZE..entry + END].fill(0);
+/// The functions that are led away, or to nothing, where the counter does not serve.
+const CLOCK_FUNCTIONS: [&str; 6] = [
+    "clock_gettime",
+    "clock_gettime64",
+    "gettimeofday",
+    "time",
+    "clock_getres",
+    "clock_getres_time64",
+];
+/// The functions that the image has no answer for by itself.
+const FORWARDED: [&str; 3] = ["getrandom", "sgx_enter_enclave", "clock_getres_time64"];
+/// The functions whose names lead to the kernel's without a detour: a symbol's value may be any distance from the image. Only what C
+/// libraries alone look up: rustix, in many Rust programs, panics where a symbol that it wants (clock_gettime, getcpu) lies beyond the
+/// image's end.
+const LED_BY_SYMBOL: [&str; 1] = ["time"];
+
+impl Image {
+    /// Writes an instance to the beginning of `buffer` and returns its size. Neither allocates nor keeps anything.
+    pub fn instantiate_into(&self, options: &Options, buffer: &mut [u8]) -> Result<usize, InstanceError> {
+        self.check(options)?;
+        let needed = self.bytes.len();
+        let room = buffer.len();
+        let bytes = buffer.get_mut(..needed).ok_or(InstanceError::NoRoom { needed, room })?;
+        bytes.copy_from_slice(self.bytes);
+
+        let word = if self.isa.is_64() { 8 } else { 4 };
+        let addresses = &options.kernel.addresses()[..kernel::slots(self.isa)];
+        for (index, address) in addresses.iter().enumerate() {
+            let at = self.slots_at + index * word;
+            bytes[at..at + word].copy_from_slice(&address.to_le_bytes()[..word]);
+        }
+        let moved = options.placement.page_offset.wrapping_sub(Image::DEFAULT_PAGE_OFFSET);
+        for &at in self.page_references {
+            patch::move_page_reference(self.isa, bytes, at, moved);
+        }
+        for &at in self.counter_reads {
+            patch::improve_counter_read(self.isa, bytes, at, options.cpu);
+        }
+        for function in self.functions {
+            let plain = plain_name(function.name);
+            let in_kernel = options.kernel.find(function.name);
+            let is_led_away = !options.serve_clocks && CLOCK_FUNCTIONS.contains(&plain);
+            match in_kernel {
+                None if is_led_away || FORWARDED.contains(&plain) => {
+                    patch::hide_symbol(self.isa, bytes, function.symbol_at);
+                }
+                Some((slot, _)) if is_led_away => {
+                    let slot_at = self.slots_at + slot * word;
+                    patch::lead_to_slot(self.isa, bytes, function.offset as usize, slot_at, &options.placement);
+                }
+                Some((_, address)) if plain == "vsyscall" => {
+                    let from = options.placement.address + function.offset;
+                    patch::jump_i386(bytes, function.offset as usize, from, address);
+                }
+                Some((_, address)) if LED_BY_SYMBOL.contains(&plain) => {
+                    let value = address.wrapping_sub(options.placement.address);
+                    patch::lead_symbol(self.isa, bytes, function.symbol_at, value);
+                }
+                _ => {}
+            }
+        }
+        Ok(needed)
+    }
+
+    fn check(&self, options: &Options) -> Result<(), InstanceError> {
+        let isa = self.isa;
+        let Placement { address, page_offset } = options.placement;
+        let page_size = PAGE_SIZE as i64;
+        if address % PAGE_SIZE as u64 != 0 || page_offset % page_size != 0 {
+            return Err(InstanceError::Unaligned { address, page_offset });
+        }
+        let refuse = |limit| {
+            Err(InstanceError::Unreachable {
+                isa,
+                page_offset,
+                limit,
+            })
+        };
+        if (0..self.size() as i64).contains(&page_offset) {
+            return refuse("the image lies there");
+        }
+        let (reach, limit) = patch::page_reach(isa);
+        if page_offset.unsigned_abs() > reach {
+            return refuse(limit);
+        }
+        if !isa.is_64() {
+            let functions = options.kernel.addresses().iter();
+            let beyond = functions
+                .chain([&address])
+                .find(|&&address| address > u64::from(u32::MAX));
+            if let Some(&address) = beyond {
+                return Err(InstanceError::Address { isa, address });
+            }
+        }
+        Ok(())
+    }
 }
 
-/// RDTSCP, where there is one, is the ordered read: on AMD it does not depend on the kernel having made LFENCE wait for
-/// execution, and here (Zen 4) it takes 0.3 ns less.
-fn has_rdtscp() -> bool {
-    use std::arch::x86_64::__cpuid;
-    const EXTENDED_FEATURES: u32 = 0x8000_0001;
-    const RDTSCP_BIT: u32 = 1 << 27;
-    __cpuid(0x8000_0000).eax >= EXTENDED_FEATURES && __cpuid(EXTENDED_FEATURES).edx & RDTSCP_BIT != 0
+fn plain_name(name: &str) -> &str {
+    name.strip_prefix("__vdso_")
+        .or_else(|| name.strip_prefix("__kernel_"))
+        .unwrap_or(name)
 }

@@ -1,7 +1,8 @@
 //! The synthetic vDSO as data, and a reader of any vDSO's ELF.
 //!
-//! [`Image`] is the vDSO that the build made from `vdso/`, [`Instance`] is a copy of it for one process, and [`Vdso`] says what any
-//! vDSO exports, ours or a kernel's. The image expects the page (crate `fastpath-page`) in the 4096 bytes below it.
+//! [`Image`] is the vDSO of one [`Isa`] that the build made from `vdso/`, [`Instance`] is a copy of it for one process, and [`Vdso`]
+//! says what any vDSO exports, ours or a kernel's. The image reads the page (crate `fastpath-page`), which lies wherever its
+//! [`Placement`] says.
 
 // The build shares this module and uses more of it.
 #[allow(dead_code)]
@@ -11,37 +12,33 @@ mod elf;
 #[allow(dead_code)]
 mod check;
 
+mod features;
+mod image;
 mod instance;
+mod isa;
+mod kernel;
 mod own;
+mod patch;
+mod runtimes;
 pub mod vdso;
 
 /// What the build made.
 mod built {
+    use crate::image::{Function, Image};
+    use crate::isa::Isa;
+
     include!(concat!(env!("OUT_DIR"), "/built.rs"));
 }
 
 pub use elf::ElfError;
-pub use instance::{Instance, UnforwardedExport};
+pub use features::CpuFeatures;
+pub use image::{Function, Image};
+pub use instance::{Instance, InstanceError, Options, Placement};
+pub use isa::Isa;
+pub use kernel::{KernelFunctions, UnforwardedExport};
 pub use own::{MappedVdso, own_vdso};
+pub use runtimes::{go_version, musl_version};
 pub use vdso::Vdso;
-
-/// Bytes in a page of memory, on every kernel for x86-64.
-const PAGE_SIZE: usize = 4096;
-
-/// The synthetic vDSO as the build made it. To run it in a process, take an [`Instance`].
-pub struct Image;
-
-impl Image {
-    /// The ELF file. It is mapped as it is.
-    pub fn bytes() -> &'static [u8] {
-        built::BYTES
-    }
-
-    /// Bytes to map: whole pages.
-    pub fn size() -> usize {
-        built::BYTES.len().next_multiple_of(PAGE_SIZE)
-    }
-}
 
 /// The version of the page that an image reads, if the bytes are a fastpath image, instantiated or not.
 pub fn page_abi(bytes: &[u8]) -> Option<u32> {

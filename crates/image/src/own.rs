@@ -21,8 +21,10 @@ pub struct MappedVdso {
 
 /// The vDSO that this process was started with, the kernel's or ours. `None`: it was started without one.
 pub fn own_vdso() -> Result<Option<MappedVdso>, ElfError> {
+    // A long: 32 bits on some.
+    #[allow(clippy::useless_conversion)]
     // SAFETY: getauxval only reads what the kernel left on the stack.
-    let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
+    let base: u64 = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) }.into();
     if base == 0 {
         return Ok(None);
     }
@@ -37,5 +39,9 @@ pub fn own_vdso() -> Result<Option<MappedVdso>, ElfError> {
     // SAFETY: the kernel maps what its vDSO's program headers say, and whoever replaced it did so too.
     let bytes = unsafe { std::slice::from_raw_parts(base as *const u8, size as usize) }.to_vec();
     let vdso = Vdso::parse(&bytes)?;
-    Ok(Some(MappedVdso { base, bytes, vdso }))
+    Ok(Some(MappedVdso {
+        base: (base as *const u8).addr() as u64,
+        bytes,
+        vdso,
+    }))
 }

@@ -1,6 +1,8 @@
 //! Reading any vDSO's symbols: ours, and any kernel's.
 
-use crate::elf::{Elf, ElfError, SHN_ABS, SHN_UNDEF, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, VERSION_MASK};
+use crate::elf::{
+    Elf, ElfError, NT_GNU_BUILD_ID, SHN_ABS, SHN_UNDEF, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, VERSION_MASK,
+};
 
 /// What a vDSO exports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +11,7 @@ pub struct Vdso {
     is_64: bool,
     bias: u64,
     soname: Option<String>,
+    build_id: Option<Vec<u8>>,
     exports: Vec<Export>,
 }
 
@@ -54,6 +57,11 @@ impl Vdso {
             is_64: elf.is_64(),
             bias: elf.bias(),
             soname: elf.soname().map(text),
+            build_id: elf
+                .notes()
+                .iter()
+                .find(|note| note.name == b"GNU" && note.kind == NT_GNU_BUILD_ID)
+                .map(|note| note.description.to_vec()),
             exports,
         })
     }
@@ -75,6 +83,11 @@ impl Vdso {
     /// The name that the vDSO gives itself, such as `linux-vdso.so.1`.
     pub fn soname(&self) -> Option<&str> {
         self.soname.as_deref()
+    }
+
+    /// What tells this build of it from any other.
+    pub fn build_id(&self) -> Option<&[u8]> {
+        self.build_id.as_deref()
     }
 
     /// The address that the vDSO was linked to: 0, except in old kernels.

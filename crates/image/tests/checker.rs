@@ -6,27 +6,89 @@ mod check;
 #[path = "../src/elf.rs"]
 #[allow(dead_code)]
 mod elf;
+#[path = "../src/isa.rs"]
+#[allow(dead_code)]
+mod isa;
 
 use std::collections::BTreeSet;
 
-use check::{Contract, Rule, check};
+use check::{Contract, Rule, Violation, check};
 use elf::*;
 use fastpath_image::Image;
 
-const SECTION_HEADERS_AT: usize = 40;
 const E_TYPE: usize = 16;
 const E_MACHINE: usize = 18;
-const PROGRAM_HEADERS: usize = 64;
-const PROGRAM_HEADER_SIZE: usize = 56;
-const P_FLAGS: usize = 4;
-const P_VADDR: usize = 16;
 
-fn contract() -> Contract {
-    Contract::x86_64(fastpath_page::layout::ABI)
+/// A dynamic tag that no loader knows.
+const UNKNOWN_TAG: u64 = 0x6fff_ee00;
+
+/// Where things lie in a file of either class.
+struct Class {
+    is_64: bool,
+    program_headers: usize,
+    program_header_size: usize,
+    p_flags: usize,
+    p_vaddr: usize,
+    p_memsz: usize,
+    /// Of a word, which is also the value of a dynamic entry behind its tag.
+    word: usize,
+    st_info: usize,
+    st_value: usize,
+    st_shndx: usize,
+    e_shoff: usize,
+    e_shnum: usize,
+    section_header_size: usize,
 }
 
-fn image() -> Vec<u8> {
-    Image::bytes().to_vec()
+const CLASS_64: Class = Class {
+    is_64: true,
+    program_headers: 64,
+    program_header_size: 56,
+    p_flags: 4,
+    p_vaddr: 16,
+    p_memsz: 40,
+    word: 8,
+    st_info: 4,
+    st_value: 8,
+    st_shndx: 6,
+    e_shoff: 40,
+    e_shnum: 60,
+    section_header_size: 64,
+};
+
+const CLASS_32: Class = Class {
+    is_64: false,
+    program_headers: 52,
+    program_header_size: 32,
+    p_flags: 24,
+    p_vaddr: 8,
+    p_memsz: 20,
+    word: 4,
+    st_info: 12,
+    st_value: 4,
+    st_shndx: 14,
+    e_shoff: 32,
+    e_shnum: 48,
+    section_header_size: 40,
+};
+
+/// The image of one ISA, and what it must satisfy.
+struct Subject {
+    isa: isa::Isa,
+    bytes: &'static [u8],
+    class: &'static Class,
+}
+
+/// Those that this build has: all four, or the host's alone.
+fn subjects() -> impl Iterator<Item = Subject> {
+    fastpath_image::Isa::ALL.into_iter().filter_map(|isa| {
+        let image = Image::of(isa)?;
+        Some(Subject {
+            isa: isa::Isa::of_name(isa.name()).unwrap(),
+            bytes: image.bytes(),
+            class: if isa.is_64() { &CLASS_64 } else { &CLASS_32 },
+        })
+    })
 }
 
 fn elf(bytes: &[u8]) -> Elf<'_> {
@@ -37,278 +99,383 @@ fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
     bytes[at..at + N].copy_from_slice(&value);
 }
 
-fn segment(bytes: &[u8], kind: u32) -> usize {
-    let index = elf(bytes)
-        .segments
-        .iter()
-        .position(|segment| segment.kind == kind)
-        .unwrap();
-    PROGRAM_HEADERS + PROGRAM_HEADER_SIZE * index
+impl Class {
+    fn word_at(&self, bytes: &[u8], at: usize) -> u64 {
+        if self.is_64 {
+            u64_at(bytes, at as u64).unwrap()
+        } else {
+            u32_at(bytes, at as u64).unwrap().into()
+        }
+    }
+
+    fn put_word(&self, bytes: &mut [u8], at: usize, value: u64) {
+        bytes[at..at + self.word].copy_from_slice(&value.to_le_bytes()[..self.word]);
+    }
 }
 
-/// Where the entry of a dynamic tag lies.
-fn tag(bytes: &[u8], tag: u64) -> usize {
-    let elf = elf(bytes);
-    let index = elf.dynamic().iter().position(|entry| entry.0 == tag).unwrap();
-    elf.segments_of(PT_DYNAMIC).next().unwrap().offset as usize + 16 * index
-}
+impl Subject {
+    fn segment(&self, kind: u32) -> usize {
+        let elf = elf(self.bytes);
+        let index = elf.segments.iter().position(|segment| segment.kind == kind).unwrap();
+        self.class.program_headers + self.class.program_header_size * index
+    }
 
-/// What a tag points to.
-fn table(bytes: &[u8], tag: u64) -> usize {
-    elf(bytes).dynamic_offset(tag).unwrap() as usize
-}
+    /// Of the tables that unwinders read.
+    fn unwind_segment(&self) -> u32 {
+        if self.isa == isa::Isa::Arm {
+            PT_ARM_EXIDX
+        } else {
+            PT_GNU_EH_FRAME
+        }
+    }
 
-/// Where the entry of a dynamic symbol lies.
-fn symbol(bytes: &[u8], name: &str) -> usize {
-    let elf = elf(bytes);
-    let (index, _) = elf
-        .symbols()
-        .find(|(_, symbol)| symbol.name == name.as_bytes())
-        .unwrap();
-    elf.symbol_offset(index).unwrap() as usize
-}
+    /// Where the entry of a dynamic tag lies.
+    fn tag(&self, tag: u64) -> usize {
+        let elf = elf(self.bytes);
+        let index = elf.dynamic().iter().position(|entry| entry.0 == tag).unwrap();
+        elf.segments_of(PT_DYNAMIC).next().unwrap().offset as usize + 2 * self.class.word * index
+    }
 
-fn find(bytes: &[u8], pattern: &[u8]) -> usize {
-    bytes
-        .windows(pattern.len())
-        .position(|window| window == pattern)
-        .unwrap()
-}
+    /// What a tag points to.
+    fn table(&self, tag: u64) -> usize {
+        elf(self.bytes).dynamic_offset(tag).unwrap() as usize
+    }
 
-fn find_note(bytes: &[u8], name: &[u8], kind: u32) -> usize {
-    let mut pattern = kind.to_le_bytes().to_vec();
-    pattern.extend_from_slice(name);
-    find(bytes, &pattern)
-}
+    /// Where the entry of a dynamic symbol lies.
+    fn symbol(&self, function: &str) -> usize {
+        let prefix = if self.isa == isa::Isa::Aarch64 {
+            "__kernel_"
+        } else {
+            "__vdso_"
+        };
+        let name = format!("{prefix}{function}");
+        let elf = elf(self.bytes);
+        let mut symbols = elf.symbols();
+        let (index, _) = symbols.find(|(_, symbol)| symbol.name == name.as_bytes()).unwrap();
+        elf.symbol_offset(index).unwrap() as usize
+    }
 
-/// The rules that an image breaks after this has been done to it.
-fn broken_by(damage: impl FnOnce(&mut Vec<u8>)) -> BTreeSet<String> {
-    let mut bytes = image();
-    damage(&mut bytes);
-    assert_ne!(bytes, image(), "no damage was done");
-    let violations = check(&bytes, &contract());
-    violations
-        .iter()
-        .map(|violation| format!("{:?}", violation.rule))
-        .collect()
-}
+    fn find(&self, pattern: &[u8]) -> usize {
+        let mut windows = self.bytes.windows(pattern.len());
+        windows.position(|window| window == pattern).unwrap()
+    }
 
-/// That rule, and no other.
-fn breaks_only(rule: Rule, damage: impl FnOnce(&mut Vec<u8>)) {
-    assert_eq!(broken_by(damage), BTreeSet::from([format!("{rule:?}")]));
-}
+    fn find_note(&self, name: &[u8], kind: u32) -> usize {
+        let mut pattern = kind.to_le_bytes().to_vec();
+        pattern.extend_from_slice(name);
+        self.find(&pattern)
+    }
 
-/// That rule, among those that follow from the same damage.
-fn breaks(rule: Rule, damage: impl FnOnce(&mut Vec<u8>)) {
-    let broken = broken_by(damage);
-    assert!(
-        broken.contains(&format!("{rule:?}")),
-        "{rule:?} is not among {broken:?}"
-    );
-}
+    fn check(&self, bytes: &[u8]) -> Vec<Violation> {
+        check(bytes, &Contract::of(self.isa, fastpath_page::layout::ABI))
+    }
 
-#[test]
-fn the_finished_image_breaks_no_rule() {
-    assert_eq!(check(&image(), &contract()), []);
-}
+    /// The rules that the image breaks after this has been done to it.
+    fn broken_by(&self, damage: impl FnOnce(&mut Vec<u8>)) -> BTreeSet<String> {
+        let mut bytes = self.bytes.to_vec();
+        damage(&mut bytes);
+        assert_ne!(bytes, self.bytes, "{}: no damage was done", self.isa);
+        let violations = self.check(&bytes);
+        violations
+            .iter()
+            .map(|violation| format!("{:?}", violation.rule))
+            .collect()
+    }
 
-#[test]
-fn a_file_of_another_machine_or_class_is_refused() {
-    breaks_only(Rule::Elf, |bytes| put(bytes, E_MACHINE, EM_386.to_le_bytes()));
-    breaks_only(Rule::Elf, |bytes| bytes[0] = 0);
-}
+    /// That rule, and no other.
+    fn breaks_only(&self, rule: Rule, damage: impl FnOnce(&mut Vec<u8>)) {
+        let broken = self.broken_by(damage);
+        assert_eq!(broken, BTreeSet::from([format!("{rule:?}")]), "{}", self.isa);
+    }
 
-#[test]
-fn an_executable_is_refused() {
-    breaks_only(Rule::SharedObject, |bytes| put(bytes, E_TYPE, 2_u16.to_le_bytes()));
-}
-
-#[test]
-fn an_image_of_more_than_two_pages_is_refused() {
-    breaks_only(Rule::Size, |bytes| bytes.resize(check::MAX_SIZE + 1, 0));
-}
-
-#[test]
-fn a_second_loadable_segment_or_a_missing_one_is_refused() {
-    let eh_frame = segment(&image(), PT_GNU_EH_FRAME);
-    breaks(Rule::Segments, |bytes| put(bytes, eh_frame, PT_LOAD.to_le_bytes()));
-    const PT_TLS: u32 = 7;
-    breaks(Rule::Segments, |bytes| put(bytes, eh_frame, PT_TLS.to_le_bytes()));
-}
-
-#[test]
-fn a_segment_that_is_not_loaded_at_zero_is_refused() {
-    let load = segment(&image(), PT_LOAD);
-    breaks(Rule::LoadAddress, |bytes| {
-        put(bytes, load + P_VADDR, 4096_u64.to_le_bytes())
-    });
-    const P_MEMSZ: usize = 40;
-    breaks_only(Rule::LoadAddress, |bytes| {
-        put(bytes, load + P_MEMSZ, 8192_u64.to_le_bytes())
-    });
-}
-
-#[test]
-fn a_writable_segment_is_refused() {
-    let load = segment(&image(), PT_LOAD);
-    breaks_only(Rule::LoadFlags, |bytes| bytes[load + P_FLAGS] = 7);
-}
-
-#[test]
-fn a_segment_outside_the_loaded_one_is_refused() {
-    let note = segment(&image(), PT_NOTE);
-    breaks_only(Rule::SegmentsLoaded, |bytes| {
-        put(bytes, note + P_VADDR, 0_u64.to_le_bytes())
-    });
-}
-
-#[test]
-fn a_missing_abi_tag_is_refused() {
-    let at = find_note(&image(), b"GNU\0", 1);
-    // The operating system that the note names: 1 is the Hurd.
-    breaks_only(Rule::AbiTag, |bytes| bytes[at + 8] = 1);
-}
-
-#[test]
-fn a_missing_build_id_is_refused() {
-    let at = find_note(&image(), b"GNU\0", 3);
-    breaks_only(Rule::BuildId, |bytes| bytes[at] = 0x7f);
-}
-
-#[test]
-fn a_missing_fastpath_note_or_one_for_another_page_is_refused() {
-    let at = find_note(&image(), b"fastpath\0", 1);
-    breaks_only(Rule::FastpathNote, |bytes| bytes[at + 4] = b'F');
-    breaks_only(Rule::FastpathNote, |bytes| bytes[at + 4 + 12] += 1);
-}
-
-#[test]
-fn a_function_without_unwind_information_is_refused() {
-    let header = elf(&image()).segments_of(PT_GNU_EH_FRAME).next().unwrap().offset as usize;
-    breaks_only(Rule::EhFrame, |bytes| bytes[header + 1] = 0);
-    let count = header + 8;
-    breaks_only(Rule::EhFrame, |bytes| put(bytes, count, 1_u32.to_le_bytes()));
-    // The description of the first function ends before the function does.
-    let table = header + 12;
-    let description = i32::from_le_bytes(image()[table + 4..table + 8].try_into().unwrap());
-    let length = header.wrapping_add_signed(description as isize) + 12;
-    breaks_only(Rule::EhFrame, |bytes| put(bytes, length, 4_u32.to_le_bytes()));
-}
-
-#[test]
-fn another_soname_is_refused() {
-    let at = find(&image(), b"linux-vdso.so.1\0");
-    breaks_only(Rule::Soname, |bytes| bytes[at + 14] = b'2');
-}
-
-#[test]
-fn a_string_table_beyond_the_segment_is_refused() {
-    let at = tag(&image(), DT_STRSZ) + 8;
-    breaks(Rule::StringTable, |bytes| put(bytes, at, 8192_u64.to_le_bytes()));
-}
-
-#[test]
-fn symbols_of_another_size_are_refused() {
-    let at = tag(&image(), DT_SYMENT) + 8;
-    breaks_only(Rule::SymbolTable, |bytes| put(bytes, at, 16_u64.to_le_bytes()));
-}
-
-#[test]
-fn a_missing_function_or_one_of_another_kind_is_refused() {
-    let at = symbol(&image(), "__vdso_time");
-    const INFO: usize = 4;
-    const VALUE: usize = 8;
-    breaks(Rule::Symbols, |bytes| put(bytes, at, [0; 4]));
-    breaks_only(Rule::Symbols, |bytes| bytes[at + INFO] = STB_WEAK << 4 | STT_FUNC);
-    breaks_only(Rule::Symbols, |bytes| bytes[at + INFO] = STB_GLOBAL << 4 | 1);
-    breaks(Rule::Symbols, |bytes| put(bytes, at + VALUE, 4096_u64.to_le_bytes()));
-}
-
-#[test]
-fn an_undefined_symbol_is_refused() {
-    let at = symbol(&image(), "__vdso_time");
-    const SECTION: usize = 6;
-    breaks_only(Rule::NoUndefined, |bytes| {
-        put(bytes, at + SECTION, SHN_UNDEF.to_le_bytes())
-    });
-}
-
-#[test]
-fn an_undefined_version_is_refused() {
-    let count = tag(&image(), DT_VERDEFNUM) + 8;
-    breaks_only(Rule::VersionDefinition, |bytes| bytes[count] += 1);
-    let name = find(&image(), b"LINUX_2.6\0");
-    breaks_only(Rule::VersionDefinition, |bytes| bytes[name + 8] = b'7');
-}
-
-#[test]
-fn a_function_without_its_version_is_refused() {
-    let versions = table(&image(), DT_VERSYM);
-    const GLOBAL: u16 = 1;
-    breaks_only(Rule::SymbolVersions, |bytes| {
-        put(bytes, versions + 2, GLOBAL.to_le_bytes())
-    });
-    const HIDDEN: u8 = 0x80;
-    breaks_only(Rule::SymbolVersions, |bytes| bytes[versions + 3] |= HIDDEN);
-    // No table at all: DT_VERSYM becomes a tag that nobody knows.
-    let at = tag(&image(), DT_VERSYM);
-    breaks_only(Rule::SymbolVersions, |bytes| bytes[at] = 0xee);
-}
-
-#[test]
-fn a_hash_table_that_misses_a_function_is_refused() {
-    let hash = table(&image(), DT_HASH);
-    breaks_only(Rule::Hash, |bytes| put(bytes, hash + 8, [0; 4]));
-    let at = tag(&image(), DT_HASH);
-    breaks_only(Rule::Hash, |bytes| bytes[at + 4] = 1);
-}
-
-#[test]
-fn a_gnu_hash_table_that_misses_a_function_is_refused() {
-    let hash = table(&image(), DT_GNU_HASH);
-    let bloom = hash + 16;
-    breaks_only(Rule::GnuHash, |bytes| put(bytes, bloom, [0; 8]));
-    breaks_only(Rule::GnuHash, |bytes| put(bytes, hash, [0; 4]));
-    let at = tag(&image(), DT_GNU_HASH);
-    breaks_only(Rule::GnuHash, |bytes| bytes[at + 4] = 1);
-}
-
-/// Makes the dynamic entry that says least another one.
-fn replace_flags_tag(new: u64) -> impl FnOnce(&mut Vec<u8>) {
-    const DT_FLAGS: u64 = 30;
-    move |bytes| {
-        let at = tag(bytes, DT_FLAGS);
-        put(bytes, at, new.to_le_bytes());
+    /// That rule, among those that follow from the same damage.
+    fn breaks(&self, rule: Rule, damage: impl FnOnce(&mut Vec<u8>)) {
+        let broken = self.broken_by(damage);
+        let rule = format!("{rule:?}");
+        assert!(broken.contains(&rule), "{}: {rule} is not among {broken:?}", self.isa);
     }
 }
 
 #[test]
+fn the_finished_image_breaks_no_rule() {
+    for image in subjects() {
+        assert_eq!(image.check(image.bytes), [], "{}", image.isa);
+    }
+}
+
+#[test]
+fn a_file_of_another_machine_or_class_is_refused() {
+    for image in subjects() {
+        image.breaks_only(Rule::Elf, |bytes| put(bytes, E_MACHINE, 8_u16.to_le_bytes()));
+        image.breaks_only(Rule::Elf, |bytes| bytes[0] = 0);
+    }
+}
+
+#[test]
+fn an_executable_is_refused() {
+    for image in subjects() {
+        image.breaks_only(Rule::SharedObject, |bytes| put(bytes, E_TYPE, 2_u16.to_le_bytes()));
+    }
+}
+
+#[test]
+fn an_image_of_more_than_two_pages_is_refused() {
+    for image in subjects() {
+        image.breaks_only(Rule::Size, |bytes| bytes.resize(check::MAX_SIZE + 1, 0));
+    }
+}
+
+#[test]
+fn a_second_loadable_segment_or_a_missing_one_is_refused() {
+    for image in subjects() {
+        let eh_frame = image.segment(image.unwind_segment());
+        image.breaks(Rule::Segments, |bytes| put(bytes, eh_frame, PT_LOAD.to_le_bytes()));
+        const PT_TLS: u32 = 7;
+        image.breaks(Rule::Segments, |bytes| put(bytes, eh_frame, PT_TLS.to_le_bytes()));
+    }
+}
+
+#[test]
+fn a_segment_that_is_not_loaded_at_zero_is_refused() {
+    for image in subjects() {
+        let load = image.segment(PT_LOAD);
+        image.breaks(Rule::LoadAddress, |bytes| {
+            image.class.put_word(bytes, load + image.class.p_vaddr, 4096)
+        });
+        image.breaks_only(Rule::LoadAddress, |bytes| {
+            image.class.put_word(bytes, load + image.class.p_memsz, 8192)
+        });
+    }
+}
+
+#[test]
+fn a_writable_segment_is_refused() {
+    for image in subjects() {
+        let load = image.segment(PT_LOAD);
+        image.breaks_only(Rule::LoadFlags, |bytes| bytes[load + image.class.p_flags] = 7);
+    }
+}
+
+#[test]
+fn a_segment_outside_the_loaded_one_is_refused() {
+    for image in subjects() {
+        let note = image.segment(PT_NOTE);
+        image.breaks_only(Rule::SegmentsLoaded, |bytes| {
+            image.class.put_word(bytes, note + image.class.p_vaddr, 0)
+        });
+    }
+}
+
+#[test]
+fn a_missing_abi_tag_is_refused() {
+    for image in subjects() {
+        let at = image.find_note(b"GNU\0", 1);
+        // The operating system that the note names: 1 is the Hurd.
+        image.breaks_only(Rule::AbiTag, |bytes| bytes[at + 8] = 1);
+    }
+}
+
+#[test]
+fn a_missing_build_id_is_refused() {
+    for image in subjects() {
+        let at = image.find_note(b"GNU\0", 3);
+        image.breaks_only(Rule::BuildId, |bytes| bytes[at] = 0x7f);
+    }
+}
+
+#[test]
+fn a_missing_fastpath_note_or_one_for_another_page_is_refused() {
+    for image in subjects() {
+        let at = image.find_note(b"fastpath\0", 1);
+        image.breaks_only(Rule::FastpathNote, |bytes| bytes[at + 4] = b'F');
+        image.breaks_only(Rule::FastpathNote, |bytes| bytes[at + 4 + 12] += 1);
+    }
+}
+
+#[test]
+fn a_function_without_unwind_information_is_refused() {
+    for image in subjects() {
+        let header = elf(image.bytes)
+            .segments_of(image.unwind_segment())
+            .next()
+            .unwrap()
+            .offset as usize;
+        if image.isa == isa::Isa::Arm {
+            unwind_tables_of_arm(&image, header);
+        } else {
+            unwind_tables(&image, header);
+        }
+    }
+}
+
+fn unwind_tables(image: &Subject, header: usize) {
+    image.breaks_only(Rule::Unwind, |bytes| bytes[header + 1] = 0);
+    let count = header + 8;
+    image.breaks_only(Rule::Unwind, |bytes| put(bytes, count, 1_u32.to_le_bytes()));
+    // The descriptions of all functions end before the functions do.
+    let table = header + 12;
+    let functions = u32_at(image.bytes, count as u64).unwrap() as usize;
+    image.breaks_only(Rule::Unwind, |bytes| {
+        for entry in (table..).step_by(8).take(functions) {
+            let description = u32_at(image.bytes, entry as u64 + 4).unwrap() as i32;
+            let length = header.wrapping_add_signed(description as isize) + 12;
+            put(bytes, length, 4_u32.to_le_bytes());
+        }
+    });
+}
+
+fn unwind_tables_of_arm(image: &Subject, table: usize) {
+    const CANNOT_UNWIND: u32 = 1;
+    image.breaks_only(Rule::Unwind, |bytes| put(bytes, table + 4, CANNOT_UNWIND.to_le_bytes()));
+    // The first function begins after the others.
+    image.breaks_only(Rule::Unwind, |bytes| put(bytes, table, 4096_u32.to_le_bytes()));
+}
+
+#[test]
+fn another_soname_is_refused() {
+    for image in subjects() {
+        let at = image.find(b"linux-vdso.so.1\0");
+        image.breaks_only(Rule::Soname, |bytes| bytes[at + 14] = b'2');
+    }
+}
+
+#[test]
+fn a_string_table_beyond_the_segment_is_refused() {
+    for image in subjects() {
+        let at = image.tag(DT_STRSZ) + image.class.word;
+        image.breaks(Rule::StringTable, |bytes| image.class.put_word(bytes, at, 8192));
+    }
+}
+
+#[test]
+fn symbols_of_another_size_are_refused() {
+    for image in subjects() {
+        let at = image.tag(DT_SYMENT) + image.class.word;
+        image.breaks_only(Rule::SymbolTable, |bytes| image.class.put_word(bytes, at, 20));
+    }
+}
+
+#[test]
+fn a_missing_function_or_one_of_another_kind_is_refused() {
+    for image in subjects() {
+        let at = image.symbol("clock_getres");
+        image.breaks(Rule::Symbols, |bytes| put(bytes, at, [0; 4]));
+        image.breaks_only(Rule::Symbols, |bytes| {
+            bytes[at + image.class.st_info] = STB_WEAK << 4 | STT_FUNC
+        });
+        image.breaks_only(Rule::Symbols, |bytes| {
+            bytes[at + image.class.st_info] = STB_GLOBAL << 4 | 1
+        });
+        image.breaks(Rule::Symbols, |bytes| {
+            image.class.put_word(bytes, at + image.class.st_value, 4096)
+        });
+    }
+}
+
+#[test]
+fn an_undefined_symbol_is_refused() {
+    for image in subjects() {
+        let at = image.symbol("clock_getres");
+        image.breaks_only(Rule::NoUndefined, |bytes| {
+            put(bytes, at + image.class.st_shndx, SHN_UNDEF.to_le_bytes())
+        });
+    }
+}
+
+#[test]
+fn an_undefined_version_is_refused() {
+    for image in subjects() {
+        let count = image.tag(DT_VERDEFNUM) + image.class.word;
+        image.breaks_only(Rule::VersionDefinition, |bytes| bytes[count] += 1);
+        for version in Contract::of(image.isa, 0).versions {
+            let name = image.find(format!("{}\0", version.name).as_bytes());
+            image.breaks_only(Rule::VersionDefinition, |bytes| bytes[name + 8] = b'7');
+        }
+    }
+}
+
+#[test]
+fn a_function_without_its_version_is_refused() {
+    for image in subjects() {
+        let versions = image.table(DT_VERSYM);
+        const GLOBAL: u16 = 1;
+        image.breaks_only(Rule::SymbolVersions, |bytes| {
+            put(bytes, versions + 2, GLOBAL.to_le_bytes())
+        });
+        const HIDDEN: u8 = 0x80;
+        image.breaks_only(Rule::SymbolVersions, |bytes| bytes[versions + 3] |= HIDDEN);
+        // No table at all: DT_VERSYM becomes a tag that nobody knows.
+        let at = image.tag(DT_VERSYM);
+        image.breaks_only(Rule::SymbolVersions, |bytes| {
+            image.class.put_word(bytes, at, UNKNOWN_TAG)
+        });
+    }
+}
+
+#[test]
+fn a_hash_table_that_misses_a_function_is_refused() {
+    for image in subjects() {
+        let hash = image.table(DT_HASH);
+        let buckets = u32_at(image.bytes, hash as u64).unwrap() as usize;
+        image.breaks_only(Rule::Hash, |bytes| bytes[hash + 8..][..4 * buckets].fill(0));
+        let at = image.tag(DT_HASH);
+        image.breaks_only(Rule::Hash, |bytes| image.class.put_word(bytes, at, UNKNOWN_TAG));
+    }
+}
+
+#[test]
+fn a_gnu_hash_table_that_misses_a_function_is_refused() {
+    for image in subjects() {
+        let hash = image.table(DT_GNU_HASH);
+        let bloom = hash + 16;
+        image.breaks_only(Rule::GnuHash, |bytes| put(bytes, bloom, [0; 8]));
+        image.breaks_only(Rule::GnuHash, |bytes| put(bytes, hash, [0; 4]));
+        let at = image.tag(DT_GNU_HASH);
+        image.breaks_only(Rule::GnuHash, |bytes| image.class.put_word(bytes, at, UNKNOWN_TAG));
+    }
+}
+
+/// Makes the dynamic entry that says least another one.
+fn replace_flags_tag(image: &Subject, new: u64) -> impl FnOnce(&mut Vec<u8>) + use<> {
+    const DT_FLAGS: u64 = 30;
+    let (at, class) = (image.tag(DT_FLAGS), image.class);
+    move |bytes| class.put_word(bytes, at, new)
+}
+
+#[test]
 fn relocations_are_refused() {
-    const DT_RELA: u64 = 7;
-    const DT_REL: u64 = 17;
-    const DT_JMPREL: u64 = 23;
-    const DT_RELR: u64 = 36;
-    for kind in [DT_RELA, DT_REL, DT_JMPREL, DT_RELR] {
-        breaks_only(Rule::NoRelocations, replace_flags_tag(kind));
+    for image in subjects() {
+        const DT_RELA: u64 = 7;
+        const DT_REL: u64 = 17;
+        const DT_JMPREL: u64 = 23;
+        const DT_RELR: u64 = 36;
+        for kind in [DT_RELA, DT_REL, DT_JMPREL, DT_RELR] {
+            image.breaks_only(Rule::NoRelocations, replace_flags_tag(&image, kind));
+        }
     }
 }
 
 #[test]
 fn dependencies_and_constructors_are_refused() {
-    const DT_NEEDED: u64 = 1;
-    const DT_INIT: u64 = 12;
-    const DT_RUNPATH: u64 = 29;
-    for kind in [DT_NEEDED, DT_INIT, DT_RUNPATH] {
-        breaks_only(Rule::NoDependencies, replace_flags_tag(kind));
+    for image in subjects() {
+        const DT_NEEDED: u64 = 1;
+        const DT_INIT: u64 = 12;
+        const DT_RUNPATH: u64 = 29;
+        for kind in [DT_NEEDED, DT_INIT, DT_RUNPATH] {
+            image.breaks_only(Rule::NoDependencies, replace_flags_tag(&image, kind));
+        }
     }
 }
 
 #[test]
 fn section_headers_that_are_missing_cut_off_or_writable_are_refused() {
-    let headers = u64_at(&image(), SECTION_HEADERS_AT as u64).unwrap() as usize;
-    const FLAGS: usize = 8;
-    breaks_only(Rule::Sections, |bytes| bytes[headers + 64 + FLAGS] |= 1);
-    breaks_only(Rule::Sections, |bytes| bytes.truncate(headers + 64));
-    const SECTION_COUNT: usize = 60;
-    breaks_only(Rule::Sections, |bytes| put(bytes, SECTION_COUNT, [0; 2]));
+    for image in subjects() {
+        let class = image.class;
+        let headers = class.word_at(image.bytes, class.e_shoff) as usize;
+        let second = headers + class.section_header_size;
+        const FLAGS: usize = 8;
+        image.breaks_only(Rule::Sections, |bytes| bytes[second + FLAGS] |= 1);
+        image.breaks_only(Rule::Sections, |bytes| bytes.truncate(second));
+        image.breaks_only(Rule::Sections, |bytes| put(bytes, class.e_shnum, [0; 2]));
+    }
 }

@@ -5,35 +5,26 @@
 mod elf;
 
 use elf::*;
-use fastpath_image::{Instance, Vdso, is_fastpath, own_vdso, page_abi};
+use fastpath_image::{
+    Image, Instance, Isa, KernelFunctions, Options, Placement, Vdso, is_fastpath, own_vdso, page_abi,
+};
 
-const VERSION: &str = "LINUX_2.6";
-const FUNCTIONS: [&str; 13] = [
-    "__vdso_clock_gettime",
-    "__vdso_gettimeofday",
-    "__vdso_time",
-    "__vdso_clock_getres",
-    "__vdso_getcpu",
-    "__vdso_getrandom",
-    "__vdso_sgx_enter_enclave",
-    "clock_gettime",
-    "gettimeofday",
-    "time",
-    "clock_getres",
-    "getcpu",
-    "getrandom",
-];
+/// Where a loader finds a function of a version, from the start of the image. Loaders trust a vDSO, so these panic where they would crash.
+type Lookup = fn(&[u8], &str, &str) -> Option<u64>;
 
-/// Where a loader finds a function, from the start of the image. Loaders trust a vDSO, so these panic where they would crash.
-type Lookup = fn(&[u8], &str) -> Option<u64>;
-
-const LOOKUPS: [(&str, Lookup); 5] = [
+const LOOKUPS: [(&str, Lookup); 6] = [
     ("glibc", glibc),
     ("musl, by DT_HASH", musl_by_hash),
     ("musl, by DT_GNU_HASH", musl_by_gnu_hash),
     ("Go", go),
     ("parse_vdso.c", parse_vdso),
+    ("rustix", rustix),
 ];
+
+/// Bytes in a word of a Bloom filter: as many as in a pointer.
+fn bloom_word_size(elf: &Elf<'_>) -> u64 {
+    if elf.is_64() { 8 } else { 4 }
+}
 
 fn word(bytes: &[u8], at: u64) -> u32 {
     u32_at(bytes, at).expect("in the image")
@@ -55,17 +46,24 @@ fn gnu_hash(name: &str) -> u32 {
 
 /// glibc (elf/dl-lookup.c): Bloom filter, bucket, chain; a symbol with value 0 or no section is none; the version by its number,
 /// whose name was read from DT_VERDEF.
-fn glibc(bytes: &[u8], name: &str) -> Option<u64> {
+fn glibc(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
     let elf = Elf::parse(bytes).unwrap();
     let table = elf.dynamic_offset(DT_GNU_HASH).unwrap();
     let [buckets, first, bloom_words, shift] = [0, 4, 8, 12].map(|at| word(bytes, table + at));
     assert!(bloom_words.is_power_of_two());
     let hash = gnu_hash(name);
-    let bloom = u64_at(bytes, table + 16 + 8 * u64::from((hash / 64) & (bloom_words - 1))).unwrap();
-    if bloom >> (hash & 63) & (bloom >> (hash >> shift & 63)) & 1 == 0 {
+    let size = bloom_word_size(&elf);
+    let bits = 8 * size as u32;
+    let bloom_at = table + 16 + size * u64::from((hash / bits) & (bloom_words - 1));
+    let bloom = if elf.is_64() {
+        u64_at(bytes, bloom_at).unwrap()
+    } else {
+        word(bytes, bloom_at).into()
+    };
+    if bloom >> (hash % bits) & (bloom >> ((hash >> shift) % bits)) & 1 == 0 {
         return None;
     }
-    let bucket_table = table + 16 + 8 * u64::from(bloom_words);
+    let bucket_table = table + 16 + size * u64::from(bloom_words);
     let chain_table = bucket_table + 4 * u64::from(buckets);
     let mut index = word(bytes, bucket_table + 4 * u64::from(hash % buckets));
     if index == 0 {
@@ -76,7 +74,7 @@ fn glibc(bytes: &[u8], name: &str) -> Option<u64> {
         if (here ^ hash) >> 1 == 0 {
             let symbol = elf.symbol(index).unwrap();
             let defined = symbol.value != 0 && symbol.section != SHN_UNDEF;
-            if defined && symbol.name == name.as_bytes() && has_version(&elf, &symbol) {
+            if defined && symbol.name == name.as_bytes() && has_version(&elf, &symbol, version) {
                 return Some(symbol.value);
             }
         }
@@ -87,15 +85,15 @@ fn glibc(bytes: &[u8], name: &str) -> Option<u64> {
     }
 }
 
-fn has_version(elf: &Elf<'_>, symbol: &Symbol<'_>) -> bool {
+fn has_version(elf: &Elf<'_>, symbol: &Symbol<'_>, version: &str) -> bool {
     let wanted = symbol.version.expect("versioned") & VERSION_MASK;
     elf.versions()
         .iter()
-        .any(|&(index, flags, name)| index == wanted && flags & VER_FLG_BASE == 0 && name == VERSION.as_bytes())
+        .any(|&(index, flags, name)| index == wanted && flags & VER_FLG_BASE == 0 && name == version.as_bytes())
 }
 
 /// musl (src/internal/vdso.c): all symbols up to a count, first that fits.
-fn musl(bytes: &[u8], name: &str, symbols: u32) -> Option<u64> {
+fn musl(bytes: &[u8], name: &str, version: &str, symbols: u32) -> Option<u64> {
     let elf = Elf::parse(bytes).unwrap();
     (0..symbols).find_map(|index| {
         let symbol = elf.symbol(index).unwrap();
@@ -103,24 +101,24 @@ fn musl(bytes: &[u8], name: &str, symbols: u32) -> Option<u64> {
             && matches!(symbol.binding(), 1 | 2 | 10)
             && symbol.section != SHN_UNDEF
             && symbol.name == name.as_bytes()
-            && has_version(&elf, &symbol);
+            && has_version(&elf, &symbol, version);
         fits.then_some(symbol.value)
     })
 }
 
 /// musl up to 1.2.5 demands DT_HASH.
-fn musl_by_hash(bytes: &[u8], name: &str) -> Option<u64> {
+fn musl_by_hash(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
     let elf = Elf::parse(bytes).unwrap();
     let count = word(bytes, elf.dynamic_offset(DT_HASH).unwrap() + 4);
-    musl(bytes, name, count)
+    musl(bytes, name, version, count)
 }
 
 /// Later ones count by DT_GNU_HASH where there is no DT_HASH.
-fn musl_by_gnu_hash(bytes: &[u8], name: &str) -> Option<u64> {
+fn musl_by_gnu_hash(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
     let elf = Elf::parse(bytes).unwrap();
     let table = elf.dynamic_offset(DT_GNU_HASH).unwrap();
     let [buckets, first, bloom_words] = [0, 4, 8].map(|at| word(bytes, table + at));
-    let bucket_table = table + 16 + 8 * u64::from(bloom_words);
+    let bucket_table = table + 16 + bloom_word_size(&elf) * u64::from(bloom_words);
     let chain_table = bucket_table + 4 * u64::from(buckets);
     let mut last = (0..buckets)
         .map(|bucket| word(bytes, bucket_table + 4 * u64::from(bucket)))
@@ -129,28 +127,76 @@ fn musl_by_gnu_hash(bytes: &[u8], name: &str) -> Option<u64> {
     while word(bytes, chain_table + 4 * u64::from(last - first)) & 1 == 0 {
         last += 1;
     }
-    musl(bytes, name, last + 1)
+    musl(bytes, name, version, last + 1)
 }
 
-/// Go (runtime/vdso_linux.go): DT_VERDEF is followed without a look whether it is there, then DT_GNU_HASH without its Bloom filter.
-fn go(bytes: &[u8], name: &str) -> Option<u64> {
+/// rustix (backend/linux_raw/vdso.rs), and parse_vdso.c since it knows DT_GNU_HASH: whether the symbol has a section is not asked.
+fn rustix(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
     let elf = Elf::parse(bytes).unwrap();
+    let table = elf.dynamic_offset(DT_GNU_HASH).unwrap();
+    let [buckets, first, bloom_words] = [0, 4, 8].map(|at| word(bytes, table + at));
+    let bucket_table = table + 16 + bloom_word_size(&elf) * u64::from(bloom_words);
+    let chain_table = bucket_table + 4 * u64::from(buckets);
+    let hash = gnu_hash(name);
+    let mut index = word(bytes, bucket_table + 4 * u64::from(hash % buckets));
+    if index == 0 {
+        return None;
+    }
+    loop {
+        let here = word(bytes, chain_table + 4 * u64::from(index - first));
+        let symbol = elf.symbol(index).unwrap();
+        let fits = here | 1 == hash | 1
+            && matches!(symbol.kind(), STT_FUNC | STT_NOTYPE)
+            && matches!(symbol.binding(), STB_GLOBAL | STB_WEAK)
+            && symbol.name == name.as_bytes()
+            && has_version(&elf, &symbol, version);
+        if fits {
+            let is_inside = symbol.value <= bytes.len() as u64;
+            assert!(is_inside || !RUSTIX_LOOKS_UP.contains(&name), "rustix panics");
+            return Some(symbol.value);
+        }
+        if here & 1 == 1 {
+            return None;
+        }
+        index += 1;
+    }
+}
+
+/// On any ISA.
+const RUSTIX_LOOKS_UP: [&str; 6] = [
+    "__vdso_clock_gettime",
+    "__vdso_clock_gettime64",
+    "__vdso_getcpu",
+    "__kernel_vsyscall",
+    "__kernel_clock_gettime",
+    "__kernel_rt_sigreturn",
+];
+
+/// Go (runtime/vdso_linux.go): DT_VERDEF is followed without a look whether it is there, then DT_GNU_HASH without its Bloom filter.
+fn go(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
+    let elf = Elf::parse(bytes).unwrap();
+    // Written down in its sources for each version that it looks for.
+    let version_hash = match version {
+        "LINUX_2.6" => 0x3ae_75f6,
+        "LINUX_2.6.39" => 0x75f_cb89,
+        _ => sysv_hash(version),
+    };
     let mut definition = elf.dynamic_offset(DT_VERDEF).unwrap();
-    let version = loop {
+    let index_of_version = loop {
         let half = |at| u16_at(bytes, definition + at).unwrap();
         let aux = definition + u64::from(word(bytes, definition + 12));
         let is_base = half(2) & VER_FLG_BASE != 0;
-        let hash_fits = word(bytes, definition + 8) == 0x3ae_75f6;
-        if !is_base && hash_fits && elf.string(word(bytes, aux).into()) == Some(VERSION.as_bytes()) {
+        let hash_fits = word(bytes, definition + 8) == version_hash;
+        if !is_base && hash_fits && elf.string(word(bytes, aux).into()) == Some(version.as_bytes()) {
             break half(4) & VERSION_MASK;
         }
         let next = word(bytes, definition + 16);
-        assert_ne!(next, 0, "{VERSION} is not defined");
+        assert_ne!(next, 0, "{version} is not defined");
         definition += u64::from(next);
     };
     let table = elf.dynamic_offset(DT_GNU_HASH).unwrap();
     let [buckets, first, bloom_words] = [0, 4, 8].map(|at| word(bytes, table + at));
-    let bucket_table = table + 16 + 8 * u64::from(bloom_words);
+    let bucket_table = table + 16 + bloom_word_size(&elf) * u64::from(bloom_words);
     let chain_table = bucket_table + 4 * u64::from(buckets);
     let hash = gnu_hash(name);
     let mut index = word(bytes, bucket_table + 4 * u64::from(hash % buckets));
@@ -165,7 +211,7 @@ fn go(bytes: &[u8], name: &str) -> Option<u64> {
                 && matches!(symbol.binding(), STB_GLOBAL | STB_WEAK)
                 && symbol.section != SHN_UNDEF
                 && symbol.name == name.as_bytes()
-                && symbol.version.unwrap() & VERSION_MASK == version;
+                && symbol.version.unwrap() & VERSION_MASK == index_of_version;
             if fits {
                 return Some(symbol.value);
             }
@@ -178,7 +224,7 @@ fn go(bytes: &[u8], name: &str) -> Option<u64> {
 }
 
 /// The kernel's example (tools/testing/selftests/vDSO/parse_vdso.c) and everything made from it: DT_HASH with its chains.
-fn parse_vdso(bytes: &[u8], name: &str) -> Option<u64> {
+fn parse_vdso(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
     let elf = Elf::parse(bytes).unwrap();
     let table = elf.dynamic_offset(DT_HASH).unwrap();
     let buckets = word(bytes, table);
@@ -189,7 +235,7 @@ fn parse_vdso(bytes: &[u8], name: &str) -> Option<u64> {
             && matches!(symbol.binding(), STB_GLOBAL | STB_WEAK)
             && symbol.section != SHN_UNDEF
             && symbol.name == name.as_bytes()
-            && has_version(&elf, &symbol);
+            && has_version(&elf, &symbol, version);
         if fits {
             return Some(symbol.value);
         }
@@ -198,31 +244,104 @@ fn parse_vdso(bytes: &[u8], name: &str) -> Option<u64> {
     None
 }
 
+fn images() -> impl Iterator<Item = &'static Image> {
+    Isa::ALL.into_iter().filter_map(Image::of)
+}
+
+fn instance(image: &Image, kernel: KernelFunctions) -> Instance {
+    let options = Options {
+        kernel,
+        ..Options::at(Placement::at(0x7000_0000))
+    };
+    Instance::new(image, &options).unwrap()
+}
+
+fn with_everything(image: &Image) -> Instance {
+    instance(image, KernelFunctions::from_fn(|_| Some(0x1000)))
+}
+
+fn of_kernel(vdso: &Vdso, base: u64) -> Instance {
+    let image = Image::host();
+    instance(image, KernelFunctions::of(image, vdso, base).unwrap())
+}
+
+/// Name and version of what an image exports.
+fn functions(image: &Image) -> Vec<(String, String)> {
+    let vdso = Vdso::parse(image.bytes()).unwrap();
+    let functions = vdso.exports().iter().filter(|export| export.is_function);
+    functions
+        .map(|export| (export.name.clone(), export.version.clone().expect("versioned")))
+        .collect()
+}
+
 #[test]
 fn every_loader_finds_every_function() {
-    let instance = Instance::with_functions(|_| Some(0x1000));
-    let vdso = Vdso::parse(instance.bytes()).unwrap();
-    for (loader, look_up) in LOOKUPS {
-        for name in FUNCTIONS {
-            let found = look_up(instance.bytes(), name);
-            assert!(found.is_some(), "{loader} does not find {name}");
-            assert_eq!(found, vdso.find(name), "{loader}: {name}");
+    for image in images() {
+        let (isa, instance) = (image.isa(), with_everything(image));
+        let vdso = Vdso::parse(instance.bytes()).unwrap();
+        let functions = functions(image);
+        assert!(functions.len() >= 5);
+        for (loader, look_up) in LOOKUPS {
+            for (name, version) in &functions {
+                let found = look_up(instance.bytes(), name, version);
+                assert!(found.is_some(), "{isa}: {loader} does not find {name}");
+                assert_eq!(found, vdso.find(name), "{isa}: {loader}: {name}");
+                if !is_time(name) {
+                    assert_eq!(found, image.symbol(name), "{isa}: {loader}: {name}");
+                }
+            }
+            let (_, version) = &functions[0];
+            assert_eq!(
+                look_up(instance.bytes(), "__vdso_no_such_thing", version),
+                None,
+                "{isa}: {loader}"
+            );
         }
-        assert_eq!(look_up(instance.bytes(), "__vdso_no_such_thing"), None, "{loader}");
+    }
+}
+
+fn is_time(name: &str) -> bool {
+    ["time", "__vdso_time"].contains(&name)
+}
+
+#[test]
+fn time_is_the_kernels_own_function_wherever_that_lies() {
+    let placement = Placement::at(0x7000_0000);
+    for image in images().filter(|image| matches!(image.isa(), Isa::X86_64 | Isa::I386)) {
+        for address in [0x6fff_e120, 0x7000_8120] {
+            let instance = instance(image, KernelFunctions::NONE.with("time", address));
+            for (loader, look_up) in LOOKUPS {
+                for (name, version) in functions(image).iter().filter(|(name, _)| is_time(name)) {
+                    let found = look_up(instance.bytes(), name, version).expect("defined");
+                    let here = placement.address.wrapping_add(found);
+                    let here = if image.isa().is_64() {
+                        here
+                    } else {
+                        here & u64::from(u32::MAX)
+                    };
+                    assert_eq!(here, address, "{}: {loader}: {name}", image.isa());
+                }
+            }
+        }
     }
 }
 
 #[test]
 fn what_the_kernel_does_not_have_no_loader_finds() {
-    let instance = Instance::new(None).unwrap();
-    for (loader, look_up) in LOOKUPS {
-        for name in FUNCTIONS {
-            let is_forwarder = name.contains("getrandom") || name.contains("sgx");
-            assert_eq!(
-                look_up(instance.bytes(), name).is_none(),
-                is_forwarder,
-                "{loader}: {name}"
-            );
+    for image in images() {
+        let instance = instance(image, KernelFunctions::NONE);
+        for (loader, look_up) in LOOKUPS {
+            for (name, version) in functions(image) {
+                let is_forwarder = ["getrandom", "sgx", "getres_time64"]
+                    .iter()
+                    .any(|part| name.contains(part));
+                assert_eq!(
+                    look_up(instance.bytes(), &name, &version).is_none(),
+                    is_forwarder,
+                    "{}: {loader}: {name}",
+                    image.isa()
+                );
+            }
         }
     }
 }
@@ -230,24 +349,24 @@ fn what_the_kernel_does_not_have_no_loader_finds() {
 #[test]
 fn what_this_kernel_has_stays_reachable() {
     let kernel = own_vdso().unwrap().expect("these tests need a kernel with a vDSO");
-    let instance = Instance::new(Some((&kernel.vdso, kernel.base))).unwrap();
+    let instance = of_kernel(&kernel.vdso, kernel.base);
     let ours = Vdso::parse(instance.bytes()).unwrap();
     for export in kernel.vdso.exports().iter().filter(|export| export.is_function) {
         assert!(ours.find(&export.name).is_some(), "{} disappeared", export.name);
-        assert_eq!(export.version.as_deref(), Some(VERSION));
+        assert_eq!(export.version.as_deref(), Some("LINUX_2.6"));
     }
 }
 
 #[test]
 fn a_kernel_function_that_cannot_be_passed_on_is_refused_by_name() {
-    let mut foreign = Instance::with_functions(|_| Some(0x1000)).bytes().to_vec();
+    let mut foreign = with_everything(Image::host()).bytes().to_vec();
     let at = foreign
         .windows(12)
         .position(|window| window == b"__vdso_time\0")
         .unwrap();
     foreign[at..at + 11].copy_from_slice(b"__vdso_warp");
     let vdso = Vdso::parse(&foreign).unwrap();
-    let refused = Instance::new(Some((&vdso, 0))).unwrap_err();
+    let refused = KernelFunctions::of(Image::host(), &vdso, 0).unwrap_err();
     assert_eq!(refused.name, "__vdso_warp");
     assert!(refused.to_string().contains("__vdso_warp"));
 }
@@ -255,7 +374,7 @@ fn a_kernel_function_that_cannot_be_passed_on_is_refused_by_name() {
 #[test]
 fn our_image_is_told_from_the_kernels() {
     let kernel = own_vdso().unwrap().expect("these tests need a kernel with a vDSO");
-    let instance = Instance::new(Some((&kernel.vdso, kernel.base))).unwrap();
+    let instance = of_kernel(&kernel.vdso, kernel.base);
     assert!(is_fastpath(instance.bytes()));
     assert_eq!(page_abi(instance.bytes()), Some(fastpath_page::layout::ABI));
     assert!(!is_fastpath(&kernel.bytes));

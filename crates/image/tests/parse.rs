@@ -8,7 +8,7 @@ const LOAD_VADDR: usize = 64 + 16;
 
 #[test]
 fn our_image_reads_as_what_it_is() {
-    let vdso = Vdso::parse(Image::bytes()).unwrap();
+    let vdso = Vdso::parse(Image::host().bytes()).unwrap();
     assert_eq!(vdso.soname(), Some("linux-vdso.so.1"));
     assert_eq!((vdso.machine(), vdso.is_64(), vdso.bias()), (62, true, 0));
     let export = vdso
@@ -25,6 +25,7 @@ fn our_image_reads_as_what_it_is() {
 fn the_kernels_own_vdso_is_read() {
     let kernel = own_vdso().unwrap().expect("these tests need a kernel with a vDSO");
     assert_eq!(kernel.vdso.soname(), Some("linux-vdso.so.1"));
+    assert!(kernel.vdso.build_id().is_some_and(|id| id.len() >= 8));
     let libc_finds = kernel.vdso.find("__vdso_clock_gettime").unwrap();
     assert!((libc_finds as usize) < kernel.bytes.len());
 }
@@ -33,7 +34,7 @@ fn the_kernels_own_vdso_is_read() {
 fn a_vdso_linked_to_a_high_address_gives_the_same_offsets() {
     // As kernels before 3.16 did: all addresses are moved, offsets in the file are not.
     const LINKED_AT: u64 = 0xffff_ffff_ff70_0000;
-    let mut moved = Image::bytes().to_vec();
+    let mut moved = Image::host().bytes().to_vec();
     let mut add = |at: usize| {
         let value = u64::from_le_bytes(moved[at..at + 8].try_into().unwrap());
         moved[at..at + 8].copy_from_slice(&value.wrapping_add(LINKED_AT).to_le_bytes());
@@ -41,8 +42,8 @@ fn a_vdso_linked_to_a_high_address_gives_the_same_offsets() {
     for segment in 0..4 {
         add(LOAD_VADDR + 56 * segment);
     }
-    let dynamic = u64::from_le_bytes(Image::bytes()[64 + 56 + 8..][..8].try_into().unwrap()) as usize;
-    let tags: Vec<u64> = Image::bytes()[dynamic..]
+    let dynamic = u64::from_le_bytes(Image::host().bytes()[64 + 56 + 8..][..8].try_into().unwrap()) as usize;
+    let tags: Vec<u64> = Image::host().bytes()[dynamic..]
         .chunks_exact(16)
         .map(|entry| u64::from_le_bytes(entry[..8].try_into().unwrap()))
         .take_while(|&tag| tag != 0)
@@ -52,12 +53,12 @@ fn a_vdso_linked_to_a_high_address_gives_the_same_offsets() {
         if matches!(tag, 4..=6 | 0x6fff_fef5 | 0x6fff_fff0 | 0x6fff_fffc) {
             if tag == 6 {
                 let at = dynamic + 16 * index + 8;
-                symbols = u64::from_le_bytes(Image::bytes()[at..at + 8].try_into().unwrap()) as usize;
+                symbols = u64::from_le_bytes(Image::host().bytes()[at..at + 8].try_into().unwrap()) as usize;
             }
             add(dynamic + 16 * index + 8);
         }
     }
-    let ours = Vdso::parse(Image::bytes()).unwrap();
+    let ours = Vdso::parse(Image::host().bytes()).unwrap();
     // The values of all symbols, after the empty one.
     for at in (symbols + 24..).step_by(24).take(ours.exports().len()) {
         add(at + 8);
@@ -75,20 +76,20 @@ fn what_is_no_elf_file_is_refused() {
     assert_eq!(refused(b""), ElfError::Magic);
     assert_eq!(refused(b"MZ\x90\0"), ElfError::Magic);
     assert_eq!(refused(b"\x7fELF\x02\x01"), ElfError::Header);
-    let mut unknown = Image::bytes().to_vec();
+    let mut unknown = Image::host().bytes().to_vec();
     unknown[CLASS] = 3;
     assert_eq!(refused(&unknown), ElfError::Class(3));
     unknown[CLASS] = 2;
     unknown[CLASS + 1] = 2;
     assert_eq!(refused(&unknown), ElfError::ByteOrder(2));
-    assert_eq!(refused(&Image::bytes()[..100]), ElfError::ProgramHeaders);
+    assert_eq!(refused(&Image::host().bytes()[..100]), ElfError::ProgramHeaders);
 }
 
 #[test]
 fn a_truncated_vdso_never_panics() {
-    for end in 0..Image::bytes().len() {
-        let _ = Vdso::parse(&Image::bytes()[..end]);
-        let _ = page_abi(&Image::bytes()[..end]);
+    for end in 0..Image::host().bytes().len() {
+        let _ = Vdso::parse(&Image::host().bytes()[..end]);
+        let _ = page_abi(&Image::host().bytes()[..end]);
     }
 }
 
@@ -101,13 +102,13 @@ proptest! {
         word in any::<prop::sample::Index>(),
         value in prop::sample::select(vec![0, 1, u32::MAX, 1 << 31, 0x7fff_ffff, 4096]),
     ) {
-        let mut bytes = Image::bytes().to_vec();
+        let mut bytes = Image::host().bytes().to_vec();
         for (index, byte) in damage {
             let at = index.index(bytes.len());
             bytes[at] = byte;
         }
         // The header stays readable, so that the damage is reached.
-        bytes[..64].copy_from_slice(&Image::bytes()[..64]);
+        bytes[..64].copy_from_slice(&Image::host().bytes()[..64]);
         let at = 64 + word.index(bytes.len() - 68);
         bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         let _ = Vdso::parse(&bytes);

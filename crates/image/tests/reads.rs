@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 use common::*;
-use fastpath_image::Instance;
-use fastpath_page::layout::{AnchorCell, FLAG_CPU_SEGMENT};
+use fastpath_image::{Image, KernelFunctions};
+use fastpath_page::layout::{AnchorCell, FLAG_CPU_SEGMENT, FLAG_ONE_CPU};
 use fastpath_page::{Anchor, Base, ClockSet, Rate, Reader, Writer};
 use proptest::prelude::*;
 
@@ -569,7 +569,7 @@ extern "C" fn spy_sum(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, on_stack: 
 
 #[test]
 fn the_kernels_function_is_called_where_there_is_one() {
-    let mapped = Mapped::new(&Instance::with_functions(|name| {
+    let mapped = Mapped::new(KernelFunctions::from_fn(|name| {
         Some(if name.starts_with("clock_") {
             spy_clock as *const ()
         } else {
@@ -585,7 +585,7 @@ fn the_kernels_function_is_called_where_there_is_one() {
 
 #[test]
 fn functions_that_are_not_clocks_are_passed_on_with_all_their_arguments() {
-    let mapped = Mapped::new(&Instance::with_functions(|_| Some(spy_sum as *const () as u64)));
+    let mapped = Mapped::new(KernelFunctions::from_fn(|_| Some(spy_sum as *const () as u64)));
     type Sum = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64) -> u64;
     for name in ["__vdso_getrandom", "getrandom", "__vdso_sgx_enter_enclave"] {
         // SAFETY: the slot holds a function of this type, and the image passes calls on as they are.
@@ -605,4 +605,64 @@ fn the_unprefixed_names_are_the_same_functions() {
         );
         assert!(mapped.address(name).is_some(), "{name}");
     }
+}
+
+#[test]
+fn the_page_is_read_wherever_its_host_put_it() {
+    // Below by a page of 64 KiB, as Arm kernels have them; after the code; and a whole gigabyte away.
+    for page_offset in [-0x1_0000, Image::host().size() as i64, 0x1_0000, -(1 << 30), 1 << 30] {
+        for kernel in [KernelFunctions::NONE, kernel_functions()] {
+            let mapped = Mapped::with(kernel, page_offset, true);
+            assert_kernel_answers(&mapped);
+            let anchor = Anchor {
+                base_cycles: ahead_cycles(),
+                ..still()
+            };
+            lay(&mapped, &still(), None, 2);
+            assert_eq!(
+                PAGE_CLOCKS.map(|id| page_answer(&mapped, id)),
+                [0, 100, 0, 200, 300].map(Some)
+            );
+            lay(&mapped, &anchor, Some(&previous()), 4);
+            assert_eq!(
+                PAGE_CLOCKS.map(|id| page_answer(&mapped, id)),
+                [7, 107, 7, 207, 307].map(Some)
+            );
+            mapped.page.header.hres_res_ns.store(17, Relaxed);
+            assert_eq!(mapped.clock_getres(MONOTONIC).1.fraction, 17);
+        }
+    }
+}
+
+#[test]
+fn clocks_that_are_not_served_lead_straight_to_the_kernel() {
+    let mapped = Mapped::with(kernel_functions(), Image::DEFAULT_PAGE_OFFSET, false);
+    lay(&mapped, &still(), None, 2);
+    assert_kernel_answers(&mapped);
+    mapped.page.header.hres_res_ns.store(17, Relaxed);
+    assert_ne!(mapped.clock_getres(MONOTONIC).1.fraction, 17);
+}
+
+#[test]
+fn clocks_that_nobody_serves_have_no_function() {
+    let mapped = Mapped::with(KernelFunctions::NONE, Image::DEFAULT_PAGE_OFFSET, false);
+    for name in ["clock_gettime", "gettimeofday", "time", "clock_getres"] {
+        assert_eq!(mapped.address(name), None, "{name}");
+        assert_eq!(mapped.address(&format!("__vdso_{name}")), None, "{name}");
+    }
+    assert!(mapped.address("__vdso_getcpu").is_some());
+}
+
+#[test]
+fn a_guest_with_one_cpu_learns_it_from_the_page() {
+    let mapped = Mapped::without_kernel();
+    mapped.page.header.cpu.store(5, Relaxed);
+    mapped.page.header.node.store(3, Relaxed);
+    mapped.page.header.flags.store(FLAG_ONE_CPU | FLAG_CPU_SEGMENT, Relaxed);
+    // SAFETY: the type is getcpu's.
+    let getcpu: Getcpu = unsafe { mapped.function("__vdso_getcpu") };
+    let (mut cpu, mut node) = (0, 0);
+    // SAFETY: both pointers are valid.
+    assert_eq!(unsafe { getcpu(&mut cpu, &mut node, std::ptr::null_mut()) }, 0);
+    assert_eq!((cpu, node), (5, 3));
 }

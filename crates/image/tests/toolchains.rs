@@ -9,14 +9,21 @@ mod compile;
 #[path = "../src/elf.rs"]
 #[allow(dead_code)]
 mod elf;
-#[path = "../build/isa.rs"]
+#[path = "../src/isa.rs"]
 #[allow(dead_code)]
 mod isa;
+#[path = "../build/recipe.rs"]
+#[allow(dead_code)]
+mod recipe;
 #[path = "../build/trim.rs"]
 mod trim;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use compile::Toolchain;
+use isa::Isa;
+use recipe::Recipe;
 
 const TOOLCHAINS: [(&str, &str); 4] = [("gcc", "bfd"), ("gcc", "lld"), ("clang", "bfd"), ("clang", "lld")];
 
@@ -50,19 +57,32 @@ fn out(name: &str) -> PathBuf {
     out
 }
 
+fn toolchain(compiler: &str, linker: Option<&str>) -> Toolchain {
+    Toolchain {
+        compiler: compiler.into(),
+        linker: linker.map(str::to_owned),
+        is_clang: compiler == "clang",
+    }
+}
+
+fn host() -> &'static Recipe {
+    recipe::of(Isa::X86_64).unwrap()
+}
+
 /// Links an image. Returns the linked file and its path.
-fn link(test: &str, compiler: &str, linker: &str) -> (Vec<u8>, PathBuf) {
+fn link(test: &str, isa: Isa, compiler: &str, linker: &str) -> (Vec<u8>, PathBuf) {
     let out = out(&format!("{test}-{compiler}-{linker}"));
-    let isa = isa::of_target("x86_64").unwrap();
-    let linked = compile::link(Path::new(compiler), Some(linker), &isa, &vdso_sources(), &out);
-    (linked.unwrap(), out.join("vdso.so"))
+    let recipe = recipe::of(isa).unwrap();
+    let linked = compile::link(&toolchain(compiler, Some(linker)), recipe, &vdso_sources(), &out);
+    (linked.unwrap(), out.join(format!("{isa}.so")))
 }
 
 /// A copy of the sources, to be damaged.
 fn copied_sources(name: &str) -> PathBuf {
     let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let isa = isa::of_target("x86_64").unwrap();
-    for folder in ["", isa.folder] {
+    // What an earlier run copied may be gone from the sources.
+    let _ = std::fs::remove_dir_all(&copy);
+    for folder in ["", host().isa.name(), host().shared.unwrap_or_default()] {
         std::fs::create_dir_all(copy.join(folder)).unwrap();
         for entry in std::fs::read_dir(vdso_sources().join(folder)).unwrap() {
             let entry = entry.unwrap();
@@ -74,7 +94,18 @@ fn copied_sources(name: &str) -> PathBuf {
     copy
 }
 
-fn available() -> Vec<(&'static str, &'static str)> {
+/// The host's image by whatever is here, the others by what makes all of them.
+fn available() -> Vec<(Isa, &'static str, &'static str)> {
+    let toolchains = available_for_host();
+    let every = toolchains.contains(&("clang", "lld"));
+    let others = Isa::ALL.into_iter().filter(|&isa| every && isa != host().isa);
+    let host = toolchains
+        .into_iter()
+        .map(|(compiler, linker)| (host().isa, compiler, linker));
+    host.chain(others.map(|isa| (isa, "clang", "lld"))).collect()
+}
+
+fn available_for_host() -> Vec<(&'static str, &'static str)> {
     let lld = installed("ld.lld");
     let usable = |&(compiler, linker): &(&str, &str)| installed(compiler) && (linker != "lld" || lld);
     let available: Vec<_> = TOOLCHAINS.into_iter().filter(usable).collect();
@@ -84,11 +115,12 @@ fn available() -> Vec<(&'static str, &'static str)> {
 
 #[test]
 fn every_toolchain_makes_an_image_that_breaks_no_rule() {
-    for (compiler, linker) in available() {
-        let image = trim::trim(&link("rules", compiler, linker).0).unwrap();
-        let contract = check::Contract::x86_64(fastpath_page::layout::ABI);
-        assert_eq!(check::check(&image, &contract), [], "{compiler} with {linker}");
-        println!("{compiler} with {linker}: {} bytes", image.len());
+    for (isa, compiler, linker) in available() {
+        let image = trim::trim(&link("rules", isa, compiler, linker).0).unwrap();
+        let contract = check::Contract::of(isa, fastpath_page::layout::ABI);
+        assert_eq!(check::check(&image, &contract), [], "{isa}: {compiler} with {linker}");
+        println!("{isa}: {compiler} with {linker}: {} bytes", image.len());
+        assert!(image.len() <= 4096, "{isa}: {compiler} with {linker}: more than a page");
     }
 }
 
@@ -117,8 +149,12 @@ fn no_toolchain_emits_a_division_or_a_vector_register() {
     if !installed("objdump") {
         return;
     }
-    for (compiler, linker) in available() {
-        for (name, instructions) in disassemble(&link("code", compiler, linker).1) {
+    for (isa, compiler, linker) in available() {
+        // The others have no instruction for it, or an own test below.
+        if !isa.is_x86() {
+            continue;
+        }
+        for (name, instructions) in disassemble(&link("code", isa, compiler, linker).1) {
             for instruction in instructions {
                 let found =
                     instruction.starts_with("div") || instruction.starts_with("idiv") || instruction.contains("%xmm");
@@ -135,8 +171,8 @@ fn the_hot_path_is_short_and_has_no_loop_and_no_call() {
     if !installed("objdump") {
         return;
     }
-    for (compiler, linker) in available() {
-        let functions = disassemble(&link("hot", compiler, linker).1);
+    for (compiler, linker) in available_for_host() {
+        let functions = disassemble(&link("hot", host().isa, compiler, linker).1);
         let (_, instructions) = functions
             .iter()
             .find(|(name, _)| name == "__vdso_clock_gettime")
@@ -167,11 +203,49 @@ fn the_hot_path_is_short_and_has_no_loop_and_no_call() {
     }
 }
 
+/// Every instruction of AArch64 takes four bytes, so no disassembler is needed.
+#[test]
+fn a_read_of_monotonic_executes_at_most_42_instructions_on_aarch64() {
+    const MAX_INSTRUCTIONS: usize = 42;
+    const RET: u32 = 0xd65f_03c0;
+    const BTI_C: u32 = 0xd503_245f;
+    if !available_for_host().contains(&("clang", "lld")) {
+        return;
+    }
+    let image = trim::trim(&link("hot", Isa::Aarch64, "clang", "lld").0).unwrap();
+    let elf = elf::Elf::parse(&image).unwrap();
+    let function = |name: &[u8]| elf.symbols().find(|(_, symbol)| symbol.name == name).unwrap().1.value as usize;
+    let words = image[function(b"__kernel_clock_gettime")..].as_chunks().0;
+    let instructions: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    assert_eq!(instructions[0], BTI_C);
+    // The path of a good answer is laid out straight: from the first instruction to the first return.
+    let count = 1 + instructions.iter().position(|&instruction| instruction == RET).unwrap();
+    println!("aarch64: {count} instructions");
+    assert!(count <= MAX_INSTRUCTIONS, "{count} instructions");
+    let hot = &instructions[..count];
+    assert!(
+        hot.iter().any(|instruction| instruction & !0x1f == 0xd53b_e040),
+        "the counter is read on it"
+    );
+    let is_call = |instruction: &u32| instruction & 0xfc00_0000 == 0x9400_0000;
+    let is_division = |instruction: &u32| instruction & 0x7fe0_f800 == 0x1ac0_0800;
+    let is_jump = |instruction: &u32| instruction & 0xfc00_0000 == 0x1400_0000;
+    assert!(
+        !hot.iter()
+            .any(|instruction| is_call(instruction) || is_jump(instruction))
+    );
+    assert!(!instructions.iter().any(is_division));
+    // Nothing is kept on the stack: no store but that of the answer.
+    let stores = hot
+        .iter()
+        .filter(|&instruction| instruction & 0x3b40_0000 == 0x2900_0000);
+    assert_eq!(stores.count(), 1, "one pair is stored: the timespec");
+}
+
 #[test]
 fn a_missing_compiler_is_reported_with_what_to_install() {
-    let isa = isa::of_target("x86_64").unwrap();
-    let nowhere = Path::new("/nonexistent/cc");
-    let message = compile::link(nowhere, None, &isa, &vdso_sources(), Path::new(env!("OUT_DIR"))).unwrap_err();
+    let nowhere = toolchain("/nonexistent/cc", None);
+    let message = compile::link(&nowhere, host(), &vdso_sources(), Path::new(env!("OUT_DIR"))).unwrap_err();
     assert!(
         message.contains("/nonexistent/cc") && message.contains("apt-get install gcc"),
         "{message}"
@@ -179,24 +253,16 @@ fn a_missing_compiler_is_reported_with_what_to_install() {
 }
 
 #[test]
-fn an_isa_without_an_image_is_reported_with_what_it_takes() {
-    let message = isa::of_target("riscv64").err().unwrap();
-    assert!(message.contains("vdso/riscv64"), "{message}");
-}
-
-#[test]
 fn a_variable_in_the_image_is_refused() {
-    let isa = isa::of_target("x86_64").unwrap();
     let source = copied_sources("source-with-a-variable");
-    std::fs::write(source.join("variable.c"), "unsigned fp_calls = 1;\n").unwrap();
-    let linked = compile::link(Path::new("cc"), None, &isa, &source, &out("variable")).unwrap();
-    let message = trim::trim(&linked).unwrap_err();
+    std::fs::write(source.join("x86_64/variable.c"), "unsigned fp_calls = 1;\n").unwrap();
+    let linked = compile::link(&toolchain("cc", None), host(), &source, &out("variable")).unwrap();
+    let message = trim::trim(&linked).expect_err("a refusal");
     assert!(message.contains(".data"), "{message}");
 }
 
 #[test]
 fn a_page_that_differs_between_c_and_rust_is_refused() {
-    let isa = isa::of_target("x86_64").unwrap();
     let source = copied_sources("source-with-another-page");
     let page = std::fs::read_to_string(source.join("page.h")).unwrap();
     let swapped = page
@@ -205,6 +271,6 @@ fn a_page_that_differs_between_c_and_rust_is_refused() {
         .replace("swap;", "shift;");
     assert_ne!(page, swapped);
     std::fs::write(source.join("page.h"), swapped).unwrap();
-    let message = compile::link(Path::new("cc"), None, &isa, &source, &out("page")).unwrap_err();
+    let message = compile::link(&toolchain("cc", None), host(), &source, &out("page")).unwrap_err();
     assert!(message.contains("crates/page and vdso/page.h disagree"), "{message}");
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use crate::abi::{self, Call};
 use crate::error::{Error, Result};
 use crate::install::{self, Kit};
 use crate::mailbox::{Request, Shared};
@@ -200,8 +201,8 @@ impl Attendant {
                 Stop::Syscall if happened => return Ok(true),
                 Stop::Syscall => {
                     let registers = tracee.registers()?;
-                    let exec = [libc::SYS_execve, libc::SYS_execveat].contains(&(registers.orig_rax as i64));
-                    let failed = exec && tracee.is_leaving_a_call()?;
+                    let is = |call| abi::of(&registers).number(call) == registers.system_call();
+                    let failed = (is(Call::Execve) || is(Call::Execveat)) && tracee.is_leaving_a_call()?;
                     calls += 1;
                     if asked && (failed || calls > MOST_CALLS) {
                         return Ok(false);

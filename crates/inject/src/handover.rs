@@ -7,16 +7,17 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 
+use crate::abi::Call;
 use crate::error::{Error, Result, tried};
-use crate::remote::RemoteCalls;
+use crate::remote::Remote;
 
-/// Two descriptors, as numbers in the program. They are open there until the caller closes them.
-pub fn give(calls: &mut RemoteCalls<'_>, fds: [&OwnedFd; 2]) -> Result<[u64; 2]> {
+/// Some descriptors, as numbers in the program. They are open there until the caller closes them.
+pub fn give<const N: usize>(calls: &mut impl Remote, fds: [&OwnedFd; N]) -> Result<[u64; N]> {
     let scratch = calls.scratch();
     let flags = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as u64;
     calls.call(
         "socketpair",
-        libc::SYS_socketpair,
+        Call::Socketpair,
         [libc::AF_UNIX as u64, flags, 0, scratch, 0, 0],
     )?;
     let mut pair = [0u8; 8];
@@ -24,12 +25,12 @@ pub fn give(calls: &mut RemoteCalls<'_>, fds: [&OwnedFd; 2]) -> Result<[u64; 2]>
     let [a, b] = [0, 4].map(|i| u64::from(u32::from_le_bytes([pair[i], pair[i + 1], pair[i + 2], pair[i + 3]])));
     let given = send_and_receive(calls, a, b, fds);
     for fd in [a, b] {
-        calls.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+        calls.call("close", Call::Close, [fd, 0, 0, 0, 0, 0])?;
     }
     given
 }
 
-fn send_and_receive(calls: &mut RemoteCalls<'_>, a: u64, b: u64, fds: [&OwnedFd; 2]) -> Result<[u64; 2]> {
+fn send_and_receive<const N: usize>(calls: &mut impl Remote, a: u64, b: u64, fds: [&OwnedFd; N]) -> Result<[u64; N]> {
     let ours = calls.tracee().take_fd(a as i32)?;
     let raw = fds.map(AsRawFd::as_raw_fd);
     sendmsg::<UnixAddr>(
@@ -41,12 +42,22 @@ fn send_and_receive(calls: &mut RemoteCalls<'_>, a: u64, b: u64, fds: [&OwnedFd;
     )
     .map_err(tried("sendmsg"))?;
 
-    // struct msghdr at +0 (56 bytes), struct iovec at +64, the byte at +96, control at +128 (cmsghdr 16 + two ints).
+    // struct msghdr at +0, struct iovec at +64, the byte at +96, control at +128: a cmsghdr (a word and two ints), the ints.
+    // Every field of msghdr is a word, or an int padded to one.
     let scratch = calls.scratch();
+    let word = calls.abi().word();
     let control = 128;
-    let words: [u64; 10] = [0, 0, scratch + 64, 1, scratch + control, 24, 0, 0, scratch + 96, 1];
-    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    calls.tracee().write(scratch, &bytes)?;
+    let header = word + 8;
+    let length = (header + 4 * N) as u64;
+    let message = [0, 0, scratch + 64, 1, scratch + control, length, 0];
+    let iovec = [scratch + 96, 1];
+    for (at, words) in [(0, &message[..]), (64, &iovec[..])] {
+        let bytes: Vec<u8> = words
+            .iter()
+            .flat_map(|w| w.to_le_bytes().into_iter().take(word))
+            .collect();
+        calls.tracee().write(scratch + at, &bytes)?;
+    }
     let receive = [
         b,
         scratch,
@@ -55,19 +66,22 @@ fn send_and_receive(calls: &mut RemoteCalls<'_>, a: u64, b: u64, fds: [&OwnedFd;
         0,
         0,
     ];
-    calls.call("recvmsg", libc::SYS_recvmsg, receive)?;
-    let mut message = [0u8; 24];
+    calls.call("recvmsg", Call::Recvmsg, receive)?;
+    let mut message = vec![0u8; length as usize];
     calls.tracee().read(scratch + control, &mut message)?;
-    let word = |i: usize| u32::from_le_bytes([message[i], message[i + 1], message[i + 2], message[i + 3]]);
-    // cmsg_len counts the header and both descriptors; fewer arrive where the program may open no more.
-    if word(0) != 24 || word(8) != libc::SOL_SOCKET as u32 || word(12) != libc::SCM_RIGHTS as u32 {
-        if word(0) == 20 {
-            calls.call("close", libc::SYS_close, [u64::from(word(16)), 0, 0, 0, 0, 0])?;
+    let int = |i: usize| u32::from_le_bytes([message[i], message[i + 1], message[i + 2], message[i + 3]]);
+    let descriptor = |i: usize| u64::from(int(header + 4 * i));
+    // cmsg_len counts the header and all descriptors; fewer arrive where the program may open no more.
+    let level_and_type = [int(word), int(word + 4)];
+    let arrived = (u64::from(int(0)).min(length) as usize).saturating_sub(header) / 4;
+    if arrived < N || level_and_type != [libc::SOL_SOCKET as u32, libc::SCM_RIGHTS as u32] {
+        for i in 0..arrived {
+            calls.call("close", Call::Close, [descriptor(i), 0, 0, 0, 0, 0])?;
         }
         return Err(Error::Remote {
             what: "recvmsg",
             errno: Errno::EMFILE,
         });
     }
-    Ok([u64::from(word(16)), u64::from(word(20))])
+    Ok(std::array::from_fn(descriptor))
 }

@@ -2,25 +2,27 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use fastpath_image::{Instance, Vdso, own_vdso};
+use fastpath_image::{Image, Instance, KernelFunctions, Options, Placement, own_vdso};
 use nix::errno::Errno;
 
 use crate::error::{Error, Result, tried};
-use crate::region;
+use crate::{region, target};
 
 /// A page and an image, mapped until the process ends.
 pub struct InProcess {
     image: usize,
-    vdso: Vdso,
 }
 
 impl InProcess {
     /// Maps `page` and an image that goes back to this process's own vDSO.
     pub fn map(page: &OwnedFd) -> Result<InProcess> {
+        target::kernels_pages_suit()?;
         let refuse = |e: &dyn std::fmt::Display| Error::Unsupported(format!("this process's vDSO: {e}"));
         let own = own_vdso().map_err(|e| refuse(&e))?;
-        let instance = Instance::new(own.as_ref().map(|own| (&own.vdso, own.base))).map_err(|e| refuse(&e))?;
-        let bytes = instance.bytes();
+        let kernel = match &own {
+            Some(own) => KernelFunctions::of(Image::host(), &own.vdso, own.base).map_err(|e| refuse(&e))?,
+            None => KernelFunctions::NONE,
+        };
         let size = (region::HOOK - region::PAGE) as usize;
         let map = |at: usize, size: usize, protection, flags, fd| {
             // SAFETY: a fresh mapping, or one over part of it.
@@ -41,6 +43,12 @@ impl InProcess {
             page.as_raw_fd(),
         )?;
         let image = base + region::IMAGE as usize;
+        let options = Options {
+            kernel,
+            ..Options::at(Placement::at(image as u64))
+        };
+        let instance = Instance::new(Image::host(), &options).map_err(|e| refuse(&e))?;
+        let bytes = instance.bytes();
         // SAFETY: the image's room was mapped writable above and holds that many bytes; afterwards nobody writes it.
         unsafe {
             std::ptr::copy_nonoverlapping(
@@ -53,14 +61,16 @@ impl InProcess {
                 return Err(tried("mprotect")(Errno::last()));
             }
         }
-        let vdso = Vdso::parse(bytes).map_err(|e| refuse(&e))?;
-        Ok(InProcess { image, vdso })
+        Ok(InProcess { image })
     }
 
     /// Address of a function by its plain name, `clock_gettime` for one.
     pub fn function(&self, name: &str) -> Option<usize> {
-        self.vdso
-            .find(&format!("__vdso_{name}"))
-            .map(|offset| self.image + offset as usize)
+        let image = Image::host();
+        // AArch64's vDSO says __kernel_ where the others say __vdso_.
+        let offset = ["__vdso_", "__kernel_"]
+            .iter()
+            .find_map(|prefix| image.symbol(&format!("{prefix}{name}")))?;
+        Some(self.image + offset as usize)
     }
 }

@@ -2,16 +2,17 @@
 
 use std::os::fd::OwnedFd;
 
-use fastpath_image::{Instance, vdso::Vdso};
+use fastpath_image::{Image, KernelFunctions, vdso::Vdso};
 
+use crate::abi;
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 use crate::program::{self, Code};
 use crate::region;
 use crate::remote::RemoteCalls;
 use crate::sites;
-use crate::stack::{AT_SYSINFO_EHDR, InitialStack};
-use crate::surgery::{self, Plan};
+use crate::stack::{AT_PAGESZ, AT_SYSINFO_EHDR, InitialStack};
+use crate::surgery::{self, KernelVdso, Plan};
 use crate::target::Status;
 use crate::tracee::Tracee;
 
@@ -27,21 +28,20 @@ pub struct Kit {
     pub serve: bool,
     /// Seccomp filters that this process inherited, and under which the calls made here were tried.
     pub filters: u32,
+    /// Why 32-bit programs are left alone: those filters refuse their calls.
+    pub refuses_32_bit: Option<String>,
     /// Scans of the libraries seen so far.
     pub scans: sites::Cache,
 }
 
-/// x86-64 user code segment of 64-bit programs (arch/x86/include/asm/segment.h: __USER_CS).
-const USER_CS_64: u64 = 0x33;
-
 /// Installs the region and leads the program's start through it. On an error the program is as it was.
 pub fn install(tracee: &mut Tracee, kit: &Kit) -> Result<()> {
     let registers = tracee.registers()?;
-    if registers.cs != USER_CS_64 {
-        return Err(Error::Unsupported(
-            "it is a 32-bit program, which is not served yet".into(),
-        ));
+    let abi = abi::of(&registers);
+    if let Some(why) = kit.refuses_32_bit.as_ref().filter(|_| abi.word() == 4) {
+        return Err(Error::Unsupported(why.clone()));
     }
+    let (image, hook) = abi::of_this_build(abi)?;
     let pid = tracee.pid();
     if Status::of(&pid.to_string())?.filters > kit.filters {
         return Err(Error::Unsupported(
@@ -51,23 +51,31 @@ pub fn install(tracee: &mut Tracee, kit: &Kit) -> Result<()> {
     if time_namespace(&pid.to_string())? != time_namespace("self")? {
         return Err(Error::Unsupported("it is in another time namespace".into()));
     }
-    let stack = InitialStack::read(tracee, registers.rsp)?;
+    let stack = InitialStack::read(tracee, registers.sp(), abi.word())?;
+    if let Some(bytes) = stack.get(AT_PAGESZ) {
+        region::suits_pages_of(bytes)?;
+    }
     let maps = maps::of(pid)?;
-    let instance = instance(tracee, kit, &stack, &maps)?;
+    let (kernel, vdso) = kernels(tracee, image, kit, &stack, &maps)?;
+    let sysinfo = image.symbol("__kernel_vsyscall");
     let code = Code::of(pid, &kit.scans, &stack, &maps)?;
     let plan = Plan {
         kit,
-        instance,
+        image,
+        kernel,
+        hook,
+        beside: vdso.filter(|_| sysinfo.is_some()),
+        sysinfo,
         code,
         maps: &maps,
         stack: &stack,
     };
 
-    let mut calls = RemoteCalls::begin(tracee, &maps, stack.bytes().len() + 64)?;
+    let mut calls = RemoteCalls::begin(tracee, abi, &maps, stack.bytes().len() + 64)?;
     match surgery::perform(&mut calls, &plan) {
         Ok(pointer) => {
             let mut registers = *calls.saved();
-            registers.rsp = pointer;
+            registers.set_sp(pointer);
             calls.finish(registers)
         }
         Err(Error::Gone) => Err(Error::Gone),
@@ -84,12 +92,18 @@ fn time_namespace(pid: &str) -> Result<Option<std::path::PathBuf>> {
     }
 }
 
-/// The image for this program: with the addresses of its own kernel functions.
-fn instance(tracee: &mut Tracee, kit: &Kit, stack: &InitialStack, maps: &[Mapping]) -> Result<Instance> {
+/// The functions of this program's own vDSO, and the vDSO itself.
+fn kernels(
+    tracee: &mut Tracee,
+    image: &Image,
+    kit: &Kit,
+    stack: &InitialStack,
+    maps: &[Mapping],
+) -> Result<(KernelFunctions, Option<KernelVdso>)> {
     let refuse = |e: &dyn std::fmt::Display| Error::Unsupported(format!("the kernel's vDSO: {e}"));
     let kernel = stack.get(AT_SYSINFO_EHDR).filter(|_| !kit.without_vdso);
     let Some(base) = kernel else {
-        return Instance::new(None).map_err(|e| refuse(&e));
+        return Ok((KernelFunctions::NONE, None));
     };
     let mapping = maps
         .iter()
@@ -98,7 +112,8 @@ fn instance(tracee: &mut Tracee, kit: &Kit, stack: &InitialStack, maps: &[Mappin
     let mut bytes = vec![0; (mapping.end - mapping.start) as usize];
     tracee.read(base, &mut bytes)?;
     let vdso = Vdso::parse(&bytes).map_err(|e| refuse(&e))?;
-    Instance::new(Some((&vdso, base))).map_err(|e| refuse(&e))
+    let functions = KernelFunctions::of(image, &vdso, base).map_err(|e| refuse(&e))?;
+    Ok((functions, Some(KernelVdso::new(maps, mapping, bytes))))
 }
 
 /// Second visit: the loader has mapped the program's libraries, and the program waits in the hook at its entry.
@@ -106,14 +121,16 @@ fn instance(tracee: &mut Tracee, kit: &Kit, stack: &InitialStack, maps: &[Mappin
 pub fn install_in_libraries(tracee: &mut Tracee, kit: &Kit, maps: &[Mapping], region: u64) -> Result<()> {
     let pid = tracee.pid();
     let thunks = region + region::THUNKS;
-    let mut used = sites::thunks_in_use(&tracee.read_words(thunks, 4096 / 8)?);
+    let (_, hook) = abi::of_this_build(abi::of(&tracee.registers()?))?;
+    let doors = surgery::doors(hook, region);
+    let mut used = sites::thunks_in_use(&tracee.read_words(thunks, 4096 / 8, 8)?);
     let libraries = maps
         .iter()
         .filter(|m| m.executable && m.inode != 0 && program::is_c_library(&m.name));
     for mapping in libraries {
         if let Some((scan, bias)) = program::library(pid, &kit.scans, maps, mapping) {
             // Whatever stands when this fails is right by itself: nothing to take back.
-            used += surgery::redirect(tracee, &scan.sites, bias, thunks, used, region, &mut Vec::new())?;
+            used += surgery::redirect(tracee, &scan.sites, bias, thunks, used, doors, &mut Vec::new())?;
         }
     }
     Ok(())

@@ -1,8 +1,11 @@
 //! Process surgery: puts a program on a synthetic vDSO as it starts, and its descendants as they start.
 //!
-//! [`attendant`] meets a program at its exec, [`install`] maps the region and leads the start through it, by way of
-//! [`remote`] system calls that leave a correct process behind even if we die. `hook/` is the code that stays in the program.
+//! [`attendant`] meets a program at its exec, `install` maps the region and leads the start through it, by way of
+//! `remote` system calls that leave a correct process behind even if we die. `hook/` is the code that stays in the program.
 
+mod abi;
+#[cfg(target_arch = "x86_64")]
+pub mod attach;
 pub mod attendant;
 mod error;
 mod handover;
@@ -13,16 +16,18 @@ mod mailbox;
 mod mailbox_layout;
 mod maps;
 mod program;
-mod region;
+pub mod redirection;
+pub mod region;
 mod remote;
 mod sites;
 mod stack;
 mod surgery;
 pub mod target;
 mod tracee;
+mod unwind;
 
 pub use error::{Error, Result};
 pub use in_process::InProcess;
 pub use install::Kit;
-pub use mailbox::Shared;
+pub use mailbox::{MAPPED_NAME as MAILBOX_MAPPED_NAME, NAME as MAILBOX_NAME, Shared};
 pub use sites::Cache;

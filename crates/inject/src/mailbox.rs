@@ -1,7 +1,7 @@
 //! The attendant's side of the mailbox.
 
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,6 +20,11 @@ pub mod state {
     pub const TAKEN: u32 = 3;
     pub const GO: u32 = 4;
 }
+
+/// A mailbox's name, for memfd_create(2) ...
+pub const NAME: &std::ffi::CStr = c"fastpath-mailbox";
+/// ... and what /proc/PID/maps shows of it, before ` (deleted)`.
+pub const MAPPED_NAME: &str = "/memfd:fastpath-mailbox";
 
 /// What a thread asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,8 +73,8 @@ unsafe impl Sync for Shared {}
 impl Shared {
     /// Makes an empty one.
     pub fn create() -> Result<Shared> {
-        let fd = memfd_create(c"fastpath-mailbox", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)
-            .map_err(tried("memfd_create"))?;
+        let fd =
+            memfd_create(NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).map_err(tried("memfd_create"))?;
         nix::unistd::ftruncate(&fd, 4096).map_err(tried("ftruncate"))?;
         // No reader may be made to fault by a page that somebody cuts off.
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -106,6 +111,11 @@ impl Shared {
     fn mailbox(&self) -> &Mailbox {
         // SAFETY: mapped for the life of the process, and made of atomics only.
         unsafe { self.map.as_ref() }
+    }
+
+    /// The file itself: mappings made from it are not counted.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Opens the file anew. Unlike the descriptor that memfd_create gave, this one is counted as a writer by the kernel until
@@ -147,7 +157,7 @@ impl Shared {
     /// Where a process with these mappings has it.
     pub fn mapping<'m>(&self, maps: &'m [Mapping]) -> Option<&'m Mapping> {
         maps.iter()
-            .find(|m| m.inode == self.inode && m.name.starts_with("/memfd:fastpath-mailbox"))
+            .find(|m| m.inode == self.inode && m.name.starts_with(MAPPED_NAME))
     }
 
     /// Says that Yama wants `pid` declared as tracer by those who ask.

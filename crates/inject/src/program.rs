@@ -44,7 +44,7 @@ impl Code {
 }
 
 /// Start of the lowest mapping of the file that is mapped at `address`.
-fn file_start(maps: &[Mapping], address: u64) -> Option<u64> {
+pub fn file_start(maps: &[Mapping], address: u64) -> Option<u64> {
     let at = maps.iter().find(|m| (m.start..m.end).contains(&address))?;
     maps.iter()
         .filter(|m| m.inode == at.inode && m.device == at.device && m.name == at.name)

@@ -8,6 +8,14 @@
 //! | 16384 | 4096 | thunks | read, execute |
 //! | 20480 | 4096 | the hook's state, private | read, write |
 //! | 24576 | 4096 | the mailbox, a memfd | read, write |
+//!
+//! A process whose kernel's vDSO is redirected has an eighth: the journal of what was changed, and behind it the thunks of the entry
+//! points (`redirection/`).
+
+use fastpath_page::PAGE_SIZE;
+
+use crate::error::{Error, Result};
+use crate::maps::{self, Mapping};
 
 /// Offsets in the region; `hook/hook.lds` says the same of the last four.
 pub const PAGE: u64 = 0;
@@ -20,13 +28,86 @@ pub const MAILBOX: u64 = STATE + 4096;
 /// Bytes of the whole.
 pub const SIZE: u64 = MAILBOX + 4096;
 
+/// Offsets of what is there besides where the kernel's vDSO is redirected.
+pub const JOURNAL: u64 = SIZE;
+pub const JOURNAL_ROOM: u64 = 3072;
+pub const ENTRY_THUNKS: u64 = JOURNAL + JOURNAL_ROOM;
+/// Bytes of the whole there.
+pub const ATTACHED_SIZE: u64 = JOURNAL + 4096;
+
+/// Refuses a kernel whose pages are larger than the region's (AArch64's may be of 16 or 64 KiB): nothing can be mapped, nor
+/// protected, in parts of its pages.
+pub fn suits_pages_of(bytes: u64) -> Result<()> {
+    if bytes <= PAGE_SIZE as u64 {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "this kernel's memory pages are of {bytes} bytes, and programs can be served only where they are of {PAGE_SIZE}"
+    )))
+}
+
 /// Distance kept from the program and from the heap behind it when the region must lie near a static program.
 pub const GUARD: u64 = 1 << 20;
 
-/// The hook's code.
-pub const HOOK_CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hook.bin"));
+/// The same where there is no room below it, and the region must lie above: as much as a heap there usually grows, and well within
+/// the reach of a jump (128 MiB on AArch64).
+pub const GUARD_ABOVE: u64 = 32 << 20;
 
-/// Offsets of the hook's doors.
-pub mod door {
-    include!(concat!(env!("OUT_DIR"), "/hook_symbols.rs"));
+/// Where a region of [`ATTACHED_SIZE`] bytes may be mapped so that jumps from the vDSO at `vdso_base` reach it. Above the vDSO first: what lies
+/// below it is often the stack, which grows.
+pub fn place_near(maps: &[Mapping], vdso_base: u64) -> Result<u64> {
+    /// A page between it and its neighbours, so that it is nobody's overrun.
+    const DISTANCE: u64 = 4096;
+    /// Well within the reach of a jump: 128 MiB on AArch64, 2 GiB on x86-64.
+    const REACH: u64 = if cfg!(target_arch = "aarch64") {
+        96 << 20
+    } else {
+        1 << 30
+    };
+    /// The last page of what a program can have with four levels of page tables on x86-64 (Documentation/arch/x86/x86_64/mm.rst), which
+    /// all ISAs' programs stay below unless they ask for more.
+    const CEILING: u64 = 0x7fff_ffff_f000;
+    let reached = |at: &u64| at.abs_diff(vdso_base) < REACH;
+    let above = maps::gap_above(maps, vdso_base, ATTACHED_SIZE, DISTANCE)
+        .filter(|at| reached(at) && at + ATTACHED_SIZE + DISTANCE <= CEILING);
+    let lowest = maps
+        .iter()
+        .rev()
+        .filter(|m| m.start <= vdso_base)
+        .try_fold(vdso_base, |lowest, m| {
+            let continues = m.end == lowest || m.start == lowest;
+            if continues { Ok(m.start) } else { Err(lowest) }
+        });
+    let lowest = lowest.unwrap_or_else(|lowest| lowest);
+    let below = || {
+        let is_stack = |m: &&Mapping| m.name.starts_with("[stack");
+        let free = maps::gap_below(maps, lowest, ATTACHED_SIZE, DISTANCE).filter(reached)?;
+        // Not where the stack would grow to.
+        let grows_here = maps
+            .iter()
+            .find(is_stack)
+            .is_some_and(|stack| free < stack.start && stack.start <= lowest);
+        (!grows_here).then_some(free)
+    };
+    above
+        .or_else(below)
+        .ok_or_else(|| Error::Unsupported("there is no room near its vDSO".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_with_larger_pages_is_refused_in_one_sentence() {
+        suits_pages_of(4096).unwrap();
+        for bytes in [16384, 65536] {
+            let refusal = suits_pages_of(bytes).unwrap_err().to_string();
+            assert!(
+                refusal.contains(&format!("{bytes} bytes")) && refusal.contains("4096"),
+                "{refusal}"
+            );
+            assert_eq!(refusal.lines().count(), 1);
+        }
+    }
 }

@@ -6,8 +6,10 @@ use crate::tracee::Tracee;
 /// Types of auxiliary vector entries, from include/uapi/linux/auxvec.h.
 pub const AT_NULL: u64 = 0;
 pub const AT_PHDR: u64 = 3;
+pub const AT_PAGESZ: u64 = 6;
 pub const AT_BASE: u64 = 7;
 pub const AT_ENTRY: u64 = 9;
+pub const AT_SYSINFO: u64 = 32;
 pub const AT_SYSINFO_EHDR: u64 = 33;
 
 /// Words read at a time.
@@ -20,33 +22,36 @@ const LIMIT: usize = 16 << 20;
 pub struct InitialStack {
     /// Address of argc.
     pub pointer: u64,
+    /// Bytes of a word: 4 or 8.
+    word: usize,
     words: Vec<u64>,
     auxv: usize,
 }
 
 impl InitialStack {
     /// Reads it from a program that has not run yet.
-    pub fn read(tracee: &mut Tracee, pointer: u64) -> Result<InitialStack> {
+    pub fn read(tracee: &mut Tracee, pointer: u64, word: usize) -> Result<InitialStack> {
         let mut words = Vec::new();
         while words.len() < LIMIT {
             // The stack's top may be less than a chunk away.
-            let at = pointer + 8 * words.len() as u64;
-            let to_page_end = (4096 - at % 4096) as usize / 8;
-            words.extend(tracee.read_words(at, CHUNK.min(to_page_end))?);
-            if let Some(stack) = InitialStack::parse(pointer, &words) {
+            let at = pointer + (word * words.len()) as u64;
+            let to_page_end = (4096 - at % 4096) as usize / word;
+            words.extend(tracee.read_words(at, CHUNK.min(to_page_end), word)?);
+            if let Some(stack) = InitialStack::parse(pointer, &words, word) {
                 return Ok(stack);
             }
         }
         Err(Error::Unsupported("the program's initial stack has no end".into()))
     }
 
-    fn parse(pointer: u64, words: &[u64]) -> Option<InitialStack> {
+    fn parse(pointer: u64, words: &[u64], word: usize) -> Option<InitialStack> {
         let argc = usize::try_from(*words.first()?).ok()?;
         let envp = argc.checked_add(2)?;
         let auxv = envp + words.get(envp..)?.iter().position(|w| *w == 0)? + 1;
         let entries = words.get(auxv..)?.chunks_exact(2).position(|e| e[0] == AT_NULL)?;
         Some(InitialStack {
             pointer,
+            word,
             words: words[..auxv + 2 * entries + 2].to_vec(),
             auxv,
         })
@@ -67,7 +72,7 @@ impl InitialStack {
 
     /// Address of an entry's value.
     pub fn address_of(&self, kind: u64) -> Option<u64> {
-        self.position(kind).map(|i| self.pointer + 8 * (i as u64 + 1))
+        self.position(kind).map(|i| self.pointer + (self.word * (i + 1)) as u64)
     }
 
     /// Changes an entry, or puts it in front of all others.
@@ -89,12 +94,13 @@ impl InitialStack {
 
     /// Moves the whole to a place that does not overlap `old`, so that the old one stays valid until the stack pointer changes.
     pub fn place_below(&mut self, old: &InitialStack) {
-        self.pointer = (old.pointer - 8 * self.words.len() as u64) & !15;
+        self.pointer = (old.pointer - (self.word * self.words.len()) as u64) & !15;
     }
 
     /// Its bytes, to be written at its pointer.
     pub fn bytes(&self) -> Vec<u8> {
-        self.words.iter().flat_map(|w| w.to_le_bytes()).collect()
+        let bytes = self.words.iter().map(|w| w.to_le_bytes());
+        bytes.flat_map(|bytes| bytes.into_iter().take(self.word)).collect()
     }
 
     /// Whether it has as many words as `other`.
@@ -123,7 +129,7 @@ mod tests {
             0,
             99,
         ];
-        InitialStack::parse(0x7ffe_0000_0010, &words).unwrap()
+        InitialStack::parse(0x7ffe_0000_0010, &words, 8).unwrap()
     }
 
     #[test]
@@ -152,8 +158,8 @@ mod tests {
 
     #[test]
     fn a_stack_without_an_end_is_refused() {
-        assert_eq!(InitialStack::parse(0, &[1, 5, 0, 7]), None);
-        assert_eq!(InitialStack::parse(0, &[u64::MAX, 5]), None);
-        assert_eq!(InitialStack::parse(0, &[]), None);
+        assert_eq!(InitialStack::parse(0, &[1, 5, 0, 7], 8), None);
+        assert_eq!(InitialStack::parse(0, &[u64::MAX, 5], 8), None);
+        assert_eq!(InitialStack::parse(0, &[], 8), None);
     }
 }

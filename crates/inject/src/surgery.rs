@@ -1,17 +1,20 @@
 //! The steps of an installation in a stopped program, each of which can be taken back.
 
-use fastpath_image::Instance;
+use fastpath_image::{Image, Instance, KernelFunctions, Options, Placement};
+use nix::errno::Errno;
 
+use crate::abi::{Call, Hook};
 use crate::error::{Error, Result};
 use crate::install::Kit;
 use crate::mailbox_layout::HookState;
 use crate::maps::{self, Mapping};
 use crate::program::Code;
-use crate::region::{self, door};
-use crate::remote::RemoteCalls;
+use crate::region;
+use crate::remote::{Remote, RemoteCalls};
 use crate::sites::{self, Doors, Patch, Site};
-use crate::stack::{AT_ENTRY, AT_SYSINFO_EHDR, InitialStack};
+use crate::stack::{AT_ENTRY, AT_SYSINFO, AT_SYSINFO_EHDR, InitialStack};
 use crate::tracee::Tracee;
+use crate::unwind;
 
 /// PR_TSC_ENABLE, prctl(2).
 const TSC_ENABLED: u32 = 1;
@@ -19,10 +22,41 @@ const TSC_ENABLED: u32 = 1;
 /// What is to be installed, and what is known of the program.
 pub struct Plan<'a> {
     pub kit: &'a Kit,
-    pub instance: Instance,
+    pub image: &'static Image,
+    pub kernel: KernelFunctions,
+    /// The kernel's vDSO, where the program's calls go through it.
+    pub beside: Option<KernelVdso>,
+    pub hook: &'static Hook,
+    /// Offset of the image's own `__kernel_vsyscall`.
+    pub sysinfo: Option<u64>,
     pub code: Code,
     pub maps: &'a [Mapping],
     pub stack: &'a InitialStack,
+}
+
+/// The kernel's vDSO in the program.
+pub struct KernelVdso {
+    /// Where its data begins, which lies below the code.
+    pub lowest: u64,
+    /// Where its code begins.
+    pub base: u64,
+    /// The code.
+    pub bytes: Vec<u8>,
+}
+
+impl KernelVdso {
+    /// From its code's mapping: the kernel maps the data right below.
+    pub fn new(maps: &[Mapping], code: &Mapping, bytes: Vec<u8>) -> KernelVdso {
+        let mut lowest = code.start;
+        while let Some(data) = maps.iter().find(|m| m.end == lowest && m.name.starts_with("[vvar")) {
+            lowest = data.start;
+        }
+        KernelVdso {
+            lowest,
+            base: code.start,
+            bytes,
+        }
+    }
 }
 
 enum Undo {
@@ -56,9 +90,9 @@ impl Surgery<'_, '_> {
             let _ = match step {
                 Undo::Unmap(at, size) => self
                     .calls
-                    .call("munmap", libc::SYS_munmap, [at, size, 0, 0, 0, 0])
+                    .call("munmap", Call::Munmap, [at, size, 0, 0, 0, 0])
                     .map(drop),
-                Undo::Close(fd) => self.calls.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0]).map(drop),
+                Undo::Close(fd) => self.calls.call("close", Call::Close, [fd, 0, 0, 0, 0, 0]).map(drop),
                 Undo::Restore(patch) => self.calls.tracee().write(patch.address, &patch.bytes),
             };
         }
@@ -68,13 +102,22 @@ impl Surgery<'_, '_> {
         self.counter_is_readable()?;
         let region = self.map_region(plan)?;
         self.map_shared(plan.kit, region)?;
-        let bytes = plan.instance.bytes();
+        let options = Options {
+            kernel: plan.kernel,
+            ..Options::at(Placement::at(region + region::IMAGE))
+        };
+        let instance = Instance::new(plan.image, &options).map_err(|e| Error::Unsupported(e.to_string()))?;
+        let mut bytes = instance.bytes().to_vec();
+        if let Some(vdso) = plan.beside.as_ref().filter(|vdso| vdso.lowest == region + region::SIZE) {
+            // Where it cannot be had, unwinding stops in the kernel's code, and nothing else is amiss.
+            let _ = unwind::join(&mut bytes, region + region::IMAGE, &vdso.bytes, vdso.base);
+        }
         if bytes.len() as u64 > region::IMAGE_ROOM {
             return Err(Error::Unsupported("the image is larger than its room".into()));
         }
         let tracee = self.calls.tracee();
-        tracee.write(region + region::IMAGE, bytes)?;
-        tracee.write(region + region::HOOK, region::HOOK_CODE)?;
+        tracee.write(region + region::IMAGE, &bytes)?;
+        tracee.write(region + region::HOOK, plan.hook.code)?;
         self.redirect_calls(plan, region)?;
         self.lead_start(plan, region)
     }
@@ -82,6 +125,13 @@ impl Surgery<'_, '_> {
     /// A static program's calls are in its own text: the region goes near it. A dynamic one's are in libraries, which the kernel
     /// and the loader put near each other.
     fn map_region(&mut self, plan: &Plan<'_>) -> Result<u64> {
+        let below = plan
+            .beside
+            .as_ref()
+            .and_then(|vdso| vdso.lowest.checked_sub(region::SIZE));
+        if let Some(at) = below.filter(|at| maps::is_free(plan.maps, *at, region::SIZE)) {
+            return self.map_code(at, region::SIZE, libc::MAP_FIXED_NOREPLACE);
+        }
         match plan.code.near.filter(|_| !plan.code.program.0.is_dynamic()) {
             Some(loaded) => self.map_near(plan.maps, loaded, region::SIZE),
             None => self.map_code(0, region::SIZE, 0),
@@ -90,19 +140,20 @@ impl Surgery<'_, '_> {
 
     fn redirect_calls(&mut self, plan: &Plan<'_>, region: u64) -> Result<()> {
         let thunks = region + region::THUNKS;
+        let doors = doors(plan.hook, region);
         let mut used = 0;
         if let Some((scan, bias)) = &plan.code.interpreter {
-            used = self.redirect(&scan.sites, *bias, thunks, 0, region)?;
+            used = self.redirect(&scan.sites, *bias, thunks, 0, doors)?;
         }
         let (program, bias) = &plan.code.program;
         match plan.code.near {
             // A dynamic program with calls of its own (Go's) is out of the region's reach.
             Some(loaded) if program.is_dynamic() => {
                 let thunks = self.map_near(plan.maps, loaded, 4096)?;
-                self.redirect(&program.sites, *bias, thunks, 0, region)?;
+                self.redirect(&program.sites, *bias, thunks, 0, doors)?;
             }
             Some(_) => {
-                self.redirect(&program.sites, *bias, thunks, used, region)?;
+                self.redirect(&program.sites, *bias, thunks, used, doors)?;
             }
             None => {}
         }
@@ -118,14 +169,18 @@ impl Surgery<'_, '_> {
         } else if plan.kit.without_vdso {
             new.remove(AT_SYSINFO_EHDR);
         }
+        if let Some(sysinfo) = self.sysinfo(plan, region)? {
+            new.set(AT_SYSINFO, sysinfo);
+        }
         let entry = old.get(AT_ENTRY).filter(|_| plan.code.has_more_to_come());
-        if entry.is_some() {
-            new.set(AT_ENTRY, region + region::HOOK + door::ENTRY);
+        let detour = entry.zip(plan.hook.entry);
+        if let Some((_, door)) = detour {
+            new.set(AT_ENTRY, region + region::HOOK + door);
         }
         if !new.same_size(old) {
             new.place_below(old);
         }
-        if let (Some(entry), Some(entry_cell)) = (entry, new.address_of(AT_ENTRY)) {
+        if let (Some((entry, _)), Some(entry_cell)) = (detour, new.address_of(AT_ENTRY)) {
             let state = HookState {
                 entry,
                 entry_cell,
@@ -138,14 +193,41 @@ impl Surgery<'_, '_> {
         Ok(new.pointer)
     }
 
+    /// Writes the thunk that AT_SYSINFO is to lead to, in an ABI that has it. It goes on to the kernel's code if there is some.
+    fn sysinfo(&mut self, plan: &Plan<'_>, region: u64) -> Result<Option<u64>> {
+        let abi = self.calls.abi();
+        let at = region + region::THUNKS;
+        let kernels = plan.stack.get(AT_SYSINFO).filter(|_| !plan.kit.without_vdso);
+        let ours = || Some(region + region::IMAGE + plan.sysinfo?);
+        let Some(next) = kernels.or_else(ours) else {
+            return Ok(None);
+        };
+        let Some(thunk) = abi.sysinfo_thunk(at, region + region::HOOK + plan.hook.before_syscall, next) else {
+            return Ok(None);
+        };
+        self.calls.tracee().write(at, &thunk)?;
+        Ok(Some(at))
+    }
+
     /// A program started under PR_SET_TSC dies of reading the counter.
     fn counter_is_readable(&mut self) -> Result<()> {
+        if !self.calls.abi().counter_may_be_forbidden() {
+            return Ok(());
+        }
         let at = self.calls.scratch();
-        self.calls.call(
+        let asked = self.calls.call(
             "prctl(PR_GET_TSC)",
-            libc::SYS_prctl,
+            Call::Prctl,
             [libc::PR_GET_TSC as u64, at, 0, 0, 0, 0],
-        )?;
+        );
+        // A kernel that does not know the question forbids nobody.
+        if let Err(Error::Remote {
+            errno: Errno::EINVAL, ..
+        }) = asked
+        {
+            return Ok(());
+        }
+        asked?;
         let mut mode = [0; 4];
         self.calls.tracee().read(at, &mut mode)?;
         match u32::from_le_bytes(mode) {
@@ -161,7 +243,7 @@ impl Surgery<'_, '_> {
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | extra) as u64;
         let mapped = self
             .calls
-            .call("mmap", libc::SYS_mmap, [at, size, protection, flags, u64::MAX, 0])?;
+            .call("mmap", Call::Mmap, [at, size, protection, flags, u64::MAX, 0])?;
         self.undo.push(Undo::Unmap(mapped, size));
         if at != 0 && mapped != at {
             return Err(Error::Unsupported("no room next to the program".into()));
@@ -170,7 +252,9 @@ impl Surgery<'_, '_> {
     }
 
     fn map_near(&mut self, maps: &[Mapping], loaded: u64, size: u64) -> Result<u64> {
+        // Go's programs for AArch64 begin at 64 KiB: below is nothing.
         let at = maps::gap_below(maps, loaded, size, region::GUARD)
+            .or_else(|| maps::gap_above(maps, loaded, size, region::GUARD_ABOVE))
             .ok_or_else(|| Error::Unsupported("no room next to the program".into()))?;
         self.map_code(at, size, libc::MAP_FIXED_NOREPLACE)
     }
@@ -189,23 +273,23 @@ impl Surgery<'_, '_> {
         ];
         for (at, protection, fd) in places {
             self.calls
-                .call("mmap", libc::SYS_mmap, [at, 4096, protection, shared, fd, 0])?;
+                .call("mmap", Call::Mmap, [at, 4096, protection, shared, fd, 0])?;
         }
         self.calls.call(
             "mprotect",
-            libc::SYS_mprotect,
+            Call::Mprotect,
             [region + region::STATE, 4096, write, 0, 0, 0],
         )?;
         for fd in fds {
-            self.calls.call("close", libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+            self.calls.call("close", Call::Close, [fd, 0, 0, 0, 0, 0])?;
             self.undo.retain(|u| !matches!(u, Undo::Close(open) if *open == fd));
         }
         Ok(())
     }
 
-    fn redirect(&mut self, sites: &[Site], bias: u64, thunks: u64, used: usize, region: u64) -> Result<usize> {
+    fn redirect(&mut self, sites: &[Site], bias: u64, thunks: u64, used: usize, doors: Doors) -> Result<usize> {
         let mut displaced = Vec::new();
-        let done = redirect(self.calls.tracee(), sites, bias, thunks, used, region, &mut displaced);
+        let done = redirect(self.calls.tracee(), sites, bias, thunks, used, doors, &mut displaced);
         self.undo.extend(displaced.into_iter().map(Undo::Restore));
         done
     }
@@ -219,10 +303,10 @@ pub fn redirect(
     bias: u64,
     thunks: u64,
     used: usize,
-    region: u64,
+    doors: Doors,
     displaced: &mut Vec<Patch>,
 ) -> Result<usize> {
-    let redirects = sites::redirects(sites, bias, thunks, used, doors(region));
+    let redirects = sites::redirects(sites, bias, thunks, used, doors);
     for redirect in &redirects {
         let mut found = vec![0; redirect.jump.bytes.len()];
         tracee.read(redirect.jump.address, &mut found)?;
@@ -240,10 +324,11 @@ pub fn redirect(
     Ok(redirects.len())
 }
 
-fn doors(region: u64) -> Doors {
-    let hook = region + region::HOOK;
+/// Where the hook's doors are in a process with this region.
+pub fn doors(hook: &Hook, region: u64) -> Doors {
+    let start = region + region::HOOK;
     Doors {
-        c: hook + door::BEFORE_SYSCALL,
-        go: hook + door::BEFORE_SYSCALL_GO,
+        c: start + hook.before_syscall,
+        go: start + hook.before_syscall_go.unwrap_or(hook.before_syscall),
     }
 }

@@ -7,14 +7,25 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
+use fastpath_image::Isa;
 use nix::errno::Errno;
 
+use crate::abi;
 use crate::error::{Error, Result};
+use crate::region;
+
+/// Whether anything can be served under a kernel with pages of this size: they are the same in all its programs (AT_PAGESZ).
+pub fn kernels_pages_suit() -> Result<()> {
+    // SAFETY: getauxval only looks at what the kernel gave this process.
+    region::suits_pages_of(unsafe { libc::getauxval(libc::AT_PAGESZ) })
+}
 
 /// A process's view of paths: its root and its working directory.
 pub struct View {
     root: OwnedFd,
     cwd: OwnedFd,
+    /// What it calls /proc/self/exe.
+    exe: String,
 }
 
 /// `#!` lines followed before we give up; the kernel follows five (BINPRM_BUF_SIZE, fs/exec.c).
@@ -31,11 +42,16 @@ impl View {
         Ok(View {
             root: open_path(&format!("/proc/{pid}/root"))?,
             cwd: open_path(&start)?,
+            exe: format!("/proc/{pid}/exe"),
         })
     }
 
     /// Opens a path as the process would, as a handle only (O_PATH).
     fn open(&self, path: &OsStr) -> Result<OwnedFd> {
+        // Programs that start themselves again (busybox, container runtimes) do so by this name, which means another one to us.
+        if path == "/proc/self/exe" {
+            return open_path(&self.exe);
+        }
         let absolute = path.as_bytes().starts_with(b"/");
         let inner = CString::new(path.as_bytes()).map_err(|e| Error::Unsupported(e.to_string()))?;
         if path.is_empty() {
@@ -64,9 +80,9 @@ impl View {
     }
 
     /// Refuses a program that must be left alone: setuid, setgid or with file capabilities (tracing its exec would take its
-    /// privileges away, ptrace(2)), unreadable, or not an x86-64 ELF file. Follows `#!` lines. `Ok` is a promise only as long
+    /// privileges away, ptrace(2)), unreadable, or for an ISA that is not served. Follows `#!` lines. What kind of program it is is a promise only as long
     /// as nobody exchanges the file; then the program runs untouched or without its privileges, never with more.
-    pub fn may_serve(&self, path: &OsStr) -> Result<()> {
+    pub fn may_serve(&self, path: &OsStr) -> Result<Isa> {
         let mut path = path.to_owned();
         for _ in 0..MOST_INTERPRETERS {
             let handle = self.open(&path)?;
@@ -88,14 +104,14 @@ impl View {
                 }
             }
             match &head[..length] {
-                // e_ident: magic, ELFCLASS64, little-endian; e_machine EM_X86_64 (elf(5)).
+                // e_ident: magic, class; e_machine, little-endian (elf(5)).
                 h if h.len() >= 20 && h.starts_with(b"\x7fELF") => {
-                    return match (h[4], h[18]) {
-                        (2, 62) => Ok(()),
-                        (1, 3) => Err(Error::Unsupported(format!(
-                            "{name} is a 32-bit program, which is not served yet"
+                    let isa = Isa::of_elf(u16::from_le_bytes([h[18], h[19]]), h[4] == 2);
+                    return match isa.and_then(abi::of_isa) {
+                        Some(abi) => abi::of_this_build(abi).map(|_| abi.isa()),
+                        None => Err(Error::Unsupported(format!(
+                            "{name} is a program for another instruction set"
                         ))),
-                        _ => Err(Error::Unsupported(format!("{name} is not an x86-64 program"))),
                     };
                 }
                 h if h.starts_with(b"#!") => {
@@ -140,6 +156,8 @@ fn has_capabilities(path: &str) -> bool {
 /// The fields of /proc/PID/status that decide whether a process may be touched (proc_pid_status(5)).
 #[derive(Debug, PartialEq, Eq, Clone, Copy, Default)]
 pub struct Status {
+    /// The process that it is a thread of.
+    pub group: i32,
     /// Its process id in its own, innermost PID namespace.
     pub inner_pid: i32,
     /// Who traces it; 0: nobody.
@@ -164,6 +182,7 @@ impl Status {
         };
         let number = |name| field(name).and_then(|v| v.parse::<u32>().ok());
         Status {
+            group: number("Tgid").unwrap_or(0) as i32,
             inner_pid: number("NSpid").or(number("Pid")).unwrap_or(0) as i32,
             tracer: number("TracerPid").unwrap_or(0) as i32,
             filters: number("Seccomp_filters")
@@ -177,7 +196,7 @@ impl Status {
 mod tests {
     use super::*;
 
-    fn serve(path: &str) -> Result<()> {
+    fn serve(path: &str) -> Result<Isa> {
         View::of("self", libc::AT_FDCWD).unwrap().may_serve(OsStr::new(path))
     }
 
@@ -207,10 +226,11 @@ mod tests {
 
     #[test]
     fn status_reads_the_innermost_pid() {
-        let text = "Name:\tx\nPid:\t7\nTracerPid:\t3\nNSpid:\t7\t1\nSeccomp:\t2\nSeccomp_filters:\t4\n";
+        let text = "Name:\tx\nTgid:\t6\nPid:\t7\nTracerPid:\t3\nNSpid:\t7\t1\nSeccomp:\t2\nSeccomp_filters:\t4\n";
         assert_eq!(
             Status::parse(text),
             Status {
+                group: 6,
                 inner_pid: 1,
                 tracer: 3,
                 filters: 4
@@ -219,6 +239,7 @@ mod tests {
         assert_eq!(
             Status::parse("Pid:\t7\nSeccomp:\t2\n"),
             Status {
+                group: 0,
                 inner_pid: 7,
                 tracer: 0,
                 filters: 1

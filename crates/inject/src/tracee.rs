@@ -1,5 +1,8 @@
 //! One stopped thread, seen through ptrace(2) and /proc/PID/mem.
 
+#[cfg(target_arch = "x86_64")]
+mod running;
+
 use std::fs::File;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -10,10 +13,10 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
 
+use crate::abi::{self, Call, Registers};
 use crate::error::{Error, Result, tried};
-
-/// Registers of an x86-64 thread, as PTRACE_GETREGS gives them.
-pub type Registers = libc::user_regs_struct;
+#[cfg(target_arch = "x86_64")]
+pub use running::Event;
 
 /// Real-time signals as the kernel numbers them (signal(7)); a system-call-stop shows as SIGTRAP | 0x80, above them.
 const REAL_TIME: std::ops::RangeInclusive<i32> = 32..=64;
@@ -36,6 +39,8 @@ pub enum Stop {
 /// A thread that this thread traces.
 pub struct Tracee {
     pid: Pid,
+    /// The process that it belongs to, if it is not its first thread.
+    process: Option<i32>,
     memory: Option<File>,
 }
 
@@ -45,7 +50,11 @@ impl Tracee {
         let pid = Pid::from_raw(pid);
         let options = ptrace::Options::PTRACE_O_TRACEEXEC | ptrace::Options::PTRACE_O_TRACESYSGOOD;
         ptrace::seize(pid, options).map_err(tried("PTRACE_SEIZE"))?;
-        Ok(Tracee { pid, memory: None })
+        Ok(Tracee {
+            pid,
+            process: None,
+            memory: None,
+        })
     }
 
     /// The thread, in the PID namespace of this process.
@@ -143,12 +152,12 @@ impl Tracee {
 
     /// Its general registers.
     pub fn registers(&self) -> Result<Registers> {
-        ptrace::getregs(self.pid).map_err(tried("PTRACE_GETREGS"))
+        Registers::of(self.pid)
     }
 
     /// Changes its general registers.
-    pub fn set_registers(&self, registers: Registers) -> Result<()> {
-        ptrace::setregs(self.pid, registers).map_err(tried("PTRACE_SETREGS"))
+    pub fn set_registers(&self, registers: &Registers) -> Result<()> {
+        registers.apply(self.pid)
     }
 
     /// Its blocked signals (the kernel's 64-bit set).
@@ -203,21 +212,19 @@ impl Tracee {
             .map_err(|e| Error::io(path, e))
     }
 
-    /// Reads little-endian words.
-    pub fn read_words(&mut self, address: u64, count: usize) -> Result<Vec<u64>> {
-        let mut bytes = vec![0; count * 8];
+    /// Reads little-endian words of `size` bytes, 4 or 8.
+    pub fn read_words(&mut self, address: u64, count: usize, size: usize) -> Result<Vec<u64>> {
+        let mut bytes = vec![0; count * size];
         self.read(address, &mut bytes)?;
-        Ok(bytes
-            .chunks_exact(8)
-            .map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()))
-            .collect())
+        let widen = |word: &[u8]| word.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
+        Ok(bytes.chunks_exact(size).map(widen).collect())
     }
 
     /// Duplicates its file descriptor `fd` into this process (pidfd_getfd(2), Linux 5.6).
     pub fn take_fd(&self, fd: i32) -> Result<OwnedFd> {
         // SAFETY: both calls take integers; what they return is a new descriptor that nobody else owns.
         unsafe {
-            let pidfd = libc::syscall(libc::SYS_pidfd_open, self.pid.as_raw(), 0);
+            let pidfd = libc::syscall(libc::SYS_pidfd_open, self.process.unwrap_or(self.pid.as_raw()), 0);
             if pidfd < 0 {
                 return Err(tried("pidfd_open")(Errno::last()));
             }
@@ -232,19 +239,12 @@ impl Tracee {
 
     /// Ends a program that has not run an instruction, with an exit status. Nothing of it is kept.
     pub fn exit(&mut self, status: u8) -> Result<()> {
-        let mut registers = self.registers()?;
-        // arch/x86/include/asm/segment.h: __USER32_CS. Numbers of exit_group: syscall_32.tbl and syscall_64.tbl.
-        let (instruction, nr) = if registers.cs == 0x23 {
-            ([0xcd, 0x80], 252)
-        } else {
-            ([0x0f, 0x05], 231)
-        };
-        self.write(registers.rip, &instruction)?;
-        registers.rax = nr;
-        registers.rbx = u64::from(status);
-        registers.rdi = u64::from(status);
-        registers.orig_rax = u64::MAX;
-        self.set_registers(registers)?;
+        let registers = self.registers()?;
+        let abi = abi::of(&registers);
+        let (pc, sp) = (registers.pc(), registers.sp());
+        self.write(pc, &abi.gadget()[..abi.instruction()])?;
+        let arguments = [u64::from(status), 0, 0, 0, 0, 0];
+        self.set_registers(&abi.call_registers(&registers, pc, sp, abi.number(Call::ExitGroup), arguments))?;
         self.resume_to_syscall(None)?;
         while self.wait()? != Stop::Exited {
             self.resume_to_syscall(None)?;

@@ -4,11 +4,11 @@
 //! the distance from their middle estimates the error, as finely as the two are close.
 
 use crate::clocks::Clock;
-use crate::cpus;
 use crate::functions::Functions;
 use crate::histogram::{Distribution, Histogram};
 use crate::stats::median;
 use crate::vdso::Vdso;
+use fastpath_host::cpus;
 use serde::Serialize;
 use std::sync::Barrier;
 use std::thread;
@@ -155,7 +155,8 @@ fn measure(
     begin: &Barrier,
     duration: Duration,
 ) -> Vec<Errors> {
-    cpus::pin_this_thread(cpu);
+    // Where that is forbidden, it runs where the kernel puts it.
+    let _ = cpus::run_on(cpu);
     let bracket = |clock| Some((kernel.now_ns(clock)?, ours.now_ns(clock)?, kernel.now_ns(clock)?));
     let mut errors: Vec<Errors> = clocks.iter().map(|_| Errors::new()).collect();
     for (errors, clock) in errors.iter_mut().zip(clocks) {

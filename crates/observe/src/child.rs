@@ -50,6 +50,11 @@ fn signal_name(signal: i32) -> String {
 pub(crate) struct Reporter(i32);
 
 impl Reporter {
+    /// Where the records go.
+    pub(crate) fn descriptor(&self) -> i32 {
+        self.0
+    }
+
     /// One record: the pipe holds thousands, so this neither blocks nor is cut in two.
     pub(crate) fn report(&self, step: u64, item: u64, value: u64) {
         let record: Record = [step, item, value];
@@ -77,6 +82,7 @@ const PANICKED: i32 = 101;
 /// async-signal-safe (no allocation, no lock).
 pub(crate) unsafe fn run(limit: Duration, body: impl FnOnce(&Reporter)) -> io::Result<(Vec<Record>, End)> {
     let (read_end, write_end) = pipe()?;
+    let was_pending = is_pending(libc::SIGCHLD);
     // SAFETY: the child does only what `body` does, which the caller vouches for, and calls _exit.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
@@ -106,7 +112,57 @@ pub(crate) unsafe fn run(limit: Duration, body: impl FnOnce(&Reporter)) -> io::R
         End::Killed(libc::SIGKILL) if !in_time => End::TimedOut,
         end => end,
     };
+    if !was_pending {
+        take_back_sigchld(pid);
+    }
     Ok((bytes.chunks_exact(RECORD_BYTES).map(decode).collect(), end))
+}
+
+fn is_pending(signal: libc::c_int) -> bool {
+    // SAFETY: zeros are a signal set, and sigpending writes it.
+    unsafe {
+        let mut pending: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&mut pending) == 0 && libc::sigismember(&pending, signal) == 1
+    }
+}
+
+/// Where SIGCHLD is blocked, the end of the child left one pending, which what this process execs later would find.
+///
+/// A child without an exit signal would not do: one that execs has it again (execve(2)).
+fn take_back_sigchld(pid: libc::pid_t) {
+    if !is_pending(libc::SIGCHLD) {
+        return;
+    }
+    // SAFETY: the set and the info are locals; a signal that is somebody else's is put back.
+    unsafe {
+        let mut child: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&mut child, libc::SIGCHLD);
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        if libc::sigtimedwait(&child, &mut info, &at_once) == libc::SIGCHLD && info.si_pid() != pid {
+            libc::raise(libc::SIGCHLD);
+        }
+    }
+}
+
+/// How a child ends that exits with what `body` returns. Unlike [`run`] this reads no clock, which may be what kills. `None`: there
+/// is no child.
+///
+/// # Safety
+/// As of [`run`]; besides, `body` ends.
+pub(crate) unsafe fn exit_of(body: impl FnOnce() -> i32) -> Option<End> {
+    // SAFETY: as in `run`.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let _guard = ExitOnDrop;
+        // SAFETY: both calls change the child alone, and _exit ends it.
+        unsafe {
+            libc::prctl(libc::PR_SET_DUMPABLE, 0);
+            libc::signal(libc::SIGSYS, libc::SIG_DFL);
+            libc::_exit(body());
+        }
+    }
+    (pid > 0).then(|| wait(pid))
 }
 
 fn decode(bytes: &[u8]) -> Record {
@@ -143,7 +199,7 @@ fn read_until(pipe: OwnedFd, deadline: Instant) -> (Vec<u8>, bool) {
         };
         // SAFETY: one pollfd is given and one is said to be.
         let ready = unsafe { libc::poll(&mut poll, 1, left.as_millis().max(1) as i32) };
-        if ready <= 0 {
+        if ready == 0 || ready < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
             continue; // a signal, or the deadline, which the head of the loop sees
         }
         // SAFETY: reads at most the chunk's length into it.

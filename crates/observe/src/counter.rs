@@ -3,24 +3,13 @@
 use crate::price::{Effort, ticks_per_call};
 use crate::timer::Timer;
 
-pub(crate) use crate::arch::{counter_name, read_ordered, repeat};
+pub(crate) use crate::arch::{counter_name, repeat};
+pub(crate) use fastpath_host::counter::{is_readable as usable, read};
 
-/// Whether reading the counter is allowed here: a process can have asked the kernel to fault it (`PR_SET_TSC`).
-pub(crate) fn usable() -> bool {
-    !faults()
-}
-
-#[cfg(target_arch = "x86_64")]
-fn faults() -> bool {
-    let mut mode: libc::c_int = 0;
-    // SAFETY: PR_GET_TSC writes one int to the address given.
-    let answer = unsafe { libc::prctl(libc::PR_GET_TSC, &mut mode) };
-    answer == 0 && mode == libc::PR_TSC_SIGSEGV
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn faults() -> bool {
-    false
+/// Allows this process to read the counter again.
+pub(crate) fn allow() {
+    // SAFETY: prctl with integers; it changes the calling thread's permission and nothing else.
+    unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_ENABLE) };
 }
 
 /// Ticks that one bare ordered read takes; `None` where the counter may not be read.

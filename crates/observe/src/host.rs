@@ -9,6 +9,8 @@ use std::mem::MaybeUninit;
 /// The facts of a host that a clock report needs beside it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Host {
+    /// `uname -n`.
+    pub name: String,
     /// `uname -r`.
     pub kernel: String,
     /// `uname -m`.
@@ -64,10 +66,11 @@ impl Host {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let uname = uname();
         Host {
+            name: field(&uname, |name| &name.nodename),
             kernel: field(&uname, |name| &name.release),
             machine: field(&uname, |name| &name.machine),
             cpu: cpuinfo_value(&cpuinfo, "model name").map(str::to_owned),
-            ncpu: crate::cpus::allowed().len(),
+            ncpu: fastpath_host::cpus::allowed().len(),
             clocksource: clocksource("current").pop(),
             clocksources_available: clocksource("available"),
             counter: crate::counter::counter_name(),
@@ -79,6 +82,11 @@ impl Host {
             hypervisor: hypervisor(),
         }
     }
+}
+
+/// `uname -r`.
+pub(crate) fn kernel_release() -> String {
+    field(&uname(), |name| &name.release)
 }
 
 fn uname() -> Option<libc::utsname> {
@@ -147,7 +155,7 @@ fn timens_offsets() -> Vec<TimensOffset> {
     parse_timens_offsets(&fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default())
 }
 
-fn parse_timens_offsets(offsets: &str) -> Vec<TimensOffset> {
+pub(crate) fn parse_timens_offsets(offsets: &str) -> Vec<TimensOffset> {
     let parse = |line: &str| {
         let mut fields = line.split_whitespace();
         let clock = fields.next()?.to_owned();

@@ -27,10 +27,10 @@ pub enum Path {
 }
 
 /// "Exchange full": none of the system calls below can fail with it.
-const TAKEN_AWAY: i32 = libc::EXFULL;
+pub(crate) const TAKEN_AWAY: i32 = libc::EXFULL;
 
 /// One call may enter the kernel by accident (a reader that was preempted twice in the middle of a read asks the kernel).
-const TRIES: u64 = 32;
+pub(crate) const TRIES: u64 = 32;
 
 /// What is known about one call without its price.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,12 +61,15 @@ impl Evidence {
     }
 }
 
-/// Steps of the child, as it reports them.
-mod step {
+/// Steps of the child, as it reports them; the prober has the same numbers.
+pub(crate) mod step {
     pub const RAW: u64 = 1;
     pub const FILTER: u64 = 2;
     pub const CONTROL: u64 = 3;
     pub const LIBC: u64 = 4;
+    pub const PRICE_LIBC: u64 = 5;
+    pub const PRICE_RAW: u64 = 6;
+    pub const EXEC: u64 = 7;
 }
 
 /// Establishes the path of each call by libc.
@@ -106,7 +109,7 @@ pub(crate) fn raw_errnos(calls: &[Call]) -> Vec<Option<i32>> {
 fn syscalls_made(program: Functions, calls: &[Call]) -> Vec<Result<u64, String>> {
     // Everything that allocates is done before the fork.
     let raw = Functions::syscalls();
-    let outcome = filter().and_then(|filter| {
+    let outcome = filter(OF_CLOCKS).and_then(|filter| {
         let body = |reporter: &child::Reporter| {
             reporter.report(step::FILTER, 0, install(&filter) as u64);
             let control = errno_of(|| raw.call(Call::ClockGettime(Clock::MONOTONIC)));
@@ -126,30 +129,40 @@ fn syscalls_made(program: Functions, calls: &[Call]) -> Vec<Result<u64, String>>
 }
 
 /// A child needs well below a millisecond.
-const TIME_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// libc's functions, with and without a system call behind them, leave errno alone when they succeed.
+/// libc's functions, with and without a system call behind them, leave errno alone when they succeed. Some of them are the
+/// vDSO's itself (glibc binds gettimeofday and time to it, by IFUNC), which answers with minus the error instead.
 fn errno_of(call: impl FnOnce() -> libc::c_long) -> i32 {
+    /// Minus the kernel's MAX_ERRNO.
+    const LEAST: libc::c_long = -4095;
     // SAFETY: errno is this thread's.
-    unsafe {
+    let (answer, errno) = unsafe {
         let errno = libc::__errno_location();
         *errno = 0;
-        call();
-        *errno
+        (call(), *errno)
+    };
+    // -1 is libc's own way to say that errno is set, and EPERM if it is not.
+    match answer {
+        LEAST..=-1 if errno == 0 => -answer as i32,
+        _ => errno,
     }
 }
 
-fn filter() -> Result<BpfProgram, String> {
-    let numbers = [
-        libc::SYS_clock_gettime,
-        libc::SYS_clock_getres,
-        libc::SYS_gettimeofday,
-        libc::SYS_getcpu,
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_time,
-    ];
+/// The system calls behind every [`Call`].
+const OF_CLOCKS: &[libc::c_long] = &[
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
+    libc::SYS_getcpu,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_time,
+];
+
+/// A filter that answers these system calls with [`TAKEN_AWAY`].
+pub(crate) fn filter(numbers: &[libc::c_long]) -> Result<BpfProgram, String> {
     let build = || -> Result<BpfProgram, seccompiler::BackendError> {
-        let rules = numbers.into_iter().map(|number| (number, Vec::new())).collect();
+        let rules = numbers.iter().map(|number| (*number, Vec::new())).collect();
         let taken_away = SeccompAction::Errno(TAKEN_AWAY as u32);
         SeccompFilter::new(
             rules,
@@ -163,7 +176,7 @@ fn filter() -> Result<BpfProgram, String> {
 }
 
 /// 0 or the errno of what failed.
-fn install(filter: &BpfProgram) -> i32 {
+pub(crate) fn install(filter: &BpfProgram) -> i32 {
     match seccompiler::apply_filter(filter) {
         Ok(()) => 0,
         Err(seccompiler::Error::Prctl(error) | seccompiler::Error::Seccomp(error)) => {
@@ -173,14 +186,14 @@ fn install(filter: &BpfProgram) -> i32 {
     }
 }
 
-fn value(records: &[Record], step: u64, item: u64) -> Option<u64> {
+pub(crate) fn value(records: &[Record], step: u64, item: u64) -> Option<u64> {
     records
         .iter()
         .find(|record| record[0] == step && record[1] == item)
         .map(|record| record[2])
 }
 
-fn interpret(calls: usize, records: &[Record], end: End) -> Vec<Result<u64, String>> {
+pub(crate) fn interpret(calls: usize, records: &[Record], end: End) -> Vec<Result<u64, String>> {
     let died = || format!("a child process that was to try it {}", end.describe());
     let refused = match (value(records, step::FILTER, 0), value(records, step::CONTROL, 0)) {
         (Some(0), Some(errno)) if errno == TAKEN_AWAY as u64 => None,
@@ -296,6 +309,19 @@ mod tests {
         );
         assert_eq!(evidence(0).enters_kernel(), Ok((false, None)));
         assert_eq!(evidence(TRIES).enters_kernel(), Ok((true, None)));
+    }
+
+    #[test]
+    fn an_error_is_seen_by_either_convention() {
+        let libcs = || {
+            // SAFETY: errno is this thread's.
+            unsafe { *libc::__errno_location() = TAKEN_AWAY };
+            -1
+        };
+        assert_eq!(errno_of(libcs), TAKEN_AWAY);
+        assert_eq!(errno_of(|| -libc::c_long::from(TAKEN_AWAY)), TAKEN_AWAY);
+        assert_eq!(errno_of(|| 0), 0);
+        assert_eq!(errno_of(|| 1_900_000_000), 0, "time() answers with the time");
     }
 
     #[test]

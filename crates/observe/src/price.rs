@@ -48,7 +48,7 @@ pub(crate) fn batch(timer: &Timer, calls: u32, repeat: impl Fn(u32)) -> f64 {
     timer.ticks().wrapping_sub(start) as f64 / f64::from(calls)
 }
 
-fn calls_per_batch(batch_time: Duration, repeat: impl Fn(u32)) -> u32 {
+pub(crate) fn calls_per_batch(batch_time: Duration, repeat: impl Fn(u32)) -> u32 {
     const TRIAL: u32 = 8;
     repeat(TRIAL); // cold caches and lazy binding are no part of a price
     let trial = |_| {

@@ -1,6 +1,7 @@
 //! Which path every clock takes here, and what a call costs.
 
 use crate::clocks::Clock;
+use crate::foreign::{self, Width};
 use crate::functions::{Call, Functions};
 use crate::host::Host;
 use crate::path::{self, Evidence, Path};
@@ -12,9 +13,14 @@ use crate::verdict::{Verdict, judge};
 use crate::{counter, vsyscall};
 use serde::Serialize;
 
+/// 32-bit programs on an x86-64 kernel.
+const I386: &str = "i386";
+
 /// What `fastpath probe` shows.
 #[derive(Clone, Debug, Serialize)]
 pub struct Probe {
+    /// Whose programs these are the paths of, as `--isa` names it.
+    pub isa: &'static str,
     /// Every clock id, in their order.
     pub clocks: Vec<ClockReport>,
     /// The other functions that a vDSO answers, those that this libc has.
@@ -105,11 +111,68 @@ impl Probe {
         }
         let host = Host::look(counter_ns, vdso.as_ref().map(Vdso::facts));
         Probe {
+            isa: std::env::consts::ARCH,
             clocks,
             functions,
             vsyscall,
             host,
         }
+    }
+
+    /// The instruction sets whose programs can be looked at here, this process's own first.
+    pub fn isas() -> Vec<&'static str> {
+        let foreign = foreign::is_built().then_some(I386);
+        [std::env::consts::ARCH].into_iter().chain(foreign).collect()
+    }
+
+    /// Looks at what programs of one of [`Probe::isas`] get on this host.
+    pub fn of(isa: &str) -> Result<Probe, String> {
+        if isa == I386 && foreign::is_built() {
+            Probe::of_i386()
+        } else {
+            Ok(Probe::run())
+        }
+    }
+
+    /// By a 32-bit program of our own, which calls the vDSO as a C library does.
+    fn of_i386() -> Result<Probe, String> {
+        let timer = Timer::start();
+        let counter_ticks = counter::ticks_per_read(&timer, Effort::PROBE);
+        let ns_per_tick = timer.ns_per_tick();
+        let batch_ticks = Effort::PROBE.batch_time.as_nanos() as f64 / ns_per_tick;
+        let findings = foreign::look(timer.is_counter().then_some(batch_ticks))?;
+        let vdso = findings.vdso.as_ref();
+        let counter_ns = counter_ticks.map(|ticks| ticks * ns_per_tick);
+        let mut probe = Probe {
+            isa: I386,
+            clocks: Vec::new(),
+            functions: Vec::new(),
+            vsyscall: None,
+            host: Host::look(counter_ns, vdso.map(Vdso::facts)),
+        };
+        for ((call, width), seen) in foreign::calls().into_iter().zip(findings.calls) {
+            let price = Price {
+                libc: seen.libc,
+                syscall: seen.syscall,
+            };
+            let measured = Measured::new(call, &seen.evidence, price.in_ns(ns_per_tick), counter_ns, vdso);
+            match (call, width) {
+                (Call::ClockGettime(clock), Width::Bits64) => probe.clocks.push(ClockReport {
+                    clock,
+                    id: clock.id(),
+                    measured,
+                }),
+                (Call::ClockGettime(_), Width::Bits32) => probe.functions.push(FunctionReport {
+                    function: "clock_gettime (32-bit time)",
+                    measured,
+                }),
+                _ => probe.functions.push(FunctionReport {
+                    function: call.function(),
+                    measured,
+                }),
+            }
+        }
+        Ok(probe)
     }
 
     /// The clocks and functions that are slow and need not be, by name.
@@ -166,7 +229,7 @@ impl Measured {
     }
 }
 
-fn path_of(call: Call, evidence: &Evidence, vdso: Option<&Vdso>) -> (Path, Option<String>) {
+pub(crate) fn path_of(call: Call, evidence: &Evidence, vdso: Option<&Vdso>) -> (Path, Option<String>) {
     if evidence.is_unsupported() {
         return (Path::Unsupported, None);
     }
@@ -177,7 +240,7 @@ fn path_of(call: Call, evidence: &Evidence, vdso: Option<&Vdso>) -> (Path, Optio
         (Ok((false, remark)), Some(_)) => (Path::Vdso, remark),
         (Ok((false, _)), None) => (
             Path::Unknown,
-            Some("libc makes no system call, although this process has no vDSO".to_owned()),
+            Some("libc makes no system call, although no vDSO is to be seen in this process".to_owned()),
         ),
     }
 }
@@ -225,6 +288,38 @@ mod tests {
     }
 
     #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_probe_of_32_bit_programs_sees_the_paths_that_they_have() {
+        let probe = match Probe::of(I386) {
+            Ok(probe) => probe,
+            Err(why) => return eprintln!("SKIPPED: {why}"),
+        };
+        assert_eq!((probe.isa, probe.clocks.len()), (I386, Clock::ALL.len()));
+        let clock = |clock: Clock| {
+            let found = probe.clocks.iter().find(|report| report.clock == clock).unwrap();
+            &found.measured
+        };
+        let cpu_time = clock(Clock::PROCESS_CPUTIME_ID);
+        assert_eq!((cpu_time.path, cpu_time.verdict), (Path::Syscall, Verdict::SyscallOnly));
+        let has_vdso = probe.host.vdso.is_some();
+        for report in &probe.clocks {
+            let measured = &report.measured;
+            let in_page = matches!(measured.path, Path::Vdso | Path::Fastpath);
+            if report.clock.kind() != crate::Kind::KernelOnly {
+                assert_eq!(in_page, has_vdso, "{report:?}");
+            }
+            if measured.path != Path::Unsupported {
+                assert!(
+                    measured.ns.unwrap() > 0.5 && measured.syscall_ns.unwrap() > 20.0,
+                    "{report:?}"
+                );
+            }
+        }
+        let functions: Vec<_> = probe.functions.iter().map(|report| report.function).collect();
+        assert!(functions.contains(&"clock_gettime (32-bit time)"), "{functions:?}");
+    }
+
+    #[test]
     fn the_json_of_a_clock_has_exactly_these_fields() {
         let price = Price {
             libc: Some(18.94),
@@ -249,6 +344,7 @@ mod tests {
     #[test]
     fn the_json_of_a_probe_has_clocks_functions_and_host() {
         let probe = serde_json::to_value(Probe::run()).unwrap();
+        assert_eq!(probe["isa"], json!(std::env::consts::ARCH));
         assert_eq!(probe["clocks"][10]["clock"], json!("TAI"));
         assert_eq!(probe["clocks"][10]["id"], json!(11));
         let functions: Vec<&Value> = probe["functions"]

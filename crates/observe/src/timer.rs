@@ -32,7 +32,7 @@ impl Timer {
     #[inline(always)]
     pub(crate) fn ticks(&self) -> u64 {
         if self.counter {
-            counter::read_ordered()
+            counter::read()
         } else {
             self.start.elapsed().as_nanos() as u64
         }

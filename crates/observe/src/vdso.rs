@@ -3,12 +3,10 @@
 use crate::Clock;
 use crate::counter;
 use crate::functions::{Call, Functions};
-use crate::maps::{self, Mapping};
-use fastpath_page::{PAGE_SIZE, Page, Reader};
-use object::read::elf::{ElfFile64, ElfSymbol64};
-use object::{Endianness, Object, ObjectSegment, ObjectSymbol};
+use fastpath_host::PageCopy;
+use fastpath_maps::Mapping;
+use fastpath_page::{MAPPED_NAME, PAGE_SIZE, Page, Reader};
 use serde::Serialize;
-use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
@@ -26,9 +24,11 @@ pub struct VdsoFacts {
 /// A vDSO that is mapped into this process.
 pub(crate) struct Vdso {
     address: usize,
-    build_id: Option<String>,
-    functions: HashMap<String, usize>,
+    /// What it exports. One that cannot be read is there all the same: libc may have found its way through it.
+    elf: Option<fastpath_image::Vdso>,
     page: Option<MappedPage>,
+    /// The clocks that a copied page answered when it was copied; an anchor in it does not stay good.
+    answered: Option<Vec<Clock>>,
     /// Whether the kernel's own vDSO is there as well.
     kernels_is_mapped: bool,
 }
@@ -38,30 +38,49 @@ impl Vdso {
     pub(crate) fn of_auxv() -> Option<Vdso> {
         // SAFETY: getauxval only looks.
         let address = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
-        Vdso::at(address, &maps::read().ok()?)
+        Vdso::at(address, &fastpath_maps::own().ok()?)
     }
 
     /// The kernel's, which is mapped even where the auxiliary vector names another one, or none.
     pub(crate) fn of_kernel() -> Option<Vdso> {
-        let maps = maps::read().ok()?;
+        let maps = fastpath_maps::own().ok()?;
         let mapping = maps.iter().find(|mapping| mapping.name == "[vdso]")?;
-        Vdso::at(mapping.range.start, &maps)
+        Vdso::at(mapping.start as usize, &maps)
+    }
+
+    /// One that was seen in another process this moment, and what lay in the page below it.
+    pub(crate) fn seen(address: usize, below: &[u8], bytes: &[u8]) -> Vdso {
+        let page = MappedPage::copy(below);
+        let answered = page.as_ref().map(|page| {
+            let clocks = Clock::SERVED.iter().copied();
+            clocks.filter(|clock| page.serves(*clock)).collect()
+        });
+        Vdso {
+            address,
+            elf: fastpath_image::Vdso::parse(bytes).ok(),
+            page,
+            answered,
+            kernels_is_mapped: true,
+        }
+    }
+
+    /// Whether a copied page is fastpath's and answered no clock: it may have been copied between two anchors.
+    pub(crate) fn answered_nothing(&self) -> bool {
+        self.answered.as_ref().is_some_and(Vec::is_empty)
     }
 
     fn at(address: usize, maps: &[Mapping]) -> Option<Vdso> {
         let mapping = maps
             .iter()
-            .find(|mapping| mapping.range.start == address && mapping.is_readable())?;
+            .find(|mapping| mapping.start == address as u64 && mapping.readable)?;
         // SAFETY: the range is mapped and readable by the kernel's own account, and neither the kernel nor fastpath writes to
         // a vDSO's code, or unmaps it while its process runs.
-        let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, mapping.range.len()) };
-        // One that cannot be read is there all the same: libc may have found its way through it.
-        let elf = ElfFile64::<Endianness>::parse(bytes).ok();
+        let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, mapping.len() as usize) };
         Some(Vdso {
             address,
-            build_id: elf.as_ref().and_then(|elf| elf.build_id().ok().flatten()).map(hex),
-            functions: elf.map(|elf| functions(address, &elf)).unwrap_or_default(),
+            elf: fastpath_image::Vdso::parse(bytes).ok(),
             page: MappedPage::below(address, maps),
+            answered: None,
             kernels_is_mapped: maps.iter().any(|mapping| mapping.name == "[vdso]"),
         })
     }
@@ -69,7 +88,7 @@ impl Vdso {
     pub(crate) fn facts(&self) -> VdsoFacts {
         VdsoFacts {
             address: format!("{:#x}", self.address),
-            build_id: self.build_id.clone(),
+            build_id: self.elf.as_ref().and_then(fastpath_image::Vdso::build_id).map(hex),
             is_fastpath: self.page.is_some(),
         }
     }
@@ -79,18 +98,33 @@ impl Vdso {
         // AArch64 has other names for them.
         let find = |name: &str| {
             let names = [format!("__vdso_{name}"), format!("__kernel_{name}")];
-            names.iter().find_map(|name| self.functions.get(name)).copied()
+            names.iter().find_map(|name| self.function(name))
         };
         // SAFETY: these symbols of a vDSO are functions of these signatures (vdso(7)), and it stays mapped.
         unsafe { Functions::at(find) }
     }
 
+    /// Whether it has a symbol of this name.
+    pub(crate) fn exports(&self, name: &str) -> bool {
+        self.function(name).is_some()
+    }
+
+    fn function(&self, name: &str) -> Option<usize> {
+        let offset = self.elf.as_ref()?.find(name)?;
+        // A symbol of an image of ours may lead to the kernel's function, which may lie before the image.
+        Some(self.address.wrapping_add(offset as usize))
+    }
+
     /// Whether fastpath's page is what answers this call at present.
     pub(crate) fn serves_from_page(&self, call: Call) -> bool {
         let Some(page) = &self.page else { return false };
+        let serves = |clock| match &self.answered {
+            Some(answered) => answered.contains(&clock),
+            None => page.serves(clock),
+        };
         match call {
-            Call::ClockGettime(clock) => page.serves(clock),
-            Call::Gettimeofday => page.serves(Clock::REALTIME),
+            Call::ClockGettime(clock) => serves(clock),
+            Call::Gettimeofday => serves(Clock::REALTIME),
             Call::ClockGetres(_) => page.page().header.hres_res_ns.load(Ordering::Relaxed) != 0,
             // The image prefers the kernel's function, where there is one.
             Call::Getcpu => {
@@ -102,33 +136,19 @@ impl Vdso {
     }
 }
 
-/// The addresses of a vDSO's functions. Kernels before 3.16 link theirs to a high address, not to 0.
-fn functions(address: usize, elf: &ElfFile64<'_>) -> HashMap<String, usize> {
-    let linked_to = elf
-        .segments()
-        .next()
-        .map_or(0, |load| load.address().wrapping_sub(load.file_range().0));
-    let defined = elf.dynamic_symbols().filter(|symbol| symbol.is_definition());
-    let function = |symbol: ElfSymbol64<'_, '_>| {
-        let offset = symbol.address().wrapping_sub(linked_to) as usize;
-        Some((symbol.name().ok()?.to_owned(), address.checked_add(offset)?))
-    };
-    defined.filter_map(function).collect()
-}
-
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// fastpath's page, right below its image.
+/// fastpath's page, right below its image, or a copy of one.
 struct MappedPage(NonNull<Page>);
 
 impl MappedPage {
     fn below(image: usize, maps: &[Mapping]) -> Option<MappedPage> {
         let mapping = maps
             .iter()
-            .find(|mapping| mapping.range.end == image && mapping.is_readable())?;
-        if !mapping.name.starts_with("/memfd:fastpath-page") || mapping.range.len() < PAGE_SIZE {
+            .find(|mapping| mapping.end == image as u64 && mapping.readable)?;
+        if !mapping.name.starts_with(MAPPED_NAME) || mapping.len() < PAGE_SIZE as u64 {
             return None;
         }
         let page = NonNull::new((image - PAGE_SIZE) as *mut Page)?;
@@ -142,15 +162,20 @@ impl MappedPage {
         Some(MappedPage(page))
     }
 
+    /// A copy stays for as long as this process; there is one in each probe.
+    fn copy(bytes: &[u8]) -> Option<MappedPage> {
+        Some(MappedPage(NonNull::from(PageCopy::from_bytes(bytes)?.leak())))
+    }
+
     fn page(&self) -> &Page {
-        // SAFETY: the page lies in a mapping that stays for as long as the image does; it consists of atomics.
+        // SAFETY: the page lies in a mapping that stays for as long as the image does, or is leaked; it consists of atomics.
         unsafe { self.0.as_ref() }
     }
 
     /// Whether an anchor answers the clock now. A reader that was interrupted may be refused once.
     fn serves(&self, clock: Clock) -> bool {
         let reader = Reader::new(self.page());
-        counter::usable() && (0..4).any(|_| reader.read(clock.id() as u32, counter::read_ordered).is_some())
+        counter::usable() && (0..4).any(|_| reader.read(clock.id() as u32, counter::read).is_some())
     }
 }
 
@@ -225,7 +250,7 @@ mod tests {
         }
 
         fn vdso(&self) -> Vdso {
-            Vdso::at(self.0 as usize + PAGE_SIZE, &maps::read().unwrap()).unwrap()
+            Vdso::at(self.0 as usize + PAGE_SIZE, &fastpath_maps::own().unwrap()).unwrap()
         }
     }
 
@@ -240,7 +265,7 @@ mod tests {
     fn anchor(cap_cycles: u32) -> Anchor {
         Anchor {
             clocks: ClockSet::REALTIME | ClockSet::BOOTTIME,
-            base_cycles: counter::read_ordered() + 1_000_000,
+            base_cycles: counter::read() + 1_000_000,
             rate: Rate {
                 mult: 1 << 20,
                 shift: 22,
@@ -269,6 +294,7 @@ mod tests {
             hres_res_ns: 1,
             coarse_res_ns: 0,
             flags: 0,
+            ..Init::default()
         });
         let vdso = region.vdso();
         assert!(vdso.facts().is_fastpath);
@@ -276,8 +302,8 @@ mod tests {
         assert!(!vdso.serves_from_page(realtime), "never seeded");
 
         let fresh = anchor(u32::MAX / 4);
-        region.writer().publish_hres(&fresh, counter::read_ordered).unwrap();
-        while counter::read_ordered() < fresh.base_cycles {}
+        region.writer().publish_hres(&fresh, counter::read).unwrap();
+        while counter::read() < fresh.base_cycles {}
         assert!(vdso.serves_from_page(realtime));
         assert!(vdso.serves_from_page(Call::ClockGettime(Clock::BOOTTIME)));
         assert!(vdso.serves_from_page(Call::Gettimeofday));
@@ -296,8 +322,8 @@ mod tests {
         assert!(!vdso.serves_from_page(realtime), "withdrawn");
 
         let stale = anchor(10);
-        region.writer().publish_hres(&stale, counter::read_ordered).unwrap();
-        while counter::read_ordered() < stale.base_cycles + 100_000 {}
+        region.writer().publish_hres(&stale, counter::read).unwrap();
+        while counter::read() < stale.base_cycles + 100_000 {}
         assert!(!vdso.serves_from_page(realtime), "stale");
     }
 
@@ -315,12 +341,8 @@ mod tests {
 
     #[test]
     fn a_vdso_without_a_page_below_it_is_not_fastpaths() {
-        let name = |name: &str| Mapping {
-            range: 0x1000..0x2000,
-            permissions: "r--s".to_owned(),
-            name: name.to_owned(),
-        };
-        assert!(MappedPage::below(0x2000, &[name("[vvar]")]).is_none());
-        assert!(MappedPage::below(0x3000, &[name("/memfd:fastpath-page (deleted)")]).is_none());
+        let name = |name: &str| fastpath_maps::parse(&format!("1000-2000 r--s 0 00:01 9 {name}"));
+        assert!(MappedPage::below(0x2000, &name("[vvar]")).is_none());
+        assert!(MappedPage::below(0x3000, &name("/memfd:fastpath-page (deleted)")).is_none());
     }
 }

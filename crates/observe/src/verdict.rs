@@ -26,10 +26,21 @@ const SLOW_AGAINST_SYSCALL: f64 = 0.5;
 /// ... unless it is the counter itself that is dear. A healthy read costs 1.2 to 1.5 counter reads.
 const SLOW_AGAINST_COUNTER: f64 = 2.5;
 
+/// Above this a call costs more than a vDSO would; nothing if there is no system call to compare it with.
+pub(crate) fn slow_above(syscall_ns: Option<f64>, counter_ns: Option<f64>) -> Option<f64> {
+    let near_a_syscall = SLOW_AGAINST_SYSCALL * syscall_ns?;
+    Some(near_a_syscall.max(SLOW_AGAINST_COUNTER * counter_ns.unwrap_or(0.0)))
+}
+
 /// Whether a call costs more than a vDSO would.
 pub(crate) fn costs_too_much(ns: f64, syscall_ns: Option<f64>, counter_ns: Option<f64>) -> bool {
-    let near_a_syscall = syscall_ns.is_some_and(|syscall_ns| ns > SLOW_AGAINST_SYSCALL * syscall_ns);
-    near_a_syscall && counter_ns.is_none_or(|counter_ns| ns > SLOW_AGAINST_COUNTER * counter_ns)
+    slow_above(syscall_ns, counter_ns).is_some_and(|limit| ns > limit)
+}
+
+/// Whether the vDSO of any kernel for programs of this architecture answers the call. x86 has an instruction that tells a program
+/// its CPU; Arm has none, and no vDSO of its kernels exports the function.
+fn a_vdso_can_answer(call: Call, architecture: &str) -> bool {
+    !matches!(call, Call::Getcpu) || architecture.starts_with("x86")
 }
 
 /// What path and cost of a call mean.
@@ -41,6 +52,7 @@ pub(crate) fn judge(call: Call, path: Path, ns: Option<f64>, syscall_ns: Option<
         return Verdict::SyscallOnly;
     }
     match (path, ns) {
+        (Path::Syscall, _) if !a_vdso_can_answer(call, std::env::consts::ARCH) => Verdict::SyscallOnly,
         (Path::Syscall, _) => Verdict::Slow,
         (_, None) => Verdict::Unknown,
         (_, Some(ns)) if costs_too_much(ns, syscall_ns, counter) => Verdict::Slow,
@@ -116,6 +128,16 @@ mod tests {
             judge(MONOTONIC, Path::Unsupported, None, None, None),
             Verdict::Unsupported
         );
+    }
+
+    #[test]
+    fn getcpu_is_a_system_call_where_the_cpu_does_not_tell_a_program_its_number() {
+        assert!(a_vdso_can_answer(Call::Getcpu, "x86_64"));
+        assert!(!a_vdso_can_answer(Call::Getcpu, "aarch64"));
+        assert!(a_vdso_can_answer(Call::Gettimeofday, "aarch64") && a_vdso_can_answer(MONOTONIC, "aarch64"));
+        let verdict = judge(Call::Getcpu, Path::Syscall, Some(90.0), Some(90.0), Some(15.0));
+        let is_x86 = cfg!(target_arch = "x86_64");
+        assert_eq!(verdict, if is_x86 { Verdict::Slow } else { Verdict::SyscallOnly });
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use crate::child::{self, End, Record};
 use crate::functions::{Call, Functions};
-use crate::maps::{self, Mapping};
 use crate::price;
 use crate::stats::tenths;
 use crate::timer::Timer;
+use fastpath_maps::Mapping;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ pub struct Entry {
 
 /// Prices the page, in a child, for a seccomp filter or the kernel may answer a jump to it with death.
 pub(crate) fn price(timer: &Timer) -> Vsyscall {
-    let mode = maps::read().map_or(Mode::None, |maps| mode(&maps));
+    let mode = fastpath_maps::own().map_or(Mode::None, |maps| mode(&maps));
     let entries = match mode {
         Mode::None => Vec::new(),
         Mode::Xonly | Mode::Emulate => ENTRIES
@@ -66,9 +66,9 @@ pub(crate) fn price(timer: &Timer) -> Vsyscall {
 }
 
 fn mode(maps: &[Mapping]) -> Mode {
-    match maps.iter().find(|mapping| mapping.range.start == PAGE) {
+    match maps.iter().find(|mapping| mapping.start == PAGE as u64) {
         None => Mode::None,
-        Some(page) if page.is_readable() => Mode::Emulate,
+        Some(page) if page.readable => Mode::Emulate,
         Some(_) => Mode::Xonly,
     }
 }
@@ -123,11 +123,10 @@ mod tests {
     use super::*;
 
     fn page(permissions: &str) -> Vec<Mapping> {
-        vec![Mapping {
-            range: PAGE..PAGE + 4096,
-            permissions: permissions.to_owned(),
-            name: "[vsyscall]".to_owned(),
-        }]
+        fastpath_maps::parse(&format!(
+            "{PAGE:x}-{:x} {permissions} 0 00:00 0 [vsyscall]",
+            PAGE + 4096
+        ))
     }
 
     #[test]
@@ -141,7 +140,10 @@ mod tests {
     fn every_entry_of_a_mapped_page_has_a_price_above_a_trap_or_says_why_not() {
         let timer = Timer::start();
         let vsyscall = price(&timer);
-        let mapped = maps::read().unwrap().iter().any(|mapping| mapping.name == "[vsyscall]");
+        let mapped = fastpath_maps::own()
+            .unwrap()
+            .iter()
+            .any(|mapping| mapping.name == "[vsyscall]");
         assert_eq!(vsyscall.mode != Mode::None, mapped);
         assert_eq!(vsyscall.entries.len(), if mapped { 3 } else { 0 });
         for entry in &vsyscall.entries {

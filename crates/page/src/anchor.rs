@@ -227,6 +227,14 @@ impl Anchor {
         self.base[index].ns_shifted(self.rate.shift) + elapsed_cycles * u128::from(self.rate.mult)
     }
 
+    /// The same anchor for who sees `base[index]` so much later: a time namespace. Exact; nothing shows less than 0.
+    pub fn offset_by(mut self, index: usize, offset_ns: i64) -> Anchor {
+        let ns_shifted = self.base[index].ns_shifted(self.rate.shift) as i128;
+        let moved = ns_shifted + (i128::from(offset_ns) << self.rate.shift);
+        self.base[index] = Base::from_ns_shifted(moved.max(0) as u128, self.rate.shift);
+        self
+    }
+
     /// The same line with its base moved to a later counter, exactly: no reader can tell the two apart at any counter that
     /// both cover. A counter before the base leaves the base where it is.
     pub fn rebase(&self, counter: u64) -> Anchor {

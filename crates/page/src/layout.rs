@@ -12,8 +12,16 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"fastpage");
 pub const ABI: u32 = 1;
 /// [`Header::flags`]: the per-CPU segment's limit was verified to hold the CPU and node number (x86-64).
 pub const FLAG_CPU_SEGMENT: u32 = 1;
+/// [`Header::flags`]: whoever reads the page sees one CPU only, the header's. For a host whose guest does.
+pub const FLAG_ONE_CPU: u32 = 2;
 /// Clocks in one anchor: REALTIME, MONOTONIC, BOOTTIME, TAI; the raw latch uses the first only.
 pub const BASES: usize = 4;
+/// Withdrawals that a page remembers.
+pub const HISTORY: usize = 8;
+/// [`StatsCell::watch_flags`]: nobody promises that the counter ticks at one rate (`--trust-counter`).
+pub const WATCH_VOUCHED_FOR: u32 = 1;
+/// [`WithdrawalCell::ahead_ns`]: nobody was served, or it could not be told.
+pub const AHEAD_UNKNOWN: i64 = i64::MIN;
 
 /// What one clock shows at an anchor's base: `struct fp_base`.
 #[repr(C)]
@@ -71,10 +79,16 @@ pub struct Header {
     pub hres_res_ns: AtomicU32,
     /// `clock_getres` of the COARSE clocks, in nanoseconds; 0: ask the kernel.
     pub coarse_res_ns: AtomicU32,
-    /// [`FLAG_CPU_SEGMENT`] or 0.
+    /// [`FLAG_CPU_SEGMENT`], [`FLAG_ONE_CPU`] or 0.
     pub flags: AtomicU32,
+    /// The CPU's number, with [`FLAG_ONE_CPU`].
+    pub cpu: AtomicU32,
+    /// Its node's number, with [`FLAG_ONE_CPU`].
+    pub node: AtomicU32,
+    /// The clocks that the page is kept for, for the next publisher; 0: not said.
+    pub clocks: AtomicU32,
     /// Zero.
-    pub reserved: [AtomicU32; 25],
+    pub reserved: [AtomicU32; 22],
 }
 
 /// For `status` and `probe`; no reader on the hot path looks at it: `struct fp_stats`.
@@ -89,8 +103,32 @@ pub struct StatsCell {
     pub publisher_pid: AtomicU32,
     /// Why the anchors were withdrawn; 0: they are in force.
     pub withdrawn_reason: AtomicU32,
+    /// How often anchors were withdrawn since the page was made. The last stands at `history[(withdrawals - 1) % HISTORY]`.
+    pub withdrawals: AtomicU64,
+    /// Comparisons of the CPUs' counters since the publisher started.
+    pub warp_tests: AtomicU32,
+    /// [`WATCH_VOUCHED_FOR`] or 0.
+    pub watch_flags: AtomicU32,
+    /// In the last comparison no two CPUs were further apart; 0: there was none.
+    pub warp_within_cycles: AtomicU64,
+    /// The last withdrawals.
+    pub history: [WithdrawalCell; HISTORY],
     /// Zero.
-    pub reserved: [AtomicU64; 29],
+    pub reserved: [AtomicU64; 2],
+}
+
+/// One withdrawal: `struct fp_withdrawal`.
+#[repr(C)]
+#[derive(Default)]
+pub struct WithdrawalCell {
+    /// The kernel's CLOCK_BOOTTIME, in nanoseconds, as the publisher sees it.
+    pub boottime_ns: AtomicU64,
+    /// Two's complement: how far the anchor was ahead of the kernel's MONOTONIC; [`AHEAD_UNKNOWN`].
+    pub ahead_ns: AtomicU64,
+    /// Why; 0: this entry is being written.
+    pub reason: AtomicU32,
+    /// Zero.
+    pub reserved: AtomicU32,
 }
 
 /// The whole page: `struct fp_page`. It takes the first bytes of [`PAGE_SIZE`]; the rest is zero.
@@ -174,14 +212,16 @@ pub fn fields() -> Vec<Field> {
     fields_of!(out, BaseCell as "fp_base": sec, nsec_shifted);
     fields_of!(out, AnchorCell as "fp_anchor": seq, clocks, base_cycles, mult, shift, cap_cycles, reserved, base, reserved2);
     fields_of!(out, Latch as "fp_latch": copy);
-    fields_of!(out, Header as "fp_header": magic, abi, size, hres_res_ns, coarse_res_ns, flags, reserved);
-    fields_of!(out, StatsCell as "fp_stats": refreshes, residual_ns, publisher_pid, withdrawn_reason, reserved);
+    fields_of!(out, Header as "fp_header": magic, abi, size, hres_res_ns, coarse_res_ns, flags, cpu, node, clocks, reserved);
+    fields_of!(out, WithdrawalCell as "fp_withdrawal": boottime_ns, ahead_ns, reason, reserved);
+    fields_of!(out, StatsCell as "fp_stats": refreshes, residual_ns, publisher_pid, withdrawn_reason, withdrawals, warp_tests,
+        watch_flags, warp_within_cycles, history, reserved);
     fields_of!(out, Page as "fp_page": header, hres, raw, stats);
     out
 }
 
 /// The size of every struct, for the image's build to assert in C.
-pub fn structs() -> [Struct; 6] {
+pub fn structs() -> [Struct; 7] {
     [
         Struct {
             name: "fp_base",
@@ -198,6 +238,10 @@ pub fn structs() -> [Struct; 6] {
         Struct {
             name: "fp_header",
             size: size_of::<Header>(),
+        },
+        Struct {
+            name: "fp_withdrawal",
+            size: size_of::<WithdrawalCell>(),
         },
         Struct {
             name: "fp_stats",

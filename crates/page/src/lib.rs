@@ -12,7 +12,12 @@ pub mod writer;
 pub use anchor::{Anchor, Base, ClockSet, Rate};
 pub use layout::{PAGE_SIZE, Page};
 pub use reader::{PageError, Reader, check};
-pub use writer::{Init, PublishError, Stats, Writer, publish_all};
+pub use writer::{Change, Init, PublishError, Stats, Watch, Withdrawal, Writer, publish_all, publish_changes};
+
+/// What the memfd of a page is called...
+pub const MEMFD_NAME: &std::ffi::CStr = c"fastpath-page";
+/// ... and what /proc/PID/maps calls it, with ` (deleted)` behind it.
+pub const MAPPED_NAME: &str = "/memfd:fastpath-page";
 
 /// Atomics and fences, exchanged for loom's when the protocol is model-checked.
 pub(crate) mod sync {

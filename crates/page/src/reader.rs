@@ -3,10 +3,12 @@
 use std::mem::{offset_of, size_of};
 use std::ptr::NonNull;
 
-use crate::anchor::{NSEC_PER_SEC, base_index};
-use crate::layout::{ABI, AnchorCell, Header, Latch, MAGIC, PAGE_SIZE, Page};
+use crate::anchor::{ClockSet, NSEC_PER_SEC, base_index};
+use crate::layout::{
+    ABI, AHEAD_UNKNOWN, AnchorCell, HISTORY, Header, Latch, MAGIC, PAGE_SIZE, Page, WATCH_VOUCHED_FOR,
+};
 use crate::sync::{Ordering, fence};
-use crate::writer::Stats;
+use crate::writer::{Stats, Watch, Withdrawal};
 
 /// The clock id that has a latch of its own.
 const MONOTONIC_RAW: u32 = 4;
@@ -57,15 +59,34 @@ pub fn check(bytes: &[u8]) -> Result<(), PageError> {
     };
     let mut magic = [0; 8];
     magic.copy_from_slice(&bytes[..8]);
-    let magic = u64::from_ne_bytes(magic);
+    check_header(
+        u64::from_ne_bytes(magic),
+        u32_at(offset_of!(Header, abi)),
+        u32_at(offset_of!(Header, size)),
+    )
+}
+
+impl Page {
+    /// [`check`] for a page that is mapped already.
+    pub fn check(&self) -> Result<(), PageError> {
+        let header = &self.header;
+        // The magic was stored last.
+        let magic = header.magic.load(Ordering::Acquire);
+        check_header(
+            magic,
+            header.abi.load(Ordering::Relaxed),
+            header.size.load(Ordering::Relaxed),
+        )
+    }
+}
+
+fn check_header(magic: u64, abi: u32, size: u32) -> Result<(), PageError> {
     if magic != MAGIC {
         return Err(PageError::Magic { found: magic });
     }
-    let abi = u32_at(offset_of!(Header, abi));
     if abi != ABI {
         return Err(PageError::Abi { found: abi });
     }
-    let size = u32_at(offset_of!(Header, size));
     if size as usize != size_of::<Page>() {
         return Err(PageError::Size {
             found: size,
@@ -102,6 +123,19 @@ impl<'p> Reader<'p> {
         Reader::new(unsafe { page.cast::<Page>().as_ref() })
     }
 
+    /// How old the newest anchor is at a value of the counter, in nanoseconds: 0 for one that is about to take effect, `None` where
+    /// there is none. For those who watch: a read in the middle of a refresh may answer for the anchor before.
+    pub fn age_ns(&self, counter: u64) -> Option<u64> {
+        let anchor = &self.page.hres.copy[0];
+        let (mult, shift) = (
+            anchor.mult.load(Ordering::Relaxed),
+            anchor.shift.load(Ordering::Relaxed),
+        );
+        let cycles = counter.saturating_sub(anchor.base_cycles.load(Ordering::Relaxed));
+        let ns = (u128::from(cycles) * u128::from(mult)).checked_shr(shift)?;
+        (mult != 0).then(|| u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+
     /// Seconds and nanoseconds of a clock id at the value that `counter` reads, or `None` where the kernel is to be asked.
     pub fn read(&self, clock_id: u32, mut counter: impl FnMut() -> u64) -> Option<(u64, u32)> {
         let index = base_index(clock_id)?;
@@ -120,6 +154,11 @@ impl<'p> Reader<'p> {
         None
     }
 
+    /// The clocks that the page is kept for; none, where it does not say.
+    pub fn clocks(&self) -> ClockSet {
+        ClockSet(self.page.header.clocks.load(Ordering::Relaxed)).intersection(ClockSet::ALL)
+    }
+
     /// The publisher's statistics.
     pub fn stats(&self) -> Stats {
         let stats = &self.page.stats;
@@ -128,6 +167,39 @@ impl<'p> Reader<'p> {
             residual_ns: stats.residual_ns.load(Ordering::Relaxed) as i64,
             publisher_pid: stats.publisher_pid.load(Ordering::Relaxed),
             withdrawn_reason: stats.withdrawn_reason.load(Ordering::Relaxed),
+        }
+    }
+
+    /// How often anchors were withdrawn.
+    pub fn withdrawals(&self) -> u64 {
+        self.page.stats.withdrawals.load(Ordering::Acquire)
+    }
+
+    /// The last withdrawals, oldest first: [`HISTORY`] at most. One that is being written is left out.
+    pub fn history(&self) -> impl Iterator<Item = Withdrawal> {
+        let count = self.withdrawals();
+        let cells = &self.page.stats.history;
+        (count.saturating_sub(HISTORY as u64)..count).filter_map(move |number| {
+            let entry = &cells[(number % HISTORY as u64) as usize];
+            let reason = entry.reason.load(Ordering::Acquire);
+            let boottime_ns = entry.boottime_ns.load(Ordering::Relaxed);
+            let ahead_ns = entry.ahead_ns.load(Ordering::Relaxed) as i64;
+            fence(Ordering::Acquire);
+            (reason != 0 && entry.reason.load(Ordering::Relaxed) == reason).then_some(Withdrawal {
+                boottime_ns,
+                reason,
+                ahead_ns: (ahead_ns != AHEAD_UNKNOWN).then_some(ahead_ns),
+            })
+        })
+    }
+
+    /// What the publisher knows of the CPUs' counters.
+    pub fn watch(&self) -> Watch {
+        let stats = &self.page.stats;
+        Watch {
+            warp_tests: stats.warp_tests.load(Ordering::Relaxed),
+            warp_within_cycles: Some(stats.warp_within_cycles.load(Ordering::Relaxed)).filter(|cycles| *cycles != 0),
+            is_vouched_for: stats.watch_flags.load(Ordering::Relaxed) & WATCH_VOUCHED_FOR != 0,
         }
     }
 }

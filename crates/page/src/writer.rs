@@ -17,7 +17,7 @@ use std::mem::size_of;
 use std::ptr::NonNull;
 
 use crate::anchor::{Anchor, Base, ClockSet, Rate};
-use crate::layout::{ABI, AnchorCell, BASES, Latch, MAGIC, Page};
+use crate::layout::{ABI, AHEAD_UNKNOWN, AnchorCell, BASES, HISTORY, Latch, MAGIC, Page, WATCH_VOUCHED_FOR};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// What a page says for as long as it lives.
@@ -27,8 +27,12 @@ pub struct Init {
     pub hres_res_ns: u32,
     /// `clock_getres` of the COARSE clocks, in nanoseconds; 0: readers ask the kernel.
     pub coarse_res_ns: u32,
-    /// [`crate::layout::FLAG_CPU_SEGMENT`] or 0.
+    /// [`crate::layout::FLAG_CPU_SEGMENT`], [`crate::layout::FLAG_ONE_CPU`] or 0.
     pub flags: u32,
+    /// The CPU's number, with `FLAG_ONE_CPU`.
+    pub cpu: u32,
+    /// Its node's number, with `FLAG_ONE_CPU`.
+    pub node: u32,
 }
 
 /// For `status` and `probe`.
@@ -42,6 +46,28 @@ pub struct Stats {
     pub publisher_pid: u32,
     /// Why the anchors were withdrawn; 0: they are in force.
     pub withdrawn_reason: u32,
+}
+
+/// Anchors were taken off the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Withdrawal {
+    /// The kernel's CLOCK_BOOTTIME.
+    pub boottime_ns: u64,
+    /// Why; never 0.
+    pub reason: u32,
+    /// How far the anchor was ahead of the kernel's MONOTONIC; `None`: nobody was served, or it could not be told.
+    pub ahead_ns: Option<i64>,
+}
+
+/// What is known of the CPUs' counters against each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Watch {
+    /// Comparisons since the publisher started.
+    pub warp_tests: u32,
+    /// In the last one no two CPUs were further apart.
+    pub warp_within_cycles: Option<u64>,
+    /// Nobody promises that the counter ticks at one rate.
+    pub is_vouched_for: bool,
 }
 
 /// Why an anchor was not published. The page then goes on with the anchor that it had.
@@ -110,8 +136,15 @@ impl<'p> Writer<'p> {
         self.store32(&header.hres_res_ns, init.hres_res_ns);
         self.store32(&header.coarse_res_ns, init.coarse_res_ns);
         self.store32(&header.flags, init.flags);
+        self.store32(&header.cpu, init.cpu);
+        self.store32(&header.node, init.node);
         fence(Ordering::Release);
         self.store64(&header.magic, MAGIC);
+    }
+
+    /// Says to the next publisher for which clocks the page is kept.
+    pub fn set_clocks(&self, clocks: ClockSet) {
+        self.store32(&self.page.header.clocks, clocks.0);
     }
 
     /// Publishes an anchor for REALTIME, MONOTONIC, BOOTTIME and TAI; `counter` reads the counter, ordered.
@@ -147,6 +180,31 @@ impl<'p> Writer<'p> {
         self.store64(&cell.residual_ns, stats.residual_ns as u64);
         self.store32(&cell.publisher_pid, stats.publisher_pid);
         self.store32(&cell.withdrawn_reason, stats.withdrawn_reason);
+    }
+
+    /// Adds to the page's history, for those who watch. It says nothing to readers: that is what [`Writer::withdraw`] does.
+    pub fn note_withdrawal(&self, withdrawal: &Withdrawal) {
+        let stats = &self.page.stats;
+        let count = stats.withdrawals.load(Ordering::Relaxed);
+        let entry = &stats.history[(count % HISTORY as u64) as usize];
+        self.store32(&entry.reason, 0);
+        // Whoever sees what follows sees the 0, or a later reason.
+        fence(Ordering::Release);
+        self.store64(&entry.boottime_ns, withdrawal.boottime_ns);
+        self.store64(&entry.ahead_ns, withdrawal.ahead_ns.unwrap_or(AHEAD_UNKNOWN) as u64);
+        fence(Ordering::Release);
+        self.store32(&entry.reason, withdrawal.reason);
+        fence(Ordering::Release);
+        self.store64(&stats.withdrawals, count.wrapping_add(1));
+    }
+
+    /// Says what is known of the CPUs' counters.
+    pub fn set_watch(&self, watch: &Watch) {
+        let stats = &self.page.stats;
+        self.store32(&stats.warp_tests, watch.warp_tests);
+        let flags = if watch.is_vouched_for { WATCH_VOUCHED_FOR } else { 0 };
+        self.store32(&stats.watch_flags, flags);
+        self.store64(&stats.warp_within_cycles, watch.warp_within_cycles.unwrap_or(0));
     }
 
     /// The anchor in force for REALTIME, MONOTONIC, BOOTTIME and TAI, for a publisher that takes over a page.
@@ -194,10 +252,10 @@ impl<'p> Writer<'p> {
         seq
     }
 
-    fn prepare(&self, which: Which, new: &Anchor) {
-        let latch = self.latch(which);
-        let mut old = load(&latch.copy[0]);
-        let lead_cycles = new.base_cycles.wrapping_sub(old.base_cycles);
+    fn prepare(&self, change: &Change<'_>) {
+        let latch = change.latch();
+        let mut old = change.old();
+        let lead_cycles = change.new.base_cycles.wrapping_sub(old.base_cycles);
         // The old anchor answers before the new base only.
         match (lead_cycles as i64).checked_sub(1) {
             Some(last) if last >= 0 => {
@@ -210,16 +268,16 @@ impl<'p> Writer<'p> {
         self.store_seq(latch, seq + 1);
     }
 
-    fn commit(&self, which: Which, new: &Anchor) {
-        let latch = self.latch(which);
-        // The fence before the counter was read orders these stores after the odd seq: see `publish_all`.
-        self.store_anchor(&latch.copy[0], new);
+    fn commit(&self, change: &Change<'_>) {
+        let latch = change.latch();
+        // The fence before the counter was read orders these stores after the odd seq: see `publish_changes`.
+        self.store_anchor(&latch.copy[0], &change.as_on_page(change.new));
         self.finish(latch);
     }
 
     fn finish(&self, latch: &Latch) {
         let odd = latch.copy[0].seq.load(Ordering::Relaxed);
-        self.store_seq(latch, next_even(odd - 1));
+        self.store_seq(latch, next_even(odd.wrapping_sub(1)));
     }
 
     fn store_anchor(&self, cell: &AnchorCell, anchor: &Anchor) {
@@ -272,7 +330,79 @@ impl<'p> Writer<'p> {
     }
 }
 
-/// Publishes to several pages at once: all of them change to the new anchors at the same value of the counter, or none does.
+/// One latch's way from the anchor in force to the next.
+#[derive(Clone, Copy)]
+pub struct Change<'p> {
+    writer: &'p Writer<'p>,
+    which: Which,
+    clocks: ClockSet,
+    old: Option<&'p Anchor>,
+    new: &'p Anchor,
+}
+
+impl<'p> Change<'p> {
+    /// Of REALTIME, MONOTONIC, BOOTTIME and TAI, of which the page answers those in `clocks`.
+    ///
+    /// `old` is the anchor in force as the publisher remembers it, for a page that others may have written to: its contents
+    /// then decide nothing. `None`: the one that stands on the page.
+    pub fn hres(writer: &'p Writer<'p>, clocks: ClockSet, old: Option<&'p Anchor>, new: &'p Anchor) -> Change<'p> {
+        let which = Which::Hres;
+        Change {
+            writer,
+            which,
+            clocks,
+            old,
+            new,
+        }
+    }
+
+    /// Of MONOTONIC_RAW.
+    pub fn raw(writer: &'p Writer<'p>, clocks: ClockSet, old: Option<&'p Anchor>, new: &'p Anchor) -> Change<'p> {
+        let which = Which::Raw;
+        Change {
+            which,
+            ..Change::hres(writer, clocks, old, new)
+        }
+    }
+
+    fn latch(&self) -> &'p Latch {
+        self.writer.latch(self.which)
+    }
+
+    /// The anchor that readers have until the new one begins.
+    fn old(&self) -> Anchor {
+        match self.old {
+            Some(old) => self.as_on_page(old),
+            None => load(&self.latch().copy[0]),
+        }
+    }
+
+    fn as_on_page(&self, anchor: &Anchor) -> Anchor {
+        Anchor {
+            clocks: anchor.clocks.intersection(self.clocks),
+            ..*anchor
+        }
+    }
+}
+
+/// Publishes the same anchors to several pages at once: see [`publish_changes`].
+pub fn publish_all<'w, 'p: 'w>(
+    writers: impl IntoIterator<Item = &'w Writer<'p>, IntoIter: Clone>,
+    hres: Option<&Anchor>,
+    raw: Option<&Anchor>,
+    spare_cycles: u64,
+    counter: impl Fn() -> u64,
+) -> Result<(), PublishError> {
+    let changes = writers.into_iter().flat_map(|writer| {
+        let hres = hres.map(|anchor| Change::hres(writer, anchor.clocks, None, anchor));
+        let raw = raw.map(|anchor| Change::raw(writer, anchor.clocks, None, anchor));
+        [hres, raw].into_iter().flatten()
+    });
+    publish_changes(changes, spare_cycles, counter)
+}
+
+/// Makes several changes at once: all of them take place at the same value of the counter, or none does. The new anchors of a
+/// latch begin at one base on all pages.
 ///
 /// `spare_cycles` must be left before the new base when all readers have been told. A reader's recheck of seq may be executed
 /// before its counter read has finished (RDTSCP does not hold back later loads, Intel SDM volume 2), by as far as a CPU looks
@@ -281,34 +411,19 @@ impl<'p> Writer<'p> {
 ///
 /// `counter` reads the counter, ordered. For a page that already answers, the anchor's base must lie a little in the future,
 /// after the base of the anchor in force; for one that does not answer yet (or no more), it may lie in the past.
-pub fn publish_all<'w, 'p: 'w>(
-    writers: impl IntoIterator<Item = &'w Writer<'p>, IntoIter: Clone>,
-    hres: Option<&Anchor>,
-    raw: Option<&Anchor>,
+pub fn publish_changes<'p>(
+    changes: impl Iterator<Item = Change<'p>> + Clone,
     spare_cycles: u64,
     counter: impl Fn() -> u64,
 ) -> Result<(), PublishError> {
-    let writers = writers.into_iter();
-    let latches = || {
-        writers.clone().flat_map(move |writer| {
-            [
-                hres.map(|anchor| (writer, Which::Hres, anchor)),
-                raw.map(|anchor| (writer, Which::Raw, anchor)),
-            ]
-            .into_iter()
-            .flatten()
-        })
-    };
-
     let begun = counter();
-    for (writer, which, anchor) in latches() {
-        if !anchor.is_within_limits() {
-            return Err(PublishError::OutOfLimits(*anchor));
+    for change in changes.clone() {
+        if !change.new.is_within_limits() {
+            return Err(PublishError::OutOfLimits(*change.new));
         }
-        writer.repair(writer.latch(which));
-        if let Some(old) = writer.in_force(which)
-            && (begun.wrapping_sub(old.base_cycles) as i64) < 0
-        {
+        change.writer.repair(change.latch());
+        let old = change.old();
+        if !old.clocks.is_empty() && (begun.wrapping_sub(old.base_cycles) as i64) < 0 {
             return Err(PublishError::TooEarly {
                 counter: begun,
                 base_cycles: old.base_cycles,
@@ -316,30 +431,30 @@ pub fn publish_all<'w, 'p: 'w>(
         }
     }
 
-    for (writer, which, anchor) in latches() {
-        writer.prepare(which, anchor);
+    for change in changes.clone() {
+        change.writer.prepare(&change);
     }
     // The odd seqs are visible everywhere before the counter is read: a reader whose counter is past `told` finds seq changed.
     // And whoever sees a store to copy[0] by `commit` sees an odd seq (or a later one) at the recheck.
     fence(Ordering::SeqCst);
     let told = counter();
 
-    let late = latches().find(|(writer, which, anchor)| {
-        let old = load(&writer.latch(*which).copy[0]);
-        (told.wrapping_add(spare_cycles).wrapping_sub(anchor.base_cycles) as i64) >= 0
-            && old.may_answer_from(anchor.base_cycles)
+    let late = changes.clone().find(|change| {
+        let base_cycles = change.new.base_cycles;
+        (told.wrapping_add(spare_cycles).wrapping_sub(base_cycles) as i64) >= 0
+            && change.old().may_answer_from(base_cycles)
     });
-    if let Some((_, _, anchor)) = late {
-        for (writer, which, _) in latches() {
-            writer.finish(writer.latch(which));
+    if let Some(late) = late {
+        for change in changes {
+            change.writer.finish(change.latch());
         }
         return Err(PublishError::TooLate {
             counter: told,
-            base_cycles: anchor.base_cycles,
+            base_cycles: late.new.base_cycles,
         });
     }
-    for (writer, which, anchor) in latches() {
-        writer.commit(which, anchor);
+    for change in changes {
+        change.writer.commit(&change);
     }
     Ok(())
 }

@@ -5,8 +5,8 @@ use std::cell::Cell;
 
 use fastpath_page::layout::{ABI, FLAG_CPU_SEGMENT, MAGIC, fields, structs};
 use fastpath_page::{
-    Anchor, Base, ClockSet, Init, PAGE_SIZE, Page, PageError, PublishError, Rate, Reader, Stats, Writer, check,
-    publish_all,
+    Anchor, Base, ClockSet, Init, PAGE_SIZE, Page, PageError, PublishError, Rate, Reader, Stats, Watch, Withdrawal,
+    Writer, check, publish_all,
 };
 
 fn bytes_of(page: &Page) -> Vec<u8> {
@@ -23,6 +23,7 @@ fn initialised() -> Vec<u8> {
         hres_res_ns: 1,
         coarse_res_ns: 4_000_000,
         flags: FLAG_CPU_SEGMENT,
+        ..Init::default()
     });
     bytes_of(&page)
 }
@@ -238,4 +239,35 @@ fn an_anchor_is_refused_where_a_reader_could_still_look_ahead_past_its_base() {
     let refused = publish_all(&writers, Some(&anchor(2_000, 20)), None, 100, || 1_900);
     assert!(matches!(refused, Err(PublishError::TooLate { .. })), "{refused:?}");
     publish_all(&writers, Some(&anchor(2_000, 20)), None, 100, || 1_899).expect("in time");
+}
+
+#[test]
+fn a_page_remembers_its_last_withdrawals_and_how_many_there_were() {
+    let page = Page::zeroed();
+    let (writer, reader) = (Writer::new(&page), Reader::new(&page));
+    assert_eq!(reader.history().count(), 0);
+    let nth = |nth: u32| Withdrawal {
+        boottime_ns: 1_000 * u64::from(nth),
+        reason: nth,
+        ahead_ns: nth.is_multiple_of(2).then_some(-i64::from(nth)),
+    };
+    for count in 1..=20 {
+        writer.note_withdrawal(&nth(count));
+        assert_eq!(reader.withdrawals(), u64::from(count));
+        let expected: Vec<_> = (count.saturating_sub(7).max(1)..=count).map(nth).collect();
+        assert_eq!(reader.history().collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
+fn a_page_says_how_its_counter_is_watched() {
+    let page = Page::zeroed();
+    assert_eq!(Reader::new(&page).watch(), Watch::default());
+    let watch = Watch {
+        warp_tests: 3,
+        warp_within_cycles: Some(90),
+        is_vouched_for: true,
+    };
+    Writer::new(&page).set_watch(&watch);
+    assert_eq!(Reader::new(&page).watch(), watch);
 }

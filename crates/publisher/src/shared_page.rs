@@ -1,11 +1,12 @@
 //! The page as a sealed memfd: written here, only read by those it is given to.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::ptr::NonNull;
 
-use fastpath_page::{PAGE_SIZE, writer::Writer};
+use fastpath_page::{MEMFD_NAME, PAGE_SIZE, writer::Writer};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -13,6 +14,25 @@ use nix::sys::stat::Mode;
 
 /// F_SEAL_FUTURE_WRITE, include/uapi/linux/fcntl.h (Linux 5.1).
 const F_SEAL_FUTURE_WRITE: libc::c_int = 0x10;
+
+/// Nobody can make a reader fault by cutting the file off, nor seal it any further.
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+/// What the file's mode then is: not even its owner opens it for writing without meaning to.
+const OWNER_ONLY: u32 = 0o400;
+
+/// Why a file is not taken up as a page.
+#[derive(Debug, thiserror::Error)]
+pub enum NotAPage {
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It was made by nobody like this process.
+    #[error("it is not a page that a publisher of this user made")]
+    Foreign,
+    /// It is of another version, or was never finished.
+    #[error(transparent)]
+    Contents(#[from] fastpath_page::PageError),
+}
 
 /// A page that this process writes.
 pub struct SharedPage {
@@ -28,8 +48,43 @@ unsafe impl Sync for SharedPage {}
 impl SharedPage {
     /// Makes an unseeded page. From here on nobody can map it writable, shrink it or unseal it.
     pub fn create() -> io::Result<SharedPage> {
-        let fd = memfd_create(c"fastpath-page", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
-        nix::unistd::ftruncate(&fd, PAGE_SIZE as i64)?;
+        let page = SharedPage::map(memory()?)?;
+        seal(&page.file, SEALS | F_SEAL_FUTURE_WRITE)?;
+        Ok(page)
+    }
+
+    /// Makes an unseeded page that outlives this process: another of this user's can [`SharedPage::take_up`] it. Instead of a
+    /// seal it is the file's mode that keeps others from writing: its owner alone may open it, and others get descriptors for
+    /// reading.
+    pub fn create_to_be_taken_up() -> io::Result<SharedPage> {
+        let file = memory()?;
+        lock(&file)?;
+        file.set_permissions(Permissions::from_mode(OWNER_ONLY))?;
+        seal(&file, SEALS)?;
+        SharedPage::map(file)
+    }
+
+    /// Takes up a page of [`SharedPage::create_to_be_taken_up`] that lost its publisher. `file` is open for reading.
+    pub fn take_up(file: &File) -> Result<SharedPage, NotAPage> {
+        let about = file.metadata()?;
+        // SAFETY: fcntl without an argument.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        // SAFETY: takes nothing and always succeeds.
+        let is_own = about.uid() == unsafe { libc::geteuid() };
+        if !is_own || seals != SEALS || about.len() != PAGE_SIZE as u64 || about.mode() & 0o7777 != OWNER_ONLY {
+            return Err(NotAPage::Foreign);
+        }
+        file.set_permissions(Permissions::from_mode(OWNER_ONLY | 0o200))?;
+        let writable = File::options().read(true).write(true).open(path_of(file));
+        file.set_permissions(Permissions::from_mode(OWNER_ONLY))?;
+        let writable = writable?;
+        lock(&writable)?;
+        let page = SharedPage::map(writable)?;
+        page.page().check()?;
+        Ok(page)
+    }
+
+    fn map(file: File) -> io::Result<SharedPage> {
         // SAFETY: a fresh shared mapping of a file of this size.
         let map = unsafe {
             libc::mmap(
@@ -37,27 +92,21 @@ impl SharedPage {
                 PAGE_SIZE,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED,
-                fd.as_raw_fd(),
+                file.as_raw_fd(),
                 0,
             )
         };
         if map == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
-        // SAFETY: fcntl with an int argument.
-        if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
         let map = NonNull::new(map.cast()).ok_or_else(|| io::Error::from(Errno::EFAULT))?;
-        Ok(SharedPage { map, file: fd.into() })
+        Ok(SharedPage { map, file })
     }
 
     /// A descriptor for those who only read.
     pub fn reader(&self) -> io::Result<OwnedFd> {
-        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         Ok(nix::fcntl::open(
-            path.as_str(),
+            path_of(&self.file).as_str(),
             OFlag::O_RDONLY | OFlag::O_CLOEXEC,
             Mode::empty(),
         )?)
@@ -73,6 +122,35 @@ impl SharedPage {
     pub fn page(&self) -> &fastpath_page::Page {
         // SAFETY: as in `writer`; a page is made of atomics and valid in any bit pattern.
         unsafe { self.map.cast().as_ref() }
+    }
+}
+
+/// A page's worth of memory with a descriptor.
+fn memory() -> io::Result<File> {
+    let fd = memfd_create(MEMFD_NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+    nix::unistd::ftruncate(&fd, PAGE_SIZE as i64)?;
+    Ok(fd.into())
+}
+
+/// There is one writer at a time: the lock is there for as long as its process keeps the file open. Who reads has another opening
+/// of it.
+fn lock(file: &File) -> io::Result<()> {
+    // SAFETY: flock of a descriptor that is open.
+    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn path_of(file: &impl AsRawFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+fn seal(file: &File, seals: libc::c_int) -> io::Result<()> {
+    // SAFETY: fcntl with an int argument.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -112,5 +190,80 @@ mod tests {
         // SAFETY: fcntl with an int argument.
         let sealed = unsafe { libc::fcntl(again.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_WRITE) };
         assert_eq!(sealed, -1);
+    }
+    #[test]
+    fn a_page_outlives_its_publisher_and_is_taken_up_by_another_with_what_it_showed() {
+        let page = SharedPage::create_to_be_taken_up().unwrap();
+        page.writer().init(&fastpath_page::Init::default());
+        page.writer().withdraw(7);
+        let reader = File::from(page.reader().unwrap());
+        drop(page);
+        let page = SharedPage::take_up(&reader).unwrap();
+        assert_eq!(fastpath_page::Reader::new(page.page()).stats().withdrawn_reason, 7);
+        assert_eq!(reader.metadata().unwrap().mode() & 0o7777, OWNER_ONLY);
+    }
+
+    #[test]
+    fn a_page_that_another_publisher_keeps_is_not_taken_up() {
+        let page = SharedPage::create_to_be_taken_up().unwrap();
+        page.writer().init(&fastpath_page::Init::default());
+        let reader = File::from(page.reader().unwrap());
+        assert!(matches!(SharedPage::take_up(&reader), Err(NotAPage::Io(_))));
+        drop(page);
+        assert!(SharedPage::take_up(&reader).is_ok());
+    }
+
+    #[test]
+    fn what_no_publisher_made_is_not_taken_up() {
+        let sealed_otherwise = SharedPage::create().unwrap();
+        sealed_otherwise.writer().init(&fastpath_page::Init::default());
+        let unfinished = SharedPage::create_to_be_taken_up().unwrap();
+        let open_to_others = SharedPage::create_to_be_taken_up().unwrap();
+        open_to_others.writer().init(&fastpath_page::Init::default());
+        open_to_others
+            .file
+            .set_permissions(Permissions::from_mode(0o644))
+            .unwrap();
+        for page in [sealed_otherwise, unfinished, open_to_others] {
+            let reader = File::from(page.reader().unwrap());
+            assert!(SharedPage::take_up(&reader).is_err());
+        }
+        assert!(SharedPage::take_up(&memory().unwrap()).is_err());
+    }
+
+    #[test]
+    fn another_user_with_a_readers_descriptor_cannot_write_the_page() {
+        // SAFETY: takes nothing and always succeeds.
+        if unsafe { libc::geteuid() } != 0 {
+            return;
+        }
+        let page = SharedPage::create_to_be_taken_up().unwrap();
+        let reader = page.reader().unwrap();
+        // SAFETY: the child makes system calls only.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above; the path ends with a 0 and outlives the call.
+            unsafe {
+                libc::setresgid(65534, 65534, 65534);
+                libc::setresuid(65534, 65534, 65534);
+                // A process that changed its user may not look at /proc/self before this.
+                libc::prctl(libc::PR_SET_DUMPABLE, 1);
+                let write = libc::fchmod(reader.as_raw_fd(), 0o600) == 0
+                    || libc::mmap(
+                        std::ptr::null_mut(),
+                        PAGE_SIZE,
+                        libc::PROT_WRITE,
+                        libc::MAP_SHARED,
+                        reader.as_raw_fd(),
+                        0,
+                    ) != libc::MAP_FAILED
+                    || File::options().write(true).open(path_of(&reader)).is_ok();
+                libc::_exit(i32::from(write))
+            }
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child just made.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(status, 0, "somebody could write the page");
     }
 }

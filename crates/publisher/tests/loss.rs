@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use fastpath_page::ClockSet;
 use fastpath_page::reader::Reader;
+use fastpath_publisher::evidence::Trust;
 use fastpath_publisher::{Publisher, SharedPage, counter};
 
 /// Longer than any anchor's cap.
@@ -15,7 +16,7 @@ fn publisher(page: &Arc<SharedPage>) -> i32 {
     // SAFETY: the child runs the publisher and nothing of the test harness's, and never returns.
     match unsafe { libc::fork() } {
         0 => {
-            let mut publisher = Publisher::take_over(page.clone(), ClockSet::ALL);
+            let mut publisher = Publisher::take_over(page.clone(), ClockSet::ALL, Trust::Invariant);
             publisher.run(|| true);
             // SAFETY: leaves without running anything of the harness's.
             unsafe { libc::_exit(0) }
@@ -71,7 +72,7 @@ fn wait_until_answered(reader: &Reader<'_>) {
 
 #[test]
 fn reads_survive_a_publisher_that_is_killed_or_stopped_and_are_fast_again_when_one_returns() {
-    let page = Publisher::new(ClockSet::ALL).expect("a page").page();
+    let page = Publisher::new(ClockSet::ALL, Trust::Invariant).expect("a page").page();
     let reader = Reader::new(page.page());
     let mut pid = publisher(&page);
     wait_until_answered(&reader);
@@ -98,7 +99,7 @@ fn reads_survive_a_publisher_that_is_killed_or_stopped_and_are_fast_again_when_o
 
 #[test]
 fn a_publisher_killed_at_any_moment_of_a_refresh_leaves_a_page_that_the_next_one_can_use() {
-    let page = Publisher::new(ClockSet::ALL).expect("a page").page();
+    let page = Publisher::new(ClockSet::ALL, Trust::Invariant).expect("a page").page();
     let reader = Reader::new(page.page());
     for nth in 0..40 {
         let pid = publisher(&page);

@@ -1,5 +1,6 @@
 //! Starting programs, looking at processes, and saying why something could not be tested.
 
+pub mod chromium;
 pub mod clock_calls;
 pub mod command;
 pub mod processes;
@@ -9,5 +10,5 @@ pub mod terminal;
 
 pub use command::{Outcome, Running, SERVED, fastpath, finish, finish_within, served, start};
 pub use processes::{Pid, wait_until};
-pub use programs::{helper_program, program};
+pub use programs::{helper_program, program, program_32};
 pub use skip::{needs_root, skip, tool};

@@ -30,7 +30,7 @@ pub fn holds_within(limit: Duration, mut condition: impl FnMut() -> bool) -> boo
 }
 
 impl Pid {
-    fn read(self, file: &str) -> String {
+    pub fn read(self, file: &str) -> String {
         let bytes = std::fs::read(format!("/proc/{}/{file}", self.0)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
 use super::skip::skip;
@@ -41,6 +41,24 @@ pub fn program(name: &str) -> Option<String> {
     }
     assert!(list.lines().any(|l| l == format!("built {name}")), "{name} is unknown");
     Some(directory().join(name).to_str().expect("UTF-8").to_owned())
+}
+
+/// The path of a 32-bit test program; `None` also if this kernel starts none, or has none: then without a word.
+pub fn program_32(name: &str) -> Option<String> {
+    if !cfg!(target_arch = "x86_64") {
+        return None;
+    }
+    let bare = program("thirty-two-bit")?;
+    let path = program(name)?;
+    let starts = Command::new(bare)
+        .stdout(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.code() == Some(32));
+    if !starts {
+        skip("this kernel runs no 32-bit program");
+        return None;
+    }
+    Some(path)
 }
 
 /// The path of `helpers/NAME.c`, compiled by `compiler`; `None`, and the test is skipped, if that is missing.

@@ -1,10 +1,10 @@
 //! A terminal of one's own.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The side of a pseudo-terminal at which a person would sit.
 pub struct Terminal {
@@ -13,6 +13,36 @@ pub struct Terminal {
 
 /// Makes a terminal, which becomes the controlling terminal of `command` and a session of its own.
 pub fn give_terminal(command: &mut Command) -> Terminal {
+    let (master, slave) = pair();
+    // SAFETY: between fork and exec only system calls are made.
+    unsafe {
+        command.pre_exec(move || {
+            let tty = slave.as_raw_fd();
+            let done = libc::setsid() >= 0 && libc::ioctl(tty, libc::TIOCSCTTY, 0) == 0 && libc::dup2(tty, 0) == 0;
+            done.then_some(()).ok_or_else(std::io::Error::last_os_error)
+        });
+    }
+    Terminal { master }
+}
+
+/// Makes a terminal, 80 columns wide, which becomes the standard output of `command`.
+pub fn output_to_terminal(command: &mut Command) -> Terminal {
+    let (master, slave) = pair();
+    let size = libc::winsize {
+        ws_row: 24,
+        ws_col: 80,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: the call reads the struct.
+    let set = unsafe { libc::ioctl(slave.as_raw_fd(), libc::TIOCSWINSZ, &size) };
+    assert_eq!(set, 0, "TIOCSWINSZ: {}", std::io::Error::last_os_error());
+    command.stdin(Stdio::null()).stdout(slave);
+    Terminal { master }
+}
+
+/// The two ends of a terminal.
+fn pair() -> (File, OwnedFd) {
     let (mut master, mut slave) = (0, 0);
     // SAFETY: openpty stores two descriptors; the other pointers may be null.
     let made = unsafe {
@@ -31,20 +61,20 @@ pub fn give_terminal(command: &mut Command) -> Terminal {
         // SAFETY: fcntl with integers. A child gets the terminal by what follows, not by accident.
         unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
-    // SAFETY: between fork and exec only system calls are made.
-    unsafe {
-        command.pre_exec(move || {
-            let tty = slave.as_raw_fd();
-            let done = libc::setsid() >= 0 && libc::ioctl(tty, libc::TIOCSCTTY, 0) == 0 && libc::dup2(tty, 0) == 0;
-            done.then_some(()).ok_or_else(std::io::Error::last_os_error)
-        });
-    }
-    Terminal { master }
+    (master, slave)
 }
 
 impl Terminal {
     /// Types.
     pub fn type_in(&mut self, keys: &[u8]) {
         self.master.write_all(keys).expect("typing");
+    }
+
+    /// All that is shown until nobody has the other end any more, with plain ends of lines.
+    pub fn read_to_end(&mut self) -> String {
+        let mut shown = Vec::new();
+        // The end is EIO.
+        let _ = self.master.read_to_end(&mut shown);
+        String::from_utf8_lossy(&shown).replace("\r\n", "\n")
     }
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * filter forbid NUMBER CMD [ARGS]: CMD under a seccomp filter that answers this system call with EPERM.
+ * filter kill NUMBER CMD [ARGS]: ... that kills for it.
+ * filter tax CMD [ARGS]: CMD under one that allows everything, after looking at an argument twenty thousand times.
  * filter strict COUNT [CMD [ARGS]]: installs a filter that kills for what a plain program does not need, clock_gettime
  * and futex among it; reads every clock COUNT times; then becomes CMD, or prints `alive`. filter alive: prints `alive`,
  * which takes no more than that.
@@ -28,14 +30,30 @@ static void install(struct sock_filter *code, size_t length) {
 	}
 }
 
-static void forbid(unsigned int number) {
+static void answer(unsigned int number, unsigned int action) {
 	struct sock_filter code[] = {
 	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
 	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
-	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+	    BPF_STMT(BPF_RET | BPF_K, action),
 	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
 	install(code, sizeof(code) / sizeof(code[0]));
+}
+
+/* Looks at an argument, so that the kernel cannot know the answer beforehand. */
+static void tax(void) {
+	enum { COUNT = 4000 };
+	static struct sock_filter code[COUNT + 2];
+
+	code[0] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0]));
+	for (unsigned int i = 1; i <= COUNT; i++) {
+		code[i] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x7fffabcd + i, 0, 0);
+	}
+	code[COUNT + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	/* As one filter after the other: the kernel takes 4096 instructions at a time. */
+	for (unsigned int filters = 0; filters < 5; filters++) {
+		install(code, COUNT + 2);
+	}
 }
 
 /* What starting a program takes, and its end. */
@@ -79,7 +97,14 @@ static void read_clocks(long count) {
 
 int main(int argc, char **argv) {
 	if (argc > 3 && strcmp(argv[1], "forbid") == 0) {
-		forbid((unsigned int)atoi(argv[2]));
+		answer((unsigned int)atoi(argv[2]), SECCOMP_RET_ERRNO | EPERM);
+	} else if (argc > 3 && strcmp(argv[1], "kill") == 0) {
+		answer((unsigned int)atoi(argv[2]), SECCOMP_RET_KILL_PROCESS);
+	} else if (argc > 2 && strcmp(argv[1], "tax") == 0) {
+		tax();
+		execvp(argv[2], argv + 2);
+		perror(argv[2]);
+		return 126;
 	} else if (argc > 2 && strcmp(argv[1], "strict") == 0) {
 		be_strict();
 		read_clocks(atol(argv[2]));

@@ -103,6 +103,8 @@ pub const ACPI_PM: Reads = Reads {
 pub struct Host {
     pub random: Random,
     pub counter: Accumulator,
+    /// The counter of the CPU at which we are looking, above `counter`.
+    pub skew_cycles: i64,
     /// Counts per nanosecond of true time; 0: stopped.
     pub ghz: f64,
     /// Relative change of `ghz` per second of true time, a random walk.
@@ -121,9 +123,19 @@ pub struct Host {
 
 impl Host {
     pub fn new(ghz: f64, reads: Reads) -> Host {
-        let mut random = Random::seeded();
+        Host::with(Random::seeded(), ghz, reads)
+    }
+
+    /// The same host every time.
+    #[allow(dead_code, reason = "not every test wants the same again")]
+    pub fn fixed(seed: u64, ghz: f64, reads: Reads) -> Host {
+        Host::with(Random(seed), ghz, reads)
+    }
+
+    fn with(mut random: Random, ghz: f64, reads: Reads) -> Host {
         Host {
             counter: Accumulator::new(random.next() >> random.between(0.0, 30.0) as u32),
+            skew_cycles: 0,
             ghz,
             wander_per_second: 0.0,
             mono: Accumulator::new(random.between(1e9, 1e15) as u64),
@@ -137,6 +149,11 @@ impl Host {
             elapsed_ns: 0.0,
             random,
         }
+    }
+
+    /// What the CPU at which we are looking reads.
+    pub fn count(&self) -> u64 {
+        self.counter.whole.wrapping_add_signed(self.skew_cycles)
     }
 
     pub fn advance(&mut self, ns: f64) {
@@ -185,26 +202,40 @@ impl Host {
         self.mono_ns().wrapping_add_signed(self.real_offset_ns)
     }
 
-    fn bracket(&mut self, clock: impl Fn(&Host) -> u64) -> Bracket {
+    /// What the kernel shows of a clock at this moment.
+    pub fn clock_ns(&self, id: u32) -> Option<u64> {
+        let mono_ns = self.quantised(self.mono);
+        match id {
+            0 => Some(mono_ns.wrapping_add_signed(self.real_offset_ns)),
+            1 => Some(mono_ns),
+            4 => self.has_raw.then(|| self.quantised(self.raw)),
+            7 => Some(mono_ns.wrapping_add_signed(self.boot_offset_ns)),
+            11 => Some(mono_ns.wrapping_add_signed(self.real_offset_ns + self.tai_offset_s * 1_000_000_000)),
+            _ => None,
+        }
+    }
+
+    fn bracket(&mut self, id: u32) -> Option<Bracket> {
+        self.clock_ns(id)?;
         let reads = self.reads;
         let brackets: Vec<Bracket> = (0..reads.attempts)
             .map(|_| {
-                let before = self.counter.whole;
+                let before = self.count();
                 let to_clock_ns = reads.to_clock_ns.0 + reads.to_clock_ns.1 * self.random.unit();
                 self.advance(to_clock_ns);
                 self.maybe_interrupt();
-                let time_ns = clock(self);
+                let time_ns = self.clock_ns(id).expect("it was there before");
                 self.maybe_interrupt();
                 let from_clock_ns = reads.from_clock_ns.0 + reads.from_clock_ns.1 * self.random.unit();
                 self.advance(from_clock_ns);
                 Bracket {
                     before,
                     time_ns,
-                    after: self.counter.whole,
+                    after: self.count(),
                 }
             })
             .collect();
-        tightest(&brackets).expect("at least one attempt")
+        tightest(&brackets)
     }
 
     fn maybe_interrupt(&mut self) {
@@ -215,19 +246,13 @@ impl Host {
     }
 
     pub fn sample(&mut self) -> Sample {
+        let mut bracket = |id| self.bracket(id);
         Sample {
-            mono: self.bracket(|host| host.quantised(host.mono)),
-            real: self.bracket(|host| host.quantised(host.mono).wrapping_add_signed(host.real_offset_ns)),
-            raw: if self.has_raw {
-                Some(self.bracket(|host| host.quantised(host.raw)))
-            } else {
-                None
-            },
-            boot: Some(self.bracket(|host| host.quantised(host.mono).wrapping_add_signed(host.boot_offset_ns))),
-            tai: Some(self.bracket(|host| {
-                let offset_ns = host.real_offset_ns + host.tai_offset_s * 1_000_000_000;
-                host.quantised(host.mono).wrapping_add_signed(offset_ns)
-            })),
+            mono: bracket(1).expect("there is always MONOTONIC"),
+            real: bracket(0).expect("there is always REALTIME"),
+            raw: bracket(4),
+            boot: bracket(7),
+            tai: bracket(11),
         }
     }
 }

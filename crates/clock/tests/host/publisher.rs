@@ -51,12 +51,12 @@ impl Publisher {
 
     /// The served MONOTONIC against the kernel's now.
     pub fn error_ns(&self) -> Option<i64> {
-        let served = self.read(MONOTONIC, self.host.counter.whole)?;
+        let served = self.read(MONOTONIC, self.host.count())?;
         Some(served.wrapping_sub(self.host.mono_ns()) as i64)
     }
 
     pub fn real_error_ns(&self) -> Option<i64> {
-        let served = self.read(0, self.host.counter.whole)?;
+        let served = self.read(0, self.host.count())?;
         Some(served.wrapping_sub(self.host.real_ns()) as i64)
     }
 
@@ -77,6 +77,12 @@ impl Publisher {
         }
     }
 
+    /// The CPUs' counters were compared.
+    pub fn compared(&mut self, apart: bool) {
+        let outcome = self.discipline.compared(apart);
+        self.carry_out(outcome, [false; 5]);
+    }
+
     /// Waits for the next window and refreshes.
     pub fn refresh(&mut self) -> Refresh {
         self.live(self.discipline.next_window_ns() as f64);
@@ -86,7 +92,7 @@ impl Publisher {
     pub fn refresh_now(&mut self) -> Refresh {
         let sample = self.host.sample();
         let effective_at = self.effective_at();
-        let outcome = self.discipline.observe(&sample, effective_at);
+        let outcome = self.discipline.observe(&sample, || effective_at);
         self.carry_out(outcome, [false; 5])
     }
 
@@ -94,12 +100,12 @@ impl Publisher {
     pub fn step(&mut self) -> Refresh {
         let sample = self.host.sample();
         let effective_at = self.effective_at();
-        let outcome = self.discipline.step(&sample, effective_at);
+        let outcome = self.discipline.step(&sample, || effective_at);
         self.carry_out(outcome, [true, false, false, true, false])
     }
 
     fn effective_at(&self) -> u64 {
-        self.host.counter.whole.wrapping_add((LEAD_NS * self.host.ghz) as u64)
+        self.host.count().wrapping_add((LEAD_NS * self.host.ghz) as u64)
     }
 
     fn carry_out(&mut self, outcome: Outcome, may_go_back: [bool; 5]) -> Refresh {
@@ -132,7 +138,7 @@ impl Publisher {
             .map(|id| around().map(|counter| self.read(*id, counter)).collect())
             .collect();
         let ended = self.end_of_reads();
-        let counter = self.host.counter.whole;
+        let counter = self.host.count();
         let writer = Writer::new(&self.page);
         if let Err(error) = fastpath_page::publish_all([&writer], Some(hres), raw, 0, || counter) {
             assert!(self.late > 0.0, "{error}");
@@ -172,7 +178,7 @@ impl Publisher {
         std::array::from_fn(|clock| {
             let anchor = if IDS[clock] == 4 { raw } else { hres }?;
             let end = anchor.base_cycles.wrapping_add(u64::from(anchor.cap_cycles));
-            if (self.host.counter.whole.wrapping_sub(end) as i64) < 0 {
+            if (self.host.count().wrapping_sub(end) as i64) < 0 {
                 return None;
             }
             self.read(IDS[clock], end)

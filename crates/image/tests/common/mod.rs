@@ -6,7 +6,7 @@
 use std::arch::asm;
 use std::ptr::NonNull;
 
-use fastpath_image::{Image, Instance, MappedVdso, Vdso, own_vdso};
+use fastpath_image::{Image, Instance, KernelFunctions, MappedVdso, Options, Placement, Vdso, own_vdso};
 use fastpath_page::{PAGE_SIZE, Page};
 
 pub type ClockGettime = unsafe extern "C" fn(i32, *mut Timespec) -> i32;
@@ -34,7 +34,7 @@ pub struct Timespec {
     pub fraction: i64,
 }
 
-/// `[page][image]`: the page as a target maps it, read-only, and where its publisher writes it.
+/// Page and image: the page as a target maps it, read-only, and where its publisher writes it.
 pub struct Mapped {
     image: NonNull<u8>,
     pub page: &'static Page,
@@ -43,8 +43,16 @@ pub struct Mapped {
 
 impl Mapped {
     /// Never unmapped: tests are short.
-    pub fn new(instance: &Instance) -> Mapped {
-        let size = PAGE_SIZE + Image::size();
+    pub fn new(kernel: KernelFunctions) -> Mapped {
+        Mapped::with(kernel, Image::DEFAULT_PAGE_OFFSET, true)
+    }
+
+    /// With the page elsewhere, or no clocks served.
+    pub fn with(kernel: KernelFunctions, page_offset: i64, serve_clocks: bool) -> Mapped {
+        let image_size = Image::host().size();
+        // From the lower of the two to the end of the higher.
+        let (image_at, page_at) = ((-page_offset).max(0) as usize, page_offset.max(0) as usize);
+        let size = (image_at + image_size).max(page_at + PAGE_SIZE);
         // SAFETY: new mappings, the fixed ones inside the first; the image's bytes fit, and everything stays mapped.
         unsafe {
             let memfd = libc::memfd_create(c"fastpath-test-page".as_ptr(), 0);
@@ -59,7 +67,7 @@ impl Mapped {
             let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let base = map(std::ptr::null_mut(), size, writable, private, -1);
             map(
-                base.cast(),
+                base.add(page_at).cast(),
                 PAGE_SIZE,
                 libc::PROT_READ,
                 libc::MAP_SHARED | libc::MAP_FIXED,
@@ -68,10 +76,19 @@ impl Mapped {
             let publisher = map(std::ptr::null_mut(), PAGE_SIZE, writable, libc::MAP_SHARED, memfd);
             libc::close(memfd);
 
-            let image = base.add(PAGE_SIZE);
+            let image = base.add(image_at);
+            let options = Options {
+                kernel,
+                serve_clocks,
+                ..Options::at(Placement {
+                    address: image as u64,
+                    page_offset,
+                })
+            };
+            let instance = Instance::new(Image::host(), &options).unwrap();
             image.copy_from_nonoverlapping(instance.bytes().as_ptr(), instance.bytes().len());
             let executable = libc::PROT_READ | libc::PROT_EXEC;
-            assert_eq!(libc::mprotect(image.cast(), Image::size(), executable), 0);
+            assert_eq!(libc::mprotect(image.cast(), image_size, executable), 0);
             Mapped {
                 image: NonNull::new(image).unwrap(),
                 page: &*publisher.cast::<Page>(),
@@ -82,8 +99,7 @@ impl Mapped {
 
     /// As in a process with the kernel's vDSO.
     pub fn with_kernel() -> Mapped {
-        let kernel = kernel_vdso();
-        Mapped::new(&Instance::new(Some((&kernel.vdso, kernel.base))).unwrap())
+        Mapped::new(kernel_functions())
     }
 
     /// The kernel's vDSO, for comparison, with a page that it does not read.
@@ -98,11 +114,11 @@ impl Mapped {
 
     /// As in a process without a vDSO.
     pub fn without_kernel() -> Mapped {
-        Mapped::new(&Instance::new(None).unwrap())
+        Mapped::new(KernelFunctions::NONE)
     }
 
     pub fn address(&self, name: &str) -> Option<usize> {
-        Some(self.image.as_ptr() as usize + self.vdso.find(name)? as usize)
+        Some((self.image.as_ptr() as usize).wrapping_add(self.vdso.find(name)? as usize))
     }
 
     /// # Safety
@@ -133,6 +149,12 @@ impl Mapped {
 /// The vDSO that the kernel gave this process.
 pub fn kernel_vdso() -> MappedVdso {
     own_vdso().unwrap().expect("these tests need a kernel with a vDSO")
+}
+
+/// Its functions.
+pub fn kernel_functions() -> KernelFunctions {
+    let kernel = kernel_vdso();
+    KernelFunctions::of(Image::host(), &kernel.vdso, kernel.base).unwrap()
 }
 
 /// A system call of up to three arguments, with the kernel's own result.

@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 /// `isb` keeps the read behind all earlier instructions.
 #[inline(always)]
-pub fn read_ordered() -> u64 {
+fn read_ordered() -> u64 {
     let count: u64;
     // SAFETY: Linux lets user space read cntvct_el0, and reading it changes nothing.
     unsafe {

@@ -1,7 +1,6 @@
 //! What differs between instruction sets: each file here has the same few names.
 //!
-//! - `read_ordered()`: the counter, read after every load that stands before it in the program
-//! - `repeat(reads)`: as many reads, back to back, with the very instructions that the image uses on this CPU
+//! - `repeat(reads)`: so many ordered reads of the counter, back to back, with the very instructions that the image uses on this CPU
 //! - `counter_name()`: what those instructions are called in reports
 
 #[cfg(target_arch = "aarch64")]
@@ -10,6 +9,6 @@ mod aarch64;
 mod x86_64;
 
 #[cfg(target_arch = "aarch64")]
-pub use aarch64::{counter_name, read_ordered, repeat};
+pub use aarch64::{counter_name, repeat};
 #[cfg(target_arch = "x86_64")]
-pub use x86_64::{counter_name, read_ordered, repeat};
+pub use x86_64::{counter_name, repeat};

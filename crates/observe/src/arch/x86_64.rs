@@ -1,26 +1,21 @@
 //! The time stamp counter.
 
-use std::arch::x86_64::{__cpuid, __rdtscp, _mm_lfence, _rdtsc};
+use fastpath_image::CpuFeatures;
+use std::arch::x86_64::{__rdtscp, _mm_lfence, _rdtsc};
 use std::hint::black_box;
 use std::sync::OnceLock;
-
-/// `lfence; rdtsc`, right on every x86-64 CPU.
-#[inline(always)]
-pub fn read_ordered() -> u64 {
-    // SAFETY: both instructions exist on every x86-64 CPU and touch no memory. `rdtsc` faults only where the process
-    // asked for that (PR_SET_TSC), which `counter::usable` finds out before anything here is called.
-    unsafe {
-        _mm_lfence();
-        _rdtsc()
-    }
-}
 
 /// As the image reads it: `rdtscp` where the CPU has it.
 #[inline(never)]
 pub fn repeat(reads: u32) {
     if !has_rdtscp() {
         for _ in 0..reads {
-            black_box(read_ordered());
+            // SAFETY: both instructions exist on every x86-64 CPU and touch no memory. `rdtsc` faults only where the process asked
+            // for that (PR_SET_TSC), which `counter::usable` finds out before anything here is called.
+            black_box(unsafe {
+                _mm_lfence();
+                _rdtsc()
+            });
         }
         return;
     }
@@ -39,7 +34,5 @@ pub fn counter_name() -> &'static str {
 fn has_rdtscp() -> bool {
     // Asked once: under a hypervisor CPUID traps, and takes a thousand times as long as what is measured here.
     static HAS_RDTSCP: OnceLock<bool> = OnceLock::new();
-    // AMD APM 3, CPUID Fn8000_0001_EDX bit 27; the same at Intel.
-    let ask = || __cpuid(0x8000_0000).eax >= 0x8000_0001 && __cpuid(0x8000_0001).edx >> 27 & 1 == 1;
-    *HAS_RDTSCP.get_or_init(ask)
+    *HAS_RDTSCP.get_or_init(|| CpuFeatures::of_this_cpu().rdtscp)
 }

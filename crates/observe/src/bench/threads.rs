@@ -1,9 +1,9 @@
 //! Whether two threads read twice as much as one: readers share the page's cache lines, and write to none.
 
 use crate::clocks::Clock;
-use crate::cpus;
 use crate::functions::{Call, Functions};
 use crate::stats::{Spread, tenths, thousandths};
+use fastpath_host::cpus;
 use serde::Serialize;
 use std::sync::Barrier;
 use std::thread;
@@ -63,7 +63,8 @@ struct Rate {
 fn read(functions: Functions, cpus: &[usize], window: Duration) -> Rate {
     let barrier = Barrier::new(cpus.len());
     let reader = |cpu: usize| {
-        cpus::pin_this_thread(cpu);
+        // Where that is forbidden, it runs where the kernel puts it.
+        let _ = cpus::run_on(cpu);
         functions.repeat(CALL, 1000);
         barrier.wait();
         let (start, cpu_start) = (Instant::now(), cpu_time_ns());

@@ -1,0 +1,191 @@
+//! Attaching and detaching.
+
+use fastpath_inject::Cache;
+use fastpath_inject::attach::{self, Refusal};
+use fastpath_page::ClockSet;
+use fastpath_publisher::evidence::{self, Trust};
+
+use super::goods;
+use crate::args;
+use crate::output::{note, warn};
+use crate::run::selection::Selection;
+use crate::run::title::Title;
+use crate::run::untrusted;
+
+/// The counter cannot be believed, or no page can be had.
+const NO_PAGE: i32 = 16;
+
+/// Attaches processes; the exit status: that of the first that was refused.
+pub fn attach(options: &args::Attach, title: Title) -> i32 {
+    let surroundings = crate::run::helper::Surroundings::note(title);
+    // Before anything is started for their sake.
+    let (pids, mut status) = each(&options.pids, attach::may_attach);
+    if pids.is_empty() {
+        return status;
+    }
+    let trust = if options.trust_counter {
+        Trust::Anyway
+    } else {
+        Trust::Invariant
+    };
+    if let Err(why) = evidence::is_promising(trust) {
+        note(untrusted(&why));
+        return NO_PAGE;
+    }
+    let clocks = match Selection::of(options.clocks.as_ref(), false, false) {
+        Selection::Nothing(why) => {
+            note(format_args!("{why}; nothing was attached"));
+            return status;
+        }
+        selection => selection.clocks(),
+    };
+    let wanted = goods::Wanted {
+        clocks,
+        trust,
+        children: options.children,
+    };
+    let scans = options.children.then(Cache::default);
+    let descendants = if options.children {
+        descendants_of(&pids)
+    } else {
+        Vec::new()
+    };
+    let all = [&pids[..], &descendants].concat();
+    let mut own = Vec::new();
+    for pid in all {
+        match goods::of_daemon(&wanted, pid) {
+            Some(goods) => status = first(status, attach_one(pid, &goods, clocks, None, options.verbose)),
+            None => own.push(pid),
+        }
+    }
+    for (namespace, pids) in goods::by_time_namespace(&own) {
+        let goods = match goods::get(&wanted, namespace.as_ref(), &surroundings) {
+            Ok(goods) => goods,
+            Err(why) => {
+                note(why);
+                status = first(status, NO_PAGE);
+                continue;
+            }
+        };
+        for pid in pids {
+            let one = attach_one(pid, &goods, clocks, scans.as_ref(), options.verbose);
+            // They came along: they may have ended, or be in other hands.
+            if !descendants.contains(&pid) {
+                status = first(status, one);
+            }
+        }
+    }
+    status
+}
+
+/// The children of these, and their children, but for those that are among them.
+fn descendants_of(pids: &[i32]) -> Vec<i32> {
+    let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let parent = |pid: i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse::<i32>().ok()
+    };
+    let all: Vec<_> = names
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| Some((pid, parent(pid)?)))
+        .collect();
+    let mut found = pids.to_vec();
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        next += 1;
+        let children = all.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid);
+        let new: Vec<_> = children.filter(|pid| !found.contains(pid)).collect();
+        found.extend(new);
+    }
+    found.split_off(pids.len())
+}
+
+fn attach_one(pid: i32, goods: &goods::Goods, clocks: ClockSet, scans: Option<&Cache>, verbose: bool) -> i32 {
+    let given = attach::Goods {
+        page: &goods.page,
+        mailbox: &goods.mailbox,
+        clocks,
+        children: scans,
+    };
+    match attach::attach(pid, &given) {
+        Ok(attached) => {
+            for left in &attached.left_alone {
+                warn(format_args!(
+                    "{pid}: {} stays on the kernel's path: {}",
+                    left.function, left.why
+                ));
+            }
+            if let Some(why) = attached.without_children {
+                warn(format_args!(
+                    "{pid}: the programs that it executes will not be served: {why}"
+                ));
+            }
+            if verbose {
+                let ms = attached.pause.as_secs_f64() * 1e3;
+                note(format_args!(
+                    "{pid}: {} threads stood still for {ms:.3} ms",
+                    attached.threads
+                ));
+            }
+            0
+        }
+        Err(refusal) => refuse(pid, &refusal),
+    }
+}
+
+/// Detaches processes; the exit status: that of the first that was refused.
+pub fn detach(options: &args::Detach) -> i32 {
+    let (_, status) = each(&options.pids, |pid| {
+        let detached = attach::detach(pid)?;
+        if let Some(tid) = detached.region_stays_for {
+            warn(format_args!(
+                "{pid}: its clocks are the kernel's again; 32 KiB stay mapped there, for thread {tid} has not left them"
+            ));
+        }
+        Ok(())
+    });
+    status
+}
+
+/// Those with which `work` could be done, and the exit status.
+fn each(pids: &[u32], mut work: impl FnMut(i32) -> attach::Answer<()>) -> (Vec<i32>, i32) {
+    let mut status = 0;
+    let mut done = Vec::new();
+    for pid in pids.iter().map(|pid| *pid as i32) {
+        match work(pid) {
+            Ok(()) => done.push(pid),
+            Err(refusal) => status = first(status, refuse(pid, &refusal)),
+        }
+    }
+    (done, status)
+}
+
+fn first(status: i32, next: i32) -> i32 {
+    if status == 0 { next } else { status }
+}
+
+fn refuse(pid: i32, refusal: &Refusal) -> i32 {
+    note(format_args!("{pid}: {refusal}"));
+    exit_status(refusal)
+}
+
+/// Scripts tell refusals apart by these; `--help` lists them.
+fn exit_status(refusal: &Refusal) -> i32 {
+    match refusal {
+        Refusal::Failed(_) => 1,
+        Refusal::NoSuchProcess { .. } => 3,
+        Refusal::KernelThread => 4,
+        Refusal::Zombie => 5,
+        Refusal::Traced { .. } => 6,
+        Refusal::NotPermitted { .. } => 7,
+        Refusal::AttachedAlready { .. } | Refusal::UnderRun => 8,
+        Refusal::OtherPrograms { .. } => 9,
+        Refusal::NoVdso { .. } => 10,
+        Refusal::Seccomp { .. } => 11,
+        Refusal::Sealed { .. } => 12,
+        Refusal::CounterForbidden => 13,
+        Refusal::DoesNotStop { .. } | Refusal::InTheWay { .. } | Refusal::SharesMemory { .. } => 14,
+        Refusal::NotAttached => 15,
+        Refusal::ChangedSince { .. } => 17,
+    }
+}

@@ -1,0 +1,157 @@
+//! The helper that publishes the page of attached processes where no daemon runs. It is left behind as `run` leaves one, and ends
+//! when no process maps the mailbox any more.
+
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastpath_inject::attendant::Attendant;
+use fastpath_inject::{Cache, Kit, Shared};
+use fastpath_publisher::Publisher;
+use fastpath_publisher::evidence;
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+
+use super::goods::{TimeNamespace, Wanted};
+use crate::run::helper::{self, Surroundings};
+
+/// To compare the CPUs' counters and make a page takes milliseconds, on a busy machine some hundred.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Starts one; page, mailbox, and what keeps it until a process maps them.
+pub fn start(
+    wanted: &Wanted,
+    namespace: Option<&TimeNamespace>,
+    surroundings: &Surroundings,
+) -> Result<(OwnedFd, OwnedFd, UnixStream), String> {
+    let (ours, theirs) = UnixStream::pair().map_err(|e| format!("socketpair: {e}"))?;
+    let child = helper::fork_without_signal().map_err(|e| format!("clone: {e}"))?;
+    if child == 0 {
+        // SAFETY: the process that was just made has one thread.
+        if unsafe { libc::fork() } == 0 {
+            drop(ours);
+            live(wanted, namespace, surroundings, theirs);
+        }
+        // SAFETY: leaves without running anything of the parent's.
+        unsafe { libc::_exit(0) }
+    }
+    drop(theirs);
+    // SAFETY: waits for the child just made, which exits at once; it sends no signal.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
+    let (page, mailbox) = receive(&ours)?;
+    Ok((page, mailbox, ours))
+}
+
+/// The two descriptors, or why there are none.
+fn receive(channel: &UnixStream) -> Result<(OwnedFd, OwnedFd), String> {
+    channel.set_read_timeout(Some(PATIENCE)).map_err(|e| e.to_string())?;
+    let mut byte = [0];
+    let mut iov = [IoSliceMut::new(&mut byte)];
+    let mut control = nix::cmsg_space!([i32; 2]);
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<UnixAddr>(channel.as_raw_fd(), &mut iov, Some(&mut control), flags)
+        .map_err(|e| format!("the publisher did not start: {e}"))?;
+    let mut fds = Vec::new();
+    for one in message.cmsgs().map_err(|e| e.to_string())? {
+        if let ControlMessageOwned::ScmRights(given) = one {
+            // SAFETY: just given to this process, and nobody else's.
+            fds.extend(given.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+    if let Ok([page, mailbox]) = <[OwnedFd; 2]>::try_from(fds) {
+        return Ok((page, mailbox));
+    }
+    let mut why = String::new();
+    let _ = (&*channel).read_to_string(&mut why);
+    Err(if why.is_empty() {
+        "the publisher ended before it was ready".into()
+    } else {
+        why
+    })
+}
+
+fn live(wanted: &Wanted, namespace: Option<&TimeNamespace>, surroundings: &Surroundings, channel: UnixStream) -> ! {
+    helper::settle(surroundings);
+    helper::let_go_of_standard_error();
+    let status = match publish(wanted, namespace, &channel) {
+        Ok(()) => 0,
+        Err(why) => {
+            let _ = (&channel).write_all(format!("!{why}").as_bytes());
+            1
+        }
+    };
+    // SAFETY: leaves without running anything of the parent's.
+    unsafe { libc::_exit(status) }
+}
+
+fn publish(wanted: &Wanted, namespace: Option<&TimeNamespace>, channel: &UnixStream) -> Result<(), String> {
+    // First: the counters are sampled with the clocks that those processes see, and a process with threads may not enter.
+    if let Some(TimeNamespace(file)) = namespace {
+        // SAFETY: setns takes integers.
+        if unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWTIME) } != 0 {
+            let e = std::io::Error::last_os_error();
+            return Err(format!(
+                "its time namespace cannot be entered, for its clocks to be read: setns: {e}; run as root"
+            ));
+        }
+    }
+    evidence::examine(wanted.trust).map_err(|e| crate::run::untrusted(&e))?;
+    let mut publisher = Publisher::new(wanted.clocks, wanted.trust).map_err(|e| format!("the page: {e}"))?;
+    let page = publisher.reader().map_err(|e| format!("the page: {e}"))?;
+    let mailbox = Arc::new(Shared::create().map_err(|e| e.to_string())?);
+    let given = mailbox.reopen().map_err(|e| e.to_string())?;
+    publisher.watch_for_steps();
+    publisher
+        .compare_cpus()
+        .map_err(|e| format!("a thread that compares the CPUs' counters: {e}"))?;
+    if wanted.children {
+        attend(&page, &mailbox)?;
+    }
+    let fds = [page.as_raw_fd(), given.as_raw_fd()];
+    let rights = [ControlMessage::ScmRights(&fds)];
+    let sent = sendmsg::<UnixAddr>(
+        channel.as_raw_fd(),
+        &[IoSlice::new(b"f")],
+        &rights,
+        MsgFlags::empty(),
+        None,
+    );
+    sent.map_err(|e| format!("sendmsg: {e}"))?;
+    // Kept open here, it would count as a process that maps it.
+    drop(given);
+    publisher.run(|| !is_closed(channel) || mailbox.in_use());
+    Ok(())
+}
+
+/// Meets the descendants of those that are attached.
+fn attend(page: &OwnedFd, mailbox: &Arc<Shared>) -> Result<(), String> {
+    if helper::restricted_to_ancestors() {
+        mailbox.declare_ptracer(std::process::id());
+    }
+    let kit = Kit {
+        page: page.try_clone().map_err(|e| format!("the page: {e}"))?,
+        mailbox: Box::new({
+            let mailbox = mailbox.clone();
+            move || mailbox.reopen()
+        }),
+        without_vdso: false,
+        serve: true,
+        filters: 0,
+        refuses_32_bit: None,
+        scans: Cache::default(),
+    };
+    let attendant = Attendant::new(kit, mailbox.clone());
+    helper::spawn(move || attendant.serve())
+}
+
+/// Whether whoever asked is done, or gone.
+fn is_closed(channel: &UnixStream) -> bool {
+    let mut poll = libc::pollfd {
+        fd: channel.as_raw_fd(),
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    // SAFETY: one pollfd of this function's own.
+    unsafe { libc::poll(&mut poll, 1, 0) > 0 }
+}

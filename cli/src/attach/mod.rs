@@ -1,0 +1,16 @@
+//! `fastpath attach`, `fastpath detach` and `fastpath status`.
+
+#[cfg(target_arch = "x86_64")]
+mod commands;
+#[cfg(target_arch = "x86_64")]
+mod goods;
+#[cfg(target_arch = "x86_64")]
+mod helper;
+mod status;
+#[cfg(not(target_arch = "x86_64"))]
+mod unavailable;
+#[cfg(not(target_arch = "x86_64"))]
+use unavailable as commands;
+
+pub use commands::{attach, detach};
+pub use status::status;

@@ -1,0 +1,213 @@
+//! `fastpath status`: the processes that have fastpath's page, and what the pages say.
+
+use std::sync::atomic::Ordering;
+
+use fastpath_host::PageCopy;
+use fastpath_host::evidence::Residuals;
+use fastpath_maps::Mapping;
+use fastpath_observe::Clock;
+use fastpath_page::{ClockSet, MAPPED_NAME, Page, Reader};
+use fastpath_publisher::counter;
+use serde::Serialize;
+
+use crate::args;
+use crate::output;
+
+/// What is printed with `--json`; fields are only ever added to a schema version.
+#[derive(Serialize)]
+struct Status {
+    schema: u32,
+    processes: Vec<Served>,
+    /// Processes whose mappings this user may not see.
+    unreadable: usize,
+}
+
+/// A process that has a page.
+#[derive(Serialize)]
+struct Served {
+    pid: i32,
+    comm: String,
+    by: By,
+    /// The clocks that the page answers; nothing: they are withdrawn, or there are none yet.
+    clocks: Vec<&'static str>,
+    /// Age of the anchor in force.
+    age_ns: Option<u64>,
+    /// Whether clocks are answered from the page at this moment.
+    is_fresh: Option<bool>,
+    /// Error against the kernel's clock before the last refresh.
+    residual_ns: Option<i64>,
+    /// How often readers were sent to the kernel.
+    fallbacks: Option<u64>,
+    /// Why they are, at this moment.
+    withdrawn: Option<String>,
+    publisher: Option<u32>,
+    publisher_is_alive: Option<bool>,
+}
+
+/// How a process got its page.
+#[derive(Serialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+enum By {
+    Attach,
+    Run,
+    #[cfg(target_arch = "x86_64")]
+    /// It was detached, and a thread of it had not left the region.
+    Detached,
+}
+
+/// Prints them; the exit status.
+pub fn status(options: &args::Status) -> i32 {
+    let status = look();
+    if options.json {
+        return output::print_json(&status);
+    }
+    let mut table = output::table([
+        "PID",
+        "COMMAND",
+        "BY",
+        "CLOCKS",
+        "AGE",
+        "RESIDUAL",
+        "FALLBACKS",
+        "PUBLISHER",
+    ]);
+    for served in &status.processes {
+        let dash = || "-".to_owned();
+        table.add_row([
+            served.pid.to_string(),
+            served.comm.clone(),
+            match served.by {
+                By::Attach => "attach",
+                By::Run => "run",
+                #[cfg(target_arch = "x86_64")]
+                By::Detached => "(detached)",
+            }
+            .to_owned(),
+            match &served.withdrawn {
+                Some(why) => format!("none ({why})"),
+                None if served.clocks.is_empty() => dash(),
+                None => served.clocks.join(","),
+            },
+            served.age_ns.map_or_else(dash, age),
+            served.residual_ns.map_or_else(dash, |ns| format!("{ns} ns")),
+            served.fallbacks.map_or_else(dash, |n| n.to_string()),
+            match (served.publisher, served.publisher_is_alive) {
+                (Some(pid), Some(false)) => format!("{pid} (gone)"),
+                (Some(pid), _) => pid.to_string(),
+                (None, _) => dash(),
+            },
+        ]);
+    }
+    let mut text = if status.processes.is_empty() {
+        "no process is on fastpath here\n".to_owned()
+    } else {
+        format!("{}\n", table.trim_fmt())
+    };
+    if status.unreadable > 0 {
+        text += &format!(
+            "{} processes could not be looked at (of other users: run as root)\n",
+            status.unreadable
+        );
+    }
+    output::print(text)
+}
+
+fn age(ns: u64) -> String {
+    match ns {
+        0..10_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        10_000_000..10_000_000_000 => format!("{:.0} ms", ns as f64 / 1e6),
+        _ => format!("{:.0} s", ns as f64 / 1e9),
+    }
+}
+
+fn look() -> Status {
+    let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids: Vec<i32> = names
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    pids.sort_unstable();
+    let mut status = Status {
+        schema: 1,
+        processes: Vec::new(),
+        unreadable: 0,
+    };
+    let own = std::process::id() as i32;
+    for pid in pids.into_iter().filter(|pid| *pid != own) {
+        match fastpath_maps::of(pid) {
+            Ok(maps) => status.processes.extend(served(pid, &maps)),
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => status.unreadable += 1,
+            Err(_) => {}
+        }
+    }
+    status
+}
+
+fn served(pid: i32, maps: &[Mapping]) -> Option<Served> {
+    let mut pages = maps
+        .iter()
+        .filter(|mapping| mapping.name.starts_with(MAPPED_NAME))
+        .peekable();
+    // The publisher maps the page too, to write it.
+    if pages.peek().is_none() || pages.any(|page| page.writable) {
+        return None;
+    }
+    let region = format!("/memfd:{}", fastpath_inject::redirection::REGION_NAME);
+    let has_region = maps.iter().any(|mapping| mapping.name.starts_with(&region));
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    // It may be its user's and yet not to be read (prctl(2), PR_SET_DUMPABLE).
+    let page = PageCopy::of_process(pid as u32).ok().flatten();
+    let page: Option<&Page> = page.as_deref();
+    let experience = page.map(Residuals::of_page);
+    let reader = page.map(Reader::new);
+    let publisher = reader
+        .as_ref()
+        .map(|reader| reader.stats().publisher_pid)
+        .filter(|pid| *pid != 0);
+    let clocks = page.map(clocks).unwrap_or_default();
+    let usable = counter::is_readable();
+    Some(Served {
+        pid,
+        comm: comm.trim_end().to_owned(),
+        by: by(pid, has_region),
+        is_fresh: reader.as_ref().filter(|_| usable).map(|reader| {
+            let mut ids = clocks.iter();
+            ids.any(|id| reader.read(id, counter::read).is_some())
+        }),
+        age_ns: reader
+            .as_ref()
+            .filter(|_| usable)
+            .and_then(|reader| reader.age_ns(counter::read())),
+        clocks: Clock::SERVED
+            .iter()
+            .filter(|clock| clocks.contains(ClockSet::of_id(clock.id() as u32)))
+            .map(|clock| clock.name())
+            .collect(),
+        residual_ns: experience.as_ref().filter(|e| e.refreshes > 0).map(|e| e.last_ns),
+        fallbacks: experience.as_ref().map(|e| e.withdrawals),
+        withdrawn: experience.and_then(|e| e.withdrawn),
+        publisher,
+        publisher_is_alive: publisher.map(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists()),
+    })
+}
+
+/// The clocks of the anchors in force.
+fn clocks(page: &Page) -> ClockSet {
+    let of = |latch: &fastpath_page::layout::Latch| ClockSet(latch.copy[0].clocks.load(Ordering::Relaxed));
+    of(&page.hres).union(of(&page.raw)).intersection(ClockSet::ALL)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn by(pid: i32, has_region: bool) -> By {
+    let found = fastpath_inject::attach::find_in(pid);
+    match found {
+        Ok(Some(found)) if found.is_in_force().unwrap_or(true) => By::Attach,
+        Ok(Some(_)) => By::Detached,
+        _ if has_region => By::Attach,
+        _ => By::Run,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn by(_pid: i32, has_region: bool) -> By {
+    if has_region { By::Attach } else { By::Run }
+}

@@ -1,0 +1,26 @@
+//! Hosts whose running processes are not changed.
+
+use crate::args;
+use crate::output::note;
+use crate::run::title::Title;
+
+/// A program that is not of a kind that can be attached.
+const OTHER_PROGRAMS: i32 = 9;
+
+/// Refuses.
+pub fn attach(_options: &args::Attach, _title: Title) -> i32 {
+    refuse()
+}
+
+/// Refuses.
+pub fn detach(_options: &args::Detach) -> i32 {
+    refuse()
+}
+
+fn refuse() -> i32 {
+    note(format_args!(
+        "running programs are attached on x86-64 only, and this is {}: start them by `fastpath run`",
+        std::env::consts::ARCH
+    ));
+    OTHER_PROGRAMS
+}

@@ -1,0 +1,130 @@
+//! `fastpath audit`: which programs will never take the fast path.
+
+mod watch;
+
+use fastpath_audit::{By, Finding, Level, Options, Progress, Report, sarif};
+
+use crate::args::{self, FailOn};
+use crate::output::{self, Paint};
+
+/// Exit status where something was found that `--fail-on` asks for.
+const FOUND: i32 = 1;
+/// Exit status where a path could not be looked at.
+const NOT_SEEN: i32 = 2;
+
+/// Runs the command; its exit status.
+pub fn run(options: &args::Audit) -> i32 {
+    let how = Options {
+        with_programs: options.all,
+        ..Options::default()
+    };
+    let progress = Progress::default();
+    let report = watch::watched(&progress, || fastpath_audit::audit(&options.paths, &how, &progress));
+    for missing in &report.missing {
+        output::note(format_args!("{}: {}", visible(&missing.path), missing.why));
+    }
+    let written = if options.json {
+        output::print_json(&report)
+    } else if options.sarif {
+        output::print_json(&sarif(&report, env!("CARGO_PKG_VERSION")))
+    } else {
+        for unjudged in &report.unjudged {
+            output::warn(format_args!("{}: {}", visible(&unjudged.path), visible(&unjudged.why)));
+        }
+        output::print(text(&report))
+    };
+    let is_found = match options.fail_on {
+        FailOn::Never => false,
+        FailOn::Note => report.worst() >= Some(Level::Note),
+        FailOn::Warning => report.worst() >= Some(Level::Warning),
+        FailOn::Error => report.worst() >= Some(Level::Error),
+    };
+    match written {
+        0 if !report.missing.is_empty() => NOT_SEEN,
+        0 if is_found => FOUND,
+        written => written,
+    }
+}
+
+/// Names come from whoever made an image: what would steer a terminal is escaped.
+fn visible(name: &str) -> String {
+    name.chars()
+        .flat_map(|c| {
+            if c.is_control() {
+                c.escape_default().collect()
+            } else {
+                vec![c]
+            }
+        })
+        .collect()
+}
+
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    for finding in &report.findings {
+        text += &of_finding(finding);
+    }
+    for program in &report.programs {
+        let runtime = program.runtime.as_ref().map_or_else(String::new, |runtime| {
+            format!(
+                ", {} {}",
+                runtime.name,
+                runtime.version.as_deref().unwrap_or("of an unknown version")
+            )
+        });
+        text += &format!("looked at  {}: {}{runtime}\n", visible(&program.path), program.isa);
+    }
+    let summary = &report.summary;
+    text + &format!(
+        "{} files, {} of them programs or libraries: {} errors, {} warnings, {} notes, {} not judged; {:.1} s\n",
+        summary.files,
+        summary.programs,
+        summary.errors,
+        summary.warnings,
+        summary.notes,
+        summary.unjudged,
+        summary.seconds
+    )
+}
+
+fn of_finding(finding: &Finding) -> String {
+    let (word, paint) = match finding.level {
+        Level::Error => ("error", Paint::Bad),
+        Level::Warning => ("warning", Paint::Doubtful),
+        Level::Note => ("note", Paint::Plain),
+    };
+    let mut text = format!("{:<9} {}\n", output::painted(word, paint), visible(&finding.path));
+    text += &output::wrapped("          ", &format!("{}. [{}]", finding.says, finding.rule.id()));
+    let mut facts = finding.isa.to_owned();
+    if let Some(runtime) = &finding.runtime {
+        facts += &format!(", {}", runtime.name);
+        if let Some(version) = &runtime.version {
+            facts += &format!(" {version}");
+        }
+    }
+    if let Some(layer) = &finding.layer {
+        facts += &format!(", layer {}", visible(layer));
+    }
+    for site in finding.sites.iter().take(3) {
+        let by = match site.by {
+            By::SystemCall => "system call",
+            By::Vsyscall => "vsyscall",
+        };
+        facts += &format!(", {} by {by} at {:#x}", site.call.name(), site.address);
+    }
+    if finding.site_count > 3 {
+        facts += &format!(", and {} more", finding.site_count - 3);
+    }
+    text += &output::wrapped("          ", &format!("{facts}."));
+    text + &output::wrapped("          ", &format!("To mend it: {}.", finding.help))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_steer_the_terminal() {
+        assert_eq!(visible("a\x1b[2Jb\nc ü"), "a\\u{1b}[2Jb\\nc ü");
+    }
+}

@@ -1,0 +1,126 @@
+//! `fastpathd`: the front of `crates/daemon`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use fastpath_daemon::{Failure, Options, Policy, serve};
+use fastpath_observe::Clock;
+use fastpath_page::ClockSet;
+use fastpath_publisher::evidence::Trust;
+
+/// Publish the time for all processes of a host that fastpath serves
+#[derive(Parser)]
+#[command(
+    name = "fastpathd",
+    version,
+    max_term_width = 100,
+    after_help = "\
+One publisher for all pages. `fastpath run` and `fastpath attach` take pages from it where it runs, and programs under \
+libfastpath-preload.so, too. A user has to do with his own processes only, root with all. It stays in the foreground, logs to \
+standard error, and tells systemd when it is ready. SIGTERM ends it. When it ends, or dies, or is exchanged for a newer one, programs \
+read by the kernel's path, and are fast again when a daemon is back: as root it finds their pages again.
+
+Exit status: 0 after SIGTERM or SIGINT; 1 if it cannot start or go on; 3 if this host's counter cannot be trusted, or its memory \
+pages are too large: to start again does not help; 2 on a usage error.
+
+  fastpathd                                            as deploy/systemd/fastpathd.service starts it
+  FASTPATH_SOCKET=/tmp/d fastpathd & FASTPATH_SOCKET=/tmp/d fastpath run -- CMD"
+)]
+struct Args {
+    /// Where to listen; clients look there by the same variable
+    #[arg(long, value_name = "PATH", env = fastpath_protocol::SOCKET_VARIABLE, default_value = fastpath_protocol::SOCKET)]
+    socket: PathBuf,
+
+    /// What programs under libfastpath-preload.so get: `auto` (clocks whose present path is slow here), `all`, or a
+    /// comma-separated list of REALTIME, MONOTONIC, MONOTONIC_RAW, BOOTTIME, TAI
+    #[arg(long, value_name = "auto|all|LIST", default_value = "auto", value_parser = clocks)]
+    clocks: Clocks,
+
+    /// Which processes are attached as they appear, and which never (deploy/fastpath-policy.toml is an example). SIGHUP reads it again
+    #[arg(long, value_name = "FILE", default_value = "/etc/fastpath/policy.toml")]
+    policy: PathBuf,
+
+    /// Say whether the policy file is one, and exit: 0 if so, or if there is none; 1 if not
+    #[arg(long)]
+    check_policy: bool,
+
+    /// Pages that one user may have; root may have more
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pages_per_user: usize,
+
+    /// Believe a counter (TSC) that the CPU does not promise to tick at one rate, and watch it more closely: see fastpath-run(1)
+    #[arg(long)]
+    trust_counter: bool,
+
+    /// Write the man page to a directory
+    #[arg(long, value_name = "DIRECTORY", hide = true)]
+    man: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy)]
+struct Clocks(Option<ClockSet>);
+
+fn clocks(text: &str) -> Result<Clocks, String> {
+    match text {
+        "auto" => Ok(Clocks(None)),
+        "all" => Ok(Clocks(Some(ClockSet::ALL))),
+        list => {
+            let clocks = Clock::parse_list(list).map_err(|e| e.to_string())?;
+            let mut set = ClockSet::NONE;
+            for clock in clocks {
+                match ClockSet::of_id(clock.id() as u32) {
+                    ClockSet::NONE => return Err(format!("{} cannot be served from a page", clock.name())),
+                    one => set = set.union(one),
+                }
+            }
+            Ok(Clocks(Some(set)))
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Some(directory) = &args.man {
+        return man_page(directory);
+    }
+    if args.check_policy {
+        return match Policy::read(&args.policy) {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("fastpathd: {why}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let options = Options {
+        socket: args.socket,
+        clocks: args.clocks.0,
+        trust: if args.trust_counter {
+            Trust::Anyway
+        } else {
+            Trust::Invariant
+        },
+        policy: args.policy,
+        pages_per_user: args.pages_per_user,
+    };
+    let (why, status) = match serve(&options) {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Start(why)) => (why, 1),
+        Err(Failure::Host(why)) => (why, 3),
+    };
+    eprintln!("fastpathd: {why}");
+    ExitCode::from(status)
+}
+
+fn man_page(directory: &std::path::Path) -> ExitCode {
+    let written =
+        std::fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(Args::command(), directory));
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("fastpathd: {}: {e}", directory.display());
+            ExitCode::from(74)
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! `fastpath doctor`: why clocks are slow here, or are not, and what to do.
+
+use std::path::Path;
+
+use fastpath_observe::doctor::{self, Finding, Line, Mark, Options, Proof, Report, Severity, Unseen, Verdict, When};
+
+use crate::args;
+use crate::output::{self, Paint, note, wrapped};
+
+/// Exit status where something is slow, or wrong.
+const SICK: i32 = 1;
+/// Exit status where it could not be told.
+const UNKNOWN: i32 = 2;
+/// An examination that takes longer than this is rare enough to be explained.
+const LONG_MS: libc::c_int = 2000;
+
+/// Runs the command; its exit status.
+pub fn run(options: &args::Doctor) -> i32 {
+    explain_a_long_wait();
+    let examined = doctor::examine(&Options {
+        root: Path::new("/"),
+        pid: options.pid,
+    });
+    let report = match examined {
+        Ok(report) => report,
+        Err(why) => {
+            note(why);
+            return UNKNOWN;
+        }
+    };
+    let written = if options.json {
+        output::print_json(&report)
+    } else {
+        output::print(text(&report))
+    };
+    match (written, report.verdict) {
+        (0, Verdict::Healthy) => 0,
+        (0, Verdict::Slow | Verdict::Wrong) => SICK,
+        (0, Verdict::Unknown) => UNKNOWN,
+        (written, _) => written,
+    }
+}
+
+/// Where no thread may be started, it is not explained.
+fn explain_a_long_wait() {
+    let _ = std::thread::Builder::new().spawn(|| {
+        // SAFETY: poll of no descriptors only waits. The standard library's sleep panics where a seccomp filter forbids it.
+        if unsafe { libc::poll(std::ptr::null_mut(), 0, LONG_MS) } == 0 {
+            output::progress("still measuring; the machine is busy, or its clocks are very slow");
+        }
+    });
+}
+
+/// Verdict, why, what to do, what was not seen, evidence.
+fn text(report: &Report) -> String {
+    let mut text = headline(report);
+    for finding in &report.findings {
+        text += &of_finding(finding, &report.summary);
+    }
+    text += &gains(report);
+    if !report.remedies.is_empty() {
+        text += "\nWhat to do\n";
+    }
+    for remedy in &report.remedies {
+        let when = match remedy.when {
+            When::Now => "now",
+            When::UntilReboot => "until reboot",
+            When::Permanent => "for good",
+        };
+        text += &wrapped(&format!("  {when:<14}"), &remedy.does);
+        text += &wrapped(&" ".repeat(16), &format!("Price: {}.", remedy.price));
+    }
+    if !report.unseen.is_empty() {
+        text += "\nCould not be seen\n";
+    }
+    for unseen in &report.unseen {
+        text += &of_unseen(unseen);
+    }
+    text + "\nEvidence" + &evidence(&report.evidence)
+}
+
+fn evidence(lines: &[Line]) -> String {
+    let mut text = String::new();
+    for section in lines.chunk_by(|a, b| a.section == b.section) {
+        let name = section[0].section;
+        // What all lines of a section have in common is said once.
+        let common = &section[0].source;
+        if section.len() > 1 && section.iter().all(|line| line.source == *common) {
+            text += &format!("\n  {name} [{common}]\n");
+            text.extend(section.iter().map(|line| of_line(line, false)));
+        } else {
+            text += &format!("\n  {name}\n");
+            text.extend(section.iter().map(|line| of_line(line, true)));
+        }
+    }
+    text
+}
+
+fn headline(report: &Report) -> String {
+    let (word, paint) = match report.verdict {
+        Verdict::Healthy => ("healthy", Paint::Good),
+        Verdict::Slow => ("slow", Paint::Bad),
+        Verdict::Wrong => ("wrong", Paint::Bad),
+        Verdict::Unknown => ("unknown", Paint::Doubtful),
+    };
+    let plain = wrapped("", &format!("{word}: {}.", report.summary));
+    plain.replacen(word, &output::painted(word, paint), 1)
+}
+
+/// Why the verdict is so; and what else there is to say.
+fn of_finding(finding: &Finding, summary: &str) -> String {
+    // The summary is the gravest finding's own words.
+    let is_said = summary.ends_with(&finding.says);
+    let word = match finding.severity {
+        Severity::Wrong => "wrong",
+        Severity::Slow => "slow",
+        Severity::Unknown => "unknown",
+        Severity::Note => "note",
+    };
+    let mut text = String::new();
+    if !is_said {
+        text += &wrapped(&format!("  {word:<9}"), &format!("{}.", finding.says));
+    }
+    for proof in &finding.proofs {
+        text += &wrapped("           ", &in_brackets(proof));
+    }
+    for why in &finding.because {
+        let proof = why
+            .proof
+            .as_ref()
+            .map(|proof| format!(" {}", in_brackets(proof)))
+            .unwrap_or_default();
+        text += &wrapped("  because  ", &format!("{}{proof}", why.says));
+    }
+    text
+}
+
+fn in_brackets(proof: &Proof) -> String {
+    format!("[{}: {}]", proof.source, proof.shows)
+}
+
+fn gains(report: &Report) -> String {
+    if report.gains.is_empty() {
+        return String::new();
+    }
+    let mut text = "\nWhat a call costs that process, and would cost it under fastpath (estimated)\n".to_owned();
+    for gain in &report.gains {
+        let times = gain.now_ns / gain.under_fastpath_ns;
+        text += &format!(
+            "  {:<14}{:>9.1} ns   {:>6.1} ns   {times:.0}x\n",
+            gain.clock.name(),
+            gain.now_ns,
+            gain.under_fastpath_ns
+        );
+    }
+    text
+}
+
+fn of_unseen(unseen: &Unseen) -> String {
+    wrapped("  ", &format!("{}.", unseen.what))
+        + &wrapped("    ", &format!("{}: {}", unseen.source, unseen.why))
+        + &wrapped("    ", &format!("To see it: {}.", unseen.remedy))
+}
+
+/// Whether it is good, what, what is seen, and in brackets where.
+fn of_line(line: &Line, with_source: bool) -> String {
+    let (mark, paint) = match line.mark {
+        Mark::Ok => ("ok ", Paint::Good),
+        Mark::Bad => ("BAD", Paint::Bad),
+        Mark::Unknown => ("?  ", Paint::Doubtful),
+        Mark::Info => ("-  ", Paint::Plain),
+    };
+    let source = if with_source {
+        format!(" [{}]", line.source)
+    } else {
+        String::new()
+    };
+    let plain = wrapped(
+        &format!("    {mark} {:<17}", line.what),
+        &format!("{}{source}", line.shows),
+    );
+    plain.replacen(mark, &output::painted(mark, paint), 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fastpath_observe::doctor::Because;
+
+    #[test]
+    fn a_line_of_evidence_keeps_its_mark_its_fact_and_its_source() {
+        let line = Line {
+            section: "kernel",
+            what: "clocksource".to_owned(),
+            shows: "hpet (available: hpet acpi_pm)".to_owned(),
+            mark: Mark::Bad,
+            source: "/sys/devices/system/clocksource".to_owned(),
+        };
+        assert_eq!(
+            of_line(&line, true),
+            "    BAD clocksource      hpet (available: hpet acpi_pm)\n                         [/sys/devices/system/clocksource]\n"
+        );
+    }
+
+    #[test]
+    fn what_the_headline_says_is_not_said_twice() {
+        let finding = Finding {
+            id: "no-vdso",
+            severity: Severity::Slow,
+            says: "there is no vDSO".to_owned(),
+            because: vec![Because {
+                says: "somebody took it away".to_owned(),
+                proof: None,
+            }],
+            proofs: Vec::new(),
+        };
+        let once = of_finding(&finding, "app (7): there is no vDSO");
+        assert_eq!(once, "  because  somebody took it away\n");
+        assert!(of_finding(&finding, "something else").starts_with("  slow     there is no vDSO.\n"));
+    }
+}

@@ -1,0 +1,321 @@
+//! What is exported: one look at the host after another, and what they add up to.
+
+use std::path::Path as File;
+use std::time::{Duration, Instant};
+
+use fastpath_observe::doctor::{self, Options, Report, Served, Verdict as Health};
+use fastpath_observe::{Clock, Functions, Path, Probe, Verdict, price_samples};
+use fastpath_publisher::evidence::Trust;
+
+use super::metrics::{Family, Kind};
+
+/// How long what doctor found is good for.
+const DOCTOR: Duration = Duration::from_secs(600);
+/// Prices of each clock in one look.
+const SAMPLES: u32 = 32;
+/// From a counter read on a fast CPU to a system call under a tracer, in nanoseconds.
+const BOUNDS_NS: [u32; 13] = [10, 15, 20, 25, 30, 40, 50, 75, 100, 200, 500, 1000, 5000];
+
+/// Prices seen so far.
+struct Prices {
+    clock: Clock,
+    /// At or below each bound.
+    below: [u64; BOUNDS_NS.len()],
+    sum_ns: f64,
+    count: u64,
+}
+
+/// What was seen since the start.
+pub struct Looks {
+    prices: Vec<Prices>,
+    doctor: Option<(Instant, Report)>,
+    looks: u64,
+}
+
+impl Looks {
+    pub fn new() -> Looks {
+        let prices = |clock: &Clock| Prices {
+            clock: *clock,
+            below: [0; BOUNDS_NS.len()],
+            sum_ns: 0.0,
+            count: 0,
+        };
+        Looks {
+            prices: Clock::SERVED.iter().map(prices).collect(),
+            doctor: None,
+            looks: 0,
+        }
+    }
+
+    /// Looks once more, and says all that is known.
+    pub fn look(&mut self) -> Vec<Family> {
+        let begun = Instant::now();
+        self.examine();
+        let probe = Probe::run();
+        self.price(&probe);
+        self.looks += 1;
+        let served = doctor::served(File::new("/"));
+        let mut families = clocks(&probe);
+        families.push(self.prices());
+        families.extend(host(&probe));
+        families.extend(
+            self.doctor
+                .as_ref()
+                .map(|(_, report)| counter(report))
+                .unwrap_or_default(),
+        );
+        families.extend(publishers(&served));
+        families.extend(of_ourselves(self.looks, begun.elapsed()));
+        families
+    }
+
+    fn examine(&mut self) {
+        if self.doctor.as_ref().is_some_and(|(when, _)| when.elapsed() < DOCTOR) {
+            return;
+        }
+        let report = doctor::examine(&Options {
+            root: File::new("/"),
+            pid: None,
+        });
+        self.doctor = report.ok().map(|report| (Instant::now(), report));
+    }
+
+    fn price(&mut self, probe: &Probe) {
+        // What could not be priced there cannot be called.
+        let can_be_called = |clock: &Clock| {
+            let report = probe.clocks.iter().find(|report| report.clock == *clock);
+            report.is_some_and(|report| report.measured.ns.is_some())
+        };
+        let clocks: Vec<Clock> = Clock::SERVED.iter().copied().filter(can_be_called).collect();
+        let reads: Vec<_> = clocks.iter().map(|clock| (Functions::libc(), *clock)).collect();
+        for (clock, samples) in clocks.iter().zip(price_samples(&reads, SAMPLES)) {
+            let Some(prices) = self.prices.iter_mut().find(|prices| prices.clock == *clock) else {
+                continue;
+            };
+            for ns in samples {
+                prices.sum_ns += ns;
+                prices.count += 1;
+                for (below, bound) in prices.below.iter_mut().zip(BOUNDS_NS) {
+                    *below += u64::from(ns <= f64::from(bound));
+                }
+            }
+        }
+    }
+
+    fn prices(&self) -> Family {
+        let mut family = Family::new(
+            "clock_gettime_path_seconds",
+            Kind::Histogram,
+            "What clock_gettime costs by libc, as a mean of 16 calls in a row.",
+        );
+        for prices in self.prices.iter().filter(|prices| prices.count > 0) {
+            let buckets: Vec<(f64, u64)> = BOUNDS_NS
+                .iter()
+                .zip(prices.below)
+                .map(|(ns, below)| (f64::from(*ns) / 1e9, below))
+                .collect();
+            family.add_histogram(
+                &[("clock", prices.clock.name())],
+                &buckets,
+                prices.sum_ns / 1e9,
+                prices.count,
+            );
+        }
+        family
+    }
+}
+
+fn flag(is_so: bool) -> f64 {
+    f64::from(u8::from(is_so))
+}
+
+fn clocks(probe: &Probe) -> Vec<Family> {
+    let mut paths = Family::new(
+        "fastpath_clock_path",
+        Kind::Gauge,
+        "1 for the path that clock_gettime takes, else 0.",
+    );
+    let mut slow = Family::new(
+        "fastpath_clock_slow",
+        Kind::Gauge,
+        "1 if reading the clock costs more than by a vDSO, which could answer it.",
+    );
+    let mut system_call = Family::new(
+        "fastpath_clock_system_call_seconds",
+        Kind::Gauge,
+        "What the clock costs by system call.",
+    );
+    const PATHS: [(Path, &str); 4] = [
+        (Path::Vdso, "vdso"),
+        (Path::Fastpath, "fastpath"),
+        (Path::Syscall, "syscall"),
+        (Path::Unknown, "unknown"),
+    ];
+    for report in probe
+        .clocks
+        .iter()
+        .filter(|report| report.measured.path != Path::Unsupported)
+    {
+        let clock = report.clock.name();
+        for (path, name) in PATHS {
+            paths.add(&[("clock", clock), ("path", name)], flag(report.measured.path == path));
+        }
+        slow.add(&[("clock", clock)], flag(report.measured.verdict == Verdict::Slow));
+        if let Some(ns) = report.measured.syscall_ns {
+            system_call.add(&[("clock", clock)], ns / 1e9);
+        }
+    }
+    vec![paths, slow, system_call]
+}
+
+fn host(probe: &Probe) -> Vec<Family> {
+    let mut clocksource = Family::new("fastpath_clocksource", Kind::Info, "The kernel's clocksource.");
+    let name = probe.host.clocksource.as_deref().unwrap_or("unknown");
+    clocksource.add(&[("clocksource", name), ("kernel", &probe.host.kernel)], 1.0);
+    let mut counter = Family::new(
+        "fastpath_tsc_read_seconds",
+        Kind::Gauge,
+        "What an ordered read of the CPU's counter costs.",
+    );
+    if let Some(ns) = probe.host.counter_ns {
+        counter.add(&[], ns / 1e9);
+    }
+    vec![clocksource, counter]
+}
+
+fn counter(report: &Report) -> Vec<Family> {
+    let mut health = Family::new(
+        "fastpath_doctor_verdict",
+        Kind::Gauge,
+        "1 for doctor's verdict on this host, else 0.",
+    );
+    for (verdict, name) in [
+        (Health::Healthy, "healthy"),
+        (Health::Slow, "slow"),
+        (Health::Wrong, "wrong"),
+        (Health::Unknown, "unknown"),
+    ] {
+        health.add(&[("verdict", name)], flag(report.verdict == verdict));
+    }
+    let facts = &report.facts.counter;
+    let mut trusted = Family::new(
+        "fastpath_tsc_trusted",
+        Kind::Gauge,
+        "1 if fastpath run would believe the CPU's counter.",
+    );
+    trusted.add(&[], flag(facts.evidence.verdict(Trust::Invariant).is_ok()));
+    let mut apart = Family::new(
+        "fastpath_tsc_warped_pairs",
+        Kind::Gauge,
+        "Pairs of CPUs whose counters are apart beyond doubt.",
+    );
+    let mut within = Family::new(
+        "fastpath_tsc_warp_bound_cycles",
+        Kind::Gauge,
+        "No two CPUs' counters that were compared are further apart.",
+    );
+    if let Some(warp) = &facts.evidence.warp {
+        let are_apart = warp.pairs.iter().filter(|pair| pair.apart_cycles() > 0);
+        apart.add(&[], are_apart.count() as f64);
+        if let Some(cycles) = warp.within_cycles() {
+            within.add(&[], cycles as f64);
+        }
+    }
+    vec![health, trusted, apart, within]
+}
+
+fn publishers(served: &Served) -> Vec<Family> {
+    let mut processes = Family::new(
+        "fastpath_publisher_processes",
+        Kind::Gauge,
+        "Processes that map the publisher's page.",
+    );
+    let mut refreshes = Family::new("fastpath_publisher_refreshes", Kind::Counter, "Anchors published.");
+    let mut residual = Family::new(
+        "fastpath_publisher_residual_seconds",
+        Kind::Gauge,
+        "Error against the kernel's clock before the last refresh.",
+    );
+    let mut age = Family::new(
+        "fastpath_publisher_page_age_seconds",
+        Kind::Gauge,
+        "How long ago the page's newest anchor began.",
+    );
+    let mut clocks = Family::new(
+        "fastpath_publisher_clocks",
+        Kind::Gauge,
+        "Clocks that the page answers at this moment; at 0 readers fall back to the kernel.",
+    );
+    let mut withdrawn = Family::new(
+        "fastpath_publisher_withdrawn",
+        Kind::Gauge,
+        "1 if the publisher believes the counter no longer.",
+    );
+    for page in &served.pages {
+        let inode = page.inode.to_string();
+        let pid = page
+            .facts
+            .publisher_pid
+            .map_or("unknown".to_owned(), |pid| pid.to_string());
+        let labels = [("page", inode.as_str()), ("publisher", pid.as_str())];
+        processes.add(&labels, page.processes as f64);
+        let facts = &page.facts;
+        if let Some(count) = facts.refreshes {
+            refreshes.add(&labels, count as f64);
+            withdrawn.add(&labels, flag(facts.withdrawn.is_some()));
+        }
+        if let Some(ns) = facts.residual_ns {
+            residual.add(&labels, ns as f64 / 1e9);
+        }
+        if let Some(ns) = facts.age_ns {
+            age.add(&labels, ns as f64 / 1e9);
+        }
+        if let Some(serves) = &facts.serves {
+            clocks.add(&labels, serves.len() as f64);
+        }
+    }
+    let mut all = Family::new(
+        "fastpath_served_processes",
+        Kind::Gauge,
+        "Processes on fastpath that can be seen.",
+    );
+    all.add(&[], served.pages.iter().map(|page| page.processes).sum::<u64>() as f64);
+    let mut unreadable = Family::new(
+        "fastpath_processes_unreadable",
+        Kind::Gauge,
+        "Processes whose mappings cannot be read.",
+    );
+    unreadable.add(&[], served.unreadable as f64);
+    vec![processes, refreshes, residual, age, clocks, withdrawn, all, unreadable]
+}
+
+fn of_ourselves(looks: u64, took: Duration) -> Vec<Family> {
+    let mut build = Family::new("fastpath_build", Kind::Info, "This fastpath.");
+    build.add(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    let mut count = Family::new("fastpath_export_looks", Kind::Counter, "Looks at this host.");
+    count.add(&[], looks as f64);
+    let mut duration = Family::new(
+        "fastpath_export_look_seconds",
+        Kind::Gauge,
+        "How long the last look took.",
+    );
+    duration.add(&[], took.as_secs_f64());
+    let mut cpu = Family::new(
+        "process_cpu_seconds",
+        Kind::Counter,
+        "CPU time of the exporter, children included.",
+    );
+    cpu.add(&[], cpu_seconds(libc::RUSAGE_SELF) + cpu_seconds(libc::RUSAGE_CHILDREN));
+    vec![build, count, duration, cpu]
+}
+
+fn cpu_seconds(who: libc::c_int) -> f64 {
+    // SAFETY: zeros are a rusage, and getrusage writes it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(who, &mut usage);
+        usage
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}

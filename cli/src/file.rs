@@ -1,0 +1,100 @@
+//! Files that others read while they are written.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Puts `contents` in place of a file, whole or not at all; a symbolic link goes on leading to it. What is no file (a pipe, a device) is
+/// written to. The error names what failed.
+pub fn replace(path: &Path, contents: &str) -> io::Result<()> {
+    // Through links: else one would be replaced by a file, and whoever reads where it led to would go on reading the old contents.
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if fs::metadata(path).is_ok_and(|is| !is.is_file() && !is.is_dir()) {
+        return File::options().write(true).open(path)?.write_all(contents.as_bytes());
+    }
+    let (mut file, beside) = create_beside(path)?;
+    let written = file
+        .write_all(contents.as_bytes())
+        .and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+/// A new file in the same directory: a rename is atomic within one file system only. Never one that is there already: in a directory
+/// where anybody can write, somebody may have laid a link in its place.
+fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+    let name = path
+        .file_name()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "this is no file's name"))?;
+    let mut attempt = 0;
+    loop {
+        // The name ends in no suffix that a reader looks for.
+        let mut beside = name.to_owned();
+        beside.push(format!(".{}-{attempt}", std::process::id()));
+        let beside = path.with_file_name(beside);
+        match File::create_new(&beside) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < ATTEMPTS => attempt += 1,
+            file => return file.map(|file| (file, beside)),
+        }
+    }
+}
+
+/// One is left behind by each fastpath of the same number that was killed at the wrong moment.
+const ATTEMPTS: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_and_nothing_is_left_beside_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.prom");
+        for contents in ["old\n", "new\n"] {
+            replace(&file, contents).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), contents);
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        let lost = directory.path().join("none/a.prom");
+        assert!(replace(&lost, "x").is_err());
+        for no_file in [Path::new("/"), directory.path()] {
+            assert!(replace(no_file, "x").is_err());
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_goes_on_leading_to_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, link) = (directory.path().join("file"), directory.path().join("link"));
+        fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        replace(&link, "new").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn a_device_is_written_to_and_stays_one() {
+        use std::os::unix::fs::FileTypeExt;
+        let full = Path::new("/dev/full");
+        let error = replace(full, "x").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+        assert!(fs::metadata(full).unwrap().file_type().is_char_device());
+        replace(Path::new("/dev/null"), "x").unwrap();
+    }
+
+    #[test]
+    fn a_link_that_somebody_laid_beside_it_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, victim) = (directory.path().join("file"), directory.path().join("victim"));
+        fs::write(&victim, "precious").unwrap();
+        let laid = directory.path().join(format!("file.{}-0", std::process::id()));
+        std::os::unix::fs::symlink(&victim, laid).unwrap();
+        replace(&file, "new").unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+    }
+}

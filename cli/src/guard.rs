@@ -1,0 +1,93 @@
+//! `fastpath guard`: a gate that closes when the fast path was lost.
+
+use std::io::Read;
+use std::path::Path;
+
+use fastpath_observe::guard::{self, Baseline, Options, Outcome, Report, Subject};
+
+use crate::args::{self, GuardedCall};
+use crate::file;
+use crate::output::{self, Paint, note};
+
+const BROKEN: i32 = 1;
+/// As clap has it.
+const USAGE: i32 = 2;
+const UNKNOWN: i32 = 3;
+/// One has some hundred bytes for each call. A device may have no end.
+const LARGEST_BASELINE: u64 = 1 << 20;
+
+/// Runs the command; its exit status.
+pub fn run(options: &args::Guard) -> i32 {
+    let baseline = match options.versus_baseline.as_deref().map(read).transpose() {
+        Ok(baseline) => baseline,
+        Err(why) => {
+            note(why);
+            return USAGE;
+        }
+    };
+    let report = guard::guard(&Options {
+        subjects: subjects(options),
+        max_ns: options.max_ns,
+        paths: options.path.0.clone(),
+        baseline,
+        tolerance: options.tolerance,
+    });
+    if let Some(path) = options
+        .write_baseline
+        .as_deref()
+        .filter(|_| report.outcome == Outcome::Ok)
+        && let Err(why) = write(path, &report)
+    {
+        note(why);
+        return USAGE;
+    }
+    let written = if options.json {
+        output::print_json(&report)
+    } else {
+        output::print(line(&report))
+    };
+    match (written, report.outcome) {
+        (0, Outcome::Ok) => 0,
+        (0, Outcome::Broken) => BROKEN,
+        (0, Outcome::Unknown) => UNKNOWN,
+        (written, _) => written,
+    }
+}
+
+fn subjects(options: &args::Guard) -> Vec<Subject> {
+    let of = |call: &GuardedCall| match call {
+        GuardedCall::ClockGettime => options.clocks.0.iter().map(|clock| Subject::Clock(*clock)).collect(),
+        GuardedCall::Getpid => vec![Subject::Getpid],
+        GuardedCall::Getrandom => vec![Subject::Getrandom],
+        GuardedCall::Urandom => vec![Subject::Urandom],
+    };
+    options.calls.iter().flat_map(of).collect()
+}
+
+fn line(report: &Report) -> String {
+    let (word, paint) = match report.outcome {
+        Outcome::Ok => ("ok", Paint::Good),
+        Outcome::Broken => ("broken", Paint::Bad),
+        Outcome::Unknown => ("unknown", Paint::Doubtful),
+    };
+    format!("{}: {}\n", output::painted(word, paint), report.summary)
+}
+
+fn read(path: &Path) -> Result<Baseline, String> {
+    let name = path.display();
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(LARGEST_BASELINE + 1).read_to_string(&mut text))
+        .map_err(|error| format!("guard: {name}: {error}; --write-baseline {name} makes one"))?;
+    if text.len() as u64 > LARGEST_BASELINE {
+        return Err(format!("guard: {name} is no baseline: it is larger than any"));
+    }
+    serde_json::from_str(&text).map_err(|error| {
+        format!("guard: {name} is no baseline: {error}; one is made by --write-baseline, or by --json")
+    })
+}
+
+fn write(path: &Path, report: &Report) -> Result<(), String> {
+    let json = serde_json::to_string(report).map_err(|error| format!("guard: {error}"))?;
+    file::replace(path, &(json + "\n")).map_err(|error| format!("guard: {}: {error}", path.display()))
+}

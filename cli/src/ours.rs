@@ -1,0 +1,31 @@
+//! fastpath's own functions in this very process: what `bench` and `report` compare the kernel's with.
+
+use std::time::{Duration, Instant};
+
+use fastpath_inject::InProcess;
+use fastpath_observe::Functions;
+use fastpath_page::ClockSet;
+use fastpath_publisher::Publisher;
+use fastpath_publisher::evidence::{self, Trust};
+
+/// The functions, on a page that is kept true for as long as this process runs; or why there are none.
+pub fn functions() -> Result<Functions, String> {
+    evidence::examine(Trust::Invariant).map_err(|e| format!("the counter cannot be trusted: {e}"))?;
+    let mut publisher = Publisher::new(ClockSet::ALL, Trust::Invariant).map_err(|e| format!("the page: {e}"))?;
+    let page = publisher.reader().map_err(|e| format!("the page: {e}"))?;
+    let seeded = publisher.seeded();
+    let vdso = InProcess::map(&page).map_err(|e| e.to_string())?;
+    publisher.watch_for_steps();
+    std::thread::spawn(move || publisher.run(|| true));
+    let begun = Instant::now();
+    while !seeded() {
+        if begun.elapsed() > Duration::from_secs(2) {
+            return Err("its clock could not be calibrated in 2 s".into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The first windows are short; what is to be compared is the steady state.
+    std::thread::sleep(Duration::from_millis(500));
+    // SAFETY: the addresses are of functions of our image, which has the kernel's signatures and stays mapped.
+    unsafe { Functions::at(|name| vdso.function(name)) }.ok_or_else(|| "the image has no clock_gettime".into())
+}

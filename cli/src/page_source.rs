@@ -1,0 +1,66 @@
+//! Where the page of a process tree comes from: a daemon, if one runs here, or a publisher of our own.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fastpath_host::PageCopy;
+use fastpath_page::ClockSet;
+use fastpath_protocol::Client;
+use fastpath_publisher::Publisher;
+
+/// How often to ask whether the page is still needed.
+const QUESTIONS_EVERY: Duration = Duration::from_millis(250);
+
+/// Who publishes.
+pub enum PageSource {
+    /// This process.
+    Own(Box<Publisher>),
+    /// `fastpathd`. If it ends, the page's readers ask the kernel until another one runs.
+    Daemon(File),
+}
+
+impl PageSource {
+    /// A daemon's page for the calling process and its descendants, which is kept for as long as anybody maps `mailbox`. `None`: no daemon
+    /// runs here, or it has no page for us.
+    pub fn daemon(clocks: ClockSet, mailbox: BorrowedFd<'_>) -> Option<PageSource> {
+        let page = Client::connect().ok()?.page(clocks.0, None, Some(mailbox)).ok()?;
+        Some(PageSource::Daemon(page.page.into()))
+    }
+
+    /// For those who read the page.
+    pub fn reader(&self) -> io::Result<OwnedFd> {
+        match self {
+            PageSource::Own(publisher) => publisher.reader(),
+            PageSource::Daemon(page) => Ok(page.try_clone()?.into()),
+        }
+    }
+
+    /// Tells, from any thread, whether the page has been seeded.
+    pub fn seeded(&self) -> Box<dyn Fn() -> bool + Send> {
+        match self {
+            PageSource::Own(publisher) => publisher.seeded(),
+            PageSource::Daemon(page) => {
+                let page = page.try_clone().ok();
+                Box::new(move || {
+                    let copy = page.as_ref().and_then(|page| PageCopy::read(page, 0).ok().flatten());
+                    copy.is_some_and(|copy| copy.hres.copy[0].seq.load(Ordering::Relaxed) != 0)
+                })
+            }
+        }
+    }
+
+    /// Publishes, or lets the daemon, for as long as `needed` says so.
+    pub fn run(&mut self, mut needed: impl FnMut() -> bool) {
+        match self {
+            PageSource::Own(publisher) => publisher.run(needed),
+            PageSource::Daemon(_) => {
+                while needed() {
+                    std::thread::sleep(QUESTIONS_EVERY);
+                }
+            }
+        }
+    }
+}

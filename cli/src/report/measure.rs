@@ -1,0 +1,151 @@
+//! This host, now.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fastpath_observe::doctor::{self, Options};
+use fastpath_observe::{CALLS_PER_SAMPLE, Clock, Functions, Kind, Probe, price_samples};
+use fastpath_report::Distribution;
+use fastpath_report::data::{self, ClockPrices, Host, Missing, Part, Prices, Trace};
+use fastpath_trace::{Method, Observer, Whom};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{ours, output};
+
+/// Samples of each clock: ten lie beyond p99.
+const SAMPLES: u32 = 1000;
+/// Places that are counted at once, as `trace` has it.
+const PLACES: u32 = 16_384;
+
+/// All that can be found out in this time. What cannot is told with its reason.
+pub fn this_host(trace_for: Duration) -> Result<Host, String> {
+    let mut missing = Vec::new();
+    let mut or_missing = |what: Part, why: String| missing.push(Missing { what, why });
+    output::progress("examining this host");
+    // First: where this process may not read the counter, it sees to it that it may.
+    let examined = doctor::examine(&Options {
+        root: Path::new("/"),
+        pid: None,
+    });
+    let mut probe = Probe::run();
+    let doctor = match examined {
+        Ok(report) => {
+            let doctor = as_data::<_, data::Doctor>(&report)?;
+            // One measurement is shown, not two that differ a little.
+            probe.clocks = report.facts.clocks;
+            probe.functions = report.facts.functions;
+            probe.vsyscall = report.facts.vsyscall;
+            Some(doctor)
+        }
+        Err(why) => {
+            or_missing(Part::Doctor, why);
+            None
+        }
+    };
+    let trace = match trace(trace_for) {
+        Ok(trace) => Some(trace),
+        Err(why) => {
+            or_missing(Part::Trace, why);
+            None
+        }
+    };
+    output::progress("measuring each clock's prices, now and with fastpath");
+    let ours = match ours::functions() {
+        Ok(functions) => Some(functions),
+        Err(why) => {
+            or_missing(Part::Fastpath, why);
+            None
+        }
+    };
+    let prices = prices(&probe, ours);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    Ok(Host {
+        name: probe.host.name.clone(),
+        file: None,
+        measured_unix: since.ok().map(|since| since.as_secs()),
+        probe: as_data(&probe)?,
+        prices: Some(prices),
+        doctor,
+        trace,
+        missing,
+    })
+}
+
+/// By the same way as from a file of another host: what a page shows of both is the same.
+fn as_data<M: Serialize, T: DeserializeOwned>(measured: &M) -> Result<T, String> {
+    let value = serde_json::to_value(measured).map_err(|error| error.to_string())?;
+    fastpath_report::parse(value)
+}
+
+/// The prices of clocks that a vDSO can answer, one by one and in turns, so that what disturbs one way disturbs the other.
+fn prices(probe: &Probe, ours: Option<Functions>) -> Prices {
+    let can_be_fast = |report: &&fastpath_observe::ClockReport| {
+        report.clock.kind() != Kind::KernelOnly && report.measured.ns.is_some()
+    };
+    let clocks: Vec<Clock> = probe
+        .clocks
+        .iter()
+        .filter(can_be_fast)
+        .map(|report| report.clock)
+        .collect();
+    // COARSE clocks are the kernel's in any case.
+    let served = |clock: &Clock| ours.filter(|_| Clock::SERVED.contains(clock));
+    let now = clocks.iter().map(|clock| (Functions::libc(), *clock));
+    let with_fastpath = clocks.iter().filter_map(|clock| Some((served(clock)?, *clock)));
+    let reads: Vec<(Functions, Clock)> = now.chain(with_fastpath).collect();
+    let mut spreads = price_samples(&reads, SAMPLES).into_iter().map(Distribution::of);
+    let now: Vec<Option<Distribution>> = spreads.by_ref().take(clocks.len()).collect();
+    let of_clock = |(clock, now): (&Clock, Option<Distribution>)| {
+        let fastpath = served(clock).and_then(|_| spreads.next().flatten());
+        Some(ClockPrices {
+            clock: clock.name().to_owned(),
+            now: now?,
+            fastpath,
+        })
+    };
+    Prices {
+        calls_per_sample: CALLS_PER_SAMPLE,
+        clocks: clocks.iter().zip(now).filter_map(of_clock).collect(),
+    }
+}
+
+fn trace(duration: Duration) -> Result<Trace, String> {
+    if duration.is_zero() {
+        return Err("`--trace 0` was asked for".to_owned());
+    }
+    output::progress(format_args!(
+        "counting system calls that read clocks for {:.1} s",
+        duration.as_secs_f64()
+    ));
+    let outcome = fastpath_trace::run(
+        &fastpath_trace::Options {
+            whom: Whom::All,
+            method: Some(Method::Bpf),
+            stacks: false,
+            sites: PLACES,
+            duration: Some(duration),
+        },
+        &mut Unobserved,
+    )?;
+    let mut trace: Trace = as_data(&outcome.report)?;
+    trace.shorten();
+    Ok(trace)
+}
+
+/// Ends by itself; nobody looks on.
+struct Unobserved;
+
+impl Observer for Unobserved {
+    fn is_to_stop(&self) -> bool {
+        false
+    }
+
+    fn note(&mut self, _text: String) {}
+
+    fn show(&mut self, _report: fastpath_trace::Report) {}
+
+    fn is_looking(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,73 @@
+//! `fastpath report`: one page of this host, or of many.
+
+mod files;
+mod measure;
+
+use std::io::IsTerminal;
+use std::path::Path;
+
+use fastpath_report::data::{Report, SCHEMA};
+
+use crate::args;
+use crate::file;
+use crate::output::{self, note, warn};
+
+/// Exit status where what was to be shown could not be had.
+const CANNOT_SHOW: i32 = 1;
+/// As clap has it.
+const USAGE: i32 = 2;
+
+/// Runs the command; its exit status.
+pub fn run(options: &args::Report) -> i32 {
+    if options.output.is_none() && !options.json && std::io::stdout().is_terminal() {
+        note("report: a page of HTML is nothing for a terminal; -o FILE, or > FILE, says where it goes to");
+        return USAGE;
+    }
+    let hosts = if options.files.is_empty() {
+        measure::this_host(options.trace).map(|host| vec![host])
+    } else {
+        files::read(&options.files)
+    };
+    let hosts = match hosts {
+        Ok(hosts) => hosts,
+        Err(why) => {
+            note(format_args!("report: {why}"));
+            return CANNOT_SHOW;
+        }
+    };
+    for name in files::of_several(&hosts) {
+        warn(format_args!(
+            "report: two hosts are called {name}; the page tells them apart by file and number"
+        ));
+    }
+    let report = Report {
+        schema: SCHEMA,
+        fastpath: env!("CARGO_PKG_VERSION").to_owned(),
+        hosts,
+    };
+    let text = if options.json {
+        match serde_json::to_string(&report) {
+            Ok(json) => json + "\n",
+            Err(error) => {
+                note(format_args!("report: the result cannot be written as JSON: {error}"));
+                return output::NOT_WRITTEN;
+            }
+        }
+    } else {
+        fastpath_report::page(&report)
+    };
+    match &options.output {
+        Some(path) => write(path, &text),
+        None => output::print(text),
+    }
+}
+
+fn write(path: &Path, text: &str) -> i32 {
+    match file::replace(path, text) {
+        Ok(()) => 0,
+        Err(error) => {
+            note(format_args!("report: {}: {error}", path.display()));
+            output::NOT_WRITTEN
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Where a helper says what happens to its program's clocks. Standard error is the program's, so it is the system's log
+//! (syslog(3)), and nothing where there is none. The page remembers too: `doctor PID` reads it.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use fastpath_publisher::News;
+use fastpath_publisher::evidence;
+
+/// Where syslogd, or journald, listens.
+const DEV_LOG: &str = "/dev/log";
+/// LOG_DAEMON (sys/syslog.h) ...
+const DAEMON: u32 = 3 << 3;
+/// ... with LOG_WARNING
+const WARNING: u32 = 4;
+/// or LOG_NOTICE.
+const NOTICE: u32 = 5;
+
+/// The log of one helper.
+pub struct Log {
+    program: String,
+}
+
+impl Log {
+    /// For a program and its process.
+    pub fn new(pid: i32, name: &str) -> Log {
+        Log {
+            program: format!("{name} [{pid}]"),
+        }
+    }
+
+    /// Tells, if anybody listens. It waits for nobody: clocks are to be kept.
+    pub fn tell(&self, news: &News) {
+        send(Path::new(DEV_LOG), &self.line(news));
+    }
+
+    fn line(&self, news: &News) -> String {
+        let (priority, what) = match news {
+            News::Withdrawn(withdrawal) => {
+                let off = withdrawal.ahead_ns.map_or(String::new(), |ns| {
+                    format!(" (they were off by {ns} ns at the last sample)")
+                });
+                let reason = evidence::reason(withdrawal.reason);
+                (WARNING, format!("clocks are left to the kernel{off}: {reason}"))
+            }
+            News::ServedAgain => (NOTICE, "clocks are served again".to_owned()),
+        };
+        // A name may hold anything; a log holds lines.
+        let program = self.program.replace(char::is_control, "?");
+        format!(
+            "<{}>fastpath[{}]: {program}: {what}",
+            DAEMON | priority,
+            std::process::id()
+        )
+    }
+}
+
+fn send(to: &Path, line: &str) {
+    let Ok(socket) = UnixDatagram::unbound() else { return };
+    // A log that is full, or stopped, gets nothing.
+    if socket.set_nonblocking(true).is_ok() && socket.connect(to).is_ok() {
+        let _ = socket.send(line.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fastpath_clock::Reason;
+    use fastpath_page::Withdrawal;
+
+    fn withdrawn(ahead_ns: Option<i64>) -> News {
+        News::Withdrawn(Withdrawal {
+            boottime_ns: 1,
+            reason: Reason::CounterJumped.code(),
+            ahead_ns,
+        })
+    }
+
+    #[test]
+    fn a_withdrawal_is_told_with_its_reason_and_how_far_clocks_were_off() {
+        let log = Log::new(7, "a\nb");
+        let line = log.line(&withdrawn(Some(-1_500)));
+        assert!(line.starts_with("<28>fastpath["), "{line}");
+        assert!(
+            line.contains("]: a?b [7]: clocks are left to the kernel (they were off by -1500 ns"),
+            "{line}"
+        );
+        assert!(
+            line.ends_with("the counter jumped against the kernel's clock"),
+            "{line}"
+        );
+        assert!(!log.line(&withdrawn(None)).contains("off by"));
+        assert!(log.line(&News::ServedAgain).starts_with("<29>fastpath["));
+    }
+
+    #[test]
+    fn it_is_told_to_whoever_listens_and_nobody_else_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        send(&path, "nobody");
+        let listener = UnixDatagram::bind(&path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        // More than any queue holds: what does not fit is dropped.
+        for _ in 0..5_000 {
+            send(&path, "somebody");
+        }
+        let mut bytes = [0; 64];
+        let length = listener.recv(&mut bytes).unwrap();
+        assert_eq!(&bytes[..length], b"somebody");
+    }
+}

@@ -1,0 +1,132 @@
+//! A seccomp filter is inherited by the program. Before a call is made there, it is made here, in a child that may die of it.
+
+#[cfg(target_arch = "x86_64")]
+mod i386;
+
+use std::os::fd::AsRawFd;
+
+use fastpath_inject::target::Status;
+
+/// Whether the surgery may be tried on programs, under the filters that this process has and they inherit.
+pub struct Trial {
+    /// How many filters there are.
+    pub filters: u32,
+    /// Why 32-bit programs are to be left alone.
+    pub refuses_32_bit: Option<String>,
+}
+
+/// The calls of the surgery and of the hook, tried under the filters that this process has. Nothing to do if it has none.
+pub fn seccomp_allows_surgery() -> Result<Trial, String> {
+    let filters = Status::of("self").map_err(|e| e.to_string())?.filters;
+    if filters > 0 {
+        try_in_child(try_calls, &CALLS)?;
+    }
+    Ok(Trial {
+        filters,
+        refuses_32_bit: (filters > 0).then(refuses_32_bit).flatten(),
+    })
+}
+
+/// Why 32-bit programs are to be left alone; it is x86-64's kernels that serve both kinds.
+fn refuses_32_bit() -> Option<String> {
+    #[cfg(target_arch = "x86_64")]
+    return try_in_child(i386::try_calls, &i386::CALLS)
+        .err()
+        .map(|why| format!("for 32-bit programs {why}"));
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
+/// `calls` gives the number, from 1, of the one that failed.
+fn try_in_child(calls: fn() -> Result<(), i32>, names: &[&str]) -> Result<(), String> {
+    // SAFETY: this process has one thread; the child makes system calls only.
+    let child = unsafe { libc::fork() };
+    if child < 0 {
+        return Err(format!("fork: {}", std::io::Error::last_os_error()));
+    }
+    if child == 0 {
+        let status = calls().map_or_else(|nth| nth, |()| 0);
+        // SAFETY: nothing of the parent's is cleaned up.
+        unsafe { libc::_exit(status) }
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child just made.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
+        (true, 0) => Ok(()),
+        (true, nth) => Err(format!(
+            "the seccomp filter of this process forbids {}",
+            names[(nth as usize - 1).min(names.len() - 1)]
+        )),
+        _ => Err("the seccomp filter of this process kills for a call that is needed".into()),
+    }
+}
+
+const CALLS: [&str; 8] = [
+    "socketpair",
+    "sendmsg or recvmsg",
+    "executable memory",
+    "mmap of a memfd",
+    "mprotect",
+    "futex",
+    "prctl",
+    "ptrace of a child",
+];
+
+/// The number, from 1, of the call that failed.
+fn try_calls() -> Result<(), i32> {
+    let check = |ok: bool, nth: i32| if ok { Ok(()) } else { Err(nth) };
+    let map = |protection, flags, fd| {
+        // SAFETY: fresh mappings, used by nobody.
+        unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, fd, 0) }
+    };
+    let mut pair = [0; 2];
+    // SAFETY: plain system calls with valid pointers to locals; what they make goes with this process.
+    unsafe {
+        check(
+            libc::socketpair(
+                libc::AF_UNIX,
+                libc::SOCK_DGRAM | libc::SOCK_CLOEXEC,
+                0,
+                pair.as_mut_ptr(),
+            ) == 0,
+            1,
+        )?;
+        let mut byte = 0u8;
+        let mut iov = libc::iovec {
+            iov_base: (&raw mut byte).cast(),
+            iov_len: 1,
+        };
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &mut iov;
+        message.msg_iovlen = 1;
+        check(
+            libc::sendmsg(pair[0], &message, 0) == 1 && libc::recvmsg(pair[1], &mut message, 0) == 1,
+            2,
+        )?;
+        let code = map(
+            libc::PROT_READ | libc::PROT_EXEC,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+        );
+        check(code != libc::MAP_FAILED, 3)?;
+        let memfd = libc::memfd_create(c"fastpath-trial".as_ptr(), libc::MFD_CLOEXEC);
+        let page = map(libc::PROT_READ, libc::MAP_SHARED, memfd);
+        check(memfd >= 0 && page != libc::MAP_FAILED, 4)?;
+        check(
+            libc::mprotect(code, 4096, libc::PROT_READ | libc::PROT_WRITE) == 0 && libc::munmap(code, 4096) == 0,
+            5,
+        )?;
+        let word = 0u32;
+        check(
+            libc::syscall(libc::SYS_futex, &word, libc::FUTEX_WAKE, 1, 0) == 0 && libc::syscall(libc::SYS_gettid) > 0,
+            6,
+        )?;
+        let mut mode = 0;
+        check(libc::prctl(libc::PR_GET_TSC, &mut mode) == 0, 7)?;
+        // The helper's own: PTRACE_TRACEME stands for the rest of ptrace.
+        check(libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) == 0, 8)?;
+        libc::close(pair[0].as_raw_fd());
+    }
+    Ok(())
+}

@@ -1,0 +1,346 @@
+//! `fastpath trace`: who makes system calls to read clocks.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use comfy_table::{Cell, CellAlignment};
+use fastpath_trace::{Caller, End, Method, NOT_EXECUTABLE, NOT_FOUND, Observer, Options, Report, Row, Whom};
+
+use crate::args;
+use crate::output::{self, nanoseconds, note, warn};
+
+/// Exit status where nothing can be counted.
+const CANNOT_COUNT: i32 = 1;
+
+/// The signal that ends counting; 0: none has come.
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+/// Runs the command; its exit status.
+pub fn run(options: &args::Trace) -> i32 {
+    let whom = match (options.pid, options.command.is_empty()) {
+        (_, false) => Whom::Command(options.command.clone()),
+        (Some(pid), _) => Whom::Process(pid),
+        (None, _) => Whom::All,
+    };
+    let is_command = matches!(whom, Whom::Command(_));
+    // Before anything is started: a place that cannot be written to shall not cost a measurement.
+    let mut out = match Out::open(options, is_command) {
+        Ok(out) => out,
+        Err(why) => {
+            note(why);
+            return output::NOT_WRITTEN;
+        }
+    };
+    end_by_signal();
+    let is_live = !options.json && matches!(out, Out::Standard) && std::io::stdout().is_terminal();
+    let mut live = Live { is_live, lines: 0 };
+    let traced = fastpath_trace::run(
+        &Options {
+            whom,
+            method: options.by.as_deref().map(|by| match by {
+                "bpf" => Method::Bpf,
+                _ => Method::Ptrace,
+            }),
+            stacks: options.stacks,
+            sites: options.places,
+            duration: options.duration,
+        },
+        &mut live,
+    );
+    let outcome = match traced {
+        Ok(outcome) => outcome,
+        Err(why) => {
+            note(format_args!("trace: {why}"));
+            return CANNOT_COUNT;
+        }
+    };
+    if let Some(End::NotStarted(error)) = &outcome.end {
+        note(format_args!("{}: {error}", options.command[0].to_string_lossy()));
+        return if error.kind() == std::io::ErrorKind::NotFound {
+            NOT_FOUND
+        } else {
+            NOT_EXECUTABLE
+        };
+    }
+    live.clear();
+    let written = out.write(options, &outcome.report);
+    if outcome.report.lost.is_anything() {
+        warn(lost(&outcome.report));
+    }
+    let end = outcome.end.or_else(|| {
+        let running = outcome.running?;
+        // Who asked us to end means the program too; Ctrl-C has told it already.
+        if let signal @ (libc::SIGTERM | libc::SIGHUP) = SIGNAL.load(Ordering::Relaxed) {
+            // SAFETY: kill takes integers; the child has not been waited for.
+            unsafe { libc::kill(running.pid() as i32, signal) };
+        }
+        running.wait()
+    });
+    match end {
+        _ if written != 0 => written,
+        Some(End::Exited(status)) => status,
+        Some(End::Killed(signal)) => die_by(signal),
+        Some(End::NotStarted(_)) | None => 0,
+    }
+}
+
+/// As the program did.
+fn die_by(signal: i32) -> i32 {
+    // SAFETY: system calls; no core of ours is wanted.
+    unsafe {
+        let none = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        libc::setrlimit(libc::RLIMIT_CORE, &none);
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
+    128 + signal
+}
+
+extern "C" fn remember(signal: i32) {
+    SIGNAL.store(signal, Ordering::Relaxed);
+}
+
+fn end_by_signal() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler stores an integer. Without SA_RESTART, waiting is interrupted. One that is ignored stays so.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &mut action);
+            if action.sa_sigaction != libc::SIG_IGN {
+                action.sa_sigaction = remember as *const () as usize;
+                action.sa_flags = 0;
+                libc::sigaction(signal, &action, std::ptr::null_mut());
+            }
+        }
+    }
+}
+
+/// Where the result goes to.
+enum Out {
+    Standard,
+    /// The output is the program's own.
+    StandardError,
+    File(File, std::path::PathBuf),
+}
+
+impl Out {
+    fn open(options: &args::Trace, is_command: bool) -> Result<Out, String> {
+        match &options.output {
+            Some(path) => File::create(path)
+                .map(|file| Out::File(file, path.clone()))
+                .map_err(|error| format!("{}: {error}", path.display())),
+            None if is_command => Ok(Out::StandardError),
+            None => Ok(Out::Standard),
+        }
+    }
+
+    fn write(&mut self, options: &args::Trace, report: &Report) -> i32 {
+        let text = if options.json {
+            match serde_json::to_string(report) {
+                Ok(json) => json + "\n",
+                Err(error) => {
+                    note(format_args!("the result cannot be written as JSON: {error}"));
+                    return output::NOT_WRITTEN;
+                }
+            }
+        } else {
+            text(report, usize::MAX)
+        };
+        let (written, name) = match self {
+            Out::Standard => return output::print(text),
+            Out::StandardError => (std::io::stderr().write_all(text.as_bytes()), "standard error".into()),
+            Out::File(file, path) => (file.write_all(text.as_bytes()), path.display().to_string()),
+        };
+        match written {
+            Ok(()) => 0,
+            Err(error) => {
+                note(format_args!("{name}: {error}"));
+                output::NOT_WRITTEN
+            }
+        }
+    }
+}
+
+/// The table while it grows.
+struct Live {
+    is_live: bool,
+    /// How many lines stand on the terminal.
+    lines: usize,
+}
+
+impl Live {
+    fn clear(&mut self) {
+        if self.lines > 0 {
+            // ECMA-48: cursor up, erase to the end of the screen.
+            output::print(format_args!("\x1b[{}A\x1b[J", self.lines));
+            self.lines = 0;
+        }
+    }
+}
+
+impl Observer for Live {
+    fn is_to_stop(&self) -> bool {
+        SIGNAL.load(Ordering::Relaxed) != 0
+    }
+
+    fn note(&mut self, text: String) {
+        note(text);
+    }
+
+    fn show(&mut self, report: Report) {
+        let (rows, columns) = terminal_size();
+        let text: Vec<String> = text(&report, rows.saturating_sub(2))
+            .lines()
+            .map(|line| line.chars().take(columns).collect())
+            .take(rows.saturating_sub(1))
+            .collect();
+        self.clear();
+        self.lines = text.len();
+        if output::print(text.join("\n") + "\n") != 0 {
+            SIGNAL.store(libc::SIGPIPE, Ordering::Relaxed);
+        }
+    }
+
+    fn is_looking(&self) -> bool {
+        self.is_live
+    }
+}
+
+/// Lines and columns.
+fn terminal_size() -> (usize, usize) {
+    // SAFETY: the call fills the struct if it answers 0.
+    let size = unsafe {
+        let mut size: libc::winsize = std::mem::zeroed();
+        (libc::ioctl(1, libc::TIOCGWINSZ, &mut size) == 0).then_some(size)
+    };
+    match size {
+        Some(size) if size.ws_row > 0 && size.ws_col > 0 => (size.ws_row.into(), size.ws_col.into()),
+        _ => (24, 80),
+    }
+}
+
+fn lost(report: &Report) -> String {
+    let lost = &report.lost;
+    let mut parts = Vec::new();
+    if lost.calls > 0 {
+        parts.push(format!(
+            "{} calls found no room and are in no row (--places gives more)",
+            lost.calls
+        ));
+    }
+    if lost.stacks > 0 {
+        parts.push(format!("{} stacks were lost", lost.stacks));
+    }
+    if lost.process_events > 0 {
+        parts.push(format!(
+            "{} forks, execs or mappings were lost: names may be wrong",
+            lost.process_events
+        ));
+    }
+    parts.join("; ")
+}
+
+/// Processes that have ended and were the same program are one line, unless there are functions to be shown.
+fn merged(rows: &[Row]) -> Vec<(String, Row)> {
+    let mut merged: Vec<(String, Row)> = Vec::new();
+    let mut ended: BTreeMap<_, (usize, u32)> = BTreeMap::new();
+    for row in rows {
+        if !row.has_ended || !row.callers.is_empty() {
+            merged.push((row.pid.to_string(), row.clone()));
+            continue;
+        }
+        let key = (
+            row.comm.as_str(),
+            row.program.as_deref(),
+            row.call,
+            row.clock.as_deref(),
+            row.abi,
+            row.says,
+        );
+        match ended.get_mut(&key) {
+            None => {
+                ended.insert(key, (merged.len(), 1));
+                merged.push((row.pid.to_string(), row.clone()));
+            }
+            Some((index, count)) => {
+                *count += 1;
+                let (pid, sum) = &mut merged[*index];
+                *pid = format!("{count} ended");
+                sum.calls += row.calls;
+                sum.calls_per_second += row.calls_per_second;
+                sum.cpu_percent = sum.cpu_percent.zip(row.cpu_percent).map(|(a, b)| a + b);
+            }
+        }
+    }
+    merged.sort_by(|(_, a), (_, b)| b.cpu_percent.unwrap_or(0.0).total_cmp(&a.cpu_percent.unwrap_or(0.0)));
+    merged
+}
+
+fn text(report: &Report, most_rows: usize) -> String {
+    let mut table = output::table(["PID", "program", "call", "calls", "calls/s", "ns", "CPU", "why"]);
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    for (pid, row) in merged(&report.rows).into_iter().take(most_rows) {
+        let mut call = match &row.clock {
+            Some(clock) => format!("{} {clock}", row.call),
+            None => row.call.to_owned(),
+        };
+        if row.abi != std::env::consts::ARCH {
+            call += &format!(" ({})", row.abi);
+        }
+        let percent = row
+            .cpu_percent
+            .map_or_else(|| "-".to_owned(), |percent| format!("{percent:.3} %"));
+        table.add_row(vec![
+            right(pid),
+            Cell::new(printable(&row.comm)),
+            Cell::new(call),
+            right(row.calls.to_string()),
+            right(format!("{:.0}", row.calls_per_second)),
+            right(nanoseconds(row.price_ns)),
+            right(percent),
+            Cell::new(row.says),
+        ]);
+        for caller in row.callers.iter().take(5) {
+            table.add_row(vec![
+                Cell::new(""),
+                Cell::new(""),
+                Cell::new(format!("  {}", printable(&of_caller(caller)))),
+                right(caller.calls.to_string()),
+            ]);
+        }
+    }
+    let how = match report.method {
+        Method::Bpf => "counted in the kernel",
+        Method::Ptrace => "counted by ptrace: the program ran slower",
+    };
+    let mut text = format!(
+        "{} system calls to read clocks in {:.1} s, {how}\n",
+        report.calls, report.seconds
+    );
+    if report.lost.is_anything() {
+        text += &format!("lost: {}\n", lost(report));
+    }
+    if !report.rows.is_empty() {
+        text += &format!("\n{table}\n");
+    }
+    text
+}
+
+/// A process can call itself anything.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn of_caller(caller: &Caller) -> String {
+    let library = caller.library.as_deref().unwrap_or("unknown");
+    let library = library.rsplit('/').next().unwrap_or_default();
+    match &caller.function {
+        Some(function) => format!("{function} ({library})"),
+        None => format!("? ({library})"),
+    }
+}

@@ -1,0 +1,113 @@
+//! With --children, what an attached process executes is served from its start.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::{Memory, detach};
+use crate::common::{Outcome, Pid, Running, fastpath, finish, program, start, tool, wait_until};
+
+fn attach_with_children(pid: Pid) -> Outcome {
+    finish(fastpath(&[
+        "attach",
+        "--children",
+        "--clocks",
+        "all",
+        &pid.0.to_string(),
+    ]))
+}
+
+/// Says `ready`, waits for a file, and starts what it is told, again and again.
+fn starter(python: &str, go: &Path, how: &str) -> Running {
+    let script = format!(
+        "import os, subprocess, sys, time\n\
+        print('ready', flush=True)\n\
+        while not os.path.exists(sys.argv[1]):\n    time.sleep(0.01)\n\
+        {how}\n"
+    );
+    let mut command = Command::new(python);
+    command.args(["-I", "-c", &script]).arg(go);
+    let running = start(command);
+    wait_until("the starter", || running.out_so_far().contains("ready"));
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    running
+}
+
+const IS_SERVED: &str = "['grep', '-c', 'memfd:fastpath-page', '/proc/self/maps']";
+
+#[test]
+fn programs_that_it_executes_are_served_from_their_start() {
+    let Some(python) = tool("python3") else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let go = directory.path().join("go");
+    let how = format!("for i in range(3): subprocess.run({IS_SERVED})\nos.execvp('grep', {IS_SERVED})");
+    let running = starter(python, &go, &how);
+    attach_with_children(running.pid()).expect_success().expect_output("");
+    std::fs::write(&go, "").expect("a file");
+    running.finish().expect_success().expect_output("ready\n1\n1\n1\n1");
+}
+
+#[test]
+fn without_it_they_are_not() {
+    let Some(python) = tool("python3") else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let go = directory.path().join("go");
+    let running = starter(python, &go, &format!("subprocess.run({IS_SERVED})"));
+    super::attach(running.pid()).expect_success();
+    std::fs::write(&go, "").expect("a file");
+    running.finish().expect_success().expect_output("ready\n0");
+}
+
+#[test]
+fn its_descendants_are_attached_as_well_and_all_is_taken_back() {
+    let Some(python) = tool("python3") else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let running = starter(python, &directory.path().join("never"), "");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "sh -c 'sleep 100; :'; :"]);
+    let tree = start(shell);
+    let child = |pid: Pid| pid.children().first().copied();
+    wait_until("its sleep", || {
+        let leaf = child(tree.pid()).and_then(child);
+        leaf.is_some_and(|pid| pid.read("wchan").contains("nanosleep"))
+    });
+    let middle = child(tree.pid()).expect("a child");
+    let family = [tree.pid(), middle, child(middle).expect("a child")];
+    let before = family.map(Memory::of);
+    let libc = |pid: Pid| {
+        let [start, end] = super::range(pid, "/libc");
+        super::bytes(pid, start, end)
+    };
+    let code = libc(tree.pid());
+    attach_with_children(tree.pid()).expect_success().expect_output("");
+    assert!(family.iter().all(|pid| pid.is_served()));
+    assert!(libc(tree.pid()) != code, "no system call leads by the hook");
+    for pid in family {
+        detach(pid).expect_success().expect_output("");
+    }
+    assert_eq!(family.map(Memory::of), before);
+    assert!(libc(tree.pid()) == code, "its libc is another");
+    drop(running);
+}
+
+#[test]
+fn a_go_program_that_waits_in_its_own_system_calls_is_attached_and_detached() {
+    let Some(path) = program("clock-go") else { return };
+    let mut command = Command::new(path);
+    command.args(["2000000000", "MONOTONIC"]);
+    let running = start(command);
+    let pid = running.pid();
+    wait_until("its loop", || pid.cpu_time().as_millis() > 300);
+    for _ in 0..10 {
+        attach_with_children(pid).expect_success().expect_output("");
+        goes_on(pid);
+        detach(pid).expect_success();
+        goes_on(pid);
+    }
+    detach(pid).expect_code(15);
+    assert!(!pid.read("maps").contains("fastpath"), "{}", pid.read("maps"));
+}
+
+fn goes_on(pid: Pid) {
+    let before = pid.cpu_time();
+    wait_until("some more of its work", || pid.cpu_time() > before);
+}

@@ -1,0 +1,88 @@
+//! `fastpath attach`, `detach` and `status`, on running programs.
+
+mod children;
+mod killed;
+mod namespaces;
+mod refusals;
+mod restored;
+mod runtimes;
+mod sleepers;
+mod status;
+mod stepping;
+
+use std::hash::{DefaultHasher, Hasher};
+
+use crate::common::{Outcome, Pid, fastpath, finish};
+
+/// `fastpath attach --clocks all PID`.
+pub fn attach(pid: Pid) -> Outcome {
+    finish(fastpath(&["attach", "--clocks", "all", &pid.0.to_string()]))
+}
+
+/// `fastpath detach PID`.
+pub fn detach(pid: Pid) -> Outcome {
+    finish(fastpath(&["detach", &pid.0.to_string()]))
+}
+
+/// What attaching may not change but while it lasts: mappings and the vDSO's code.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Addresses, access and names; heaps and stacks may grow.
+    mappings: Vec<String>,
+    /// The vDSO's bytes, hashed: nobody could read them.
+    vdso: u64,
+    descriptors: usize,
+}
+
+impl Memory {
+    pub fn of(pid: Pid) -> Memory {
+        let maps = pid.read("maps");
+        let lines = maps
+            .lines()
+            .filter(|line| !line.ends_with("[heap]") && !line.ends_with("[stack]"));
+        Memory {
+            mappings: lines.map(str::to_owned).collect(),
+            vdso: hash(&vdso(pid).1),
+            descriptors: std::fs::read_dir(format!("/proc/{}/fd", pid.0))
+                .expect("its descriptors")
+                .count(),
+        }
+    }
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// Where a process has its vDSO, and its bytes.
+pub fn vdso(pid: Pid) -> (u64, Vec<u8>) {
+    let [start, end] = range(pid, "[vdso]");
+    (start, bytes(pid, start, end))
+}
+
+/// Its memory from `start` to `end`; what may not be read is left out.
+pub fn bytes(pid: Pid, start: u64, end: u64) -> Vec<u8> {
+    use std::os::unix::fs::FileExt;
+    let memory = std::fs::File::open(format!("/proc/{}/mem", pid.0)).expect("its memory");
+    let pages = (start..end).step_by(4096).filter_map(|at| {
+        let mut page = vec![0; 4096];
+        memory.read_exact_at(&mut page, at).ok().map(|()| page)
+    });
+    pages.flatten().collect()
+}
+
+/// The mappings of this name, from the first's start to the last's end.
+pub fn range(pid: Pid, name: &str) -> [u64; 2] {
+    let maps = pid.read("maps");
+    let mut all = [u64::MAX, 0];
+    for line in maps.lines().filter(|line| line.contains(name)) {
+        let (range, _) = line.split_once(' ').expect("a line of maps");
+        let (start, end) = range.split_once('-').expect("a range");
+        let number = |text| u64::from_str_radix(text, 16).expect("an address");
+        all = [all[0].min(number(start)), all[1].max(number(end))];
+    }
+    assert!(all[0] < all[1], "no {name} in\n{maps}");
+    all
+}

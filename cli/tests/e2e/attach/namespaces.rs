@@ -1,0 +1,130 @@
+//! Processes in other PID, mount, user and time namespaces are attached from the host, and from inside.
+
+use std::process::Command;
+
+use super::stepping::{entries, step};
+use super::{Memory, attach, detach};
+use crate::common::{Pid, Running, fastpath, finish, program, skip, start, tool, wait_until};
+
+/// `unshare OPTIONS COMMAND`, if that works here.
+fn unshared(options: &[&str], command: &[&str]) -> Option<Running> {
+    tool("unshare")?;
+    let mut trial = Command::new("unshare");
+    trial.args(options).arg("true");
+    if !finish(trial).status.success() {
+        skip(format_args!("no `unshare {}` here", options.join(" ")));
+        return None;
+    }
+    let mut unshare = Command::new("unshare");
+    unshare.args(options).args(command);
+    Some(start(unshare))
+}
+
+/// The process below, once it runs this program.
+fn inside(running: &Running, program: &str) -> Pid {
+    let find = || {
+        let all = [vec![running.pid()], running.pid().children()].concat();
+        all.into_iter().find(|pid| pid.program().starts_with(program))
+    };
+    wait_until("the program inside", || find().is_some());
+    find().expect("just seen")
+}
+
+fn is_attached_and_detached(pid: Pid) {
+    wait_until("its sleep", || pid.read("wchan").contains("nanosleep"));
+    let before = Memory::of(pid);
+    attach(pid).expect_success().expect_output("");
+    assert!(pid.is_served() && !entries(pid).is_empty());
+    detach(pid).expect_success().expect_output("");
+    assert_eq!(Memory::of(pid), before);
+}
+
+#[test]
+fn a_process_in_a_pid_namespace() {
+    let Some(running) = unshared(&["--pid", "--fork", "--mount-proc", "--kill-child"], &["sleep", "100"]) else {
+        return;
+    };
+    is_attached_and_detached(inside(&running, "sleep"));
+}
+
+#[test]
+fn a_process_in_a_user_and_a_mount_namespace() {
+    let Some(running) = unshared(&["--user", "--map-root-user", "--mount"], &["sleep", "100"]) else {
+        return;
+    };
+    is_attached_and_detached(inside(&running, "sleep"));
+}
+
+#[test]
+fn from_inside_a_container() {
+    let script = "sleep 100 & for i in 1 2 3 4 5 6 7 8 9; do sleep 0.1; done\n\
+        \"$0\" attach --clocks all $! && grep -c memfd:fastpath-page /proc/$!/maps && \"$0\" detach $! || exit 1\n\
+        ! grep fastpath /proc/$!/maps; kill $!";
+    let options = [
+        "--user",
+        "--map-root-user",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        "--kill-child",
+    ];
+    let Some(running) = unshared(&options, &["sh", "-c", script, env!("CARGO_BIN_EXE_fastpath")]) else {
+        return;
+    };
+    running.finish().expect_output("1");
+}
+
+const TIME_NAMESPACE: &[&str] = &[
+    "--time",
+    "--boottime",
+    "100000",
+    "--monotonic",
+    "50000",
+    "--fork",
+    "--kill-child",
+];
+
+#[test]
+fn a_process_in_a_time_namespace_keeps_its_own_clocks() {
+    let Some(path) = program("clock-glibc") else { return };
+    // Its clock would go backwards, and it would say so, if the host's were put in its place, and it reads the clock until then.
+    let Some(running) = unshared(TIME_NAMESPACE, &[&path, "2000000000", "BOOTTIME"]) else {
+        return;
+    };
+    let pid = inside(&running, "clock-glibc");
+    wait_until("its loop", || pid.cpu_time().as_millis() > 50);
+    attach(pid).expect_success().expect_output("");
+    let by_page = (0..20).any(|_| step(pid).are_of_reads_by_the_page());
+    assert!(by_page && pid.exists(), "{}", pid.describe());
+    detach(pid).expect_success().expect_output("");
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert!(pid.exists() && !pid.is_served(), "{}", pid.describe());
+}
+
+#[test]
+fn processes_of_two_time_namespaces_get_a_page_each() {
+    let Some(running) = unshared(TIME_NAMESPACE, &["sleep", "100"]) else {
+        return;
+    };
+    let there = inside(&running, "sleep");
+    let mut sleep = Command::new("sleep");
+    sleep.arg("100");
+    let here = start(sleep);
+    wait_until("their sleep", || {
+        [there, here.pid()]
+            .iter()
+            .all(|pid| pid.read("wchan").contains("nanosleep"))
+    });
+    let pids = [there, here.pid()].map(|pid| pid.0.to_string());
+    finish(fastpath(&["attach", "--clocks", "all", &pids[0], &pids[1]])).expect_success();
+    let inode = |pid: Pid| {
+        let maps = pid.read("maps");
+        let line = maps
+            .lines()
+            .find(|line| line.contains("memfd:fastpath-page"))
+            .expect("a page");
+        line.split_whitespace().nth(4).expect("an inode").to_owned()
+    };
+    assert_ne!(inode(there), inode(here.pid()));
+    finish(fastpath(&["detach", &pids[0], &pids[1]])).expect_success();
+}

@@ -1,0 +1,80 @@
+//! What is attached, stays attached; what is detached, is as it was.
+
+use std::process::Command;
+
+use super::stepping::entries;
+use super::{Memory, attach, detach};
+use crate::common::processes::holds_within;
+use crate::common::{Pid, fastpath, finish, start, tool, wait_until};
+
+const SOON: std::time::Duration = std::time::Duration::from_secs(2);
+
+fn sleeper() -> crate::common::Running {
+    let mut sleep = Command::new("sleep");
+    sleep.arg("100");
+    let running = start(sleep);
+    wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
+    running
+}
+
+#[test]
+fn the_publisher_ends_when_the_last_process_is_detached_or_has_ended() {
+    let [one, other] = [sleeper(), sleeper()];
+    let pids = [one.pid(), other.pid()].map(|pid| pid.0.to_string());
+    let attaching = start(fastpath(&["attach", "--clocks", "all", &pids[0], &pids[1]]));
+    let mark = attaching.mark().to_owned();
+    attaching.finish().expect_success();
+    let helper = Pid::helper(&mark);
+    detach(one.pid()).expect_success();
+    assert!(!holds_within(SOON, || !helper.exists()), "the other was left alone");
+    drop(other);
+    assert!(holds_within(SOON, || !helper.exists()), "{}", helper.describe());
+}
+
+#[test]
+fn nothing_stays_behind_where_nothing_was_attached() {
+    let attaching = start(fastpath(&["attach", "--clocks", "all", "4194303"]));
+    let mark = attaching.mark().to_owned();
+    attaching.finish().expect_code(3);
+    assert!(holds_within(SOON, || Pid::helpers(&mark).is_empty()));
+}
+
+#[test]
+fn a_child_that_is_forked_stays_attached_and_is_detached_by_itself() {
+    let Some(python) = tool("python3") else { return };
+    let mut command = Command::new(python);
+    // Forks when it is told.
+    let script = "import os, sys, time\nprint('ready', flush=True)\n\
+        while not os.path.exists(sys.argv[1]):\n    time.sleep(0.01)\n\
+        os.fork()\nwhile True:\n    time.sleep(0.01)\n    time.monotonic()\n";
+    let directory = tempfile::tempdir().expect("a directory");
+    let go = directory.path().join("go");
+    command.args(["-I", "-c", script]).arg(&go);
+    let running = start(command);
+    wait_until("its loop", || running.out_so_far().contains("ready"));
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let before = Memory::of(running.pid());
+    attach(running.pid()).expect_success();
+    std::fs::write(&go, "").expect("a file");
+    wait_until("a child", || running.pid().children().len() == 1);
+    let child = running.pid().children()[0];
+    assert!(child.is_served() && !entries(child).is_empty());
+    detach(running.pid()).expect_success();
+    assert_eq!(Memory::of(running.pid()), before);
+    assert!(child.is_served() && !entries(child).is_empty());
+    detach(child).expect_success();
+    assert_eq!(Memory::of(child), before);
+    assert!(child.exists());
+}
+
+#[test]
+fn where_every_clock_is_fast_already_nothing_is_attached() {
+    let running = sleeper();
+    let outcome = finish(fastpath(&["attach", &running.pid().0.to_string()])).expect_success();
+    // On a host with slow clocks it is attached; that is what the others test.
+    if outcome.err.contains("nothing was attached") {
+        assert!(!running.pid().is_served());
+    } else {
+        assert!(running.pid().is_served(), "{outcome:#?}");
+    }
+}

@@ -1,0 +1,139 @@
+//! Programs of every libc and runtime are attached while they run: the functions that they looked up lead to the page, and back.
+
+use super::stepping::{entries, step};
+use super::{Memory, attach, detach};
+use crate::common::{Pid, Running, program, start, tool, wait_until};
+
+/// More reads than any program makes while it is watched.
+const ENDLESS: &str = "2000000000";
+/// At one of them the publisher has its CPU.
+const LOOKS: u32 = 20;
+
+/// A program that reads the clock, and has been at it for a while; it is `runs` that it executes.
+fn reading(name: &str, runs: &str) -> Option<Running> {
+    let mut command = std::process::Command::new(program(name)?);
+    command.args([ENDLESS, "MONOTONIC"]);
+    let running = start(command);
+    let pid = running.pid();
+    wait_until("its loop", || {
+        pid.program().starts_with(runs) && pid.cpu_time().as_millis() > 300
+    });
+    Some(running)
+}
+
+fn is_answered_by_the_page_while_attached(name: &str, runs: &str) {
+    let Some(running) = reading(name, runs) else { return };
+    let pid = running.pid();
+
+    let before = (step(pid), super::vdso(pid));
+    assert!(
+        before.0.in_kernels_vdso > 0 && before.0.in_region == 0,
+        "{:?}",
+        before.0
+    );
+
+    attach(pid).expect_success().expect_output("");
+    assert!(!entries(pid).is_empty());
+    assert_eq!(pid.status("TracerPid"), "0");
+    let mut seen = Vec::new();
+    let by_page = (0..LOOKS).any(|_| {
+        let steps = step(pid);
+        let good = steps.are_of_reads_by_the_page();
+        seen.push(steps);
+        good
+    });
+    assert!(by_page, "{seen:?}");
+
+    detach(pid).expect_success().expect_output("");
+    let after = step(pid);
+    assert!(after.in_kernels_vdso > 0 && after.in_region == 0, "{after:?}");
+    assert!(super::vdso(pid) == before.1, "the vDSO is another");
+    assert!(pid.exists());
+}
+
+#[test]
+fn a_program_on_glibc_is_answered_by_the_page_while_it_is_attached() {
+    is_answered_by_the_page_while_attached("clock-glibc", "clock-glibc");
+}
+
+#[test]
+fn a_static_program_on_glibc_is_answered_by_the_page_while_it_is_attached() {
+    is_answered_by_the_page_while_attached("clock-glibc-static", "clock-glibc-static");
+}
+
+#[test]
+fn a_static_pie_on_glibc_is_answered_by_the_page_while_it_is_attached() {
+    is_answered_by_the_page_while_attached("clock-glibc-static-pie", "clock-glibc-static-pie");
+}
+
+#[test]
+fn a_program_on_musl_is_answered_by_the_page_while_it_is_attached() {
+    is_answered_by_the_page_while_attached("clock-musl", "clock-musl");
+}
+
+#[test]
+fn a_static_program_on_musl_is_answered_by_the_page_while_it_is_attached() {
+    is_answered_by_the_page_while_attached("clock-musl-static", "clock-musl-static");
+}
+
+#[test]
+fn a_rust_program_is_answered_by_the_page_while_it_is_attached() {
+    is_answered_by_the_page_while_attached("clock-rust", "clock-rust");
+}
+
+#[test]
+fn python_is_answered_by_the_page_while_it_is_attached() {
+    is_answered_by_the_page_while_attached("clock-python", "python");
+}
+
+/// Their clocks are not read by the first thread.
+fn lives_through_attach_and_detach(name: &str, runs: &str) {
+    let Some(running) = reading(name, runs) else { return };
+    let pid = running.pid();
+    let vdso = super::vdso(pid);
+    for _ in 0..5 {
+        attach(pid).expect_success().expect_output("");
+        goes_on(pid);
+        detach(pid).expect_success().expect_output("");
+        goes_on(pid);
+    }
+    assert!(super::vdso(pid) == vdso, "the vDSO is another");
+    assert!(!pid.read("maps").contains("fastpath"), "{}", pid.read("maps"));
+}
+
+fn goes_on(pid: Pid) {
+    let before = pid.cpu_time();
+    wait_until("some more of its work", || pid.cpu_time() > before);
+}
+
+#[test]
+fn a_go_program_lives_through_attach_and_detach() {
+    lives_through_attach_and_detach("clock-go", "clock-go");
+}
+
+#[test]
+fn node_lives_through_attach_and_detach() {
+    lives_through_attach_and_detach("clock-node", "node");
+}
+
+#[test]
+fn the_jvm_lives_through_attach_and_detach() {
+    lives_through_attach_and_detach("clock-java", "java");
+}
+
+#[test]
+fn a_shell_that_waits_is_attached_and_detached_with_nothing_left_behind() {
+    let Some(sh) = tool("sh") else { return };
+    let mut command = std::process::Command::new(sh);
+    command.args(["-c", "sleep 100; :"]);
+    let running = start(command);
+    let pid = running.pid();
+    wait_until("its child", || {
+        pid.children().iter().any(|child| child.program() == "sleep")
+    });
+    let before = Memory::of(pid);
+    attach(pid).expect_success();
+    assert_ne!(Memory::of(pid), before);
+    detach(pid).expect_success();
+    assert_eq!(Memory::of(pid), before);
+}

@@ -1,0 +1,82 @@
+//! Threads that wait in the kernel do not notice: no EINTR, no wait that ends early, no signal mask that changes.
+
+use std::process::Command;
+use std::time::Duration;
+
+use super::{Memory, attach, detach};
+use crate::common::{fastpath, finish, helper_program, start, wait_until};
+
+#[test]
+fn waits_of_every_kind_end_as_if_nobody_had_attached() {
+    let Some(path) = helper_program("sleepers", "cc", &[]) else {
+        return;
+    };
+    let running = start(Command::new(path));
+    wait_until("its threads", || running.out_so_far().contains("ready"));
+    std::thread::sleep(Duration::from_millis(300));
+    let before = Memory::of(running.pid());
+    for round in 0..20 {
+        attach(running.pid()).expect_success();
+        // At another moment of their waits each time.
+        std::thread::sleep(Duration::from_millis(7 * round));
+        detach(running.pid()).expect_success();
+    }
+    let after = Memory::of(running.pid());
+    assert_eq!((after.mappings, after.vdso), (before.mappings, before.vdso));
+    running.pid().signal(libc::SIGTERM);
+    running.finish().expect_success().expect_output("ready\ndone");
+}
+
+#[test]
+fn a_sleep_of_the_only_thread_is_not_cut_short_nor_failed() {
+    for _ in 0..3 {
+        let mut sleep = Command::new("sleep");
+        sleep.arg("1.2");
+        let begun = std::time::Instant::now();
+        let running = start(sleep);
+        wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
+        attach(running.pid()).expect_success();
+        detach(running.pid()).expect_success();
+        running.finish().expect_success();
+        assert!(begun.elapsed() >= Duration::from_millis(1200));
+    }
+}
+
+#[test]
+fn a_process_that_job_control_stopped_stays_stopped() {
+    let mut sleep = Command::new("sleep");
+    sleep.arg("100");
+    let running = start(sleep);
+    let pid = running.pid();
+    wait_until("its sleep", || pid.program() == "sleep" && pid.state() == 'S');
+    pid.signal(libc::SIGSTOP);
+    wait_until("its stop", || pid.state() == 'T');
+    let before = Memory::of(pid);
+    attach(pid).expect_success();
+    wait_until("its stop again", || pid.state() == 'T');
+    assert!(pid.is_served());
+    detach(pid).expect_success();
+    wait_until("its stop again", || pid.state() == 'T');
+    assert_eq!(Memory::of(pid), before);
+    pid.signal(libc::SIGCONT);
+    wait_until("its sleep again", || pid.state() == 'S');
+}
+
+#[test]
+fn a_process_that_is_attached_twice_at_once_is_attached_once() {
+    for _ in 0..10 {
+        let mut sleep = Command::new("sleep");
+        sleep.arg("100");
+        let running = start(sleep);
+        wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
+        let pid = running.pid().0.to_string();
+        let one = || start(fastpath(&["attach", "--clocks", "all", &pid]));
+        let outcomes = [one(), one(), one()].map(|running| running.finish().status.code());
+        let attached = outcomes.iter().filter(|code| **code == Some(0)).count();
+        // Traced by the other, or attached by it already.
+        let refused = outcomes.iter().filter(|code| matches!(code, Some(6 | 8))).count();
+        assert_eq!((attached, refused), (1, 2), "{outcomes:?}");
+        finish(fastpath(&["detach", &pid])).expect_success();
+        assert!(!running.pid().read("maps").contains("fastpath"));
+    }
+}

@@ -1,0 +1,85 @@
+//! Where a program's clock reads go, by single steps.
+
+use std::collections::BTreeSet;
+
+use super::{range, vdso};
+use crate::common::Pid;
+
+/// Enough for some reads of a clock, and for what a runtime does between them.
+const STEPS: u32 = 40_000;
+
+/// What a thread was seen to execute.
+#[derive(Debug, Default)]
+pub struct Steps {
+    /// Instructions in fastpath's region.
+    pub in_region: u32,
+    /// Instructions in the kernel's vDSO, but for the first bytes of functions, which lead away.
+    pub in_kernels_vdso: u32,
+}
+
+impl Steps {
+    /// Whether most reads were answered by the page. Where the publisher gets no CPU for longer than an anchor lasts, reads rightly go
+    /// to the kernel: such a read makes more steps there than in the region.
+    pub fn are_of_reads_by_the_page(&self) -> bool {
+        self.in_region > self.in_kernels_vdso
+    }
+}
+
+/// Steps through the first thread of a busy process.
+pub fn step(pid: Pid) -> Steps {
+    let [code_start, code_end] = range(pid, "[vdso]");
+    let region = pid.is_served().then(|| range(pid, "/memfd:fastpath-region"));
+    let entries = entries(pid);
+    let ptrace = |request, data: usize| {
+        // SAFETY: these requests take no pointer.
+        unsafe { libc::ptrace(request, pid.0, 0usize, data) }
+    };
+    let wait = || {
+        let mut status = 0;
+        // SAFETY: waitpid writes one int.
+        unsafe { libc::waitpid(pid.0, &mut status, libc::__WALL) };
+        status
+    };
+    let mut steps = Steps::default();
+    assert_eq!(ptrace(libc::PTRACE_SEIZE, 0), 0, "{}", std::io::Error::last_os_error());
+    ptrace(libc::PTRACE_INTERRUPT, 0);
+    let mut status = wait();
+    for _ in 0..STEPS {
+        // SAFETY: registers are plain integers, which ptrace fills in.
+        let registers = unsafe {
+            let mut registers: libc::user_regs_struct = std::mem::zeroed();
+            libc::ptrace(libc::PTRACE_GETREGS, pid.0, 0usize, &raw mut registers);
+            registers
+        };
+        let pc = registers.rip;
+        if region.is_some_and(|[start, end]| (start..end).contains(&pc)) {
+            steps.in_region += 1;
+        } else if (code_start..code_end).contains(&pc) && !entries.contains(&pc) {
+            steps.in_kernels_vdso += 1;
+        }
+        let signal = libc::WSTOPSIG(status);
+        let passed_on = if signal == libc::SIGTRAP { 0 } else { signal as usize };
+        ptrace(libc::PTRACE_SINGLESTEP, passed_on);
+        status = wait();
+    }
+    ptrace(libc::PTRACE_DETACH, 0);
+    steps
+}
+
+/// Addresses in the vDSO at which there is a jump to fastpath.
+pub fn entries(pid: Pid) -> BTreeSet<u64> {
+    let (base, bytes) = vdso(pid);
+    if !pid.is_served() {
+        return BTreeSet::new();
+    }
+    let [start, end] = range(pid, "/memfd:fastpath-region");
+    let leads_away = |at: &usize| {
+        let Some([0xe9, a, b, c, d]) = bytes.get(*at..*at + 5) else {
+            return false;
+        };
+        let distance = i64::from(i32::from_le_bytes([*a, *b, *c, *d]));
+        let target = (base + *at as u64 + 5).wrapping_add(distance as u64);
+        (start..end).contains(&target)
+    };
+    (0..bytes.len()).filter(leads_away).map(|at| base + at as u64).collect()
+}

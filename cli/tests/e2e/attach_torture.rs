@@ -1,0 +1,213 @@
+//! A program that notices whatever is done to it (tests/programs/attached) is attached and detached again and again.
+//!
+//! FASTPATH_ATTACH_CYCLES says how often; `make torture` says 1,000.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::common::command::{MARK, Outcome};
+use crate::common::{Pid, fastpath, finish, program, wait_until};
+
+/// Some ten seconds of `make test` for each test here.
+const CYCLES: u32 = 100;
+
+fn cycles() -> u32 {
+    let given = std::env::var("FASTPATH_ATTACH_CYCLES").ok();
+    given.map_or(CYCLES, |n| n.parse().expect("FASTPATH_ATTACH_CYCLES is a number"))
+}
+
+/// The program, which tells what it saw when it is asked. It is killed if the test ends early.
+struct Witness {
+    child: Child,
+    asks: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    mark: String,
+}
+
+impl Witness {
+    fn start(test: &str) -> Option<Witness> {
+        let path = program("attached")?;
+        let mark = format!("{}-{test}", std::process::id());
+        let mut child = Command::new(path)
+            .env(MARK, &mark)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("attached");
+        let asks = child.stdin.take().expect("its input");
+        let answers = BufReader::new(child.stdout.take().expect("its output"));
+        Some(Witness {
+            child,
+            asks,
+            answers,
+            mark,
+        })
+    }
+
+    fn pid(&self) -> Pid {
+        Pid(self.child.id() as i32)
+    }
+
+    fn ask(&mut self, what: &str) -> Value {
+        writeln!(self.asks, "{what}").expect("it lives");
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("it lives");
+        serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: `{line}`; {:?}", self.child.try_wait()))
+    }
+
+    /// What it saw so far, of which nothing may be wrong.
+    #[track_caller]
+    fn report(&mut self) -> Value {
+        let report = self.ask("report");
+        assert_eq!(report["wrong"], 0, "{report:#}");
+        report
+    }
+
+    /// As [`Witness::report`] and `stop` where fastpath was killed: a call that answers EINTR after a stop is made again by whoever stopped
+    /// it; dead, he cannot. What he had not closed or unmapped yet stays, unused.
+    #[track_caller]
+    fn has_seen_nothing_but_eintr(&mut self, what: &str) -> Value {
+        let report = self.ask(what);
+        assert_eq!(report["wrong"], report["unexplained_eintr"], "{report:#}");
+        report
+    }
+
+    /// As [`Witness::report`], for the last time; it must then end by itself.
+    #[track_caller]
+    fn stop(mut self) -> Value {
+        let report = self.ask("stop");
+        assert_eq!(report["wrong"], 0, "{report:#}");
+        let status = self.child.wait().expect("wait");
+        assert!(status.success(), "{status}");
+        report
+    }
+
+    fn command(&self, name: &str, options: &[&str]) -> Command {
+        let mut command = fastpath(&[name]);
+        command
+            .args(options)
+            .arg(self.pid().0.to_string())
+            .env(MARK, &self.mark);
+        command
+    }
+
+    fn attach(&self) -> Outcome {
+        finish(self.command("attach", &["--clocks", "all"]))
+    }
+
+    fn detach(&self) -> Outcome {
+        finish(self.command("detach", &[]))
+    }
+
+    /// Nothing of ours is left in it.
+    #[track_caller]
+    fn is_as_before(&mut self, before: &Value) {
+        let maps = self.pid().read("maps");
+        assert!(!maps.contains("fastpath"), "{maps}");
+        let report = self.report();
+        for what in ["mappings", "descriptors"] {
+            assert_eq!(report[what], before[what], "{what}\n{maps}");
+        }
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// So that every thread has done everything once.
+fn let_it_live() {
+    std::thread::sleep(Duration::from_millis(500));
+}
+
+#[test]
+fn a_thousand_cycles_on_a_busy_program_with_64_threads_leave_no_trace() {
+    let Some(mut witness) = Witness::start("cycles") else {
+        return;
+    };
+    let_it_live();
+    let before = witness.report();
+    for cycle in 0..cycles() {
+        witness.attach().expect_success();
+        assert!(witness.pid().is_served(), "cycle {cycle}");
+        witness.detach().expect_success();
+        assert!(!witness.pid().is_served(), "cycle {cycle}");
+    }
+    witness.is_as_before(&before);
+    let mark = witness.mark.clone();
+    witness.stop();
+    wait_until("the helpers go", || Pid::helpers(&mark).is_empty());
+}
+
+#[test]
+fn a_busy_program_is_served_for_a_while() {
+    let Some(mut witness) = Witness::start("served") else {
+        return;
+    };
+    let_it_live();
+    let before = witness.report();
+    witness.attach().expect_success();
+    std::thread::sleep(Duration::from_secs(3));
+    witness.report();
+    witness.detach().expect_success();
+    witness.is_as_before(&before);
+    witness.stop();
+}
+
+#[test]
+fn fastpath_killed_at_any_moment_of_its_work_leaves_a_program_that_runs_right() {
+    let Some(mut witness) = Witness::start("killed") else {
+        return;
+    };
+    let_it_live();
+    let before = witness.report();
+    for moment in 0..cycles() {
+        let command = if moment % 2 == 0 {
+            witness.command("attach", &["--clocks", "all"])
+        } else {
+            witness.command("detach", &[])
+        };
+        let mut running = { command }
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("fastpath");
+        // Anywhere within what an attach takes, and some behind it.
+        std::thread::sleep(Duration::from_micros(u64::from(moment * 7919 % 60_000)));
+        let _ = running.kill();
+        let _ = running.wait();
+        assert_eq!(
+            witness.pid().status("State").chars().next().map(|s| "RSD".contains(s)),
+            Some(true)
+        );
+    }
+    witness.has_seen_nothing_but_eintr("report");
+    // Whatever it was left in, a whole cycle works, and takes all that is in force away.
+    let _ = witness.detach();
+    witness.attach().expect_success();
+    witness.detach().expect_success();
+    let maps = witness.pid().read("maps");
+    assert!(!maps.contains("fastpath"), "{maps}");
+    let after = witness.has_seen_nothing_but_eintr("report");
+    for (what, most_left) in [("mappings", 1), ("descriptors", 5)] {
+        let [before, after] = [&before, &after].map(|report| report[what].as_u64().expect("a number"));
+        assert!(
+            after <= before + most_left * u64::from(cycles()),
+            "{what}: {before}, {after}"
+        );
+    }
+    witness.has_seen_nothing_but_eintr("stop");
+    assert!(
+        witness.child.wait().expect("wait").code().is_some(),
+        "it was killed by a signal"
+    );
+}

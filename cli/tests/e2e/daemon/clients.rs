@@ -1,0 +1,162 @@
+//! Who gets a page, whose, and for how long.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use super::{Place, among_others, page_of, wait_until_served};
+use crate::common::clock_calls::fewest_clock_calls;
+use crate::common::{Pid, finish, needs_root, program, skip, start, tool, wait_until};
+
+#[test]
+fn run_takes_its_page_from_the_daemon_and_its_helper_publishes_nothing() {
+    let Some(torture) = program("torture") else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let daemon = place.daemon();
+    let arguments = ["-s", "3", "-t", "2", "-m", "same,causal,mixed"];
+    let running = start(place.served(&[&[torture.as_str()], &arguments[..]].concat()));
+    wait_until_served(&running);
+    let status = place.status();
+    assert_eq!(status.pid, daemon.pid().0 as u32);
+    let pages: Vec<_> = status.pages.iter().map(|page| (page.pid, Some(page.inode))).collect();
+    assert_eq!(pages, [(running.pid().0, page_of(running.pid()))]);
+    let helper = Pid::helper(running.mark());
+    assert!(
+        !helper.read("maps").contains("memfd:fastpath-page"),
+        "the helper maps a page"
+    );
+    assert_eq!(fewest_clock_calls(running.pid()).unwrap_or(0), 0);
+    let outcome = running.finish().expect_success();
+    assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+    wait_until("the page to go away", || place.status().pages_in_all == 0);
+}
+
+#[test]
+fn a_tree_keeps_its_page_until_its_last_process_has_ended() {
+    let _host = among_others();
+    let place = Place::new();
+    let _daemon = place.daemon();
+    let script = "(read line; grep -c memfd:fastpath-page /proc/self/maps; exec sleep 2) <\"$0\" & exit 0";
+    let fifo = place.0.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("a fifo");
+    let running = start(place.served(&["sh", "-c", script, fifo.to_str().expect("UTF-8")]));
+    // Three rounds of looking whether pages are in use.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(place.status().pages_in_all, 1);
+    std::fs::write(&fifo, "go\n").expect("write");
+    let outcome = running.finish().expect_success();
+    assert!(outcome.err.is_empty(), "{outcome:#?}");
+    wait_until("the page to go away", || place.status().pages_in_all == 0);
+}
+
+#[test]
+fn attach_takes_a_page_for_the_process_from_the_daemon() {
+    let (Some(torture), Some(())) = (program("torture"), needs_root()) else {
+        return;
+    };
+    let _host = among_others();
+    let place = Place::new();
+    let _daemon = place.daemon();
+    let mut command = Command::new(&torture);
+    command.args(["-s", "4", "-t", "3", "-m", "same,causal,mixed"]);
+    let running = start(command);
+    wait_until("the loop", || running.pid().cpu_time().as_millis() > 100);
+    let pid = running.pid().0.to_string();
+    let attach = finish(place.fastpath(&["attach", "--clocks", "all", &pid]));
+    if attach.status.code() == Some(12) {
+        return skip("this kernel's vDSO cannot be written");
+    }
+    attach.expect_success();
+    let pages: Vec<_> = place
+        .status()
+        .pages
+        .iter()
+        .map(|page| (page.pid, Some(page.inode)))
+        .collect();
+    assert_eq!(pages, [(running.pid().0, page_of(running.pid()))]);
+    let outcome = running.finish().expect_success();
+    assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+    wait_until("the page to go away", || place.status().pages_in_all == 0);
+}
+
+#[test]
+fn a_program_in_another_time_namespace_reads_that_namespaces_clocks() {
+    let (Some(torture), Some("unshare"), Some(())) = (program("torture"), tool("unshare"), needs_root()) else {
+        return;
+    };
+    let options = ["--time", "--monotonic", "86400", "--boottime", "-5", "--fork"];
+    let mut trial = Command::new("unshare");
+    trial.args(options).arg("true");
+    if !finish(trial).status.success() {
+        return skip("no time namespaces here");
+    }
+    let _host = among_others();
+    let place = Place::new();
+    let _daemon = place.daemon();
+    let mut command = Command::new("unshare");
+    command
+        .args(options)
+        .arg(env!("CARGO_BIN_EXE_fastpath"))
+        .args(crate::common::SERVED)
+        .args([&torture, "-s", "2", "-t", "2", "-m", "same,causal,mixed"])
+        .env("FASTPATH_SOCKET", place.socket());
+    let running = start(command);
+    wait_until("a page with offsets", || {
+        place.status().pages.iter().any(|page| page.is_offset)
+    });
+    // Mixed with system calls: an hour off would be seen.
+    let outcome = running.finish().expect_success();
+    assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+}
+
+/// Asks the daemon for something as another user would, and prints what it answers.
+const ASK: &str = r#"
+import array, os, socket, struct, sys
+path, operation, pid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.connect(path)
+fds = [os.pidfd_open(pid)] if pid else []
+request = struct.pack("<QIIIIIIQQQQ", int.from_bytes(b"fastpath", "little"), 1, operation, 1 if fds else 0, 0, 0, 0, 0, 0, 0, 0)
+s.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
+answer, control, _, _ = s.recvmsg(496, 64)
+print(struct.unpack_from("<I", answer, 16)[0], answer[240:].split(b"\0")[0].decode())
+if operation == 3:
+    print(os.pread(array.array("i", control[0][2])[0], 100000, 0).decode())
+"#;
+
+#[test]
+fn a_user_has_to_do_with_his_own_processes_only_and_root_with_all() {
+    let (Some(()), Some("python3")) = (needs_root(), tool("python3")) else {
+        return;
+    };
+    let _host = among_others();
+    let place = Place::new();
+    let _daemon = place.daemon();
+    let roots = start(place.served(&["sleep", "60"]));
+    wait_until_served(&roots);
+    let ask = |uid: u32, operation: &str, pid: &str| {
+        let mut command = Command::new("python3");
+        let socket = place.socket();
+        command.args(["-I", "-c", ASK, socket.to_str().expect("UTF-8"), operation, pid]);
+        command.uid(uid).gid(uid);
+        finish(command).expect_success().out
+    };
+    let pid = roots.pid().0.to_string();
+    for operation in ["1", "4"] {
+        let answer = ask(65534, operation, &pid);
+        assert!(
+            answer.starts_with("3 ") && answer.contains("another user's"),
+            "{answer}"
+        );
+    }
+    let answer = ask(65534, "3", "0");
+    assert!(answer.contains("\"pages\":[],\"pages_in_all\":1"), "{answer}");
+    // His own: he has none that could be let go.
+    let answer = ask(65534, "4", "0");
+    assert!(answer.starts_with("8 ") && answer.contains("has no page"), "{answer}");
+    assert_eq!(ask(65534, "1", "0").trim(), "0");
+    assert_eq!(ask(0, "4", &pid).trim(), "0");
+    wait_until("the page to be let go", || {
+        !place.status().pages.iter().any(|page| page.pid == roots.pid().0)
+    });
+}

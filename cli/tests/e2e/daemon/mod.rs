@@ -1,0 +1,98 @@
+//! `fastpathd`: one publisher for all, found by its socket; lost and found again; and nobody's plaything.
+
+mod clients;
+mod hostile;
+mod life;
+mod policy;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use fastpath_protocol::{Client, Status};
+
+use crate::common::{Pid, Running, SERVED, fastpath, start, wait_until};
+
+/// A daemon takes up the pages of any dead one. So who kills one is alone with it; on a host there is one at a time.
+static HOST: RwLock<()> = RwLock::new(());
+
+/// This test's daemons are the only ones while it runs.
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    HOST.write().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Nobody kills a daemon while this test runs.
+fn among_others() -> RwLockReadGuard<'static, ()> {
+    HOST.read().unwrap_or_else(|e| e.into_inner())
+}
+
+/// A place for a daemon's socket.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let directory = tempfile::tempdir().expect("a directory");
+        // Other users are clients, too.
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(directory.path(), open).expect("chmod");
+        Place(directory)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.path().join("fastpathd.sock")
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fastpathd"));
+        command
+            .args(["--clocks", "all", "--socket"])
+            .arg(self.socket())
+            .args(arguments);
+        command
+    }
+
+    /// A daemon that answers.
+    #[track_caller]
+    fn daemon(&self) -> Running {
+        let daemon = start(self.command(&[]));
+        wait_until("fastpathd", || Client::connect_to(&self.socket()).is_ok());
+        daemon
+    }
+
+    #[track_caller]
+    fn status(&self) -> Status {
+        let asked = Client::connect_to(&self.socket()).and_then(|client| client.status());
+        asked.expect("a status")
+    }
+
+    /// `fastpath ARGUMENTS`, as who finds the daemon.
+    fn fastpath(&self, arguments: &[&str]) -> Command {
+        let mut command = fastpath(arguments);
+        command.env("FASTPATH_SOCKET", self.socket());
+        command
+    }
+
+    /// `fastpath run --without-vdso --clocks all --require -- COMMAND`.
+    fn served(&self, command: &[&str]) -> Command {
+        self.fastpath(&[SERVED, command].concat())
+    }
+}
+
+/// The inode of the page that a process maps.
+fn page_of(pid: Pid) -> Option<u64> {
+    let maps = pid.read("maps");
+    let line = maps.lines().find(|line| line.contains("memfd:fastpath-page"))?;
+    line.split_whitespace().nth(4)?.parse().ok()
+}
+
+/// Waits until a process is served, and is itself: before, it was fastpath.
+#[track_caller]
+fn wait_until_served(running: &Running) {
+    wait_until("the program", || {
+        running.pid().is_served() && running.pid().program() != "fastpath"
+    });
+}
+
+fn exists(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}

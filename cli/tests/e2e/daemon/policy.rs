@@ -1,0 +1,98 @@
+//! The policy file: who is attached as he appears, and who never gets a page.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use fastpath_protocol::Client;
+
+use super::{Place, among_others, page_of};
+use crate::common::{Running, finish, needs_root, program, start, wait_until};
+
+/// A daemon that goes by this policy.
+#[track_caller]
+fn daemon(place: &Place, policy: &str) -> (Running, PathBuf) {
+    let file = place.0.path().join("policy.toml");
+    std::fs::write(&file, policy).expect("write");
+    let daemon = start(place.command(&["--policy", file.to_str().expect("UTF-8")]));
+    wait_until("fastpathd", || Client::connect_to(&place.socket()).is_ok());
+    (daemon, file)
+}
+
+fn rule(executable: &str, action: &str) -> String {
+    format!("[[rule]]\nexecutable = \"{executable}\"\naction = \"{action}\"\nclocks = \"all\"\n")
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn processes_that_a_rule_attaches_are_attached_when_they_appear_and_when_the_rule_does() {
+    let (Some(torture), Some(())) = (program("torture"), needs_root()) else {
+        return;
+    };
+    let _host = among_others();
+    let place = Place::new();
+    // Under a name of its own: others run the same program at the same time.
+    let copied = place.0.path().join("tortured");
+    std::fs::copy(&torture, &copied).expect("a copy");
+    let path = copied.to_str().expect("UTF-8");
+    let (daemon, file) = daemon(&place, &rule(path, "attach"));
+    let torture = |seconds: &str| {
+        let mut command = Command::new(&copied);
+        command.args(["-s", seconds, "-t", "2", "-m", "same,causal,mixed"]);
+        start(command)
+    };
+    let running = torture("5");
+    wait_until("it to be attached", || {
+        let page = page_of(running.pid());
+        page.is_some() && place.status().pages.iter().any(|one| Some(one.inode) == page)
+    });
+    let outcome = running.finish().expect_success();
+    assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+
+    std::fs::write(&file, rule(path, "never")).expect("write");
+    daemon.pid().signal(libc::SIGHUP);
+    wait_until("the policy", || place.status().notices.is_none());
+    let running = torture("8");
+    wait_until("the loop", || running.pid().cpu_time().as_millis() > 300);
+    assert_eq!(page_of(running.pid()), None);
+    std::fs::write(&file, rule(path, "attach")).expect("write");
+    daemon.pid().signal(libc::SIGHUP);
+    wait_until("it to be attached", || page_of(running.pid()).is_some());
+    running.finish().expect_success();
+}
+
+#[test]
+fn a_process_that_a_rule_forbids_gets_no_page_and_is_told_by_which_file() {
+    let Some(()) = needs_root() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let own = std::env::current_exe().expect("this test's path");
+    let (_daemon, file) = daemon(&place, &rule(own.to_str().expect("UTF-8"), "never"));
+    let client = Client::connect_to(&place.socket()).expect("a daemon");
+    let prepare = fastpath_protocol::Request::new(fastpath_protocol::Operation::Prepare);
+    let refused = client.prepare(&prepare).expect_err("a refusal").to_string();
+    assert!(
+        refused.contains(file.to_str().expect("UTF-8")) && refused.contains("never"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_policy_with_a_mistake_is_told_with_line_and_column_and_the_old_one_stays() {
+    let _host = among_others();
+    let place = Place::new();
+    let (daemon, file) = daemon(&place, &rule("/nonexistent/a", "never"));
+    std::fs::write(&file, "[[rule]]\nexecutable = \"/x\"\naction = \"atach\"\n").expect("write");
+    daemon.pid().signal(libc::SIGHUP);
+    wait_until("the mistake to be seen", || place.status().policy_error.is_some());
+    let status = place.status();
+    let why = status.policy_error.expect("it is there");
+    assert!(why.contains("line 3, column 10") && why.contains("atach"), "{why}");
+    assert_eq!(status.rules, 1);
+    let check = finish(place.command(&["--check-policy", "--policy", file.to_str().expect("UTF-8")])).expect_code(1);
+    assert!(check.err.contains("line 3, column 10"), "{check:#?}");
+    std::fs::write(&file, "").expect("write");
+    finish(place.command(&["--check-policy", "--policy", file.to_str().expect("UTF-8")])).expect_success();
+    daemon.pid().signal(libc::SIGHUP);
+    wait_until("the mistake to be mended", || place.status().policy_error.is_none());
+    assert_eq!(place.status().rules, 0);
+}

@@ -1,0 +1,507 @@
+//! What `doctor` says of hosts and processes, and by its exit status.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::common::{
+    Outcome, Pid, Running, fastpath, finish, helper_program, needs_root, program, served, start, tool, wait_until,
+};
+
+const HEALTHY: i32 = 0;
+const SICK: i32 = 1;
+const UNKNOWN: i32 = 2;
+
+/// More reads than any program makes while it is looked at.
+const ENDLESS: &str = "2000000000";
+
+fn doctor(arguments: &[&str]) -> Command {
+    fastpath(&[&["doctor"], arguments].concat())
+}
+
+#[track_caller]
+fn json(outcome: &Outcome) -> Value {
+    serde_json::from_str(&outcome.out).unwrap_or_else(|e| panic!("{e}: {outcome:#?}"))
+}
+
+fn ids(report: &Value, list: &str) -> Vec<String> {
+    let all = report[list].as_array().expect("a list").iter();
+    all.map(|one| one["id"].as_str().expect("an id").to_owned()).collect()
+}
+
+/// The exit status that goes with this host: on a machine whose clocks are slow it is 1.
+fn status_of_this_host() -> i32 {
+    let probe = finish(fastpath(&["probe", "--json"])).expect_success();
+    let probe = json(&probe);
+    let reports = ["clocks", "functions"].map(|list| probe[list].as_array().expect("a list").clone());
+    let verdicts = reports.iter().flatten().map(|report| report["verdict"].clone());
+    if verdicts.into_iter().any(|verdict| verdict == "slow") {
+        SICK
+    } else {
+        HEALTHY
+    }
+}
+
+#[test]
+fn a_host_is_judged_as_probe_judges_it_within_a_second_or_two() {
+    let begun = std::time::Instant::now();
+    let outcome = finish(doctor(&[])).expect_code(status_of_this_host());
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert_eq!(outcome.err, "");
+    for words in [
+        "Evidence",
+        "REALTIME",
+        "clocksource",
+        "one rate",
+        "CPUs agree",
+        "seccomp",
+        "system call",
+    ] {
+        assert!(outcome.out.contains(words), "{words}: {outcome:#?}");
+    }
+    assert!(!outcome.out.contains('\x1b'), "colours in a file: {outcome:#?}");
+}
+
+#[test]
+fn json_is_one_line_that_says_what_the_text_says() {
+    let outcome = finish(doctor(&["--json"])).expect_code(status_of_this_host());
+    assert_eq!(outcome.out.lines().count(), 1);
+    let report = json(&outcome);
+    assert_eq!(report["schema"], 1);
+    let verdict = report["verdict"].as_str().expect("a verdict");
+    assert!(
+        report["elapsed_ms"].as_u64().is_some_and(|ms| ms < 10_000),
+        "{}",
+        report["elapsed_ms"]
+    );
+    for clock in report["facts"]["clocks"].as_array().expect("clocks") {
+        assert!(clock["path"].is_string() && clock["id"].is_u64(), "{clock}");
+    }
+    let text = finish(doctor(&[])).out;
+    assert!(text.starts_with(verdict), "{verdict}: {text}");
+    for line in report["evidence"].as_array().expect("evidence") {
+        let what = line["what"].as_str().expect("what");
+        assert!(text.contains(what), "{what}: {text}");
+    }
+    for list in ["findings", "remedies", "unseen"] {
+        for one in report[list].as_array().expect("a list") {
+            let said = ["says", "does", "what"]
+                .iter()
+                .find_map(|key| one[key].as_str())
+                .expect("words");
+            let first: Vec<&str> = said.split_whitespace().take(2).collect();
+            assert!(text.contains(&first.join(" ")), "{said}: {text}");
+        }
+    }
+}
+
+#[test]
+fn without_a_vdso_it_is_slow_and_says_what_to_do_at_which_price() {
+    let under = |arguments: &[&str]| {
+        let doctor = [
+            &["run", "--without-vdso", "--", env!("CARGO_BIN_EXE_fastpath"), "doctor"],
+            arguments,
+        ]
+        .concat();
+        finish(fastpath(&doctor)).expect_code(SICK)
+    };
+    let text = under(&[]);
+    assert!(text.out.starts_with("slow: "), "{text:#?}");
+    for words in [
+        "What to do",
+        "fastpath run -- PROGRAM",
+        "Price: ",
+        "because",
+        "by system call",
+    ] {
+        assert!(text.out.contains(words), "{words}: {text:#?}");
+    }
+    let report = json(&under(&["--json"]));
+    assert_eq!(ids(&report, "findings")[0], "no-vdso", "{report:#}");
+    assert_eq!(ids(&report, "remedies")[0], "run", "{report:#}");
+    assert_eq!(report["facts"]["here"]["vdso"], "none");
+}
+
+#[test]
+fn under_fastpath_the_clocks_are_fast_again() {
+    let outcome = finish(served(&[env!("CARGO_BIN_EXE_fastpath"), "doctor", "--json"]));
+    let report = json(&outcome);
+    assert_eq!(report["facts"]["here"]["vdso"], "fastpath", "{report:#}");
+    let clocks = report["facts"]["clocks"].as_array().expect("clocks");
+    for name in ["REALTIME", "MONOTONIC", "BOOTTIME"] {
+        let clock = clocks.iter().find(|clock| clock["clock"] == name).expect(name);
+        assert_eq!(
+            (&clock["path"], &clock["verdict"]),
+            (&"fastpath".into(), &"fast".into()),
+            "{clock}"
+        );
+    }
+    assert!(!ids(&report, "remedies").contains(&"run".to_owned()), "{report:#}");
+}
+
+/// A test program in its endless loop, once it runs as `name`; `None` if it cannot be built here.
+fn running(path: &str, name: &str, command: Command) -> Running {
+    let running = start(command);
+    wait_until(&format!("{name} runs from {path}"), || {
+        running.pid().program().starts_with(name)
+    });
+    // A dynamic program maps its libraries after that, and a runtime takes a while longer.
+    wait_until("it has got to work", || {
+        running.pid().cpu_time() > Duration::from_millis(200)
+    });
+    running
+}
+
+/// What doctor says of a running program.
+fn of_program(name: &str, runs: &str) -> Option<Value> {
+    let path = program(name)?;
+    let mut command = Command::new(&path);
+    command.args([ENDLESS, "MONOTONIC"]);
+    let running = running(&path, runs, command);
+    let outcome = finish(doctor(&["--json", &running.pid().0.to_string()])).expect_code(status_of_this_host());
+    let report = json(&outcome);
+    let process = report["facts"]["process"].clone();
+    assert_eq!(process["pid"], running.pid().0, "{process:#}");
+    assert_eq!(process["word_bits"], 64, "{process:#}");
+    assert_eq!(process["vdso"], "kernel", "{process:#}");
+    Some(process)
+}
+
+#[test]
+fn a_dynamic_program_is_known_by_its_libc() {
+    let Some(process) = of_program("clock-glibc", "clock-glibc") else {
+        return;
+    };
+    assert_eq!(
+        (&process["is_static"], &process["libc"]["name"]),
+        (&false.into(), &"glibc".into())
+    );
+    assert!(
+        process["libc"]["version"]
+            .as_str()
+            .is_some_and(|version| version.starts_with("2.")),
+        "{process:#}"
+    );
+    let Some(process) = of_program("clock-musl", "clock-musl") else {
+        return;
+    };
+    assert_eq!(process["libc"]["name"], "musl", "{process:#}");
+    assert!(
+        process["libc"]["version"]
+            .as_str()
+            .is_some_and(|version| version.starts_with("1.")),
+        "{process:#}"
+    );
+}
+
+#[test]
+fn a_static_program_is_known_to_ask_for_its_vdso() {
+    for name in ["clock-glibc-static", "clock-musl-static"] {
+        let Some(process) = of_program(name, name) else { return };
+        assert_eq!(
+            (&process["is_static"], &process["asks_for_vdso"]),
+            (&true.into(), &true.into()),
+            "{process:#}"
+        );
+    }
+}
+
+#[test]
+fn a_static_program_that_never_asks_for_a_vdso_is_slow_and_run_would_not_help() {
+    let Some(waits) = helper_program("without-vdso", "cc", &["-static", "-nostdlib", "-ffreestanding"]) else {
+        return;
+    };
+    let running = start(Command::new(&waits));
+    wait_until("it runs", || running.pid().program().starts_with("without-vdso"));
+    let outcome = finish(doctor(&["--json", &running.pid().0.to_string()])).expect_code(SICK);
+    let report = json(&outcome);
+    assert_eq!(ids(&report, "findings")[0], "process-bypasses-vdso", "{report:#}");
+    assert!(!ids(&report, "remedies").contains(&"run".to_owned()), "{report:#}");
+}
+
+#[test]
+fn a_go_program_is_known_by_its_version() {
+    let Some(process) = of_program("clock-go", "clock-go") else {
+        return;
+    };
+    assert!(
+        process["go"]
+            .as_str()
+            .is_some_and(|version| version.starts_with("go1.")),
+        "{process:#}"
+    );
+}
+
+#[test]
+fn a_jvm_is_known_by_its_version() {
+    let Some(process) = of_program("clock-java", "java") else {
+        return;
+    };
+    assert!(
+        process["java"].as_str().is_some_and(|version| version.contains('.')),
+        "{process:#}"
+    );
+}
+
+#[test]
+fn a_program_that_fastpath_serves_is_healthy_and_its_page_fresh() {
+    let Some(path) = program("clock-glibc") else { return };
+    let running = running(&path, "clock-glibc", served(&[&path, ENDLESS, "MONOTONIC"]));
+    let fresh = || {
+        let outcome = finish(doctor(&["--json", &running.pid().0.to_string()]));
+        let report = json(&outcome);
+        // Where the helper is kept from running for longer than an anchor lasts, the page is not fresh, and that is said.
+        let serves = report["facts"]["process"]["page"]["serves"]
+            .as_array()
+            .is_some_and(|serves| !serves.is_empty());
+        assert_eq!(report["facts"]["process"]["vdso"], "fastpath", "{report:#}");
+        assert!(!serves || outcome.status.code() == Some(HEALTHY), "{report:#}");
+        serves
+    };
+    wait_until("a fresh page is seen", fresh);
+    let text = finish(doctor(&[&running.pid().0.to_string()])).out;
+    assert!(text.contains("fastpath's"), "{text}");
+}
+
+#[test]
+fn a_program_without_a_vdso_learns_what_it_would_gain() {
+    // Taken away for good, as a sandbox does it, and not only hidden.
+    let Some(unmap) = helper_program("unmap-vdso", "cc", &[]) else {
+        return;
+    };
+    let running = start(Command::new(&unmap));
+    wait_until("its vDSO is gone", || running.out_so_far().contains("gone"));
+    let outcome = finish(doctor(&["--json", &running.pid().0.to_string()])).expect_code(SICK);
+    let report = json(&outcome);
+    assert_eq!(report["facts"]["process"]["vdso"], "none", "{report:#}");
+    let gain = &report["gains"][0];
+    assert!(
+        gain["now_ns"].as_f64() > gain["under_fastpath_ns"].as_f64(),
+        "{report:#}"
+    );
+}
+
+#[test]
+fn a_process_that_is_not_there_could_not_be_judged() {
+    let outcome = finish(doctor(&["4194304"])).expect_code(UNKNOWN);
+    assert_eq!(
+        (outcome.out.as_str(), outcome.err.as_str()),
+        ("", "fastpath: there is no process 4194304\n")
+    );
+    for nonsense in ["0", "-1", "init", "99999999999"] {
+        finish(doctor(&[nonsense])).expect_code(2);
+    }
+}
+
+fn as_nobody(command: &[&str]) -> Option<Command> {
+    let (Some(()), Some(_)) = (needs_root(), tool("setpriv")) else {
+        return None;
+    };
+    let mut run = Command::new("setpriv");
+    run.args([
+        "--reuid",
+        "65534",
+        "--regid",
+        "65534",
+        "--clear-groups",
+        "--inh-caps=-all",
+    ]);
+    run.args(command);
+    Some(run)
+}
+
+/// fastpath where others may execute it.
+fn in_the_open() -> (tempfile::TempDir, String) {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("fastpath");
+    std::fs::copy(env!("CARGO_BIN_EXE_fastpath"), &path).expect("copy");
+    let permit = |path: &std::path::Path| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    };
+    permit(directory.path());
+    permit(&path);
+    let path = path.to_str().expect("UTF-8").to_owned();
+    (directory, path)
+}
+
+#[test]
+fn a_user_without_privileges_gets_the_same_verdict_and_is_told_what_was_hidden() {
+    let (_place, fastpath) = in_the_open();
+    let Some(command) = as_nobody(&[&fastpath, "doctor"]) else {
+        return;
+    };
+    let outcome = finish(command).expect_code(status_of_this_host());
+    let restricted = std::fs::read_to_string("/proc/sys/kernel/dmesg_restrict").is_ok_and(|text| text.trim() == "1");
+    if restricted {
+        assert!(
+            outcome.out.contains("Could not be seen") && outcome.out.contains("kernel's log"),
+            "{outcome:#?}"
+        );
+        assert!(outcome.out.contains("To see it:"), "{outcome:#?}");
+    }
+}
+
+#[test]
+fn another_users_process_is_not_judged_and_that_is_said() {
+    let (_place, fastpath) = in_the_open();
+    let Some(command) = as_nobody(&[&fastpath, "doctor", "1"]) else {
+        return;
+    };
+    let outcome = finish(command).expect_code(UNKNOWN);
+    assert!(outcome.out.starts_with("unknown: "), "{outcome:#?}");
+    for words in ["/proc/1/maps", "Permission denied", "as root"] {
+        assert!(outcome.out.contains(words), "{words}: {outcome:#?}");
+    }
+}
+
+#[test]
+fn what_hidepid_hides_is_told_from_what_does_not_exist() {
+    let (_place, fastpath) = in_the_open();
+    let script = format!(
+        "mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid 65534 --regid 65534 --clear-groups \
+         --inh-caps=-all {fastpath} doctor 1"
+    );
+    let (Some(()), Some(_), Some(_)) = (needs_root(), tool("unshare"), tool("setpriv")) else {
+        return;
+    };
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script]);
+    let outcome = finish(command).expect_code(UNKNOWN);
+    assert!(outcome.err.contains("hidepid"), "{outcome:#?}");
+}
+
+#[test]
+fn a_container_without_sys_and_proc_is_judged_by_what_can_be_measured() {
+    let (Some(()), Some(_)) = (needs_root(), tool("unshare")) else {
+        return;
+    };
+    let mut command = Command::new("unshare");
+    let script = format!(
+        "umount -l /sys; umount -l /proc; exec {} doctor",
+        env!("CARGO_BIN_EXE_fastpath")
+    );
+    command.args(["--mount", "sh", "-c", &script]);
+    let outcome = finish(command);
+    assert!(
+        outcome.status.code().is_some_and(|code| code <= UNKNOWN),
+        "{outcome:#?}"
+    );
+    for words in ["Could not be seen", "/proc is not mounted here", "/sys"] {
+        assert!(outcome.out.contains(words), "{words}: {outcome:#?}");
+    }
+}
+
+#[test]
+fn a_time_namespace_is_seen_with_its_offsets() {
+    let (Some(()), Some(_)) = (needs_root(), tool("unshare")) else {
+        return;
+    };
+    let mut command = Command::new("unshare");
+    let doctor = [env!("CARGO_BIN_EXE_fastpath"), "doctor", "--json"];
+    command.args([
+        "--fork",
+        "--pid",
+        "--mount",
+        "--mount-proc",
+        "--time",
+        "--boottime",
+        "86400",
+    ]);
+    command.args(doctor);
+    let report = json(&finish(command));
+    assert!(
+        ids(&report, "findings").contains(&"time-namespace".to_owned()),
+        "{report:#}"
+    );
+    assert_eq!(
+        report["facts"]["here"]["time_namespace"]["offsets"][0]["sec"], 86400,
+        "{report:#}"
+    );
+}
+
+#[test]
+fn a_seccomp_filter_costs_what_it_forbids_and_no_more() {
+    let Some(filter) = helper_program("filter", "cc", &[]) else {
+        return;
+    };
+    let forbid = |number: libc::c_long| {
+        let mut command = Command::new(&filter);
+        command.args([
+            "forbid",
+            &number.to_string(),
+            env!("CARGO_BIN_EXE_fastpath"),
+            "doctor",
+            "--json",
+        ]);
+        finish(command)
+    };
+    // Nothing that it needs.
+    let report = json(&forbid(9999));
+    assert_eq!(report["facts"]["here"]["seccomp_filters"], 1, "{report:#}");
+    assert_ne!(report["verdict"], "unknown", "{report:#}");
+    // No filter can be added: paths are not known, prices are.
+    for number in [libc::SYS_prctl, libc::SYS_seccomp] {
+        let report = json(&forbid(number));
+        assert_eq!(report["facts"]["clocks"][1]["path"], "unknown", "{report:#}");
+        assert!(report["facts"]["clocks"][1]["ns"].is_f64(), "{report:#}");
+    }
+    // No threads: the CPUs are not compared, and that is said. glibc before 2.34 makes them by clone, which fork is too.
+    let report = json(&forbid(libc::SYS_clone3));
+    let warp = &report["facts"]["counter"]["evidence"]["warp"];
+    let length = |list: &str| warp[list].as_array().expect("a list").len();
+    let cpus = length("cpus");
+    assert_eq!(length("pairs") + length("missed"), cpus * (cpus - 1) / 2, "{report:#}");
+    assert!(
+        warp["missed"]
+            .as_array()
+            .is_some_and(|missed| missed.iter().all(|pair| pair["why"].is_string())),
+        "{report:#}"
+    );
+    // No child: nothing can be established, and that is said.
+    let outcome = forbid(libc::SYS_clone);
+    let report = json(&outcome);
+    if report["facts"]["clocks"][1]["path"] == "unknown" {
+        assert_eq!(
+            (outcome.status.code(), &report["verdict"]),
+            (Some(UNKNOWN), &"unknown".into()),
+            "{report:#}"
+        );
+    }
+}
+
+#[test]
+fn a_closed_output_is_an_error_and_not_a_verdict() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$@\" >&-", "sh", env!("CARGO_BIN_EXE_fastpath"), "doctor"]);
+    let outcome = finish(command).expect_code(74);
+    assert!(outcome.err.contains("standard output is closed"), "{outcome:#?}");
+    if std::path::Path::new("/dev/full").exists() {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "exec \"$@\" >/dev/full",
+            "sh",
+            env!("CARGO_BIN_EXE_fastpath"),
+            "doctor",
+            "--json",
+        ]);
+        finish(command).expect_code(74);
+    }
+}
+
+#[test]
+fn a_thread_of_the_kernels_and_a_zombie_are_no_programs() {
+    const KTHREADD: Pid = Pid(2);
+    if KTHREADD.status("Name") == "kthreadd" {
+        let outcome = finish(doctor(&["2"])).expect_code(UNKNOWN);
+        assert!(outcome.out.contains("thread of the kernel's"), "{outcome:#?}");
+    }
+    let mut child = Command::new("true").spawn().expect("true");
+    let pid = Pid(child.id() as i32);
+    wait_until("it has ended", || pid.state() == 'Z');
+    let outcome = finish(doctor(&[&pid.0.to_string()])).expect_code(UNKNOWN);
+    assert!(outcome.out.contains("has ended"), "{outcome:#?}");
+    child.wait().expect("wait");
+}

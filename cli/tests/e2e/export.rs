@@ -1,0 +1,218 @@
+//! `fastpath export` tells what is so, to whoever asks, however badly.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use crate::common::{Running, fastpath, finish, start, wait_until};
+
+const METRICS: &str = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+
+struct Exporter {
+    running: Running,
+    address: SocketAddr,
+}
+
+impl Exporter {
+    /// An exporter that looks at every scrape, started by `fastpath BEFORE`.
+    fn start(before: &[&str]) -> Exporter {
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = free.expect("a free port");
+        let listen = address.to_string();
+        let export = ["export", "--listen", &listen, "--at-least", "0"];
+        let program = [env!("CARGO_BIN_EXE_fastpath")];
+        let words = if before.is_empty() {
+            export.to_vec()
+        } else {
+            [before, &program, &export].concat()
+        };
+        let running = start(fastpath(&words));
+        wait_until("the exporter listens", || TcpStream::connect(address).is_ok());
+        Exporter { running, address }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).expect("connect");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("timeout");
+        stream
+    }
+
+    /// What is answered to these bytes.
+    fn answer(&self, request: &str) -> String {
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).expect("write");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("read");
+        answer
+    }
+
+    fn end(self) {
+        self.running.pid().signal(libc::SIGTERM);
+        self.running.finish().expect_success();
+    }
+}
+
+/// The value of the metric that a text has under this name and these labels.
+#[track_caller]
+fn value(text: &str, metric: &str) -> f64 {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
+    let value = line.and_then(|value| value.parse().ok());
+    value.unwrap_or_else(|| panic!("{metric}: {text}"))
+}
+
+#[test]
+fn clients_get_the_text_that_they_accept_and_sigterm_ends_it() {
+    let exporter = Exporter::start(&[]);
+    let plain = exporter.answer(METRICS);
+    assert!(
+        plain.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"),
+        "{plain}"
+    );
+    assert!(plain.contains("# TYPE clock_gettime_path_seconds histogram"), "{plain}");
+    let accept = METRICS.replace(
+        "Host: x",
+        "Accept: application/openmetrics-text;version=1.0.0,*/*;q=0.1",
+    );
+    let open = exporter.answer(&accept);
+    assert!(
+        open.contains("Content-Type: application/openmetrics-text") && open.ends_with("# EOF\n"),
+        "{open}"
+    );
+    exporter.end();
+}
+
+#[test]
+fn a_lost_path_and_one_that_is_given_back_are_told() {
+    let lost = Exporter::start(&["run", "--without-vdso", "--"]);
+    let text = lost.answer(METRICS);
+    assert_eq!(
+        value(&text, "fastpath_clock_path{clock=\"MONOTONIC\",path=\"syscall\"}"),
+        1.0
+    );
+    assert_eq!(value(&text, "fastpath_clock_slow{clock=\"MONOTONIC\"}"), 1.0);
+    lost.end();
+    let back = Exporter::start(&["run", "--without-vdso", "--clocks", "all", "--require", "--"]);
+    let text = back.answer(METRICS);
+    assert_eq!(
+        value(&text, "fastpath_clock_path{clock=\"MONOTONIC\",path=\"fastpath\"}"),
+        1.0
+    );
+    assert!(value(&text, "fastpath_served_processes") >= 1.0);
+    assert!(text.contains("fastpath_publisher_page_age_seconds{page="), "{text}");
+    back.end();
+}
+
+#[test]
+fn prices_are_counted_in_buckets_that_grow_with_every_look() {
+    let exporter = Exporter::start(&[]);
+    let count = || {
+        value(
+            &exporter.answer(METRICS),
+            "clock_gettime_path_seconds_count{clock=\"TAI\"}",
+        )
+    };
+    let first = count();
+    assert!(first > 0.0 && count() == 2.0 * first);
+    exporter.end();
+}
+
+#[test]
+fn clients_that_say_nothing_keep_nobody_waiting() {
+    let exporter = Exporter::start(&[]);
+    let mut slow: Vec<TcpStream> = (0..100).map(|_| exporter.connect()).collect();
+    slow.iter_mut().for_each(|stream| {
+        let _ = stream.write_all(b"GET /met");
+    });
+    let begun = Instant::now();
+    assert!(exporter.answer(METRICS).contains("clock_gettime_path_seconds_sum"));
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    // They are let go of, too.
+    for mut stream in slow {
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        assert!(rest.is_empty());
+    }
+    exporter.end();
+}
+
+#[test]
+fn a_client_that_makes_no_sense_is_told_so_and_harms_nobody() {
+    let exporter = Exporter::start(&[]);
+    for (request, status) in [
+        ("POST /metrics HTTP/1.1\r\n\r\n", "405"),
+        ("GET /etc/passwd HTTP/1.1\r\n\r\n", "404"),
+        ("\u{1}\u{2}\r\n\r\n", "400"),
+        (&format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(8192)), "431"),
+        (&format!("GET / HTTP/1.1\r\n{}\r\n", "X: x\r\n".repeat(100)), "431"),
+        ("GET / HTTP/1.1\r\n\r\n", "200"),
+        ("GET /-/healthy HTTP/1.1\r\n\r\n", "200"),
+    ] {
+        let answer = exporter.answer(request);
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{request:.40}: {answer}"
+        );
+    }
+    for _ in 0..20 {
+        // Asks, and leaves without waiting for the answer.
+        let _ = exporter.connect().write_all(METRICS.as_bytes());
+    }
+    assert!(exporter.answer(METRICS).starts_with("HTTP/1.1 200"));
+    exporter.end();
+}
+
+#[test]
+fn a_scrape_a_minute_costs_less_than_a_thousandth_of_a_cpu() {
+    let exporter = Exporter::start(&[]);
+    let spent = || value(&exporter.answer(METRICS), "process_cpu_seconds_total");
+    let mut before = spent();
+    let looks = (0..5).map(|_| {
+        let now = spent();
+        let look = now - before;
+        before = now;
+        look
+    });
+    let cheapest = looks.fold(f64::INFINITY, f64::min);
+    assert!(cheapest < 0.060, "{cheapest} s of CPU time for a look");
+    exporter.end();
+}
+
+#[test]
+fn an_address_that_is_taken_is_named_in_one_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("its address").to_string();
+    let outcome = finish(fastpath(&["export", "--listen", &address])).expect_code(1);
+    assert!(
+        outcome.err.contains(&address) && outcome.err.contains("in use"),
+        "{outcome:#?}"
+    );
+    assert_eq!(outcome.err.lines().count(), 1, "{outcome:#?}");
+    let outcome = finish(fastpath(&["export", "--listen", "203.0.113.1:9812"])).expect_code(1);
+    assert!(outcome.err.contains("203.0.113.1:9812"), "{outcome:#?}");
+    for address in ["9812", "localhost", ":9812", "127.0.0.1:99999"] {
+        finish(fastpath(&["export", "--listen", address])).expect_code(2);
+    }
+}
+
+#[test]
+fn a_textfile_is_replaced_whole_and_readable_for_node_exporter() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("fastpath.prom");
+    let path = file.to_str().expect("UTF-8");
+    std::fs::write(&file, "old").expect("write");
+    finish(fastpath(&["export", "--textfile", path]))
+        .expect_success()
+        .expect_output("");
+    let text = std::fs::read_to_string(&file).expect("the file");
+    assert!(value(&text, "fastpath_export_looks_total") == 1.0 && !text.contains("# EOF"));
+    assert_ne!(
+        std::fs::metadata(&file).expect("the file").permissions().mode() & 0o044,
+        0
+    );
+    assert_eq!(std::fs::read_dir(directory.path()).expect("the directory").count(), 1);
+    let outcome = finish(fastpath(&["export", "--textfile", "/nonexistent/x.prom"])).expect_code(1);
+    assert!(outcome.err.contains("/nonexistent/x.prom"), "{outcome:#?}");
+}

@@ -1,0 +1,284 @@
+//! `fastpath guard` raises an alarm when the path is broken, and only then.
+
+use std::process::{Command, Stdio};
+
+use crate::common::{Outcome, fastpath, finish, helper_program, skip, tool};
+
+const BROKEN: i32 = 1;
+const USAGE: i32 = 2;
+const UNKNOWN: i32 = 3;
+const FASTPATH: &str = env!("CARGO_BIN_EXE_fastpath");
+const LOST: &[&str] = &[FASTPATH, "run", "--without-vdso", "--"];
+const GUARD: &[&str] = &[FASTPATH, "guard"];
+
+/// How often a thing is tried that must not fail once; `FASTPATH_GUARD_RUNS=200` for figures.
+fn runs() -> u32 {
+    let asked = std::env::var("FASTPATH_GUARD_RUNS").ok();
+    asked.and_then(|runs| runs.parse().ok()).unwrap_or(8)
+}
+
+fn command(words: &[&[&str]]) -> Outcome {
+    let words = words.concat();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    finish(command)
+}
+
+/// What guard says is one line.
+#[track_caller]
+fn says(outcome: Outcome, code: i32, text: &str) {
+    let outcome = outcome.expect_code(code);
+    assert_eq!(outcome.out.lines().count(), 1, "{outcome:#?}");
+    assert!(outcome.out.contains(text), "{text}: {outcome:#?}");
+}
+
+/// Whether this host's clocks are fast, so that breaking them can be seen.
+fn is_healthy() -> bool {
+    let healthy = command(&[GUARD]).status.success();
+    if !healthy {
+        skip("the clocks of this host are slow");
+    }
+    healthy
+}
+
+/// Twice as many busy loops as there are CPUs.
+struct Load(Vec<std::process::Child>);
+
+impl Load {
+    fn on_all_cpus() -> Load {
+        let cpus = std::thread::available_parallelism().map_or(2, usize::from);
+        let busy = || {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
+            shell.spawn().expect("sh")
+        };
+        Load((0..2 * cpus).map(|_| busy()).collect())
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn a_busy_machine_raises_no_false_alarm() {
+    if !is_healthy() {
+        return;
+    }
+    let _load = Load::on_all_cpus();
+    let all = ["--calls", "clock_gettime,getpid,getrandom,urandom"];
+    for run in 0..runs() {
+        let outcome = command(&[GUARD, &all]);
+        assert!(outcome.status.success(), "run {run}: {outcome:#?}");
+    }
+}
+
+#[test]
+fn a_busy_machine_raises_no_false_alarm_against_a_baseline_of_a_quiet_one() {
+    if !is_healthy() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("baseline.json");
+    let file = file.to_str().expect("UTF-8");
+    command(&[GUARD, &["--write-baseline", file]]).expect_success();
+    let _load = Load::on_all_cpus();
+    for run in 0..runs() {
+        let outcome = command(&[GUARD, &["--versus-baseline", file]]);
+        assert!(outcome.status.success(), "run {run}: {outcome:#?}");
+    }
+}
+
+#[test]
+fn a_path_that_fastpath_gives_back_raises_no_false_alarm_on_a_busy_machine() {
+    let given_back = [FASTPATH, "run", "--without-vdso", "--clocks", "all", "--require", "--"];
+    let first = command(&[&given_back, GUARD]);
+    if first.status.code() == Some(125) {
+        return skip(first.err.trim());
+    }
+    let _load = Load::on_all_cpus();
+    for run in 0..runs() {
+        let outcome = command(&[&given_back, GUARD]);
+        assert!(outcome.status.success(), "run {run}: {outcome:#?}");
+        assert!(outcome.out.contains("by fastpath"), "run {run}: {outcome:#?}");
+    }
+}
+
+#[test]
+fn every_lost_path_raises_an_alarm_on_a_busy_machine_too() {
+    let _load = Load::on_all_cpus();
+    for run in 0..runs() {
+        let outcome = command(&[LOST, GUARD]);
+        assert_eq!(outcome.status.code(), Some(BROKEN), "run {run}: {outcome:#?}");
+        assert!(outcome.out.contains("goes by system call"), "run {run}: {outcome:#?}");
+    }
+}
+
+#[test]
+fn a_static_build_raises_the_same_alarms() {
+    let made = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/static")).output();
+    let made = made.expect("scripts/static");
+    if !made.status.success() {
+        return skip(format_args!(
+            "no static build: {}",
+            String::from_utf8_lossy(&made.stderr).trim()
+        ));
+    }
+    let path = String::from_utf8(made.stdout).expect("UTF-8");
+    let guard = [path.trim(), "guard"];
+    if is_healthy() {
+        says(command(&[&guard]), 0, "by vdso");
+    }
+    let _load = Load::on_all_cpus();
+    for _ in 0..runs() {
+        says(command(&[LOST, &guard]), BROKEN, "goes by system call");
+    }
+}
+
+#[test]
+fn a_seccomp_filter_hides_no_lost_path() {
+    let Some(filter) = helper_program("filter", "cc", &[]) else {
+        return;
+    };
+    let number = libc::SYS_clock_gettime.to_string();
+    let forbid = [filter.as_str(), "forbid", &number];
+    let _load = Load::on_all_cpus();
+    for _ in 0..runs() {
+        says(command(&[&forbid, LOST, GUARD]), BROKEN, "goes by system call");
+    }
+}
+
+#[test]
+fn a_filter_that_forbids_what_a_vdso_does_not_need_is_no_alarm() {
+    let Some(filter) = helper_program("filter", "cc", &[]) else {
+        return;
+    };
+    if !is_healthy() {
+        return;
+    }
+    let number = libc::SYS_clock_gettime.to_string();
+    for action in ["forbid", "kill"] {
+        says(command(&[&[&filter, action, &number], GUARD]), 0, "by vdso");
+    }
+}
+
+#[test]
+fn a_filter_that_taxes_every_system_call_is_seen_in_getpid_and_not_in_the_clocks() {
+    let Some(filter) = helper_program("filter", "cc", &[]) else {
+        return;
+    };
+    if !is_healthy() {
+        return;
+    }
+    let getpid = ["--calls", "getpid"];
+    says(command(&[GUARD, &getpid]), 0, "getpid");
+    let _load = Load::on_all_cpus();
+    for _ in 0..runs() {
+        let taxed = [filter.as_str(), "tax"];
+        says(command(&[&taxed, GUARD, &getpid]), BROKEN, "counter reads");
+        says(command(&[&taxed, GUARD]), 0, "by vdso");
+    }
+}
+
+#[test]
+fn a_tracer_is_seen_in_getpid() {
+    let Some(strace) = tool("strace") else { return };
+    let traced = [strace, "-qq", "-o", "/dev/null"];
+    says(
+        command(&[&traced, GUARD, &["--calls", "getpid"]]),
+        BROKEN,
+        "counter reads",
+    );
+}
+
+#[test]
+fn a_path_that_was_in_the_baseline_must_not_be_lost() {
+    if !is_healthy() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("baseline.json");
+    let file = file.to_str().expect("UTF-8");
+    let any = ["--path", "any", "--max-ns", "1000000"];
+    command(&[GUARD, &any, &["--write-baseline", file]]).expect_success();
+    says(command(&[GUARD, &any, &["--versus-baseline", file]]), 0, "ok: ");
+    says(
+        command(&[LOST, GUARD, &any, &["--versus-baseline", file]]),
+        BROKEN,
+        "by vdso in the baseline",
+    );
+    let boottime = ["--clocks", "boottime", "--versus-baseline", file];
+    says(command(&[GUARD, &boottime]), UNKNOWN, "the baseline does not have it");
+}
+
+#[test]
+fn what_is_broken_is_not_kept_as_a_baseline() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("baseline.json");
+    let write = ["--write-baseline", file.to_str().expect("UTF-8")];
+    says(command(&[LOST, GUARD, &write]), BROKEN, "goes by system call");
+    assert!(!file.exists());
+}
+
+#[test]
+fn where_the_path_cannot_be_established_the_exit_status_says_so() {
+    let Some(filter) = helper_program("filter", "cc", &[]) else {
+        return;
+    };
+    let number = libc::SYS_seccomp.to_string();
+    let forbidden = command(&[&[&filter, "forbid", &number], GUARD]);
+    says(forbidden, UNKNOWN, "seccomp");
+}
+
+#[test]
+fn json_says_the_same_as_data() {
+    let outcome = command(&[LOST, GUARD, &["--json"]]).expect_code(BROKEN);
+    let report: serde_json::Value = serde_json::from_str(&outcome.out).expect("JSON");
+    assert_eq!((&report["schema"], &report["outcome"]), (&1.into(), &"broken".into()));
+    let first = &report["calls"][0];
+    assert_eq!(first["call"], "clock_gettime MONOTONIC");
+    assert_eq!(first["path"], "syscall");
+    assert!(
+        first["ns"].as_f64() > Some(20.0) && first["complaint"].is_string(),
+        "{first}"
+    );
+}
+
+#[test]
+fn a_guard_that_cannot_be_understood_is_a_usage_error() {
+    for arguments in [
+        &["--max-ns", "0"][..],
+        &["--max-ns", "fast"],
+        &["--clocks", "wall"],
+        &["--path", "kernel"],
+        &["--calls", "fork"],
+        &["--tolerance", "-1"],
+        &["--versus-baseline", "/nonexistent"],
+        &["--versus-baseline", "/dev/null"],
+        // It has no end.
+        &["--versus-baseline", "/dev/zero"],
+        &[
+            "--write-baseline",
+            "/nonexistent/b.json",
+            "--path",
+            "any",
+            "--max-ns",
+            "1e9",
+        ],
+    ] {
+        let outcome = finish(fastpath(&[&["guard"], arguments].concat())).expect_code(USAGE);
+        assert!(outcome.out.is_empty() && !outcome.err.is_empty(), "{outcome:#?}");
+    }
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_no_success() {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "\"$0\" guard >/dev/full", FASTPATH]);
+    finish(shell).expect_code(74);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* A library that seals the kernel's vDSO before main, as a kernel does that is built to (CONFIG_MSEAL_SYSTEM_MAPPINGS).
+ */
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+/* mseal(2), on every architecture; Linux 6.10. */
+enum { NR_mseal = 462 };
+
+__attribute__((constructor)) static void seal(void) {
+	char line[256];
+	FILE *maps = fopen("/proc/self/maps", "re");
+
+	while (maps && fgets(line, sizeof(line), maps)) {
+		unsigned long start, end;
+
+		if (strstr(line, "[vdso]") && sscanf(line, "%lx-%lx", &start, &end) == 2)
+			syscall(NR_mseal, start, end - start, 0);
+	}
+	if (maps)
+		fclose(maps);
+}

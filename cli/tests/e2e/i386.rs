@@ -1,0 +1,209 @@
+//! 32-bit programs on an x86-64 kernel are served like 64-bit ones, and so is what they start, of either kind.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use crate::common::{fastpath, finish, helper_program, needs_root, program_32, served, tool};
+use crate::helper_loss::kill_at_any_moment;
+
+const LEAF_IN_SHELL: &str = "grep -c memfd:fastpath-page /proc/self/maps";
+const LEAF: [&str; 4] = ["grep", "-c", "memfd:fastpath-page", "/proc/self/maps"];
+const SPAWNERS: [&str; 4] = [
+    "spawn-i386-glibc",
+    "spawn-i386-glibc-static",
+    "spawn-i386-musl",
+    "spawn-i386-musl-static",
+];
+
+#[test]
+fn a_32_bit_program_without_a_libc_is_served() {
+    let Some(bare) = program_32("thirty-two-bit") else {
+        return;
+    };
+    finish(served(&[&bare])).expect_code(32).expect_output("32-bit");
+    let script = format!("{bare}; echo $?");
+    finish(served(&["sh", "-c", &script]))
+        .expect_success()
+        .expect_output("32-bit\n32");
+}
+
+#[test]
+fn children_of_32_bit_programs_are_served_however_they_are_started() {
+    for name in SPAWNERS {
+        let Some(spawn) = program_32(name) else { return };
+        for how in ["fork", "vfork", "posix_spawn", "thread", "failing"] {
+            let command = [&[spawn.as_str(), how], &LEAF[..]].concat();
+            let outcome = finish(served(&command)).expect_success();
+            assert_eq!(outcome.out, "1\n", "{name} {how}: {outcome:#?}");
+        }
+        let grep = tool("grep").map(|_| "/bin/grep").unwrap_or_default();
+        for how in ["fexecve", "execveat"] {
+            let command = [&[spawn.as_str(), how, grep], &LEAF[1..]].concat();
+            let outcome = finish(served(&command)).expect_success();
+            assert_eq!(outcome.out, "1\n", "{name} {how}: {outcome:#?}");
+        }
+    }
+}
+
+#[test]
+fn chains_of_32_and_64_bit_programs_are_served_to_their_end() {
+    let spawners: Option<Vec<String>> = SPAWNERS.into_iter().map(program_32).collect();
+    let Some(spawners) = spawners else { return };
+    let mut command = LEAF_IN_SHELL.to_owned();
+    for spawn in spawners.iter().chain(&spawners) {
+        command = format!("{spawn} vfork sh -c '{}; :'", command.replace('\'', r"'\''"));
+    }
+    finish(served(&["sh", "-c", &command]))
+        .expect_success()
+        .expect_output("1");
+}
+
+#[test]
+fn every_kind_of_32_bit_child_reads_a_clock_that_never_goes_back() {
+    for name in ["children-i386-glibc", "children-i386-musl-static"] {
+        let Some(children) = program_32(name) else { return };
+        let outcome = finish(served(&[&children, "100000"])).expect_success();
+        assert!(outcome.out.lines().count() >= 9, "{outcome:#?}");
+        assert!(outcome.out.lines().all(|line| line.ends_with(" ok")), "{outcome:#?}");
+    }
+}
+
+#[test]
+fn threads_of_a_32_bit_program_see_no_contradiction() {
+    for name in ["torture-i386-glibc", "torture-i386-musl-static"] {
+        let Some(torture) = program_32(name) else { return };
+        let outcome = finish(served(&[&torture, "-s", "3", "-t", "2"])).expect_success();
+        assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+        // As it is on a host that has its vDSO: the kernel's is what the image goes back to.
+        let mut healthy = fastpath(&["run", "--clocks", "all", "--require", "--"]);
+        healthy.args([&torture, "-s", "2", "-t", "2"]);
+        let outcome = finish(healthy).expect_success();
+        assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+    }
+}
+
+#[test]
+fn signals_reach_a_32_bit_program_and_return() {
+    for name in ["signals-i386-glibc", "signals-i386-musl-static"] {
+        let Some(signals) = program_32(name) else { return };
+        for options in [
+            &["run", "--clocks", "all", "--require", "--"][..],
+            crate::common::SERVED,
+        ] {
+            let mut command = fastpath(options);
+            command.arg(&signals);
+            let outcome = finish(command).expect_success();
+            assert!(outcome.out.lines().count() >= 4, "{outcome:#?}");
+            assert!(outcome.out.lines().all(|line| line.ends_with(" ok")), "{outcome:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_stack_is_unwound_through_a_system_call_of_a_32_bit_program_as_ever() {
+    let Some(unwind) = program_32("unwind-i386-glibc") else {
+        return;
+    };
+    let bare = finish(Command::new(&unwind)).expect_success().out;
+    assert!(bare.ends_with("cancelled\n"), "{bare}");
+    for options in [
+        &["run", "--clocks", "all", "--require", "--"][..],
+        crate::common::SERVED,
+    ] {
+        let mut command = fastpath(options);
+        command.arg(&unwind);
+        assert_eq!(finish(command).expect_success().out, bare, "{options:?}");
+    }
+}
+
+#[test]
+fn a_32_bit_program_under_a_filter_that_forbids_its_calls_runs_untouched() {
+    let (Some(bare), Some(filter)) = (program_32("thirty-two-bit"), helper_program("filter", "cc", &[])) else {
+        return;
+    };
+    // recvmsg of 32-bit programs; 64-bit ones have no such call.
+    let run = |options: &[&str]| {
+        let mut run = Command::new(&filter);
+        run.args([
+            "forbid",
+            "372",
+            env!("CARGO_BIN_EXE_fastpath"),
+            "run",
+            "--clocks",
+            "all",
+        ]);
+        run.args(options).arg("--").arg(&bare);
+        finish(run)
+    };
+    let untouched = run(&[]).expect_code(32);
+    assert!(
+        untouched.err.contains("32-bit programs") && untouched.err.contains("recvmsg"),
+        "{untouched:#?}"
+    );
+    assert_eq!(run(&["--require"]).expect_code(125).out, "");
+    let mut leaf = Command::new(&filter);
+    leaf.args(["forbid", "372", env!("CARGO_BIN_EXE_fastpath")])
+        .args(crate::common::SERVED)
+        .args(LEAF);
+    finish(leaf).expect_success().expect_output("1");
+}
+
+#[test]
+fn a_setuid_32_bit_program_is_left_alone() {
+    let (Some(bare), Some(())) = (program_32("thirty-two-bit"), needs_root()) else {
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("setuid");
+    std::fs::copy(bare, &path).expect("copy");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).expect("chmod");
+    let mut run = fastpath(&["run", "--clocks", "all", "--"]);
+    run.arg(&path);
+    let outcome = finish(run).expect_code(32);
+    assert!(
+        outcome.err.lines().count() == 1 && outcome.err.contains("privileges"),
+        "{outcome:#?}"
+    );
+}
+
+#[test]
+fn a_helper_that_is_killed_at_any_moment_leaves_a_32_bit_program_that_runs() {
+    let (Some(clock), Some(spawn)) = (program_32("clock-i386-glibc"), program_32("spawn-i386-musl-static")) else {
+        return;
+    };
+    let script = format!("{clock} 10 MONOTONIC | wc -l; {spawn} vfork sh -c 'exit 3'; echo $?; exit 4");
+    kill_at_any_moment(&script, "1\n3\n", 4);
+}
+
+#[test]
+fn probe_looks_at_the_paths_of_32_bit_programs() {
+    if program_32("thirty-two-bit").is_none() {
+        return;
+    }
+    let probe = |prefix: &[&str]| {
+        let command = [
+            prefix,
+            &[env!("CARGO_BIN_EXE_fastpath"), "probe", "--isa", "i386", "--json"],
+        ]
+        .concat();
+        let mut run = Command::new(command[0]);
+        run.args(&command[1..]);
+        finish(run).expect_success().out
+    };
+    let monotonic = |json: &str| {
+        let found = json
+            .split("{\"clock\":\"MONOTONIC\",")
+            .nth(1)
+            .expect("MONOTONIC")
+            .to_owned();
+        found.split('}').next().unwrap_or_default().to_owned()
+    };
+    let here = probe(&[]);
+    assert!(here.starts_with("{\"isa\":\"i386\","), "{here}");
+    assert!(!monotonic(&here).contains("\"path\":\"fastpath\""), "{here}");
+    let fastpath = env!("CARGO_BIN_EXE_fastpath");
+    let lost = probe(&[fastpath, "run", "--without-vdso", "--"]);
+    assert!(monotonic(&lost).contains("\"path\":\"syscall\""), "{lost}");
+    let given_back = probe(&[&[fastpath], crate::common::SERVED].concat());
+    assert!(monotonic(&given_back).contains("\"path\":\"fastpath\""), "{given_back}");
+}

@@ -1,0 +1,121 @@
+//! The commands that only look, used badly: outputs that cannot be written to, two at once, killed half-way.
+
+use std::process::Command;
+
+use crate::common::processes::holds_within;
+use crate::common::{Pid, fastpath, finish, needs_root, start, wait_until};
+
+const FASTPATH: &str = env!("CARGO_BIN_EXE_fastpath");
+const NOT_WRITTEN: i32 = 74;
+
+/// Every command that prints a result on its standard output, as this user may use it.
+fn commands() -> Vec<&'static str> {
+    let mut commands = vec![
+        "probe",
+        "probe --json",
+        "doctor",
+        "doctor --json",
+        "guard",
+        "guard --json",
+    ];
+    commands.extend(["audit /bin/true", "audit --sarif /bin/true"]);
+    if needs_root().is_some() {
+        commands.extend(["trace -d 0.1", "trace -d 0.1 --json"]);
+    }
+    commands
+}
+
+fn in_shell(command: &str, redirection: &str) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("exec \"$0\" {command} {redirection}"), FASTPATH]);
+    shell
+}
+
+#[test]
+fn a_result_that_nobody_could_read_is_exit_status_74_and_one_line() {
+    for command in commands() {
+        for redirection in [">/dev/full", ">&-"] {
+            let outcome = finish(in_shell(command, redirection)).expect_code(NOT_WRITTEN);
+            assert_eq!(outcome.err.lines().count(), 1, "{command} {redirection}: {outcome:#?}");
+            assert!(outcome.err.contains("standard output"), "{command}: {outcome:#?}");
+        }
+        finish(in_shell(command, "<&- >&- 2>&-")).expect_code(NOT_WRITTEN);
+    }
+}
+
+#[test]
+fn that_nothing_can_be_said_on_standard_error_changes_no_result() {
+    for command in commands() {
+        let expected = finish(in_shell(command, "")).status.code();
+        for redirection in ["2>&-", "2>/dev/full"] {
+            let outcome = finish(in_shell(command, redirection));
+            assert_eq!(outcome.status.code(), expected, "{command} {redirection}: {outcome:#?}");
+            assert!(!outcome.out.is_empty(), "{command} {redirection}");
+        }
+    }
+}
+
+#[test]
+fn two_who_trace_at_once_see_the_same_calls() {
+    let Some(()) = needs_root() else { return };
+    let Some(asker) = crate::common::helper_program("ask-the-time", "cc", &["-g"]) else {
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let endless = start({
+        let mut command = Command::new(&asker);
+        command.args(["0", "forever"]);
+        command
+    });
+    wait_until("it runs", || endless.pid().program() == "ask-the-time-cc-g");
+    let pid = endless.pid().0.to_string();
+    let files = ["a", "b"].map(|name| directory.path().join(name));
+    let traces = files.each_ref().map(|file| {
+        let file = file.to_str().expect("UTF-8");
+        start(fastpath(&["trace", "-p", &pid, "-d", "1", "--json", "-o", file]))
+    });
+    for trace in traces {
+        trace.finish().expect_success();
+    }
+    for file in files {
+        let text = std::fs::read_to_string(file).expect("a report");
+        let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert!(report["calls"].as_u64().is_some_and(|calls| calls > 10), "{report}");
+    }
+}
+
+/// Counted in the kernel, it does not notice. Stopped at each call, it cannot go on: its clock reads would fail.
+#[test]
+fn when_trace_is_killed_the_program_goes_on_or_ends_with_it() {
+    for (by, goes_on) in [("bpf", true), ("ptrace", false)] {
+        if by == "bpf" && needs_root().is_none() {
+            continue;
+        }
+        let trace = start(fastpath(&[
+            "trace",
+            "--by",
+            by,
+            "-o",
+            "/dev/null",
+            "--",
+            "sleep",
+            "1000",
+        ]));
+        let mut program = None;
+        wait_until("the program runs", || {
+            program = trace.pid().children().into_iter().find(|pid| pid.program() == "sleep");
+            program.is_some()
+        });
+        let program: Pid = program.expect("it was there");
+        trace.pid().signal(libc::SIGKILL);
+        trace.finish().expect_signal(libc::SIGKILL);
+        if goes_on {
+            assert!(program.exists(), "{by}");
+            program.signal(libc::SIGKILL);
+        }
+        assert!(
+            holds_within(std::time::Duration::from_secs(10), || !program.exists()),
+            "{by}"
+        );
+    }
+}

@@ -1,0 +1,221 @@
+//! Programs that start under a seccomp filter, or with little of what they may have.
+//!
+//! `inside` is a filter that was there before: the container's, or the shell's. `around` a program is one that its parent has not.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use super::{SERVED, Server, library, verbose};
+use crate::common::{Outcome, finish, helper_program, needs_root, program, tool};
+
+/// A program that says whether it is served, started by a shell under a filter that answers `number` by `action`.
+fn inside(server: &Server, action: &str, number: libc::c_long) -> Option<Outcome> {
+    let filter = helper_program("filter", "cc", &[])?;
+    let number = number.to_string();
+    let preload = format!("LD_PRELOAD={}", library());
+    let script = "\"$@\"; exit $?";
+    let command = [
+        &filter, action, &number, "sh", "-c", script, "sh", "env", &preload, "echo", "ran",
+    ];
+    let mut run = verbose(server, &command);
+    run.env_remove("LD_PRELOAD");
+    Some(finish(run))
+}
+
+#[track_caller]
+fn expect_untouched(outcome: Outcome, why: &str) {
+    let outcome = outcome.expect_success();
+    let said = format!("libfastpath-preload: not served: {why}\n");
+    assert_eq!((outcome.out.as_str(), outcome.err), ("ran\n", said));
+}
+
+/// Of no use to anybody here, so that only the filter's presence counts.
+const NEVER_MADE: libc::c_long = libc::SYS_vmsplice;
+
+#[test]
+fn under_a_filter_that_allows_it_a_program_is_served() {
+    let server = Server::start();
+    if let Some(outcome) = inside(&server, "kill", NEVER_MADE) {
+        let outcome = outcome.expect_success();
+        assert_eq!((outcome.out.as_str(), outcome.err.as_str()), ("ran\n", SERVED));
+        // The trial's own, and the program's.
+        assert_eq!(server.requests(), 2);
+    }
+}
+
+#[test]
+fn the_trial_leaves_nothing_behind() {
+    let (Some(filter), Some(state)) = (helper_program("filter", "cc", &[]), program("state")) else {
+        return;
+    };
+    let server = Server::start();
+    let (never, preload) = (NEVER_MADE.to_string(), format!("LD_PRELOAD={}", library()));
+    let under = |more: &[&str]| {
+        let script = "\"$@\"; exit $?";
+        let command = [&[&filter, "kill", &never, "sh", "-c", script, "sh"], more, &[&state]].concat();
+        let mut run = verbose(&server, &command);
+        run.env_remove("LD_PRELOAD");
+        let mut lines = super::inherited(&finish(run).expect_success());
+        // The shell's.
+        lines.retain(|line| !line.starts_with("ppid ") && !line.starts_with("pgid "));
+        lines
+    };
+    assert_eq!(under(&[]), under(&["env", &preload]));
+    assert!(server.requests() > 0);
+}
+
+/// Every call that is made beyond the loader's own.
+const CALLS: [libc::c_long; 9] = [
+    libc::SYS_socket,
+    libc::SYS_connect,
+    libc::SYS_setsockopt,
+    libc::SYS_sendmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_prctl,
+    libc::SYS_prlimit64,
+    libc::SYS_clone,
+    libc::SYS_wait4,
+];
+
+#[test]
+fn a_call_that_the_filter_answers_by_an_error_is_made_and_nothing_more() {
+    let server = Server::start();
+    // The shell itself clones and waits; the limit of a core dump is a courtesy.
+    for number in &CALLS[..6] {
+        if let Some(outcome) = inside(&server, "forbid", *number) {
+            expect_untouched(outcome, "a seccomp filter is in force, and a trial under it failed");
+        }
+    }
+}
+
+#[test]
+fn a_call_that_the_filter_answers_by_death_kills_no_program() {
+    let server = Server::start();
+    for number in &CALLS[..6] {
+        if let Some(outcome) = inside(&server, "kill", *number) {
+            expect_untouched(outcome, "a seccomp filter is in force, and a trial under it failed");
+        }
+    }
+}
+
+#[test]
+fn a_filter_that_only_the_program_has_is_not_tried() {
+    let Some(filter) = helper_program("filter", "cc", &[]) else {
+        return;
+    };
+    let server = Server::start();
+    let preload = format!("LD_PRELOAD={}", library());
+    for number in CALLS {
+        // glibc's own start asks for a limit.
+        if number == libc::SYS_prlimit64 {
+            continue;
+        }
+        let command = [&filter, "kill", &number.to_string(), "env", &preload, "echo", "ran"];
+        let mut run = verbose(&server, &command);
+        run.env_remove("LD_PRELOAD");
+        let why = "it has a seccomp filter that its parent has not, and might be killed for asking";
+        expect_untouched(finish(run), why);
+    }
+    assert_eq!(server.requests(), 0);
+}
+
+#[test]
+fn the_first_process_of_a_container_is_served_under_the_containers_filter() {
+    let (Some(()), Some(_), Some(filter)) = (needs_root(), tool("unshare"), helper_program("filter", "cc", &[])) else {
+        return;
+    };
+    let server = Server::start();
+    let preload = format!("LD_PRELOAD={}", library());
+    for (number, said) in [
+        (NEVER_MADE, SERVED),
+        (
+            libc::SYS_connect,
+            "libfastpath-preload: not served: a seccomp filter is in force, and a trial under it failed\n",
+        ),
+    ] {
+        let unshare = ["unshare", "--pid", "--fork", "--mount-proc"];
+        let number = number.to_string();
+        let command: [&str; 7] = [&filter, "kill", &number, "env", &preload, "echo", "ran"];
+        let mut run = verbose(&server, &[&unshare[..], &command[..]].concat());
+        run.env_remove("LD_PRELOAD");
+        let outcome = finish(run).expect_success();
+        assert_eq!((outcome.out.as_str(), outcome.err.as_str()), ("ran\n", said));
+    }
+}
+
+#[test]
+fn a_program_that_is_served_can_confine_itself() {
+    let Some(filter) = helper_program("filter", "cc", &[]) else {
+        return;
+    };
+    let server = Server::start();
+    let outcome = finish(verbose(&server, &[&filter, "strict", "100000"])).expect_success();
+    assert_eq!((outcome.out.as_str(), outcome.err.as_str()), ("alive\n", SERVED));
+    // What it becomes under its filter is left alone.
+    let outcome = finish(verbose(&server, &[&filter, "strict", "1000", &filter, "alive"])).expect_success();
+    let ends = outcome.out == "alive\n" && outcome.err.contains("that its parent has not");
+    assert!(ends, "{outcome:#?}");
+}
+
+fn limited(mut command: Command, resource: libc::__rlimit_resource_t, value: u64) -> Command {
+    let limit = libc::rlimit {
+        rlim_cur: value,
+        rlim_max: value,
+    };
+    // SAFETY: a system call with a valid rlimit.
+    unsafe {
+        command.pre_exec(move || match libc::setrlimit(resource, &limit) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+    command
+}
+
+#[test]
+fn with_few_descriptors_a_program_starts_as_always() {
+    let Some(state) = program("state") else { return };
+    let server = Server::start();
+    // The loader itself takes a fourth.
+    for limit in 4..9 {
+        let with = finish(limited(verbose(&server, &[&state]), libc::RLIMIT_NOFILE, limit)).expect_success();
+        let bare = finish(limited(Command::new(&state), libc::RLIMIT_NOFILE, limit)).expect_success();
+        assert_eq!(super::inherited(&bare), super::inherited(&with));
+        // One for the connection, three that come.
+        assert_eq!(with.err == SERVED, limit >= 7, "{limit}: {with:#?}");
+    }
+}
+
+#[test]
+fn with_little_memory_a_program_starts_as_always() {
+    let Some(clock) = program("clock-musl") else { return };
+    let server = Server::start();
+    // So much the library itself takes, and the room that it tries to get.
+    const ADDED: u64 = 256 << 10;
+    let starts = |memory, with: bool| {
+        let command = match with {
+            true => verbose(&server, &[&clock, "10"]),
+            false => Command::new(&clock),
+        };
+        let mut command = limited(command, libc::RLIMIT_AS, memory);
+        if !with {
+            command.arg("10");
+        }
+        finish(command)
+    };
+    let (mut served, mut not_served) = (0, 0);
+    for memory in (300 << 10..2 << 20).step_by(32 << 10) {
+        if !starts(memory, false).status.success() {
+            continue;
+        }
+        let outcome = starts(memory + ADDED, true).expect_success();
+        assert_eq!(outcome.out.lines().count(), 5);
+        let outcome = starts(memory, true);
+        match outcome.err == SERVED {
+            true => served += 1,
+            // The loader's complaint where there is no room for the library, or the library's.
+            false => not_served += 1,
+        }
+    }
+    assert!(served > 0, "{served} served, {not_served} not");
+}

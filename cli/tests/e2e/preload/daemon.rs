@@ -1,0 +1,135 @@
+//! With fastpathd itself at the other end.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::{SERVED, kernel_is_fast, permit, preloaded_at, reason};
+use crate::common::{Running, fastpath, finish, needs_root, program, skip, start, tool, wait_until};
+
+struct Daemon {
+    directory: tempfile::TempDir,
+    process: Running,
+}
+
+impl Daemon {
+    fn start() -> Daemon {
+        let directory = tempfile::tempdir().expect("a directory");
+        permit(directory.path(), 0o755);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fastpathd"));
+        command.arg("--socket").arg(directory.path().join("socket"));
+        let process = start(command);
+        let daemon = Daemon { directory, process };
+        // It listens before it has looked at the counter.
+        wait_until("fastpathd's first answer", || {
+            finish(daemon.verbose(&["true"])).expect_success().err == SERVED
+        });
+        daemon
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    fn verbose(&self, command: &[&str]) -> Command {
+        let mut verbose = preloaded_at(&self.socket(), command);
+        verbose.env("FASTPATH_PRELOAD_VERBOSE", "1");
+        verbose
+    }
+
+    /// `fastpath ARGUMENTS`, which is to speak with this daemon.
+    fn fastpath(&self, arguments: &[&str]) -> Command {
+        let mut command = fastpath(arguments);
+        command.env("FASTPATH_SOCKET", self.socket());
+        command
+    }
+}
+
+#[test]
+fn a_program_that_asks_is_served_with_right_clocks() {
+    let Some(torture) = program("torture") else { return };
+    let daemon = Daemon::start();
+    let outcome = finish(daemon.verbose(&[&torture, "-s", "2", "-t", "2"])).expect_success();
+    assert!(
+        outcome.out.contains("\"violations\":0}") && outcome.err == SERVED,
+        "{outcome:#?}"
+    );
+}
+
+#[test]
+fn where_every_clock_is_fast_it_says_so_and_does_nothing() {
+    if !kernel_is_fast() {
+        return skip("the kernel's own clocks are slow here");
+    }
+    let daemon = Daemon::start();
+    let mut command = daemon.verbose(&["true"]);
+    command.env_remove("FASTPATH_PRELOAD_CLOCKS");
+    let why = reason(command);
+    assert!(
+        why.starts_with("fastpathd declines: every clock is on its fast path"),
+        "{why}"
+    );
+}
+
+#[test]
+fn programs_in_other_namespaces_read_their_own_clocks() {
+    let (Some(()), Some(_), Some(torture)) = (needs_root(), tool("unshare"), program("torture")) else {
+        return;
+    };
+    let daemon = Daemon::start();
+    let preload = format!("LD_PRELOAD={}", super::library());
+    let kinds: [&[&str]; 3] = [
+        &["--time", "--monotonic", "50000", "--boottime", "100000"],
+        &["--pid", "--fork", "--mount-proc"],
+        &["--user", "--map-root-user", "--net", "--ipc", "--uts"],
+    ];
+    for kind in kinds {
+        let read = ["env", &preload, &torture, "-s", "1", "-t", "1", "-m", "mixed,same"];
+        let mut command = daemon.verbose(&[&["unshare"], kind, &read].concat());
+        command.env_remove("LD_PRELOAD");
+        let outcome = finish(command);
+        if outcome.err.contains("unshare") {
+            skip(format_args!("no {} here", kind[0]));
+            continue;
+        }
+        let outcome = outcome.expect_success();
+        assert!(
+            outcome.out.contains("\"violations\":0}") && outcome.err == SERVED,
+            "{kind:?}: {outcome:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_process_that_asked_can_be_detached_and_attached_again() {
+    let Some(clock) = program("clock-glibc") else { return };
+    let daemon = Daemon::start();
+    // It would end at a step back.
+    let running = start(daemon.verbose(&[&clock, "2000000000", "MONOTONIC"]));
+    wait_until("its start", || running.pid().is_served());
+    let pid = running.pid().0.to_string();
+    let status = finish(daemon.fastpath(&["status"])).expect_success().out;
+    let line = status.lines().find(|line| line.contains(&format!(" {pid} ")));
+    assert!(line.is_some_and(|line| line.contains("attach")), "{status}");
+    for _ in 0..3 {
+        // Each succeeds only where the other has.
+        finish(daemon.fastpath(&["detach", &pid])).expect_success();
+        finish(daemon.fastpath(&["attach", "--clocks", "all", &pid])).expect_success();
+    }
+    let before = running.pid().cpu_time();
+    wait_until("it reads on", || running.pid().cpu_time() > before);
+}
+
+#[test]
+fn when_the_daemon_is_killed_programs_read_on_and_start_as_always() {
+    let Some(torture) = program("torture") else { return };
+    let daemon = Daemon::start();
+    let running = start(daemon.verbose(&[&torture, "-s", "3", "-t", "2"]));
+    wait_until("its start", || running.pid().is_served());
+    daemon.process.pid().signal(libc::SIGKILL);
+    let outcome = running.finish().expect_success();
+    assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+    assert_eq!(
+        reason(daemon.verbose(&["true"])),
+        "no daemon answers at its socket (errno 111)"
+    );
+}

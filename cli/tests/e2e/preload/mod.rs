@@ -1,0 +1,96 @@
+//! What a user of libfastpath-preload.so is promised.
+
+mod confined;
+mod daemon;
+mod programs;
+mod server;
+mod unanswered;
+mod untouched;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::common::{Outcome, finish, wait_until};
+use server::Server;
+
+/// The library, built now if nobody has.
+fn library() -> &'static str {
+    static LIBRARY: OnceLock<String> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload");
+        let made = Command::new("make")
+            .args(["-s", "-C"])
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload"))
+            .arg(format!("OUT={}", directory.display()))
+            .status();
+        assert!(made.is_ok_and(|status| status.success()), "make -C preload");
+        directory
+            .join("libfastpath-preload.so")
+            .to_str()
+            .expect("UTF-8")
+            .to_owned()
+    })
+}
+
+fn permit(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
+}
+
+/// `command`, started with the library, to ask at `socket`.
+fn preloaded_at(socket: &Path, command: &[&str]) -> Command {
+    let mut preloaded = Command::new(command[0]);
+    preloaded
+        .args(&command[1..])
+        .env("LD_PRELOAD", library())
+        .env("FASTPATH_SOCKET", socket)
+        .env("FASTPATH_PRELOAD_CLOCKS", "all")
+        // As long as anything takes on a machine that is busy.
+        .env("FASTPATH_PRELOAD_PATIENCE_MS", "10000");
+    preloaded
+}
+
+fn preloaded(server: &Server, command: &[&str]) -> Command {
+    preloaded_at(&server.socket(), command)
+}
+
+/// The same, and the library says what it did.
+fn verbose(server: &Server, command: &[&str]) -> Command {
+    let mut verbose = preloaded(server, command);
+    verbose.env("FASTPATH_PRELOAD_VERBOSE", "1");
+    verbose
+}
+
+const SERVED: &str = "libfastpath-preload: served\n";
+
+/// The one line that says why a program is not served; the program has run all the same.
+#[track_caller]
+fn reason(command: Command) -> String {
+    let outcome = finish(command).expect_success();
+    let prefix = "libfastpath-preload: not served: ";
+    let reason = outcome
+        .err
+        .strip_prefix(prefix)
+        .unwrap_or_else(|| panic!("{outcome:#?}"));
+    assert_eq!(reason.lines().count(), 1, "{outcome:#?}");
+    reason.trim_end().to_owned()
+}
+
+/// What a program inherits: lines of `tests/programs/state` except its PID and the environment.
+#[track_caller]
+fn inherited(outcome: &Outcome) -> Vec<String> {
+    assert!(outcome.out.lines().count() > 50, "{outcome:#?}");
+    let is_fixed = |line: &&str| {
+        !["pid ", "environment ", "fd 1 ", "fd 2 "]
+            .iter()
+            .any(|p| line.starts_with(p))
+    };
+    outcome.out.lines().filter(is_fixed).map(str::to_owned).collect()
+}
+
+/// Whether the kernel's own vDSO reads clocks without system calls here.
+fn kernel_is_fast() -> bool {
+    let name = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    ["tsc", "kvm-clock", "arch_sys_counter"].contains(&name.unwrap_or_default().trim())
+}

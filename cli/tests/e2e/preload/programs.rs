@@ -1,0 +1,217 @@
+//! Programs that are served: they read right clocks fast, and are otherwise what they were.
+
+use std::process::Command;
+use std::time::Duration;
+
+use super::{SERVED, Server, inherited, preloaded, verbose};
+use crate::common::clock_calls::{fewest_clock_calls, makes_clock_calls};
+use crate::common::{finish, program, start, tool, wait_until};
+
+/// More reads than any program makes while it is watched.
+const ENDLESS: &str = "2000000000";
+
+#[test]
+fn reads_are_right_and_never_go_back() {
+    let Some(torture) = program("torture") else { return };
+    let server = Server::start();
+    let outcome = finish(verbose(&server, &[&torture, "-s", "3", "-t", "2"])).expect_success();
+    assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+    assert_eq!(outcome.err, SERVED);
+}
+
+fn reads_clocks_by_the_page(name: &str) {
+    let Some(path) = program(name) else { return };
+    let server = Server::start();
+    let running = start(preloaded(&server, &[&path, ENDLESS, "MONOTONIC"]));
+    let begun = Duration::from_millis(300);
+    wait_until("a loop of reads", || running.pid().cpu_time() > begun);
+    assert!(running.pid().is_served(), "{}", running.pid().describe());
+    if let Some(calls) = fewest_clock_calls(running.pid()) {
+        assert_eq!(calls, 0, "system calls of {name}");
+    }
+}
+
+#[test]
+fn a_program_on_glibc_reads_clocks_without_system_calls() {
+    reads_clocks_by_the_page("clock-glibc");
+}
+
+#[test]
+fn a_program_on_musl_reads_clocks_without_system_calls() {
+    reads_clocks_by_the_page("clock-musl");
+}
+
+/// What the page answers is what the kernel's own code would answer: it is in the program, behind the image.
+#[test]
+fn a_program_whose_page_is_no_longer_kept_reads_by_the_kernel() {
+    let (Some(torture), Some(clock)) = (program("torture"), program("clock-glibc")) else {
+        return;
+    };
+    let server = Server::start();
+    let orphan = start(preloaded(&server, &[&torture, "-s", "4", "-t", "2"]));
+    wait_until("its start", || orphan.pid().is_served());
+    drop(server);
+    let outcome = orphan.finish().expect_success();
+    assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+    // Of the kernel's vDSO it was, not of its system calls.
+    let server = Server::start();
+    let orphan = start(preloaded(&server, &[&clock, ENDLESS, "MONOTONIC"]));
+    wait_until("its start", || orphan.pid().is_served());
+    drop(server);
+    if super::kernel_is_fast() && makes_clock_calls(orphan.pid()) == Some(true) {
+        panic!("the kernel's functions are no longer reached");
+    }
+}
+
+#[test]
+fn a_program_finds_everything_as_without_the_library() {
+    let Some(state) = program("state") else { return };
+    let server = Server::start();
+    let bare = finish(Command::new(&state)).expect_success();
+    let served = finish(verbose(&server, &[&state])).expect_success();
+    assert_eq!(served.err, SERVED);
+    assert_eq!(inherited(&bare), inherited(&served));
+}
+
+#[test]
+fn the_kernels_vdso_stays_one_mapping_that_cannot_be_written() {
+    let server = Server::start();
+    let outcome = finish(verbose(&server, &["cat", "/proc/self/maps"])).expect_success();
+    assert_eq!(outcome.err, SERVED);
+    let vdso: Vec<_> = outcome.out.lines().filter(|line| line.ends_with("[vdso]")).collect();
+    assert!(vdso.len() == 1 && vdso[0].contains(" r-xp "), "{}", outcome.out);
+    let of = |what: &str| outcome.out.lines().filter(|line| line.contains(what)).count();
+    assert_eq!(
+        (
+            of("/memfd:fastpath-page"),
+            of("/memfd:fastpath-mailbox"),
+            of("/memfd:fastpath-region")
+        ),
+        (1, 1, 2),
+        "{}",
+        outcome.out
+    );
+    assert_eq!((of(" rwx"), of(" rw-s")), (0, 1), "{}", outcome.out);
+    let page = outcome.out.lines().find(|line| line.contains("/memfd:fastpath-page"));
+    assert!(page.is_some_and(|line| line.contains(" r--s ")), "{}", outcome.out);
+}
+
+#[test]
+fn descendants_are_served_too() {
+    let server = Server::start();
+    let count = "grep -c memfd:fastpath-page /proc/self/maps";
+    let script = format!("{count}; sh -c 'env {count}'; ( {count} ) | cat; exec {count}");
+    let outcome = finish(preloaded(&server, &["sh", "-c", &script]));
+    outcome.expect_success().expect_output("1\n1\n1\n1");
+}
+
+#[test]
+fn a_forked_process_goes_on_reading_right_clocks() {
+    let Some(children) = program("children") else { return };
+    let server = Server::start();
+    let outcome = finish(preloaded(&server, &[&children, "20000"])).expect_success();
+    assert!(outcome.out.contains("fork ok"), "{outcome:#?}");
+}
+
+/// What a program prints, and how it ends, with the library and without.
+#[test]
+fn programs_of_all_kinds_print_what_they_always_print() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = directory.path().join("hello.c");
+    std::fs::write(
+        &source,
+        "#include <stdio.h>\nint main(void) { puts(\"hello\"); return 7; }\n",
+    )
+    .expect("write");
+    let java = program("clock-java").map(|path| path.replace("/clock-java", ""));
+    let compile = format!(
+        "cd {} && gcc -O1 -o hello hello.c && ./hello",
+        directory.path().display()
+    );
+    let commit = format!(
+        "cd {} && git init -q . && git add hello.c && \
+         GIT_COMMITTER_DATE=@1 git -c user.name=n -c user.email=e commit -qm m --date=@1 && git log --format=%H%n%cd",
+        directory.path().display()
+    );
+    let java_home = java.unwrap_or_default();
+    let commands: [&[&str]; 9] = [
+        &[
+            "dash",
+            "-c",
+            "for i in 1 2 3; do echo $i; done | sort -r; kill -TERM $$",
+        ],
+        &[
+            "bash",
+            "-c",
+            "trap 'echo int' INT; kill -INT $$; time -p true; echo ${BASH_VERSION%%.*}; exit 3",
+        ],
+        &[
+            "python3",
+            "-c",
+            "import time, threading; print(time.time() > 0); exit(5)",
+        ],
+        &[
+            "perl",
+            "-e",
+            "use Time::HiRes; print Time::HiRes::time() > 0, qq(\\n); die qq(so\\n)",
+        ],
+        &["bash", "-c", &compile],
+        &["bash", "-c", &commit],
+        &[
+            "node",
+            "-e",
+            "setTimeout(() => { console.log(performance.now() > 0); process.exit(4) }, 20)",
+        ],
+        &[
+            "java",
+            "-Xshare:auto",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            &java_home,
+            "Clock",
+            "0",
+        ],
+        &["date", "-u", "-d", "@86400"],
+    ];
+    let server = Server::start();
+    for command in commands {
+        if tool(command[0]).is_none() {
+            continue;
+        }
+        let run = |mut run: Command| {
+            let _ = std::fs::remove_dir_all(directory.path().join(".git"));
+            finish({
+                run.env("TZ", "UTC").env("HOME", directory.path());
+                run
+            })
+        };
+        let mut bare = Command::new(command[0]);
+        bare.args(&command[1..]);
+        let (bare, before) = (run(bare), server.requests());
+        let with = run(preloaded(&server, command));
+        let same_messages = bare.err.lines().count() == with.err.lines().count();
+        assert!(
+            bare.status == with.status && bare.out == with.out && same_messages,
+            "{command:?}: {bare:#?}\n{with:#?}"
+        );
+        assert!(server.requests() > before, "{command:?} did not ask");
+    }
+}
+
+/// Interpreters that stay: their own processes have the page.
+#[test]
+fn interpreters_and_virtual_machines_have_the_page() {
+    let server = Server::start();
+    let kinds: [(&str, &[&str]); 5] = [
+        ("bash", &["-c", "read -r line </dev/zero"]),
+        ("python3", &["-c", "while True: pass"]),
+        ("perl", &["-e", "1 while 1"]),
+        ("node", &["-e", "for (;;);"]),
+        ("dash", &["-c", "while :; do :; done"]),
+    ];
+    for (name, arguments) in kinds {
+        let Some(name) = tool(name) else { continue };
+        let running = start(preloaded(&server, &[&[name], arguments].concat()));
+        wait_until(&format!("{name} with the page"), || running.pid().is_served());
+    }
+}

@@ -1,0 +1,514 @@
+//! `fastpath report`: the page shows what the data says, to everybody who can look at it.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::common::chromium::Chromium;
+use crate::common::{fastpath, finish, needs_root, skip};
+
+/// A directory, and what `report --json` and the page made of it say of this host, started without a vDSO: there is something to show.
+struct Made {
+    directory: tempfile::TempDir,
+    data: Value,
+}
+
+impl Made {
+    fn of_this_host() -> Made {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("a.json");
+        let words = ["run", "--without-vdso", "--", env!("CARGO_BIN_EXE_fastpath"), "report"];
+        let mut measure = fastpath(&words);
+        measure.args(["--json", "--trace", "0.3", "-o"]).arg(&file);
+        finish(measure).expect_success();
+        let text = std::fs::read_to_string(&file).expect("the data");
+        assert_eq!(text.lines().count(), 1);
+        Made {
+            directory,
+            data: serde_json::from_str(&text).expect("JSON"),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn write(&self, name: &str, data: &Value) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, data.to_string()).expect("write");
+        path
+    }
+
+    /// The page of this file's hosts.
+    fn page(&self, data: &Path) -> PathBuf {
+        let page = data.with_extension("html");
+        let mut make = fastpath(&["report", "-o"]);
+        make.arg(&page).arg(data);
+        finish(make).expect_success();
+        page
+    }
+
+    /// This host and others: two that are as they should be, and one whose names are nasty.
+    fn fleet(&self) -> Value {
+        let mut fleet = self.data.clone();
+        for name in ["web1", "web2", "\"'><script>document.title='taken'</script><img src=x>"] {
+            let mut host = self.data["hosts"][0].clone();
+            host["name"] = name.into();
+            for clock in host["probe"]["clocks"].as_array_mut().expect("clocks") {
+                clock["path"] = "vdso".into();
+                clock["verdict"] = "fast".into();
+                clock["ns"] = 20.1.into();
+            }
+            for function in host["probe"]["functions"].as_array_mut().expect("functions") {
+                function["verdict"] = "fast".into();
+            }
+            for part in ["doctor", "prices", "trace"] {
+                host[part] = Value::Null;
+            }
+            fleet["hosts"].as_array_mut().expect("hosts").push(host);
+        }
+        fleet
+    }
+}
+
+/// All that the page shows of the data: each figure's place in it, value and text; each mark's place on its chart.
+const FIGURES: &str = r#"
+[...document.querySelectorAll("[data-json]")].map(figure => {
+    const chart = figure.closest("figure > svg");
+    const box = figure.getBoundingClientRect();
+    const frame = chart?.getBoundingClientRect();
+    return {
+        at: figure.dataset.json, value: figure.value ?? null, text: figure.textContent,
+        chart: chart?.id ?? null, kind: figure.getAttribute("class"),
+        middle: frame ? (box.left + box.width / 2 - frame.left) / frame.width : null,
+        end: frame ? (box.right - frame.left) / frame.width : null,
+    };
+})"#;
+
+/// A number as it was written for people.
+fn read_number(text: &str) -> f64 {
+    text.replace(',', "").parse().unwrap_or_else(|_| panic!("{text}"))
+}
+
+#[test]
+fn the_figures_and_the_charts_are_those_of_the_json() {
+    let Some(mut browser) = Chromium::start() else { return };
+    let made = Made::of_this_host();
+    let page = made.page(&made.write("host.json", &made.data));
+    browser.screen(1000, "light");
+    browser.open(&page);
+    let figures = browser.evaluate(FIGURES);
+    let figures = figures.as_array().expect("figures");
+    let mut shown = Vec::new();
+    let mut marks: std::collections::BTreeMap<String, Vec<(f64, f64)>> = Default::default();
+    for figure in figures {
+        let at = figure["at"].as_str().expect("a place");
+        let value = made.data.pointer(at).and_then(Value::as_f64);
+        let value = value.unwrap_or_else(|| panic!("{at} is not in the data"));
+        let Some(text) = figure["value"].as_str() else {
+            let kind = figure["kind"].as_str().unwrap_or_default();
+            let chart = format!("{} {}", figure["chart"], kind.starts_with("bar"));
+            let place = if kind.starts_with("bar") { "end" } else { "middle" };
+            marks
+                .entry(chart)
+                .or_default()
+                .push((value, figure[place].as_f64().expect("a place")));
+            continue;
+        };
+        assert_eq!(text.parse::<f64>().ok(), Some(value), "{figure}");
+        if !at.ends_with("_unix") {
+            let written = read_number(figure["text"].as_str().expect("a text"));
+            assert!((written - value).abs() <= 0.5f64.min(value * 0.01 + 0.0501), "{figure}");
+        }
+        shown.push(at);
+    }
+    // Nothing is left out: neither a clock's prices, nor how they are spread.
+    for (at, number) in numbers(&made.data["hosts"][0], "/hosts/0") {
+        let field = at.rsplit('/').next().unwrap_or_default();
+        let is_price = at.contains("/clocks/") && ["ns", "syscall_ns", "p50_ns", "p99_ns", "max_ns"].contains(&field);
+        if is_price && number.is_f64() && !at.contains("/buckets/") && !at.contains("/doctor/") {
+            let of_coarse = at.contains("/now/p") || at.contains("/now/max");
+            assert!(shown.contains(&at.as_str()) || of_coarse, "{at} is not on the page");
+        }
+    }
+    assert!(shown.len() > 60, "{} figures", shown.len());
+    // Marks lie where their values are: by ratios on the chart of the spread, from zero on the bars'.
+    let mut charts = 0;
+    for (chart, marks) in marks {
+        let is_log = chart.contains("spread");
+        let scale = |value: f64| if is_log { value.max(0.1).ln() } else { value };
+        let (low, high) = marks.iter().fold((marks[0], marks[0]), |(low, high), mark| {
+            (
+                if mark.0 < low.0 { *mark } else { low },
+                if mark.0 > high.0 { *mark } else { high },
+            )
+        });
+        let slope = (high.1 - low.1) / (scale(high.0) - scale(low.0));
+        for (value, place) in &marks {
+            let expected = low.1 + slope * (scale(*value) - scale(low.0));
+            assert!(
+                (place - expected).abs() < 0.004,
+                "{chart}: {value} at {place}, not {expected}"
+            );
+        }
+        charts += 1;
+    }
+    assert!(charts >= 2);
+}
+
+/// Every number in a value, with its place.
+fn numbers(value: &Value, at: &str) -> Vec<(String, serde_json::Number)> {
+    match value {
+        Value::Number(number) => vec![(at.to_owned(), number.clone())],
+        Value::Array(items) => {
+            let items = items.iter().enumerate();
+            items
+                .flat_map(|(index, item)| numbers(item, &format!("{at}/{index}")))
+                .collect()
+        }
+        Value::Object(fields) => {
+            let fields = fields.iter();
+            fields
+                .flat_map(|(name, field)| numbers(field, &format!("{at}/{name}")))
+                .collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The text whose contrast with what lies behind it is less than WCAG 2's AA asks for: 4.5, and 3 for large text.
+const TOO_PALE: &str = r#"
+(() => {
+    const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    const parse = colour => {
+        context.clearRect(0, 0, 1, 1);
+        context.fillStyle = colour;
+        context.fillRect(0, 0, 1, 1);
+        return [...context.getImageData(0, 0, 1, 1).data];
+    };
+    const light = ([r, g, b]) => [r, g, b].map(c => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+    const ground = element => {
+        for (; element; element = element.parentElement) {
+            const colour = parse(getComputedStyle(element).backgroundColor);
+            if (colour[3] > 0) return colour;
+        }
+        return [255, 255, 255, 255];
+    };
+    const pale = [];
+    let seen = 0;
+    for (const element of document.querySelectorAll("body *")) {
+        const own = [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+        if (!own || ["script", "title", "desc"].includes(element.localName)) continue;
+        const style = getComputedStyle(element);
+        const svg = element.closest("svg") !== null;
+        const [a, b] = [light(parse(svg ? style.fill : style.color)), light(ground(element))].sort((x, y) => y - x);
+        const large = parseFloat(style.fontSize) >= 24;
+        seen++;
+        if ((a + 0.05) / (b + 0.05) < (large ? 3 : 4.5)) pale.push(element.textContent.slice(0, 40) + " " + style.color);
+    }
+    return { pale, seen };
+})()"#;
+
+#[test]
+fn the_page_is_readable_on_a_phone_and_in_the_dark_and_asks_for_nothing() {
+    let Some(mut browser) = Chromium::start() else { return };
+    let made = Made::of_this_host();
+    let pages = [
+        made.page(&made.write("host.json", &made.data)),
+        made.page(&made.write("fleet.json", &made.fleet())),
+    ];
+    for page in &pages {
+        for (width, scheme) in [(1000, "light"), (375, "dark"), (320, "light")] {
+            browser.screen(width, scheme);
+            browser.open(page);
+            browser.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)");
+            let wide = browser.evaluate("document.documentElement.scrollWidth");
+            assert!(
+                wide.as_u64() <= Some(width.into()),
+                "{wide} pixels on a screen of {width}"
+            );
+            let pale = browser.evaluate(TOO_PALE);
+            assert_eq!(pale["pale"], json!([]), "{scheme}");
+            assert!(pale["seen"].as_u64() > Some(100));
+            let ground = browser.evaluate("getComputedStyle(document.body).backgroundColor");
+            assert_eq!(ground == "rgb(255, 255, 255)", scheme == "light", "{ground}");
+            let text = browser.evaluate(
+                "Math.min(...[...document.querySelectorAll('svg text')].map(t => t.getBoundingClientRect().height))",
+            );
+            assert!(text.as_f64() > Some(9.0), "text of {text} pixels in a chart");
+            assert_eq!(browser.complaints(), [""; 0]);
+            assert_eq!(browser.requests().len(), 1, "{:?}", browser.requests());
+        }
+    }
+    assert_eq!(
+        browser.evaluate("document.querySelectorAll('img, main script').length"),
+        0
+    );
+    assert_eq!(browser.evaluate("document.title"), "4 hosts: clocks");
+}
+
+#[test]
+fn a_page_that_is_printed_is_light_and_whole() {
+    let Some(mut browser) = Chromium::start() else { return };
+    let made = Made::of_this_host();
+    browser.screen(700, "dark");
+    browser.open(&made.page(&made.write("fleet.json", &made.fleet())));
+    let closed = browser.evaluate("document.querySelectorAll('details.host:not([open])').length");
+    assert_eq!(closed, 4);
+    let print = json!({"media": "print", "features": [{"name": "prefers-color-scheme", "value": "dark"}]});
+    browser.ask("Emulation.setEmulatedMedia", print);
+    let ground = browser.evaluate("getComputedStyle(document.body).backgroundColor");
+    assert_eq!(ground, "rgb(255, 255, 255)");
+    let hidden = browser.evaluate(
+        "[...document.querySelectorAll('details table, details figure')].filter(e => !e.checkVisibility() || e.getBoundingClientRect().height < 20).length",
+    );
+    assert_eq!(hidden, 0);
+    let clipped = browser.evaluate(
+        "[...document.querySelectorAll('.scroll')].filter(e => getComputedStyle(e).overflowX !== 'visible' || e.scrollWidth > e.clientWidth + 1).length",
+    );
+    assert_eq!(clipped, 0);
+    let pdf = browser.ask("Page.printToPDF", json!({"paperWidth": 8.27, "paperHeight": 11.69}));
+    assert!(pdf["data"].as_str().is_some_and(|data| data.starts_with("JVBERi")));
+}
+
+#[test]
+fn a_fleet_is_sorted_by_a_click_and_a_host_is_opened_by_its_link() {
+    let Some(mut browser) = Chromium::start() else { return };
+    let made = Made::of_this_host();
+    browser.screen(1000, "light");
+    browser.open(&made.page(&made.write("fleet.json", &made.fleet())));
+    let hosts = "[...document.querySelectorAll('tr[data-host]')].map(row => row.dataset.host)";
+    let first = browser.evaluate(hosts);
+    assert_eq!(first[0], made.data["hosts"][0]["name"], "the sick one comes first");
+    for (heading, sorted) in [(0, "ascending"), (0, "descending"), (3, "ascending")] {
+        let head = format!("document.querySelectorAll('.sortable thead th')[{heading}]");
+        browser.evaluate(&format!("{head}.querySelector('button').click()"));
+        assert_eq!(browser.evaluate(&format!("{head}.ariaSort")), sorted);
+        let column = format!(
+            "[...document.querySelectorAll('.sortable tbody tr')].map(row => row.cells[{heading}].dataset.sort ?? row.cells[{heading}].textContent)"
+        );
+        let mut cells = browser.evaluate(&column).as_array().expect("cells").clone();
+        if sorted == "descending" {
+            cells.reverse();
+        }
+        let text = |cell: &Value| cell.as_str().unwrap_or_default().to_owned();
+        let number = |cell: &Value| text(cell).parse::<f64>().ok();
+        let is_sorted = cells.windows(2).all(|pair| match (number(&pair[0]), number(&pair[1])) {
+            (Some(a), Some(b)) => a <= b,
+            _ => {
+                browser
+                    .evaluate(&format!(
+                        "{}.localeCompare({}, 'en', {{numeric: true}})",
+                        pair[0], pair[1]
+                    ))
+                    .as_i64()
+                    <= Some(0)
+            }
+        });
+        assert!(is_sorted, "{cells:?}");
+    }
+    browser.evaluate("document.querySelector('tr[data-host=web1] a').click()");
+    let open = browser.evaluate(
+        "new Promise(done => setTimeout(() => done([...document.querySelectorAll('details.host[open] summary h3')].map(h => h.textContent)), 100))",
+    );
+    assert_eq!(open, json!(["web1"]));
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn this_host_is_measured_whole_or_it_is_said_what_is_missing() {
+    let made = Made::of_this_host();
+    let host = &made.data["hosts"][0];
+    assert_eq!(
+        (&made.data["schema"], made.data["hosts"].as_array().map(Vec::len)),
+        (&json!(1), Some(1))
+    );
+    assert_eq!(host["doctor"]["verdict"], "slow");
+    let missing = |part: &str| {
+        let missing = host["missing"].as_array().expect("a list");
+        missing
+            .iter()
+            .any(|missing| missing["what"] == part && missing["why"] != "")
+    };
+    for (part, name) in [("doctor", "doctor"), ("trace", "trace")] {
+        assert_ne!(host[part].is_null(), !missing(name), "{part}");
+    }
+    let clocks = host["prices"]["clocks"].as_array().expect("prices");
+    assert!(clocks.len() >= 5);
+    for clock in clocks {
+        for whose in ["now", "fastpath"] {
+            let spread = &clock[whose];
+            if spread.is_null() {
+                let is_coarse = clock["clock"].as_str().is_some_and(|name| name.ends_with("_COARSE"));
+                assert!(whose == "fastpath" && (is_coarse || missing("fastpath")), "{clock}");
+                continue;
+            }
+            let buckets = spread["buckets"].as_array().expect("buckets").iter();
+            assert_eq!(
+                buckets.map(|bucket| bucket["count"].as_u64().unwrap_or(0)).sum::<u64>(),
+                1000
+            );
+            assert!(spread["p50_ns"].as_f64() <= spread["p99_ns"].as_f64(), "{spread}");
+        }
+    }
+    // What is written is read again, unchanged.
+    let file = made.write("again.json", &made.data);
+    let mut again = fastpath(&["report", "--json"]);
+    again.arg(file);
+    let outcome = finish(again).expect_success();
+    assert_eq!(serde_json::from_str::<Value>(&outcome.out).ok(), Some(made.data));
+}
+
+#[test]
+fn who_may_not_count_system_calls_gets_the_rest() {
+    if needs_root().is_none() {
+        return;
+    }
+    let mut command = std::process::Command::new("setpriv");
+    command.args([
+        "--reuid",
+        "65534",
+        "--regid",
+        "65534",
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+    ]);
+    let binary = tempfile::tempdir().expect("a directory");
+    let copy = binary.path().join("fastpath");
+    std::fs::copy(env!("CARGO_BIN_EXE_fastpath"), &copy).expect("copy");
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(binary.path(), std::fs::Permissions::from_mode(0o755)).expect("permissions");
+    command.arg(&copy).args(["report", "--json"]);
+    let outcome = finish(command).expect_success();
+    let data: Value = serde_json::from_str(&outcome.out).expect("JSON");
+    let host = &data["hosts"][0];
+    assert!(host["trace"].is_null() && !host["doctor"].is_null() && !host["prices"].is_null());
+    let missing = host["missing"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|missing| missing["what"] == "trace");
+    assert!(
+        missing.is_some_and(|missing| missing["why"].as_str().is_some_and(|why| why.contains("CAP_BPF"))),
+        "{missing:?}"
+    );
+}
+
+#[test]
+fn probes_of_many_hosts_may_come_in_one_stream() {
+    let probe = finish(fastpath(&["probe", "--json"])).expect_success().out;
+    let directory = tempfile::tempdir().expect("a directory");
+    let (file, page) = (directory.path().join("fleet.json"), directory.path().join("fleet.html"));
+    std::fs::write(&file, probe.repeat(200)).expect("write");
+    let mut make = fastpath(&["report", "-o"]);
+    make.arg(&page).arg(&file);
+    let outcome = finish(make).expect_success();
+    assert!(
+        outcome.err.contains("two hosts are called") && outcome.err.lines().count() == 1,
+        "{outcome:#?}"
+    );
+    let text = std::fs::read_to_string(page).expect("the page");
+    assert!(
+        text.contains("<h1>Clocks of 200 hosts</h1>") && text.contains(" #200</h3>"),
+        "{}",
+        text.len()
+    );
+}
+
+#[test]
+fn what_cannot_be_read_is_told_by_file_and_field() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let probe = finish(fastpath(&["probe", "--json"])).expect_success().out;
+    let probe: Value = serde_json::from_str(&probe).expect("JSON");
+    let mut wrong = probe.clone();
+    wrong["clocks"][2]["path"] = "warp".into();
+    let mut huge = probe;
+    huge["clocks"][0]["ns"] = 1e300.into();
+    for (name, contents, told) in [
+        ("not.json", "<html>".to_owned(), "not JSON"),
+        ("empty.json", String::new(), "no host"),
+        (
+            "doctor.json",
+            "{\"schema\":1,\"beliefs\":[]}".to_owned(),
+            "neither a probe nor a report",
+        ),
+        ("wrong.json", wrong.to_string(), "clocks[2].path"),
+        ("huge.json", huge.to_string(), "clocks[0].ns"),
+    ] {
+        let path = directory.path().join(name);
+        std::fs::write(&path, contents).expect("write");
+        let page = directory.path().join("page.html");
+        let mut make = fastpath(&["report", "-o"]);
+        make.arg(&page).arg(&path);
+        let outcome = finish(make).expect_code(1);
+        assert!(outcome.err.contains(name) && outcome.err.contains(told), "{outcome:#?}");
+        assert!(outcome.err.lines().count() == 1 && !page.exists(), "{outcome:#?}");
+    }
+    for path in ["/nonexistent/a.json", "/"] {
+        let outcome = finish(fastpath(&["report", path])).expect_code(1);
+        assert!(outcome.err.contains(path), "{outcome:#?}");
+    }
+    let outcome = finish(fastpath(&["report", "/dev/zero"])).expect_code(1);
+    assert!(outcome.err.contains("longer than"), "{outcome:#?}");
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_exit_status_74_and_an_old_one_stays() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let probe = directory.path().join("probe.json");
+    std::fs::write(&probe, finish(fastpath(&["probe", "--json"])).expect_success().out).expect("write");
+    let probe = probe.to_str().expect("UTF-8");
+    for path in ["/dev/full", "/nonexistent/a.html", "/"] {
+        let outcome = finish(fastpath(&["report", probe, "-o", path])).expect_code(74);
+        assert!(outcome.err.contains(path), "{outcome:#?}");
+        assert_eq!(outcome.err.lines().count(), 1, "{outcome:#?}");
+    }
+    let mut full = std::process::Command::new("sh");
+    full.args([
+        "-c",
+        "exec \"$0\" report \"$1\" >/dev/full",
+        env!("CARGO_BIN_EXE_fastpath"),
+        probe,
+    ]);
+    finish(full).expect_code(74);
+    let page = directory.path().join("page.html");
+    std::fs::write(&page, "old").expect("write");
+    finish(fastpath(&[
+        "report",
+        "/nonexistent.json",
+        "-o",
+        page.to_str().expect("UTF-8"),
+    ]))
+    .expect_code(1);
+    assert_eq!(std::fs::read_to_string(&page).expect("the page"), "old");
+    finish(fastpath(&["report", probe, "-o", page.to_str().expect("UTF-8")])).expect_success();
+    assert!(std::fs::read_to_string(&page).expect("the page").ends_with("</html>"));
+    assert_eq!(std::fs::read_dir(&directory).expect("the directory").count(), 2);
+}
+
+#[test]
+fn what_makes_no_sense_is_a_usage_error() {
+    for words in [
+        &["report", "--trace", "x"][..],
+        &["report", "--trace", "-1"],
+        &["report", "--trace", "3", "a.json"],
+        &["report", "-o"],
+    ] {
+        finish(fastpath(words)).expect_code(2);
+    }
+    let Some(script) = crate::common::tool("script") else {
+        return;
+    };
+    let mut terminal = std::process::Command::new(script);
+    terminal.args([
+        "-qec",
+        &format!("{} report", env!("CARGO_BIN_EXE_fastpath")),
+        "/dev/null",
+    ]);
+    let outcome = finish(terminal).expect_code(2);
+    if !outcome.out.contains("nothing for a terminal") {
+        skip(format_args!("script shows no terminal: {outcome:?}"));
+    }
+}

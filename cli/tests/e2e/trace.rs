@@ -1,0 +1,447 @@
+//! What `trace` shows of those who make system calls to read clocks.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::common::terminal::output_to_terminal;
+use crate::common::{fastpath, finish, helper_program, needs_root, skip, start, tool, wait_until};
+
+const CANNOT_COUNT: i32 = 1;
+const NOT_WRITTEN: i32 = 74;
+/// What the program exits with.
+const ITS_STATUS: i32 = 7;
+
+fn asker() -> Option<String> {
+    helper_program("ask-the-time", "cc", &["-g"])
+}
+
+/// The report on a command that ends with `status`.
+#[track_caller]
+fn traced(options: &[&str], command: &[&str], status: i32) -> Value {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let path = file.path().to_str().expect("UTF-8");
+    finish(fastpath(
+        &[&["trace", "--json", "-o", path], options, &["--"], command].concat(),
+    ))
+    .expect_code(status);
+    report(file.path())
+}
+
+#[track_caller]
+fn report(path: &Path) -> Value {
+    let text = std::fs::read_to_string(path).expect("the report");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(report["schema"], 1);
+    report
+}
+
+fn rows(report: &Value) -> Vec<&Value> {
+    report["rows"].as_array().expect("rows").iter().collect()
+}
+
+/// The calls of rows for whom `is_it`.
+fn calls(report: &Value, is_it: impl Fn(&Value) -> bool) -> u64 {
+    let of = |row: &Value| row["calls"].as_u64().expect("calls");
+    rows(report).into_iter().filter(|row| is_it(row)).map(of).sum()
+}
+
+#[track_caller]
+fn assert_nothing_lost(report: &Value) {
+    for what in ["calls", "stacks", "process_events"] {
+        assert_eq!(report["lost"][what], 0, "{report}");
+    }
+}
+
+#[test]
+fn every_call_is_counted_with_its_price_and_its_reason_whichever_the_means() {
+    let Some(asker) = asker() else { return };
+    let ways: &[&str] = if cfg!(target_arch = "x86_64") {
+        &["own", "cpu", "int80", "vsyscall"]
+    } else {
+        &["own", "cpu"]
+    };
+    for by in ["bpf", "ptrace"] {
+        if by == "bpf" && needs_root().is_none() {
+            continue;
+        }
+        let report = traced(&["--by", by], &[&[asker.as_str(), "500"], ways].concat(), ITS_STATUS);
+        assert_eq!(report["method"], by);
+        assert_eq!(report["calls"], 500 * ways.len(), "{report}");
+        assert_nothing_lost(&report);
+        for (clock, abi, why) in [
+            ("MONOTONIC", std::env::consts::ARCH, "own-instruction"),
+            ("PROCESS_CPUTIME_ID", std::env::consts::ARCH, "kernel-only"),
+        ] {
+            let is_it = |row: &Value| row["clock"] == clock && row["abi"] == abi && row["why"] == why;
+            assert_eq!(calls(&report, is_it), 500, "{clock}: {report}");
+        }
+        if cfg!(target_arch = "x86_64") {
+            let is_it = |row: &Value| row["why"] == "vsyscall" && row["call"] == "time";
+            assert_eq!(calls(&report, is_it), 500, "{report}");
+            let is_it = |row: &Value| row["abi"] == "i386" && row["clock"] == "MONOTONIC";
+            assert_eq!(calls(&report, is_it), 500, "{report}");
+        }
+        for row in rows(&report) {
+            assert_eq!(
+                (&row["comm"], &row["program"]),
+                (&"ask-the-time-cc".into(), &asker.as_str().into())
+            );
+            let price = row["price_ns"].as_f64();
+            assert!(price.is_some_and(|ns| ns > 0.0) || row["abi"] == "i386", "{row}");
+            if let Some(price) = price {
+                let cost = row["calls_per_second"].as_f64().expect("a rate") * price / 1e7;
+                let shown = row["cpu_percent"].as_f64().expect("a share");
+                assert!((cost - shown).abs() <= 0.001 + cost / 1000.0, "{row}");
+            }
+        }
+    }
+}
+
+/// How many calls strace sees a command make.
+#[track_caller]
+fn counted_by_strace(command: &[&str]) -> u64 {
+    let log = tempfile::NamedTempFile::new().expect("a temporary file");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-e", "trace=clock_gettime,gettimeofday,time,clock_getres,getcpu"]);
+    strace.arg("-o").arg(log.path()).args(command);
+    finish(strace).expect_code(ITS_STATUS);
+    let lines = std::fs::read_to_string(log.path()).expect("strace's log");
+    lines.lines().filter(|line| line.contains('(')).count() as u64
+}
+
+/// How many calls bpftrace sees a command make, with a tracefs of its own, since machines without systemd have none mounted.
+/// Nothing, if this kernel has no tracepoints for system calls.
+#[track_caller]
+fn counted_by_bpftrace(command: &[&str]) -> Option<u64> {
+    const WITH_TRACEFS: &str = "mount -t tracefs tracefs /sys/kernel/tracing && \
+                                test -e /sys/kernel/tracing/events/syscalls/sys_enter_clock_gettime || exit 77; exec \"$@\"";
+    // AArch64 has no time().
+    let mut calls = vec!["clock_gettime", "gettimeofday", "clock_getres", "getcpu"];
+    calls.extend(cfg!(target_arch = "x86_64").then_some("time"));
+    let probes = calls.iter().map(|call| format!("tracepoint:syscalls:sys_enter_{call}"));
+    let program = format!(
+        "BEGIN {{ @calls = (uint64)0; }} {} /pid == cpid/ {{ @calls = @calls + 1; }}",
+        probes.collect::<Vec<_>>().join(",")
+    );
+    let mut bpftrace = Command::new("unshare");
+    bpftrace.args(["--mount", "sh", "-c", WITH_TRACEFS, "sh", "bpftrace", "-f", "json"]);
+    bpftrace.args(["-e", &program, "-c", &command.join(" ")]);
+    let outcome = finish(bpftrace);
+    if outcome.status.code() == Some(77) {
+        skip("no tracepoints of system calls for bpftrace");
+        return None;
+    }
+    let outcome = outcome.expect_success();
+    let maps = outcome
+        .out
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let calls = maps.filter_map(|map| map["data"]["@calls"].as_u64()).next_back();
+    Some(calls.unwrap_or_else(|| panic!("bpftrace counted nothing: {outcome:#?}")))
+}
+
+#[test]
+fn the_count_is_that_of_strace_and_of_bpftrace() {
+    let Some(()) = needs_root() else { return };
+    let Some(asker) = helper_program("ask-the-time", "cc", &["-static", "-g"]) else {
+        return;
+    };
+    let command = [asker.as_str(), "300", "own", "cpu"];
+    let report = traced(&[], &command, ITS_STATUS);
+    assert_eq!(report["calls"], 600, "{report}");
+    if tool("strace").is_some() {
+        assert_eq!(report["calls"], counted_by_strace(&command), "{report}");
+    }
+    if tool("bpftrace").is_some()
+        && let Some(calls) = counted_by_bpftrace(&command)
+    {
+        assert_eq!(report["calls"], calls, "{report}");
+    }
+}
+
+#[test]
+fn programs_without_a_c_library_and_those_on_the_vsyscall_page_are_told_apart() {
+    let Some(_) = tool("cc") else { return };
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/audit/tests/labelled/own.c");
+    let directory = tempfile::tempdir().expect("a directory");
+    let ways: &[(&str, &str)] = if cfg!(target_arch = "x86_64") {
+        &[("-DWAY=1", "static-binary"), ("-DWAY=2", "vsyscall")]
+    } else {
+        &[("-DWAY=1", "static-binary")]
+    };
+    for (way, why) in ways {
+        let program = directory.path().join("own");
+        let program = program.to_str().expect("UTF-8");
+        let mut cc = Command::new("cc");
+        cc.args(["-O2", "-nostdlib", "-static", "-ffreestanding", "-fno-stack-protector"]);
+        finish({
+            cc.args([way, "-o", program, source]);
+            cc
+        })
+        .expect_success();
+        for by in ["bpf", "ptrace"] {
+            if by == "bpf" && needs_root().is_none() {
+                continue;
+            }
+            let report = traced(&["--by", by], &[program], 0);
+            assert_eq!(calls(&report, |row| row["why"] == *why), 1, "{by} {way}: {report}");
+        }
+    }
+}
+
+/// What a person would see: the text of a terminal with the table, as often as it was drawn.
+#[test]
+fn on_a_terminal_the_table_grows_in_its_place() {
+    let (Some(()), Some(asker)) = (needs_root(), asker()) else {
+        return;
+    };
+    let endless = start({
+        let mut command = Command::new(&asker);
+        command.args(["0", "forever"]);
+        command
+    });
+    wait_until("it runs", || endless.pid().program() == "ask-the-time-cc-g");
+    let pid = endless.pid().0.to_string();
+    let mut trace = fastpath(&["trace", "-p", &pid, "-d", "3.5"]);
+    let mut terminal = output_to_terminal(&mut trace);
+    let mut child = trace.spawn().expect("fastpath");
+    drop(trace);
+    let shown = terminal.read_to_end();
+    assert!(child.wait().expect("wait").success(), "{shown}");
+    // Drawn once a second and at the end, each over the one before.
+    let tables: Vec<&str> = shown.split("\x1b[J").collect();
+    assert!(tables.len() >= 3, "{shown:?}");
+    for pair in tables.windows(2) {
+        let lines = pair[0].matches('\n').count();
+        assert!(pair[0].ends_with(&format!("\x1b[{lines}A")), "{shown:?}");
+    }
+    let calls: Vec<u64> = tables
+        .iter()
+        .filter_map(|table| table.split_whitespace().next()?.parse().ok())
+        .collect();
+    assert_eq!(calls.len(), tables.len(), "{shown:?}");
+    assert!(
+        calls[0] > 0 && calls.is_sorted() && calls[0] < calls[calls.len() - 1],
+        "{calls:?}"
+    );
+    // A line that is wider than the terminal would take two, and the next table would be drawn over half of it.
+    for line in tables.iter().rev().skip(1).flat_map(|table| table.lines()) {
+        assert!(
+            line.split('\x1b').next().unwrap_or_default().chars().count() <= 80,
+            "{line:?}"
+        );
+    }
+}
+
+#[test]
+fn processes_that_live_for_a_moment_are_counted_by_name() {
+    let (Some(()), Some(asker)) = (needs_root(), asker()) else {
+        return;
+    };
+    let script = format!("for i in $(seq 30); do {asker} 10 own; done; exit 3");
+    let report = traced(&[], &["sh", "-c", &script], 3);
+    assert_nothing_lost(&report);
+    let is_it = |row: &Value| row["comm"] == "ask-the-time-cc" && row["program"] == asker.as_str();
+    assert_eq!(calls(&report, is_it), 300, "{report}");
+    assert_eq!(rows(&report).iter().filter(|row| is_it(row)).count(), 30);
+    assert!(rows(&report).iter().all(|row| row["why"] != "unknown"), "{report}");
+}
+
+/// BPF shows registers at the vsyscall page since Linux 5.15, where the kernel has BTF.
+fn sees_callers_of_vsyscalls(by: &str) -> bool {
+    cfg!(target_arch = "x86_64") && (by == "ptrace" || Path::new("/sys/kernel/btf/vmlinux").exists())
+}
+
+#[test]
+fn stacks_name_the_function_that_calls_and_its_library() {
+    let Some(asker) = asker() else { return };
+    for by in ["bpf", "ptrace"] {
+        if by == "bpf" && needs_root().is_none() {
+            continue;
+        }
+        let ways: &[&str] = if sees_callers_of_vsyscalls(by) {
+            &["own", "cpu", "vsyscall"]
+        } else {
+            &["own", "cpu"]
+        };
+        let command = [&[asker.as_str(), "400"], ways].concat();
+        let report = traced(&["--stacks", "--by", by], &command, ITS_STATUS);
+        for (way, (clock, function)) in ways.iter().zip([
+            ("MONOTONIC".into(), "ask_the_kernel"),
+            ("PROCESS_CPUTIME_ID".into(), "ask_for_cpu_time"),
+            (Value::Null, "ask_the_vsyscall_page"),
+        ]) {
+            let rows = rows(&report);
+            let row = rows.iter().find(|row| row["clock"] == clock);
+            let row = row.unwrap_or_else(|| panic!("{way}: {report}"));
+            let caller = &row["callers"][0];
+            assert_eq!(
+                (&caller["function"], &caller["library"]),
+                (&function.into(), &asker.as_str().into())
+            );
+            assert_eq!(caller["calls"], 400, "{row}");
+            let stack = caller["stack"].as_array().expect("a stack");
+            assert!(stack.iter().any(|frame| frame["function"] == "main"), "{by}: {row}");
+        }
+    }
+}
+
+#[test]
+fn who_may_not_use_bpf_gets_the_same_counts_by_ptrace_and_is_told() {
+    let (Some(()), Some(_)) = (needs_root(), tool("setpriv")) else {
+        return;
+    };
+    let Some(asker) = asker() else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let open =
+        |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
+    open(directory.path(), 0o777);
+    let copy = |from: &str, name: &str| {
+        let to = directory.path().join(name);
+        std::fs::copy(from, &to).expect("a copy");
+        open(&to, 0o755);
+        to.to_str().expect("UTF-8").to_owned()
+    };
+    let (own, asker) = (copy(env!("CARGO_BIN_EXE_fastpath"), "fastpath"), copy(&asker, "asker"));
+    let mut setpriv = Command::new("setpriv");
+    setpriv.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    setpriv.current_dir(directory.path());
+    setpriv.args([
+        own.as_str(),
+        "trace",
+        "--json",
+        "-o",
+        "report",
+        "--",
+        asker.as_str(),
+        "200",
+        "own",
+        "cpu",
+    ]);
+    let outcome = finish(setpriv).expect_code(ITS_STATUS);
+    assert!(
+        outcome.err.contains("ptrace") || outcome.err.contains("stopped at each call"),
+        "{outcome:#?}"
+    );
+    let report = report(&directory.path().join("report"));
+    assert_eq!(
+        (&report["method"], &report["calls"]),
+        (&"ptrace".into(), &400.into()),
+        "{report}"
+    );
+
+    let mut setpriv = Command::new("setpriv");
+    setpriv.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        own.as_str(),
+        "trace",
+        "-d",
+        "1",
+    ]);
+    let outcome = finish(setpriv).expect_code(CANNOT_COUNT);
+    assert!(
+        outcome.err.contains("CAP_BPF") && outcome.err.contains("trace -- CMD"),
+        "{outcome:#?}"
+    );
+}
+
+#[test]
+fn calls_that_find_no_room_are_counted_as_lost() {
+    let (Some(()), Some(asker)) = (needs_root(), asker()) else {
+        return;
+    };
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let path = file.path().to_str().expect("UTF-8");
+    let arguments = [
+        "trace", "--places", "1", "--json", "-o", path, "--", &asker, "1000", "own", "cpu",
+    ];
+    let outcome = finish(fastpath(&arguments)).expect_code(ITS_STATUS);
+    assert!(outcome.err.contains("no room"), "{outcome:#?}");
+    let report = report(file.path());
+    let lost = report["lost"]["calls"].as_u64().expect("lost calls");
+    // Others' calls are lost too, and may have taken the one place.
+    assert!(
+        lost >= 1000 && lost + report["calls"].as_u64().expect("calls") >= 2000,
+        "{report}"
+    );
+}
+
+#[test]
+fn a_running_process_is_watched_for_as_long_as_was_said_and_alone() {
+    let (Some(()), Some(asker)) = (needs_root(), asker()) else {
+        return;
+    };
+    let endless = |_| {
+        start({
+            let mut command = Command::new(&asker);
+            command.args(["0", "forever"]);
+            command
+        })
+    };
+    let (watched, _other) = (endless(()), endless(()));
+    wait_until("it runs", || watched.pid().program() == "ask-the-time-cc-g");
+    let begun = Instant::now();
+    let pid = watched.pid().0.to_string();
+    let outcome = finish(fastpath(&["trace", "--json", "-p", &pid, "-d", "1.2"])).expect_code(0);
+    assert!(begun.elapsed() >= Duration::from_millis(1200) && begun.elapsed() < Duration::from_secs(20));
+    let report: Value = serde_json::from_str(&outcome.out).expect("JSON");
+    assert!(report["calls"].as_u64().is_some_and(|calls| calls > 10), "{report}");
+    assert!(
+        rows(&report).iter().all(|row| row["pid"] == watched.pid().0),
+        "{report}"
+    );
+    let everybody = finish(fastpath(&["trace", "-d", "1.2"])).expect_code(0);
+    assert!(everybody.out.matches("ask-the-time-cc").count() >= 2, "{everybody:#?}");
+    assert!(!everybody.out.contains('\x1b'), "{everybody:#?}");
+}
+
+#[test]
+fn a_command_goes_on_when_its_time_is_over_and_keeps_its_status() {
+    let Some(()) = needs_root() else { return };
+    let report = traced(&["-d", "0.3"], &["sh", "-c", "sleep 1; exit 5"], 5);
+    assert!(
+        report["seconds"].as_f64().is_some_and(|seconds| seconds < 1.0),
+        "{report}"
+    );
+    let killed = finish(fastpath(&["trace", "--", "sh", "-c", "kill -TERM $$"]));
+    killed.expect_signal(libc::SIGTERM);
+    finish(fastpath(&["trace", "--", "/nonexistent/program"])).expect_code(127);
+    finish(fastpath(&["trace", "--", "/etc/passwd"])).expect_code(126);
+}
+
+#[test]
+fn what_cannot_be_done_is_said_and_shown_by_the_exit_status() {
+    let outcome = finish(fastpath(&["trace", "-p", "4194304"])).expect_code(CANNOT_COUNT);
+    assert!(outcome.err.contains("no process 4194304"), "{outcome:#?}");
+    for usage in [
+        &["trace", "-d", "0"][..],
+        &["trace", "-p", "0"],
+        &["trace", "-a", "-p", "1"],
+    ] {
+        finish(fastpath(usage)).expect_code(2);
+    }
+    finish(fastpath(&["trace", "-o", "/nonexistent/file", "--", "true"])).expect_code(NOT_WRITTEN);
+    let Some(()) = needs_root() else { return };
+    let mut closed = Command::new("sh");
+    closed.args(["-c", "exec \"$0\" trace -d 0.1 >&-", env!("CARGO_BIN_EXE_fastpath")]);
+    finish(closed).expect_code(NOT_WRITTEN);
+}
+
+/// Numbers of processes would be looked up among somebody else's.
+#[test]
+fn where_proc_is_another_namespaces_nobody_gets_a_wrong_name() {
+    let (Some(()), Some(_)) = (needs_root(), tool("unshare")) else {
+        return;
+    };
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--fork", env!("CARGO_BIN_EXE_fastpath"), "trace", "-d", "0.1"]);
+    let outcome = finish(unshare).expect_code(CANNOT_COUNT);
+    assert!(outcome.err.contains("another PID namespace"), "{outcome:#?}");
+}

@@ -1,0 +1,438 @@
+//! Tar archives, as streams. Headers are read by the tar crate; going from one to the next is done here, because the lengths of
+//! names and of everything else are the archive's to say, and must not be the archive's to choose.
+
+use std::cell::Cell;
+use std::io::{self, Read};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tar::{EntryType, Header};
+
+/// Names, and the headers that extend others. Linux has no longer paths.
+const MOST_NAME: u64 = 64 << 10;
+const BLOCK: u64 = 512;
+
+/// What an entry is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    File,
+    Directory,
+    /// A hard link to an entry of this name.
+    HardLink(String),
+    /// A file with holes, whose data is not laid out as it will be.
+    Sparse,
+    /// Something that is no program: a symbolic link, a device.
+    Other,
+}
+
+/// One entry. Its data is read from [`Entries`] before the next is asked for.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Relative to the root, without `.` and `..`. `None`: it would lie outside.
+    pub path: Option<String>,
+    pub what: What,
+    pub size: u64,
+}
+
+/// The entries of an archive.
+pub struct Entries<R> {
+    reader: R,
+    /// Of the present entry: data, and padding behind it.
+    data: u64,
+    padding: u64,
+}
+
+impl<R: Read> Entries<R> {
+    pub fn new(reader: R) -> Entries<R> {
+        Entries {
+            reader,
+            data: 0,
+            padding: 0,
+        }
+    }
+
+    /// The next entry.
+    ///
+    /// # Errors
+    /// Where the archive is broken, or ends too early.
+    pub fn next(&mut self) -> io::Result<Option<Entry>> {
+        let (mut long_name, mut long_link, mut extended) = (None, None, Extended::default());
+        loop {
+            let Some(header) = self.header()? else {
+                return Ok(None);
+            };
+            let kind = header.entry_type();
+            let size = header.entry_size()?;
+            self.expect(size);
+            match kind {
+                EntryType::GNULongName => long_name = Some(self.name()?),
+                EntryType::GNULongLink => long_link = Some(self.name()?),
+                EntryType::XHeader => extended = Extended::of(&self.name()?),
+                EntryType::XGlobalHeader => {}
+                _ => {
+                    let name = extended
+                        .path
+                        .or(long_name)
+                        .unwrap_or_else(|| header.path_bytes().into_owned());
+                    let link = extended
+                        .link
+                        .or(long_link)
+                        .or_else(|| header.link_name_bytes().map(|name| name.into_owned()))
+                        .unwrap_or_default();
+                    let size = extended.size.unwrap_or(size);
+                    self.expect(size);
+                    return self.entry(&header, &name, &link, size, extended.is_sparse).map(Some);
+                }
+            }
+        }
+    }
+
+    fn entry(&mut self, header: &Header, name: &[u8], link: &[u8], size: u64, is_sparse: bool) -> io::Result<Entry> {
+        let kind = header.entry_type();
+        if kind == EntryType::GNUSparse {
+            // Further headers with the places of the holes stand before the data.
+            let mut more = header.as_gnu().is_some_and(|header| header.isextended == [1]);
+            while more {
+                let mut block = [0; BLOCK as usize];
+                self.reader.read_exact(&mut block)?;
+                more = block[504] == 1;
+            }
+        }
+        let what = match kind {
+            _ if is_sparse || kind == EntryType::GNUSparse => What::Sparse,
+            // Old archives mark a directory by its name alone.
+            EntryType::Regular if name.ends_with(b"/") => What::Directory,
+            EntryType::Regular | EntryType::Continuous => What::File,
+            EntryType::Directory => What::Directory,
+            EntryType::Link => What::HardLink(inside(link).unwrap_or_default()),
+            _ => What::Other,
+        };
+        Ok(Entry {
+            path: inside(name),
+            what,
+            size,
+        })
+    }
+
+    /// The next header that is one. Two blocks of zeros end an archive; so does the end.
+    fn header(&mut self) -> io::Result<Option<Header>> {
+        if io::copy(&mut self.reader.by_ref().take(self.data), &mut io::sink())? < self.data {
+            return Err(broken("it is cut short"));
+        }
+        io::copy(&mut self.reader.by_ref().take(self.padding), &mut io::sink())?;
+        self.expect(0);
+        let mut header = Header::new_old();
+        let block = header.as_mut_bytes();
+        let mut filled = 0;
+        while filled < block.len() {
+            match self.reader.read(&mut block[filled..])? {
+                0 if filled == 0 => return Ok(None),
+                0 => return Err(broken("it is cut short")),
+                more => filled += more,
+            }
+        }
+        if block.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        if !is_header(block) {
+            return Err(broken("a header's checksum is wrong"));
+        }
+        Ok(Some(header))
+    }
+
+    fn expect(&mut self, size: u64) {
+        self.data = size;
+        self.padding = (BLOCK - size % BLOCK) % BLOCK;
+    }
+
+    /// The data of the present entry, a name or the like.
+    fn name(&mut self) -> io::Result<Vec<u8>> {
+        if self.data > MOST_NAME {
+            return Err(broken("a name is longer than 64 KiB"));
+        }
+        let mut name = Vec::new();
+        self.data().read_to_end(&mut name)?;
+        if self.data > 0 {
+            return Err(broken("it is cut short"));
+        }
+        while name.last() == Some(&0) {
+            name.pop();
+        }
+        Ok(name)
+    }
+
+    /// The data of the present entry.
+    pub fn data(&mut self) -> Data<'_, R> {
+        Data(self)
+    }
+}
+
+/// The data of an entry.
+pub struct Data<'a, R>(&'a mut Entries<R>);
+
+impl<R: Read> Read for Data<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = self.0.data.min(buffer.len() as u64) as usize;
+        let count = self.0.reader.read(&mut buffer[..most])?;
+        if count == 0 && most > 0 {
+            return Err(broken("it is cut short"));
+        }
+        self.0.data -= count as u64;
+        Ok(count)
+    }
+}
+
+/// Whether a block is a header, by its checksum.
+pub fn is_header(block: &[u8; BLOCK as usize]) -> bool {
+    let sum: u32 = block[..148]
+        .iter()
+        .chain(&block[156..])
+        .map(|byte| u32::from(*byte))
+        .sum::<u32>()
+        + 8 * u32::from(b' ');
+    let mut header = Header::new_old();
+    header.as_mut_bytes().copy_from_slice(block);
+    header.cksum().is_ok_and(|stated| stated == sum)
+}
+
+fn broken(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// What a POSIX header says of the entry behind it.
+#[derive(Default)]
+struct Extended {
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+    size: Option<u64>,
+    is_sparse: bool,
+}
+
+impl Extended {
+    fn of(records: &[u8]) -> Extended {
+        let mut extended = Extended::default();
+        for record in tar::PaxExtensions::new(records).flatten() {
+            let value = record.value_bytes();
+            match record.key_bytes() {
+                b"path" => extended.path = Some(value.to_vec()),
+                b"linkpath" => extended.link = Some(value.to_vec()),
+                b"size" => extended.size = record.value().ok().and_then(|value| value.parse().ok()),
+                key if key.starts_with(b"GNU.sparse.") => extended.is_sparse = true,
+                _ => {}
+            }
+        }
+        extended
+    }
+}
+
+/// A name as a path in the root: a leading `/` is dropped, as tar and container engines do. `None`: it leads out.
+fn inside(name: &[u8]) -> Option<String> {
+    let name = String::from_utf8_lossy(name);
+    let parts: Vec<&str> = name.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    (!parts.contains(&"..")).then(|| parts.join("/"))
+}
+
+/// What keeps a stream from being endless: bytes, time, and how much may come out of how little.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    pub bytes: u64,
+    pub time: Duration,
+    /// Bytes out for one byte in, beyond the first [`FREE_BYTES`].
+    pub ratio: u64,
+}
+
+/// Small files of zeros compress better than anything that matters.
+const FREE_BYTES: u64 = 64 << 20;
+
+/// How much has been taken.
+#[derive(Clone)]
+pub struct Meter {
+    budget: Budget,
+    began: Instant,
+    taken: Rc<Cell<u64>>,
+    read: Rc<Cell<u64>>,
+}
+
+impl Meter {
+    pub fn new(budget: Budget) -> Meter {
+        Meter {
+            budget,
+            began: Instant::now(),
+            taken: Rc::default(),
+            read: Rc::default(),
+        }
+    }
+
+    /// Counts what is read from the archive itself.
+    pub fn input<R>(&self, reader: R) -> Counted<R> {
+        Counted {
+            reader,
+            count: self.read.clone(),
+        }
+    }
+
+    /// A reader of one of the forms that layers have: as it is, gzip, zstd. Told apart by their first bytes.
+    ///
+    /// # Errors
+    /// Where it cannot be read, or is of another form.
+    pub fn unpacked<'a>(&self, mut reader: impl Read + 'a) -> io::Result<Metered<'a>> {
+        let mut first = Vec::new();
+        reader.by_ref().take(BLOCK).read_to_end(&mut first)?;
+        let form: fn(&[u8]) -> Option<&'static str> = |first| match first {
+            [0x42, 0x5a, 0x68, ..] => Some("bzip2"),
+            [0xfd, 0x37, 0x7a, 0x58, 0x5a, ..] => Some("xz"),
+            [0x04, 0x22, 0x4d, 0x18, ..] => Some("lz4"),
+            _ => None,
+        };
+        if let Some(form) = form(&first) {
+            return Err(broken(&format!("{form} is not read here; images use gzip and zstd")));
+        }
+        let is_gzip = first.starts_with(&[0x1f, 0x8b]);
+        let is_zstd = first.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]);
+        let whole = io::Cursor::new(first).chain(reader);
+        let plain: Box<dyn Read + 'a> = if is_gzip {
+            Box::new(flate2::read::MultiGzDecoder::new(whole))
+        } else if is_zstd {
+            // Its window, which is memory, is limited to 100 MiB by the library.
+            Box::new(ruzstd::decoding::StreamingDecoder::new(whole).map_err(|e| broken(&format!("zstd: {e}")))?)
+        } else {
+            Box::new(whole)
+        };
+        Ok(Metered {
+            reader: plain,
+            meter: self.clone(),
+        })
+    }
+}
+
+/// Counts.
+pub struct Counted<R> {
+    reader: R,
+    count: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.reader.read(buffer)?;
+        self.count.set(self.count.get() + count as u64);
+        Ok(count)
+    }
+}
+
+/// Ends with an error when the budget is spent.
+pub struct Metered<'a> {
+    reader: Box<dyn Read + 'a>,
+    meter: Meter,
+}
+
+impl Read for Metered<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Meter {
+            budget,
+            began,
+            taken,
+            read,
+        } = &self.meter;
+        if taken.get() > budget.bytes {
+            return Err(broken(&format!(
+                "more than {} MiB come out of it; given up",
+                budget.bytes >> 20
+            )));
+        }
+        if taken.get() > FREE_BYTES.saturating_add(read.get().saturating_mul(budget.ratio)) {
+            return Err(broken(&format!(
+                "more than {} bytes come out of each byte of it; given up",
+                budget.ratio
+            )));
+        }
+        if began.elapsed() > budget.time {
+            return Err(broken(&format!(
+                "it takes longer than {} s; given up",
+                budget.time.as_secs()
+            )));
+        }
+        let count = self.reader.read(buffer)?;
+        taken.set(taken.get() + count as u64);
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_in_the_root() {
+        assert_eq!(inside(b"./usr/bin/x").as_deref(), Some("usr/bin/x"));
+        assert_eq!(inside(b"/usr//bin/x/").as_deref(), Some("usr/bin/x"));
+        assert_eq!(inside(b"usr/../../x"), None);
+    }
+
+    #[test]
+    fn long_names_of_both_kinds_and_the_data_behind_them_are_read() {
+        let long = "d/".repeat(120) + "file";
+        let mut builder = tar::Builder::new(Vec::new());
+        let mut header = Header::new_gnu();
+        header.set_size(3);
+        builder.append_data(&mut header, &long, &b"abc"[..]).unwrap();
+        builder.append_pax_extensions([("path", b"of/pax".as_slice())]).unwrap();
+        header.set_path("short").unwrap();
+        header.set_cksum();
+        builder.append(&header, &b"xyz"[..]).unwrap();
+        let bytes = builder.into_inner().unwrap();
+        let mut entries = Entries::new(bytes.as_slice());
+        for (path, data) in [(long.as_str(), "abc"), ("of/pax", "xyz")] {
+            let entry = entries.next().unwrap().unwrap();
+            assert_eq!(
+                (entry.path.as_deref(), &entry.what, entry.size),
+                (Some(path), &What::File, 3)
+            );
+            let mut text = String::new();
+            entries.data().read_to_string(&mut text).unwrap();
+            assert_eq!(text, data);
+        }
+        assert!(entries.next().unwrap().is_none());
+    }
+
+    #[test]
+    fn data_that_is_not_read_must_be_there_too() {
+        let mut header = Header::new_gnu();
+        header.set_size(1000);
+        header.set_cksum();
+        let mut entries = Entries::new(header.as_bytes().chain(io::repeat(b'x').take(999)));
+        assert!(entries.next().unwrap().is_some());
+        assert!(entries.next().unwrap_err().to_string().contains("cut short"));
+    }
+
+    #[test]
+    fn a_name_of_gigabytes_is_refused_before_it_is_read() {
+        let mut header = Header::new_gnu();
+        header.set_entry_type(EntryType::GNULongName);
+        header.set_size(1 << 40);
+        header.set_cksum();
+        let stream = header.as_bytes().chain(io::repeat(b'x'));
+        assert!(Entries::new(stream).next().unwrap_err().to_string().contains("64 KiB"));
+    }
+
+    #[test]
+    fn a_bomb_is_given_up() {
+        let budget = Budget {
+            bytes: 1 << 30,
+            time: Duration::from_secs(60),
+            ratio: 100,
+        };
+        let meter = Meter::new(budget);
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        io::copy(&mut io::repeat(0).take(200 << 20), &mut packed).unwrap();
+        let packed = packed.finish().unwrap();
+        let error = io::copy(
+            &mut meter.unpacked(meter.input(packed.as_slice())).unwrap(),
+            &mut io::sink(),
+        )
+        .unwrap_err();
+        assert!(error.to_string().contains("each byte"), "{error}");
+        let small = Meter::new(Budget { bytes: 1000, ..budget });
+        let error = io::copy(&mut small.unpacked(io::repeat(1)).unwrap(), &mut io::sink()).unwrap_err();
+        assert!(error.to_string().contains("come out of it"), "{error}");
+    }
+}

@@ -1,0 +1,87 @@
+//! AArch64: words, so that code can be read backwards from `svc #0` to what wrote x8.
+
+use fastpath_image::Isa;
+
+use super::{Found, Piece, find_words, word};
+
+/// How far back, in instructions.
+const BEFORE: usize = 32;
+/// svc #0
+const SVC: [u8; 4] = 0xd400_0001_u32.to_le_bytes();
+
+pub(super) fn find(piece: &Piece<'_>, address: u64, found: &mut Found) {
+    find_words(Isa::Aarch64, SVC, number_before, piece, address, found);
+}
+
+/// What is in x8 at `at`.
+fn number_before(bytes: &[u8], at: usize) -> Option<u64> {
+    let mut register = 8;
+    for back in 1..=BEFORE {
+        let instruction = word(bytes, at.checked_sub(4 * back)?)?;
+        if is_way_out(instruction) {
+            return None;
+        }
+        // movz of 32 or 64 bits, not shifted.
+        if instruction & 0x7fe0_001f == 0x5280_0000 | register {
+            return Some(u64::from(instruction >> 5 & 0xffff));
+        }
+        // mov from another register: orr with the zero register.
+        if instruction & 0x7fe0_ffff == 0x2a00_03e0 | register {
+            register = instruction >> 16 & 31;
+        } else if may_write(instruction, register) {
+            return None;
+        }
+    }
+    None
+}
+
+/// Whether what stands behind it is reached from elsewhere, or with other registers: b, bl, br, blr, ret, svc. A branch on a condition
+/// goes on.
+fn is_way_out(instruction: u32) -> bool {
+    instruction & 0x7c00_0000 == 0x1400_0000
+        || instruction & 0xfe00_0000 == 0xd600_0000
+        || instruction & 0xff00_0000 == 0xd400_0000
+}
+
+/// Whether it may write the register. Who says so wrongly misses a call; who does not, invents one.
+fn may_write(instruction: u32, register: u32) -> bool {
+    let is_access = instruction & 0x0a00_0000 == 0x0800_0000;
+    let is_store = is_access && instruction & 0x00c0_0000 == 0;
+    let is_pair = instruction & 0x3800_0000 == 0x2800_0000;
+    // cmp, tst and the like write the zero register; branches and barriers none.
+    let is_branch = instruction & 0x1c00_0000 == 0x1400_0000;
+    let first = !is_store && !is_branch && instruction & 31 == register;
+    let second = is_pair && !is_store && instruction >> 10 & 31 == register;
+    // Before or after an access its base may be changed.
+    let base = is_access && instruction >> 5 & 31 == register;
+    first || second || base
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{By, Call, sites_of};
+    use super::*;
+
+    fn found(code: &[u32]) -> Vec<(u64, Call, By)> {
+        let bytes: Vec<u8> = code.iter().flat_map(|word| word.to_le_bytes()).collect();
+        sites_of(Isa::Aarch64, &bytes)
+    }
+
+    #[test]
+    fn a_number_is_followed_into_x8() {
+        let site = |at| [(at, Call::ClockGettime, By::SystemCall)];
+        assert_eq!(found(&[0xd280_0e28, 0xd400_0001]), site(4)); // mov x8, #113
+        assert_eq!(found(&[0x5280_0e28, 0xaa01_03e0, 0xd400_0001]), site(8)); // mov w8, #113; mov x0, x1
+        assert_eq!(found(&[0xd280_0e22, 0xaa02_03e8, 0xd400_0001]), site(8)); // mov x2, #113; mov x8, x2
+    }
+
+    #[test]
+    fn a_number_that_does_not_arrive_is_not_one() {
+        assert_eq!(found(&[0xd280_0e28, 0xd280_15c8, 0xd400_0001]), []); // mov x8, #174
+        assert_eq!(found(&[0xd280_0e28, 0xd65f_03c0, 0xd400_0001]), []); // ret
+        assert_eq!(found(&[0xd280_0e28, 0x9400_0001, 0xd400_0001]), []); // bl
+        assert_eq!(found(&[0xd280_0e28, 0xf940_0008, 0xd400_0001]), []); // ldr x8, [x0]
+        assert_eq!(found(&[0xd280_0e21, 0xd400_0001]), []); // mov x1, #113
+        assert_eq!(found(&[0xd280_0e28]), []);
+    }
+}

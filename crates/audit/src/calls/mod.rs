@@ -1,0 +1,181 @@
+//! System calls for time that a file's own code makes: a system-call instruction that is reached with a clock's number in the
+//! register for it. The number's way into the register is followed within the straight line of code before the instruction.
+
+mod aarch64;
+mod arm;
+mod thumb;
+mod x86;
+
+use fastpath_image::Isa;
+use memchr::memmem;
+
+use crate::bytes::{self, Bytes, Piece};
+use crate::elf::Part;
+
+/// What is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Call {
+    #[serde(rename = "clock_gettime")]
+    ClockGettime,
+    #[serde(rename = "clock_gettime64")]
+    ClockGettime64,
+    #[serde(rename = "gettimeofday")]
+    Gettimeofday,
+    Time,
+}
+
+impl Call {
+    /// As the manual has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Call::ClockGettime => "clock_gettime",
+            Call::ClockGettime64 => "clock_gettime64",
+            Call::Gettimeofday => "gettimeofday",
+            Call::Time => "time",
+        }
+    }
+}
+
+/// How it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum By {
+    /// `syscall`, `sysenter`, `int $0x80`, i386's call through the thread's block, `svc #0`.
+    SystemCall,
+    /// A call of an address in the vsyscall page.
+    Vsyscall,
+}
+
+/// One place in the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Site {
+    /// As the file states it, before relocation.
+    pub address: u64,
+    pub call: Call,
+    pub by: By,
+}
+
+/// Numbers of asm/unistd.h; an i386 program's number is also that of `int $0x80` in an x86-64 one.
+fn call_of(isa: Isa, number: u64) -> Option<Call> {
+    Some(match (isa, number) {
+        (Isa::X86_64, 228) | (Isa::I386, 265) | (Isa::Aarch64, 113) | (Isa::Arm, 263) => Call::ClockGettime,
+        (Isa::I386 | Isa::Arm, 403) => Call::ClockGettime64,
+        (Isa::X86_64, 96) | (Isa::I386 | Isa::Arm, 78) | (Isa::Aarch64, 169) => Call::Gettimeofday,
+        (Isa::X86_64, 201) | (Isa::I386, 13) => Call::Time,
+        _ => return None,
+    })
+}
+
+/// What is kept of a file's sites: no program has as many.
+const MOST_SITES: usize = 10_000;
+/// System-call instructions, or bytes that look like one, that are looked at in a file. The largest programs have some thousand.
+const MOST_CANDIDATES: usize = 200_000;
+
+/// What was found in a file.
+#[derive(Default)]
+pub struct Found {
+    pub sites: Vec<Site>,
+    candidates: usize,
+}
+
+impl Found {
+    fn add(&mut self, site: Site) {
+        if self.sites.len() < MOST_SITES {
+            self.sites.push(site);
+        }
+    }
+
+    /// Whether one more may be looked at.
+    fn is_affordable(&mut self) -> bool {
+        self.candidates += 1;
+        self.candidates <= MOST_CANDIDATES
+    }
+
+    /// Whether everything was looked at.
+    pub fn is_complete(&self) -> bool {
+        self.candidates <= MOST_CANDIDATES
+    }
+}
+
+/// Where every instruction is an aligned word: looks at each `svc` in the piece, whose number `number_before` reads from the code
+/// before it.
+fn find_words(
+    isa: Isa,
+    svc: [u8; 4],
+    number_before: fn(&[u8], usize) -> Option<u64>,
+    piece: &Piece<'_>,
+    address: u64,
+    found: &mut Found,
+) {
+    for at in memmem::find_iter(piece.bytes, &svc) {
+        let here = address.wrapping_add(at as u64);
+        if piece.own.contains(&at)
+            && here.is_multiple_of(4)
+            && found.is_affordable()
+            && let Some(call) = number_before(piece.bytes, at).and_then(|number| call_of(isa, number))
+        {
+            found.add(Site {
+                address: here,
+                call,
+                by: By::SystemCall,
+            });
+        }
+    }
+}
+
+/// Finds the calls in code.
+///
+/// # Errors
+/// Where the file cannot be read.
+pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::Result<Found> {
+    // Around a piece: enough for the straight lines that are followed; on Arm, for constants and the helper behind the code.
+    let around = match isa {
+        Isa::X86_64 | Isa::I386 => (256, 256),
+        Isa::Aarch64 => (256, 0),
+        Isa::Arm => (4 << 20, 4 << 20),
+    };
+    let mut found = Found::default();
+    for part in code {
+        bytes::in_pieces(bytes, part.offset, part.size, around, |piece| {
+            let address = part.address.wrapping_add(piece.offset);
+            match isa {
+                Isa::X86_64 | Isa::I386 => x86::find(isa, &piece, address, &mut found),
+                Isa::Aarch64 => aarch64::find(&piece, address, &mut found),
+                Isa::Arm => {
+                    arm::find(&piece, address, &mut found);
+                    thumb::find(&piece, address, &mut found);
+                }
+            }
+        })?;
+    }
+    found.sites.sort_unstable_by_key(|site| site.address);
+    found.sites.dedup();
+    Ok(found)
+}
+
+/// Little-endian words of 32 bits.
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+/// Little-endian words of 16 bits.
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
+}
+
+/// Code that a test has written.
+#[cfg(test)]
+fn sites_of(isa: Isa, code: &[u8]) -> Vec<(u64, Call, By)> {
+    let part = Part {
+        offset: 0,
+        size: code.len() as u64,
+        address: 0,
+    };
+    let found = find(isa, code, &[part]).unwrap();
+    found
+        .sites
+        .iter()
+        .map(|site| (site.address, site.call, site.by))
+        .collect()
+}

@@ -1,0 +1,364 @@
+//! x86-64 and i386.
+//!
+//! Instructions have no fixed length, so code cannot be read backwards. But decoding from a wrong byte falls into step after a few
+//! instructions: code is decoded from each of the bytes before a system call, and what most of those that arrive at it agree
+//! on counts.
+
+use fastpath_image::Isa;
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic,
+    OpAccess, OpKind, Register,
+};
+use memchr::memmem;
+
+use super::{By, Call, Found, Piece, Site, call_of};
+
+/// How far before a system call its number is looked for, in bytes. Compilers put it within some ten.
+const BEFORE: usize = 96;
+/// How far behind the load of an address its call is looked for, in instructions.
+const BEHIND: usize = 16;
+
+/// i386's call through what the C library has copied from AT_SYSINFO: call *%gs:0x10.
+const THROUGH_THREAD_BLOCK: &[u8] = &[0x65, 0xff, 0x15, 0x10, 0, 0, 0];
+
+pub(super) fn find(isa: Isa, piece: &Piece<'_>, address: u64, found: &mut Found) {
+    let own_of = |needle: &'static [u8]| memmem::find_iter(piece.bytes, needle).filter(|at| piece.own.contains(at));
+    let mut look = |at: usize, numbers: Isa| {
+        if found.is_affordable()
+            && let Some(call) = number_at(isa, piece.bytes, at).and_then(|number| call_of(numbers, number))
+        {
+            found.add(Site {
+                address: address.wrapping_add(at as u64),
+                call,
+                by: By::SystemCall,
+            });
+        }
+    };
+    // int $0x80 is the i386 way in whatever program it stands.
+    own_of(&[0xcd, 0x80]).for_each(|at| look(at, Isa::I386));
+    if isa == Isa::I386 {
+        own_of(&[0x0f, 0x34]).for_each(|at| look(at, Isa::I386));
+        own_of(THROUGH_THREAD_BLOCK).for_each(|at| look(at, Isa::I386));
+        return;
+    }
+    own_of(&[0x0f, 0x05]).for_each(|at| look(at, Isa::X86_64));
+    for at in own_of(&[0x60, 0xff]) {
+        if let Some(call) = at.checked_sub(2).and_then(|at| vsyscall_at(piece.bytes, at))
+            && found.is_affordable()
+        {
+            found.add(Site {
+                address: address.wrapping_add(at as u64 - 2),
+                call,
+                by: By::Vsyscall,
+            });
+        }
+    }
+}
+
+fn decode(isa: Isa, bytes: &[u8], at: usize) -> Instruction {
+    let bits = if isa == Isa::X86_64 { 64 } else { 32 };
+    Decoder::with_ip(bits, &bytes[at..], at as u64, DecoderOptions::NONE).decode()
+}
+
+/// What is in eax where the instruction at `at` is reached, if the code before it says.
+fn number_at(isa: Isa, bytes: &[u8], at: usize) -> Option<u64> {
+    let first = at.saturating_sub(BEFORE);
+    // From each byte: the instruction there, and whether decoding from there arrives.
+    let mut lines: Vec<Option<Instruction>> = vec![None; at - first];
+    for start in (first..at).rev() {
+        let instruction = decode(isa, &bytes[..at], start);
+        let next = start + instruction.len();
+        let arrives = next == at || (next < at && lines[next - first].is_some());
+        if !instruction.is_invalid() && arrives {
+            lines[start - first] = Some(instruction);
+        }
+    }
+    let is_load = |instruction: &Instruction| {
+        (0..instruction.op_count()).any(|operand| {
+            matches!(
+                instruction.op_kind(operand),
+                OpKind::Immediate8
+                    | OpKind::Immediate32
+                    | OpKind::Immediate64
+                    | OpKind::Immediate8to32
+                    | OpKind::Immediate8to64
+                    | OpKind::Immediate32to64
+            ) && is_near_a_number(isa, instruction.immediate(operand))
+        })
+    };
+    // The last load of something that could be it: what begins behind it cannot know, and is not asked.
+    let last = (0..lines.len())
+        .rev()
+        .find(|start| lines[*start].as_ref().is_some_and(is_load))?;
+    let mut factory = InstructionInfoFactory::new();
+    let mut votes: Vec<(Option<u64>, usize)> = Vec::new();
+    for start in (0..=last).filter(|start| lines[*start].is_some()) {
+        let mut registers = Registers::default();
+        let mut position = start;
+        while let Some(instruction) = lines.get(position).and_then(|line| line.as_ref()) {
+            registers.step(instruction, &mut factory);
+            position += instruction.len();
+        }
+        let value = registers.of(Register::RAX).map(|value| value & 0xffff_ffff);
+        // mov $0xe4, %al, and the rest of the register was cleared before.
+        if start == last && value.is_none() {
+            continue;
+        }
+        match votes.iter_mut().find(|(known, _)| *known == value) {
+            Some((_, count)) => *count += 1,
+            None => votes.push((value, 1)),
+        }
+    }
+    let all: usize = votes.iter().map(|(_, count)| count).sum();
+    votes
+        .into_iter()
+        .find(|(_, count)| 2 * count > all)
+        .and_then(|(value, _)| value)
+}
+
+/// Whether a constant is a clock's number, or what becomes one by an addition.
+fn is_near_a_number(isa: Isa, value: u64) -> bool {
+    let value = value & 0xffff_ffff;
+    let is_one = |isa, value| call_of(isa, value).is_some();
+    is_one(Isa::I386, value) || (isa == Isa::X86_64 && is_one(Isa::X86_64, value & !0x4000_0000))
+        // mov $0xe4, %al
+        || is_one(Isa::X86_64, value & 0xff)
+}
+
+/// The three entries of the vsyscall page, as the lowest bytes of their addresses.
+const VSYSCALLS: [(u8, Call); 2] = [(0x00, Call::Gettimeofday), (0x04, Call::Time)];
+
+/// Whether the constant at `at` is the address of a vsyscall that is loaded into a register and then called.
+fn vsyscall_at(bytes: &[u8], at: usize) -> Option<Call> {
+    let (low, call) = VSYSCALLS.into_iter().find(|(low, _)| bytes[at + 1] == *low)?;
+    let target = 0xffff_ffff_ff60_0000 | u64::from(low) << 8;
+    // REX.W c7 /0 imm32, or REX.W b8+r imm64.
+    [3, 2]
+        .into_iter()
+        .filter_map(|back| at.checked_sub(back))
+        .find_map(|start| {
+            let load = decode(Isa::X86_64, bytes, start);
+            if load.mnemonic() != Mnemonic::Mov
+                || load.op0_kind() != OpKind::Register
+                || load.op1_kind() == OpKind::Register
+            {
+                return None;
+            }
+            let is_constant = matches!(load.op1_kind(), OpKind::Immediate32to64 | OpKind::Immediate64);
+            (is_constant && load.immediate(1) == target && is_called(bytes, start + load.len(), load.op0_register()))
+                .then_some(call)
+        })
+}
+
+/// Whether what is in `register` at `at` is called on the straight line from there.
+fn is_called(bytes: &[u8], mut at: usize, register: Register) -> bool {
+    let mut factory = InstructionInfoFactory::new();
+    for _ in 0..BEHIND {
+        if at >= bytes.len() {
+            return false;
+        }
+        let instruction = decode(Isa::X86_64, bytes, at);
+        match instruction.flow_control() {
+            FlowControl::IndirectCall | FlowControl::IndirectBranch => {
+                return instruction.op0_kind() == OpKind::Register && instruction.op0_register() == register;
+            }
+            FlowControl::Next | FlowControl::ConditionalBranch => {}
+            _ => return false,
+        }
+        if instruction.is_invalid()
+            || writes(&instruction, &mut factory).any(|written| written == register.full_register())
+        {
+            return false;
+        }
+        at += instruction.len();
+    }
+    false
+}
+
+fn writes<'a>(
+    instruction: &Instruction,
+    factory: &'a mut InstructionInfoFactory,
+) -> impl Iterator<Item = Register> + 'a {
+    factory
+        .info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE)
+        .used_registers()
+        .iter()
+        .filter(|used| {
+            matches!(
+                used.access(),
+                OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite | OpAccess::ReadCondWrite
+            )
+        })
+        .map(|used| used.register().full_register())
+}
+
+/// What is known of the general registers on a straight line of code.
+#[derive(Default)]
+struct Registers {
+    values: [Option<u64>; 16],
+    pushed: Vec<Option<u64>>,
+}
+
+fn index(register: Register) -> Option<usize> {
+    register
+        .is_gpr()
+        .then(|| register.full_register() as usize - Register::RAX as usize)
+}
+
+impl Registers {
+    fn of(&self, register: Register) -> Option<u64> {
+        index(register).and_then(|index| self.values[index])
+    }
+
+    fn set(&mut self, register: Register, value: Option<u64>) {
+        if let Some(index) = index(register) {
+            let mask = if register.is_gpr32() { 0xffff_ffff } else { u64::MAX };
+            self.values[index] = value.map(|value| value & mask);
+        }
+    }
+
+    /// The value of a register or of a constant.
+    fn operand(&self, instruction: &Instruction, operand: u32) -> Option<u64> {
+        match instruction.op_kind(operand) {
+            OpKind::Register
+                if instruction.op_register(operand).is_gpr32() || instruction.op_register(operand).is_gpr64() =>
+            {
+                self.of(instruction.op_register(operand))
+            }
+            OpKind::Immediate8
+            | OpKind::Immediate32
+            | OpKind::Immediate64
+            | OpKind::Immediate8to32
+            | OpKind::Immediate8to64
+            | OpKind::Immediate32to64 => Some(instruction.immediate(operand)),
+            _ => None,
+        }
+    }
+
+    /// Goes over one instruction.
+    fn step(&mut self, instruction: &Instruction, factory: &mut InstructionInfoFactory) {
+        match instruction.flow_control() {
+            FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::Interrupt => {}
+            FlowControl::Call | FlowControl::IndirectCall if instruction.mnemonic() != Mnemonic::Syscall => {
+                // What a function may change, by the ABI.
+                for index in [0, 1, 2, 6, 7, 8, 9, 10, 11] {
+                    self.values[index] = None;
+                }
+                return;
+            }
+            FlowControl::Call | FlowControl::IndirectCall => {}
+            // What follows is reached from elsewhere.
+            _ => *self = Registers::default(),
+        }
+        let target = instruction.op0_register();
+        let is_whole = instruction.op0_kind() == OpKind::Register && (target.is_gpr32() || target.is_gpr64());
+        let result = match instruction.mnemonic() {
+            Mnemonic::Push => {
+                self.pushed.push(self.operand(instruction, 0));
+                return;
+            }
+            Mnemonic::Pop if is_whole => self.pushed.pop().flatten(),
+            Mnemonic::Mov if is_whole => self.operand(instruction, 1),
+            Mnemonic::Mov if instruction.code() == Code::Mov_r8_imm8 && is_low_byte(target) => self
+                .of(target)
+                .map(|value| value & !0xff | instruction.immediate(1) & 0xff),
+            Mnemonic::Xor | Mnemonic::Sub
+                if is_whole && instruction.op1_kind() == OpKind::Register && instruction.op1_register() == target =>
+            {
+                Some(0)
+            }
+            Mnemonic::Add if is_whole => add(self.operand(instruction, 0), self.operand(instruction, 1)),
+            Mnemonic::Or if is_whole => self
+                .operand(instruction, 0)
+                .zip(self.operand(instruction, 1))
+                .map(|(a, b)| a | b),
+            Mnemonic::Lea
+                if is_whole
+                    && instruction.memory_index() == Register::None
+                    && !instruction.is_ip_rel_memory_operand() =>
+            {
+                add(
+                    self.of(instruction.memory_base()),
+                    Some(instruction.memory_displacement64()),
+                )
+            }
+            _ => {
+                let written: Vec<Register> = writes(instruction, factory).collect();
+                for register in written {
+                    self.set(register, None);
+                }
+                return;
+            }
+        };
+        self.set(target, result);
+    }
+}
+
+fn add(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    a.zip(b).map(|(a, b)| a.wrapping_add(b))
+}
+
+fn is_low_byte(register: Register) -> bool {
+    register.is_gpr8() && !matches!(register, Register::AH | Register::BH | Register::CH | Register::DH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sites_of;
+    use super::*;
+
+    #[test]
+    fn a_number_is_followed_into_the_register_of_a_system_call() {
+        let found = |code: &[u8]| sites_of(Isa::X86_64, code).first().map(|(_, call, _)| *call);
+        for (code, call) in [
+            (&b"\xb8\xe4\0\0\0\x0f\x05\xc3"[..], Call::ClockGettime),
+            (b"\x48\xc7\xc0\xe4\0\0\0\x0f\x05", Call::ClockGettime),
+            (b"\x6a\x60\x58\x31\xf6\x0f\x05", Call::Gettimeofday),
+            (b"\x31\xc0\xb0\xc9\x0f\x05", Call::Time),
+            (b"\xbb\xe4\0\0\0\x89\xd8\x0f\x05", Call::ClockGettime),
+            (b"\xb8\xe4\0\0\0\x48\x89\xe6\xbf\x01\0\0\0\x0f\x05", Call::ClockGettime),
+            (b"\xb8\x09\x01\0\0\xcd\x80", Call::ClockGettime),
+        ] {
+            assert_eq!(found(code), Some(call), "{code:02x?}");
+        }
+    }
+
+    #[test]
+    fn a_number_that_does_not_arrive_is_not_one() {
+        for code in [
+            &b"\xb8\xe4\0\0\0\xb8\x27\0\0\0\x0f\x05"[..], // overwritten
+            b"\xb8\xe4\0\0\0\xe8\0\0\0\0\x0f\x05",        // a call
+            b"\xb8\xe4\0\0\0\xc3\x0f\x05",                // a return
+            b"\xbf\xe4\0\0\0\xb8\x27\0\0\0\x0f\x05",      // another register
+            b"\xbf\xe4\0\0\0\x0f\x05",
+            b"\xb8\xe4\0\0\0\x8b\x07\x0f\x05", // loaded from memory
+            b"\x0f\x05",
+        ] {
+            assert_eq!(sites_of(Isa::X86_64, code), [], "{code:02x?}");
+        }
+    }
+
+    #[test]
+    fn i386_has_three_ways() {
+        for way in [&b"\xcd\x80"[..], b"\x0f\x34", THROUGH_THREAD_BLOCK] {
+            let code = [b"\xb8\x93\x01\0\0", way].concat();
+            assert_eq!(sites_of(Isa::I386, &code), [(5, Call::ClockGettime64, By::SystemCall)]);
+        }
+    }
+
+    #[test]
+    fn an_address_in_the_vsyscall_page_counts_where_it_is_called() {
+        let found = |code: &[u8]| sites_of(Isa::X86_64, code).first().map(|(_, call, by)| (*call, *by));
+        let load = b"\x48\xc7\xc0\x00\x04\x60\xff";
+        assert_eq!(
+            found(&[load, &b"\x31\xff\xff\xd0"[..]].concat()),
+            Some((Call::Time, By::Vsyscall))
+        );
+        assert_eq!(
+            found(b"\x48\xb8\x00\x00\x60\xff\xff\xff\xff\xff\xff\xd0"),
+            Some((Call::Gettimeofday, By::Vsyscall))
+        );
+        // Compared with, as tools do that look for the page.
+        assert_eq!(found(&[load, &b"\x48\x39\xc7\xc3"[..]].concat()), None);
+    }
+}

@@ -1,0 +1,590 @@
+//! Images of containers: an OCI layout, what `docker save` writes, or a single layer. Layers are read as streams and laid one over
+//! the other: what a later one replaces or removes (whiteouts) is not reported.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::archive::{self, Budget, Entries, Meter, What};
+use crate::bytes::OnDisk;
+use crate::judge::{Judged, judge};
+use crate::report::Gathered;
+use crate::walk::{self, Options, Progress};
+
+/// What an archive may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes that come out of it.
+    pub bytes: u64,
+    /// Time.
+    pub time: Duration,
+    /// Bytes that come out of one byte of it. gzip cannot do more than 1,032.
+    pub ratio: u64,
+    /// Bytes of one file in it that may be an ELF file; a larger one is passed over with a line.
+    pub file_bytes: u64,
+    /// Bytes of all names in it.
+    pub name_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            bytes: 64 << 30,
+            time: Duration::from_secs(600),
+            ratio: 2_000,
+            file_bytes: 2 << 30,
+            name_bytes: 64 << 20,
+        }
+    }
+}
+
+/// Manifests and the like are some KiB.
+const MOST_JSON: u64 = 4 << 20;
+const MOST_JSON_TOGETHER: usize = 32 << 20;
+/// A file of an archive is kept in memory up to this size, in an unnamed temporary file above.
+const IN_MEMORY: u64 = 8 << 20;
+/// Indices in indices.
+const DEEPEST_INDEX: u32 = 4;
+/// Layers and images in one archive: what is named thousands of times is not laid out thousands of times.
+const MOST_LAYERS: usize = 1_000;
+
+/// Whether bytes begin as a compressed archive does.
+pub(crate) fn is_packed(first: &[u8]) -> bool {
+    const FORMS: [&[u8]; 5] = [
+        b"\x1f\x8b",
+        b"\x28\xb5\x2f\xfd",
+        b"BZh",
+        b"\xfd7zXZ",
+        b"\x04\x22\x4d\x18",
+    ];
+    FORMS.iter().any(|form| first.starts_with(form))
+}
+
+/// What one layer does to the files below it.
+enum Change {
+    /// A file that is, or is not, something to judge.
+    Put(String, Option<Arc<Judged>>),
+    /// A directory leaves what is in it.
+    Directory(String),
+    /// Another name of a file of this or a lower layer.
+    Link(String, String),
+    /// A whiteout.
+    Remove(String),
+    /// Everything that lower layers have in a directory.
+    Empty(String),
+}
+
+#[derive(Default)]
+struct Layer {
+    changes: Vec<Change>,
+    unjudged: Vec<(String, String)>,
+}
+
+/// What stands in an archive beside layers.
+#[derive(Default)]
+struct Bundle {
+    layers: HashMap<String, Arc<Layer>>,
+    json: HashMap<String, Vec<u8>>,
+    /// In old archives a layer that another image has too is a symbolic or hard link.
+    links: HashMap<String, String>,
+    json_bytes: usize,
+    name_bytes: usize,
+}
+
+/// Judges an OCI layout.
+pub(crate) fn of_layout(
+    path: &Path,
+    options: &Options,
+    progress: &Progress,
+    gathered: &mut Gathered,
+) -> Result<(), String> {
+    let mut bundle = Bundle::default();
+    let mut read = |name: &str| walk::read_small(&path.join(name), MOST_JSON).ok();
+    let images = images_of_index(&mut read, "index.json", 0)?;
+    let meter = Meter::new(budget(&options.limits));
+    for name in images.iter().flat_map(|image| &image.layers) {
+        if bundle.layers.contains_key(name) || bundle.layers.len() >= MOST_LAYERS {
+            continue;
+        }
+        let Ok((file, meta)) = walk::open(&path.join(name)) else {
+            continue;
+        };
+        if meta.is_file() {
+            let layer = one_layer(meter.input(file), &meter, options, progress, &mut bundle.name_bytes);
+            bundle.layers.insert(name.clone(), Arc::new(layer));
+        }
+    }
+    report(path, &images, &bundle, options, gathered);
+    Ok(())
+}
+
+/// Judges an archive: `docker save`'s, an OCI layout in one, or a layer.
+pub(crate) fn of_archive(
+    path: &Path,
+    file: &File,
+    length: u64,
+    options: &Options,
+    progress: &Progress,
+    gathered: &mut Gathered,
+) -> Result<(), String> {
+    let meter = Meter::new(budget(&options.limits));
+    judge_archive(
+        path,
+        meter.input(file.take(length)),
+        &meter,
+        options,
+        progress,
+        gathered,
+    )
+}
+
+fn budget(limits: &Limits) -> Budget {
+    Budget {
+        bytes: limits.bytes,
+        time: limits.time,
+        ratio: limits.ratio,
+    }
+}
+
+fn judge_archive(
+    path: &Path,
+    reader: impl Read,
+    meter: &Meter,
+    options: &Options,
+    progress: &Progress,
+    gathered: &mut Gathered,
+) -> Result<(), String> {
+    let mut bundle = Bundle::default();
+    let plain = meter.unpacked(reader).map_err(|e| e.to_string())?;
+    let outer = gather(Entries::new(plain), meter, options, progress, &mut bundle);
+    let mut read = |name: &str| bundle.json.get(name).cloned();
+    let images = if bundle.json.contains_key("manifest.json") {
+        images_of_manifest(&mut read)
+    } else if bundle.json.contains_key("index.json") {
+        images_of_index(&mut read, "index.json", 0)
+    } else {
+        Ok(Vec::new())
+    };
+    // What looked like an image and is none is still a layer.
+    match images {
+        Ok(images) if !images.is_empty() => report(path, &images, &bundle, options, gathered),
+        Ok(_) => {
+            bundle.layers.insert(String::new(), Arc::new(outer));
+            let image = ImageOf {
+                name: None,
+                layers: vec![String::new()],
+            };
+            report(path, &[image], &bundle, options, gathered);
+            return Ok(());
+        }
+        Err(why) => gathered.give_up(path.display().to_string(), why),
+    }
+    for (name, why) in outer.unjudged {
+        gathered.give_up(format!("{}!/{name}", path.display()), why);
+    }
+    Ok(())
+}
+
+/// Whether a name is where images keep their layers and manifests.
+fn is_of_image(name: &str) -> bool {
+    let is_hex = |text: &str| text.len() >= 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if let Some(rest) = name.strip_prefix("blobs/") {
+        return rest.split_once('/').is_some_and(|(_, digest)| is_hex(digest));
+    }
+    match name.split_once('/') {
+        Some((directory, file)) => is_hex(directory) && file == "layer.tar",
+        None => name.split_once('.').is_some_and(|(stem, _)| is_hex(stem)),
+    }
+}
+
+/// Reads an archive that may be an image: layers and manifests into the bundle; the rest as a layer.
+fn gather<R: Read>(
+    mut entries: Entries<R>,
+    meter: &Meter,
+    options: &Options,
+    progress: &Progress,
+    bundle: &mut Bundle,
+) -> Layer {
+    let mut outer = Layer::default();
+    let result = each(
+        &mut entries,
+        &mut outer,
+        options,
+        progress,
+        &mut 0,
+        |name, what, entries, names| {
+            match what {
+                What::HardLink(target) if is_of_image(name) => {
+                    bundle.links.insert(name.to_owned(), target.clone());
+                    return Ok(true);
+                }
+                What::File if is_of_image(name) || matches!(name, "manifest.json" | "index.json") => {}
+                _ => return Ok(false),
+            }
+            *names += name.len();
+            let mut data = entries.data();
+            let mut first = Vec::new();
+            data.by_ref().take(512).read_to_end(&mut first)?;
+            let is_json = first.first().is_some_and(|byte| matches!(byte, b'{' | b'['));
+            let is_tar = <&[u8; 512]>::try_from(first.as_slice()).is_ok_and(archive::is_header);
+            let whole = io::Cursor::new(first.clone()).chain(data);
+            if is_json {
+                let mut text = Vec::new();
+                whole.take(MOST_JSON).read_to_end(&mut text)?;
+                bundle.json_bytes += text.len();
+                if bundle.json_bytes <= MOST_JSON_TOGETHER {
+                    bundle.json.insert(name.to_owned(), text);
+                }
+            } else if (is_packed(&first) || is_tar) && bundle.layers.len() < MOST_LAYERS {
+                let layer = one_layer(whole, meter, options, progress, &mut bundle.name_bytes);
+                bundle.layers.insert(name.to_owned(), Arc::new(layer));
+            }
+            Ok(true)
+        },
+    );
+    if let Err(e) = result {
+        outer.unjudged.push((String::new(), e.to_string()));
+    }
+    outer
+}
+
+/// Reads one layer to its end, or as far as it can be read.
+fn one_layer(reader: impl Read, meter: &Meter, options: &Options, progress: &Progress, names: &mut usize) -> Layer {
+    let mut layer = Layer::default();
+    let result = meter.unpacked(reader).and_then(|plain| {
+        each(
+            &mut Entries::new(plain),
+            &mut layer,
+            options,
+            progress,
+            names,
+            |_, _, _, _| Ok(false),
+        )
+    });
+    if let Err(e) = result {
+        layer.unjudged.push((String::new(), e.to_string()));
+    }
+    layer
+}
+
+/// Goes over the entries of an archive; those that `take` does not take are a layer's.
+fn each<R: Read>(
+    entries: &mut Entries<R>,
+    layer: &mut Layer,
+    options: &Options,
+    progress: &Progress,
+    names: &mut usize,
+    mut take: impl FnMut(&str, &What, &mut Entries<R>, &mut usize) -> io::Result<bool>,
+) -> io::Result<()> {
+    while let Some(entry) = entries.next()? {
+        progress.add(entry.size);
+        let Some(path) = entry.path else {
+            note(
+                layer,
+                "(a name with ..)",
+                "it would lie outside of the image; not judged",
+            );
+            continue;
+        };
+        if take(&path, &entry.what, entries, names)? {
+            continue;
+        }
+        *names += path.len() + size_of::<Change>();
+        if *names > options.limits.name_bytes {
+            return Err(io::Error::other(
+                "its names fill more memory than is spent on them; given up",
+            ));
+        }
+        let (directory, file) = path.rsplit_once('/').unwrap_or(("", &path));
+        let change = match (file.strip_prefix(".wh."), entry.what) {
+            (Some(".wh..opq"), _) => Change::Empty(directory.to_owned()),
+            (Some(removed), _) if !removed.starts_with(".wh.") => {
+                let slash = if directory.is_empty() { "" } else { "/" };
+                Change::Remove(format!("{directory}{slash}{removed}"))
+            }
+            (_, What::Directory) => Change::Directory(path),
+            (_, What::HardLink(target)) => Change::Link(path, target),
+            (_, What::File) => {
+                let judged = judge_entry(entries, entry.size, options)?;
+                let judged = judged.unwrap_or_else(|why| {
+                    note(layer, &path, &why);
+                    None
+                });
+                Change::Put(path, judged.map(Arc::new))
+            }
+            (_, What::Sparse) => {
+                note(layer, &path, "a sparse file; not judged");
+                Change::Put(path, None)
+            }
+            (_, What::Other) => Change::Put(path, None),
+        };
+        layer.changes.push(change);
+    }
+    Ok(())
+}
+
+/// Says why something was not judged, as long as there are not too many.
+fn note(layer: &mut Layer, path: &str, why: &str) {
+    const MOST: usize = 1_000;
+    if layer.unjudged.len() < MOST {
+        layer.unjudged.push((path.to_owned(), why.to_owned()));
+    }
+}
+
+/// Judges a file of an archive. The outer error is the archive's, the inner one the file's.
+fn judge_entry<R: Read>(
+    entries: &mut Entries<R>,
+    size: u64,
+    options: &Options,
+) -> io::Result<Result<Option<Judged>, String>> {
+    let mut data = entries.data();
+    let mut first = Vec::new();
+    data.by_ref().take(4).read_to_end(&mut first)?;
+    if !crate::elf::is_elf(&first) {
+        return Ok(Ok(None));
+    }
+    if size > options.limits.file_bytes {
+        return Ok(Err(format!(
+            "larger than {} MiB; not judged",
+            options.limits.file_bytes >> 20
+        )));
+    }
+    let mut whole = io::Cursor::new(first).chain(data);
+    if size <= IN_MEMORY {
+        let mut bytes = Vec::new();
+        whole.read_to_end(&mut bytes)?;
+        return Ok(judge(bytes.as_slice()));
+    }
+    let mut spool = tempfile::tempfile()?;
+    io::copy(&mut whole, &mut spool)?;
+    spool.flush()?;
+    spool.seek(SeekFrom::Start(0))?;
+    Ok(judge(&OnDisk::new(spool, size)))
+}
+
+/// One image: what it is called, and the names of its layers, lowest first.
+struct ImageOf {
+    name: Option<String>,
+    layers: Vec<String>,
+}
+
+fn json_of(read: &mut dyn FnMut(&str) -> Option<Vec<u8>>, name: &str) -> Result<Value, String> {
+    let bytes = read(name).ok_or_else(|| format!("{name} is missing, or larger than {} MiB", MOST_JSON >> 20))?;
+    serde_json::from_slice(&bytes).map_err(|e| format!("{name}: {e}"))
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+    value.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// `docker save`'s manifest.json.
+fn images_of_manifest(read: &mut dyn FnMut(&str) -> Option<Vec<u8>>) -> Result<Vec<ImageOf>, String> {
+    let manifest = json_of(read, "manifest.json")?;
+    let images = manifest.as_array().ok_or("manifest.json is no list of images")?;
+    let layers = |image: &Value| {
+        let names = list(image, "Layers").iter().take(MOST_LAYERS);
+        names
+            .filter_map(|name| name.as_str())
+            .map(|name| name.trim_start_matches("./").to_owned())
+            .collect()
+    };
+    Ok(images
+        .iter()
+        .take(MOST_LAYERS)
+        .map(|image| ImageOf {
+            name: list(image, "RepoTags")
+                .first()
+                .and_then(Value::as_str)
+                .map(str::to_owned),
+            layers: layers(image),
+        })
+        .collect())
+}
+
+/// OCI's index.json, or an index that it names.
+fn images_of_index(
+    read: &mut dyn FnMut(&str) -> Option<Vec<u8>>,
+    name: &str,
+    depth: u32,
+) -> Result<Vec<ImageOf>, String> {
+    if depth > DEEPEST_INDEX {
+        return Err("its indices are nested too deeply, or name themselves".to_owned());
+    }
+    let index = json_of(read, name)?;
+    let mut images = Vec::new();
+    for described in list(&index, "manifests") {
+        if images.len() >= MOST_LAYERS {
+            break;
+        }
+        let Some(blob) = blob_of(described) else {
+            continue;
+        };
+        // An index of several platforms may hold only one of them.
+        let Ok(manifest) = json_of(read, &blob) else {
+            continue;
+        };
+        if !list(&manifest, "manifests").is_empty() {
+            images.extend(images_of_index(read, &blob, depth + 1)?);
+            continue;
+        }
+        let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+        let annotated = described.pointer("/annotations/org.opencontainers.image.ref.name");
+        let platform = text(described.pointer("/platform/architecture"));
+        let layers = list(&manifest, "layers").iter().take(MOST_LAYERS);
+        // Attestations and the like are no layers.
+        let layers = layers.filter(|layer| {
+            let kind = layer.get("mediaType").and_then(Value::as_str).unwrap_or("tar");
+            kind.contains("tar")
+        });
+        images.push(ImageOf {
+            name: text(annotated).or(platform),
+            layers: layers.filter_map(blob_of).collect(),
+        });
+    }
+    images.truncate(MOST_LAYERS);
+    Ok(images)
+}
+
+/// Where the blob of a descriptor is. A digest that is none leads nowhere.
+fn blob_of(described: &Value) -> Option<String> {
+    let (algorithm, digest) = described.get("digest")?.as_str()?.split_once(':')?;
+    let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    (is_word(algorithm) && is_word(digest)).then(|| format!("blobs/{algorithm}/{digest}"))
+}
+
+/// Lays the layers of each image one over the other, and reports what is left.
+fn report(path: &Path, images: &[ImageOf], bundle: &Bundle, options: &Options, gathered: &mut Gathered) {
+    let archive = path.display().to_string();
+    // The work of laying out is the archive's to choose, too: each layer once is for free.
+    let mut changes_left = 10_000_000_usize;
+    for image in images {
+        let prefix = match &image.name {
+            Some(name) if images.len() > 1 => format!("{archive}!{name}!/"),
+            _ => format!("{archive}!/"),
+        };
+        let mut files: BTreeMap<&str, (Arc<Judged>, &str)> = BTreeMap::new();
+        for name in &image.layers {
+            let Some(layer) = bundle.layer(name) else {
+                gathered.give_up(format!("{prefix}{name}"), "a layer that is named and not there");
+                continue;
+            };
+            if layer.changes.len() > changes_left {
+                gathered.give_up(
+                    prefix.clone(),
+                    "its layers change more files than is reasonable; given up",
+                );
+                break;
+            }
+            changes_left -= layer.changes.len();
+            for (file, why) in &layer.unjudged {
+                let of_layer = if name.is_empty() || !file.is_empty() {
+                    String::new()
+                } else {
+                    format!("layer {name}")
+                };
+                gathered.give_up(format!("{prefix}{of_layer}{file}"), why);
+            }
+            apply(layer, name, &mut files);
+        }
+        // A file with several names is reported by the first.
+        let mut reported: std::collections::HashSet<*const Judged> = std::collections::HashSet::new();
+        for (file, (judged, layer)) in &files {
+            if reported.insert(Arc::as_ptr(judged)) {
+                let layer = (!layer.is_empty()).then_some(*layer);
+                gathered.add(
+                    &format!("{prefix}{file}"),
+                    layer,
+                    Judged::clone(judged),
+                    options.with_programs,
+                );
+            }
+        }
+    }
+}
+
+impl Bundle {
+    fn layer(&self, name: &str) -> Option<&Layer> {
+        let layer = self
+            .layers
+            .get(name)
+            .or_else(|| self.layers.get(self.links.get(name)?))?;
+        Some(layer)
+    }
+}
+
+fn apply<'a>(layer: &'a Layer, name: &'a str, files: &mut BTreeMap<&'a str, (Arc<Judged>, &'a str)>) {
+    // A layer's whiteouts concern the layers below it, wherever in it they stand.
+    for change in &layer.changes {
+        match change {
+            Change::Remove(path) => remove(files, path, true),
+            Change::Empty(directory) => remove(files, directory, false),
+            _ => {}
+        }
+    }
+    for change in &layer.changes {
+        match change {
+            Change::Put(path, judged) => {
+                remove(files, path, true);
+                if let Some(judged) = judged {
+                    files.insert(path, (judged.clone(), name));
+                }
+            }
+            Change::Directory(path) => {
+                files.remove(path.as_str());
+            }
+            Change::Link(path, target) => {
+                let known = files.get(target.as_str()).cloned();
+                remove(files, path, true);
+                if let Some(known) = known {
+                    files.insert(path, known);
+                }
+            }
+            Change::Remove(_) | Change::Empty(_) => {}
+        }
+    }
+}
+
+/// Removes what is below a path, and, if asked, the path itself.
+fn remove<T>(files: &mut BTreeMap<&str, T>, path: &str, with_itself: bool) {
+    if with_itself {
+        files.remove(path);
+    }
+    if path.is_empty() {
+        files.clear();
+        return;
+    }
+    let below = format!("{path}/");
+    while let Some(found) = files
+        .range::<str, _>((Bound::Included(below.as_str()), Bound::Unbounded))
+        .next()
+        .map(|(found, _)| *found)
+        .filter(|found| found.starts_with(&below))
+    {
+        files.remove(found);
+    }
+}
+
+/// For the fuzzer: any bytes, as an archive.
+#[doc(hidden)]
+pub fn of_bytes(bytes: &[u8], options: &Options) -> crate::Report {
+    let mut gathered = Gathered::default();
+    let meter = Meter::new(budget(&options.limits));
+    let outcome = judge_archive(
+        Path::new("x"),
+        meter.input(bytes),
+        &meter,
+        options,
+        &Progress::default(),
+        &mut gathered,
+    );
+    if let Err(why) = outcome {
+        gathered.give_up("x".to_owned(), why);
+    }
+    gathered.into_report(0.0)
+}

@@ -1,0 +1,27 @@
+//! Finds programs that will never take the fast path to a clock, without running them: `fastpath audit`.
+//!
+//! [`judge()`] looks at one ELF file, [`audit`] at files, directories and images of containers. What is looked at is read, never
+//! mapped or unpacked, and never believed: every table, every stream and every list has a limit ([`Limits`]).
+
+mod archive;
+mod bytes;
+mod calls;
+mod elf;
+mod facts;
+mod judge;
+mod layers;
+mod report;
+mod rules;
+mod sarif;
+mod walk;
+
+pub use bytes::{Bytes, OnDisk};
+pub use calls::{By, Call, Site};
+pub use elf::Kind;
+pub use facts::{Lookups, Runtime};
+pub use judge::{Judged, judge};
+pub use layers::{Limits, of_bytes};
+pub use report::{Finding, Program, Report, Summary, Unjudged};
+pub use rules::{Level, Rule};
+pub use sarif::sarif;
+pub use walk::{Options, Progress, audit};

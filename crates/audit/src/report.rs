@@ -1,0 +1,161 @@
+//! The outcome of an audit. As JSON, fields are only ever added to a schema version.
+
+use serde::Serialize;
+
+use crate::calls::Site;
+use crate::elf::Kind;
+use crate::facts::{Lookups, Runtime};
+use crate::rules::{Level, Rule};
+
+/// One thing that keeps one file from the fast path.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// The file; in an archive, the archive, `!/`, and the file in it.
+    pub path: String,
+    /// The layer of an image that brought the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layer: Option<String>,
+    pub rule: Rule,
+    pub level: Level,
+    pub isa: &'static str,
+    pub kind: Kind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<Runtime>,
+    pub says: &'static str,
+    pub help: &'static str,
+    /// The first of them.
+    pub sites: Vec<Site>,
+    /// All of them.
+    pub site_count: usize,
+}
+
+/// A file that was judged.
+#[derive(Clone, Debug, Serialize)]
+pub struct Program {
+    pub path: String,
+    pub isa: &'static str,
+    pub kind: Kind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<Runtime>,
+    /// Known where it matters: of static programs, and of those that make system calls for time.
+    pub looks_for_vdso: Lookups,
+    /// Places that make a system call for time, those behind the vDSO too.
+    pub system_calls: usize,
+}
+
+/// What could not be judged.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Unjudged {
+    pub path: String,
+    pub why: String,
+}
+
+/// Counts.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Summary {
+    /// Regular files that were looked at.
+    pub files: u64,
+    /// ELF files of the four ISAs that are run.
+    pub programs: u64,
+    pub errors: usize,
+    pub warnings: usize,
+    pub notes: usize,
+    /// Files and archives that could not be judged, those that are not listed too.
+    pub unjudged: usize,
+    pub seconds: f64,
+}
+
+/// The outcome.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub schema: u32,
+    pub summary: Summary,
+    pub findings: Vec<Finding>,
+    /// Where asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<Program>,
+    pub unjudged: Vec<Unjudged>,
+    /// Paths that were asked for and are not there, or may not be read.
+    pub missing: Vec<Unjudged>,
+}
+
+impl Report {
+    /// The gravest level that was found.
+    pub fn worst(&self) -> Option<Level> {
+        self.findings.iter().map(|finding| finding.level).max()
+    }
+}
+
+/// Findings that are kept, so that a directory made for it cannot fill the memory. Counted are all.
+const MOST_FINDINGS: usize = 50_000;
+const MOST_LINES: usize = 10_000;
+
+/// Gathers a report.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    pub summary: Summary,
+    pub findings: Vec<Finding>,
+    pub programs: Vec<Program>,
+    pub unjudged: Vec<Unjudged>,
+    pub missing: Vec<Unjudged>,
+}
+
+impl Gathered {
+    pub fn add(&mut self, path: &str, layer: Option<&str>, judged: crate::judge::Judged, with_programs: bool) {
+        self.summary.programs += 1;
+        for mut finding in judged.findings {
+            match finding.level {
+                Level::Error => self.summary.errors += 1,
+                Level::Warning => self.summary.warnings += 1,
+                Level::Note => self.summary.notes += 1,
+            }
+            path.clone_into(&mut finding.path);
+            finding.layer = layer.map(str::to_owned);
+            if self.findings.len() < MOST_FINDINGS {
+                self.findings.push(finding);
+            }
+        }
+        if with_programs && self.programs.len() < MOST_FINDINGS {
+            let mut program = judged.program;
+            path.clone_into(&mut program.path);
+            self.programs.push(program);
+        }
+    }
+
+    pub fn give_up(&mut self, path: String, why: impl Into<String>) {
+        self.summary.unjudged += 1;
+        if self.unjudged.len() < MOST_LINES {
+            self.unjudged.push(Unjudged { path, why: why.into() });
+        }
+    }
+
+    /// Takes over what was gathered elsewhere.
+    pub fn append(&mut self, other: Gathered) {
+        self.summary.programs += other.summary.programs;
+        self.summary.errors += other.summary.errors;
+        self.summary.warnings += other.summary.warnings;
+        self.summary.notes += other.summary.notes;
+        self.summary.unjudged += other.summary.unjudged;
+        self.findings.extend(other.findings);
+        self.findings.truncate(MOST_FINDINGS);
+        self.programs.extend(other.programs);
+        self.programs.truncate(MOST_FINDINGS);
+        self.unjudged.extend(other.unjudged);
+        self.unjudged.truncate(MOST_LINES);
+    }
+
+    pub fn into_report(mut self, seconds: f64) -> Report {
+        self.summary.seconds = seconds;
+        self.findings.sort_by(|a, b| (&a.path, a.rule).cmp(&(&b.path, b.rule)));
+        self.programs.sort_by(|a, b| a.path.cmp(&b.path));
+        self.unjudged.sort();
+        Report {
+            schema: 1,
+            summary: self.summary,
+            findings: self.findings,
+            programs: self.programs,
+            unjudged: self.unjudged,
+            missing: self.missing,
+        }
+    }
+}

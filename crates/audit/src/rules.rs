@@ -1,0 +1,123 @@
+//! The rules. Their names and what they mean are kept from release to release.
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// It would matter if the program read a clock, and it was not seen to.
+    Note,
+    /// Some of its clock reads are system calls.
+    Warning,
+    /// All of its clock reads are system calls, or worse.
+    Error,
+}
+
+impl Level {
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Note => "note",
+            Level::Warning => "warning",
+            Level::Error => "error",
+        }
+    }
+}
+
+/// What can be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    StaticGlibc,
+    StaticMusl,
+    Go,
+    Static,
+    Libc,
+    OwnSystemCall,
+    Vsyscall,
+}
+
+impl Rule {
+    pub const ALL: [Rule; 7] = [
+        Rule::StaticGlibc,
+        Rule::StaticMusl,
+        Rule::Go,
+        Rule::Static,
+        Rule::Libc,
+        Rule::OwnSystemCall,
+        Rule::Vsyscall,
+    ];
+
+    pub fn id(self) -> &'static str {
+        match self {
+            Rule::StaticGlibc => "static-glibc-without-vdso",
+            Rule::StaticMusl => "static-musl-without-vdso",
+            Rule::Go => "go-without-vdso",
+            Rule::Static => "static-without-vdso",
+            Rule::Libc => "libc-without-vdso",
+            Rule::OwnSystemCall => "own-system-call",
+            Rule::Vsyscall => "vsyscall-page",
+        }
+    }
+
+    /// The level that it has where nothing speaks for a lower one.
+    pub fn level(self) -> Level {
+        if self == Rule::OwnSystemCall {
+            Level::Warning
+        } else {
+            Level::Error
+        }
+    }
+
+    /// What is so.
+    pub fn says(self) -> &'static str {
+        match self {
+            Rule::StaticGlibc => "a static glibc that does not look for the vDSO: every clock read is a system call",
+            Rule::StaticMusl => "a static musl that does not look for the vDSO: every clock read is a system call",
+            Rule::Go => "a Go runtime that does not look for the vDSO: every clock read is a system call",
+            Rule::Static => {
+                "a static program that reads clocks and does not look for the vDSO: every read is a system call"
+            }
+            Rule::Libc => {
+                "a C library that does not look for the vDSO: every clock read of every program on it is a system call"
+            }
+            Rule::OwnSystemCall => "its own code makes the system call: these clock reads never take the vDSO",
+            Rule::Vsyscall => {
+                "it calls the vsyscall page: such a read traps into the kernel, or ends the program where the page is off"
+            }
+        }
+    }
+
+    /// What to do about it.
+    pub fn help(self) -> &'static str {
+        match self {
+            Rule::StaticGlibc => "link it with glibc 2.31 or newer, or dynamically",
+            Rule::StaticMusl => {
+                "link it with a newer musl: x86-64 looks for the vDSO since 1.1.0, the others later; on Arm 1.2.0 to 1.2.3 do not"
+            }
+            Rule::Go => "build it with Go 1.11 or newer, which looks for the vDSO on amd64, 386, arm64 and arm",
+            Rule::Static | Rule::OwnSystemCall => {
+                "call the C library's clock_gettime instead, or look the function up in the vDSO (AT_SYSINFO_EHDR)"
+            }
+            Rule::Libc => "use a newer C library",
+            Rule::Vsyscall => "link it with a C library of this decade, or call its clock_gettime instead",
+        }
+    }
+}
+
+impl serde::Serialize for Rule {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.id())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_have_ids_of_their_own_and_levels_an_order() {
+        let mut ids: Vec<_> = Rule::ALL.iter().map(|rule| rule.id()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), Rule::ALL.len());
+        assert!(Level::Note < Level::Warning && Level::Warning < Level::Error);
+    }
+}

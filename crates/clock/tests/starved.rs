@@ -1,0 +1,121 @@
+//! A publisher that cannot run when it should: what programs read then is slow to get, and not wrong.
+//!
+//! The same hosts every time, and what they read from the first answer on.
+
+#[allow(dead_code, reason = "the other tests need the rest")]
+mod host;
+
+use fastpath_clock::{Config, Discipline};
+use fastpath_page::ClockSet;
+use host::publisher::Publisher;
+use host::{ACPI_PM, HPET, Host, Reads, VDSO};
+
+/// The ACPI PM timer of an emulated machine: a read takes hardly longer than two steps of it.
+const EMULATED_ACPI_PM: Reads = Reads {
+    to_clock_ns: (300.0, 30.0),
+    from_clock_ns: (300.0, 30.0),
+    ..ACPI_PM
+};
+
+/// How a busy host treats its publisher.
+#[derive(Clone, Copy, Default)]
+struct Busy {
+    /// Probability that one read of a clock is interrupted.
+    interrupted: f64,
+    /// Probability that an anchor is made and then missed.
+    late: f64,
+    /// Probability that a refresh comes late, by up to five windows.
+    starved: f64,
+}
+
+const CALM: Busy = Busy {
+    interrupted: 0.001,
+    late: 0.0,
+    starved: 0.0,
+};
+const INTERRUPTED: Busy = Busy {
+    interrupted: 0.3,
+    late: 0.3,
+    starved: 0.0,
+};
+const STARVED: Busy = Busy { starved: 0.3, ..CALM };
+const ALL_OF_IT: Busy = Busy {
+    starved: 0.3,
+    ..INTERRUPTED
+};
+
+/// Lives on such a host for a while under each of the usual settings. The worst error in nanoseconds, and the greatest share of
+/// reads that went to the kernel, of a publisher that has a timer.
+fn worst_of(reads: Reads, busy: Busy) -> (i64, f64) {
+    let (mut worst_ns, mut by_kernel) = (0, 0.0f64);
+    let settings = [
+        (Config::default(), 60.0),
+        (Config::default().watched(), 20.0),
+        (Config::on_demand(ClockSet::ALL), 60.0),
+    ];
+    for (config, seconds) in settings {
+        let reads = Reads {
+            interrupted: busy.interrupted,
+            ..reads
+        };
+        for seed in 0..8 {
+            let mut publisher = Publisher::new(Host::fixed(seed, 2.596_144, reads));
+            publisher.discipline = Discipline::new(config);
+            publisher.late = busy.late;
+            while publisher.host.elapsed_ns < seconds * 1e9 {
+                publisher.live(publisher.discipline.next_window_ns() as f64);
+                if publisher.host.random.chance(busy.starved) {
+                    let longest_ns = 5.0 * config.longest_window_ns as f64;
+                    let late_ns = publisher.host.random.between(0.0, longest_ns);
+                    for _ in 0..4 {
+                        publisher.live(late_ns / 4.0);
+                    }
+                }
+                publisher.refresh_now();
+            }
+            assert!(publisher.withdrawals.is_empty(), "{:?}", publisher.withdrawals);
+            worst_ns = worst_ns.max(publisher.worst_ns());
+            if config.cap_windows > 1 {
+                by_kernel = by_kernel.max(publisher.kernel_reads as f64 / publisher.reads as f64);
+            }
+        }
+    }
+    (worst_ns, by_kernel)
+}
+
+/// What a program that mixes the kernel's answers with ours cannot tell: half of what a read of the kernel's clock takes at least, and
+/// half of the step in which that advances.
+fn invisible_ns(reads: Reads) -> f64 {
+    (reads.to_clock_ns.0 + reads.from_clock_ns.0 + reads.quantum_ns) / 2.0
+}
+
+fn stays_within(reads: Reads, bound_ns: f64) {
+    for busy in [CALM, INTERRUPTED, STARVED, ALL_OF_IT] {
+        let (worst_ns, by_kernel) = worst_of(reads, busy);
+        println!("worst {worst_ns} ns of {bound_ns}, {by_kernel:.4} by the kernel");
+        assert!(worst_ns as f64 <= bound_ns, "{worst_ns} ns");
+        // Of refreshes that come as late as this, one in nine leaves readers beyond four windows.
+        let share = if busy.starved > 0.0 { 0.15 } else { 0.02 };
+        assert!(by_kernel < share, "{by_kernel} of the reads asked the kernel");
+    }
+}
+
+#[test]
+fn beside_a_healthy_kernel_nothing_shows() {
+    stays_within(VDSO, 20.0);
+}
+
+#[test]
+fn beside_the_hpet_nothing_shows() {
+    stays_within(HPET, invisible_ns(HPET));
+}
+
+#[test]
+fn beside_acpi_pm_nothing_shows() {
+    stays_within(ACPI_PM, invisible_ns(ACPI_PM));
+}
+
+#[test]
+fn beside_an_emulated_acpi_pm_nothing_shows() {
+    stays_within(EMULATED_ACPI_PM, invisible_ns(EMULATED_ACPI_PM));
+}

@@ -1,0 +1,100 @@
+//! Whether anybody still maps a mailbox: the kernel counts it (fcntl(2), F_SETLEASE). A page is kept for as long.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use fastpath_inject::MAILBOX_NAME;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+const SIZE: u64 = 4096;
+/// Nobody may cut it off under who reads it.
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+
+/// A mailbox, as who only wants to know whether it is in use.
+pub struct Lease(File);
+
+impl Lease {
+    /// Makes a mailbox, and gives it away with the lease: opened anew, so that the kernel counts it as long as it is mapped.
+    pub fn create() -> io::Result<(Lease, OwnedFd)> {
+        let fd = memfd_create(MAILBOX_NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+        nix::unistd::ftruncate(&fd, SIZE as i64)?;
+        // SAFETY: fcntl with an int argument.
+        if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS | libc::F_SEAL_SEAL) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok((Lease(open(&fd, OFlag::O_RDONLY)?.into()), open(&fd, OFlag::O_RDWR)?))
+    }
+
+    /// Of a mailbox that somebody else made. What is not a sealed piece of memory is refused before it is opened.
+    pub fn of(mailbox: &impl AsRawFd) -> io::Result<Lease> {
+        // SAFETY: fcntl without an argument; a file that is not memory of its own has no seals.
+        let seals = unsafe { libc::fcntl(mailbox.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 || seals & SEALS != SEALS {
+            return Err(io::Error::other(
+                "it is not a memfd that is sealed against shrinking and growing",
+            ));
+        }
+        let reader = File::from(open(mailbox, OFlag::O_RDONLY)?);
+        if reader.metadata()?.len() != SIZE {
+            return Err(io::Error::other(format!("it is not of {SIZE} bytes")));
+        }
+        Ok(Lease(reader))
+    }
+
+    /// Whether anybody maps it, or is on the way to. `None`: leases are not to be had here (an LSM).
+    pub fn in_use(&self) -> Option<bool> {
+        let lease = |kind: libc::c_int| {
+            // SAFETY: fcntl with an int argument.
+            let answer = unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETLEASE, kind) };
+            if answer < 0 { Err(Errno::last()) } else { Ok(()) }
+        };
+        match lease(libc::F_RDLCK) {
+            Err(Errno::EAGAIN) => Some(true),
+            Ok(()) => {
+                // A lease that is kept would hold up whoever opens it next.
+                let _ = lease(libc::F_UNLCK);
+                Some(false)
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+fn open(file: &impl AsRawFd, flags: OFlag) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let fd = nix::fcntl::open(path.as_str(), flags | OFlag::O_CLOEXEC, nix::sys::stat::Mode::empty())?;
+    Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mailbox_is_in_use_until_the_last_who_has_it_is_gone() {
+        let (lease, mailbox) = Lease::create().unwrap();
+        assert_eq!(lease.in_use(), Some(true));
+        let again = mailbox.try_clone().unwrap();
+        drop(mailbox);
+        assert_eq!(lease.in_use(), Some(true));
+        drop(again);
+        assert_eq!(lease.in_use(), Some(false));
+    }
+
+    #[test]
+    fn what_is_not_a_sealed_memfd_of_the_right_size_is_no_mailbox() {
+        let (_, mailbox) = Lease::create().unwrap();
+        assert!(Lease::of(&mailbox).is_ok());
+        let (pipe, _other) = nix::unistd::pipe().unwrap();
+        assert!(Lease::of(&pipe).is_err());
+        assert!(Lease::of(&File::open("/proc/self/maps").unwrap()).is_err());
+        let unsealed = memfd_create(c"x", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        assert!(Lease::of(&unsealed).is_err());
+        // SAFETY: fcntl with an int argument.
+        unsafe { libc::fcntl(unsealed.as_raw_fd(), libc::F_ADD_SEALS, SEALS) };
+        assert!(Lease::of(&unsealed).is_err(), "it is empty");
+    }
+}

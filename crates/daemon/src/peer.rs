@@ -1,0 +1,200 @@
+//! Who asks, and what is known of the process that a page is for.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use fastpath_protocol::{Code, Refusal};
+use fastpath_publisher::many::Offsets;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+
+/// Who connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// His process here; 0: it is in a PID namespace that cannot be seen from here.
+    pub pid: i32,
+    /// His user.
+    pub uid: u32,
+}
+
+impl Peer {
+    /// By SO_PEERCRED: as he was when he connected.
+    pub fn of(socket: &impl AsFd) -> io::Result<Peer> {
+        let credentials = getsockopt(&socket.as_fd(), PeerCredentials)?;
+        Ok(Peer {
+            pid: credentials.pid(),
+            uid: credentials.uid(),
+        })
+    }
+
+    /// His own process.
+    pub fn process(&self) -> Result<Process, Refusal> {
+        if self.pid <= 0 {
+            return Err(Refusal::new(
+                Code::Process,
+                "this process is in a PID namespace that fastpathd cannot see into",
+            ));
+        }
+        Process::of(self.pid)
+    }
+
+    /// The process that a pidfd names, if he may have anything to do with it.
+    pub fn process_of(&self, pidfd: BorrowedFd<'_>) -> Result<Process, Refusal> {
+        let process = Process::of(pid_of(pidfd)?)?;
+        if self.uid != 0 && self.uid != process.uid {
+            return Err(Refusal::new(
+                Code::Denied,
+                format!("process {} is another user's", process.pid),
+            ));
+        }
+        Ok(process)
+    }
+}
+
+/// A process that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// As it is called here.
+    pub pid: i32,
+    /// Whose it is; root's if it has other privileges than who started it.
+    pub uid: u32,
+}
+
+impl Process {
+    /// Of a number.
+    pub fn of(pid: i32) -> Result<Process, Refusal> {
+        match fs::metadata(format!("/proc/{pid}")) {
+            Ok(about) => Ok(Process { pid, uid: about.uid() }),
+            Err(_) => Err(gone(pid)),
+        }
+    }
+
+    /// How its clocks differ from ours (time_namespaces(7)).
+    pub fn offsets(&self) -> Result<Offsets, Refusal> {
+        let link = |of: &str, name: &str| match fs::read_link(format!("/proc/{of}/ns/{name}")) {
+            Ok(link) => Ok(Some(link)),
+            // A kernel without time namespaces has no such link.
+            Err(e) if e.kind() == io::ErrorKind::NotFound && fs::metadata("/proc/self/ns/time").is_err() => Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(gone(self.pid)),
+            Err(e) => Err(Refusal::new(
+                Code::Unsupported,
+                format!("the time namespace of process {} cannot be told: {e}", self.pid),
+            )),
+        };
+        let pid = self.pid.to_string();
+        let theirs: Option<PathBuf> = link(&pid, "time")?;
+        if theirs == link("self", "time")? {
+            return Ok(Offsets::default());
+        }
+        // The file shows the offsets of the namespace that children are going to be in.
+        if theirs != link(&pid, "time_for_children")? {
+            return Err(Refusal::new(
+                Code::Unsupported,
+                format!("process {pid} is about to enter another time namespace"),
+            ));
+        }
+        let of = |process: &str| {
+            let path = format!("/proc/{process}/timens_offsets");
+            let text = fs::read_to_string(&path).ok();
+            text.as_deref().and_then(parse_offsets).ok_or_else(|| {
+                Refusal::new(
+                    Code::Unsupported,
+                    format!("the clocks of process {pid} cannot be told: {path} cannot be read"),
+                )
+            })
+        };
+        let (theirs, ours) = (of(&pid)?, of("self")?);
+        Ok(Offsets {
+            monotonic_ns: theirs.monotonic_ns - ours.monotonic_ns,
+            boottime_ns: theirs.boottime_ns - ours.boottime_ns,
+        })
+    }
+}
+
+fn gone(pid: i32) -> Refusal {
+    Refusal::new(Code::Process, format!("there is no process {pid} any more"))
+}
+
+/// `monotonic  SECONDS  NANOSECONDS` and the same for boottime, in seconds that fit an i64 of nanoseconds.
+fn parse_offsets(text: &str) -> Option<Offsets> {
+    let of = |clock: &str| {
+        let line = text
+            .lines()
+            .find(|line| line.split_whitespace().next() == Some(clock))?;
+        let mut numbers = line.split_whitespace().skip(1).map(str::parse::<i64>);
+        let (seconds, ns) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        seconds.checked_mul(1_000_000_000)?.checked_add(ns)
+    };
+    Some(Offsets {
+        monotonic_ns: of("monotonic")?,
+        boottime_ns: of("boottime")?,
+    })
+}
+
+/// The process that a pidfd names, as /proc/self/fdinfo tells it (pidfd_open(2)).
+fn pid_of(pidfd: BorrowedFd<'_>) -> Result<i32, Refusal> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).unwrap_or_default();
+    let pid = info
+        .lines()
+        .find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+    match pid {
+        Some(pid) if pid > 0 => Ok(pid),
+        Some(0) => Err(Refusal::new(
+            Code::Process,
+            "that process is in a PID namespace that fastpathd cannot see into",
+        )),
+        Some(_) => Err(Refusal::new(Code::Process, "that process has ended")),
+        None => Err(Refusal::new(Code::Malformed, "the descriptor is not a pidfd")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_are_read_as_the_kernel_prints_them() {
+        let text = "monotonic           86400         0\nboottime         -604800        -5\n";
+        assert_eq!(
+            parse_offsets(text),
+            Some(Offsets {
+                monotonic_ns: 86_400_000_000_000,
+                boottime_ns: -604_800_000_000_005
+            })
+        );
+        assert_eq!(parse_offsets("monotonic 1 0\n"), None);
+        assert_eq!(parse_offsets("monotonic 9223372036854775807 0\nboottime 0 0\n"), None);
+    }
+
+    #[test]
+    fn a_pidfd_names_its_process_until_that_ends() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id() as i32;
+        // SAFETY: a new descriptor of a child of ours.
+        let pidfd = unsafe {
+            let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0) as i32;
+            std::os::fd::FromRawFd::from_raw_fd(fd)
+        };
+        let pidfd: std::os::fd::OwnedFd = pidfd;
+        assert_eq!(pid_of(pidfd.as_fd()), Ok(pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(pid_of(pidfd.as_fd()).unwrap_err().code, Code::Process);
+        let file = fs::File::open("/proc/self/maps").unwrap();
+        assert_eq!(pid_of(file.as_fd()).unwrap_err().code, Code::Malformed);
+    }
+
+    #[test]
+    fn another_users_process_is_not_his_to_ask_for() {
+        let init = Process { pid: 1, uid: 0 };
+        // SAFETY: a new descriptor.
+        let pidfd: std::os::fd::OwnedFd =
+            unsafe { std::os::fd::FromRawFd::from_raw_fd(libc::syscall(libc::SYS_pidfd_open, 1, 0) as i32) };
+        let user = Peer { pid: 7, uid: 65534 };
+        assert_eq!(user.process_of(pidfd.as_fd()).unwrap_err().code, Code::Denied);
+        let root = Peer { pid: 7, uid: 0 };
+        assert_eq!(root.process_of(pidfd.as_fd()), Ok(init));
+    }
+}

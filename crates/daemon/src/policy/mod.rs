@@ -1,0 +1,288 @@
+//! The policy file: which processes are attached as they appear, and which never get a page.
+
+mod attacher;
+mod facts;
+mod glob;
+mod source;
+mod watcher;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::Deserialize;
+
+pub use facts::Facts;
+use glob::Glob;
+pub use watcher::Watcher;
+
+/// Rules; the first that fits a process decides.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    #[serde(default, rename = "rule")]
+    rules: Vec<Rule>,
+}
+
+/// All that a rule names must fit.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    /// The path of its executable, as it is called in its own mount namespace.
+    executable: Option<Glob>,
+    /// Its cgroup, as /proc/PID/cgroup shows it.
+    cgroup: Option<Glob>,
+    /// The systemd unit that it belongs to.
+    unit: Option<Glob>,
+    /// The user that it runs as.
+    user: Option<User>,
+    action: Action,
+    /// What it gets: `auto` if it is not said.
+    #[serde(default)]
+    clocks: Clocks,
+}
+
+/// What is to be done with a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// It is attached when it appears.
+    Attach,
+    /// It gets no page, neither so nor otherwise.
+    Never,
+}
+
+/// Clocks that are attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Clocks {
+    /// Those that are slow by the kernel's own path.
+    #[default]
+    Auto,
+    /// Every one that can be served.
+    All,
+}
+
+/// A user, by name or number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Name")]
+struct User(u32);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Name {
+    Number(u32),
+    Text(String),
+}
+
+impl TryFrom<Name> for User {
+    type Error = String;
+
+    fn try_from(name: Name) -> Result<User, String> {
+        let name = match name {
+            Name::Number(uid) => return Ok(User(uid)),
+            Name::Text(name) => name,
+        };
+        match nix::unistd::User::from_name(&name) {
+            Ok(Some(user)) => Ok(User(user.uid.as_raw())),
+            Ok(None) => Err(format!("there is no user `{name}` here")),
+            Err(error) => Err(format!("the user `{name}` cannot be looked up: {error}")),
+        }
+    }
+}
+
+/// What a policy says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// What to do.
+    pub action: Action,
+    /// With which clocks.
+    pub clocks: Clocks,
+}
+
+impl Policy {
+    /// Reads a file. `Ok(None)`: there is none. What is wrong with it is told with line and column.
+    pub fn read(path: &Path) -> Result<Option<Policy>, String> {
+        match fs::read_to_string(path) {
+            Ok(text) => Policy::parse(&text)
+                .map(Some)
+                .map_err(|why| format!("{}: {why}", path.display())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(format!("{}: {error}", path.display())),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Policy, String> {
+        toml::from_str(text).map_err(|error| {
+            let place = error.span().map(|span| place(text, span.start));
+            match place {
+                Some((line, column)) => format!("line {line}, column {column}: {}", error.message()),
+                None => error.message().to_owned(),
+            }
+        })
+    }
+
+    /// How many rules there are.
+    pub fn rules(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Whether any process may have to be attached.
+    pub fn attaches(&self) -> bool {
+        self.rules.iter().any(|rule| rule.action == Action::Attach)
+    }
+
+    /// What the first rule that fits says. Nothing: none does.
+    pub fn decide(&self, facts: &Facts) -> Option<Decision> {
+        let rule = self.rules.iter().find(|rule| rule.fits(facts))?;
+        Some(Decision {
+            action: rule.action,
+            clocks: rule.clocks,
+        })
+    }
+}
+
+impl Rule {
+    /// What cannot be told of a process fits a rule that says never, and none that attaches: to leave it alone is safe.
+    fn fits(&self, facts: &Facts) -> bool {
+        let unknown = self.action == Action::Never;
+        let by = |glob: &Option<Glob>, fact: Option<&str>| match glob {
+            None => true,
+            Some(glob) => fact.map_or(unknown, |fact| glob.matches(fact)),
+        };
+        self.user.is_none_or(|user| user.0 == facts.uid)
+            && by(&self.executable, facts.executable.as_deref())
+            && by(&self.cgroup, facts.cgroup.as_deref())
+            && by(&self.unit, facts.unit().as_deref())
+    }
+}
+
+/// Line and column of a byte, counted from 1.
+fn place(text: &str, at: usize) -> (usize, usize) {
+    let before = text.char_indices().take_while(|(index, _)| *index < at);
+    before.fold((1, 1), |(line, column), (_, character)| match character {
+        '\n' => (line + 1, 1),
+        _ => (line, column + 1),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = r#"
+        [[rule]]
+        executable = "/usr/bin/gdb"
+        action = "never"
+
+        [[rule]]
+        unit = "postgresql@*.service"
+        user = "root"
+        action = "attach"
+        clocks = "all"
+
+        [[rule]]
+        executable = "/opt/*/bin/**"
+        action = "attach"
+    "#;
+
+    fn facts(executable: &str, cgroup: &str, uid: u32) -> Facts {
+        Facts {
+            uid,
+            executable: Some(executable.into()),
+            cgroup: Some(cgroup.into()),
+        }
+    }
+
+    fn decide(text: &str, facts: &Facts) -> Option<(Action, Clocks)> {
+        let policy = Policy::parse(text).expect("a policy");
+        policy.decide(facts).map(|decision| (decision.action, decision.clocks))
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_decides() {
+        let postgres = "/system.slice/system-postgresql.slice/postgresql@17-main.service";
+        assert_eq!(
+            decide(EXAMPLE, &facts("/usr/bin/gdb", postgres, 0)),
+            Some((Action::Never, Clocks::Auto))
+        );
+        assert_eq!(
+            decide(EXAMPLE, &facts("/usr/lib/x", postgres, 0)),
+            Some((Action::Attach, Clocks::All))
+        );
+        assert_eq!(decide(EXAMPLE, &facts("/usr/lib/x", postgres, 7)), None);
+        assert_eq!(
+            decide(EXAMPLE, &facts("/opt/a/bin/b/c", "/", 7)),
+            Some((Action::Attach, Clocks::Auto))
+        );
+        assert_eq!(decide(EXAMPLE, &facts("/opt/a/b/bin/c", "/", 7)), None);
+    }
+
+    #[test]
+    fn what_cannot_be_told_of_a_process_is_no_reason_to_attach_it_and_one_to_leave_it_alone() {
+        let unknown = Facts {
+            uid: 0,
+            executable: None,
+            cgroup: None,
+        };
+        let attach = "[[rule]]\nexecutable = \"/**\"\naction = \"attach\"";
+        assert_eq!(decide(attach, &unknown), None);
+        let never = "[[rule]]\nexecutable = \"/x\"\naction = \"never\"";
+        assert_eq!(decide(never, &unknown), Some((Action::Never, Clocks::Auto)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line_and_column() {
+        let wrong = [
+            ("[[rule]]\naction = \"atach\"\n", "line 2, column 10: ", "atach"),
+            (
+                "[[rule]]\nuser = \"nobody-at-all\"\naction = \"never\"\n",
+                "line 2, column 8: ",
+                "no user",
+            ),
+            (
+                "[[rule]]\n  executeable = \"/x\"\naction = \"never\"\n",
+                "line 2, column 3: ",
+                "executeable",
+            ),
+            (
+                "[[rule]]\nexecutable = \"relative\"\naction = \"never\"\n",
+                "line 2, column 14: ",
+                "begin",
+            ),
+            ("[[rule]\n", "line 1, column ", ""),
+            ("[[rule]]\nuser = \"root\"\n", "line 1, column 1: ", "action"),
+        ];
+        for (text, place, what) in wrong {
+            let why = Policy::parse(text).expect_err(text);
+            assert!(why.starts_with(place) && why.contains(what), "{text:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn an_empty_file_is_a_policy_and_a_missing_one_is_none() {
+        assert_eq!(Policy::parse(""), Ok(Policy::default()));
+        assert_eq!(Policy::read(Path::new("/nonexistent/policy.toml")), Ok(None));
+        let directory = tempfile::tempdir().expect("a directory");
+        let why = Policy::read(directory.path()).expect_err("a directory");
+        assert!(why.contains(directory.path().to_str().expect("UTF-8")), "{why}");
+    }
+
+    #[test]
+    fn the_example_that_is_installed_is_a_policy() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/fastpath-policy.toml");
+        let text = fs::read_to_string(path).expect("the example");
+        // Its rules stand behind a `#`, so that nothing happens until somebody means it.
+        assert_eq!(Policy::parse(&text), Ok(Policy::default()));
+        let rules: String = text
+            .lines()
+            .filter_map(|line| {
+                line.strip_prefix('#')
+                    .filter(|line| !line.starts_with(' ') && !line.is_empty())
+            })
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let rules = rules.replace("\"postgres\"", "\"root\"");
+        assert_eq!(Policy::parse(&rules).expect(&rules).rules(), 4);
+    }
+}

@@ -1,0 +1,155 @@
+//! Carries the policy out: a thread notices processes, and a few attach those that a rule says so of.
+//!
+//! They are clients of the daemon's like others: what takes long, or waits for a process that does not stop, keeps nobody waiting who
+//! asks for a page.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::attacher::{Attacher, Task};
+use super::source::Source;
+use super::{Action, Facts, Policy};
+use crate::peer::Process;
+
+/// Processes that are attached at a time: one that does not stop must not keep the others waiting.
+const AT_A_TIME: usize = 4;
+/// Those that wait for it. When there are more, the noticing waits, and then looks at all processes again.
+const WAITING: usize = 4096;
+
+/// The policy in force, for all who go by it.
+#[derive(Clone)]
+pub struct Watcher(Arc<Shared>);
+
+struct Shared {
+    policy: Mutex<Arc<Policy>>,
+    /// How processes are noticed at present.
+    notices: Mutex<Option<&'static str>>,
+    changed: EventFd,
+}
+
+impl Watcher {
+    /// Starts with a policy. `socket` is where pages are to be had.
+    pub fn start(policy: Policy, socket: PathBuf) -> io::Result<Watcher> {
+        let watcher = Watcher(Arc::new(Shared {
+            policy: Mutex::new(Arc::new(policy)),
+            notices: Mutex::new(None),
+            changed: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+        }));
+        let (tasks, waiting) = sync_channel(WAITING);
+        let waiting = Arc::new(Mutex::new(waiting));
+        for _ in 0..AT_A_TIME {
+            let (waiting, attacher) = (waiting.clone(), Attacher::new(socket.clone()));
+            spawn("fastpath-attach", move || attach_those(&waiting, &attacher))?;
+        }
+        let theirs = watcher.0.clone();
+        spawn("fastpath-policy", move || theirs.watch(&tasks))?;
+        Ok(watcher)
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> Arc<Policy> {
+        self.0.policy()
+    }
+
+    /// Puts another one in force: from now on, for the processes that there are, too. Who is attached stays so.
+    pub fn replace(&self, policy: Policy) {
+        *self.0.policy.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
+        let _ = self.0.changed.write(1);
+    }
+
+    /// How processes are noticed; nothing: there is no need to.
+    pub fn notices(&self) -> Option<&'static str> {
+        *self.0.notices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name(name.into()).stack_size(512 << 10);
+    thread.spawn(work).map(drop)
+}
+
+fn attach_those(waiting: &Mutex<Receiver<Task>>, attacher: &Attacher) {
+    loop {
+        let task = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        match task {
+            Ok(task) => attacher.attach(task),
+            Err(_) => return,
+        }
+    }
+}
+
+impl Shared {
+    fn policy(&self) -> Arc<Policy> {
+        self.policy.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// For as long as the daemon runs.
+    fn watch(&self, tasks: &SyncSender<Task>) {
+        loop {
+            let policy = self.policy();
+            let mut source = policy.attaches().then(Source::open);
+            *self.notices.lock().unwrap_or_else(PoisonError::into_inner) = source.as_ref().map(Source::name);
+            let mut noticed = source.as_mut().map(Source::all).unwrap_or_default();
+            loop {
+                for pid in noticed {
+                    if !consider(&policy, pid, tasks) {
+                        return;
+                    }
+                }
+                let (changed, ready) = self.wait(source.as_ref());
+                if changed {
+                    break;
+                }
+                noticed = source.as_mut().map(|source| source.news(ready)).unwrap_or_default();
+            }
+        }
+    }
+
+    /// Waits for another policy, or for processes: which of them came.
+    fn wait(&self, source: Option<&Source>) -> (bool, bool) {
+        let socket = source.and_then(Source::socket);
+        let mut fds: Vec<_> = std::iter::once(self.changed.as_fd())
+            .chain(socket)
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
+        let timeout = source.and_then(Source::look_every);
+        let timeout = timeout.map_or(PollTimeout::NONE, |every| {
+            PollTimeout::try_from(every).unwrap_or(PollTimeout::MAX)
+        });
+        let _ = poll(&mut fds, timeout);
+        let ready = |at: usize| fds.get(at).is_some_and(|fd| fd.any().unwrap_or(false));
+        let (changed, ready) = (ready(0), ready(1));
+        if changed {
+            let _ = self.changed.read();
+        }
+        (changed, ready)
+    }
+}
+
+/// Has a process attached if a rule says so. False: the daemon ends.
+fn consider(policy: &Policy, pid: i32, tasks: &SyncSender<Task>) -> bool {
+    // It may have ended.
+    let Ok(process) = Process::of(pid) else { return true };
+    let facts = Facts::of(process);
+    // Publishers read the kernel's clocks, and must go on to.
+    let is_ours = |path: &str| matches!(path.rsplit('/').next(), Some("fastpath" | "fastpathd"));
+    if facts.executable.as_deref().is_some_and(is_ours) {
+        return true;
+    }
+    match policy.decide(&facts) {
+        Some(decision) if decision.action == Action::Attach => tasks
+            .send(Task {
+                pid,
+                clocks: decision.clocks,
+                executable: facts.executable,
+            })
+            .is_ok(),
+        _ => true,
+    }
+}

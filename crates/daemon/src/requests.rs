@@ -1,0 +1,245 @@
+//! What each request is answered with.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use fastpath_image::own_vdso;
+use fastpath_inject::redirection::{REGION_NAME, RegionPlan, region_for};
+use fastpath_inject::region;
+use fastpath_page::{ClockSet, PAGE_SIZE};
+use fastpath_protocol::{
+    Answer, Code, Operation, PATCH_BYTES, Patch, REGION_ROOM, Refusal, Request, SECTIONS, Section, Source,
+    WITH_MAILBOX, WITH_PROCESS,
+};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::peer::{Peer, Process};
+use crate::server::State;
+
+/// An answer and what travels with it.
+pub type Answered = (Answer, Vec<OwnedFd>);
+
+/// A jump reaches 2 GiB on x86-64 and 128 MiB on AArch64; what is further away is nonsense, whoever plans.
+const REACH: u64 = 1 << 31;
+/// User addresses end below, with five levels of page tables, too (Documentation/arch/x86/x86_64/mm.rst).
+const ADDRESSES: u64 = 1 << 56;
+
+/// Answers one packet.
+pub fn answer(state: &mut State, peer: Peer, packet: &[u8], fds: Vec<OwnedFd>) -> Answered {
+    let (operation, answered) = match Request::parse(packet) {
+        Ok((operation, request)) => {
+            let answered = match operation {
+                Operation::Page => page(state, peer, &request, fds),
+                Operation::Prepare => prepare(state, peer, &request),
+                Operation::Status => status(state, peer),
+                Operation::Withdraw => withdraw(state, peer, &request, fds),
+            };
+            (operation as u32, answered)
+        }
+        Err(refusal) => (0, Err(refusal)),
+    };
+    match answered {
+        Ok((mut answer, fds)) => {
+            answer.descriptors = fds.len() as u32;
+            (answer, fds)
+        }
+        Err(refusal) => (Answer::refusing(operation, &refusal), Vec::new()),
+    }
+}
+
+/// What travelled with a request, as its flags say: pidfd and mailbox.
+fn travelled(request: &Request, fds: Vec<OwnedFd>) -> Result<[Option<OwnedFd>; 2], Refusal> {
+    let mut fds = fds.into_iter();
+    let mut take = |flag: u32| match request.flags & flag {
+        0 => Ok(None),
+        _ => fds
+            .next()
+            .map(Some)
+            .ok_or_else(|| Refusal::new(Code::Malformed, "a descriptor that the request speaks of is not there")),
+    };
+    Ok([take(WITH_PROCESS)?, take(WITH_MAILBOX)?])
+}
+
+fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, Refusal> {
+    let [process, mailbox] = travelled(request, fds)?;
+    let of_another = process.is_some();
+    let process = match &process {
+        Some(pidfd) => peer.process_of(pidfd.as_fd())?,
+        None => peer.process()?,
+    };
+    // Who asks for himself has been told to, by `fastpath run`.
+    if of_another {
+        state.policy_allows(process)?;
+    }
+    let clocks = clocks_of(state, request)?;
+    let offsets = process.offsets()?;
+    let opened = state
+        .book
+        .open(process, clocks, offsets, mailbox.as_ref().map(AsFd::as_fd))?;
+    let answer = Answer {
+        clocks: clocks.0,
+        ..Answer::new(Operation::Page as u32)
+    };
+    Ok((answer, std::iter::once(opened.page).chain(opened.mailbox).collect()))
+}
+
+/// The clocks that a request asks for, or what is slow here.
+fn clocks_of(state: &State, request: &Request) -> Result<ClockSet, Refusal> {
+    let asked = match request.clocks {
+        0 => state.slow_clocks(),
+        bits => ClockSet(bits).intersection(ClockSet::ALL),
+    };
+    if asked.is_empty() {
+        return Err(Refusal::new(
+            Code::Nothing,
+            "every clock is on its fast path here: nothing needs fixing",
+        ));
+    }
+    Ok(asked)
+}
+
+fn prepare(state: &mut State, peer: Peer, request: &Request) -> Result<Answered, Refusal> {
+    let process = peer.process()?;
+    state.policy_allows(process)?;
+    let clocks = clocks_of(state, request)?;
+    let unsupported = |why: &dyn std::fmt::Display| Refusal::new(Code::Unsupported, why.to_string());
+    let is_placed = |address: u64| address.is_multiple_of(PAGE_SIZE as u64) && (1..ADDRESSES).contains(&address);
+    if !is_placed(request.vdso) || !is_placed(request.region) || request.vdso.abs_diff(request.region) > REACH {
+        return Err(unsupported(
+            &"the region is not at a page's start within a jump of the vDSO",
+        ));
+    }
+    // The same kernel gives all its programs of one kind the same vDSO; the client compares before it writes.
+    let own = match own_vdso() {
+        Ok(Some(own)) => own,
+        Ok(None) => return Err(unsupported(&"this kernel gives programs no vDSO")),
+        Err(error) => return Err(unsupported(&format_args!("the kernel's vDSO: {error}"))),
+    };
+    if u32::from(own.vdso.machine()) != request.machine {
+        return Err(unsupported(
+            &"only programs of this kernel's own kind (64-bit) are prepared",
+        ));
+    }
+    let offsets = process.offsets()?;
+    let plan = region_for(&own.bytes, request.vdso, request.region, clocks).map_err(|e| unsupported(&e))?;
+    let mut answer = Answer {
+        clocks: clocks.0,
+        region_size: region::ATTACHED_SIZE as u32,
+        section: sections(),
+        ..Answer::new(Operation::Prepare as u32)
+    };
+    let contents = contents(&plan, &mut answer)?;
+    let opened = state.book.open(process, clocks, offsets, None)?;
+    let fds = std::iter::once(opened.page).chain(opened.mailbox).chain([contents]);
+    Ok((answer, fds.collect()))
+}
+
+const _: () = assert!(region::ATTACHED_SIZE <= REGION_ROOM as u64);
+
+/// What the region is made of. The plan holds it whole, as it is to lie there.
+fn sections() -> [Section; SECTIONS] {
+    let read = libc::PROT_READ as u32;
+    let write = read | libc::PROT_WRITE as u32;
+    let execute = read | libc::PROT_EXEC as u32;
+    let page = PAGE_SIZE as u64;
+    let parts = [
+        (Source::Page, region::PAGE, page, read, false),
+        (
+            Source::Bytes,
+            region::IMAGE,
+            region::STATE - region::IMAGE,
+            execute,
+            true,
+        ),
+        (Source::Bytes, region::STATE, page, write, false),
+        (Source::Mailbox, region::MAILBOX, page, write, false),
+        (
+            Source::Bytes,
+            region::JOURNAL,
+            region::ATTACHED_SIZE - region::JOURNAL,
+            execute,
+            true,
+        ),
+    ];
+    let mut sections = [Section::default(); SECTIONS];
+    for (section, (source, offset, size, protection, from_plan)) in sections.iter_mut().zip(parts) {
+        *section = Section {
+            source: source as u32,
+            offset: offset as u32,
+            size: size as u32,
+            protection,
+            file_offset: if from_plan { offset as u32 } else { 0 },
+            file_size: if from_plan { size as u32 } else { 0 },
+        };
+    }
+    sections
+}
+
+/// The plan's memfd: the region's bytes, then the patches.
+fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<OwnedFd, Refusal> {
+    let mut bytes = plan.code.clone();
+    answer.patches_offset = bytes.len() as u32;
+    answer.patches = plan.patches.len() as u32;
+    for patch in &plan.patches {
+        let padded = |from: &[u8]| {
+            let mut to = [0; PATCH_BYTES];
+            to.get_mut(..from.len())?.copy_from_slice(from);
+            Some(to)
+        };
+        let both = padded(&patch.original).zip(padded(&patch.replacement));
+        let (original, replacement) =
+            both.ok_or_else(|| Refusal::new(Code::Internal, "a patch is longer than the protocol allows"))?;
+        let travelling = Patch {
+            address: patch.address,
+            size: patch.replacement.len() as u32,
+            reserved: 0,
+            original,
+            replacement,
+        };
+        bytes.extend(travelling.bytes());
+    }
+    // Mapped by who asked, it is known by its name to whoever detaches him.
+    let name = std::ffi::CString::new(REGION_NAME).map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
+    sealed(&name, &bytes)
+}
+
+fn status(state: &State, peer: Peer) -> Result<Answered, Refusal> {
+    let json = serde_json::to_vec(&state.status(peer.uid))
+        .map_err(|e| Refusal::new(Code::Internal, format!("the status: {e}")))?;
+    let answer = Answer {
+        text_size: json.len() as u64,
+        ..Answer::new(Operation::Status as u32)
+    };
+    Ok((answer, vec![sealed(c"fastpath-status", &json)?]))
+}
+
+fn withdraw(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, Refusal> {
+    let [process, _] = travelled(request, fds)?;
+    let process: Process = match &process {
+        Some(pidfd) => peer.process_of(pidfd.as_fd())?,
+        None => peer.process()?,
+    };
+    match state.book.let_go(process) {
+        0 => Err(Refusal::new(
+            Code::Process,
+            format!("process {} has no page of this daemon's", process.pid),
+        )),
+        _ => Ok((Answer::new(Operation::Withdraw as u32), Vec::new())),
+    }
+}
+
+/// A memfd with these bytes that nobody can change any more.
+fn sealed(name: &std::ffi::CStr, bytes: &[u8]) -> Result<OwnedFd, Refusal> {
+    let made = (|| {
+        let mut file = File::from(memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
+        file.write_all(bytes)?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE | libc::F_SEAL_SEAL;
+        // SAFETY: fcntl with an int argument.
+        match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+            0 => Ok(file.into()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    })();
+    made.map_err(|e| Refusal::new(Code::Internal, format!("memory for the answer: {e}")))
+}

@@ -1,0 +1,383 @@
+//! Serves clients: one poll(2) over all of them, and nothing that waits for any.
+//!
+//! A packet is a request, and its answer is sent at once; if there is no room for it, the client does not read, and is gone. Who says
+//! nothing for [`PATIENCE`] is gone, too. So no client costs more than a descriptor for a while.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use fastpath_observe::{Assume, measure_for_auto};
+use fastpath_page::ClockSet;
+use fastpath_protocol::{Code, Refusal, Request, Status, packet};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::{SockFlag, accept4};
+
+use crate::book::Book;
+use crate::finding::Finder;
+use crate::log::{Priority, say};
+use crate::notify::Manager;
+use crate::peer::{Peer, Process};
+use crate::policy::{Action, Facts, Policy, Watcher};
+use crate::requests;
+use crate::shares::Shares;
+use crate::{Options, log};
+
+/// For how long a client may say nothing.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Clients accepted at a time, so that those who are connected get their turn.
+const ACCEPTED_AT_A_TIME: usize = 32;
+/// From one look at whether pages are in use to the next.
+const SWEEP_EVERY: Duration = Duration::from_millis(250);
+/// So many looks go round all pages.
+const SWEEPS_A_ROUND: usize = 16;
+/// For how long what was measured of the kernel's clocks holds: a clocksource does not come and go.
+const MEASURE_EVERY: Duration = Duration::from_secs(60);
+
+/// SIGTERM, SIGINT and SIGHUP, as something to wait for.
+pub struct Signals(SignalFd);
+
+impl Signals {
+    /// Blocks them in this thread and those that it starts.
+    pub fn block() -> io::Result<Signals> {
+        let mut set = SigSet::empty();
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+            set.add(signal);
+        }
+        set.thread_block()?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        Ok(Signals(SignalFd::with_flags(&set, flags)?))
+    }
+}
+
+/// What requests are answered from.
+pub struct State {
+    /// The pages.
+    pub book: Book,
+    begun: Instant,
+    clocks: Option<ClockSet>,
+    slow: ClockSet,
+    measured: Instant,
+    policy_file: PathBuf,
+    /// Why the file as it is now is not in force.
+    policy_error: Option<String>,
+    watcher: Watcher,
+}
+
+impl State {
+    /// Whether a process may be given a page at all.
+    pub fn policy_allows(&self, process: Process) -> Result<(), Refusal> {
+        let policy = self.watcher.policy();
+        if policy.rules() == 0 {
+            return Ok(());
+        }
+        match policy.decide(&Facts::of(process)) {
+            Some(decision) if decision.action == Action::Never => Err(Refusal::new(
+                Code::Denied,
+                format!("{} says never for process {}", self.policy_file.display(), process.pid),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the policy again. One with a mistake changes nothing.
+    fn reload(&mut self) {
+        match Policy::read(&self.policy_file) {
+            Ok(policy) => {
+                let policy = policy.unwrap_or_default();
+                say(
+                    Priority::Info,
+                    format_args!("the policy has {} rules now", policy.rules()),
+                );
+                self.watcher.replace(policy);
+                self.policy_error = None;
+            }
+            Err(why) => {
+                say(Priority::Warning, format_args!("{why}; the policy stays as it was"));
+                self.policy_error = Some(why);
+            }
+        }
+    }
+
+    /// Clocks for who leaves it to the daemon.
+    pub fn slow_clocks(&self) -> ClockSet {
+        self.clocks.unwrap_or(self.slow)
+    }
+
+    /// For a user.
+    pub fn status(&self, uid: u32) -> Status {
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: self.begun.elapsed().as_secs(),
+            slow_clocks: self.slow_clocks().iter().collect(),
+            rules: self.watcher.policy().rules(),
+            policy: Some(self.policy_file.display().to_string()),
+            policy_error: self.policy_error.clone(),
+            notices: self.watcher.notices().map(str::to_owned),
+            pages: self.book.shown_to(uid),
+            pages_in_all: self.book.count(),
+        }
+    }
+
+    fn measure(&mut self) {
+        let slow = measure_for_auto(Assume::SamePath)
+            .into_iter()
+            .filter(|path| path.is_slow);
+        self.slow = slow.fold(ClockSet::NONE, |set, path| {
+            set.union(ClockSet::of_id(path.clock.id() as u32))
+        });
+        self.measured = Instant::now();
+    }
+}
+
+struct Connection {
+    socket: OwnedFd,
+    peer: Peer,
+    heard: Instant,
+    /// He asks faster than he may: nothing is read from him until he may again.
+    must_wait: bool,
+}
+
+/// The server's side of all conversations.
+pub struct Server {
+    listener: OwnedFd,
+    signals: Signals,
+    connections: Vec<Connection>,
+    shares: Shares,
+    state: State,
+    finder: Finder,
+    manager: Manager,
+}
+
+impl Server {
+    /// One that is about to begin.
+    pub fn new(
+        options: &Options,
+        policy: Policy,
+        listener: OwnedFd,
+        signals: Signals,
+        book: Book,
+    ) -> io::Result<Server> {
+        let now = Instant::now();
+        let mut state = State {
+            book,
+            begun: now,
+            clocks: options.clocks,
+            slow: ClockSet::NONE,
+            measured: now,
+            policy_file: options.policy.clone(),
+            policy_error: None,
+            watcher: Watcher::start(policy, options.socket.clone())?,
+        };
+        if options.clocks.is_none() {
+            state.measure();
+        }
+        Ok(Server {
+            listener,
+            signals,
+            connections: Vec::new(),
+            shares: Shares::new(),
+            state,
+            finder: Finder::start()?,
+            manager: Manager::of_this_process(),
+        })
+    }
+
+    /// Serves until a signal says that it is enough, or the publisher has ended.
+    pub fn run(mut self, publisher_ended: &dyn Fn() -> bool) -> Result<(), String> {
+        log::say(
+            Priority::Info,
+            format_args!("serving; slow here: {}", names(self.state.slow_clocks())),
+        );
+        self.manager.tell("READY=1");
+        let watchdog = self.manager.watchdog();
+        let mut barked = (Instant::now(), self.state.book.publishers_turns());
+        let mut swept = Instant::now();
+        loop {
+            if !self.wait()? {
+                break;
+            }
+            if publisher_ended() {
+                return Err("the publisher has ended".into());
+            }
+            let now = Instant::now();
+            if now.duration_since(swept) >= SWEEP_EVERY {
+                swept = now;
+                self.tidy(now);
+            }
+            if watchdog.is_some_and(|every| now.duration_since(barked.0) >= every) {
+                let turns = self.state.book.publishers_turns();
+                if turns != barked.1 {
+                    self.manager.tell("WATCHDOG=1");
+                }
+                barked = (now, turns);
+            }
+        }
+        self.manager.tell("STOPPING=1");
+        Ok(())
+    }
+
+    /// Waits for anything, and sees to it. False: it is enough.
+    fn wait(&mut self) -> Result<bool, String> {
+        let mut fds = vec![
+            PollFd::new(self.signals.0.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.finder.as_fd(), PollFlags::POLLIN),
+        ];
+        let others = fds.len();
+        fds.extend(self.connections.iter().map(|connection| {
+            let wanted = if connection.must_wait {
+                PollFlags::empty()
+            } else {
+                PollFlags::POLLIN
+            };
+            PollFd::new(connection.socket.as_fd(), wanted)
+        }));
+        let waiting = self.connections.iter().any(|connection| connection.must_wait);
+        let timeout = if waiting { Duration::from_millis(5) } else { SWEEP_EVERY };
+        match poll(&mut fds, PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(format!("poll: {error}")),
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
+        let (own, of_clients) = ready.split_at(others);
+        if own[0] && !self.hear_signals() {
+            return Ok(false);
+        }
+        if own[2] {
+            self.take_up_found();
+        }
+        self.serve_those(of_clients);
+        if own[1] {
+            self.accept();
+        }
+        Ok(true)
+    }
+
+    /// False: it is enough.
+    fn hear_signals(&mut self) -> bool {
+        while let Ok(Some(signal)) = self.signals.0.read_signal() {
+            if signal.ssi_signo != Signal::SIGHUP as u32 {
+                return false;
+            }
+            self.state.reload();
+        }
+        true
+    }
+
+    fn accept(&mut self) {
+        let now = Instant::now();
+        for _ in 0..ACCEPTED_AT_A_TIME {
+            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            let socket = match accept4(self.listener.as_raw_fd(), flags) {
+                // SAFETY: just accepted.
+                Ok(fd) => unsafe { OwnedFd::from_raw_fd(fd) },
+                Err(Errno::EMFILE | Errno::ENFILE) => {
+                    // The kernel would say so again at once, and for as long as nobody leaves.
+                    self.connections.retain(|connection| !connection.must_wait);
+                    std::thread::sleep(Duration::from_millis(1));
+                    return;
+                }
+                Err(_) => return,
+            };
+            let Ok(peer) = Peer::of(&socket) else { continue };
+            if !self.shares.connect(peer.uid, now) {
+                let refusal = Refusal::new(Code::Limit, "this user has as many connections as one may have");
+                let answer = fastpath_protocol::Answer::refusing(0, &refusal);
+                let _ = packet::send(socket.as_fd(), &answer.bytes(), &[]);
+                continue;
+            }
+            self.connections.push(Connection {
+                socket,
+                peer,
+                heard: now,
+                must_wait: false,
+            });
+        }
+    }
+
+    /// Answers one packet of each client that is `ready`, if it may ask.
+    fn serve_those(&mut self, ready: &[bool]) {
+        let now = Instant::now();
+        let mut ready = ready.iter();
+        let (shares, state) = (&mut self.shares, &mut self.state);
+        self.connections.retain_mut(|connection| {
+            let is_ready = ready.next() == Some(&true) || connection.must_wait;
+            let stays = if is_ready {
+                connection.must_wait = !shares.ask(connection.peer.uid, now);
+                connection.must_wait || connection.serve(state, now)
+            } else {
+                now.duration_since(connection.heard) < PATIENCE
+            };
+            if !stays {
+                shares.disconnect(connection.peer.uid, now);
+            }
+            stays
+        });
+    }
+
+    fn take_up_found(&mut self) {
+        for found in self.finder.take() {
+            let pid = found.process.pid;
+            let taken = found
+                .process
+                .offsets()
+                .map_err(|refusal| refusal.sentence)
+                .and_then(|offsets| self.state.book.take_up(found, offsets).map_err(|e| e.to_string()));
+            match taken {
+                Ok(()) => say(Priority::Notice, format_args!("process {pid}'s page is kept again")),
+                Err(why) => say(
+                    Priority::Warning,
+                    format_args!("process {pid} stays on the kernel's path: {why}"),
+                ),
+            }
+        }
+    }
+
+    fn tidy(&mut self, now: Instant) {
+        let pages = self.state.book.count().div_ceil(SWEEPS_A_ROUND);
+        self.state.book.sweep(pages);
+        self.shares.tidy(now);
+        if self.state.clocks.is_none() && now.duration_since(self.state.measured) >= MEASURE_EVERY {
+            self.state.measure();
+        }
+    }
+}
+
+impl Connection {
+    /// Answers one packet. False: he is gone, or is to go.
+    fn serve(&mut self, state: &mut State, now: Instant) -> bool {
+        // Longer packets than a request are none, but are told so.
+        let mut bytes = [0; Request::SIZE + 1];
+        match packet::receive(self.socket.as_fd(), &mut bytes) {
+            Ok(Some((length, fds))) => {
+                self.heard = now;
+                let packet = &bytes[..length.min(bytes.len())];
+                let (answer, fds) = requests::answer(state, self.peer, packet, fds);
+                let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+                // There is no room only where he does not read.
+                packet::send(self.socket.as_fd(), &answer.bytes(), &fds).is_ok()
+            }
+            Ok(None) => false,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock && now.duration_since(self.heard) < PATIENCE,
+        }
+    }
+}
+
+fn names(clocks: ClockSet) -> String {
+    let names: Vec<_> = clocks
+        .iter()
+        .filter_map(|id| fastpath_observe::Clock::from_id(id as i32))
+        .map(|clock| clock.name())
+        .collect();
+    if names.is_empty() {
+        "no clock".into()
+    } else {
+        names.join(", ")
+    }
+}

@@ -1,0 +1,54 @@
+//! The CPUs that this process may use.
+
+/// Their numbers.
+pub fn allowed() -> Vec<usize> {
+    // SAFETY: a set of CPUs is plain bits.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: stores at most as many bytes as the set has.
+    if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) } != 0 {
+        // A host with more CPUs than the set holds answers with an error.
+        return (0..std::thread::available_parallelism().map_or(1, usize::from)).collect();
+    }
+    (0..libc::CPU_SETSIZE as usize)
+        // SAFETY: within the set.
+        .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) })
+        .collect()
+}
+
+/// Binds this thread to a CPU, and moves it there. Some sandboxes allow that and do not do it: that is an error too.
+pub fn run_on(cpu: usize) -> std::io::Result<()> {
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(std::io::Error::other("no set of CPUs is that large"));
+    }
+    // SAFETY: a set of CPUs is plain bits, `cpu` is one of them, and the kernel reads as many bytes as the set has.
+    let bound = unsafe {
+        let mut only: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut only);
+        libc::sched_setaffinity(0, size_of_val(&only), &only) == 0
+    };
+    if !bound {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: sched_getcpu only looks.
+    match usize::try_from(unsafe { libc::sched_getcpu() }) {
+        Ok(here) if here == cpu => Ok(()),
+        _ => Err(std::io::Error::other("it is allowed, and moves nothing")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_thread_runs_where_it_was_put() {
+        for cpu in allowed() {
+            let here = std::thread::spawn(move || {
+                run_on(cpu).expect("an allowed CPU");
+                // SAFETY: sched_getcpu only looks.
+                (allowed(), unsafe { libc::sched_getcpu() })
+            });
+            assert_eq!(here.join().unwrap(), (vec![cpu], cpu as i32));
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What the CPU says, what the kernel allows, and who answers a read.
+
+use std::time::{Duration, Instant};
+
+use super::Evidence;
+use crate::counter::{self, Features};
+
+pub(super) fn look() -> Evidence {
+    let is_readable = counter::is_readable();
+    Evidence {
+        is_readable,
+        features: is_readable.then(Features::of_this_cpu),
+        ..Evidence::default()
+    }
+}
+
+/// Whether it is the kernel that answers a read of the counter. Only Arm's kernels do so, on CPUs with a fault in their counter.
+pub(super) fn is_trapped() -> bool {
+    cfg!(target_arch = "aarch64") && prices().is_of_trapped_reads()
+}
+
+/// The shortest times that some reads of the counter, and as many system calls, took.
+#[derive(Clone, Copy, Debug)]
+struct Prices {
+    reads: Duration,
+    calls: Duration,
+}
+
+impl Prices {
+    /// A trapped read is one exception, as a call is, and an emulated instruction besides; an untrapped one takes a tenth of that.
+    fn is_of_trapped_reads(self) -> bool {
+        const DEAR: f64 = 0.6;
+        self.reads.as_secs_f64() > DEAR * self.calls.as_secs_f64()
+    }
+}
+
+fn prices() -> Prices {
+    /// Enough for some counts of the slowest counters, 1 MHz apart.
+    const TIMES: u32 = 64;
+    let shortest = |work: &dyn Fn()| {
+        let time = |_| {
+            let start = Instant::now();
+            (0..TIMES).for_each(|_| work());
+            start.elapsed()
+        };
+        (0..5).map(time).min().unwrap_or_default()
+    };
+    Prices {
+        // SAFETY: getppid only answers.
+        calls: shortest(&|| unsafe {
+            libc::syscall(libc::SYS_getppid);
+        }),
+        reads: shortest(&|| {
+            std::hint::black_box(counter::read());
+        }),
+    }
+}
+
+pub(super) fn kernel_trusts_counter() -> bool {
+    /// The kernel's clocksource on the counter that we read: x86's, Arm's.
+    const CLOCKSOURCES: [&str; 2] = ["tsc", "arch_sys_counter"];
+    std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+        .is_ok_and(|name| CLOCKSOURCES.contains(&name.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::{Distrust, Trust, is_promising};
+
+    #[test]
+    fn a_process_that_may_not_read_the_counter_is_told_so_without_reading_it() {
+        // SAFETY: the child makes system calls only; fork, prctl and waitpid take what they are given here.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let forbidden = libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) == 0;
+                let refused = |trust| is_promising(trust) == Err(Distrust::NotReadable);
+                let right = forbidden && refused(Trust::Invariant) && refused(Trust::Anyway);
+                libc::_exit(i32::from(!right));
+            }
+            let mut status = -1;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            assert_eq!(status, 0);
+        }
+    }
+
+    #[test]
+    fn a_counter_that_the_cpu_answers_itself_is_told_from_one_that_the_kernel_does() {
+        let is_trapped = |reads: u64, calls: u64| {
+            Prices {
+                reads: Duration::from_nanos(64 * reads),
+                calls: Duration::from_nanos(64 * calls),
+            }
+            .is_of_trapped_reads()
+        };
+        // A fault in the counter: the kernel reads it until two reads agree.
+        assert!(is_trapped(1000, 300));
+        // The same price, whoever is measured the shorter.
+        assert!(is_trapped(250, 300));
+        assert!(is_trapped(300, 250));
+        // Neoverse, and a CPU whose barrier is dear.
+        assert!(!is_trapped(12, 120));
+        assert!(!is_trapped(50, 150));
+        // Mitigations make calls dear, and emulation both.
+        assert!(!is_trapped(15, 900));
+        assert!(!is_trapped(100, 800));
+    }
+
+    #[test]
+    fn this_counter_is_answered_by_its_cpu() {
+        if look().is_readable {
+            assert!(!prices().is_of_trapped_reads(), "{:?}", prices());
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Whether the counter can be believed: what the CPU says, what the kernel allows, what the CPUs show against each other, and how
+//! well it predicts the kernel's clock.
+//!
+//! [`Evidence`] is plain data, and [`Evidence::verdict`] a function of it and of nothing else: the same for `fastpath run`, which obeys
+//! it, for `doctor`, which prints it, and for hosts of guests, which log it.
+
+mod exchange;
+mod first_sight;
+mod residuals;
+mod warp;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::counter::Features;
+
+pub use residuals::{Residuals, Withdrawal, reason};
+pub use warp::{LeftOut, Missed, Pair, Patience, Patrol, Warp};
+
+/// At a start.
+const PATIENCE: Patience = Patience {
+    in_all: Duration::from_millis(40),
+    for_a_pair: Duration::from_millis(20),
+    for_an_answer: Duration::from_millis(4),
+};
+/// The same where the kernel itself runs on the counter, having compared all CPUs at boot and watched them since.
+const WHERE_KERNEL_TRUSTS: Patience = Patience {
+    in_all: Duration::from_millis(8),
+    for_a_pair: Duration::from_millis(4),
+    ..PATIENCE
+};
+/// How long to try where the user vouches for the counter and no two CPUs were compared: virtual CPUs of a busy host may for a long
+/// time not run at once.
+const WHERE_VOUCHED: Patience = Patience {
+    in_all: Duration::from_millis(500),
+    for_a_pair: Duration::from_millis(250),
+    for_an_answer: Duration::from_millis(50),
+};
+
+/// How much a counter has to show before it is read for anybody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Trust {
+    /// The CPU must promise one rate.
+    #[default]
+    Invariant,
+    /// `--trust-counter`: the user vouches for the rate. Everything else is asked all the same, and the counter is then watched
+    /// more closely ([`fastpath_clock::Config::watched`]).
+    Anyway,
+}
+
+/// Why the counter is not believed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Distrust {
+    /// The CPU does not promise one rate.
+    #[cfg_attr(
+        any(target_arch = "x86_64", target_arch = "x86"),
+        error("the CPU does not state an invariant TSC (CPUID 8000_0007H, EDX bit 8)")
+    )]
+    #[cfg_attr(
+        not(any(target_arch = "x86_64", target_arch = "x86")),
+        error("firmware has not set up the counter (its frequency, CNTFRQ_EL0, is 0)")
+    )]
+    NotInvariant,
+    /// PR_SET_TSC.
+    #[error("this process may not read the counter (prctl PR_GET_TSC)")]
+    NotReadable,
+    /// The kernel answers reads of it, to work around an erratum of the CPU (drivers/clocksource/arm_arch_timer.c).
+    #[error(
+        "reading the counter traps to the kernel, and is no faster than a system call (an erratum of this CPU, by /proc/cpuinfo's part)"
+    )]
+    Trapped,
+    /// Two CPUs disagree.
+    #[error("the counters of CPUs {cpu} and {other} disagree by {cycles} counts or more")]
+    Warp {
+        /// One of the two that are furthest apart.
+        cpu: usize,
+        /// The other.
+        other: usize,
+        /// By so many at least.
+        cycles: u64,
+    },
+    /// No invariance, and not one pair of CPUs could be compared either.
+    #[error("the counters of this host's CPUs could not be compared with each other")]
+    NotCompared,
+    /// Anchors that were made by it are withdrawn at this moment.
+    #[error("{reason}")]
+    Withdrawn {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What was found.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Evidence {
+    /// Whether this process may read the counter (PR_GET_TSC). If not, nothing else was asked.
+    pub is_readable: bool,
+    /// What the CPU says.
+    pub features: Option<Features>,
+    /// A read is answered by the kernel.
+    pub is_trapped: bool,
+    /// The CPUs' counters against each other, where they were compared.
+    pub warp: Option<Warp>,
+    /// How well it predicted the kernel's clock, where a publisher tried.
+    pub residuals: Option<Residuals>,
+}
+
+impl Evidence {
+    /// What can be told at once, without threads and without reading the counter where that would be fatal.
+    pub fn at_first_sight() -> Evidence {
+        first_sight::look()
+    }
+
+    /// All that can be found out about a host: [`Evidence::at_first_sight`], and every pair of CPUs compared. Starts
+    /// threads.
+    pub fn gather(patience: Patience) -> Evidence {
+        let mut evidence = Evidence::at_first_sight();
+        if evidence.is_readable {
+            evidence.is_trapped = first_sight::is_trapped();
+            evidence.warp = Some(warp::of_every_pair(patience));
+        }
+        evidence
+    }
+
+    /// What `fastpath run` looks at: everything, for about a tenth of a millisecond per CPU where they are idle; less where the first
+    /// sight says enough. Starts threads.
+    pub fn of_this_host(trust: Trust) -> Evidence {
+        let evidence = Evidence::at_first_sight();
+        // The counter may only be read, and is only worth comparing, where the rest is in order.
+        if evidence.verdict(trust).is_err() {
+            return evidence;
+        }
+        let patience = if first_sight::kernel_trusts_counter() {
+            WHERE_KERNEL_TRUSTS
+        } else {
+            PATIENCE
+        };
+        let evidence = Evidence::gather(patience);
+        if evidence.verdict(trust) == Err(Distrust::NotCompared) {
+            return Evidence::gather(WHERE_VOUCHED);
+        }
+        evidence
+    }
+
+    /// Whether the counter is believed. The first thing that speaks against it decides.
+    pub fn verdict(&self, trust: Trust) -> Result<(), Distrust> {
+        if !self.is_readable {
+            return Err(Distrust::NotReadable);
+        }
+        let invariant = self.features.is_some_and(|features| features.invariant);
+        if !invariant && trust == Trust::Invariant {
+            return Err(Distrust::NotInvariant);
+        }
+        if self.is_trapped {
+            return Err(Distrust::Trapped);
+        }
+        if let Some(warp) = &self.warp {
+            if let Some(pair) = warp.furthest_apart() {
+                return Err(Distrust::Warp {
+                    cpu: pair.cpu,
+                    other: pair.other,
+                    cycles: pair.apart_cycles(),
+                });
+            }
+            if !invariant && warp.cpus.len() > 1 && warp.pairs.is_empty() {
+                return Err(Distrust::NotCompared);
+            }
+        }
+        match self
+            .residuals
+            .as_ref()
+            .and_then(|residuals| residuals.withdrawn.as_ref())
+        {
+            Some(reason) => Err(Distrust::Withdrawn { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether the counter may be read here at all, and promises one rate. To be asked before it is read for anything.
+pub fn is_promising(trust: Trust) -> Result<Features, Distrust> {
+    let evidence = Evidence::at_first_sight();
+    evidence.verdict(trust)?;
+    evidence.features.ok_or(Distrust::NotReadable)
+}
+
+/// [`Evidence::of_this_host`], if its verdict is good.
+pub fn examine(trust: Trust) -> Result<Evidence, Distrust> {
+    let evidence = Evidence::of_this_host(trust);
+    evidence.verdict(trust)?;
+    Ok(evidence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn healthy() -> Evidence {
+        Evidence {
+            is_readable: true,
+            features: Some(Features {
+                invariant: true,
+                ..Features::of_this_cpu()
+            }),
+            is_trapped: false,
+            warp: Some(Warp {
+                cpus: vec![0, 1],
+                pairs: vec![pair(-90, 80)],
+                ..Warp::default()
+            }),
+            residuals: None,
+        }
+    }
+
+    fn pair(least_cycles: i64, most_cycles: i64) -> Pair {
+        Pair {
+            cpu: 0,
+            other: 1,
+            least_cycles,
+            most_cycles,
+        }
+    }
+
+    fn not_invariant(mut evidence: Evidence) -> Evidence {
+        if let Some(features) = &mut evidence.features {
+            features.invariant = false;
+        }
+        evidence
+    }
+
+    const BOTH: [Trust; 2] = [Trust::Invariant, Trust::Anyway];
+
+    #[test]
+    fn a_healthy_counter_is_believed() {
+        for trust in BOTH {
+            assert_eq!(healthy().verdict(trust), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_counter_without_invariance_is_refused_unless_the_user_vouches_for_it() {
+        let evidence = not_invariant(healthy());
+        assert_eq!(evidence.verdict(Trust::Invariant), Err(Distrust::NotInvariant));
+        assert_eq!(evidence.verdict(Trust::Anyway), Ok(()));
+    }
+
+    #[test]
+    fn nobody_can_vouch_for_a_counter_that_may_not_be_read_or_traps_or_is_apart() {
+        let unreadable = Evidence::default();
+        let trapped = Evidence {
+            is_trapped: true,
+            ..healthy()
+        };
+        let mut apart = healthy();
+        if let Some(warp) = &mut apart.warp {
+            warp.pairs.push(Pair {
+                other: 2,
+                ..pair(-900, -700)
+            });
+        }
+        for trust in BOTH {
+            assert_eq!(unreadable.verdict(trust), Err(Distrust::NotReadable));
+            assert_eq!(trapped.verdict(trust), Err(Distrust::Trapped));
+            assert_eq!(
+                apart.verdict(trust),
+                Err(Distrust::Warp {
+                    cpu: 0,
+                    other: 2,
+                    cycles: 700
+                })
+            );
+        }
+    }
+
+    #[test]
+    fn a_counter_without_invariance_must_have_been_compared() {
+        let mut evidence = healthy();
+        if let Some(warp) = &mut evidence.warp {
+            warp.pairs.clear();
+        }
+        // Busy CPUs are no reason to refuse a counter that the CPU and the kernel vouch for.
+        assert_eq!(evidence.verdict(Trust::Invariant), Ok(()));
+        assert_eq!(
+            not_invariant(evidence.clone()).verdict(Trust::Anyway),
+            Err(Distrust::NotCompared)
+        );
+        // One CPU has nothing to be compared with.
+        evidence.warp = Some(Warp {
+            cpus: vec![0],
+            ..Warp::default()
+        });
+        assert_eq!(not_invariant(evidence).verdict(Trust::Anyway), Ok(()));
+    }
+
+    #[test]
+    fn anchors_that_are_withdrawn_speak_against_it() {
+        let mut evidence = healthy();
+        evidence.residuals = Some(Residuals {
+            withdrawn: Some("the counter stopped".into()),
+            ..Residuals::default()
+        });
+        let refused = evidence.verdict(Trust::Anyway).expect_err("withdrawn");
+        assert_eq!(refused.to_string(), "the counter stopped");
+    }
+}

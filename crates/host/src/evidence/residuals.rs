@@ -1,0 +1,147 @@
+//! How well the counter predicted the kernel's clock, as the page of a publisher says it.
+
+use std::io;
+
+use fastpath_clock::Reason;
+use fastpath_page::{Page, Reader};
+use serde::Serialize;
+
+use crate::page_copy::PageCopy;
+use crate::publisher::{REASON_HOST, REASON_LET_GO, REASON_NEW_PUBLISHER, REASON_STEP_MISSED};
+
+/// A publisher's experience with the counter.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Residuals {
+    /// Anchors published.
+    pub refreshes: u64,
+    /// How far the last anchor was ahead of the kernel's MONOTONIC when it was replaced.
+    pub last_ns: i64,
+    /// Why the anchors are withdrawn at this moment; nothing: they are not.
+    pub withdrawn: Option<String>,
+    /// How often anchors were withdrawn since the page was made.
+    pub withdrawals: u64,
+    /// The last of them, oldest first.
+    pub history: Vec<Withdrawal>,
+    /// Comparisons of the CPUs' counters since the publisher started.
+    pub warp_tests: u64,
+    /// What the last one could have missed: no two CPUs were further apart.
+    pub warp_within_cycles: Option<u64>,
+    /// Nobody promises that the counter ticks at one rate: `--trust-counter` was given.
+    pub is_vouched_for: bool,
+}
+
+/// Anchors were taken off a page.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Withdrawal {
+    /// On the kernel's CLOCK_BOOTTIME.
+    pub boottime_ns: u64,
+    /// Why.
+    pub reason: String,
+    /// How far the anchor was ahead of the kernel's MONOTONIC then, where that could be told.
+    pub ahead_ns: Option<i64>,
+}
+
+impl Residuals {
+    /// What a page says: of a process that is served (see [`Residuals::of_process`]), or of a host's own.
+    pub fn of_page(page: &Page) -> Residuals {
+        let reader = Reader::new(page);
+        let (stats, watch) = (reader.stats(), reader.watch());
+        Residuals {
+            refreshes: stats.refreshes,
+            last_ns: stats.residual_ns,
+            withdrawn: (stats.withdrawn_reason != 0).then(|| reason(stats.withdrawn_reason)),
+            withdrawals: reader.withdrawals(),
+            history: reader
+                .history()
+                .map(|withdrawal| Withdrawal::from(&withdrawal))
+                .collect(),
+            warp_tests: watch.warp_tests.into(),
+            warp_within_cycles: watch.warp_within_cycles,
+            is_vouched_for: watch.is_vouched_for,
+        }
+    }
+
+    /// What the page of a process says that `fastpath run` serves. `Ok(None)`: it has no page. The error is that of /proc/PID/maps or
+    /// /proc/PID/mem, which need the right to trace the process.
+    pub fn of_process(pid: u32) -> io::Result<Option<Residuals>> {
+        Ok(PageCopy::of_process(pid)?.map(|page| Residuals::of_page(&page)))
+    }
+}
+
+impl From<&fastpath_page::Withdrawal> for Withdrawal {
+    fn from(withdrawal: &fastpath_page::Withdrawal) -> Withdrawal {
+        Withdrawal {
+            boottime_ns: withdrawal.boottime_ns,
+            reason: reason(withdrawal.reason),
+            ahead_ns: withdrawal.ahead_ns,
+        }
+    }
+}
+
+/// What a page's reason means.
+pub fn reason(code: u32) -> String {
+    match (Reason::from_code(code), code) {
+        (Some(reason), _) => reason.to_string(),
+        (None, REASON_NEW_PUBLISHER) => "a new publisher took over, and has to measure the counter first".to_owned(),
+        (None, REASON_STEP_MISSED) => {
+            "CLOCK_REALTIME was set, and the publisher was kept from running each time that it had the new time ready"
+                .to_owned()
+        }
+        (None, REASON_LET_GO) => "the page was let go, as somebody asked fastpathd to".to_owned(),
+        (None, REASON_HOST..) => format!("the host's own reason {:#x}", code - REASON_HOST),
+        (None, _) => format!("reason {code}, which this version does not know"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fastpath_page::{Init, Watch, Writer};
+
+    #[test]
+    fn a_page_tells_its_publishers_experience() {
+        let page = Page::zeroed();
+        let writer = Writer::new(&page);
+        writer.init(&Init::default());
+        writer.withdraw(Reason::Warp.code());
+        writer.note_withdrawal(&fastpath_page::Withdrawal {
+            boottime_ns: 7,
+            reason: Reason::Warp.code(),
+            ahead_ns: Some(-90),
+        });
+        writer.set_watch(&Watch {
+            warp_tests: 2,
+            warp_within_cycles: None,
+            is_vouched_for: true,
+        });
+        let residuals = Residuals::of_page(&page);
+        assert_eq!(
+            residuals.withdrawn.as_deref(),
+            Some("the counters of two CPUs disagree")
+        );
+        assert_eq!((residuals.withdrawals, residuals.warp_tests), (1, 2));
+        assert_eq!(residuals.history[0].ahead_ns, Some(-90));
+        assert!(residuals.is_vouched_for);
+    }
+
+    #[test]
+    fn a_process_without_a_page_has_no_experience() {
+        assert_eq!(Residuals::of_process(std::process::id()).expect("our own maps"), None);
+        assert!(Residuals::of_process(0).is_err());
+    }
+
+    #[test]
+    fn every_reason_reads_as_a_sentence() {
+        for code in [
+            1,
+            6,
+            REASON_NEW_PUBLISHER,
+            REASON_STEP_MISSED,
+            REASON_LET_GO,
+            REASON_HOST + 5,
+            999,
+        ] {
+            assert!(reason(code).len() > 10, "{}", reason(code));
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! For those who host guests: runtimes, sandboxes, emulators, VMMs.
+//!
+//! Such a host maps an image of [`mod@image`] and a page into its guest, and keeps the page fresh:
+//!
+//! - [`evidence`]: whether this host's counter can be believed;
+//! - [`init`]: what a page says for as long as it lives;
+//! - [`Publisher`]: samples the host's clocks and publishes them on the page, in the guest's counts ([`Relation`]);
+//! - [`Publisher::trapped`]: what to do when the guest took the slow path, so that no timer is needed;
+//! - [`State`]: staleness, residual, drift, for a log.
+//!
+//! But for [`evidence::examine`], which starts threads, and [`PageCopy`], which looks into other processes, nothing here allocates, locks, waits or keeps global state, and all of it can be
+//! used in a signal handler. `fastpath run` goes by the same rules: [`Refresher`] is what the two share. The C interface
+//! (`crates/libfastpath`) is a thin layer over this crate.
+
+pub mod counter;
+pub mod cpus;
+pub mod evidence;
+pub mod init;
+mod page_copy;
+mod pages;
+mod pause;
+mod publisher;
+mod refresher;
+mod relation;
+pub mod sample;
+mod state;
+mod trap;
+
+pub use fastpath_clock::{Bracket, Config, Reason, Sample};
+pub use fastpath_image as image;
+pub use fastpath_page::{ClockSet, Page};
+pub use page_copy::PageCopy;
+pub use pages::Pages;
+pub use pause::pause;
+pub use publisher::{
+    Busy, NotPublished, Options, Publisher, REASON_HOST, REASON_LET_GO, REASON_NEW_PUBLISHER, REASON_STEP_MISSED,
+};
+pub use refresher::{LEAD_NS, News, Refreshed, Refresher};
+pub use relation::{BadRelation, Relation};
+pub use sample::{Source, ThisHost};
+pub use state::State;
+pub use trap::{Advice, Trap};

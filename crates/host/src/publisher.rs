@@ -1,0 +1,255 @@
+//! A publisher without a thread: it works when it is called.
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use fastpath_clock::{Config, Sample};
+use fastpath_page::{ClockSet, Page, Reader, Writer};
+
+use crate::evidence::{Trust, Warp};
+use crate::refresher::{News, Refreshed, Refresher};
+use crate::relation::Relation;
+use crate::sample::{self, Source};
+
+/// Reasons of a host's own for a withdrawal begin here; those below are fastpath's ([`fastpath_clock::Reason`] and
+/// [`REASON_NEW_PUBLISHER`]).
+pub const REASON_HOST: u32 = 0x1_0000;
+/// The page had another publisher, and this one has published nothing yet.
+pub const REASON_NEW_PUBLISHER: u32 = 1000;
+/// Why a page answers nothing: REALTIME was set, and the publisher was kept from running each time that it had the new time ready.
+pub const REASON_STEP_MISSED: u32 = 1001;
+/// The page was let go: whoever reads it shall ask the kernel, for good.
+pub const REASON_LET_GO: u32 = 1002;
+
+/// What a publisher serves, and to whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The clocks to answer.
+    pub clocks: ClockSet,
+    /// Refreshes come when the guest took the slow path ([`Publisher::trapped`]), and not by a timer.
+    pub on_demand: bool,
+    /// What the guest's counter reads when the host's source reads a count.
+    pub relation: Relation,
+    /// [`Trust::Anyway`]: the counter's rate is the host's own risk. Anchors live for 40 ms at most, and the CPUs' counters should be
+    /// compared every 10 ms ([`Publisher::compared`]).
+    pub trust: Trust,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            clocks: ClockSet::ALL,
+            on_demand: false,
+            relation: Relation::SAME,
+            trust: Trust::default(),
+        }
+    }
+}
+
+/// Another call is at work on this publisher. It does what there is to do; nobody waits for it here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("another call is publishing on this publisher; there is nothing left to do here")]
+pub struct Busy;
+
+/// Why nothing came of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotPublished {
+    /// One writer at a time.
+    #[error(transparent)]
+    Busy(#[from] Busy),
+    /// MONOTONIC or REALTIME has no answer.
+    #[error(
+        "CLOCK_MONOTONIC or CLOCK_REALTIME cannot be read; the page goes on with what it has until that is too old"
+    )]
+    NoSample,
+}
+
+/// Samples a host's clocks and publishes them on one page, whenever it is asked to.
+///
+/// One call at a time publishes; of two that meet, the second is told [`Busy`] at once. So it can be shared between threads
+/// and used in signal handlers, without a lock. [`Publisher::trapped`] and [`Publisher::state`] only look, and never meet anybody.
+pub struct Publisher<'p, S> {
+    pub(crate) page: &'p Page,
+    pub(crate) source: S,
+    pub(crate) options: Options,
+    busy: AtomicBool,
+    /// The kernel's MONOTONIC at the last sample; 0: there was none.
+    pub(crate) sampled_ns: AtomicU64,
+    /// From the last sample to the time when the next is wanted.
+    pub(crate) window_ns: AtomicU64,
+    refresher: UnsafeCell<Refresher>,
+}
+
+// SAFETY: the refresher is reached through `alone` only, by one thread at a time; the page and all else are atomics or never change.
+unsafe impl<S: Sync> Sync for Publisher<'_, S> {}
+
+impl<'p, S: Source> Publisher<'p, S> {
+    /// A publisher for a page whose header is written ([`Writer::init`]), and which nobody else writes any more. What a former
+    /// publisher left on it is withdrawn.
+    pub fn new(page: &'p Page, source: S, options: Options) -> Publisher<'p, S> {
+        let config = if options.on_demand {
+            Config::on_demand(options.clocks)
+        } else {
+            Config {
+                clocks: options.clocks,
+                ..Config::default()
+            }
+        };
+        let is_vouched_for = options.trust == Trust::Anyway;
+        let config = if is_vouched_for { config.watched() } else { config };
+        let mut refresher = Refresher::new(config, std::process::id());
+        let boottime_ns = source.clock(libc::CLOCK_BOOTTIME).unwrap_or(0);
+        refresher.begin(&mut Writer::new(page), boottime_ns, is_vouched_for);
+        Publisher {
+            page,
+            source,
+            options,
+            busy: AtomicBool::new(false),
+            sampled_ns: AtomicU64::new(0),
+            window_ns: AtomicU64::new(0),
+            refresher: UnsafeCell::new(refresher),
+        }
+    }
+
+    /// Takes one sample of the host's clocks and does what follows from it.
+    pub fn publish(&self) -> Result<Refreshed, NotPublished> {
+        self.refresh(
+            || sample::sample(&self.source),
+            |refresher, writer, counter, sample| refresher.refresh(writer, counter, sample, || {}),
+        )
+    }
+
+    /// Takes in a sample of the host's own, in host counts. A sample must never be made of what the guest says.
+    pub fn publish_sample(&self, sample: &Sample) -> Result<Refreshed, NotPublished> {
+        let mut given = Some(*sample);
+        self.refresh(
+            || given.take(),
+            |refresher, writer, counter, sample| refresher.refresh(writer, counter, sample, || {}),
+        )
+    }
+
+    /// [`Publisher::publish`] for who has just heard that CLOCK_REALTIME was set: REALTIME and TAI follow at once, and the
+    /// others do not notice.
+    pub fn publish_step(&self) -> Result<Refreshed, NotPublished> {
+        self.refresh(
+            || sample::careful_sample(&self.source),
+            |refresher, writer, counter, sample| refresher.follow_step(writer, counter, sample, || {}),
+        )
+    }
+
+    /// The same with a sample of the host's own.
+    pub fn publish_step_sample(&self, sample: &Sample) -> Result<Refreshed, NotPublished> {
+        let mut given = Some(*sample);
+        self.refresh(
+            || given.take(),
+            |refresher, writer, counter, sample| refresher.follow_step(writer, counter, sample, || {}),
+        )
+    }
+
+    /// Takes all clocks off the page: from now on the guest makes system calls, until the next anchors are published. What was
+    /// learnt of the rate is kept, and no clock will show less than it last did.
+    pub fn withdraw(&self, reason: u32) -> Result<(), Busy> {
+        let mut refresher = self.alone()?;
+        refresher.withdraw(&mut Writer::new(self.page), reason, || self.guest_counter());
+        Ok(())
+    }
+
+    /// Takes in a comparison of the CPUs' counters ([`crate::evidence::Patrol`]): while two are apart, nothing is published.
+    pub fn compared(&self, warp: &Warp) -> Result<Refreshed, Busy> {
+        Ok(self.alone()?.compared(&mut Writer::new(self.page), warp))
+    }
+
+    /// What is worth a line in a log: withdrawals, and that the guest is served again. The last that was not taken yet.
+    pub fn take_news(&self) -> Result<Option<News>, Busy> {
+        Ok(self.alone()?.take_news())
+    }
+
+    /// Where this publisher's time comes from.
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+
+    /// What the guest's counter reads when the source's reads a count.
+    pub fn relation(&self) -> Relation {
+        self.options.relation
+    }
+
+    /// What the guest would read from its counter now.
+    pub fn guest_counter(&self) -> u64 {
+        self.options.relation.guest(self.source.counter())
+    }
+
+    /// What the guest would read from the page now, in seconds and nanoseconds; `None`: it would make the system call.
+    pub fn read(&self, clock_id: u32) -> Option<(u64, u32)> {
+        Reader::new(self.page).read(clock_id, || self.guest_counter())
+    }
+
+    fn refresh(
+        &self,
+        mut sample: impl FnMut() -> Option<Sample>,
+        work: impl FnOnce(
+            &mut Refresher,
+            &mut Writer<'_>,
+            &dyn Fn() -> u64,
+            &mut dyn FnMut() -> Option<Sample>,
+        ) -> Refreshed,
+    ) -> Result<Refreshed, NotPublished> {
+        let mut refresher = self.alone()?;
+        let mut sampled_ns = None;
+        let refreshed = work(
+            &mut refresher,
+            &mut Writer::new(self.page),
+            &|| self.guest_counter(),
+            &mut || {
+                let sample = sample()?;
+                sampled_ns = Some(sample.mono.time_ns);
+                Some(self.options.relation.guest_sample(&sample))
+            },
+        );
+        let Some(sampled_ns) = sampled_ns else {
+            return Err(NotPublished::NoSample);
+        };
+        self.window_ns.store(refresher.next_window_ns(), Ordering::Relaxed);
+        self.sampled_ns.store(sampled_ns, Ordering::Relaxed);
+        Ok(refreshed)
+    }
+
+    fn alone(&self) -> Result<Alone<'_>, Busy> {
+        if self.busy.swap(true, Ordering::Acquire) {
+            return Err(Busy);
+        }
+        Ok(Alone {
+            busy: &self.busy,
+            refresher: &self.refresher,
+        })
+    }
+}
+
+/// The one who may use the refresher, until it is dropped.
+struct Alone<'a> {
+    busy: &'a AtomicBool,
+    refresher: &'a UnsafeCell<Refresher>,
+}
+
+impl Deref for Alone<'_> {
+    type Target = Refresher;
+
+    fn deref(&self) -> &Refresher {
+        // SAFETY: `busy` was false, and stays true for as long as this lives: there is no other reference.
+        unsafe { &*self.refresher.get() }
+    }
+}
+
+impl DerefMut for Alone<'_> {
+    fn deref_mut(&mut self) -> &mut Refresher {
+        // SAFETY: as in `deref`, and this one is borrowed mutably.
+        unsafe { &mut *self.refresher.get() }
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.busy.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,386 @@
+//! From a sample to the page: what follows from each, and what to do when the moment was missed.
+
+use std::sync::atomic::{Ordering, fence};
+
+use fastpath_clock::{Config, Discipline, Outcome, Reason, Sample};
+use fastpath_page::writer::{PublishError, Stats, Watch, Withdrawal};
+use fastpath_page::{Anchor, Rate};
+
+use crate::evidence::Warp;
+use crate::pages::Pages;
+use crate::publisher::{REASON_NEW_PUBLISHER, REASON_STEP_MISSED};
+
+/// How far ahead of the counter a new anchor takes effect: long enough to write it before (some 100 ns), short enough that
+/// the prediction it was computed from holds.
+pub const LEAD_NS: u64 = 50_000;
+/// A host that misses that time and again is given twice as much, up to this. Until an anchor's base readers go on by the one
+/// before it, so a long lead costs nothing but that a step of REALTIME is followed later.
+const LONGEST_LEAD_NS: u64 = 2_000_000;
+/// Left of it when the readers have been told: see [`publish_all`].
+const SPARE_NS: u64 = 2_000;
+/// Attempts to publish one anchor. Only a publisher that is preempted within [`LEAD_NS`] each time needs more than one.
+const ATTEMPTS: u32 = 5;
+
+/// What came of a refresh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refreshed {
+    /// Nothing to publish yet: what was in force, if anything, still is.
+    Waiting,
+    /// New anchors are on the page.
+    Published,
+    /// What was in force no longer tells the kernel's time, and is off the page.
+    Withdrawn(Reason),
+    /// The counter passed the new anchor's base before it could be published: another sample is wanted at once.
+    Missed,
+    /// There is no sample: a clock could not be read.
+    NoSample,
+}
+
+/// What is worth a line in a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// Anchors were taken off the page: from now on readers ask the kernel. What the reason means: [`crate::evidence::reason`].
+    Withdrawn(Withdrawal),
+    /// They are answered from the page again.
+    ServedAgain,
+}
+
+/// Follows the host's clocks and keeps a page by them. It sleeps and wakes for nobody: that is left to who has a thread for it.
+#[derive(Clone, Debug)]
+pub struct Refresher {
+    discipline: Discipline,
+    rate: Option<Rate>,
+    lead_ns: u64,
+    stats: Stats,
+    watch: Watch,
+    last: Option<Sample>,
+    news: Option<News>,
+}
+
+impl Refresher {
+    /// A refresher that knows nothing yet. `publisher_pid` is for those who watch; 0: nobody.
+    pub fn new(config: Config, publisher_pid: u32) -> Refresher {
+        Refresher {
+            discipline: Discipline::new(config),
+            rate: None,
+            lead_ns: LEAD_NS,
+            stats: Stats {
+                publisher_pid,
+                ..Stats::default()
+            },
+            watch: Watch::default(),
+            last: None,
+            news: None,
+        }
+    }
+
+    /// Begins with a page: says on it what is known of the counter, and withdraws what another publisher left there.
+    ///
+    /// `boottime_ns` is the host's CLOCK_BOOTTIME; `is_vouched_for`: nobody promises that the counter ticks at one rate.
+    pub fn begin(&mut self, pages: &mut impl Pages, boottime_ns: u64, is_vouched_for: bool) {
+        self.watch.is_vouched_for = is_vouched_for;
+        pages.set_watch(&self.watch);
+        if pages.are_in_force() {
+            self.take_off(pages, REASON_NEW_PUBLISHER, None, boottime_ns);
+        }
+        pages.set_stats(&self.stats);
+    }
+
+    /// The last thing that is worth a line in a log and was not taken yet.
+    pub fn take_news(&mut self) -> Option<News> {
+        self.news.take()
+    }
+
+    /// Takes in a comparison of the CPUs' counters. While two are apart, nothing is published.
+    pub fn compared(&mut self, pages: &mut impl Pages, warp: &Warp) -> Refreshed {
+        self.watch.warp_tests = self.watch.warp_tests.wrapping_add(1);
+        self.watch.warp_within_cycles = warp.within_cycles();
+        pages.set_watch(&self.watch);
+        match self.discipline.compared(warp.furthest_apart().is_some()) {
+            Outcome::Withdraw(reason) => {
+                self.withdraw_for(pages, reason, None);
+                Refreshed::Withdrawn(reason)
+            }
+            _ => Refreshed::Waiting,
+        }
+    }
+
+    /// From now on the page says that this process keeps it.
+    pub fn set_publisher_pid(&mut self, pid: u32) {
+        self.stats.publisher_pid = pid;
+    }
+
+    /// From the last sample to the time when the next is wanted.
+    pub fn next_window_ns(&self) -> u64 {
+        self.discipline.next_window_ns()
+    }
+
+    /// One sample and what follows from it. Where the moment was missed it pauses and takes another, a few times.
+    ///
+    /// `counter` and the samples count what the readers of the page read.
+    pub fn refresh(
+        &mut self,
+        pages: &mut impl Pages,
+        counter: impl Fn() -> u64,
+        mut sample: impl FnMut() -> Option<Sample>,
+        mut pause: impl FnMut(),
+    ) -> Refreshed {
+        let mut refreshed = Refreshed::NoSample;
+        for _ in 0..ATTEMPTS {
+            let Some(sample) = sample() else { break };
+            if self.last == Some(sample) {
+                // Taken in already: it would look like a counter that stands still.
+                return Refreshed::Waiting;
+            }
+            self.last = Some(sample);
+            let lead_cycles = self.lead_cycles(pages, counter());
+            let outcome = self.discipline.observe(&sample, || counter().wrapping_add(lead_cycles));
+            refreshed = self.carry_out(pages, outcome, &counter);
+            if refreshed != Refreshed::Missed {
+                break;
+            }
+            pause();
+        }
+        refreshed
+    }
+
+    /// The same when the kernel says that REALTIME was set. Where that is missed each time, readers are sent to the kernel until the next
+    /// refresh: what they would read until then is known to be wrong.
+    pub fn follow_step(
+        &mut self,
+        pages: &mut impl Pages,
+        counter: impl Fn() -> u64,
+        mut sample: impl FnMut() -> Option<Sample>,
+        mut pause: impl FnMut(),
+    ) -> Refreshed {
+        let mut refreshed = Refreshed::NoSample;
+        for _ in 0..ATTEMPTS {
+            let Some(sample) = sample() else { break };
+            let lead_cycles = self.lead_cycles(pages, counter());
+            let outcome = self.discipline.step(&sample, || counter().wrapping_add(lead_cycles));
+            refreshed = self.carry_out(pages, outcome, &counter);
+            // Waiting: no clock was stepped after all, or the step fell into the sample.
+            if !matches!(refreshed, Refreshed::Missed | Refreshed::Waiting) {
+                break;
+            }
+            pause();
+        }
+        if refreshed == Refreshed::Missed {
+            self.withdraw(pages, REASON_STEP_MISSED, counter);
+        }
+        refreshed
+    }
+
+    /// Takes all clocks off the page, for `status` to show `reason`. The next anchors go on from those that were in force.
+    pub fn withdraw(&mut self, pages: &mut impl Pages, reason: u32, counter: impl Fn() -> u64) {
+        self.take_off(pages, reason, None, self.sampled_boottime_ns());
+        // From here on nobody reads the anchors in force, but for a reader that looks ahead of its counter by a little.
+        fence(Ordering::SeqCst);
+        let spare_cycles = self.rate.map_or(0, |rate| rate.cycles_for_ns(SPARE_NS));
+        self.discipline.end_at(counter().wrapping_add(spare_cycles));
+    }
+
+    /// How far ahead of the counter an anchor takes effect.
+    fn lead_cycles(&self, pages: &impl Pages, now: u64) -> u64 {
+        let may_answer = |anchor: Option<Anchor>| anchor.is_some_and(|anchor| anchor.may_answer_from(now));
+        // Where nobody reads the one before it any more, it need not lie in the future.
+        if !may_answer(self.discipline.hres()) && !may_answer(self.discipline.raw()) {
+            return 0;
+        }
+        self.rate.map_or(0, |rate| {
+            // Caches are colder the next time. A telling that was interrupted is no measure.
+            let telling_cycles = (2 * pages.telling_cycles()).min(rate.cycles_for_ns(LONGEST_LEAD_NS));
+            rate.cycles_for_ns(self.lead_ns) + telling_cycles
+        })
+    }
+
+    fn carry_out(&mut self, pages: &mut impl Pages, outcome: Outcome, counter: impl Fn() -> u64) -> Refreshed {
+        match outcome {
+            Outcome::Wait => Refreshed::Waiting,
+            Outcome::Withdraw(reason) => {
+                self.withdraw_for(pages, reason, self.discipline.ahead_ns());
+                Refreshed::Withdrawn(reason)
+            }
+            Outcome::Publish { hres, raw, residual_ns } => {
+                self.publish(pages, &hres, raw.as_ref(), residual_ns, counter)
+            }
+        }
+    }
+
+    fn withdraw_for(&mut self, pages: &mut impl Pages, reason: Reason, ahead_ns: Option<i64>) {
+        self.take_off(pages, reason.code(), ahead_ns, self.sampled_boottime_ns());
+    }
+
+    fn take_off(&mut self, pages: &mut impl Pages, reason: u32, ahead_ns: Option<i64>, boottime_ns: u64) {
+        pages.withdraw(reason);
+        // A counter that is caught out again before it was served again is no news.
+        if self.stats.withdrawn_reason != reason {
+            let withdrawal = Withdrawal {
+                boottime_ns,
+                reason,
+                ahead_ns,
+            };
+            pages.note_withdrawal(&withdrawal);
+            self.news = Some(News::Withdrawn(withdrawal));
+        }
+        self.stats.withdrawn_reason = reason;
+    }
+
+    /// CLOCK_BOOTTIME at the last sample; 0: not known.
+    fn sampled_boottime_ns(&self) -> u64 {
+        self.last.and_then(|sample| sample.boot).map_or(0, |boot| boot.time_ns)
+    }
+
+    fn publish(
+        &mut self,
+        pages: &mut impl Pages,
+        hres: &Anchor,
+        raw: Option<&Anchor>,
+        residual_ns: i64,
+        counter: impl Fn() -> u64,
+    ) -> Refreshed {
+        let spare_cycles = hres.rate.cycles_for_ns(SPARE_NS);
+        match pages.publish(hres, raw, spare_cycles, counter) {
+            Ok(()) => {
+                self.rate = Some(hres.rate);
+                self.lead_ns = (self.lead_ns - self.lead_ns / 16).max(LEAD_NS);
+                self.stats.refreshes += 1;
+                self.stats.residual_ns = residual_ns;
+                if self.stats.withdrawn_reason != 0 {
+                    self.news = Some(News::ServedAgain);
+                }
+                self.stats.withdrawn_reason = 0;
+                pages.set_stats(&self.stats);
+                Refreshed::Published
+            }
+            Err(error @ (PublishError::TooLate { .. } | PublishError::TooEarly { .. })) => {
+                if matches!(error, PublishError::TooLate { .. }) {
+                    self.lead_ns = (2 * self.lead_ns).min(LONGEST_LEAD_NS);
+                }
+                self.discipline.retract();
+                Refreshed::Missed
+            }
+            Err(PublishError::OutOfLimits(_)) => {
+                self.discipline.retract();
+                Refreshed::Waiting
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use fastpath_clock::Bracket;
+    use fastpath_page::{Page, Writer};
+
+    use super::*;
+
+    /// A host whose counter ticks twice a nanosecond and where each look at it takes `look_ns`.
+    struct Slow {
+        counter: Cell<u64>,
+        look_ns: u64,
+    }
+
+    impl Slow {
+        fn pass(&self, ns: u64) -> u64 {
+            self.counter.set(self.counter.get() + 2 * ns);
+            self.counter.get()
+        }
+
+        fn sample(&self) -> Option<Sample> {
+            let bracket = || {
+                let before = self.counter.get();
+                let time_ns = self.pass(500) / 2 + 1_000_000_000;
+                let after = self.pass(500);
+                Bracket { before, time_ns, after }
+            };
+            Some(Sample {
+                mono: bracket(),
+                real: bracket(),
+                raw: Some(bracket()),
+                boot: Some(bracket()),
+                tai: Some(bracket()),
+            })
+        }
+
+        /// Refreshes for five seconds and tells what came of them.
+        fn live(&self) -> Vec<Refreshed> {
+            let page = Page::zeroed();
+            let mut writer = Writer::new(&page);
+            let mut refresher = Refresher::new(Config::default(), 0);
+            let mut all = Vec::new();
+            while self.counter.get() < 2 * 5_000_000_000 {
+                self.pass(refresher.next_window_ns());
+                all.push(refresher.refresh(
+                    &mut writer,
+                    || self.pass(self.look_ns),
+                    || self.sample(),
+                    || {
+                        self.pass(LEAD_NS);
+                    },
+                ));
+            }
+            all
+        }
+    }
+
+    #[test]
+    fn a_step_that_is_missed_each_time_sends_readers_to_the_kernel() {
+        let host = Slow {
+            counter: Cell::new(0),
+            look_ns: 100,
+        };
+        let page = Page::zeroed();
+        let mut writer = Writer::new(&page);
+        let mut refresher = Refresher::new(Config::default(), 0);
+        let mut refresh = |refresher: &mut Refresher| {
+            host.pass(refresher.next_window_ns());
+            refresher.refresh(&mut writer, || host.pass(host.look_ns), || host.sample(), || ())
+        };
+        for _ in 0..20 {
+            refresh(&mut refresher);
+        }
+        assert!(writer.hres().is_some());
+        host.pass(1_000_000);
+        let set_back = || {
+            let mut sample = host.sample()?;
+            sample.real.time_ns -= 500_000_000;
+            sample.tai = None;
+            Some(sample)
+        };
+        // Kept from running for three milliseconds whenever it looks.
+        let refreshed = refresher.follow_step(&mut writer, || host.pass(3_000_000), set_back, || ());
+        assert_eq!(refreshed, Refreshed::Missed);
+        assert!(
+            writer
+                .hres()
+                .is_none_or(|hres| !hres.may_answer_from(host.counter.get()))
+        );
+        assert!(
+            matches!(refresher.take_news(), Some(News::Withdrawn(withdrawal)) if withdrawal.reason == REASON_STEP_MISSED)
+        );
+        host.pass(refresher.next_window_ns());
+        let refreshed = refresher.refresh(&mut writer, || host.pass(host.look_ns), set_back, || ());
+        assert_eq!(refreshed, Refreshed::Published);
+    }
+
+    fn share_missed(look_ns: u64) -> f64 {
+        let all = Slow {
+            counter: Cell::new(0),
+            look_ns,
+        }
+        .live();
+        let missed = all.iter().filter(|refreshed| **refreshed == Refreshed::Missed).count();
+        missed as f64 / all.len() as f64
+    }
+
+    #[test]
+    fn a_host_too_slow_for_the_usual_lead_is_given_a_longer_one() {
+        assert_eq!(share_missed(1_000), 0.0);
+        // Both looks between an anchor and the page take longer together than the usual lead.
+        assert!(share_missed(40_000) < 0.05, "{}", share_missed(40_000));
+        assert!(share_missed(400_000) < 0.05, "{}", share_missed(400_000));
+    }
+}

@@ -1,0 +1,86 @@
+//! How a page is doing, for a log.
+
+use std::sync::atomic::Ordering;
+
+use fastpath_page::{ClockSet, Reader, Writer};
+
+use crate::publisher::Publisher;
+use crate::sample::Source;
+
+/// Looks at how far the page is from the host's clock, of which one is not interrupted.
+const ATTEMPTS: u32 = 5;
+
+/// How a publisher's page is doing at one moment. Taken while another thread publishes, some of it may be newer than the rest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct State {
+    /// The clocks that the page answers.
+    pub clocks: ClockSet,
+    /// Why the anchors were withdrawn; 0: they were not.
+    pub withdrawn_reason: u32,
+    /// Whether the page has, or had, an anchor.
+    pub seeded: bool,
+    /// Anchors published since the publisher was made.
+    pub refreshes: u64,
+    /// How far the page was ahead of the host's MONOTONIC before the last refresh.
+    pub residual_ns: i64,
+    /// Of the newest anchor. Below 0: it takes effect in a moment. Beyond `cap_ns` the guest makes system calls.
+    pub age_ns: i64,
+    /// The age that the anchor is believed for.
+    pub cap_ns: u64,
+    /// How far the page is ahead of the host's MONOTONIC; 0 where it does not answer that.
+    pub drift_ns: i64,
+    /// From the last sample to the time when the next is wanted.
+    pub next_window_ns: u64,
+    /// The anchor's rate, in guest counts; 0 without one.
+    pub ns_per_cycle: f64,
+}
+
+impl<S: Source> Publisher<'_, S> {
+    /// Looks at the page, the counter and the host's MONOTONIC.
+    pub fn state(&self) -> State {
+        let reader = Reader::new(self.page);
+        let stats = reader.stats();
+        let cycles = self.guest_counter();
+        let clocks = ClockSet::ALL
+            .iter()
+            .filter(|id| reader.read(*id, || cycles).is_some())
+            .fold(ClockSet::NONE, |clocks, id| clocks.union(ClockSet::of_id(id)));
+        let mut state = State {
+            clocks,
+            withdrawn_reason: stats.withdrawn_reason,
+            seeded: self.page.hres.copy[0].seq.load(Ordering::Acquire) != 0,
+            refreshes: stats.refreshes,
+            residual_ns: stats.residual_ns,
+            age_ns: 0,
+            cap_ns: 0,
+            drift_ns: self.drift_ns(&reader),
+            next_window_ns: self.window_ns.load(Ordering::Relaxed),
+            ns_per_cycle: 0.0,
+        };
+        if let Some(hres) = Writer::new(self.page).hres() {
+            let ns_per_cycle = f64::from(hres.rate.mult) / (1_u64 << hres.rate.shift.min(63)) as f64;
+            state.ns_per_cycle = ns_per_cycle;
+            state.age_ns = (cycles.wrapping_sub(hres.base_cycles) as i64 as f64 * ns_per_cycle) as i64;
+            state.cap_ns = (f64::from(hres.cap_cycles) * ns_per_cycle) as u64;
+        }
+        state
+    }
+
+    /// The page's MONOTONIC against the host's, read between two reads of the page.
+    fn drift_ns(&self, reader: &Reader<'_>) -> i64 {
+        let page = || {
+            let (sec, nsec) = reader.read(libc::CLOCK_MONOTONIC as u32, || self.guest_counter())?;
+            Some(sec.wrapping_mul(1_000_000_000).wrapping_add(u64::from(nsec)))
+        };
+        let attempt = || {
+            let before = page()?;
+            let host = self.source.clock(libc::CLOCK_MONOTONIC)?;
+            let width = page()?.wrapping_sub(before);
+            let middle = before.wrapping_add(width / 2);
+            Some((width, middle.wrapping_sub(host) as i64))
+        };
+        // The tightest was not interrupted.
+        let tightest = (0..ATTEMPTS).filter_map(|_| attempt()).min_by_key(|(width, _)| *width);
+        tightest.map_or(0, |(_, drift_ns)| drift_ns)
+    }
+}

@@ -1,0 +1,154 @@
+//! An instance and its page in this process: published, read by address, compared with the kernel.
+
+#[allow(dead_code)]
+mod mapped;
+
+use std::time::Duration;
+
+use fastpath_host::{ClockSet, Options, Publisher, Refreshed, Relation, Source, State, ThisHost, counter};
+use fastpath_page::Reader;
+use mapped::{Mapped, read};
+
+/// Publishes until the rate is known: two samples, and some for brackets that are interrupted.
+fn seed<S: Source>(publisher: &Publisher<'_, S>) {
+    for _ in 0..100 {
+        std::thread::sleep(Duration::from_millis(1));
+        if publisher.publish() == Ok(Refreshed::Published) {
+            return;
+        }
+    }
+    panic!("no anchor in 100 ms: {:?}", publisher.state());
+}
+
+/// The state right after a publication; the first anchors live for milliseconds, and a busy machine may miss one.
+fn served<S: Source>(publisher: &Publisher<'_, S>) -> State {
+    for _ in 0..100 {
+        publisher.publish().expect("alone");
+        let state = publisher.state();
+        if state.clocks == ClockSet::ALL {
+            return state;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("never served: {:?}", publisher.state());
+}
+
+#[test]
+fn the_image_answers_what_the_kernel_does_wherever_its_page_lies() {
+    for page_below in [true, false] {
+        let mapped = Mapped::new(page_below, true);
+        let publisher = Publisher::new(mapped.page(), ThisHost, Options::default());
+        let ours = mapped.clock_gettime();
+        read(ours, libc::CLOCK_MONOTONIC);
+        seed(&publisher);
+        for round in 0..200 {
+            for id in ClockSet::ALL.iter() {
+                let id = id as libc::clockid_t;
+                let before = read(libc::clock_gettime, id);
+                let now = read(ours, id);
+                let after = read(libc::clock_gettime, id);
+                // The bracket of the kernel's two answers, and what the page may be off.
+                assert!(
+                    now + 1_000 >= before && now <= after + 1_000,
+                    "clock {id}, round {round}: {before} {now} {after}"
+                );
+            }
+            if round % 10 == 0 {
+                publisher.publish().expect("alone");
+            }
+        }
+        let state = served(&publisher);
+        assert!(state.refreshes > 1 && state.drift_ns.abs() < 1_000, "{state:?}");
+        assert!(
+            state.age_ns <= state.cap_ns as i64 && state.ns_per_cycle > 0.0,
+            "{state:?}"
+        );
+    }
+}
+
+#[test]
+fn an_image_that_is_not_to_serve_clocks_never_looks_at_the_page() {
+    let image = fastpath_host::image::Image::host();
+    let options = fastpath_host::image::Options {
+        serve_clocks: false,
+        ..fastpath_host::image::Options::at(fastpath_host::image::Placement::at(0))
+    };
+    let mut bytes = vec![0; image.size()];
+    image.instantiate_into(&options, &mut bytes).expect("an instance");
+    let vdso = fastpath_host::image::Vdso::parse(&bytes).expect("a vDSO");
+    assert!(
+        vdso.exports()
+            .iter()
+            .all(|export| !export.name.contains("clock_gettime")),
+        "libc would take a detour"
+    );
+}
+
+/// Guests with counters of their own, checked by the reader in Rust: an x86 process cannot have its TSC scaled.
+#[test]
+fn a_guest_reads_its_own_scaled_counter_and_gets_the_hosts_time() {
+    let relations = [
+        (1, 0, 0_u64.wrapping_sub(1 << 50)),
+        ((3 << 48) / 4, 48, 0_u64.wrapping_sub(1 << 40)),
+        ((5 << 32) / 4, 32, 777),
+    ];
+    for (multiplier, fraction_bits, offset) in relations {
+        let mapped = Mapped::new(true, true);
+        let relation = Relation::new(multiplier, fraction_bits, offset).expect("a relation");
+        let options = Options {
+            relation,
+            ..Options::default()
+        };
+        let publisher = Publisher::new(mapped.page(), ThisHost, options);
+        seed(&publisher);
+        publisher.publish().expect("alone");
+        let reader = Reader::new(mapped.page());
+        for _ in 0..100 {
+            let before = read(libc::clock_gettime, libc::CLOCK_MONOTONIC);
+            let Some((sec, nsec)) = reader.read(1, || relation.guest(counter::read())) else {
+                publisher.publish().expect("alone");
+                continue;
+            };
+            let after = read(libc::clock_gettime, libc::CLOCK_MONOTONIC);
+            let now = sec * 1_000_000_000 + u64::from(nsec);
+            assert!(now + 1_000 >= before && now <= after + 1_000, "{before} {now} {after}");
+        }
+        assert!(publisher.state().refreshes > 0);
+    }
+}
+
+#[test]
+fn a_host_may_bring_samples_of_its_own() {
+    let mapped = Mapped::new(true, true);
+    let publisher = Publisher::new(mapped.page(), ThisHost, Options::default());
+    let mut published = 0;
+    for _ in 0..50 {
+        std::thread::sleep(Duration::from_millis(1));
+        let sample = fastpath_host::sample::sample(&ThisHost).expect("this host has clocks");
+        match publisher.publish_sample(&sample).expect("alone") {
+            Refreshed::Published => published += 1,
+            Refreshed::Waiting | Refreshed::Missed => {}
+            other => panic!("{other:?}"),
+        }
+        // Twice is once.
+        assert_eq!(publisher.publish_sample(&sample), Ok(Refreshed::Waiting));
+    }
+    assert!(published > 10, "{published}");
+    let state = served(&publisher);
+    assert!(state.drift_ns.abs() < 1_000, "{state:?}");
+}
+
+#[test]
+fn a_new_publisher_on_an_old_page_begins_with_the_kernels_path() {
+    let mapped = Mapped::new(true, true);
+    let publisher = Publisher::new(mapped.page(), ThisHost, Options::default());
+    seed(&publisher);
+    let next = Publisher::new(mapped.page(), ThisHost, Options::default());
+    let state = next.state();
+    assert_eq!(
+        (state.clocks, state.withdrawn_reason),
+        (ClockSet::NONE, fastpath_host::REASON_NEW_PUBLISHER)
+    );
+    seed(&next);
+    served(&next);
+}

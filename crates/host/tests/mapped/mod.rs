@@ -1,0 +1,95 @@
+//! An instance and its page in this very process, as a host that runs its guest in its own address space has them.
+
+use std::ptr::NonNull;
+
+use fastpath_host::image::{Image, KernelFunctions, Options, Placement};
+use fastpath_host::{Page, init};
+use fastpath_page::{PAGE_SIZE, Writer};
+
+/// A reservation for the image with its page far from it, on either side.
+pub struct Mapped {
+    region: NonNull<u8>,
+    image_at: usize,
+    page_at: usize,
+}
+
+/// Pages between the image and its page.
+const APART: usize = 7;
+
+pub type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int;
+
+impl Mapped {
+    /// With the page below the image or above it.
+    pub fn new(page_below: bool, serve_clocks: bool) -> Mapped {
+        let image = Image::host();
+        let size = image.size();
+        let (image_at, page_at) = if page_below {
+            (PAGE_SIZE * APART, 0)
+        } else {
+            (0, size + PAGE_SIZE * APART)
+        };
+        let length = size + PAGE_SIZE * (APART + 1);
+        // SAFETY: a new mapping.
+        let region = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(region, libc::MAP_FAILED);
+        let region = NonNull::new(region.cast::<u8>()).expect("not at 0");
+        let address = region.addr().get() + image_at;
+        // SAFETY: inside of the mapping just made, which nobody else uses.
+        unsafe {
+            let bytes = std::slice::from_raw_parts_mut(region.as_ptr().add(image_at), size);
+            let options = Options {
+                placement: Placement {
+                    address: address as u64,
+                    page_offset: page_at as i64 - image_at as i64,
+                },
+                serve_clocks,
+                kernel: KernelFunctions::NONE,
+                ..Options::at(Placement::at(0))
+            };
+            image.instantiate_into(&options, bytes).expect("an instance");
+            let code = region.as_ptr().add(image_at).cast();
+            assert_eq!(libc::mprotect(code, size, libc::PROT_READ | libc::PROT_EXEC), 0);
+        }
+        let mapped = Mapped {
+            region,
+            image_at,
+            page_at,
+        };
+        Writer::new(mapped.page()).init(&init::of_this_host());
+        mapped
+    }
+
+    /// The page. It stays for as long as the process.
+    pub fn page(&self) -> &'static Page {
+        // SAFETY: mapped for good, aligned, and a page is made of atomics.
+        unsafe { self.region.add(self.page_at).cast().as_ref() }
+    }
+
+    /// The image's clock_gettime.
+    pub fn clock_gettime(&self) -> ClockGettime {
+        let image = Image::host();
+        let offset = ["__vdso_clock_gettime", "__kernel_clock_gettime"]
+            .iter()
+            .find_map(|name| image.symbol(name))
+            .expect("every image has it");
+        // SAFETY: the function's code is there, and it has this type.
+        unsafe { std::mem::transmute(self.region.as_ptr().add(self.image_at + offset as usize)) }
+    }
+}
+
+/// What a clock_gettime answers, in nanoseconds.
+pub fn read(clock_gettime: ClockGettime, id: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid timespec.
+    assert_eq!(unsafe { clock_gettime(id, &mut time) }, 0);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,111 @@
+//! The functions of a process's own vDSO, which the image goes back to.
+
+use crate::image::Image;
+use crate::isa::Isa;
+use crate::vdso::Vdso;
+
+/// By their plain names, in the order of the slots (`vdso/slots.h`).
+pub const FUNCTIONS: [&str; 10] = [
+    "clock_gettime",
+    "gettimeofday",
+    "time",
+    "clock_getres",
+    "getcpu",
+    "getrandom",
+    "sgx_enter_enclave",
+    "clock_gettime64",
+    "clock_getres_time64",
+    "vsyscall",
+];
+
+/// How many of them have a slot in the image, on a 64-bit ISA and on a 32-bit one. The last, i386's `__kernel_vsyscall`, has none: it
+/// is jumped to directly.
+pub const fn slots(isa: Isa) -> usize {
+    if isa.is_64() { 7 } else { 9 }
+}
+
+/// The prefixes that vDSOs give their functions. x86-64 has most of them without one as well.
+const PREFIXES: [&str; 3] = ["__vdso_", "__kernel_", ""];
+
+/// The kernel's vDSO has a function that the image does not. Put in its place, the image would make it disappear.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this kernel's vDSO exports {name}, which fastpath cannot pass on; the program is better off with the kernel's own"
+)]
+pub struct UnforwardedExport {
+    /// The function's name.
+    pub name: String,
+}
+
+/// Addresses of a kernel's vDSO functions in one process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelFunctions {
+    addresses: [u64; FUNCTIONS.len()],
+}
+
+impl KernelFunctions {
+    /// Those of a process without a vDSO: what the page does not answer becomes a system call.
+    pub const NONE: KernelFunctions = KernelFunctions {
+        addresses: [0; FUNCTIONS.len()],
+    };
+
+    /// Those of this vDSO, whose first byte is at `base`, for a process that gets `image` in its place.
+    pub fn of(image: &Image, vdso: &Vdso, base: u64) -> Result<KernelFunctions, UnforwardedExport> {
+        let functions = || vdso.exports().iter().filter(|export| export.is_function);
+        if let Some(unknown) = functions().find(|export| image.symbol(&export.name).is_none()) {
+            return Err(UnforwardedExport {
+                name: unknown.name.clone(),
+            });
+        }
+        Ok(KernelFunctions::from_fn(|function| {
+            let is_it = |name: &str| {
+                PREFIXES
+                    .iter()
+                    .any(|prefix| name.strip_prefix(prefix) == Some(function))
+            };
+            let export = functions().find(|export| is_it(&export.name))?;
+            let address = base.wrapping_add(export.offset);
+            // What lies before a 32-bit image is nearly 4 GiB behind it, by its symbol's value.
+            Some(if vdso.is_64() {
+                address
+            } else {
+                address & u64::from(u32::MAX)
+            })
+        }))
+    }
+
+    /// Whether this is the plain name of a function that images go back to.
+    pub fn is_known(function: &str) -> bool {
+        FUNCTIONS.contains(&function)
+    }
+
+    /// Those that `address` knows by their plain names, such as `clock_gettime`.
+    pub fn from_fn(mut address: impl FnMut(&str) -> Option<u64>) -> KernelFunctions {
+        KernelFunctions {
+            addresses: FUNCTIONS.map(|function| address(function).unwrap_or(0)),
+        }
+    }
+
+    /// The same, with this one as well. A name that no vDSO has changes nothing.
+    #[must_use]
+    pub fn with(mut self, function: &str, address: u64) -> KernelFunctions {
+        if let Some(index) = FUNCTIONS.iter().position(|&known| known == function) {
+            self.addresses[index] = address;
+        }
+        self
+    }
+
+    /// The address of the function of this name, prefixed or not.
+    pub(crate) fn find(&self, name: &str) -> Option<(usize, u64)> {
+        let index = FUNCTIONS
+            .iter()
+            .position(|&known| PREFIXES.iter().any(|prefix| name.strip_prefix(prefix) == Some(known)))?;
+        let address = self.addresses[index];
+        (address != 0).then_some((index, address))
+    }
+
+    /// In the order of the slots.
+    pub(crate) fn addresses(&self) -> &[u64] {
+        &self.addresses
+    }
+}

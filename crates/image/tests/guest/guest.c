@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * A program of any ISA, without a C library, that does what it is told on standard input: put bytes into its memory,
+ * call an address, make a system call, read the counter. The tests (tests/guests.rs) put an image and a page there.
+ */
+#include "machine.h"
+
+#include "counter.h"
+#include "record.h"
+
+typedef unsigned char byte;
+typedef unsigned long long u64;
+
+enum request_kind { WRITE = 1, CALL, SYSTEM_CALL, COUNTER, THROUGH_SIGNAL, VSYSCALL };
+
+/* An argument above this stands for the address of the buffer with that number. */
+#define BUFFER (1ull << 63)
+
+enum { BUFFERS = 3, BUFFER_SIZE = 64 };
+
+struct request {
+	u64 kind;
+	u64 target; /* where in the arena; the address; the number */
+	u64 argument[3];
+};
+
+struct answer {
+	u64 result;
+	byte buffer[BUFFERS][BUFFER_SIZE];
+};
+
+struct hello {
+	u64 arena;
+	u64 spy;
+};
+
+/* Room for an image and pages on both sides. */
+static byte arena[1 << 20] __attribute__((aligned(65536)));
+static byte buffer[BUFFERS][BUFFER_SIZE] __attribute__((aligned(16)));
+
+/* Freestanding compilers call these. */
+void *memset(void *at, int value, unsigned long size) {
+	for (volatile byte *p = at; size; size--)
+		*p++ = value;
+	return at;
+}
+
+void *memcpy(void *to, const void *from, unsigned long size) {
+	const byte *source = from;
+	for (volatile byte *p = to; size; size--)
+		*p++ = *source++;
+	return to;
+}
+
+static void quit(int status) {
+	for (;;)
+		system_call(NR_exit_group, status, 0, 0, 0);
+}
+
+static void transfer(long number, long fd, byte *at, unsigned long size) {
+	while (size) {
+		long done = system_call(number, fd, (long)at, (long)size, 0);
+		if (done <= 0)
+			quit(done ? 2 : 0);
+		at += done;
+		size -= done;
+	}
+}
+
+static void receive(void *at, unsigned long size) { transfer(NR_read, 0, at, size); }
+static void send(void *at, unsigned long size) { transfer(NR_write, 1, at, size); }
+
+/* In the place of a kernel's function: its arguments go to the last buffer. */
+static long spy(long a, long b, long c) {
+	long seen[3] = {a, b, c};
+	memcpy(buffer[BUFFERS - 1], seen, sizeof seen);
+	return 42;
+}
+
+static volatile int signals;
+static void on_signal(int number) { signals += number; }
+
+/* How many signals were handled, by a handler that returns to `restorer`. */
+static long through_signal(unsigned long restorer, unsigned long flags) {
+	enum { SIGUSR1 = 10, SA_RESTORER = 0x04000000 };
+	struct {
+		void (*handler)(int);
+		unsigned long flags;
+		unsigned long restorer;
+		unsigned mask[2];
+	} action = {on_signal, flags | SA_RESTORER, restorer, {0, 0}};
+
+	signals = 0;
+	if (system_call(NR_rt_sigaction, SIGUSR1, (long)&action, 0, 8))
+		return -1;
+	system_call(NR_kill, system_call(NR_getpid, 0, 0, 0, 0), SIGUSR1, 0, 0);
+	return signals;
+}
+
+static long pointer_or_value(u64 argument) { return argument & BUFFER ? (long)buffer[argument & 3] : (long)argument; }
+
+void run(void) {
+	struct hello hello = {(unsigned long)arena, (unsigned long)spy};
+	enum { READ_WRITE_EXECUTE = 7 };
+
+	if (system_call(NR_mprotect, (long)arena, sizeof arena, READ_WRITE_EXECUTE, 0))
+		quit(3);
+	send(&hello, sizeof hello);
+	for (;;) {
+		struct request request;
+		struct answer answer;
+		long argument[3];
+
+		receive(&request, sizeof request);
+		for (int i = 0; i < 3; i++)
+			argument[i] = pointer_or_value(request.argument[i]);
+		memset(buffer, 0x5a, sizeof buffer);
+		answer.result = 0;
+		switch (request.kind) {
+		case WRITE:
+			receive(arena + request.target, request.argument[0]);
+			break;
+		case CALL: {
+			long (*function)(long, long, long) = (void *)(unsigned long)request.target;
+			/* An int, by the ABI: what is above it is not to be looked at. */
+			answer.result = (int)function(argument[0], argument[1], argument[2]);
+			break;
+		}
+		case SYSTEM_CALL:
+			answer.result = system_call(request.target, argument[0], argument[1], argument[2], 0);
+			break;
+		case COUNTER:
+#ifndef NO_COUNTER
+			answer.result = fp_read_counter();
+#endif
+			break;
+		case THROUGH_SIGNAL:
+			answer.result = through_signal(request.target, argument[0]);
+			break;
+		case VSYSCALL:
+			answer.result = vsyscall(request.target, argument[0], argument[1], argument[2]);
+			break;
+		default:
+			quit(4);
+		}
+		memcpy(answer.buffer, buffer, sizeof buffer);
+		send(&answer, sizeof answer);
+	}
+}

@@ -1,0 +1,746 @@
+//! What programs of each ISA get from the functions of their image: natively where this CPU runs them, else under qemu-user.
+
+mod guest;
+
+use std::os::unix::process::CommandExt;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use fastpath_image::{CpuFeatures, Image, Isa, KernelFunctions};
+use fastpath_page::layout::{FLAG_CPU_SEGMENT, FLAG_ONE_CPU};
+use fastpath_page::{Anchor, Base, ClockSet, Rate};
+use guest::{Answer, Guest, Setup, UNTOUCHED, buffer};
+
+const SHIFT: u32 = 30;
+/// Seconds that no clock of this machine shows, and that 31 bits hold.
+const PAGE_SEC: u64 = 0x7000_0000;
+
+const REALTIME: u64 = 0;
+const MONOTONIC: u64 = 1;
+const RAW: u64 = 4;
+const BOOTTIME: u64 = 7;
+const TAI: u64 = 11;
+const PAGE_CLOCKS: [u64; 5] = [REALTIME, MONOTONIC, RAW, BOOTTIME, TAI];
+/// CPU time, COARSE, alarms, out of range, negative: never a page's.
+const OTHER_IDS: [i32; 16] = [
+    2,
+    3,
+    5,
+    6,
+    8,
+    9,
+    10,
+    12,
+    15,
+    24,
+    31,
+    32,
+    1 << 30,
+    i32::MAX,
+    -1,
+    i32::MIN,
+];
+
+struct Numbers {
+    clock_gettime: u64,
+    clock_getres: u64,
+    gettimeofday: u64,
+    getcpu: u64,
+}
+
+/// The kernel's tables, as in vdso/*/syscall.h.
+fn numbers(isa: Isa) -> Numbers {
+    let [clock_gettime, clock_getres, gettimeofday, getcpu] = match isa {
+        Isa::X86_64 => [228, 229, 96, 309],
+        Isa::I386 => [265, 266, 78, 318],
+        Isa::Aarch64 => [113, 114, 169, 168],
+        Isa::Arm => [263, 264, 78, 345],
+    };
+    Numbers {
+        clock_gettime,
+        clock_getres,
+        gettimeofday,
+        getcpu,
+    }
+}
+
+/// clock_gettime64 has one number everywhere.
+const CLOCK_GETTIME64: u64 = 403;
+
+/// An anchor that stands still, with seconds that tell the clocks apart.
+fn still(guest: &mut Guest) -> Anchor {
+    Anchor {
+        clocks: ClockSet::ALL,
+        base_cycles: guest.counter(),
+        rate: Rate { mult: 0, shift: SHIFT },
+        cap_cycles: u32::MAX,
+        base: std::array::from_fn(|index| Base {
+            sec: PAGE_SEC + 100 * index as u64,
+            nsec_shifted: 123_456_789 << SHIFT,
+        }),
+    }
+}
+
+fn previous(guest: &mut Guest) -> Anchor {
+    let mut previous = still(guest);
+    for base in &mut previous.base {
+        base.sec += 7;
+    }
+    previous
+}
+
+fn future(guest: &mut Guest) -> Anchor {
+    let anchor = still(guest);
+    Anchor {
+        base_cycles: anchor.base_cycles + (1 << 45),
+        ..anchor
+    }
+}
+
+/// Seconds and nanoseconds by clock_gettime.
+fn read(guest: &mut Guest, id: u64) -> (i64, i64) {
+    let answer = guest.call("clock_gettime", [id, buffer(0), 0]);
+    assert_eq!(answer.result, 0, "clock {id}");
+    (answer.long(guest.isa, 0, 0), answer.long(guest.isa, 0, 1))
+}
+
+/// Seconds after PAGE_SEC by clock_gettime, and by clock_gettime64 where there is one; None where the kernel answered.
+fn page_seconds(guest: &mut Guest, id: u64) -> Option<i64> {
+    let of_page = |seconds: i64| (seconds >= PAGE_SEC as i64).then(|| seconds - PAGE_SEC as i64);
+    let (seconds, _) = read(guest, id);
+    if !guest.isa.is_64() {
+        let wide = guest.call("clock_gettime64", [id, buffer(0), 0]);
+        assert_eq!(wide.result, 0);
+        assert_eq!(of_page(wide.long64(0, 0)), of_page(seconds), "clock {id}");
+    }
+    of_page(seconds)
+}
+
+fn all_seconds(guest: &mut Guest) -> [Option<i64>; 5] {
+    PAGE_CLOCKS.map(|id| page_seconds(guest, id))
+}
+
+fn ns((seconds, nanoseconds): (i64, i64)) -> i128 {
+    i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds)
+}
+
+#[test]
+fn all_four_images_are_here() {
+    let missing: Vec<_> = Isa::ALL.into_iter().filter(|&isa| Image::of(isa).is_none()).collect();
+    // scripts/test, which CI runs, has installed what they take.
+    if std::env::var_os("FASTPATH_SKIPS").is_some() {
+        assert_eq!(missing, []);
+    } else if !missing.is_empty() {
+        eprintln!("SKIPPED: without images for {missing:?}: they take clang and lld");
+    }
+    assert_eq!(Image::host().isa(), Isa::HOST);
+}
+
+#[test]
+fn every_clock_is_answered_from_the_page_wherever_it_lies() {
+    Guest::each(|guest| {
+        let size = guest.image.size() as i64;
+        for page_offset in [-4096, -0x1_0000, -0x2_1000, size, 0x1_0000, 0x9_f000] {
+            guest.install(Setup {
+                page_offset,
+                ..Setup::default()
+            });
+            assert_eq!(all_seconds(guest), [None; 5], "never seeded");
+            let anchor = still(guest);
+            guest.lay(&anchor, None, 2);
+            assert_eq!(all_seconds(guest), [0, 100, 0, 200, 300].map(Some), "{}", guest.isa);
+            assert_eq!(read(guest, MONOTONIC).1, 123_456_789);
+            guest.page.header.hres_res_ns.store(17, Relaxed);
+            guest.send_page();
+            let resolution = guest.call("clock_getres", [MONOTONIC, buffer(0), 0]);
+            assert_eq!(resolution.long(guest.isa, 0, 1), 17);
+        }
+    });
+}
+
+#[test]
+fn the_anchor_before_answers_until_the_newest_begins_and_while_it_is_written() {
+    Guest::each(|guest| {
+        let (newest, previous) = (future(guest), previous(guest));
+        for seq in [4, 5] {
+            guest.lay(&newest, Some(&previous), seq);
+            assert_eq!(all_seconds(guest), [7, 107, 7, 207, 307].map(Some), "{}", guest.isa);
+        }
+    });
+}
+
+#[test]
+fn what_is_stale_withdrawn_or_not_served_is_the_kernels() {
+    Guest::each(|guest| {
+        let fresh = still(guest);
+        let stale = Anchor {
+            base_cycles: fresh.base_cycles.wrapping_sub(1 << 20),
+            cap_cycles: (1 << 20) - 1,
+            ..fresh
+        };
+        let withdrawn = Anchor {
+            clocks: ClockSet::NONE,
+            ..fresh
+        };
+        let future = future(guest);
+        for (newest, before, seq) in [
+            (&stale, &fresh, 4),
+            (&withdrawn, &fresh, 4),
+            (&future, &stale, 4),
+            (&fresh, &withdrawn, 5),
+        ] {
+            guest.lay(newest, Some(before), seq);
+            assert_eq!(all_seconds(guest), [None; 5], "{}", guest.isa);
+        }
+        let some = Anchor {
+            clocks: ClockSet::MONOTONIC | ClockSet::TAI,
+            ..fresh
+        };
+        guest.lay(&some, None, 2);
+        assert_eq!(all_seconds(guest), [None, Some(100), None, None, Some(300)]);
+    });
+}
+
+#[test]
+fn time_is_computed_as_the_page_says() {
+    Guest::each(|guest| {
+        let now = guest.counter();
+        // Counts since the base; a rate that no test run can blur: a count is 2^-20 ns, of which a guest makes few.
+        for (age, mult, shift, nsec, expected) in [
+            (0_u64, 1_u32, 20_u32, 0_u64, (0, 0)),
+            (u64::from(u32::MAX) - (1 << 31), 1, 31, 999_999_998, (0, 999_999_998)),
+            (0, 1, 31, 999_999_999, (0, 999_999_999)),
+            (0, 1, 31, 1_000_000_000, (1, 0)),
+            (0, 1, 31, 1_999_999_999, (1, 999_999_999)),
+            (0, 1, 33, 1_500_000_000, (1, 500_000_000)),
+            (0, 1, 32, 1_500_000_000, (1, 500_000_000)),
+        ] {
+            let mut anchor = still(guest);
+            anchor.base_cycles = now.wrapping_sub(age);
+            anchor.rate = Rate { mult, shift };
+            anchor.base = [Base {
+                sec: PAGE_SEC,
+                nsec_shifted: nsec << shift,
+            }; 4];
+            guest.lay(&anchor, None, 2);
+            let (seconds, nanoseconds) = read(guest, REALTIME);
+            let off = ns((seconds - PAGE_SEC as i64, nanoseconds)) - ns(expected);
+            // Counts pass between the calls: at 5 GHz, 2^-20 ns each, a second is less than 5000 ns.
+            assert!((0..5000).contains(&off), "{}: {seconds} {nanoseconds}", guest.isa);
+        }
+    });
+}
+
+/// On Arm the counter stands still here, so the product can be checked to the last bit.
+#[test]
+fn the_product_is_exact_to_the_last_bit() {
+    Guest::of(Isa::Arm, |guest| {
+        for (age, mult, shift, shifted) in [
+            (1_000_u64, 0xffff_ffff_u32, 20_u32, 0x3_1234_5678_u64),
+            (0xffff_ffff, 0x1234_5679, 32, 0xdead_beef),
+            (3, 3, 0, 999_999_990),
+            (0x8000_0001, 0x7fff_ffff, 33, 0x1_0000_0001),
+        ] {
+            let mut anchor = still(guest);
+            anchor.base_cycles = 0_u64.wrapping_sub(age);
+            anchor.rate = Rate { mult, shift };
+            anchor.base[1].nsec_shifted = shifted;
+            guest.lay(&anchor, None, 2);
+            let total = (age * u64::from(mult) + shifted) >> shift;
+            let (seconds, nanoseconds) = read(guest, MONOTONIC);
+            let base = PAGE_SEC as i64 + 100;
+            assert_eq!(
+                ns((seconds - base, nanoseconds)),
+                i128::from(total),
+                "{age} {mult} {shift}"
+            );
+        }
+    });
+}
+
+#[test]
+fn no_bit_of_the_seconds_is_lost_on_either_side_of_2038() {
+    Guest::each(|guest| {
+        for seconds in [(1_u64 << 31) - 1, 1 << 31, (1 << 31) + 5, (1 << 32) - 1, (1 << 32) + 7] {
+            let mut anchor = still(guest);
+            for base in &mut anchor.base {
+                base.sec = seconds;
+            }
+            guest.lay(&anchor, None, 2);
+            // As the kernel's: cut to a long.
+            let in_a_long = if guest.isa.is_64() {
+                seconds as i64
+            } else {
+                i64::from(seconds as i32)
+            };
+            for id in PAGE_CLOCKS {
+                assert_eq!(read(guest, id).0, in_a_long, "{} clock {id}", guest.isa);
+                if !guest.isa.is_64() {
+                    let wide = guest.call("clock_gettime64", [id, buffer(0), 0]);
+                    assert_eq!((wide.long64(0, 0), wide.long64(0, 1)), (seconds as i64, 123_456_789));
+                }
+            }
+            let time = guest.call("gettimeofday", [buffer(0), 0, 0]);
+            assert_eq!(time.long(guest.isa, 0, 0), in_a_long);
+            assert_eq!(time.long(guest.isa, 0, 1), 123_456);
+        }
+        // The second after the last that 31 bits hold, by the carry.
+        let mut anchor = still(guest);
+        anchor.base[0] = Base {
+            sec: (1 << 31) - 1,
+            nsec_shifted: 1_000_000_000 << SHIFT,
+        };
+        guest.lay(&anchor, None, 2);
+        let expected = if guest.isa.is_64() {
+            1 << 31
+        } else {
+            i64::from(i32::MIN)
+        };
+        assert_eq!(read(guest, REALTIME), (expected, 0));
+    });
+}
+
+#[test]
+fn nothing_is_written_beyond_what_the_type_holds() {
+    Guest::each(|guest| {
+        let anchor = still(guest);
+        guest.lay(&anchor, None, 2);
+        let long = if guest.isa.is_64() { 8 } else { 4 };
+        for function in ["clock_gettime", "clock_getres"] {
+            let answer = guest.call(function, [MONOTONIC, buffer(0), 0]);
+            assert!(
+                answer.buffers[0][2 * long..].iter().all(|&byte| byte == UNTOUCHED),
+                "{function}"
+            );
+        }
+    });
+}
+
+#[test]
+fn bad_ids_and_pointers_are_answered_as_the_kernel_answers_them() {
+    Guest::each(|guest| {
+        let numbers = numbers(guest.isa);
+        let anchor = still(guest);
+        guest.page.header.hres_res_ns.store(1, Relaxed);
+        guest.lay(&anchor, None, 2);
+        for id in OTHER_IDS.map(|id| id as u64) {
+            for pointer in [0, buffer(0)] {
+                let calls = [
+                    ("clock_gettime", numbers.clock_gettime),
+                    ("clock_getres", numbers.clock_getres),
+                    ("clock_gettime64", CLOCK_GETTIME64),
+                ];
+                for (function, number) in calls {
+                    if function == "clock_gettime64" && guest.isa.is_64() {
+                        continue;
+                    }
+                    let kernel = guest.system_call(number, [id, pointer, 0]);
+                    let ours = guest.call(function, [id, pointer, 0]);
+                    assert_eq!(
+                        ours.result, kernel.result,
+                        "{} {function}({id}, {pointer:x})",
+                        guest.isa
+                    );
+                    if function == "clock_getres" {
+                        assert_eq!(ours.buffers[0], kernel.buffers[0], "{} {function}({id})", guest.isa);
+                    }
+                }
+            }
+        }
+        // A resolution needs no place to go to.
+        assert_eq!(guest.call("clock_getres", [MONOTONIC, 0, 0]).result, 0);
+        assert_eq!(guest.call("gettimeofday", [0, 0, 0]).result, 0);
+        let zone = guest.call("gettimeofday", [buffer(0), buffer(1), 0]);
+        let kernels = guest.system_call(numbers.gettimeofday, [buffer(0), buffer(1), 0]);
+        assert_eq!((zone.result, zone.buffers[1]), (0, kernels.buffers[1]));
+        assert!(
+            zone.long(guest.isa, 0, 0) < PAGE_SEC as i64,
+            "the kernel answers the whole call"
+        );
+        assert_eq!(
+            guest.call("gettimeofday", [0, buffer(1), 0]).buffers[1],
+            kernels.buffers[1]
+        );
+    });
+}
+
+/// The image with the spy in the place of every function of the kernel's.
+fn spied(guest: &Guest) -> Setup {
+    let spy = guest.spy;
+    Setup {
+        kernel: KernelFunctions::from_fn(|function| (function != "vsyscall").then_some(spy)),
+        ..Setup::default()
+    }
+}
+
+fn functions(isa: Isa) -> &'static [&'static str] {
+    match isa {
+        Isa::X86_64 => &[
+            "clock_gettime",
+            "gettimeofday",
+            "time",
+            "clock_getres",
+            "getcpu",
+            "getrandom",
+        ],
+        Isa::I386 => &[
+            "clock_gettime",
+            "clock_gettime64",
+            "gettimeofday",
+            "time",
+            "clock_getres",
+            "clock_getres_time64",
+            "getcpu",
+        ],
+        Isa::Aarch64 => &["clock_gettime", "gettimeofday", "clock_getres", "getcpu", "getrandom"],
+        Isa::Arm => &[
+            "clock_gettime",
+            "clock_gettime64",
+            "gettimeofday",
+            "clock_getres",
+            "clock_getres_time64",
+        ],
+    }
+}
+
+#[test]
+fn what_the_page_does_not_answer_goes_to_the_kernels_function() {
+    Guest::each(|guest| {
+        for serve_clocks in [true, false] {
+            let setup = Setup {
+                serve_clocks,
+                ..spied(guest)
+            };
+            guest.install(setup);
+            for function in functions(guest.isa) {
+                let Answer { result, buffers } = guest.call(function, [5, buffer(1), 3]);
+                assert_eq!(result, 42, "{} {function}", guest.isa);
+                let id = i32::from_le_bytes(buffers[2][..4].try_into().unwrap());
+                assert_eq!(id, 5, "{} {function}", guest.isa);
+            }
+        }
+    });
+}
+
+#[test]
+fn clocks_that_are_not_served_have_no_detour() {
+    Guest::each(|guest| {
+        let setup = Setup {
+            serve_clocks: false,
+            ..spied(guest)
+        };
+        guest.install(setup);
+        let anchor = still(guest);
+        guest.page.header.hres_res_ns.store(1, Relaxed);
+        guest.lay(&anchor, None, 2);
+        for function in ["clock_gettime", "clock_getres", "gettimeofday"] {
+            assert_eq!(
+                guest.call(function, [0, buffer(0), 0]).result,
+                42,
+                "{} {function}",
+                guest.isa
+            );
+        }
+        guest.install(Setup {
+            serve_clocks: false,
+            ..Setup::default()
+        });
+        let left: Vec<_> = functions(guest.isa)
+            .iter()
+            .filter(|function| guest.address(&guest.name(function)).is_some())
+            .collect();
+        let expected: &[&str] = if guest.isa == Isa::Arm { &[] } else { &["getcpu"] };
+        assert!(left.iter().copied().eq(expected), "{}: {left:?}", guest.isa);
+    });
+}
+
+#[test]
+fn functions_that_are_only_passed_on_are_there_if_the_kernel_has_them() {
+    Guest::each(|guest| {
+        for function in ["getrandom", "clock_getres_time64"] {
+            assert_eq!(guest.address(&guest.name(function)), None, "{} {function}", guest.isa);
+        }
+    });
+}
+
+#[test]
+fn the_functions_of_signal_return_return_from_signals() {
+    const SA_SIGINFO: u64 = 4;
+    const SIGUSR1: i64 = 10;
+    for isa in [Isa::I386, Isa::Aarch64] {
+        Guest::of(isa, |guest| {
+            assert_eq!(guest.through_signal("__kernel_rt_sigreturn", SA_SIGINFO), SIGUSR1);
+            if isa == Isa::I386 {
+                assert_eq!(guest.through_signal("__kernel_sigreturn", 0), SIGUSR1);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_vsyscall_leads_to_the_kernels_or_makes_the_call() {
+    Guest::of(Isa::I386, |guest| {
+        let getpid = |guest: &mut Guest| guest.vsyscall([20, 1, 2]).result;
+        assert_eq!(getpid(guest), guest.pid().into());
+        let Some((vdso, base)) = guest.kernel_vdso() else {
+            return;
+        };
+        let kernel = KernelFunctions::of(guest.image, &vdso, base).unwrap();
+        guest.install(Setup {
+            kernel,
+            ..Setup::default()
+        });
+        assert_eq!(getpid(guest), guest.pid().into());
+        let from = guest.address("__kernel_vsyscall").unwrap();
+        let to = base + vdso.find("__kernel_vsyscall").unwrap();
+        let distance = (to as u32).wrapping_sub(from as u32 + 5);
+        let instance = fastpath_image::Instance::new(
+            guest.image,
+            &fastpath_image::Options {
+                kernel,
+                ..fastpath_image::Options::at(fastpath_image::Placement::at(guest.image_address()))
+            },
+        )
+        .unwrap();
+        let at = (from - guest.image_address()) as usize;
+        assert_eq!(instance.bytes()[at], 0xe9);
+        assert_eq!(instance.bytes()[at + 1..at + 5], distance.to_le_bytes());
+    });
+}
+
+#[test]
+fn with_the_kernels_vdso_behind_it_an_image_answers_everything() {
+    for isa in [Isa::X86_64, Isa::I386] {
+        Guest::of(isa, |guest| {
+            let Some((vdso, base)) = guest.kernel_vdso() else {
+                return;
+            };
+            assert_eq!(Isa::of_elf(vdso.machine(), vdso.is_64()), Some(isa));
+            let kernel = KernelFunctions::of(guest.image, &vdso, base).unwrap();
+            guest.install(Setup {
+                kernel,
+                ..Setup::default()
+            });
+            assert_eq!(all_seconds(guest), [None; 5]);
+            let numbers = numbers(isa);
+            for id in PAGE_CLOCKS {
+                let before = guest.system_call(numbers.clock_gettime, [id, buffer(0), 0]);
+                let (seconds, _) = read(guest, id);
+                assert!((seconds - before.long(isa, 0, 0)).abs() <= 1, "clock {id}");
+            }
+        });
+    }
+}
+
+/// A kernel before 5.1, by a seccomp filter: it has no clock_gettime64.
+fn as_on_an_old_kernel() -> std::io::Result<()> {
+    const LOAD: u16 = 0x20;
+    const JUMP_IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    const ALLOW: u32 = 0x7fff_0000;
+    const ENOSYS: u32 = 0x0005_0000 | libc::ENOSYS as u32;
+    const AUDIT_ARCH_I386: u32 = 0x4000_0003;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut filter = [
+        step(LOAD, 0, 0, 4),
+        step(JUMP_IF_EQUAL, 0, 3, AUDIT_ARCH_I386),
+        step(LOAD, 0, 0, 0),
+        step(JUMP_IF_EQUAL, 0, 1, CLOCK_GETTIME64 as u32),
+        step(RETURN, 0, 0, ENOSYS),
+        step(RETURN, 0, 0, ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: both calls look at their arguments only, which are whole.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    if done {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+#[test]
+fn on_a_kernel_without_clock_gettime64_the_older_call_answers() {
+    let started = Guest::start(Isa::I386, |command| {
+        // SAFETY: two system calls, which may be made between fork and exec.
+        unsafe { command.pre_exec(as_on_an_old_kernel) };
+    });
+    let Some(mut guest) = started else { return };
+    let refused = guest.system_call(CLOCK_GETTIME64, [MONOTONIC, buffer(0), 0]);
+    assert_eq!(refused.result, -i64::from(libc::ENOSYS), "the filter is at work");
+    for id in PAGE_CLOCKS {
+        let before = guest.system_call(265, [id, buffer(0), 0]);
+        let wide = guest.call("clock_gettime64", [id, buffer(0), 0]);
+        let after = guest.system_call(265, [id, buffer(0), 0]);
+        assert_eq!(wide.result, 0);
+        let time = (wide.long64(0, 0), wide.long64(0, 1));
+        let [before, after] = [before, after].map(|old| (old.long(Isa::I386, 0, 0), old.long(Isa::I386, 0, 1)));
+        assert!(before <= time && time <= after, "{before:?} {time:?} {after:?}");
+    }
+    assert_eq!(guest.call("clock_gettime64", [u64::MAX, buffer(0), 0]).result, -22);
+    assert_eq!(guest.call("clock_gettime64", [MONOTONIC, 0, 0]).result, -14);
+    // A kernel whose vDSO has the older function only.
+    let kernel = KernelFunctions::NONE.with("clock_gettime", guest.spy);
+    guest.install(Setup {
+        kernel,
+        ..Setup::default()
+    });
+    assert_eq!(guest.call("clock_gettime64", [5, buffer(0), 0]).result, 42);
+}
+
+/// Reads between two system calls lie between them, over seconds and refreshes.
+#[test]
+fn reads_are_in_order_with_system_calls() {
+    // Few enough bits of fraction for emulated counters of 16 ns.
+    const RATE_SHIFT: u32 = 24;
+    Guest::each(|guest| {
+        if guest.isa == Isa::Arm {
+            return; // its counter stands still here
+        }
+        for rdtscp in [false, CpuFeatures::of_this_cpu().rdtscp] {
+            guest.install(Setup {
+                cpu: CpuFeatures {
+                    rdtscp,
+                    ..CpuFeatures::default()
+                },
+                ..Setup::default()
+            });
+            let number = numbers(guest.isa).clock_gettime;
+            let kernel = |guest: &mut Guest| {
+                let answer = guest.system_call(number, [MONOTONIC, buffer(0), 0]);
+                ns((answer.long(guest.isa, 0, 0), answer.long(guest.isa, 0, 1)))
+            };
+            // The tightest of some brackets: a counter, and the kernel's time within some hundred nanoseconds. Between the requests
+            // the pipes take microseconds, so an early and a late estimate bound the truth.
+            let sample = |guest: &mut Guest| {
+                let tries = (0..200).map(|_| {
+                    let before = guest.counter();
+                    let time = kernel(guest);
+                    let after = guest.counter();
+                    (after - before, (before, after, time))
+                });
+                tries.min().unwrap().1
+            };
+            let first = sample(guest);
+            std::thread::sleep(Duration::from_millis(200));
+            let second = sample(guest);
+            let middle = |(before, after, _): (u64, u64, i128)| before + (after - before) / 2;
+            let counts = middle(second) - middle(first);
+            let mult = u32::try_from(((second.2 - first.2) << RATE_SHIFT) / i128::from(counts)).unwrap();
+            // What the pipes blur, at most half a bracket at both ends, and what the rate is off by then.
+            let blur_ns = ((i128::from(second.1 - second.0) * i128::from(mult)) >> RATE_SHIFT) + 20_000;
+            let anchor = Anchor {
+                clocks: ClockSet::ALL,
+                base_cycles: middle(second),
+                rate: Rate {
+                    mult,
+                    shift: RATE_SHIFT,
+                },
+                cap_cycles: Rate {
+                    mult,
+                    shift: RATE_SHIFT,
+                }
+                .max_cap(),
+                base: [Base::from_ns_shifted((second.2 as u128) << RATE_SHIFT, RATE_SHIFT); 4],
+            };
+            guest.lay(&anchor, None, 2);
+            let end = Instant::now() + Duration::from_millis(300);
+            let (mut reads, mut last) = (0, 0);
+            while Instant::now() < end {
+                let before = kernel(guest);
+                let ours = ns(read(guest, MONOTONIC));
+                let after = kernel(guest);
+                assert!(
+                    before - blur_ns <= ours && ours <= after + blur_ns,
+                    "{}: {before} {ours} {after}",
+                    guest.isa
+                );
+                assert!(last <= ours, "{}: time went back from {last} to {ours}", guest.isa);
+                last = ours;
+                reads += 1;
+            }
+            assert!(reads > 100, "{reads} reads");
+        }
+    });
+}
+
+#[test]
+fn getcpu_comes_from_the_page_or_the_cpu_or_the_kernel() {
+    for isa in [Isa::X86_64, Isa::I386, Isa::Aarch64] {
+        Guest::of(isa, |guest| {
+            // SAFETY: a CPU set is plain bits; the thread is the guest's.
+            unsafe {
+                let mut only: libc::cpu_set_t = std::mem::zeroed();
+                libc::CPU_SET(libc::sched_getcpu() as usize, &mut only);
+                assert_eq!(libc::sched_setaffinity(guest.pid(), size_of_val(&only), &only), 0);
+            }
+            let kernel = guest.system_call(numbers(isa).getcpu, [buffer(0), buffer(1), 0]);
+            for flags in [0, FLAG_CPU_SEGMENT] {
+                guest.page.header.flags.store(flags, Relaxed);
+                guest.send_page();
+                let ours = guest.call("getcpu", [buffer(0), buffer(1), 0]);
+                assert_eq!(
+                    (ours.result, ours.word(0, 0), ours.word(1, 0)),
+                    (0, kernel.word(0, 0), kernel.word(1, 0))
+                );
+                assert_eq!(guest.call("getcpu", [0, 0, 0]).result, 0);
+            }
+            guest.page.header.cpu.store(5, Relaxed);
+            guest.page.header.node.store(3, Relaxed);
+            guest.page.header.flags.store(FLAG_ONE_CPU, Relaxed);
+            guest.send_page();
+            let ours = guest.call("getcpu", [buffer(0), buffer(1), 0]);
+            assert_eq!((ours.word(0, 0), ours.word(1, 0)), (5, 3));
+        });
+    }
+}
+
+#[test]
+fn system_calls_are_told_by_where_they_return() {
+    for isa in Isa::ALL {
+        let Some(image) = Image::of(isa) else { continue };
+        let instruction: &[u8] = match isa {
+            Isa::X86_64 => &[0x0f, 0x05],
+            Isa::I386 => &[0xcd, 0x80],
+            Isa::Aarch64 => &[0x01, 0x00, 0x00, 0xd4],
+            Isa::Arm => &[0x00, 0x00, 0x00, 0xef],
+        };
+        assert!(image.system_calls().len() >= 3, "{isa}");
+        for &at in image.system_calls() {
+            assert!(image.bytes()[..at as usize].ends_with(instruction), "{isa}: {at:#x}");
+        }
+    }
+}
+
+#[test]
+fn signal_return_is_known_by_its_bytes() {
+    let code = |isa, name: &str| {
+        let image = Image::of(isa)?;
+        let at = image.symbol(name).unwrap_or_else(|| panic!("{isa} has no {name}")) as usize;
+        Some(&image.bytes()[at..at + 8])
+    };
+    if let Some(code) = code(Isa::I386, "__kernel_sigreturn") {
+        assert_eq!(code, [0x58, 0xb8, 119, 0, 0, 0, 0xcd, 0x80]);
+    }
+    if let Some(code) = code(Isa::I386, "__kernel_rt_sigreturn") {
+        assert_eq!(code[..7], [0xb8, 173, 0, 0, 0, 0xcd, 0x80]);
+    }
+    if let Some(code) = code(Isa::Aarch64, "__kernel_rt_sigreturn") {
+        assert_eq!(code, [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4]);
+    }
+    for isa in Isa::ALL {
+        let Some(image) = Image::of(isa) else { continue };
+        assert_eq!(
+            image.rt_sigreturn().is_some(),
+            matches!(isa, Isa::I386 | Isa::Aarch64),
+            "{isa}"
+        );
+        assert_eq!(image.sigreturn().is_some(), isa == Isa::I386, "{isa}");
+    }
+}

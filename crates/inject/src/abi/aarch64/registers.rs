@@ -1,0 +1,97 @@
+//! Registers of a thread on an AArch64 kernel.
+
+use std::io::IoSliceMut;
+use std::mem::{MaybeUninit, size_of};
+
+use nix::errno::Errno;
+use nix::unistd::Pid;
+
+use crate::error::{Error, Result, tried};
+
+/// include/uapi/linux/elf.h: struct user_pt_regs, and the number of the system call, -1 outside any.
+const NT_PRSTATUS: usize = 1;
+const NT_ARM_SYSTEM_CALL: usize = 0x404;
+
+/// General registers of a 64-bit thread.
+///
+/// At a stop for the entry or the exit of a system call, x7 reads as 0 or 1: the kernel lends it to say which, and gives it
+/// its own value back when the thread goes on, whatever was written (arch/arm64/kernel/ptrace.c, report_syscall).
+#[derive(Debug, Clone, Copy)]
+pub struct Registers {
+    pub(super) general: libc::user_regs_struct,
+    system_call: i32,
+}
+
+impl Registers {
+    /// Of a stopped thread.
+    pub fn of(pid: Pid) -> Result<Registers> {
+        let mut general = MaybeUninit::<libc::user_regs_struct>::zeroed();
+        // SAFETY: registers are plain integers, all of which may be zero.
+        let bytes = unsafe { as_bytes(general.assume_init_mut()) };
+        let whole = bytes.len();
+        if regset(pid, libc::PTRACE_GETREGSET, NT_PRSTATUS, bytes)? != whole {
+            // A regset of 18 words: it is what the kernel shows of a 32-bit thread.
+            return Err(Error::Unsupported(
+                "it is a 32-bit program, which is not served on AArch64".into(),
+            ));
+        }
+        let mut system_call = [0; 4];
+        regset(pid, libc::PTRACE_GETREGSET, NT_ARM_SYSTEM_CALL, &mut system_call)?;
+        Ok(Registers {
+            // SAFETY: initialised above.
+            general: unsafe { general.assume_init() },
+            system_call: i32::from_ne_bytes(system_call),
+        })
+    }
+
+    /// Puts them in force.
+    pub fn apply(&self, pid: Pid) -> Result<()> {
+        let mut general = self.general;
+        regset(pid, libc::PTRACE_SETREGSET, NT_PRSTATUS, as_bytes(&mut general)).map(drop)
+    }
+
+    /// The program counter.
+    pub fn pc(&self) -> u64 {
+        self.general.pc
+    }
+
+    /// The stack pointer.
+    pub fn sp(&self) -> u64 {
+        self.general.sp
+    }
+
+    /// Changes the stack pointer.
+    pub fn set_sp(&mut self, sp: u64) {
+        self.general.sp = sp;
+    }
+
+    /// Number of the system call that it is in.
+    pub fn system_call(&self) -> u64 {
+        self.system_call as u64
+    }
+
+    /// What a system call left.
+    pub fn result(&self) -> std::result::Result<u64, Errno> {
+        match self.general.regs[0] as i64 {
+            error @ -4095..0 => Err(Errno::from_raw(-error as i32)),
+            value => Ok(value as u64),
+        }
+    }
+}
+
+fn as_bytes(registers: &mut libc::user_regs_struct) -> &mut [u8] {
+    let size = size_of::<libc::user_regs_struct>();
+    // SAFETY: 34 words without padding, borrowed as long as the bytes are.
+    unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(registers).cast(), size) }
+}
+
+/// Reads or writes a regset (ptrace(2)); returns how many bytes it has.
+fn regset(pid: Pid, request: libc::c_uint, which: usize, bytes: &mut [u8]) -> Result<usize> {
+    let mut iov = IoSliceMut::new(bytes);
+    // SAFETY: IoSliceMut has the layout of a struct iovec; the kernel stays within it and stores the length.
+    let r = unsafe { libc::ptrace(request, pid.as_raw(), which, &raw mut iov) };
+    if r < 0 {
+        return Err(tried("ptrace(REGSET)")(Errno::last()));
+    }
+    Ok(iov.len())
+}

@@ -1,0 +1,188 @@
+//! System call instructions of AArch64 code, and what leads them through a thunk.
+//!
+//! A jump is as long as `svc` is, so it takes the place of that instruction alone. Which ones to lead away is told by what puts
+//! the number into x8 shortly before:
+//!
+//! - `mov x8, #NR`: a wrapper for one call, as every C library compiles it;
+//! - `mov w8, w0` (glibc), `mov x8, xN` (musl): `syscall()`;
+//! - `ldr x8, [sp, #8]`, and `cmn x0, #4095` behind: Go's assembly for all its calls.
+
+use crate::sites::{Doors, Site};
+
+/// Numbers of the calls that the hook looks at; include/uapi/asm-generic/unistd.h.
+const WATCHED: [u32; 6] = [
+    libc::SYS_execve as u32,
+    libc::SYS_prctl as u32,
+    libc::SYS_unshare as u32,
+    libc::SYS_setns as u32,
+    libc::SYS_seccomp as u32,
+    libc::SYS_execveat as u32,
+];
+/// Bytes of every instruction.
+const INSTRUCTION: usize = 4;
+const SVC: u32 = 0xd400_0001;
+/// `cmn x0, #4095`
+const GO_CHECK: u32 = 0xb13f_fc1f;
+/// Instructions before an `svc` among which its number is looked for: `syscall()` unpacks its arguments in about twenty.
+const LOOK_BACK: usize = 32;
+/// Bytes of one thunk.
+pub const THUNK_BYTES: usize = 64;
+/// How far a jump reaches, less what a thunk and the site are long.
+const REACH: u64 = (128 << 20) - 4096;
+
+/// What is replaced (an `svc`), and what the thunk does in its stead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// The number is a constant.
+    Constant(u32),
+    /// The number is an argument: glibc's `syscall()`.
+    Glibc,
+    /// The same, musl's.
+    Musl,
+    /// Go's.
+    Go,
+}
+
+impl Shape {
+    /// Bytes of the code that is replaced.
+    pub fn bytes(self) -> usize {
+        INSTRUCTION
+    }
+}
+
+/// Finds the sites in `code`, which the file wants at `address`.
+pub fn find(code: &[u8], address: u64, sites: &mut Vec<Site>) {
+    let (instructions, _) = code.as_chunks::<INSTRUCTION>();
+    let at = |index: usize| instructions.get(index).map(|bytes| u32::from_le_bytes(*bytes));
+    for index in 0..instructions.len() {
+        if at(index) != Some(SVC) {
+            continue;
+        }
+        let before = (1..=LOOK_BACK).map_while(|back| at(index.checked_sub(back)?));
+        let shape = match source_of_number(before) {
+            Some(Shape::Constant(nr)) if !WATCHED.contains(&nr) => continue,
+            Some(Shape::Go) if at(index + 1) != Some(GO_CHECK) => continue,
+            Some(shape) => shape,
+            None => continue,
+        };
+        sites.push(Site {
+            address: address + (index * INSTRUCTION) as u64,
+            shape,
+        });
+    }
+}
+
+/// Where the last of the instructions, the latest first, that changes x8 has its value from.
+fn source_of_number(latest_first: impl Iterator<Item = u32>) -> Option<Shape> {
+    for instruction in latest_first {
+        // mov x8, #imm16 or mov w8, #imm16
+        if instruction & 0x7fe0_001f == 0x5280_0008 {
+            return Some(Shape::Constant(instruction >> 5 & 0xffff));
+        }
+        return match instruction {
+            // mov w8, w0
+            0x2a00_03e8 => Some(Shape::Glibc),
+            // mov x8, xN
+            _ if instruction & 0xffe0_ffff == 0xaa00_03e8 => Some(Shape::Musl),
+            // ldr x8, [sp, #8]
+            0xf940_07e8 => Some(Shape::Go),
+            // A branch, a call or an exception (C4.1.68 of the Arm ARM), or x8 changed in another way: its low five bits name the
+            // register that most instructions write. Those that only read it there (stores) are taken for such too.
+            _ if instruction & 0x1c00_0000 == 0x1400_0000 || instruction & 0x1f == 8 => None,
+            _ => continue,
+        };
+    }
+    None
+}
+
+/// `b`, at `from`, to `to`. None: it cannot reach.
+fn branch(from: u64, to: u64) -> Option<u32> {
+    let distance = to.wrapping_sub(from) as i64;
+    (distance.unsigned_abs() < REACH).then_some(0x1400_0000 | (distance >> 2) as u32 & 0x03ff_ffff)
+}
+
+/// The thunk at `at` for a site at `site` (relocated). At most [`THUNK_BYTES`].
+///
+/// Of C code nothing is known to be free: x16 and x30, which the call needs, go to the stack, which has no red zone. Of Go's
+/// everything but the arguments, g and the return address is, and the stack has no room.
+pub fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
+    /// Place of the jump back among the instructions.
+    const LAST: u64 = 5;
+    let (before, door, after) = match shape {
+        // mov x17, x30 ... mov x30, x17
+        Shape::Go => (0xaa1e_03f1, doors.go, 0xaa11_03fe),
+        // stp x16, x30, [sp, #-16]! ... ldp x16, x30, [sp], #16
+        _ => (0xa9bf_7bf0, doors.c, 0xa8c1_7bf0),
+    };
+    let size = INSTRUCTION as u64;
+    let instructions: [u32; LAST as usize + 1] = [
+        before,
+        0x5800_00b0, // ldr x16, the literal behind the code
+        0xd63f_0200, // blr x16
+        after,
+        SVC,
+        // Where a jump reached from there to here, it does back. A thunk that nothing leads to stops whoever comes.
+        branch(at + LAST * size, site + size).unwrap_or(0),
+    ];
+    let mut code: Vec<u8> = instructions.iter().flat_map(|i| i.to_le_bytes()).collect();
+    code.extend(door.to_le_bytes());
+    debug_assert!(code.len() <= THUNK_BYTES);
+    code
+}
+
+/// A jump at `from` to `to`, as long as what it replaces. None: it cannot reach.
+pub fn jump(_shape: Shape, from: u64, to: u64) -> Option<Vec<u8>> {
+    branch(from, to).map(|instruction| instruction.to_le_bytes().to_vec())
+}
+
+/// The bytes of a site.
+pub fn original(_shape: Shape) -> Vec<u8> {
+    SVC.to_le_bytes().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(instructions: &[u32]) -> Vec<(u64, Shape)> {
+        let code: Vec<u8> = instructions.iter().flat_map(|i| i.to_le_bytes()).collect();
+        let mut sites = Vec::new();
+        find(&code, 0x1000, &mut sites);
+        sites.iter().map(|site| (site.address, site.shape)).collect()
+    }
+
+    const NOP: u32 = 0xd503_201f;
+    const MOV_X0_X1: u32 = 0xaa01_03e0;
+
+    #[test]
+    fn each_shape_is_found_and_lookalikes_are_not() {
+        let mov_x8 = |nr: u32| 0xd280_0008 | nr << 5;
+        assert_eq!(found(&[mov_x8(221), SVC]), [(0x1004, Shape::Constant(221))]);
+        assert_eq!(found(&[mov_x8(281), MOV_X0_X1, SVC]), [(0x1008, Shape::Constant(281))]);
+        assert_eq!(found(&[mov_x8(93), SVC]), [], "exit is not watched");
+        assert_eq!(found(&[0x2a00_03e8, MOV_X0_X1, SVC]), [(0x1008, Shape::Glibc)]);
+        assert_eq!(found(&[0xaa00_03e8, MOV_X0_X1, SVC]), [(0x1008, Shape::Musl)]);
+        assert_eq!(found(&[0xf940_07e8, MOV_X0_X1, SVC, GO_CHECK]), [(0x1008, Shape::Go)]);
+        assert_eq!(found(&[0xf940_07e8, MOV_X0_X1, SVC, NOP]), [], "not Go");
+        assert_eq!(found(&[mov_x8(221), 0x1400_0002, SVC]), [], "a branch in between");
+        assert_eq!(
+            found(&[mov_x8(221), 0xf940_03e8, SVC]),
+            [],
+            "x8 is loaded with something else"
+        );
+        assert_eq!(found(&[SVC]), []);
+    }
+
+    #[test]
+    fn a_thunk_leads_back_behind_its_site() {
+        let doors = Doors { c: 0x7000, go: 0x8000 };
+        for (site, at) in [(0x10_0000, 0x20_0000), (0x20_0000, 0x10_0000)] {
+            let code = thunk(Shape::Constant(221), site, at, doors);
+            let back = u32::from_le_bytes(code[20..24].try_into().unwrap());
+            let distance = i64::from((back << 6) as i32 >> 6) * 4;
+            assert_eq!((at + 20).wrapping_add_signed(distance), site + 4);
+            assert_eq!(code[24..32], 0x7000u64.to_le_bytes());
+        }
+        assert_eq!(jump(Shape::Go, 0, 128 << 20), None);
+    }
+}

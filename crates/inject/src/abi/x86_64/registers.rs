@@ -1,0 +1,65 @@
+//! Registers of a thread on an x86-64 kernel.
+
+use nix::errno::Errno;
+use nix::sys::ptrace;
+use nix::unistd::Pid;
+
+use crate::error::{Result, tried};
+
+/// General registers, of 64- and of 32-bit threads. PTRACE_GETREGS gives a 64-bit tracer this structure for both; the regset of
+/// PTRACE_GETREGSET changes its layout with the code segment that the thread happens to be in.
+#[derive(Debug, Clone, Copy)]
+pub struct Registers(pub(super) libc::user_regs_struct);
+
+/// Code segment of 32-bit programs (arch/x86/include/asm/segment.h: __USER32_CS); 64-bit ones have 0x33.
+const USER32_CS: u64 = 0x23;
+
+impl Registers {
+    /// Of a stopped thread.
+    pub fn of(pid: Pid) -> Result<Registers> {
+        ptrace::getregs(pid).map(Registers).map_err(tried("PTRACE_GETREGS"))
+    }
+
+    /// Puts them in force.
+    pub fn apply(&self, pid: Pid) -> Result<()> {
+        ptrace::setregs(pid, self.0).map_err(tried("PTRACE_SETREGS"))
+    }
+
+    /// The program counter.
+    pub fn pc(&self) -> u64 {
+        self.0.rip
+    }
+
+    /// The stack pointer.
+    pub fn sp(&self) -> u64 {
+        self.0.rsp
+    }
+
+    /// Changes the stack pointer.
+    pub fn set_sp(&mut self, sp: u64) {
+        self.0.rsp = sp;
+    }
+
+    /// Number of the system call that it is in.
+    pub fn system_call(&self) -> u64 {
+        self.0.orig_rax
+    }
+
+    /// What a system call answered.
+    pub fn result(&self) -> std::result::Result<u64, Errno> {
+        let (value, signed) = if self.is_32_bit() {
+            (self.0.rax & 0xffff_ffff, i64::from(self.0.rax as i32))
+        } else {
+            (self.0.rax, self.0.rax as i64)
+        };
+        match signed {
+            -4095..0 => Err(Errno::from_raw(-signed as i32)),
+            _ => Ok(value),
+        }
+    }
+
+    /// Whether the thread runs 32-bit code.
+    pub fn is_32_bit(&self) -> bool {
+        self.0.cs == USER32_CS
+    }
+}

@@ -1,0 +1,200 @@
+//! A thread of a running program that is stopped wherever it happens to be: what the kernel was about to do with it, and code that
+//! brings it back there without us.
+
+use super::Registers;
+
+/// Answers of interrupted system calls that no program sees (include/linux/errno.h).
+mod restart {
+    pub const SYS: i64 = -512;
+    pub const NOINTR: i64 = -513;
+    pub const NOHAND: i64 = -514;
+    pub const RESTARTBLOCK: i64 = -516;
+}
+
+/// Bytes of `syscall`.
+const SYSCALL_BYTES: u64 = 2;
+
+/// Calls that answer EINTR when the process is stopped and goes on, though no handler ran (signal(7)); those on sockets where
+/// there is a timeout. None of them has done anything when it answers that, so it may be made again.
+const ANSWERS_EINTR: [i64; 20] = [
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    441, // epoll_pwait2
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_io_getevents,
+    333, // io_pgetevents
+    libc::SYS_io_uring_enter,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_read,
+    libc::SYS_write,
+];
+
+impl Registers {
+    /// Changes the program counter.
+    pub fn set_pc(&mut self, pc: u64) {
+        self.0.rip = pc;
+    }
+
+    /// Whether it is in a system call that was interrupted, and will tell the program so unless it is made again.
+    pub fn would_see_eintr(&self) -> bool {
+        let number = self.0.orig_rax as i64;
+        self.0.rax as i64 == -i64::from(libc::EINTR) && ANSWERS_EINTR.contains(&number)
+    }
+
+    /// The system call, which was interrupted, is to be made again.
+    pub fn call_again(&mut self) {
+        self.0.rip -= SYSCALL_BYTES;
+        self.0.rax = self.0.orig_rax;
+        self.0.orig_rax = u64::MAX;
+    }
+
+    /// As the kernel would let it go on if no signal came (arch/x86/kernel/signal.c: arch_do_signal_or_restart).
+    fn going_on(&self) -> Registers {
+        let mut registers = *self;
+        if self.0.orig_rax as i64 >= 0 {
+            match self.0.rax as i64 {
+                restart::SYS | restart::NOINTR | restart::NOHAND => registers.call_again(),
+                restart::RESTARTBLOCK => {
+                    registers.call_again();
+                    registers.0.rax = libc::SYS_restart_syscall as u64;
+                }
+                _ => {}
+            }
+        }
+        registers
+    }
+}
+
+/// A system call instruction, and behind it the way back to `program`: every register that a remote call changes gets its value
+/// again, and nothing else is touched, not the stack either. A system call keeps the flags.
+pub fn gadget(program: &Registers) -> Vec<u8> {
+    let to = program.going_on().0;
+    let mut code = vec![0x0f, 0x05];
+    // movabs
+    for (opcode, value) in [
+        ([0x48, 0xb8], to.rax),
+        ([0x48, 0xb9], to.rcx),
+        ([0x48, 0xba], to.rdx),
+        ([0x48, 0xbe], to.rsi),
+        ([0x48, 0xbf], to.rdi),
+        ([0x49, 0xb8], to.r8),
+        ([0x49, 0xb9], to.r9),
+        ([0x49, 0xba], to.r10),
+        ([0x49, 0xbb], to.r11),
+    ] {
+        code.extend(opcode);
+        code.extend(value.to_le_bytes());
+    }
+    code.extend([0xff, 0x25, 0, 0, 0, 0]); // jmp *0(%rip)
+    code.extend(to.rip.to_le_bytes());
+    code
+}
+
+/// Where a stack holds the registers of code that a signal interrupted, as words: struct sigcontext_64
+/// (arch/x86/include/uapi/asm/sigcontext.h) by the word of the segments, which only that has: cs 0x33, gs and fs 0, ss 0x2b or,
+/// before Linux 4.2, 0. Gives the program counter and the stack pointer there.
+pub fn interrupted_at(words: &[u64]) -> impl Iterator<Item = (u64, u64)> + '_ {
+    const SEGMENTS: [u64; 2] = [0x002b_0000_0000_0033, 0x33];
+    let indices = (3..words.len()).filter(|i| SEGMENTS.contains(&words[*i]));
+    // rsp, rip, eflags, segments.
+    indices.map(|i| (words[i - 2], words[i - 3]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions, Mnemonic, OpKind};
+
+    fn registers() -> Registers {
+        // SAFETY: registers are plain integers.
+        let mut r: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        r.rip = 0x5555_0000_1002;
+        r.orig_rax = u64::MAX;
+        Registers(r)
+    }
+
+    fn interrupted(number: i64, answer: i64) -> Registers {
+        let mut registers = registers();
+        registers.0.orig_rax = number as u64;
+        registers.0.rax = answer as u64;
+        registers
+    }
+
+    #[test]
+    fn an_interrupted_call_goes_on_as_the_kernel_has_it_go_on() {
+        for answer in [restart::SYS, restart::NOINTR, restart::NOHAND] {
+            let going_on = interrupted(libc::SYS_futex, answer).going_on().0;
+            assert_eq!((going_on.rip, going_on.rax), (0x5555_0000_1000, libc::SYS_futex as u64));
+        }
+        let sleep = interrupted(libc::SYS_nanosleep, restart::RESTARTBLOCK).going_on().0;
+        assert_eq!(
+            (sleep.rip, sleep.rax),
+            (0x5555_0000_1000, libc::SYS_restart_syscall as u64)
+        );
+        let done = interrupted(libc::SYS_read, 7).going_on().0;
+        assert_eq!((done.rip, done.rax), (0x5555_0000_1002, 7));
+        // Not in a call: what looks like an answer is the program's own number.
+        let none = interrupted(-1, restart::SYS).going_on().0;
+        assert_eq!((none.rip, none.rax), (0x5555_0000_1002, restart::SYS as u64));
+    }
+
+    #[test]
+    fn only_calls_that_answer_eintr_by_a_mere_stop_are_made_again() {
+        let eintr = -i64::from(libc::EINTR);
+        assert!(interrupted(libc::SYS_epoll_wait, eintr).would_see_eintr());
+        assert!(!interrupted(libc::SYS_nanosleep, eintr).would_see_eintr());
+        assert!(!interrupted(libc::SYS_epoll_wait, 0).would_see_eintr());
+        assert!(!interrupted(-1, eintr).would_see_eintr());
+    }
+
+    #[test]
+    fn the_way_back_restores_every_register_that_a_remote_call_changes() {
+        let mut program = registers();
+        let changed = [
+            &mut program.0.rax,
+            &mut program.0.rcx,
+            &mut program.0.rdx,
+            &mut program.0.rsi,
+            &mut program.0.rdi,
+            &mut program.0.r8,
+            &mut program.0.r9,
+            &mut program.0.r10,
+            &mut program.0.r11,
+        ];
+        for (value, register) in changed.into_iter().enumerate() {
+            *register = 0x1111_0000_0000_0000 + value as u64;
+        }
+        let code = gadget(&program);
+        let mut decoder = Decoder::with_ip(64, &code, 0x7000, DecoderOptions::NONE);
+        assert_eq!(decoder.decode().mnemonic(), Mnemonic::Syscall);
+        for value in 0..9 {
+            let instruction = decoder.decode();
+            assert_eq!(instruction.op1_kind(), OpKind::Immediate64);
+            assert_eq!(instruction.immediate64(), 0x1111_0000_0000_0000 + value);
+        }
+        let jump = decoder.decode();
+        assert_eq!(jump.mnemonic(), Mnemonic::Jmp);
+        let at = (jump.ip_rel_memory_address() - 0x7000) as usize;
+        assert_eq!(code[at..], program.0.rip.to_le_bytes());
+    }
+
+    #[test]
+    fn the_registers_in_a_signal_frame_are_found() {
+        let mut words = vec![7; 64];
+        words[20..24].copy_from_slice(&[0x7ffd_0000, 0x7fff_1000, 0x246, 0x002b_0000_0000_0033]);
+        assert_eq!(interrupted_at(&words).collect::<Vec<_>>(), [(0x7fff_1000, 0x7ffd_0000)]);
+        words[20 + 3] = 0x33;
+        assert_eq!(interrupted_at(&words).count(), 1);
+        assert_eq!(interrupted_at(&[0x33, 0x33]).count(), 0);
+    }
+}

@@ -1,0 +1,160 @@
+//! What /proc says of a process before anything is done to it.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use fastpath_image::{Isa, Vdso};
+
+use super::refusal::{Answer, Refusal};
+use super::regions::{Found, find};
+use crate::error::Error;
+use crate::maps::{self, Mapping};
+use crate::target::{self, Status};
+
+/// A process that may be changed.
+#[derive(Debug)]
+pub struct Target {
+    pub maps: Vec<Mapping>,
+    /// The code of the kernel's vDSO there.
+    pub vdso: Vec<u8>,
+    pub vdso_base: u64,
+    /// It has seccomp filters.
+    pub is_filtered: bool,
+    /// What an earlier attach left, with nothing in force.
+    pub leftover: Option<Found>,
+}
+
+/// PF_KTHREAD, include/linux/sched.h.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// Refuses a process that does not exist, has no memory, has ended, is traced, or is somebody else's.
+pub fn is_reachable(pid: i32) -> Answer<Status> {
+    let no_such = |hint: &str| Refusal::NoSuchProcess { hint: hint.into() };
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return Err(no_such(""));
+    };
+    let status = Status::of(&pid.to_string()).map_err(|_| no_such(""))?;
+    if status.group != pid {
+        return Err(no_such(&format!(": it is a thread of process {}", status.group)));
+    }
+    // The fields behind the name: state, ..., flags (proc_pid_stat(5)).
+    let fields: Vec<_> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+    if fields
+        .get(6)
+        .and_then(|flags| flags.parse().ok())
+        .is_some_and(|flags: u64| flags & KERNEL_THREAD != 0)
+    {
+        return Err(Refusal::KernelThread);
+    }
+    // A first thread that has ended may have left others behind.
+    let has_ended = matches!(fields.first(), Some(&("Z" | "X")));
+    if has_ended && super::threads::of(pid).len() <= 1 {
+        return Err(Refusal::Zombie);
+    }
+    if let Some((by, name)) = tracer_of(pid) {
+        return Err(Refusal::Traced { by, name });
+    }
+    let memory = format!("/proc/{pid}/mem");
+    match File::options().read(true).write(true).open(&memory) {
+        Ok(_) => Ok(status),
+        Err(e) if e.kind() == ErrorKind::NotFound => Err(no_such("")),
+        Err(e) => Err(Refusal::NotPermitted {
+            why: reason(pid, &memory, &e),
+        }),
+    }
+}
+
+fn reason(pid: i32, path: &str, e: &std::io::Error) -> String {
+    // SAFETY: geteuid takes nothing.
+    let own = unsafe { libc::geteuid() };
+    match std::fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid()) {
+        Ok(owner) if owner != own => {
+            format!("{path}: {e}; it belongs to user {owner}, or has privileges that this one has not: run as root")
+        }
+        _ => format!("{path}: {e}; run as root, or see ptrace(2) and /proc/sys/kernel/yama/ptrace_scope"),
+    }
+}
+
+/// Whoever traces a thread of the process, and his name.
+pub fn tracer_of(pid: i32) -> Option<(i32, String)> {
+    let tracers = super::threads::of(pid).into_iter();
+    let by = tracers
+        .filter_map(|tid| Some(Status::of(&format!("{pid}/task/{tid}")).ok()?.tracer))
+        .find(|tracer| *tracer != 0)?;
+    let name = std::fs::read_to_string(format!("/proc/{by}/comm")).unwrap_or_default();
+    Some((by, name.trim().to_owned()))
+}
+
+/// Refuses what cannot be attached.
+pub fn may_attach(pid: i32) -> Answer<()> {
+    is_reachable(pid)?;
+    target::kernels_pages_suit()?;
+    look_at(pid).map(drop)
+}
+
+/// The same of what a tracer may look at, and what was found.
+pub fn look_at(pid: i32) -> Answer<Target> {
+    let status = Status::of(&pid.to_string())?;
+    let maps = maps::of(pid)?;
+    let leftover = match find(pid, &maps)? {
+        Some(found) if found.is_in_force()? => return Err(Refusal::AttachedAlready { pid }),
+        None if maps.iter().any(|m| m.name.starts_with("/memfd:fastpath-page")) => return Err(Refusal::UnderRun),
+        found => found,
+    };
+    let Some(code) = maps.iter().find(|m| m.name == "[vdso]") else {
+        return Err(Refusal::NoVdso { pid });
+    };
+    let mut vdso = vec![0; (code.end - code.start) as usize];
+    let memory = format!("/proc/{pid}/mem");
+    File::open(&memory)
+        .and_then(|file| file.read_exact_at(&mut vdso, code.start))
+        .map_err(|e| Error::io(memory, e))?;
+    let vdso_base = code.start;
+    let parsed = Vdso::parse(&vdso).map_err(|e| Error::Unsupported(format!("the kernel's vDSO: {e}")))?;
+    let isa = Isa::of_elf(parsed.machine(), parsed.is_64());
+    if isa.map(Isa::is_64) != Some(true) || isa != Isa::of_name(std::env::consts::ARCH) {
+        let what = isa.map_or("it is a program of another kind".to_owned(), |isa| {
+            format!("it is an {isa} program")
+        });
+        return Err(Refusal::OtherPrograms { what });
+    }
+    if let Some(with) = shares_memory(pid) {
+        return Err(Refusal::SharesMemory { with });
+    }
+    Ok(Target {
+        maps,
+        vdso,
+        vdso_base,
+        is_filtered: status.filters > 0,
+        leftover,
+    })
+}
+
+/// A child of its own that runs in the same memory and yet is another process (clone(2), CLONE_VM), and not for the moment of a vfork.
+fn shares_memory(pid: i32) -> Option<i32> {
+    /// include/uapi/linux/kcmp.h
+    const KCMP_VM: i32 = 1;
+    const MOMENT: std::time::Duration = std::time::Duration::from_secs(2);
+    let children = super::threads::of(pid).into_iter().flat_map(|tid| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+        text.split_whitespace()
+            .filter_map(|child| child.parse::<i32>().ok())
+            .collect::<Vec<_>>()
+    });
+    let shares = |child: &i32| {
+        // SAFETY: kcmp takes integers.
+        unsafe { libc::syscall(libc::SYS_kcmp, pid, *child, KCMP_VM, 0, 0) == 0 }
+    };
+    children.into_iter().find(|child| {
+        // The child of a vfork goes its way within a moment, if it gets a CPU.
+        let begun = std::time::Instant::now();
+        while shares(child) {
+            if begun.elapsed() > MOMENT {
+                return true;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        false
+    })
+}

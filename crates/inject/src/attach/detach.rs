@@ -1,0 +1,113 @@
+//! Takes a process off the fast path: its entry points get their bytes back, and once no thread is in the region any more, it goes.
+
+use super::carrier::Carrier;
+use super::checks;
+use super::refusal::{Answer, Refusal};
+use super::regions::{self, Found, find};
+use super::session::Session;
+use super::stands_in;
+use super::threads::AllStopped;
+use crate::abi::{self, Call};
+use crate::maps;
+use crate::redirection::{Journal, Record, State};
+use crate::region;
+use crate::remote::Remote;
+
+/// What became of a detach.
+#[derive(Debug)]
+pub struct Detached {
+    /// A thread is still in the region, which stays mapped, and unused.
+    pub region_stays_for: Option<i32>,
+}
+
+/// Detaches an attached process.
+pub fn detach(pid: i32) -> Answer<Detached> {
+    let status = checks::is_reachable(pid)?;
+    let session = Session::open(pid)?;
+    let maps = maps::of(pid)?;
+    let Some(found) = find(pid, &maps)? else {
+        let is_served = maps.iter().any(|m| m.name.starts_with("/memfd:fastpath-page"));
+        return Err(if is_served {
+            Refusal::UnderRun
+        } else {
+            Refusal::NotAttached
+        });
+    };
+    take_back(&session, &found)?;
+    match clear(&session, &found, status.filters > 0) {
+        Ok(()) => Ok(Detached { region_stays_for: None }),
+        Err(Refusal::InTheWay { tid }) => Ok(Detached {
+            region_stays_for: Some(tid),
+        }),
+        Err(refusal) => Err(refusal),
+    }
+}
+
+/// Puts the original bytes back.
+fn take_back(session: &Session, found: &Found) -> Answer<()> {
+    let (mut all, ()) = AllStopped::of(session, |_| Ok(Some(())))?;
+    let standing: Vec<Record> = found.in_force()?.into_iter().cloned().collect();
+    let tracee = all.threads[0].tracee();
+    // In the opposite order.
+    for record in standing.iter().rev() {
+        let written = tracee.write(record.address, &record.original);
+        written.map_err(|e| Refusal::Sealed { why: e.to_string() })?;
+    }
+    let state = (State::Withdrawn as u32).to_le_bytes();
+    tracee.write(found.at + region::JOURNAL + Journal::STATE_AT, &state)?;
+    Ok(())
+}
+
+/// Where in a library the thread would be that stands at `pc` in a thunk, before its system call or behind.
+fn place_of(record: &Record, pc: u64) -> Option<u64> {
+    if record.thunk == 0 {
+        return None;
+    }
+    let behind = (record.thunk + u64::from(record.in_thunk)).checked_sub(pc)?;
+    let is_at_call = behind == 0 || behind == u64::from(abi::CALL_BYTES);
+    is_at_call.then(|| record.address + u64::from(record.in_place) - behind)
+}
+
+/// Unmaps a region to which nothing leads, once nobody is in it.
+pub fn clear(session: &Session, found: &Found, is_filtered: bool) -> Answer<()> {
+    let code = found.memory()?;
+    let mut in_the_way = found.pid;
+    let stopped = AllStopped::of(session, |all| {
+        // Calls that are waited in go on where they would be, had there been no thunk.
+        for thread in &mut all.threads {
+            let pc = thread.registers.pc();
+            if let Some(place) = found.journal.records.iter().find_map(|record| place_of(record, pc)) {
+                thread.move_to(place)?;
+            }
+        }
+        match stands_in(all, &code) {
+            Some(tid) => {
+                in_the_way = tid;
+                Ok(None)
+            }
+            None => Ok(Some(())),
+        }
+    });
+    match stopped {
+        Ok((all, ())) => drop(all),
+        Err(Refusal::InTheWay { .. }) => return Err(Refusal::InTheWay { tid: in_the_way }),
+        Err(refusal) => return Err(refusal),
+    }
+    // Nobody is in it, and nothing leads there: so it stays, though they all run again.
+    let maps = maps::of(found.pid)?;
+    let mut carrier = Carrier::of(session, &maps, is_filtered)?;
+    let unmapped = unmap(&mut carrier, found.at);
+    carrier.finish()?;
+    unmapped
+}
+
+/// Unmaps the region at `at`, and its thunks beside libraries first: by the region they are found.
+pub fn unmap(carrier: &mut Carrier, at: u64) -> Answer<()> {
+    let mut memory = regions::memory(at, &maps::of(carrier.tracee().pid())?);
+    memory.reverse();
+    for part in memory {
+        let arguments = [part.start, part.end - part.start, 0, 0, 0, 0];
+        carrier.call("munmap", Call::Munmap, arguments)?;
+    }
+    Ok(())
+}

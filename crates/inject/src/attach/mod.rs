@@ -1,0 +1,304 @@
+//! Puts a running process on the fast path, and takes it off again.
+//!
+//! Until the last step nothing that the process does leads to what is being put there, and until then all its threads but one
+//! run. The last step is a write of some bytes for each entry point, while all threads stand. Every write by itself leaves a process
+//! that works, so that this one may be killed at any point.
+
+mod calls;
+mod carrier;
+mod checks;
+mod detach;
+mod frames;
+mod refusal;
+mod regions;
+mod session;
+mod threads;
+
+use std::fs::File;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use fastpath_page::ClockSet;
+use nix::errno::Errno;
+
+use crate::abi::Call;
+use crate::error::{Error, Result, tried};
+use crate::redirection::{LeftAlone, REGION_NAME, Record, RegionPlan, region_for};
+use crate::remote::Remote;
+use crate::sites::Cache;
+use crate::{handover, maps, region};
+use calls::Calls;
+use carrier::Carrier;
+use frames::Frames;
+use session::Session;
+use threads::{AllStopped, Stopped};
+
+pub use checks::may_attach;
+pub use detach::{Detached, detach};
+pub use refusal::{Answer, Refusal};
+pub use regions::Found;
+use regions::find;
+
+/// What a process is given.
+pub struct Goods<'a> {
+    /// The page, to be mapped read-only.
+    pub page: &'a OwnedFd,
+    /// The mailbox.
+    pub mailbox: &'a OwnedFd,
+    /// The clocks that the page answers.
+    pub clocks: ClockSet,
+    /// Scans of libraries, where the programs that it executes are to be met: somebody attends to the mailbox.
+    pub children: Option<&'a Cache>,
+}
+
+/// What became of an attach.
+#[derive(Debug)]
+pub struct Attached {
+    /// Threads that were stopped.
+    pub threads: usize,
+    /// For how long the first of them stood still.
+    pub pause: Duration,
+    /// Functions that stay on the kernel's path.
+    pub left_alone: Vec<LeftAlone>,
+    /// Why the programs that it executes will not be served, though that was wanted.
+    pub without_children: Option<&'static str>,
+}
+
+/// PR_TSC_ENABLE, prctl(2).
+const TSC_ENABLED: u32 = 1;
+
+/// The region of a process, if it has one.
+pub fn find_in(pid: i32) -> Answer<Option<Found>> {
+    find(pid, &maps::of(pid)?)
+}
+
+/// Attaches a process, if [`may_attach`] finds nothing against it.
+pub fn attach(pid: i32, goods: &Goods<'_>) -> Answer<Attached> {
+    may_attach(pid)?;
+    let session = Session::open(pid)?;
+    // Once more: from here on nobody else can have been at work.
+    let target = checks::look_at(pid)?;
+    if let Some(leftover) = &target.leftover {
+        detach::clear(&session, leftover, target.is_filtered)?;
+    }
+    let at = region::place_near(&target.maps, target.vdso_base)?;
+    let mut plan = region_for(&target.vdso, target.vdso_base, at, goods.clocks)?;
+    let calls = match goods.children {
+        // Its filter may answer with death what the hook would ask for.
+        Some(scans) if !target.is_filtered => Calls::of(pid, &target.maps, at, scans)?,
+        _ => Calls::default(),
+    };
+    plan.add(&calls.records, &calls.moved)?;
+    let mut carrier = Carrier::of(&session, &target.maps, target.is_filtered)?;
+    let prepared = prepare(&mut carrier, &plan, at, &calls, goods);
+    carrier.finish()?;
+    prepared?;
+    let in_force = put_in_force(&session, &plan, at);
+    if in_force.is_err() {
+        // Nothing leads there: it is only in the way.
+        if let Ok(Some(found)) = find(pid, &maps::of(pid)?) {
+            let _ = detach::clear(&session, &found, target.is_filtered);
+        }
+    }
+    let without = match goods.children {
+        Some(_) if target.is_filtered => Some("it has a seccomp filter"),
+        Some(_) if calls.records.is_empty() => Some("none of its system calls was recognised"),
+        _ => None,
+    };
+    in_force.map(|attached| Attached {
+        without_children: without,
+        ..attached
+    })
+}
+
+/// Maps the region, whole, in the process.
+fn prepare(calls: &mut Carrier, plan: &RegionPlan, at: u64, thunks: &Calls, goods: &Goods<'_>) -> Answer<()> {
+    let write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+    let scratch = calls.call("mmap", Call::Mmap, [0, 4096, write, private, u64::MAX, 0])?;
+    calls.set_scratch(scratch);
+    let mapped = counter_is_readable(calls).and_then(|()| map_region(calls, plan, at, thunks, goods));
+    let unmapped = calls.call("munmap", Call::Munmap, [scratch, 4096, 0, 0, 0, 0]);
+    mapped?;
+    unmapped?;
+    Ok(())
+}
+
+fn counter_is_readable(calls: &mut Carrier) -> Answer<()> {
+    let at = calls.scratch();
+    match calls.call(
+        "prctl(PR_GET_TSC)",
+        Call::Prctl,
+        [libc::PR_GET_TSC as u64, at, 0, 0, 0, 0],
+    ) {
+        // A kernel that does not know the question forbids nobody.
+        Err(Error::Remote {
+            errno: Errno::EINVAL, ..
+        }) => return Ok(()),
+        asked => asked?,
+    };
+    let mut mode = [0; 4];
+    calls.tracee().read(at, &mut mode)?;
+    match u32::from_le_bytes(mode) {
+        TSC_ENABLED => Ok(()),
+        _ => Err(Refusal::CounterForbidden),
+    }
+}
+
+fn map_region(calls: &mut Carrier, plan: &RegionPlan, at: u64, thunks: &Calls, goods: &Goods<'_>) -> Answer<()> {
+    let thunk_pages: Vec<u8> = thunks.pages.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
+    let code = region_file(&[&plan.code[..], &thunk_pages].concat())?;
+    let [page, mailbox, code] = handover::give(calls, [goods.page, goods.mailbox, &code])?;
+    let mapped = map_parts(calls, at, thunks, [page, mailbox, code]);
+    for fd in [page, mailbox, code] {
+        calls.call("close", Call::Close, [fd, 0, 0, 0, 0, 0])?;
+    }
+    mapped
+}
+
+fn map_parts(calls: &mut Carrier, at: u64, thunks: &Calls, [page, mailbox, code]: [u64; 3]) -> Answer<()> {
+    let read = libc::PROT_READ as u64;
+    let write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let execute = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+    let private = libc::MAP_PRIVATE as u64;
+    let fixed = libc::MAP_FIXED as u64;
+    let shared = libc::MAP_SHARED as u64 | fixed;
+    let new = private | libc::MAP_FIXED_NOREPLACE as u64;
+    let mut map = |at, size, protection, flags, fd, offset| {
+        calls.call("mmap", Call::Mmap, [at, size, protection, flags, fd, offset])
+    };
+    // The whole of it first: the rest is laid over it.
+    let mapped = map(at, region::ATTACHED_SIZE, execute, new, code, 0)?;
+    let parts = if mapped == at {
+        map(at + region::STATE, 4096, write, private | fixed, code, region::STATE)
+            .and_then(|_| map(at + region::PAGE, 4096, read, shared, page, 0))
+            .and_then(|_| map(at + region::MAILBOX, 4096, write, shared, mailbox, 0))
+            .and_then(|_| {
+                (region::ATTACHED_SIZE..)
+                    .step_by(calls::PAGE as usize)
+                    .zip(&thunks.pages)
+                    .try_for_each(
+                        |(offset, (at, _))| match map(*at, calls::PAGE, execute, new, code, offset)? {
+                            mapped if mapped == *at => Ok(()),
+                            _ => Err(Error::Unsupported("there is no room near its libraries".into())),
+                        },
+                    )
+            })
+    } else {
+        // A kernel before 4.17 takes the address for a wish.
+        Err(Error::Unsupported("there is no room near its vDSO".into()))
+    };
+    if parts.is_err() {
+        detach::unmap(calls, mapped)?;
+    }
+    Ok(parts?)
+}
+
+/// The region's bytes as a file.
+fn region_file(bytes: &[u8]) -> Result<OwnedFd> {
+    /// MFD_EXEC, include/uapi/linux/memfd.h (Linux 6.3); older kernels refuse what they do not know.
+    const EXECUTABLE: libc::c_uint = 0x10;
+    let name = std::ffi::CString::new(REGION_NAME).map_err(|e| Error::Unsupported(e.to_string()))?;
+    // SAFETY: memfd_create with a C string; the result is a new descriptor.
+    let make = |flags| unsafe { libc::memfd_create(name.as_ptr(), flags) };
+    let fd = match make(libc::MFD_CLOEXEC | EXECUTABLE) {
+        -1 => make(libc::MFD_CLOEXEC),
+        fd => fd,
+    };
+    if fd < 0 {
+        return Err(tried("memfd_create")(Errno::last()));
+    }
+    // SAFETY: just made.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    file.write_all_at(bytes, 0).map_err(|e| Error::io("memfd", e))?;
+    Ok(file.into())
+}
+
+/// Stops all threads and leads the entry points to the region.
+fn put_in_force(session: &Session, plan: &RegionPlan, at: u64) -> Answer<Attached> {
+    let mut in_the_way = session.pid();
+    let stopped = AllStopped::of(session, |all| match returns_into(all, &plan.journal.records) {
+        Some(tid) => {
+            in_the_way = tid;
+            Ok(None)
+        }
+        None => Ok(Some(())),
+    });
+    let (mut all, ()) = stopped.map_err(|refusal| match refusal {
+        Refusal::InTheWay { .. } => Refusal::InTheWay { tid: in_the_way },
+        other => other,
+    })?;
+    // Before the bytes change: if we die in between, the copies are as good, and the bytes would not be.
+    for thread in &mut all.threads {
+        let pc = thread.registers.pc();
+        if let Some(moved) = plan.moved.iter().find(|moved| moved.from == pc) {
+            thread.move_to(moved.to)?;
+        }
+    }
+    write(&mut all, plan, at)?;
+    let threads = all.threads.len();
+    let begun = all.since();
+    drop(all);
+    Ok(Attached {
+        threads,
+        pause: begun.elapsed(),
+        left_alone: plan.left_alone.clone(),
+        without_children: None,
+    })
+}
+
+/// A thread that a signal interrupted inside an entry, and that has not returned there yet.
+fn returns_into(all: &mut AllStopped, records: &[Record]) -> Option<i32> {
+    let is_inside = |pc: &u64| {
+        records
+            .iter()
+            .any(|p| (p.address + 1..p.address + p.original.len() as u64).contains(pc))
+    };
+    all.threads.iter_mut().find_map(|thread| {
+        let frames = frames_of(thread);
+        frames.interrupted.iter().any(is_inside).then_some(thread.tid())
+    })
+}
+
+/// Writes the entries, if everything is as it was planned for: the process may have replaced its program meanwhile.
+fn write(all: &mut AllStopped, plan: &RegionPlan, at: u64) -> Answer<()> {
+    let tracee = all.threads.first_mut().map(Stopped::tracee).ok_or(Error::Gone)?;
+    let mut journal = vec![0; plan.journal.bytes()?.len()];
+    tracee.read(at + region::JOURNAL, &mut journal)?;
+    if journal != plan.journal.bytes()? {
+        return Err(Error::Unsupported("the process changed meanwhile".into()).into());
+    }
+    let records = &plan.journal.records;
+    for record in records {
+        let mut bytes = vec![0; record.original.len()];
+        tracee.read(record.address, &mut bytes)?;
+        if bytes != record.original {
+            return Err(Refusal::ChangedSince {
+                address: record.address,
+            });
+        }
+    }
+    for (done, record) in records.iter().enumerate() {
+        if let Err(e) = tracee.write(record.address, &record.replacement) {
+            for record in &records[..done] {
+                tracee.write(record.address, &record.original)?;
+            }
+            return Err(Refusal::Sealed { why: e.to_string() });
+        }
+    }
+    Ok(())
+}
+
+/// Whether a thread is about to execute, or will return to, something in `code`.
+fn stands_in(all: &mut AllStopped, code: &[std::ops::Range<u64>]) -> Option<i32> {
+    all.threads.iter_mut().find_map(|thread| {
+        let pc = thread.registers.pc();
+        let is_in = code.iter().any(|range| range.contains(&pc)) || frames_of(thread).mention(code);
+        is_in.then_some(thread.tid())
+    })
+}
+
+fn frames_of(thread: &Stopped) -> Frames {
+    Frames::of(thread.look(), thread.registers.sp())
+}

@@ -1,0 +1,105 @@
+//! Why a process was left as it was.
+
+use crate::error::Error;
+
+/// What an attach or a detach says no with. The process is untouched then.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// There is none of this number.
+    #[error("there is no such process{hint}")]
+    NoSuchProcess {
+        /// What else the number is.
+        hint: String,
+    },
+    /// It has no memory of its own.
+    #[error("it is a thread of the kernel's")]
+    KernelThread,
+    /// It has ended.
+    #[error("it has ended, and waits for its parent to look (a zombie)")]
+    Zombie,
+    /// Two tracers cannot be.
+    #[error("it is being traced by process {by} ({name}); end that first")]
+    Traced {
+        /// The tracer.
+        by: i32,
+        /// Its name.
+        name: String,
+    },
+    /// The system says no.
+    #[error("it may not be changed by this user: {why}")]
+    NotPermitted {
+        /// What the system said, and what to do.
+        why: String,
+    },
+    /// By an earlier call.
+    #[error("it is attached already (`fastpath detach {pid}` takes it off)")]
+    AttachedAlready {
+        /// The process.
+        pid: i32,
+    },
+    /// By `fastpath run`, or by a process that is attached.
+    #[error("it was started on the fast path, by `fastpath run` or by a process attached with --children")]
+    UnderRun,
+    /// Of another kind.
+    #[error("{what}: only 64-bit programs of this host's own instruction set can be attached")]
+    OtherPrograms {
+        /// What it is.
+        what: String,
+    },
+    /// Nothing to redirect.
+    #[error("it has no vDSO whose functions it could be using (`fastpath doctor {pid}` says why)")]
+    NoVdso {
+        /// The process.
+        pid: i32,
+    },
+    /// A filter that would have to be suspended.
+    #[error("it has a seccomp filter, and the filter cannot be suspended for what has to be done there: {why}")]
+    Seccomp {
+        /// What the system said.
+        why: String,
+    },
+    /// Its vDSO cannot be written.
+    #[error("the kernel lets nobody write the code of its vDSO (sealed mappings, or proc_mem.force_override): {why}")]
+    Sealed {
+        /// What the system said.
+        why: String,
+    },
+    /// It asked for that itself.
+    #[error("it may not read the counter (PR_SET_TSC)")]
+    CounterForbidden,
+    /// In the middle of a vfork, for one.
+    #[error("thread {tid} of it does not stop (it waits in the kernel, in {place}); try again later")]
+    DoesNotStop {
+        /// The thread.
+        tid: i32,
+        /// Where in the kernel it waits.
+        place: String,
+    },
+    /// A handler that has not returned yet.
+    #[error("thread {tid} of it is in a signal handler that interrupted the very code that changes; try again later")]
+    InTheWay {
+        /// The thread.
+        tid: i32,
+    },
+    /// It shares its memory.
+    #[error("it shares its memory with process {with}, which would be changed under way")]
+    SharesMemory {
+        /// The other.
+        with: i32,
+    },
+    /// Nothing to be taken back.
+    #[error("it is not attached")]
+    NotAttached,
+    /// Somebody else changed what we did.
+    #[error("its code at {address:#x} is neither as it was nor as fastpath left it; nothing was changed")]
+    ChangedSince {
+        /// Where.
+        address: u64,
+    },
+    /// Something else.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
+/// Shorthand for what this module answers.
+pub type Answer<T> = std::result::Result<T, Refusal>;

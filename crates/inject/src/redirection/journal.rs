@@ -1,0 +1,176 @@
+//! What a region says of what it changed, so that any fastpath can take it back later, whatever became of the one that did it.
+//!
+//! It lies at the start of the region's page [`region::JOURNAL`], complete before the first change is made. It is not believed blindly:
+//! who takes a change back looks first whether it is there.
+
+use crate::error::{Error, Result};
+use crate::region;
+
+/// "fastjrnl", little-endian.
+const MAGIC: u64 = u64::from_le_bytes(*b"fastjrnl");
+/// Of this layout.
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 64;
+const RECORD_BYTES: usize = 40;
+/// The longest change: Go's `syscall; cmp`.
+pub const MOST_BYTES: usize = 8;
+
+/// What became of the changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// They are being made, or are in force.
+    InForce = 1,
+    /// They were taken back; the region stayed, for a thread was still in it.
+    Withdrawn = 2,
+}
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Where.
+    pub address: u64,
+    /// What stood there.
+    pub original: Vec<u8>,
+    /// What stands there now.
+    pub replacement: Vec<u8>,
+    /// Where the change leads to, for a change of a system call in a library: a thread may wait in the call that is made there.
+    pub thunk: u64,
+    /// How far behind the beginning of the thunk such a thread stands, ...
+    pub in_thunk: u16,
+    /// ... and how far behind `address` it would stand, had there been no change.
+    pub in_place: u16,
+}
+
+/// All changes of one region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Journal {
+    /// What became of them.
+    pub state: State,
+    /// Where the vDSO is mapped that they are about.
+    pub vdso_base: u64,
+    /// The clocks that its page was made for, as a [`fastpath_page::ClockSet`] holds them.
+    pub clocks: u32,
+    /// The changes, in the order in which they were made.
+    pub records: Vec<Record>,
+}
+
+impl Journal {
+    /// Offset of [`Journal::state`] in the page.
+    pub const STATE_AT: u64 = 16;
+
+    /// As it lies in memory.
+    pub fn bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        bytes.extend(MAGIC.to_le_bytes());
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend((self.records.len() as u32).to_le_bytes());
+        bytes.extend((self.state as u32).to_le_bytes());
+        bytes.extend(self.clocks.to_le_bytes());
+        bytes.extend(self.vdso_base.to_le_bytes());
+        bytes.resize(HEADER_BYTES, 0);
+        for record in &self.records {
+            let at = bytes.len();
+            bytes.extend(record.address.to_le_bytes());
+            bytes.extend(record.thunk.to_le_bytes());
+            bytes.extend((record.original.len() as u32).to_le_bytes());
+            bytes.extend(record.in_thunk.to_le_bytes());
+            bytes.extend(record.in_place.to_le_bytes());
+            bytes.extend(&record.original);
+            bytes.resize(at + 24 + MOST_BYTES, 0);
+            bytes.extend(&record.replacement);
+            bytes.resize(at + RECORD_BYTES, 0);
+        }
+        if bytes.len() as u64 > region::JOURNAL_ROOM {
+            return Err(Error::Unsupported("it has more system calls than can be noted".into()));
+        }
+        Ok(bytes)
+    }
+
+    /// From the page's bytes. None: this is no journal, or one of another version.
+    pub fn parse(page: &[u8]) -> Option<Journal> {
+        let u16_at = |at: usize| Some(u16::from_le_bytes(page.get(at..at + 2)?.try_into().ok()?));
+        let u32_at = |at: usize| Some(u32::from_le_bytes(page.get(at..at + 4)?.try_into().ok()?));
+        let u64_at = |at: usize| Some(u64::from_le_bytes(page.get(at..at + 8)?.try_into().ok()?));
+        if u64_at(0)? != MAGIC || u32_at(8)? != VERSION {
+            return None;
+        }
+        let record = |index: usize| {
+            let at = HEADER_BYTES + index * RECORD_BYTES;
+            let length = u32_at(at + 16)? as usize;
+            if length > MOST_BYTES {
+                return None;
+            }
+            Some(Record {
+                address: u64_at(at)?,
+                thunk: u64_at(at + 8)?,
+                in_thunk: u16_at(at + 20)?,
+                in_place: u16_at(at + 22)?,
+                original: page.get(at + 24..at + 24 + length)?.to_vec(),
+                replacement: page.get(at + 32..at + 32 + length)?.to_vec(),
+            })
+        };
+        let count = (u32_at(12)? as usize).min(page.len() / RECORD_BYTES);
+        Some(Journal {
+            state: match u32_at(Journal::STATE_AT as usize)? {
+                1 => State::InForce,
+                2 => State::Withdrawn,
+                _ => return None,
+            },
+            clocks: u32_at(20)?,
+            vdso_base: u64_at(24)?,
+            records: (0..count).map(record).collect::<Option<_>>()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn journal() -> Journal {
+        let record = |address| Record {
+            address,
+            original: vec![1, 2, 3, 4, 5],
+            replacement: vec![6, 7, 8, 9, 10],
+            thunk: 0x1234,
+            in_thunk: 40,
+            in_place: 2,
+        };
+        Journal {
+            state: State::InForce,
+            vdso_base: 0x7fff_0000_0000,
+            clocks: 3,
+            records: vec![record(0x7fff_0000_0af0), record(0x7fff_0000_0810)],
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read_by_whoever_comes_later() {
+        let mut page = journal().bytes().unwrap();
+        page.resize(4096, 0);
+        assert_eq!(Journal::parse(&page), Some(journal()));
+        page[Journal::STATE_AT as usize] = 2;
+        assert_eq!(Journal::parse(&page).unwrap().state, State::Withdrawn);
+    }
+
+    #[test]
+    fn other_memory_is_no_journal() {
+        assert_eq!(Journal::parse(&[0; 4096]), None);
+        assert_eq!(Journal::parse(&[]), None);
+        let page = journal().bytes().unwrap();
+        for (at, byte) in [(0, b'x'), (8, 2), (16, 9), (64 + 16, 9)] {
+            let mut other = page.clone();
+            other[at] = byte;
+            assert_eq!(Journal::parse(&other), None, "{at}");
+        }
+        assert_eq!(Journal::parse(&page[..100]), None);
+    }
+
+    #[test]
+    fn a_journal_that_does_not_fit_is_refused() {
+        let mut long = journal();
+        long.records = vec![long.records[0].clone(); 100];
+        assert!(long.bytes().is_err());
+    }
+}

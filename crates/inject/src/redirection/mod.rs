@@ -1,0 +1,232 @@
+//! What leads the entry points of a kernel's vDSO to our image, as a function of bytes.
+//!
+//! The kernel's vDSO stays where it is. Only the first bytes of an entry point are overwritten, with a jump to our image; the
+//! instructions that stood there go to a thunk, which ends in a jump behind them. So the kernel's functions stay callable, with
+//! their data in place, and nothing that a thread, a signal frame or the kernel knows changes its address.
+
+mod aarch64;
+mod journal;
+mod plan_region;
+mod x86;
+
+use fastpath_image::{Image, Isa, KernelFunctions, Vdso};
+use fastpath_page::ClockSet;
+
+use crate::error::{Error, Result};
+
+pub use journal::{Journal, Record, State};
+pub use plan_region::{RegionPlan, region_for};
+
+/// The name of the memory that a region is mapped from. It holds all that the region is made of, so that the region is whole as soon
+/// as it is there, and /proc/PID/maps tells it.
+pub const REGION_NAME: &str = "fastpath-region";
+
+/// What leads the entry points of one vDSO to an image, and back.
+#[derive(Debug, Clone)]
+pub struct Redirection {
+    /// Code for the address that the plan was made for: the displaced instructions of each entry, and the way on.
+    pub thunks: Vec<u8>,
+    /// What the image goes back to.
+    pub kernel: KernelFunctions,
+    /// What is to be written to the vDSO; each is one write, within one page.
+    pub patches: Vec<EntryPatch>,
+    /// Instructions that are overwritten though they are not the first of a function.
+    pub moved: Vec<Moved>,
+    /// Functions that the image would serve, and which cannot be redirected.
+    pub left_alone: Vec<LeftAlone>,
+}
+
+/// The first bytes of one function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EntryPatch {
+    /// By its plain name, `clock_gettime` for one.
+    pub function: &'static str,
+    /// Where they are.
+    pub address: u64,
+    /// What they were.
+    pub original: Vec<u8>,
+    /// What they become.
+    pub replacement: Vec<u8>,
+}
+
+/// A thread that is about to execute the instruction `from` may as well execute the one at `to`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moved {
+    /// An address inside an [`EntryPatch`].
+    pub from: u64,
+    /// The same instruction's copy in the thunk.
+    pub to: u64,
+}
+
+/// A function that stays on the kernel's path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftAlone {
+    /// By its plain name.
+    pub function: &'static str,
+    /// Why.
+    pub why: String,
+}
+
+/// One entry point's displaced instructions.
+struct Displaced {
+    /// Where the patch begins, in bytes from the function's first.
+    at: usize,
+    /// Bytes that the jump overwrites.
+    jump: Vec<u8>,
+    thunk: Vec<u8>,
+    /// Offsets from the patch's start, and into the thunk.
+    moved: Vec<(usize, usize)>,
+}
+
+/// The functions that gain by the image. The others it would only pass on (time, getcpu, getrandom) or answers as fast as the kernel
+/// does without the counter (clock_getres).
+const SERVED: [&str; 3] = ["clock_gettime", "clock_gettime64", "gettimeofday"];
+/// A thunk begins at a multiple of this.
+const THUNK_ALIGNMENT: usize = 16;
+
+/// Plans the redirection of the vDSO `vdso`, mapped at `vdso_base`, to `image`, which is to be mapped at `image_at`, by thunks at
+/// `thunks_at`. `clocks` are those that the page will answer.
+pub fn plan(
+    image: &Image,
+    vdso: &[u8],
+    vdso_base: u64,
+    image_at: u64,
+    thunks_at: u64,
+    clocks: ClockSet,
+) -> Result<Redirection> {
+    let parsed = Vdso::parse(vdso).map_err(|e| Error::Unsupported(format!("the kernel's vDSO: {e}")))?;
+    let exports: Vec<_> = parsed.exports().iter().filter(|e| e.is_function).collect();
+    let mut redirection = Redirection {
+        thunks: Vec::new(),
+        kernel: KernelFunctions::from_fn(|function| {
+            let export = exports.iter().find(|e| plain_name(&e.name) == function)?;
+            Some(vdso_base + export.offset)
+        }),
+        patches: Vec::new(),
+        moved: Vec::new(),
+        left_alone: Vec::new(),
+    };
+    for function in SERVED {
+        if function == "gettimeofday" && !clocks.contains(ClockSet::REALTIME) {
+            continue;
+        }
+        let Some(export) = exports.iter().find(|e| plain_name(&e.name) == function) else {
+            continue;
+        };
+        let Some(in_image) = image.functions().iter().find(|f| plain_name(f.name) == function) else {
+            continue;
+        };
+        let same_place = |e: &&&fastpath_image::vdso::Export| e.offset == export.offset;
+        if let Some(other) = exports
+            .iter()
+            .filter(same_place)
+            .find(|e| plain_name(&e.name) != function)
+        {
+            let why = format!("{} is the same code", other.name);
+            redirection.left_alone.push(LeftAlone { function, why });
+            continue;
+        }
+        let entry = Entry {
+            code: vdso,
+            base: vdso_base,
+            offset: export.offset as usize,
+            size: export.size as usize,
+        };
+        let thunk_offset = redirection.thunks.len().next_multiple_of(THUNK_ALIGNMENT);
+        let thunk_at = thunks_at + thunk_offset as u64;
+        let target = image_at + in_image.offset;
+        let displaced = match image.isa() {
+            Isa::X86_64 => x86::displace(&entry, 64, target, thunk_at),
+            Isa::I386 => x86::displace(&entry, 32, target, thunk_at),
+            Isa::Aarch64 => aarch64::displace(&entry, target, thunk_at),
+            Isa::Arm => Err("programs for Arm are not redirected".to_owned()),
+        };
+        match displaced.and_then(|displaced| entry.within_a_page(displaced)) {
+            Ok(displaced) => redirection.add(function, &entry, displaced, thunk_offset, thunk_at),
+            Err(why) => redirection.left_alone.push(LeftAlone { function, why }),
+        }
+    }
+    Ok(redirection)
+}
+
+impl Redirection {
+    fn add(
+        &mut self,
+        function: &'static str,
+        entry: &Entry<'_>,
+        displaced: Displaced,
+        thunk_offset: usize,
+        thunk_at: u64,
+    ) {
+        let at = entry.offset + displaced.at;
+        let address = entry.base + at as u64;
+        self.thunks.resize(thunk_offset, 0);
+        self.thunks.extend(displaced.thunk);
+        self.kernel = self.kernel.with(function, thunk_at);
+        self.moved.extend(displaced.moved.iter().map(|(from, to)| Moved {
+            from: address + *from as u64,
+            to: thunk_at + *to as u64,
+        }));
+        self.patches.push(EntryPatch {
+            function,
+            address,
+            original: entry.code[at..at + displaced.jump.len()].to_vec(),
+            replacement: displaced.jump,
+        });
+    }
+
+    /// Why nothing would be gained; `None`: clock_gettime, which everything else goes by, is redirected.
+    pub fn refusal(&self) -> Option<String> {
+        if self.patches.iter().any(|p| p.function.starts_with("clock_gettime")) {
+            return None;
+        }
+        let why = self.left_alone.iter().find(|l| l.function.starts_with("clock_gettime"));
+        Some(match why {
+            Some(left) => format!("the kernel's {} cannot be redirected: {}", left.function, left.why),
+            None => "the kernel's vDSO has no clock_gettime".to_owned(),
+        })
+    }
+}
+
+/// One function of a vDSO.
+struct Entry<'v> {
+    /// The whole vDSO.
+    code: &'v [u8],
+    base: u64,
+    offset: usize,
+    size: usize,
+}
+
+impl Entry<'_> {
+    /// Its own bytes.
+    fn bytes(&self) -> &[u8] {
+        let end = self.offset.saturating_add(self.size).min(self.code.len());
+        self.code.get(self.offset..end).unwrap_or_default()
+    }
+
+    fn address(&self) -> u64 {
+        self.base + self.offset as u64
+    }
+
+    /// A write that crosses a page could be cut in two by the death of who makes it.
+    fn within_a_page(&self, displaced: Displaced) -> std::result::Result<Displaced, String> {
+        const PAGE: u64 = fastpath_page::PAGE_SIZE as u64;
+        let first = self.address() + displaced.at as u64;
+        let last = first + displaced.jump.len() as u64 - 1;
+        if first / PAGE == last / PAGE {
+            Ok(displaced)
+        } else {
+            Err("its first bytes lie in two pages".into())
+        }
+    }
+}
+
+fn plain_name(name: &str) -> &str {
+    name.strip_prefix("__vdso_")
+        .or_else(|| name.strip_prefix("__kernel_"))
+        .unwrap_or(name)
+}
+
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
+mod tests;

@@ -1,0 +1,265 @@
+//! This machine's own vDSO, redirected for real: in a child, because there is no way back from a mistake.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use fastpath_image::{Image, own_vdso};
+use fastpath_page::{Anchor, Base, Init, Page, Rate, Writer};
+
+use super::*;
+use crate::region;
+
+/// A time that no clock of this machine shows.
+const FOREIGN_SEC: i64 = 77_000_000_000;
+
+struct Vdso {
+    base: u64,
+    bytes: Vec<u8>,
+}
+
+fn this_machines() -> Vdso {
+    let own = own_vdso().unwrap().expect("a vDSO");
+    Vdso {
+        base: own.base,
+        bytes: own.bytes,
+    }
+}
+
+#[test]
+fn this_machines_vdso_can_be_redirected_and_only_its_clock_functions_are() {
+    let vdso = this_machines();
+    let region = vdso.base - (1 << 20);
+    let plan = region_for(&vdso.bytes, vdso.base, region, ClockSet::ALL).unwrap();
+    assert_eq!(plan.left_alone, []);
+    let functions: Vec<_> = plan.patches.iter().map(|p| p.function).collect();
+    assert_eq!(functions, ["clock_gettime", "gettimeofday"]);
+    for patch in &plan.patches {
+        let at = (patch.address - vdso.base) as usize;
+        assert_eq!(vdso.bytes[at..at + patch.original.len()], patch.original);
+        assert_eq!(patch.replacement.len(), patch.original.len());
+    }
+    let journal = Journal::parse(&plan.code[region::JOURNAL as usize..]).unwrap();
+    assert_eq!(journal, plan.journal);
+    let without_realtime = region_for(&vdso.bytes, vdso.base, region, ClockSet::MONOTONIC).unwrap();
+    assert_eq!(without_realtime.patches.len(), 1);
+}
+
+#[test]
+fn functions_that_are_not_served_keep_their_addresses_and_those_that_are_get_their_thunks() {
+    let vdso = this_machines();
+    let at = vdso.base - (1 << 20);
+    let thunks = at + region::ENTRY_THUNKS;
+    let plan = plan(
+        Image::host(),
+        &vdso.bytes,
+        vdso.base,
+        at + region::IMAGE,
+        thunks,
+        ClockSet::ALL,
+    )
+    .unwrap();
+    let parsed = fastpath_image::Vdso::parse(&vdso.bytes).unwrap();
+    let kernels = KernelFunctions::of(Image::host(), &parsed, vdso.base).unwrap();
+    let wanted = |second: u64| kernels.with("clock_gettime", thunks).with("gettimeofday", second);
+    let is_second = |offset: usize| plan.kernel == wanted(thunks + offset as u64);
+    let second = (0..plan.thunks.len())
+        .step_by(THUNK_ALIGNMENT)
+        .find(|offset| is_second(*offset));
+    assert!(second.is_some_and(|offset| offset > 0), "{:?}", plan.kernel);
+}
+
+/// A page on which every clock shows [`FOREIGN_SEC`] now and for a second or so, as a descriptor.
+fn foreign_page() -> OwnedFd {
+    let page = Page::zeroed();
+    let writer = Writer::new(&page);
+    writer.init(&Init {
+        hres_res_ns: 1,
+        ..Init::default()
+    });
+    let base = Base {
+        sec: FOREIGN_SEC as u64,
+        nsec_shifted: 0,
+    };
+    // SAFETY: RDTSC is part of x86-64, and nothing here turns it off.
+    let now = unsafe { std::arch::x86_64::_rdtsc() };
+    let anchor = Anchor {
+        clocks: ClockSet::HRES,
+        base_cycles: now + 1_000_000,
+        rate: Rate {
+            mult: 1 << 20,
+            shift: 23,
+        },
+        cap_cycles: u32::MAX,
+        base: [base; 4],
+    };
+    let anchor = Anchor {
+        cap_cycles: anchor.rate.max_cap(),
+        ..anchor
+    };
+    // SAFETY: as above.
+    writer
+        .publish_hres(&anchor, || unsafe { std::arch::x86_64::_rdtsc() })
+        .unwrap();
+    // SAFETY: a page is made of atomics, without padding, and nobody writes it now.
+    let bytes = unsafe { std::slice::from_raw_parts((&raw const page).cast::<u8>(), size_of::<Page>()) };
+    // SAFETY: the result is a new descriptor.
+    let file = unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"fastpath-page".as_ptr(), libc::MFD_CLOEXEC)) };
+    file.set_len(4096).unwrap();
+    file.write_all_at(bytes, 0).unwrap();
+    file.into()
+}
+
+/// Maps the region and redirects the vDSO of this very process; the plan.
+fn redirect_this_process(vdso: &Vdso, page: &OwnedFd) -> RegionPlan {
+    let size = region::ATTACHED_SIZE as usize;
+    let map = |at: u64, size: usize, protection, flags, fd| {
+        // SAFETY: a fresh mapping, or one over part of the region.
+        let mapped = unsafe { libc::mmap(at as *mut libc::c_void, size, protection, flags, fd, 0) };
+        assert_ne!(mapped, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+        mapped as u64
+    };
+    let maps = crate::maps::of(std::process::id() as i32).unwrap();
+    let at = crate::region::place_near(&maps, vdso.base).unwrap();
+    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    map(at, size, libc::PROT_READ | libc::PROT_EXEC, private, -1);
+    let shared = libc::MAP_SHARED | libc::MAP_FIXED;
+    let plan = region_for(&vdso.bytes, vdso.base, at, ClockSet::ALL).unwrap();
+    let memory = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
+    memory.write_all_at(&plan.code, at).unwrap();
+    map(at + region::PAGE, 4096, libc::PROT_READ, shared, page.as_raw_fd());
+    for patch in &plan.patches {
+        memory.write_all_at(&patch.replacement, patch.address).unwrap();
+    }
+    plan
+}
+
+fn by_libc(clock: libc::clockid_t) -> Option<i64> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid timespec.
+    let answer = unsafe { libc::clock_gettime(clock, &mut time) };
+    (answer == 0).then_some(time.tv_sec)
+}
+
+fn by_system_call(clock: libc::clockid_t) -> Option<i64> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid timespec.
+    let answer = unsafe { libc::syscall(libc::SYS_clock_gettime, clock, &raw mut time) };
+    (answer == 0).then_some(time.tv_sec)
+}
+
+/// Forks, lets the child do `work`, and gives its answer as an exit status: 0 is good.
+fn in_a_child(work: impl FnOnce() -> u8 + std::panic::UnwindSafe) -> i32 {
+    // SAFETY: the child allocates, which glibc allows after the fork of a process with threads, and ends by _exit.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            let status = std::panic::catch_unwind(work).map_or(99, i32::from);
+            libc::_exit(status)
+        }
+        let mut status = 0;
+        libc::waitpid(child, &mut status, 0);
+        if libc::WIFEXITED(status) {
+            libc::WEXITSTATUS(status)
+        } else {
+            -libc::WTERMSIG(status)
+        }
+    }
+}
+
+/// Clocks that no page answers, and an unknown one.
+const OTHERS: [libc::clockid_t; 4] = [
+    libc::CLOCK_REALTIME_COARSE,
+    libc::CLOCK_MONOTONIC_COARSE,
+    libc::CLOCK_PROCESS_CPUTIME_ID,
+    1000,
+];
+
+#[test]
+fn a_redirected_process_reads_the_page_and_the_kernels_functions_stay_callable() {
+    let vdso = this_machines();
+    // An anchor lasts for a second or so; on a busy machine a child may take longer.
+    let status = (0..10)
+        .map(|_| reads_of_a_child(&vdso))
+        .find(|status| *status != TOO_LATE);
+    assert_eq!(status, Some(0));
+}
+
+const TOO_LATE: i32 = 50;
+
+fn reads_of_a_child(vdso: &Vdso) -> i32 {
+    let page = foreign_page();
+    in_a_child(move || {
+        redirect_this_process(vdso, &page);
+        // The anchor begins a little later than it was made.
+        let begun = by_system_call(libc::CLOCK_MONOTONIC);
+        while by_libc(libc::CLOCK_MONOTONIC).is_some_and(|sec| sec < FOREIGN_SEC) {
+            if by_system_call(libc::CLOCK_MONOTONIC) > begun.map(|sec| sec + 3) {
+                return TOO_LATE as u8;
+            }
+        }
+        let served = [libc::CLOCK_MONOTONIC, libc::CLOCK_REALTIME, libc::CLOCK_BOOTTIME];
+        let wrong = served
+            .iter()
+            .any(|clock| by_libc(*clock).is_none_or(|sec| sec / 10 != FOREIGN_SEC / 10));
+        if wrong {
+            return TOO_LATE as u8;
+        }
+        let mut day = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        // SAFETY: a valid timeval; no time zone is wanted.
+        unsafe { libc::gettimeofday(&mut day, std::ptr::null_mut()) };
+        if day.tv_sec / 10 != FOREIGN_SEC / 10 {
+            return TOO_LATE as u8;
+        }
+        // By the thunk, the kernel's own code.
+        for clock in OTHERS {
+            let before = by_system_call(clock);
+            let between = by_libc(clock);
+            let after = by_system_call(clock);
+            if before.is_some() != between.is_some() || between < before || after < between {
+                return 3;
+            }
+        }
+        // SAFETY: a null pointer is allowed.
+        let now = unsafe { libc::time(std::ptr::null_mut()) };
+        u8::from(by_system_call(libc::CLOCK_REALTIME).is_none_or(|sec| (sec - now).abs() > 5)) * 4
+    })
+}
+
+#[test]
+fn a_page_that_answers_nothing_leads_through_the_thunks_to_the_right_time() {
+    let vdso = this_machines();
+    // SAFETY: the result is a new descriptor.
+    let page = unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"fastpath-page".as_ptr(), libc::MFD_CLOEXEC)) };
+    page.set_len(4096).unwrap();
+    let page = page.into();
+    let status = in_a_child(move || {
+        redirect_this_process(&vdso, &page);
+        for clock in OTHERS.into_iter().chain([0, 1, 4, 7, 11]) {
+            let [before, between, after] = [by_system_call(clock), by_libc(clock), by_system_call(clock)];
+            if before.is_some() != between.is_some() || between < before || after < between {
+                return 1;
+            }
+        }
+        let mut day = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        // SAFETY: a valid timeval; no time zone is wanted.
+        unsafe { libc::gettimeofday(&mut day, std::ptr::null_mut()) };
+        u8::from(by_system_call(0).is_none_or(|sec| (sec - day.tv_sec).abs() > 1)) * 2
+    });
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn bytes_that_are_put_back_are_the_kernels_path_again() {
+    let vdso = this_machines();
+    let page = foreign_page();
+    let status = in_a_child(move || {
+        let plan = redirect_this_process(&vdso, &page);
+        let memory = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
+        for record in &plan.journal.records {
+            memory.write_all_at(&record.original, record.address).unwrap();
+        }
+        let again = this_machines();
+        u8::from(again.bytes != vdso.bytes || by_libc(libc::CLOCK_MONOTONIC).is_none_or(|sec| sec >= FOREIGN_SEC))
+    });
+    assert_eq!(status, 0);
+}

@@ -1,0 +1,181 @@
+//! x86-64 and i386: a jump of five bytes. Instructions are moved by iced-x86's encoder, which gives those that count from
+//! their own address the same target again.
+
+use iced_x86::{
+    BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionBlock,
+};
+
+use super::{Displaced, Entry};
+
+/// `jmp rel32`.
+const JUMP_BYTES: usize = 5;
+
+/// Displaces what a jump at the function's start overwrites. `bits`: 64 or 32.
+pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Result<Displaced, String> {
+    let first = entry.address();
+    let mut instructions = Vec::new();
+    let mut length = 0;
+    let mut decoder = Decoder::with_ip(bits, entry.bytes(), first, DecoderOptions::NONE);
+    while length < JUMP_BYTES {
+        let instruction = decoder.decode();
+        if instruction.is_invalid() {
+            return Err("it is too short, or not understood".into());
+        }
+        // A call would leave a return address in the thunk, and behind anything that ends a function may be another one.
+        if instruction.flow_control() != FlowControl::Next {
+            return Err(format!("it branches in its first {JUMP_BYTES} bytes"));
+        }
+        length += instruction.len();
+        instructions.push(instruction);
+    }
+    let displaced = first + 1..first + length as u64;
+    let into = decoder
+        .iter()
+        .chain(instructions.iter().copied())
+        .find(|i| is_branch(i) && displaced.contains(&i.near_branch_target()));
+    if let Some(branch) = into {
+        return Err(format!(
+            "it branches back into its first instructions from {:#x}",
+            branch.ip()
+        ));
+    }
+    let jump = jump(bits, first, target)?;
+
+    let moved_from: Vec<_> = instructions.iter().map(|i| (i.ip() - first) as usize).collect();
+    let back = if bits == 64 {
+        Code::Jmp_rel32_64
+    } else {
+        Code::Jmp_rel32_32
+    };
+    let back = Instruction::with_branch(back, first + length as u64).map_err(|e| e.to_string())?;
+    instructions.push(back);
+    let block = InstructionBlock::new(&instructions, thunk_at);
+    let encoded = BlockEncoder::encode(bits, block, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)
+        .map_err(|e| format!("its first instructions cannot be moved: {e}"))?;
+    let copies = encoded.new_instruction_offsets.iter().map(|offset| *offset as usize);
+    let moved: Vec<_> = moved_from
+        .into_iter()
+        .zip(copies)
+        .filter(|(from, _)| *from > 0)
+        .collect();
+    Ok(Displaced {
+        at: 0,
+        jump,
+        thunk: encoded.code_buffer,
+        moved,
+    })
+}
+
+fn is_branch(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.flow_control(),
+        FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch | FlowControl::Call
+    ) && instruction.near_branch_target() != 0
+}
+
+fn jump(bits: u32, from: u64, to: u64) -> Result<Vec<u8>, String> {
+    let distance = to.wrapping_sub(from + JUMP_BYTES as u64);
+    let reached = bits == 32 || i32::try_from(distance as i64).is_ok();
+    if !reached {
+        return Err("the image is out of a jump's reach".into());
+    }
+    Ok([&[0xe9][..], &(distance as u32).to_le_bytes()].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: u64 = 0x7fff_0000_0000;
+    const TARGET: u64 = BASE - 0x10_0000;
+    const THUNK: u64 = BASE - 0x8000;
+
+    fn displaced(code: &[u8]) -> Result<Displaced, String> {
+        let entry = Entry {
+            code,
+            base: BASE,
+            offset: 0,
+            size: code.len(),
+        };
+        displace(&entry, 64, TARGET, THUNK)
+    }
+
+    /// The thunk's last instruction, a jump: where it leads.
+    fn way_back(thunk: &[u8]) -> u64 {
+        let mut decoder = Decoder::with_ip(64, thunk, THUNK, DecoderOptions::NONE);
+        let last = decoder.iter().last().unwrap();
+        assert_eq!(last.flow_control(), FlowControl::UnconditionalBranch);
+        last.near_branch_target()
+    }
+
+    #[test]
+    fn the_jump_leads_to_the_image_and_the_thunk_behind_what_was_displaced() {
+        // push %rbp; mov %rsp, %rbp; push %r14; push %rbx; ret
+        let code = [0x55, 0x48, 0x89, 0xe5, 0x41, 0x56, 0x53, 0xc3];
+        let displaced = displaced(&code).unwrap();
+        let mut decoder = Decoder::with_ip(64, &displaced.jump, BASE, DecoderOptions::NONE);
+        assert_eq!(decoder.decode().near_branch_target(), TARGET);
+        assert_eq!(displaced.jump.len(), 5);
+        assert_eq!(displaced.thunk[..6], code[..6]);
+        assert_eq!(way_back(&displaced.thunk), BASE + 6);
+        assert_eq!(displaced.moved, [(1, 1), (4, 4)]);
+    }
+
+    #[test]
+    fn a_function_that_begins_with_endbr64_keeps_it_in_the_thunk() {
+        // endbr64; push %rbp; mov %rsp, %rbp; ret
+        let code = [0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0xc3];
+        let displaced = displaced(&code).unwrap();
+        assert_eq!(displaced.thunk[..5], code[..5]);
+        assert_eq!(way_back(&displaced.thunk), BASE + 5);
+        assert_eq!(displaced.moved, [(4, 4)]);
+    }
+
+    #[test]
+    fn an_address_relative_to_the_instruction_stays_the_same_address() {
+        // lea -0x6b16(%rip), %r10; ret
+        let code = [0x4c, 0x8d, 0x15, 0xea, 0x94, 0xff, 0xff, 0xc3];
+        let displaced = displaced(&code).unwrap();
+        let mut decoder = Decoder::with_ip(64, &displaced.thunk, THUNK, DecoderOptions::NONE);
+        let lea = decoder.decode();
+        assert_eq!(lea.code(), Code::Lea_r64_m);
+        assert_eq!(lea.ip_rel_memory_address(), BASE + 7 - 0x6b16);
+        assert_eq!(way_back(&displaced.thunk), BASE + 7);
+        assert_eq!(displaced.moved, []);
+    }
+
+    #[test]
+    fn a_branch_back_into_what_would_be_displaced_is_refused_and_one_to_the_very_start_is_not() {
+        // push %rbp; mov %rsp, %rbp; push %r14; jmp
+        let into = [0x55, 0x48, 0x89, 0xe5, 0x41, 0x56, 0xeb, 0xf9]; // to the mov
+        assert!(displaced(&into).is_err_and(|why| why.contains("branches back")));
+        let to_start = [0x55, 0x48, 0x89, 0xe5, 0x41, 0x56, 0xeb, 0xf8];
+        assert!(displaced(&to_start).is_ok());
+        let conditional = [0x55, 0x48, 0x89, 0xe5, 0x41, 0x56, 0x74, 0xfc, 0xc3]; // to the push %r14
+        assert!(displaced(&conditional).is_err_and(|why| why.contains("branches back")));
+    }
+
+    #[test]
+    fn a_function_that_is_too_short_or_calls_at_once_is_refused() {
+        assert!(displaced(&[0x31, 0xc0, 0xc3, 0x90, 0x90]).is_err_and(|why| why.contains("branches")));
+        assert!(displaced(&[0x31, 0xc0, 0x90]).is_err_and(|why| why.contains("too short")));
+        assert!(displaced(&[0xe8, 0, 0, 0, 0, 0xc3]).is_err_and(|why| why.contains("branches")));
+        assert!(displaced(&[0x06; 8]).is_err_and(|why| why.contains("not understood")));
+    }
+
+    #[test]
+    fn an_image_beyond_2_gib_is_refused() {
+        let code = [0x4c, 0x8d, 0x15, 0xea, 0x94, 0xff, 0xff, 0xc3];
+        let entry = Entry {
+            code: &code,
+            base: BASE,
+            offset: 0,
+            size: code.len(),
+        };
+        let refused = displace(&entry, 64, BASE - (1 << 32), THUNK);
+        assert!(refused.is_err_and(|why| why.contains("reach")));
+        // Nor can the thunk be where it cannot name the function's data.
+        let refused = displace(&entry, 64, TARGET, BASE - (1 << 32));
+        assert!(refused.is_err_and(|why| why.contains("cannot be moved")));
+    }
+}

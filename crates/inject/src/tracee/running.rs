@@ -1,0 +1,130 @@
+//! One of the threads of a running process, which is waited for alone.
+
+use nix::errno::Errno;
+use nix::sys::ptrace;
+use nix::unistd::Pid;
+
+use super::Tracee;
+use crate::error::{Result, tried};
+
+/// What one thread of a running process tells, with signals by their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// PTRACE_EVENT_STOP: it stands where the kernel would go on to the program, as it was asked to.
+    Trap,
+    /// The same where it would stand without us: stopped by job control.
+    JobStop,
+    /// A signal is about to be delivered.
+    Signal(i32),
+    /// Entry to or exit from a system call.
+    Syscall,
+    /// Something else that its options ask for.
+    Other,
+    /// It is gone.
+    Exited,
+}
+
+impl Event {
+    /// The signal that the thread is about to be told; 0: none.
+    pub fn signal(self) -> i32 {
+        if let Event::Signal(signal) = self { signal } else { 0 }
+    }
+}
+
+impl Tracee {
+    /// The same for a thread of `process`, with these options besides PTRACE_O_TRACESYSGOOD.
+    pub fn seize_thread(process: i32, tid: i32, options: ptrace::Options) -> Result<Tracee> {
+        let pid = Pid::from_raw(tid);
+        let options = options | ptrace::Options::PTRACE_O_TRACESYSGOOD;
+        ptrace::seize(pid, options).map_err(tried("PTRACE_SEIZE"))?;
+        Ok(Tracee {
+            pid,
+            process: Some(process),
+            memory: None,
+        })
+    }
+
+    /// A thread that this thread traces already.
+    pub fn already(process: i32, tid: i32) -> Tracee {
+        Tracee {
+            pid: Pid::from_raw(tid),
+            process: Some(process),
+            memory: None,
+        }
+    }
+
+    /// Changes what its tracer wants to hear of, and what holds while it is traced; PTRACE_O_TRACESYSGOOD besides. It must be stopped.
+    pub fn set_options(&self, options: ptrace::Options) -> Result<()> {
+        let options = options | ptrace::Options::PTRACE_O_TRACESYSGOOD;
+        ptrace::setoptions(self.pid, options).map_err(tried("PTRACE_SETOPTIONS"))
+    }
+
+    /// What this thread tells next, and nobody else; `None`: nothing yet, and `wait` was not asked for.
+    pub fn event(&self, wait: bool) -> Result<Option<Event>> {
+        let flags = libc::__WALL | if wait { 0 } else { libc::WNOHANG };
+        loop {
+            let mut status = 0;
+            // SAFETY: waitpid writes one int.
+            let answer = unsafe { libc::waitpid(self.pid.as_raw(), &mut status, flags) };
+            match answer {
+                0 => return Ok(None),
+                // Its process ended, or replaced its program, and somebody else had its end.
+                -1 if Errno::last() == Errno::ECHILD => return Ok(Some(Event::Exited)),
+                -1 if Errno::last() == Errno::EINTR => {}
+                -1 => return Err(tried("waitpid")(Errno::last())),
+                _ if !libc::WIFSTOPPED(status) => return Ok(Some(Event::Exited)),
+                _ => {
+                    return Ok(Some(match (status >> 16, libc::WSTOPSIG(status)) {
+                        (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => Event::Trap,
+                        (libc::PTRACE_EVENT_STOP, _) => Event::JobStop,
+                        (0, signal) if signal == libc::SIGTRAP | 0x80 => Event::Syscall,
+                        (0, signal) => Event::Signal(signal),
+                        _ => Event::Other,
+                    }));
+                }
+            }
+        }
+    }
+
+    /// Lets it run, delivering `signal` (0: none): to its next system call's entry or exit, or on.
+    pub fn resume(&self, to_syscall: bool, signal: i32) -> Result<()> {
+        let request = if to_syscall {
+            libc::PTRACE_SYSCALL
+        } else {
+            libc::PTRACE_CONT
+        };
+        self.resume_raw(request, signal)
+    }
+
+    /// Stops tracing; it goes on, with `signal` (0: none) if it stands in a signal-delivery-stop.
+    pub fn let_go(&self, signal: i32) -> Result<()> {
+        self.resume_raw(libc::PTRACE_DETACH, signal)
+    }
+
+    /// Reads as many whole words of 8 bytes as are there for the program to read, `bytes` at most. A guard page ends it.
+    pub fn read_what_is_there(&self, address: u64, bytes: usize) -> Vec<u64> {
+        const PAGE: u64 = 4096;
+        let mut words = vec![0u64; bytes / 8];
+        let end = address + 8 * words.len() as u64;
+        // By pages: of a piece that is not there whole nothing is read (process_vm_readv(2)).
+        let mut pieces = Vec::new();
+        let mut at = address;
+        while at < end {
+            let next = (at / PAGE + 1) * PAGE;
+            pieces.push(libc::iovec {
+                iov_base: at as *mut libc::c_void,
+                iov_len: (next.min(end) - at) as usize,
+            });
+            at = next;
+        }
+        let local = libc::iovec {
+            iov_base: words.as_mut_ptr().cast(),
+            iov_len: 8 * words.len(),
+        };
+        // SAFETY: the kernel writes at most as many bytes as `words` has; the pieces are addresses of the other process.
+        let read =
+            unsafe { libc::process_vm_readv(self.pid.as_raw(), &local, 1, pieces.as_ptr(), pieces.len() as _, 0) };
+        words.truncate(read.max(0) as usize / 8);
+        words
+    }
+}

@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * libfastpath: a vDSO for guests, for the authors of runtimes, sandboxes, emulators and VMMs.
+ *
+ * The host maps an image into its guest and a page next to it, and keeps the page fresh with a publisher. The guest's
+ * clock reads then cost what reading the CPU's counter costs; whatever the page cannot answer becomes the guest's own
+ * system call (or a jump to a kernel function that the host names), so the host's own implementation of that call stays
+ * the truth.
+ *
+ *     instance:   fastpath_image_of -> fastpath_instantiate               once for each guest (and address)
+ *     page:       fastpath_page_init -> fastpath_publisher_init           once for each page
+ *     refreshes:  fastpath_publish, either every fastpath_state.next_window_ns (a host with a timer),
+ *                 or when fastpath_trapped says so (a host that sees its guest's system calls)
+ *
+ * docs/libfastpath.md is the guide.
+ *
+ * UNITS. Times are nanoseconds (`_ns`); clocks count from their epoch. Counts (`_cycles`) are those of the CPU's
+ * counter: TSC on x86, CNTVCT on Arm. `guest` counts are what the guest reads there, `host` counts what this process
+ * reads. Addresses are the guest's; offsets are bytes.
+ *
+ * ERRORS. A function that can fail returns a negative FASTPATH_E*; fastpath_strerror() says what it means. A call that
+ * fails has changed nothing.
+ *
+ * SIZES. A struct that begins with `size` wants sizeof(itself) there, so that a later version can be longer; a library
+ * that does not know that size answers FASTPATH_ESIZE. Members named `reserved` are 0.
+ *
+ * THREADS AND SIGNALS. The library has no global state, starts no thread (but for FASTPATH_EXAMINE_CPUS), allocates
+ * nothing (same), takes no lock and never waits. Every function may be called from any thread, and from a signal
+ * handler (async-signal-safe), again but for FASTPATH_EXAMINE_CPUS. A publisher has one writer at a time: of two calls
+ * of fastpath_publish, fastpath_publish_step or fastpath_withdraw on one publisher that meet, one works and the other
+ * returns FASTPATH_EBUSY at once. fastpath_trapped and fastpath_state never meet anybody. What is the host's: that
+ * fastpath_page_init and fastpath_publisher_init have returned before another thread uses the object, and that memory
+ * outlives its use. But for fastpath_publisher_init and FASTPATH_EXAMINE_CPUS (128 KiB), no
+ * function needs more than 8 KiB of stack.
+ */
+#ifndef FASTPATH_H
+#define FASTPATH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#define FASTPATH_ALIGNAS(n) alignas(n)
+#else
+#define FASTPATH_ALIGNAS(n) _Alignas(n)
+#endif
+
+/* Semantic versioning. While the major version is 0, a new minor version may change the ABI; its symbols then have
+ * another version. */
+#define FASTPATH_VERSION_MAJOR 0
+#define FASTPATH_VERSION_MINOR 1
+#define FASTPATH_VERSION_PATCH 0
+#define FASTPATH_VERSION (FASTPATH_VERSION_MAJOR << 16 | FASTPATH_VERSION_MINOR << 8 | FASTPATH_VERSION_PATCH)
+
+/* The library's own FASTPATH_VERSION. */
+uint32_t fastpath_version(void);
+
+/* ---- errors ---- */
+
+#define FASTPATH_EINVAL (-1)   /* an argument that no call allows: NULL, misaligned, an unknown flag or name */
+#define FASTPATH_ESIZE (-2)    /* the struct's `size` is not one that this library knows */
+#define FASTPATH_ENOSPACE (-3) /* the buffer is shorter than fastpath_image_size() */
+#define FASTPATH_EPLACEMENT                                                                                            \
+	(-4) /* the page cannot lie at that offset: not whole pages, inside the image, or out of the ISA's reach */
+#define FASTPATH_EBUSY (-5)    /* another call is publishing on this publisher; there is nothing left to do here */
+#define FASTPATH_ESAMPLE (-6)  /* a clock could not be read, or the sample lacks MONOTONIC or REALTIME */
+#define FASTPATH_EPAGE (-7)    /* not a page that fastpath_page_init made */
+#define FASTPATH_ECOUNTER (-8) /* no such relation of counters: more than 63 bits of fraction */
+
+/* What an error means. Never NULL; static. */
+const char *fastpath_strerror(int error);
+
+/* ---- the image ---- */
+
+#define FASTPATH_X86_64 1
+#define FASTPATH_I386 2
+#define FASTPATH_AARCH64 3
+#define FASTPATH_ARM 4
+
+/* The ISA that this library was compiled for. */
+int fastpath_host_isa(void);
+/* "x86_64", "i386", "aarch64", "arm"; NULL for another number. */
+const char *fastpath_isa_name(int isa);
+
+/* The synthetic vDSO for one ISA: an ELF shared object, position independent, mapped as it is. Static. */
+typedef struct fastpath_image fastpath_image;
+
+/* NULL: no such ISA, or this build left its image out (built without clang and lld). The host's own is always there. */
+const fastpath_image *fastpath_image_of(int isa);
+int fastpath_image_isa(const fastpath_image *image);
+/* The ELF file and its length. Not to be mapped in a guest: that is what an instance is for. */
+const void *fastpath_image_bytes(const fastpath_image *image, size_t *length);
+/* Bytes to map, readable and executable: whole pages of FASTPATH_PAGE_SIZE. */
+size_t fastpath_image_size(const fastpath_image *image);
+
+struct fastpath_function {
+	char name[32]; /* as the image's dynamic symbol table has it, terminated */
+	uint64_t offset;
+	uint64_t size;
+};
+
+/* Every function that the image exports, the sigreturns among them: stores at most `capacity`, returns how many there
+ * are. */
+size_t fastpath_image_functions(const fastpath_image *image, struct fastpath_function *functions, size_t capacity);
+/* Offset of an exported function, 0: there is none of that name. */
+uint64_t fastpath_image_symbol(const fastpath_image *image, const char *name);
+/* Offset of the code that a signal handler returns to, for a host that builds the guest's signal frames. 0: there is
+ * none. */
+uint64_t fastpath_image_rt_sigreturn(const fastpath_image *image);
+uint64_t fastpath_image_sigreturn(const fastpath_image *image); /* 32-bit ISAs: for handlers without SA_SIGINFO */
+/*
+ * Offsets just behind each of the image's own system-call instructions: what a tracer sees as its guest's program
+ * counter, less the image's address, when the page could not answer. Stores at most `capacity`, returns how many there
+ * are.
+ */
+size_t fastpath_image_system_calls(const fastpath_image *image, uint64_t *offsets, size_t capacity);
+
+/* ---- instances ---- */
+
+/* Where the page lies from the image if nothing else is wanted: right below it. */
+#define FASTPATH_PAGE_OFFSET_DEFAULT (-4096)
+
+/* A function of a vDSO that the guest has besides ours. `name` is without prefix: "clock_gettime", "getrandom". */
+struct fastpath_kernel_function {
+	const char *name;
+	uint64_t address; /* in the guest */
+};
+
+/* The clock functions become undefined symbols, so that the guest's libc makes the system call without a detour: for a
+ * host whose counter is not to be used. Kernel functions that are named are still led to. */
+#define FASTPATH_INSTANCE_NO_CLOCKS 1u
+/* `cpu_features` says what the guest's CPU has; without it the image suits the CPU that this runs on. */
+#define FASTPATH_INSTANCE_CPU_FEATURES 2u
+
+#define FASTPATH_CPU_RDTSCP 1u   /* x86: CPUID 8000_0001H, EDX bit 27 */
+#define FASTPATH_CPU_CNTVCTSS 2u /* AArch64: ID_AA64MMFR0_EL1.ECV is not 0 */
+
+struct fastpath_instance_options {
+	uint32_t size;
+	uint32_t flags;        /* FASTPATH_INSTANCE_* */
+	uint64_t address;      /* where the image's first byte will be in the guest: a multiple of 4096 */
+	int64_t page_offset;   /* page = address + page_offset: a multiple of 4096, before or after the image, within
+				  reach of its code   (2 GiB on x86 and 4 GiB on AArch64, 2 GiB on Arm) */
+	uint32_t cpu_features; /* FASTPATH_CPU_* */
+	uint32_t kernel_function_count;
+	const struct fastpath_kernel_function
+	    *kernel_functions; /* none: what the page cannot answer becomes a system call */
+};
+
+/*
+ * Writes the image for one guest to `buffer`, which the host then maps or copies to `options->address`. NULL options:
+ * the page right below, no kernel functions. Returns the bytes written, fastpath_image_size(). Addresses are only
+ * noted: nothing is read there.
+ */
+int fastpath_instantiate(const fastpath_image *image, const struct fastpath_instance_options *options, void *buffer,
+			 size_t buffer_size);
+
+/* ---- the page ---- */
+
+#define FASTPATH_PAGE_SIZE 4096
+
+/* x86-64, guests of this very kernel: the limit of the per-CPU segment holds CPU and node, verified against getcpu(2).
+ */
+#define FASTPATH_PAGE_CPU_SEGMENT 1u
+
+/* The guest sees one CPU only, `cpu` of `node`: getcpu answers that. */
+#define FASTPATH_PAGE_ONE_CPU 2u
+
+struct fastpath_page_options {
+	uint32_t size;
+	uint32_t flags;       /* FASTPATH_PAGE_* */
+	uint32_t hres_res_ns; /* clock_getres of REALTIME, MONOTONIC, MONOTONIC_RAW, BOOTTIME, TAI; 0: by system call */
+	uint32_t coarse_res_ns; /* clock_getres of the COARSE clocks; 0: by system call */
+	uint32_t cpu;           /* with FASTPATH_PAGE_ONE_CPU, else 0 */
+	uint32_t node;          /* likewise */
+};
+
+/*
+ * Makes an unseeded page of FASTPATH_PAGE_SIZE bytes of writable memory, aligned to 4096 bytes. The guest maps the same
+ * memory read-only (a memfd with F_SEAL_FUTURE_WRITE, or any other shared mapping); nobody but the publisher writes it
+ * from here on. NULL options: resolutions and flags as this host's kernel has them, right for guests that run as
+ * processes of it.
+ */
+int fastpath_page_init(void *page, const struct fastpath_page_options *options);
+
+/*
+ * What a guest would read from the page at a count of its counter. Returns 1 and stores seconds and nanoseconds, or 0:
+ * it would make the system call. The page may be mapped read-only here.
+ */
+int fastpath_page_read(const void *page, int32_t clock_id, uint64_t guest_cycles, uint64_t *sec, uint32_t *nsec);
+
+/* Anchors were taken off a page. */
+struct fastpath_withdrawal {
+	uint64_t boottime_ns; /* the host's CLOCK_BOOTTIME at the last sample; 0: not known */
+	int64_t ahead_ns; /* how far the anchor was ahead of the host's MONOTONIC; FASTPATH_AHEAD_UNKNOWN: not told */
+	uint32_t reason;  /* fastpath_reason_string */
+	uint32_t reserved;
+};
+#define FASTPATH_AHEAD_UNKNOWN INT64_MIN
+/* As many withdrawals as a page remembers. */
+#define FASTPATH_WITHDRAWALS 8
+
+/*
+ * The last withdrawals that the page remembers, oldest first: the last `room` of them at most. Returns how many were
+ * stored. `total`, unless NULL, becomes how many there have been since the page was made: a host that has logged as
+ * many has nothing to log. Meets nobody; the page may be mapped read-only here.
+ */
+int fastpath_page_withdrawals(const void *page, struct fastpath_withdrawal *withdrawals, uint32_t room,
+			      uint64_t *total);
+
+/* ---- the counter ---- */
+
+#define FASTPATH_BELIEVED 0u
+#define FASTPATH_NOT_INVARIANT 1u /* the CPU does not promise one rate (x86: CPUID 8000_0007H, EDX bit 8) */
+#define FASTPATH_NOT_READABLE 2u  /* this process may not read it (x86: prctl PR_GET_TSC) */
+#define FASTPATH_WARP 3u          /* the counters of two CPUs disagree */
+#define FASTPATH_COUNTER_TRAPS 4u /* reading it traps to the kernel (an erratum of some Arm CPUs) */
+#define FASTPATH_NOT_COMPARED 5u  /* not invariant, and the CPUs' counters could not be compared either */
+
+struct fastpath_verdict {
+	uint32_t size;
+	uint32_t distrust;     /* FASTPATH_BELIEVED, or why not */
+	uint64_t warp_cycles;  /* FASTPATH_EXAMINE_CPUS: with FASTPATH_WARP, two CPUs are so far apart at least; else no
+				  two  of those that were compared are further apart than this */
+	uint32_t cpu_features; /* FASTPATH_CPU_* of this CPU */
+	uint32_t cpus;         /* FASTPATH_EXAMINE_CPUS: CPUs that this process may use, else 0 ... */
+	uint32_t cpus_tested;  /* ... and those that took part in the comparison */
+	uint32_t reserved;
+};
+
+/* Compare the CPUs' counters: starts a thread for each, allocates, and takes half a millisecond, 20 ms on a busy host.
+ */
+#define FASTPATH_EXAMINE_CPUS 1u
+/* A counter that is not invariant is believed all the same: the host vouches for its rate. Everything else is asked.
+ * Give it to fastpath_publisher_init too: anchors then live for 40 ms at most, and the host should call
+ * fastpath_examine again and again while it publishes, and withdraw for good where the answer is FASTPATH_WARP. */
+#define FASTPATH_TRUST_COUNTER 2u
+
+/* Whether the counter can be believed here, by the rules of `fastpath run`. Ask before anything else reads it. 0, or an
+ * error. */
+int fastpath_examine(uint32_t flags, struct fastpath_verdict *verdict);
+/* What a verdict means, for a log. Never NULL; static. */
+const char *fastpath_distrust_string(uint32_t distrust);
+
+/* ---- the publisher ---- */
+
+/* Clock ids as Linux numbers them (include/uapi/linux/time.h), and the bit of each. */
+#define FASTPATH_CLOCK_BIT(id) (1u << (id))
+#define FASTPATH_CLOCKS_ALL                                                                                            \
+	(FASTPATH_CLOCK_BIT(0) /* REALTIME */ | FASTPATH_CLOCK_BIT(1) /* MONOTONIC */ |                                \
+	 FASTPATH_CLOCK_BIT(4) /* MONOTONIC_RAW */ | FASTPATH_CLOCK_BIT(7) /* BOOTTIME */ |                            \
+	 FASTPATH_CLOCK_BIT(11) /* TAI */)
+
+/* The publisher lives in the host's memory, of this size and alignment. */
+#define FASTPATH_PUBLISHER_SIZE 24576
+#define FASTPATH_PUBLISHER_ALIGN 64
+typedef struct fastpath_publisher {
+	FASTPATH_ALIGNAS(FASTPATH_PUBLISHER_ALIGN) unsigned char opaque[FASTPATH_PUBLISHER_SIZE];
+} fastpath_publisher;
+
+/* Refreshes come when the guest took the slow path (fastpath_trapped) and not by a timer: anchors live for just below a
+ * second. */
+#define FASTPATH_ON_DEMAND 1u
+
+/*
+ * How the host reads its counter and its clocks. Both are called by fastpath_publish, fastpath_publish_step and
+ * fastpath_state (fastpath_trapped calls the counter), in whatever thread or signal handler that is; they must not call
+ * the library.
+ */
+typedef uint64_t (*fastpath_read_counter_fn)(void *context);
+/* 0 and nanoseconds since the clock's epoch; anything else: there is no such clock. */
+typedef int (*fastpath_read_clock_fn)(void *context, int32_t clock_id, uint64_t *time_ns);
+
+/*
+ * guest count = ((host count * multiplier) >> fraction_bits) + offset, in 128 bits, then modulo 2^64.
+ *
+ *   the guest reads what the host reads    multiplier 0 (stands for 1), fraction_bits 0, offset 0
+ *   KVM on Intel                           multiplier: the VMCS's TSC multiplier, fraction_bits 48, offset: the VMCS's
+ * TSC offset KVM on AMD                             multiplier: MSR_AMD64_TSC_RATIO, fraction_bits 32, offset: the
+ * VMCB's TSC offset KVM on AArch64                         offset: -CNTVOFF_EL2, counted from CNTPCT; from CNTVCT, the
+ * difference of the two CNTVOFFs a host that samples in guest counts    as the first line, with `read_counter` giving
+ * guest counts
+ */
+struct fastpath_publisher_options {
+	uint32_t size;
+	uint32_t flags;  /* FASTPATH_ON_DEMAND, FASTPATH_TRUST_COUNTER */
+	uint32_t clocks; /* FASTPATH_CLOCK_BIT of each clock to answer; 0: FASTPATH_CLOCKS_ALL */
+	uint32_t fraction_bits;
+	uint64_t multiplier;
+	uint64_t offset;
+	fastpath_read_counter_fn read_counter; /* NULL: the CPU's counter, in order */
+	fastpath_read_clock_fn read_clock;     /* NULL: clock_gettime(2) */
+	void *context;
+};
+
+/*
+ * Makes a publisher for a page that fastpath_page_init made; page and context must outlive it. An anchor that the page
+ * holds (a former publisher's) is withdrawn: whoever changes the counter's relation, migrates the guest or forks starts
+ * a new publisher. There is nothing to free. NULL options: this host's clocks for a guest that reads this host's
+ * counter.
+ */
+int fastpath_publisher_init(fastpath_publisher *publisher, void *page,
+			    const struct fastpath_publisher_options *options);
+
+/* A clock read between two reads of the counter. */
+struct fastpath_bracket {
+	uint64_t before_cycles; /* host counts */
+	uint64_t time_ns;
+	uint64_t after_cycles;
+};
+
+/* All clocks, each the tightest of a few brackets, taken within a few microseconds. MONOTONIC and REALTIME must be
+ * there. Give RAW and BOOTTIME, where they are to be had, even if they are not served: they tell a slew and a suspend
+ * from a broken counter. */
+struct fastpath_sample {
+	uint32_t size;
+	uint32_t clocks; /* FASTPATH_CLOCK_BIT of each that is there */
+	struct fastpath_bracket monotonic, realtime, monotonic_raw, boottime, tai;
+};
+
+#define FASTPATH_WAIT                                                                                                  \
+	0 /* nothing to publish yet: what was in force, if anything, still is. Come back in next_window_ns. */
+#define FASTPATH_PUBLISHED 1 /* new anchors are on the page */
+#define FASTPATH_WITHDREW                                                                                              \
+	2 /* the counter or the clocks were caught out: fastpath_state.withdrawn_reason. Go on publishing:             \
+	     when they have behaved for long enough, anchors come again. */
+#define FASTPATH_MISSED                                                                                                \
+	3 /* only with a sample of the host's own: it was too old when it arrived. Take another at once. */
+
+/*
+ * Takes one sample, or takes in the host's, and does what follows from it. Refreshes at irregular times are fine,
+ * however far apart. A sample must never be made of what the guest says: of its registers, its memory, or its answers.
+ */
+int fastpath_publish(fastpath_publisher *publisher, const struct fastpath_sample *sample);
+/*
+ * The same for a host that has just heard that CLOCK_REALTIME was set (timerfd_create(2), TFD_TIMER_CANCEL_ON_SET):
+ * REALTIME and TAI follow at once, and the others do not notice. Without it a step is noticed at the next refresh.
+ */
+int fastpath_publish_step(fastpath_publisher *publisher, const struct fastpath_sample *sample);
+
+/* Reasons that fastpath_withdraw may be given are FASTPATH_REASON_HOST and above; those below are the library's. */
+#define FASTPATH_REASON_HOST 0x10000u
+
+/*
+ * Takes all clocks off the page: from now on the guest makes system calls, until the next FASTPATH_PUBLISHED. What was
+ * learnt of the rate is kept, and no clock will show less than it last did. Returns 0.
+ */
+int fastpath_withdraw(fastpath_publisher *publisher, uint32_t reason);
+/* Why anchors were withdrawn, for a log. Never NULL; static. */
+const char *fastpath_reason_string(uint32_t reason);
+
+struct fastpath_trap {
+	uint32_t size;
+	int32_t
+	    clock_id; /* that the guest asked for; gettimeofday and time: 0, CLOCK_REALTIME; getcpu, clock_getres: -1 */
+	const fastpath_image *image; /* of the instance that the guest has */
+	uint64_t image_address;      /* where it is in the guest */
+	uint64_t pc; /* the guest's program counter, behind the system-call instruction (ptrace shows it so) */
+	uint64_t
+	    answered_ns; /* what the host's own implementation just answered, since the clock's epoch; 0: unknown */
+};
+
+#define FASTPATH_LEAVE_ALONE                                                                                           \
+	0                  /* not from the image, not a served clock, too soon for a sample to help, or all is well */
+#define FASTPATH_SEED 1    /* the page has no anchor: fastpath_publish */
+#define FASTPATH_REFRESH 2 /* its anchor is too old, or more than 100 ms from `answered_ns`: fastpath_publish */
+
+/*
+ * The guest just took the slow path: what to do about it. Costs a read of the counter, and one of MONOTONIC where the
+ * page does not answer; changes nothing. Nothing that the guest controls (program counter, clock id) reaches an anchor:
+ * at worst it has the host take a sample of its own, no sooner than next_window_ns after the last, or a millisecond
+ * where `answered_ns` is far off.
+ */
+int fastpath_trapped(const fastpath_publisher *publisher, const struct fastpath_trap *trap);
+
+struct fastpath_state {
+	uint32_t size;
+	uint32_t clocks;           /* FASTPATH_CLOCK_BIT of each that the page answers at this moment */
+	uint32_t withdrawn_reason; /* 0: not withdrawn */
+	uint32_t seeded;           /* 1: the page has, or had, an anchor */
+	uint64_t refreshes;        /* anchors published since the publisher was made */
+	int64_t residual_ns;       /* how far the page was ahead of the host's MONOTONIC before the last refresh */
+	int64_t age_ns;  /* of the newest anchor; below 0: it takes effect in a moment. Beyond cap_ns the guest makes
+			    system calls */
+	uint64_t cap_ns; /* the age that it is believed for */
+	int64_t
+	    drift_ns; /* the page's MONOTONIC ahead of the host's, measured now; 0 where the page does not answer it */
+	uint64_t next_window_ns; /* from the last sample to the time when the next is wanted */
+	double ns_per_cycle;     /* the anchor's rate, in guest counts */
+};
+
+/* For a log. Returns 0. */
+int fastpath_state_of(const fastpath_publisher *publisher, struct fastpath_state *state);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

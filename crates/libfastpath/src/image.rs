@@ -1,0 +1,306 @@
+//! The images and their instances.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use fastpath_host::image::{CpuFeatures, Image, InstanceError, Isa, KernelFunctions, Options, Placement};
+
+use crate::error::{Error, answer};
+use crate::plain::{Sized32, copy_out, take};
+
+/// `FASTPATH_INSTANCE_NO_CLOCKS`
+pub const INSTANCE_NO_CLOCKS: u32 = 1;
+/// `FASTPATH_INSTANCE_CPU_FEATURES`
+pub const INSTANCE_CPU_FEATURES: u32 = 2;
+/// `FASTPATH_CPU_RDTSCP`
+pub const CPU_RDTSCP: u32 = 1;
+/// `FASTPATH_CPU_CNTVCTSS`
+pub const CPU_CNTVCTSS: u32 = 2;
+
+/// `struct fastpath_function`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Function {
+    /// Terminated by 0.
+    pub name: [c_char; 32],
+    /// From the image's first byte.
+    pub offset: u64,
+    /// In bytes.
+    pub size: u64,
+}
+
+/// `struct fastpath_kernel_function`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct KernelFunction {
+    /// Without prefix.
+    pub name: *const c_char,
+    /// In the guest.
+    pub address: u64,
+}
+
+/// `struct fastpath_instance_options`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct InstanceOptions {
+    /// Of this struct.
+    pub size: u32,
+    /// `FASTPATH_INSTANCE_*`
+    pub flags: u32,
+    /// Of the image in the guest.
+    pub address: u64,
+    /// Of the page, from `address`.
+    pub page_offset: i64,
+    /// `FASTPATH_CPU_*`
+    pub cpu_features: u32,
+    /// Of `kernel_functions`.
+    pub kernel_function_count: u32,
+    /// What the image goes back to.
+    pub kernel_functions: *const KernelFunction,
+}
+
+// SAFETY: as required.
+unsafe impl Sized32 for InstanceOptions {}
+
+fn isa_of(number: c_int) -> Option<Isa> {
+    Isa::ALL.into_iter().find(|isa| number_of(*isa) == number)
+}
+
+/// `FASTPATH_X86_64` and so on.
+pub const fn number_of(isa: Isa) -> c_int {
+    match isa {
+        Isa::X86_64 => 1,
+        Isa::I386 => 2,
+        Isa::Aarch64 => 3,
+        Isa::Arm => 4,
+    }
+}
+
+/// The ISA that this library was compiled for.
+#[unsafe(no_mangle)]
+pub extern "C" fn fastpath_host_isa() -> c_int {
+    number_of(Isa::HOST)
+}
+
+/// The name of an ISA, or NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn fastpath_isa_name(isa: c_int) -> *const c_char {
+    match isa_of(isa) {
+        Some(Isa::X86_64) => c"x86_64".as_ptr(),
+        Some(Isa::I386) => c"i386".as_ptr(),
+        Some(Isa::Aarch64) => c"aarch64".as_ptr(),
+        Some(Isa::Arm) => c"arm".as_ptr(),
+        None => std::ptr::null(),
+    }
+}
+
+/// The image of an ISA, or NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn fastpath_image_of(isa: c_int) -> Option<&'static Image> {
+    Image::of(isa_of(isa)?)
+}
+
+/// The ISA of an image.
+///
+/// # Safety
+/// `image` came from [`fastpath_image_of`]. So it is for every function here that takes an image; each allows NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fastpath_image_isa(image: Option<&Image>) -> c_int {
+    image.map_or(Error::INVALID.0, |image| number_of(image.isa()))
+}
+
+/// The ELF file.
+///
+/// # Safety
+/// `length` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fastpath_image_bytes(image: Option<&Image>, length: *mut usize) -> *const c_void {
+    let bytes = image.map_or(&[][..], Image::bytes);
+    if !length.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { length.write(bytes.len()) };
+    }
+    if bytes.is_empty() {
+        std::ptr::null()
+    } else {
+        bytes.as_ptr().cast()
+    }
+}
+
+/// Bytes to map.
+///
+/// # Safety
+/// See [`fastpath_image_isa`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fastpath_image_size(image: Option<&Image>) -> usize {
+    image.map_or(0, Image::size)
+}
+
+/// Every function that the image exports.
+///
+/// # Safety
+/// `capacity` of them can be written from `functions`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fastpath_image_functions(
+    image: Option<&Image>,
+    functions: *mut Function,
+    capacity: usize,
+) -> usize {
+    let all = image.map_or(&[][..], Image::functions).iter().map(|function| Function {
+        name: c_name(function.name),
+        offset: function.offset,
+        size: function.size,
+    });
+    // SAFETY: the caller's promise.
+    unsafe { copy_out(all, functions, capacity) }
+}
+
+/// A name, cut where it would not leave room for the terminating 0. A test sees to it that none is.
+fn c_name(name: &str) -> [c_char; 32] {
+    let mut c_name = [0; 32];
+    for (to, from) in c_name.iter_mut().zip(name.bytes().take(31)) {
+        *to = from as c_char;
+    }
+    c_name
+}
+
+/// Where an exported function lies, or 0.
+///
+/// # Safety
+/// `name` is NULL or terminated by 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fastpath_image_symbol(image: Option<&Image>, name: *const c_char) -> u64 {
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(name) };
+    image
+        .zip(name)
+        .and_then(|(image, name)| image.symbol(name))
+        .unwrap_or(0)
+}
+
+/// Where a signal handler with SA_SIGINFO returns to, or 0.
+///
+/// # Safety
+/// See [`fastpath_image_isa`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fastpath_image_rt_sigreturn(image: Option<&Image>) -> u64 {
+    image.and_then(Image::rt_sigreturn).unwrap_or(0)
+}
+
+/// Where any other signal handler returns to, or 0.
+///
+/// # Safety
+/// See [`fastpath_image_isa`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fastpath_image_sigreturn(image: Option<&Image>) -> u64 {
+    image.and_then(Image::sigreturn).unwrap_or(0)
+}
+
+/// The offsets behind the image's own system-call instructions.
+///
+/// # Safety
+/// `capacity` of them can be written from `offsets`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fastpath_image_system_calls(
+    image: Option<&Image>,
+    offsets: *mut u64,
+    capacity: usize,
+) -> usize {
+    let all = image.map_or(&[][..], Image::system_calls).iter().copied();
+    // SAFETY: the caller's promise.
+    unsafe { copy_out(all, offsets, capacity) }
+}
+
+/// Writes the image for one guest.
+///
+/// # Safety
+/// `options` is NULL or a struct whose kernel functions and their names can be read; `buffer_size` bytes can be written from
+/// `buffer`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fastpath_instantiate(
+    image: Option<&Image>,
+    options: *const InstanceOptions,
+    buffer: *mut c_void,
+    buffer_size: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(unsafe { instantiate(image, options, buffer.cast(), buffer_size) })
+}
+
+unsafe fn instantiate(
+    image: Option<&Image>,
+    options: *const InstanceOptions,
+    buffer: *mut u8,
+    buffer_size: usize,
+) -> Result<c_int, Error> {
+    let image = image.ok_or(Error::INVALID)?;
+    let options = if options.is_null() {
+        Options::at(Placement::at(0))
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { instance_options(options)? }
+    };
+    if buffer.is_null() {
+        return Err(Error::INVALID);
+    }
+    let size = image.size();
+    if buffer_size < size {
+        return Err(Error::NO_SPACE);
+    }
+    // SAFETY: the caller's promise; memory that C hands over holds some bytes or other.
+    let buffer = unsafe { std::slice::from_raw_parts_mut(buffer, size) };
+    let length = image.instantiate_into(&options, buffer).map_err(|error| match error {
+        InstanceError::NoRoom { .. } => Error::NO_SPACE,
+        _ => Error::PLACEMENT,
+    })?;
+    buffer[length..].fill(0);
+    Ok(size as c_int)
+}
+
+unsafe fn instance_options(options: *const InstanceOptions) -> Result<Options, Error> {
+    // SAFETY: the caller's promise.
+    let options = unsafe { take(options)? };
+    let unknown = options.flags & !(INSTANCE_NO_CLOCKS | INSTANCE_CPU_FEATURES) != 0;
+    let functions = options.kernel_functions;
+    let count = options.kernel_function_count as usize;
+    if unknown || (functions.is_null() && count > 0) {
+        return Err(Error::INVALID);
+    }
+    let mut kernel = KernelFunctions::NONE;
+    for index in 0..count {
+        // SAFETY: the caller's promise.
+        let (name, address) = unsafe {
+            let function = functions.add(index).read();
+            (text(function.name), function.address)
+        };
+        // One that no vDSO has would be left out in silence.
+        let name = name
+            .filter(|name| KernelFunctions::is_known(name))
+            .ok_or(Error::INVALID)?;
+        kernel = kernel.with(name, address);
+    }
+    let cpu = if options.flags & INSTANCE_CPU_FEATURES != 0 {
+        CpuFeatures {
+            rdtscp: options.cpu_features & CPU_RDTSCP != 0,
+            cntvctss: options.cpu_features & CPU_CNTVCTSS != 0,
+        }
+    } else {
+        CpuFeatures::of_this_cpu()
+    };
+    Ok(Options {
+        placement: Placement {
+            address: options.address,
+            page_offset: options.page_offset,
+        },
+        kernel,
+        cpu,
+        serve_clocks: options.flags & INSTANCE_NO_CLOCKS == 0,
+    })
+}
+
+unsafe fn text<'a>(name: *const c_char) -> Option<&'a str> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(name) }.to_str().ok()
+}

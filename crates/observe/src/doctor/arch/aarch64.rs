@@ -1,0 +1,60 @@
+//! The generic timer's virtual counter, which the architecture defines to be invariant and the same on all CPUs.
+
+use super::super::facts::{Stated, StatedBy};
+use std::arch::asm;
+
+/// drivers/clocksource/arm_arch_timer.c.
+pub(in crate::doctor) const COUNTER_CLOCKSOURCES: &[&str] = &["arch_sys_counter"];
+
+/// arch/arm64/kernel/vdso/vdso.lds.S. There is no time() and no getcpu() in it.
+pub(in crate::doctor) const FUNCTIONS: &[(&str, &str)] = &[
+    ("__kernel_clock_gettime", "2.6.39"),
+    ("__kernel_gettimeofday", "2.6.39"),
+    ("__kernel_clock_getres", "2.6.39"),
+    ("__kernel_rt_sigreturn", "2.6.39"),
+    ("__kernel_getrandom", "6.12"),
+];
+
+/// The counter is part of the architecture, not a feature.
+pub(in crate::doctor) const FLAGS: &[&str] = &[];
+
+/// "ecv": CNTVCTSS_EL0, which needs no barrier before it.
+pub(in crate::doctor) const MORE_FLAGS: &[&str] = &["ecv"];
+
+/// Asks the registers that user space may read.
+pub(in crate::doctor) fn stated() -> Vec<Stated> {
+    let hz: u64;
+    // SAFETY: Linux lets user space read cntfrq_el0 wherever it lets it read the counter, and traps it to the same value
+    // where it does not; reading it changes nothing.
+    unsafe { asm!("mrs {}, cntfrq_el0", out(reg) hz, options(nomem, nostack, preserves_flags)) };
+    vec![Stated {
+        source: "CNTFRQ_EL0".to_owned(),
+        by: StatedBy::Cpu,
+        hz: hz as f64,
+    }]
+}
+
+/// `arch_timer: cp15 timer(s) running at 24.00MHz (virt).`
+pub(in crate::doctor) fn rate_of_log_line(line: &str) -> Option<f64> {
+    let (_, rest) = line.split_once("arch_timer: ")?;
+    let (_, rate) = rest.split_once("running at ")?;
+    let megahertz: f64 = rate.split_once("MHz")?.0.trim().parse().ok()?;
+    Some(megahertz * 1e6)
+}
+
+/// /proc/cpuinfo says nothing about the counter here, except by BogoMIPS, which the kernel rounds.
+pub(in crate::doctor) fn rate_of_cpuinfo(_: &str, _: &[String]) -> Option<(&'static str, f64)> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_figure_is_found_in_its_log() {
+        let line = "arch_timer: cp15 timer(s) running at 62.50MHz (virt).";
+        assert_eq!(rate_of_log_line(line), Some(62.5e6));
+        assert_eq!(rate_of_log_line("arch_timer: CPU0: Trapping CNTVCT access"), None);
+    }
+}

@@ -1,0 +1,119 @@
+//! The time stamp counter: CPUID, and how Linux for x86 speaks of it.
+
+use super::super::facts::{Stated, StatedBy};
+use std::arch::x86_64::{__cpuid, __cpuid_count};
+
+/// Clocksources with a vDSO mode (enum vdso_clock_mode, arch/x86/include/asm/vdso/clocksource.h): the counter itself, and the
+/// two that hypervisors correct by a page. `xen` has one on some versions only; its price tells.
+pub(in crate::doctor) const COUNTER_CLOCKSOURCES: &[&str] = &["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
+
+/// arch/x86/entry/vdso/vdso.lds.S, and the first version with each beyond the original four.
+pub(in crate::doctor) const FUNCTIONS: &[(&str, &str)] = &[
+    ("__vdso_clock_gettime", "2.6.24"),
+    ("__vdso_gettimeofday", "2.6.24"),
+    ("__vdso_time", "2.6.39"),
+    ("__vdso_getcpu", "2.6.24"),
+    ("__vdso_clock_getres", "5.3"),
+    ("__vdso_getrandom", "6.11"),
+];
+
+/// arch/x86/kernel/tsc.c (unsynchronized_tsc, check_system_tsc_reliable) asks for these.
+pub(in crate::doctor) const FLAGS: &[&str] = &["tsc", "constant_tsc", "nonstop_tsc", "rdtscp"];
+
+/// Flags that only add to the counter's credit.
+pub(in crate::doctor) const MORE_FLAGS: &[&str] = &["tsc_known_freq", "tsc_reliable", "tsc_adjust"];
+
+/// Asks CPUID. Under a hypervisor each question costs a microsecond or more.
+pub(in crate::doctor) fn stated() -> Vec<Stated> {
+    let mut rates = Vec::new();
+    let mut add = |source: &str, by, hz: f64| {
+        if hz > 0.0 {
+            rates.push(Stated {
+                source: source.to_owned(),
+                by,
+                hz,
+            });
+        }
+    };
+    let highest = __cpuid(0).eax;
+    if highest >= 0x15 {
+        let leaf = __cpuid_count(0x15, 0);
+        if leaf.eax != 0 {
+            let crystal = f64::from(leaf.ecx);
+            add(
+                "CPUID 15H",
+                StatedBy::Cpu,
+                crystal * f64::from(leaf.ebx) / f64::from(leaf.eax),
+            );
+        }
+    }
+    if highest >= 0x16 {
+        let megahertz = __cpuid(0x16).eax & 0xffff;
+        add(
+            "CPUID 16H, base frequency",
+            StatedBy::CpuNominal,
+            f64::from(megahertz) * 1e6,
+        );
+    }
+    // The leaf that VMware began and KVM may offer: the guest's TSC in kHz. Above 4000_0000H there is no other meaning to it.
+    let hypervised = __cpuid(1).ecx >> 31 == 1;
+    if hypervised && (0x4000_0010..0x4000_1000).contains(&__cpuid(0x4000_0000).eax) {
+        let kilohertz = __cpuid(0x4000_0010).eax;
+        add("CPUID 4000_0010H", StatedBy::Cpu, f64::from(kilohertz) * 1e3);
+    }
+    rates
+}
+
+/// `tsc: Detected 2299.998 MHz processor`, `tsc: Refined TSC clocksource calibration: 2095.078 MHz`.
+pub(in crate::doctor) fn rate_of_log_line(line: &str) -> Option<f64> {
+    let (_, rest) = line.split_once("tsc: ")?;
+    if !rest.starts_with("Detected ") && !rest.starts_with("Refined ") {
+        return None;
+    }
+    let words: Vec<&str> = rest.split_whitespace().collect();
+    let unit = words.iter().position(|word| *word == "MHz")?;
+    let megahertz: f64 = words.get(unit.checked_sub(1)?)?.parse().ok()?;
+    Some(megahertz * 1e6)
+}
+
+/// The kernel derives its delay loop from the TSC where it has one, and prints twice that: `bogomips` is 2 MHz a MHz.
+pub(in crate::doctor) fn rate_of_cpuinfo(cpuinfo: &str, flags: &[String]) -> Option<(&'static str, f64)> {
+    let constant = flags.iter().any(|flag| flag == "constant_tsc");
+    let line = cpuinfo.lines().find(|line| line.starts_with("bogomips"))?;
+    let value: f64 = line.split(':').nth(1)?.trim().parse().ok()?;
+    constant.then_some(("/proc/cpuinfo, half of bogomips", value / 2.0 * 1e6))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_figure_is_found_in_its_log() {
+        let rate = rate_of_log_line;
+        assert_eq!(rate("tsc: Detected 2299.998 MHz processor"), Some(2299.998e6));
+        assert_eq!(rate("tsc: Detected 3000.000 MHz TSC"), Some(3000e6));
+        assert_eq!(
+            rate("tsc: Refined TSC clocksource calibration: 2095.078 MHz"),
+            Some(2095.078e6)
+        );
+        assert_eq!(rate("tsc: Fast TSC calibration using PIT"), None);
+        assert_eq!(rate("clocksource: tsc: mask: 0xffffffffffffffff"), None);
+        assert_eq!(rate("tsc: Detected MHz"), None);
+    }
+
+    #[test]
+    fn bogomips_count_only_where_the_tsc_is_constant() {
+        let cpuinfo = "processor\t: 0\nbogomips\t: 4599.99\n";
+        let constant = ["constant_tsc".to_owned()];
+        assert_eq!(rate_of_cpuinfo(cpuinfo, &constant).unwrap().1, 2299.995e6);
+        assert_eq!(rate_of_cpuinfo(cpuinfo, &[]), None);
+    }
+
+    #[test]
+    fn cpuid_is_asked_without_a_fault_and_states_plausible_rates() {
+        for rate in stated() {
+            assert!((1e8..1e11).contains(&rate.hz), "{rate:?}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Why the kernel does not read the counter: what its log, its command line, the hypervisor and the CPU's flags say to that.
+
+use super::arch;
+use super::facts::Facts;
+use super::findings::Proof;
+
+/// Why a clocksource was chosen or given up. What kind of cause it is decides what helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Somebody asked for it on the kernel's command line.
+    CommandLine,
+    /// The kernel's watchdog compared it with another clock and found them apart.
+    Watchdog,
+    /// The CPUs' counters are not the same.
+    Unsynchronized,
+    /// The counter stops or changes its rate.
+    NotInvariant,
+    /// The kernel could not find out its rate.
+    NotCalibrated,
+    /// The hypervisor brings a clock of its own, or does not vouch for the counter.
+    Hypervisor,
+    /// It could be used, and another one was chosen.
+    Choice,
+    /// Access from user space is trapped.
+    Trapped,
+}
+
+/// A cause and what proves it.
+pub(super) struct Cause {
+    pub(super) kind: Kind,
+    pub(super) says: String,
+    pub(super) proof: Proof,
+}
+
+/// Messages of Linux and what they mean: arch/x86/kernel/tsc.c and tsc_sync.c, kernel/time/clocksource.c,
+/// drivers/clocksource/arm_arch_timer.c. The first that fits a line explains it.
+const MESSAGES: &[(&str, Kind, &str)] = &[
+    (
+        "due to clocksource watchdog",
+        Kind::Watchdog,
+        "the kernel compared the TSC with another clock and found them apart; under load, or beside a virtual hpet, that can be \
+         a false alarm",
+    ),
+    (
+        "as unstable because the skew is too large",
+        Kind::Watchdog,
+        "the kernel's watchdog found the clocksource apart from its reference",
+    ),
+    (
+        "due to check_tsc_sync_source failed",
+        Kind::Unsynchronized,
+        "at boot the kernel found CPUs whose TSCs differ",
+    ),
+    (
+        "TSC warp between CPUs",
+        Kind::Unsynchronized,
+        "at boot the kernel found CPUs whose TSCs differ",
+    ),
+    (
+        "due to TSCs unsynchronized",
+        Kind::Unsynchronized,
+        "the CPU does not promise that its TSCs agree, and there are several",
+    ),
+    (
+        "due to TSC halts in idle",
+        Kind::NotInvariant,
+        "the CPU stops its TSC in deep idle states (no nonstop_tsc)",
+    ),
+    (
+        "due to cpufreq changes",
+        Kind::NotInvariant,
+        "the TSC changes its rate with the CPU's frequency (no constant_tsc)",
+    ),
+    (
+        "due to boot parameter",
+        Kind::CommandLine,
+        "it was declared unstable on the kernel's command line",
+    ),
+    (
+        "due to running on Hyper-V",
+        Kind::Hypervisor,
+        "Hyper-V does not vouch for the TSC of this virtual machine",
+    ),
+    (
+        "TSC found unstable after boot",
+        Kind::Unsynchronized,
+        "firmware has changed the TSC behind the kernel's back",
+    ),
+    ("Marking TSC unstable", Kind::Watchdog, "the kernel gave the TSC up"),
+    (
+        "Fast TSC calibration failed",
+        Kind::NotCalibrated,
+        "the kernel could not calibrate the TSC quickly",
+    ),
+    (
+        "Unable to calibrate against PIT",
+        Kind::NotCalibrated,
+        "the kernel could not calibrate the TSC against the PIT",
+    ),
+    (
+        "could not calculate TSC khz",
+        Kind::NotCalibrated,
+        "the kernel could not calibrate the TSC, and disabled it",
+    ),
+    (
+        "TSC ADJUST",
+        Kind::Unsynchronized,
+        "firmware has changed a CPU's TSC, and the kernel set it right",
+    ),
+    (
+        "Trapping CNTVCT access",
+        Kind::Trapped,
+        "an erratum makes the kernel trap reads of the counter, and take it out of the vDSO",
+    ),
+    (
+        "workaround for",
+        Kind::Trapped,
+        "the counter of this CPU has an erratum that the kernel works around",
+    ),
+];
+
+/// What a line of the kernel's log means, if it has to do with a counter that was given up.
+pub(super) fn explain(line: &str) -> Option<(Kind, &'static str)> {
+    let found = MESSAGES.iter().find(|(words, ..)| line.contains(words));
+    let (words, kind, meaning) = found?;
+    // "workaround for" is no rare phrase; only the timer's counts.
+    (*words != "workaround for" || line.contains("arch_timer")).then_some((*kind, *meaning))
+}
+
+/// All that speaks for a cause, the strongest first.
+pub(super) fn of(facts: &Facts) -> Vec<Cause> {
+    let mut causes = of_command_line(facts);
+    causes.extend(of_log(facts));
+    causes.extend(of_flags(facts));
+    causes.extend(of_hypervisor(facts));
+    if causes.is_empty() {
+        causes.extend(of_choice(facts));
+    }
+    causes
+}
+
+fn of_command_line(facts: &Facts) -> Vec<Cause> {
+    let current = facts.clocksource.current.as_deref().unwrap_or_default();
+    let parameters = facts.kernel.parameters.iter().flatten();
+    let means = |parameter: &str| match parameter.split_once('=') {
+        None if parameter == "notsc" => Some("`notsc` forbids the kernel to use the TSC as a clock"),
+        Some(("tsc", "unstable")) => Some("`tsc=unstable` tells the kernel not to trust the TSC"),
+        Some(("clocksource" | "clock", name)) if name == current && !is_counter(name) => {
+            Some("the clocksource was chosen on the kernel's command line")
+        }
+        _ => None,
+    };
+    let cause = |parameter: &String| {
+        Some(Cause {
+            kind: Kind::CommandLine,
+            says: means(parameter)?.to_owned(),
+            proof: Proof::new("/proc/cmdline", parameter),
+        })
+    };
+    parameters.filter_map(cause).collect()
+}
+
+fn of_log(facts: &Facts) -> Vec<Cause> {
+    let Some(log) = &facts.log else { return Vec::new() };
+    let mut causes: Vec<Cause> = Vec::new();
+    for line in &log.lines {
+        let Some((kind, meaning)) = explain(line) else { continue };
+        // The kernel says one thing in several lines.
+        if causes.iter().all(|cause| cause.says != meaning) {
+            causes.push(Cause {
+                kind,
+                says: meaning.to_owned(),
+                proof: Proof::new(&log.source, line),
+            });
+        }
+    }
+    // What the kernel decided comes before what led it there.
+    causes.sort_by_key(|cause| !cause.proof.shows.contains("unstable"));
+    causes
+}
+
+fn of_flags(facts: &Facts) -> Option<Cause> {
+    let missing: Vec<&str> = facts
+        .counter
+        .flags_missing
+        .iter()
+        .copied()
+        .filter(|flag| *flag != "rdtscp")
+        .collect();
+    (!missing.is_empty()).then(|| Cause {
+        kind: Kind::NotInvariant,
+        says: format!(
+            "the CPU, or the hypervisor for it, does not promise {}",
+            missing.join(" and ")
+        ),
+        proof: Proof::new("/proc/cpuinfo", "not among the flags"),
+    })
+}
+
+fn of_hypervisor(facts: &Facts) -> Option<Cause> {
+    let hypervisor = facts.machine.hypervisor.as_deref()?;
+    let current = facts.clocksource.current.as_deref()?;
+    let own = match current {
+        "xen" => "Xen brings a clocksource of its own, which this kernel cannot read in user space",
+        "kvm-clock" => "kvm-clock is read in user space only if the host vouches for one stable TSC on all CPUs",
+        "hyperv_clocksource_msr" => "Hyper-V's clocksource is read by a trap, as the host offers no TSC page",
+        _ => return None,
+    };
+    Some(Cause {
+        kind: Kind::Hypervisor,
+        says: own.to_owned(),
+        proof: Proof::new("hypervisor", hypervisor),
+    })
+}
+
+fn of_choice(facts: &Facts) -> Option<Cause> {
+    let current = facts.clocksource.current.as_deref()?;
+    let counter = facts.clocksource.available.iter().find(|name| is_counter(name))?;
+    (current != counter).then(|| Cause {
+        kind: Kind::Choice,
+        says: format!("the kernel could use {counter}, so somebody has chosen {current}, or nobody has chosen yet"),
+        proof: Proof::new(
+            "/sys/devices/system/clocksource",
+            &format!("available: {}", facts.clocksource.available.join(" ")),
+        ),
+    })
+}
+
+/// Whether a clocksource is the CPU's counter itself.
+pub(super) fn is_counter(name: &str) -> bool {
+    arch::COUNTER_CLOCKSOURCES.first() == Some(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_kernels_write_when_they_give_a_counter_up_is_understood() {
+        let lines = [
+            ("tsc: Marking TSC unstable due to clocksource watchdog", Kind::Watchdog),
+            (
+                "clocksource: timekeeping watchdog on CPU2: Marking clocksource 'tsc' as unstable because the skew is too large:",
+                Kind::Watchdog,
+            ),
+            ("tsc: Marking TSC unstable due to TSC halts in idle", Kind::NotInvariant),
+            (
+                "tsc: Marking TSC unstable due to TSCs unsynchronized",
+                Kind::Unsynchronized,
+            ),
+            (
+                "tsc: Marking TSC unstable due to check_tsc_sync_source failed",
+                Kind::Unsynchronized,
+            ),
+            (
+                "Measured 28745 cycles TSC warp between CPUs, turning off TSC clock.",
+                Kind::Unsynchronized,
+            ),
+            ("tsc: Marking TSC unstable due to boot parameter", Kind::CommandLine),
+            ("tsc: Fast TSC calibration failed", Kind::NotCalibrated),
+            (
+                "[Firmware Bug]: TSC ADJUST differs: CPU0 0 --> -5. Restoring",
+                Kind::Unsynchronized,
+            ),
+            ("arch_timer: CPU0: Trapping CNTVCT access", Kind::Trapped),
+            (
+                "arch_timer: Enabling global workaround for ARM erratum 858921",
+                Kind::Trapped,
+            ),
+        ];
+        for (line, kind) in lines {
+            assert_eq!(explain(line).map(|(kind, _)| kind), Some(kind), "{line}");
+        }
+        for line in [
+            "clocksource: Switched to clocksource tsc",
+            "tsc: Fast TSC calibration using PIT",
+            "spectre: workaround for something",
+        ] {
+            assert!(explain(line).is_none(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Path and price of every call.
+
+use super::super::facts::Facts;
+use super::super::root::plain;
+use super::super::words::nanoseconds;
+use super::{Line, Mark, line};
+use crate::clocks::Kind;
+use crate::path::Path;
+use crate::probe::{ClockReport, Measured};
+use crate::verdict::{self, Verdict as Judged};
+
+const CLOCKS: &str = "clocks";
+
+const OTHER_ISA: &str = "clocks of programs of that process's ISA";
+
+pub(super) fn of(facts: &Facts) -> Vec<Line> {
+    let clocks = facts
+        .clocks
+        .iter()
+        .filter(|report| report.clock.kind() != Kind::KernelOnly);
+    let clocks = clocks.map(|report| (report.clock.name(), &report.measured));
+    let functions = facts.functions.iter().map(|report| (report.function, &report.measured));
+    let calls: Vec<(&str, &Measured)> = clocks.chain(functions).collect();
+    let common = common_remark(&calls);
+    let of_call = |(name, measured): &(&str, &Measured)| {
+        let why = measured.why.as_ref().filter(|_| common.is_none());
+        of_call(name, measured, why, facts.counter.read_ns)
+    };
+    let mut lines: Vec<Line> = calls.iter().map(of_call).collect();
+    let path = |why: &String| line(CLOCKS, "paths", Mark::Unknown, plain(why), "measured");
+    lines.extend(common.map(path));
+    lines
+}
+
+/// As programs of the ISA of the process that was asked about get them, where that is another one.
+pub(super) fn of_other_isa(facts: &Facts) -> Vec<Line> {
+    let reports = facts.process_clocks.iter().flatten();
+    let reports = reports.filter(|report| report.clock.kind() != Kind::KernelOnly);
+    let of_report = |report: &ClockReport| {
+        let measured = &report.measured;
+        let why = measured.why.as_ref();
+        Line {
+            section: OTHER_ISA,
+            ..of_call(report.clock.name(), measured, why, facts.counter.read_ns)
+        }
+    };
+    reports.map(of_report).collect()
+}
+
+/// What is to be said about every call's path alike: that none could be established.
+fn common_remark<'a>(calls: &[(&str, &'a Measured)]) -> Option<&'a String> {
+    let mut remarks = calls
+        .iter()
+        .filter(|(_, m)| m.path == Path::Unknown)
+        .map(|(_, m)| m.why.as_ref());
+    let first = remarks.next()??;
+    remarks.all(|why| why == Some(first)).then_some(first)
+}
+
+fn of_call(name: &str, measured: &Measured, why: Option<&String>, counter_ns: Option<f64>) -> Line {
+    let path = match measured.path {
+        Path::Vdso => "by the kernel's vDSO",
+        Path::Fastpath => "by fastpath",
+        Path::Syscall => "by system call",
+        Path::Unsupported => "not in this kernel",
+        Path::Unknown => "by a path that is unknown",
+    };
+    let cost = measured
+        .ns
+        .map(|ns| format!("{} ", nanoseconds(ns)))
+        .unwrap_or_default();
+    let threshold = match verdict::slow_above(measured.syscall_ns, counter_ns) {
+        Some(limit) if measured.path != Path::Syscall && measured.ns.is_some() => format!("; slow above {limit:.0} ns"),
+        _ => String::new(),
+    };
+    let why = why.map(|why| format!(" ({})", plain(why))).unwrap_or_default();
+    let mark = match measured.verdict {
+        Judged::Fast => Mark::Ok,
+        Judged::Slow => Mark::Bad,
+        Judged::Unknown => Mark::Unknown,
+        Judged::Unsupported | Judged::SyscallOnly => Mark::Info,
+    };
+    line(CLOCKS, name, mark, format!("{cost}{path}{threshold}{why}"), "measured")
+}

@@ -1,0 +1,235 @@
+//! The CPU's counter: all that the verdict on it is made of, and the verdict.
+
+use super::super::causes;
+use super::super::facts::{Facts, Rate, StatedBy};
+use super::super::words::{megahertz, nanoseconds};
+use super::{Line, Mark, if_it_matters, line};
+use fastpath_host::counter::Features;
+use fastpath_host::evidence::{Distrust, Pair, Trust, Warp};
+use std::collections::BTreeMap;
+
+const COUNTER: &str = "counter";
+
+pub(super) fn of(facts: &Facts) -> Vec<Line> {
+    let counter = &facts.counter;
+    let evidence = &counter.evidence;
+    let mut lines = Vec::new();
+    let mut add = |what: &str, mark, shows: String, source: &str| lines.push(line(COUNTER, what, mark, shows, source));
+    let (mark, readable) = if evidence.is_readable {
+        (Mark::Ok, "allowed")
+    } else {
+        (
+            Mark::Bad,
+            "forbidden: it ends in SIGSEGV (doctor has allowed itself to)",
+        )
+    };
+    if cfg!(target_arch = "x86_64") || !evidence.is_readable {
+        add("reading it", mark, readable.to_owned(), "prctl PR_GET_TSC");
+    }
+    if evidence.is_trapped {
+        let shows = "by the kernel, as slowly as a system call (an erratum of this CPU)".to_owned();
+        add("answered", Mark::Bad, shows, "measured");
+    }
+    if let Some(ns) = counter.read_ns {
+        let mark = if ns > 100.0 { Mark::Bad } else { Mark::Ok };
+        add(
+            "a read",
+            mark,
+            format!("{} ({})", nanoseconds(ns), counter.name),
+            "measured",
+        );
+    }
+    if let Some(features) = evidence.features {
+        let (mark, shows) = if features.invariant {
+            (Mark::Ok, "promised")
+        } else {
+            (if_it_matters(facts), "not promised")
+        };
+        add("one rate", mark, shows.to_owned(), Features::INVARIANT_SOURCE);
+    }
+    match &counter.flags {
+        None => add("flags", Mark::Unknown, "not to be seen".to_owned(), "/proc/cpuinfo"),
+        Some(flags) if flags.is_empty() && counter.flags_missing.is_empty() => {}
+        Some(flags) if counter.flags_missing.is_empty() => add("flags", Mark::Ok, flags.join(" "), "/proc/cpuinfo"),
+        Some(flags) => {
+            let missing = counter.flags_missing.join(" ");
+            add(
+                "flags",
+                if_it_matters(facts),
+                format!("{}; missing: {missing}", flags.join(" ")),
+                "/proc/cpuinfo",
+            );
+        }
+    }
+    if let Some(rate) = &counter.measured {
+        add(
+            "rate",
+            Mark::Info,
+            rate_shows(facts, rate),
+            &format!("measured against {}", rate.against),
+        );
+    }
+    for stated in &counter.stated {
+        let (mark, off) = match &counter.measured {
+            Some(measured) => {
+                let ppm = (stated.hz / measured.hz - 1.0) * 1e6;
+                let nominal = stated.by == StatedBy::CpuNominal;
+                let error = measured.error_hz / measured.hz * 1e6;
+                let mark = if nominal { Mark::Info } else { Mark::Ok };
+                let mark = if ppm.abs() > 500.0 + error && !nominal {
+                    Mark::Bad
+                } else {
+                    mark
+                };
+                (mark, format!(" ({ppm:+.1} ppm)"))
+            }
+            None => (Mark::Info, String::new()),
+        };
+        add(
+            "stated rate",
+            mark,
+            format!("{}{off}", megahertz(stated.hz)),
+            &stated.source,
+        );
+    }
+    if let Some(warp) = &evidence.warp {
+        let (mark, shows) = agreement(warp);
+        add("CPUs agree", mark, format!("{shows}{}", missed(warp)), "measured");
+        for pair in warp.pairs.iter().take(MOST_PAIRS) {
+            let (mark, shows) = of_pair(pair);
+            add("a pair", mark, shows, "measured");
+        }
+    }
+    let is_unpromised = evidence.verdict(Trust::Invariant) == Err(Distrust::NotInvariant);
+    // Who vouches for it changes nothing else.
+    let vouched = is_unpromised.then_some(("--trust-counter", Trust::Anyway));
+    for (command, trust) in [("fastpath run", Trust::Invariant)].into_iter().chain(vouched) {
+        let (mark, shows) = match evidence.verdict(trust) {
+            Ok(()) => (Mark::Ok, "would believe it".to_owned()),
+            Err(why) => (if_it_matters(facts), format!("would not believe it: {why}")),
+        };
+        add(command, mark, shows, "all of this");
+    }
+    lines
+}
+
+/// Pairs that have a line each; `--json` has them all.
+const MOST_PAIRS: usize = 6;
+
+fn agreement(warp: &Warp) -> (Mark, String) {
+    let compared = if warp.missed.is_empty() {
+        format!("all {} compared", warp.cpus.len())
+    } else {
+        format!("{} of {} pairs compared", warp.pairs.len(), warp.pairs_in_all())
+    };
+    match (warp.furthest_apart(), warp.within_cycles()) {
+        (Some(worst), _) => {
+            let apart = warp.pairs.iter().filter(|pair| pair.apart_cycles() > 0).count();
+            (
+                Mark::Bad,
+                format!(
+                    "{compared}, {apart} apart; CPU {} and {} by {} to {} cycles",
+                    worst.cpu, worst.other, worst.least_cycles, worst.most_cycles
+                ),
+            )
+        }
+        (None, Some(cycles)) => (
+            Mark::Ok,
+            format!("{compared}, no two apart by more than {cycles} cycles: a smaller warp could have been missed"),
+        ),
+        (None, None) if warp.cpus.len() == 1 => (Mark::Ok, "one CPU only".to_owned()),
+        (None, None) => (Mark::Unknown, "not compared".to_owned()),
+    }
+}
+
+/// What could not be compared, by its reason.
+fn missed(warp: &Warp) -> String {
+    let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for pair in &warp.missed {
+        let pairs = by_reason.entry(&pair.why).or_default();
+        pairs.push(format!("{}-{}", pair.cpu, pair.other));
+    }
+    let of_reason = |(why, pairs): (&str, Vec<String>)| {
+        let named = &pairs[..pairs.len().min(MOST_PAIRS)];
+        let more = if named.len() < pairs.len() { ", ..." } else { "" };
+        format!("; left out {} ({}{more}): {why}", pairs.len(), named.join(", "))
+    };
+    by_reason.into_iter().map(of_reason).collect()
+}
+
+fn of_pair(pair: &Pair) -> (Mark, String) {
+    let mark = if pair.apart_cycles() > 0 { Mark::Bad } else { Mark::Ok };
+    let (least, most) = (pair.least_cycles, pair.most_cycles);
+    let shows = format!(
+        "CPU {} is ahead of {} by {least} to {most} cycles",
+        pair.other, pair.cpu
+    );
+    (mark, shows)
+}
+
+fn rate_shows(facts: &Facts, rate: &Rate) -> String {
+    let same = facts.clocksource.current.as_deref().is_some_and(causes::is_counter);
+    format!(
+        "{} ± {:.1} ppm over {:.0} ms{}",
+        megahertz(rate.hz),
+        rate.error_hz / rate.hz * 1e6,
+        rate.over_ms,
+        if same {
+            " (that clock is made of the counter: this is the kernel's own figure)"
+        } else {
+            ""
+        }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::samples;
+    use super::*;
+    use fastpath_host::evidence::Missed;
+
+    fn shown(facts: &Facts, what: &str) -> (Mark, String) {
+        let lines = of(facts);
+        let line = lines.iter().find(|line| line.what == what);
+        let line = line.unwrap_or_else(|| panic!("{what} is not among {lines:?}"));
+        (line.mark, line.shows.clone())
+    }
+
+    #[test]
+    fn every_pair_is_shown_with_its_bounds_and_what_could_have_been_missed() {
+        let facts = samples::healthy();
+        let (mark, shows) = shown(&facts, "CPUs agree");
+        assert!(mark == Mark::Ok && shows.contains("more than 180 cycles"), "{shows}");
+        let (_, pair) = shown(&facts, "a pair");
+        assert!(pair.contains("by -180 to 150 cycles"), "{pair}");
+    }
+
+    #[test]
+    fn pairs_that_were_left_out_are_named_with_the_reason() {
+        let mut facts = samples::healthy();
+        let warp = facts.counter.evidence.warp.as_mut().unwrap();
+        warp.pairs.truncate(5);
+        warp.missed = vec![Missed {
+            cpu: 2,
+            other: 3,
+            why: "too busy to answer in time".to_owned(),
+        }];
+        let (_, shows) = shown(&facts, "CPUs agree");
+        assert!(shows.starts_with("5 of 6 pairs"), "{shows}");
+        assert!(
+            shows.ends_with("left out 1 (2-3): too busy to answer in time"),
+            "{shows}"
+        );
+    }
+
+    #[test]
+    fn the_verdict_is_shown_with_and_without_somebody_who_vouches() {
+        let facts = samples::without_promise(samples::hpet());
+        let (mark, shows) = shown(&facts, "fastpath run");
+        assert!(mark == Mark::Bad && shows.contains("would not believe it"), "{shows}");
+        assert_eq!(
+            shown(&facts, "--trust-counter"),
+            (Mark::Ok, "would believe it".to_owned())
+        );
+    }
+}

@@ -1,0 +1,217 @@
+//! This process, and the one that was asked about.
+
+use super::super::facts::{Process, VdsoKind};
+use super::{Line, Mark, line};
+use fastpath_host::evidence::Residuals;
+
+pub(super) const PROCESS: &str = "this process";
+
+pub(super) const ASKED: &str = "that process";
+
+pub(super) fn of(section: &'static str, process: &Process) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let file = |name: &str| {
+        format!(
+            "/proc/{}/{name}",
+            if section == PROCESS {
+                "self".to_owned()
+            } else {
+                process.pid.to_string()
+            }
+        )
+    };
+    let mut add = |what: &str, mark, shows: String, source: &str| lines.push(line(section, what, mark, shows, source));
+    if section == ASKED {
+        let name = process.name.clone().unwrap_or_default();
+        let program = process
+            .program
+            .as_ref()
+            .map(|path| format!(", {path}"))
+            .unwrap_or_default();
+        add(
+            "process",
+            Mark::Info,
+            format!("{} {name}{program}", process.pid),
+            &file("status"),
+        );
+    }
+    if let Some(is_static) = process.is_static {
+        let linked = if is_static { "static" } else { "dynamic" };
+        let isa = process.isa.clone().unwrap_or_default();
+        let asks = match process.asks_for_vdso {
+            Some(false) => ", never asks for a vDSO",
+            Some(true) => ", asks for a vDSO",
+            None => "",
+        };
+        let mark = if process.asks_for_vdso == Some(false) {
+            Mark::Bad
+        } else {
+            Mark::Info
+        };
+        add(
+            "program",
+            mark,
+            format!("{}-bit {isa}, {linked}{asks}", process.word_bits.unwrap_or(0)),
+            &file("exe"),
+        );
+    }
+    if let Some(libc) = &process.libc {
+        let version = libc
+            .version
+            .as_deref()
+            .unwrap_or("(the version is not in a static program)");
+        add(
+            "libc",
+            Mark::Info,
+            format!("{} {version}", libc.name),
+            libc.path.as_deref().unwrap_or(&file("exe")),
+        );
+    }
+    if let Some(go) = &process.go {
+        add("Go", Mark::Info, format!("{go}; calls the vDSO itself"), &file("exe"));
+    }
+    if let Some(java) = &process.java {
+        add(
+            "Java",
+            Mark::Info,
+            format!("{java}; reads clocks by libc"),
+            "the JVM's file `release`",
+        );
+    }
+    match process.vdso {
+        Some(VdsoKind::None) => add("vDSO", Mark::Bad, "none".to_owned(), &file("maps")),
+        Some(VdsoKind::Kernel) => add("vDSO", Mark::Ok, "the kernel's".to_owned(), &file("maps")),
+        Some(VdsoKind::Fastpath) => {
+            add("vDSO", Mark::Ok, page_shows(process), &file("maps"));
+            if let Some(experience) = process.page.as_ref().and_then(|page| page.experience.as_ref()) {
+                let (mark, shows) = experience_shows(experience);
+                add("counter there", mark, shows, &file("mem"));
+            }
+        }
+        Some(VdsoKind::Other) => add("vDSO", Mark::Unknown, "somebody else's".to_owned(), &file("maps")),
+        // What has no memory has none either.
+        None if process.is_kernel_thread || matches!(process.state, Some('Z' | 'X')) => {}
+        None => add("vDSO", Mark::Unknown, "not to be seen".to_owned(), &file("maps")),
+    }
+    if process.has_kernel_vdso == Some(true) && process.has_vvar == Some(false) {
+        add("vvar", Mark::Info, "no mapping of this name".to_owned(), &file("maps"));
+    }
+    if let Some(namespace) = &process.time_namespace {
+        let offsets: Vec<String> = namespace
+            .offsets
+            .iter()
+            .map(|o| format!("{} {} s", o.clock, o.sec))
+            .collect();
+        let shows = match (namespace.is_ours, offsets.as_slice()) {
+            (Some(false), []) => "another one than this process's".to_owned(),
+            (_, []) => "no offsets".to_owned(),
+            (_, offsets) => offsets.join(", "),
+        };
+        add("time namespace", Mark::Info, shows, &file("ns/time"));
+    }
+    if let Some(mode) = process.seccomp {
+        let shows = match (mode, process.seccomp_filters) {
+            (0, _) => "no filter".to_owned(),
+            (1, _) => "strict mode".to_owned(),
+            (_, Some(count)) => format!("{count} filters in force"),
+            (_, None) => "filters in force".to_owned(),
+        };
+        add(
+            "seccomp",
+            Mark::Info,
+            shows.replace("1 filters", "1 filter"),
+            &file("status"),
+        );
+    }
+    if process.no_new_privs == Some(true) {
+        add("no_new_privs", Mark::Info, "set".to_owned(), &file("status"));
+    }
+    if let Some(tracer) = process.tracer_pid.filter(|pid| *pid != 0) {
+        let shows = format!("by process {tracer}: `fastpath run` leaves a program alone that is traced at its start");
+        add("traced", Mark::Info, shows, &file("status"));
+    }
+    lines
+}
+
+/// How the counter did for those who are served, with the last withdrawals.
+fn experience_shows(experience: &Residuals) -> (Mark, String) {
+    let mut shows = match experience.warp_within_cycles {
+        Some(cycles) => format!(
+            "CPUs compared {} times, no two apart by more than {cycles} cycles",
+            experience.warp_tests
+        ),
+        None => format!("CPUs compared {} times", experience.warp_tests),
+    };
+    if experience.is_vouched_for {
+        shows += "; believed by --trust-counter only";
+    }
+    if experience.withdrawals == 0 {
+        return (Mark::Ok, shows + "; never withdrawn");
+    }
+    shows += &format!("; withdrawn {} times", experience.withdrawals);
+    for withdrawal in &experience.history {
+        let seconds = withdrawal.boottime_ns as f64 / 1e9;
+        shows += &format!("; {seconds:.1} s after boot: {}", withdrawal.reason);
+        if let Some(ns) = withdrawal.ahead_ns {
+            shows += &format!(" (off by {ns} ns)");
+        }
+    }
+    (Mark::Info, shows)
+}
+
+fn page_shows(process: &Process) -> String {
+    let page = process.page.clone().unwrap_or_default();
+    let serves = match (&page.withdrawn, &page.serves) {
+        (Some(why), _) => format!(", withdrawn: {why}"),
+        (None, Some(serves)) if serves.is_empty() => ", its page is not fresh".to_owned(),
+        (None, Some(serves)) => format!(", fresh: {}", serves.join(" ")),
+        (None, None) => ", its page cannot be read".to_owned(),
+    };
+    let published = page
+        .refreshes
+        .map(|count| format!("; {count} refreshes"))
+        .unwrap_or_default();
+    let by = page
+        .publisher_pid
+        .map(|pid| format!(" by process {pid}"))
+        .unwrap_or_default();
+    let residual = page
+        .residual_ns
+        .map(|ns| format!(", last error {ns} ns"))
+        .unwrap_or_default();
+    format!("fastpath's{serves}{published}{by}{residual}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fastpath_host::evidence::Withdrawal;
+
+    #[test]
+    fn every_withdrawal_is_shown_with_its_reason() {
+        let mut experience = Residuals {
+            warp_tests: 12,
+            warp_within_cycles: Some(240),
+            is_vouched_for: true,
+            ..Residuals::default()
+        };
+        let (mark, shows) = experience_shows(&experience);
+        assert!(
+            mark == Mark::Ok && shows.contains("240 cycles") && shows.contains("never withdrawn"),
+            "{shows}"
+        );
+        assert!(shows.contains("--trust-counter"), "{shows}");
+        experience.withdrawals = 9;
+        experience.history = vec![Withdrawal {
+            boottime_ns: 12_340_000_000,
+            reason: "the counter stopped".into(),
+            ahead_ns: Some(-70),
+        }];
+        let (mark, shows) = experience_shows(&experience);
+        assert!(mark == Mark::Info && shows.contains("withdrawn 9 times"), "{shows}");
+        assert!(
+            shows.contains("12.3 s after boot: the counter stopped (off by -70 ns)"),
+            "{shows}"
+        );
+    }
+}

@@ -1,0 +1,198 @@
+//! Clocks and functions that cost more than they need.
+
+use super::super::facts::{Facts, VdsoKind};
+use super::super::root::plain;
+use super::super::words::{clock_names, costs, is_are, nanoseconds, take};
+use super::super::{arch, causes};
+use super::{Finding, Severity, finding};
+use crate::clocks::{Clock, Kind};
+use crate::path::Path;
+use crate::probe::{ClockReport, Measured};
+use crate::verdict::Verdict as Judged;
+
+/// Clocks that a vDSO could read from the counter and that are slow.
+pub(in crate::doctor) fn slow_counter_clocks(facts: &Facts) -> Vec<&ClockReport> {
+    let slow = |report: &&ClockReport| report.clock.kind() == Kind::Counter && report.measured.verdict == Judged::Slow;
+    facts.clocks.iter().filter(slow).collect()
+}
+
+fn slow_others(facts: &Facts) -> Vec<(&'static str, &Measured)> {
+    let is_coarse = |report: &&ClockReport| report.clock.kind() == Kind::Coarse;
+    let coarse = facts
+        .clocks
+        .iter()
+        .filter(is_coarse)
+        .map(|r| (r.clock.name(), &r.measured));
+    let functions = facts.functions.iter().map(|r| (r.function, &r.measured));
+    coarse
+        .chain(functions)
+        .filter(|(_, measured)| measured.verdict == Judged::Slow)
+        .collect()
+}
+
+fn is_slow_by_call(facts: &Facts, clock: Clock) -> bool {
+    slow_counter_clocks(facts)
+        .iter()
+        .any(|report| report.clock == clock && report.measured.path == Path::Syscall)
+}
+
+/// Whether the clocks that everybody reads are system calls although there is a vDSO: the kernel does not read the counter.
+pub(in crate::doctor) fn counter_is_unused(facts: &Facts) -> bool {
+    facts.here.vdso != Some(VdsoKind::None)
+        && is_slow_by_call(facts, Clock::MONOTONIC)
+        && is_slow_by_call(facts, Clock::REALTIME)
+}
+
+pub(super) fn slow(facts: &Facts) -> Vec<Finding> {
+    let slow = slow_counter_clocks(facts);
+    let mut findings = Vec::new();
+    let mut others = slow_others(facts);
+    if facts.here.vdso == Some(VdsoKind::None) && !slow.is_empty() {
+        findings.push(no_vdso(facts, &slow));
+        // All of them are calls for the same reason.
+        others.clear();
+    } else if counter_is_unused(facts) {
+        findings.push(counter_unused(facts, &slow));
+        others.retain(|(name, _)| *name != "gettimeofday");
+    } else {
+        let (calls, dear): (Vec<_>, Vec<_>) = slow.into_iter().partition(|r| r.measured.path == Path::Syscall);
+        if !calls.is_empty() {
+            let names = clock_names(&calls);
+            let says = format!(
+                "{names} {} not in this kernel's vDSO: {} a call",
+                is_are(calls.len()),
+                costs(&calls)
+            );
+            let kernel = format!("Linux {}", facts.kernel.release);
+            findings.push(finding("clock-not-in-vdso", Severity::Slow, says).proof("uname -r", &kernel));
+        }
+        if !dear.is_empty() {
+            let says = format!(
+                "{} cost {} a call although no system call is made",
+                clock_names(&dear),
+                costs(&dear)
+            );
+            let counter = facts
+                .counter
+                .read_ns
+                .map_or("not readable".to_owned(), |ns| format!("{ns:.1} ns a read"));
+            findings.push(finding("vdso-dear", Severity::Slow, says).proof("measured: the counter", &counter));
+        }
+    }
+    if !others.is_empty() {
+        let listed: Vec<String> = others
+            .iter()
+            .map(|(name, measured)| format!("{name} {}", measured.ns.map_or("-".into(), nanoseconds)))
+            .collect();
+        let names: Vec<&str> = others.iter().map(|(name, _)| *name).collect();
+        findings.push(slow_functions(facts, &names, &listed.join(", ")));
+    }
+    findings
+}
+
+fn slow_functions(facts: &Facts, names: &[&str], listed: &str) -> Finding {
+    if facts.here.vdso == Some(VdsoKind::Fastpath) {
+        let says = format!("not answered by fastpath, but by the kernel: {listed}");
+        return finding("function-not-served", Severity::Slow, says)
+            .because("fastpath passes these on to the kernel's vDSO, and this process was started without one");
+    }
+    let says = format!("not answered by this kernel's vDSO: {listed}");
+    let mut found = finding("function-not-in-vdso", Severity::Slow, says);
+    // What else it lacks (getrandom, which reads no clock) makes none of these slow.
+    let is_named = |symbol: &str| {
+        let plain = symbol.trim_start_matches("__vdso_").trim_start_matches("__kernel_");
+        names.contains(&plain)
+    };
+    for (name, since) in facts.vdso.lacks.iter().filter(|(symbol, _)| is_named(symbol)) {
+        found = found.because(&format!("this vDSO has no {name}, which Linux has had since {since}"));
+    }
+    found
+}
+
+fn no_vdso(facts: &Facts, slow: &[&ClockReport]) -> Finding {
+    let says = format!(
+        "programs started like this one have no vDSO: every clock read is a system call, {}",
+        costs(slow)
+    );
+    let found = finding("no-vdso", Severity::Slow, says).proof("auxiliary vector", "no AT_SYSINFO_EHDR");
+    let found = match facts.clocksource.current.as_deref() {
+        Some(current) if !arch::COUNTER_CLOCKSOURCES.contains(&current) => found.because_of(
+            "and a vDSO alone would not help: this kernel runs on a clocksource that none can read",
+            "/sys/devices/system/clocksource",
+            current,
+        ),
+        _ => found,
+    };
+    if let Some(off) = facts
+        .kernel
+        .parameters
+        .iter()
+        .flatten()
+        .find(|p| p.as_str() == "vdso=0")
+    {
+        return found.because_of("the kernel was started without one", "/proc/cmdline", off);
+    }
+    match facts.here.has_kernel_vdso {
+        Some(true) => found.because_of(
+            "the kernel's vDSO is mapped, but whoever started this process hid it",
+            "/proc/self/maps",
+            "[vdso] is mapped",
+        ),
+        Some(false) => found.because_of(
+            "whoever started this process took it away (a sandbox, a tracer, `fastpath run --without-vdso`), or this is no \
+             Linux kernel but something that acts as one",
+            "/proc/self/maps",
+            "no [vdso]",
+        ),
+        None => found,
+    }
+}
+
+fn counter_unused(facts: &Facts, slow: &[&ClockReport]) -> Finding {
+    let current = facts.clocksource.current.as_deref();
+    let name = current.map_or("a clocksource that could not be seen".to_owned(), |name| {
+        format!("clocksource {name}")
+    });
+    let says = format!(
+        "the kernel runs on {name}, which its vDSO cannot read: {} {} a system call, {}",
+        clock_names(slow),
+        if slow.len() == 1 { "costs" } else { "each cost" },
+        costs(slow)
+    );
+    let mut found = finding("counter-unused", Severity::Slow, says);
+    if let Some(current) = current {
+        found = found.proof("/sys/devices/system/clocksource", current);
+    }
+    for cause in causes::of(facts) {
+        found = found.because_of(&cause.says, &cause.proof.source, &cause.proof.shows);
+    }
+    if found.because.is_empty() {
+        found = found.because(match &facts.log {
+            None => "why could not be told: the kernel's log cannot be read here",
+            Some(log) if !log.is_complete => {
+                "why could not be told: the kernel's log no longer reaches back to the boot"
+            }
+            Some(_) => "why could not be told: neither the log, the command line nor the CPU's flags say it",
+        });
+    }
+    found
+}
+
+pub(super) fn unknown(facts: &Facts) -> Option<Finding> {
+    let unknown = |r: &&ClockReport| r.clock.kind() == Kind::Counter && r.measured.verdict == Judged::Unknown;
+    let unknown: Vec<&ClockReport> = facts.clocks.iter().filter(unknown).collect();
+    let first = unknown.first()?;
+    let says = format!(
+        "which path {} {} could not be established",
+        clock_names(&unknown),
+        take(unknown.len())
+    );
+    let found = finding("path-unknown", Severity::Unknown, says);
+    Some(match &first.measured.why {
+        Some(why) => found.because(&plain(why)),
+        None if facts.here.seccomp.is_some_and(|mode| mode != 0) => {
+            found.because("the seccomp filter of this process forbids what is needed to find out")
+        }
+        None => found,
+    })
+}

@@ -1,0 +1,88 @@
+//! The CPU's counter.
+
+use super::super::causes;
+use super::super::facts::{Facts, Stated, StatedBy};
+use super::super::words::megahertz;
+use super::{Finding, Severity, finding};
+use fastpath_host::counter::Features;
+use fastpath_host::evidence::Warp;
+
+/// A counter read costs 5 to 30 ns; trapped by a hypervisor, microseconds.
+const DEAR_COUNTER_NS: f64 = 100.0;
+
+/// What the kernel itself warns of when it calibrates again (arch/x86/kernel/tsc.c, tsc=recalibrate).
+const RATE_TOLERANCE: f64 = 500e-6;
+
+pub(super) fn of(facts: &Facts) -> Vec<Finding> {
+    let counter = &facts.counter;
+    let mut findings = Vec::new();
+    if !counter.evidence.is_readable {
+        let says =
+            "programs started like this one may not read the counter: each read of a clock by a vDSO ends in SIGSEGV"
+                .to_owned();
+        findings.push(
+            finding("counter-forbidden", Severity::Slow, says)
+                .because("whoever started this process asked for that (PR_SET_TSC, which programs inherit); doctor has allowed itself to go on")
+                .proof("prctl PR_GET_TSC", "PR_TSC_SIGSEGV"),
+        );
+    }
+    if let Some(ns) = counter.read_ns.filter(|ns| *ns > DEAR_COUNTER_NS) {
+        let says = format!("reading the counter itself costs {ns:.0} ns: no vDSO can be faster than that");
+        let found =
+            finding("counter-dear", Severity::Slow, says).proof("measured", &format!("{}: {ns:.1} ns", counter.name));
+        findings.push(match &facts.machine.hypervisor {
+            Some(hypervisor) => found.because(&format!("{hypervisor} seems to trap the instruction")),
+            None => found,
+        });
+    }
+    let in_use = facts.clocksource.current.as_deref().is_some_and(causes::is_counter);
+    if let Some(worst) = counter.evidence.warp.as_ref().and_then(Warp::furthest_apart) {
+        let says = format!(
+            "the counters of CPU {} and CPU {} are apart by {} cycles or more{}",
+            worst.cpu,
+            worst.other,
+            worst.apart_cycles(),
+            if in_use {
+                ", and the kernel's clock is read from them: time goes backwards between CPUs"
+            } else {
+                ""
+            }
+        );
+        let bounds = format!("{} to {} cycles", worst.least_cycles, worst.most_cycles);
+        let severity = if in_use { Severity::Wrong } else { Severity::Note };
+        findings.push(finding("counters-apart", severity, says).proof("measured", &bounds));
+    }
+    if counter.evidence.features.is_some_and(|features| !features.invariant) {
+        let used = if in_use {
+            ", and the kernel's clock is read from it"
+        } else {
+            ""
+        };
+        let says = format!("the CPU does not promise that its counter keeps one rate{used}");
+        findings
+            .push(finding("counter-not-invariant", Severity::Note, says).proof(Features::INVARIANT_SOURCE, "not set"));
+    }
+    findings.extend(rate_mismatch(facts, in_use));
+    findings
+}
+
+fn rate_mismatch(facts: &Facts, in_use: bool) -> Option<Finding> {
+    let measured = facts.counter.measured.as_ref()?;
+    // The kernel's own clock is made of the rate that the kernel states: then the two cannot differ, or that rate is wrong.
+    let is_off = |stated: &&Stated| {
+        let apart = (measured.hz - stated.hz).abs() - measured.error_hz;
+        stated.by != StatedBy::CpuNominal && apart > RATE_TOLERANCE * stated.hz
+    };
+    let stated = facts.counter.stated.iter().find(is_off)?;
+    let ppm = (measured.hz / stated.hz - 1.0) * 1e6;
+    let says = format!(
+        "the counter runs at {}, which is {ppm:+.0} ppm off what is stated",
+        megahertz(measured.hz)
+    );
+    let severity = if in_use { Severity::Wrong } else { Severity::Note };
+    Some(
+        finding("rate-mismatch", severity, says)
+            .proof(&stated.source, &megahertz(stated.hz))
+            .proof(measured.against, &megahertz(measured.hz)),
+    )
+}

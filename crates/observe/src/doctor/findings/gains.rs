@@ -1,0 +1,58 @@
+//! What a process would gain.
+
+use super::super::facts::{Facts, VdsoKind};
+use super::process::is_of_other_isa;
+use crate::clocks::Clock;
+use crate::probe::ClockReport;
+use fastpath_host::evidence::Trust;
+use serde::Serialize;
+
+/// What a process pays for a clock.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Gain {
+    /// The clock.
+    pub clock: Clock,
+    /// A call in that process, judged by the same path here.
+    pub now_ns: f64,
+    /// A call under fastpath: the counter's read and a fifth, as `fastpath bench` shows it.
+    pub under_fastpath_ns: f64,
+}
+
+/// `fastpath bench`: our clock_gettime costs 1.13 to 1.18 bare counter reads.
+const OVER_COUNTER: f64 = 1.2;
+
+/// What a process pays a call, and would pay under fastpath. Nothing where that would be a guess.
+pub(in crate::doctor) fn gains(facts: &Facts) -> Vec<Gain> {
+    let (Some(process), Some(read_ns)) = (&facts.process, facts.counter.read_ns) else {
+        return Vec::new();
+    };
+    let clocks = if is_of_other_isa(process) {
+        facts.process_clocks.as_ref()
+    } else {
+        Some(&facts.clocks)
+    };
+    let Some(clocks) = clocks else { return Vec::new() };
+    let is_distrusted = facts.counter.evidence.verdict(Trust::Anyway).is_err();
+    if is_distrusted || process.asks_for_vdso == Some(false) {
+        return Vec::new();
+    }
+    let by_libc_here = is_of_other_isa(process) || facts.here.vdso == Some(VdsoKind::Kernel);
+    let now = |report: &ClockReport| match process.vdso? {
+        VdsoKind::Kernel if by_libc_here => report.measured.ns,
+        VdsoKind::None => report.measured.syscall_ns,
+        _ => None,
+    };
+    let under_fastpath_ns = (read_ns * OVER_COUNTER * 10.0).round() / 10.0;
+    let gain = |report: &ClockReport| {
+        Some(Gain {
+            clock: report.clock,
+            now_ns: now(report)?,
+            under_fastpath_ns,
+        })
+    };
+    let served = clocks.iter().filter(|report| Clock::SERVED.contains(&report.clock));
+    served
+        .filter_map(gain)
+        .filter(|gain| gain.now_ns > 2.0 * gain.under_fastpath_ns)
+        .collect()
+}

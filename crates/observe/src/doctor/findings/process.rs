@@ -1,0 +1,152 @@
+//! The process that was asked about: `process-*`.
+
+use super::super::facts::{Facts, Process, VdsoKind};
+use super::super::words::{clock_names, costs, nanoseconds};
+use super::clocks::slow_counter_clocks;
+use super::{Finding, Severity, finding};
+use crate::clocks::{Clock, Kind};
+use crate::probe::ClockReport;
+use crate::verdict::Verdict as Judged;
+
+pub(super) fn of(process: &Process, facts: &Facts) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let maps = format!("/proc/{}/maps", process.pid);
+    let status = format!("/proc/{}/status", process.pid);
+    if process.is_kernel_thread {
+        let says = "the process is a thread of the kernel's, which reads no clock by a vDSO".to_owned();
+        return vec![finding("process-of-kernel", Severity::Unknown, says).proof(&status, "no memory of its own")];
+    }
+    if matches!(process.state, Some('Z' | 'X')) {
+        return vec![
+            finding("process-ended", Severity::Unknown, "the process has ended".to_owned()).proof(&status, "zombie"),
+        ];
+    }
+    match process.vdso {
+        None => {
+            let says = "which vDSO the process has cannot be seen".to_owned();
+            findings.push(
+                finding("process-unseen", Severity::Unknown, says).because("it may not be looked into by this user"),
+            );
+        }
+        Some(VdsoKind::None) => {
+            let says = format!(
+                "the process has no vDSO: every clock read is a system call{}",
+                call_price(facts)
+            );
+            findings.push(
+                finding("process-without-vdso", Severity::Slow, says)
+                    .proof(&maps, "neither [vdso] nor fastpath's page"),
+            );
+        }
+        Some(VdsoKind::Fastpath) => findings.push(of_served(process, facts, &maps)),
+        Some(VdsoKind::Other) => {
+            let says = "the process has a vDSO that is neither the kernel's nor fastpath's".to_owned();
+            findings.push(
+                finding("process-other-vdso", Severity::Unknown, says).proof(&maps, "AT_SYSINFO_EHDR leads elsewhere"),
+            );
+        }
+        Some(VdsoKind::Kernel) => {}
+    }
+    if process.asks_for_vdso == Some(false) && process.vdso.is_some() {
+        let says = format!(
+            "the program is static and never asks for a vDSO: where it reads a clock, it makes the system call itself{}",
+            call_price(facts)
+        );
+        let exe = format!("/proc/{}/exe", process.pid);
+        findings
+            .push(finding("process-bypasses-vdso", Severity::Slow, says).proof(&exe, "no vDSO function's name in it"));
+    }
+    findings.extend(of_other_isa(process, facts));
+    if process
+        .time_namespace
+        .as_ref()
+        .is_some_and(|namespace| namespace.is_ours == Some(false))
+    {
+        let says = "the process is in another time namespace than this one".to_owned();
+        let ns = format!("/proc/{}/ns/time", process.pid);
+        findings
+            .push(finding("process-other-time-namespace", Severity::Note, says).proof(&ns, "differs from /proc/self"));
+    }
+    findings
+}
+
+/// Programs of other ISAs have another vDSO.
+fn of_other_isa(process: &Process, facts: &Facts) -> Option<Finding> {
+    if !is_of_other_isa(process) {
+        return None;
+    }
+    let isa = process.isa.as_deref().unwrap_or("other");
+    let Some(clocks) = &facts.process_clocks else {
+        let says = format!("the process is an {isa} program; what its calls cost could not be measured here");
+        return Some(finding("process-other-isa", Severity::Note, says));
+    };
+    let slow = |r: &&ClockReport| r.clock.kind() == Kind::Counter && r.measured.verdict == Judged::Slow;
+    let slow: Vec<&ClockReport> = clocks.iter().filter(slow).collect();
+    let is_on_kernels_path = process.vdso == Some(VdsoKind::Kernel);
+    (is_on_kernels_path && !slow.is_empty()).then(|| {
+        let says = format!("in {isa} programs, {} cost {} a call", clock_names(&slow), costs(&slow));
+        finding("process-slow-in-its-isa", Severity::Slow, says).proof("measured", &format!("a program of {isa}"))
+    })
+}
+
+pub(super) fn is_of_other_isa(process: &Process) -> bool {
+    process.isa.as_deref().is_some_and(|isa| isa != std::env::consts::ARCH)
+}
+
+/// The clocks as the process that was asked about gets them; without one, as this one does.
+pub(super) fn clocks_of_subject(facts: &Facts) -> &[ClockReport] {
+    let is_other = facts.process.as_ref().is_some_and(is_of_other_isa);
+    facts
+        .process_clocks
+        .as_ref()
+        .filter(|_| is_other)
+        .unwrap_or(&facts.clocks)
+}
+
+fn call_price(facts: &Facts) -> String {
+    let monotonic = clocks_of_subject(facts)
+        .iter()
+        .find(|report| report.clock == Clock::MONOTONIC);
+    let ns = monotonic.and_then(|report| report.measured.syscall_ns);
+    ns.map_or(String::new(), |ns| format!(", {} for CLOCK_MONOTONIC", nanoseconds(ns)))
+}
+
+fn of_served(process: &Process, facts: &Facts, maps: &str) -> Finding {
+    let page = process.page.clone().unwrap_or_default();
+    let mapped = |found: Finding| found.proof(maps, fastpath_page::MAPPED_NAME);
+    // What fastpath does not answer, the kernel does, as slowly as it does here.
+    let severity = if slow_counter_clocks(facts).is_empty() {
+        Severity::Note
+    } else {
+        Severity::Slow
+    };
+    match (&page.withdrawn, &page.serves) {
+        (Some(why), _) => {
+            let says = format!("fastpath is in the process, but has withdrawn its clocks: {why}");
+            mapped(finding("process-page-withdrawn", severity, says))
+        }
+        (None, Some(serves)) if serves.is_empty() => {
+            let says = "fastpath is in the process, but its page is not fresh: reads go to the kernel".to_owned();
+            mapped(finding("process-page-stale", severity, says)).because("the publisher is gone, stopped or starved")
+        }
+        (None, Some(serves)) => {
+            let says = format!("fastpath serves {} in the process", serves.join(", "));
+            let found = mapped(finding("process-served", Severity::Note, says));
+            match page.experience {
+                Some(experience) if experience.is_vouched_for => found.because(
+                    "it was started with --trust-counter: the CPU does not promise the counter's rate, so it is watched more \
+                     closely (docs/counter.md)",
+                ),
+                _ => found,
+            }
+        }
+        (None, None) => {
+            let says = "fastpath is in the process; whether its page is fresh cannot be seen".to_owned();
+            mapped(finding("process-page-unseen", Severity::Unknown, says))
+        }
+    }
+}
+
+pub(super) fn is_about_process(finding: &Finding) -> bool {
+    finding.id.starts_with("process-")
+}

@@ -1,0 +1,93 @@
+//! What the findings come to.
+
+use super::super::facts::{Facts, VdsoKind};
+use super::super::words::nanoseconds;
+use super::process::{clocks_of_subject, is_about_process};
+use super::{Finding, Severity, Verdict};
+use crate::clocks::Clock;
+use crate::probe::Measured;
+
+impl Verdict {
+    /// Of the host; with a process, of that process.
+    pub(in crate::doctor) fn of(facts: &Facts, findings: &[Finding]) -> Verdict {
+        let of = |severities: Vec<Severity>| match severities.iter().min() {
+            Some(Severity::Wrong) => Verdict::Wrong,
+            Some(Severity::Slow) => Verdict::Slow,
+            Some(Severity::Unknown) => Verdict::Unknown,
+            Some(Severity::Note) | None => Verdict::Healthy,
+        };
+        let severities = |of_process: bool| {
+            let wanted = |finding: &&Finding| is_about_process(finding) == of_process;
+            findings
+                .iter()
+                .filter(wanted)
+                .map(|finding| finding.severity)
+                .collect::<Vec<_>>()
+        };
+        let Some(process) = &facts.process else {
+            return of(severities(false));
+        };
+        match (of(severities(true)), process.vdso) {
+            // It reads the clocks as this process does.
+            (Verdict::Healthy, Some(VdsoKind::Kernel)) => of(severities(false)),
+            (verdict, _) => verdict,
+        }
+    }
+}
+
+/// The verdict in a sentence.
+pub(in crate::doctor) fn summary(facts: &Facts, findings: &[Finding], verdict: Verdict) -> String {
+    let subject = facts.process.as_ref().map(|process| {
+        let name = process.name.as_deref().unwrap_or("process");
+        format!("{name} ({})", process.pid)
+    });
+    let gravest = |severity| {
+        findings
+            .iter()
+            .find(|finding| finding.severity == severity)
+            .map(|finding| finding.says.clone())
+    };
+    match verdict {
+        Verdict::Healthy => {
+            let whose = match &subject {
+                Some(name) if is_served(facts) => format!("the clocks of {name} are fast by fastpath"),
+                Some(name) => format!("every clock that can be fast is fast for {name}"),
+                None => "every clock that can be fast is fast".to_owned(),
+            };
+            format!("{whose}{}", reference(facts))
+        }
+        Verdict::Slow => named(subject, gravest(Severity::Slow)),
+        Verdict::Wrong => named(subject, gravest(Severity::Wrong)),
+        Verdict::Unknown => named(subject, gravest(Severity::Unknown)),
+    }
+}
+
+fn is_served(facts: &Facts) -> bool {
+    facts
+        .process
+        .as_ref()
+        .is_some_and(|process| process.vdso == Some(VdsoKind::Fastpath))
+}
+
+fn named(subject: Option<String>, says: Option<String>) -> String {
+    let says = says.unwrap_or_else(|| "it could not be told".to_owned());
+    subject.map_or(says.clone(), |subject| format!("{subject}: {says}"))
+}
+
+fn reference(facts: &Facts) -> String {
+    let monotonic = clocks_of_subject(facts)
+        .iter()
+        .find(|report| report.clock == Clock::MONOTONIC);
+    match monotonic.map(|report| &report.measured) {
+        Some(Measured {
+            ns: Some(ns),
+            syscall_ns: Some(call),
+            ..
+        }) if !is_served(facts) => format!(
+            ": MONOTONIC {}, by system call {}",
+            nanoseconds(*ns),
+            nanoseconds(*call)
+        ),
+        _ => String::new(),
+    }
+}

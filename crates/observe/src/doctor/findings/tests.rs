@@ -1,0 +1,428 @@
+//! Verdicts on hosts and processes of the field (`samples.rs`).
+
+use super::super::facts::{PageFacts, Stated};
+use super::super::facts::{Process, StatedBy, VdsoKind};
+use super::super::{Report, samples};
+use super::*;
+use crate::clocks::Clock;
+use crate::path::Path;
+use crate::verdict::Verdict as Judged;
+use fastpath_host::evidence::{Distrust, Residuals};
+
+fn report(facts: Facts) -> Report {
+    Report::of(facts, Vec::new())
+}
+
+fn ids(report: &Report) -> Vec<&'static str> {
+    report.findings.iter().map(|finding| finding.id).collect()
+}
+
+fn finding<'a>(report: &'a Report, id: &str) -> &'a Finding {
+    let found = report.findings.iter().find(|finding| finding.id == id);
+    found.unwrap_or_else(|| panic!("{id} is not among {:?}", ids(report)))
+}
+
+#[test]
+fn a_healthy_host_has_no_findings() {
+    let report = report(samples::healthy());
+    assert_eq!((report.verdict, ids(&report)), (Verdict::Healthy, vec![]));
+    assert!(report.summary.contains("MONOTONIC 21.0 ns"), "{}", report.summary);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_host_on_hpet_is_slow_because_the_watchdog_said_so() {
+    let report = report(samples::hpet());
+    assert_eq!((report.verdict, ids(&report)), (Verdict::Slow, vec!["counter-unused"]));
+    let found = finding(&report, "counter-unused");
+    assert!(
+        found.says.contains("hpet") && found.says.contains("1100 ns"),
+        "{found:?}"
+    );
+    assert!(
+        found.because.iter().any(|why| why.says.contains("false alarm")),
+        "{found:?}"
+    );
+    let proofs: Vec<&Proof> = found.because.iter().filter_map(|why| why.proof.as_ref()).collect();
+    assert!(proofs[0].shows.contains("as unstable"), "{proofs:?}");
+}
+
+#[test]
+fn a_clocksource_chosen_on_the_command_line_is_explained_without_the_log() {
+    let report = report(samples::acpi_pm());
+    let found = finding(&report, "counter-unused");
+    assert!(found.because.iter().any(|why| why.says.contains("notsc")), "{found:?}");
+    assert!(
+        found
+            .because
+            .iter()
+            .any(|why| why.says.contains("chosen on the kernel's command line"))
+    );
+}
+
+#[test]
+fn where_nothing_explains_the_clocksource_it_is_said_what_was_not_seen() {
+    let mut facts = samples::acpi_pm();
+    facts.kernel.parameters = Some(Vec::new());
+    let report = report(facts);
+    let found = finding(&report, "counter-unused");
+    assert!(found.because[0].says.contains("log cannot be read"), "{found:?}");
+}
+
+#[test]
+fn a_xen_guest_is_told_that_its_clock_is_xens() {
+    let report = report(samples::xen());
+    let found = finding(&report, "counter-unused");
+    assert!(found.because.iter().any(|why| why.says.contains("Xen")), "{found:?}");
+}
+
+#[test]
+fn without_a_vdso_all_clocks_are_slow_for_one_reason() {
+    let report = report(samples::without_vdso());
+    assert_eq!((report.verdict, ids(&report)), (Verdict::Slow, vec!["no-vdso"]));
+    assert!(finding(&report, "no-vdso").because[0].says.contains("took it away"));
+    let by_kernel = super::tests::report(samples::without_vdso_by_command_line());
+    assert!(
+        finding(&by_kernel, "no-vdso").because[0]
+            .says
+            .contains("started without one")
+    );
+}
+
+#[test]
+fn clocks_that_an_old_vdso_lacks_are_named_and_functions_too() {
+    let report = report(samples::old_kernel());
+    assert_eq!(ids(&report), ["clock-not-in-vdso", "function-not-in-vdso"]);
+    let clocks = finding(&report, "clock-not-in-vdso");
+    assert!(clocks.says.contains("BOOTTIME, TAI are not"), "{clocks:?}");
+    assert!(!clocks.says.contains("REALTIME"));
+    let functions = finding(&report, "function-not-in-vdso");
+    assert!(functions.because[0].says.contains("5.3"), "{functions:?}");
+}
+
+#[test]
+fn a_healthy_aarch64_host_is_not_blamed_for_getrandom_or_getcpu() {
+    let report = report(samples::aarch64());
+    assert_eq!((report.verdict, ids(&report)), (Verdict::Healthy, vec![]));
+    assert!(report.remedies.is_empty(), "{:?}", report.remedies);
+}
+
+#[test]
+fn a_slow_function_is_explained_by_its_own_absence_only() {
+    let mut facts = samples::aarch64();
+    facts.vdso.lacks.push(("__kernel_clock_getres", "2.6.39"));
+    facts.functions[3] = samples::old_kernel().functions[3].clone();
+    let report = report(facts);
+    let found = finding(&report, "function-not-in-vdso");
+    assert!(
+        found.says.contains("clock_getres") && !found.says.contains("getcpu"),
+        "{found:?}"
+    );
+    let because: Vec<&str> = found.because.iter().map(|why| why.says.as_str()).collect();
+    assert!(
+        because.len() == 1 && because[0].contains("__kernel_clock_getres"),
+        "{because:?}"
+    );
+}
+
+#[test]
+fn a_kernel_with_larger_pages_is_not_sent_to_run() {
+    let mut facts = samples::without_vdso();
+    facts.kernel.page_size = 65536;
+    let report = report(facts);
+    assert_eq!(ids(&report), ["no-vdso", "run-refuses"]);
+    assert!(finding(&report, "run-refuses").proofs[0].shows.contains("65536"));
+    assert!(
+        report.remedies.iter().all(|remedy| remedy.id != "run"),
+        "{:?}",
+        report.remedies
+    );
+}
+
+#[test]
+fn what_fastpath_passes_on_is_not_blamed_on_an_old_kernel() {
+    let mut facts = samples::healthy();
+    let without = samples::without_vdso();
+    facts.functions[1] = without.functions[1].clone();
+    facts.here.vdso = Some(VdsoKind::Fastpath);
+    let report = report(facts);
+    assert_eq!(ids(&report), ["function-not-served"]);
+    assert!(report.remedies.is_empty(), "{:?}", report.remedies);
+}
+
+#[test]
+fn dear_system_calls_are_explained_by_what_is_paid_at_each() {
+    let report = report(samples::mitigated());
+    let found = finding(&report, "system-calls-dear");
+    assert_eq!(found.severity, Severity::Note);
+    assert!(found.because[0].says.contains("mds, meltdown"), "{found:?}");
+}
+
+#[test]
+fn a_container_that_hides_files_is_judged_by_what_was_measured() {
+    let report = report(samples::container());
+    assert_eq!((report.verdict, ids(&report)), (Verdict::Healthy, vec![]));
+    assert!(
+        report
+            .evidence
+            .iter()
+            .any(|line| line.mark == super::super::Mark::Unknown)
+    );
+}
+
+#[test]
+fn counters_that_are_apart_are_wrong_where_the_kernel_reads_them_and_a_reason_where_it_does_not() {
+    let mut facts = samples::healthy();
+    facts.counter.evidence.warp = Some(samples::warped());
+    let wrong = report(facts);
+    assert_eq!(wrong.verdict, Verdict::Wrong);
+    assert!(finding(&wrong, "counters-apart").says.contains("89500"), "{wrong:?}");
+    let mut facts = samples::hpet();
+    facts.counter.evidence.warp = Some(samples::warped());
+    let slow = report(facts);
+    assert_eq!(slow.verdict, Verdict::Slow);
+    assert_eq!(finding(&slow, "counters-apart").severity, Severity::Note);
+}
+
+#[test]
+fn a_rate_is_wrong_only_beyond_what_measuring_it_can_be_off() {
+    let with = |hz: f64, by| {
+        let mut facts = samples::healthy();
+        facts.counter.stated = vec![Stated {
+            by,
+            ..samples::stated(hz)
+        }];
+        report(facts)
+    };
+    let measured = samples::healthy().counter.measured.unwrap().hz;
+    assert_eq!(with(measured * 1.0004, StatedBy::Kernel).verdict, Verdict::Healthy);
+    assert_eq!(with(measured * 1.04, StatedBy::Kernel).verdict, Verdict::Wrong);
+    assert_eq!(with(measured * 1.04, StatedBy::CpuNominal).verdict, Verdict::Healthy);
+}
+
+#[test]
+fn a_counter_that_nobody_vouches_for_is_a_risk_and_no_sickness() {
+    let report = report(samples::without_promise(samples::healthy()));
+    assert_eq!(report.verdict, Verdict::Healthy);
+    assert_eq!(ids(&report), ["counter-not-invariant", "run-refuses"]);
+    assert!(finding(&report, "run-refuses").says.contains("--trust-counter` would"));
+    assert_eq!(
+        report.beliefs.each_ref().map(|belief| belief.distrust.clone()),
+        [Some(Distrust::NotInvariant), None]
+    );
+    assert!(
+        finding(&report, "counter-not-invariant")
+            .says
+            .contains("is read from it")
+    );
+    assert!(report.remedies.is_empty(), "{:?}", report.remedies);
+}
+
+#[test]
+fn where_the_clocksource_is_lost_too_a_vdso_alone_is_said_not_to_help() {
+    let mut facts = samples::without_vdso_by_command_line();
+    facts.clocksource = samples::hpet().clocksource;
+    let report = report(facts);
+    assert!(
+        finding(&report, "no-vdso").because[0]
+            .says
+            .contains("alone would not help")
+    );
+}
+
+#[test]
+fn a_counter_that_traps_is_dear_whatever_the_kernel_runs_on() {
+    let mut facts = samples::healthy();
+    facts.counter.read_ns = Some(1400.0);
+    facts.machine.hypervisor = Some("VMware".to_owned());
+    let report = report(facts);
+    assert_eq!(report.verdict, Verdict::Slow);
+    assert!(finding(&report, "counter-dear").because[0].says.contains("VMware"));
+}
+
+#[test]
+fn a_counter_that_may_not_be_read_is_no_healthy_host() {
+    let mut facts = samples::healthy();
+    facts.counter.evidence.is_readable = false;
+    facts.counter.read_ns = None;
+    assert_eq!(report(facts).verdict, Verdict::Slow);
+}
+
+#[test]
+fn a_path_that_could_not_be_established_is_no_health() {
+    let mut facts = samples::healthy();
+    facts.here.seccomp = Some(2);
+    for clock in &mut facts.clocks {
+        clock.measured.verdict = Judged::Unknown;
+        clock.measured.path = Path::Unknown;
+    }
+    let report = report(facts);
+    assert_eq!(report.verdict, Verdict::Unknown);
+    assert!(finding(&report, "path-unknown").because[0].says.contains("seccomp"));
+}
+
+#[test]
+fn a_process_on_the_kernels_path_is_as_well_as_its_host() {
+    let of = |mut facts: Facts| {
+        facts.process = Some(samples::process());
+        report(facts)
+    };
+    assert_eq!(of(samples::healthy()).verdict, Verdict::Healthy);
+    let slow = of(samples::hpet());
+    assert_eq!(slow.verdict, Verdict::Slow);
+    assert!(slow.summary.starts_with("app (7): "), "{}", slow.summary);
+    let gain = slow.gains.iter().find(|gain| gain.clock == Clock::MONOTONIC).unwrap();
+    assert_eq!((gain.now_ns, gain.under_fastpath_ns), (1100.0, 21.6));
+    assert!(of(samples::healthy()).gains.is_empty());
+}
+
+#[test]
+fn a_process_that_fastpath_serves_is_well_on_a_sick_host_and_its_remedy_is_none() {
+    let served = report(samples::served_process());
+    assert_eq!(served.verdict, Verdict::Healthy);
+    assert!(served.summary.contains("fast by fastpath"), "{}", served.summary);
+    assert!(served.gains.is_empty() && !served.remedies.iter().any(|remedy| remedy.id == "run"));
+}
+
+#[test]
+fn a_process_that_is_served_on_somebodys_word_is_well_and_that_is_said() {
+    let mut facts = samples::without_promise(samples::served_process());
+    facts.process.as_mut().unwrap().page.as_mut().unwrap().experience = Some(Residuals {
+        is_vouched_for: true,
+        ..Residuals::default()
+    });
+    let report = report(facts);
+    assert_eq!(report.verdict, Verdict::Healthy);
+    let served = finding(&report, "process-served");
+    assert!(served.because[0].says.contains("--trust-counter"), "{served:?}");
+}
+
+#[test]
+fn a_page_that_was_withdrawn_tells_why_and_one_that_is_stale_whom_to_look_for() {
+    let with = |page: PageFacts| {
+        let mut facts = samples::served_process();
+        facts.process.as_mut().unwrap().page = Some(page);
+        report(facts)
+    };
+    let withdrawn = with(PageFacts {
+        serves: Some(Vec::new()),
+        withdrawn: Some("the counter stopped".to_owned()),
+        ..PageFacts::default()
+    });
+    assert_eq!(withdrawn.verdict, Verdict::Slow);
+    assert!(
+        finding(&withdrawn, "process-page-withdrawn")
+            .says
+            .contains("the counter stopped")
+    );
+    let stale = with(PageFacts {
+        serves: Some(Vec::new()),
+        ..PageFacts::default()
+    });
+    assert!(
+        finding(&stale, "process-page-stale").because[0]
+            .says
+            .contains("publisher")
+    );
+    assert_eq!(with(PageFacts::default()).verdict, Verdict::Unknown);
+}
+
+#[test]
+fn a_process_of_another_isa_is_judged_by_what_programs_of_that_isa_get() {
+    let slow = report(samples::other_isa());
+    assert_eq!(slow.verdict, Verdict::Slow);
+    assert!(
+        finding(&slow, "process-slow-in-its-isa")
+            .says
+            .contains("in i386 programs")
+    );
+    assert!(slow.gains.iter().any(|gain| gain.now_ns == 160.0), "{:?}", slow.gains);
+    assert!(
+        slow.remedies.iter().any(|remedy| remedy.id == "run"),
+        "{:?}",
+        slow.remedies
+    );
+    let mut facts = samples::other_isa();
+    facts.process_clocks = None;
+    let unmeasured = report(facts);
+    assert!(
+        finding(&unmeasured, "process-other-isa")
+            .says
+            .contains("could not be measured")
+    );
+    assert!(unmeasured.gains.is_empty());
+}
+
+#[test]
+fn a_process_that_cannot_be_looked_into_is_not_judged_by_the_host() {
+    for facts in [samples::healthy(), samples::hpet()] {
+        let mut facts = facts;
+        facts.process = Some(Process {
+            vdso: None,
+            ..samples::process()
+        });
+        assert_eq!(report(facts).verdict, Verdict::Unknown);
+    }
+}
+
+#[test]
+fn a_program_that_makes_its_system_calls_itself_is_slow_on_any_host() {
+    let report = report(samples::bypassing_process());
+    assert_eq!(report.verdict, Verdict::Slow);
+    assert!(
+        report.summary.contains("makes the system call itself, 130 ns"),
+        "{}",
+        report.summary
+    );
+    assert!(report.gains.is_empty());
+}
+
+#[test]
+fn threads_of_the_kernel_and_zombies_read_no_clocks() {
+    for (process, id) in [
+        (
+            Process {
+                is_kernel_thread: true,
+                ..samples::process()
+            },
+            "process-of-kernel",
+        ),
+        (
+            Process {
+                state: Some('Z'),
+                ..samples::process()
+            },
+            "process-ended",
+        ),
+    ] {
+        let mut facts = samples::healthy();
+        facts.process = Some(process);
+        let report = report(facts);
+        assert_eq!((report.verdict, ids(&report)), (Verdict::Unknown, vec![id]));
+    }
+}
+
+#[test]
+fn notes_do_not_make_a_host_sick() {
+    let mut facts = samples::healthy();
+    facts.kernel.parameters = Some(vec!["tsc=reliable".to_owned()]);
+    facts.here.time_namespace = Some(samples::time_namespace());
+    facts.counter.evidence.is_trapped = true;
+    let report = report(facts);
+    assert_eq!(report.verdict, Verdict::Healthy);
+    assert_eq!(ids(&report), ["counter-unwatched", "run-refuses", "time-namespace"]);
+}
+
+#[test]
+fn what_was_asked_about_comes_first_then_the_gravest() {
+    let mut facts = samples::hpet();
+    facts.kernel.parameters = Some(vec!["tsc=reliable".to_owned()]);
+    facts.process = Some(Process {
+        vdso: None,
+        ..samples::process()
+    });
+    assert_eq!(
+        ids(&report(facts)),
+        ["process-unseen", "counter-unused", "counter-unwatched"]
+    );
+}

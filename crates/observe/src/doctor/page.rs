@@ -1,0 +1,101 @@
+//! fastpath's page in a process, as far as it may be read.
+
+use super::facts::PageFacts;
+use super::root::Root;
+use crate::clocks::Clock;
+use crate::counter;
+use fastpath_host::PageCopy;
+use fastpath_host::evidence::{Residuals, reason};
+use fastpath_maps::Mapping;
+use fastpath_page::{MAPPED_NAME, Page, Reader};
+
+/// The page among a process's mappings. What it says is read through /proc/PID/mem, which needs the right to trace it.
+pub(super) fn look(root: &Root, process: &str, maps: &[Mapping]) -> Option<PageFacts> {
+    let mapping = maps.iter().find(|mapping| mapping.name.starts_with(MAPPED_NAME))?;
+    let file = format!("/proc/{process}/mem");
+    let address = mapping.start;
+    let read = root
+        .open(&file)
+        .and_then(|memory| Ok((PageCopy::read(&memory, address)?, memory)));
+    match read {
+        Ok((Some(first), memory)) => {
+            // A copy that was made in the middle of a refresh answers less; the next is whole.
+            let more = (0..2).filter_map(|_| PageCopy::read(&memory, address).ok()?);
+            std::iter::once(first)
+                .chain(more)
+                .map(|page| of_page(&page))
+                .max_by_key(|facts| facts.serves.as_ref().map(Vec::len))
+        }
+        Ok((None, _)) => Some(PageFacts::default()),
+        Err(error) => {
+            let remedy = "run doctor as that process's user, or as root";
+            root.miss("how fresh fastpath's page is", &file, &error, remedy);
+            Some(PageFacts::default())
+        }
+    }
+}
+
+fn of_page(page: &Page) -> PageFacts {
+    let reader = Reader::new(page);
+    let stats = reader.stats();
+    let answers = |clock: &&Clock| reader.read(clock.id() as u32, counter::read).is_some();
+    let serves = || Clock::SERVED.iter().filter(answers).map(|clock| clock.name()).collect();
+    PageFacts {
+        serves: counter::usable().then(serves),
+        age_ns: counter::usable().then(|| reader.age_ns(counter::read())).flatten(),
+        refreshes: Some(stats.refreshes),
+        residual_ns: Some(stats.residual_ns),
+        publisher_pid: Some(stats.publisher_pid),
+        withdrawn: (stats.withdrawn_reason != 0).then(|| reason(stats.withdrawn_reason)),
+        experience: Some(Residuals::of_page(page)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::root::tests::Tree;
+    use super::*;
+    use fastpath_host::Reason;
+    use fastpath_page::{Init, PAGE_SIZE, Withdrawal, Writer};
+
+    fn mapping(name: &str, start: usize) -> Mapping {
+        Mapping {
+            start: start as u64,
+            end: (start + PAGE_SIZE) as u64,
+            name: name.to_owned(),
+            ..Mapping::default()
+        }
+    }
+
+    #[test]
+    fn a_withdrawn_page_tells_why() {
+        let page = Page::zeroed();
+        let writer = Writer::new(&page);
+        writer.init(&Init::default());
+        writer.withdraw(Reason::CounterStopped.code());
+        writer.note_withdrawal(&Withdrawal {
+            boottime_ns: 5_000_000_000,
+            reason: Reason::CounterStopped.code(),
+            ahead_ns: Some(-70),
+        });
+        let tree = Tree::new(&[]);
+        // SAFETY: a page is as many bytes, all of them initialized, and nobody writes to it any more.
+        let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(&page).cast(), PAGE_SIZE) };
+        tree.add("proc/7/mem", bytes);
+        let maps = [mapping("/memfd:fastpath-page (deleted)", 0)];
+        let facts = look(&tree.root(), "7", &maps).unwrap();
+        assert!(facts.withdrawn.as_ref().unwrap().contains("stopped"), "{facts:?}");
+        let history = facts.experience.expect("a page").history;
+        assert_eq!((history.len(), history[0].ahead_ns), (1, Some(-70)));
+        assert!(facts.serves.is_none_or(|serves| serves.is_empty()));
+    }
+
+    #[test]
+    fn a_page_that_may_not_be_read_is_there_all_the_same() {
+        let root = Tree::new(&[]).root();
+        let maps = [mapping("/memfd:fastpath-page (deleted)", 0x1000)];
+        assert_eq!(look(&root, "7", &maps), Some(PageFacts::default()));
+        assert_eq!(root.into_unseen().len(), 1);
+        assert_eq!(look(&Tree::new(&[]).root(), "7", &[mapping("[vdso]", 0)]), None);
+    }
+}

@@ -1,0 +1,360 @@
+//! A process, as /proc shows it to whoever asks.
+
+use super::facts::{Library, Process, TimeNamespace, VdsoKind};
+use super::root::Root;
+use super::{page, program};
+use crate::host::parse_timens_offsets;
+use fastpath_maps::Mapping;
+use std::io;
+use std::path::Path;
+
+const REMEDY: &str = "run doctor as that process's user, or as root";
+
+/// Looks at a process: a number, or `self`. The error says why there is nothing to be seen of it.
+pub(super) fn look(root: &Root, pid: &str) -> Result<Process, String> {
+    let directory = format!("/proc/{pid}");
+    let status = root
+        .text(&format!("{directory}/status"))
+        .map_err(|error| absent(root, pid, &error))?;
+    let field = |name: &str| {
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.map(str::trim)
+    };
+    let number = |name| field(name).and_then(|value| value.parse().ok());
+    let state = field("State").and_then(|state| state.chars().next());
+    let mut process = Process {
+        pid: number("Pid").unwrap_or(0),
+        name: field("Name").map(str::to_owned),
+        state,
+        // Its own memory is what a kernel thread lacks, and a zombie has no more.
+        is_kernel_thread: field("VmSize").is_none() && !matches!(state, Some('Z' | 'X') | None),
+        seccomp: number("Seccomp"),
+        seccomp_filters: number("Seccomp_filters"),
+        no_new_privs: number("NoNewPrivs").map(|flag: u32| flag != 0),
+        tracer_pid: number("TracerPid"),
+        ..Process::default()
+    };
+    if process.is_kernel_thread || matches!(state, Some('Z' | 'X')) {
+        return Ok(process);
+    }
+    process.time_namespace = time_namespace(root, &directory);
+    look_at_program(root, &directory, &mut process);
+    look_at_memory(root, &directory, pid, &mut process);
+    if pid == "self" && root.is_host() && !was_given_vdso() {
+        process.vdso = Some(VdsoKind::None);
+    }
+    Ok(process)
+}
+
+/// What /proc shows of the auxiliary vector is what the kernel wrote; whoever starts a program can hide the vDSO from it.
+fn was_given_vdso() -> bool {
+    // SAFETY: getauxval only looks.
+    unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) != 0 }
+}
+
+/// What this process knows of itself where /proc is not to be had.
+pub(super) fn unseen_self() -> Process {
+    Process {
+        pid: std::process::id(),
+        word_bits: Some(usize::BITS as u8),
+        isa: Some(std::env::consts::ARCH.to_owned()),
+        vdso: (!was_given_vdso()).then_some(VdsoKind::None),
+        ..Process::default()
+    }
+}
+
+fn absent(root: &Root, pid: &str, error: &io::Error) -> String {
+    if error.kind() != io::ErrorKind::NotFound {
+        return format!("process {pid} cannot be seen: /proc/{pid}/status: {error}");
+    }
+    if root.text("/proc/self/status").is_err() {
+        return format!("process {pid} cannot be seen: /proc is not mounted here");
+    }
+    let exists = pid.parse().is_ok_and(|pid: i32| {
+        // SAFETY: signal 0 is not sent; the call only says whether it could be.
+        let answer = unsafe { libc::kill(pid, 0) };
+        root.is_host() && (answer == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM))
+    });
+    if exists {
+        return format!(
+            "process {pid} exists, but /proc hides it (mounted with hidepid): run doctor as its user, or as root"
+        );
+    }
+    format!("there is no process {pid}")
+}
+
+fn look_at_program(root: &Root, directory: &str, process: &mut Process) {
+    let file = format!("{directory}/exe");
+    let opened = root.link(&file).ok().map(|name| process.program = Some(name));
+    match root.open(&file) {
+        Ok(program) => {
+            let Some(program) = program::read(program) else { return };
+            process.word_bits = Some(program.word_bits);
+            process.isa = Some(program.isa);
+            process.is_static = Some(program.is_static);
+            process.go = program.go;
+            process.libc = program.libc;
+            process.asks_for_vdso = program.asks_for_vdso;
+        }
+        // One that has no name either is reported with its mappings.
+        Err(error) if opened.is_some() => root.miss("the process's program", &file, &error, REMEDY),
+        Err(_) => {}
+    }
+}
+
+fn look_at_memory(root: &Root, directory: &str, pid: &str, process: &mut Process) {
+    let file = format!("{directory}/maps");
+    let Some(text) = root.expect("the process's memory map, program and namespaces", &file, REMEDY) else {
+        return;
+    };
+    let maps = fastpath_maps::parse(&text);
+    let named = |name: &str| maps.iter().find(|mapping| mapping.name == name);
+    process.has_kernel_vdso = Some(named("[vdso]").is_some());
+    process.has_vvar = Some(named("[vvar]").is_some());
+    process.page = page::look(root, pid, &maps);
+    process.vdso = Some(vdso_kind(root, directory, process, &maps));
+    let library = |mapping: &Mapping| library(root, directory, &mapping.name);
+    process.libc = maps.iter().find_map(library).or(process.libc.take());
+    process.java = maps.iter().find_map(|mapping| java(root, directory, &mapping.name));
+}
+
+/// The auxiliary vector that /proc shows is the kernel's own copy: it still names the kernel's vDSO where fastpath led the
+/// program to another one. So what is mapped decides.
+fn vdso_kind(root: &Root, directory: &str, process: &Process, maps: &[Mapping]) -> VdsoKind {
+    if process.page.is_some() {
+        return VdsoKind::Fastpath;
+    }
+    let address = sysinfo_ehdr(root, directory, process.word_bits.unwrap_or(64));
+    match maps.iter().find(|mapping| mapping.name == "[vdso]") {
+        Some(vdso) if address.is_none_or(|address| address == vdso.start) => VdsoKind::Kernel,
+        Some(_) => VdsoKind::Other,
+        None if address.is_some_and(|a| maps.iter().any(|m| m.start == a)) => VdsoKind::Other,
+        None => VdsoKind::None,
+    }
+}
+
+/// AT_SYSINFO_EHDR (getauxval(3)).
+fn sysinfo_ehdr(root: &Root, directory: &str, word_bits: u8) -> Option<u64> {
+    const AT_SYSINFO_EHDR: u64 = 33;
+    let bytes = root.bytes(&format!("{directory}/auxv")).ok()?;
+    let word = usize::from(word_bits / 8);
+    let mut words = bytes.chunks_exact(word).map(|bytes| {
+        let mut value = [0; 8];
+        value[..word].copy_from_slice(bytes);
+        u64::from_le_bytes(value)
+    });
+    while let (Some(kind), Some(value)) = (words.next(), words.next()) {
+        if kind == AT_SYSINFO_EHDR {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// A libc by its file's name, and the version that stands in it. The path is the process's own, below its root.
+fn library(root: &Root, directory: &str, path: &str) -> Option<Library> {
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    let file = Path::new(path).file_name()?.to_str()?;
+    let is_glibc = file == "libc.so.6" || file.starts_with("libc-2.");
+    // musl's loader and its libc are one file; where the loader is a link, the file has the name of any libc.
+    let is_musl = file.starts_with("ld-musl-") || file.starts_with("libc.musl-");
+    if !path.starts_with('/') || !(is_glibc || is_musl || file == "libc.so") {
+        return None;
+    }
+    let bytes = root.bytes(&format!("{directory}/root{path}")).ok();
+    let musl = bytes.as_deref().and_then(program::musl_version);
+    if !is_glibc && !is_musl && musl.is_none() {
+        return None;
+    }
+    Some(Library {
+        name: if is_glibc { "glibc" } else { "musl" },
+        version: musl.or(bytes.as_deref().and_then(program::glibc_version)),
+        path: Some(path.to_owned()),
+    })
+}
+
+/// A JVM, by its library; the version is in the file `release` of its directory.
+fn java(root: &Root, directory: &str, path: &str) -> Option<String> {
+    if Path::new(path).file_name()? != "libjvm.so" {
+        return None;
+    }
+    let release = |home: &Path| root.text(&format!("{directory}/root{}/release", home.display())).ok();
+    // HOME/lib/server/libjvm.so; HOME/jre/lib/amd64/server/libjvm.so up to Java 8.
+    let release = Path::new(path).ancestors().skip(2).take(5).find_map(release);
+    let value = |key: &str| {
+        let release = release.as_ref()?;
+        let line = release
+            .lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
+        Some(line.trim_matches('"').to_owned())
+    };
+    Some(
+        value("JAVA_RUNTIME_VERSION")
+            .or(value("JAVA_VERSION"))
+            .unwrap_or_else(|| "version unknown".to_owned()),
+    )
+}
+
+fn time_namespace(root: &Root, directory: &str) -> Option<TimeNamespace> {
+    let link = |process: &str, name: &str| root.link(&format!("{process}/ns/{name}")).ok();
+    let (id, children) = (link(directory, "time"), link(directory, "time_for_children"));
+    let own = link("/proc/self", "time");
+    // The offsets are of the namespace that children will get. After unshare(CLONE_NEWTIME) it is another one.
+    let offsets = match (&id, &children) {
+        (Some(id), Some(children)) if id == children => {
+            parse_timens_offsets(&root.text(&format!("{directory}/timens_offsets")).unwrap_or_default())
+        }
+        _ => Vec::new(),
+    };
+    id.is_some().then(|| TimeNamespace {
+        is_ours: own.is_some().then(|| own == id),
+        id,
+        offsets,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::root::tests::Tree;
+    use super::*;
+
+    const STATUS: &str = "Name:\tapp\nState:\tS (sleeping)\nPid:\t7\nTracerPid:\t0\nVmSize:\t 100 kB\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t1\n";
+    const MAPS: &str = "\
+55d0c0000000-55d0c0001000 r-xp 00000000 00:01 2 /app
+7f0000000000-7f0000001000 r-xp 00000000 00:01 3 /opt/java/lib/server/libjvm.so
+7f0000100000-7f0000101000 r-xp 00000000 00:01 4 /lib/x86_64-linux-gnu/libc.so.6
+7ffe00000000-7ffe00004000 r--p 00000000 00:00 0 [vvar]
+7ffe00004000-7ffe00006000 r-xp 00000000 00:00 0 [vdso]
+";
+
+    fn auxv(address: u64) -> Vec<u8> {
+        [16u64, 1, 33, address, 0, 0]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect()
+    }
+
+    fn a_jvm() -> Tree {
+        let tree = Tree::new(&[
+            ("proc/7/status", STATUS),
+            ("proc/7/maps", MAPS),
+            (
+                "proc/7/root/opt/java/release",
+                "IMPLEMENTOR=\"x\"\nJAVA_VERSION=\"17.0.15\"\n",
+            ),
+            (
+                "proc/7/root/lib/x86_64-linux-gnu/libc.so.6",
+                "GNU C Library (X) stable release version 2.36.\n",
+            ),
+        ]);
+        tree.add("proc/7/auxv", &auxv(0x7ffe00004000));
+        tree
+    }
+
+    #[test]
+    fn a_jvm_on_glibc_is_known_by_what_it_maps() {
+        let process = look(&a_jvm().root(), "7").unwrap();
+        assert_eq!((process.pid, process.name.as_deref()), (7, Some("app")));
+        assert_eq!(process.java.as_deref(), Some("17.0.15"));
+        let libc = process.libc.unwrap();
+        assert_eq!((libc.name, libc.version.as_deref()), ("glibc", Some("2.36")));
+        assert_eq!(process.vdso, Some(VdsoKind::Kernel));
+        assert_eq!((process.has_kernel_vdso, process.has_vvar), (Some(true), Some(true)));
+        assert_eq!((process.seccomp, process.no_new_privs), (Some(2), Some(true)));
+        assert_eq!(process.page, None);
+    }
+
+    #[test]
+    fn musl_is_known_by_its_loaders_name_or_by_what_stands_in_its_libc() {
+        const MUSL: &str = "musl libc (x86_64)\n\x001.2.5\0";
+        for (path, bytes, known) in [
+            ("/lib/ld-musl-x86_64.so.1", MUSL, true),
+            ("/usr/lib/x86_64-linux-musl/libc.so", MUSL, true),
+            ("/system/lib64/libc.so", "another libc", false),
+        ] {
+            let tree = Tree::new(&[(&format!("proc/7/root{path}"), bytes)]);
+            let found = library(&tree.root(), "/proc/7", path).and_then(|libc| libc.version);
+            assert_eq!(found.as_deref(), known.then_some("1.2.5"), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_process_whose_vdso_was_taken_away_has_none() {
+        let tree = a_jvm();
+        let without: String = MAPS.lines().take(3).map(|line| line.to_owned() + "\n").collect();
+        tree.add("proc/7/maps", without.as_bytes());
+        assert_eq!(look(&tree.root(), "7").unwrap().vdso, Some(VdsoKind::None));
+        tree.add("proc/7/auxv", &auxv(0x7f0000100000));
+        assert_eq!(look(&tree.root(), "7").unwrap().vdso, Some(VdsoKind::Other));
+    }
+
+    #[test]
+    fn a_process_with_fastpaths_page_is_on_fastpath_whatever_the_kernels_copy_of_its_auxv_says() {
+        let tree = a_jvm();
+        let page = "7ffd00000000-7ffd00001000 r--s 00000000 00:01 9 /memfd:fastpath-page (deleted)\n";
+        tree.add("proc/7/maps", (page.to_owned() + MAPS).as_bytes());
+        let process = look(&tree.root(), "7").unwrap();
+        assert_eq!(process.vdso, Some(VdsoKind::Fastpath));
+        assert!(process.page.is_some());
+    }
+
+    #[test]
+    fn of_another_users_process_only_the_status_is_known_and_that_is_said() {
+        let tree = Tree::new(&[("proc/7/status", STATUS)]);
+        let root = tree.root();
+        let process = look(&root, "7").unwrap();
+        assert_eq!((process.vdso, process.libc, process.word_bits), (None, None, None));
+        let unseen = root.into_unseen();
+        assert_eq!(unseen.len(), 1, "{unseen:?}");
+        assert!(unseen[0].source == "/proc/7/maps" && unseen[0].remedy.contains("root"));
+    }
+
+    #[test]
+    fn a_kernel_thread_and_a_zombie_are_told_apart() {
+        let status = |state: &str| format!("Name:\tx\nState:\t{state}\nPid:\t2\n");
+        let tree = Tree::new(&[
+            ("proc/2/status", &status("I (idle)")),
+            ("proc/3/status", &status("Z (zombie)")),
+        ]);
+        assert!(look(&tree.root(), "2").unwrap().is_kernel_thread);
+        let zombie = look(&tree.root(), "3").unwrap();
+        assert!(!zombie.is_kernel_thread && zombie.state == Some('Z'));
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_told_from_a_proc_that_is_not() {
+        let tree = Tree::new(&[("proc/self/status", STATUS)]);
+        assert_eq!(look(&tree.root(), "9").unwrap_err(), "there is no process 9");
+        let bare = Tree::new(&[]);
+        assert!(look(&bare.root(), "9").unwrap_err().contains("not mounted"));
+    }
+
+    #[test]
+    fn a_time_namespaces_offsets_are_its_own_only_after_the_fork() {
+        let tree = a_jvm();
+        for process in ["7", "self"] {
+            tree.link(
+                &format!("proc/{process}/ns/time"),
+                if process == "7" { "time:[2]" } else { "time:[1]" },
+            );
+            tree.link(&format!("proc/{process}/ns/time_for_children"), "time:[2]");
+        }
+        tree.add("proc/7/timens_offsets", b"monotonic  86400 0\nboottime 0 0\n");
+        let namespace = look(&tree.root(), "7").unwrap().time_namespace.unwrap();
+        assert_eq!((namespace.is_ours, namespace.offsets.len()), (Some(false), 1));
+        assert_eq!(time_namespace(&tree.root(), "/proc/self").unwrap().offsets, []);
+    }
+
+    #[test]
+    fn an_auxiliary_vector_of_32_bits_is_read_as_one() {
+        let tree = Tree::new(&[]);
+        let words: Vec<u8> = [6u32, 4096, 33, 0xf7fc_0000, 0, 0]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
+        tree.add("proc/7/auxv", &words);
+        assert_eq!(sysinfo_ehdr(&tree.root(), "/proc/7", 32), Some(0xf7fc_0000));
+    }
+}

@@ -1,0 +1,176 @@
+//! What a program's file says of itself: word size, libc, Go, whether it asks for a vDSO at all.
+
+use super::facts::Library;
+use memchr::memmem;
+use object::elf;
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
+use object::{Endianness, ReadCache, ReadRef};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+
+/// What is known of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// 32 or 64.
+    pub word_bits: u8,
+    /// `x86_64`, `i386`, `aarch64`, `arm`.
+    pub isa: String,
+    /// Whether it has no interpreter (ld.so).
+    pub is_static: bool,
+    /// The Go that it was built with.
+    pub go: Option<String>,
+    /// Of a static program.
+    pub libc: Option<Library>,
+    /// Of a static program: whether it knows the name of a vDSO's function.
+    pub asks_for_vdso: Option<bool>,
+}
+
+/// Reads a program. `None`: it is no ELF file.
+pub fn read(mut file: File) -> Option<Program> {
+    let mut ident = [0; 16];
+    file.read_exact(&mut ident).ok()?;
+    let cache = ReadCache::new(&file);
+    let mut program = match ident[4] {
+        elf::ELFCLASS64 => of_elf::<elf::FileHeader64<Endianness>, _>(&cache, 64),
+        elf::ELFCLASS32 => of_elf::<elf::FileHeader32<Endianness>, _>(&cache, 32),
+        _ => None,
+    }?;
+    if program.is_static {
+        let found = search(&mut file, &[VDSO_X86_AND_ARM, VDSO_AARCH64, GLIBC]).ok()?;
+        program.asks_for_vdso = Some(found[0] || found[1]);
+        // Its version is not in it: the banner is part of the shared library only.
+        program.libc = found[2].then_some(Library {
+            name: "glibc",
+            version: None,
+            path: None,
+        });
+    }
+    Some(program)
+}
+
+const VDSO_X86_AND_ARM: &[u8] = b"__vdso_clock_gettime";
+const VDSO_AARCH64: &[u8] = b"__kernel_clock_gettime";
+/// Part of every static glibc since 2.26.
+const GLIBC: &[u8] = b"GLIBC_TUNABLES";
+
+fn of_elf<'a, Elf, R>(data: R, word_bits: u8) -> Option<Program>
+where
+    Elf: FileHeader<Endian = Endianness>,
+    R: ReadRef<'a>,
+{
+    let header = Elf::parse(data).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, data).ok()?;
+    let is_static = !segments.iter().any(|segment| segment.p_type(endian) == elf::PT_INTERP);
+    Some(Program {
+        word_bits,
+        isa: isa(header.e_machine(endian)),
+        is_static,
+        go: go_version::<Elf, R>(header, endian, data),
+        ..Program::default()
+    })
+}
+
+fn isa(machine: u16) -> String {
+    match machine {
+        elf::EM_X86_64 => "x86_64".to_owned(),
+        elf::EM_386 => "i386".to_owned(),
+        elf::EM_AARCH64 => "aarch64".to_owned(),
+        elf::EM_ARM => "arm".to_owned(),
+        other => format!("ELF machine {other}"),
+    }
+}
+
+fn go_version<'a, Elf, R>(header: &Elf, endian: Endianness, data: R) -> Option<String>
+where
+    Elf: FileHeader<Endian = Endianness>,
+    R: ReadRef<'a>,
+{
+    let sections = header.sections(endian, data).ok()?;
+    let (_, section) = sections.section_by_name(endian, b".go.buildinfo")?;
+    fastpath_image::go_version(section.data(endian, data).ok()?)
+}
+
+/// A program is searched this far: more would take longer than the rest of the examination.
+const SEARCHED: u64 = 256 << 20;
+
+/// Which of some words are in a file.
+fn search(file: &mut File, words: &[&[u8]]) -> io::Result<Vec<bool>> {
+    const CHUNK: usize = 1 << 20;
+    let overlap = words.iter().map(|word| word.len()).max().unwrap_or(0);
+    let mut found = vec![false; words.len()];
+    let mut buffer = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    let mut rest = file.take(SEARCHED);
+    loop {
+        let kept = buffer.len().min(overlap);
+        buffer.drain(..buffer.len() - kept);
+        if rest.by_ref().take(CHUNK as u64).read_to_end(&mut buffer)? == 0 {
+            return Ok(found);
+        }
+        for (found, word) in found.iter_mut().zip(words) {
+            *found = *found || memmem::find(&buffer, word).is_some();
+        }
+    }
+}
+
+/// glibc's banner: `GNU C Library (Debian GLIBC 2.36-9+deb12u9) stable release version 2.36.`
+pub(super) fn glibc_version(library: &[u8]) -> Option<String> {
+    const BEFORE: &[u8] = b"release version ";
+    let banner = &library[memmem::find(library, b"GNU C Library")?..];
+    let version = &banner[memmem::find(banner, BEFORE)? + BEFORE.len()..];
+    let end = version
+        .iter()
+        .position(|byte| !byte.is_ascii_digit() && *byte != b'.')?;
+    let version = std::str::from_utf8(&version[..end]).ok()?.trim_end_matches('.');
+    (!version.is_empty()).then(|| version.to_owned())
+}
+
+/// Of musl's shared library, and of no other.
+pub(super) fn musl_version(library: &[u8]) -> Option<String> {
+    memmem::find(library, b"musl libc")?;
+    fastpath_image::musl_version(library)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::root::tests::Tree;
+    use super::*;
+
+    #[test]
+    fn this_test_is_a_dynamic_program_of_this_isa_or_says_that_it_is_static() {
+        let program = read(File::open("/proc/self/exe").unwrap()).unwrap();
+        assert_eq!(program.word_bits as usize, usize::BITS as usize);
+        assert_eq!(program.isa, std::env::consts::ARCH);
+        assert_eq!(program.go, None);
+        assert_eq!(program.asks_for_vdso.is_some(), program.is_static);
+    }
+
+    #[test]
+    fn what_is_no_elf_file_is_nothing() {
+        let tree = Tree::new(&[("script", "#!/bin/sh\nexit 0\n"), ("short", "x")]);
+        for name in ["script", "short"] {
+            assert_eq!(read(tree.root().open(name).unwrap()), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn libraries_state_their_versions() {
+        let glibc = b"\0GNU C Library (Ubuntu GLIBC 2.35-0ubuntu3.8) stable release version 2.35.\nCopyright";
+        assert_eq!(glibc_version(glibc).as_deref(), Some("2.35"));
+        assert_eq!(glibc_version(b"nothing"), None);
+        let musl = b"\x001.22.333x\0musl libc (x86_64)\nVersion %s\n\x001.2.5\0";
+        assert_eq!(musl_version(musl).as_deref(), Some("1.2.5"));
+        assert_eq!(musl_version(b"\x001.2.5\0"), None);
+    }
+
+    #[test]
+    fn a_word_across_two_chunks_is_found() {
+        let tree = Tree::new(&[]);
+        let mut bytes = vec![b'x'; (1 << 20) - 5];
+        bytes.extend_from_slice(b"needle");
+        tree.add("file", &bytes);
+        let mut file = tree.root().open("file").unwrap();
+        assert_eq!(search(&mut file, &[b"needle", b"other"]).unwrap(), [true, false]);
+    }
+}

@@ -1,0 +1,443 @@
+//! What to do, and what it costs to do it.
+
+use super::causes::{self, Kind};
+use super::facts::{Facts, VdsoKind};
+use super::findings::{Finding, Severity};
+use fastpath_host::evidence::Trust;
+use serde::Serialize;
+
+/// When a remedy helps, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum When {
+    /// At once, for programs that are started this way.
+    Now,
+    /// At once, until the next boot.
+    UntilReboot,
+    /// For good.
+    Permanent,
+}
+
+/// Something that can be done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Remedy {
+    /// Its stable name.
+    pub id: &'static str,
+    /// When it helps.
+    pub when: When,
+    /// What to type or to change.
+    pub does: String,
+    /// What that costs, and how it can fail.
+    pub price: String,
+}
+
+const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+
+/// What helps against the findings, what helps at once first.
+pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
+    let found = |id: &str| findings.iter().any(|finding| finding.id == id);
+    let mut remedies = Vec::new();
+    if is_served_by_run(facts, findings) {
+        let run = run(facts);
+        let attach = run.as_ref().and_then(|run| attach(facts, findings, run));
+        // Who asks about a process would rather keep it.
+        let in_order = if facts.process.is_some() {
+            [attach, run]
+        } else {
+            [run, attach]
+        };
+        remedies.extend(in_order.into_iter().flatten());
+    }
+    if found("counter-unused") {
+        remedies.extend(counter_unused(facts));
+    }
+    if found("no-vdso") || found("process-without-vdso") {
+        remedies.extend(no_vdso(facts));
+    }
+    if found("clock-not-in-vdso") || found("function-not-in-vdso") {
+        remedies.push(Remedy {
+            id: "newer-kernel",
+            when: When::Permanent,
+            does: format!("run a newer kernel than {}", facts.kernel.release),
+            price: "a reboot, and whatever else the newer kernel changes".to_owned(),
+        });
+    }
+    if found("counter-forbidden") {
+        remedies.push(Remedy {
+            id: "allow-counter",
+            when: When::Now,
+            does: "have whoever starts the program not forbid it the counter: prctl(PR_SET_TSC, PR_TSC_ENABLE) before exec".to_owned(),
+            price: "a start of the program; a sandbox that hides the counter against timing attacks loses that".to_owned(),
+        });
+    }
+    if found("counter-dear") {
+        remedies.extend(hypervisor(facts));
+    }
+    if found("counters-apart") {
+        remedies.extend(unsound_counter(facts, findings));
+    }
+    if findings
+        .iter()
+        .any(|finding| finding.id == "rate-mismatch" && finding.severity == Severity::Wrong)
+    {
+        remedies.push(Remedy {
+            id: "recalibrate",
+            when: When::Permanent,
+            does: "add `tsc=recalibrate` to the kernel's command line (Linux 6.3), and look at the log after the boot"
+                .to_owned(),
+            price: "a reboot; needs an hpet or a PM timer to calibrate against".to_owned(),
+        });
+    }
+    if found("process-page-stale") || found("process-page-withdrawn") {
+        remedies.push(Remedy {
+            id: "start-again",
+            when: When::Now,
+            does: "start the program again under `fastpath run`".to_owned(),
+            price: "its restart; until then its reads are slow and right".to_owned(),
+        });
+    }
+    if found("process-bypasses-vdso") {
+        remedies.push(Remedy {
+            id: "rebuild",
+            when: When::Permanent,
+            does: "build the program against a libc that uses the vDSO (glibc 2.31, musl 1.1, any Go)".to_owned(),
+            price: "a rebuild; no vDSO, fastpath's neither, can help a program that does not call it".to_owned(),
+        });
+    }
+    remedies.sort_by_key(|remedy| remedy.when);
+    remedies
+}
+
+/// Whether something is slow that `fastpath run` would make fast.
+fn is_served_by_run(facts: &Facts, findings: &[Finding]) -> bool {
+    const SERVED: [&str; 6] = [
+        "counter-unused",
+        "no-vdso",
+        "clock-not-in-vdso",
+        "vdso-dear",
+        "process-without-vdso",
+        "process-slow-in-its-isa",
+    ];
+    let slow = |finding: &Finding| finding.severity == Severity::Slow;
+    let bypasses = findings.iter().any(|finding| finding.id == "process-bypasses-vdso");
+    let served_already = facts
+        .process
+        .as_ref()
+        .is_some_and(|process| process.vdso == Some(VdsoKind::Fastpath));
+    let helps = findings
+        .iter()
+        .any(|finding| slow(finding) && SERVED.contains(&finding.id));
+    helps && !bypasses && !served_already
+}
+
+fn run(facts: &Facts) -> Option<Remedy> {
+    let verdict = |trust| facts.counter.evidence.verdict(trust);
+    if verdict(Trust::Anyway).is_err() || !facts.kernel.has_small_pages() {
+        return None;
+    }
+    let cost = facts
+        .counter
+        .read_ns
+        .map(|ns| format!(", at about {:.0} ns a call", ns * 1.2))
+        .unwrap_or_default();
+    if verdict(Trust::Invariant).is_err() {
+        return Some(Remedy {
+            id: "run-trusting",
+            when: When::Now,
+            does: format!("fastpath run --trust-counter -- PROGRAM{cost}"),
+            price: "you vouch for a counter that the CPU makes no promise of. It is watched more closely, for 1 to 2 % of a CPU; if \
+                    it goes wrong, that program reads wrong time until it is caught: up to 40 ms off, for up to 15 ms on two CPUs \
+                    and longer on more (docs/counter.md)"
+                .to_owned(),
+        });
+    }
+    Some(Remedy {
+        id: "run",
+        when: When::Now,
+        does: format!("fastpath run -- PROGRAM{cost}"),
+        price: "a start of the program, and one helper process beside it; needs no root and no reboot, only that ptrace is \
+                allowed at the start"
+            .to_owned(),
+    })
+}
+
+/// The same for processes that run already: those that have a vDSO to be redirected, of the kind that `fastpath attach` takes.
+fn attach(facts: &Facts, findings: &[Finding], run: &Remedy) -> Option<Remedy> {
+    let (target, is_attachable) = match &facts.process {
+        Some(process) => (
+            process.pid.to_string(),
+            process.vdso == Some(VdsoKind::Kernel)
+                && process.isa.as_deref() == Some("x86_64")
+                && process.tracer_pid.is_none_or(|tracer| tracer == 0)
+                && !process.is_kernel_thread,
+        ),
+        None => (
+            "PID".to_owned(),
+            cfg!(target_arch = "x86_64") && findings.iter().all(|finding| finding.id != "no-vdso"),
+        ),
+    };
+    let (trusting, vouching) = match run.id {
+        "run-trusting" => (" --trust-counter", format!("; {}", run.price)),
+        _ => ("", String::new()),
+    };
+    is_attachable.then(|| Remedy {
+        id: "attach",
+        when: When::Now,
+        does: format!("fastpath attach{trusting} {target}, as its user or as root"),
+        price: format!(
+            "no restart: its threads stand still for some milliseconds, and one helper process stays beside it, or fastpathd; \
+             `fastpath detach {target}` takes it back{vouching}"
+        ),
+    })
+}
+
+fn counter_unused(facts: &Facts) -> Vec<Remedy> {
+    let causes = causes::of(facts);
+    let has = |kind| causes.iter().any(|cause| cause.kind == kind);
+    let mut remedies = Vec::new();
+    let parameters = facts.kernel.parameters.iter().flatten();
+    let against: Vec<&str> = parameters
+        .map(String::as_str)
+        .filter(|p| matches!(*p, "notsc" | "tsc=unstable") || p.starts_with("clocksource=") || p.starts_with("clock="))
+        .collect();
+    if has(Kind::CommandLine) && !against.is_empty() {
+        remedies.push(Remedy {
+            id: "command-line",
+            when: When::Permanent,
+            does: format!("take `{}` off the kernel's command line", against.join(" ")),
+            price: "a reboot; whoever put it there may have had a reason, so look at the log after it".to_owned(),
+        });
+    }
+    remedies.extend(choose_counter(facts));
+    let runs_on_counter = facts.clocksource.current.as_deref().is_some_and(causes::is_counter);
+    if !runs_on_counter {
+        remedies.extend(hypervisor(facts));
+    }
+    if cfg!(target_arch = "x86_64") && !has(Kind::CommandLine) {
+        remedies.extend(trust(facts, has(Kind::Unsynchronized)));
+    }
+    if has(Kind::Watchdog) {
+        remedies.push(Remedy {
+            id: "newer-kernel",
+            when: When::Permanent,
+            does: "run Linux 5.16 or newer: on machines of one or two sockets it no longer watches a TSC that is constant, \
+                   nonstop and adjustable"
+                .to_owned(),
+            price: "a reboot, and whatever else the newer kernel changes".to_owned(),
+        });
+    }
+    remedies
+}
+
+/// By /sys, where the kernel lists the counter.
+fn choose_counter(facts: &Facts) -> Option<Remedy> {
+    let current = facts.clocksource.current.as_deref()?;
+    let counter = facts
+        .clocksource
+        .available
+        .iter()
+        .find(|name| causes::is_counter(name))?;
+    (counter != current).then(|| Remedy {
+        id: "choose-clocksource",
+        when: When::UntilReboot,
+        does: format!("echo {counter} | sudo tee {CLOCKSOURCE}"),
+        price: format!(
+            "needs root; lost at the next boot; for all programs of the host. A kernel that has marked {counter} unstable \
+             accepts the words and changes nothing: read the file again"
+        ),
+    })
+}
+
+fn trust(facts: &Facts, unsynchronized: bool) -> Option<Remedy> {
+    // Where two CPUs were seen apart, it would make time wrong for certain.
+    let evidence = &facts.counter.evidence;
+    let apart = evidence
+        .warp
+        .as_ref()
+        .is_some_and(|warp| warp.furthest_apart().is_some());
+    let invariant = evidence.features.is_none_or(|features| features.invariant);
+    let lists_tsc = facts.clocksource.available.iter().any(|name| causes::is_counter(name));
+    if apart || lists_tsc || !invariant {
+        return None;
+    }
+    let seen = match &evidence.warp {
+        Some(warp) if !warp.pairs.is_empty() => "The CPUs were seen to agree just now, which is no promise",
+        _ => "The CPUs could not be compared here",
+    };
+    let warning = if unsynchronized {
+        ", and this kernel has found its TSCs apart before"
+    } else {
+        ""
+    };
+    Some(Remedy {
+        id: "trust-tsc",
+        when: When::Permanent,
+        does: "add `tsc=reliable clocksource=tsc` to the kernel's command line".to_owned(),
+        price: format!(
+            "a reboot. DANGER: it switches off every check of the TSC. If the TSC drifts, stops or differs between CPUs, time is \
+             wrong for every program, and nothing says so. {seen}{warning}"
+        ),
+    })
+}
+
+/// What whoever runs the hypervisor can do.
+fn hypervisor(facts: &Facts) -> Option<Remedy> {
+    let name = facts.machine.hypervisor.as_deref()?;
+    let (does, price) = match name {
+        _ if name.contains("KVM") => (
+            "on the host: give the guest an invariant TSC (QEMU: -cpu host,+invtsc; libvirt: <feature policy='require' \
+             name='invtsc'/>)",
+            "a restart of the guest; it can then be migrated only to hosts of the same TSC frequency, or that scale it",
+        ),
+        "QEMU (TCG)" => (
+            "on the host: run the guest under KVM (-accel kvm) instead of emulation",
+            "needs hardware virtualisation on the host",
+        ),
+        "Xen" => (
+            "in the guest's configuration: tsc_mode=\"native\"; in the guest: clocksource=tsc on the kernel's command line",
+            "a restart of the guest; after a migration to a host of another frequency its time runs wrong",
+        ),
+        "Hyper-V" => (
+            "on the host: a VM of a current configuration version offers the TSC page (clocksource hyperv_clocksource_tsc_page); \
+             upgrade an older one by Update-VMVersion",
+            "a restart of the guest; an upgraded VM no longer runs on older hosts",
+        ),
+        "VMware" => (
+            "in the guest's .vmx file: take out monitor_control.virtual_rdtsc if it is there; use a current hardware version",
+            "a restart of the guest",
+        ),
+        _ => return None,
+    };
+    Some(Remedy {
+        id: "hypervisor",
+        when: When::Permanent,
+        does: does.to_owned(),
+        price: price.to_owned(),
+    })
+}
+
+fn no_vdso(facts: &Facts) -> Option<Remedy> {
+    let off = facts
+        .kernel
+        .parameters
+        .iter()
+        .flatten()
+        .any(|parameter| parameter == "vdso=0");
+    off.then(|| Remedy {
+        id: "command-line",
+        when: When::Permanent,
+        does: "take `vdso=0` off the kernel's command line".to_owned(),
+        price: "a reboot".to_owned(),
+    })
+}
+
+fn unsound_counter(facts: &Facts, findings: &[Finding]) -> Option<Remedy> {
+    let wrong = findings.iter().any(|finding| finding.severity == Severity::Wrong);
+    let other = facts
+        .clocksource
+        .available
+        .iter()
+        .find(|name| !causes::is_counter(name))?;
+    wrong.then(|| Remedy {
+        id: "leave-counter",
+        when: When::UntilReboot,
+        does: format!("echo {other} | sudo tee {CLOCKSOURCE}"),
+        price: "every clock read then costs a system call, but time is right".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Report;
+    use super::super::facts::Process;
+    use super::super::samples;
+    use super::*;
+
+    fn ids(facts: Facts) -> Vec<&'static str> {
+        Report::of(facts, Vec::new())
+            .remedies
+            .iter()
+            .map(|remedy| remedy.id)
+            .collect()
+    }
+
+    #[test]
+    fn a_healthy_host_is_given_no_advice() {
+        assert_eq!(ids(samples::healthy()), [""; 0]);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn every_remedy_has_its_price_and_the_dangerous_one_its_danger() {
+        let report = Report::of(samples::hpet(), Vec::new());
+        let ids: Vec<_> = report.remedies.iter().map(|remedy| remedy.id).collect();
+        assert_eq!(ids, ["run", "attach", "trust-tsc", "newer-kernel"]);
+        assert!(report.remedies.iter().all(|remedy| !remedy.price.is_empty()));
+        assert!(report.remedies[2].price.contains("DANGER"));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_counter_that_is_not_sound_is_not_to_be_trusted_by_anybody() {
+        let mut facts = samples::hpet();
+        facts.counter.evidence.warp = Some(samples::warped());
+        let ids = ids(facts);
+        assert!(!ids.contains(&"run") && !ids.contains(&"trust-tsc"), "{ids:?}");
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_counter_that_lacks_only_the_cpus_promise_can_be_vouched_for() {
+        let facts = samples::without_promise(samples::hpet());
+        let mut not_compared = facts.clone();
+        not_compared.counter.evidence.warp.as_mut().unwrap().pairs.clear();
+        assert!(!ids(not_compared).contains(&"run-trusting"));
+        let remedies = Report::of(facts, Vec::new()).remedies;
+        assert_eq!(remedies[0].id, "run-trusting");
+        assert!(remedies[0].price.contains("wrong time"), "{remedies:?}");
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_clocksource_that_the_kernel_lists_can_be_chosen_at_once() {
+        let ids = ids(samples::xen());
+        assert_eq!(ids, ["run", "attach", "choose-clocksource", "hypervisor"]);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_process_that_runs_is_attached_if_it_can_be() {
+        let of_process = |facts: Facts, process: Process| {
+            let process = Some(Process { pid: 7, ..process });
+            ids(Facts { process, ..facts })
+        };
+        let plain = Process {
+            vdso: Some(VdsoKind::Kernel),
+            isa: Some("x86_64".to_owned()),
+            ..Process::default()
+        };
+        assert_eq!(of_process(samples::hpet(), plain.clone())[..2], ["attach", "run"]);
+        let vouched = of_process(samples::without_promise(samples::hpet()), plain.clone());
+        assert_eq!(vouched[..2], ["attach", "run-trusting"]);
+        let changes: [fn(&mut Process); 3] = [
+            |process| process.vdso = Some(VdsoKind::None),
+            |process| process.isa = Some("i386".to_owned()),
+            |process| process.tracer_pid = Some(9),
+        ];
+        for change in changes {
+            let mut other = plain.clone();
+            change(&mut other);
+            assert!(!of_process(samples::hpet(), other).contains(&"attach"));
+        }
+    }
+
+    #[test]
+    fn what_was_asked_for_on_the_command_line_is_taken_off_it() {
+        assert_eq!(ids(samples::without_vdso_by_command_line()), ["run", "command-line"]);
+    }
+
+    #[test]
+    fn a_program_that_never_asks_for_a_vdso_is_not_sent_to_run() {
+        assert_eq!(ids(samples::bypassing_process()), ["rebuild"]);
+    }
+}

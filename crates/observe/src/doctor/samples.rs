@@ -1,0 +1,383 @@
+//! Hosts and processes of the field, as facts, for tests.
+
+use super::facts::*;
+use crate::clocks::{Clock, Kind as ClockKind};
+use crate::functions::Call;
+use crate::host::TimensOffset;
+use crate::path::Path;
+use crate::probe::{ClockReport, FunctionReport, Measured};
+use crate::verdict::{Verdict, judge};
+use fastpath_host::counter::Features;
+use fastpath_host::evidence::{Evidence, Pair, Warp};
+
+const COUNTER_NS: f64 = 18.0;
+
+fn measured(call: Call, path: Path, ns: f64, syscall_ns: f64) -> Measured {
+    Measured {
+        path,
+        ns: Some(ns),
+        syscall_ns: Some(syscall_ns),
+        verdict: judge(call, path, Some(ns), Some(syscall_ns), Some(COUNTER_NS)),
+        why: None,
+    }
+}
+
+/// A host whose clocks of the counter take this path at this price; COARSE and the rest are as ever.
+fn clocks(path: Path, ns: f64, syscall_ns: f64) -> (Vec<ClockReport>, Vec<FunctionReport>) {
+    let clock = |clock: &Clock| {
+        let call = Call::ClockGettime(*clock);
+        let measured = match clock.kind() {
+            ClockKind::Counter => measured(call, path, ns, syscall_ns),
+            ClockKind::Coarse => measured(call, Path::Vdso, 5.0, 130.0),
+            ClockKind::KernelOnly => measured(call, Path::Syscall, 200.0, 200.0),
+        };
+        ClockReport {
+            clock: *clock,
+            id: clock.id(),
+            measured,
+        }
+    };
+    let function = |call: Call, path, ns, syscall_ns| FunctionReport {
+        function: call.function(),
+        measured: measured(call, path, ns, syscall_ns),
+    };
+    let functions = vec![
+        function(Call::Gettimeofday, path, ns, syscall_ns),
+        function(Call::Time, Path::Vdso, 3.0, 80.0),
+        function(Call::Getcpu, Path::Vdso, 4.0, 90.0),
+        function(Call::ClockGetres(Clock::MONOTONIC), Path::Vdso, 4.0, 110.0),
+    ];
+    (Clock::ALL.iter().map(clock).collect(), functions)
+}
+
+fn strings(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn own_process() -> Process {
+    Process {
+        pid: 4711,
+        name: Some("fastpath".to_owned()),
+        state: Some('R'),
+        word_bits: Some(usize::BITS as u8),
+        isa: Some(std::env::consts::ARCH.to_owned()),
+        is_static: Some(false),
+        vdso: Some(VdsoKind::Kernel),
+        has_kernel_vdso: Some(true),
+        has_vvar: Some(true),
+        seccomp: Some(0),
+        ..Process::default()
+    }
+}
+
+/// A server on its counter.
+pub(super) fn healthy() -> Facts {
+    let (clocks, functions) = clocks(Path::Vdso, 21.0, 130.0);
+    let counter = super::arch::COUNTER_CLOCKSOURCES[0];
+    Facts {
+        kernel: Kernel {
+            release: "6.12.9".to_owned(),
+            machine: std::env::consts::ARCH.to_owned(),
+            parameters: Some(Vec::new()),
+            page_size: 4096,
+        },
+        machine: Machine {
+            cpu: Some("a CPU".to_owned()),
+            cpus: 4,
+            ..Machine::default()
+        },
+        clocksource: Clocksource {
+            current: Some(counter.to_owned()),
+            available: strings(&[counter, "hpet"]),
+        },
+        log: Some(log(&["clocksource: Switched to clocksource tsc"])),
+        counter: Counter {
+            name: "counter",
+            read_ns: Some(COUNTER_NS),
+            evidence: Evidence {
+                is_readable: true,
+                features: Some(Features {
+                    invariant: true,
+                    ..Features::of_this_cpu()
+                }),
+                warp: Some(warp(4, -180, 150)),
+                ..Evidence::default()
+            },
+            flags: Some(strings(super::arch::FLAGS)),
+            measured: Some(rate(2_300_000_000.0)),
+            stated: vec![stated(2_300_000_100.0)],
+            ..Counter::default()
+        },
+        clocks,
+        functions,
+        syscall_ns: Some(80.0),
+        vsyscall: None,
+        vdso: KernelVdso {
+            is_mapped: true,
+            functions: super::arch::FUNCTIONS.iter().map(|(name, _)| *name).collect(),
+            lacks: Vec::new(),
+        },
+        mitigations: vec![Mitigation {
+            name: "meltdown".to_owned(),
+            status: "Not affected".to_owned(),
+            taxes_system_calls: false,
+        }],
+        here: own_process(),
+        process: None,
+        process_clocks: None,
+    }
+}
+
+pub(super) fn log(lines: &[&str]) -> KernelLog {
+    KernelLog {
+        source: "/dev/kmsg".to_owned(),
+        is_complete: true,
+        lines: strings(lines),
+    }
+}
+
+pub(super) fn rate(hz: f64) -> Rate {
+    Rate {
+        hz,
+        error_hz: 1000.0,
+        against: "CLOCK_MONOTONIC_RAW",
+        over_ms: 150.0,
+    }
+}
+
+pub(super) fn stated(hz: f64) -> Stated {
+    Stated {
+        source: "/dev/kmsg".to_owned(),
+        by: StatedBy::Kernel,
+        hz,
+    }
+}
+
+/// The kernel's watchdog gave the TSC up.
+pub(super) fn hpet() -> Facts {
+    let (clocks, functions) = clocks(Path::Syscall, 1100.0, 1090.0);
+    Facts {
+        clocksource: Clocksource {
+            current: Some("hpet".to_owned()),
+            available: strings(&["hpet", "acpi_pm"]),
+        },
+        log: Some(log(&[
+            "clocksource: timekeeping watchdog on CPU3: Marking clocksource 'tsc' as unstable because the skew is too large:",
+            "tsc: Marking TSC unstable due to clocksource watchdog",
+            "clocksource: Switched to clocksource hpet",
+        ])),
+        clocks,
+        functions,
+        ..healthy()
+    }
+}
+
+/// acpi_pm, chosen by somebody on the command line.
+pub(super) fn acpi_pm() -> Facts {
+    let mut facts = hpet();
+    facts.clocksource = Clocksource {
+        current: Some("acpi_pm".to_owned()),
+        available: strings(&["acpi_pm"]),
+    };
+    facts.kernel.parameters = Some(strings(&["notsc", "clocksource=acpi_pm"]));
+    facts.log = None;
+    facts
+}
+
+/// A Xen guest of a cloud.
+pub(super) fn xen() -> Facts {
+    let mut facts = hpet();
+    facts.clocksource = Clocksource {
+        current: Some("xen".to_owned()),
+        available: strings(&["xen", super::arch::COUNTER_CLOCKSOURCES[0], "hpet"]),
+    };
+    facts.machine.hypervisor = Some("Xen".to_owned());
+    facts.log = Some(log(&["clocksource: Switched to clocksource xen"]));
+    facts
+}
+
+/// `vdso=0`.
+pub(super) fn without_vdso_by_command_line() -> Facts {
+    let mut facts = without_vdso();
+    facts.kernel.parameters = Some(strings(&["vdso=0"]));
+    facts
+}
+
+/// A process that a sandbox started.
+pub(super) fn without_vdso() -> Facts {
+    let (mut clocks, mut functions) = clocks(Path::Syscall, 140.0, 135.0);
+    let measured_of_clocks = clocks
+        .iter_mut()
+        .map(|report| (Call::ClockGettime(report.clock), &mut report.measured));
+    for (call, measured) in measured_of_clocks {
+        if measured.path == Path::Vdso {
+            *measured = self::measured(call, Path::Syscall, 130.0, 130.0);
+        }
+    }
+    for report in &mut functions {
+        report.measured = self::measured(Call::Time, Path::Syscall, 90.0, 90.0);
+    }
+    let mut facts = Facts {
+        clocks,
+        functions,
+        ..healthy()
+    };
+    facts.vdso = KernelVdso::default();
+    facts.here.vdso = Some(VdsoKind::None);
+    facts.here.has_kernel_vdso = Some(false);
+    facts.here.has_vvar = Some(false);
+    facts
+}
+
+/// Page tables are switched, and buffers cleared, at each system call.
+pub(super) fn mitigated() -> Facts {
+    let mitigation = |name: &str, status: &str| Mitigation {
+        name: name.to_owned(),
+        status: status.to_owned(),
+        taxes_system_calls: true,
+    };
+    Facts {
+        syscall_ns: Some(610.0),
+        mitigations: vec![
+            mitigation("mds", "Mitigation: Clear CPU buffers; SMT vulnerable"),
+            mitigation("meltdown", "Mitigation: PTI"),
+        ],
+        ..hpet()
+    }
+}
+
+/// A container without /sys, whose kernel log nobody may read.
+pub(super) fn container() -> Facts {
+    Facts {
+        clocksource: Clocksource::default(),
+        log: None,
+        mitigations: Vec::new(),
+        ..healthy()
+    }
+}
+
+/// An old kernel, whose vDSO knows few clocks.
+pub(super) fn old_kernel() -> Facts {
+    let mut facts = healthy();
+    for report in &mut facts.clocks {
+        if [Clock::BOOTTIME, Clock::TAI, Clock::MONOTONIC_RAW].contains(&report.clock) {
+            report.measured = measured(Call::ClockGettime(report.clock), Path::Syscall, 150.0, 148.0);
+        }
+    }
+    facts.functions[3].measured = measured(Call::ClockGetres(Clock::MONOTONIC), Path::Syscall, 110.0, 110.0);
+    facts.vdso.lacks = vec![("__vdso_clock_getres", "5.3")];
+    facts.kernel.release = "4.19.0".to_owned();
+    facts
+}
+
+/// Debian 12's kernel on AArch64: no getrandom in its vDSO yet, and never a getcpu.
+pub(super) fn aarch64() -> Facts {
+    let mut facts = healthy();
+    facts.kernel.release = "6.1.0-42-arm64".to_owned();
+    facts.kernel.machine = "aarch64".to_owned();
+    facts.vdso.functions = vec![
+        "__kernel_clock_gettime",
+        "__kernel_gettimeofday",
+        "__kernel_clock_getres",
+        "__kernel_rt_sigreturn",
+    ];
+    facts.vdso.lacks = vec![("__kernel_getrandom", "6.12")];
+    facts.functions[2].measured = Measured {
+        path: Path::Syscall,
+        ns: Some(92.0),
+        syscall_ns: Some(90.0),
+        verdict: Verdict::SyscallOnly,
+        why: None,
+    };
+    facts
+}
+
+/// Counters that are apart.
+pub(super) fn warped() -> Warp {
+    warp(2, -90_000, -89_500)
+}
+
+/// So many CPUs, any two of which were found apart by so much.
+fn warp(cpus: usize, least_cycles: i64, most_cycles: i64) -> Warp {
+    let pair = |cpu, other| Pair {
+        cpu,
+        other,
+        least_cycles,
+        most_cycles,
+    };
+    Warp {
+        cpus: (0..cpus).collect(),
+        pairs: (0..cpus)
+            .flat_map(|cpu| (cpu + 1..cpus).map(move |other| pair(cpu, other)))
+            .collect(),
+        ..Warp::default()
+    }
+}
+
+/// The same host, whose CPU does not promise that its counter keeps one rate.
+pub(super) fn without_promise(mut facts: Facts) -> Facts {
+    if let Some(features) = &mut facts.counter.evidence.features {
+        features.invariant = false;
+    }
+    facts
+}
+
+/// A process on the kernel's vDSO.
+pub(super) fn process() -> Process {
+    Process {
+        pid: 7,
+        name: Some("app".to_owned()),
+        ..own_process()
+    }
+}
+
+/// A static program that has never heard of vDSOs, on a healthy host.
+pub(super) fn bypassing_process() -> Facts {
+    let mut facts = healthy();
+    facts.process = Some(Process {
+        is_static: Some(true),
+        asks_for_vdso: Some(false),
+        ..process()
+    });
+    facts
+}
+
+/// A 32-bit process on a host whose 64-bit clocks are fast and whose 32-bit ones are not.
+pub(super) fn other_isa() -> Facts {
+    let mut facts = healthy();
+    facts.process = Some(Process {
+        word_bits: Some(32),
+        isa: Some("i386".to_owned()),
+        ..process()
+    });
+    facts.process_clocks = Some(clocks(Path::Syscall, 160.0, 158.0).0);
+    facts
+}
+
+/// A process that fastpath serves on a host that lost its counter.
+pub(super) fn served_process() -> Facts {
+    let mut facts = hpet();
+    facts.process = Some(Process {
+        vdso: Some(VdsoKind::Fastpath),
+        page: Some(PageFacts {
+            serves: Some(vec!["REALTIME", "MONOTONIC"]),
+            refreshes: Some(100),
+            ..PageFacts::default()
+        }),
+        ..process()
+    });
+    facts
+}
+
+/// A time namespace a day ahead.
+pub(super) fn time_namespace() -> TimeNamespace {
+    TimeNamespace {
+        id: Some("time:[2]".to_owned()),
+        is_ours: Some(true),
+        offsets: vec![TimensOffset {
+            clock: "monotonic".to_owned(),
+            sec: 86_400,
+            nsec: 0,
+        }],
+    }
+}

@@ -1,0 +1,100 @@
+//! Who is on fastpath: every process that maps a page of ours, by publisher.
+
+use super::facts::PageFacts;
+use super::page;
+use super::root::Root;
+use fastpath_page::MAPPED_NAME;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What a walk over /proc showed.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Served {
+    /// Each page, which is a publisher's, and who maps it.
+    pub pages: Vec<ServedPage>,
+    /// Processes whose mappings this process may not read.
+    pub unreadable: u64,
+}
+
+/// One page.
+#[derive(Clone, Debug, Serialize)]
+pub struct ServedPage {
+    /// The number of its memfd's inode: pages of a host differ in it.
+    pub inode: u64,
+    /// Processes that map it.
+    pub processes: u64,
+    /// What it says.
+    pub facts: PageFacts,
+}
+
+/// Walks over a directory like `/`, with a `proc` in it.
+pub fn served(root: &Path) -> Served {
+    let root = Root::at(root);
+    let mut served = Served::default();
+    let mut pages: BTreeMap<u64, ServedPage> = BTreeMap::new();
+    let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
+    for pid in root.names("/proc").into_iter().filter(is_number) {
+        let text = match root.text(&format!("/proc/{pid}/maps")) {
+            Ok(text) => text,
+            // A process that has ended in the meantime is none.
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                served.unreadable += 1;
+                continue;
+            }
+            Err(_) => continue,
+        };
+        let Some(inode) = text.lines().find(|line| line.contains(MAPPED_NAME)).and_then(inode) else {
+            continue;
+        };
+        // One process's view is everybody's; who may not be looked into tells nothing.
+        let known = pages.get(&inode).is_some_and(|page| page.facts.refreshes.is_some());
+        let facts = if known {
+            None
+        } else {
+            page::look(&root, &pid, &fastpath_maps::parse(&text))
+        };
+        let page = pages.entry(inode).or_insert(ServedPage {
+            inode,
+            processes: 0,
+            facts: PageFacts::default(),
+        });
+        page.processes += 1;
+        if let Some(facts) = facts {
+            page.facts = facts;
+        }
+    }
+    served.pages = pages.into_values().collect();
+    served
+}
+
+/// Of a line of `/proc/PID/maps`.
+fn inode(line: &str) -> Option<u64> {
+    line.split(' ').nth(4)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::root::tests::Tree;
+    use super::*;
+
+    #[test]
+    fn processes_are_counted_by_the_page_that_they_map() {
+        let page = |inode| {
+            format!(
+                "10-20 r-xp 00 00:00 0 [vdso]\n1000-2000 r--s 00000000 00:01 {inode} /memfd:fastpath-page (deleted)\n"
+            )
+        };
+        let (one, two) = (page(7), page(8));
+        let tree = Tree::new(&[
+            ("proc/1/maps", ""),
+            ("proc/2/maps", &one),
+            ("proc/3/maps", &one),
+            ("proc/4/maps", &two),
+            ("proc/self/maps", &two),
+        ]);
+        let served = served(&tree.root().path_of("/"));
+        let counts: Vec<_> = served.pages.iter().map(|page| (page.inode, page.processes)).collect();
+        assert_eq!((counts, served.unreadable), (vec![(7, 2), (8, 1)], 0));
+    }
+}

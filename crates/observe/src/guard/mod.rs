@@ -1,0 +1,347 @@
+//! A gate: whether the calls that programs make all day still take the path that they should, at the price that they should.
+//!
+//! **The path decides**, and it is established, not guessed. Prices are judged as ratios: to the counter and to a system call
+//! that were measured beside the call, in turns, so that a busy neighbour or a slow clock of the CPU weighs on all three. What
+//! looks broken is looked at again: noise makes a fast path look slow, but never a slow one fast, so the best look counts.
+
+mod baseline;
+mod judge;
+mod price;
+mod route;
+mod subject;
+
+pub use baseline::{Baseline, Remembered};
+pub use subject::Subject;
+
+use crate::child::{self, End};
+use crate::clocks::Clock;
+use crate::counter;
+use crate::path::Path;
+use crate::stats::{tenths, thousandths};
+use crate::timer::Timer;
+use judge::{Complaint, Limits};
+use price::Price;
+use route::Route;
+use serde::Serialize;
+use std::time::Duration;
+
+/// The version of the report's schema. A field is added without changing it; it changes when one is removed or means another
+/// thing.
+pub const SCHEMA: u32 = 1;
+
+/// Before each look. A publisher that was kept from running for a while is back by then, and a burst of load is over.
+const PAUSES_MS: [u64; 6] = [0, 20, 60, 120, 200, 300];
+
+/// The kernel's path does not come and go with the load; fastpath's does, where its publisher gets no CPU.
+const ENOUGH_FOR_A_PATH: usize = 2;
+
+/// What is to be checked, and against what.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What is checked.
+    pub subjects: Vec<Subject>,
+    /// What a clock read may cost.
+    pub max_ns: f64,
+    /// The paths that a clock read may take; none: any.
+    pub paths: Vec<Path>,
+    /// What it was once.
+    pub baseline: Option<Baseline>,
+    /// How many times a ratio of the baseline's may have grown.
+    pub tolerance: f64,
+}
+
+/// What it comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// Everything is as it should be.
+    Ok,
+    /// Something is not.
+    Broken,
+    /// Nothing is known to be broken, and something could not be told.
+    Unknown,
+}
+
+/// What was seen, and what it comes to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// What it comes to.
+    pub outcome: Outcome,
+    /// The same in a line.
+    pub summary: String,
+    /// Each call.
+    pub calls: Vec<Checked>,
+    /// What an ordered read of the counter costs.
+    pub counter_ns: Option<f64>,
+    /// What a system call costs that does nothing (getpid).
+    pub syscall_ns: Option<f64>,
+    /// How often it was looked before the outcome stood.
+    pub looks: usize,
+}
+
+/// One call.
+#[derive(Clone, Debug, Serialize)]
+pub struct Checked {
+    /// `clock_gettime MONOTONIC`, `getpid` and the like.
+    pub call: String,
+    /// The path that it takes.
+    pub path: Path,
+    /// What it costs; nothing if it could not be measured.
+    pub ns: Option<f64>,
+    /// How many reads of the counter one call costs, both measured in turns.
+    pub counter_reads: Option<f64>,
+    /// How many system calls: of the same clock's, else of getpid's.
+    pub system_calls: Option<f64>,
+    /// What is wrong with it, or could not be told; nothing if it is as it should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub complaint: Option<String>,
+}
+
+/// One call as it was seen so far.
+struct Look {
+    subject: Subject,
+    route: Route,
+    price: Option<Price>,
+}
+
+/// Looks, and judges. Takes some 20 ms where everything is well, up to a second where something is too dear.
+pub fn guard(options: &Options) -> Report {
+    if !counter::usable() {
+        let why = "this process may not read the CPU's counter (PR_SET_TSC): a clock read by a vDSO would kill it";
+        return forbidden(&options.subjects, why);
+    }
+    // Before any clock is read here: it could be the end.
+    // SAFETY: a clock read is async-signal-safe, and ends.
+    match unsafe { child::exit_of(|| Subject::Clock(Clock::MONOTONIC).call()) } {
+        None | Some(End::Finished) => {}
+        Some(End::Exited(errno)) => {
+            let error = std::io::Error::from_raw_os_error(errno);
+            let why = format!("a clock read goes by system call, and is answered with an error: {error}");
+            return forbidden(&options.subjects, &why);
+        }
+        Some(end) => {
+            let why = format!(
+                "a clock read goes by system call, and that is forbidden: a child that tried {}",
+                end.describe()
+            );
+            return forbidden(&options.subjects, &why);
+        }
+    }
+    let timer = Timer::start();
+    let limits = Limits {
+        max_ns: options.max_ns,
+        paths: &options.paths,
+        tolerance: options.tolerance,
+    };
+    let is_doubtful = |look: &Look, ns_per_tick| {
+        let seen = look.seen(ns_per_tick);
+        judge::judge(&limits, &seen, options.baseline.as_ref()).is_err()
+    };
+    let is_open = |look: &Look, looked, ns_per_tick| {
+        is_doubtful(look, ns_per_tick) && !(looked >= ENOUGH_FOR_A_PATH && look.is_lost_for_good(&options.paths))
+    };
+    let mut looks: Vec<Look> = Vec::new();
+    let mut looked = 0;
+    for milliseconds in PAUSES_MS {
+        fastpath_host::pause(Duration::from_millis(milliseconds));
+        looked += 1;
+        if looks.is_empty() {
+            looks = route::of_all(&options.subjects)
+                .into_iter()
+                .zip(&options.subjects)
+                .map(|(route, subject)| Look {
+                    subject: *subject,
+                    route,
+                    price: None,
+                })
+                .collect();
+            looks.iter_mut().for_each(|look| look.price(&timer));
+        } else {
+            let ns_per_tick = timer.ns_per_tick();
+            for look in looks.iter_mut().filter(|look| is_open(look, looked - 1, ns_per_tick)) {
+                look.again(&timer, &options.paths);
+            }
+        }
+        let ns_per_tick = timer.ns_per_tick();
+        if !looks.iter().any(|look| is_open(look, looked, ns_per_tick)) {
+            break;
+        }
+    }
+    report(&limits, options.baseline.as_ref(), &looks, timer.ns_per_tick(), looked)
+}
+
+impl Look {
+    fn price(&mut self, timer: &Timer) {
+        if self.route.is_callable {
+            let price = Price::of(timer, self.subject, self.route.syscall_works);
+            self.price = Some(match self.price {
+                Some(before) => before.best(price),
+                None => price,
+            });
+        }
+    }
+
+    fn again(&mut self, timer: &Timer, allowed: &[Path]) {
+        if !allowed.is_empty() && !allowed.contains(&self.route.path) {
+            self.route = route::of_all(&[self.subject]).remove(0);
+        }
+        self.price(timer);
+    }
+
+    /// Every call enters the kernel, and there is no page in this process that would answer a little later.
+    fn is_lost_for_good(&self, allowed: &[Path]) -> bool {
+        let is_allowed = allowed.is_empty() || allowed.contains(&Path::Syscall);
+        self.route.path == Path::Syscall && !is_allowed && !self.route.has_page
+    }
+
+    fn seen(&self, ns_per_tick: f64) -> judge::Seen<'_> {
+        judge::Seen {
+            subject: self.subject,
+            route: &self.route,
+            price: self.price.map(|price| price.in_ns(ns_per_tick)),
+        }
+    }
+}
+
+fn report(limits: &Limits, baseline: Option<&Baseline>, looks: &[Look], ns_per_tick: f64, looked: usize) -> Report {
+    let mut report = Report {
+        schema: SCHEMA,
+        outcome: Outcome::Ok,
+        summary: String::new(),
+        calls: Vec::new(),
+        counter_ns: None,
+        syscall_ns: None,
+        looks: looked,
+    };
+    let (mut broken, mut unknown, mut fine) = (Vec::new(), Vec::new(), Vec::new());
+    let least = |known: Option<f64>, next: f64| Some(known.map_or(next, |known| known.min(next)));
+    for look in looks {
+        let seen = look.seen(ns_per_tick);
+        let judged = judge::judge(limits, &seen, baseline);
+        let price = seen.price;
+        if let Some(price) = price {
+            report.counter_ns = least(report.counter_ns, tenths(price.counter));
+            report.syscall_ns = price.getpid.map(tenths).or(report.syscall_ns);
+        }
+        let complaint = match &judged {
+            Ok(()) => None,
+            Err(Complaint::Broken(why) | Complaint::Unknown(why)) => Some(why.clone()),
+        };
+        match judged {
+            Ok(()) => fine.push(judge::in_words(&seen)),
+            Err(Complaint::Broken(why)) => broken.push(why),
+            Err(Complaint::Unknown(why)) => unknown.push(why),
+        }
+        report.calls.push(Checked {
+            call: look.subject.to_string(),
+            path: look.route.path,
+            ns: price.map(|price| tenths(price.call)),
+            counter_reads: price.map(|price| thousandths(price.to_counter)),
+            system_calls: price.and_then(|price| price.to_syscall).map(thousandths),
+            complaint,
+        });
+    }
+    let (outcome, sentences) = match (broken.is_empty(), unknown.is_empty()) {
+        (false, _) => (Outcome::Broken, broken),
+        (true, false) => (Outcome::Unknown, unknown),
+        (true, true) => (Outcome::Ok, fine),
+    };
+    report.outcome = outcome;
+    report.summary = sentences.join("; ");
+    report
+}
+
+/// Where reading a clock is death: nothing can be measured.
+fn forbidden(subjects: &[Subject], why: &str) -> Report {
+    let checked = |subject: &Subject| Checked {
+        call: subject.to_string(),
+        path: Path::Unknown,
+        ns: None,
+        counter_reads: None,
+        system_calls: None,
+        complaint: Some(why.to_owned()),
+    };
+    Report {
+        schema: SCHEMA,
+        outcome: Outcome::Broken,
+        summary: why.to_owned(),
+        calls: subjects.iter().map(checked).collect(),
+        counter_ns: None,
+        syscall_ns: None,
+        looks: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        Options {
+            subjects: vec![
+                Subject::Clock(Clock::MONOTONIC),
+                Subject::Getpid,
+                Subject::Getrandom,
+                Subject::Urandom,
+            ],
+            max_ns: 1e6,
+            paths: Vec::new(),
+            baseline: None,
+            tolerance: 1.5,
+        }
+    }
+
+    #[test]
+    fn every_call_is_seen_with_its_path_and_its_price() {
+        let report = guard(&options());
+        assert_eq!(report.calls.len(), 4);
+        for checked in &report.calls {
+            assert!(
+                checked.ns.unwrap() > 1.0 && checked.counter_reads.unwrap() > 0.5,
+                "{checked:?}"
+            );
+        }
+        assert_eq!(report.calls[1].path, Path::Syscall, "getpid is the kernel's");
+        assert_eq!(report.calls[3].path, Path::Syscall, "read is the kernel's");
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_thread_that_may_not_read_the_counter_is_told_so_and_lives() {
+        let forbid = || {
+            // SAFETY: the permission is this thread's alone, which reads no clock from here to its end.
+            unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) };
+            guard(&options())
+        };
+        let report = std::thread::spawn(forbid).join().unwrap();
+        assert_eq!(report.outcome, Outcome::Broken);
+        assert!(report.summary.contains("PR_SET_TSC"), "{}", report.summary);
+    }
+
+    #[test]
+    fn a_path_that_is_not_allowed_is_broken_whatever_it_costs() {
+        let report = guard(&Options {
+            subjects: vec![Subject::Clock(Clock::PROCESS_CPUTIME_ID)],
+            paths: vec![Path::Vdso, Path::Fastpath],
+            ..options()
+        });
+        assert_eq!(report.outcome, Outcome::Broken);
+        assert!(report.summary.contains("system call"), "{}", report.summary);
+        assert!(report.looks > 1, "nothing is called broken at a first look");
+    }
+
+    #[test]
+    fn a_report_is_a_baseline_of_itself() {
+        let report = guard(&options());
+        let json = serde_json::to_string(&report).unwrap();
+        let baseline: Baseline = serde_json::from_str(&json).unwrap();
+        let again = guard(&Options {
+            baseline: Some(baseline),
+            tolerance: 5.0,
+            ..options()
+        });
+        assert_eq!(again.outcome, Outcome::Ok, "{}", again.summary);
+    }
+}

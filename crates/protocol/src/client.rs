@@ -1,0 +1,186 @@
+//! The client's side.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket,
+    sockopt::{ReceiveTimeout, SendTimeout},
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use crate::message::{Answer, Code, Operation, Refusal, Request, SOCKET, SOCKET_VARIABLE, WITH_MAILBOX, WITH_PROCESS};
+use crate::packet;
+use crate::status::Status;
+
+/// How long a daemon is waited for. It answers within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Nobody listens: do without a daemon.
+    #[error("no fastpathd listens at {}: {error}", path.display())]
+    NoDaemon {
+        /// The socket.
+        path: PathBuf,
+        /// What the system answered.
+        error: io::Error,
+    },
+    /// It listens, and the conversation broke off.
+    #[error("fastpathd at {} does not answer: {error}", path.display())]
+    Broken {
+        /// The socket.
+        path: PathBuf,
+        /// What the system answered.
+        error: io::Error,
+    },
+    /// It answered that there is nothing.
+    #[error("fastpathd: {0}")]
+    Refused(#[from] Refusal),
+}
+
+/// A page from a daemon.
+#[derive(Debug)]
+pub struct Page {
+    /// The clock ids that it answers, a bit each.
+    pub clocks: u32,
+    /// To be mapped for reading.
+    pub page: OwnedFd,
+    /// To be mapped shared by whoever reads the page: it is kept for as long as that is mapped. Nothing, if the client brought one.
+    pub mailbox: Option<OwnedFd>,
+}
+
+/// A connection to a daemon.
+pub struct Client {
+    socket: OwnedFd,
+    path: PathBuf,
+}
+
+/// Where the daemon is expected.
+pub fn socket_path() -> PathBuf {
+    match std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty()) {
+        Some(path) => path.into(),
+        None => SOCKET.into(),
+    }
+}
+
+impl Client {
+    /// Connects to the daemon of this host, or of `FASTPATH_SOCKET`.
+    pub fn connect() -> Result<Client, Failure> {
+        Client::connect_to(&socket_path())
+    }
+
+    /// Connects to the daemon that listens there.
+    pub fn connect_to(path: &Path) -> Result<Client, Failure> {
+        let connected = (|| {
+            let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
+            let patience = TimeVal::milliseconds(PATIENCE.as_millis() as i64);
+            setsockopt(&socket, SendTimeout, &patience)?;
+            setsockopt(&socket, ReceiveTimeout, &patience)?;
+            connect(std::os::fd::AsRawFd::as_raw_fd(&socket), &UnixAddr::new(path)?)?;
+            Ok(socket)
+        })();
+        let path = path.to_owned();
+        match connected {
+            Ok(socket) => Ok(Client { socket, path }),
+            Err(error) => Err(Failure::NoDaemon { path, error }),
+        }
+    }
+
+    /// A page that answers `clocks` (0: those that are slow here), for the process of a pidfd or this one. With `mailbox`, that is what
+    /// keeps it.
+    pub fn page(
+        &self,
+        clocks: u32,
+        process: Option<BorrowedFd<'_>>,
+        mailbox: Option<BorrowedFd<'_>>,
+    ) -> Result<Page, Failure> {
+        let mut flags = 0;
+        flags |= if process.is_some() { WITH_PROCESS } else { 0 };
+        flags |= if mailbox.is_some() { WITH_MAILBOX } else { 0 };
+        let fds: Vec<_> = process.into_iter().chain(mailbox).collect();
+        let request = Request {
+            clocks,
+            flags,
+            ..Request::new(Operation::Page)
+        };
+        let (answer, fds) = self.ask(&request, &fds)?;
+        let mut fds = fds.into_iter();
+        let (Some(page), given) = (fds.next(), fds.next()) else {
+            return Err(self.incomplete());
+        };
+        if given.is_none() && mailbox.is_none() {
+            return Err(self.incomplete());
+        }
+        Ok(Page {
+            clocks: answer.clocks,
+            page,
+            mailbox: given,
+        })
+    }
+
+    /// What [`Operation::Prepare`] is answered with: page, mailbox and plan, in this order.
+    pub fn prepare(&self, request: &Request) -> Result<(Answer, Vec<OwnedFd>), Failure> {
+        self.ask(request, &[])
+    }
+
+    /// How the daemon is, and the pages that this user may see.
+    pub fn status(&self) -> Result<Status, Failure> {
+        let (_, fds) = self.ask(&Request::new(Operation::Status), &[])?;
+        let Some(text) = fds.into_iter().next() else {
+            return Err(self.incomplete());
+        };
+        let read = (|| {
+            let mut file = File::from(text);
+            file.rewind()?;
+            let mut json = String::new();
+            file.read_to_string(&mut json)?;
+            Ok(serde_json::from_str(&json)?)
+        })();
+        read.map_err(|error| self.broken(error))
+    }
+
+    /// Takes the clocks off the pages of the process of a pidfd, or of this one.
+    pub fn withdraw(&self, process: Option<BorrowedFd<'_>>) -> Result<(), Failure> {
+        let request = Request {
+            flags: if process.is_some() { WITH_PROCESS } else { 0 },
+            ..Request::new(Operation::Withdraw)
+        };
+        let fds: Vec<_> = process.into_iter().collect();
+        self.ask(&request, &fds).map(drop)
+    }
+
+    fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), Failure> {
+        let operation = Operation::from_number(request.operation)
+            .ok_or_else(|| Refusal::new(Code::Malformed, "an operation that does not exist"))?;
+        let mut bytes = [0; Answer::SIZE];
+        let answered = packet::send(self.socket.as_fd(), &request.bytes(), fds)
+            .and_then(|()| packet::receive(self.socket.as_fd(), &mut bytes))
+            .map_err(|error| self.broken(error))?;
+        let Some((length, fds)) = answered else {
+            return Err(self.broken(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection")));
+        };
+        let answer = Answer::parse(bytes.get(..length).unwrap_or_default(), operation)?;
+        if fds.len() != answer.descriptors as usize {
+            return Err(self.incomplete());
+        }
+        Ok((answer, fds))
+    }
+
+    fn broken(&self, error: io::Error) -> Failure {
+        Failure::Broken {
+            path: self.path.clone(),
+            error,
+        }
+    }
+
+    fn incomplete(&self) -> Failure {
+        self.broken(io::Error::other(
+            "descriptors did not arrive: there may be no room for them (ulimit -n)",
+        ))
+    }
+}

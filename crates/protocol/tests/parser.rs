@@ -1,0 +1,62 @@
+//! Whatever comes in on the socket, a request or a sentence comes out.
+
+use fastpath_protocol::*;
+use proptest::prelude::*;
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_request_or_refused_with_a_sentence(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Err(refusal) = Request::parse(&bytes) {
+            prop_assert!(!refusal.sentence.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_request_with_any_byte_changed_is_a_request_or_refused(at in 0..Request::SIZE, to in any::<u8>(), operation in 0..5_u32) {
+        let mut bytes = Request { operation, ..Request::new(Operation::Page) }.bytes();
+        bytes[at] = to;
+        match Request::parse(&bytes) {
+            Ok((operation, request)) => {
+                prop_assert_eq!(operation as u32, request.operation);
+                prop_assert_eq!(request.bytes(), bytes);
+            }
+            Err(refusal) => prop_assert!(!refusal.sentence.is_empty()),
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_an_answer_or_refused(bytes in proptest::collection::vec(any::<u8>(), Answer::SIZE - 1..Answer::SIZE + 1)) {
+        let _ = Answer::parse(&bytes, Operation::Status);
+    }
+
+    #[test]
+    fn a_sentence_of_any_length_and_alphabet_arrives_as_far_as_there_is_room(sentence in "[a-zäß漢🕐]{1,400}") {
+        let refusal = Refusal::new(Code::Denied, sentence.clone());
+        let bytes = Answer::refusing(1, &refusal).bytes();
+        let arrived = Answer::parse(&bytes, Operation::Page).expect_err("a refusal");
+        prop_assert_eq!(arrived.code, Code::Denied);
+        prop_assert!(sentence.starts_with(&arrived.sentence));
+        prop_assert!(arrived.sentence.len() == sentence.len() || arrived.sentence.len() > SENTENCE - 5);
+    }
+}
+
+#[test]
+fn a_request_of_another_version_is_told_which_one_is_spoken() {
+    let request = Request {
+        version: VERSION + 1,
+        ..Request::new(Operation::Page)
+    };
+    let refusal = Request::parse(&request.bytes()).expect_err("another version");
+    assert_eq!(refusal.code, Code::Version);
+    // However long a request of that version is.
+    let mut longer = request.bytes();
+    longer.extend([0; 64]);
+    assert_eq!(Request::parse(&longer), Err(refusal));
+}
+
+#[test]
+fn an_answer_to_another_question_is_not_taken() {
+    let answer = Answer::new(Operation::Status as u32).bytes();
+    assert!(Answer::parse(&answer, Operation::Status).is_ok());
+    assert!(Answer::parse(&answer, Operation::Page).is_err());
+}

@@ -1,0 +1,148 @@
+//! The loop that keeps pages true: it sleeps until the next refresh, or until something happens that cannot wait for it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use fastpath_clock::Config;
+use fastpath_host::evidence::Trust;
+use fastpath_host::{News, Pages, Refresher, Source, ThisHost, counter, sample};
+use fastpath_page::ClockSet;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+
+use crate::patrol::{Patrol, Rhythm};
+use crate::steps::StepWatch;
+
+/// To be waited for after a refresh that missed its moment: by then the one before it is in force.
+const LEAD_NS: u64 = fastpath_host::LEAD_NS;
+/// CLOCK_REALTIME moved on so suddenly that the sample straddles it: try again at once.
+const RETRY: Duration = Duration::from_micros(100);
+
+/// What ended a sleep before its time.
+#[derive(Default)]
+struct Woken {
+    /// CLOCK_REALTIME was stepped.
+    by_step: bool,
+    /// The CPUs' counters were compared.
+    by_patrol: bool,
+}
+
+/// Follows this host's clocks and keeps `pages` by them.
+pub struct Keeper<P> {
+    pub pages: P,
+    refresher: Refresher,
+    steps: Option<StepWatch>,
+    patrol: Option<Patrol>,
+    rhythm: Rhythm,
+    hear: Box<dyn FnMut(&News) + Send>,
+    next: Instant,
+}
+
+impl<P: Pages> Keeper<P> {
+    /// Begins with pages that nobody else writes any more. `clocks` are those that any of them answers.
+    pub fn new(mut pages: P, clocks: ClockSet, trust: Trust) -> Keeper<P> {
+        let config = Config {
+            clocks,
+            ..Config::default()
+        };
+        let is_vouched_for = trust == Trust::Anyway;
+        let config = if is_vouched_for { config.watched() } else { config };
+        let mut refresher = Refresher::new(config, 0);
+        let boottime_ns = ThisHost.clock(libc::CLOCK_BOOTTIME).unwrap_or(0);
+        // Whatever is in force was made by somebody else, from samples that are not here to go on from.
+        refresher.begin(&mut pages, boottime_ns, is_vouched_for);
+        Keeper {
+            pages,
+            refresher,
+            steps: None,
+            patrol: None,
+            rhythm: Rhythm {
+                every: Duration::from_nanos(config.compare_every_ns),
+                rests: config.compare_rests,
+            },
+            hear: Box::new(|_| {}),
+            next: Instant::now(),
+        }
+    }
+
+    pub fn watch_for_steps(&mut self) {
+        self.steps = StepWatch::new().ok();
+        self.refresher.set_publisher_pid(std::process::id());
+    }
+
+    pub fn compare_cpus(&mut self) -> io::Result<()> {
+        self.patrol = Some(Patrol::start(self.rhythm)?);
+        Ok(())
+    }
+
+    pub fn on_news(&mut self, hear: impl FnMut(&News) + Send + 'static) {
+        self.hear = Box::new(hear);
+    }
+
+    /// Sleeps until something is to be done, and does it. True: `other` is readable.
+    pub fn turn(&mut self, other: Option<BorrowedFd<'_>>) -> bool {
+        let timeout = self.next.saturating_duration_since(Instant::now());
+        let (woken, by_other) = self.sleep(timeout, other);
+        if woken.by_patrol {
+            self.take_in_comparison();
+        }
+        if woken.by_step {
+            self.follow_step();
+        }
+        if Instant::now() >= self.next {
+            self.refresh();
+        }
+        if let Some(news) = self.refresher.take_news() {
+            (self.hear)(&news);
+        }
+        by_other
+    }
+
+    fn sleep(&self, timeout: Duration, other: Option<BorrowedFd<'_>>) -> (Woken, bool) {
+        let steps = self.steps.as_ref().map(AsFd::as_fd);
+        let patrol = self.patrol.as_ref().map(AsFd::as_fd);
+        let mut fds: Vec<_> = [steps, patrol, other]
+            .into_iter()
+            .flatten()
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
+        let ready = ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None).is_ok();
+        let mut woken = fds.iter().map(|fd| ready && fd.any().unwrap_or(false));
+        let mut by = |fd: Option<BorrowedFd<'_>>| fd.is_some() && woken.next() == Some(true);
+        let woken = Woken {
+            by_step: by(steps),
+            by_patrol: by(patrol),
+        };
+        (woken, by(other))
+    }
+
+    fn take_in_comparison(&mut self) {
+        if let Some(warp) = self.patrol.as_ref().and_then(Patrol::take) {
+            self.refresher.compared(&mut self.pages, &warp);
+        }
+    }
+
+    fn follow_step(&mut self) {
+        if let Some(steps) = &mut self.steps {
+            steps.rearm();
+        }
+        self.refresher.follow_step(
+            &mut self.pages,
+            counter::read,
+            || sample::careful_sample(&ThisHost),
+            || std::thread::sleep(RETRY),
+        );
+    }
+
+    /// One sample and what follows from it.
+    pub fn refresh(&mut self) {
+        self.refresher.refresh(
+            &mut self.pages,
+            counter::read,
+            || sample::sample(&ThisHost),
+            || std::thread::sleep(Duration::from_nanos(LEAD_NS)),
+        );
+        self.next = Instant::now() + Duration::from_nanos(self.refresher.next_window_ns());
+    }
+}

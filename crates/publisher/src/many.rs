@@ -1,0 +1,373 @@
+//! One publisher for many pages: one sample, one discipline, one anchor, written to all of them.
+//!
+//! A page that is shown to a time namespace gets the anchor with that namespace's offsets; each page has its own clocks. What
+//! stands on a page decides nothing here: the anchor in force is remembered, so that whoever should manage to write to his page
+//! lies to himself alone.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+
+pub use fastpath_host::REASON_LET_GO;
+use fastpath_host::evidence::Trust;
+use fastpath_host::{News, Pages, REASON_NEW_PUBLISHER, counter};
+use fastpath_page::anchor::base_index;
+use fastpath_page::{Anchor, Change, ClockSet, PublishError, Stats, Watch, Withdrawal, Writer, publish_changes};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::SharedPage;
+use crate::keeper::Keeper;
+
+/// Commands obeyed between two looks at the clock: a thousand new clients must not hold a refresh up.
+const AT_A_TIME: usize = 64;
+
+/// How much later than here clocks are in a time namespace (time_namespaces(7)), in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Offsets {
+    /// MONOTONIC and MONOTONIC_RAW.
+    pub monotonic_ns: i64,
+    /// BOOTTIME.
+    pub boottime_ns: i64,
+}
+
+impl Offsets {
+    /// The same anchor as that namespace sees it.
+    fn applied_to(self, anchor: Anchor, is_raw: bool) -> Anchor {
+        if self == Offsets::default() {
+            return anchor;
+        }
+        let index = |clock: libc::clockid_t| base_index(clock as u32).unwrap_or(0);
+        if is_raw {
+            return anchor.offset_by(index(libc::CLOCK_MONOTONIC_RAW), self.monotonic_ns);
+        }
+        anchor
+            .offset_by(index(libc::CLOCK_MONOTONIC), self.monotonic_ns)
+            .offset_by(index(libc::CLOCK_BOOTTIME), self.boottime_ns)
+    }
+}
+
+/// A page among many.
+pub struct Member {
+    /// The page itself, with its header written.
+    pub page: SharedPage,
+    /// What it answers.
+    pub clocks: ClockSet,
+    /// To whom.
+    pub offsets: Offsets,
+}
+
+/// The anchors that pages of one namespace have, or are to have.
+#[derive(Clone, Copy)]
+struct Anchors {
+    hres: Anchor,
+    raw: Anchor,
+}
+
+/// No clock.
+const NOTHING: Anchor = Anchor {
+    clocks: ClockSet::NONE,
+    base_cycles: 0,
+    rate: fastpath_page::Rate { mult: 1, shift: 0 },
+    cap_cycles: 0,
+    base: [fastpath_page::Base {
+        sec: 0,
+        nsec_shifted: 0,
+    }; fastpath_page::layout::BASES],
+};
+
+impl Anchors {
+    const NOTHING: Anchors = Anchors {
+        hres: NOTHING,
+        raw: NOTHING,
+    };
+
+    fn seen_with(self, offsets: Offsets) -> Anchors {
+        Anchors {
+            hres: offsets.applied_to(self.hres, false),
+            raw: offsets.applied_to(self.raw, true),
+        }
+    }
+}
+
+/// A page, and whether the anchor in force stands on it.
+struct Entry {
+    id: u64,
+    member: Arc<Member>,
+    follows: bool,
+}
+
+/// Pages that change together, by the namespace that they are shown to.
+struct Many {
+    groups: HashMap<Offsets, Vec<Entry>>,
+    in_force: Anchors,
+    stats: Stats,
+    watch: Watch,
+    telling_cycles: u64,
+}
+
+/// One page's part in a change.
+struct Row<'a> {
+    writer: Writer<'a>,
+    clocks: ClockSet,
+    old: &'a Anchors,
+    new: &'a Anchors,
+    with_raw: bool,
+}
+
+impl Row<'_> {
+    fn changes(&self) -> impl Iterator<Item = Change<'_>> + Clone {
+        let Row {
+            writer,
+            clocks,
+            old,
+            new,
+            with_raw,
+        } = self;
+        let hres = Change::hres(writer, *clocks, Some(&old.hres), &new.hres);
+        let raw = (*with_raw && clocks.contains(ClockSet::MONOTONIC_RAW))
+            .then(|| Change::raw(writer, *clocks, Some(&old.raw), &new.raw));
+        std::iter::once(hres).chain(raw)
+    }
+}
+
+impl Many {
+    fn new() -> Many {
+        Many {
+            groups: HashMap::new(),
+            in_force: Anchors::NOTHING,
+            stats: Stats::default(),
+            watch: Watch::default(),
+            telling_cycles: 0,
+        }
+    }
+
+    fn each(&self) -> impl Iterator<Item = Writer<'_>> {
+        self.groups.values().flatten().map(|entry| entry.member.page.writer())
+    }
+
+    /// Takes a page in. One that another publisher left is withdrawn, and answers again after the next refresh: what it showed
+    /// a moment ago came from other samples.
+    fn add(&mut self, id: u64, member: Arc<Member>) {
+        let writer = member.page.writer();
+        let is_taken_over = writer.are_in_force();
+        if is_taken_over {
+            writer.withdraw(REASON_NEW_PUBLISHER);
+        }
+        writer.set_clocks(member.clocks);
+        writer.set_watch(&self.watch);
+        writer.set_stats(&self.stats);
+        let follows = !is_taken_over && self.seed(&member);
+        let group = self.groups.entry(member.offsets).or_default();
+        group.push(Entry { id, member, follows });
+    }
+
+    /// Puts the anchor in force on a page that answers nothing.
+    fn seed(&self, member: &Member) -> bool {
+        let row = Row {
+            writer: member.page.writer(),
+            clocks: member.clocks,
+            old: &Anchors::NOTHING,
+            new: &self.in_force.seen_with(member.offsets),
+            with_raw: true,
+        };
+        publish_changes(row.changes(), 0, counter::read).is_ok()
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Arc<Member>> {
+        for group in self.groups.values_mut() {
+            if let Some(at) = group.iter().position(|entry| entry.id == id) {
+                return Some(group.swap_remove(at).member);
+            }
+        }
+        None
+    }
+
+    fn let_go(&mut self, id: u64) {
+        if let Some(member) = self.remove(id) {
+            member.page.writer().withdraw(REASON_LET_GO);
+        }
+    }
+}
+
+impl Pages for Many {
+    fn are_in_force(&self) -> bool {
+        false
+    }
+
+    fn publish(
+        &mut self,
+        hres: &Anchor,
+        raw: Option<&Anchor>,
+        spare_cycles: u64,
+        counter: impl Fn() -> u64,
+    ) -> Result<(), PublishError> {
+        let new = Anchors {
+            hres: *hres,
+            raw: raw.copied().unwrap_or(self.in_force.raw),
+        };
+        let seen = |offsets: &Offsets| (self.in_force.seen_with(*offsets), new.seen_with(*offsets));
+        let groups: Vec<_> = self.groups.iter().map(|(offsets, all)| (all, seen(offsets))).collect();
+        let mut rows = Vec::with_capacity(self.groups.values().map(Vec::len).sum());
+        for (entries, (old, new)) in &groups {
+            rows.extend(entries.iter().map(|entry| Row {
+                writer: entry.member.page.writer(),
+                clocks: entry.member.clocks,
+                old: if entry.follows { old } else { &Anchors::NOTHING },
+                new,
+                with_raw: raw.is_some() || !entry.follows,
+            }));
+        }
+        // Asked when it begins and when all readers have been told.
+        let asked = Cell::new((0, 0));
+        let published = publish_changes(rows.iter().flat_map(Row::changes), spare_cycles, || {
+            let now = counter();
+            asked.set((asked.get().1, now));
+            now
+        });
+        let (begun, told) = asked.get();
+        self.telling_cycles = told.saturating_sub(begun);
+        published?;
+        self.in_force = new;
+        for entry in self.groups.values_mut().flatten() {
+            entry.follows = true;
+        }
+        Ok(())
+    }
+
+    fn telling_cycles(&self) -> u64 {
+        self.telling_cycles
+    }
+
+    fn withdraw(&mut self, reason: u32) {
+        self.in_force = Anchors::NOTHING;
+        self.stats.withdrawn_reason = reason;
+        self.each().for_each(|writer| writer.withdraw(reason));
+    }
+
+    fn note_withdrawal(&mut self, withdrawal: &Withdrawal) {
+        self.each().for_each(|writer| writer.note_withdrawal(withdrawal));
+    }
+
+    fn set_stats(&mut self, stats: &Stats) {
+        self.stats = *stats;
+        self.each().for_each(|writer| writer.set_stats(stats));
+    }
+
+    fn set_watch(&mut self, watch: &Watch) {
+        self.watch = *watch;
+        self.each().for_each(|writer| writer.set_watch(watch));
+    }
+}
+
+enum Command {
+    Add(u64, Arc<Member>),
+    Remove(u64),
+    LetGo(u64),
+}
+
+/// Says to a publisher, from any thread, which pages it keeps. Nothing here waits.
+#[derive(Clone)]
+pub struct Handle {
+    commands: Sender<Command>,
+    wake: Arc<EventFd>,
+    turns: Arc<AtomicU64>,
+}
+
+impl Handle {
+    /// How often the publisher has woken up: it lives as long as this changes, ten times a second at least.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
+    }
+
+    /// From now on `member` is kept; `id` names it. It is seeded within milliseconds.
+    pub fn add(&self, id: u64, member: Arc<Member>) {
+        self.send(Command::Add(id, member));
+    }
+
+    /// Nobody reads that page any more.
+    pub fn remove(&self, id: u64) {
+        self.send(Command::Remove(id));
+    }
+
+    /// Its readers shall ask the kernel, for good.
+    pub fn let_go(&self, id: u64) {
+        self.send(Command::LetGo(id));
+    }
+
+    fn send(&self, command: Command) {
+        // Without a publisher there is nobody to be told.
+        let _ = self.commands.send(command);
+        let _ = self.wake.write(1);
+    }
+}
+
+/// Publishes this host's clocks on many pages.
+pub struct Publisher {
+    keeper: Keeper<Many>,
+    commands: Receiver<Command>,
+    wake: Arc<EventFd>,
+    turns: Arc<AtomicU64>,
+}
+
+impl Publisher {
+    /// A publisher, and what tells it of pages. `clocks` are those that any of them will answer.
+    pub fn new(clocks: ClockSet, trust: Trust) -> io::Result<(Publisher, Handle)> {
+        let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
+        let (sender, commands) = mpsc::channel();
+        let handle = Handle {
+            commands: sender,
+            wake: wake.clone(),
+            turns: Arc::default(),
+        };
+        let publisher = Publisher {
+            keeper: Keeper::new(Many::new(), clocks, trust),
+            commands,
+            wake,
+            turns: handle.turns.clone(),
+        };
+        Ok((publisher, handle))
+    }
+
+    /// See [`crate::Publisher::watch_for_steps`].
+    pub fn watch_for_steps(&mut self) {
+        self.keeper.watch_for_steps();
+    }
+
+    /// See [`crate::Publisher::compare_cpus`].
+    pub fn compare_cpus(&mut self) -> io::Result<()> {
+        self.keeper.compare_cpus()
+    }
+
+    /// See [`crate::Publisher::on_news`].
+    pub fn on_news(&mut self, hear: impl FnMut(&News) + Send + 'static) {
+        self.keeper.on_news(hear);
+    }
+
+    /// Publishes until `until`, looked at a few times a second at least, is true.
+    pub fn run(&mut self, until: &AtomicBool) {
+        while !until.load(Ordering::Relaxed) {
+            self.turns.fetch_add(1, Ordering::Relaxed);
+            if self.keeper.turn(Some(self.wake.as_fd())) {
+                self.obey();
+            }
+        }
+    }
+
+    fn obey(&mut self) {
+        let _ = self.wake.read();
+        for _ in 0..AT_A_TIME {
+            match self.commands.try_recv() {
+                Ok(Command::Add(id, member)) => self.keeper.pages.add(id, member),
+                Ok(Command::Remove(id)) => drop(self.keeper.pages.remove(id)),
+                Ok(Command::LetGo(id)) => self.keeper.pages.let_go(id),
+                Err(_) => return,
+            }
+        }
+        // There may be more.
+        let _ = self.wake.write(1);
+    }
+}

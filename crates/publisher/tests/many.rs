@@ -1,0 +1,228 @@
+//! Many pages of one publisher: each is right, and all of them change at one moment.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fastpath_host::init;
+use fastpath_page::{ClockSet, Reader};
+use fastpath_publisher::evidence::Trust;
+use fastpath_publisher::many::{Handle, Member, Offsets, Publisher, REASON_LET_GO};
+use fastpath_publisher::{SharedPage, counter};
+
+const MONOTONIC: u32 = libc::CLOCK_MONOTONIC as u32;
+const HOUR_NS: i64 = 3_600_000_000_000;
+
+fn member(clocks: ClockSet, offsets: Offsets) -> Arc<Member> {
+    let page = SharedPage::create_to_be_taken_up().expect("a page");
+    page.writer().init(&init::of_this_host());
+    Arc::new(Member { page, clocks, offsets })
+}
+
+fn read(member: &Member, clock: libc::clockid_t) -> Option<i64> {
+    Reader::new(member.page.page())
+        .read(clock as u32, counter::read)
+        .map(|(sec, nsec)| sec as i64 * 1_000_000_000 + i64::from(nsec))
+}
+
+fn kernel(clock: libc::clockid_t) -> i64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid timespec.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
+
+/// Waits until `what` holds.
+fn until(mut what: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !what() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it never came to that");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Runs `work` beside a publisher.
+fn with_publisher(work: impl FnOnce(&Handle)) {
+    let (mut publisher, handle) = Publisher::new(ClockSet::ALL, Trust::Invariant).expect("a publisher");
+    publisher.watch_for_steps();
+    let over = Arc::new(AtomicBool::new(false));
+    let theirs = over.clone();
+    let thread = std::thread::spawn(move || publisher.run(&theirs));
+    let end = EndOf(over);
+    work(&handle);
+    drop(end);
+    thread.join().expect("the publisher");
+}
+
+struct EndOf(Arc<AtomicBool>);
+
+impl Drop for EndOf {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn time_goes_forward_from_page_to_page_and_every_answer_is_the_kernels() {
+    with_publisher(|handle| {
+        let members: Vec<_> = (0..300)
+            .map(|nth| {
+                let offsets = Offsets {
+                    monotonic_ns: i64::from(nth % 3) * HOUR_NS,
+                    boottime_ns: 0,
+                };
+                member(ClockSet::ALL, offsets)
+            })
+            .collect();
+        for (id, member) in members.iter().enumerate() {
+            handle.add(id as u64, member.clone());
+        }
+        until(|| {
+            members
+                .iter()
+                .all(|member| read(member, libc::CLOCK_MONOTONIC).is_some())
+        });
+        let latest = AtomicU64::new(0);
+        let answered = AtomicU64::new(0);
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let (members, latest, answered) = (&members, &latest, &answered);
+                scope.spawn(move || {
+                    let mut at = thread * 100;
+                    while begun.elapsed() < Duration::from_secs(3) {
+                        at = (at + 1) % members.len();
+                        let member = &members[at];
+                        // What anybody has read before must not be after what is read now, whatever the page.
+                        let shown = latest.load(Ordering::Acquire);
+                        let before = kernel(libc::CLOCK_MONOTONIC);
+                        let ours = read(member, libc::CLOCK_MONOTONIC);
+                        let after = kernel(libc::CLOCK_MONOTONIC);
+                        let Some(ours) = ours.map(|ns| ns - member.offsets.monotonic_ns) else {
+                            continue;
+                        };
+                        assert!(ours as u64 >= shown, "{} ns back", shown as i64 - ours);
+                        assert!(ours + 1000 >= before && ours <= after + 1000, "{before} {ours} {after}");
+                        latest.fetch_max(ours as u64, Ordering::AcqRel);
+                        answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            // Clients come and go all the while.
+            let mut id = 1_000;
+            while begun.elapsed() < Duration::from_secs(3) {
+                let guest = member(ClockSet::HRES, Offsets::default());
+                handle.add(id, guest.clone());
+                until(|| read(&guest, libc::CLOCK_MONOTONIC).is_some());
+                handle.remove(id);
+                id += 1;
+            }
+            assert!(id > 1_010, "{} guests were served", id - 1_000);
+        });
+        assert!(answered.load(Ordering::Relaxed) > 10_000);
+    });
+}
+
+#[test]
+fn each_page_answers_its_own_clocks_with_its_namespaces_offsets() {
+    with_publisher(|handle| {
+        let offsets = Offsets {
+            monotonic_ns: HOUR_NS + 1,
+            boottime_ns: -7_000_000_001,
+        };
+        let all = member(ClockSet::ALL, Offsets::default());
+        let inside = member(ClockSet::ALL, offsets);
+        let few = member(ClockSet::REALTIME | ClockSet::MONOTONIC_RAW, offsets);
+        for (id, member) in [&all, &inside, &few].into_iter().enumerate() {
+            handle.add(id as u64, member.clone());
+        }
+        until(|| {
+            [&all, &inside, &few]
+                .iter()
+                .all(|member| read(member, libc::CLOCK_MONOTONIC_RAW).is_some())
+        });
+        // All at one value of the counter: the differences are exact.
+        let at = counter::read();
+        let difference = |clock: libc::clockid_t| {
+            let ns = |member: &Member| {
+                Reader::new(member.page.page())
+                    .read(clock as u32, || at)
+                    .map(|(sec, nsec)| sec as i64 * 1_000_000_000 + i64::from(nsec))
+            };
+            Some(ns(&inside)? - ns(&all)?)
+        };
+        assert_eq!(difference(libc::CLOCK_MONOTONIC), Some(offsets.monotonic_ns));
+        assert_eq!(difference(libc::CLOCK_MONOTONIC_RAW), Some(offsets.monotonic_ns));
+        assert_eq!(difference(libc::CLOCK_BOOTTIME), Some(offsets.boottime_ns));
+        assert_eq!(difference(libc::CLOCK_REALTIME), Some(0));
+        assert_eq!(difference(libc::CLOCK_TAI), Some(0));
+        assert!(read(&few, libc::CLOCK_REALTIME).is_some());
+        assert_eq!(read(&few, libc::CLOCK_MONOTONIC), None);
+    });
+}
+
+#[test]
+fn who_scribbles_over_his_page_lies_to_himself_alone() {
+    with_publisher(|handle| {
+        let [honest, liar] = [0, 1].map(|_| member(ClockSet::ALL, Offsets::default()));
+        handle.add(0, honest.clone());
+        handle.add(1, liar.clone());
+        until(|| read(&liar, libc::CLOCK_MONOTONIC).is_some());
+        let begun = Instant::now();
+        let latch = &liar.page.page().hres;
+        let mut last = Instant::now();
+        while begun.elapsed() < Duration::from_secs(2) {
+            // An anchor that begins in a hundred years would make a publisher that believed it wait for that.
+            for copy in &latch.copy {
+                copy.base_cycles.store(u64::MAX / 4, Ordering::Relaxed);
+                copy.clocks.store(u32::MAX, Ordering::Relaxed);
+            }
+            latch.copy[0].seq.fetch_add(1, Ordering::Relaxed);
+            if read(&honest, libc::CLOCK_MONOTONIC).is_some() {
+                last = Instant::now();
+            }
+            assert!(
+                last.elapsed() < Duration::from_secs(1),
+                "an honest reader was left to the kernel"
+            );
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    });
+}
+
+#[test]
+fn a_page_that_is_let_go_answers_nothing_any_more_and_says_so() {
+    with_publisher(|handle| {
+        let [kept, let_go] = [0, 1].map(|_| member(ClockSet::ALL, Offsets::default()));
+        handle.add(0, kept.clone());
+        handle.add(1, let_go.clone());
+        until(|| read(&let_go, libc::CLOCK_MONOTONIC).is_some());
+        handle.let_go(1);
+        until(|| read(&let_go, libc::CLOCK_MONOTONIC).is_none());
+        let reader = Reader::new(let_go.page.page());
+        assert_eq!(reader.stats().withdrawn_reason, REASON_LET_GO);
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(reader.read(MONOTONIC, counter::read), None);
+        until(|| read(&kept, libc::CLOCK_MONOTONIC).is_some());
+    });
+}
+
+#[test]
+fn a_page_taken_over_is_left_to_the_kernel_until_the_next_refresh_and_then_fast_again() {
+    let page = member(ClockSet::ALL, Offsets::default());
+    with_publisher(|handle| {
+        handle.add(0, page.clone());
+        until(|| read(&page, libc::CLOCK_MONOTONIC).is_some());
+    });
+    assert!(
+        read(&page, libc::CLOCK_MONOTONIC).is_some(),
+        "its anchor outlives the publisher for a while"
+    );
+    let before = page.page.page().stats.refreshes.load(Ordering::Relaxed);
+    assert!(before > 0);
+    with_publisher(|handle| {
+        handle.add(0, page.clone());
+        until(|| page.page.page().stats.refreshes.load(Ordering::Relaxed) != before);
+        until(|| read(&page, libc::CLOCK_MONOTONIC).is_some());
+    });
+}

@@ -1,0 +1,43 @@
+//! Charts, as SVG inside the page. Widths are in percent and heights in pixels: a chart is as wide as there is room, and its text
+//! stays readable on a phone. What a chart shows, a table beside it shows too.
+
+pub(crate) mod fleet;
+pub(crate) mod pairs;
+pub(crate) mod payers;
+pub(crate) mod scale;
+pub(crate) mod spread;
+
+use crate::data::Path;
+use maud::{Markup, html};
+
+/// A path is told by a shape too, not by its colour alone.
+pub(crate) fn shape(path: Path) -> &'static str {
+    match path {
+        Path::Vdso => "●",
+        Path::Fastpath => "◆",
+        Path::Syscall => "▲",
+        Path::Unsupported => "–",
+        Path::Unknown => "?",
+    }
+}
+
+/// A chart with a name and a description for those who do not see it. `id` is unique on the page.
+pub(crate) fn figure(
+    id: &str,
+    height: u32,
+    title: &str,
+    description: &str,
+    caption: Markup,
+    drawing: Markup,
+) -> Markup {
+    html! {
+        figure {
+            svg id=(id) role="img" width="100%" height=(height) aria-labelledby={ (id) "-t " (id) "-d" } {
+                title id={ (id) "-t" } { (title) }
+                desc id={ (id) "-d" } { (description) }
+                (drawing)
+            }
+            figcaption { (caption) }
+        }
+    }
+}

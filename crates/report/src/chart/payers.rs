@@ -1,0 +1,73 @@
+//! Who pays most for system calls that read clocks.
+
+use super::figure;
+use super::scale::{AXIS, Linear, grid, percent};
+use crate::data::Trace;
+use crate::words::shown;
+use maud::{Markup, html};
+
+const TEXT: u32 = 20;
+const BAR: u32 = 12;
+const BLOCK: u32 = TEXT + BAR + 10;
+/// More are in the table.
+const ROWS: usize = 10;
+
+/// The chart; nothing where nobody pays anything that could be priced.
+pub(crate) fn chart(id: &str, trace: &Trace, at: &str) -> Option<Markup> {
+    let priced = trace.rows.iter().enumerate();
+    let rows: Vec<_> = priced
+        .filter_map(|(index, row)| Some((index, row, row.cpu_percent.filter(|share| *share > 0.0)?)))
+        .take(ROWS)
+        .collect();
+    if rows.is_empty() {
+        return None;
+    }
+    let axis = Linear::over(rows.iter().map(|(_, _, share)| *share));
+    let height = BLOCK * rows.len() as u32;
+    let description = format!(
+        "A bar for each of the {} that pay most: the share of one CPU that their system calls for clocks cost. The table below has the figures.",
+        rows.len()
+    );
+    let drawing = html! {
+        (grid(&axis.ticks(), |share| axis.place(share), height, |share| format!("{} %", share_figure(share))))
+        @for (place, (index, row, share)) in rows.iter().enumerate() {
+            @let top = BLOCK * place as u32;
+            text.label x="0" y=(top + 14) {
+                tspan.name { (shortened(&row.comm)) } " (" (row.pid) ") " (row.clock.as_deref().map(shown).unwrap_or_default())
+            }
+            text.label.value x="100%" y=(top + 14) text-anchor="end" { (share_figure(*share)) " %" }
+            rect.bar.payer x="0" width=(percent(axis.place(*share))) y=(top + TEXT) height=(BAR) data-json={ (at) "/rows/" (index) "/cpu_percent" } {
+                title { (shown(&row.comm)) ": " (share_figure(*share)) " % of a CPU" }
+            }
+        }
+    };
+    let caption = html! { "Percent of one CPU: calls per second, times what such a call costs on this host." };
+    Some(figure(
+        id,
+        height + AXIS,
+        "Who pays for system calls that read clocks",
+        &description,
+        caption,
+        drawing,
+    ))
+}
+
+/// A name that the kernel keeps has 15 characters; one in a file can have any number.
+fn shortened(name: &str) -> String {
+    let name = shown(name);
+    if name.chars().count() > 16 {
+        name.chars().take(15).chain(['…']).collect()
+    } else {
+        name
+    }
+}
+
+/// `12.3`, `0.45`, `0.006`.
+pub(crate) fn share_figure(share: f64) -> String {
+    match share {
+        0.0 => "0".to_owned(),
+        ..0.1 => format!("{share:.3}"),
+        ..10.0 => format!("{share:.2}"),
+        _ => format!("{share:.1}"),
+    }
+}

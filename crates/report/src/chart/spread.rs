@@ -1,0 +1,133 @@
+//! How the prices of each clock are spread: a histogram above a line, and below it, upside down, the same under fastpath.
+
+use super::scale::{AXIS, Log, grid, of_time, percent};
+use super::{figure, shape};
+use crate::data::{Host, Path, Prices};
+use crate::distribution::Distribution;
+use crate::nanoseconds::{Nanoseconds, in_words, round_figure};
+use maud::{Markup, html};
+
+/// Pixels: a clock's line of text, and a histogram.
+const TEXT: u32 = 20;
+const STRIP: u32 = 26;
+const GAP: u32 = 10;
+
+/// The chart. `at`: where the host's prices are in the data.
+pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Markup {
+    let has_fastpath = prices.clocks.iter().any(|clock| clock.fastpath.is_some());
+    let strips = if has_fastpath { 2 * STRIP } else { STRIP };
+    let block = TEXT + strips + GAP;
+    let height = block * prices.clocks.len() as u32;
+    let counter = host.probe.host.counter_ns;
+    let axis = axis(prices, counter);
+    let description = format!(
+        "Histograms of {} samples of each of {} clocks, on a logarithmic axis of nanoseconds. The table below has the figures.",
+        prices.clocks.first().map_or(0, |clock| clock.now.samples),
+        prices.clocks.len()
+    );
+    let caption = html! {
+        "Each sample is the mean of " (prices.calls_per_sample) " calls in a row. Areas grow with the square root of how many samples lie "
+        "there, so that rare ones are seen. "
+        span.key { span.bar {} " half are cheaper (p50)" }
+        span.key { span.dash {} " 99 of 100 are (p99)" }
+        span.key { "✕ the dearest (→ beyond the axis)" }
+        @if let Some(counter) = counter { span.key { span.dots {} " the counter's own read, " (in_words(counter)) } }
+        @if has_fastpath { span.key { "above the line: now; below it: with fastpath" } }
+    };
+    let drawing = html! {
+        (grid(&axis.ticks(), |ns| axis.place(ns), height, of_time))
+        @if let Some(counter) = counter {
+            @let at = percent(axis.place(counter.get()));
+            line.counter x1=(at) x2=(at) y1="0" y2=(height) { title { "the counter's own read " (in_words(counter)) } }
+        }
+        @for (index, clock) in prices.clocks.iter().enumerate() {
+            @let top = block * index as u32;
+            @let line = top + TEXT + STRIP;
+            @let path = path_of(host, &clock.clock);
+            @let at = format!("{at}/clocks/{index}");
+            text.label x="0" y=(top + 14) {
+                tspan.name { (crate::words::shown(&clock.clock)) } " "
+                tspan.{ "path-" (path.word()) } { (shape(path)) " " (path.word()) }
+            }
+            (strip(&clock.now, &axis, line, false, path, &format!("{at}/now")))
+            @if let Some(fastpath) = &clock.fastpath {
+                (strip(fastpath, &axis, line, true, Path::Fastpath, &format!("{at}/fastpath")))
+            }
+            line.base x1="0" x2="100%" y1=(line) y2=(line) {}
+        }
+    };
+    figure(
+        id,
+        height + AXIS,
+        "Price of a read of each clock, distribution",
+        &description,
+        caption,
+        drawing,
+    )
+}
+
+/// Room for all but what was disturbed most: one sample in thousands would leave no width to the others.
+fn axis(prices: &Prices, counter: Option<Nanoseconds>) -> Log {
+    let spreads = || {
+        prices
+            .clocks
+            .iter()
+            .flat_map(|clock| [Some(&clock.now), clock.fastpath.as_ref()])
+            .flatten()
+    };
+    let most = spreads()
+        .map(|spread| spread.p99_ns.get() * BEYOND_P99)
+        .fold(0.0, f64::max);
+    let values = spreads().flat_map(|spread| [spread.min_ns.get(), spread.max_ns.get().min(most)]);
+    Log::over(values.chain(counter.map(|ns| ns.get())))
+}
+
+const BEYOND_P99: f64 = 4.0;
+
+/// One histogram, upwards or downwards from a line, with its marks.
+fn strip(spread: &Distribution, axis: &Log, line: u32, is_below: bool, path: Path, at: &str) -> Markup {
+    let most = spread
+        .buckets
+        .iter()
+        .map(|bucket| bucket.count)
+        .max()
+        .unwrap_or(1)
+        .max(1);
+    let top = |height: u32| if is_below { line } else { line - height };
+    let (p50, p99, max) = (spread.p50_ns, spread.p99_ns, spread.max_ns);
+    let [at50, at99] = [p50, p99].map(|ns| axis.place(ns.get()));
+    let whose = if is_below { "with fastpath" } else { "now" };
+    let middle = top(STRIP) + STRIP / 2;
+    html! {
+        g.{ "strip path-" (path.word()) } {
+            @for bucket in spread.buckets.iter().filter(|bucket| bucket.count > 0 && axis.has(bucket.from_ns.get())) {
+                @let height = ((bucket.count as f64 / most as f64).sqrt() * f64::from(STRIP)).ceil().max(2.0) as u32;
+                @let (from, to) = (axis.place(bucket.from_ns.get()), axis.place(bucket.up_to_ns.get()));
+                rect x=(percent(from)) width=(percent((to - from).max(0.3))) y=(top(height)) height=(height) {
+                    title {
+                        (in_words(bucket.from_ns)) " to " (in_words(bucket.up_to_ns)) ": "
+                        (crate::words::plural(bucket.count, "sample")) ", " (whose)
+                    }
+                }
+            }
+        }
+        line.p99 x1=(percent(at99)) x2=(percent(at99)) y1=(top(STRIP)) y2=(top(STRIP) + STRIP) data-json={ (at) "/p99_ns" } {
+            title { "p99 " (in_words(p99)) ", " (whose) }
+        }
+        line.p50 x1=(percent(at50)) x2=(percent(at50)) y1=(top(STRIP)) y2=(top(STRIP) + STRIP) data-json={ (at) "/p50_ns" } {
+            title { "p50 " (in_words(p50)) ", " (whose) }
+        }
+        @if axis.has(max.get()) {
+            svg.max x=(percent(axis.place(max.get()))) y=(middle) data-json={ (at) "/max_ns" } {
+                path d="M-4-4 4 4M-4 4 4-4" { title { "dearest " (in_words(max)) ", " (whose) } }
+            }
+        } @else {
+            text.beyond x="100%" y=(middle + 4) text-anchor="end" { "✕ " (round_figure(max.get())) " →" }
+        }
+    }
+}
+
+fn path_of(host: &Host, clock: &str) -> Path {
+    let probed = host.probe.clocks.iter().find(|probed| probed.clock == clock);
+    probed.map_or(Path::Unknown, |probed| probed.path)
+}

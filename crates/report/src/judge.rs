@@ -1,0 +1,228 @@
+//! What hosts come to, in a word and a sentence, and what to do next.
+
+use crate::data::{CallVerdict, Clock, Host, Path, Remedy, Verdict};
+use crate::nanoseconds::in_words;
+
+impl Verdict {
+    /// The word.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Verdict::Wrong => "wrong",
+            Verdict::Slow => "slow",
+            Verdict::Unknown => "unknown",
+            Verdict::Healthy => "healthy",
+        }
+    }
+}
+
+impl Host {
+    /// Doctor's; without one, what the probe alone allows to say.
+    pub fn verdict(&self) -> Verdict {
+        if let Some(doctor) = &self.doctor {
+            return doctor.verdict;
+        }
+        let calls = || self.calls().map(|(_, verdict)| verdict);
+        if calls().any(|verdict| verdict == CallVerdict::Slow) {
+            Verdict::Slow
+        } else if calls().any(|verdict| verdict == CallVerdict::Unknown) || self.probe.clocks.is_empty() {
+            Verdict::Unknown
+        } else {
+            Verdict::Healthy
+        }
+    }
+
+    /// In a sentence, without its full stop.
+    pub fn summary(&self) -> String {
+        if let Some(doctor) = &self.doctor {
+            return doctor.summary.clone();
+        }
+        match self.verdict() {
+            Verdict::Slow => format!("slow here: {}", self.slow().join(", ")),
+            Verdict::Unknown => "of some clocks, path or price could not be told".to_owned(),
+            _ => format!("every clock that can be fast is fast{}", self.reference()),
+        }
+    }
+
+    fn reference(&self) -> String {
+        let prices = self.monotonic().map(|clock| (clock.ns, clock.syscall_ns));
+        match prices {
+            Some((Some(ns), Some(call))) => {
+                format!(": MONOTONIC {}, by system call {}", in_words(ns), in_words(call))
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// What to do, what helps at once first.
+    pub fn steps(&self) -> Vec<Remedy> {
+        let step = |does: &str, price: &str| Remedy {
+            id: String::new(),
+            when: "now".to_owned(),
+            does: does.to_owned(),
+            price: price.to_owned(),
+        };
+        match (&self.doctor, self.verdict()) {
+            (Some(doctor), _) if !doctor.remedies.is_empty() => doctor.remedies.clone(),
+            (_, Verdict::Healthy) => vec![step(
+                "nothing needs mending; `fastpath guard` in CI, or `fastpath export` for Prometheus, tells when that changes",
+                "",
+            )],
+            (None, Verdict::Slow) => vec![
+                step("`fastpath doctor` on the host says why", "a second"),
+                step(
+                    "`fastpath run -- PROGRAM` starts a program on the fast path",
+                    "a start of the program",
+                ),
+            ],
+            (None, _) => vec![step("`fastpath doctor` on the host says more", "a second")],
+            (Some(_), _) => vec![step("the findings below say what there is to know", "")],
+        }
+    }
+
+    /// The clocks and functions that are slow and need not be.
+    pub fn slow(&self) -> Vec<&str> {
+        let slow = self.calls().filter(|(_, verdict)| *verdict == CallVerdict::Slow);
+        slow.map(|(name, _)| name).collect()
+    }
+
+    fn calls(&self) -> impl Iterator<Item = (&str, CallVerdict)> {
+        let clocks = self
+            .probe
+            .clocks
+            .iter()
+            .map(|clock| (clock.clock.as_str(), clock.verdict));
+        let functions = self.probe.functions.iter();
+        clocks.chain(functions.map(|function| (function.function.as_str(), function.verdict)))
+    }
+
+    pub(crate) fn monotonic(&self) -> Option<&Clock> {
+        self.probe.clocks.iter().find(|clock| clock.clock == "MONOTONIC")
+    }
+}
+
+/// The sickest first; of equals, the one whose MONOTONIC is dearest; the rest by name.
+pub(crate) fn sort(hosts: &mut [&Host]) {
+    let price = |host: &Host| host.monotonic().and_then(|clock| clock.ns).map_or(0.0, |ns| ns.get());
+    hosts.sort_by(|a, b| {
+        let by_price = || match a.verdict() {
+            Verdict::Healthy => std::cmp::Ordering::Equal,
+            _ => price(b).total_cmp(&price(a)),
+        };
+        a.verdict()
+            .cmp(&b.verdict())
+            .then_with(by_price)
+            .then_with(|| a.name.cmp(&b.name))
+    });
+}
+
+/// What a fleet comes to.
+pub(crate) fn fleet_summary(hosts: &[&Host]) -> String {
+    let of = |verdict| hosts.iter().filter(|host| host.verdict() == verdict).count();
+    let count = hosts.len();
+    let mut parts = Vec::new();
+    for verdict in [Verdict::Wrong, Verdict::Slow, Verdict::Unknown] {
+        let these = of(verdict);
+        if these > 0 {
+            parts.push(match verdict {
+                Verdict::Wrong => format!("{these} of {count} hosts {} a counter that is not sound", has(these)),
+                Verdict::Slow => format!("{these} of {count} hosts {} slow clocks", has(these)),
+                _ => format!("of {these} of {count} hosts it could not be told"),
+            });
+        }
+    }
+    if parts.is_empty() {
+        return format!("on all {count} hosts every clock that can be fast is fast");
+    }
+    parts.join("; ")
+}
+
+fn has(count: usize) -> &'static str {
+    if count == 1 { "has" } else { "have" }
+}
+
+/// What to do on which hosts, for how many most.
+pub(crate) fn fleet_steps<'a>(hosts: &[&'a Host]) -> Vec<(Remedy, Vec<&'a Host>)> {
+    let mut steps: Vec<(Remedy, Vec<&Host>)> = Vec::new();
+    for host in hosts.iter().filter(|host| host.verdict() != Verdict::Healthy) {
+        for step in host.steps() {
+            // Its words may have the host's own figures in them.
+            let is_it = |known: &Remedy| known.does == step.does || !step.id.is_empty() && known.id == step.id;
+            match steps.iter_mut().find(|(known, _)| is_it(known)) {
+                Some((_, hosts)) => hosts.push(host),
+                None => steps.push((step, vec![host])),
+            }
+        }
+    }
+    steps.sort_by_key(|(_, hosts)| std::cmp::Reverse(hosts.len()));
+    steps
+}
+
+impl Path {
+    /// The word.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Path::Vdso => "vdso",
+            Path::Fastpath => "fastpath",
+            Path::Syscall => "syscall",
+            Path::Unsupported => "unsupported",
+            Path::Unknown => "unknown",
+        }
+    }
+}
+
+impl CallVerdict {
+    /// The word.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            CallVerdict::Fast => "fast",
+            CallVerdict::Slow => "slow",
+            CallVerdict::Unsupported => "unsupported",
+            CallVerdict::SyscallOnly => "syscall-only",
+            CallVerdict::Unknown => "unknown",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    #[test]
+    fn a_probe_alone_is_judged_by_its_calls() {
+        let mut host = samples::sick("db1");
+        host.doctor = None;
+        assert_eq!(host.verdict(), Verdict::Slow);
+        assert!(host.summary().contains("MONOTONIC"), "{}", host.summary());
+        assert!(host.steps()[0].does.contains("fastpath doctor"));
+        let mut host = samples::healthy("web1");
+        host.doctor = None;
+        assert_eq!(host.verdict(), Verdict::Healthy);
+        host.probe.clocks[0].verdict = CallVerdict::Unknown;
+        assert_eq!(host.verdict(), Verdict::Unknown);
+    }
+
+    #[test]
+    fn the_sick_come_first_and_the_dearest_of_them_before_others() {
+        let (well, also_well) = (samples::healthy("a"), samples::healthy("b"));
+        let (sick, mut sicker) = (samples::sick("c"), samples::sick("d"));
+        let monotonic = sicker.probe.clocks.iter_mut().find(|clock| clock.clock == "MONOTONIC");
+        monotonic.unwrap().ns = Some(crate::Nanoseconds::new(5000.0));
+        let mut hosts = vec![&also_well, &sick, &well, &sicker];
+        sort(&mut hosts);
+        let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
+        assert_eq!(names, ["d", "c", "a", "b"]);
+        assert_eq!(fleet_summary(&hosts), "2 of 4 hosts have slow clocks");
+        assert_eq!(
+            fleet_summary(&[&well, &also_well]),
+            "on all 2 hosts every clock that can be fast is fast"
+        );
+    }
+
+    #[test]
+    fn what_helps_many_hosts_is_said_once() {
+        let (a, b) = (samples::sick("a"), samples::sick("b"));
+        let steps = fleet_steps(&[&a, &b]);
+        assert!(!steps.is_empty() && steps.iter().all(|(_, hosts)| hosts.len() == 2));
+    }
+}

@@ -1,0 +1,198 @@
+//! Paths and prices of clocks and functions, now and with fastpath.
+
+use super::host::why_missing;
+use super::number::{count, price, price_cell};
+use super::{heading, scrolling};
+use crate::chart::{pairs, shape, spread};
+use crate::data::{CallVerdict, Host, Part, Path, Prices};
+use crate::nanoseconds::Nanoseconds;
+use crate::words::{sentence, shown};
+use maud::{Markup, html};
+
+pub(super) fn section(host: &Host, index: usize, level: u8) -> Markup {
+    let id = format!("h{index}");
+    let at = format!("/hosts/{index}");
+    html! {
+        section aria-labelledby={ (id) "-clocks" } {
+            (heading(level, &format!("{id}-clocks"), "Clocks: path and price"))
+            @if let Some(prices) = &host.prices {
+                (spread::chart(&format!("{id}-spread"), host, prices, &format!("{at}/prices")))
+            }
+            (clocks(host, &at))
+        }
+        section aria-labelledby={ (id) "-fastpath" } {
+            (heading(level, &format!("{id}-fastpath"), "Now and with fastpath"))
+            @let prices = host.prices.as_ref();
+            @match prices.and_then(|prices| Some((prices, pairs::chart(&format!("{id}-pairs"), host, prices, &format!("{at}/prices"))?))) {
+                Some((prices, chart)) => { (chart) (comparison(prices, &format!("{at}/prices"))) },
+                None => (why_missing(host, Part::Fastpath)),
+            }
+        }
+        @if !host.probe.functions.is_empty() {
+            section aria-labelledby={ (id) "-functions" } {
+                (heading(level, &format!("{id}-functions"), "Other functions"))
+                (functions(host, &at))
+            }
+        }
+    }
+}
+
+fn clocks(host: &Host, at: &str) -> Markup {
+    let spread_of = |name: &str| {
+        let clocks = &host.prices.as_ref()?.clocks;
+        let index = clocks.iter().position(|clock| clock.clock == name)?;
+        Some((&clocks[index].now, format!("{at}/prices/clocks/{index}/now")))
+    };
+    let has_spread = host.prices.is_some();
+    let best = if has_spread { "Probe" } else { "Price" };
+    let table = html! {
+        table {
+            caption {
+                span {
+                    "clock_gettime of each clock by " (shown(&host.probe.isa)) " programs, in nanoseconds."
+                    @if has_spread {
+                        " “Probe” is what " code { "fastpath probe" } " shows: the least of five medians, each of longer rows of calls. The "
+                        "next three columns are of the samples in the chart."
+                    }
+                }
+            }
+            thead {
+                tr {
+                    th scope="col" { "Clock" }
+                    th scope="col" { "Path" }
+                    th.number scope="col" { (best) }
+                    @if has_spread {
+                        th.number scope="col" { "p50" }
+                        th.number scope="col" { "p99" }
+                        th.number scope="col" { "Max" }
+                    }
+                    th.number scope="col" { "System call" }
+                    th scope="col" { "Verdict" }
+                }
+            }
+            tbody {
+                @for (index, clock) in host.probe.clocks.iter().enumerate() {
+                    @let at = format!("{at}/probe/clocks/{index}");
+                    tr data-clock=(shown(&clock.clock)) {
+                        th scope="row" { (shown(&clock.clock)) }
+                        td { (path(clock.path, &at)) }
+                        (price_cell(&format!("{at}/ns"), clock.ns))
+                        @if has_spread {
+                            @match spread_of(&clock.clock) {
+                                Some((spread, at)) => {
+                                    (price_cell(&format!("{at}/p50_ns"), Some(spread.p50_ns)))
+                                    (price_cell(&format!("{at}/p99_ns"), Some(spread.p99_ns)))
+                                    (price_cell(&format!("{at}/max_ns"), Some(spread.max_ns)))
+                                },
+                                None => { @for _ in 0..3 { td.number { span.none { "–" } } } },
+                            }
+                        }
+                        (price_cell(&format!("{at}/syscall_ns"), clock.syscall_ns))
+                        td { (verdict(clock.verdict, clock.why.as_deref())) }
+                    }
+                }
+            }
+        }
+    };
+    scrolling("Table of clocks", table)
+}
+
+fn comparison(prices: &Prices, at: &str) -> Markup {
+    let times = |now: Nanoseconds, then: Nanoseconds| match then.get() {
+        0.0 => "–".to_owned(),
+        then => format!("{:.1}×", now.get() / then),
+    };
+    let table = html! {
+        table {
+            caption {
+                span { "The same samples in nanoseconds, taken in turns: what programs get now, and what fastpath's vDSO gives them." }
+            }
+            thead {
+                tr {
+                    th scope="col" { "Clock" }
+                    th.number scope="col" { "Now p50" }
+                    th.number scope="col" { "fastpath p50" }
+                    th.number scope="col" { "p99" }
+                    th.number scope="col" { "Max" }
+                    th.number scope="col" { "Cheaper" }
+                    th.number scope="col" { "Samples" }
+                }
+            }
+            tbody {
+                @for (index, clock) in prices.clocks.iter().enumerate() {
+                    @if let Some(fastpath) = &clock.fastpath {
+                        @let at = format!("{at}/clocks/{index}");
+                        @let ours = format!("{at}/fastpath");
+                        tr {
+                            th scope="row" { (shown(&clock.clock)) }
+                            (price_cell(&format!("{at}/now/p50_ns"), Some(clock.now.p50_ns)))
+                            (price_cell(&format!("{ours}/p50_ns"), Some(fastpath.p50_ns)))
+                            (price_cell(&format!("{ours}/p99_ns"), Some(fastpath.p99_ns)))
+                            (price_cell(&format!("{ours}/max_ns"), Some(fastpath.max_ns)))
+                            td.number { (times(clock.now.p50_ns, fastpath.p50_ns)) }
+                            td.number { (count(&format!("{ours}/samples"), fastpath.samples)) }
+                        }
+                    }
+                }
+            }
+        }
+    };
+    scrolling("Table of prices now and with fastpath", table)
+}
+
+fn functions(host: &Host, at: &str) -> Markup {
+    let table = html! {
+        table {
+            caption { span { "Other functions that a vDSO can answer, in nanoseconds." } }
+            thead {
+                tr {
+                    th scope="col" { "Function" }
+                    th scope="col" { "Path" }
+                    th.number scope="col" { "Price" }
+                    th.number scope="col" { "System call" }
+                    th scope="col" { "Verdict" }
+                }
+            }
+            tbody {
+                @for (index, function) in host.probe.functions.iter().enumerate() {
+                    @let at = format!("{at}/probe/functions/{index}");
+                    tr {
+                        th scope="row" { (shown(&function.function)) }
+                        td { (path(function.path, &at)) }
+                        (price_cell(&format!("{at}/ns"), function.ns))
+                        (price_cell(&format!("{at}/syscall_ns"), function.syscall_ns))
+                        td { (verdict(function.verdict, function.why.as_deref())) }
+                    }
+                }
+            }
+        }
+        @if let Some(vsyscall) = &host.probe.vsyscall {
+            p {
+                "vsyscall page: " (shown(&vsyscall.mode))
+                @for (index, entry) in vsyscall.entries.iter().enumerate() {
+                    @if entry.ns.is_some() {
+                        ", " (shown(&entry.function)) " " (price(&format!("{at}/probe/vsyscall/entries/{index}/ns"), entry.ns)) " ns"
+                    }
+                }
+            }
+        }
+    };
+    scrolling("Table of functions", table)
+}
+
+/// A path by its shape, its colour and its word.
+pub(super) fn path(path: Path, at: &str) -> Markup {
+    html! {
+        span.path.{ "path-" (path.word()) } {
+            span aria-hidden="true" { (shape(path)) " " }
+            span data-text={ (at) "/path" } { (path.word()) }
+        }
+    }
+}
+
+fn verdict(verdict: CallVerdict, why: Option<&str>) -> Markup {
+    html! {
+        span.call.{ "call-" (verdict.word()) } { (verdict.word().replace('-', " ")) }
+        @if let Some(why) = why { span.aside { " " (sentence(why)) } }
+    }
+}

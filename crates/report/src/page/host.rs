@@ -1,0 +1,106 @@
+//! All that is known of one host.
+
+use super::number::{count, price};
+use super::{clocks, evidence, heading, trace};
+use crate::data::{Facts, Host, Part, Remedy};
+use crate::words::{date, ended, sentence, shown};
+use maud::{Markup, html};
+
+/// Every section. `index`: the host's place in the data; `level`: of the headings.
+pub(super) fn sections(host: &Host, index: usize, level: u8) -> Markup {
+    let id = format!("h{index}");
+    html! {
+        section aria-labelledby={ (id) "-host" } {
+            (heading(level, &format!("{id}-host"), "The host"))
+            (facts(host, &format!("/hosts/{index}/probe/host")))
+        }
+        (clocks::section(host, index, level))
+        (trace::section(host, index, level))
+        (evidence::section(host, index, level))
+    }
+}
+
+fn facts(host: &Host, at: &str) -> Markup {
+    let facts = &host.probe.host;
+    let mut rows: Vec<(&str, Markup)> = vec![
+        ("Kernel", html! { (shown(&facts.kernel)) " " (shown(&facts.machine)) }),
+        (
+            "CPU",
+            html! {
+                (shown(facts.cpu.as_deref().unwrap_or("unknown")))
+                @if let Some(hypervisor) = &facts.hypervisor { ", under " (shown(hypervisor)) }
+                ", " (count(&format!("{at}/ncpu"), facts.ncpu)) " in use"
+            },
+        ),
+        ("Clocksource", clocksource(facts)),
+        ("vDSO", html! { (vdso(facts)) }),
+    ];
+    if let Some(counter) = &facts.counter {
+        let read = html! {
+            (shown(counter)) ", a read "
+            @if facts.counter_ns.is_some() { (price(&format!("{at}/counter_ns"), facts.counter_ns)) " ns" } @else { "is not allowed" }
+        };
+        rows.push(("Counter", read));
+    }
+    if let Some(unix) = host.measured_unix {
+        let when = html! { data value=(unix) data-json={ (at.trim_end_matches("/probe/host")) "/measured_unix" } { (date(unix)) } };
+        rows.push(("Measured", when));
+    }
+    html! {
+        dl.facts {
+            @for (name, value) in rows { div { dt { (name) } dd { (value) } } }
+        }
+    }
+}
+
+fn clocksource(facts: &Facts) -> Markup {
+    let current = facts.clocksource.as_deref().unwrap_or("unknown");
+    let others: Vec<String> = facts
+        .clocksources_available
+        .iter()
+        .filter(|name| *name != current)
+        .map(|name| shown(name))
+        .collect();
+    html! {
+        (shown(current))
+        @if !others.is_empty() { span.aside { " (also there: " (others.join(", ")) ")" } }
+    }
+}
+
+pub(super) fn vdso(facts: &Facts) -> &'static str {
+    match &facts.vdso {
+        None => "none",
+        Some(vdso) if vdso.is_fastpath => "fastpath",
+        Some(_) => "kernel",
+    }
+}
+
+/// A thing to do, with its price; in a fleet, on which hosts.
+pub(super) fn step(step: &Remedy, hosts: Option<Markup>) -> Markup {
+    let when = match step.when.as_str() {
+        "now" => "now",
+        "until-reboot" => "until reboot",
+        "permanent" => "for good",
+        other => other,
+    };
+    html! {
+        li {
+            span.when { (shown(when)) } " " (sentence(&ended(&step.does)))
+            @if !step.price.is_empty() { span.aside { " Price: " (sentence(&step.price)) "." } }
+            @if let Some(hosts) = hosts { div.on { (hosts) } }
+        }
+    }
+}
+
+/// Why a part is not there; nothing if it is not known.
+pub(super) fn why_missing(host: &Host, part: Part) -> Markup {
+    let missing = host.missing.iter().find(|missing| missing.what == part);
+    html! {
+        p.missing {
+            @match missing {
+                Some(missing) => { "Not measured: " (sentence(&ended(&missing.why))) },
+                None => { "Not measured: the file has a probe only. " code { "fastpath report --json" } " on the host has all." },
+            }
+        }
+    }
+}

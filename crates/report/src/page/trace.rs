@@ -1,0 +1,89 @@
+//! Who makes system calls to read clocks.
+
+use super::host::why_missing;
+use super::number::{count, price_cell, value};
+use super::{heading, scrolling};
+use crate::chart::payers::{self, share_figure};
+use crate::data::{Host, Part, Row, Trace};
+use crate::words::{plural, sentence, shown};
+use maud::{Markup, html};
+
+pub(super) fn section(host: &Host, index: usize, level: u8) -> Markup {
+    let id = format!("h{index}-trace");
+    html! {
+        section aria-labelledby=(id) {
+            (heading(level, &id, "Who pays: system calls that read clocks"))
+            @match &host.trace {
+                Some(trace) => (counted(trace, index)),
+                None => (why_missing(host, Part::Trace)),
+            }
+        }
+    }
+}
+
+fn counted(trace: &Trace, index: usize) -> Markup {
+    let at = format!("/hosts/{index}/trace");
+    html! {
+        p {
+            (count(&format!("{at}/calls"), trace.calls)) " calls in "
+            (value(&format!("{at}/seconds"), trace.seconds, &format!("{:.1}", trace.seconds))) " s, by all processes."
+            @if trace.rows.is_empty() { " Nobody pays." }
+            @if trace.lost.calls > 0 { " Lost for lack of room: " (plural(trace.lost.calls, "call")) "." }
+            @if trace.lost.process_events > 0 { " Names may be wrong or missing: what processes did was lost in part." }
+        }
+        @if !trace.rows.is_empty() {
+            @if let Some(chart) = payers::chart(&format!("h{index}-payers"), trace, &at) { (chart) }
+            (table(trace, &at))
+        }
+    }
+}
+
+fn table(trace: &Trace, at: &str) -> Markup {
+    let table = html! {
+        table {
+            caption {
+                span {
+                    "The dearest first."
+                    @if trace.rows_left_out > 0 { " Not shown: " (plural(trace.rows_left_out, "cheaper row")) "." }
+                }
+            }
+            thead {
+                tr {
+                    th scope="col" { "Process" }
+                    th scope="col" { "Call" }
+                    th.number scope="col" { "Calls/s" }
+                    th.number scope="col" { "ns" }
+                    th.number scope="col" { "% of a CPU" }
+                    th scope="col" { "Why" }
+                }
+            }
+            tbody { @for (index, row) in trace.rows.iter().enumerate() { (of_row(row, &format!("{at}/rows/{index}"))) } }
+        }
+    };
+    scrolling("Table of those who pay", table)
+}
+
+fn of_row(row: &Row, at: &str) -> Markup {
+    html! {
+        tr {
+            th scope="row" {
+                span data-text={ (at) "/comm" } { (shown(&row.comm)) } " (" (row.pid) ")"
+                @if let Some(program) = &row.program { span.aside.file { (shown(program)) } }
+            }
+            td { (shown(&row.call)) @if let Some(clock) = &row.clock { " " (shown(clock)) } }
+            td.number { (value(&format!("{at}/calls_per_second"), row.calls_per_second, &rate(row.calls_per_second))) }
+            (price_cell(&format!("{at}/price_ns"), row.price_ns))
+            td.number {
+                @match row.cpu_percent {
+                    Some(share) => (value(&format!("{at}/cpu_percent"), share, &share_figure(share))),
+                    None => span.none { "–" },
+                }
+            }
+            td.words { (sentence(&row.says)) }
+        }
+    }
+}
+
+fn rate(calls: f64) -> String {
+    crate::nanoseconds::figure(calls)
+}

@@ -1,0 +1,150 @@
+//! What other hosts' `probe --json` and `report --json` wrote.
+
+use crate::data::{Host, Probe, Report, SCHEMA};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// The hosts in a text: one JSON value or several, one behind the other. `file` is its name, and `stem` what a host is called whose
+/// probe does not tell its name. The error says which value and which field.
+pub fn read(text: &str, file: &str, stem: &str) -> Result<Vec<Host>, String> {
+    let mut hosts = Vec::new();
+    for (index, value) in serde_json::Deserializer::from_str(text).into_iter().enumerate() {
+        let place = if index == 0 {
+            String::new()
+        } else {
+            format!("value {}: ", index + 1)
+        };
+        let value: Value = value.map_err(|error| format!("{file}: {place}not JSON: {error}"))?;
+        hosts.extend(hosts_of(value, stem).map_err(|why| format!("{file}: {place}{why}"))?);
+    }
+    if hosts.is_empty() {
+        return Err(format!("{file}: there is no host in it; {WANTED}"));
+    }
+    hosts.iter_mut().for_each(|host| host.file = Some(file.to_owned()));
+    Ok(hosts)
+}
+
+const WANTED: &str = "wanted is what `fastpath probe --json` or `fastpath report --json` writes";
+
+fn hosts_of(value: Value, stem: &str) -> Result<Vec<Host>, String> {
+    if value.get("hosts").is_some() {
+        let schema = value.get("schema").and_then(Value::as_u64);
+        if let Some(schema) = schema.filter(|schema| *schema != u64::from(SCHEMA)) {
+            return Err(format!(
+                "schema {schema}: another fastpath wrote this; this one reads schema {SCHEMA}"
+            ));
+        }
+        return Ok(parse::<Report>(value)?.hosts);
+    }
+    // Doctor's has neither, a trace has rows: they say nothing of the paths, or not all.
+    if value.get("clocks").is_none() && value.get("host").is_none() {
+        return Err(format!("neither a probe nor a report; {WANTED}"));
+    }
+    let probe = parse::<Probe>(value)?;
+    Ok(vec![Host {
+        name: probe.host.name.clone().unwrap_or_else(|| stem.to_owned()),
+        file: None,
+        measured_unix: None,
+        probe,
+        prices: None,
+        doctor: None,
+        trace: None,
+        missing: Vec::new(),
+    }])
+}
+
+/// A part of a page, of what the commands that it is named after give. The error names the field.
+pub fn parse<T: DeserializeOwned>(value: Value) -> Result<T, String> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        let what = error.into_inner();
+        if path == "." {
+            what.to_string()
+        } else {
+            format!("{path}: {what}")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    fn probe() -> Value {
+        serde_json::to_value(samples::healthy("web1").probe).unwrap()
+    }
+
+    fn refused(value: &Value) -> String {
+        read(&value.to_string(), "a.json", "a").unwrap_err()
+    }
+
+    #[test]
+    fn a_probe_is_a_host_by_its_own_name_or_the_files() {
+        let mut value = probe();
+        assert_eq!(read(&value.to_string(), "x/a.json", "a").unwrap()[0].name, "web1");
+        value["host"].as_object_mut().unwrap().remove("name");
+        let hosts = read(&value.to_string(), "x/a.json", "a").unwrap();
+        assert_eq!(
+            (hosts[0].name.as_str(), hosts[0].file.as_deref()),
+            ("a", Some("x/a.json"))
+        );
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let report = Report {
+            schema: SCHEMA,
+            fastpath: "0.1.0".to_owned(),
+            hosts: vec![samples::healthy("a"), samples::sick("b")],
+        };
+        let text = serde_json::to_string(&report).unwrap();
+        let hosts = read(&text, "a.json", "a").unwrap();
+        let again = Report { hosts, ..report };
+        assert_eq!(serde_json::to_string(&again).unwrap(), text);
+    }
+
+    #[test]
+    fn one_file_may_hold_many_hosts() {
+        let text = format!("{}\n{}\n", probe(), probe());
+        assert_eq!(read(&text, "fleet.json", "fleet").unwrap().len(), 2);
+        let error = read(&format!("{}\n{{}}\n", probe()), "fleet.json", "fleet").unwrap_err();
+        assert!(error.contains("fleet.json: value 2: "), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_shape_is_told_by_file_and_field() {
+        let mut value = probe();
+        value["clocks"][1]["path"] = "warp".into();
+        let error = refused(&value);
+        assert!(
+            error.contains("a.json: clocks[1].path: ") && error.contains("`warp`"),
+            "{error}"
+        );
+        value["clocks"][1]["path"] = "vdso".into();
+        value["clocks"][1]["ns"] = (-3.5).into();
+        assert!(refused(&value).contains("clocks[1].ns: -3.5 nanoseconds"));
+        value["clocks"][1]["ns"] = "fast".into();
+        assert!(refused(&value).contains("clocks[1].ns: invalid type"));
+        let mut value = probe();
+        value.as_object_mut().unwrap().remove("host");
+        assert!(refused(&value).contains("missing field `host`"));
+    }
+
+    #[test]
+    fn what_is_something_else_is_told_so() {
+        for text in ["{}", "[]", "3", "{\"rows\": [], \"calls\": 0}"] {
+            let error = read(text, "a.json", "a").unwrap_err();
+            assert!(error.contains("neither a probe nor a report"), "{text}: {error}");
+        }
+        assert!(read("", "a.json", "a").unwrap_err().contains("no host in it"));
+        assert!(read("{", "a.json", "a").unwrap_err().contains("not JSON"));
+        assert!(
+            read(&"[".repeat(100_000), "a.json", "a")
+                .unwrap_err()
+                .contains("not JSON")
+        );
+        let newer = read("{\"schema\": 2, \"hosts\": []}", "a.json", "a").unwrap_err();
+        assert!(newer.contains("schema 2"), "{newer}");
+    }
+}

@@ -1,0 +1,176 @@
+//! An assembler for the few instructions of BPF that the counter needs, with labels (Documentation/bpf/standardization/instruction-set.rst).
+
+use std::collections::HashMap;
+
+#[derive(Clone, Copy)]
+pub(super) struct Register(u8);
+
+pub(super) const R0: Register = Register(0);
+pub(super) const R1: Register = Register(1);
+pub(super) const R2: Register = Register(2);
+pub(super) const R3: Register = Register(3);
+pub(super) const R4: Register = Register(4);
+pub(super) const R6: Register = Register(6);
+pub(super) const R7: Register = Register(7);
+pub(super) const R8: Register = Register(8);
+pub(super) const R9: Register = Register(9);
+/// The frame pointer.
+pub(super) const FP: Register = Register(10);
+
+/// Width of a load or store.
+#[derive(Clone, Copy)]
+pub(super) enum Width {
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(dead_code, reason = "reads an instruction of x86")
+    )]
+    Half = 0x08,
+    Word = 0x00,
+    Double = 0x18,
+}
+
+/// One instruction as the kernel reads it: opcode, registers, offset, immediate.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Instruction {
+    opcode: u8,
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+#[derive(Default)]
+pub(super) struct Assembler {
+    code: Vec<Instruction>,
+    labels: HashMap<String, usize>,
+    jumps: Vec<(usize, String)>,
+}
+
+impl Assembler {
+    fn push(&mut self, opcode: u8, dst: Register, src: Register, offset: i16, immediate: i32) {
+        self.code.push(Instruction {
+            opcode,
+            registers: dst.0 | src.0 << 4,
+            offset,
+            immediate,
+        });
+    }
+
+    pub(super) fn label(&mut self, name: impl Into<String>) {
+        self.labels.insert(name.into(), self.code.len());
+    }
+
+    pub(super) fn mov(&mut self, dst: Register, src: Register) {
+        self.push(0xbf, dst, src, 0, 0);
+    }
+
+    pub(super) fn set(&mut self, dst: Register, value: i32) {
+        self.push(0xb7, dst, R0, 0, value);
+    }
+
+    pub(super) fn set64(&mut self, dst: Register, value: u64) {
+        self.push(0x18, dst, R0, 0, value as u32 as i32);
+        self.push(0, R0, R0, 0, (value >> 32) as i32);
+    }
+
+    /// A map's address, by its descriptor.
+    pub(super) fn map(&mut self, dst: Register, fd: i32) {
+        const PSEUDO_MAP_FD: Register = Register(1);
+        self.push(0x18, dst, PSEUDO_MAP_FD, 0, fd);
+        self.push(0, R0, R0, 0, 0);
+    }
+
+    pub(super) fn add(&mut self, dst: Register, value: i32) {
+        self.push(0x07, dst, R0, 0, value);
+    }
+
+    pub(super) fn and(&mut self, dst: Register, value: i32) {
+        self.push(0x57, dst, R0, 0, value);
+    }
+
+    pub(super) fn shift_right(&mut self, dst: Register, bits: i32) {
+        self.push(0x77, dst, R0, 0, bits);
+    }
+
+    pub(super) fn load(&mut self, width: Width, dst: Register, base: Register, offset: i16) {
+        self.push(0x61 | width as u8, dst, base, offset, 0);
+    }
+
+    pub(super) fn store(&mut self, width: Width, base: Register, offset: i16, src: Register) {
+        self.push(0x63 | width as u8, base, src, offset, 0);
+    }
+
+    pub(super) fn store_value(&mut self, width: Width, base: Register, offset: i16, value: i32) {
+        self.push(0x62 | width as u8, base, R0, offset, value);
+    }
+
+    /// 64 bits, atomically.
+    pub(super) fn atomic_add(&mut self, base: Register, offset: i16, src: Register) {
+        self.push(0xdb, base, src, offset, 0);
+    }
+
+    fn jump(&mut self, opcode: u8, dst: Register, src: Register, value: i32, label: &str) {
+        self.jumps.push((self.code.len(), label.to_owned()));
+        self.push(opcode, dst, src, 0, value);
+    }
+
+    pub(super) fn goto(&mut self, label: &str) {
+        self.jump(0x05, R0, R0, 0, label);
+    }
+
+    pub(super) fn if_is(&mut self, left: Register, value: i32, label: &str) {
+        self.jump(0x15, left, R0, value, label);
+    }
+
+    pub(super) fn if_is_not(&mut self, left: Register, value: i32, label: &str) {
+        self.jump(0x55, left, R0, value, label);
+    }
+
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(dead_code, reason = "tells code segments of x86 apart")
+    )]
+    pub(super) fn if_equal(&mut self, left: Register, right: Register, label: &str) {
+        self.jump(0x1d, left, right, 0, label);
+    }
+
+    /// Without a sign.
+    pub(super) fn if_at_most(&mut self, left: Register, value: i32, label: &str) {
+        self.jump(0xb5, left, R0, value, label);
+    }
+
+    pub(super) fn call(&mut self, helper: i32) {
+        self.push(0x85, R0, R0, 0, helper);
+    }
+
+    pub(super) fn exit(&mut self) {
+        self.set(R0, 0);
+        self.push(0x95, R0, R0, 0, 0);
+    }
+
+    /// The program. A label that is nowhere is a mistake in this crate, which every load would show.
+    pub(super) fn finish(mut self) -> Vec<Instruction> {
+        for (at, label) in &self.jumps {
+            let to = self.labels[label];
+            self.code[*at].offset = (to as i64 - *at as i64 - 1) as i16;
+        }
+        self.code
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jumps_lead_to_their_labels_forwards_and_backwards() {
+        let mut asm = Assembler::default();
+        asm.label("start");
+        asm.if_is(R1, 7, "end");
+        asm.goto("start");
+        asm.label("end");
+        asm.exit();
+        let offsets: Vec<i16> = asm.finish().iter().map(|one| one.offset).collect();
+        assert_eq!(offsets, [1, -2, 0, 0]);
+    }
+}

@@ -1,0 +1,166 @@
+//! Counting in the kernel: programs at its tracepoints add up calls in a map, which is read now and then.
+
+mod asm;
+mod program;
+mod ring;
+mod sys;
+
+use crate::call::{Abi, Function, Sample, Site};
+use program::{KEY_SIZE, Parameters, SAMPLE_HEAD, VALUE_SIZE};
+use ring::Ring;
+use std::collections::HashMap;
+use std::io;
+use std::os::linux::fs::MetadataExt;
+use sys::{Attached, Kind, Map};
+
+/// The inode of the initial PID namespace (include/linux/proc_ns.h).
+const PROC_PID_INIT_INO: u64 = 0xEFFF_FFFC;
+/// One in so many calls is sampled. A power of two.
+const SAMPLE_ONE_IN: u32 = 64;
+/// 4 MiB: some two thousand samples.
+const RING_SIZE: u32 = 4 << 20;
+
+/// A site's calls so far.
+pub(crate) struct Count {
+    pub site: Site,
+    pub calls: u64,
+    /// CLOCK_MONOTONIC.
+    pub first_ns: u64,
+    /// What the thread that was first was called.
+    pub comm: String,
+}
+
+/// The programs at work. They end when this is dropped.
+pub(crate) struct Counter {
+    counts: Map,
+    lost: Map,
+    ring: Option<Ring>,
+    _ring_map: Option<Map>,
+    /// Calls of a site at its last sample.
+    sampled: HashMap<Site, u64>,
+    attached: Vec<Attached>,
+}
+
+impl Counter {
+    /// `sites`: how many can be counted at once.
+    pub(crate) fn start(sites: u32, stacks: bool) -> io::Result<Counter> {
+        let counts = Map::new(Kind::Hash, KEY_SIZE, VALUE_SIZE, sites)?;
+        let lost = Map::new(Kind::Array, 4, 8, 2)?;
+        let ring_map = stacks.then(|| Map::new(Kind::Ring, 0, 0, RING_SIZE)).transpose()?;
+        let parameters = Parameters {
+            own_pid: std::process::id(),
+            namespace: pid_namespace()?,
+            counts: counts.fd(),
+            lost: lost.fd(),
+            samples: ring_map.as_ref().map(|map| (map.fd(), SAMPLE_ONE_IN)),
+        };
+        let ring = ring_map.as_ref().map(|map| Ring::new(map, RING_SIZE)).transpose()?;
+        #[cfg_attr(
+            not(target_arch = "x86_64"),
+            expect(unused_mut, reason = "only x86 has a vsyscall page")
+        )]
+        let mut attached = vec![sys::attach(c"sys_enter", &program::at_system_call(&parameters))?];
+        #[cfg(target_arch = "x86_64")]
+        {
+            let attach =
+                |sees_callers| sys::attach(c"emulate_vsyscall", &program::at_vsyscall(&parameters, sees_callers));
+            // Older kernels refuse the program that sees callers.
+            match attach(true).or_else(|_| attach(false)) {
+                Ok(program) => attached.push(program),
+                // A kernel that has no vsyscall page.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Counter {
+            counts,
+            lost,
+            ring,
+            _ring_map: ring_map,
+            sampled: HashMap::new(),
+            attached,
+        })
+    }
+
+    /// Counts no more.
+    pub(crate) fn stop(&mut self) {
+        self.attached.clear();
+    }
+
+    /// What was counted. Sites of which `is_over` are forgotten: if they are seen again, they begin anew.
+    pub(crate) fn read(&self, is_over: impl Fn(&Site) -> bool) -> Vec<Count> {
+        let mut counts = Vec::new();
+        for key in self.counts.keys() {
+            let Some(site) = site_of(&key) else { continue };
+            let value = if is_over(&site) {
+                self.counts.take(&key)
+            } else {
+                self.counts.get(&key)
+            };
+            let Some(value) = value else { continue };
+            let comm = value[16..].split(|byte| *byte == 0).next().unwrap_or_default();
+            counts.push(Count {
+                site,
+                calls: word(&value, 0),
+                first_ns: word(&value, 8),
+                comm: String::from_utf8_lossy(comm).into_owned(),
+            });
+        }
+        counts
+    }
+
+    /// Calls that were not counted for lack of room, and samples.
+    pub(crate) fn lost(&self) -> (u64, u64) {
+        let of = |which: u32| self.lost.get(&which.to_ne_bytes()).map_or(0, |value| word(&value, 0));
+        (of(0), of(1))
+    }
+
+    pub(crate) fn samples(&mut self) -> Vec<Sample> {
+        let mut samples = Vec::new();
+        let (Some(ring), sampled) = (&mut self.ring, &mut self.sampled) else {
+            return samples;
+        };
+        ring.drain(|record| {
+            let Some(site) = site_of(record) else { return };
+            let (so_far, before) = (word(record, 24), sampled.entry(site).or_default());
+            // A site that was forgotten began anew. Threads that call at once may have seen one number.
+            let calls = if so_far < *before { so_far } else { so_far - *before };
+            *before = so_far;
+            let stack = &record[SAMPLE_HEAD as usize..][..word(record, 48) as usize];
+            samples.push(Sample {
+                site,
+                time_ns: word(record, 56),
+                calls,
+                sp: word(record, 32),
+                frame: word(record, 40),
+                stack: stack.to_vec(),
+            });
+        });
+        samples
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+fn half(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn site_of(key: &[u8]) -> Option<Site> {
+    Some(Site {
+        pid: half(key, 0),
+        function: *Function::ALL.get(half(key, 4) as usize)?,
+        abi: *Abi::ALL.get(half(key, 8) as usize)?,
+        clock: half(key, 12) as i32,
+        ip: word(key, 16),
+    })
+}
+
+/// Ours, unless it is the initial one.
+fn pid_namespace() -> io::Result<Option<(u64, u64)>> {
+    let namespace = std::fs::metadata("/proc/self/ns/pid")?;
+    let is_initial = namespace.st_ino() == PROC_PID_INIT_INO;
+    Ok((!is_initial).then(|| (namespace.st_dev(), namespace.st_ino())))
+}

@@ -1,0 +1,208 @@
+//! bpf(2): maps, programs, raw tracepoints.
+
+use super::asm::Instruction;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+// include/uapi/linux/bpf.h
+const MAP_CREATE: libc::c_long = 0;
+const MAP_LOOKUP: libc::c_long = 1;
+const MAP_DELETE: libc::c_long = 3;
+const MAP_GET_NEXT_KEY: libc::c_long = 4;
+const PROG_LOAD: libc::c_long = 5;
+const RAW_TRACEPOINT_OPEN: libc::c_long = 17;
+const MAP_LOOKUP_AND_DELETE: libc::c_long = 21;
+const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
+
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Hash = 1,
+    Array = 2,
+    Ring = 27,
+}
+
+/// bpf(2) reads `size_of::<T>()` bytes and takes the rest for zero.
+///
+/// # Safety
+/// `attributes` is what `command` expects, and every pointer in it is good for what the command does with it.
+unsafe fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<i32> {
+    // SAFETY: the caller's promise.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes as *const T, size_of::<T>()) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result as i32)
+    }
+}
+
+fn owned(fd: i32) -> OwnedFd {
+    // SAFETY: the kernel has just made it, for us.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+#[repr(C)]
+struct CreateMap {
+    kind: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    flags: u32,
+}
+
+#[repr(C)]
+struct Element {
+    fd: u32,
+    padding: u32,
+    key: u64,
+    value_or_next_key: u64,
+    flags: u64,
+}
+
+/// A map of the kernel's, or a ring.
+pub(super) struct Map {
+    fd: OwnedFd,
+    key_size: usize,
+    value_size: usize,
+}
+
+impl Map {
+    pub(super) fn new(kind: Kind, key_size: u32, value_size: u32, max_entries: u32) -> io::Result<Map> {
+        let attributes = CreateMap {
+            kind: kind as u32,
+            key_size,
+            value_size,
+            max_entries,
+            flags: 0,
+        };
+        // SAFETY: no pointers.
+        let fd = unsafe { bpf(MAP_CREATE, &attributes)? };
+        Ok(Map {
+            fd: owned(fd),
+            key_size: key_size as usize,
+            value_size: value_size as usize,
+        })
+    }
+
+    pub(super) fn fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
+    fn element(&self, key: Option<&[u8]>, value: Option<&mut [u8]>) -> Element {
+        Element {
+            fd: self.fd() as u32,
+            padding: 0,
+            key: key.map_or(0, |key| key.as_ptr() as u64),
+            value_or_next_key: value.map_or(0, |value| value.as_mut_ptr() as u64),
+            flags: 0,
+        }
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let mut value = vec![0; self.value_size];
+        let element = self.element(Some(key), Some(&mut value));
+        // SAFETY: a key and room for a value, of this map's sizes.
+        unsafe { bpf(MAP_LOOKUP, &element) }.ok().map(|_| value)
+    }
+
+    /// In one step since Linux 5.14. Before, a call that is made between the two is lost.
+    pub(super) fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let mut value = vec![0; self.value_size];
+        let element = self.element(Some(key), Some(&mut value));
+        // SAFETY: a key and room for a value, of this map's sizes.
+        if unsafe { bpf(MAP_LOOKUP_AND_DELETE, &element) }.is_ok() {
+            return Some(value);
+        }
+        let value = self.get(key);
+        // SAFETY: a key of this map's size.
+        let _ = unsafe { bpf(MAP_DELETE, &self.element(Some(key), None)) };
+        value
+    }
+
+    pub(super) fn keys(&self) -> Vec<Vec<u8>> {
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        loop {
+            let mut next = vec![0; self.key_size];
+            let element = self.element(keys.last().map(Vec::as_slice), Some(&mut next));
+            // SAFETY: a key, or none, and room for one, of this map's size.
+            if unsafe { bpf(MAP_GET_NEXT_KEY, &element) }.is_err() {
+                return keys;
+            }
+            keys.push(next);
+        }
+    }
+}
+
+#[repr(C)]
+struct Load {
+    kind: u32,
+    instructions: u32,
+    code: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+}
+
+/// A program at a raw tracepoint. It ends when this is dropped.
+pub(super) struct Attached {
+    _program: OwnedFd,
+    _tracepoint: OwnedFd,
+}
+
+#[repr(C)]
+struct OpenTracepoint {
+    name: u64,
+    program: u32,
+    padding: u32,
+}
+
+pub(super) fn attach(tracepoint: &CStr, code: &[Instruction]) -> io::Result<Attached> {
+    let program = load(code)?;
+    let attributes = OpenTracepoint {
+        name: tracepoint.as_ptr() as u64,
+        program: program.as_raw_fd() as u32,
+        padding: 0,
+    };
+    // SAFETY: the name is a C string.
+    let tracepoint = unsafe { bpf(RAW_TRACEPOINT_OPEN, &attributes)? };
+    Ok(Attached {
+        _program: program,
+        _tracepoint: owned(tracepoint),
+    })
+}
+
+fn load(code: &[Instruction]) -> io::Result<OwnedFd> {
+    // The helpers that read memory are for programs under a licence that is compatible with the GPL's; MIT is.
+    let license = c"Dual MIT/GPL";
+    let mut attributes = Load {
+        kind: PROG_TYPE_RAW_TRACEPOINT,
+        instructions: code.len() as u32,
+        code: code.as_ptr() as u64,
+        license: license.as_ptr() as u64,
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+    };
+    // SAFETY: code and licence live until the call has returned.
+    let error = match unsafe { bpf(PROG_LOAD, &attributes) } {
+        Ok(fd) => return Ok(owned(fd)),
+        Err(error) => error,
+    };
+    if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
+        return Err(error);
+    }
+    let mut log = vec![0u8; 1 << 20];
+    attributes.log_level = 1;
+    attributes.log_size = log.len() as u32;
+    attributes.log = log.as_mut_ptr() as u64;
+    // SAFETY: as before, and room for the log.
+    if let Ok(fd) = unsafe { bpf(PROG_LOAD, &attributes) } {
+        return Ok(owned(fd));
+    }
+    let text = String::from_utf8_lossy(&log);
+    let text = text.trim_end_matches('\0').trim_end();
+    let tail: Vec<&str> = text.lines().rev().take(4).collect();
+    let tail: Vec<&str> = tail.into_iter().rev().collect();
+    Err(io::Error::new(error.kind(), format!("{error}: {}", tail.join("; "))))
+}

@@ -1,0 +1,104 @@
+//! What is counted.
+
+use fastpath_observe::Clock;
+
+/// A system call by which a program asks for the time, or for its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u32)]
+pub(crate) enum Function {
+    ClockGettime = 0,
+    Gettimeofday = 1,
+    Time = 2,
+    ClockGetres = 3,
+    Getcpu = 4,
+    /// 32-bit ABIs have calls with 64-bit time of their own.
+    ClockGettime64 = 5,
+    ClockGetresTime64 = 6,
+}
+
+impl Function {
+    pub(crate) const ALL: [Function; 7] = [
+        Function::ClockGettime,
+        Function::Gettimeofday,
+        Function::Time,
+        Function::ClockGetres,
+        Function::Getcpu,
+        Function::ClockGettime64,
+        Function::ClockGetresTime64,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Function::ClockGettime => "clock_gettime",
+            Function::Gettimeofday => "gettimeofday",
+            Function::Time => "time",
+            Function::ClockGetres => "clock_getres",
+            Function::Getcpu => "getcpu",
+            Function::ClockGettime64 => "clock_gettime64",
+            Function::ClockGetresTime64 => "clock_getres_time64",
+        }
+    }
+
+    pub(crate) fn takes_a_clock(self) -> bool {
+        !matches!(self, Function::Gettimeofday | Function::Time | Function::Getcpu)
+    }
+}
+
+/// By which door the kernel was entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u32)]
+pub(crate) enum Abi {
+    Native = 0,
+    Compat = 1,
+    Vsyscall = 2,
+}
+
+impl Abi {
+    pub(crate) const ALL: [Abi; 3] = [Abi::Native, Abi::Compat, Abi::Vsyscall];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Abi::Native => std::env::consts::ARCH,
+            Abi::Compat => crate::arch::COMPAT_NAME,
+            Abi::Vsyscall => "vsyscall",
+        }
+    }
+}
+
+/// One call site's calls for one clock: what is counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Site {
+    /// The process, as whoever asks numbers it.
+    pub pid: u32,
+    pub function: Function,
+    pub abi: Abi,
+    /// 0 where the function takes none.
+    pub clock: i32,
+    /// Behind the instruction that entered the kernel; 0 where that is unknown.
+    pub ip: u64,
+}
+
+impl Site {
+    /// MONOTONIC; `dynamic`, a file's or another process's; nothing where the function takes no clock.
+    pub(crate) fn clock_name(&self) -> Option<String> {
+        self.function.takes_a_clock().then(|| match Clock::from_id(self.clock) {
+            Some(clock) => clock.name().to_owned(),
+            None if self.clock < 0 => "dynamic".to_owned(),
+            None => self.clock.to_string(),
+        })
+    }
+}
+
+/// Where a call came from: the registers, and the top of the stack.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    pub site: Site,
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// How many calls it stands for.
+    pub calls: u64,
+    pub sp: u64,
+    pub frame: u64,
+    /// From `sp` upwards.
+    pub stack: Vec<u8>,
+}

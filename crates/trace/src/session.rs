@@ -1,0 +1,286 @@
+//! One run of the command: from the preparations to the report.
+
+use crate::bpf::Counter;
+use crate::command::{self, Started};
+use crate::report::{Lost, Method, Report, SCHEMA};
+use crate::sideband::Sideband;
+use crate::tally::{Host, Tally};
+use crate::{call::Sample, process::Processes, ptrace};
+use std::ffi::OsString;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Whose calls.
+#[derive(Clone, Debug)]
+pub enum Whom {
+    /// Everybody's.
+    All,
+    /// A process's, and those of the processes that it starts from now on.
+    Process(u32),
+    /// A new program's, and its descendants'.
+    Command(Vec<OsString>),
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whose calls.
+    pub whom: Whom,
+    /// How they are to be counted; nothing: by BPF, or where that is not allowed by ptrace.
+    pub method: Option<Method>,
+    /// Whether to find callers.
+    pub stacks: bool,
+    /// How many sites (process, call, clock, place in the code) are counted at once.
+    pub sites: u32,
+    /// For how long, at most.
+    pub duration: Option<Duration>,
+}
+
+/// What it came to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Who called.
+    pub report: Report,
+    /// How the command ended, where there was one that has.
+    pub end: Option<End>,
+    /// The command, where it goes on.
+    pub running: Option<Running>,
+}
+
+/// A command that goes on, unwatched.
+#[derive(Debug)]
+pub struct Running(Started);
+
+impl Running {
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.0.pid
+    }
+
+    /// Waits for its end. Nothing: somebody else has been told.
+    pub fn wait(mut self) -> Option<End> {
+        ended(&mut self.0, true)
+    }
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub enum End {
+    /// With this exit status.
+    Exited(i32),
+    /// By this signal.
+    Killed(i32),
+    /// It could not be executed.
+    NotStarted(io::Error),
+}
+
+/// What is asked of, and told to, whoever waits.
+pub trait Observer {
+    /// Whether counting shall end.
+    fn is_to_stop(&self) -> bool;
+    /// Something that is to be known at once.
+    fn note(&mut self, text: String);
+    /// Where things stand, about once a second; nothing is made if nobody is looking.
+    fn show(&mut self, report: Report);
+    /// Whether somebody is looking.
+    fn is_looking(&self) -> bool;
+}
+
+/// Between two looks at what was counted.
+const LOOK: Duration = Duration::from_secs(1);
+/// Between two looks at what processes did, and at samples.
+const GLANCE_MS: libc::c_int = 20;
+
+/// Counts until the command has ended, the time is over, or somebody says so.
+pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Outcome, String> {
+    proc_is_of_our_pids()?;
+    if let Whom::Process(pid) = options.whom
+        && !std::path::Path::new(&format!("/proc/{pid}")).exists()
+    {
+        return Err(format!("there is no process {pid}"));
+    }
+    let is_command = matches!(options.whom, Whom::Command(_));
+    if options.method == Some(Method::Ptrace) && !is_command {
+        return Err("ptrace can only watch a command that is started for it (-- CMD)".to_owned());
+    }
+    // Before anything is watched: measuring makes such calls itself.
+    let host = Host::look();
+    if options.method == Some(Method::Ptrace) {
+        return ptrace::run(options, host, observer);
+    }
+    match Watch::start(options) {
+        Ok(watch) => watch.run(options, host, observer),
+        Err(error) if options.method.is_none() && is_command => {
+            observer.note(format!(
+                "calls cannot be counted in the kernel ({error}); the program is stopped at each call instead, which takes it \
+                 some 10 us a call; set-user-ID programs that it starts gain no privileges"
+            ));
+            ptrace::run(options, host, observer)
+        }
+        Err(error) => Err(format!(
+            "calls cannot be counted in the kernel: {error}. It takes root, or CAP_BPF and CAP_PERFMON, and Linux 5.8; without \
+             them `fastpath trace -- CMD` watches a program by ptrace"
+        )),
+    }
+}
+
+/// Names, programs and mappings are looked up there by number: in another PID namespace's they would be somebody else's.
+fn proc_is_of_our_pids() -> Result<(), String> {
+    let own = std::fs::read_link("/proc/self").map_err(|error| {
+        format!("/proc, where processes get their names from, cannot be read: {error}; mount -t proc proc /proc")
+    })?;
+    if own.as_os_str() == std::process::id().to_string().as_str() {
+        return Ok(());
+    }
+    Err("/proc shows the processes of another PID namespace; mount this one's: mount -t proc proc /proc, or unshare --mount-proc".to_owned())
+}
+
+/// BPF and perf at work.
+struct Watch {
+    counter: Counter,
+    sideband: Sideband,
+}
+
+impl Watch {
+    fn start(options: &Options) -> Result<Watch, String> {
+        let counter = Counter::start(options.sites, options.stacks).map_err(|error| format!("BPF: {error}"))?;
+        let sideband = Sideband::start().map_err(|error| format!("perf events: {error}"))?;
+        Ok(Watch { counter, sideband })
+    }
+
+    fn run(mut self, options: &Options, mut host: Host, observer: &mut dyn Observer) -> Result<Outcome, String> {
+        let mut tally = Tally::default();
+        tally.processes = Processes::look();
+        let mut started = match &options.whom {
+            Whom::Command(command) => Some(command::start(command, || 0)?.go()),
+            _ => None,
+        };
+        let root = match options.whom {
+            Whom::All => None,
+            Whom::Process(pid) => Some(pid),
+            Whom::Command(_) => started.as_ref().map(|started| started.pid),
+        };
+        let begun = Instant::now();
+        let mut looked = Instant::now();
+        let mut end = None;
+        let mut samples = Vec::new();
+        loop {
+            // SAFETY: poll of no descriptors only waits.
+            unsafe { libc::poll(std::ptr::null_mut(), 0, GLANCE_MS) };
+            end = end.or_else(|| started.as_mut().and_then(|started| ended(started, false)));
+            let is_over = end.is_some()
+                || observer.is_to_stop()
+                || options.duration.is_some_and(|limit| begun.elapsed() >= limit)
+                || matches!(options.whom, Whom::Process(pid) if tally.processes.has_ended(pid));
+            if is_over {
+                break;
+            }
+            self.glance(&mut tally, &mut samples);
+            if looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                self.look(&mut tally, false);
+                if observer.is_looking() {
+                    observer.show(self.report(&mut tally, &mut host, begun.elapsed(), root, false));
+                }
+            }
+        }
+        let elapsed = begun.elapsed();
+        self.counter.stop();
+        samples.extend(self.counter.samples());
+        self.sideband.tell(&mut tally.processes, u64::MAX);
+        self.look(&mut tally, true);
+        for sample in samples {
+            tally.sample(&sample);
+        }
+        let report = self.report(&mut tally, &mut host, elapsed, root, true);
+        let running = started.filter(|_| end.is_none()).map(Running);
+        Ok(Outcome { report, end, running })
+    }
+
+    fn glance(&mut self, tally: &mut Tally, waiting: &mut Vec<Sample>) {
+        let now_ns = monotonic_ns();
+        self.sideband.tell(&mut tally.processes, now_ns);
+        waiting.extend(self.counter.samples());
+        let is_due = |sample: &Sample| sample.time_ns <= now_ns;
+        for sample in waiting.extract_if(.., |sample| is_due(sample)) {
+            tally.sample(&sample);
+        }
+    }
+
+    /// Sites that began after the last glance wait for the next: their process may not be known yet.
+    fn look(&mut self, tally: &mut Tally, is_last: bool) {
+        let now_ns = monotonic_ns();
+        if !is_last {
+            self.sideband.tell(&mut tally.processes, now_ns);
+        }
+        let counts = self.counter.read(|site| tally.processes.has_ended(site.pid));
+        for count in counts {
+            if !is_last && count.first_ns > now_ns && !tally.processes.has_ended(count.site.pid) {
+                continue;
+            }
+            tally.set(count.site, count.first_ns, &count.comm, count.calls);
+        }
+        tally.forget_the_dead();
+    }
+
+    fn report(
+        &mut self,
+        tally: &mut Tally,
+        host: &mut Host,
+        elapsed: Duration,
+        root: Option<u32>,
+        last: bool,
+    ) -> Report {
+        let (calls, stacks) = self.counter.lost();
+        let lost = Lost {
+            calls,
+            stacks,
+            process_events: self.sideband.lost(),
+        };
+        let rows = tally.rows(host, elapsed, root, last);
+        Report {
+            schema: SCHEMA,
+            method: Method::Bpf,
+            seconds: (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
+            calls: rows.iter().map(|row| row.calls).sum(),
+            lost,
+            rows,
+        }
+    }
+}
+
+/// How the command ended, if it has.
+fn ended(started: &mut Started, wait: bool) -> Option<End> {
+    let mut status = 0;
+    loop {
+        // SAFETY: stores into a local; the child is this process's.
+        let pid = unsafe { libc::waitpid(started.pid as i32, &mut status, if wait { 0 } else { libc::WNOHANG }) };
+        if pid == started.pid as i32 {
+            break;
+        }
+        if pid == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return None;
+        }
+    }
+    Some(End::of(status, started))
+}
+
+impl End {
+    pub(crate) fn of(status: i32, started: &mut Started) -> End {
+        if let Some(error) = started.failure() {
+            return End::NotStarted(error);
+        }
+        if libc::WIFSIGNALED(status) {
+            End::Killed(libc::WTERMSIG(status))
+        } else {
+            End::Exited(libc::WEXITSTATUS(status))
+        }
+    }
+}
+
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: stores into a local.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

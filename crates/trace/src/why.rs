@@ -1,0 +1,243 @@
+//! Why a call entered the kernel.
+
+use crate::call::{Abi, Function, Site};
+use crate::process::{self, Image};
+use crate::symbols::{self, Frame};
+use fastpath_observe::doctor::Program;
+use fastpath_observe::{Clock, Kind, Path, Probe};
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// Why a call entered the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Why {
+    /// A jump to the vsyscall page, which traps.
+    Vsyscall,
+    /// CPU time, alarm clocks, devices' clocks: only the kernel knows, everywhere.
+    KernelOnly,
+    /// This host's vDSO does not answer this clock, or function, though it answers others.
+    NotInVdso,
+    /// No clock is answered without the kernel here: its clocksource cannot be read in user space.
+    Clocksource,
+    /// The process has no vDSO.
+    NoVdso,
+    /// A static program that never asks for a vDSO.
+    StaticBinary,
+    /// A `syscall` instruction of the program's own, or `syscall(2)`.
+    OwnInstruction,
+    /// The C library made the call itself.
+    Libc,
+    /// The vDSO did not answer, just then.
+    VdsoFellBack,
+    /// Nothing is known of the place that called.
+    Unknown,
+}
+
+impl Why {
+    /// In a sentence.
+    pub fn says(self) -> &'static str {
+        match self {
+            Why::Vsyscall => "jumps to the vsyscall page, which traps to the kernel",
+            Why::KernelOnly => "only the kernel can answer this clock, on every host",
+            Why::NotInVdso => "this kernel's vDSO does not answer it",
+            Why::Clocksource => "the kernel's clocksource cannot be read in user space (fastpath doctor says why)",
+            Why::NoVdso => "the process has no vDSO",
+            Why::StaticBinary => "static binary that never asks for the vDSO",
+            Why::OwnInstruction => "makes the system call by an instruction of its own",
+            Why::Libc => "its C library makes the system call without the vDSO",
+            Why::VdsoFellBack => "the vDSO passed the call on to the kernel",
+            Why::Unknown => "unknown: what is mapped at the call could not be seen",
+        }
+    }
+}
+
+/// Judges sites; reads each program once.
+pub(crate) struct Judge<'a> {
+    native: &'a Probe,
+    programs: HashMap<String, Option<Program>>,
+}
+
+impl<'a> Judge<'a> {
+    pub(crate) fn new(native: &'a Probe) -> Judge<'a> {
+        Judge {
+            native,
+            programs: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn why(&mut self, site: &Site, image: &Image, place: &Frame) -> Why {
+        if site.abi == Abi::Vsyscall {
+            return Why::Vsyscall;
+        }
+        if is_kernel_only(site) {
+            return Why::KernelOnly;
+        }
+        let Some(library) = place.library.as_deref() else {
+            return Why::Unknown;
+        };
+        let host = self.of_host(site);
+        // 32-bit programs make every system call in the vDSO.
+        if symbols::is_vdso(library) && site.abi == Abi::Native {
+            return host.unwrap_or(Why::VdsoFellBack);
+        }
+        let program = self.program(site.pid, image);
+        if program
+            .as_ref()
+            .is_some_and(|program| program.asks_for_vdso == Some(false))
+        {
+            return Why::StaticBinary;
+        }
+        if !image.has_kernel_vdso() {
+            return Why::NoVdso;
+        }
+        if let Some(host) = host {
+            return host;
+        }
+        let is_of_libc = place.is_go_between() || is_static_libc(place, program.as_ref());
+        if is_of_libc && place.function.as_deref() != Some("syscall") {
+            return Why::Libc;
+        }
+        if symbols::is_vdso(library) {
+            return Why::Unknown;
+        }
+        Why::OwnInstruction
+    }
+
+    /// Why nobody is answered without the kernel here; nothing if others are.
+    fn of_host(&self, site: &Site) -> Option<Why> {
+        let path = match (site.function, Clock::from_id(site.clock)) {
+            (Function::ClockGettime | Function::ClockGettime64, Some(clock)) => {
+                let report = self.native.clocks.iter().find(|report| report.clock == clock)?;
+                report.measured.path
+            }
+            (function, _) => {
+                let of = |name: &str| name.starts_with(function.name());
+                let report = self.native.functions.iter().find(|report| of(report.function))?;
+                report.measured.path
+            }
+        };
+        if path != Path::Syscall {
+            return None;
+        }
+        let clocks = self.native.clocks.iter();
+        let counters = clocks.filter(|report| report.clock.kind() == Kind::Counter);
+        let is_any_fast = counters.into_iter().any(|report| report.measured.path == Path::Vdso);
+        Some(if is_any_fast { Why::NotInVdso } else { Why::Clocksource })
+    }
+
+    fn program(&mut self, pid: u32, image: &Image) -> Option<Program> {
+        let path = image.program.clone()?;
+        let read = |path: &String| {
+            let file = std::fs::File::open(process::reachable(pid, path)).ok()?;
+            fastpath_observe::doctor::read_program(file)
+        };
+        self.programs.entry(path.clone()).or_insert_with(|| read(&path)).clone()
+    }
+}
+
+fn is_kernel_only(site: &Site) -> bool {
+    let of_clock = || Clock::from_id(site.clock).is_none_or(|clock| clock.kind() == Kind::KernelOnly);
+    matches!(site.function, Function::ClockGettime | Function::ClockGettime64) && of_clock()
+}
+
+/// Part of the program where it is static.
+fn is_static_libc(place: &Frame, program: Option<&Program>) -> bool {
+    const NAMES: [&str; 6] = [
+        "clock_gettime",
+        "gettimeofday",
+        "time",
+        "clock_getres",
+        "getcpu",
+        "sched_getcpu",
+    ];
+    let function = place.function.as_deref().unwrap_or_default();
+    let name = function.trim_start_matches('_').trim_start_matches("GI_");
+    program.is_some_and(|program| program.is_static) && NAMES.iter().any(|known| name.starts_with(known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::{Mapping, Processes};
+
+    /// No process has this number (it is above the limit of pid_max).
+    const NOBODY: u32 = 5_000_000;
+    const LIBC: &str = "/lib/libc.so.6";
+
+    /// A host where everything goes by the vDSO, but for `slow`.
+    fn host(slow: &[Clock]) -> Probe {
+        let mut probe = Probe::run();
+        for report in &mut probe.clocks {
+            let is_slow = report.clock.kind() == Kind::KernelOnly || slow.contains(&report.clock);
+            report.measured.path = if is_slow { Path::Syscall } else { Path::Vdso };
+        }
+        for report in &mut probe.functions {
+            report.measured.path = Path::Vdso;
+        }
+        probe
+    }
+
+    /// Why a dynamic program's call was made, whose instruction is in this function of this file.
+    fn why(probe: &Probe, clock: Clock, library: Option<&str>, function: &str, has_vdso: bool) -> Why {
+        let mut processes = Processes::default();
+        processes.exec(NOBODY, "x".to_owned(), 1);
+        if has_vdso {
+            let mapping = Mapping {
+                range: 0x1000..0x2000,
+                offset: 0,
+                path: "[vdso]".to_owned(),
+            };
+            processes.map(NOBODY, mapping);
+        }
+        let site = Site {
+            pid: NOBODY,
+            function: Function::ClockGettime,
+            abi: Abi::Native,
+            clock: clock.id(),
+            ip: 0,
+        };
+        let place = Frame {
+            function: Some(function.to_owned()),
+            library: library.map(str::to_owned),
+        };
+        Judge::new(probe).why(&site, processes.at(&site, 2, ""), &place)
+    }
+
+    #[test]
+    fn who_has_the_call_in_its_own_code_is_told_so_and_who_has_it_in_libc_too() {
+        let healthy = host(&[]);
+        let of = |library, function| why(&healthy, Clock::MONOTONIC, library, function, true);
+        assert_eq!(of(Some("/bin/x"), "main"), Why::OwnInstruction);
+        assert_eq!(of(Some(LIBC), "syscall"), Why::OwnInstruction);
+        assert_eq!(of(Some(LIBC), "clock_gettime"), Why::Libc);
+        assert_eq!(of(Some("[vdso]"), "__vdso_clock_gettime"), Why::VdsoFellBack);
+        assert_eq!(of(None, ""), Why::Unknown);
+        let cpu_time = why(&healthy, Clock::PROCESS_CPUTIME_ID, Some(LIBC), "clock_gettime", true);
+        assert_eq!(cpu_time, Why::KernelOnly);
+        let without = why(&healthy, Clock::MONOTONIC, Some(LIBC), "clock_gettime", false);
+        assert_eq!(without, Why::NoVdso);
+    }
+
+    #[test]
+    fn a_clock_that_this_vdso_lacks_is_told_from_a_sick_clocksource() {
+        let counters: Vec<Clock> = Clock::ALL
+            .iter()
+            .copied()
+            .filter(|clock| clock.kind() == Kind::Counter)
+            .collect();
+        let old = host(&[Clock::TAI]);
+        for place in ["[vdso]", LIBC] {
+            assert_eq!(
+                why(&old, Clock::TAI, Some(place), "clock_gettime", true),
+                Why::NotInVdso
+            );
+        }
+        let sick = host(&counters);
+        assert_eq!(why(&sick, Clock::TAI, Some("[vdso]"), "", true), Why::Clocksource);
+        assert_eq!(
+            why(&sick, Clock::MONOTONIC_COARSE, Some("[vdso]"), "", true),
+            Why::VdsoFellBack
+        );
+    }
+}

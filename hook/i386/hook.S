@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The door into hook.c for i386. A 32-bit C library makes its system calls by calling what AT_SYSINFO points at; fastpath
+ * puts a thunk there, which calls this and goes on to the kernel's __kernel_vsyscall. Every register but the flags is as it
+ * was. No other door is needed: the calls of libraries that are yet to be mapped come this way too.
+ */
+	.text
+	.globl fp_hook_before_syscall
+	.hidden fp_hook_before_syscall
+	.type fp_hook_before_syscall, @function
+fp_hook_before_syscall:
+	cmp	$11, %eax		/* execve */
+	je	1f
+	cmp	$172, %eax		/* prctl */
+	je	1f
+	cmp	$310, %eax		/* unshare */
+	jb	2f
+	je	1f
+	cmp	$346, %eax		/* setns */
+	je	1f
+	cmp	$354, %eax		/* seccomp */
+	je	1f
+	cmp	$358, %eax		/* execveat */
+	je	1f
+2:	ret
+1:	push	%ebp			/* struct fp_call, from its end */
+	push	%edi
+	push	%esi
+	push	%edx
+	push	%ecx
+	push	%ebx
+	push	%eax
+	mov	%esp, %ebp
+	and	$-16, %esp
+	sub	$12, %esp
+	push	%ebp
+	call	fp_hook_call
+	mov	%ebp, %esp
+	pop	%eax
+	pop	%ebx
+	pop	%ecx
+	pop	%edx
+	pop	%esi
+	pop	%edi
+	pop	%ebp
+	ret
+	.size fp_hook_before_syscall, . - fp_hook_before_syscall
+
+/* By the interrupt, which needs nothing of the process. */
+	.globl fp_syscall6
+	.hidden fp_syscall6
+	.type fp_syscall6, @function
+fp_syscall6:
+	push	%ebp
+	push	%edi
+	push	%esi
+	push	%ebx
+	mov	20(%esp), %eax
+	mov	24(%esp), %ebx
+	mov	28(%esp), %ecx
+	mov	32(%esp), %edx
+	mov	36(%esp), %esi
+	mov	40(%esp), %edi
+	mov	44(%esp), %ebp
+	int	$0x80
+	pop	%ebx
+	pop	%esi
+	pop	%edi
+	pop	%ebp
+	ret
+	.size fp_syscall6, . - fp_syscall6
+
+	.section .note.GNU-stack, "", @progbits

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#ifndef FASTPATH_HOOK_SYSCALL_H
+#define FASTPATH_HOOK_SYSCALL_H
+
+/* arch/x86/entry/syscalls/syscall_32.tbl; mmap is mmap2, which counts the offset in pages */
+enum {
+	FP_NR_execve = 11,
+	FP_NR_prctl = 172,
+	FP_NR_mmap = 192,
+	FP_NR_gettid = 224,
+	FP_NR_futex = 240,
+	FP_NR_unshare = 310,
+	FP_NR_setns = 346,
+	FP_NR_seccomp = 354,
+	FP_NR_execveat = 358,
+};
+
+enum { FP_ETIMEDOUT = 110 };
+
+/* In hook.S: the arguments take every register that there is. */
+__attribute__((visibility("hidden"))) long fp_syscall6(long nr, long a, long b, long c, long d, long e, long f);
+
+static inline long fp_syscall4(long nr, long a, long b, long c, long d) { return fp_syscall6(nr, a, b, c, d, 0, 0); }
+
+/* Only an age is wanted of it, so it need not be ordered. */
+static inline fp_u64 fp_counter(void) { return __builtin_ia32_rdtsc(); }
+
+/* In halves: the instructions that load 64 bits at once need the FPU, or memory that may be written. */
+static inline fp_u64 fp_load(const fp_u64 *p) {
+	const fp_u32 *half = (const fp_u32 *)(const void *)p;
+	fp_u32 high = __atomic_load_n(&half[1], __ATOMIC_ACQUIRE);
+	for (;;) {
+		fp_u32 low = __atomic_load_n(&half[0], __ATOMIC_ACQUIRE);
+		fp_u32 again = __atomic_load_n(&half[1], __ATOMIC_ACQUIRE);
+		if (again == high)
+			return (fp_u64)high << 32 | low;
+		high = again;
+	}
+}
+
+#endif

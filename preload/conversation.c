@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "conversation.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "calls.h"
+
+/* Connecting waits only where the daemon's queue is full, sending never has to. */
+static long limit_waiting(int fd, uint32_t ms) {
+	/* struct __kernel_old_timeval: two longs on 64-bit ISAs. */
+	const long patience[2] = {ms / 1000, ms % 1000 * 1000};
+	const int option[2] = {SO_SNDTIMEO, SO_RCVTIMEO};
+	long error = 0;
+
+	for (int i = 0; i < 2 && !error; i++)
+		error = fp_syscall6(FP_NR_setsockopt, fd, SOL_SOCKET, option[i], (long)patience, sizeof(patience), 0);
+	return error;
+}
+
+static long connect_to(int fd, const char *path) {
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	size_t length = 0;
+
+	for (; path[length]; length++) {
+		if (length == sizeof(address.sun_path) - 1)
+			return -ENAMETOOLONG;
+		address.sun_path[length] = path[length];
+	}
+	return fp_syscall4(FP_NR_connect, fd, (long)&address, sizeof(address), 0);
+}
+
+/* Space for so many descriptors and not one more: the kernel drops what does not fit. */
+enum { CONTROL_SIZE = CMSG_LEN(FP_DESCRIPTORS * sizeof(int)) };
+union control {
+	struct cmsghdr header;
+	char room[CONTROL_SIZE];
+};
+
+static void take_descriptors(const struct msghdr *message, union control *control, struct prepared *prepared) {
+	const struct cmsghdr *header = &control->header;
+
+	if (message->msg_controllen < CMSG_LEN(0) || header->cmsg_level != SOL_SOCKET ||
+	    header->cmsg_type != SCM_RIGHTS)
+		return;
+	size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+	const int *given = (const void *)CMSG_DATA(&control->header);
+	for (size_t i = 0; i < count && i < FP_DESCRIPTORS; i++)
+		prepared->fd[i] = given[i];
+}
+
+static long receive(int fd, struct prepared *prepared, int *flags) {
+	struct iovec parts = {&prepared->answer, sizeof(prepared->answer)};
+	union control control = {.room = {0}};
+	struct msghdr message = {
+	    .msg_iov = &parts,
+	    .msg_iovlen = 1,
+	    .msg_control = &control,
+	    .msg_controllen = CONTROL_SIZE,
+	};
+
+	long size = fp_syscall4(FP_NR_recvmsg, fd, (long)&message, MSG_CMSG_CLOEXEC, 0);
+	if (!fp_failed(size))
+		take_descriptors(&message, &control, prepared);
+	*flags = message.msg_flags;
+	return size;
+}
+
+static bool is_complete(long size, int flags, const struct prepared *prepared, struct why *why) {
+	const struct fastpathd_answer *answer = &prepared->answer;
+
+	if (size != sizeof(*answer) || flags & MSG_TRUNC || answer->magic != FASTPATHD_MAGIC)
+		return fp_because(why, "what answered is not fastpathd", 0);
+	if (answer->error) {
+		/* Not a NUL to be relied on. */
+		for (int i = 0; i < FASTPATHD_SENTENCE - 1; i++)
+			why->said[i] = answer->sentence[i];
+		return fp_because(why, "fastpathd declines", 0);
+	}
+	if (answer->version != FASTPATHD_VERSION || answer->operation != FASTPATHD_PREPARE)
+		return fp_because(why, "this fastpathd is of another version than this library", 0);
+	if (flags & MSG_CTRUNC || prepared->fd[FP_DESCRIPTORS - 1] < 0)
+		return fp_because(why, "descriptors did not arrive: there may be no room for them (ulimit -n)", 0);
+	return true;
+}
+
+static bool converse(int fd, const char *path, uint32_t patience_ms, const struct fastpathd_request *request,
+		     struct prepared *prepared, struct why *why) {
+	struct iovec parts = {(void *)request, sizeof(*request)};
+	struct msghdr message = {.msg_iov = &parts, .msg_iovlen = 1};
+	int flags = 0;
+
+	long error = limit_waiting(fd, patience_ms);
+	if (!error)
+		error = connect_to(fd, path);
+	if (error)
+		return fp_because(why, "no daemon answers at its socket", error);
+	error = fp_syscall4(FP_NR_sendmsg, fd, (long)&message, MSG_NOSIGNAL, 0);
+	if (fp_failed(error))
+		return fp_because(why, "the daemon takes no request", error);
+	long size = receive(fd, prepared, &flags);
+	if (fp_failed(size))
+		return fp_because(why, "the daemon does not answer", size);
+	return is_complete(size, flags, prepared, why);
+}
+
+bool fp_prepare(const char *path, uint32_t patience_ms, const struct fastpathd_request *request,
+		struct prepared *prepared, struct why *why) {
+	for (int i = 0; i < FP_DESCRIPTORS; i++)
+		prepared->fd[i] = -1;
+	long fd = fp_syscall4(FP_NR_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, 0);
+	if (fp_failed(fd))
+		return fp_because(why, "socket", fd);
+	bool done = converse((int)fd, path, patience_ms, request, prepared, why);
+	fp_close((int)fd);
+	if (!done)
+		fp_let_go(prepared);
+	return done;
+}
+
+void fp_let_go(const struct prepared *prepared) {
+	for (int i = 0; i < FP_DESCRIPTORS; i++)
+		if (prepared->fd[i] >= 0)
+			fp_close(prepared->fd[i]);
+}

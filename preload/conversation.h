@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* One request to fastpathd, and its answer. */
+#ifndef FASTPATH_PRELOAD_CONVERSATION_H
+#define FASTPATH_PRELOAD_CONVERSATION_H
+
+#include "why.h"
+
+/* In the order in which they travel. */
+enum { FP_PAGE_FD, FP_MAILBOX_FD, FP_PLAN_FD, FP_DESCRIPTORS };
+
+struct prepared {
+	struct fastpathd_answer answer;
+	int fd[FP_DESCRIPTORS];
+};
+
+/* Asks the daemon that listens at `path`. It answers soon, or the program starts without it. */
+bool fp_prepare(const char *path, uint32_t patience_ms, const struct fastpathd_request *request,
+		struct prepared *prepared, struct why *why);
+
+/* Closes what came with the answer. */
+void fp_let_go(const struct prepared *prepared);
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "patches.h"
+
+#include "calls.h"
+
+static bool belongs_here(const struct fastpathd_patch *patch, const struct vdso *vdso) {
+	const uint8_t *there = (const void *)(uintptr_t)patch->address;
+
+	if (!patch->size || patch->size > FASTPATHD_PATCH_BYTES || patch->address < vdso->base ||
+	    patch->address > vdso->end - patch->size)
+		return false;
+	for (uint32_t i = 0; i < patch->size; i++)
+		if (there[i] != patch->original[i])
+			return false;
+	return true;
+}
+
+bool fp_read_patches(const struct prepared *prepared, const struct vdso *vdso, struct patches *patches,
+		     struct why *why) {
+	uint32_t count = prepared->answer.patches;
+
+	if (!count || count > sizeof(patches->patch) / sizeof(patches->patch[0]))
+		return fp_because(why, "the daemon's plan redirects no function, or more than there are", 0);
+	long size = (long)(count * sizeof(patches->patch[0]));
+	if (fp_read_at(prepared->fd[FP_PLAN_FD], patches->patch, (size_t)size, prepared->answer.patches_offset) != size)
+		return fp_because(why, "the daemon's plan is shorter than it says", 0);
+	for (uint32_t i = 0; i < count; i++)
+		if (!belongs_here(&patches->patch[i], vdso))
+			return fp_because(
+			    why,
+			    "this vDSO is not as the kernel made it: it is redirected already, or not the daemon's", 0);
+	patches->count = count;
+	return true;
+}
+
+/* Word by word, and a patch that lies in one word at once: a handler of signals may come in between, and read a clock.
+ */
+static void write(const struct fastpathd_patch *patch) {
+	uint64_t at = patch->address;
+	uint32_t done = 0;
+
+	while (done < patch->size) {
+		uint64_t *word = (void *)(uintptr_t)(at & ~7ull);
+		union {
+			uint64_t whole;
+			uint8_t byte[8];
+		} now = {.whole = *word};
+		for (uint32_t i = at & 7; i < 8 && done < patch->size; i++, at++)
+			now.byte[i] = patch->replacement[done++];
+		__atomic_store_n(word, now.whole, __ATOMIC_RELAXED);
+	}
+}
+
+bool fp_apply_patches(const struct patches *patches, const struct vdso *vdso, struct why *why) {
+	uintptr_t size = vdso->end - vdso->base;
+	/* Executable all the time: a system that grants no such thing says so now, and not when the code is to be put
+	 * in force. */
+	long error = fp_protect(vdso->base, size, PROT_READ | PROT_WRITE | PROT_EXEC);
+
+	if (error)
+		return fp_because(why, "the kernel's vDSO may not be changed here", error);
+	for (uint32_t i = 0; i < patches->count; i++)
+		write(&patches->patch[i]);
+	fp_make_executable((void *)vdso->base, (void *)vdso->end);
+	/* Were this refused, after that was granted, everything would still be right. */
+	fp_protect(vdso->base, size, PROT_READ | PROT_EXEC);
+	return true;
+}

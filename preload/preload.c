@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * libfastpath-preload.so: leads the vDSO of the process that loads it to fastpath's image, with what fastpathd gives
+ * it. Before main, with one thread, once. Where anything is in the way the process is as if the library had not been
+ * loaded.
+ *
+ *   FASTPATH_SOCKET=PATH              the daemon's socket
+ *   FASTPATH_PRELOAD_CLOCKS=all       all clocks, not only those whose path is slow
+ *   FASTPATH_PRELOAD_PATIENCE_MS=50   how long the daemon may take to answer
+ *   FASTPATH_PRELOAD_VERBOSE=1        say on standard error what was done, or why nothing was
+ */
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "calls.h"
+#include "conversation.h"
+#include "filters.h"
+#include "patches.h"
+#include "region.h"
+#include "status.h"
+#include "text.h"
+#include "vdso.h"
+
+/* The C library's. Weak: where one is missing, nothing is done. */
+#pragma weak getauxval
+#pragma weak environ
+#pragma weak __errno_location
+
+#define ALL_CLOCKS                                                                                                     \
+	(1u << CLOCK_REALTIME | 1u << CLOCK_MONOTONIC | 1u << CLOCK_MONOTONIC_RAW | 1u << CLOCK_BOOTTIME |             \
+	 1u << CLOCK_TAI)
+
+struct wishes {
+	const char *socket;
+	uint32_t clocks;
+	uint32_t patience_ms;
+	bool verbose;
+};
+
+static const char *variable(const char *name_and_sign) {
+	for (char **entry = environ; entry && *entry; entry++) {
+		const char *value = fp_after(*entry, name_and_sign);
+		if (value)
+			return value;
+	}
+	return NULL;
+}
+
+/* A daemon answers in well under a millisecond. One that hangs holds up each program once. */
+enum { PATIENCE_MS = 50, MOST_PATIENCE_MS = 60000 };
+
+static uint32_t patience(const char *text) {
+	uint32_t ms = 0;
+
+	for (; text && *text >= '0' && *text <= '9' && ms <= MOST_PATIENCE_MS; text++)
+		ms = ms * 10 + (uint32_t)(*text - '0');
+	return !text || *text || !ms ? PATIENCE_MS : ms < MOST_PATIENCE_MS ? ms : MOST_PATIENCE_MS;
+}
+
+static struct wishes read_wishes(void) {
+	const char *socket = variable("FASTPATH_SOCKET=");
+	const char *clocks = variable("FASTPATH_PRELOAD_CLOCKS=");
+	const char *verbose = variable("FASTPATH_PRELOAD_VERBOSE=");
+
+	return (struct wishes){
+	    .socket = socket && *socket ? socket : FASTPATHD_SOCKET,
+	    .clocks = clocks && fp_same(clocks, "all") ? ALL_CLOCKS : 0,
+	    .patience_ms = patience(variable("FASTPATH_PRELOAD_PATIENCE_MS=")),
+	    .verbose = verbose && fp_same(verbose, "1"),
+	};
+}
+
+/* What the redirection needs to know of this process. */
+struct process {
+	struct wishes wishes;
+	struct vdso vdso;
+};
+
+static bool counter_may_be_read(struct why *why) {
+	int mode = PR_TSC_ENABLE;
+	long error = fp_syscall6(FP_NR_prctl, PR_GET_TSC, (long)&mode, 0, 0, 0, 0);
+
+	/* A kernel that does not know the question forbids nobody. */
+	if (error && error != -EINVAL)
+		return fp_because(why, "prctl(PR_GET_TSC)", error);
+	return mode == PR_TSC_ENABLE || fp_because(why, "this process may not read the counter (PR_SET_TSC)", 0);
+}
+
+static bool put_in_force(const struct process *process, uintptr_t region, const struct prepared *prepared,
+			 struct why *why) {
+	struct patches patches;
+
+	return fp_read_patches(prepared, &process->vdso, &patches, why) && fp_fill_region(region, prepared, why) &&
+	       fp_apply_patches(&patches, &process->vdso, why);
+}
+
+/* All that changes this process: done, or undone. */
+static bool redirect(const void *with, struct why *why) {
+	const struct process *process = with;
+	struct prepared prepared;
+
+	if (!counter_may_be_read(why))
+		return false;
+	uintptr_t region = fp_reserve_region(&process->vdso, why);
+	if (!region)
+		return false;
+	const struct fastpathd_request request = {
+	    .magic = FASTPATHD_MAGIC,
+	    .version = FASTPATHD_VERSION,
+	    .operation = FASTPATHD_PREPARE,
+	    .clocks = process->wishes.clocks,
+	    .machine = FP_MACHINE,
+	    .vdso = process->vdso.base,
+	    .region = region,
+	};
+	bool done = fp_prepare(process->wishes.socket, process->wishes.patience_ms, &request, &prepared, why);
+	if (done) {
+		done = put_in_force(process, region, &prepared, why);
+		fp_let_go(&prepared);
+	}
+	if (!done)
+		fp_give_up_region(region);
+	return done;
+}
+
+static bool is_there(const char *path, struct why *why) {
+	long fd = fp_syscall4(FP_NR_openat, AT_FDCWD, (long)path, O_PATH | O_CLOEXEC, 0);
+
+	if (fp_failed(fd))
+		return fp_because(why, "no daemon has its socket here", fd);
+	fp_close((int)fd);
+	return true;
+}
+
+/* What is asked before anything is tried takes no other calls than the loader's own. */
+static bool serve(struct process *process, struct why *why) {
+	struct status status;
+
+	if (!fp_vdso(getauxval(AT_SYSINFO_EHDR), &process->vdso, why) || !is_there(process->wishes.socket, why) ||
+	    !fp_own_status(&status, why))
+		return false;
+	if (status.threads != 1)
+		return fp_because(why, "it has threads already", 0);
+	/* No part of a larger one can be mapped, nor protected. */
+	if (getauxval(AT_PAGESZ) != FP_PAGE_SIZE)
+		return fp_because(why, "this kernel's memory pages are not of 4096 bytes", 0);
+	if (status.seccomp && !fp_filters_allow(&status, redirect, process, why))
+		return false;
+	return redirect(process, why);
+}
+
+__attribute__((constructor)) static void start(void) {
+	if (!getauxval || !&environ || !__errno_location)
+		return;
+	int error = errno;
+	struct process process = {.wishes = read_wishes()};
+	struct why why = {.tried = NULL};
+	if (!getauxval(AT_SECURE)) {
+		bool done = serve(&process, &why);
+		if (process.wishes.verbose)
+			fp_tell(done ? "served" : "not served", done ? NULL : &why);
+	}
+	errno = error;
+}

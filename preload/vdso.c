@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "vdso.h"
+
+#include <elf.h>
+#include <stddef.h>
+
+#include "numbers.h"
+#include "text.h"
+
+/* Whether one of these notes is what fastpath knows its own image by (vdso/note.S). */
+static bool notes_name_fastpath(const char *note, const char *end) {
+	while (end - note >= (ptrdiff_t)sizeof(Elf64_Nhdr)) {
+		const Elf64_Nhdr *header = (const void *)note;
+		const char *name = note + sizeof(*header);
+		size_t size = ((header->n_namesz + 3ul) & ~3ul) + ((header->n_descsz + 3ul) & ~3ul);
+
+		if (size > (size_t)(end - name))
+			return false;
+		if (header->n_namesz == sizeof("fastpath") && fp_same(name, "fastpath"))
+			return true;
+		note = name + size;
+	}
+	return false;
+}
+
+bool fp_vdso(uintptr_t base, struct vdso *vdso, struct why *why) {
+	if (!base)
+		return fp_because(why, "the kernel gave this process no vDSO", 0);
+	const Elf64_Ehdr *elf = (const void *)base;
+	if (elf->e_ident[EI_CLASS] != ELFCLASS64 || elf->e_machine != FP_MACHINE)
+		return fp_because(why, "the vDSO is not one for this kind of program", 0);
+
+	/* All of the file is mapped: its segments, and its table of sections, with which it ends. */
+	uintptr_t size = elf->e_shoff + (uintptr_t)elf->e_shnum * elf->e_shentsize;
+	const Elf64_Phdr *segment = (const void *)(base + elf->e_phoff);
+	for (int i = 0; i < elf->e_phnum; i++, segment++) {
+		const char *start = (const char *)base + segment->p_offset;
+		if (segment->p_type == PT_LOAD && segment->p_offset + segment->p_filesz > size)
+			size = segment->p_offset + segment->p_filesz;
+		if (segment->p_type == PT_NOTE && notes_name_fastpath(start, start + segment->p_filesz))
+			return fp_because(why, "it is on fastpath's vDSO already", 0);
+	}
+	vdso->base = base;
+	vdso->end = base + FP_PAGE_UP(size);
+	return true;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* What contradicts itself: a read below one that was known before it, or one that does not lie between two others. */
+#ifndef FINDINGS_H
+#define FINDINGS_H
+
+#include <stdatomic.h>
+
+struct findings {
+	unsigned long long reads, violations;
+	long long worst_ns;
+};
+
+static inline void violation(struct findings *findings, long long by_ns) {
+	findings->violations++;
+	if (by_ns > findings->worst_ns) {
+		findings->worst_ns = by_ns;
+	}
+}
+
+static inline void add_findings(struct findings *sum, const struct findings *part) {
+	sum->reads += part->reads;
+	sum->violations += part->violations;
+	if (part->worst_ns > sum->worst_ns) {
+		sum->worst_ns = part->worst_ns;
+	}
+}
+
+/* Hands on the latest time that any thread has read; what it was before is returned. */
+static inline void pass_on(_Atomic long long *latest_ns, long long seen_ns, long long now_ns) {
+	while (now_ns > seen_ns && !atomic_compare_exchange_weak_explicit(latest_ns, &seen_ns, now_ns,
+									  memory_order_release, memory_order_relaxed)) {
+	}
+}
+
+/* By how much a read lies outside of two others; nothing or less if it does not. */
+static inline long long outside_ns(long long before_ns, long long read_ns, long long after_ns) {
+	return read_ns < before_ns ? before_ns - read_ns : read_ns - after_ns;
+}
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The addresses of the two things that whoever maps the image decides on.
+ *
+ * ADRP reaches the page alone, 4 GiB to either side: page and image both lie at multiples of 4096. An instance for a
+ * page elsewhere has another distance in it (crates/image/src/patch.rs).
+ */
+#ifndef FASTPATH_POINTERS_H
+#define FASTPATH_POINTERS_H
+
+#include "compiler.h"
+#include "record.h"
+#include "slots.h"
+
+FP_INLINE const void *fp_page_at(unsigned offset) {
+	const char *page;
+
+	__asm__("1: adrp %0, fp_page" FP_RECORD("page_references", "1b") : "=r"(page));
+	return page + offset;
+}
+
+FP_INLINE const struct fp_slots *fp_slots_here(void) { return &fp_slots; }
+
+#endif

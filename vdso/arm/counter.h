@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The ordered read of the counter: CNTVCT, through coprocessor 15.
+ *
+ * What orders it, and the proof, is as on AArch64 (aarch64/counter.h): earlier loads by the barrier in
+ * fp_load_acquire(), the branch on `clocks` and the ISB; the recheck by an address that depends on the counter, and the
+ * barrier before it.
+ */
+#ifndef FASTPATH_COUNTER_H
+#define FASTPATH_COUNTER_H
+
+#include "compiler.h"
+#include "page.h"
+#include "record.h"
+
+FP_INLINE fp_u64 fp_read_counter(void) {
+	fp_u64 counter;
+
+	__asm__ volatile("1: isb\n\t"
+			 "mrrc p15, 1, %Q0, %R0, c14" FP_RECORD("counter_reads", "1b")
+			 : "=r"(counter)
+			 :
+			 : "memory");
+	return counter;
+}
+
+/* `at` for loads that come after the read of the counter. */
+FP_INLINE const void *fp_after_counter(const void *at, fp_u64 counter) {
+	fp_u32 nothing;
+
+	__asm__("eor %0, %Q1, %Q1" : "=r"(nothing) : "r"(counter));
+	return (const char *)at + nothing;
+}
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Functions of the kernel's vDSO that are passed on, with every register and the stack as they came but ip,
+ * which calls may change. A process whose kernel
+ * does not have one of them does not find its name here either (crates/image hides it), so the slot is never 0 when it is
+ * used.
+ */
+#include "slots.h"
+
+	.syntax unified
+	.arm
+	.text
+	.balign 4
+	.globl __vdso_clock_getres_time64
+	.type __vdso_clock_getres_time64, %function
+__vdso_clock_getres_time64:
+	.fnstart
+	ldr	ip, 2f
+1:	add	ip, pc, ip
+	ldr	pc, [ip, #4 * FP_SLOT_CLOCK_GETRES_TIME64]
+2:	.word	fp_slots - (1b + 8)
+	.fnend
+	.size __vdso_clock_getres_time64, . - __vdso_clock_getres_time64
+
+	.section .note.GNU-stack, "", %progbits

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The addresses of the two things that whoever maps the image decides on.
+ *
+ * The page is reached by its distance from the code, which MOVW and MOVT load in two halves. An instance for a page
+ * elsewhere has other halves (crates/image/src/patch.rs). The program counter reads as two instructions further on.
+ */
+#ifndef FASTPATH_POINTERS_H
+#define FASTPATH_POINTERS_H
+
+#include "compiler.h"
+#include "record.h"
+#include "slots.h"
+
+FP_INLINE const void *fp_page_at(unsigned offset) {
+	const char *page;
+
+	__asm__("1: movw %0, #:lower16:(fp_page - (2f + 8))\n\t"
+		"movt %0, #:upper16:(fp_page - (2f + 8))\n"
+		"2: add %0, pc, %0" FP_RECORD("page_references", "1b")
+		: "=r"(page));
+	return page + offset;
+}
+
+FP_INLINE const struct fp_slots *fp_slots_here(void) { return &fp_slots; }
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * clock_gettime for one type of timespec: FP_TIMESPEC. Whoever includes this defines that, and ask_kernel() for what
+ * the page does not answer.
+ */
+#include "latch.h"
+
+static int ask_kernel(fp_clockid id, FP_TIMESPEC *ts);
+
+/* Seconds are cut to what the type holds, as the kernel cuts them. */
+FP_INLINE int answer(FP_TIMESPEC *ts, struct fp_time now) {
+	ts->tv_sec = now.sec;
+	ts->tv_nsec = now.nsec;
+	return 0;
+}
+
+static FP_COLD int read_patiently(fp_clockid id, FP_TIMESPEC *ts) {
+	struct fp_time now;
+
+	if (fp_read_patiently(id, &now) != FP_ANSWERED)
+		return ask_kernel(id, ts);
+	return answer(ts, now);
+}
+
+FP_INLINE int read_clock(fp_clockid id, FP_TIMESPEC *ts, const struct fp_latch *latch, unsigned base) {
+	struct fp_time now;
+
+	switch (fp_read_newest(latch, id, base, &now)) {
+	case FP_ANSWERED:
+		return answer(ts, now);
+	case FP_TRY_LATCH:
+		return read_patiently(id, ts);
+	default:
+		return ask_kernel(id, ts);
+	}
+}
+
+#if __SIZEOF_POINTER__ == 8
+/* The clocks whose base shares no cache line with the rate: one line more, or another latch. */
+static __attribute__((noinline)) int other_clock(fp_clockid id, FP_TIMESPEC *ts) {
+	struct fp_place place;
+
+	if (!fp_find_clock(id, &place))
+		return ask_kernel(id, ts);
+	return read_clock(id, ts, place.latch, place.base);
+}
+#else
+/* One page has no room for the straight code of two calls, each for two kinds of clock: some nanoseconds are lost. */
+#define other_clock read_patiently
+#endif
+
+FP_INLINE int read_any_clock(fp_clockid id, FP_TIMESPEC *ts) {
+	/* REALTIME is 0 and MONOTONIC 1, as clock ids and as bases. */
+	if (fp_likely((unsigned)id <= FP_CLOCK_MONOTONIC))
+		return read_clock(id, ts, fp_hres(), id);
+	/* The kernel's at once: they are its fastest, and looking for them among the others would be as dear again as
+	 * they are. */
+	if (id == FP_CLOCK_REALTIME_COARSE || id == FP_CLOCK_MONOTONIC_COARSE)
+		return ask_kernel(id, ts);
+	return other_clock(id, ts);
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Functions of the kernel's vDSO that are passed on, with the stack as it came. A process whose kernel does not have one of
+ * them does not find its name here either (crates/image hides it), so the slot is never 0 when it is used.
+ */
+#include "slots.h"
+
+	.text
+	.globl __vdso_clock_getres_time64
+	.type __vdso_clock_getres_time64, @function
+__vdso_clock_getres_time64:
+	.cfi_startproc
+	call	fp_here
+1:	jmp	*fp_slots + 4 * FP_SLOT_CLOCK_GETRES_TIME64 - 1b(%eax)
+	.cfi_endproc
+	.size __vdso_clock_getres_time64, . - __vdso_clock_getres_time64
+
+	.section .note.GNU-stack, "", @progbits

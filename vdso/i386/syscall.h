@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* The raw system call. It returns -errno, and so do the functions of a vDSO. */
+#ifndef FASTPATH_SYSCALL_H
+#define FASTPATH_SYSCALL_H
+
+#include "compiler.h"
+#include "record.h"
+
+/* arch/x86/entry/syscalls/syscall_32.tbl */
+enum {
+	FP_SYS_time = 13,
+	FP_SYS_gettimeofday = 78,
+	FP_SYS_clock_gettime = 265,
+	FP_SYS_clock_getres = 266,
+	FP_SYS_getcpu = 318,
+	FP_SYS_clock_gettime64 = 403,
+};
+
+/*
+ * `int $0x80` and not the kernel's faster entry, which is reached through its vDSO only: a process that has one is sent
+ * to its functions and does not come here.
+ */
+FP_INLINE long fp_syscall3(long number, long a, long b, long c) {
+	long result;
+
+	__asm__ volatile("int $0x80\n1:" FP_RECORD("system_calls", "1b")
+			 : "=a"(result)
+			 : "0"(number), "b"(a), "c"(b), "d"(c)
+			 : "memory");
+	return result;
+}
+
+FP_INLINE long fp_syscall2(long number, long a, long b) {
+	long result;
+
+	__asm__ volatile("int $0x80\n1:" FP_RECORD("system_calls", "1b")
+			 : "=a"(result)
+			 : "0"(number), "b"(a), "c"(b)
+			 : "memory");
+	return result;
+}
+
+FP_INLINE long fp_syscall1(long number, long a) {
+	long result;
+
+	__asm__ volatile("int $0x80\n1:" FP_RECORD("system_calls", "1b")
+			 : "=a"(result)
+			 : "0"(number), "b"(a)
+			 : "memory");
+	return result;
+}
+
+#endif

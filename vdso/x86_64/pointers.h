@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The addresses of the two things that whoever maps the image decides on.
+ *
+ * The page is reached by its distance from the code, in the last four bytes of an LEA. An instance for a page elsewhere
+ * has other distances (crates/image/src/patch.rs). The compiler does not see where the pointer comes from, so it keeps
+ * it in a register and reaches the fields by short offsets: the hot path is a third shorter for it.
+ */
+#ifndef FASTPATH_POINTERS_H
+#define FASTPATH_POINTERS_H
+
+#include "compiler.h"
+#include "record.h"
+#include "slots.h"
+
+FP_INLINE const void *fp_page_at(unsigned offset) {
+	const void *address;
+
+	__asm__("lea fp_page+%c1(%%rip), %0\n1:" FP_RECORD("page_references", "1b - 4") : "=r"(address) : "i"(offset));
+	return address;
+}
+
+FP_INLINE const struct fp_slots *fp_slots_here(void) { return &fp_slots; }
+
+#endif
