@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "host.h"
+#include "program.h"
+#include "publisher.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Every signal that can be passed on: all but those that a fault raises in whoever caused it. */
+static void signals_to_pass_on(sigset_t *signals) {
+	static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGTSTP, SIGTTIN, SIGTTOU};
+
+	sigfillset(signals);
+	for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+		sigdelset(signals, own[i]);
+}
+
+static int exit_as(int status) {
+	if (WIFSIGNALED(status)) {
+		sigset_t one;
+
+		signal(WTERMSIG(status), SIG_DFL);
+		sigemptyset(&one);
+		sigaddset(&one, WTERMSIG(status));
+		sigprocmask(SIG_UNBLOCK, &one, NULL);
+		raise(WTERMSIG(status));
+	}
+	return WEXITSTATUS(status);
+}
+
+static void report(const struct publisher *publisher) {
+	struct fastpath_state state = {.size = sizeof(state)};
+
+	fastpath_state_of(&publisher->publisher, &state);
+	fprintf(stderr, "loader: %s; clocks on the page: %#x; %.6f ns a count; %llu refreshes\n",
+		fastpath_distrust_string(publisher->distrust), (unsigned)state.clocks, state.ns_per_cycle,
+		(unsigned long long)state.refreshes);
+}
+
+/* In the child. */
+static void become(char **command, char **envp, struct publisher *publisher, prepare_fn *prepare,
+		   const sigset_t *usual) {
+	const uint32_t flags = publisher->distrust == FASTPATH_BELIEVED ? 0 : FASTPATH_INSTANCE_NO_CLOCKS;
+	struct vdso vdso;
+
+	leave_publisher(publisher);
+	if (map_vdso(publisher->page_fd, flags, &vdso) || (prepare && prepare(&vdso)) || seal_vdso(&vdso))
+		return;
+	close(publisher->page_fd);
+	sigprocmask(SIG_SETMASK, usual, NULL);
+	become_program(command, envp, &vdso);
+}
+
+int host_program(char **command, char **envp, int verbose, prepare_fn *prepare) {
+	static struct publisher publisher;
+	sigset_t signals, usual;
+	pid_t program;
+	int status;
+
+	if (start_publisher(&publisher))
+		return EXIT_LOADER_FAILED;
+	if (verbose)
+		report(&publisher);
+	signals_to_pass_on(&signals);
+	sigprocmask(SIG_BLOCK, &signals, &usual);
+	program = fork();
+	if (program < 0) {
+		fprintf(stderr, "loader: fork: %s\n", strerror(errno));
+		return EXIT_LOADER_FAILED;
+	}
+	if (program == 0) {
+		become(command, envp, &publisher, prepare, &usual);
+		_exit(EXIT_CANNOT_RUN);
+	}
+	status = publish_until_exit(&publisher, program, &signals);
+	if (verbose)
+		report(&publisher);
+	return status < 0 ? EXIT_LOADER_FAILED : exit_as(status);
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * loader [--verbose] PROGRAM [ARGS]: runs an ELF program, static or dynamic, on the synthetic vDSO.
+ *
+ * No exec: this process maps the program as the kernel would, with AT_SYSINFO_EHDR leading to libfastpath's image, and
+ * jumps to it. So it works wherever programs can be mapped, under an emulator too, and needs no ptrace. The program
+ * runs in a child; the process that was started keeps its page fresh, and ends as the program does.
+ *
+ * What it leaves to others: programs that the program itself starts are the kernel's to load, as always.
+ */
+#include "host.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int main(int argc, char **argv, char **envp) {
+	const int verbose = argc > 1 && strcmp(argv[1], "--verbose") == 0;
+	char **command = argv + 1 + verbose;
+
+	if (!*command || **command == '-') {
+		fputs("usage: loader [--verbose] PROGRAM [ARGS]\n", stderr);
+		return EXIT_LOADER_FAILED;
+	}
+	return host_program(command, envp, verbose, NULL);
+}

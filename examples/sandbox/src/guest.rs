@@ -1,0 +1,73 @@
+//! Starting the guest, and ending as it ended.
+
+use std::ffi::{CString, OsString};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
+
+use nix::sys::ptrace::{Options, seize};
+use nix::sys::signal::{SigHandler, Signal, raise, signal};
+use nix::unistd::{ForkResult, Pid, execvp, fork};
+
+/// How the guest ended.
+pub enum Outcome {
+    Exited(u8),
+    Killed(Signal),
+}
+
+impl Outcome {
+    /// Ends this process in the same way.
+    pub fn leave(self) -> ExitCode {
+        match self {
+            Outcome::Exited(code) => ExitCode::from(code),
+            Outcome::Killed(by) => {
+                // SAFETY: the default action runs no code of ours.
+                let _ = unsafe { signal(by, SigHandler::SigDfl) };
+                let _ = raise(by);
+                // A signal that is blocked here: what a shell would make of it.
+                ExitCode::from(128 + by as u8)
+            }
+        }
+    }
+}
+
+/// Forks a process that executes `command` once it is traced. It runs free until then, and stops at the exec.
+pub fn start(command: &[OsString]) -> io::Result<Pid> {
+    let command: Vec<CString> = command
+        .iter()
+        .map(|word| CString::new(word.as_bytes()))
+        .collect::<Result<_, _>>()?;
+    let (mut wait, go) = io::pipe()?;
+    // SAFETY: this process has one thread, so the child may do what it likes.
+    match unsafe { fork() }? {
+        ForkResult::Child => {
+            drop(go);
+            // Until the other end is closed.
+            let _ = wait.read(&mut [0]);
+            // Rust ignores it; the guest inherits what it should have.
+            // SAFETY: the default action runs no code of ours.
+            let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
+            let Err(error) = execvp(&command[0], &command);
+            eprintln!("sandbox: {}: {error}", command[0].to_string_lossy());
+            std::process::exit(if error == nix::errno::Errno::ENOENT { 127 } else { 126 });
+        }
+        ForkResult::Parent { child } => {
+            seize(
+                child,
+                Options::PTRACE_O_EXITKILL
+                    | Options::PTRACE_O_TRACESYSGOOD
+                    | Options::PTRACE_O_TRACEEXEC
+                    | Options::PTRACE_O_TRACEFORK
+                    | Options::PTRACE_O_TRACEVFORK
+                    | Options::PTRACE_O_TRACECLONE,
+            )?;
+            // The terminal's signals are the guest's; the sandbox ends when it does.
+            for terminals in [Signal::SIGINT, Signal::SIGQUIT] {
+                // SAFETY: ignoring runs no code of ours.
+                unsafe { signal(terminals, SigHandler::SigIgn) }?;
+            }
+            drop(go);
+            Ok(child)
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! A tracing sandbox: every system call of its guest stops and is decided upon, which costs microseconds; its clocks are read from a
+//! page, which costs nanoseconds.
+//!
+//! It is an example of a host on the crate `fastpath-host`, whole but small. Two things it does not claim: a guest with several
+//! threads can exchange a path between the decision and the call (a sandbox against a hostile guest opens files itself), and only
+//! programs of this machine's own instruction set run in it.
+
+mod arch;
+mod arguments;
+mod auxv;
+mod call;
+mod guest;
+mod memory;
+mod paths;
+mod policy;
+mod ptrace;
+mod remote;
+mod report;
+mod tracer;
+mod vdso;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// As env(1) and nohup(1) have it.
+const SANDBOX_FAILED: u8 = 125;
+
+fn main() -> ExitCode {
+    let arguments = arguments::Arguments::parse();
+    match run(&arguments) {
+        Ok(outcome) => outcome.leave(),
+        Err(error) => {
+            eprintln!("sandbox: {error}");
+            ExitCode::from(SANDBOX_FAILED)
+        }
+    }
+}
+
+fn run(arguments: &arguments::Arguments) -> Result<guest::Outcome, Box<dyn std::error::Error>> {
+    let policy = policy::Policy::new(arguments)?;
+    let vdso = if arguments.no_vdso {
+        None
+    } else {
+        Some(vdso::HostedVdso::new()?)
+    };
+    let first = guest::start(&arguments.command)?;
+    let mut tracer = tracer::Tracer::new(first, policy, vdso, arguments.log);
+    let outcome = tracer.run()?;
+    if arguments.log {
+        eprint!("{}", tracer.report());
+    }
+    Ok(outcome)
+}

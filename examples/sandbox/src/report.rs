@@ -1,0 +1,31 @@
+//! What happened in the sandbox.
+
+use std::fmt;
+
+/// Counted as it happens.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// System calls that stopped.
+    pub calls: u64,
+    /// Those that were not made.
+    pub refused: u64,
+    /// Those by which the guest read a clock or asked about one.
+    pub clock_calls: u64,
+    /// Those of them that the image made because the page had no answer.
+    pub from_image: u64,
+    /// Samples taken because of one: the page had no anchor ...
+    pub seeds: u64,
+    /// ... or one that was too old.
+    pub refreshes: u64,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "sandbox: {} system calls stopped, {} refused; {} about clocks, {} of them from the image, which led to {} seeds and \
+             {} refreshes",
+            self.calls, self.refused, self.clock_calls, self.from_image, self.seeds, self.refreshes
+        )
+    }
+}
