@@ -1,0 +1,3 @@
+module clockserver
+
+go 1.19

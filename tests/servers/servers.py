@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The servers, each with how it is started, loaded and asked for the time. `run` says what is done with them."""
+
+import glob
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from email.utils import parsedate_to_datetime
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# Nobody's number on Debian: PostgreSQL refuses to be root's.
+NOBODY = 65534
+CLIENTS = 8
+WARM_UP_S = 3
+
+
+class Failed(Exception):
+    """What was promised was not so."""
+
+
+def find(name):
+    """A program's path, also where Debian puts PostgreSQL's and daemons; none if it is not there."""
+    places = [os.environ.get("PATH", ""), *sorted(glob.glob("/usr/lib/postgresql/*/bin"), reverse=True), "/usr/sbin"]
+    return shutil.which(name, path=":".join(places))
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def command(*words, **options):
+    """Runs it to its end, which must be a good one, and returns what it printed."""
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, **options
+        )
+    except subprocess.TimeoutExpired as expired:
+        raise Failed(f"{words[0]}: still running after {expired.timeout:.0f} s") from None
+    if done.returncode != 0:
+        raise Failed(f"{' '.join(words)}: exit status {done.returncode}: {done.stdout.strip()}")
+    return done.stdout
+
+
+def number(pattern, text):
+    found = re.search(pattern, text)
+    if not found:
+        raise Failed(f"no `{pattern}` in: {text}")
+    return float(found.group(1))
+
+
+class Server:
+    """What they have in common. `needs` are the programs without which it cannot be tried."""
+
+    name = ""
+    needs = ()
+    # How coarsely it tells the time.
+    grain_ns = 1
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.port = free_port()
+        self.user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+        self.process = None
+
+    def __enter__(self):
+        os.mkdir(self.folder)
+        if self.user:
+            os.chown(self.folder, NOBODY, NOBODY)
+        self.prepare()
+        with open(f"{self.folder}.log", "w") as log:
+            self.process = subprocess.Popen(
+                self.words(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True, **self.user
+            )
+        end = time.monotonic() + 120
+        while not self.is_ready():
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise Failed(f"{self.name} did not start: {self.last_words()}")
+            time.sleep(0.1)
+        self.fill()
+        return self
+
+    def __exit__(self, *_):
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, 9)
+            self.process.wait()
+
+    def last_words(self):
+        with open(f"{self.folder}.log") as log:
+            return " / ".join(log.read().strip().splitlines()[-3:])
+
+    def is_ready(self):
+        with socket.socket() as s:
+            return s.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def prepare(self):
+        """Before it is started."""
+
+    def fill(self):
+        """After that."""
+
+    def words(self):
+        """The command that it is started with."""
+        raise NotImplementedError
+
+    def load(self, seconds):
+        """Requests per second over so many seconds; raises Failed if one of them failed."""
+        raise NotImplementedError
+
+    def time_ns(self):
+        """Nanoseconds since 1970, as it sees them."""
+        raise NotImplementedError
+
+
+class PostgreSQL(Server):
+    name = "PostgreSQL"
+    needs = ("postgres", "initdb", "pgbench", "psql")
+    grain_ns = 1000
+    # Its own way to ask: what is measured, besides the answer.
+    load_options = ("-S", "-M", "prepared")
+
+    def connect(self):
+        return ["-h", "127.0.0.1", "-p", str(self.port), "-U", "bench"]
+
+    def prepare(self):
+        words = [find("initdb"), "-D", f"{self.folder}/data", "-A", "trust", "-U", "bench", "--no-sync", "--no-locale", "-E", "UTF8"]
+        command(*words, cwd=self.folder, **self.user)
+
+    def words(self):
+        settings = ["listen_addresses=127.0.0.1", "shared_buffers=32MB", "jit=off", "max_connections=40", "autovacuum=off"]
+        return [find("postgres"), "-D", f"{self.folder}/data", "-k", self.folder, "-p", str(self.port)] + [
+            word for setting in settings for word in ("-c", setting)
+        ]
+
+    def ask(self, sql):
+        return command(find("psql"), *self.connect(), "-d", "postgres", "-XAtqc", sql, cwd=self.folder)
+
+    def is_ready(self):
+        try:
+            return self.ask("SELECT 1").strip() == "1"
+        except Failed:
+            return False
+
+    def fill(self):
+        command(find("pgbench"), *self.connect(), "-i", "-q", "-s", "1", "postgres", cwd=self.folder)
+
+    def load(self, seconds):
+        options = ["-n", *self.load_options, "-c", str(CLIENTS), "-j", "1", "-T", str(seconds), "postgres"]
+        said = command(find("pgbench"), *self.connect(), *options, cwd=self.folder)
+        failed = re.search(r"failed transactions: (\d+)", said)
+        if failed and failed.group(1) != "0" or "aborted" in said:
+            raise Failed(f"pgbench: {said}")
+        return number(r"tps = ([0-9.]+) \(without", said)
+
+    def time_ns(self):
+        return int(self.ask("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")) * 1000
+
+
+class Explain(PostgreSQL):
+    """Reads the clock twice for each row of each step of a plan."""
+
+    name = "PostgreSQL, EXPLAIN ANALYZE"
+
+    def fill(self):
+        super().fill()
+        with open(f"{self.folder}.sql", "w") as script:
+            script.write("EXPLAIN (ANALYZE) SELECT count(*) FROM pgbench_accounts WHERE aid <= 2000;\n")
+        self.load_options = ("-f", f"{self.folder}.sql")
+
+
+class Redis(Server):
+    name = "Redis"
+    needs = ("redis-server", "redis-cli", "redis-benchmark")
+    grain_ns = 1000
+
+    def words(self):
+        return [find("redis-server"), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+
+    def fill(self):
+        # Its benchmark is told how many requests, not for how long.
+        self.per_second = self.benchmark(2000)
+
+    def benchmark(self, requests):
+        words = [find("redis-benchmark"), "-p", str(self.port), "-t", "get", "-c", str(CLIENTS), "-n", str(requests), "--csv"]
+        said = command(*words)
+        if "rror" in said:
+            raise Failed(f"redis-benchmark: {said}")
+        return number(r'"GET","([0-9.]+)"', said)
+
+    def load(self, seconds):
+        self.per_second = self.benchmark(max(1000, int(seconds * self.per_second)))
+        return self.per_second
+
+    def time_ns(self):
+        seconds, microseconds = command(find("redis-cli"), "-p", str(self.port), "TIME").split()
+        return int(seconds) * 1_000_000_000 + int(microseconds) * 1000
+
+
+class Http(Server):
+    """Servers that wrk loads."""
+
+    def url(self):
+        return f"http://127.0.0.1:{self.port}/"
+
+    def get(self):
+        with urllib.request.urlopen(self.url(), timeout=20) as answer:
+            return answer.read().decode(), answer.headers
+
+    def load(self, seconds):
+        # A request that is answered within half a minute has not failed: here all wait for the same few CPUs.
+        said = command(find("wrk"), "-t", "1", "-c", str(CLIENTS), "-d", f"{seconds}s", "--timeout", "30s", self.url())
+        if "Socket errors" in said or "Non-2xx" in said:
+            raise Failed(f"wrk: {said}")
+        return number(r"Requests/sec: *([0-9.]+)", said)
+
+    def time_ns(self):
+        return int(self.get()[0].split()[0])
+
+
+class Nginx(Http):
+    name = "nginx"
+    needs = ("nginx", "wrk")
+    grain_ns = 1_000_000_000
+
+    def prepare(self):
+        with open(f"{self.folder}/nginx.conf", "w") as file:
+            file.write(
+                f"daemon off; worker_processes 2; pid {self.folder}/pid; error_log {self.folder}/error.log;\n"
+                "events { worker_connections 64; }\n"
+                "http {\n"
+                f"  access_log {self.folder}/access.log;\n"
+                + "".join(
+                    f"  {kind}_temp_path {self.folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+                )
+                + f"  server {{ listen 127.0.0.1:{self.port}; location / {{ return 200 'here\\n'; }} }}\n"
+                "}\n"
+            )
+
+    def words(self):
+        return [find("nginx"), "-p", self.folder, "-e", f"{self.folder}/error.log", "-c", f"{self.folder}/nginx.conf"]
+
+    def time_ns(self):
+        return int(parsedate_to_datetime(self.get()[1]["Date"]).timestamp()) * 1_000_000_000
+
+
+class Go(Http):
+    name = "Go net/http"
+    needs = ("clock-server", "wrk")
+
+    def words(self):
+        return [find("clock-server"), str(self.port)]
+
+
+class Java(Http):
+    name = "Java httpserver"
+    needs = ("java", "wrk", "ClockServer.class")
+    # What Instant.now() tells, on some releases.
+    grain_ns = 1000
+
+    def words(self):
+        classes = os.path.dirname(find("ClockServer.class"))
+        return [find("java"), "-Xshare:auto", "-Xmx128m", "-Dsun.net.httpserver.nodelay=true", "-cp", classes, "ClockServer", str(self.port)]
+
+    def fill(self):
+        # Its compilers are at work first.
+        self.load(WARM_UP_S)
+
+
+ALL = (PostgreSQL, Explain, Redis, Nginx, Go, Java)
