@@ -2,6 +2,9 @@
 
 PREFIX ?= /usr/local
 DESTDIR ?=
+# Where shells look for completions, each in a directory of its own.
+COMPLETIONS = $(PREFIX)/share
+LIBDIR ?= $(PREFIX)/lib
 
 # Tools that installers leave outside PATH.
 ENV = . ./scripts/env &&
@@ -18,8 +21,33 @@ demo: ## install what is missing, build, show what a lost clock path costs and f
 test: ## install what is missing, run every lint and test
 	@./scripts/test
 
+lab: ## boot real kernels with lost clock paths in QEMU, and judge fastpath in each
+	@./scripts/setup test
+	$(ENV) ./lab/run
+
+servers: build ## load real servers as they are, attached, and detached again; a table of requests per second
+	@./scripts/setup test
+	$(ENV) ./tests/servers/run --seconds 5 --rounds 3
+
+static: ## build fastpath as one file that needs no library
+	@./scripts/setup --check build
+	@$(ENV) ./scripts/static
+
 bench: build ## compare the clock paths of this machine
 	./target/release/fastpath bench
+
+bench-attach: build ## how long a process of 100 threads stands still for attach and detach
+	@$(MAKE) --no-print-directory -s -C tests/programs
+	@./scripts/bench-attach
+
+torture: build ## 1,000 cycles of attach and detach on a program of 64 threads that notices everything
+	@./scripts/setup test
+	$(ENV) FASTPATH_ATTACH_CYCLES=1000 cargo test --release --package fastpath attach_torture
+
+bench-hosts: ## price the clock calls of a sandbox's guest beside the counter and the trap
+	@./scripts/setup --check build
+	$(ENV) cargo build --release --package fastpath-sandbox && $(MAKE) --no-print-directory -s -C examples && \
+		"$${CARGO_TARGET_DIR:-target}/release/sandbox" --log "target/examples/$$(uname -m)/prices"
 
 lint: ## formatting and lints alone
 	@./scripts/lint
@@ -27,13 +55,34 @@ lint: ## formatting and lints alone
 setup: ## install what building, demo and tests need, and nothing else
 	@./scripts/setup test
 
-install: build ## install into PREFIX (/usr/local)
+lib: ## build libfastpath, for hosts of guests, in target/lib
+	@./scripts/setup --check build
+	@./scripts/lib
+
+preload: ## build libfastpath-preload.so, for containers that forbid ptrace, in target/preload
+	@./scripts/setup --check build
+	@$(MAKE) --no-print-directory -s -C preload OUT=$(CURDIR)/target/preload
+
+install: build preload ## install fastpath and its libraries into PREFIX (/usr/local)
 	install -D -m 755 target/release/fastpath $(DESTDIR)$(PREFIX)/bin/fastpath
+	install -D -m 755 target/release/fastpathd $(DESTDIR)$(PREFIX)/bin/fastpathd
+	install -D -m 644 deploy/fastpath-policy.toml $(DESTDIR)$(PREFIX)/share/doc/fastpath/policy.toml
+	sed 's|/usr/local/bin|$(PREFIX)/bin|' deploy/systemd/fastpathd.service | \
+		install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/fastpathd.service
+	./target/release/fastpath man $(DESTDIR)$(PREFIX)/share/man/man1
+	./target/release/fastpathd --man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(COMPLETIONS)/bash-completion/completions $(DESTDIR)$(COMPLETIONS)/zsh/site-functions \
+		$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d
+	./target/release/fastpath completions bash >$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpath
+	./target/release/fastpath completions zsh >$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpath
+	./target/release/fastpath completions fish >$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpath.fish
+	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) ./scripts/lib install
+	install -D -m 755 target/preload/libfastpath-preload.so $(DESTDIR)$(LIBDIR)/libfastpath-preload.so
 
 clean: ## remove everything that was built
 	rm -rf target
 
 help: ## this list
-	@sed -nE 's/^([a-z]+):[^#]*## (.*)/make \1	\2/p' Makefile | expand -t 16
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1	\2/p' Makefile | expand -t 16
 
-.PHONY: build demo test bench lint setup install clean help
+.PHONY: build demo test lab servers static bench bench-attach bench-hosts torture lib preload lint setup install clean help
