@@ -2,7 +2,6 @@
 #include "latch.h"
 #include "names.h"
 #include "slots.h"
-#include "syscall.h"
 
 #define BIT(id) (1u << (id))
 
@@ -20,21 +19,26 @@ FP_INLINE int answer(struct fp_timespec *resolution, fp_u32 ns) {
 	return 0;
 }
 
-/* Without an answer on the page too, which says 0 then. */
-FP_APART int other_clock(fp_clockid id, struct fp_timespec *resolution) {
-	if (is_one_of(id, coarse_clocks)) {
-		const fp_u32 ns = fp_header()->coarse_res_ns;
+FP_INLINE fp_u32 resolution_ns(fp_clockid id) {
+	if (is_one_of(id, hres_clocks))
+		return fp_header()->hres_res_ns;
+	if (is_one_of(id, coarse_clocks))
+		return fp_header()->coarse_res_ns;
+	return 0;
+}
 
-		if (ns)
-			return answer(resolution, ns);
-	}
-	if (fp_slots_here()->clock_getres)
-		return fp_slots_here()->clock_getres(id, resolution);
-	return fp_syscall2(FP_SYS_clock_getres, id, (long)resolution);
+/* Those that are asked about less often, and without an answer on the page, which says 0 then. */
+FP_APART int other_clock(fp_clockid id, struct fp_timespec *resolution) {
+	const fp_u32 ns = resolution_ns(id);
+
+	if (ns)
+		return answer(resolution, ns);
+	return FP_KERNEL(clock_getres)(id, resolution);
 }
 
 int FP_NAME(clock_getres)(fp_clockid id, struct fp_timespec *resolution) {
-	if (fp_likely(is_one_of(id, hres_clocks))) {
+	/* REALTIME is 0 and MONOTONIC 1. */
+	if (fp_likely((unsigned)id <= FP_CLOCK_MONOTONIC)) {
 		const fp_u32 ns = fp_header()->hres_res_ns;
 
 		if (fp_likely(ns))

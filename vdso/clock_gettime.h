@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * clock_gettime for one type of timespec: FP_TIMESPEC. Whoever includes this defines that, and ask_kernel() for what
- * the page does not answer.
+ * clock_gettime for one type of timespec: FP_TIMESPEC. Whoever includes this defines that, and ASK_KERNEL(id, ts) for
+ * what the page does not answer.
  */
 #include "latch.h"
 
-static int ask_kernel(fp_clockid id, FP_TIMESPEC *ts);
+/* Apart, so that it takes no register of the hot path's. */
+static FP_COLD int ask_kernel(fp_clockid id, FP_TIMESPEC *ts) { return ASK_KERNEL(id, ts); }
 
 /* Seconds are cut to what the type holds, as the kernel cuts them. */
 FP_INLINE int answer(FP_TIMESPEC *ts, struct fp_time now) {
@@ -55,7 +56,7 @@ FP_INLINE int read_any_clock(fp_clockid id, FP_TIMESPEC *ts) {
 		return read_clock(id, ts, fp_hres(), id);
 	/* The kernel's at once: they are its fastest, and looking for them among the others would be as dear again as
 	 * they are. */
-	if (id == FP_CLOCK_REALTIME_COARSE || id == FP_CLOCK_MONOTONIC_COARSE)
-		return ask_kernel(id, ts);
+	if (fp_likely(id == FP_CLOCK_REALTIME_COARSE || id == FP_CLOCK_MONOTONIC_COARSE))
+		return ASK_KERNEL(id, ts);
 	return other_clock(id, ts);
 }

@@ -5,6 +5,7 @@
 #include "syscall.h"
 
 #define FP_TIMESPEC struct fp_timespec64
+#define ASK_KERNEL FP_KERNEL(clock_gettime64)
 #include "clock_gettime.h"
 
 /* Linux before 5.1, whose clocks are older than 2038, has only the call with 32 bits. */
@@ -13,10 +14,7 @@ FP_INLINE int ask_old_kernel(fp_clockid id, struct fp_timespec64 *ts) {
 	struct fp_timespec *out = ts ? &narrow : 0; /* without a place to store it, the kernel has the answer too */
 	int error;
 
-	if (fp_slots_here()->clock_gettime)
-		error = fp_slots_here()->clock_gettime(id, out);
-	else
-		error = fp_syscall2(FP_SYS_clock_gettime, id, (long)out);
+	error = FP_KERNEL(clock_gettime)(id, out);
 	if (!error && ts) {
 		ts->tv_sec = narrow.tv_sec;
 		ts->tv_nsec = narrow.tv_nsec;
@@ -24,12 +22,9 @@ FP_INLINE int ask_old_kernel(fp_clockid id, struct fp_timespec64 *ts) {
 	return error;
 }
 
-static FP_COLD int ask_kernel(fp_clockid id, struct fp_timespec64 *ts) {
-	int error;
+FP_HIDDEN FP_COLD int fp_call_clock_gettime64(fp_clockid id, struct fp_timespec64 *ts) {
+	const int error = fp_syscall2(FP_SYS_clock_gettime64, id, (long)ts);
 
-	if (fp_slots_here()->clock_gettime64)
-		return fp_slots_here()->clock_gettime64(id, ts);
-	error = fp_syscall2(FP_SYS_clock_gettime64, id, (long)ts);
 	return error == -FP_ENOSYS ? ask_old_kernel(id, ts) : error;
 }
 

@@ -2,7 +2,6 @@
 #include "cpu.h"
 #include "latch.h"
 #include "names.h"
-#include "slots.h"
 #include "syscall.h"
 
 FP_INLINE long answer(unsigned *cpu, unsigned *node, struct fp_cpu_node here) {
@@ -13,12 +12,11 @@ FP_INLINE long answer(unsigned *cpu, unsigned *node, struct fp_cpu_node here) {
 	return 0;
 }
 
+/* A process whose kernel has this function has a jump to it in place of this one (crates/image/src/instance.rs). */
 long FP_NAME(getcpu)(unsigned *cpu, unsigned *node, void *unused) {
 	struct fp_cpu_node here;
 	fp_u32 flags;
 
-	if (fp_likely(fp_slots_here()->getcpu))
-		return fp_slots_here()->getcpu(cpu, node, unused);
 	flags = fp_header()->flags;
 	if (flags & FP_PAGE_ONE_CPU)
 		return answer(cpu, node, (struct fp_cpu_node){fp_header()->cpu, fp_header()->node});

@@ -2,18 +2,13 @@
 #include "latch.h"
 #include "names.h"
 #include "slots.h"
-#include "syscall.h"
 
-static FP_COLD int ask_kernel(struct fp_timeval *tv, struct fp_timezone *tz) {
-	if (fp_slots_here()->gettimeofday)
-		return fp_slots_here()->gettimeofday(tv, tz);
-	return fp_syscall2(FP_SYS_gettimeofday, (long)tv, (long)tz);
-}
+FP_INLINE int ask_kernel(struct fp_timeval *tv, struct fp_timezone *tz) { return FP_KERNEL(gettimeofday)(tv, tz); }
 
 FP_INLINE int answer(struct fp_timeval *tv, struct fp_time now) {
 	tv->tv_sec = now.sec;
-	/* Divided by 1000, exact for all 32 bits: 274877907 is 2^38 / 1000, rounded up. */
-	tv->tv_usec = (fp_u64)(fp_u32)now.nsec * 274877907u >> 38;
+	/* Divided by 1000, exact for all 32 bits, and nsec has 30: 274877907 is 2^38 / 1000, rounded up. */
+	tv->tv_usec = (fp_u64)now.nsec * 274877907u >> 38;
 	return 0;
 }
 

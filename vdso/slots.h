@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The kernel's own vDSO functions in this process, 0 where it has none. Whoever maps the image fills them in beforehand
- * (crates/image); to the code they are constants.
+ * The kernel's own vDSO functions in this process. Whoever maps the image fills them in beforehand (crates/image); to
+ * the code they are constants. Where the kernel has no such function, the slot holds the image's own that makes the
+ * system call, fp_call_FUNCTION (calls.S), so no slot that C code calls is ever empty: FP_KERNEL(function)(arguments),
+ * of pointers.h.
  */
 #ifndef FASTPATH_SLOTS_H
 #define FASTPATH_SLOTS_H

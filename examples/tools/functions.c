@@ -30,9 +30,11 @@ static const struct row {
 	const char *clock;    /* NULL: it takes none */
 	clockid_t id;
 } rows[] = {
-    {"clock_gettime", "MONOTONIC", 1}, {"clock_gettime", "REALTIME", 0},    {"clock_gettime", "MONOTONIC_RAW", 4},
-    {"clock_gettime", "BOOTTIME", 7},  {"clock_gettime64", "MONOTONIC", 1}, {"clock_gettime64", "REALTIME", 0},
-    {"gettimeofday", NULL, 0},         {"clock_getres", "MONOTONIC", 1},    {"getcpu", NULL, 0},
+    {"clock_gettime", "MONOTONIC", 1},     {"clock_gettime", "REALTIME", 0},
+    {"clock_gettime", "MONOTONIC_RAW", 4}, {"clock_gettime", "BOOTTIME", 7},
+    {"clock_gettime", "COARSE", 6},        {"clock_gettime64", "MONOTONIC", 1},
+    {"clock_gettime64", "REALTIME", 0},    {"gettimeofday", NULL, 0},
+    {"clock_getres", "MONOTONIC", 1},      {"getcpu", NULL, 0},
 };
 
 /* Large enough for whatever the functions store. */

@@ -19,6 +19,14 @@ FP_INLINE const void *fp_page_at(unsigned offset) {
 	return page + offset;
 }
 
-FP_INLINE const struct fp_slots *fp_slots_here(void) { return &fp_slots; }
+FP_INLINE void *fp_slot_at(unsigned offset) {
+	void *function;
+
+	__asm__("ldr %0, fp_slots+%c1" : "=r"(function) : "i"(offset));
+	return function;
+}
+
+/* By one instruction: the compiler would take two. */
+#define FP_KERNEL(function) ((__typeof__(fp_slots.function))fp_slot_at(__builtin_offsetof(struct fp_slots, function)))
 
 #endif

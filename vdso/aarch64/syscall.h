@@ -8,10 +8,7 @@
 
 /* include/uapi/asm-generic/unistd.h */
 enum {
-	FP_SYS_clock_gettime = 113,
-	FP_SYS_clock_getres = 114,
 	FP_SYS_getcpu = 168,
-	FP_SYS_gettimeofday = 169,
 };
 
 FP_INLINE long fp_syscall3(long number, long a, long b, long c) {
@@ -24,15 +21,6 @@ FP_INLINE long fp_syscall3(long number, long a, long b, long c) {
 			 : "+r"(x0)
 			 : "r"(x8), "r"(x1), "r"(x2)
 			 : "memory");
-	return x0;
-}
-
-FP_INLINE long fp_syscall2(long number, long a, long b) {
-	register long x0 __asm__("x0") = a;
-	register long x1 __asm__("x1") = b;
-	register long x8 __asm__("x8") = number;
-
-	__asm__ volatile("svc #0\n1:" FP_RECORD("system_calls", "1b") : "+r"(x0) : "r"(x8), "r"(x1) : "memory");
 	return x0;
 }
 

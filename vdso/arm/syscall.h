@@ -8,24 +8,8 @@
 
 /* arch/arm/tools/syscall.tbl */
 enum {
-	FP_SYS_gettimeofday = 78,
-	FP_SYS_clock_gettime = 263,
-	FP_SYS_clock_getres = 264,
 	FP_SYS_clock_gettime64 = 403,
 };
-
-FP_INLINE long fp_syscall3(long number, long a, long b, long c) {
-	register long r0 __asm__("r0") = a;
-	register long r1 __asm__("r1") = b;
-	register long r2 __asm__("r2") = c;
-	register long r7 __asm__("r7") = number;
-
-	__asm__ volatile("svc #0\n1:" FP_RECORD("system_calls", "1b")
-			 : "+r"(r0)
-			 : "r"(r7), "r"(r1), "r"(r2)
-			 : "memory");
-	return r0;
-}
 
 FP_INLINE long fp_syscall2(long number, long a, long b) {
 	register long r0 __asm__("r0") = a;

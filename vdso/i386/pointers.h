@@ -3,7 +3,7 @@
  * The addresses of the two things that whoever maps the image decides on.
  *
  * Instructions cannot be asked for their own address here: a call to fp_here (here.S) tells it, as compilers do it, but
- * without the GOT that they would count from, which is data to be written. The rest is as on x86-64.
+ * without the GOT that they would count from, which is data to be written. The page is reached as on x86-64.
  */
 #ifndef FASTPATH_POINTERS_H
 #define FASTPATH_POINTERS_H
@@ -22,13 +22,12 @@ FP_INLINE const void *fp_page_at(unsigned offset) {
 	return address;
 }
 
-FP_INLINE const struct fp_slots *fp_slots_here(void) {
-	const struct fp_slots *address;
+/* A jump reaches every address here, so an instance has jumps in place of pointers to jump by (forward.S). */
+FP_HIDDEN int fp_kernel_clock_gettime(fp_clockid id, struct fp_timespec *ts);
+FP_HIDDEN int fp_kernel_clock_gettime64(fp_clockid id, struct fp_timespec64 *ts);
+FP_HIDDEN int fp_kernel_gettimeofday(struct fp_timeval *tv, struct fp_timezone *tz);
+FP_HIDDEN int fp_kernel_clock_getres(fp_clockid id, struct fp_timespec *resolution);
 
-	__asm__("call fp_here\n"
-		"1: lea fp_slots-1b(%0), %0"
-		: "=a"(address));
-	return address;
-}
+#define FP_KERNEL(function) fp_kernel_##function
 
 #endif

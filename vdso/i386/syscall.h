@@ -9,9 +9,6 @@
 /* arch/x86/entry/syscalls/syscall_32.tbl */
 enum {
 	FP_SYS_time = 13,
-	FP_SYS_gettimeofday = 78,
-	FP_SYS_clock_gettime = 265,
-	FP_SYS_clock_getres = 266,
 	FP_SYS_getcpu = 318,
 	FP_SYS_clock_gettime64 = 403,
 };

@@ -20,6 +20,6 @@ FP_INLINE const void *fp_page_at(unsigned offset) {
 	return address;
 }
 
-FP_INLINE const struct fp_slots *fp_slots_here(void) { return &fp_slots; }
+#define FP_KERNEL(function) fp_slots.function
 
 #endif

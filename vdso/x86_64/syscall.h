@@ -7,10 +7,7 @@
 #include "record.h"
 
 enum {
-	FP_SYS_gettimeofday = 96,
 	FP_SYS_time = 201,
-	FP_SYS_clock_gettime = 228,
-	FP_SYS_clock_getres = 229,
 	FP_SYS_getcpu = 309,
 };
 
@@ -20,16 +17,6 @@ FP_INLINE long fp_syscall3(long number, long a, long b, long c) {
 	__asm__ volatile("syscall\n1:" FP_RECORD("system_calls", "1b")
 			 : "=a"(result)
 			 : "0"(number), "D"(a), "S"(b), "d"(c)
-			 : "rcx", "r11", "memory");
-	return result;
-}
-
-FP_INLINE long fp_syscall2(long number, long a, long b) {
-	long result;
-
-	__asm__ volatile("syscall\n1:" FP_RECORD("system_calls", "1b")
-			 : "=a"(result)
-			 : "0"(number), "D"(a), "S"(b)
 			 : "rcx", "r11", "memory");
 	return result;
 }

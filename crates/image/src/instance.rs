@@ -122,6 +122,8 @@ const CLOCK_FUNCTIONS: [&str; 6] = [
 ];
 /// The functions that the image has no answer for by itself.
 const FORWARDED: [&str; 3] = ["getrandom", "sgx_enter_enclave", "clock_getres_time64"];
+/// The functions that are jumps to the kernel's, where it has them: it knows best.
+const KERNELS_OWN: [&str; 1] = ["getcpu"];
 /// The functions whose names lead to the kernel's without a detour: a symbol's value may be any distance from the image. Only what C
 /// libraries alone look up: rustix, in many Rust programs, panics where a symbol that it wants (clock_gettime, getcpu) lies beyond the
 /// image's end.
@@ -137,10 +139,16 @@ impl Image {
         bytes.copy_from_slice(self.bytes);
 
         let word = if self.isa.is_64() { 8 } else { 4 };
-        let addresses = &options.kernel.addresses()[..kernel::slots(self.isa)];
-        for (index, address) in addresses.iter().enumerate() {
+        let address_of = |offset: u64| options.placement.address.wrapping_add(offset);
+        for (index, function) in kernel::FUNCTIONS[..kernel::slots(self.isa)].iter().enumerate() {
+            let in_kernel = options.kernel.addresses()[index];
+            let own = || find(self.calls, function).map_or(0, address_of);
+            let address = if in_kernel == 0 { own() } else { in_kernel };
             let at = self.slots_at + index * word;
             bytes[at..at + word].copy_from_slice(&address.to_le_bytes()[..word]);
+            if let Some(jump) = find(self.kernel_jumps, function) {
+                patch::jump_i386(bytes, jump as usize, address_of(jump), address);
+            }
         }
         let moved = options.placement.page_offset.wrapping_sub(Image::DEFAULT_PAGE_OFFSET);
         for &at in self.page_references {
@@ -157,13 +165,12 @@ impl Image {
                 None if is_led_away || FORWARDED.contains(&plain) => {
                     patch::hide_symbol(self.isa, bytes, function.symbol_at);
                 }
-                Some((slot, _)) if is_led_away => {
+                Some((slot, _)) if is_led_away || KERNELS_OWN.contains(&plain) => {
                     let slot_at = self.slots_at + slot * word;
                     patch::lead_to_slot(self.isa, bytes, function.offset as usize, slot_at, &options.placement);
                 }
                 Some((_, address)) if plain == "vsyscall" => {
-                    let from = options.placement.address + function.offset;
-                    patch::jump_i386(bytes, function.offset as usize, from, address);
+                    patch::jump_i386(bytes, function.offset as usize, address_of(function.offset), address);
                 }
                 Some((_, address)) if LED_BY_SYMBOL.contains(&plain) => {
                     let value = address.wrapping_sub(options.placement.address);
@@ -207,6 +214,11 @@ impl Image {
         }
         Ok(())
     }
+}
+
+fn find(functions: &[(&str, u64)], plain: &str) -> Option<u64> {
+    let found = functions.iter().find(|(name, _)| *name == plain);
+    found.map(|(_, offset)| *offset)
 }
 
 fn plain_name(name: &str) -> &str {

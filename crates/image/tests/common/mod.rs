@@ -117,6 +117,12 @@ impl Mapped {
         Mapped::new(KernelFunctions::NONE)
     }
 
+    /// Where the image lies.
+    pub fn code(&self) -> std::ops::Range<u64> {
+        let start = self.image.as_ptr() as u64;
+        start..start + Image::host().size() as u64
+    }
+
     pub fn address(&self, name: &str) -> Option<usize> {
         Some((self.image.as_ptr() as usize).wrapping_add(self.vdso.find(name)? as usize))
     }

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The system calls, as the slots hold them in a process whose kernel has no function for them. The arguments are where they
+ * have to be, and r7 is the caller's.
+ */
+	.syntax unified
+	.arm
+	.text
+	.balign 4
+	.macro call function, number
+	.globl fp_call_\function
+	.hidden fp_call_\function
+	.type fp_call_\function, %function
+fp_call_\function:
+	.fnstart
+	.save	{r7, lr}
+	push	{r7, lr}
+	movw	r7, #\number
+	svc	#0
+1:	pop	{r7, pc}
+	.fnend
+	.size fp_call_\function, . - fp_call_\function
+	.pushsection .fastpath.system_calls, "", %progbits
+	.long	1b
+	.popsection
+	.endm
+
+	call clock_gettime, 263
+	call gettimeofday, 78
+	call clock_getres, 264
+
+	.section .note.GNU-stack, "", %progbits

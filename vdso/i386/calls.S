@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The system calls, as the slots hold them in a process whose kernel has no function for them. The arguments are on the
+ * stack, and EBX is the caller's.
+ */
+	.text
+	.cfi_startproc
+	.macro call function, number
+	.globl fp_call_\function
+	.hidden fp_call_\function
+	.type fp_call_\function, @function
+fp_call_\function:
+	push	%ebx
+	.cfi_adjust_cfa_offset 4
+	.cfi_rel_offset %ebx, 0
+	mov	8(%esp), %ebx
+	mov	12(%esp), %ecx
+	mov	$\number, %eax
+	int	$0x80
+1:	pop	%ebx
+	.cfi_adjust_cfa_offset -4
+	.cfi_restore %ebx
+	ret
+	.size fp_call_\function, . - fp_call_\function
+	.pushsection .fastpath.system_calls, "", @progbits
+	.long	1b
+	.popsection
+	.endm
+
+	call clock_gettime, 265
+	call gettimeofday, 78
+	call clock_getres, 266
+	.cfi_endproc
+
+	.section .note.GNU-stack, "", @progbits
