@@ -1,5 +1,6 @@
 //! AArch64: one instruction. It is `B` to the image, in the place of the first, or of the one behind the `BTI` or `PACIASP` that
-//! indirect branches must land on where the kernel maps its vDSO guarded (PROT_BTI).
+//! indirect branches must land on where the kernel maps its vDSO guarded (PROT_BTI). `PACIASP` also signs the return address, which the
+//! image would return to as it is: so the way to the image takes the signature off, and the way back puts it on again.
 //!
 //! Encodings: Arm Architecture Reference Manual, chapter C4.1.
 
@@ -8,6 +9,8 @@ use super::{Displaced, Entry};
 const WORD: usize = 4;
 /// `ldr x30, .` and so on: what counts from its own address is rebuilt from a literal.
 const X30: u32 = 30;
+const PACIASP: u32 = 0xd503_233f;
+const PACIBSP: u32 = 0xd503_237f;
 
 /// Displaces one instruction of the function.
 pub fn displace(entry: &Entry<'_>, target: u64, thunk_at: u64) -> Result<Displaced, String> {
@@ -20,8 +23,18 @@ pub fn displace(entry: &Entry<'_>, target: u64, thunk_at: u64) -> Result<Displac
     let instruction = *words.get(index).ok_or("it is too short")?;
     let at = index * WORD;
     let from = entry.address() + at as u64;
-    let jump = branch(from, target).ok_or("the image is out of a branch's reach")?;
-    let thunk = relocate(instruction, from, thunk_at)?;
+    let behind = |words: usize| thunk_at + (words * WORD) as u64;
+    let reach = "the image is out of a branch's reach";
+    let (thunk, jump) = match words.first().and_then(|first| signature(*first)) {
+        None => (relocate(instruction, from, thunk_at)?, branch(from, target)),
+        Some((sign, authenticate)) => {
+            let mut thunk = [vec![sign], relocate(instruction, from, behind(1))?].concat();
+            let door = behind(thunk.len());
+            thunk.extend([authenticate, branch(behind(thunk.len() + 1), target).ok_or(reach)?]);
+            (thunk, branch(from, door))
+        }
+    };
+    let jump = jump.ok_or(reach)?;
     Ok(Displaced {
         at,
         jump: jump.to_le_bytes().to_vec(),
@@ -33,7 +46,16 @@ pub fn displace(entry: &Entry<'_>, target: u64, thunk_at: u64) -> Result<Displac
 
 /// `BTI c`, `BTI jc`, `PACIASP`, `PACIBSP`: where an indirect branch may land.
 fn is_landing(instruction: u32) -> bool {
-    matches!(instruction, 0xd503_245f | 0xd503_24df | 0xd503_233f | 0xd503_237f)
+    matches!(instruction, 0xd503_245f | 0xd503_24df) || signature(instruction).is_some()
+}
+
+/// What signs the return address, and what takes the signature off: `PACIASP`, `AUTIASP`; `PACIBSP`, `AUTIBSP`.
+fn signature(instruction: u32) -> Option<(u32, u32)> {
+    match instruction {
+        PACIASP => Some((PACIASP, 0xd503_23bf)),
+        PACIBSP => Some((PACIBSP, 0xd503_23ff)),
+        _ => None,
+    }
 }
 
 /// `b to`, at `from`.
@@ -188,6 +210,35 @@ mod tests {
         assert_eq!(displaced.jump, b(FROM + 4, FROM - 0x6000).to_le_bytes());
         assert_eq!(displaced.thunk[..4], 0xa9be_7bfd_u32.to_le_bytes());
         assert_eq!(displaced.thunk[4..], b(AT + 4, FROM + 8).to_le_bytes());
+    }
+
+    #[test]
+    fn the_image_is_given_a_return_address_that_is_not_signed_and_the_kernels_function_one_that_is() {
+        let stp = 0xa9be_7bfd; // stp x29, x30, [sp, #-32]!
+        for (sign, authenticate) in [(0xd503_233f_u32, 0xd503_23bf_u32), (0xd503_237f, 0xd503_23ff)] {
+            let code: Vec<u8> = [sign, stp, authenticate, 0xd65f_03c0]
+                .iter()
+                .flat_map(|w| w.to_le_bytes())
+                .collect();
+            let entry = Entry {
+                code: &code,
+                base: FROM,
+                offset: 0,
+                size: code.len(),
+            };
+            let image = FROM - 0x6000;
+            let displaced = displace(&entry, image, AT).unwrap();
+            assert_eq!(displaced.at, 4, "what indirect branches land on stays");
+            let words: Vec<u32> = displaced
+                .thunk
+                .chunks(4)
+                .map(|w| u32::from_le_bytes(w.try_into().unwrap()))
+                .collect();
+            let back = [sign, stp, b(AT + 8, FROM + 8)];
+            let door = [authenticate, b(AT + 16, image)];
+            assert_eq!(words, [&back[..], &door].concat());
+            assert_eq!(displaced.jump, b(FROM + 4, AT + 12).to_le_bytes());
+        }
     }
 
     #[test]
