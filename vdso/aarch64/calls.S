@@ -6,7 +6,7 @@
 	.text
 	.balign 4
 	.cfi_startproc
-	.macro call function, number
+	.macro system_call function, number
 	.globl fp_call_\function
 	.hidden fp_call_\function
 	.type fp_call_\function, %function
@@ -21,9 +21,9 @@ fp_call_\function:
 	.popsection
 	.endm
 
-	call clock_gettime, 113
-	call gettimeofday, 169
-	call clock_getres, 114
+	system_call clock_gettime, 113
+	system_call gettimeofday, 169
+	system_call clock_getres, 114
 	.cfi_endproc
 
 	.section .note.GNU-stack, "", %progbits

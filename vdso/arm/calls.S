@@ -7,7 +7,7 @@
 	.arm
 	.text
 	.balign 4
-	.macro call function, number
+	.macro system_call function, number
 	.globl fp_call_\function
 	.hidden fp_call_\function
 	.type fp_call_\function, %function
@@ -25,8 +25,8 @@ fp_call_\function:
 	.popsection
 	.endm
 
-	call clock_gettime, 263
-	call gettimeofday, 78
-	call clock_getres, 264
+	system_call clock_gettime, 263
+	system_call gettimeofday, 78
+	system_call clock_getres, 264
 
 	.section .note.GNU-stack, "", %progbits

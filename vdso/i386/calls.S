@@ -5,7 +5,7 @@
  */
 	.text
 	.cfi_startproc
-	.macro call function, number
+	.macro system_call function, number
 	.globl fp_call_\function
 	.hidden fp_call_\function
 	.type fp_call_\function, @function
@@ -27,9 +27,9 @@ fp_call_\function:
 	.popsection
 	.endm
 
-	call clock_gettime, 265
-	call gettimeofday, 78
-	call clock_getres, 266
+	system_call clock_gettime, 265
+	system_call gettimeofday, 78
+	system_call clock_getres, 266
 	.cfi_endproc
 
 	.section .note.GNU-stack, "", @progbits

@@ -5,7 +5,7 @@
  */
 	.text
 	.cfi_startproc
-	.macro call function, number
+	.macro system_call function, number
 	.globl fp_call_\function
 	.hidden fp_call_\function
 	.type fp_call_\function, @function
@@ -20,9 +20,9 @@ fp_call_\function:
 	.popsection
 	.endm
 
-	call clock_gettime, 228
-	call gettimeofday, 96
-	call clock_getres, 229
+	system_call clock_gettime, 228
+	system_call gettimeofday, 96
+	system_call clock_getres, 229
 	.cfi_endproc
 
 	.section .note.GNU-stack, "", @progbits
