@@ -33,7 +33,7 @@ FP_APART int other_clock(fp_clockid id, struct fp_timespec *resolution) {
 
 	if (ns)
 		return answer(resolution, ns);
-	return FP_KERNEL(clock_getres)(id, resolution);
+	return fp_call_clock_getres(id, resolution);
 }
 
 int FP_NAME(clock_getres)(fp_clockid id, struct fp_timespec *resolution) {

@@ -3,7 +3,7 @@
 #include "slots.h"
 
 #define FP_TIMESPEC struct fp_timespec
-#define ASK_KERNEL FP_KERNEL(clock_gettime)
+#define ASK_KERNEL fp_call_clock_gettime
 #include "clock_gettime.h"
 
 FP_HOT int FP_NAME(clock_gettime)(fp_clockid id, struct fp_timespec *ts) { return read_any_clock(id, ts); }

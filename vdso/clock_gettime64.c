@@ -5,7 +5,7 @@
 #include "syscall.h"
 
 #define FP_TIMESPEC struct fp_timespec64
-#define ASK_KERNEL FP_KERNEL(clock_gettime64)
+#define ASK_KERNEL fp_call_clock_gettime64
 #include "clock_gettime.h"
 
 /* Linux before 5.1, whose clocks are older than 2038, has only the call with 32 bits. */
@@ -14,7 +14,7 @@ FP_INLINE int ask_old_kernel(fp_clockid id, struct fp_timespec64 *ts) {
 	struct fp_timespec *out = ts ? &narrow : 0; /* without a place to store it, the kernel has the answer too */
 	int error;
 
-	error = FP_KERNEL(clock_gettime)(id, out);
+	error = fp_call_clock_gettime(id, out);
 	if (!error && ts) {
 		ts->tv_sec = narrow.tv_sec;
 		ts->tv_nsec = narrow.tv_nsec;

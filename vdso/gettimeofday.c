@@ -3,7 +3,7 @@
 #include "names.h"
 #include "slots.h"
 
-FP_INLINE int ask_kernel(struct fp_timeval *tv, struct fp_timezone *tz) { return FP_KERNEL(gettimeofday)(tv, tz); }
+FP_INLINE int ask_kernel(struct fp_timeval *tv, struct fp_timezone *tz) { return fp_call_gettimeofday(tv, tz); }
 
 FP_INLINE int answer(struct fp_timeval *tv, struct fp_time now) {
 	tv->tv_sec = now.sec;

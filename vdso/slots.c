@@ -2,6 +2,7 @@
 #include "slots.h"
 
 /* In a file of its own: no function may see the zeros and fold them. */
+extern FP_HIDDEN const struct fp_slots fp_slots;
 const struct fp_slots fp_slots;
 
 #define SLOT(member) (__builtin_offsetof(struct fp_slots, member) / sizeof(void *))

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * The kernel's own vDSO functions in this process. Whoever maps the image fills them in beforehand (crates/image); to
- * the code they are constants. Where the kernel has no such function, the slot holds the image's own that makes the
- * system call, fp_call_FUNCTION (calls.S), so no slot that C code calls is ever empty: FP_KERNEL(function)(arguments),
- * of pointers.h.
+ * the code they are constants. 0 where there is none. C code
+ * calls fp_call_FUNCTION, which makes the system call (calls.S), and which becomes a jump to what the slot holds where
+ * that is something.
  */
 #ifndef FASTPATH_SLOTS_H
 #define FASTPATH_SLOTS_H
@@ -32,7 +32,12 @@ struct fp_slots {
 #endif
 };
 
-extern FP_HIDDEN const struct fp_slots fp_slots;
+FP_HIDDEN int fp_call_clock_gettime(fp_clockid id, struct fp_timespec *ts);
+FP_HIDDEN int fp_call_gettimeofday(struct fp_timeval *tv, struct fp_timezone *tz);
+FP_HIDDEN int fp_call_clock_getres(fp_clockid id, struct fp_timespec *resolution);
+#if __SIZEOF_POINTER__ == 4
+FP_HIDDEN int fp_call_clock_gettime64(fp_clockid id, struct fp_timespec64 *ts);
+#endif
 
 #endif
 #endif

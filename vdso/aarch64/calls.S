@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The system calls, as the slots hold them in a process whose kernel has no function for them. The arguments are where they
- * have to be.
+ * The system calls. Where a process's kernel has a function for one, it becomes a jump to that (crates/image). Only ever called
+ * directly, from within the image. The arguments are where they have to be.
  */
 	.text
 	.balign 4
@@ -11,7 +11,6 @@
 	.hidden fp_call_\function
 	.type fp_call_\function, %function
 fp_call_\function:
-	bti	c
 	mov	x8, #\number
 	svc	#0
 1:	ret

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The system calls, as the slots hold them in a process whose kernel has no function for them. The arguments are where they
- * have to be, and r7 is the caller's.
+ * The system calls. Where a process's kernel has a function for one, it becomes a jump to that (crates/image). Only ever called
+ * directly, from within the image. The arguments are where they have to be, and r7 is
+ * the caller's.
  */
 	.syntax unified
 	.arm

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The addresses of the two things that whoever maps the image decides on.
+ * The address of the page, which whoever maps the image decides on.
  *
  * The page is reached by its distance from the code, which MOVW and MOVT load in two halves. An instance for a page
  * elsewhere has other halves (crates/image/src/patch.rs). The program counter reads as two instructions further on.
@@ -10,7 +10,6 @@
 
 #include "compiler.h"
 #include "record.h"
-#include "slots.h"
 
 FP_INLINE const void *fp_page_at(unsigned offset) {
 	const char *page;
@@ -21,7 +20,5 @@ FP_INLINE const void *fp_page_at(unsigned offset) {
 		: "=r"(page));
 	return page + offset;
 }
-
-#define FP_KERNEL(function) fp_slots.function
 
 #endif

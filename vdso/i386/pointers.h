@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The addresses of the two things that whoever maps the image decides on.
+ * The address of the page, which whoever maps the image decides on.
  *
  * Instructions cannot be asked for their own address here: a call to fp_here (here.S) tells it, as compilers do it, but
  * without the GOT that they would count from, which is data to be written. The page is reached as on x86-64.
@@ -10,7 +10,6 @@
 
 #include "compiler.h"
 #include "record.h"
-#include "slots.h"
 
 FP_INLINE const void *fp_page_at(unsigned offset) {
 	const void *address;
@@ -21,13 +20,5 @@ FP_INLINE const void *fp_page_at(unsigned offset) {
 		: "i"(offset));
 	return address;
 }
-
-/* A jump reaches every address here, so an instance has jumps in place of pointers to jump by (forward.S). */
-FP_HIDDEN int fp_kernel_clock_gettime(fp_clockid id, struct fp_timespec *ts);
-FP_HIDDEN int fp_kernel_clock_gettime64(fp_clockid id, struct fp_timespec64 *ts);
-FP_HIDDEN int fp_kernel_gettimeofday(struct fp_timeval *tv, struct fp_timezone *tz);
-FP_HIDDEN int fp_kernel_clock_getres(fp_clockid id, struct fp_timespec *resolution);
-
-#define FP_KERNEL(function) fp_kernel_##function
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The system calls, as the slots hold them in a process whose kernel has no function for them. The arguments are where they
- * have to be.
+ * The system calls. Where a process's kernel has a function for one, it becomes a jump to that (crates/image). Only ever called
+ * directly, from within the image. The arguments are where they have to be.
  */
 	.text
 	.cfi_startproc
@@ -10,7 +10,6 @@
 	.hidden fp_call_\function
 	.type fp_call_\function, @function
 fp_call_\function:
-	endbr64
 	mov	$\number, %eax
 	syscall
 1:	ret

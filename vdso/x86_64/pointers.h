@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The addresses of the two things that whoever maps the image decides on.
+ * The address of the page, which whoever maps the image decides on.
  *
  * The page is reached by its distance from the code, in the last four bytes of an LEA. An instance for a page elsewhere
  * has other distances (crates/image/src/patch.rs). The compiler does not see where the pointer comes from, so it keeps
@@ -11,7 +11,6 @@
 
 #include "compiler.h"
 #include "record.h"
-#include "slots.h"
 
 FP_INLINE const void *fp_page_at(unsigned offset) {
 	const void *address;
@@ -19,7 +18,5 @@ FP_INLINE const void *fp_page_at(unsigned offset) {
 	__asm__("lea fp_page+%c1(%%rip), %0\n1:" FP_RECORD("page_references", "1b - 4") : "=r"(address) : "i"(offset));
 	return address;
 }
-
-#define FP_KERNEL(function) fp_slots.function
 
 #endif

@@ -39,14 +39,9 @@ pub fn describe(out: &Path, linked: &[u8], image: &[u8], recipe: &Recipe) -> Res
         }
     }
 
-    let of_prefix = |prefix: &str| {
-        let symbols = file.symbols();
-        let named = symbols.filter_map(|symbol| Some((symbol.name().ok()?.strip_prefix(prefix)?, symbol.address())));
-        let mut named: Vec<_> = named.collect();
-        named.sort_unstable();
-        named
-    };
-    let (calls, kernel_jumps) = (of_prefix("fp_call_"), of_prefix("fp_kernel_"));
+    let calls = file.symbols();
+    let calls = calls.filter_map(|symbol| Some((symbol.name().ok()?.strip_prefix("fp_call_")?, symbol.address())));
+    let calls: Vec<_> = calls.collect();
     if calls.is_empty() {
         return Err(format!(
             "the vDSO image for {isa} makes no system call in the place of the kernel's functions"
@@ -58,7 +53,7 @@ pub fn describe(out: &Path, linked: &[u8], image: &[u8], recipe: &Recipe) -> Res
     let functions = functions(image)?;
     Ok(format!(
         "Image {{\n    isa: Isa::{isa:?},\n    bytes: include_bytes!({image_path:?}),\n    functions: &[{functions}],\n    \
-         slots_at: {:#x},\n    calls: &{calls:?},\n    kernel_jumps: &{kernel_jumps:?},\n    counter_reads: &{counter_reads:?},\n    page_references: &{page_references:?},\n    \
+         slots_at: {:#x},\n    calls: &{calls:?},\n    counter_reads: &{counter_reads:?},\n    page_references: &{page_references:?},\n    \
          system_calls: &{system_calls:?},\n}}",
         slots.address()
     ))

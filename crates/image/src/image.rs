@@ -27,11 +27,8 @@ pub struct Image {
     pub(crate) functions: &'static [Function],
     /// Where the slots for the kernel's functions begin (`vdso/slots.h`).
     pub(crate) slots_at: usize,
-    /// The functions that make the system call, by their plain names: what stands in the slot of one that a process's kernel does
-    /// not have.
+    /// What makes the system call where a process's kernel has no such function, by plain names.
     pub(crate) calls: &'static [(&'static str, u64)],
-    /// The jumps to what a slot holds, by the function's plain name, on an ISA where code has no pointer at hand.
-    pub(crate) kernel_jumps: &'static [(&'static str, u64)],
     /// Where the counter is read.
     pub(crate) counter_reads: &'static [usize],
     /// Where the code refers to the page.

@@ -139,15 +139,13 @@ impl Image {
         bytes.copy_from_slice(self.bytes);
 
         let word = if self.isa.is_64() { 8 } else { 4 };
-        let address_of = |offset: u64| options.placement.address.wrapping_add(offset);
-        for (index, function) in kernel::FUNCTIONS[..kernel::slots(self.isa)].iter().enumerate() {
-            let in_kernel = options.kernel.addresses()[index];
-            let own = || find(self.calls, function).map_or(0, address_of);
-            let address = if in_kernel == 0 { own() } else { in_kernel };
+        let addresses = &options.kernel.addresses()[..kernel::slots(self.isa)];
+        for (index, address) in addresses.iter().enumerate() {
             let at = self.slots_at + index * word;
             bytes[at..at + word].copy_from_slice(&address.to_le_bytes()[..word]);
-            if let Some(jump) = find(self.kernel_jumps, function) {
-                patch::jump_i386(bytes, jump as usize, address_of(jump), address);
+            let call = self.calls.iter().find(|(name, _)| *name == kernel::FUNCTIONS[index]);
+            if let Some((_, call)) = call.filter(|_| *address != 0) {
+                patch::lead_to_slot(self.isa, bytes, *call as usize, at, &options.placement);
             }
         }
         let moved = options.placement.page_offset.wrapping_sub(Image::DEFAULT_PAGE_OFFSET);
@@ -167,10 +165,16 @@ impl Image {
                 }
                 Some((slot, _)) if is_led_away || KERNELS_OWN.contains(&plain) => {
                     let slot_at = self.slots_at + slot * word;
-                    patch::lead_to_slot(self.isa, bytes, function.offset as usize, slot_at, &options.placement);
+                    let at = function.offset as usize + patch::landing_pad(self.isa);
+                    patch::lead_to_slot(self.isa, bytes, at, slot_at, &options.placement);
                 }
                 Some((_, address)) if plain == "vsyscall" => {
-                    patch::jump_i386(bytes, function.offset as usize, address_of(function.offset), address);
+                    patch::jump_i386(
+                        bytes,
+                        function.offset as usize,
+                        options.placement.address + function.offset,
+                        address,
+                    );
                 }
                 Some((_, address)) if LED_BY_SYMBOL.contains(&plain) => {
                     let value = address.wrapping_sub(options.placement.address);
@@ -214,11 +218,6 @@ impl Image {
         }
         Ok(())
     }
-}
-
-fn find(functions: &[(&str, u64)], plain: &str) -> Option<u64> {
-    let found = functions.iter().find(|(name, _)| *name == plain);
-    found.map(|(_, offset)| *offset)
 }
 
 fn plain_name(name: &str) -> &str {

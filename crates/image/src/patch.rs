@@ -78,23 +78,29 @@ pub fn improve_counter_read(isa: Isa, bytes: &mut [u8], at: usize, cpu: CpuFeatu
     }
 }
 
-/// Makes the function at `at` a jump to what its slot holds.
+/// Bytes of the instruction that an exported function begins with, for those who call it through a pointer.
+pub const fn landing_pad(isa: Isa) -> usize {
+    // `endbr64`, `bti c`
+    if isa.is_64() { 4 } else { 0 }
+}
+
+/// Writes a jump to what a slot holds.
 pub fn lead_to_slot(isa: Isa, bytes: &mut [u8], at: usize, slot_at: usize, placement: &Placement) {
     let distance = |from: usize| (slot_at as u32).wrapping_sub(from as u32);
     match isa {
         Isa::X86_64 => {
-            // After the function's `endbr64`: `jmp *distance(%rip)`.
-            bytes[at + 4..at + 6].copy_from_slice(&[0xff, 0x25]);
-            put_u32(bytes, at + 6, distance(at + 10));
+            // `jmp *distance(%rip)`
+            bytes[at..at + 2].copy_from_slice(&[0xff, 0x25]);
+            put_u32(bytes, at + 2, distance(at + 6));
         }
         Isa::I386 => {
             let to = u64::from(u32_at(bytes, slot_at));
             jump_i386(bytes, at, placement.address + at as u64, to);
         }
         Isa::Aarch64 => {
-            // After the function's `bti c`: `ldr x16, slot; br x16`.
-            put_u32(bytes, at + 4, 0x5800_0010 | (distance(at + 4) >> 2 & 0x7_ffff) << 5);
-            put_u32(bytes, at + 8, 0xd61f_0200);
+            // `ldr x16, slot; br x16`
+            put_u32(bytes, at, 0x5800_0010 | (distance(at) >> 2 & 0x7_ffff) << 5);
+            put_u32(bytes, at + 4, 0xd61f_0200);
         }
         Isa::Arm => {
             // `ldr pc, [pc, #distance]`, which counts from two instructions on, up or down.
