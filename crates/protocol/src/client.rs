@@ -2,13 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket,
-    sockopt::{ReceiveTimeout, SendTimeout},
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt::SendTimeout,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
@@ -80,8 +79,8 @@ impl Client {
             let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
             let patience = TimeVal::milliseconds(PATIENCE.as_millis() as i64);
             setsockopt(&socket, SendTimeout, &patience)?;
-            setsockopt(&socket, ReceiveTimeout, &patience)?;
-            connect(std::os::fd::AsRawFd::as_raw_fd(&socket), &UnixAddr::new(path)?)?;
+            let address = UnixAddr::new(path)?;
+            packet::uninterrupted(|| connect(socket.as_raw_fd(), &address))?;
             Ok(socket)
         })();
         let path = path.to_owned();
@@ -159,6 +158,7 @@ impl Client {
             .ok_or_else(|| Refusal::new(Code::Malformed, "an operation that does not exist"))?;
         let mut bytes = [0; Answer::SIZE];
         let answered = packet::send(self.socket.as_fd(), &request.bytes(), fds)
+            .and_then(|()| packet::wait_for(self.socket.as_fd(), PATIENCE))
             .and_then(|()| packet::receive(self.socket.as_fd(), &mut bytes))
             .map_err(|error| self.broken(error))?;
         let Some((length, fds)) = answered else {

@@ -2,7 +2,10 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
 
 /// Descriptors that travel with one packet at most: the kernel drops what is sent besides.
@@ -13,14 +16,32 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
     let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&raw)];
     let control = if raw.is_empty() { &[][..] } else { &rights[..] };
-    sendmsg::<UnixAddr>(
-        socket.as_raw_fd(),
-        &[IoSlice::new(bytes)],
-        control,
-        MsgFlags::MSG_NOSIGNAL,
-        None,
-    )?;
+    let flags = MsgFlags::MSG_NOSIGNAL;
+    uninterrupted(|| sendmsg::<UnixAddr>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None))?;
     Ok(())
+}
+
+/// Waits until there is something to receive.
+pub fn wait_for(socket: BorrowedFd<'_>, patience: Duration) -> io::Result<()> {
+    let begun = Instant::now();
+    let answered = uninterrupted(|| {
+        let left = PollTimeout::try_from(patience.saturating_sub(begun.elapsed())).unwrap_or(PollTimeout::MAX);
+        poll(&mut [PollFd::new(socket, PollFlags::POLLIN)], left)
+    })?;
+    match answered {
+        0 => Err(io::ErrorKind::TimedOut.into()),
+        _ => Ok(()),
+    }
+}
+
+/// What waits with a timeout is interrupted even by being stopped, or attached to (signal(7)).
+pub fn uninterrupted<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            done => return done,
+        }
+    }
 }
 
 /// Receives one packet into `bytes`: how long it was, which may be more than there was room for, and what came with it. Nothing: the
