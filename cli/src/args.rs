@@ -445,7 +445,8 @@ pub struct Run {
 #[command(after_help = "\
 The process is not restarted and notices nothing: its threads stand still for some milliseconds, and a system call in which \
 one waits goes on waiting. What it will ask for is what the kernel's functions answer, from then on without a system call. \
-A helper stays behind that keeps the page true, until the last process has ended or was detached. Where it dies, clocks are the \
+A helper stays behind that keeps the page true, until the last process has ended or was detached. Where fastpathd runs it keeps the \
+page, and only --children leaves a helper, which meets what is executed. Where the one that keeps it dies, clocks are the \
 kernel's again: slow, and right. `fastpath detach` works at any time, whatever became of the fastpath that attached.
 
 It takes the right to trace the process (its user where Yama permits, root, CAP_SYS_PTRACE), and works from a host on processes in \
@@ -459,7 +460,7 @@ Exit status: 0; else that of the first process that was refused, which is untouc
    5  it has ended (a zombie)             14  a thread does not stop, or shares memory
    6  it is being traced                  16  the counter cannot be trusted, or no page can be had
    7  no permission                       17  its code was changed by somebody else
-   8  attached already, or under `run`
+   8  attached already, or under `run`    18  fastpathd's policy says never
    9  not a 64-bit program of this host
 
   fastpath attach $(pidof postgres)            only where clocks are slow on this host
@@ -504,7 +505,8 @@ pub struct Detach {
 #[derive(clap::Args)]
 #[command(after_help = "\
 AGE is that of the last refresh: 100 ms at most where all is well. RESIDUAL is the error against the kernel's clock that it found. \
-FALLBACKS counts how often clocks were taken off the page since it was made, so that readers asked the kernel.
+FALLBACKS counts how often clocks were taken off the page since it was made, so that readers asked the kernel. \
+Where fastpathd runs it is asked, too: which rule of its policy attached a process, and how it is itself.
 
 Exit status: 0; 74 if the output cannot be written; 2 on a usage error.")]
 pub struct Status {

@@ -23,10 +23,11 @@ pub enum PageSource {
 }
 
 impl PageSource {
-    /// A daemon's page for the calling process and its descendants, which is kept for as long as anybody maps `mailbox`. `None`: no daemon
-    /// runs here, or it has no page for us.
-    pub fn daemon(clocks: ClockSet, mailbox: BorrowedFd<'_>) -> Option<PageSource> {
-        let page = Client::connect().ok()?.page(clocks.0, None, Some(mailbox)).ok()?;
+    /// A daemon's page for a process, by its pidfd, or the calling one, and its descendants, which is kept for as long as anybody maps
+    /// `mailbox`. `None`: no daemon runs here, or it has no page for them.
+    pub fn daemon(clocks: ClockSet, process: Option<BorrowedFd<'_>>, mailbox: BorrowedFd<'_>) -> Option<PageSource> {
+        let client = Client::connect().ok()?;
+        let page = client.page(clocks.0, process, Some(mailbox)).ok()?;
         Some(PageSource::Daemon(page.page.into()))
     }
 

@@ -5,7 +5,7 @@ use fastpath_inject::attach::{self, Refusal};
 use fastpath_page::ClockSet;
 use fastpath_publisher::evidence::{self, Trust};
 
-use super::goods;
+use super::goods::{self, DaemonsPolicy};
 use crate::args;
 use crate::output::{note, warn};
 use crate::run::selection::Selection;
@@ -14,6 +14,8 @@ use crate::run::untrusted;
 
 /// The counter cannot be believed, or no page can be had.
 const NO_PAGE: i32 = 16;
+/// The policy of the daemon of this host says never.
+const FORBIDDEN: i32 = 18;
 
 /// Attaches processes; the exit status: that of the first that was refused.
 pub fn attach(options: &args::Attach, title: Title) -> i32 {
@@ -43,6 +45,7 @@ pub fn attach(options: &args::Attach, title: Title) -> i32 {
         clocks,
         trust,
         children: options.children,
+        policy: options.children.then(DaemonsPolicy::find).flatten(),
     };
     let scans = options.children.then(Cache::default);
     let descendants = if options.children {
@@ -53,13 +56,20 @@ pub fn attach(options: &args::Attach, title: Title) -> i32 {
     let all = [&pids[..], &descendants].concat();
     let mut own = Vec::new();
     for pid in all {
-        match goods::of_daemon(&wanted, pid) {
-            Some(goods) => status = first(status, attach_one(pid, &goods, clocks, None, options.verbose)),
-            None => own.push(pid),
+        let against = wanted.policy.as_ref().and_then(|policy| policy.against(pid));
+        match against.map_or_else(|| goods::of_daemon(&wanted, pid), Err) {
+            Ok(Some(goods)) => status = first(status, attach_one(pid, &goods, clocks, None, options.verbose)),
+            Ok(None) => own.push(pid),
+            Err(_) if descendants.contains(&pid) => {}
+            Err(why) => {
+                note(format_args!("{pid}: {why}"));
+                status = first(status, FORBIDDEN);
+            }
         }
     }
     for (namespace, pids) in goods::by_time_namespace(&own) {
-        let goods = match goods::get(&wanted, namespace.as_ref(), &surroundings) {
+        let Some(one) = pids.first().copied() else { continue };
+        let goods = match goods::get(&wanted, one, namespace.as_ref(), &surroundings) {
             Ok(goods) => goods,
             Err(why) => {
                 note(why);

@@ -5,9 +5,12 @@ use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
+use fastpath_daemon::Policy;
 use fastpath_page::ClockSet;
-use fastpath_protocol::Client;
+use fastpath_protocol::Code;
+use fastpath_protocol::client::{Client, Failure};
 use fastpath_publisher::evidence::Trust;
 
 use super::helper;
@@ -19,6 +22,31 @@ pub struct Wanted {
     pub trust: Trust,
     /// Descendants are to be met as they start.
     pub children: bool,
+    /// Which of them not.
+    pub policy: Option<DaemonsPolicy>,
+}
+
+/// The policy of the daemon of this host, read at each question: the file may change.
+#[derive(Clone)]
+pub struct DaemonsPolicy(PathBuf);
+
+impl DaemonsPolicy {
+    /// Nothing, where no daemon runs.
+    pub fn find() -> Option<DaemonsPolicy> {
+        let status = Client::connect().ok()?.status().ok()?;
+        Some(DaemonsPolicy(status.policy?.into()))
+    }
+
+    /// Why a process is not to be served. A policy that cannot be read, or has a mistake, forbids it: to leave it alone is safe.
+    pub fn against(&self, pid: i32) -> Option<String> {
+        match Policy::read(&self.0) {
+            Ok(Some(policy)) if policy.forbids(pid) => {
+                Some(format!("{} says never for process {pid}", self.0.display()))
+            }
+            Ok(_) => None,
+            Err(why) => Some(why),
+        }
+    }
 }
 
 /// What is given.
@@ -52,31 +80,42 @@ pub fn by_time_namespace(pids: &[i32]) -> Vec<(Option<TimeNamespace>, Vec<i32>)>
     groups.into_values().collect()
 }
 
-/// A page for one process from the daemon of this host. `None`: none runs here, or it has no page to give, or descendants are to be met,
-/// which takes a helper of our own.
-pub fn of_daemon(wanted: &Wanted, pid: i32) -> Option<Goods> {
+/// A page for one process from the daemon of this host. Nothing: none runs here, or it has no page to give, or descendants are to be met,
+/// which takes a helper of our own. An error: its policy says never.
+pub fn of_daemon(wanted: &Wanted, pid: i32) -> Result<Option<Goods>, String> {
     if wanted.children {
-        return None;
+        return Ok(None);
     }
-    // SAFETY: pidfd_open takes integers; the result is a new descriptor.
-    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
-    if pidfd < 0 {
-        return None;
+    let given = pidfd(pid)
+        .zip(Client::connect().ok())
+        .map(|(pidfd, client)| client.page(wanted.clocks.0, Some(pidfd.as_fd()), None));
+    match given {
+        Some(Ok(given)) => Ok(given.mailbox.map(|mailbox| Goods {
+            page: given.page,
+            mailbox,
+            _needed: None,
+        })),
+        Some(Err(Failure::Refused(refusal))) if refusal.code == Code::Policy => Err(refusal.sentence),
+        _ => Ok(None),
     }
-    // SAFETY: just made.
-    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    let client = Client::connect().ok()?;
-    let given = client.page(wanted.clocks.0, Some(pidfd.as_fd()), None).ok()?;
-    Some(Goods {
-        page: given.page,
-        mailbox: given.mailbox?,
-        _needed: None,
-    })
 }
 
-/// A page with the clocks of a time namespace, published for as long as a process maps it. An error says why there is none.
-pub fn get(wanted: &Wanted, namespace: Option<&TimeNamespace>, surroundings: &Surroundings) -> Result<Goods, String> {
-    let (page, mailbox, needed) = helper::start(wanted, namespace, surroundings)?;
+/// Names a process for good.
+pub fn pidfd(pid: i32) -> Option<OwnedFd> {
+    // SAFETY: pidfd_open takes integers; the result is a new descriptor.
+    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
+    // SAFETY: just made.
+    (pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) })
+}
+
+/// A page with the clocks of a time namespace, that of `pid`, kept for as long as a process maps it. An error says why there is none.
+pub fn get(
+    wanted: &Wanted,
+    pid: i32,
+    namespace: Option<&TimeNamespace>,
+    surroundings: &Surroundings,
+) -> Result<Goods, String> {
+    let (page, mailbox, needed) = helper::start(wanted, pid, namespace, surroundings)?;
     Ok(Goods {
         page,
         mailbox,

@@ -1,8 +1,8 @@
-//! The helper that publishes the page of attached processes where no daemon runs. It is left behind as `run` leaves one, and ends
-//! when no process maps the mailbox any more.
+//! The helper that publishes the page of attached processes where no daemon runs, and meets the programs that they execute. It is left
+//! behind as `run` leaves one, and ends when no process maps the mailbox any more.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use fastpath_publisher::Publisher;
 use fastpath_publisher::evidence;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
 
-use super::goods::{TimeNamespace, Wanted};
+use super::goods::{self, DaemonsPolicy, TimeNamespace, Wanted};
+use crate::page_source::PageSource;
 use crate::run::helper::{self, Surroundings};
 
 /// To compare the CPUs' counters and make a page takes milliseconds, on a busy machine some hundred.
@@ -22,6 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Starts one; page, mailbox, and what keeps it until a process maps them.
 pub fn start(
     wanted: &Wanted,
+    pid: i32,
     namespace: Option<&TimeNamespace>,
     surroundings: &Surroundings,
 ) -> Result<(OwnedFd, OwnedFd, UnixStream), String> {
@@ -31,7 +33,7 @@ pub fn start(
         // SAFETY: the process that was just made has one thread.
         if unsafe { libc::fork() } == 0 {
             drop(ours);
-            live(wanted, namespace, surroundings, theirs);
+            live(wanted, pid, namespace, surroundings, theirs);
         }
         // SAFETY: leaves without running anything of the parent's.
         unsafe { libc::_exit(0) }
@@ -71,10 +73,16 @@ fn receive(channel: &UnixStream) -> Result<(OwnedFd, OwnedFd), String> {
     })
 }
 
-fn live(wanted: &Wanted, namespace: Option<&TimeNamespace>, surroundings: &Surroundings, channel: UnixStream) -> ! {
+fn live(
+    wanted: &Wanted,
+    pid: i32,
+    namespace: Option<&TimeNamespace>,
+    surroundings: &Surroundings,
+    channel: UnixStream,
+) -> ! {
     helper::settle(surroundings);
     helper::let_go_of_standard_error();
-    let status = match publish(wanted, namespace, &channel) {
+    let status = match serve(wanted, pid, namespace, &channel) {
         Ok(()) => 0,
         Err(why) => {
             let _ = (&channel).write_all(format!("!{why}").as_bytes());
@@ -85,7 +93,7 @@ fn live(wanted: &Wanted, namespace: Option<&TimeNamespace>, surroundings: &Surro
     unsafe { libc::_exit(status) }
 }
 
-fn publish(wanted: &Wanted, namespace: Option<&TimeNamespace>, channel: &UnixStream) -> Result<(), String> {
+fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: &UnixStream) -> Result<(), String> {
     // First: the counters are sampled with the clocks that those processes see, and a process with threads may not enter.
     if let Some(TimeNamespace(file)) = namespace {
         // SAFETY: setns takes integers.
@@ -96,17 +104,12 @@ fn publish(wanted: &Wanted, namespace: Option<&TimeNamespace>, channel: &UnixStr
             ));
         }
     }
-    evidence::examine(wanted.trust).map_err(|e| crate::run::untrusted(&e))?;
-    let mut publisher = Publisher::new(wanted.clocks, wanted.trust).map_err(|e| format!("the page: {e}"))?;
-    let page = publisher.reader().map_err(|e| format!("the page: {e}"))?;
     let mailbox = Arc::new(Shared::create().map_err(|e| e.to_string())?);
     let given = mailbox.reopen().map_err(|e| e.to_string())?;
-    publisher.watch_for_steps();
-    publisher
-        .compare_cpus()
-        .map_err(|e| format!("a thread that compares the CPUs' counters: {e}"))?;
+    let mut source = source(wanted, pid, &mailbox)?;
+    let page = source.reader().map_err(|e| format!("the page: {e}"))?;
     if wanted.children {
-        attend(&page, &mailbox)?;
+        attend(&page, &mailbox, wanted.policy.clone())?;
     }
     let fds = [page.as_raw_fd(), given.as_raw_fd()];
     let rights = [ControlMessage::ScmRights(&fds)];
@@ -120,12 +123,29 @@ fn publish(wanted: &Wanted, namespace: Option<&TimeNamespace>, channel: &UnixStr
     sent.map_err(|e| format!("sendmsg: {e}"))?;
     // Kept open here, it would count as a process that maps it.
     drop(given);
-    publisher.run(|| !is_closed(channel) || mailbox.in_use());
+    source.run(|| !is_closed(channel) || mailbox.in_use());
     Ok(())
 }
 
+/// A daemon's page where descendants are all that this helper is for; else one of our own.
+fn source(wanted: &Wanted, pid: i32, mailbox: &Shared) -> Result<PageSource, String> {
+    let process = goods::pidfd(pid).filter(|_| wanted.children);
+    let of_daemon =
+        process.and_then(|process| PageSource::daemon(wanted.clocks, Some(process.as_fd()), mailbox.descriptor()));
+    if let Some(source) = of_daemon {
+        return Ok(source);
+    }
+    evidence::examine(wanted.trust).map_err(|e| crate::run::untrusted(&e))?;
+    let mut publisher = Publisher::new(wanted.clocks, wanted.trust).map_err(|e| format!("the page: {e}"))?;
+    publisher.watch_for_steps();
+    publisher
+        .compare_cpus()
+        .map_err(|e| format!("a thread that compares the CPUs' counters: {e}"))?;
+    Ok(PageSource::Own(Box::new(publisher)))
+}
+
 /// Meets the descendants of those that are attached.
-fn attend(page: &OwnedFd, mailbox: &Arc<Shared>) -> Result<(), String> {
+fn attend(page: &OwnedFd, mailbox: &Arc<Shared>, policy: Option<DaemonsPolicy>) -> Result<(), String> {
     if helper::restricted_to_ancestors() {
         mailbox.declare_ptracer(std::process::id());
     }
@@ -137,6 +157,7 @@ fn attend(page: &OwnedFd, mailbox: &Arc<Shared>) -> Result<(), String> {
         }),
         without_vdso: false,
         serve: true,
+        allows: Box::new(move |pid| policy.as_ref().is_none_or(|policy| policy.against(pid).is_none())),
         filters: 0,
         refuses_32_bit: None,
         scans: Cache::default(),

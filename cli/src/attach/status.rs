@@ -7,6 +7,7 @@ use fastpath_host::evidence::Residuals;
 use fastpath_maps::Mapping;
 use fastpath_observe::Clock;
 use fastpath_page::{ClockSet, MAPPED_NAME, Page, Reader};
+use fastpath_protocol::client::{Client, Failure};
 use fastpath_publisher::counter;
 use serde::Serialize;
 
@@ -20,6 +21,26 @@ struct Status {
     processes: Vec<Served>,
     /// Processes whose mappings this user may not see.
     unreadable: usize,
+    /// The daemon of this host, if one runs.
+    daemon: Option<Daemon>,
+}
+
+/// What a daemon says of itself.
+#[derive(Serialize)]
+struct Daemon {
+    version: String,
+    pid: u32,
+    uptime_seconds: u64,
+    /// Of all users.
+    pages: usize,
+    /// Requests so far.
+    refused: u64,
+    policy: Option<String>,
+    rules: usize,
+    /// Why the policy file as it is now is not in force.
+    policy_error: Option<String>,
+    /// How processes are noticed that the policy attaches.
+    notices: Option<String>,
 }
 
 /// A process that has a page.
@@ -28,6 +49,8 @@ struct Served {
     pid: i32,
     comm: String,
     by: By,
+    /// The rule of the daemon's policy that attached it.
+    rule: Option<usize>,
     /// The clocks that the page answers; nothing: they are withdrawn, or there are none yet.
     clocks: Vec<&'static str>,
     /// Age of the anchor in force.
@@ -76,13 +99,13 @@ pub fn status(options: &args::Status) -> i32 {
         table.add_row([
             served.pid.to_string(),
             served.comm.clone(),
-            match served.by {
-                By::Attach => "attach",
-                By::Run => "run",
+            match (served.by, served.rule) {
                 #[cfg(target_arch = "x86_64")]
-                By::Detached => "(detached)",
-            }
-            .to_owned(),
+                (By::Detached, _) => "(detached)".into(),
+                (_, Some(rule)) => format!("rule {rule}"),
+                (By::Attach, None) => "attach".into(),
+                (By::Run, None) => "run".into(),
+            },
             match &served.withdrawn {
                 Some(why) => format!("none ({why})"),
                 None if served.clocks.is_empty() => dash(),
@@ -109,7 +132,42 @@ pub fn status(options: &args::Status) -> i32 {
             status.unreadable
         );
     }
+    if let Some(daemon) = &status.daemon {
+        text += &daemon.sentence();
+    }
     output::print(text)
+}
+
+impl Daemon {
+    fn sentence(&self) -> String {
+        let many = |number: u64, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+        let mut text = format!(
+            "fastpathd {} ({}), for {}: {}, {} refused\n",
+            self.pid,
+            self.version,
+            duration(self.uptime_seconds),
+            many(self.pages as u64, "page"),
+            many(self.refused, "request"),
+        );
+        if let Some(policy) = self.policy.as_ref().filter(|_| self.rules > 0) {
+            let noticed = self.notices.as_ref();
+            let noticed = noticed.map_or(String::new(), |how| format!(", processes are noticed by {how}"));
+            text += &format!("{policy}: {}{noticed}\n", many(self.rules as u64, "rule"));
+        }
+        if let Some(why) = &self.policy_error {
+            text += &format!("{why}: the policy from before is in force\n");
+        }
+        text
+    }
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
 }
 
 fn age(ns: u64) -> String {
@@ -130,27 +188,56 @@ fn look() -> Status {
         schema: 1,
         processes: Vec::new(),
         unreadable: 0,
+        daemon: None,
     };
+    let asked = daemon();
+    let pages = asked.as_ref().map(|daemon| &daemon.pages[..]).unwrap_or_default();
     let own = std::process::id() as i32;
     for pid in pids.into_iter().filter(|pid| *pid != own) {
         match fastpath_maps::of(pid) {
-            Ok(maps) => status.processes.extend(served(pid, &maps)),
+            Ok(maps) => status.processes.extend(served(pid, &maps, pages)),
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => status.unreadable += 1,
             Err(_) => {}
         }
     }
+    status.daemon = asked.map(|daemon| Daemon {
+        version: daemon.version,
+        pid: daemon.pid,
+        uptime_seconds: daemon.uptime_seconds,
+        pages: daemon.pages_in_all,
+        refused: daemon.refused,
+        policy: daemon.policy,
+        rules: daemon.rules,
+        policy_error: daemon.policy_error,
+        notices: daemon.notices,
+    });
     status
 }
 
-fn served(pid: i32, maps: &[Mapping]) -> Option<Served> {
-    let mut pages = maps
-        .iter()
-        .filter(|mapping| mapping.name.starts_with(MAPPED_NAME))
-        .peekable();
+/// What the daemon of this host says.
+fn daemon() -> Option<fastpath_protocol::Status> {
+    match Client::connect().and_then(|client| client.status()) {
+        Ok(status) => Some(status),
+        Err(Failure::NoDaemon { .. }) => None,
+        Err(failure) => {
+            output::warn(failure);
+            None
+        }
+    }
+}
+
+fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Page]) -> Option<Served> {
+    let mut pages = maps.iter().filter(|mapping| mapping.name.starts_with(MAPPED_NAME));
+    let inode = pages.next()?.inode;
     // The publisher maps the page too, to write it.
-    if pages.peek().is_none() || pages.any(|page| page.writable) {
+    let is_publisher = |page: &Mapping| page.name.starts_with(MAPPED_NAME) && page.writable;
+    if maps.iter().any(is_publisher) {
         return None;
     }
+    let rule = of_daemon
+        .iter()
+        .find(|page| page.inode == inode)
+        .and_then(|page| page.rule);
     let region = format!("/memfd:{}", fastpath_inject::redirection::REGION_NAME);
     let has_region = maps.iter().any(|mapping| mapping.name.starts_with(&region));
     let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
@@ -169,6 +256,7 @@ fn served(pid: i32, maps: &[Mapping]) -> Option<Served> {
         pid,
         comm: comm.trim_end().to_owned(),
         by: by(pid, has_region),
+        rule,
         is_fresh: reader.as_ref().filter(|_| usable).map(|reader| {
             let mut ids = clocks.iter();
             ids.any(|id| reader.read(id, counter::read).is_some())

@@ -22,7 +22,8 @@ standard error, and tells systemd when it is ready. SIGTERM ends it. When it end
 read by the kernel's path, and are fast again when a daemon is back: as root it finds their pages again.
 
 Exit status: 0 after SIGTERM or SIGINT; 1 if it cannot start or go on; 3 if this host's counter cannot be trusted, or its memory \
-pages are too large: to start again does not help; 2 on a usage error.
+pages are too large; 4 if the policy has a mistake or cannot be read, for who says never must not be served meanwhile; \
+2 on a usage error. After 2, 3 and 4, to start again does not help.
 
   fastpathd                                            as deploy/systemd/fastpathd.service starts it
   FASTPATH_SOCKET=/tmp/d fastpathd & FASTPATH_SOCKET=/tmp/d fastpath run -- CMD"
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
         };
     }
     let options = Options {
+        fastpath: std::env::current_exe().unwrap_or_default().with_file_name("fastpath"),
         socket: args.socket,
         clocks: args.clocks.0,
         trust: if args.trust_counter {
@@ -101,13 +103,15 @@ fn main() -> ExitCode {
         } else {
             Trust::Invariant
         },
-        policy: args.policy,
+        // Others are told where it is.
+        policy: std::path::absolute(&args.policy).unwrap_or(args.policy),
         pages_per_user: args.pages_per_user,
     };
     let (why, status) = match serve(&options) {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Failure::Start(why)) => (why, 1),
         Err(Failure::Host(why)) => (why, 3),
+        Err(Failure::Policy(why)) => (why, 4),
     };
     eprintln!("fastpathd: {why}");
     ExitCode::from(status)

@@ -228,6 +228,7 @@ impl Helper {
             }),
             without_vdso: self.without_vdso,
             serve: self.serve,
+            allows: Box::new(|_| true),
             filters: self.trial.filters,
             refuses_32_bit: self.trial.refuses_32_bit.clone(),
             scans: Cache::default(),

@@ -90,7 +90,7 @@ fn prepare(options: &args::Run, title: title::Title) -> Prepared {
 fn goods(options: &args::Run, selection: &Selection) -> Result<helper::Goods, String> {
     let mailbox = Shared::create().map_err(|e| e.to_string())?;
     let kept = mailbox.reopen().map_err(|e| e.to_string())?;
-    let of_daemon = || PageSource::daemon(selection.clocks(), mailbox.descriptor());
+    let of_daemon = || PageSource::daemon(selection.clocks(), None, mailbox.descriptor());
     let page = match selection.serves().then(of_daemon).flatten() {
         Some(page) => page,
         None => Publisher::new(selection.clocks(), trust(options))

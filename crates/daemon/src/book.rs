@@ -1,6 +1,6 @@
 //! The pages that there are: whose they are, and how long they are kept.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -57,6 +57,7 @@ pub struct Book {
     /// Where the next sweep goes on.
     swept: u64,
     of_user: HashMap<u32, usize>,
+    inodes: HashSet<u64>,
     limits: Limits,
     publisher: Handle,
 }
@@ -69,6 +70,7 @@ impl Book {
             next_id: 1,
             swept: 0,
             of_user: HashMap::new(),
+            inodes: HashSet::new(),
             limits,
             publisher,
         }
@@ -135,6 +137,7 @@ impl Book {
         self.next_id += 1;
         self.publisher.add(id, member.clone());
         *self.of_user.entry(process.uid).or_default() += 1;
+        self.inodes.insert(inode);
         self.entries.insert(
             id,
             Entry {
@@ -174,6 +177,7 @@ impl Book {
 
     fn forget(&mut self, id: u64) {
         let Some(entry) = self.entries.remove(&id) else { return };
+        self.inodes.remove(&entry.inode);
         if let Some(has) = self.of_user.get_mut(&entry.process.uid) {
             *has -= 1;
             if *has == 0 {
@@ -182,9 +186,10 @@ impl Book {
         }
     }
 
-    /// Takes the clocks off a process's pages, for good; how many there were.
-    pub fn let_go(&mut self, process: Process) -> usize {
-        let of_process = |(id, entry): (&u64, &Entry)| (entry.process.pid == process.pid).then_some(*id);
+    /// Takes the clocks off a process's pages, for good, as far as they are the asking user's; how many there were.
+    pub fn let_go(&mut self, pid: i32, asker: u32) -> usize {
+        let may = |entry: &Entry| asker == 0 || entry.process.uid == asker;
+        let of_process = |(id, entry): (&u64, &Entry)| (entry.process.pid == pid && may(entry)).then_some(*id);
         let ids: Vec<u64> = self.entries.iter().filter_map(of_process).collect();
         for id in &ids {
             self.forget(*id);
@@ -196,6 +201,11 @@ impl Book {
     /// How many there are.
     pub fn count(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Whether there is one with this inode.
+    pub fn has(&self, inode: u64) -> bool {
+        self.inodes.contains(&inode)
     }
 
     /// Those that a user may see.
@@ -228,6 +238,7 @@ impl Entry {
             age_ns: reader.age_ns(counter::read()),
             withdrawn: (stats.withdrawn_reason != 0).then(|| evidence::reason(stats.withdrawn_reason)),
             was_found_again: self.was_found_again,
+            rule: None,
         }
     }
 }
@@ -239,5 +250,27 @@ fn new_page() -> io::Result<SharedPage> {
         SharedPage::create_to_be_taken_up()
     } else {
         SharedPage::create()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fastpath_publisher::evidence::Trust;
+    use fastpath_publisher::many::Publisher;
+
+    use super::*;
+
+    #[test]
+    fn a_user_lets_go_of_his_own_pages_and_root_of_all() {
+        let (_publisher, handle) = Publisher::new(ClockSet::ALL, Trust::Anyway).unwrap();
+        let mut book = Book::new(handle, Limits { pages_per_user: 1 });
+        let process = Process { pid: 7, uid: 1000 };
+        let opened = book.open(process, ClockSet::ALL, Offsets::default(), None).unwrap();
+        assert_eq!(book.let_go(7, 1001), 0);
+        assert_eq!((book.let_go(8, 1000), book.count()), (0, 1));
+        assert_eq!((book.let_go(7, 1000), book.count()), (1, 0));
+        drop(opened);
+        let _opened = book.open(process, ClockSet::ALL, Offsets::default(), None).unwrap();
+        assert_eq!((book.let_go(7, 0), book.count()), (1, 0));
     }
 }

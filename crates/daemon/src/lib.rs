@@ -27,7 +27,7 @@ use fastpath_publisher::evidence::{self, Trust};
 use fastpath_publisher::many::Publisher;
 
 use book::{Book, Limits};
-pub use policy::Policy;
+pub use policy::{Action, Clocks, Decision, Facts, Policy};
 use server::Server;
 
 /// What a daemon does.
@@ -41,6 +41,8 @@ pub struct Options {
     pub trust: Trust,
     /// Where the policy is; it may be missing.
     pub policy: PathBuf,
+    /// `fastpath`, which attaches whole trees of processes where the policy says so.
+    pub fastpath: PathBuf,
     /// Pages that one user may have; root may have as many as there is room for.
     pub pages_per_user: usize,
 }
@@ -50,6 +52,8 @@ pub struct Options {
 pub enum Failure {
     /// This host is not one that can be served: to start again does not help.
     Host(String),
+    /// The policy has a mistake, or cannot be read.
+    Policy(String),
     /// Something else is in the way.
     Start(String),
 }
@@ -59,7 +63,7 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
     let trust = options.trust;
     // A mistake in the policy is told before anything is done by it.
     let policy = Policy::read(&options.policy)
-        .map_err(Failure::Start)?
+        .map_err(Failure::Policy)?
         .unwrap_or_default();
     target::kernels_pages_suit().map_err(|e| Failure::Host(e.to_string()))?;
     evidence::is_promising(trust).map_err(|e| Failure::Host(untrusted(&e)))?;
@@ -75,8 +79,8 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
     publisher
         .compare_cpus()
         .map_err(|e| start("a thread that compares the CPUs' counters", e))?;
-    let news = log::Later::start().map_err(|e| start("a thread that writes the log", e))?;
-    publisher.on_news(move |one| news.tell(log::of_news(one)));
+    log::start().map_err(|e| start("a thread that writes the log", e))?;
+    publisher.on_news(log::say_news);
     let over = Arc::new(AtomicBool::new(false));
     let publishing = {
         let over = over.clone();
@@ -97,7 +101,7 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
         .run(&|| publishing.is_finished());
     over.store(true, Ordering::Relaxed);
     let _ = publishing.join();
-    sockets::remove(&options.socket);
+    log::flush();
     served.map_err(Failure::Start)
 }
 

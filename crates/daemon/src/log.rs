@@ -2,7 +2,9 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
 
 use fastpath_publisher::{News, evidence};
 
@@ -17,7 +19,51 @@ pub enum Priority {
     Info = 6,
 }
 
-/// Writes a line. That it cannot be written is nobody's business any more.
+/// What the thread that writes is told.
+enum Order {
+    Write(String),
+    Say(SyncSender<()>),
+}
+
+static WRITER: OnceLock<SyncSender<Order>> = OnceLock::new();
+
+/// Lines that may wait to be written.
+const WAITING: usize = 256;
+/// How long the end waits for them.
+const FLUSHED_WITHIN: Duration = Duration::from_millis(500);
+
+/// From now on a thread writes what is said: who says it must not wait for a log that is stuck.
+pub fn start() -> io::Result<()> {
+    let (sender, orders) = sync_channel(WAITING);
+    std::thread::Builder::new()
+        .name("fastpath-log".into())
+        .stack_size(128 << 10)
+        .spawn(move || {
+            orders.into_iter().for_each(|order| match order {
+                Order::Write(line) => write(&line),
+                Order::Say(to) => drop(to.send(())),
+            });
+        })?;
+    let _ = WRITER.set(sender);
+    Ok(())
+}
+
+/// Waits until all that was said has been written, unless the log is stuck.
+pub fn flush() {
+    let (sender, written) = sync_channel(1);
+    if let Some(writer) = WRITER.get()
+        && writer.try_send(Order::Say(sender)).is_ok()
+    {
+        let _ = written.recv_timeout(FLUSHED_WITHIN);
+    }
+}
+
+fn write(line: &str) {
+    // That it cannot be written is nobody's business any more.
+    let _ = io::stderr().lock().write_all(line.as_bytes());
+}
+
+/// Says a line.
 pub fn say(priority: Priority, message: impl Display) {
     // Names of programs and files may hold anything; a log holds lines.
     let message = message.to_string().replace(char::is_control, "?");
@@ -26,46 +72,25 @@ pub fn say(priority: Priority, message: impl Display) {
     } else {
         format!("fastpathd: {message}\n")
     };
-    let _ = io::stderr().lock().write_all(line.as_bytes());
-}
-
-/// A thread that writes the log for one that must not wait for it.
-pub struct Later(SyncSender<(Priority, String)>);
-
-impl Later {
-    /// Starts it. It ends when this is dropped.
-    pub fn start() -> io::Result<Later> {
-        let (sender, lines) = sync_channel(64);
-        std::thread::Builder::new()
-            .name("fastpath-log".into())
-            .stack_size(128 << 10)
-            .spawn(move || {
-                lines
-                    .into_iter()
-                    .for_each(|(priority, line): (_, String)| say(priority, line))
-            })?;
-        Ok(Later(sender))
-    }
-
-    /// Has a line written, unless the log is stuck.
-    pub fn tell(&self, (priority, line): (Priority, String)) {
-        let _ = self.0.try_send((priority, line));
+    match WRITER.get() {
+        Some(writer) => drop(writer.try_send(Order::Write(line))),
+        None => write(&line),
     }
 }
 
-/// What happens to everybody's clocks.
-pub fn of_news(news: &News) -> (Priority, String) {
+/// Says what happens to everybody's clocks.
+pub fn say_news(news: &News) {
     match news {
         News::Withdrawn(withdrawal) => {
             let off = withdrawal.ahead_ns.map_or(String::new(), |ns| {
                 format!(" (they were off by {ns} ns at the last sample)")
             });
             let reason = evidence::reason(withdrawal.reason);
-            (
+            say(
                 Priority::Warning,
-                format!("clocks are left to the kernel{off}: {reason}"),
-            )
+                format_args!("clocks are left to the kernel{off}: {reason}"),
+            );
         }
-        News::ServedAgain => (Priority::Notice, "clocks are served again".into()),
+        News::ServedAgain => say(Priority::Notice, "clocks are served again"),
     }
 }

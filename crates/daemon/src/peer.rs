@@ -37,7 +37,11 @@ impl Peer {
                 "this process is in a PID namespace that fastpathd cannot see into",
             ));
         }
-        Process::of(self.pid)
+        // His it is, whoever has his number by now: he may have ended, and left the connection to another.
+        Ok(Process {
+            uid: self.uid,
+            ..Process::of(self.pid)?
+        })
     }
 
     /// The process that a pidfd names, if he may have anything to do with it.
@@ -184,6 +188,12 @@ mod tests {
         assert_eq!(pid_of(pidfd.as_fd()).unwrap_err().code, Code::Process);
         let file = fs::File::open("/proc/self/maps").unwrap();
         assert_eq!(pid_of(file.as_fd()).unwrap_err().code, Code::Malformed);
+    }
+
+    #[test]
+    fn who_asks_for_himself_is_who_he_was_when_he_connected_whosever_his_number_is_now() {
+        let left_behind = Peer { pid: 1, uid: 65534 };
+        assert_eq!(left_behind.process(), Ok(Process { pid: 1, uid: 65534 }));
     }
 
     #[test]

@@ -44,7 +44,10 @@ pub fn answer(state: &mut State, peer: Peer, packet: &[u8], fds: Vec<OwnedFd>) -
             answer.descriptors = fds.len() as u32;
             (answer, fds)
         }
-        Err(refusal) => (Answer::refusing(operation, &refusal), Vec::new()),
+        Err(refusal) => {
+            state.refused += 1;
+            (Answer::refusing(operation, &refusal), Vec::new())
+        }
     }
 }
 
@@ -220,7 +223,7 @@ fn withdraw(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>)
         Some(pidfd) => peer.process_of(pidfd.as_fd())?,
         None => peer.process()?,
     };
-    match state.book.let_go(process) {
+    match state.book.let_go(process.pid, peer.uid) {
         0 => Err(Refusal::new(
             Code::Process,
             format!("process {} has no page of this daemon's", process.pid),

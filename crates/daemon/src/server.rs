@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use fastpath_observe::{Assume, measure_for_auto};
 use fastpath_page::ClockSet;
+use fastpath_protocol::status::Page;
 use fastpath_protocol::{Code, Refusal, Request, Status, packet};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -25,6 +26,7 @@ use crate::peer::{Peer, Process};
 use crate::policy::{Action, Facts, Policy, Watcher};
 use crate::requests;
 use crate::shares::Shares;
+use crate::sockets::Listener;
 use crate::{Options, log};
 
 /// For how long a client may say nothing.
@@ -66,6 +68,8 @@ pub struct State {
     /// Why the file as it is now is not in force.
     policy_error: Option<String>,
     watcher: Watcher,
+    /// Requests, so far.
+    pub refused: u64,
 }
 
 impl State {
@@ -77,7 +81,7 @@ impl State {
         }
         match policy.decide(&Facts::of(process)) {
             Some(decision) if decision.action == Action::Never => Err(Refusal::new(
-                Code::Denied,
+                Code::Policy,
                 format!("{} says never for process {}", self.policy_file.display(), process.pid),
             )),
             _ => Ok(()),
@@ -119,9 +123,18 @@ impl State {
             policy: Some(self.policy_file.display().to_string()),
             policy_error: self.policy_error.clone(),
             notices: self.watcher.notices().map(str::to_owned),
-            pages: self.book.shown_to(uid),
+            pages: self.pages_shown_to(uid),
             pages_in_all: self.book.count(),
+            refused: self.refused,
         }
+    }
+
+    fn pages_shown_to(&self, uid: u32) -> Vec<Page> {
+        let mut pages = self.book.shown_to(uid);
+        for page in &mut pages {
+            page.rule = self.watcher.rule_of(page.inode);
+        }
+        pages
     }
 
     fn measure(&mut self) {
@@ -145,7 +158,7 @@ struct Connection {
 
 /// The server's side of all conversations.
 pub struct Server {
-    listener: OwnedFd,
+    listener: Listener,
     signals: Signals,
     connections: Vec<Connection>,
     shares: Shares,
@@ -159,7 +172,7 @@ impl Server {
     pub fn new(
         options: &Options,
         policy: Policy,
-        listener: OwnedFd,
+        listener: Listener,
         signals: Signals,
         book: Book,
     ) -> io::Result<Server> {
@@ -172,7 +185,8 @@ impl Server {
             measured: now,
             policy_file: options.policy.clone(),
             policy_error: None,
-            watcher: Watcher::start(policy, options.socket.clone())?,
+            watcher: Watcher::start(policy, options)?,
+            refused: 0,
         };
         if options.clocks.is_none() {
             state.measure();
@@ -274,7 +288,7 @@ impl Server {
         let now = Instant::now();
         for _ in 0..ACCEPTED_AT_A_TIME {
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-            let socket = match accept4(self.listener.as_raw_fd(), flags) {
+            let socket = match accept4(self.listener.as_fd().as_raw_fd(), flags) {
                 // SAFETY: just accepted.
                 Ok(fd) => unsafe { OwnedFd::from_raw_fd(fd) },
                 Err(Errno::EMFILE | Errno::ENFILE) => {
@@ -343,6 +357,7 @@ impl Server {
         let pages = self.state.book.count().div_ceil(SWEEPS_A_ROUND);
         self.state.book.sweep(pages);
         self.shares.tidy(now);
+        self.state.watcher.forget_all_but(|inode| self.state.book.has(inode));
         if self.state.clocks.is_none() && now.duration_since(self.state.measured) >= MEASURE_EVERY {
             self.state.measure();
         }

@@ -26,6 +26,8 @@ pub struct Kit {
     pub without_vdso: bool,
     /// Give them ours. If not, they only get the hook, so that their descendants are treated alike.
     pub serve: bool,
+    /// Whether a program that has just started, the process of this number, is to be served.
+    pub allows: Box<dyn Fn(i32) -> bool + Send + Sync>,
     /// Seccomp filters that this process inherited, and under which the calls made here were tried.
     pub filters: u32,
     /// Why 32-bit programs are left alone: those filters refuse their calls.
@@ -43,6 +45,9 @@ pub fn install(tracee: &mut Tracee, kit: &Kit) -> Result<()> {
     }
     let (image, hook) = abi::of_this_build(abi)?;
     let pid = tracee.pid();
+    if !(kit.allows)(pid) {
+        return Err(Error::Unsupported("a policy says never".into()));
+    }
     if Status::of(&pid.to_string())?.filters > kit.filters {
         return Err(Error::Unsupported(
             "it has a seccomp filter that this process cannot try out".into(),

@@ -66,13 +66,14 @@ enum fastpathd_error {
 	FASTPATHD_OK = 0,
 	FASTPATHD_EMALFORMED = 1,   /* not a request */
 	FASTPATHD_EVERSION = 2,     /* a request of another version than the answer's */
-	FASTPATHD_EDENIED = 3,      /* another user's process, or the policy says never */
+	FASTPATHD_EDENIED = 3,      /* another user's process */
 	FASTPATHD_ENOTHING = 4,     /* every clock that was asked for is fast by the kernel's own path */
 	FASTPATHD_ECOUNTER = 5,     /* the counter of this host cannot be believed */
 	FASTPATHD_EUNSUPPORTED = 6, /* not a process, or not a vDSO, that can be served */
 	FASTPATHD_ELIMIT = 7,       /* this user has as many pages or connections as one may have */
 	FASTPATHD_EPROCESS = 8,     /* there is no such process any more */
 	FASTPATHD_EINTERNAL = 9,    /* the daemon's own trouble */
+	FASTPATHD_EPOLICY = 10,     /* the policy says never */
 };
 
 /* What a part of the region is made of. */

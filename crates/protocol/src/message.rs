@@ -66,7 +66,7 @@ numbered! {
         Malformed = 1,
         /// A request of another version.
         Version = 2,
-        /// Another user's process, or the policy says never.
+        /// Another user's process.
         Denied = 3,
         /// Every clock that was asked for is fast by the kernel's own path.
         Nothing = 4,
@@ -80,6 +80,8 @@ numbered! {
         Process = 8,
         /// The daemon's own trouble.
         Internal = 9,
+        /// The policy says never.
+        Policy = 10,
     }
 }
 

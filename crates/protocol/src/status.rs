@@ -25,6 +25,9 @@ pub struct Status {
     pub pages: Vec<Page>,
     /// Pages in all.
     pub pages_in_all: usize,
+    /// Requests that were refused, of all users.
+    #[serde(default)]
+    pub refused: u64,
 }
 
 /// One page.
@@ -50,4 +53,7 @@ pub struct Page {
     pub withdrawn: Option<String>,
     /// Whether it was found again after a daemon had died.
     pub was_found_again: bool,
+    /// The rule of the policy by which this daemon attached the process: 1 for the first of the file as it was then.
+    #[serde(default)]
+    pub rule: Option<usize>,
 }

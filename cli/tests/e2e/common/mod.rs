@@ -10,5 +10,5 @@ pub mod terminal;
 
 pub use command::{Outcome, Running, SERVED, fastpath, finish, finish_within, served, start};
 pub use processes::{Pid, wait_until};
-pub use programs::{helper_program, program, program_32};
+pub use programs::{copy_program, helper_program, program, program_32};
 pub use skip::{needs_root, skip, tool};

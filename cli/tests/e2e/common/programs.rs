@@ -91,3 +91,10 @@ pub fn helper_program(name: &str, compiler: &str, flags: &[&str]) -> Option<Stri
     known.insert(built);
     Some(path)
 }
+
+/// A copy of a program, made by another process: while a child of this one, of whatever test, has it open for writing, it cannot be executed.
+#[track_caller]
+pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
+    let copied = Command::new("cp").arg(from.as_ref()).arg(to).status();
+    assert!(copied.is_ok_and(|status| status.success()), "cp {}", to.display());
+}

@@ -10,7 +10,7 @@ use super::{Place, among_others, wait_until_served};
 use crate::common::{Running, finish, needs_root, program, start, tool};
 
 /// For longer than the test: garbage, half requests, descriptors that nobody asked for, connections that say nothing, requests whose
-/// answers are never read, and as many good requests as there is time for.
+/// answers are never read, odd ones, and as many good requests as there is time for.
 const HOSTILE: &str = r#"
 import array, os, random, socket, struct, sys, time
 path, kind = sys.argv[1], sys.argv[2]
@@ -19,6 +19,7 @@ prepare = struct.pack("<QIIIIIIQQQQ", int.from_bytes(b"fastpath", "little"), 1, 
 kept = []
 end = time.monotonic() + 60
 files = [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
+own = os.pidfd_open(os.getpid())
 while time.monotonic() < end:
     try:
         s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -38,6 +39,17 @@ while time.monotonic() < end:
             kept = kept[-500:]
             while True:
                 s.send(request)
+        elif kind == "odd":
+            # Well-formed in what is looked at first, and anything in the rest.
+            for _ in range(20):
+                word = lambda: random.choice([0, 1, 2, 3, 0xffffffff, random.getrandbits(32)])
+                place = lambda: random.choice([0, 4096, 0x7ffff7fc1000, 2**56 - 4096, 2**64 - 4096, random.getrandbits(64)])
+                odd = struct.pack("<QIIIIIIQQQQ", int.from_bytes(b"fastpath", "little"), 1, random.randrange(6), random.randrange(5),
+                                  word(), random.choice([62, word()]), random.choice([0, 0, word()]), place(), place(), 0, 0)
+                given = random.sample(files + [own], random.randrange(4))
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", given))] if given else []
+                s.sendmsg([odd], rights)
+                s.recvmsg(496, 64)
         elif kind == "greedy":
             while True:
                 s.send(prepare)
@@ -71,7 +83,7 @@ fn clients_that_mean_no_good_cost_others_nothing() {
         status.pages.into_iter().find(|page| page.pid == pid).expect("its page")
     };
     let before = page(&place).refreshes;
-    let all = ["garbage", "half", "silent", "deaf", "greedy"].map(|kind| hostile(&place, kind));
+    let all = ["garbage", "half", "silent", "deaf", "odd", "greedy"].map(|kind| hostile(&place, kind));
     let begun = Instant::now();
     let mut served = 0;
     while begun.elapsed() < Duration::from_secs(4) {
@@ -125,4 +137,45 @@ for _ in range(5):
     };
     assert_eq!(ask(65534), "0 0 0 7 7 ");
     assert_eq!(ask(0), "0 0 0 0 0 ");
+}
+
+#[test]
+fn five_thousand_connections_of_many_users_leave_room_for_who_comes_later() {
+    let (Some(()), Some("python3")) = (needs_root(), tool("python3")) else {
+        return;
+    };
+    let _host = among_others();
+    let place = Place::new();
+    let daemon = place.daemon();
+    // A hundred users with fifty connections each, that say nothing: he lets a thousand in, for some seconds.
+    let many = r#"
+import os, resource, socket, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (6000, 6000))
+kept = []
+for user in range(100):
+    os.setresuid(20000 + user, 20000 + user, 0)
+    for _ in range(50):
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        s.connect(sys.argv[1])
+        kept.append(s)
+    os.setresuid(0, 0, 0)
+print("connected", flush=True)
+time.sleep(60)
+"#;
+    let mut command = Command::new("python3");
+    let socket = place.socket();
+    command.args(["-I", "-c", many, socket.to_str().expect("UTF-8")]);
+    let crowd = start(command);
+    crate::common::wait_until("the crowd", || crowd.out_so_far().contains("connected"));
+    // Refused at first, and told why; then those who said nothing are gone.
+    crate::common::wait_until("room", || {
+        let asked = Client::connect_to(&place.socket()).and_then(|client| client.page(0, None, None));
+        asked.is_ok()
+    });
+    drop(crowd);
+    assert!(daemon.pid().exists());
+    crate::common::wait_until("their connections to be closed", || {
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid().0)).expect("its descriptors");
+        descriptors.count() < 100
+    });
 }

@@ -1,11 +1,12 @@
 //! A daemon that is lost, and one that comes after it.
 
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
 use super::{Place, alone, among_others, exists, page_of, wait_until_served};
 use crate::common::clock_calls::{fewest_clock_calls, makes_clock_calls};
-use crate::common::{finish, needs_root, program, start, wait_until};
+use crate::common::{copy_program, finish, needs_root, program, start, wait_until};
 
 /// Longer than an anchor is believed.
 const ANCHOR_IS_OLD: Duration = Duration::from_millis(700);
@@ -81,6 +82,121 @@ fn a_second_daemon_leaves_the_first_ones_pages_alone_and_is_refused_its_socket()
 }
 
 #[test]
+fn a_daemon_does_not_start_without_the_policy_that_it_is_to_go_by() {
+    let place = Place::new();
+    let file = place.0.path().join("policy.toml");
+    let command = || place.command(&["--policy", file.to_str().expect("UTF-8")]);
+    std::fs::write(&file, "[[rule]]\naction = \"nevver\"\n").expect("write");
+    let refused = finish(command()).expect_code(4);
+    assert!(refused.err.contains("line 2, column 10"), "{refused:#?}");
+    assert!(!exists(&place.socket()));
+    // What would be read for ever, or never, is no policy.
+    for file in ["/dev/zero", "/proc"] {
+        let refused = finish(place.command(&["--policy", file])).expect_code(4);
+        assert!(refused.err.contains("it is not a file"), "{refused:#?}");
+    }
+    std::fs::remove_file(&file).expect("rm");
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("a fifo");
+    let refused = finish(command()).expect_code(4);
+    assert!(refused.err.contains("it is not a file"), "{refused:#?}");
+}
+
+#[test]
+fn pages_of_a_daemon_that_is_not_roots_end_with_it_and_their_readers_read_on_by_the_kernel() {
+    let (Some(torture), Some(())) = (program("torture"), needs_root()) else {
+        return;
+    };
+    let _host = alone();
+    let place = Place::new();
+    std::os::unix::fs::chown(place.0.path(), Some(65534), Some(65534)).expect("chown");
+    let copies = [
+        (env!("CARGO_BIN_EXE_fastpath"), "fastpath"),
+        (env!("CARGO_BIN_EXE_fastpathd"), "fastpathd"),
+        (&torture, "torture"),
+    ];
+    let [fastpath, fastpathd, torture] = copies.map(|(from, name)| {
+        let to = place.0.path().join(name);
+        copy_program(from, &to);
+        to
+    });
+    let as_nobody = |program: &std::path::Path| {
+        let mut command = std::process::Command::new(program);
+        command.uid(65534).gid(65534).env("FASTPATH_SOCKET", place.socket());
+        command
+    };
+    let daemon = || {
+        let mut command = as_nobody(&fastpathd);
+        command.args(["--clocks", "all"]);
+        let daemon = start(command);
+        wait_until("fastpathd", || {
+            fastpath_protocol::Client::connect_to(&place.socket()).is_ok()
+        });
+        daemon
+    };
+    let serve = |seconds: &str| {
+        let mut command = as_nobody(&fastpath);
+        command.args(crate::common::SERVED).arg(&torture);
+        command.args(["-s", seconds, "-t", "2", "-m", "same,causal,mixed"]);
+        let running = start(command);
+        wait_until("the program", || {
+            running.pid().is_served() && running.pid().program() == "torture"
+        });
+        running
+    };
+    let first = daemon();
+    let orphan = serve("6");
+    first.pid().signal(libc::SIGKILL);
+    drop(first);
+    let next = daemon();
+    let served = serve("2");
+    let pages = place.status().pages;
+    let pages: Vec<_> = pages
+        .iter()
+        .map(|page| (Some(page.inode), page.was_found_again))
+        .collect();
+    assert_eq!(pages, [(page_of(served.pid()), false)]);
+    for running in [served, orphan] {
+        let outcome = running.finish().expect_success();
+        assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+    }
+    drop(next);
+}
+
+#[test]
+fn of_daemons_that_start_at_the_same_time_one_listens_and_the_others_say_why_they_do_not() {
+    let _host = alone();
+    let place = Place::new();
+    for _ in 0..3 {
+        // The first time there is nothing, then a dead daemon's socket.
+        let mut all: Vec<_> = (0..4).map(|_| start(place.command(&[]))).collect();
+        wait_until("all but one to end", || {
+            all.iter().filter(|daemon| daemon.pid().exists()).count() == 1
+        });
+        let winner = all.iter().position(|daemon| daemon.pid().exists()).expect("one");
+        let winner = all.swap_remove(winner);
+        assert_eq!(place.status().pid, winner.pid().0 as u32);
+        for other in all {
+            let other = other.finish().expect_code(1);
+            assert!(other.err.contains("another fastpathd listens there"), "{other:#?}");
+        }
+        winner.pid().signal(libc::SIGKILL);
+        winner.finish();
+    }
+}
+
+#[test]
+fn a_daemon_that_ends_leaves_the_socket_of_another_alone() {
+    let _host = alone();
+    let place = Place::new();
+    let first = place.daemon();
+    std::fs::remove_file(place.socket()).expect("rm");
+    let second = place.daemon();
+    first.pid().signal(libc::SIGTERM);
+    first.finish().expect_success();
+    assert_eq!(place.status().pid, second.pid().0 as u32);
+}
+
+#[test]
 fn a_daemon_that_is_told_to_end_removes_its_socket_and_one_that_was_killed_is_no_obstacle() {
     let _host = alone();
     let place = Place::new();
@@ -120,6 +236,35 @@ fn the_service_manager_hears_that_the_daemon_is_ready_alive_and_stopping() {
     assert_eq!(hear(), "WATCHDOG=1");
     daemon.pid().signal(libc::SIGTERM);
     while hear() != "STOPPING=1" {}
+    daemon.finish().expect_success();
+}
+
+#[test]
+fn a_log_that_nobody_reads_keeps_nobody_waiting() {
+    let _host = among_others();
+    let place = Place::new();
+    let fifo = place.0.path().join("log");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("a fifo");
+    // It holds 64 KiB (pipe(7)).
+    let script = "exec 9<>\"$0\"; head -c 65536 /dev/zero >&9; exec \"$@\" 2>&9 9>&-";
+    let mut command = std::process::Command::new("sh");
+    command
+        .args(["-c", script])
+        .arg(&fifo)
+        .arg(env!("CARGO_BIN_EXE_fastpathd"));
+    command.args(["--clocks", "all", "--socket"]).arg(place.socket());
+    let daemon = start(command);
+    let answers = || {
+        let asked = fastpath_protocol::Client::connect_to(&place.socket()).and_then(|client| client.status());
+        asked.is_ok()
+    };
+    wait_until("an answer", answers);
+    // It has something to say of that, each time.
+    for _ in 0..3 {
+        daemon.pid().signal(libc::SIGHUP);
+        assert!(answers());
+    }
+    daemon.pid().signal(libc::SIGTERM);
     daemon.finish().expect_success();
 }
 

@@ -1,9 +1,13 @@
 //! `fastpathd`: one publisher for all, found by its socket; lost and found again; and nobody's plaything.
 
+#[cfg(target_arch = "x86_64")]
+mod children;
 mod clients;
 mod hostile;
 mod life;
 mod policy;
+#[cfg(target_arch = "x86_64")]
+mod status;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -6,11 +6,11 @@ use std::process::Command;
 use fastpath_protocol::Client;
 
 use super::{Place, among_others, page_of};
-use crate::common::{Running, finish, needs_root, program, start, wait_until};
+use crate::common::{Running, copy_program, finish, needs_root, program, start, tool, wait_until};
 
 /// A daemon that goes by this policy.
 #[track_caller]
-fn daemon(place: &Place, policy: &str) -> (Running, PathBuf) {
+pub fn daemon(place: &Place, policy: &str) -> (Running, PathBuf) {
     let file = place.0.path().join("policy.toml");
     std::fs::write(&file, policy).expect("write");
     let daemon = start(place.command(&["--policy", file.to_str().expect("UTF-8")]));
@@ -18,7 +18,7 @@ fn daemon(place: &Place, policy: &str) -> (Running, PathBuf) {
     (daemon, file)
 }
 
-fn rule(executable: &str, action: &str) -> String {
+pub fn rule(executable: &str, action: &str) -> String {
     format!("[[rule]]\nexecutable = \"{executable}\"\naction = \"{action}\"\nclocks = \"all\"\n")
 }
 
@@ -32,7 +32,7 @@ fn processes_that_a_rule_attaches_are_attached_when_they_appear_and_when_the_rul
     let place = Place::new();
     // Under a name of its own: others run the same program at the same time.
     let copied = place.0.path().join("tortured");
-    std::fs::copy(&torture, &copied).expect("a copy");
+    copy_program(&torture, &copied);
     let path = copied.to_str().expect("UTF-8");
     let (daemon, file) = daemon(&place, &rule(path, "attach"));
     let torture = |seconds: &str| {
@@ -95,4 +95,39 @@ fn a_policy_with_a_mistake_is_told_with_line_and_column_and_the_old_one_stays() 
     daemon.pid().signal(libc::SIGHUP);
     wait_until("the mistake to be mended", || place.status().policy_error.is_none());
     assert_eq!(place.status().rules, 0);
+}
+
+/// The kernel tells of execs in the first PID namespace only, and tells nobody that it does not.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_daemon_in_a_pid_namespace_of_its_own_looks_for_processes_itself() {
+    let (Some(()), Some(_), Some(torture)) = (needs_root(), tool("unshare"), program("torture")) else {
+        return;
+    };
+    let _host = among_others();
+    let place = Place::new();
+    let copied = place.0.path().join("tortured");
+    copy_program(&torture, &copied);
+    let file = place.0.path().join("policy.toml");
+    std::fs::write(&file, rule(copied.to_str().expect("UTF-8"), "attach")).expect("write");
+    let mut command = Command::new("unshare");
+    let script = "\"$0\" \"$@\" & until test -e \"$GO\"; do sleep 0.05; done; \"$TORTURED\" -s 60 -t 1 & wait";
+    command
+        .args(["--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", script])
+        .arg(env!("CARGO_BIN_EXE_fastpathd"))
+        .args(["--clocks", "all", "--socket"])
+        .arg(place.socket())
+        .arg("--policy")
+        .arg(&file)
+        .env("TORTURED", &copied)
+        .env("GO", place.0.path().join("go"));
+    let _container = start(command);
+    wait_until("fastpathd", || Client::connect_to(&place.socket()).is_ok());
+    wait_until("the first look", || {
+        place.status().notices.as_deref() == Some("polling")
+    });
+    std::fs::write(place.0.path().join("go"), "").expect("a file");
+    wait_until("it to be attached", || {
+        place.status().pages.iter().any(|page| page.rule == Some(1))
+    });
 }

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::peer::Process;
 pub use facts::Facts;
 use glob::Glob;
 pub use watcher::Watcher;
@@ -40,6 +41,9 @@ struct Rule {
     /// What it gets: `auto` if it is not said.
     #[serde(default)]
     clocks: Clocks,
+    /// Whether its descendants are attached with it, and the programs that they execute met as they start.
+    #[serde(default)]
+    children: bool,
 }
 
 /// What is to be done with a process.
@@ -98,12 +102,16 @@ pub struct Decision {
     pub action: Action,
     /// With which clocks.
     pub clocks: Clocks,
+    /// And with its descendants.
+    pub children: bool,
+    /// The rule that says so, from 1.
+    pub rule: usize,
 }
 
 impl Policy {
     /// Reads a file. `Ok(None)`: there is none. What is wrong with it is told with line and column.
     pub fn read(path: &Path) -> Result<Option<Policy>, String> {
-        match fs::read_to_string(path) {
+        match text_of(path) {
             Ok(text) => Policy::parse(&text)
                 .map(Some)
                 .map_err(|why| format!("{}: {why}", path.display())),
@@ -112,7 +120,8 @@ impl Policy {
         }
     }
 
-    fn parse(text: &str) -> Result<Policy, String> {
+    /// What a file's text says. A mistake is told with line and column.
+    pub fn parse(text: &str) -> Result<Policy, String> {
         toml::from_str(text).map_err(|error| {
             let place = error.span().map(|span| place(text, span.start));
             match place {
@@ -134,11 +143,24 @@ impl Policy {
 
     /// What the first rule that fits says. Nothing: none does.
     pub fn decide(&self, facts: &Facts) -> Option<Decision> {
-        let rule = self.rules.iter().find(|rule| rule.fits(facts))?;
+        let (index, rule) = self.rules.iter().enumerate().find(|(_, rule)| rule.fits(facts))?;
         Some(Decision {
             action: rule.action,
             clocks: rule.clocks,
+            children: rule.children,
+            rule: index + 1,
         })
+    }
+
+    /// What the first rule that fits a process says, as it is now. Nothing also if it has ended.
+    pub fn decide_for(&self, pid: i32) -> Option<Decision> {
+        self.decide(&Facts::of(Process::of(pid).ok()?))
+    }
+
+    /// Whether a process is never to get a page.
+    pub fn forbids(&self, pid: i32) -> bool {
+        let decision = (self.rules() > 0).then(|| self.decide_for(pid)).flatten();
+        decision.is_some_and(|decision| decision.action == Action::Never)
     }
 }
 
@@ -155,6 +177,22 @@ impl Rule {
             && by(&self.cgroup, facts.cgroup.as_deref())
             && by(&self.unit, facts.unit().as_deref())
     }
+}
+
+/// A policy is some lines. What is no file might never end, or never begin, and keep the daemon waiting.
+fn text_of(path: &Path) -> io::Result<String> {
+    const MOST: u64 = 1 << 20;
+    let about = fs::metadata(path)?;
+    if !about.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    if about.len() > MOST {
+        return Err(io::Error::other(format!(
+            "it has {} bytes, and no policy has more than {MOST}",
+            about.len()
+        )));
+    }
+    fs::read_to_string(path)
 }
 
 /// Line and column of a byte, counted from 1.
@@ -283,6 +321,6 @@ mod tests {
             .map(|line| format!("{line}\n"))
             .collect();
         let rules = rules.replace("\"postgres\"", "\"root\"");
-        assert_eq!(Policy::parse(&rules).expect(&rules).rules(), 4);
+        assert_eq!(Policy::parse(&rules).expect(&rules).rules(), 5);
     }
 }

@@ -1,11 +1,14 @@
 //! How processes are noticed: the kernel tells of each exec (the proc connector, Documentation/driver-api/connector.rst), where this process
-//! may listen (CAP_NET_ADMIN, in the first user namespace); else /proc is looked through.
+//! may listen (CAP_NET_ADMIN, in the first user and PID namespaces); else /proc is looked through.
 
 use std::collections::HashMap;
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::finding::processes;
 
@@ -14,11 +17,15 @@ const NETLINK_CONNECTOR: libc::c_int = 11;
 const CN_IDX_PROC: u32 = 1;
 const CN_VAL_PROC: u32 = 1;
 const PROC_CN_MCAST_LISTEN: u32 = 1;
+const PROC_EVENT_NONE: u32 = 0;
 const PROC_EVENT_EXEC: u32 = 2;
 const NLMSG_DONE: u16 = 3;
 /// struct nlmsghdr, and behind it struct cn_msg.
 const NETLINK_HEADER: usize = 16;
 const CONNECTOR_HEADER: usize = 20;
+
+/// Much longer than it takes.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(500);
 
 /// From one look through /proc to the next.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -113,22 +120,42 @@ fn connector() -> io::Result<OwnedFd> {
     if unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let request = listen_request();
+    let number = RandomState::new().hash_one(std::process::id()) as u32;
+    let request = listen_request(number);
     // SAFETY: the bytes outlive the call.
     let sent = unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
     if sent < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(socket)
+    match is_acknowledged(&socket, number) {
+        true => Ok(socket),
+        // In another PID namespace than the first: nobody is told, not even that, and what others there have asked for arrives here, too.
+        false => Err(io::ErrorKind::Unsupported.into()),
+    }
 }
 
-fn listen_request() -> Vec<u8> {
+/// Whether the kernel has taken the request of this number: it says so at once, while the request is sent. Events that come before are not
+/// missed, for all processes are looked at next.
+fn is_acknowledged(socket: &OwnedFd, number: u32) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < ACKNOWLEDGED_WITHIN {
+        let mut ready = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut ready, PollTimeout::from(10u8));
+        let acknowledged = receive(socket).ok().and_then(|message| acknowledgement(&message));
+        if let Some((_, error)) = acknowledged.filter(|(of, _)| *of == number) {
+            return error == 0;
+        }
+    }
+    false
+}
+
+fn listen_request(number: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     let length = (NETLINK_HEADER + CONNECTOR_HEADER + 4) as u32;
     bytes.extend(length.to_ne_bytes());
     bytes.extend(NLMSG_DONE.to_ne_bytes());
     bytes.extend([0; 10]);
-    for word in [CN_IDX_PROC, CN_VAL_PROC, 0, 0] {
+    for word in [CN_IDX_PROC, CN_VAL_PROC, number, 0] {
         bytes.extend(word.to_ne_bytes());
     }
     bytes.extend(4u16.to_ne_bytes());
@@ -141,26 +168,44 @@ fn listen_request() -> Vec<u8> {
 fn told(socket: &OwnedFd) -> Option<Vec<i32>> {
     let mut pids = Vec::new();
     loop {
-        let mut bytes = [0u8; 512];
-        // SAFETY: as many bytes as there is room for.
-        let length = unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-        if length < 0 {
-            let lost = io::Error::last_os_error().raw_os_error() == Some(libc::ENOBUFS);
-            return (!lost).then_some(pids);
+        match receive(socket) {
+            Ok(message) => pids.extend(exec_of(&message)),
+            Err(error) => {
+                let lost = error.raw_os_error() == Some(libc::ENOBUFS);
+                return (!lost).then_some(pids);
+            }
         }
-        pids.extend(exec_of(&bytes[..length as usize]));
     }
 }
 
-/// Whose exec a message tells of, if it does: `what`, `cpu`, `timestamp_ns`, then `process_pid` and `process_tgid`.
-fn exec_of(message: &[u8]) -> Option<i32> {
+fn receive(socket: &OwnedFd) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0u8; 512];
+    // SAFETY: as many bytes as there is room for.
+    let length = unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if length < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    bytes.truncate(length as usize);
+    Ok(bytes)
+}
+
+/// A word of an event: `what`, `cpu`, `timestamp_ns`, then what depends on `what`.
+fn word(message: &[u8], at: usize) -> Option<u32> {
     let event = message.get(NETLINK_HEADER + CONNECTOR_HEADER..)?;
-    let word = |at: usize| {
-        let bytes = event.get(at..at + 4)?;
-        Some(u32::from_ne_bytes(bytes.try_into().ok()?))
-    };
-    (word(0)? == PROC_EVENT_EXEC).then_some(())?;
-    Some(word(20)? as i32)
+    Some(u32::from_ne_bytes(event.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// Whose exec a message tells of, if it does: by `process_tgid`, behind `process_pid`.
+fn exec_of(message: &[u8]) -> Option<i32> {
+    (word(message, 0)? == PROC_EVENT_EXEC).then_some(())?;
+    Some(word(message, 20)? as i32)
+}
+
+/// The number of the request that a message acknowledges, if it does, and with which error. Behind the ids, struct cn_msg has the number.
+fn acknowledgement(message: &[u8]) -> Option<(u32, u32)> {
+    (word(message, 0)? == PROC_EVENT_NONE).then_some(())?;
+    let number = message.get(NETLINK_HEADER + 8..)?.first_chunk()?;
+    Some((u32::from_ne_bytes(*number), word(message, 16)?))
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 //! They are clients of the daemon's like others: what takes long, or waits for a process that does not stop, keeps nobody waiting who
 //! asks for a page.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -15,6 +15,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::attacher::{Attacher, Task};
 use super::source::Source;
 use super::{Action, Facts, Policy};
+use crate::Options;
 use crate::peer::Process;
 
 /// Processes that are attached at a time: one that does not stop must not keep the others waiting.
@@ -31,21 +32,24 @@ struct Shared {
     /// How processes are noticed at present.
     notices: Mutex<Option<&'static str>>,
     changed: EventFd,
+    /// By which rule a page was given, by its inode.
+    rules: Mutex<HashMap<u64, usize>>,
 }
 
 impl Watcher {
-    /// Starts with a policy. `socket` is where pages are to be had.
-    pub fn start(policy: Policy, socket: PathBuf) -> io::Result<Watcher> {
+    /// Starts with a policy.
+    pub fn start(policy: Policy, options: &Options) -> io::Result<Watcher> {
         let watcher = Watcher(Arc::new(Shared {
             policy: Mutex::new(Arc::new(policy)),
             notices: Mutex::new(None),
             changed: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+            rules: Mutex::default(),
         }));
         let (tasks, waiting) = sync_channel(WAITING);
         let waiting = Arc::new(Mutex::new(waiting));
         for _ in 0..AT_A_TIME {
-            let (waiting, attacher) = (waiting.clone(), Attacher::new(socket.clone()));
-            spawn("fastpath-attach", move || attach_those(&waiting, &attacher))?;
+            let (waiting, attacher, theirs) = (waiting.clone(), Attacher::new(options), watcher.0.clone());
+            spawn("fastpath-attach", move || theirs.attach_those(&waiting, &attacher))?;
         }
         let theirs = watcher.0.clone();
         spawn("fastpath-policy", move || theirs.watch(&tasks))?;
@@ -59,13 +63,23 @@ impl Watcher {
 
     /// Puts another one in force: from now on, for the processes that there are, too. Who is attached stays so.
     pub fn replace(&self, policy: Policy) {
-        *self.0.policy.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
+        *locked(&self.0.policy) = Arc::new(policy);
         let _ = self.0.changed.write(1);
     }
 
     /// How processes are noticed; nothing: there is no need to.
     pub fn notices(&self) -> Option<&'static str> {
-        *self.0.notices.lock().unwrap_or_else(PoisonError::into_inner)
+        *locked(&self.0.notices)
+    }
+
+    /// The rule by which the page with this inode was given.
+    pub fn rule_of(&self, inode: u64) -> Option<usize> {
+        locked(&self.0.rules).get(&inode).copied()
+    }
+
+    /// Forgets the rules of pages that are gone.
+    pub fn forget_all_but(&self, is_there: impl Fn(u64) -> bool) {
+        locked(&self.0.rules).retain(|inode, _| is_there(*inode));
     }
 }
 
@@ -74,19 +88,27 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread.spawn(work).map(drop)
 }
 
-fn attach_those(waiting: &Mutex<Receiver<Task>>, attacher: &Attacher) {
-    loop {
-        let task = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        match task {
-            Ok(task) => attacher.attach(task),
-            Err(_) => return,
-        }
-    }
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
+    fn attach_those(&self, waiting: &Mutex<Receiver<Task>>, attacher: &Attacher) {
+        loop {
+            let task = locked(waiting).recv();
+            let Ok(task) = task else { return };
+            // It has waited: another policy may be in force, and another process have its number.
+            if self.policy().decide_for(task.pid) != Some(task.decision) {
+                continue;
+            }
+            if let Some(inode) = attacher.attach(&task) {
+                locked(&self.rules).insert(inode, task.decision.rule);
+            }
+        }
+    }
+
     fn policy(&self) -> Arc<Policy> {
-        self.policy.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.policy).clone()
     }
 
     /// For as long as the daemon runs.
@@ -94,7 +116,7 @@ impl Shared {
         loop {
             let policy = self.policy();
             let mut source = policy.attaches().then(Source::open);
-            *self.notices.lock().unwrap_or_else(PoisonError::into_inner) = source.as_ref().map(Source::name);
+            *locked(&self.notices) = source.as_ref().map(Source::name);
             let mut noticed = source.as_mut().map(Source::all).unwrap_or_default();
             loop {
                 for pid in noticed {
@@ -146,7 +168,7 @@ fn consider(policy: &Policy, pid: i32, tasks: &SyncSender<Task>) -> bool {
         Some(decision) if decision.action == Action::Attach => tasks
             .send(Task {
                 pid,
-                clocks: decision.clocks,
+                decision,
                 executable: facts.executable,
             })
             .is_ok(),

@@ -1,0 +1,142 @@
+//! Trees of processes whose page the daemon keeps, and whose attendant is a helper of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::policy::{daemon, rule};
+use super::{Place, alone, among_others, page_of};
+use crate::common::{Pid, Running, copy_program, finish, needs_root, start, wait_until};
+
+/// A shell of this test's own, that does what it is told when `go` exists.
+struct Tree {
+    running: Running,
+    go: PathBuf,
+}
+
+impl Tree {
+    #[track_caller]
+    fn start(shell: &Path, directory: &Path, script: &str) -> Tree {
+        let go = directory.join("go");
+        let mut command = Command::new(shell);
+        let script = format!("echo ready; until test -e \"$0\"; do :; done; {script}");
+        command.args(["-c", &script]).arg(&go);
+        let running = start(command);
+        wait_until("the shell", || running.out_so_far().contains("ready"));
+        Tree { running, go }
+    }
+
+    fn pid(&self) -> Pid {
+        self.running.pid()
+    }
+
+    #[track_caller]
+    fn goes_on_and_prints(self, lines: &str) {
+        std::fs::write(&self.go, "").expect("a file");
+        let outcome = self.running.finish().expect_success();
+        outcome.expect_output(format!("ready\n{lines}").trim_end());
+    }
+}
+
+fn copy_of(program: &str, place: &Place) -> PathBuf {
+    let copy = place.0.path().join(format!("copy-of-{program}"));
+    let original = ["/bin", "/usr/bin"].map(|directory| Path::new(directory).join(program));
+    let original = original.into_iter().find(|path| path.exists()).expect(program);
+    copy_program(&original, &copy);
+    copy
+}
+
+/// The inode of the page that each of two programs, executed one after the other, has.
+const PAGES: &str = "for i in 1 2; do awk '/memfd:fastpath-page/ { print $5 }' /proc/self/maps; done";
+
+/// The rule is told when all is done; a page is there before.
+#[track_caller]
+fn wait_until_attached(place: &Place, tree: &Tree, rule: usize) {
+    wait_until("it to be attached", || {
+        let pages = place.status().pages;
+        pages
+            .iter()
+            .any(|page| page.pid == tree.pid().0 && page.rule == Some(rule))
+    });
+}
+
+/// The helpers that meet what the members of a daemon's trees execute.
+fn attendants(place: &Place) -> Vec<Pid> {
+    let socket = format!("FASTPATH_SOCKET={}\0", place.socket().display());
+    let is_one =
+        |pid: &Pid| pid.read("cmdline").starts_with("fastpath-publisher") && pid.read("environ").contains(&socket);
+    Pid::all().into_iter().filter(is_one).collect()
+}
+
+#[test]
+fn attach_with_children_takes_its_page_from_the_daemon_and_leaves_an_attendant_that_publishes_nothing() {
+    let Some(()) = needs_root() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let _daemon = place.daemon();
+    let tree = Tree::start(&copy_of("sh", &place), place.0.path(), PAGES);
+    let pid = tree.pid().0.to_string();
+    finish(place.fastpath(&["attach", "--children", "--clocks", "all", &pid]))
+        .expect_success()
+        .expect_output("");
+    let page = page_of(tree.pid()).expect("a page");
+    let pages: Vec<_> = place.status().pages.iter().map(|page| (page.pid, page.inode)).collect();
+    assert_eq!(pages, [(tree.pid().0, page)]);
+    let attendants = attendants(&place);
+    assert_eq!(attendants.len(), 1);
+    assert!(
+        !attendants[0].read("maps").contains("memfd:fastpath-page"),
+        "it maps a page"
+    );
+    tree.goes_on_and_prints(&format!("{page}\n{page}"));
+    wait_until("its attendant to end", || !attendants[0].exists());
+    wait_until("the page to go away", || place.status().pages_in_all == 0);
+}
+
+#[test]
+fn a_rule_with_children_attaches_a_tree_and_its_attendant_outlives_the_daemon() {
+    let Some(()) = needs_root() else { return };
+    let _host = alone();
+    let place = Place::new();
+    let shell = copy_of("sh", &place);
+    let policy = format!("{}children = true\n", rule(shell.to_str().expect("UTF-8"), "attach"));
+    let (first, file) = daemon(&place, &policy);
+    let tree = Tree::start(&shell, place.0.path(), PAGES);
+    wait_until_attached(&place, &tree, 1);
+    let page = page_of(tree.pid()).expect("a page");
+    first.pid().signal(libc::SIGKILL);
+    drop(first);
+    let _next = start(place.command(&["--policy", file.to_str().expect("UTF-8")]));
+    wait_until("the page to be found again", || {
+        let answers = fastpath_protocol::Client::connect_to(&place.socket());
+        let status = answers.and_then(|client| client.status()).ok();
+        status.is_some_and(|status| status.pages.iter().any(|one| one.inode == page && one.refreshes > 0))
+    });
+    tree.goes_on_and_prints(&format!("{page}\n{page}"));
+}
+
+#[test]
+fn what_a_rule_forbids_gets_no_page_in_a_tree_that_another_attaches() {
+    let Some(()) = needs_root() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let (shell, forbidden) = (copy_of("sh", &place), copy_of("cat", &place));
+    let rules =
+        [(&forbidden, "never"), (&shell, "attach")].map(|(path, action)| rule(path.to_str().expect("UTF-8"), action));
+    let (_daemon, _) = daemon(&place, &format!("{}children = true\n", rules.concat()));
+    let count = "/proc/self/maps | grep -c memfd:fastpath-page";
+    let script = format!("cat {count}; {} {count}; exec true", forbidden.display());
+    let tree = Tree::start(&shell, place.0.path(), &script);
+    wait_until_attached(&place, &tree, 2);
+    tree.goes_on_and_prints("1\n0");
+    // Asked for by name, it is refused, with its children and without.
+    let mut sleeps = Command::new(&forbidden);
+    sleeps.arg("/dev/zero");
+    let named = start(sleeps);
+    wait_until("its loop", || named.pid().cpu_time().as_millis() > 50);
+    let pid = named.pid().0.to_string();
+    for more in [&[][..], &["--children"]] {
+        let refused = finish(place.fastpath(&[&["attach", "--clocks", "all"], more, &[&pid]].concat())).expect_code(18);
+        assert!(refused.err.contains("says never"), "{refused:#?}");
+        assert_eq!(page_of(named.pid()), None);
+    }
+}

@@ -1,0 +1,76 @@
+//! `fastpath status` where a daemon runs.
+
+use std::process::Command;
+
+use super::policy::{daemon, rule};
+use super::{Place, among_others, page_of};
+use crate::common::{copy_program, finish, needs_root, program, start, wait_until};
+
+#[test]
+fn it_says_how_the_daemon_is_and_which_rule_attached_a_process() {
+    let (Some(()), Some(torture)) = (needs_root(), program("torture")) else {
+        return;
+    };
+    let _host = among_others();
+    let place = Place::new();
+    let copied = place.0.path().join("by-a-rule");
+    copy_program(&torture, &copied);
+    let rules = [("/nonexistent/a", "never"), (copied.to_str().expect("UTF-8"), "attach")];
+    let (daemon, file) = daemon(&place, &rules.map(|(path, action)| rule(path, action)).concat());
+    let mut command = Command::new(&copied);
+    command.args(["-s", "20", "-t", "1"]);
+    let running = start(command);
+    wait_until("it to be attached", || {
+        page_of(running.pid()).is_some() && place.status().pages.iter().any(|page| page.rule == Some(2))
+    });
+    // A request that is refused: that process has no page.
+    let client = fastpath_protocol::Client::connect_to(&place.socket()).expect("a daemon");
+    client.withdraw(None).expect_err("a refusal");
+    let look = || {
+        let outcome = finish(place.fastpath(&["status", "--json"])).expect_success();
+        let status: serde_json::Value = serde_json::from_str(&outcome.out).expect("JSON");
+        status
+    };
+    let status = look();
+    assert_eq!(status["schema"], 1);
+    let about = &status["daemon"];
+    assert_eq!((&about["pid"], &about["rules"]), (&daemon.pid().0.into(), &2.into()));
+    assert_eq!((&about["pages"], &about["refused"]), (&1.into(), &1.into()));
+    let processes = status["processes"].as_array().expect("processes");
+    let of = |pid: i32| processes.iter().find(|one| one["pid"] == pid).expect("it is there");
+    let one = of(running.pid().0);
+    assert_eq!((&one["rule"], &one["by"]), (&2.into(), &"attach".into()));
+    let text = finish(place.fastpath(&["status"])).expect_success().out;
+    let line = text.lines().find(|line| line.contains("by-a-rule")).expect("a line");
+    assert!(line.contains("rule 2"), "{text}");
+    let about = format!("fastpathd {} ({}), for ", daemon.pid().0, env!("CARGO_PKG_VERSION"));
+    let line = text.lines().find(|line| line.starts_with(&about));
+    assert!(
+        line.is_some_and(|line| line.ends_with(": 1 page, 1 request refused")),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!("{}: 2 rules, processes are noticed by ", file.display())),
+        "{text}"
+    );
+    // A mistake that the daemon has seen is told to whoever asks.
+    std::fs::write(&file, "[[rule]").expect("write");
+    daemon.pid().signal(libc::SIGHUP);
+    wait_until("the mistake to be seen", || {
+        look()["daemon"]["policy_error"].is_string()
+    });
+    let text = finish(place.fastpath(&["status"])).expect_success().out;
+    assert!(
+        text.contains("line 1, column ") && text.contains("the policy from before is in force"),
+        "{text}"
+    );
+}
+
+#[test]
+fn without_a_daemon_it_speaks_of_none() {
+    let place = Place::new();
+    let text = finish(place.fastpath(&["status"])).expect_success();
+    assert!(!text.out.contains("fastpathd") && text.err.is_empty(), "{text:#?}");
+    let json = finish(place.fastpath(&["status", "--json"])).expect_success().out;
+    assert!(json.contains("\"daemon\":null"), "{json}");
+}

@@ -1,0 +1,31 @@
+//! Whatever comes in on a socket, it is a message or refused.
+
+use std::time::Duration;
+
+use fastpath_protocol::{Answer, Operation, Request, Status};
+
+#[path = "../../../fuzz/mutations.rs"]
+mod mutations;
+
+#[test]
+fn whatever_the_bytes_they_are_a_message_or_refused_with_a_sentence() {
+    let seeds = mutations::corpus("message");
+    let (mut messages, mut refused) = (0, 0);
+    mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| {
+        match Request::parse(bytes) {
+            Ok((_, request)) => {
+                messages += 1;
+                assert_eq!(request.bytes(), bytes);
+            }
+            Err(refusal) => {
+                refused += 1;
+                assert!(!refusal.sentence.is_empty());
+            }
+        }
+        for operation in Operation::ALL {
+            let _ = Answer::parse(bytes, *operation);
+        }
+        let _ = serde_json::from_slice::<Status>(bytes);
+    });
+    assert!(messages > 0 && refused > 0, "{messages} messages, {refused} refused");
+}
