@@ -1,86 +1,19 @@
-//! The fuzz target's promise, kept on a compiler that has no fuzzer: whatever the bytes, an answer, in bounded time.
-//!
-//! Programs and archives are broken at random, from a seed that is printed. FASTPATH_MUTATION_SECONDS says for how long (10).
+//! Whatever the bytes, the audit has an answer, in bounded time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fastpath_audit::{Limits, Options, judge, of_bytes};
 
-/// xorshift64*, by Marsaglia and Vigna.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-}
-
-/// Values at which arithmetic goes wrong.
-const EDGES: [u64; 10] = [
-    0,
-    1,
-    0x7f,
-    0xff,
-    0xffff,
-    0x7fff_ffff,
-    0xffff_ffff,
-    1 << 40,
-    i64::MAX as u64,
-    u64::MAX,
-];
-
-fn broken(seed: &[u8], random: &mut Random) -> Vec<u8> {
-    let mut bytes = seed.to_vec();
-    for _ in 0..1 + random.below(8) {
-        // Headers stand at the beginning, and decide most.
-        let reach = if random.below(2) == 0 {
-            bytes.len().min(1024)
-        } else {
-            bytes.len()
-        };
-        let at = random.below(reach);
-        match random.below(4) {
-            0 => bytes.truncate(at),
-            1 => bytes[at] ^= 1 << random.below(8),
-            _ => {
-                let edge = EDGES[random.below(EDGES.len())].to_le_bytes();
-                let size = [1, 2, 4, 8][random.below(4)].min(bytes.len() - at);
-                bytes[at..at + size].copy_from_slice(&edge[..size]);
-            }
-        }
-        if bytes.is_empty() {
-            return bytes;
-        }
-    }
-    bytes
-}
+#[path = "../../../fuzz/mutations.rs"]
+mod mutations;
 
 #[test]
 fn whatever_the_bytes_there_is_an_answer_in_time() {
-    let seconds = std::env::var("FASTPATH_MUTATION_SECONDS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(10);
-    let began = Instant::now();
-    let seed = std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64) | 1;
-    println!("seed {seed}");
-    let mut random = Random(seed);
-    let mut seeds: Vec<Vec<u8>> = ["/bin/true", "/bin/ls"]
-        .iter()
-        .filter_map(|path| std::fs::read(path).ok())
-        .collect();
-    let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/any");
+    let mut seeds = mutations::corpus("any");
     seeds.extend(
-        std::fs::read_dir(corpus)
-            .unwrap()
-            .map(|entry| std::fs::read(entry.unwrap().path()).unwrap()),
+        ["/bin/true", "/bin/ls"]
+            .iter()
+            .filter_map(|path| std::fs::read(path).ok()),
     );
     let options = Options {
         limits: Limits {
@@ -90,20 +23,8 @@ fn whatever_the_bytes_there_is_an_answer_in_time() {
         },
         with_programs: true,
     };
-    let mut count = 0_u64;
-    while began.elapsed() < Duration::from_secs(seconds) {
-        let from = random.below(seeds.len());
-        let bytes = broken(&seeds[from], &mut random);
-        let start = Instant::now();
-        let _ = judge(bytes.as_slice());
-        let _ = of_bytes(&bytes, &options);
-        assert!(
-            start.elapsed() < Duration::from_secs(20),
-            "seed {seed}, number {count}: took {:?}",
-            start.elapsed()
-        );
-        count += 1;
-    }
-    println!("{count} files in {seconds} s");
-    assert!(count > 0);
+    mutations::feed(&seeds, Duration::from_secs(20), u64::MAX, |bytes| {
+        let _ = judge(bytes);
+        let _ = of_bytes(bytes, &options);
+    });
 }

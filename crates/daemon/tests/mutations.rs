@@ -1,0 +1,33 @@
+//! Whatever stands in a policy file, it is a policy or a sentence that says what is wrong, in no time.
+
+use std::time::Duration;
+
+use fastpath_daemon::{Facts, Policy};
+
+#[path = "../../../fuzz/mutations.rs"]
+mod mutations;
+
+#[test]
+fn whatever_the_bytes_they_are_a_policy_or_told_what_is_wrong() {
+    let seeds = mutations::corpus("policy");
+    let (mut policies, mut mistakes) = (0, 0);
+    mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        match Policy::parse(&text) {
+            Ok(policy) => {
+                policies += 1;
+                let path = Some(text.into_owned());
+                let _ = policy.decide(&Facts {
+                    uid: 0,
+                    executable: path.clone(),
+                    cgroup: path,
+                });
+            }
+            Err(why) => {
+                mistakes += 1;
+                assert!(!why.is_empty());
+            }
+        }
+    });
+    assert!(policies > 0 && mistakes > 0, "{policies} policies, {mistakes} mistakes");
+}

@@ -1,0 +1,12 @@
+//! Any bytes: as what comes in on a daemon's socket, or on its client's.
+#![no_main]
+
+use fastpath_protocol::{Answer, Operation, Request, Status};
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _ = Request::parse(bytes);
+    for operation in Operation::ALL {
+        let _ = Answer::parse(bytes, *operation);
+    }
+    let _ = serde_json::from_slice::<Status>(bytes);
+});
