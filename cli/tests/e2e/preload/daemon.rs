@@ -6,13 +6,14 @@ use std::process::Command;
 use super::{SERVED, kernel_is_fast, permit, preloaded_at, reason};
 use crate::common::{Running, fastpath, finish, needs_root, program, skip, start, tool, wait_until};
 
-struct Daemon {
+/// One that listens where everybody may connect.
+pub struct Daemon {
     directory: tempfile::TempDir,
     process: Running,
 }
 
 impl Daemon {
-    fn start() -> Daemon {
+    pub fn start() -> Daemon {
         let directory = tempfile::tempdir().expect("a directory");
         permit(directory.path(), 0o755);
         let mut command = Command::new(env!("CARGO_BIN_EXE_fastpathd"));
@@ -26,7 +27,7 @@ impl Daemon {
         daemon
     }
 
-    fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.directory.path().join("socket")
     }
 

@@ -1,6 +1,7 @@
 //! What a user of libfastpath-preload.so is promised.
 
 mod confined;
+mod container;
 mod daemon;
 mod programs;
 mod server;

@@ -198,6 +198,53 @@ fn programs_of_all_kinds_print_what_they_always_print() {
     }
 }
 
+/// What they read is what only the page says.
+#[test]
+fn interpreters_and_virtual_machines_read_the_page() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let java = directory.path().join("Now.java");
+    let class =
+        "class Now { public static void main(String[] a) { System.out.println(System.nanoTime() / 1000000000); } }";
+    std::fs::write(&java, class).expect("write");
+    let kinds: [(&str, &[&str]); 4] = [
+        ("python3", &["-c", "import time; print(int(time.monotonic()))"]),
+        (
+            "perl",
+            &[
+                "-e",
+                "use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC); print int(clock_gettime(CLOCK_MONOTONIC))",
+            ],
+        ),
+        ("node", &["-e", "console.log(process.hrtime()[0])"]),
+        ("java", &[java.to_str().expect("UTF-8")]),
+    ];
+    // Less than the kernel's by what no run takes, and not less than 0.
+    let behind = kernels_seconds() / 2;
+    let server = Server::behind_by(behind * 1_000_000_000);
+    for (name, arguments) in kinds {
+        let Some(name) = tool(name) else { continue };
+        let before = kernels_seconds();
+        let outcome = finish(preloaded(&server, &[&[name], arguments].concat())).expect_success();
+        let read: i64 = outcome
+            .out
+            .trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("{name}: {outcome:#?}"));
+        let range = before - behind..=kernels_seconds() - behind;
+        assert!(range.contains(&read), "{name} reads {read}, not within {range:?}");
+    }
+}
+
+/// Seconds of this process's CLOCK_MONOTONIC.
+fn kernels_seconds() -> i64 {
+    // SAFETY: stores into a timespec of this function's own.
+    unsafe {
+        let mut now: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now);
+        now.tv_sec
+    }
+}
+
 /// Interpreters that stay: their own processes have the page.
 #[test]
 fn interpreters_and_virtual_machines_have_the_page() {

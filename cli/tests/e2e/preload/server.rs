@@ -12,9 +12,10 @@ use std::time::Duration;
 use fastpath_image::own_vdso;
 use fastpath_inject::redirection::region_for;
 use fastpath_inject::{Shared, region};
-use fastpath_page::ClockSet;
-use fastpath_publisher::Publisher;
+use fastpath_page::{ClockSet, Reader};
+use fastpath_publisher::SharedPage;
 use fastpath_publisher::evidence::Trust;
+use fastpath_publisher::many::{Member, Offsets, Publisher};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{
@@ -55,17 +56,41 @@ impl Server {
         Server::that(|plan| Some(plan.reply()))
     }
 
+    /// One whose CLOCK_MONOTONIC is behind the kernel's: who reads it, reads the page. (Who waits until a moment that he read would wait for
+    /// long, were it ahead.)
+    pub fn behind_by(ns: i64) -> Server {
+        let offsets = Offsets {
+            monotonic_ns: -ns,
+            ..Offsets::default()
+        };
+        Server::of(offsets, |plan| Some(plan.reply()))
+    }
+
     /// One that makes something else of each right answer.
     pub fn that(behaviour: impl Fn(Plan) -> Option<Reply> + Send + Sync + 'static) -> Server {
+        Server::of(Offsets::default(), behaviour)
+    }
+
+    fn of(offsets: Offsets, behaviour: impl Fn(Plan) -> Option<Reply> + Send + Sync + 'static) -> Server {
         let directory = tempfile::tempdir().expect("a directory");
         std::os::unix::fs::chown(directory.path(), None, None).expect("chown");
         let (stop, requests) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let listener = listen_at(&directory.path().join("socket"));
-        let mut publisher = Publisher::new(ClockSet::ALL, Trust::Invariant).expect("a page");
-        let page = publisher.reader().expect("the page");
-        let (until, seeded) = (stop.clone(), publisher.seeded());
-        let publishing = std::thread::spawn(move || publisher.run(|| !until.load(Ordering::Acquire)));
-        super::wait_until("the page's first anchor", seeded);
+        let (mut publisher, handle) = Publisher::new(ClockSet::ALL, Trust::Invariant).expect("a publisher");
+        let member = Arc::new(Member {
+            page: SharedPage::create().expect("a page"),
+            clocks: ClockSet::ALL,
+            offsets,
+        });
+        member.page.writer().init(&fastpath_host::init::of_this_host());
+        let page = member.page.reader().expect("the page");
+        handle.add(1, member.clone());
+        let until = stop.clone();
+        let publishing = std::thread::spawn(move || publisher.run(&until));
+        super::wait_until("the page's first anchor", || {
+            Reader::new(member.page.page()).clocks() == ClockSet::ALL
+                && Reader::new(member.page.page()).stats().refreshes > 0
+        });
         let answering = std::thread::spawn({
             let (stop, requests) = (stop.clone(), requests.clone());
             let mailbox = Shared::create().expect("a mailbox");
