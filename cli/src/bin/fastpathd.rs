@@ -96,7 +96,8 @@ fn main() -> ExitCode {
     }
     let options = Options {
         fastpath: std::env::current_exe().unwrap_or_default().with_file_name("fastpath"),
-        socket: args.socket,
+        // Those that it starts may be elsewhere.
+        socket: std::path::absolute(&args.socket).unwrap_or(args.socket),
         clocks: args.clocks.0,
         trust: if args.trust_counter {
             Trust::Anyway
