@@ -6,6 +6,7 @@ mod namespaces;
 mod refusals;
 mod restored;
 mod runtimes;
+mod sequences;
 mod sleepers;
 mod status;
 mod stepping;

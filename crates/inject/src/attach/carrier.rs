@@ -215,7 +215,14 @@ fn stand(tracee: &Tracee) -> Result<(Registers, Event)> {
     let patience = threads::Patience::start();
     loop {
         match tracee.event(false)? {
-            Some(at @ (Event::Trap | Event::JobStop)) => return Ok((tracee.registers()?, at)),
+            Some(at @ (Event::Trap | Event::JobStop)) => {
+                let mut registers = tracee.registers()?;
+                // By our calls the kernel would forget that it is in one: it begins anew, as it does whenever it has lost its CPU.
+                if let Some(abort) = tracee.sequence_begins_anew_at(registers.pc()) {
+                    registers.set_pc(abort);
+                }
+                return Ok((registers, at));
+            }
             Some(Event::Signal(signal)) => tracee.resume(false, signal)?,
             Some(Event::Exited) => return Err(Error::Gone),
             Some(Event::Syscall | Event::Other) => tracee.resume(false, 0)?,

@@ -1,5 +1,6 @@
 //! All threads of a process, stopped at once, and as they were when they go on.
 
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use super::refusal::{Answer, Refusal};
@@ -17,6 +18,9 @@ const PATIENCE_WITH_A_WAIT: Duration = Duration::from_millis(5);
 /// Waits of that kind end, as a rule.
 const TRIES: u32 = 200;
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
+
+/// Listings that are not whole though they show nobody new: one is, where a thread ended meanwhile, and these end.
+const MOST_CUT: u32 = 1000;
 
 /// Waits a little.
 pub fn nap() {
@@ -46,7 +50,33 @@ pub fn of(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// The same, those first that are in no system call, those last that a stop would not reach or that would be disturbed most.
+/// The threads of a process as a directory shows them, and how many there were when it had been read.
+///
+/// The kernel walks from thread to thread: where one ends under its feet, it takes that for the end (fs/proc/base.c: next_tid).
+struct Listing {
+    tids: Vec<i32>,
+    alive: usize,
+}
+
+impl Listing {
+    fn of(pid: i32) -> Listing {
+        /// A directory's own two; each thread has one more.
+        const OWN_LINKS: u64 = 2;
+        let tids = of(pid);
+        let links = std::fs::metadata(format!("/proc/{pid}/task")).map_or(0, |meta| meta.nlink());
+        Listing {
+            tids,
+            alive: links.saturating_sub(OWN_LINKS) as usize,
+        }
+    }
+
+    /// Whether there are no others, if all that it shows are there to stay.
+    fn is_whole(&self) -> bool {
+        self.tids.len() == self.alive
+    }
+}
+
+/// The threads of a process, those first that are in no system call, those last that a stop would not reach or that would be disturbed most.
 pub fn by_convenience(pid: i32) -> Vec<i32> {
     let rank = |tid: i32| {
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
@@ -78,6 +108,8 @@ pub struct AllStopped {
     pub threads: Vec<Stopped>,
     /// Those that were asked to stop.
     running: Vec<Thread>,
+    /// Those that had ended by then.
+    ended: Vec<i32>,
     /// When the first was stopped.
     begun: Instant,
 }
@@ -111,39 +143,54 @@ impl AllStopped {
         let mut all = AllStopped {
             threads: Vec::new(),
             running: Vec::new(),
+            ended: Vec::new(),
             begun: Instant::now(),
         };
         let patience = Patience::start();
+        let mut cut = 0;
         loop {
-            let mut is_complete = true;
-            for tid in of(pid) {
-                if !all.knows(tid) && all.ask_to_stop(session, tid)? {
-                    is_complete = false;
+            let listing = Listing::of(pid);
+            let is_whole = listing.is_whole();
+            let mut knows_all = true;
+            for tid in listing.tids {
+                if !all.knows(tid) {
+                    knows_all = false;
+                    all.ask_to_stop(session, tid)?;
                 }
             }
-            if is_complete {
+            if knows_all && is_whole {
                 let nobody = all.threads.is_empty();
                 return if nobody { Err(Error::Gone.into()) } else { Ok(all) };
+            }
+            if knows_all {
+                cut += 1;
+                if cut > MOST_CUT {
+                    return Err(
+                        Error::Unsupported(format!("/proc/{pid}/task does not show all of its threads")).into(),
+                    );
+                }
+                nap();
             }
             all.collect(pid, &patience)?;
         }
     }
 
     fn knows(&self, tid: i32) -> bool {
-        self.threads.iter().any(|t| t.tid() == tid)
+        self.ended.contains(&tid) || self.threads.iter().any(|t| t.tid() == tid)
     }
 
-    fn ask_to_stop(&mut self, session: &Session, tid: i32) -> Answer<bool> {
+    fn ask_to_stop(&mut self, session: &Session, tid: i32) -> Answer<()> {
         match session.thread(tid) {
             Ok(thread) => {
                 let asked = thread.tracee.interrupt();
                 self.running.push(thread);
                 asked?;
-                Ok(true)
             }
-            Err(_) if has_ended(session.pid(), tid) => Ok(false),
-            Err(refusal) => Err(refusal),
+            // A first thread that has ended is shown for as long as there are others.
+            Err(_) if has_ended(session.pid(), tid) => self.ended.push(tid),
+            Err(refusal) => return Err(refusal),
         }
+        Ok(())
     }
 
     /// Waits until all that were asked to stop do.
@@ -285,4 +332,24 @@ pub fn has_ended(pid: i32, tid: i32) -> bool {
 
 fn is_uninterruptible(pid: i32, tid: i32) -> bool {
     state(pid, tid) == Some('D')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_of_which_the_end_is_missing_is_not_taken_for_whole() {
+        let (wait, end) = std::sync::mpsc::channel::<()>();
+        let another = std::thread::spawn(move || end.recv());
+        let own = std::process::id() as i32;
+        // Other tests' threads come and go.
+        let mut whole = (0..10_000).map(|_| Listing::of(own)).filter(Listing::is_whole);
+        let mut listing = whole.next().expect("a moment at which none came or went");
+        assert!(listing.tids.len() >= 2, "{:?}", listing.tids);
+        listing.tids.pop();
+        assert!(!listing.is_whole());
+        drop(wait);
+        let _ = another.join();
+    }
 }

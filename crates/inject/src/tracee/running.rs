@@ -101,6 +101,36 @@ impl Tracee {
         self.resume_raw(libc::PTRACE_DETACH, signal)
     }
 
+    /// Where a thread at `pc` goes on if it is in a restartable sequence (rseq(2)) and something came in between. Kernels before 5.13
+    /// do not tell.
+    pub fn sequence_begins_anew_at(&self, pc: u64) -> Option<u64> {
+        /// include/uapi/linux/ptrace.h: PTRACE_GET_RSEQ_CONFIGURATION, struct ptrace_rseq_configuration.
+        const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+        /// include/uapi/linux/rseq.h: struct rseq.
+        const RSEQ_CS_AT: u64 = 8;
+        let mut configuration = [0u64; 3];
+        // SAFETY: the kernel writes at most as many bytes as it is told there are.
+        let answer = unsafe {
+            libc::ptrace(
+                GET_RSEQ_CONFIGURATION,
+                self.pid.as_raw(),
+                size_of_val(&configuration),
+                configuration.as_mut_ptr(),
+            )
+        };
+        let area = configuration[0];
+        if answer < 0 || area == 0 {
+            return None;
+        }
+        let &[sequence] = self.read_what_is_there(area + RSEQ_CS_AT, 8).first_chunk()?;
+        if sequence == 0 {
+            return None;
+        }
+        // struct rseq_cs: version and flags, then these.
+        let &[_, start, length, abort] = self.read_what_is_there(sequence, 32).first_chunk()?;
+        (pc.wrapping_sub(start) < length).then_some(abort)
+    }
+
     /// Reads as many whole words of 8 bytes as are there for the program to read, `bytes` at most. A guard page ends it.
     pub fn read_what_is_there(&self, address: u64, bytes: usize) -> Vec<u64> {
         const PAGE: u64 = 4096;
