@@ -117,7 +117,7 @@ impl Default for Config {
             // One late refresh, or two, shall slow nobody down.
             cap_windows: 4,
             compare_every_ns: 100_000_000,
-            compare_rests: 1_000,
+            compare_rests: 2_000,
         }
     }
 }

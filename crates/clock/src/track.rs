@@ -59,6 +59,8 @@ pub(crate) struct Track {
     points: Recent<Point, { POINTS + 1 }>,
     widths: Widths,
     differences_ns: Recent<f64, DIFFERENCES>,
+    /// Of the differences; kept, for it is asked for many times a sample, and finding it is most of the work.
+    median_difference_ns: f64,
     line: Option<Line>,
     /// Nanoseconds per count when the counter was first believed.
     reference: Option<f64>,
@@ -120,13 +122,9 @@ impl Track {
         if count < DIFFERENCES / 2 {
             return self.noise_by_widths_ns(line).min(self.noise_by_few_ns()).max(least_ns);
         }
-        let mut sorted = [0.0; DIFFERENCES];
-        let sorted = &mut sorted[..self.differences_ns.len()];
-        sorted.copy_from_slice(&self.differences_ns);
-        sorted.sort_unstable_by(f64::total_cmp);
         // The median of |x| is 0.6745 standard deviations where x is normal, and one change of rate does not move it. And a
         // clock is read inside of its bracket, so whatever the differences say it is not noisier than that.
-        let by_differences = sorted[sorted.len() / 2] / 0.6745;
+        let by_differences = self.median_difference_ns / 0.6745;
         by_differences.clamp(least_ns, half_width_ns.max(least_ns))
     }
 
@@ -230,6 +228,12 @@ impl Track {
         let off_ns = ns_between(before.ns, middle.ns) as f64 - part * ns_between(before.ns, after.ns) as f64;
         let variance = 1.0 + part * part + (1.0 - part) * (1.0 - part);
         self.differences_ns.push(off_ns.abs() / variance.sqrt());
+        let mut differences_ns = [0.0; DIFFERENCES];
+        let differences_ns = &mut differences_ns[..self.differences_ns.len()];
+        differences_ns.copy_from_slice(&self.differences_ns);
+        let middle = differences_ns.len() / 2;
+        let (_, median_ns, _) = differences_ns.select_nth_unstable_by(middle, f64::total_cmp);
+        self.median_difference_ns = *median_ns;
     }
 
     /// Drops the points beyond the horizon, but never so many that the baseline becomes short.

@@ -17,22 +17,29 @@ pub fn allowed() -> Vec<usize> {
 
 /// Binds this thread to a CPU, and moves it there. Some sandboxes allow that and do not do it: that is an error too.
 pub fn run_on(cpu: usize) -> std::io::Result<()> {
-    if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(std::io::Error::other("no set of CPUs is that large"));
-    }
-    // SAFETY: a set of CPUs is plain bits, `cpu` is one of them, and the kernel reads as many bytes as the set has.
-    let bound = unsafe {
-        let mut only: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut only);
-        libc::sched_setaffinity(0, size_of_val(&only), &only) == 0
-    };
-    if !bound {
-        return Err(std::io::Error::last_os_error());
-    }
+    run_on_any(&[cpu])?;
     // SAFETY: sched_getcpu only looks.
     match usize::try_from(unsafe { libc::sched_getcpu() }) {
         Ok(here) if here == cpu => Ok(()),
         _ => Err(std::io::Error::other("it is allowed, and moves nothing")),
+    }
+}
+
+/// Lets this thread run on these CPUs, and moves it only if it runs on another.
+pub fn run_on_any(cpus: &[usize]) -> std::io::Result<()> {
+    if cpus.iter().any(|cpu| *cpu >= libc::CPU_SETSIZE as usize) {
+        return Err(std::io::Error::other("no set of CPUs is that large"));
+    }
+    // SAFETY: a set of CPUs is plain bits, `cpus` are some of them, and the kernel reads as many bytes as the set has.
+    let is_set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        cpus.iter().for_each(|cpu| libc::CPU_SET(*cpu, &mut set));
+        libc::sched_setaffinity(0, size_of_val(&set), &set) == 0
+    };
+    if is_set {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
     }
 }
 

@@ -13,7 +13,7 @@ use crate::pause;
 
 /// Where two CPUs meet. Alone on its cache lines (prefetchers work on pairs of them).
 #[repr(align(128))]
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Meeting {
     /// Even: it is the asker's; odd: the answerer's; [`LEFT`]: one of them has gone.
     turn: AtomicU64,

@@ -1,8 +1,9 @@
 //! The CPUs' counters against each other: every pair at a start, one CPU with all others while a publisher is at work.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
@@ -297,16 +298,18 @@ fn small_thread() -> thread::Builder {
 #[derive(Debug, Default)]
 pub struct Patrol {
     rounds: usize,
+    /// Kept from round to round: to start one takes as long as to meet.
+    traveller: Option<Traveller>,
 }
 
 impl Patrol {
-    /// One CPU with each of the others, one after the other: two threads, of which one stays and one goes round. Equal to the same
-    /// counter, all are equal; so it costs as many exchanges as there are CPUs, not as there are pairs: some 50 us of work for
-    /// each, most of it for the way there. CPUs that are busy for longer are left out this time.
+    /// One CPU with each of the others, one after the other: this thread stays on one, and another thread goes round. Equal to the same
+    /// counter, all are equal; so it costs as many exchanges as there are CPUs, not as there are pairs, and most of it is the way
+    /// there. CPUs that are busy for longer are left out this time.
     ///
     /// Returns what it found and the CPU time that it took.
     pub fn round(&mut self) -> (Warp, Duration) {
-        let begun = Instant::now();
+        let (begun, begun_cpu) = (Instant::now(), cpu_time());
         let cpus = cpus::allowed();
         if cpus.len() < 2 {
             return (Warp::of(cpus, &[], Vec::new(), &[], begun), Duration::ZERO);
@@ -315,42 +318,80 @@ impl Patrol {
         self.rounds = self.rounds.wrapping_add(1);
         let hub = cpus[at];
         let others: Vec<usize> = [&cpus[at + 1..], &cpus[..at]].concat();
-        let stops: Vec<Stop> = others.iter().map(|_| Stop::default()).collect();
-        let failed = |error: std::io::Error| {
-            let why = format!("no thread could be started: {error}");
-            cpus.iter()
-                .map(|cpu| LeftOut {
-                    cpu: *cpu,
-                    why: why.clone(),
-                })
-                .collect::<Vec<_>>()
-        };
-        let (pairs, obstacles, cost) = thread::scope(|scope| {
-            let (stops, others) = (&stops, &others);
-            let home = small_thread().spawn_scoped(scope, move || stay(hub, others, stops));
-            let home = match home {
-                Ok(home) => home,
-                Err(error) => return (Vec::new(), failed(error), Duration::ZERO),
-            };
-            let asker = home.thread().clone();
-            let (obstacles, cost) = match small_thread().spawn_scoped(scope, move || go_round(others, stops, &asker)) {
-                Ok(traveller) => traveller.join().unwrap_or_default(),
-                Err(error) => {
-                    stops.iter().for_each(|stop| stop.arrive(home.thread()));
-                    (failed(error), Duration::ZERO)
-                }
-            };
-            let (pairs, own_cost) = home.join().unwrap_or_default();
-            (pairs, obstacles, cost + own_cost)
-        });
         let planned: Vec<_> = others.iter().map(|other| (hub, *other)).collect();
+        let tour = Arc::new(Tour {
+            stops: others.iter().map(|_| Stop::default()).collect(),
+            others,
+            asker: thread::current(),
+        });
+        let (pairs, travelled) = match self.send_off(&tour) {
+            Ok(traveller) => {
+                let pairs = stay(hub, &tour);
+                (pairs, traveller.back.recv().map_err(std::io::Error::other))
+            }
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        let (obstacles, travel_cost) = travelled.unwrap_or_else(|error| {
+            self.traveller = None;
+            let why = format!("no thread could be started: {error}");
+            let all = cpus.iter().map(|&cpu| LeftOut { cpu, why: why.clone() });
+            (all.collect(), Duration::ZERO)
+        });
+        // The next round asks this thread which CPUs there are.
+        let _ = cpus::run_on_any(&cpus);
         let warp = Warp::of(cpus, &planned, pairs, &obstacles, begun);
+        let cost = cpu_time().saturating_sub(begun_cpu) + travel_cost;
         (Warp { hub: Some(hub), ..warp }, cost)
+    }
+
+    fn send_off(&mut self, tour: &Arc<Tour>) -> std::io::Result<&Traveller> {
+        let traveller = match self.traveller.take() {
+            Some(traveller) => traveller,
+            None => Traveller::start()?,
+        };
+        traveller.orders.send(tour.clone()).map_err(std::io::Error::other)?;
+        Ok(self.traveller.insert(traveller))
     }
 }
 
+/// A thread that goes where it is sent, until nobody can send it any more.
+#[derive(Debug)]
+struct Traveller {
+    orders: Sender<Arc<Tour>>,
+    /// The CPUs that it did not come to, and the CPU time that it took.
+    back: Receiver<(Vec<LeftOut>, Duration)>,
+}
+
+impl Traveller {
+    fn start() -> std::io::Result<Traveller> {
+        let (orders, taken) = mpsc::channel::<Arc<Tour>>();
+        let (told, back) = mpsc::channel();
+        small_thread().spawn(move || {
+            let mut until_now = cpu_time();
+            for tour in taken {
+                let obstacles = go_round(&tour);
+                let now = cpu_time();
+                if told.send((obstacles, now.saturating_sub(until_now))).is_err() {
+                    return;
+                }
+                until_now = now;
+            }
+        })?;
+        Ok(Traveller { orders, back })
+    }
+}
+
+/// One round's way.
+#[derive(Debug)]
+struct Tour {
+    others: Vec<usize>,
+    /// With each of them.
+    stops: Vec<Stop>,
+    asker: Thread,
+}
+
 /// One meeting of a patrol.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Stop {
     arrived: AtomicBool,
     meeting: Meeting,
@@ -376,10 +417,10 @@ impl Stop {
     }
 }
 
-fn stay(hub: usize, others: &[usize], stops: &[Stop]) -> (Vec<Pair>, Duration) {
+fn stay(hub: usize, tour: &Tour) -> Vec<Pair> {
     let bound = cpus::run_on(hub).is_ok();
     let mut pairs = Vec::new();
-    for (other, stop) in others.iter().zip(stops) {
+    for (other, stop) in tour.others.iter().zip(&tour.stops) {
         if !bound || !stop.wait_for_arrival() {
             exchange::leave(&stop.meeting);
             continue;
@@ -392,12 +433,12 @@ fn stay(hub: usize, others: &[usize], stops: &[Stop]) -> (Vec<Pair>, Duration) {
             most_cycles,
         }));
     }
-    (pairs, cpu_time())
+    pairs
 }
 
-fn go_round(others: &[usize], stops: &[Stop], asker: &Thread) -> (Vec<LeftOut>, Duration) {
+fn go_round(tour: &Tour) -> Vec<LeftOut> {
     let mut obstacles = Vec::new();
-    for (cpu, stop) in others.iter().zip(stops) {
+    for (cpu, stop) in tour.others.iter().zip(&tour.stops) {
         if let Err(error) = cpus::run_on(*cpu) {
             exchange::leave(&stop.meeting);
             obstacles.push(LeftOut {
@@ -405,10 +446,10 @@ fn go_round(others: &[usize], stops: &[Stop], asker: &Thread) -> (Vec<LeftOut>, 
                 why: format!("sched_setaffinity: {error}"),
             });
         }
-        stop.arrive(asker);
+        stop.arrive(&tour.asker);
         exchange::answer(&stop.meeting, &CHEAP, exchange::read);
     }
-    (obstacles, cpu_time())
+    obstacles
 }
 
 /// Of this thread.
@@ -567,14 +608,15 @@ mod tests {
     }
 
     #[test]
-    fn a_patrol_starts_from_another_cpu_each_time() {
+    fn a_patrol_starts_from_another_cpu_each_time_and_takes_its_own_for_no_limit() {
         let mut patrol = Patrol::default();
         let cpus = cpus::allowed();
         if cpus.len() < 2 {
             return eprintln!("SKIPPED: one CPU only");
         }
         for cpu in &cpus {
-            assert_eq!(patrol.round().0.hub, Some(*cpu));
+            let warp = patrol.round().0;
+            assert_eq!((warp.hub, &warp.cpus), (Some(*cpu), &cpus));
         }
     }
 }
