@@ -53,10 +53,16 @@ pub fn audit(paths: &[PathBuf], options: &Options, progress: &Progress) -> Repor
         progress,
         gathered: Mutex::default(),
         seen: Mutex::default(),
+        may_meet_again: paths.len() > 1,
     };
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(MOST_THREADS));
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    let mut asked_for = HashSet::new();
     for path in paths {
+        // One that is given twice, by whatever name.
+        if !asked_for.insert(fs::canonicalize(path).unwrap_or_else(|_| path.clone())) {
+            continue;
+        }
         match &pool {
             Ok(pool) => pool.install(|| audit.path(path)),
             // Where no thread may be started, this one does everything.
@@ -72,8 +78,10 @@ struct Audit<'a> {
     options: &'a Options,
     progress: &'a Progress,
     gathered: Mutex<Gathered>,
-    /// Device and inode of files with several names: one is enough.
+    /// Device and inode of files that may be met again: once is enough.
     seen: Mutex<HashSet<(u64, u64)>>,
+    /// Any file may: one path may lie below another.
+    may_meet_again: bool,
 }
 
 impl Audit<'_> {
@@ -153,21 +161,21 @@ impl Audit<'_> {
         self.gathered(|gathered| gathered.give_up(path.display().to_string(), why));
     }
 
+    fn is_first_meeting(&self, meta: &Metadata) -> bool {
+        let mut seen = self.seen.lock().unwrap_or_else(|e| e.into_inner());
+        seen.insert((meta.dev(), meta.ino()))
+    }
+
     fn file(&self, path: &Path, file: File, meta: &Metadata) {
         // It may have become something else since it was listed.
         if !meta.is_file() {
             return;
         }
-        self.progress.add(meta.len());
-        if meta.nlink() > 1
-            && !self
-                .seen
-                .lock()
-                .unwrap_or_else(|e| e.into_inner())
-                .insert((meta.dev(), meta.ino()))
-        {
+        let may_meet_again = self.may_meet_again || meta.nlink() > 1;
+        if may_meet_again && !self.is_first_meeting(meta) {
             return;
         }
+        self.progress.add(meta.len());
         match judge(&OnDisk::new(file, meta.len())) {
             Ok(Some(judged)) => self.gathered(|gathered| {
                 gathered.add(&path.display().to_string(), None, judged, self.options.with_programs);

@@ -204,6 +204,33 @@ fn links_and_special_files_of_a_directory_are_passed_over() {
 }
 
 #[test]
+fn what_is_asked_for_twice_is_looked_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::fs::create_dir(at("below")).unwrap();
+    std::fs::write(at("below/program"), program()).unwrap();
+    std::fs::write(at("image.tar"), tar(&[("bin/x", &program())])).unwrap();
+    std::os::unix::fs::symlink(at("image.tar"), at("link")).unwrap();
+    for (paths, programs) in [
+        (["below", "below"], 1),
+        (["below", "below/program"], 1),
+        (["below/program", "."], 1),
+        (["image.tar", "link"], 1),
+        (["image.tar", "below"], 2),
+    ] {
+        let report = audit(&paths.map(at), &Options::default(), &Progress::default());
+        let summary = &report.summary;
+        assert_eq!(
+            (report.findings.len(), summary.programs),
+            (programs, programs as u64),
+            "{paths:?}"
+        );
+    }
+    let report = audit(&[at("below"), at("below")], &Options::default(), &Progress::default());
+    assert_eq!(report.summary.files, 1);
+}
+
+#[test]
 fn sarif_has_the_shape_that_code_scanning_wants() {
     let report = of_bytes(&tar(&[("bin/x", &program())]), &Options::default());
     let sarif = sarif(&report, "1.2.3");
