@@ -4,9 +4,12 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::output;
+
 /// Puts `contents` in place of a file, whole or not at all; a symbolic link goes on leading to it. What is no file (a pipe, a device) is
 /// written to. The error names what failed.
 pub fn replace(path: &Path, contents: &str) -> io::Result<()> {
+    refuse_closed_descriptor(path)?;
     // Through links: else one would be replaced by a file, and whoever reads where it led to would go on reading the old contents.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if fs::metadata(path).is_ok_and(|is| !is.is_file() && !is.is_dir()) {
@@ -20,6 +23,35 @@ pub fn replace(path: &Path, contents: &str) -> io::Result<()> {
         let _ = fs::remove_file(&beside);
     }
     written
+}
+
+/// Opens a file anew, to be written to.
+pub fn create(path: &Path) -> io::Result<File> {
+    refuse_closed_descriptor(path)?;
+    File::create(path)
+}
+
+fn refuse_closed_descriptor(path: &Path) -> io::Result<()> {
+    match descriptor_at(path) {
+        Some(fd) if output::was_closed(fd) => Err(io::Error::other(format!("descriptor {fd} is closed"))),
+        _ => Ok(()),
+    }
+}
+
+/// The descriptor of this process that a name such as /dev/stdout leads to.
+fn descriptor_at(path: &Path) -> Option<u32> {
+    /// As many links as the kernel follows (path_resolution(7)).
+    const MOST_LINKS: u32 = 40;
+    let descriptors = fs::canonicalize("/proc/self/fd").ok()?;
+    let mut path = std::path::absolute(path).ok()?;
+    for _ in 0..MOST_LINKS {
+        let directory = fs::canonicalize(path.parent()?).ok()?;
+        if directory == descriptors {
+            return path.file_name()?.to_str()?.parse().ok();
+        }
+        path = directory.join(fs::read_link(&path).ok()?);
+    }
+    None
 }
 
 /// A new file in the same directory: a rename is atomic within one file system only. Never one that is there already: in a directory
@@ -84,6 +116,23 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
         assert!(fs::metadata(full).unwrap().file_type().is_char_device());
         replace(Path::new("/dev/null"), "x").unwrap();
+    }
+
+    #[test]
+    fn names_of_descriptors_are_known_as_such() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("/dev/stdout", &link).unwrap();
+        for (name, fd) in [
+            ("/proc/self/fd/0", Some(0)),
+            ("/dev/stdout", Some(1)),
+            ("/dev/fd/2", Some(2)),
+            (link.to_str().unwrap(), Some(1)),
+            ("/dev/null", None),
+            ("/nonexistent/1", None),
+        ] {
+            assert_eq!(descriptor_at(Path::new(name)), fd, "{name}");
+        }
     }
 
     #[test]

@@ -2,20 +2,22 @@
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 
 /// Exit status where the output could not be written.
 pub const NOT_WRITTEN: i32 = 74;
 
-static OUTPUT_IS_CLOSED: AtomicBool = AtomicBool::new(false);
+/// Of descriptors 0 to 2, a bit each.
+static CLOSED: AtomicU8 = AtomicU8::new(0);
 
 /// To be called before anything is opened. Descriptors 0 to 2 that are closed stay so for a program that is run, and are kept busy
 /// until then: a file of ours must not become its standard error.
 pub fn keep_standard_descriptors_apart() {
     // SAFETY: fcntl with an integer.
-    OUTPUT_IS_CLOSED.store(unsafe { libc::fcntl(1, libc::F_GETFD) } < 0, Ordering::Relaxed);
+    let closed = (0..=2).filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } < 0);
+    CLOSED.store(closed.map(|fd| 1 << fd).sum(), Ordering::Relaxed);
     loop {
         // SAFETY: opens a descriptor of our own.
         let fd = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
@@ -25,6 +27,11 @@ pub fn keep_standard_descriptors_apart() {
             return;
         }
     }
+}
+
+/// Whether this one of descriptors 0 to 2 was closed before it was kept busy: what is written there nobody reads.
+pub fn was_closed(fd: u32) -> bool {
+    fd <= 2 && CLOSED.load(Ordering::Relaxed) & 1 << fd != 0
 }
 
 /// Says something on standard error, in one write. That it cannot be said is nobody's business any more.
@@ -48,7 +55,7 @@ pub fn progress(message: impl Display) {
 
 /// Writes a result; the exit status.
 pub fn print(text: impl Display) -> i32 {
-    if OUTPUT_IS_CLOSED.load(Ordering::Relaxed) {
+    if was_closed(1) {
         note("standard output is closed");
         return NOT_WRITTEN;
     }

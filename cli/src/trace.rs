@@ -9,6 +9,7 @@ use comfy_table::{Cell, CellAlignment};
 use fastpath_trace::{Caller, End, Method, NOT_EXECUTABLE, NOT_FOUND, Observer, Options, Report, Row, Whom};
 
 use crate::args;
+use crate::file;
 use crate::output::{self, nanoseconds, note, warn};
 
 /// Exit status where nothing can be counted.
@@ -131,7 +132,7 @@ enum Out {
 impl Out {
     fn open(options: &args::Trace, is_command: bool) -> Result<Out, String> {
         match &options.output {
-            Some(path) => File::create(path)
+            Some(path) => file::create(path)
                 .map(|file| Out::File(file, path.clone()))
                 .map_err(|error| format!("{}: {error}", path.display())),
             None if is_command => Ok(Out::StandardError),

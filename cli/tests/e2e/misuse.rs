@@ -2,7 +2,6 @@
 
 use std::process::Command;
 
-use crate::common::processes::holds_within;
 use crate::common::{Pid, fastpath, finish, needs_root, start, wait_until};
 
 const FASTPATH: &str = env!("CARGO_BIN_EXE_fastpath");
@@ -41,6 +40,26 @@ fn a_result_that_nobody_could_read_is_exit_status_74_and_one_line() {
         }
         finish(in_shell(command, "<&- >&- 2>&-")).expect_code(NOT_WRITTEN);
     }
+}
+
+#[test]
+fn a_file_that_is_a_closed_descriptor_cannot_be_written() {
+    for (command, redirection, fd) in [
+        ("export --textfile /dev/stdout", ">&-", 1),
+        ("export --textfile /dev/fd/0", "<&-", 0),
+        ("guard --path any --max-ns 1e9 --write-baseline /dev/stdout", ">&-", 1),
+        ("report --json --trace 0 -o /dev/stdout", ">&-", 1),
+        ("trace --by ptrace -o /dev/stdout -- true", ">&-", 1),
+    ] {
+        let outcome = finish(in_shell(command, redirection));
+        let why = format!("descriptor {fd} is closed");
+        assert!(
+            !outcome.status.success() && outcome.err.contains(&why),
+            "{command}: {outcome:#?}"
+        );
+    }
+    let open = finish(in_shell("export --textfile /dev/stdout", "")).expect_success();
+    assert!(open.out.contains("fastpath_export_looks_total 1"), "{open:#?}");
 }
 
 #[test]
@@ -113,9 +132,6 @@ fn when_trace_is_killed_the_program_goes_on_or_ends_with_it() {
             assert!(program.exists(), "{by}");
             program.signal(libc::SIGKILL);
         }
-        assert!(
-            holds_within(std::time::Duration::from_secs(10), || !program.exists()),
-            "{by}"
-        );
+        wait_until(by, || !program.exists());
     }
 }
