@@ -11,6 +11,7 @@ mod doctor;
 mod export;
 mod file;
 mod guard;
+mod man;
 mod ours;
 mod output;
 mod page_source;

@@ -5,13 +5,12 @@ use std::path::Path;
 use clap::CommandFactory;
 
 use crate::args::Args;
+use crate::man;
 use crate::output::{self, note};
 
 /// Writes `fastpath.1`, `fastpath-run.1` and so on.
 pub fn man_pages(directory: &Path) -> i32 {
-    let written =
-        std::fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(Args::command(), directory));
-    match written {
+    match man::write(Args::command(), directory) {
         Ok(()) => 0,
         Err(e) => {
             note(format_args!("{}: {e}", directory.display()));

@@ -1,5 +1,8 @@
 //! `fastpathd`: the front of `crates/daemon`.
 
+#[path = "../man.rs"]
+mod man;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -119,9 +122,7 @@ fn main() -> ExitCode {
 }
 
 fn man_page(directory: &std::path::Path) -> ExitCode {
-    let written =
-        std::fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(Args::command(), directory));
-    match written {
+    match man::write(Args::command(), directory) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("fastpathd: {}: {e}", directory.display());
