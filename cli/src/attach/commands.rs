@@ -90,15 +90,12 @@ pub fn attach(options: &args::Attach, title: Title) -> i32 {
 
 /// The children of these, and their children, but for those that are among them.
 fn descendants_of(pids: &[i32]) -> Vec<i32> {
-    let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let parent = |pid: i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse::<i32>().ok()
     };
-    let all: Vec<_> = names
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(|pid| Some((pid, parent(pid)?)))
-        .collect();
+    let processes = fastpath_maps::processes().into_iter().flatten();
+    let all: Vec<_> = processes.filter_map(|pid| Some((pid, parent(pid)?))).collect();
     let mut found = pids.to_vec();
     let mut next = 0;
     while let Some(parent) = found.get(next).copied() {

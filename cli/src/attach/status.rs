@@ -179,10 +179,7 @@ fn age(ns: u64) -> String {
 }
 
 fn look() -> Status {
-    let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut pids: Vec<i32> = names
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect();
+    let mut pids: Vec<i32> = fastpath_maps::processes().into_iter().flatten().collect();
     pids.sort_unstable();
     let mut status = Status {
         schema: 1,

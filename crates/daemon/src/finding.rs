@@ -1,7 +1,7 @@
 //! Finds the pages that a dead daemon left, in the processes that map them. In a thread of its own: /proc/PID/maps waits for whoever
 //! changes that process's mappings.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Finder {
             .name("fastpath-finder".into())
             .stack_size(256 << 10)
             .spawn(move || {
-                for pid in processes() {
+                for pid in fastpath_maps::processes().into_iter().flatten() {
                     if let Some(one) = of_process(pid) {
                         let _ = sender.send(one);
                         let _ = theirs.write(1);
@@ -55,14 +55,6 @@ impl AsFd for Finder {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
-}
-
-/// All that there are.
-pub fn processes() -> Vec<i32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect()
 }
 
 /// The page that a process maps, if no daemon keeps it. A page that several processes map is taken up with the first of them: the others

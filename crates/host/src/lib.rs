@@ -30,7 +30,7 @@ pub use fastpath_clock::{Bracket, Config, Reason, Sample};
 pub use fastpath_image as image;
 pub use fastpath_page::{ClockSet, Page};
 pub use page_copy::PageCopy;
-pub use pages::Pages;
+pub use pages::{OnePage, Pages};
 pub use pause::pause;
 pub use publisher::{
     Busy, NotPublished, Options, Publisher, REASON_HOST, REASON_LET_GO, REASON_NEW_PUBLISHER, REASON_STEP_MISSED,

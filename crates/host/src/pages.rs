@@ -29,9 +29,22 @@ pub trait Pages {
     fn set_watch(&mut self, watch: &Watch);
 }
 
-impl Pages for Writer<'_> {
+/// A page by itself.
+pub trait OnePage {
+    /// The one who writes it.
+    fn writer(&self) -> Writer<'_>;
+}
+
+impl OnePage for Writer<'_> {
+    fn writer(&self) -> Writer<'_> {
+        Writer::new(self.page())
+    }
+}
+
+impl<P: OnePage> Pages for P {
     fn are_in_force(&self) -> bool {
-        self.hres().is_some() || self.raw().is_some()
+        let writer = self.writer();
+        writer.hres().is_some() || writer.raw().is_some()
     }
 
     fn publish(
@@ -41,22 +54,22 @@ impl Pages for Writer<'_> {
         spare_cycles: u64,
         counter: impl Fn() -> u64,
     ) -> Result<(), PublishError> {
-        publish_all([&*self], Some(hres), raw, spare_cycles, counter)
+        publish_all([&self.writer()], Some(hres), raw, spare_cycles, counter)
     }
 
     fn withdraw(&mut self, reason: u32) {
-        Writer::withdraw(self, reason);
+        self.writer().withdraw(reason);
     }
 
     fn note_withdrawal(&mut self, withdrawal: &Withdrawal) {
-        Writer::note_withdrawal(self, withdrawal);
+        self.writer().note_withdrawal(withdrawal);
     }
 
     fn set_stats(&mut self, stats: &Stats) {
-        Writer::set_stats(self, stats);
+        self.writer().set_stats(stats);
     }
 
     fn set_watch(&mut self, watch: &Watch) {
-        Writer::set_watch(self, watch);
+        self.writer().set_watch(watch);
     }
 }

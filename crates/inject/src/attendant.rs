@@ -131,11 +131,8 @@ impl Attendant {
         if self.is_ours(tid, tid) {
             return Ok(tid);
         }
-        let processes = std::fs::read_dir("/proc").map_err(|e| Error::io("/proc", e))?;
-        processes
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
-            .find(|pid| self.is_ours(*pid, tid))
-            .ok_or(Error::Gone)
+        let mut processes = fastpath_maps::processes().map_err(|e| Error::io("/proc", e))?;
+        processes.find(|pid| self.is_ours(*pid, tid)).ok_or(Error::Gone)
     }
 
     fn is_ours(&self, tid: i32, inner: i32) -> bool {

@@ -144,14 +144,11 @@ impl Shared {
     }
 
     fn is_mapped_by_anybody(&self) -> bool {
-        let own = std::process::id();
-        let Ok(processes) = std::fs::read_dir("/proc") else {
+        let own = std::process::id() as i32;
+        let Ok(mut processes) = fastpath_maps::processes() else {
             return true;
         };
-        processes
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
-            .filter(|pid| *pid != own)
-            .any(|pid| maps::of(pid as i32).is_ok_and(|maps| self.mapping(&maps).is_some()))
+        processes.any(|pid| pid != own && maps::of(pid).is_ok_and(|maps| self.mapping(&maps).is_some()))
     }
 
     /// Where a process with these mappings has it.

@@ -1,4 +1,4 @@
-//! What is mapped into a process: /proc/PID/maps (proc_pid_maps(5)).
+//! Processes, and what is mapped into them: /proc/PID/maps (proc_pid_maps(5)).
 
 use std::fs;
 use std::io;
@@ -40,6 +40,12 @@ impl Mapping {
     pub fn range(&self) -> Range<u64> {
         self.start..self.end
     }
+}
+
+/// The numbers of all processes that can be seen here. Each may have ended by the time that it is looked at.
+pub fn processes() -> io::Result<impl Iterator<Item = i32>> {
+    let entries = fs::read_dir("/proc")?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
 }
 
 /// All mappings of a process (or a thread's process), lowest first. It takes the right to trace it.
@@ -122,6 +128,14 @@ mod tests {
             parse("garbage\n1-2\n1-2 r--p x 0:0 0\nz-2 r--p 0 0:0 0\n1-2 r--p 0 0:0 x\n"),
             []
         );
+    }
+
+    #[test]
+    fn this_process_is_among_all() {
+        let own = std::process::id() as i32;
+        let all: Vec<i32> = processes().expect("/proc").collect();
+        assert_eq!(all.iter().filter(|pid| **pid == own).count(), 1);
+        assert!(all.iter().all(|pid| *pid > 0));
     }
 
     #[test]

@@ -118,6 +118,11 @@ impl<'p> Writer<'p> {
         }
     }
 
+    /// The page that it writes.
+    pub fn page(&self) -> &'p Page {
+        self.page
+    }
+
     /// A writer for a mapped page.
     ///
     /// # Safety

@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fastpath_host::evidence::Trust;
-use fastpath_host::{Pages, init};
-use fastpath_page::{Anchor, ClockSet, PublishError, Stats, Watch, Withdrawal};
+use fastpath_host::{OnePage, init};
+use fastpath_page::{ClockSet, Writer};
 
 pub use fastpath_host::{News, counter, evidence};
 use keeper::Keeper;
@@ -28,35 +28,9 @@ const QUESTIONS_EVERY: Duration = Duration::from_millis(250);
 /// The page of a [`Publisher`].
 struct One(Arc<SharedPage>);
 
-impl Pages for One {
-    fn are_in_force(&self) -> bool {
-        self.0.writer().are_in_force()
-    }
-
-    fn publish(
-        &mut self,
-        hres: &Anchor,
-        raw: Option<&Anchor>,
-        spare_cycles: u64,
-        counter: impl Fn() -> u64,
-    ) -> Result<(), PublishError> {
-        self.0.writer().publish(hres, raw, spare_cycles, counter)
-    }
-
-    fn withdraw(&mut self, reason: u32) {
-        self.0.writer().withdraw(reason);
-    }
-
-    fn note_withdrawal(&mut self, withdrawal: &Withdrawal) {
-        self.0.writer().note_withdrawal(withdrawal);
-    }
-
-    fn set_stats(&mut self, stats: &Stats) {
-        self.0.writer().set_stats(stats);
-    }
-
-    fn set_watch(&mut self, watch: &Watch) {
-        self.0.writer().set_watch(watch);
+impl OnePage for One {
+    fn writer(&self) -> Writer<'_> {
+        self.0.writer()
     }
 }
 

@@ -57,8 +57,8 @@ impl Processes {
     /// With all that exist: one that ends before it is looked at shall have a name.
     pub(crate) fn look() -> Processes {
         let mut processes = Processes::default();
-        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-        for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+        for pid in fastpath_maps::processes().into_iter().flatten() {
+            let pid = pid as u32;
             processes.images.insert(pid, vec![name(pid)]);
         }
         processes

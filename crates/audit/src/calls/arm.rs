@@ -97,15 +97,11 @@ fn may_write(instruction: u32, register: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Call, sites_of};
+    use super::super::{Call, calls_of};
     use super::*;
 
     fn found(code: &[u32]) -> Vec<(u64, Call)> {
-        let bytes: Vec<u8> = code.iter().flat_map(|word| word.to_le_bytes()).collect();
-        sites_of(Isa::Arm, &bytes)
-            .into_iter()
-            .map(|(at, call, _)| (at, call))
-            .collect()
+        calls_of(Isa::Arm, code.iter().map(|word| word.to_le_bytes()))
     }
 
     #[test]

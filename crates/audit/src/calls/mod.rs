@@ -179,3 +179,10 @@ fn sites_of(isa: Isa, code: &[u8]) -> Vec<(u64, Call, By)> {
         .map(|site| (site.address, site.call, site.by))
         .collect()
 }
+
+/// The same, of words or half-words, all of whose calls are system calls.
+#[cfg(test)]
+fn calls_of<const N: usize>(isa: Isa, code: impl Iterator<Item = [u8; N]>) -> Vec<(u64, Call)> {
+    let sites = sites_of(isa, &code.flatten().collect::<Vec<u8>>());
+    sites.into_iter().map(|(at, call, _)| (at, call)).collect()
+}

@@ -199,15 +199,11 @@ fn literal(bytes: &[u8], at: usize, distance: usize) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Call, sites_of};
+    use super::super::{Call, calls_of};
     use super::*;
 
     fn found(code: &[u16]) -> Vec<(u64, Call)> {
-        let bytes: Vec<u8> = code.iter().flat_map(|half| half.to_le_bytes()).collect();
-        sites_of(Isa::Arm, &bytes)
-            .into_iter()
-            .map(|(at, call, _)| (at, call))
-            .collect()
+        calls_of(Isa::Arm, code.iter().map(|half| half.to_le_bytes()))
     }
 
     #[test]

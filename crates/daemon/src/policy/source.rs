@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::finding::processes;
-
 /// include/uapi/linux/netlink.h, connector.h, cn_proc.h.
 const NETLINK_CONNECTOR: libc::c_int = 11;
 const CN_IDX_PROC: u32 = 1;
@@ -73,7 +71,7 @@ impl Source {
     /// All processes that there are.
     pub fn all(&mut self) -> Vec<i32> {
         match self {
-            Source::Connector(_) => processes(),
+            Source::Connector(_) => all(),
             Source::Polling(_) => self.news(true),
         }
     }
@@ -81,10 +79,10 @@ impl Source {
     /// Processes that were started since, or run another program than before.
     pub fn news(&mut self, ready: bool) -> Vec<i32> {
         match self {
-            Source::Connector(socket) if ready => told(socket).unwrap_or_else(processes),
+            Source::Connector(socket) if ready => told(socket).unwrap_or_else(all),
             Source::Connector(_) => Vec::new(),
             Source::Polling(known) => {
-                let now: HashMap<i32, Seen> = processes().into_iter().map(|pid| (pid, look_at(pid))).collect();
+                let now: HashMap<i32, Seen> = all().into_iter().map(|pid| (pid, look_at(pid))).collect();
                 let is_new = |(pid, seen): (&i32, &Seen)| (known.get(pid) != Some(seen)).then_some(*pid);
                 let new = now.iter().filter_map(is_new).collect();
                 *known = now;
@@ -92,6 +90,10 @@ impl Source {
             }
         }
     }
+}
+
+fn all() -> Vec<i32> {
+    fastpath_maps::processes().into_iter().flatten().collect()
 }
 
 fn look_at(pid: i32) -> Seen {
