@@ -3,6 +3,7 @@
 
 import glob
 import os
+import random
 import re
 import shutil
 import socket
@@ -29,9 +30,12 @@ def find(name):
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Below those that the kernel gives to whoever connects: between this and its use nobody gets it by chance."""
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with socket.socket() as s:
+            if s.connect_ex(("127.0.0.1", port)) != 0:
+                return port
 
 
 def command(*words, **options):
@@ -90,7 +94,7 @@ class Server:
             return
         self.process.terminate()
         try:
-            self.process.wait(20)
+            self.process.wait(120)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, 9)
             self.process.wait()
@@ -213,7 +217,7 @@ class Http(Server):
         return f"http://127.0.0.1:{self.port}/"
 
     def get(self):
-        with urllib.request.urlopen(self.url(), timeout=20) as answer:
+        with urllib.request.urlopen(self.url(), timeout=120) as answer:
             return answer.read().decode(), answer.headers
 
     def load(self, seconds):
