@@ -9,20 +9,23 @@ use fastpath_host::{ClockSet, Options, Publisher, Refreshed, Relation, Source, S
 use fastpath_page::Reader;
 use mapped::{Mapped, read};
 
+/// Of the first anchors, which live for milliseconds, a busy machine may miss many.
+const ATTEMPTS: u32 = 10_000;
+
 /// Publishes until the rate is known: two samples, and some for brackets that are interrupted.
 fn seed<S: Source>(publisher: &Publisher<'_, S>) {
-    for _ in 0..100 {
+    for _ in 0..ATTEMPTS {
         std::thread::sleep(Duration::from_millis(1));
         if publisher.publish() == Ok(Refreshed::Published) {
             return;
         }
     }
-    panic!("no anchor in 100 ms: {:?}", publisher.state());
+    panic!("no anchor: {:?}", publisher.state());
 }
 
-/// The state right after a publication; the first anchors live for milliseconds, and a busy machine may miss one.
+/// The state right after a publication.
 fn served<S: Source>(publisher: &Publisher<'_, S>) -> State {
-    for _ in 0..100 {
+    for _ in 0..ATTEMPTS {
         publisher.publish().expect("alone");
         let state = publisher.state();
         if state.clocks == ClockSet::ALL {
@@ -122,7 +125,10 @@ fn a_host_may_bring_samples_of_its_own() {
     let mapped = Mapped::new(true, true);
     let publisher = Publisher::new(mapped.page(), ThisHost, Options::default());
     let mut published = 0;
-    for _ in 0..50 {
+    for _ in 0..ATTEMPTS {
+        if published == 10 {
+            break;
+        }
         std::thread::sleep(Duration::from_millis(1));
         let sample = fastpath_host::sample::sample(&ThisHost).expect("this host has clocks");
         match publisher.publish_sample(&sample).expect("alone") {
@@ -133,7 +139,7 @@ fn a_host_may_bring_samples_of_its_own() {
         // Twice is once.
         assert_eq!(publisher.publish_sample(&sample), Ok(Refreshed::Waiting));
     }
-    assert!(published > 10, "{published}");
+    assert_eq!(published, 10);
     let state = served(&publisher);
     assert!(state.drift_ns.abs() < 1_000, "{state:?}");
 }

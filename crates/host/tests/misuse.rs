@@ -102,7 +102,9 @@ fn a_signal_handler_may_publish_even_if_it_interrupts_a_publication() {
         assert_eq!(libc::setitimer(libc::ITIMER_PROF, &timer, std::ptr::null_mut()), 0);
     }
     let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(2) {
+    let has_met_many = || HANDLED.load(Ordering::Relaxed) > 200 && MET.load(Ordering::Relaxed) > 0;
+    // Most often a fraction of a second of CPU time.
+    while !has_met_many() && begun.elapsed() < Duration::from_secs(60) {
         let result = publisher.publish();
         assert!(
             !matches!(result, Err(NotPublished::NoSample)),
@@ -123,7 +125,7 @@ fn a_signal_handler_may_publish_even_if_it_interrupts_a_publication() {
     let (handled, met) = (HANDLED.load(Ordering::Relaxed), MET.load(Ordering::Relaxed));
     let used = STACK - stack.iter().take_while(|byte| **byte == 0xa5).count();
     println!("{handled} signals, {met} in the middle of a publication, {used} bytes of stack");
-    assert!(handled > 20 && met > 0, "{handled} signals, {met} met");
+    assert!(has_met_many(), "{handled} signals, {met} met");
     assert!(used < STACK, "the stack overflowed");
     assert!(publisher.state().refreshes > 0);
 }

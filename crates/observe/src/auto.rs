@@ -177,12 +177,12 @@ mod tests {
 
     #[test]
     fn the_decision_is_made_in_a_few_milliseconds() {
-        let shortest = (0..10).map(|_| {
+        // 0.4 ms where this was written, in a build without optimisation 1 ms; more where others take the CPU meanwhile.
+        let is_quick = |_| {
             let start = Instant::now();
             measure_for_auto(Assume::NoVdso);
-            start.elapsed()
-        });
-        // 0.4 ms where this was written, in a build without optimisation 1 ms.
-        assert!(shortest.min().unwrap() < Duration::from_millis(5));
+            start.elapsed() < Duration::from_millis(5)
+        };
+        assert!((0..1000).any(is_quick));
     }
 }

@@ -19,6 +19,10 @@ fn member(clocks: ClockSet, offsets: Offsets) -> Arc<Member> {
     Arc::new(Member { page, clocks, offsets })
 }
 
+fn refreshes(member: &Member) -> u64 {
+    member.page.page().stats.refreshes.load(Ordering::Relaxed)
+}
+
 fn read(member: &Member, clock: libc::clockid_t) -> Option<i64> {
     Reader::new(member.page.page())
         .read(clock as u32, counter::read)
@@ -32,11 +36,14 @@ fn kernel(clock: libc::clockid_t) -> i64 {
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
+/// More than it takes on a machine that is busy with much else.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Waits until `what` holds.
 fn until(mut what: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !what() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "it never came to that");
+        assert!(begun.elapsed() < PATIENCE, "it never came to that");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -48,15 +55,15 @@ fn with_publisher(work: impl FnOnce(&Handle)) {
     let over = Arc::new(AtomicBool::new(false));
     let theirs = over.clone();
     let thread = std::thread::spawn(move || publisher.run(&theirs));
-    let end = EndOf(over);
+    let end = EndOf(&over);
     work(&handle);
     drop(end);
     thread.join().expect("the publisher");
 }
 
-struct EndOf(Arc<AtomicBool>);
+struct EndOf<'a>(&'a AtomicBool);
 
-impl Drop for EndOf {
+impl Drop for EndOf<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -84,13 +91,13 @@ fn time_goes_forward_from_page_to_page_and_every_answer_is_the_kernels() {
         });
         let latest = AtomicU64::new(0);
         let answered = AtomicU64::new(0);
-        let begun = Instant::now();
+        let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for thread in 0..3 {
-                let (members, latest, answered) = (&members, &latest, &answered);
+                let (members, latest, answered, over) = (&members, &latest, &answered, &over);
                 scope.spawn(move || {
                     let mut at = thread * 100;
-                    while begun.elapsed() < Duration::from_secs(3) {
+                    while !over.load(Ordering::Relaxed) {
                         at = (at + 1) % members.len();
                         let member = &members[at];
                         // What anybody has read before must not be after what is read now, whatever the page.
@@ -108,18 +115,16 @@ fn time_goes_forward_from_page_to_page_and_every_answer_is_the_kernels() {
                     }
                 });
             }
+            let _end = EndOf(&over);
             // Clients come and go all the while.
-            let mut id = 1_000;
-            while begun.elapsed() < Duration::from_secs(3) {
+            for id in 1_000..1_100 {
                 let guest = member(ClockSet::HRES, Offsets::default());
                 handle.add(id, guest.clone());
                 until(|| read(&guest, libc::CLOCK_MONOTONIC).is_some());
                 handle.remove(id);
-                id += 1;
             }
-            assert!(id > 1_010, "{} guests were served", id - 1_000);
+            until(|| answered.load(Ordering::Relaxed) > 1_000_000);
         });
-        assert!(answered.load(Ordering::Relaxed) > 10_000);
     });
 }
 
@@ -141,22 +146,28 @@ fn each_page_answers_its_own_clocks_with_its_namespaces_offsets() {
                 .iter()
                 .all(|member| read(member, libc::CLOCK_MONOTONIC_RAW).is_some())
         });
-        // All at one value of the counter: the differences are exact.
-        let at = counter::read();
-        let difference = |clock: libc::clockid_t| {
-            let ns = |member: &Member| {
-                Reader::new(member.page.page())
-                    .read(clock as u32, || at)
-                    .map(|(sec, nsec)| sec as i64 * 1_000_000_000 + i64::from(nsec))
-            };
-            Some(ns(&inside)? - ns(&all)?)
-        };
-        assert_eq!(difference(libc::CLOCK_MONOTONIC), Some(offsets.monotonic_ns));
-        assert_eq!(difference(libc::CLOCK_MONOTONIC_RAW), Some(offsets.monotonic_ns));
-        assert_eq!(difference(libc::CLOCK_BOOTTIME), Some(offsets.boottime_ns));
-        assert_eq!(difference(libc::CLOCK_REALTIME), Some(0));
-        assert_eq!(difference(libc::CLOCK_TAI), Some(0));
-        assert!(read(&few, libc::CLOCK_REALTIME).is_some());
+        for (clock, expected_ns) in [
+            (libc::CLOCK_MONOTONIC, offsets.monotonic_ns),
+            (libc::CLOCK_MONOTONIC_RAW, offsets.monotonic_ns),
+            (libc::CLOCK_BOOTTIME, offsets.boottime_ns),
+            (libc::CLOCK_REALTIME, 0),
+            (libc::CLOCK_TAI, 0),
+        ] {
+            let mut difference = None;
+            until(|| {
+                // Both at one value of the counter: the difference is exact.
+                let at = counter::read();
+                let ns = |member: &Member| {
+                    Reader::new(member.page.page())
+                        .read(clock as u32, || at)
+                        .map(|(sec, nsec)| sec as i64 * 1_000_000_000 + i64::from(nsec))
+                };
+                difference = ns(&inside).zip(ns(&all)).map(|(inside, all)| inside - all);
+                difference.is_some()
+            });
+            assert_eq!(difference, Some(expected_ns), "clock {clock}");
+        }
+        until(|| read(&few, libc::CLOCK_REALTIME).is_some());
         assert_eq!(read(&few, libc::CLOCK_MONOTONIC), None);
     });
 }
@@ -168,25 +179,21 @@ fn who_scribbles_over_his_page_lies_to_himself_alone() {
         handle.add(0, honest.clone());
         handle.add(1, liar.clone());
         until(|| read(&liar, libc::CLOCK_MONOTONIC).is_some());
-        let begun = Instant::now();
         let latch = &liar.page.page().hres;
-        let mut last = Instant::now();
-        while begun.elapsed() < Duration::from_secs(2) {
-            // An anchor that begins in a hundred years would make a publisher that believed it wait for that.
-            for copy in &latch.copy {
-                copy.base_cycles.store(u64::MAX / 4, Ordering::Relaxed);
-                copy.clocks.store(u32::MAX, Ordering::Relaxed);
+        let before = refreshes(&honest);
+        // An honest reader goes on being served.
+        until(|| {
+            for _ in 0..20 {
+                // An anchor that begins in a hundred years would make a publisher that believed it wait for that.
+                for copy in &latch.copy {
+                    copy.base_cycles.store(u64::MAX / 4, Ordering::Relaxed);
+                    copy.clocks.store(u32::MAX, Ordering::Relaxed);
+                }
+                latch.copy[0].seq.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_micros(50));
             }
-            latch.copy[0].seq.fetch_add(1, Ordering::Relaxed);
-            if read(&honest, libc::CLOCK_MONOTONIC).is_some() {
-                last = Instant::now();
-            }
-            assert!(
-                last.elapsed() < Duration::from_secs(1),
-                "an honest reader was left to the kernel"
-            );
-            std::thread::sleep(Duration::from_micros(50));
-        }
+            refreshes(&honest) > before + 20 && read(&honest, libc::CLOCK_MONOTONIC).is_some()
+        });
     });
 }
 
@@ -198,12 +205,14 @@ fn a_page_that_is_let_go_answers_nothing_any_more_and_says_so() {
         handle.add(1, let_go.clone());
         until(|| read(&let_go, libc::CLOCK_MONOTONIC).is_some());
         handle.let_go(1);
-        until(|| read(&let_go, libc::CLOCK_MONOTONIC).is_none());
         let reader = Reader::new(let_go.page.page());
-        assert_eq!(reader.stats().withdrawn_reason, REASON_LET_GO);
-        std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(reader.read(MONOTONIC, counter::read), None);
-        until(|| read(&kept, libc::CLOCK_MONOTONIC).is_some());
+        until(|| reader.stats().withdrawn_reason == REASON_LET_GO);
+        let (before, kept_before) = (refreshes(&let_go), refreshes(&kept));
+        until(|| {
+            assert_eq!(reader.read(MONOTONIC, counter::read), None);
+            refreshes(&kept) > kept_before + 3 && read(&kept, libc::CLOCK_MONOTONIC).is_some()
+        });
+        assert_eq!(refreshes(&let_go), before);
     });
 }
 
@@ -214,15 +223,13 @@ fn a_page_taken_over_is_left_to_the_kernel_until_the_next_refresh_and_then_fast_
         handle.add(0, page.clone());
         until(|| read(&page, libc::CLOCK_MONOTONIC).is_some());
     });
-    assert!(
-        read(&page, libc::CLOCK_MONOTONIC).is_some(),
-        "its anchor outlives the publisher for a while"
-    );
-    let before = page.page.page().stats.refreshes.load(Ordering::Relaxed);
+    // Its anchor outlives the publisher, until its cap has passed.
+    assert_ne!(page.page.page().hres.copy[0].clocks.load(Ordering::Relaxed), 0);
+    let before = refreshes(&page);
     assert!(before > 0);
     with_publisher(|handle| {
         handle.add(0, page.clone());
-        until(|| page.page.page().stats.refreshes.load(Ordering::Relaxed) != before);
+        until(|| refreshes(&page) != before);
         until(|| read(&page, libc::CLOCK_MONOTONIC).is_some());
     });
 }

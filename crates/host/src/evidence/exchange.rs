@@ -124,10 +124,12 @@ mod tests {
     use super::*;
     use std::thread;
 
+    /// More than it takes on a machine that is busy with much else.
+    const PATIENCE: Duration = Duration::from_secs(60);
     const EFFORT: Effort = Effort {
         exchanges: 256,
-        patience: Duration::from_millis(500),
-        limit: Duration::from_millis(500),
+        patience: PATIENCE,
+        limit: PATIENCE,
     };
 
     fn bounds_where_the_other_is_ahead_by(ahead: i64) -> Option<(i64, i64)> {
@@ -156,13 +158,14 @@ mod tests {
             patience: Duration::from_millis(1),
             ..EFFORT
         };
-        let begun = Instant::now();
         assert_eq!(ask(&Meeting::default(), &effort, read), None);
         answer(&Meeting::default(), &effort, read);
+        // Nor is anybody for as long as that is patience, after the other has left.
         let left = Meeting::default();
         leave(&left);
+        let begun = Instant::now();
         assert_eq!(ask(&left, &EFFORT, read), None);
         answer(&left, &EFFORT, read);
-        assert!(begun.elapsed() < Duration::from_millis(400), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < PATIENCE);
     }
 }

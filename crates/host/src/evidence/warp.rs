@@ -557,12 +557,10 @@ mod tests {
 
     #[test]
     fn no_time_leaves_every_cpu_out_and_says_so() {
-        let begun = Instant::now();
         let warp = of_every_pair(Patience {
             in_all: Duration::ZERO,
             ..PATIENT
         });
-        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
         if warp.cpus.len() > 1 {
             assert_eq!(warp.left_out.len(), warp.cpus.len());
             assert_eq!(warp.missed.len(), warp.pairs_in_all());

@@ -650,9 +650,10 @@ fn reads_are_in_order_with_system_calls() {
                 base: [Base::from_ns_shifted((second.2 as u128) << RATE_SHIFT, RATE_SHIFT); 4],
             };
             guest.lay(&anchor, None, 2);
-            let end = Instant::now() + Duration::from_millis(300);
+            let begun = Instant::now();
             let (mut reads, mut last) = (0, 0);
-            while Instant::now() < end {
+            // For as long as the anchor is believed, and longer where others take the CPU in between.
+            while reads <= 100 || begun.elapsed() < Duration::from_millis(300) {
                 let before = kernel(guest);
                 let ours = ns(read(guest, MONOTONIC));
                 let after = kernel(guest);
@@ -665,7 +666,6 @@ fn reads_are_in_order_with_system_calls() {
                 last = ours;
                 reads += 1;
             }
-            assert!(reads > 100, "{reads} reads");
         }
     });
 }

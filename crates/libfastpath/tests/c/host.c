@@ -42,7 +42,7 @@ static void compare(clock_gettime_fn *ours) {
 static void seed(void) {
 	int result = FASTPATH_WAIT;
 
-	for (int i = 0; i < 100 && result != FASTPATH_PUBLISHED; i++) {
+	for (int i = 0; i < 10000 && result != FASTPATH_PUBLISHED; i++) {
 		result = fastpath_publish(&publisher, NULL);
 		CHECK(result >= 0);
 		sleep_ms(1);
@@ -93,8 +93,8 @@ int main(void) {
 	compare(ours); /* by the page, and the system call where it has become too old */
 
 	struct fastpath_state state = {.size = sizeof state};
-	/* The first anchors live for milliseconds, and a busy machine may miss one. */
-	for (int i = 0; i < 100 && state.clocks != FASTPATH_CLOCKS_ALL; i++) {
+	/* The first anchors live for milliseconds, and a busy machine may miss many. */
+	for (int i = 0; i < 10000 && state.clocks != FASTPATH_CLOCKS_ALL; i++) {
 		seed();
 		CHECK(fastpath_state_of(&publisher, &state) == 0);
 	}
