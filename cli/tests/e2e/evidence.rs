@@ -1,7 +1,9 @@
 //! The counter is watched for as long as a program is served, and the page tells how.
 
 use std::process::Command;
+use std::sync::atomic::Ordering::Relaxed;
 
+use fastpath_host::PageCopy;
 use fastpath_publisher::evidence::Residuals;
 
 use crate::common::{Pid, fastpath, finish, start, wait_until};
@@ -9,7 +11,7 @@ use crate::common::{Pid, fastpath, finish, start, wait_until};
 /// `sleep` under `fastpath run`, for as long as `look` takes.
 fn while_served(options: &[&str], look: impl FnOnce(Pid)) {
     let running = start(fastpath(
-        &[&["run", "--clocks", "all"], options, &["--", "sleep", "30"]].concat(),
+        &[&["run", "--clocks", "all"], options, &["--", "sleep", "1000"]].concat(),
     ));
     let sleeper = running.pid();
     wait_until("the sleeper's start", || {
@@ -39,22 +41,32 @@ fn the_cpus_are_compared_again_and_again_while_a_program_is_served() {
     }
 }
 
+/// For how long the newest anchor is believed, which is four refreshes.
+fn cap_ns(pid: Pid) -> u64 {
+    let page = PageCopy::of_process(pid.0 as u32).expect("the page may be read");
+    let page = page.expect("a page");
+    let newest = &page.hres.copy[0];
+    let (cap, mult, shift) = (&newest.cap_cycles, &newest.mult, &newest.shift);
+    (u64::from(cap.load(Relaxed)) * u64::from(mult.load(Relaxed))) >> shift.load(Relaxed)
+}
+
 #[test]
-fn a_counter_that_is_watched_closely_is_sampled_ten_times_as_often() {
-    let refreshes_per_second = |options: &[&str]| {
-        let mut rate = 0.0;
-        while_served(options, |sleeper| {
-            // By now the windows are as long as they get.
-            wait_until("the first anchors", || experience(sleeper).refreshes > 10);
-            let (begun, before) = (std::time::Instant::now(), experience(sleeper).refreshes);
-            std::thread::sleep(std::time::Duration::from_secs(1));
-            rate = (experience(sleeper).refreshes - before) as f64 / begun.elapsed().as_secs_f64();
+fn a_counter_that_is_watched_closely_is_believed_for_a_tenth_of_the_time() {
+    const USUAL_NS: u64 = 400_000_000;
+    while_served(&[], |sleeper| {
+        wait_until("windows as long as they get", || cap_ns(sleeper) > USUAL_NS * 9 / 10);
+    });
+    while_served(&["--trust-counter"], |sleeper| {
+        wait_until("windows as long as they get", || {
+            cap_ns(sleeper) > USUAL_NS / 10 * 9 / 10
         });
-        rate
-    };
-    let (usual, watched) = (refreshes_per_second(&[]), refreshes_per_second(&["--trust-counter"]));
-    assert!(usual < 40.0, "{usual} a second");
-    assert!(watched > 2.0 * usual, "{watched} a second instead of {usual}");
+        let begun = experience(sleeper).refreshes;
+        wait_until("more of them", || {
+            let cap_ns = cap_ns(sleeper);
+            assert!(cap_ns < USUAL_NS / 10 * 11 / 10, "{cap_ns}");
+            experience(sleeper).refreshes > begun + 20
+        });
+    });
 }
 
 #[test]

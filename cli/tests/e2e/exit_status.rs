@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::common::{fastpath, finish, served};
+use crate::common::{fastpath, finish, install_script, served};
 
 #[test]
 fn every_exit_status_is_the_programs() {
@@ -21,7 +21,7 @@ fn death_by_any_signal_is_the_programs() {
         finish(served(&[
             "sh",
             "-c",
-            &format!("ulimit -c 0; kill -{signal} $$; sleep 10"),
+            &format!("ulimit -c 0; kill -{signal} $$; sleep 1000"),
         ]))
         .expect_signal(signal);
     }
@@ -66,12 +66,8 @@ fn a_program_that_is_not_there_gives_127_and_one_that_cannot_be_executed_126() {
 
 #[test]
 fn a_script_without_an_interpreter_line_runs_as_it_does_under_env() {
-    use std::os::unix::fs::PermissionsExt;
     let directory = tempfile::tempdir().expect("a directory");
-    let script = directory.path().join("script");
-    std::fs::write(&script, "echo \"$0 $1\"; exit 9\n").expect("write");
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("chmod");
-    let script = script.to_str().expect("UTF-8");
+    let script = &install_script("echo \"$0 $1\"; exit 9\n", directory.path().join("script"));
     let bare = finish({
         let mut env = Command::new("env");
         env.args([script, "x"]);

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::common::{Pid, SERVED, finish, needs_root, program, served, skip, start, tool, wait_until};
+use crate::common::{Pid, SERVED, finish, install, needs_root, program, served, skip, start, tool, wait_until};
 
 const LEAF_IN_SHELL: &str = "grep -c memfd:fastpath-page /proc/self/maps";
 
@@ -99,7 +99,7 @@ fn a_program_in_another_root_is_served_without_a_path_that_both_can_see() {
         return;
     };
     let root = tempfile::tempdir().expect("a directory");
-    std::fs::copy(clock, root.path().join("clock")).expect("copy");
+    install(clock, root.path().join("clock"), 0o755);
     let root = root.path().to_str().expect("UTF-8");
     finish(served(&["chroot", root, "/clock", "1000"])).expect_success();
     let running = start(served(&["chroot", root, "/clock", "2000000000", "MONOTONIC"]));
@@ -187,7 +187,7 @@ fn a_program_that_enters_a_time_namespace_sees_its_clocks() {
     let mut sleeper = Command::new(prefix[0]);
     sleeper
         .args(&prefix[1..])
-        .args(["--fork", "--kill-child", "sleep", "60"]);
+        .args(["--fork", "--kill-child", "sleep", "1000"]);
     let sleeper = start(sleeper);
     wait_until("the sleeper", || {
         sleeper

@@ -1,10 +1,9 @@
 //! A thousand short pipelines: no exit status lost, no zombie, no helper left.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::common::command::MARK;
-use crate::common::processes::holds_within;
-use crate::common::{Pid, finish, served};
+use crate::common::{Pid, finish, served, wait_until};
 
 /// FASTPATH_TEST_PIPELINES may say otherwise.
 const RUNS: u32 = 1000;
@@ -37,11 +36,7 @@ fn a_thousand_pipelines_end_as_they_should_and_leave_nothing_behind() {
     });
     let each = begun.elapsed() / runs.max(1);
     println!("{runs} pipelines, {AT_ONCE} at a time: {each:?} each");
-    assert!(
-        holds_within(Duration::from_secs(2), || Pid::helpers(&mark).is_empty()),
-        "left: {:?}",
-        Pid::helpers(&mark)
-    );
+    wait_until("no helper is left", || Pid::helpers(&mark).is_empty());
     let own = Pid(std::process::id() as i32);
     assert!(
         own.children()

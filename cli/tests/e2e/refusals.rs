@@ -1,9 +1,8 @@
 //! Where a program cannot be served it is told once, and runs untouched; with `--require` it does not run.
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::common::{Outcome, fastpath, finish, helper_program, tool};
+use crate::common::{Outcome, fastpath, finish, helper_program, install, tool};
 
 const WITHOUT_REQUIRE: &[&str] = &["run", "--without-vdso", "--clocks", "all", "--"];
 const REQUIRE: &[&str] = &["run", "--without-vdso", "--clocks", "all", "--require", "--"];
@@ -109,15 +108,10 @@ fn a_program_that_forbids_itself_the_counter_lives_as_it_would_without_a_vdso() 
 fn a_warning_that_nobody_can_read_stops_nothing() {
     // Setuid to oneself changes nothing but that fastpath leaves it alone.
     let directory = tempfile::tempdir().expect("a directory");
-    let program = directory.path().join("setuid");
-    std::fs::copy("/bin/sh", &program).expect("copy");
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).expect("chmod");
+    let program = install("/bin/sh", directory.path().join("setuid"), 0o4755);
     for redirection in ["2>&-", "2>/dev/full", "2>&1 | true", ">&- 2>&-"] {
         let mut shell = Command::new("sh");
-        let script = format!(
-            "\"$0\" run --clocks all -- {} -c 'exit 32' {redirection}",
-            program.display()
-        );
+        let script = format!("\"$0\" run --clocks all -- {program} -c 'exit 32' {redirection}");
         shell.args(["-c", &script, env!("CARGO_BIN_EXE_fastpath")]);
         let code = if redirection.contains('|') { 0 } else { 32 };
         finish(shell).expect_code(code);

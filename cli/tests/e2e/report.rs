@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::common::chromium::Chromium;
-use crate::common::{fastpath, finish, needs_root, skip};
+use crate::common::{fastpath, finish, install, needs_root, skip};
 
 /// A directory, and what `report --json` and the page made of it say of this host, started without a vDSO: there is something to show.
 struct Made {
@@ -376,8 +376,7 @@ fn who_may_not_count_system_calls_gets_the_rest() {
         "--bounding-set=-all",
     ]);
     let binary = tempfile::tempdir().expect("a directory");
-    let copy = binary.path().join("fastpath");
-    std::fs::copy(env!("CARGO_BIN_EXE_fastpath"), &copy).expect("copy");
+    let copy = install(env!("CARGO_BIN_EXE_fastpath"), binary.path().join("fastpath"), 0o755);
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(binary.path(), std::fs::Permissions::from_mode(0o755)).expect("permissions");
     command.arg(&copy).args(["report", "--json"]);

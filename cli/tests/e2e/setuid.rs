@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{SERVED, finish, needs_root, program, tool};
+use crate::common::{SERVED, finish, install, needs_root, program, tool};
 
 /// nobody, on every Linux.
 const NOBODY: u32 = 65534;
@@ -28,10 +28,7 @@ impl Place {
     }
 
     fn install(&self, name: &str, from: &str, mode: u32) -> String {
-        let path = self.directory.path().join(name);
-        std::fs::copy(from, &path).expect("copy");
-        self.permit(&path, mode);
-        path.to_str().expect("UTF-8").to_owned()
+        install(from, self.directory.path().join(name), mode)
     }
 
     /// As nobody: bare, or under `fastpath run OPTIONS`.

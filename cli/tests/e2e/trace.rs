@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::terminal::output_to_terminal;
-use crate::common::{fastpath, finish, helper_program, needs_root, skip, start, tool, wait_until};
+use crate::common::{Pid, fastpath, finish, helper_program, install, needs_root, skip, start, tool, wait_until};
 
 const CANNOT_COUNT: i32 = 1;
 const NOT_WRITTEN: i32 = 74;
@@ -207,28 +207,30 @@ fn on_a_terminal_the_table_grows_in_its_place() {
     });
     wait_until("it runs", || endless.pid().program() == "ask-the-time-cc-g");
     let pid = endless.pid().0.to_string();
-    let mut trace = fastpath(&["trace", "-p", &pid, "-d", "3.5"]);
+    let mut trace = fastpath(&["trace", "-p", &pid]);
     let mut terminal = output_to_terminal(&mut trace);
     let mut child = trace.spawn().expect("fastpath");
     drop(trace);
-    let shown = terminal.read_to_end();
+    let calls_of = |table: &str| table.split_whitespace().next()?.parse::<u64>().ok();
+    let calls_in = |shown: &str| shown.split("\x1b[J").filter_map(calls_of).collect::<Vec<_>>();
+    let mut has_ended = false;
+    let shown = terminal.read_to_end(|shown| {
+        let calls = calls_in(shown);
+        if !has_ended && calls.len() >= 3 && calls[0] < calls[calls.len() - 1] {
+            Pid(child.id() as i32).signal(libc::SIGINT);
+            has_ended = true;
+        }
+    });
     assert!(child.wait().expect("wait").success(), "{shown}");
     // Drawn once a second and at the end, each over the one before.
     let tables: Vec<&str> = shown.split("\x1b[J").collect();
-    assert!(tables.len() >= 3, "{shown:?}");
     for pair in tables.windows(2) {
         let lines = pair[0].matches('\n').count();
         assert!(pair[0].ends_with(&format!("\x1b[{lines}A")), "{shown:?}");
     }
-    let calls: Vec<u64> = tables
-        .iter()
-        .filter_map(|table| table.split_whitespace().next()?.parse().ok())
-        .collect();
+    let calls = calls_in(&shown);
     assert_eq!(calls.len(), tables.len(), "{shown:?}");
-    assert!(
-        calls[0] > 0 && calls.is_sorted() && calls[0] < calls[calls.len() - 1],
-        "{calls:?}"
-    );
+    assert!(calls.is_sorted(), "{calls:?}");
     // A line that is wider than the terminal would take two, and the next table would be drawn over half of it.
     for line in tables.iter().rev().skip(1).flat_map(|table| table.lines()) {
         assert!(
@@ -298,15 +300,8 @@ fn who_may_not_use_bpf_gets_the_same_counts_by_ptrace_and_is_told() {
     };
     let Some(asker) = asker() else { return };
     let directory = tempfile::tempdir().expect("a directory");
-    let open =
-        |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
-    open(directory.path(), 0o777);
-    let copy = |from: &str, name: &str| {
-        let to = directory.path().join(name);
-        std::fs::copy(from, &to).expect("a copy");
-        open(&to, 0o755);
-        to.to_str().expect("UTF-8").to_owned()
-    };
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");
+    let copy = |from: &str, name: &str| install(from, directory.path().join(name), 0o755);
     let (own, asker) = (copy(env!("CARGO_BIN_EXE_fastpath"), "fastpath"), copy(&asker, "asker"));
     let mut setpriv = Command::new("setpriv");
     setpriv.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -390,7 +385,7 @@ fn a_running_process_is_watched_for_as_long_as_was_said_and_alone() {
     let begun = Instant::now();
     let pid = watched.pid().0.to_string();
     let outcome = finish(fastpath(&["trace", "--json", "-p", &pid, "-d", "1.2"])).expect_code(0);
-    assert!(begun.elapsed() >= Duration::from_millis(1200) && begun.elapsed() < Duration::from_secs(20));
+    assert!(begun.elapsed() >= Duration::from_millis(1200));
     let report: Value = serde_json::from_str(&outcome.out).expect("JSON");
     assert!(report["calls"].as_u64().is_some_and(|calls| calls > 10), "{report}");
     assert!(
@@ -405,11 +400,19 @@ fn a_running_process_is_watched_for_as_long_as_was_said_and_alone() {
 #[test]
 fn a_command_goes_on_when_its_time_is_over_and_keeps_its_status() {
     let Some(()) = needs_root() else { return };
-    let report = traced(&["-d", "0.3"], &["sh", "-c", "sleep 1; exit 5"], 5);
-    assert!(
-        report["seconds"].as_f64().is_some_and(|seconds| seconds < 1.0),
-        "{report}"
-    );
+    let directory = tempfile::tempdir().expect("a directory");
+    let [written, go] = ["report", "go"].map(|name| directory.path().join(name));
+    let mut trace = fastpath(&["trace", "-d", "0.3", "--json", "-o"]);
+    trace.arg(&written);
+    trace.args(["--", "sh", "-c", "until [ -e \"$0\" ]; do sleep 0.05; done; exit 5"]);
+    trace.arg(&go);
+    let running = start(trace);
+    wait_until("the report", || {
+        std::fs::read_to_string(&written).is_ok_and(|text| text.ends_with('\n'))
+    });
+    std::fs::write(&go, "").expect("write");
+    running.finish().expect_code(5);
+    report(&written);
     let killed = finish(fastpath(&["trace", "--", "sh", "-c", "kill -TERM $$"]));
     killed.expect_signal(libc::SIGTERM);
     finish(fastpath(&["trace", "--", "/nonexistent/program"])).expect_code(127);

@@ -63,7 +63,7 @@ fn its_descendants_are_attached_as_well_and_all_is_taken_back() {
     let directory = tempfile::tempdir().expect("a directory");
     let running = starter(python, &directory.path().join("never"), "");
     let mut shell = Command::new("sh");
-    shell.args(["-c", "sh -c 'sleep 100; :'; :"]);
+    shell.args(["-c", "sh -c 'sleep 1000; :'; :"]);
     let tree = start(shell);
     let child = |pid: Pid| pid.children().first().copied();
     wait_until("its sleep", || {

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use super::stepping::{entries, step};
 use super::{Memory, attach, detach};
+use crate::common::processes::{PATIENCE, holds_within};
 use crate::common::{Pid, Running, fastpath, finish, program, skip, start, tool, wait_until};
 
 /// `unshare OPTIONS COMMAND`, if that works here.
@@ -41,7 +42,7 @@ fn is_attached_and_detached(pid: Pid) {
 
 #[test]
 fn a_process_in_a_pid_namespace() {
-    let Some(running) = unshared(&["--pid", "--fork", "--mount-proc", "--kill-child"], &["sleep", "100"]) else {
+    let Some(running) = unshared(&["--pid", "--fork", "--mount-proc", "--kill-child"], &["sleep", "1000"]) else {
         return;
     };
     is_attached_and_detached(inside(&running, "sleep"));
@@ -49,7 +50,7 @@ fn a_process_in_a_pid_namespace() {
 
 #[test]
 fn a_process_in_a_user_and_a_mount_namespace() {
-    let Some(running) = unshared(&["--user", "--map-root-user", "--mount"], &["sleep", "100"]) else {
+    let Some(running) = unshared(&["--user", "--map-root-user", "--mount"], &["sleep", "1000"]) else {
         return;
     };
     is_attached_and_detached(inside(&running, "sleep"));
@@ -57,7 +58,7 @@ fn a_process_in_a_user_and_a_mount_namespace() {
 
 #[test]
 fn from_inside_a_container() {
-    let script = "sleep 100 & for i in 1 2 3 4 5 6 7 8 9; do sleep 0.1; done\n\
+    let script = "sleep 1000 & until grep -q nanosleep /proc/$!/wchan; do sleep 0.05; done\n\
         \"$0\" attach --clocks all $! && grep -c memfd:fastpath-page /proc/$!/maps && \"$0\" detach $! || exit 1\n\
         ! grep fastpath /proc/$!/maps; kill $!";
     let options = [
@@ -94,7 +95,7 @@ fn a_process_in_a_time_namespace_keeps_its_own_clocks() {
     let pid = inside(&running, "clock-glibc");
     wait_until("its loop", || pid.cpu_time().as_millis() > 50);
     attach(pid).expect_success().expect_output("");
-    let by_page = (0..20).any(|_| step(pid).are_of_reads_by_the_page());
+    let by_page = holds_within(PATIENCE, || step(pid).are_of_reads_by_the_page());
     assert!(by_page && pid.exists(), "{}", pid.describe());
     detach(pid).expect_success().expect_output("");
     std::thread::sleep(std::time::Duration::from_millis(50));
@@ -103,12 +104,12 @@ fn a_process_in_a_time_namespace_keeps_its_own_clocks() {
 
 #[test]
 fn processes_of_two_time_namespaces_get_a_page_each() {
-    let Some(running) = unshared(TIME_NAMESPACE, &["sleep", "100"]) else {
+    let Some(running) = unshared(TIME_NAMESPACE, &["sleep", "1000"]) else {
         return;
     };
     let there = inside(&running, "sleep");
     let mut sleep = Command::new("sleep");
-    sleep.arg("100");
+    sleep.arg("1000");
     let here = start(sleep);
     wait_until("their sleep", || {
         [there, here.pid()]

@@ -31,7 +31,7 @@ fn is_refused_and_untouched(pid: Pid, code: i32, reason: &str) {
 
 fn sleeper() -> Running {
     let mut sleep = Command::new("sleep");
-    sleep.arg("100");
+    sleep.arg("1000");
     let running = start(sleep);
     wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
     running
@@ -120,7 +120,7 @@ fn a_process_that_is_attached() {
 
 #[test]
 fn a_process_that_run_started() {
-    let running = start(fastpath(&[SERVED, &["sleep", "100"]].concat()));
+    let running = start(fastpath(&[SERVED, &["sleep", "1000"]].concat()));
     wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
     is_refused_and_untouched(running.pid(), 8, "fastpath run");
     is_refused(detach(running.pid()), 8, "fastpath run");
@@ -181,7 +181,7 @@ fn a_process_under_a_filter_is_attached_by_root_and_left_alone_by_others() {
         "--clear-groups",
         "--inh-caps=-all",
     ]);
-    command.args([&filter, "kill", &number, "sleep", "100"]);
+    command.args([&filter, "kill", &number, "sleep", "1000"]);
     let running = start(command);
     wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
     let before = Memory::of(running.pid());

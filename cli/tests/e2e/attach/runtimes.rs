@@ -2,12 +2,11 @@
 
 use super::stepping::{entries, step};
 use super::{Memory, attach, detach};
+use crate::common::processes::{PATIENCE, holds_within};
 use crate::common::{Pid, Running, program, start, tool, wait_until};
 
 /// More reads than any program makes while it is watched.
 const ENDLESS: &str = "2000000000";
-/// At one of them the publisher has its CPU.
-const LOOKS: u32 = 20;
 
 /// A program that reads the clock, and has been at it for a while; it is `runs` that it executes.
 fn reading(name: &str, runs: &str) -> Option<Running> {
@@ -35,8 +34,9 @@ fn is_answered_by_the_page_while_attached(name: &str, runs: &str) {
     attach(pid).expect_success().expect_output("");
     assert!(!entries(pid).is_empty());
     assert_eq!(pid.status("TracerPid"), "0");
+    // At one of some looks the publisher has its CPU.
     let mut seen = Vec::new();
-    let by_page = (0..LOOKS).any(|_| {
+    let by_page = holds_within(PATIENCE, || {
         let steps = step(pid);
         let good = steps.are_of_reads_by_the_page();
         seen.push(steps);
@@ -125,7 +125,7 @@ fn the_jvm_lives_through_attach_and_detach() {
 fn a_shell_that_waits_is_attached_and_detached_with_nothing_left_behind() {
     let Some(sh) = tool("sh") else { return };
     let mut command = std::process::Command::new(sh);
-    command.args(["-c", "sleep 100; :"]);
+    command.args(["-c", "sleep 1000; :"]);
     let running = start(command);
     let pid = running.pid();
     wait_until("its child", || {

@@ -45,7 +45,7 @@ fn a_sleep_of_the_only_thread_is_not_cut_short_nor_failed() {
 #[test]
 fn a_process_that_job_control_stopped_stays_stopped() {
     let mut sleep = Command::new("sleep");
-    sleep.arg("100");
+    sleep.arg("1000");
     let running = start(sleep);
     let pid = running.pid();
     wait_until("its sleep", || pid.program() == "sleep" && pid.state() == 'S');
@@ -66,7 +66,7 @@ fn a_process_that_job_control_stopped_stays_stopped() {
 fn a_process_that_is_attached_twice_at_once_is_attached_once() {
     for _ in 0..10 {
         let mut sleep = Command::new("sleep");
-        sleep.arg("100");
+        sleep.arg("1000");
         let running = start(sleep);
         wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
         let pid = running.pid().0.to_string();

@@ -17,12 +17,12 @@ fn of(pid: Pid) -> Option<serde_json::Value> {
 #[test]
 fn attached_and_run_processes_are_told_apart_with_their_clocks_and_publisher() {
     let mut sleep = Command::new("sleep");
-    sleep.arg("100");
+    sleep.arg("1000");
     let attached = start(sleep);
     wait_until("its sleep", || attached.pid().read("wchan").contains("nanosleep"));
     assert_eq!(of(attached.pid()), None);
     attach(attached.pid()).expect_success();
-    let run = start(served(&["sleep", "100"]));
+    let run = start(served(&["sleep", "1000"]));
     wait_until("its sleep", || run.pid().read("wchan").contains("nanosleep"));
     for (running, by) in [(&attached, "attach"), (&run, "run")] {
         // A publisher that has just begun has published nothing yet.
@@ -50,7 +50,7 @@ fn attached_and_run_processes_are_told_apart_with_their_clocks_and_publisher() {
 #[test]
 fn a_publisher_that_was_killed_is_told_as_gone() {
     let mut sleep = Command::new("sleep");
-    sleep.arg("100");
+    sleep.arg("1000");
     let running = start(sleep);
     wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
     attach(running.pid()).expect_success();

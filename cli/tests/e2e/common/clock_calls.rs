@@ -1,9 +1,9 @@
 //! Counting the system calls that a running process makes to read clocks.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::processes::{Pid, holds_within};
+use super::processes::{PATIENCE, Pid, holds_within};
 use super::skip::{skip, tool};
 
 /// How long a process is watched. A loop of clock reads makes some thousand system calls in it under strace.
@@ -33,7 +33,7 @@ pub fn clock_calls(pid: Pid) -> Option<u64> {
         .expect("strace");
     let tracer = Pid(child.id() as i32);
     let is_attached = || pid.status("TracerPid") == tracer.0.to_string();
-    let attached = holds_within(Duration::from_secs(10), || {
+    let attached = holds_within(PATIENCE, || {
         is_attached() || child.try_wait().is_ok_and(|status| status.is_some())
     });
     if !attached || !is_attached() {
@@ -44,7 +44,7 @@ pub fn clock_calls(pid: Pid) -> Option<u64> {
     }
     let before = pid.cpu_time();
     std::thread::sleep(WATCH);
-    let was_busy = holds_within(Duration::from_secs(10), || pid.cpu_time() > before);
+    let was_busy = holds_within(PATIENCE, || pid.cpu_time() > before);
     let stayed = is_attached();
     tracer.signal(libc::SIGINT);
     let _ = child.wait();
@@ -52,26 +52,22 @@ pub fn clock_calls(pid: Pid) -> Option<u64> {
     Some(total(&std::fs::read_to_string(log.path()).expect("strace's summary")))
 }
 
-/// How often to look again. Where the helper gets no CPU for longer than an anchor lasts, reads rightly go to the kernel.
-const LOOKS: u32 = 8;
-
-/// The fewest calls that [`clock_calls`] counts in some looks: 0 as soon as a process makes none for a while.
+/// The fewest calls that [`clock_calls`] counts, look after look: 0 as soon as a process makes none for a while. Where the publisher gets
+/// no CPU for longer than an anchor lasts, reads rightly go to the kernel; it gets one at last.
 #[track_caller]
 pub fn fewest_clock_calls(pid: Pid) -> Option<u64> {
-    let mut fewest = u64::MAX;
-    for _ in 0..LOOKS {
+    let (begun, mut fewest) = (Instant::now(), u64::MAX);
+    while fewest > 0 && begun.elapsed() < PATIENCE {
         fewest = fewest.min(clock_calls(pid)?);
-        if fewest == 0 {
-            break;
-        }
     }
     Some(fewest)
 }
 
-/// Whether any of some looks finds a call: on a slow machine strace may not have begun to count when its time is over.
+/// Whether a call is found, look after look: on a slow machine strace may not have begun to count when its time is over.
 #[track_caller]
 pub fn makes_clock_calls(pid: Pid) -> Option<bool> {
-    for _ in 0..LOOKS {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
         if clock_calls(pid)? > 0 {
             return Some(true);
         }

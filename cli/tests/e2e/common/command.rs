@@ -9,9 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Pid;
-
-/// Longer than anything takes here on a busy machine.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
+use super::processes::PATIENCE;
 
 /// How a program is started on a lost clock path that fastpath gives back, or not at all.
 pub const SERVED: &[&str] = &["run", "--without-vdso", "--clocks", "all", "--require", "--"];
@@ -76,7 +74,6 @@ pub struct Running {
     child: Child,
     out: File,
     err: File,
-    begun: Instant,
     mark: String,
 }
 
@@ -103,27 +100,14 @@ pub fn start_in_group(mut command: Command) -> Running {
         .stdin(Stdio::null())
         .stdout(out.try_clone().expect("dup"))
         .stderr(err.try_clone().expect("dup"));
-    let begun = Instant::now();
     let child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    Running {
-        child,
-        out,
-        err,
-        begun,
-        mark,
-    }
+    Running { child, out, err, mark }
 }
 
 /// Runs a command to its end.
 #[track_caller]
 pub fn finish(command: Command) -> Outcome {
     start(command).finish()
-}
-
-/// Runs a command to its end, which must come soon.
-#[track_caller]
-pub fn finish_within(limit: Duration, command: Command) -> Outcome {
-    start(command).finish_within(limit)
 }
 
 impl Running {
@@ -142,16 +126,15 @@ impl Running {
         text(&self.out)
     }
 
-    /// Waits for its end.
-    #[track_caller]
-    pub fn finish(self) -> Outcome {
-        self.finish_within(TIME_LIMIT)
+    /// What was said on standard error so far.
+    pub fn err_so_far(&self) -> String {
+        text(&self.err)
     }
 
-    /// Waits for its end, which must come soon.
+    /// Waits for its end.
     #[track_caller]
-    pub fn finish_within(mut self, limit: Duration) -> Outcome {
-        let limit = self.begun.elapsed() + limit;
+    pub fn finish(mut self) -> Outcome {
+        let begun = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().expect("wait") {
                 return Outcome {
@@ -161,8 +144,8 @@ impl Running {
                 };
             }
             assert!(
-                self.begun.elapsed() < limit,
-                "still running after {limit:?}; printed {:?} and {:?}\n{}",
+                begun.elapsed() < PATIENCE,
+                "still running after {PATIENCE:?}; printed {:?} and {:?}\n{}",
                 text(&self.out),
                 text(&self.err),
                 self.pid().describe()

@@ -7,8 +7,9 @@ pub mod processes;
 pub mod programs;
 pub mod skip;
 pub mod terminal;
+pub mod torture;
 
-pub use command::{Outcome, Running, SERVED, fastpath, finish, finish_within, served, start};
+pub use command::{Outcome, Running, SERVED, fastpath, finish, served, start};
 pub use processes::{Pid, wait_until};
-pub use programs::{copy_program, helper_program, program, program_32};
+pub use programs::{helper_program, install, install_script, program, program_32};
 pub use skip::{needs_root, skip, tool};

@@ -4,6 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::command::MARK;
 
+/// Longer than anything takes here on a machine that is busy with much else. Only what never comes is waited for as long as this.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A process id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pid(pub i32);
@@ -11,10 +14,7 @@ pub struct Pid(pub i32);
 /// Polls until `condition` holds; fails the test if that takes too long.
 #[track_caller]
 pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
-    assert!(
-        holds_within(Duration::from_secs(30), condition),
-        "never happened: {what}"
-    );
+    assert!(holds_within(PATIENCE, condition), "never happened: {what}");
 }
 
 /// Polls until `condition` holds, but not for longer than `limit`.

@@ -1,6 +1,8 @@
 //! The programs of tests/programs, and small ones of these tests' own.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
@@ -61,6 +63,39 @@ pub fn program_32(name: &str) -> Option<String> {
     Some(path)
 }
 
+/// Puts a copy of a program there, with this mode; its path.
+#[track_caller]
+pub fn install(from: impl AsRef<Path>, to: impl AsRef<Path>, mode: u32) -> String {
+    let from = from.as_ref();
+    install_from(
+        File::open(from).unwrap_or_else(|e| panic!("{}: {e}", from.display())),
+        to.as_ref(),
+        mode,
+    )
+}
+
+/// Puts a script there, which everybody may execute; its path.
+#[track_caller]
+pub fn install_script(text: &str, to: impl AsRef<Path>) -> String {
+    let mut file = tempfile::tempfile().expect("a temporary file");
+    file.write_all(text.as_bytes())
+        .and_then(|()| file.rewind())
+        .expect("write");
+    install_from(file, to.as_ref(), 0o755)
+}
+
+/// By a process of its own: were the file open for writing in this one, a child that another test forks meanwhile would have it open, too,
+/// until its exec, and who executes it then gets ETXTBSY.
+#[track_caller]
+fn install_from(contents: File, to: &Path, mode: u32) -> String {
+    let to = to.to_str().expect("UTF-8");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "cat >\"$0\" && chmod \"$1\" \"$0\"", to, &format!("{mode:o}")]);
+    let made = shell.stdin(contents).status();
+    assert!(made.is_ok_and(|status| status.success()), "{to}");
+    to.to_owned()
+}
+
 /// The path of `helpers/NAME.c`, compiled by `compiler`; `None`, and the test is skipped, if that is missing.
 pub fn helper_program(name: &str, compiler: &str, flags: &[&str]) -> Option<String> {
     // Once each: another test may be running it.
@@ -90,11 +125,4 @@ pub fn helper_program(name: &str, compiler: &str, flags: &[&str]) -> Option<Stri
     assert!(compiled.is_ok_and(|status| status.success()), "{compiler} {name}.c");
     known.insert(built);
     Some(path)
-}
-
-/// A copy of a program, made by another process: while a child of this one, of whatever test, has it open for writing, it cannot be executed.
-#[track_caller]
-pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
-    let copied = Command::new("cp").arg(from.as_ref()).arg(to).status();
-    assert!(copied.is_ok_and(|status| status.success()), "cp {}", to.display());
 }

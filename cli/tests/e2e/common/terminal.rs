@@ -70,11 +70,16 @@ impl Terminal {
         self.master.write_all(keys).expect("typing");
     }
 
-    /// All that is shown until nobody has the other end any more, with plain ends of lines.
-    pub fn read_to_end(&mut self) -> String {
-        let mut shown = Vec::new();
+    /// All that is shown until nobody has the other end any more, with plain ends of lines. `seen` is given what there is so far, each
+    /// time that there is more.
+    pub fn read_to_end(&mut self, mut seen: impl FnMut(&str)) -> String {
+        let (mut shown, mut part) = (Vec::new(), [0; 4096]);
+        let text = |shown: &[u8]| String::from_utf8_lossy(shown).replace("\r\n", "\n");
         // The end is EIO.
-        let _ = self.master.read_to_end(&mut shown);
-        String::from_utf8_lossy(&shown).replace("\r\n", "\n")
+        while let Ok(length @ 1..) = self.master.read(&mut part) {
+            shown.extend_from_slice(&part[..length]);
+            seen(&text(&shown));
+        }
+        text(&shown)
     }
 }

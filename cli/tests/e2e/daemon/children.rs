@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::policy::{daemon, rule};
 use super::{Place, alone, among_others, page_of};
-use crate::common::{Pid, Running, copy_program, finish, needs_root, start, wait_until};
+use crate::common::{Pid, Running, finish, install, needs_root, start, wait_until};
 
 /// A shell of this test's own, that does what it is told when `go` exists.
 struct Tree {
@@ -41,7 +41,7 @@ fn copy_of(program: &str, place: &Place) -> PathBuf {
     let copy = place.0.path().join(format!("copy-of-{program}"));
     let original = ["/bin", "/usr/bin"].map(|directory| Path::new(directory).join(program));
     let original = original.into_iter().find(|path| path.exists()).expect(program);
-    copy_program(&original, &copy);
+    install(&original, &copy, 0o755);
     copy
 }
 

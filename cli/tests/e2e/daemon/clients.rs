@@ -4,17 +4,15 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use super::{Place, among_others, page_of, wait_until_served};
-use crate::common::clock_calls::fewest_clock_calls;
-use crate::common::{Pid, finish, needs_root, program, skip, start, tool, wait_until};
+use crate::common::{Pid, finish, needs_root, skip, start, tool, torture, wait_until};
 
 #[test]
 fn run_takes_its_page_from_the_daemon_and_its_helper_publishes_nothing() {
-    let Some(torture) = program("torture") else { return };
+    let Some(torture) = torture::endless("2") else { return };
     let _host = among_others();
     let place = Place::new();
     let daemon = place.daemon();
-    let arguments = ["-s", "3", "-t", "2", "-m", "same,causal,mixed"];
-    let running = start(place.served(&[&[torture.as_str()], &arguments[..]].concat()));
+    let running = start(place.served(&torture));
     wait_until_served(&running);
     let status = place.status();
     assert_eq!(status.pid, daemon.pid().0 as u32);
@@ -25,9 +23,7 @@ fn run_takes_its_page_from_the_daemon_and_its_helper_publishes_nothing() {
         !helper.read("maps").contains("memfd:fastpath-page"),
         "the helper maps a page"
     );
-    assert_eq!(fewest_clock_calls(running.pid()).unwrap_or(0), 0);
-    let outcome = running.finish().expect_success();
-    assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+    torture::end(running);
     wait_until("the page to go away", || place.status().pages_in_all == 0);
 }
 
@@ -51,15 +47,13 @@ fn a_tree_keeps_its_page_until_its_last_process_has_ended() {
 
 #[test]
 fn attach_takes_a_page_for_the_process_from_the_daemon() {
-    let (Some(torture), Some(())) = (program("torture"), needs_root()) else {
+    let (Some(torture), Some(())) = (torture::endless("3"), needs_root()) else {
         return;
     };
     let _host = among_others();
     let place = Place::new();
     let _daemon = place.daemon();
-    let mut command = Command::new(&torture);
-    command.args(["-s", "4", "-t", "3", "-m", "same,causal,mixed"]);
-    let running = start(command);
+    let running = torture::start_endless(&torture);
     wait_until("the loop", || running.pid().cpu_time().as_millis() > 100);
     let pid = running.pid().0.to_string();
     let attach = finish(place.fastpath(&["attach", "--clocks", "all", &pid]));
@@ -74,14 +68,13 @@ fn attach_takes_a_page_for_the_process_from_the_daemon() {
         .map(|page| (page.pid, Some(page.inode)))
         .collect();
     assert_eq!(pages, [(running.pid().0, page_of(running.pid()))]);
-    let outcome = running.finish().expect_success();
-    assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+    torture::end(running);
     wait_until("the page to go away", || place.status().pages_in_all == 0);
 }
 
 #[test]
 fn a_program_in_another_time_namespace_reads_that_namespaces_clocks() {
-    let (Some(torture), Some("unshare"), Some(())) = (program("torture"), tool("unshare"), needs_root()) else {
+    let (Some(torture), Some("unshare"), Some(())) = (torture::endless("2"), tool("unshare"), needs_root()) else {
         return;
     };
     let options = ["--time", "--monotonic", "86400", "--boottime", "-5", "--fork"];
@@ -98,15 +91,15 @@ fn a_program_in_another_time_namespace_reads_that_namespaces_clocks() {
         .args(options)
         .arg(env!("CARGO_BIN_EXE_fastpath"))
         .args(crate::common::SERVED)
-        .args([&torture, "-s", "2", "-t", "2", "-m", "same,causal,mixed"])
+        .args(&torture)
         .env("FASTPATH_SOCKET", place.socket());
     let running = start(command);
     wait_until("a page with offsets", || {
         place.status().pages.iter().any(|page| page.is_offset)
     });
     // Mixed with system calls: an hour off would be seen.
-    let outcome = running.finish().expect_success();
-    assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+    torture::go_on(&running);
+    torture::end(running);
 }
 
 /// Asks the daemon for something as another user would, and prints what it answers.
@@ -132,7 +125,7 @@ fn a_user_has_to_do_with_his_own_processes_only_and_root_with_all() {
     let _host = among_others();
     let place = Place::new();
     let _daemon = place.daemon();
-    let roots = start(place.served(&["sleep", "60"]));
+    let roots = start(place.served(&["sleep", "1000"]));
     wait_until_served(&roots);
     let ask = |uid: u32, operation: &str, pid: &str| {
         let mut command = Command::new("python3");

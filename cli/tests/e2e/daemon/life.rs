@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::{Place, alone, among_others, exists, page_of, wait_until_served};
 use crate::common::clock_calls::{fewest_clock_calls, makes_clock_calls};
-use crate::common::{copy_program, finish, needs_root, program, start, wait_until};
+use crate::common::processes::PATIENCE;
+use crate::common::{finish, install, needs_root, program, start, torture, wait_until};
 
 /// Longer than an anchor is believed.
 const ANCHOR_IS_OLD: Duration = Duration::from_millis(700);
@@ -43,14 +44,13 @@ fn readers_bridge_a_killed_daemon_by_the_kernels_path_and_are_fast_again_with_th
 
 #[test]
 fn daemons_that_die_and_are_replaced_make_no_read_wrong() {
-    let (Some(torture), Some(())) = (program("torture"), needs_root()) else {
+    let (Some(torture), Some(())) = (torture::endless("2"), needs_root()) else {
         return;
     };
     let _host = alone();
     let place = Place::new();
     let mut daemon = place.daemon();
-    let arguments = ["-s", "12", "-t", "2", "-m", "same,causal,mixed"];
-    let running = start(place.served(&[&[torture.as_str()], &arguments[..]].concat()));
+    let running = start(place.served(&torture));
     wait_until_served(&running);
     for delay_ms in [300, 50, 700, 5, 1500] {
         std::thread::sleep(Duration::from_millis(delay_ms));
@@ -61,8 +61,7 @@ fn daemons_that_die_and_are_replaced_make_no_read_wrong() {
     wait_until("the page to be kept", || {
         place.status().pages.iter().any(|page| page.refreshes > 0)
     });
-    let outcome = running.finish().expect_success();
-    assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+    torture::end(running);
 }
 
 #[test]
@@ -70,7 +69,7 @@ fn a_second_daemon_leaves_the_first_ones_pages_alone_and_is_refused_its_socket()
     let _host = among_others();
     let place = Place::new();
     let _first = place.daemon();
-    let running = start(place.served(&["sleep", "60"]));
+    let running = start(place.served(&["sleep", "1000"]));
     wait_until_served(&running);
     let second = finish(place.command(&[])).expect_code(1);
     assert!(second.err.contains("another fastpathd listens there"), "{second:#?}");
@@ -116,7 +115,7 @@ fn pages_of_a_daemon_that_is_not_roots_end_with_it_and_their_readers_read_on_by_
     ];
     let [fastpath, fastpathd, torture] = copies.map(|(from, name)| {
         let to = place.0.path().join(name);
-        copy_program(from, &to);
+        install(from, &to, 0o755);
         to
     });
     let as_nobody = |program: &std::path::Path| {
@@ -220,9 +219,7 @@ fn the_service_manager_hears_that_the_daemon_is_ready_alive_and_stopping() {
     let place = Place::new();
     let path = place.0.path().join("notify");
     let manager = UnixDatagram::bind(&path).expect("a socket");
-    manager
-        .set_read_timeout(Some(Duration::from_secs(20)))
-        .expect("a timeout");
+    manager.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let hear = || {
         let mut bytes = [0; 100];
         let length = manager.recv(&mut bytes).expect("a word from the daemon");

@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use fastpath_protocol::{Client, Status};
+use fastpath_protocol::{Client, Failure, Status};
 
+use crate::common::processes::{PATIENCE, holds_within};
 use crate::common::{Pid, Running, SERVED, fastpath, start, wait_until};
 
 /// A daemon takes up the pages of any dead one. So who kills one is alone with it; on a host there is one at a time.
@@ -65,8 +66,22 @@ impl Place {
 
     #[track_caller]
     fn status(&self) -> Status {
-        let asked = Client::connect_to(&self.socket()).and_then(|client| client.status());
-        asked.expect("a status")
+        self.ask(|client| client.status())
+    }
+
+    /// An answer of the daemon's. Clients wait for two seconds, which may be too short for a machine that is very busy.
+    #[track_caller]
+    fn ask<T>(&self, ask: impl Fn(Client) -> Result<T, Failure>) -> T {
+        let (mut answer, mut failures) = (None, Vec::new());
+        let answers = || {
+            match Client::connect_to(&self.socket()).and_then(&ask) {
+                Ok(it) => answer = Some(it),
+                Err(failure) => failures.push(failure),
+            }
+            answer.is_some()
+        };
+        assert!(holds_within(PATIENCE, answers), "{failures:?}");
+        answer.expect("just given")
     }
 
     /// `fastpath ARGUMENTS`, as who finds the daemon.
@@ -77,8 +92,10 @@ impl Place {
     }
 
     /// `fastpath run --without-vdso --clocks all --require -- COMMAND`.
-    fn served(&self, command: &[&str]) -> Command {
-        self.fastpath(&[SERVED, command].concat())
+    fn served(&self, command: &[impl AsRef<str>]) -> Command {
+        let mut served = self.fastpath(SERVED);
+        served.args(command.iter().map(AsRef::as_ref));
+        served
     }
 }
 

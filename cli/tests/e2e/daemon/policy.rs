@@ -6,7 +6,7 @@ use std::process::Command;
 use fastpath_protocol::Client;
 
 use super::{Place, among_others, page_of};
-use crate::common::{Running, copy_program, finish, needs_root, program, start, tool, wait_until};
+use crate::common::{Running, finish, install, needs_root, program, start, tool, torture, wait_until};
 
 /// A daemon that goes by this policy.
 #[track_caller]
@@ -25,39 +25,32 @@ pub fn rule(executable: &str, action: &str) -> String {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn processes_that_a_rule_attaches_are_attached_when_they_appear_and_when_the_rule_does() {
-    let (Some(torture), Some(())) = (program("torture"), needs_root()) else {
+    let (Some(mut torture), Some(())) = (torture::endless("2"), needs_root()) else {
         return;
     };
     let _host = among_others();
     let place = Place::new();
     // Under a name of its own: others run the same program at the same time.
-    let copied = place.0.path().join("tortured");
-    copy_program(&torture, &copied);
-    let path = copied.to_str().expect("UTF-8");
+    torture[0] = install(&torture[0], place.0.path().join("tortured"), 0o755);
+    let path = &torture[0];
     let (daemon, file) = daemon(&place, &rule(path, "attach"));
-    let torture = |seconds: &str| {
-        let mut command = Command::new(&copied);
-        command.args(["-s", seconds, "-t", "2", "-m", "same,causal,mixed"]);
-        start(command)
-    };
-    let running = torture("5");
+    let running = torture::start_endless(&torture);
     wait_until("it to be attached", || {
         let page = page_of(running.pid());
         page.is_some() && place.status().pages.iter().any(|one| Some(one.inode) == page)
     });
-    let outcome = running.finish().expect_success();
-    assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+    torture::end(running);
 
     std::fs::write(&file, rule(path, "never")).expect("write");
     daemon.pid().signal(libc::SIGHUP);
     wait_until("the policy", || place.status().notices.is_none());
-    let running = torture("8");
+    let running = torture::start_endless(&torture);
     wait_until("the loop", || running.pid().cpu_time().as_millis() > 300);
     assert_eq!(page_of(running.pid()), None);
     std::fs::write(&file, rule(path, "attach")).expect("write");
     daemon.pid().signal(libc::SIGHUP);
     wait_until("it to be attached", || page_of(running.pid()).is_some());
-    running.finish().expect_success();
+    torture::end(running);
 }
 
 #[test]
@@ -107,7 +100,7 @@ fn a_daemon_in_a_pid_namespace_of_its_own_looks_for_processes_itself() {
     let _host = among_others();
     let place = Place::new();
     let copied = place.0.path().join("tortured");
-    copy_program(&torture, &copied);
+    install(&torture, &copied, 0o755);
     let file = place.0.path().join("policy.toml");
     std::fs::write(&file, rule(copied.to_str().expect("UTF-8"), "attach")).expect("write");
     let mut command = Command::new("unshare");

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::policy::{daemon, rule};
 use super::{Place, among_others, page_of};
-use crate::common::{copy_program, finish, needs_root, program, start, wait_until};
+use crate::common::{finish, install, needs_root, program, start, wait_until};
 
 #[test]
 fn it_says_how_the_daemon_is_and_which_rule_attached_a_process() {
@@ -14,7 +14,7 @@ fn it_says_how_the_daemon_is_and_which_rule_attached_a_process() {
     let _host = among_others();
     let place = Place::new();
     let copied = place.0.path().join("by-a-rule");
-    copy_program(&torture, &copied);
+    install(&torture, &copied, 0o755);
     let rules = [("/nonexistent/a", "never"), (copied.to_str().expect("UTF-8"), "attach")];
     let (daemon, file) = daemon(&place, &rules.map(|(path, action)| rule(path, action)).concat());
     let mut command = Command::new(&copied);

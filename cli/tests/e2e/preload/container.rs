@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::daemon::Daemon;
 use super::{SERVED, library, permit};
-use crate::common::{Outcome, copy_program, finish, helper_program, needs_root, program, skip, tool};
+use crate::common::{Outcome, finish, helper_program, install, needs_root, program, skip, tool};
 
 /// ROOT, the socket's directory, and files that are to be in /opt; then the command.
 const CONTAINER: &str = r#"
@@ -58,7 +58,7 @@ impl Host {
         ];
         let copied = files.map(|(from, name)| {
             let to = kept.join(name);
-            copy_program(from, &to);
+            install(from, &to, 0o755);
             to.to_str().expect("UTF-8").to_owned()
         });
         Some(Host {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::{SERVED, kernel_is_fast, permit, preloaded_at, reason};
-use crate::common::{Running, fastpath, finish, needs_root, program, skip, start, tool, wait_until};
+use crate::common::{Running, fastpath, finish, needs_root, program, skip, start, tool, torture, wait_until};
 
 /// One that listens where everybody may connect.
 pub struct Daemon {
@@ -31,7 +31,7 @@ impl Daemon {
         self.directory.path().join("socket")
     }
 
-    fn verbose(&self, command: &[&str]) -> Command {
+    fn verbose(&self, command: &[impl AsRef<str>]) -> Command {
         let mut verbose = preloaded_at(&self.socket(), command);
         verbose.env("FASTPATH_PRELOAD_VERBOSE", "1");
         verbose
@@ -122,13 +122,13 @@ fn a_process_that_asked_can_be_detached_and_attached_again() {
 
 #[test]
 fn when_the_daemon_is_killed_programs_read_on_and_start_as_always() {
-    let Some(torture) = program("torture") else { return };
+    let Some(torture) = torture::endless("2") else { return };
     let daemon = Daemon::start();
-    let running = start(daemon.verbose(&[&torture, "-s", "3", "-t", "2"]));
+    let running = start(daemon.verbose(&torture));
     wait_until("its start", || running.pid().is_served());
     daemon.process.pid().signal(libc::SIGKILL);
-    let outcome = running.finish().expect_success();
-    assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+    torture::go_on(&running);
+    torture::end(running);
     assert_eq!(
         reason(daemon.verbose(&["true"])),
         "no daemon answers at its socket (errno 111)"

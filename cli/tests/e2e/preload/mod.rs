@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::common::processes::PATIENCE;
 use crate::common::{Outcome, finish, wait_until};
 use server::Server;
 
@@ -40,24 +41,24 @@ fn permit(path: &Path, mode: u32) {
 }
 
 /// `command`, started with the library, to ask at `socket`.
-fn preloaded_at(socket: &Path, command: &[&str]) -> Command {
-    let mut preloaded = Command::new(command[0]);
+fn preloaded_at(socket: &Path, command: &[impl AsRef<str>]) -> Command {
+    let mut words = command.iter().map(AsRef::as_ref);
+    let mut preloaded = Command::new(words.next().expect("a program"));
     preloaded
-        .args(&command[1..])
+        .args(words)
         .env("LD_PRELOAD", library())
         .env("FASTPATH_SOCKET", socket)
         .env("FASTPATH_PRELOAD_CLOCKS", "all")
-        // As long as anything takes on a machine that is busy.
-        .env("FASTPATH_PRELOAD_PATIENCE_MS", "10000");
+        .env("FASTPATH_PRELOAD_PATIENCE_MS", PATIENCE.as_millis().to_string());
     preloaded
 }
 
-fn preloaded(server: &Server, command: &[&str]) -> Command {
+fn preloaded(server: &Server, command: &[impl AsRef<str>]) -> Command {
     preloaded_at(&server.socket(), command)
 }
 
 /// The same, and the library says what it did.
-fn verbose(server: &Server, command: &[&str]) -> Command {
+fn verbose(server: &Server, command: &[impl AsRef<str>]) -> Command {
     let mut verbose = preloaded(server, command);
     verbose.env("FASTPATH_PRELOAD_VERBOSE", "1");
     verbose

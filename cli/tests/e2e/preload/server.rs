@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use fastpath_image::own_vdso;
 use fastpath_inject::redirection::region_for;
@@ -246,6 +245,3 @@ pub fn memfd(bytes: &[u8]) -> OwnedFd {
     std::io::Write::write_all(&mut file, bytes).expect("write");
     file.into()
 }
-
-/// How long a program that is kept waiting may take to its end, on a machine that is very busy.
-pub const SOON: Duration = Duration::from_secs(20);

