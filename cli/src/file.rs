@@ -2,14 +2,18 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::fd::FromRawFd;
 use std::path::{Path, PathBuf};
 
 use crate::output;
 
-/// Puts `contents` in place of a file, whole or not at all; a symbolic link goes on leading to it. What is no file (a pipe, a device) is
-/// written to. The error names what failed.
+/// Puts `contents` in place of a file, whole or not at all; a symbolic link goes on leading to it. What is no file (a pipe, a device, a
+/// descriptor of ours, whatever that is) is written to. The error names what failed.
 pub fn replace(path: &Path, contents: &str) -> io::Result<()> {
-    refuse_closed_descriptor(path)?;
+    // A file that has lost its name may be behind it: to replace that would be to replace the link.
+    if let Some(fd) = descriptor_at(path) {
+        return descriptor(fd)?.write_all(contents.as_bytes());
+    }
     // Through links: else one would be replaced by a file, and whoever reads where it led to would go on reading the old contents.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if fs::metadata(path).is_ok_and(|is| !is.is_file() && !is.is_dir()) {
@@ -27,19 +31,27 @@ pub fn replace(path: &Path, contents: &str) -> io::Result<()> {
 
 /// Opens a file anew, to be written to.
 pub fn create(path: &Path) -> io::Result<File> {
-    refuse_closed_descriptor(path)?;
-    File::create(path)
+    match descriptor_at(path) {
+        Some(fd) => descriptor(fd),
+        None => File::create(path),
+    }
 }
 
-fn refuse_closed_descriptor(path: &Path) -> io::Result<()> {
-    match descriptor_at(path) {
-        Some(fd) if output::was_closed(fd) => Err(io::Error::other(format!("descriptor {fd} is closed"))),
-        _ => Ok(()),
+/// One of this process's own.
+fn descriptor(fd: i32) -> io::Result<File> {
+    if output::was_closed(fd) {
+        return Err(io::Error::other(format!("descriptor {fd} is closed")));
+    }
+    // SAFETY: fcntl with integers; what it returns is new, and nobody else's.
+    match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: as above.
+        new => Ok(unsafe { File::from_raw_fd(new) }),
     }
 }
 
 /// The descriptor of this process that a name such as /dev/stdout leads to.
-fn descriptor_at(path: &Path) -> Option<u32> {
+fn descriptor_at(path: &Path) -> Option<i32> {
     /// As many links as the kernel follows (path_resolution(7)).
     const MOST_LINKS: u32 = 40;
     let descriptors = fs::canonicalize("/proc/self/fd").ok()?;
@@ -133,6 +145,23 @@ mod tests {
         ] {
             assert_eq!(descriptor_at(Path::new(name)), fd, "{name}");
         }
+    }
+
+    #[test]
+    fn a_descriptor_is_written_to_and_its_name_stays_even_if_its_file_has_none() {
+        use std::io::{Read, Seek};
+        use std::os::fd::AsRawFd;
+        let mut file = tempfile::tempfile().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(format!("/proc/self/fd/{}", file.as_raw_fd()), &link).unwrap();
+        replace(&link, "one ").unwrap();
+        create(&link).unwrap().write_all(b"two").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        let mut text = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "one two");
     }
 
     #[test]

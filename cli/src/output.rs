@@ -30,8 +30,8 @@ pub fn keep_standard_descriptors_apart() {
 }
 
 /// Whether this one of descriptors 0 to 2 was closed before it was kept busy: what is written there nobody reads.
-pub fn was_closed(fd: u32) -> bool {
-    fd <= 2 && CLOSED.load(Ordering::Relaxed) & 1 << fd != 0
+pub fn was_closed(fd: i32) -> bool {
+    (0..=2).contains(&fd) && CLOSED.load(Ordering::Relaxed) & 1 << fd != 0
 }
 
 /// Says something on standard error, in one write. That it cannot be said is nobody's business any more.
