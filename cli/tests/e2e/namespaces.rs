@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use crate::common::{Pid, SERVED, finish, install, needs_root, program, served, skip, start, tool, wait_until};
+use crate::common::{
+    Pid, SERVED, comes_to, finish, install, needs_root, program, served, skip, start, tool, wait_until,
+};
 
 const LEAF_IN_SHELL: &str = "grep -c memfd:fastpath-page /proc/self/maps";
 
@@ -33,8 +35,7 @@ const PID_NAMESPACE: &[&str] = &["--pid", "--fork", "--mount-proc"];
 fn the_first_process_of_a_container_is_served_and_ends_as_it_likes() {
     let Some(prefix) = unshare(PID_NAMESPACE) else { return };
     let script = format!("echo $$; {LEAF_IN_SHELL}; sh -c '{LEAF_IN_SHELL}; exit 3' & wait $!; echo $?; exit 7");
-    let outcome = finish(served_inside(&prefix, &["sh", "-c", &script])).expect_code(7);
-    outcome.expect_output("1\n1\n1\n3");
+    comes_to(|| served_inside(&prefix, &["sh", "-c", &script]), 7, "1\n1\n1\n3");
 }
 
 #[test]
@@ -77,7 +78,7 @@ fn a_container_started_by_a_served_program_is_served_too() {
     let Some(prefix) = unshare(PID_NAMESPACE) else { return };
     let script = format!("echo $$; sh -c '{LEAF_IN_SHELL}'; exit 7");
     let command = [&prefix[..], &["sh", "-c", &script]].concat();
-    finish(served(&command)).expect_code(7).expect_output("1\n1");
+    comes_to(|| served(&command), 7, "1\n1");
 }
 
 #[test]
@@ -86,11 +87,9 @@ fn a_user_namespace_is_no_obstacle() {
         return;
     };
     let script = format!("id -u; sh -c '{LEAF_IN_SHELL}'; exit 7");
-    finish(served_inside(&prefix, &["sh", "-c", &script]))
-        .expect_code(7)
-        .expect_output("0\n1");
+    comes_to(|| served_inside(&prefix, &["sh", "-c", &script]), 7, "0\n1");
     let command = [&prefix[..], &["sh", "-c", &script]].concat();
-    finish(served(&command)).expect_code(7).expect_output("0\n1");
+    comes_to(|| served(&command), 7, "0\n1");
 }
 
 #[test]
@@ -155,9 +154,7 @@ fn a_run_inside_a_time_namespace_serves_its_clocks() {
     finish(served_inside(&prefix, &[python, "-c", &script]))
         .expect_success()
         .expect_output("100 50");
-    finish(served_inside(&prefix, &["sh", "-c", LEAF_IN_SHELL]))
-        .expect_success()
-        .expect_output("1");
+    comes_to(|| served_inside(&prefix, &["sh", "-c", LEAF_IN_SHELL]), 0, "1");
 }
 
 #[test]

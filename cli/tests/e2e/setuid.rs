@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{SERVED, finish, install, needs_root, program, tool};
+use crate::common::{SERVED, comes_to, finish, install, needs_root, program, tool};
 
 /// nobody, on every Linux.
 const NOBODY: u32 = 65534;
@@ -51,8 +51,8 @@ fn a_user_without_privileges_is_served_like_root() {
     };
     let place = Place::new();
     let script = "id -u; exec grep -c memfd:fastpath-page /proc/self/maps";
-    let run = place.as_nobody(Some(SERVED), &["sh", "-c", script]);
-    finish(run).expect_success().expect_output(&format!("{NOBODY}\n1"));
+    let run = || place.as_nobody(Some(SERVED), &["sh", "-c", script]);
+    comes_to(run, 0, &format!("{NOBODY}\n1"));
 }
 
 #[test]

@@ -110,6 +110,20 @@ pub fn finish(command: Command) -> Outcome {
     start(command).finish()
 }
 
+/// Runs a command until it ends so, prints this and says nothing; fails the test if that takes too long. What a program starts while the
+/// publisher gets no CPU for longer than an anchor lasts runs untouched: that is right, and nothing to test.
+#[track_caller]
+pub fn comes_to(command: impl Fn() -> Command, code: i32, out: &str) {
+    let begun = Instant::now();
+    loop {
+        let outcome = finish(command());
+        if outcome.status.code() == Some(code) && outcome.out.trim_end() == out && outcome.err.is_empty() {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{outcome:#?}");
+    }
+}
+
 impl Running {
     /// The program's PID, which was fastpath's before.
     pub fn pid(&self) -> Pid {

@@ -30,6 +30,8 @@ pub fn go_on(running: &Running) {
 /// Ends it, and fails the test if a read contradicted another.
 #[track_caller]
 pub fn end(running: Running) {
+    // Before that it may not have begun, and would die of the signal.
+    wait_until("a round", || !running.out_so_far().is_empty());
     // Whoever started it for us as well: unshare waits for it.
     running.pid().signal_group(libc::SIGTERM);
     let outcome = running.finish().expect_success();
