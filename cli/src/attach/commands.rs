@@ -128,10 +128,20 @@ fn attach_one(pid: i32, goods: &goods::Goods, clocks: ClockSet, scans: Option<&C
                 ));
             }
             if verbose {
-                let ms = attached.pause.as_secs_f64() * 1e3;
+                let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+                let attach::Pauses {
+                    times,
+                    together,
+                    longest,
+                } = attached.pauses;
+                let each = match times {
+                    1 => String::new(),
+                    _ => format!(", {times} times, {:.3} ms at most", ms(longest)),
+                };
                 note(format_args!(
-                    "{pid}: {} threads stood still for {ms:.3} ms",
-                    attached.threads
+                    "{pid}: {} threads stood still for {:.3} ms{each}",
+                    attached.threads,
+                    ms(together)
                 ));
             }
             0
@@ -179,7 +189,7 @@ fn refuse(pid: i32, refusal: &Refusal) -> i32 {
 /// Scripts tell refusals apart by these; `--help` lists them.
 fn exit_status(refusal: &Refusal) -> i32 {
     match refusal {
-        Refusal::Failed(_) => 1,
+        Refusal::Failed(_) | Refusal::FirstThreadEnded => 1,
         Refusal::NoSuchProcess { .. } => 3,
         Refusal::KernelThread => 4,
         Refusal::Zombie => 5,
@@ -191,7 +201,7 @@ fn exit_status(refusal: &Refusal) -> i32 {
         Refusal::Seccomp { .. } => 11,
         Refusal::Sealed { .. } => 12,
         Refusal::CounterForbidden => 13,
-        Refusal::DoesNotStop { .. } | Refusal::InTheWay { .. } | Refusal::SharesMemory { .. } => 14,
+        Refusal::DoesNotStop { .. } | Refusal::Frozen | Refusal::InTheWay { .. } | Refusal::SharesMemory { .. } => 14,
         Refusal::NotAttached => 15,
         Refusal::ChangedSince { .. } => 17,
     }

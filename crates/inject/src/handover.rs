@@ -11,6 +11,9 @@ use crate::abi::Call;
 use crate::error::{Error, Result, tried};
 use crate::remote::Remote;
 
+/// Where in the scratch memory the program is told the numbers of the descriptors that it gets.
+pub const CONTROL_AT: u64 = 128;
+
 /// Some descriptors, as numbers in the program. They are open there until the caller closes them.
 pub fn give<const N: usize>(calls: &mut impl Remote, fds: [&OwnedFd; N]) -> Result<[u64; N]> {
     let scratch = calls.scratch();
@@ -23,7 +26,7 @@ pub fn give<const N: usize>(calls: &mut impl Remote, fds: [&OwnedFd; N]) -> Resu
     let mut pair = [0u8; 8];
     calls.tracee().read(scratch, &mut pair)?;
     let [a, b] = [0, 4].map(|i| u64::from(u32::from_le_bytes([pair[i], pair[i + 1], pair[i + 2], pair[i + 3]])));
-    let given = send_and_receive(calls, a, b, fds);
+    let given = calls.note([a, b]).and_then(|()| send_and_receive(calls, a, b, fds));
     for fd in [a, b] {
         calls.call("close", Call::Close, [fd, 0, 0, 0, 0, 0])?;
     }
@@ -42,11 +45,11 @@ fn send_and_receive<const N: usize>(calls: &mut impl Remote, a: u64, b: u64, fds
     )
     .map_err(tried("sendmsg"))?;
 
-    // struct msghdr at +0, struct iovec at +64, the byte at +96, control at +128: a cmsghdr (a word and two ints), the ints.
+    // struct msghdr at +0, struct iovec at +64, the byte at +96, control behind them: a cmsghdr (a word and two ints), the ints.
     // Every field of msghdr is a word, or an int padded to one.
     let scratch = calls.scratch();
     let word = calls.abi().word();
-    let control = 128;
+    let control = CONTROL_AT;
     let header = word + 8;
     let length = (header + 4 * N) as u64;
     let message = [0, 0, scratch + 64, 1, scratch + control, length, 0];

@@ -31,6 +31,11 @@ pub trait Remote {
     /// Address of [`SCRATCH`] bytes that remote calls may use.
     fn scratch(&self) -> u64;
 
+    /// Keeps in mind descriptors that were made in the program for the moment, should we die before they are closed.
+    fn note(&mut self, _descriptors: [u64; 2]) -> Result<()> {
+        Ok(())
+    }
+
     /// What the program's kernel interface looks like.
     fn abi(&self) -> &'static dyn Abi;
 

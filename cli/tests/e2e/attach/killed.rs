@@ -3,8 +3,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::{detach, vdso};
-use crate::common::{fastpath, finish, helper_program, start, wait_until};
+use super::{Memory, attach, detach, vdso};
+use crate::common::{Pid, Running, fastpath, finish, helper_program, start, tool, wait_until};
 
 const TIMES: u64 = 200;
 
@@ -64,4 +64,97 @@ fn a_process_survives_the_death_of_fastpath_at_any_moment() {
 /// The code of a vDSO: what is behind it is zeros, or what a fastpath that died left there.
 fn code(vdso: &[u8]) -> &[u8] {
     &vdso[..vdso.len() - 192]
+}
+
+/// Attaches, by a fastpath that is killed as it makes its `call`th ptrace(2) call. Whether it came to that.
+fn attach_and_be_killed(strace: &str, pid: Pid, call: u32) -> bool {
+    let mut command = Command::new(strace);
+    command
+        .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=ptrace", "-e"])
+        .arg(format!("inject=ptrace:signal=KILL:when={call}"))
+        .arg(env!("CARGO_BIN_EXE_fastpath"))
+        .args(["attach", "--clocks", "all", &pid.0.to_string()]);
+    let running = start(command);
+    // strace stays for as long as the publisher does, which is nobody's child. Before, it has children of its own.
+    let tracer = running.pid();
+    let has_ended = || tracer.state() == 'Z';
+    let is_at_it = || {
+        let children = tracer.read(&format!("task/{}/children", tracer.0));
+        let mut children = children.split_whitespace().filter_map(|pid| pid.parse().ok().map(Pid));
+        children.any(|child| child.read("comm").trim() == "fastpath")
+    };
+    wait_until("its start", || is_at_it() || has_ended());
+    wait_until("its end", || !is_at_it() || has_ended());
+    let outcome = detach(pid);
+    assert!(matches!(outcome.status.code(), Some(0 | 15)), "{outcome:#?}");
+    running.finish().status.code() != Some(0)
+}
+
+fn sleeper() -> Running {
+    let mut sleep = Command::new("sleep");
+    sleep.arg("1000");
+    let running = start(sleep);
+    wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
+    running
+}
+
+/// Of the calls of an attach, so many are tried.
+const EACH: usize = 3;
+const MOST_CALLS: u32 = 1000;
+
+#[test]
+fn what_a_killed_fastpath_leaves_behind_the_next_one_removes() {
+    let Some(strace) = tool("strace") else { return };
+    let running = sleeper();
+    let before = Memory::of(running.pid());
+    let mut sockets = 0;
+    for call in (1..MOST_CALLS).step_by(EACH) {
+        if !attach_and_be_killed(strace, running.pid(), call) {
+            break;
+        }
+        let after = Memory::of(running.pid());
+        assert_eq!(
+            (&after.mappings, after.vdso),
+            (&before.mappings, before.vdso),
+            "call {call}"
+        );
+        // A pair that had been made a moment before.
+        assert!(
+            after.descriptors <= before.descriptors + sockets + 2,
+            "call {call}: {after:?}"
+        );
+        sockets = after.descriptors - before.descriptors;
+    }
+    assert!(sockets <= 4, "{sockets}");
+    attach(running.pid()).expect_success();
+    detach(running.pid()).expect_success();
+}
+
+#[test]
+fn a_killed_fastpath_shows_an_eintr_to_one_thread_at_most() {
+    let (Some(strace), Some(path)) = (tool("strace"), helper_program("sleepers", "cc", &[])) else {
+        return;
+    };
+    let running = start(Command::new(path));
+    wait_until("its threads", || running.out_so_far().contains("ready"));
+    std::thread::sleep(Duration::from_millis(300));
+    let told = || running.out_so_far().matches("Interrupted system call").count();
+    let mut before = 0;
+    for call in (1..MOST_CALLS).step_by(EACH) {
+        if !attach_and_be_killed(strace, running.pid(), call) {
+            break;
+        }
+        // Longer than any of its waits.
+        std::thread::sleep(Duration::from_millis(250));
+        let after = told();
+        assert!(after <= before + 1, "call {call}: {}", running.out_so_far());
+        before = after;
+    }
+    running.pid().signal(libc::SIGTERM);
+    let outcome = running.finish();
+    let others = outcome
+        .out
+        .lines()
+        .filter(|line| !line.contains("Interrupted system call"));
+    assert_eq!(others.collect::<Vec<_>>(), ["ready", "done"], "{outcome:#?}");
 }

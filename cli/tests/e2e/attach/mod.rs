@@ -1,6 +1,7 @@
 //! `fastpath attach`, `detach` and `status`, on running programs.
 
 mod children;
+mod hazards;
 mod killed;
 mod namespaces;
 mod refusals;
@@ -12,8 +13,10 @@ mod status;
 mod stepping;
 
 use std::hash::{DefaultHasher, Hasher};
+use std::process::Command;
+use std::time::Duration;
 
-use crate::common::{Outcome, Pid, fastpath, finish};
+use crate::common::{Outcome, Pid, Running, fastpath, finish, helper_program, skip, start, wait_until};
 
 /// `fastpath attach --clocks all PID`.
 pub fn attach(pid: Pid) -> Outcome {
@@ -23,6 +26,22 @@ pub fn attach(pid: Pid) -> Outcome {
 /// `fastpath detach PID`.
 pub fn detach(pid: Pid) -> Outcome {
     finish(fastpath(&["detach", &pid.0.to_string()]))
+}
+
+/// A helper program from its first word on. `None`: this kernel does not have what it needs.
+pub fn hazard(name: &str, arguments: &[&str], word: &str) -> Option<Running> {
+    let mut command = Command::new(helper_program(name, "cc", &[])?);
+    command.args(arguments);
+    let running = start(command);
+    wait_until("its word", || {
+        running.out_so_far().contains(word) || !running.pid().exists()
+    });
+    if !running.pid().exists() {
+        skip(format_args!("{name}: not on this kernel: {:?}", running.finish()));
+        return None;
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    Some(running)
 }
 
 /// What attaching may not change but while it lasts: mappings and the vDSO's code.

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use super::{Memory, attach, detach};
+use super::{Memory, attach, detach, hazard};
 use crate::common::{
     Outcome, Pid, Running, SERVED, fastpath, finish, helper_program, needs_root, program_32, skip, start, tool,
     wait_until,
@@ -232,4 +232,91 @@ fn a_process_in_the_middle_of_a_vfork_is_waited_for_and_then_left_alone() {
     is_refused(outcome, 14, "");
     let status = child.wait().expect("its end");
     assert!(status.success(), "{status}");
+}
+
+#[test]
+fn a_process_that_shares_its_memory_whichever_of_the_two_it_is() {
+    let Some(parent) = hazard("vfork", &["share"], "\n") else {
+        return;
+    };
+    let child = Pid(parent.out_so_far().trim().parse().expect("a number"));
+    is_refused_and_untouched(parent.pid(), 14, &format!("shares its memory with process {}", child.0));
+    is_refused_and_untouched(child, 14, &format!("shares its memory with process {}", parent.pid().0));
+    child.signal(libc::SIGKILL);
+}
+
+#[test]
+fn a_process_that_handles_system_calls_itself_is_told_of_none() {
+    let Some(running) = hazard("dispatcher", &[], "ready") else {
+        return;
+    };
+    is_refused_and_untouched(running.pid(), 1, "PR_SET_SYSCALL_USER_DISPATCH");
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert!(running.pid().exists(), "{:#?}", running.finish());
+    assert_eq!(running.out_so_far(), "ready\n");
+}
+
+#[test]
+fn a_process_that_may_open_no_more_files_or_has_no_memory_left_to_map() {
+    for (limit, reason) in [(libc::RLIMIT_NOFILE, "EMFILE"), (libc::RLIMIT_AS, "ENOMEM")] {
+        let running = sleeper();
+        let none = libc::rlimit {
+            rlim_cur: 3,
+            rlim_max: 3,
+        };
+        // SAFETY: prlimit reads one struct of this function's own.
+        let set = unsafe { libc::prlimit(running.pid().0, limit, &none, std::ptr::null_mut()) };
+        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+        is_refused_and_untouched(running.pid(), 1, reason);
+    }
+}
+
+/// A control group of its own, and how it is frozen: of the newer kind, or of the older.
+fn freezer(running: &Running) -> Option<(std::path::PathBuf, [(&'static str, &'static str); 2])> {
+    needs_root()?;
+    let name = format!("fastpath-{}", running.pid().0);
+    let newer = [("cgroup.freeze", "1"), ("cgroup.freeze", "0")];
+    let older = [("freezer.state", "FROZEN"), ("freezer.state", "THAWED")];
+    let places = [
+        ("/sys/fs/cgroup", newer),
+        ("/sys/fs/cgroup/unified", newer),
+        ("/sys/fs/cgroup/freezer", older),
+    ];
+    let found = places.into_iter().find_map(|(root, words)| {
+        let group = std::path::Path::new(root).join(&name);
+        std::fs::create_dir(&group).ok()?;
+        let pid = running.pid().0.to_string();
+        if group.join(words[0].0).exists() && std::fs::write(group.join("cgroup.procs"), pid).is_ok() {
+            return Some((group, words));
+        }
+        let _ = std::fs::remove_dir(&group);
+        None
+    });
+    if found.is_none() {
+        skip("no control group can be made here");
+    }
+    found
+}
+
+#[test]
+fn a_process_that_is_frozen() {
+    let running = sleeper();
+    let Some((group, [freeze, thaw])) = freezer(&running) else {
+        return;
+    };
+    std::fs::write(group.join(freeze.0), freeze.1).expect("it freezes");
+    let pid = running.pid();
+    let state = freeze.0.replace("cgroup.freeze", "cgroup.events");
+    wait_until("its frost", || {
+        let state = std::fs::read_to_string(group.join(&state)).unwrap_or_default();
+        state.contains("frozen 1") || state.contains("FROZEN")
+    });
+    is_refused_and_untouched(pid, 14, "frozen");
+    is_refused(detach(pid), 14, "frozen");
+    std::fs::write(group.join(thaw.0), thaw.1).expect("it thaws");
+    attach(pid).expect_success();
+    detach(pid).expect_success();
+    pid.signal(libc::SIGKILL);
+    wait_until("its end", || !pid.exists());
+    let _ = std::fs::remove_dir(&group);
 }

@@ -1,9 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* vfork: a child in its memory says `child` and stays until the end of the input; then both end. */
+/*
+ * vfork: a child in its memory says `child` and stays until the end of the input; then both end.
+ * vfork MS: the child stays for so long, and there is another one soon after it, again and again.
+ * vfork share: the child stays, and its parent runs on (clone(2), CLONE_VM); says the child's number.
+ */
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-int main(void) {
+static int stay_until_end_of_input(void) {
 	char byte;
 	int status;
 	pid_t child = vfork();
@@ -15,4 +25,46 @@ int main(void) {
 		_exit(0);
 	}
 	return waitpid(child, &status, 0) != child || status != 0;
+}
+
+static void stay_again_and_again(int ms) {
+	const struct timespec time = {ms / 1000, ms % 1000 * 1000000L}, between = {0, 50000000};
+	int status;
+
+	write(1, "child\n", 6);
+	for (;;) {
+		pid_t child = vfork();
+
+		if (child == 0) {
+			nanosleep(&time, NULL);
+			_exit(0);
+		}
+		waitpid(child, &status, 0);
+		nanosleep(&between, NULL);
+	}
+}
+
+static int stay(void *unused) {
+	while (!unused) {
+		pause();
+	}
+	return 0;
+}
+
+static int share(void) {
+	static _Alignas(16) char stack[65536];
+
+	printf("%d\n", clone(stay, stack + sizeof(stack), CLONE_VM | SIGCHLD, NULL));
+	fflush(stdout);
+	return stay(NULL);
+}
+
+int main(int argc, char **argv) {
+	if (argc > 1 && strcmp(argv[1], "share") == 0) {
+		return share();
+	}
+	if (argc > 1) {
+		stay_again_and_again(atoi(argv[1]));
+	}
+	return stay_until_end_of_input();
 }

@@ -29,6 +29,8 @@ pub enum Call {
     Execveat,
     ExitGroup,
     Getpid,
+    #[cfg(target_arch = "x86_64")]
+    MemfdCreate,
     Mmap,
     Mprotect,
     Munmap,

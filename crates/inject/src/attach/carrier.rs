@@ -8,28 +8,39 @@
 //! The thread stands in a stop from which the kernel decides by itself what becomes of an interrupted system call, before and after:
 //! it sees the registers as it left them.
 
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
 use nix::sys::ptrace::Options;
 
 use super::refusal::{Answer, Refusal};
 use super::session::{Session, Thread};
 use super::threads;
+use super::{checks, leftovers};
 use crate::abi::{self, Abi, Call, Registers, running};
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
 use crate::remote::Remote;
+use crate::target::Status;
 use crate::tracee::{Event, Tracee};
 
 /// Bytes that must be unused at the end of a mapping, of which the gadget takes the middle.
-const TAIL: usize = 192;
+pub const TAIL: usize = 192;
+const SCRATCH_BYTES: u64 = 4096;
 /// From the beginning of the tail: the code before it keeps its padding.
 const GADGET_AT: usize = 32;
-/// At the end of the tail while it is in use: a tail that was left behind by a fastpath that died can be told by it.
-const SIGN: [u8; 8] = *b"fp-carry";
+/// At the end of the tail while it is in use: a tail that was left behind by a fastpath that died can be told by it. The calls want it
+/// as a name, too.
+const SIGN: &[u8] = leftovers::SCRATCH_NAME.to_bytes_with_nul();
+/// For a call to be made, or a thread to stop behind one; on a busy machine it may have to wait for a CPU.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// More signals in a row than a program lives with.
 const MOST_SIGNALS: u32 = 1000;
 
 /// A thread that makes calls.
 pub struct Carrier {
+    process: i32,
     thread: Thread,
     abi: &'static dyn Abi,
     /// The program's own registers, as it stands in the kernel.
@@ -42,33 +53,58 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// Stops a thread of the process, one that is not in a system call if there is any. `suspend_seccomp`: it has a filter that
-    /// our calls must not meet.
-    pub fn of(session: &Session, maps: &[Mapping], suspend_seccomp: bool) -> Answer<Carrier> {
-        let mut last = Refusal::Failed(Error::Gone);
-        for tid in threads::by_convenience(session.pid()) {
-            match Carrier::on(session, tid, maps, suspend_seccomp) {
-                Ok(carrier) => return Ok(carrier),
-                Err(refusal @ (Refusal::Seccomp { .. } | Refusal::Sealed { .. })) => return Err(refusal),
-                Err(refusal) => last = refusal,
+    /// Stops a thread of the process, one that is not in a system call if there is any.
+    pub fn of(session: &Session, maps: &[Mapping]) -> Answer<Carrier> {
+        let tries = threads::Tries::start();
+        loop {
+            let mut last = Refusal::Failed(Error::Gone);
+            // Where the kernel does not tell of critical sections, a thread that may be in one comes last.
+            for even_if_critical in [false, true] {
+                let pid = session.pid();
+                for tid in threads::by_convenience(pid)
+                    .into_iter()
+                    .filter(|tid| !checks::is_worker(pid, *tid))
+                {
+                    match Carrier::on(session, tid, maps, even_if_critical) {
+                        Ok(Some(carrier)) => return Ok(carrier),
+                        Ok(None) => {}
+                        Err(refusal @ Refusal::Sealed { .. }) => return Err(refusal),
+                        Err(refusal) => last = refusal,
+                    }
+                }
+            }
+            if !matches!(last, Refusal::DoesNotStop { .. }) || !tries.wait(session) {
+                return Err(last);
             }
         }
-        Err(last)
     }
 
-    fn on(session: &Session, tid: i32, maps: &[Mapping], suspend_seccomp: bool) -> Answer<Carrier> {
+    /// The thread `tid`. `None`: it may be in a critical section, and is not to be taken then.
+    fn on(session: &Session, tid: i32, maps: &[Mapping], even_if_critical: bool) -> Answer<Option<Carrier>> {
         let mut thread = session.thread(tid)?;
         thread.tracee.interrupt()?;
-        let (program, at) = stand(&thread.tracee)?;
-        let ready = Carrier::make_ready(&mut thread.tracee, &program, maps, suspend_seccomp);
-        let (gadget, displaced) = match ready {
-            Ok(ready) => ready,
+        let (mut program, at) = match stand(session.pid(), &thread.tracee) {
+            Ok(stands) => stands,
             Err(refusal) => {
-                thread.go_on(at);
+                session.keep(thread);
                 return Err(refusal);
             }
         };
+        let (gadget, displaced) = match make_ready(
+            &mut thread.tracee,
+            &mut program,
+            maps,
+            even_if_critical,
+            session.tails_are_free.get(),
+        ) {
+            Ok(Some(ready)) => ready,
+            refused => {
+                thread.go_on(at);
+                return refused.map(|_| None);
+            }
+        };
         let mut carrier = Carrier {
+            process: session.pid(),
             abi: abi::of(&program),
             thread,
             program,
@@ -81,41 +117,55 @@ impl Carrier {
             carrier.thread.go_on(at);
             return Err(Refusal::Sealed { why: e.to_string() });
         }
-        Ok(carrier)
+        Ok(Some(carrier))
     }
 
-    fn make_ready(
-        tracee: &mut Tracee,
-        program: &Registers,
-        maps: &[Mapping],
-        suspend_seccomp: bool,
-    ) -> Answer<(u64, Vec<u8>)> {
-        if program.is_32_bit() {
-            return Err(Error::Unsupported("it runs 32-bit code".into()).into());
-        }
-        let place = find_tail(tracee, maps)?;
-        if suspend_seccomp {
-            tracee.set_options(suspend()).map_err(|e| Refusal::Seccomp {
-                why: format!(
-                    "{e} (PTRACE_O_SUSPEND_SECCOMP takes CAP_SYS_ADMIN, and a kernel with CONFIG_CHECKPOINT_RESTORE)"
-                ),
-            })?;
-        }
-        Ok(place)
+    /// The process that it is a thread of.
+    pub fn process(&self) -> i32 {
+        self.process
     }
 
-    /// Where the remote calls may put what they pass by pointer: [`crate::remote::SCRATCH`] bytes of the program's memory.
-    pub fn set_scratch(&mut self, at: u64) {
-        self.scratch = at;
+    /// The tail that its calls are made from.
+    pub fn tail(&self) -> u64 {
+        self.gadget - GADGET_AT as u64
+    }
+
+    /// Maps where the remote calls may put what they pass by pointer. Its name tells it, should we die.
+    pub fn map_scratch(&mut self) -> Result<()> {
+        /// MFD_NOEXEC_SEAL, include/uapi/linux/memfd.h (Linux 6.3), where vm.memfd_noexec may ask for it; older kernels do not know it.
+        const NOT_EXECUTABLE: libc::c_uint = 8;
+        let name = self.tail() + (TAIL - SIGN.len()) as u64;
+        let mut make = |flags: libc::c_uint| {
+            let arguments = [name, u64::from(flags), 0, 0, 0, 0];
+            self.call("memfd_create", Call::MemfdCreate, arguments)
+        };
+        let fd = match make(libc::MFD_CLOEXEC | NOT_EXECUTABLE) {
+            Err(Error::Remote {
+                errno: Errno::EINVAL, ..
+            }) => make(libc::MFD_CLOEXEC)?,
+            made => made?,
+        };
+        let sized = self.thread.tracee.take_fd(fd as i32).and_then(|file| {
+            let sized = std::fs::File::from(file).set_len(SCRATCH_BYTES);
+            sized.map_err(|e| Error::io("memfd", e))
+        });
+        let write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let arguments = [0, SCRATCH_BYTES, write, libc::MAP_PRIVATE as u64, fd, 0];
+        let mapped = sized.and_then(|()| self.call("mmap", Call::Mmap, arguments));
+        self.call("close", Call::Close, [fd, 0, 0, 0, 0, 0])?;
+        self.scratch = mapped?;
+        Ok(())
+    }
+
+    /// Unmaps it.
+    pub fn unmap_scratch(&mut self) -> Result<()> {
+        self.call("munmap", Call::Munmap, [self.scratch, SCRATCH_BYTES, 0, 0, 0, 0])?;
+        Ok(())
     }
 
     /// Makes what follows the system call lead to where the program is now.
     fn lay_way_back(&mut self) -> Result<()> {
-        let mut program = self.program;
-        if program.would_see_eintr() {
-            program.call_again();
-        }
-        let mut tail = running::gadget(&program);
+        let mut tail = running::gadget(&self.program);
         tail.resize(TAIL - GADGET_AT - SIGN.len(), 0xcc);
         tail.extend(SIGN);
         self.thread.tracee.write(self.gadget, &tail)
@@ -126,16 +176,41 @@ impl Carrier {
         self.thread.tracee.set_registers(&self.program)?;
         self.thread.tracee.interrupt()?;
         self.thread.tracee.resume(false, signal)?;
-        (self.program, self.at) = stand(&self.thread.tracee)?;
+        (self.program, self.at) = stand(self.process, &self.thread.tracee).map_err(|refusal| match refusal {
+            Refusal::Failed(e) => e,
+            other => Error::Unsupported(other.to_string()),
+        })?;
+        leave_critical_section(&mut self.thread.tracee, &mut self.program)?;
         self.lay_way_back()
     }
 
     fn try_call(&mut self, registers: &Registers) -> Result<Option<Registers>> {
         self.thread.tracee.set_registers(registers)?;
         self.thread.tracee.resume(true, 0)?;
+        let mut begun = Instant::now();
+        let mut was_asked = false;
         loop {
-            match self.thread.tracee.event(true)? {
-                Some(Event::Exited) | None => return Err(Error::Gone),
+            match self.thread.tracee.event(false)? {
+                None if begun.elapsed() <= PATIENCE => {
+                    threads::nap(begun);
+                    continue;
+                }
+                // Its stop tells where it is.
+                None if !was_asked => {
+                    self.thread.tracee.interrupt()?;
+                    begun = Instant::now();
+                    was_asked = true;
+                    continue;
+                }
+                None => return Err(does_not_go_on()),
+                Some(Event::Exited) => return Err(Error::Gone),
+                Some(Event::Signal(libc::SIGSYS)) if self.thread.tracee.call_was_dispatched()? => {
+                    // It is not told: the call was not its own.
+                    self.thread.tracee.set_registers(&self.program)?;
+                    return Err(Error::Unsupported(
+                        "it handles system calls itself (prctl(2), PR_SET_SYSCALL_USER_DISPATCH)".into(),
+                    ));
+                }
                 Some(Event::Signal(signal)) => {
                     self.deliver(signal)?;
                     return Ok(None);
@@ -146,6 +221,12 @@ impl Carrier {
                     if after.pc() == behind && self.thread.tracee.is_leaving_a_call()? {
                         return Ok(Some(after));
                     }
+                }
+                Some(Event::Trap | Event::JobStop)
+                    if was_asked && self.thread.tracee.registers()?.pc() == registers.pc() =>
+                {
+                    self.thread.tracee.set_registers(&self.program)?;
+                    return Err(does_not_go_on());
                 }
                 Some(Event::Trap | Event::JobStop | Event::Other) => {}
             }
@@ -158,8 +239,9 @@ impl Carrier {
         // From here the kernel would go on behind the call: into a stop where it still decides about the program's own one.
         self.thread.tracee.interrupt()?;
         self.thread.tracee.resume(false, 0)?;
+        let begun = Instant::now();
         loop {
-            match self.thread.tracee.event(true)? {
+            match self.thread.tracee.event(false)? {
                 Some(at @ (Event::Trap | Event::JobStop)) => {
                     self.at = at;
                     break;
@@ -168,8 +250,10 @@ impl Carrier {
                     self.deliver(signal)?;
                     break;
                 }
-                Some(Event::Exited) | None => return Err(Error::Gone),
+                Some(Event::Exited) => return Err(Error::Gone),
                 Some(Event::Syscall | Event::Other) => self.thread.tracee.resume(false, 0)?,
+                None if begun.elapsed() > PATIENCE => return Err(does_not_go_on()),
+                None => threads::nap(begun),
             }
         }
         self.thread.tracee.set_registers(&self.program)?;
@@ -200,6 +284,10 @@ impl Remote for Carrier {
         self.scratch
     }
 
+    fn note(&mut self, descriptors: [u64; 2]) -> Result<()> {
+        leftovers::note(self, descriptors)
+    }
+
     fn abi(&self) -> &'static dyn Abi {
         self.abi
     }
@@ -209,27 +297,76 @@ impl Remote for Carrier {
     }
 }
 
+/// What is to be seen to before a thread makes calls: where from, filters, critical sections. `None`: it may be in one of these.
+fn make_ready(
+    tracee: &mut Tracee,
+    program: &mut Registers,
+    maps: &[Mapping],
+    even_if_critical: bool,
+    ours_are_free: bool,
+) -> Answer<Option<(u64, Vec<u8>)>> {
+    if program.is_32_bit() {
+        return Err(Error::Unsupported("it runs 32-bit code".into()).into());
+    }
+    if !leave_critical_section(tracee, program)? && !even_if_critical {
+        return Ok(None);
+    }
+    let place = find_tail(tracee.pid(), maps, ours_are_free)?;
+    // Each thread may have filters of its own.
+    if Status::of(&tracee.pid().to_string())?.filters > 0 {
+        tracee.set_options(suspend()).map_err(|e| Refusal::Seccomp {
+            why: format!(
+                "{e} (PTRACE_O_SUSPEND_SECCOMP takes CAP_SYS_ADMIN, and a kernel with CONFIG_CHECKPOINT_RESTORE)"
+            ),
+        })?;
+    }
+    Ok(Some(place))
+}
+
+/// A restartable sequence (rseq(2)) may not be gone on with after calls from elsewhere. It was interrupted: so it is given up, which is what its
+/// author provided for. Whether it is known that the thread is in none.
+fn leave_critical_section(tracee: &mut Tracee, program: &mut Registers) -> Result<bool> {
+    /// struct rseq_cs (include/uapi/linux/rseq.h), behind version and flags.
+    const START_AT: u64 = 8;
+    if program.is_in_call() {
+        return Ok(true);
+    }
+    let Some(area) = tracee.rseq_area()? else {
+        return Ok(false);
+    };
+    // None registered.
+    if area == 0 {
+        return Ok(true);
+    }
+    let section = tracee.read_words(area + 8, 1, 8)?[0];
+    if section == 0 {
+        return Ok(true);
+    }
+    let words = tracee.read_words(section + START_AT, 3, 8)?;
+    if let [start, length, abort] = words[..]
+        && program.pc().wrapping_sub(start) < length
+    {
+        program.set_pc(abort);
+        tracee.set_registers(program)?;
+    }
+    Ok(true)
+}
+
+fn does_not_go_on() -> Error {
+    Error::Unsupported("a thread of it does not go on (its cgroup is frozen, or it has no CPU); try again later".into())
+}
+
 /// Waits for a thread that was interrupted to stand in the stop that follows, and gives its registers there, and the stop. Signals that come before
 /// are delivered.
-fn stand(tracee: &Tracee) -> Result<(Registers, Event)> {
+fn stand(pid: i32, tracee: &Tracee) -> Answer<(Registers, Event)> {
     let patience = threads::Patience::start();
     loop {
         match tracee.event(false)? {
-            Some(at @ (Event::Trap | Event::JobStop)) => {
-                let mut registers = tracee.registers()?;
-                // By our calls the kernel would forget that it is in one: it begins anew, as it does whenever it has lost its CPU.
-                if let Some(abort) = tracee.sequence_begins_anew_at(registers.pc()) {
-                    registers.set_pc(abort);
-                }
-                return Ok((registers, at));
-            }
+            Some(at @ (Event::Trap | Event::JobStop)) => return Ok((tracee.registers()?, at)),
             Some(Event::Signal(signal)) => tracee.resume(false, signal)?,
-            Some(Event::Exited) => return Err(Error::Gone),
+            Some(Event::Exited) => return Err(Error::Gone.into()),
             Some(Event::Syscall | Event::Other) => tracee.resume(false, 0)?,
-            None if patience.is_over() => {
-                return Err(Error::Unsupported("the thread does not stop".into()));
-            }
-            None => threads::nap(),
+            None => patience.with_stop_of(pid, tracee.pid())?,
         }
     }
 }
@@ -240,32 +377,57 @@ fn suspend() -> Options {
 }
 
 /// Finds executable memory that nothing uses: the tail of a mapping's last page, behind the code of a file. The kernel's vDSO first: no
-/// file's page gets copied for it.
-fn find_tail(tracee: &mut Tracee, maps: &[Mapping]) -> Result<(u64, Vec<u8>)> {
+/// file's page gets copied for it. `ours_are_free`: what a fastpath that died left in one is nothing, too.
+fn find_tail(pid: i32, maps: &[Mapping], ours_are_free: bool) -> Result<(u64, Vec<u8>)> {
+    let mut tails = tails(pid, maps);
+    let free = tails.find_map(|(at, tail)| match tail {
+        Tail::Unused(pad) => Some((at, pad)),
+        Tail::Ours(pad) if ours_are_free => Some((at, pad)),
+        _ => None,
+    });
+    let (at, pad) = free.ok_or_else(|| {
+        Error::Unsupported("no unused executable bytes in the program to make system calls from".into())
+    })?;
+    Ok((at + GADGET_AT as u64, vec![pad; TAIL - GADGET_AT]))
+}
+
+/// Where a fastpath that died has left its code, and what stood there before.
+pub fn tails_in_use(pid: i32, maps: &[Mapping]) -> Vec<(u64, u8)> {
+    let ours = |(at, tail)| match tail {
+        Tail::Ours(pad) => Some((at, pad)),
+        _ => None,
+    };
+    tails(pid, maps).filter_map(ours).collect()
+}
+
+/// What the last bytes of a mapping are.
+enum Tail {
+    Unused(u8),
+    /// Our code, and what was there before.
+    Ours(u8),
+    Used,
+}
+
+fn tails(pid: i32, maps: &[Mapping]) -> impl Iterator<Item = (u64, Tail)> {
     // Not of anonymous memory: what is unused there may be about to be used.
     let of_files = maps
         .iter()
         .filter(|m| m.executable && (m.inode != 0 || m.name == "[vdso]"));
     let ours = |m: &&Mapping| !m.name.starts_with("/memfd:fastpath");
     let (vdso, others): (Vec<_>, Vec<_>) = of_files.filter(ours).partition(|m| m.name == "[vdso]");
-    for mapping in vdso.into_iter().chain(others) {
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem"));
+    vdso.into_iter().chain(others).map(move |mapping| {
         let at = mapping.end - TAIL as u64;
         let mut bytes = [0; TAIL];
-        if tracee.read(at, &mut bytes).is_err() {
-            continue;
-        }
+        let read = memory
+            .as_ref()
+            .is_ok_and(|memory| memory.read_exact_at(&mut bytes, at).is_ok());
         let is_unused = |bytes: &[u8]| [0, 0x90, 0xcc].iter().any(|pad| bytes.iter().all(|b| b == pad));
-        let was_ours = bytes.ends_with(&SIGN) && is_unused(&bytes[..GADGET_AT]);
-        if was_ours {
-            // Left by a fastpath that died: whoever was on it has long gone back.
-            let pad = bytes[0];
-            bytes[GADGET_AT..].fill(pad);
-        }
-        if is_unused(&bytes) {
-            return Ok((at + GADGET_AT as u64, bytes[GADGET_AT..].to_vec()));
-        }
-    }
-    Err(Error::Unsupported(
-        "no unused executable bytes in the program to make system calls from".into(),
-    ))
+        let tail = match read {
+            true if is_unused(&bytes) => Tail::Unused(bytes[0]),
+            true if bytes.ends_with(SIGN) && is_unused(&bytes[..GADGET_AT]) => Tail::Ours(bytes[0]),
+            _ => Tail::Used,
+        };
+        (at, tail)
+    })
 }

@@ -28,7 +28,10 @@ pub struct Target {
 /// PF_KTHREAD, include/linux/sched.h.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// Refuses a process that does not exist, has no memory, has ended, is traced, or is somebody else's.
+/// PF_IO_WORKER and PF_USER_WORKER, include/linux/sched.h: they do the kernel's work in the name of a process (io_uring, vhost).
+const WORKER: u64 = 0x10 | 0x4000;
+
+/// Refuses a process that does not exist, has no memory, has ended, is frozen, is traced, or is somebody else's.
 pub fn is_reachable(pid: i32) -> Answer<Status> {
     let no_such = |hint: &str| Refusal::NoSuchProcess { hint: hint.into() };
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
@@ -38,22 +41,26 @@ pub fn is_reachable(pid: i32) -> Answer<Status> {
     if status.group != pid {
         return Err(no_such(&format!(": it is a thread of process {}", status.group)));
     }
-    // The fields behind the name: state, ..., flags (proc_pid_stat(5)).
-    let fields: Vec<_> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
-    if fields
-        .get(6)
-        .and_then(|flags| flags.parse().ok())
-        .is_some_and(|flags: u64| flags & KERNEL_THREAD != 0)
-    {
+    if flags(&stat) & KERNEL_THREAD != 0 {
         return Err(Refusal::KernelThread);
     }
-    // A first thread that has ended may have left others behind.
-    let has_ended = matches!(fields.first(), Some(&("Z" | "X")));
-    if has_ended && super::threads::of(pid).len() <= 1 {
-        return Err(Refusal::Zombie);
+    if super::threads::has_ended(pid, pid) {
+        // A first thread that has ended may have left others behind.
+        return Err(match super::threads::of(pid).len() {
+            0 | 1 => Refusal::Zombie,
+            _ => Refusal::FirstThreadEnded,
+        });
     }
     if let Some((by, name)) = tracer_of(pid) {
         return Err(Refusal::Traced { by, name });
+    }
+    // kernel/signal.c; the older kind of control groups keeps threads from stopping at all.
+    let is_frozen = |tid| {
+        let place = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default();
+        super::threads::state(pid, tid) == Some('S') && ["do_freezer_trap", "get_signal"].contains(&place.trim())
+    };
+    if super::threads::of(pid).into_iter().any(is_frozen) {
+        return Err(Refusal::Frozen);
     }
     let memory = format!("/proc/{pid}/mem");
     match File::options().read(true).write(true).open(&memory) {
@@ -63,6 +70,20 @@ pub fn is_reachable(pid: i32) -> Answer<Status> {
             why: reason(pid, &memory, &e),
         }),
     }
+}
+
+/// The flags of a process or thread, from its /proc/PID/stat (proc_pid_stat(5)).
+fn flags(stat: &str) -> u64 {
+    // The fields behind the name: state, ..., flags.
+    let fields = stat.rsplit(") ").next().unwrap_or_default();
+    let flags = fields.split(' ').nth(6).and_then(|flags| flags.parse().ok());
+    flags.unwrap_or(0)
+}
+
+/// Whether a thread never executes the program's code. Nobody may trace such a one.
+pub fn is_worker(pid: i32, tid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    flags(&stat) & WORKER != 0
 }
 
 fn reason(pid: i32, path: &str, e: &std::io::Error) -> String {
@@ -131,25 +152,21 @@ pub fn look_at(pid: i32) -> Answer<Target> {
     })
 }
 
-/// A child of its own that runs in the same memory and yet is another process (clone(2), CLONE_VM), and not for the moment of a vfork.
+/// Another process that runs in the same memory (clone(2), CLONE_VM), and not for the moment of a vfork.
 fn shares_memory(pid: i32) -> Option<i32> {
     /// include/uapi/linux/kcmp.h
     const KCMP_VM: i32 = 1;
     const MOMENT: std::time::Duration = std::time::Duration::from_secs(2);
-    let children = super::threads::of(pid).into_iter().flat_map(|tid| {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
-        text.split_whitespace()
-            .filter_map(|child| child.parse::<i32>().ok())
-            .collect::<Vec<_>>()
-    });
-    let shares = |child: &i32| {
+    let shares = |other: &i32| {
         // SAFETY: kcmp takes integers.
-        unsafe { libc::syscall(libc::SYS_kcmp, pid, *child, KCMP_VM, 0, 0) == 0 }
+        unsafe { libc::syscall(libc::SYS_kcmp, pid, *other, KCMP_VM, 0, 0) == 0 }
     };
-    children.into_iter().find(|child| {
+    let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut others = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    others.find(|other| {
         // The child of a vfork goes its way within a moment, if it gets a CPU.
         let begun = std::time::Instant::now();
-        while shares(child) {
+        while *other != pid && shares(other) {
             if begun.elapsed() > MOMENT {
                 return true;
             }

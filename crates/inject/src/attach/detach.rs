@@ -2,9 +2,10 @@
 
 use super::carrier::Carrier;
 use super::checks;
+use super::leftovers;
 use super::refusal::{Answer, Refusal};
 use super::regions::{self, Found, find};
-use super::session::Session;
+use super::session::{self, Session};
 use super::stands_in;
 use super::threads::AllStopped;
 use crate::abi::{self, Call};
@@ -22,10 +23,15 @@ pub struct Detached {
 
 /// Detaches an attached process.
 pub fn detach(pid: i32) -> Answer<Detached> {
-    let status = checks::is_reachable(pid)?;
-    let session = Session::open(pid)?;
+    checks::is_reachable(pid)?;
+    session::hold(pid, detach_held)
+}
+
+fn detach_held(session: &Session) -> Answer<Detached> {
+    let pid = session.pid();
     let maps = maps::of(pid)?;
     let Some(found) = find(pid, &maps)? else {
+        leftovers::clear(session)?;
         let is_served = maps.iter().any(|m| m.name.starts_with("/memfd:fastpath-page"));
         return Err(if is_served {
             Refusal::UnderRun
@@ -33,8 +39,9 @@ pub fn detach(pid: i32) -> Answer<Detached> {
             Refusal::NotAttached
         });
     };
-    take_back(&session, &found)?;
-    match clear(&session, &found, status.filters > 0) {
+    take_back(session, &found)?;
+    leftovers::clear(session)?;
+    match clear(session, &found) {
         Ok(()) => Ok(Detached { region_stays_for: None }),
         Err(Refusal::InTheWay { tid }) => Ok(Detached {
             region_stays_for: Some(tid),
@@ -69,7 +76,7 @@ fn place_of(record: &Record, pc: u64) -> Option<u64> {
 }
 
 /// Unmaps a region to which nothing leads, once nobody is in it.
-pub fn clear(session: &Session, found: &Found, is_filtered: bool) -> Answer<()> {
+pub fn clear(session: &Session, found: &Found) -> Answer<()> {
     let code = found.memory()?;
     let mut in_the_way = found.pid;
     let stopped = AllStopped::of(session, |all| {
@@ -95,7 +102,7 @@ pub fn clear(session: &Session, found: &Found, is_filtered: bool) -> Answer<()> 
     }
     // Nobody is in it, and nothing leads there: so it stays, though they all run again.
     let maps = maps::of(found.pid)?;
-    let mut carrier = Carrier::of(session, &maps, is_filtered)?;
+    let mut carrier = Carrier::of(session, &maps)?;
     let unmapped = unmap(&mut carrier, found.at);
     carrier.finish()?;
     unmapped

@@ -9,6 +9,7 @@ mod carrier;
 mod checks;
 mod detach;
 mod frames;
+mod leftovers;
 mod refusal;
 mod regions;
 mod session;
@@ -17,7 +18,6 @@ mod threads;
 use std::fs::File;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
 
 use fastpath_page::ClockSet;
 use nix::errno::Errno;
@@ -39,6 +39,7 @@ pub use detach::{Detached, detach};
 pub use refusal::{Answer, Refusal};
 pub use regions::Found;
 use regions::find;
+pub use session::Pauses;
 
 /// What a process is given.
 pub struct Goods<'a> {
@@ -57,8 +58,8 @@ pub struct Goods<'a> {
 pub struct Attached {
     /// Threads that were stopped.
     pub threads: usize,
-    /// For how long the first of them stood still.
-    pub pause: Duration,
+    /// For how long they stood still.
+    pub pauses: Pauses,
     /// Functions that stay on the kernel's path.
     pub left_alone: Vec<LeftAlone>,
     /// Why the programs that it executes will not be served, though that was wanted.
@@ -76,11 +77,17 @@ pub fn find_in(pid: i32) -> Answer<Option<Found>> {
 /// Attaches a process, if [`may_attach`] finds nothing against it.
 pub fn attach(pid: i32, goods: &Goods<'_>) -> Answer<Attached> {
     may_attach(pid)?;
-    let session = Session::open(pid)?;
+    session::hold(pid, |session| attach_held(session, goods))
+}
+
+fn attach_held(session: &Session, goods: &Goods<'_>) -> Answer<Attached> {
+    let pid = session.pid();
     // Once more: from here on nobody else can have been at work.
+    checks::look_at(pid)?;
+    leftovers::clear(session)?;
     let target = checks::look_at(pid)?;
     if let Some(leftover) = &target.leftover {
-        detach::clear(&session, leftover, target.is_filtered)?;
+        detach::clear(session, leftover)?;
     }
     let at = region::place_near(&target.maps, target.vdso_base)?;
     let mut plan = region_for(&target.vdso, target.vdso_base, at, goods.clocks)?;
@@ -90,15 +97,15 @@ pub fn attach(pid: i32, goods: &Goods<'_>) -> Answer<Attached> {
         _ => Calls::default(),
     };
     plan.add(&calls.records, &calls.moved)?;
-    let mut carrier = Carrier::of(&session, &target.maps, target.is_filtered)?;
+    let mut carrier = Carrier::of(session, &target.maps)?;
     let prepared = prepare(&mut carrier, &plan, at, &calls, goods);
     carrier.finish()?;
     prepared?;
-    let in_force = put_in_force(&session, &plan, at);
+    let in_force = put_in_force(session, &plan, at);
     if in_force.is_err() {
         // Nothing leads there: it is only in the way.
         if let Ok(Some(found)) = find(pid, &maps::of(pid)?) {
-            let _ = detach::clear(&session, &found, target.is_filtered);
+            let _ = detach::clear(session, &found);
         }
     }
     let without = match goods.children {
@@ -114,12 +121,9 @@ pub fn attach(pid: i32, goods: &Goods<'_>) -> Answer<Attached> {
 
 /// Maps the region, whole, in the process.
 fn prepare(calls: &mut Carrier, plan: &RegionPlan, at: u64, thunks: &Calls, goods: &Goods<'_>) -> Answer<()> {
-    let write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-    let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-    let scratch = calls.call("mmap", Call::Mmap, [0, 4096, write, private, u64::MAX, 0])?;
-    calls.set_scratch(scratch);
+    calls.map_scratch()?;
     let mapped = counter_is_readable(calls).and_then(|()| map_region(calls, plan, at, thunks, goods));
-    let unmapped = calls.call("munmap", Call::Munmap, [scratch, 4096, 0, 0, 0, 0]);
+    let unmapped = calls.unmap_scratch();
     mapped?;
     unmapped?;
     Ok(())
@@ -238,11 +242,10 @@ fn put_in_force(session: &Session, plan: &RegionPlan, at: u64) -> Answer<Attache
     }
     write(&mut all, plan, at)?;
     let threads = all.threads.len();
-    let begun = all.since();
     drop(all);
     Ok(Attached {
         threads,
-        pause: begun.elapsed(),
+        pauses: session.pauses(),
         left_alone: plan.left_alone.clone(),
         without_children: None,
     })

@@ -17,6 +17,12 @@ pub enum Refusal {
     /// It has ended.
     #[error("it has ended, and waits for its parent to look (a zombie)")]
     Zombie,
+    /// /proc shows nothing of its memory then.
+    #[error("its first thread has ended, though others run: /proc does not show its memory any more")]
+    FirstThreadEnded,
+    /// By its control group.
+    #[error("it is frozen (its control group's cgroup.freeze); thaw it, and try again")]
+    Frozen,
     /// Two tracers cannot be.
     #[error("it is being traced by process {by} ({name}); end that first")]
     Traced {
@@ -68,15 +74,17 @@ pub enum Refusal {
     #[error("it may not read the counter (PR_SET_TSC)")]
     CounterForbidden,
     /// In the middle of a vfork, for one.
-    #[error("thread {tid} of it does not stop (it waits in the kernel, in {place}); try again later")]
+    #[error("thread {tid} of it does not stop (it waits in the kernel, in {place}, or is frozen); try again later")]
     DoesNotStop {
         /// The thread.
         tid: i32,
         /// Where in the kernel it waits.
         place: String,
     },
-    /// A handler that has not returned yet.
-    #[error("thread {tid} of it is in a signal handler that interrupted the very code that changes; try again later")]
+    /// A handler that has not returned yet, or a thread that was stopped there.
+    #[error(
+        "thread {tid} of it stands in the very code that changes, or returns there from a signal handler; try again later, if it is stopped: once it goes on"
+    )]
     InTheWay {
         /// The thread.
         tid: i32,

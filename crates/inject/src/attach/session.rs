@@ -1,6 +1,7 @@
 //! The hold on a process for as long as it is being changed: its first thread is traced, from before the first look to after the last
 //! change. A thread has one tracer, so no two fastpaths, and no debugger, change a process at a time.
 
+use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -8,7 +9,7 @@ use nix::sys::ptrace::Options;
 
 use super::checks;
 use super::refusal::{Answer, Refusal};
-use super::threads::{self, Patience};
+use super::threads;
 use crate::error::Error;
 use crate::tracee::{Event, Tracee};
 
@@ -16,17 +17,50 @@ use crate::tracee::{Event, Tracee};
 pub struct Session {
     pid: i32,
     held: Tracee,
+    /// Threads that were asked to stop and have not yet: they wait in the kernel where nothing interrupts them.
+    late: RefCell<Vec<Tracee>>,
+    pauses: Cell<Pauses>,
+    /// What fastpaths that died left in the tails of mappings may be written over: nobody is in it.
+    pub tails_are_free: Cell<bool>,
+}
+
+/// How often and for how long all threads of a process stood still.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Pauses {
+    /// More than once where they could not be kept: one did not stop, or stood in code that changes.
+    pub times: u32,
+    /// All of them.
+    pub together: Duration,
+    /// The longest of them.
+    pub longest: Duration,
+}
+
+/// Does `work` on a process that nobody else changes meanwhile, by a thread that ends with it: the kernel then lets go whom that
+/// traced, and where a thread runs or waits it is not stopped for that.
+pub fn hold<T: Send>(pid: i32, work: impl FnOnce(&Session) -> Answer<T> + Send) -> Answer<T> {
+    let session = || work(&Session::open(pid)?);
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("fastpath-session".into());
+        let started = thread.spawn_scoped(scope, session);
+        let started = started.map_err(|e| Error::io("a thread that traces the process", e))?;
+        started.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 impl Session {
-    /// Begins one.
-    pub fn open(pid: i32) -> Answer<Session> {
+    fn open(pid: i32) -> Answer<Session> {
         // The first thread may have ended before the others: then it is the one with the lowest number.
         let mut tids = threads::of(pid);
         tids.sort_by_key(|tid| (*tid != pid, *tid));
         let tid = tids.into_iter().find(|tid| !threads::has_ended(pid, *tid));
         let held = seize(pid, tid.ok_or(Error::Gone)?)?;
-        Ok(Session { pid, held })
+        Ok(Session {
+            pid,
+            held,
+            late: RefCell::default(),
+            pauses: Cell::default(),
+            tails_are_free: Cell::default(),
+        })
     }
 
     /// The process.
@@ -34,38 +68,74 @@ impl Session {
         self.pid
     }
 
-    /// Traces a thread of the process; the one that is held, once more by another name.
+    /// Traces a thread of the process; one that is traced already, once more by another name.
     pub fn thread(&self, tid: i32) -> Answer<Thread> {
-        if tid == self.held.pid() {
-            return Ok(Thread {
-                tracee: Tracee::already(self.pid, tid),
-                is_held: true,
-            });
-        }
-        Ok(Thread {
-            tracee: seize(self.pid, tid)?,
-            is_held: false,
-        })
+        let is_held = tid == self.held.pid();
+        let mut late = self.late.borrow_mut();
+        let place = late.iter().position(|tracee| tracee.pid() == tid);
+        let tracee = match place {
+            Some(place) => late.swap_remove(place),
+            None if is_held => Tracee::already(self.pid, tid),
+            None => seize(self.pid, tid)?,
+        };
+        Ok(Thread { tracee, is_held })
     }
 
-    /// Waits, and lets the held thread have its signals meanwhile.
+    /// Keeps in mind one that was asked to stop: it is let go once it has. Until then it cannot be.
+    pub fn keep(&self, thread: Thread) {
+        if !thread.is_held {
+            self.late.borrow_mut().push(thread.tracee);
+        }
+    }
+
+    /// Counts one.
+    pub fn note_pause(&self, length: Duration) {
+        let Pauses {
+            times,
+            together,
+            longest,
+        } = self.pauses.get();
+        self.pauses.set(Pauses {
+            times: times + 1,
+            together: together + length,
+            longest: longest.max(length),
+        });
+    }
+
+    /// Those so far.
+    pub fn pauses(&self) -> Pauses {
+        self.pauses.get()
+    }
+
+    /// Waits, and lets the threads that are traced have their signals meanwhile. Not for longer than until one that was late has stopped: what
+    /// it waited for may begin again.
     pub fn rest(&self, duration: Duration) {
         let begun = Instant::now();
-        while begun.elapsed() < duration {
+        loop {
+            let mut has_stopped = false;
             match self.held.event(false) {
                 Ok(Some(Event::Exited)) | Err(_) => return,
-                Ok(Some(event)) => threads::go_on(&self.held, event, true),
+                Ok(Some(event)) => {
+                    threads::go_on(&self.held, event, true);
+                    has_stopped = matches!(event, Event::Trap);
+                }
                 Ok(None) => {}
             }
+            let mut late = self.late.borrow_mut();
+            let were_late = late.len();
+            late.retain(|tracee| match tracee.event(false) {
+                Ok(None) => true,
+                Ok(Some(Event::Exited)) | Err(_) => false,
+                Ok(Some(event)) => {
+                    threads::go_on(tracee, event, false);
+                    false
+                }
+            });
+            has_stopped |= late.len() < were_late;
+            if has_stopped || begun.elapsed() >= duration {
+                return;
+            }
             std::thread::sleep(duration.min(Duration::from_micros(200)));
-        }
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        if self.held.interrupt().is_ok() {
-            threads::let_go_when_stopped(&self.held, &Patience::start());
         }
     }
 }
@@ -78,11 +148,6 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Whether it stays traced.
-    pub fn is_held(&self) -> bool {
-        self.is_held
-    }
-
     /// Lets it go on from the stop in which it is.
     pub fn go_on(&self, from: Event) {
         threads::go_on(&self.tracee, from, self.is_held);

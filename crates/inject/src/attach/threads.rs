@@ -1,30 +1,55 @@
 //! All threads of a process, stopped at once, and as they were when they go on.
 
+use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
+use super::checks;
 use super::refusal::{Answer, Refusal};
 use super::session::{Session, Thread};
-use crate::abi::Registers;
+use crate::abi::{Registers, running};
 use crate::error::{Error, Result};
 use crate::tracee::{Event, Tracee};
 
-/// Between two looks at threads that have not stopped yet: a thread that runs does so within some microseconds.
-const NAP: Duration = Duration::from_micros(20);
+/// Within this most threads stop, and most calls are made: until then the CPU is only lent. A sleep takes as long at least.
+const NAP: Duration = Duration::from_micros(100);
 /// For a thread that is waiting for a CPU on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// For one that waits in the kernel where nothing interrupts it: the parent of a vfork does until its child has started a program.
 const PATIENCE_WITH_A_WAIT: Duration = Duration::from_millis(5);
-/// Waits of that kind end, as a rule.
-const TRIES: u32 = 200;
+/// Waits of that kind end, as a rule: for so long it is tried again.
+const LONGEST: Duration = Duration::from_secs(3);
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
 /// Listings that are not whole though they show nobody new: one is, where a thread ended meanwhile, and these end.
 const MOST_CUT: u32 = 1000;
 
-/// Waits a little.
-pub fn nap() {
-    std::thread::sleep(NAP);
+/// Waits a little for something that was asked for at `begun`.
+pub fn nap(begun: Instant) {
+    if begun.elapsed() < NAP {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(NAP);
+    }
+}
+
+/// What is tried again after a while, but not for ever.
+pub struct Tries(Instant);
+
+impl Tries {
+    /// The first.
+    pub fn start() -> Tries {
+        Tries(Instant::now())
+    }
+
+    /// Waits for the next one; false: there is none.
+    pub fn wait(&self, session: &Session) -> bool {
+        let is_left = self.0.elapsed() < LONGEST;
+        if is_left {
+            session.rest(BETWEEN_TRIES);
+        }
+        is_left
+    }
 }
 
 /// How long something that should happen at once is waited for.
@@ -36,18 +61,34 @@ impl Patience {
         Patience(Instant::now())
     }
 
-    /// Whether it will not happen any more.
-    pub fn is_over(&self) -> bool {
-        self.0.elapsed() > PATIENCE
+    /// Waits a little for this thread to stop; refuses if it will not any more.
+    pub fn with_stop_of(&self, pid: i32, tid: i32) -> Answer<()> {
+        let waits = self.0.elapsed() > PATIENCE_WITH_A_WAIT && is_uninterruptible(pid, tid);
+        if !waits && self.0.elapsed() <= PATIENCE {
+            nap(self.0);
+            return Ok(());
+        }
+        let place = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default();
+        Err(Refusal::DoesNotStop { tid, place })
     }
 }
 
-/// Thread numbers of a process.
+/// Thread numbers of a process; those of workers that the kernel has in it, too.
 pub fn of(pid: i32) -> Vec<i32> {
     let names = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
     names
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect()
+}
+
+/// The system call that a thread waits in. None: it runs, or is in the kernel for another reason.
+fn call_of(pid: i32, tid: i32) -> Option<i64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    text.split_whitespace()
+        .next()?
+        .parse()
+        .ok()
+        .filter(|number| *number >= 0)
 }
 
 /// The threads of a process as a directory shows them, and how many there were when it had been read.
@@ -78,17 +119,14 @@ impl Listing {
 
 /// The threads of a process, those first that are in no system call, those last that a stop would not reach or that would be disturbed most.
 pub fn by_convenience(pid: i32) -> Vec<i32> {
-    let rank = |tid: i32| {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
-        match text.split_whitespace().next().map(str::parse::<i64>) {
-            // "running", or -1: in the kernel for another reason.
-            Some(Err(_) | Ok(-1)) => 0,
-            Some(Ok(libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3)) => 3,
-            // A rest of a sleep is known to the kernel alone.
-            Some(Ok(libc::SYS_nanosleep | libc::SYS_clock_nanosleep | libc::SYS_poll)) => 2,
-            Some(Ok(_)) => 1,
-            None => 4,
-        }
+    let rank = |tid: i32| match call_of(pid, tid) {
+        None => 0,
+        Some(libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3) => 4,
+        // Should we die, it would see an EINTR.
+        Some(number) if running::answers_eintr(number) => 3,
+        // A rest of a sleep is known to the kernel alone.
+        Some(libc::SYS_nanosleep | libc::SYS_clock_nanosleep | libc::SYS_poll) => 2,
+        Some(_) => 1,
     };
     let mut all: Vec<_> = of(pid).into_iter().map(|tid| (rank(tid), tid)).collect();
     all.sort_unstable();
@@ -104,104 +142,109 @@ pub struct Stopped {
 }
 
 /// All threads of a process. They go on when this is dropped.
-pub struct AllStopped {
+pub struct AllStopped<'s> {
+    session: &'s Session,
     pub threads: Vec<Stopped>,
+    /// Those of them, and those that have ended meanwhile.
+    known: HashSet<i32>,
     /// Those that were asked to stop.
     running: Vec<Thread>,
-    /// Those that had ended by then.
-    ended: Vec<i32>,
     /// When the first was stopped.
     begun: Instant,
 }
 
-impl AllStopped {
+impl AllStopped<'_> {
     /// Stops all threads of the process and keeps them if `judge` says so; else they are let go, and it is tried again after a while. The
     /// refusal is the last that `judge` gave.
     pub fn of<T>(
         session: &Session,
         mut judge: impl FnMut(&mut AllStopped) -> Answer<Option<T>>,
-    ) -> Answer<(AllStopped, T)> {
-        let mut last = None;
-        for _ in 0..TRIES {
-            match AllStopped::try_of(session) {
+    ) -> Answer<(AllStopped<'_>, T)> {
+        let tries = Tries::start();
+        loop {
+            let refusal = match AllStopped::try_of(session) {
                 Ok(mut all) => {
                     if let Some(answer) = judge(&mut all)? {
                         return Ok((all, answer));
                     }
-                    last = None;
+                    Refusal::InTheWay { tid: session.pid() }
                 }
-                Err(refusal @ Refusal::DoesNotStop { .. }) => last = Some(refusal),
+                Err(refusal @ Refusal::DoesNotStop { .. }) => refusal,
                 Err(refusal) => return Err(refusal),
+            };
+            if !tries.wait(session) {
+                return Err(refusal);
             }
-            session.rest(BETWEEN_TRIES);
         }
-        Err(last.unwrap_or(Refusal::InTheWay { tid: session.pid() }))
     }
 
-    fn try_of(session: &Session) -> Answer<AllStopped> {
+    fn try_of(session: &Session) -> Answer<AllStopped<'_>> {
         let pid = session.pid();
+        let answers_eintr = |tid: &i32| call_of(pid, *tid).is_some_and(running::answers_eintr);
+        let with_care: HashSet<i32> = of(pid).into_iter().filter(answers_eintr).collect();
         let mut all = AllStopped {
+            session,
             threads: Vec::new(),
+            known: HashSet::new(),
             running: Vec::new(),
-            ended: Vec::new(),
             begun: Instant::now(),
         };
-        let patience = Patience::start();
         let mut cut = 0;
         loop {
             let listing = Listing::of(pid);
             let is_whole = listing.is_whole();
-            let mut knows_all = true;
-            for tid in listing.tids {
-                if !all.knows(tid) {
-                    knows_all = false;
-                    all.ask_to_stop(session, tid)?;
-                }
-            }
-            if knows_all && is_whole {
+            let is_new = |tid: &i32| !all.known.contains(tid);
+            let new: Vec<_> = listing.tids.into_iter().filter(is_new).collect();
+            if new.is_empty() && is_whole {
                 let nobody = all.threads.is_empty();
                 return if nobody { Err(Error::Gone.into()) } else { Ok(all) };
             }
-            if knows_all {
+            if new.is_empty() {
                 cut += 1;
                 if cut > MOST_CUT {
-                    return Err(
-                        Error::Unsupported(format!("/proc/{pid}/task does not show all of its threads")).into(),
-                    );
+                    let why = format!("/proc/{pid}/task does not show all of its threads");
+                    return Err(Error::Unsupported(why).into());
                 }
-                nap();
+                nap(all.begun);
+                continue;
             }
-            all.collect(pid, &patience)?;
+            let (one_by_one, at_once): (Vec<_>, Vec<_>) = new.into_iter().partition(|tid| with_care.contains(tid));
+            for tid in at_once {
+                all.ask_to_stop(tid)?;
+            }
+            all.collect()?;
+            // Should we die, no more than one of them is told EINTR. And they stand for the shortest time, if the others do not stop not at all:
+            // their timeouts begin anew.
+            for tid in one_by_one {
+                all.ask_to_stop(tid)?;
+                all.collect()?;
+            }
         }
     }
 
-    fn knows(&self, tid: i32) -> bool {
-        self.ended.contains(&tid) || self.threads.iter().any(|t| t.tid() == tid)
-    }
-
-    fn ask_to_stop(&mut self, session: &Session, tid: i32) -> Answer<()> {
-        match session.thread(tid) {
-            Ok(thread) => {
-                let asked = thread.tracee.interrupt();
-                self.running.push(thread);
-                asked?;
-            }
+    fn ask_to_stop(&mut self, tid: i32) -> Answer<()> {
+        self.known.insert(tid);
+        let asked = self.session.thread(tid).and_then(|thread| {
+            let asked = thread.tracee.interrupt();
+            self.running.push(thread);
+            Ok(asked?)
+        });
+        match asked {
             // A first thread that has ended is shown for as long as there are others.
-            Err(_) if has_ended(session.pid(), tid) => self.ended.push(tid),
-            Err(refusal) => return Err(refusal),
+            Err(_) if has_ended(self.session.pid(), tid) || checks::is_worker(self.session.pid(), tid) => Ok(()),
+            asked => asked,
         }
-        Ok(())
     }
 
     /// Waits until all that were asked to stop do.
-    fn collect(&mut self, pid: i32, patience: &Patience) -> Answer<()> {
-        let begun = Instant::now();
+    fn collect(&mut self) -> Answer<()> {
+        let patience = Patience::start();
         while !self.running.is_empty() {
             for thread in std::mem::take(&mut self.running) {
                 match thread.tracee.event(false) {
                     Ok(None) => self.running.push(thread),
-                    Ok(Some(Event::Exited)) | Err(Error::Gone) => {}
-                    Err(e) => return Err(e.into()),
+                    // Of ours alone: nobody else is told its end.
+                    Ok(Some(Event::Exited)) | Err(_) => {}
                     Ok(Some(event)) => {
                         // Between its stop and this it may have been killed.
                         let Ok(registers) = thread.tracee.registers() else {
@@ -215,36 +258,23 @@ impl AllStopped {
                     }
                 }
             }
-            let Some(first) = self.running.first() else { break };
-            let tid = first.tracee.pid();
-            let waits = begun.elapsed() > PATIENCE_WITH_A_WAIT && is_uninterruptible(pid, tid);
-            if waits || patience.is_over() {
-                let place = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default();
-                return Err(Refusal::DoesNotStop { tid, place });
+            if let Some(first) = self.running.first() {
+                patience.with_stop_of(self.session.pid(), first.tracee.pid())?;
             }
-            nap();
         }
         Ok(())
     }
-
-    /// Since when the first of them stands still.
-    pub fn since(&self) -> Instant {
-        self.begun
-    }
 }
 
-impl Drop for AllStopped {
+impl Drop for AllStopped<'_> {
     fn drop(&mut self) {
         for stopped in &self.threads {
             stopped.thread.go_on(stopped.at);
         }
-        let patience = Patience::start();
         for thread in std::mem::take(&mut self.running) {
-            if thread.is_held() {
-                continue;
-            }
-            let_go_when_stopped(&thread.tracee, &patience);
+            self.session.keep(thread);
         }
+        self.session.note_pause(self.begun.elapsed());
     }
 }
 
@@ -271,47 +301,9 @@ impl Stopped {
     }
 }
 
-/// A stop may end a system call with EINTR that would not have ended for anything else: such a call is made again. Whether it was.
-/// `delivered`: the signal that the thread gets as it goes on.
-fn undo_interruption(tracee: &Tracee, registers: &mut Registers, delivered: i32) -> Result<bool> {
-    if !registers.would_see_eintr() {
-        return Ok(false);
-    }
-    let path = format!("/proc/{}/status", tracee.pid());
-    let text = std::fs::read_to_string(&path).map_err(|e| Error::io(path, e))?;
-    let mask = |name: &str| {
-        let field = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(":"));
-        field.and_then(|v| u64::from_str_radix(v.trim(), 16).ok()).unwrap_or(0)
-    };
-    let pending = (mask("SigPnd") | mask("ShdPnd")) & !mask("SigBlk");
-    let delivered = if delivered > 0 { 1 << (delivered - 1) } else { 0 };
-    if (pending | delivered) & mask("SigCgt") != 0 {
-        return Ok(false);
-    }
-    registers.call_again();
-    Ok(true)
-}
-
-/// Lets a thread go that was asked to stop: it can only be let go once it has. One that does not is let go by our own end.
-pub fn let_go_when_stopped(tracee: &Tracee, patience: &Patience) {
-    loop {
-        match tracee.event(false) {
-            Ok(None) if patience.is_over() => return,
-            Ok(None) => nap(),
-            Ok(Some(Event::Exited)) | Err(_) => return,
-            Ok(Some(event)) => return go_on(tracee, event, false),
-        }
-    }
-}
-
 /// Lets a thread go on from where it stands, as it would without us; `is_held`: it stays traced.
 pub fn go_on(tracee: &Tracee, from: Event, is_held: bool) {
     // One that is gone needs nothing any more.
-    if let Ok(mut registers) = tracee.registers()
-        && undo_interruption(tracee, &mut registers, from.signal()).unwrap_or(false)
-    {
-        let _ = tracee.set_registers(&registers);
-    }
     let _ = match from {
         Event::JobStop if is_held => tracee.listen(),
         _ if is_held => tracee.resume(false, from.signal()),
@@ -320,7 +312,7 @@ pub fn go_on(tracee: &Tracee, from: Event, is_held: bool) {
 }
 
 /// The state of a thread (proc_pid_stat(5)).
-fn state(pid: i32, tid: i32) -> Option<char> {
+pub fn state(pid: i32, tid: i32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }

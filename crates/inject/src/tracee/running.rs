@@ -59,8 +59,21 @@ impl Tracee {
         ptrace::setoptions(self.pid, options).map_err(tried("PTRACE_SETOPTIONS"))
     }
 
-    /// What this thread tells next, and nobody else; `None`: nothing yet, and `wait` was not asked for.
+    /// What this thread tells next, and nobody else; `None`: nothing yet, and `wait` was not asked for. A system call that its stop ended
+    /// will be made again: that is seen to at once, for if we die before, the program sees an EINTR that it would not have seen.
     pub fn event(&self, wait: bool) -> Result<Option<Event>> {
+        let event = self.next_event(wait)?;
+        if let Some(Event::Trap | Event::JobStop | Event::Signal(_)) = event
+            // Between its stop and this it may have been killed; its end comes next.
+            && let Ok(mut registers) = self.registers()
+            && registers.undo_interruption()
+        {
+            let _ = self.set_registers(&registers);
+        }
+        Ok(event)
+    }
+
+    fn next_event(&self, wait: bool) -> Result<Option<Event>> {
         let flags = libc::__WALL | if wait { 0 } else { libc::WNOHANG };
         loop {
             let mut status = 0;
@@ -86,6 +99,37 @@ impl Tracee {
         }
     }
 
+    /// Where it has registered struct rseq (rseq(2)); 0: nowhere. `None`: this kernel does not tell (before Linux 5.13).
+    pub fn rseq_area(&self) -> Result<Option<u64>> {
+        /// include/uapi/linux/ptrace.h, with struct ptrace_rseq_configuration: the area, and two words about it.
+        const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+        let mut configuration = [0u64; 3];
+        // SAFETY: the kernel writes at most as many bytes as it is told there are.
+        let r = unsafe {
+            let size = size_of_val(&configuration);
+            libc::ptrace(
+                GET_RSEQ_CONFIGURATION,
+                self.pid.as_raw(),
+                size,
+                configuration.as_mut_ptr(),
+            )
+        };
+        match Errno::last() {
+            _ if r >= 0 => Ok(Some(configuration[0])),
+            Errno::EIO | Errno::EINVAL => Ok(None),
+            errno => Err(tried("PTRACE_GET_RSEQ_CONFIGURATION")(errno)),
+        }
+    }
+
+    /// Whether the SIGSYS that is about to be delivered came for a call that the program's own dispatcher would have (prctl(2),
+    /// PR_SET_SYSCALL_USER_DISPATCH).
+    pub fn call_was_dispatched(&self) -> Result<bool> {
+        /// include/uapi/asm-generic/siginfo.h
+        const SYS_USER_DISPATCH: i32 = 2;
+        let information = ptrace::getsiginfo(self.pid).map_err(tried("PTRACE_GETSIGINFO"))?;
+        Ok(information.si_code == SYS_USER_DISPATCH)
+    }
+
     /// Lets it run, delivering `signal` (0: none): to its next system call's entry or exit, or on.
     pub fn resume(&self, to_syscall: bool, signal: i32) -> Result<()> {
         let request = if to_syscall {
@@ -99,36 +143,6 @@ impl Tracee {
     /// Stops tracing; it goes on, with `signal` (0: none) if it stands in a signal-delivery-stop.
     pub fn let_go(&self, signal: i32) -> Result<()> {
         self.resume_raw(libc::PTRACE_DETACH, signal)
-    }
-
-    /// Where a thread at `pc` goes on if it is in a restartable sequence (rseq(2)) and something came in between. Kernels before 5.13
-    /// do not tell.
-    pub fn sequence_begins_anew_at(&self, pc: u64) -> Option<u64> {
-        /// include/uapi/linux/ptrace.h: PTRACE_GET_RSEQ_CONFIGURATION, struct ptrace_rseq_configuration.
-        const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
-        /// include/uapi/linux/rseq.h: struct rseq.
-        const RSEQ_CS_AT: u64 = 8;
-        let mut configuration = [0u64; 3];
-        // SAFETY: the kernel writes at most as many bytes as it is told there are.
-        let answer = unsafe {
-            libc::ptrace(
-                GET_RSEQ_CONFIGURATION,
-                self.pid.as_raw(),
-                size_of_val(&configuration),
-                configuration.as_mut_ptr(),
-            )
-        };
-        let area = configuration[0];
-        if answer < 0 || area == 0 {
-            return None;
-        }
-        let &[sequence] = self.read_what_is_there(area + RSEQ_CS_AT, 8).first_chunk()?;
-        if sequence == 0 {
-            return None;
-        }
-        // struct rseq_cs: version and flags, then these.
-        let &[_, start, length, abort] = self.read_what_is_there(sequence, 32).first_chunk()?;
-        (pc.wrapping_sub(start) < length).then_some(abort)
     }
 
     /// Reads as many whole words of 8 bytes as are there for the program to read, `bytes` at most. A guard page ends it.

@@ -28,6 +28,7 @@ impl Abi for I386 {
             Call::Execveat => 358,
             Call::ExitGroup => 252,
             Call::Getpid => 20,
+            Call::MemfdCreate => 356,
             Call::Mmap => 192,
             Call::Mprotect => 125,
             Call::Munmap => 91,

@@ -46,6 +46,7 @@ impl Abi for X86_64 {
             Call::Execveat => libc::SYS_execveat,
             Call::ExitGroup => libc::SYS_exit_group,
             Call::Getpid => libc::SYS_getpid,
+            Call::MemfdCreate => libc::SYS_memfd_create,
             Call::Mmap => libc::SYS_mmap,
             Call::Mprotect => libc::SYS_mprotect,
             Call::Munmap => libc::SYS_munmap,

@@ -39,20 +39,35 @@ const ANSWERS_EINTR: [i64; 20] = [
     libc::SYS_write,
 ];
 
+/// Whether a call of this number may answer EINTR though no handler ran.
+pub fn answers_eintr(number: i64) -> bool {
+    ANSWERS_EINTR.contains(&number)
+}
+
 impl Registers {
     /// Changes the program counter.
     pub fn set_pc(&mut self, pc: u64) {
         self.0.rip = pc;
     }
 
-    /// Whether it is in a system call that was interrupted, and will tell the program so unless it is made again.
-    pub fn would_see_eintr(&self) -> bool {
+    /// Whether it is in a system call.
+    pub fn is_in_call(&self) -> bool {
+        self.0.orig_rax as i64 >= 0
+    }
+
+    /// If it is in a system call that a stop alone ended with EINTR: gives the call the answer of those that the kernel makes again. It
+    /// does so as the thread goes on, whoever lets it; a thread that runs a handler first is told EINTR, as always. Whether it was one.
+    pub fn undo_interruption(&mut self) -> bool {
         let number = self.0.orig_rax as i64;
-        self.0.rax as i64 == -i64::from(libc::EINTR) && ANSWERS_EINTR.contains(&number)
+        let is_one = self.0.rax as i64 == -i64::from(libc::EINTR) && answers_eintr(number);
+        if is_one {
+            self.0.rax = restart::NOHAND as u64;
+        }
+        is_one
     }
 
     /// The system call, which was interrupted, is to be made again.
-    pub fn call_again(&mut self) {
+    fn call_again(&mut self) {
         self.0.rip -= SYSCALL_BYTES;
         self.0.rax = self.0.orig_rax;
         self.0.orig_rax = u64::MAX;
@@ -61,7 +76,7 @@ impl Registers {
     /// As the kernel would let it go on if no signal came (arch/x86/kernel/signal.c: arch_do_signal_or_restart).
     fn going_on(&self) -> Registers {
         let mut registers = *self;
-        if self.0.orig_rax as i64 >= 0 {
+        if self.is_in_call() {
             match self.0.rax as i64 {
                 restart::SYS | restart::NOINTR | restart::NOHAND => registers.call_again(),
                 restart::RESTARTBLOCK => {
@@ -149,12 +164,20 @@ mod tests {
     }
 
     #[test]
-    fn only_calls_that_answer_eintr_by_a_mere_stop_are_made_again() {
+    fn only_calls_that_answer_eintr_by_a_mere_stop_are_left_to_the_kernel_to_make_again() {
         let eintr = -i64::from(libc::EINTR);
-        assert!(interrupted(libc::SYS_epoll_wait, eintr).would_see_eintr());
-        assert!(!interrupted(libc::SYS_nanosleep, eintr).would_see_eintr());
-        assert!(!interrupted(libc::SYS_epoll_wait, 0).would_see_eintr());
-        assert!(!interrupted(-1, eintr).would_see_eintr());
+        let mut wait = interrupted(libc::SYS_epoll_wait, eintr);
+        assert!(wait.undo_interruption());
+        assert_eq!(
+            (wait.0.orig_rax, wait.0.rax as i64),
+            (libc::SYS_epoll_wait as u64, restart::NOHAND)
+        );
+        assert_eq!(wait.going_on().0.rax, libc::SYS_epoll_wait as u64);
+        for (number, answer) in [(libc::SYS_nanosleep, eintr), (libc::SYS_epoll_wait, 0), (-1, eintr)] {
+            let mut other = interrupted(number, answer);
+            assert!(!other.undo_interruption());
+            assert_eq!(other.0.rax as i64, answer);
+        }
     }
 
     #[test]

@@ -1,0 +1,50 @@
+//! What a process may be in the middle of, and must not be broken by.
+
+use std::time::Duration;
+
+use super::{Memory, attach, detach, hazard};
+use crate::common::{Running, needs_root};
+
+#[track_caller]
+fn is_attached_and_detached_again_and_again(running: &Running, said: &str) {
+    let pid = running.pid();
+    let before = Memory::of(pid);
+    for _ in 0..5 {
+        attach(pid).expect_success().expect_output("");
+        std::thread::sleep(Duration::from_millis(20));
+        detach(pid).expect_success().expect_output("");
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(pid.exists(), "it said {}", running.out_so_far());
+    }
+    assert_eq!(Memory::of(pid), before);
+    assert_eq!(running.out_so_far(), said);
+}
+
+#[test]
+fn a_thread_with_a_seccomp_filter_of_its_own_does_not_die_of_a_call_that_it_was_made_to_make() {
+    let (Some(()), Some(running)) = (needs_root(), hazard("thread-filter", &[], "filtered")) else {
+        return;
+    };
+    is_attached_and_detached_again_and_again(&running, "filtered\n");
+}
+
+#[test]
+fn a_worker_of_the_kernels_among_its_threads_is_left_alone() {
+    let Some(running) = hazard("ring", &[], "ready") else {
+        return;
+    };
+    is_attached_and_detached_again_and_again(&running, "ready\n");
+}
+
+#[test]
+fn the_parent_of_a_vfork_is_waited_for() {
+    // Longer than a thread that does not stop is waited for at once.
+    let Some(running) = hazard("vfork", &["1300"], "child") else {
+        return;
+    };
+    let pid = running.pid();
+    attach(pid).expect_success().expect_output("");
+    assert!(pid.is_served());
+    detach(pid).expect_success().expect_output("");
+    assert!(pid.exists() && !pid.is_served());
+}
