@@ -95,14 +95,14 @@ impl Config {
     }
 
     /// The same for a counter whose rate nobody promises (`--trust-counter`): anchors that live for 40 ms, a tenth of the usual, and
-    /// the CPUs compared ten times as often. The price is ten times as many samples, and readers that ask the kernel where a busy
-    /// machine keeps the publisher waiting for longer than that.
+    /// the CPUs compared twenty times as often. The price is that, ten times as many samples, and readers that ask the kernel where a
+    /// busy machine keeps the publisher waiting for longer than that.
     pub fn watched(self) -> Config {
         let usual = Config::default();
         Config {
             longest_window_ns: self.longest_window_ns.min(WATCHED_CAP_NS / self.cap_windows.max(1)),
             compare_every_ns: usual.compare_every_ns / 10,
-            compare_rests: usual.compare_rests / 10,
+            compare_rests: usual.compare_rests / 20,
             ..self
         }
     }
