@@ -19,6 +19,16 @@ pub const MOST_SITES: usize = 4096 / THUNK_BYTES;
 /// Files above this size are not searched for Go's or a static library's calls: reading them costs more than it gives.
 const MOST_FILE_BYTES: u64 = 512 << 20;
 
+/// Numbers of the calls that the hook looks at; arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h.
+pub const WATCHED: [u32; 6] = [
+    libc::SYS_execve as u32,
+    libc::SYS_prctl as u32,
+    libc::SYS_unshare as u32,
+    libc::SYS_setns as u32,
+    libc::SYS_seccomp as u32,
+    libc::SYS_execveat as u32,
+];
+
 /// One place in a file's code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Site {

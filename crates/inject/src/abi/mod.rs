@@ -39,6 +39,26 @@ pub enum Call {
     Socketpair,
 }
 
+/// Its number in the kernel interface of the host's own programs.
+fn number_on_this_host(call: Call) -> u64 {
+    let number = match call {
+        Call::Close => libc::SYS_close,
+        Call::Execve => libc::SYS_execve,
+        Call::Execveat => libc::SYS_execveat,
+        Call::ExitGroup => libc::SYS_exit_group,
+        Call::Getpid => libc::SYS_getpid,
+        #[cfg(target_arch = "x86_64")]
+        Call::MemfdCreate => libc::SYS_memfd_create,
+        Call::Mmap => libc::SYS_mmap,
+        Call::Mprotect => libc::SYS_mprotect,
+        Call::Munmap => libc::SYS_munmap,
+        Call::Prctl => libc::SYS_prctl,
+        Call::Recvmsg => libc::SYS_recvmsg,
+        Call::Socketpair => libc::SYS_socketpair,
+    };
+    number as u64
+}
+
 /// The code that stays in a program: `hook/`, compiled for its ABI.
 #[derive(Debug)]
 pub struct Hook {

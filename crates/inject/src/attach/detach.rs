@@ -6,8 +6,8 @@ use super::leftovers;
 use super::refusal::{Answer, Refusal};
 use super::regions::{self, Found, find};
 use super::session::{self, Session};
-use super::stands_in;
 use super::threads::AllStopped;
+use super::until_nobody_is_in;
 use crate::abi::{self, Call};
 use crate::maps;
 use crate::redirection::{Journal, Record, State};
@@ -78,8 +78,7 @@ fn place_of(record: &Record, pc: u64) -> Option<u64> {
 /// Unmaps a region to which nothing leads, once nobody is in it.
 pub fn clear(session: &Session, found: &Found) -> Answer<()> {
     let code = found.memory()?;
-    let mut in_the_way = found.pid;
-    let stopped = AllStopped::of(session, |all| {
+    until_nobody_is_in(session, &code, |all| {
         // Calls that are waited in go on where they would be, had there been no thunk.
         for thread in &mut all.threads {
             let pc = thread.registers.pc();
@@ -87,19 +86,8 @@ pub fn clear(session: &Session, found: &Found) -> Answer<()> {
                 thread.move_to(place)?;
             }
         }
-        match stands_in(all, &code) {
-            Some(tid) => {
-                in_the_way = tid;
-                Ok(None)
-            }
-            None => Ok(Some(())),
-        }
-    });
-    match stopped {
-        Ok((all, ())) => drop(all),
-        Err(Refusal::InTheWay { .. }) => return Err(Refusal::InTheWay { tid: in_the_way }),
-        Err(refusal) => return Err(refusal),
-    }
+        Ok(())
+    })?;
     // Nobody is in it, and nothing leads there: so it stays, though they all run again.
     let maps = maps::of(found.pid)?;
     let mut carrier = Carrier::of(session, &maps)?;

@@ -4,9 +4,8 @@
 use std::ops::Range;
 
 use super::carrier::{self, Carrier, TAIL};
-use super::refusal::{Answer, Refusal};
+use super::refusal::Answer;
 use super::session::Session;
-use super::threads::AllStopped;
 use crate::abi::Call;
 use crate::error::Result;
 use crate::handover;
@@ -67,20 +66,8 @@ pub fn clear(session: &Session) -> Answer<()> {
         return Ok(());
     }
     let ranges: Vec<Range<u64>> = tails.iter().map(|(at, _)| *at..*at + TAIL as u64).collect();
-    let mut in_the_way = pid;
     // A thread may stand there yet: stopped by job control when it was to go back, for one.
-    let stopped = AllStopped::of(session, |all| match super::stands_in(all, &ranges) {
-        Some(tid) => {
-            in_the_way = tid;
-            Ok(None)
-        }
-        None => Ok(Some(())),
-    });
-    match stopped {
-        Ok((all, ())) => drop(all),
-        Err(Refusal::InTheWay { .. }) => return Err(Refusal::InTheWay { tid: in_the_way }),
-        Err(refusal) => return Err(refusal),
-    }
+    super::until_nobody_is_in(session, &ranges, |_| Ok(()))?;
     // Nothing leads there, so nobody comes.
     session.tails_are_free.set(true);
     let mut carrier = Carrier::of(session, &maps)?;

@@ -294,6 +294,27 @@ fn write(all: &mut AllStopped, plan: &RegionPlan, at: u64) -> Answer<()> {
 }
 
 /// Whether a thread is about to execute, or will return to, something in `code`.
+/// Waits until no thread stands in `code`, to which nothing leads any more; `help` is asked first, with all of them stopped. Refused: one does not
+/// leave it.
+fn until_nobody_is_in(
+    session: &Session,
+    code: &[std::ops::Range<u64>],
+    mut help: impl FnMut(&mut AllStopped) -> Answer<()>,
+) -> Answer<()> {
+    let mut in_the_way = session.pid();
+    let stopped = AllStopped::of(session, |all| {
+        help(all)?;
+        let stands = stands_in(all, code);
+        in_the_way = stands.unwrap_or(in_the_way);
+        Ok(stands.is_none().then_some(()))
+    });
+    match stopped {
+        Ok(_) => Ok(()),
+        Err(Refusal::InTheWay { .. }) => Err(Refusal::InTheWay { tid: in_the_way }),
+        Err(refusal) => Err(refusal),
+    }
+}
+
 fn stands_in(all: &mut AllStopped, code: &[std::ops::Range<u64>]) -> Option<i32> {
     all.threads.iter_mut().find_map(|thread| {
         let pc = thread.registers.pc();

@@ -7,17 +7,8 @@
 //! - `mov w8, w0` (glibc), `mov x8, xN` (musl): `syscall()`;
 //! - `ldr x8, [sp, #8]`, and `cmn x0, #4095` behind: Go's assembly for all its calls.
 
-use crate::sites::{Doors, Site};
+use crate::sites::{Doors, Site, WATCHED};
 
-/// Numbers of the calls that the hook looks at; include/uapi/asm-generic/unistd.h.
-const WATCHED: [u32; 6] = [
-    libc::SYS_execve as u32,
-    libc::SYS_prctl as u32,
-    libc::SYS_unshare as u32,
-    libc::SYS_setns as u32,
-    libc::SYS_seccomp as u32,
-    libc::SYS_execveat as u32,
-];
 /// Bytes of every instruction.
 const INSTRUCTION: usize = 4;
 const SVC: u32 = 0xd400_0001;

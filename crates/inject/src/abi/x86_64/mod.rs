@@ -40,21 +40,7 @@ impl Abi for X86_64 {
     }
 
     fn number(&self, call: Call) -> u64 {
-        let number = match call {
-            Call::Close => libc::SYS_close,
-            Call::Execve => libc::SYS_execve,
-            Call::Execveat => libc::SYS_execveat,
-            Call::ExitGroup => libc::SYS_exit_group,
-            Call::Getpid => libc::SYS_getpid,
-            Call::MemfdCreate => libc::SYS_memfd_create,
-            Call::Mmap => libc::SYS_mmap,
-            Call::Mprotect => libc::SYS_mprotect,
-            Call::Munmap => libc::SYS_munmap,
-            Call::Prctl => libc::SYS_prctl,
-            Call::Recvmsg => libc::SYS_recvmsg,
-            Call::Socketpair => libc::SYS_socketpair,
-        };
-        number as u64
+        super::number_on_this_host(call)
     }
 
     fn gadget(&self) -> &'static [u8] {

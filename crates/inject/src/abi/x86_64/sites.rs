@@ -10,17 +10,8 @@
 
 use memchr::memmem::Finder;
 
-use crate::sites::{Doors, Site};
+use crate::sites::{Doors, Site, WATCHED};
 
-/// Numbers of the calls that the hook looks at; arch/x86/entry/syscalls/syscall_64.tbl.
-const WATCHED: [u32; 6] = [
-    libc::SYS_execve as u32,
-    libc::SYS_prctl as u32,
-    libc::SYS_unshare as u32,
-    libc::SYS_setns as u32,
-    libc::SYS_seccomp as u32,
-    libc::SYS_execveat as u32,
-];
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// `cmp $-4095, %rax`
 const GO_CHECK: [u8; 6] = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff];
