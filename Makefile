@@ -29,6 +29,9 @@ servers: build ## load real servers as they are, attached, and detached again; a
 	@./scripts/setup test
 	$(ENV) ./tests/servers/run --seconds 5 --rounds 3
 
+slews: build ## slew this machine's clock, as root, and judge what programs read meanwhile; ten times as long as tests do
+	@./tests/slews/run --times 10
+
 static: ## build fastpath as one file that needs no library
 	@./scripts/setup --check build
 	@$(ENV) ./scripts/static
@@ -85,4 +88,4 @@ clean: ## remove everything that was built
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1	\2/p' Makefile | expand -t 16
 
-.PHONY: build demo test lab servers static bench bench-attach bench-hosts torture lib preload lint setup install clean help
+.PHONY: build demo test lab servers slews static bench bench-attach bench-hosts torture lib preload lint setup install clean help

@@ -5,9 +5,6 @@
  */
 #include "latch.h"
 
-/* Apart, so that it takes no register of the hot path's. */
-static FP_COLD int ask_kernel(fp_clockid id, FP_TIMESPEC *ts) { return ASK_KERNEL(id, ts); }
-
 /* Seconds are cut to what the type holds, as the kernel cuts them. */
 FP_INLINE int answer(FP_TIMESPEC *ts, struct fp_time now) {
 	ts->tv_sec = now.sec;
@@ -15,25 +12,28 @@ FP_INLINE int answer(FP_TIMESPEC *ts, struct fp_time now) {
 	return 0;
 }
 
+/*
+ * By whichever anchor answers, else the kernel's time, but nothing earlier than a reader was shown. Apart, so that it
+ * takes no register of the hot path's.
+ */
 static FP_COLD int read_patiently(fp_clockid id, FP_TIMESPEC *ts) {
-	struct fp_time now;
+	struct fp_time time;
 
-	if (fp_read_patiently(id, &now) != FP_ANSWERED)
-		return ask_kernel(id, ts);
-	return answer(ts, now);
+	if (!fp_read_latch(id, &time)) {
+		const int error = ASK_KERNEL(id, ts);
+
+		if (error || !fp_is_later(&time, ts->tv_sec, ts->tv_nsec))
+			return error;
+	}
+	return answer(ts, time);
 }
 
 FP_INLINE int read_clock(fp_clockid id, FP_TIMESPEC *ts, const struct fp_latch *latch, unsigned base) {
 	struct fp_time now;
 
-	switch (fp_read_newest(latch, id, base, &now)) {
-	case FP_ANSWERED:
+	if (fp_likely(fp_read_newest(latch, id, base, &now)))
 		return answer(ts, now);
-	case FP_TRY_LATCH:
-		return read_patiently(id, ts);
-	default:
-		return ask_kernel(id, ts);
-	}
+	return read_patiently(id, ts);
 }
 
 #if __SIZEOF_POINTER__ == 8
@@ -42,7 +42,7 @@ static __attribute__((noinline)) int other_clock(fp_clockid id, FP_TIMESPEC *ts)
 	struct fp_place place;
 
 	if (!fp_find_clock(id, &place))
-		return ask_kernel(id, ts);
+		return ASK_KERNEL(id, ts);
 	return read_clock(id, ts, place.latch, place.base);
 }
 #else

@@ -14,6 +14,12 @@
 #else
 #define FP_COLD __attribute__((noinline, cold))
 #endif
+/* The same, with a shift of 64 bits in it: clang, for 32-bit ISAs, makes a small one a call of its runtime's. */
+#ifdef __clang__
+#define FP_OUTLINE __attribute__((noinline))
+#else
+#define FP_OUTLINE FP_COLD
+#endif
 /* Out of line where there is room: on 32-bit ISAs one page takes two calls for most clocks. */
 #if __SIZEOF_POINTER__ == 8
 #define FP_APART static FP_COLD

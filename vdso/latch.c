@@ -8,45 +8,55 @@ FP_INLINE int find(fp_clockid id, struct fp_place *place) {
 }
 
 /*
- * A writer takes well under a microsecond, ten times a second. A second attempt that fails too is the work of a page
- * gone wild, and the kernel does not depend on it.
+ * It begins again when the writer changed the latch meanwhile, as the kernel's own vDSO does. A writer that stops in
+ * the middle of a change, or dies there, holds no reader up: it is the change of seq that sends a reader back, not its
+ * value.
  */
-enum { ATTEMPTS = 2 };
-
-enum fp_outcome fp_read_patiently(fp_clockid id, struct fp_time *now) {
+FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
 	struct fp_place place;
-	int attempts = ATTEMPTS;
+	const struct fp_latch *latch;
+	fp_u32 seq;
+	int answers;
 
-	/* The compiler is not to know how many, or it writes them all out. */
-	__asm__("" : "+r"(attempts));
+	time->sec = 0;
 	if (!find(id, &place))
-		return FP_ASK_KERNEL;
-	for (; attempts; attempts--) {
-		const struct fp_latch *latch = place.latch;
-		fp_u32 seq = fp_load_acquire(&latch->copy[0].seq);
-		const struct fp_anchor *anchor = &latch->copy[seq & 1];
+		return 0;
+	do {
+		const struct fp_anchor *anchor;
 		fp_u64 counter, age_cycles;
 
-		if (!fp_answers(anchor, id))
-			return FP_ASK_KERNEL;
+		seq = fp_load_acquire(&place.latch->copy[0].seq);
+		anchor = &place.latch->copy[seq & 1];
+		if (!fp_has(anchor->floors, id))
+			return 0;
 		counter = fp_read_counter();
-		latch = fp_after_counter(latch, counter);
+		latch = fp_after_counter(place.latch, counter);
 		anchor = &latch->copy[seq & 1];
 		age_cycles = counter - anchor->base_cycles;
 		if (age_cycles >> 63 && !(seq & 1)) {
 			/* The newest anchor is not in force yet. */
 			anchor = &latch->copy[1];
-			if (!fp_answers(anchor, id))
-				return FP_ASK_KERNEL;
 			age_cycles = counter - anchor->base_cycles;
 		}
-		if (age_cycles > anchor->cap_cycles)
-			return FP_ASK_KERNEL;
-		*now = fp_extrapolate(anchor, place.base, age_cycles);
+		if (!fp_has(anchor->floors, id))
+			return 0;
+		answers = fp_has(anchor->clocks, id);
+		if (age_cycles > anchor->cap_cycles) {
+			answers = 0;
+			/* A counter before the base has started again, and shows nothing of how long ago that was. */
+			age_cycles = age_cycles >> 63 ? 0 : anchor->cap_cycles;
+		}
+		*time = fp_extrapolate(anchor, place.base, age_cycles);
 
 		fp_load_barrier();
-		if (latch->copy[0].seq == seq)
-			return FP_ANSWERED;
-	}
-	return FP_ASK_KERNEL;
+	} while (latch->copy[0].seq != seq);
+	return answers;
+}
+
+FP_COLD int fp_is_later(const struct fp_time *floor, fp_u32 kernel_sec, fp_u32 kernel_nsec) {
+	/* Modulo 2^32, so the older calls of 32-bit ISAs, which cut seconds to that, are compared as well. */
+	const fp_u32 seconds = (fp_u32)floor->sec - kernel_sec;
+
+	/* Below two seconds, or negative and so beyond the limit. */
+	return seconds <= 1 && seconds * FP_NSEC_PER_SEC + (fp_u32)floor->nsec - kernel_nsec - 1 < FP_FLOOR_LIMIT_NS;
 }

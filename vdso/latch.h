@@ -29,13 +29,8 @@ struct fp_time {
 	unsigned long nsec; /* one register on every ISA */
 };
 
-enum fp_outcome {
-	FP_ANSWERED,
-	FP_ASK_KERNEL, /* the page does not answer this clock now */
-	FP_TRY_LATCH,  /* the newest anchor does not answer at this instant; the one before it may */
-};
-
-FP_INLINE int fp_answers(const struct fp_anchor *anchor, fp_clockid id) { return anchor->clocks >> id & 1; }
+/* `clocks` or `floors` of an anchor. */
+FP_INLINE int fp_has(fp_u32 clocks, fp_clockid id) { return clocks >> id & 1; }
 
 /* `age_cycles` is at most the anchor's cap, so it fits 32 bits: one multiplication on every ISA. */
 FP_INLINE struct fp_time fp_extrapolate(const struct fp_anchor *anchor, unsigned base, fp_u64 age_cycles) {
@@ -51,31 +46,28 @@ FP_INLINE struct fp_time fp_extrapolate(const struct fp_anchor *anchor, unsigned
 	return now;
 }
 
-/* The hot path: the newest anchor, once. */
-FP_INLINE enum fp_outcome fp_read_newest(const struct fp_latch *latch, fp_clockid id, unsigned base,
-					 struct fp_time *now) {
+/* The hot path: the newest anchor, once. Returns 0 where that does not answer at this instant; fp_read_latch() may. */
+FP_INLINE int fp_read_newest(const struct fp_latch *latch, fp_clockid id, unsigned base, struct fp_time *now) {
 	const struct fp_anchor *anchor = &latch->copy[0];
 	fp_u64 counter, age_cycles;
 	fp_u32 seq;
 
 	seq = fp_load_acquire(&anchor->seq);
 	if (fp_unlikely(seq & 1))
-		return FP_TRY_LATCH;
-	if (fp_unlikely(!fp_answers(anchor, id)))
-		return FP_ASK_KERNEL;
+		return 0;
+	if (fp_unlikely(!fp_has(anchor->clocks, id)))
+		return 0;
 
 	counter = fp_read_counter();
 	anchor = fp_after_counter(anchor, counter);
 	age_cycles = counter - anchor->base_cycles;
 	/* One compare for both: a counter before the base is a huge unsigned age. */
 	if (fp_unlikely(age_cycles > anchor->cap_cycles))
-		return age_cycles >> 63 ? FP_TRY_LATCH : FP_ASK_KERNEL;
+		return 0;
 	*now = fp_extrapolate(anchor, base, age_cycles);
 
 	fp_load_barrier();
-	if (fp_unlikely(anchor->seq != seq))
-		return FP_TRY_LATCH;
-	return FP_ANSWERED;
+	return fp_likely(anchor->seq == seq);
 }
 
 /* Where a clock is kept. */
@@ -100,7 +92,12 @@ FP_INLINE int fp_find_clock(fp_clockid id, struct fp_place *place) {
 	return 1;
 }
 
-/* Any clock, by whichever anchor answers. FP_ANSWERED or FP_ASK_KERNEL. */
-FP_INTERNAL enum fp_outcome fp_read_patiently(fp_clockid id, struct fp_time *now);
+/*
+ * Any clock, by whichever anchor applies. Returns 0 where none answers at this instant; `time` is then the floor, the
+ * latest time that any reader can have had (page.h), or zero where there is none.
+ */
+FP_INTERNAL int fp_read_latch(fp_clockid id, struct fp_time *time);
+/* Whether a floor is later than the kernel's answer, which is then not to be shown. */
+FP_INTERNAL int fp_is_later(const struct fp_time *floor, fp_u32 kernel_sec, fp_u32 kernel_nsec);
 
 #endif

@@ -14,6 +14,11 @@
  * counter reaches its base: until then copy[1] answers. So all threads, and all pages of one publisher, change from one
  * anchor to the next at the same value of the counter, and the two agree there.
  *
+ * What an anchor shows at its cap is the latest time that any reader can have had from it. While the kernel runs slower
+ * than the anchor (adjtimex(2)), that time is ahead of the kernel's. So a reader that asks the kernel returns the later
+ * of the two: the kernel's time, and this floor. A withdrawal clears `clocks` and cuts the cap at the counter's value
+ * of that moment; `floors` and the rest stay, so that the floor is what readers were shown.
+ *
  * copy[0].seq guards both copies (Linux convention: 0 is "never seeded", odd is "copy[0] is being written: use
  * copy[1]").
  *
@@ -39,11 +44,19 @@ struct fp_anchor {
 	fp_u64 base_cycles;
 	fp_u32 mult; /* nanoseconds per count, << shift */
 	fp_u32 shift;
-	fp_u32 cap_cycles; /* an older anchor answers nothing */
-	fp_u32 reserved;
+	fp_u32 cap_cycles;             /* an older anchor answers nothing */
+	fp_u32 floors;                 /* bit per clock id that this anchor answers or has answered: see below */
 	struct fp_base base[FP_BASES]; /* REALTIME and MONOTONIC share the first cache line with all of the above */
 	fp_u32 reserved2[8];
 };
+
+/*
+ * A floor this far above the kernel's time is no floor of this clock: REALTIME or TAI was set back while no publisher
+ * was there to see it, the machine slept while its counter went on, or the page comes from elsewhere. An anchor is
+ * believed for 0.4 s, and the kernel's rate changes by a fifth at most (ticks of 9,000 to 11,000 us, adjtimex(2)): 80
+ * ms.
+ */
+#define FP_FLOOR_LIMIT_NS (1u << 27)
 
 struct fp_latch {
 	struct fp_anchor copy[2];

@@ -2,8 +2,9 @@
 #include "slots.h"
 
 /* In a file of its own: no function may see the zeros and fold them. */
+/* Aligned for its words and no more: the compiler would leave a gap, and one page has no room for that. */
 extern FP_HIDDEN const struct fp_slots fp_slots;
-const struct fp_slots fp_slots;
+__attribute__((aligned(__SIZEOF_POINTER__))) const struct fp_slots fp_slots;
 
 #define SLOT(member) (__builtin_offsetof(struct fp_slots, member) / sizeof(void *))
 

@@ -10,14 +10,15 @@
  * tolerance.
  *
  * All threads read all the time, in each mode for each clock in turn, for SECONDS altogether. Prints one line of JSON
- * and exits 1 if there was a violation. Nobody may set the time meanwhile. With -u all of that again and again until
- * SIGTERM, a line for each time.
+ * and exits 1 if there was a violation. Nobody may set the time meanwhile: it holds the lock of the machine's clock.
+ * With -u all of that again and again until SIGTERM, a line for each time.
  *
  * The error of `mixed` is libc's distance from the middle between its two system calls. A thread that loses its CPU
  * between them shows nothing, so only triples no wider than 1.5 times the median count. What entering a system call
  * takes longer than leaving one, or the reverse, shows as error_p50_ns of any clock; hence the other percentiles are
  * distances from that median.
  */
+#include "clock-lock.h"
 #include "clocks.h"
 #include "findings.h"
 
@@ -315,6 +316,7 @@ int main(int argc, char **argv) {
 		      stderr);
 		return 2;
 	}
+	lock_machine_clock(LOCK_SH);
 	seconds /= mode_count * clock_count;
 	do {
 		violations += round_of(clocks, clock_count, modes, mode_count, seconds);

@@ -7,9 +7,9 @@
 #include "compiler.h"
 #include "page.h"
 
-/* No later load comes before this one. */
+/* No later load comes before this one. volatile: the compiler must load it once, not again where the value is used. */
 FP_INLINE fp_u32 fp_load_acquire(const fp_u32 *at) {
-	fp_u32 value = *at;
+	fp_u32 value = *(const volatile fp_u32 *)at;
 
 	fp_compiler_barrier();
 	return value;

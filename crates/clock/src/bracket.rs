@@ -1,5 +1,7 @@
 //! What a publisher measures: a clock's value between two reads of the counter.
 
+use crate::ntp::Ntp;
+
 /// A clock read between two reads of the counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bracket {
@@ -44,4 +46,19 @@ pub struct Sample {
     pub boot: Option<Bracket>,
     /// CLOCK_TAI.
     pub tai: Option<Bracket>,
+    /// How the kernel steers its clocks, read just before them.
+    pub ntp: Option<Ntp>,
+}
+
+impl Sample {
+    /// Whether this can be a sample at all: each clock was read between two reads of the counter that are in order, and has left its
+    /// epoch. A host that hands in a struct that it never filled is told so.
+    pub fn is_possible(&self) -> bool {
+        let brackets = [Some(self.mono), Some(self.real), self.raw, self.boot, self.tai];
+        let is_possible = |bracket: &Bracket| {
+            let is_in_order = bracket.width_cycles() as i64 >= 0;
+            is_in_order && bracket.time_ns != 0 && (bracket.before, bracket.after) != (0, 0)
+        };
+        brackets.iter().flatten().all(is_possible)
+    }
 }

@@ -1,13 +1,14 @@
 //! The discipline of one host's clocks: samples in, anchors out.
 
 use fastpath_page::layout::BASES;
-use fastpath_page::{Anchor, Base, ClockSet};
+use fastpath_page::{Anchor, Base, ClockSet, Rate};
 
 use crate::bracket::{Bracket, Sample};
 use crate::line::{Line, cycles_between, ns_between};
+use crate::ntp::Ntp;
 use crate::offset::{Change, Measured, Offset};
 use crate::reason::Reason;
-use crate::steer::{NoCourse, Times, ahead_of_ns, steer};
+use crate::steer::{Shown, Times, ahead_of_ns, rate_of, steer};
 use crate::track::{RateLimits, Seen, Track};
 use crate::widths::Widths;
 
@@ -41,14 +42,16 @@ const RAW_LIMITS: RateLimits = RateLimits {
     total: 200e-6,
 };
 
-/// The window while the kernel's rate changes: an error of 50 us, what a slew of 500 ppm makes of 100 ms, is mended in one.
+/// The window while the kernel's rate changes, or an error that shows is worked off.
 const UNSETTLED_WINDOW_NS: u64 = 10_000_000;
 /// Until the next try after a sample that was interrupted.
 const RETRY_WINDOW_NS: u64 = 2_000_000;
 /// A served error beyond this, and beyond noise, shows a rate that is changing.
 const SETTLED_NS: f64 = 20.0;
+/// By how much an offset between two clocks may come out less when it is measured anew, and is still the same offset.
+const REMEASURED_NS: u64 = 2_000;
 /// BOOTTIME going ahead of MONOTONIC by less is not a suspend; it may be a counter that stopped between the two reads.
-const SHORTEST_SUSPEND_NS: i64 = 1_000_000;
+const SHORTEST_SUSPEND_NS: f64 = 1e6;
 
 /// After the counter was caught out, it has to predict the kernel's clock for this long before it is served again, ...
 const PROBATION_NS: u64 = 1_000_000_000;
@@ -145,8 +148,23 @@ pub enum Outcome {
 struct InForce {
     hres: Option<Anchor>,
     raw: Option<Anchor>,
+    /// Where nothing is in force: what was withdrawn, cut short at that moment. No later anchor begins with less.
+    floor_hres: Option<Anchor>,
+    floor_raw: Option<Anchor>,
     /// Clocks that the kernel stepped since `hres` was made, and which therefore may go back.
     stepped: [bool; BASES],
+}
+
+impl InForce {
+    fn withdrawn(self) -> InForce {
+        InForce {
+            hres: None,
+            raw: None,
+            floor_hres: self.hres.or(self.floor_hres),
+            floor_raw: self.raw.or(self.floor_raw),
+            stepped: [false; BASES],
+        }
+    }
 }
 
 /// Follows the kernel's clocks by a counter.
@@ -169,6 +187,10 @@ pub struct Discipline {
     apart: bool,
     /// On the kernel's MONOTONIC.
     sampled_at_ns: u64,
+    /// The kernel's REALTIME at the same sample.
+    sampled_real_ns: u64,
+    /// What the rate of the line belongs to.
+    ntp: Option<Ntp>,
     ahead_ns: Option<i64>,
 }
 
@@ -189,17 +211,30 @@ impl Discipline {
             caught_at_ns: 0,
             apart: false,
             sampled_at_ns: 0,
+            sampled_real_ns: 0,
+            ntp: None,
             ahead_ns: None,
         }
     }
 
     /// When to take the next sample, in nanoseconds from the last.
     pub fn next_window_ns(&self) -> u64 {
-        if self.retry {
+        let window_ns = if self.retry {
             RETRY_WINDOW_NS.min(self.window_ns)
         } else {
             self.window_ns
-        }
+        };
+        self.ntp
+            .map_or(window_ns, |ntp| ntp.next_look_ns(self.sampled_real_ns, window_ns))
+    }
+
+    /// Whether what adjtimex(2) tells now makes a sample due at once: the kernel was told to run its clocks differently since the last.
+    pub fn is_news(&self, ntp: &Ntp) -> bool {
+        let same = |known: Ntp| {
+            (known.freq, known.tick_us, known.tai_s, known.leap) == (ntp.freq, ntp.tick_us, ntp.tai_s, ntp.leap)
+                && (known.is_slewing() || !ntp.is_slewing())
+        };
+        !self.ntp.is_some_and(same)
     }
 
     /// The anchor in force for REALTIME, MONOTONIC, BOOTTIME and TAI, for a page that joins.
@@ -210,6 +245,11 @@ impl Discipline {
     /// The anchor in force for MONOTONIC_RAW, for a page that joins.
     pub fn raw(&self) -> Option<Anchor> {
         self.in_force.raw
+    }
+
+    /// The kernel's rate as the last samples show it; `None` before the second.
+    pub fn rate(&self) -> Option<Rate> {
+        self.mono.line().and_then(|line| rate_of(line.ns_per_cycle))
     }
 
     /// Nanoseconds per count as the last samples show it; `None` before the second.
@@ -234,9 +274,15 @@ impl Discipline {
     /// Says that readers were told to ask the kernel, at the latest when the counter showed `counter`. The next anchors go on
     /// from what was shown until then, with the rate that is known.
     pub fn end_at(&mut self, counter: u64) {
-        for anchor in [&mut self.in_force.hres, &mut self.in_force.raw].into_iter().flatten() {
-            let shown_cycles = cycles_between(anchor.base_cycles, counter).max(0);
-            anchor.cap_cycles = anchor.cap_cycles.min(u32::try_from(shown_cycles).unwrap_or(u32::MAX));
+        let InForce {
+            hres,
+            raw,
+            floor_hres,
+            floor_raw,
+            ..
+        } = &mut self.in_force;
+        for anchor in [hres, raw, floor_hres, floor_raw].into_iter().flatten() {
+            *anchor = anchor.ended_at(counter);
         }
     }
 
@@ -251,13 +297,6 @@ impl Discipline {
         }
     }
 
-    fn times(&self) -> Times {
-        Times {
-            window_ns: self.window_ns,
-            cap_ns: self.cap_ns(),
-        }
-    }
-
     fn cap_ns(&self) -> u64 {
         self.config.cap_windows.saturating_mul(self.window_ns)
     }
@@ -267,26 +306,36 @@ impl Discipline {
     /// That is asked for when the sample has been judged: a hundred points take their time where floating point is slow (an emulated
     /// CPU needs half a millisecond), and the moment must not be over before the anchor is made.
     pub fn observe(&mut self, sample: &Sample, effective_at: impl FnOnce() -> u64) -> Outcome {
+        if self.is_too_soon(sample) {
+            return Outcome::Wait;
+        }
         self.retry = false;
         self.sampled_at_ns = sample.mono.time_ns;
+        self.sampled_real_ns = sample.real.time_ns;
         let counter = sample.mono.middle_cycles();
         let shown = self.in_force.hres.filter(|hres| hres.covers(counter));
         self.ahead_ns = shown.map(|hres| ahead_of_ns(&hres, MONOTONIC, counter, sample.mono.time_ns).round() as i64);
         let raw_seen = sample.raw.map(|raw| self.raw.see(&raw, RAW_LIMITS));
         let limits = if raw_seen.is_some() { TICK_LIMITS } else { NTP_LIMITS };
         let suspended = self.was_suspended(sample);
+        let was_turned = self.turn(sample);
         let mono_seen = self.mono.see(&sample.mono, limits);
         if suspended {
             // The two need not have stopped and started at the same moments, so what they did before says nothing now.
+            // And no program ran meanwhile: what the anchors show at their end, none has seen.
+            self.in_force = InForce::default();
             return self.start_over(Reason::Suspended);
         }
-        let rate_changed = match mono_seen {
+        let (rate_changed, after_gap) = match mono_seen {
             Seen::Broken(reason) => return self.distrust(reason, sample.mono.time_ns),
             Seen::Poor => {
                 self.retry = true;
                 return Outcome::Wait;
             }
-            Seen::Fits { rate_changed } => rate_changed,
+            Seen::Fits {
+                rate_changed,
+                after_gap,
+            } => (rate_changed, after_gap),
         };
         if let Some(Seen::Broken(reason)) = raw_seen {
             return self.distrust(reason, sample.mono.time_ns);
@@ -295,8 +344,14 @@ impl Discipline {
             return Outcome::Wait;
         };
         // Where the rate is changing, the line's is an average.
-        let rate_limit = if rate_changed { limits.change } else { NTP_LIMITS.change };
-        if !self.measure_offsets(sample, &line, rate_limit) {
+        let is_average = rate_changed || after_gap;
+        let is_slewing = self.ntp.is_some_and(|ntp| ntp.is_slewing());
+        let rate_limit = if is_average || is_slewing {
+            limits.change
+        } else {
+            NTP_LIMITS.change
+        };
+        if (is_slewing && was_interrupted(sample)) || !self.measure_offsets(sample, &line, rate_limit) {
             self.retry = true;
             return Outcome::Wait;
         }
@@ -307,10 +362,18 @@ impl Discipline {
             .filter(|hres| was_in_force(hres, sample.mono.middle_cycles()))
             .map(|hres| ahead_of_ns(&hres, MONOTONIC, sample.mono.middle_cycles(), sample.mono.time_ns));
         let settled_ns = SETTLED_NS + 4.0 * self.mono.noise_ns();
-        let unsettled = rate_changed || residual_ns.is_some_and(|residual_ns| residual_ns.abs() > settled_ns);
+        let unsettled = is_average
+            || was_turned
+            || is_slewing
+            || residual_ns.is_some_and(|residual_ns| residual_ns.abs() > settled_ns);
         self.stretch_window(unsettled);
         let known = self.in_force.hres.is_some() || self.is_known(&self.mono);
         if self.apart || !known || self.is_on_probation(sample.mono.time_ns) {
+            return Outcome::Wait;
+        }
+        // Readers have the kernel's time already, and until the new rate is known they would be shown less.
+        if rate_changed && shown.is_none() && self.in_force.hres.is_some() {
+            self.retry = true;
             return Outcome::Wait;
         }
         self.publish(&line, effective_at(), residual_ns.unwrap_or(0.0).round() as i64)
@@ -348,14 +411,35 @@ impl Discipline {
         self.before = self.in_force;
         self.in_force = InForce {
             hres: Some(next),
-            raw: self.in_force.raw,
             stepped: [false; BASES],
+            ..self.in_force
         };
         Outcome::Publish {
             hres: next,
             raw: None,
             residual_ns: 0,
         }
+    }
+
+    /// Whether a sample follows the last one so closely that it tells nothing that is worth an anchor: the line's rate would come from
+    /// points that lie too near to each other. What a sample that is due tells is not lost by that.
+    fn is_too_soon(&self, sample: &Sample) -> bool {
+        let since_ns = ns_between(self.sampled_at_ns, sample.mono.time_ns);
+        let is_due = since_ns < 0 || since_ns as u64 >= self.next_window_ns() / 4;
+        let is_news = sample.ntp.is_some_and(|ntp| self.is_news(&ntp));
+        self.sampled_at_ns != 0 && !self.retry && !is_due && !is_news
+    }
+
+    /// Takes in what the kernel was told to run at, by adjtimex(2), since the last sample. Returns whether that changed.
+    fn turn(&mut self, sample: &Sample) -> bool {
+        let Some(ntp) = sample.ntp else { return false };
+        let factor = self.ntp.map_or(1.0, |before| ntp.rate() / before.rate());
+        let is_changed = factor != 1.0;
+        // The line keeps the former rate until a sample tells well at which time it ended.
+        if !is_changed || self.mono.turn(&sample.mono, factor) {
+            self.ntp = Some(ntp);
+        }
+        is_changed
     }
 
     /// Whether BOOTTIME went ahead of MONOTONIC: only a suspend does that.
@@ -365,7 +449,7 @@ impl Discipline {
         };
         let Some(line) = self.mono.line() else { return false };
         let measured = self.measure(&sample.mono, boot, line, NTP_LIMITS.change);
-        offset.is_step(&measured) && measured.whole_ns.wrapping_sub(offset.held_ns()) > SHORTEST_SUSPEND_NS
+        offset.is_step(&measured) && offset.above_held_ns(&measured) > SHORTEST_SUSPEND_NS
     }
 
     /// The offset of a clock from MONOTONIC, if the kernel's rate changed by at most `rate_limit`,
@@ -453,16 +537,33 @@ impl Discipline {
 
     /// How far MONOTONIC has to be put forward so that no clock goes back when the offsets are refined.
     fn lift_ns(&self) -> u64 {
-        let Some(hres) = &self.in_force.hres else { return 0 };
+        // What was withdrawn binds as well, but by now a clock may have been stepped without notice.
+        let (hres, most_ns) = match (&self.in_force.hres, &self.in_force.floor_hres) {
+            (Some(hres), _) => (hres, u64::MAX),
+            (None, Some(floor)) => (floor, REMEASURED_NS),
+            (None, None) => return 0,
+        };
         CLOCKS
             .into_iter()
             .filter(|(index, _)| !self.in_force.stepped[*index])
             .filter_map(|(index, _)| {
                 let back_ns = shown_offset_ns(hres, index)?.wrapping_sub(self.offset_ns(index)?);
-                u64::try_from(back_ns).ok()
+                u64::try_from(back_ns).ok().filter(|back_ns| *back_ns <= most_ns)
             })
             .max()
             .unwrap_or(0)
+    }
+
+    /// For how long anchors that begin at a time of REALTIME may be read, in nanoseconds; `None`: the kernel is about to make a leap second,
+    /// and until it has, REALTIME is not known.
+    fn cap_before_leap_ns(&self, real_ns: u64) -> Option<u64> {
+        let cap_ns = self.cap_ns();
+        let to_leap_ns = self.ntp.and_then(|ntp| ntp.to_leap_ns(real_ns));
+        match to_leap_ns.map(u64::try_from) {
+            None => Some(cap_ns),
+            Some(Ok(to_leap_ns)) if to_leap_ns > 0 => Some(cap_ns.min(to_leap_ns)),
+            Some(_) => None,
+        }
     }
 
     fn publish(&mut self, line: &Line, effective_at: u64, residual_ns: i64) -> Outcome {
@@ -475,25 +576,28 @@ impl Discipline {
         let longest_cap_ns = (f64::from(u32::MAX) * line.ns_per_cycle) as u64;
         let longest_window_ns = longest_cap_ns / self.config.cap_windows.max(1);
         self.window_ns = self.window_ns.min(longest_window_ns.max(1));
-        let course = match steer(
-            previous,
-            MONOTONIC,
-            line,
-            effective_at,
-            self.times(),
-            self.mono.noise_ns(),
-        ) {
-            Ok(course) => course,
-            Err(NoCourse::Ahead) => return self.start_over(Reason::AheadOfKernel),
-            Err(NoCourse::OutOfRange) => return self.start_over(Reason::RateImplausible),
+        let effective_mono_ns = line
+            .origin_ns
+            .wrapping_add_signed(line.above_origin_ns(effective_at) as i64);
+        let effective_real_ns = effective_mono_ns.wrapping_add_signed(self.offset_ns(REALTIME).unwrap_or(0));
+        let Some(cap_ns) = self.cap_before_leap_ns(effective_real_ns) else {
+            return Outcome::Wait;
+        };
+        let times = Times {
+            window_ns: self.window_ns,
+            cap_ns,
+        };
+        let InForce { hres, floor_hres, .. } = self.in_force;
+        let shown = Shown::by(hres, floor_hres, MONOTONIC, effective_at);
+        let Some(course) = steer(shown, line, effective_at, times, self.mono.noise_ns()) else {
+            return self.start_over(Reason::RateImplausible);
         };
         let lift_ns_shifted = u128::from(self.lift_ns()) << course.rate.shift;
-        let cap_cycles = course.rate.cap_for_ns(self.cap_ns());
         let empty = Anchor {
             clocks: ClockSet::NONE,
             base_cycles: effective_at,
             rate: course.rate,
-            cap_cycles,
+            cap_cycles: course.cap_cycles,
             base: [Base::default(); BASES],
         };
         let hres = self.with_bases(
@@ -501,7 +605,7 @@ impl Discipline {
             course.start_ns_shifted + lift_ns_shifted,
             std::array::from_fn(|index| self.offset_ns(index)),
         );
-        let raw = match self.next_raw(effective_at) {
+        let raw = match self.next_raw(effective_at, times) {
             Ok(raw) => raw,
             Err(reason) => return self.start_over(reason),
         };
@@ -509,12 +613,14 @@ impl Discipline {
         self.in_force = InForce {
             hres: Some(hres),
             raw: raw.or(self.in_force.raw),
+            floor_hres: None,
+            floor_raw: self.in_force.floor_raw.filter(|_| raw.is_none()),
             stepped: [false; BASES],
         };
         Outcome::Publish { hres, raw, residual_ns }
     }
 
-    fn next_raw(&self, effective_at: u64) -> Result<Option<Anchor>, Reason> {
+    fn next_raw(&self, effective_at: u64, times: Times) -> Result<Option<Anchor>, Reason> {
         let Some(line) = self
             .raw
             .line()
@@ -526,18 +632,15 @@ impl Discipline {
         if previous.is_none() && !self.is_known(&self.raw) {
             return Ok(None);
         }
-        let course = match steer(previous, RAW, line, effective_at, self.times(), self.raw.noise_ns()) {
-            Ok(course) => course,
-            Err(NoCourse::Ahead) => return Err(Reason::AheadOfKernel),
-            Err(NoCourse::OutOfRange) => return Err(Reason::RateImplausible),
-        };
+        let shown = Shown::by(self.in_force.raw, self.in_force.floor_raw, RAW, effective_at);
+        let course = steer(shown, line, effective_at, times, self.raw.noise_ns()).ok_or(Reason::RateImplausible)?;
         let mut base = [Base::default(); BASES];
         base[RAW] = Base::from_ns_shifted(course.start_ns_shifted, course.rate.shift);
         Ok(Some(Anchor {
             clocks: ClockSet::MONOTONIC_RAW,
             base_cycles: effective_at,
             rate: course.rate,
-            cap_cycles: course.rate.cap_for_ns(self.cap_ns()),
+            cap_cycles: course.cap_cycles,
             base,
         }))
     }
@@ -589,11 +692,22 @@ impl Discipline {
         self.mono.restart();
         self.raw.restart();
         self.offsets = [None; BASES];
-        self.in_force = InForce::default();
-        self.before = InForce::default();
+        self.in_force = self.in_force.withdrawn();
+        self.before = self.in_force;
+        self.ntp = None;
         self.window_ns = self.config.first_window_ns;
         Outcome::Withdraw(reason)
     }
+}
+
+/// Whether so much time passed within a sample that clocks read one after the other do not tell how far they are apart, if the kernel's rate
+/// is not known well.
+fn was_interrupted(sample: &Sample) -> bool {
+    // Twenty-five attempts for each of five clocks, and as long again.
+    const LONGEST_WIDTHS: u64 = 256;
+    let last = [sample.tai, sample.boot, sample.raw].into_iter().flatten().next();
+    let took_cycles = cycles_between(sample.mono.before, last.unwrap_or(sample.real).after);
+    took_cycles > (LONGEST_WIDTHS * (sample.mono.width_cycles() + 1)) as i64
 }
 
 /// Whether a sample at this counter says how good an anchor was: while it is in force, and for as long again. Where refreshes

@@ -9,12 +9,14 @@
 //! - `line`: the straight line through such points;
 //! - `track`: the recent points of one clock, their noise, whether its rate has changed, and whether the counter is believable;
 //! - `offset`: the constant between two clocks that tick at one rate, and its steps;
+//! - [`ntp`]: how the kernel is told to run its clocks, from adjtimex(2);
 //! - `steer`: from the anchor in force to the next one, without time going back;
 //! - [`discipline`]: all of it for one host.
 
 pub mod bracket;
 pub mod discipline;
 mod line;
+pub mod ntp;
 mod offset;
 pub mod reason;
 mod recent;
@@ -24,4 +26,5 @@ mod widths;
 
 pub use bracket::{Bracket, Sample, tightest};
 pub use discipline::{Config, Discipline, Outcome};
+pub use ntp::{Leap, Ntp};
 pub use reason::Reason;

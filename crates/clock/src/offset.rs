@@ -83,7 +83,8 @@ impl Offset {
         Change::None
     }
 
-    fn above_held_ns(&self, measured: &Measured) -> f64 {
+    /// How far a measurement lies above the offset, in nanoseconds.
+    pub fn above_held_ns(&self, measured: &Measured) -> f64 {
         (measured.whole_ns.wrapping_sub(self.held_ns)) as f64 + measured.rest_ns
     }
 }

@@ -13,9 +13,7 @@ pub enum Reason {
     /// The counter's rate against the kernel's clock changed by more than NTP can explain.
     #[error("the counter's rate against the kernel's clock changed by more than NTP can explain")]
     RateImplausible = 3,
-    /// The kernel's clock fell so far behind the anchor in force that slowing down would take too long.
-    #[error("the kernel's clock fell too far behind for slewing to mend it")]
-    AheadOfKernel = 4,
+    // 4 was of a version that withdrew its anchors when they were far ahead of the kernel's clock.
     /// The machine was suspended, and the counter has to be measured anew.
     #[error("the machine was suspended; the counter is being measured anew")]
     Suspended = 5,
@@ -36,7 +34,6 @@ impl Reason {
             Reason::CounterStopped,
             Reason::CounterJumped,
             Reason::RateImplausible,
-            Reason::AheadOfKernel,
             Reason::Suspended,
             Reason::Warp,
         ]

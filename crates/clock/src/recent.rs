@@ -48,6 +48,11 @@ impl<T: Copy, const N: usize> Recent<T, N> {
         self.count = kept;
     }
 
+    /// Changes every value.
+    pub fn change(&mut self, change: impl FnMut(&mut T)) {
+        self.values[..self.count].iter_mut().for_each(change);
+    }
+
     /// Forgets all.
     pub fn clear(&mut self) {
         self.count = 0;

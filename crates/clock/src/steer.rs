@@ -5,22 +5,25 @@ use fastpath_page::{Anchor, Rate};
 
 use crate::line::{Line, ns_between};
 
-/// The clocks run at most this much slower or faster than the kernel's while an error is worked off.
+/// An error that does not show is worked off at this relative rate at most.
 const STEEPEST: f64 = 0.005;
+/// While the clocks are visibly ahead of the kernel's, they run slower than it by at most this part: nearly flat, so that the kernel
+/// catches up soon, and never standing, so that a program that waits for the next nanosecond gets it.
+const FLATTEST: f64 = 1.0 - 1.0 / 64.0;
 /// An error beyond half a system call's cost (and noise) shows to a program that mixes both, as time that goes backwards. Behind by
-/// more, readers step forward, which shows to nobody.
+/// more, readers step forward, which shows to none of them.
 const VISIBLE_NS: f64 = 50.0;
-/// Ahead by more than this, slowing down would take over a second: the clocks are left to the kernel instead.
-const AHEAD_LIMIT_NS: f64 = 5e6;
 /// The kernel shows whole nanoseconds, rounded down: on average it is half of one later.
 const ROUNDED_DOWN_NS: f64 = 0.5;
 
-/// Where the next anchor starts and how fast it runs.
+/// Where the next anchor starts, how fast it runs, and for how long it may be read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Course {
     pub rate: Rate,
     /// What the clock shows at the new base, in units of 2^-rate.shift ns since its epoch.
     pub start_ns_shifted: u128,
+    /// Counts after the new base for which the anchor may be read.
+    pub cap_cycles: u32,
 }
 
 /// The times of an anchor, in nanoseconds.
@@ -32,64 +35,77 @@ pub(crate) struct Times {
     pub cap_ns: u64,
 }
 
-/// Why there is no next anchor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoCourse {
-    /// The anchor in force is too far ahead of the kernel's clock.
-    Ahead,
-    /// No page can hold this rate or time.
-    OutOfRange,
+/// The latest time of a clock that a reader can have had when the next anchor begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown {
+    ns_shifted: u128,
+    shift: u32,
+    /// Readers ask the kernel since then.
+    expired: bool,
 }
 
-/// The course from `in_force` (if there is one) at `effective_at` to the kernel's clock, as `line` predicts it, until the new anchor ends.
+impl Shown {
+    /// By the anchor in force when the next one begins; where none is, by the one that was withdrawn, whatever the counter did since.
+    pub fn by(in_force: Option<Anchor>, withdrawn: Option<Anchor>, index: usize, effective_at: u64) -> Option<Shown> {
+        let anchor = in_force.or(withdrawn)?;
+        // Past its end no reader uses an anchor: what it showed last is what must not be undercut.
+        let end = anchor.end_cycles();
+        let expired = in_force.is_none() || (effective_at.wrapping_sub(end) as i64) > 0;
+        Some(Shown {
+            ns_shifted: anchor.ns_shifted_at(index, if expired { end } else { effective_at }),
+            shift: anchor.rate.shift,
+            expired,
+        })
+    }
+}
+
+/// The course at `effective_at` to the kernel's clock, as `line` predicts it, until the new anchor ends. `None`: no page can hold this
+/// rate or time.
+///
+/// A new anchor begins where readers were (`shown`), or later, and is never behind the kernel's clock as it is known, but for what
+/// does not show: behind, it steps forward; ahead, it runs slower than the kernel until its own end and meets the kernel there. It is not
+/// read beyond that point, where it would be behind.
 pub(crate) fn steer(
-    in_force: Option<&Anchor>,
-    index: usize,
+    shown: Option<Shown>,
     line: &Line,
     effective_at: u64,
     times: Times,
     noise_ns: f64,
-) -> Result<Course, NoCourse> {
+) -> Option<Course> {
     let kernel_above_ns = line.above_origin_ns(effective_at) + ROUNDED_DOWN_NS;
-    let natural = rate_of(line.ns_per_cycle).ok_or(NoCourse::OutOfRange)?;
-    let kernel = shifted(line.origin_ns, kernel_above_ns, natural.shift).ok_or(NoCourse::OutOfRange)?;
-    let Some(in_force) = in_force else {
-        return Ok(Course {
-            rate: natural,
-            start_ns_shifted: kernel,
-        });
+    let natural = rate_of(line.ns_per_cycle)?;
+    let kernel = shifted(line.origin_ns, kernel_above_ns, natural.shift)?;
+    let at_the_kernel = |start_ns_shifted| Course {
+        rate: natural,
+        start_ns_shifted,
+        cap_cycles: natural.cap_for_ns(times.cap_ns),
+    };
+    let Some(shown) = shown else {
+        return Some(at_the_kernel(kernel));
     };
 
-    // Past its cap nobody reads the anchor in force: what it showed last is what must not be undercut.
-    let last_read = in_force.base_cycles.wrapping_add(u64::from(in_force.cap_cycles));
-    let expired = (effective_at.wrapping_sub(last_read) as i64) > 0;
-    let shown = in_force.ns_shifted_at(index, if expired { last_read } else { effective_at });
-    let ahead_ns = ahead_of_origin_ns(shown, in_force.rate.shift, line.origin_ns) - kernel_above_ns;
-    if ahead_ns > AHEAD_LIMIT_NS {
-        return Err(NoCourse::Ahead);
-    }
+    let ahead_ns = ahead_of_origin_ns(shown.ns_shifted, shown.shift, line.origin_ns) - kernel_above_ns;
     let visible_ns = VISIBLE_NS + 4.0 * noise_ns;
-    let steps_forward = ahead_ns < -visible_ns || (expired && ahead_ns < 0.0);
-    if steps_forward {
+    if ahead_ns < -visible_ns || (shown.expired && ahead_ns < 0.0) {
         // Rounding alone could undercut what was shown, so compare in the new units.
-        let start_ns_shifted = kernel.max(reshift_up(shown, in_force.rate.shift, natural.shift));
-        return Ok(Course {
-            rate: natural,
-            start_ns_shifted,
-        });
+        let shown = reshift_up(shown.ns_shifted, shown.shift, natural.shift);
+        return Some(at_the_kernel(kernel.max(shown)));
     }
-    // The correction goes on for as long as the anchor is read. Spread over all of that, an error never grows, however late or often
-    // missed the next anchor is; spread over half of it, one that shows is gone sooner, and may at worst change its sign.
-    let spread_ns = if ahead_ns > visible_ns {
-        times.window_ns.max(times.cap_ns / 2)
+    // Not more than fits one anchor: the rest is left to the next.
+    let is_visible = ahead_ns > visible_ns;
+    let cap_ns = if is_visible {
+        times.cap_ns.min(times.window_ns + times.window_ns / 2)
     } else {
         times.cap_ns
     };
-    let correction = (ahead_ns / spread_ns.max(1) as f64).clamp(-STEEPEST, STEEPEST);
-    let rate = rate_of(line.ns_per_cycle * (1.0 - correction)).ok_or(NoCourse::OutOfRange)?;
-    Ok(Course {
+    let steepest = if is_visible { FLATTEST } else { STEEPEST };
+    let correction = (ahead_ns / cap_ns.max(1) as f64).clamp(-STEEPEST, steepest);
+    let rate = rate_of(line.ns_per_cycle * (1.0 - correction))?;
+    Some(Course {
         rate,
-        start_ns_shifted: reshift_up(shown, in_force.rate.shift, rate.shift),
+        start_ns_shifted: reshift_up(shown.ns_shifted, shown.shift, rate.shift),
+        // In time of the kernel's, not in that of an anchor that runs slower.
+        cap_cycles: natural.cap_for_ns(cap_ns).min(rate.max_cap()),
     })
 }
 
@@ -104,7 +120,8 @@ fn ahead_of_origin_ns(shown_ns_shifted: u128, shift: u32, origin_ns: u64) -> f64
     ns_between(origin_ns, whole_ns) as f64 + fraction
 }
 
-fn rate_of(ns_per_cycle: f64) -> Option<Rate> {
+/// A rate as a page holds it.
+pub(crate) fn rate_of(ns_per_cycle: f64) -> Option<Rate> {
     const ONE_Q64: f64 = 18_446_744_073_709_551_616.0;
     // A float that is negative, too large or not a number saturates here and is refused there.
     Rate::from_ns_per_cycle_q64((ns_per_cycle * ONE_Q64) as u128)

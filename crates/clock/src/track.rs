@@ -48,8 +48,13 @@ pub(crate) struct RateLimits {
 pub(crate) enum Seen {
     /// Too wide: whoever took it was interrupted. It changes nothing.
     Poor,
-    /// It fits. `rate_changed`: as the start of another rate.
-    Fits { rate_changed: bool },
+    /// It fits.
+    Fits {
+        /// As the start of another rate, of which little is known yet.
+        rate_changed: bool,
+        /// After a time without samples, over which the line only knows the average rate.
+        after_gap: bool,
+    },
     /// No clock of the kernel's does this to a counter that can be believed.
     Broken(Reason),
 }
@@ -149,6 +154,30 @@ impl Track {
         (squares / count).sqrt() * (1.0 + 2.0 / count.sqrt())
     }
 
+    /// Takes in that the clock runs at `factor` times its former rate, since some moment before this bracket. Returns false where the
+    /// bracket is too wide to tell the time by.
+    ///
+    /// The points are moved to where they would be had the clock always run at its new rate and arrived at this bracket: the line keeps
+    /// what it knows of the counter.
+    pub fn turn(&mut self, bracket: &Bracket, factor: f64) -> bool {
+        if !self.widths.is_good(bracket) {
+            return false;
+        }
+        let Some(line) = self.line else {
+            self.points.clear();
+            return true;
+        };
+        let pivot = Point::from(*bracket);
+        let pivot_above_ns = line.above_origin_ns(pivot.cycles);
+        self.points.change(|point| {
+            let back_ns = pivot_above_ns - ns_between(line.origin_ns, point.ns) as f64;
+            point.ns = pivot.ns.wrapping_sub((back_ns * factor).round() as i64 as u64);
+        });
+        self.reference = self.reference.map(|ns_per_cycle| ns_per_cycle * factor);
+        self.line = Line::fit(self.points.iter());
+        true
+    }
+
     /// Takes a bracket in.
     pub fn see(&mut self, bracket: &Bracket, limits: RateLimits) -> Seen {
         let point = Point::from(*bracket);
@@ -166,12 +195,14 @@ impl Track {
         self.points.push(point);
         self.measure_noise();
         self.forget_old();
-        // Over a time that nobody looked at, the line only knows the average.
-        let rate_changed = self.forget_another_rate() || after_gap;
+        let rate_changed = self.forget_another_rate();
         self.line = Line::fit(self.points.iter());
         match self.drift(limits) {
             Some(reason) => Seen::Broken(reason),
-            None => Seen::Fits { rate_changed },
+            None => Seen::Fits {
+                rate_changed,
+                after_gap,
+            },
         }
     }
 
@@ -318,7 +349,7 @@ mod tests {
                 after: (2.0 * after_ns) as u64,
             };
             match track.see(&bracket, limits) {
-                Seen::Fits { rate_changed } => changes += u32::from(rate_changed),
+                Seen::Fits { rate_changed, .. } => changes += u32::from(rate_changed),
                 other => panic!("{other:?}"),
             }
         }

@@ -17,6 +17,11 @@ impl Widths {
     /// Takes a bracket in, and says whether it is as narrow as they are here when nothing interrupts them.
     pub fn see(&mut self, bracket: &Bracket) -> bool {
         self.recent.push(bracket.width_cycles());
+        self.is_good(bracket)
+    }
+
+    /// Says the same of a bracket that is not taken in.
+    pub fn is_good(&self, bracket: &Bracket) -> bool {
         bracket.width_cycles() <= 2 * self.narrowest_cycles() + 2
     }
 

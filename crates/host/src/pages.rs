@@ -1,7 +1,7 @@
 //! Where a refresher publishes.
 
-use fastpath_page::Anchor;
 use fastpath_page::writer::{PublishError, Stats, Watch, Withdrawal, Writer, publish_all};
+use fastpath_page::{Anchor, ClockSet};
 
 /// One page, or many that change from anchor to anchor at the same value of the counter. Nobody else writes them.
 pub trait Pages {
@@ -19,8 +19,10 @@ pub trait Pages {
     fn telling_cycles(&self) -> u64 {
         0
     }
-    /// Takes all clocks off.
-    fn withdraw(&mut self, reason: u32);
+    /// Takes all clocks off: see [`Writer::withdraw`].
+    fn withdraw(&mut self, reason: u32, counter: impl Fn() -> u64);
+    /// Takes some clocks off, because they were set: see [`Writer::forget`].
+    fn forget(&mut self, clocks: ClockSet);
     /// Adds to the history.
     fn note_withdrawal(&mut self, withdrawal: &Withdrawal);
     /// Writes the statistics.
@@ -57,8 +59,12 @@ impl<P: OnePage> Pages for P {
         publish_all([&self.writer()], Some(hres), raw, spare_cycles, counter)
     }
 
-    fn withdraw(&mut self, reason: u32) {
-        self.writer().withdraw(reason);
+    fn withdraw(&mut self, reason: u32, counter: impl Fn() -> u64) {
+        self.writer().withdraw(reason, counter);
+    }
+
+    fn forget(&mut self, clocks: ClockSet) {
+        self.writer().forget(clocks);
     }
 
     fn note_withdrawal(&mut self, withdrawal: &Withdrawal) {

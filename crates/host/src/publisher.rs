@@ -63,6 +63,9 @@ pub enum NotPublished {
         "CLOCK_MONOTONIC or CLOCK_REALTIME cannot be read; the page goes on with what it has until that is too old"
     )]
     NoSample,
+    /// See [`Sample::is_possible`].
+    #[error("the sample is none: a bracket's reads of the counter are out of order or zero, or a clock shows zero")]
+    Impossible,
 }
 
 /// Samples a host's clocks and publishes them on one page, whenever it is asked to.
@@ -100,7 +103,8 @@ impl<'p, S: Source> Publisher<'p, S> {
         let config = if is_vouched_for { config.watched() } else { config };
         let mut refresher = Refresher::new(config, std::process::id());
         let boottime_ns = source.clock(libc::CLOCK_BOOTTIME).unwrap_or(0);
-        refresher.begin(&mut Writer::new(page), boottime_ns, is_vouched_for);
+        let counter = || options.relation.guest(source.counter());
+        refresher.begin(&mut Writer::new(page), boottime_ns, is_vouched_for, counter);
         Publisher {
             page,
             source,
@@ -122,7 +126,7 @@ impl<'p, S: Source> Publisher<'p, S> {
 
     /// Takes in a sample of the host's own, in host counts. A sample must never be made of what the guest says.
     pub fn publish_sample(&self, sample: &Sample) -> Result<Refreshed, NotPublished> {
-        let mut given = Some(*sample);
+        let mut given = Some(possible(sample)?);
         self.refresh(
             || given.take(),
             |refresher, writer, counter, sample| refresher.refresh(writer, counter, sample, || {}),
@@ -140,7 +144,7 @@ impl<'p, S: Source> Publisher<'p, S> {
 
     /// The same with a sample of the host's own.
     pub fn publish_step_sample(&self, sample: &Sample) -> Result<Refreshed, NotPublished> {
-        let mut given = Some(*sample);
+        let mut given = Some(possible(sample)?);
         self.refresh(
             || given.take(),
             |refresher, writer, counter, sample| refresher.follow_step(writer, counter, sample, || {}),
@@ -157,7 +161,9 @@ impl<'p, S: Source> Publisher<'p, S> {
 
     /// Takes in a comparison of the CPUs' counters ([`crate::evidence::Patrol`]): while two are apart, nothing is published.
     pub fn compared(&self, warp: &Warp) -> Result<Refreshed, Busy> {
-        Ok(self.alone()?.compared(&mut Writer::new(self.page), warp))
+        Ok(self
+            .alone()?
+            .compared(&mut Writer::new(self.page), warp, || self.guest_counter()))
     }
 
     /// What is worth a line in a log: withdrawals, and that the guest is served again. The last that was not taken yet.
@@ -224,6 +230,10 @@ impl<'p, S: Source> Publisher<'p, S> {
             refresher: &self.refresher,
         })
     }
+}
+
+fn possible(sample: &Sample) -> Result<Sample, NotPublished> {
+    sample.is_possible().then_some(*sample).ok_or(NotPublished::Impossible)
 }
 
 /// The one who may use the refresher, until it is dropped.

@@ -1,10 +1,8 @@
 //! From a sample to the page: what follows from each, and what to do when the moment was missed.
 
-use std::sync::atomic::{Ordering, fence};
-
-use fastpath_clock::{Config, Discipline, Outcome, Reason, Sample};
-use fastpath_page::writer::{PublishError, Stats, Watch, Withdrawal};
-use fastpath_page::{Anchor, Rate};
+use fastpath_clock::{Config, Discipline, Ntp, Outcome, Reason, Sample};
+use fastpath_page::writer::{LOOK_AHEAD_NS, PublishError, Stats, Watch, Withdrawal};
+use fastpath_page::{Anchor, ClockSet, Rate};
 
 use crate::evidence::Warp;
 use crate::pages::Pages;
@@ -16,8 +14,6 @@ pub const LEAD_NS: u64 = 50_000;
 /// A host that misses that time and again is given twice as much, up to this. Until an anchor's base readers go on by the one
 /// before it, so a long lead costs nothing but that a step of REALTIME is followed later.
 const LONGEST_LEAD_NS: u64 = 2_000_000;
-/// Left of it when the readers have been told: see [`publish_all`].
-const SPARE_NS: u64 = 2_000;
 /// Attempts to publish one anchor. Only a publisher that is preempted within [`LEAD_NS`] each time needs more than one.
 const ATTEMPTS: u32 = 5;
 
@@ -77,11 +73,11 @@ impl Refresher {
     /// Begins with a page: says on it what is known of the counter, and withdraws what another publisher left there.
     ///
     /// `boottime_ns` is the host's CLOCK_BOOTTIME; `is_vouched_for`: nobody promises that the counter ticks at one rate.
-    pub fn begin(&mut self, pages: &mut impl Pages, boottime_ns: u64, is_vouched_for: bool) {
+    pub fn begin(&mut self, pages: &mut impl Pages, boottime_ns: u64, is_vouched_for: bool, counter: impl Fn() -> u64) {
         self.watch.is_vouched_for = is_vouched_for;
         pages.set_watch(&self.watch);
         if pages.are_in_force() {
-            self.take_off(pages, REASON_NEW_PUBLISHER, None, boottime_ns);
+            self.take_off(pages, REASON_NEW_PUBLISHER, None, boottime_ns, counter);
         }
         pages.set_stats(&self.stats);
     }
@@ -92,13 +88,13 @@ impl Refresher {
     }
 
     /// Takes in a comparison of the CPUs' counters. While two are apart, nothing is published.
-    pub fn compared(&mut self, pages: &mut impl Pages, warp: &Warp) -> Refreshed {
+    pub fn compared(&mut self, pages: &mut impl Pages, warp: &Warp, counter: impl Fn() -> u64) -> Refreshed {
         self.watch.warp_tests = self.watch.warp_tests.wrapping_add(1);
         self.watch.warp_within_cycles = warp.within_cycles();
         pages.set_watch(&self.watch);
         match self.discipline.compared(warp.furthest_apart().is_some()) {
             Outcome::Withdraw(reason) => {
-                self.withdraw_for(pages, reason, None);
+                self.withdraw_for(pages, reason, None, counter);
                 Refreshed::Withdrawn(reason)
             }
             _ => Refreshed::Waiting,
@@ -108,6 +104,11 @@ impl Refresher {
     /// From now on the page says that this process keeps it.
     pub fn set_publisher_pid(&mut self, pid: u32) {
         self.stats.publisher_pid = pid;
+    }
+
+    /// Whether what adjtimex(2) tells makes a sample due at once.
+    pub fn is_news(&self, ntp: &Ntp) -> bool {
+        self.discipline.is_news(ntp)
     }
 
     /// From the last sample to the time when the next is wanted.
@@ -153,6 +154,8 @@ impl Refresher {
         mut sample: impl FnMut() -> Option<Sample>,
         mut pause: impl FnMut(),
     ) -> Refreshed {
+        // What readers would be shown of these until there is a new anchor is known to be wrong.
+        pages.forget(ClockSet::REALTIME | ClockSet::TAI);
         let mut refreshed = Refreshed::NoSample;
         for _ in 0..ATTEMPTS {
             let Some(sample) = sample() else { break };
@@ -173,11 +176,7 @@ impl Refresher {
 
     /// Takes all clocks off the page, for `status` to show `reason`. The next anchors go on from those that were in force.
     pub fn withdraw(&mut self, pages: &mut impl Pages, reason: u32, counter: impl Fn() -> u64) {
-        self.take_off(pages, reason, None, self.sampled_boottime_ns());
-        // From here on nobody reads the anchors in force, but for a reader that looks ahead of its counter by a little.
-        fence(Ordering::SeqCst);
-        let spare_cycles = self.rate.map_or(0, |rate| rate.cycles_for_ns(SPARE_NS));
-        self.discipline.end_at(counter().wrapping_add(spare_cycles));
+        self.take_off(pages, reason, None, self.sampled_boottime_ns(), counter);
     }
 
     /// How far ahead of the counter an anchor takes effect.
@@ -198,7 +197,11 @@ impl Refresher {
         match outcome {
             Outcome::Wait => Refreshed::Waiting,
             Outcome::Withdraw(reason) => {
-                self.withdraw_for(pages, reason, self.discipline.ahead_ns());
+                if reason == Reason::Suspended {
+                    // No program ran: none has seen what the anchors show at their end.
+                    pages.forget(ClockSet::ALL);
+                }
+                self.withdraw_for(pages, reason, self.discipline.ahead_ns(), counter);
                 Refreshed::Withdrawn(reason)
             }
             Outcome::Publish { hres, raw, residual_ns } => {
@@ -207,12 +210,28 @@ impl Refresher {
         }
     }
 
-    fn withdraw_for(&mut self, pages: &mut impl Pages, reason: Reason, ahead_ns: Option<i64>) {
-        self.take_off(pages, reason.code(), ahead_ns, self.sampled_boottime_ns());
+    fn withdraw_for(
+        &mut self,
+        pages: &mut impl Pages,
+        reason: Reason,
+        ahead_ns: Option<i64>,
+        counter: impl Fn() -> u64,
+    ) {
+        self.take_off(pages, reason.code(), ahead_ns, self.sampled_boottime_ns(), counter);
     }
 
-    fn take_off(&mut self, pages: &mut impl Pages, reason: u32, ahead_ns: Option<i64>, boottime_ns: u64) {
-        pages.withdraw(reason);
+    fn take_off(
+        &mut self,
+        pages: &mut impl Pages,
+        reason: u32,
+        ahead_ns: Option<i64>,
+        boottime_ns: u64,
+        counter: impl Fn() -> u64,
+    ) {
+        pages.withdraw(reason, &counter);
+        // From here on no reader uses the anchors, but for one that looks ahead of its counter read by a little.
+        let spare_cycles = self.rate.map_or(0, |rate| rate.cycles_for_ns(LOOK_AHEAD_NS));
+        self.discipline.end_at(counter().wrapping_add(spare_cycles));
         // A counter that is caught out again before it was served again is no news.
         if self.stats.withdrawn_reason != reason {
             let withdrawal = Withdrawal {
@@ -239,10 +258,12 @@ impl Refresher {
         residual_ns: i64,
         counter: impl Fn() -> u64,
     ) -> Refreshed {
-        let spare_cycles = hres.rate.cycles_for_ns(SPARE_NS);
+        // By the kernel's rate: an anchor may run much slower.
+        let rate = self.discipline.rate().unwrap_or(hres.rate);
+        let spare_cycles = rate.cycles_for_ns(LOOK_AHEAD_NS);
         match pages.publish(hres, raw, spare_cycles, counter) {
             Ok(()) => {
-                self.rate = Some(hres.rate);
+                self.rate = Some(rate);
                 self.lead_ns = (self.lead_ns - self.lead_ns / 16).max(LEAD_NS);
                 self.stats.refreshes += 1;
                 self.stats.residual_ns = residual_ns;
@@ -260,7 +281,8 @@ impl Refresher {
                 self.discipline.retract();
                 Refreshed::Missed
             }
-            Err(PublishError::OutOfLimits(_)) => {
+            // Until the kernel's clock is past what readers of the page were shown, they ask it.
+            Err(PublishError::OutOfLimits(_) | PublishError::BelowFloor) => {
                 self.discipline.retract();
                 Refreshed::Waiting
             }
@@ -302,6 +324,7 @@ mod tests {
                 raw: Some(bracket()),
                 boot: Some(bracket()),
                 tai: Some(bracket()),
+                ntp: None,
             })
         }
 

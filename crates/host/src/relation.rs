@@ -68,6 +68,7 @@ impl Relation {
             raw: host.raw.map(bracket),
             boot: host.boot.map(bracket),
             tai: host.tai.map(bracket),
+            ntp: host.ntp,
         }
     }
 }

@@ -65,6 +65,7 @@ fn take(source: &impl Source, attempts: usize) -> Option<Sample> {
         raw: best(source, libc::CLOCK_MONOTONIC_RAW, attempts),
         boot: best(source, libc::CLOCK_BOOTTIME, attempts),
         tai: best(source, libc::CLOCK_TAI, attempts),
+        ntp: None,
     })
 }
 

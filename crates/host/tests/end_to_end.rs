@@ -3,6 +3,9 @@
 #[allow(dead_code)]
 mod mapped;
 
+#[path = "../../publisher/tests/clock_lock/mod.rs"]
+mod clock_lock;
+
 use std::time::Duration;
 
 use fastpath_host::{ClockSet, Options, Publisher, Refreshed, Relation, Source, State, ThisHost, counter};
@@ -38,6 +41,7 @@ fn served<S: Source>(publisher: &Publisher<'_, S>) -> State {
 
 #[test]
 fn the_image_answers_what_the_kernel_does_wherever_its_page_lies() {
+    let _clock = clock_lock::ClockLock::shared();
     for page_below in [true, false] {
         let mapped = Mapped::new(page_below, true);
         let publisher = Publisher::new(mapped.page(), ThisHost, Options::default());
@@ -57,6 +61,7 @@ fn the_image_answers_what_the_kernel_does_wherever_its_page_lies() {
                 );
             }
             if round % 10 == 0 {
+                std::thread::sleep(Duration::from_nanos(publisher.state().next_window_ns));
                 publisher.publish().expect("alone");
             }
         }
@@ -90,6 +95,7 @@ fn an_image_that_is_not_to_serve_clocks_never_looks_at_the_page() {
 /// Guests with counters of their own, checked by the reader in Rust: an x86 process cannot have its TSC scaled.
 #[test]
 fn a_guest_reads_its_own_scaled_counter_and_gets_the_hosts_time() {
+    let _clock = clock_lock::ClockLock::shared();
     let relations = [
         (1, 0, 0_u64.wrapping_sub(1 << 50)),
         ((3 << 48) / 4, 48, 0_u64.wrapping_sub(1 << 40)),

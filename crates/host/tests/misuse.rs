@@ -6,7 +6,7 @@ mod mapped;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fastpath_host::{Busy, NotPublished, Options, Publisher, ThisHost};
+use fastpath_host::{Bracket, Busy, NotPublished, Options, Page, Publisher, Refreshed, Sample, Source, ThisHost};
 use mapped::{Mapped, read};
 
 /// Ends the other threads when this one is through, or has failed: a test that hangs says nothing.
@@ -128,4 +128,62 @@ fn a_signal_handler_may_publish_even_if_it_interrupts_a_publication() {
     assert!(has_met_many(), "{handled} signals, {met} met");
     assert!(used < STACK, "the stack overflowed");
     assert!(publisher.state().refreshes > 0);
+}
+
+#[test]
+fn a_sample_that_cannot_be_one_is_refused_and_changes_nothing() {
+    let page = Page::zeroed();
+    let publisher = Publisher::new(&page, ThisHost, Options::default());
+    let bracket = |before, time_ns, after| Bracket { before, time_ns, after };
+    let good = bracket(1 << 40, 1 << 50, (1 << 40) + 80);
+    let sample = |mono, real, raw| Sample {
+        mono,
+        real,
+        raw,
+        boot: None,
+        tai: None,
+        ntp: None,
+    };
+    let zero = bracket(0, 0, 0);
+    let backward = bracket((1 << 40) + 1, 1 << 50, 1 << 40);
+    let at_its_epoch = bracket(1 << 40, 0, (1 << 40) + 80);
+    for bad in [zero, backward, at_its_epoch] {
+        for sample in [
+            sample(bad, good, None),
+            sample(good, bad, None),
+            sample(good, good, Some(bad)),
+        ] {
+            assert_eq!(publisher.publish_sample(&sample), Err(NotPublished::Impossible));
+            assert_eq!(publisher.publish_step_sample(&sample), Err(NotPublished::Impossible));
+        }
+    }
+    assert_eq!(
+        publisher.publish_sample(&sample(good, good, None)),
+        Ok(Refreshed::Waiting)
+    );
+}
+
+#[test]
+fn publishing_without_a_pause_makes_no_read_wrong() {
+    let page = Page::zeroed();
+    let publisher = Publisher::new(&page, ThisHost, Options::default());
+    let begun = Instant::now();
+    let (mut last, mut answered) = ((0, 0), 0u64);
+    while begun.elapsed() < Duration::from_millis(700) {
+        assert_ne!(publisher.publish(), Err(NotPublished::NoSample));
+        let now = |id| ThisHost.clock(id).expect("there is this clock");
+        let before_ns = now(libc::CLOCK_MONOTONIC);
+        let seen = publisher.read(libc::CLOCK_MONOTONIC as u32);
+        let after_ns = now(libc::CLOCK_MONOTONIC);
+        let Some(seen) = seen else { continue };
+        assert!(seen >= last, "{last:?}, then {seen:?}");
+        let seen_ns = seen.0 * 1_000_000_000 + u64::from(seen.1);
+        // Between the kernel's answers, give or take what a line through brackets is off by.
+        assert!(
+            seen_ns + 1_000 >= before_ns && seen_ns <= after_ns + 1_000,
+            "{before_ns} {seen_ns} {after_ns}"
+        );
+        (last, answered) = (seen, answered + 1);
+    }
+    assert!(answered > 100, "{answered}");
 }

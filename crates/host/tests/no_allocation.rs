@@ -83,7 +83,7 @@ fn nothing_but_the_comparison_of_cpus_allocates() {
             publisher.withdraw(0x1_0000).expect("alone");
         }
     });
-    assert!(published > 100, "{published}");
+    assert!(published > 20, "{published}");
     assert!(leave_alone > 0);
     assert_eq!(count, 0);
 }

@@ -2,6 +2,7 @@
 
 use crate::built;
 use crate::isa::Isa;
+use crate::vdso::Vdso;
 
 /// Images are made of pages of this size, and mapped at multiples of it, whatever the kernel's pages are.
 pub const PAGE_SIZE: usize = 4096;
@@ -74,6 +75,14 @@ impl Image {
     pub fn symbol(&self, name: &str) -> Option<u64> {
         let function = self.functions.iter().find(|function| function.name == name);
         function.map(|function| function.offset)
+    }
+
+    /// Returns the names of the functions of a kernel's vDSO that this image has no symbol for: functions of a kernel that is newer than
+    /// the image. A program that gets the image does not find them, as on an older kernel.
+    pub fn lacks<'v>(&self, vdso: &'v Vdso) -> impl Iterator<Item = &'v str> {
+        let functions = vdso.exports().iter().filter(|export| export.is_function);
+        let missing = functions.filter(|export| self.symbol(&export.name).is_none());
+        missing.map(|export| export.name.as_str())
     }
 
     /// Where a signal handler with SA_SIGINFO returns to, on ISAs whose vDSO has that.

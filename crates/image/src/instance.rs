@@ -186,6 +186,19 @@ impl Image {
         Ok(needed)
     }
 
+    /// Whether an instance goes back to a function of a kernel's for clock_gettime, and not to the system call. `None`: these bytes
+    /// are no instance of this image.
+    pub fn has_kernel_behind(&self, instance: &[u8]) -> Option<bool> {
+        let word = if self.isa.is_64() { 8 } else { 4 };
+        let slots = instance.get(self.slots_at..self.slots_at + kernel::slots(self.isa) * word)?;
+        let mut of_clocks = kernel::FUNCTIONS.iter().zip(slots.chunks_exact(word));
+        let is_filled = of_clocks.any(|(name, slot)| {
+            matches!(*name, "clock_gettime" | "clock_gettime64") && slot.iter().any(|byte| *byte != 0)
+        });
+        let is_ours = instance.len() >= self.bytes.len() && crate::is_fastpath(instance);
+        is_ours.then_some(is_filled)
+    }
+
     fn check(&self, options: &Options) -> Result<(), InstanceError> {
         let isa = self.isa;
         let Placement { address, page_offset } = options.placement;

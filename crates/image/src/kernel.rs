@@ -1,6 +1,5 @@
 //! The functions of a process's own vDSO, which the image goes back to.
 
-use crate::image::Image;
 use crate::isa::Isa;
 use crate::vdso::Vdso;
 
@@ -27,16 +26,6 @@ pub const fn slots(isa: Isa) -> usize {
 /// The prefixes that vDSOs give their functions. x86-64 has most of them without one as well.
 const PREFIXES: [&str; 3] = ["__vdso_", "__kernel_", ""];
 
-/// The kernel's vDSO has a function that the image does not. Put in its place, the image would make it disappear.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "this kernel's vDSO exports {name}, which fastpath cannot pass on; the program is better off with the kernel's own"
-)]
-pub struct UnforwardedExport {
-    /// The function's name.
-    pub name: String,
-}
-
 /// Addresses of a kernel's vDSO functions in one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelFunctions {
@@ -49,15 +38,11 @@ impl KernelFunctions {
         addresses: [0; FUNCTIONS.len()],
     };
 
-    /// Those of this vDSO, whose first byte is at `base`, for a process that gets `image` in its place.
-    pub fn of(image: &Image, vdso: &Vdso, base: u64) -> Result<KernelFunctions, UnforwardedExport> {
+    /// Returns those of this vDSO, whose first byte is at `base`. Functions that no image goes back to are left out
+    /// ([`crate::Image::lacks`] names them).
+    pub fn of(vdso: &Vdso, base: u64) -> KernelFunctions {
         let functions = || vdso.exports().iter().filter(|export| export.is_function);
-        if let Some(unknown) = functions().find(|export| image.symbol(&export.name).is_none()) {
-            return Err(UnforwardedExport {
-                name: unknown.name.clone(),
-            });
-        }
-        Ok(KernelFunctions::from_fn(|function| {
+        KernelFunctions::from_fn(|function| {
             let is_it = |name: &str| {
                 PREFIXES
                     .iter()
@@ -71,7 +56,7 @@ impl KernelFunctions {
             } else {
                 address & u64::from(u32::MAX)
             })
-        }))
+        })
     }
 
     /// Whether this is the plain name of a function that images go back to.

@@ -35,7 +35,7 @@ pub use features::CpuFeatures;
 pub use image::{Function, Image};
 pub use instance::{Instance, InstanceError, Options, Placement};
 pub use isa::Isa;
-pub use kernel::{KernelFunctions, UnforwardedExport};
+pub use kernel::KernelFunctions;
 pub use own::{MappedVdso, own_vdso};
 pub use runtimes::{go_version, musl_version};
 pub use vdso::Vdso;

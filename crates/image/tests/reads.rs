@@ -38,6 +38,7 @@ fn ahead_cycles() -> u64 {
 /// Plain stores: what a writer that keeps the rules would not do can be tested too.
 fn store(cell: &AnchorCell, anchor: &Anchor) {
     cell.clocks.store(anchor.clocks.0, Relaxed);
+    cell.floors.store(anchor.clocks.0, Relaxed);
     cell.base_cycles.store(anchor.base_cycles, Relaxed);
     cell.mult.store(anchor.rate.mult, Relaxed);
     cell.shift.store(anchor.rate.shift, Relaxed);
@@ -152,11 +153,103 @@ fn a_stale_anchor_answers_nothing() {
     }
 }
 
+/// An anchor that ended a moment ago, with every clock so far ahead of the kernel's, and not answering any more.
+fn lay_floor(mapped: &Mapped, ahead_ns: i64, clocks: ClockSet) {
+    let kernel_ns = |id| {
+        let (_, now) = kernel_clock(SYS_CLOCK_GETTIME, id);
+        now.sec * NSEC_PER_SEC + now.fraction
+    };
+    let base = |id| {
+        let ns = kernel_ns(id) + ahead_ns;
+        Base {
+            sec: (ns / NSEC_PER_SEC) as u64,
+            nsec_shifted: ((ns % NSEC_PER_SEC) as u64) << SHIFT,
+        }
+    };
+    let hres = Anchor {
+        clocks,
+        base_cycles: counter() - 1_000,
+        cap_cycles: 999,
+        base: [REALTIME, MONOTONIC, BOOTTIME, TAI].map(base),
+        ..still()
+    };
+    let raw = Anchor {
+        base: [base(MONOTONIC_RAW); 4],
+        ..hres
+    };
+    lay(mapped, &hres, None, 2);
+    store(&mapped.page.raw.copy[0], &raw);
+}
+
+fn ns_of(mapped: &Mapped, id: i32) -> i64 {
+    let (code, now) = mapped.clock_gettime(id);
+    assert_eq!(code, 0, "clock {id}");
+    now.sec * NSEC_PER_SEC + now.fraction
+}
+
+#[test]
+fn the_kernels_time_is_not_shown_while_it_is_below_what_readers_were_shown() {
+    const AHEAD_NS: i64 = 100_000_000;
+    for mapped in both() {
+        lay_floor(&mapped, AHEAD_NS, ClockSet::ALL);
+        let hres = |index: usize| {
+            let base = &mapped.page.hres.copy[0].base[index];
+            base.sec.load(Relaxed) as i64 * NSEC_PER_SEC + (base.nsec_shifted.load(Relaxed) >> SHIFT) as i64
+        };
+        let raw = &mapped.page.raw.copy[0].base[0];
+        let raw_ns = raw.sec.load(Relaxed) as i64 * NSEC_PER_SEC + (raw.nsec_shifted.load(Relaxed) >> SHIFT) as i64;
+        for (id, floor_ns) in [
+            (REALTIME, hres(0)),
+            (MONOTONIC, hres(1)),
+            (BOOTTIME, hres(2)),
+            (TAI, hres(3)),
+            (MONOTONIC_RAW, raw_ns),
+        ] {
+            assert_eq!(ns_of(&mapped, id), floor_ns, "clock {id}");
+        }
+        let mut now = Timespec::default();
+        // SAFETY: gettimeofday takes a timeval and may take no time zone.
+        let code = unsafe { mapped.function::<Gettimeofday>("__vdso_gettimeofday")(&mut now, std::ptr::null_mut()) };
+        assert_eq!((code, now.sec * 1_000_000 + now.fraction), (0, hres(0) / 1_000));
+        // A withdrawal keeps it.
+        for latch in [&mapped.page.hres, &mapped.page.raw] {
+            latch.copy[0].clocks.store(0, Relaxed);
+        }
+        assert_eq!(ns_of(&mapped, MONOTONIC), hres(1));
+        // It lasts until the kernel has caught up.
+        std::thread::sleep(Duration::from_nanos(AHEAD_NS as u64));
+        assert_kernel_answers(&mapped);
+        assert!(ns_of(&mapped, MONOTONIC) > hres(1));
+    }
+}
+
+#[test]
+fn a_floor_is_for_the_clocks_that_were_shown_and_no_nonsense() {
+    for mapped in both() {
+        for ahead_ns in [
+            -1,
+            -NSEC_PER_SEC,
+            150_000_000,
+            999_999_999,
+            2 * NSEC_PER_SEC,
+            3_600 * NSEC_PER_SEC,
+        ] {
+            lay_floor(&mapped, ahead_ns, ClockSet::ALL);
+            assert_kernel_answers(&mapped);
+        }
+        lay_floor(&mapped, 100_000_000, ClockSet::REALTIME);
+        let (_, before) = kernel_clock(SYS_CLOCK_GETTIME, MONOTONIC);
+        assert!(ns_of(&mapped, MONOTONIC) - (before.sec * NSEC_PER_SEC + before.fraction) < 50_000_000);
+        lay_floor(&mapped, 100_000_000, ClockSet::NONE);
+        assert_kernel_answers(&mapped);
+    }
+}
+
 #[test]
 fn a_withdrawn_page_answers_nothing() {
     for mapped in both() {
         lay(&mapped, &still(), Some(&still()), 2);
-        Writer::new(mapped.page).withdraw(1);
+        Writer::new(mapped.page).withdraw(1, counter);
         assert_kernel_answers(&mapped);
     }
 }

@@ -115,13 +115,17 @@ fn available_for_host() -> Vec<(&'static str, &'static str)> {
 
 #[test]
 fn every_toolchain_makes_an_image_that_breaks_no_rule() {
+    let mut beyond_a_page = Vec::new();
     for (isa, compiler, linker) in available() {
         let image = trim::trim(&link("rules", isa, compiler, linker).0).unwrap();
         let contract = check::Contract::of(isa, fastpath_page::layout::ABI);
         assert_eq!(check::check(&image, &contract), [], "{isa}: {compiler} with {linker}");
         println!("{isa}: {compiler} with {linker}: {} bytes", image.len());
-        assert!(image.len() <= 4096, "{isa}: {compiler} with {linker}: more than a page");
+        if image.len() > 4096 {
+            beyond_a_page.push((isa, compiler, linker, image.len()));
+        }
     }
+    assert!(beyond_a_page.is_empty(), "more than a page: {beyond_a_page:?}");
 }
 
 /// The instructions of each function, as objdump names them.

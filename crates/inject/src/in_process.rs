@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use fastpath_image::{Image, Instance, KernelFunctions, Options, Placement, own_vdso};
+use fastpath_image::{Image, Instance, KernelFunctions, Options, Placement, Vdso, own_vdso};
 use nix::errno::Errno;
 
 use crate::error::{Error, Result, tried};
@@ -11,6 +11,8 @@ use crate::{region, target};
 /// A page and an image, mapped until the process ends.
 pub struct InProcess {
     image: usize,
+    /// The instance's own symbols: some lead to the kernel's functions.
+    symbols: Vdso,
 }
 
 impl InProcess {
@@ -20,7 +22,7 @@ impl InProcess {
         let refuse = |e: &dyn std::fmt::Display| Error::Unsupported(format!("this process's vDSO: {e}"));
         let own = own_vdso().map_err(|e| refuse(&e))?;
         let kernel = match &own {
-            Some(own) => KernelFunctions::of(Image::host(), &own.vdso, own.base).map_err(|e| refuse(&e))?,
+            Some(own) => KernelFunctions::of(&own.vdso, own.base),
             None => KernelFunctions::NONE,
         };
         let size = (region::HOOK - region::PAGE) as usize;
@@ -61,16 +63,38 @@ impl InProcess {
                 return Err(tried("mprotect")(Errno::last()));
             }
         }
-        Ok(InProcess { image })
+        let symbols = Vdso::parse(bytes).map_err(|e| refuse(&e))?;
+        Ok(InProcess { image, symbols })
     }
 
-    /// Address of a function by its plain name, `clock_gettime` for one.
+    /// Address of a function by its plain name, `clock_gettime` for one: that which a program's C library finds.
     pub fn function(&self, name: &str) -> Option<usize> {
-        let image = Image::host();
         // AArch64's vDSO says __kernel_ where the others say __vdso_.
         let offset = ["__vdso_", "__kernel_"]
             .iter()
-            .find_map(|prefix| image.symbol(&format!("{prefix}{name}")))?;
-        Some(self.image + offset as usize)
+            .find_map(|prefix| self.symbols.find(&format!("{prefix}{name}")))?;
+        Some(self.image.wrapping_add(offset as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `bench` had the image's own `time` measured, which no program is led to.
+    #[test]
+    fn a_function_that_is_the_kernels_own_is_found_where_a_c_library_finds_it() {
+        let Some(own) = own_vdso().unwrap() else {
+            return eprintln!("SKIPPED: this process has no vDSO");
+        };
+        let Some(time) = own.vdso.find("__vdso_time") else {
+            return eprintln!("SKIPPED: this ISA's vDSO has no time");
+        };
+        let page = nix::sys::memfd::memfd_create(c"page", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).unwrap();
+        nix::unistd::ftruncate(&page, 4096).unwrap();
+        let mapped = InProcess::map(&page).unwrap();
+        assert_eq!(mapped.function("time"), Some((own.base + time) as usize));
+        let here = mapped.image..mapped.image + 4096;
+        assert!(here.contains(&mapped.function("clock_gettime").unwrap()));
     }
 }

@@ -63,9 +63,10 @@ uint32_t fastpath_version(void);
 #define FASTPATH_ENOSPACE (-3) /* the buffer is shorter than fastpath_image_size() */
 #define FASTPATH_EPLACEMENT                                                                                            \
 	(-4) /* the page cannot lie at that offset: not whole pages, inside the image, or out of the ISA's reach */
-#define FASTPATH_EBUSY (-5)    /* another call is publishing on this publisher; there is nothing left to do here */
-#define FASTPATH_ESAMPLE (-6)  /* a clock could not be read, or the sample lacks MONOTONIC or REALTIME */
-#define FASTPATH_EPAGE (-7)    /* not a page that fastpath_page_init made */
+#define FASTPATH_EBUSY (-5) /* another call is publishing on this publisher; there is nothing left to do here */
+#define FASTPATH_ESAMPLE                                                                                               \
+	(-6)                /* a clock could not be read, or the sample lacks MONOTONIC or REALTIME, or is impossible */
+#define FASTPATH_EPAGE (-7) /* not a page that fastpath_page_init made */
 #define FASTPATH_ECOUNTER (-8) /* no such relation of counters: more than 63 bits of fraction */
 
 /* What an error means. Never NULL; static. */
@@ -326,11 +327,14 @@ struct fastpath_sample {
 	2 /* the counter or the clocks were caught out: fastpath_state.withdrawn_reason. Go on publishing:             \
 	     when they have behaved for long enough, anchors come again. */
 #define FASTPATH_MISSED                                                                                                \
-	3 /* only with a sample of the host's own: it was too old when it arrived. Take another at once. */
+	3 /* the moment passed before the anchor could be published, or the anchor in force has only just begun.       \
+	     What was in force still is. Take another sample. */
 
 /*
  * Takes one sample, or takes in the host's, and does what follows from it. Refreshes at irregular times are fine,
- * however far apart. A sample must never be made of what the guest says: of its registers, its memory, or its answers.
+ * however far apart, and however close: a sample that follows the last one much sooner than `next_window_ns` changes
+ * nothing (FASTPATH_WAIT). A sample must never be made of what the guest says: of its registers, its memory, or its
+ * answers.
  */
 int fastpath_publish(fastpath_publisher *publisher, const struct fastpath_sample *sample);
 /*

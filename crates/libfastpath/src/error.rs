@@ -42,7 +42,7 @@ pub extern "C" fn fastpath_strerror(error: c_int) -> *const c_char {
             c"image and page cannot lie there: addresses and offset are multiples of 4096, apart from each other, and within what the guest's instructions reach"
         }
         Error::BUSY => c"another call is publishing on this publisher; there is nothing left to do here",
-        Error::SAMPLE => c"CLOCK_MONOTONIC or CLOCK_REALTIME cannot be read, or is not in the sample",
+        Error::SAMPLE => c"CLOCK_MONOTONIC or CLOCK_REALTIME cannot be read, or is not in the sample, or the sample is impossible",
         Error::PAGE => c"not a page that fastpath_page_init of this version made",
         Error::COUNTER => c"the guest's counter cannot relate to the host's like that: at most 63 bits of fraction, and a multiplier if there are any",
         _ if error >= 0 => c"no error",

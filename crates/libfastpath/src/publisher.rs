@@ -293,7 +293,7 @@ fn refreshed(result: Result<Refreshed, NotPublished>) -> Result<c_int, Error> {
         Ok(Refreshed::Published) => Ok(1),
         Ok(Refreshed::Withdrawn(_)) => Ok(2),
         Ok(Refreshed::Missed) => Ok(3),
-        Ok(Refreshed::NoSample) | Err(NotPublished::NoSample) => Err(Error::SAMPLE),
+        Ok(Refreshed::NoSample) | Err(NotPublished::NoSample | NotPublished::Impossible) => Err(Error::SAMPLE),
         Err(NotPublished::Busy(Busy)) => Err(Error::BUSY),
     }
 }
@@ -319,6 +319,7 @@ unsafe fn sample_at(sample: *const CSample) -> Result<Sample, Error> {
         raw: bracket(sample.monotonic_raw, ClockSet::MONOTONIC_RAW),
         boot: bracket(sample.boottime, ClockSet::BOOTTIME),
         tai: bracket(sample.tai, ClockSet::TAI),
+        ntp: None,
     })
 }
 
@@ -385,7 +386,6 @@ pub extern "C" fn fastpath_reason_string(reason: u32) -> *const c_char {
             Reason::RateImplausible => {
                 c"the counter's rate against the host's clock changed by more than NTP can explain"
             }
-            Reason::AheadOfKernel => c"the host's clock fell too far behind for slewing to mend it",
             Reason::Suspended => c"the machine was suspended; the counter is being measured anew",
             Reason::Warp => c"the counters of two CPUs disagree",
         },

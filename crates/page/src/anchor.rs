@@ -197,10 +197,21 @@ impl Anchor {
         counter.wrapping_sub(self.base_cycles) <= u64::from(self.cap_cycles)
     }
 
+    /// The last value of the counter at which the anchor answers.
+    pub fn end_cycles(&self) -> u64 {
+        self.base_cycles.wrapping_add(u64::from(self.cap_cycles))
+    }
+
+    /// The same anchor, which ends at `counter` if not before. A counter before the base leaves it its base alone.
+    pub fn ended_at(mut self, counter: u64) -> Anchor {
+        let shown_cycles = (counter.wrapping_sub(self.base_cycles) as i64).max(0);
+        self.cap_cycles = self.cap_cycles.min(u32::try_from(shown_cycles).unwrap_or(u32::MAX));
+        self
+    }
+
     /// Whether the anchor can still be answering at `counter` or after it.
     pub fn may_answer_from(&self, counter: u64) -> bool {
-        let end = self.base_cycles.wrapping_add(u64::from(self.cap_cycles));
-        !self.clocks.is_empty() && (end.wrapping_sub(counter) as i64) >= 0
+        !self.clocks.is_empty() && (self.end_cycles().wrapping_sub(counter) as i64) >= 0
     }
 
     /// Seconds and nanoseconds of `base[index]` at `counter`, as a reader computes them; `None` outside of base and cap.

@@ -16,6 +16,8 @@ pub const FLAG_CPU_SEGMENT: u32 = 1;
 pub const FLAG_ONE_CPU: u32 = 2;
 /// Clocks in one anchor: REALTIME, MONOTONIC, BOOTTIME, TAI; the raw latch uses the first only.
 pub const BASES: usize = 4;
+/// `FP_FLOOR_LIMIT_NS`: a floor this far above the kernel's time is none; `vdso/page.h` says why.
+pub const FLOOR_LIMIT_NS: u32 = 1 << 27;
 /// Withdrawals that a page remembers.
 pub const HISTORY: usize = 8;
 /// [`StatsCell::watch_flags`]: nobody promises that the counter ticks at one rate (`--trust-counter`).
@@ -49,8 +51,8 @@ pub struct AnchorCell {
     pub shift: AtomicU32,
     /// Counts after `base_cycles` beyond which the anchor answers nothing.
     pub cap_cycles: AtomicU32,
-    /// Zero.
-    pub reserved: AtomicU32,
+    /// A bit per clock id that this anchor answers or has answered: what it shows at its cap is a floor for what the kernel answers.
+    pub floors: AtomicU32,
     /// What each clock shows at `base_cycles`.
     pub base: [BaseCell; BASES],
     /// Zero. Fills two cache lines, so that a latch's copies never share one.
@@ -210,7 +212,7 @@ macro_rules! fields_of {
 pub fn fields() -> Vec<Field> {
     let mut out = Vec::new();
     fields_of!(out, BaseCell as "fp_base": sec, nsec_shifted);
-    fields_of!(out, AnchorCell as "fp_anchor": seq, clocks, base_cycles, mult, shift, cap_cycles, reserved, base, reserved2);
+    fields_of!(out, AnchorCell as "fp_anchor": seq, clocks, base_cycles, mult, shift, cap_cycles, floors, base, reserved2);
     fields_of!(out, Latch as "fp_latch": copy);
     fields_of!(out, Header as "fp_header": magic, abi, size, hres_res_ns, coarse_res_ns, flags, cpu, node, clocks, reserved);
     fields_of!(out, WithdrawalCell as "fp_withdrawal": boottime_ns, ahead_ns, reason, reserved);

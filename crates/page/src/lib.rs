@@ -25,4 +25,20 @@ pub(crate) mod sync {
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
     #[cfg(not(loom))]
     pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+    /// Every store before it is visible to all CPUs before the counter is read after it.
+    ///
+    /// A fence of the memory model orders accesses to memory, and the counter is none. On x86 the fence is MFENCE or a locked
+    /// instruction, and the ordered counter read begins with LFENCE, or is RDTSCP: both wait until earlier instructions are done, and a
+    /// fence is done when earlier stores are visible (Intel SDM volume 2, MFENCE, LFENCE; AMD APM volume 3). On Arm a DMB orders only
+    /// accesses; DSB waits until they are complete, and the ISB of the counter read keeps that from being executed earlier (Arm
+    /// ARM, B2.3 and D11.2).
+    pub fn fence_before_counter() {
+        fence(Ordering::SeqCst);
+        #[cfg(all(not(loom), any(target_arch = "aarch64", target_arch = "arm")))]
+        // SAFETY: a barrier; it changes no register and no memory.
+        unsafe {
+            std::arch::asm!("dsb ish", options(nostack, preserves_flags));
+        }
+    }
 }

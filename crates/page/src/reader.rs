@@ -13,8 +13,9 @@ use crate::writer::{Stats, Watch, Withdrawal};
 /// The clock id that has a latch of its own.
 const MONOTONIC_RAW: u32 = 4;
 
-/// Attempts before a reader leaves a page that keeps changing to the kernel. There is no loop: a read's cost is bounded.
-const ATTEMPTS: u32 = 2;
+/// Attempts before this model leaves a page that keeps changing to the kernel. The image tries until it succeeds; the model checker needs
+/// an end.
+const ATTEMPTS: u32 = if cfg!(loom) { 2 } else { 32 };
 
 /// Why a page is not mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,6 +102,15 @@ pub struct Reader<'p> {
     page: &'p Page,
 }
 
+/// What of an anchor is wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// The time, by the anchor in force.
+    Now,
+    /// The latest time that any reader can have had.
+    Floor,
+}
+
 /// How one attempt ended.
 enum Attempt {
     Answer((u64, u32)),
@@ -137,7 +147,16 @@ impl<'p> Reader<'p> {
     }
 
     /// Seconds and nanoseconds of a clock id at the value that `counter` reads, or `None` where the kernel is to be asked.
-    pub fn read(&self, clock_id: u32, mut counter: impl FnMut() -> u64) -> Option<(u64, u32)> {
+    pub fn read(&self, clock_id: u32, counter: impl FnMut() -> u64) -> Option<(u64, u32)> {
+        self.look(clock_id, Wanted::Now, counter)
+    }
+
+    /// The latest time that any reader can have had of a clock id. Where the kernel answers less, this is what a reader returns.
+    pub fn floor(&self, clock_id: u32, counter: impl FnMut() -> u64) -> Option<(u64, u32)> {
+        self.look(clock_id, Wanted::Floor, counter)
+    }
+
+    fn look(&self, clock_id: u32, wanted: Wanted, mut counter: impl FnMut() -> u64) -> Option<(u64, u32)> {
         let index = base_index(clock_id)?;
         let latch = if clock_id == MONOTONIC_RAW {
             &self.page.raw
@@ -145,7 +164,7 @@ impl<'p> Reader<'p> {
             &self.page.hres
         };
         for _ in 0..ATTEMPTS {
-            match attempt(latch, clock_id, index, &mut counter) {
+            match attempt(latch, clock_id, index, wanted, &mut counter) {
                 Attempt::Answer(time) => return Some(time),
                 Attempt::Kernel => return None,
                 Attempt::Again => {}
@@ -204,30 +223,31 @@ impl<'p> Reader<'p> {
     }
 }
 
-fn attempt(latch: &Latch, clock_id: u32, index: usize, counter: &mut impl FnMut() -> u64) -> Attempt {
+fn attempt(latch: &Latch, clock_id: u32, index: usize, wanted: Wanted, counter: &mut impl FnMut() -> u64) -> Attempt {
     let seq = latch.copy[0].seq.load(Ordering::Acquire);
     let odd = seq & 1 == 1;
-    let copy = &latch.copy[usize::from(odd)];
-    if !answers(copy, clock_id) {
+    let mut copy = &latch.copy[usize::from(odd)];
+    if !has(copy, wanted, clock_id) {
         return Attempt::Kernel;
     }
-    let base_cycles = copy.base_cycles.load(Ordering::Relaxed);
-    let cap_cycles = u64::from(copy.cap_cycles.load(Ordering::Relaxed));
     let now = counter();
-    let elapsed_cycles = now.wrapping_sub(base_cycles);
-    let time = if elapsed_cycles <= cap_cycles {
-        compute(copy, index, elapsed_cycles)
-    } else if !odd && (elapsed_cycles as i64) < 0 {
+    let mut elapsed_cycles = now.wrapping_sub(copy.base_cycles.load(Ordering::Relaxed));
+    if !odd && (elapsed_cycles as i64) < 0 {
         // The newest anchor is not in force yet: the one before it answers.
-        let copy = &latch.copy[1];
-        let elapsed_cycles = now.wrapping_sub(copy.base_cycles.load(Ordering::Relaxed));
-        if !answers(copy, clock_id) || elapsed_cycles > u64::from(copy.cap_cycles.load(Ordering::Relaxed)) {
+        copy = &latch.copy[1];
+        if !has(copy, wanted, clock_id) {
             return Attempt::Kernel;
         }
-        compute(copy, index, elapsed_cycles)
-    } else {
-        return Attempt::Kernel;
-    };
+        elapsed_cycles = now.wrapping_sub(copy.base_cycles.load(Ordering::Relaxed));
+    }
+    let cap_cycles = u64::from(copy.cap_cycles.load(Ordering::Relaxed));
+    if elapsed_cycles > cap_cycles {
+        if wanted == Wanted::Now {
+            return Attempt::Kernel;
+        }
+        elapsed_cycles = if (elapsed_cycles as i64) < 0 { 0 } else { cap_cycles };
+    }
+    let time = compute(copy, index, elapsed_cycles);
     // Orders the loads above before the recheck; an acquire load of seq would not.
     fence(Ordering::Acquire);
     if latch.copy[0].seq.load(Ordering::Relaxed) != seq {
@@ -236,8 +256,12 @@ fn attempt(latch: &Latch, clock_id: u32, index: usize, counter: &mut impl FnMut(
     Attempt::Answer(time)
 }
 
-fn answers(copy: &AnchorCell, clock_id: u32) -> bool {
-    copy.clocks.load(Ordering::Relaxed) >> clock_id & 1 == 1
+fn has(copy: &AnchorCell, wanted: Wanted, clock_id: u32) -> bool {
+    let clocks = match wanted {
+        Wanted::Now => &copy.clocks,
+        Wanted::Floor => &copy.floors,
+    };
+    clocks.load(Ordering::Relaxed) >> clock_id & 1 == 1
 }
 
 /// Torn fields can give any value here; the recheck throws it away. So nothing may panic: hence the wrapping arithmetic.

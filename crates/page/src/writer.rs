@@ -16,9 +16,14 @@
 use std::mem::size_of;
 use std::ptr::NonNull;
 
-use crate::anchor::{Anchor, Base, ClockSet, Rate};
-use crate::layout::{ABI, AHEAD_UNKNOWN, AnchorCell, BASES, HISTORY, Latch, MAGIC, Page, WATCH_VOUCHED_FOR};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::anchor::{Anchor, Base, ClockSet, MAX_SHIFT, Rate, base_index};
+use crate::layout::{
+    ABI, AHEAD_UNKNOWN, AnchorCell, BASES, FLOOR_LIMIT_NS, HISTORY, Latch, MAGIC, Page, WATCH_VOUCHED_FOR,
+};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, fence_before_counter};
+
+/// A reader's recheck of seq may be executed so long before its counter read has finished: see [`publish_changes`].
+pub const LOOK_AHEAD_NS: u64 = 2_000;
 
 /// What a page says for as long as it lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,6 +94,9 @@ pub enum PublishError {
         /// The base of the anchor that was refused.
         base_cycles: u64,
     },
+    /// Readers were shown a later time by an anchor that was withdrawn.
+    #[error("the anchor begins before what readers of the page were shown")]
+    BelowFloor,
     /// The anchor breaks a limit of the readers' arithmetic.
     #[error("the anchor exceeds what a reader can compute: {0:?}")]
     OutOfLimits(Anchor),
@@ -162,20 +170,55 @@ impl<'p> Writer<'p> {
         publish_all([self], None, Some(anchor), 0, counter)
     }
 
-    /// Takes all clocks off the page: from now on readers ask the kernel. `reason` is for `status`.
-    pub fn withdraw(&self, reason: u32) {
+    /// Takes all clocks off the page: from now on readers ask the kernel. `reason` is for `status`; `counter` reads the counter,
+    /// ordered.
+    ///
+    /// The anchors end here: what they show at this moment stays on the page as the floor of what readers get from the kernel.
+    pub fn withdraw(&self, reason: u32, counter: impl Fn() -> u64) {
         for which in [Which::Hres, Which::Raw] {
             let latch = self.latch(which);
             self.repair(latch);
-            // Copies in the latch are used by whoever began before; each is either whole or turned away by seq.
-            let seq = self.turn_away(latch);
-            self.store32(&latch.copy[1].clocks, 0);
-            self.store_seq(latch, seq + 1);
-            fence(Ordering::Release);
-            self.store32(&latch.copy[0].clocks, 0);
-            self.store_seq(latch, next_even(seq));
+            for copy in &latch.copy {
+                self.store32(&copy.clocks, 0);
+            }
+            // A reader that saw the clocks finds seq changed at its recheck, or has read its counter before `ended`.
+            self.turn_away(latch);
+        }
+        fence_before_counter();
+        let ended = counter();
+        for which in [Which::Hres, Which::Raw] {
+            for copy in &self.latch(which).copy {
+                self.end(copy, ended);
+            }
         }
         self.store32(&self.page.stats.withdrawn_reason, reason);
+    }
+
+    /// Takes some clocks off the page, and their floors too: the kernel's clock was set, so what readers were shown says nothing any
+    /// more. The next anchor answers them again.
+    pub fn forget(&self, clocks: ClockSet) {
+        for which in [Which::Hres, Which::Raw] {
+            let latch = self.latch(which);
+            self.repair(latch);
+            for copy in &latch.copy {
+                for set in [&copy.clocks, &copy.floors] {
+                    self.store32(set, set.load(Ordering::Relaxed) & !clocks.0);
+                }
+            }
+            self.turn_away(latch);
+        }
+    }
+
+    /// Cuts an anchor's cap at a value of the counter: no reader is shown a later time of it. A reader that looks ahead of its counter
+    /// read by a little ([`publish_changes`]) is allowed for.
+    fn end(&self, cell: &AnchorCell, ended: u64) {
+        let anchor = load(cell);
+        let rate = Rate {
+            shift: anchor.rate.shift.min(MAX_SHIFT),
+            ..anchor.rate
+        };
+        let anchor = anchor.ended_at(ended.wrapping_add(rate.cycles_for_ns(LOOK_AHEAD_NS)));
+        self.store32(&cell.cap_cycles, anchor.cap_cycles);
     }
 
     /// Writes the statistics. A reader may see some of them newer than others.
@@ -241,7 +284,9 @@ impl<'p> Writer<'p> {
         let seq = latch.copy[0].seq.load(Ordering::Relaxed);
         if seq & 1 == 1 {
             fence(Ordering::Release);
-            self.store_anchor(&latch.copy[0], &load(&latch.copy[1]));
+            let copy = &latch.copy[1];
+            let floors = copy.floors.load(Ordering::Relaxed);
+            self.store_anchor(&latch.copy[0], &load(copy), ClockSet(floors));
             self.store_seq(latch, next_even(seq - 1));
         }
     }
@@ -268,15 +313,18 @@ impl<'p> Writer<'p> {
             }
             _ => old.clocks = ClockSet::NONE,
         }
+        // What was withdrawn goes on to be the floor.
+        let floors = ClockSet(latch.copy[0].floors.load(Ordering::Relaxed)).union(old.clocks);
         let seq = self.turn_away(latch);
-        self.store_anchor(&latch.copy[1], &old);
+        self.store_anchor(&latch.copy[1], &old, floors);
         self.store_seq(latch, seq + 1);
     }
 
     fn commit(&self, change: &Change<'_>) {
         let latch = change.latch();
         // The fence before the counter was read orders these stores after the odd seq: see `publish_changes`.
-        self.store_anchor(&latch.copy[0], &change.as_on_page(change.new));
+        let new = change.as_on_page(change.new);
+        self.store_anchor(&latch.copy[0], &new, new.clocks);
         self.finish(latch);
     }
 
@@ -285,8 +333,9 @@ impl<'p> Writer<'p> {
         self.store_seq(latch, next_even(odd.wrapping_sub(1)));
     }
 
-    fn store_anchor(&self, cell: &AnchorCell, anchor: &Anchor) {
+    fn store_anchor(&self, cell: &AnchorCell, anchor: &Anchor, floors: ClockSet) {
         self.store32(&cell.clocks, anchor.clocks.0);
+        self.store32(&cell.floors, floors.0);
         self.store64(&cell.base_cycles, anchor.base_cycles);
         self.store32(&cell.mult, anchor.rate.mult);
         self.store32(&cell.shift, anchor.rate.shift);
@@ -377,9 +426,33 @@ impl<'p> Change<'p> {
     /// The anchor that readers have until the new one begins.
     fn old(&self) -> Anchor {
         match self.old {
-            Some(old) => self.as_on_page(old),
+            Some(old) if !old.clocks.is_empty() => self.as_on_page(old),
+            // Nothing is in force, whatever the page says; what is there may be a floor.
+            Some(_) => Anchor {
+                clocks: ClockSet::NONE,
+                ..load(&self.latch().copy[0])
+            },
             None => load(&self.latch().copy[0]),
         }
+    }
+
+    /// Whether readers were shown a later time than the new anchor begins with, by one that was withdrawn. They would see time go back.
+    /// A floor that no reader would keep to ([`FLOOR_LIMIT_NS`]) does not count.
+    pub fn is_below_floor(&self) -> bool {
+        let (shown, new) = (self.old(), self.new);
+        if !shown.clocks.is_empty() || shown.rate.shift > MAX_SHIFT {
+            return false;
+        }
+        let above = |anchor: &Anchor, index: usize, counter: u64| {
+            anchor.ns_shifted_at(index, counter) << (MAX_SHIFT - anchor.rate.shift)
+        };
+        let floors = ClockSet(self.latch().copy[0].floors.load(Ordering::Relaxed));
+        let mut indices = floors.intersection(new.clocks).iter().filter_map(base_index);
+        indices.any(|index| {
+            let floor = above(&shown, index, shown.end_cycles());
+            let begins = above(new, index, new.base_cycles);
+            floor > begins && floor - begins < u128::from(FLOOR_LIMIT_NS) << MAX_SHIFT
+        })
     }
 
     fn as_on_page(&self, anchor: &Anchor) -> Anchor {
@@ -414,6 +487,10 @@ pub fn publish_all<'w, 'p: 'w>(
 /// ahead: some 500 instructions, well below a microsecond. A reader that misses the new seq so closely must still read its
 /// counter before the new base.
 ///
+/// The same time must have passed since the base of the anchor in force: a reader on a CPU whose counter is slightly behind this one's
+/// may still be before that base and in `copy[1]`, which is about to be written. Counters that are believed differ by less (the
+/// bounds of an exchange between two CPUs are some hundred nanoseconds wide at most).
+///
 /// `counter` reads the counter, ordered. For a page that already answers, the anchor's base must lie a little in the future,
 /// after the base of the anchor in force; for one that does not answer yet (or no more), it may lie in the past.
 pub fn publish_changes<'p>(
@@ -427,8 +504,12 @@ pub fn publish_changes<'p>(
             return Err(PublishError::OutOfLimits(*change.new));
         }
         change.writer.repair(change.latch());
+        if change.is_below_floor() {
+            return Err(PublishError::BelowFloor);
+        }
         let old = change.old();
-        if !old.clocks.is_empty() && (begun.wrapping_sub(old.base_cycles) as i64) < 0 {
+        let begins_cycles = old.base_cycles.wrapping_add(spare_cycles);
+        if !old.clocks.is_empty() && (begun.wrapping_sub(begins_cycles) as i64) < 0 {
             return Err(PublishError::TooEarly {
                 counter: begun,
                 base_cycles: old.base_cycles,
@@ -441,7 +522,7 @@ pub fn publish_changes<'p>(
     }
     // The odd seqs are visible everywhere before the counter is read: a reader whose counter is past `told` finds seq changed.
     // And whoever sees a store to copy[0] by `commit` sees an odd seq (or a later one) at the recheck.
-    fence(Ordering::SeqCst);
+    fence_before_counter();
     let told = counter();
 
     let late = changes.clone().find(|change| {

@@ -206,7 +206,7 @@ fn a_withdrawn_page_says_why_and_answers_again_after_the_next_anchor() {
     let page = Page::zeroed();
     let (writer, reader) = (Writer::new(&page), Reader::new(&page));
     writer.publish_hres(&anchor(1_000, 10), || 1_000).expect("first");
-    writer.withdraw(3);
+    writer.withdraw(3, || 1_500);
     assert_eq!(reader.read(0, || 1_500), None);
     assert_eq!(reader.stats().withdrawn_reason, 3);
     writer
@@ -270,4 +270,76 @@ fn a_page_says_how_its_counter_is_watched() {
     };
     Writer::new(&page).set_watch(&watch);
     assert_eq!(Reader::new(&page).watch(), watch);
+}
+
+#[test]
+fn what_an_anchor_showed_last_is_a_floor_that_outlives_it() {
+    let page = Page::zeroed();
+    let (writer, reader) = (Writer::new(&page), Reader::new(&page));
+    assert_eq!(reader.floor(1, || 1_000), None);
+    writer.publish_hres(&anchor(1_000, 10), || 1_000).expect("first");
+    assert_eq!(reader.floor(1, || 1_500), Some((10, 500)), "what it shows now");
+    assert_eq!(
+        reader.floor(1, || 5_000_000),
+        Some((10, 1_000_000)),
+        "what it showed last"
+    );
+    assert_eq!(reader.floor(4, || 1_500), None, "of no other clock");
+    // A count is a nanosecond here, and a reader may look ahead by 2000 of them.
+    writer.withdraw(3, || 1_500);
+    assert_eq!(reader.read(1, || 1_500), None);
+    assert_eq!(reader.floor(1, || 5_000_000), Some((10, 2_500)));
+    writer.forget(ClockSet::REALTIME);
+    assert_eq!(reader.floor(0, || 5_000_000), None);
+    assert_eq!(reader.floor(1, || 5_000_000), Some((10, 2_500)));
+}
+
+#[test]
+fn an_anchor_that_begins_before_what_a_withdrawn_one_showed_is_refused() {
+    let page = Page::zeroed();
+    let writer = Writer::new(&page);
+    writer.publish_hres(&anchor(1_000, 10), || 1_000).expect("first");
+    writer.withdraw(3, || 500_000);
+    // It showed 501 us at 502 000.
+    let mut below = anchor(600_000, 10);
+    below.base = [Base {
+        sec: 10,
+        nsec_shifted: 400_000 << 31,
+    }; 4];
+    assert_eq!(writer.publish_hres(&below, || 600_000), Err(PublishError::BelowFloor));
+    let mut above = below;
+    above.base = [Base {
+        sec: 10,
+        nsec_shifted: 600_000 << 31,
+    }; 4];
+    assert_eq!(writer.publish_hres(&above, || 600_000), Ok(()));
+    // Set back by an hour: that floor says nothing.
+    writer.withdraw(3, || 700_000);
+    let mut another_time = anchor(800_000, 5);
+    another_time.clocks = ClockSet::REALTIME;
+    assert_eq!(writer.publish_hres(&another_time, || 800_000), Ok(()));
+}
+
+#[test]
+fn a_clock_that_was_set_is_the_kernels_until_the_next_anchor() {
+    let page = Page::zeroed();
+    let (writer, reader) = (Writer::new(&page), Reader::new(&page));
+    writer.publish_hres(&anchor(1_000, 10), || 1_000).expect("first");
+    writer.forget(ClockSet::REALTIME | ClockSet::TAI);
+    assert_eq!(reader.read(0, || 1_500), None);
+    assert_eq!(reader.read(1, || 1_500), Some((10, 500)));
+    writer.publish_hres(&anchor(2_000, 20), || 1_600).expect("the next");
+    assert_eq!(reader.read(0, || 1_700), None, "not by the anchor before, either");
+    assert_eq!(reader.read(0, || 2_000), Some((20, 0)));
+}
+
+#[test]
+fn a_change_keeps_away_from_the_base_of_the_anchor_in_force() {
+    let page = Page::zeroed();
+    let writers = [Writer::new(&page)];
+    publish_all(&writers, Some(&anchor(1_000, 10)), None, 100, || 1_000).expect("first");
+    // A reader on a CPU whose counter is a little behind may still be before that base.
+    let refused = publish_all(&writers, Some(&anchor(9_000, 20)), None, 100, || 1_099);
+    assert!(matches!(refused, Err(PublishError::TooEarly { .. })), "{refused:?}");
+    publish_all(&writers, Some(&anchor(9_000, 20)), None, 100, || 1_100).expect("late enough");
 }

@@ -4,18 +4,26 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use fastpath_clock::Config;
+use fastpath_clock::{Config, Ntp, Sample};
 use fastpath_host::evidence::Trust;
 use fastpath_host::{News, Pages, Refresher, Source, ThisHost, counter, sample};
 use fastpath_page::ClockSet;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
+use crate::ntp::NtpWatch;
 use crate::patrol::{Patrol, Rhythm};
 use crate::steps::StepWatch;
 
 /// To be waited for after a refresh that missed its moment: by then the one before it is in force.
 const LEAD_NS: u64 = fastpath_host::LEAD_NS;
+/// How often to ask whether the kernel was told to run its clocks differently. It tells nobody, and a slew of 500 ppm, or one from one end to
+/// the other, makes 5 or 10 us of this. Asking takes two system calls.
+const ASK_EVERY: Duration = Duration::from_millis(10);
+/// How often to ask for a while after the kernel was told: who slews it by 8 %, as chronyd does, ends that soon, and 2 ms of it are 170 us.
+const ASK_OFTEN: Duration = Duration::from_millis(2);
+/// How long that while is.
+const OFTEN_FOR: Duration = Duration::from_secs(5);
 /// CLOCK_REALTIME moved on so suddenly that the sample straddles it: try again at once.
 const RETRY: Duration = Duration::from_micros(100);
 
@@ -33,10 +41,13 @@ pub struct Keeper<P> {
     pub pages: P,
     refresher: Refresher,
     steps: Option<StepWatch>,
+    ntp: Option<NtpWatch>,
     patrol: Option<Patrol>,
     rhythm: Rhythm,
     hear: Box<dyn FnMut(&News) + Send>,
     next: Instant,
+    ask_next: Instant,
+    ask_often_until: Instant,
 }
 
 impl<P: Pages> Keeper<P> {
@@ -51,11 +62,12 @@ impl<P: Pages> Keeper<P> {
         let mut refresher = Refresher::new(config, 0);
         let boottime_ns = ThisHost.clock(libc::CLOCK_BOOTTIME).unwrap_or(0);
         // Whatever is in force was made by somebody else, from samples that are not here to go on from.
-        refresher.begin(&mut pages, boottime_ns, is_vouched_for);
+        refresher.begin(&mut pages, boottime_ns, is_vouched_for, counter::read);
         Keeper {
             pages,
             refresher,
             steps: None,
+            ntp: None,
             patrol: None,
             rhythm: Rhythm {
                 every: Duration::from_nanos(config.compare_every_ns),
@@ -63,11 +75,14 @@ impl<P: Pages> Keeper<P> {
             },
             hear: Box::new(|_| {}),
             next: Instant::now(),
+            ask_next: Instant::now(),
+            ask_often_until: Instant::now(),
         }
     }
 
     pub fn watch_for_steps(&mut self) {
         self.steps = StepWatch::new().ok();
+        self.ntp = NtpWatch::new();
         self.refresher.set_publisher_pid(std::process::id());
     }
 
@@ -82,7 +97,12 @@ impl<P: Pages> Keeper<P> {
 
     /// Sleeps until something is to be done, and does it. True: `other` is readable.
     pub fn turn(&mut self, other: Option<BorrowedFd<'_>>) -> bool {
-        let timeout = self.next.saturating_duration_since(Instant::now());
+        let wake = if self.ntp.is_some() {
+            self.next.min(self.ask_next)
+        } else {
+            self.next
+        };
+        let timeout = wake.saturating_duration_since(Instant::now());
         let (woken, by_other) = self.sleep(timeout, other);
         if woken.by_patrol {
             self.take_in_comparison();
@@ -90,8 +110,19 @@ impl<P: Pages> Keeper<P> {
         if woken.by_step {
             self.follow_step();
         }
-        if Instant::now() >= self.next {
-            self.refresh();
+        let now = Instant::now();
+        let is_due = now >= self.next;
+        if is_due || now >= self.ask_next {
+            let ntp = self.ntp.as_ref().and_then(NtpWatch::read);
+            let is_news = ntp.is_some_and(|ntp| self.refresher.is_news(&ntp));
+            if is_news {
+                self.ask_often_until = now + OFTEN_FOR;
+            }
+            let is_often = now < self.ask_often_until;
+            self.ask_next = now + if is_often { ASK_OFTEN } else { ASK_EVERY };
+            if is_due || is_news {
+                self.refresh(ntp);
+            }
         }
         if let Some(news) = self.refresher.take_news() {
             (self.hear)(&news);
@@ -119,7 +150,7 @@ impl<P: Pages> Keeper<P> {
 
     fn take_in_comparison(&mut self) {
         if let Some(warp) = self.patrol.as_ref().and_then(Patrol::take) {
-            self.refresher.compared(&mut self.pages, &warp);
+            self.refresher.compared(&mut self.pages, &warp, counter::read);
         }
     }
 
@@ -135,12 +166,15 @@ impl<P: Pages> Keeper<P> {
         );
     }
 
-    /// One sample and what follows from it.
-    pub fn refresh(&mut self) {
+    /// One sample and what follows from it. `ntp` is the kernel's state, read just before.
+    pub fn refresh(&mut self, ntp: Option<Ntp>) {
         self.refresher.refresh(
             &mut self.pages,
             counter::read,
-            || sample::sample(&ThisHost),
+            || {
+                let sample = sample::sample(&ThisHost)?;
+                Some(Sample { ntp, ..sample })
+            },
             || std::thread::sleep(Duration::from_nanos(LEAD_NS)),
         );
         self.next = Instant::now() + Duration::from_nanos(self.refresher.next_window_ns());

@@ -4,6 +4,7 @@
 
 mod keeper;
 pub mod many;
+mod ntp;
 mod patrol;
 mod shared_page;
 mod steps;
@@ -49,7 +50,7 @@ impl Publisher {
     /// Takes over a page whose publisher is gone. Until the rate is known again, readers ask the kernel.
     pub fn take_over(page: Arc<SharedPage>, clocks: ClockSet, trust: Trust) -> Publisher {
         let mut keeper = Keeper::new(One(page), clocks, trust);
-        keeper.refresh();
+        keeper.refresh(None);
         Publisher(keeper)
     }
 
@@ -69,8 +70,8 @@ impl Publisher {
         Box::new(move || page.page().hres.copy[0].seq.load(Ordering::Acquire) != 0)
     }
 
-    /// From now on, a step of CLOCK_REALTIME wakes [`Publisher::run`] at once. Without it (no timerfd) a step is noticed at the
-    /// next refresh.
+    /// From now on, a step of CLOCK_REALTIME wakes [`Publisher::run`] at once, and what adjtimex(2) does to the kernel's rate is found out
+    /// within ten milliseconds. Without it (no timerfd; a seccomp filter against adjtimex) both are noticed at the next refresh.
     pub fn watch_for_steps(&mut self) {
         self.0.watch_for_steps();
     }

@@ -155,7 +155,7 @@ impl Many {
         let writer = member.page.writer();
         let is_taken_over = writer.are_in_force();
         if is_taken_over {
-            writer.withdraw(REASON_NEW_PUBLISHER);
+            writer.withdraw(REASON_NEW_PUBLISHER, counter::read);
         }
         writer.set_clocks(member.clocks);
         writer.set_watch(&self.watch);
@@ -188,7 +188,7 @@ impl Many {
 
     fn let_go(&mut self, id: u64) {
         if let Some(member) = self.remove(id) {
-            member.page.writer().withdraw(REASON_LET_GO);
+            member.page.writer().withdraw(REASON_LET_GO, counter::read);
         }
     }
 }
@@ -212,14 +212,23 @@ impl Pages for Many {
         let seen = |offsets: &Offsets| (self.in_force.seen_with(*offsets), new.seen_with(*offsets));
         let groups: Vec<_> = self.groups.iter().map(|(offsets, all)| (all, seen(offsets))).collect();
         let mut rows = Vec::with_capacity(self.groups.values().map(Vec::len).sum());
+        // Pages that were taken over, until the kernel's clock is past what their readers were shown. No page keeps another waiting.
+        let mut waiting = Vec::new();
         for (entries, (old, new)) in &groups {
-            rows.extend(entries.iter().map(|entry| Row {
-                writer: entry.member.page.writer(),
-                clocks: entry.member.clocks,
-                old: if entry.follows { old } else { &Anchors::NOTHING },
-                new,
-                with_raw: raw.is_some() || !entry.follows,
-            }));
+            for entry in *entries {
+                let row = Row {
+                    writer: entry.member.page.writer(),
+                    clocks: entry.member.clocks,
+                    old: if entry.follows { old } else { &Anchors::NOTHING },
+                    new,
+                    with_raw: raw.is_some() || !entry.follows,
+                };
+                if row.changes().any(|change| change.is_below_floor()) {
+                    waiting.push(entry.id);
+                } else {
+                    rows.push(row);
+                }
+            }
         }
         // Asked when it begins and when all readers have been told.
         let asked = Cell::new((0, 0));
@@ -233,7 +242,7 @@ impl Pages for Many {
         published?;
         self.in_force = new;
         for entry in self.groups.values_mut().flatten() {
-            entry.follows = true;
+            entry.follows = !waiting.contains(&entry.id);
         }
         Ok(())
     }
@@ -242,10 +251,18 @@ impl Pages for Many {
         self.telling_cycles
     }
 
-    fn withdraw(&mut self, reason: u32) {
+    fn withdraw(&mut self, reason: u32, counter: impl Fn() -> u64) {
         self.in_force = Anchors::NOTHING;
         self.stats.withdrawn_reason = reason;
-        self.each().for_each(|writer| writer.withdraw(reason));
+        self.each().for_each(|writer| writer.withdraw(reason, &counter));
+    }
+
+    fn forget(&mut self, clocks: ClockSet) {
+        // What is remembered stands for the pages: the next change begins with what they answer now.
+        for anchor in [&mut self.in_force.hres, &mut self.in_force.raw] {
+            anchor.clocks = anchor.clocks.difference(clocks);
+        }
+        self.each().for_each(|writer| writer.forget(clocks));
     }
 
     fn note_withdrawal(&mut self, withdrawal: &Withdrawal) {

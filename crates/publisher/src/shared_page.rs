@@ -14,6 +14,8 @@ use nix::sys::stat::Mode;
 
 /// F_SEAL_FUTURE_WRITE, include/uapi/linux/fcntl.h (Linux 5.1).
 const F_SEAL_FUTURE_WRITE: libc::c_int = 0x10;
+/// F_SEAL_EXEC, ibidem (Linux 6.3).
+const F_SEAL_EXEC: libc::c_int = 0x20;
 
 /// Nobody can make a reader fault by cutting the file off, nor seal it any further.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -71,6 +73,8 @@ impl SharedPage {
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         // SAFETY: takes nothing and always succeeds.
         let is_own = about.uid() == unsafe { libc::geteuid() };
+        // Where vm.memfd_noexec asks for it, the kernel seals memory against being executed, too (Linux 6.3).
+        let seals = seals & !F_SEAL_EXEC;
         if !is_own || seals != SEALS || about.len() != PAGE_SIZE as u64 || about.mode() & 0o7777 != OWNER_ONLY {
             return Err(NotAPage::Foreign);
         }
@@ -205,12 +209,30 @@ mod tests {
     fn a_page_outlives_its_publisher_and_is_taken_up_by_another_with_what_it_showed() {
         let page = SharedPage::create_to_be_taken_up().unwrap();
         page.writer().init(&fastpath_page::Init::default());
-        page.writer().withdraw(7);
+        page.writer().withdraw(7, || 0);
         let reader = File::from(page.reader().unwrap());
         drop(page);
         let page = taken_up_at_last(&reader).unwrap();
         assert_eq!(fastpath_page::Reader::new(page.page()).stats().withdrawn_reason, 7);
         assert_eq!(reader.metadata().unwrap().mode() & 0o7777, OWNER_ONLY);
+    }
+
+    #[test]
+    fn a_page_that_the_system_has_sealed_against_execution_is_taken_up_as_well() {
+        let page = SharedPage::create_to_be_taken_up().unwrap();
+        page.writer().init(&fastpath_page::Init::default());
+        // As under vm.memfd_noexec=1; the page's own seals keep others from being added.
+        let file: File = memfd_create(MEMFD_NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::from_bits_retain(8))
+            .unwrap()
+            .into();
+        let bytes = std::fs::read(path_of(&page.file)).unwrap();
+        file.set_len(PAGE_SIZE as u64).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
+        file.set_permissions(Permissions::from_mode(OWNER_ONLY)).unwrap();
+        seal(&file, SEALS).unwrap();
+        let reader = File::open(path_of(&file)).unwrap();
+        drop(file);
+        assert!(taken_up_at_last(&reader).is_some());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A publisher that is lost harms nobody: reads stay right, go back to the kernel, and are fast again when another one comes.
 
+mod clock_lock;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -75,6 +77,7 @@ fn wait_until_answered(reader: &Reader<'_>) {
 
 #[test]
 fn reads_survive_a_publisher_that_is_killed_or_stopped_and_are_fast_again_when_one_returns() {
+    let _clock = clock_lock::ClockLock::shared();
     let page = Publisher::new(ClockSet::ALL, Trust::Invariant).expect("a page").page();
     let reader = Reader::new(page.page());
     let mut pid = publisher(&page);
@@ -100,6 +103,7 @@ fn reads_survive_a_publisher_that_is_killed_or_stopped_and_are_fast_again_when_o
 
 #[test]
 fn a_publisher_killed_at_any_moment_of_a_refresh_leaves_a_page_that_the_next_one_can_use() {
+    let _clock = clock_lock::ClockLock::shared();
     let page = Publisher::new(ClockSet::ALL, Trust::Invariant).expect("a page").page();
     let reader = Reader::new(page.page());
     for nth in 0..40 {

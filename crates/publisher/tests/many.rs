@@ -1,5 +1,7 @@
 //! Many pages of one publisher: each is right, and all of them change at one moment.
 
+mod clock_lock;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -71,6 +73,7 @@ impl Drop for EndOf<'_> {
 
 #[test]
 fn time_goes_forward_from_page_to_page_and_every_answer_is_the_kernels() {
+    let _clock = clock_lock::ClockLock::shared();
     with_publisher(|handle| {
         let members: Vec<_> = (0..300)
             .map(|nth| {
@@ -130,6 +133,7 @@ fn time_goes_forward_from_page_to_page_and_every_answer_is_the_kernels() {
 
 #[test]
 fn each_page_answers_its_own_clocks_with_its_namespaces_offsets() {
+    let _clock = clock_lock::ClockLock::shared();
     with_publisher(|handle| {
         let offsets = Offsets {
             monotonic_ns: HOUR_NS + 1,
@@ -231,5 +235,39 @@ fn a_page_taken_over_is_left_to_the_kernel_until_the_next_refresh_and_then_fast_
         handle.add(0, page.clone());
         until(|| refreshes(&page) != before);
         until(|| read(&page, libc::CLOCK_MONOTONIC).is_some());
+    });
+}
+
+#[test]
+fn a_page_whose_readers_were_shown_more_waits_for_the_kernel_and_keeps_no_other_waiting() {
+    const AHEAD_NS: u64 = 100_000_000;
+    with_publisher(|handle| {
+        // Of a publisher that was ahead of the kernel when it ended.
+        let ahead = member(ClockSet::ALL, Offsets::default());
+        let rate = fastpath_page::Rate { mult: 1, shift: 0 };
+        let shown_ns = kernel(libc::CLOCK_MONOTONIC) as u64 + AHEAD_NS;
+        let anchor = fastpath_page::Anchor {
+            clocks: ClockSet::MONOTONIC,
+            base_cycles: counter::read(),
+            rate,
+            cap_cycles: 1_000,
+            base: [fastpath_page::Base::from_ns_shifted(u128::from(shown_ns), rate.shift); 4],
+        };
+        ahead
+            .page
+            .writer()
+            .publish_hres(&anchor, counter::read)
+            .expect("it is new");
+        let other = member(ClockSet::ALL, Offsets::default());
+        handle.add(1, ahead.clone());
+        handle.add(2, other.clone());
+        until(|| read(&other, libc::CLOCK_MONOTONIC).is_some());
+        until(|| match read(&ahead, libc::CLOCK_MONOTONIC) {
+            Some(served_ns) => {
+                assert!(served_ns as u64 >= shown_ns, "{served_ns}, after {shown_ns}");
+                true
+            }
+            None => false,
+        });
     });
 }

@@ -19,6 +19,7 @@
  * Where a process is stopped by others, the kernel itself lets some calls fail with EINTR (signal(7)); that is counted
  * as unexplained_eintr too.
  */
+#include "../clock-lock.h"
 #include "attached.h"
 
 #include <fcntl.h>
@@ -424,6 +425,7 @@ int main(int argc, char **argv) {
 			return 2;
 		}
 	}
+	lock_machine_clock(LOCK_SH);
 	/* One heap, made at the start: none is mapped later, when mappings are counted. */
 	mallopt(M_ARENA_MAX, 1);
 	prepare_signals();

@@ -2,7 +2,7 @@
 
 pub mod publisher;
 
-use fastpath_clock::{Bracket, Sample, tightest};
+use fastpath_clock::{Bracket, Ntp, Sample, tightest};
 
 /// splitmix64.
 pub struct Random(u64);
@@ -100,6 +100,9 @@ pub const ACPI_PM: Reads = Reads {
     attempts: 5,
 };
 
+/// The kernel's tick comes so long after REALTIME's second.
+const TICK_AFTER_NS: i64 = 2_700_000;
+
 pub struct Host {
     pub random: Random,
     pub counter: Accumulator,
@@ -118,6 +121,12 @@ pub struct Host {
     pub tai_offset_s: i64,
     pub reads: Reads,
     pub has_raw: bool,
+    /// Whether adjtimex(2) may be asked.
+    pub tells: bool,
+    /// What a phase-locked loop has still to take off, what it takes off in this second, and its time constant.
+    pub offset_ns: f64,
+    slewed_ppm: f64,
+    pub constant: u32,
     pub elapsed_ns: f64,
 }
 
@@ -146,6 +155,10 @@ impl Host {
             tai_offset_s: 37,
             reads,
             has_raw: true,
+            tells: false,
+            offset_ns: 0.0,
+            slewed_ppm: 0.0,
+            constant: 1,
             elapsed_ns: 0.0,
             random,
         }
@@ -156,6 +169,39 @@ impl Host {
         self.counter.whole.wrapping_add_signed(self.skew_cycles)
     }
 
+    /// What adjtimex(2) tells.
+    pub fn ntp(&self) -> Ntp {
+        let tick_us = 10_000 + (self.ntp_ppm / 100.0).trunc() as i64;
+        Ntp {
+            freq: ((self.ntp_ppm - (tick_us - 10_000) as f64 * 100.0) * 65_536.0).round() as i64,
+            tick_us,
+            offset_ns: self.offset_ns as i64,
+            constant: self.constant,
+            single_shot_us: 0,
+            tai_s: self.tai_offset_s as i32,
+            leap: None,
+        }
+    }
+
+    /// Until the kernel's next tick after the next second of REALTIME, where it slews.
+    fn to_overflow_ns(&self) -> f64 {
+        if self.offset_ns == 0.0 && self.slewed_ppm == 0.0 {
+            return f64::INFINITY;
+        }
+        let since_ns = self.mono.whole.wrapping_add_signed(self.real_offset_ns - TICK_AFTER_NS) % 1_000_000_000;
+        (1_000_000_000 - since_ns) as f64
+    }
+
+    /// second_overflow() in kernel/time/ntp.c.
+    fn overflow(&mut self) {
+        let taken_off_ns = self.offset_ns / f64::from(1u32 << (2 + self.constant));
+        self.offset_ns -= taken_off_ns;
+        if self.offset_ns.abs() < 1.0 {
+            self.offset_ns = 0.0;
+        }
+        self.slewed_ppm = taken_off_ns / 1_000.0;
+    }
+
     pub fn advance(&mut self, ns: f64) {
         let mut left = ns;
         while left > 0.0 {
@@ -164,15 +210,22 @@ impl Host {
             } else {
                 left
             };
+            let rate = 1.0 + (self.ntp_ppm + self.slewed_ppm) * 1e-6;
+            let to_overflow_ns = self.to_overflow_ns() / rate;
+            let overflows = to_overflow_ns <= step;
+            let step = step.min(to_overflow_ns);
             if self.wander_per_second > 0.0 && self.ghz > 0.0 {
                 let sigma = self.wander_per_second * (step / 1e9).sqrt();
                 self.ghz *= 1.0 + sigma * self.random.between(-1.732, 1.732);
             }
             self.counter.add(step * self.ghz);
-            self.mono.add(step * (1.0 + self.ntp_ppm * 1e-6));
+            self.mono.add(step * rate);
             self.raw.add(step);
             self.elapsed_ns += step;
             left -= step;
+            if overflows {
+                self.overflow();
+            }
         }
     }
 
@@ -246,6 +299,7 @@ impl Host {
     }
 
     pub fn sample(&mut self) -> Sample {
+        let ntp = self.tells.then(|| self.ntp());
         let mut bracket = |id| self.bracket(id);
         Sample {
             mono: bracket(1).expect("there is always MONOTONIC"),
@@ -253,6 +307,7 @@ impl Host {
             raw: bracket(4),
             boot: bracket(7),
             tai: bracket(11),
+            ntp,
         }
     }
 }

@@ -49,6 +49,20 @@ impl Publisher {
         Some(sec * 1_000_000_000 + u64::from(nsec))
     }
 
+    /// What a program gets: from the page, or the later of the kernel's time and the page's floor. True: from the page.
+    pub fn answer(&self, id: u32) -> (u64, bool) {
+        let counter = self.host.count();
+        let kernel_ns = self.host.clock_ns(id).expect("the kernel has all of them");
+        match self.read(id, counter) {
+            Some(page_ns) => (page_ns, true),
+            None => {
+                let floor = Reader::new(&self.page).floor(id, || counter);
+                let floor_ns = floor.map_or(0, |(sec, nsec)| sec * 1_000_000_000 + u64::from(nsec));
+                (kernel_ns.max(floor_ns), false)
+            }
+        }
+    }
+
     /// The served MONOTONIC against the kernel's now.
     pub fn error_ns(&self) -> Option<i64> {
         let served = self.read(MONOTONIC, self.host.count())?;
@@ -105,6 +119,12 @@ impl Publisher {
     }
 
     fn effective_at(&self) -> u64 {
+        let now = self.host.count();
+        // Where no reader uses the anchors any more, the next ones need not lie in the future.
+        let may_answer = |anchor: Option<Anchor>| anchor.is_some_and(|anchor| anchor.may_answer_from(now));
+        if !may_answer(self.discipline.hres()) && !may_answer(self.discipline.raw()) {
+            return now;
+        }
         self.host.count().wrapping_add((LEAD_NS * self.host.ghz) as u64)
     }
 
@@ -113,7 +133,9 @@ impl Publisher {
         match &outcome {
             Outcome::Wait => {}
             Outcome::Withdraw(reason) => {
-                Writer::new(&self.page).withdraw(reason.code());
+                let counter = self.host.count();
+                Writer::new(&self.page).withdraw(reason.code(), || counter);
+                self.discipline.end_at(counter);
                 self.withdrawals.push(*reason);
             }
             Outcome::Publish { hres, raw, .. } => {

@@ -103,7 +103,7 @@ mod tests {
         let page = Page::zeroed();
         let writer = Writer::new(&page);
         writer.init(&Init::default());
-        writer.withdraw(Reason::Warp.code());
+        writer.withdraw(Reason::Warp.code(), || 0);
         writer.note_withdrawal(&fastpath_page::Withdrawal {
             boottime_ns: 7,
             reason: Reason::Warp.code(),

@@ -160,7 +160,7 @@ pub fn kernel_vdso() -> MappedVdso {
 /// Its functions.
 pub fn kernel_functions() -> KernelFunctions {
     let kernel = kernel_vdso();
-    KernelFunctions::of(Image::host(), &kernel.vdso, kernel.base).unwrap()
+    KernelFunctions::of(&kernel.vdso, kernel.base)
 }
 
 /// A system call of up to three arguments, with the kernel's own result.

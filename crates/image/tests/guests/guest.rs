@@ -365,6 +365,7 @@ impl Guest {
 /// Plain stores: what a writer that keeps the rules would not do can be tested too.
 fn store(cell: &AnchorCell, anchor: &Anchor) {
     cell.clocks.store(anchor.clocks.0, Relaxed);
+    cell.floors.store(anchor.clocks.0, Relaxed);
     cell.base_cycles.store(anchor.base_cycles, Relaxed);
     cell.mult.store(anchor.rate.mult, Relaxed);
     cell.shift.store(anchor.rate.shift, Relaxed);

@@ -485,7 +485,7 @@ fn a_vsyscall_leads_to_the_kernels_or_makes_the_call() {
         let Some((vdso, base)) = guest.kernel_vdso() else {
             return;
         };
-        let kernel = KernelFunctions::of(guest.image, &vdso, base).unwrap();
+        let kernel = KernelFunctions::of(&vdso, base);
         guest.install(Setup {
             kernel,
             ..Setup::default()
@@ -516,7 +516,7 @@ fn with_the_kernels_vdso_behind_it_an_image_answers_everything() {
                 return;
             };
             assert_eq!(Isa::of_elf(vdso.machine(), vdso.is_64()), Some(isa));
-            let kernel = KernelFunctions::of(guest.image, &vdso, base).unwrap();
+            let kernel = KernelFunctions::of(&vdso, base);
             guest.install(Setup {
                 kernel,
                 ..Setup::default()

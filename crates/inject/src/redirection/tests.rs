@@ -59,7 +59,7 @@ fn functions_that_are_not_served_keep_their_addresses_and_those_that_are_get_the
     )
     .unwrap();
     let parsed = fastpath_image::Vdso::parse(&vdso.bytes).unwrap();
-    let kernels = KernelFunctions::of(Image::host(), &parsed, vdso.base).unwrap();
+    let kernels = KernelFunctions::of(&parsed, vdso.base);
     let wanted = |second: u64| kernels.with("clock_gettime", thunks).with("gettimeofday", second);
     let is_second = |offset: usize| plan.kernel == wanted(thunks + offset as u64);
     let second = (0..plan.thunks.len())

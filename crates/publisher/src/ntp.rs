@@ -1,0 +1,94 @@
+//! Asks how the kernel steers its clocks (adjtimex(2), which changes nothing without a mode).
+
+use fastpath_clock::{Leap, Ntp};
+
+/// The states that adjtimex(2) returns.
+const TIME_OK: libc::c_int = 0;
+const TIME_INS: libc::c_int = 1;
+const TIME_DEL: libc::c_int = 2;
+/// Reads what is left of adjtime(3)'s slew, and changes nothing (include/uapi/linux/timex.h).
+const ADJ_OFFSET_SS_READ: libc::c_uint = 0xa001;
+
+/// A way to ask.
+pub struct NtpWatch(());
+
+impl NtpWatch {
+    /// `None`: a seccomp filter of this process refuses the call, or kills for it. That is tried in a child.
+    pub fn new() -> Option<NtpWatch> {
+        let watch = (!is_filtered() || try_in_child()).then_some(NtpWatch(()))?;
+        watch.read().is_some().then_some(watch)
+    }
+
+    /// The kernel's state.
+    pub fn read(&self) -> Option<Ntp> {
+        let (state, timex) = adjtimex(0)?;
+        let (_, single_shot) = adjtimex(ADJ_OFFSET_SS_READ)?;
+        let is_set = |bit: libc::c_int| timex.status & bit != 0;
+        let leap = match state {
+            TIME_INS => Some(Leap::Insert),
+            TIME_DEL => Some(Leap::Delete),
+            // Announced since the last second began.
+            TIME_OK if is_set(libc::STA_INS) => Some(Leap::Insert),
+            TIME_OK if is_set(libc::STA_DEL) => Some(Leap::Delete),
+            _ => None,
+        };
+        let unit_ns = if is_set(libc::STA_NANO) { 1 } else { 1_000 };
+        Some(Ntp {
+            freq: timex.freq,
+            tick_us: timex.tick,
+            offset_ns: timex.offset.saturating_mul(unit_ns),
+            constant: u32::try_from(timex.constant).unwrap_or(0),
+            single_shot_us: single_shot.offset,
+            tai_s: timex.tai,
+            leap,
+        })
+    }
+}
+
+/// The state that the call returns, and what it fills in.
+fn adjtimex(modes: libc::c_uint) -> Option<(libc::c_int, libc::timex)> {
+    // SAFETY: a timex of zeros is valid; the call fills it in.
+    unsafe {
+        let mut timex: libc::timex = std::mem::zeroed();
+        timex.modes = modes;
+        let state = libc::adjtimex(&mut timex);
+        (state >= 0).then_some((state, timex))
+    }
+}
+
+/// Whether this thread has a seccomp filter (proc(5), Seccomp in /proc/PID/status). Where that cannot be read, it may.
+fn is_filtered() -> bool {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
+    line.is_none_or(|mode| mode.trim() != "0")
+}
+
+/// Whether the calls come back in a child with the same filters.
+fn try_in_child() -> bool {
+    // SAFETY: the child makes system calls only, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let both = adjtimex(0).is_some() && adjtimex(ADJ_OFFSET_SS_READ).is_some();
+        // SAFETY: leaves without running anything of the parent's.
+        unsafe { libc::_exit(i32::from(!both)) }
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child just made.
+    let waited = unsafe { libc::waitpid(child, &mut status, libc::__WALL) };
+    child > 0 && waited == child && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machines_tick_is_near_its_nominal_length() {
+        let Some(ntp) = NtpWatch::new().and_then(|watch| watch.read()) else {
+            return;
+        };
+        // The limits of the call (adjtimex(2)).
+        assert!((9_000..=11_000).contains(&ntp.tick_us), "{ntp:?}");
+        assert!(ntp.freq.abs() <= 500 << 16, "{ntp:?}");
+    }
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "witness.h"
+
+unsigned int clocks_set;
+atomic_uint phase;
+
+static long long follow_ns = 400 * 1000000LL;
+/* By the kernel's MONOTONIC; 0 if nobody knows. */
+static _Atomic long long set_at_ns;
+/* For how long the last step has stayed unseen, by clock. */
+static _Atomic long long unseen_ns[CLOCKS];
+
+void set_follow_ms(long long ms) { follow_ns = ms * 1000000; }
+
+unsigned int epoch_of(int clock) { return clocks_set & 1U << clock ? atomic_load(&phase) : 0; }
+
+int is_settled(unsigned int epoch) { return epoch % PHASES == SETTLED; }
+
+void begin_setting(void) {
+	forget_order(atomic_load(&phase) / PHASES + 1);
+	atomic_fetch_add(&phase, 1);
+}
+
+void end_setting(void) {
+	atomic_store(&set_at_ns, read_kernel_ns(MONOTONIC));
+	atomic_fetch_add(&phase, 1);
+}
+
+void expect_setting(void) {
+	atomic_store(&set_at_ns, 0);
+	atomic_fetch_add(&phase, 1);
+}
+
+/* One thread calls this. */
+void note_unseen_step(int clock, long long monotonic_ns) {
+	long long since_ns;
+
+	if (atomic_load(&set_at_ns) == 0) {
+		/* A first read that is wrong: not before the kernel did it. */
+		atomic_store(&set_at_ns, monotonic_ns - 1);
+	}
+	since_ns = monotonic_ns - atomic_load(&set_at_ns);
+	if (since_ns > atomic_load(&unseen_ns[clock])) {
+		atomic_store(&unseen_ns[clock], since_ns);
+	}
+}
+
+void end_following(struct tallies *tallies, enum relation relation) {
+	const struct timespec follow = {follow_ns / 1000000000, follow_ns % 1000000000};
+
+	nanosleep(&follow, NULL);
+	atomic_fetch_add(&phase, 1);
+	for (int c = 0; c < CLOCKS; c++) {
+		if (clocks_set & 1U << c) {
+			note(tallies, relation, c, atomic_exchange(&unseen_ns[c], 0));
+		}
+	}
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Witnesses the clocks while somebody sets and slews them.
+ *
+ *   witness [-s SECONDS] [-u UPSET] [-x HOW] [-l RELATION=NS[@PERCENT]]... [-f FOLLOW_MS] [-k] [-p]
+ *
+ * Threads read each clock by libc, and compare with what was known before: other reads of the same kind, by any thread
+ * (`ours_then_ours`); the kernel's, by system call, before and after it (`kernel_then_ours`, `ours_then_kernel`);
+ * timers set to a time of ours that have returned (`timerfd`, `clock_nanosleep`, `futex`, `ppoll`); `coarse` clocks,
+ * `time()`, a file's `mtime`. tally.h says what each relation means.
+ *
+ * -l  how far the reads of a relation may be off: not by one nanosecond, if it is not given. With a percentage, how far
+ *     so many of each clock's reads. Up to two for each relation; `timers` is four of them, `reads` the others but
+ * `ours_then_ours`, `all` both. A kernel that is slewed reports it to nobody, so a publisher learns of it later than a
+ * read. -u  UPSET, which a thread does meanwhile; upsets.c has them: none, steps, hours, settime, tai, frequency,
+ * single, tick, fast, slow, pll, leap. All but `none` need root, and take the machine's lock; whatever becomes of this
+ * process, the clock is restored. -x  HOW the publisher of this process is kept from its work; starve.c has it: stops,
+ * quota, hog, kill. -f  for how long a step may stay unseen before it counts as a wrong read (`followed` says for how
+ * long it did). -k  judges the kernel by itself: system calls in the place of libc's. It must find nothing. -p  what a
+ * read costs before and after.
+ *
+ * Its threads give way to others' (nice), so that a publisher has a CPU when it wakes: -x is for the contrary.
+ *
+ * Prints one line of JSON; exits 1 if there were violations that the limits do not allow, 2 if it could not work.
+ */
+#include "clock-lock.h"
+#include "witness.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+const int clock_ids[CLOCKS] = {ID_MONOTONIC, ID_MONOTONIC_RAW, ID_BOOTTIME, ID_REALTIME, ID_TAI};
+int judges_kernel;
+atomic_int stop;
+
+long long read_kernel_ns(int clock) { return read_syscall_ns(clock_ids[clock]); }
+
+long long read_ours_ns(int clock) { return judges_kernel ? read_kernel_ns(clock) : read_libc_ns(clock_ids[clock]); }
+
+void fail(const char *what) {
+	fputs("witness: ", stderr);
+	perror(what);
+	exit(2);
+}
+
+struct watcher {
+	void *(*watch)(void *tallies);
+	pthread_t thread;
+	struct tallies tallies;
+};
+
+/* Two of the first: they compare with each other. */
+static struct watcher watchers[] = {
+    {.watch = watch_order},  {.watch = watch_order},  {.watch = watch_truth},
+    {.watch = watch_timers}, {.watch = watch_stamps},
+};
+
+enum { WATCHERS = sizeof(watchers) / sizeof(watchers[0]) };
+
+static void *start_watch(void *watcher) {
+	struct watcher *self = watcher;
+
+	/* A thread's own, on Linux. */
+	setpriority(PRIO_PROCESS, 0, 5);
+	return self->watch(&self->tallies);
+}
+
+/* The cheapest of some rounds, by the kernel's clock. */
+static double price_ns(void) {
+	double cheapest_ns = 1e9;
+
+	for (int round = 0; round < 20; round++) {
+		long long start_ns = read_kernel_ns(MONOTONIC_RAW);
+
+		for (int i = 0; i < 1000; i++) {
+			read_ours_ns(MONOTONIC);
+		}
+		double each_ns = (double)(read_kernel_ns(MONOTONIC_RAW) - start_ns) / 1000;
+
+		cheapest_ns = each_ns < cheapest_ns ? each_ns : cheapest_ns;
+	}
+	return cheapest_ns;
+}
+
+static int usage(void) {
+	fputs(
+	    "usage: witness [-s SECONDS] [-u UPSET] [-x HOW] [-l RELATION=NS[@PERCENT]]... [-f FOLLOW_MS] [-k] [-p]\n",
+	    stderr);
+	return 2;
+}
+
+/* Sums up by how much MONOTONIC has been slewed, whoever did it, in steps of some milliseconds. */
+static void add_slew(double *slewed_ns) {
+	static long long last_ns;
+	long long now_ns = read_kernel_ns(MONOTONIC) - read_kernel_ns(MONOTONIC_RAW);
+
+	if (last_ns) {
+		*slewed_ns += now_ns > last_ns ? (double)(now_ns - last_ns) : (double)(last_ns - now_ns);
+	}
+	last_ns = now_ns;
+}
+
+/* Upsets the clock for as long, and returns how often. */
+static unsigned int upset_for(const struct upset *upset, int seconds, struct tallies *tallies, double *slewed_ns) {
+	/* By a clock that has its own course, whatever happens to the others. */
+	long long end_ns = read_kernel_ns(MONOTONIC_RAW) + seconds * 1000000000LL;
+	unsigned int turns = 0;
+
+	while (read_kernel_ns(MONOTONIC_RAW) < end_ns) {
+		unsigned int ms = upset->turn(turns++, tallies);
+		long long until_ns = read_kernel_ns(MONOTONIC_RAW) + ms * 1000000LL;
+
+		until_ns = until_ns < end_ns ? until_ns : end_ns;
+		while (read_kernel_ns(MONOTONIC_RAW) < until_ns) {
+			nanosleep(&(struct timespec){0, 20000000}, NULL);
+			add_slew(slewed_ns);
+		}
+	}
+	return turns;
+}
+
+int main(int argc, char **argv) {
+	const struct upset *upset = find_upset("none");
+	const char *starving = NULL;
+	static struct tallies sum;
+	int seconds = 10, priced = 0, option;
+	unsigned long long violations;
+	unsigned int upsets;
+	double before_ns, slewed_ns = 0;
+
+	while ((option = getopt(argc, argv, "s:u:x:l:f:kp")) != -1) {
+		switch (option) {
+		case 's':
+			seconds = atoi(optarg);
+			break;
+		case 'u':
+			upset = find_upset(optarg);
+			break;
+		case 'x':
+			starving = optarg;
+			break;
+		case 'l':
+			if (!add_limit(optarg)) {
+				return usage();
+			}
+			break;
+		case 'f':
+			set_follow_ms(atoll(optarg));
+			break;
+		case 'k':
+			judges_kernel = 1;
+			break;
+		case 'p':
+			priced = 1;
+			break;
+		default:
+			return usage();
+		}
+	}
+	if (seconds < 1 || !upset || optind < argc) {
+		return usage();
+	}
+	clocks_set = upset->clocks_set;
+	if (upset == find_upset("none")) {
+		lock_machine_clock(LOCK_SH);
+	} else if (lock_machine_clock(LOCK_EX) < 0) {
+		fail("the lock of the machine's clock, " CLOCK_LOCK);
+	} else {
+		start_guardian(upset->slews_on);
+	}
+	if (starving && !start_starving(starving)) {
+		return usage();
+	}
+	before_ns = priced ? price_ns() : 0;
+	for (int i = 0; i < WATCHERS; i++) {
+		if (pthread_create(&watchers[i].thread, NULL, start_watch, &watchers[i])) {
+			fail("a thread");
+		}
+	}
+	upsets = upset_for(upset, seconds, &sum, &slewed_ns);
+	atomic_store(&stop, 1);
+	for (int i = 0; i < WATCHERS; i++) {
+		pthread_join(watchers[i].thread, NULL);
+		add_tallies(&sum, &watchers[i].tallies);
+	}
+	putchar('{');
+	violations = print_tallies(&sum);
+	if (priced) {
+		printf("\"before_ns\":%.1f,\"after_ns\":%.1f,", before_ns, price_ns());
+	}
+	if (starving) {
+		printf("\"starved\":%s,", has_starved() ? "true" : "false");
+	}
+	if (upset == find_upset("leap")) {
+		printf("\"leaps\":%u,", leaps);
+	}
+	printf("\"upsets\":%u,\"slewed_ms\":%.1f,\"violations\":%llu}\n", upsets, slewed_ns / 1e6, violations);
+	end_guardian();
+	end_starving();
+	return violations ? 1 : 0;
+}

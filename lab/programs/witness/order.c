@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Threads share the latest time that any of them has read of each clock: a read after that must not be earlier. */
+#include "findings.h"
+#include "witness.h"
+
+/* The latest time between two steps of a clock has a place of its own, which is used again after so many: a thread that
+ * did not run for a moment does not bring a time from before a step to those after it. */
+enum { SLOTS = 64 };
+
+static _Alignas(128) _Atomic long long latest_ns[CLOCKS][SLOTS];
+
+void forget_order(unsigned int epoch) {
+	for (int c = 0; c < CLOCKS; c++) {
+		if (clocks_set & 1U << c) {
+			atomic_store(&latest_ns[c][(epoch + SLOTS / 2) % SLOTS], 0);
+		}
+	}
+}
+
+void *watch_order(void *tallies) {
+	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
+		for (int c = 0; c < CLOCKS; c++) {
+			unsigned int epoch = epoch_of(c);
+			_Atomic long long *latest = &latest_ns[c][epoch / PHASES % SLOTS];
+			long long seen_ns = atomic_load_explicit(latest, memory_order_acquire);
+			long long now_ns = read_ours_ns(c);
+
+			if (!is_settled(epoch) || epoch != epoch_of(c)) {
+				continue;
+			}
+			note(tallies, OURS_THEN_OURS, c, seen_ns - now_ns);
+			pass_on(latest, seen_ns, now_ns);
+		}
+	}
+	return NULL;
+}

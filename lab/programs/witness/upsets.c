@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* What happens to the machine's clock. The guardian restores it. */
+#include "witness.h"
+
+#include <stdio.h>
+#include <sys/timex.h>
+
+static const long long second_ns = 1000000000, hour_ns = 3600 * 1000000000LL, day_ns = 24 * 3600 * 1000000000LL;
+
+unsigned int leaps;
+
+static void adjust(struct timex timex, const char *what) {
+	if (adjtimex(&timex) < 0) {
+		fail(what);
+	}
+}
+
+static void step_unwatched(long long by_ns) {
+	struct timex timex = {.modes = ADJ_SETOFFSET | ADJ_NANO};
+
+	timex.time.tv_sec = by_ns / second_ns;
+	timex.time.tv_usec = by_ns % second_ns;
+	if (timex.time.tv_usec < 0) {
+		timex.time.tv_sec--;
+		timex.time.tv_usec += second_ns;
+	}
+	adjust(timex, "adjtimex ADJ_SETOFFSET");
+}
+
+/* A system call, which no code of a served process sees. */
+static void step(long long by_ns) {
+	begin_setting();
+	step_unwatched(by_ns);
+	end_setting();
+}
+
+static unsigned int turn_none(unsigned int turn, struct tallies *tallies) {
+	(void)turn;
+	(void)tallies;
+	return 100;
+}
+
+static unsigned int turn_steps(unsigned int turn, struct tallies *tallies) {
+	static const long long ms[] = {1, -1, -2, 2};
+
+	step(ms[turn % 4] * 1000000);
+	end_following(tallies, FOLLOWED);
+	return 50;
+}
+
+static unsigned int turn_hours(unsigned int turn, struct tallies *tallies) {
+	static const int hours[] = {3, 0, 0, -3, 0, 0};
+	static const int ms[] = {0, 1, -1, 0, -1, 1};
+
+	step(hours[turn % 6] * hour_ns + ms[turn % 6] * 1000000LL);
+	end_following(tallies, FOLLOWED);
+	return 50;
+}
+
+/* By the C library's functions, in a process that is served: it must see what it has set. */
+static unsigned int turn_settime(unsigned int turn, struct tallies *tallies) {
+	static const long long ms[] = {2, -2, -1, 1};
+	long long to_ns, before_ns, ours_ns, after_ns;
+
+	begin_setting();
+	to_ns = read_kernel_ns(REALTIME) + ms[turn / 2 % 4] * 1000000;
+	if (turn % 2) {
+		struct timeval to = {to_ns / second_ns, to_ns % second_ns / 1000};
+
+		if (settimeofday(&to, NULL)) {
+			fail("settimeofday");
+		}
+	} else {
+		struct timespec to = {to_ns / second_ns, to_ns % second_ns};
+
+		if (clock_settime(CLOCK_REALTIME, &to)) {
+			fail("clock_settime");
+		}
+	}
+	/* Ours first: the next thing that it does. */
+	ours_ns = read_ours_ns(REALTIME);
+	after_ns = read_kernel_ns(REALTIME);
+	end_setting();
+	before_ns = turn % 2 ? to_ns / 1000 * 1000 : to_ns;
+	note(tallies, SET_SEEN, REALTIME,
+	     before_ns - ours_ns > ours_ns - after_ns ? before_ns - ours_ns : ours_ns - after_ns);
+	end_following(tallies, FOLLOWED);
+	return 50;
+}
+
+static unsigned int turn_tai(unsigned int turn, struct tallies *tallies) {
+	static const int seconds[] = {37, 0, 36, 37};
+
+	begin_setting();
+	adjust((struct timex){.modes = ADJ_TAI, .constant = seconds[turn % 4]}, "adjtimex ADJ_TAI");
+	end_setting();
+	end_following(tallies, FOLLOWED);
+	return 50;
+}
+
+static unsigned int turn_frequency(unsigned int turn, struct tallies *tallies) {
+	static const long ppm[] = {500, 0, -500, 0, 500, -500};
+
+	(void)tallies;
+	/* adjtimex(2): in units of 2^-16 ppm. */
+	adjust((struct timex){.modes = ADJ_FREQUENCY, .freq = ppm[turn % 6] * 65536}, "adjtimex ADJ_FREQUENCY");
+	return 300;
+}
+
+/* adjtime() of BSD: by 500 ppm, from the next second of REALTIME on. */
+static unsigned int turn_single(unsigned int turn, struct tallies *tallies) {
+	static const long us[] = {100000, -100000, 0};
+
+	(void)tallies;
+	adjust((struct timex){.modes = ADJ_OFFSET_SINGLESHOT, .offset = us[turn % 3]},
+	       "adjtimex ADJ_OFFSET_SINGLESHOT");
+	return 1500;
+}
+
+/* 9167 is chrony's greatest slew. */
+static unsigned int turn_tick(unsigned int turn, struct tallies *tallies) {
+	static const long ticks[] = {9167, 10000, 10833, 10000, 9000, 11000, 10000, 10833, 9167, 10000};
+
+	(void)tallies;
+	adjust((struct timex){.modes = ADJ_TICK, .tick = ticks[turn % 10]}, "adjtimex ADJ_TICK");
+	return 800;
+}
+
+static unsigned int turn_fast(unsigned int turn, struct tallies *tallies) {
+	(void)tallies;
+	adjust((struct timex){.modes = ADJ_TICK, .tick = turn % 2 ? 10000 : 10833}, "adjtimex ADJ_TICK");
+	return 800;
+}
+
+static unsigned int turn_slow(unsigned int turn, struct tallies *tallies) {
+	(void)tallies;
+	adjust((struct timex){.modes = ADJ_TICK, .tick = turn % 2 ? 10000 : 9167}, "adjtimex ADJ_TICK");
+	return 800;
+}
+
+/* What systemd-timesyncd does: a share of the offset is slewed in each second of REALTIME, an eighth with this
+ * constant. */
+static unsigned int turn_pll(unsigned int turn, struct tallies *tallies) {
+	static const long ms[] = {400, -400, 100, -100};
+	struct timex timex = {.modes = ADJ_STATUS | ADJ_NANO | ADJ_TIMECONST | ADJ_OFFSET, .status = STA_PLL};
+
+	(void)tallies;
+	timex.constant = 1;
+	timex.offset = ms[turn % 4] * 1000000;
+	adjust(timex, "adjtimex ADJ_OFFSET");
+	return 2300;
+}
+
+static long long realtime_above_raw_ns(void) { return read_kernel_ns(REALTIME) - read_kernel_ns(MONOTONIC_RAW); }
+
+/* A second is inserted, at midnight. */
+static unsigned int turn_leap(unsigned int turn, struct tallies *tallies) {
+	long long before_ns, left_ns;
+
+	(void)turn;
+	step(day_ns - read_kernel_ns(REALTIME) % day_ns - 3 * second_ns);
+	adjust((struct timex){.modes = ADJ_STATUS, .status = STA_INS}, "adjtimex STA_INS");
+	end_following(tallies, FOLLOWED);
+	before_ns = realtime_above_raw_ns();
+	begin_setting();
+	expect_setting();
+	/* The kernel does it at its next tick. */
+	left_ns = read_kernel_ns(MONOTONIC_RAW) + 4 * second_ns;
+	while (realtime_above_raw_ns() > before_ns - second_ns / 2 && read_kernel_ns(MONOTONIC_RAW) < left_ns) {
+		nanosleep(&(struct timespec){0, 1000000}, NULL);
+	}
+	end_following(tallies, LEAP);
+	/* The end of a PLL makes the kernel ready for the next leap second at once. */
+	adjust((struct timex){.modes = ADJ_STATUS, .status = STA_PLL}, "adjtimex ADJ_STATUS");
+	adjust((struct timex){.modes = ADJ_STATUS, .status = 0}, "adjtimex ADJ_STATUS");
+	leaps += realtime_above_raw_ns() < before_ns - second_ns / 2;
+	return 100;
+}
+
+enum { STEPPED = 1U << REALTIME | 1U << TAI };
+
+static const struct upset upsets[] = {
+    {"none", 0, 0, turn_none},         {"steps", STEPPED, 0, turn_steps},
+    {"hours", STEPPED, 0, turn_hours}, {"settime", STEPPED, 0, turn_settime},
+    {"tai", 1U << TAI, 0, turn_tai},   {"frequency", 0, 0, turn_frequency},
+    {"single", 0, 1, turn_single},     {"tick", 0, 0, turn_tick},
+    {"fast", 0, 0, turn_fast},         {"slow", 0, 0, turn_slow},
+    {"pll", 0, 1, turn_pll},           {"leap", STEPPED, 0, turn_leap},
+};
+
+const struct upset *find_upset(const char *name) {
+	for (size_t i = 0; i < sizeof(upsets) / sizeof(upsets[0]); i++) {
+		if (strcmp(upsets[i].name, name) == 0) {
+			return &upsets[i];
+		}
+	}
+	return NULL;
+}
