@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use fastpath_image::{Image, KernelFunctions, vdso::Vdso};
+use fastpath_image::{KernelFunctions, vdso::Vdso};
 
 use crate::abi;
 use crate::error::{Error, Result};
@@ -61,7 +61,7 @@ pub fn install(tracee: &mut Tracee, kit: &Kit) -> Result<()> {
         region::suits_pages_of(bytes)?;
     }
     let maps = maps::of(pid)?;
-    let (kernel, vdso) = kernels(tracee, image, kit, &stack, &maps)?;
+    let (kernel, vdso) = kernels(tracee, kit, &stack, &maps)?;
     let sysinfo = image.symbol("__kernel_vsyscall");
     let code = Code::of(pid, &kit.scans, &stack, &maps)?;
     let plan = Plan {
@@ -100,7 +100,6 @@ fn time_namespace(pid: &str) -> Result<Option<std::path::PathBuf>> {
 /// The functions of this program's own vDSO, and the vDSO itself.
 fn kernels(
     tracee: &mut Tracee,
-    image: &Image,
     kit: &Kit,
     stack: &InitialStack,
     maps: &[Mapping],
@@ -117,7 +116,7 @@ fn kernels(
     let mut bytes = vec![0; (mapping.end - mapping.start) as usize];
     tracee.read(base, &mut bytes)?;
     let vdso = Vdso::parse(&bytes).map_err(|e| refuse(&e))?;
-    let functions = KernelFunctions::of(image, &vdso, base).map_err(|e| refuse(&e))?;
+    let functions = KernelFunctions::of(&vdso, base);
     Ok((functions, Some(KernelVdso::new(maps, mapping, bytes))))
 }
 

@@ -1,12 +1,12 @@
 //! One packet, with descriptors.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 
 /// Descriptors that travel with one packet at most: the kernel drops what is sent besides.
 pub const MOST_DESCRIPTORS: usize = 3;
@@ -45,19 +45,105 @@ pub fn uninterrupted<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result
 }
 
 /// Receives one packet into `bytes`: how long it was, which may be more than there was room for, and what came with it. Nothing: the
-/// other side has closed.
+/// other side has closed. An error of kind `InvalidData`: more descriptors came than [`MOST_DESCRIPTORS`], or there was no room for
+/// them; those that did arrive are closed.
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
-    let mut control = nix::cmsg_space!([RawFd; MOST_DESCRIPTORS]);
-    let mut parts = [IoSliceMut::new(bytes)];
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_TRUNC;
-    let message = recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut parts, Some(&mut control), flags)?;
+    let mut control = Control([0; CONTROL_SIZE]);
+    let mut part = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: msghdr is plain old data for which all zeroes is valid.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut control).cast();
+    message.msg_controllen = CONTROL_SIZE as _;
+    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_TRUNC;
+    // SAFETY: every buffer outlives the call, and has the size that the header says.
+    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    if length < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // Before anything is judged: the kernel has installed what fits, truncated or not.
+    let fds = installed(&message);
+    if message.msg_flags & libc::MSG_CTRUNC != 0 {
+        let why = "more descriptors came with a packet than there is room for";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    let length = length as usize;
+    Ok((length != 0 || !fds.is_empty()).then_some((length, fds)))
+}
+
+/// Bytes of a control message with [`MOST_DESCRIPTORS`].
+const CONTROL_SIZE: usize = {
+    // SAFETY: arithmetic on an integer.
+    unsafe { libc::CMSG_SPACE((MOST_DESCRIPTORS * size_of::<RawFd>()) as u32) as usize }
+};
+
+/// Room for control messages, aligned as their headers are.
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_SIZE]);
+
+/// The descriptors that a call of recvmsg(2) has installed.
+fn installed(message: &libc::msghdr) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
-    // More than there is room for: those that fit have arrived all the same, and are ours to close.
-    for control in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(raw) = control {
-            // SAFETY: just received, and nobody else's.
-            fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+    // SAFETY: the header was filled in by the kernel, over a buffer that is still there; CMSG_LEN is arithmetic.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while let Some(control) = header.as_ref() {
+            if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
+                #[allow(clippy::unnecessary_cast, reason = "musl's cmsg_len is a u32")]
+                let bytes = (control.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let first: *const RawFd = libc::CMSG_DATA(header).cast();
+                for index in 0..bytes / size_of::<RawFd>() {
+                    // Just received, and nobody else's.
+                    fds.push(OwnedFd::from_raw_fd(first.add(index).read_unaligned()));
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
         }
     }
-    Ok((message.bytes != 0 || !fds.is_empty()).then_some((message.bytes, fds)))
+    fds
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsFd;
+
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn descriptors_that_there_is_no_room_for_are_refused_and_none_stays_open() {
+        let kind = SockType::SeqPacket;
+        let (here, there) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        for many in [MOST_DESCRIPTORS + 1, MOST_DESCRIPTORS + 2, 20] {
+            let (mut reader, writer) = std::io::pipe().unwrap();
+            send(here.as_fd(), b"x", &vec![writer.as_fd(); many]).unwrap();
+            drop(writer);
+            let refused = receive(there.as_fd(), &mut [0; 8]);
+            // Space is rounded up to a whole word: one more than is wanted may fit.
+            if many > MOST_DESCRIPTORS + 1 {
+                assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidData);
+            } else {
+                drop(refused);
+            }
+            let flags = nix::fcntl::OFlag::O_NONBLOCK;
+            nix::fcntl::fcntl(&reader, nix::fcntl::FcntlArg::F_SETFL(flags)).unwrap();
+            let end = reader.read(&mut [0]);
+            assert!(matches!(end, Ok(0)), "of {many} descriptors one is still open: {end:?}");
+        }
+    }
+
+    #[test]
+    fn descriptors_that_fit_arrive() {
+        let kind = SockType::SeqPacket;
+        let (here, there) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        send(here.as_fd(), b"xyz", &[here.as_fd(); MOST_DESCRIPTORS]).unwrap();
+        let (length, fds) = receive(there.as_fd(), &mut [0; 8]).unwrap().unwrap();
+        assert_eq!((length, fds.len()), (3, MOST_DESCRIPTORS));
+    }
 }
