@@ -17,6 +17,18 @@ pub struct Judged {
     pub findings: Vec<Finding>,
 }
 
+impl Judged {
+    /// About how much memory it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let sites = |finding: &Finding| finding.sites.capacity() * size_of::<Site>();
+        let findings = self
+            .findings
+            .iter()
+            .map(|finding| size_of::<Finding>() + sites(finding));
+        size_of::<Judged>() + findings.sum::<usize>()
+    }
+}
+
 /// Judges one file. `None`: it is nothing that is run on one of the four ISAs.
 ///
 /// # Errors
@@ -94,6 +106,7 @@ fn findings(elf: &Elf, facts: &Facts, sites: Vec<Site>) -> Vec<Finding> {
 fn finding(elf: &Elf, runtime: Option<&Runtime>, rule: Rule, level: Level, mut sites: Vec<Site>) -> Finding {
     let count = sites.len();
     sites.truncate(SHOWN_SITES);
+    sites.shrink_to_fit();
     Finding {
         path: String::new(),
         layer: None,

@@ -4,12 +4,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::marker::PhantomData;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde::de::{DeserializeOwned, IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::archive::{self, Budget, Entries, Meter, What};
 use crate::bytes::OnDisk;
@@ -53,6 +55,12 @@ const IN_MEMORY: u64 = 8 << 20;
 const DEEPEST_INDEX: u32 = 4;
 /// Layers and images in one archive: what is named thousands of times is not laid out thousands of times.
 const MOST_LAYERS: usize = 1_000;
+/// Elements of a list in a manifest, bytes of all manifests as often as they are named, and layers of all images together.
+const MOST_LISTED: usize = 10_000;
+const MOST_JSON_PARSED: usize = 64 << 20;
+const MOST_LAYERS_NAMED: usize = 100_000;
+/// What laying the layers out may cost, in the units of [`Layer::weight`]: some seconds.
+const MOST_WORK: usize = 640 << 20;
 
 /// Whether bytes begin as a compressed archive does.
 pub(crate) fn is_packed(first: &[u8]) -> bool {
@@ -84,6 +92,8 @@ enum Change {
 struct Layer {
     changes: Vec<Change>,
     unjudged: Vec<(String, String)>,
+    /// What laying it out costs: names are compared and copied, so their bytes count.
+    weight: usize,
 }
 
 /// What stands in an archive beside layers.
@@ -106,7 +116,7 @@ pub(crate) fn of_layout(
 ) -> Result<(), String> {
     let mut bundle = Bundle::default();
     let mut read = |name: &str| walk::read_small(&path.join(name), MOST_JSON).ok();
-    let images = images_of_index(&mut read, "index.json", 0)?;
+    let images = Manifests::new(&mut read).of_index("index.json", 0)?;
     let meter = Meter::new(budget(&options.limits));
     for name in images.iter().flat_map(|image| &image.layers) {
         if bundle.layers.contains_key(name) || bundle.layers.len() >= MOST_LAYERS {
@@ -165,9 +175,9 @@ fn judge_archive(
     let outer = gather(Entries::new(plain), meter, options, progress, &mut bundle);
     let mut read = |name: &str| bundle.json.get(name).cloned();
     let images = if bundle.json.contains_key("manifest.json") {
-        images_of_manifest(&mut read)
+        Manifests::new(&mut read).of_docker()
     } else if bundle.json.contains_key("index.json") {
-        images_of_index(&mut read, "index.json", 0)
+        Manifests::new(&mut read).of_index("index.json", 0)
     } else {
         Ok(Vec::new())
     };
@@ -183,7 +193,7 @@ fn judge_archive(
             report(path, &[image], &bundle, options, gathered);
             return Ok(());
         }
-        Err(why) => gathered.give_up(path.display().to_string(), why),
+        Err(why) => gathered.give_up_image(path.display().to_string(), why),
     }
     for (name, why) in outer.unjudged {
         gathered.give_up(format!("{}!/{name}", path.display()), why);
@@ -198,8 +208,14 @@ fn is_of_image(name: &str) -> bool {
         return rest.split_once('/').is_some_and(|(_, digest)| is_hex(digest));
     }
     match name.split_once('/') {
-        Some((directory, file)) => is_hex(directory) && file == "layer.tar",
-        None => name.split_once('.').is_some_and(|(stem, _)| is_hex(stem)),
+        // Docker names the directory by a digest; others number them.
+        Some((_, file)) => file == "layer.tar",
+        None => {
+            [".tar", ".tar.gz", ".tgz", ".tar.zst"]
+                .iter()
+                .any(|end| name.ends_with(end))
+                || name.split_once('.').is_some_and(|(stem, _)| is_hex(stem))
+        }
     }
 }
 
@@ -295,7 +311,8 @@ fn each<R: Read>(
         if take(&path, &entry.what, entries, names)? {
             continue;
         }
-        *names += path.len() + size_of::<Change>();
+        let length = path.len();
+        *names += length + size_of::<Change>();
         if *names > options.limits.name_bytes {
             return Err(io::Error::other(
                 "its names fill more memory than is spent on them; given up",
@@ -316,6 +333,7 @@ fn each<R: Read>(
                     note(layer, &path, &why);
                     None
                 });
+                *names += judged.as_ref().map_or(0, Judged::bytes);
                 Change::Put(path, judged.map(Arc::new))
             }
             (_, What::Sparse) => {
@@ -324,16 +342,21 @@ fn each<R: Read>(
             }
             (_, What::Other) => Change::Put(path, None),
         };
+        layer.weight += WEIGHT_OF_A_CHANGE + length;
         layer.changes.push(change);
     }
     Ok(())
 }
+
+/// A change's share beside its name.
+const WEIGHT_OF_A_CHANGE: usize = 64;
 
 /// Says why something was not judged, as long as there are not too many.
 fn note(layer: &mut Layer, path: &str, why: &str) {
     const MOST: usize = 1_000;
     if layer.unjudged.len() < MOST {
         layer.unjudged.push((path.to_owned(), why.to_owned()));
+        layer.weight += WEIGHT_OF_A_CHANGE + path.len();
     }
 }
 
@@ -374,86 +397,176 @@ struct ImageOf {
     layers: Vec<String>,
 }
 
-fn json_of(read: &mut dyn FnMut(&str) -> Option<Vec<u8>>, name: &str) -> Result<Value, String> {
-    let bytes = read(name).ok_or_else(|| format!("{name} is missing, or larger than {} MiB", MOST_JSON >> 20))?;
-    serde_json::from_slice(&bytes).map_err(|e| format!("{name}: {e}"))
+/// Manifests and indices as they are read from an archive. How often they name one another is the archive's to choose, so what is
+/// parsed in all has a limit.
+struct Manifests<'a> {
+    read: &'a mut dyn FnMut(&str) -> Option<Vec<u8>>,
+    bytes_left: usize,
+    layers_left: usize,
 }
 
-fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
-    value.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
+/// A list of JSON, cut off where no image has as many. `null` is an empty one.
+struct Few<T>(Vec<T>);
 
-/// `docker save`'s manifest.json.
-fn images_of_manifest(read: &mut dyn FnMut(&str) -> Option<Vec<u8>>) -> Result<Vec<ImageOf>, String> {
-    let manifest = json_of(read, "manifest.json")?;
-    let images = manifest.as_array().ok_or("manifest.json is no list of images")?;
-    let layers = |image: &Value| {
-        let names = list(image, "Layers").iter().take(MOST_LAYERS);
-        names
-            .filter_map(|name| name.as_str())
-            .map(|name| name.trim_start_matches("./").to_owned())
-            .collect()
-    };
-    Ok(images
-        .iter()
-        .take(MOST_LAYERS)
-        .map(|image| ImageOf {
-            name: list(image, "RepoTags")
-                .first()
-                .and_then(Value::as_str)
-                .map(str::to_owned),
-            layers: layers(image),
-        })
-        .collect())
-}
-
-/// OCI's index.json, or an index that it names.
-fn images_of_index(
-    read: &mut dyn FnMut(&str) -> Option<Vec<u8>>,
-    name: &str,
-    depth: u32,
-) -> Result<Vec<ImageOf>, String> {
-    if depth > DEEPEST_INDEX {
-        return Err("its indices are nested too deeply, or name themselves".to_owned());
+impl<T> Default for Few<T> {
+    fn default() -> Few<T> {
+        Few(Vec::new())
     }
-    let index = json_of(read, name)?;
-    let mut images = Vec::new();
-    for described in list(&index, "manifests") {
-        if images.len() >= MOST_LAYERS {
-            break;
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Few<T>, D::Error> {
+        struct List<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
+            type Value = Few<T>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_unit<E>(self) -> Result<Few<T>, E> {
+                Ok(Few::default())
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Few<T>, A::Error> {
+                let mut few = Vec::new();
+                while few.len() < MOST_LISTED {
+                    match list.next_element()? {
+                        Some(element) => few.push(element),
+                        None => return Ok(Few(few)),
+                    }
+                }
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Few(few))
+            }
         }
-        let Some(blob) = blob_of(described) else {
-            continue;
-        };
-        // An index of several platforms may hold only one of them.
-        let Ok(manifest) = json_of(read, &blob) else {
-            continue;
-        };
-        if !list(&manifest, "manifests").is_empty() {
-            images.extend(images_of_index(read, &blob, depth + 1)?);
-            continue;
-        }
-        let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
-        let annotated = described.pointer("/annotations/org.opencontainers.image.ref.name");
-        let platform = text(described.pointer("/platform/architecture"));
-        let layers = list(&manifest, "layers").iter().take(MOST_LAYERS);
-        // Attestations and the like are no layers.
-        let layers = layers.filter(|layer| {
-            let kind = layer.get("mediaType").and_then(Value::as_str).unwrap_or("tar");
-            kind.contains("tar")
-        });
-        images.push(ImageOf {
-            name: text(annotated).or(platform),
-            layers: layers.filter_map(blob_of).collect(),
-        });
+        deserializer.deserialize_any(List(PhantomData))
     }
-    images.truncate(MOST_LAYERS);
-    Ok(images)
+}
+
+/// One entry of `docker save`'s manifest.json.
+#[derive(Deserialize)]
+struct SavedImage {
+    #[serde(default, rename = "RepoTags")]
+    tags: Few<String>,
+    #[serde(default, rename = "Layers")]
+    layers: Few<String>,
+}
+
+/// OCI's image index or image manifest; which of the two it is shows in what it lists.
+#[derive(Deserialize)]
+struct Manifest {
+    #[serde(default)]
+    manifests: Few<Descriptor>,
+    #[serde(default)]
+    layers: Few<Descriptor>,
+}
+
+/// OCI's content descriptor.
+#[derive(Deserialize)]
+struct Descriptor {
+    digest: Option<String>,
+    #[serde(rename = "mediaType")]
+    media_type: Option<String>,
+    annotations: Option<Annotations>,
+    platform: Option<Platform>,
+}
+
+#[derive(Deserialize)]
+struct Annotations {
+    #[serde(rename = "org.opencontainers.image.ref.name")]
+    name: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Platform {
+    architecture: Option<String>,
+}
+
+/// Why no more manifests are read.
+const TOO_MANY_MANIFESTS: &str = "its manifests name more than is reasonable; given up";
+
+impl<'a> Manifests<'a> {
+    fn new(read: &'a mut dyn FnMut(&str) -> Option<Vec<u8>>) -> Manifests<'a> {
+        Manifests {
+            read,
+            bytes_left: MOST_JSON_PARSED,
+            layers_left: MOST_LAYERS_NAMED,
+        }
+    }
+
+    fn parse<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, String> {
+        let bytes =
+            (self.read)(name).ok_or_else(|| format!("{name} is missing, or larger than {} MiB", MOST_JSON >> 20))?;
+        // Reading it is work, too.
+        self.bytes_left = self.bytes_left.saturating_sub(bytes.len().max(1 << 10));
+        if self.bytes_left == 0 {
+            return Err(TOO_MANY_MANIFESTS.to_owned());
+        }
+        serde_json::from_slice(&bytes).map_err(|e| format!("{name}: {e}"))
+    }
+
+    fn image(&mut self, name: Option<String>, layers: Vec<String>) -> Result<ImageOf, String> {
+        self.layers_left = self
+            .layers_left
+            .checked_sub(layers.len())
+            .ok_or_else(|| TOO_MANY_MANIFESTS.to_owned())?;
+        Ok(ImageOf { name, layers })
+    }
+
+    /// `docker save`'s manifest.json.
+    fn of_docker(&mut self) -> Result<Vec<ImageOf>, String> {
+        let images: Few<SavedImage> = self.parse("manifest.json")?;
+        let mut of_all = Vec::new();
+        for image in images.0.into_iter().take(MOST_LAYERS) {
+            let layers = image.layers.0.iter().take(MOST_LAYERS);
+            let layers = layers.map(|name| name.trim_start_matches("./").to_owned()).collect();
+            of_all.push(self.image(image.tags.0.into_iter().next(), layers)?);
+        }
+        Ok(of_all)
+    }
+
+    /// OCI's index.json, or an index that it names.
+    fn of_index(&mut self, name: &str, depth: u32) -> Result<Vec<ImageOf>, String> {
+        if depth > DEEPEST_INDEX {
+            return Err("its indices are nested too deeply, or name themselves".to_owned());
+        }
+        let index: Manifest = self.parse(name)?;
+        let mut images = Vec::new();
+        for described in index.manifests.0 {
+            if images.len() >= MOST_LAYERS {
+                break;
+            }
+            let Some(blob) = blob_of(&described) else {
+                continue;
+            };
+            let manifest: Manifest = match self.parse(&blob) {
+                Ok(manifest) => manifest,
+                Err(why) if self.bytes_left == 0 => return Err(why),
+                // An index of several platforms may hold only one of them.
+                Err(_) => continue,
+            };
+            if !manifest.manifests.0.is_empty() {
+                drop(manifest);
+                images.extend(self.of_index(&blob, depth + 1)?);
+                continue;
+            }
+            // Attestations and the like are no layers.
+            let is_layer = |layer: &&Descriptor| layer.media_type.as_deref().unwrap_or("tar").contains("tar");
+            let layers = manifest.layers.0.iter().take(MOST_LAYERS).filter(is_layer);
+            let layers = layers.filter_map(blob_of).collect();
+            let annotated = described.annotations.and_then(|annotations| annotations.name);
+            let platform = described.platform.and_then(|platform| platform.architecture);
+            images.push(self.image(annotated.or(platform), layers)?);
+        }
+        images.truncate(MOST_LAYERS);
+        Ok(images)
+    }
 }
 
 /// Where the blob of a descriptor is. A digest that is none leads nowhere.
-fn blob_of(described: &Value) -> Option<String> {
-    let (algorithm, digest) = described.get("digest")?.as_str()?.split_once(':')?;
+fn blob_of(described: &Descriptor) -> Option<String> {
+    let (algorithm, digest) = described.digest.as_ref()?.split_once(':')?;
     let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     (is_word(algorithm) && is_word(digest)).then(|| format!("blobs/{algorithm}/{digest}"))
 }
@@ -462,7 +575,7 @@ fn blob_of(described: &Value) -> Option<String> {
 fn report(path: &Path, images: &[ImageOf], bundle: &Bundle, options: &Options, gathered: &mut Gathered) {
     let archive = path.display().to_string();
     // The work of laying out is the archive's to choose, too: each layer once is for free.
-    let mut changes_left = 10_000_000_usize;
+    let mut work_left = MOST_WORK;
     for image in images {
         let prefix = match &image.name {
             Some(name) if images.len() > 1 => format!("{archive}!{name}!/"),
@@ -471,24 +584,33 @@ fn report(path: &Path, images: &[ImageOf], bundle: &Bundle, options: &Options, g
         let mut files: BTreeMap<&str, (Arc<Judged>, &str)> = BTreeMap::new();
         for name in &image.layers {
             let Some(layer) = bundle.layer(name) else {
-                gathered.give_up(format!("{prefix}{name}"), "a layer that is named and not there");
+                gathered.give_up_image(
+                    format!("{prefix}{name}"),
+                    "a layer that is named and not there".to_owned(),
+                );
+                work_left = work_left.saturating_sub(WEIGHT_OF_A_CHANGE + prefix.len());
                 continue;
             };
-            if layer.changes.len() > changes_left {
-                gathered.give_up(
+            if layer.weight > work_left {
+                gathered.give_up_image(
                     prefix.clone(),
-                    "its layers change more files than is reasonable; given up",
+                    "its layers change more files than is reasonable; given up".to_owned(),
                 );
                 break;
             }
-            changes_left -= layer.changes.len();
+            work_left -= layer.weight;
             for (file, why) in &layer.unjudged {
                 let of_layer = if name.is_empty() || !file.is_empty() {
                     String::new()
                 } else {
                     format!("layer {name}")
                 };
-                gathered.give_up(format!("{prefix}{of_layer}{file}"), why);
+                let path = format!("{prefix}{of_layer}{file}");
+                if file.is_empty() {
+                    gathered.give_up_image(path, why.clone());
+                } else {
+                    gathered.give_up(path, why.clone());
+                }
             }
             apply(layer, name, &mut files);
         }
@@ -584,7 +706,7 @@ pub fn of_bytes(bytes: &[u8], options: &Options) -> crate::Report {
         &mut gathered,
     );
     if let Err(why) = outcome {
-        gathered.give_up("x".to_owned(), why);
+        gathered.give_up_image("x".to_owned(), why);
     }
     gathered.into_report(0.0)
 }

@@ -62,6 +62,8 @@ pub struct Summary {
     pub notes: usize,
     /// Files and archives that could not be judged, those that are not listed too.
     pub unjudged: usize,
+    /// Of those, images, layers and files that were asked for by name.
+    pub incomplete: usize,
     pub seconds: f64,
 }
 
@@ -89,6 +91,8 @@ impl Report {
 /// Findings that are kept, so that a directory made for it cannot fill the memory. Counted are all.
 const MOST_FINDINGS: usize = 50_000;
 const MOST_LINES: usize = 10_000;
+/// Bytes of all paths that are kept: an archive can give a file a name of 64 KiB, and name it in a thousand images.
+const MOST_PATH_BYTES: usize = 32 << 20;
 
 /// Gathers a report.
 #[derive(Default)]
@@ -98,9 +102,19 @@ pub(crate) struct Gathered {
     pub programs: Vec<Program>,
     pub unjudged: Vec<Unjudged>,
     pub missing: Vec<Unjudged>,
+    path_bytes: usize,
 }
 
 impl Gathered {
+    /// Whether one more path may be kept.
+    fn has_room_for(&mut self, path: &str) -> bool {
+        let bytes = self.path_bytes + path.len();
+        if bytes <= MOST_PATH_BYTES {
+            self.path_bytes = bytes;
+        }
+        bytes <= MOST_PATH_BYTES
+    }
+
     pub fn add(&mut self, path: &str, layer: Option<&str>, judged: crate::judge::Judged, with_programs: bool) {
         self.summary.programs += 1;
         for mut finding in judged.findings {
@@ -109,24 +123,30 @@ impl Gathered {
                 Level::Warning => self.summary.warnings += 1,
                 Level::Note => self.summary.notes += 1,
             }
-            path.clone_into(&mut finding.path);
-            finding.layer = layer.map(str::to_owned);
-            if self.findings.len() < MOST_FINDINGS {
+            if self.findings.len() < MOST_FINDINGS && self.has_room_for(path) {
+                path.clone_into(&mut finding.path);
+                finding.layer = layer.map(str::to_owned);
                 self.findings.push(finding);
             }
         }
-        if with_programs && self.programs.len() < MOST_FINDINGS {
+        if with_programs && self.programs.len() < MOST_FINDINGS && self.has_room_for(path) {
             let mut program = judged.program;
             path.clone_into(&mut program.path);
             self.programs.push(program);
         }
     }
 
-    pub fn give_up(&mut self, path: String, why: impl Into<String>) {
+    pub fn give_up(&mut self, path: String, why: String) {
         self.summary.unjudged += 1;
-        if self.unjudged.len() < MOST_LINES {
-            self.unjudged.push(Unjudged { path, why: why.into() });
+        if self.unjudged.len() < MOST_LINES && self.has_room_for(&path) {
+            self.unjudged.push(Unjudged { path, why });
         }
+    }
+
+    /// Notes that an image, a layer of one or a file that was asked for could not be judged as a whole.
+    pub fn give_up_image(&mut self, path: String, why: String) {
+        self.summary.incomplete += 1;
+        self.give_up(path, why);
     }
 
     /// Takes over what was gathered elsewhere.
@@ -136,12 +156,22 @@ impl Gathered {
         self.summary.warnings += other.summary.warnings;
         self.summary.notes += other.summary.notes;
         self.summary.unjudged += other.summary.unjudged;
-        self.findings.extend(other.findings);
-        self.findings.truncate(MOST_FINDINGS);
-        self.programs.extend(other.programs);
-        self.programs.truncate(MOST_FINDINGS);
-        self.unjudged.extend(other.unjudged);
-        self.unjudged.truncate(MOST_LINES);
+        self.summary.incomplete += other.summary.incomplete;
+        for finding in other.findings {
+            if self.findings.len() < MOST_FINDINGS && self.has_room_for(&finding.path) {
+                self.findings.push(finding);
+            }
+        }
+        for program in other.programs {
+            if self.programs.len() < MOST_FINDINGS && self.has_room_for(&program.path) {
+                self.programs.push(program);
+            }
+        }
+        for unjudged in other.unjudged {
+            if self.unjudged.len() < MOST_LINES && self.has_room_for(&unjudged.path) {
+                self.unjudged.push(unjudged);
+            }
+        }
     }
 
     pub fn into_report(mut self, seconds: f64) -> Report {

@@ -122,7 +122,7 @@ impl Audit<'_> {
                         layers::of_archive(path, &file, meta.len(), self.options, self.progress, gathered)
                     });
                 }
-                Ok((file, meta)) => self.file(path, file, &meta),
+                Ok((file, meta)) => self.file(path, file, &meta, Gathered::give_up_image),
                 Err(e) => missing(e.to_string()),
             }
         } else {
@@ -133,7 +133,7 @@ impl Audit<'_> {
     fn image(&self, path: &Path, judge: impl FnOnce(&mut Gathered) -> Result<(), String>) {
         let mut gathered = Gathered::default();
         if let Err(why) = judge(&mut gathered) {
-            gathered.give_up(path.display().to_string(), why);
+            gathered.give_up_image(path.display().to_string(), why);
         }
         self.gathered(|all| all.append(gathered));
     }
@@ -143,7 +143,7 @@ impl Audit<'_> {
         let entries = walk.filter_entry(|entry| !entry.file_type().is_dir() || !is_kernels(entry.path()));
         entries.par_bridge().for_each(|entry| match entry {
             Ok(entry) if entry.file_type().is_file() => match open(entry.path()) {
-                Ok((file, meta)) => self.file(entry.path(), file, &meta),
+                Ok((file, meta)) => self.file(entry.path(), file, &meta, Gathered::give_up),
                 Err(e) => self.give_up(entry.path(), e.to_string()),
             },
             Ok(_) => {}
@@ -157,7 +157,7 @@ impl Audit<'_> {
         });
     }
 
-    fn give_up(&self, path: &Path, why: impl Into<String>) {
+    fn give_up(&self, path: &Path, why: String) {
         self.gathered(|gathered| gathered.give_up(path.display().to_string(), why));
     }
 
@@ -166,7 +166,7 @@ impl Audit<'_> {
         seen.insert((meta.dev(), meta.ino()))
     }
 
-    fn file(&self, path: &Path, file: File, meta: &Metadata) {
+    fn file(&self, path: &Path, file: File, meta: &Metadata, give_up: fn(&mut Gathered, String, String)) {
         // It may have become something else since it was listed.
         if !meta.is_file() {
             return;
@@ -181,7 +181,7 @@ impl Audit<'_> {
                 gathered.add(&path.display().to_string(), None, judged, self.options.with_programs);
             }),
             Ok(None) => {}
-            Err(why) => self.give_up(path, why),
+            Err(why) => self.gathered(|gathered| give_up(gathered, path.display().to_string(), why)),
         }
     }
 }
