@@ -101,7 +101,7 @@ pub struct Doctor {
     pub json: bool,
 
     /// A process to look at, beside the host
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
     pub pid: Option<u32>,
 }
 
@@ -205,8 +205,9 @@ Exit status: 0 ended by a signal, or the file was written; 1 the address cannot 
   fastpath export --listen 127.0.0.1:9812
   fastpath export --textfile /var/lib/node_exporter/textfile_collector/fastpath.prom")]
 pub struct Export {
-    /// Where to listen; port 0 takes a free one, which is told on standard error
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9812")]
+    /// Where to listen: an address or a host's name; without one (:9812), on all addresses. Port 0 takes a free one, which is told on
+    /// standard error
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9812", value_parser = listen_at)]
     pub listen: std::net::SocketAddr,
 
     /// Write the metrics to a file instead, once
@@ -345,7 +346,7 @@ be counted here, or there is no such process; 74 if the output cannot be written
 )]
 pub struct Trace {
     /// A process, and those that it starts from now on
-    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
     pub pid: Option<u32>,
 
     /// All processes; the default
@@ -484,7 +485,7 @@ pub struct Attach {
     pub verbose: bool,
 
     /// Processes
-    #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
+    #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
     pub pids: Vec<u32>,
 }
 
@@ -497,7 +498,7 @@ it, the memory stays, unused, and a second `detach` or the next `attach` removes
 Exit status: 0; 15 if a process is not attached, 8 if it was started by `fastpath run`, else as `fastpath attach --help` says.")]
 pub struct Detach {
     /// Processes
-    #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
+    #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
     pub pids: Vec<u32>,
 }
 
@@ -508,7 +509,7 @@ AGE is that of the last refresh: 100 ms at most where all is well. RESIDUAL is t
 FALLBACKS counts how often clocks were taken off the page since it was made, so that readers asked the kernel. \
 Where fastpathd runs it is asked, too: which rule of its policy attached a process, and how it is itself.
 
-Exit status: 0; 74 if the output cannot be written; 2 on a usage error.")]
+Exit status: 0; 1 if processes cannot be listed (no /proc); 74 if the output cannot be written; 2 on a usage error.")]
 pub struct Status {
     /// One line of JSON; fields are only ever added to a schema version
     #[arg(long)]
@@ -605,9 +606,40 @@ impl Clocks {
     }
 }
 
+/// Where `export` listens, as people write it.
+fn listen_at(text: &str) -> Result<std::net::SocketAddr, String> {
+    use std::net::ToSocketAddrs;
+    let all = text.strip_prefix(':').map(|port| format!("0.0.0.0:{port}"));
+    let text = all.as_deref().unwrap_or(text);
+    let addresses = text.to_socket_addrs().map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidInput => {
+            "an address and a port are needed, such as 127.0.0.1:9812, localhost:9812 or :9812".to_owned()
+        }
+        _ => format!("the host's name could not be looked up: {error}"),
+    })?;
+    // 127.0.0.1 is what every client of localhost tries.
+    let addresses: Vec<_> = addresses.collect();
+    let found = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first());
+    found
+        .copied()
+        .ok_or_else(|| "the host's name has no address".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn export_listens_where_people_say() {
+        let at = |text: &str| listen_at(text).map(|address| address.to_string());
+        assert_eq!(at("127.0.0.1:9812").as_deref(), Ok("127.0.0.1:9812"));
+        assert_eq!(at(":9812").as_deref(), Ok("0.0.0.0:9812"));
+        assert_eq!(at("localhost:0").as_deref(), Ok("127.0.0.1:0"));
+        assert_eq!(at("[::1]:1").as_deref(), Ok("[::1]:1"));
+        for wrong in ["9812", "", "localhost", "localhost:port", ":"] {
+            assert!(listen_at(wrong).is_err(), "{wrong}");
+        }
+    }
     use clap::CommandFactory;
     use fastpath_page::ClockSet;
 

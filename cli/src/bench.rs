@@ -126,10 +126,10 @@ fn text(report: &Report) -> String {
     }
     if let Some(monotonicity) = &report.monotonicity {
         text += &format!(
-            "\nBackward steps: {} in {} reads on {} threads\n",
+            "\nBackward steps: {} in {} reads on {}\n",
             monotonicity.backward(),
             monotonicity.reads,
-            monotonicity.threads
+            threads(monotonicity.threads)
         );
     }
     text
@@ -161,14 +161,18 @@ fn accuracy_text(accuracy: &Accuracy) -> String {
         ]);
     }
     format!(
-        "\nError in ns against the kernel's clock, read by {} before and after, {:.0} s on {} threads\n\n{table}\n",
+        "\nError in ns against the kernel's clock, read by {} before and after, {:.0} s on {}\n\n{table}\n",
         match accuracy.reference {
             Reference::KernelVdso => "its vDSO",
             Reference::Syscall => "system call",
         },
         accuracy.seconds,
-        accuracy.threads
+        threads(accuracy.threads)
     )
+}
+
+fn threads(count: usize) -> String {
+    format!("{count} thread{}", if count == 1 { "" } else { "s" })
 }
 
 fn right(text: String) -> Cell {

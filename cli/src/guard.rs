@@ -78,7 +78,10 @@ fn read(path: &Path) -> Result<Baseline, String> {
     let mut text = String::new();
     std::fs::File::open(path)
         .and_then(|file| file.take(LARGEST_BASELINE + 1).read_to_string(&mut text))
-        .map_err(|error| format!("guard: {name}: {error}; --write-baseline {name} makes one"))?;
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => format!("guard: {name}: {error}; --write-baseline {name} makes one"),
+            _ => format!("guard: {name} cannot be read: {error}"),
+        })?;
     if text.len() as u64 > LARGEST_BASELINE {
         return Err(format!("guard: {name} is no baseline: it is larger than any"));
     }

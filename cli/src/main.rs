@@ -27,6 +27,7 @@ use std::os::unix::ffi::OsStringExt;
 use clap::Parser;
 
 use args::{Args, Command};
+use fastpath_observe::{Met, make_clocks_readable};
 
 /// What the operating system calls.
 ///
@@ -39,6 +40,9 @@ pub unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int 
     let args =
         (0..argc as usize).map(|i| unsafe { OsString::from_vec(CStr::from_ptr(*argv.add(i)).to_bytes().to_vec()) });
     let args = Args::parse_from(args.collect::<Vec<_>>());
+    if let Some(status) = unreadable_clocks(&args.command) {
+        std::process::exit(status);
+    }
     let status = match args.command {
         Command::Probe(options) => probe::run(&options),
         Command::Doctor(options) => doctor::run(&options),
@@ -56,4 +60,36 @@ pub unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int 
         Command::Run(options) => run::run(&options, run::title::Title::new(argc, argv)),
     };
     std::process::exit(status)
+}
+
+/// The exit status where an instrument cannot read any clock, and so cannot go on: found out before the first read, which may be
+/// answered with death. `guard` finds it out by itself: it is what it judges.
+fn unreadable_clocks(command: &Command) -> Option<i32> {
+    let (name, status) = match command {
+        Command::Probe(_) => ("probe", 1),
+        Command::Doctor(_) => ("doctor", 2),
+        Command::Bench(_) => ("bench", 1),
+        Command::Audit(_) => ("audit", 2),
+        Command::Trace(_) => ("trace", 1),
+        Command::Export(_) => ("export", 1),
+        Command::Report(_) => ("report", 1),
+        _ => return None,
+    };
+    match make_clocks_readable() {
+        Ok(Met::Nothing) => None,
+        Ok(Met::CounterForbidden) => {
+            // doctor makes a finding of it.
+            if name != "doctor" {
+                output::warn(format_args!(
+                    "{name}: this process was forbidden to read the CPU's counter (PR_SET_TSC), and has allowed itself to; programs \
+                     that are started here and read a clock by the vDSO are killed by SIGSEGV"
+                ));
+            }
+            None
+        }
+        Err(why) => {
+            output::note(format_args!("{name}: {why}"));
+            Some(status)
+        }
+    }
 }

@@ -34,11 +34,33 @@ pub fn was_closed(fd: i32) -> bool {
     (0..=2).contains(&fd) && CLOSED.load(Ordering::Relaxed) & 1 << fd != 0
 }
 
+/// The text without the numbers that the standard library adds to the system's answers: "Permission denied (os error 13)".
+fn without_numbers(text: &str) -> String {
+    const BEFORE: &str = " (os error ";
+    let mut rest = text;
+    let mut plain = String::with_capacity(text.len());
+    while let Some(at) = rest.find(BEFORE) {
+        let behind = &rest[at + BEFORE.len()..];
+        let digits = behind.len() - behind.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        match behind[digits..].strip_prefix(')') {
+            Some(more) if digits > 0 => {
+                plain.push_str(&rest[..at]);
+                rest = more;
+            }
+            _ => {
+                plain.push_str(&rest[..at + BEFORE.len()]);
+                rest = behind;
+            }
+        }
+    }
+    plain + rest
+}
+
 /// Says something on standard error, in one write. That it cannot be said is nobody's business any more.
 pub fn note(message: impl Display) {
     let _ = std::io::stderr()
         .lock()
-        .write_all(format!("fastpath: {message}\n").as_bytes());
+        .write_all(without_numbers(&format!("fastpath: {message}\n")).as_bytes());
 }
 
 /// Warns.
@@ -104,7 +126,8 @@ pub fn coloured(text: &str, good: bool, bad: bool) -> Cell {
 
 /// <https://no-color.org>
 fn coloured_output() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+    let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
+    std::io::stdout().is_terminal() && !is_dumb && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
 /// What a word means.
@@ -164,6 +187,17 @@ pub fn nanoseconds(value: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_errors_number_is_not_shown() {
+        assert_eq!(
+            without_numbers("x: Permission denied (os error 13); do y"),
+            "x: Permission denied; do y"
+        );
+        for kept in ["(os error x)", "a (os error ", "plain", " (os error )"] {
+            assert_eq!(without_numbers(kept), kept);
+        }
+    }
 
     #[test]
     fn a_long_text_is_broken_between_words_below_its_head() {

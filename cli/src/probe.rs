@@ -1,7 +1,8 @@
 //! `fastpath probe`: which path every clock takes here.
 
 use comfy_table::{Cell, CellAlignment};
-use fastpath_observe::{Measured, Mode, Path, Probe, Verdict};
+use fastpath_observe::{Clock, Measured, Mode, Path, Probe, Verdict};
+use fastpath_publisher::evidence::{self, Distrust, Trust};
 
 use crate::args;
 use crate::output::{self, nanoseconds};
@@ -39,12 +40,41 @@ fn text(probe: &Probe) -> String {
     let slow = probe.slow();
     text += &match slow.as_slice() {
         [] => "\nEvery clock that can be fast is fast.\n".to_owned(),
-        slow => format!(
-            "\nSlow: {}. `fastpath run -- CMD` starts a program without that cost.\n",
-            slow.join(", ")
-        ),
+        slow => {
+            let is_fastpath = probe.host.vdso.as_ref().is_some_and(|vdso| vdso.is_fastpath);
+            let promise = evidence::is_promising(Trust::Invariant).map(drop);
+            output::wrapped(
+                "\n",
+                &format!("Slow: {}. {}", slow.join(", "), hint(slow, is_fastpath, promise)),
+            )
+        }
     };
     text
+}
+
+/// What can be done for the clocks and functions that are slow: no more than `fastpath run` does here.
+fn hint(slow: &[&str], is_fastpath: bool, promise: Result<(), Distrust>) -> String {
+    let is_served = |name: &&&str| **name == "gettimeofday" || Clock::SERVED.iter().any(|clock| clock.name() == **name);
+    let (served, others): (Vec<&str>, Vec<&str>) = slow.iter().partition(|name| is_served(name));
+    if is_fastpath {
+        return "This program is on fastpath already: what it does not answer, the kernel does (`fastpath doctor` says why).".to_owned();
+    }
+    if served.is_empty() {
+        return "`fastpath run` cannot change that; `fastpath doctor` says why it is so.".to_owned();
+    }
+    let run = match promise {
+        Ok(()) => "`fastpath run -- CMD` starts a program without that cost".to_owned(),
+        Err(Distrust::NotInvariant) => {
+            "`fastpath run` refuses here, for the CPU does not promise the counter's rate; `fastpath run --trust-counter -- CMD` starts a \
+             program without that cost (`fastpath doctor` says at which risk)"
+                .to_owned()
+        }
+        Err(why) => return format!("`fastpath run` would refuse here: {why}; `fastpath doctor` says what to do."),
+    };
+    match others.as_slice() {
+        [] => format!("{run}."),
+        others => format!("{run}, but for {}, which stay as they are.", others.join(", ")),
+    }
 }
 
 fn row(name: &str, measured: &Measured) -> Vec<Cell> {
@@ -121,4 +151,25 @@ fn vsyscall(probe: &Probe) -> String {
         };
     }
     text.trim_end_matches(',').to_owned() + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_promised_than_run_does() {
+        let all = ["MONOTONIC", "MONOTONIC_COARSE", "gettimeofday", "time"];
+        let hinted = hint(&all, false, Ok(()));
+        assert!(hinted.contains("`fastpath run -- CMD`"), "{hinted}");
+        assert!(
+            hinted.contains("but for MONOTONIC_COARSE, time, which stay"),
+            "{hinted}"
+        );
+        assert!(!hint(&all[..1], false, Ok(())).contains("but for"));
+        assert!(hint(&["time"], false, Ok(())).contains("cannot change"));
+        assert!(hint(&all, true, Ok(())).contains("on fastpath already"));
+        assert!(hint(&all, false, Err(Distrust::NotInvariant)).contains("--trust-counter"));
+        assert!(hint(&all, false, Err(Distrust::NotReadable)).contains("would refuse"));
+    }
 }

@@ -177,11 +177,16 @@ struct Live {
 impl Live {
     fn clear(&mut self) {
         if self.lines > 0 {
-            // ECMA-48: cursor up, erase to the end of the screen.
-            output::print(format_args!("\x1b[{}A\x1b[J", self.lines));
+            output::print(erasing(self.lines));
             self.lines = 0;
         }
     }
+}
+
+/// What erases so many lines above the cursor. A terminal shows `^C` where the cursor is, so that is not always the first column.
+fn erasing(lines: usize) -> String {
+    // ECMA-48: cursor up, erase to the end of the screen.
+    format!("\r\x1b[{lines}A\x1b[J")
 }
 
 impl Observer for Live {
@@ -343,5 +348,16 @@ fn of_caller(caller: &Caller) -> String {
     match &caller.function {
         Some(function) => format!("{function} ({library})"),
         None => format!("? ({library})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table was erased from where `^C` had left the cursor, and two columns of it stood before the result.
+    #[test]
+    fn a_table_is_erased_from_the_first_column() {
+        assert_eq!(erasing(7), "\r\x1b[7A\x1b[J");
     }
 }

@@ -139,8 +139,9 @@ fn attach_one(pid: i32, goods: &goods::Goods, clocks: ClockSet, scans: Option<&C
                     _ => format!(", {times} times, {:.3} ms at most", ms(longest)),
                 };
                 note(format_args!(
-                    "{pid}: {} threads stood still for {:.3} ms{each}",
+                    "{pid}: {} thread{} stood still for {:.3} ms{each}",
                     attached.threads,
+                    if attached.threads == 1 { "" } else { "s" },
                     ms(together)
                 ));
             }

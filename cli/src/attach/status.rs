@@ -78,8 +78,17 @@ enum By {
     Detached,
 }
 
+/// Exit status where no process can be seen.
+const CANNOT_LIST: i32 = 1;
+
 /// Prints them; the exit status.
 pub fn status(options: &args::Status) -> i32 {
+    if let Err(why) = fastpath_maps::processes().map(drop) {
+        output::note(format_args!(
+            "status: processes cannot be listed: /proc: {why}; mount -t proc proc /proc"
+        ));
+        return CANNOT_LIST;
+    }
     let status = look();
     if options.json {
         return output::print_json(&status);
@@ -127,10 +136,15 @@ pub fn status(options: &args::Status) -> i32 {
         format!("{}\n", table.trim_fmt())
     };
     if status.unreadable > 0 {
-        text += &format!(
-            "{} processes could not be looked at (of other users: run as root)\n",
-            status.unreadable
-        );
+        // SAFETY: geteuid takes nothing and cannot fail.
+        let is_root = unsafe { libc::geteuid() } == 0;
+        let why = if is_root {
+            "this namespace's root has no right to trace them (CAP_SYS_PTRACE)"
+        } else {
+            "of other users: run as root"
+        };
+        let processes = if status.unreadable == 1 { "process" } else { "processes" };
+        text += &format!("{} {processes} could not be looked at ({why})\n", status.unreadable);
     }
     if let Some(daemon) = &status.daemon {
         text += &daemon.sentence();

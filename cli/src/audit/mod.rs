@@ -9,7 +9,7 @@ use crate::output::{self, Paint};
 
 /// Exit status where something was found that `--fail-on` asks for.
 const FOUND: i32 = 1;
-/// Exit status where a path could not be looked at.
+/// Exit status where a path, or a layer of an image, could not be looked at.
 const NOT_SEEN: i32 = 2;
 
 /// Runs the command; its exit status.
@@ -40,7 +40,7 @@ pub fn run(options: &args::Audit) -> i32 {
         FailOn::Error => report.worst() >= Some(Level::Error),
     };
     match written {
-        0 if !report.missing.is_empty() => NOT_SEEN,
+        0 if !report.missing.is_empty() || report.summary.incomplete > 0 => NOT_SEEN,
         0 if is_found => FOUND,
         written => written,
     }

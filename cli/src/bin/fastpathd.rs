@@ -3,6 +3,7 @@
 #[path = "../man.rs"]
 mod man;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -41,13 +42,19 @@ struct Args {
     #[arg(long, value_name = "auto|all|LIST", default_value = "auto", value_parser = clocks)]
     clocks: Clocks,
 
-    /// Which processes are attached as they appear, and which never (deploy/fastpath-policy.toml is an example). SIGHUP reads it again
-    #[arg(long, value_name = "FILE", default_value = "/etc/fastpath/policy.toml")]
-    policy: PathBuf,
+    /// Which processes are attached as they appear, and which never (deploy/fastpath-policy.toml is an example). SIGHUP reads it
+    /// again. The default is /etc/fastpath/policy.toml, which need not exist; a FILE that is given must
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
 
-    /// Say whether the policy file is one, and exit: 0 if so, or if there is none; 1 if not
+    /// Say whether the policy file is one and which processes each rule decides about now, and exit: 0 if so, or if there is no
+    /// default file; 1 if not
     #[arg(long)]
     check_policy: bool,
+
+    /// Show which processes the policy would have attached now, attach none, and exit like --check-policy
+    #[arg(long, conflicts_with = "check_policy")]
+    dry_run: bool,
 
     /// Pages that one user may have; root may have more
     #[arg(long, value_name = "N", default_value_t = 1024)]
@@ -61,6 +68,11 @@ struct Args {
     #[arg(long, value_name = "DIRECTORY", hide = true)]
     man: Option<PathBuf>,
 }
+
+/// Read if no other is given.
+const POLICY: &str = "/etc/fastpath/policy.toml";
+/// Exit status where the policy cannot be read.
+const NO_POLICY: u8 = 4;
 
 #[derive(Clone, Copy)]
 struct Clocks(Option<ClockSet>);
@@ -88,14 +100,18 @@ fn main() -> ExitCode {
     if let Some(directory) = &args.man {
         return man_page(directory);
     }
-    if args.check_policy {
-        return match Policy::read(&args.policy) {
-            Ok(_) => ExitCode::SUCCESS,
-            Err(why) => {
-                eprintln!("fastpathd: {why}");
-                ExitCode::FAILURE
-            }
-        };
+    let missing = args.policy.as_ref().filter(|path| !path.exists());
+    if let Some(path) = missing {
+        eprintln!("fastpathd: --policy {}: there is no such file", path.display());
+        return ExitCode::from(if args.check_policy || args.dry_run {
+            1
+        } else {
+            NO_POLICY
+        });
+    }
+    let policy = args.policy.unwrap_or_else(|| PathBuf::from(POLICY));
+    if args.check_policy || args.dry_run {
+        return preview(&policy, args.dry_run);
     }
     let options = Options {
         fastpath: std::env::current_exe().unwrap_or_default().with_file_name("fastpath"),
@@ -108,17 +124,41 @@ fn main() -> ExitCode {
             Trust::Invariant
         },
         // Others are told where it is.
-        policy: std::path::absolute(&args.policy).unwrap_or(args.policy),
+        policy: std::path::absolute(&policy).unwrap_or(policy),
         pages_per_user: args.pages_per_user,
     };
     let (why, status) = match serve(&options) {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Failure::Start(why)) => (why, 1),
         Err(Failure::Host(why)) => (why, 3),
-        Err(Failure::Policy(why)) => (why, 4),
+        Err(Failure::Policy(why)) => (why, NO_POLICY),
     };
     eprintln!("fastpathd: {why}");
     ExitCode::from(status)
+}
+
+/// Says what a policy comes to now.
+fn preview(path: &std::path::Path, dry_run: bool) -> ExitCode {
+    let policy = match Policy::read(path) {
+        Ok(policy) => policy.unwrap_or_default(),
+        Err(why) => {
+            eprintln!("fastpathd: {why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let preview = policy.preview();
+    let text = if dry_run {
+        preview.attached()
+    } else {
+        preview.by_rule(&policy)
+    };
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("fastpathd: standard output: {e}");
+            ExitCode::from(74)
+        }
+    }
 }
 
 fn man_page(directory: &std::path::Path) -> ExitCode {

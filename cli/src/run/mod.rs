@@ -79,9 +79,24 @@ fn prepare(options: &args::Run, title: title::Title) -> Prepared {
         timeline.mark("map the page");
         helper::leave_behind(options, &selection, trial, goods, timeline, surroundings)
     })();
+    if options.verbose && prepared.is_ok() {
+        name_functions_left_out();
+    }
     match prepared {
         Ok(()) => Prepared::Ready,
         Err(why) => Prepared::Refused(why),
+    }
+}
+
+/// Names the functions of this kernel's vDSO that the program will not find in ours.
+fn name_functions_left_out() {
+    let Ok(Some(kernel)) = fastpath_image::own_vdso() else {
+        return;
+    };
+    for name in fastpath_image::Image::host().lacks(&kernel.vdso) {
+        note(format_args!(
+            "this kernel's vDSO has {name}, which this version of fastpath does not know: the program does not find it, as on an older kernel"
+        ));
     }
 }
 

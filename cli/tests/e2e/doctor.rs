@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::common::{
     Outcome, Pid, Running, fastpath, finish, helper_program, install, needs_root, program, served, start, tool,
-    wait_until,
+    unprivileged, wait_until,
 };
 
 const HEALTHY: i32 = 0;
@@ -292,15 +292,7 @@ fn as_nobody(command: &[&str]) -> Option<Command> {
     let (Some(()), Some(_)) = (needs_root(), tool("setpriv")) else {
         return None;
     };
-    let mut run = Command::new("setpriv");
-    run.args([
-        "--reuid",
-        "65534",
-        "--regid",
-        "65534",
-        "--clear-groups",
-        "--inh-caps=-all",
-    ]);
+    let mut run = unprivileged();
     run.args(command);
     Some(run)
 }

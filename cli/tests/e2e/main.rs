@@ -21,6 +21,7 @@ mod helper_life;
 mod helper_loss;
 #[cfg(target_arch = "x86_64")]
 mod i386;
+mod instruments;
 mod job_control;
 mod misuse;
 mod namespaces;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::common::chromium::Chromium;
-use crate::common::{fastpath, finish, install, needs_root, skip};
+use crate::common::{fastpath, finish, install, needs_root, skip, unprivileged};
 
 /// A directory, and what `report --json` and the page made of it say of this host, started without a vDSO: there is something to show.
 struct Made {
@@ -81,6 +81,7 @@ const FIGURES: &str = r#"
         at: figure.dataset.json, value: figure.value ?? null, text: figure.textContent,
         chart: chart?.id ?? null, kind: figure.getAttribute("class"),
         middle: frame ? (box.left + box.width / 2 - frame.left) / frame.width : null,
+        start: frame ? (box.left - frame.left) / frame.width : null,
         end: frame ? (box.right - frame.left) / frame.width : null,
     };
 })"#;
@@ -108,11 +109,14 @@ fn the_figures_and_the_charts_are_those_of_the_json() {
         let Some(text) = figure["value"].as_str() else {
             let kind = figure["kind"].as_str().unwrap_or_default();
             let chart = format!("{} {}", figure["chart"], kind.starts_with("bar"));
-            let place = if kind.starts_with("bar") { "end" } else { "middle" };
-            marks
-                .entry(chart)
-                .or_default()
-                .push((value, figure[place].as_f64().expect("a place")));
+            let place = |name: &str| figure[name].as_f64().expect("a place");
+            let marks = marks.entry(chart).or_default();
+            if kind.starts_with("bar") {
+                // A bar begins at zero. It may be the chart's only one, or as long as all others.
+                marks.extend([(0.0, place("start")), (value, place("end"))]);
+            } else {
+                marks.push((value, place("middle")));
+            }
             continue;
         };
         assert_eq!(text.parse::<f64>().ok(), Some(value), "{figure}");
@@ -365,16 +369,8 @@ fn who_may_not_count_system_calls_gets_the_rest() {
     if needs_root().is_none() {
         return;
     }
-    let mut command = std::process::Command::new("setpriv");
-    command.args([
-        "--reuid",
-        "65534",
-        "--regid",
-        "65534",
-        "--clear-groups",
-        "--inh-caps=-all",
-        "--bounding-set=-all",
-    ]);
+    let mut command = unprivileged();
+    command.arg("--bounding-set=-all");
     let binary = tempfile::tempdir().expect("a directory");
     let copy = install(env!("CARGO_BIN_EXE_fastpath"), binary.path().join("fastpath"), 0o755);
     use std::os::unix::fs::PermissionsExt;

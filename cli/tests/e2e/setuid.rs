@@ -4,10 +4,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{SERVED, comes_to, finish, install, needs_root, program, tool};
-
-/// nobody, on every Linux.
-const NOBODY: u32 = 65534;
+use crate::common::{NOBODY, SERVED, comes_to, finish, install, needs_root, program, tool, unprivileged};
 
 /// A directory that others can enter, with fastpath and some programs.
 struct Place {
@@ -33,9 +30,7 @@ impl Place {
 
     /// As nobody: bare, or under `fastpath run OPTIONS`.
     fn as_nobody(&self, options: Option<&[&str]>, command: &[&str]) -> Command {
-        let id = NOBODY.to_string();
-        let mut run = Command::new("setpriv");
-        run.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--inh-caps=-all"]);
+        let mut run = unprivileged();
         if let Some(options) = options {
             run.arg(self.directory.path().join("fastpath")).args(options);
         }

@@ -27,7 +27,7 @@ use fastpath_publisher::evidence::{self, Trust};
 use fastpath_publisher::many::Publisher;
 
 use book::{Book, Limits};
-pub use policy::{Action, Clocks, Decision, Facts, Policy};
+pub use policy::{Action, Clocks, Decision, Facts, Fit, Policy, Preview};
 use server::Server;
 
 /// What a daemon does.

@@ -108,10 +108,45 @@ impl Serialize for Clock {
 
 /// A name that is no clock's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown clock '{name}'; the clocks are {}", valid_names())]
+#[error("unknown clock '{name}'{}; the clocks are {}", meant(name), valid_names())]
 pub struct UnknownClock {
     /// What was typed.
     pub name: String,
+}
+
+/// The clock whose name is next to what was typed, as a question.
+fn meant(typed: &str) -> String {
+    /// More wrong letters than these are another word.
+    const MOST: usize = 3;
+    let name = plain(typed);
+    let nearest = Clock::ALL.iter().min_by_key(|clock| distance(&name, clock.name));
+    let nearest = nearest.filter(|clock| {
+        let wrong = distance(&name, clock.name);
+        wrong <= MOST && wrong * 2 < name.len()
+    });
+    nearest.map_or(String::new(), |clock| format!(" (did you mean {clock}?)"))
+}
+
+/// Letters to insert, remove or exchange (Levenshtein).
+fn distance(from: &str, to: &str) -> usize {
+    let to = to.as_bytes();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (index, letter) in from.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = index + 1;
+        for (at, other) in to.iter().enumerate() {
+            let exchanged = diagonal + usize::from(letter != *other);
+            diagonal = row[at + 1];
+            row[at + 1] = exchanged.min(row[at] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}
+
+/// A name as the kernel's header has it, without its prefix.
+fn plain(typed: &str) -> String {
+    let name = typed.trim().to_ascii_uppercase().replace('-', "_");
+    name.strip_prefix("CLOCK_").unwrap_or(&name).to_owned()
 }
 
 fn valid_names() -> String {
@@ -123,8 +158,7 @@ impl FromStr for Clock {
 
     /// `monotonic-raw`, `CLOCK_MONOTONIC_RAW` and `Monotonic_Raw` are one clock.
     fn from_str(typed: &str) -> Result<Self, UnknownClock> {
-        let name = typed.trim().to_ascii_uppercase().replace('-', "_");
-        let name = name.strip_prefix("CLOCK_").unwrap_or(&name);
+        let name = plain(typed);
         let found = Self::ALL.iter().copied().find(|clock| clock.name == name);
         found.ok_or_else(|| UnknownClock { name: typed.to_owned() })
     }
@@ -158,6 +192,22 @@ mod tests {
             for clock in Clock::ALL {
                 assert!(message.contains(clock.name()), "{message}");
             }
+        }
+    }
+
+    #[test]
+    fn a_name_that_was_mistyped_is_answered_with_what_was_meant() {
+        for (typed, meant) in [
+            ("monotonc", "MONOTONIC?"),
+            ("CLOCK_RELATIME", "REALTIME?"),
+            ("boot-time", "BOOTTIME?"),
+        ] {
+            let message = typed.parse::<Clock>().unwrap_err().to_string();
+            assert!(message.contains(&format!("did you mean {meant}")), "{message}");
+        }
+        for typed in ["", "xyz", "cpu"] {
+            let message = typed.parse::<Clock>().unwrap_err().to_string();
+            assert!(!message.contains("did you mean"), "{message}");
         }
     }
 

@@ -21,6 +21,7 @@ mod path;
 mod price;
 mod price_samples;
 mod probe;
+mod readable;
 mod stats;
 mod timer;
 mod vdso;
@@ -37,6 +38,7 @@ pub use monotonicity::{ClockMonotonicity, Limit, Monotonicity, Steps, monotonici
 pub use path::Path;
 pub use price_samples::{CALLS_PER_SAMPLE, price_samples};
 pub use probe::{ClockReport, FunctionReport, Measured, Probe};
+pub use readable::{Met, forbid_counter_again, make_clocks_readable};
 pub use stats::Spread;
 pub use vdso::VdsoFacts;
 pub use verdict::Verdict;

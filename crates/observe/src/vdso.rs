@@ -27,6 +27,9 @@ pub(crate) struct Vdso {
     /// What it exports. One that cannot be read is there all the same: libc may have found its way through it.
     elf: Option<fastpath_image::Vdso>,
     page: Option<MappedPage>,
+    /// Whether it is the kernel's, and jumps to fastpath's image from clock_gettime and gettimeofday alone: `attach` and the preloaded
+    /// library do that.
+    is_redirected: bool,
     /// The clocks that a copied page answered when it was copied; an anchor in it does not stay good.
     answered: Option<Vec<Clock>>,
     /// Whether the kernel's own vDSO is there as well.
@@ -59,6 +62,7 @@ impl Vdso {
             address,
             elf: fastpath_image::Vdso::parse(bytes).ok(),
             page,
+            is_redirected: false,
             answered,
             kernels_is_mapped: true,
         }
@@ -76,10 +80,14 @@ impl Vdso {
         // SAFETY: the range is mapped and readable by the kernel's own account, and neither the kernel nor fastpath writes to
         // a vDSO's code, or unmaps it while its process runs.
         let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, mapping.len() as usize) };
+        let elf = fastpath_image::Vdso::parse(bytes).ok();
+        let below = MappedPage::below(address, maps);
+        let is_redirected = below.is_none();
         Some(Vdso {
             address,
-            elf: fastpath_image::Vdso::parse(bytes).ok(),
-            page: MappedPage::below(address, maps),
+            page: below.or_else(|| MappedPage::redirected_to(address, bytes, elf.as_ref()?, maps)),
+            is_redirected,
+            elf,
             answered: None,
             kernels_is_mapped: maps.iter().any(|mapping| mapping.name == "[vdso]"),
         })
@@ -125,6 +133,7 @@ impl Vdso {
         match call {
             Call::ClockGettime(clock) => serves(clock),
             Call::Gettimeofday => serves(Clock::REALTIME),
+            Call::ClockGetres(_) | Call::Getcpu if self.is_redirected => false,
             Call::ClockGetres(_) => page.page().header.hres_res_ns.load(Ordering::Relaxed) != 0,
             // The image prefers the kernel's function, where there is one.
             Call::Getcpu => {
@@ -139,6 +148,9 @@ impl Vdso {
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+/// An image is one page, and what leads to it may lie behind it.
+const IMAGE_REACH: u64 = 16 * PAGE_SIZE as u64;
 
 /// fastpath's page, right below its image, or a copy of one.
 struct MappedPage(NonNull<Page>);
@@ -160,6 +172,17 @@ impl MappedPage {
         let bytes: Vec<u8> = copy.iter().flat_map(|word| word.to_ne_bytes()).collect();
         fastpath_page::check(&bytes).ok()?;
         Some(MappedPage(page))
+    }
+
+    /// The page of the image that a vDSO's clock_gettime jumps to.
+    fn redirected_to(vdso: usize, bytes: &[u8], elf: &fastpath_image::Vdso, maps: &[Mapping]) -> Option<MappedPage> {
+        let names = ["__vdso_clock_gettime", "__kernel_clock_gettime"];
+        let entry = names.iter().find_map(|name| elf.find(name))? as usize;
+        let code = bytes.get(entry..entry + 16)?;
+        let target = crate::arch::jump_target(code, (vdso + entry) as u64)?;
+        let leads_behind = |page: &&Mapping| (page.end..page.end + IMAGE_REACH).contains(&target);
+        let mut pages = maps.iter().filter(|mapping| mapping.name.starts_with(MAPPED_NAME));
+        MappedPage::below(pages.find(leads_behind)?.end as usize, maps)
     }
 
     /// A copy stays for as long as this process; there is one in each probe.
@@ -318,9 +341,10 @@ mod tests {
         }
         assert!(!vdso.serves_from_page(Call::Time) && !vdso.serves_from_page(Call::Getcpu));
 
-        region.writer().withdraw(1);
+        region.writer().withdraw(1, counter::read);
         assert!(!vdso.serves_from_page(realtime), "withdrawn");
 
+        region.writer().forget(ClockSet::ALL);
         let stale = anchor(10);
         region.writer().publish_hres(&stale, counter::read).unwrap();
         while counter::read() < stale.base_cycles + 100_000 {}

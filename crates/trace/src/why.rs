@@ -96,7 +96,8 @@ impl<'a> Judge<'a> {
         }
         let is_of_libc = place.is_go_between() || is_static_libc(place, program.as_ref());
         if is_of_libc && place.function.as_deref() != Some("syscall") {
-            return Why::Libc;
+            // What is started here gets none either, though the kernel maps one (`fastpath run --without-vdso`).
+            return if self.has_no_vdso() { Why::NoVdso } else { Why::Libc };
         }
         if symbols::is_vdso(library) {
             return Why::Unknown;
@@ -104,8 +105,17 @@ impl<'a> Judge<'a> {
         Why::OwnInstruction
     }
 
+    /// Whether this very process was given no vDSO.
+    fn has_no_vdso(&self) -> bool {
+        self.native.host.vdso.is_none()
+    }
+
     /// Why nobody is answered without the kernel here; nothing if others are.
     fn of_host(&self, site: &Site) -> Option<Why> {
+        // Then its paths say nothing of the kernel's clocks.
+        if self.has_no_vdso() {
+            return None;
+        }
         let path = match (site.function, Clock::from_id(site.clock)) {
             (Function::ClockGettime | Function::ClockGettime64, Some(clock)) => {
                 let report = self.native.clocks.iter().find(|report| report.clock == clock)?;
@@ -153,7 +163,10 @@ fn is_static_libc(place: &Frame, program: Option<&Program>) -> bool {
     ];
     let function = place.function.as_deref().unwrap_or_default();
     let name = function.trim_start_matches('_').trim_start_matches("GI_");
-    program.is_some_and(|program| program.is_static) && NAMES.iter().any(|known| name.starts_with(known))
+    let name = name.trim_start_matches('_');
+    // glibc's names of the 64-bit functions on 32-bit ISAs, and of what its IFUNCs choose without a vDSO.
+    let is_libcs = |known: &&str| matches!(name.strip_prefix(*known), Some("" | "64" | "_syscall" | "_time64"));
+    program.is_some_and(|program| program.is_static) && NAMES.iter().any(is_libcs)
 }
 
 #[cfg(test)]
@@ -168,6 +181,11 @@ mod tests {
     /// A host where everything goes by the vDSO, but for `slow`.
     fn host(slow: &[Clock]) -> Probe {
         let mut probe = Probe::run();
+        probe.host.vdso.get_or_insert(fastpath_observe::VdsoFacts {
+            address: String::new(),
+            build_id: None,
+            is_fastpath: false,
+        });
         for report in &mut probe.clocks {
             let is_slow = report.clock.kind() == Kind::KernelOnly || slow.contains(&report.clock);
             report.measured.path = if is_slow { Path::Syscall } else { Path::Vdso };
@@ -217,6 +235,44 @@ mod tests {
         assert_eq!(cpu_time, Why::KernelOnly);
         let without = why(&healthy, Clock::MONOTONIC, Some(LIBC), "clock_gettime", false);
         assert_eq!(without, Why::NoVdso);
+    }
+
+    /// The kernel's clocksource was blamed.
+    #[test]
+    fn who_traces_without_a_vdso_blames_that_and_not_the_kernels_clocksource() {
+        let counters: Vec<Clock> = Clock::ALL.to_vec();
+        let mut probe = host(&counters);
+        probe.host.vdso = None;
+        let of = |library| why(&probe, Clock::MONOTONIC, Some(library), "clock_gettime", true);
+        assert_eq!(of(LIBC), Why::NoVdso);
+        assert_eq!(of("[vdso]"), Why::VdsoFellBack);
+    }
+
+    #[test]
+    fn only_the_functions_of_a_static_libc_are_libcs() {
+        let program = Program {
+            is_static: true,
+            ..Program::default()
+        };
+        let is_libcs = |function: &str| {
+            let place = Frame {
+                function: Some(function.to_owned()),
+                library: Some("/bin/x".to_owned()),
+            };
+            is_static_libc(&place, Some(&program))
+        };
+        for function in [
+            "time",
+            "__clock_gettime",
+            "__GI___clock_gettime64",
+            "time_syscall",
+            "gettimeofday",
+        ] {
+            assert!(is_libcs(function), "{function}");
+        }
+        for function in ["timer_tick", "time_of_day_cache", "timestamp", "getcpu_usage", "main"] {
+            assert!(!is_libcs(function), "{function}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use super::{Memory, attach, detach, hazard};
 use crate::common::{
     Outcome, Pid, Running, SERVED, fastpath, finish, helper_program, needs_root, program_32, skip, start, tool,
-    wait_until,
+    unprivileged, wait_until,
 };
 
 #[track_caller]
@@ -172,15 +172,7 @@ fn a_process_under_a_filter_is_attached_by_root_and_left_alone_by_others() {
     };
     // socketpair kills it.
     let number = libc::SYS_socketpair.to_string();
-    let mut command = Command::new(setpriv);
-    command.args([
-        "--reuid",
-        "65534",
-        "--regid",
-        "65534",
-        "--clear-groups",
-        "--inh-caps=-all",
-    ]);
+    let mut command = unprivileged();
     command.args([&filter, "kill", &number, "sleep", "1000"]);
     let running = start(command);
     wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));

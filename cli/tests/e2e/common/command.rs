@@ -25,6 +25,17 @@ pub fn fastpath(arguments: &[&str]) -> Command {
     command
 }
 
+/// nobody, on every Linux.
+pub const NOBODY: u32 = 65534;
+
+/// What gives a command, which is to be added, nobody's rights and no more. Takes root and setpriv(1).
+pub fn unprivileged() -> Command {
+    let id = NOBODY.to_string();
+    let mut run = Command::new("setpriv");
+    run.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--inh-caps=-all"]);
+    run
+}
+
 /// `fastpath run --without-vdso --clocks all --require -- COMMAND`.
 pub fn served(command: &[&str]) -> Command {
     let mut run = fastpath(SERVED);

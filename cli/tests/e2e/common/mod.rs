@@ -9,7 +9,7 @@ pub mod skip;
 pub mod terminal;
 pub mod torture;
 
-pub use command::{Outcome, Running, SERVED, comes_to, fastpath, finish, served, start};
+pub use command::{NOBODY, Outcome, Running, SERVED, comes_to, fastpath, finish, served, start, unprivileged};
 pub use processes::{Pid, wait_until};
 pub use programs::{helper_program, install, install_script, program, program_32};
 pub use skip::{needs_root, skip, tool};

@@ -70,6 +70,33 @@ fn a_process_that_a_rule_forbids_gets_no_page_and_is_told_by_which_file() {
 }
 
 #[test]
+fn a_policy_that_is_not_there_is_an_error_and_one_that_is_shows_what_it_comes_to() {
+    let place = Place::new();
+    let missing = place.0.path().join("missing.toml");
+    let missing = missing.to_str().expect("UTF-8");
+    for (options, status) in [(&["--check-policy"][..], 1), (&["--dry-run"], 1), (&[], 4)] {
+        let refused = finish(place.command(&[options, &["--policy", missing]].concat())).expect_code(status);
+        assert!(refused.err.contains(missing), "{refused:#?}");
+    }
+    let file = place.0.path().join("policy.toml");
+    let path = file.to_str().expect("UTF-8");
+    std::fs::write(&file, "[[rule]]\naction = \"attach\"\n").expect("write");
+    let refused = finish(place.command(&["--check-policy", "--policy", path])).expect_code(1);
+    assert!(refused.err.contains("line 1, column 1"), "{refused:#?}");
+
+    let own = std::env::current_exe().expect("this test's path");
+    std::fs::write(&file, rule(own.to_str().expect("UTF-8"), "attach")).expect("write");
+    let pid = std::process::id().to_string();
+    let check = finish(place.command(&["--check-policy", "--policy", path])).expect_success();
+    assert!(
+        check.out.starts_with("rule 1: attach, ") && check.out.contains(&pid),
+        "{check:#?}"
+    );
+    let dry = finish(place.command(&["--dry-run", "--policy", path])).expect_success();
+    assert!(dry.out.contains(&pid) && dry.out.contains("(rule 1)"), "{dry:#?}");
+}
+
+#[test]
 fn a_policy_with_a_mistake_is_told_with_line_and_column_and_the_old_one_stays() {
     let _host = among_others();
     let place = Place::new();

@@ -56,6 +56,30 @@ fn a_program_that_asks_is_served_with_right_clocks() {
     );
 }
 
+/// `probe` and `guard` denied fastpath where the library had put it: "goes by vdso".
+#[test]
+fn instruments_see_fastpath_where_the_library_put_it() {
+    let daemon = Daemon::start();
+    let preloaded = |arguments: &[&str]| {
+        let command = [&[env!("CARGO_BIN_EXE_fastpath")][..], arguments].concat();
+        finish(preloaded_at(&daemon.socket(), &command))
+    };
+    preloaded(&["guard", "--path", "fastpath", "--max-ns", "100000"]).expect_success();
+    let probe = preloaded(&["probe", "--json"]).expect_success();
+    let probe: serde_json::Value = serde_json::from_str(&probe.out).expect("JSON");
+    let path = |name: &str| {
+        let clocks = probe["clocks"].as_array().expect("a list");
+        let found = clocks.iter().find(|clock| clock["clock"] == name).expect("a clock");
+        found["path"].clone()
+    };
+    assert_eq!(
+        (path("MONOTONIC"), path("REALTIME")),
+        ("fastpath".into(), "fastpath".into()),
+        "{probe}"
+    );
+    assert_ne!(path("MONOTONIC_COARSE"), "fastpath");
+}
+
 #[test]
 fn where_every_clock_is_fast_it_says_so_and_does_nothing() {
     if !kernel_is_fast() {

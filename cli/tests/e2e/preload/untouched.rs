@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::{SERVED, Server, inherited, library, permit, preloaded, preloaded_at, reason, verbose};
-use crate::common::{finish, helper_program, install, needs_root, program, skip, tool};
+use crate::common::{finish, helper_program, install, needs_root, program, skip, tool, unprivileged};
 
 const PAGES: &str = "grep -c memfd:fastpath-page /proc/self/maps; true";
 
@@ -74,20 +74,12 @@ fn setuid_programs_are_left_alone() {
     let server = Server::start();
     permit(server.socket().parent().expect("a directory"), 0o755);
     let as_nobody = |command: &[&str]| {
-        let mut run = Command::new("setpriv");
-        run.args([
-            "--reuid",
-            "65534",
-            "--regid",
-            "65534",
-            "--clear-groups",
-            "--inh-caps=-all",
-            "env",
-        ])
-        .arg(format!("LD_PRELOAD={library}"))
-        .arg(format!("FASTPATH_SOCKET={}", server.socket().display()))
-        .args(["FASTPATH_PRELOAD_CLOCKS=all", "FASTPATH_PRELOAD_VERBOSE=1"])
-        .args(command);
+        let mut run = unprivileged();
+        run.arg("env")
+            .arg(format!("LD_PRELOAD={library}"))
+            .arg(format!("FASTPATH_SOCKET={}", server.socket().display()))
+            .args(["FASTPATH_PRELOAD_CLOCKS=all", "FASTPATH_PRELOAD_VERBOSE=1"])
+            .args(command);
         finish(run).expect_success()
     };
     // Another user is served, ...

@@ -3,6 +3,7 @@
 mod attacher;
 mod facts;
 mod glob;
+mod preview;
 mod source;
 mod watcher;
 
@@ -15,14 +16,21 @@ use serde::Deserialize;
 use crate::peer::Process;
 pub use facts::Facts;
 use glob::Glob;
+pub use preview::{Fit, Preview};
 pub use watcher::Watcher;
 
 /// Rules; the first that fits a process decides.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policy {
-    #[serde(default, rename = "rule")]
     rules: Vec<Rule>,
+}
+
+/// The file as it is written. Each rule has its place in it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(default, rename = "rule")]
+    rules: Vec<toml::Spanned<Rule>>,
 }
 
 /// All that a rule names must fit.
@@ -122,13 +130,24 @@ impl Policy {
 
     /// What a file's text says. A mistake is told with line and column.
     pub fn parse(text: &str) -> Result<Policy, String> {
-        toml::from_str(text).map_err(|error| {
-            let place = error.span().map(|span| place(text, span.start));
-            match place {
-                Some((line, column)) => format!("line {line}, column {column}: {}", error.message()),
-                None => error.message().to_owned(),
+        let at = |start: usize, what: &str| {
+            let (line, column) = place(text, start);
+            format!("line {line}, column {column}: {what}")
+        };
+        let written: Written = toml::from_str(text).map_err(|error| match error.span() {
+            Some(span) => at(span.start, error.message()),
+            None => error.message().to_owned(),
+        })?;
+        let mut rules = Vec::new();
+        for rule in written.rules {
+            let start = rule.span().start;
+            let rule = rule.into_inner();
+            if !rule.selects() {
+                return Err(at(start, NO_SELECTOR));
             }
-        })
+            rules.push(rule);
+        }
+        Ok(Policy { rules })
     }
 
     /// How many rules there are.
@@ -164,7 +183,16 @@ impl Policy {
     }
 }
 
+/// A rule that forgot to say whom it is about would be about every process.
+const NO_SELECTOR: &str = "the rule says of no process that it is about it: it needs executable, cgroup, unit or user (executable = \"/**\" \
+                           is every program)";
+
 impl Rule {
+    /// Whether it names anything that a process must fit.
+    fn selects(&self) -> bool {
+        self.executable.is_some() || self.cgroup.is_some() || self.unit.is_some() || self.user.is_some()
+    }
+
     /// What cannot be told of a process fits a rule that says never, and none that attaches: to leave it alone is safe.
     fn fits(&self, facts: &Facts) -> bool {
         let unknown = self.action == Action::Never;
@@ -177,6 +205,11 @@ impl Rule {
             && by(&self.cgroup, facts.cgroup.as_deref())
             && by(&self.unit, facts.unit().as_deref())
     }
+}
+
+/// Whether a program is one of fastpath's. Publishers read the kernel's clocks, and must go on to.
+fn is_ours(executable: &str) -> bool {
+    matches!(executable.rsplit('/').next(), Some("fastpath" | "fastpathd"))
 }
 
 /// A policy is some lines. What is no file might never end, or never begin, and keep the daemon waiting.
@@ -289,6 +322,13 @@ mod tests {
                 "begin",
             ),
             ("[[rule]\n", "line 1, column ", ""),
+            // It attached every process of the host.
+            ("\n[[rule]]\naction = \"attach\"\n", "line 2, column 1: ", "executable"),
+            (
+                "[[rule]]\nclocks = \"all\"\naction = \"never\"\n",
+                "line 1, column 1: ",
+                "every program",
+            ),
             ("[[rule]]\nuser = \"root\"\n", "line 1, column 1: ", "action"),
         ];
         for (text, place, what) in wrong {

@@ -14,7 +14,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::attacher::{Attacher, Task};
 use super::source::Source;
-use super::{Action, Facts, Policy};
+use super::{Action, Facts, Policy, is_ours};
 use crate::Options;
 use crate::peer::Process;
 
@@ -159,8 +159,6 @@ fn consider(policy: &Policy, pid: i32, tasks: &SyncSender<Task>) -> bool {
     // It may have ended.
     let Ok(process) = Process::of(pid) else { return true };
     let facts = Facts::of(process);
-    // Publishers read the kernel's clocks, and must go on to.
-    let is_ours = |path: &str| matches!(path.rsplit('/').next(), Some("fastpath" | "fastpathd"));
     if facts.executable.as_deref().is_some_and(is_ours) {
         return true;
     }

@@ -26,3 +26,14 @@ pub fn repeat(reads: u32) {
 pub fn counter_name() -> &'static str {
     "isb; mrs cntvct_el0"
 }
+
+/// `b`, first or behind a landing pad (`bti c`, `paciasp`).
+pub fn jump_target(code: &[u8], at: u64) -> Option<u64> {
+    const PADS: [u32; 2] = [0xd503_245f, 0xd503_233f];
+    let word = |index: usize| Some(u32::from_le_bytes(code.get(4 * index..4 * index + 4)?.try_into().ok()?));
+    let index = usize::from(PADS.contains(&word(0)?));
+    let instruction = word(index)?;
+    // Arm ARM C6.2: 000101 and 26 bits of words.
+    let distance = i64::from((instruction << 6) as i32 >> 6) * 4;
+    (instruction >> 26 == 0b00_0101).then(|| (at + 4 * index as u64).wrapping_add_signed(distance))
+}

@@ -36,3 +36,29 @@ fn has_rdtscp() -> bool {
     static HAS_RDTSCP: OnceLock<bool> = OnceLock::new();
     *HAS_RDTSCP.get_or_init(|| CpuFeatures::of_this_cpu().rdtscp)
 }
+
+/// `jmp rel32`, first or behind `endbr64`.
+pub fn jump_target(code: &[u8], at: u64) -> Option<u64> {
+    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    let skipped = if code.starts_with(&ENDBR64) { ENDBR64.len() } else { 0 };
+    let (0xe9, distance) = code.get(skipped..skipped + 5)?.split_first()? else {
+        return None;
+    };
+    let distance = i32::from_le_bytes(distance.try_into().ok()?);
+    Some((at + skipped as u64 + 5).wrapping_add_signed(distance.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jump_is_followed_behind_a_landing_pad_too() {
+        let jump = [0xe9, 0xfb, 0xff, 0xff, 0xff];
+        assert_eq!(jump_target(&jump, 0x1000), Some(0x1000));
+        let padded = [&[0xf3, 0x0f, 0x1e, 0xfa][..], &jump].concat();
+        assert_eq!(jump_target(&padded, 0x1000), Some(0x1004));
+        assert_eq!(jump_target(&[0x55; 16], 0x1000), None);
+        assert_eq!(jump_target(&[0xe9], 0x1000), None);
+    }
+}

@@ -73,16 +73,17 @@ pub fn run(ours: Option<&Functions>, options: &Options) -> Bench {
         .zip(&evidence)
         .filter(|(_, evidence)| !evidence.is_unsupported())
         .map(|(call, evidence)| {
-            let raw = evidence.syscall_works().then(Functions::syscalls);
-            row::measure(
-                &timer,
-                *call,
-                &subject::subjects(*call, ours, kernel_functions, raw),
-                options,
-            )
+            let works = evidence.syscall_works();
+            let raw = works.then(Functions::syscalls);
+            // Both may make the system call after all.
+            let ours = ours.filter(|_| works);
+            let stays_outside = matches!(evidence.enters_kernel(), Ok((false, _)));
+            let kernel = kernel_functions.filter(|_| works || stays_outside);
+            row::measure(&timer, *call, &subject::subjects(*call, ours, kernel, raw), options)
         })
         .collect();
-    let throughput = (!options.throughput_window.is_zero())
+    let cpu_time = path::raw_errnos(&[Call::ClockGettime(Clock::THREAD_CPUTIME_ID)]);
+    let throughput = (!options.throughput_window.is_zero() && cpu_time == [Some(0)])
         .then(|| threads::measure(ours.copied().unwrap_or_else(Functions::libc), options.throughput_window))
         .flatten();
     let counter_ticks = counter::ticks_per_read(&timer, Effort::PROBE);

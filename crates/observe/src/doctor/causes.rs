@@ -23,6 +23,8 @@ pub(super) enum Kind {
     Choice,
     /// Access from user space is trapped.
     Trapped,
+    /// The kernel is a program of another one.
+    StandIn,
 }
 
 /// A cause and what proves it.
@@ -129,15 +131,33 @@ pub(super) fn explain(line: &str) -> Option<(Kind, &'static str)> {
 
 /// All that speaks for a cause, the strongest first.
 pub(super) fn of(facts: &Facts) -> Vec<Cause> {
+    if let Some(name) = facts.machine.stand_in {
+        return vec![Cause {
+            kind: Kind::StandIn,
+            says: format!(
+                "what acts as the kernel here is {name}, a program of another kernel's, which it asks for the time"
+            ),
+            proof: Proof::new("/proc/cpuinfo, /proc/version", name),
+        }];
+    }
     let mut causes = of_command_line(facts);
-    causes.extend(of_log(facts));
-    causes.extend(of_flags(facts));
-    causes.extend(of_hypervisor(facts));
+    // The kernel lists a counter only as long as it would use it: whatever the log says, another clocksource was chosen.
     if causes.is_empty() {
         causes.extend(of_choice(facts));
     }
+    causes.extend(of_log(facts));
+    causes.extend(of_flags(facts));
+    causes.extend(of_hypervisor(facts));
     causes
 }
+
+/// Words by which a kernel says that it knows the TSC's rate after all (arch/x86/kernel/tsc.c).
+const CALIBRATED: [&str; 4] = [
+    "Refined TSC clocksource calibration",
+    "MHz processor",
+    "MHz TSC",
+    "Fast TSC calibration using",
+];
 
 fn of_command_line(facts: &Facts) -> Vec<Cause> {
     let current = facts.clocksource.current.as_deref().unwrap_or_default();
@@ -163,8 +183,14 @@ fn of_command_line(facts: &Facts) -> Vec<Cause> {
 fn of_log(facts: &Facts) -> Vec<Cause> {
     let Some(log) = &facts.log else { return Vec::new() };
     let mut causes: Vec<Cause> = Vec::new();
-    for line in &log.lines {
+    // What the log says last counts.
+    let says_rate = |line: &String| CALIBRATED.iter().any(|words| line.contains(words));
+    let calibrated_at = log.lines.iter().rposition(says_rate);
+    for (index, line) in log.lines.iter().enumerate() {
         let Some((kind, meaning)) = explain(line) else { continue };
+        if kind == Kind::NotCalibrated && calibrated_at.is_some_and(|at| at > index) {
+            continue;
+        }
         // The kernel says one thing in several lines.
         if causes.iter().all(|cause| cause.says != meaning) {
             causes.push(Cause {

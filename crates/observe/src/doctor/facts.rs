@@ -69,6 +69,8 @@ pub struct Machine {
     pub cpus: usize,
     /// The hypervisor, where it says that it is one.
     pub hypervisor: Option<String>,
+    /// What acts as the kernel, where that is a program of another one: User Mode Linux, gVisor.
+    pub stand_in: Option<&'static str>,
     /// Who made the machine, and what he calls it (DMI).
     pub product: Option<String>,
 }
@@ -248,6 +250,10 @@ pub enum VdsoKind {
 pub struct PageFacts {
     /// The clocks that it answers at this moment; nothing if the page could not be read.
     pub serves: Option<Vec<&'static str>>,
+    /// The clocks that it is kept for: none under `run --without-vdso` without `--clocks`.
+    pub clocks: Option<Vec<&'static str>>,
+    /// Whether what it does not answer becomes a system call, there being no vDSO of the kernel's behind it.
+    pub is_without_vdso: Option<bool>,
     /// How long ago the newest anchor's base was; 0 where it is ahead.
     pub age_ns: Option<u64>,
     /// Anchors published since it was made.

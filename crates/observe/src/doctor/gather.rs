@@ -48,6 +48,7 @@ pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {
     } else {
         Evidence::at_first_sight()
     };
+    let stand_in = host::stand_in(root, cpuinfo.as_deref(), &probe.host.kernel);
     let mut facts = Facts {
         kernel: Kernel {
             release: probe.host.kernel.clone(),
@@ -59,11 +60,16 @@ pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {
         machine: Machine {
             cpu: probe.host.cpu.clone(),
             cpus: probe.host.ncpu,
-            hypervisor: probe
-                .host
-                .hypervisor
-                .clone()
-                .or_else(|| host::hypervisor(root, product.as_deref())),
+            // CPUID is the other kernel's machine's.
+            hypervisor: match stand_in {
+                Some(_) => None,
+                None => probe
+                    .host
+                    .hypervisor
+                    .clone()
+                    .or_else(|| host::hypervisor(root, product.as_deref())),
+            },
+            stand_in,
             product,
         },
         clocksource: host::clocksource(root),

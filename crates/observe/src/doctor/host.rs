@@ -118,6 +118,20 @@ pub(super) fn hypervisor(root: &Root, product: Option<&str>) -> Option<String> {
     kind.or_else(by_maker)
 }
 
+/// The program that acts as the kernel, if it is one. Its clocks are the other kernel's, and CPUID shows the machine of that one.
+pub(super) fn stand_in(root: &Root, cpuinfo: Option<&str>, release: &str) -> Option<&'static str> {
+    // gVisor's pkg/sentry/syscalls/linux: what uname(2) answers, before and since it says its name.
+    const GVISOR_VERSION: &str = "#1 SMP Sun Jan 10 15:06:54 PST 2016";
+    let is_uml = cpuinfo.is_some_and(|cpuinfo| cpuinfo.contains("User Mode Linux"));
+    let version = root.text("/proc/version").unwrap_or_default();
+    let is_gvisor = release.contains("gvisor") || version.contains(GVISOR_VERSION) || version.contains("gvisor");
+    match (is_uml, is_gvisor) {
+        (true, _) => Some("User Mode Linux"),
+        (_, true) => Some("gVisor"),
+        _ => None,
+    }
+}
+
 /// What the firmware says the machine is.
 pub(super) fn product(root: &Root) -> Option<String> {
     let read = |name| root.line(&format!("/sys/class/dmi/id/{name}"));

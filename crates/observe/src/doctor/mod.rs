@@ -102,10 +102,10 @@ pub struct Report {
 /// itself to: there is no other way to go on living, and it is reported. The error says why nothing can be seen of the process.
 pub fn examine(options: &Options) -> Result<Report, String> {
     // Before any clock is read: where the counter is forbidden, the kernel's vDSO dies of it too.
-    let was_readable = counter::usable();
-    if !was_readable {
+    if !counter::usable() {
         counter::allow();
     }
+    let was_readable = !counter::was_forbidden();
     let begun = Instant::now();
     let root = Root::at(options.root);
     let mut facts = gather::gather(&root, options)?;

@@ -6,8 +6,12 @@ use crate::clocks::Clock;
 use crate::counter;
 use fastpath_host::PageCopy;
 use fastpath_host::evidence::{Residuals, reason};
+use fastpath_image::{Image, Isa, Vdso};
 use fastpath_maps::Mapping;
-use fastpath_page::{MAPPED_NAME, Page, Reader};
+use fastpath_page::layout::Latch;
+use fastpath_page::{ClockSet, MAPPED_NAME, PAGE_SIZE, Page, Reader};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
 
 /// The page among a process's mappings. What it says is read through /proc/PID/mem, which needs the right to trace it.
 pub(super) fn look(root: &Root, process: &str, maps: &[Mapping]) -> Option<PageFacts> {
@@ -21,10 +25,14 @@ pub(super) fn look(root: &Root, process: &str, maps: &[Mapping]) -> Option<PageF
         Ok((Some(first), memory)) => {
             // A copy that was made in the middle of a refresh answers less; the next is whole.
             let more = (0..2).filter_map(|_| PageCopy::read(&memory, address).ok()?);
-            std::iter::once(first)
+            let facts = std::iter::once(first)
                 .chain(more)
                 .map(|page| of_page(&page))
-                .max_by_key(|facts| facts.serves.as_ref().map(Vec::len))
+                .max_by_key(|facts| facts.serves.as_ref().map(Vec::len))?;
+            Some(PageFacts {
+                is_without_vdso: is_without_vdso(&memory, mapping.end, &facts),
+                ..facts
+            })
         }
         Ok((None, _)) => Some(PageFacts::default()),
         Err(error) => {
@@ -35,13 +43,34 @@ pub(super) fn look(root: &Root, process: &str, maps: &[Mapping]) -> Option<PageF
     }
 }
 
+/// What the image behind the page goes back to. Where there is no image, `run --without-vdso` took the kernel's vDSO away and put none
+/// in its place.
+fn is_without_vdso(memory: &std::fs::File, image_at: u64, facts: &PageFacts) -> Option<bool> {
+    let mut bytes = vec![0; PAGE_SIZE];
+    memory.read_exact_at(&mut bytes, image_at).ok()?;
+    let has_kernel_behind = |bytes: &[u8]| {
+        let vdso = Vdso::parse(bytes).ok()?;
+        Image::of(Isa::of_elf(vdso.machine(), vdso.is_64())?)?.has_kernel_behind(bytes)
+    };
+    match has_kernel_behind(&bytes) {
+        Some(is_behind) => Some(!is_behind),
+        None => facts.clocks.as_ref().filter(|clocks| clocks.is_empty()).map(|_| true),
+    }
+}
+
 fn of_page(page: &Page) -> PageFacts {
     let reader = Reader::new(page);
+    let in_force = |latch: &Latch| ClockSet(latch.copy[0].clocks.load(Ordering::Relaxed));
+    // A page of `run` says so by its anchors only.
+    let kept = reader.clocks().union(in_force(&page.hres)).union(in_force(&page.raw));
+    let is_kept = |clock: &&Clock| kept.contains(ClockSet::of_id(clock.id() as u32));
     let stats = reader.stats();
     let answers = |clock: &&Clock| reader.read(clock.id() as u32, counter::read).is_some();
     let serves = || Clock::SERVED.iter().filter(answers).map(|clock| clock.name()).collect();
     PageFacts {
         serves: counter::usable().then(serves),
+        clocks: Some(Clock::SERVED.iter().filter(is_kept).map(|clock| clock.name()).collect()),
+        is_without_vdso: None,
         age_ns: counter::usable().then(|| reader.age_ns(counter::read())).flatten(),
         refreshes: Some(stats.refreshes),
         residual_ns: Some(stats.residual_ns),
@@ -72,7 +101,7 @@ mod tests {
         let page = Page::zeroed();
         let writer = Writer::new(&page);
         writer.init(&Init::default());
-        writer.withdraw(Reason::CounterStopped.code());
+        writer.withdraw(Reason::CounterStopped.code(), || 0);
         writer.note_withdrawal(&Withdrawal {
             boottime_ns: 5_000_000_000,
             reason: Reason::CounterStopped.code(),

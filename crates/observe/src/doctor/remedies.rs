@@ -36,6 +36,24 @@ const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_
 /// What helps against the findings, what helps at once first.
 pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
     let found = |id: &str| findings.iter().any(|finding| finding.id == id);
+    if let Some(name) = facts.machine.stand_in
+        && [
+            "counter-unused",
+            "clock-not-in-vdso",
+            "function-not-in-vdso",
+            "no-vdso",
+            "vdso-dear",
+        ]
+        .iter()
+        .any(|id| found(id))
+    {
+        return vec![Remedy {
+            id: "host",
+            when: When::Now,
+            does: format!("run `fastpath doctor` on the host: {name} has its time from there"),
+            price: "none; what programs inside pay beyond it is the price of that sandbox".to_owned(),
+        }];
+    }
     let mut remedies = Vec::new();
     if is_served_by_run(facts, findings) {
         let run = run(facts);
@@ -130,14 +148,25 @@ fn is_served_by_run(facts: &Facts, findings: &[Finding]) -> bool {
     helps && !bypasses && !served_already
 }
 
+/// Whether the kernel's own clock moves by timer ticks only, milliseconds at a time: no page can follow it to within what is promised.
+fn is_too_coarse(facts: &Facts) -> bool {
+    matches!(
+        facts.clocksource.current.as_deref(),
+        Some("jiffies" | "refined-jiffies")
+    )
+}
+
 fn run(facts: &Facts) -> Option<Remedy> {
     let verdict = |trust| facts.counter.evidence.verdict(trust);
-    if verdict(Trust::Anyway).is_err() || !facts.kernel.has_small_pages() {
+    if verdict(Trust::Anyway).is_err() || !facts.kernel.has_small_pages() || is_too_coarse(facts) {
         return None;
     }
+    // Emulated, code costs many times what a counter read does.
+    let is_emulated = facts.machine.hypervisor.as_deref() == Some("QEMU (TCG)");
     let cost = facts
         .counter
         .read_ns
+        .filter(|_| !is_emulated)
         .map(|ns| format!(", at about {:.0} ns a call", ns * 1.2))
         .unwrap_or_default();
     if verdict(Trust::Invariant).is_err() {
@@ -200,7 +229,16 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
         .map(String::as_str)
         .filter(|p| matches!(*p, "notsc" | "tsc=unstable") || p.starts_with("clocksource=") || p.starts_with("clock="))
         .collect();
-    if has(Kind::CommandLine) && !against.is_empty() {
+    // Without it the kernel would choose again: what it could not choose, it would not have afterwards either.
+    let forbids = against.iter().any(|p| matches!(*p, "notsc" | "tsc=unstable"));
+    let is_invariant = facts
+        .counter
+        .evidence
+        .features
+        .is_none_or(|features| features.invariant);
+    let lists_counter = facts.clocksource.available.iter().any(|name| causes::is_counter(name));
+    let would_help = lists_counter || (forbids && is_invariant);
+    if has(Kind::CommandLine) && !against.is_empty() && would_help {
         remedies.push(Remedy {
             id: "command-line",
             when: When::Permanent,
@@ -216,7 +254,7 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
     if cfg!(target_arch = "x86_64") && !has(Kind::CommandLine) {
         remedies.extend(trust(facts, has(Kind::Unsynchronized)));
     }
-    if has(Kind::Watchdog) {
+    if has(Kind::Watchdog) && version(&facts.kernel.release) < (5, 16) {
         remedies.push(Remedy {
             id: "newer-kernel",
             when: When::Permanent,
@@ -227,6 +265,14 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
         });
     }
     remedies
+}
+
+/// The first two numbers of a kernel's release.
+fn version(release: &str) -> (u32, u32) {
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|digits| digits.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// By /sys, where the kernel lists the counter.
@@ -369,7 +415,9 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn every_remedy_has_its_price_and_the_dangerous_one_its_danger() {
-        let report = Report::of(samples::hpet(), Vec::new());
+        let mut facts = samples::hpet();
+        facts.kernel.release = "5.10.0".to_owned();
+        let report = Report::of(facts, Vec::new());
         let ids: Vec<_> = report.remedies.iter().map(|remedy| remedy.id).collect();
         assert_eq!(ids, ["run", "attach", "trust-tsc", "newer-kernel"]);
         assert!(report.remedies.iter().all(|remedy| !remedy.price.is_empty()));

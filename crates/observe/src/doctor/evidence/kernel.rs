@@ -84,6 +84,12 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
         "machine",
         Mark::Info,
         match (&facts.machine.hypervisor, &facts.machine.product) {
+            _ if facts.machine.stand_in.is_some() => {
+                format!(
+                    "{}, a program that acts as a kernel",
+                    facts.machine.stand_in.unwrap_or_default()
+                )
+            }
             (Some(hypervisor), Some(product)) => format!("guest of {hypervisor} ({product})"),
             (Some(hypervisor), None) => format!("guest of {hypervisor}"),
             (None, Some(product)) => product.clone(),

@@ -163,6 +163,9 @@ fn page_shows(process: &Process) -> String {
     let page = process.page.clone().unwrap_or_default();
     let serves = match (&page.withdrawn, &page.serves) {
         (Some(why), _) => format!(", withdrawn: {why}"),
+        (None, Some(serves)) if serves.is_empty() && page.clocks.as_ref().is_some_and(Vec::is_empty) => {
+            ", it serves no clock here".to_owned()
+        }
         (None, Some(serves)) if serves.is_empty() => ", its page is not fresh".to_owned(),
         (None, Some(serves)) => format!(", fresh: {}", serves.join(" ")),
         (None, None) => ", its page cannot be read".to_owned(),

@@ -166,6 +166,14 @@ fn counter_unused(facts: &Facts, slow: &[&ClockReport]) -> Finding {
     for cause in causes::of(facts) {
         found = found.because_of(&cause.says, &cause.proof.source, &cause.proof.shows);
     }
+    if matches!(current, Some("jiffies" | "refined-jiffies")) {
+        found = found.because_of(
+            "the kernel found no clocksource but its own timer ticks: its clocks move by milliseconds, and fastpath cannot follow them \
+             (`fastpath run` leaves every read to the kernel)",
+            "/sys/devices/system/clocksource",
+            current.unwrap_or_default(),
+        );
+    }
     if found.because.is_empty() {
         found = found.because(match &facts.log {
             None => "why could not be told: the kernel's log cannot be read here",

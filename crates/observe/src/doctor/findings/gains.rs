@@ -33,7 +33,8 @@ pub(in crate::doctor) fn gains(facts: &Facts) -> Vec<Gain> {
     };
     let Some(clocks) = clocks else { return Vec::new() };
     let is_distrusted = facts.counter.evidence.verdict(Trust::Anyway).is_err();
-    if is_distrusted || process.asks_for_vdso == Some(false) {
+    let is_emulated = facts.machine.hypervisor.as_deref() == Some("QEMU (TCG)");
+    if is_distrusted || is_emulated || process.asks_for_vdso == Some(false) {
         return Vec::new();
     }
     let by_libc_here = is_of_other_isa(process) || facts.here.vdso == Some(VdsoKind::Kernel);

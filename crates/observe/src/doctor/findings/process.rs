@@ -114,19 +114,37 @@ fn call_price(facts: &Facts) -> String {
 fn of_served(process: &Process, facts: &Facts, maps: &str) -> Finding {
     let page = process.page.clone().unwrap_or_default();
     let mapped = |found: Finding| found.proof(maps, fastpath_page::MAPPED_NAME);
-    // What fastpath does not answer, the kernel does, as slowly as it does here.
-    let severity = if slow_counter_clocks(facts).is_empty() {
+    // What fastpath does not answer, the kernel does: by its vDSO, as slowly as it does here, or by system call.
+    let is_without_vdso = page.is_without_vdso == Some(true);
+    let severity = if slow_counter_clocks(facts).is_empty() && !is_without_vdso {
         Severity::Note
     } else {
         Severity::Slow
     };
+    let behind = if is_without_vdso {
+        format!(
+            ", and it was started without the kernel's vDSO: every clock read is a system call{}",
+            call_price(facts)
+        )
+    } else {
+        String::new()
+    };
     match (&page.withdrawn, &page.serves) {
         (Some(why), _) => {
-            let says = format!("fastpath is in the process, but has withdrawn its clocks: {why}");
+            let says = format!("fastpath is in the process, but has withdrawn its clocks ({why}){behind}");
             mapped(finding("process-page-withdrawn", severity, says))
         }
+        (None, Some(serves)) if serves.is_empty() && page.clocks.as_ref().is_some_and(Vec::is_empty) => {
+            let says = format!("fastpath serves no clock in the process{behind}");
+            mapped(finding("process-not-served", severity, says))
+                .because("`run --without-vdso` serves clocks if `--clocks` says which")
+        }
         (None, Some(serves)) if serves.is_empty() => {
-            let says = "fastpath is in the process, but its page is not fresh: reads go to the kernel".to_owned();
+            let says = if is_without_vdso {
+                format!("fastpath is in the process, but its page is not fresh{behind}")
+            } else {
+                "fastpath is in the process, but its page is not fresh: reads go to the kernel's vDSO".to_owned()
+            };
             mapped(finding("process-page-stale", severity, says)).because("the publisher is gone, stopped or starved")
         }
         (None, Some(serves)) => {

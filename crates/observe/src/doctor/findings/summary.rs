@@ -66,7 +66,9 @@ fn is_served(facts: &Facts) -> bool {
     facts
         .process
         .as_ref()
-        .is_some_and(|process| process.vdso == Some(VdsoKind::Fastpath))
+        .filter(|process| process.vdso == Some(VdsoKind::Fastpath))
+        .and_then(|process| process.page.as_ref()?.serves.as_ref())
+        .is_some_and(|serves| !serves.is_empty())
 }
 
 fn named(subject: Option<String>, says: Option<String>) -> String {

@@ -327,6 +327,54 @@ fn a_page_that_was_withdrawn_tells_why_and_one_that_is_stale_whom_to_look_for() 
     assert_eq!(with(PageFacts::default()).verdict, Verdict::Unknown);
 }
 
+/// Such a process was called healthy on a host whose own clocks are fast.
+#[test]
+fn a_process_without_a_vdso_that_fastpath_does_not_serve_is_slow_on_a_healthy_host_too() {
+    let with = |page: PageFacts| {
+        let mut facts = samples::healthy();
+        facts.process = samples::served_process().process;
+        facts.process.as_mut().unwrap().page = Some(page);
+        report(facts)
+    };
+    let unserved = PageFacts {
+        serves: Some(Vec::new()),
+        is_without_vdso: Some(true),
+        ..PageFacts::default()
+    };
+    let hooks_only = with(PageFacts {
+        clocks: Some(Vec::new()),
+        ..unserved.clone()
+    });
+    let publisher_gone = with(PageFacts {
+        clocks: Some(vec!["MONOTONIC"]),
+        ..unserved.clone()
+    });
+    let withdrawn = with(PageFacts {
+        withdrawn: Some("the counter stopped".to_owned()),
+        ..unserved.clone()
+    });
+    for (report, id) in [
+        (&hooks_only, "process-not-served"),
+        (&publisher_gone, "process-page-stale"),
+        (&withdrawn, "process-page-withdrawn"),
+    ] {
+        assert_eq!(report.verdict, Verdict::Slow, "{id}: {}", report.summary);
+        assert!(
+            finding(report, id).says.contains("system call"),
+            "{id}: {}",
+            report.summary
+        );
+    }
+    // With the kernel's fast vDSO behind it nothing is lost, and nothing is fast by fastpath.
+    let behind = with(PageFacts {
+        clocks: Some(vec!["MONOTONIC"]),
+        is_without_vdso: Some(false),
+        ..unserved
+    });
+    assert_eq!(behind.verdict, Verdict::Healthy);
+    assert!(!behind.summary.contains("by fastpath"), "{}", behind.summary);
+}
+
 #[test]
 fn a_process_of_another_isa_is_judged_by_what_programs_of_that_isa_get() {
     let slow = report(samples::other_isa());
@@ -425,4 +473,58 @@ fn what_was_asked_about_comes_first_then_the_gravest() {
         ids(&report(facts)),
         ["process-unseen", "counter-unused", "counter-unwatched"]
     );
+}
+
+/// "Guest of KVM", QEMU's invtsc and tsc=reliable were what a user-mode kernel was told, a newer kernel than 4.4.0 what gVisor was.
+#[test]
+fn a_program_that_acts_as_a_kernel_is_named_and_gets_no_advice_for_kernels() {
+    for name in ["User Mode Linux", "gVisor"] {
+        let mut facts = samples::hpet();
+        facts.machine.stand_in = Some(name);
+        let report = report(facts);
+        let unused = finding(&report, "counter-unused");
+        assert!(
+            unused.because.len() == 1 && unused.because[0].says.contains(name),
+            "{unused:?}"
+        );
+        let remedies: Vec<&str> = report.remedies.iter().map(|remedy| remedy.id).collect();
+        assert_eq!(remedies, ["host"]);
+    }
+}
+
+#[test]
+fn a_rate_that_the_kernel_found_after_all_is_no_cause_and_a_choice_is_one_whatever_the_log_says() {
+    let mut facts = samples::hpet();
+    facts.clocksource.available = vec!["tsc".to_owned(), "hpet".to_owned()];
+    facts.log = Some(samples::log(&[
+        "tsc: Fast TSC calibration failed",
+        "tsc: Detected 2496.000 MHz processor",
+    ]));
+    let report = report(facts);
+    let because = &finding(&report, "counter-unused").because;
+    assert!(because[0].says.contains("could use tsc"), "{because:?}");
+    assert!(!because.iter().any(|why| why.says.contains("calibrate")), "{because:?}");
+}
+
+#[test]
+fn advice_is_judged_by_what_the_host_would_have_afterwards() {
+    let has = |facts: Facts, id: &str| report(facts).remedies.iter().any(|remedy| remedy.id == id);
+    // Without the parameter, this kernel would run on another clock that is not the counter.
+    let mut facts = samples::hpet();
+    facts.kernel.parameters = Some(vec!["clocksource=hpet".to_owned()]);
+    facts.clocksource.available = vec!["hpet".to_owned(), "acpi_pm".to_owned()];
+    assert!(!has(facts.clone(), "command-line"));
+    facts.clocksource.available.push("tsc".to_owned());
+    assert!(has(facts, "command-line"));
+    // A newer kernel than 5.16 is no advice for one.
+    let mut facts = samples::hpet();
+    facts.log = Some(samples::log(&["tsc: Marking TSC unstable due to clocksource watchdog"]));
+    facts.kernel.release = "6.1.0-28-amd64".to_owned();
+    assert!(!has(facts.clone(), "newer-kernel"));
+    facts.kernel.release = "5.10.0-33-amd64".to_owned();
+    assert!(has(facts, "newer-kernel"));
+    // Timer ticks cannot be followed.
+    let mut facts = samples::hpet();
+    facts.clocksource.current = Some("refined-jiffies".to_owned());
+    assert!(!has(facts.clone(), "run") && !has(facts, "run-trusting"));
 }

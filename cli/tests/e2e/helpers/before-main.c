@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * A library for LD_PRELOAD: what a sandbox does to a program, done before its main, so that the program's start (the
+ * loader reads the counter) and its vDSO, or that it has none, are as they were. BEFORE_MAIN is `counter` (reading it
+ * is answered with SIGSEGV), `refuse` (clock_gettime is answered with EPERM) or `kill` (... with death). `fastpath
+ * run`, and programs that the program starts, are left alone.
+ */
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+static void answer(unsigned int action) {
+	struct sock_filter code[] = {
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clock_gettime, 0, 1),
+	    BPF_STMT(BPF_RET | BPF_K, action),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {.len = sizeof(code) / sizeof(code[0]), .filter = code};
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
+		_Exit(125);
+	}
+}
+
+/* glibc gives a constructor what main gets. */
+__attribute__((constructor)) static void before_main(int argc, char **argv) {
+	const char *what = getenv("BEFORE_MAIN");
+
+	if (!what || (argc > 1 && strcmp(argv[1], "run") == 0)) {
+		return;
+	}
+	if (strcmp(what, "counter") == 0 && prctl(PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0)) {
+		_Exit(125);
+	}
+	if (strcmp(what, "refuse") == 0) {
+		answer(SECCOMP_RET_ERRNO | EPERM);
+	}
+	if (strcmp(what, "kill") == 0) {
+		answer(SECCOMP_RET_KILL_PROCESS);
+	}
+	unsetenv("LD_PRELOAD");
+	unsetenv("BEFORE_MAIN");
+}

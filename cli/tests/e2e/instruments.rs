@@ -1,0 +1,115 @@
+//! Instruments in places where programs usually die, and what they say of processes there.
+
+use std::process::Command;
+
+use crate::common::programs::helper_program;
+use crate::common::{Outcome, fastpath, finish, start, wait_until};
+
+/// `fastpath ARGUMENTS`, to which this is done before its main (helpers/before-main.c).
+fn after(what: &str, library: &str, arguments: &[&str]) -> Outcome {
+    let mut command = if what == "counter" {
+        Command::new(env!("CARGO_BIN_EXE_fastpath"))
+    } else {
+        // The system call is what is answered: there must be no vDSO.
+        fastpath(&[
+            "run",
+            "--without-vdso",
+            "--require",
+            "--",
+            env!("CARGO_BIN_EXE_fastpath"),
+        ])
+    };
+    command
+        .args(arguments)
+        .env("LD_PRELOAD", library)
+        .env("BEFORE_MAIN", what);
+    finish(command)
+}
+
+const INSTRUMENTS: [&[&str]; 7] = [
+    &["probe"],
+    &["doctor"],
+    &["bench", "--rounds", "3"],
+    &["audit", "/bin/true"],
+    &["trace", "--", "/bin/true"],
+    &["report", "--json"],
+    &["guard"],
+];
+
+#[test]
+fn instruments_survive_a_filter_on_their_clocks_and_say_what_they_met() {
+    let Some(library) = helper_program("before-main", "cc", &["-shared", "-fPIC"]) else {
+        return;
+    };
+    for (what, said) in [("refuse", "Operation not permitted"), ("kill", "SIGSYS")] {
+        for arguments in INSTRUMENTS {
+            let outcome = after(what, &library, arguments);
+            let code = outcome.status.code();
+            assert!(matches!(code, Some(1 | 2)), "{what} {arguments:?}: {outcome:#?}");
+            let all = format!("{}{}", outcome.out, outcome.err);
+            assert!(
+                all.contains(said) && !all.contains("panicked"),
+                "{what} {arguments:?}: {outcome:#?}"
+            );
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn instruments_survive_where_the_counter_is_forbidden_and_say_so() {
+    let Some(library) = helper_program("before-main", "cc", &["-shared", "-fPIC"]) else {
+        return;
+    };
+    for arguments in INSTRUMENTS {
+        let outcome = after("counter", &library, arguments);
+        let all = format!("{}{}", outcome.out, outcome.err);
+        let said = all.contains("PR_SET_TSC") || all.contains("PR_GET_TSC");
+        // What trace starts is not saved: it finds what it would have found without.
+        let is_trace = arguments[0] == "trace";
+        assert!(
+            outcome.status.code().is_some() || is_trace,
+            "{arguments:?}: {outcome:#?}"
+        );
+        assert!(said, "{arguments:?}: {outcome:#?}");
+    }
+}
+
+/// Each was called healthy on a host whose own clocks are fast.
+#[test]
+fn a_process_without_a_vdso_is_slow_where_fastpath_does_not_serve_it() {
+    let doctor = |pid: i32| {
+        let outcome = finish(fastpath(&["doctor", "--json", &pid.to_string()]));
+        let report: serde_json::Value = serde_json::from_str(&outcome.out).expect("JSON");
+        let summary = report["summary"].as_str().expect("a summary").to_owned();
+        (outcome.status.code(), summary, report)
+    };
+    let says = |pid: i32, words: [&str; 2]| {
+        let (code, summary, _) = doctor(pid);
+        code == Some(1) && words.iter().all(|word| summary.contains(word))
+    };
+    let hooks_only = start(fastpath(&["run", "--without-vdso", "--require", "--", "sleep", "60"]));
+    wait_until("it to be slow", || {
+        says(hooks_only.pid().0, ["serves no clock", "is a system call"])
+    });
+
+    let served = start(fastpath(&[
+        "run",
+        "--without-vdso",
+        "--clocks",
+        "all",
+        "--require",
+        "--",
+        "sleep",
+        "60",
+    ]));
+    let pid = served.pid().0;
+    wait_until("it to be served", || doctor(pid).1.contains("fast by fastpath"));
+    let (_, _, report) = doctor(pid);
+    let publisher = report["facts"]["process"]["page"]["publisher_pid"]
+        .as_i64()
+        .expect("a number");
+    // SAFETY: kill takes integers; the process is this test's.
+    assert_eq!(unsafe { libc::kill(publisher as i32, libc::SIGKILL) }, 0);
+    wait_until("its page to be stale", || says(pid, ["not fresh", "is a system call"]));
+}

@@ -1,0 +1,152 @@
+//! What a policy comes to for the processes that there are now: for a person, before it is put in force.
+
+use super::{Action, Clocks, Decision, Facts, Policy, is_ours};
+use crate::peer::Process;
+
+/// What a policy comes to now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preview {
+    /// The processes that a rule decides about, by their numbers.
+    pub fits: Vec<Fit>,
+    /// How many processes' executables cannot be seen by this user: whether a rule fits them is not known.
+    pub unseen: usize,
+}
+
+/// A process and the rule that decides about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fit {
+    /// Its number.
+    pub pid: i32,
+    /// Its executable.
+    pub executable: String,
+    /// What the rule says.
+    pub decision: Decision,
+}
+
+impl Policy {
+    /// Looks at all processes. Changes nothing.
+    pub fn preview(&self) -> Preview {
+        let mut preview = Preview::default();
+        for pid in fastpath_maps::processes().into_iter().flatten() {
+            // It may have ended.
+            let Ok(process) = Process::of(pid) else { continue };
+            let facts = Facts::of(process);
+            let Some(executable) = facts.executable.clone() else {
+                preview.unseen += usize::from(has_program(pid));
+                continue;
+            };
+            if is_ours(&executable) {
+                continue;
+            }
+            if let Some(decision) = self.decide(&facts) {
+                preview.fits.push(Fit {
+                    pid,
+                    executable,
+                    decision,
+                });
+            }
+        }
+        preview.fits.sort_by_key(|fit| fit.pid);
+        preview
+    }
+}
+
+/// A thread of the kernel's has no command line, nor has a zombie.
+fn has_program(pid: i32) -> bool {
+    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+}
+
+impl Preview {
+    /// For each rule, what it says and how many processes it decides about now.
+    pub fn by_rule(&self, policy: &Policy) -> String {
+        let mut text = String::new();
+        for (index, rule) in policy.rules.iter().enumerate() {
+            let fits: Vec<&Fit> = self.fits.iter().filter(|fit| fit.decision.rule == index + 1).collect();
+            let shown: Vec<String> = fits
+                .iter()
+                .take(5)
+                .map(|fit| format!("{} {}", fit.pid, name(fit)))
+                .collect();
+            let more = if fits.len() > shown.len() { ", ..." } else { "" };
+            let which = if shown.is_empty() {
+                String::new()
+            } else {
+                format!(": {}{more}", shown.join(", "))
+            };
+            let processes = if fits.len() == 1 { "process" } else { "processes" };
+            let action = action(rule.action);
+            text += &format!("rule {}: {action}, {} {processes} now{which}\n", index + 1, fits.len());
+        }
+        text + &self.unseen()
+    }
+
+    /// The processes that would be attached.
+    pub fn attached(&self) -> String {
+        let attached = self.fits.iter().filter(|fit| fit.decision.action == Action::Attach);
+        let mut text = String::new();
+        for fit in attached {
+            let Decision {
+                clocks, children, rule, ..
+            } = fit.decision;
+            let clocks = match clocks {
+                Clocks::Auto => "clocks that are slow",
+                Clocks::All => "all clocks",
+            };
+            let children = if children { ", with its descendants" } else { "" };
+            text += &format!("{:>8} {}: {clocks}{children} (rule {rule})\n", fit.pid, name(fit));
+        }
+        if text.is_empty() {
+            text = "no process would be attached\n".to_owned();
+        }
+        text + &self.unseen()
+    }
+
+    fn unseen(&self) -> String {
+        match self.unseen {
+            0 => String::new(),
+            count => format!("{count} more processes cannot be looked into by this user; ask again as root\n"),
+        }
+    }
+}
+
+fn action(action: Action) -> &'static str {
+    match action {
+        Action::Attach => "attach",
+        Action::Never => "never",
+    }
+}
+
+/// A path can hold anything.
+fn name(fit: &Fit) -> String {
+    fit.executable.replace(char::is_control, "?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preview_tells_of_each_rule_which_processes_it_decides_about() {
+        let own = std::env::current_exe().unwrap();
+        let policy = Policy::parse(&format!(
+            "[[rule]]\nexecutable = \"/nonexistent\"\naction = \"never\"\n\
+             [[rule]]\nexecutable = \"{}\"\naction = \"attach\"\nclocks = \"all\"\n",
+            own.display()
+        ))
+        .unwrap();
+        let preview = policy.preview();
+        let pid = std::process::id() as i32;
+        let fit = preview.fits.iter().find(|fit| fit.pid == pid).expect("this process");
+        assert_eq!((fit.decision.rule, fit.decision.action), (2, Action::Attach));
+        let by_rule = preview.by_rule(&policy);
+        assert!(
+            by_rule.starts_with("rule 1: never, 0 processes now\nrule 2: attach, "),
+            "{by_rule}"
+        );
+        assert!(
+            preview
+                .attached()
+                .contains(&format!("{pid} {}: all clocks (rule 2)", own.display()))
+        );
+    }
+}
