@@ -18,9 +18,8 @@ FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
 	fp_u32 seq;
 	int answers;
 
-	time->sec = 0;
 	if (!find(id, &place))
-		return 0;
+		goto none;
 	do {
 		const struct fp_anchor *anchor;
 		fp_u64 counter, age_cycles;
@@ -28,7 +27,7 @@ FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
 		seq = fp_load_acquire(&place.latch->copy[0].seq);
 		anchor = &place.latch->copy[seq & 1];
 		if (!fp_has(anchor->floors, id))
-			return 0;
+			goto none;
 		counter = fp_read_counter();
 		latch = fp_after_counter(place.latch, counter);
 		anchor = &latch->copy[seq & 1];
@@ -39,7 +38,7 @@ FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
 			age_cycles = counter - anchor->base_cycles;
 		}
 		if (!fp_has(anchor->floors, id))
-			return 0;
+			goto none;
 		answers = fp_has(anchor->clocks, id);
 		if (age_cycles > anchor->cap_cycles) {
 			answers = 0;
@@ -51,6 +50,11 @@ FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
 		fp_load_barrier();
 	} while (latch->copy[0].seq != seq);
 	return answers;
+
+none:
+	/* What an earlier round found is no floor any more. */
+	time->sec = 0;
+	return 0;
 }
 
 FP_COLD int fp_is_later(const struct fp_time *floor, fp_u32 kernel_sec, fp_u32 kernel_nsec) {
