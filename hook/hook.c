@@ -7,6 +7,8 @@
  *   seccomp filters    from now on this process makes no system call that is not its own: ask no more
  *   time namespaces,   the page is no longer true here: put an unseeded one in its place, so that every clock takes
  *   PR_SET_TSC         the kernel's path
+ *   clock_settime,     make the call here, and wait until the page has heard of it: who sets the clock reads the time
+ *   settimeofday       that it set
  */
 #include "mailbox.h"
 #include "syscall.h"
@@ -19,6 +21,7 @@ extern struct fp_hook_state fp_state HIDDEN;
 extern struct fp_mailbox fp_mailbox HIDDEN;
 
 /* linux/futex.h, linux/prctl.h, linux/sched.h, asm-generic/mman-common.h */
+enum { CLOCK_REALTIME = 0 };
 enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1 };
 enum { PR_SET_SECCOMP = 22, PR_SET_TSC = 26 };
 enum { PROT_READ = 1, MAP_PRIVATE = 2, MAP_FIXED = 0x10, MAP_ANONYMOUS = 0x20 };
@@ -110,15 +113,50 @@ static void ask(fp_u32 kind, fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
 	}
 }
 
+/* How often to look, and for how long in all: the publisher is told by the kernel, and needs a CPU. */
+#define LOOK_EVERY_NS 50000L
+#define MOST_LOOKS (PATIENCE_NS / LOOK_EVERY_NS)
+
+/*
+ * Returns whether the clock was set. A failed call is left to the program, to fail again. A publisher that follows
+ * another process's step at this very moment may be taken for one that has seen ours.
+ */
+static int set_clock(const struct fp_call *call) {
+	const fp_u32 *steps = &fp_page.stats.steps;
+	const fp_u32 before = __atomic_load_n(steps, __ATOMIC_ACQUIRE);
+	const struct timespec a_moment = {0, LOOK_EVERY_NS};
+
+	if (fp_state.filtered || !publisher_is_alive())
+		return 0;
+	if (fp_syscall4((long)call->nr, (long)call->arg[0], (long)call->arg[1], 0, 0) != 0)
+		return 0;
+	for (long look = 0; look < MOST_LOOKS && __atomic_load_n(steps, __ATOMIC_ACQUIRE) == before; look++)
+		/* Nobody wakes it: a sleep by a call that the hook makes anyway. */
+		fp_syscall4(FP_NR_futex, (long)&fp_state.filtered, FUTEX_WAIT, 0, (long)&a_moment);
+	return 1;
+}
+
 static void withdraw_here(void) {
 	fp_syscall6(FP_NR_mmap, (long)&fp_page, FP_PAGE_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
 		    0);
 }
 
-/* Called before the system call is made. */
-HIDDEN void fp_hook_call(const struct fp_call *call) {
+/* Called before the system call is made, which is then the one that `call->nr` says. */
+HIDDEN void fp_hook_call(struct fp_call *call) {
 	const unsigned long *a = call->arg;
 	switch (call->nr) {
+	case FP_NR_clock_settime:
+#ifdef FP_NR_clock_settime64
+	case FP_NR_clock_settime64:
+#endif
+		if (a[0] != CLOCK_REALTIME)
+			break;
+		/* fall through */
+	case FP_NR_settimeofday:
+		/* It takes no argument, changes nothing, and returns 0, as the call that was made. */
+		if (set_clock(call))
+			call->nr = FP_NR_sched_yield;
+		break;
 	case FP_NR_execve:
 		ask(FP_REQUEST_EXEC, (fp_u64)AT_FDCWD, a[0], 0);
 		break;

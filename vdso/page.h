@@ -101,7 +101,8 @@ struct fp_stats {
 	fp_u32 watch_flags;        /* 1: nobody promises that the counter ticks at one rate */
 	fp_u64 warp_within_cycles; /* in the last comparison no two CPUs were further apart; 0: there was none */
 	struct fp_withdrawal history[FP_HISTORY];
-	fp_u64 reserved[2];
+	fp_u32 steps; /* how often clocks were taken off because the kernel's were set: hook/hook.c waits for that */
+	fp_u32 reserved[3];
 };
 
 struct fp_page {

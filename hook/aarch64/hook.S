@@ -15,6 +15,10 @@
 	b.eq	\label
 	cmp	x8, #97			/* unshare */
 	b.eq	\label
+	cmp	x8, #112		/* clock_settime */
+	b.eq	\label
+	cmp	x8, #170		/* settimeofday */
+	b.eq	\label
 	cmp	x8, #268		/* setns */
 	b.eq	\label
 	cmp	x8, #277		/* seccomp */

@@ -6,7 +6,10 @@
 enum {
 	FP_NR_unshare = 97,
 	FP_NR_futex = 98,
+	FP_NR_clock_settime = 112,
+	FP_NR_sched_yield = 124,
 	FP_NR_prctl = 167,
+	FP_NR_settimeofday = 170,
 	FP_NR_gettid = 178,
 	FP_NR_execve = 221,
 	FP_NR_mmap = 222,

@@ -11,7 +11,11 @@
 fp_hook_before_syscall:
 	cmp	$11, %eax		/* execve */
 	je	1f
+	cmp	$79, %eax		/* settimeofday */
+	je	1f
 	cmp	$172, %eax		/* prctl */
+	je	1f
+	cmp	$264, %eax		/* clock_settime */
 	je	1f
 	cmp	$310, %eax		/* unshare */
 	jb	2f
@@ -21,6 +25,8 @@ fp_hook_before_syscall:
 	cmp	$354, %eax		/* seccomp */
 	je	1f
 	cmp	$358, %eax		/* execveat */
+	je	1f
+	cmp	$404, %eax		/* clock_settime64 */
 	je	1f
 2:	ret
 1:	push	%ebp			/* struct fp_call, from its end */

@@ -5,15 +5,21 @@
 /* arch/x86/entry/syscalls/syscall_32.tbl; mmap is mmap2, which counts the offset in pages */
 enum {
 	FP_NR_execve = 11,
+	FP_NR_settimeofday = 79,
+	FP_NR_sched_yield = 158,
 	FP_NR_prctl = 172,
 	FP_NR_mmap = 192,
 	FP_NR_gettid = 224,
 	FP_NR_futex = 240,
+	FP_NR_clock_settime = 264,
 	FP_NR_unshare = 310,
 	FP_NR_setns = 346,
 	FP_NR_seccomp = 354,
 	FP_NR_execveat = 358,
 };
+
+/* Of 32-bit ISAs alone. */
+#define FP_NR_clock_settime64 404
 
 enum { FP_ETIMEDOUT = 110 };
 

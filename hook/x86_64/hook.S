@@ -12,6 +12,10 @@
 	je	1f
 	cmp	$157, %rax		/* prctl */
 	je	1f
+	cmp	$164, %rax		/* settimeofday */
+	je	1f
+	cmp	$227, %rax		/* clock_settime */
+	je	1f
 	cmp	$272, %rax		/* unshare */
 	jb	2f
 	je	1f

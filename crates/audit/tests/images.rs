@@ -1,27 +1,13 @@
 //! Images of containers, made by hand: what is on top is what counts. And SARIF, whose shape others rely on.
 
-use std::io::Write;
 use std::path::Path;
 
 use fastpath_audit::{Options, Progress, Report, audit, of_bytes, sarif};
 use serde_json::json;
 
-/// A static program for x86-64 that makes the system call itself: one header, one segment, mov $228, %eax; syscall.
-fn program() -> Vec<u8> {
-    let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
-    elf.resize(16, 0);
-    elf.extend([2, 0, 62, 0, 1, 0, 0, 0]);
-    for word in [0x40_0078_u64, 64, 0] {
-        elf.extend(word.to_le_bytes());
-    }
-    elf.extend([0, 0, 0, 0, 64, 0, 56, 0, 1, 0, 64, 0, 0, 0, 0, 0]);
-    elf.extend([1, 0, 0, 0, 5, 0, 0, 0]);
-    for word in [0_u64, 0x40_0000, 0x40_0000, 127, 127, 4096] {
-        elf.extend(word.to_le_bytes());
-    }
-    elf.extend(b"\xb8\xe4\0\0\0\x0f\x05");
-    elf
-}
+mod common;
+
+use common::{gzip, program};
 
 fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
@@ -34,12 +20,6 @@ fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
         builder.append(&header, *data).unwrap();
     }
     builder.into_inner().unwrap()
-}
-
-fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    packed.write_all(bytes).unwrap();
-    packed.finish().unwrap()
 }
 
 fn zstd(bytes: &[u8]) -> Vec<u8> {

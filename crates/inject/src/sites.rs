@@ -20,9 +20,11 @@ pub const MOST_SITES: usize = 4096 / THUNK_BYTES;
 const MOST_FILE_BYTES: u64 = 512 << 20;
 
 /// Numbers of the calls that the hook looks at; arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h.
-pub const WATCHED: [u32; 6] = [
+pub const WATCHED: [u32; 8] = [
     libc::SYS_execve as u32,
     libc::SYS_prctl as u32,
+    libc::SYS_settimeofday as u32,
+    libc::SYS_clock_settime as u32,
     libc::SYS_unshare as u32,
     libc::SYS_setns as u32,
     libc::SYS_seccomp as u32,

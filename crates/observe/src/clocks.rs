@@ -1,8 +1,10 @@
 //! The clock ids of Linux, by the names that users type.
 
-use serde::{Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+use strsim::levenshtein;
 
 /// What kind of answer a clock id has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,28 +121,12 @@ fn meant(typed: &str) -> String {
     /// More wrong letters than these are another word.
     const MOST: usize = 3;
     let name = plain(typed);
-    let nearest = Clock::ALL.iter().min_by_key(|clock| distance(&name, clock.name));
+    let nearest = Clock::ALL.iter().min_by_key(|clock| levenshtein(&name, clock.name));
     let nearest = nearest.filter(|clock| {
-        let wrong = distance(&name, clock.name);
+        let wrong = levenshtein(&name, clock.name);
         wrong <= MOST && wrong * 2 < name.len()
     });
     nearest.map_or(String::new(), |clock| format!(" (did you mean {clock}?)"))
-}
-
-/// Letters to insert, remove or exchange (Levenshtein).
-fn distance(from: &str, to: &str) -> usize {
-    let to = to.as_bytes();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (index, letter) in from.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = index + 1;
-        for (at, other) in to.iter().enumerate() {
-            let exchanged = diagonal + usize::from(letter != *other);
-            diagonal = row[at + 1];
-            row[at + 1] = exchanged.min(row[at] + 1).min(diagonal + 1);
-        }
-    }
-    row[to.len()]
 }
 
 /// A name as the kernel's header has it, without its prefix.

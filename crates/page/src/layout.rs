@@ -115,8 +115,10 @@ pub struct StatsCell {
     pub warp_within_cycles: AtomicU64,
     /// The last withdrawals.
     pub history: [WithdrawalCell; HISTORY],
+    /// How often clocks were taken off because the kernel's were set. Who sets the clock waits for that.
+    pub steps: AtomicU32,
     /// Zero.
-    pub reserved: [AtomicU64; 2],
+    pub reserved: [AtomicU32; 3],
 }
 
 /// One withdrawal: `struct fp_withdrawal`.
@@ -217,7 +219,7 @@ pub fn fields() -> Vec<Field> {
     fields_of!(out, Header as "fp_header": magic, abi, size, hres_res_ns, coarse_res_ns, flags, cpu, node, clocks, reserved);
     fields_of!(out, WithdrawalCell as "fp_withdrawal": boottime_ns, ahead_ns, reason, reserved);
     fields_of!(out, StatsCell as "fp_stats": refreshes, residual_ns, publisher_pid, withdrawn_reason, withdrawals, warp_tests,
-        watch_flags, warp_within_cycles, history, reserved);
+        watch_flags, warp_within_cycles, history, steps, reserved);
     fields_of!(out, Page as "fp_page": header, hres, raw, stats);
     out
 }

@@ -207,6 +207,10 @@ impl<'p> Writer<'p> {
             }
             self.turn_away(latch);
         }
+        // Who sees this number, in the hook, sees the clocks gone as well.
+        fence(Ordering::Release);
+        let steps = &self.page.stats.steps;
+        self.store32(steps, steps.load(Ordering::Relaxed).wrapping_add(1));
     }
 
     /// Cuts an anchor's cap at a value of the counter: no reader is shown a later time of it. A reader that looks ahead of its counter

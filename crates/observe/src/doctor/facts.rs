@@ -75,6 +75,13 @@ pub struct Machine {
     pub product: Option<String>,
 }
 
+impl Machine {
+    /// Whether its instructions are emulated: then code costs many times what a counter read does.
+    pub(crate) fn is_emulated(&self) -> bool {
+        self.hypervisor.as_deref() == Some("QEMU (TCG)")
+    }
+}
+
 /// `/sys/devices/system/clocksource/clocksource0`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Clocksource {
@@ -82,6 +89,14 @@ pub struct Clocksource {
     pub current: Option<String>,
     /// Could be used.
     pub available: Vec<String>,
+}
+
+impl Clocksource {
+    /// Whether the kernel found none but its own timer ticks: its clocks move by milliseconds, and no page can follow them to within what
+    /// is promised.
+    pub(crate) fn is_too_coarse(&self) -> bool {
+        matches!(self.current.as_deref(), Some("jiffies" | "refined-jiffies"))
+    }
 }
 
 /// Lines of the kernel's log.

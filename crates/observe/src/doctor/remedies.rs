@@ -148,25 +148,15 @@ fn is_served_by_run(facts: &Facts, findings: &[Finding]) -> bool {
     helps && !bypasses && !served_already
 }
 
-/// Whether the kernel's own clock moves by timer ticks only, milliseconds at a time: no page can follow it to within what is promised.
-fn is_too_coarse(facts: &Facts) -> bool {
-    matches!(
-        facts.clocksource.current.as_deref(),
-        Some("jiffies" | "refined-jiffies")
-    )
-}
-
 fn run(facts: &Facts) -> Option<Remedy> {
     let verdict = |trust| facts.counter.evidence.verdict(trust);
-    if verdict(Trust::Anyway).is_err() || !facts.kernel.has_small_pages() || is_too_coarse(facts) {
+    if verdict(Trust::Anyway).is_err() || !facts.kernel.has_small_pages() || facts.clocksource.is_too_coarse() {
         return None;
     }
-    // Emulated, code costs many times what a counter read does.
-    let is_emulated = facts.machine.hypervisor.as_deref() == Some("QEMU (TCG)");
     let cost = facts
         .counter
         .read_ns
-        .filter(|_| !is_emulated)
+        .filter(|_| !facts.machine.is_emulated())
         .map(|ns| format!(", at about {:.0} ns a call", ns * 1.2))
         .unwrap_or_default();
     if verdict(Trust::Invariant).is_err() {

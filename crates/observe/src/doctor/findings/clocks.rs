@@ -166,7 +166,7 @@ fn counter_unused(facts: &Facts, slow: &[&ClockReport]) -> Finding {
     for cause in causes::of(facts) {
         found = found.because_of(&cause.says, &cause.proof.source, &cause.proof.shows);
     }
-    if matches!(current, Some("jiffies" | "refined-jiffies")) {
+    if facts.clocksource.is_too_coarse() {
         found = found.because_of(
             "the kernel found no clocksource but its own timer ticks: its clocks move by milliseconds, and fastpath cannot follow them \
              (`fastpath run` leaves every read to the kernel)",

@@ -33,8 +33,7 @@ pub(in crate::doctor) fn gains(facts: &Facts) -> Vec<Gain> {
     };
     let Some(clocks) = clocks else { return Vec::new() };
     let is_distrusted = facts.counter.evidence.verdict(Trust::Anyway).is_err();
-    let is_emulated = facts.machine.hypervisor.as_deref() == Some("QEMU (TCG)");
-    if is_distrusted || is_emulated || process.asks_for_vdso == Some(false) {
+    if is_distrusted || facts.machine.is_emulated() || process.asks_for_vdso == Some(false) {
         return Vec::new();
     }
     let by_libc_here = is_of_other_isa(process) || facts.here.vdso == Some(VdsoKind::Kernel);
