@@ -432,9 +432,13 @@ pub struct Run {
     #[arg(long)]
     pub without_vdso: bool,
 
-    /// Show what each step of the start cost, on standard error
+    /// Show what each step of the start cost, and where nothing needs fixing say so, on standard error
     #[arg(long, short)]
     pub verbose: bool,
+
+    /// Do not warn where the program runs untouched because it cannot be served
+    #[arg(long, short, conflicts_with = "verbose")]
+    pub quiet: bool,
 
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]

@@ -85,6 +85,7 @@ pub fn leave_behind(
         kept: Some(goods.kept),
         timeline,
         require: options.require,
+        quiet: options.quiet,
         trust: super::trust(options),
         without_vdso: options.without_vdso,
         serve: selection.serves(),
@@ -191,6 +192,7 @@ struct Helper {
     kept: Option<OwnedFd>,
     timeline: Timeline,
     require: bool,
+    quiet: bool,
     trust: Trust,
     without_vdso: bool,
     serve: bool,
@@ -266,6 +268,7 @@ impl Helper {
             seeded: self.page.seeded(),
             timeline: RefCell::new(std::mem::replace(&mut self.timeline, Timeline::start(false))),
             require: self.require,
+            quiet: self.quiet,
             name: self.name.clone(),
         };
         let (first, visit, program) = (attendant.clone(), attendant.expect_visit(), self.program);
@@ -298,6 +301,7 @@ struct Meeting {
     seeded: Box<dyn Fn() -> bool + Send>,
     timeline: RefCell<Timeline>,
     require: bool,
+    quiet: bool,
     name: String,
 }
 
@@ -329,6 +333,7 @@ impl Meeting {
                 note(format_args!("{}: not started: {e}", self.name));
                 Fate::Exit(super::REQUIREMENT_NOT_MET as u8)
             }
+            Err(_) if self.quiet => Fate::Run,
             Err(e) => {
                 warn(format_args!("{e}; running {} untouched", self.name));
                 Fate::Run

@@ -28,11 +28,15 @@ const REQUIREMENT_NOT_MET: i32 = 125;
 pub fn run(options: &args::Run, title: title::Title) -> i32 {
     match prepare(options, title) {
         Prepared::Ready => {}
-        Prepared::Nothing(why) => note(format_args!("{why}; running {} untouched", shown(&options.command[0]))),
+        Prepared::Nothing(why) if options.verbose => {
+            note(format_args!("{why}; running {} untouched", shown(&options.command[0])));
+        }
+        Prepared::Nothing(_) => {}
         Prepared::Refused(why) if options.require => {
             note(format_args!("{}: not started: {why}", shown(&options.command[0])));
             return REQUIREMENT_NOT_MET;
         }
+        Prepared::Refused(_) if options.quiet => {}
         Prepared::Refused(why) => warn(format_args!("{why}; running {} untouched", shown(&options.command[0]))),
     }
     exec::become_program(&options.command)

@@ -68,15 +68,36 @@ fn options_end_where_the_program_begins() {
 }
 
 #[test]
-fn a_healthy_host_is_told_that_nothing_needs_fixing_in_one_line() {
-    let outcome = finish(fastpath(&["run", "--", "echo", "ran"])).expect_success();
+fn a_program_that_needs_no_fixing_starts_without_a_word_unless_asked_for_one() {
+    for quiet in [&["run"][..], &["run", "--quiet"]] {
+        let outcome = finish(fastpath(&[quiet, &["--", "echo", "ran"]].concat())).expect_success();
+        assert_eq!(
+            (outcome.out.as_str(), outcome.err.as_str()),
+            ("ran\n", ""),
+            "{outcome:#?}"
+        );
+    }
+    let outcome = finish(fastpath(&["run", "--verbose", "--", "echo", "ran"])).expect_success();
     assert_eq!(outcome.out, "ran\n");
-    // On a sick host there is something to fix, and nothing to say.
-    let lines: Vec<_> = outcome.err.lines().collect();
+    // On a sick host there is something to fix, and steps to name.
     assert!(
-        lines.is_empty() || lines.len() == 1 && lines[0].contains("nothing needs fixing"),
+        outcome.err.contains("nothing needs fixing") || outcome.err.contains("map the page"),
         "{outcome:#?}"
     );
+}
+
+#[test]
+fn a_program_that_cannot_be_served_starts_with_a_warning_unless_quiet() {
+    let run = |quiet: &[&str]| {
+        let words = ["--clocks", "all", "--", "su", "--help"];
+        finish(fastpath(&[&["run"], quiet, &words[..]].concat())).expect_success()
+    };
+    let warned = run(&[]).err;
+    assert!(
+        warned.starts_with("fastpath: warning: ") && warned.contains("running su untouched"),
+        "{warned}"
+    );
+    assert_eq!(run(&["--quiet"]).err, "");
 }
 
 #[test]
