@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use fastpath_observe::Clock;
 
+use crate::processes::Named;
+
 /// Finds, fixes and guards slow clock reads on Linux
 #[derive(Parser)]
 #[command(
@@ -82,7 +84,8 @@ pub struct Probe {
 Looks up in a second what an expert would: the kernel's clocksource and why it is not the CPU's counter (log, command line, \
 hypervisor, CPU flags); what the counter is worth (promised, measured, all CPUs against each other); path and price of every \
 clock; vDSO, vsyscall, seccomp, time namespace, what system calls cost. With PID, also that process: libc, Go or Java, its \
-vDSO, whether fastpath is in it, what it would gain. Each line names the file or the measurement that it comes from.
+vDSO, whether fastpath is in it, what it would gain. With --verbose it shows all that it saw, and the file or the measurement that \
+each line comes from.
 
 Needs no privileges, and changes nothing. What it was not allowed to see, it lists, with what would make it visible.
 
@@ -93,16 +96,20 @@ read from is not sound; 2 it could not be told, or there is no such process, or 
 written. With PID, the verdict is on that process.
 
   fastpath doctor            this host, as a program started from here sees it
-  fastpath doctor 1234       the process 1234
+  fastpath doctor 1234       the process 1234; `fastpath doctor redis-server` by its name
   fastpath doctor --json     the same as data; fields are only ever added to a schema version")]
 pub struct Doctor {
     /// One line of JSON
     #[arg(long)]
     pub json: bool,
 
+    /// Show the evidence: what was looked at, what it showed, and where
+    #[arg(long, short, conflicts_with = "json")]
+    pub verbose: bool,
+
     /// A process to look at, beside the host
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
-    pub pid: Option<u32>,
+    #[arg(value_name = "PID|NAME")]
+    pub process: Option<Named>,
 }
 
 /// Compare the paths side by side: counter, our vDSO, the kernel's vDSO, system call
@@ -346,8 +353,8 @@ be counted here, or there is no such process; 74 if the output cannot be written
 )]
 pub struct Trace {
     /// A process, and those that it starts from now on
-    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
-    pub pid: Option<u32>,
+    #[arg(short, long, value_name = "PID|NAME")]
+    pub pid: Option<Named>,
 
     /// All processes; the default
     #[arg(short, long)]
@@ -447,7 +454,7 @@ pub struct Run {
 
 /// Put running processes on a synthetic vDSO
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit"]).required(true).multiple(true)), after_help = "\
 The process is not restarted and notices nothing: its threads stand still for some milliseconds, and a system call in which \
 one waits goes on waiting. What it will ask for is what the kernel's functions answer, from then on without a system call. \
 A helper stays behind that keeps the page true, until the last process has ended or was detached. Where fastpathd runs it keeps the \
@@ -468,7 +475,8 @@ Exit status: 0; else that of the first process that was refused, which is untouc
    8  attached already, or under `run`    18  fastpathd's policy says never
    9  not a 64-bit program of this host
 
-  fastpath attach $(pidof postgres)            only where clocks are slow on this host
+  fastpath attach postgres                     all of them, only where clocks are slow on this host
+  fastpath attach --unit redis                 all processes of a service
   fastpath attach 1234 --clocks all -v         all clocks, and how long it stood still")]
 pub struct Attach {
     /// Clocks to take over: `auto` (those whose present path is slow), `all`, or a comma-separated list of REALTIME,
@@ -488,22 +496,44 @@ pub struct Attach {
     #[arg(long, short)]
     pub verbose: bool,
 
-    /// Processes
-    #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
-    pub pids: Vec<u32>,
+    #[command(flatten)]
+    pub whom: Whom,
+}
+
+/// Which processes are meant
+#[derive(clap::Args)]
+#[group(skip)]
+pub struct Whom {
+    /// Processes, by number or by the name of their program: all that have it
+    #[arg(value_name = "PID|NAME")]
+    pub named: Vec<Named>,
+
+    /// All processes of a control group and of those below it: /system.slice/app.service, or its directory
+    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::DirPath)]
+    pub cgroup: Option<PathBuf>,
+
+    /// All processes of one of systemd's units
+    #[arg(long, value_name = "NAME")]
+    pub unit: Option<String>,
 }
 
 /// Take processes off it again
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit", "all"]).required(true).multiple(true)), after_help = "\
 Entry points get the kernel's bytes back, and what was mapped is unmapped once no thread is in it. Where a thread does not leave \
 it, the memory stays, unused, and a second `detach` or the next `attach` removes it.
 
-Exit status: 0; 15 if a process is not attached, 8 if it was started by `fastpath run`, else as `fastpath attach --help` says.")]
+Exit status: 0; 15 if a process is not attached, 8 if it was started by `fastpath run`, else as `fastpath attach --help` says.
+
+  fastpath detach postgres       all processes of that name
+  fastpath detach --all          all that `fastpath status` shows as attached")]
 pub struct Detach {
-    /// Processes
-    #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
-    pub pids: Vec<u32>,
+    #[command(flatten)]
+    pub whom: Whom,
+
+    /// All that are attached
+    #[arg(long, conflicts_with_all = ["named", "cgroup", "unit"])]
+    pub all: bool,
 }
 
 /// List the processes that are on a synthetic vDSO

@@ -6,6 +6,7 @@ use fastpath_observe::doctor::{self, Finding, Line, Mark, Options, Proof, Report
 
 use crate::args;
 use crate::output::{self, Paint, note, wrapped};
+use crate::processes::Named;
 
 /// Exit status where something is slow, or wrong.
 const SICK: i32 = 1;
@@ -17,9 +18,16 @@ const LONG_MS: libc::c_int = 2000;
 /// Runs the command; its exit status.
 pub fn run(options: &args::Doctor) -> i32 {
     explain_a_long_wait();
+    let process = match options.process.as_ref().map(Named::one).transpose() {
+        Ok(pid) => pid,
+        Err(why) => {
+            note(why);
+            return UNKNOWN;
+        }
+    };
     let examined = doctor::examine(&Options {
         root: Path::new("/"),
-        pid: options.pid,
+        pid: process.map(i32::cast_unsigned),
     });
     let report = match examined {
         Ok(report) => report,
@@ -31,7 +39,7 @@ pub fn run(options: &args::Doctor) -> i32 {
     let written = if options.json {
         output::print_json(&report)
     } else {
-        output::print(text(&report))
+        output::print(text(&report, options.verbose))
     };
     match (written, report.verdict) {
         (0, Verdict::Healthy) => 0,
@@ -51,8 +59,8 @@ fn explain_a_long_wait() {
     });
 }
 
-/// Verdict, why, what to do, what was not seen, evidence.
-fn text(report: &Report) -> String {
+/// Verdict, why, what to do, what was not seen, and the evidence where it is asked for: without it the rest is on one screen.
+fn text(report: &Report, with_evidence: bool) -> String {
     let mut text = headline(report);
     for finding in &report.findings {
         text += &of_finding(finding, &report.summary);
@@ -76,7 +84,13 @@ fn text(report: &Report) -> String {
     for unseen in &report.unseen {
         text += &of_unseen(unseen);
     }
-    text + "\nEvidence" + &evidence(&report.evidence)
+    if with_evidence {
+        return text + "\nEvidence" + &evidence(&report.evidence);
+    }
+    text + &format!(
+        "\n{} lines of evidence: fastpath doctor --verbose\n",
+        report.evidence.len()
+    )
 }
 
 fn evidence(lines: &[Line]) -> String {

@@ -16,6 +16,7 @@ mod ours;
 mod output;
 mod page_source;
 mod probe;
+mod processes;
 mod report;
 mod run;
 mod shell;

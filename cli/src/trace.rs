@@ -11,6 +11,7 @@ use fastpath_trace::{Caller, End, Method, NOT_EXECUTABLE, NOT_FOUND, Observer, O
 use crate::args;
 use crate::file;
 use crate::output::{self, nanoseconds, note, warn};
+use crate::processes::Named;
 
 /// Exit status where nothing can be counted.
 const CANNOT_COUNT: i32 = 1;
@@ -20,9 +21,16 @@ static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
 /// Runs the command; its exit status.
 pub fn run(options: &args::Trace) -> i32 {
-    let whom = match (options.pid, options.command.is_empty()) {
+    let process = match options.pid.as_ref().map(Named::one).transpose() {
+        Ok(pid) => pid,
+        Err(why) => {
+            note(why);
+            return CANNOT_COUNT;
+        }
+    };
+    let whom = match (process, options.command.is_empty()) {
         (_, false) => Whom::Command(options.command.clone()),
-        (Some(pid), _) => Whom::Process(pid),
+        (Some(pid), _) => Whom::Process(pid.cast_unsigned()),
         (None, _) => Whom::All,
     };
     let is_command = matches!(whom, Whom::Command(_));

@@ -8,12 +8,15 @@ use fastpath_publisher::evidence::{self, Trust};
 use super::goods::{self, DaemonsPolicy};
 use crate::args;
 use crate::output::{note, warn};
+use crate::processes;
 use crate::run::selection::Selection;
 use crate::run::title::Title;
 use crate::run::untrusted;
 
 /// The counter cannot be believed, or no page can be had.
 const NO_PAGE: i32 = 16;
+/// No process has that number, or that name.
+const NO_SUCH_PROCESS: i32 = 3;
 /// The policy of the daemon of this host says never.
 const FORBIDDEN: i32 = 18;
 
@@ -21,7 +24,9 @@ const FORBIDDEN: i32 = 18;
 pub fn attach(options: &args::Attach, title: Title) -> i32 {
     let surroundings = crate::run::helper::Surroundings::note(title);
     // Before anything is started for their sake.
-    let (pids, mut status) = each(&options.pids, attach::may_attach);
+    let (meant, named) = meant(&options.whom);
+    let (pids, status) = each(&meant, attach::may_attach);
+    let mut status = first(named, status);
     if pids.is_empty() {
         return status;
     }
@@ -153,7 +158,12 @@ fn attach_one(pid: i32, goods: &goods::Goods, clocks: ClockSet, scans: Option<&C
 
 /// Detaches processes; the exit status: that of the first that was refused.
 pub fn detach(options: &args::Detach) -> i32 {
-    let (_, status) = each(&options.pids, |pid| {
+    let (meant, named) = if options.all {
+        (super::status::attached(), 0)
+    } else {
+        meant(&options.whom)
+    };
+    let (_, status) = each(&meant, |pid| {
         let detached = attach::detach(pid)?;
         if let Some(tid) = detached.region_stays_for {
             warn(format_args!(
@@ -162,14 +172,45 @@ pub fn detach(options: &args::Detach) -> i32 {
         }
         Ok(())
     });
-    status
+    first(named, status)
+}
+
+/// The processes that are named, each once, and the exit status where a name is nobody's.
+fn meant(whom: &args::Whom) -> (Vec<i32>, i32) {
+    let mut found: Vec<i32> = Vec::new();
+    let mut status = 0;
+    let mut add = |pids: Vec<i32>, missing: &dyn Fn() -> String| {
+        if pids.is_empty() {
+            note(missing());
+            status = NO_SUCH_PROCESS;
+        }
+        for pid in pids {
+            if !found.contains(&pid) {
+                found.push(pid);
+            }
+        }
+    };
+    for name in &whom.named {
+        add(name.all(), &|| processes::nobody(name));
+    }
+    if let Some(group) = &whom.cgroup {
+        add(processes::of_cgroup(group), &|| {
+            format!("no process is in the control group {}", group.display())
+        });
+    }
+    if let Some(unit) = &whom.unit {
+        add(processes::of_unit(unit), &|| {
+            format!("no process is of the unit {unit}")
+        });
+    }
+    (found, status)
 }
 
 /// Those with which `work` could be done, and the exit status.
-fn each(pids: &[u32], mut work: impl FnMut(i32) -> attach::Answer<()>) -> (Vec<i32>, i32) {
+fn each(pids: &[i32], mut work: impl FnMut(i32) -> attach::Answer<()>) -> (Vec<i32>, i32) {
     let mut status = 0;
     let mut done = Vec::new();
-    for pid in pids.iter().map(|pid| *pid as i32) {
+    for pid in pids.iter().copied() {
         match work(pid) {
             Ok(()) => done.push(pid),
             Err(refusal) => status = first(status, refuse(pid, &refusal)),
@@ -191,7 +232,7 @@ fn refuse(pid: i32, refusal: &Refusal) -> i32 {
 fn exit_status(refusal: &Refusal) -> i32 {
     match refusal {
         Refusal::Failed(_) | Refusal::FirstThreadEnded => 1,
-        Refusal::NoSuchProcess { .. } => 3,
+        Refusal::NoSuchProcess { .. } => NO_SUCH_PROCESS,
         Refusal::KernelThread => 4,
         Refusal::Zombie => 5,
         Refusal::Traced { .. } => 6,

@@ -225,6 +225,17 @@ fn look() -> Status {
     status
 }
 
+/// The processes that are attached, as far as this user may see.
+pub fn attached() -> Vec<i32> {
+    let is_attached = |served: &Served| served.by != By::Run;
+    look()
+        .processes
+        .iter()
+        .filter(|served| is_attached(served))
+        .map(|served| served.pid)
+        .collect()
+}
+
 /// What the daemon of this host says.
 fn daemon() -> Option<fastpath_protocol::Status> {
     match Client::connect().and_then(|client| client.status()) {

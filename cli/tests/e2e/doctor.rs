@@ -46,7 +46,10 @@ fn status_of_this_host() -> i32 {
 
 #[test]
 fn a_host_is_judged_as_probe_judges_it() {
-    let outcome = finish(doctor(&[])).expect_code(status_of_this_host());
+    let short = finish(doctor(&[])).expect_code(status_of_this_host());
+    assert!(short.out.lines().count() <= 24, "more than a screen: {}", short.out);
+    assert!(short.out.contains("doctor --verbose"), "{short:#?}");
+    let outcome = finish(doctor(&["--verbose"])).expect_code(status_of_this_host());
     assert_eq!(outcome.err, "");
     for words in [
         "Evidence",
@@ -73,7 +76,7 @@ fn json_is_one_line_that_says_what_the_text_says() {
     for clock in report["facts"]["clocks"].as_array().expect("clocks") {
         assert!(clock["path"].is_string() && clock["id"].is_u64(), "{clock}");
     }
-    let text = finish(doctor(&[])).out;
+    let text = finish(doctor(&["-v"])).out;
     assert!(text.starts_with(verdict), "{verdict}: {text}");
     for line in report["evidence"].as_array().expect("evidence") {
         let what = line["what"].as_str().expect("what");
@@ -101,7 +104,7 @@ fn without_a_vdso_it_is_slow_and_says_what_to_do_at_which_price() {
         .concat();
         finish(fastpath(&doctor)).expect_code(SICK)
     };
-    let text = under(&[]);
+    let text = under(&["--verbose"]);
     assert!(text.out.starts_with("slow: "), "{text:#?}");
     for words in [
         "What to do",
@@ -254,7 +257,7 @@ fn a_program_that_fastpath_serves_is_healthy_and_its_page_fresh() {
         serves
     };
     wait_until("a fresh page is seen", fresh);
-    let text = finish(doctor(&[&running.pid().0.to_string()])).out;
+    let text = finish(doctor(&["--verbose", &running.pid().0.to_string()])).out;
     assert!(text.contains("fastpath's"), "{text}");
 }
 

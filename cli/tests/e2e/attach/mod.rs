@@ -3,6 +3,7 @@
 mod children;
 mod hazards;
 mod killed;
+mod named;
 mod namespaces;
 mod refusals;
 mod restored;

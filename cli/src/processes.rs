@@ -1,0 +1,186 @@
+//! Which processes are meant: by number, by name, by control group.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Longest name that the kernel keeps of a process: `TASK_COMM_LEN` less the closing zero (include/linux/sched.h).
+const COMM_BYTES: usize = 15;
+
+/// A process as a user names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// By its number.
+    Pid(i32),
+    /// By its program's file name, or by the name that it gave itself (`ps -o comm`).
+    Program(String),
+}
+
+impl FromStr for Named {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Named, String> {
+        let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return match text {
+                "" => Err("the name is empty".to_owned()),
+                _ => Ok(Named::Program(text.to_owned())),
+            };
+        }
+        match text.parse() {
+            Ok(pid) if pid > 0 => Ok(Named::Pid(pid)),
+            _ => Err(format!("a process's number is 1 to {}", i32::MAX)),
+        }
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Named::Pid(pid) => write!(f, "{pid}"),
+            Named::Program(name) => f.write_str(name),
+        }
+    }
+}
+
+impl Named {
+    /// All processes that are meant, lowest number first. A number is taken as it is: whether there is such a process is found by whoever
+    /// looks at it. None, where no process has the name.
+    pub fn all(&self) -> Vec<i32> {
+        match self {
+            Named::Pid(pid) => vec![*pid],
+            Named::Program(name) => matching(|pid| has_name(pid, name)),
+        }
+    }
+
+    /// The one process that is meant.
+    pub fn one(&self) -> Result<i32, String> {
+        match &self.all()[..] {
+            [pid] => Ok(*pid),
+            [] => Err(nobody(self)),
+            several => Err(format!(
+                "{} processes are called {self}: {}; name one by its number",
+                several.len(),
+                listed(several)
+            )),
+        }
+    }
+}
+
+/// That no process has a name.
+pub fn nobody(name: &Named) -> String {
+    format!("no process is called {name} (`ps -e` lists them)")
+}
+
+/// The first numbers, in words.
+fn listed(pids: &[i32]) -> String {
+    const MOST: usize = 8;
+    let first: Vec<_> = pids.iter().take(MOST).map(i32::to_string).collect();
+    let more = if pids.len() > MOST { ", ..." } else { "" };
+    first.join(", ") + more
+}
+
+/// The processes of a control group, and of those below it: by its path as /proc/PID/cgroup shows it, or by its directory.
+pub fn of_cgroup(group: &Path) -> Vec<i32> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let group = path_in_hierarchy(group, &mounts);
+    matching(|pid| cgroups(pid).iter().any(|of| of.starts_with(&group)))
+}
+
+/// What a control group's directory is called in /proc/PID/cgroup; `mounts` is /proc/self/mountinfo (proc_pid_mountinfo(5)).
+fn path_in_hierarchy(group: &Path, mounts: &str) -> PathBuf {
+    let hierarchies = mounts.lines().filter_map(|line| {
+        let (fields, kind) = line.split_once(" - ")?;
+        let mut fields = fields.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        kind.starts_with("cgroup").then_some((root, Path::new(point)))
+    });
+    let inside = hierarchies.filter(|(_, point)| group.starts_with(point));
+    match inside.max_by_key(|(_, point)| point.components().count()) {
+        Some((root, point)) => Path::new(root).join(group.strip_prefix(point).unwrap_or(group)),
+        None => Path::new("/").join(group),
+    }
+}
+
+/// The processes of one of systemd's units. A name without a suffix is a service's, as for systemctl(1).
+pub fn of_unit(unit: &str) -> Vec<i32> {
+    let unit = if unit.contains('.') {
+        unit.to_owned()
+    } else {
+        format!("{unit}.service")
+    };
+    let is_below = |group: &PathBuf| group.components().any(|part| part.as_os_str() == unit.as_str());
+    matching(|pid| cgroups(pid).iter().any(is_below))
+}
+
+/// This process, and who asks for it, is never meant.
+fn matching(is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
+    let own = std::process::id() as i32;
+    let processes = fastpath_maps::processes().into_iter().flatten();
+    let mut found: Vec<_> = processes.filter(|pid| *pid != own && is_meant(*pid)).collect();
+    found.sort_unstable();
+    found
+}
+
+/// The command line is not looked at: it lies in the process's memory, and reading that can wait for ever.
+fn has_name(pid: i32, name: &str) -> bool {
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    if comm.strip_suffix('\n') == Some(name) {
+        return true;
+    }
+    let may_be_cut = name.len() > COMM_BYTES && name.as_bytes().starts_with(comm.trim_end_matches('\n').as_bytes());
+    match std::fs::read_link(format!("/proc/{pid}/exe")) {
+        Ok(program) => {
+            let file = program.file_name().unwrap_or_default().to_string_lossy();
+            // What an upgrade has replaced (proc_pid_exe(5)).
+            file.strip_suffix(" (deleted)").unwrap_or(&file) == name
+        }
+        // Another user's: its name is all that can be seen.
+        Err(e) => may_be_cut && e.kind() == std::io::ErrorKind::PermissionDenied,
+    }
+}
+
+/// Of each hierarchy (cgroups(7)).
+fn cgroups(pid: i32) -> Vec<PathBuf> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.map(PathBuf::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_a_number_and_all_else_is_a_name() {
+        assert_eq!("1234".parse(), Ok(Named::Pid(1234)));
+        for name in ["redis-server", "7z", "x86_64"] {
+            assert_eq!(name.parse(), Ok(Named::Program(name.to_owned())));
+        }
+        for wrong in ["", "0", "-1", "99999999999"] {
+            assert!(wrong.parse::<Named>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_control_group_has_one_path_however_it_is_named() {
+        let mounts = "30 24 0:27 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
+                      31 30 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
+                      32 30 0:29 /of/container /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer\n";
+        for (named, is) in [
+            ("/system.slice/a.service", "/system.slice/a.service"),
+            ("system.slice", "/system.slice"),
+            ("/sys/fs/cgroup/unified/a", "/a"),
+            ("/sys/fs/cgroup/freezer/a/", "/of/container/a"),
+        ] {
+            assert_eq!(path_in_hierarchy(Path::new(named), mounts), Path::new(is), "{named}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_several_processes_have_is_none_of_one() {
+        assert_eq!(Named::Pid(7).one(), Ok(7));
+        let missing = Named::Program("no-such-program".to_owned()).one();
+        assert!(missing.is_err_and(|why| why.contains("no process is called no-such-program")));
+    }
+}
