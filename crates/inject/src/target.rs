@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use fastpath_image::Isa;
 use nix::errno::Errno;
@@ -86,10 +86,13 @@ impl View {
         let mut path = path.to_owned();
         for _ in 0..MOST_INTERPRETERS {
             let handle = self.open(&path)?;
-            let by_fd = format!("/proc/self/fd/{}", handle.as_raw_fd());
+            let by_fd = by_descriptor(&handle);
             let name = path.to_string_lossy().into_owned();
-            let mut file = File::open(&by_fd).map_err(|e| Error::io(&name, e))?;
+            let mut file = open_regular(&handle).map_err(|e| Error::io(&name, e))?;
             let meta = file.metadata().map_err(|e| Error::io(&name, e))?;
+            if meta.mode() & 0o111 == 0 {
+                return Err(Error::Unsupported(format!("{name} is not executable")));
+            }
             if meta.mode() & (libc::S_ISUID | libc::S_ISGID) != 0 || has_capabilities(&by_fd) {
                 return Err(Error::Unsupported(format!(
                     "{name} runs with other privileges than its caller's"
@@ -136,7 +139,31 @@ impl View {
     }
 }
 
-fn open_path(path: &str) -> Result<OwnedFd> {
+/// Opens a regular file for reading, and nothing else: to open a FIFO is to wait for its other end, and to open a device may set it off.
+/// `handle` is what an open with O_PATH returned. O_NONBLOCK keeps a lease of another process (fcntl(2), F_SETLEASE) from holding this one up.
+pub fn open_regular(handle: &OwnedFd) -> std::io::Result<File> {
+    // SAFETY: stat is plain old data; fstat fills it in.
+    let mode = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        if libc::fstat(handle.as_raw_fd(), &mut stat) < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        stat.st_mode
+    };
+    if mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(std::io::Error::other("not a regular file"));
+    }
+    let mut options = File::options();
+    options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    options.open(by_descriptor(handle))
+}
+
+fn by_descriptor(handle: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", handle.as_raw_fd())
+}
+
+/// Opens a path as a handle only (O_PATH).
+pub fn open_path(path: &str) -> Result<OwnedFd> {
     let inner = CString::new(path).map_err(|e| Error::Unsupported(e.to_string()))?;
     // SAFETY: the path is a C string; the result is a new descriptor.
     let fd = unsafe { libc::open(inner.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) };
@@ -205,6 +232,13 @@ mod tests {
         serve("/bin/sh").unwrap();
         let dir = std::env::temp_dir().join(format!("fastpath-target-{}", std::process::id()));
         std::fs::write(&dir, "#! /bin/sh -e\ntrue\n").unwrap();
+        assert!(
+            serve(dir.to_str().unwrap())
+                .unwrap_err()
+                .to_string()
+                .contains("not executable")
+        );
+        std::fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         serve(dir.to_str().unwrap()).unwrap();
         std::fs::write(&dir, "#!/nonexistent\n").unwrap();
         assert!(serve(dir.to_str().unwrap()).is_err());
@@ -216,6 +250,17 @@ mod tests {
                 .contains("too many interpreters")
         );
         std::fs::remove_file(dir).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_opened() {
+        let fifo = std::env::temp_dir().join(format!("fastpath-fifo-{}", std::process::id()));
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o755)).unwrap();
+        let refusals = [fifo.to_str().unwrap(), "/dev/null", "/"].map(|path| serve(path).unwrap_err().to_string());
+        std::fs::remove_file(fifo).unwrap();
+        for refusal in refusals {
+            assert!(refusal.contains("not a regular file"), "{refusal}");
+        }
     }
 
     #[test]

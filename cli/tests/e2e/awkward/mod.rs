@@ -1,0 +1,3 @@
+//! Programs that do what few programs do, under `fastpath run` and `fastpath attach`: they get what they would get without it.
+
+mod execs;
