@@ -187,6 +187,8 @@ pub struct Status {
     pub group: i32,
     /// Its process id in its own, innermost PID namespace.
     pub inner_pid: i32,
+    /// That namespace lies below this one.
+    pub is_nested: bool,
     /// Who traces it; 0: nobody.
     pub tracer: i32,
     /// Installed seccomp filters. Kernels before 5.9 do not count them: then 1 for any.
@@ -202,15 +204,13 @@ impl Status {
     }
 
     fn parse(text: &str) -> Status {
-        let field = |name: &str| {
-            text.lines()
-                .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
-                .and_then(|v| v.split_whitespace().last())
-        };
+        let line = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
+        let field = |name: &str| line(name).and_then(|v| v.split_whitespace().last());
         let number = |name| field(name).and_then(|v| v.parse::<u32>().ok());
         Status {
             group: number("Tgid").unwrap_or(0) as i32,
             inner_pid: number("NSpid").or(number("Pid")).unwrap_or(0) as i32,
+            is_nested: line("NSpid").is_some_and(|numbers| numbers.split_whitespace().count() > 1),
             tracer: number("TracerPid").unwrap_or(0) as i32,
             filters: number("Seccomp_filters")
                 .unwrap_or(0)
@@ -219,9 +219,46 @@ impl Status {
     }
 }
 
+/// Whether a thread waits on the futex at `address` (proc_pid_syscall(5)).
+pub fn waits_on_futex(tid: i32, address: u64) -> bool {
+    std::fs::read_to_string(format!("/proc/{tid}/syscall")).is_ok_and(|text| is_wait_on_futex(&text, address))
+}
+
+fn is_wait_on_futex(text: &str, address: u64) -> bool {
+    /// futex and restart_syscall, of 32-bit programs too, which an x86-64 kernel shows by their own numbers; a wait that a stop
+    /// interrupted goes on as the latter, with its registers as they were.
+    const NUMBERS: &[i64] = if cfg!(target_arch = "x86_64") {
+        &[libc::SYS_futex, libc::SYS_restart_syscall, 240, 0]
+    } else {
+        &[libc::SYS_futex, libc::SYS_restart_syscall]
+    };
+    let mut words = text.split_whitespace();
+    let number = words.next().and_then(|number| number.parse().ok());
+    let first = words
+        .next()
+        .and_then(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
+    number.is_some_and(|number| NUMBERS.contains(&number)) && first == Some(address)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_thread_that_waits_on_this_very_futex_is_taken_for_one() {
+        let futex = libc::SYS_futex;
+        let waiting = format!("{futex} 0x7f00c040 0x0 0x3 0x7ffd10 0x0 0x0 0x7ffd00 0x7f0000\n");
+        assert!(is_wait_on_futex(&waiting, 0x7f00c040));
+        assert!(!is_wait_on_futex(&waiting, 0x7f00c060));
+        for other in [
+            "running\n",
+            "-1 0x7f00c040 0x7f0000\n",
+            "1 0x7f00c040 0x0 0x3 0x0 0x0 0x0 0x0 0x0\n",
+            "",
+        ] {
+            assert!(!is_wait_on_futex(other, 0x7f00c040), "{other}");
+        }
+    }
 
     fn serve(path: &str) -> Result<Isa> {
         View::of("self", libc::AT_FDCWD).unwrap().may_serve(OsStr::new(path))
@@ -281,6 +318,7 @@ mod tests {
             Status {
                 group: 6,
                 inner_pid: 1,
+                is_nested: true,
                 tracer: 3,
                 filters: 4
             }
@@ -290,6 +328,7 @@ mod tests {
             Status {
                 group: 0,
                 inner_pid: 7,
+                is_nested: false,
                 tracer: 0,
                 filters: 1
             }
