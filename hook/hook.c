@@ -4,7 +4,8 @@
  * process, on whatever stack the caller has, between the caller's last instruction and its system call.
  *
  *   execve, execveat   the new program has none of our mappings: ask the attendant to be there when it starts
- *   seccomp filters    from now on this process makes no system call that is not its own: ask no more
+ *   seccomp filters,   from now on this process makes no system call that is not its own: ask no more
+ *   PR_SET_SYSCALL_USER_DISPATCH
  *   time namespaces,   the page is no longer true here: put an unseeded one in its place, so that every clock takes
  *   PR_SET_TSC         the kernel's path
  */
@@ -20,7 +21,7 @@ extern struct fp_mailbox fp_mailbox HIDDEN;
 
 /* linux/futex.h, linux/prctl.h, linux/sched.h, asm-generic/mman-common.h */
 enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1 };
-enum { PR_SET_SECCOMP = 22, PR_SET_TSC = 26 };
+enum { PR_SET_SECCOMP = 22, PR_SET_TSC = 26, PR_SET_SYSCALL_USER_DISPATCH = 59 };
 enum { PROT_READ = 1, MAP_PRIVATE = 2, MAP_FIXED = 0x10, MAP_ANONYMOUS = 0x20 };
 enum { AT_FDCWD = -100 };
 #define PR_SET_PTRACER 0x59616d61
@@ -140,7 +141,7 @@ HIDDEN void fp_hook_call(const struct fp_call *call) {
 		fp_state.filtered = 1;
 		break;
 	case FP_NR_prctl:
-		if (a[0] == PR_SET_SECCOMP)
+		if (a[0] == PR_SET_SECCOMP || (a[0] == PR_SET_SYSCALL_USER_DISPATCH && a[1]))
 			fp_state.filtered = 1;
 		else if (a[0] == PR_SET_TSC)
 			withdraw_here();
