@@ -4,7 +4,8 @@
  * process, on whatever stack the caller has, between the caller's last instruction and its system call.
  *
  *   execve, execveat   the new program has none of our mappings: ask the attendant to be there when it starts
- *   seccomp filters    from now on this process makes no system call that is not its own: ask no more
+ *   seccomp filters,   from now on this process makes no system call that is not its own: ask no more
+ *   PR_SET_SYSCALL_USER_DISPATCH
  *   time namespaces,   the page is no longer true here: put an unseeded one in its place, so that every clock takes
  *   PR_SET_TSC         the kernel's path
  *   clock_settime,     make the call here, and wait until the page has heard of it: who sets the clock reads the time
@@ -23,7 +24,7 @@ extern struct fp_mailbox fp_mailbox HIDDEN;
 /* linux/futex.h, linux/prctl.h, linux/sched.h, asm-generic/mman-common.h */
 enum { CLOCK_REALTIME = 0 };
 enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1 };
-enum { PR_SET_SECCOMP = 22, PR_SET_TSC = 26 };
+enum { PR_SET_SECCOMP = 22, PR_SET_TSC = 26, PR_SET_SYSCALL_USER_DISPATCH = 59 };
 enum { PROT_READ = 1, MAP_PRIVATE = 2, MAP_FIXED = 0x10, MAP_ANONYMOUS = 0x20 };
 enum { AT_FDCWD = -100 };
 #define PR_SET_PTRACER 0x59616d61
@@ -74,20 +75,26 @@ static int publisher_is_alive(void) {
 	return age <= cap || not_late_yet(newest, age) || (long long)age < 0;
 }
 
-static void wait_for_attendant(struct fp_slot *slot) {
-	struct timespec patience = {0, PATIENCE_NS};
-	for (int patient = 1; patient;) {
-		fp_u32 state = load(&slot->state);
-		if (state != FP_SLOT_REQUEST && state != FP_SLOT_TAKEN)
-			break;
-		long r = fp_syscall4(FP_NR_futex, (long)&slot->state, FUTEX_WAIT, state, (long)&patience);
-		if (r == -FP_ETIMEDOUT)
-			/* Take an unseen request back; one that is being worked on is waited for once more. */
-			patient = !exchange_if(&slot->state, FP_SLOT_REQUEST, FP_SLOT_FREE) &&
-				  load(&slot->state) == FP_SLOT_TAKEN && patience.nsec == PATIENCE_NS &&
-				  patience.nsec--;
+/* `freed` is the slot's count. */
+static void wait_for_attendant(struct fp_slot *slot, fp_u32 freed) {
+	const struct timespec patience = {0, PATIENCE_NS};
+	/* An unseen request is taken back; one that is being worked on is waited for once more. */
+	for (int timeouts = 0; timeouts < 2;) {
+		fp_u32 word = load(&slot->state);
+		if (word != (freed | FP_SLOT_REQUEST) && word != (freed | FP_SLOT_TAKEN))
+			return;
+		long r = fp_syscall4(FP_NR_futex, (long)&slot->state, FUTEX_WAIT, word, (long)&patience);
+		if (r != -FP_ETIMEDOUT)
+			continue;
+		if (exchange_if(&slot->state, freed | FP_SLOT_REQUEST, freed + FP_SLOT_ONCE_FREED))
+			return;
+		timeouts++;
 	}
-	exchange_if(&slot->state, FP_SLOT_GO, FP_SLOT_FREE);
+}
+
+static void ring(void) {
+	__atomic_fetch_add(&fp_mailbox.doorbell, 1, __ATOMIC_ACQ_REL);
+	fp_syscall4(FP_NR_futex, (long)&fp_mailbox.doorbell, FUTEX_WAKE, 1, 0);
 }
 
 static void ask(fp_u32 kind, fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
@@ -95,7 +102,9 @@ static void ask(fp_u32 kind, fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
 		return;
 	for (int i = 0; i < FP_SLOTS; i++) {
 		struct fp_slot *slot = &fp_mailbox.slot[i];
-		if (!exchange_if(&slot->state, FP_SLOT_FREE, FP_SLOT_FILLING))
+		fp_u32 freed = load(&slot->state);
+		if ((freed & FP_SLOT_STATE) != FP_SLOT_FREE ||
+		    !exchange_if(&slot->state, freed, freed | FP_SLOT_FILLING))
 			continue;
 		fp_u32 ptracer = load(&fp_mailbox.ptracer);
 		if (ptracer)
@@ -105,12 +114,15 @@ static void ask(fp_u32 kind, fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
 		slot->flags = flags;
 		slot->path = path;
 		slot->dirfd = dirfd;
-		__atomic_store_n(&slot->state, FP_SLOT_REQUEST, __ATOMIC_RELEASE);
-		__atomic_fetch_add(&fp_mailbox.doorbell, 1, __ATOMIC_ACQ_REL);
-		fp_syscall4(FP_NR_futex, (long)&fp_mailbox.doorbell, FUTEX_WAKE, 1, 0);
-		wait_for_attendant(slot);
+		/* A thread that was stopped in between may have lost the slot. */
+		if (!exchange_if(&slot->state, freed | FP_SLOT_FILLING, freed | FP_SLOT_REQUEST))
+			return;
+		ring();
+		wait_for_attendant(slot, freed);
 		return;
 	}
+	/* The attendant frees those whose owner was killed. */
+	ring();
 }
 
 /* How often to look, and for how long in all: the publisher is told by the kernel, and needs a CPU. */
@@ -167,7 +179,7 @@ HIDDEN void fp_hook_call(struct fp_call *call) {
 		fp_state.filtered = 1;
 		break;
 	case FP_NR_prctl:
-		if (a[0] == PR_SET_SECCOMP)
+		if (a[0] == PR_SET_SECCOMP || (a[0] == PR_SET_SYSCALL_USER_DISPATCH && a[1]))
 			fp_state.filtered = 1;
 		else if (a[0] == PR_SET_TSC)
 			withdraw_here();

@@ -14,13 +14,16 @@
 
 #include "../vdso/page.h"
 
+/* The low bits of a slot's word. The other bits count how often the slot was freed: a thread that was stopped for so long that
+ * its slot was given to another one finds another count, and leaves the slot alone. */
 enum fp_slot_state {
 	FP_SLOT_FREE = 0,
 	FP_SLOT_FILLING = 1, /* claimed by a thread that is writing its request */
 	FP_SLOT_REQUEST = 2, /* to be taken by the attendant */
-	FP_SLOT_TAKEN = 3,   /* being worked on */
-	FP_SLOT_GO = 4,      /* done or declined: the thread goes on, and frees the slot */
+	FP_SLOT_TAKEN = 3,   /* being worked on; the attendant frees it, and the thread goes on */
+	FP_SLOT_STATE = 7,   /* the mask of these */
 };
+#define FP_SLOT_ONCE_FREED 8u
 
 enum fp_request_kind {
 	FP_REQUEST_EXEC = 1,  /* about to call execve or execveat */
@@ -28,7 +31,7 @@ enum fp_request_kind {
 };
 
 struct fp_slot {
-	fp_u32 state;
+	fp_u32 state; /* futex: an fp_slot_state, and how often it was freed */
 	fp_u32 kind;
 	fp_u32 tid;   /* in the PID namespace of the thread */
 	fp_u32 flags; /* execveat's */

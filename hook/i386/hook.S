@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * The door into hook.c for i386. A 32-bit C library makes its system calls by calling what AT_SYSINFO points at; fastpath
- * puts a thunk there, which calls this and goes on to the kernel's __kernel_vsyscall. Every register but the flags is as it
+ * puts a thunk there, which calls this and goes on to the kernel's __kernel_vsyscall. Every register but the arithmetic flags is as it
  * was. No other door is needed: the calls of libraries that are yet to be mapped come this way too.
  */
+	.set	AC_DF, 0x40400
+
 	.text
 	.globl fp_hook_before_syscall
 	.hidden fp_hook_before_syscall
@@ -38,10 +40,14 @@ fp_hook_before_syscall:
 	push	%eax
 	mov	%esp, %ebp
 	and	$-16, %esp
-	sub	$12, %esp
+	pushf				/* C code must not run with AC or DF set */
+	mov	(%esp), %ecx
+	test	$AC_DF, %ecx
+	jnz	4f
+	sub	$8, %esp
 	push	%ebp
 	call	fp_hook_call
-	mov	%ebp, %esp
+3:	mov	%ebp, %esp
 	pop	%eax
 	pop	%ebx
 	pop	%ecx
@@ -50,6 +56,15 @@ fp_hook_before_syscall:
 	pop	%edi
 	pop	%ebp
 	ret
+4:	andl	$~AC_DF, (%esp)
+	popf
+	push	%ecx
+	sub	$8, %esp
+	push	%ebp
+	call	fp_hook_call
+	add	$12, %esp
+	popf
+	jmp	3b
 	.size fp_hook_before_syscall, . - fp_hook_before_syscall
 
 /* By the interrupt, which needs nothing of the process. */

@@ -2,8 +2,8 @@
 /*
  * Three doors into hook.c. None changes a register or a byte of stack that the program could miss.
  *
- * The first two are called by a thunk in the place of a `syscall` instruction, with the registers of that call; rcx and r11
- * are free, for the system call itself overwrites them.
+ * The first two are called by a thunk before a `syscall` instruction, with the registers of that call; rcx and r11 are free, for
+ * the system call itself overwrites them. So are the arithmetic flags, for compilers and libraries; the others are as they were.
  */
 
 /* Runtimes come through here with every system call they make (Go): most numbers leave at once. */
@@ -29,6 +29,8 @@
 1:
 	.endm
 
+	.set	AC_DF, 0x40400
+
 	.text
 /* For code compiled from C. The thunk has stepped over the red zone. */
 	.globl fp_hook_before_syscall
@@ -47,8 +49,13 @@ look:	push	%rbp
 	push	%rax
 	mov	%rsp, %rdi
 	and	$-16, %rsp
+	pushf				/* C code must not run with AC or DF set */
+	mov	(%rsp), %rax
+	test	$AC_DF, %eax
+	jnz	5f
+	lea	8(%rsp), %rsp
 	call	fp_hook_call
-	lea	-56(%rbp), %rsp
+4:	lea	-56(%rbp), %rsp
 	pop	%rax
 	pop	%rdi
 	pop	%rsi
@@ -58,6 +65,14 @@ look:	push	%rbp
 	pop	%r9
 	pop	%rbp
 	ret
+	/* popf is left to these programs: one that is stepped over by a debugger leaves the trap flag set. */
+5:	andl	$~AC_DF, (%rsp)
+	popf
+	push	%rax
+	push	%rax
+	call	fp_hook_call
+	popf
+	jmp	4b
 	.size fp_hook_before_syscall, . - fp_hook_before_syscall
 
 /*

@@ -9,6 +9,8 @@ mod attach;
 #[cfg(target_arch = "x86_64")]
 mod attach_torture;
 mod audit;
+#[cfg(target_arch = "x86_64")]
+mod awkward;
 mod children;
 mod daemon;
 mod debuggers;

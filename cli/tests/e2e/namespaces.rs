@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::common::{
-    Pid, SERVED, comes_to, finish, install, needs_root, program, served, skip, start, tool, wait_until,
+    Pid, SERVED, comes_to, finish, helper_program, install, needs_root, program, served, skip, start, tool, wait_until,
 };
 
 const LEAF_IN_SHELL: &str = "grep -c memfd:fastpath-page /proc/self/maps";
@@ -197,4 +197,25 @@ fn a_program_that_enters_a_time_namespace_sees_its_clocks() {
     finish(served(&[nsenter, &inside, python, "-c", &script]))
         .expect_success()
         .expect_output("100 50");
+}
+
+#[test]
+fn of_two_processes_with_the_same_number_in_their_namespaces_the_one_that_asks_is_served() {
+    let (Some(prefix), Some(sleepers)) = (unshare(PID_NAMESPACE), helper_program("sleepers", "cc", &[])) else {
+        return;
+    };
+    if std::fs::File::options()
+        .write(true)
+        .open("/proc/sys/kernel/ns_last_pid")
+        .is_err()
+    {
+        return skip("no number can be chosen for the next process (CONFIG_CHECKPOINT_RESTORE)");
+    }
+    let inner = format!("echo $(($0 - 1)) >/proc/sys/kernel/ns_last_pid; {LEAF_IN_SHELL}; :");
+    let script = format!(
+        "\"$0\" & other=$!; sleep 1; {} sh -c '{inner}' $other; kill $other; wait $other",
+        prefix.join(" ")
+    );
+    let command = ["sh", "-c", &script, &sleepers];
+    comes_to(|| served(&command), 0, "ready\n1\ndone");
 }

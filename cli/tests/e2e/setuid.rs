@@ -4,7 +4,9 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{NOBODY, SERVED, comes_to, finish, install, needs_root, program, tool, unprivileged};
+use crate::common::{
+    NOBODY, SERVED, comes_to, finish, helper_program, install, needs_root, program, served, skip, tool, unprivileged,
+};
 
 /// A directory that others can enter, with fastpath and some programs.
 struct Place {
@@ -59,7 +61,7 @@ fn a_setuid_program_keeps_its_privileges() {
     let setuid = place.install("setuid", &setuid, 0o4755);
     let bare = finish(place.as_nobody(None, &[&setuid])).expect_success().out;
     if !bare.contains("euid 0 secure 1") {
-        return crate::common::skip("setuid has no effect in the temporary directory");
+        return skip("setuid has no effect in the temporary directory");
     }
 
     // As a descendant of a served program, by every shell's ways.
@@ -115,4 +117,41 @@ fn an_unreadable_program_runs_untouched() {
     assert_eq!(outcome.err.lines().count(), 1, "{outcome:#?}");
     let run = place.as_nobody(Some(SERVED), &["sh", "-c", "\"$0\" 10 MONOTONIC; :", &secret]);
     finish(run).expect_success();
+}
+
+#[test]
+fn nothing_ends_in_a_setuid_program_that_takes_the_place_of_the_one_that_was_looked_at() {
+    let (Some(()), Some(_), Some(privileged), Some(exchanged)) = (
+        needs_root(),
+        tool("setpriv"),
+        helper_program("privileged", "cc", &[]),
+        helper_program("exchanged", "cc", &[]),
+    ) else {
+        return;
+    };
+    let place = Place::new();
+    let plain = place.install("plain", &privileged, 0o755);
+    let setuid = place.install("setuid", &privileged, 0o4755);
+    let exchanged = place.install("exchanged", &exchanged, 0o755);
+    if finish(place.as_nobody(None, &[&setuid])).out.trim() != "root untouched" {
+        return skip("setuid has no effect in the temporary directory");
+    }
+    let links = place.directory.path().join("links");
+    std::fs::create_dir(&links).expect("mkdir");
+    place.permit(&links, 0o777);
+    let link = links.join("link");
+    let id = NOBODY.to_string();
+    // Root's helper, which may trace whom it likes, and another user's processes.
+    let user = ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"];
+    let command = [
+        &user[..],
+        &[&exchanged, "400", link.to_str().expect("UTF-8"), &plain, &setuid],
+    ];
+    let outcome = finish(served(&command.concat())).expect_success();
+    let count = |line: &str| outcome.out.lines().filter(|said| *said == line).count();
+    assert!(
+        count("root untouched") > 0 && count("user served") > 0,
+        "it met only one of them: {outcome:#?}"
+    );
+    assert_eq!(count("root served"), 0, "{outcome:#?}");
 }

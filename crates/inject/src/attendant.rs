@@ -8,20 +8,27 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::abi::{self, Call};
+use crate::credentials::{Assumed, Credentials};
 use crate::error::{Error, Result};
 use crate::install::{self, Kit};
-use crate::mailbox::{Request, Shared};
+use crate::mailbox::{ABANDONED, Held, Request, Shared, Taken};
 use crate::maps;
 use crate::region;
-use crate::target::{Status, View};
+use crate::target::{self, Status, View};
 use crate::tracee::{Stop, Tracee};
 
 /// Longest path that execve takes (limits.h: PATH_MAX).
 const PATH_MAX: usize = 4096;
 /// System calls that a thread may make between asking and its exec before we let go of it: a signal handler may run there.
 const MOST_CALLS: u32 = 256;
+
+/// Between two looks whether a thread that asks waits already. Between ringing and waiting are a few instructions, and whatever else has
+/// the CPU.
+const FIRST_NAP: Duration = Duration::from_micros(50);
+const LONGEST_NAP: Duration = Duration::from_millis(5);
 
 /// What becomes of a program in which nothing could be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,52 +104,85 @@ impl Attendant {
     pub fn serve(self: Arc<Self>) {
         // The program's libraries are most likely those of this process: have them ready when they are asked for.
         crate::program::scan_own_libraries(&self.kit.scans);
+        let mut held = Held::default();
         loop {
             let seen = self.mailbox.doorbell();
             let requests = self.mailbox.take();
+            let are_held = self.mailbox.free_abandoned(&mut held, ABANDONED);
             if requests.is_empty() {
-                self.mailbox.wait(seen);
+                self.mailbox.wait(seen, are_held.then_some(ABANDONED / 2));
             }
-            for (slot, tid, request) in requests {
+            for taken in requests {
                 let attendant = self.clone();
                 let visit = self.expect_visit();
                 let spawned = thread::Builder::new().stack_size(256 << 10).spawn(move || {
                     let _visit = visit;
                     let mut waiting = Waiting {
                         mailbox: &attendant.mailbox,
-                        slot: Some(slot),
+                        taken: Some(taken),
                     };
                     // A visit that fails leaves the program on the kernel's path, which is right, if slow.
-                    let _ = match request {
-                        Request::Exec { path, dirfd, flags } => attendant.meet(&mut waiting, tid, path, dirfd, flags),
-                        Request::Entry => attendant.revisit(tid),
+                    let _ = match taken.request {
+                        Request::Exec { path, dirfd, flags } => {
+                            attendant.meet(&mut waiting, &taken, path, dirfd, flags)
+                        }
+                        Request::Entry => attendant.revisit(&taken),
                     };
                 });
                 if spawned.is_err() {
-                    self.mailbox.go(slot);
+                    self.mailbox.go(&taken);
                 }
             }
         }
     }
 
-    /// The thread that asked, by its number here. It says what it is called in its own PID namespace; that it maps our mailbox
-    /// proves that it is one of ours.
-    fn find(&self, tid: i32) -> Result<i32> {
-        if self.is_ours(tid, tid) {
-            return Ok(tid);
+    /// The thread that asked, by its number here. The mailbox may hold anything, so a thread is believed to have asked only if it is waiting
+    /// for the answer, on the futex of that very slot: no other thread is stopped.
+    fn find(&self, taken: &Taken) -> Result<i32> {
+        let begun = Instant::now();
+        let mut nap = FIRST_NAP;
+        while begun.elapsed() < ABANDONED {
+            if self.asks(taken.tid, taken) {
+                return Ok(taken.tid);
+            }
+            // In a PID namespace of its own, its number there is another one here. Of two with the same number, none is believed. To look
+            // takes all of /proc: if this number is one of ours, it is given time to begin to wait.
+            if nap > LONGEST_NAP / 10 || !self.is_ours(taken.tid) {
+                let mut others = threads_of_inner_namespaces(taken.tid).filter(|tid| self.asks(*tid, taken));
+                if let (Some(tid), None) = (others.next(), others.next()) {
+                    return Ok(tid);
+                }
+            }
+            // It rings before it waits. Once it does not wait any more, the slot is not taken any more either, or is about to be freed.
+            if !self.mailbox.is_taken(taken) {
+                break;
+            }
+            thread::sleep(nap);
+            nap = (nap * 2).min(LONGEST_NAP);
         }
-        let mut processes = fastpath_maps::processes().map_err(|e| Error::io("/proc", e))?;
-        processes.find(|pid| self.is_ours(*pid, tid)).ok_or(Error::Gone)
+        Err(Error::Gone)
     }
 
-    fn is_ours(&self, tid: i32, inner: i32) -> bool {
+    fn is_ours(&self, tid: i32) -> bool {
+        maps::of(tid).is_ok_and(|maps| self.mailbox.mapping(&maps).is_some())
+    }
+
+    fn asks(&self, tid: i32, taken: &Taken) -> bool {
         let Ok(status) = Status::of(&tid.to_string()) else {
             return false;
         };
-        status.inner_pid == inner
+        status.inner_pid == taken.tid
             && status.filters <= self.kit.filters
             && status.tracer == 0
-            && maps::of(tid).is_ok_and(|maps| self.region(&maps).is_some())
+            && self.waits(tid, taken)
+    }
+
+    /// Whether a thread waits for this request to be answered.
+    fn waits(&self, tid: i32, taken: &Taken) -> bool {
+        let mapping = maps::of(tid)
+            .ok()
+            .and_then(|maps| Some(self.mailbox.mapping(&maps)?.start));
+        mapping.is_some_and(|start| target::waits_on_futex(tid, start + taken.offset()))
     }
 
     /// Where the region lies in a process of ours.
@@ -151,38 +191,64 @@ impl Attendant {
     }
 
     /// Traces a thread that waits in the hook, and stops it there.
-    fn stop(&self, tid: i32) -> Result<Tracee> {
-        let mut tracee = Tracee::seize(self.find(tid)?)?;
+    fn stop(&self, taken: &Taken) -> Result<Tracee> {
+        let mut tracee = Tracee::seize(self.find(taken)?)?;
         tracee.interrupt()?;
         loop {
             match tracee.wait()? {
-                Stop::Interrupt(None) => return Ok(tracee),
+                Stop::Interrupt(None) => break,
                 Stop::Interrupt(Some(_)) => tracee.listen()?,
                 Stop::Signal(signal) => tracee.resume_to_syscall(Some(signal))?,
                 Stop::Exited => return Err(Error::Gone),
                 Stop::Exec | Stop::Syscall => tracee.resume_to_syscall(None)?,
             }
         }
+        // It may have given up meanwhile, or be another one of the same number.
+        if self.waits(tracee.pid(), taken) {
+            return Ok(tracee);
+        }
+        tracee.detach(None)?;
+        Err(Error::Gone)
     }
 
-    fn meet(&self, waiting: &mut Waiting<'_>, tid: i32, path: u64, dirfd: i32, flags: u32) -> Result<()> {
-        let mut tracee = self.stop(tid)?;
+    fn meet(&self, waiting: &mut Waiting<'_>, taken: &Taken, path: u64, dirfd: i32, flags: u32) -> Result<()> {
+        let mut tracee = self.stop(taken)?;
         let pid = tracee.pid().to_string();
         let target = read_path(&mut tracee, path, flags);
-        let checked = target.and_then(|path| View::of(&pid, dirfd)?.may_serve(&path));
-        if let Err(e) = checked {
-            tracee.detach(None)?;
-            return Err(e);
-        }
+        let checked = target.and_then(|path| {
+            let before = Credentials::of(&pid)?;
+            let view = View::of(&pid, dirfd)?;
+            // It names the file: what it could not open, nobody opens for it.
+            let _rights = Assumed::of(&before)?;
+            view.may_serve(&path).map(|_| before)
+        });
+        let before = match checked {
+            Ok(before) => before,
+            Err(e) => {
+                tracee.detach(None)?;
+                return Err(e);
+            }
+        };
         waiting.go();
         tracee.resume_to_syscall(None)?;
         let met = self
             .wait_for_exec(&mut tracee, true)
             .and_then(|happened| match happened {
-                true => install::install(&mut tracee, &self.kit),
+                true => self.install(&mut tracee, &before),
                 false => Ok(()),
             });
         tracee.detach(None).and(met)
+    }
+
+    /// Installs in a program that has just started, unless it has rights that the one before it, with the rights `before`, had not: another
+    /// file may have taken the name of the one that was looked at.
+    fn install(&self, tracee: &mut Tracee, before: &Credentials) -> Result<()> {
+        if before.have_grown_to(&Credentials::of(&tracee.pid().to_string())?) {
+            return Err(Error::Unsupported(
+                "it runs with other privileges than its caller's".into(),
+            ));
+        }
+        install::install(tracee, &self.kit)
     }
 
     /// Waits until the exec has happened and the new program stands before its first instruction. False: it did not happen;
@@ -219,8 +285,8 @@ impl Attendant {
         }
     }
 
-    fn revisit(&self, tid: i32) -> Result<()> {
-        let mut tracee = self.stop(tid)?;
+    fn revisit(&self, taken: &Taken) -> Result<()> {
+        let mut tracee = self.stop(taken)?;
         let done = self.see_to_libraries(&mut tracee);
         // Detach before the program is told to go on.
         tracee.detach(None)?;
@@ -232,6 +298,18 @@ impl Attendant {
         let region = self.region(&maps).ok_or(Error::Gone)?;
         install::install_in_libraries(tracee, &self.kit, &maps, region)
     }
+}
+
+/// Threads, by their numbers here, of processes in PID namespaces below this one, in which they have the number `inner`.
+fn threads_of_inner_namespaces(inner: i32) -> impl Iterator<Item = i32> {
+    let status = |pid: i32| Status::of(&pid.to_string()).ok();
+    let processes = fastpath_maps::processes().into_iter().flatten();
+    let nested = processes.filter(move |pid| status(*pid).is_some_and(|status| status.is_nested));
+    let threads = nested.flat_map(|pid| {
+        let names = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+        names.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+    });
+    threads.filter(move |tid| status(*tid).is_some_and(|status| status.inner_pid == inner))
 }
 
 fn read_path(tracee: &mut Tracee, address: u64, flags: u32) -> Result<OsString> {
@@ -255,13 +333,13 @@ fn read_path(tracee: &mut Tracee, address: u64, flags: u32) -> Result<OsString> 
 /// A thread that waits in its slot: it goes on when this is dropped, whatever happened.
 struct Waiting<'a> {
     mailbox: &'a Shared,
-    slot: Option<usize>,
+    taken: Option<Taken>,
 }
 
 impl Waiting<'_> {
     fn go(&mut self) {
-        if let Some(slot) = self.slot.take() {
-            self.mailbox.go(slot);
+        if let Some(taken) = self.taken.take() {
+            self.mailbox.go(&taken);
         }
     }
 }

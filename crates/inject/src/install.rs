@@ -11,7 +11,7 @@ use crate::program::{self, Code};
 use crate::region;
 use crate::remote::RemoteCalls;
 use crate::sites;
-use crate::stack::{AT_PAGESZ, AT_SYSINFO_EHDR, InitialStack};
+use crate::stack::{AT_PAGESZ, AT_SECURE, AT_SYSINFO_EHDR, InitialStack};
 use crate::surgery::{self, KernelVdso, Plan};
 use crate::target::Status;
 use crate::tracee::Tracee;
@@ -57,6 +57,12 @@ pub fn install(tracee: &mut Tracee, kit: &Kit) -> Result<()> {
         return Err(Error::Unsupported("it is in another time namespace".into()));
     }
     let stack = InitialStack::read(tracee, registers.sp(), abi.word())?;
+    // Setuid, file capabilities, a transition of an LSM's: by whatever file was executed in the end.
+    if stack.get(AT_SECURE).is_some_and(|secure| secure != 0) {
+        return Err(Error::Unsupported(
+            "it runs with other privileges than its caller's".into(),
+        ));
+    }
     if let Some(bytes) = stack.get(AT_PAGESZ) {
         region::suits_pages_of(bytes)?;
     }

@@ -7,6 +7,7 @@ mod abi;
 #[cfg(target_arch = "x86_64")]
 pub mod attach;
 pub mod attendant;
+mod credentials;
 mod error;
 mod handover;
 mod in_process;

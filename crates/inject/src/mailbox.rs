@@ -1,10 +1,12 @@
 //! The attendant's side of the mailbox.
 
 use std::fs::File;
+use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -12,14 +14,26 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::error::{Error, Result, tried};
 pub use crate::mailbox_layout::{HookState, Mailbox};
+use crate::mailbox_layout::{SLOTS, Slot};
 use crate::maps::{self, Mapping};
 
-/// States of a slot; `hook/mailbox.h`.
-pub mod state {
+/// The word of a slot; `hook/mailbox.h`.
+mod state {
+    pub const FREE: u32 = 0;
     pub const REQUEST: u32 = 2;
     pub const TAKEN: u32 = 3;
-    pub const GO: u32 = 4;
+    pub const MASK: u32 = 7;
+    pub const ONCE_FREED: u32 = 8;
+
+    /// The word of the same slot once it has been freed.
+    pub fn freed(word: u32) -> u32 {
+        (word & !MASK).wrapping_add(ONCE_FREED)
+    }
 }
+
+/// A slot that has not changed for this long is nobody's: its owner was killed while it wrote its request, or has stopped waiting
+/// (the hook waits for 200 ms).
+pub const ABANDONED: Duration = Duration::from_secs(2);
 
 /// A mailbox's name, for memfd_create(2) ...
 pub const NAME: &std::ffi::CStr = c"fastpath-mailbox";
@@ -40,6 +54,35 @@ pub enum Request {
     },
     /// To have its libraries seen to.
     Entry,
+}
+
+/// A request that was taken, and is answered once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    slot: usize,
+    /// The slot's word.
+    word: u32,
+    /// The thread, by its number in its own PID namespace.
+    pub tid: i32,
+    /// What it asks for.
+    pub request: Request,
+}
+
+impl Taken {
+    /// Where in the mailbox the word is that the thread waits on.
+    pub fn offset(&self) -> u64 {
+        (offset_of!(Mailbox, slot) + self.slot * size_of::<Slot>() + offset_of!(Slot, state)) as u64
+    }
+}
+
+/// What the slots that are not free were seen to hold, and since when.
+#[derive(Debug)]
+pub struct Held([Option<(u32, Instant)>; SLOTS]);
+
+impl Default for Held {
+    fn default() -> Held {
+        Held([None; SLOTS])
+    }
 }
 
 impl HookState {
@@ -162,9 +205,9 @@ impl Shared {
         self.mailbox().ptracer.store(pid, Ordering::Release);
     }
 
-    /// Sleeps until a request may be there.
-    pub fn wait(&self, seen: u32) {
-        futex(&self.mailbox().doorbell, libc::FUTEX_WAIT, seen);
+    /// Sleeps until a request may be there, `at_most` for so long.
+    pub fn wait(&self, seen: u32, at_most: Option<Duration>) {
+        futex(&self.mailbox().doorbell, libc::FUTEX_WAIT, seen, at_most);
     }
 
     /// The doorbell's count.
@@ -172,19 +215,15 @@ impl Shared {
         self.mailbox().doorbell.load(Ordering::Acquire)
     }
 
-    /// Takes all requests that are there: slot, thread, request.
-    pub fn take(&self) -> Vec<(usize, i32, Request)> {
+    /// Takes all requests that are there.
+    pub fn take(&self) -> Vec<Taken> {
         let mut taken = Vec::new();
         for (i, slot) in self.mailbox().slot.iter().enumerate() {
-            let (old, new) = (state::REQUEST, state::TAKEN);
-            if slot
-                .state
-                .compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
-                .is_err()
-            {
+            let old = slot.state.load(Ordering::Acquire);
+            let word = old & !state::MASK | state::TAKEN;
+            if old & state::MASK != state::REQUEST || !exchange(&slot.state, old, word) {
                 continue;
             }
-            let tid = slot.tid.load(Ordering::Relaxed) as i32;
             let request = match slot.kind.load(Ordering::Relaxed) {
                 1 => Request::Exec {
                     path: slot.path.load(Ordering::Relaxed),
@@ -193,17 +232,56 @@ impl Shared {
                 },
                 _ => Request::Entry,
             };
-            taken.push((i, tid, request));
+            taken.push(Taken {
+                slot: i,
+                word,
+                tid: slot.tid.load(Ordering::Relaxed) as i32,
+                request,
+            });
         }
         taken
     }
 
-    /// Lets the thread that asked go on.
-    pub fn go(&self, slot: usize) {
-        let state = &self.mailbox().slot[slot].state;
-        state.store(state::GO, Ordering::Release);
-        futex(state, libc::FUTEX_WAKE, i32::MAX as u32);
+    /// Whether the slot of a request is still held for it.
+    pub fn is_taken(&self, taken: &Taken) -> bool {
+        self.mailbox().slot[taken.slot].state.load(Ordering::Acquire) == taken.word
     }
+
+    /// Frees the slot of a request, and lets the thread that asked go on.
+    pub fn go(&self, taken: &Taken) {
+        self.free(taken.slot, taken.word);
+    }
+
+    fn free(&self, slot: usize, word: u32) {
+        let state = &self.mailbox().slot[slot].state;
+        // Another word is another thread's, or was freed already.
+        if exchange(state, word, state::freed(word)) {
+            futex(state, libc::FUTEX_WAKE, i32::MAX as u32, None);
+        }
+    }
+
+    /// Frees the slots that have been as `held` says for longer than `patience`. Whether some are left that are not free.
+    pub fn free_abandoned(&self, held: &mut Held, patience: Duration) -> bool {
+        for (i, (slot, held)) in self.mailbox().slot.iter().zip(&mut held.0).enumerate() {
+            let word = slot.state.load(Ordering::Acquire);
+            *held = match *held {
+                _ if word & state::MASK == state::FREE => None,
+                Some((seen, since)) if seen == word => {
+                    if since.elapsed() > patience {
+                        self.free(i, word);
+                    }
+                    Some((seen, since))
+                }
+                _ => Some((word, Instant::now())),
+            };
+        }
+        held.0.iter().any(Option::is_some)
+    }
+}
+
+fn exchange(word: &AtomicU32, old: u32, new: u32) -> bool {
+    word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
+        .is_ok()
 }
 
 fn open(file: &impl AsRawFd, flags: OFlag) -> Result<OwnedFd> {
@@ -212,22 +290,57 @@ fn open(file: &impl AsRawFd, flags: OFlag) -> Result<OwnedFd> {
         .map_err(|e| Error::io(path, e.into()))
 }
 
-fn futex(word: &AtomicU32, operation: i32, value: u32) {
-    // SAFETY: the word outlives the call; no timeout.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            operation,
-            value,
-            std::ptr::null::<libc::timespec>(),
-        )
-    };
+fn futex(word: &AtomicU32, operation: i32, value: u32, at_most: Option<Duration>) {
+    let timeout = at_most.map(|at_most| libc::timespec {
+        tv_sec: at_most.as_secs() as libc::time_t,
+        tv_nsec: at_most.subsec_nanos().into(),
+    });
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the word and the timeout outlive the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, timeout) };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn put(slot: &crate::mailbox_layout::Slot, freed: u32, state: u32) {
+        slot.tid.store(7, Ordering::Relaxed);
+        slot.state.store(freed | state, Ordering::Release);
+    }
+
+    #[test]
+    fn a_slot_is_free_again_once_its_request_was_answered_whatever_became_of_the_thread() {
+        let shared = Shared::create().unwrap();
+        let slot = &shared.mailbox().slot[3];
+        put(slot, 16, state::REQUEST);
+        let taken = shared.take();
+        assert_eq!((taken.len(), taken[0].tid, shared.take().len()), (1, 7, 0));
+        shared.go(&taken[0]);
+        assert_eq!(slot.state.load(Ordering::Relaxed), 24 | state::FREE);
+        // Another thread's by now.
+        put(slot, 24, state::REQUEST);
+        shared.go(&taken[0]);
+        assert_eq!(slot.state.load(Ordering::Relaxed), 24 | state::REQUEST);
+    }
+
+    #[test]
+    fn a_slot_that_its_owner_left_is_freed_and_one_that_changes_is_not() {
+        const FILLING: u32 = 1;
+        let shared = Shared::create().unwrap();
+        let [left, used] = [0, 5].map(|i| &shared.mailbox().slot[i]);
+        let mut held = Held::default();
+        assert!(!shared.free_abandoned(&mut held, ABANDONED));
+        put(left, 8, FILLING);
+        put(used, 8, FILLING);
+        assert!(shared.free_abandoned(&mut held, ABANDONED));
+        put(used, 16, FILLING);
+        assert!(shared.free_abandoned(&mut held, Duration::ZERO));
+        let words = [left, used].map(|slot| slot.state.load(Ordering::Relaxed));
+        assert_eq!(words, [16 | state::FREE, 16 | FILLING]);
+        shared.free_abandoned(&mut held, Duration::ZERO);
+        assert!(!shared.free_abandoned(&mut held, ABANDONED));
+    }
 
     #[test]
     fn a_mailbox_is_in_use_as_long_as_somebody_else_maps_it() {

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 use crate::sites::{self, Cache, Role};
 use crate::stack::{AT_BASE, AT_PHDR, InitialStack};
+use crate::target;
 
 /// The program's code that is mapped already: the program, and its interpreter if it names one.
 pub struct Code {
@@ -55,7 +56,9 @@ pub fn file_start(maps: &[Mapping], address: u64) -> Option<u64> {
 /// Scan and load bias of the library mapped at `mapping`. None if it cannot be read, or was replaced on disk since: its code
 /// there is not the code here.
 pub fn library(pid: i32, scans: &Cache, maps: &[Mapping], mapping: &Mapping) -> Option<(Arc<sites::Scan>, u64)> {
-    let file = File::open(format!("/proc/{pid}/root{}", mapping.name)).ok()?;
+    // Another kind of file may have taken its name.
+    let handle = target::open_path(&format!("/proc/{pid}/root{}", mapping.name)).ok()?;
+    let file = target::open_regular(&handle).ok()?;
     if file.metadata().ok()?.ino() != mapping.inode {
         return None;
     }

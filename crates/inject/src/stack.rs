@@ -9,6 +9,7 @@ pub const AT_PHDR: u64 = 3;
 pub const AT_PAGESZ: u64 = 6;
 pub const AT_BASE: u64 = 7;
 pub const AT_ENTRY: u64 = 9;
+pub const AT_SECURE: u64 = 23;
 pub const AT_SYSINFO: u64 = 32;
 pub const AT_SYSINFO_EHDR: u64 = 33;
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use fastpath_image::Isa;
 use nix::errno::Errno;
@@ -86,10 +86,13 @@ impl View {
         let mut path = path.to_owned();
         for _ in 0..MOST_INTERPRETERS {
             let handle = self.open(&path)?;
-            let by_fd = format!("/proc/self/fd/{}", handle.as_raw_fd());
+            let by_fd = by_descriptor(&handle);
             let name = path.to_string_lossy().into_owned();
-            let mut file = File::open(&by_fd).map_err(|e| Error::io(&name, e))?;
+            let mut file = open_regular(&handle).map_err(|e| Error::io(&name, e))?;
             let meta = file.metadata().map_err(|e| Error::io(&name, e))?;
+            if meta.mode() & 0o111 == 0 {
+                return Err(Error::Unsupported(format!("{name} is not executable")));
+            }
             if meta.mode() & (libc::S_ISUID | libc::S_ISGID) != 0 || has_capabilities(&by_fd) {
                 return Err(Error::Unsupported(format!(
                     "{name} runs with other privileges than its caller's"
@@ -136,7 +139,31 @@ impl View {
     }
 }
 
-fn open_path(path: &str) -> Result<OwnedFd> {
+/// Opens a regular file for reading, and nothing else: to open a FIFO is to wait for its other end, and to open a device may set it off.
+/// `handle` is what an open with O_PATH returned. O_NONBLOCK keeps a lease of another process (fcntl(2), F_SETLEASE) from holding this one up.
+pub fn open_regular(handle: &OwnedFd) -> std::io::Result<File> {
+    // SAFETY: stat is plain old data; fstat fills it in.
+    let mode = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        if libc::fstat(handle.as_raw_fd(), &mut stat) < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        stat.st_mode
+    };
+    if mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(std::io::Error::other("not a regular file"));
+    }
+    let mut options = File::options();
+    options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    options.open(by_descriptor(handle))
+}
+
+fn by_descriptor(handle: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", handle.as_raw_fd())
+}
+
+/// Opens a path as a handle only (O_PATH).
+pub fn open_path(path: &str) -> Result<OwnedFd> {
     let inner = CString::new(path).map_err(|e| Error::Unsupported(e.to_string()))?;
     // SAFETY: the path is a C string; the result is a new descriptor.
     let fd = unsafe { libc::open(inner.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) };
@@ -160,6 +187,8 @@ pub struct Status {
     pub group: i32,
     /// Its process id in its own, innermost PID namespace.
     pub inner_pid: i32,
+    /// That namespace lies below this one.
+    pub is_nested: bool,
     /// Who traces it; 0: nobody.
     pub tracer: i32,
     /// Installed seccomp filters. Kernels before 5.9 do not count them: then 1 for any.
@@ -175,15 +204,13 @@ impl Status {
     }
 
     fn parse(text: &str) -> Status {
-        let field = |name: &str| {
-            text.lines()
-                .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
-                .and_then(|v| v.split_whitespace().last())
-        };
+        let line = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
+        let field = |name: &str| line(name).and_then(|v| v.split_whitespace().last());
         let number = |name| field(name).and_then(|v| v.parse::<u32>().ok());
         Status {
             group: number("Tgid").unwrap_or(0) as i32,
             inner_pid: number("NSpid").or(number("Pid")).unwrap_or(0) as i32,
+            is_nested: line("NSpid").is_some_and(|numbers| numbers.split_whitespace().count() > 1),
             tracer: number("TracerPid").unwrap_or(0) as i32,
             filters: number("Seccomp_filters")
                 .unwrap_or(0)
@@ -192,9 +219,46 @@ impl Status {
     }
 }
 
+/// Whether a thread waits on the futex at `address` (proc_pid_syscall(5)).
+pub fn waits_on_futex(tid: i32, address: u64) -> bool {
+    std::fs::read_to_string(format!("/proc/{tid}/syscall")).is_ok_and(|text| is_wait_on_futex(&text, address))
+}
+
+fn is_wait_on_futex(text: &str, address: u64) -> bool {
+    /// futex and restart_syscall, of 32-bit programs too, which an x86-64 kernel shows by their own numbers; a wait that a stop
+    /// interrupted goes on as the latter, with its registers as they were.
+    const NUMBERS: &[i64] = if cfg!(target_arch = "x86_64") {
+        &[libc::SYS_futex, libc::SYS_restart_syscall, 240, 0]
+    } else {
+        &[libc::SYS_futex, libc::SYS_restart_syscall]
+    };
+    let mut words = text.split_whitespace();
+    let number = words.next().and_then(|number| number.parse().ok());
+    let first = words
+        .next()
+        .and_then(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
+    number.is_some_and(|number| NUMBERS.contains(&number)) && first == Some(address)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_thread_that_waits_on_this_very_futex_is_taken_for_one() {
+        let futex = libc::SYS_futex;
+        let waiting = format!("{futex} 0x7f00c040 0x0 0x3 0x7ffd10 0x0 0x0 0x7ffd00 0x7f0000\n");
+        assert!(is_wait_on_futex(&waiting, 0x7f00c040));
+        assert!(!is_wait_on_futex(&waiting, 0x7f00c060));
+        for other in [
+            "running\n",
+            "-1 0x7f00c040 0x7f0000\n",
+            "1 0x7f00c040 0x0 0x3 0x0 0x0 0x0 0x0 0x0\n",
+            "",
+        ] {
+            assert!(!is_wait_on_futex(other, 0x7f00c040), "{other}");
+        }
+    }
 
     fn serve(path: &str) -> Result<Isa> {
         View::of("self", libc::AT_FDCWD).unwrap().may_serve(OsStr::new(path))
@@ -205,6 +269,13 @@ mod tests {
         serve("/bin/sh").unwrap();
         let dir = std::env::temp_dir().join(format!("fastpath-target-{}", std::process::id()));
         std::fs::write(&dir, "#! /bin/sh -e\ntrue\n").unwrap();
+        assert!(
+            serve(dir.to_str().unwrap())
+                .unwrap_err()
+                .to_string()
+                .contains("not executable")
+        );
+        std::fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         serve(dir.to_str().unwrap()).unwrap();
         std::fs::write(&dir, "#!/nonexistent\n").unwrap();
         assert!(serve(dir.to_str().unwrap()).is_err());
@@ -216,6 +287,17 @@ mod tests {
                 .contains("too many interpreters")
         );
         std::fs::remove_file(dir).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_opened() {
+        let fifo = std::env::temp_dir().join(format!("fastpath-fifo-{}", std::process::id()));
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o755)).unwrap();
+        let refusals = [fifo.to_str().unwrap(), "/dev/null", "/"].map(|path| serve(path).unwrap_err().to_string());
+        std::fs::remove_file(fifo).unwrap();
+        for refusal in refusals {
+            assert!(refusal.contains("not a regular file"), "{refusal}");
+        }
     }
 
     #[test]
@@ -236,6 +318,7 @@ mod tests {
             Status {
                 group: 6,
                 inner_pid: 1,
+                is_nested: true,
                 tracer: 3,
                 filters: 4
             }
@@ -245,6 +328,7 @@ mod tests {
             Status {
                 group: 0,
                 inner_pid: 7,
+                is_nested: false,
                 tracer: 0,
                 filters: 1
             }

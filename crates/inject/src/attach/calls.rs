@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
-use crate::abi::{self, sites::behind_call};
+use crate::abi;
+use crate::abi::sites::{behind_call, copied};
 use crate::error::Result;
 use crate::maps::{self, Mapping};
 use crate::program;
@@ -59,24 +60,28 @@ impl Calls {
     }
 
     fn note(&mut self, redirect: &Redirect, site: &Site) {
-        let (in_thunk, in_place) = behind_call(site.shape);
         let (place, thunk) = (redirect.jump.address, redirect.thunk.address);
+        let behind = behind_call(site.shape);
+        let (in_thunk, in_place) = behind.unwrap_or_default();
         self.records.push(Record {
             address: place,
             original: redirect.expected.clone(),
             replacement: redirect.jump.bytes.clone(),
-            thunk,
+            thunk: behind.map_or(0, |_| thunk),
             in_thunk,
             in_place,
         });
         let call = abi::CALL_BYTES;
         // A call that is interrupted is made again from where its instruction is.
-        for behind in [in_place, in_place - call].into_iter().filter(|behind| *behind > 0) {
-            self.moved.push(Moved {
-                from: place + u64::from(behind),
-                to: thunk + u64::from(in_thunk - (in_place - behind)),
-            });
-        }
+        let behind = [in_place, in_place.saturating_sub(call)].into_iter();
+        let behind = behind
+            .filter(|behind| *behind > 0)
+            .map(|behind| (behind, in_thunk - (in_place - behind)));
+        self.moved
+            .extend(behind.chain(copied(site.shape)).map(|(from, to)| Moved {
+                from: place + u64::from(from),
+                to: thunk + u64::from(to),
+            }));
     }
 }
 

@@ -5,8 +5,12 @@
 //!
 //! - `mov $NR, %eax; syscall`: a wrapper for one call, as every C library compiles it;
 //! - the register shuffles of `syscall()`: glibc's ends in `mov 8(%rsp), %r9; syscall`, musl's as compilers make it in
-//!   `mov 24(%rdx), %rdx; syscall`;
+//!   `mov 16(%rdx), %rsi; mov 24(%rdx), %rdx; syscall`;
 //! - `syscall; cmp $-4095, %rax; jbe`: Go's assembly for all its calls.
+//!
+//! In a C library the jump takes the place of what stands before the `syscall`, and the thunk goes back to it. So the call comes from where
+//! the program expects it, which matters where it dispatches calls by their address (prctl(2), PR_SET_SYSCALL_USER_DISPATCH: Wine). Go's has
+//! nothing before it that could be displaced; its thunk makes the call.
 
 use memchr::memmem::Finder;
 
@@ -15,18 +19,24 @@ use crate::sites::{Doors, Site, WATCHED};
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// `cmp $-4095, %rax`
 const GO_CHECK: [u8; 6] = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff];
+/// `mov 16(%rdx), %rsi`
+const MUSL_FIRST: [u8; 4] = [0x48, 0x8b, 0x72, 0x10];
+/// `mov 24(%rdx), %rdx`
+const MUSL_SECOND: [u8; 4] = [0x48, 0x8b, 0x52, 0x18];
 /// What a jump is made of.
 const JUMP_BYTES: usize = 5;
+/// How far a jump reaches, less what a thunk and a site are long: a thunk that a jump reaches reaches back.
+const REACH: u64 = (1 << 31) - 4096;
 /// Bytes of one thunk.
 pub const THUNK_BYTES: usize = 64;
 /// What is replaced, and what the thunk does in its stead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// `mov $NR, %eax; syscall`
+    /// `mov $NR, %eax`, before a `syscall`
     Constant(u32),
-    /// `mov 8(%rsp), %r9; syscall`
+    /// `mov 8(%rsp), %r9`, before a `syscall`
     Glibc,
-    /// `mov 24(%rdx), %rdx; syscall`
+    /// `mov 16(%rdx), %rsi; mov 24(%rdx), %rdx`, before a `syscall`
     Musl,
     /// `syscall; cmp $-4095, %rax`
     Go,
@@ -59,7 +69,7 @@ pub fn find(code: &[u8], address: u64, sites: &mut Vec<Site>) {
             Some((start, nr)) if WATCHED.contains(&nr) => (start, Shape::Constant(nr)),
             Some(_) => continue,
             None if code[..at + 2].ends_with(&GLIBC) => (at - 5, Shape::Glibc),
-            None if code[..at + 2].ends_with(&MUSL) => (at - 4, Shape::Musl),
+            None if code[..at + 2].ends_with(&MUSL) => (at - 8, Shape::Musl),
             None if code[at + 2..].starts_with(&GO_AFTER) => (at, Shape::Go),
             None => continue,
         };
@@ -70,68 +80,62 @@ pub fn find(code: &[u8], address: u64, sites: &mut Vec<Site>) {
     }
 }
 
-/// The instructions that a jump displaces before the `syscall`.
-fn displaced(shape: Shape) -> Vec<u8> {
-    match shape {
-        Shape::Constant(nr) => [&[0xb8][..], &nr.to_le_bytes()].concat(),
-        Shape::Glibc => vec![0x4c, 0x8b, 0x4c, 0x24, 0x08],
-        Shape::Musl => vec![0x48, 0x8b, 0x52, 0x18],
-        Shape::Go => vec![],
-    }
-}
-
-/// The thunk for a site at `site` (relocated). At most [`THUNK_BYTES`]. It works wherever it is put.
-pub fn thunk(shape: Shape, site: u64, _at: u64, doors: Doors) -> Vec<u8> {
+/// The thunk at `at` for a site at `site` (relocated). At most [`THUNK_BYTES`]. It touches no memory but the stack: the program may have its
+/// unaligned accesses trapped (EFLAGS.AC).
+pub fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
     let call = |door: u64| [&[0x49, 0xbb][..], &door.to_le_bytes(), &[0x41, 0xff, 0xd3]].concat(); // movabs, call *%r11
-    let mut code = displaced(shape);
+    let mut code = Vec::new();
     if shape == Shape::Go {
         code.extend(call(doors.go));
-        code.extend(SYSCALL);
-        code.extend(GO_CHECK);
+        code.extend(original(shape));
     } else {
+        code.extend(original(shape));
         code.extend([0x48, 0x8d, 0x64, 0x24, 0x80]); // lea -128(%rsp), %rsp
         code.extend(call(doors.c));
         code.extend([0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea 128(%rsp), %rsp
-        code.extend(SYSCALL);
     }
-    code.extend([0xff, 0x25, 0, 0, 0, 0]); // jmp *0(%rip)
-    code.extend((site + shape.bytes() as u64).to_le_bytes());
+    let back = jump_to(at + code.len() as u64, site + shape.bytes() as u64);
+    // Where a jump reached from there to here, one does back. A thunk that nothing leads to stops whatever executes it.
+    code.extend(back.unwrap_or([0xcc; JUMP_BYTES]));
     debug_assert!(code.len() <= THUNK_BYTES);
     code
 }
 
-/// How far behind a thunk's first byte, and behind the first of the site that it is for, the system call returns to.
-pub fn behind_call(shape: Shape) -> (u16, u16) {
+/// How far behind a thunk's first byte, and behind the first of the site that it is for, the system call returns to. None: the call is made
+/// where it always was.
+pub fn behind_call(shape: Shape) -> Option<(u16, u16)> {
     /// `movabs`, `call *%r11`.
     const CALL_DOOR: usize = 13;
-    /// Down and up over the red zone.
-    const STEPS: usize = 5 + 8;
-    match shape {
-        Shape::Go => ((CALL_DOOR + SYSCALL.len()) as u16, SYSCALL.len() as u16),
-        _ => {
-            let length = displaced(shape).len() + SYSCALL.len();
-            ((length + CALL_DOOR + STEPS) as u16, length as u16)
-        }
-    }
+    (shape == Shape::Go).then_some(((CALL_DOOR + SYSCALL.len()) as u16, SYSCALL.len() as u16))
+}
+
+/// Instructions that are overwritten, besides the first: where in the site, and where in the thunk their copies are.
+pub fn copied(shape: Shape) -> Option<(u16, u16)> {
+    let second = MUSL_FIRST.len() as u16;
+    (shape == Shape::Musl).then_some((second, second))
+}
+
+fn jump_to(from: u64, to: u64) -> Option<[u8; JUMP_BYTES]> {
+    let distance = to.wrapping_sub(from + JUMP_BYTES as u64) as i64;
+    let [a, b, c, d] = (distance as i32).to_le_bytes();
+    (distance.unsigned_abs() < REACH).then_some([0xe9, a, b, c, d])
 }
 
 /// A jump at `from` to `to`, as long as what it replaces. None: it cannot reach.
 pub fn jump(shape: Shape, from: u64, to: u64) -> Option<Vec<u8>> {
-    let distance = i32::try_from(to.wrapping_sub(from + JUMP_BYTES as u64) as i64).ok()?;
-    let mut jump = vec![0xe9];
-    jump.extend(distance.to_le_bytes());
+    let mut jump = jump_to(from, to)?.to_vec();
     jump.resize(shape.bytes(), 0x90);
     Some(jump)
 }
 
-/// The bytes of a site.
+/// The bytes of a site, which a jump displaces.
 pub fn original(shape: Shape) -> Vec<u8> {
-    let mut code = displaced(shape);
-    code.extend(SYSCALL);
-    if shape == Shape::Go {
-        code.extend(GO_CHECK);
+    match shape {
+        Shape::Constant(nr) => [&[0xb8][..], &nr.to_le_bytes()].concat(),
+        Shape::Glibc => vec![0x4c, 0x8b, 0x4c, 0x24, 0x08],
+        Shape::Musl => [MUSL_FIRST, MUSL_SECOND].concat(),
+        Shape::Go => [&SYSCALL[..], &GO_CHECK].concat(),
     }
-    code
 }
 
 #[cfg(test)]
@@ -139,20 +143,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thunk_makes_its_system_call_where_it_is_said_to() {
+    fn a_thunk_of_a_c_library_goes_back_to_its_system_call_and_one_of_go_makes_it() {
         for shape in [Shape::Constant(59), Shape::Glibc, Shape::Musl, Shape::Go] {
-            let (in_thunk, in_place) = behind_call(shape);
-            let thunk = thunk(shape, 0x1000, 0x2000, Doors { c: 1, go: 2 });
+            let (site, at) = (0x7000_1000, 0x7000_8000);
+            let code = thunk(shape, site, at, Doors { c: 1, go: 2 });
+            let (rest, jump) = code.split_at(code.len() - JUMP_BYTES);
+            let back = i32::from_le_bytes(jump[1..].try_into().unwrap());
+            let to = (at + code.len() as u64).wrapping_add_signed(back.into());
+            assert_eq!((jump[0], to), (0xe9, site + shape.bytes() as u64), "{shape:?}");
             assert_eq!(
-                thunk[usize::from(in_thunk) - 2..usize::from(in_thunk)],
-                SYSCALL,
+                Finder::new(&SYSCALL).find(rest).is_some(),
+                shape == Shape::Go,
                 "{shape:?}"
             );
-            assert_eq!(
-                original(shape)[usize::from(in_place) - 2..usize::from(in_place)],
-                SYSCALL,
-                "{shape:?}"
-            );
+            if let Some((in_thunk, in_place)) = behind_call(shape) {
+                assert_eq!(rest[usize::from(in_thunk) - 2..usize::from(in_thunk)], SYSCALL);
+                assert_eq!(
+                    original(shape)[usize::from(in_place) - 2..usize::from(in_place)],
+                    SYSCALL
+                );
+            }
+            if let Some((in_place, in_thunk)) = copied(shape) {
+                assert_eq!(
+                    original(shape)[in_place.into()..],
+                    rest[in_thunk.into()..][..MUSL_SECOND.len()]
+                );
+            }
         }
     }
 

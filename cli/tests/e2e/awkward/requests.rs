@@ -1,0 +1,28 @@
+//! Requests in the mailbox that no thread has made, and programs that get more rights than their callers had.
+
+use crate::common::{comes_to, helper_program, served};
+
+/// Waits of all kinds, in the name of whose threads another process of the tree asks.
+#[track_caller]
+fn are_not_disturbed_by_requests_of(kind: &str) {
+    let (Some(sleepers), Some(forger)) = (
+        helper_program("sleepers", "cc", &[]),
+        helper_program("forger", "cc", &[]),
+    ) else {
+        return;
+    };
+    let script = "\"$0\" & victim=$!; sleep 1; \"$1\" \"$2\" $(ls /proc/$victim/task) & forger=$!; \
+        sleep 2; kill -9 $forger; kill $victim; wait $victim";
+    let command = ["sh", "-c", script, &sleepers, &forger, kind];
+    comes_to(|| served(&command), 0, "ready\nforging\ndone");
+}
+
+#[test]
+fn threads_that_did_not_ask_to_be_met_are_not_stopped() {
+    are_not_disturbed_by_requests_of("1");
+}
+
+#[test]
+fn threads_that_did_not_ask_for_their_libraries_are_not_stopped() {
+    are_not_disturbed_by_requests_of("2");
+}

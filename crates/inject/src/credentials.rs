@@ -1,0 +1,186 @@
+//! The rights of a process: what it may open, and whether an exec gave it more.
+
+use nix::errno::Errno;
+
+use crate::error::{Error, Result, tried};
+
+/// Rights of a thread, from its /proc/PID/status (credentials(7), capabilities(7)).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Credentials {
+    effective_uid: u32,
+    effective_gid: u32,
+    /// By which files are opened.
+    file_uid: u32,
+    file_gid: u32,
+    groups: Vec<u32>,
+    permitted: u64,
+    effective: u64,
+}
+
+impl Credentials {
+    /// Of a process or thread.
+    pub fn of(pid: &str) -> Result<Credentials> {
+        let path = format!("/proc/{pid}/status");
+        let text = std::fs::read_to_string(&path).map_err(|e| Error::io(&path, e))?;
+        Credentials::parse(&text).ok_or_else(|| Error::Unsupported(format!("{path} does not show its credentials")))
+    }
+
+    fn parse(text: &str) -> Option<Credentials> {
+        let field = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
+        let numbers = |name: &str| -> Option<Vec<u32>> {
+            let words = field(name)?.split_whitespace();
+            words.map(|word| word.parse().ok()).collect()
+        };
+        let set = |name: &str| u64::from_str_radix(field(name)?.trim(), 16).ok();
+        // Real, effective, saved, for files.
+        let [_, effective_uid, _, file_uid] = numbers("Uid")?.try_into().ok()?;
+        let [_, effective_gid, _, file_gid] = numbers("Gid")?.try_into().ok()?;
+        Some(Credentials {
+            effective_uid,
+            effective_gid,
+            file_uid,
+            file_gid,
+            groups: numbers("Groups")?,
+            permitted: set("CapPrm")?,
+            effective: set("CapEff")?,
+        })
+    }
+
+    /// Whether `later` are others' rights, or more.
+    pub fn have_grown_to(&self, later: &Credentials) -> bool {
+        self.effective_uid != later.effective_uid
+            || self.effective_gid != later.effective_gid
+            || later.permitted & !self.permitted != 0
+            || later.effective & !self.effective != 0
+    }
+
+    fn open_the_same_files_as(&self, other: &Credentials) -> bool {
+        let groups = |of: &Credentials| {
+            let mut groups = of.groups.clone();
+            groups.sort_unstable();
+            groups
+        };
+        (self.file_uid, self.file_gid, groups(self)) == (other.file_uid, other.file_gid, groups(other))
+    }
+}
+
+/// The calling thread opens files with another one's rights. Dropping it gives the thread its own again.
+pub struct Assumed(Option<Credentials>);
+
+impl Assumed {
+    /// Assumes the rights of a thread with these credentials. The capabilities that go beyond a user's rights to files are lost with user 0
+    /// (capabilities(7), "Effect of user ID changes on capabilities").
+    pub fn of(wanted: &Credentials) -> Result<Assumed> {
+        let own = Credentials::of("thread-self")?;
+        if own.open_the_same_files_as(wanted) {
+            return Ok(Assumed(None));
+        }
+        let assumed = Assumed(Some(own));
+        set_groups(&wanted.groups)?;
+        set_file_gid(wanted.file_gid)?;
+        set_file_uid(wanted.file_uid)?;
+        Ok(assumed)
+    }
+}
+
+impl Drop for Assumed {
+    fn drop(&mut self) {
+        let Some(own) = &self.0 else { return };
+        // The user first: it brings the capabilities back. What fails leaves this thread fewer rights, and programs untouched.
+        let _ = set_file_uid(own.file_uid);
+        let _ = set_file_gid(own.file_gid);
+        let _ = set_groups(&own.groups);
+    }
+}
+
+// The C library's functions would change all threads, or do not say what failed.
+
+fn set_groups(groups: &[u32]) -> Result<()> {
+    // SAFETY: the kernel reads as many groups as it is told there are.
+    match unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(tried("setgroups")(Errno::last())),
+    }
+}
+
+fn set_file_gid(gid: u32) -> Result<()> {
+    set(libc::SYS_setfsgid, "setfsgid", gid)
+}
+
+fn set_file_uid(uid: u32) -> Result<()> {
+    set(libc::SYS_setfsuid, "setfsuid", uid)
+}
+
+fn set(call: libc::c_long, what: &'static str, id: u32) -> Result<()> {
+    // SAFETY: both calls take an integer; -1 changes nothing, and both answer with what was in force.
+    let in_force = unsafe {
+        libc::syscall(call, id);
+        libc::syscall(call, u32::MAX)
+    };
+    if in_force == i64::from(id) {
+        Ok(())
+    } else {
+        Err(tried(what)(Errno::EPERM))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapPrm:\t0000000000000003\n\
+        CapEff:\t0000000000000001\n";
+
+    #[test]
+    fn credentials_are_read_as_the_kernel_shows_them() {
+        let expected = Credentials {
+            effective_uid: 2,
+            effective_gid: 6,
+            file_uid: 4,
+            file_gid: 8,
+            groups: vec![9, 10],
+            permitted: 3,
+            effective: 1,
+        };
+        assert_eq!(Credentials::parse(TEXT), Some(expected));
+        assert_eq!(Credentials::parse("Uid:\t1\n"), None);
+        Credentials::of("self").unwrap();
+    }
+
+    #[test]
+    fn another_effective_user_or_one_capability_more_is_growth_and_one_less_is_not() {
+        let before = Credentials::parse(TEXT).unwrap();
+        let grown = |change: fn(&mut Credentials)| {
+            let mut after = before.clone();
+            change(&mut after);
+            before.have_grown_to(&after)
+        };
+        assert!(grown(|c| c.effective_uid = 0) && grown(|c| c.effective_gid = 0));
+        assert!(grown(|c| c.permitted |= 4) && grown(|c| c.effective |= 2));
+        assert!(!grown(|c| c.permitted = 1) && !grown(|_| ()));
+    }
+
+    #[test]
+    fn root_opens_with_anothers_rights_what_that_one_may_open() {
+        // SAFETY: geteuid takes nothing.
+        if unsafe { libc::geteuid() } != 0 {
+            return eprintln!("SKIPPED: only root can do this");
+        }
+        let secret = std::env::temp_dir().join(format!("fastpath-secret-{}", std::process::id()));
+        std::fs::write(&secret, "x").unwrap();
+        std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let own = Credentials::of("thread-self").unwrap();
+        let nobody = Credentials {
+            file_uid: 65534,
+            file_gid: 65534,
+            groups: Vec::new(),
+            ..own.clone()
+        };
+        let assumed = Assumed::of(&nobody).unwrap();
+        let refused = std::fs::File::open(&secret).is_err();
+        drop(assumed);
+        assert!(refused && std::fs::File::open(&secret).is_ok());
+        assert_eq!(Credentials::of("thread-self").unwrap(), own);
+        std::fs::remove_file(secret).unwrap();
+    }
+}
