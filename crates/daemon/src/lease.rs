@@ -1,4 +1,7 @@
 //! Whether anybody still maps a mailbox: the kernel counts it (fcntl(2), F_SETLEASE). A page is kept for as long.
+//!
+//! A client that brings a mailbox can hold a lease on it itself. open(2) then waits up to /proc/sys/fs/lease-break-time, unless it is
+//! asked not to (O_NONBLOCK): the mailbox is refused instead.
 
 use std::fs::File;
 use std::io;
@@ -8,6 +11,7 @@ use fastpath_inject::MAILBOX_NAME;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 const SIZE: u64 = 4096;
 /// Nobody may cut it off under who reads it.
@@ -63,10 +67,27 @@ impl Lease {
     }
 }
 
+/// A client that opens its mailbox at the very moment at which this process asks for the lease breaks it: the kernel then sends SIGIO, which
+/// would end the process. The lease is given back at once anyhow. A handler, other than SIG_IGN, is not inherited by programs that this
+/// process starts.
+pub fn outlive_breaks() -> io::Result<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: a handler that does nothing is async-signal-safe.
+    unsafe { sigaction(Signal::SIGIO, &action) }?;
+    Ok(())
+}
+
+/// Opens a memfd anew, and never waits for who holds a lease on it.
 fn open(file: &impl AsRawFd, flags: OFlag) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let fd = nix::fcntl::open(path.as_str(), flags | OFlag::O_CLOEXEC, nix::sys::stat::Mode::empty())?;
-    Ok(fd)
+    let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    match nix::fcntl::open(path.as_str(), flags, nix::sys::stat::Mode::empty()) {
+        Err(Errno::EAGAIN) => Err(io::Error::other(
+            "another lease is held on it (fcntl F_SETLEASE): release it first",
+        )),
+        opened => Ok(opened?),
+    }
 }
 
 #[cfg(test)]
@@ -82,6 +103,20 @@ mod tests {
         assert_eq!(lease.in_use(), Some(true));
         drop(again);
         assert_eq!(lease.in_use(), Some(false));
+    }
+
+    #[test]
+    fn a_mailbox_with_a_lease_of_its_owners_is_refused_at_once() {
+        // This process is the owner, and is told so by a signal that would end it.
+        outlive_breaks().unwrap();
+        let (_, mailbox) = Lease::create().unwrap();
+        // SAFETY: fcntl with an int argument. The writer is the only one who has it open.
+        let leased = unsafe { libc::fcntl(mailbox.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
+        assert_eq!(leased, 0);
+        let begun = std::time::Instant::now();
+        let refused = Lease::of(&mailbox).err().expect("it is refused").to_string();
+        assert!(refused.contains("lease"), "{refused}");
+        assert!(begun.elapsed().as_secs() < 5, "it was waited for");
     }
 
     #[test]

@@ -69,6 +69,7 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
     evidence::is_promising(trust).map_err(|e| Failure::Host(untrusted(&e)))?;
     // Before any thread is started, so that all of them inherit what is blocked.
     let signals = server::Signals::block().map_err(|e| start("signals", e))?;
+    lease::outlive_breaks().map_err(|e| start("signals", e))?;
     raise_descriptor_limit();
     evidence::examine(trust).map_err(|e| Failure::Host(untrusted(&e)))?;
 

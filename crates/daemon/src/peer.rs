@@ -1,7 +1,7 @@
 //! Who asks, and what is known of the process that a page is for.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -138,9 +138,20 @@ fn parse_offsets(text: &str) -> Option<Offsets> {
 }
 
 /// The process that a pidfd names, as /proc/self/fdinfo tells it (pidfd_open(2)).
+///
+/// A client can send any descriptor. Only the link in /proc/self/fd tells safely what it is: an ioctl(2) may be answered by the client
+/// itself (FUSE), and the fdinfo of an epoll or inotify descriptor lists as many entries as the client has made.
 fn pid_of(pidfd: BorrowedFd<'_>) -> Result<i32, Refusal> {
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).unwrap_or_default();
-    let pid = info
+    let is_no_pidfd = || Refusal::new(Code::Malformed, "the descriptor is not a pidfd");
+    let fd = pidfd.as_raw_fd();
+    let link = fs::read_link(format!("/proc/self/fd/{fd}")).map_err(|_| is_no_pidfd())?;
+    if !is_pidfd(&link.to_string_lossy()) {
+        return Err(is_no_pidfd());
+    }
+    let mut info = Vec::new();
+    let _ =
+        fs::File::open(format!("/proc/self/fdinfo/{fd}")).and_then(|file| file.take(MOST_INFO).read_to_end(&mut info));
+    let pid = String::from_utf8_lossy(&info)
         .lines()
         .find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
     match pid {
@@ -150,8 +161,16 @@ fn pid_of(pidfd: BorrowedFd<'_>) -> Result<i32, Refusal> {
             "that process is in a PID namespace that fastpathd cannot see into",
         )),
         Some(_) => Err(Refusal::new(Code::Process, "that process has ended")),
-        None => Err(Refusal::new(Code::Malformed, "the descriptor is not a pidfd")),
+        None => Err(is_no_pidfd()),
     }
+}
+
+/// Bytes of a pidfd's fdinfo that are read: some lines, one of which has a number for each of at most 32 PID namespaces.
+const MOST_INFO: u64 = 4096;
+
+/// Whether a link in /proc/PID/fd is a pidfd's: an anonymous inode, or one of pidfs (Linux 6.9). A path begins with a slash.
+fn is_pidfd(link: &str) -> bool {
+    link == "anon_inode:[pidfd]" || link.starts_with("pidfd:[")
 }
 
 #[cfg(test)]
@@ -187,7 +206,13 @@ mod tests {
         child.wait().unwrap();
         assert_eq!(pid_of(pidfd.as_fd()).unwrap_err().code, Code::Process);
         let file = fs::File::open("/proc/self/maps").unwrap();
-        assert_eq!(pid_of(file.as_fd()).unwrap_err().code, Code::Malformed);
+        let (pipe, _other) = nix::unistd::pipe().unwrap();
+        let named = nix::sys::memfd::memfd_create(c"pidfd:[1]", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).unwrap();
+        // fdinfo lists what is watched, and a line of an epoll's begins with `tfd:`.
+        let epoll = nix::sys::epoll::Epoll::new(nix::sys::epoll::EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
+        for other in [file.as_fd(), pipe.as_fd(), named.as_fd(), epoll.0.as_fd()] {
+            assert_eq!(pid_of(other).unwrap_err().code, Code::Malformed);
+        }
     }
 
     #[test]

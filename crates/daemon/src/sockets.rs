@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub fn listen(path: &Path) -> Result<Listener, String> {
             .map_err(|e| failed("its directory cannot be made", &e))?;
     }
     // Two that begin at the same time would each remove the other's.
-    let _alone = alone_in(path).map_err(|e| failed("cannot listen", &e))?;
+    let _alone = alone_at(path).map_err(|e| failed("cannot listen", &e))?;
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_socket() => match Client::connect_to(path) {
             Ok(_) => return Err(failed("cannot listen", &"another fastpathd listens there")),
@@ -76,12 +76,30 @@ impl Drop for Listener {
     }
 }
 
-/// Keeps other daemons from the directory of a path.
-fn alone_in(path: &Path) -> io::Result<File> {
+/// Keeps other daemons from the path, by a lock on a file beside it that only this user can open. Whoever can open a file can lock it,
+/// reading is enough: a directory that everybody may look into is no place for a lock.
+fn alone_at(path: &Path) -> Result<File, String> {
     const TRIES: u32 = 100;
     const EVERY: Duration = Duration::from_millis(50);
-    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
-    let file = File::open(directory.unwrap_or(Path::new(".")))?;
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let name = PathBuf::from(name);
+    let failed = |error: &dyn std::fmt::Display| format!("the lock {}: {error}", name.display());
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(LOCK_MODE)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
+        .open(&name)
+        .map_err(|e| failed(&e))?;
+    let about = file.metadata().map_err(|e| failed(&e))?;
+    if !about.is_file() || about.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(failed(&"it is not a file of this user's: remove it"));
+    }
+    file.set_permissions(fs::Permissions::from_mode(LOCK_MODE))
+        .map_err(|e| failed(&e))?;
     for _ in 0..TRIES {
         // SAFETY: flock of a descriptor that is open.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
@@ -89,5 +107,7 @@ fn alone_in(path: &Path) -> io::Result<File> {
         }
         std::thread::sleep(EVERY);
     }
-    Err(io::Error::other("somebody keeps the socket's directory locked (flock)"))
+    Err(failed(&"another process of this user holds it: end that first"))
 }
+
+const LOCK_MODE: u32 = 0o600;

@@ -3,7 +3,7 @@
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::ptr::NonNull;
 
 use fastpath_page::{MEMFD_NAME, PAGE_SIZE, writer::Writer};
@@ -79,7 +79,12 @@ impl SharedPage {
             return Err(NotAPage::Foreign);
         }
         file.set_permissions(Permissions::from_mode(OWNER_ONLY | 0o200))?;
-        let writable = File::options().read(true).write(true).open(path_of(file));
+        // Another process may hold a lease on it (fcntl(2), F_SETLEASE): that is not waited for.
+        let writable = File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path_of(file));
         file.set_permissions(Permissions::from_mode(OWNER_ONLY))?;
         let writable = writable?;
         lock(&writable)?;

@@ -5,6 +5,7 @@ mod children;
 mod clients;
 mod hostile;
 mod life;
+mod obstruction;
 mod policy;
 #[cfg(target_arch = "x86_64")]
 mod status;

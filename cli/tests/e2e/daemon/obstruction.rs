@@ -1,0 +1,196 @@
+//! What a client sends, keeps or locks holds up neither the daemon nor its other clients.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use fastpath_protocol::Client;
+
+use super::{Place, among_others};
+use crate::common::{Running, needs_root, start, tool, wait_until};
+
+/// A user without any privilege.
+const NOBODY: u32 = 65534;
+/// Each of these obstructions lasts much longer, and an answer takes milliseconds.
+const SOON: Duration = Duration::from_secs(20);
+
+/// What a hostile client's program begins with.
+const CLIENT: &str = r#"
+import array, fcntl, os, resource, select, signal, socket, struct, sys, time
+MAGIC = int.from_bytes(b"fastpath", "little")
+PAGE, PREPARE, STATUS, WITHDRAW = 1, 2, 3, 4
+WITH_PROCESS, WITH_MAILBOX = 1, 2
+def connect():
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.settimeout(100)
+    s.connect(sys.argv[1])
+    return s
+def send(s, operation, fds=[], flags=0):
+    packet = struct.pack("<QIIIIIIQQQQ", MAGIC, 1, operation, flags, 0, 62, 0, 0x7f0000000000, 0x7effffff0000, 0, 0)
+    s.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
+def receive(s):
+    """The error, the text and the descriptors of an answer."""
+    answer, control, _, _ = s.recvmsg(1 << 18, 64)
+    fds = array.array("i")
+    for _, _, data in control:
+        fds.frombytes(data[:len(data) // 4 * 4])
+    return struct.unpack_from("<I", answer, 16)[0], answer[496:], list(fds)
+def sealed(seals):
+    """A memfd of a page, opened so that the kernel counts who has it open."""
+    made = os.memfd_create("mailbox", os.MFD_ALLOW_SEALING)
+    os.ftruncate(made, 4096)
+    fcntl.fcntl(made, 1033, seals)  # F_ADD_SEALS
+    opened = os.open(f"/proc/self/fd/{made}", os.O_RDWR)
+    os.close(made)
+    return opened
+def say(*what):
+    print(*what, flush=True)
+"#;
+
+/// Starts a program that begins with [`CLIENT`].
+fn client(place: &Place, uid: u32, script: &str) -> Running {
+    let mut command = Command::new("python3");
+    command.args(["-I", "-c", &format!("{CLIENT}{script}")]);
+    command.arg(place.socket()).uid(uid).gid(uid);
+    start(command)
+}
+
+#[track_caller]
+fn wait_until_says(client: &Running, word: &str) {
+    wait_until(word, || client.out_so_far().contains(word));
+}
+
+/// Another client gets a page as if nothing were.
+#[track_caller]
+fn others_are_served(place: &Place) {
+    let begun = Instant::now();
+    loop {
+        let answered = Client::connect_to(&place.socket()).and_then(|client| client.page(0, None, None));
+        let waited = begun.elapsed();
+        match answered {
+            Ok(_) => return assert!(waited < SOON, "another client waited for {waited:?}"),
+            Err(failure) => assert!(waited < SOON, "another client was not served for {waited:?}: {failure}"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn wanted() -> Option<()> {
+    needs_root()?;
+    tool("python3").map(drop)
+}
+
+#[test]
+fn a_mailbox_with_a_lease_on_it_holds_up_nobody() {
+    let Some(()) = wanted() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let daemon = place.daemon();
+    let hostile = client(
+        &place,
+        NOBODY,
+        r#"
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+memory = sealed(2 | 4)  # F_SEAL_SHRINK, F_SEAL_GROW
+fcntl.fcntl(memory, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+s = connect()
+for _ in range(3):
+    send(s, PAGE, [memory], WITH_MAILBOX)
+say("sent")
+say("refused", [receive(s)[0] for _ in range(3)])
+"#,
+    );
+    wait_until_says(&hostile, "sent");
+    others_are_served(&place);
+    let said = hostile.finish().expect_success().out;
+    assert!(said.contains("refused [1, 1, 1]"), "{said}");
+    assert!(daemon.pid().exists());
+}
+
+#[test]
+fn a_lease_of_the_daemons_that_a_client_breaks_does_not_end_it() {
+    let _host = among_others();
+    let place = Place::new();
+    let daemon = place.daemon();
+    // The daemon asks for a lease of each mailbox a few times a minute. If its client opens it for writing at that moment, the kernel sends
+    // this signal, whose default is the end.
+    daemon.pid().signal(libc::SIGIO);
+    others_are_served(&place);
+    assert!(daemon.pid().exists());
+}
+
+#[test]
+fn a_user_who_locks_the_sockets_directory_does_not_keep_the_daemon_from_starting() {
+    let Some(()) = wanted() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let hostile = client(
+        &place,
+        NOBODY,
+        r#"
+directory = os.open(os.path.dirname(sys.argv[1]), os.O_RDONLY)
+fcntl.flock(directory, fcntl.LOCK_EX)
+say("locked")
+time.sleep(1000)
+"#,
+    );
+    wait_until_says(&hostile, "locked");
+    let _daemon = place.daemon();
+    others_are_served(&place);
+    // Nor can the lock itself be opened by others.
+    let lock = format!("{}.lock", place.socket().display());
+    let about = std::fs::metadata(&lock).expect(&lock);
+    let mode = std::os::unix::fs::MetadataExt::mode(&about) & 0o777;
+    assert_eq!(mode, 0o600);
+}
+
+#[test]
+fn a_lock_that_is_a_link_or_another_users_file_is_refused_with_what_to_do() {
+    let Some(()) = wanted() else { return };
+    let place = Place::new();
+    let lock = format!("{}.lock", place.socket().display());
+    let target = place.0.path().join("target");
+    std::os::unix::fs::symlink(&target, &lock).expect("a link");
+    let refused = crate::common::finish(place.command(&[])).expect_code(1);
+    assert!(refused.err.contains(&lock) && !target.exists(), "{refused:#?}");
+    std::fs::remove_file(&lock).expect("remove");
+    std::fs::write(&lock, "").expect("a file");
+    std::os::unix::fs::chown(&lock, Some(NOBODY), None).expect("chown");
+    let refused = crate::common::finish(place.command(&[])).expect_code(1);
+    assert!(refused.err.contains("remove it"), "{refused:#?}");
+}
+
+#[test]
+fn what_is_sent_as_a_pidfd_is_not_read_whatever_it_is() {
+    let Some(()) = wanted() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let daemon = place.daemon();
+    let before = daemon.pid().cpu_time();
+    let hostile = client(
+        &place,
+        NOBODY,
+        r#"
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+watched, _ = os.pipe()
+epoll = select.epoll()
+for _ in range(min(hard, 200_000) - 100):
+    epoll.register(os.dup(watched), select.EPOLLIN)
+s = connect()
+say("sends")
+refused = set()
+for _ in range(400):
+    send(s, PAGE, [epoll.fileno()], WITH_PROCESS)
+    refused.add(receive(s)[0])
+say("refused", refused)
+os._exit(0)
+"#,
+    );
+    wait_until_says(&hostile, "sends");
+    others_are_served(&place);
+    let said = hostile.finish().expect_success().out;
+    assert!(said.contains("refused {1}"), "{said}");
+    let spent = daemon.pid().cpu_time() - before;
+    assert!(spent < Duration::from_secs(3), "the daemon worked for {spent:?}");
+}
