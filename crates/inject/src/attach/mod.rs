@@ -24,6 +24,7 @@ use nix::errno::Errno;
 
 use crate::abi::Call;
 use crate::error::{Error, Result, tried};
+use crate::mailbox_layout::HookState;
 use crate::redirection::{LeftAlone, REGION_NAME, Record, RegionPlan, region_for};
 use crate::remote::Remote;
 use crate::sites::Cache;
@@ -51,6 +52,8 @@ pub struct Goods<'a> {
     pub clocks: ClockSet,
     /// Scans of libraries, where the programs that it executes are to be met: somebody attends to the mailbox.
     pub children: Option<&'a Cache>,
+    /// The process that must be allowed to trace it when it asks for that, where Yama wants it; 0: none.
+    pub ptracer: u32,
 }
 
 /// What became of an attach.
@@ -152,7 +155,14 @@ fn counter_is_readable(calls: &mut Carrier) -> Answer<()> {
 
 fn map_region(calls: &mut Carrier, plan: &RegionPlan, at: u64, thunks: &Calls, goods: &Goods<'_>) -> Answer<()> {
     let thunk_pages: Vec<u8> = thunks.pages.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
-    let code = region_file(&[&plan.code[..], &thunk_pages].concat())?;
+    let state = HookState {
+        ptracer: goods.ptracer,
+        ..HookState::default()
+    };
+    let state = state.bytes();
+    let mut code = [&plan.code[..], &thunk_pages].concat();
+    code[region::STATE as usize..][..state.len()].copy_from_slice(&state);
+    let code = region_file(&code)?;
     let [page, mailbox, code] = handover::give(calls, [goods.page, goods.mailbox, &code])?;
     let mapped = map_parts(calls, at, thunks, [page, mailbox, code]);
     for fd in [page, mailbox, code] {
