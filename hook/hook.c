@@ -106,9 +106,8 @@ static void ask(fp_u32 kind, fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
 		if ((freed & FP_SLOT_STATE) != FP_SLOT_FREE ||
 		    !exchange_if(&slot->state, freed, freed | FP_SLOT_FILLING))
 			continue;
-		fp_u32 ptracer = load(&fp_mailbox.ptracer);
-		if (ptracer)
-			fp_syscall4(FP_NR_prctl, PR_SET_PTRACER, ptracer, 0, 0);
+		if (fp_state.ptracer)
+			fp_syscall4(FP_NR_prctl, PR_SET_PTRACER, fp_state.ptracer, 0, 0);
 		slot->kind = kind;
 		slot->tid = (fp_u32)fp_syscall4(FP_NR_gettid, 0, 0, 0, 0);
 		slot->flags = flags;

@@ -43,8 +43,7 @@ struct fp_slot {
 
 struct fp_mailbox {
 	fp_u32 doorbell; /* futex: counts requests */
-	fp_u32 ptracer;  /* not 0: Yama wants this PID declared by PR_SET_PTRACER first */
-	fp_u64 reserved[7];
+	fp_u32 reserved[15];
 	struct fp_slot slot[FP_SLOTS];
 };
 
@@ -55,6 +54,9 @@ struct fp_hook_state {
 	fp_u64 entry_cell; /* where AT_ENTRY's value stands on the stack */
 	fp_u32 filtered;   /* a seccomp filter was installed here: ask for nothing any more */
 	fp_u32 stack_lock; /* 1: a thread is on the page's stack */
+	/* Not 0: Yama wants this PID declared by PR_SET_PTRACER first. Here, where no other process can write. */
+	fp_u32 ptracer;
+	fp_u32 reserved;
 };
 
 #endif

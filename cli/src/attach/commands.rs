@@ -118,6 +118,7 @@ fn attach_one(pid: i32, goods: &goods::Goods, clocks: ClockSet, scans: Option<&C
         mailbox: &goods.mailbox,
         clocks,
         children: scans,
+        ptracer: goods.ptracer,
     };
     match attach::attach(pid, &given) {
         Ok(attached) => {

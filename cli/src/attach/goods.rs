@@ -53,6 +53,8 @@ impl DaemonsPolicy {
 pub struct Goods {
     pub page: OwnedFd,
     pub mailbox: OwnedFd,
+    /// The attendant, where those who ask it for something must declare it first; else 0.
+    pub ptracer: u32,
     /// A publisher of our own stays as long as this is open, or somebody maps the mailbox.
     _needed: Option<UnixStream>,
 }
@@ -93,6 +95,7 @@ pub fn of_daemon(wanted: &Wanted, pid: i32) -> Result<Option<Goods>, String> {
         Some(Ok(given)) => Ok(given.mailbox.map(|mailbox| Goods {
             page: given.page,
             mailbox,
+            ptracer: 0,
             _needed: None,
         })),
         Some(Err(Failure::Refused(refusal))) if refusal.code == Code::Policy => Err(refusal.sentence),
@@ -115,10 +118,11 @@ pub fn get(
     namespace: Option<&TimeNamespace>,
     surroundings: &Surroundings,
 ) -> Result<Goods, String> {
-    let (page, mailbox, needed) = helper::start(wanted, pid, namespace, surroundings)?;
+    let (page, mailbox, ptracer, needed) = helper::start(wanted, pid, namespace, surroundings)?;
     Ok(Goods {
         page,
         mailbox,
+        ptracer,
         _needed: Some(needed),
     })
 }

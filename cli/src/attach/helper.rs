@@ -20,13 +20,13 @@ use crate::run::helper::{self, Surroundings};
 /// To compare the CPUs' counters and make a page takes milliseconds, on a busy machine some hundred.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Starts one; page, mailbox, and what keeps it until a process maps them.
+/// Starts one; page, mailbox, whom those must declare who ask it for something, and what keeps it until a process maps them.
 pub fn start(
     wanted: &Wanted,
     pid: i32,
     namespace: Option<&TimeNamespace>,
     surroundings: &Surroundings,
-) -> Result<(OwnedFd, OwnedFd, UnixStream), String> {
+) -> Result<(OwnedFd, OwnedFd, u32, UnixStream), String> {
     let (ours, theirs) = UnixStream::pair().map_err(|e| format!("socketpair: {e}"))?;
     let child = helper::fork_without_signal().map_err(|e| format!("clone: {e}"))?;
     if child == 0 {
@@ -41,15 +41,15 @@ pub fn start(
     drop(theirs);
     // SAFETY: waits for the child just made, which exits at once; it sends no signal.
     unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
-    let (page, mailbox) = receive(&ours)?;
-    Ok((page, mailbox, ours))
+    let (page, mailbox, ptracer) = receive(&ours)?;
+    Ok((page, mailbox, ptracer, ours))
 }
 
-/// The two descriptors, or why there are none.
-fn receive(channel: &UnixStream) -> Result<(OwnedFd, OwnedFd), String> {
+/// The two descriptors and the number that comes with them, or why there are none.
+fn receive(channel: &UnixStream) -> Result<(OwnedFd, OwnedFd, u32), String> {
     channel.set_read_timeout(Some(PATIENCE)).map_err(|e| e.to_string())?;
-    let mut byte = [0];
-    let mut iov = [IoSliceMut::new(&mut byte)];
+    let mut bytes = [0; 4];
+    let mut iov = [IoSliceMut::new(&mut bytes)];
     let mut control = nix::cmsg_space!([i32; 2]);
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
     let message = recvmsg::<UnixAddr>(channel.as_raw_fd(), &mut iov, Some(&mut control), flags)
@@ -61,11 +61,13 @@ fn receive(channel: &UnixStream) -> Result<(OwnedFd, OwnedFd), String> {
             fds.extend(given.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }
+    let length = message.bytes;
     if let Ok([page, mailbox]) = <[OwnedFd; 2]>::try_from(fds) {
-        return Ok((page, mailbox));
+        return Ok((page, mailbox, u32::from_le_bytes(bytes)));
     }
-    let mut why = String::new();
-    let _ = (&*channel).read_to_string(&mut why);
+    let mut why = bytes[..length].to_vec();
+    let _ = (&*channel).read_to_end(&mut why);
+    let why = String::from_utf8_lossy(&why).into_owned();
     Err(if why.is_empty() {
         "the publisher ended before it was ready".into()
     } else {
@@ -85,7 +87,7 @@ fn live(
     let status = match serve(wanted, pid, namespace, &channel) {
         Ok(()) => 0,
         Err(why) => {
-            let _ = (&channel).write_all(format!("!{why}").as_bytes());
+            let _ = (&channel).write_all(why.as_bytes());
             1
         }
     };
@@ -112,10 +114,11 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
         attend(&page, &mailbox, wanted.policy.clone())?;
     }
     let fds = [page.as_raw_fd(), given.as_raw_fd()];
+    let ptracer = helper::ptracer();
     let rights = [ControlMessage::ScmRights(&fds)];
     let sent = sendmsg::<UnixAddr>(
         channel.as_raw_fd(),
-        &[IoSlice::new(b"f")],
+        &[IoSlice::new(&ptracer.to_le_bytes())],
         &rights,
         MsgFlags::empty(),
         None,
@@ -146,9 +149,6 @@ fn source(wanted: &Wanted, pid: i32, mailbox: &Shared) -> Result<PageSource, Str
 
 /// Meets the descendants of those that are attached.
 fn attend(page: &OwnedFd, mailbox: &Arc<Shared>, policy: Option<DaemonsPolicy>) -> Result<(), String> {
-    if helper::restricted_to_ancestors() {
-        mailbox.declare_ptracer(std::process::id());
-    }
     let kit = Kit {
         page: page.try_clone().map_err(|e| format!("the page: {e}"))?,
         mailbox: Box::new({
@@ -160,6 +160,7 @@ fn attend(page: &OwnedFd, mailbox: &Arc<Shared>, policy: Option<DaemonsPolicy>) 
         allows: Box::new(move |pid| policy.as_ref().is_none_or(|policy| policy.against(pid).is_none())),
         filters: 0,
         refuses_32_bit: None,
+        ptracer: helper::ptracer(),
         scans: Cache::default(),
     };
     let attendant = Attendant::new(kit, mailbox.clone());

@@ -233,11 +233,9 @@ impl Helper {
             allows: Box::new(|_| true),
             filters: self.trial.filters,
             refuses_32_bit: self.trial.refuses_32_bit.clone(),
+            ptracer: ptracer(),
             scans: Cache::default(),
         };
-        if restricted_to_ancestors() {
-            mailbox.declare_ptracer(std::process::id());
-        }
         let attendant = Attendant::new(kit, mailbox.clone());
         self.start_visits(&attendant)?;
         self.page.run(|| attendant.is_busy() || mailbox.in_use());
@@ -353,9 +351,10 @@ pub fn let_go_of_standard_error() {
     }
 }
 
-/// Yama's mode 1 (Documentation/admin-guide/LSM/Yama.rst).
-pub fn restricted_to_ancestors() -> bool {
-    std::fs::read_to_string(YAMA).is_ok_and(|mode| mode.trim() == "1")
+/// This process, where Yama wants a tracer declared that is no ancestor (mode 1, Documentation/admin-guide/LSM/Yama.rst); else 0.
+pub fn ptracer() -> u32 {
+    let is_restricted = std::fs::read_to_string(YAMA).is_ok_and(|mode| mode.trim() == "1");
+    if is_restricted { std::process::id() } else { 0 }
 }
 
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";

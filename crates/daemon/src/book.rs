@@ -1,8 +1,9 @@
 //! The pages that there are: whose they are, and how long they are kept.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fs;
 use std::io;
+use std::ops::Bound;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -13,16 +14,45 @@ use fastpath_protocol::{Code, Refusal, status};
 use fastpath_publisher::many::{Handle, Member, Offsets, REASON_LET_GO};
 use fastpath_publisher::{SharedPage, counter, evidence};
 
-use crate::lease::Lease;
-use crate::peer::Process;
+use crate::lease::{Lease, Plan, is_page_read};
+use crate::payer::Payer;
+use crate::peer::{Peer, Process};
 
 /// What users may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Pages of one user but root.
     pub pages_per_user: usize,
+    /// Pages of all users together, some of which are kept for root.
+    pub pages_in_all: usize,
 }
 
+impl Limits {
+    /// As many pages as there is room for, and `pages_per_user` of one user.
+    pub fn of_this_process(pages_per_user: usize) -> Limits {
+        // A page takes a descriptor, its mailbox another, and its plan a third; clients and the rest need some, too.
+        let descriptors = rlimit(libc::RLIMIT_NOFILE).saturating_sub(OTHER_DESCRIPTORS) / 3;
+        Limits {
+            pages_per_user,
+            pages_in_all: descriptors.clamp(64, MOST_PAGES as u64) as usize,
+        }
+    }
+}
+
+fn rlimit(resource: libc::__rlimit_resource_t) -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: writes a valid rlimit.
+    match unsafe { libc::getrlimit(resource, &mut limit) } {
+        0 => limit.rlim_cur,
+        _ => 1024,
+    }
+}
+
+/// Clients, at most as many as they may be, with what they send.
+const OTHER_DESCRIPTORS: u64 = 2048;
 /// Pages of all users together: a mapping each, of which a process may have 65,530 (vm.max_map_count).
 const MOST_PAGES: usize = 32_768;
 
@@ -38,25 +68,40 @@ pub struct Opened {
 /// A page of a daemon that is gone, and the process that maps it.
 pub struct Found {
     pub process: Process,
+    pub payer: Payer,
     pub page: SharedPage,
     pub lease: Lease,
 }
 
 struct Entry {
     process: Process,
+    payer: Payer,
     inode: u64,
     member: Arc<Member>,
     lease: Lease,
+    plan: Option<Plan>,
     was_found_again: bool,
+}
+
+impl Entry {
+    /// Whether anybody has any of its memory, which is the daemon's, yet.
+    fn is_held(&self) -> bool {
+        self.lease.in_use() == Some(true)
+            || self.plan.as_ref().is_some_and(Plan::is_held)
+            || is_page_read(&self.member.page)
+    }
 }
 
 /// All pages.
 pub struct Book {
     entries: BTreeMap<u64, Entry>,
+    /// Those that are not published any more, and that somebody has all the same: they count as long as they take memory.
+    held: VecDeque<Entry>,
     next_id: u64,
     /// Where the next sweep goes on.
     swept: u64,
-    of_user: HashMap<u32, usize>,
+    of_user: HashMap<Payer, usize>,
+    of_containers: usize,
     inodes: HashSet<u64>,
     limits: Limits,
     publisher: Handle,
@@ -67,34 +112,41 @@ impl Book {
     pub fn new(publisher: Handle, limits: Limits) -> Book {
         Book {
             entries: BTreeMap::new(),
+            held: VecDeque::new(),
             next_id: 1,
             swept: 0,
             of_user: HashMap::new(),
+            of_containers: 0,
             inodes: HashSet::new(),
             limits,
             publisher,
         }
     }
 
-    /// Makes a page. `mailbox` is one of the asker's own, if he has one.
+    /// Makes a page. `mailbox` is one of the asker's own, if he has one; `plan` what it gets besides.
     pub fn open(
         &mut self,
-        process: Process,
+        (process, payer): (Process, Payer),
         clocks: ClockSet,
         offsets: Offsets,
         mailbox: Option<BorrowedFd<'_>>,
+        plan: Option<Plan>,
     ) -> Result<Opened, Refusal> {
         let trouble = |what: &str, error: io::Error| Refusal::new(Code::Internal, format!("{what}: {error}"));
-        let has = self.of_user.get(&process.uid).copied().unwrap_or(0);
-        if process.uid != 0 && has >= self.limits.pages_per_user {
-            let sentence = format!(
-                "user {} has {has} pages, and no user but root may have more",
-                process.uid
-            );
+        let has = self.of_user.get(&payer).copied().unwrap_or(0);
+        if !payer.is_root() && has >= self.limits.pages_per_user {
+            let whose = match payer {
+                Payer::User(uid) => format!("user {uid} has"),
+                _ => "this container has".into(),
+            };
+            let sentence = format!("{whose} {has} pages, and none but the host's root may have more");
             return Err(Refusal::new(Code::Limit, sentence));
         }
-        if self.entries.len() >= MOST_PAGES {
-            let sentence = format!("there are {MOST_PAGES} pages already");
+        let most = self.limits.pages_in_all;
+        let kept_for_root = if payer.is_root() { 0 } else { most / 16 };
+        let is_full = payer.is_container() && self.of_containers >= most / 2;
+        if self.size() + kept_for_root >= most || is_full {
+            let sentence = format!("there are {} pages already", self.size());
             return Err(Refusal::new(Code::Limit, sentence));
         }
         let (lease, mailbox) = match mailbox {
@@ -112,14 +164,19 @@ impl Book {
         page.writer().init(&init::of_this_host());
         let reader = page.reader().map_err(|e| trouble("a page", e))?;
         let member = Member { page, clocks, offsets };
-        self.enter(process, member, lease, false)
+        self.enter((process, payer), member, (lease, plan), false)
             .map_err(|e| trouble("a page", e))?;
         Ok(Opened { page: reader, mailbox })
     }
 
     /// Goes on with a page that lost its daemon. Which clocks it answers, it says itself.
     pub fn take_up(&mut self, found: Found, offsets: Offsets) -> io::Result<()> {
-        let Found { process, page, lease } = found;
+        let Found {
+            process,
+            payer,
+            page,
+            lease,
+        } = found;
         let reader = Reader::new(page.page());
         // Whom somebody let go for good stays so.
         if reader.stats().withdrawn_reason == REASON_LET_GO {
@@ -127,24 +184,33 @@ impl Book {
         }
         let clocks = reader.clocks();
         let member = Member { page, clocks, offsets };
-        self.enter(process, member, lease, true)
+        self.enter((process, payer), member, (lease, None), true)
     }
 
-    fn enter(&mut self, process: Process, member: Member, lease: Lease, was_found_again: bool) -> io::Result<()> {
+    fn enter(
+        &mut self,
+        (process, payer): (Process, Payer),
+        member: Member,
+        (lease, plan): (Lease, Option<Plan>),
+        was_found_again: bool,
+    ) -> io::Result<()> {
         let inode = fs::File::from(member.page.reader()?).metadata()?.ino();
         let member = Arc::new(member);
         let id = self.next_id;
         self.next_id += 1;
         self.publisher.add(id, member.clone());
-        *self.of_user.entry(process.uid).or_default() += 1;
+        *self.of_user.entry(payer).or_default() += 1;
+        self.of_containers += usize::from(payer.is_container());
         self.inodes.insert(inode);
         self.entries.insert(
             id,
             Entry {
                 process,
+                payer,
                 inode,
                 member,
                 lease,
+                plan,
                 was_found_again,
             },
         );
@@ -173,22 +239,40 @@ impl Book {
                 self.publisher.remove(id);
             }
         }
+        for _ in 0..how_many.min(self.held.len()) {
+            if let Some(entry) = self.held.pop_front() {
+                self.hold_or_release(entry);
+            }
+        }
+    }
+
+    /// How many take memory, published or not.
+    pub fn size(&self) -> usize {
+        self.entries.len() + self.held.len()
     }
 
     fn forget(&mut self, id: u64) {
         let Some(entry) = self.entries.remove(&id) else { return };
         self.inodes.remove(&entry.inode);
-        if let Some(has) = self.of_user.get_mut(&entry.process.uid) {
+        self.hold_or_release(entry);
+    }
+
+    fn hold_or_release(&mut self, entry: Entry) {
+        if entry.is_held() {
+            return self.held.push_back(entry);
+        }
+        self.of_containers -= usize::from(entry.payer.is_container());
+        if let Some(has) = self.of_user.get_mut(&entry.payer) {
             *has -= 1;
             if *has == 0 {
-                self.of_user.remove(&entry.process.uid);
+                self.of_user.remove(&entry.payer);
             }
         }
     }
 
     /// Takes the clocks off a process's pages, for good, as far as they are the asking user's; how many there were.
-    pub fn let_go(&mut self, pid: i32, asker: u32) -> usize {
-        let may = |entry: &Entry| asker == 0 || entry.process.uid == asker;
+    pub fn let_go(&mut self, pid: i32, asker: Peer) -> usize {
+        let may = |entry: &Entry| asker.has_to_do_with(entry.process.uid, entry.payer);
         let of_process = |(id, entry): (&u64, &Entry)| (entry.process.pid == pid && may(entry)).then_some(*id);
         let ids: Vec<u64> = self.entries.iter().filter_map(of_process).collect();
         for id in &ids {
@@ -208,13 +292,19 @@ impl Book {
         self.inodes.contains(&inode)
     }
 
-    /// Those that a user may see.
-    pub fn shown_to(&self, uid: u32) -> Vec<status::Page> {
-        let shown = self
+    /// Those that a user may see, `most` of them, behind the one with the id `after`; and the id to go on from, if there are more.
+    pub fn shown_to(&self, peer: Peer, after: u64, most: usize) -> (Vec<status::Page>, Option<u64>) {
+        let mut shown = self
             .entries
-            .values()
-            .filter(|entry| uid == 0 || entry.process.uid == uid);
-        shown.map(Entry::status).collect()
+            .range((Bound::Excluded(after), Bound::Unbounded))
+            .filter(|(_, entry)| peer.has_to_do_with(entry.process.uid, entry.payer));
+        let mut last = after;
+        let mut pages = Vec::new();
+        for (id, entry) in shown.by_ref().take(most) {
+            last = *id;
+            pages.push(entry.status());
+        }
+        (pages, shown.next().map(|_| last))
     }
 
     /// How often the publisher has woken up: it lives as long as this changes.
@@ -260,17 +350,80 @@ mod tests {
 
     use super::*;
 
+    fn limits(pages_per_user: usize) -> Limits {
+        Limits {
+            pages_per_user,
+            pages_in_all: 1000,
+        }
+    }
+
+    fn peer(uid: u32) -> Peer {
+        let payer = if uid == 0 { Payer::Root } else { Payer::User(uid) };
+        Peer { pid: 1, uid, payer }
+    }
+
     #[test]
     fn a_user_lets_go_of_his_own_pages_and_root_of_all() {
         let (_publisher, handle) = Publisher::new(ClockSet::ALL, Trust::Anyway).unwrap();
-        let mut book = Book::new(handle, Limits { pages_per_user: 1 });
+        let mut book = Book::new(handle, limits(1));
         let process = Process { pid: 7, uid: 1000 };
-        let opened = book.open(process, ClockSet::ALL, Offsets::default(), None).unwrap();
-        assert_eq!(book.let_go(7, 1001), 0);
-        assert_eq!((book.let_go(8, 1000), book.count()), (0, 1));
-        assert_eq!((book.let_go(7, 1000), book.count()), (1, 0));
-        drop(opened);
-        let _opened = book.open(process, ClockSet::ALL, Offsets::default(), None).unwrap();
-        assert_eq!((book.let_go(7, 0), book.count()), (1, 0));
+        let open = |book: &mut Book| {
+            book.open(
+                (process, Payer::User(process.uid)),
+                ClockSet::ALL,
+                Offsets::default(),
+                None,
+                None,
+            )
+        };
+        let opened = open(&mut book).unwrap();
+        assert_eq!(book.let_go(7, peer(1001)), 0);
+        assert_eq!((book.let_go(8, peer(1000)), book.count()), (0, 1));
+        assert_eq!((book.let_go(7, peer(1000)), book.count()), (1, 0));
+        // It has the memory yet.
+        book.sweep(1);
+        assert_eq!(open(&mut book).unwrap_err().code, Code::Limit);
+        let Opened { page, mailbox } = opened;
+        drop(mailbox);
+        book.sweep(1);
+        assert_eq!(open(&mut book).unwrap_err().code, Code::Limit);
+        drop(page);
+        book.sweep(1);
+        let _opened = open(&mut book).unwrap();
+        assert_eq!((book.let_go(7, peer(0)), book.count()), (1, 0));
+    }
+
+    #[test]
+    fn pages_are_shown_a_few_at_a_time_each_once_and_only_to_who_may_see_them() {
+        let (_publisher, handle) = Publisher::new(ClockSet::ALL, Trust::Anyway).unwrap();
+        let mut book = Book::new(handle, limits(10));
+        let mut kept = Vec::new();
+        for pid in 0..10 {
+            let uid = 1000 + pid as u32 % 2;
+            let process = Process { pid, uid };
+            kept.push(
+                book.open(
+                    (process, Payer::User(process.uid)),
+                    ClockSet::ALL,
+                    Offsets::default(),
+                    None,
+                    None,
+                )
+                .unwrap(),
+            );
+        }
+        let all = |uid| {
+            let (mut seen, mut after) = (Vec::new(), Some(0));
+            while let Some(from) = after {
+                let (pages, next) = book.shown_to(peer(uid), from, 2);
+                assert!(pages.len() <= 2);
+                seen.extend(pages.iter().map(|page| page.pid));
+                after = next;
+            }
+            seen
+        };
+        assert_eq!(all(0), (0..10).collect::<Vec<_>>());
+        assert_eq!(all(1001), [1, 3, 5, 7, 9]);
+        assert!(all(1002).is_empty());
     }
 }

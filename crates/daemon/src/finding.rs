@@ -16,6 +16,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::book::Found;
 use crate::lease::Lease;
 use crate::log::{Priority, say};
+use crate::payer::Payer;
 use crate::peer::Process;
 
 /// The thread, and what it has found.
@@ -83,7 +84,13 @@ fn of_process(pid: i32) -> Option<Found> {
     };
     let page = SharedPage::take_up(&page).ok()?;
     let lease = Lease::of(&mailbox).ok()?;
-    Some(Found { process, page, lease })
+    let payer = Payer::of_pid(process.pid, process.uid).ok()?;
+    Some(Found {
+        process,
+        payer,
+        page,
+        lease,
+    })
 }
 
 /// Opens the file that is mapped there (proc_pid_map_files(5)).

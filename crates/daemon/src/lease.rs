@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use fastpath_inject::MAILBOX_NAME;
+use fastpath_publisher::SharedPage;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -67,6 +68,42 @@ impl Lease {
     }
 }
 
+/// Memory that was given to a client for reading, as who wants to know whether it is still there.
+pub struct Plan(File);
+
+impl Plan {
+    /// Of a memfd: with the descriptor to be given away, opened anew, so that the kernel counts it as long as it is open or mapped.
+    pub fn of(made: &impl AsRawFd) -> io::Result<(Plan, OwnedFd)> {
+        Ok((Plan(open(made, OFlag::O_RDONLY)?.into()), open(made, OFlag::O_RDONLY)?))
+    }
+
+    /// Whether the client, or whoever has it from there, has it open or mapped.
+    pub fn is_held(&self) -> bool {
+        is_read(&self.0)
+    }
+}
+
+/// Whether anybody else reads what `file` is, by a descriptor of its own or a mapping of one.
+fn is_read(file: &File) -> bool {
+    // SAFETY: fcntl with an int argument.
+    let lease = |kind: libc::c_int| match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) } {
+        0 => Ok(()),
+        _ => Err(Errno::last()),
+    };
+    let taken = lease(libc::F_WRLCK);
+    if taken.is_ok() {
+        let _ = lease(libc::F_UNLCK);
+    }
+    taken == Err(Errno::EAGAIN)
+}
+
+/// Whether anybody but its publisher has a page open or mapped.
+pub fn is_page_read(page: &SharedPage) -> bool {
+    // A page that was taken up was opened for writing, and counts as that; one that was made here does not count at all, and a lease takes a
+    // descriptor that does.
+    is_read(page.file()) && page.reader().is_ok_and(|reader| is_read(&reader.into()))
+}
+
 /// A client that opens its mailbox at the very moment at which this process asks for the lease breaks it: the kernel then sends SIGIO, which
 /// would end the process. The lease is given back at once anyhow. A handler, other than SIG_IGN, is not inherited by programs that this
 /// process starts.
@@ -117,6 +154,38 @@ mod tests {
         let refused = Lease::of(&mailbox).err().expect("it is refused").to_string();
         assert!(refused.contains("lease"), "{refused}");
         assert!(begun.elapsed().as_secs() < 5, "it was waited for");
+    }
+
+    #[test]
+    fn what_was_given_for_reading_is_held_until_it_is_closed_and_unmapped() {
+        let made = memfd_create(c"plan", MFdFlags::MFD_CLOEXEC).unwrap();
+        let (plan, given) = Plan::of(&made).unwrap();
+        assert!(plan.is_held());
+        drop(given);
+        assert!(!plan.is_held());
+        for page in [SharedPage::create(), SharedPage::create_to_be_taken_up()] {
+            let page = page.unwrap();
+            assert!(!is_page_read(&page));
+            let reader = page.reader().unwrap();
+            assert!(is_page_read(&page));
+            drop(reader);
+            assert!(!is_page_read(&page));
+        }
+        let page = SharedPage::create_to_be_taken_up().unwrap();
+        page.writer().init(&fastpath_host::init::of_this_host());
+        let reader = File::from(page.reader().unwrap());
+        drop(page);
+        // A program that another test starts has its lock until it is executed.
+        let begun = std::time::Instant::now();
+        let page = loop {
+            match SharedPage::take_up(&reader) {
+                Ok(page) => break page,
+                Err(why) => assert!(begun.elapsed().as_secs() < 60, "{why}"),
+            }
+        };
+        assert!(is_page_read(&page));
+        drop(reader);
+        assert!(!is_page_read(&page));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod finding;
 mod lease;
 mod log;
 mod notify;
+mod payer;
 mod peer;
 mod policy;
 mod requests;
@@ -93,9 +94,7 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
 
     // Last: who connects is answered at once.
     let socket = sockets::listen(&options.socket).map_err(Failure::Start)?;
-    let limits = Limits {
-        pages_per_user: options.pages_per_user,
-    };
+    let limits = Limits::of_this_process(options.pages_per_user);
     let book = Book::new(handle, limits);
     let served = Server::new(options, policy, socket, signals, book)
         .map_err(|e| start("the server", e))?

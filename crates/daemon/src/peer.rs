@@ -10,6 +10,8 @@ use fastpath_protocol::{Code, Refusal};
 use fastpath_publisher::many::Offsets;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
+use crate::payer::Payer;
+
 /// Who connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -17,16 +19,17 @@ pub struct Peer {
     pub pid: i32,
     /// His user.
     pub uid: u32,
+    /// Whose share is taken.
+    pub payer: Payer,
 }
 
 impl Peer {
-    /// By SO_PEERCRED: as he was when he connected.
+    /// By SO_PEERCRED: as he was when he connected. The error: he has ended.
     pub fn of(socket: &impl AsFd) -> io::Result<Peer> {
         let credentials = getsockopt(&socket.as_fd(), PeerCredentials)?;
-        Ok(Peer {
-            pid: credentials.pid(),
-            uid: credentials.uid(),
-        })
+        let (pid, uid) = (credentials.pid(), credentials.uid());
+        let payer = Payer::of_peer(socket.as_fd(), pid, uid)?;
+        Ok(Peer { pid, uid, payer })
     }
 
     /// His own process.
@@ -44,16 +47,26 @@ impl Peer {
         })
     }
 
-    /// The process that a pidfd names, if he may have anything to do with it.
-    pub fn process_of(&self, pidfd: BorrowedFd<'_>) -> Result<Process, Refusal> {
+    /// The process that a pidfd names, if he may have anything to do with it, and whose share its page is taken from.
+    pub fn process_of(&self, pidfd: BorrowedFd<'_>) -> Result<(Process, Payer), Refusal> {
         let process = Process::of(pid_of(pidfd)?)?;
-        if self.uid != 0 && self.uid != process.uid {
+        let payer = Payer::of_pid(process.pid, process.uid).map_err(|_| gone(process.pid))?;
+        if !self.has_to_do_with(process.uid, payer) {
             return Err(Refusal::new(
                 Code::Denied,
                 format!("process {} is another user's", process.pid),
             ));
         }
-        Ok(process)
+        Ok((process, payer))
+    }
+
+    /// Whether a process of this user, charged so, is his: root's are all, and a container's root has all of its container's.
+    pub fn has_to_do_with(&self, uid: u32, payer: Payer) -> bool {
+        match self.uid {
+            // A daemon in a PID namespace of its own cannot see who asks from outside, and serves nobody there: it says how it is.
+            0 => self.payer.is_root() || self.payer == Payer::Unseen || self.payer == payer,
+            own => own == uid,
+        }
     }
 }
 
@@ -217,7 +230,11 @@ mod tests {
 
     #[test]
     fn who_asks_for_himself_is_who_he_was_when_he_connected_whosever_his_number_is_now() {
-        let left_behind = Peer { pid: 1, uid: 65534 };
+        let left_behind = Peer {
+            pid: 1,
+            uid: 65534,
+            payer: Payer::User(65534),
+        };
         assert_eq!(left_behind.process(), Ok(Process { pid: 1, uid: 65534 }));
     }
 
@@ -227,9 +244,23 @@ mod tests {
         // SAFETY: a new descriptor.
         let pidfd: std::os::fd::OwnedFd =
             unsafe { std::os::fd::FromRawFd::from_raw_fd(libc::syscall(libc::SYS_pidfd_open, 1, 0) as i32) };
-        let user = Peer { pid: 7, uid: 65534 };
+        let user = Peer {
+            pid: 7,
+            uid: 65534,
+            payer: Payer::User(65534),
+        };
         assert_eq!(user.process_of(pidfd.as_fd()).unwrap_err().code, Code::Denied);
-        let root = Peer { pid: 7, uid: 0 };
-        assert_eq!(root.process_of(pidfd.as_fd()), Ok(init));
+        let root = Peer {
+            pid: 7,
+            uid: 0,
+            payer: Payer::Root,
+        };
+        assert_eq!(root.process_of(pidfd.as_fd()).map(|(process, _)| process), Ok(init));
+        let container = Peer {
+            payer: Payer::Container(1),
+            ..root
+        };
+        assert_eq!(container.process_of(pidfd.as_fd()).unwrap_err().code, Code::Denied);
+        assert!(container.has_to_do_with(33, Payer::Container(1)));
     }
 }

@@ -9,16 +9,38 @@ use fastpath_inject::redirection::{REGION_NAME, RegionPlan, region_for};
 use fastpath_inject::region;
 use fastpath_page::{ClockSet, PAGE_SIZE};
 use fastpath_protocol::{
-    Answer, Code, Operation, PATCH_BYTES, Patch, REGION_ROOM, Refusal, Request, SECTIONS, Section, Source,
+    Answer, Code, Operation, PATCH_BYTES, Patch, REGION_ROOM, Refusal, Request, SECTIONS, Section, Source, TEXT,
     WITH_MAILBOX, WITH_PROCESS,
 };
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use crate::lease::Plan;
 use crate::peer::{Peer, Process};
 use crate::server::State;
 
 /// An answer and what travels with it.
-pub type Answered = (Answer, Vec<OwnedFd>);
+pub struct Answered {
+    /// What says the rest.
+    pub answer: Answer,
+    /// What follows it in the packet.
+    pub text: Vec<u8>,
+    /// Descriptors.
+    pub fds: Vec<OwnedFd>,
+}
+
+impl Answered {
+    fn with(answer: Answer, fds: Vec<OwnedFd>) -> Answered {
+        let text = Vec::new();
+        Answered { answer, text, fds }
+    }
+
+    /// The packet.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.answer.bytes();
+        bytes.extend_from_slice(&self.text);
+        bytes
+    }
+}
 
 /// A jump reaches 2 GiB on x86-64 and 128 MiB on AArch64; what is further away is nonsense, whoever plans.
 const REACH: u64 = 1 << 31;
@@ -32,7 +54,7 @@ pub fn answer(state: &mut State, peer: Peer, packet: &[u8], fds: Vec<OwnedFd>) -
             let answered = match operation {
                 Operation::Page => page(state, peer, &request, fds),
                 Operation::Prepare => prepare(state, peer, &request),
-                Operation::Status => status(state, peer),
+                Operation::Status => status(state, peer, &request),
                 Operation::Withdraw => withdraw(state, peer, &request, fds),
             };
             (operation as u32, answered)
@@ -40,13 +62,14 @@ pub fn answer(state: &mut State, peer: Peer, packet: &[u8], fds: Vec<OwnedFd>) -
         Err(refusal) => (0, Err(refusal)),
     };
     match answered {
-        Ok((mut answer, fds)) => {
-            answer.descriptors = fds.len() as u32;
-            (answer, fds)
+        Ok(mut answered) => {
+            answered.answer.descriptors = answered.fds.len() as u32;
+            answered.answer.text_size = answered.text.len() as u64;
+            answered
         }
         Err(refusal) => {
             state.refused += 1;
-            (Answer::refusing(operation, &refusal), Vec::new())
+            Answered::with(Answer::refusing(operation, &refusal), Vec::new())
         }
     }
 }
@@ -67,9 +90,9 @@ fn travelled(request: &Request, fds: Vec<OwnedFd>) -> Result<[Option<OwnedFd>; 2
 fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, Refusal> {
     let [process, mailbox] = travelled(request, fds)?;
     let of_another = process.is_some();
-    let process = match &process {
+    let (process, payer) = match &process {
         Some(pidfd) => peer.process_of(pidfd.as_fd())?,
-        None => peer.process()?,
+        None => (peer.process()?, peer.payer),
     };
     // Who asks for himself has been told to, by `fastpath run`.
     if of_another {
@@ -77,14 +100,19 @@ fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> 
     }
     let clocks = clocks_of(state, request)?;
     let offsets = process.offsets()?;
-    let opened = state
-        .book
-        .open(process, clocks, offsets, mailbox.as_ref().map(AsFd::as_fd))?;
+    let opened = state.book.open(
+        (process, payer),
+        clocks,
+        offsets,
+        mailbox.as_ref().map(AsFd::as_fd),
+        None,
+    )?;
     let answer = Answer {
         clocks: clocks.0,
         ..Answer::new(Operation::Page as u32)
     };
-    Ok((answer, std::iter::once(opened.page).chain(opened.mailbox).collect()))
+    let fds = std::iter::once(opened.page).chain(opened.mailbox).collect();
+    Ok(Answered::with(answer, fds))
 }
 
 /// The clocks that a request asks for, or what is slow here.
@@ -133,9 +161,12 @@ fn prepare(state: &mut State, peer: Peer, request: &Request) -> Result<Answered,
         ..Answer::new(Operation::Prepare as u32)
     };
     let contents = contents(&plan, &mut answer)?;
-    let opened = state.book.open(process, clocks, offsets, None)?;
+    let (kept, contents) = contents;
+    let opened = state
+        .book
+        .open((process, peer.payer), clocks, offsets, None, Some(kept))?;
     let fds = std::iter::once(opened.page).chain(opened.mailbox).chain([contents]);
-    Ok((answer, fds.collect()))
+    Ok(Answered::with(answer, fds.collect()))
 }
 
 const _: () = assert!(region::ATTACHED_SIZE <= REGION_ROOM as u64);
@@ -179,8 +210,8 @@ fn sections() -> [Section; SECTIONS] {
     sections
 }
 
-/// The plan's memfd: the region's bytes, then the patches.
-fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<OwnedFd, Refusal> {
+/// The plan's memfd: the region's bytes, then the patches. Once as what tells whether the client has it yet, and once for the client.
+fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<(Plan, OwnedFd), Refusal> {
     let mut bytes = plan.code.clone();
     answer.patches_offset = bytes.len() as u32;
     answer.patches = plan.patches.len() as u32;
@@ -204,31 +235,44 @@ fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<OwnedFd, Refusal> 
     }
     // Mapped by who asked, it is known by its name to whoever detaches him.
     let name = std::ffi::CString::new(REGION_NAME).map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
-    sealed(&name, &bytes)
+    let made = sealed(&name, &bytes)?;
+    Plan::of(&made).map_err(|e| Refusal::new(Code::Internal, format!("memory for the answer: {e}")))
 }
 
-fn status(state: &State, peer: Peer) -> Result<Answered, Refusal> {
-    let json = serde_json::to_vec(&state.status(peer.uid))
-        .map_err(|e| Refusal::new(Code::Internal, format!("the status: {e}")))?;
-    let answer = Answer {
-        text_size: json.len() as u64,
-        ..Answer::new(Operation::Status as u32)
-    };
-    Ok((answer, vec![sealed(c"fastpath-status", &json)?]))
+/// In the packet itself: memory that is given away is charged to this process for as long as the client likes.
+fn status(state: &State, peer: Peer, request: &Request) -> Result<Answered, Refusal> {
+    let trouble = |why: &dyn std::fmt::Display| Refusal::new(Code::Internal, format!("the status: {why}"));
+    let mut most = PAGES_AT_A_TIME;
+    loop {
+        let text = serde_json::to_vec(&state.status(peer, request.after, most)).map_err(|e| trouble(&e))?;
+        if text.len() <= TEXT {
+            return Ok(Answered {
+                text,
+                ..Answered::with(Answer::new(Operation::Status as u32), Vec::new())
+            });
+        }
+        if most == 1 {
+            return Err(trouble(&"it is too long"));
+        }
+        most /= 2;
+    }
 }
+
+/// Pages in one status; each takes some 300 bytes.
+const PAGES_AT_A_TIME: usize = 64;
 
 fn withdraw(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, Refusal> {
     let [process, _] = travelled(request, fds)?;
     let process: Process = match &process {
-        Some(pidfd) => peer.process_of(pidfd.as_fd())?,
+        Some(pidfd) => peer.process_of(pidfd.as_fd())?.0,
         None => peer.process()?,
     };
-    match state.book.let_go(process.pid, peer.uid) {
+    match state.book.let_go(process.pid, peer) {
         0 => Err(Refusal::new(
             Code::Process,
             format!("process {} has no page of this daemon's", process.pid),
         )),
-        _ => Ok((Answer::new(Operation::Withdraw as u32), Vec::new())),
+        _ => Ok(Answered::with(Answer::new(Operation::Withdraw as u32), Vec::new())),
     }
 }
 

@@ -10,13 +10,12 @@ use std::time::{Duration, Instant};
 
 use fastpath_observe::{Assume, measure_for_auto};
 use fastpath_page::ClockSet;
-use fastpath_protocol::status::Page;
 use fastpath_protocol::{Code, Refusal, Request, Status, packet};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{SockFlag, accept4};
+use nix::sys::socket::{SockFlag, accept4, setsockopt, sockopt};
 
 use crate::book::Book;
 use crate::finding::Finder;
@@ -31,6 +30,8 @@ use crate::{Options, log};
 
 /// For how long a client may say nothing.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of answers that a client may leave unread, of which the kernel makes twice as many: room for the longest.
+const UNREAD: usize = 48 << 10;
 /// Clients accepted at a time, so that those who are connected get their turn.
 const ACCEPTED_AT_A_TIME: usize = 32;
 /// From one look at whether pages are in use to the next.
@@ -112,29 +113,27 @@ impl State {
         self.clocks.unwrap_or(self.slow)
     }
 
-    /// For a user.
-    pub fn status(&self, uid: u32) -> Status {
+    /// For a client: `most` of the pages, from behind the one with the id `after`.
+    pub fn status(&self, peer: Peer, after: u64, most: usize) -> Status {
+        let (mut pages, next) = self.book.shown_to(peer, after, most);
+        for page in &mut pages {
+            page.rule = self.watcher.rule_of(page.inode);
+        }
+        let policy = self.policy_file.display().to_string();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_seconds: self.begun.elapsed().as_secs(),
             slow_clocks: self.slow_clocks().iter().collect(),
             rules: self.watcher.policy().rules(),
-            policy: Some(self.policy_file.display().to_string()),
-            policy_error: self.policy_error.clone(),
+            policy: Some(cut_short(&policy, 4096)),
+            policy_error: self.policy_error.as_deref().map(|why| cut_short(why, 1024)),
             notices: self.watcher.notices().map(str::to_owned),
-            pages: self.pages_shown_to(uid),
+            pages,
             pages_in_all: self.book.count(),
+            next,
             refused: self.refused,
         }
-    }
-
-    fn pages_shown_to(&self, uid: u32) -> Vec<Page> {
-        let mut pages = self.book.shown_to(uid);
-        for page in &mut pages {
-            page.rule = self.watcher.rule_of(page.inode);
-        }
-        pages
     }
 
     fn measure(&mut self) {
@@ -146,6 +145,12 @@ impl State {
         });
         self.measured = Instant::now();
     }
+}
+
+/// As much of a text as an answer has room for.
+fn cut_short(text: &str, bytes: usize) -> String {
+    let end = (0..=bytes.min(text.len())).rfind(|end| text.is_char_boundary(*end));
+    text[..end.unwrap_or(0)].to_owned()
 }
 
 struct Connection {
@@ -293,14 +298,22 @@ impl Server {
                 Ok(fd) => unsafe { OwnedFd::from_raw_fd(fd) },
                 Err(Errno::EMFILE | Errno::ENFILE) => {
                     // The kernel would say so again at once, and for as long as nobody leaves.
-                    self.connections.retain(|connection| !connection.must_wait);
+                    let shares = &mut self.shares;
+                    self.connections.retain(|connection| {
+                        if connection.must_wait {
+                            shares.disconnect(connection.peer.payer, now);
+                        }
+                        !connection.must_wait
+                    });
                     std::thread::sleep(Duration::from_millis(1));
                     return;
                 }
                 Err(_) => return,
             };
             let Ok(peer) = Peer::of(&socket) else { continue };
-            if !self.shares.connect(peer.uid, now) {
+            // What waits to be read takes the daemon's memory.
+            let _ = setsockopt(&socket, sockopt::SndBuf, &UNREAD);
+            if !self.shares.connect(peer.payer, now) {
                 let refusal = Refusal::new(Code::Limit, "this user has as many connections as one may have");
                 let answer = fastpath_protocol::Answer::refusing(0, &refusal);
                 let _ = packet::send(socket.as_fd(), &answer.bytes(), &[]);
@@ -323,13 +336,13 @@ impl Server {
         self.connections.retain_mut(|connection| {
             let is_ready = ready.next() == Some(&true) || connection.must_wait;
             let stays = if is_ready {
-                connection.must_wait = !shares.ask(connection.peer.uid, now);
+                connection.must_wait = !shares.ask(connection.peer.payer, now);
                 connection.must_wait || connection.serve(state, now)
             } else {
                 now.duration_since(connection.heard) < PATIENCE
             };
             if !stays {
-                shares.disconnect(connection.peer.uid, now);
+                shares.disconnect(connection.peer.payer, now);
             }
             stays
         });
@@ -354,7 +367,7 @@ impl Server {
     }
 
     fn tidy(&mut self, now: Instant) {
-        let pages = self.state.book.count().div_ceil(SWEEPS_A_ROUND);
+        let pages = self.state.book.size().div_ceil(SWEEPS_A_ROUND);
         self.state.book.sweep(pages);
         self.shares.tidy(now);
         self.state.watcher.forget_all_but(|inode| self.state.book.has(inode));
@@ -373,10 +386,10 @@ impl Connection {
             Ok(Some((length, fds))) => {
                 self.heard = now;
                 let packet = &bytes[..length.min(bytes.len())];
-                let (answer, fds) = requests::answer(state, self.peer, packet, fds);
-                let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+                let answered = requests::answer(state, self.peer, packet, fds);
+                let fds: Vec<_> = answered.fds.iter().map(AsFd::as_fd).collect();
                 // There is no room only where he does not read.
-                packet::send(self.socket.as_fd(), &answer.bytes(), &fds).is_ok()
+                packet::send(self.socket.as_fd(), &answered.bytes(), &fds).is_ok()
             }
             Ok(None) => false,
             Err(error) => error.kind() == io::ErrorKind::WouldBlock && now.duration_since(self.heard) < PATIENCE,

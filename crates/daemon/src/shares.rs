@@ -3,10 +3,14 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use crate::payer::Payer;
+
 /// Connections of one user at a time. Each is there for one request, of some hundred microseconds.
 const CONNECTIONS: usize = 64;
-/// Connections of all users at a time.
+/// Connections of all users at a time. As many as one user may have are left for root.
 const CONNECTIONS_IN_ALL: usize = 1024;
+/// Connections of all containers at a time.
+const CONNECTIONS_OF_CONTAINERS: usize = CONNECTIONS_IN_ALL / 2;
 /// Requests a second of one user, when he has been asking for a while. A shell that starts programs makes some hundred.
 const REQUESTS_A_SECOND: f64 = 500.0;
 /// Requests that he may save up.
@@ -22,8 +26,9 @@ struct Share {
 
 /// What each user has taken.
 pub struct Shares {
-    of_user: HashMap<u32, Share>,
+    of_user: HashMap<Payer, Share>,
     connections: usize,
+    of_containers: usize,
 }
 
 impl Shares {
@@ -32,11 +37,12 @@ impl Shares {
         Shares {
             of_user: HashMap::new(),
             connections: 0,
+            of_containers: 0,
         }
     }
 
-    fn of(&mut self, uid: u32, now: Instant) -> &mut Share {
-        self.of_user.entry(uid).or_insert(Share {
+    fn of(&mut self, payer: Payer, now: Instant) -> &mut Share {
+        self.of_user.entry(payer).or_insert(Share {
             connections: 0,
             saved: SAVED,
             counted: now,
@@ -44,26 +50,30 @@ impl Shares {
     }
 
     /// Whether this user may have one more connection; it is then his until he gives it back.
-    pub fn connect(&mut self, uid: u32, now: Instant) -> bool {
-        let is_full = self.connections >= CONNECTIONS_IN_ALL;
-        let share = self.of(uid, now);
+    pub fn connect(&mut self, payer: Payer, now: Instant) -> bool {
+        let most = CONNECTIONS_IN_ALL - if payer.is_root() { 0 } else { CONNECTIONS };
+        let is_full =
+            self.connections >= most || payer.is_container() && self.of_containers >= CONNECTIONS_OF_CONTAINERS;
+        let share = self.of(payer, now);
         if is_full || share.connections >= CONNECTIONS {
             return false;
         }
         share.connections += 1;
         self.connections += 1;
+        self.of_containers += usize::from(payer.is_container());
         true
     }
 
     /// One of his connections is gone.
-    pub fn disconnect(&mut self, uid: u32, now: Instant) {
-        self.of(uid, now).connections -= 1;
+    pub fn disconnect(&mut self, payer: Payer, now: Instant) {
+        self.of(payer, now).connections -= 1;
         self.connections -= 1;
+        self.of_containers -= usize::from(payer.is_container());
     }
 
     /// Whether he may ask now; else he waits.
-    pub fn ask(&mut self, uid: u32, now: Instant) -> bool {
-        let share = self.of(uid, now);
+    pub fn ask(&mut self, payer: Payer, now: Instant) -> bool {
+        let share = self.of(payer, now);
         let passed = now.saturating_duration_since(share.counted);
         share.counted = now;
         share.saved = (share.saved + passed.as_secs_f64() * REQUESTS_A_SECOND).min(SAVED);
@@ -88,37 +98,48 @@ mod tests {
     #[test]
     fn one_users_connections_leave_room_for_others() {
         let (mut shares, now) = (Shares::new(), Instant::now());
-        let taken = (0..2 * CONNECTIONS).filter(|_| shares.connect(1, now)).count();
+        let taken = (0..2 * CONNECTIONS)
+            .filter(|_| shares.connect(Payer::User(1), now))
+            .count();
         assert_eq!(taken, CONNECTIONS);
-        assert!(shares.connect(2, now));
-        shares.disconnect(1, now);
-        assert!(shares.connect(1, now));
+        assert!(shares.connect(Payer::User(2), now));
+        shares.disconnect(Payer::User(1), now);
+        assert!(shares.connect(Payer::User(1), now));
     }
 
     #[test]
     fn all_users_together_have_a_limit_too() {
         let (mut shares, now) = (Shares::new(), Instant::now());
-        let taken = (0..2 * CONNECTIONS_IN_ALL as u32)
-            .filter(|uid| shares.connect(*uid, now))
-            .count();
-        assert_eq!(taken, CONNECTIONS_IN_ALL);
+        let mut taken = |payer: fn(u32) -> Payer| {
+            let all = 1..2 * CONNECTIONS_IN_ALL as u32;
+            all.filter(|of| shares.connect(payer(*of), now)).count()
+        };
+        assert_eq!(taken(|of| Payer::Container(of.into())), CONNECTIONS_OF_CONTAINERS);
+        let others = CONNECTIONS_IN_ALL - CONNECTIONS - CONNECTIONS_OF_CONTAINERS;
+        assert_eq!(taken(Payer::User), others);
+        assert_eq!(taken(|_| Payer::Root), CONNECTIONS);
+        // What is given back is free for others again.
+        shares.disconnect(Payer::Container(1), now);
+        shares.disconnect(Payer::Root, now);
+        assert!(!shares.connect(Payer::User(9_999), now));
+        assert!(shares.connect(Payer::Root, now));
     }
 
     #[test]
     fn who_asks_too_fast_waits_and_others_do_not() {
         let (mut shares, now) = (Shares::new(), Instant::now());
-        let asked = (0..10_000).filter(|_| shares.ask(1, now)).count();
+        let asked = (0..10_000).filter(|_| shares.ask(Payer::User(1), now)).count();
         assert_eq!(asked, SAVED as usize);
-        assert!(shares.ask(2, now));
-        assert!(shares.ask(1, now + Duration::from_secs(1)));
+        assert!(shares.ask(Payer::User(2), now));
+        assert!(shares.ask(Payer::User(1), now + Duration::from_secs(1)));
     }
 
     #[test]
     fn who_has_nothing_is_forgotten() {
         let (mut shares, now) = (Shares::new(), Instant::now());
-        shares.ask(1, now);
-        shares.connect(2, now);
+        shares.ask(Payer::User(1), now);
+        shares.connect(Payer::User(2), now);
         shares.tidy(now + FORGOTTEN_AFTER);
-        assert!(!shares.of_user.contains_key(&1) && shares.of_user.contains_key(&2));
+        assert!(!shares.of_user.contains_key(&Payer::User(1)) && shares.of_user.contains_key(&Payer::User(2)));
     }
 }

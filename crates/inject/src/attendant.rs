@@ -296,6 +296,12 @@ impl Attendant {
     fn see_to_libraries(&self, tracee: &mut Tracee) -> Result<()> {
         let maps = maps::of(tracee.pid())?;
         let region = self.region(&maps).ok_or(Error::Gone)?;
+        // Only a program that was started by way of its hook has libraries that are yet to be seen to. In one that was attached, what was
+        // changed is what its journal says.
+        let entry = tracee.read_words(region + region::STATE, 1, 8)?;
+        if entry == [0] {
+            return Err(Error::Gone);
+        }
         install::install_in_libraries(tracee, &self.kit, &maps, region)
     }
 }

@@ -32,6 +32,8 @@ pub struct Kit {
     pub filters: u32,
     /// Why 32-bit programs are left alone: those filters refuse their calls.
     pub refuses_32_bit: Option<String>,
+    /// The process that programs must allow to trace them before they ask for it, where Yama wants that; 0: none.
+    pub ptracer: u32,
     /// Scans of the libraries seen so far.
     pub scans: sites::Cache,
 }

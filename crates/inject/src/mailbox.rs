@@ -92,6 +92,7 @@ impl HookState {
             self.entry,
             self.entry_cell,
             u64::from(self.filtered) | u64::from(self.stack_lock) << 32,
+            u64::from(self.ptracer),
         ];
         words.iter().flat_map(|w| w.to_le_bytes()).collect()
     }
@@ -198,11 +199,6 @@ impl Shared {
     pub fn mapping<'m>(&self, maps: &'m [Mapping]) -> Option<&'m Mapping> {
         maps.iter()
             .find(|m| m.inode == self.inode && m.name.starts_with(MAPPED_NAME))
-    }
-
-    /// Says that Yama wants `pid` declared as tracer by those who ask.
-    pub fn declare_ptracer(&self, pid: u32) {
-        self.mailbox().ptracer.store(pid, Ordering::Release);
     }
 
     /// Sleeps until a request may be there, `at_most` for so long.

@@ -22,8 +22,7 @@ pub struct Slot {
 #[repr(C)]
 pub struct Mailbox {
     pub doorbell: AtomicU32,
-    pub ptracer: AtomicU32,
-    pub reserved: [AtomicU64; 7],
+    pub reserved: [AtomicU32; 15],
     pub slot: [Slot; SLOTS],
 }
 
@@ -35,6 +34,8 @@ pub struct HookState {
     pub entry_cell: u64,
     pub filtered: u32,
     pub stack_lock: u32,
+    pub ptracer: u32,
+    pub reserved: u32,
 }
 
 /// Every field: struct, name, offset.
@@ -47,12 +48,12 @@ pub fn fields() -> Vec<(&'static str, &'static str, usize)> {
         ("fp_slot", "path", offset_of!(Slot, path)),
         ("fp_slot", "dirfd", offset_of!(Slot, dirfd)),
         ("fp_mailbox", "doorbell", offset_of!(Mailbox, doorbell)),
-        ("fp_mailbox", "ptracer", offset_of!(Mailbox, ptracer)),
         ("fp_mailbox", "slot", offset_of!(Mailbox, slot)),
         ("fp_hook_state", "entry", offset_of!(HookState, entry)),
         ("fp_hook_state", "entry_cell", offset_of!(HookState, entry_cell)),
         ("fp_hook_state", "filtered", offset_of!(HookState, filtered)),
         ("fp_hook_state", "stack_lock", offset_of!(HookState, stack_lock)),
+        ("fp_hook_state", "ptracer", offset_of!(HookState, ptracer)),
     ]
 }
 

@@ -180,14 +180,14 @@ impl Surgery<'_, '_> {
         if !new.same_size(old) {
             new.place_below(old);
         }
+        let mut state = HookState {
+            ptracer: plan.kit.ptracer,
+            ..HookState::default()
+        };
         if let (Some((entry, _)), Some(entry_cell)) = (detour, new.address_of(AT_ENTRY)) {
-            let state = HookState {
-                entry,
-                entry_cell,
-                ..HookState::default()
-            };
-            self.calls.tracee().write(region + region::STATE, &state.bytes())?;
+            (state.entry, state.entry_cell) = (entry, entry_cell);
         }
+        self.calls.tracee().write(region + region::STATE, &state.bytes())?;
         // The last step: in one write, and only then is the stack pointer moved.
         self.calls.tracee().write(new.pointer, &new.bytes())?;
         Ok(new.pointer)

@@ -29,7 +29,9 @@ enum fastpathd_operation {
 	/* All that it takes to lead the peer's own vDSO to an image of fastpath's: page, mailbox, and the plan, a
 	 * sealed memfd, whose contents fastpathd_answer describes. */
 	FASTPATHD_PREPARE = 2,
-	/* Who publishes, and the pages that the peer may see. Answered with a memfd of text_size bytes of JSON. */
+	/* Who publishes, and the pages that the peer may see. Answered with text_size bytes of JSON (at most FASTPATHD_TEXT)
+	 * that follow fastpathd_answer in the same packet. If the JSON's "next" is a number, there are more pages: the next
+	 * request has it in `after`. */
 	FASTPATHD_STATUS = 3,
 	/* Takes the clocks off a process's pages for good: it reads by the kernel from now on. */
 	FASTPATHD_WITHDRAW = 4,
@@ -55,7 +57,8 @@ struct fastpathd_request {
 	uint64_t vdso; /* PREPARE: the address of the kernel's vDSO, as AT_SYSINFO_EHDR tells it */
 	uint64_t
 	    region; /* PREPARE: where FASTPATHD_REGION_ROOM bytes are free, page-aligned, within a jump of the vDSO */
-	uint64_t reserved2[2];
+	uint64_t after; /* STATUS: 0, or what the last answer's "next" says */
+	uint64_t reserved2;
 };
 /* Another process's page is given to root, and to the process's own user. */
 
@@ -94,6 +97,7 @@ struct fastpathd_section {
 
 #define FASTPATHD_SECTIONS 8
 #define FASTPATHD_SENTENCE 256
+#define FASTPATHD_TEXT 24576
 
 struct fastpathd_answer {
 	uint64_t magic;
@@ -103,7 +107,7 @@ struct fastpathd_answer {
 	uint32_t descriptors; /* how many travel with this answer: page, mailbox, plan */
 	uint32_t clocks;      /* PAGE, PREPARE: those that the page answers */
 	uint32_t region_size; /* PREPARE: bytes of the region, at most FASTPATHD_REGION_ROOM */
-	uint64_t text_size;   /* STATUS: bytes of JSON in the descriptor */
+	uint64_t text_size;   /* STATUS: bytes of JSON behind this answer */
 	/* PREPARE: the first of `patches` fastpathd_patch in the plan. They put the region in force, and are written
 	 * last, all of them or none. */
 	uint32_t patches_offset;

@@ -1,7 +1,6 @@
 //! The client's side.
 
-use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +10,9 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
-use crate::message::{Answer, Code, Operation, Refusal, Request, SOCKET, SOCKET_VARIABLE, WITH_MAILBOX, WITH_PROCESS};
+use crate::message::{
+    Answer, Code, Operation, Refusal, Request, SOCKET, SOCKET_VARIABLE, TEXT, WITH_MAILBOX, WITH_PROCESS,
+};
 use crate::packet;
 use crate::status::Status;
 
@@ -51,6 +52,13 @@ pub struct Page {
     pub page: OwnedFd,
     /// To be mapped shared by whoever reads the page: it is kept for as long as that is mapped. Nothing, if the client brought one.
     pub mailbox: Option<OwnedFd>,
+}
+
+/// All that came with an answer.
+struct Answered {
+    answer: Answer,
+    text: Vec<u8>,
+    fds: Vec<OwnedFd>,
 }
 
 /// A connection to a daemon.
@@ -127,20 +135,28 @@ impl Client {
         self.ask(request, &[])
     }
 
-    /// How the daemon is, and the pages that this user may see.
+    /// How the daemon is, and the pages that this user may see. They come a few at a time, and some may change meanwhile.
     pub fn status(&self) -> Result<Status, Failure> {
-        let (_, fds) = self.ask(&Request::new(Operation::Status), &[])?;
-        let Some(text) = fds.into_iter().next() else {
-            return Err(self.incomplete());
+        let mut status = self.status_after(0)?;
+        while let Some(after) = status.next {
+            let more = self.status_after(after)?;
+            let goes_on = more.next.is_none_or(|next| next > after);
+            if !goes_on {
+                return Err(self.broken(io::Error::other("its status does not go on")));
+            }
+            status.pages.extend(more.pages);
+            status.next = more.next;
+        }
+        Ok(status)
+    }
+
+    fn status_after(&self, after: u64) -> Result<Status, Failure> {
+        let request = Request {
+            after,
+            ..Request::new(Operation::Status)
         };
-        let read = (|| {
-            let mut file = File::from(text);
-            file.rewind()?;
-            let mut json = String::new();
-            file.read_to_string(&mut json)?;
-            Ok(serde_json::from_str(&json)?)
-        })();
-        read.map_err(|error| self.broken(error))
+        let answered = self.exchange(&request, &[])?;
+        serde_json::from_slice(&answered.text).map_err(|error| self.broken(error.into()))
     }
 
     /// Takes the clocks off the pages of the process of a pidfd, or of this one.
@@ -154,9 +170,14 @@ impl Client {
     }
 
     fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), Failure> {
+        let answered = self.exchange(request, fds)?;
+        Ok((answered.answer, answered.fds))
+    }
+
+    fn exchange(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Answered, Failure> {
         let operation = Operation::from_number(request.operation)
             .ok_or_else(|| Refusal::new(Code::Malformed, "an operation that does not exist"))?;
-        let mut bytes = [0; Answer::SIZE];
+        let mut bytes = vec![0; Answer::SIZE + TEXT];
         let answered = packet::send(self.socket.as_fd(), &request.bytes(), fds)
             .and_then(|()| packet::wait_for(self.socket.as_fd(), PATIENCE))
             .and_then(|()| packet::receive(self.socket.as_fd(), &mut bytes))
@@ -164,11 +185,17 @@ impl Client {
         let Some((length, fds)) = answered else {
             return Err(self.broken(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection")));
         };
-        let answer = Answer::parse(bytes.get(..length).unwrap_or_default(), operation)?;
+        let whole = bytes.get(..length).unwrap_or_default();
+        let (answer, text) = whole.split_at_checked(Answer::SIZE).unwrap_or((whole, &[]));
+        let answer = Answer::parse(answer, operation)?;
         if fds.len() != answer.descriptors as usize {
             return Err(self.incomplete());
         }
-        Ok((answer, fds))
+        if text.len() as u64 != answer.text_size {
+            return Err(self.broken(io::Error::other("its answer is longer or shorter than it says")));
+        }
+        let text = text.to_vec();
+        Ok(Answered { answer, text, fds })
     }
 
     fn broken(&self, error: io::Error) -> Failure {

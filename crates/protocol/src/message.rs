@@ -18,6 +18,8 @@ pub const REGION_ROOM: u32 = 65536;
 pub const SECTIONS: usize = 8;
 /// Bytes of an answer's sentence, with the 0 at its end.
 pub const SENTENCE: usize = 256;
+/// Bytes of the text behind an answer at most.
+pub const TEXT: usize = 24 << 10;
 /// Bytes of a patch at most.
 pub const PATCH_BYTES: usize = 24;
 
@@ -217,8 +219,10 @@ message! {
         vdso: u64,
         /// Where the peer has room for a region.
         region: u64,
+        /// Where a status goes on: what the last answer's [`crate::Status::next`] says, or 0.
+        after: u64,
         /// 0.
-        reserved2: [u64; 2],
+        reserved2: u64,
     }
 }
 
@@ -258,7 +262,7 @@ message! {
         clocks: u32,
         /// Bytes of the region.
         region_size: u32,
-        /// Bytes of JSON.
+        /// Bytes of JSON behind the answer, in the same packet.
         text_size: u64,
         /// The first patch in the plan.
         patches_offset: u32,
@@ -300,7 +304,8 @@ impl Request {
             reserved: 0,
             vdso: 0,
             region: 0,
-            reserved2: [0; 2],
+            after: 0,
+            reserved2: 0,
         }
     }
 
@@ -330,7 +335,9 @@ impl Request {
             Request::of_bytes(bytes).ok_or_else(|| malformed("not a request: it has another length than a request"))?;
         let operation =
             Operation::from_number(request.operation).ok_or_else(|| malformed("an operation that does not exist"))?;
-        if request.reserved != 0 || request.reserved2 != [0; 2] || request.flags & !(WITH_PROCESS | WITH_MAILBOX) != 0 {
+        let after_is_reserved = operation != Operation::Status && request.after != 0;
+        let flags_are_reserved = request.flags & !(WITH_PROCESS | WITH_MAILBOX) != 0;
+        if request.reserved != 0 || request.reserved2 != 0 || after_is_reserved || flags_are_reserved {
             return Err(malformed("what is reserved is not 0"));
         }
         Ok((operation, request))

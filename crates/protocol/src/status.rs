@@ -25,6 +25,9 @@ pub struct Status {
     pub pages: Vec<Page>,
     /// Pages in all.
     pub pages_in_all: usize,
+    /// There are more pages that the asking user may see: the next request says this (`Request::after`).
+    #[serde(default)]
+    pub next: Option<u64>,
     /// Requests that were refused, of all users.
     #[serde(default)]
     pub refused: u64,

@@ -66,6 +66,7 @@ fn every_field_and_number_is_the_same_in_c_as_in_rust() {
     equal("FASTPATHD_REGION_ROOM".into(), REGION_ROOM.into());
     equal("FASTPATHD_SECTIONS".into(), SECTIONS as u64);
     equal("FASTPATHD_SENTENCE".into(), SENTENCE as u64);
+    equal("FASTPATHD_TEXT".into(), TEXT as u64);
     equal("FASTPATHD_PATCH_BYTES".into(), PATCH_BYTES as u64);
     compile("cc", &["-std=c11", "-xc"], &text);
 }

@@ -121,6 +121,11 @@ impl SharedPage {
         )?)
     }
 
+    /// What it is made of, as its publisher has it open.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     /// A writer. The caller sees to it that only one is used.
     pub fn writer(&self) -> Writer<'_> {
         // SAFETY: mapped, page-aligned and writable for as long as `self` lives; other processes can map it read-only.

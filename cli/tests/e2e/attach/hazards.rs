@@ -48,3 +48,11 @@ fn the_parent_of_a_vfork_is_waited_for() {
     detach(pid).expect_success().expect_output("");
     assert!(pid.exists() && !pid.is_served());
 }
+
+#[test]
+fn pages_that_a_stopped_thread_would_have_to_provide_are_not_asked_for() {
+    let Some(running) = hazard("missing-pages", &[], "ready") else {
+        return;
+    };
+    is_attached_and_detached_again_and_again(&running, "ready\n");
+}

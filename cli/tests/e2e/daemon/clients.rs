@@ -111,10 +111,9 @@ s.connect(path)
 fds = [os.pidfd_open(pid)] if pid else []
 request = struct.pack("<QIIIIIIQQQQ", int.from_bytes(b"fastpath", "little"), 1, operation, 1 if fds else 0, 0, 0, 0, 0, 0, 0, 0)
 s.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
-answer, control, _, _ = s.recvmsg(496, 64)
-print(struct.unpack_from("<I", answer, 16)[0], answer[240:].split(b"\0")[0].decode())
-if operation == 3:
-    print(os.pread(array.array("i", control[0][2])[0], 100000, 0).decode())
+answer, control, _, _ = s.recvmsg(100000, 64)
+print(struct.unpack_from("<I", answer, 16)[0], answer[240:496].split(b"\0")[0].decode())
+print(answer[496:].decode())
 "#;
 
 #[test]

@@ -194,3 +194,183 @@ os._exit(0)
     let spent = daemon.pid().cpu_time() - before;
     assert!(spent < Duration::from_secs(3), "the daemon worked for {spent:?}");
 }
+
+#[test]
+fn a_client_that_keeps_all_answers_makes_the_daemon_hold_no_more_than_its_share() {
+    let Some(()) = wanted() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let _daemon = start(place.command(&["--pages-per-user", "3"]));
+    wait_until("fastpathd", || Client::connect_to(&place.socket()).is_ok());
+    let hostile = client(
+        &place,
+        NOBODY,
+        r#"
+s = connect()
+send(s, STATUS)
+error, text, fds = receive(s)
+say("status", error, b"pages_in_all" in text, fds)
+plans = []
+for _ in range(3):
+    send(s, PREPARE)
+    error, _, (page, mailbox, plan) = receive(s)
+    os.close(page)
+    os.close(mailbox)
+    plans.append(plan)
+# The daemon looks again and again whether pages are in use.
+end = time.monotonic() + 12
+while time.monotonic() < end:
+    send(s, PREPARE)
+    error, _, fds = receive(s)
+    if error != 7:
+        break
+    time.sleep(0.5)
+say("limit", error)
+for plan in plans:
+    os.close(plan)
+while error == 7:
+    time.sleep(0.5)
+    send(s, PREPARE)
+    error, _, fds = receive(s)
+say("served", error)
+"#,
+    );
+    let said = hostile.finish().expect_success().out;
+    assert_eq!(said, "status 0 True []\nlimit 7\nserved 0\n");
+    others_are_served(&place);
+}
+
+#[test]
+fn a_status_of_many_pages_comes_whole() {
+    let Some(()) = wanted() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let _daemon = place.daemon();
+    let kept: Vec<_> = (0..150)
+        .map(|_| place.ask(|client| client.page(0, None, None)))
+        .collect();
+    let status = place.status();
+    let mut inodes: Vec<_> = status.pages.iter().map(|page| page.inode).collect();
+    inodes.sort_unstable();
+    inodes.dedup();
+    assert_eq!((inodes.len(), status.pages_in_all), (kept.len(), kept.len()));
+}
+
+#[test]
+fn connections_that_are_dropped_for_want_of_descriptors_are_given_back() {
+    let Some(()) = wanted() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let daemon = place.daemon();
+    // As many connections as one user may have, all of which ask faster than they may.
+    let hungry = || {
+        client(
+            &place,
+            NOBODY,
+            r#"
+kept = [connect() for _ in range(60)]
+for s in kept:
+    s.setblocking(False)
+say("connected")
+while True:
+    for s in kept:
+        try:
+            for _ in range(10):
+                send(s, STATUS)
+        except OSError:
+            pass
+        try:
+            s.recv(1 << 18)
+        except OSError:
+            pass
+"#,
+        )
+    };
+    for _ in 0..3 {
+        let hostile = hungry();
+        wait_until_says(&hostile, "connected");
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid().0)).expect("its descriptors");
+        let highest = descriptors.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let highest: u64 = highest.max().expect("descriptors");
+        std::thread::sleep(Duration::from_secs(2));
+        limit_descriptors(&daemon, highest / 2);
+        // It finds no descriptor for this one.
+        let connected = Client::connect_to(&place.socket());
+        std::thread::sleep(Duration::from_secs(1));
+        limit_descriptors(&daemon, 20_000);
+        drop(connected);
+        drop(hostile);
+        wait_until("it to be served", || {
+            Client::connect_to(&place.socket()).is_ok_and(|client| client.status().is_ok())
+        });
+    }
+    let later = client(&place, NOBODY, "s = connect()\nsend(s, STATUS)\nsay(receive(s)[0])\n");
+    assert_eq!(later.finish().expect_success().out, "0\n");
+}
+
+fn limit_descriptors(daemon: &Running, most: u64) {
+    let limit = libc::rlimit {
+        rlim_cur: most,
+        rlim_max: 20_000,
+    };
+    // SAFETY: a valid rlimit, and no room for the old one.
+    let done = unsafe { libc::prlimit(daemon.pid().0, libc::RLIMIT_NOFILE, &limit, std::ptr::null_mut()) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn a_user_with_subordinate_users_has_one_share_like_everybody() {
+    let Some(()) = wanted() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let daemon = place.daemon();
+    // A hundred users of its own, each with as many connections as a user may have.
+    let hostile = client(
+        &place,
+        NOBODY,
+        r#"
+import ctypes
+libc = ctypes.CDLL(None)
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+if libc.unshare(0x10000000) != 0:  # CLONE_NEWUSER
+    say("no namespace")
+    os._exit(0)
+say("unshared")
+while not open("/proc/self/uid_map").read():
+    time.sleep(0.01)
+kept = []
+while True:
+    for user in range(1, 100):
+        os.setresuid(user, user, 0)
+        for _ in range(50):
+            try:
+                s = connect()
+                send(s, PAGE)
+                s.setblocking(False)
+                kept.append(s)
+            except OSError:
+                pass
+        os.setresuid(0, 0, 0)
+    say("connected")
+    kept = kept[-10000:]
+"#,
+    );
+    wait_until("its namespace", || !hostile.out_so_far().is_empty());
+    if hostile.out_so_far().contains("no namespace") {
+        return crate::common::skip("no user namespaces for users here");
+    }
+    let map = format!("/proc/{}/uid_map", hostile.pid().0);
+    std::fs::write(&map, "0 100000 65536\n").expect(&map);
+    wait_until_says(&hostile, "connected");
+    for _ in 0..50 {
+        others_are_served(&place);
+        // Each connection is one, each page two.
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid().0)).expect("its descriptors");
+        let descriptors = descriptors.count();
+        assert!(descriptors < 64 + 2 * 1024 + 200, "{descriptors} descriptors are open");
+    }
+    let status = place.status();
+    let theirs = status.pages.iter().filter(|page| page.uid >= 100_000).count();
+    assert!(theirs <= 1024, "{theirs} pages");
+}

@@ -136,6 +136,7 @@ mod x86_64 {
             };
             let Some(mailbox) = mailbox else { return Ok(None) };
             let goods = Goods {
+                ptracer: 0,
                 page: &page,
                 mailbox: &mailbox,
                 clocks: ClockSet(clocks),

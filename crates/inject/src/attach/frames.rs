@@ -1,12 +1,69 @@
 //! Where threads would return to that a signal interrupted: in the signal frames on their stacks.
 
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
 use crate::abi::running;
+use crate::error::Result;
+use crate::maps::{self, Mapping};
 use crate::tracee::Tracee;
 
 /// So much of a stack is looked through, from the stack pointer on. Handlers are not deep as a rule: they run on small alternate stacks.
-const DEPTH: usize = 64 << 10;
+const DEPTH: u64 = 64 << 10;
 /// A handler on an alternate stack interrupted code on another stack, which may have been a handler too.
 const MOST_STACKS: usize = 8;
+const PAGE: u64 = 4096;
+
+/// The stacks of a process whose threads are all stopped. A page that is not there must not be asked for: the thread that would provide it
+/// (userfaultfd(2)) is stopped as well.
+pub struct Stacks {
+    maps: Vec<Mapping>,
+    /// None: this kernel does not tell which pages are there (CONFIG_PROC_PAGE_MONITOR).
+    pagemap: Option<File>,
+}
+
+impl Stacks {
+    /// Of a process.
+    pub fn of(pid: i32) -> Result<Stacks> {
+        Ok(Stacks {
+            maps: maps::of(pid)?,
+            pagemap: File::open(format!("/proc/{pid}/pagemap")).ok(),
+        })
+    }
+
+    /// The stack from `at` on: within the mapping that `at` lies in, and no other one.
+    fn extent(&self, at: u64) -> Option<Range<u64>> {
+        let mapping = self.maps.iter().find(|m| m.readable && m.range().contains(&at))?;
+        Some(at..mapping.end.min(at.saturating_add(DEPTH)))
+    }
+
+    /// What there is of it.
+    fn pages(&self, Range { mut start, end }: Range<u64>) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        while start < end {
+            let next = ((start / PAGE + 1) * PAGE).min(end);
+            match ranges.last_mut() {
+                _ if !self.is_there(start) => {}
+                Some(last) if last.end == start => last.end = next,
+                _ => ranges.push(start..next),
+            }
+            start = next;
+        }
+        ranges
+    }
+
+    /// Documentation/admin-guide/mm/pagemap.rst: bit 63, the page is present; bit 62, it is swapped out.
+    fn is_there(&self, address: u64) -> bool {
+        const PRESENT_OR_SWAPPED: u64 = 3 << 62;
+        let Some(pagemap) = &self.pagemap else {
+            return true;
+        };
+        let mut entry = [0; 8];
+        let read = pagemap.read_exact_at(&mut entry, address / PAGE * 8);
+        read.is_ok() && u64::from_le_bytes(entry) & PRESENT_OR_SWAPPED != 0
+    }
+}
 
 /// What the stack of a stopped thread says.
 pub struct Frames {
@@ -18,30 +75,35 @@ pub struct Frames {
 
 impl Frames {
     /// Of a thread whose stack pointer is `sp`.
-    pub fn of(tracee: &Tracee, sp: u64) -> Frames {
+    pub fn of(tracee: &Tracee, sp: u64, stacks: &Stacks) -> Frames {
         let mut frames = Frames {
             interrupted: Vec::new(),
             words: Vec::new(),
         };
-        let mut seen: Vec<std::ops::Range<u64>> = Vec::new();
+        let mut seen: Vec<Range<u64>> = Vec::new();
         let mut to_see = vec![sp & !7];
         while let Some(at) = to_see.pop() {
             if seen.len() >= MOST_STACKS || seen.iter().any(|range| range.contains(&at)) {
                 continue;
             }
-            let words = tracee.read_what_is_there(at, DEPTH);
-            seen.push(at..at + 8 * words.len() as u64);
-            for (pc, sp) in running::interrupted_at(&words) {
-                frames.interrupted.push(pc);
-                to_see.push(sp & !7);
+            let Some(extent) = stacks.extent(at) else {
+                continue;
+            };
+            seen.push(extent.clone());
+            for range in stacks.pages(extent) {
+                let words = tracee.read_what_is_there(range.start, (range.end - range.start) as usize);
+                for (pc, sp) in running::interrupted_at(&words) {
+                    frames.interrupted.push(pc);
+                    to_see.push(sp & !7);
+                }
+                frames.words.push(words);
             }
-            frames.words.push(words);
         }
         frames
     }
 
     /// Whether a word of the stack lies in one of these.
-    pub fn mention(&self, ranges: &[std::ops::Range<u64>]) -> bool {
+    pub fn mention(&self, ranges: &[Range<u64>]) -> bool {
         let mut words = self.words.iter().flatten();
         words.any(|word| ranges.iter().any(|range| range.contains(word)))
     }

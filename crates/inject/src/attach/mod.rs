@@ -24,13 +24,14 @@ use nix::errno::Errno;
 
 use crate::abi::Call;
 use crate::error::{Error, Result, tried};
+use crate::mailbox_layout::HookState;
 use crate::redirection::{LeftAlone, REGION_NAME, Record, RegionPlan, region_for};
 use crate::remote::Remote;
 use crate::sites::Cache;
 use crate::{handover, maps, region};
 use calls::Calls;
 use carrier::Carrier;
-use frames::Frames;
+use frames::{Frames, Stacks};
 use session::Session;
 use threads::{AllStopped, Stopped};
 
@@ -51,6 +52,8 @@ pub struct Goods<'a> {
     pub clocks: ClockSet,
     /// Scans of libraries, where the programs that it executes are to be met: somebody attends to the mailbox.
     pub children: Option<&'a Cache>,
+    /// The process that must be allowed to trace it when it asks for that, where Yama wants it; 0: none.
+    pub ptracer: u32,
 }
 
 /// What became of an attach.
@@ -152,7 +155,14 @@ fn counter_is_readable(calls: &mut Carrier) -> Answer<()> {
 
 fn map_region(calls: &mut Carrier, plan: &RegionPlan, at: u64, thunks: &Calls, goods: &Goods<'_>) -> Answer<()> {
     let thunk_pages: Vec<u8> = thunks.pages.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
-    let code = region_file(&[&plan.code[..], &thunk_pages].concat())?;
+    let state = HookState {
+        ptracer: goods.ptracer,
+        ..HookState::default()
+    };
+    let state = state.bytes();
+    let mut code = [&plan.code[..], &thunk_pages].concat();
+    code[region::STATE as usize..][..state.len()].copy_from_slice(&state);
+    let code = region_file(&code)?;
     let [page, mailbox, code] = handover::give(calls, [goods.page, goods.mailbox, &code])?;
     let mapped = map_parts(calls, at, thunks, [page, mailbox, code]);
     for fd in [page, mailbox, code] {
@@ -222,7 +232,7 @@ fn region_file(bytes: &[u8]) -> Result<OwnedFd> {
 /// Stops all threads and leads the entry points to the region.
 fn put_in_force(session: &Session, plan: &RegionPlan, at: u64) -> Answer<Attached> {
     let mut in_the_way = session.pid();
-    let stopped = AllStopped::of(session, |all| match returns_into(all, &plan.journal.records) {
+    let stopped = AllStopped::of(session, |all| match returns_into(all, &plan.journal.records)? {
         Some(tid) => {
             in_the_way = tid;
             Ok(None)
@@ -252,16 +262,17 @@ fn put_in_force(session: &Session, plan: &RegionPlan, at: u64) -> Answer<Attache
 }
 
 /// A thread that a signal interrupted inside an entry, and that has not returned there yet.
-fn returns_into(all: &mut AllStopped, records: &[Record]) -> Option<i32> {
+fn returns_into(all: &mut AllStopped, records: &[Record]) -> Result<Option<i32>> {
     let is_inside = |pc: &u64| {
         records
             .iter()
             .any(|p| (p.address + 1..p.address + p.original.len() as u64).contains(pc))
     };
-    all.threads.iter_mut().find_map(|thread| {
-        let frames = frames_of(thread);
+    let stacks = Stacks::of(all.pid())?;
+    Ok(all.threads.iter().find_map(|thread| {
+        let frames = frames_of(thread, &stacks);
         frames.interrupted.iter().any(is_inside).then_some(thread.tid())
-    })
+    }))
 }
 
 /// Writes the entries, if everything is as it was planned for: the process may have replaced its program meanwhile.
@@ -304,7 +315,7 @@ fn until_nobody_is_in(
     let mut in_the_way = session.pid();
     let stopped = AllStopped::of(session, |all| {
         help(all)?;
-        let stands = stands_in(all, code);
+        let stands = stands_in(all, code)?;
         in_the_way = stands.unwrap_or(in_the_way);
         Ok(stands.is_none().then_some(()))
     });
@@ -315,14 +326,15 @@ fn until_nobody_is_in(
     }
 }
 
-fn stands_in(all: &mut AllStopped, code: &[std::ops::Range<u64>]) -> Option<i32> {
-    all.threads.iter_mut().find_map(|thread| {
+fn stands_in(all: &mut AllStopped, code: &[std::ops::Range<u64>]) -> Result<Option<i32>> {
+    let stacks = Stacks::of(all.pid())?;
+    Ok(all.threads.iter().find_map(|thread| {
         let pc = thread.registers.pc();
-        let is_in = code.iter().any(|range| range.contains(&pc)) || frames_of(thread).mention(code);
+        let is_in = code.iter().any(|range| range.contains(&pc)) || frames_of(thread, &stacks).mention(code);
         is_in.then_some(thread.tid())
-    })
+    }))
 }
 
-fn frames_of(thread: &Stopped) -> Frames {
-    Frames::of(thread.look(), thread.registers.sp())
+fn frames_of(thread: &Stopped, stacks: &Stacks) -> Frames {
+    Frames::of(thread.look(), thread.registers.sp(), stacks)
 }

@@ -178,6 +178,11 @@ impl AllStopped<'_> {
         }
     }
 
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.session.pid()
+    }
+
     fn try_of(session: &Session) -> Answer<AllStopped<'_>> {
         let pid = session.pid();
         let answers_eintr = |tid: &i32| call_of(pid, *tid).is_some_and(running::answers_eintr);

@@ -1,0 +1,254 @@
+//! Whose share a peer's connections, requests and pages are taken from.
+//!
+//! Not simply its user's: whoever has subordinate users (subuid(5)) is as many users as it likes, in user namespaces of its own. So a peer in
+//! another user namespace than the daemon's is charged to the owner of the outermost one, which is a user of the daemon's own. And the root
+//! of a container is not the root of the host, even without a user namespace (Docker's default): it is uid 0 in another PID namespace, and
+//! charged to its container, which is the outermost PID namespace below the daemon's. To make such a namespace takes the host's root, so no
+//! container has more shares than one. Who shares the host's PID namespace (`--pid host`) and is uid 0 there counts as the host's root.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// Who pays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Payer {
+    /// The root of the daemon's own namespaces.
+    Root,
+    /// A user of the daemon's own namespace, for itself or for the user namespaces that it made.
+    User(u32),
+    /// A container that the host's root made: by the inode of its PID namespace.
+    Container(u64),
+    /// Processes that cannot be looked at from here, all together.
+    Unseen,
+}
+
+/// SO_PEERPIDFD, include/uapi/asm-generic/socket.h (Linux 6.5).
+const SO_PEERPIDFD: libc::c_int = 77;
+/// include/uapi/linux/nsfs.h.
+const NS_GET_PARENT: libc::Ioctl = 0xb702;
+const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
+/// Namespaces are nested no deeper than 32.
+const MOST_NESTED: usize = 33;
+
+impl Payer {
+    /// For a peer that has connected, as SO_PEERCRED tells its process and user. The error: it has ended, so that nobody can tell any more.
+    pub fn of_peer(socket: BorrowedFd<'_>, pid: i32, uid: u32) -> io::Result<Payer> {
+        if pid <= 0 {
+            return Ok(Payer::Unseen);
+        }
+        let pidfd = match peer_pidfd(socket) {
+            Ok(pidfd) => pidfd,
+            // A kernel before 6.5. Whoever has the number now is the peer, if it is the same user's.
+            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+                let pidfd = open_pidfd(pid)?;
+                if effective_uid(pid)? != uid {
+                    return Err(gone());
+                }
+                pidfd
+            }
+            Err(error) => return Err(error),
+        };
+        Payer::of_process(&pidfd, pid, uid)
+    }
+
+    /// For a process and its user, as the daemon calls them.
+    pub fn of_pid(pid: i32, uid: u32) -> io::Result<Payer> {
+        Payer::of_process(&open_pidfd(pid)?, pid, uid)
+    }
+
+    /// Whether it is one of those that can be many without being many users.
+    pub fn is_container(self) -> bool {
+        matches!(self, Payer::Container(_) | Payer::Unseen)
+    }
+
+    /// Whether it is the host's root: it may have as much as there is.
+    pub fn is_root(self) -> bool {
+        self == Payer::Root
+    }
+
+    fn of_process(pidfd: &OwnedFd, pid: i32, uid: u32) -> io::Result<Payer> {
+        let payer = look(pid, uid);
+        // The namespaces were its own only if it has not ended meanwhile.
+        if has_ended(pidfd) {
+            return Err(gone());
+        }
+        payer
+    }
+}
+
+fn look(pid: i32, uid: u32) -> io::Result<Payer> {
+    let namespaces = outermost(pid, "user").and_then(|user| Ok((user, outermost(pid, "pid")?)));
+    let (user, of_pids) = match namespaces {
+        Ok(namespaces) => namespaces,
+        // A daemon that is not root's may look at its own user's processes only.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return Ok(if uid == 0 { Payer::Root } else { Payer::User(uid) });
+        }
+        Err(error) => return Err(error),
+    };
+    if let Some(namespace) = &user {
+        let owner = owner_of(namespace)?;
+        if owner != 0 {
+            return Ok(Payer::User(owner));
+        }
+    }
+    // A user namespace of the host's root's that has no PID namespace of its own is a container, too.
+    match of_pids.or(user) {
+        Some(container) => Ok(Payer::Container(container.metadata()?.ino())),
+        None if uid == 0 => Ok(Payer::Root),
+        None => Ok(Payer::User(uid)),
+    }
+}
+
+/// The namespace of a process that is the child of the daemon's own, or an ancestor's. `None`: it is in the daemon's own, or outside of it.
+fn outermost(pid: i32, kind: &str) -> io::Result<Option<File>> {
+    let own = fs::metadata(format!("/proc/self/ns/{kind}"))?;
+    let mut at = File::open(format!("/proc/{pid}/ns/{kind}"))?;
+    let mut outermost = None;
+    for _ in 0..MOST_NESTED {
+        let about = at.metadata()?;
+        if (about.dev(), about.ino()) == (own.dev(), own.ino()) {
+            return Ok(outermost);
+        }
+        // SAFETY: without an argument; the result is a new descriptor.
+        let parent = unsafe { libc::ioctl(at.as_raw_fd(), NS_GET_PARENT) };
+        if parent < 0 {
+            // The parent is out of sight: this one does not descend from the daemon's.
+            return Ok(None);
+        }
+        // SAFETY: just made.
+        outermost = Some(std::mem::replace(&mut at, unsafe { File::from_raw_fd(parent) }));
+    }
+    Err(io::Error::other("its namespaces are nested without end"))
+}
+
+fn owner_of(namespace: &File) -> io::Result<u32> {
+    let mut owner: libc::uid_t = 0;
+    // SAFETY: writes a uid.
+    match unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID, &raw mut owner) } {
+        0 => Ok(owner),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut fd: libc::c_int = -1;
+    let mut size = size_of_val(&fd) as libc::socklen_t;
+    // SAFETY: writes a descriptor.
+    let asked = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &raw mut size,
+        )
+    };
+    match asked {
+        // SAFETY: just made.
+        0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open takes integers; the result is a new descriptor.
+    match unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32 {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: just made.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    }
+}
+
+/// A pidfd is readable when its process has ended (pidfd_open(2)).
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO) != Ok(0)
+}
+
+fn effective_uid(pid: i32) -> io::Result<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let uid = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    uid.ok_or_else(gone)
+}
+
+fn gone() -> io::Error {
+    io::Error::from_raw_os_error(libc::ESRCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn of_started(mut command: Command) -> Option<Payer> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut said = [0; 3];
+        let ready = io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said);
+        // unshare --fork: the program is the child.
+        let pid = child.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        let program = children
+            .split_whitespace()
+            .next()
+            .map_or(pid as i32, |pid| pid.parse().unwrap());
+        let uid = effective_uid(program);
+        let payer = ready.is_ok().then(|| Payer::of_pid(program, uid.unwrap()).unwrap());
+        drop(child.stdin.take());
+        let _ = child.wait();
+        payer
+    }
+
+    fn started(program: &[&str], uid: u32) -> Option<Payer> {
+        let mut command = Command::new(program[0]);
+        command.args(&program[1..]).args(["sh", "-c", "echo ok; read line"]);
+        command.uid(uid).gid(uid);
+        of_started(command)
+    }
+
+    #[test]
+    fn this_process_is_charged_to_its_user() {
+        let uid = nix::unistd::geteuid().as_raw();
+        let own = Payer::of_pid(std::process::id() as i32, uid).unwrap();
+        assert_eq!(own, if uid == 0 { Payer::Root } else { Payer::User(uid) });
+    }
+
+    #[test]
+    fn user_namespaces_are_charged_to_the_user_who_made_the_outermost_and_no_container_is_the_hosts_root() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: only root can be other users");
+            return;
+        }
+        let container = |payer: Option<Payer>| matches!(payer, Some(Payer::Container(_)));
+        assert_eq!(started(&["env"], 65534), Some(Payer::User(65534)));
+        assert_eq!(started(&["env"], 0), Some(Payer::Root));
+        let Some(of_root) = started(&["unshare", "--user", "--map-root-user"], 0) else {
+            eprintln!("skipped: no user namespaces here");
+            return;
+        };
+        assert!(container(Some(of_root)));
+        assert!(container(started(&["unshare", "--pid", "--fork"], 0)));
+        let another = ["unshare", "--pid", "--fork", "setpriv", "--reuid", "65534"];
+        assert!(container(started(&another, 0)));
+        let nested = [
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "unshare",
+            "--user",
+            "--map-root-user",
+        ];
+        if let Some(payer) = started(&nested[..3], 65534) {
+            assert_eq!(payer, Payer::User(65534));
+            assert_eq!(started(&nested, 65534), Some(Payer::User(65534)));
+        }
+    }
+}
