@@ -84,18 +84,18 @@ fn text(report: &Report) -> String {
         "call",
         "counter",
         "ours",
-        "kernel vDSO",
-        "system call",
-        "ours/kernel",
-        "ours/counter",
-        "call/ours",
+        "vDSO",
+        "syscall",
+        "of vDSO",
+        "of counter",
+        "gain",
     ]);
     for row in &bench.rows {
         let cost = |spread: &Option<Spread>| right(nanoseconds(spread.as_ref().map(|s| s.median)));
         let ratio =
             |spread: &Option<Spread>| right(spread.as_ref().map_or("-".into(), |s| format!("{:.2}x", s.median)));
         table.add_row(vec![
-            Cell::new(row.call),
+            Cell::new(short(&row.call.to_string())),
             cost(&row.counter_ns),
             cost(&row.ours_ns),
             cost(&row.kernel_vdso_ns),
@@ -106,13 +106,15 @@ fn text(report: &Report) -> String {
         ]);
     }
     let mut text = format!(
-        "ns per call, median of {} interleaved rounds; ratios within a round\n\n{table}\n",
-        bench.rounds
+        "Nanoseconds a call, medians of {} interleaved rounds. vDSO: the kernel's.\n\
+         Of vDSO, of counter: ours against these. Gain: the system call against ours.\n\n{}\n",
+        bench.rounds,
+        table.trim_fmt()
     );
     if let Some(row) = bench.rows.iter().find(|row| row.quanta_instant_ns.is_some()) {
         let quanta = nanoseconds(row.quanta_instant_ns.as_ref().map(|s| s.median));
         text += &format!(
-            "\nThe crate quanta (Instant::now): {quanta} ns; its counter read is not ordered with the program's memory.\n"
+            "\nThe crate quanta (Instant::now): {quanta} ns; its counter read is not ordered with\nthe program's memory.\n"
         );
     }
     if let Some(throughput) = &bench.throughput {
@@ -133,6 +135,15 @@ fn text(report: &Report) -> String {
         );
     }
     text
+}
+
+/// A clock is named alone, and so is a function that is called for one clock only.
+fn short(call: &str) -> &str {
+    match call.split_once(' ') {
+        Some(("clock_gettime", clock)) => clock,
+        Some((function, _)) => function,
+        None => call,
+    }
 }
 
 fn accuracy_text(accuracy: &Accuracy) -> String {

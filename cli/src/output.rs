@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
+use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Table, presets};
 
 /// Exit status where the output could not be written.
 pub const NOT_WRITTEN: i32 = 74;
@@ -113,6 +113,35 @@ pub fn table<const N: usize>(heads: [&str; N]) -> Table {
         table.force_no_tty();
     }
     table
+}
+
+/// Lines and columns of the terminal that standard output is; `None`: it is none, and a line may be of any length.
+pub fn terminal_size() -> Option<(usize, usize)> {
+    // SAFETY: the call fills the struct if it answers 0.
+    let size = unsafe {
+        let mut size: libc::winsize = std::mem::zeroed();
+        (libc::ioctl(1, libc::TIOCGWINSZ, &mut size) == 0).then_some(size)
+    };
+    let size = size.filter(|size| size.ws_row > 0 && size.ws_col > 0)?;
+    Some((size.ws_row.into(), size.ws_col.into()))
+}
+
+/// Whether a table is no wider than the terminal.
+pub fn fits(table: &Table) -> bool {
+    let width = table.lines().map(|line| line.trim_end().chars().count()).max();
+    terminal_size().is_none_or(|(_, columns)| width.unwrap_or(0) <= columns)
+}
+
+/// Hides columns of a table until it is no wider than the terminal, the first of `spare` first.
+pub fn fit(table: &mut Table, spare: &[usize]) {
+    for index in spare {
+        if fits(table) {
+            return;
+        }
+        if let Some(column) = table.column_mut(*index) {
+            column.set_constraint(ColumnConstraint::Hidden);
+        }
+    }
 }
 
 /// A cell that is green if good and red if bad, on a terminal.

@@ -35,7 +35,7 @@ fn text(probe: &Probe) -> String {
     for report in &probe.functions {
         functions.add_row(row(report.function, &report.measured));
     }
-    let mut text = format!("{}\n\n{table}\n\n{functions}\n", host(probe));
+    let mut text = output::wrapped("", &host(probe)) + &format!("\n{table}\n\n{functions}\n");
     text += &vsyscall(probe);
     let slow = probe.slow();
     text += &match slow.as_slice() {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use comfy_table::{Cell, CellAlignment};
+use comfy_table::{Cell, CellAlignment, Table};
 use fastpath_trace::{Caller, End, Method, NOT_EXECUTABLE, NOT_FOUND, Observer, Options, Report, Row, Whom};
 
 use crate::args;
@@ -207,7 +207,7 @@ impl Observer for Live {
     }
 
     fn show(&mut self, report: Report) {
-        let (rows, columns) = terminal_size();
+        let (rows, columns) = output::terminal_size().unwrap_or((24, 80));
         let text: Vec<String> = text(&report, rows.saturating_sub(2))
             .lines()
             .map(|line| line.chars().take(columns).collect())
@@ -222,19 +222,6 @@ impl Observer for Live {
 
     fn is_looking(&self) -> bool {
         self.is_live
-    }
-}
-
-/// Lines and columns.
-fn terminal_size() -> (usize, usize) {
-    // SAFETY: the call fills the struct if it answers 0.
-    let size = unsafe {
-        let mut size: libc::winsize = std::mem::zeroed();
-        (libc::ioctl(1, libc::TIOCGWINSZ, &mut size) == 0).then_some(size)
-    };
-    match size {
-        Some(size) if size.ws_row > 0 && size.ws_col > 0 => (size.ws_row.into(), size.ws_col.into()),
-        _ => (24, 80),
     }
 }
 
@@ -295,11 +282,19 @@ fn merged(rows: &[Row]) -> Vec<(String, Row)> {
     merged
 }
 
-fn text(report: &Report, most_rows: usize) -> String {
+/// How wide a table is to be: where the terminal is narrow, clocks and reasons are named by one word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Width {
+    Wide,
+    Narrow,
+}
+
+fn table(report: &Report, most_rows: usize, width: Width) -> Table {
     let mut table = output::table(["PID", "program", "call", "calls", "calls/s", "ns", "CPU", "why"]);
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
     for (pid, row) in merged(&report.rows).into_iter().take(most_rows) {
         let mut call = match &row.clock {
+            Some(clock) if width == Width::Narrow && row.call == "clock_gettime" => clock.clone(),
             Some(clock) => format!("{} {clock}", row.call),
             None => row.call.to_owned(),
         };
@@ -317,7 +312,10 @@ fn text(report: &Report, most_rows: usize) -> String {
             right(format!("{:.0}", row.calls_per_second)),
             right(nanoseconds(row.price_ns)),
             right(percent),
-            Cell::new(row.says),
+            match width {
+                Width::Wide => Cell::new(row.says),
+                Width::Narrow => Cell::new(row.why.word()),
+            },
         ]);
         for caller in row.callers.iter().take(5) {
             table.add_row(vec![
@@ -327,6 +325,16 @@ fn text(report: &Report, most_rows: usize) -> String {
                 right(caller.calls.to_string()),
             ]);
         }
+    }
+    table
+}
+
+fn text(report: &Report, most_rows: usize) -> String {
+    let mut shown = table(report, most_rows, Width::Wide);
+    if !output::fits(&shown) {
+        shown = table(report, most_rows, Width::Narrow);
+        // What a call costs, and how many there were in all.
+        output::fit(&mut shown, &[5, 3]);
     }
     let how = match report.method {
         Method::Bpf => "counted in the kernel",
@@ -340,7 +348,7 @@ fn text(report: &Report, most_rows: usize) -> String {
         text += &format!("lost: {}\n", lost(report));
     }
     if !report.rows.is_empty() {
-        text += &format!("\n{table}\n");
+        text += &format!("\n{}\n", shown.trim_fmt());
     }
     text
 }

@@ -118,6 +118,7 @@ pub fn status(options: &args::Status) -> i32 {
             match &served.withdrawn {
                 Some(why) => format!("none ({why})"),
                 None if served.clocks.is_empty() => dash(),
+                None if served.clocks.len() == Clock::SERVED.len() => "all".to_owned(),
                 None => served.clocks.join(","),
             },
             served.age_ns.map_or_else(dash, age),
@@ -133,6 +134,8 @@ pub fn status(options: &args::Status) -> i32 {
     let mut text = if status.processes.is_empty() {
         "no process is on fastpath here\n".to_owned()
     } else {
+        // What is of use where something is wrong; --json has all of it.
+        output::fit(&mut table, &[6, 5]);
         format!("{}\n", table.trim_fmt())
     };
     if status.unreadable > 0 {
@@ -144,10 +147,13 @@ pub fn status(options: &args::Status) -> i32 {
             "of other users: run as root"
         };
         let processes = if status.unreadable == 1 { "process" } else { "processes" };
-        text += &format!("{} {processes} could not be looked at ({why})\n", status.unreadable);
+        text += &output::wrapped(
+            "",
+            &format!("{} {processes} could not be looked at ({why})", status.unreadable),
+        );
     }
     if let Some(daemon) = &status.daemon {
-        text += &daemon.sentence();
+        text.extend(daemon.sentence().lines().map(|line| output::wrapped("", line)));
     }
     output::print(text)
 }

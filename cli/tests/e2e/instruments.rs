@@ -3,7 +3,8 @@
 use std::process::Command;
 
 use crate::common::programs::helper_program;
-use crate::common::{Outcome, fastpath, finish, start, wait_until};
+use crate::common::terminal::output_to_terminal;
+use crate::common::{Outcome, fastpath, finish, served, start, wait_until};
 
 /// `fastpath ARGUMENTS`, to which this is done before its main (helpers/before-main.c).
 fn after(what: &str, library: &str, arguments: &[&str]) -> Outcome {
@@ -112,4 +113,41 @@ fn a_process_without_a_vdso_is_slow_where_fastpath_does_not_serve_it() {
     // SAFETY: kill takes integers; the process is this test's.
     assert_eq!(unsafe { libc::kill(publisher as i32, libc::SIGKILL) }, 0);
     wait_until("its page to be stale", || says(pid, ["not fresh", "is a system call"]));
+}
+
+#[test]
+fn what_is_shown_fits_a_terminal_of_80_columns() {
+    let Some(asker) = helper_program("ask-the-time", "cc", &["-g"]) else {
+        return;
+    };
+    let served = start(served(&["sleep", "1000"]));
+    wait_until("its sleep", || served.pid().read("wchan").contains("nanosleep"));
+    let endless = start({
+        let mut command = Command::new(&asker);
+        command.args(["1", "forever"]);
+        command
+    });
+    wait_until("it runs", || endless.pid().program() == "ask-the-time-cc-g");
+    let pid = endless.pid().0.to_string();
+    let wide: [&[&str]; 5] = [
+        &["probe"],
+        &["doctor", "-v"],
+        &["bench", "--rounds", "3"],
+        &["trace", "-d", "1", "-p", &pid],
+        &["status"],
+    ];
+    for arguments in wide {
+        let mut command = fastpath(arguments);
+        command.env("NO_COLOR", "1");
+        let mut terminal = output_to_terminal(&mut command);
+        let mut child = command.spawn().expect("fastpath");
+        drop(command);
+        let shown = terminal.read_to_end(|_| {});
+        child.wait().expect("wait");
+        let shown = shown.rsplit("\x1b[J").next().expect("what stays");
+        assert!(shown.lines().count() > 1, "{arguments:?}: {shown}");
+        for line in shown.lines() {
+            assert!(line.chars().count() <= 80, "{arguments:?}: {line}");
+        }
+    }
 }

@@ -5,12 +5,11 @@ use crate::process::{self, Image};
 use crate::symbols::{self, Frame};
 use fastpath_observe::doctor::Program;
 use fastpath_observe::{Clock, Kind, Path, Probe};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::collections::HashMap;
 
 /// Why a call entered the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Why {
     /// A jump to the vsyscall page, which traps.
     Vsyscall,
@@ -34,7 +33,29 @@ pub enum Why {
     Unknown,
 }
 
+impl Serialize for Why {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.word())
+    }
+}
+
 impl Why {
+    /// In a word, as in JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            Why::Vsyscall => "vsyscall",
+            Why::KernelOnly => "kernel-only",
+            Why::NotInVdso => "not-in-vdso",
+            Why::Clocksource => "clocksource",
+            Why::NoVdso => "no-vdso",
+            Why::StaticBinary => "static-binary",
+            Why::OwnInstruction => "own-instruction",
+            Why::Libc => "libc",
+            Why::VdsoFellBack => "vdso-fell-back",
+            Why::Unknown => "unknown",
+        }
+    }
+
     /// In a sentence.
     pub fn says(self) -> &'static str {
         match self {
