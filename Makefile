@@ -73,7 +73,7 @@ install: build preload ## install fastpath and its libraries into PREFIX (/usr/l
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' deploy/systemd/fastpathd.service | \
 		install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/fastpathd.service
 	./target/release/fastpath man $(DESTDIR)$(PREFIX)/share/man/man1
-	./target/release/fastpathd --man $(DESTDIR)$(PREFIX)/share/man/man1
+	./target/release/fastpathd --man $(DESTDIR)$(PREFIX)/share/man/man8
 	install -d $(DESTDIR)$(COMPLETIONS)/bash-completion/completions $(DESTDIR)$(COMPLETIONS)/zsh/site-functions \
 		$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d
 	./target/release/fastpath completions bash >$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpath

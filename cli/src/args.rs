@@ -61,7 +61,7 @@ pub enum Command {
 
 /// Show which path every clock takes here, and what a call costs
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_long_help = "\
 Paths: `vdso` (the kernel's), `fastpath` (ours), `syscall`, `unsupported` (the kernel has no such clock), `unknown` (could not \
 be established; the verdict says why). The path is established, not guessed from the cost: a child calls libc under a \
 seccomp filter that refuses the system call.
@@ -80,7 +80,7 @@ pub struct Probe {
 
 /// Say why clocks are slow here, or are not, and what to do about it
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_long_help = "\
 Looks up in a second what an expert would: the kernel's clocksource and why it is not the CPU's counter (log, command line, \
 hypervisor, CPU flags); what the counter is worth (promised, measured, all CPUs against each other); path and price of every \
 clock; vDSO, vsyscall, seccomp, time namespace, what system calls cost. With PID, also that process: libc, Go or Java, its \
@@ -114,7 +114,7 @@ pub struct Doctor {
 
 /// Compare the paths side by side: counter, our vDSO, the kernel's vDSO, system call
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_long_help = "\
 Rounds are interleaved and ratios are taken within a round, so that a noisy machine disturbs both sides alike.
 
 Exit status: 0; 1 if a clock was seen to go backwards; 74 if the output cannot be written; 2 on a usage error.
@@ -140,7 +140,7 @@ pub struct Bench {
 
 /// Check that clock reads take the fast path, for CI, init containers and start-up probes
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_long_help = "\
 Prints one line: what was found, or what broke. The path decides, and it is established under a seccomp filter, not guessed. \
 Prices are held to ratios: every call is measured in turns with reads of the CPU's counter and with a system call, and scaled \
 to what the counter costs at its best, so that a busy machine raises no alarm. What looks broken is looked at again, up to \
@@ -195,7 +195,7 @@ pub struct Guard {
 
 /// Tell Prometheus which path every clock takes, and what it costs
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_long_help = "\
 Serves http://ADDR:PORT/metrics, in OpenMetrics or Prometheus text as the client accepts, until SIGTERM or SIGINT; or, with \
 --textfile, writes the same to a file (whole or not at all) for node_exporter's textfile collector, and ends.
 
@@ -228,7 +228,7 @@ pub struct Export {
 
 /// Make one page of what is known of this host's clocks, or of many hosts', to read, send and print
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_long_help = "\
 Without FILE, this host is measured, in some seconds: every clock's path and price, how the prices are spread, now and with \
 fastpath (measured in turns, in this process), what doctor says, and who makes system calls to read clocks meanwhile (root; or \
 CAP_BPF and CAP_PERFMON). What cannot be had is said with its reason.
@@ -326,7 +326,7 @@ fn positive(text: &str) -> Result<f64, String> {
 #[derive(clap::Args)]
 #[command(
     group(clap::ArgGroup::new("whom").args(["pid", "all", "command"])),
-    after_help = "\
+    after_long_help = "\
 Counted are the system calls clock_gettime, clock_getres, gettimeofday, time and getcpu, those of 32-bit programs and jumps to \
 the vsyscall page too. Reads that a vDSO answers are no system calls and are not seen. fastpath's own are not counted.
 
@@ -408,7 +408,7 @@ fn seconds(text: &str) -> Result<std::time::Duration, String> {
 
 /// Start a program on a synthetic vDSO
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_long_help = "\
 The program keeps this process: its PID, parent, terminal, environment, descriptors, and exit status. Descendants are served \
 too; setuid programs and debuggees run as always.
 
@@ -454,7 +454,7 @@ pub struct Run {
 
 /// Put running processes on a synthetic vDSO
 #[derive(clap::Args)]
-#[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit"]).required(true).multiple(true)), after_help = "\
+#[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit"]).required(true).multiple(true)), after_long_help = "\
 The process is not restarted and notices nothing: its threads stand still for some milliseconds, and a system call in which \
 one waits goes on waiting. What it will ask for is what the kernel's functions answer, from then on without a system call. \
 A helper stays behind that keeps the page true, until the last process has ended or was detached. Where fastpathd runs it keeps the \
@@ -519,7 +519,7 @@ pub struct Whom {
 
 /// Take processes off it again
 #[derive(clap::Args)]
-#[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit", "all"]).required(true).multiple(true)), after_help = "\
+#[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit", "all"]).required(true).multiple(true)), after_long_help = "\
 Entry points get the kernel's bytes back, and what was mapped is unmapped once no thread is in it. Where a thread does not leave \
 it, the memory stays, unused, and a second `detach` or the next `attach` removes it.
 
@@ -538,7 +538,7 @@ pub struct Detach {
 
 /// List the processes that are on a synthetic vDSO
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_long_help = "\
 AGE is that of the last refresh: 100 ms at most where all is well. RESIDUAL is the error against the kernel's clock that it found. \
 FALLBACKS counts how often clocks were taken off the page since it was made, so that readers asked the kernel. \
 Where fastpathd runs it is asked, too: which rule of its policy attached a process, and how it is itself.
@@ -552,7 +552,7 @@ pub struct Status {
 
 /// Find programs that will never take the fast path, without running them
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_long_help = "\
 Looks at ELF programs and libraries of x86-64, i386, AArch64 and Arm. A PATH is a file, a directory (with all below it; symbolic \
 links are not followed, a file with several names is looked at once, file systems that the kernel makes up are left out), or an \
 image: an OCI layout, what `docker save` writes, or a layer (tar, alone or with gzip or zstd). Archives are looked into where they \

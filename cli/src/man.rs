@@ -1,4 +1,4 @@
-//! Man pages, from the definition of a command line.
+//! Man pages, from the definition of a command line: what stands behind its options in `--help` becomes the sections that man-pages(7) names.
 
 use std::fs;
 use std::io;
@@ -6,24 +6,140 @@ use std::path::Path;
 
 use clap::Command;
 use clap_mangen::Man;
+use roff::{Roff, roman};
 
-/// Writes a page for the command, and one for each of its subcommands.
-pub fn write(command: Command, directory: &Path) -> io::Result<()> {
+/// A page that another one names: `fastpath(1)`.
+struct Page {
+    name: String,
+    section: &'static str,
+}
+
+/// Writes a page for the command, in this section of the manual, and one for each of its subcommands.
+pub fn write(command: Command, section: &'static str, directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let mut command = command.disable_help_subcommand(true);
     command.build();
-    write_built(&command, directory)
+    let mut siblings = vec![Page {
+        name: command.get_name().to_owned(),
+        section,
+    }];
+    let below = command.get_subcommands().filter(|below| !below.is_hide_set());
+    siblings.extend(below.map(|below| Page {
+        name: title(below),
+        section,
+    }));
+    write_built(&command, section, &siblings, directory)
 }
 
-fn write_built(command: &Command, directory: &Path) -> io::Result<()> {
+/// `fastpath-run`
+fn title(command: &Command) -> String {
+    command.get_display_name().unwrap_or(command.get_name()).to_owned()
+}
+
+fn write_built(command: &Command, section: &'static str, siblings: &[Page], directory: &Path) -> io::Result<()> {
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
-        write_built(below, directory)?;
+        write_built(below, section, siblings, directory)?;
     }
-    let page = Man::new(command.clone());
+    let page = Man::new(command.clone()).section(section);
     let mut text = Vec::new();
-    page.render(&mut text)?;
+    page.render_title(&mut text)?;
+    page.render_name_section(&mut text)?;
+    page.render_synopsis_section(&mut text)?;
+    page.render_description_section(&mut text)?;
+    page.render_options_section(&mut text)?;
+    if command.get_subcommands().any(|below| !below.is_hide_set()) {
+        page.render_subcommands_section(&mut text)?;
+    }
+    let name = title(command);
+    let long = command.get_after_long_help().or(command.get_after_help());
+    let mut ours = Sections::of(&long.map(ToString::to_string).unwrap_or_default());
+    ours.0.push(("FILES", files(&name).join("\n")));
+    ours.0.push(("SEE ALSO", see_also(&name, siblings)));
+    ours.render(&mut text)?;
     let text = with_lines_kept(&String::from_utf8_lossy(&text));
     fs::write(directory.join(page.get_filename()), text)
+}
+
+/// Headings, and what stands below them.
+struct Sections(Vec<(&'static str, String)>);
+
+impl Sections {
+    /// Finds the examples, which are indented, and the exit status, which says so, among the paragraphs of a help text.
+    fn of(help: &str) -> Sections {
+        const EXIT_STATUS: &str = "Exit status: ";
+        let (mut notes, mut status, mut examples) = (Vec::new(), Vec::new(), Vec::new());
+        for paragraph in help.split("\n\n") {
+            if let Some(says) = paragraph.strip_prefix(EXIT_STATUS) {
+                status.push(capitalized(says));
+            } else if paragraph.lines().all(|line| line.starts_with("  ")) {
+                examples.push(paragraph.to_owned());
+            } else {
+                notes.push(paragraph.to_owned());
+            }
+        }
+        let sections = [("NOTES", notes), ("EXIT STATUS", status), ("EXAMPLES", examples)];
+        Sections(
+            sections
+                .map(|(heading, paragraphs)| (heading, paragraphs.join("\n\n")))
+                .into(),
+        )
+    }
+
+    fn render(&self, out: &mut Vec<u8>) -> io::Result<()> {
+        let mut roff = Roff::new();
+        for (heading, text) in self.0.iter().filter(|(_, text)| !text.trim().is_empty()) {
+            roff.control("SH", [*heading]);
+            for line in text.trim_matches('\n').lines() {
+                roff.text([roman(line)]);
+            }
+        }
+        roff.to_writer(out)
+    }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|letter| letter.to_uppercase().to_string());
+    first.unwrap_or_default() + letters.as_str()
+}
+
+/// Files that a command reads, or makes.
+fn files(name: &str) -> &'static [&'static str] {
+    match name {
+        "fastpathd" => &[
+            "  /run/fastpath/fastpathd.sock   where it listens; FASTPATH_SOCKET names another place",
+            "  /etc/fastpath/policy.toml      which processes are attached as they appear, and which never",
+        ],
+        "fastpath-run" | "fastpath-attach" | "fastpath-status" => {
+            &["  /run/fastpath/fastpathd.sock   where fastpathd(8) is asked; FASTPATH_SOCKET names another place"]
+        }
+        "fastpath-doctor" => &[
+            "  /sys/devices/system/clocksource/clocksource0   the kernel's clocksource, and those that it could use",
+            "  /dev/kmsg                                      why it uses that one; root, where kernel.dmesg_restrict is 1",
+        ],
+        _ => &[],
+    }
+}
+
+fn see_also(name: &str, siblings: &[Page]) -> String {
+    let own = siblings.iter().filter(|page| page.name != name);
+    let mut named: Vec<String> = own.map(|page| format!("{}({})", page.name, page.section)).collect();
+    let others = match name {
+        "fastpathd" => &[
+            "fastpath(1)",
+            "fastpath-attach(1)",
+            "fastpath-run(1)",
+            "fastpath-status(1)",
+        ][..],
+        _ => &["fastpathd(8)"],
+    };
+    named.extend(
+        others
+            .iter()
+            .chain(&["clock_gettime(2)", "vdso(7)"])
+            .map(ToString::to_string),
+    );
+    named.join(", ")
 }
 
 /// What is indented in a help text, examples and tables, is not to be filled to the width of the screen.
@@ -50,13 +166,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn examples_keep_their_lines_and_all_else_is_filled() {
-        let command = Command::new("x").after_help("Words,\nmore.\n\n  x -a   one\n  x -b   other\n\nAnd more.\n  x");
+    fn help_becomes_sections_in_which_examples_keep_their_lines_and_all_else_is_filled() {
+        let command = Command::new("x").after_long_help(
+            "Words,\nmore.\n\nExit status: 0; else\n   1  some\n   2  other\n\nAnd more.\n\n  x -a   one\n  x -b   other",
+        );
         let directory = tempfile::tempdir().unwrap();
-        write(command, directory.path()).unwrap();
-        let page = fs::read_to_string(directory.path().join("x.1")).unwrap();
-        let kept = ".nf\n  x \\-a   one\n  x \\-b   other\n.fi\n\nAnd more.\n.nf\n  x\n.fi\n";
-        assert!(page.ends_with(&format!("Words,\nmore.\n\n{kept}")), "{page}");
-        assert_eq!(page.matches(".nf").count(), 2, "{page}");
+        write(command, "8", directory.path()).unwrap();
+        let page = fs::read_to_string(directory.path().join("x.8")).unwrap();
+        let at = |heading: &str| page.find(heading).unwrap_or_else(|| panic!("{heading}: {page}"));
+        let sections = [
+            ".SH NOTES\nWords,\nmore.\n\nAnd more.\n",
+            ".SH \"EXIT STATUS\"\n0; else\n.nf\n   1  some\n   2  other\n.fi\n",
+            ".SH EXAMPLES\n.nf\n  x \\-a   one\n  x \\-b   other\n.fi\n",
+            ".SH \"SEE ALSO\"\nfastpathd(8), clock_gettime(2), vdso(7)\n",
+        ];
+        assert!(sections.map(at).is_sorted(), "{page}");
+        assert!(!page.contains(".SH EXTRA") && !page.contains("FILES"), "{page}");
     }
 }

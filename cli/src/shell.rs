@@ -10,7 +10,7 @@ use crate::output::{self, note};
 
 /// Writes `fastpath.1`, `fastpath-run.1` and so on.
 pub fn man_pages(directory: &Path) -> i32 {
-    match man::write(Args::command(), directory) {
+    match man::write(Args::command(), "1", directory) {
         Ok(()) => 0,
         Err(e) => {
             note(format_args!("{}: {e}", directory.display()));

@@ -19,7 +19,7 @@ use fastpath_publisher::evidence::Trust;
     name = "fastpathd",
     version,
     max_term_width = 100,
-    after_help = "\
+    after_long_help = "\
 One publisher for all pages. `fastpath run` and `fastpath attach` take pages from it where it runs, and programs under \
 libfastpath-preload.so, too. A user has to do with his own processes only, root with all. It stays in the foreground, logs to \
 standard error, and tells systemd when it is ready. SIGTERM ends it. When it ends, or dies, or is exchanged for a newer one, programs \
@@ -162,7 +162,7 @@ fn preview(path: &std::path::Path, dry_run: bool) -> ExitCode {
 }
 
 fn man_page(directory: &std::path::Path) -> ExitCode {
-    match man::write(Args::command(), directory) {
+    match man::write(Args::command(), "8", directory) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("fastpathd: {}: {e}", directory.display());
