@@ -7,6 +7,7 @@ use fastpath_publisher::evidence::{self, Trust};
 
 use super::goods::{self, DaemonsPolicy};
 use crate::args;
+use crate::limits::FileSize;
 use crate::output::{note, warn};
 use crate::run::selection::Selection;
 use crate::run::title::Title;
@@ -14,12 +15,21 @@ use crate::run::untrusted;
 
 /// The counter cannot be believed, or no page can be had.
 const NO_PAGE: i32 = 16;
+/// More than a region takes, with thunks beside every library.
+const LARGEST_FILE: u64 = 1 << 20;
 /// The policy of the daemon of this host says never.
 const FORBIDDEN: i32 = 18;
 
 /// Attaches processes; the exit status: that of the first that was refused.
 pub fn attach(options: &args::Attach, title: Title) -> i32 {
     let surroundings = crate::run::helper::Surroundings::note(title);
+    let _files = match FileSize::at_least(LARGEST_FILE) {
+        Ok(files) => files,
+        Err(why) => {
+            note(format_args!("{why}; nothing was attached"));
+            return NO_PAGE;
+        }
+    };
     // Before anything is started for their sake.
     let (pids, mut status) = each(&options.pids, attach::may_attach);
     if pids.is_empty() {
@@ -154,6 +164,13 @@ fn attach_one(pid: i32, goods: &goods::Goods, clocks: ClockSet, scans: Option<&C
 
 /// Detaches processes; the exit status: that of the first that was refused.
 pub fn detach(options: &args::Detach) -> i32 {
+    let _files = match FileSize::at_least(LARGEST_FILE) {
+        Ok(files) => files,
+        Err(why) => {
+            note(format_args!("{why}; nothing was detached"));
+            return 1;
+        }
+    };
     let (_, status) = each(&options.pids, |pid| {
         let detached = attach::detach(pid)?;
         if let Some(tid) = detached.region_stays_for {
