@@ -14,8 +14,8 @@
 
 #include "../vdso/page.h"
 
-/* The low bits of a slot's word. The other bits count how often the slot was freed: a thread that was stopped for so long that
- * its slot was given to another one finds another count, and leaves the slot alone. */
+/* The low bits of a slot's word. The other bits count how often the slot was freed: a thread that was stopped for so
+ * long that its slot was given to another one finds another count, and leaves the slot alone. */
 enum fp_slot_state {
 	FP_SLOT_FREE = 0,
 	FP_SLOT_FILLING = 1, /* claimed by a thread that is writing its request */

@@ -11,6 +11,7 @@ mod doctor;
 mod export;
 mod file;
 mod guard;
+mod limits;
 mod man;
 mod ours;
 mod output;
@@ -36,6 +37,11 @@ use fastpath_observe::{Met, make_clocks_readable};
 /// `argv` holds `argc` C strings, as the C standard promises.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
+    limits::with_enough_stack(argc, argv, begin)
+}
+
+/// `argv` holds `argc` C strings.
+extern "C" fn begin(argc: c_int, argv: *const *const c_char) -> ! {
     output::keep_standard_descriptors_apart();
     // SAFETY: the caller is the C runtime.
     let args =

@@ -7,6 +7,7 @@ use fastpath_publisher::evidence::{self, Trust};
 
 use super::goods::{self, DaemonsPolicy};
 use crate::args;
+use crate::limits::FileSize;
 use crate::output::{note, warn};
 use crate::processes;
 use crate::run::selection::Selection;
@@ -17,12 +18,21 @@ use crate::run::untrusted;
 const NO_PAGE: i32 = 16;
 /// No process has that number, or that name.
 const NO_SUCH_PROCESS: i32 = 3;
+/// More than a region takes, with thunks beside every library.
+const LARGEST_FILE: u64 = 1 << 20;
 /// The policy of the daemon of this host says never.
 const FORBIDDEN: i32 = 18;
 
 /// Attaches processes; the exit status: that of the first that was refused.
 pub fn attach(options: &args::Attach, title: Title) -> i32 {
     let surroundings = crate::run::helper::Surroundings::note(title);
+    let _files = match FileSize::at_least(LARGEST_FILE) {
+        Ok(files) => files,
+        Err(why) => {
+            note(format_args!("{why}; nothing was attached"));
+            return NO_PAGE;
+        }
+    };
     // Before anything is started for their sake.
     let (meant, named) = meant(&options.whom);
     let (pids, status) = each(&meant, attach::may_attach);
@@ -159,6 +169,13 @@ fn attach_one(pid: i32, goods: &goods::Goods, clocks: ClockSet, scans: Option<&C
 
 /// Detaches processes; the exit status: that of the first that was refused.
 pub fn detach(options: &args::Detach) -> i32 {
+    let _files = match FileSize::at_least(LARGEST_FILE) {
+        Ok(files) => files,
+        Err(why) => {
+            note(format_args!("{why}; nothing was detached"));
+            return 1;
+        }
+    };
     let (meant, named) = if options.all {
         (super::status::attached(), 0)
     } else {

@@ -16,6 +16,7 @@ use fastpath_publisher::Publisher;
 use fastpath_publisher::evidence::{self, Distrust, Trust};
 
 use crate::args;
+use crate::limits::FileSize;
 use crate::output::{note, warn};
 use crate::page_source::PageSource;
 use selection::Selection;
@@ -107,6 +108,7 @@ fn name_functions_left_out() {
 /// Page and mailbox. A daemon has compared the CPUs' counters; ours is still to do so. Where there are only hooks to be had, nobody
 /// reads the page.
 fn goods(options: &args::Run, selection: &Selection) -> Result<helper::Goods, String> {
+    let _files = FileSize::at_least(fastpath_page::PAGE_SIZE as u64)?;
     let mailbox = Shared::create().map_err(|e| e.to_string())?;
     let kept = mailbox.reopen().map_err(|e| e.to_string())?;
     let of_daemon = || PageSource::daemon(selection.clocks(), None, mailbox.descriptor());

@@ -29,9 +29,9 @@ enum fastpathd_operation {
 	/* All that it takes to lead the peer's own vDSO to an image of fastpath's: page, mailbox, and the plan, a
 	 * sealed memfd, whose contents fastpathd_answer describes. */
 	FASTPATHD_PREPARE = 2,
-	/* Who publishes, and the pages that the peer may see. Answered with text_size bytes of JSON (at most FASTPATHD_TEXT)
-	 * that follow fastpathd_answer in the same packet. If the JSON's "next" is a number, there are more pages: the next
-	 * request has it in `after`. */
+	/* Who publishes, and the pages that the peer may see. Answered with text_size bytes of JSON (at most
+	 * FASTPATHD_TEXT) that follow fastpathd_answer in the same packet. If the JSON's "next" is a number, there are
+	 * more pages: the next request has it in `after`. */
 	FASTPATHD_STATUS = 3,
 	/* Takes the clocks off a process's pages for good: it reads by the kernel from now on. */
 	FASTPATHD_WITHDRAW = 4,

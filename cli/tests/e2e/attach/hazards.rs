@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Memory, attach, detach, hazard};
-use crate::common::{Running, needs_root};
+use super::{Memory, attach, detach, hazard, vdso};
+use crate::common::{Pid, Running, needs_root};
 
 #[track_caller]
 fn is_attached_and_detached_again_and_again(running: &Running, said: &str) {
@@ -55,4 +55,31 @@ fn pages_that_a_stopped_thread_would_have_to_provide_are_not_asked_for() {
         return;
     };
     is_attached_and_detached_again_and_again(&running, "ready\n");
+}
+
+#[test]
+fn threads_that_would_stop_are_left_alone_while_another_one_does_not() {
+    let Some(running) = hazard("unstoppable", &["20"], "ready") else {
+        return;
+    };
+    let pid = running.pid();
+    let threads = std::fs::read_dir(format!("/proc/{}/task", pid.0)).expect("its threads");
+    let waiter = threads
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .find(|tid| *tid != pid.0)
+        .map(Pid)
+        .expect("a second thread");
+    // A thread that is stopped and goes on waits anew.
+    let waits = || {
+        waiter
+            .status("voluntary_ctxt_switches")
+            .parse::<u32>()
+            .expect("a number")
+    };
+    let (before, code) = (waits(), vdso(pid));
+    attach(pid).expect_code(14);
+    let stopped = waits() - before;
+    // A few by the calls that are made by way of it. Twice for each of some hundred tries is what this is about.
+    assert!(stopped < 200, "{stopped}");
+    assert!(vdso(pid) == code, "it was attached");
 }

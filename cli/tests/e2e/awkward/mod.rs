@@ -3,4 +3,5 @@
 mod askers;
 mod calls;
 mod execs;
+mod limits;
 mod requests;

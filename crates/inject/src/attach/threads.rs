@@ -19,7 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PATIENCE_WITH_A_WAIT: Duration = Duration::from_millis(5);
 /// Waits of that kind end, as a rule: for so long it is tried again.
 const LONGEST: Duration = Duration::from_secs(3);
+/// Then it is tried again, and after twice as long once more, up to the longest of these: a timed wait of the program's may begin anew with each.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
+const LONGEST_BETWEEN_TRIES: Duration = Duration::from_millis(160);
 
 /// Listings that are not whole though they show nobody new: one is, where a thread ended meanwhile, and these end.
 const MOST_CUT: u32 = 1000;
@@ -34,19 +36,26 @@ pub fn nap(begun: Instant) {
 }
 
 /// What is tried again after a while, but not for ever.
-pub struct Tries(Instant);
+pub struct Tries {
+    begun: Instant,
+    pause: Duration,
+}
 
 impl Tries {
     /// The first.
     pub fn start() -> Tries {
-        Tries(Instant::now())
+        Tries {
+            begun: Instant::now(),
+            pause: BETWEEN_TRIES,
+        }
     }
 
     /// Waits for the next one; false: there is none.
-    pub fn wait(&self, session: &Session) -> bool {
-        let is_left = self.0.elapsed() < LONGEST;
+    pub fn wait(&mut self, session: &Session) -> bool {
+        let is_left = self.begun.elapsed() < LONGEST;
         if is_left {
-            session.rest(BETWEEN_TRIES);
+            session.rest(self.pause);
+            self.pause = (self.pause * 2).min(LONGEST_BETWEEN_TRIES);
         }
         is_left
     }
@@ -160,7 +169,7 @@ impl AllStopped<'_> {
         session: &Session,
         mut judge: impl FnMut(&mut AllStopped) -> Answer<Option<T>>,
     ) -> Answer<(AllStopped<'_>, T)> {
-        let tries = Tries::start();
+        let mut tries = Tries::start();
         loop {
             let refusal = match AllStopped::try_of(session) {
                 Ok(mut all) => {
@@ -185,6 +194,7 @@ impl AllStopped<'_> {
 
     fn try_of(session: &Session) -> Answer<AllStopped<'_>> {
         let pid = session.pid();
+        ask_those_that_nothing_interrupts(session)?;
         let answers_eintr = |tid: &i32| call_of(pid, *tid).is_some_and(running::answers_eintr);
         let with_care: HashSet<i32> = of(pid).into_iter().filter(answers_eintr).collect();
         let mut all = AllStopped {
@@ -325,6 +335,26 @@ pub fn state(pid: i32, tid: i32) -> Option<char> {
 /// Whether it is none of the living.
 pub fn has_ended(pid: i32, tid: i32) -> bool {
     matches!(state(pid, tid), None | Some('Z' | 'X'))
+}
+
+/// Refuses where a thread waits in the kernel and would not stop, before any other thread has been disturbed. That one is asked to stop as soon
+/// as it can.
+fn ask_those_that_nothing_interrupts(session: &Session) -> Answer<()> {
+    let pid = session.pid();
+    for tid in of(pid) {
+        let patience = Patience::start();
+        while is_uninterruptible(pid, tid) {
+            if let Err(refusal) = patience.with_stop_of(pid, tid) {
+                if let Ok(thread) = session.thread(tid) {
+                    // If it has ended, the next try shows it.
+                    let _ = thread.tracee.interrupt();
+                    session.keep(thread);
+                }
+                return Err(refusal);
+            }
+        }
+    }
+    Ok(())
 }
 
 fn is_uninterruptible(pid: i32, tid: i32) -> bool {

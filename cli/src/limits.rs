@@ -1,0 +1,132 @@
+//! Limits that this process was started with, and that are meant for the program (setrlimit(2)).
+
+use std::ffi::{c_char, c_int};
+
+/// Less than this is not enough for the command line to be understood.
+const ENOUGH_STACK: libc::rlim_t = 1 << 20;
+/// What this process makes for itself then.
+const OWN_STACK: usize = 8 << 20;
+
+/// What a limit is named by; the C libraries differ.
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Resource = libc::c_int;
+
+fn get(resource: Resource) -> Option<libc::rlimit> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: getrlimit stores into a local.
+    (unsafe { libc::getrlimit(resource, &mut limit) } == 0).then_some(limit)
+}
+
+fn set(resource: Resource, limit: &libc::rlimit) -> bool {
+    // SAFETY: setrlimit reads a local.
+    unsafe { libc::setrlimit(resource, limit) == 0 }
+}
+
+/// The limit of the size of files, raised. Dropping it puts the one that was found in force again.
+#[must_use]
+pub struct FileSize(Option<libc::rlimit>);
+
+impl FileSize {
+    /// Allows files of so many bytes: files in memory are counted, too, and what makes a larger one gets SIGXFSZ. An error says why that
+    /// cannot be had.
+    pub fn at_least(bytes: libc::rlim_t) -> Result<FileSize, String> {
+        let Some(found) = get(libc::RLIMIT_FSIZE).filter(|limit| limit.rlim_cur < bytes) else {
+            return Ok(FileSize(None));
+        };
+        let raised = libc::rlimit {
+            rlim_cur: bytes,
+            rlim_max: found.rlim_max.max(bytes),
+        };
+        if set(libc::RLIMIT_FSIZE, &raised) {
+            return Ok(FileSize(Some(found)));
+        }
+        Err(format!(
+            "files may be of {} bytes at most here (RLIMIT_FSIZE), and {bytes} are needed in memory; raise the limit (ulimit -f)",
+            found.rlim_cur
+        ))
+    }
+}
+
+impl Drop for FileSize {
+    fn drop(&mut self) {
+        if let Some(found) = &self.0 {
+            set(libc::RLIMIT_FSIZE, found);
+        }
+    }
+}
+
+/// Goes on in `work` on a stack that is large enough, whatever limit the program is to have (ulimit -s).
+pub fn with_enough_stack(
+    argc: c_int,
+    argv: *const *const c_char,
+    work: extern "C" fn(c_int, *const *const c_char) -> !,
+) -> ! {
+    let is_small = get(libc::RLIMIT_STACK).is_some_and(|limit| limit.rlim_cur < ENOUGH_STACK);
+    if !is_small {
+        work(argc, argv)
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh mapping.
+    let stack = unsafe { libc::mmap(std::ptr::null_mut(), OWN_STACK, protection, flags, -1, 0) };
+    if stack == libc::MAP_FAILED {
+        work(argc, argv)
+    }
+    let top = stack as usize + OWN_STACK;
+    // SAFETY: `top` is the aligned end of a stack that nothing else uses. `work` follows the C ABI and does not return, so nothing of this
+    // stack's contents is looked for on the new one.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!(
+            "mov rsp, {top}",
+            "xor ebp, ebp",
+            "call {work}",
+            "ud2",
+            top = in(reg) top,
+            work = in(reg) work,
+            in("rdi") argc,
+            in("rsi") argv,
+            options(noreturn)
+        )
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!(
+            "mov sp, {top}",
+            "mov x29, xzr",
+            "blr {work}",
+            "brk #1",
+            top = in(reg) top,
+            work = in(reg) work,
+            in("x0") argc,
+            in("x1") argv,
+            options(noreturn)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_the_size_of_files_is_raised_for_a_while() {
+        let found = get(libc::RLIMIT_FSIZE).expect("a limit");
+        let small = libc::rlimit {
+            rlim_cur: 1 << 20,
+            ..found
+        };
+        assert!(set(libc::RLIMIT_FSIZE, &small));
+        let raised = FileSize::at_least(2 << 20).expect("a higher one");
+        assert_eq!(get(libc::RLIMIT_FSIZE).map(|limit| limit.rlim_cur), Some(2 << 20));
+        drop(raised);
+        assert_eq!(get(libc::RLIMIT_FSIZE).map(|limit| limit.rlim_cur), Some(1 << 20));
+        assert!(set(libc::RLIMIT_FSIZE, &found));
+    }
+}
