@@ -60,7 +60,20 @@ fn without_numbers(text: &str) -> String {
 pub fn note(message: impl Display) {
     let _ = std::io::stderr()
         .lock()
-        .write_all(without_numbers(&format!("fastpath: {message}\n")).as_bytes());
+        .write_all(without_numbers(&format!("fastpath: {}\n", visible(&message.to_string()))).as_bytes());
+}
+
+/// A text that others wrote (names of processes, foreign files) as it can be shown: what a terminal would obey is written out.
+pub fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => shown.push(c),
+            c if c.is_control() => shown.extend(c.escape_default()),
+            c => shown.push(c),
+        }
+    }
+    shown
 }
 
 /// Warns.

@@ -1,5 +1,6 @@
 //! `fastpath attach`, `fastpath detach` and `fastpath status`.
 
+mod aside;
 #[cfg(target_arch = "x86_64")]
 mod commands;
 #[cfg(target_arch = "x86_64")]

@@ -9,7 +9,7 @@ use fastpath_observe::Clock;
 use fastpath_page::{ClockSet, MAPPED_NAME, Page, Reader};
 use fastpath_protocol::client::{Client, Failure};
 use fastpath_publisher::counter;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::args;
 use crate::output;
@@ -21,6 +21,8 @@ struct Status {
     processes: Vec<Served>,
     /// Processes whose mappings this user may not see.
     unreadable: usize,
+    /// Processes that took too long to look at.
+    unanswered: usize,
     /// The daemon of this host, if one runs.
     daemon: Option<Daemon>,
 }
@@ -44,7 +46,7 @@ struct Daemon {
 }
 
 /// A process that has a page.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Served {
     pid: i32,
     comm: String,
@@ -52,7 +54,7 @@ struct Served {
     /// The rule of the daemon's policy that attached it.
     rule: Option<usize>,
     /// The clocks that the page answers; nothing: they are withdrawn, or there are none yet.
-    clocks: Vec<&'static str>,
+    clocks: Vec<String>,
     /// Age of the anchor in force.
     age_ns: Option<u64>,
     /// Whether clocks are answered from the page at this moment.
@@ -68,7 +70,7 @@ struct Served {
 }
 
 /// How a process got its page.
-#[derive(Serialize, Clone, Copy, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 enum By {
     Attach,
@@ -107,7 +109,7 @@ pub fn status(options: &args::Status) -> i32 {
         let dash = || "-".to_owned();
         table.add_row([
             served.pid.to_string(),
-            served.comm.clone(),
+            output::visible(&served.comm).replace(['\n', '\t'], "?"),
             match (served.by, served.rule) {
                 #[cfg(target_arch = "x86_64")]
                 (By::Detached, _) => "(detached)".into(),
@@ -153,7 +155,8 @@ pub fn status(options: &args::Status) -> i32 {
         );
     }
     if let Some(daemon) = &status.daemon {
-        text.extend(daemon.sentence().lines().map(|line| output::wrapped("", line)));
+        let said = output::visible(&daemon.sentence());
+        text.extend(said.lines().map(|line| output::wrapped("", line)));
     }
     output::print(text)
 }
@@ -205,16 +208,24 @@ fn look() -> Status {
         schema: 1,
         processes: Vec::new(),
         unreadable: 0,
+        unanswered: 0,
         daemon: None,
     };
     let asked = daemon();
     let pages = asked.as_ref().map(|daemon| &daemon.pages[..]).unwrap_or_default();
     let own = std::process::id() as i32;
-    for pid in pids.into_iter().filter(|pid| *pid != own) {
-        match fastpath_maps::of(pid) {
-            Ok(maps) => status.processes.extend(served(pid, &maps, pages)),
-            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => status.unreadable += 1,
-            Err(_) => {}
+    pids.retain(|pid| *pid != own);
+    for (pid, looked) in super::aside::look_at_all(&pids, |pid| look_at(pid, pages)) {
+        match looked {
+            Some(Looked::Served(served)) => status.processes.push(*served),
+            Some(Looked::Unreadable) => status.unreadable += 1,
+            Some(Looked::Without) => {}
+            None => {
+                status.unanswered += 1;
+                output::warn(format_args!(
+                    "process {pid} cannot be looked at: its memory does not answer (it may be served by the process itself)"
+                ));
+            }
         }
     }
     status.daemon = asked.map(|daemon| Daemon {
@@ -240,6 +251,22 @@ pub fn attached() -> Vec<i32> {
         .filter(|served| is_attached(served))
         .map(|served| served.pid)
         .collect()
+}
+
+/// What there is to say of a process.
+#[derive(Serialize, Deserialize)]
+enum Looked {
+    Served(Box<Served>),
+    Without,
+    Unreadable,
+}
+
+fn look_at(pid: i32, of_daemon: &[fastpath_protocol::status::Page]) -> Looked {
+    match fastpath_maps::of(pid) {
+        Ok(maps) => served(pid, &maps, of_daemon).map_or(Looked::Without, |served| Looked::Served(Box::new(served))),
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Looked::Unreadable,
+        Err(_) => Looked::Without,
+    }
 }
 
 /// What the daemon of this host says.
@@ -296,7 +323,7 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
         clocks: Clock::SERVED
             .iter()
             .filter(|clock| clocks.contains(ClockSet::of_id(clock.id() as u32)))
-            .map(|clock| clock.name())
+            .map(|clock| clock.name().to_owned())
             .collect(),
         residual_ns: experience.as_ref().filter(|e| e.refreshes > 0).map(|e| e.last_ns),
         fallbacks: experience.as_ref().map(|e| e.withdrawals),

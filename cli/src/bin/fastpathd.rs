@@ -64,6 +64,18 @@ struct Args {
     #[arg(long)]
     trust_counter: bool,
 
+    /// Attach one process by a rule of the daemon's that listens at the socket: the daemon starts itself so
+    #[arg(long, value_name = "PID", hide = true)]
+    attach: Option<i32>,
+
+    /// With --attach: its descendants, too
+    #[arg(long, hide = true, requires = "attach")]
+    attach_children: bool,
+
+    /// With --attach: what the log calls it
+    #[arg(long, value_name = "NAME", hide = true, requires = "attach")]
+    attach_name: Option<String>,
+
     /// Write the man page to a directory
     #[arg(long, value_name = "DIRECTORY", hide = true)]
     man: Option<PathBuf>,
@@ -100,6 +112,9 @@ fn main() -> ExitCode {
     if let Some(directory) = &args.man {
         return man_page(directory);
     }
+    if let Some(pid) = args.attach {
+        return attach_one(args, pid);
+    }
     let missing = args.policy.as_ref().filter(|path| !path.exists());
     if let Some(path) = missing {
         eprintln!("fastpathd: --policy {}: there is no such file", path.display());
@@ -135,6 +150,34 @@ fn main() -> ExitCode {
     };
     eprintln!("fastpathd: {why}");
     ExitCode::from(status)
+}
+
+/// What the daemon starts this program for, with the memory of others that it must not read itself.
+fn attach_one(args: Args, pid: i32) -> ExitCode {
+    let clocks = match args.clocks.0 {
+        Some(ClockSet::ALL) => fastpath_daemon::Clocks::All,
+        _ => fastpath_daemon::Clocks::Auto,
+    };
+    let options = Options {
+        fastpath: std::env::var_os(fastpath_daemon::BESIDE).unwrap_or_default().into(),
+        socket: args.socket,
+        clocks: None,
+        trust: if args.trust_counter {
+            Trust::Anyway
+        } else {
+            Trust::Invariant
+        },
+        policy: PathBuf::new(),
+        pages_per_user: 0,
+    };
+    match fastpath_daemon::attach_one(&options, pid, args.attach_name, clocks, args.attach_children) {
+        Some(inode) => {
+            // The daemon may have given this process up.
+            let _ = writeln!(std::io::stdout(), "{inode}");
+            ExitCode::SUCCESS
+        }
+        None => ExitCode::FAILURE,
+    }
 }
 
 /// Says what a policy comes to now.

@@ -182,6 +182,10 @@ impl Book {
         if reader.stats().withdrawn_reason == REASON_LET_GO {
             return Ok(());
         }
+        let has = self.of_user.get(&payer).copied().unwrap_or(0);
+        if !payer.is_root() && has >= self.limits.pages_per_user || self.size() >= self.limits.pages_in_all {
+            return Err(io::Error::other("there are as many pages as there may be"));
+        }
         let clocks = reader.clocks();
         let member = Member { page, clocks, offsets };
         self.enter((process, payer), member, (lease, None), true)

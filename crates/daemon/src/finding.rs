@@ -1,17 +1,26 @@
 //! Finds the pages that a dead daemon left, in the processes that map them. In a thread of its own: /proc/PID/maps waits for whoever
-//! changes that process's mappings.
+//! changes that process's mappings. A process that takes too long is left to its thread, and another goes on with the next; after some of
+//! them, the other processes of that user are passed over.
+//!
+//! A name in /proc/PID/maps proves nothing: a file of any file system may have it, and to open one of FUSE waits for its server. Only memory
+//! of the kernel's own (memfd_create(2)), which the device tells, is opened, and without waiting for leases on it. What it then has to be,
+//! [`SharedPage::take_up`] says.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
 
 use fastpath_inject::{MAILBOX_MAPPED_NAME, region};
 use fastpath_maps::Mapping;
 use fastpath_page::MAPPED_NAME;
 use fastpath_publisher::SharedPage;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::book::Found;
 use crate::lease::Lease;
@@ -28,20 +37,13 @@ pub struct Finder {
 impl Finder {
     /// Looks through all processes once.
     pub fn start() -> io::Result<Finder> {
-        let (sender, found) = channel();
+        let (sender, found) = sync_channel(UNREAD);
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let theirs = wake.clone();
         std::thread::Builder::new()
             .name("fastpath-finder".into())
             .stack_size(256 << 10)
-            .spawn(move || {
-                for pid in fastpath_maps::processes().into_iter().flatten() {
-                    if let Some(one) = of_process(pid) {
-                        let _ = sender.send(one);
-                        let _ = theirs.write(1);
-                    }
-                }
-            })?;
+            .spawn(move || look_at_all(&sender, &theirs))?;
         Ok(Finder { found, wake })
     }
 
@@ -58,13 +60,99 @@ impl AsFd for Finder {
     }
 }
 
+/// Those that are found and not yet taken up, at most.
+const UNREAD: usize = 64;
+/// How long one process may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Processes of one user that may take too long.
+const TOO_LONG: usize = 2;
+
+fn look_at_all(found: &SyncSender<Found>, wake: &Arc<EventFd>) {
+    let Ok(own) = device_of_memory() else { return };
+    let mut worker = None;
+    let mut too_long: HashMap<Payer, usize> = HashMap::new();
+    for pid in fastpath_maps::processes().into_iter().flatten() {
+        let Some(payer) = payer_of(pid) else { continue };
+        if too_long.get(&payer).is_some_and(|times| *times >= TOO_LONG) {
+            continue;
+        }
+        let Some(at_work) = worker.take().or_else(|| Worker::start(&own, found, wake).ok()) else {
+            return;
+        };
+        match at_work.look_at(pid) {
+            true => worker = Some(at_work),
+            false => {
+                *too_long.entry(payer).or_default() += 1;
+                say(
+                    Priority::Warning,
+                    format_args!(
+                        "process {pid} takes too long to look at: if it had a page, it stays on the kernel's path"
+                    ),
+                );
+            }
+        }
+    }
+}
+
+fn payer_of(pid: i32) -> Option<Payer> {
+    let process = Process::of(pid).ok()?;
+    Payer::of_pid(pid, process.uid).ok()
+}
+
+/// The device that the kernel's own memory is on, as /proc/PID/maps prints it.
+fn device_of_memory() -> io::Result<String> {
+    let memory = File::from(memfd_create(c"fastpath-device", MFdFlags::MFD_CLOEXEC)?);
+    let device = memory.metadata()?.dev();
+    Ok(format!("{:02x}:{:02x}", libc::major(device), libc::minor(device)))
+}
+
+/// A thread that looks at one process after the other.
+struct Worker {
+    pids: Sender<i32>,
+    done: Receiver<()>,
+}
+
+impl Worker {
+    fn start(device: &str, found: &SyncSender<Found>, wake: &Arc<EventFd>) -> io::Result<Worker> {
+        let (pids, theirs) = channel::<i32>();
+        let (says_done, done) = channel();
+        let (device, found, wake) = (device.to_owned(), found.clone(), wake.clone());
+        std::thread::Builder::new()
+            .name("fastpath-finder".into())
+            .stack_size(256 << 10)
+            .spawn(move || {
+                for pid in theirs {
+                    let one = of_process(pid, &device);
+                    // Before it waits for the server.
+                    if says_done.send(()).is_err() && one.is_none() {
+                        return;
+                    }
+                    if let Some(one) = one {
+                        let _ = found.send(one);
+                        let _ = wake.write(1);
+                    }
+                }
+            })?;
+        Ok(Worker { pids, done })
+    }
+
+    /// Whether it could do so in time.
+    fn look_at(&self, pid: i32) -> bool {
+        self.pids.send(pid).is_ok() && self.done.recv_timeout(PATIENCE).is_ok()
+    }
+}
+
 /// The page that a process maps, if no daemon keeps it. A page that several processes map is taken up with the first of them: the others
 /// find it locked.
-fn of_process(pid: i32) -> Option<Found> {
+fn of_process(pid: i32, device: &str) -> Option<Found> {
     let maps = fastpath_maps::of(pid).ok()?;
-    let page = maps.iter().find(|mapping| mapping.name.starts_with(MAPPED_NAME))?;
+    let page = maps
+        .iter()
+        .find(|mapping| mapping.name.starts_with(MAPPED_NAME) && mapping.device == device)?;
     let mailbox = maps.iter().find(|mapping| {
-        mapping.name.starts_with(MAILBOX_MAPPED_NAME) && mapping.start == page.start + region::MAILBOX
+        mapping.name.starts_with(MAILBOX_MAPPED_NAME)
+            && mapping.device == device
+            && mapping.start == page.start + region::MAILBOX
     })?;
     let process = Process::of(pid).ok()?;
     let opened = open(pid, page).and_then(|page| Ok((page, open(pid, mailbox)?)));
@@ -93,7 +181,8 @@ fn of_process(pid: i32) -> Option<Found> {
     })
 }
 
-/// Opens the file that is mapped there (proc_pid_map_files(5)).
+/// Opens the memory that is mapped there (proc_pid_map_files(5)), and waits for nobody's lease on it.
 fn open(pid: i32, mapping: &Mapping) -> io::Result<File> {
-    File::open(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end))
+    let path = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }

@@ -31,6 +31,9 @@ use book::{Book, Limits};
 pub use policy::{Action, Clocks, Decision, Facts, Fit, Policy, Preview};
 use server::Server;
 
+/// The environment variable by which a process that attaches one for the daemon knows where `fastpath` is.
+pub const BESIDE: &str = "FASTPATHD_BESIDE";
+
 /// What a daemon does.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -103,6 +106,29 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
     let _ = publishing.join();
     log::flush();
     served.map_err(Failure::Start)
+}
+
+/// Attaches one process by a rule, as a client of the daemon that started this process for it ([`serve`]). The inode of the page that it has got.
+pub fn attach_one(
+    options: &Options,
+    pid: i32,
+    executable: Option<String>,
+    clocks: Clocks,
+    children: bool,
+) -> Option<u64> {
+    let decision = Decision {
+        action: Action::Attach,
+        clocks,
+        children,
+        rule: 0,
+    };
+    let payer = payer::Payer::Unseen;
+    policy::Attacher::new(options).attach_here(&policy::Task {
+        pid,
+        payer,
+        decision,
+        executable,
+    })
 }
 
 fn start(what: &str, error: impl std::fmt::Display) -> Failure {

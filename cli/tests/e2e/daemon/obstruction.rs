@@ -374,3 +374,131 @@ while True:
     let theirs = status.pages.iter().filter(|page| page.uid >= 100_000).count();
     assert!(theirs <= 1024, "{theirs} pages");
 }
+
+/// A process whose memory is served by itself: who reads it waits for ever. What it maps has the name of fastpath's own.
+#[cfg(target_arch = "x86_64")]
+fn trap(program: &str, name: &str) -> Option<Running> {
+    let script = format!(
+        r#"{CLIENT}
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_ulong
+libc.mmap.argtypes = [ctypes.c_ulong, ctypes.c_ulong, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+SIZE = 1 << 20
+memory = os.memfd_create("{name}")
+os.ftruncate(memory, SIZE)
+at = libc.mmap(0, SIZE, 1 | 4, 1, memory, 0)
+handler = libc.syscall(323, os.O_CLOEXEC | os.O_NONBLOCK)  # userfaultfd
+if handler < 0:
+    say("none")
+    os._exit(0)
+fcntl.ioctl(handler, 0xc018aa3f, bytearray(struct.pack("<QQQ", 0xaa, 0, 0)))  # UFFDIO_API
+fcntl.ioctl(handler, 0xc020aa00, bytearray(struct.pack("<QQQQ", at, SIZE, 1, 0)))  # UFFDIO_REGISTER, missing
+libc.prctl(15, b"\x1b[31mred", 0, 0, 0)  # PR_SET_NAME
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE
+say("ready")
+time.sleep(1000)
+"#
+    );
+    let mut command = Command::new(program);
+    command.args(["-I", "-c", &script]);
+    let running = start(command);
+    wait_until("the trap", || !running.out_so_far().is_empty());
+    if running.out_so_far().contains("none") {
+        crate::common::skip("no userfaultfd here");
+        return None;
+    }
+    Some(running)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn processes_whose_memory_does_not_answer_keep_no_others_from_being_attached() {
+    let Some(()) = wanted() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let python = std::fs::canonicalize("/usr/bin/python3").expect("python3");
+    let copy = crate::common::install(&python, place.0.path().join("trapped"), 0o755);
+    let mut traps = Vec::new();
+    for _ in 0..5 {
+        let Some(trap) = trap(&copy, "fastpath-region") else {
+            return;
+        };
+        traps.push(trap);
+    }
+    let shell = crate::common::install("/bin/dash", place.0.path().join("shell"), 0o755);
+    let rules = [&copy, &shell].map(|path| super::policy::rule(path, "attach")).concat();
+    let (_daemon, _) = super::policy::daemon(&place, &rules);
+    let mut command = Command::new(&shell);
+    command.args(["-c", "while :; do :; done"]);
+    let other = start(command);
+    wait_until("the other to be attached", || super::page_of(other.pid()).is_some());
+    others_are_served(&place);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn status_ends_whatever_processes_do_and_obeys_no_name_of_theirs() {
+    let Some(()) = wanted() else { return };
+    let Some(_trap) = trap("python3", "fastpath-page") else {
+        return;
+    };
+    let place = Place::new();
+    let begun = Instant::now();
+    let status = crate::common::finish(place.fastpath(&["status"])).expect_success();
+    assert!(begun.elapsed() < Duration::from_secs(50), "{:?}", begun.elapsed());
+    assert!(
+        !status.out.contains('\u{1b}') && !status.err.contains('\u{1b}'),
+        "{status:#?}"
+    );
+    assert!(
+        status.err.contains("does not answer") || status.out.contains("[31mred"),
+        "{status:#?}"
+    );
+}
+
+#[test]
+fn processes_with_leases_on_what_looks_like_a_page_do_not_delay_the_next_daemon() {
+    let Some(()) = wanted() else { return };
+    let _host = super::alone();
+    let place = Place::new();
+    let script = format!(
+        "MAILBOX = {}{}",
+        fastpath_inject::region::MAILBOX,
+        r#"
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_ulong
+libc.mmap.argtypes = [ctypes.c_ulong, ctypes.c_ulong, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+at = libc.mmap(0, 1 << 20, 0, 0x22, -1, 0)
+for name, offset in [("fastpath-page", 0), ("fastpath-mailbox", MAILBOX)]:
+    made = os.memfd_create(name, os.MFD_ALLOW_SEALING)
+    os.ftruncate(made, 4096)
+    opened = os.open(f"/proc/self/fd/{made}", os.O_RDWR)
+    os.close(made)
+    assert libc.mmap(at + offset, 4096, 1, 1 | 0x10, opened, 0) == at + offset
+    fcntl.fcntl(opened, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+say("ready")
+time.sleep(1000)
+"#
+    );
+    // One after the other has them looked at in whatever order: before, each took up to 45 s.
+    let hostile: Vec<_> = (0..3).map(|_| client(&place, NOBODY, &script)).collect();
+    for one in &hostile {
+        wait_until_says(one, "ready");
+    }
+    let first = place.daemon();
+    let running = start(place.served(&["sleep", "1000"]));
+    super::wait_until_served(&running);
+    let page = super::page_of(running.pid()).expect("a page");
+    first.pid().signal(libc::SIGKILL);
+    drop(first);
+    let _next = place.daemon();
+    wait_until("the page to be found again", || {
+        let pages = place.status().pages;
+        pages.iter().any(|one| one.inode == page && one.was_found_again)
+    });
+}

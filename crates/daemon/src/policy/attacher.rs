@@ -1,11 +1,27 @@
-//! Attaches one process.
+//! Attaches one process, in a child process with a deadline.
+//!
+//! To attach is to read the target's memory, and that may be backed by a file system or a fault handler of the target's own user (FUSE,
+//! userfaultfd(2)): it can wait for ever, and not even SIGKILL always ends that. So no thread of the daemon's does it.
 
+use std::io::Read;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use fastpath_publisher::evidence::Trust;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::Decision;
+use super::{Clocks, Decision};
 use crate::Options;
+use crate::log::{Priority, say};
+use crate::payer::Payer;
+
+/// How long it may take: a process that does not stop is given up much sooner.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// How long a child may take to end that was killed.
+const DEATH: Duration = Duration::from_secs(1);
 
 /// A process that a rule attaches.
 #[derive(Debug)]
@@ -13,10 +29,21 @@ use crate::Options;
 pub struct Task {
     /// As it is called here.
     pub pid: i32,
+    /// Whose turn it is.
+    pub payer: Payer,
     /// What it gets, and by which rule.
     pub decision: Decision,
     /// For the log.
     pub executable: Option<String>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Done {
+    /// The inode of the page that it has got, if it has.
+    InTime(Option<u64>),
+    /// It took too long. The child is there yet, if it does not end.
+    TooLate(Option<Child>),
 }
 
 /// A client of the daemon's own.
@@ -34,6 +61,88 @@ impl Attacher {
             socket: options.socket.clone(),
             fastpath: options.fastpath.clone(),
             trust: options.trust,
+        }
+    }
+
+    /// Has it done, and waits for it, but not for ever.
+    pub fn attach(&self, task: &Task) -> Done {
+        let trouble = |what: &str, why: &dyn std::fmt::Display| {
+            say(
+                Priority::Warning,
+                format_args!("process {} stays on the kernel's path: {what}: {why}", task.pid),
+            );
+            Done::InTime(None)
+        };
+        let mut child = match self.command(task).spawn() {
+            Ok(child) => child,
+            Err(error) => return trouble("a process that attaches it cannot be started", &error),
+        };
+        if has_ended_within(&child, DEADLINE) {
+            return match child.wait() {
+                Ok(_) => Done::InTime(child.stdout.take().and_then(inode_in)),
+                Err(error) => trouble("the process that attaches it", &error),
+            };
+        }
+        say(
+            Priority::Warning,
+            format_args!(
+                "process {} stays on the kernel's path: it took longer than {} s to look at (memory that it serves itself?)",
+                task.pid,
+                DEADLINE.as_secs()
+            ),
+        );
+        // With what it has started.
+        // SAFETY: kill takes integers; the group is the child's own, and the child has not been waited for.
+        unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+        if has_ended_within(&child, DEATH) && child.wait().is_ok() {
+            return Done::TooLate(None);
+        }
+        Done::TooLate(Some(child))
+    }
+
+    /// This program again, as what [`crate::attach_one`] is for.
+    fn command(&self, task: &Task) -> Command {
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .arg(format!("--attach={}", task.pid))
+            .arg("--socket")
+            .arg(&self.socket)
+            .args((task.decision.clocks == Clocks::All).then_some("--clocks=all"))
+            .args(task.decision.children.then_some("--attach-children"))
+            .args((self.trust == Trust::Anyway).then_some("--trust-counter"))
+            .args(task.executable.as_ref().map(|name| format!("--attach-name={name}")))
+            .env(crate::BESIDE, &self.fastpath)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .process_group(0);
+        command
+    }
+}
+
+/// What the child says.
+fn inode_in(mut stdout: std::process::ChildStdout) -> Option<u64> {
+    let mut said = [0; 32];
+    // It has ended; what it has started may have the pipe open yet.
+    nix::fcntl::fcntl(&stdout, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).ok()?;
+    let length = stdout.read(&mut said).ok()?;
+    std::str::from_utf8(said.get(..length)?).ok()?.trim().parse().ok()
+}
+
+fn has_ended_within(child: &Child, limit: Duration) -> bool {
+    // SAFETY: pidfd_open takes integers; the result is a new descriptor.
+    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) } as i32;
+    if pidfd < 0 {
+        return false;
+    }
+    // SAFETY: just made.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    let begun = Instant::now();
+    loop {
+        let left = limit.saturating_sub(begun.elapsed());
+        let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+            Err(nix::errno::Errno::EINTR) => {}
+            answered => return answered.is_ok_and(|ready| ready > 0),
         }
     }
 }
@@ -56,9 +165,9 @@ mod x86_64 {
     use crate::log::{Priority, say};
 
     impl Attacher {
-        /// Does it, and says what came of it, unless that is no news: it has ended, is served already, or is fast by itself.
-        /// The inode of the page that it has got.
-        pub fn attach(&self, task: &Task) -> Option<u64> {
+        /// Does it, in this process, and says what came of it, unless that is no news: it has ended, is served already, or is fast by
+        /// itself. The inode of the page that it has got.
+        pub fn attach_here(&self, task: &Task) -> Option<u64> {
             let Task { pid, executable, .. } = task;
             let name = executable.as_deref().unwrap_or("a program");
             let done = match may_attach_soon(*pid) {
@@ -190,7 +299,7 @@ mod x86_64 {
 #[cfg(not(target_arch = "x86_64"))]
 impl Attacher {
     /// Says that it cannot be done.
-    pub fn attach(&self, task: &Task) -> Option<u64> {
+    pub fn attach_here(&self, task: &Task) -> Option<u64> {
         let why = "running processes are attached on x86-64 only";
         crate::log::say(
             crate::log::Priority::Notice,

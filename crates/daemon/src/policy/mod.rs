@@ -4,6 +4,7 @@ mod attacher;
 mod facts;
 mod glob;
 mod preview;
+mod queue;
 mod source;
 mod watcher;
 
@@ -14,6 +15,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::peer::Process;
+pub use attacher::{Attacher, Task};
 pub use facts::Facts;
 use glob::Glob;
 pub use preview::{Fit, Preview};

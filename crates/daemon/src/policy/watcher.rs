@@ -1,27 +1,22 @@
-//! Carries the policy out: a thread notices processes, and a few attach those that a rule says so of.
-//!
-//! They are clients of the daemon's like others: what takes long, or waits for a process that does not stop, keeps nobody waiting who
-//! asks for a page.
+//! Carries the policy out: a thread notices processes, and a few have those attached that a rule says so of, each in a child process
+//! (`attacher.rs`). What takes long, or waits for a process that does not stop, keeps nobody waiting who asks for a page.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::attacher::{Attacher, Task};
+use super::attacher::{Attacher, Done, Task};
+use super::queue::AT_A_TIME;
+use super::queue::Queue;
 use super::source::Source;
 use super::{Action, Facts, Policy, is_ours};
 use crate::Options;
+use crate::payer::Payer;
 use crate::peer::Process;
-
-/// Processes that are attached at a time: one that does not stop must not keep the others waiting.
-const AT_A_TIME: usize = 4;
-/// Those that wait for it. When there are more, the noticing waits, and then looks at all processes again.
-const WAITING: usize = 4096;
 
 /// The policy in force, for all who go by it.
 #[derive(Clone)]
@@ -45,11 +40,10 @@ impl Watcher {
             changed: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             rules: Mutex::default(),
         }));
-        let (tasks, waiting) = sync_channel(WAITING);
-        let waiting = Arc::new(Mutex::new(waiting));
+        let tasks = Arc::new(Queue::new());
         for _ in 0..AT_A_TIME {
-            let (waiting, attacher, theirs) = (waiting.clone(), Attacher::new(options), watcher.0.clone());
-            spawn("fastpath-attach", move || theirs.attach_those(&waiting, &attacher))?;
+            let (tasks, attacher, theirs) = (tasks.clone(), Attacher::new(options), watcher.0.clone());
+            spawn("fastpath-attach", move || theirs.attach_those(&tasks, &attacher))?;
         }
         let theirs = watcher.0.clone();
         spawn("fastpath-policy", move || theirs.watch(&tasks))?;
@@ -93,17 +87,19 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    fn attach_those(&self, waiting: &Mutex<Receiver<Task>>, attacher: &Attacher) {
+    fn attach_those(&self, tasks: &Queue, attacher: &Attacher) {
         loop {
-            let task = locked(waiting).recv();
-            let Ok(task) = task else { return };
+            let task = tasks.take();
             // It has waited: another policy may be in force, and another process have its number.
-            if self.policy().decide_for(task.pid) != Some(task.decision) {
-                continue;
+            let is_as_it_was = self.policy().decide_for(task.pid) == Some(task.decision);
+            let done = match is_as_it_was {
+                true => attacher.attach(&task),
+                false => Done::InTime(None),
+            };
+            if let Done::InTime(Some(inode)) = &done {
+                locked(&self.rules).insert(*inode, task.decision.rule);
             }
-            if let Some(inode) = attacher.attach(&task) {
-                locked(&self.rules).insert(inode, task.decision.rule);
-            }
+            tasks.give_back(&task, done);
         }
     }
 
@@ -112,7 +108,7 @@ impl Shared {
     }
 
     /// For as long as the daemon runs.
-    fn watch(&self, tasks: &SyncSender<Task>) {
+    fn watch(&self, tasks: &Queue) {
         loop {
             let policy = self.policy();
             let mut source = policy.attaches().then(Source::open);
@@ -120,9 +116,7 @@ impl Shared {
             let mut noticed = source.as_mut().map(Source::all).unwrap_or_default();
             loop {
                 for pid in noticed {
-                    if !consider(&policy, pid, tasks) {
-                        return;
-                    }
+                    consider(&policy, pid, tasks);
                 }
                 let (changed, ready) = self.wait(source.as_ref());
                 if changed {
@@ -154,22 +148,23 @@ impl Shared {
     }
 }
 
-/// Has a process attached if a rule says so. False: the daemon ends.
-fn consider(policy: &Policy, pid: i32, tasks: &SyncSender<Task>) -> bool {
+/// Has a process attached if a rule says so.
+fn consider(policy: &Policy, pid: i32, tasks: &Queue) {
     // It may have ended.
-    let Ok(process) = Process::of(pid) else { return true };
+    let Ok(process) = Process::of(pid) else { return };
     let facts = Facts::of(process);
     if facts.executable.as_deref().is_some_and(is_ours) {
-        return true;
+        return;
     }
-    match policy.decide(&facts) {
-        Some(decision) if decision.action == Action::Attach => tasks
-            .send(Task {
-                pid,
-                decision,
-                executable: facts.executable,
-            })
-            .is_ok(),
-        _ => true,
+    let decision = policy.decide(&facts);
+    if let Some(decision) = decision.filter(|decision| decision.action == Action::Attach)
+        && let Ok(payer) = Payer::of_pid(pid, process.uid)
+    {
+        tasks.put(Task {
+            pid,
+            payer,
+            decision,
+            executable: facts.executable,
+        });
     }
 }

@@ -1,0 +1,238 @@
+//! The processes that wait to be attached: of each user so many at a time that the others get their turn.
+
+use std::collections::{HashMap, VecDeque};
+use std::process::Child;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::attacher::{Done, Task};
+use crate::log::{Priority, say};
+use crate::payer::Payer;
+
+/// Processes that are attached at a time: one that does not stop must not keep the others waiting.
+pub const AT_A_TIME: usize = 4;
+/// Those of one user but root. A child process that does not end counts as long as it is there.
+const OF_ONE_USER: usize = 2;
+/// Those that wait for it. When there are more, the noticing waits, and then looks at all processes again.
+const WAITING: usize = 4096;
+/// Those of one user but root that wait. More are left on the kernel's path.
+const OF_ONE_USER_WAITING: usize = 512;
+/// For how long processes of a user are left alone whose processes took too long, the more often the longer.
+const LEFT_ALONE: Duration = Duration::from_secs(60);
+const LEFT_ALONE_AT_MOST: u32 = 10;
+/// How often to look whether children have ended that were given up.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct Tasks {
+    waiting: VecDeque<Task>,
+    under_way: HashMap<Payer, usize>,
+    /// How often processes of a user took too long, and until when it is left alone.
+    too_long: HashMap<Payer, (u32, Instant)>,
+    given_up: Vec<(Payer, Child)>,
+}
+
+/// What one thread puts in, and some take out.
+pub struct Queue {
+    tasks: Mutex<Tasks>,
+    changed: Condvar,
+}
+
+impl Queue {
+    /// Nobody waits.
+    pub fn new() -> Queue {
+        Queue {
+            tasks: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, Tasks> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, tasks: MutexGuard<'a, Tasks>) -> MutexGuard<'a, Tasks> {
+        let waited = self.changed.wait_timeout(tasks, LOOK_EVERY);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Waits until there is room.
+    pub fn put(&self, task: Task) {
+        let mut tasks = self.tasks();
+        while tasks.waiting.len() >= WAITING {
+            tasks = self.wait(tasks);
+        }
+        let payer = task.payer;
+        let of_payer = || tasks.waiting.iter().filter(|task| task.payer == payer).count();
+        if !payer.is_root() && of_payer() >= OF_ONE_USER_WAITING {
+            return say(
+                Priority::Notice,
+                format_args!(
+                    "process {} stays on the kernel's path: too many of its user wait",
+                    task.pid
+                ),
+            );
+        }
+        tasks.waiting.push_back(task);
+        drop(tasks);
+        self.changed.notify_all();
+    }
+
+    /// Waits for one whose turn it is. It is under way until it is given back.
+    pub fn take(&self) -> Task {
+        let mut tasks = self.tasks();
+        loop {
+            tasks.look_after_given_up();
+            if let Some(task) = tasks.next(Instant::now()) {
+                *tasks.under_way.entry(task.payer).or_default() += 1;
+                drop(tasks);
+                self.changed.notify_all();
+                return task;
+            }
+            tasks = self.wait(tasks);
+        }
+    }
+
+    /// One is not under way any more.
+    pub fn give_back(&self, task: &Task, done: Done) {
+        let payer = task.payer;
+        let mut tasks = self.tasks();
+        match done {
+            Done::InTime(_) => tasks.is_done(payer),
+            Done::TooLate(child) => {
+                tasks.took_too_long(payer, Instant::now());
+                match child {
+                    Some(child) => tasks.given_up.push((payer, child)),
+                    None => tasks.is_done(payer),
+                }
+            }
+        }
+        drop(tasks);
+        self.changed.notify_all();
+    }
+}
+
+impl Tasks {
+    /// The first that may be attached now. Those of users who are left alone are dropped.
+    fn next(&mut self, now: Instant) -> Option<Task> {
+        let too_long = &self.too_long;
+        self.waiting.retain(|task| {
+            let is_left_alone = too_long.get(&task.payer).is_some_and(|(_, until)| now < *until);
+            if is_left_alone {
+                say(
+                    Priority::Notice,
+                    format_args!(
+                        "process {} stays on the kernel's path: others of its user took too long",
+                        task.pid
+                    ),
+                );
+            }
+            !is_left_alone
+        });
+        let under_way = |payer: &Payer| self.under_way.get(payer).copied().unwrap_or(0);
+        let may = |task: &Task| {
+            // Root's services are to be attached soon, and leave one thread to the others.
+            let most = if task.payer.is_root() {
+                AT_A_TIME - 1
+            } else {
+                OF_ONE_USER
+            };
+            under_way(&task.payer) < most
+        };
+        let at = self.waiting.iter().position(may)?;
+        self.waiting.remove(at)
+    }
+
+    fn is_done(&mut self, payer: Payer) {
+        if let Some(under_way) = self.under_way.get_mut(&payer) {
+            *under_way -= 1;
+            if *under_way == 0 {
+                self.under_way.remove(&payer);
+            }
+        }
+    }
+
+    fn took_too_long(&mut self, payer: Payer, now: Instant) {
+        // Who behaved for a while is as good as new.
+        let forgotten = LEFT_ALONE * 2 * LEFT_ALONE_AT_MOST;
+        self.too_long
+            .retain(|_, (_, until)| now.saturating_duration_since(*until) < forgotten);
+        if payer.is_root() {
+            return;
+        }
+        let (times, until) = self.too_long.entry(payer).or_insert((0, now));
+        *times = (*times + 1).min(LEFT_ALONE_AT_MOST);
+        *until = now + LEFT_ALONE * *times;
+    }
+
+    fn look_after_given_up(&mut self) {
+        let mut ended = Vec::new();
+        self.given_up.retain_mut(|(payer, child)| {
+            let is_there = matches!(child.try_wait(), Ok(None));
+            if !is_there {
+                ended.push(*payer);
+            }
+            is_there
+        });
+        ended.into_iter().for_each(|payer| self.is_done(payer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Action, Clocks, Decision};
+    use super::*;
+
+    fn task(pid: i32, payer: Payer) -> Task {
+        let decision = Decision {
+            action: Action::Attach,
+            clocks: Clocks::All,
+            children: false,
+            rule: 1,
+        };
+        Task {
+            pid,
+            payer,
+            decision,
+            executable: None,
+        }
+    }
+
+    #[test]
+    fn a_user_whose_processes_take_for_ever_leaves_room_for_the_others_and_is_then_left_alone() {
+        let queue = Queue::new();
+        let (hostile, other) = (Payer::User(1), Payer::User(2));
+        for pid in 0..10 {
+            queue.put(task(pid, hostile));
+        }
+        queue.put(task(10, other));
+        let first = [queue.take(), queue.take()];
+        assert_eq!(first.each_ref().map(|task| task.payer), [hostile; 2]);
+        let third = queue.take();
+        assert_eq!(third.payer, other);
+        queue.give_back(&third, Done::InTime(None));
+        queue.give_back(&first[0], Done::TooLate(None));
+        queue.put(task(11, other));
+        assert_eq!(queue.take().pid, 11);
+        assert!(queue.tasks().waiting.is_empty(), "the others of the hostile user");
+    }
+
+    #[test]
+    fn a_child_that_was_given_up_counts_until_it_ends() {
+        let queue = Queue::new();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id() as i32;
+        assert!(child.try_wait().unwrap().is_none());
+        queue.put(task(1, Payer::Root));
+        let first = queue.take();
+        queue.give_back(&first, Done::TooLate(Some(child)));
+        assert_eq!(queue.tasks().under_way.get(&Payer::Root), Some(&1));
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+        let begun = Instant::now();
+        while queue.tasks().under_way.contains_key(&Payer::Root) {
+            assert!(begun.elapsed().as_secs() < 60);
+            queue.tasks().look_after_given_up();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
