@@ -104,12 +104,14 @@ pub struct Book {
     of_containers: usize,
     inodes: HashSet<u64>,
     limits: Limits,
+    /// What its pages are marked with.
+    keeper: u64,
     publisher: Handle,
 }
 
 impl Book {
-    /// An empty one, whose pages `publisher` keeps.
-    pub fn new(publisher: Handle, limits: Limits) -> Book {
+    /// An empty one, whose pages `publisher` keeps. They are marked as `keeper`'s ([`crate::sockets::Listener::keeper`]).
+    pub fn new(publisher: Handle, limits: Limits, keeper: u64) -> Book {
         Book {
             entries: BTreeMap::new(),
             held: VecDeque::new(),
@@ -119,6 +121,7 @@ impl Book {
             of_containers: 0,
             inodes: HashSet::new(),
             limits,
+            keeper,
             publisher,
         }
     }
@@ -160,7 +163,7 @@ impl Book {
                 (lease, Some(mailbox))
             }
         };
-        let page = new_page().map_err(|e| trouble("a page", e))?;
+        let page = new_page(self.keeper).map_err(|e| trouble("a page", e))?;
         page.writer().init(&init::of_this_host());
         let reader = page.reader().map_err(|e| trouble("a page", e))?;
         let member = Member { page, clocks, offsets };
@@ -339,9 +342,9 @@ impl Entry {
 
 /// Root's pages can be taken up by the next daemon, for nobody else may open what root alone may. Another user's processes are
 /// the daemon's own user's, so there a seal has to keep them from writing, and it keeps the next daemon from it, too.
-fn new_page() -> io::Result<SharedPage> {
+fn new_page(keeper: u64) -> io::Result<SharedPage> {
     if nix::unistd::geteuid().is_root() {
-        SharedPage::create_to_be_taken_up()
+        SharedPage::create_to_be_taken_up(keeper)
     } else {
         SharedPage::create()
     }
@@ -369,7 +372,7 @@ mod tests {
     #[test]
     fn a_user_lets_go_of_his_own_pages_and_root_of_all() {
         let (_publisher, handle) = Publisher::new(ClockSet::ALL, Trust::Anyway).unwrap();
-        let mut book = Book::new(handle, limits(1));
+        let mut book = Book::new(handle, limits(1), 1);
         let process = Process { pid: 7, uid: 1000 };
         let open = |book: &mut Book| {
             book.open(
@@ -400,7 +403,7 @@ mod tests {
     #[test]
     fn pages_are_shown_a_few_at_a_time_each_once_and_only_to_who_may_see_them() {
         let (_publisher, handle) = Publisher::new(ClockSet::ALL, Trust::Anyway).unwrap();
-        let mut book = Book::new(handle, limits(10));
+        let mut book = Book::new(handle, limits(10), 1);
         let mut kept = Vec::new();
         for pid in 0..10 {
             let uid = 1000 + pid as u32 % 2;

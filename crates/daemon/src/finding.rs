@@ -35,15 +35,15 @@ pub struct Finder {
 }
 
 impl Finder {
-    /// Looks through all processes once.
-    pub fn start() -> io::Result<Finder> {
+    /// Looks through all processes once, for pages of this keeper.
+    pub fn start(keeper: u64) -> io::Result<Finder> {
         let (sender, found) = sync_channel(UNREAD);
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let theirs = wake.clone();
         std::thread::Builder::new()
             .name("fastpath-finder".into())
             .stack_size(256 << 10)
-            .spawn(move || look_at_all(&sender, &theirs))?;
+            .spawn(move || look_at_all(keeper, &sender, &theirs))?;
         Ok(Finder { found, wake })
     }
 
@@ -67,7 +67,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Processes of one user that may take too long.
 const TOO_LONG: usize = 2;
 
-fn look_at_all(found: &SyncSender<Found>, wake: &Arc<EventFd>) {
+fn look_at_all(keeper: u64, found: &SyncSender<Found>, wake: &Arc<EventFd>) {
     let Ok(own) = device_of_memory() else { return };
     let mut worker = None;
     let mut too_long: HashMap<Payer, usize> = HashMap::new();
@@ -76,7 +76,7 @@ fn look_at_all(found: &SyncSender<Found>, wake: &Arc<EventFd>) {
         if too_long.get(&payer).is_some_and(|times| *times >= TOO_LONG) {
             continue;
         }
-        let Some(at_work) = worker.take().or_else(|| Worker::start(&own, found, wake).ok()) else {
+        let Some(at_work) = worker.take().or_else(|| Worker::start(&own, keeper, found, wake).ok()) else {
             return;
         };
         match at_work.look_at(pid) {
@@ -113,7 +113,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(device: &str, found: &SyncSender<Found>, wake: &Arc<EventFd>) -> io::Result<Worker> {
+    fn start(device: &str, keeper: u64, found: &SyncSender<Found>, wake: &Arc<EventFd>) -> io::Result<Worker> {
         let (pids, theirs) = channel::<i32>();
         let (says_done, done) = channel();
         let (device, found, wake) = (device.to_owned(), found.clone(), wake.clone());
@@ -122,7 +122,7 @@ impl Worker {
             .stack_size(256 << 10)
             .spawn(move || {
                 for pid in theirs {
-                    let one = of_process(pid, &device);
+                    let one = of_process(pid, &device, keeper);
                     // Before it waits for the server.
                     if says_done.send(()).is_err() && one.is_none() {
                         return;
@@ -142,9 +142,9 @@ impl Worker {
     }
 }
 
-/// The page that a process maps, if no daemon keeps it. A page that several processes map is taken up with the first of them: the others
+/// The page that a process maps, if it is this keeper's and no daemon keeps it. A page that several processes map is taken up with the first of them: the others
 /// find it locked.
-fn of_process(pid: i32, device: &str) -> Option<Found> {
+fn of_process(pid: i32, device: &str, keeper: u64) -> Option<Found> {
     let maps = fastpath_maps::of(pid).ok()?;
     let page = maps
         .iter()
@@ -170,7 +170,7 @@ fn of_process(pid: i32, device: &str) -> Option<Found> {
             return None;
         }
     };
-    let page = SharedPage::take_up(&page).ok()?;
+    let page = SharedPage::take_up(&page, keeper).ok()?;
     let lease = Lease::of(&mailbox).ok()?;
     let payer = Payer::of_pid(process.pid, process.uid).ok()?;
     Some(Found {

@@ -163,7 +163,7 @@ mod tests {
         assert!(plan.is_held());
         drop(given);
         assert!(!plan.is_held());
-        for page in [SharedPage::create(), SharedPage::create_to_be_taken_up()] {
+        for page in [SharedPage::create(), SharedPage::create_to_be_taken_up(1)] {
             let page = page.unwrap();
             assert!(!is_page_read(&page));
             let reader = page.reader().unwrap();
@@ -171,14 +171,14 @@ mod tests {
             drop(reader);
             assert!(!is_page_read(&page));
         }
-        let page = SharedPage::create_to_be_taken_up().unwrap();
+        let page = SharedPage::create_to_be_taken_up(1).unwrap();
         page.writer().init(&fastpath_host::init::of_this_host());
         let reader = File::from(page.reader().unwrap());
         drop(page);
         // A program that another test starts has its lock until it is executed.
         let begun = std::time::Instant::now();
         let page = loop {
-            match SharedPage::take_up(&reader) {
+            match SharedPage::take_up(&reader, 1) {
                 Ok(page) => break page,
                 Err(why) => assert!(begun.elapsed().as_secs() < 60, "{why}"),
             }

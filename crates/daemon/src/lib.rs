@@ -98,7 +98,7 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
     // Last: who connects is answered at once.
     let socket = sockets::listen(&options.socket).map_err(Failure::Start)?;
     let limits = Limits::of_this_process(options.pages_per_user);
-    let book = Book::new(handle, limits);
+    let book = Book::new(handle, limits, socket.keeper());
     let served = Server::new(options, policy, socket, signals, book)
         .map_err(|e| start("the server", e))?
         .run(&|| publishing.is_finished());

@@ -196,13 +196,14 @@ impl Server {
         if options.clocks.is_none() {
             state.measure();
         }
+        let keeper = listener.keeper();
         Ok(Server {
             listener,
             signals,
             connections: Vec::new(),
             shares: Shares::new(),
             state,
-            finder: Finder::start()?,
+            finder: Finder::start(keeper)?,
             manager: Manager::of_this_process(),
         })
     }

@@ -3,12 +3,14 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fastpath_protocol::{Client, Failure};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen as listen_on, socket};
+use sha2::{Digest, Sha256};
 
 /// Clients that wait to be accepted, at most; the kernel makes others wait, or refuses them.
 const QUEUE: i32 = 1024;
@@ -59,6 +61,16 @@ pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
     inode: u64,
+}
+
+impl Listener {
+    /// What marks the pages of a daemon that listens here: the next one at the same place takes them up, and no other. Never 0.
+    pub fn keeper(&self) -> u64 {
+        // Other ways to name the same place are the same place.
+        let place = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        let [a, b, c, d, e, f, g, h, ..]: [u8; 32] = Sha256::digest(place.as_os_str().as_bytes()).into();
+        u64::from_le_bytes([a, b, c, d, e, f, g, h]) | 1
+    }
 }
 
 impl AsFd for Listener {

@@ -89,8 +89,10 @@ pub struct Header {
     pub node: AtomicU32,
     /// The clocks that the page is kept for, for the next publisher; 0: not said.
     pub clocks: AtomicU32,
+    /// Of a daemon's pages: which daemon's they are, for the next one in its place; 0: of none.
+    pub keeper: AtomicU64,
     /// Zero.
-    pub reserved: [AtomicU32; 22],
+    pub reserved: [AtomicU32; 20],
 }
 
 /// For `status` and `probe`; no reader on the hot path looks at it: `struct fp_stats`.
@@ -216,7 +218,8 @@ pub fn fields() -> Vec<Field> {
     fields_of!(out, BaseCell as "fp_base": sec, nsec_shifted);
     fields_of!(out, AnchorCell as "fp_anchor": seq, clocks, base_cycles, mult, shift, cap_cycles, floors, base, reserved2);
     fields_of!(out, Latch as "fp_latch": copy);
-    fields_of!(out, Header as "fp_header": magic, abi, size, hres_res_ns, coarse_res_ns, flags, cpu, node, clocks, reserved);
+    fields_of!(out, Header as "fp_header": magic, abi, size, hres_res_ns, coarse_res_ns, flags, cpu, node, clocks, keeper,
+        reserved);
     fields_of!(out, WithdrawalCell as "fp_withdrawal": boottime_ns, ahead_ns, reason, reserved);
     fields_of!(out, StatsCell as "fp_stats": refreshes, residual_ns, publisher_pid, withdrawn_reason, withdrawals, warp_tests,
         watch_flags, warp_within_cycles, history, steps, reserved);

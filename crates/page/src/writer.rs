@@ -160,6 +160,11 @@ impl<'p> Writer<'p> {
         self.store32(&self.page.header.clocks, clocks.0);
     }
 
+    /// Says whose page it is, for the next publisher in that one's place.
+    pub fn set_keeper(&self, keeper: u64) {
+        self.store64(&self.page.header.keeper, keeper);
+    }
+
     /// Publishes an anchor for REALTIME, MONOTONIC, BOOTTIME and TAI; `counter` reads the counter, ordered.
     pub fn publish_hres(&self, anchor: &Anchor, counter: impl Fn() -> u64) -> Result<(), PublishError> {
         publish_all([self], Some(anchor), None, 0, counter)

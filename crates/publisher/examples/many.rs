@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     publisher.watch_for_steps();
     let mut members = Vec::new();
     for id in 0..pages {
-        let page = SharedPage::create_to_be_taken_up()?;
+        let page = SharedPage::create_to_be_taken_up(1)?;
         page.writer().init(&init::of_this_host());
         let member = Arc::new(Member {
             page,

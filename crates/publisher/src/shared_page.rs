@@ -2,11 +2,13 @@
 
 use std::fs::{File, Permissions};
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::ptr::NonNull;
 
-use fastpath_page::{MEMFD_NAME, PAGE_SIZE, writer::Writer};
+use fastpath_page::layout::Header;
+use fastpath_page::{MEMFD_NAME, PAGE_SIZE, Page, writer::Writer};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -22,6 +24,9 @@ const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEA
 /// What the file's mode then is: not even its owner opens it for writing without meaning to.
 const OWNER_ONLY: u32 = 0o400;
 
+/// Where a page says whose it is.
+const KEEPER: usize = offset_of!(Page, header) + offset_of!(Header, keeper);
+
 /// Why a file is not taken up as a page.
 #[derive(Debug, thiserror::Error)]
 pub enum NotAPage {
@@ -29,7 +34,7 @@ pub enum NotAPage {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// It was made by nobody like this process.
-    #[error("it is not a page that a publisher of this user made")]
+    #[error("it is not a page that this publisher made, or one before it in its place")]
     Foreign,
     /// It is of another version, or was never finished.
     #[error(transparent)]
@@ -55,19 +60,22 @@ impl SharedPage {
         Ok(page)
     }
 
-    /// Makes an unseeded page that outlives this process: another of this user's can [`SharedPage::take_up`] it. Instead of a
-    /// seal it is the file's mode that keeps others from writing: its owner alone may open it, and others get descriptors for
-    /// reading.
-    pub fn create_to_be_taken_up() -> io::Result<SharedPage> {
+    /// Makes an unseeded page that outlives this process: another of this user's that calls itself the same `keeper` can
+    /// [`SharedPage::take_up`] it. Instead of a seal it is the file's mode that keeps others from writing: its owner alone may open it, and
+    /// others get descriptors for reading.
+    pub fn create_to_be_taken_up(keeper: u64) -> io::Result<SharedPage> {
         let file = memory()?;
         lock(&file)?;
         file.set_permissions(Permissions::from_mode(OWNER_ONLY))?;
         seal(&file, SEALS)?;
-        SharedPage::map(file)
+        let page = SharedPage::map(file)?;
+        page.writer().set_keeper(keeper);
+        Ok(page)
     }
 
-    /// Takes up a page of [`SharedPage::create_to_be_taken_up`] that lost its publisher. `file` is open for reading.
-    pub fn take_up(file: &File) -> Result<SharedPage, NotAPage> {
+    /// Takes up a page of [`SharedPage::create_to_be_taken_up`] that lost its publisher. `file` is open for reading. A page of another
+    /// keeper is left as it is: its own may come back.
+    pub fn take_up(file: &File, keeper: u64) -> Result<SharedPage, NotAPage> {
         let about = file.metadata()?;
         // SAFETY: fcntl without an argument.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
@@ -76,6 +84,12 @@ impl SharedPage {
         // Where vm.memfd_noexec asks for it, the kernel seals memory against being executed, too (Linux 6.3).
         let seals = seals & !F_SEAL_EXEC;
         if !is_own || seals != SEALS || about.len() != PAGE_SIZE as u64 || about.mode() & 0o7777 != OWNER_ONLY {
+            return Err(NotAPage::Foreign);
+        }
+        // Before it is locked: another keeper's next publisher may be looking for it as well.
+        let mut found = [0; size_of::<u64>()];
+        file.read_exact_at(&mut found, KEEPER as u64)?;
+        if u64::from_ne_bytes(found) != keeper {
             return Err(NotAPage::Foreign);
         }
         file.set_permissions(Permissions::from_mode(OWNER_ONLY | 0o200))?;
@@ -179,6 +193,8 @@ impl Drop for SharedPage {
 mod tests {
     use super::*;
 
+    const KEEPER_HERE: u64 = 7;
+
     #[test]
     fn nobody_else_can_write_shrink_or_unseal_the_page() {
         let page = SharedPage::create().unwrap();
@@ -210,18 +226,21 @@ mod tests {
     fn taken_up_at_last(reader: &File) -> Option<SharedPage> {
         let attempts = (0..60_000).map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
-            SharedPage::take_up(reader).ok()
+            SharedPage::take_up(reader, KEEPER_HERE).ok()
         });
         attempts.flatten().next()
     }
 
     #[test]
     fn a_page_outlives_its_publisher_and_is_taken_up_by_another_with_what_it_showed() {
-        let page = SharedPage::create_to_be_taken_up().unwrap();
+        let page = SharedPage::create_to_be_taken_up(KEEPER_HERE).unwrap();
         page.writer().init(&fastpath_page::Init::default());
         page.writer().withdraw(7, || 0);
         let reader = File::from(page.reader().unwrap());
         drop(page);
+        // Another keeper's publisher leaves it alone, and free.
+        let by_another = SharedPage::take_up(&reader, KEEPER_HERE + 1);
+        assert!(matches!(by_another, Err(NotAPage::Foreign)));
         let page = taken_up_at_last(&reader).unwrap();
         assert_eq!(fastpath_page::Reader::new(page.page()).stats().withdrawn_reason, 7);
         assert_eq!(reader.metadata().unwrap().mode() & 0o7777, OWNER_ONLY);
@@ -229,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_page_that_the_system_has_sealed_against_execution_is_taken_up_as_well() {
-        let page = SharedPage::create_to_be_taken_up().unwrap();
+        let page = SharedPage::create_to_be_taken_up(KEEPER_HERE).unwrap();
         page.writer().init(&fastpath_page::Init::default());
         // As under vm.memfd_noexec=1; the page's own seals keep others from being added.
         let file: File = memfd_create(MEMFD_NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::from_bits_retain(8))
@@ -247,10 +266,13 @@ mod tests {
 
     #[test]
     fn a_page_that_another_publisher_keeps_is_not_taken_up() {
-        let page = SharedPage::create_to_be_taken_up().unwrap();
+        let page = SharedPage::create_to_be_taken_up(KEEPER_HERE).unwrap();
         page.writer().init(&fastpath_page::Init::default());
         let reader = File::from(page.reader().unwrap());
-        assert!(matches!(SharedPage::take_up(&reader), Err(NotAPage::Io(_))));
+        assert!(matches!(
+            SharedPage::take_up(&reader, KEEPER_HERE),
+            Err(NotAPage::Io(_))
+        ));
         drop(page);
         assert!(taken_up_at_last(&reader).is_some());
     }
@@ -259,8 +281,8 @@ mod tests {
     fn what_no_publisher_made_is_not_taken_up() {
         let sealed_otherwise = SharedPage::create().unwrap();
         sealed_otherwise.writer().init(&fastpath_page::Init::default());
-        let unfinished = SharedPage::create_to_be_taken_up().unwrap();
-        let open_to_others = SharedPage::create_to_be_taken_up().unwrap();
+        let unfinished = SharedPage::create_to_be_taken_up(KEEPER_HERE).unwrap();
+        let open_to_others = SharedPage::create_to_be_taken_up(KEEPER_HERE).unwrap();
         open_to_others.writer().init(&fastpath_page::Init::default());
         open_to_others
             .file
@@ -268,9 +290,9 @@ mod tests {
             .unwrap();
         for page in [sealed_otherwise, unfinished, open_to_others] {
             let reader = File::from(page.reader().unwrap());
-            assert!(SharedPage::take_up(&reader).is_err());
+            assert!(SharedPage::take_up(&reader, KEEPER_HERE).is_err());
         }
-        assert!(SharedPage::take_up(&memory().unwrap()).is_err());
+        assert!(SharedPage::take_up(&memory().unwrap(), KEEPER_HERE).is_err());
     }
 
     #[test]
@@ -279,7 +301,7 @@ mod tests {
         if unsafe { libc::geteuid() } != 0 {
             return;
         }
-        let page = SharedPage::create_to_be_taken_up().unwrap();
+        let page = SharedPage::create_to_be_taken_up(KEEPER_HERE).unwrap();
         let reader = page.reader().unwrap();
         // SAFETY: the child makes system calls only.
         let child = unsafe { libc::fork() };

@@ -31,6 +31,11 @@ fn readers_bridge_a_killed_daemon_by_the_kernels_path_and_are_fast_again_with_th
         Some(false),
         "a page that nobody keeps is still believed"
     );
+    // One that listens elsewhere has nothing to do with it.
+    let elsewhere = Place::new();
+    let _other = elsewhere.daemon();
+    std::thread::sleep(ANCHOR_IS_OLD);
+    assert_eq!(elsewhere.status().pages_in_all, 0);
     let _next = place.daemon();
     wait_until("the page to be found again", || {
         let status = place.status();
