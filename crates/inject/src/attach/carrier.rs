@@ -55,7 +55,7 @@ pub struct Carrier {
 impl Carrier {
     /// Stops a thread of the process, one that is not in a system call if there is any.
     pub fn of(session: &Session, maps: &[Mapping]) -> Answer<Carrier> {
-        let mut tries = threads::Tries::start();
+        let tries = threads::Tries::start();
         loop {
             let mut last = Refusal::Failed(Error::Gone);
             // Where the kernel does not tell of critical sections, a thread that may be in one comes last.

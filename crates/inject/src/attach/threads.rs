@@ -19,9 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PATIENCE_WITH_A_WAIT: Duration = Duration::from_millis(5);
 /// Waits of that kind end, as a rule: for so long it is tried again.
 const LONGEST: Duration = Duration::from_secs(3);
-/// Then it is tried again, and after twice as long once more, up to the longest of these: a timed wait of the program's may begin anew with each.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
-const LONGEST_BETWEEN_TRIES: Duration = Duration::from_millis(160);
 
 /// Listings that are not whole though they show nobody new: one is, where a thread ended meanwhile, and these end.
 const MOST_CUT: u32 = 1000;
@@ -36,26 +34,19 @@ pub fn nap(begun: Instant) {
 }
 
 /// What is tried again after a while, but not for ever.
-pub struct Tries {
-    begun: Instant,
-    pause: Duration,
-}
+pub struct Tries(Instant);
 
 impl Tries {
     /// The first.
     pub fn start() -> Tries {
-        Tries {
-            begun: Instant::now(),
-            pause: BETWEEN_TRIES,
-        }
+        Tries(Instant::now())
     }
 
     /// Waits for the next one; false: there is none.
-    pub fn wait(&mut self, session: &Session) -> bool {
-        let is_left = self.begun.elapsed() < LONGEST;
+    pub fn wait(&self, session: &Session) -> bool {
+        let is_left = self.0.elapsed() < LONGEST;
         if is_left {
-            session.rest(self.pause);
-            self.pause = (self.pause * 2).min(LONGEST_BETWEEN_TRIES);
+            session.rest(BETWEEN_TRIES);
         }
         is_left
     }
@@ -169,7 +160,7 @@ impl AllStopped<'_> {
         session: &Session,
         mut judge: impl FnMut(&mut AllStopped) -> Answer<Option<T>>,
     ) -> Answer<(AllStopped<'_>, T)> {
-        let mut tries = Tries::start();
+        let tries = Tries::start();
         loop {
             let refusal = match AllStopped::try_of(session) {
                 Ok(mut all) => {
