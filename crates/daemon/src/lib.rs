@@ -5,6 +5,7 @@
 //! read. What may take long, looking through /proc and changing processes, is done in threads of their own.
 
 mod book;
+mod closing;
 mod finding;
 mod lease;
 mod log;

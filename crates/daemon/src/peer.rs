@@ -182,7 +182,7 @@ fn pid_of(pidfd: BorrowedFd<'_>) -> Result<i32, Refusal> {
 const MOST_INFO: u64 = 4096;
 
 /// Whether a link in /proc/PID/fd is a pidfd's: an anonymous inode, or one of pidfs (Linux 6.9). A path begins with a slash.
-fn is_pidfd(link: &str) -> bool {
+pub fn is_pidfd(link: &str) -> bool {
     link == "anon_inode:[pidfd]" || link.starts_with("pidfd:[")
 }
 

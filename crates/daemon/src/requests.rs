@@ -74,6 +74,13 @@ pub fn answer(state: &mut State, peer: Peer, packet: &[u8], fds: Vec<OwnedFd>) -
     }
 }
 
+/// What is answered where a descriptor came that no request has.
+pub fn refuse_descriptors(state: &mut State) -> Answered {
+    state.refused += 1;
+    let refusal = Refusal::new(Code::Malformed, "a descriptor is neither a pidfd nor a memfd");
+    Answered::with(Answer::refusing(0, &refusal), Vec::new())
+}
+
 /// What travelled with a request, as its flags say: pidfd and mailbox.
 fn travelled(request: &Request, fds: Vec<OwnedFd>) -> Result<[Option<OwnedFd>; 2], Refusal> {
     let mut fds = fds.into_iter();

@@ -18,6 +18,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{SockFlag, accept4, setsockopt, sockopt};
 
 use crate::book::Book;
+use crate::closing::Closer;
 use crate::finding::Finder;
 use crate::log::{Priority, say};
 use crate::notify::Manager;
@@ -167,6 +168,7 @@ pub struct Server {
     signals: Signals,
     connections: Vec<Connection>,
     shares: Shares,
+    closer: Closer,
     state: State,
     finder: Finder,
     manager: Manager,
@@ -202,6 +204,7 @@ impl Server {
             signals,
             connections: Vec::new(),
             shares: Shares::new(),
+            closer: Closer::default(),
             state,
             finder: Finder::start(keeper)?,
             manager: Manager::of_this_process(),
@@ -333,12 +336,12 @@ impl Server {
     fn serve_those(&mut self, ready: &[bool]) {
         let now = Instant::now();
         let mut ready = ready.iter();
-        let (shares, state) = (&mut self.shares, &mut self.state);
+        let (shares, state, closer) = (&mut self.shares, &mut self.state, &self.closer);
         self.connections.retain_mut(|connection| {
             let is_ready = ready.next() == Some(&true) || connection.must_wait;
             let stays = if is_ready {
                 connection.must_wait = !shares.ask(connection.peer.payer, now);
-                connection.must_wait || connection.serve(state, now)
+                connection.must_wait || connection.serve(state, closer, now)
             } else {
                 now.duration_since(connection.heard) < PATIENCE
             };
@@ -380,19 +383,28 @@ impl Server {
 
 impl Connection {
     /// Answers one packet. False: he is gone, or is to go.
-    fn serve(&mut self, state: &mut State, now: Instant) -> bool {
+    fn serve(&mut self, state: &mut State, closer: &Closer, now: Instant) -> bool {
+        if closer.is_busy_for(self.peer.payer) {
+            return false;
+        }
         // Longer packets than a request are none, but are told so.
         let mut bytes = [0; Request::SIZE + 1];
-        match packet::receive(self.socket.as_fd(), &mut bytes) {
-            Ok(Some((length, fds))) => {
+        match packet::receive_any(self.socket.as_fd(), &mut bytes) {
+            Ok(received) if received.is_cut_short || received.length == 0 => {
+                closer.close(received.fds, self.peer.payer);
+                false
+            }
+            Ok(packet::Received { length, fds, .. }) => {
                 self.heard = now;
                 let packet = &bytes[..length.min(bytes.len())];
-                let answered = requests::answer(state, self.peer, packet, fds);
+                let answered = match closer.known(fds, self.peer.payer) {
+                    Some(fds) => requests::answer(state, self.peer, packet, fds),
+                    None => requests::refuse_descriptors(state),
+                };
                 let fds: Vec<_> = answered.fds.iter().map(AsFd::as_fd).collect();
                 // There is no room only where he does not read.
                 packet::send(self.socket.as_fd(), &answered.bytes(), &fds).is_ok()
             }
-            Ok(None) => false,
             Err(error) => error.kind() == io::ErrorKind::WouldBlock && now.duration_since(self.heard) < PATIENCE,
         }
     }

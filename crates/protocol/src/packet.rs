@@ -48,6 +48,27 @@ pub fn uninterrupted<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result
 /// other side has closed. An error of kind `InvalidData`: more descriptors came than [`MOST_DESCRIPTORS`], or there was no room for
 /// them; those that did arrive are closed.
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
+    let received = receive_any(socket, bytes)?;
+    if received.is_cut_short {
+        let why = "more descriptors came with a packet than there is room for";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    let Received { length, fds, .. } = received;
+    Ok((length != 0 || !fds.is_empty()).then_some((length, fds)))
+}
+
+/// A packet, whatever it is.
+pub struct Received {
+    /// How long it was, which may be more than there was room for. 0: the other side has closed, or sent nothing.
+    pub length: usize,
+    /// What came with it.
+    pub fds: Vec<OwnedFd>,
+    /// There were more.
+    pub is_cut_short: bool,
+}
+
+/// The same, for who must not close what came, because that may wait.
+pub fn receive_any(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
     let mut control = Control([0; CONTROL_SIZE]);
     let mut part = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
@@ -67,12 +88,11 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Option<(u
     }
     // Before anything is judged: the kernel has installed what fits, truncated or not.
     let fds = installed(&message);
-    if message.msg_flags & libc::MSG_CTRUNC != 0 {
-        let why = "more descriptors came with a packet than there is room for";
-        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-    }
-    let length = length as usize;
-    Ok((length != 0 || !fds.is_empty()).then_some((length, fds)))
+    Ok(Received {
+        length: length as usize,
+        fds,
+        is_cut_short: message.msg_flags & libc::MSG_CTRUNC != 0,
+    })
 }
 
 /// Bytes of a control message with [`MOST_DESCRIPTORS`].

@@ -502,3 +502,40 @@ time.sleep(1000)
         pages.iter().any(|one| one.inode == page && one.was_found_again)
     });
 }
+
+#[test]
+fn a_descriptor_whose_close_waits_holds_up_nobody() {
+    let Some(()) = wanted() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let _daemon = place.daemon();
+    let hostile = client(
+        &place,
+        NOBODY,
+        r#"
+listener = socket.socket()
+listener.bind(("127.0.0.1", 0))
+listener.listen()
+s, kept = connect(), []
+for _ in range(2):
+    lingers = socket.create_connection(listener.getsockname())
+    kept.append(listener.accept())
+    lingers.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 1000))
+    lingers.setblocking(False)
+    try:
+        while True:
+            lingers.send(bytes(1 << 16))
+    except BlockingIOError:
+        pass
+    # What the daemon closes is the last.
+    send(s, PAGE, [lingers.fileno()], WITH_PROCESS)
+    os.close(lingers.detach())
+say("sent")
+time.sleep(1000)
+"#,
+    );
+    wait_until_says(&hostile, "sent");
+    for _ in 0..20 {
+        others_are_served(&place);
+    }
+}

@@ -1,0 +1,81 @@
+//! Descriptors that nobody asked for are closed aside: close(2) can wait for who sent them, on a file of FUSE for its server, on a socket that
+//! lingers (SO_LINGER) for its other end.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::payer::Payer;
+use crate::peer::is_pidfd;
+
+/// Threads of one user that may be closing something. Where so many wait, no more is received from it.
+const OF_ONE_USER: usize = 4;
+
+type UnderWay = HashMap<Payer, usize>;
+
+/// Closes what is not known to be closed at once.
+#[derive(Clone, Default)]
+pub struct Closer(Arc<Mutex<UnderWay>>);
+
+impl Closer {
+    /// Whether as much of this user's is being closed as may be.
+    pub fn is_busy_for(&self, payer: Payer) -> bool {
+        self.under_way().get(&payer).is_some_and(|count| *count >= OF_ONE_USER)
+    }
+
+    /// Those descriptors that travelled with a packet, if each is a pidfd or a memfd, as all are that a request may have. Else they are closed.
+    pub fn known(&self, fds: Vec<OwnedFd>, payer: Payer) -> Option<Vec<OwnedFd>> {
+        if fds.iter().all(is_known) {
+            return Some(fds);
+        }
+        self.close(fds, payer);
+        None
+    }
+
+    /// Closes them in a thread of their own.
+    pub fn close(&self, fds: Vec<OwnedFd>, payer: Payer) {
+        if fds.is_empty() {
+            return;
+        }
+        *self.under_way().entry(payer).or_default() += 1;
+        let fds = Arc::new(Mutex::new(fds));
+        let (closer, theirs) = (self.clone(), fds.clone());
+        let thread = std::thread::Builder::new()
+            .name("fastpath-close".into())
+            .stack_size(64 << 10);
+        let started = thread.spawn(move || {
+            let taken = std::mem::take(&mut *theirs.lock().unwrap_or_else(PoisonError::into_inner));
+            drop(taken);
+            closer.is_done(payer);
+        });
+        if started.is_err() {
+            // They stay open, rather than wait for them here.
+            let left = std::mem::take(&mut *fds.lock().unwrap_or_else(PoisonError::into_inner));
+            std::mem::forget(left);
+        }
+    }
+
+    fn is_done(&self, payer: Payer) {
+        let mut under_way = self.under_way();
+        if let Some(count) = under_way.get_mut(&payer) {
+            *count -= 1;
+            if *count == 0 {
+                under_way.remove(&payer);
+            }
+        }
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, UnderWay> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether it is a pidfd or memory, which are closed at once. Only what asks neither the file's server nor its owner is asked.
+fn is_known(fd: &OwnedFd) -> bool {
+    // SAFETY: fcntl without an argument; a file that is not memory of its own has no seals.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) } >= 0 {
+        return true;
+    }
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    link.is_ok_and(|link| is_pidfd(&link.to_string_lossy()))
+}
