@@ -72,7 +72,7 @@ struct fp_header {
 	fp_u32 cpu;           /* with FP_PAGE_ONE_CPU */
 	fp_u32 node;          /* with FP_PAGE_ONE_CPU */
 	fp_u32 clocks;        /* that the page is kept for, a bit per clock id, for the next publisher; 0: not said */
-	fp_u64 keeper;        /* of a daemon's pages: which daemon's, for the next one of the same socket; 0: nobody's */
+	fp_u64 keeper; /* of a daemon's pages: which daemon's, for the next one of the same socket; 0: nobody's */
 	fp_u32 reserved[20];
 };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* killed-askers TIMES PROGRAM ARGUMENTS: kills so many children, each at another moment of its exec; then becomes PROGRAM. */
+/* killed-askers TIMES PROGRAM ARGUMENTS: kills so many children, each at another moment of its exec; then becomes
+ * PROGRAM. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

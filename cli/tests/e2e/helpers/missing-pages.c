@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* missing-pages: a thread waits on a stack right above which lie pages that another thread of the process provides when they are
- * touched (userfaultfd(2)). Nobody touches them. Exits with 125 where that is not to be had. */
+/* missing-pages: a thread waits on a stack right above which lie pages that another thread of the process provides when
+ * they are touched (userfaultfd(2)). Nobody touches them. Exits with 125 where that is not to be had. */
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
@@ -22,9 +22,9 @@ static void *provide(void *unused) {
 	(void)unused;
 	while (read(fd, &message, sizeof message) == sizeof message) {
 		struct uffdio_copy copy = {
-			.dst = message.arg.pagefault.address & ~4095ul,
-			.src = (unsigned long)page,
-			.len = sizeof page,
+		    .dst = message.arg.pagefault.address & ~4095ul,
+		    .src = (unsigned long)page,
+		    .len = sizeof page,
 		};
 		ioctl(fd, UFFDIO_COPY, &copy);
 		puts("touched");

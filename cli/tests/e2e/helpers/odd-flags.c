@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* odd-flags: makes system calls with flags set that no compiler sets, as the kernel's selftest syscall_nt does; they must be as they
- * were afterwards. */
+/* odd-flags: makes system calls with flags set that no compiler sets, as the kernel's selftest syscall_nt does; they
+ * must be as they were afterwards. */
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>

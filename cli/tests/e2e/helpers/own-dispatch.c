@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* own-dispatch: dispatches system calls itself, those of its C library excepted (prctl(2), PR_SET_SYSCALL_USER_DISPATCH), as Wine
- * does; then makes some by way of the C library, and prints how many were dispatched all the same. */
+/* own-dispatch: dispatches system calls itself, those of its C library excepted (prctl(2),
+ * PR_SET_SYSCALL_USER_DISPATCH), as Wine does; then makes some by way of the C library, and prints how many were
+ * dispatched all the same. */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* unstoppable SECONDS: its first thread waits for a child for so long where nothing interrupts it, as the parent of a vfork does, and
- * another one waits for a signal. */
+/* unstoppable SECONDS: its first thread waits for a child for so long where nothing interrupts it, as the parent of a
+ * vfork does, and another one waits for a signal. */
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
