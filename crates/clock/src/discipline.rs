@@ -5,7 +5,7 @@ use fastpath_page::{Anchor, Base, ClockSet, Rate};
 
 use crate::bracket::{Bracket, Sample};
 use crate::line::{Line, cycles_between, ns_between};
-use crate::ntp::Ntp;
+use crate::ntp::{Ntp, SLEWS_ON_NS};
 use crate::offset::{Change, Measured, Offset};
 use crate::reason::Reason;
 use crate::steer::{Shown, Times, ahead_of_ns, rate_of, steer};
@@ -191,6 +191,8 @@ pub struct Discipline {
     sampled_real_ns: u64,
     /// What the rate of the line belongs to.
     ntp: Option<Ntp>,
+    /// When a slew that changes the rate each second was seen to be pending.
+    pending_at_ns: Option<u64>,
     ahead_ns: Option<i64>,
 }
 
@@ -213,6 +215,7 @@ impl Discipline {
             sampled_at_ns: 0,
             sampled_real_ns: 0,
             ntp: None,
+            pending_at_ns: None,
             ahead_ns: None,
         }
     }
@@ -224,8 +227,9 @@ impl Discipline {
         } else {
             self.window_ns
         };
-        self.ntp
-            .map_or(window_ns, |ntp| ntp.next_look_ns(self.sampled_real_ns, window_ns))
+        self.ntp.map_or(window_ns, |ntp| {
+            ntp.next_look_ns(self.sampled_real_ns, window_ns, self.slews_on())
+        })
     }
 
     /// Whether what adjtimex(2) tells now makes a sample due at once: the kernel was told to run its clocks differently since the last.
@@ -345,7 +349,7 @@ impl Discipline {
         };
         // Where the rate is changing, the line's is an average.
         let is_average = rate_changed || after_gap;
-        let is_slewing = self.ntp.is_some_and(|ntp| ntp.is_slewing());
+        let is_slewing = self.slews_on() || self.ntp.is_some_and(|ntp| ntp.is_slewing());
         let rate_limit = if is_average || is_slewing {
             limits.change
         } else {
@@ -433,6 +437,9 @@ impl Discipline {
     /// Takes in what the kernel was told to run at, by adjtimex(2), since the last sample. Returns whether that changed.
     fn turn(&mut self, sample: &Sample) -> bool {
         let Some(ntp) = sample.ntp else { return false };
+        if ntp.changes_each_second() {
+            self.pending_at_ns = Some(sample.mono.time_ns);
+        }
         let factor = self.ntp.map_or(1.0, |before| ntp.rate() / before.rate());
         let is_changed = factor != 1.0;
         // The line keeps the former rate until a sample tells well at which time it ended.
@@ -440,6 +447,12 @@ impl Discipline {
             self.ntp = Some(ntp);
         }
         is_changed
+    }
+
+    /// Whether the kernel may still slew by what was pending, and is not any more.
+    fn slews_on(&self) -> bool {
+        let since_ns = self.pending_at_ns.map(|at_ns| self.sampled_at_ns.saturating_sub(at_ns));
+        since_ns.is_some_and(|since_ns| since_ns < SLEWS_ON_NS)
     }
 
     /// Whether BOOTTIME went ahead of MONOTONIC: only a suspend does that.
@@ -695,6 +708,7 @@ impl Discipline {
         self.in_force = self.in_force.withdrawn();
         self.before = self.in_force;
         self.ntp = None;
+        self.pending_at_ns = None;
         self.window_ns = self.config.first_window_ns;
         Outcome::Withdraw(reason)
     }

@@ -22,6 +22,8 @@ const SINGLE_SHOT_PPM: f64 = 500.0;
 const APPLIED_WITHIN_NS: u64 = 12_000_000;
 /// How often to look in that time.
 const LOOK_EVERY_NS: u64 = 1_000_000;
+/// How long after a slew was pending the kernel may still be at it: until the second's end.
+pub(crate) const SLEWS_ON_NS: u64 = NS_PER_SEC + APPLIED_WITHIN_NS;
 /// After a second has begun: the look is to come after the tick, where ticks and seconds are aligned.
 const LOOK_AFTER_NS: u64 = 200_000;
 
@@ -51,6 +53,8 @@ pub struct Ntp {
     pub tai_s: i32,
     /// What comes at the end of REALTIME's day.
     pub leap: Option<Leap>,
+    /// Whether somebody keeps the kernel's clock right (no STA_UNSYNC): who does so changes it again.
+    pub is_synchronized: bool,
 }
 
 impl Ntp {
@@ -65,7 +69,7 @@ impl Ntp {
     }
 
     /// Whether the rate changes from second to second by more than a refresh at the usual time can follow.
-    fn changes_each_second(self) -> bool {
+    pub(crate) fn changes_each_second(self) -> bool {
         let shift = SHIFT_PLL + self.constant.min(32);
         let loop_ppm = self.offset_ns.unsigned_abs() as f64 / (1u64 << shift) as f64 * 1e-3;
         let single_ppm = (self.single_shot_us.unsigned_abs() as f64).min(SINGLE_SHOT_PPM);
@@ -88,12 +92,13 @@ impl Ntp {
     }
 
     /// When to look at the clocks again, in nanoseconds from a time of REALTIME, where the rate, or REALTIME itself, may change at the
-    /// beginning of a second; at the latest after `window_ns`.
-    pub(crate) fn next_look_ns(self, real_ns: u64, window_ns: u64) -> u64 {
+    /// beginning of a second; at the latest after `window_ns`. `was_pending`: within the second before, a slew was: the kernel goes on with
+    /// it until the second's end.
+    pub(crate) fn next_look_ns(self, real_ns: u64, window_ns: u64, was_pending: bool) -> u64 {
         let is_leaping = self
             .to_leap_ns(real_ns)
             .is_some_and(|to_leap_ns| to_leap_ns < 2 * NS_PER_SEC as i64);
-        if !is_leaping && !self.changes_each_second() {
+        if !is_leaping && !was_pending && !self.changes_each_second() {
             return window_ns;
         }
         let of_second_ns = real_ns % NS_PER_SEC;
@@ -116,6 +121,7 @@ mod tests {
         single_shot_us: 0,
         tai_s: 37,
         leap: None,
+        is_synchronized: false,
     };
     const MIDNIGHT_NS: u64 = 20_000 * DAY_NS;
 
@@ -172,13 +178,21 @@ mod tests {
             ..QUIET
         };
         let second_ns = 7 * NS_PER_SEC;
-        assert_eq!(QUIET.next_look_ns(second_ns, 100), 100);
-        assert_eq!(QUIET.next_look_ns(second_ns, 10_000_000), 10_000_000);
-        assert_eq!(slewing.next_look_ns(second_ns + 1, 10_000_000), LOOK_EVERY_NS);
+        assert_eq!(QUIET.next_look_ns(second_ns, 100, false), 100);
+        assert_eq!(QUIET.next_look_ns(second_ns, 10_000_000, false), 10_000_000);
+        assert_eq!(slewing.next_look_ns(second_ns + 1, 10_000_000, false), LOOK_EVERY_NS);
         assert_eq!(
-            slewing.next_look_ns(second_ns + APPLIED_WITHIN_NS, 10_000_000),
+            slewing.next_look_ns(second_ns + APPLIED_WITHIN_NS, 10_000_000, false),
             10_000_000
         );
-        assert_eq!(slewing.next_look_ns(second_ns - 500, 10_000_000), 500 + LOOK_AFTER_NS);
+        assert_eq!(
+            slewing.next_look_ns(second_ns - 500, 10_000_000, false),
+            500 + LOOK_AFTER_NS
+        );
+        // Cancelled in the middle of a second.
+        assert_eq!(
+            QUIET.next_look_ns(second_ns - 500, 10_000_000, true),
+            500 + LOOK_AFTER_NS
+        );
     }
 }

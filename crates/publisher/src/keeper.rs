@@ -13,17 +13,25 @@ use nix::sys::time::TimeSpec;
 
 use crate::ntp::NtpWatch;
 use crate::patrol::{Patrol, Rhythm};
+use crate::settings::SettingsWatch;
 use crate::steps::StepWatch;
 
 /// To be waited for after a refresh that missed its moment: by then the one before it is in force.
 const LEAD_NS: u64 = fastpath_host::LEAD_NS;
-/// How often to ask whether the kernel was told to run its clocks differently. It tells nobody, and a slew of 500 ppm, or one from one end to
-/// the other, makes 5 or 10 us of this. Asking takes two system calls.
+/// How often to ask whether the kernel was told to run its clocks differently, where somebody steers them and [`SettingsWatch`] is not to be
+/// had. A slew of 500 ppm, or one from one end to the other, makes 5 or 10 us of this. Asking takes two system calls; on a host that nobody
+/// steers, what each refresh asks is enough.
 const ASK_EVERY: Duration = Duration::from_millis(10);
 /// How often to ask for a while after the kernel was told: who slews it by 8 %, as chronyd does, ends that soon, and 2 ms of it are 170 us.
 const ASK_OFTEN: Duration = Duration::from_millis(2);
 /// How long that while is.
 const OFTEN_FOR: Duration = Duration::from_secs(5);
+/// From the check of a caller's right to change the clocks to the change: some microseconds, unless it is interrupted.
+const CHECK_TO_CHANGE: Duration = Duration::from_micros(20);
+/// Who was interrupted in between goes on within this time, or is found by the next refresh.
+const CHANGED_WITHIN: Duration = Duration::from_millis(20);
+/// Programs that end soon do without a [`SettingsWatch`], which takes a part of a millisecond to make.
+const WATCH_SETTINGS_AFTER: Duration = Duration::from_secs(1);
 /// CLOCK_REALTIME moved on so suddenly that the sample straddles it: try again at once.
 const RETRY: Duration = Duration::from_micros(100);
 
@@ -34,6 +42,17 @@ struct Woken {
     by_step: bool,
     /// The CPUs' counters were compared.
     by_patrol: bool,
+    /// Somebody is about to change the clocks.
+    by_settings: bool,
+}
+
+/// Whether there is a [`SettingsWatch`].
+enum Settings {
+    /// It is to be made then.
+    Later(Instant),
+    Watched(SettingsWatch),
+    /// It cannot be had here.
+    Unknown,
 }
 
 /// Follows this host's clocks and keeps `pages` by them.
@@ -42,12 +61,15 @@ pub struct Keeper<P> {
     refresher: Refresher,
     steps: Option<StepWatch>,
     ntp: Option<NtpWatch>,
+    settings: Settings,
     patrol: Option<Patrol>,
     rhythm: Rhythm,
     hear: Box<dyn FnMut(&News) + Send>,
     next: Instant,
-    ask_next: Instant,
+    /// When to ask for the kernel's state, besides at each refresh.
+    ask_next: Option<Instant>,
     ask_often_until: Instant,
+    has_asked: bool,
 }
 
 impl<P: Pages> Keeper<P> {
@@ -68,6 +90,7 @@ impl<P: Pages> Keeper<P> {
             refresher,
             steps: None,
             ntp: None,
+            settings: Settings::Unknown,
             patrol: None,
             rhythm: Rhythm {
                 every: Duration::from_nanos(config.compare_every_ns),
@@ -75,14 +98,18 @@ impl<P: Pages> Keeper<P> {
             },
             hear: Box::new(|_| {}),
             next: Instant::now(),
-            ask_next: Instant::now(),
+            ask_next: None,
             ask_often_until: Instant::now(),
+            has_asked: false,
         }
     }
 
     pub fn watch_for_steps(&mut self) {
         self.steps = StepWatch::new().ok();
         self.ntp = NtpWatch::new();
+        if self.ntp.is_some() {
+            self.settings = Settings::Later(Instant::now() + WATCH_SETTINGS_AFTER);
+        }
         self.refresher.set_publisher_pid(std::process::id());
     }
 
@@ -97,11 +124,7 @@ impl<P: Pages> Keeper<P> {
 
     /// Sleeps until something is to be done, and does it. True: `other` is readable.
     pub fn turn(&mut self, other: Option<BorrowedFd<'_>>) -> bool {
-        let wake = if self.ntp.is_some() {
-            self.next.min(self.ask_next)
-        } else {
-            self.next
-        };
+        let wake = self.ask_next.map_or(self.next, |ask| ask.min(self.next));
         let timeout = wake.saturating_duration_since(Instant::now());
         let (woken, by_other) = self.sleep(timeout, other);
         if woken.by_patrol {
@@ -111,15 +134,19 @@ impl<P: Pages> Keeper<P> {
             self.follow_step();
         }
         let now = Instant::now();
+        if woken.by_settings
+            && let Settings::Watched(settings) = &mut self.settings
+        {
+            settings.take();
+            self.ask_often_until = now + CHANGED_WITHIN;
+            self.ask_next = Some(now + CHECK_TO_CHANGE);
+        }
         let is_due = now >= self.next;
-        if is_due || now >= self.ask_next {
+        if is_due || self.ask_next.is_some_and(|ask| now >= ask) {
+            self.see_to_settings(now);
             let ntp = self.ntp.as_ref().and_then(NtpWatch::read);
             let is_news = ntp.is_some_and(|ntp| self.refresher.is_news(&ntp));
-            if is_news {
-                self.ask_often_until = now + OFTEN_FOR;
-            }
-            let is_often = now < self.ask_often_until;
-            self.ask_next = now + if is_often { ASK_OFTEN } else { ASK_EVERY };
+            self.ask_next = ntp.and_then(|ntp| self.next_question(now, &ntp, is_news));
             if is_due || is_news {
                 self.refresh(ntp);
             }
@@ -130,10 +157,36 @@ impl<P: Pages> Keeper<P> {
         by_other
     }
 
+    fn see_to_settings(&mut self, now: Instant) {
+        if let Settings::Later(at) = self.settings
+            && now >= at
+        {
+            self.settings = SettingsWatch::new().map_or(Settings::Unknown, Settings::Watched);
+        }
+    }
+
+    /// When to ask for the kernel's state again, if not at the next refresh: it is `ntp` now.
+    fn next_question(&mut self, now: Instant, ntp: &Ntp, is_news: bool) -> Option<Instant> {
+        let is_watched = matches!(self.settings, Settings::Watched(_));
+        // What is heard for the first time may be as old as the host.
+        if is_news && !is_watched && std::mem::replace(&mut self.has_asked, true) {
+            self.ask_often_until = now + OFTEN_FOR;
+        }
+        if now < self.ask_often_until {
+            Some(now + ASK_OFTEN)
+        } else {
+            (ntp.is_synchronized && !is_watched).then(|| now + ASK_EVERY)
+        }
+    }
+
     fn sleep(&self, timeout: Duration, other: Option<BorrowedFd<'_>>) -> (Woken, bool) {
         let steps = self.steps.as_ref().map(AsFd::as_fd);
         let patrol = self.patrol.as_ref().map(AsFd::as_fd);
-        let mut fds: Vec<_> = [steps, patrol, other]
+        let settings = match &self.settings {
+            Settings::Watched(watch) => Some(watch.as_fd()),
+            _ => None,
+        };
+        let mut fds: Vec<_> = [steps, patrol, settings, other]
             .into_iter()
             .flatten()
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
@@ -144,6 +197,7 @@ impl<P: Pages> Keeper<P> {
         let woken = Woken {
             by_step: by(steps),
             by_patrol: by(patrol),
+            by_settings: by(settings),
         };
         (woken, by(other))
     }

@@ -6,6 +6,7 @@ mod keeper;
 pub mod many;
 mod ntp;
 mod patrol;
+mod settings;
 mod shared_page;
 mod steps;
 

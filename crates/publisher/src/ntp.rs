@@ -15,7 +15,8 @@ pub struct NtpWatch(());
 impl NtpWatch {
     /// `None`: a seccomp filter of this process refuses the call, or kills for it. That is tried in a child.
     pub fn new() -> Option<NtpWatch> {
-        let watch = (!is_filtered() || try_in_child()).then_some(NtpWatch(()))?;
+        let both = || adjtimex(0).is_some() && adjtimex(ADJ_OFFSET_SS_READ).is_some();
+        let watch = is_allowed(both).then_some(NtpWatch(()))?;
         watch.read().is_some().then_some(watch)
     }
 
@@ -41,6 +42,7 @@ impl NtpWatch {
             single_shot_us: single_shot.offset,
             tai_s: timex.tai,
             leap,
+            is_synchronized: !is_set(libc::STA_UNSYNC),
         })
     }
 }
@@ -63,14 +65,18 @@ fn is_filtered() -> bool {
     line.is_none_or(|mode| mode.trim() != "0")
 }
 
-/// Whether the calls come back in a child with the same filters.
-fn try_in_child() -> bool {
+/// Whether this process may make the calls of `attempt`, which makes system calls only: where there is a filter, which can refuse them or
+/// kill for them, that is tried in a child.
+pub(crate) fn is_allowed(attempt: impl FnOnce() -> bool) -> bool {
+    if !is_filtered() {
+        return true;
+    }
     // SAFETY: the child makes system calls only, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let both = adjtimex(0).is_some() && adjtimex(ADJ_OFFSET_SS_READ).is_some();
+        let succeeds = attempt();
         // SAFETY: leaves without running anything of the parent's.
-        unsafe { libc::_exit(i32::from(!both)) }
+        unsafe { libc::_exit(i32::from(!succeeds)) }
     }
     let mut status = 0;
     // SAFETY: waits for the child just made.

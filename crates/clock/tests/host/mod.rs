@@ -180,6 +180,7 @@ impl Host {
             single_shot_us: 0,
             tai_s: self.tai_offset_s as i32,
             leap: None,
+            is_synchronized: true,
         }
     }
 

@@ -1,17 +1,14 @@
 //! Counting in the kernel: programs at its tracepoints add up calls in a map, which is read now and then.
 
-mod asm;
 mod program;
-mod ring;
-mod sys;
 
 use crate::call::{Abi, Function, Sample, Site};
 use program::{KEY_SIZE, Parameters, SAMPLE_HEAD, VALUE_SIZE};
-use ring::Ring;
 use std::collections::HashMap;
 use std::io;
 use std::os::linux::fs::MetadataExt;
-use sys::{Attached, Kind, Map};
+
+use fastpath_bpf::{Attached, Kind, Map, Ring, attach};
 
 /// The inode of the initial PID namespace (include/linux/proc_ns.h).
 const PROC_PID_INIT_INO: u64 = 0xEFFF_FFFC;
@@ -59,11 +56,10 @@ impl Counter {
             not(target_arch = "x86_64"),
             expect(unused_mut, reason = "only x86 has a vsyscall page")
         )]
-        let mut attached = vec![sys::attach(c"sys_enter", &program::at_system_call(&parameters))?];
+        let mut attached = vec![attach(c"sys_enter", &program::at_system_call(&parameters))?];
         #[cfg(target_arch = "x86_64")]
         {
-            let attach =
-                |sees_callers| sys::attach(c"emulate_vsyscall", &program::at_vsyscall(&parameters, sees_callers));
+            let attach = |sees_callers| attach(c"emulate_vsyscall", &program::at_vsyscall(&parameters, sees_callers));
             // Older kernels refuse the program that sees callers.
             match attach(true).or_else(|_| attach(false)) {
                 Ok(program) => attached.push(program),

@@ -2,7 +2,8 @@
 //!
 //! Nothing here depends on the layout of kernel structures but `pt_regs`, which is ABI: no BTF, no tracefs, no compiler.
 
-use super::asm::*;
+use fastpath_bpf::asm::*;
+
 use crate::arch;
 use crate::call::Abi;
 #[cfg(target_arch = "x86_64")]

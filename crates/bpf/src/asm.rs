@@ -1,29 +1,26 @@
-//! An assembler for the few instructions of BPF that the counter needs, with labels (Documentation/bpf/standardization/instruction-set.rst).
+//! An assembler for the few instructions of BPF that fastpath's programs need, with labels (Documentation/bpf/standardization/instruction-set.rst).
 
 use std::collections::HashMap;
 
+/// One of the machine's registers. R1 to R5 are a helper's arguments, R0 its result; R6 to R9 outlive a call.
 #[derive(Clone, Copy)]
-pub(super) struct Register(u8);
+pub struct Register(u8);
 
-pub(super) const R0: Register = Register(0);
-pub(super) const R1: Register = Register(1);
-pub(super) const R2: Register = Register(2);
-pub(super) const R3: Register = Register(3);
-pub(super) const R4: Register = Register(4);
-pub(super) const R6: Register = Register(6);
-pub(super) const R7: Register = Register(7);
-pub(super) const R8: Register = Register(8);
-pub(super) const R9: Register = Register(9);
+pub const R0: Register = Register(0);
+pub const R1: Register = Register(1);
+pub const R2: Register = Register(2);
+pub const R3: Register = Register(3);
+pub const R4: Register = Register(4);
+pub const R6: Register = Register(6);
+pub const R7: Register = Register(7);
+pub const R8: Register = Register(8);
+pub const R9: Register = Register(9);
 /// The frame pointer.
-pub(super) const FP: Register = Register(10);
+pub const FP: Register = Register(10);
 
 /// Width of a load or store.
 #[derive(Clone, Copy)]
-pub(super) enum Width {
-    #[cfg_attr(
-        not(target_arch = "x86_64"),
-        allow(dead_code, reason = "reads an instruction of x86")
-    )]
+pub enum Width {
     Half = 0x08,
     Word = 0x00,
     Double = 0x18,
@@ -32,15 +29,16 @@ pub(super) enum Width {
 /// One instruction as the kernel reads it: opcode, registers, offset, immediate.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Instruction {
+pub struct Instruction {
     opcode: u8,
     registers: u8,
     offset: i16,
     immediate: i32,
 }
 
+/// A program in the making.
 #[derive(Default)]
-pub(super) struct Assembler {
+pub struct Assembler {
     code: Vec<Instruction>,
     labels: HashMap<String, usize>,
     jumps: Vec<(usize, String)>,
@@ -56,56 +54,56 @@ impl Assembler {
         });
     }
 
-    pub(super) fn label(&mut self, name: impl Into<String>) {
+    pub fn label(&mut self, name: impl Into<String>) {
         self.labels.insert(name.into(), self.code.len());
     }
 
-    pub(super) fn mov(&mut self, dst: Register, src: Register) {
+    pub fn mov(&mut self, dst: Register, src: Register) {
         self.push(0xbf, dst, src, 0, 0);
     }
 
-    pub(super) fn set(&mut self, dst: Register, value: i32) {
+    pub fn set(&mut self, dst: Register, value: i32) {
         self.push(0xb7, dst, R0, 0, value);
     }
 
-    pub(super) fn set64(&mut self, dst: Register, value: u64) {
+    pub fn set64(&mut self, dst: Register, value: u64) {
         self.push(0x18, dst, R0, 0, value as u32 as i32);
         self.push(0, R0, R0, 0, (value >> 32) as i32);
     }
 
     /// A map's address, by its descriptor.
-    pub(super) fn map(&mut self, dst: Register, fd: i32) {
+    pub fn map(&mut self, dst: Register, fd: i32) {
         const PSEUDO_MAP_FD: Register = Register(1);
         self.push(0x18, dst, PSEUDO_MAP_FD, 0, fd);
         self.push(0, R0, R0, 0, 0);
     }
 
-    pub(super) fn add(&mut self, dst: Register, value: i32) {
+    pub fn add(&mut self, dst: Register, value: i32) {
         self.push(0x07, dst, R0, 0, value);
     }
 
-    pub(super) fn and(&mut self, dst: Register, value: i32) {
+    pub fn and(&mut self, dst: Register, value: i32) {
         self.push(0x57, dst, R0, 0, value);
     }
 
-    pub(super) fn shift_right(&mut self, dst: Register, bits: i32) {
+    pub fn shift_right(&mut self, dst: Register, bits: i32) {
         self.push(0x77, dst, R0, 0, bits);
     }
 
-    pub(super) fn load(&mut self, width: Width, dst: Register, base: Register, offset: i16) {
+    pub fn load(&mut self, width: Width, dst: Register, base: Register, offset: i16) {
         self.push(0x61 | width as u8, dst, base, offset, 0);
     }
 
-    pub(super) fn store(&mut self, width: Width, base: Register, offset: i16, src: Register) {
+    pub fn store(&mut self, width: Width, base: Register, offset: i16, src: Register) {
         self.push(0x63 | width as u8, base, src, offset, 0);
     }
 
-    pub(super) fn store_value(&mut self, width: Width, base: Register, offset: i16, value: i32) {
+    pub fn store_value(&mut self, width: Width, base: Register, offset: i16, value: i32) {
         self.push(0x62 | width as u8, base, R0, offset, value);
     }
 
     /// 64 bits, atomically.
-    pub(super) fn atomic_add(&mut self, base: Register, offset: i16, src: Register) {
+    pub fn atomic_add(&mut self, base: Register, offset: i16, src: Register) {
         self.push(0xdb, base, src, offset, 0);
     }
 
@@ -114,42 +112,38 @@ impl Assembler {
         self.push(opcode, dst, src, 0, value);
     }
 
-    pub(super) fn goto(&mut self, label: &str) {
+    pub fn goto(&mut self, label: &str) {
         self.jump(0x05, R0, R0, 0, label);
     }
 
-    pub(super) fn if_is(&mut self, left: Register, value: i32, label: &str) {
+    pub fn if_is(&mut self, left: Register, value: i32, label: &str) {
         self.jump(0x15, left, R0, value, label);
     }
 
-    pub(super) fn if_is_not(&mut self, left: Register, value: i32, label: &str) {
+    pub fn if_is_not(&mut self, left: Register, value: i32, label: &str) {
         self.jump(0x55, left, R0, value, label);
     }
 
-    #[cfg_attr(
-        not(target_arch = "x86_64"),
-        allow(dead_code, reason = "tells code segments of x86 apart")
-    )]
-    pub(super) fn if_equal(&mut self, left: Register, right: Register, label: &str) {
+    pub fn if_equal(&mut self, left: Register, right: Register, label: &str) {
         self.jump(0x1d, left, right, 0, label);
     }
 
     /// Without a sign.
-    pub(super) fn if_at_most(&mut self, left: Register, value: i32, label: &str) {
+    pub fn if_at_most(&mut self, left: Register, value: i32, label: &str) {
         self.jump(0xb5, left, R0, value, label);
     }
 
-    pub(super) fn call(&mut self, helper: i32) {
+    pub fn call(&mut self, helper: i32) {
         self.push(0x85, R0, R0, 0, helper);
     }
 
-    pub(super) fn exit(&mut self) {
+    pub fn exit(&mut self) {
         self.set(R0, 0);
         self.push(0x95, R0, R0, 0, 0);
     }
 
     /// The program. A label that is nowhere is a mistake in this crate, which every load would show.
-    pub(super) fn finish(mut self) -> Vec<Instruction> {
+    pub fn finish(mut self) -> Vec<Instruction> {
         for (at, label) in &self.jumps {
             let to = self.labels[label];
             self.code[*at].offset = (to as i64 - *at as i64 - 1) as i16;

@@ -1,9 +1,9 @@
 //! bpf(2): maps, programs, raw tracepoints.
 
-use super::asm::Instruction;
+use crate::asm::Instruction;
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 // include/uapi/linux/bpf.h
 const MAP_CREATE: libc::c_long = 0;
@@ -15,8 +15,9 @@ const RAW_TRACEPOINT_OPEN: libc::c_long = 17;
 const MAP_LOOKUP_AND_DELETE: libc::c_long = 21;
 const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
 
+/// Kinds of maps (`enum bpf_map_type`).
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub enum Kind {
     Hash = 1,
     Array = 2,
     Ring = 27,
@@ -60,14 +61,15 @@ struct Element {
 }
 
 /// A map of the kernel's, or a ring.
-pub(super) struct Map {
+pub struct Map {
     fd: OwnedFd,
     key_size: usize,
     value_size: usize,
 }
 
 impl Map {
-    pub(super) fn new(kind: Kind, key_size: u32, value_size: u32, max_entries: u32) -> io::Result<Map> {
+    /// Makes one. A ring has neither keys nor values, and `max_entries` bytes: a power of two, and pages.
+    pub fn new(kind: Kind, key_size: u32, value_size: u32, max_entries: u32) -> io::Result<Map> {
         let attributes = CreateMap {
             kind: kind as u32,
             key_size,
@@ -84,7 +86,8 @@ impl Map {
         })
     }
 
-    pub(super) fn fd(&self) -> i32 {
+    /// For programs.
+    pub fn fd(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 
@@ -98,15 +101,16 @@ impl Map {
         }
     }
 
-    pub(super) fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+    /// The value at a key.
+    pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         let mut value = vec![0; self.value_size];
         let element = self.element(Some(key), Some(&mut value));
         // SAFETY: a key and room for a value, of this map's sizes.
         unsafe { bpf(MAP_LOOKUP, &element) }.ok().map(|_| value)
     }
 
-    /// In one step since Linux 5.14. Before, a call that is made between the two is lost.
-    pub(super) fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+    /// The value at a key, which is removed: in one step since Linux 5.14. Before, a call that is made between the two is lost.
+    pub fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
         let mut value = vec![0; self.value_size];
         let element = self.element(Some(key), Some(&mut value));
         // SAFETY: a key and room for a value, of this map's sizes.
@@ -119,7 +123,8 @@ impl Map {
         value
     }
 
-    pub(super) fn keys(&self) -> Vec<Vec<u8>> {
+    /// All keys.
+    pub fn keys(&self) -> Vec<Vec<u8>> {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         loop {
             let mut next = vec![0; self.key_size];
@@ -130,6 +135,13 @@ impl Map {
             }
             keys.push(next);
         }
+    }
+}
+
+/// To wait for what comes in a ring.
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 
@@ -145,7 +157,7 @@ struct Load {
 }
 
 /// A program at a raw tracepoint. It ends when this is dropped.
-pub(super) struct Attached {
+pub struct Attached {
     _program: OwnedFd,
     _tracepoint: OwnedFd,
 }
@@ -157,7 +169,8 @@ struct OpenTracepoint {
     padding: u32,
 }
 
-pub(super) fn attach(tracepoint: &CStr, code: &[Instruction]) -> io::Result<Attached> {
+/// Loads a program and runs it at a raw tracepoint. It takes CAP_BPF and CAP_PERFMON. An error of the verifier's has the end of its log.
+pub fn attach(tracepoint: &CStr, code: &[Instruction]) -> io::Result<Attached> {
     let program = load(code)?;
     let attributes = OpenTracepoint {
         name: tracepoint.as_ptr() as u64,

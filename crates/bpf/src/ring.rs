@@ -1,6 +1,6 @@
 //! The user's side of a ring of samples (Documentation/bpf/ringbuf.rst).
 
-use super::sys::Map;
+use crate::sys::Map;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,15 +9,20 @@ const BUSY: u32 = 1 << 31;
 const DISCARD: u32 = 1 << 30;
 const RECORD_HEAD: u64 = 8;
 
-pub(super) struct Ring {
+/// Records that programs have written.
+pub struct Ring {
     consumer: *mut libc::c_void,
     producer: *mut libc::c_void,
     size: u64,
     page: usize,
 }
 
+// SAFETY: the mappings are this value's alone, and are not tied to a thread.
+unsafe impl Send for Ring {}
+
 impl Ring {
-    pub(super) fn new(map: &Map, size: u32) -> io::Result<Ring> {
+    /// Maps the ring that `map` is, of `size` bytes.
+    pub fn new(map: &Map, size: u32) -> io::Result<Ring> {
         // SAFETY: sysconf takes an integer.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let mapped = |protection, length, offset: usize| {
@@ -53,7 +58,7 @@ impl Ring {
     }
 
     /// Every record that is complete, in order.
-    pub(super) fn drain(&mut self, mut each: impl FnMut(&[u8])) {
+    pub fn drain(&mut self, mut each: impl FnMut(&[u8])) {
         // SAFETY: both positions are aligned words at the beginning of mappings that live as long as this.
         let (consumer, producer) =
             unsafe { (&*self.consumer.cast::<AtomicU64>(), &*self.producer.cast::<AtomicU64>()) };

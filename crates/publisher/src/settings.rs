@@ -1,0 +1,119 @@
+//! Hears that somebody sets or slews the kernel's clocks. All ways to do so ask first whether the caller may (CAP_SYS_TIME): the kernel's
+//! tracepoint `cap_capable` (Linux 6.14) tells that, and costs others nothing. Tracepoints of the system calls themselves, which older kernels
+//! have too, make every call of the whole host a third dearer.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use fastpath_bpf::asm::{Assembler, FP, R1, R2, R3, R4, Width};
+use fastpath_bpf::{Attached, Kind, Map, Ring, attach};
+
+use crate::ntp::is_allowed;
+
+/// include/uapi/linux/capability.h
+const CAP_SYS_TIME: i32 = 25;
+/// The tracepoint's arguments, 8 bytes each (include/trace/events/capability.h): cred, target_ns, capable_ns, cap, ret.
+const CAP: i16 = 3 * 8;
+const RET: i16 = 4 * 8;
+/// `bpf_ringbuf_output`, include/uapi/linux/bpf.h
+const RINGBUF_OUTPUT: i32 = 130;
+/// A record: nothing but that it happened.
+const RECORD_BYTES: i32 = 8;
+/// A page of 64 KiB, the largest that there is.
+const RING_BYTES: u32 = 64 << 10;
+
+/// Readable when somebody is about to change the clocks.
+pub struct SettingsWatch {
+    _program: Attached,
+    ring: Ring,
+    map: Map,
+}
+
+impl SettingsWatch {
+    /// It takes CAP_BPF and CAP_PERFMON. A filter that would kill for bpf(2) is asked first.
+    pub fn new() -> io::Result<SettingsWatch> {
+        if !is_allowed(|| SettingsWatch::map().is_ok()) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let map = SettingsWatch::map()?;
+        let ring = Ring::new(&map, RING_BYTES)?;
+        let mut asm = Assembler::default();
+        // An int: its upper half is not to be looked at.
+        asm.load(Width::Word, R2, R1, CAP);
+        asm.if_is_not(R2, CAP_SYS_TIME, "end");
+        asm.load(Width::Word, R3, R1, RET);
+        // Who may not, changes nothing, however often he tries.
+        asm.if_is_not(R3, 0, "end");
+        asm.store_value(Width::Double, FP, -8, 0);
+        asm.map(R1, map.fd());
+        asm.mov(R2, FP);
+        asm.add(R2, -8);
+        asm.set(R3, RECORD_BYTES);
+        asm.set(R4, 0);
+        asm.call(RINGBUF_OUTPUT);
+        asm.label("end");
+        asm.exit();
+        let _program = attach(c"cap_capable", &asm.finish())?;
+        Ok(SettingsWatch { _program, ring, map })
+    }
+
+    fn map() -> io::Result<Map> {
+        Map::new(Kind::Ring, 0, 0, RING_BYTES)
+    }
+
+    /// To be called when it is readable: takes all that has come.
+    pub fn take(&mut self) {
+        self.ring.drain(|_| {});
+    }
+}
+
+impl AsFd for SettingsWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::poll::{PollFd, PollFlags, poll};
+
+    #[test]
+    fn who_may_change_the_clocks_is_heard_and_who_only_reads_them_is_not() {
+        let mut watch = match SettingsWatch::new() {
+            Ok(watch) => watch,
+            // Without the right to, or on a kernel without the tracepoint.
+            Err(e) => return eprintln!("skipped: {e}"),
+        };
+        let is_readable = |watch: &SettingsWatch, timeout: u16| {
+            let mut fds = [PollFd::new(watch.as_fd(), PollFlags::POLLIN)];
+            poll(&mut fds, timeout).is_ok_and(|ready| ready > 0)
+        };
+        let adjtimex = |modes| {
+            // SAFETY: a timex of zeros is valid; the call fills it in.
+            unsafe {
+                let mut timex: libc::timex = std::mem::zeroed();
+                timex.modes = modes;
+                libc::adjtimex(&mut timex) >= 0
+            }
+        };
+        // Other processes may set the clock as well.
+        while is_readable(&watch, 0) {
+            watch.take();
+        }
+        // ADJ_STATUS would change something; ADJ_MAXERROR with what is there already changes nothing.
+        // SAFETY: as above.
+        let changed = unsafe {
+            let mut timex: libc::timex = std::mem::zeroed();
+            libc::adjtimex(&mut timex);
+            timex.modes = libc::ADJ_MAXERROR;
+            libc::adjtimex(&mut timex) >= 0
+        };
+        if !changed {
+            return eprintln!("skipped: this process may not set clocks");
+        }
+        assert!(is_readable(&watch, 60_000));
+        watch.take();
+        assert!(adjtimex(0));
+    }
+}
