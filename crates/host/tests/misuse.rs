@@ -1,6 +1,8 @@
 //! Calls that meet, in threads and in signal handlers: one works, the other is told so, and readers never notice.
 
 #[allow(dead_code)]
+#[path = "../../publisher/tests/clock_lock/mod.rs"]
+mod clock_lock;
 mod mapped;
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -165,6 +167,7 @@ fn a_sample_that_cannot_be_one_is_refused_and_changes_nothing() {
 
 #[test]
 fn publishing_without_a_pause_makes_no_read_wrong() {
+    let _clock = clock_lock::ClockLock::shared();
     let page = Page::zeroed();
     let publisher = Publisher::new(&page, ThisHost, Options::default());
     let begun = Instant::now();
