@@ -1,8 +1,8 @@
 //! Calls that meet, in threads and in signal handlers: one works, the other is told so, and readers never notice.
 
-#[allow(dead_code)]
 #[path = "../../publisher/tests/clock_lock/mod.rs"]
 mod clock_lock;
+#[allow(dead_code)]
 mod mapped;
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
