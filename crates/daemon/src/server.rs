@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{SockFlag, accept4, setsockopt, sockopt};
+use nix::sys::socket::{Shutdown, SockFlag, accept4, setsockopt, shutdown, sockopt};
 
 use crate::book::Book;
 use crate::closing::Closer;
@@ -160,6 +160,8 @@ struct Connection {
     heard: Instant,
     /// He asks faster than he may: nothing is read from him until he may again.
     must_wait: bool,
+    /// It is one of those that he may have.
+    is_counted: bool,
 }
 
 /// The server's side of all conversations.
@@ -167,6 +169,8 @@ pub struct Server {
     listener: Listener,
     signals: Signals,
     connections: Vec<Connection>,
+    /// Those that are over, and cannot be closed yet.
+    over: Vec<Connection>,
     shares: Shares,
     closer: Closer,
     state: State,
@@ -203,6 +207,7 @@ impl Server {
             listener,
             signals,
             connections: Vec::new(),
+            over: Vec::new(),
             shares: Shares::new(),
             closer: Closer::default(),
             state,
@@ -302,13 +307,10 @@ impl Server {
                 Ok(fd) => unsafe { OwnedFd::from_raw_fd(fd) },
                 Err(Errno::EMFILE | Errno::ENFILE) => {
                     // The kernel would say so again at once, and for as long as nobody leaves.
-                    let shares = &mut self.shares;
-                    self.connections.retain(|connection| {
-                        if connection.must_wait {
-                            shares.disconnect(connection.peer.payer, now);
-                        }
-                        !connection.must_wait
-                    });
+                    let waiting = |connection: &mut Connection| connection.must_wait;
+                    for connection in self.connections.extract_if(.., waiting).collect::<Vec<_>>() {
+                        self.end(connection, now);
+                    }
                     std::thread::sleep(Duration::from_millis(1));
                     return;
                 }
@@ -317,18 +319,21 @@ impl Server {
             let Ok(peer) = Peer::of(&socket) else { continue };
             // What waits to be read takes the daemon's memory.
             let _ = setsockopt(&socket, sockopt::SndBuf, &UNREAD);
-            if !self.shares.connect(peer.payer, now) {
-                let refusal = Refusal::new(Code::Limit, "this user has as many connections as one may have");
-                let answer = fastpath_protocol::Answer::refusing(0, &refusal);
-                let _ = packet::send(socket.as_fd(), &answer.bytes(), &[]);
-                continue;
-            }
-            self.connections.push(Connection {
+            let connection = Connection {
                 socket,
                 peer,
                 heard: now,
                 must_wait: false,
-            });
+                is_counted: self.shares.connect(peer.payer, now),
+            };
+            if !connection.is_counted {
+                let refusal = Refusal::new(Code::Limit, "this user has as many connections as one may have");
+                let answer = fastpath_protocol::Answer::refusing(0, &refusal);
+                let _ = packet::send(connection.socket.as_fd(), &answer.bytes(), &[]);
+                self.end(connection, now);
+                continue;
+            }
+            self.connections.push(connection);
         }
     }
 
@@ -337,19 +342,34 @@ impl Server {
         let now = Instant::now();
         let mut ready = ready.iter();
         let (shares, state, closer) = (&mut self.shares, &mut self.state, &self.closer);
-        self.connections.retain_mut(|connection| {
+        let is_over = |connection: &mut Connection| {
             let is_ready = ready.next() == Some(&true) || connection.must_wait;
-            let stays = if is_ready {
+            if is_ready {
                 connection.must_wait = !shares.ask(connection.peer.payer, now);
-                connection.must_wait || connection.serve(state, closer, now)
+                !connection.must_wait && !connection.serve(state, closer, now)
             } else {
-                now.duration_since(connection.heard) < PATIENCE
-            };
-            if !stays {
-                shares.disconnect(connection.peer.payer, now);
+                now.duration_since(connection.heard) >= PATIENCE
             }
-            stays
-        });
+        };
+        for connection in self.connections.extract_if(.., is_over).collect::<Vec<_>>() {
+            self.end(connection, now);
+        }
+    }
+
+    /// Closes a connection. What was sent and not received is closed with it, which can wait as well, so that is done aside; where as much
+    /// of this user's is being closed as may be, later, and until then the connection counts.
+    fn end(&mut self, connection: Connection, now: Instant) {
+        let payer = connection.peer.payer;
+        if connection.has_unread() {
+            if self.closer.is_busy_for(payer) {
+                self.over.push(connection);
+                return;
+            }
+            self.closer.close(vec![connection.socket], payer);
+        }
+        if connection.is_counted {
+            self.shares.disconnect(payer, now);
+        }
     }
 
     fn take_up_found(&mut self) {
@@ -374,6 +394,9 @@ impl Server {
         let pages = self.state.book.size().div_ceil(SWEEPS_A_ROUND);
         self.state.book.sweep(pages);
         self.shares.tidy(now);
+        for connection in std::mem::take(&mut self.over) {
+            self.end(connection, now);
+        }
         self.state.watcher.forget_all_but(|inode| self.state.book.has(inode));
         if self.state.clocks.is_none() && now.duration_since(self.state.measured) >= MEASURE_EVERY {
             self.state.measure();
@@ -382,6 +405,12 @@ impl Server {
 }
 
 impl Connection {
+    /// Whether there is a packet that was never received. No other comes after this.
+    fn has_unread(&self) -> bool {
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
+        packet::is_waiting(self.socket.as_fd())
+    }
+
     /// Answers one packet. False: he is gone, or is to go.
     fn serve(&mut self, state: &mut State, closer: &Closer, now: Instant) -> bool {
         if closer.is_busy_for(self.peer.payer) {

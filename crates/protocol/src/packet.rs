@@ -95,6 +95,17 @@ pub fn receive_any(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Recei
     })
 }
 
+/// Whether a packet waits to be received, be it an empty one with descriptors. It stays where it is.
+pub fn is_waiting(socket: BorrowedFd<'_>) -> bool {
+    // SAFETY: msghdr is plain old data for which all zeroes is valid: room for nothing.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+    // SAFETY: the header names no buffers.
+    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    // What there is no room for is told.
+    length > 0 || length == 0 && message.msg_flags & libc::MSG_CTRUNC != 0
+}
+
 /// Bytes of a control message with [`MOST_DESCRIPTORS`].
 const CONTROL_SIZE: usize = {
     // SAFETY: arithmetic on an integer.
@@ -155,6 +166,20 @@ mod tests {
             nix::fcntl::fcntl(&reader, nix::fcntl::FcntlArg::F_SETFL(flags)).unwrap();
             let end = reader.read(&mut [0]);
             assert!(matches!(end, Ok(0)), "of {many} descriptors one is still open: {end:?}");
+        }
+    }
+
+    #[test]
+    fn a_packet_that_waits_is_seen_with_or_without_bytes_and_after_the_end_too() {
+        for bytes in [&b"x"[..], b""] {
+            let kind = SockType::SeqPacket;
+            let (here, there) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
+            assert!(!is_waiting(there.as_fd()));
+            send(here.as_fd(), bytes, &[here.as_fd()]).unwrap();
+            nix::sys::socket::shutdown(there.as_raw_fd(), nix::sys::socket::Shutdown::Both).unwrap();
+            assert!(is_waiting(there.as_fd()), "{bytes:?}");
+            receive(there.as_fd(), &mut [0; 8]).unwrap();
+            assert!(!is_waiting(there.as_fd()), "{bytes:?}");
         }
     }
 
