@@ -125,6 +125,27 @@ static const char *plain_name(const char *name) {
 	return strncmp(name, "__kernel_", 9) == 0 ? name + 9 : NULL;
 }
 
+/*
+ * Publishes at the publisher's own pace, for samples that come sooner change nothing, until an anchor lasts for as long
+ * as it takes to step through a call: it is the fast path that is counted.
+ */
+static void refresh(struct publisher *publisher) {
+	enum { MOST = 30, LONG_WINDOW_NS = 60000000 };
+
+	for (int i = 0; i < MOST; i++) {
+		struct fastpath_state state = {.size = sizeof(state)};
+		struct timespec pause = {0};
+
+		fastpath_state_of(&publisher->publisher, &state);
+		pause.tv_sec = (time_t)(state.next_window_ns / 1000000000u);
+		pause.tv_nsec = (long)(state.next_window_ns % 1000000000u);
+		nanosleep(&pause, NULL);
+		if (fastpath_publish(&publisher->publisher, NULL) == FASTPATH_PUBLISHED &&
+		    state.next_window_ns >= LONG_WINDOW_NS)
+			return;
+	}
+}
+
 static void print_row(struct publisher *publisher, const struct vdso *vdso, const struct fastpath_function *function,
 		      const struct row *row) {
 	const char *isa = fastpath_isa_name(fastpath_image_isa(vdso->image));
@@ -136,8 +157,7 @@ static void print_row(struct publisher *publisher, const struct vdso *vdso, cons
 		       "-");
 		return;
 	}
-	/* Fresh, so that it is the fast path that is counted. */
-	fastpath_publish(&publisher->publisher, NULL);
+	refresh(publisher);
 	call(address, row);
 	steps = count_steps(vdso, address, row);
 	printf("%-8s %-21s %-14s %6llu ", isa, function->name, row->clock ? row->clock : "",
@@ -146,6 +166,7 @@ static void print_row(struct publisher *publisher, const struct vdso *vdso, cons
 		printf("%12s", "-");
 	else
 		printf("%12ld", steps);
+	refresh(publisher);
 	printf(" %8.1f\n", price_ns(address, row));
 }
 
