@@ -10,6 +10,8 @@ mod bench;
 mod doctor;
 mod export;
 mod file;
+#[cfg(target_arch = "x86_64")]
+mod groups;
 mod guard;
 mod limits;
 mod man;

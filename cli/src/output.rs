@@ -221,6 +221,14 @@ pub fn wrapped(head: &str, text: &str) -> String {
     lines + "\n"
 }
 
+/// A line that is wrapped where it is shown on a terminal, and whole for who looks for words in it.
+pub fn fitted(line: &str) -> String {
+    match terminal_size() {
+        Some(_) => wrapped("", line),
+        None => format!("{line}\n"),
+    }
+}
+
 /// `18.9`, or `-` for what could not be measured.
 pub fn nanoseconds(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |ns| format!("{ns:.1}"))

@@ -9,10 +9,10 @@ use super::goods::{self, DaemonsPolicy};
 use crate::args;
 use crate::limits::FileSize;
 use crate::output::{note, warn};
-use crate::processes;
 use crate::run::selection::Selection;
 use crate::run::title::Title;
 use crate::run::untrusted;
+use crate::{groups, processes};
 
 /// The counter cannot be believed, or no page can be had.
 const NO_PAGE: i32 = 16;
@@ -212,14 +212,12 @@ fn meant(whom: &args::Whom) -> (Vec<i32>, i32) {
         add(name.all(), &|| processes::nobody(name));
     }
     if let Some(group) = &whom.cgroup {
-        add(processes::of_cgroup(group), &|| {
+        add(groups::of_cgroup(group), &|| {
             format!("no process is in the control group {}", group.display())
         });
     }
     if let Some(unit) = &whom.unit {
-        add(processes::of_unit(unit), &|| {
-            format!("no process is of the unit {unit}")
-        });
+        add(groups::of_unit(unit), &|| format!("no process is of the unit {unit}"));
     }
     (found, status)
 }

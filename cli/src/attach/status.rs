@@ -149,14 +149,14 @@ pub fn status(options: &args::Status) -> i32 {
             "of other users: run as root"
         };
         let processes = if status.unreadable == 1 { "process" } else { "processes" };
-        text += &output::wrapped(
-            "",
-            &format!("{} {processes} could not be looked at ({why})", status.unreadable),
-        );
+        text += &output::fitted(&format!(
+            "{} {processes} could not be looked at ({why})",
+            status.unreadable
+        ));
     }
     if let Some(daemon) = &status.daemon {
         let said = output::visible(&daemon.sentence());
-        text.extend(said.lines().map(|line| output::wrapped("", line)));
+        text.extend(said.lines().map(output::fitted));
     }
     output::print(text)
 }
@@ -243,6 +243,7 @@ fn look() -> Status {
 }
 
 /// The processes that are attached, as far as this user may see.
+#[cfg(target_arch = "x86_64")]
 pub fn attached() -> Vec<i32> {
     let is_attached = |served: &Served| served.by != By::Run;
     look()

@@ -360,7 +360,7 @@ impl Server {
     /// of this user's is being closed as may be, later, and until then the connection counts.
     fn end(&mut self, connection: Connection, now: Instant) {
         let payer = connection.peer.payer;
-        if connection.has_unread() {
+        if connection.has_descriptors_unread() {
             if self.closer.is_busy_for(payer) {
                 self.over.push(connection);
                 return;
@@ -405,10 +405,10 @@ impl Server {
 }
 
 impl Connection {
-    /// Whether there is a packet that was never received. No other comes after this.
-    fn has_unread(&self) -> bool {
+    /// Whether the next packet that was never received has descriptors. No other packet comes after this.
+    fn has_descriptors_unread(&self) -> bool {
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
-        packet::is_waiting(self.socket.as_fd())
+        packet::descriptors_wait(self.socket.as_fd())
     }
 
     /// Answers one packet. False: he is gone, or is to go.
