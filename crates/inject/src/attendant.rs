@@ -179,10 +179,14 @@ impl Attendant {
 
     /// Whether a thread waits for this request to be answered.
     fn waits(&self, tid: i32, taken: &Taken) -> bool {
-        let mapping = maps::of(tid)
-            .ok()
-            .and_then(|maps| Some(self.mailbox.mapping(&maps)?.start));
-        mapping.is_some_and(|start| target::waits_on_futex(tid, start + taken.offset()))
+        self.futex(tid, taken)
+            .is_some_and(|futex| target::waits_on_futex(tid, futex))
+    }
+
+    /// Where a thread's process has the futex of a request.
+    fn futex(&self, tid: i32, taken: &Taken) -> Option<u64> {
+        let maps = maps::of(tid).ok()?;
+        Some(self.mailbox.mapping(&maps)?.start + taken.offset())
     }
 
     /// Where the region lies in a process of ours.
@@ -204,7 +208,9 @@ impl Attendant {
             }
         }
         // It may have given up meanwhile, or be another one of the same number.
-        if self.waits(tracee.pid(), taken) {
+        if let Some(futex) = self.futex(tracee.pid(), taken)
+            && (target::waits_on_futex(tracee.pid(), futex) || tracee.registers()?.repeats_wait_on_futex(futex))
+        {
             return Ok(tracee);
         }
         tracee.detach(None)?;

@@ -70,6 +70,13 @@ impl Registers {
         self.system_call as u64
     }
 
+    /// Whether a stop interrupted its wait on the futex at `address`. The kernel has taken it back to the instruction by then, and shows no
+    /// system call any more (arch/arm64/kernel/signal.c, do_signal).
+    pub fn repeats_wait_on_futex(&self, address: u64) -> bool {
+        let number = libc::SYS_futex as u64;
+        self.system_call == -1 && self.general.regs[8] == number && self.general.regs[0] == address
+    }
+
     /// What a system call left.
     pub fn result(&self) -> std::result::Result<u64, Errno> {
         match self.general.regs[0] as i64 {

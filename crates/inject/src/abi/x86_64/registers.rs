@@ -45,6 +45,11 @@ impl Registers {
         self.0.orig_rax
     }
 
+    /// Whether a stop interrupted its wait on a futex and the kernel does not show that any more. It always does.
+    pub fn repeats_wait_on_futex(&self, _address: u64) -> bool {
+        false
+    }
+
     /// What a system call answered.
     pub fn result(&self) -> std::result::Result<u64, Errno> {
         let (value, signed) = if self.is_32_bit() {
