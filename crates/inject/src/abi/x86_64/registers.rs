@@ -45,7 +45,7 @@ impl Registers {
         self.0.orig_rax
     }
 
-    /// Whether a stop interrupted its wait on a futex and the kernel does not show that any more. It always does.
+    /// Whether a stop interrupted its wait on a futex where the kernel does not show that any more: an x86-64 kernel shows it (orig_rax).
     pub fn repeats_wait_on_futex(&self, _address: u64) -> bool {
         false
     }
