@@ -98,6 +98,27 @@ struct Entry {
     id: u64,
     member: Arc<Member>,
     follows: bool,
+    /// Why it does not; 0: it was not due yet.
+    reason: u32,
+}
+
+impl Entry {
+    /// What holds for all pages; of one that answers nothing, that no anchor of this publisher's stands there, and why.
+    fn set_stats(&self, stats: &Stats) {
+        let stats = match self.follows {
+            true => *stats,
+            false => Stats {
+                refreshes: 0,
+                withdrawn_reason: if stats.withdrawn_reason == 0 {
+                    self.reason
+                } else {
+                    stats.withdrawn_reason
+                },
+                ..*stats
+            },
+        };
+        self.member.page.writer().set_stats(&stats);
+    }
 }
 
 /// Pages that change together, by the namespace that they are shown to.
@@ -159,10 +180,14 @@ impl Many {
         }
         writer.set_clocks(member.clocks);
         writer.set_watch(&self.watch);
-        writer.set_stats(&self.stats);
-        let follows = !is_taken_over && self.seed(&member);
-        let group = self.groups.entry(member.offsets).or_default();
-        group.push(Entry { id, member, follows });
+        let entry = Entry {
+            id,
+            follows: !is_taken_over && self.seed(&member),
+            reason: if is_taken_over { REASON_NEW_PUBLISHER } else { 0 },
+            member,
+        };
+        entry.set_stats(&self.stats);
+        self.groups.entry(entry.member.offsets).or_default().push(entry);
     }
 
     /// Puts the anchor in force on a page that answers nothing.
@@ -271,7 +296,7 @@ impl Pages for Many {
 
     fn set_stats(&mut self, stats: &Stats) {
         self.stats = *stats;
-        self.each().for_each(|writer| writer.set_stats(stats));
+        self.groups.values().flatten().for_each(|entry| entry.set_stats(stats));
     }
 
     fn set_watch(&mut self, watch: &Watch) {

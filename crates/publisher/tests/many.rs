@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fastpath_host::init;
+use fastpath_host::{REASON_NEW_PUBLISHER, init};
 use fastpath_page::{ClockSet, Reader};
 use fastpath_publisher::evidence::Trust;
 use fastpath_publisher::many::{Handle, Member, Offsets, Publisher, REASON_LET_GO};
@@ -23,6 +23,10 @@ fn member(clocks: ClockSet, offsets: Offsets) -> Arc<Member> {
 
 fn refreshes(member: &Member) -> u64 {
     member.page.page().stats.refreshes.load(Ordering::Relaxed)
+}
+
+fn reason(member: &Member) -> u32 {
+    member.page.page().stats.withdrawn_reason.load(Ordering::Relaxed)
 }
 
 fn read(member: &Member, clock: libc::clockid_t) -> Option<i64> {
@@ -262,12 +266,15 @@ fn a_page_whose_readers_were_shown_more_waits_for_the_kernel_and_keeps_no_other_
         handle.add(1, ahead.clone());
         handle.add(2, other.clone());
         until(|| read(&other, libc::CLOCK_MONOTONIC).is_some());
-        until(|| match read(&ahead, libc::CLOCK_MONOTONIC) {
-            Some(served_ns) => {
-                assert!(served_ns as u64 >= shown_ns, "{served_ns}, after {shown_ns}");
-                true
-            }
-            None => false,
+        until(|| {
+            let said = (refreshes(&ahead), reason(&ahead));
+            let Some(served_ns) = read(&ahead, libc::CLOCK_MONOTONIC) else {
+                assert_eq!(said, (0, REASON_NEW_PUBLISHER), "of a page that answers nothing yet");
+                return false;
+            };
+            assert!(served_ns as u64 >= shown_ns, "{served_ns}, after {shown_ns}");
+            true
         });
+        until(|| refreshes(&ahead) > 0 && reason(&ahead) == 0);
     });
 }
