@@ -18,6 +18,8 @@ use crate::{groups, processes};
 const NO_PAGE: i32 = 16;
 /// No process has that number, or that name.
 const NO_SUCH_PROCESS: i32 = 3;
+/// For now it cannot be had to stand still.
+const DOES_NOT_STOP: i32 = 14;
 /// More than a region takes, with thunks beside every library.
 const LARGEST_FILE: u64 = 1 << 20;
 /// The policy of the daemon of this host says never.
@@ -130,7 +132,7 @@ fn attach_one(pid: i32, goods: &goods::Goods, clocks: ClockSet, scans: Option<&C
         children: scans,
         ptracer: goods.ptracer,
     };
-    match attach::attach(pid, &given) {
+    match attach::attach(pid, &given, give_up) {
         Ok(attached) => {
             for left in &attached.left_alone {
                 warn(format_args!(
@@ -182,7 +184,7 @@ pub fn detach(options: &args::Detach) -> i32 {
         meant(&options.whom)
     };
     let (_, status) = each(&meant, |pid| {
-        let detached = attach::detach(pid)?;
+        let detached = attach::detach(pid, give_up)?;
         if let Some(tid) = detached.region_stays_for {
             warn(format_args!(
                 "{pid}: its clocks are the kernel's again; 32 KiB stay mapped there, for thread {tid} has not left them"
@@ -244,6 +246,16 @@ fn refuse(pid: i32, refusal: &Refusal) -> i32 {
     exit_status(refusal)
 }
 
+/// Ends this process, for the kernel to let go whom it traces.
+fn give_up(stands: &attach::StandsTooLong) -> ! {
+    note(format_args!(
+        "{}: {stands}; what else was asked for was not done",
+        stands.pid
+    ));
+    // SAFETY: leaves at once: what waits in the kernel cannot be waited for.
+    unsafe { libc::_exit(DOES_NOT_STOP) }
+}
+
 /// Scripts tell refusals apart by these; `--help` lists them.
 fn exit_status(refusal: &Refusal) -> i32 {
     match refusal {
@@ -259,7 +271,12 @@ fn exit_status(refusal: &Refusal) -> i32 {
         Refusal::Seccomp { .. } => 11,
         Refusal::Sealed { .. } => 12,
         Refusal::CounterForbidden => 13,
-        Refusal::DoesNotStop { .. } | Refusal::Frozen | Refusal::InTheWay { .. } | Refusal::SharesMemory { .. } => 14,
+        Refusal::DoesNotStop { .. }
+        | Refusal::StandsTooLong { .. }
+        | Refusal::KeepsExecuting
+        | Refusal::Frozen
+        | Refusal::InTheWay { .. }
+        | Refusal::SharesMemory { .. } => DOES_NOT_STOP,
         Refusal::NotAttached => 15,
         Refusal::ChangedSince { .. } => 17,
     }

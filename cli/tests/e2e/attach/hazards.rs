@@ -50,6 +50,26 @@ fn the_parent_of_a_vfork_is_waited_for() {
 }
 
 #[test]
+fn a_program_that_executes_itself_again_and_again_with_many_threads_is_never_left_standing() {
+    const EXECS: &str = "60";
+    let Some(running) = hazard("exec-storm", &["150", EXECS], "ready") else {
+        return;
+    };
+    let pid = running.pid();
+    while !running.out_so_far().contains("done") {
+        // Each ends: an execve waits for threads that are traced, and who traces them for the execve.
+        let outcome = attach(pid);
+        // Served, in the middle of an execve each time, or replaced meanwhile.
+        let code = outcome.status.code();
+        assert!(matches!(code, Some(0 | 1 | 8 | 10 | 14)), "{outcome:#?}");
+        detach(pid);
+        assert!(pid.exists(), "it said {}", running.out_so_far());
+    }
+    assert_eq!(running.out_so_far(), "ready\ndone\n");
+    is_attached_and_detached_again_and_again(&running, "ready\ndone\n");
+}
+
+#[test]
 fn pages_that_a_stopped_thread_would_have_to_provide_are_not_asked_for() {
     let Some(running) = hazard("missing-pages", &[], "ready") else {
         return;

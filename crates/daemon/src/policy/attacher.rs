@@ -153,7 +153,7 @@ mod x86_64 {
     use std::process::{Command, Stdio};
     use std::time::Duration;
 
-    use fastpath_inject::attach::{Answer, Goods, Refusal, attach, may_attach};
+    use fastpath_inject::attach::{Answer, Goods, Refusal, StandsTooLong, attach, may_attach};
     use fastpath_observe::Clock;
     use fastpath_page::{ClockSet, MAPPED_NAME};
     use fastpath_protocol::client::{Client, Failure, Page};
@@ -251,12 +251,22 @@ mod x86_64 {
                 clocks: ClockSet(clocks),
                 children: None,
             };
-            match attach(task.pid, &goods) {
+            match attach(task.pid, &goods, give_up) {
                 Ok(_) => Ok(page_of(task.pid)),
                 Err(refusal) if is_no_news(&refusal) => Ok(None),
                 Err(refusal) => Err(refusal.to_string()),
             }
         }
+    }
+
+    /// Ends this process, for the kernel to let go whom it traces.
+    fn give_up(stands: &StandsTooLong) -> ! {
+        say(
+            Priority::Warning,
+            format_args!("process {} stays on the kernel's path: {stands}", stands.pid),
+        );
+        // SAFETY: leaves at once: what waits in the kernel cannot be waited for.
+        unsafe { libc::_exit(1) }
     }
 
     /// Whom a fastpath of others has just met, it lets go within milliseconds, served or not.

@@ -35,12 +35,14 @@ const GADGET_AT: usize = 32;
 const SIGN: &[u8] = leftovers::SCRATCH_NAME.to_bytes_with_nul();
 /// For a call to be made, or a thread to stop behind one; on a busy machine it may have to wait for a CPU.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// For so long the program waits for our calls before it goes on for a while: they take milliseconds, on a busy machine longer.
+const AT_A_TIME: Duration = Duration::from_millis(40);
 /// More signals in a row than a program lives with.
 const MOST_SIGNALS: u32 = 1000;
 
 /// A thread that makes calls.
-pub struct Carrier {
-    process: i32,
+pub struct Carrier<'s> {
+    session: &'s Session<'s>,
     thread: Thread,
     abi: &'static dyn Abi,
     /// The program's own registers, as it stands in the kernel.
@@ -50,12 +52,14 @@ pub struct Carrier {
     gadget: u64,
     displaced: Vec<u8>,
     scratch: u64,
+    /// Its registers are not ours to change any more: another program may be running.
+    is_lost: bool,
 }
 
-impl Carrier {
+impl<'s> Carrier<'s> {
     /// Stops a thread of the process, one that is not in a system call if there is any.
-    pub fn of(session: &Session, maps: &[Mapping]) -> Answer<Carrier> {
-        let tries = threads::Tries::start();
+    pub fn of(session: &'s Session<'s>, maps: &[Mapping]) -> Answer<Carrier<'s>> {
+        let mut tries = threads::Tries::start();
         loop {
             let mut last = Refusal::Failed(Error::Gone);
             // Where the kernel does not tell of critical sections, a thread that may be in one comes last.
@@ -80,7 +84,9 @@ impl Carrier {
     }
 
     /// The thread `tid`. `None`: it may be in a critical section, and is not to be taken then.
-    fn on(session: &Session, tid: i32, maps: &[Mapping], even_if_critical: bool) -> Answer<Option<Carrier>> {
+    fn on(session: &'s Session<'s>, tid: i32, maps: &[Mapping], even_if_critical: bool) -> Answer<Option<Carrier<'s>>> {
+        // Before anybody stands: what it reads may be slow to come.
+        let (gadget, displaced) = find_tail(session.pid(), maps, session.tails_are_free.get())?;
         let mut thread = session.thread(tid)?;
         thread.tracee.interrupt()?;
         let (mut program, at) = match stand(session.pid(), &thread.tracee) {
@@ -90,21 +96,17 @@ impl Carrier {
                 return Err(refusal);
             }
         };
-        let (gadget, displaced) = match make_ready(
-            &mut thread.tracee,
-            &mut program,
-            maps,
-            even_if_critical,
-            session.tails_are_free.get(),
-        ) {
-            Ok(Some(ready)) => ready,
+        session.standing.begin();
+        match make_ready(&mut thread.tracee, &mut program, even_if_critical) {
+            Ok(true) => {}
             refused => {
                 thread.go_on(at);
+                session.standing.end();
                 return refused.map(|_| None);
             }
         };
         let mut carrier = Carrier {
-            process: session.pid(),
+            session,
             abi: abi::of(&program),
             thread,
             program,
@@ -112,6 +114,7 @@ impl Carrier {
             gadget,
             displaced,
             scratch: 0,
+            is_lost: false,
         };
         if let Err(e) = carrier.lay_way_back() {
             carrier.thread.go_on(at);
@@ -122,7 +125,7 @@ impl Carrier {
 
     /// The process that it is a thread of.
     pub fn process(&self) -> i32 {
-        self.process
+        self.session.pid()
     }
 
     /// The tail that its calls are made from.
@@ -176,10 +179,46 @@ impl Carrier {
         self.thread.tracee.set_registers(&self.program)?;
         self.thread.tracee.interrupt()?;
         self.thread.tracee.resume(false, signal)?;
-        (self.program, self.at) = stand(self.process, &self.thread.tracee).map_err(|refusal| match refusal {
-            Refusal::Failed(e) => e,
-            other => Error::Unsupported(other.to_string()),
-        })?;
+        self.take_up()
+    }
+
+    /// Lets the program go on for a while where it has waited for long.
+    fn breathe(&mut self) -> Result<()> {
+        let stood = self.session.standing.elapsed();
+        if stood < AT_A_TIME {
+            return Ok(());
+        }
+        self.stand_where_it_was()?;
+        self.thread.tracee.set_registers(&self.program)?;
+        // Its filters hold for what it does itself.
+        self.thread.tracee.set_options(Options::PTRACE_O_TRACEEXEC)?;
+        threads::go_on(&self.thread.tracee, self.at, true);
+        self.session.standing.end();
+        let begun = Instant::now();
+        while begun.elapsed() < stood {
+            match self.thread.tracee.event(false)? {
+                None => std::thread::sleep(Duration::from_micros(200)),
+                Some(Event::Exited | Event::Exec) => {
+                    self.is_lost = true;
+                    return Err(Error::Gone);
+                }
+                Some(event) => threads::go_on(&self.thread.tracee, event, true),
+            }
+            if !self.thread.is_held() {
+                self.session.rest(Duration::ZERO);
+            }
+        }
+        self.thread.tracee.interrupt()?;
+        self.take_up()?;
+        suspend_filters(&self.thread.tracee).map_err(to_error)
+    }
+
+    /// Waits for the stop that was asked for: from now on calls are made from there.
+    fn take_up(&mut self) -> Result<()> {
+        let stands = stand(self.process(), &self.thread.tracee);
+        self.is_lost = stands.is_err();
+        (self.program, self.at) = stands.map_err(to_error)?;
+        self.session.standing.begin();
         leave_critical_section(&mut self.thread.tracee, &mut self.program)?;
         self.lay_way_back()
     }
@@ -203,7 +242,10 @@ impl Carrier {
                     continue;
                 }
                 None => return Err(does_not_go_on()),
-                Some(Event::Exited) => return Err(Error::Gone),
+                Some(Event::Exited | Event::Exec) => {
+                    self.is_lost = true;
+                    return Err(Error::Gone);
+                }
                 Some(Event::Signal(libc::SIGSYS)) if self.thread.tracee.call_was_dispatched()? => {
                     // It is not told: the call was not its own.
                     self.thread.tracee.set_registers(&self.program)?;
@@ -236,7 +278,19 @@ impl Carrier {
 
     /// Puts the program's registers in force again, and lets the thread go as it was found.
     pub fn finish(mut self) -> Result<()> {
-        // From here the kernel would go on behind the call: into a stop where it still decides about the program's own one.
+        self.stand_where_it_was()?;
+        self.thread.tracee.set_registers(&self.program)?;
+        self.thread.tracee.write(self.gadget, &self.displaced)?;
+        self.thread.tracee.set_options(Options::empty())?;
+        self.thread.go_on(self.at);
+        Ok(())
+    }
+
+    /// Behind a call the kernel would go on there: into a stop where it still decides about the program's own one.
+    fn stand_where_it_was(&mut self) -> Result<()> {
+        if self.is_lost {
+            return Err(Error::Gone);
+        }
         self.thread.tracee.interrupt()?;
         self.thread.tracee.resume(false, 0)?;
         let begun = Instant::now();
@@ -250,22 +304,28 @@ impl Carrier {
                     self.deliver(signal)?;
                     break;
                 }
-                Some(Event::Exited) => return Err(Error::Gone),
+                Some(Event::Exited | Event::Exec) => {
+                    self.is_lost = true;
+                    return Err(Error::Gone);
+                }
                 Some(Event::Syscall | Event::Other) => self.thread.tracee.resume(false, 0)?,
                 None if begun.elapsed() > PATIENCE => return Err(does_not_go_on()),
                 None => threads::nap(begun),
             }
         }
-        self.thread.tracee.set_registers(&self.program)?;
-        self.thread.tracee.write(self.gadget, &self.displaced)?;
-        self.thread.tracee.set_options(Options::empty())?;
-        self.thread.go_on(self.at);
         Ok(())
     }
 }
 
-impl Remote for Carrier {
+impl Drop for Carrier<'_> {
+    fn drop(&mut self) {
+        self.session.standing.end();
+    }
+}
+
+impl Remote for Carrier<'_> {
     fn call(&mut self, what: &'static str, call: Call, args: [u64; 6]) -> Result<u64> {
+        self.breathe()?;
         for _ in 0..MOST_SIGNALS {
             let number = self.abi.number(call);
             let registers = self
@@ -297,30 +357,35 @@ impl Remote for Carrier {
     }
 }
 
-/// What is to be seen to before a thread makes calls: where from, filters, critical sections. `None`: it may be in one of these.
-fn make_ready(
-    tracee: &mut Tracee,
-    program: &mut Registers,
-    maps: &[Mapping],
-    even_if_critical: bool,
-    ours_are_free: bool,
-) -> Answer<Option<(u64, Vec<u8>)>> {
+/// What is to be seen to before a thread makes calls: filters, critical sections. False: it may be in one of these.
+fn make_ready(tracee: &mut Tracee, program: &mut Registers, even_if_critical: bool) -> Answer<bool> {
     if program.is_32_bit() {
         return Err(Error::Unsupported("it runs 32-bit code".into()).into());
     }
     if !leave_critical_section(tracee, program)? && !even_if_critical {
-        return Ok(None);
+        return Ok(false);
     }
-    let place = find_tail(tracee.pid(), maps, ours_are_free)?;
-    // Each thread may have filters of its own.
-    if Status::of(&tracee.pid().to_string())?.filters > 0 {
-        tracee.set_options(suspend()).map_err(|e| Refusal::Seccomp {
-            why: format!(
-                "{e} (PTRACE_O_SUSPEND_SECCOMP takes CAP_SYS_ADMIN, and a kernel with CONFIG_CHECKPOINT_RESTORE)"
-            ),
-        })?;
+    suspend_filters(tracee)?;
+    Ok(true)
+}
+
+/// While it makes our calls: each thread may have filters of its own.
+fn suspend_filters(tracee: &Tracee) -> Answer<()> {
+    let suspend = match Status::of(&tracee.pid().to_string())?.filters {
+        0 => Options::empty(),
+        _ => suspend(),
+    };
+    let set = tracee.set_options(suspend | Options::PTRACE_O_TRACEEXEC);
+    set.map_err(|e| Refusal::Seccomp {
+        why: format!("{e} (PTRACE_O_SUSPEND_SECCOMP takes CAP_SYS_ADMIN, and a kernel with CONFIG_CHECKPOINT_RESTORE)"),
+    })
+}
+
+fn to_error(refusal: Refusal) -> Error {
+    match refusal {
+        Refusal::Failed(e) => e,
+        other => Error::Unsupported(other.to_string()),
     }
-    Ok(Some(place))
 }
 
 /// A restartable sequence (rseq(2)) may not be gone on with after calls from elsewhere. It was interrupted: so it is given up, which is what its
@@ -364,7 +429,7 @@ fn stand(pid: i32, tracee: &Tracee) -> Answer<(Registers, Event)> {
         match tracee.event(false)? {
             Some(at @ (Event::Trap | Event::JobStop)) => return Ok((tracee.registers()?, at)),
             Some(Event::Signal(signal)) => tracee.resume(false, signal)?,
-            Some(Event::Exited) => return Err(Error::Gone.into()),
+            Some(Event::Exited | Event::Exec) => return Err(Error::Gone.into()),
             Some(Event::Syscall | Event::Other) => tracee.resume(false, 0)?,
             None => patience.with_stop_of(pid, tracee.pid())?,
         }

@@ -2,12 +2,14 @@
 
 use super::carrier::Carrier;
 use super::checks;
+use super::execs;
 use super::leftovers;
 use super::refusal::{Answer, Refusal};
 use super::regions::{self, Found, find};
 use super::session::{self, Session};
 use super::threads::AllStopped;
 use super::until_nobody_is_in;
+use super::watchdog::LastResort;
 use crate::abi::{self, Call};
 use crate::maps;
 use crate::redirection::{Journal, Record, State};
@@ -21,13 +23,15 @@ pub struct Detached {
     pub region_stays_for: Option<i32>,
 }
 
-/// Detaches an attached process.
-pub fn detach(pid: i32) -> Answer<Detached> {
-    checks::is_reachable(pid)?;
-    session::hold(pid, detach_held)
+/// Detaches an attached process. See [`super::attach`] for `last_resort`.
+pub fn detach(pid: i32, last_resort: LastResort) -> Answer<Detached> {
+    execs::outside(pid, || {
+        checks::is_reachable(pid)?;
+        session::hold(pid, last_resort, detach_held)
+    })
 }
 
-fn detach_held(session: &Session) -> Answer<Detached> {
+fn detach_held(session: &Session<'_>) -> Answer<Detached> {
     let pid = session.pid();
     let maps = maps::of(pid)?;
     let Some(found) = find(pid, &maps)? else {
@@ -51,7 +55,7 @@ fn detach_held(session: &Session) -> Answer<Detached> {
 }
 
 /// Puts the original bytes back.
-fn take_back(session: &Session, found: &Found) -> Answer<()> {
+fn take_back(session: &Session<'_>, found: &Found) -> Answer<()> {
     let (mut all, ()) = AllStopped::of(session, |_| Ok(Some(())))?;
     let standing: Vec<Record> = found.in_force()?.into_iter().cloned().collect();
     let tracee = all.threads[0].tracee();
@@ -76,7 +80,7 @@ fn place_of(record: &Record, pc: u64) -> Option<u64> {
 }
 
 /// Unmaps a region to which nothing leads, once nobody is in it.
-pub fn clear(session: &Session, found: &Found) -> Answer<()> {
+pub fn clear(session: &Session<'_>, found: &Found) -> Answer<()> {
     let code = found.memory()?;
     until_nobody_is_in(session, &code, |all| {
         // Calls that are waited in go on where they would be, had there been no thunk.

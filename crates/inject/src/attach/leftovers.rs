@@ -58,7 +58,7 @@ fn inode_of(shown: &str) -> Option<u64> {
 }
 
 /// Removes all of it.
-pub fn clear(session: &Session) -> Answer<()> {
+pub fn clear(session: &Session<'_>) -> Answer<()> {
     let pid = session.pid();
     let maps = maps::of(pid)?;
     let tails = carrier::tails_in_use(pid, &maps);

@@ -8,12 +8,14 @@ mod calls;
 mod carrier;
 mod checks;
 mod detach;
+mod execs;
 mod frames;
 mod leftovers;
 mod refusal;
 mod regions;
 mod session;
 mod threads;
+mod watchdog;
 
 use std::fs::File;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -35,12 +37,12 @@ use frames::{Frames, Stacks};
 use session::Session;
 use threads::{AllStopped, Stopped};
 
-pub use checks::may_attach;
 pub use detach::{Detached, detach};
 pub use refusal::{Answer, Refusal};
 pub use regions::Found;
 use regions::find;
 pub use session::Pauses;
+pub use watchdog::{LastResort, StandsTooLong};
 
 /// What a process is given.
 pub struct Goods<'a> {
@@ -77,13 +79,20 @@ pub fn find_in(pid: i32) -> Answer<Option<Found>> {
     find(pid, &maps::of(pid)?)
 }
 
-/// Attaches a process, if [`may_attach`] finds nothing against it.
-pub fn attach(pid: i32, goods: &Goods<'_>) -> Answer<Attached> {
-    may_attach(pid)?;
-    session::hold(pid, |session| attach_held(session, goods))
+/// Looks at a process without changing anything, and refuses one that cannot be attached.
+pub fn may_attach(pid: i32) -> Answer<()> {
+    execs::outside(pid, || checks::may_attach(pid))
 }
 
-fn attach_held(session: &Session, goods: &Goods<'_>) -> Answer<Attached> {
+/// Attaches a process, if [`may_attach`] finds nothing against it. Its threads stand for [`watchdog::DEADLINE`] at most: see [`LastResort`].
+pub fn attach(pid: i32, goods: &Goods<'_>, last_resort: LastResort) -> Answer<Attached> {
+    execs::outside(pid, || {
+        checks::may_attach(pid)?;
+        session::hold(pid, last_resort, |session| attach_held(session, goods))
+    })
+}
+
+fn attach_held(session: &Session<'_>, goods: &Goods<'_>) -> Answer<Attached> {
     let pid = session.pid();
     // Once more: from here on nobody else can have been at work.
     checks::look_at(pid)?;
@@ -230,7 +239,7 @@ fn region_file(bytes: &[u8]) -> Result<OwnedFd> {
 }
 
 /// Stops all threads and leads the entry points to the region.
-fn put_in_force(session: &Session, plan: &RegionPlan, at: u64) -> Answer<Attached> {
+fn put_in_force(session: &Session<'_>, plan: &RegionPlan, at: u64) -> Answer<Attached> {
     let mut in_the_way = session.pid();
     let stopped = AllStopped::of(session, |all| match returns_into(all, &plan.journal.records)? {
         Some(tid) => {
@@ -262,7 +271,7 @@ fn put_in_force(session: &Session, plan: &RegionPlan, at: u64) -> Answer<Attache
 }
 
 /// A thread that a signal interrupted inside an entry, and that has not returned there yet.
-fn returns_into(all: &mut AllStopped, records: &[Record]) -> Result<Option<i32>> {
+fn returns_into(all: &mut AllStopped<'_>, records: &[Record]) -> Result<Option<i32>> {
     let is_inside = |pc: &u64| {
         records
             .iter()
@@ -276,7 +285,7 @@ fn returns_into(all: &mut AllStopped, records: &[Record]) -> Result<Option<i32>>
 }
 
 /// Writes the entries, if everything is as it was planned for: the process may have replaced its program meanwhile.
-fn write(all: &mut AllStopped, plan: &RegionPlan, at: u64) -> Answer<()> {
+fn write(all: &mut AllStopped<'_>, plan: &RegionPlan, at: u64) -> Answer<()> {
     let tracee = all.threads.first_mut().map(Stopped::tracee).ok_or(Error::Gone)?;
     let mut journal = vec![0; plan.journal.bytes()?.len()];
     tracee.read(at + region::JOURNAL, &mut journal)?;
@@ -308,9 +317,9 @@ fn write(all: &mut AllStopped, plan: &RegionPlan, at: u64) -> Answer<()> {
 /// Waits until no thread stands in `code`, to which nothing leads any more; `help` is asked first, with all of them stopped. Refused: one does not
 /// leave it.
 fn until_nobody_is_in(
-    session: &Session,
+    session: &Session<'_>,
     code: &[std::ops::Range<u64>],
-    mut help: impl FnMut(&mut AllStopped) -> Answer<()>,
+    mut help: impl FnMut(&mut AllStopped<'_>) -> Answer<()>,
 ) -> Answer<()> {
     let mut in_the_way = session.pid();
     let stopped = AllStopped::of(session, |all| {
@@ -326,7 +335,7 @@ fn until_nobody_is_in(
     }
 }
 
-fn stands_in(all: &mut AllStopped, code: &[std::ops::Range<u64>]) -> Result<Option<i32>> {
+fn stands_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>]) -> Result<Option<i32>> {
     let stacks = Stacks::of(all.pid())?;
     Ok(all.threads.iter().find_map(|thread| {
         let pc = thread.registers.pc();

@@ -81,6 +81,18 @@ pub enum Refusal {
         /// Where in the kernel it waits.
         place: String,
     },
+    /// Nothing is changed then, and nobody kept waiting any longer.
+    #[error(
+        "{threads} threads of it stood for {} ms, and not all could be stopped and looked at within that time; they were let go; try again when \
+         the machine is less busy", super::watchdog::DEADLINE.as_millis()
+    )]
+    StandsTooLong {
+        /// Those that stood.
+        threads: usize,
+    },
+    /// In the middle of an exec, each time that it was looked at.
+    #[error("it executes one program after another, and was never found between two of them; try again later")]
+    KeepsExecuting,
     /// A handler that has not returned yet, or a thread that was stopped there.
     #[error(
         "thread {tid} of it stands in the very code that changes, or returns there from a signal handler; try again later, if it is stopped: once it goes on"

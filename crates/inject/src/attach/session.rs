@@ -10,13 +10,16 @@ use nix::sys::ptrace::Options;
 use super::checks;
 use super::refusal::{Answer, Refusal};
 use super::threads;
+use super::watchdog::{self, LastResort, Standing};
 use crate::error::Error;
 use crate::tracee::{Event, Tracee};
 
 /// A process that nobody else changes now.
-pub struct Session {
+pub struct Session<'s> {
     pid: i32,
     held: Tracee,
+    /// Since when its threads stand, for them to be let go in time.
+    pub standing: &'s Standing,
     /// Threads that were asked to stop and have not yet: they wait in the kernel where nothing interrupts them.
     late: RefCell<Vec<Tracee>>,
     pauses: Cell<Pauses>,
@@ -36,27 +39,39 @@ pub struct Pauses {
 }
 
 /// Does `work` on a process that nobody else changes meanwhile, by a thread that ends with it: the kernel then lets go whom that
-/// traced, and where a thread runs or waits it is not stopped for that.
-pub fn hold<T: Send>(pid: i32, work: impl FnOnce(&Session) -> Answer<T> + Send) -> Answer<T> {
-    let session = || work(&Session::open(pid)?);
+/// traced, and where a thread runs or waits it is not stopped for that. The calling thread watches that one: see [`watchdog`].
+pub fn hold<T: Send>(
+    pid: i32,
+    last_resort: LastResort,
+    work: impl FnOnce(&Session<'_>) -> Answer<T> + Send,
+) -> Answer<T> {
+    let standing = &Standing::default();
+    let (done, over) = std::sync::mpsc::channel::<()>();
+    let session = move || {
+        // Gone however this ends.
+        let _done = done;
+        work(&Session::open(pid, standing)?)
+    };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("fastpath-session".into());
         let started = thread.spawn_scoped(scope, session);
         let started = started.map_err(|e| Error::io("a thread that traces the process", e))?;
+        watchdog::watch(pid, standing, &over, last_resort);
         started.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
-impl Session {
-    fn open(pid: i32) -> Answer<Session> {
+impl Session<'_> {
+    fn open(pid: i32, standing: &Standing) -> Answer<Session<'_>> {
         // The first thread may have ended before the others: then it is the one with the lowest number.
         let mut tids = threads::of(pid);
         tids.sort_by_key(|tid| (*tid != pid, *tid));
         let tid = tids.into_iter().find(|tid| !threads::has_ended(pid, *tid));
-        let held = seize(pid, tid.ok_or(Error::Gone)?)?;
+        let held = seize(pid, tid.ok_or(Error::Gone)?, standing)?;
         Ok(Session {
             pid,
             held,
+            standing,
             late: RefCell::default(),
             pauses: Cell::default(),
             tails_are_free: Cell::default(),
@@ -76,7 +91,7 @@ impl Session {
         let tracee = match place {
             Some(place) => late.swap_remove(place),
             None if is_held => Tracee::already(self.pid, tid),
-            None => seize(self.pid, tid)?,
+            None => seize(self.pid, tid, self.standing)?,
         };
         Ok(Thread { tracee, is_held })
     }
@@ -148,14 +163,21 @@ pub struct Thread {
 }
 
 impl Thread {
+    /// See there.
+    pub fn is_held(&self) -> bool {
+        self.is_held
+    }
+
     /// Lets it go on from the stop in which it is.
     pub fn go_on(&self, from: Event) {
         threads::go_on(&self.tracee, from, self.is_held);
     }
 }
 
-fn seize(pid: i32, tid: i32) -> Answer<Tracee> {
-    Tracee::seize_thread(pid, tid, Options::empty()).map_err(|e| match e {
+fn seize(pid: i32, tid: i32, standing: &Standing) -> Answer<Tracee> {
+    // Before: it may end while it is waited for.
+    standing.traces(tid);
+    let seized = Tracee::seize_thread(pid, tid, Options::empty()).map_err(|e| match e {
         Error::System {
             errno: Errno::EPERM, ..
         } => match checks::tracer_of(pid) {
@@ -165,5 +187,22 @@ fn seize(pid: i32, tid: i32) -> Answer<Tracee> {
             },
         },
         e => e.into(),
-    })
+    })?;
+    if std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists() {
+        return Ok(seized);
+    }
+    // Its number is somebody else's by now, or nobody's.
+    let begun = Instant::now();
+    let _ = seized.interrupt();
+    while begun.elapsed() < watchdog::DEADLINE {
+        match seized.event(false) {
+            Ok(None) => threads::nap(begun),
+            Ok(Some(event)) => {
+                threads::go_on(&seized, event, false);
+                break;
+            }
+            Err(_) => break,
+        }
+    }
+    Err(Error::Gone.into())
 }

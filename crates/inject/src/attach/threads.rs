@@ -19,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PATIENCE_WITH_A_WAIT: Duration = Duration::from_millis(5);
 /// Waits of that kind end, as a rule: for so long it is tried again.
 const LONGEST: Duration = Duration::from_secs(3);
+/// At first; each time twice as long as the last, so that what waits for a time, and begins anew when it is stopped, comes to its end in between.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
 /// Listings that are not whole though they show nobody new: one is, where a thread ended meanwhile, and these end.
@@ -34,19 +35,26 @@ pub fn nap(begun: Instant) {
 }
 
 /// What is tried again after a while, but not for ever.
-pub struct Tries(Instant);
+pub struct Tries {
+    begun: Instant,
+    next: Duration,
+}
 
 impl Tries {
     /// The first.
     pub fn start() -> Tries {
-        Tries(Instant::now())
+        Tries {
+            begun: Instant::now(),
+            next: BETWEEN_TRIES,
+        }
     }
 
     /// Waits for the next one; false: there is none.
-    pub fn wait(&self, session: &Session) -> bool {
-        let is_left = self.0.elapsed() < LONGEST;
+    pub fn wait(&mut self, session: &Session<'_>) -> bool {
+        let is_left = self.begun.elapsed() < LONGEST;
         if is_left {
-            session.rest(BETWEEN_TRIES);
+            session.rest(self.next);
+            self.next *= 2;
         }
         is_left
     }
@@ -143,33 +151,36 @@ pub struct Stopped {
 
 /// All threads of a process. They go on when this is dropped.
 pub struct AllStopped<'s> {
-    session: &'s Session,
+    session: &'s Session<'s>,
     pub threads: Vec<Stopped>,
     /// Those of them, and those that have ended meanwhile.
     known: HashSet<i32>,
     /// Those that were asked to stop.
     running: Vec<Thread>,
-    /// When the first was stopped.
-    begun: Instant,
+    /// When the first was asked to stop.
+    begun: Option<Instant>,
 }
 
 impl AllStopped<'_> {
     /// Stops all threads of the process and keeps them if `judge` says so; else they are let go, and it is tried again after a while. The
     /// refusal is the last that `judge` gave.
-    pub fn of<T>(
-        session: &Session,
-        mut judge: impl FnMut(&mut AllStopped) -> Answer<Option<T>>,
-    ) -> Answer<(AllStopped<'_>, T)> {
-        let tries = Tries::start();
+    pub fn of<'s, T>(
+        session: &'s Session<'s>,
+        mut judge: impl FnMut(&mut AllStopped<'_>) -> Answer<Option<T>>,
+    ) -> Answer<(AllStopped<'s>, T)> {
+        let mut tries = Tries::start();
         loop {
             let refusal = match AllStopped::try_of(session) {
                 Ok(mut all) => {
-                    if let Some(answer) = judge(&mut all)? {
-                        return Ok((all, answer));
+                    let answer = judge(&mut all)?;
+                    // Then nothing more is begun.
+                    match answer.filter(|_| !session.standing.is_over()) {
+                        Some(answer) => return Ok((all, answer)),
+                        None if session.standing.is_over() => all.stand_too_long(),
+                        None => Refusal::InTheWay { tid: session.pid() },
                     }
-                    Refusal::InTheWay { tid: session.pid() }
                 }
-                Err(refusal @ Refusal::DoesNotStop { .. }) => refusal,
+                Err(refusal @ (Refusal::DoesNotStop { .. } | Refusal::StandsTooLong { .. })) => refusal,
                 Err(refusal) => return Err(refusal),
             };
             if !tries.wait(session) {
@@ -183,7 +194,7 @@ impl AllStopped<'_> {
         self.session.pid()
     }
 
-    fn try_of(session: &Session) -> Answer<AllStopped<'_>> {
+    fn try_of<'s>(session: &'s Session<'s>) -> Answer<AllStopped<'s>> {
         let pid = session.pid();
         ask_those_that_nothing_interrupts(session)?;
         let answers_eintr = |tid: &i32| call_of(pid, *tid).is_some_and(running::answers_eintr);
@@ -193,10 +204,12 @@ impl AllStopped<'_> {
             threads: Vec::new(),
             known: HashSet::new(),
             running: Vec::new(),
-            begun: Instant::now(),
+            begun: None,
         };
+        let begun = Instant::now();
         let mut cut = 0;
         loop {
+            all.are_in_time()?;
             let listing = Listing::of(pid);
             let is_whole = listing.is_whole();
             let is_new = |tid: &i32| !all.known.contains(tid);
@@ -211,35 +224,73 @@ impl AllStopped<'_> {
                     let why = format!("/proc/{pid}/task does not show all of its threads");
                     return Err(Error::Unsupported(why).into());
                 }
-                nap(all.begun);
+                nap(begun);
                 continue;
             }
-            let (one_by_one, at_once): (Vec<_>, Vec<_>) = new.into_iter().partition(|tid| with_care.contains(tid));
-            for tid in at_once {
-                all.ask_to_stop(tid)?;
+            // Traced before the first stands: PTRACE_SEIZE waits for an execve that has begun.
+            let mut traced = Vec::new();
+            for tid in new {
+                match all.trace(tid) {
+                    Ok(thread) => traced.extend(thread),
+                    Err(refusal) => {
+                        traced.into_iter().for_each(|thread| session.keep(thread));
+                        return Err(refusal);
+                    }
+                }
+            }
+            let (one_by_one, at_once): (Vec<_>, Vec<_>) = traced
+                .into_iter()
+                .partition(|thread| with_care.contains(&thread.tracee.pid()));
+            all.begun.get_or_insert_with(Instant::now);
+            session.standing.begin();
+            for thread in at_once {
+                all.ask_to_stop(thread)?;
             }
             all.collect()?;
             // Should we die, no more than one of them is told EINTR. And they stand for the shortest time, if the others do not stop not at all:
             // their timeouts begin anew.
-            for tid in one_by_one {
-                all.ask_to_stop(tid)?;
+            for thread in one_by_one {
+                all.ask_to_stop(thread)?;
                 all.collect()?;
             }
         }
     }
 
-    fn ask_to_stop(&mut self, tid: i32) -> Answer<()> {
+    /// `None`: it is none of those that have to stand.
+    fn trace(&mut self, tid: i32) -> Answer<Option<Thread>> {
         self.known.insert(tid);
-        let asked = self.session.thread(tid).and_then(|thread| {
-            let asked = thread.tracee.interrupt();
-            self.running.push(thread);
-            Ok(asked?)
-        });
-        match asked {
-            // A first thread that has ended is shown for as long as there are others.
-            Err(_) if has_ended(self.session.pid(), tid) || checks::is_worker(self.session.pid(), tid) => Ok(()),
-            asked => asked,
+        match self.session.thread(tid) {
+            Err(_) if self.needs_not_stand(tid) => Ok(None),
+            traced => traced.map(Some),
         }
+    }
+
+    fn ask_to_stop(&mut self, thread: Thread) -> Answer<()> {
+        let tid = thread.tracee.pid();
+        let asked = thread.tracee.interrupt();
+        self.running.push(thread);
+        match asked {
+            Err(_) if self.needs_not_stand(tid) => Ok(()),
+            asked => Ok(asked?),
+        }
+    }
+
+    fn are_in_time(&self) -> Answer<()> {
+        if self.session.standing.is_over() {
+            return Err(self.stand_too_long());
+        }
+        Ok(())
+    }
+
+    fn stand_too_long(&self) -> Refusal {
+        Refusal::StandsTooLong {
+            threads: self.threads.len(),
+        }
+    }
+
+    /// A first thread that has ended is shown for as long as there are others.
+    fn needs_not_stand(&self, tid: i32) -> bool {
+        has_ended(self.session.pid(), tid) || checks::is_worker(self.session.pid(), tid)
     }
 
     /// Waits until all that were asked to stop do.
@@ -264,6 +315,7 @@ impl AllStopped<'_> {
                     }
                 }
             }
+            self.are_in_time()?;
             if let Some(first) = self.running.first() {
                 patience.with_stop_of(self.session.pid(), first.tracee.pid())?;
             }
@@ -280,7 +332,10 @@ impl Drop for AllStopped<'_> {
         for thread in std::mem::take(&mut self.running) {
             self.session.keep(thread);
         }
-        self.session.note_pause(self.begun.elapsed());
+        self.session.standing.end();
+        if let Some(begun) = self.begun {
+            self.session.note_pause(begun.elapsed());
+        }
     }
 }
 
@@ -330,7 +385,7 @@ pub fn has_ended(pid: i32, tid: i32) -> bool {
 
 /// Refuses where a thread waits in the kernel and would not stop, before any other thread has been disturbed. That one is asked to stop as soon
 /// as it can.
-fn ask_those_that_nothing_interrupts(session: &Session) -> Answer<()> {
+fn ask_those_that_nothing_interrupts(session: &Session<'_>) -> Answer<()> {
     let pid = session.pid();
     for tid in of(pid) {
         let patience = Patience::start();

@@ -18,6 +18,8 @@ pub enum Event {
     Signal(i32),
     /// Entry to or exit from a system call.
     Syscall,
+    /// Its program has been replaced (execve(2)), and the next one has not begun. Where its options ask for it.
+    Exec,
     /// Something else that its options ask for.
     Other,
     /// It is gone.
@@ -90,6 +92,7 @@ impl Tracee {
                     return Ok(Some(match (status >> 16, libc::WSTOPSIG(status)) {
                         (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => Event::Trap,
                         (libc::PTRACE_EVENT_STOP, _) => Event::JobStop,
+                        (libc::PTRACE_EVENT_EXEC, _) => Event::Exec,
                         (0, signal) if signal == libc::SIGTRAP | 0x80 => Event::Syscall,
                         (0, signal) => Event::Signal(signal),
                         _ => Event::Other,

@@ -1,0 +1,180 @@
+//! Sees to it that no thread of a process stands still for long because of us, whatever the one who stopped it waits for.
+//!
+//! Who has stopped threads looks at [`Standing`] by itself, and lets them go when their time is over. That does not help where it waits in the
+//! kernel, so another thread of this process watches it:
+//!
+//! - A program that replaces itself (execve(2)) waits for its other threads to end. One that is traced has ended only when its tracer has
+//!   heard of it, and PTRACE_SEIZE waits for the very same execve (`cred_guard_mutex` in kernel/ptrace.c). Any thread of this process may
+//!   hear of it: the watchdog does.
+//! - Anything else, memory that a file system does not provide for one: this process is ended. The kernel then lets go all that it traced, and
+//!   every step of an attach leaves a process that works.
+
+use std::collections::HashSet;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long threads may stand.
+pub const DEADLINE: Duration = Duration::from_millis(100);
+/// For who has stopped them to let them go by itself: it may have to wait for a CPU.
+const GRACE: Duration = Duration::from_millis(100);
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// What is done when threads stand and who stopped them waits for something else: it ends this process.
+pub type LastResort = fn(&StandsTooLong) -> !;
+
+/// A process whose threads could not be let go but by ending this one.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "its threads stood still for more than {} ms, while fastpath waited in the kernel ({place}); they were let go, and the process is as it was; \
+     try again later", DEADLINE.as_millis()
+)]
+pub struct StandsTooLong {
+    /// The process.
+    pub pid: i32,
+    /// Where in the kernel this one waits.
+    pub place: String,
+}
+
+/// Which threads are traced, and since when any of them stands still.
+#[derive(Debug, Default)]
+pub struct Standing(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    traced: HashSet<i32>,
+    since: Option<Instant>,
+    /// Of who traces them, in this process.
+    tid: i32,
+}
+
+impl Standing {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the calling thread traces `tid`.
+    pub fn traces(&self, tid: i32) {
+        let mut state = self.state();
+        state.tid = nix::unistd::gettid().as_raw();
+        state.traced.insert(tid);
+    }
+
+    /// From now on somebody stands.
+    pub fn begin(&self) {
+        self.state().since.get_or_insert_with(Instant::now);
+    }
+
+    /// All go on.
+    pub fn end(&self) {
+        self.state().since = None;
+    }
+
+    /// For how long somebody has stood.
+    pub fn elapsed(&self) -> Duration {
+        self.state().since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Whether all have to go on now.
+    pub fn is_over(&self) -> bool {
+        self.elapsed() >= DEADLINE
+    }
+}
+
+/// Watches until the sender of `over` is gone.
+pub fn watch(pid: i32, standing: &Standing, over: &Receiver<()>, last_resort: LastResort) {
+    let mut waits = Waits::default();
+    while over.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+        let (traced, since, tid) = {
+            let state = standing.state();
+            (state.traced.clone(), state.since, state.tid)
+        };
+        traced.into_iter().for_each(hear_of_its_end);
+        if since.is_none_or(|since| since.elapsed() < DEADLINE) {
+            waits = Waits::default();
+        } else if waits.have_lasted(tid) {
+            let place = std::fs::read_to_string(format!("/proc/self/task/{tid}/wchan")).unwrap_or_default();
+            last_resort(&StandsTooLong { pid, place });
+        }
+    }
+}
+
+/// Takes notice of a traced thread's end, and of nothing else that it tells: its stops are for its tracer, and waitid(2) tells of them, asked or not.
+fn hear_of_its_end(tid: i32) {
+    let wait = |more: libc::c_int| {
+        let what = libc::WEXITED | libc::WNOHANG | libc::__WALL | more;
+        // SAFETY: waitid writes one siginfo, for which nothing but zeros is a value.
+        unsafe {
+            let mut information: libc::siginfo_t = std::mem::zeroed();
+            let done = libc::waitid(libc::P_PID, tid as libc::id_t, &mut information, what);
+            (done == 0).then_some(information.si_code)
+        }
+    };
+    if let Some(libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED) = wait(libc::WNOWAIT) {
+        wait(0);
+    }
+}
+
+/// Whether a thread waits in the kernel: it has not been there and back in the meantime, as one has that only lacks a CPU.
+#[derive(Default)]
+struct Waits(Option<(String, Instant)>);
+
+impl Waits {
+    fn have_lasted(&mut self, tid: i32) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{tid}/status")).unwrap_or_default();
+        let is_telling = |line: &&str| line.starts_with("State:") || line.contains("ctxt_switches:");
+        let telling: String = status.lines().filter(is_telling).collect();
+        match &self.0 {
+            _ if telling.is_empty() || telling.contains("R (running)") => self.0 = None,
+            Some((before, since)) if *before == telling => return since.elapsed() >= GRACE,
+            _ => self.0 = Some((telling, Instant::now())),
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn never(stands: &StandsTooLong) -> ! {
+        panic!("{stands}")
+    }
+
+    #[test]
+    fn who_only_lacks_a_cpu_or_naps_is_not_taken_for_one_that_waits() {
+        let (done, over) = std::sync::mpsc::channel();
+        let standing = &Standing::default();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let _done = done;
+                standing.traces(0);
+                standing.begin();
+                let begun = Instant::now();
+                while begun.elapsed() < 4 * (DEADLINE + GRACE) {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+                assert!(standing.is_over());
+                standing.end();
+                assert!(!standing.is_over());
+            });
+            watch(0, standing, &over, never);
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "stood still for more than 100 ms, while fastpath waited in the kernel")]
+    fn who_waits_while_threads_stand_is_ended() {
+        let (done, over) = std::sync::mpsc::channel();
+        let standing = std::sync::Arc::new(Standing::default());
+        let theirs = standing.clone();
+        std::thread::spawn(move || {
+            theirs.traces(0);
+            theirs.begin();
+            std::thread::sleep(Duration::from_secs(60));
+            drop(done);
+        });
+        watch(0, &standing, &over, never);
+    }
+}
