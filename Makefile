@@ -32,7 +32,7 @@ servers: build ## load real servers as they are, attached, and detached again; a
 slews: build ## slew this machine's clock, as root, and judge what programs read meanwhile; ten times as long as tests do
 	@./tests/slews/run --times 10
 
-long: build ## tests that take hours: 10,000 kills of fastpath and fastpathd beside programs that judge their clocks
+long: build ## tests that take hours: 10,000 kills of fastpath and fastpathd, and broken input for each parser
 	@./scripts/setup --check build
 	$(ENV) ./tests/long/run
 
