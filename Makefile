@@ -32,6 +32,10 @@ servers: build ## load real servers as they are, attached, and detached again; a
 slews: build ## slew this machine's clock, as root, and judge what programs read meanwhile; ten times as long as tests do
 	@./tests/slews/run --times 10
 
+long: build ## tests that take hours: 10,000 kills of fastpath and fastpathd, and broken input for each parser
+	@./scripts/setup --check build
+	$(ENV) ./tests/long/run
+
 static: ## build fastpath as one file that needs no library
 	@./scripts/setup --check build
 	@$(ENV) ./scripts/static
@@ -88,4 +92,4 @@ clean: ## remove everything that was built
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1	\2/p' Makefile | expand -t 16
 
-.PHONY: build demo test lab servers slews static bench bench-attach bench-hosts torture lib preload lint setup install clean help
+.PHONY: build demo test lab servers slews long static bench bench-attach bench-hosts torture lib preload lint setup install clean help

@@ -1,7 +1,8 @@
 //! The fuzz targets' promise, kept on a compiler that has no fuzzer: whatever the bytes, an answer, in bounded time.
 //!
 //! The tests of several crates include this. What a target's corpus holds is broken at random, from a seed that is printed.
-//! FASTPATH_MUTATION_SECONDS says for how long (10).
+//! FASTPATH_MUTATION_SECONDS says for how long (10); where FASTPATH_MUTATION_UNCAPPED is set, also to targets that usually take less.
+//! With FASTPATH_MUTATION_SEED the same inputs come again.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -38,6 +39,8 @@ const EDGES: [u64; 10] = [
 
 fn broken(seed: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = seed.to_vec();
+    // What is moved or cut off is mostly refused at once: the others keep their length, and are read to their end.
+    let changes_length = random.below(4) == 0;
     for _ in 0..1 + random.below(8) {
         // Headers stand at the beginning, and decide most.
         let reach = if random.below(2) == 0 {
@@ -47,8 +50,18 @@ fn broken(seed: &[u8], random: &mut Random) -> Vec<u8> {
         };
         let at = random.below(reach);
         match random.below(4) {
-            0 => bytes.truncate(at),
-            1 => bytes[at] ^= 1 << random.below(8),
+            0 if changes_length => bytes.truncate(at),
+            1 if changes_length => {
+                let end = bytes.len().min(at + 1 + random.below(64));
+                bytes.drain(at..end);
+            }
+            // A piece of it stands somewhere else, too.
+            2 if changes_length && bytes.len() < 2 * seed.len() => {
+                let piece = bytes[at..bytes.len().min(at + 1 + random.below(1024))].to_vec();
+                let to = random.below(bytes.len());
+                bytes.splice(to..to, piece);
+            }
+            0 | 1 => bytes[at] ^= 1 << random.below(8),
             _ => {
                 let edge = EDGES[random.below(EDGES.len())].to_le_bytes();
                 let size = [1, 2, 4, 8][random.below(4)].min(bytes.len() - at);
@@ -73,30 +86,48 @@ pub fn corpus(target: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
+/// A number that a variable of the environment holds.
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// The most memory that this process has had, in KiB: proc_pid_status(5).
+fn peak_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    peak.and_then(|text| text.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
+}
+
 /// Feeds what is made of `seeds` to `judge`, each of which is to take less than `limit`, for so many seconds at most.
 pub fn feed(seeds: &[Vec<u8>], limit: Duration, most_seconds: u64, mut judge: impl FnMut(&[u8])) {
-    let seconds = std::env::var("FASTPATH_MUTATION_SECONDS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(10)
-        .min(most_seconds);
+    let most_seconds = match std::env::var_os("FASTPATH_MUTATION_UNCAPPED") {
+        Some(_) => u64::MAX,
+        None => most_seconds,
+    };
+    let seconds = variable("FASTPATH_MUTATION_SECONDS").unwrap_or(10).min(most_seconds);
     let began = Instant::now();
-    let seed = std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64) | 1;
+    let now = || std::time::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64);
+    let seed = variable("FASTPATH_MUTATION_SEED").unwrap_or_else(now) | 1;
     println!("seed {seed}");
     let mut random = Random(seed);
     let mut count = 0_u64;
+    let mut slowest = (Duration::ZERO, 0);
     while began.elapsed() < Duration::from_secs(seconds) {
         let from = random.below(seeds.len());
         let bytes = broken(&seeds[from], &mut random);
         let start = Instant::now();
         judge(&bytes);
-        assert!(
-            start.elapsed() < limit,
-            "seed {seed}, number {count}: took {:?}",
-            start.elapsed()
-        );
+        let took = start.elapsed();
+        assert!(took < limit, "seed {seed}, number {count}: took {took:?}");
+        slowest = slowest.max((took, count));
         count += 1;
     }
-    println!("{count} inputs in {seconds} s");
+    println!(
+        "{count} inputs in {seconds} s; the slowest, number {}, took {:.1} ms; at most {} MiB resident",
+        slowest.1,
+        slowest.0.as_secs_f64() * 1e3,
+        peak_kib().div_ceil(1024)
+    );
     assert!(count > 0);
 }

@@ -1,11 +1,26 @@
 //! Whatever the bytes, the audit has an answer, in bounded time.
 
+use std::io::Read;
 use std::time::Duration;
 
 use fastpath_audit::{Limits, Options, judge, of_bytes};
 
 #[path = "../../../fuzz/mutations.rs"]
 mod mutations;
+
+fn options() -> Options {
+    Options {
+        limits: Limits {
+            bytes: 64 << 20,
+            time: Duration::from_secs(5),
+            ..Limits::default()
+        },
+        with_programs: true,
+    }
+}
+
+/// Longer than the limit of the options, on a machine that is busy with much else.
+const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
 fn whatever_the_bytes_there_is_an_answer_in_time() {
@@ -15,16 +30,50 @@ fn whatever_the_bytes_there_is_an_answer_in_time() {
             .iter()
             .filter_map(|path| std::fs::read(path).ok()),
     );
-    let options = Options {
-        limits: Limits {
-            bytes: 64 << 20,
-            time: Duration::from_secs(5),
-            ..Limits::default()
-        },
-        with_programs: true,
-    };
-    mutations::feed(&seeds, Duration::from_secs(20), u64::MAX, |bytes| {
+    let options = options();
+    mutations::feed(&seeds, LIMIT, u64::MAX, |bytes| {
         let _ = judge(bytes);
+        let _ = of_bytes(bytes, &options);
+    });
+}
+
+/// The archives of the corpus, unpacked: what is broken in a packed one rarely gets past its decoder.
+fn archives() -> Vec<Vec<u8>> {
+    let unpacked = |bytes: Vec<u8>| {
+        let mut out = Vec::new();
+        match flate2::read::GzDecoder::new(&bytes[..]).read_to_end(&mut out) {
+            Ok(_) => out,
+            Err(_) => bytes,
+        }
+    };
+    let all: Vec<_> = mutations::corpus("any").into_iter().map(unpacked).collect();
+    all.into_iter()
+        .filter(|bytes| bytes.get(257..262) == Some(b"ustar"))
+        .collect()
+}
+
+#[test]
+fn a_broken_tar_archive_has_an_answer_in_time() {
+    let options = options();
+    let (mut whole, mut given_up) = (0, 0);
+    mutations::feed(&archives(), LIMIT, 5, |bytes| {
+        match of_bytes(bytes, &options).summary.unjudged == 0 {
+            true => whole += 1,
+            false => given_up += 1,
+        }
+    });
+    assert!(whole > 0 && given_up > 0, "{whole} whole, {given_up} given up");
+}
+
+#[test]
+fn a_broken_zstd_frame_has_an_answer_in_time() {
+    let level = ruzstd::encoding::CompressionLevel::Fastest;
+    let seeds: Vec<_> = archives()
+        .iter()
+        .map(|bytes| ruzstd::encoding::compress_to_vec(&bytes[..], level))
+        .collect();
+    let options = options();
+    mutations::feed(&seeds, LIMIT, 5, |bytes| {
         let _ = of_bytes(bytes, &options);
     });
 }

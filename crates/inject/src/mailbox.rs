@@ -298,6 +298,8 @@ fn futex(word: &AtomicU32, operation: i32, value: u32, at_most: Option<Duration>
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
 
     fn put(slot: &crate::mailbox_layout::Slot, freed: u32, state: u32) {
@@ -336,6 +338,36 @@ mod tests {
         assert_eq!(words, [16 | state::FREE, 16 | FILLING]);
         shared.free_abandoned(&mut held, Duration::ZERO);
         assert!(!shared.free_abandoned(&mut held, ABANDONED));
+    }
+
+    #[test]
+    fn whatever_a_process_writes_into_its_mailbox_each_request_is_taken_once_and_every_slot_is_freed() {
+        let shared = Shared::create().unwrap();
+        let file = File::from(shared.reopen().unwrap());
+        for (i, slot) in shared.mailbox().slot.iter().enumerate() {
+            put(slot, 8 * i as u32, i as u32 % 4);
+            slot.kind.store(i as u32 % 3, Ordering::Relaxed);
+        }
+        let mut full = vec![0; size_of::<Mailbox>()];
+        file.read_exact_at(&mut full, 0).unwrap();
+        let empty = vec![0; full.len()];
+        let mut held = Held::default();
+        crate::mutations::feed(&[full, empty], Duration::from_secs(5), 2, |bytes| {
+            let length = bytes.len().min(size_of::<Mailbox>());
+            file.write_all_at(&bytes[..length], 0).unwrap();
+            // Another count than the one that was seen: nobody is waited for.
+            shared.wait(shared.doorbell().wrapping_add(1), Some(Duration::from_secs(5)));
+            let taken = shared.take();
+            assert!(taken.len() <= SLOTS && shared.take().is_empty());
+            for one in taken {
+                assert!(shared.is_taken(&one) && one.offset() < size_of::<Mailbox>() as u64);
+                shared.go(&one);
+                assert!(!shared.is_taken(&one));
+            }
+            shared.free_abandoned(&mut held, ABANDONED);
+            shared.free_abandoned(&mut held, Duration::ZERO);
+            assert!(!shared.free_abandoned(&mut held, ABANDONED));
+        });
     }
 
     #[test]

@@ -1,0 +1,33 @@
+//! Whatever stands in a file of another host's figures, it becomes a page or a sentence that says what is wrong.
+
+use std::time::Duration;
+
+use fastpath_report::data::{Report, SCHEMA};
+
+#[path = "../../../fuzz/mutations.rs"]
+mod mutations;
+
+#[test]
+fn whatever_the_bytes_they_are_hosts_of_a_page_or_refused_with_a_sentence() {
+    let seeds = mutations::corpus("report");
+    let (mut pages, mut refused) = (0, 0);
+    mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        match fastpath_report::read(&text, "a.json", "a") {
+            Ok(hosts) => {
+                pages += 1;
+                let report = Report {
+                    schema: SCHEMA,
+                    fastpath: String::new(),
+                    hosts,
+                };
+                assert!(fastpath_report::page(&report).ends_with("</html>"));
+            }
+            Err(why) => {
+                refused += 1;
+                assert!(!why.is_empty());
+            }
+        }
+    });
+    assert!(pages > 0 && refused > 0, "{pages} pages, {refused} refused");
+}
