@@ -3,6 +3,7 @@
 //! A packet is a request, and its answer is sent at once; if there is no room for it, the client does not read, and is gone. Who says
 //! nothing for [`PATIENCE`] is gone, too. So no client costs more than a descriptor for a while.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ use crate::closing::Closer;
 use crate::finding::Finder;
 use crate::log::{Priority, say};
 use crate::notify::Manager;
+use crate::payer::Payer;
 use crate::peer::{Peer, Process};
 use crate::policy::{Action, Facts, Policy, Watcher};
 use crate::requests;
@@ -311,6 +313,7 @@ impl Server {
                     for connection in self.connections.extract_if(.., waiting).collect::<Vec<_>>() {
                         self.end(connection, now);
                     }
+                    self.close_over(now);
                     std::thread::sleep(Duration::from_millis(1));
                     return;
                 }
@@ -356,19 +359,32 @@ impl Server {
         }
     }
 
-    /// Closes a connection. What was sent and not received is closed with it, which can wait as well, so that is done aside; where as much
-    /// of this user's is being closed as may be, later, and until then the connection counts.
+    /// Closes a connection. What was sent and not received is closed with it, which can wait as well, so that is done aside, a little later;
+    /// until then the connection counts.
     fn end(&mut self, connection: Connection, now: Instant) {
-        let payer = connection.peer.payer;
         if connection.has_descriptors_unread() {
+            self.over.push(connection);
+        } else if connection.is_counted {
+            self.shares.disconnect(connection.peer.payer, now);
+        }
+    }
+
+    /// Closes those that are over: all of a user in one thread, if not as much of its is being closed as may be.
+    fn close_over(&mut self, now: Instant) {
+        let mut of_payer: HashMap<Payer, Vec<OwnedFd>> = HashMap::new();
+        for connection in std::mem::take(&mut self.over) {
+            let payer = connection.peer.payer;
             if self.closer.is_busy_for(payer) {
                 self.over.push(connection);
-                return;
+                continue;
             }
-            self.closer.close(vec![connection.socket], payer);
+            if connection.is_counted {
+                self.shares.disconnect(payer, now);
+            }
+            of_payer.entry(payer).or_default().push(connection.socket);
         }
-        if connection.is_counted {
-            self.shares.disconnect(payer, now);
+        for (payer, sockets) in of_payer {
+            self.closer.close(sockets, payer);
         }
     }
 
@@ -394,9 +410,7 @@ impl Server {
         let pages = self.state.book.size().div_ceil(SWEEPS_A_ROUND);
         self.state.book.sweep(pages);
         self.shares.tidy(now);
-        for connection in std::mem::take(&mut self.over) {
-            self.end(connection, now);
-        }
+        self.close_over(now);
         self.state.watcher.forget_all_but(|inode| self.state.book.has(inode));
         if self.state.clocks.is_none() && now.duration_since(self.state.measured) >= MEASURE_EVERY {
             self.state.measure();
@@ -405,7 +419,7 @@ impl Server {
 }
 
 impl Connection {
-    /// Whether the next packet that was never received has descriptors. No other packet comes after this.
+    /// Whether a packet that was never received has descriptors. No other packet comes after this.
     fn has_descriptors_unread(&self) -> bool {
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
         packet::descriptors_wait(self.socket.as_fd())

@@ -12,8 +12,9 @@ use fastpath_protocol::{Client, Failure};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen as listen_on, socket};
 use sha2::{Digest, Sha256};
 
-/// Clients that wait to be accepted, at most; the kernel makes others wait, or refuses them.
-const QUEUE: i32 = 1024;
+/// Clients that wait to be accepted, at most; the kernel makes others wait, or refuses them. They are accepted in their order, at some 60 us each, and
+/// one user can fill the queue: it is how long that keeps the others waiting.
+const QUEUE: i32 = 128;
 
 /// Listens at a path that everybody may connect to. What a dead daemon left there is removed; a living one's is not.
 pub fn listen(path: &Path) -> Result<Listener, String> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg, setsockopt, sockopt};
 
 /// Descriptors that travel with one packet at most: the kernel drops what is sent besides.
 pub const MOST_DESCRIPTORS: usize = 3;
@@ -95,16 +95,46 @@ pub fn receive_any(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Recei
     })
 }
 
-/// Whether the next packet that waits to be received has descriptors with it. It stays where it is.
+/// Whether a packet that waits to be received has descriptors with it. Those before it are received, and dropped. For a connection that is
+/// over: after shutdown(2), no packet comes any more.
 pub fn descriptors_wait(socket: BorrowedFd<'_>) -> bool {
-    // SAFETY: msghdr is plain old data for which all zeroes is valid: room for nothing.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-    // SAFETY: the header names no buffers.
-    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
-    // What there is no room for is told.
-    length >= 0 && message.msg_flags & libc::MSG_CTRUNC != 0
+    // Then each packet has its sender's credentials with it: what has none is the end, and no packet without bytes.
+    if setsockopt(&socket, sockopt::PassCred, &true).is_err() {
+        return true;
+    }
+    for _ in 0..MOST_THAT_WAIT {
+        let mut control = Credentials([0; CREDENTIALS_SIZE]);
+        // SAFETY: msghdr is plain old data for which all zeroes is valid: room for nothing.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_control = (&raw mut control).cast();
+        message.msg_controllen = CREDENTIALS_SIZE as _;
+        let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+        // SAFETY: the header names one buffer, which outlives the call, with its size.
+        let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+        if length < 0 || message.msg_controllen == 0 {
+            return false;
+        }
+        // What there is no room for is told.
+        if message.msg_flags & libc::MSG_CTRUNC != 0 {
+            return true;
+        }
+        // SAFETY: no bytes are stored.
+        unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), 0, libc::MSG_DONTWAIT) };
+    }
+    true
 }
+
+/// Packets that a socket has room for by default are some hundred.
+const MOST_THAT_WAIT: usize = 4096;
+/// Bytes of a control message with credentials.
+const CREDENTIALS_SIZE: usize = {
+    // SAFETY: arithmetic on an integer.
+    unsafe { libc::CMSG_SPACE(size_of::<libc::ucred>() as u32) as usize }
+};
+
+/// Room for them, aligned as the header is.
+#[repr(C, align(8))]
+struct Credentials([u8; CREDENTIALS_SIZE]);
 
 /// Descriptors that one packet can have (SCM_MAX_FD, include/net/scm.h). There is room for all: those that there is none for the kernel
 /// closes at once, and that can wait.
@@ -168,18 +198,22 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_that_wait_are_seen_with_or_without_bytes_and_after_the_end_too() {
-        for bytes in [&b"x"[..], b""] {
-            let kind = SockType::SeqPacket;
-            let (here, there) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
-            send(here.as_fd(), b"x", &[]).unwrap();
-            assert!(!descriptors_wait(there.as_fd()));
-            receive(there.as_fd(), &mut [0; 8]).unwrap();
-            send(here.as_fd(), bytes, &[here.as_fd()]).unwrap();
-            nix::sys::socket::shutdown(there.as_raw_fd(), nix::sys::socket::Shutdown::Both).unwrap();
-            assert!(descriptors_wait(there.as_fd()), "{bytes:?}");
-            receive(there.as_fd(), &mut [0; 8]).unwrap();
-            assert!(!descriptors_wait(there.as_fd()), "{bytes:?}");
+    fn descriptors_that_wait_are_seen_behind_any_packets_and_after_the_end_too() {
+        let others: [&[&[u8]]; 4] = [&[], &[b"x"], &[b"", b""], &[b"x", b"", b"xyz", b""]];
+        for before in others {
+            for bytes in [&b"x"[..], b""] {
+                let kind = SockType::SeqPacket;
+                let (here, there) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
+                for other in before {
+                    send(here.as_fd(), other, &[]).unwrap();
+                }
+                send(here.as_fd(), bytes, &[here.as_fd()]).unwrap();
+                send(here.as_fd(), b"behind", &[]).unwrap();
+                nix::sys::socket::shutdown(there.as_raw_fd(), nix::sys::socket::Shutdown::Both).unwrap();
+                assert!(descriptors_wait(there.as_fd()), "{bytes:?} behind {before:?}");
+                receive(there.as_fd(), &mut [0; 8]).unwrap();
+                assert!(!descriptors_wait(there.as_fd()), "{bytes:?} behind {before:?}");
+            }
         }
     }
 

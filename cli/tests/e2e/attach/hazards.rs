@@ -79,6 +79,14 @@ fn pages_that_a_stopped_thread_would_have_to_provide_are_not_asked_for() {
 }
 
 #[test]
+fn code_that_its_file_system_does_not_give_is_not_asked_for() {
+    let Some(running) = hazard("fuse-mapped", &["65534", "library.so"], "ready") else {
+        return;
+    };
+    is_attached_and_detached_again_and_again(&running, "ready\n");
+}
+
+#[test]
 fn threads_that_would_stop_are_left_alone_while_another_one_does_not() {
     let Some(running) = hazard("unstoppable", &["20"], "ready") else {
         return;

@@ -5,65 +5,9 @@ use std::process::Command;
 
 use fastpath_protocol::Client;
 
+use super::attacks::hostile;
 use super::{Place, among_others, wait_until_served};
-use crate::common::{Running, finish, needs_root, start, tool, torture, wait_until};
-
-/// For longer than the test: garbage, half requests, descriptors that nobody asked for, connections that say nothing, requests whose
-/// answers are never read, odd ones, and as many good requests as there is time for.
-const HOSTILE: &str = r#"
-import array, os, random, socket, struct, sys, time
-path, kind = sys.argv[1], sys.argv[2]
-request = struct.pack("<QIIIIIIQQQQ", int.from_bytes(b"fastpath", "little"), 1, 1, 0, 0, 0, 0, 0, 0, 0, 0)
-prepare = struct.pack("<QIIIIIIQQQQ", int.from_bytes(b"fastpath", "little"), 1, 2, 0, 0, 62, 0, 0x7f0000000000, 0x7effffff0000, 0, 0)
-kept = []
-end = time.monotonic() + 60
-files = [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
-own = os.pidfd_open(os.getpid())
-while time.monotonic() < end:
-    try:
-        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        s.settimeout(1)
-        s.connect(path)
-        if kind == "garbage":
-            for _ in range(20):
-                s.send(random.randbytes(random.choice([0, 1, 8, 63, 64, 65, 4000])) or b"x")
-        elif kind == "half":
-            s.send(request[:random.randrange(1, 64)])
-            s.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
-        elif kind == "silent":
-            kept.append(s)
-            kept = kept[-500:]
-        elif kind == "deaf":
-            kept.append(s)
-            kept = kept[-500:]
-            while True:
-                s.send(request)
-        elif kind == "odd":
-            # Well-formed in what is looked at first, and anything in the rest.
-            for _ in range(20):
-                word = lambda: random.choice([0, 1, 2, 3, 0xffffffff, random.getrandbits(32)])
-                place = lambda: random.choice([0, 4096, 0x7ffff7fc1000, 2**56 - 4096, 2**64 - 4096, random.getrandbits(64)])
-                odd = struct.pack("<QIIIIIIQQQQ", int.from_bytes(b"fastpath", "little"), 1, random.randrange(6), random.randrange(5),
-                                  word(), random.choice([62, word()]), random.choice([0, 0, word()]), place(), place(), 0, 0)
-                given = random.sample(files + [own], random.randrange(4))
-                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", given))] if given else []
-                s.sendmsg([odd], rights)
-                s.recvmsg(496, 64)
-        elif kind == "greedy":
-            while True:
-                s.send(prepare)
-                s.recvmsg(496, 64)
-    except OSError:
-        pass
-"#;
-
-fn hostile(place: &Place, kind: &str) -> Running {
-    let mut command = Command::new("python3");
-    let socket = place.socket();
-    command.args(["-I", "-c", HOSTILE, socket.to_str().expect("UTF-8"), kind]);
-    command.uid(65534).gid(65534);
-    start(command)
-}
+use crate::common::{finish, needs_root, start, tool, torture, wait_until};
 
 #[test]
 fn clients_that_mean_no_good_cost_others_nothing() {

@@ -1,5 +1,8 @@
 //! `fastpathd`: one publisher for all, found by its socket; lost and found again; and nobody's plaything.
 
+mod attacks;
+#[cfg(target_arch = "x86_64")]
+mod bystander;
 #[cfg(target_arch = "x86_64")]
 mod children;
 mod clients;

@@ -1,64 +1,21 @@
 //! What a client sends, keeps or locks holds up neither the daemon nor its other clients.
 
-use std::os::unix::process::CommandExt;
+#[cfg(target_arch = "x86_64")]
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fastpath_protocol::Client;
 
+#[cfg(target_arch = "x86_64")]
+use super::attacks::{Traps, fuse_trap, trap};
+use super::attacks::{client, client_with_users, wait_until_says, wanted};
+#[cfg(target_arch = "x86_64")]
+use super::policy::rule;
 use super::{Place, among_others};
-use crate::common::{Running, needs_root, start, tool, wait_until};
+use crate::common::{NOBODY, Running, start, wait_until};
 
-/// A user without any privilege.
-const NOBODY: u32 = 65534;
 /// Each of these obstructions lasts much longer, and an answer takes milliseconds.
 const SOON: Duration = Duration::from_secs(20);
-
-/// What a hostile client's program begins with.
-const CLIENT: &str = r#"
-import array, fcntl, os, resource, select, signal, socket, struct, sys, time
-MAGIC = int.from_bytes(b"fastpath", "little")
-PAGE, PREPARE, STATUS, WITHDRAW = 1, 2, 3, 4
-WITH_PROCESS, WITH_MAILBOX = 1, 2
-def connect():
-    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    s.settimeout(100)
-    s.connect(sys.argv[1])
-    return s
-def send(s, operation, fds=[], flags=0):
-    packet = struct.pack("<QIIIIIIQQQQ", MAGIC, 1, operation, flags, 0, 62, 0, 0x7f0000000000, 0x7effffff0000, 0, 0)
-    s.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
-def receive(s):
-    """The error, the text and the descriptors of an answer."""
-    answer, control, _, _ = s.recvmsg(1 << 18, 64)
-    fds = array.array("i")
-    for _, _, data in control:
-        fds.frombytes(data[:len(data) // 4 * 4])
-    return struct.unpack_from("<I", answer, 16)[0], answer[496:], list(fds)
-def sealed(seals):
-    """A memfd of a page, opened so that the kernel counts who has it open."""
-    made = os.memfd_create("mailbox", os.MFD_ALLOW_SEALING)
-    os.ftruncate(made, 4096)
-    fcntl.fcntl(made, 1033, seals)  # F_ADD_SEALS
-    opened = os.open(f"/proc/self/fd/{made}", os.O_RDWR)
-    os.close(made)
-    return opened
-def say(*what):
-    print(*what, flush=True)
-"#;
-
-/// Starts a program that begins with [`CLIENT`].
-fn client(place: &Place, uid: u32, script: &str) -> Running {
-    let mut command = Command::new("python3");
-    command.args(["-I", "-c", &format!("{CLIENT}{script}")]);
-    command.arg(place.socket()).uid(uid).gid(uid);
-    start(command)
-}
-
-#[track_caller]
-fn wait_until_says(client: &Running, word: &str) {
-    wait_until(word, || client.out_so_far().contains(word));
-}
 
 /// Another client gets a page as if nothing were.
 #[track_caller]
@@ -75,11 +32,6 @@ fn others_are_served(place: &Place) {
     }
 }
 
-fn wanted() -> Option<()> {
-    needs_root()?;
-    tool("python3").map(drop)
-}
-
 #[test]
 fn a_mailbox_with_a_lease_on_it_holds_up_nobody() {
     let Some(()) = wanted() else { return };
@@ -90,9 +42,7 @@ fn a_mailbox_with_a_lease_on_it_holds_up_nobody() {
         &place,
         NOBODY,
         r#"
-signal.signal(signal.SIGIO, signal.SIG_IGN)
-memory = sealed(2 | 4)  # F_SEAL_SHRINK, F_SEAL_GROW
-fcntl.fcntl(memory, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+memory = leased()
 s = connect()
 for _ in range(3):
     send(s, PAGE, [memory], WITH_MAILBOX)
@@ -171,18 +121,13 @@ fn what_is_sent_as_a_pidfd_is_not_read_whatever_it_is() {
         &place,
         NOBODY,
         r#"
-hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-watched, _ = os.pipe()
-epoll = select.epoll()
-for _ in range(min(hard, 200_000) - 100):
-    epoll.register(os.dup(watched), select.EPOLLIN)
+epoll = epoll_of(min(many_descriptors(), 200_000) - 100)
 s = connect()
 say("sends")
 refused = set()
 for _ in range(400):
     try:
-        send(s, PAGE, [epoll.fileno()], WITH_PROCESS)
+        send(s, PAGE, [epoll], WITH_PROCESS)
         refused.add(receive(s)[0])
     except (OSError, LookupError, struct.error):
         # Who sends descriptors faster than they are closed is let go.
@@ -329,20 +274,11 @@ fn a_user_with_subordinate_users_has_one_share_like_everybody() {
     let place = Place::new();
     let daemon = place.daemon();
     // A hundred users of its own, each with as many connections as a user may have.
-    let hostile = client(
+    let hostile = client_with_users(
         &place,
-        NOBODY,
         r#"
-import ctypes
-libc = ctypes.CDLL(None)
-hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-if libc.unshare(0x10000000) != 0:  # CLONE_NEWUSER
-    say("no namespace")
-    os._exit(0)
-say("unshared")
-while not open("/proc/self/uid_map").read():
-    time.sleep(0.01)
+many_descriptors()
+enter_user_namespace()
 kept = []
 while True:
     for user in range(1, 100):
@@ -360,12 +296,7 @@ while True:
     kept = kept[-10000:]
 "#,
     );
-    wait_until("its namespace", || !hostile.out_so_far().is_empty());
-    if hostile.out_so_far().contains("no namespace") {
-        return crate::common::skip("no user namespaces for users here");
-    }
-    let map = format!("/proc/{}/uid_map", hostile.pid().0);
-    std::fs::write(&map, "0 100000 65536\n").expect(&map);
+    let Some(hostile) = hostile else { return };
     wait_until_says(&hostile, "connected");
     for _ in 0..50 {
         others_are_served(&place);
@@ -379,77 +310,76 @@ while True:
     assert!(theirs <= 1024, "{theirs} pages");
 }
 
-/// A process whose memory is served by itself: who reads it waits for ever. What it maps has the name of fastpath's own.
-#[cfg(target_arch = "x86_64")]
-fn trap(program: &str, name: &str) -> Option<Running> {
-    let script = format!(
-        r#"{CLIENT}
-import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
-libc.mmap.restype = ctypes.c_ulong
-libc.mmap.argtypes = [ctypes.c_ulong, ctypes.c_ulong, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-SIZE = 1 << 20
-memory = os.memfd_create("{name}")
-os.ftruncate(memory, SIZE)
-at = libc.mmap(0, SIZE, 1 | 4, 1, memory, 0)
-handler = libc.syscall(323, os.O_CLOEXEC | os.O_NONBLOCK)  # userfaultfd
-if handler < 0:
-    say("none")
-    os._exit(0)
-fcntl.ioctl(handler, 0xc018aa3f, bytearray(struct.pack("<QQQ", 0xaa, 0, 0)))  # UFFDIO_API
-fcntl.ioctl(handler, 0xc020aa00, bytearray(struct.pack("<QQQQ", at, SIZE, 1, 0)))  # UFFDIO_REGISTER, missing
-libc.prctl(15, b"\x1b[31mred", 0, 0, 0)  # PR_SET_NAME
-os.setresgid(65534, 65534, 65534)
-os.setresuid(65534, 65534, 65534)
-libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE
-say("ready")
-time.sleep(1000)
-"#
-    );
-    let mut command = Command::new(program);
-    command.args(["-I", "-c", &script]);
-    let running = start(command);
-    wait_until("the trap", || !running.out_so_far().is_empty());
-    if running.out_so_far().contains("none") {
-        crate::common::skip("no userfaultfd here");
-        return None;
-    }
-    Some(running)
-}
-
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn processes_whose_memory_does_not_answer_keep_no_others_from_being_attached() {
     let Some(()) = wanted() else { return };
     let _host = among_others();
     let place = Place::new();
-    let python = std::fs::canonicalize("/usr/bin/python3").expect("python3");
-    let copy = crate::common::install(&python, place.0.path().join("trapped"), 0o755);
-    let mut traps = Vec::new();
-    for _ in 0..5 {
-        let Some(trap) = trap(&copy, "fastpath-region") else {
-            return;
-        };
-        traps.push(trap);
-    }
+    let Some(Traps { python, fuse }) = Traps::install(&place) else {
+        return;
+    };
+    let of_userfaultfd = (0..5).map(|_| trap(&python, "fastpath-region"));
+    let of_fuse = fuse_trap(&fuse, NOBODY, "memfd:fastpath-region", None);
+    let traps: Option<Vec<_>> = of_userfaultfd.chain([of_fuse]).collect();
+    let Some(_traps) = traps else { return };
     let shell = crate::common::install("/bin/dash", place.0.path().join("shell"), 0o755);
-    let rules = [&copy, &shell].map(|path| super::policy::rule(path, "attach")).concat();
+    let rules = [&python, &fuse, &shell].map(|path| rule(path, "attach")).concat();
     let (_daemon, _) = super::policy::daemon(&place, &rules);
-    let mut command = Command::new(&shell);
-    command.args(["-c", "while :; do :; done"]);
-    let other = start(command);
+    let other = endless_loop(&shell);
     wait_until("the other to be attached", || super::page_of(other.pid()).is_some());
     others_are_served(&place);
+}
+
+#[cfg(target_arch = "x86_64")]
+fn endless_loop(shell: &str) -> Running {
+    let mut command = Command::new(shell);
+    command.args(["-c", "while :; do :; done"]);
+    start(command)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn processes_of_as_many_users_as_are_attached_at_a_time_are_given_up_and_run_on_if_their_memory_does_not_answer() {
+    let Some(()) = wanted() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let Some(Traps { fuse, .. }) = Traps::install(&place) else {
+        return;
+    };
+    let traps = (30_000..30_004).map(|user| fuse_trap(&fuse, user, "memfd:fastpath-region", None));
+    let Some(traps) = traps.collect::<Option<Vec<_>>>() else {
+        return;
+    };
+    let shell = crate::common::install("/bin/dash", place.0.path().join("shell"), 0o755);
+    let rules = [&fuse, &shell].map(|path| rule(path, "attach")).concat();
+    let (_daemon, _) = super::policy::daemon(&place, &rules);
+    for trap in &traps {
+        wait_until_says(trap, "touched");
+    }
+    let other = endless_loop(&shell);
+    wait_until("the other to be attached", || super::page_of(other.pid()).is_some());
+    for trap in &traps {
+        wait_until("it to run on", || {
+            trap.pid().status("TracerPid") == "0" && trap.pid().state() == 'S'
+        });
+        assert!(!trap.pid().is_served());
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn status_ends_whatever_processes_do_and_obeys_no_name_of_theirs() {
     let Some(()) = wanted() else { return };
-    let Some(_trap) = trap("python3", "fastpath-page") else {
+    let place = Place::new();
+    let Some(Traps { fuse, .. }) = Traps::install(&place) else {
         return;
     };
-    let place = Place::new();
+    let of_userfaultfd = trap("python3", "fastpath-page");
+    let of_fuse = fuse_trap(&fuse, NOBODY, "memfd:fastpath-page", None);
+    let (Some(of_userfaultfd), Some(of_fuse)) = (of_userfaultfd, of_fuse) else {
+        return;
+    };
     let begun = Instant::now();
     let status = crate::common::finish(place.fastpath(&["status"])).expect_success();
     assert!(begun.elapsed() < Duration::from_secs(50), "{:?}", begun.elapsed());
@@ -461,6 +391,8 @@ fn status_ends_whatever_processes_do_and_obeys_no_name_of_theirs() {
         status.err.contains("does not answer") || status.out.contains("[31mred"),
         "{status:#?}"
     );
+    wait_until_says(&of_fuse, "touched");
+    assert!(of_userfaultfd.pid().exists() && of_fuse.pid().exists());
 }
 
 #[test]
@@ -472,7 +404,6 @@ fn processes_with_leases_on_what_looks_like_a_page_do_not_delay_the_next_daemon(
         "MAILBOX = {}{}",
         fastpath_inject::region::MAILBOX,
         r#"
-import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_ulong
 libc.mmap.argtypes = [ctypes.c_ulong, ctypes.c_ulong, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -489,6 +420,14 @@ say("ready")
 time.sleep(1000)
 "#
     );
+    #[cfg(target_arch = "x86_64")]
+    let of_fuse = {
+        let Some(Traps { fuse, .. }) = Traps::install(&place) else {
+            return;
+        };
+        let mailbox = (fastpath_inject::region::MAILBOX, "memfd:fastpath-mailbox");
+        fuse_trap(&fuse, NOBODY, "memfd:fastpath-page", Some(mailbox))
+    };
     // One after the other has them looked at in whatever order: before, each took up to 45 s.
     let hostile: Vec<_> = (0..3).map(|_| client(&place, NOBODY, &script)).collect();
     for one in &hostile {
@@ -505,6 +444,30 @@ time.sleep(1000)
         let pages = place.status().pages;
         pages.iter().any(|one| one.inode == page && one.was_found_again)
     });
+    #[cfg(target_arch = "x86_64")]
+    if let Some(of_fuse) = of_fuse {
+        assert_eq!(of_fuse.out_so_far(), "ready\n");
+    }
+}
+
+/// A client's program that makes two sockets that linger, and sends each by `sends`.
+fn lingerer(place: &Place, sends: &str) -> Running {
+    let script = format!(
+        r#"
+listener = socket.socket()
+listener.bind(("127.0.0.1", 0))
+listener.listen()
+s, kept = connect(), []
+for _ in range(2):
+    lingers = lingering(listener, kept)
+    # What the daemon closes is the last.
+    {sends}
+    os.close(lingers.detach())
+say("sent")
+time.sleep(1000)
+"#
+    );
+    client(place, NOBODY, &script)
 }
 
 #[test]
@@ -513,32 +476,25 @@ fn a_descriptor_whose_close_waits_holds_up_nobody() {
     let _host = among_others();
     let place = Place::new();
     let _daemon = place.daemon();
-    let hostile = client(
-        &place,
-        NOBODY,
-        r#"
-listener = socket.socket()
-listener.bind(("127.0.0.1", 0))
-listener.listen()
-s, kept = connect(), []
-for _ in range(2):
-    lingers = socket.create_connection(listener.getsockname())
-    kept.append(listener.accept())
-    lingers.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 1000))
-    lingers.setblocking(False)
-    try:
-        while True:
-            lingers.send(bytes(1 << 16))
-    except BlockingIOError:
-        pass
-    # What the daemon closes is the last.
-    send(s, PAGE, [lingers.fileno()], WITH_PROCESS)
-    os.close(lingers.detach())
-say("sent")
-time.sleep(1000)
-"#,
-    );
+    let hostile = lingerer(&place, "send(s, PAGE, [lingers.fileno()], WITH_PROCESS)");
     wait_until_says(&hostile, "sent");
+    for _ in 0..20 {
+        others_are_served(&place);
+    }
+}
+
+#[test]
+fn a_descriptor_that_was_never_received_and_whose_close_waits_holds_up_nobody_wherever_it_is() {
+    let Some(()) = wanted() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let daemon = place.daemon();
+    daemon.pid().signal(libc::SIGSTOP);
+    // The first packet ends the connection. Of those behind it, the last has the socket.
+    let packets = "s = connect(); s.send(b''); s.send(b'x'); s.send(b''); send(s, PAGE, [lingers.fileno()], WITH_PROCESS); kept.append(s)";
+    let hostile = lingerer(&place, packets);
+    wait_until_says(&hostile, "sent");
+    daemon.pid().signal(libc::SIGCONT);
     for _ in 0..20 {
         others_are_served(&place);
     }

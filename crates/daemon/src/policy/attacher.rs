@@ -94,6 +94,8 @@ impl Attacher {
         // With what it has started.
         // SAFETY: kill takes integers; the group is the child's own, and the child has not been waited for.
         unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+        // A descriptor of this thread's: others cannot close it.
+        drop(child.stdout.take());
         if has_ended_within(&child, DEATH) && child.wait().is_ok() {
             return Done::TooLate(None);
         }
@@ -117,6 +119,22 @@ impl Attacher {
             .process_group(0);
         command
     }
+}
+
+/// Gives this thread a table of descriptors of its own, with the standard ones only, and so the processes that it starts: exec(2) closes what they
+/// inherit, and closing a file of FUSE that a client has sent waits for its server.
+pub fn keep_clients_descriptors_out() {
+    const FIRST_CLOSED: libc::c_uint = 3;
+    // Without copies, which would have to be closed as well. A kernel before 5.9 has no such call.
+    // SAFETY: close_range takes integers. The thread has not opened anything yet, and uses no descriptor that it has not opened.
+    unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            FIRST_CLOSED,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_UNSHARE,
+        )
+    };
 }
 
 /// What the child says.
@@ -316,5 +334,24 @@ impl Attacher {
             format_args!("process {} stays on the kernel's path: {why}", task.pid),
         );
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_starts_processes_has_no_descriptors_of_clients() {
+        let client = std::fs::File::open("/dev/null").unwrap();
+        let listed = || std::fs::read_dir("/proc/thread-self/fd").unwrap().count();
+        let inside = std::thread::spawn(move || {
+            keep_clients_descriptors_out();
+            listed()
+        });
+        // Those of the listing itself and of standard input, output and error.
+        assert!(inside.join().unwrap() <= 4);
+        // The other threads' stay open.
+        assert!(client.metadata().is_ok());
     }
 }

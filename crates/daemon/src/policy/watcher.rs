@@ -88,6 +88,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     fn attach_those(&self, tasks: &Queue, attacher: &Attacher) {
+        super::attacher::keep_clients_descriptors_out();
         loop {
             let task = tasks.take();
             // It has waited: another policy may be in force, and another process have its number.

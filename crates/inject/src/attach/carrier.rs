@@ -8,9 +8,11 @@
 //! The thread stands in a stop from which the kernel decides by itself what becomes of an interrupted system call, before and after:
 //! it sees the registers as it left them.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use fastpath_page::PAGE_SIZE;
 use nix::errno::Errno;
 use nix::sys::ptrace::Options;
 
@@ -444,10 +446,11 @@ fn suspend() -> Options {
 /// Finds executable memory that nothing uses: the tail of a mapping's last page, behind the code of a file. The kernel's vDSO first: no
 /// file's page gets copied for it. `ours_are_free`: what a fastpath that died left in one is nothing, too.
 fn find_tail(pid: i32, maps: &[Mapping], ours_are_free: bool) -> Result<(u64, Vec<u8>)> {
-    let mut tails = tails(pid, maps);
-    let free = tails.find_map(|(at, tail)| match tail {
-        Tail::Unused(pad) => Some((at, pad)),
-        Tail::Ours(pad) if ours_are_free => Some((at, pad)),
+    let tails = Tails::of(pid, maps);
+    let mut places = tails.there.iter().chain(&tails.elsewhere);
+    let free = places.find_map(|at| match tails.read(*at) {
+        Tail::Unused(pad) => Some((*at, pad)),
+        Tail::Ours(pad) if ours_are_free => Some((*at, pad)),
         _ => None,
     });
     let (at, pad) = free.ok_or_else(|| {
@@ -456,13 +459,15 @@ fn find_tail(pid: i32, maps: &[Mapping], ours_are_free: bool) -> Result<(u64, Ve
     Ok((at + GADGET_AT as u64, vec![pad; TAIL - GADGET_AT]))
 }
 
-/// Where a fastpath that died has left its code, and what stood there before.
+/// Where a fastpath that died has left its code, and what stood there before. A page that was written to is the process's own copy, so others
+/// are not read: that could wait for their file system.
 pub fn tails_in_use(pid: i32, maps: &[Mapping]) -> Vec<(u64, u8)> {
-    let ours = |(at, tail)| match tail {
-        Tail::Ours(pad) => Some((at, pad)),
+    let tails = Tails::of(pid, maps);
+    let ours = |at: &u64| match tails.read(*at) {
+        Tail::Ours(pad) => Some((*at, pad)),
         _ => None,
     };
-    tails(pid, maps).filter_map(ours).collect()
+    tails.there.iter().filter_map(ours).collect()
 }
 
 /// What the last bytes of a mapping are.
@@ -473,26 +478,55 @@ enum Tail {
     Used,
 }
 
-fn tails(pid: i32, maps: &[Mapping]) -> impl Iterator<Item = (u64, Tail)> {
-    // Not of anonymous memory: what is unused there may be about to be used.
-    let of_files = maps
-        .iter()
-        .filter(|m| m.executable && (m.inode != 0 || m.name == "[vdso]"));
-    let ours = |m: &&Mapping| !m.name.starts_with("/memfd:fastpath");
-    let (vdso, others): (Vec<_>, Vec<_>) = of_files.filter(ours).partition(|m| m.name == "[vdso]");
-    let memory = std::fs::File::open(format!("/proc/{pid}/mem"));
-    vdso.into_iter().chain(others).map(move |mapping| {
-        let at = mapping.end - TAIL as u64;
+/// The tails of a process's executable mappings of files.
+struct Tails {
+    memory: std::io::Result<File>,
+    /// Those in pages that are there, which are read at once.
+    there: Vec<u64>,
+    /// Those that the file system has to be asked for.
+    elsewhere: Vec<u64>,
+}
+
+impl Tails {
+    fn of(pid: i32, maps: &[Mapping]) -> Tails {
+        // Not of anonymous memory: what is unused there may be about to be used.
+        let of_files = maps
+            .iter()
+            .filter(|m| m.executable && (m.inode != 0 || m.name == "[vdso]"));
+        let ours = |m: &&Mapping| !m.name.starts_with("/memfd:fastpath");
+        let (vdso, others): (Vec<_>, Vec<_>) = of_files.filter(ours).partition(|m| m.name == "[vdso]");
+        let pagemap = File::open(format!("/proc/{pid}/pagemap"));
+        let tail = |mapping: &Mapping| mapping.end - TAIL as u64;
+        let (there, elsewhere) = others
+            .into_iter()
+            .map(tail)
+            .partition::<Vec<_>, _>(|at| is_there(&pagemap, *at));
+        Tails {
+            memory: File::open(format!("/proc/{pid}/mem")),
+            there: vdso.into_iter().map(tail).chain(there).collect(),
+            elsewhere,
+        }
+    }
+
+    fn read(&self, at: u64) -> Tail {
         let mut bytes = [0; TAIL];
-        let read = memory
-            .as_ref()
-            .is_ok_and(|memory| memory.read_exact_at(&mut bytes, at).is_ok());
+        let memory = self.memory.as_ref();
+        let is_read = memory.is_ok_and(|memory| memory.read_exact_at(&mut bytes, at).is_ok());
         let is_unused = |bytes: &[u8]| [0, 0x90, 0xcc].iter().any(|pad| bytes.iter().all(|b| b == pad));
-        let tail = match read {
+        match is_read {
             true if is_unused(&bytes) => Tail::Unused(bytes[0]),
             true if bytes.ends_with(SIGN) && is_unused(&bytes[..GADGET_AT]) => Tail::Ours(bytes[0]),
             _ => Tail::Used,
-        };
-        (at, tail)
-    })
+        }
+    }
+}
+
+/// Whether the page of an address is in memory or swapped out (Documentation/admin-guide/mm/pagemap.rst); also where that cannot be told.
+fn is_there(pagemap: &std::io::Result<File>, address: u64) -> bool {
+    let mut entry = [0; 8];
+    let read = pagemap.as_ref().ok().and_then(|pagemap| {
+        let at = address / PAGE_SIZE as u64 * entry.len() as u64;
+        pagemap.read_exact_at(&mut entry, at).ok()
+    });
+    read.is_none() || u64::from_ne_bytes(entry) >> 62 != 0
 }
