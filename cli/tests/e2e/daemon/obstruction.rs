@@ -139,7 +139,11 @@ os._exit(0)
     wait_until_says(&hostile, "sends");
     others_are_served(&place);
     let said = hostile.finish().expect_success().out;
-    assert!(said.contains("refused {1}"), "{said}");
+    // What it sends is wrong. If it asks again before its connections are closed, its share of these may be used up.
+    assert!(
+        said.contains("refused {1}") || said.contains("refused {1, 7}"),
+        "{said}"
+    );
     let spent = daemon.pid().cpu_time() - before;
     assert!(spent < Duration::from_secs(3), "the daemon worked for {spent:?}");
 }
@@ -450,8 +454,9 @@ time.sleep(1000)
     }
 }
 
-/// A client's program that makes two sockets that linger, and sends each by `sends`.
-fn lingerer(place: &Place, sends: &str) -> Running {
+/// A client that makes two sockets that linger, and sends each by `sends` while the daemon is stopped: its own close is not the last.
+#[track_caller]
+fn lingerer(place: &Place, daemon: &Running, sends: &str) -> Running {
     let script = format!(
         r#"
 listener = socket.socket()
@@ -460,14 +465,17 @@ listener.listen()
 s, kept = connect(), []
 for _ in range(2):
     lingers = lingering(listener, kept)
-    # What the daemon closes is the last.
     {sends}
     os.close(lingers.detach())
 say("sent")
 time.sleep(1000)
 "#
     );
-    client(place, NOBODY, &script)
+    daemon.pid().signal(libc::SIGSTOP);
+    let client = client(place, NOBODY, &script);
+    wait_until_says(&client, "sent");
+    daemon.pid().signal(libc::SIGCONT);
+    client
 }
 
 #[test]
@@ -475,9 +483,8 @@ fn a_descriptor_whose_close_waits_holds_up_nobody() {
     let Some(()) = wanted() else { return };
     let _host = among_others();
     let place = Place::new();
-    let _daemon = place.daemon();
-    let hostile = lingerer(&place, "send(s, PAGE, [lingers.fileno()], WITH_PROCESS)");
-    wait_until_says(&hostile, "sent");
+    let daemon = place.daemon();
+    let _hostile = lingerer(&place, &daemon, "send(s, PAGE, [lingers.fileno()], WITH_PROCESS)");
     for _ in 0..20 {
         others_are_served(&place);
     }
@@ -489,12 +496,9 @@ fn a_descriptor_that_was_never_received_and_whose_close_waits_holds_up_nobody_wh
     let _host = among_others();
     let place = Place::new();
     let daemon = place.daemon();
-    daemon.pid().signal(libc::SIGSTOP);
     // The first packet ends the connection. Of those behind it, the last has the socket.
     let packets = "s = connect(); s.send(b''); s.send(b'x'); s.send(b''); send(s, PAGE, [lingers.fileno()], WITH_PROCESS); kept.append(s)";
-    let hostile = lingerer(&place, packets);
-    wait_until_says(&hostile, "sent");
-    daemon.pid().signal(libc::SIGCONT);
+    let _hostile = lingerer(&place, &daemon, packets);
     for _ in 0..20 {
         others_are_served(&place);
     }
