@@ -84,7 +84,7 @@ pub fn may_attach(pid: i32) -> Answer<()> {
     execs::outside(pid, || checks::may_attach(pid))
 }
 
-/// Attaches a process, if [`may_attach`] finds nothing against it. Its threads stand for [`watchdog::DEADLINE`] at most: see [`LastResort`].
+/// Attaches a process, if [`may_attach`] finds nothing against it. Its threads stand for 100 ms at most: see [`LastResort`].
 pub fn attach(pid: i32, goods: &Goods<'_>, last_resort: LastResort) -> Answer<Attached> {
     execs::outside(pid, || {
         checks::may_attach(pid)?;
