@@ -47,9 +47,11 @@ pub fn hold<T: Send>(
 ) -> Answer<T> {
     let standing = &Standing::default();
     let (done, over) = std::sync::mpsc::channel::<()>();
+    let (name, named) = std::sync::mpsc::channel::<i32>();
     let session = move || {
         // Gone however this ends.
         let _done = done;
+        let _ = name.send(nix::unistd::gettid().as_raw());
         work(&Session::open(pid, standing)?)
     };
     std::thread::scope(|scope| {
@@ -57,8 +59,22 @@ pub fn hold<T: Send>(
         let started = thread.spawn_scoped(scope, session);
         let started = started.map_err(|e| Error::io("a thread that traces the process", e))?;
         watchdog::watch(pid, standing, &over, last_resort);
-        started.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let answer = started.join();
+        // The kernel says that a thread has ended a moment before it lets go whom that traced.
+        if let Ok(tid) = named.recv() {
+            wait_until_gone(tid);
+        }
+        answer.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// Waits for a thread of this process that has ended to be none any more.
+fn wait_until_gone(tid: i32) {
+    const LONGEST: Duration = Duration::from_secs(1);
+    let begun = Instant::now();
+    while std::path::Path::new(&format!("/proc/self/task/{tid}")).exists() && begun.elapsed() < LONGEST {
+        threads::nap(begun);
+    }
 }
 
 impl Session<'_> {
