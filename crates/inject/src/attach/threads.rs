@@ -155,6 +155,8 @@ pub struct AllStopped<'s> {
     pub threads: Vec<Stopped>,
     /// Those of them, and those that have ended meanwhile.
     known: HashSet<i32>,
+    /// Those that are traced, and were not asked to stop yet.
+    waiting: Vec<Thread>,
     /// Those that were asked to stop.
     running: Vec<Thread>,
     /// When the first was asked to stop.
@@ -203,6 +205,7 @@ impl AllStopped<'_> {
             session,
             threads: Vec::new(),
             known: HashSet::new(),
+            waiting: Vec::new(),
             running: Vec::new(),
             begun: None,
         };
@@ -228,28 +231,24 @@ impl AllStopped<'_> {
                 continue;
             }
             // Traced before the first stands: PTRACE_SEIZE waits for an execve that has begun.
-            let mut traced = Vec::new();
             for tid in new {
-                match all.trace(tid) {
-                    Ok(thread) => traced.extend(thread),
-                    Err(refusal) => {
-                        traced.into_iter().for_each(|thread| session.keep(thread));
-                        return Err(refusal);
-                    }
-                }
+                let traced = all.trace(tid)?;
+                all.waiting.extend(traced);
             }
-            let (one_by_one, at_once): (Vec<_>, Vec<_>) = traced
-                .into_iter()
-                .partition(|thread| with_care.contains(&thread.tracee.pid()));
+            let is_one_by_one = |thread: &mut Thread| with_care.contains(&thread.tracee.pid());
+            let one_by_one: Vec<Thread> = all.waiting.extract_if(.., is_one_by_one).collect();
+            let at_once = std::mem::replace(&mut all.waiting, one_by_one);
             all.begun.get_or_insert_with(Instant::now);
             session.standing.begin();
+            let mut asked = Ok(());
             for thread in at_once {
-                all.ask_to_stop(thread)?;
+                asked = asked.and(all.ask_to_stop(thread));
             }
+            asked?;
             all.collect()?;
             // Should we die, no more than one of them is told EINTR. And they stand for the shortest time, if the others do not stop not at all:
             // their timeouts begin anew.
-            for thread in one_by_one {
+            while let Some(thread) = all.waiting.pop() {
                 all.ask_to_stop(thread)?;
                 all.collect()?;
             }
@@ -329,7 +328,7 @@ impl Drop for AllStopped<'_> {
         for stopped in &self.threads {
             stopped.thread.go_on(stopped.at);
         }
-        for thread in std::mem::take(&mut self.running) {
+        for thread in self.running.drain(..).chain(self.waiting.drain(..)) {
             self.session.keep(thread);
         }
         self.session.standing.end();
