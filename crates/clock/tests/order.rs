@@ -169,11 +169,14 @@ fn a_phase_locked_loop_is_followed_from_second_to_second() {
     for (care, limit_us) in [(Care::Told, 150.0), (Care::Prompt, 150.0)] {
         for offset_ms in [100.0, -100.0, 400.0, -400.0] {
             let mut reader = Reader::new(care);
-            reader.publisher.host.offset_ns = offset_ms * MS;
-            reader.run_for(10_000.0);
+            // A look at the kernel's clock that was interrupted and is made again 10 ms later is one in a thousand of ten seconds.
+            for _ in 0..5 {
+                reader.publisher.host.offset_ns = offset_ms * MS;
+                reader.run_for(10_000.0);
+            }
+            assert!(reader.publisher.withdrawals.is_empty());
             let (_, _, most) = reader.print(&format!("{offset_ms} ms"));
             assert!(most <= limit_us, "{most} us");
-            assert!(reader.publisher.withdrawals.is_empty());
         }
     }
     for care in ALL {

@@ -56,6 +56,7 @@ static long by_ppoll(void) {
 	struct pollfd fd = {pipe_fds[0], POLLIN, 0};
 	sigset_t mask;
 	sigemptyset(&mask);
+	sigaddset(&mask, SIGTERM);
 	return ppoll(&fd, 1, &wait_time, &mask);
 }
 
@@ -158,6 +159,7 @@ static void *wait_again_and_again(void *which) {
 	sigemptyset(&before);
 	sigaddset(&before, SIGUSR1);
 	sigaddset(&before, SIGUSR2);
+	sigaddset(&before, SIGTERM);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	while (!is_over) {
 		long long begun = now_ns();
@@ -167,7 +169,7 @@ static void *wait_again_and_again(void *which) {
 		long long took_ms = (now_ns() - begun) / NS;
 		pthread_sigmask(SIG_SETMASK, NULL, &after);
 		int masked =
-		    sigismember(&after, SIGUSR1) && sigismember(&after, SIGUSR2) && !sigismember(&after, SIGTERM);
+		    sigismember(&after, SIGUSR1) && sigismember(&after, SIGUSR2) && !sigismember(&after, SIGHUP);
 		if (answer || !masked || (way->takes_its_time && took_ms < WAIT_MS - 1)) {
 			printf("%s: %ld %s after %lld ms, mask %s\n", way->name, answer, strerror(error), took_ms,
 			       masked ? "kept" : "changed");
@@ -193,6 +195,10 @@ int main(void) {
 	if (semaphores < 0 || pipe(pipe_fds) || pipe(slow_pipe))
 		return 2;
 	sigaction(SIGTERM, &action, NULL);
+	/* No other thread takes it, nor this one while it does not wait for it. */
+	sigemptyset(&term);
+	sigaddset(&term, SIGTERM);
+	pthread_sigmask(SIG_BLOCK, &term, NULL);
 	for (int i = 0; i < WAYS; i++)
 		pthread_create(&threads[i], NULL, wait_again_and_again, (void *)&ways[i]);
 	pthread_create(&writer, NULL, write_slowly, NULL);

@@ -102,9 +102,19 @@ impl Frames {
         frames
     }
 
-    /// Whether a word of the stack lies in one of these.
-    pub fn mention(&self, ranges: &[Range<u64>]) -> bool {
-        let mut words = self.words.iter().flatten();
-        words.any(|word| ranges.iter().any(|range| range.contains(word)))
+    /// Whether a word of the stack may lead into one of these ranges of our code.
+    ///
+    /// What our own calls put there to return to does not count: none of our code calls anybody else's, so a thread that is to return there has its
+    /// program counter in our code too, or it is in a signal frame. Stacks are full of words that nobody will use any more.
+    pub fn mention(&self, tracee: &Tracee, ranges: &[Range<u64>]) -> bool {
+        let is_ours = |address: u64| ranges.iter().any(|range| range.contains(&address));
+        let is_behind_own_call = |word: u64| {
+            let before = tracee.read_what_is_there(word - running::BEFORE_BYTES, running::BEFORE_BYTES as usize);
+            before
+                .first()
+                .is_some_and(|bytes| running::called_by(*bytes, word).is_some_and(is_ours))
+        };
+        let mut words = self.words.iter().flatten().copied().filter(|word| is_ours(*word));
+        words.any(|word| self.interrupted.contains(&word) || !is_behind_own_call(word))
     }
 }

@@ -313,7 +313,6 @@ fn write(all: &mut AllStopped<'_>, plan: &RegionPlan, at: u64) -> Answer<()> {
     Ok(())
 }
 
-/// Whether a thread is about to execute, or will return to, something in `code`.
 /// Waits until no thread stands in `code`, to which nothing leads any more; `help` is asked first, with all of them stopped. Refused: one does not
 /// leave it.
 fn until_nobody_is_in(
@@ -335,11 +334,13 @@ fn until_nobody_is_in(
     }
 }
 
+/// A thread that is about to execute something in `code`, or will return there.
 fn stands_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>]) -> Result<Option<i32>> {
     let stacks = Stacks::of(all.pid())?;
     Ok(all.threads.iter().find_map(|thread| {
         let pc = thread.registers.pc();
-        let is_in = code.iter().any(|range| range.contains(&pc)) || frames_of(thread, &stacks).mention(code);
+        let is_in =
+            code.iter().any(|range| range.contains(&pc)) || frames_of(thread, &stacks).mention(thread.look(), code);
         is_in.then_some(thread.tid())
     }))
 }

@@ -15,12 +15,14 @@ use crate::tracee::{Event, Tracee};
 const NAP: Duration = Duration::from_micros(100);
 /// For a thread that is waiting for a CPU on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// For one that waits in the kernel where nothing interrupts it: the parent of a vfork does until its child has started a program.
-const PATIENCE_WITH_A_WAIT: Duration = Duration::from_millis(5);
-/// Waits of that kind end, as a rule: for so long it is tried again.
-const LONGEST: Duration = Duration::from_secs(3);
+/// For one that waits in the kernel where nothing interrupts it. The parent of a vfork does until its child has started a program; a page fault
+/// does for the lock of its process's memory, and whoever holds that may be waiting for a CPU.
+const PATIENCE_WITH_A_WAIT: Duration = Duration::from_millis(50);
+/// Waits of that kind end, and busy machines have their pauses: for so long it is tried again.
+const LONGEST: Duration = Duration::from_secs(10);
 /// At first; each time twice as long as the last, so that what waits for a time, and begins anew when it is stopped, comes to its end in between.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
+const BETWEEN_LATE_TRIES: Duration = Duration::from_millis(640);
 
 /// Listings that are not whole though they show nobody new: one is, where a thread ended meanwhile, and these end.
 const MOST_CUT: u32 = 1000;
@@ -54,7 +56,7 @@ impl Tries {
         let is_left = self.begun.elapsed() < LONGEST;
         if is_left {
             session.rest(self.next);
-            self.next *= 2;
+            self.next = BETWEEN_LATE_TRIES.min(self.next * 2);
         }
         is_left
     }

@@ -125,6 +125,17 @@ pub fn interrupted_at(words: &[u64]) -> impl Iterator<Item = (u64, u64)> + '_ {
     indices.map(|i| (words[i - 2], words[i - 3]))
 }
 
+/// So many bytes before a place tell whether a call returns there.
+pub const BEFORE_BYTES: u64 = 8;
+
+/// What was called by the direct call that returns to `at`, if the bytes before that are one: `call rel32`.
+pub fn called_by(before: u64, at: u64) -> Option<u64> {
+    const CALL: u8 = 0xe8;
+    let bytes = before.to_le_bytes();
+    let relative = i32::from_le_bytes(bytes[4..].try_into().ok()?);
+    (bytes[3] == CALL).then(|| at.wrapping_add_signed(relative.into()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,6 +220,16 @@ mod tests {
         assert_eq!(jump.mnemonic(), Mnemonic::Jmp);
         let at = (jump.ip_rel_memory_address() - 0x7000) as usize;
         assert_eq!(code[at..], program.0.rip.to_le_bytes());
+    }
+
+    #[test]
+    fn what_a_call_called_is_told_from_the_place_behind_it() {
+        // nop; nop; nop; call 0x7000 - 0x20
+        let code = [0x90, 0x90, 0x90, 0xe8, 0xe0, 0xff, 0xff, 0xff];
+        let called = Decoder::with_ip(64, &code[3..], 0x7000 - 5, DecoderOptions::NONE).decode();
+        assert_eq!(called.near_branch_target(), 0x6fe0);
+        assert_eq!(called_by(u64::from_le_bytes(code), 0x7000), Some(0x6fe0));
+        assert_eq!(called_by(u64::from_le_bytes([0x90; 8]), 0x7000), None);
     }
 
     #[test]
