@@ -97,7 +97,7 @@ written. With PID, the verdict is on that process.
 
   fastpath doctor            this host, as a program started from here sees it
   fastpath doctor 1234       the process 1234; `fastpath doctor redis-server` by its name
-  fastpath doctor --json     the same as data; fields are only ever added to a schema version")]
+  fastpath doctor --json     the same as data (docs/json.md has the fields)")]
 pub struct Doctor {
     /// One line of JSON
     #[arg(long)]
@@ -188,7 +188,7 @@ pub struct Guard {
     #[arg(long, value_name = "FILE")]
     pub write_baseline: Option<PathBuf>,
 
-    /// One line of JSON; fields are only ever added to a schema version
+    /// One line of JSON; docs/json.md has the fields
     #[arg(long)]
     pub json: bool,
 }
@@ -245,10 +245,7 @@ on a usage error.
   fastpath report -o clocks.html
   fastpath report web1.json web2.json db1.json -o fleet.html
   for host in web1 web2 db1; do ssh $host fastpath probe --json; done | fastpath report - -o fleet.html
-  fastpath report --json         what the page shows, as one object on one line; fields are only ever added to a schema version:
-    schema fastpath hosts[name measured_unix probe{} prices{calls_per_sample clocks[clock now{} fastpath{}]} doctor{} trace{}
-    missing[what why]]; now and fastpath: samples min_ns p50_ns p99_ns max_ns buckets[from_ns up_to_ns count]; probe, doctor
-    and trace: as those commands' --json, without what the page does not show")]
+  fastpath report --json         what the page shows, as one object on one line (docs/json.md has the fields)")]
 pub struct Report {
     /// Where the page goes to; without it, to standard output, if that is no terminal
     #[arg(short, long, value_name = "FILE")]
@@ -347,9 +344,7 @@ be counted here, or there is no such process; 74 if the output cannot be written
 
   fastpath trace -d 10                    all processes, for ten seconds
   fastpath trace -p 1234 --stacks         a process and those it starts, and the functions that call
-  fastpath trace --json -o t.json -- ./app   one object, on one line; fields are only ever added to a schema version:
-    schema method(bpf|ptrace) seconds calls lost{calls stacks process_events} rows[pid comm program has_ended call clock abi
-    calls calls_per_second price_ns cpu_percent why says callers[function library calls stack[function library]]]"
+  fastpath trace --json -o t.json -- ./app   one object, on one line (docs/json.md has the fields)"
 )]
 pub struct Trace {
     /// A process, and those that it starts from now on
@@ -545,7 +540,7 @@ Where fastpathd runs it is asked, too: which rule of its policy attached a proce
 
 Exit status: 0; 1 if processes cannot be listed (no /proc); 74 if the output cannot be written; 2 on a usage error.")]
 pub struct Status {
-    /// One line of JSON; fields are only ever added to a schema version
+    /// One line of JSON; docs/json.md has the fields
     #[arg(long)]
     pub json: bool,
 }
@@ -580,7 +575,7 @@ output cannot be written.
   docker save app | zstd >app.tar.zst; fastpath audit --fail-on warning app.tar.zst
   fastpath audit --sarif build/ >audit.sarif")]
 pub struct Audit {
-    /// One line of JSON; fields are only ever added to a schema version
+    /// One line of JSON; docs/json.md has the fields
     #[arg(long, conflicts_with = "sarif")]
     pub json: bool,
 

@@ -8,11 +8,12 @@ use fastpath_observe::{Accuracy, Clock, Limit, Monotonicity, Reference, Spread, 
 use serde::Serialize;
 
 use crate::args;
+use crate::document;
 use crate::ours;
 use crate::output::{self, nanoseconds, note};
 
-#[derive(Serialize)]
-struct Report {
+#[derive(Serialize, schemars::JsonSchema)]
+pub struct Report {
     #[serde(flatten)]
     bench: Bench,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,7 +63,7 @@ pub fn run(options: &args::Bench) -> i32 {
         monotonicity,
     };
     let status = if options.json {
-        output::print_json(&report)
+        document::print("bench", &report)
     } else {
         output::print(text(&report))
     };

@@ -5,6 +5,7 @@ use std::path::Path;
 use fastpath_observe::doctor::{self, Finding, Line, Mark, Options, Proof, Report, Severity, Unseen, Verdict, When};
 
 use crate::args;
+use crate::document;
 use crate::output::{self, Paint, note, wrapped};
 use crate::processes::Named;
 
@@ -37,7 +38,7 @@ pub fn run(options: &args::Doctor) -> i32 {
         }
     };
     let written = if options.json {
-        output::print_json(&report)
+        document::print("doctor", &report)
     } else {
         output::print(text(&report, options.verbose))
     };

@@ -6,6 +6,7 @@ use std::path::Path;
 use fastpath_observe::guard::{self, Baseline, Options, Outcome, Report, Subject};
 
 use crate::args::{self, GuardedCall};
+use crate::document;
 use crate::file;
 use crate::output::{self, Paint, note};
 
@@ -42,7 +43,7 @@ pub fn run(options: &args::Guard) -> i32 {
         return USAGE;
     }
     let written = if options.json {
-        output::print_json(&report)
+        document::print("guard", &report)
     } else {
         output::print(line(&report))
     };
@@ -91,6 +92,6 @@ fn read(path: &Path) -> Result<Baseline, String> {
 }
 
 fn write(path: &Path, report: &Report) -> Result<(), String> {
-    let json = serde_json::to_string(report).map_err(|error| format!("guard: {error}"))?;
-    file::replace(path, &(json + "\n")).map_err(|error| format!("guard: {}: {error}", path.display()))
+    let line = document::line("guard", report)?;
+    file::replace(path, &line).map_err(|error| format!("guard: {}: {error}", path.display()))
 }

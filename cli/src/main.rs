@@ -8,6 +8,7 @@ mod attach;
 mod audit;
 mod bench;
 mod doctor;
+mod document;
 mod export;
 mod file;
 #[cfg(target_arch = "x86_64")]

@@ -5,6 +5,7 @@ use fastpath_observe::{Clock, Measured, Mode, Path, Probe, Verdict};
 use fastpath_publisher::evidence::{self, Distrust, Trust};
 
 use crate::args;
+use crate::document;
 use crate::output::{self, nanoseconds};
 
 /// Exit status where programs of the ISA that was asked for do not start here.
@@ -20,7 +21,7 @@ pub fn run(options: &args::Probe) -> i32 {
         }
     };
     if options.json {
-        output::print_json(&probe)
+        document::print("probe", &probe)
     } else {
         output::print(text(&probe))
     }

@@ -9,6 +9,7 @@ use comfy_table::{Cell, CellAlignment, Table};
 use fastpath_trace::{Caller, End, Method, NOT_EXECUTABLE, NOT_FOUND, Observer, Options, Report, Row, Whom};
 
 use crate::args;
+use crate::document;
 use crate::file;
 use crate::output::{self, nanoseconds, note, warn};
 use crate::processes::Named;
@@ -150,10 +151,10 @@ impl Out {
 
     fn write(&mut self, options: &args::Trace, report: &Report) -> i32 {
         let text = if options.json {
-            match serde_json::to_string(report) {
-                Ok(json) => json + "\n",
-                Err(error) => {
-                    note(format_args!("the result cannot be written as JSON: {error}"));
+            match document::line("trace", report) {
+                Ok(line) => line,
+                Err(why) => {
+                    note(why);
                     return output::NOT_WRITTEN;
                 }
             }

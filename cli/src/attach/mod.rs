@@ -7,7 +7,7 @@ mod commands;
 mod goods;
 #[cfg(target_arch = "x86_64")]
 mod helper;
-mod status;
+pub mod status;
 #[cfg(not(target_arch = "x86_64"))]
 mod unavailable;
 #[cfg(not(target_arch = "x86_64"))]

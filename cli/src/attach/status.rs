@@ -12,12 +12,13 @@ use fastpath_publisher::counter;
 use serde::{Deserialize, Serialize};
 
 use crate::args;
+use crate::document;
 use crate::output;
 
 /// What is printed with `--json`; fields are only ever added to a schema version.
-#[derive(Serialize)]
-struct Status {
-    schema: u32,
+#[derive(Serialize, schemars::JsonSchema)]
+pub struct Status {
+    /// Processes that have a page.
     processes: Vec<Served>,
     /// Processes whose mappings this user may not see.
     unreadable: usize,
@@ -28,16 +29,21 @@ struct Status {
 }
 
 /// What a daemon says of itself.
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct Daemon {
+    /// fastpath's version.
     version: String,
+    /// Its process id.
     pid: u32,
+    /// For how long it has been running.
     uptime_seconds: u64,
     /// Of all users.
     pages: usize,
     /// Requests so far.
     refused: u64,
+    /// The file that its policy is read from.
     policy: Option<String>,
+    /// Rules of the policy in force.
     rules: usize,
     /// Why the policy file as it is now is not in force.
     policy_error: Option<String>,
@@ -46,10 +52,13 @@ struct Daemon {
 }
 
 /// A process that has a page.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, schemars::JsonSchema)]
 struct Served {
+    /// The process id.
     pid: i32,
+    /// The name of the process (proc_pid_comm(5)).
     comm: String,
+    /// How it got its page.
     by: By,
     /// The rule of the daemon's policy that attached it.
     rule: Option<usize>,
@@ -65,12 +74,14 @@ struct Served {
     fallbacks: Option<u64>,
     /// Why they are, at this moment.
     withdrawn: Option<String>,
+    /// The process that keeps the page current.
     publisher: Option<u32>,
+    /// Whether that process is alive.
     publisher_is_alive: Option<bool>,
 }
 
 /// How a process got its page.
-#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum By {
     Attach,
@@ -93,7 +104,7 @@ pub fn status(options: &args::Status) -> i32 {
     }
     let status = look();
     if options.json {
-        return output::print_json(&status);
+        return document::print("status", &status);
     }
     let mut table = output::table([
         "PID",
@@ -205,7 +216,6 @@ fn look() -> Status {
     let mut pids: Vec<i32> = fastpath_maps::processes().into_iter().flatten().collect();
     pids.sort_unstable();
     let mut status = Status {
-        schema: 1,
         processes: Vec::new(),
         unreadable: 0,
         unanswered: 0,
@@ -255,7 +265,7 @@ pub fn attached() -> Vec<i32> {
 }
 
 /// What there is to say of a process.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, schemars::JsonSchema)]
 enum Looked {
     Served(Box<Served>),
     Without,

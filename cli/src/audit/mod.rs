@@ -5,6 +5,7 @@ mod watch;
 use fastpath_audit::{By, Finding, Level, Options, Progress, Report, sarif};
 
 use crate::args::{self, FailOn};
+use crate::document;
 use crate::output::{self, Paint};
 
 /// Exit status where something was found that `--fail-on` asks for.
@@ -24,7 +25,7 @@ pub fn run(options: &args::Audit) -> i32 {
         output::note(format_args!("{}: {}", visible(&missing.path), missing.why));
     }
     let written = if options.json {
-        output::print_json(&report)
+        document::print("audit", &report)
     } else if options.sarif {
         output::print_json(&sarif(&report, env!("CARGO_PKG_VERSION")))
     } else {

@@ -6,9 +6,10 @@ mod measure;
 use std::io::IsTerminal;
 use std::path::Path;
 
-use fastpath_report::data::{Report, SCHEMA};
+use fastpath_report::data::Report;
 
 use crate::args;
+use crate::document;
 use crate::file;
 use crate::output::{self, note, warn};
 
@@ -41,15 +42,14 @@ pub fn run(options: &args::Report) -> i32 {
         ));
     }
     let report = Report {
-        schema: SCHEMA,
         fastpath: env!("CARGO_PKG_VERSION").to_owned(),
         hosts,
     };
     let text = if options.json {
-        match serde_json::to_string(&report) {
-            Ok(json) => json + "\n",
-            Err(error) => {
-                note(format_args!("report: the result cannot be written as JSON: {error}"));
+        match document::line("report", &report) {
+            Ok(line) => line,
+            Err(why) => {
+                note(why);
                 return output::NOT_WRITTEN;
             }
         }

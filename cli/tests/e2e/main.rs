@@ -25,6 +25,7 @@ mod helper_loss;
 mod i386;
 mod instruments;
 mod job_control;
+mod json;
 mod misuse;
 mod namespaces;
 mod pipeline;

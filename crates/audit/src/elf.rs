@@ -21,7 +21,7 @@ const MOST_NAMES: u64 = 1 << 20;
 const MOST_CODE: u64 = 2 << 30;
 
 /// What kind of file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A program that names no interpreter.

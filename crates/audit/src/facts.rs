@@ -9,10 +9,13 @@ use crate::calls::Call;
 use crate::elf::Elf;
 
 /// Which functions of the vDSO a file knows by name: who looks one up has to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct Lookups {
+    /// `clock_gettime`.
     pub clock_gettime: bool,
+    /// `gettimeofday`.
     pub gettimeofday: bool,
+    /// `time`.
     pub time: bool,
 }
 
@@ -25,7 +28,7 @@ impl Lookups {
 }
 
 /// Whose runtime is in a file.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Runtime {
     /// `glibc`, `musl`, `go`.

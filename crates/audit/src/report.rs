@@ -1,4 +1,4 @@
-//! The outcome of an audit. As JSON, fields are only ever added to a schema version.
+//! The outcome of an audit.
 
 use serde::Serialize;
 
@@ -8,20 +8,27 @@ use crate::facts::{Lookups, Runtime};
 use crate::rules::{Level, Rule};
 
 /// One thing that keeps one file from the fast path.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Finding {
     /// The file; in an archive, the archive, `!/`, and the file in it.
     pub path: String,
     /// The layer of an image that brought the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layer: Option<String>,
+    /// Which check found it.
     pub rule: Rule,
+    /// How grave it is.
     pub level: Level,
+    /// The file's instruction set.
     pub isa: &'static str,
+    /// How it is linked.
     pub kind: Kind,
+    /// The language runtime in it, where one is recognised.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<Runtime>,
+    /// What is the matter, in a sentence.
     pub says: &'static str,
+    /// What to do about it.
     pub help: &'static str,
     /// The first of them.
     pub sites: Vec<Site>,
@@ -30,11 +37,15 @@ pub struct Finding {
 }
 
 /// A file that was judged.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Program {
+    /// The file; in an archive, the archive, `!/`, and the file in it.
     pub path: String,
+    /// The file's instruction set.
     pub isa: &'static str,
+    /// How it is linked.
     pub kind: Kind,
+    /// The language runtime in it, where one is recognised.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<Runtime>,
     /// Known where it matters: of static programs, and of those that make system calls for time.
@@ -44,38 +55,46 @@ pub struct Program {
 }
 
 /// What could not be judged.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, schemars::JsonSchema)]
 pub struct Unjudged {
+    /// The file or archive.
     pub path: String,
+    /// Why it could not be judged.
     pub why: String,
 }
 
 /// Counts.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct Summary {
     /// Regular files that were looked at.
     pub files: u64,
     /// ELF files of the four ISAs that are run.
     pub programs: u64,
+    /// Findings of this level.
     pub errors: usize,
+    /// Findings of this level.
     pub warnings: usize,
+    /// Findings of this level.
     pub notes: usize,
     /// Files and archives that could not be judged, those that are not listed too.
     pub unjudged: usize,
     /// Of those, images, layers and files that were asked for by name.
     pub incomplete: usize,
+    /// How long it took.
     pub seconds: f64,
 }
 
 /// The outcome.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Report {
-    pub schema: u32,
+    /// Counts.
     pub summary: Summary,
+    /// What keeps programs from the fast path, the gravest first.
     pub findings: Vec<Finding>,
     /// Where asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<Program>,
+    /// Files and archives that could not be judged.
     pub unjudged: Vec<Unjudged>,
     /// Paths that were asked for and are not there, or may not be read.
     pub missing: Vec<Unjudged>,
@@ -180,7 +199,6 @@ impl Gathered {
         self.programs.sort_by(|a, b| a.path.cmp(&b.path));
         self.unjudged.sort();
         Report {
-            schema: 1,
             summary: self.summary,
             findings: self.findings,
             programs: self.programs,

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Whose answer counts as the kernel's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reference {
     /// The kernel's vDSO: brackets of some 40 ns on a healthy host.
@@ -25,7 +25,7 @@ pub enum Reference {
 }
 
 /// The errors of several clocks.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Accuracy {
     /// What was compared with.
     pub reference: Reference,
@@ -38,7 +38,7 @@ pub struct Accuracy {
 }
 
 /// One clock's errors.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct ClockAccuracy {
     /// The clock.
     pub clock: Clock,

@@ -10,7 +10,7 @@ use crate::{counter, foreign, host, path};
 use serde::Serialize;
 
 /// What is known about one clock's present path after a quick look.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, schemars::JsonSchema)]
 pub struct PresentPath {
     /// The clock.
     pub clock: Clock,

@@ -108,6 +108,20 @@ impl Serialize for Clock {
     }
 }
 
+impl schemars::JsonSchema for Clock {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Clock".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "enum": Clock::ALL.iter().map(|clock| clock.name).collect::<Vec<_>>() })
+    }
+}
+
 /// A name that is no clock's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown clock '{name}'{}; the clocks are {}", meant(name), valid_names())]

@@ -200,6 +200,20 @@ impl Serialize for Call {
     }
 }
 
+impl schemars::JsonSchema for Call {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Call".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "description": "a function and its clock: `clock_gettime MONOTONIC`" })
+    }
+}
+
 // The answers are given to `black_box` by reference: moving one whole, right after the callee stored it in two halves, would
 // wait for those stores to leave the store buffer, some 10 ns that no caller pays.
 

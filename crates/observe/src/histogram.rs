@@ -14,7 +14,7 @@ pub(crate) struct Histogram {
 }
 
 /// What a report shows of a histogram.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Distribution {
     /// How many values there are.
     pub samples: u64,
@@ -32,7 +32,7 @@ pub struct Distribution {
 }
 
 /// Values from the one before to this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Bucket {
     /// The largest value that counts here; nothing in the last one, which is open.
     pub up_to_ns: Option<u64>,

@@ -7,7 +7,7 @@ use std::fs;
 use std::mem::MaybeUninit;
 
 /// The facts of a host that a clock report needs beside it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Host {
     /// `uname -n`.
     pub name: String,
@@ -40,7 +40,7 @@ pub struct Host {
 }
 
 /// How far one clock of a time namespace is from the host's.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct TimensOffset {
     /// `monotonic` or `boottime`.
     pub clock: String,

@@ -19,7 +19,7 @@ pub struct Limit {
 }
 
 /// The backward steps of several clocks.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Monotonicity {
     /// How many threads read at once, each on a CPU of its own.
     pub threads: usize,
@@ -32,7 +32,7 @@ pub struct Monotonicity {
 }
 
 /// One clock's backward steps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Steps {
     /// Pairs of reads that were compared.
     pub compared: u64,
@@ -43,7 +43,7 @@ pub struct Steps {
 }
 
 /// One clock's backward steps in each way that they can be seen.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct ClockMonotonicity {
     /// The clock.
     pub clock: Clock,

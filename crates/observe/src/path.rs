@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::time::Duration;
 
 /// The path that libc takes for a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Path {
     /// The kernel's vDSO answers without a system call.

@@ -17,7 +17,7 @@ use serde::Serialize;
 const I386: &str = "i386";
 
 /// What `fastpath probe` shows.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Probe {
     /// Whose programs these are the paths of, as `--isa` names it.
     pub isa: &'static str,
@@ -33,7 +33,7 @@ pub struct Probe {
 }
 
 /// One clock id's path and price.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct ClockReport {
     /// The clock.
     pub clock: Clock,
@@ -45,7 +45,7 @@ pub struct ClockReport {
 }
 
 /// One function's path and price.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct FunctionReport {
     /// Its name.
     pub function: &'static str,
@@ -55,7 +55,7 @@ pub struct FunctionReport {
 }
 
 /// Path and price of a call.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Measured {
     /// The path that libc takes.
     pub path: Path,

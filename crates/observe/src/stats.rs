@@ -35,7 +35,7 @@ pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
 }
 
 /// Median and spread of what was measured in many rounds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Spread {
     /// 5% of the rounds were at or below this.
     pub p5: f64,

@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 /// What a report says about a vDSO.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct VdsoFacts {
     /// Where it is mapped, in hexadecimal.
     pub address: String,

@@ -6,7 +6,7 @@ use crate::path::Path;
 use serde::Serialize;
 
 /// What a cost means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// As fast as it gets.

@@ -20,7 +20,7 @@ const ENTRIES: [(Call, usize); 3] = [
 ];
 
 /// What the kernel does with a jump to the page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// The page is not mapped: such a program dies.
@@ -32,7 +32,7 @@ pub enum Mode {
 }
 
 /// The vsyscall page's state and prices.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Vsyscall {
     /// What the kernel does with it.
     pub mode: Mode,
@@ -41,7 +41,7 @@ pub struct Vsyscall {
 }
 
 /// One entry of the page.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Entry {
     /// The function that the entry is.
     pub function: Call,

@@ -11,18 +11,17 @@ use serde::{Deserialize, Serialize};
 pub const SCHEMA: u32 = 1;
 
 /// A page.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Report {
-    /// [`SCHEMA`].
-    pub schema: u32,
-    /// The version of fastpath that wrote this.
+    /// The version of fastpath that wrote this. As JSON it stands before what is in here.
+    #[serde(default, skip_serializing)]
     pub fastpath: String,
     /// One, or a fleet.
     pub hosts: Vec<Host>,
 }
 
 /// What is known of a host. Only a probe is always there.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Host {
     /// `uname -n`; of a probe that does not tell it, the file's name.
     pub name: String,
@@ -49,7 +48,7 @@ pub struct Host {
 }
 
 /// What a host may lack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
     /// The distributions under fastpath.
@@ -61,7 +60,7 @@ pub enum Part {
 }
 
 /// Something that could not be had.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Missing {
     /// What.
     pub what: Part,
@@ -70,7 +69,7 @@ pub struct Missing {
 }
 
 /// Which path every clock takes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Probe {
     /// Whose programs these are the paths of.
     pub isa: String,
@@ -89,7 +88,7 @@ pub struct Probe {
 // The fields of both are written out: of flattened ones, an error could not name the field.
 
 /// A clock's path and price.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Clock {
     /// Its name.
     pub clock: String,
@@ -107,7 +106,7 @@ pub struct Clock {
 }
 
 /// A function's path and price.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Function {
     /// Its name.
     pub function: String,
@@ -125,7 +124,7 @@ pub struct Function {
 }
 
 /// Who answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Path {
     /// The kernel's vDSO.
@@ -141,7 +140,7 @@ pub enum Path {
 }
 
 /// Whether a call costs what it should.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CallVerdict {
     /// As fast as it gets.
@@ -157,7 +156,7 @@ pub enum CallVerdict {
 }
 
 /// The vsyscall page.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Vsyscall {
     /// `none`, `xonly`, `emulate`.
     pub mode: String,
@@ -166,7 +165,7 @@ pub struct Vsyscall {
 }
 
 /// A function of the vsyscall page.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Entry {
     /// Its name.
     pub function: String,
@@ -175,7 +174,7 @@ pub struct Entry {
 }
 
 /// What a price depends on.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Facts {
     /// `uname -n`.
     #[serde(default)]
@@ -210,14 +209,14 @@ pub struct Facts {
 }
 
 /// A vDSO.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Vdso {
     /// Whether it is fastpath's.
     pub is_fastpath: bool,
 }
 
 /// Prices one by one, taken in turns.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Prices {
     /// A sample is the mean of so many calls in a row.
     pub calls_per_sample: u32,
@@ -226,7 +225,7 @@ pub struct Prices {
 }
 
 /// A clock's prices.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ClockPrices {
     /// Its name.
     pub clock: String,
@@ -238,7 +237,7 @@ pub struct ClockPrices {
 }
 
 /// What doctor says.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Doctor {
     /// What it comes to.
     pub verdict: Verdict,
@@ -255,7 +254,7 @@ pub struct Doctor {
 }
 
 /// What a host's clocks come to. The gravest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// The counter that clocks are read from is not sound.
@@ -269,7 +268,7 @@ pub enum Verdict {
 }
 
 /// Something that was found.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Finding {
     /// `wrong`, `slow`, `unknown`, `note`.
     pub severity: String,
@@ -282,7 +281,7 @@ pub struct Finding {
 }
 
 /// Where something stands.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Proof {
     /// The file, the instruction, or `measured`.
     pub source: String,
@@ -291,7 +290,7 @@ pub struct Proof {
 }
 
 /// A reason.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Because {
     /// What it is.
     pub says: String,
@@ -300,7 +299,7 @@ pub struct Because {
 }
 
 /// Something that can be done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Remedy {
     /// Its stable name.
     #[serde(default)]
@@ -314,7 +313,7 @@ pub struct Remedy {
 }
 
 /// Something that was not allowed to be seen.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Unseen {
     /// What.
     pub what: String,
@@ -327,7 +326,7 @@ pub struct Unseen {
 }
 
 /// A fact.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Line {
     /// What kind of fact.
     pub section: String,
@@ -342,7 +341,7 @@ pub struct Line {
 }
 
 /// Whether a fact is good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mark {
     /// It is.
@@ -356,7 +355,7 @@ pub enum Mark {
 }
 
 /// Who made system calls to read clocks.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Trace {
     /// For how long they were counted.
     pub seconds: f64,
@@ -372,7 +371,7 @@ pub struct Trace {
 }
 
 /// What there was no room for.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Lost {
     /// Calls.
     pub calls: u64,
@@ -381,7 +380,7 @@ pub struct Lost {
 }
 
 /// A program's calls for a clock.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Row {
     /// The process.
     pub pid: u32,

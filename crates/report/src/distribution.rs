@@ -4,7 +4,7 @@ use crate::nanoseconds::Nanoseconds;
 use serde::{Deserialize, Serialize};
 
 /// Prices of one kind.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Distribution {
     /// How many there are.
     pub samples: u64,
@@ -21,7 +21,7 @@ pub struct Distribution {
 }
 
 /// Prices from one to another, the latter not included.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Bucket {
     /// From.
     pub from_ns: Nanoseconds,

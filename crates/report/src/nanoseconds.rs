@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 /// A price. One that was read from a file is a number that can be one.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, schemars::JsonSchema)]
 pub struct Nanoseconds(f64);
 
 /// A quarter of an hour for a call.

@@ -27,24 +27,25 @@ pub fn read(text: &str, file: &str, stem: &str) -> Result<Vec<Host>, String> {
 const WANTED: &str = "wanted is what `fastpath probe --json` or `fastpath report --json` writes";
 
 fn hosts_of(value: Value, stem: &str) -> Result<Vec<Host>, String> {
+    let schema = value.get("schema").and_then(Value::as_u64);
+    if let Some(schema) = schema.filter(|schema| *schema != u64::from(SCHEMA)) {
+        return Err(format!(
+            "schema {schema}: another fastpath wrote this; this one reads schema {SCHEMA}"
+        ));
+    }
     if value.get("hosts").is_some() {
-        let schema = value.get("schema").and_then(Value::as_u64);
-        if let Some(schema) = schema.filter(|schema| *schema != u64::from(SCHEMA)) {
-            return Err(format!(
-                "schema {schema}: another fastpath wrote this; this one reads schema {SCHEMA}"
-            ));
-        }
         return Ok(parse::<Report>(value)?.hosts);
     }
     // Doctor's has neither, a trace has rows: they say nothing of the paths, or not all.
     if value.get("clocks").is_none() && value.get("host").is_none() {
         return Err(format!("neither a probe nor a report; {WANTED}"));
     }
+    let measured_unix = value.get("time_unix").and_then(Value::as_u64);
     let probe = parse::<Probe>(value)?;
     Ok(vec![Host {
         name: probe.host.name.clone().unwrap_or_else(|| stem.to_owned()),
         file: None,
-        measured_unix: None,
+        measured_unix,
         probe,
         prices: None,
         doctor: None,
@@ -94,7 +95,6 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again() {
         let report = Report {
-            schema: SCHEMA,
             fastpath: "0.1.0".to_owned(),
             hosts: vec![samples::healthy("a"), samples::sick("b")],
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fastpath_report::data::{Report, SCHEMA};
+use fastpath_report::data::Report;
 
 #[path = "../../../fuzz/mutations.rs"]
 mod mutations;
@@ -17,7 +17,6 @@ fn whatever_the_bytes_they_are_hosts_of_a_page_or_refused_with_a_sentence() {
             Ok(hosts) => {
                 pages += 1;
                 let report = Report {
-                    schema: SCHEMA,
                     fastpath: String::new(),
                     hosts,
                 };

@@ -18,7 +18,7 @@ mod tally;
 mod why;
 
 pub use command::{NOT_EXECUTABLE, NOT_FOUND};
-pub use report::{Caller, Lost, Method, Report, Row, SCHEMA};
+pub use report::{Caller, Lost, Method, Report, Row};
 pub use session::{End, Observer, Options, Outcome, Running, Whom, run};
 pub use symbols::Frame;
 pub use why::Why;

@@ -4,7 +4,7 @@
 use crate::arch;
 use crate::call::{Abi, Function, Sample, Site};
 use crate::command;
-use crate::report::{Lost, Method, Report, SCHEMA};
+use crate::report::{Lost, Method, Report};
 use crate::session::{End, Observer, Options, Outcome, Whom, monotonic_ns};
 use crate::tally::{Host, Tally};
 use nix::sys::ptrace;
@@ -86,7 +86,6 @@ pub(crate) fn run(options: &Options, host: Host, observer: &mut dyn Observer) ->
 fn report(tally: &mut Tally, host: &mut Host, elapsed: Duration, is_final: bool) -> Report {
     let rows = tally.rows(host, elapsed, None, is_final);
     Report {
-        schema: SCHEMA,
         method: Method::Ptrace,
         seconds: (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
         calls: rows.iter().map(|row| row.calls).sum(),

@@ -4,12 +4,8 @@ use crate::symbols::Frame;
 use crate::why::Why;
 use serde::Serialize;
 
-/// The version of the report's schema. A field is added without changing it; it changes when one is removed or means another
-/// thing.
-pub const SCHEMA: u32 = 1;
-
 /// How calls are counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
     /// By BPF programs at the kernel's tracepoints.
@@ -19,10 +15,8 @@ pub enum Method {
 }
 
 /// Who made system calls to read clocks.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Report {
-    /// [`SCHEMA`].
-    pub schema: u32,
     /// How they were counted.
     pub method: Method,
     /// How long.
@@ -36,7 +30,7 @@ pub struct Report {
 }
 
 /// What could not be kept for lack of room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Lost {
     /// Calls that are in no row. They may be of processes that were not asked about.
     pub calls: u64,
@@ -54,7 +48,7 @@ impl Lost {
 }
 
 /// One program's calls for one clock, for one reason.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Row {
     /// The process.
     pub pid: u32,
@@ -88,7 +82,7 @@ pub struct Row {
 }
 
 /// Where calls came from.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Caller {
     /// The innermost function that is not of the C library or a vDSO.
     pub function: Option<String>,

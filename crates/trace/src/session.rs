@@ -2,7 +2,7 @@
 
 use crate::bpf::Counter;
 use crate::command::{self, Started};
-use crate::report::{Lost, Method, Report, SCHEMA};
+use crate::report::{Lost, Method, Report};
 use crate::sideband::Sideband;
 use crate::tally::{Host, Tally};
 use crate::{call::Sample, process::Processes, ptrace};
@@ -239,7 +239,6 @@ impl Watch {
         };
         let rows = tally.rows(host, elapsed, root, last);
         Report {
-            schema: SCHEMA,
             method: Method::Bpf,
             seconds: (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
             calls: rows.iter().map(|row| row.calls).sum(),

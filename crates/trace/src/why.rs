@@ -39,7 +39,35 @@ impl Serialize for Why {
     }
 }
 
+impl schemars::JsonSchema for Why {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Why".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "enum": Why::ALL.map(Why::word) })
+    }
+}
+
 impl Why {
+    /// All of them.
+    pub const ALL: [Why; 10] = [
+        Why::Vsyscall,
+        Why::KernelOnly,
+        Why::NotInVdso,
+        Why::Clocksource,
+        Why::NoVdso,
+        Why::StaticBinary,
+        Why::OwnInstruction,
+        Why::Libc,
+        Why::VdsoFellBack,
+        Why::Unknown,
+    ];
+
     /// In a word, as in JSON.
     pub fn word(self) -> &'static str {
         match self {

@@ -13,7 +13,7 @@ use crate::bytes::{self, Bytes, Piece};
 use crate::elf::Part;
 
 /// What is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Call {
     #[serde(rename = "clock_gettime")]
@@ -38,7 +38,7 @@ impl Call {
 }
 
 /// How it is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum By {
     /// `syscall`, `sysenter`, `int $0x80`, i386's call through the thread's block, `svc #0`.
@@ -48,7 +48,7 @@ pub enum By {
 }
 
 /// One place in the code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct Site {
     /// As the file states it, before relocation.
     pub address: u64,

@@ -17,7 +17,7 @@ pub fn read() -> u64 {
 }
 
 /// What the CPU says of the counter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct Features {
     /// It ticks at one rate in all power states, as the architecture has it of every counter that firmware has set up: one whose
     /// frequency (CNTFRQ_EL0) is known.

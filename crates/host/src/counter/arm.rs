@@ -18,7 +18,7 @@ pub fn read() -> u64 {
 }
 
 /// What the CPU says of the counter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Features {
     /// There is a generic timer, and the kernel runs it: then it ticks at one rate, as the architecture has it, and user space may
     /// read it. A CPU without one raises an exception instead, so it must not be tried.

@@ -21,7 +21,7 @@ pub fn read() -> u64 {
 }
 
 /// What CPUID says of the counter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct Features {
     /// It ticks at one rate in all power states (Intel SDM 18.17.1; leaf 8000_0007H, EDX bit 8).
     pub invariant: bool,

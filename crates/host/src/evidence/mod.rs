@@ -39,7 +39,7 @@ const WHERE_VOUCHED: Patience = Patience {
 };
 
 /// How much a counter has to show before it is read for anybody.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trust {
     /// The CPU must promise one rate.
@@ -51,7 +51,7 @@ pub enum Trust {
 }
 
 /// Why the counter is not believed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, schemars::JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Distrust {
     /// The CPU does not promise one rate.
@@ -94,7 +94,7 @@ pub enum Distrust {
 }
 
 /// What was found.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Evidence {
     /// Whether this process may read the counter (PR_GET_TSC). If not, nothing else was asked.
     pub is_readable: bool,

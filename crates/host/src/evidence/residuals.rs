@@ -10,7 +10,7 @@ use crate::page_copy::PageCopy;
 use crate::publisher::{REASON_HOST, REASON_LET_GO, REASON_NEW_PUBLISHER, REASON_STEP_MISSED};
 
 /// A publisher's experience with the counter.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Residuals {
     /// Anchors published.
     pub refreshes: u64,
@@ -31,7 +31,7 @@ pub struct Residuals {
 }
 
 /// Anchors were taken off a page.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Withdrawal {
     /// On the kernel's CLOCK_BOOTTIME.
     pub boottime_ns: u64,

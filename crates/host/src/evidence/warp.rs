@@ -38,7 +38,7 @@ const ARRIVAL: Duration = Duration::from_millis(5);
 const MOST_ROUNDS: usize = 128;
 
 /// How far one CPU's counter is ahead of another's: between `least_cycles` and `most_cycles`, whatever happened meanwhile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Pair {
     /// The CPU that the other is compared with.
     pub cpu: usize,
@@ -66,7 +66,7 @@ impl Pair {
 }
 
 /// A CPU of which nothing is known.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct LeftOut {
     /// Its number.
     pub cpu: usize,
@@ -75,7 +75,7 @@ pub struct LeftOut {
 }
 
 /// A pair that was not compared.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Missed {
     /// One of the two.
     pub cpu: usize,
@@ -86,7 +86,7 @@ pub struct Missed {
 }
 
 /// What came of a comparison.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Warp {
     /// CPUs that this process may use (sched_getaffinity(2)). Others are not looked at.
     pub cpus: Vec<usize>,

@@ -44,7 +44,7 @@ impl Default for Options {
 }
 
 /// What `fastpath bench` shows.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Bench {
     /// Rounds per call.
     pub rounds: u32,

@@ -9,7 +9,7 @@ use crate::timer::Timer;
 use serde::Serialize;
 
 /// What one call costs by each path.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Row {
     /// The function, and the clock where it takes one.
     pub call: Call,
@@ -33,7 +33,7 @@ pub struct Row {
 }
 
 /// Ratios of two costs, each taken within one round: what disturbs the whole round cancels.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Ratios {
     /// Below 1: fastpath is faster than the kernel's vDSO.
     pub ours_to_kernel_vdso: Option<Spread>,

@@ -10,7 +10,7 @@ use super::findings;
 use serde::Serialize;
 
 /// What a fact means for clocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mark {
     /// As it should be.
@@ -24,7 +24,7 @@ pub enum Mark {
 }
 
 /// One line.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Line {
     /// What kind of fact.
     pub section: &'static str,

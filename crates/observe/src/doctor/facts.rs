@@ -7,7 +7,7 @@ use fastpath_host::evidence::{Evidence, Residuals};
 use serde::Serialize;
 
 /// Everything that was found out.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Facts {
     /// The kernel and how it was started.
     pub kernel: Kernel,
@@ -41,7 +41,7 @@ pub struct Facts {
 }
 
 /// The kernel.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct Kernel {
     /// `uname -r`.
     pub release: String,
@@ -61,7 +61,7 @@ impl Kernel {
 }
 
 /// What the kernel runs on.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct Machine {
     /// The CPU's name.
     pub cpu: Option<String>,
@@ -83,7 +83,7 @@ impl Machine {
 }
 
 /// `/sys/devices/system/clocksource/clocksource0`.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct Clocksource {
     /// In use.
     pub current: Option<String>,
@@ -100,7 +100,7 @@ impl Clocksource {
 }
 
 /// Lines of the kernel's log.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct KernelLog {
     /// Where it was read.
     pub source: String,
@@ -111,7 +111,7 @@ pub struct KernelLog {
 }
 
 /// The counter that a vDSO reads.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct Counter {
     /// The instructions of an ordered read.
     pub name: &'static str,
@@ -131,7 +131,7 @@ pub struct Counter {
 }
 
 /// Who states a rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum StatedBy {
     /// The CPU or the hypervisor, of the counter.
@@ -143,7 +143,7 @@ pub enum StatedBy {
 }
 
 /// A rate that somebody states.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Stated {
     /// Where.
     pub source: String,
@@ -154,7 +154,7 @@ pub struct Stated {
 }
 
 /// A rate that was measured.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Rate {
     /// Counts per second of the kernel's clock.
     pub hz: f64,
@@ -167,7 +167,7 @@ pub struct Rate {
 }
 
 /// The kernel's vDSO.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct KernelVdso {
     /// Whether it is mapped here.
     pub is_mapped: bool,
@@ -178,7 +178,7 @@ pub struct KernelVdso {
 }
 
 /// One file of /sys/devices/system/cpu/vulnerabilities.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Mitigation {
     /// The file's name.
     pub name: String,
@@ -189,7 +189,7 @@ pub struct Mitigation {
 }
 
 /// A process, as /proc shows it. What could not be seen is missing.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct Process {
     /// Its number.
     pub pid: u32,
@@ -236,7 +236,7 @@ pub struct Process {
 }
 
 /// A library and its version.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Library {
     /// `glibc` or `musl`.
     pub name: &'static str,
@@ -247,7 +247,7 @@ pub struct Library {
 }
 
 /// Which vDSO a process was given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VdsoKind {
     /// None.
@@ -261,7 +261,7 @@ pub enum VdsoKind {
 }
 
 /// fastpath's page in a process.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct PageFacts {
     /// The clocks that it answers at this moment; nothing if the page could not be read.
     pub serves: Option<Vec<&'static str>>,
@@ -284,7 +284,7 @@ pub struct PageFacts {
 }
 
 /// A time namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct TimeNamespace {
     /// `time:[4026531834]`.
     pub id: Option<String>,

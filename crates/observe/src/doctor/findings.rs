@@ -16,7 +16,7 @@ use fastpath_host::evidence::Trust;
 use serde::Serialize;
 
 /// What it comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// Every clock that can be fast is fast, and nothing speaks against the counter.
@@ -30,7 +30,7 @@ pub enum Verdict {
 }
 
 /// How grave a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
     /// Time can be wrong.
@@ -44,7 +44,7 @@ pub enum Severity {
 }
 
 /// A file, an instruction or a measurement, and what it shows.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Proof {
     /// Where.
     pub source: String,
@@ -62,7 +62,7 @@ impl Proof {
 }
 
 /// One thing that was found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Finding {
     /// Its stable name.
     pub id: &'static str,
@@ -77,7 +77,7 @@ pub struct Finding {
 }
 
 /// A reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Because {
     /// What it is.
     pub says: String,

@@ -37,10 +37,6 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
 
-/// The version of the report's schema. A field is added without changing it; it changes when one is removed or means another
-/// thing.
-pub const SCHEMA: u32 = 1;
-
 /// What is to be examined.
 pub struct Options<'a> {
     /// `/`, or a directory with a host's /proc, /sys and /dev.
@@ -50,7 +46,7 @@ pub struct Options<'a> {
 }
 
 /// Whether `fastpath run` would believe the counter, by the evidence among the facts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Belief {
     /// `invariant`; with `--trust-counter`, `anyway`.
     pub trust: Trust,
@@ -72,10 +68,8 @@ impl Belief {
 }
 
 /// The outcome.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Report {
-    /// [`SCHEMA`].
-    pub schema: u32,
     /// What it comes to.
     pub verdict: Verdict,
     /// The same in a sentence.
@@ -121,7 +115,6 @@ impl Report {
         let findings = findings::of(&facts);
         let verdict = Verdict::of(&facts, &findings);
         Report {
-            schema: SCHEMA,
             verdict,
             summary: findings::summary(&facts, &findings, verdict),
             remedies: remedies::of(&facts, &findings),

@@ -7,7 +7,7 @@ use fastpath_host::evidence::Trust;
 use serde::Serialize;
 
 /// When a remedy helps, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum When {
     /// At once, for programs that are started this way.
@@ -19,7 +19,7 @@ pub enum When {
 }
 
 /// Something that can be done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Remedy {
     /// Its stable name.
     pub id: &'static str,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const LONGEST: u64 = 64 << 20;
 
 /// Something that would have been evidence and could not be had.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Unseen {
     /// What, in a user's words.
     pub what: String,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// What a walk over /proc showed.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct Served {
     /// Each page, which is a publisher's, and who maps it.
     pub pages: Vec<ServedPage>,
@@ -18,7 +18,7 @@ pub struct Served {
 }
 
 /// One page.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct ServedPage {
     /// The number of its memfd's inode: pages of a host differ in it.
     pub inode: u64,

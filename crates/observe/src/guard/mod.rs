@@ -25,10 +25,6 @@ use route::Route;
 use serde::Serialize;
 use std::time::Duration;
 
-/// The version of the report's schema. A field is added without changing it; it changes when one is removed or means another
-/// thing.
-pub const SCHEMA: u32 = 1;
-
 /// Before each look. A publisher that was kept from running for a while is back by then, and a burst of load is over.
 const PAUSES_MS: [u64; 6] = [0, 20, 60, 120, 200, 300];
 
@@ -51,7 +47,7 @@ pub struct Options {
 }
 
 /// What it comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// Everything is as it should be.
@@ -63,10 +59,8 @@ pub enum Outcome {
 }
 
 /// What was seen, and what it comes to.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Report {
-    /// [`SCHEMA`].
-    pub schema: u32,
     /// What it comes to.
     pub outcome: Outcome,
     /// The same in a line.
@@ -82,7 +76,7 @@ pub struct Report {
 }
 
 /// One call.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Checked {
     /// `clock_gettime MONOTONIC`, `getpid` and the like.
     pub call: String,
@@ -207,7 +201,6 @@ impl Look {
 
 fn report(limits: &Limits, baseline: Option<&Baseline>, looks: &[Look], ns_per_tick: f64, looked: usize) -> Report {
     let mut report = Report {
-        schema: SCHEMA,
         outcome: Outcome::Ok,
         summary: String::new(),
         calls: Vec::new(),
@@ -264,7 +257,6 @@ fn forbidden(subjects: &[Subject], why: &str) -> Report {
         complaint: Some(why.to_owned()),
     };
     Report {
-        schema: SCHEMA,
         outcome: Outcome::Broken,
         summary: why.to_owned(),
         calls: subjects.iter().map(checked).collect(),

@@ -1,10 +1,9 @@
 use super::*;
-use crate::data::{Part, SCHEMA};
+use crate::data::Part;
 use crate::samples;
 
 fn of(hosts: Vec<Host>) -> String {
     page(&Report {
-        schema: SCHEMA,
         fastpath: "0.1.0".to_owned(),
         hosts,
     })
@@ -216,7 +215,6 @@ fn a_fleet_shows_its_sick_hosts_first_and_all_of_each() {
 #[test]
 fn figures_say_where_they_stand_in_the_data() {
     let report = Report {
-        schema: SCHEMA,
         fastpath: "0.1.0".to_owned(),
         hosts: vec![samples::healthy("a"), samples::sick("b"), samples::partial("c")],
     };

@@ -8,7 +8,7 @@ use fastpath_host::evidence::Trust;
 use serde::Serialize;
 
 /// What a process pays for a clock.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Gain {
     /// The clock.
     pub clock: Clock,
