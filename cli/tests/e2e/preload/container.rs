@@ -1,5 +1,5 @@
 //! In a container that forbids ptrace, made as container engines make them: user, PID and mount namespaces, a root of its own, no
-//! capability, Docker's default filter. What is mounted into it is what the README says: the directory of the socket, and the library.
+//! capability, Docker's default filter. What is mounted into it is what docs/containers.md says: the directory of the socket, and the library.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
