@@ -1,4 +1,4 @@
-//! FASTPATH_BLESS=1 writes docs/schema and docs/json.md anew.
+//! FASTPATH_WRITE_DOCS=1 writes docs/schema and docs/json.md anew.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -153,14 +153,14 @@ fn docs() -> PathBuf {
 /// Compares, or writes anew.
 #[track_caller]
 fn is_as_written(path: &Path, text: &str) {
-    if std::env::var_os("FASTPATH_BLESS").is_some() {
+    if std::env::var_os("FASTPATH_WRITE_DOCS").is_some() {
         std::fs::create_dir_all(path.parent().expect("a directory")).expect("docs");
         return std::fs::write(path, text).expect("docs");
     }
     let written = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         written == text,
-        "{} is not what the types say: FASTPATH_BLESS=1 cargo test -p fastpath --bin fastpath document",
+        "{} is not what the types say: FASTPATH_WRITE_DOCS=1 cargo test -p fastpath --bin fastpath document",
         path.display()
     );
 }
