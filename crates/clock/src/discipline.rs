@@ -5,7 +5,7 @@ use fastpath_page::{Anchor, Base, ClockSet, Rate};
 
 use crate::bracket::{Bracket, Sample};
 use crate::line::{Line, cycles_between, ns_between};
-use crate::ntp::{Ntp, SLEWS_ON_NS};
+use crate::ntp::{LATEST_NS, Ntp, SLEWS_ON_NS};
 use crate::offset::{Change, Measured, Offset};
 use crate::reason::Reason;
 use crate::steer::{Shown, Times, ahead_of_ns, rate_of, steer};
@@ -196,6 +196,9 @@ pub struct Discipline {
     ahead_ns: Option<i64>,
 }
 
+/// A rate that is off by this part shows 10 ns in the time that an anchor takes to reach the page.
+const SLEWED_UNSEEN: f64 = 50e-6;
+
 impl Discipline {
     /// A discipline that knows nothing yet.
     pub fn new(config: Config) -> Discipline {
@@ -267,6 +270,16 @@ impl Discipline {
         self.ahead_ns
     }
 
+    /// Whether the last [`Outcome::Publish`] must not be published any more when the counter shows `now`: readers who ask
+    /// the kernel have seen too much of what it showed since the sample.
+    pub fn is_late(&self, now: u64) -> bool {
+        let is_late = |hres: Anchor| {
+            let since_cycles = now.wrapping_sub(hres.base_cycles) as i64;
+            since_cycles > hres.rate.cycles_for_ns(LATEST_NS) as i64
+        };
+        self.in_force.hres.is_some_and(is_late)
+    }
+
     /// Says that what the last [`Outcome::Publish`] held was not published, so that what was in force before still is.
     ///
     /// The next sample is due soon: what is in force does not know what this one told.
@@ -322,6 +335,7 @@ impl Discipline {
         let raw_seen = sample.raw.map(|raw| self.raw.see(&raw, RAW_LIMITS));
         let limits = if raw_seen.is_some() { TICK_LIMITS } else { NTP_LIMITS };
         let suspended = self.was_suspended(sample);
+        let was_slewed_unseen = self.was_slewed_unseen(sample);
         let was_turned = self.turn(sample);
         let mono_seen = self.mono.see(&sample.mono, limits);
         if suspended {
@@ -355,7 +369,11 @@ impl Discipline {
         } else {
             NTP_LIMITS.change
         };
-        if (is_slewing && was_interrupted(sample)) || !self.measure_offsets(sample, &line, rate_limit) {
+        // By a rate that is not known, clocks that were not read at the same time are not known to be apart.
+        let tells_offsets = !(was_slewed_unseen && was_interrupted(sample));
+        if (is_slewing && was_interrupted(sample))
+            || (tells_offsets && !self.measure_offsets(sample, &line, rate_limit))
+        {
             self.retry = true;
             return Outcome::Wait;
         }
@@ -376,7 +394,7 @@ impl Discipline {
             return Outcome::Wait;
         }
         // Readers have the kernel's time already, and until the new rate is known they would be shown less.
-        if rate_changed && shown.is_none() && self.in_force.hres.is_some() {
+        if (rate_changed || was_slewed_unseen) && shown.is_none() && self.in_force.hres.is_some() {
             self.retry = true;
             return Outcome::Wait;
         }
@@ -434,19 +452,36 @@ impl Discipline {
         self.sampled_at_ns != 0 && !self.retry && !is_due && !is_news
     }
 
+    /// The kernel's rate by adjtimex(2), relative to that at the last sample.
+    fn turned_by(&self, sample: &Sample) -> Option<f64> {
+        Some(sample.ntp?.rate() / self.ntp?.rate())
+    }
+
     /// Takes in what the kernel was told to run at, by adjtimex(2), since the last sample. Returns whether that changed.
     fn turn(&mut self, sample: &Sample) -> bool {
         let Some(ntp) = sample.ntp else { return false };
         if ntp.changes_each_second() {
             self.pending_at_ns = Some(sample.mono.time_ns);
         }
-        let factor = self.ntp.map_or(1.0, |before| ntp.rate() / before.rate());
+        let factor = self.turned_by(sample).unwrap_or(1.0);
         let is_changed = factor != 1.0;
         // The line keeps the former rate until a sample tells well at which time it ended.
         if !is_changed || self.mono.turn(&sample.mono, factor) {
             self.ntp = Some(ntp);
         }
         is_changed
+    }
+
+    /// Whether the kernel went another way since the last sample than the line and adjtimex(2) explain: it was slewed, and is not any more, while
+    /// nobody looked. The line is then an average of both rates.
+    fn was_slewed_unseen(&self, sample: &Sample) -> bool {
+        let Some(line) = self.mono.line() else { return false };
+        let elapsed_ns = line.above_origin_ns(sample.mono.middle_cycles());
+        let off_ns = ns_between(line.origin_ns, sample.mono.time_ns) as f64 - elapsed_ns;
+        // From some moment on it ran as it is told to now.
+        let explained_ns = self.turned_by(sample).map_or(0.0, |factor| (factor - 1.0) * elapsed_ns);
+        let unexplained_ns = off_ns - off_ns.clamp(explained_ns.min(0.0), explained_ns.max(0.0));
+        unexplained_ns.abs() > SLEWED_UNSEEN * elapsed_ns.abs() + 4.0 * self.mono.noise_ns()
     }
 
     /// Whether the kernel may still slew by what was pending, and is not any more.
@@ -602,6 +637,11 @@ impl Discipline {
         };
         let InForce { hres, floor_hres, .. } = self.in_force;
         let shown = Shown::by(hres, floor_hres, MONOTONIC, effective_at);
+        // Who asks the kernel now has seen what it showed since the sample: at a rate that the line may not know, if it has just changed.
+        let asks_kernel = shown.is_none_or(|shown| shown.is_past());
+        if asks_kernel && (self.ntp).is_some_and(|ntp| ntp.may_change_at(effective_real_ns, self.slews_on())) {
+            return Outcome::Wait;
+        }
         let Some(course) = steer(shown, line, effective_at, times, self.mono.noise_ns()) else {
             return self.start_over(Reason::RateImplausible);
         };

@@ -24,6 +24,9 @@ const APPLIED_WITHIN_NS: u64 = 12_000_000;
 const LOOK_EVERY_NS: u64 = 1_000_000;
 /// How long after a slew was pending the kernel may still be at it: until the second's end.
 pub(crate) const SLEWS_ON_NS: u64 = NS_PER_SEC + APPLIED_WITHIN_NS;
+/// An anchor is on the page so long after its base at most: where readers ask the kernel it may begin in the past, and they have seen what the
+/// kernel showed since.
+pub(crate) const LATEST_NS: u64 = 500_000;
 /// After a second has begun: the look is to come after the tick, where ticks and seconds are aligned.
 const LOOK_AFTER_NS: u64 = 200_000;
 
@@ -89,6 +92,14 @@ impl Ntp {
         } else {
             to_come_ns
         })
+    }
+
+    /// Whether the rate may change, at a moment that nobody tells, about when REALTIME shows `real_ns`. `was_pending` as in
+    /// [`Ntp::next_look_ns`].
+    pub(crate) fn may_change_at(self, real_ns: u64, was_pending: bool) -> bool {
+        let of_second_ns = real_ns % NS_PER_SEC;
+        let is_about_then = !(APPLIED_WITHIN_NS..NS_PER_SEC - LATEST_NS).contains(&of_second_ns);
+        is_about_then && (was_pending || self.changes_each_second())
     }
 
     /// When to look at the clocks again, in nanoseconds from a time of REALTIME, where the rate, or REALTIME itself, may change at the
@@ -169,6 +180,20 @@ mod tests {
         assert_eq!(insert.to_leap_ns(MIDNIGHT_NS + 5), Some(-5));
         assert_eq!(delete.to_leap_ns(MIDNIGHT_NS - NS_PER_SEC - 5), Some(5));
         assert_eq!(delete.to_leap_ns(MIDNIGHT_NS - NS_PER_SEC), Some(0));
+    }
+
+    #[test]
+    fn a_rate_may_change_about_the_beginning_of_a_second() {
+        let slewing = Ntp {
+            single_shot_us: 5_000,
+            ..QUIET
+        };
+        let second_ns = 7 * NS_PER_SEC;
+        assert!(slewing.may_change_at(second_ns, false) && slewing.may_change_at(second_ns + 10_000_000, false));
+        assert!(slewing.may_change_at(second_ns - LATEST_NS, false));
+        assert!(!slewing.may_change_at(second_ns - LATEST_NS - 1, false));
+        assert!(!slewing.may_change_at(second_ns + APPLIED_WITHIN_NS, false));
+        assert!(!QUIET.may_change_at(second_ns, false) && QUIET.may_change_at(second_ns, true));
     }
 
     #[test]

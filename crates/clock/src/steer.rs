@@ -57,6 +57,11 @@ impl Shown {
             expired,
         })
     }
+
+    /// Whether readers ask the kernel when the next anchor begins.
+    pub fn is_past(&self) -> bool {
+        self.expired
+    }
 }
 
 /// The course at `effective_at` to the kernel's clock, as `line` predicts it, until the new anchor ends. `None`: no page can hold this

@@ -17,7 +17,7 @@ const UNSEEN_NS: u64 = 30;
 const MS: f64 = 1e6;
 
 /// How the publisher is kept from running.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Care {
     /// It runs when it should, and asks adjtimex(2) every ten milliseconds.
     Prompt,
@@ -64,19 +64,27 @@ impl Reader {
     }
 
     fn look(&mut self) {
+        for answers in std::mem::take(&mut self.publisher.before_anchors) {
+            self.see(answers);
+        }
+        self.see(IDS.map(|id| self.publisher.answer(id)));
+        if let Some(error_ns) = self.publisher.error_ns() {
+            self.ahead_ns.push(error_ns);
+        }
+    }
+
+    fn see(&mut self, answers: [(u64, bool); 5]) {
         for (clock, id) in IDS.into_iter().enumerate() {
-            let (now_ns, by_page) = self.publisher.answer(id);
+            let (now_ns, by_page) = answers[clock];
             let (last_ns, last_by_page) = self.last[clock];
             let unseen_ns = if by_page && !last_by_page { UNSEEN_NS } else { 0 };
             assert!(
                 now_ns + unseen_ns >= last_ns,
-                "clock {id} goes back by {} ns (by the page: {last_by_page}, then {by_page})",
-                last_ns - now_ns
+                "clock {id} goes back by {} ns (by the page: {last_by_page}, then {by_page}; {})",
+                last_ns - now_ns,
+                format_args!("{:?}", self.care)
             );
             self.last[clock] = (now_ns.max(last_ns), by_page);
-        }
-        if let Some(error_ns) = self.publisher.error_ns() {
-            self.ahead_ns.push(error_ns);
         }
     }
 
@@ -185,6 +193,29 @@ fn a_phase_locked_loop_is_followed_from_second_to_second() {
             reader.publisher.host.offset_ns = offset_ms * MS;
             reader.run_for(4_500.0);
         }
+    }
+}
+
+#[test]
+fn who_asks_the_kernel_returns_to_no_page_that_does_not_know_its_rate() {
+    for before_ns in (0..10_000).step_by(100) {
+        let mut reader = Reader::new(Care::Stopped);
+        reader.run_for(3_000.0);
+        assert_eq!(reader.publisher.error_ns(), None, "the anchor has ended");
+        // In the next second the kernel runs 10 % faster, from some moment on that nobody tells.
+        reader.publisher.host.offset_ns = 400.0 * MS;
+        let to_overflow_ns = reader.publisher.host.to_overflow_ns();
+        reader.publisher.host.advance(to_overflow_ns - f64::from(before_ns));
+        reader.look();
+        reader.publisher.refresh_now();
+        for _ in 0..100 {
+            reader.look();
+            reader.publisher.host.advance(2_000.0);
+        }
+        // And it is served again soon.
+        reader.care = Care::Prompt;
+        reader.run_for(30.0);
+        assert!(reader.publisher.error_ns().is_some());
     }
 }
 

@@ -258,6 +258,10 @@ impl Refresher {
         residual_ns: i64,
         counter: impl Fn() -> u64,
     ) -> Refreshed {
+        if self.discipline.is_late(counter()) {
+            self.discipline.retract();
+            return Refreshed::Missed;
+        }
         // By the kernel's rate: an anchor may run much slower.
         let rate = self.discipline.rate().unwrap_or(hres.rate);
         let spare_cycles = rate.cycles_for_ns(LOOK_AHEAD_NS);

@@ -8,6 +8,8 @@ use super::Host;
 const MONOTONIC: u32 = 1;
 /// How far ahead of its sample an anchor takes effect.
 const LEAD_NS: f64 = 50_000.0;
+/// Of a refresh, as in crates/host.
+const ATTEMPTS: u32 = 5;
 const IDS: [u32; 5] = [0, 1, 7, 11, 4];
 
 /// What came of one refresh.
@@ -15,6 +17,8 @@ pub struct Refresh {
     pub outcome: Outcome,
     /// Whether the anchor reached the page.
     pub published: bool,
+    /// Readers ask the kernel, and the anchor was made too long ago for them.
+    was_late: bool,
 }
 
 pub struct Publisher {
@@ -28,6 +32,8 @@ pub struct Publisher {
     pub withdrawals: Vec<Reason>,
     /// Probability that the publisher is preempted between the sample and the page.
     pub late: f64,
+    /// What a program gets right before each anchor is published.
+    pub before_anchors: Vec<[(u64, bool); 5]>,
 }
 
 impl Publisher {
@@ -41,6 +47,7 @@ impl Publisher {
             kernel_reads: 0,
             withdrawals: Vec::new(),
             late: 0.0,
+            before_anchors: Vec::new(),
         }
     }
 
@@ -104,6 +111,18 @@ impl Publisher {
     }
 
     pub fn refresh_now(&mut self) -> Refresh {
+        let mut refresh = self.try_to_refresh();
+        // As crates/host does where readers wait for it.
+        for _ in 1..ATTEMPTS {
+            if !refresh.was_late {
+                break;
+            }
+            refresh = self.try_to_refresh();
+        }
+        refresh
+    }
+
+    fn try_to_refresh(&mut self) -> Refresh {
         let sample = self.host.sample();
         let effective_at = self.effective_at();
         let outcome = self.discipline.observe(&sample, || effective_at);
@@ -145,10 +164,25 @@ impl Publisher {
                     2_000.0
                 };
                 self.host.advance(delay_ns);
+                if self.host.has_raw {
+                    self.before_anchors.push(IDS.map(|id| self.answer(id)));
+                }
+                if self.discipline.is_late(self.host.count()) {
+                    self.discipline.retract();
+                    return Refresh {
+                        outcome,
+                        published: false,
+                        was_late: true,
+                    };
+                }
                 published = self.publish(hres, raw.as_ref(), may_go_back);
             }
         }
-        Refresh { outcome, published }
+        Refresh {
+            outcome,
+            published,
+            was_late: false,
+        }
     }
 
     /// Publishes, and checks that no clock goes back across the change, at any value of the counter around it.
