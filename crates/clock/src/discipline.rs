@@ -180,6 +180,8 @@ pub struct Discipline {
     before: InForce,
     window_ns: u64,
     retry: bool,
+    /// The line's rate is an average of two, of which the kernel runs at neither.
+    is_average: bool,
     strikes: u32,
     /// On the kernel's MONOTONIC; only told while there are strikes.
     caught_at_ns: u64,
@@ -212,6 +214,7 @@ impl Discipline {
             before: InForce::default(),
             window_ns: config.first_window_ns,
             retry: false,
+            is_average: false,
             strikes: 0,
             caught_at_ns: 0,
             apart: false,
@@ -335,8 +338,11 @@ impl Discipline {
         let raw_seen = sample.raw.map(|raw| self.raw.see(&raw, RAW_LIMITS));
         let limits = if raw_seen.is_some() { TICK_LIMITS } else { NTP_LIMITS };
         let suspended = self.was_suspended(sample);
-        let was_slewed_unseen = self.was_slewed_unseen(sample);
-        let was_turned = self.turn(sample);
+        // Of an average, a turn explains nothing.
+        let was_turned = self.turned_by(sample).is_some_and(|factor| factor != 1.0);
+        let was_slewed_unseen = self.was_slewed_unseen(sample) || (self.is_average && was_turned);
+        self.is_average = was_slewed_unseen;
+        self.turn(sample);
         let mono_seen = self.mono.see(&sample.mono, limits);
         if suspended {
             // The two need not have stopped and started at the same moments, so what they did before says nothing now.
@@ -457,19 +463,17 @@ impl Discipline {
         Some(sample.ntp?.rate() / self.ntp?.rate())
     }
 
-    /// Takes in what the kernel was told to run at, by adjtimex(2), since the last sample. Returns whether that changed.
-    fn turn(&mut self, sample: &Sample) -> bool {
-        let Some(ntp) = sample.ntp else { return false };
+    /// Takes in what the kernel was told to run at, by adjtimex(2), since the last sample.
+    fn turn(&mut self, sample: &Sample) {
+        let Some(ntp) = sample.ntp else { return };
         if ntp.changes_each_second() {
             self.pending_at_ns = Some(sample.mono.time_ns);
         }
         let factor = self.turned_by(sample).unwrap_or(1.0);
-        let is_changed = factor != 1.0;
         // The line keeps the former rate until a sample tells well at which time it ended.
-        if !is_changed || self.mono.turn(&sample.mono, factor) {
+        if factor == 1.0 || self.mono.turn(&sample.mono, factor) {
             self.ntp = Some(ntp);
         }
-        is_changed
     }
 
     /// Whether the kernel went another way since the last sample than the line and adjtimex(2) explain: it was slewed, and is not any more, while
@@ -749,6 +753,7 @@ impl Discipline {
         self.before = self.in_force;
         self.ntp = None;
         self.pending_at_ns = None;
+        self.is_average = false;
         self.window_ns = self.config.first_window_ns;
         Outcome::Withdraw(reason)
     }
