@@ -86,10 +86,23 @@ install: build preload ## install fastpath and its libraries into PREFIX (/usr/l
 	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) ./scripts/lib install
 	install -D -m 755 target/preload/libfastpath-preload.so $(DESTDIR)$(LIBDIR)/libfastpath-preload.so
 
+uninstall: ## remove what install put into PREFIX; processes that are served go on, see docs/install.md
+	rm -f $(DESTDIR)$(PREFIX)/bin/fastpath $(DESTDIR)$(PREFIX)/bin/fastpathd \
+		$(DESTDIR)$(PREFIX)/share/doc/fastpath/policy.toml \
+		$(DESTDIR)$(PREFIX)/lib/systemd/system/fastpathd.service \
+		$(DESTDIR)$(PREFIX)/share/man/man1/fastpath.1 $(DESTDIR)$(PREFIX)/share/man/man1/fastpath-*.1 \
+		$(DESTDIR)$(PREFIX)/share/man/man8/fastpathd.8 \
+		$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpath \
+		$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpath \
+		$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpath.fish \
+		$(DESTDIR)$(LIBDIR)/libfastpath-preload.so
+	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) ./scripts/lib uninstall
+	@rmdir $(DESTDIR)$(PREFIX)/share/doc/fastpath 2>/dev/null || true
+
 clean: ## remove everything that was built
 	rm -rf target
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1	\2/p' Makefile | expand -t 16
 
-.PHONY: build demo test lab servers slews long static bench bench-attach bench-hosts torture lib preload lint setup install clean help
+.PHONY: build demo test lab servers slews long static bench bench-attach bench-hosts torture lib preload lint setup install uninstall clean help
