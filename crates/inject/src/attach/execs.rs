@@ -11,6 +11,8 @@ use crate::error::Error;
 const LONGEST: Duration = Duration::from_secs(3);
 /// How long one that has no memory is waited for: its first thread may have ended for good.
 const WITHOUT_MEMORY: Duration = Duration::from_secs(1);
+/// How long one that unmaps what is looked at is looked at again.
+const UNMAPPING: Duration = Duration::from_secs(1);
 const BETWEEN: Duration = Duration::from_millis(5);
 
 /// What tells one program of a process from the next: the kernel places its first values anew each time (AT_RANDOM, getauxval(3)). `None`: there
@@ -23,6 +25,11 @@ fn program(pid: i32) -> Option<Vec<u8>> {
 
 fn is_gone(refusal: &Refusal) -> bool {
     matches!(refusal, Refusal::Failed(Error::Gone))
+}
+
+/// Memory that was mapped a moment ago is not any more (proc_pid_mem(5)): the program unmapped it, or a fastpath that died had made it do so.
+fn is_unmapped(refusal: &Refusal) -> bool {
+    matches!(refusal, Refusal::Failed(Error::Io { source, .. }) if source.raw_os_error() == Some(libc::EIO))
 }
 
 /// Does `work`, and again for as long as it was refused while the process changed its program.
@@ -46,6 +53,11 @@ pub fn outside<T>(pid: i32, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
         });
         match (&before, &after) {
             _ if has_ended => return Err(refusal),
+            (Some(before), Some(after)) if before == after && is_unmapped(&refusal) => {
+                if begun.elapsed() >= UNMAPPING {
+                    return Err(refusal);
+                }
+            }
             // The threads end first.
             (Some(before), Some(after)) if before == after && !is_gone(&refusal) => return Err(refusal),
             (_, Some(_)) if begun.elapsed() >= LONGEST => return Err(Refusal::KeepsExecuting),
