@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::output;
 
 /// The version of all documents. A field is added without changing it; it changes when one is removed or means another thing.
-pub const SCHEMA: u32 = fastpath_report::data::SCHEMA;
+const SCHEMA: u32 = fastpath_report::data::SCHEMA;
 
 /// A result with what every document has.
 #[derive(Serialize, schemars::JsonSchema)]
@@ -27,30 +27,27 @@ struct Document<'a, T> {
     result: &'a T,
 }
 
-/// The result of a command as one line.
-pub fn line<T: Serialize>(command: &str, result: &T) -> Result<String, String> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let document = Document {
-        schema: SCHEMA,
-        fastpath: env!("CARGO_PKG_VERSION"),
-        command,
-        time_unix: since.unwrap_or_default().as_secs(),
-        result,
-    };
-    let json = serde_json::to_string(&document);
-    json.map(|json| json + "\n")
-        .map_err(|error| format!("{command}: the result cannot be written as JSON: {error}"))
-}
-
-/// Prints it; the exit status.
-pub fn print<T: Serialize>(command: &str, result: &T) -> i32 {
-    match line(command, result) {
-        Ok(line) => output::print(line),
-        Err(why) => {
-            output::note(why);
-            output::NOT_WRITTEN
+impl<'a, T> Document<'a, T> {
+    fn of(command: &'a str, result: &'a T) -> Document<'a, T> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Document {
+            schema: SCHEMA,
+            fastpath: env!("CARGO_PKG_VERSION"),
+            command,
+            time_unix: since.unwrap_or_default().as_secs(),
+            result,
         }
     }
+}
+
+/// Returns the result of a command as one line.
+pub fn line<T: Serialize>(command: &str, result: &T) -> Result<String, String> {
+    output::json(&Document::of(command, result))
+}
+
+/// Prints it; returns the exit status.
+pub fn print<T: Serialize>(command: &str, result: &T) -> i32 {
+    output::print_json(&Document::of(command, result))
 }
 
 #[cfg(test)]

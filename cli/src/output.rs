@@ -106,13 +106,20 @@ pub fn print(text: impl Display) -> i32 {
 
 /// Writes a result as one line of JSON; the exit status.
 pub fn print_json(value: &impl serde::Serialize) -> i32 {
-    match serde_json::to_string(value) {
-        Ok(json) => print(json + "\n"),
-        Err(e) => {
-            note(format_args!("the result cannot be written as JSON: {e}"));
+    match json(value) {
+        Ok(json) => print(json),
+        Err(why) => {
+            note(why);
             NOT_WRITTEN
         }
     }
+}
+
+/// Returns a result as one line of JSON.
+pub fn json(value: &impl serde::Serialize) -> Result<String, String> {
+    let json = serde_json::to_string(value);
+    json.map(|json| json + "\n")
+        .map_err(|error| format!("the result cannot be written as JSON: {error}"))
 }
 
 /// A table without lines.

@@ -6,20 +6,9 @@
 # nothing), `attempts`, and the function `clock_calls COMMAND...`, which prints how many system calls for clocks COMMAND makes.
 
 reads=1000
-failed=0
 
-# check NAME COMMAND...
-check() {
-	local name=$1
-	shift
-	if "$@" >"$work/output" 2>&1; then
-		echo "ok: $name"
-	else
-		echo "FAILED: $name"
-		sed 's/^/    /' "$work/output"
-		failed=1
-	fi
-}
+# shellcheck source=scripts/check
+. scripts/check
 
 exits_with() {
 	local wanted=$1 status=0

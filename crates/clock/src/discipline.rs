@@ -44,6 +44,8 @@ const RAW_LIMITS: RateLimits = RateLimits {
 
 /// The window while the kernel's rate changes, or an error that shows is worked off.
 const UNSETTLED_WINDOW_NS: u64 = 10_000_000;
+/// Relative error of the line's rate above which the kernel was slewed between two samples: 25 ns in the time that an anchor may take to reach the page.
+const SLEWED_UNSEEN: f64 = 50e-6;
 /// Until the next try after a sample that was interrupted.
 const RETRY_WINDOW_NS: u64 = 2_000_000;
 /// A served error beyond this, and beyond noise, shows a rate that is changing.
@@ -181,7 +183,7 @@ pub struct Discipline {
     window_ns: u64,
     retry: bool,
     /// The line's rate is an average of two, of which the kernel runs at neither.
-    is_average: bool,
+    line_is_average: bool,
     strikes: u32,
     /// On the kernel's MONOTONIC; only told while there are strikes.
     caught_at_ns: u64,
@@ -198,9 +200,6 @@ pub struct Discipline {
     ahead_ns: Option<i64>,
 }
 
-/// A rate that is off by this part shows 10 ns in the time that an anchor takes to reach the page.
-const SLEWED_UNSEEN: f64 = 50e-6;
-
 impl Discipline {
     /// A discipline that knows nothing yet.
     pub fn new(config: Config) -> Discipline {
@@ -214,7 +213,7 @@ impl Discipline {
             before: InForce::default(),
             window_ns: config.first_window_ns,
             retry: false,
-            is_average: false,
+            line_is_average: false,
             strikes: 0,
             caught_at_ns: 0,
             apart: false,
@@ -273,8 +272,8 @@ impl Discipline {
         self.ahead_ns
     }
 
-    /// Whether the last [`Outcome::Publish`] must not be published any more when the counter shows `now`: readers who ask
-    /// the kernel have seen too much of what it showed since the sample.
+    /// Whether the last [`Outcome::Publish`] is too late to be published when the counter shows `now`: readers that ask the
+    /// kernel have seen its time since the sample.
     pub fn is_late(&self, now: u64) -> bool {
         let is_late = |hres: Anchor| {
             let since_cycles = now.wrapping_sub(hres.base_cycles) as i64;
@@ -340,8 +339,8 @@ impl Discipline {
         let suspended = self.was_suspended(sample);
         // Of an average, a turn explains nothing.
         let was_turned = self.turned_by(sample).is_some_and(|factor| factor != 1.0);
-        let was_slewed_unseen = self.was_slewed_unseen(sample) || (self.is_average && was_turned);
-        self.is_average = was_slewed_unseen;
+        let was_slewed_unseen = self.was_slewed_unseen(sample) || (self.line_is_average && was_turned);
+        self.line_is_average = was_slewed_unseen;
         self.turn(sample);
         let mono_seen = self.mono.see(&sample.mono, limits);
         if suspended {
@@ -375,11 +374,10 @@ impl Discipline {
         } else {
             NTP_LIMITS.change
         };
-        // By a rate that is not known, clocks that were not read at the same time are not known to be apart.
-        let tells_offsets = !(was_slewed_unseen && was_interrupted(sample));
-        if (is_slewing && was_interrupted(sample))
-            || (tells_offsets && !self.measure_offsets(sample, &line, rate_limit))
-        {
+        let was_interrupted = was_interrupted(sample);
+        // Offsets between clocks that were not read at the same time depend on the rate.
+        let measures_offsets = !(was_slewed_unseen && was_interrupted);
+        if (is_slewing && was_interrupted) || (measures_offsets && !self.measure_offsets(sample, &line, rate_limit)) {
             self.retry = true;
             return Outcome::Wait;
         }
@@ -476,13 +474,13 @@ impl Discipline {
         }
     }
 
-    /// Whether the kernel went another way since the last sample than the line and adjtimex(2) explain: it was slewed, and is not any more, while
-    /// nobody looked. The line is then an average of both rates.
+    /// Whether the line and adjtimex(2) do not explain the kernel's time: the kernel was slewed between the last two samples, and is not any more.
+    /// The line is then an average of both rates.
     fn was_slewed_unseen(&self, sample: &Sample) -> bool {
         let Some(line) = self.mono.line() else { return false };
         let elapsed_ns = line.above_origin_ns(sample.mono.middle_cycles());
         let off_ns = ns_between(line.origin_ns, sample.mono.time_ns) as f64 - elapsed_ns;
-        // From some moment on it ran as it is told to now.
+        // The kernel changed to its present rate at an unknown time between the last sample and this one.
         let explained_ns = self.turned_by(sample).map_or(0.0, |factor| (factor - 1.0) * elapsed_ns);
         let unexplained_ns = off_ns - off_ns.clamp(explained_ns.min(0.0), explained_ns.max(0.0));
         unexplained_ns.abs() > SLEWED_UNSEEN * elapsed_ns.abs() + 4.0 * self.mono.noise_ns()
@@ -641,9 +639,10 @@ impl Discipline {
         };
         let InForce { hres, floor_hres, .. } = self.in_force;
         let shown = Shown::by(hres, floor_hres, MONOTONIC, effective_at);
-        // Who asks the kernel now has seen what it showed since the sample: at a rate that the line may not know, if it has just changed.
-        let asks_kernel = shown.is_none_or(|shown| shown.is_past());
-        if asks_kernel && (self.ntp).is_some_and(|ntp| ntp.may_change_at(effective_real_ns, self.slews_on())) {
+        // Readers that ask the kernel have seen its time since the sample, at a rate that the line does not know if it has just changed.
+        let readers_ask_kernel = shown.is_none_or(|shown| shown.expired);
+        let may_change = |ntp: Ntp| ntp.may_change_at(effective_real_ns, self.slews_on());
+        if readers_ask_kernel && self.ntp.is_some_and(may_change) {
             return Outcome::Wait;
         }
         let Some(course) = steer(shown, line, effective_at, times, self.mono.noise_ns()) else {
@@ -753,7 +752,7 @@ impl Discipline {
         self.before = self.in_force;
         self.ntp = None;
         self.pending_at_ns = None;
-        self.is_average = false;
+        self.line_is_average = false;
         self.window_ns = self.config.first_window_ns;
         Outcome::Withdraw(reason)
     }

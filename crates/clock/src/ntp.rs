@@ -24,8 +24,8 @@ const APPLIED_WITHIN_NS: u64 = 12_000_000;
 const LOOK_EVERY_NS: u64 = 1_000_000;
 /// How long after a slew was pending the kernel may still be at it: until the second's end.
 pub(crate) const SLEWS_ON_NS: u64 = NS_PER_SEC + APPLIED_WITHIN_NS;
-/// An anchor is on the page so long after its base at most: where readers ask the kernel it may begin in the past, and they have seen what the
-/// kernel showed since.
+/// Longest time from an anchor's base to its publication. An anchor may begin in the past where readers ask the kernel, which has shown them later
+/// times since.
 pub(crate) const LATEST_NS: u64 = 500_000;
 /// After a second has begun: the look is to come after the tick, where ticks and seconds are aligned.
 const LOOK_AFTER_NS: u64 = 200_000;
@@ -94,7 +94,7 @@ impl Ntp {
         })
     }
 
-    /// Whether the rate may change, at a moment that nobody tells, about when REALTIME shows `real_ns`. `was_pending` as in
+    /// Whether the rate may change, at a time that adjtimex(2) does not report, when REALTIME shows about `real_ns`. `was_pending` as in
     /// [`Ntp::next_look_ns`].
     pub(crate) fn may_change_at(self, real_ns: u64, was_pending: bool) -> bool {
         let of_second_ns = real_ns % NS_PER_SEC;

@@ -41,7 +41,7 @@ pub(crate) struct Shown {
     ns_shifted: u128,
     shift: u32,
     /// Readers ask the kernel since then.
-    expired: bool,
+    pub expired: bool,
 }
 
 impl Shown {
@@ -56,11 +56,6 @@ impl Shown {
             shift: anchor.rate.shift,
             expired,
         })
-    }
-
-    /// Whether readers ask the kernel when the next anchor begins.
-    pub fn is_past(&self) -> bool {
-        self.expired
     }
 }
 

@@ -202,7 +202,7 @@ fn who_asks_the_kernel_returns_to_no_page_that_does_not_know_its_rate() {
         let mut reader = Reader::new(Care::Stopped);
         reader.run_for(3_000.0);
         assert_eq!(reader.publisher.error_ns(), None, "the anchor has ended");
-        // In the next second the kernel runs 10 % faster, from some moment on that nobody tells.
+        // In the next second the kernel runs 10 % faster, from a time on that it does not report.
         reader.publisher.host.offset_ns = 400.0 * MS;
         let to_overflow_ns = reader.publisher.host.to_overflow_ns();
         reader.publisher.host.advance(to_overflow_ns - f64::from(before_ns));

@@ -189,7 +189,7 @@ pub struct Status {
     pub inner_pid: i32,
     /// That namespace lies below this one.
     pub is_nested: bool,
-    /// Who traces it; 0: nobody.
+    /// The PID of its tracer; 0: it has none.
     pub tracer: i32,
     /// Installed seccomp filters. Kernels before 5.9 do not count them: then 1 for any.
     pub filters: u32,

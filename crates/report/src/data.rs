@@ -363,7 +363,7 @@ pub struct Trace {
     pub calls: u64,
     /// What is missing.
     pub lost: Lost,
-    /// The dearest, first.
+    /// The most expensive calls, first.
     pub rows: Vec<Row>,
     /// Rows beyond those.
     #[serde(default)]

@@ -25,7 +25,7 @@ pub struct Report {
     pub calls: u64,
     /// What is missing.
     pub lost: Lost,
-    /// Who, how often, and why; the dearest first.
+    /// The calls of a process, a clock and a reason; the most expensive first.
     pub rows: Vec<Row>,
 }
 

@@ -26,7 +26,7 @@ pub struct Residuals {
     pub warp_tests: u64,
     /// What the last one could have missed: no two CPUs were further apart.
     pub warp_within_cycles: Option<u64>,
-    /// Nobody promises that the counter ticks at one rate: `--trust-counter` was given.
+    /// Whether `--trust-counter` was given: the CPU does not promise that the counter ticks at one rate.
     pub is_vouched_for: bool,
 }
 

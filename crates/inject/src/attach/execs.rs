@@ -53,11 +53,7 @@ pub fn outside<T>(pid: i32, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
         });
         match (&before, &after) {
             _ if has_ended => return Err(refusal),
-            (Some(before), Some(after)) if before == after && is_unmapped(&refusal) => {
-                if begun.elapsed() >= UNMAPPING {
-                    return Err(refusal);
-                }
-            }
+            (Some(_), Some(_)) if is_unmapped(&refusal) && begun.elapsed() < UNMAPPING => {}
             // The threads end first.
             (Some(before), Some(after)) if before == after && !is_gone(&refusal) => return Err(refusal),
             (_, Some(_)) if begun.elapsed() >= LONGEST => return Err(Refusal::KeepsExecuting),

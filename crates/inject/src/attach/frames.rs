@@ -104,8 +104,8 @@ impl Frames {
 
     /// Whether a word of the stack may lead into one of these ranges of our code.
     ///
-    /// What our own calls put there to return to does not count: none of our code calls anybody else's, so a thread that is to return there has its
-    /// program counter in our code too, or it is in a signal frame. Stacks are full of words that nobody will use any more.
+    /// Return addresses of our own calls do not count. Our code calls no other code, so a thread that will return to such an address has its program
+    /// counter in our code, too, or in a signal frame; without that, the address is left from a call that has returned.
     pub fn mention(&self, tracee: &Tracee, ranges: &[Range<u64>]) -> bool {
         let is_ours = |address: u64| ranges.iter().any(|range| range.contains(&address));
         let is_behind_own_call = |word: u64| {

@@ -47,11 +47,9 @@ pub fn hold<T: Send>(
 ) -> Answer<T> {
     let standing = &Standing::default();
     let (done, over) = std::sync::mpsc::channel::<()>();
-    let (name, named) = std::sync::mpsc::channel::<i32>();
     let session = move || {
         // Gone however this ends.
         let _done = done;
-        let _ = name.send(nix::unistd::gettid().as_raw());
         work(&Session::open(pid, standing)?)
     };
     std::thread::scope(|scope| {
@@ -61,9 +59,7 @@ pub fn hold<T: Send>(
         watchdog::watch(pid, standing, &over, last_resort);
         let answer = started.join();
         // The kernel says that a thread has ended a moment before it lets go whom that traced.
-        if let Ok(tid) = named.recv() {
-            wait_until_gone(tid);
-        }
+        wait_until_gone(standing.tracer());
         answer.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }

@@ -15,8 +15,8 @@ use crate::tracee::{Event, Tracee};
 const NAP: Duration = Duration::from_micros(100);
 /// For a thread that is waiting for a CPU on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// For one that waits in the kernel where nothing interrupts it. The parent of a vfork does until its child has started a program; a page fault
-/// does for the lock of its process's memory, and whoever holds that may be waiting for a CPU.
+/// For a thread that waits in the kernel and cannot be interrupted: the parent of a vfork until its child has started a program, a page fault for
+/// the lock of its process's memory, which a thread without a CPU may hold.
 const PATIENCE_WITH_A_WAIT: Duration = Duration::from_millis(50);
 /// Waits of that kind end, and busy machines have their pauses: for so long it is tried again.
 const LONGEST: Duration = Duration::from_secs(10);

@@ -61,6 +61,11 @@ impl Standing {
         state.traced.insert(tid);
     }
 
+    /// The thread of this process that traces them; 0 if it has traced none yet.
+    pub fn tracer(&self) -> i32 {
+        self.state().tid
+    }
+
     /// From now on somebody stands.
     pub fn begin(&self) {
         self.state().since.get_or_insert_with(Instant::now);

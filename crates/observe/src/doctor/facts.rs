@@ -231,7 +231,7 @@ pub struct Process {
     pub seccomp_filters: Option<u32>,
     /// Whether it may gain privileges at an exec.
     pub no_new_privs: Option<bool>,
-    /// Who traces it; 0: nobody.
+    /// The PID of its tracer; 0: it has none.
     pub tracer_pid: Option<u32>,
 }
 
