@@ -765,7 +765,8 @@ fn was_interrupted(sample: &Sample) -> bool {
     const LONGEST_WIDTHS: u64 = 256;
     let last = [sample.tai, sample.boot, sample.raw].into_iter().flatten().next();
     let took_cycles = cycles_between(sample.mono.before, last.unwrap_or(sample.real).after);
-    took_cycles > (LONGEST_WIDTHS * (sample.mono.width_cycles() + 1)) as i64
+    let longest_cycles = sample.mono.width_cycles().saturating_add(1).saturating_mul(LONGEST_WIDTHS);
+    took_cycles > i64::try_from(longest_cycles).unwrap_or(i64::MAX)
 }
 
 /// Whether a sample at this counter says how good an anchor was: while it is in force, and for as long again. Where refreshes

@@ -75,7 +75,7 @@ fn plausible(steps: Vec<(u64, Option<Sample>)>) -> Vec<Sample> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(20_000) })]
 
     #[test]
     fn no_sample_whatever_panics(
