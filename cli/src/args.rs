@@ -8,14 +8,7 @@ use fastpath_observe::Clock;
 
 use crate::processes::Named;
 
-/// Finds, fixes and guards slow clock reads on Linux
-#[derive(Parser)]
-#[command(
-    name = "fastpath",
-    version,
-    about,
-    max_term_width = 100,
-    after_help = "\
+const OVERVIEW: &str = "\
 Reading a clock should cost 10 to 20 ns. When the kernel's vDSO is lost it costs 200 to 2,000 ns, silently.
 
   fastpath probe                 which path each clock takes here, and what a call costs
@@ -25,7 +18,31 @@ Reading a clock should cost 10 to 20 ns. When the kernel's vDSO is lost it costs
   fastpath guard                 fail, in CI, where the fast path was lost
   fastpath audit /usr image.tar  which programs will never take the fast path
   fastpath trace -a              who makes system calls to read clocks
-  fastpath report -o clocks.html all of it on one page, of this host or of many"
+  fastpath report -o clocks.html all of it on one page, of this host or of many";
+
+/// Those of crate::exit.
+const EXIT_STATUSES: &str = "\
+Exit status: the same for all commands, but for those of programs that are run or counted:
+   0  done; nothing is slow, broken or found
+   1  something is slow, broken or found
+   2  usage error
+   3  no such process
+   4 to 18  why attach or detach refused a process: fastpath attach --help
+  66  input cannot be read, or is something else
+  69  it cannot be told, or not be done here
+  70  something else failed
+  74  the output cannot be written
+  125 to 127  run could not serve (--require); not executable; not found";
+
+/// Finds, fixes and guards slow clock reads on Linux
+#[derive(Parser)]
+#[command(
+    name = "fastpath",
+    version,
+    about,
+    max_term_width = 100,
+    after_help = OVERVIEW,
+    after_long_help = format!("{OVERVIEW}\n\n{EXIT_STATUSES}")
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -66,7 +83,7 @@ Paths: `vdso` (the kernel's), `fastpath` (ours), `syscall`, `unsupported` (the k
 be established; the verdict says why). The path is established, not guessed from the cost: a child calls libc under a \
 seccomp filter that refuses the system call.
 
-Units are nanoseconds per call. Exit status: 0; 1 if this kernel starts no program of that ISA; 74 if the output cannot be written; 2 on a usage error.")]
+Units are nanoseconds per call. Exit status: 0; 2 usage error; 69 this kernel starts no program of that ISA; 74 the output cannot be written.")]
 pub struct Probe {
     /// One line of JSON
     #[arg(long)]
@@ -92,8 +109,8 @@ Needs no privileges, and changes nothing. What it was not allowed to see, it lis
 Every remedy states its price. One of them can make time wrong; it says so.
 
 Exit status: 0 healthy: every clock that can be fast is fast; 1 a clock or a function is slow, or the counter that clocks are \
-read from is not sound; 2 it could not be told, or there is no such process, or a usage error; 74 if the output cannot be \
-written. With PID, the verdict is on that process.
+read from is not sound; 2 usage error; 3 no such process; 69 it could not be told; 74 the output cannot be written. With PID, \
+the verdict is on that process.
 
   fastpath doctor            this host, as a program started from here sees it
   fastpath doctor 1234       the process 1234; `fastpath doctor redis-server` by its name
@@ -117,7 +134,7 @@ pub struct Doctor {
 #[command(after_long_help = "\
 Rounds are interleaved and ratios are taken within a round, so that a noisy machine disturbs both sides alike.
 
-Exit status: 0; 1 if a clock was seen to go backwards; 74 if the output cannot be written; 2 on a usage error.
+Exit status: 0; 1 a clock was seen to go backwards; 2 usage error; 74 the output cannot be written.
 
   fastpath bench --accuracy 60 --reads 1000000000")]
 pub struct Bench {
@@ -151,8 +168,8 @@ and more than 2.5 counter reads; getpid at more than 64 counter reads (a tracer,
 system call); getrandom of 16 bytes at more than 8 getpids, or by system call where libc (glibc 2.41) and kernel (Linux 6.11) have \
 it in the vDSO; one byte of /dev/urandom at more than 12 getpids.
 
-Exit status: 0 as it should be; 1 broken; 2 usage error, or a baseline that cannot be read or written; 3 could not be told; \
-74 if the output cannot be written.
+Exit status: 0 as it should be; 1 broken; 2 usage error; 66 the baseline cannot be read; 69 it could not be told; 74 the output, \
+or the baseline, cannot be written.
 
   fastpath guard                                              MONOTONIC and REALTIME, by the vDSO or by fastpath, below 100 ns
   fastpath guard --clocks boottime,tai --max-ns 60
@@ -206,8 +223,8 @@ What other users' processes have mapped is seen with CAP_SYS_PTRACE; without it 
 fastpath_processes_unreadable. Nothing else needs a privilege. Units are Prometheus's: seconds. deploy/ has a systemd unit, a \
 container, a DaemonSet, alert rules (with clock_gettime_path_ns as a recording rule) and a dashboard.
 
-Exit status: 0 ended by a signal, or the file was written; 1 the address cannot be listened on, or the file cannot be written; \
-2 usage error.
+Exit status: 0 ended by a signal, or the file was written; 2 usage error; 69 the address cannot be listened on; 74 the file \
+cannot be written.
 
   fastpath export --listen 127.0.0.1:9812
   fastpath export --textfile /var/lib/node_exporter/textfile_collector/fastpath.prom")]
@@ -239,8 +256,8 @@ behind the other. Many hosts become a table, the sickest first, with all of each
 The page is one file of HTML. It loads nothing from anywhere, and runs nothing but the script that sorts its table; it follows the \
 reader's light or dark colours, and prints whole. An existing page is replaced whole or not at all.
 
-Exit status: 0, whatever the hosts are like; 1 a FILE cannot be read, or is something else; 74 if the output cannot be written; 2 \
-on a usage error.
+Exit status: 0, whatever the hosts are like; 2 usage error; 66 a FILE cannot be read, or is something else; 69 this host cannot \
+be measured; 74 the output cannot be written.
 
   fastpath report -o clocks.html
   fastpath report web1.json web2.json db1.json -o fleet.html
@@ -339,8 +356,8 @@ descendants are waited for. A program that a process executes in the place of an
 
 In a PID namespace, processes of that namespace are seen, by its numbers; those of namespaces below it are not.
 
-Exit status: 0; CMD's own (and CMD's signal ends fastpath too); 126 and 127 if CMD cannot be executed or found; 1 if nothing can \
-be counted here, or there is no such process; 74 if the output cannot be written; 2 on a usage error.
+Exit status: 0; CMD's own (and CMD's signal ends fastpath too); 2 usage error; 3 no such process; 69 nothing can be counted here; \
+74 the output cannot be written; 126 and 127 CMD cannot be executed or found.
 
   fastpath trace -d 10                    all processes, for ten seconds
   fastpath trace -p 1234 --stacks         a process and those it starts, and the functions that call
@@ -460,7 +477,6 @@ It takes the right to trace the process (its user where Yama permits, root, CAP_
 containers. Descendants that are forked stay attached; with --children, those that execute a program are served as well.
 
 Exit status: 0; else that of the first process that was refused, which is untouched then:
-   1  something else failed               10  it has no vDSO
    2  usage error                         11  a seccomp filter that cannot be suspended
    3  no such process                     12  its vDSO's code cannot be written
    4  a thread of the kernel's            13  it may not read the counter (PR_SET_TSC)
@@ -468,7 +484,8 @@ Exit status: 0; else that of the first process that was refused, which is untouc
    6  it is being traced                  16  the counter cannot be trusted, or no page can be had
    7  no permission                       17  its code was changed by somebody else
    8  attached already, or under `run`    18  fastpathd's policy says never
-   9  not a 64-bit program of this host
+   9  not a 64-bit program of this host   70  something else failed
+  10  it has no vDSO
 
   fastpath attach postgres                     all of them, only where clocks are slow on this host
   fastpath attach --unit redis                 all processes of a service
@@ -538,7 +555,7 @@ AGE is that of the last refresh: 100 ms at most where all is well. RESIDUAL is t
 FALLBACKS counts how often clocks were taken off the page since it was made, so that readers asked the kernel. \
 Where fastpathd runs it is asked, too: which rule of its policy attached a process, and how it is itself.
 
-Exit status: 0; 1 if processes cannot be listed (no /proc); 74 if the output cannot be written; 2 on a usage error.")]
+Exit status: 0; 2 usage error; 69 processes cannot be listed (no /proc); 74 the output cannot be written.")]
 pub struct Status {
     /// One line of JSON; docs/json.md has the fields
     #[arg(long)]
@@ -568,8 +585,8 @@ ISAs), and code that is packed or generated.
 A file that is broken gives one warning. Limits: 64 GiB and 10 minutes per archive, 2,000 bytes out of each byte of it, 2 GiB \
 of code per file; memory stays below 512 MiB.
 
-Exit status: 0; 1 if something was found at --fail-on or above; 2 if a PATH cannot be read, or on a usage error; 74 if the \
-output cannot be written.
+Exit status: 0; 1 something was found at --fail-on or above; 2 usage error; 66 a PATH cannot be read; 74 the output cannot be \
+written.
 
   fastpath audit /usr/bin /opt
   docker save app | zstd >app.tar.zst; fastpath audit --fail-on warning app.tar.zst

@@ -6,13 +6,10 @@ use fastpath_observe::doctor::{self, Finding, Line, Mark, Options, Proof, Report
 
 use crate::args;
 use crate::document;
+use crate::exit;
 use crate::output::{self, Paint, note, wrapped};
 use crate::processes::Named;
 
-/// Exit status where something is slow, or wrong.
-const SICK: i32 = 1;
-/// Exit status where it could not be told.
-const UNKNOWN: i32 = 2;
 /// An examination that takes longer than this is rare enough to be explained.
 const LONG_MS: libc::c_int = 2000;
 
@@ -23,7 +20,7 @@ pub fn run(options: &args::Doctor) -> i32 {
         Ok(pid) => pid,
         Err(why) => {
             note(why);
-            return UNKNOWN;
+            return exit::NO_SUCH_PROCESS;
         }
     };
     let examined = doctor::examine(&Options {
@@ -34,7 +31,7 @@ pub fn run(options: &args::Doctor) -> i32 {
         Ok(report) => report,
         Err(why) => {
             note(why);
-            return UNKNOWN;
+            return exit::without(process);
         }
     };
     let written = if options.json {
@@ -44,8 +41,8 @@ pub fn run(options: &args::Doctor) -> i32 {
     };
     match (written, report.verdict) {
         (0, Verdict::Healthy) => 0,
-        (0, Verdict::Slow | Verdict::Wrong) => SICK,
-        (0, Verdict::Unknown) => UNKNOWN,
+        (0, Verdict::Slow | Verdict::Wrong) => exit::FOUND,
+        (0, Verdict::Unknown) => exit::CANNOT_TELL,
         (written, _) => written,
     }
 }

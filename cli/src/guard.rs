@@ -7,13 +7,10 @@ use fastpath_observe::guard::{self, Baseline, Options, Outcome, Report, Subject}
 
 use crate::args::{self, GuardedCall};
 use crate::document;
+use crate::exit;
 use crate::file;
 use crate::output::{self, Paint, note};
 
-const BROKEN: i32 = 1;
-/// As clap has it.
-const USAGE: i32 = 2;
-const UNKNOWN: i32 = 3;
 /// One has some hundred bytes for each call. A device may have no end.
 const LARGEST_BASELINE: u64 = 1 << 20;
 
@@ -23,7 +20,7 @@ pub fn run(options: &args::Guard) -> i32 {
         Ok(baseline) => baseline,
         Err(why) => {
             note(why);
-            return USAGE;
+            return exit::NO_INPUT;
         }
     };
     let report = guard::guard(&Options {
@@ -40,7 +37,7 @@ pub fn run(options: &args::Guard) -> i32 {
         && let Err(why) = write(path, &report)
     {
         note(why);
-        return USAGE;
+        return exit::NOT_WRITTEN;
     }
     let written = if options.json {
         document::print("guard", &report)
@@ -49,8 +46,8 @@ pub fn run(options: &args::Guard) -> i32 {
     };
     match (written, report.outcome) {
         (0, Outcome::Ok) => 0,
-        (0, Outcome::Broken) => BROKEN,
-        (0, Outcome::Unknown) => UNKNOWN,
+        (0, Outcome::Broken) => exit::FOUND,
+        (0, Outcome::Unknown) => exit::CANNOT_TELL,
         (written, _) => written,
     }
 }

@@ -9,6 +9,7 @@ mod audit;
 mod bench;
 mod doctor;
 mod document;
+mod exit;
 mod export;
 mod file;
 #[cfg(target_arch = "x86_64")]
@@ -75,14 +76,14 @@ extern "C" fn begin(argc: c_int, argv: *const *const c_char) -> ! {
 /// The exit status where an instrument cannot read any clock, and so cannot go on: found out before the first read, which may be
 /// answered with death. `guard` finds it out by itself: it is what it judges.
 fn unreadable_clocks(command: &Command) -> Option<i32> {
-    let (name, status) = match command {
-        Command::Probe(_) => ("probe", 1),
-        Command::Doctor(_) => ("doctor", 2),
-        Command::Bench(_) => ("bench", 1),
-        Command::Audit(_) => ("audit", 2),
-        Command::Trace(_) => ("trace", 1),
-        Command::Export(_) => ("export", 1),
-        Command::Report(_) => ("report", 1),
+    let name = match command {
+        Command::Probe(_) => "probe",
+        Command::Doctor(_) => "doctor",
+        Command::Bench(_) => "bench",
+        Command::Audit(_) => "audit",
+        Command::Trace(_) => "trace",
+        Command::Export(_) => "export",
+        Command::Report(_) => "report",
         _ => return None,
     };
     match make_clocks_readable() {
@@ -99,7 +100,7 @@ fn unreadable_clocks(command: &Command) -> Option<i32> {
         }
         Err(why) => {
             output::note(format_args!("{name}: {why}"));
-            Some(status)
+            Some(exit::CANNOT_TELL)
         }
     }
 }

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Table, presets};
 
-/// Exit status where the output could not be written.
-pub const NOT_WRITTEN: i32 = 74;
+use crate::exit;
 
 /// Of descriptors 0 to 2, a bit each.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
@@ -92,14 +91,14 @@ pub fn progress(message: impl Display) {
 pub fn print(text: impl Display) -> i32 {
     if was_closed(1) {
         note("standard output is closed");
-        return NOT_WRITTEN;
+        return exit::NOT_WRITTEN;
     }
     let mut out = std::io::stdout().lock();
     match write!(out, "{text}").and_then(|()| out.flush()) {
         Ok(()) => 0,
         Err(e) => {
             note(format_args!("standard output: {e}"));
-            NOT_WRITTEN
+            exit::NOT_WRITTEN
         }
     }
 }
@@ -110,7 +109,7 @@ pub fn print_json(value: &impl serde::Serialize) -> i32 {
         Ok(json) => print(json),
         Err(why) => {
             note(why);
-            NOT_WRITTEN
+            exit::NOT_WRITTEN
         }
     }
 }

@@ -6,10 +6,8 @@ use fastpath_publisher::evidence::{self, Distrust, Trust};
 
 use crate::args;
 use crate::document;
+use crate::exit;
 use crate::output::{self, nanoseconds};
-
-/// Exit status where programs of the ISA that was asked for do not start here.
-const CANNOT_LOOK: i32 = 1;
 
 /// Runs the command; its exit status.
 pub fn run(options: &args::Probe) -> i32 {
@@ -17,7 +15,7 @@ pub fn run(options: &args::Probe) -> i32 {
         Ok(probe) => probe,
         Err(why) => {
             output::note(format_args!("probe: {why}"));
-            return CANNOT_LOOK;
+            return exit::CANNOT_TELL;
         }
     };
     if options.json {

@@ -5,6 +5,7 @@ use std::path::Path;
 use clap::CommandFactory;
 
 use crate::args::Args;
+use crate::exit;
 use crate::man;
 use crate::output::{self, note};
 
@@ -14,7 +15,7 @@ pub fn man_pages(directory: &Path) -> i32 {
         Ok(()) => 0,
         Err(e) => {
             note(format_args!("{}: {e}", directory.display()));
-            output::NOT_WRITTEN
+            exit::NOT_WRITTEN
         }
     }
 }

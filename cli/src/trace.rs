@@ -10,12 +10,10 @@ use fastpath_trace::{Caller, End, Method, NOT_EXECUTABLE, NOT_FOUND, Observer, O
 
 use crate::args;
 use crate::document;
+use crate::exit;
 use crate::file;
 use crate::output::{self, nanoseconds, note, warn};
 use crate::processes::Named;
-
-/// Exit status where nothing can be counted.
-const CANNOT_COUNT: i32 = 1;
 
 /// The signal that ends counting; 0: none has come.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
@@ -26,7 +24,7 @@ pub fn run(options: &args::Trace) -> i32 {
         Ok(pid) => pid,
         Err(why) => {
             note(why);
-            return CANNOT_COUNT;
+            return exit::NO_SUCH_PROCESS;
         }
     };
     let whom = match (process, options.command.is_empty()) {
@@ -40,7 +38,7 @@ pub fn run(options: &args::Trace) -> i32 {
         Ok(out) => out,
         Err(why) => {
             note(why);
-            return output::NOT_WRITTEN;
+            return exit::NOT_WRITTEN;
         }
     };
     end_by_signal();
@@ -63,7 +61,7 @@ pub fn run(options: &args::Trace) -> i32 {
         Ok(outcome) => outcome,
         Err(why) => {
             note(format_args!("trace: {why}"));
-            return CANNOT_COUNT;
+            return exit::without(process);
         }
     };
     if let Some(End::NotStarted(error)) = &outcome.end {
@@ -155,7 +153,7 @@ impl Out {
                 Ok(line) => line,
                 Err(why) => {
                     note(why);
-                    return output::NOT_WRITTEN;
+                    return exit::NOT_WRITTEN;
                 }
             }
         } else {
@@ -170,7 +168,7 @@ impl Out {
             Ok(()) => 0,
             Err(error) => {
                 note(format_args!("{name}: {error}"));
-                output::NOT_WRITTEN
+                exit::NOT_WRITTEN
             }
         }
     }

@@ -7,6 +7,7 @@ use fastpath_publisher::evidence::{self, Trust};
 
 use super::goods::{self, DaemonsPolicy};
 use crate::args;
+use crate::exit;
 use crate::limits::FileSize;
 use crate::output::{note, warn};
 use crate::run::selection::Selection;
@@ -16,8 +17,6 @@ use crate::{groups, processes};
 
 /// The counter cannot be believed, or no page can be had.
 const NO_PAGE: i32 = 16;
-/// No process has that number, or that name.
-const NO_SUCH_PROCESS: i32 = 3;
 /// For now it cannot be had to stand still.
 const DOES_NOT_STOP: i32 = 14;
 /// More than a region takes, with thunks beside every library.
@@ -175,7 +174,7 @@ pub fn detach(options: &args::Detach) -> i32 {
         Ok(files) => files,
         Err(why) => {
             note(format_args!("{why}; nothing was detached"));
-            return 1;
+            return exit::FAILED;
         }
     };
     let (meant, named) = if options.all {
@@ -202,7 +201,7 @@ fn meant(whom: &args::Whom) -> (Vec<i32>, i32) {
     let mut add = |pids: Vec<i32>, missing: &dyn Fn() -> String| {
         if pids.is_empty() {
             note(missing());
-            status = NO_SUCH_PROCESS;
+            status = exit::NO_SUCH_PROCESS;
         }
         for pid in pids {
             if !found.contains(&pid) {
@@ -259,8 +258,8 @@ fn give_up(stands: &attach::StandsTooLong) -> ! {
 /// Scripts tell refusals apart by these; `--help` lists them.
 fn exit_status(refusal: &Refusal) -> i32 {
     match refusal {
-        Refusal::Failed(_) | Refusal::FirstThreadEnded => 1,
-        Refusal::NoSuchProcess { .. } => NO_SUCH_PROCESS,
+        Refusal::Failed(_) | Refusal::FirstThreadEnded => exit::FAILED,
+        Refusal::NoSuchProcess { .. } => exit::NO_SUCH_PROCESS,
         Refusal::KernelThread => 4,
         Refusal::Zombie => 5,
         Refusal::Traced { .. } => 6,

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args;
 use crate::document;
+use crate::exit;
 use crate::output;
 
 /// What is printed with `--json`; fields are only ever added to a schema version.
@@ -91,16 +92,13 @@ enum By {
     Detached,
 }
 
-/// Exit status where no process can be seen.
-const CANNOT_LIST: i32 = 1;
-
 /// Prints them; the exit status.
 pub fn status(options: &args::Status) -> i32 {
     if let Err(why) = fastpath_maps::processes().map(drop) {
         output::note(format_args!(
             "status: processes cannot be listed: /proc: {why}; mount -t proc proc /proc"
         ));
-        return CANNOT_LIST;
+        return exit::CANNOT_TELL;
     }
     let status = look();
     if options.json {

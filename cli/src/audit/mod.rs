@@ -6,12 +6,8 @@ use fastpath_audit::{By, Finding, Level, Options, Progress, Report, sarif};
 
 use crate::args::{self, FailOn};
 use crate::document;
+use crate::exit;
 use crate::output::{self, Paint};
-
-/// Exit status where something was found that `--fail-on` asks for.
-const FOUND: i32 = 1;
-/// Exit status where a path, or a layer of an image, could not be looked at.
-const NOT_SEEN: i32 = 2;
 
 /// Runs the command; its exit status.
 pub fn run(options: &args::Audit) -> i32 {
@@ -41,8 +37,8 @@ pub fn run(options: &args::Audit) -> i32 {
         FailOn::Error => report.worst() >= Some(Level::Error),
     };
     match written {
-        0 if !report.missing.is_empty() || report.summary.incomplete > 0 => NOT_SEEN,
-        0 if is_found => FOUND,
+        0 if !report.missing.is_empty() || report.summary.incomplete > 0 => exit::NO_INPUT,
+        0 if is_found => exit::FOUND,
         written => written,
     }
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::args;
+use crate::exit;
 use crate::file;
 use crate::output::note;
 
@@ -18,22 +19,21 @@ use look::Looks;
 use metrics::{Family, Format};
 use server::{Answer, Request};
 
-const FAILED: i32 = 1;
-
 /// Runs the command; its exit status.
 pub fn run(options: &args::Export) -> i32 {
-    let outcome = match &options.textfile {
+    let (outcome, failed) = match &options.textfile {
         Some(path) => {
             let text = metrics::text(&Looks::new().look(), Format::Prometheus);
-            file::replace(path, &text).map_err(|error| format!("{}: {error}", path.display()))
+            let written = file::replace(path, &text).map_err(|error| format!("{}: {error}", path.display()));
+            (written, exit::NOT_WRITTEN)
         }
-        None => serve(options),
+        None => (serve(options), exit::CANNOT_TELL),
     };
     match outcome {
         Ok(()) => 0,
         Err(why) => {
             note(format_args!("export: {why}"));
-            FAILED
+            failed
         }
     }
 }

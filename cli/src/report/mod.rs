@@ -10,19 +10,15 @@ use fastpath_report::data::Report;
 
 use crate::args;
 use crate::document;
+use crate::exit;
 use crate::file;
 use crate::output::{self, note, warn};
-
-/// Exit status where what was to be shown could not be had.
-const CANNOT_SHOW: i32 = 1;
-/// As clap has it.
-const USAGE: i32 = 2;
 
 /// Runs the command; its exit status.
 pub fn run(options: &args::Report) -> i32 {
     if options.output.is_none() && !options.json && std::io::stdout().is_terminal() {
         note("report: a page of HTML is nothing for a terminal; -o FILE, or > FILE, says where it goes to");
-        return USAGE;
+        return exit::USAGE;
     }
     let hosts = if options.files.is_empty() {
         measure::this_host(options.trace).map(|host| vec![host])
@@ -33,7 +29,11 @@ pub fn run(options: &args::Report) -> i32 {
         Ok(hosts) => hosts,
         Err(why) => {
             note(format_args!("report: {why}"));
-            return CANNOT_SHOW;
+            return if options.files.is_empty() {
+                exit::CANNOT_TELL
+            } else {
+                exit::NO_INPUT
+            };
         }
     };
     for name in files::of_several(&hosts) {
@@ -50,7 +50,7 @@ pub fn run(options: &args::Report) -> i32 {
             Ok(line) => line,
             Err(why) => {
                 note(why);
-                return output::NOT_WRITTEN;
+                return exit::NOT_WRITTEN;
             }
         }
     } else {
@@ -67,7 +67,7 @@ fn write(path: &Path, text: &str) -> i32 {
         Ok(()) => 0,
         Err(error) => {
             note(format_args!("report: {}: {error}", path.display()));
-            output::NOT_WRITTEN
+            exit::NOT_WRITTEN
         }
     }
 }

@@ -18,7 +18,7 @@ fn a_finding_at_the_level_asked_for_is_exit_status_1() {
 
 #[test]
 fn a_path_that_is_not_there_is_exit_status_2() {
-    let outcome = finish(fastpath(&["audit", "/nowhere", OWN])).expect_code(2);
+    let outcome = finish(fastpath(&["audit", "/nowhere", OWN])).expect_code(66);
     assert!(
         outcome.err.contains("/nowhere") && outcome.out.contains("static-without-vdso"),
         "{outcome:#?}"

@@ -189,13 +189,13 @@ fn a_scrape_a_minute_costs_less_than_a_thousandth_of_a_cpu() {
 fn an_address_that_is_taken_is_named_in_one_line() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("its address").to_string();
-    let outcome = finish(fastpath(&["export", "--listen", &address])).expect_code(1);
+    let outcome = finish(fastpath(&["export", "--listen", &address])).expect_code(69);
     assert!(
         outcome.err.contains(&address) && outcome.err.contains("in use"),
         "{outcome:#?}"
     );
     assert_eq!(outcome.err.lines().count(), 1, "{outcome:#?}");
-    let outcome = finish(fastpath(&["export", "--listen", "203.0.113.1:9812"])).expect_code(1);
+    let outcome = finish(fastpath(&["export", "--listen", "203.0.113.1:9812"])).expect_code(69);
     assert!(outcome.err.contains("203.0.113.1:9812"), "{outcome:#?}");
     for address in ["9812", "localhost", "127.0.0.1:99999"] {
         finish(fastpath(&["export", "--listen", address])).expect_code(2);
@@ -218,6 +218,6 @@ fn a_textfile_is_replaced_whole_and_readable_for_node_exporter() {
         0
     );
     assert_eq!(std::fs::read_dir(directory.path()).expect("the directory").count(), 1);
-    let outcome = finish(fastpath(&["export", "--textfile", "/nonexistent/x.prom"])).expect_code(1);
+    let outcome = finish(fastpath(&["export", "--textfile", "/nonexistent/x.prom"])).expect_code(74);
     assert!(outcome.err.contains("/nonexistent/x.prom"), "{outcome:#?}");
 }

@@ -6,7 +6,9 @@ use crate::common::{Outcome, fastpath, finish, helper_program, skip, tool};
 
 const BROKEN: i32 = 1;
 const USAGE: i32 = 2;
-const UNKNOWN: i32 = 3;
+const NO_INPUT: i32 = 66;
+const UNKNOWN: i32 = 69;
+const NOT_WRITTEN: i32 = 74;
 const FASTPATH: &str = env!("CARGO_BIN_EXE_fastpath");
 const LOST: &[&str] = &[FASTPATH, "run", "--without-vdso", "--"];
 const GUARD: &[&str] = &[FASTPATH, "guard"];
@@ -249,8 +251,15 @@ fn json_says_the_same_as_data() {
     );
 }
 
+/// Without a result, and with a reason.
+#[track_caller]
+fn fails(arguments: &[&str], code: i32) {
+    let outcome = finish(fastpath(&[&["guard"], arguments].concat())).expect_code(code);
+    assert!(outcome.out.is_empty() && !outcome.err.is_empty(), "{outcome:#?}");
+}
+
 #[test]
-fn a_guard_that_cannot_be_understood_is_a_usage_error() {
+fn a_guard_that_cannot_be_understood_or_obeyed_says_which_by_its_exit_status() {
     for arguments in [
         &["--max-ns", "0"][..],
         &["--max-ns", "fast"],
@@ -258,27 +267,23 @@ fn a_guard_that_cannot_be_understood_is_a_usage_error() {
         &["--path", "kernel"],
         &["--calls", "fork"],
         &["--tolerance", "-1"],
-        &["--versus-baseline", "/nonexistent"],
-        &["--versus-baseline", "/dev/null"],
-        // It has no end.
-        &["--versus-baseline", "/dev/zero"],
-        &[
-            "--write-baseline",
-            "/nonexistent/b.json",
-            "--path",
-            "any",
-            "--max-ns",
-            "1e9",
-        ],
     ] {
-        let outcome = finish(fastpath(&[&["guard"], arguments].concat())).expect_code(USAGE);
-        assert!(outcome.out.is_empty() && !outcome.err.is_empty(), "{outcome:#?}");
+        fails(arguments, USAGE);
     }
+    // The last one has no end.
+    for baseline in ["/nonexistent", "/dev/null", "/dev/zero"] {
+        fails(&["--versus-baseline", baseline], NO_INPUT);
+    }
+    let write = ["--write-baseline", "/nonexistent/b.json"];
+    fails(
+        &[&write[..], &["--path", "any", "--max-ns", "1e9"]].concat(),
+        NOT_WRITTEN,
+    );
 }
 
 #[test]
 fn a_result_that_cannot_be_written_is_no_success() {
     let mut shell = Command::new("sh");
     shell.args(["-c", "\"$0\" guard >/dev/full", FASTPATH]);
-    finish(shell).expect_code(74);
+    finish(shell).expect_code(NOT_WRITTEN);
 }

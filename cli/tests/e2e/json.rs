@@ -86,9 +86,9 @@ fn every_document_begins_alike_and_its_fields_are_documented() {
     let reads = format!("{} probe >/dev/null", env!("CARGO_BIN_EXE_fastpath"));
     let own_pid = std::process::id().to_string();
     is_as_documented(&["probe", "--json"], &[0]);
-    is_as_documented(&["doctor", "--json", &own_pid], &[0, 1, 3]);
+    is_as_documented(&["doctor", "--json", &own_pid], &[0, 1, 69]);
     is_as_documented(&["status", "--json"], &[0]);
-    is_as_documented(&["guard", "--json"], &[0, 1, 3]);
+    is_as_documented(&["guard", "--json"], &[0, 1, 69]);
     is_as_documented(&["audit", "--json", "/bin/true"], &[0, 1]);
     is_as_documented(&["bench", "--json", "--rounds", "3"], &[0]);
     is_as_documented(&["report", "--json", "--trace", "0"], &[0]);

@@ -437,15 +437,15 @@ fn what_cannot_be_read_is_told_by_file_and_field() {
         let page = directory.path().join("page.html");
         let mut make = fastpath(&["report", "-o"]);
         make.arg(&page).arg(&path);
-        let outcome = finish(make).expect_code(1);
+        let outcome = finish(make).expect_code(66);
         assert!(outcome.err.contains(name) && outcome.err.contains(told), "{outcome:#?}");
         assert!(outcome.err.lines().count() == 1 && !page.exists(), "{outcome:#?}");
     }
     for path in ["/nonexistent/a.json", "/"] {
-        let outcome = finish(fastpath(&["report", path])).expect_code(1);
+        let outcome = finish(fastpath(&["report", path])).expect_code(66);
         assert!(outcome.err.contains(path), "{outcome:#?}");
     }
-    let outcome = finish(fastpath(&["report", "/dev/zero"])).expect_code(1);
+    let outcome = finish(fastpath(&["report", "/dev/zero"])).expect_code(66);
     assert!(outcome.err.contains("longer than"), "{outcome:#?}");
 }
 
@@ -476,7 +476,7 @@ fn a_page_that_cannot_be_written_is_exit_status_74_and_an_old_one_stays() {
         "-o",
         page.to_str().expect("UTF-8"),
     ]))
-    .expect_code(1);
+    .expect_code(66);
     assert_eq!(std::fs::read_to_string(&page).expect("the page"), "old");
     finish(fastpath(&["report", probe, "-o", page.to_str().expect("UTF-8")])).expect_success();
     assert!(std::fs::read_to_string(&page).expect("the page").ends_with("</html>"));

@@ -10,7 +10,8 @@ use serde_json::Value;
 use crate::common::terminal::output_to_terminal;
 use crate::common::{Pid, fastpath, finish, helper_program, install, needs_root, skip, start, tool, wait_until};
 
-const CANNOT_COUNT: i32 = 1;
+const NO_SUCH_PROCESS: i32 = 3;
+const CANNOT_COUNT: i32 = 69;
 const NOT_WRITTEN: i32 = 74;
 /// What the program exits with.
 const ITS_STATUS: i32 = 7;
@@ -422,7 +423,7 @@ fn a_command_goes_on_when_its_time_is_over_and_keeps_its_status() {
 
 #[test]
 fn what_cannot_be_done_is_said_and_shown_by_the_exit_status() {
-    let outcome = finish(fastpath(&["trace", "-p", "4194304"])).expect_code(CANNOT_COUNT);
+    let outcome = finish(fastpath(&["trace", "-p", "4194304"])).expect_code(NO_SUCH_PROCESS);
     assert!(outcome.err.contains("no process 4194304"), "{outcome:#?}");
     for usage in [
         &["trace", "-d", "0"][..],

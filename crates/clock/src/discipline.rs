@@ -765,7 +765,11 @@ fn was_interrupted(sample: &Sample) -> bool {
     const LONGEST_WIDTHS: u64 = 256;
     let last = [sample.tai, sample.boot, sample.raw].into_iter().flatten().next();
     let took_cycles = cycles_between(sample.mono.before, last.unwrap_or(sample.real).after);
-    let longest_cycles = sample.mono.width_cycles().saturating_add(1).saturating_mul(LONGEST_WIDTHS);
+    let longest_cycles = sample
+        .mono
+        .width_cycles()
+        .saturating_add(1)
+        .saturating_mul(LONGEST_WIDTHS);
     took_cycles > i64::try_from(longest_cycles).unwrap_or(i64::MAX)
 }
 

@@ -242,7 +242,7 @@ fn a_process_that_handles_system_calls_itself_is_told_of_none() {
     let Some(running) = hazard("dispatcher", &[], "ready") else {
         return;
     };
-    is_refused_and_untouched(running.pid(), 1, "PR_SET_SYSCALL_USER_DISPATCH");
+    is_refused_and_untouched(running.pid(), 70, "PR_SET_SYSCALL_USER_DISPATCH");
     std::thread::sleep(std::time::Duration::from_millis(100));
     assert!(running.pid().exists(), "{:#?}", running.finish());
     assert_eq!(running.out_so_far(), "ready\n");
@@ -259,7 +259,7 @@ fn a_process_that_may_open_no_more_files_or_has_no_memory_left_to_map() {
         // SAFETY: prlimit reads one struct of this function's own.
         let set = unsafe { libc::prlimit(running.pid().0, limit, &none, std::ptr::null_mut()) };
         assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
-        is_refused_and_untouched(running.pid(), 1, reason);
+        is_refused_and_untouched(running.pid(), 70, reason);
     }
 }
 
