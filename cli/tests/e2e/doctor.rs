@@ -219,6 +219,49 @@ fn a_static_program_that_never_asks_for_a_vdso_is_slow_and_run_would_not_help() 
 }
 
 #[test]
+fn a_dynamic_program_that_makes_the_system_call_itself_is_slow_and_its_library_is_not_blamed() {
+    let Some(path) = helper_program("own-calls", "cc", &["-O1"]) else {
+        return;
+    };
+    let running = start(Command::new(&path));
+    wait_until("it runs", || running.pid().program().starts_with("own-calls"));
+    let outcome = finish(doctor(&["--json", &running.pid().0.to_string()])).expect_code(SICK);
+    let report = json(&outcome);
+    assert_eq!(ids(&report, "findings")[0], "process-makes-own-calls", "{report:#}");
+    assert!(ids(&report, "remedies").contains(&"call-libc".to_owned()), "{report:#}");
+    let own = report["facts"]["process"]["own_calls"].as_array().expect("a list");
+    assert_eq!(own.len(), 1, "{own:#?}");
+    assert_eq!(own[0]["calls"], serde_json::json!(["clock_gettime"]), "{own:#?}");
+    assert_eq!(
+        (&own[0]["is_program"], &own[0]["places"]),
+        (&true.into(), &1.into()),
+        "{own:#?}"
+    );
+}
+
+#[test]
+fn a_program_that_was_replaced_since_it_was_started_is_judged_by_what_runs() {
+    let Some(path) = helper_program("own-calls", "cc", &["-O1"]) else {
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let copy = directory.path().join("replaced");
+    std::fs::copy(&path, &copy).expect("copy");
+    let running = start(Command::new(&copy));
+    wait_until("it runs", || running.pid().program().starts_with("replaced"));
+    std::fs::remove_file(&copy).expect("remove");
+    // Nothing waits for the other end of it.
+    let fifo = Command::new("mkfifo").arg(&copy).status().expect("mkfifo");
+    assert!(fifo.success());
+    let outcome = finish(doctor(&["--json", &running.pid().0.to_string()])).expect_code(SICK);
+    assert_eq!(
+        ids(&json(&outcome), "findings")[0],
+        "process-makes-own-calls",
+        "{outcome:#?}"
+    );
+}
+
+#[test]
 fn a_go_program_is_known_by_its_version() {
     let Some(process) = of_program("clock-go", "clock-go") else {
         return;

@@ -215,6 +215,8 @@ pub struct Process {
     pub java: Option<String>,
     /// Whether a static program contains the name of a vDSO's clock_gettime; one that does not enters the kernel always.
     pub asks_for_vdso: Option<bool>,
+    /// The files that it executes whose own code reads clocks by system call, whatever the vDSO is like: the program first.
+    pub own_calls: Vec<OwnCalls>,
     /// What AT_SYSINFO_EHDR names.
     pub vdso: Option<VdsoKind>,
     /// Whether `[vdso]` is mapped.
@@ -233,6 +235,21 @@ pub struct Process {
     pub no_new_privs: Option<bool>,
     /// The PID of its tracer; 0: it has none.
     pub tracer_pid: Option<u32>,
+}
+
+/// A file whose own code reads clocks by system call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct OwnCalls {
+    /// Its name, as the process has it mapped.
+    pub file: String,
+    /// Whether it is the program; else it is a library.
+    pub is_program: bool,
+    /// The rule of `fastpath audit` that found it: `own-system-call`, `vsyscall-page`, `libc-without-vdso`.
+    pub rule: &'static str,
+    /// The system calls, among the first places.
+    pub calls: Vec<&'static str>,
+    /// How many places in its code make them.
+    pub places: usize,
 }
 
 /// A library and its version.

@@ -16,8 +16,8 @@ const PATIENCE: Patience = Patience {
     for_a_pair: Duration::from_millis(175),
     for_an_answer: Duration::from_millis(60),
 };
-/// The rate is measured over this at least: brackets of 50 ns, as through a vDSO, then make an error of 0.3 ppm; of 2 us, as
-/// through hpet, one of 13.
+/// The rate is measured over this at least: brackets of 100 ns, as through a vDSO, then make an error of 0.7 ppm; of 4 us, as
+/// through hpet, one of 27.
 const RATE_BASE: Duration = Duration::from_millis(150);
 
 pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {

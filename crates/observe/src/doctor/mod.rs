@@ -11,6 +11,7 @@ mod findings;
 mod gather;
 mod host;
 mod kernel_log;
+mod own_calls;
 mod page;
 mod process;
 mod program;

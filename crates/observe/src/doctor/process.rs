@@ -2,7 +2,7 @@
 
 use super::facts::{Library, Process, TimeNamespace, VdsoKind};
 use super::root::Root;
-use super::{page, program};
+use super::{own_calls, page, program};
 use crate::host::parse_timens_offsets;
 use fastpath_maps::Mapping;
 use std::io;
@@ -117,6 +117,9 @@ fn look_at_memory(root: &Root, directory: &str, pid: &str, process: &mut Process
     process.vdso = Some(vdso_kind(root, directory, process, &maps));
     let library = |mapping: &Mapping| library(root, directory, &mapping.name);
     process.libc = maps.iter().find_map(library).or(process.libc.take());
+    if pid != "self" {
+        process.own_calls = own_calls::look(root, directory, process.program.as_deref(), &maps);
+    }
     process.java = maps.iter().find_map(|mapping| java(root, directory, &mapping.name));
 }
 

@@ -5,31 +5,57 @@ use crate::clocks::Clock;
 use crate::counter;
 use crate::functions::Functions;
 
-/// The two at one moment, and how long that moment was.
+/// A change of the clock: the counter and the clock at that time, and the time within which it happened.
 pub(super) struct Start {
     ticks: u64,
     ns: i64,
     width: u64,
 }
 
-/// Tries for a tight bracket: one that no interrupt falls into.
+/// Attempts to see a change in a short time: one without an interrupt.
 const TRIES: u32 = 32;
+/// A change that takes more reads than this to come is that of a coarse clock (jiffies: every 1 to 10 ms). No other is waited for.
+const READS_OF_A_FINE_CLOCK: u32 = 1_000;
+/// 10 ms of reads at 50 ns: then the clock stands still.
+const MOST_READS: u32 = 200_000;
 
 impl Start {
-    /// Now. `None` where this clock does not answer.
+    /// Now. `None` where this clock does not answer, or stands still.
     pub(super) fn now() -> Option<Start> {
         let libc = Functions::libc();
-        let look = || {
-            let before = counter::read();
-            let ns = libc.now_ns(Clock::MONOTONIC_RAW)?;
-            let width = counter::read().wrapping_sub(before);
-            Some(Start {
-                ticks: before.wrapping_add(width / 2),
-                ns,
-                width,
-            })
-        };
-        (0..TRIES).filter_map(|_| look()).min_by_key(|start| start.width)
+        Start::tightest(counter::read, || libc.now_ns(Clock::MONOTONIC_RAW))
+    }
+
+    fn tightest(counter: impl Fn() -> u64, clock: impl Fn() -> Option<i64>) -> Option<Start> {
+        let mut tightest: Option<Start> = None;
+        for _ in 0..TRIES {
+            let (start, reads) = Start::at_change(&counter, &clock)?;
+            if tightest.as_ref().is_none_or(|tightest| start.width < tightest.width) {
+                tightest = Some(start);
+            }
+            if reads > READS_OF_A_FINE_CLOCK {
+                break;
+            }
+        }
+        tightest
+    }
+
+    /// Reads the clock until it changes, and returns how often that was. Between two changes a coarse clock is late by up to their distance, and
+    /// no bracket shows it.
+    fn at_change(counter: &impl Fn() -> u64, clock: &impl Fn() -> Option<i64>) -> Option<(Start, u32)> {
+        let mut before = counter();
+        let old = clock()?;
+        for reads in 2..MOST_READS {
+            let between = counter();
+            let ns = clock()?;
+            if ns != old {
+                let width = counter().wrapping_sub(before);
+                let ticks = before.wrapping_add(width / 2);
+                return Some((Start { ticks, ns, width }, reads));
+            }
+            before = between;
+        }
+        None
     }
 
     /// The rate from then till now.
@@ -56,6 +82,7 @@ fn rate_between(start: &Start, end: &Start) -> Option<Rate> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     #[test]
     fn the_error_is_half_of_both_brackets_over_the_time_between() {
@@ -63,6 +90,33 @@ mod tests {
         let rate = rate_between(&at(1000, 0, 100), &at(300_001_000, 100_000_000, 300)).unwrap();
         assert_eq!((rate.hz, rate.error_hz, rate.over_ms), (3e9, 2000.0, 100.0));
         assert_eq!(rate_between(&at(0, 5, 1), &at(9, 5, 1)), None);
+    }
+
+    /// A clock that changes every `step_ns`, of a counter of 1 GHz, of which each read takes `read_ns`.
+    fn rate_of_clock(step_ns: u64, read_ns: u64) -> Option<Rate> {
+        let now = Cell::new(12_345_678_u64);
+        let counter = || now.replace(now.get() + read_ns);
+        let clock = || Some((now.get() / step_ns * step_ns) as i64);
+        let start = Start::tightest(counter, clock)?;
+        now.set(now.get() + 150_000_000);
+        rate_between(&start, &Start::tightest(counter, clock)?)
+    }
+
+    #[test]
+    fn the_interval_holds_the_rate_of_a_coarse_clock_too() {
+        for step_ns in [1, 100, 279, 1_000_000, 4_000_000, 10_000_000] {
+            for read_ns in [60, 100, 1_500] {
+                let rate = rate_of_clock(step_ns, read_ns).unwrap();
+                let off_hz = (rate.hz - 1e9).abs();
+                assert!(off_hz <= rate.error_hz, "{step_ns} {read_ns}: {rate:?}");
+                assert!(rate.error_hz < 1e9 * 1e-4, "{step_ns} {read_ns}: {rate:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_has_no_rate() {
+        assert_eq!(rate_of_clock(u64::MAX, 60), None);
     }
 
     #[test]

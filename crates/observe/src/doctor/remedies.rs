@@ -122,6 +122,16 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
             price: "a rebuild; no vDSO, fastpath's neither, can help a program that does not call it".to_owned(),
         });
     }
+    if found("process-makes-own-calls") || found("process-calls-vsyscall") {
+        remedies.push(Remedy {
+            id: "call-libc",
+            when: When::Permanent,
+            does: "have the code call the C library's clock_gettime, or the vDSO's function (AT_SYSINFO_EHDR), instead of making the \
+                   system call"
+                .to_owned(),
+            price: "a change of the program; no vDSO, fastpath's neither, can help code that does not call it".to_owned(),
+        });
+    }
     remedies.sort_by_key(|remedy| remedy.when);
     remedies
 }

@@ -1,6 +1,6 @@
 //! The process that was asked about: `process-*`.
 
-use super::super::facts::{Facts, Process, VdsoKind};
+use super::super::facts::{Facts, OwnCalls, Process, VdsoKind};
 use super::super::words::{clock_names, costs, nanoseconds};
 use super::clocks::slow_counter_clocks;
 use super::{Finding, Severity, finding};
@@ -56,6 +56,7 @@ pub(super) fn of(process: &Process, facts: &Facts) -> Vec<Finding> {
         findings
             .push(finding("process-bypasses-vdso", Severity::Slow, says).proof(&exe, "no vDSO function's name in it"));
     }
+    findings.extend(process.own_calls.iter().map(|own| of_own_calls(own, process, facts)));
     findings.extend(of_other_isa(process, facts));
     if process
         .time_namespace
@@ -69,6 +70,45 @@ pub(super) fn of(process: &Process, facts: &Facts) -> Vec<Finding> {
     }
     findings
 }
+
+/// A library may be mapped for other functions than those that read clocks, so one that has the vDSO beside such calls does not decide.
+fn of_own_calls(own: &OwnCalls, process: &Process, facts: &Facts) -> Finding {
+    let exe = format!("/proc/{}/exe", process.pid);
+    let (source, whose) = if own.is_program {
+        (exe.as_str(), "the program's own code".to_owned())
+    } else {
+        (own.file.as_str(), format!("code of {}", own.file))
+    };
+    let calls = own.calls.join(", ");
+    let places = if own.places == 1 {
+        "one place".to_owned()
+    } else {
+        format!("{} places", own.places)
+    };
+    let shows = format!("`fastpath audit`: {}, {calls} in {places}", own.rule);
+    let (id, says) = match own.rule {
+        VSYSCALL => {
+            let says = format!("{whose} calls the vsyscall page ({calls}): each call traps into the kernel");
+            ("process-calls-vsyscall", says)
+        }
+        _ => {
+            let says = format!(
+                "{whose} makes the system call itself ({calls}) instead of calling libc: such a read never takes the vDSO{}",
+                call_price(facts)
+            );
+            ("process-makes-own-calls", says)
+        }
+    };
+    if own.is_program || own.rule != OWN_SYSTEM_CALL {
+        return finding(id, Severity::Slow, says).proof(source, &shows);
+    }
+    let says = format!("{says}; `fastpath trace -p {}` counts how often it does", process.pid);
+    finding(id, Severity::Note, says).proof(source, &shows)
+}
+
+/// Rules of `fastpath audit`.
+const OWN_SYSTEM_CALL: &str = "own-system-call";
+const VSYSCALL: &str = "vsyscall-page";
 
 /// Programs of other ISAs have another vDSO.
 fn of_other_isa(process: &Process, facts: &Facts) -> Option<Finding> {

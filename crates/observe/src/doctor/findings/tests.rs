@@ -1,6 +1,6 @@
 //! Verdicts on hosts and processes of the field (`samples.rs`).
 
-use super::super::facts::{PageFacts, Stated};
+use super::super::facts::{OwnCalls, PageFacts, Stated};
 use super::super::facts::{Process, StatedBy, VdsoKind};
 use super::super::{Report, samples};
 use super::*;
@@ -274,6 +274,36 @@ fn a_process_on_the_kernels_path_is_as_well_as_its_host() {
     let gain = slow.gains.iter().find(|gain| gain.clock == Clock::MONOTONIC).unwrap();
     assert_eq!((gain.now_ns, gain.under_fastpath_ns), (1100.0, 21.6));
     assert!(of(samples::healthy()).gains.is_empty());
+}
+
+fn with_own_calls(is_program: bool, rule: &'static str) -> Facts {
+    let mut facts = samples::healthy();
+    facts.process = Some(Process {
+        own_calls: vec![OwnCalls {
+            file: "/opt/file".to_owned(),
+            is_program,
+            rule,
+            calls: vec!["clock_gettime"],
+            places: 3,
+        }],
+        ..samples::process()
+    });
+    facts
+}
+
+#[test]
+fn calls_of_the_programs_own_make_a_process_slow_and_those_of_a_library_are_noted() {
+    for (is_program, rule, verdict) in [
+        (true, "own-system-call", Verdict::Slow),
+        (true, "vsyscall-page", Verdict::Slow),
+        (false, "vsyscall-page", Verdict::Slow),
+        (false, "libc-without-vdso", Verdict::Slow),
+        (false, "own-system-call", Verdict::Healthy),
+    ] {
+        let report = report(with_own_calls(is_program, rule));
+        assert_eq!(report.verdict, verdict, "{rule} {is_program}");
+        assert!(report.findings[0].says.contains("clock_gettime"), "{report:#?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,95 @@
+//! The clock reads that a process's own code makes by system call: audit's search, in the files that the process executes.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+
+use fastpath_audit::{OnDisk, Rule};
+use fastpath_maps::Mapping;
+
+use super::facts::OwnCalls;
+use super::root::Root;
+
+/// Bytes of files that are searched, in all: a quarter of a second's work for each.
+const SEARCHED: u64 = 512 << 20;
+
+/// Returns the files with such calls, the largest number first.
+pub(super) fn look(root: &Root, directory: &str, program: Option<&str>, maps: &[Mapping]) -> Vec<OwnCalls> {
+    let mut seen = BTreeSet::new();
+    let mut searched = 0;
+    let mut found = Vec::new();
+    for mapping in maps {
+        // A memfd's code is not a program's own: fastpath's image, or code that a compiler made at run time.
+        let is_file = mapping.inode != 0 && mapping.name.starts_with('/') && !mapping.name.starts_with("/memfd:");
+        if !mapping.executable || !is_file || !seen.insert((&mapping.device, mapping.inode)) {
+            continue;
+        }
+        let is_program = program == Some(mapping.name.as_str());
+        match of_file(root, directory, mapping, is_program, &mut searched) {
+            Ok(of_file) => found.extend(of_file),
+            Err(why) => root.miss(
+                "system calls in the process's own code",
+                &mapping.name,
+                &why,
+                "fastpath audit FILE looks at it, as a user who may read it",
+            ),
+        }
+    }
+    found.sort_by_key(|own: &OwnCalls| (!own.is_program, std::cmp::Reverse(own.places)));
+    found
+}
+
+fn of_file(
+    root: &Root,
+    directory: &str,
+    mapping: &Mapping,
+    is_program: bool,
+    searched: &mut u64,
+) -> Result<Vec<OwnCalls>, String> {
+    let (file, length) = open(root, directory, mapping, is_program).map_err(|error| error.to_string())?;
+    *searched += length;
+    if *searched > SEARCHED {
+        return Err(format!("the process's files have more than {} MiB", SEARCHED >> 20));
+    }
+    let Some(judged) = fastpath_audit::judge(&OnDisk::new(file, length))? else {
+        return Ok(Vec::new());
+    };
+    let counts = |rule: Rule| matches!(rule, Rule::OwnSystemCall | Rule::Vsyscall | Rule::Libc);
+    let findings = judged.findings.into_iter().filter(|found| counts(found.rule));
+    Ok(findings
+        .map(|found| {
+            let calls: BTreeSet<_> = found.sites.iter().map(|site| site.call.name()).collect();
+            OwnCalls {
+                file: mapping.name.clone(),
+                is_program,
+                rule: found.rule.id(),
+                calls: calls.into_iter().collect(),
+                places: found.site_count,
+            }
+        })
+        .collect())
+}
+
+/// Opens what is mapped: by its mapping, which needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE, or by its name. A name may have been given to
+/// another file since: to none that could keep this process waiting.
+fn open(root: &Root, directory: &str, mapping: &Mapping, is_program: bool) -> io::Result<(File, u64)> {
+    let mapped = format!("{directory}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    let named = if is_program {
+        format!("{directory}/exe")
+    } else {
+        format!("{directory}/root{}", mapping.name)
+    };
+    let open = |name: &str| {
+        OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(root.path_of(name))
+    };
+    let file = open(&mapped).or_else(|_| open(&named))?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    Ok((file, metadata.len()))
+}
