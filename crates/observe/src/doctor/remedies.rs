@@ -84,8 +84,10 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
         remedies.push(Remedy {
             id: "allow-counter",
             when: When::Now,
-            does: "have whoever starts the program not forbid it the counter: prctl(PR_SET_TSC, PR_TSC_ENABLE) before exec".to_owned(),
-            price: "a start of the program; a sandbox that hides the counter against timing attacks loses that".to_owned(),
+            does: "let the program that starts it allow the counter: prctl(PR_SET_TSC, PR_TSC_ENABLE) before exec"
+                .to_owned(),
+            price: "a start of the program; a sandbox that hides the counter against timing attacks loses that"
+                .to_owned(),
         });
     }
     if found("counter-dear") {
@@ -243,7 +245,7 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
             id: "command-line",
             when: When::Permanent,
             does: format!("take `{}` off the kernel's command line", against.join(" ")),
-            price: "a reboot; whoever put it there may have had a reason, so look at the log after it".to_owned(),
+            price: "a reboot; it may be there for a reason, so look at the log after it".to_owned(),
         });
     }
     remedies.extend(choose_counter(facts));

@@ -134,13 +134,13 @@ fn no_vdso(facts: &Facts, slow: &[&ClockReport]) -> Finding {
     }
     match facts.here.has_kernel_vdso {
         Some(true) => found.because_of(
-            "the kernel's vDSO is mapped, but whoever started this process hid it",
+            "the kernel's vDSO is mapped, but was hidden from this process at its start",
             "/proc/self/maps",
             "[vdso] is mapped",
         ),
         Some(false) => found.because_of(
-            "whoever started this process took it away (a sandbox, a tracer, `fastpath run --without-vdso`), or this is no \
-             Linux kernel but something that acts as one",
+            "it was unmapped at this process's start (by a sandbox, a tracer, `fastpath run --without-vdso`), or this is not the \
+             Linux kernel but a program that acts as one",
             "/proc/self/maps",
             "no [vdso]",
         ),

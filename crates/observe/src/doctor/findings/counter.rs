@@ -22,7 +22,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Finding> {
                 .to_owned();
         findings.push(
             finding("counter-forbidden", Severity::Slow, says)
-                .because("whoever started this process asked for that (PR_SET_TSC, which programs inherit); doctor has allowed itself to go on")
+                .because("it was forbidden before this process was started (PR_SET_TSC, which programs inherit); doctor has allowed it to itself again")
                 .proof("prctl PR_GET_TSC", "PR_TSC_SIGSEGV"),
         );
     }
