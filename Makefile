@@ -51,6 +51,10 @@ torture: build ## 1,000 cycles of attach and detach on a program of 64 threads t
 	@./scripts/setup test
 	$(ENV) FASTPATH_ATTACH_CYCLES=1000 cargo test --release --package fastpath attach_torture
 
+hostile: build ## how soon fastpathd answers a user while another one attacks it: on a machine without other work
+	@./scripts/setup test
+	$(ENV) FASTPATH_MEASURE_BYSTANDER=1 cargo test --release --package fastpath --test e2e bystander -- --nocapture
+
 bench-hosts: ## price the clock calls of a sandbox's guest beside the counter and the trap
 	@./scripts/setup --check build
 	$(ENV) cargo build --release --package fastpath-sandbox && $(MAKE) --no-print-directory -s -C examples && \
@@ -105,4 +109,4 @@ clean: ## remove everything that was built
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1	\2/p' Makefile | expand -t 16
 
-.PHONY: build demo test lab servers slews long static bench bench-attach bench-hosts torture lib preload lint setup install uninstall clean help
+.PHONY: build demo test lab servers slews long static bench bench-attach bench-hosts torture hostile lib preload lint setup install uninstall clean help

@@ -2,6 +2,8 @@
 
 mod attacks;
 #[cfg(target_arch = "x86_64")]
+mod bystander;
+#[cfg(target_arch = "x86_64")]
 mod children;
 mod clients;
 mod hostile;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* fuse-mapped USER NAME [OFFSET NAME]: executable memory of a file that this process serves itself, by FUSE. It is
- * shown as
- * "/NAME" in /proc/PID/maps, and a page of it as another one. Reads of it are never answered, nor is it opened once
- * more: what touches that memory, or opens that file, waits for as long as this process lives, and "touched" or
- * "opened" is printed. Exits with 125 where there is no FUSE. */
+/* fuse-mapped USER NAME [OFFSET NAME]: executable memory of a file that this process serves itself, by FUSE. In
+ * /proc/PID/maps it is "/NAME", and a page of it at the offset has the other name. Reads of it are never answered, nor
+ * is it opened once more: what touches that memory, or opens that file, waits for as long as this process lives, and
+ * "touched" or "opened" is printed. Exits with 125 where there is no FUSE. */
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -137,6 +136,8 @@ int main(int argc, char **argv) {
 	if (setgroups(0, NULL) || setresgid(user, user, user) || setresuid(user, user, user))
 		return perror("setresuid"), 1;
 	prctl(PR_SET_DUMPABLE, 1);
+	/* If the test is killed, what waits for this memory is let go after ten minutes. */
+	alarm(600);
 	say("ready");
 	pause();
 	return 0;

@@ -1,0 +1,566 @@
+//! A user who has nothing to do with an attack: all its requests are answered, and its clock is never wrong.
+//!
+//! With FASTPATH_MEASURE_BYSTANDER (`make hostile`) it is also measured how soon: that takes a machine without other work.
+
+use std::fmt::Display;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use fastpath_protocol::Client;
+
+use super::attacks::{Traps, client, client_with_users, fuse_trap, hostile, trap, wait_until_says, wanted};
+use super::policy::rule;
+use super::{Place, among_others};
+use crate::common::processes::{PATIENCE, holds_within};
+use crate::common::{NOBODY, Running, SERVED, install, skip, start, torture, wait_until};
+
+/// The bystander's user.
+const BYSTANDER: u32 = 23456;
+/// What an answer may take, at the 99th percentile, on a machine that is quiet.
+const PROMISED: Duration = Duration::from_millis(100);
+/// How long an attack is watched, at least.
+const WATCHED: Duration = Duration::from_millis(600);
+/// Answers that make a percentile.
+const ENOUGH: usize = 50;
+/// How often an attack must be felt to be blamed. Something else on the machine may be felt, too.
+const BLAMED: u32 = 3;
+/// How often an attack is watched that seems to be felt.
+const TRIES: u32 = 5;
+/// CPUs that must be idle, without an attack, for the machine to be quiet.
+const SPARE: f64 = 0.5;
+
+/// Held by each of these tests: what one attacks with would be felt by the other's bystander.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// Asks for its status and for a page, again and again, and says how long each took and which error was answered.
+const ASKS: &str = r#"
+patience = struct.pack("ll", 60, 0)
+while True:
+    for operation in STATUS, PAGE:
+        begun, fds = time.monotonic(), []
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            for option in socket.SO_SNDTIMEO, socket.SO_RCVTIMEO:
+                s.setsockopt(socket.SOL_SOCKET, option, patience)
+            s.connect(sys.argv[1])
+            send(s, operation)
+            error, _, fds = receive(s)
+        except (OSError, struct.error) as failure:
+            error = type(failure).__name__
+        say(operation, int((time.monotonic() - begun) * 1e6), error)
+        for fd in fds:
+            os.close(fd)
+        s.close()
+    time.sleep(0.015)
+"#;
+
+/// The bystander: a program that asks the daemon, and one that reads the clock under `fastpath run`.
+struct Bystander {
+    asks: Running,
+    reads: Running,
+}
+
+/// What a bystander saw.
+struct Seen {
+    answers: usize,
+    /// Errors and broken connections.
+    failures: Vec<String>,
+    median: Duration,
+    /// The 99th percentile; what failed took for ever.
+    p99: Duration,
+    /// CPUs that were idle meanwhile.
+    spare: f64,
+}
+
+impl Bystander {
+    /// `None`, and the test is skipped, where it cannot be.
+    fn start(place: &Place) -> Option<Bystander> {
+        let mut torture = torture::endless("1")?;
+        let copy = |from: &str, name: &str| install(from, place.0.path().join(name), 0o755);
+        let fastpath = copy(env!("CARGO_BIN_EXE_fastpath"), "fastpath");
+        torture[0] = copy(&torture[0], "torture");
+        let mut run = Command::new(fastpath);
+        run.args(SERVED).args(&torture).env("FASTPATH_SOCKET", place.socket());
+        run.uid(BYSTANDER).gid(BYSTANDER);
+        let reads = start(run);
+        super::wait_until_served(&reads);
+        let asks = client(place, BYSTANDER, ASKS);
+        wait_until("the first answer", || asks.out_so_far().lines().count() > 1);
+        Some(Bystander { asks, reads })
+    }
+
+    /// What it sees for a while.
+    fn look(&self) -> Seen {
+        let lines = || -> Vec<String> { self.asks.out_so_far().lines().map(str::to_owned).collect() };
+        let (before, begun, idle) = (lines().len(), Instant::now(), idle());
+        std::thread::sleep(WATCHED);
+        holds_within(PATIENCE, || lines().len() >= before + ENOUGH);
+        let spare = self::idle().saturating_sub(idle).as_secs_f64() / begun.elapsed().as_secs_f64();
+        Seen::of(&lines()[before..], spare)
+    }
+
+    /// Fails the test if a request is not answered during an attack.
+    #[track_caller]
+    fn is_answered(&self, name: &str) {
+        let seen = self.look();
+        println!("{name:40} {seen}");
+        assert!(seen.answers >= ENOUGH && seen.failures.is_empty(), "{name}: {seen}");
+    }
+
+    /// Fails the test if answers take longer than promised during an attack, and not without it.
+    #[track_caller]
+    fn is_answered_in_time(&self, name: &str, attackers: &[Running]) {
+        let (mut quiet, mut blamed) = (None, 0);
+        for _ in 0..TRIES {
+            let seen = self.look();
+            println!("{name:40} {seen}");
+            let without = quiet.as_ref().map_or(Duration::ZERO, |quiet: &Seen| quiet.p99);
+            if seen.p99 <= PROMISED.max(without.saturating_mul(3)) {
+                return;
+            }
+            attackers.iter().for_each(|one| one.pid().signal_group(libc::SIGSTOP));
+            let now = self.look();
+            println!("{:40} {now}", "  without it");
+            blamed += u32::from(now.spare >= SPARE);
+            assert!(blamed < BLAMED, "{name}: {seen}; without it {now}");
+            quiet = Some(now);
+            attackers.iter().for_each(|one| one.pid().signal_group(libc::SIGCONT));
+        }
+        skip(format_args!(
+            "the machine is too busy to tell whether this is felt: {name}"
+        ));
+    }
+
+    /// Ends it. Every reading of its clock was right.
+    fn end(self) {
+        drop(self.asks);
+        torture::end(self.reads);
+    }
+}
+
+impl Seen {
+    fn of(lines: &[String], spare: f64) -> Seen {
+        let (mut took, mut failures) = (Vec::new(), Vec::new());
+        for line in lines {
+            let words: Vec<&str> = line.split(' ').collect();
+            // The last line may not be whole.
+            let [_, us, error] = words[..] else { continue };
+            let Ok(us) = us.parse() else { continue };
+            took.push(if error == "0" {
+                Duration::from_micros(us)
+            } else {
+                Duration::MAX
+            });
+            failures.extend((error != "0").then(|| line.clone()));
+        }
+        took.sort_unstable();
+        let percentile = |percent: usize| {
+            let at = (took.len() * percent).div_ceil(100).saturating_sub(1);
+            took.get(at).copied().unwrap_or(Duration::MAX)
+        };
+        Seen {
+            answers: took.len(),
+            median: percentile(50),
+            p99: percentile(99),
+            failures,
+            spare,
+        }
+    }
+}
+
+impl Display for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ms = |duration: &Duration| match *duration {
+            Duration::MAX => "for ever".to_owned(),
+            it => format!("{:.1} ms", it.as_secs_f64() * 1e3),
+        };
+        let Seen {
+            answers,
+            failures,
+            spare,
+            ..
+        } = self;
+        let (median, p99) = (ms(&self.median), ms(&self.p99));
+        write!(f, "{answers} answers, median {median}, p99 {p99}, {spare:.1} CPUs idle")?;
+        match failures.last() {
+            Some(last) => write!(f, ", {} failed, such as {last:?}", failures.len()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How long all CPUs together have been idle (proc_stat(5)).
+fn idle() -> Duration {
+    let stat = fs::read_to_string("/proc/stat").expect("/proc/stat");
+    let ticks: Option<u64> = stat.split_whitespace().nth(4).and_then(|ticks| ticks.parse().ok());
+    // SAFETY: sysconf takes an integer.
+    let hertz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as u64;
+    Duration::from_millis(ticks.expect("idle ticks") * 1000 / hertz)
+}
+
+/// Attacks of one user that last until they are killed. Each says "begun".
+const LASTING: [(&str, &str); 8] = [
+    (
+        "connections as fast as they come",
+        r#"
+say("begun")
+os.fork()
+while True:
+    try:
+        connect().close()
+    except OSError:
+        pass
+"#,
+    ),
+    (
+        "packets with too many descriptors",
+        r#"
+null = os.open("/dev/null", os.O_RDONLY)
+say("begun")
+while True:
+    try:
+        s = connect()
+        for count in 4, 5, 60, 253:
+            send(s, PAGE, [null] * count, WITH_PROCESS)
+        receive(s)
+    except (OSError, struct.error):
+        pass
+"#,
+    ),
+    (
+        "mailboxes with leases on them",
+        r#"
+memory = leased()
+say("begun")
+while True:
+    try:
+        s = connect()
+        for _ in range(100):
+            send(s, PAGE, [memory], WITH_MAILBOX)
+            receive(s)
+    except (OSError, struct.error):
+        pass
+"#,
+    ),
+    (
+        "an epoll instance as a pidfd",
+        r#"
+fd = epoll_of(min(many_descriptors(), 20_000) - 100)
+say("begun")
+while True:
+    try:
+        s = connect()
+        send(s, PAGE, [fd], WITH_PROCESS)
+        receive(s)
+    except (OSError, struct.error):
+        pass
+"#,
+    ),
+    (
+        "an inotify instance as a pidfd",
+        r#"
+libc = ctypes.CDLL(None)
+fd, watches = libc.inotify_init1(0), 0
+for directory, _, files in os.walk("/usr"):
+    for file in files:
+        watches += libc.inotify_add_watch(fd, os.path.join(directory, file).encode(), 0x400) > 0  # IN_DELETE_SELF
+    if watches > 10_000:
+        break
+say("begun")
+while True:
+    try:
+        s = connect()
+        send(s, PAGE, [fd], WITH_PROCESS)
+        receive(s)
+    except (OSError, struct.error):
+        pass
+"#,
+    ),
+    (
+        "answers that are not read",
+        r#"
+kept = []
+say("begun")
+while True:
+    try:
+        while len(kept) < 60:
+            kept.append(connect())
+            kept[-1].setblocking(False)
+    except OSError:
+        pass
+    for s in list(kept):
+        try:
+            for _ in range(10):
+                send(s, STATUS)
+        except BlockingIOError:
+            pass
+        except OSError:
+            kept.remove(s)
+"#,
+    ),
+    (
+        "as many pages as there are",
+        r#"
+many_descriptors()
+kept = []
+say("begun")
+while True:
+    try:
+        s = connect()
+        while True:
+            send(s, PREPARE)
+            kept.append(receive(s)[2])
+    except (OSError, struct.error):
+        pass
+"#,
+    ),
+    (
+        "sockets that linger",
+        r#"
+import threading
+listener, kept = socket.socket(), []
+listener.bind(("127.0.0.1", 0))
+listener.listen()
+say("begun")
+while True:
+    try:
+        s = connect()
+        for _ in range(2):
+            lingers = lingering(listener, kept)
+            send(s, PAGE, [lingers.fileno()], WITH_PROCESS)
+            # It waits itself where the daemon was faster.
+            threading.Thread(target=os.close, args=[lingers.detach()], daemon=True).start()
+    except (OSError, struct.error):
+        time.sleep(0.01)
+"#,
+    ),
+];
+
+/// Subordinate users with as many connections each as a user may have.
+const USERS: &str = r#"
+many_descriptors()
+enter_user_namespace()
+kept = []
+while True:
+    for user in range(1, 100):
+        os.setresuid(user, user, 0)
+        for _ in range(50):
+            try:
+                s = connect()
+                send(s, PAGE)
+                s.setblocking(False)
+                kept.append(s)
+            except OSError:
+                pass
+        os.setresuid(0, 0, 0)
+        if user == 1:
+            say("begun")
+    kept = kept[-10000:]
+"#;
+
+/// A place with a daemon that is attacked.
+struct Field {
+    place: Place,
+    traps: Traps,
+    daemon: Running,
+    policy: PathBuf,
+}
+
+impl Field {
+    /// `None`, and the test is skipped, where it cannot be. `surround`: what the daemon is started by.
+    fn new(surround: impl FnOnce(Command) -> Command) -> Option<Field> {
+        wanted()?;
+        let place = Place::new();
+        let traps = Traps::install(&place)?;
+        let policy = place.0.path().join("policy.toml");
+        fs::write(&policy, "").expect("write");
+        let daemon = start(surround(place.command(&["--policy", policy.to_str().expect("UTF-8")])));
+        wait_until("fastpathd", || Client::connect_to(&place.socket()).is_ok());
+        Some(Field {
+            place,
+            traps,
+            daemon,
+            policy,
+        })
+    }
+
+    /// Has the daemon attach programs that run already.
+    fn attach(&self, programs: &[&str]) {
+        let rules: Vec<_> = programs.iter().map(|program| rule(program, "attach")).collect();
+        fs::write(&self.policy, rules.concat()).expect("write");
+        self.daemon.pid().signal(libc::SIGHUP);
+    }
+
+    /// All attacks, one after the other. Each lasts while `meanwhile` runs, which is given its name and who attacks.
+    fn attack_by_all_means(&self, meanwhile: impl Fn(&str, &[Running])) {
+        let attacked = |name: &str, attackers: Vec<Running>| {
+            meanwhile(name, &attackers);
+            for attacker in attackers {
+                assert!(attacker.pid().exists(), "{name}: {:#?}", attacker.finish());
+            }
+        };
+        for kind in ["garbage", "half", "silent", "deaf", "odd", "greedy"] {
+            let attacker = hostile(&self.place, kind);
+            wait_until_says(&attacker, "begun");
+            attacked(kind, vec![attacker]);
+        }
+        for (name, script) in LASTING {
+            let attacker = client(&self.place, NOBODY, script);
+            wait_until_says(&attacker, "begun");
+            attacked(name, vec![attacker]);
+        }
+        if let Some(attacker) = client_with_users(&self.place, USERS) {
+            wait_until_says(&attacker, "begun");
+            attacked("subordinate users", vec![attacker]);
+        }
+        let Traps { python, fuse } = &self.traps;
+        let of_fuse = [(); 2].map(|()| fuse_trap(fuse, NOBODY, "memfd:fastpath-region", None));
+        if let [Some(one), Some(other)] = of_fuse {
+            self.attach(&[fuse]);
+            wait_until_says(&one, "touched");
+            wait_until_says(&other, "touched");
+            attacked("memory by FUSE that is attached", vec![one, other]);
+        }
+        if let Some(attacker) = trap(python, "fastpath-region") {
+            self.attach(&[python]);
+            attacked("memory by userfaultfd that is attached", vec![attacker]);
+        }
+    }
+}
+
+#[test]
+fn a_bystander_is_answered_whatever_another_user_does_and_its_clock_is_right() {
+    let _machine = MACHINE.lock().unwrap_or_else(|e| e.into_inner());
+    let _host = among_others();
+    let Some(field) = Field::new(|daemon| daemon) else {
+        return;
+    };
+    let Some(bystander) = Bystander::start(&field.place) else {
+        return;
+    };
+    println!("{:40} {}", "before all", bystander.look());
+    let is_measured = std::env::var_os("FASTPATH_MEASURE_BYSTANDER").is_some();
+    field.attack_by_all_means(|name, attackers| match is_measured {
+        true => bystander.is_answered_in_time(name, attackers),
+        false => bystander.is_answered(name),
+    });
+    println!("{:40} {}", "after all", bystander.look());
+    assert!(field.daemon.pid().exists());
+    bystander.end();
+}
+
+/// What a service may be allowed, by a control group of its own (cgroups(7)).
+struct ControlGroup {
+    /// One directory with the unified hierarchy, one for each resource before.
+    directories: Vec<PathBuf>,
+    /// Has a line "oom_kill N".
+    events: PathBuf,
+}
+
+const MEMORY: &str = "67108864";
+const PERIOD_US: &str = "100000";
+/// A fifth of a CPU.
+const QUOTA_US: &str = "20000";
+
+impl ControlGroup {
+    /// `None`, and the test is skipped, where none can be made.
+    fn limited() -> Option<ControlGroup> {
+        let name = format!("fastpath-test-{}", std::process::id());
+        let root = Path::new("/sys/fs/cgroup");
+        let made = match root.join("cgroup.controllers").exists() {
+            true => ControlGroup::unified(&root.join(name)),
+            false => ControlGroup::by_resource(root, &name),
+        };
+        if let Err(error) = &made {
+            skip(format_args!("no control group with limits here: {error}"));
+        }
+        made.ok()
+    }
+
+    fn unified(directory: &Path) -> io::Result<ControlGroup> {
+        let group = ControlGroup {
+            directories: vec![directory.to_owned()],
+            events: directory.join("memory.events"),
+        };
+        fs::create_dir(directory)?;
+        fs::write(directory.join("memory.max"), MEMORY)?;
+        fs::write(directory.join("cpu.max"), format!("{QUOTA_US} {PERIOD_US}"))?;
+        // Not every kernel accounts for swap.
+        let _ = fs::write(directory.join("memory.swap.max"), "0");
+        Ok(group)
+    }
+
+    fn by_resource(root: &Path, name: &str) -> io::Result<ControlGroup> {
+        let [memory, cpu] = ["memory", "cpu"].map(|resource| root.join(resource).join(name));
+        let group = ControlGroup {
+            directories: vec![memory.clone(), cpu.clone()],
+            events: memory.join("memory.oom_control"),
+        };
+        fs::create_dir(&memory)?;
+        fs::write(memory.join("memory.limit_in_bytes"), MEMORY)?;
+        // With swap.
+        let _ = fs::write(memory.join("memory.memsw.limit_in_bytes"), MEMORY);
+        fs::create_dir(&cpu)?;
+        fs::write(cpu.join("cpu.cfs_period_us"), PERIOD_US)?;
+        fs::write(cpu.join("cpu.cfs_quota_us"), QUOTA_US)?;
+        Ok(group)
+    }
+
+    /// The same command, in the group.
+    fn confine(&self, command: &Command) -> Command {
+        let mut shell = Command::new("sh");
+        let script =
+            r#"for group in $GROUPS_TO_ENTER; do echo $$ >"$group/cgroup.procs" || exit; done; exec "$0" "$@""#;
+        let groups: Vec<_> = self.directories.iter().map(|path| path.to_string_lossy()).collect();
+        shell
+            .args(["-c", script])
+            .arg(command.get_program())
+            .args(command.get_args());
+        shell.env("GROUPS_TO_ENTER", groups.join(" "));
+        shell
+    }
+
+    /// Processes of it that were killed for want of memory.
+    fn killed(&self) -> Option<u64> {
+        let events = fs::read_to_string(&self.events).ok()?;
+        let line = events.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
+        line.parse().ok()
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        // It is busy until its last process is gone.
+        for directory in &self.directories {
+            holds_within(PATIENCE / 6, || {
+                fs::remove_dir(directory).is_ok() || !directory.exists()
+            });
+        }
+    }
+}
+
+#[test]
+fn a_daemon_with_little_memory_and_cpu_survives_all_attacks_and_no_clock_is_wrong() {
+    let _machine = MACHINE.lock().unwrap_or_else(|e| e.into_inner());
+    let _host = among_others();
+    let Some(()) = wanted() else { return };
+    let Some(group) = ControlGroup::limited() else { return };
+    let Some(field) = Field::new(|daemon| group.confine(&daemon)) else {
+        return;
+    };
+    let Some(bystander) = Bystander::start(&field.place) else {
+        return;
+    };
+    field.attack_by_all_means(|name, _| {
+        std::thread::sleep(WATCHED / 2);
+        assert!(field.daemon.pid().exists(), "{name}: {}", field.daemon.err_so_far());
+    });
+    assert_eq!(group.killed(), Some(0), "{}", field.daemon.err_so_far());
+    println!("{:40} {}", "after all", bystander.look());
+    field.place.status();
+    bystander.end();
+}
