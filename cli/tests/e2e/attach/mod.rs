@@ -4,7 +4,7 @@ mod children;
 mod hazards;
 mod killed;
 mod named;
-mod namespaces;
+pub mod namespaces;
 mod refusals;
 mod restored;
 mod runtimes;

@@ -8,7 +8,7 @@ use crate::common::processes::{PATIENCE, holds_within};
 use crate::common::{Pid, Running, fastpath, finish, program, skip, start, tool, wait_until};
 
 /// `unshare OPTIONS COMMAND`, if that works here.
-fn unshared(options: &[&str], command: &[&str]) -> Option<Running> {
+pub fn unshared(options: &[&str], command: &[&str]) -> Option<Running> {
     tool("unshare")?;
     let mut trial = Command::new("unshare");
     trial.args(options).arg("true");

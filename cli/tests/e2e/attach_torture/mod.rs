@@ -1,6 +1,9 @@
-//! A program that notices whatever is done to it (tests/programs/attached) is attached and detached again and again.
+//! Programs are attached and detached again and again: one that notices whatever is done to it (tests/programs/attached), and some that do what
+//! few programs do (`programs`).
 //!
 //! FASTPATH_ATTACH_CYCLES says how often; `make torture` says 1,000.
+
+mod programs;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -15,8 +18,13 @@ use crate::common::{Pid, fastpath, finish, program, wait_until};
 const CYCLES: u32 = 100;
 
 fn cycles() -> u32 {
+    cycles_or(CYCLES)
+}
+
+/// So many, if FASTPATH_ATTACH_CYCLES does not give another number.
+fn cycles_or(number: u32) -> u32 {
     let given = std::env::var("FASTPATH_ATTACH_CYCLES").ok();
-    given.map_or(CYCLES, |n| n.parse().expect("FASTPATH_ATTACH_CYCLES is a number"))
+    given.map_or(number, |n| n.parse().expect("FASTPATH_ATTACH_CYCLES is a number"))
 }
 
 /// The program, which tells what it saw when it is asked. It is killed if the test ends early.

@@ -1,0 +1,353 @@
+//! Programs that do what few programs do, and judge their own work and their clocks all the time (helpers/judge.h).
+//!
+//! Each cycle attaches and detaches, or is refused in words; either way the program's work goes on, and at the end nothing of fastpath's is left
+//! in it.
+
+use std::process::Command;
+use std::time::Duration;
+
+use super::cycles_or;
+use crate::attach::namespaces::unshared;
+use crate::attach::{Memory, attach, detach, hazard};
+use crate::common::command::MARK;
+use crate::common::processes::{PATIENCE, holds_within};
+use crate::common::{Outcome, Pid, Running, fastpath, finish, helper_program, tool, wait_until};
+
+/// Some seconds of `make test` for each test here.
+const CYCLES: u32 = 25;
+
+fn cycles() -> u32 {
+    cycles_or(CYCLES)
+}
+
+/// The program goes on as it is, for another while each time.
+fn let_it_work(cycle: u32) {
+    std::thread::sleep(Duration::from_millis(u64::from(cycle * 7 % 20)));
+}
+
+/// Makes a program that judges its work end, which has said `said` by then; fails the test if something was wrong.
+#[track_caller]
+fn has_done_its_work(running: Running, pid: Pid, said: &str) {
+    pid.signal(libc::SIGTERM);
+    running
+        .finish()
+        .expect_success()
+        .expect_output(&format!("{said}\ndone"));
+}
+
+#[track_caller]
+fn is_refused(outcome: Outcome, code: i32, reason: &str) {
+    let outcome = outcome.expect_code(code);
+    let is_one_line = outcome.err.lines().count() == 1 && outcome.out.is_empty();
+    assert!(is_one_line && outcome.err.contains(reason), "{outcome:#?}");
+}
+
+#[track_caller]
+fn is_attached_and_detached(pid: Pid, cycle: u32) {
+    attach(pid).expect_success().expect_output("");
+    assert!(pid.is_served(), "cycle {cycle}");
+    let_it_work(cycle);
+    detach(pid).expect_success().expect_output("");
+    assert!(!pid.is_served(), "cycle {cycle}");
+}
+
+/// A program is attached and detached, cycle after cycle.
+#[track_caller]
+fn goes_on_with_its_work(program: &str, arguments: &[&str]) {
+    let Some(running) = hazard(program, arguments, "ready") else {
+        return;
+    };
+    let pid = running.pid();
+    let before = Memory::of(pid);
+    for cycle in 0..cycles() {
+        is_attached_and_detached(pid, cycle);
+    }
+    assert_eq!(Memory::of(pid), before);
+    has_done_its_work(running, pid, "ready");
+}
+
+#[test]
+fn requests_of_io_uring_complete_as_they_must() {
+    goes_on_with_its_work("uring", &[]);
+}
+
+#[test]
+fn calls_and_handlers_on_shadow_stacks_return_to_where_they_must() {
+    goes_on_with_its_work("shadow-stack", &[]);
+}
+
+#[test]
+fn data_in_secret_memory_stays_as_it_is() {
+    goes_on_with_its_work("secret-memory", &["data"]);
+}
+
+#[test]
+fn sealed_memory_is_not_needed() {
+    goes_on_with_its_work("sealed", &["own"]);
+}
+
+#[test]
+fn a_program_all_of_whose_memory_is_sealed_is_attached() {
+    goes_on_with_its_work("sealed", &["all"]);
+}
+
+const NOT_READABLE: &str = "lies in memory that cannot be read (memfd_secret(2))";
+
+#[test]
+fn a_thread_on_a_secret_stack_keeps_its_process_from_being_attached() {
+    let Some(running) = hazard("secret-memory", &["stack"], "ready") else {
+        return;
+    };
+    let pid = running.pid();
+    let before = Memory::of(pid);
+    for cycle in 0..cycles() {
+        is_refused(attach(pid), 14, NOT_READABLE);
+        assert_eq!(Memory::of(pid), before, "cycle {cycle}");
+        is_refused(detach(pid), 15, "not attached");
+        let_it_work(cycle);
+    }
+    has_done_its_work(running, pid, "ready");
+}
+
+#[test]
+fn what_a_thread_on_a_secret_stack_may_return_to_stays_mapped() {
+    let Some(running) = hazard("secret-memory", &["stack", "late"], "waiting") else {
+        return;
+    };
+    let pid = running.pid();
+    attach(pid).expect_success().expect_output("");
+    pid.signal(libc::SIGUSR1);
+    wait_until("its secret stack", || running.out_so_far().contains("ready"));
+    for cycle in 0..5 {
+        let_it_work(cycle);
+        let outcome = detach(pid).expect_success();
+        assert!(
+            outcome.err.contains("32 KiB stay mapped") && outcome.err.contains(NOT_READABLE),
+            "{outcome:#?}"
+        );
+        is_refused(attach(pid), 14, NOT_READABLE);
+    }
+    has_done_its_work(running, pid, "waiting\nready");
+}
+
+/// Another thread than the first one, by whose number /proc shows the memory of all.
+fn another_thread(pid: Pid) -> Pid {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", pid.0)).expect("its threads");
+    let tids = threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    tids.map(Pid).find(|tid| *tid != pid).expect("a second thread")
+}
+
+const WITHOUT_LEADER: &str = "its first thread has ended, though others run";
+
+#[test]
+fn a_process_whose_first_thread_has_ended_is_refused() {
+    let Some(path) = helper_program("without-leader", "cc", &[]) else {
+        return;
+    };
+    let running = crate::common::start(Command::new(path));
+    let pid = running.pid();
+    wait_until("the first thread's end", || running.out_so_far().contains("ready"));
+    let thread = another_thread(pid);
+    let before = Memory::of(thread);
+    for cycle in 0..cycles().div_ceil(10) {
+        is_refused(attach(pid), 1, WITHOUT_LEADER);
+        is_refused(detach(pid), 1, WITHOUT_LEADER);
+        assert_eq!(Memory::of(thread), before, "cycle {cycle}");
+    }
+    has_done_its_work(running, pid, "ready");
+}
+
+#[test]
+fn a_process_whose_first_thread_ends_once_it_is_attached_stays_attached() {
+    let Some(running) = hazard("without-leader", &["late"], "waiting") else {
+        return;
+    };
+    let pid = running.pid();
+    let mut command = fastpath(&["attach", "--clocks", "all", &pid.0.to_string()]);
+    command.env(MARK, running.mark());
+    finish(command).expect_success();
+    let mark = running.mark().to_owned();
+    pid.signal(libc::SIGUSR1);
+    wait_until("the first thread's end", || running.out_so_far().contains("ready"));
+    let thread = another_thread(pid);
+    let before = Memory::of(thread);
+    for cycle in 0..3 {
+        is_refused(detach(pid), 1, WITHOUT_LEADER);
+        is_refused(attach(pid), 1, WITHOUT_LEADER);
+        let_it_work(cycle);
+    }
+    assert_eq!(Memory::of(thread), before);
+    assert!(thread.is_served());
+    has_done_its_work(running, pid, "waiting\nready");
+    wait_until("the helper goes", || Pid::helpers(&mark).is_empty());
+}
+
+#[test]
+fn fifteen_hundred_threads_wait_on_as_if_nothing_happened() {
+    let Some(running) = hazard("many-threads", &["1500"], "ready") else {
+        return;
+    };
+    let pid = running.pid();
+    let before = Memory::of(pid);
+    let mut attached = 0;
+    for cycle in 0..cycles().div_ceil(2) {
+        let outcome = attach(pid);
+        if outcome.status.code() == Some(14) {
+            // A busy machine does not stop so many in time.
+            is_refused(outcome, 14, "try again");
+            assert_eq!(Memory::of(pid), before, "cycle {cycle}");
+            continue;
+        }
+        outcome.expect_success().expect_output("");
+        attached += 1;
+        assert!(pid.is_served(), "cycle {cycle}");
+        let_it_work(cycle);
+        let is_detached = || {
+            let code = detach(pid).status.code();
+            assert!(matches!(code, Some(0 | 14)), "{code:?}");
+            code == Some(0)
+        };
+        assert!(holds_within(PATIENCE, is_detached), "{}", pid.describe());
+    }
+    assert_eq!(Memory::of(pid), before);
+    has_done_its_work(running, pid, "ready");
+    assert!(attached > 0, "it was never attached");
+}
+
+/// A process below that runs this program.
+fn below(pid: Pid, program: &str) -> Option<Pid> {
+    let is_it = |pid: &Pid| pid.program().starts_with(program);
+    pid.children()
+        .into_iter()
+        .find_map(|child| Some(child).filter(is_it).or_else(|| below(child, program)))
+}
+
+#[test]
+fn a_process_two_pid_namespaces_down_is_attached_from_outside_and_from_the_one_between() {
+    const NAMESPACE: [&str; 4] = ["--pid", "--fork", "--mount-proc", "--kill-child"];
+    let (Some(path), Some(nsenter)) = (helper_program("many-threads", "cc", &[]), tool("nsenter")) else {
+        return;
+    };
+    let nested = [&["unshare"], &NAMESPACE[..], &[&path, "20"]].concat();
+    let Some(running) = unshared(&NAMESPACE, &nested) else {
+        return;
+    };
+    wait_until("its threads", || running.out_so_far().contains("ready"));
+    let pid = below(running.pid(), "many-threads").expect("the program");
+    // The namespaces' own numbers, from outside to inside.
+    let numbers: Vec<String> = pid.status("NSpid").split_whitespace().map(str::to_owned).collect();
+    assert!(
+        numbers.len() >= 3 && numbers.last().is_some_and(|own| own == "1"),
+        "{numbers:?}"
+    );
+    let between = Pid(pid.status("PPid").parse().expect("its parent"));
+    let from_between = |verb: &[&str]| {
+        let mut command = Command::new(nsenter);
+        // The inner unshare has a mount namespace for the inner /proc; the outer one has that of the namespace between.
+        let namespaces = [("pid", between), ("mnt", running.pid())];
+        let enter = namespaces.map(|(kind, pid)| format!("/proc/{}/ns/{kind}", pid.0));
+        command
+            .arg(format!("--pid={}", enter[0]))
+            .arg(format!("--mount={}", enter[1]))
+            .arg(env!("CARGO_BIN_EXE_fastpath"))
+            .args(verb)
+            .arg(&numbers[numbers.len() - 2]);
+        finish(command)
+    };
+    let before = Memory::of(pid);
+    for cycle in 0..cycles() {
+        let is_from_between = |bit: u32| cycle >> bit & 1 == 1;
+        match is_from_between(0) {
+            true => from_between(&["attach", "--clocks", "all"]),
+            false => attach(pid),
+        }
+        .expect_success()
+        .expect_output("");
+        assert!(pid.is_served(), "cycle {cycle}");
+        let_it_work(cycle);
+        match is_from_between(1) {
+            true => from_between(&["detach"]),
+            false => detach(pid),
+        }
+        .expect_success()
+        .expect_output("");
+        assert!(!pid.is_served(), "cycle {cycle}");
+    }
+    assert_eq!(Memory::of(pid), before);
+    has_done_its_work(running, pid, "ready");
+}
+
+#[test]
+fn processes_that_trace_each_other_are_refused_until_they_let_go() {
+    let Some(running) = hazard("tracers", &[], "ready") else {
+        return;
+    };
+    let said = running.out_so_far();
+    let second = said.lines().next().expect("a line").parse().expect("a number");
+    let both = [running.pid(), Pid(second)];
+    let trace_or_let_go = || both.map(|pid| pid.signal(libc::SIGUSR1));
+    let are_traced = || both.map(|pid| pid.status("TracerPid") != "0");
+    let before = both.map(Memory::of);
+    for cycle in 0..cycles() {
+        trace_or_let_go();
+        // Wherever they are on their way to it.
+        let codes = both.map(|pid| attach(pid).status.code());
+        assert!(codes.iter().all(|code| matches!(code, Some(0 | 6))), "{codes:?}");
+        wait_until("tracers", || are_traced() == [true, true]);
+        let as_they_are = both.map(Memory::of);
+        for pid in both {
+            is_refused(attach(pid), 6, "(tracers");
+            is_refused(detach(pid), 6, "(tracers");
+        }
+        assert_eq!(both.map(Memory::of), as_they_are);
+        let_it_work(cycle);
+        trace_or_let_go();
+        wait_until("freedom", || are_traced() == [false, false]);
+        for (pid, code) in both.into_iter().zip(codes) {
+            if code == Some(0) {
+                detach(pid).expect_success().expect_output("");
+            }
+            is_attached_and_detached(pid, cycle);
+        }
+    }
+    assert_eq!(both.map(Memory::of), before);
+    let pid = running.pid();
+    pid.signal(libc::SIGTERM);
+    let said = format!("{}\ndone\ndone", said.trim_end());
+    running.finish().expect_success().expect_output(&said);
+}
+
+#[test]
+fn a_program_that_executes_itself_with_many_threads_lives_on() {
+    let Some(running) = hazard("exec-storm", &["150", &cycles().to_string()], "ready") else {
+        return;
+    };
+    let pid = running.pid();
+    while !running.out_so_far().contains("done") {
+        let outcome = attach(pid);
+        assert!(
+            matches!(outcome.status.code(), Some(0 | 1 | 8 | 10 | 14)),
+            "{outcome:#?}"
+        );
+        detach(pid);
+        wait_until("it to be there", || pid.exists());
+    }
+    let before = Memory::of(pid);
+    is_attached_and_detached(pid, 0);
+    assert_eq!(Memory::of(pid), before);
+    assert_eq!(running.out_so_far(), "ready\ndone\n");
+}
+
+#[test]
+fn pages_that_the_program_itself_provides_are_not_asked_for() {
+    let Some(running) = hazard("missing-pages", &[], "ready") else {
+        return;
+    };
+    let pid = running.pid();
+    let before = Memory::of(pid);
+    for cycle in 0..cycles() {
+        is_attached_and_detached(pid, cycle);
+    }
+    assert_eq!(Memory::of(pid), before);
+    assert_eq!(running.out_so_far(), "ready\n");
+}
