@@ -480,7 +480,8 @@ Exit status: 0; else that of the first process that was refused, which is untouc
    2  usage error                         11  a seccomp filter that cannot be suspended
    3  no such process                     12  its vDSO's code cannot be written
    4  a thread of the kernel's            13  it may not read the counter (PR_SET_TSC)
-   5  it has ended (a zombie)             14  a thread does not stop in time, or shares memory
+   5  it has ended (a zombie)             14  a thread does not stop in time, or shares memory,
+                                             or has a stack that cannot be read
    6  it is being traced                  16  the counter cannot be trusted, or no page can be had
    7  no permission                       17  its code was changed by somebody else
    8  attached already, or under `run`    18  fastpathd's policy says never

@@ -184,9 +184,13 @@ pub fn detach(options: &args::Detach) -> i32 {
     };
     let (_, status) = each(&meant, |pid| {
         let detached = attach::detach(pid, give_up)?;
-        if let Some(tid) = detached.region_stays_for {
+        if let Some(refusal) = detached.region_stays_for {
+            let why = match refusal {
+                Refusal::InTheWay { tid } => format!("thread {tid} has not left them"),
+                other => other.to_string(),
+            };
             warn(format_args!(
-                "{pid}: its clocks are the kernel's again; 32 KiB stay mapped there, for thread {tid} has not left them"
+                "{pid}: its clocks are the kernel's again; 32 KiB stay mapped there: {why}"
             ));
         }
         Ok(())
@@ -275,6 +279,7 @@ fn exit_status(refusal: &Refusal) -> i32 {
         | Refusal::KeepsExecuting
         | Refusal::Frozen
         | Refusal::InTheWay { .. }
+        | Refusal::StackNotReadable { .. }
         | Refusal::SharesMemory { .. } => DOES_NOT_STOP,
         Refusal::NotAttached => 15,
         Refusal::ChangedSince { .. } => 17,

@@ -19,8 +19,8 @@ use crate::remote::Remote;
 /// What became of a detach.
 #[derive(Debug)]
 pub struct Detached {
-    /// A thread is still in the region, which stays mapped, and unused.
-    pub region_stays_for: Option<i32>,
+    /// Why the region stays mapped, and unused: a thread is still in it, or may be.
+    pub region_stays_for: Option<Refusal>,
 }
 
 /// Detaches an attached process. See [`super::attach`] for `last_resort`.
@@ -47,8 +47,8 @@ fn detach_held(session: &Session<'_>) -> Answer<Detached> {
     leftovers::clear(session)?;
     match clear(session, &found) {
         Ok(()) => Ok(Detached { region_stays_for: None }),
-        Err(Refusal::InTheWay { tid }) => Ok(Detached {
-            region_stays_for: Some(tid),
+        Err(refusal @ (Refusal::InTheWay { .. } | Refusal::StackNotReadable { .. })) => Ok(Detached {
+            region_stays_for: Some(refusal),
         }),
         Err(refusal) => Err(refusal),
     }
@@ -93,6 +93,11 @@ pub fn clear(session: &Session<'_>, found: &Found) -> Answer<()> {
         Ok(())
     })?;
     // Nobody is in it, and nothing leads there: so it stays, though they all run again.
+    unmap_unused(session, found)
+}
+
+/// Unmaps a region to which nothing leads, and which no thread is in.
+pub fn unmap_unused(session: &Session<'_>, found: &Found) -> Answer<()> {
     let maps = maps::of(found.pid)?;
     let mut carrier = Carrier::of(session, &maps)?;
     let unmapped = unmap(&mut carrier, found.at);

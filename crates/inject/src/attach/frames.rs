@@ -38,13 +38,14 @@ impl Stacks {
         Some(at..mapping.end.min(at.saturating_add(DEPTH)))
     }
 
-    /// What there is of it.
+    /// The parts of it that are in memory.
     fn pages(&self, Range { mut start, end }: Range<u64>) -> Vec<Range<u64>> {
+        let are_there = self.are_there(start / PAGE..end.div_ceil(PAGE));
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        while start < end {
+        for is_there in are_there {
             let next = ((start / PAGE + 1) * PAGE).min(end);
             match ranges.last_mut() {
-                _ if !self.is_there(start) => {}
+                _ if !is_there => {}
                 Some(last) if last.end == start => last.end = next,
                 _ => ranges.push(start..next),
             }
@@ -53,15 +54,24 @@ impl Stacks {
         ranges
     }
 
-    /// Documentation/admin-guide/mm/pagemap.rst: bit 63, the page is present; bit 62, it is swapped out.
-    fn is_there(&self, address: u64) -> bool {
+    /// Whether each of these pages, by number, is in memory or swapped out. Documentation/admin-guide/mm/pagemap.rst: bit 63, the page is present;
+    /// bit 62, it is swapped out.
+    fn are_there(&self, pages: Range<u64>) -> Vec<bool> {
         const PRESENT_OR_SWAPPED: u64 = 3 << 62;
+        const ENTRY: usize = 8;
+        let count = (pages.end - pages.start) as usize;
         let Some(pagemap) = &self.pagemap else {
-            return true;
+            return vec![true; count];
         };
-        let mut entry = [0; 8];
-        let read = pagemap.read_exact_at(&mut entry, address / PAGE * 8);
-        read.is_ok() && u64::from_le_bytes(entry) & PRESENT_OR_SWAPPED != 0
+        let mut entries = vec![0; count * ENTRY];
+        if pagemap.read_exact_at(&mut entries, pages.start * ENTRY as u64).is_err() {
+            return vec![false; count];
+        }
+        let is_there = |entry: &[u8]| {
+            let entry = entry.iter().rfold(0, |value, byte| value << 8 | u64::from(*byte));
+            entry & PRESENT_OR_SWAPPED != 0
+        };
+        entries.chunks_exact(ENTRY).map(is_there).collect()
     }
 }
 
@@ -71,6 +81,8 @@ pub struct Frames {
     pub interrupted: Vec<u64>,
     /// All words of the stack, return addresses among them.
     words: Vec<Vec<u64>>,
+    /// A part of the stack is in memory and cannot be read (memfd_secret(2)): there may be signal frames in it.
+    pub is_unreadable: bool,
 }
 
 impl Frames {
@@ -79,6 +91,7 @@ impl Frames {
         let mut frames = Frames {
             interrupted: Vec::new(),
             words: Vec::new(),
+            is_unreadable: false,
         };
         let mut seen: Vec<Range<u64>> = Vec::new();
         let mut to_see = vec![sp & !7];
@@ -91,7 +104,10 @@ impl Frames {
             };
             seen.push(extent.clone());
             for range in stacks.pages(extent) {
-                let words = tracee.read_what_is_there(range.start, (range.end - range.start) as usize);
+                let bytes = (range.end - range.start) as usize;
+                let words = tracee.read_what_is_there(range.start, bytes);
+                // Where the kernel does not tell which pages are there, one that is not looks the same.
+                frames.is_unreadable |= words.len() < bytes / 8 && stacks.pagemap.is_some();
                 for (pc, sp) in running::interrupted_at(&words) {
                     frames.interrupted.push(pc);
                     to_see.push(sp & !7);

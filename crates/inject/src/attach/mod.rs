@@ -117,7 +117,11 @@ fn attach_held(session: &Session<'_>, goods: &Goods<'_>) -> Answer<Attached> {
     if in_force.is_err() {
         // Nothing leads there: it is only in the way.
         if let Ok(Some(found)) = find(pid, &maps::of(pid)?) {
-            let _ = detach::clear(session, &found);
+            let _ = match in_force {
+                // Refused before anything led there, so no thread can be in it.
+                Err(Refusal::StackNotReadable { .. }) => detach::unmap_unused(session, &found),
+                _ => detach::clear(session, &found),
+            };
         }
     }
     let without = match goods.children {
@@ -271,17 +275,19 @@ fn put_in_force(session: &Session<'_>, plan: &RegionPlan, at: u64) -> Answer<Att
 }
 
 /// A thread that a signal interrupted inside an entry, and that has not returned there yet.
-fn returns_into(all: &mut AllStopped<'_>, records: &[Record]) -> Result<Option<i32>> {
+fn returns_into(all: &mut AllStopped<'_>, records: &[Record]) -> Answer<Option<i32>> {
     let is_inside = |pc: &u64| {
         records
             .iter()
             .any(|p| (p.address + 1..p.address + p.original.len() as u64).contains(pc))
     };
     let stacks = Stacks::of(all.pid())?;
-    Ok(all.threads.iter().find_map(|thread| {
-        let frames = frames_of(thread, &stacks);
-        frames.interrupted.iter().any(is_inside).then_some(thread.tid())
-    }))
+    for thread in &all.threads {
+        if frames_of(thread, &stacks)?.interrupted.iter().any(is_inside) {
+            return Ok(Some(thread.tid()));
+        }
+    }
+    Ok(None)
 }
 
 /// Writes the entries, if everything is as it was planned for: the process may have replaced its program meanwhile.
@@ -335,16 +341,22 @@ fn until_nobody_is_in(
 }
 
 /// A thread that is about to execute something in `code`, or will return there.
-fn stands_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>]) -> Result<Option<i32>> {
+fn stands_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>]) -> Answer<Option<i32>> {
     let stacks = Stacks::of(all.pid())?;
-    Ok(all.threads.iter().find_map(|thread| {
+    for thread in &all.threads {
         let pc = thread.registers.pc();
-        let is_in =
-            code.iter().any(|range| range.contains(&pc)) || frames_of(thread, &stacks).mention(thread.look(), code);
-        is_in.then_some(thread.tid())
-    }))
+        if code.iter().any(|range| range.contains(&pc)) || frames_of(thread, &stacks)?.mention(thread.look(), code) {
+            return Ok(Some(thread.tid()));
+        }
+    }
+    Ok(None)
 }
 
-fn frames_of(thread: &Stopped, stacks: &Stacks) -> Frames {
-    Frames::of(thread.look(), thread.registers.sp(), stacks)
+/// Refuses a thread whose stack cannot be read.
+fn frames_of(thread: &Stopped, stacks: &Stacks) -> Answer<Frames> {
+    let frames = Frames::of(thread.look(), thread.registers.sp(), stacks);
+    if frames.is_unreadable {
+        return Err(Refusal::StackNotReadable { tid: thread.tid() });
+    }
+    Ok(frames)
 }

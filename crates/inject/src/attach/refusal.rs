@@ -101,6 +101,14 @@ pub enum Refusal {
         /// The thread.
         tid: i32,
     },
+    /// Signal frames may lie there, and whoever changes code has to know them.
+    #[error(
+        "the stack of thread {tid} of it lies in memory that cannot be read (memfd_secret(2)), so it is not known where the thread returns to"
+    )]
+    StackNotReadable {
+        /// The thread.
+        tid: i32,
+    },
     /// It shares its memory.
     #[error("it shares its memory with process {with}, which would be changed under way")]
     SharesMemory {
