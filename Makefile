@@ -47,7 +47,7 @@ bench-attach: build ## how long a process of 100 threads stands still for attach
 	@$(MAKE) --no-print-directory -s -C tests/programs
 	@./scripts/bench-attach
 
-torture: build ## 1,000 cycles of attach and detach on a program of 64 threads that notices everything
+torture: build ## 1,000 cycles of attach and detach on each of fifteen programs that judge their own work
 	@./scripts/setup test
 	$(ENV) FASTPATH_ATTACH_CYCLES=1000 cargo test --release --package fastpath attach_torture
 

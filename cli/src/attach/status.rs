@@ -271,11 +271,27 @@ enum Looked {
 }
 
 fn look_at(pid: i32, of_daemon: &[fastpath_protocol::status::Page]) -> Looked {
-    match fastpath_maps::of(pid) {
+    match fastpath_maps::of(memory_of(pid)) {
         Ok(maps) => served(pid, &maps, of_daemon).map_or(Looked::Without, |served| Looked::Served(Box::new(served))),
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Looked::Unreadable,
         Err(_) => Looked::Without,
     }
+}
+
+/// The number by which /proc shows a process's memory: that of another thread where the first one has ended.
+fn memory_of(pid: i32) -> i32 {
+    if !has_ended(pid) {
+        return pid;
+    }
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    let mut tids = threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    tids.find(|tid| !has_ended(*tid)).unwrap_or(pid)
+}
+
+/// Whether a thread is a zombie (proc_pid_stat(5)).
+fn has_ended(tid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('Z'))
 }
 
 /// What the daemon of this host says.
@@ -306,7 +322,7 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
     let has_region = maps.iter().any(|mapping| mapping.name.starts_with(&region));
     let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     // It may be its user's and yet not to be read (prctl(2), PR_SET_DUMPABLE).
-    let page = PageCopy::of_process(pid as u32).ok().flatten();
+    let page = PageCopy::of_process(memory_of(pid) as u32).ok().flatten();
     let page: Option<&Page> = page.as_deref();
     let experience = page.map(Residuals::of_page);
     let reader = page.map(Reader::new);

@@ -77,6 +77,7 @@ fn prepare(options: &args::Run, title: title::Title) -> Prepared {
     timeline.mark("choose clocks");
     let prepared = (|| {
         target::kernels_pages_suit().map_err(|e| e.to_string())?;
+        target::proc_shows_this_namespace().map_err(|e| e.to_string())?;
         counter.map_err(|e| untrusted(&e))?;
         may.map_err(|e| e.to_string())?;
         let trial = trial::seccomp_allows_surgery()?;

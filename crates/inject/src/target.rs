@@ -219,6 +219,21 @@ impl Status {
     }
 }
 
+/// Refuses where /proc shows another PID namespace than this process's: a number is one process there, and another one to ptrace(2).
+pub fn proc_shows_this_namespace() -> Result<()> {
+    let is_of_another = match Status::of("self") {
+        Ok(own) => own.is_nested,
+        // It does not show this process, if it is a /proc at all.
+        Err(_) => std::path::Path::new("/proc/stat").exists(),
+    };
+    if is_of_another {
+        return Err(Error::Unsupported(
+            "/proc shows the processes of another PID namespace; mount this one's: mount -t proc proc /proc, or unshare --mount-proc".into(),
+        ));
+    }
+    Ok(())
+}
+
 /// Whether a thread waits on the futex at `address` (proc_pid_syscall(5)).
 pub fn waits_on_futex(tid: i32, address: u64) -> bool {
     std::fs::read_to_string(format!("/proc/{tid}/syscall")).is_ok_and(|text| is_wait_on_futex(&text, address))

@@ -75,6 +75,22 @@ fn from_inside_a_container() {
     running.finish().expect_output("1");
 }
 
+/// A number is one process in that /proc, and another one to ptrace(2): of the one registers would be changed, and of the other memory.
+#[test]
+fn where_proc_is_another_namespaces_no_process_is_touched() {
+    const WHY: &str = "/proc shows the processes of another PID namespace";
+    let script = "sleep 1000 & pid=$!; \"$0\" attach --clocks all $pid; echo $?; \"$0\" detach $pid; echo $?; \
+        \"$0\" run --without-vdso --clocks all -- echo untouched; \
+        \"$0\" run --without-vdso --clocks all --require -- true; echo $?; kill -0 $pid && echo alive; kill $pid";
+    let options = ["--pid", "--fork", "--kill-child"];
+    let Some(running) = unshared(&options, &["sh", "-c", script, env!("CARGO_BIN_EXE_fastpath")]) else {
+        return;
+    };
+    let outcome = running.finish().expect_success();
+    assert_eq!(outcome.out, "70\n70\nuntouched\n125\nalive\n", "{outcome:#?}");
+    assert_eq!(outcome.err.matches(WHY).count(), 4, "{outcome:#?}");
+}
+
 const TIME_NAMESPACE: &[&str] = &[
     "--time",
     "--boottime",

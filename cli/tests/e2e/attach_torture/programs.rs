@@ -150,8 +150,8 @@ fn a_process_whose_first_thread_has_ended_is_refused() {
     let thread = another_thread(pid);
     let before = Memory::of(thread);
     for cycle in 0..cycles().div_ceil(10) {
-        is_refused(attach(pid), 1, WITHOUT_LEADER);
-        is_refused(detach(pid), 1, WITHOUT_LEADER);
+        is_refused(attach(pid), 70, WITHOUT_LEADER);
+        is_refused(detach(pid), 70, WITHOUT_LEADER);
         assert_eq!(Memory::of(thread), before, "cycle {cycle}");
     }
     has_done_its_work(running, pid, "ready");
@@ -172,12 +172,14 @@ fn a_process_whose_first_thread_ends_once_it_is_attached_stays_attached() {
     let thread = another_thread(pid);
     let before = Memory::of(thread);
     for cycle in 0..3 {
-        is_refused(detach(pid), 1, WITHOUT_LEADER);
-        is_refused(attach(pid), 1, WITHOUT_LEADER);
+        is_refused(detach(pid), 70, WITHOUT_LEADER);
+        is_refused(attach(pid), 70, WITHOUT_LEADER);
         let_it_work(cycle);
     }
     assert_eq!(Memory::of(thread), before);
     assert!(thread.is_served());
+    let status = finish(fastpath(&["status"])).expect_success().out;
+    assert!(status.contains(&pid.0.to_string()), "{status}");
     has_done_its_work(running, pid, "waiting\nready");
     wait_until("the helper goes", || Pid::helpers(&mark).is_empty());
 }

@@ -31,8 +31,9 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 /// PF_IO_WORKER and PF_USER_WORKER, include/linux/sched.h: they do the kernel's work in the name of a process (io_uring, vhost).
 const WORKER: u64 = 0x10 | 0x4000;
 
-/// Refuses a process that does not exist, has no memory, has ended, is frozen, is traced, or is somebody else's.
+/// Refuses any process where /proc is another PID namespace's, and one that does not exist, has no memory, has ended, is frozen, is traced, or is somebody else's.
 pub fn is_reachable(pid: i32) -> Answer<Status> {
+    target::proc_shows_this_namespace()?;
     let no_such = |hint: &str| Refusal::NoSuchProcess { hint: hint.into() };
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return Err(no_such(""));
