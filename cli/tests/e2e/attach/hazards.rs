@@ -61,7 +61,7 @@ fn a_program_that_executes_itself_again_and_again_with_many_threads_is_never_lef
         let outcome = attach(pid);
         // Served, in the middle of an execve each time, or replaced meanwhile.
         let code = outcome.status.code();
-        assert!(matches!(code, Some(0 | 1 | 8 | 10 | 14)), "{outcome:#?}");
+        assert!(matches!(code, Some(0 | 8 | 10 | 14 | 70)), "{outcome:#?}");
         detach(pid);
         // Its first thread has ended for a moment when another executes.
         wait_until("it to be there", || pid.exists());
