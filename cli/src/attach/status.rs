@@ -291,7 +291,8 @@ fn memory_of(pid: i32) -> i32 {
 /// Whether a thread is a zombie (proc_pid_stat(5)).
 fn has_ended(tid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('Z'))
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, fields)| fields.starts_with('Z'))
 }
 
 /// What the daemon of this host says.

@@ -14,7 +14,7 @@ static struct work *stops;
 
 /* Traces the other one, and stops it now and then for a moment, as debuggers do, for as long as it is to. */
 static void trace(void) {
-	int status;
+	int status, goes_on;
 
 	while (ptrace(PTRACE_SEIZE, other, 0, 0)) {
 		/* Another tracer has it. */
@@ -29,10 +29,12 @@ static void trace(void) {
 		expect(ptrace(PTRACE_INTERRUPT, other, 0, 0) == 0, "PTRACE_INTERRUPT: errno", errno);
 		expect(waitpid(other, &status, __WALL) == other && WIFSTOPPED(status), "waitpid: status", status);
 		stops->times++;
-		if (is_to_trace) {
+		/* Once: it may change meanwhile. */
+		goes_on = is_to_trace;
+		if (goes_on) {
 			expect(ptrace(PTRACE_CONT, other, 0, 0) == 0, "PTRACE_CONT: errno", errno);
 		}
-	} while (is_to_trace);
+	} while (goes_on);
 	expect(ptrace(PTRACE_DETACH, other, 0, 0) == 0, "PTRACE_DETACH: errno", errno);
 }
 
