@@ -418,6 +418,16 @@ fn seconds(text: &str) -> Result<std::time::Duration, String> {
     duration.ok_or_else(|| "seconds, more than 0, are needed".to_owned())
 }
 
+/// `1`, `0.5`: how long to wait between two looks.
+fn interval(text: &str) -> Result<std::time::Duration, String> {
+    let number = text
+        .parse::<f64>()
+        .ok()
+        .filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    let number = number.ok_or_else(|| "seconds, 0.1 to 86400, are needed".to_owned())?;
+    Ok(std::time::Duration::from_secs_f64(number))
+}
+
 /// Start a program on a synthetic vDSO
 #[derive(clap::Args)]
 #[command(after_long_help = "\
@@ -556,11 +566,24 @@ AGE is that of the last refresh: 100 ms at most where all is well. RESIDUAL is t
 FALLBACKS counts how often clocks were taken off the page since it was made, so that readers asked the kernel. \
 Where fastpathd runs it is asked, too: which rule of its policy attached a process, and how it is itself.
 
-Exit status: 0; 2 usage error; 69 processes cannot be listed (no /proc); 74 the output cannot be written.")]
+With --watch, a line with the time comes first. On a terminal the table is redrawn in its place, cut to the terminal's size; elsewhere, and \
+where TERM is dumb, the tables follow each other.
+
+Exit status: 0, also after SIGINT (Ctrl-C), SIGTERM and SIGHUP; 2 usage error; 69 processes cannot be listed (no /proc); 74 the output \
+cannot be written, or its reader is gone.
+
+  fastpath status --watch           redrawn every second
+  fastpath status --watch=0.2       five times a second
+  fastpath status --json --watch=60 >>status.json   a line of JSON every minute")]
 pub struct Status {
     /// One line of JSON; docs/json.md has the fields
     #[arg(long)]
     pub json: bool,
+
+    /// Show it again and again until Ctrl-C, every second or every so many seconds, 0.1 to 86400
+    #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
+          value_parser = interval)]
+    pub watch: Option<std::time::Duration>,
 }
 
 /// Find programs that will never take the fast path, without running them
@@ -687,6 +710,16 @@ mod tests {
             assert!(listen_at(wrong).is_err(), "{wrong}");
         }
     }
+    #[test]
+    fn an_interval_is_a_tenth_of_a_second_to_a_day() {
+        for right in ["0.1", "1", "86400"] {
+            assert!(interval(right).is_ok(), "{right}");
+        }
+        for wrong in ["0", "0.09", "-1", "86401", "inf", "NaN", "1s", ""] {
+            assert!(interval(wrong).is_err(), "{wrong}");
+        }
+    }
+
     use clap::CommandFactory;
     use fastpath_page::ClockSet;
 

@@ -16,6 +16,7 @@ mod file;
 mod groups;
 mod guard;
 mod limits;
+mod live;
 mod man;
 mod ours;
 mod output;

@@ -172,10 +172,15 @@ pub fn coloured(text: &str, good: bool, bad: bool) -> Cell {
     }
 }
 
+/// Returns whether standard output is a terminal that obeys control sequences.
+pub fn can_redraw() -> bool {
+    let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
+    std::io::stdout().is_terminal() && !is_dumb
+}
+
 /// <https://no-color.org>
 fn coloured_output() -> bool {
-    let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
-    std::io::stdout().is_terminal() && !is_dumb && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+    can_redraw() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
 /// What a word means.
@@ -207,12 +212,16 @@ const COLUMNS: usize = 80;
 
 /// A text behind `head`, broken between words and indented below itself. A word that is too long stands alone, whole.
 pub fn wrapped(head: &str, text: &str) -> String {
+    wrapped_at(COLUMNS, head, text)
+}
+
+fn wrapped_at(columns: usize, head: &str, text: &str) -> String {
     let indent = head.chars().count();
     let mut lines = head.to_owned();
     let mut column = indent;
     for word in text.split_whitespace() {
         let length = word.chars().count();
-        if column > indent && column + 1 + length > COLUMNS {
+        if column > indent && column + 1 + length > columns {
             lines += "\n";
             lines += &" ".repeat(indent);
             column = indent;
@@ -230,9 +239,24 @@ pub fn wrapped(head: &str, text: &str) -> String {
 /// A line that is wrapped where it is shown on a terminal, and whole for who looks for words in it.
 pub fn fitted(line: &str) -> String {
     match terminal_size() {
-        Some(_) => wrapped("", line),
+        Some((_, columns)) => wrapped_at(columns.min(COLUMNS), "", line),
         None => format!("{line}\n"),
     }
+}
+
+/// Returns the time of day here: `2027-01-31 23:59:59`.
+pub fn local_time() -> String {
+    // SAFETY: time and localtime_r fill what is theirs; strftime writes no more than it is given room for.
+    let (text, length) = unsafe {
+        let now = libc::time(std::ptr::null_mut());
+        let mut fields: libc::tm = std::mem::zeroed();
+        let mut text = [0_u8; 32];
+        libc::localtime_r(&now, &mut fields);
+        let format = c"%Y-%m-%d %H:%M:%S";
+        let length = libc::strftime(text.as_mut_ptr().cast(), text.len(), format.as_ptr(), &fields);
+        (text, length)
+    };
+    String::from_utf8_lossy(&text[..length]).into_owned()
 }
 
 /// `18.9`, or `-` for what could not be measured.

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{IsTerminal, Write};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::io::Write;
 
 use comfy_table::{Cell, CellAlignment, Table};
 use fastpath_trace::{Caller, End, Method, NOT_EXECUTABLE, NOT_FOUND, Observer, Options, Report, Row, Whom};
@@ -12,11 +11,9 @@ use crate::args;
 use crate::document;
 use crate::exit;
 use crate::file;
+use crate::live::{self, Screen};
 use crate::output::{self, nanoseconds, note, warn};
 use crate::processes::Named;
-
-/// The signal that ends counting; 0: none has come.
-static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
 /// Runs the command; its exit status.
 pub fn run(options: &args::Trace) -> i32 {
@@ -41,9 +38,11 @@ pub fn run(options: &args::Trace) -> i32 {
             return exit::NOT_WRITTEN;
         }
     };
-    end_by_signal();
-    let is_live = !options.json && matches!(out, Out::Standard) && std::io::stdout().is_terminal();
-    let mut live = Live { is_live, lines: 0 };
+    live::end_by_signal();
+    let mut live = Live {
+        is_live: !options.json && matches!(out, Out::Standard) && output::can_redraw(),
+        screen: Screen::default(),
+    };
     let traced = fastpath_trace::run(
         &Options {
             whom,
@@ -72,7 +71,7 @@ pub fn run(options: &args::Trace) -> i32 {
             NOT_EXECUTABLE
         };
     }
-    live.clear();
+    live.screen.clear();
     let written = out.write(options, &outcome.report);
     if outcome.report.lost.is_anything() {
         warn(lost(&outcome.report));
@@ -80,7 +79,7 @@ pub fn run(options: &args::Trace) -> i32 {
     let end = outcome.end.or_else(|| {
         let running = outcome.running?;
         // Who asked us to end means the program too; Ctrl-C has told it already.
-        if let signal @ (libc::SIGTERM | libc::SIGHUP) = SIGNAL.load(Ordering::Relaxed) {
+        if let Some(signal @ (libc::SIGTERM | libc::SIGHUP)) = live::ended_by() {
             // SAFETY: kill takes integers; the child has not been waited for.
             unsafe { libc::kill(running.pid() as i32, signal) };
         }
@@ -107,25 +106,6 @@ fn die_by(signal: i32) -> i32 {
         libc::raise(signal);
     }
     128 + signal
-}
-
-extern "C" fn remember(signal: i32) {
-    SIGNAL.store(signal, Ordering::Relaxed);
-}
-
-fn end_by_signal() {
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler stores an integer. Without SA_RESTART, waiting is interrupted. One that is ignored stays so.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            libc::sigaction(signal, std::ptr::null(), &mut action);
-            if action.sa_sigaction != libc::SIG_IGN {
-                action.sa_sigaction = remember as *const () as usize;
-                action.sa_flags = 0;
-                libc::sigaction(signal, &action, std::ptr::null_mut());
-            }
-        }
-    }
 }
 
 /// Where the result goes to.
@@ -177,28 +157,12 @@ impl Out {
 /// The table while it grows.
 struct Live {
     is_live: bool,
-    /// How many lines stand on the terminal.
-    lines: usize,
-}
-
-impl Live {
-    fn clear(&mut self) {
-        if self.lines > 0 {
-            output::print(erasing(self.lines));
-            self.lines = 0;
-        }
-    }
-}
-
-/// What erases so many lines above the cursor. A terminal shows `^C` where the cursor is, so that is not always the first column.
-fn erasing(lines: usize) -> String {
-    // ECMA-48: cursor up, erase to the end of the screen.
-    format!("\r\x1b[{lines}A\x1b[J")
+    screen: Screen,
 }
 
 impl Observer for Live {
     fn is_to_stop(&self) -> bool {
-        SIGNAL.load(Ordering::Relaxed) != 0
+        live::ended_by().is_some()
     }
 
     fn note(&mut self, text: String) {
@@ -206,16 +170,9 @@ impl Observer for Live {
     }
 
     fn show(&mut self, report: Report) {
-        let (rows, columns) = output::terminal_size().unwrap_or((24, 80));
-        let text: Vec<String> = text(&report, rows.saturating_sub(2))
-            .lines()
-            .map(|line| line.chars().take(columns).collect())
-            .take(rows.saturating_sub(1))
-            .collect();
-        self.clear();
-        self.lines = text.len();
-        if output::print(text.join("\n") + "\n") != 0 {
-            SIGNAL.store(libc::SIGPIPE, Ordering::Relaxed);
+        let (lines, _) = Screen::room();
+        if self.screen.show(&text(&report, lines.saturating_sub(1))) != 0 {
+            live::end(libc::SIGPIPE);
         }
     }
 
@@ -363,16 +320,5 @@ fn of_caller(caller: &Caller) -> String {
     match &caller.function {
         Some(function) => format!("{function} ({library})"),
         None => format!("? ({library})"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The table was erased from where `^C` had left the cursor, and two columns of it stood before the result.
-    #[test]
-    fn a_table_is_erased_from_the_first_column() {
-        assert_eq!(erasing(7), "\r\x1b[7A\x1b[J");
     }
 }

@@ -1,6 +1,7 @@
 //! `fastpath status`: the processes that have fastpath's page, and what the pages say.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use fastpath_host::PageCopy;
 use fastpath_host::evidence::Residuals;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::args;
 use crate::document;
 use crate::exit;
+use crate::live::{self, Screen};
 use crate::output;
 
 /// What is printed with `--json`; fields are only ever added to a schema version.
@@ -92,7 +94,7 @@ enum By {
     Detached,
 }
 
-/// Prints them; the exit status.
+/// Prints them, with --watch again and again; returns the exit status.
 pub fn status(options: &args::Status) -> i32 {
     if let Err(why) = fastpath_maps::processes().map(drop) {
         output::note(format_args!(
@@ -100,10 +102,76 @@ pub fn status(options: &args::Status) -> i32 {
         ));
         return exit::CANNOT_TELL;
     }
-    let status = look();
-    if options.json {
-        return document::print("status", &status);
+    match options.watch {
+        Some(interval) => watch(options.json, interval),
+        None => {
+            let (status, warnings) = look();
+            warnings.iter().for_each(output::warn);
+            print(options.json, &status)
+        }
     }
+}
+
+fn print(json: bool, status: &Status) -> i32 {
+    if json {
+        document::print("status", status)
+    } else {
+        output::print(text(status))
+    }
+}
+
+/// Shows the table, or the document, until a signal ends it.
+fn watch(json: bool, interval: Duration) -> i32 {
+    live::end_by_signal();
+    live::redraw_by_signal();
+    // SAFETY: a system call. Standard output that has lost its reader is an error like others.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    let is_redrawn = !json && output::can_redraw();
+    let mut screen = Screen::default();
+    let mut shown = String::new();
+    let mut warned = Vec::new();
+    while live::ended_by().is_none() {
+        let (status, warnings) = look();
+        // The signal may have cut the look short.
+        if live::ended_by().is_some() {
+            break;
+        }
+        let written = if is_redrawn {
+            shown = headed(&status, interval);
+            // Standard error is the same terminal as a rule, and would be drawn over.
+            let warnings = warnings.iter().map(|why| output::fitted(&format!("warning: {why}")));
+            shown.extend(warnings);
+            screen.show(&shown)
+        } else {
+            if warnings != warned {
+                warnings.iter().for_each(output::warn);
+                warned = warnings;
+            }
+            if json {
+                print(json, &status)
+            } else {
+                output::print(headed(&status, interval) + "\n")
+            }
+        };
+        if written != 0 {
+            return written;
+        }
+        live::wait(interval);
+    }
+    // A terminal shows `^C` below the table.
+    if shown.is_empty() { 0 } else { screen.show(&shown) }
+}
+
+/// The table below a line that says when it was true.
+fn headed(status: &Status, interval: Duration) -> String {
+    let what = format!("Every {} s: fastpath status", interval.as_secs_f64());
+    let time = output::local_time();
+    let columns = output::terminal_size().map_or(0, |(_, columns)| columns);
+    let gap = columns.saturating_sub(what.len() + time.len()).max(2);
+    format!("{what}{:gap$}{time}\n\n{}", "", text(status))
+}
+
+fn text(status: &Status) -> String {
     let mut table = output::table([
         "PID",
         "COMMAND",
@@ -167,7 +235,7 @@ pub fn status(options: &args::Status) -> i32 {
         let said = output::visible(&daemon.sentence());
         text.extend(said.lines().map(output::fitted));
     }
-    output::print(text)
+    text
 }
 
 impl Daemon {
@@ -210,7 +278,8 @@ fn age(ns: u64) -> String {
     }
 }
 
-fn look() -> Status {
+/// Returns the processes, and what to warn of.
+fn look() -> (Status, Vec<String>) {
     let mut pids: Vec<i32> = fastpath_maps::processes().into_iter().flatten().collect();
     pids.sort_unstable();
     let mut status = Status {
@@ -219,7 +288,11 @@ fn look() -> Status {
         unanswered: 0,
         daemon: None,
     };
-    let asked = daemon();
+    let mut warnings = Vec::new();
+    let asked = daemon().unwrap_or_else(|why| {
+        warnings.push(why);
+        None
+    });
     let pages = asked.as_ref().map(|daemon| &daemon.pages[..]).unwrap_or_default();
     let own = std::process::id() as i32;
     pids.retain(|pid| *pid != own);
@@ -230,7 +303,7 @@ fn look() -> Status {
             Some(Looked::Without) => {}
             None => {
                 status.unanswered += 1;
-                output::warn(format_args!(
+                warnings.push(format!(
                     "process {pid} cannot be looked at: its memory does not answer (it may be served by the process itself)"
                 ));
             }
@@ -247,14 +320,16 @@ fn look() -> Status {
         policy_error: daemon.policy_error,
         notices: daemon.notices,
     });
-    status
+    (status, warnings)
 }
 
 /// The processes that are attached, as far as this user may see.
 #[cfg(target_arch = "x86_64")]
 pub fn attached() -> Vec<i32> {
     let is_attached = |served: &Served| served.by != By::Run;
-    look()
+    let (status, warnings) = look();
+    warnings.iter().for_each(output::warn);
+    status
         .processes
         .iter()
         .filter(|served| is_attached(served))
@@ -295,15 +370,12 @@ fn has_ended(tid: i32) -> bool {
         .is_some_and(|(_, fields)| fields.starts_with('Z'))
 }
 
-/// What the daemon of this host says.
-fn daemon() -> Option<fastpath_protocol::Status> {
+/// What the daemon of this host says, if there is one; why it cannot be asked.
+fn daemon() -> Result<Option<fastpath_protocol::Status>, String> {
     match Client::connect().and_then(|client| client.status()) {
-        Ok(status) => Some(status),
-        Err(Failure::NoDaemon { .. }) => None,
-        Err(failure) => {
-            output::warn(failure);
-            None
-        }
+        Ok(status) => Ok(Some(status)),
+        Err(Failure::NoDaemon { .. }) => Ok(None),
+        Err(failure) => Err(failure.to_string()),
     }
 }
 

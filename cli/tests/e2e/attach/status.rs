@@ -1,8 +1,10 @@
 //! `fastpath status`.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use super::{attach, detach};
+use crate::common::terminal::output_to_terminal;
 use crate::common::{Pid, fastpath, finish, served, start, wait_until};
 
 /// What the status says of a process.
@@ -66,4 +68,121 @@ fn a_publisher_that_was_killed_is_told_as_gone() {
     });
     detach(running.pid()).expect_success();
     assert!(!running.pid().is_served());
+}
+
+/// What ends each table that stood on the terminal before another was drawn in its place.
+const ERASE: &str = "\x1b[J";
+
+#[test]
+fn a_watched_table_is_redrawn_in_its_place_and_fits_the_terminal_that_was_resized() {
+    let served = start(served(&["sleep", "1000"]));
+    wait_until("its sleep", || served.pid().read("wchan").contains("nanosleep"));
+    // A day: only the signals let it draw again.
+    let mut watch = fastpath(&["status", "--watch=86400"]);
+    watch.env("NO_COLOR", "1").env("TERM", "xterm");
+    let mut terminal = output_to_terminal(&mut watch);
+    let resize = terminal.resizer();
+    let mut child = watch.spawn().expect("fastpath");
+    drop(watch);
+    let pid = Pid(child.id() as i32);
+    let mut drawn = 0;
+    let shown = terminal.read_to_end(|shown| {
+        let tables = shown.split(ERASE).collect::<Vec<_>>();
+        if tables.len() == drawn || !tables[tables.len() - 1].ends_with('\n') {
+            return;
+        }
+        drawn = tables.len();
+        match drawn {
+            1 => {
+                resize(4, 30);
+                pid.signal(libc::SIGWINCH);
+            }
+            2 => pid.signal(libc::SIGINT),
+            _ => {}
+        }
+    });
+    assert!(child.wait().expect("wait").success(), "{shown:?}");
+    let tables: Vec<&str> = shown.split(ERASE).collect();
+    assert_eq!(tables.len(), 3, "{shown:?}");
+    assert!(
+        tables[0].starts_with("Every 86400 s: fastpath status"),
+        "the time of day is above it: {shown:?}"
+    );
+    assert!(
+        tables[0].contains(" PID ") && tables[0].contains(" sleep "),
+        "{shown:?}"
+    );
+    // After a resize, nobody knows where the lines are.
+    assert!(tables[0].ends_with("\n\x1b[H"), "{shown:?}");
+    // The same table again: what the terminal showed of Ctrl-C is gone.
+    assert!(tables[1].ends_with("\n\r\x1b[3A"), "{shown:?}");
+    for (table, lines, columns) in [(tables[0], 23, 80), (tables[1], 3, 30), (tables[2], 3, 30)] {
+        let table = &table[..=table.rfind('\n').expect("a line")];
+        assert!(table.lines().count() <= lines, "{shown:?}");
+        assert!(
+            table.lines().all(|line| line.chars().count() <= columns),
+            "{columns} columns: {table}"
+        );
+    }
+}
+
+#[test]
+fn a_dumb_terminal_gets_one_watched_table_below_the_other() {
+    let mut watch = fastpath(&["status", "--watch=0.1"]);
+    watch.env("TERM", "dumb");
+    let mut terminal = output_to_terminal(&mut watch);
+    let mut child = watch.spawn().expect("fastpath");
+    drop(watch);
+    let count = |shown: &str| shown.matches("Every 0.1 s: fastpath status").count();
+    let shown = terminal.read_to_end(|shown| {
+        if count(shown) == 3 {
+            Pid(child.id() as i32).signal(libc::SIGINT);
+        }
+    });
+    assert!(child.wait().expect("wait").success(), "{shown:?}");
+    assert!(count(&shown) >= 3 && !shown.contains('\x1b'), "{shown:?}");
+}
+
+#[test]
+fn a_watched_status_that_no_terminal_shows_is_a_document_a_time_until_a_signal_ends_it_well() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let watch = start(fastpath(&["status", "--json", "--watch=0.1"]));
+        wait_until("three lines", || watch.out_so_far().lines().count() >= 3);
+        watch.pid().signal(signal);
+        let outcome = watch.finish().expect_success();
+        for line in outcome.out.lines() {
+            let document: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            assert_eq!(
+                (&document["schema"], &document["command"]),
+                (&1.into(), &"status".into())
+            );
+        }
+    }
+}
+
+#[test]
+fn a_watched_status_ends_when_its_reader_is_gone() {
+    let mut child = fastpath(&["status", "--watch=86400"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("fastpath");
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().expect("a pipe"))
+        .read_line(&mut first)
+        .expect("a line");
+    assert!(first.starts_with("Every 86400 s: "), "{first}");
+    assert_eq!(child.wait().expect("wait").code(), Some(74));
+    let closed = "exec \"$1\" status --watch=0.1 >&-";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", closed, "sh", env!("CARGO_BIN_EXE_fastpath")]);
+    finish(shell).expect_code(74);
+}
+
+#[test]
+fn an_interval_that_is_none_is_a_usage_error() {
+    for wrong in ["--watch=0", "--watch=", "--watch=x", "--watch=-1"] {
+        let outcome = finish(fastpath(&["status", wrong])).expect_code(2);
+        assert!(outcome.err.contains("0.1 to 86400"), "{outcome:#?}");
+    }
 }

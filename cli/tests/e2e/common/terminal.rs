@@ -28,17 +28,21 @@ pub fn give_terminal(command: &mut Command) -> Terminal {
 /// Makes a terminal, 80 columns wide, which becomes the standard output of `command`.
 pub fn output_to_terminal(command: &mut Command) -> Terminal {
     let (master, slave) = pair();
+    resize(&master, 24, 80);
+    command.stdin(Stdio::null()).stdout(slave);
+    Terminal { master }
+}
+
+fn resize(master: &File, lines: u16, columns: u16) {
     let size = libc::winsize {
-        ws_row: 24,
-        ws_col: 80,
+        ws_row: lines,
+        ws_col: columns,
         ws_xpixel: 0,
         ws_ypixel: 0,
     };
     // SAFETY: the call reads the struct.
-    let set = unsafe { libc::ioctl(slave.as_raw_fd(), libc::TIOCSWINSZ, &size) };
+    let set = unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSWINSZ, &size) };
     assert_eq!(set, 0, "TIOCSWINSZ: {}", std::io::Error::last_os_error());
-    command.stdin(Stdio::null()).stdout(slave);
-    Terminal { master }
 }
 
 /// The two ends of a terminal.
@@ -68,6 +72,12 @@ impl Terminal {
     /// Types.
     pub fn type_in(&mut self, keys: &[u8]) {
         self.master.write_all(keys).expect("typing");
+    }
+
+    /// What sets the terminal's lines and columns. Who writes to it is not told by a signal: it is the controlling terminal of none.
+    pub fn resizer(&self) -> impl Fn(u16, u16) + use<> {
+        let master = self.master.try_clone().expect("dup");
+        move |lines, columns| resize(&master, lines, columns)
     }
 
     /// All that is shown until nobody has the other end any more, with plain ends of lines. `seen` is given what there is so far, each
