@@ -87,6 +87,9 @@ install: build preload ## install fastpath and its libraries into PREFIX (/usr/l
 	./target/release/fastpath completions bash >$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpath
 	./target/release/fastpath completions zsh >$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpath
 	./target/release/fastpath completions fish >$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpath.fish
+	./target/release/fastpathd --completions bash >$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpathd
+	./target/release/fastpathd --completions zsh >$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpathd
+	./target/release/fastpathd --completions fish >$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpathd.fish
 	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) ./scripts/lib install
 	install -D -m 755 target/preload/libfastpath-preload.so $(DESTDIR)$(LIBDIR)/libfastpath-preload.so
 
@@ -99,6 +102,9 @@ uninstall: ## remove what install put into PREFIX; processes that are served go 
 		$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpath \
 		$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpath \
 		$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpath.fish \
+		$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpathd \
+		$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpathd \
+		$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpathd.fish \
 		$(DESTDIR)$(LIBDIR)/libfastpath-preload.so
 	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) ./scripts/lib uninstall
 	@rmdir $(DESTDIR)$(PREFIX)/share/doc/fastpath 2>/dev/null || true

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use fastpath_observe::Clock;
 
-use crate::processes::Named;
+use crate::complete;
+use crate::processes::{Named, offered};
+use crate::programs;
 
 const OVERVIEW: &str = "\
 Reading a clock should cost 10 to 20 ns. When the kernel's vDSO is lost it costs 200 to 2,000 ns, silently.
@@ -125,7 +127,7 @@ pub struct Doctor {
     pub verbose: bool,
 
     /// A process to look at, beside the host
-    #[arg(value_name = "PID|NAME")]
+    #[arg(value_name = "PID|NAME", add = offered::any())]
     pub process: Option<Named>,
 }
 
@@ -181,7 +183,8 @@ pub struct Guard {
     pub max_ns: f64,
 
     /// Clocks whose clock_gettime is checked, separated by commas
-    #[arg(long, value_name = "LIST", default_value = "monotonic,realtime", value_parser = clock_list)]
+    #[arg(long, value_name = "LIST", default_value = "monotonic,realtime", value_parser = clock_list,
+          add = complete::clocks())]
     pub clocks: ClockList,
 
     /// Paths that are allowed, separated by commas: vdso (the kernel's), fastpath, syscall; or any
@@ -365,7 +368,7 @@ Exit status: 0; CMD's own (and CMD's signal ends fastpath too); 2 usage error; 3
 )]
 pub struct Trace {
     /// A process, and those that it starts from now on
-    #[arg(short, long, value_name = "PID|NAME")]
+    #[arg(short, long, value_name = "PID|NAME", add = offered::any())]
     pub pid: Option<Named>,
 
     /// All processes; the default
@@ -397,7 +400,7 @@ pub struct Trace {
     pub by: Option<String>,
 
     /// A program to start and watch, and its arguments
-    #[arg(last = true, value_name = "CMD")]
+    #[arg(last = true, value_name = "CMD", add = programs::any())]
     pub command: Vec<OsString>,
 }
 
@@ -443,7 +446,7 @@ Exit status: the program's; 125 if --require was given and the program could not
 pub struct Run {
     /// Clocks to take over: `auto` (those whose present path is slow), `all`, or a comma-separated list of REALTIME,
     /// MONOTONIC, MONOTONIC_RAW, BOOTTIME, TAI
-    #[arg(long, value_name = "auto|all|LIST", value_parser = Clocks::parse)]
+    #[arg(long, value_name = "auto|all|LIST", value_parser = Clocks::parse, add = complete::clocks())]
     pub clocks: Option<Clocks>,
 
     /// Exit with 125 instead of running the program untouched
@@ -470,7 +473,7 @@ pub struct Run {
     pub quiet: bool,
 
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD", add = programs::any())]
     pub command: Vec<OsString>,
 }
 
@@ -504,7 +507,7 @@ Exit status: 0; else that of the first process that was refused, which is untouc
 pub struct Attach {
     /// Clocks to take over: `auto` (those whose present path is slow), `all`, or a comma-separated list of REALTIME,
     /// MONOTONIC, MONOTONIC_RAW, BOOTTIME, TAI
-    #[arg(long, value_name = "auto|all|LIST", value_parser = Clocks::parse)]
+    #[arg(long, value_name = "auto|all|LIST", value_parser = Clocks::parse, add = complete::clocks())]
     pub clocks: Option<Clocks>,
 
     /// Serve the programs that they execute, too
@@ -528,7 +531,7 @@ pub struct Attach {
 #[group(skip)]
 pub struct Whom {
     /// Processes, by number or by the name of their program: all that have it
-    #[arg(value_name = "PID|NAME")]
+    #[arg(value_name = "PID|NAME", add = offered::own())]
     pub named: Vec<Named>,
 
     /// All processes of a control group and of those below it: /system.slice/app.service, or its directory
@@ -542,7 +545,8 @@ pub struct Whom {
 
 /// Take processes off it again
 #[derive(clap::Args)]
-#[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit", "all"]).required(true).multiple(true)), after_long_help = "\
+#[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit", "all"]).required(true).multiple(true)),
+    mut_arg("named", |named| named.add(offered::attached())), after_long_help = "\
 Entry points get the kernel's bytes back, and what was mapped is unmapped once no thread is in it. Where a thread does not leave \
 it, the memory stays, unused, and a second `detach` or the next `attach` removes it.
 

@@ -7,6 +7,7 @@ mod args;
 mod attach;
 mod audit;
 mod bench;
+mod complete;
 mod doctor;
 mod document;
 mod exit;
@@ -23,6 +24,7 @@ mod output;
 mod page_source;
 mod probe;
 mod processes;
+mod programs;
 mod report;
 mod run;
 mod shell;
@@ -51,7 +53,11 @@ extern "C" fn begin(argc: c_int, argv: *const *const c_char) -> ! {
     // SAFETY: the caller is the C runtime.
     let args =
         (0..argc as usize).map(|i| unsafe { OsString::from_vec(CStr::from_ptr(*argv.add(i)).to_bytes().to_vec()) });
-    let args = Args::parse_from(args.collect::<Vec<_>>());
+    let args: Vec<_> = args.collect();
+    if let Some(status) = shell::PROGRAM.answer(args.clone()) {
+        std::process::exit(status);
+    }
+    let args = Args::parse_from(args);
     if let Some(status) = unreadable_clocks(&args.command) {
         std::process::exit(status);
     }

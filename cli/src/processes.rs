@@ -1,5 +1,7 @@
 //! Which processes are meant: by number, or by name.
 
+pub mod offered;
+
 use std::fmt;
 use std::str::FromStr;
 

@@ -323,12 +323,23 @@ fn look() -> (Status, Vec<String>) {
     (status, warnings)
 }
 
-/// The processes that are attached, as far as this user may see.
+/// Returns the processes that are attached, as far as this user may see.
 #[cfg(target_arch = "x86_64")]
 pub fn attached() -> Vec<i32> {
-    let is_attached = |served: &Served| served.by != By::Run;
     let (status, warnings) = look();
     warnings.iter().for_each(output::warn);
+    attached_in(&status)
+}
+
+/// Returns the same without a warning about what could not be looked at.
+#[cfg(target_arch = "x86_64")]
+pub fn attached_quietly() -> Vec<i32> {
+    attached_in(&look().0)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn attached_in(status: &Status) -> Vec<i32> {
+    let is_attached = |served: &Served| served.by != By::Run;
     status
         .processes
         .iter()

@@ -1,5 +1,7 @@
 //! `fastpathd`: the front of `crates/daemon`.
 
+#[path = "../complete.rs"]
+mod complete;
 #[path = "../man.rs"]
 mod man;
 
@@ -39,7 +41,8 @@ struct Args {
 
     /// What programs under libfastpath-preload.so get: `auto` (clocks whose present path is slow here), `all`, or a
     /// comma-separated list of REALTIME, MONOTONIC, MONOTONIC_RAW, BOOTTIME, TAI
-    #[arg(long, value_name = "auto|all|LIST", default_value = "auto", value_parser = clocks)]
+    #[arg(long, value_name = "auto|all|LIST", default_value = "auto", value_parser = clocks,
+          add = complete::clocks())]
     clocks: Clocks,
 
     /// Which processes are attached as they appear, and which never (deploy/fastpath-policy.toml is an example). SIGHUP reads it
@@ -79,7 +82,18 @@ struct Args {
     /// Write the man page to a directory
     #[arg(long, value_name = "DIRECTORY", hide = true)]
     man: Option<PathBuf>,
+
+    /// Write a shell's completions to standard output
+    #[arg(long, value_name = "SHELL", hide = true)]
+    completions: Option<clap_complete::Shell>,
 }
+
+/// What shells ask for completions.
+const PROGRAM: complete::Program = complete::Program {
+    name: "fastpathd",
+    variable: "FASTPATHD_COMPLETE",
+    command: Args::command,
+};
 
 /// Read if no other is given.
 const POLICY: &str = "/etc/fastpath/policy.toml";
@@ -108,9 +122,16 @@ fn clocks(text: &str) -> Result<Clocks, String> {
 }
 
 fn main() -> ExitCode {
+    if let Some(status) = PROGRAM.answer(std::env::args_os().collect()) {
+        return ExitCode::from(status as u8);
+    }
     let args = Args::parse();
     if let Some(directory) = &args.man {
         return man_page(directory);
+    }
+    if let Some(shell) = args.completions {
+        let written = std::io::stdout().write_all(PROGRAM.script(shell).as_bytes());
+        return ExitCode::from(if written.is_ok() { 0 } else { 74 });
     }
     if let Some(pid) = args.attach {
         return attach_one(args, pid);

@@ -12,6 +12,7 @@ mod audit;
 #[cfg(target_arch = "x86_64")]
 mod awkward;
 mod children;
+mod completions;
 mod daemon;
 mod debuggers;
 mod doctor;

@@ -1,0 +1,102 @@
+//! Processes that a shell offers where one is to be named.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+
+/// Processes of all users.
+pub fn any() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| candidates(all(|_| true)))
+}
+
+/// Processes that this user may attach: its own, or for root all.
+pub fn own() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        // SAFETY: geteuid takes nothing and cannot fail.
+        let user = unsafe { libc::geteuid() };
+        let owner = |pid: i32| Some(std::fs::metadata(format!("/proc/{pid}")).ok()?.uid());
+        candidates(all(|pid| user == 0 || owner(pid) == Some(user)))
+    })
+}
+
+/// Processes that are attached.
+pub fn attached() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        #[cfg(target_arch = "x86_64")]
+        let pids = crate::attach::status::attached_quietly();
+        #[cfg(not(target_arch = "x86_64"))]
+        let pids = Vec::new();
+        candidates(pids)
+    })
+}
+
+fn all(is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
+    super::matching(|pid| is_meant(pid) && !is_kernels(pid))
+}
+
+/// Returns whether a process is a thread of the kernel (proc_pid_stat(5): flags).
+fn is_kernels(pid: i32) -> bool {
+    /// PF_KTHREAD (include/linux/sched.h).
+    const KERNEL_THREAD: u32 = 0x0020_0000;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let behind_name = stat.rsplit_once(") ").map(|(_, rest)| rest);
+    let flags = behind_name.and_then(|rest| rest.split(' ').nth(6)?.parse().ok());
+    flags.is_none_or(|flags: u32| flags & KERNEL_THREAD != 0)
+}
+
+/// Returns the numbers, each with its name, and the names, each once.
+fn candidates(pids: Vec<i32>) -> Vec<CompletionCandidate> {
+    let mut names: BTreeMap<String, usize> = BTreeMap::new();
+    let mut numbers = Vec::new();
+    for pid in pids {
+        // The name alone: the command line lies in the process's memory, and reading that can wait for ever.
+        let Ok(comm) = std::fs::read_to_string(format!("/proc/{pid}/comm")) else {
+            continue;
+        };
+        let name = crate::output::visible(comm.trim_end_matches('\n')).replace(['\n', '\t'], "?");
+        numbers.push(CompletionCandidate::new(pid.to_string()).help(Some(name.clone().into())));
+        if is_plain(&name) {
+            *names.entry(name).or_default() += 1;
+        }
+    }
+    let names = names.into_iter().map(|(name, count)| {
+        let processes = if count == 1 { "process" } else { "processes" };
+        CompletionCandidate::new(name).help(Some(format!("{count} {processes}").into()))
+    });
+    numbers.into_iter().chain(names).collect()
+}
+
+/// Returns whether a name is a name to fastpath and one word, as it is, to every shell.
+fn is_plain(name: &str) -> bool {
+    let is_safe = |c: char| c.is_ascii_alphanumeric() || "._+-@".contains(c);
+    name.chars().all(is_safe) && !name.starts_with('-') && matches!(name.parse(), Ok(super::Named::Program(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_a_shell_would_take_apart_is_not_offered() {
+        for plain in ["redis-server", "python3.11", "7z"] {
+            assert!(is_plain(plain), "{plain}");
+        }
+        for other in ["", "-x", "a b", "$(x)", "(sd-pam)", "a:b", "1234", "`x`", "a;b"] {
+            assert!(!is_plain(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_process_is_offered_with_its_name_and_the_kernels_are_not() {
+        let own = std::process::id() as i32;
+        let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
+        let found = candidates(vec![own]);
+        assert_eq!(found[0].get_value(), own.to_string().as_str());
+        assert_eq!(
+            found[0].get_help().map(ToString::to_string).as_deref(),
+            Some(comm.trim_end())
+        );
+        assert!(!is_kernels(own) && is_kernels(i32::MAX));
+    }
+}
