@@ -5,7 +5,7 @@
  * loaded.
  *
  *   FASTPATH_SOCKET=PATH              the daemon's socket
- *   FASTPATH_PRELOAD_CLOCKS=all       all clocks, not only those whose path is slow
+ *   FASTPATH_PRELOAD_CLOCKS=CLOCKS    as --clocks of the command: auto (those whose path is slow), all, or a list
  *   FASTPATH_PRELOAD_PATIENCE_MS=50   how long the daemon may take to answer
  *   FASTPATH_PRELOAD_VERBOSE=1        say on standard error what was done, or why nothing was
  */
@@ -34,7 +34,8 @@
 
 struct wishes {
 	const char *socket;
-	uint32_t clocks;
+	uint32_t clocks;     /* a bit each; 0: those whose path is slow */
+	const char *mistake; /* what is wrong with them, or NULL */
 	uint32_t patience_ms;
 	bool verbose;
 };
@@ -59,14 +60,91 @@ static uint32_t patience(const char *text) {
 	return !text || *text || !ms ? PATIENCE_MS : ms < MOST_PATIENCE_MS ? ms : MOST_PATIENCE_MS;
 }
 
+static char plain(char letter) {
+	return letter >= 'a' && letter <= 'z' ? (char)(letter - 'a' + 'A') : letter == '-' ? '_' : letter;
+}
+
+/* What follows a word, written in capitals, in a text that people write; NULL if it does not begin so. */
+static const char *after_word(const char *text, const char *word) {
+	for (; *word; text++, word++)
+		if (plain(*text) != *word)
+			return NULL;
+	return text;
+}
+
+static const char *without_spaces(const char *text) {
+	while (*text == ' ' || *text == '\t')
+		text++;
+	return text;
+}
+
+/* Whether the text is this word alone. */
+static bool is_word(const char *text, const char *word) {
+	const char *rest = after_word(without_spaces(text), word);
+
+	return rest && !*without_spaces(rest);
+}
+
+/* Reads the first clock of a list; returns what follows its name, or NULL. */
+static const char *read_clock(const char *text, uint32_t *clock) {
+	static const struct {
+		char name[16];
+		int id;
+	} clocks[] = {
+	    {"REALTIME", CLOCK_REALTIME},
+	    {"MONOTONIC", CLOCK_MONOTONIC},
+	    {"MONOTONIC_RAW", CLOCK_MONOTONIC_RAW},
+	    {"BOOTTIME", CLOCK_BOOTTIME},
+	    {"TAI", CLOCK_TAI},
+	};
+	const char *name = without_spaces(text);
+	const char *bare = after_word(name, "CLOCK_");
+
+	for (size_t i = 0; i < sizeof(clocks) / sizeof(*clocks); i++) {
+		const char *rest = after_word(bare ? bare : name, clocks[i].name);
+		rest = rest ? without_spaces(rest) : NULL;
+		if (rest && (!*rest || *rest == ',')) {
+			*clock = 1u << clocks[i].id;
+			return rest;
+		}
+	}
+	return NULL;
+}
+
+/* As crates/observe/src/clocks.rs reads what --clocks is given; false where it is wrong. */
+static bool read_clocks(const char *text, uint32_t *clocks) {
+	*clocks = 0;
+	if (!text || !*text || is_word(text, "AUTO"))
+		return true;
+	if (is_word(text, "ALL")) {
+		*clocks = ALL_CLOCKS;
+		return true;
+	}
+	for (;; text++) {
+		uint32_t clock = 0;
+
+		text = read_clock(text, &clock);
+		if (!text)
+			return false;
+		*clocks |= clock;
+		if (!*text)
+			return true;
+	}
+}
+
 static struct wishes read_wishes(void) {
 	const char *socket = variable("FASTPATH_SOCKET=");
-	const char *clocks = variable("FASTPATH_PRELOAD_CLOCKS=");
 	const char *verbose = variable("FASTPATH_PRELOAD_VERBOSE=");
+	uint32_t clocks;
+	bool is_right = read_clocks(variable("FASTPATH_PRELOAD_CLOCKS="), &clocks);
 
 	return (struct wishes){
 	    .socket = socket && *socket ? socket : FASTPATHD_SOCKET,
-	    .clocks = clocks && fp_same(clocks, "all") ? ALL_CLOCKS : 0,
+	    .clocks = clocks,
+	    .mistake =
+		is_right ? NULL
+			 : "FASTPATH_PRELOAD_CLOCKS names a clock that fastpath does not serve; valid: auto, all, or a "
+			   "list of REALTIME, MONOTONIC, MONOTONIC_RAW, BOOTTIME, TAI",
 	    .patience_ms = patience(variable("FASTPATH_PRELOAD_PATIENCE_MS=")),
 	    .verbose = verbose && fp_same(verbose, "1"),
 	};
@@ -138,6 +216,8 @@ static bool is_there(const char *path, struct why *why) {
 static bool serve(struct process *process, struct why *why) {
 	struct status status;
 
+	if (process->wishes.mistake)
+		return fp_because(why, process->wishes.mistake, 0);
 	if (!fp_vdso(getauxval(AT_SYSINFO_EHDR), &process->vdso, why) || !is_there(process->wishes.socket, why) ||
 	    !fp_own_status(&status, why))
 		return false;

@@ -4,6 +4,8 @@ use std::io::Read;
 use std::path::Path;
 
 use fastpath_observe::guard::{self, Baseline, Options, Outcome, Report, Subject};
+use fastpath_observe::{Clock, Clocks};
+use fastpath_page::ClockSet;
 
 use crate::args::{self, GuardedCall};
 use crate::document;
@@ -54,12 +56,21 @@ pub fn run(options: &args::Guard) -> i32 {
 
 fn subjects(options: &args::Guard) -> Vec<Subject> {
     let of = |call: &GuardedCall| match call {
-        GuardedCall::ClockGettime => options.clocks.0.iter().map(|clock| Subject::Clock(*clock)).collect(),
+        GuardedCall::ClockGettime => clocks(options.clocks).into_iter().map(Subject::Clock).collect(),
         GuardedCall::Getpid => vec![Subject::Getpid],
         GuardedCall::Getrandom => vec![Subject::Getrandom],
         GuardedCall::Urandom => vec![Subject::Urandom],
     };
     options.calls.iter().flat_map(of).collect()
+}
+
+fn clocks(clocks: Clocks) -> Vec<Clock> {
+    let Some(named) = clocks.named() else {
+        // Those that programs read most.
+        return vec![Clock::MONOTONIC, Clock::REALTIME];
+    };
+    let is_named = |clock: &Clock| named.contains(ClockSet::of_id(clock.id() as u32));
+    Clock::SERVED.iter().copied().filter(is_named).collect()
 }
 
 fn line(report: &Report) -> String {

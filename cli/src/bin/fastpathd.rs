@@ -11,8 +11,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use fastpath_daemon::{Failure, Options, Policy, serve};
-use fastpath_observe::Clock;
-use fastpath_page::ClockSet;
+use fastpath_observe::Clocks;
 use fastpath_publisher::evidence::Trust;
 
 /// Publish the time for all processes of a host that fastpath serves
@@ -39,10 +38,8 @@ struct Args {
     #[arg(long, value_name = "PATH", env = fastpath_protocol::SOCKET_VARIABLE, default_value = fastpath_protocol::SOCKET)]
     socket: PathBuf,
 
-    /// What programs under libfastpath-preload.so get: `auto` (clocks whose present path is slow here), `all`, or a
-    /// comma-separated list of REALTIME, MONOTONIC, MONOTONIC_RAW, BOOTTIME, TAI
-    #[arg(long, value_name = "auto|all|LIST", default_value = "auto", value_parser = clocks,
-          add = complete::clocks())]
+    #[arg(long, value_name = "auto|all|LIST", default_value = "auto", add = complete::clocks(),
+          help = format!("What programs under libfastpath-preload.so get. {}", Clocks::HELP))]
     clocks: Clocks,
 
     /// Which processes are attached as they appear, and which never (deploy/fastpath-policy.toml is an example). SIGHUP reads it
@@ -100,27 +97,6 @@ const POLICY: &str = "/etc/fastpath/policy.toml";
 /// Exit status where the policy cannot be read.
 const NO_POLICY: u8 = 4;
 
-#[derive(Clone, Copy)]
-struct Clocks(Option<ClockSet>);
-
-fn clocks(text: &str) -> Result<Clocks, String> {
-    match text {
-        "auto" => Ok(Clocks(None)),
-        "all" => Ok(Clocks(Some(ClockSet::ALL))),
-        list => {
-            let clocks = Clock::parse_list(list).map_err(|e| e.to_string())?;
-            let mut set = ClockSet::NONE;
-            for clock in clocks {
-                match ClockSet::of_id(clock.id() as u32) {
-                    ClockSet::NONE => return Err(format!("{} cannot be served from a page", clock.name())),
-                    one => set = set.union(one),
-                }
-            }
-            Ok(Clocks(Some(set)))
-        }
-    }
-}
-
 fn main() -> ExitCode {
     if let Some(status) = PROGRAM.answer(std::env::args_os().collect()) {
         return ExitCode::from(status as u8);
@@ -153,7 +129,7 @@ fn main() -> ExitCode {
         fastpath: std::env::current_exe().unwrap_or_default().with_file_name("fastpath"),
         // Those that it starts may be elsewhere.
         socket: std::path::absolute(&args.socket).unwrap_or(args.socket),
-        clocks: args.clocks.0,
+        clocks: args.clocks.named(),
         trust: if args.trust_counter {
             Trust::Anyway
         } else {
@@ -175,10 +151,6 @@ fn main() -> ExitCode {
 
 /// What the daemon starts this program for, with the memory of others that it must not read itself.
 fn attach_one(args: Args, pid: i32) -> ExitCode {
-    let clocks = match args.clocks.0 {
-        Some(ClockSet::ALL) => fastpath_daemon::Clocks::All,
-        _ => fastpath_daemon::Clocks::Auto,
-    };
     let options = Options {
         fastpath: std::env::var_os(fastpath_daemon::BESIDE).unwrap_or_default().into(),
         socket: args.socket,
@@ -191,7 +163,7 @@ fn attach_one(args: Args, pid: i32) -> ExitCode {
         policy: PathBuf::new(),
         pages_per_user: 0,
     };
-    match fastpath_daemon::attach_one(&options, pid, args.attach_name, clocks, args.attach_children) {
+    match fastpath_daemon::attach_one(&options, pid, args.attach_name, args.clocks, args.attach_children) {
         Some(inode) => {
             // The daemon may have given this process up.
             let _ = writeln!(std::io::stdout(), "{inode}");

@@ -1,9 +1,7 @@
 //! Which clocks to take over.
 
-use fastpath_observe::Assume;
+use fastpath_observe::{Assume, Clocks};
 use fastpath_page::ClockSet;
-
-use crate::args::Clocks;
 
 /// What `--clocks` and the state of this host come to.
 pub enum Selection {

@@ -23,13 +23,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastpath_inject::target;
+use fastpath_observe::Clocks;
 use fastpath_page::ClockSet;
 use fastpath_publisher::SharedPage;
 use fastpath_publisher::evidence::{self, Trust};
 use fastpath_publisher::many::Publisher;
 
 use book::{Book, Limits};
-pub use policy::{Action, Clocks, Decision, Facts, Fit, Policy, Preview};
+pub use policy::{Action, Decision, Facts, Fit, Policy, Preview};
 use server::Server;
 
 /// The environment variable by which a process that attaches one for the daemon knows where `fastpath` is.

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use fastpath_page::ClockSet;
+use serde::{Deserialize, Serialize, Serializer};
 use strsim::levenshtein;
 
 /// What kind of answer a clock id has.
@@ -82,18 +83,6 @@ impl Clock {
     pub fn from_id(id: i32) -> Option<Clock> {
         Self::ALL.iter().copied().find(|clock| clock.id == id)
     }
-
-    /// Clocks separated by commas, each at most once, in the order given.
-    pub fn parse_list(list: &str) -> Result<Vec<Clock>, UnknownClock> {
-        let mut clocks = Vec::new();
-        for name in list.split(',') {
-            let clock = name.parse()?;
-            if !clocks.contains(&clock) {
-                clocks.push(clock);
-            }
-        }
-        Ok(clocks)
-    }
 }
 
 impl fmt::Display for Clock {
@@ -124,23 +113,24 @@ impl schemars::JsonSchema for Clock {
 
 /// A name that is no clock's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown clock '{name}'{}; the clocks are {}", meant(name), valid_names())]
+#[error("unknown clock '{name}'{}; the clocks are {}", meant(name, Clock::ALL.iter().map(|clock| clock.name)), valid_names())]
 pub struct UnknownClock {
     /// What was typed.
     pub name: String,
 }
 
-/// The clock whose name is next to what was typed, as a question.
-fn meant(typed: &str) -> String {
+/// The word that is next to what was typed, as a question.
+fn meant<'w>(typed: &str, words: impl Iterator<Item = &'w str>) -> String {
     /// More wrong letters than these are another word.
     const MOST: usize = 3;
     let name = plain(typed);
-    let nearest = Clock::ALL.iter().min_by_key(|clock| levenshtein(&name, clock.name));
-    let nearest = nearest.filter(|clock| {
-        let wrong = levenshtein(&name, clock.name);
-        wrong <= MOST && wrong * 2 < name.len()
+    let distance = |word: &str| levenshtein(&name, &plain(word));
+    let nearest = words.min_by_key(|word| distance(word));
+    let nearest = nearest.filter(|word| {
+        let wrong = distance(word);
+        (1..=MOST).contains(&wrong) && wrong * 2 < name.len()
     });
-    nearest.map_or(String::new(), |clock| format!(" (did you mean {clock}?)"))
+    nearest.map_or(String::new(), |word| format!(" (did you mean {word}?)"))
 }
 
 /// A name as the kernel's header has it, without its prefix.
@@ -162,6 +152,90 @@ impl FromStr for Clock {
         let found = Self::ALL.iter().copied().find(|clock| clock.name == name);
         found.ok_or_else(|| UnknownClock { name: typed.to_owned() })
     }
+}
+
+/// Which clocks fastpath serves or checks, as users write it: the same for every `--clocks`, and for a rule of fastpathd's policy.
+///
+/// `preload/preload.c` reads FASTPATH_PRELOAD_CLOCKS so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Clocks {
+    /// `auto`: those whose present path is slow.
+    #[default]
+    Auto,
+    /// `all`, or a list.
+    Set(ClockSet),
+}
+
+impl Clocks {
+    /// Every clock that fastpath serves.
+    pub const ALL: Clocks = Clocks::Set(ClockSet::ALL);
+
+    /// What can be written, for a command's help.
+    pub const HELP: &'static str = "Which clocks: `auto`, those whose present path is slow (for guard: MONOTONIC and REALTIME); \
+                                    `all`; or a comma-separated list of REALTIME, MONOTONIC, MONOTONIC_RAW, BOOTTIME, TAI";
+
+    /// The clocks that were named; `None` for `auto`.
+    pub fn named(self) -> Option<ClockSet> {
+        match self {
+            Clocks::Auto => None,
+            Clocks::Set(set) => Some(set),
+        }
+    }
+}
+
+impl FromStr for Clocks {
+    type Err = NotServed;
+
+    fn from_str(typed: &str) -> Result<Clocks, NotServed> {
+        match plain(typed).as_str() {
+            "AUTO" => return Ok(Clocks::Auto),
+            "ALL" => return Ok(Clocks::ALL),
+            _ => {}
+        }
+        let mut set = ClockSet::NONE;
+        for name in typed.split(',') {
+            let clock = name.parse::<Clock>().ok().filter(|clock| Clock::SERVED.contains(clock));
+            let clock = clock.ok_or_else(|| NotServed { name: name.to_owned() })?;
+            set = set.union(ClockSet::of_id(clock.id() as u32));
+        }
+        Ok(Clocks::Set(set))
+    }
+}
+
+impl TryFrom<String> for Clocks {
+    type Error = NotServed;
+
+    fn try_from(typed: String) -> Result<Clocks, NotServed> {
+        typed.parse()
+    }
+}
+
+/// As it is parsed.
+impl fmt::Display for Clocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Clocks::Auto => f.write_str("auto"),
+            Clocks::ALL => f.write_str("all"),
+            Clocks::Set(set) => {
+                let is_in = |clock: &&Clock| set.contains(ClockSet::of_id(clock.id() as u32));
+                let names: Vec<_> = Clock::SERVED.iter().filter(is_in).map(|clock| clock.name).collect();
+                f.write_str(&names.join(","))
+            }
+        }
+    }
+}
+
+/// A name that is not one of a clock that fastpath serves.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{name}` is not a clock that fastpath serves{}; valid: auto, all, or a list of {}",
+    meant(name, ["auto", "all"].into_iter().chain(Clock::SERVED.iter().map(|clock| clock.name))),
+    Clock::SERVED.iter().map(|clock| clock.name).collect::<Vec<_>>().join(", ")
+)]
+pub struct NotServed {
+    /// What was typed.
+    pub name: String,
 }
 
 #[cfg(test)]
@@ -212,10 +286,45 @@ mod tests {
     }
 
     #[test]
-    fn a_list_keeps_its_order_and_drops_what_is_said_twice() {
-        let list = Clock::parse_list("tai, realtime,CLOCK_TAI").unwrap();
-        assert_eq!(list, [Clock::TAI, Clock::REALTIME]);
-        assert_eq!(Clock::parse_list("tai,,realtime").unwrap_err().name, "");
+    fn clocks_are_read_as_people_write_them_and_written_as_they_are_read() {
+        for (typed, written) in [
+            ("auto", "auto"),
+            (" ALL ", "all"),
+            ("tai, realtime,CLOCK_TAI", "REALTIME,TAI"),
+            ("monotonic-raw", "MONOTONIC_RAW"),
+            ("tai,boottime,monotonic_raw,Monotonic,realtime", "all"),
+        ] {
+            let clocks: Clocks = typed.parse().unwrap();
+            assert_eq!(clocks.to_string(), written, "{typed}");
+            assert_eq!(written.parse(), Ok(clocks), "{typed}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_clock_that_is_served_is_answered_with_those_that_are() {
+        for (typed, meant) in [
+            ("monotonc", " (did you mean MONOTONIC?)"),
+            ("autoo", " (did you mean auto?)"),
+            ("wall", " (did you mean all?)"),
+            ("xyz", ""),
+            ("", ""),
+            ("PROCESS_CPUTIME_ID", ""),
+        ] {
+            let message = typed.parse::<Clocks>().unwrap_err().to_string();
+            assert_eq!(
+                message,
+                format!(
+                    "`{typed}` is not a clock that fastpath serves{meant}; valid: auto, all, or a list of REALTIME, MONOTONIC, \
+                     MONOTONIC_RAW, BOOTTIME, TAI"
+                )
+            );
+        }
+        for list in ["auto,tai", "tai,", ",", "tai,all"] {
+            assert!(list.parse::<Clocks>().is_err(), "{list}");
+        }
+        for clock in Clock::SERVED {
+            assert!(Clocks::HELP.contains(clock.name()), "{clock}");
+        }
     }
 
     #[test]

@@ -96,6 +96,60 @@ fn where_every_clock_is_fast_it_says_so_and_does_nothing() {
 }
 
 #[test]
+fn the_variable_names_clocks_as_the_option_does() {
+    let daemon = Daemon::start();
+    let with = |clocks: &str, command: &[&str]| {
+        let mut command = daemon.verbose(command);
+        command.env("FASTPATH_PRELOAD_CLOCKS", clocks);
+        command
+    };
+    let all = &["REALTIME", "MONOTONIC", "MONOTONIC_RAW", "BOOTTIME", "TAI"][..];
+    let right = [
+        ("all", all),
+        (" All ", all),
+        ("tai", &["TAI"]),
+        ("monotonic-raw, CLOCK_Realtime", &["REALTIME", "MONOTONIC_RAW"]),
+        ("monotonic,boottime,monotonic", &["MONOTONIC", "BOOTTIME"]),
+    ];
+    for (clocks, served) in right {
+        let running = start(with(clocks, &["sleep", "1000"]));
+        let mut shown = serde_json::Value::Null;
+        wait_until("its clocks", || {
+            let status = finish(daemon.fastpath(&["status", "--json"])).expect_success().out;
+            let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+            let processes = status["processes"].as_array().expect("a list").iter();
+            let found = processes.into_iter().find(|process| process["pid"] == running.pid().0);
+            shown = found.map_or(serde_json::Value::Null, |process| process["clocks"].clone());
+            shown.as_array().is_some_and(|clocks| !clocks.is_empty())
+        });
+        assert_eq!(shown, serde_json::json!(served), "{clocks}");
+    }
+    for wrong in [
+        "wall",
+        "monotonic,",
+        ",",
+        "auto,tai",
+        "monotonicx",
+        "MONOTONIC_COARSE",
+        "CLOCK_ALL",
+    ] {
+        assert_eq!(
+            reason(with(wrong, &["true"])),
+            "FASTPATH_PRELOAD_CLOCKS names a clock that fastpath does not serve; valid: auto, all, or a list of REALTIME, MONOTONIC, \
+             MONOTONIC_RAW, BOOTTIME, TAI",
+            "{wrong}"
+        );
+    }
+    // As if there were none.
+    if kernel_is_fast() {
+        for auto in ["", "auto", "AUTO"] {
+            let why = reason(with(auto, &["true"]));
+            assert!(why.contains("every clock is on its fast path"), "{auto}: {why}");
+        }
+    }
+}
+
+#[test]
 fn programs_in_other_namespaces_read_their_own_clocks() {
     let (Some(()), Some(_), Some(torture)) = (needs_root(), tool("unshare"), program("torture")) else {
         return;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use fastpath_publisher::evidence::Trust;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{Clocks, Decision};
+use super::Decision;
 use crate::Options;
 use crate::log::{Priority, say};
 use crate::payer::Payer;
@@ -109,7 +109,7 @@ impl Attacher {
             .arg(format!("--attach={}", task.pid))
             .arg("--socket")
             .arg(&self.socket)
-            .args((task.decision.clocks == Clocks::All).then_some("--clocks=all"))
+            .arg(format!("--clocks={}", task.decision.clocks))
             .args(task.decision.children.then_some("--attach-children"))
             .args((self.trust == Trust::Anyway).then_some("--trust-counter"))
             .args(task.executable.as_ref().map(|name| format!("--attach-name={name}")))
@@ -208,7 +208,7 @@ mod x86_64 {
         /// With its descendants: `fastpath attach --children` leaves a process behind that meets those that are yet to come.
         fn tree(&self, task: &Task) -> Result<Option<u64>, String> {
             let clocks = match task.decision.clocks {
-                Clocks::All => "all".to_owned(),
+                Clocks::Set(_) => task.decision.clocks.to_string(),
                 Clocks::Auto => {
                     let status = Client::connect_to(&self.socket).and_then(|client| client.status());
                     names(&status.map_err(|failure| failure.to_string())?.slow_clocks)
@@ -247,10 +247,8 @@ mod x86_64 {
             }
             // SAFETY: just made.
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            let clocks = match task.decision.clocks {
-                Clocks::Auto => 0,
-                Clocks::All => ClockSet::ALL.0,
-            };
+            // 0: those that are slow.
+            let clocks = task.decision.clocks.named().map_or(0, |clocks| clocks.0);
             let given =
                 Client::connect_to(&self.socket).and_then(|client| client.page(clocks, Some(pidfd.as_fd()), None));
             let Page { clocks, page, mailbox } = match given {

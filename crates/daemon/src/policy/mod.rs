@@ -12,6 +12,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use fastpath_observe::Clocks;
 use serde::Deserialize;
 
 use crate::peer::Process;
@@ -64,17 +65,6 @@ pub enum Action {
     Attach,
     /// It gets no page, neither so nor otherwise.
     Never,
-}
-
-/// Clocks that are attached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Clocks {
-    /// Those that are slow by the kernel's own path.
-    #[default]
-    Auto,
-    /// Every one that can be served.
-    All,
 }
 
 /// A user, by name or number.
@@ -281,7 +271,7 @@ mod tests {
         );
         assert_eq!(
             decide(EXAMPLE, &facts("/usr/lib/x", postgres, 0)),
-            Some((Action::Attach, Clocks::All))
+            Some((Action::Attach, Clocks::ALL))
         );
         assert_eq!(decide(EXAMPLE, &facts("/usr/lib/x", postgres, 7)), None);
         assert_eq!(
@@ -332,6 +322,11 @@ mod tests {
                 "every program",
             ),
             ("[[rule]]\nuser = \"root\"\n", "line 1, column 1: ", "action"),
+            (
+                "[[rule]]\nuser = \"root\"\naction = \"attach\"\nclocks = \"monotonc\"\n",
+                "line 4, column 10: ",
+                "did you mean MONOTONIC?",
+            ),
         ];
         for (text, place, what) in wrong {
             let why = Policy::parse(text).expect_err(text);

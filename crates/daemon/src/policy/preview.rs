@@ -89,8 +89,9 @@ impl Preview {
                 clocks, children, rule, ..
             } = fit.decision;
             let clocks = match clocks {
-                Clocks::Auto => "clocks that are slow",
-                Clocks::All => "all clocks",
+                Clocks::Auto => "clocks that are slow".to_owned(),
+                Clocks::ALL => "all clocks".to_owned(),
+                some => some.to_string(),
             };
             let children = if children { ", with its descendants" } else { "" };
             text += &format!("{:>8} {}: {clocks}{children} (rule {rule})\n", fit.pid, name(fit));

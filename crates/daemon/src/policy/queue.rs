@@ -186,7 +186,7 @@ mod tests {
     fn task(pid: i32, payer: Payer) -> Task {
         let decision = Decision {
             action: Action::Attach,
-            clocks: Clocks::All,
+            clocks: Clocks::ALL,
             children: false,
             rule: 1,
         };
