@@ -134,7 +134,9 @@ pub struct Doctor {
 /// Compare the paths side by side: counter, our vDSO, the kernel's vDSO, system call
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Rounds are interleaved and ratios are taken within a round, so that a noisy machine disturbs both sides alike.
+Rounds are interleaved and ratios are taken within a round, so that a noisy machine disturbs both sides alike. Below the medians stand mean, \
+standard deviation, the least and the most of each, and how many rounds are outliers: further from the median than 22 times the median \
+distance from it, as hyperfine counts. Where it takes more than two seconds, a terminal that is standard error shows how far it is.
 
 Exit status: 0; 1 a clock was seen to go backwards; 2 usage error; 74 the output cannot be written.
 

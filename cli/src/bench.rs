@@ -4,13 +4,17 @@ use std::time::Duration;
 
 use comfy_table::{Cell, CellAlignment};
 use fastpath_observe::bench::{self, Bench};
-use fastpath_observe::{Accuracy, Clock, Limit, Monotonicity, Reference, Spread, accuracy, monotonicity};
+use fastpath_observe::{Accuracy, Clock, Limit, Monotonicity, Reference, Spread, Summary, accuracy, monotonicity};
 use serde::Serialize;
 
 use crate::args;
 use crate::document;
 use crate::ours;
 use crate::output::{self, nanoseconds, note};
+use crate::progress::{self, Steps};
+
+/// How often a person sees that work goes on which keeps all CPUs busy.
+const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Serialize, schemars::JsonSchema)]
 pub struct Report {
@@ -33,29 +37,30 @@ pub fn run(options: &args::Bench) -> i32 {
     };
     let defaults = bench::Options::default();
     let rounds = options.rounds.unwrap_or(defaults.rounds);
-    let bench = bench::run(ours.as_ref(), &bench::Options { rounds, ..defaults });
+    let mut steps = Steps::begin();
+    let bench = bench::run(
+        ours.as_ref(),
+        &bench::Options { rounds, ..defaults },
+        &mut |done, all| {
+            steps.show(done, all);
+        },
+    );
+    steps.end();
     let seconds = |seconds: u64| Duration::from_secs(seconds);
     let clocks: Vec<Clock> = Clock::SERVED.to_vec();
     let accuracy = ours.as_ref().filter(|_| options.accuracy > 0).map(|ours| {
-        output::progress(format_args!(
-            "comparing with the kernel's clocks for {} s",
-            options.accuracy
-        ));
-        accuracy(ours, reference(&bench), &clocks, seconds(options.accuracy))
+        let message = || format!("comparing with the kernel's clocks for {} s", options.accuracy);
+        progress::watched(SECOND, message, || {
+            accuracy(ours, reference(&bench), &clocks, seconds(options.accuracy))
+        })
     });
     let monotonicity = ours.as_ref().filter(|_| options.reads > 0).map(|ours| {
-        output::progress(format_args!(
-            "reading {} times, looking for backward steps",
-            options.reads
-        ));
-        monotonicity(
-            ours,
-            &clocks,
-            Limit {
-                duration: seconds(3600),
-                reads: options.reads,
-            },
-        )
+        let message = || format!("reading {} times, looking for backward steps", options.reads);
+        let limit = Limit {
+            duration: seconds(3600),
+            reads: options.reads,
+        };
+        progress::watched(SECOND, message, || monotonicity(ours, &clocks, limit))
     });
     let report = Report {
         bench,
@@ -92,7 +97,7 @@ fn text(report: &Report) -> String {
         "gain",
     ]);
     for row in &bench.rows {
-        let cost = |spread: &Option<Spread>| right(nanoseconds(spread.as_ref().map(|s| s.median)));
+        let cost = |summary: &Option<Summary>| right(nanoseconds(summary.as_ref().map(|s| s.median)));
         let ratio =
             |spread: &Option<Spread>| right(spread.as_ref().map_or("-".into(), |s| format!("{:.2}x", s.median)));
         table.add_row(vec![
@@ -112,6 +117,7 @@ fn text(report: &Report) -> String {
         bench.rounds,
         table.trim_fmt()
     );
+    text += &spread_text(bench);
     if let Some(row) = bench.rows.iter().find(|row| row.quanta_instant_ns.is_some()) {
         let quanta = nanoseconds(row.quanta_instant_ns.as_ref().map(|s| s.median));
         text += &format!(
@@ -136,6 +142,70 @@ fn text(report: &Report) -> String {
         );
     }
     text
+}
+
+/// The paths of a row, each with its name.
+fn paths(row: &bench::Row) -> [(&'static str, &Option<Summary>); 4] {
+    [
+        ("counter", &row.counter_ns),
+        ("ours", &row.ours_ns),
+        ("vDSO", &row.kernel_vdso_ns),
+        ("syscall", &row.syscall_ns),
+    ]
+}
+
+/// How the rounds differ.
+fn spread_text(bench: &Bench) -> String {
+    let mut table = output::table(["call", "counter", "ours", "vDSO", "syscall"]);
+    for row in &bench.rows {
+        let cells = paths(row).map(|(_, summary)| right(summary.as_ref().map_or("-".into(), spread)));
+        table.add_row(std::iter::once(Cell::new(short(&row.call.to_string()))).chain(cells));
+    }
+    let mut text = format!(
+        "\nMean ± standard deviation of the rounds; below it the least and the most.\n\n{}\n",
+        table.trim_fmt()
+    );
+    let each = bench.rows.iter().flat_map(|row| {
+        let outliers =
+            move |(path, summary): (_, &Option<Summary>)| summary.map(|summary| (row, path, summary.outliers));
+        paths(row).into_iter().filter_map(outliers)
+    });
+    let (measured, outliers) = each
+        .clone()
+        .fold((0, 0), |(count, sum), (_, _, outliers)| (count + 1, sum + outliers));
+    if let Some((row, path, most)) = each.max_by_key(|(_, _, outliers)| *outliers).filter(|_| outliers > 0) {
+        let call = row.call.to_string();
+        text += "\n";
+        text += &output::wrapped(
+            "",
+            &format!(
+                "Outliers: {outliers} of {} rounds; most of them, {most} of {}, of {} by {path}. Something else ran meanwhile, or the CPU \
+                 changed its speed: the medians above stand, means and deviations do not.",
+                measured * bench.rounds as usize,
+                bench.rounds,
+                short(&call)
+            ),
+        );
+    }
+    text
+}
+
+/// `18.2 ± 0.3`, and below it `17.9..21.0`.
+fn spread(summary: &Summary) -> String {
+    let short = |ns: f64| {
+        if ns < 99.95 {
+            format!("{ns:.1}")
+        } else {
+            format!("{ns:.0}")
+        }
+    };
+    let deviation = summary.stddev.map_or("-".to_owned(), short);
+    format!(
+        "{} ± {deviation}\n{}..{}",
+        short(summary.mean),
+        short(summary.min),
+        short(summary.max)
+    )
 }
 
 /// A clock is named alone, and so is a function that is called for one clock only.
@@ -189,4 +259,56 @@ fn threads(count: usize) -> String {
 
 fn right(text: String) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_spread_of_every_call_is_shown_in_80_columns_with_a_note_on_outliers() {
+        let options = bench::Options {
+            rounds: 5,
+            batch: 50,
+            throughput_window: Duration::ZERO,
+            ..bench::Options::default()
+        };
+        let mut bench = bench::run(None, &options, &mut |_, _| {});
+        let summary = Summary {
+            p5: 158.0,
+            median: 160.0,
+            p95: 170.0,
+            mean: 2163.44,
+            stddev: Some(1234.56),
+            min: 99.94,
+            max: 123_456.7,
+            outliers: 0,
+        };
+        for row in &mut bench.rows {
+            for path in [
+                &mut row.counter_ns,
+                &mut row.ours_ns,
+                &mut row.kernel_vdso_ns,
+                &mut row.syscall_ns,
+            ] {
+                *path = Some(summary);
+            }
+        }
+        let text = spread_text(&bench);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let rows = bench.rows.len();
+        assert_eq!(text.matches("2163 ± 1235").count(), 4 * rows, "{text}");
+        assert_eq!(text.matches("99.9..123457").count(), 4 * rows, "{text}");
+        assert!(!text.contains("Outliers"), "{text}");
+        bench.rows[1].syscall_ns = Some(Summary { outliers: 3, ..summary });
+        bench.rows[0].ours_ns = Some(Summary { outliers: 1, ..summary });
+        let text = spread_text(&bench);
+        let note = format!(
+            "Outliers: 4 of {} rounds; most of them, 3 of 5, of MONOTONIC by syscall.",
+            4 * rows * 5
+        );
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(&note), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
 }

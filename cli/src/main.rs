@@ -25,6 +25,7 @@ mod page_source;
 mod probe;
 mod processes;
 mod programs;
+mod progress;
 mod report;
 mod run;
 mod shell;

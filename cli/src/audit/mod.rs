@@ -1,13 +1,16 @@
 //! `fastpath audit`: which programs will never take the fast path.
 
-mod watch;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use fastpath_audit::{By, Finding, Level, Options, Progress, Report, sarif};
+use indicatif::HumanBytes;
 
 use crate::args::{self, FailOn};
 use crate::document;
 use crate::exit;
 use crate::output::{self, Paint};
+use crate::progress;
 
 /// Runs the command; its exit status.
 pub fn run(options: &args::Audit) -> i32 {
@@ -16,7 +19,12 @@ pub fn run(options: &args::Audit) -> i32 {
         ..Options::default()
     };
     let progress = Progress::default();
-    let report = watch::watched(&progress, || fastpath_audit::audit(&options.paths, &how, &progress));
+    let so_far = || {
+        let bytes = HumanBytes(progress.bytes.load(Ordering::Relaxed));
+        format!("{} files, {bytes}", progress.files.load(Ordering::Relaxed))
+    };
+    let every = Duration::from_millis(100);
+    let report = progress::watched(every, so_far, || fastpath_audit::audit(&options.paths, &how, &progress));
     for missing in &report.missing {
         output::note(format_args!("{}: {}", visible(&missing.path), missing.why));
     }

@@ -1,10 +1,10 @@
 //! Instruments in places where programs usually die, and what they say of processes there.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::common::programs::helper_program;
-use crate::common::terminal::output_to_terminal;
-use crate::common::{Outcome, fastpath, finish, served, start, wait_until};
+use crate::common::terminal::{error_to_terminal, output_to_terminal};
+use crate::common::{Outcome, Pid, fastpath, finish, served, start, wait_until};
 
 /// `fastpath ARGUMENTS`, to which this is done before its main (helpers/before-main.c).
 fn after(what: &str, library: &str, arguments: &[&str]) -> Outcome {
@@ -149,5 +149,47 @@ fn what_is_shown_fits_a_terminal_of_80_columns() {
         for line in shown.lines() {
             assert!(line.chars().count() <= 80, "{arguments:?}: {line}");
         }
+    }
+}
+
+#[test]
+fn bench_shows_how_far_it_is_to_a_terminal_only() {
+    // It is ended as soon as something is seen.
+    let long = |options: &[&str]| fastpath(&[&["bench"], options].concat());
+    for options in [&["--rounds", "5000"][..], &["--rounds", "1", "--accuracy", "30"]] {
+        let mut bench = long(options);
+        bench.stdout(Stdio::null()).env("TERM", "xterm");
+        let mut terminal = error_to_terminal(&mut bench);
+        let mut child = bench.spawn().expect("fastpath");
+        drop(bench);
+        let words = ["measuring ", "comparing with the kernel's clocks for 30 s"];
+        let shown = terminal.read_to_end(|shown| {
+            if words.iter().any(|word| shown.contains(word)) {
+                Pid(child.id() as i32).signal(libc::SIGKILL);
+            }
+        });
+        child.wait().expect("wait");
+        let word = words[usize::from(options.len() > 2)];
+        assert!(
+            shown.contains(word) || shown.contains("our vDSO is left out"),
+            "{options:?}: {shown:?}"
+        );
+    }
+    // Some seconds.
+    let outcome = finish(long(&["--rounds", "700", "--json"])).expect_success();
+    assert!(!outcome.err.contains("measuring"), "{outcome:#?}");
+    let bench: serde_json::Value = serde_json::from_str(&outcome.out).expect("JSON");
+    for row in bench["rows"].as_array().expect("rows") {
+        let cost = &row["syscall_ns"];
+        let number = |field: &str| cost[field].as_f64().unwrap_or_else(|| panic!("{field}: {row}"));
+        assert!(
+            number("min") <= number("median") && number("median") <= number("max"),
+            "{row}"
+        );
+        assert!(
+            number("min") <= number("mean") && number("mean") <= number("max"),
+            "{row}"
+        );
+        assert!(number("stddev") >= 0.0 && number("outliers") <= 700.0, "{row}");
     }
 }

@@ -39,7 +39,7 @@ pub use path::Path;
 pub use price_samples::{CALLS_PER_SAMPLE, price_samples};
 pub use probe::{ClockReport, FunctionReport, Measured, Probe};
 pub use readable::{Met, forbid_counter_again, make_clocks_readable};
-pub use stats::Spread;
+pub use stats::{Spread, Summary};
 pub use vdso::VdsoFacts;
 pub use verdict::Verdict;
 pub use vsyscall::{Entry, Mode, Vsyscall};

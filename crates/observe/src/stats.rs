@@ -65,6 +65,72 @@ impl Spread {
     }
 }
 
+/// What a cost came to in many rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct Summary {
+    /// 5% of the rounds were at or below this.
+    pub p5: f64,
+    /// Half of the rounds were at or below this.
+    pub median: f64,
+    /// 95% of the rounds were at or below this.
+    pub p95: f64,
+    /// The mean of all rounds.
+    pub mean: f64,
+    /// Their standard deviation; nothing of a single round.
+    pub stddev: Option<f64>,
+    /// The least.
+    pub min: f64,
+    /// The most.
+    pub max: f64,
+    /// How many rounds are outliers: their modified z-score, 0.6745 times the distance from the median by the median absolute deviation, is
+    /// above 14.826.
+    pub outliers: usize,
+}
+
+impl Summary {
+    /// `None` without values.
+    pub(crate) fn of(mut values: Vec<f64>) -> Option<Summary> {
+        let median = median(&mut values)?;
+        let count = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        Some(Summary {
+            p5: quantile(&values, 0.05)?,
+            median,
+            p95: quantile(&values, 0.95)?,
+            mean,
+            stddev: (values.len() > 1).then(|| (squares / (count - 1.0)).sqrt()),
+            min: *values.first()?,
+            max: *values.last()?,
+            outliers: outliers(&values, median)?,
+        })
+    }
+
+    /// The same in another unit.
+    pub(crate) fn map(self, f: impl Fn(f64) -> f64) -> Summary {
+        Summary {
+            p5: f(self.p5),
+            median: f(self.median),
+            p95: f(self.p95),
+            mean: f(self.mean),
+            stddev: self.stddev.map(&f),
+            min: f(self.min),
+            max: f(self.max),
+            outliers: self.outliers,
+        }
+    }
+}
+
+/// Values far from the others, as hyperfine counts them (Iglewicz and Hoaglin, How to Detect and Handle Outliers). Where more than half of all
+/// values are the same, that is no measure.
+fn outliers(values: &[f64], median: f64) -> Option<usize> {
+    const MOST: f64 = 14.826;
+    let mut distances: Vec<f64> = values.iter().map(|value| (value - median).abs()).collect();
+    let deviation = self::median(&mut distances)?;
+    let is_far = |distance: &&f64| deviation > 0.0 && 0.6745 * **distance / deviation > MOST;
+    Some(distances.iter().filter(is_far).count())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +159,26 @@ mod tests {
     }
 
     #[test]
+    fn a_summary_has_mean_deviation_range_and_outliers() {
+        let summary = Summary::of(vec![4.0, 2.0, 8.0, 6.0, 5.0]).unwrap();
+        assert_eq!(
+            (summary.mean, summary.median, summary.min, summary.max),
+            (5.0, 5.0, 2.0, 8.0)
+        );
+        assert_eq!(summary.stddev, Some(5f64.sqrt()));
+        assert_eq!(summary.outliers, 0);
+        let doubled = summary.map(|value| value * 2.0);
+        assert_eq!((doubled.mean, doubled.stddev), (10.0, Some(2.0 * 5f64.sqrt())));
+        // An interrupted round among ordinary ones.
+        let mut rounds: Vec<f64> = (0..100).map(|round| 20.0 + f64::from(round % 10) / 10.0).collect();
+        rounds.extend([24.0, 500.0, 500.0]);
+        assert_eq!(Summary::of(rounds).unwrap().outliers, 2);
+        assert_eq!(Summary::of(vec![7.0]).unwrap().stddev, None);
+        assert_eq!(Summary::of(vec![7.0, 7.0, 7.0, 9.0]).unwrap().outliers, 0);
+        assert_eq!(Summary::of(Vec::new()), None);
+    }
+
+    #[test]
     fn quantiles_of_one_to_a_hundred_are_their_own_ranks() {
         let values: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!(quantile(&values, 0.05), Some(5.0));
@@ -105,6 +191,9 @@ mod tests {
         #[test]
         fn a_spread_is_in_order_and_within_its_values(values in prop::collection::vec(0.0..1e9f64, 1..200)) {
             let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(l, h), v| (l.min(*v), h.max(*v)));
+            let summary = Summary::of(values.clone()).unwrap();
+            prop_assert!(summary.min == low && summary.max == high && summary.outliers <= values.len());
+            prop_assert!(low <= summary.mean + 1e-3 && summary.mean <= high + 1e-3);
             let spread = Spread::of(values).unwrap();
             prop_assert!(low <= spread.p5 && spread.p5 <= spread.median);
             prop_assert!(spread.median <= spread.p95 && spread.p95 <= high);

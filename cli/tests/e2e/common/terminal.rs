@@ -33,6 +33,14 @@ pub fn output_to_terminal(command: &mut Command) -> Terminal {
     Terminal { master }
 }
 
+/// Makes a terminal, 80 columns wide, which becomes the standard error of `command`.
+pub fn error_to_terminal(command: &mut Command) -> Terminal {
+    let (master, slave) = pair();
+    resize(&master, 24, 80);
+    command.stdin(Stdio::null()).stderr(slave);
+    Terminal { master }
+}
+
 fn resize(master: &File, lines: u16, columns: u16) {
     let size = libc::winsize {
         ws_row: lines,

@@ -59,8 +59,9 @@ pub struct Bench {
     pub host: Host,
 }
 
-/// Compares fastpath's functions, if given, with the kernel's vDSO, the system calls, the bare counter and `quanta`.
-pub fn run(ours: Option<&Functions>, options: &Options) -> Bench {
+/// Compares fastpath's functions, if given, with the kernel's vDSO, the system calls, the bare counter and `quanta`. `progress` is given how
+/// many rounds have been measured, of how many, after each; it is called between measurements.
+pub fn run(ours: Option<&Functions>, options: &Options, progress: &mut dyn FnMut(u64, u64)) -> Bench {
     let timer = Timer::start();
     let kernel = Vdso::of_kernel();
     let clocks = options.clocks.iter().map(|clock| Call::ClockGettime(*clock));
@@ -68,10 +69,18 @@ pub fn run(ours: Option<&Functions>, options: &Options) -> Bench {
     // A path that is not there, or that a filter forbids, is left out; as in the probe, a child finds out.
     let evidence = path::establish(&calls);
     let kernel_functions = kernel.as_ref().and_then(Vdso::functions);
+    let is_supported = |(_, evidence): &(&Call, &path::Evidence)| !evidence.is_unsupported();
+    let rounds = u64::from(options.rounds);
+    let all = calls.iter().zip(&evidence).filter(is_supported).count() as u64 * rounds;
+    let mut done = 0;
+    let mut is_done = || {
+        done += 1;
+        progress(done, all);
+    };
     let rows: Vec<row::Ticks> = calls
         .iter()
         .zip(&evidence)
-        .filter(|(_, evidence)| !evidence.is_unsupported())
+        .filter(is_supported)
         .map(|(call, evidence)| {
             let works = evidence.syscall_works();
             let raw = works.then(Functions::syscalls);
@@ -79,7 +88,13 @@ pub fn run(ours: Option<&Functions>, options: &Options) -> Bench {
             let ours = ours.filter(|_| works);
             let stays_outside = matches!(evidence.enters_kernel(), Ok((false, _)));
             let kernel = kernel_functions.filter(|_| works || stays_outside);
-            row::measure(&timer, *call, &subject::subjects(*call, ours, kernel, raw), options)
+            row::measure(
+                &timer,
+                *call,
+                &subject::subjects(*call, ours, kernel, raw),
+                options,
+                &mut is_done,
+            )
         })
         .collect();
     let cpu_time = path::raw_errnos(&[Call::ClockGettime(Clock::THREAD_CPUTIME_ID)]);
@@ -123,7 +138,7 @@ mod tests {
         };
         // One quiet run of five is enough: what is tested is the arithmetic, not this machine.
         let ratio = |_| {
-            run(Some(&kernel), &quick()).rows[0]
+            run(Some(&kernel), &quick(), &mut |_, _| {}).rows[0]
                 .ratios
                 .ours_to_kernel_vdso
                 .unwrap()
@@ -138,7 +153,10 @@ mod tests {
 
     #[test]
     fn every_call_is_compared_with_its_system_call() {
-        let bench = run(None, &quick());
+        let mut seen = Vec::new();
+        let bench = run(None, &quick(), &mut |done, all| seen.push((done, all)));
+        let all = bench.rows.len() as u64 * u64::from(bench.rounds);
+        assert_eq!(seen, (1..=all).map(|done| (done, all)).collect::<Vec<_>>());
         let calls: Vec<String> = bench.rows.iter().map(|row| row.call.to_string()).collect();
         let functions = ["gettimeofday", "time", "getcpu", "clock_getres MONOTONIC"];
         assert_eq!(
@@ -156,7 +174,7 @@ mod tests {
     #[test]
     fn the_json_names_each_path() {
         let libc = Functions::libc();
-        let bench = serde_json::to_value(run(Some(&libc), &quick())).unwrap();
+        let bench = serde_json::to_value(run(Some(&libc), &quick(), &mut |_, _| {})).unwrap();
         let row = &bench["rows"][0];
         assert_eq!(row["call"], "clock_gettime MONOTONIC");
         for key in [
@@ -169,7 +187,10 @@ mod tests {
         ] {
             assert!(row.get(key).is_some(), "{key}: {row}");
         }
-        assert!(row["ours_ns"]["median"].as_f64().unwrap() > 0.0);
+        for field in ["median", "mean", "stddev", "min", "max"] {
+            assert!(row["ours_ns"][field].as_f64().unwrap() >= 0.0, "{field}: {row}");
+        }
+        assert!(row["ours_ns"]["outliers"].is_u64());
         assert!(row["ratios"]["syscall_to_ours"]["p5"].as_f64().unwrap() > 0.0);
     }
 }

@@ -4,7 +4,7 @@ use super::Options;
 use super::subject::{Path, Subject};
 use crate::functions::Call;
 use crate::price;
-use crate::stats::{Spread, tenths, thousandths};
+use crate::stats::{Spread, Summary, tenths, thousandths};
 use crate::timer::Timer;
 use serde::Serialize;
 
@@ -14,20 +14,20 @@ pub struct Row {
     /// The function, and the clock where it takes one.
     pub call: Call,
     /// A bare ordered read of the counter.
-    pub counter_ns: Option<Spread>,
+    pub counter_ns: Option<Summary>,
     /// fastpath's function.
-    pub ours_ns: Option<Spread>,
+    pub ours_ns: Option<Summary>,
     /// The kernel's vDSO, called directly.
-    pub kernel_vdso_ns: Option<Spread>,
+    pub kernel_vdso_ns: Option<Summary>,
     /// The bare system call.
-    pub syscall_ns: Option<Spread>,
+    pub syscall_ns: Option<Summary>,
     /// `quanta::Instant::now()`: on x86-64 a counter read that is not ordered, so it may show a time from before a write that the
     /// thread has already seen.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub quanta_instant_ns: Option<Spread>,
+    pub quanta_instant_ns: Option<Summary>,
     /// `quanta::Clock::raw()`: a counter read that is neither ordered nor scaled to nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub quanta_raw_ns: Option<Spread>,
+    pub quanta_raw_ns: Option<Summary>,
     /// Costs against each other.
     pub ratios: Ratios,
 }
@@ -54,7 +54,14 @@ pub(super) struct Ticks {
     rounds: Vec<(Path, Vec<f64>)>,
 }
 
-pub(super) fn measure(timer: &Timer, call: Call, subjects: &[Subject], options: &Options) -> Ticks {
+/// Calls `is_done` after each round.
+pub(super) fn measure(
+    timer: &Timer,
+    call: Call,
+    subjects: &[Subject],
+    options: &Options,
+    is_done: &mut dyn FnMut(),
+) -> Ticks {
     let mut rounds: Vec<(Path, Vec<f64>)> = subjects.iter().map(|subject| (subject.path, Vec::new())).collect();
     let calls = |path| {
         if path == Path::Syscall {
@@ -79,6 +86,7 @@ pub(super) fn measure(timer: &Timer, call: Call, subjects: &[Subject], options: 
                 .1
                 .push(price::batch(timer, calls(subject.path), &subject.repeat));
         }
+        is_done();
     }
     Ticks { call, rounds }
 }
@@ -87,7 +95,7 @@ impl Ticks {
     pub(super) fn in_ns(self, ns_per_tick: f64) -> Row {
         let ns = |path| {
             let ticks = self.of(path)?.to_vec();
-            Some(Spread::of(ticks)?.map(|ticks| tenths(ticks * ns_per_tick)))
+            Some(Summary::of(ticks)?.map(|ticks| tenths(ticks * ns_per_tick)))
         };
         Row {
             call: self.call,
@@ -147,10 +155,15 @@ mod tests {
         );
         assert_eq!(
             row.ours_ns,
-            Some(Spread {
+            Some(Summary {
                 p5: 5.0,
                 median: 5.0,
-                p95: 15.0
+                p95: 15.0,
+                mean: 9.0,
+                stddev: Some(5.5),
+                min: 5.0,
+                max: 15.0,
+                outliers: 0
             })
         );
         assert_eq!(row.ratios.ours_to_counter, None);
