@@ -32,6 +32,12 @@ impl Stacks {
         })
     }
 
+    /// Whether this is the code of the kernel's vDSO.
+    fn is_kernels_code(&self, pc: u64) -> bool {
+        let mut vdso = self.maps.iter().filter(|m| m.name == "[vdso]");
+        vdso.any(|m| m.range().contains(&pc))
+    }
+
     /// The stack from `at` on: within the mapping that `at` lies in, and no other one.
     fn extent(&self, at: u64) -> Option<Range<u64>> {
         let mapping = self.maps.iter().find(|m| m.readable && m.range().contains(&at))?;
@@ -121,8 +127,10 @@ impl Frames {
     /// Whether a word of the stack may lead into one of these ranges of our code.
     ///
     /// Return addresses of our own calls do not count. Our code calls no other code, so a thread that will return to such an address has its program
-    /// counter in our code, too, or in a signal frame; without that, the address is left from a call that has returned.
-    pub fn mention(&self, tracee: &Tracee, ranges: &[Range<u64>]) -> bool {
+    /// counter in our code, too, or in a signal frame; without that, the address is left from a call that has returned. The one exception is the
+    /// kernel's vDSO, into whose functions our code jumps on from its thunks: they return to us.
+    pub fn mention(&self, tracee: &Tracee, pc: u64, stacks: &Stacks, ranges: &[Range<u64>]) -> bool {
+        let is_in_vdso = stacks.is_kernels_code(pc) || self.interrupted.iter().any(|pc| stacks.is_kernels_code(*pc));
         let is_ours = |address: u64| ranges.iter().any(|range| range.contains(&address));
         let is_behind_own_call = |word: u64| {
             let before = tracee.read_what_is_there(word - running::BEFORE_BYTES, running::BEFORE_BYTES as usize);
@@ -131,6 +139,6 @@ impl Frames {
                 .is_some_and(|bytes| running::called_by(*bytes, word).is_some_and(is_ours))
         };
         let mut words = self.words.iter().flatten().copied().filter(|word| is_ours(*word));
-        words.any(|word| self.interrupted.contains(&word) || !is_behind_own_call(word))
+        words.any(|word| is_in_vdso || self.interrupted.contains(&word) || !is_behind_own_call(word))
     }
 }

@@ -345,7 +345,8 @@ fn stands_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>]) -> Answer<
     let stacks = Stacks::of(all.pid())?;
     for thread in &all.threads {
         let pc = thread.registers.pc();
-        if code.iter().any(|range| range.contains(&pc)) || frames_of(thread, &stacks)?.mention(thread.look(), code) {
+        let mentions = || Ok::<_, Refusal>(frames_of(thread, &stacks)?.mention(thread.look(), pc, &stacks, code));
+        if code.iter().any(|range| range.contains(&pc)) || mentions()? {
             return Ok(Some(thread.tid()));
         }
     }
