@@ -10,7 +10,7 @@ mod restored;
 mod runtimes;
 mod sequences;
 mod sleepers;
-mod status;
+pub mod status;
 mod stepping;
 
 use std::hash::{DefaultHasher, Hasher};

@@ -8,7 +8,7 @@ use crate::common::terminal::output_to_terminal;
 use crate::common::{Pid, fastpath, finish, served, start, wait_until};
 
 /// What the status says of a process.
-fn of(pid: Pid) -> Option<serde_json::Value> {
+pub fn of(pid: Pid) -> Option<serde_json::Value> {
     let outcome = finish(fastpath(&["status", "--json"])).expect_success();
     let status: serde_json::Value = serde_json::from_str(&outcome.out).expect("JSON");
     assert_eq!(status["schema"], 1);

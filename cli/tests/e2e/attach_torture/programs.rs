@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::cycles_or;
 use crate::attach::namespaces::unshared;
-use crate::attach::{Memory, attach, detach, hazard};
+use crate::attach::{Memory, attach, detach, hazard, status};
 use crate::common::command::MARK;
 use crate::common::processes::{PATIENCE, holds_within};
 use crate::common::{Outcome, Pid, Running, fastpath, finish, helper_program, tool, wait_until};
@@ -89,6 +89,38 @@ fn sealed_memory_is_not_needed() {
 #[test]
 fn a_program_all_of_whose_memory_is_sealed_is_attached() {
     goes_on_with_its_work("sealed", &["all"]);
+}
+
+/// Without a publisher, fastpath's code calls the kernel's vDSO, which returns to it. A process that is stopped there stays there.
+#[test]
+fn a_thread_in_the_kernels_function_returns_to_code_that_is_there() {
+    for cycle in 0..cycles().div_ceil(8) {
+        let Some(running) = hazard("busy", &[], "ready") else {
+            return;
+        };
+        let pid = running.pid();
+        attach(pid).expect_success().expect_output("");
+        wait_until("its publisher", || {
+            status::of(pid).is_some_and(|status| status["publisher"].is_i64())
+        });
+        let publisher = status::of(pid).expect("a process")["publisher"].as_i64();
+        Pid(publisher.expect("a number") as i32).signal(libc::SIGKILL);
+        wait_until("its end", || {
+            status::of(pid).is_some_and(|status| status["publisher_is_alive"] == false && status["is_fresh"] == false)
+        });
+        let_it_work(cycle);
+        pid.signal(libc::SIGSTOP);
+        wait_until("its stop", || pid.status("State").starts_with('T'));
+        detach(pid).expect_success();
+        let was_in_the_way = pid.is_served();
+        pid.signal(libc::SIGCONT);
+        // Once the thread has returned, what stayed mapped can go.
+        if was_in_the_way {
+            detach(pid).expect_success();
+        }
+        assert!(!pid.is_served(), "cycle {cycle}");
+        has_done_its_work(running, pid, "ready");
+    }
 }
 
 const NOT_READABLE: &str = "lies in memory that cannot be read (memfd_secret(2))";

@@ -114,6 +114,8 @@ static void one_round(struct ring *ring, long long round) {
 	int seen = 0;
 
 	memset(block, 0, sizeof(block));
+	/* Before the requests: a poller takes each as soon as it is there. */
+	begun = judge_clocks();
 	ask(ring, (struct io_uring_sqe){.opcode = IORING_OP_NOP, .user_data = round << 2 | NOP});
 	ask(ring, (struct io_uring_sqe){.opcode = IORING_OP_READ,
 					.fd = file,
@@ -126,7 +128,6 @@ static void one_round(struct ring *ring, long long round) {
 					.addr = (unsigned long)&timeout,
 					.len = 1,
 					.user_data = round << 2 | TIMEOUT});
-	begun = judge_clocks();
 	hand_over(ring, round);
 	for (int i = 0; i < REQUESTS; i++) {
 		long long now, user_data;

@@ -81,21 +81,27 @@ impl Stacks {
     }
 }
 
+/// A function of the kernel's vDSO takes less of the stack than this, in all (their frames are of some hundred bytes).
+const VDSO_FRAME: u64 = 1024;
+
 /// What the stack of a stopped thread says.
 pub struct Frames {
     /// Program counters in signal frames.
     pub interrupted: Vec<u64>,
-    /// All words of the stack, return addresses among them.
-    words: Vec<Vec<u64>>,
+    /// Where the thread is in the code of the kernel's vDSO, or will be when a handler returns: the stack pointer there.
+    in_vdso: Vec<u64>,
+    /// All words of the stack from an address on, return addresses among them.
+    words: Vec<(u64, Vec<u64>)>,
     /// A part of the stack is in memory and cannot be read (memfd_secret(2)): there may be signal frames in it.
     pub is_unreadable: bool,
 }
 
 impl Frames {
-    /// Of a thread whose stack pointer is `sp`.
-    pub fn of(tracee: &Tracee, sp: u64, stacks: &Stacks) -> Frames {
+    /// Of a thread that is at `pc`, and whose stack pointer is `sp`.
+    pub fn of(tracee: &Tracee, pc: u64, sp: u64, stacks: &Stacks) -> Frames {
         let mut frames = Frames {
             interrupted: Vec::new(),
+            in_vdso: stacks.is_kernels_code(pc).then_some(sp).into_iter().collect(),
             words: Vec::new(),
             is_unreadable: false,
         };
@@ -116,9 +122,10 @@ impl Frames {
                 frames.is_unreadable |= words.len() < bytes / 8 && stacks.pagemap.is_some();
                 for (pc, sp) in running::interrupted_at(&words) {
                     frames.interrupted.push(pc);
+                    frames.in_vdso.extend(stacks.is_kernels_code(pc).then_some(sp));
                     to_see.push(sp & !7);
                 }
-                frames.words.push(words);
+                frames.words.push((range.start, words));
             }
         }
         frames
@@ -126,11 +133,9 @@ impl Frames {
 
     /// Whether a word of the stack may lead into one of these ranges of our code.
     ///
-    /// Return addresses of our own calls do not count. Our code calls no other code, so a thread that will return to such an address has its program
-    /// counter in our code, too, or in a signal frame; without that, the address is left from a call that has returned. The one exception is the
-    /// kernel's vDSO, into whose functions our code jumps on from its thunks: they return to us.
-    pub fn mention(&self, tracee: &Tracee, pc: u64, stacks: &Stacks, ranges: &[Range<u64>]) -> bool {
-        let is_in_vdso = stacks.is_kernels_code(pc) || self.interrupted.iter().any(|pc| stacks.is_kernels_code(*pc));
+    /// Return addresses of our own calls do not count: a thread that will return to such an address has its program counter in our code, too, or in a
+    /// signal frame, or in the kernel's vDSO, the only other code that ours calls. Without that, the address is left from a call that has returned.
+    pub fn mention(&self, tracee: &Tracee, ranges: &[Range<u64>]) -> bool {
         let is_ours = |address: u64| ranges.iter().any(|range| range.contains(&address));
         let is_behind_own_call = |word: u64| {
             let before = tracee.read_what_is_there(word - running::BEFORE_BYTES, running::BEFORE_BYTES as usize);
@@ -138,7 +143,16 @@ impl Frames {
                 .first()
                 .is_some_and(|bytes| running::called_by(*bytes, word).is_some_and(is_ours))
         };
-        let mut words = self.words.iter().flatten().copied().filter(|word| is_ours(*word));
-        words.any(|word| is_in_vdso || self.interrupted.contains(&word) || !is_behind_own_call(word))
+        let is_of_call_to_vdso = |at: u64| {
+            self.in_vdso
+                .iter()
+                .any(|sp| (*sp..sp.saturating_add(VDSO_FRAME)).contains(&at))
+        };
+        let words = self
+            .words
+            .iter()
+            .flat_map(|(start, words)| (*start..).step_by(8).zip(words));
+        let mut words = words.filter(|(_, word)| is_ours(**word));
+        words.any(|(at, word)| is_of_call_to_vdso(at) || self.interrupted.contains(word) || !is_behind_own_call(*word))
     }
 }

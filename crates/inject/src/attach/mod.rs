@@ -345,8 +345,7 @@ fn stands_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>]) -> Answer<
     let stacks = Stacks::of(all.pid())?;
     for thread in &all.threads {
         let pc = thread.registers.pc();
-        let mentions = || Ok::<_, Refusal>(frames_of(thread, &stacks)?.mention(thread.look(), pc, &stacks, code));
-        if code.iter().any(|range| range.contains(&pc)) || mentions()? {
+        if code.iter().any(|range| range.contains(&pc)) || frames_of(thread, &stacks)?.mention(thread.look(), code) {
             return Ok(Some(thread.tid()));
         }
     }
@@ -355,7 +354,7 @@ fn stands_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>]) -> Answer<
 
 /// Refuses a thread whose stack cannot be read.
 fn frames_of(thread: &Stopped, stacks: &Stacks) -> Answer<Frames> {
-    let frames = Frames::of(thread.look(), thread.registers.sp(), stacks);
+    let frames = Frames::of(thread.look(), thread.registers.pc(), thread.registers.sp(), stacks);
     if frames.is_unreadable {
         return Err(Refusal::StackNotReadable { tid: thread.tid() });
     }

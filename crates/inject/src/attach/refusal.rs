@@ -101,7 +101,7 @@ pub enum Refusal {
         /// The thread.
         tid: i32,
     },
-    /// Signal frames may lie there, and whoever changes code has to know them.
+    /// There may be signal frames, which have to be known before code is changed.
     #[error(
         "the stack of thread {tid} of it lies in memory that cannot be read (memfd_secret(2)), so it is not known where the thread returns to"
     )]
