@@ -129,7 +129,18 @@ fn open(file: &impl AsRawFd, flags: OFlag) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
+
+    /// Waits until `what` holds: a process that another test starts has all descriptors of this one until it executes its program.
+    fn until(mut what: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !what() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it never came to that");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 
     #[test]
     fn a_mailbox_is_in_use_until_the_last_who_has_it_is_gone() {
@@ -139,7 +150,7 @@ mod tests {
         drop(mailbox);
         assert_eq!(lease.in_use(), Some(true));
         drop(again);
-        assert_eq!(lease.in_use(), Some(false));
+        until(|| lease.in_use() == Some(false));
     }
 
     #[test]
@@ -148,9 +159,8 @@ mod tests {
         outlive_breaks().unwrap();
         let (_, mailbox) = Lease::create().unwrap();
         // SAFETY: fcntl with an int argument. The writer is the only one who has it open.
-        let leased = unsafe { libc::fcntl(mailbox.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
-        assert_eq!(leased, 0);
-        let begun = std::time::Instant::now();
+        until(|| unsafe { libc::fcntl(mailbox.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) } == 0);
+        let begun = Instant::now();
         let refused = Lease::of(&mailbox).err().expect("it is refused").to_string();
         assert!(refused.contains("lease"), "{refused}");
         assert!(begun.elapsed().as_secs() < 5, "it was waited for");
@@ -162,30 +172,28 @@ mod tests {
         let (plan, given) = Plan::of(&made).unwrap();
         assert!(plan.is_held());
         drop(given);
-        assert!(!plan.is_held());
+        until(|| !plan.is_held());
         for page in [SharedPage::create(), SharedPage::create_to_be_taken_up(1)] {
             let page = page.unwrap();
-            assert!(!is_page_read(&page));
+            until(|| !is_page_read(&page));
             let reader = page.reader().unwrap();
             assert!(is_page_read(&page));
             drop(reader);
-            assert!(!is_page_read(&page));
+            until(|| !is_page_read(&page));
         }
         let page = SharedPage::create_to_be_taken_up(1).unwrap();
         page.writer().init(&fastpath_host::init::of_this_host());
         let reader = File::from(page.reader().unwrap());
         drop(page);
-        // A program that another test starts has its lock until it is executed.
-        let begun = std::time::Instant::now();
-        let page = loop {
-            match SharedPage::take_up(&reader, 1) {
-                Ok(page) => break page,
-                Err(why) => assert!(begun.elapsed().as_secs() < 60, "{why}"),
-            }
-        };
+        let mut taken_up = None;
+        until(|| {
+            taken_up = SharedPage::take_up(&reader, 1).ok();
+            taken_up.is_some()
+        });
+        let page = taken_up.expect("it was taken up");
         assert!(is_page_read(&page));
         drop(reader);
-        assert!(!is_page_read(&page));
+        until(|| !is_page_read(&page));
     }
 
     #[test]

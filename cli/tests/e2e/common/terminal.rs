@@ -83,6 +83,7 @@ impl Terminal {
     }
 
     /// What sets the terminal's lines and columns. Who writes to it is not told by a signal: it is the controlling terminal of none.
+    #[cfg(target_arch = "x86_64")]
     pub fn resizer(&self) -> impl Fn(u16, u16) + use<> {
         let master = self.master.try_clone().expect("dup");
         move |lines, columns| resize(&master, lines, columns)

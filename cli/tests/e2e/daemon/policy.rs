@@ -1,12 +1,17 @@
 //! The policy file: who is attached as he appears, and who never gets a page.
 
 use std::path::PathBuf;
+#[cfg(target_arch = "x86_64")]
 use std::process::Command;
 
 use fastpath_protocol::Client;
 
-use super::{Place, among_others, page_of};
-use crate::common::{Running, finish, install, needs_root, program, start, tool, torture, wait_until};
+#[cfg(target_arch = "x86_64")]
+use super::page_of;
+use super::{Place, among_others};
+use crate::common::{Running, finish, needs_root, start, wait_until};
+#[cfg(target_arch = "x86_64")]
+use crate::common::{install, program, tool, torture};
 
 /// A daemon that goes by this policy.
 #[track_caller]
