@@ -8,12 +8,12 @@ use crate::line::{Line, cycles_between, ns_between};
 use crate::ntp::{LATEST_NS, Ntp, SLEWS_ON_NS};
 use crate::offset::{Change, Measured, Offset};
 use crate::reason::Reason;
-use crate::steer::{Shown, Times, ahead_of_ns, rate_of, steer};
+use crate::steer::{Shown, Times, ahead_of_ns, is_behind, rate_of, steer, visible_ns};
 use crate::track::{RateLimits, Seen, Track};
 use crate::widths::Widths;
 
 const REALTIME: usize = 0;
-const MONOTONIC: usize = 1;
+pub(crate) const MONOTONIC: usize = 1;
 const BOOTTIME: usize = 2;
 const TAI: usize = 3;
 /// In its own latch.
@@ -280,6 +280,14 @@ impl Discipline {
             since_cycles > hres.rate.cycles_for_ns(LATEST_NS) as i64
         };
         self.in_force.hres.is_some_and(is_late)
+    }
+
+    /// Whether the last [`Outcome::Publish`] is visibly behind the kernel's MONOTONIC, as it was read just now.
+    pub fn is_behind(&self, kernel: &Bracket) -> bool {
+        let tolerance_ns = visible_ns(self.mono.noise_ns());
+        self.in_force
+            .hres
+            .is_some_and(|hres| is_behind(&hres, kernel, tolerance_ns))
     }
 
     /// Says that what the last [`Outcome::Publish`] held was not published, so that what was in force before still is.

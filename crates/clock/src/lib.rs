@@ -28,3 +28,4 @@ pub use bracket::{Bracket, Sample, tightest};
 pub use discipline::{Config, Discipline, Outcome};
 pub use ntp::{Leap, Ntp};
 pub use reason::Reason;
+pub use steer::is_behind;

@@ -3,7 +3,9 @@
 use fastpath_page::anchor::reshift_up;
 use fastpath_page::{Anchor, Rate};
 
-use crate::line::{Line, ns_between};
+use crate::bracket::Bracket;
+use crate::discipline::MONOTONIC;
+use crate::line::{Line, cycles_between, ns_between};
 
 /// An error that does not show is worked off at this relative rate at most.
 const STEEPEST: f64 = 0.005;
@@ -13,6 +15,7 @@ const FLATTEST: f64 = 1.0 - 1.0 / 64.0;
 /// An error beyond half a system call's cost (and noise) shows to a program that mixes both, as time that goes backwards. Behind by
 /// more, readers step forward, which shows to none of them.
 const VISIBLE_NS: f64 = 50.0;
+const ONE_Q64: f64 = 18_446_744_073_709_551_616.0;
 /// The kernel shows whole nanoseconds, rounded down: on average it is half of one later.
 const ROUNDED_DOWN_NS: f64 = 0.5;
 
@@ -85,7 +88,7 @@ pub(crate) fn steer(
     };
 
     let ahead_ns = ahead_of_origin_ns(shown.ns_shifted, shown.shift, line.origin_ns) - kernel_above_ns;
-    let visible_ns = VISIBLE_NS + 4.0 * noise_ns;
+    let visible_ns = visible_ns(noise_ns);
     if ahead_ns < -visible_ns || (shown.expired && ahead_ns < 0.0) {
         // Rounding alone could undercut what was shown, so compare in the new units.
         let shown = reshift_up(shown.ns_shifted, shown.shift, natural.shift);
@@ -109,6 +112,23 @@ pub(crate) fn steer(
     })
 }
 
+/// What does not show to a program that mixes our reads and the kernel's.
+pub(crate) fn visible_ns(noise_ns: f64) -> f64 {
+    VISIBLE_NS + 4.0 * noise_ns
+}
+
+/// Whether MONOTONIC by an anchor is visibly behind the kernel's: where readers ask the kernel now, they would see time go back.
+/// `tolerance_ns` is forgiven.
+pub fn is_behind(anchor: &Anchor, kernel: &Bracket, tolerance_ns: f64) -> bool {
+    let at = if cycles_between(anchor.base_cycles, kernel.after) < 0 {
+        anchor.base_cycles
+    } else {
+        kernel.after
+    };
+    let until_base_ns = at.wrapping_sub(kernel.after) as f64 * (anchor.rate.ns_per_cycle_q64() as f64 / ONE_Q64);
+    ahead_of_ns(anchor, MONOTONIC, at, kernel.time_ns) - until_base_ns < -tolerance_ns
+}
+
 /// How far an anchor shows `index` ahead of a time of the kernel's at the counter where that was read, in nanoseconds.
 pub(crate) fn ahead_of_ns(anchor: &Anchor, index: usize, cycles: u64, kernel_ns: u64) -> f64 {
     ahead_of_origin_ns(anchor.ns_shifted_at(index, cycles), anchor.rate.shift, kernel_ns) - ROUNDED_DOWN_NS
@@ -122,7 +142,6 @@ fn ahead_of_origin_ns(shown_ns_shifted: u128, shift: u32, origin_ns: u64) -> f64
 
 /// A rate as a page holds it.
 pub(crate) fn rate_of(ns_per_cycle: f64) -> Option<Rate> {
-    const ONE_Q64: f64 = 18_446_744_073_709_551_616.0;
     // A float that is negative, too large or not a number saturates here and is refused there.
     Rate::from_ns_per_cycle_q64((ns_per_cycle * ONE_Q64) as u128)
 }

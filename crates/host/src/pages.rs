@@ -7,13 +7,14 @@ use fastpath_page::{Anchor, ClockSet};
 pub trait Pages {
     /// Whether something is in force that another publisher left.
     fn are_in_force(&self) -> bool;
-    /// Makes the change to new anchors: see [`fastpath_page::publish_changes`].
+    /// Makes the change to new anchors: see [`fastpath_page::publish_changes`]. `is_behind_kernel` is about `hres`.
     fn publish(
         &mut self,
         hres: &Anchor,
         raw: Option<&Anchor>,
         spare_cycles: u64,
         counter: impl Fn() -> u64,
+        is_behind_kernel: impl Fn() -> bool,
     ) -> Result<(), PublishError>;
     /// How long it took, when it was last tried, until all readers had been told: a new anchor begins later by that.
     fn telling_cycles(&self) -> u64 {
@@ -55,8 +56,16 @@ impl<P: OnePage> Pages for P {
         raw: Option<&Anchor>,
         spare_cycles: u64,
         counter: impl Fn() -> u64,
+        is_behind_kernel: impl Fn() -> bool,
     ) -> Result<(), PublishError> {
-        publish_all([&self.writer()], Some(hres), raw, spare_cycles, counter)
+        publish_all(
+            [&self.writer()],
+            Some(hres),
+            raw,
+            spare_cycles,
+            counter,
+            is_behind_kernel,
+        )
     }
 
     fn withdraw(&mut self, reason: u32, counter: impl Fn() -> u64) {

@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use fastpath_clock::{Config, Sample};
+use fastpath_clock::{Bracket, Config, Sample};
 use fastpath_page::{ClockSet, Page, Reader, Writer};
 
 use crate::evidence::{Trust, Warp};
@@ -120,7 +120,7 @@ impl<'p, S: Source> Publisher<'p, S> {
     pub fn publish(&self) -> Result<Refreshed, NotPublished> {
         self.refresh(
             || sample::sample(&self.source),
-            |refresher, writer, counter, sample| refresher.refresh(writer, counter, sample, || {}),
+            |refresher, writer, counter, look, sample| refresher.refresh(writer, counter, look, sample, || {}),
         )
     }
 
@@ -129,7 +129,7 @@ impl<'p, S: Source> Publisher<'p, S> {
         let mut given = Some(possible(sample)?);
         self.refresh(
             || given.take(),
-            |refresher, writer, counter, sample| refresher.refresh(writer, counter, sample, || {}),
+            |refresher, writer, counter, look, sample| refresher.refresh(writer, counter, look, sample, || {}),
         )
     }
 
@@ -138,7 +138,7 @@ impl<'p, S: Source> Publisher<'p, S> {
     pub fn publish_step(&self) -> Result<Refreshed, NotPublished> {
         self.refresh(
             || sample::careful_sample(&self.source),
-            |refresher, writer, counter, sample| refresher.follow_step(writer, counter, sample, || {}),
+            |refresher, writer, counter, look, sample| refresher.follow_step(writer, counter, look, sample, || {}),
         )
     }
 
@@ -147,7 +147,7 @@ impl<'p, S: Source> Publisher<'p, S> {
         let mut given = Some(possible(sample)?);
         self.refresh(
             || given.take(),
-            |refresher, writer, counter, sample| refresher.follow_step(writer, counter, sample, || {}),
+            |refresher, writer, counter, look, sample| refresher.follow_step(writer, counter, look, sample, || {}),
         )
     }
 
@@ -198,6 +198,7 @@ impl<'p, S: Source> Publisher<'p, S> {
             &mut Refresher,
             &mut Writer<'_>,
             &dyn Fn() -> u64,
+            &dyn Fn() -> Option<Bracket>,
             &mut dyn FnMut() -> Option<Sample>,
         ) -> Refreshed,
     ) -> Result<Refreshed, NotPublished> {
@@ -207,6 +208,10 @@ impl<'p, S: Source> Publisher<'p, S> {
             &mut refresher,
             &mut Writer::new(self.page),
             &|| self.guest_counter(),
+            &|| {
+                let look = sample::bracket(&self.source, libc::CLOCK_MONOTONIC)?;
+                Some(self.options.relation.guest_bracket(look))
+            },
             &mut || {
                 let sample = sample()?;
                 sampled_ns = Some(sample.mono.time_ns);

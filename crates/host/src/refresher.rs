@@ -1,6 +1,6 @@
 //! From a sample to the page: what follows from each, and what to do when the moment was missed.
 
-use fastpath_clock::{Config, Discipline, Ntp, Outcome, Reason, Sample};
+use fastpath_clock::{Bracket, Config, Discipline, Ntp, Outcome, Reason, Sample};
 use fastpath_page::writer::{LOOK_AHEAD_NS, PublishError, Stats, Watch, Withdrawal};
 use fastpath_page::{Anchor, ClockSet, Rate};
 
@@ -17,6 +17,9 @@ const LONGEST_LEAD_NS: u64 = 2_000_000;
 /// Attempts to publish one anchor. Only a publisher that is preempted within [`LEAD_NS`] each time needs more than one.
 const ATTEMPTS: u32 = 5;
 
+/// Looks at the kernel's clock right before a change. Only where each is interrupted are they all needed.
+const LOOKS: u32 = 3;
+
 /// What came of a refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refreshed {
@@ -26,7 +29,7 @@ pub enum Refreshed {
     Published,
     /// What was in force no longer tells the kernel's time, and is off the page.
     Withdrawn(Reason),
-    /// The counter passed the new anchor's base before it could be published: another sample is wanted at once.
+    /// The counter passed the new anchor's base before it could be published, or the kernel's clock did: another sample is wanted at once.
     Missed,
     /// There is no sample: a clock could not be read.
     NoSample,
@@ -118,11 +121,12 @@ impl Refresher {
 
     /// One sample and what follows from it. Where the moment was missed it pauses and takes another, a few times.
     ///
-    /// `counter` and the samples count what the readers of the page read.
+    /// `counter` and the samples count what the readers of the page read. `look` reads the kernel's MONOTONIC once.
     pub fn refresh(
         &mut self,
         pages: &mut impl Pages,
         counter: impl Fn() -> u64,
+        look: impl Fn() -> Option<Bracket>,
         mut sample: impl FnMut() -> Option<Sample>,
         mut pause: impl FnMut(),
     ) -> Refreshed {
@@ -136,7 +140,7 @@ impl Refresher {
             self.last = Some(sample);
             let lead_cycles = self.lead_cycles(pages, counter());
             let outcome = self.discipline.observe(&sample, || counter().wrapping_add(lead_cycles));
-            refreshed = self.carry_out(pages, outcome, &counter);
+            refreshed = self.carry_out(pages, outcome, &counter, || undisturbed(&look, &sample));
             if refreshed != Refreshed::Missed {
                 break;
             }
@@ -151,6 +155,7 @@ impl Refresher {
         &mut self,
         pages: &mut impl Pages,
         counter: impl Fn() -> u64,
+        look: impl Fn() -> Option<Bracket>,
         mut sample: impl FnMut() -> Option<Sample>,
         mut pause: impl FnMut(),
     ) -> Refreshed {
@@ -161,7 +166,7 @@ impl Refresher {
             let Some(sample) = sample() else { break };
             let lead_cycles = self.lead_cycles(pages, counter());
             let outcome = self.discipline.step(&sample, || counter().wrapping_add(lead_cycles));
-            refreshed = self.carry_out(pages, outcome, &counter);
+            refreshed = self.carry_out(pages, outcome, &counter, || undisturbed(&look, &sample));
             // Waiting: no clock was stepped after all, or the step fell into the sample.
             if !matches!(refreshed, Refreshed::Missed | Refreshed::Waiting) {
                 break;
@@ -193,7 +198,13 @@ impl Refresher {
         })
     }
 
-    fn carry_out(&mut self, pages: &mut impl Pages, outcome: Outcome, counter: impl Fn() -> u64) -> Refreshed {
+    fn carry_out(
+        &mut self,
+        pages: &mut impl Pages,
+        outcome: Outcome,
+        counter: impl Fn() -> u64,
+        look: impl Fn() -> Option<Bracket>,
+    ) -> Refreshed {
         match outcome {
             Outcome::Wait => Refreshed::Waiting,
             Outcome::Withdraw(reason) => {
@@ -205,7 +216,7 @@ impl Refresher {
                 Refreshed::Withdrawn(reason)
             }
             Outcome::Publish { hres, raw, residual_ns } => {
-                self.publish(pages, &hres, raw.as_ref(), residual_ns, counter)
+                self.publish(pages, &hres, raw.as_ref(), residual_ns, counter, look)
             }
         }
     }
@@ -257,6 +268,7 @@ impl Refresher {
         raw: Option<&Anchor>,
         residual_ns: i64,
         counter: impl Fn() -> u64,
+        look: impl Fn() -> Option<Bracket>,
     ) -> Refreshed {
         if self.discipline.is_late(counter()) {
             self.discipline.retract();
@@ -265,7 +277,9 @@ impl Refresher {
         // By the kernel's rate: an anchor may run much slower.
         let rate = self.discipline.rate().unwrap_or(hres.rate);
         let spare_cycles = rate.cycles_for_ns(LOOK_AHEAD_NS);
-        match pages.publish(hres, raw, spare_cycles, counter) {
+        let discipline = &self.discipline;
+        let is_behind_kernel = || look().is_some_and(|kernel| discipline.is_behind(&kernel));
+        match pages.publish(hres, raw, spare_cycles, counter, is_behind_kernel) {
             Ok(()) => {
                 self.rate = Some(rate);
                 self.lead_ns = (self.lead_ns - self.lead_ns / 16).max(LEAD_NS);
@@ -278,7 +292,9 @@ impl Refresher {
                 pages.set_stats(&self.stats);
                 Refreshed::Published
             }
-            Err(error @ (PublishError::TooLate { .. } | PublishError::TooEarly { .. })) => {
+            Err(
+                error @ (PublishError::TooLate { .. } | PublishError::TooEarly { .. } | PublishError::BehindKernel),
+            ) => {
                 if matches!(error, PublishError::TooLate { .. }) {
                     self.lead_ns = (2 * self.lead_ns).min(LONGEST_LEAD_NS);
                 }
@@ -294,11 +310,26 @@ impl Refresher {
     }
 }
 
+/// The kernel's clock now. A look that was interrupted tells nothing: the next is better, unless looks are always as wide as that.
+fn undisturbed(look: impl Fn() -> Option<Bracket>, sample: &Sample) -> Option<Bracket> {
+    let widest_cycles = sample.mono.width_cycles().saturating_add(1).saturating_mul(4);
+    let mut best: Option<Bracket> = None;
+    for _ in 0..LOOKS {
+        let next = look()?;
+        if best.is_none_or(|best| next.width_cycles() < best.width_cycles()) {
+            best = Some(next);
+        }
+        if next.width_cycles() <= widest_cycles {
+            break;
+        }
+    }
+    best
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
 
-    use fastpath_clock::Bracket;
     use fastpath_page::{Page, Writer};
 
     use super::*;
@@ -315,13 +346,15 @@ mod tests {
             self.counter.get()
         }
 
+        fn look(&self) -> Bracket {
+            let before = self.counter.get();
+            let time_ns = self.pass(500) / 2 + 1_000_000_000;
+            let after = self.pass(500);
+            Bracket { before, time_ns, after }
+        }
+
         fn sample(&self) -> Option<Sample> {
-            let bracket = || {
-                let before = self.counter.get();
-                let time_ns = self.pass(500) / 2 + 1_000_000_000;
-                let after = self.pass(500);
-                Bracket { before, time_ns, after }
-            };
+            let bracket = || self.look();
             Some(Sample {
                 mono: bracket(),
                 real: bracket(),
@@ -343,6 +376,7 @@ mod tests {
                 all.push(refresher.refresh(
                     &mut writer,
                     || self.pass(self.look_ns),
+                    || Some(self.look()),
                     || self.sample(),
                     || {
                         self.pass(LEAD_NS);
@@ -364,7 +398,13 @@ mod tests {
         let mut refresher = Refresher::new(Config::default(), 0);
         let mut refresh = |refresher: &mut Refresher| {
             host.pass(refresher.next_window_ns());
-            refresher.refresh(&mut writer, || host.pass(host.look_ns), || host.sample(), || ())
+            refresher.refresh(
+                &mut writer,
+                || host.pass(host.look_ns),
+                || Some(host.look()),
+                || host.sample(),
+                || (),
+            )
         };
         for _ in 0..20 {
             refresh(&mut refresher);
@@ -378,7 +418,13 @@ mod tests {
             Some(sample)
         };
         // Kept from running for three milliseconds whenever it looks.
-        let refreshed = refresher.follow_step(&mut writer, || host.pass(3_000_000), set_back, || ());
+        let refreshed = refresher.follow_step(
+            &mut writer,
+            || host.pass(3_000_000),
+            || Some(host.look()),
+            set_back,
+            || (),
+        );
         assert_eq!(refreshed, Refreshed::Missed);
         assert!(
             writer
@@ -389,7 +435,13 @@ mod tests {
             matches!(refresher.take_news(), Some(News::Withdrawn(withdrawal)) if withdrawal.reason == REASON_STEP_MISSED)
         );
         host.pass(refresher.next_window_ns());
-        let refreshed = refresher.refresh(&mut writer, || host.pass(host.look_ns), set_back, || ());
+        let refreshed = refresher.refresh(
+            &mut writer,
+            || host.pass(host.look_ns),
+            || Some(host.look()),
+            set_back,
+            || (),
+        );
         assert_eq!(refreshed, Refreshed::Published);
     }
 

@@ -55,13 +55,18 @@ impl Relation {
         (scaled as u64).wrapping_add(self.offset)
     }
 
-    /// A sample in guest counts.
-    pub fn guest_sample(&self, host: &Sample) -> Sample {
-        let bracket = |host: Bracket| Bracket {
+    /// A reading of the host's in the guest's counts.
+    pub fn guest_bracket(&self, host: Bracket) -> Bracket {
+        Bracket {
             before: self.guest(host.before),
             time_ns: host.time_ns,
             after: self.guest(host.after),
-        };
+        }
+    }
+
+    /// A sample in guest counts.
+    pub fn guest_sample(&self, host: &Sample) -> Sample {
+        let bracket = |host| self.guest_bracket(host);
         Sample {
             mono: bracket(host.mono),
             real: bracket(host.real),

@@ -39,7 +39,8 @@ impl Source for ThisHost {
     }
 }
 
-fn bracket(source: &impl Source, clock: libc::clockid_t) -> Option<Bracket> {
+/// A clock, read once.
+pub fn bracket(source: &impl Source, clock: libc::clockid_t) -> Option<Bracket> {
     let before = source.counter();
     let time_ns = source.clock(clock)?;
     let after = source.counter();

@@ -137,6 +137,32 @@ fn a_slew_of_500_ppm_costs_one_anchors_life_and_is_followed_from_there() {
     assert_eq!(guest.publisher.state().withdrawn_reason, 0);
 }
 
+/// A host is held up for 40 ms at the nth look that it takes at a clock or the counter, and somebody slews the kernel's clock
+/// meanwhile. The guest has had the kernel's time until then.
+#[test]
+fn a_publisher_that_is_held_up_anywhere_takes_no_time_back() {
+    let mut held_up = 0;
+    for ppm in [500.0, 100_000.0] {
+        for nth in 0.. {
+            let page = Box::new(Page::zeroed());
+            let mut guest = Guest::new(&page, VDSO, Relation::SAME);
+            guest.host(|host| host.ntp_ppm = 0.0);
+            guest.busy(100_000.0, 3.0);
+            // The anchor ends, and the guest asks the kernel.
+            guest.sleep(5.0);
+            guest.source().hold_up(nth, ppm);
+            guest.publisher.publish().expect("alone");
+            let Some(shown_ns) = guest.source().held_up_until_ns() else {
+                break;
+            };
+            held_up += 1;
+            guest.last_ns = guest.last_ns.max(shown_ns);
+            guest.busy(100.0, 0.000_01);
+        }
+    }
+    assert!(held_up > 100, "at {held_up} places");
+}
+
 #[test]
 fn an_anchor_that_is_ahead_is_slowed_down_for_as_long_as_it_lives_and_no_longer() {
     let page = Box::new(Page::zeroed());

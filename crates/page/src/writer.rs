@@ -94,6 +94,9 @@ pub enum PublishError {
         /// The base of the anchor that was refused.
         base_cycles: u64,
     },
+    /// Readers asked the kernel meanwhile, and the anchor is behind what it shows.
+    #[error("the anchor is behind the kernel's clock, which readers of the page have asked until now")]
+    BehindKernel,
     /// Readers were shown a later time by an anchor that was withdrawn.
     #[error("the anchor begins before what readers of the page were shown")]
     BelowFloor,
@@ -167,12 +170,12 @@ impl<'p> Writer<'p> {
 
     /// Publishes an anchor for REALTIME, MONOTONIC, BOOTTIME and TAI; `counter` reads the counter, ordered.
     pub fn publish_hres(&self, anchor: &Anchor, counter: impl Fn() -> u64) -> Result<(), PublishError> {
-        publish_all([self], Some(anchor), None, 0, counter)
+        publish_all([self], Some(anchor), None, 0, counter, || false)
     }
 
     /// Publishes an anchor for MONOTONIC_RAW; `counter` reads the counter, ordered.
     pub fn publish_raw(&self, anchor: &Anchor, counter: impl Fn() -> u64) -> Result<(), PublishError> {
-        publish_all([self], None, Some(anchor), 0, counter)
+        publish_all([self], None, Some(anchor), 0, counter, || false)
     }
 
     /// Takes all clocks off the page: from now on readers ask the kernel. `reason` is for `status`; `counter` reads the counter,
@@ -479,13 +482,14 @@ pub fn publish_all<'w, 'p: 'w>(
     raw: Option<&Anchor>,
     spare_cycles: u64,
     counter: impl Fn() -> u64,
+    is_behind_kernel: impl Fn() -> bool,
 ) -> Result<(), PublishError> {
     let changes = writers.into_iter().flat_map(|writer| {
         let hres = hres.map(|anchor| Change::hres(writer, anchor.clocks, None, anchor));
         let raw = raw.map(|anchor| Change::raw(writer, anchor.clocks, None, anchor));
         [hres, raw].into_iter().flatten()
     });
-    publish_changes(changes, spare_cycles, counter)
+    publish_changes(changes, spare_cycles, counter, is_behind_kernel)
 }
 
 /// Makes several changes at once: all of them take place at the same value of the counter, or none does. The new anchors of a
@@ -502,10 +506,14 @@ pub fn publish_all<'w, 'p: 'w>(
 ///
 /// `counter` reads the counter, ordered. For a page that already answers, the anchor's base must lie a little in the future,
 /// after the base of the anchor in force; for one that does not answer yet (or no more), it may lie in the past.
+///
+/// The readers of such a page ask the kernel until the change is made. The kernel's rate may have been changed since the anchor was
+/// computed, and whoever computed it may have been held up in between: so `is_behind_kernel` is asked last of all.
 pub fn publish_changes<'p>(
     changes: impl Iterator<Item = Change<'p>> + Clone,
     spare_cycles: u64,
     counter: impl Fn() -> u64,
+    is_behind_kernel: impl Fn() -> bool,
 ) -> Result<(), PublishError> {
     let begun = counter();
     for change in changes.clone() {
@@ -539,14 +547,21 @@ pub fn publish_changes<'p>(
         (told.wrapping_add(spare_cycles).wrapping_sub(base_cycles) as i64) >= 0
             && change.old().may_answer_from(base_cycles)
     });
-    if let Some(late) = late {
+    let refused = match late {
+        Some(late) => Some(PublishError::TooLate {
+            counter: told,
+            base_cycles: late.new.base_cycles,
+        }),
+        None => {
+            let ask_kernel = changes.clone().any(|change| !change.old().may_answer_from(told));
+            (ask_kernel && is_behind_kernel()).then_some(PublishError::BehindKernel)
+        }
+    };
+    if let Some(refused) = refused {
         for change in changes {
             change.writer.finish(change.latch());
         }
-        return Err(PublishError::TooLate {
-            counter: told,
-            base_cycles: late.new.base_cycles,
-        });
+        return Err(refused);
     }
     for change in changes {
         change.writer.commit(&change);

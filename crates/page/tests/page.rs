@@ -145,10 +145,17 @@ fn the_raw_clock_has_an_anchor_of_its_own() {
 fn a_late_anchor_is_refused_on_all_pages_and_the_old_one_goes_on() {
     let pages = [Page::zeroed(), Page::zeroed()];
     let writers = pages.each_ref().map(Writer::new);
-    publish_all(&writers, Some(&anchor(1_000, 10)), None, 0, || 1_000).expect("first");
+    publish_all(&writers, Some(&anchor(1_000, 10)), None, 0, || 1_000, || false).expect("first");
     // The counter passes the base while the readers are being told.
     let counter = Cell::new(1_900);
-    let refused = publish_all(&writers, Some(&anchor(2_000, 20)), None, 0, || counter.replace(2_000));
+    let refused = publish_all(
+        &writers,
+        Some(&anchor(2_000, 20)),
+        None,
+        0,
+        || counter.replace(2_000),
+        || false,
+    );
     assert_eq!(
         refused,
         Err(PublishError::TooLate {
@@ -159,7 +166,7 @@ fn a_late_anchor_is_refused_on_all_pages_and_the_old_one_goes_on() {
     for page in &pages {
         assert_eq!(Reader::new(page).read(0, || 2_500), Some((10, 1_500)));
     }
-    publish_all(&writers, Some(&anchor(3_000, 30)), None, 0, || 2_600).expect("the next");
+    publish_all(&writers, Some(&anchor(3_000, 30)), None, 0, || 2_600, || false).expect("the next");
 }
 
 #[test]
@@ -235,10 +242,10 @@ fn the_set_of_clocks_lists_its_ids() {
 fn an_anchor_is_refused_where_a_reader_could_still_look_ahead_past_its_base() {
     let page = Page::zeroed();
     let writers = [Writer::new(&page)];
-    publish_all(&writers, Some(&anchor(1_000, 10)), None, 100, || 1_000).expect("first");
-    let refused = publish_all(&writers, Some(&anchor(2_000, 20)), None, 100, || 1_900);
+    publish_all(&writers, Some(&anchor(1_000, 10)), None, 100, || 1_000, || false).expect("first");
+    let refused = publish_all(&writers, Some(&anchor(2_000, 20)), None, 100, || 1_900, || false);
     assert!(matches!(refused, Err(PublishError::TooLate { .. })), "{refused:?}");
-    publish_all(&writers, Some(&anchor(2_000, 20)), None, 100, || 1_899).expect("in time");
+    publish_all(&writers, Some(&anchor(2_000, 20)), None, 100, || 1_899, || false).expect("in time");
 }
 
 #[test]
@@ -337,9 +344,9 @@ fn a_clock_that_was_set_is_the_kernels_until_the_next_anchor() {
 fn a_change_keeps_away_from_the_base_of_the_anchor_in_force() {
     let page = Page::zeroed();
     let writers = [Writer::new(&page)];
-    publish_all(&writers, Some(&anchor(1_000, 10)), None, 100, || 1_000).expect("first");
+    publish_all(&writers, Some(&anchor(1_000, 10)), None, 100, || 1_000, || false).expect("first");
     // A reader on a CPU whose counter is a little behind may still be before that base.
-    let refused = publish_all(&writers, Some(&anchor(9_000, 20)), None, 100, || 1_099);
+    let refused = publish_all(&writers, Some(&anchor(9_000, 20)), None, 100, || 1_099, || false);
     assert!(matches!(refused, Err(PublishError::TooEarly { .. })), "{refused:?}");
-    publish_all(&writers, Some(&anchor(9_000, 20)), None, 100, || 1_100).expect("late enough");
+    publish_all(&writers, Some(&anchor(9_000, 20)), None, 100, || 1_100, || false).expect("late enough");
 }

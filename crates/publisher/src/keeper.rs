@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use fastpath_clock::{Config, Ntp, Sample};
+use fastpath_clock::{Bracket, Config, Ntp, Sample};
 use fastpath_host::evidence::Trust;
 use fastpath_host::{News, Pages, Refresher, Source, ThisHost, counter, sample};
 use fastpath_page::ClockSet;
@@ -215,6 +215,7 @@ impl<P: Pages> Keeper<P> {
         self.refresher.follow_step(
             &mut self.pages,
             counter::read,
+            look,
             || sample::careful_sample(&ThisHost),
             || std::thread::sleep(RETRY),
         );
@@ -225,6 +226,7 @@ impl<P: Pages> Keeper<P> {
         self.refresher.refresh(
             &mut self.pages,
             counter::read,
+            look,
             || {
                 let sample = sample::sample(&ThisHost)?;
                 Some(Sample { ntp, ..sample })
@@ -233,4 +235,9 @@ impl<P: Pages> Keeper<P> {
         );
         self.next = Instant::now() + Duration::from_nanos(self.refresher.next_window_ns());
     }
+}
+
+/// The kernel's MONOTONIC, read once.
+pub(crate) fn look() -> Option<Bracket> {
+    sample::bracket(&ThisHost, libc::CLOCK_MONOTONIC)
 }

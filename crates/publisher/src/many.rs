@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 
+use fastpath_clock::is_behind;
 pub use fastpath_host::REASON_LET_GO;
 use fastpath_host::evidence::Trust;
 use fastpath_host::{News, Pages, REASON_NEW_PUBLISHER, counter};
@@ -20,10 +21,13 @@ use fastpath_page::{Anchor, Change, ClockSet, PublishError, Stats, Watch, Withdr
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::SharedPage;
-use crate::keeper::Keeper;
+use crate::keeper::{Keeper, look};
 
 /// Commands obeyed between two looks at the clock: a thousand new clients must not hold a refresh up.
 const AT_A_TIME: usize = 64;
+
+/// So far behind the kernel's clock a page may be when it gets the anchor in force: a read of the kernel's takes as long.
+const SEEDED_BEHIND_NS: f64 = 50.0;
 
 /// How much later than here clocks are in a time namespace (time_namespaces(7)), in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -199,7 +203,14 @@ impl Many {
             new: &self.in_force.seen_with(member.offsets),
             with_raw: true,
         };
-        publish_changes(row.changes(), 0, counter::read).is_ok()
+        // Its readers ask the kernel, and our clocks may be behind that while it is slewed.
+        let is_behind_kernel = || {
+            look().is_some_and(|kernel| {
+                let hres = &self.in_force.hres;
+                !hres.clocks.is_empty() && is_behind(hres, &kernel, SEEDED_BEHIND_NS)
+            })
+        };
+        publish_changes(row.changes(), 0, counter::read, is_behind_kernel).is_ok()
     }
 
     fn remove(&mut self, id: u64) -> Option<Arc<Member>> {
@@ -229,6 +240,7 @@ impl Pages for Many {
         raw: Option<&Anchor>,
         spare_cycles: u64,
         counter: impl Fn() -> u64,
+        is_behind_kernel: impl Fn() -> bool,
     ) -> Result<(), PublishError> {
         let new = Anchors {
             hres: *hres,
@@ -237,8 +249,12 @@ impl Pages for Many {
         let seen = |offsets: &Offsets| (self.in_force.seen_with(*offsets), new.seen_with(*offsets));
         let groups: Vec<_> = self.groups.iter().map(|(offsets, all)| (all, seen(offsets))).collect();
         let mut rows = Vec::with_capacity(self.groups.values().map(Vec::len).sum());
-        // Pages that were taken over, until the kernel's clock is past what their readers were shown. No page keeps another waiting.
+        // Pages that were taken over, until the kernel's clock is past what their readers were shown; and those whose readers ask the
+        // kernel, until our clocks are not behind it. No page keeps another waiting.
         let mut waiting = Vec::new();
+        let now = counter();
+        let behind = std::cell::OnceCell::new();
+        let is_behind = || *behind.get_or_init(&is_behind_kernel);
         for (entries, (old, new)) in &groups {
             for entry in *entries {
                 let row = Row {
@@ -248,7 +264,8 @@ impl Pages for Many {
                     new,
                     with_raw: raw.is_some() || !entry.follows,
                 };
-                if row.changes().any(|change| change.is_below_floor()) {
+                let asks_kernel = !row.old.hres.may_answer_from(now);
+                if row.changes().any(|change| change.is_below_floor()) || (asks_kernel && is_behind()) {
                     waiting.push(entry.id);
                 } else {
                     rows.push(row);
@@ -257,11 +274,20 @@ impl Pages for Many {
         }
         // Asked when it begins and when all readers have been told.
         let asked = Cell::new((0, 0));
-        let published = publish_changes(rows.iter().flat_map(Row::changes), spare_cycles, || {
+        let clocked = || {
             let now = counter();
             asked.set((asked.get().1, now));
             now
-        });
+        };
+        let published = match behind.get() {
+            Some(true) if rows.is_empty() => Err(PublishError::BehindKernel),
+            _ => publish_changes(
+                rows.iter().flat_map(Row::changes),
+                spare_cycles,
+                clocked,
+                &is_behind_kernel,
+            ),
+        };
         let (begun, told) = asked.get();
         self.telling_cycles = told.saturating_sub(begun);
         published?;

@@ -196,7 +196,7 @@ impl Publisher {
         let ended = self.end_of_reads();
         let counter = self.host.count();
         let writer = Writer::new(&self.page);
-        if let Err(error) = fastpath_page::publish_all([&writer], Some(hres), raw, 0, || counter) {
+        if let Err(error) = fastpath_page::publish_all([&writer], Some(hres), raw, 0, || counter, || false) {
             assert!(self.late > 0.0, "{error}");
             self.discipline.retract();
             return false;

@@ -6,7 +6,7 @@
 #[path = "../../../clock/tests/host/mod.rs"]
 pub mod host;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use fastpath_host::{Advice, ClockSet, Options, Page, Publisher, Relation, Source, Trap};
 use fastpath_page::Reader;
@@ -21,10 +21,45 @@ pub const IMAGE: u64 = 0x7fff_1000;
 pub const TRAP_NS: f64 = 1_300.0;
 
 /// The simulated host as a source of time.
-pub struct Simulated(pub RefCell<Host>);
+pub struct Simulated(pub RefCell<Host>, HoldUp);
+
+/// The host's next look but so many takes 40 ms, and the kernel's rate is another then, in parts per million.
+#[derive(Default)]
+struct HoldUp {
+    looks_left: Cell<Option<u32>>,
+    ppm: Cell<f64>,
+    /// What the kernel showed at the end of it.
+    shown_ns: Cell<u64>,
+}
+
+impl Simulated {
+    /// Before the `nth` look from now the host is held up for 40 ms, and the kernel's rate changed.
+    pub fn hold_up(&self, nth: u32, ppm: f64) {
+        self.1.looks_left.set(Some(nth));
+        self.1.ppm.set(ppm);
+    }
+
+    /// What the kernel showed when the host went on, if it was held up.
+    pub fn held_up_until_ns(&self) -> Option<u64> {
+        self.1.looks_left.get().is_none().then(|| self.1.shown_ns.get())
+    }
+
+    fn look(&self) {
+        let Some(left) = self.1.looks_left.get() else { return };
+        self.1.looks_left.set(left.checked_sub(1));
+        if left == 0 {
+            let mut host = self.0.borrow_mut();
+            host.advance(20e6);
+            host.ntp_ppm = self.1.ppm.get();
+            host.advance(20e6);
+            self.1.shown_ns.set(host.mono_ns());
+        }
+    }
+}
 
 impl Source for Simulated {
     fn counter(&self) -> u64 {
+        self.look();
         let mut host = self.0.borrow_mut();
         let took_ns = host.reads.from_clock_ns.0 + host.reads.from_clock_ns.1 * host.random.unit();
         host.advance(took_ns / 2.0);
@@ -34,6 +69,7 @@ impl Source for Simulated {
     }
 
     fn clock(&self, id: i32) -> Option<u64> {
+        self.look();
         let mut host = self.0.borrow_mut();
         let took_ns = host.reads.to_clock_ns.0 / 2.0 + host.reads.to_clock_ns.1 * host.random.unit();
         host.advance(took_ns);
@@ -65,7 +101,7 @@ impl<'p> Guest<'p> {
         };
         let host = Host::new(2.596_144, reads);
         Guest {
-            publisher: Publisher::new(page, Simulated(RefCell::new(host)), options),
+            publisher: Publisher::new(page, Simulated(RefCell::new(host), HoldUp::default()), options),
             page,
             last_ns: 0,
             errors_ns: Vec::new(),
