@@ -214,6 +214,36 @@ const TOO_PALE: &str = r#"
     return { pale, seen };
 })()"#;
 
+/// The labels in charts that a line goes through.
+const CROSSED: &str = r#"
+[...document.querySelectorAll("figure > svg")].flatMap(chart => {
+    const places = what => [...chart.querySelectorAll(what)].map(element => [element, element.getBoundingClientRect()]);
+    const lines = places("line.grid, line.counter, line.syscall");
+    return places("text.label").filter(([, text]) => lines.some(([, line]) =>
+        line.left < text.right && line.right > text.left && line.top < text.bottom - 3 && line.bottom > text.top + 3))
+        .map(([label]) => label.textContent);
+})"#;
+
+/// The verdicts in tables that a reader has to scroll to.
+const VERDICTS_OUTSIDE: &str = r#"
+[...document.querySelectorAll("tbody .call, tbody .badge")]
+    .filter(verdict => verdict.getBoundingClientRect().right > innerWidth).map(verdict => verdict.closest("tr").textContent)"#;
+
+/// The names in the first column of tables in which a line ends within a word.
+const BROKEN: &str = r#"
+[...document.querySelectorAll(".scroll tbody th")].flatMap(name => {
+    const walker = document.createTreeWalker(name, NodeFilter.SHOW_TEXT);
+    const broken = [];
+    while (walker.nextNode()) {
+        const range = document.createRange();
+        const text = walker.currentNode;
+        const top = at => (range.setStart(text, at), range.setEnd(text, at + 1), range.getBoundingClientRect().top);
+        for (let at = 1; at < text.length; at++)
+            if (!text.data.includes("<") && /^[a-z0-9]{2}$/i.test(text.data.slice(at - 1, at + 1)) && top(at) > top(at - 1) + 2) broken.push(text.data);
+    }
+    return broken;
+})"#;
+
 #[test]
 fn the_page_is_readable_on_a_phone_and_in_the_dark_and_asks_for_nothing() {
     let Some(mut browser) = Chromium::start() else { return };
@@ -241,6 +271,17 @@ fn the_page_is_readable_on_a_phone_and_in_the_dark_and_asks_for_nothing() {
                 "Math.min(...[...document.querySelectorAll('svg text')].map(t => t.getBoundingClientRect().height))",
             );
             assert!(text.as_f64() > Some(9.0), "text of {text} pixels in a chart");
+            assert_eq!(
+                browser.evaluate(CROSSED),
+                json!([]),
+                "text of charts that lines cross at {width}"
+            );
+            assert_eq!(browser.evaluate(BROKEN), json!([]), "words that are broken at {width}");
+            assert_eq!(
+                browser.evaluate(VERDICTS_OUTSIDE),
+                json!([]),
+                "verdicts off the screen at {width}"
+            );
             assert_eq!(browser.complaints(), [""; 0]);
             assert_eq!(browser.requests().len(), 1, "{:?}", browser.requests());
         }
@@ -250,6 +291,8 @@ fn the_page_is_readable_on_a_phone_and_in_the_dark_and_asks_for_nothing() {
         0
     );
     assert_eq!(browser.evaluate("document.title"), "4 hosts: clocks");
+    let named = browser.evaluate("document.querySelectorAll('#fleet text.label .name').length");
+    assert_eq!(named, 4, "hosts with a name in the chart");
 }
 
 #[test]

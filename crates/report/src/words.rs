@@ -25,6 +25,27 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
+/// A name, which a narrow column breaks between its words: not within one.
+pub(crate) fn breakable(name: &str) -> Markup {
+    let name = shown(name);
+    html! {
+        @for (index, part) in name.split_inclusive(['_', '/', '.', ':', '=']).enumerate() {
+            @if index > 0 { wbr; }
+            (part)
+        }
+    }
+}
+
+/// A command: a browser would break a line behind the hyphens of an option.
+fn command(text: &str) -> Markup {
+    html! {
+        @for (index, word) in text.split(' ').enumerate() {
+            @if index > 0 { " " }
+            @if word.starts_with('-') { span.option { (word) } } @else { (breakable(word)) }
+        }
+    }
+}
+
 /// A sentence in which commands stand between backquotes.
 pub(crate) fn sentence(text: &str) -> Markup {
     let text = shown(text);
@@ -32,7 +53,7 @@ pub(crate) fn sentence(text: &str) -> Markup {
     let pairs = text.matches('`').count() / 2;
     html! {
         @for (index, part) in text.splitn(2 * pairs + 1, '`').enumerate() {
-            @if index % 2 == 1 { code { (part) } } @else { (part) }
+            @if index % 2 == 1 { code { (command(part)) } } @else { (part) }
         }
     }
 }
@@ -108,6 +129,10 @@ mod tests {
         assert_eq!(
             sentence("run `a <b>` or `c`, it`s").into_string(),
             "run <code>a &lt;b&gt;</code> or <code>c</code>, it`s"
+        );
+        assert_eq!(
+            sentence("`a --b /c/d`").into_string(),
+            "<code>a <span class=\"option\">--b</span> /<wbr>c/<wbr>d</code>"
         );
         assert_eq!(sentence("plain").into_string(), "plain");
     }

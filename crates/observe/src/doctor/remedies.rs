@@ -84,7 +84,7 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
         remedies.push(Remedy {
             id: "allow-counter",
             when: When::Now,
-            does: "let the program that starts it allow the counter: prctl(PR_SET_TSC, PR_TSC_ENABLE) before exec"
+            does: "let the program that starts it allow the counter: `prctl(PR_SET_TSC, PR_TSC_ENABLE)` before exec"
                 .to_owned(),
             price: "a start of the program; a sandbox that hides the counter against timing attacks loses that"
                 .to_owned(),
@@ -175,7 +175,7 @@ fn run(facts: &Facts) -> Option<Remedy> {
         return Some(Remedy {
             id: "run-trusting",
             when: When::Now,
-            does: format!("fastpath run --trust-counter -- PROGRAM{cost}"),
+            does: format!("`fastpath run --trust-counter -- PROGRAM`{cost}"),
             price: "you vouch for a counter that the CPU makes no promise of. It is watched more closely, for 1 to 2 % of a CPU; if \
                     it goes wrong, that program reads wrong time until it is caught: up to 40 ms off, for up to 15 ms on two CPUs \
                     and longer on more (docs/counter.md)"
@@ -185,7 +185,7 @@ fn run(facts: &Facts) -> Option<Remedy> {
     Some(Remedy {
         id: "run",
         when: When::Now,
-        does: format!("fastpath run -- PROGRAM{cost}"),
+        does: format!("`fastpath run -- PROGRAM`{cost}"),
         price: "a start of the program, and one helper process beside it; needs no root and no reboot, only that ptrace is \
                 allowed at the start"
             .to_owned(),
@@ -214,7 +214,7 @@ fn attach(facts: &Facts, findings: &[Finding], run: &Remedy) -> Option<Remedy> {
     is_attachable.then(|| Remedy {
         id: "attach",
         when: When::Now,
-        does: format!("fastpath attach{trusting} {target}, as its user or as root"),
+        does: format!("`fastpath attach{trusting} {target}`, as its user or as root"),
         price: format!(
             "no restart: its threads stand still for some milliseconds, and one helper process stays beside it, or fastpathd; \
              `fastpath detach {target}` takes it back{vouching}"
@@ -288,7 +288,7 @@ fn choose_counter(facts: &Facts) -> Option<Remedy> {
     (counter != current).then(|| Remedy {
         id: "choose-clocksource",
         when: When::UntilReboot,
-        does: format!("echo {counter} | sudo tee {CLOCKSOURCE}"),
+        does: format!("`echo {counter} | sudo tee {CLOCKSOURCE}`"),
         price: format!(
             "needs root; lost at the next boot; for all programs of the host. A kernel that has marked {counter} unstable \
              accepts the words and changes nothing: read the file again"
@@ -333,25 +333,25 @@ fn hypervisor(facts: &Facts) -> Option<Remedy> {
     let name = facts.machine.hypervisor.as_deref()?;
     let (does, price) = match name {
         _ if name.contains("KVM") => (
-            "on the host: give the guest an invariant TSC (QEMU: -cpu host,+invtsc; libvirt: <feature policy='require' \
-             name='invtsc'/>)",
+            "on the host: give the guest an invariant TSC (QEMU: `-cpu host,+invtsc`; libvirt: `<feature policy='require' \
+             name='invtsc'/>`)",
             "a restart of the guest; it can then be migrated only to hosts of the same TSC frequency, or that scale it",
         ),
         "QEMU (TCG)" => (
-            "on the host: run the guest under KVM (-accel kvm) instead of emulation",
+            "on the host: run the guest under KVM (`-accel kvm`) instead of emulation",
             "needs hardware virtualisation on the host",
         ),
         "Xen" => (
-            "in the guest's configuration: tsc_mode=\"native\"; in the guest: clocksource=tsc on the kernel's command line",
+            "in the guest's configuration: `tsc_mode=\"native\"`; in the guest: `clocksource=tsc` on the kernel's command line",
             "a restart of the guest; after a migration to a host of another frequency its time runs wrong",
         ),
         "Hyper-V" => (
-            "on the host: a VM of a current configuration version offers the TSC page (clocksource hyperv_clocksource_tsc_page); \
-             upgrade an older one by Update-VMVersion",
+            "on the host: a VM of a current configuration version offers the TSC page (clocksource `hyperv_clocksource_tsc_page`); \
+             upgrade an older one by `Update-VMVersion`",
             "a restart of the guest; an upgraded VM no longer runs on older hosts",
         ),
         "VMware" => (
-            "in the guest's .vmx file: take out monitor_control.virtual_rdtsc if it is there; use a current hardware version",
+            "in the guest's .vmx file: take out `monitor_control.virtual_rdtsc` if it is there; use a current hardware version",
             "a restart of the guest",
         ),
         _ => return None,
@@ -389,7 +389,7 @@ fn unsound_counter(facts: &Facts, findings: &[Finding]) -> Option<Remedy> {
     wrong.then(|| Remedy {
         id: "leave-counter",
         when: When::UntilReboot,
-        does: format!("echo {other} | sudo tee {CLOCKSOURCE}"),
+        does: format!("`echo {other} | sudo tee {CLOCKSOURCE}`"),
         price: "every clock read then costs a system call, but time is right".to_owned(),
     })
 }
@@ -424,6 +424,28 @@ mod tests {
         assert_eq!(ids, ["run", "attach", "trust-tsc", "newer-kernel"]);
         assert!(report.remedies.iter().all(|remedy| !remedy.price.is_empty()));
         assert!(report.remedies[2].price.contains("DANGER"));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn what_is_to_be_typed_stands_between_backquotes() {
+        let hosts = [
+            samples::hpet(),
+            samples::without_promise(samples::hpet()),
+            samples::xen(),
+        ];
+        let mut typed = 0;
+        for remedy in hosts
+            .into_iter()
+            .flat_map(|facts| Report::of(facts, Vec::new()).remedies)
+        {
+            let words: String = remedy.does.split('`').step_by(2).collect();
+            for command in ["fastpath", "sudo", "echo", " -", "tsc=", "_mode"] {
+                assert!(!words.contains(command), "{remedy:?}");
+            }
+            typed += remedy.does.matches('`').count() / 2;
+        }
+        assert!(typed >= 6, "{typed}");
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -1,48 +1,70 @@
 //! What reading MONOTONIC costs on each host of a fleet.
 
 use super::figure;
-use super::scale::{AXIS, Log, grid, of_time, percent};
+use super::scale::{AXIS, Log, Rows, of_time, percent};
 use crate::data::{Host, Verdict};
-use crate::nanoseconds::in_words;
+use crate::nanoseconds::{Nanoseconds, figure as number, in_words};
+use crate::words::plural;
 use maud::{Markup, html};
 
-/// Marks that would lie on each other are laid in so many rows.
-const ROWS: u32 = 5;
-const ROW: u32 = 14;
+/// Hosts with a row and a name of their own. The others share one row, and the table names them.
+const NAMED: usize = 12;
+const TEXT: u32 = 18;
+/// Marks of one row that would lie on each other are laid in so many lines.
+const LINES: u32 = 3;
+const LINE: u32 = 11;
 
-/// The chart; nothing where no host has a price. `hosts`: each with its label and its place in the data.
+/// A host's price, and where it stands in the data.
+struct Mark<'a> {
+    verdict: Verdict,
+    label: &'a str,
+    ns: Nanoseconds,
+    at: String,
+}
+
+/// The chart; nothing where no host has a price. `hosts`: the sickest first, each with its label and its place in the data.
 pub(crate) fn chart(hosts: &[(&Host, &str, usize)]) -> Option<Markup> {
-    let priced = |(host, label, index): &(&Host, &'_ str, usize)| {
-        let clock = host.probe.clocks.iter().position(|clock| clock.clock == "MONOTONIC")?;
-        let ns = host.probe.clocks[clock].ns?;
-        let at = format!("/hosts/{index}/probe/clocks/{clock}/ns");
-        Some((host.verdict(), (*label).to_owned(), ns, at))
-    };
-    let mut marks: Vec<_> = hosts.iter().filter_map(priced).collect();
+    let mut marks: Vec<Mark> = hosts.iter().filter_map(mark).collect();
     if marks.is_empty() {
         return None;
     }
-    // Neighbours get different rows.
-    marks.sort_by(|a, b| a.2.get().total_cmp(&b.2.get()));
-    let axis = Log::over(marks.iter().map(|(_, _, ns, _)| ns.get()));
-    let height = ROWS * ROW + 10;
+    let named = if marks.len() <= NAMED + 1 { marks.len() } else { NAMED };
+    // Neighbours get different lines.
+    marks[named..].sort_by(|a, b| a.ns.get().total_cmp(&b.ns.get()));
+    let (own, others) = marks.split_at(named);
+    let axis = Log::over(marks.iter().map(|mark| mark.ns.get()));
+    let place = |mark: &Mark| percent(axis.place(mark.ns.get()));
+    let rows = Rows {
+        count: named + usize::from(!others.is_empty()),
+        text: TEXT,
+        drawing: LINE + 3,
+        gap: 4,
+        last_higher: if others.is_empty() { 0 } else { LINE * (LINES - 1) },
+    };
     let description = format!(
-        "A mark for each of {} hosts on a logarithmic axis of nanoseconds. The table below has the figures.",
+        "A mark for each of {} hosts on a logarithmic axis of nanoseconds, the sickest first. The table below has the figures.",
         marks.len()
     );
     let drawing = html! {
-        (grid(&axis.ticks(), |ns| axis.place(ns), height, of_time))
-        @for (index, (verdict, label, ns, at)) in marks.iter().enumerate() {
-            @let y = 12 + ROW * (index as u32 * 2 % ROWS);
-            svg.{ "mark verdict-" (verdict.word()) } x=(percent(axis.place(ns.get()))) y=(y) data-json=(at) {
-                path d=(outline(*verdict)) { title { (label) ": " (in_words(*ns)) ", " (verdict.word()) } }
+        (rows.grid(&axis.ticks(), |ns| axis.place(ns), of_time))
+        @for (index, mark) in own.iter().enumerate() {
+            @let top = rows.top(index);
+            text.label x="0" y=(top + 13) { tspan.name { (mark.label) } }
+            text.label.value x="100%" y=(top + 13) text-anchor="end" { (number(mark.ns.get())) " ns" }
+            (of_mark(mark, &place(mark), top + TEXT + LINE / 2 + 1))
+        }
+        @if !others.is_empty() {
+            @let top = rows.top(named);
+            text.label x="0" y=(top + 13) { (plural(others.len() as u64, "more host")) }
+            @for (index, mark) in others.iter().enumerate() {
+                (of_mark(mark, &place(mark), top + TEXT + LINE / 2 + 1 + LINE * (index as u32 % LINES)))
             }
         }
     };
     let caption = html! {
-        "One mark for each host. "
+        "One mark for each host, the sickest first: the price of a read of MONOTONIC. "
         @for verdict in [Verdict::Healthy, Verdict::Slow, Verdict::Wrong, Verdict::Unknown] {
-            @if marks.iter().any(|mark| mark.0 == verdict) {
+            @if marks.iter().any(|mark| mark.verdict == verdict) {
                 span.key {
                     svg.mark.key-mark.{ "verdict-" (verdict.word()) } width="12" height="12" viewBox="-6 -6 12 12" aria-hidden="true" {
                         path d=(outline(verdict)) {}
@@ -54,12 +76,30 @@ pub(crate) fn chart(hosts: &[(&Host, &str, usize)]) -> Option<Markup> {
     };
     Some(figure(
         "fleet",
-        height + AXIS,
+        rows.height() + AXIS,
         "Price of a read of MONOTONIC on each host",
         &description,
         caption,
         drawing,
     ))
+}
+
+fn mark<'a>((host, label, index): &(&Host, &'a str, usize)) -> Option<Mark<'a>> {
+    let clock = host.probe.clocks.iter().position(|clock| clock.clock == "MONOTONIC")?;
+    Some(Mark {
+        verdict: host.verdict(),
+        label,
+        ns: host.probe.clocks[clock].ns?,
+        at: format!("/hosts/{index}/probe/clocks/{clock}/ns"),
+    })
+}
+
+fn of_mark(mark: &Mark, x: &str, y: u32) -> Markup {
+    html! {
+        svg.{ "mark verdict-" (mark.verdict.word()) } x=(x) y=(y) data-json=(mark.at) {
+            path d=(outline(mark.verdict)) { title { (mark.label) ": " (in_words(mark.ns)) ", " (mark.verdict.word()) } }
+        }
+    }
 }
 
 /// A verdict is told by a shape too.

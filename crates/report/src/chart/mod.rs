@@ -8,6 +8,7 @@ pub(crate) mod scale;
 pub(crate) mod spread;
 
 use crate::data::Path;
+use crate::nanoseconds::{Nanoseconds, in_words};
 use maud::{Markup, html};
 
 /// A path is told by a shape too, not by its colour alone.
@@ -19,6 +20,11 @@ pub(crate) fn shape(path: Path) -> &'static str {
         Path::Unsupported => "–",
         Path::Unknown => "?",
     }
+}
+
+/// What the line at the counter's price says.
+pub(crate) fn of_counter(ns: Nanoseconds) -> String {
+    format!("the counter's own read {}", in_words(ns))
 }
 
 /// A chart with a name and a description for those who do not see it. `id` is unique on the page.

@@ -1,15 +1,13 @@
 //! What a read costs now and with fastpath: two bars a clock, beside what the counter's own read and a system call cost.
 
-use super::scale::{AXIS, Linear, grid, of_time, percent};
-use super::{figure, shape};
+use super::scale::{AXIS, Linear, Rows, of_time, percent};
+use super::{figure, of_counter, shape};
 use crate::data::{Host, Path, Prices};
 use crate::nanoseconds::{Nanoseconds, figure as number, in_words};
 use maud::{Markup, html};
 
 const TEXT: u32 = 20;
 const BAR: u32 = 12;
-const GAP: u32 = 12;
-const BLOCK: u32 = TEXT + 2 * BAR + 2 + GAP;
 
 /// A clock's two prices, and where they are in the data.
 struct Pair<'a> {
@@ -47,7 +45,13 @@ pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Option<
         .iter()
         .flat_map(|pair| [Some(pair.now), Some(pair.fastpath), pair.syscall]);
     let axis = Linear::over(values.chain([counter]).flatten().map(|ns| ns.get()));
-    let height = BLOCK * pairs.len() as u32;
+    let rows = Rows {
+        count: pairs.len(),
+        text: TEXT,
+        drawing: 2 * BAR + 2,
+        gap: 12,
+        last_higher: 0,
+    };
     let description = format!(
         "Two bars for each of {} clocks: the median price of a read now, and with fastpath. The table below has the figures.",
         pairs.len()
@@ -60,13 +64,10 @@ pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Option<
         " Medians; bars begin at zero."
     };
     let drawing = html! {
-        (grid(&axis.ticks(), |ns| axis.place(ns), height, of_time))
-        @if let Some(counter) = counter {
-            @let at = percent(axis.place(counter.get()));
-            line.counter x1=(at) x2=(at) y1="0" y2=(height) { title { "the counter's own read " (in_words(counter)) } }
-        }
+        (rows.grid(&axis.ticks(), |ns| axis.place(ns), of_time))
+        @if let Some(counter) = counter { (rows.line("counter", axis.place(counter.get()), Some(&of_counter(counter)))) }
         @for (index, pair) in pairs.iter().enumerate() {
-            @let top = BLOCK * index as u32;
+            @let top = rows.top(index);
             text.label x="0" y=(top + 14) {
                 tspan.name { (crate::words::shown(pair.clock)) } " "
                 tspan.{ "path-" (pair.path.word()) } { (shape(pair.path)) }
@@ -78,7 +79,7 @@ pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Option<
             (bar("with-fastpath", pair.fastpath, &axis, top + TEXT + BAR + 2, &format!("{}/fastpath/p50_ns", pair.at)))
             @if let Some(syscall) = pair.syscall {
                 @let at = percent(axis.place(syscall.get()));
-                line.syscall x1=(at) x2=(at) y1=(top + TEXT - 2) y2=(top + TEXT + 2 * BAR + 4) {
+                line.syscall x1=(at) x2=(at) y1=(top + TEXT) y2=(top + TEXT + 2 * BAR + 2) {
                     title { "by system call " (in_words(syscall)) }
                 }
             }
@@ -86,7 +87,7 @@ pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Option<
     };
     Some(figure(
         id,
-        height + AXIS,
+        rows.height() + AXIS,
         "Price of a read now and with fastpath",
         &description,
         caption,

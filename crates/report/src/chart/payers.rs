@@ -1,37 +1,42 @@
 //! Who pays most for system calls that read clocks.
 
 use super::figure;
-use super::scale::{AXIS, Linear, grid, percent};
+use super::scale::{AXIS, Linear, Rows, percent};
 use crate::data::Trace;
 use crate::words::shown;
 use maud::{Markup, html};
 
 const TEXT: u32 = 20;
 const BAR: u32 = 12;
-const BLOCK: u32 = TEXT + BAR + 10;
 /// More are in the table.
-const ROWS: usize = 10;
+const MOST: usize = 10;
 
 /// The chart; nothing where nobody pays anything that could be priced.
 pub(crate) fn chart(id: &str, trace: &Trace, at: &str) -> Option<Markup> {
     let priced = trace.rows.iter().enumerate();
-    let rows: Vec<_> = priced
+    let payers: Vec<_> = priced
         .filter_map(|(index, row)| Some((index, row, row.cpu_percent.filter(|share| *share > 0.0)?)))
-        .take(ROWS)
+        .take(MOST)
         .collect();
-    if rows.is_empty() {
+    if payers.is_empty() {
         return None;
     }
-    let axis = Linear::over(rows.iter().map(|(_, _, share)| *share));
-    let height = BLOCK * rows.len() as u32;
+    let axis = Linear::over(payers.iter().map(|(_, _, share)| *share));
+    let rows = Rows {
+        count: payers.len(),
+        text: TEXT,
+        drawing: BAR,
+        gap: 10,
+        last_higher: 0,
+    };
     let description = format!(
         "A bar for each of the {} that pay most: the share of one CPU that their system calls for clocks cost. The table below has the figures.",
-        rows.len()
+        payers.len()
     );
     let drawing = html! {
-        (grid(&axis.ticks(), |share| axis.place(share), height, |share| format!("{} %", share_figure(share))))
-        @for (place, (index, row, share)) in rows.iter().enumerate() {
-            @let top = BLOCK * place as u32;
+        (rows.grid(&axis.ticks(), |share| axis.place(share), |share| format!("{} %", share_figure(share))))
+        @for (place, (index, row, share)) in payers.iter().enumerate() {
+            @let top = rows.top(place);
             text.label x="0" y=(top + 14) {
                 tspan.name { (shortened(&row.comm)) } " (" (row.pid) ") " (row.clock.as_deref().map(shown).unwrap_or_default())
             }
@@ -44,7 +49,7 @@ pub(crate) fn chart(id: &str, trace: &Trace, at: &str) -> Option<Markup> {
     let caption = html! { "Percent of one CPU: calls per second, times what such a call costs on this host." };
     Some(figure(
         id,
-        height + AXIS,
+        rows.height() + AXIS,
         "Who pays for system calls that read clocks",
         &description,
         caption,

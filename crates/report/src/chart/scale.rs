@@ -100,13 +100,46 @@ impl Linear {
     }
 }
 
-/// Lines through a chart of this height, and what they stand for below it.
-pub(crate) fn grid(ticks: &[f64], place: impl Fn(f64) -> f64, height: u32, label: impl Fn(f64) -> String) -> Markup {
-    html! {
-        @for tick in ticks {
-            @let at = place(*tick);
-            line.grid x1=(percent(at)) x2=(percent(at)) y1="0" y2=(height) {}
-            text.axis x=(percent(at)) y=(height + 15) text-anchor=(anchor(at)) { (label(*tick)) }
+/// The rows of a chart: a line of text, and below it the drawing, which lines through the chart cross without touching the text.
+pub(crate) struct Rows {
+    pub(crate) count: usize,
+    pub(crate) text: u32,
+    pub(crate) drawing: u32,
+    pub(crate) gap: u32,
+    /// By how much the last row's drawing is higher than the others'.
+    pub(crate) last_higher: u32,
+}
+
+impl Rows {
+    /// Where a row begins.
+    pub(crate) fn top(&self, index: usize) -> u32 {
+        (self.text + self.drawing + self.gap) * index as u32
+    }
+
+    pub(crate) fn height(&self) -> u32 {
+        self.top(self.count) + self.last_higher
+    }
+
+    /// A line from top to bottom at this place, in percent. It has a gap at each line of text.
+    pub(crate) fn line(&self, class: &str, at: f64, title: Option<&str>) -> Markup {
+        let at = percent(at);
+        html! {
+            @for row in 0..self.count {
+                @let top = self.top(row) + self.text;
+                @let higher = if row + 1 == self.count { self.last_higher } else { 0 };
+                line.(class) x1=(at) x2=(at) y1=(top) y2=(top + self.drawing + higher) { @if let Some(title) = title { title { (title) } } }
+            }
+        }
+    }
+
+    /// Lines at round values, and what they stand for at the bottom.
+    pub(crate) fn grid(&self, ticks: &[f64], place: impl Fn(f64) -> f64, label: impl Fn(f64) -> String) -> Markup {
+        html! {
+            @for tick in ticks {
+                @let at = place(*tick);
+                (self.line("grid", at, None))
+                text.axis x=(percent(at)) y=(self.height() + 15) text-anchor=(anchor(at)) { (label(*tick)) }
+            }
         }
     }
 }
@@ -120,7 +153,7 @@ fn anchor(at: f64) -> &'static str {
     }
 }
 
-/// What [`grid`] needs below a chart.
+/// What [`Rows::grid`] needs below a chart.
 pub(crate) const AXIS: u32 = 20;
 
 /// The label of a tick in nanoseconds.

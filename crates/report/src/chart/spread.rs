@@ -1,7 +1,7 @@
 //! How the prices of each clock are spread: a histogram above a line, and below it, upside down, the same under fastpath.
 
-use super::scale::{AXIS, Log, grid, of_time, percent};
-use super::{figure, shape};
+use super::scale::{AXIS, Log, Rows, of_time, percent};
+use super::{figure, of_counter, shape};
 use crate::data::{Host, Path, Prices};
 use crate::distribution::Distribution;
 use crate::nanoseconds::{Nanoseconds, in_words, round_figure};
@@ -10,14 +10,17 @@ use maud::{Markup, html};
 /// Pixels: a clock's line of text, and a histogram.
 const TEXT: u32 = 20;
 const STRIP: u32 = 26;
-const GAP: u32 = 10;
 
 /// The chart. `at`: where the host's prices are in the data.
 pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Markup {
     let has_fastpath = prices.clocks.iter().any(|clock| clock.fastpath.is_some());
-    let strips = if has_fastpath { 2 * STRIP } else { STRIP };
-    let block = TEXT + strips + GAP;
-    let height = block * prices.clocks.len() as u32;
+    let rows = Rows {
+        count: prices.clocks.len(),
+        text: TEXT,
+        drawing: if has_fastpath { 2 * STRIP } else { STRIP },
+        gap: 10,
+        last_higher: 0,
+    };
     let counter = host.probe.host.counter_ns;
     let axis = axis(prices, counter);
     let description = format!(
@@ -35,13 +38,10 @@ pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Markup 
         @if has_fastpath { span.key { "above the line: now; below it: with fastpath" } }
     };
     let drawing = html! {
-        (grid(&axis.ticks(), |ns| axis.place(ns), height, of_time))
-        @if let Some(counter) = counter {
-            @let at = percent(axis.place(counter.get()));
-            line.counter x1=(at) x2=(at) y1="0" y2=(height) { title { "the counter's own read " (in_words(counter)) } }
-        }
+        (rows.grid(&axis.ticks(), |ns| axis.place(ns), of_time))
+        @if let Some(counter) = counter { (rows.line("counter", axis.place(counter.get()), Some(&of_counter(counter)))) }
         @for (index, clock) in prices.clocks.iter().enumerate() {
-            @let top = block * index as u32;
+            @let top = rows.top(index);
             @let line = top + TEXT + STRIP;
             @let path = path_of(host, &clock.clock);
             @let at = format!("{at}/clocks/{index}");
@@ -58,7 +58,7 @@ pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Markup 
     };
     figure(
         id,
-        height + AXIS,
+        rows.height() + AXIS,
         "Price of a read of each clock, distribution",
         &description,
         caption,

@@ -6,7 +6,7 @@ use super::{heading, scrolling};
 use crate::chart::{pairs, shape, spread};
 use crate::data::{CallVerdict, Host, Part, Path, Prices};
 use crate::nanoseconds::Nanoseconds;
-use crate::words::{sentence, shown};
+use crate::words::{breakable, sentence, shown};
 use maud::{Markup, html};
 
 pub(super) fn section(host: &Host, index: usize, level: u8) -> Markup {
@@ -44,6 +44,7 @@ fn clocks(host: &Host, at: &str) -> Markup {
         Some((&clocks[index].now, format!("{at}/prices/clocks/{index}/now")))
     };
     let has_spread = host.prices.is_some();
+    let explained = host.probe.clocks.iter().any(|clock| clock.why.is_some());
     let best = if has_spread { "Probe" } else { "Price" };
     let table = html! {
         table {
@@ -59,6 +60,7 @@ fn clocks(host: &Host, at: &str) -> Markup {
             thead {
                 tr {
                     th scope="col" { "Clock" }
+                    th scope="col" { "Verdict" }
                     th scope="col" { "Path" }
                     th.number scope="col" { (best) }
                     @if has_spread {
@@ -67,14 +69,15 @@ fn clocks(host: &Host, at: &str) -> Markup {
                         th.number scope="col" { "Max" }
                     }
                     th.number scope="col" { "System call" }
-                    th scope="col" { "Verdict" }
+                    @if explained { th scope="col" { "Why" } }
                 }
             }
             tbody {
                 @for (index, clock) in host.probe.clocks.iter().enumerate() {
                     @let at = format!("{at}/probe/clocks/{index}");
                     tr data-clock=(shown(&clock.clock)) {
-                        th scope="row" { (shown(&clock.clock)) }
+                        th scope="row" { (breakable(&clock.clock)) }
+                        td { (verdict(clock.verdict)) }
                         td { (path(clock.path, &at)) }
                         (price_cell(&format!("{at}/ns"), clock.ns))
                         @if has_spread {
@@ -88,7 +91,7 @@ fn clocks(host: &Host, at: &str) -> Markup {
                             }
                         }
                         (price_cell(&format!("{at}/syscall_ns"), clock.syscall_ns))
-                        td { (verdict(clock.verdict, clock.why.as_deref())) }
+                        @if explained { (why(clock.why.as_deref())) }
                     }
                 }
             }
@@ -124,7 +127,7 @@ fn comparison(prices: &Prices, at: &str) -> Markup {
                         @let at = format!("{at}/clocks/{index}");
                         @let ours = format!("{at}/fastpath");
                         tr {
-                            th scope="row" { (shown(&clock.clock)) }
+                            th scope="row" { (breakable(&clock.clock)) }
                             (price_cell(&format!("{at}/now/p50_ns"), Some(clock.now.p50_ns)))
                             (price_cell(&format!("{ours}/p50_ns"), Some(fastpath.p50_ns)))
                             (price_cell(&format!("{ours}/p99_ns"), Some(fastpath.p99_ns)))
@@ -141,27 +144,30 @@ fn comparison(prices: &Prices, at: &str) -> Markup {
 }
 
 fn functions(host: &Host, at: &str) -> Markup {
+    let explained = host.probe.functions.iter().any(|function| function.why.is_some());
     let table = html! {
         table {
             caption { span { "Other functions that a vDSO can answer, in nanoseconds." } }
             thead {
                 tr {
                     th scope="col" { "Function" }
+                    th scope="col" { "Verdict" }
                     th scope="col" { "Path" }
                     th.number scope="col" { "Price" }
                     th.number scope="col" { "System call" }
-                    th scope="col" { "Verdict" }
+                    @if explained { th scope="col" { "Why" } }
                 }
             }
             tbody {
                 @for (index, function) in host.probe.functions.iter().enumerate() {
                     @let at = format!("{at}/probe/functions/{index}");
                     tr {
-                        th scope="row" { (shown(&function.function)) }
+                        th scope="row" { (breakable(&function.function)) }
+                        td { (verdict(function.verdict)) }
                         td { (path(function.path, &at)) }
                         (price_cell(&format!("{at}/ns"), function.ns))
                         (price_cell(&format!("{at}/syscall_ns"), function.syscall_ns))
-                        td { (verdict(function.verdict, function.why.as_deref())) }
+                        @if explained { (why(function.why.as_deref())) }
                     }
                 }
             }
@@ -190,9 +196,10 @@ pub(super) fn path(path: Path, at: &str) -> Markup {
     }
 }
 
-fn verdict(verdict: CallVerdict, why: Option<&str>) -> Markup {
-    html! {
-        span.call.{ "call-" (verdict.word()) } { (verdict.word().replace('-', " ")) }
-        @if let Some(why) = why { span.aside { " " (sentence(why)) } }
-    }
+fn verdict(verdict: CallVerdict) -> Markup {
+    html! { span.call.{ "call-" (verdict.word()) } { (verdict.word().replace('-', " ")) } }
+}
+
+fn why(why: Option<&str>) -> Markup {
+    html! { td.words { @if let Some(why) = why { span.aside { (sentence(why)) } } } }
 }

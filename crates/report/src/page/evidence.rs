@@ -3,7 +3,7 @@
 use super::heading;
 use super::host::why_missing;
 use crate::data::{Doctor, Finding, Host, Line, Mark, Part, Proof};
-use crate::words::{ended, sentence, shown};
+use crate::words::{breakable, ended, sentence, shown};
 use maud::{Markup, html};
 
 pub(super) fn section(host: &Host, index: usize, level: u8) -> Markup {
@@ -72,7 +72,7 @@ fn of_proof(proof: &Proof) -> Markup {
 }
 
 fn source(source: &str) -> Markup {
-    html! { span.source { (shown(source)) } }
+    html! { span.source { (breakable(source)) } }
 }
 
 fn lines(lines: &[Line]) -> Markup {
@@ -84,7 +84,7 @@ fn lines(lines: &[Line]) -> Markup {
                 @for line in lines {
                     tr {
                         th scope="row" { (mark(line.mark)) (shown(&line.what)) }
-                        td { (shown(&line.shows)) }
+                        td { (sentence(&line.shows)) }
                         td { (source(&line.source)) }
                     }
                 }

@@ -6,7 +6,7 @@ use super::{badge, banner, clocks, scrolling};
 use crate::chart;
 use crate::data::{Host, Verdict};
 use crate::judge::{fleet_steps, fleet_summary, sort};
-use crate::words::{ended, sentence, shown};
+use crate::words::{breakable, ended, sentence, shown};
 use maud::{Markup, html};
 
 /// More names than this do not help.
@@ -98,7 +98,7 @@ fn row(host: &Host, label: &str, index: usize) -> Markup {
     let slow = host.slow().len();
     html! {
         tr data-host=(label) data-verdict=(host.verdict().word()) {
-            th scope="row" { a href={ "#h" (index) "-host" } { (label) } }
+            th scope="row" { a href={ "#h" (index) "-host" } { (breakable(label)) } }
             td data-sort=(host.verdict() as u8) { (badge(host.verdict())) }
             td { @match monotonic { Some(clock) => (clocks::path(clock.path, &at)), None => span.none { "–" } } }
             (price_cell(&format!("{at}/ns"), monotonic.and_then(|clock| clock.ns)))

@@ -5,7 +5,7 @@ use super::number::{count, price_cell, value};
 use super::{heading, scrolling};
 use crate::chart::payers::{self, share_figure};
 use crate::data::{Host, Part, Row, Trace};
-use crate::words::{plural, sentence, shown};
+use crate::words::{breakable, plural, sentence, shown};
 use maud::{Markup, html};
 
 pub(super) fn section(host: &Host, index: usize, level: u8) -> Markup {
@@ -24,7 +24,7 @@ pub(super) fn section(host: &Host, index: usize, level: u8) -> Markup {
 fn counted(trace: &Trace, index: usize) -> Markup {
     let at = format!("/hosts/{index}/trace");
     html! {
-        p {
+        p.lead {
             (count(&format!("{at}/calls"), trace.calls)) " calls in "
             (value(&format!("{at}/seconds"), trace.seconds, &format!("{:.1}", trace.seconds))) " s, by all processes."
             @if trace.rows.is_empty() { " Nobody pays." }
@@ -68,9 +68,9 @@ fn of_row(row: &Row, at: &str) -> Markup {
         tr {
             th scope="row" {
                 span data-text={ (at) "/comm" } { (shown(&row.comm)) } " (" (row.pid) ")"
-                @if let Some(program) = &row.program { span.aside.file { (shown(program)) } }
+                @if let Some(program) = &row.program { span.aside.file { (breakable(program)) } }
             }
-            td { (shown(&row.call)) @if let Some(clock) = &row.clock { " " (shown(clock)) } }
+            td { (breakable(&row.call)) @if let Some(clock) = &row.clock { " " (breakable(clock)) } }
             td.number { (value(&format!("{at}/calls_per_second"), row.calls_per_second, &rate(row.calls_per_second))) }
             (price_cell(&format!("{at}/price_ns"), row.price_ns))
             td.number {
