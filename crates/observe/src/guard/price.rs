@@ -47,11 +47,11 @@ impl Price {
             // One batch of each in turn, so that what slows one down slows down its neighbours.
             let rounds: Vec<[f64; 3]> = (0..EFFORT.batches)
                 .map(|_| {
-                    let read = batch(timer, reads, counter::repeat);
-                    let call = batch(timer, calls, by_call);
+                    let read = warm_batch(timer, reads, counter::repeat);
+                    let call = warm_batch(timer, calls, by_call);
                     let system_call = match system_calls {
                         0 => f64::NAN,
-                        n => batch(timer, n, by_syscall),
+                        n => warm_batch(timer, n, by_syscall),
                     };
                     [read, call, system_call]
                 })
@@ -117,6 +117,13 @@ impl Price {
             measured: call,
         }
     }
+}
+
+/// Ticks per call, as a program sees them that makes the same call again and again. What was called before in turn has left the CPU's
+/// caches, or an emulator's of translated code, to itself: half of the first calls' price under QEMU.
+fn warm_batch(timer: &Timer, calls: u32, repeat: impl Fn(u32)) -> f64 {
+    repeat(calls);
+    batch(timer, calls, repeat)
 }
 
 #[cfg(test)]
