@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -95,10 +96,23 @@ pub fn start(mut command: Command) -> Running {
     start_in_group(command)
 }
 
+/// Has the signals that end programs end them, whatever the tests were started by: nohup(1) and a shell's `&` ignore some of them, and what is
+/// ignored stays so in each program that is started from here.
+fn heed_signals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+            // SAFETY: the default disposition, of a signal that has one.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+    });
+}
+
 /// Starts a command that makes a session or a group of its own.
 #[track_caller]
 pub fn start_in_group(mut command: Command) -> Running {
     static NEXT: AtomicU32 = AtomicU32::new(0);
+    heed_signals();
     let file = || tempfile::tempfile().expect("a temporary file");
     let (out, err) = (file(), file());
     let given = command.get_envs().find(|(name, _)| *name == MARK);
