@@ -32,8 +32,8 @@ servers: build ## load real servers as they are, attached, and detached again; a
 slews: build ## slew this machine's clock, as root, and judge what programs read meanwhile; ten times as long as tests do
 	@./tests/slews/run --times 10
 
-long: build ## tests that take hours: 10,000 kills of fastpath and fastpathd, and broken input for each parser
-	@./scripts/setup --check build
+long: build ## tests that take hours: 10,000 kills, broken input for each parser, and other projects' tests under fastpath
+	@./scripts/setup long
 	$(ENV) ./tests/long/run
 
 static: ## build fastpath as one file that needs no library
