@@ -282,7 +282,7 @@ impl Discipline {
         self.in_force.hres.is_some_and(is_late)
     }
 
-    /// Whether the last [`Outcome::Publish`] is visibly behind the kernel's MONOTONIC, as it was read just now.
+    /// Returns whether the last [`Outcome::Publish`] is visibly behind the kernel's MONOTONIC. `kernel` is a reading of it from just now.
     pub fn is_behind(&self, kernel: &Bracket) -> bool {
         let tolerance_ns = visible_ns(self.mono.noise_ns());
         self.in_force

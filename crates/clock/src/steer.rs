@@ -112,13 +112,13 @@ pub(crate) fn steer(
     })
 }
 
-/// What does not show to a program that mixes our reads and the kernel's.
+/// Returns the error, in nanoseconds, that a program cannot see when it mixes our reads and the kernel's.
 pub(crate) fn visible_ns(noise_ns: f64) -> f64 {
     VISIBLE_NS + 4.0 * noise_ns
 }
 
-/// Whether MONOTONIC by an anchor is visibly behind the kernel's: where readers ask the kernel now, they would see time go back.
-/// `tolerance_ns` is forgiven.
+/// Returns whether an anchor's MONOTONIC is behind the kernel's by more than `tolerance_ns`. Readers that switch from the kernel to such an
+/// anchor would see time go back.
 pub fn is_behind(anchor: &Anchor, kernel: &Bracket, tolerance_ns: f64) -> bool {
     let at = if cycles_between(anchor.base_cycles, kernel.after) < 0 {
         anchor.base_cycles

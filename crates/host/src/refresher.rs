@@ -17,7 +17,7 @@ const LONGEST_LEAD_NS: u64 = 2_000_000;
 /// Attempts to publish one anchor. Only a publisher that is preempted within [`LEAD_NS`] each time needs more than one.
 const ATTEMPTS: u32 = 5;
 
-/// Looks at the kernel's clock right before a change. Only where each is interrupted are they all needed.
+/// Most reads of the kernel's clock right before a change. More than one is needed only when a read is interrupted.
 const LOOKS: u32 = 3;
 
 /// What came of a refresh.
@@ -121,7 +121,7 @@ impl Refresher {
 
     /// One sample and what follows from it. Where the moment was missed it pauses and takes another, a few times.
     ///
-    /// `counter` and the samples count what the readers of the page read. `look` reads the kernel's MONOTONIC once.
+    /// `counter` and the samples count what the readers of the page read. `look` reads the kernel's MONOTONIC once, in the same counts.
     pub fn refresh(
         &mut self,
         pages: &mut impl Pages,
@@ -310,7 +310,7 @@ impl Refresher {
     }
 }
 
-/// The kernel's clock now. A look that was interrupted tells nothing: the next is better, unless looks are always as wide as that.
+/// Reads the kernel's clock, again if the read was interrupted: its bracket is then much wider than the sample's.
 fn undisturbed(look: impl Fn() -> Option<Bracket>, sample: &Sample) -> Option<Bracket> {
     let widest_cycles = sample.mono.width_cycles().saturating_add(1).saturating_mul(4);
     let mut best: Option<Bracket> = None;

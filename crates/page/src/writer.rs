@@ -94,8 +94,8 @@ pub enum PublishError {
         /// The base of the anchor that was refused.
         base_cycles: u64,
     },
-    /// Readers asked the kernel meanwhile, and the anchor is behind what it shows.
-    #[error("the anchor is behind the kernel's clock, which readers of the page have asked until now")]
+    /// The anchor is behind the kernel's clock, which the page's readers use until now.
+    #[error("the anchor is behind the kernel's clock, which the page's readers use until now")]
     BehindKernel,
     /// Readers were shown a later time by an anchor that was withdrawn.
     #[error("the anchor begins before what readers of the page were shown")]
@@ -507,8 +507,8 @@ pub fn publish_all<'w, 'p: 'w>(
 /// `counter` reads the counter, ordered. For a page that already answers, the anchor's base must lie a little in the future,
 /// after the base of the anchor in force; for one that does not answer yet (or no more), it may lie in the past.
 ///
-/// The readers of such a page ask the kernel until the change is made. The kernel's rate may have been changed since the anchor was
-/// computed, and whoever computed it may have been held up in between: so `is_behind_kernel` is asked last of all.
+/// The readers of such a page use the kernel until the change is made. The kernel's rate can change after the anchor was computed, and
+/// the publisher can be preempted: `is_behind_kernel` is therefore called last, between the two phases. If it returns true, nothing changes.
 pub fn publish_changes<'p>(
     changes: impl Iterator<Item = Change<'p>> + Clone,
     spare_cycles: u64,

@@ -237,7 +237,7 @@ impl<P: Pages> Keeper<P> {
     }
 }
 
-/// The kernel's MONOTONIC, read once.
+/// Reads the kernel's MONOTONIC once.
 pub(crate) fn look() -> Option<Bracket> {
     sample::bracket(&ThisHost, libc::CLOCK_MONOTONIC)
 }

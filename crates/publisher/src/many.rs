@@ -26,7 +26,8 @@ use crate::keeper::{Keeper, look};
 /// Commands obeyed between two looks at the clock: a thousand new clients must not hold a refresh up.
 const AT_A_TIME: usize = 64;
 
-/// So far behind the kernel's clock a page may be when it gets the anchor in force: a read of the kernel's takes as long.
+/// Largest error behind the kernel's clock, in nanoseconds, at which a new page gets the anchor in force. A read of the kernel's clock takes as
+/// long.
 const SEEDED_BEHIND_NS: f64 = 50.0;
 
 /// How much later than here clocks are in a time namespace (time_namespaces(7)), in nanoseconds.
@@ -203,7 +204,7 @@ impl Many {
             new: &self.in_force.seen_with(member.offsets),
             with_raw: true,
         };
-        // Its readers ask the kernel, and our clocks may be behind that while it is slewed.
+        // The page's readers use the kernel, and our clocks can be behind it while it is slewed.
         let is_behind_kernel = || {
             look().is_some_and(|kernel| {
                 let hres = &self.in_force.hres;
@@ -249,8 +250,8 @@ impl Pages for Many {
         let seen = |offsets: &Offsets| (self.in_force.seen_with(*offsets), new.seen_with(*offsets));
         let groups: Vec<_> = self.groups.iter().map(|(offsets, all)| (all, seen(offsets))).collect();
         let mut rows = Vec::with_capacity(self.groups.values().map(Vec::len).sum());
-        // Pages that were taken over, until the kernel's clock is past what their readers were shown; and those whose readers ask the
-        // kernel, until our clocks are not behind it. No page keeps another waiting.
+        // These pages wait, and delay no other page: those that were taken over, until the kernel's clock is past what their readers saw; and
+        // those whose readers use the kernel, while our clocks are behind it.
         let mut waiting = Vec::new();
         let now = counter();
         let behind = std::cell::OnceCell::new();

@@ -25,7 +25,7 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
-/// A name, which a narrow column breaks between its words: not within one.
+/// Renders a name. A narrow column breaks it between its words, not within one.
 pub(crate) fn breakable(name: &str) -> Markup {
     let name = shown(name);
     html! {
@@ -36,7 +36,7 @@ pub(crate) fn breakable(name: &str) -> Markup {
     }
 }
 
-/// A command: a browser would break a line behind the hyphens of an option.
+/// Renders a command. A browser would break the line after the hyphens of an option.
 fn command(text: &str) -> Markup {
     html! {
         @for (index, word) in text.split(' ').enumerate() {

@@ -96,8 +96,8 @@ pub fn start(mut command: Command) -> Running {
     start_in_group(command)
 }
 
-/// Has the signals that end programs end them, whatever the tests were started by: nohup(1) and a shell's `&` ignore some of them, and what is
-/// ignored stays so in each program that is started from here.
+/// Restores the default disposition of the signals that end programs. nohup(1) and a shell's `&` ignore some of them, and every program
+/// that a test starts inherits that.
 fn heed_signals() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

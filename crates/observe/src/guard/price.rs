@@ -119,8 +119,8 @@ impl Price {
     }
 }
 
-/// Ticks per call, as a program sees them that makes the same call again and again. What was called before in turn has left the CPU's
-/// caches, or an emulator's of translated code, to itself: half of the first calls' price under QEMU.
+/// Returns the ticks per call of a batch that follows an uncounted one. The calls that are measured in turn evict each other from the CPU's
+/// caches and from an emulator's cache of translated code; under QEMU that doubles the cost of the first calls.
 fn warm_batch(timer: &Timer, calls: u32, repeat: impl Fn(u32)) -> f64 {
     repeat(calls);
     batch(timer, calls, repeat)

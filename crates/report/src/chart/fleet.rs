@@ -7,7 +7,7 @@ use crate::nanoseconds::{Nanoseconds, figure as number, in_words};
 use crate::words::plural;
 use maud::{Markup, html};
 
-/// Hosts with a row and a name of their own. The others share one row, and the table names them.
+/// Number of hosts with a row and a name of their own. The other hosts share one row; the table names them.
 const NAMED: usize = 12;
 const TEXT: u32 = 18;
 /// Marks of one row that would lie on each other are laid in so many lines.

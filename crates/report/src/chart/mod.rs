@@ -22,7 +22,7 @@ pub(crate) fn shape(path: Path) -> &'static str {
     }
 }
 
-/// What the line at the counter's price says.
+/// Text of the line at the cost of a counter read.
 pub(crate) fn of_counter(ns: Nanoseconds) -> String {
     format!("the counter's own read {}", in_words(ns))
 }

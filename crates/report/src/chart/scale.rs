@@ -100,13 +100,13 @@ impl Linear {
     }
 }
 
-/// The rows of a chart: a line of text, and below it the drawing, which lines through the chart cross without touching the text.
+/// The rows of a chart: each is a line of text with a drawing below it. Vertical lines cross the drawings and not the text.
 pub(crate) struct Rows {
     pub(crate) count: usize,
     pub(crate) text: u32,
     pub(crate) drawing: u32,
     pub(crate) gap: u32,
-    /// By how much the last row's drawing is higher than the others'.
+    /// Extra height of the last row's drawing, in pixels.
     pub(crate) last_higher: u32,
 }
 
@@ -120,7 +120,7 @@ impl Rows {
         self.top(self.count) + self.last_higher
     }
 
-    /// A line from top to bottom at this place, in percent. It has a gap at each line of text.
+    /// Draws a vertical line at `at` percent of the width, with a gap at each line of text.
     pub(crate) fn line(&self, class: &str, at: f64, title: Option<&str>) -> Markup {
         let at = percent(at);
         html! {
@@ -132,7 +132,7 @@ impl Rows {
         }
     }
 
-    /// Lines at round values, and what they stand for at the bottom.
+    /// Draws a line at each tick, and the ticks' labels at the bottom.
     pub(crate) fn grid(&self, ticks: &[f64], place: impl Fn(f64) -> f64, label: impl Fn(f64) -> String) -> Markup {
         html! {
             @for tick in ticks {
