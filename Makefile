@@ -18,8 +18,11 @@ demo: ## install what is missing, build, show what a lost clock path costs and f
 	$(ENV) cargo build --release
 	@./demo/run
 
-test: ## install what is missing, run every lint and test
+test: ## install what is missing, run every lint and test; about 50 minutes
 	@./scripts/test
+
+check: ## for daily work: lints, unit tests and the main end-to-end tests; under 5 minutes once everything is built
+	@./scripts/test --quick
 
 lab: ## boot real kernels with lost clock paths in QEMU, and judge fastpath in each
 	@./scripts/setup test
@@ -115,4 +118,4 @@ clean: ## remove everything that was built
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1	\2/p' Makefile | expand -t 16
 
-.PHONY: build demo test lab servers slews long static bench bench-attach bench-hosts torture hostile lib preload lint setup install uninstall clean help
+.PHONY: build demo test check lab servers slews long static bench bench-attach bench-hosts torture hostile lib preload lint setup install uninstall clean help

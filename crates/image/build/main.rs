@@ -69,8 +69,7 @@ fn build() -> Result<(), String> {
         }
     } else {
         let names: Vec<_> = foreign.map(|recipe| recipe.isa.name()).collect();
-        // A file that is never there: cargo asks again at each build, and so notices when they are installed.
-        println!("cargo::rerun-if-changed={}", out.join("clang-and-lld").display());
+        watch_for_programs();
         println!(
             "cargo::warning=the vDSO images for {} are left out, and with them whatever serves such programs: they are made by clang \
              and lld (Debian, Ubuntu: apt-get install clang lld)",
@@ -84,6 +83,16 @@ fn build() -> Result<(), String> {
     );
     let path = out.join("built.rs");
     std::fs::write(&path, constants).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+/// Has cargo run this script again when a program is installed: the modification time of its directory changes. A path that does not exist would
+/// have cargo run it at each build.
+fn watch_for_programs() {
+    println!("cargo::rerun-if-env-changed=PATH");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for directory in std::env::split_paths(&path).filter(|directory| directory.is_dir()) {
+        println!("cargo::rerun-if-changed={}", directory.display());
+    }
 }
 
 /// Makes one image, and returns an expression for it.
