@@ -46,11 +46,12 @@ makes_few_calls() {
 	}
 }
 
-# A few are missing where two processes write one log (qemu-user).
+# A program that binds to the image makes below 50 (`makes_few_calls`). Some are missing where two processes write one log (qemu-user), more of
+# them on a busy machine.
 reads_by_calls() {
 	local calls
 	calls=$(clock_calls "$@") || return
-	[ "${calls:-0}" -ge $((reads * 9 / 10)) ] || {
+	[ "${calls:-0}" -ge $((reads / 2)) ] || {
 		echo "only $calls system calls for $reads reads"
 		return 1
 	}
