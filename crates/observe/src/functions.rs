@@ -5,6 +5,8 @@ use libc::{c_int, c_long, c_uint, c_void, clockid_t, time_t, timespec, timeval};
 use serde::{Serialize, Serializer};
 use std::hint::black_box;
 use std::ptr::null_mut;
+#[cfg(not(target_env = "musl"))]
+use std::sync::OnceLock;
 
 /// `clock_gettime` and `clock_getres`.
 pub type ClockFn = unsafe extern "C" fn(clockid_t, *mut timespec) -> c_int;
@@ -256,9 +258,15 @@ unsafe extern "C" {
     fn libc_gettimeofday(now: *mut timeval, zone: *mut c_void) -> c_int;
 }
 
-/// libc's getcpu, which is looked up because not every libc has it.
+/// Returns libc's getcpu. It is looked up, because not every libc has it, and only once: the lookup would count as part of a timed call.
 #[cfg(not(target_env = "musl"))]
 fn libc_getcpu() -> Option<GetcpuFn> {
+    static FOUND: OnceLock<Option<GetcpuFn>> = OnceLock::new();
+    *FOUND.get_or_init(look_up_getcpu)
+}
+
+#[cfg(not(target_env = "musl"))]
+fn look_up_getcpu() -> Option<GetcpuFn> {
     // SAFETY: dlsym only reads the name.
     let getcpu = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getcpu".as_ptr()) };
     // No substitute: glibc's sched_getcpu asks neither a vDSO nor the kernel, but reads what rseq(2) keeps in the thread.

@@ -47,11 +47,11 @@ impl Price {
             // One batch of each in turn, so that what slows one down slows down its neighbours.
             let rounds: Vec<[f64; 3]> = (0..EFFORT.batches)
                 .map(|_| {
-                    let read = warm_batch(timer, reads, counter::repeat);
-                    let call = warm_batch(timer, calls, by_call);
+                    let read = batch(timer, reads, counter::repeat);
+                    let call = batch(timer, calls, by_call);
                     let system_call = match system_calls {
                         0 => f64::NAN,
-                        n => warm_batch(timer, n, by_syscall),
+                        n => batch(timer, n, by_syscall),
                     };
                     [read, call, system_call]
                 })
@@ -117,13 +117,6 @@ impl Price {
             measured: call,
         }
     }
-}
-
-/// Returns the ticks per call of a batch that follows an uncounted one. The calls that are measured in turn evict each other from the CPU's
-/// caches and from an emulator's cache of translated code; under QEMU that doubles the cost of the first calls.
-fn warm_batch(timer: &Timer, calls: u32, repeat: impl Fn(u32)) -> f64 {
-    repeat(calls);
-    batch(timer, calls, repeat)
 }
 
 #[cfg(test)]
