@@ -191,6 +191,8 @@ pub struct Status {
     pub is_nested: bool,
     /// The PID of its tracer; 0: it has none.
     pub tracer: i32,
+    /// It blocks SIGSYS, and the process has a handler for it.
+    pub blocks_handled_sigsys: bool,
     /// Installed seccomp filters. Kernels before 5.9 do not count them: then 1 for any.
     pub filters: u32,
 }
@@ -207,7 +209,12 @@ impl Status {
         let line = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
         let field = |name: &str| line(name).and_then(|v| v.split_whitespace().last());
         let number = |name| field(name).and_then(|v| v.parse::<u32>().ok());
+        let has_sigsys = |name| {
+            let set = field(name).and_then(|set| u64::from_str_radix(set, 16).ok());
+            set.is_some_and(|set| set >> (libc::SIGSYS - 1) & 1 == 1)
+        };
         Status {
+            blocks_handled_sigsys: has_sigsys("SigBlk") && has_sigsys("SigCgt"),
             group: number("Tgid").unwrap_or(0) as i32,
             inner_pid: number("NSpid").or(number("Pid")).unwrap_or(0) as i32,
             is_nested: line("NSpid").is_some_and(|numbers| numbers.split_whitespace().count() > 1),
@@ -327,10 +334,12 @@ mod tests {
 
     #[test]
     fn status_reads_the_innermost_pid() {
-        let text = "Name:\tx\nTgid:\t6\nPid:\t7\nTracerPid:\t3\nNSpid:\t7\t1\nSeccomp:\t2\nSeccomp_filters:\t4\n";
+        let text = "Name:\tx\nTgid:\t6\nPid:\t7\nTracerPid:\t3\nNSpid:\t7\t1\nSigBlk:\t0000000040000000\nSigCgt:\t0000000040000000\n\
+                    Seccomp:\t2\nSeccomp_filters:\t4\n";
         assert_eq!(
             Status::parse(text),
             Status {
+                blocks_handled_sigsys: true,
                 group: 6,
                 inner_pid: 1,
                 is_nested: true,
@@ -339,8 +348,9 @@ mod tests {
             }
         );
         assert_eq!(
-            Status::parse("Pid:\t7\nSeccomp:\t2\n"),
+            Status::parse("Pid:\t7\nSigBlk:\t0000000040000000\nSigCgt:\t0000000000000000\nSeccomp:\t2\n"),
             Status {
+                blocks_handled_sigsys: false,
                 group: 0,
                 inner_pid: 7,
                 is_nested: false,

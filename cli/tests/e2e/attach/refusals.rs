@@ -249,6 +249,18 @@ fn a_process_that_handles_system_calls_itself_is_told_of_none() {
 }
 
 #[test]
+fn a_process_whose_own_calls_are_dispatched_gets_each_of_them() {
+    let Some(running) = hazard("dispatching", &[], "ready") else {
+        return;
+    };
+    for _ in 0..50 {
+        is_refused_and_untouched(running.pid(), 70, "PR_SET_SYSCALL_USER_DISPATCH");
+    }
+    assert!(running.pid().exists(), "{:#?}", running.finish());
+    assert_eq!(running.out_so_far(), "ready\n");
+}
+
+#[test]
 fn a_process_that_may_open_no_more_files_or_has_no_memory_left_to_map() {
     for (limit, reason) in [(libc::RLIMIT_NOFILE, "EMFILE"), (libc::RLIMIT_AS, "ENOMEM")] {
         let running = sleeper();

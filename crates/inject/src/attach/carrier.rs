@@ -221,8 +221,14 @@ impl<'s> Carrier<'s> {
         self.is_lost = stands.is_err();
         (self.program, self.at) = stands.map_err(to_error)?;
         self.session.standing.begin();
+        refuse_dispatcher(&self.thread.tracee)?;
         leave_critical_section(&mut self.thread.tracee, &mut self.program)?;
         self.lay_way_back()
+    }
+
+    /// Returns the address after the instruction that makes our calls.
+    fn behind_call(&self) -> u64 {
+        self.gadget + self.abi.instruction() as u64
     }
 
     fn try_call(&mut self, registers: &Registers) -> Result<Option<Registers>> {
@@ -248,12 +254,10 @@ impl<'s> Carrier<'s> {
                     self.is_lost = true;
                     return Err(Error::Gone);
                 }
-                Some(Event::Signal(libc::SIGSYS)) if self.thread.tracee.call_was_dispatched()? => {
-                    // It is not told: the call was not its own.
+                Some(Event::Signal(libc::SIGSYS)) if self.thread.tracee.call_was_dispatched(self.behind_call())? => {
+                    // The program does not get it: the call was ours.
                     self.thread.tracee.set_registers(&self.program)?;
-                    return Err(Error::Unsupported(
-                        "it handles system calls itself (prctl(2), PR_SET_SYSCALL_USER_DISPATCH)".into(),
-                    ));
+                    return Err(dispatches_calls());
                 }
                 Some(Event::Signal(signal)) => {
                     self.deliver(signal)?;
@@ -261,8 +265,7 @@ impl<'s> Carrier<'s> {
                 }
                 Some(Event::Syscall) => {
                     let after = self.thread.tracee.registers()?;
-                    let behind = self.gadget + self.abi.instruction() as u64;
-                    if after.pc() == behind && self.thread.tracee.is_leaving_a_call()? {
+                    if after.pc() == self.behind_call() && self.thread.tracee.is_leaving_a_call()? {
                         return Ok(Some(after));
                     }
                 }
@@ -364,11 +367,28 @@ fn make_ready(tracee: &mut Tracee, program: &mut Registers, even_if_critical: bo
     if program.is_32_bit() {
         return Err(Error::Unsupported("it runs 32-bit code".into()).into());
     }
+    refuse_dispatcher(tracee)?;
     if !leave_critical_section(tracee, program)? && !even_if_critical {
         return Ok(false);
     }
     suspend_filters(tracee)?;
     Ok(true)
+}
+
+/// Refuses a thread that handles its system calls itself: ours would go to its handler. If the thread blocks SIGSYS, as in the handler, the kernel
+/// also takes the handler away (force_sig_info_to_task in kernel/signal.c), and the program's next call kills it.
+fn refuse_dispatcher(tracee: &Tracee) -> Result<()> {
+    match tracee.dispatches_calls()? {
+        Some(false) => Ok(()),
+        Some(true) => Err(dispatches_calls()),
+        // A program without a handler does not dispatch, and one that does not block the signal loses no handler.
+        None if Status::of(&tracee.pid().to_string())?.blocks_handled_sigsys => Err(dispatches_calls()),
+        None => Ok(()),
+    }
+}
+
+fn dispatches_calls() -> Error {
+    Error::Unsupported("it handles system calls itself (prctl(2), PR_SET_SYSCALL_USER_DISPATCH)".into())
 }
 
 /// While it makes our calls: each thread may have filters of its own.

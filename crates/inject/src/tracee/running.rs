@@ -124,13 +124,45 @@ impl Tracee {
         }
     }
 
-    /// Whether the SIGSYS that is about to be delivered came for a call that the program's own dispatcher would have (prctl(2),
-    /// PR_SET_SYSCALL_USER_DISPATCH).
-    pub fn call_was_dispatched(&self) -> Result<bool> {
+    /// Returns whether the thread handles its system calls itself (prctl(2), PR_SET_SYSCALL_USER_DISPATCH). `None`: this kernel does not tell (before
+    /// Linux 6.4).
+    pub fn dispatches_calls(&self) -> Result<Option<bool>> {
+        /// include/uapi/linux/ptrace.h, with struct ptrace_sud_config: mode, selector, offset, len.
+        const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
+        /// PR_SYS_DISPATCH_OFF, include/uapi/linux/prctl.h
+        const OFF: u64 = 0;
+        let mut config = [0u64; 4];
+        // SAFETY: the kernel writes at most as many bytes as it is told there are.
+        let r = unsafe {
+            let size = size_of_val(&config);
+            libc::ptrace(
+                GET_SYSCALL_USER_DISPATCH_CONFIG,
+                self.pid.as_raw(),
+                size,
+                config.as_mut_ptr(),
+            )
+        };
+        match Errno::last() {
+            _ if r >= 0 => Ok(Some(config[0] != OFF)),
+            Errno::EIO | Errno::EINVAL => Ok(None),
+            errno => Err(tried("PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG")(errno)),
+        }
+    }
+
+    /// Returns whether the SIGSYS that is about to be delivered is for a call by the instruction before `behind`, which the program's own dispatcher
+    /// would handle. A SIGSYS for another call is the program's: it may have been pending when the thread was stopped.
+    pub fn call_was_dispatched(&self, behind: u64) -> Result<bool> {
         /// include/uapi/asm-generic/siginfo.h
         const SYS_USER_DISPATCH: i32 = 2;
+        /// Of si_call_addr, which libc has no name for: behind si_signo, si_errno, si_code and padding.
+        const CALL_ADDRESS_AT: usize = 16;
         let information = ptrace::getsiginfo(self.pid).map_err(tried("PTRACE_GETSIGINFO"))?;
-        Ok(information.si_code == SYS_USER_DISPATCH)
+        // SAFETY: siginfo_t is 128 bytes of plain data on every 64-bit Linux; the kernel has written all of them.
+        let call_address = unsafe {
+            let start = (&raw const information).cast::<u8>();
+            start.add(CALL_ADDRESS_AT).cast::<u64>().read_unaligned()
+        };
+        Ok(information.si_code == SYS_USER_DISPATCH && call_address == behind)
     }
 
     /// Lets it run, delivering `signal` (0: none): to its next system call's entry or exit, or on.
