@@ -339,6 +339,9 @@ impl Discipline {
         self.retry = false;
         self.sampled_at_ns = sample.mono.time_ns;
         self.sampled_real_ns = sample.real.time_ns;
+        for (index, bracket) in others(sample) {
+            self.widths[index].see(&bracket);
+        }
         let counter = sample.mono.middle_cycles();
         let shown = self.in_force.hres.filter(|hres| hres.covers(counter));
         self.ahead_ns = shown.map(|hres| ahead_of_ns(&hres, MONOTONIC, counter, sample.mono.time_ns).round() as i64);
@@ -401,8 +404,7 @@ impl Discipline {
             || is_slewing
             || residual_ns.is_some_and(|residual_ns| residual_ns.abs() > settled_ns);
         self.stretch_window(unsettled);
-        let known = self.in_force.hres.is_some() || self.is_known(&self.mono);
-        if self.apart || !known || self.is_on_probation(sample.mono.time_ns) {
+        if self.apart || self.is_on_probation(sample.mono.time_ns) {
             return Outcome::Wait;
         }
         // Readers have the kernel's time already, and until the new rate is known they would be shown less.
@@ -527,6 +529,14 @@ impl Discipline {
         }
     }
 
+    /// Returns whether the time between the two reads adds little to the error of their brackets. A preemption of 10 ms between them adds
+    /// hundreds of nanoseconds if the line is only a millisecond long.
+    fn is_precise(&self, mono: &Bracket, other: &Bracket) -> bool {
+        let apart_cycles = cycles_between(mono.middle_cycles(), other.middle_cycles()).unsigned_abs() as f64;
+        let width_cycles = mono.width_cycles() as f64 + other.width_cycles() as f64 + 2.0;
+        apart_cycles * self.mono.rate_uncertainty() <= width_cycles / 8.0
+    }
+
     /// Takes in how far the other clocks are from MONOTONIC. False where a step fell into
     /// the sample, or next to an interrupted read: take another.
     fn measure_offsets(&mut self, sample: &Sample, line: &Line, rate_limit: f64) -> bool {
@@ -538,15 +548,9 @@ impl Discipline {
                 return false;
             }
         }
-        let others = [
-            (REALTIME, Some(sample.real)),
-            (BOOTTIME, sample.boot),
-            (TAI, sample.tai),
-        ];
-        for (index, bracket) in others {
-            let Some(bracket) = bracket else { continue };
+        for (index, bracket) in others(sample) {
             let measured = self.measure(&sample.mono, &bracket, line, rate_limit);
-            let is_good = self.widths[index].see(&bracket);
+            let is_good = self.widths[index].is_good(&bracket) && self.is_precise(&sample.mono, &bracket);
             match &mut self.offsets[index] {
                 Some(offset) if is_good => {
                     self.in_force.stepped[index] |= offset.observe(&measured) == Change::Stepped;
@@ -638,12 +642,13 @@ impl Discipline {
             .origin_ns
             .wrapping_add_signed(line.above_origin_ns(effective_at) as i64);
         let effective_real_ns = effective_mono_ns.wrapping_add_signed(self.offset_ns(REALTIME).unwrap_or(0));
-        let Some(cap_ns) = self.cap_before_leap_ns(effective_real_ns) else {
+        let known_cap_ns = self.known_cap_ns(&self.mono, previous, effective_at);
+        let (Some(known_cap_ns), Some(leap_cap_ns)) = (known_cap_ns, self.cap_before_leap_ns(effective_real_ns)) else {
             return Outcome::Wait;
         };
         let times = Times {
             window_ns: self.window_ns,
-            cap_ns,
+            cap_ns: known_cap_ns.min(leap_cap_ns),
         };
         let InForce { hres, floor_hres, .. } = self.in_force;
         let shown = Shown::by(hres, floor_hres, MONOTONIC, effective_at);
@@ -693,9 +698,13 @@ impl Discipline {
             return Ok(None);
         };
         let previous = self.in_force.raw.as_ref();
-        if previous.is_none() && !self.is_known(&self.raw) {
+        let Some(known_cap_ns) = self.known_cap_ns(&self.raw, previous, effective_at) else {
             return Ok(None);
-        }
+        };
+        let times = Times {
+            cap_ns: times.cap_ns.min(known_cap_ns),
+            ..times
+        };
         let shown = Shown::by(self.in_force.raw, self.in_force.floor_raw, RAW, effective_at);
         let course = steer(shown, line, effective_at, times, self.raw.noise_ns()).ok_or(Reason::RateImplausible)?;
         let mut base = [Base::default(); BASES];
@@ -709,9 +718,20 @@ impl Discipline {
         }))
     }
 
-    /// Whether anchors may begin: for as long as one will be read, the clock is known to within what is promised.
-    fn is_known(&self, track: &Track) -> bool {
-        track.known_for_ns() >= self.cap_ns() as f64
+    /// Returns how long an anchor may be read from `effective_at`. The first anchor is limited to the time for which the clock is known to
+    /// within what is promised: the line extrapolates from the sample, and a publisher that is preempted gets here long after it. `None` if
+    /// too little of that time is left.
+    fn known_cap_ns(&self, track: &Track, previous: Option<&Anchor>, effective_at: u64) -> Option<u64> {
+        let cap_ns = self.cap_ns();
+        if previous.is_some() {
+            return Some(cap_ns);
+        }
+        let line = track.line()?;
+        let since_ns = cycles_between(line.origin_cycles, effective_at) as f64 * line.ns_per_cycle;
+        let known_for_ns = track.known_for_ns();
+        // The conversion of a negative float saturates at 0.
+        let left_ns = (known_for_ns - since_ns) as u64;
+        (known_for_ns >= cap_ns as f64 && left_ns >= cap_ns / 2).then_some(left_ns.min(cap_ns))
     }
 
     /// Windows double, but not beyond what the lines are known for: until an anchor's end, however late the next one comes.
@@ -764,6 +784,17 @@ impl Discipline {
         self.window_ns = self.config.first_window_ns;
         Outcome::Withdraw(reason)
     }
+}
+
+/// Returns the brackets of the clocks that are kept as offsets from MONOTONIC, with their indices.
+fn others(sample: &Sample) -> impl Iterator<Item = (usize, Bracket)> {
+    [
+        (REALTIME, Some(sample.real)),
+        (BOOTTIME, sample.boot),
+        (TAI, sample.tai),
+    ]
+    .into_iter()
+    .filter_map(|(index, bracket)| Some((index, bracket?)))
 }
 
 /// Whether so much time passed within a sample that clocks read one after the other do not tell how far they are apart, if the kernel's rate

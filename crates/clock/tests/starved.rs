@@ -119,3 +119,37 @@ fn beside_acpi_pm_nothing_shows() {
 fn beside_an_emulated_acpi_pm_nothing_shows() {
     stays_within(EMULATED_ACPI_PM, invisible_ns(EMULATED_ACPI_PM));
 }
+
+#[test]
+fn a_publisher_that_is_preempted_in_its_first_samples_tells_no_clock_wrong() {
+    let starts = [
+        (0.02, 2e7, ALL_OF_IT.late, 0.0),
+        (0.02, 2e7, 0.0, 0.3),
+        (0.1, 1e8, 0.3, 0.5),
+        (0.3, 1e7, 0.0, 0.0),
+        (0.3, 1e5, 0.3, 0.3),
+    ];
+    for (interrupted, interrupted_for_ns, late, starved) in starts {
+        let reads = Reads {
+            interrupted,
+            interrupted_for_ns,
+            ..VDSO
+        };
+        let mut worst_ns = [0; 5];
+        for seed in 0..2_000 {
+            let mut publisher = Publisher::new(Host::fixed(seed, 2.596_144, reads));
+            publisher.late = late;
+            while publisher.host.elapsed_ns < 1e9 {
+                publisher.live(publisher.discipline.next_window_ns() as f64);
+                if publisher.host.random.chance(starved) {
+                    let late_ns = publisher.host.random.between(0.0, 3e7);
+                    publisher.live(late_ns);
+                }
+                publisher.refresh_now();
+            }
+            worst_ns = std::array::from_fn(|clock| worst_ns[clock].max(publisher.worst_ns_of[clock]));
+        }
+        println!("interrupted {interrupted}, for {interrupted_for_ns} ns: worst {worst_ns:?} ns");
+        assert!(worst_ns.iter().all(|ns| *ns <= 50), "{worst_ns:?}");
+    }
+}

@@ -69,8 +69,10 @@ pub struct Reads {
     pub from_clock_ns: (f64, f64),
     /// The kernel's clock advances in steps of this many nanoseconds; 0: it is computed from the same counter.
     pub quantum_ns: f64,
-    /// Probability that one read is interrupted, for up to a millisecond.
+    /// Probability that one read is interrupted, ...
     pub interrupted: f64,
+    /// ... for up to so long.
+    pub interrupted_for_ns: f64,
     /// Brackets taken for each clock of a sample.
     pub attempts: u32,
 }
@@ -81,6 +83,7 @@ pub const VDSO: Reads = Reads {
     from_clock_ns: (14.0, 4.0),
     quantum_ns: 0.0,
     interrupted: 0.001,
+    interrupted_for_ns: 1e6,
     attempts: 5,
 };
 
@@ -89,6 +92,7 @@ pub const HPET: Reads = Reads {
     from_clock_ns: (450.0, 150.0),
     quantum_ns: 69.84,
     interrupted: 0.01,
+    interrupted_for_ns: 1e6,
     attempts: 5,
 };
 
@@ -97,6 +101,7 @@ pub const ACPI_PM: Reads = Reads {
     from_clock_ns: (700.0, 300.0),
     quantum_ns: 279.4,
     interrupted: 0.01,
+    interrupted_for_ns: 1e6,
     attempts: 5,
 };
 
@@ -257,6 +262,19 @@ impl Host {
         self.mono_ns().wrapping_add_signed(self.real_offset_ns)
     }
 
+    /// What the kernel shows of a clock now, on average over the steps in which it advances.
+    pub fn mean_clock_ns(&self, id: u32) -> Option<u64> {
+        let mean = |shown: Accumulator| shown.whole - (self.reads.quantum_ns / 2.0) as u64;
+        match id {
+            4 if self.reads.quantum_ns > 0.0 => self.has_raw.then(|| mean(self.raw)),
+            4 => self.clock_ns(4),
+            _ => {
+                let above_mono_ns = self.clock_ns(id)?.wrapping_sub(self.quantised(self.mono));
+                Some(self.mono_ns().wrapping_add(above_mono_ns))
+            }
+        }
+    }
+
     /// What the kernel shows of a clock at this moment.
     pub fn clock_ns(&self, id: u32) -> Option<u64> {
         let mono_ns = self.quantised(self.mono);
@@ -295,7 +313,7 @@ impl Host {
 
     fn maybe_interrupt(&mut self) {
         if self.random.chance(self.reads.interrupted / 2.0) {
-            let ns = self.random.between(500.0, 1e6);
+            let ns = self.random.between(500.0, self.reads.interrupted_for_ns);
             self.advance(ns);
         }
     }

@@ -27,6 +27,8 @@ pub struct Publisher {
     page: Box<Page>,
     /// Errors of MONOTONIC against the kernel's clock, in nanoseconds.
     pub errors_ns: Vec<i64>,
+    /// The greatest error of each clock against the kernel's, in the order of `IDS`.
+    pub worst_ns_of: [u64; 5],
     pub reads: u64,
     pub kernel_reads: u64,
     pub withdrawals: Vec<Reason>,
@@ -43,6 +45,7 @@ impl Publisher {
             discipline: Discipline::new(Config::default()),
             page: Box::new(Page::zeroed()),
             errors_ns: Vec::new(),
+            worst_ns_of: [0; 5],
             reads: 0,
             kernel_reads: 0,
             withdrawals: Vec::new(),
@@ -95,6 +98,13 @@ impl Publisher {
         match self.error_ns() {
             Some(error_ns) => self.errors_ns.push(error_ns),
             None => self.kernel_reads += 1,
+        }
+        for (clock, id) in IDS.into_iter().enumerate() {
+            if let (Some(served_ns), Some(kernel_ns)) = (self.read(id, self.host.count()), self.host.mean_clock_ns(id))
+            {
+                let error_ns = served_ns.wrapping_sub(kernel_ns) as i64;
+                self.worst_ns_of[clock] = self.worst_ns_of[clock].max(error_ns.unsigned_abs());
+            }
         }
     }
 
@@ -257,6 +267,7 @@ impl Publisher {
     pub fn settle(&mut self, seconds: f64) {
         self.run_for(seconds);
         self.errors_ns.clear();
+        self.worst_ns_of = [0; 5];
         self.reads = 0;
         self.kernel_reads = 0;
     }
