@@ -9,6 +9,7 @@ they hold, is free in between for tests that set the clock.
 import collections
 import json
 import os
+import pathlib
 import random
 import select
 import signal
@@ -227,7 +228,7 @@ class Daemons(Lane):
 
     def round(self, over):
         place = tempfile.mkdtemp()
-        self.socket = f"{place}/fastpathd.sock"
+        self.socket, self.log = f"{place}/fastpathd.sock", f"{place}/fastpathd.log"
         daemon = self.start()
         self.answers(daemon)
         readers = []
@@ -272,7 +273,7 @@ class Daemons(Lane):
     def start(self):
         return subprocess.Popen(
             [self.fastpath.parent / "fastpathd", "--clocks", "all", "--socket", self.socket], stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=pathlib.Path(self.log).open("w"),
         )
 
     def status(self, daemon):
@@ -296,7 +297,10 @@ class Daemons(Lane):
             of_it = [each for each in self.status(daemon)["processes"] if each["pid"] == pid]
             return any(each["publisher"] == daemon.pid and each["is_fresh"] and each["withdrawn"] is None for each in of_it)
 
-        wait_until("the daemon keeps the page of a program that was started before", is_kept)
+        try:
+            wait_until("the daemon keeps the page of a program that was started before", is_kept)
+        except Failed as why:
+            raise Failed(f"{why}; process {pid}: {self.status(daemon)}; fastpathd {daemon.pid}: {read(self.log).decode()}") from None
 
 
 def kill_process(pid):

@@ -23,6 +23,8 @@ const F_SEAL_EXEC: libc::c_int = 0x20;
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 /// What the file's mode then is: not even its owner opens it for writing without meaning to.
 const OWNER_ONLY: u32 = 0o400;
+/// The file's mode while [`SharedPage::take_up`] opens it for writing. A publisher that is killed in between leaves it.
+const TAKING_UP: u32 = 0o600;
 
 /// Where a page says whose it is.
 const KEEPER: usize = offset_of!(Page, header) + offset_of!(Header, keeper);
@@ -83,7 +85,8 @@ impl SharedPage {
         let is_own = about.uid() == unsafe { libc::geteuid() };
         // Where vm.memfd_noexec asks for it, the kernel seals memory against being executed, too (Linux 6.3).
         let seals = seals & !F_SEAL_EXEC;
-        if !is_own || seals != SEALS || about.len() != PAGE_SIZE as u64 || about.mode() & 0o7777 != OWNER_ONLY {
+        let is_private = [OWNER_ONLY, TAKING_UP].contains(&(about.mode() & 0o7777));
+        if !is_own || seals != SEALS || about.len() != PAGE_SIZE as u64 || !is_private {
             return Err(NotAPage::Foreign);
         }
         // Before it is locked: another keeper's next publisher may be looking for it as well.
@@ -92,7 +95,7 @@ impl SharedPage {
         if u64::from_ne_bytes(found) != keeper {
             return Err(NotAPage::Foreign);
         }
-        file.set_permissions(Permissions::from_mode(OWNER_ONLY | 0o200))?;
+        file.set_permissions(Permissions::from_mode(TAKING_UP))?;
         // Another process may hold a lease on it (fcntl(2), F_SETLEASE): that is not waited for.
         let writable = File::options()
             .read(true)
@@ -262,6 +265,17 @@ mod tests {
         let reader = File::open(path_of(&file)).unwrap();
         drop(file);
         assert!(taken_up_at_last(&reader).is_some());
+    }
+
+    #[test]
+    fn a_page_whose_last_publisher_was_killed_as_it_took_it_up_is_taken_up_by_the_next() {
+        let page = SharedPage::create_to_be_taken_up(KEEPER_HERE).unwrap();
+        page.writer().init(&fastpath_page::Init::default());
+        let reader = File::from(page.reader().unwrap());
+        page.file.set_permissions(Permissions::from_mode(TAKING_UP)).unwrap();
+        drop(page);
+        assert!(taken_up_at_last(&reader).is_some());
+        assert_eq!(reader.metadata().unwrap().mode() & 0o7777, OWNER_ONLY);
     }
 
     #[test]
