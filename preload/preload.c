@@ -111,7 +111,7 @@ static const char *read_clock(const char *text, uint32_t *clock) {
 	return NULL;
 }
 
-/* As crates/observe/src/clocks.rs reads what --clocks is given; false where it is wrong. */
+/* As crates/measure/src/clocks.rs reads what --clocks is given; false where it is wrong. */
 static bool read_clocks(const char *text, uint32_t *clocks) {
 	*clocks = 0;
 	if (!text || !*text || is_word(text, "AUTO"))

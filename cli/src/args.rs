@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
-use fastpath_observe::Clocks;
+use fastpath_measure::Clocks;
 
 use crate::complete;
 use crate::processes::{Named, offered};
@@ -93,7 +93,7 @@ pub struct Probe {
 
     /// Whose programs: on x86-64, 32-bit ones have a vDSO of their own. Asked with i386, a small 32-bit program looks
     #[arg(long, value_name = "ISA", default_value = std::env::consts::ARCH,
-          value_parser = clap::builder::PossibleValuesParser::new(fastpath_observe::Probe::isas()))]
+          value_parser = clap::builder::PossibleValuesParser::new(fastpath_measure::Probe::isas()))]
     pub isa: String,
 }
 
@@ -300,11 +300,11 @@ pub enum GuardedCall {
 
 /// Paths that are allowed; none: any.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Paths(pub Vec<fastpath_observe::Path>);
+pub struct Paths(pub Vec<fastpath_measure::Path>);
 
 impl Paths {
     fn parse(text: &str) -> Result<Paths, String> {
-        use fastpath_observe::Path;
+        use fastpath_measure::Path;
         if text == "any" {
             return Ok(Paths(Vec::new()));
         }
@@ -689,7 +689,7 @@ mod tests {
 
     #[test]
     fn paths_and_limits_are_taken_as_documented() {
-        use fastpath_observe::Path;
+        use fastpath_measure::Path;
         assert_eq!(
             Paths::parse("vdso,fastpath"),
             Ok(Paths(vec![Path::Vdso, Path::Fastpath]))

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use comfy_table::{Cell, CellAlignment};
-use fastpath_observe::bench::{self, Bench};
-use fastpath_observe::{Accuracy, Clock, Limit, Monotonicity, Reference, Spread, Summary, accuracy, monotonicity};
+use fastpath_measure::bench::{self, Bench};
+use fastpath_measure::{Accuracy, Clock, Limit, Monotonicity, Reference, Spread, Summary, accuracy, monotonicity};
 use serde::Serialize;
 
 use crate::args;

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::{CompleteEnv, Shells};
 use clap_complete::{ArgValueCompleter, Shell};
-use fastpath_observe::Clock;
+use fastpath_measure::Clock;
 
 /// A program, as shells know it.
 pub struct Program {

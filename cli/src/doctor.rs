@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fastpath_observe::doctor::{self, Finding, Line, Mark, Options, Proof, Report, Severity, Unseen, Verdict, When};
+use fastpath_doctor::{Finding, Line, Mark, Options, Proof, Report, Severity, Unseen, Verdict, When};
 
 use crate::args;
 use crate::document;
@@ -23,7 +23,7 @@ pub fn run(options: &args::Doctor) -> i32 {
             return exit::NO_SUCH_PROCESS;
         }
     };
-    let examined = doctor::examine(&Options {
+    let examined = fastpath_doctor::examine(&Options {
         root: Path::new("/"),
         pid: process.map(i32::cast_unsigned),
     });
@@ -197,7 +197,7 @@ fn of_line(line: &Line, with_source: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fastpath_observe::doctor::Because;
+    use fastpath_doctor::Because;
 
     #[test]
     fn a_line_of_evidence_keeps_its_mark_its_fact_and_its_source() {

@@ -3,8 +3,8 @@
 use std::io::Read;
 use std::path::Path;
 
-use fastpath_observe::guard::{self, Baseline, Options, Outcome, Report, Subject};
-use fastpath_observe::{Clock, Clocks};
+use fastpath_guard::{Baseline, Options, Outcome, Report, Subject};
+use fastpath_measure::{Clock, Clocks};
 use fastpath_page::ClockSet;
 
 use crate::args::{self, GuardedCall};
@@ -25,7 +25,7 @@ pub fn run(options: &args::Guard) -> i32 {
             return exit::NO_INPUT;
         }
     };
-    let report = guard::guard(&Options {
+    let report = fastpath_guard::guard(&Options {
         subjects: subjects(options),
         max_ns: options.max_ns,
         paths: options.path.0.clone(),

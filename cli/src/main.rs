@@ -37,7 +37,7 @@ use std::os::unix::ffi::OsStringExt;
 use clap::Parser;
 
 use args::{Args, Command};
-use fastpath_observe::{Met, make_clocks_readable};
+use fastpath_measure::{Met, make_clocks_readable};
 
 /// What the operating system calls.
 ///

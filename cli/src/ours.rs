@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fastpath_inject::InProcess;
-use fastpath_observe::Functions;
+use fastpath_measure::Functions;
 use fastpath_page::ClockSet;
 use fastpath_publisher::Publisher;
 use fastpath_publisher::evidence::{self, Trust};

@@ -1,7 +1,7 @@
 //! `fastpath probe`: which path every clock takes here.
 
 use comfy_table::{Cell, CellAlignment};
-use fastpath_observe::{Clock, Measured, Mode, Path, Probe, Verdict};
+use fastpath_measure::{Clock, Measured, Mode, Path, Probe, Verdict};
 use fastpath_publisher::evidence::{self, Distrust, Trust};
 
 use crate::args;

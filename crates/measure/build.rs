@@ -6,7 +6,7 @@ use std::{env, fs};
 
 fn main() {
     if let Err(message) = build() {
-        eprintln!("fastpath-observe: {message}");
+        eprintln!("fastpath-measure: {message}");
         std::process::exit(1);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fastpath_host::PageCopy;
 use fastpath_host::evidence::Residuals;
 use fastpath_maps::Mapping;
-use fastpath_observe::Clock;
+use fastpath_measure::Clock;
 use fastpath_page::{ClockSet, MAPPED_NAME, Page, Reader};
 use fastpath_protocol::client::{Client, Failure};
 use fastpath_publisher::counter;

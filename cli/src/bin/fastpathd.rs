@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use fastpath_daemon::{Failure, Options, Policy, serve};
-use fastpath_observe::Clocks;
+use fastpath_measure::Clocks;
 use fastpath_publisher::evidence::Trust;
 
 /// Publish the time for all processes of a host that fastpath serves

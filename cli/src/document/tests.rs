@@ -19,12 +19,12 @@ fn schema_of<T: JsonSchema>(command: &str) -> Value {
 
 fn documents() -> Vec<(&'static str, Value)> {
     vec![
-        ("probe", schema_of::<fastpath_observe::Probe>("probe")),
-        ("doctor", schema_of::<fastpath_observe::doctor::Report>("doctor")),
+        ("probe", schema_of::<fastpath_measure::Probe>("probe")),
+        ("doctor", schema_of::<fastpath_doctor::Report>("doctor")),
         ("trace", schema_of::<fastpath_trace::Report>("trace")),
         ("audit", schema_of::<fastpath_audit::Report>("audit")),
         ("bench", schema_of::<crate::bench::Report>("bench")),
-        ("guard", schema_of::<fastpath_observe::guard::Report>("guard")),
+        ("guard", schema_of::<fastpath_guard::Report>("guard")),
         ("status", schema_of::<crate::attach::status::Status>("status")),
         ("report", schema_of::<fastpath_report::data::Report>("report")),
     ]

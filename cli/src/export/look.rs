@@ -3,8 +3,8 @@
 use std::path::Path as File;
 use std::time::{Duration, Instant};
 
-use fastpath_observe::doctor::{self, Options, Report, Served, Verdict as Health};
-use fastpath_observe::{Clock, Functions, Path, Probe, Verdict, price_samples};
+use fastpath_doctor::{Options, Report, Served, Verdict as Health};
+use fastpath_measure::{Clock, Functions, Path, Probe, Verdict, price_samples};
 use fastpath_publisher::evidence::Trust;
 
 use super::metrics::{Family, Kind};
@@ -54,7 +54,7 @@ impl Looks {
         let probe = Probe::run();
         self.price(&probe);
         self.looks += 1;
-        let served = doctor::served(File::new("/"));
+        let served = fastpath_doctor::served(File::new("/"));
         let mut families = clocks(&probe);
         families.push(self.prices());
         families.extend(host(&probe));
@@ -73,7 +73,7 @@ impl Looks {
         if self.doctor.as_ref().is_some_and(|(when, _)| when.elapsed() < DOCTOR) {
             return;
         }
-        let report = doctor::examine(&Options {
+        let report = fastpath_doctor::examine(&Options {
             root: File::new("/"),
             pid: None,
         });

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fastpath_observe::doctor::{self, Options};
-use fastpath_observe::{CALLS_PER_SAMPLE, Clock, Functions, Kind, Probe, price_samples};
+use fastpath_doctor::Options;
+use fastpath_measure::{CALLS_PER_SAMPLE, Clock, Functions, Kind, Probe, price_samples};
 use fastpath_report::Distribution;
 use fastpath_report::data::{self, ClockPrices, Host, Missing, Part, Prices, Trace};
 use fastpath_trace::{Method, Observer, Whom};
@@ -24,7 +24,7 @@ pub fn this_host(trace_for: Duration) -> Result<Host, String> {
     let mut or_missing = |what: Part, why: String| missing.push(Missing { what, why });
     output::progress("examining this host");
     // First: where this process may not read the counter, it sees to it that it may.
-    let examined = doctor::examine(&Options {
+    let examined = fastpath_doctor::examine(&Options {
         root: Path::new("/"),
         pid: None,
     });
@@ -80,7 +80,7 @@ fn as_data<M: Serialize, T: DeserializeOwned>(measured: &M) -> Result<T, String>
 
 /// The prices of clocks that a vDSO can answer, one by one and in turns, so that what disturbs one way disturbs the other.
 fn prices(probe: &Probe, ours: Option<Functions>) -> Prices {
-    let can_be_fast = |report: &&fastpath_observe::ClockReport| {
+    let can_be_fast = |report: &&fastpath_measure::ClockReport| {
         report.clock.kind() != Kind::KernelOnly && report.measured.ns.is_some()
     };
     let clocks: Vec<Clock> = probe

@@ -1,6 +1,6 @@
 //! Which clocks to take over.
 
-use fastpath_observe::{Assume, Clocks};
+use fastpath_measure::{Assume, Clocks};
 use fastpath_page::ClockSet;
 
 /// What `--clocks` and the state of this host come to.
@@ -27,11 +27,11 @@ impl Selection {
         let assume = if without_vdso { Assume::NoVdso } else { Assume::SamePath };
         // Where those cannot be looked at, what 64-bit programs have is the best guess.
         let foreign = if is_32_bit && !without_vdso {
-            fastpath_observe::measure_for_auto_of_i386()
+            fastpath_measure::measure_for_auto_of_i386()
         } else {
             None
         };
-        let measured = foreign.unwrap_or_else(|| fastpath_observe::measure_for_auto(assume));
+        let measured = foreign.unwrap_or_else(|| fastpath_measure::measure_for_auto(assume));
         let slow = measured.iter().filter(|m| m.is_slow);
         let set = slow.fold(ClockSet::NONE, |set, m| set.union(ClockSet::of_id(m.clock.id() as u32)));
         if set.is_empty() {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastpath_inject::target;
-use fastpath_observe::Clocks;
+use fastpath_measure::Clocks;
 use fastpath_page::ClockSet;
 use fastpath_publisher::SharedPage;
 use fastpath_publisher::evidence::{self, Trust};

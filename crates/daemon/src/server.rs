@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use fastpath_observe::{Assume, measure_for_auto};
+use fastpath_measure::{Assume, measure_for_auto};
 use fastpath_page::ClockSet;
 use fastpath_protocol::{Code, Refusal, Request, Status, packet};
 use nix::errno::Errno;
@@ -456,7 +456,7 @@ impl Connection {
 fn names(clocks: ClockSet) -> String {
     let names: Vec<_> = clocks
         .iter()
-        .filter_map(|id| fastpath_observe::Clock::from_id(id as i32))
+        .filter_map(|id| fastpath_measure::Clock::from_id(id as i32))
         .map(|clock| clock.name())
         .collect();
     if names.is_empty() {

@@ -1,9 +1,9 @@
 //! What is known of a host and of a process, as plain data. Nothing here is a judgement.
 
-use crate::host::TimensOffset;
-use crate::probe::{ClockReport, FunctionReport};
-use crate::vsyscall::Vsyscall;
 use fastpath_host::evidence::{Evidence, Residuals};
+use fastpath_measure::host::TimensOffset;
+use fastpath_measure::probe::{ClockReport, FunctionReport};
+use fastpath_measure::vsyscall::Vsyscall;
 use serde::Serialize;
 
 /// Everything that was found out.

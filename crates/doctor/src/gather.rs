@@ -3,11 +3,11 @@
 use super::facts::{Counter, Facts, Kernel, KernelLog, Machine, Process, Stated, StatedBy};
 use super::root::Root;
 use super::{Options, arch, host, kernel_log, process, rate};
-use crate::clocks::Clock;
-use crate::counter;
-use crate::probe::{ClockReport, Probe};
-use crate::vdso::Vdso;
 use fastpath_host::evidence::{Evidence, Patience};
+use fastpath_measure::clocks::Clock;
+use fastpath_measure::counter;
+use fastpath_measure::probe::{ClockReport, Probe};
+use fastpath_measure::vdso::Vdso;
 use std::time::{Duration, Instant};
 
 /// More than `run` has at a start: whoever asks doctor waits a second, on a busy machine too.

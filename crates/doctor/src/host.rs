@@ -3,7 +3,7 @@
 use super::arch;
 use super::facts::{Clocksource, KernelVdso, Mitigation};
 use super::root::Root;
-use crate::vdso::Vdso;
+use fastpath_measure::vdso::Vdso;
 
 /// Parameters of the kernel's command line that have to do with clocks (admin-guide/kernel-parameters.txt).
 const PARAMETERS: &[&str] = &[

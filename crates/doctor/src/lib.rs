@@ -31,8 +31,8 @@ pub use remedies::{Remedy, When};
 pub use root::Unseen;
 pub use served::{Served, ServedPage, served};
 
-use crate::counter;
 use fastpath_host::evidence::{Distrust, Evidence, Trust};
+use fastpath_measure::counter;
 use root::Root;
 use serde::Serialize;
 use std::path::Path;

@@ -2,12 +2,12 @@
 
 use super::facts::PageFacts;
 use super::root::Root;
-use crate::clocks::Clock;
-use crate::counter;
 use fastpath_host::PageCopy;
 use fastpath_host::evidence::{Residuals, reason};
 use fastpath_image::{Image, Isa, Vdso};
 use fastpath_maps::Mapping;
+use fastpath_measure::clocks::Clock;
+use fastpath_measure::counter;
 use fastpath_page::layout::Latch;
 use fastpath_page::{ClockSet, MAPPED_NAME, PAGE_SIZE, Page, Reader};
 use std::os::unix::fs::FileExt;

@@ -3,8 +3,8 @@
 use super::facts::{Library, Process, TimeNamespace, VdsoKind};
 use super::root::Root;
 use super::{own_calls, page, program};
-use crate::host::parse_timens_offsets;
 use fastpath_maps::Mapping;
+use fastpath_measure::host::parse_timens_offsets;
 use std::io;
 use std::path::Path;
 

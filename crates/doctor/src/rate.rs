@@ -1,9 +1,9 @@
 //! The counter's rate against a clock of the kernel's.
 
 use super::facts::Rate;
-use crate::clocks::Clock;
-use crate::counter;
-use crate::functions::Functions;
+use fastpath_measure::clocks::Clock;
+use fastpath_measure::counter;
+use fastpath_measure::functions::Functions;
 
 /// A change of the clock: the counter and the clock at that time, and the time within which it happened.
 pub(super) struct Start {

@@ -116,10 +116,10 @@ pub(super) mod tests {
     use super::*;
 
     /// A directory that stands for a host, with these files; it goes with the value.
-    pub(in crate::doctor) struct Tree(PathBuf);
+    pub(crate) struct Tree(PathBuf);
 
     impl Tree {
-        pub(in crate::doctor) fn new(files: &[(&str, &str)]) -> Tree {
+        pub(crate) fn new(files: &[(&str, &str)]) -> Tree {
             use std::sync::atomic::{AtomicU32, Ordering};
             static NEXT: AtomicU32 = AtomicU32::new(0);
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -131,19 +131,19 @@ pub(super) mod tests {
             tree
         }
 
-        pub(in crate::doctor) fn add(&self, name: &str, bytes: &[u8]) {
+        pub(crate) fn add(&self, name: &str, bytes: &[u8]) {
             let path = self.0.join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, bytes).unwrap();
         }
 
-        pub(in crate::doctor) fn link(&self, name: &str, to: &str) {
+        pub(crate) fn link(&self, name: &str, to: &str) {
             let path = self.0.join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::os::unix::fs::symlink(to, path).unwrap();
         }
 
-        pub(in crate::doctor) fn root(&self) -> Root {
+        pub(crate) fn root(&self) -> Root {
             Root::at(&self.0)
         }
     }

@@ -1,14 +1,14 @@
 //! Hosts and processes of the field, as facts, for tests.
 
 use super::facts::*;
-use crate::clocks::{Clock, Kind as ClockKind};
-use crate::functions::Call;
-use crate::host::TimensOffset;
-use crate::path::Path;
-use crate::probe::{ClockReport, FunctionReport, Measured};
-use crate::verdict::{Verdict, judge};
 use fastpath_host::counter::Features;
 use fastpath_host::evidence::{Evidence, Pair, Warp};
+use fastpath_measure::clocks::{Clock, Kind as ClockKind};
+use fastpath_measure::functions::Call;
+use fastpath_measure::host::TimensOffset;
+use fastpath_measure::path::Path;
+use fastpath_measure::probe::{ClockReport, FunctionReport, Measured};
+use fastpath_measure::verdict::{Verdict, judge};
 
 const COUNTER_NS: f64 = 18.0;
 

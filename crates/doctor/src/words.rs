@@ -1,6 +1,6 @@
 //! Names and figures as sentences have them.
 
-use crate::probe::ClockReport;
+use fastpath_measure::probe::ClockReport;
 
 pub(super) fn clock_names(reports: &[&ClockReport]) -> String {
     let names: Vec<&str> = reports.iter().map(|report| report.clock.name()).collect();

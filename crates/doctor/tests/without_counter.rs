@@ -2,7 +2,7 @@
 //! thread's, and those that it starts inherit it.
 #![cfg(target_arch = "x86_64")]
 
-use fastpath_observe::doctor::{Options, Verdict, examine};
+use fastpath_doctor::{Options, Verdict, examine};
 use std::path::Path;
 
 #[test]

@@ -4,9 +4,9 @@ use super::baseline::Baseline;
 use super::price::Price;
 use super::route::Route;
 use super::subject::Subject;
-use crate::clocks::Kind;
-use crate::path::Path;
-use crate::verdict::costs_too_much;
+use fastpath_measure::clocks::Kind;
+use fastpath_measure::path::Path;
+use fastpath_measure::verdict::costs_too_much;
 
 /// What a clock read may cost, which way it may go, and what may have changed.
 pub(super) struct Limits<'a> {

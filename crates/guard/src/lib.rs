@@ -13,12 +13,12 @@ mod subject;
 pub use baseline::{Baseline, Remembered};
 pub use subject::Subject;
 
-use crate::child::{self, End};
-use crate::clocks::Clock;
-use crate::counter;
-use crate::path::Path;
-use crate::stats::{tenths, thousandths};
-use crate::timer::Timer;
+use fastpath_measure::child::{self, End};
+use fastpath_measure::clocks::Clock;
+use fastpath_measure::counter;
+use fastpath_measure::path::Path;
+use fastpath_measure::stats::{tenths, thousandths};
+use fastpath_measure::timer::Timer;
 use judge::{Complaint, Limits};
 use price::Price;
 use route::Route;

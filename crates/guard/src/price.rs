@@ -1,10 +1,10 @@
 //! What a call costs beside the counter and a system call, measured in turns.
 
 use super::subject::{Subject, repeat_getpid};
-use crate::counter;
-use crate::price::{Effort, batch, calls_per_batch};
-use crate::stats::median;
-use crate::timer::Timer;
+use fastpath_measure::counter;
+use fastpath_measure::price::{Effort, batch, calls_per_batch};
+use fastpath_measure::stats::median;
+use fastpath_measure::timer::Timer;
 
 /// Prices in ticks, or in nanoseconds; and ratios.
 #[derive(Clone, Copy, Debug)]

@@ -1,13 +1,13 @@
 //! Which path a guarded call takes, and whether it can be made here at all.
 
 use super::subject::{Subject, urandom};
-use crate::child::{self, End};
-use crate::clocks::Clock;
-use crate::functions::{Call, Functions};
-use crate::host;
-use crate::path::{self, Path, TAKEN_AWAY, TIME_LIMIT, TRIES, step};
-use crate::probe;
-use crate::vdso::Vdso;
+use fastpath_measure::child::{self, End};
+use fastpath_measure::clocks::Clock;
+use fastpath_measure::functions::{Call, Functions};
+use fastpath_measure::host;
+use fastpath_measure::path::{self, Path, TAKEN_AWAY, TIME_LIMIT, TRIES, step};
+use fastpath_measure::probe;
+use fastpath_measure::vdso::Vdso;
 
 /// A call's path.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! What can be guarded.
 
-use crate::clocks::Clock;
-use crate::functions::{Call, Functions};
+use fastpath_measure::clocks::Clock;
+use fastpath_measure::functions::{Call, Functions};
 use std::fmt;
 use std::hint::black_box;
 use std::sync::OnceLock;

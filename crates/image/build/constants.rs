@@ -5,8 +5,8 @@ use std::path::Path;
 
 use object::{Object, ObjectSection, ObjectSymbol};
 
-use crate::elf::{Elf, STT_FUNC};
 use crate::recipe::Recipe;
+use fastpath_elf::{Elf, STT_FUNC};
 
 /// Writes the image to `out`, and returns an expression for what there is to know about it.
 pub fn describe(out: &Path, linked: &[u8], image: &[u8], recipe: &Recipe) -> Result<String, String> {

@@ -4,17 +4,8 @@
 //! The target's own image is made by the C compiler that cargo's other crates would use. The others take clang and lld, which know
 //! every ISA, and are left out, with a warning, where there is none.
 
-#[path = "../src/check.rs"]
-#[allow(dead_code)]
-mod check;
 mod compile;
 mod constants;
-#[path = "../src/elf.rs"]
-#[allow(dead_code)]
-mod elf;
-#[path = "../src/isa.rs"]
-#[allow(dead_code)]
-mod isa;
 mod layout;
 mod recipe;
 mod trim;
@@ -23,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use compile::Toolchain;
-use isa::Isa;
+use fastpath_elf::{Isa, check};
 use recipe::{RECIPES, Recipe};
 
 fn main() -> ExitCode {

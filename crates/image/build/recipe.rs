@@ -1,6 +1,6 @@
 //! What the build has to know about each ISA. The rest is in its folder under `vdso/`.
 
-use crate::isa::Isa;
+use fastpath_elf::Isa;
 
 pub struct Recipe {
     pub isa: Isa,

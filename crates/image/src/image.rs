@@ -1,8 +1,8 @@
 //! The images that the build made.
 
 use crate::built;
-use crate::isa::Isa;
 use crate::vdso::Vdso;
+use fastpath_elf::Isa;
 
 /// Images are made of pages of this size, and mapped at multiples of it, whatever the kernel's pages are.
 pub const PAGE_SIZE: usize = 4096;

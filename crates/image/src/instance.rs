@@ -2,9 +2,9 @@
 
 use crate::features::CpuFeatures;
 use crate::image::{Image, PAGE_SIZE};
-use crate::isa::Isa;
 use crate::kernel::{self, KernelFunctions};
 use crate::patch;
+use fastpath_elf::Isa;
 
 /// Where an image and its page will be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The functions of a process's own vDSO, which the image goes back to.
 
-use crate::isa::Isa;
 use crate::vdso::Vdso;
+use fastpath_elf::Isa;
 
 /// By their plain names, in the order of the slots (`vdso/slots.h`).
 pub const FUNCTIONS: [&str; 10] = [

@@ -4,18 +4,9 @@
 //! says what any vDSO exports, ours or a kernel's. The image reads the page (crate `fastpath-page`), which lies wherever its
 //! [`Placement`] says.
 
-// The build shares this module and uses more of it.
-#[allow(dead_code)]
-mod elf;
-
-// For the build and the tests; here for the note's name.
-#[allow(dead_code)]
-mod check;
-
 mod features;
 mod image;
 mod instance;
-mod isa;
 mod kernel;
 mod own;
 mod patch;
@@ -25,16 +16,15 @@ pub mod vdso;
 /// What the build made.
 mod built {
     use crate::image::{Function, Image};
-    use crate::isa::Isa;
+    use fastpath_elf::Isa;
 
     include!(concat!(env!("OUT_DIR"), "/built.rs"));
 }
 
-pub use elf::ElfError;
+pub use fastpath_elf::{ElfError, Isa};
 pub use features::CpuFeatures;
 pub use image::{Function, Image};
 pub use instance::{Instance, InstanceError, Options, Placement};
-pub use isa::Isa;
 pub use kernel::KernelFunctions;
 pub use own::{MappedVdso, own_vdso};
 pub use runtimes::{go_version, musl_version};
@@ -42,10 +32,10 @@ pub use vdso::Vdso;
 
 /// The version of the page that an image reads, if the bytes are a fastpath image, instantiated or not.
 pub fn page_abi(bytes: &[u8]) -> Option<u32> {
-    let notes = elf::Elf::parse(bytes).ok()?.notes();
-    let note = notes
-        .iter()
-        .find(|note| note.name == check::NOTE_NAME.as_bytes() && note.kind == check::NOTE_KIND)?;
+    let notes = fastpath_elf::Elf::parse(bytes).ok()?.notes();
+    let note = notes.iter().find(|note| {
+        note.name == fastpath_elf::check::NOTE_NAME.as_bytes() && note.kind == fastpath_elf::check::NOTE_KIND
+    })?;
     note.description.try_into().ok().map(u32::from_le_bytes)
 }
 

@@ -4,7 +4,7 @@
 
 use crate::features::CpuFeatures;
 use crate::instance::Placement;
-use crate::isa::Isa;
+use fastpath_elf::Isa;
 
 /// The type of data.
 const STT_OBJECT: u8 = 1;

@@ -1,6 +1,6 @@
 //! Reading any vDSO's symbols: ours, and any kernel's.
 
-use crate::elf::{
+use fastpath_elf::{
     Elf, ElfError, NT_GNU_BUILD_ID, SHN_ABS, SHN_UNDEF, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, VERSION_MASK,
 };
 

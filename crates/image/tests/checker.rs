@@ -1,19 +1,9 @@
 //! Each rule of the build's checker turns red on an image that breaks it.
 
-#[path = "../src/check.rs"]
-#[allow(dead_code)]
-mod check;
-#[path = "../src/elf.rs"]
-#[allow(dead_code)]
-mod elf;
-#[path = "../src/isa.rs"]
-#[allow(dead_code)]
-mod isa;
-
 use std::collections::BTreeSet;
 
-use check::{Contract, Rule, Violation, check};
-use elf::*;
+use fastpath_elf::check::{Contract, Rule, Violation, check};
+use fastpath_elf::*;
 use fastpath_image::Image;
 
 const E_TYPE: usize = 16;
@@ -74,7 +64,7 @@ const CLASS_32: Class = Class {
 
 /// The image of one ISA, and what it must satisfy.
 struct Subject {
-    isa: isa::Isa,
+    isa: Isa,
     bytes: &'static [u8],
     class: &'static Class,
 }
@@ -84,7 +74,7 @@ fn subjects() -> impl Iterator<Item = Subject> {
     fastpath_image::Isa::ALL.into_iter().filter_map(|isa| {
         let image = Image::of(isa)?;
         Some(Subject {
-            isa: isa::Isa::of_name(isa.name()).unwrap(),
+            isa: Isa::of_name(isa.name()).unwrap(),
             bytes: image.bytes(),
             class: if isa.is_64() { &CLASS_64 } else { &CLASS_32 },
         })
@@ -122,7 +112,7 @@ impl Subject {
 
     /// Of the tables that unwinders read.
     fn unwind_segment(&self) -> u32 {
-        if self.isa == isa::Isa::Arm {
+        if self.isa == Isa::Arm {
             PT_ARM_EXIDX
         } else {
             PT_GNU_EH_FRAME
@@ -143,7 +133,7 @@ impl Subject {
 
     /// Where the entry of a dynamic symbol lies.
     fn symbol(&self, function: &str) -> usize {
-        let prefix = if self.isa == isa::Isa::Aarch64 {
+        let prefix = if self.isa == Isa::Aarch64 {
             "__kernel_"
         } else {
             "__vdso_"
@@ -300,7 +290,7 @@ fn a_function_without_unwind_information_is_refused() {
             .next()
             .unwrap()
             .offset as usize;
-        if image.isa == isa::Isa::Arm {
+        if image.isa == Isa::Arm {
             unwind_tables_of_arm(&image, header);
         } else {
             unwind_tables(&image, header);

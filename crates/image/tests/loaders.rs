@@ -1,10 +1,6 @@
 //! The ways in which C libraries and runtimes look a function up in a vDSO, written down from what they do, on our image.
 
-#[path = "../src/elf.rs"]
-#[allow(dead_code)]
-mod elf;
-
-use elf::*;
+use fastpath_elf::*;
 use fastpath_image::{
     Image, Instance, Isa, KernelFunctions, Options, Placement, Vdso, is_fastpath, own_vdso, page_abi,
 };

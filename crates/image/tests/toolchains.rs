@@ -1,17 +1,8 @@
 //! Every compiler and linker that is here makes an image that satisfies every rule, and the code that was asked for.
 
-#[path = "../src/check.rs"]
-#[allow(dead_code)]
-mod check;
 #[path = "../build/compile.rs"]
 #[allow(dead_code)]
 mod compile;
-#[path = "../src/elf.rs"]
-#[allow(dead_code)]
-mod elf;
-#[path = "../src/isa.rs"]
-#[allow(dead_code)]
-mod isa;
 #[path = "../build/recipe.rs"]
 #[allow(dead_code)]
 mod recipe;
@@ -22,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use compile::Toolchain;
-use isa::Isa;
+use fastpath_elf::{Elf, Isa, check};
 use recipe::Recipe;
 
 const TOOLCHAINS: [(&str, &str); 4] = [("gcc", "bfd"), ("gcc", "lld"), ("clang", "bfd"), ("clang", "lld")];
@@ -217,7 +208,7 @@ fn a_read_of_monotonic_executes_at_most_42_instructions_on_aarch64() {
         return;
     }
     let image = trim::trim(&link("hot", Isa::Aarch64, "clang", "lld").0).unwrap();
-    let elf = elf::Elf::parse(&image).unwrap();
+    let elf = Elf::parse(&image).unwrap();
     let function = |name: &[u8]| elf.symbols().find(|(_, symbol)| symbol.name == name).unwrap().1.value as usize;
     let words = image[function(b"__kernel_clock_gettime")..].as_chunks().0;
     let instructions: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();

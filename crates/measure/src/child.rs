@@ -5,13 +5,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// What a child reports: which step, of which item, with what result.
-pub(crate) type Record = [u64; 3];
+pub type Record = [u64; 3];
 
 const RECORD_BYTES: usize = size_of::<Record>();
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     /// It ran to its end.
     Finished,
     /// It left with this status; not by our doing.
@@ -26,7 +26,7 @@ pub(crate) enum End {
 
 impl End {
     /// For a sentence that begins with "a child process".
-    pub(crate) fn describe(self) -> String {
+    pub fn describe(self) -> String {
         match self {
             End::Finished => "ended".to_owned(),
             End::Exited(status) => format!("exited with status {status}"),
@@ -47,16 +47,16 @@ fn signal_name(signal: i32) -> String {
 }
 
 /// The child's way to report.
-pub(crate) struct Reporter(i32);
+pub struct Reporter(i32);
 
 impl Reporter {
     /// Where the records go.
-    pub(crate) fn descriptor(&self) -> i32 {
+    pub fn descriptor(&self) -> i32 {
         self.0
     }
 
     /// One record: the pipe holds thousands, so this neither blocks nor is cut in two.
-    pub(crate) fn report(&self, step: u64, item: u64, value: u64) {
+    pub fn report(&self, step: u64, item: u64, value: u64) {
         let record: Record = [step, item, value];
         // SAFETY: writes the bytes of a local array. A failure leaves the record out, which the parent takes for "unknown".
         unsafe { libc::write(self.0, record.as_ptr().cast(), RECORD_BYTES) };
@@ -80,7 +80,7 @@ const PANICKED: i32 = 101;
 /// # Safety
 /// The process may have other threads, of which the child has none, but all locks that they held: `body` does only what is
 /// async-signal-safe (no allocation, no lock).
-pub(crate) unsafe fn run(limit: Duration, body: impl FnOnce(&Reporter)) -> io::Result<(Vec<Record>, End)> {
+pub unsafe fn run(limit: Duration, body: impl FnOnce(&Reporter)) -> io::Result<(Vec<Record>, End)> {
     let (read_end, write_end) = pipe()?;
     let was_pending = is_pending(libc::SIGCHLD);
     // SAFETY: the child does only what `body` does, which the caller vouches for, and calls _exit.
@@ -150,7 +150,7 @@ fn take_back_sigchld(pid: libc::pid_t) {
 ///
 /// # Safety
 /// As of [`run`]; besides, `body` ends.
-pub(crate) unsafe fn exit_of(body: impl FnOnce() -> i32) -> Option<End> {
+pub unsafe fn exit_of(body: impl FnOnce() -> i32) -> Option<End> {
     // SAFETY: as in `run`.
     let pid = unsafe { libc::fork() };
     if pid == 0 {

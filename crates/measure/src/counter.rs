@@ -4,31 +4,31 @@ use crate::price::{Effort, ticks_per_call};
 use crate::timer::Timer;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(crate) use crate::arch::{counter_name, repeat};
-pub(crate) use fastpath_host::counter::{is_readable as usable, read};
+pub use crate::arch::{counter_name, repeat};
+pub use fastpath_host::counter::{is_readable as usable, read};
 
 static WAS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process was forbidden to read the counter before it allowed itself to.
-pub(crate) fn was_forbidden() -> bool {
+pub fn was_forbidden() -> bool {
     WAS_FORBIDDEN.load(Ordering::Relaxed)
 }
 
 /// Forbids it as before.
-pub(crate) fn forbid() {
+pub fn forbid() {
     // SAFETY: as in `allow`.
     unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) };
 }
 
 /// Allows this process to read the counter again.
-pub(crate) fn allow() {
+pub fn allow() {
     WAS_FORBIDDEN.store(true, Ordering::Relaxed);
     // SAFETY: prctl with integers; it changes the calling thread's permission and nothing else.
     unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_ENABLE) };
 }
 
 /// Ticks that one bare ordered read takes; `None` where the counter may not be read.
-pub(crate) fn ticks_per_read(timer: &Timer, effort: Effort) -> Option<f64> {
+pub fn ticks_per_read(timer: &Timer, effort: Effort) -> Option<f64> {
     timer.is_counter().then(|| ticks_per_call(timer, effort, repeat))
 }
 

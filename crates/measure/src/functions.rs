@@ -75,7 +75,7 @@ impl Functions {
     }
 
     /// Whether this place has the function at all.
-    pub(crate) fn has(&self, call: Call) -> bool {
+    pub fn has(&self, call: Call) -> bool {
         match call {
             Call::ClockGettime(_) => true,
             Call::ClockGetres(_) => self.clock_getres.is_some(),
@@ -87,7 +87,7 @@ impl Functions {
 
     /// One call. What it answered is libc's convention in a libc function and the system call, else the vDSO's (minus errno);
     /// a place without the function does nothing.
-    pub(crate) fn call(&self, call: Call) -> c_long {
+    pub fn call(&self, call: Call) -> c_long {
         match call {
             Call::ClockGettime(clock) => c_long::from(gettime(self.clock_gettime, clock).0),
             Call::ClockGetres(clock) => self.clock_getres.map_or(0, |f| c_long::from(gettime(f, clock).0)),
@@ -99,7 +99,7 @@ impl Functions {
 
     /// `calls` calls, back to back.
     #[inline(never)]
-    pub(crate) fn repeat(&self, call: Call, calls: u32) {
+    pub fn repeat(&self, call: Call, calls: u32) {
         // The pointer is hidden from the optimiser: every place is called in the same, indirect way.
         match call {
             Call::ClockGettime(clock) => {
@@ -137,7 +137,7 @@ impl Functions {
 
     /// The clock in nanoseconds since its epoch; `None` if it was not answered.
     #[inline(always)]
-    pub(crate) fn now_ns(&self, clock: Clock) -> Option<i64> {
+    pub fn now_ns(&self, clock: Clock) -> Option<i64> {
         let (answer, now) = gettime(self.clock_gettime, clock);
         (answer == 0).then(|| now.tv_sec * 1_000_000_000 + now.tv_nsec)
     }

@@ -62,7 +62,7 @@ const TSC_FLAGS: &[&str] = &[
 ];
 
 impl Host {
-    pub(crate) fn look(counter_ns: Option<f64>, vdso: Option<VdsoFacts>) -> Host {
+    pub fn look(counter_ns: Option<f64>, vdso: Option<VdsoFacts>) -> Host {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let uname = uname();
         Host {
@@ -85,7 +85,7 @@ impl Host {
 }
 
 /// `uname -r`.
-pub(crate) fn kernel_release() -> String {
+pub fn kernel_release() -> String {
     field(&uname(), |name| &name.release)
 }
 
@@ -132,7 +132,7 @@ fn clocksource(which: &str) -> Vec<String> {
 }
 
 /// 0 none, 1 strict, 2 filter; `None` where /proc does not tell.
-pub(crate) fn seccomp_mode_of_this_process() -> Option<u32> {
+pub fn seccomp_mode_of_this_process() -> Option<u32> {
     seccomp_mode(&fs::read_to_string("/proc/self/status").ok()?)
 }
 
@@ -155,7 +155,7 @@ fn timens_offsets() -> Vec<TimensOffset> {
     parse_timens_offsets(&fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default())
 }
 
-pub(crate) fn parse_timens_offsets(offsets: &str) -> Vec<TimensOffset> {
+pub fn parse_timens_offsets(offsets: &str) -> Vec<TimensOffset> {
     let parse = |line: &str| {
         let mut fields = line.split_whitespace();
         let clock = fields.next()?.to_owned();

@@ -27,14 +27,14 @@ pub enum Path {
 }
 
 /// "Exchange full": none of the system calls below can fail with it.
-pub(crate) const TAKEN_AWAY: i32 = libc::EXFULL;
+pub const TAKEN_AWAY: i32 = libc::EXFULL;
 
 /// One call may enter the kernel by accident (a reader that was preempted twice in the middle of a read asks the kernel).
-pub(crate) const TRIES: u64 = 32;
+pub const TRIES: u64 = 32;
 
 /// What is known about one call without its price.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Evidence {
+pub struct Evidence {
     /// What the bare system call answered: 0 or an errno. `None`: not tried, there being no such system call, or unknown.
     pub raw_errno: Option<i32>,
     /// How many of `TRIES` calls by libc made a system call.
@@ -43,17 +43,17 @@ pub(crate) struct Evidence {
 
 impl Evidence {
     /// The kernel has no such clock or function.
-    pub(crate) fn is_unsupported(&self) -> bool {
+    pub fn is_unsupported(&self) -> bool {
         matches!(self.raw_errno, Some(libc::EINVAL | libc::ENOSYS))
     }
 
     /// The bare system call answers, so its price can be measured.
-    pub(crate) fn syscall_works(&self) -> bool {
+    pub fn syscall_works(&self) -> bool {
         self.raw_errno == Some(0)
     }
 
     /// Whether the calls went to the kernel, and a remark when they did not all take one path.
-    pub(crate) fn enters_kernel(&self) -> Result<(bool, Option<String>), String> {
+    pub fn enters_kernel(&self) -> Result<(bool, Option<String>), String> {
         let syscalls = self.syscalls.clone()?;
         let mixed = syscalls != 0 && syscalls != TRIES;
         let remark = mixed.then(|| format!("{syscalls} of {TRIES} calls made a system call"));
@@ -62,7 +62,7 @@ impl Evidence {
 }
 
 /// Steps of the child, as it reports them; the prober has the same numbers.
-pub(crate) mod step {
+pub mod step {
     pub const RAW: u64 = 1;
     pub const FILTER: u64 = 2;
     pub const CONTROL: u64 = 3;
@@ -73,7 +73,7 @@ pub(crate) mod step {
 }
 
 /// Establishes the path of each call by libc.
-pub(crate) fn establish(calls: &[Call]) -> Vec<Evidence> {
+pub fn establish(calls: &[Call]) -> Vec<Evidence> {
     establish_for(Functions::libc(), calls)
 }
 
@@ -89,7 +89,7 @@ fn establish_for(program: Functions, calls: &[Call]) -> Vec<Evidence> {
 
 /// What the bare system calls answer: 0 or an errno. Found out in a child, because a filter of this process may answer one
 /// with death; from that one on nothing is known.
-pub(crate) fn raw_errnos(calls: &[Call]) -> Vec<Option<i32>> {
+pub fn raw_errnos(calls: &[Call]) -> Vec<Option<i32>> {
     let raw = Functions::syscalls();
     let body = |reporter: &child::Reporter| {
         for (item, call) in calls.iter().enumerate().filter(|(_, call)| raw.has(**call)) {
@@ -129,7 +129,7 @@ fn syscalls_made(program: Functions, calls: &[Call]) -> Vec<Result<u64, String>>
 }
 
 /// A child needs well below a millisecond.
-pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(2);
+pub const TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// libc's functions, with and without a system call behind them, leave errno alone when they succeed. Some of them are the
 /// vDSO's itself (glibc binds gettimeofday and time to it, by IFUNC), which answers with minus the error instead.
@@ -160,7 +160,7 @@ const OF_CLOCKS: &[libc::c_long] = &[
 ];
 
 /// A filter that answers these system calls with [`TAKEN_AWAY`].
-pub(crate) fn filter(numbers: &[libc::c_long]) -> Result<BpfProgram, String> {
+pub fn filter(numbers: &[libc::c_long]) -> Result<BpfProgram, String> {
     let build = || -> Result<BpfProgram, seccompiler::BackendError> {
         let rules = numbers.iter().map(|number| (*number, Vec::new())).collect();
         let taken_away = SeccompAction::Errno(TAKEN_AWAY as u32);
@@ -176,7 +176,7 @@ pub(crate) fn filter(numbers: &[libc::c_long]) -> Result<BpfProgram, String> {
 }
 
 /// 0 or the errno of what failed.
-pub(crate) fn install(filter: &BpfProgram) -> i32 {
+pub fn install(filter: &BpfProgram) -> i32 {
     match seccompiler::apply_filter(filter) {
         Ok(()) => 0,
         Err(seccompiler::Error::Prctl(error) | seccompiler::Error::Seccomp(error)) => {
@@ -186,14 +186,14 @@ pub(crate) fn install(filter: &BpfProgram) -> i32 {
     }
 }
 
-pub(crate) fn value(records: &[Record], step: u64, item: u64) -> Option<u64> {
+pub fn value(records: &[Record], step: u64, item: u64) -> Option<u64> {
     records
         .iter()
         .find(|record| record[0] == step && record[1] == item)
         .map(|record| record[2])
 }
 
-pub(crate) fn interpret(calls: usize, records: &[Record], end: End) -> Vec<Result<u64, String>> {
+pub fn interpret(calls: usize, records: &[Record], end: End) -> Vec<Result<u64, String>> {
     let died = || format!("a child process that was to try it {}", end.describe());
     let refused = match (value(records, step::FILTER, 0), value(records, step::CONTROL, 0)) {
         (Some(0), Some(errno)) if errno == TAKEN_AWAY as u64 => None,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// How much is done to price one call.
 #[derive(Clone, Copy)]
-pub(crate) struct Effort {
+pub struct Effort {
     pub groups: u32,
     pub batches: u32,
     /// Aimed at by the number of calls in a batch.
@@ -16,13 +16,13 @@ pub(crate) struct Effort {
 impl Effort {
     /// 35 batches of 15 us: half a millisecond a call, while a batch is long against the two counter reads around it
     /// and short against a scheduler's slice.
-    pub(crate) const PROBE: Effort = Effort {
+    pub const PROBE: Effort = Effort {
         groups: 5,
         batches: 7,
         batch_time: Duration::from_micros(15),
     };
     /// 6 batches of 4 us: so that all that `run` has to decide fits in a millisecond.
-    pub(crate) const QUICK: Effort = Effort {
+    pub const QUICK: Effort = Effort {
         groups: 2,
         batches: 3,
         batch_time: Duration::from_micros(4),
@@ -31,7 +31,7 @@ impl Effort {
 
 /// Ticks per call: the least of the groups' medians. The median drops what interrupts add to a batch, the minimum drops a
 /// group that ran beside a busy neighbour.
-pub(crate) fn ticks_per_call(timer: &Timer, effort: Effort, repeat: impl Fn(u32)) -> f64 {
+pub fn ticks_per_call(timer: &Timer, effort: Effort, repeat: impl Fn(u32)) -> f64 {
     let calls = calls_per_batch(effort.batch_time, &repeat);
     let group = || {
         let mut batches: Vec<f64> = (0..effort.batches).map(|_| batch(timer, calls, &repeat)).collect();
@@ -42,13 +42,13 @@ pub(crate) fn ticks_per_call(timer: &Timer, effort: Effort, repeat: impl Fn(u32)
 
 /// Ticks per call in one batch.
 #[inline(always)]
-pub(crate) fn batch(timer: &Timer, calls: u32, repeat: impl Fn(u32)) -> f64 {
+pub fn batch(timer: &Timer, calls: u32, repeat: impl Fn(u32)) -> f64 {
     let start = timer.ticks();
     repeat(calls);
     timer.ticks().wrapping_sub(start) as f64 / f64::from(calls)
 }
 
-pub(crate) fn calls_per_batch(batch_time: Duration, repeat: impl Fn(u32)) -> u32 {
+pub fn calls_per_batch(batch_time: Duration, repeat: impl Fn(u32)) -> u32 {
     const TRIAL: u32 = 8;
     repeat(TRIAL); // cold caches and lazy binding are no part of a price
     let trial = |_| {

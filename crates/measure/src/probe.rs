@@ -285,7 +285,7 @@ impl Measured {
     }
 }
 
-pub(crate) fn path_of(call: Call, evidence: &Evidence, vdso: Option<&Vdso>) -> (Path, Option<String>) {
+pub fn path_of(call: Call, evidence: &Evidence, vdso: Option<&Vdso>) -> (Path, Option<String>) {
     if evidence.is_unsupported() {
         return (Path::Unsupported, None);
     }

@@ -3,12 +3,12 @@
 use serde::Serialize;
 
 /// A number as a report shows it: one digit behind the point for nanoseconds.
-pub(crate) fn tenths(value: f64) -> f64 {
+pub fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
 /// A ratio as a report shows it: three digits behind the point.
-pub(crate) fn thousandths(value: f64) -> f64 {
+pub fn thousandths(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
@@ -17,14 +17,14 @@ fn sort(values: &mut [f64]) {
 }
 
 /// The value below which `fraction` of the sorted values lie (nearest rank). `None` without values.
-pub(crate) fn quantile(sorted: &[f64], fraction: f64) -> Option<f64> {
+pub fn quantile(sorted: &[f64], fraction: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let rank = (fraction * sorted.len() as f64).ceil() as usize;
     Some(sorted[rank.saturating_sub(1).min(last)])
 }
 
 /// The middle value; the mean of the two middle ones of an even number.
-pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
+pub fn median(values: &mut [f64]) -> Option<f64> {
     sort(values);
     let half = values.len() / 2;
     match values.len() {
@@ -47,7 +47,7 @@ pub struct Spread {
 
 impl Spread {
     /// `None` without values.
-    pub(crate) fn of(mut values: Vec<f64>) -> Option<Spread> {
+    pub fn of(mut values: Vec<f64>) -> Option<Spread> {
         let median = median(&mut values)?;
         Some(Spread {
             p5: quantile(&values, 0.05)?,
@@ -56,7 +56,7 @@ impl Spread {
         })
     }
 
-    pub(crate) fn map(self, f: impl Fn(f64) -> f64) -> Spread {
+    pub fn map(self, f: impl Fn(f64) -> f64) -> Spread {
         Spread {
             p5: f(self.p5),
             median: f(self.median),
@@ -89,7 +89,7 @@ pub struct Summary {
 
 impl Summary {
     /// `None` without values.
-    pub(crate) fn of(mut values: Vec<f64>) -> Option<Summary> {
+    pub fn of(mut values: Vec<f64>) -> Option<Summary> {
         let median = median(&mut values)?;
         let count = values.len() as f64;
         let mean = values.iter().sum::<f64>() / count;
@@ -107,7 +107,7 @@ impl Summary {
     }
 
     /// The same in another unit.
-    pub(crate) fn map(self, f: impl Fn(f64) -> f64) -> Summary {
+    pub fn map(self, f: impl Fn(f64) -> f64) -> Summary {
         Summary {
             p5: f(self.p5),
             median: f(self.median),

@@ -7,14 +7,14 @@ use std::time::Instant;
 ///
 /// Ticks become nanoseconds only at the end: the longer the timer has run by then, the better it knows its own rate, and
 /// no time is spent on calibration. On a host whose counter is not to be trusted over seconds it still is over a batch.
-pub(crate) struct Timer {
+pub struct Timer {
     counter: bool,
     start: Instant,
     start_ticks: u64,
 }
 
 impl Timer {
-    pub(crate) fn start() -> Timer {
+    pub fn start() -> Timer {
         let mut timer = Timer {
             counter: counter::usable(),
             start: Instant::now(),
@@ -25,12 +25,12 @@ impl Timer {
     }
 
     /// Whether ticks are the counter's.
-    pub(crate) fn is_counter(&self) -> bool {
+    pub fn is_counter(&self) -> bool {
         self.counter
     }
 
     #[inline(always)]
-    pub(crate) fn ticks(&self) -> u64 {
+    pub fn ticks(&self) -> u64 {
         if self.counter {
             counter::read()
         } else {
@@ -38,7 +38,7 @@ impl Timer {
         }
     }
 
-    pub(crate) fn ns_per_tick(&self) -> f64 {
+    pub fn ns_per_tick(&self) -> f64 {
         if !self.counter {
             return 1.0;
         }

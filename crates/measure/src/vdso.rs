@@ -22,7 +22,7 @@ pub struct VdsoFacts {
 }
 
 /// A vDSO that is mapped into this process.
-pub(crate) struct Vdso {
+pub struct Vdso {
     address: usize,
     /// What it exports. One that cannot be read is there all the same: libc may have found its way through it.
     elf: Option<fastpath_image::Vdso>,
@@ -38,21 +38,21 @@ pub(crate) struct Vdso {
 
 impl Vdso {
     /// The one that AT_SYSINFO_EHDR names: libc's.
-    pub(crate) fn of_auxv() -> Option<Vdso> {
+    pub fn of_auxv() -> Option<Vdso> {
         // SAFETY: getauxval only looks.
         let address = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
         Vdso::at(address, &fastpath_maps::own().ok()?)
     }
 
     /// The kernel's, which is mapped even where the auxiliary vector names another one, or none.
-    pub(crate) fn of_kernel() -> Option<Vdso> {
+    pub fn of_kernel() -> Option<Vdso> {
         let maps = fastpath_maps::own().ok()?;
         let mapping = maps.iter().find(|mapping| mapping.name == "[vdso]")?;
         Vdso::at(mapping.start as usize, &maps)
     }
 
     /// One that was seen in another process this moment, and what lay in the page below it.
-    pub(crate) fn seen(address: usize, below: &[u8], bytes: &[u8]) -> Vdso {
+    pub fn seen(address: usize, below: &[u8], bytes: &[u8]) -> Vdso {
         let page = MappedPage::copy(below);
         let answered = page.as_ref().map(|page| {
             let clocks = Clock::SERVED.iter().copied();
@@ -69,7 +69,7 @@ impl Vdso {
     }
 
     /// Whether a copied page is fastpath's and answered no clock: it may have been copied between two anchors.
-    pub(crate) fn answered_nothing(&self) -> bool {
+    pub fn answered_nothing(&self) -> bool {
         self.answered.as_ref().is_some_and(Vec::is_empty)
     }
 
@@ -93,7 +93,7 @@ impl Vdso {
         })
     }
 
-    pub(crate) fn facts(&self) -> VdsoFacts {
+    pub fn facts(&self) -> VdsoFacts {
         VdsoFacts {
             address: format!("{:#x}", self.address),
             build_id: self.elf.as_ref().and_then(fastpath_image::Vdso::build_id).map(hex),
@@ -102,7 +102,7 @@ impl Vdso {
     }
 
     /// Its functions, to be called directly.
-    pub(crate) fn functions(&self) -> Option<Functions> {
+    pub fn functions(&self) -> Option<Functions> {
         // AArch64 has other names for them.
         let find = |name: &str| {
             let names = [format!("__vdso_{name}"), format!("__kernel_{name}")];
@@ -113,7 +113,7 @@ impl Vdso {
     }
 
     /// Whether it has a symbol of this name.
-    pub(crate) fn exports(&self, name: &str) -> bool {
+    pub fn exports(&self, name: &str) -> bool {
         self.function(name).is_some()
     }
 
@@ -124,7 +124,7 @@ impl Vdso {
     }
 
     /// Whether fastpath's page is what answers this call at present.
-    pub(crate) fn serves_from_page(&self, call: Call) -> bool {
+    pub fn serves_from_page(&self, call: Call) -> bool {
         let Some(page) = &self.page else { return false };
         let serves = |clock| match &self.answered {
             Some(answered) => answered.contains(&clock),

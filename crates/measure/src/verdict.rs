@@ -27,13 +27,13 @@ const SLOW_AGAINST_SYSCALL: f64 = 0.5;
 const SLOW_AGAINST_COUNTER: f64 = 2.5;
 
 /// Above this a call costs more than a vDSO would; nothing if there is no system call to compare it with.
-pub(crate) fn slow_above(syscall_ns: Option<f64>, counter_ns: Option<f64>) -> Option<f64> {
+pub fn slow_above(syscall_ns: Option<f64>, counter_ns: Option<f64>) -> Option<f64> {
     let near_a_syscall = SLOW_AGAINST_SYSCALL * syscall_ns?;
     Some(near_a_syscall.max(SLOW_AGAINST_COUNTER * counter_ns.unwrap_or(0.0)))
 }
 
 /// Whether a call costs more than a vDSO would.
-pub(crate) fn costs_too_much(ns: f64, syscall_ns: Option<f64>, counter_ns: Option<f64>) -> bool {
+pub fn costs_too_much(ns: f64, syscall_ns: Option<f64>, counter_ns: Option<f64>) -> bool {
     slow_above(syscall_ns, counter_ns).is_some_and(|limit| ns > limit)
 }
 
@@ -44,7 +44,7 @@ fn a_vdso_can_answer(call: Call, architecture: &str) -> bool {
 }
 
 /// What path and cost of a call mean.
-pub(crate) fn judge(call: Call, path: Path, ns: Option<f64>, syscall_ns: Option<f64>, counter: Option<f64>) -> Verdict {
+pub fn judge(call: Call, path: Path, ns: Option<f64>, syscall_ns: Option<f64>, counter: Option<f64>) -> Verdict {
     if path == Path::Unsupported {
         return Verdict::Unsupported;
     }

@@ -1,6 +1,6 @@
 //! A probe inside a sandbox: this test starts itself again under a seccomp filter, and reads what the probe says there.
 
-use fastpath_observe::{Assume, Clock, Measured, Path, Probe, Verdict, measure_for_auto};
+use fastpath_measure::{Assume, Clock, Measured, Path, Probe, Verdict, measure_for_auto};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde_json::Value;
 use std::io::{Error, Write};

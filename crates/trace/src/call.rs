@@ -1,6 +1,6 @@
 //! What is counted.
 
-use fastpath_observe::Clock;
+use fastpath_measure::Clock;
 
 /// A system call by which a program asks for the time, or for its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

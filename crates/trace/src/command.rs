@@ -43,7 +43,7 @@ pub(crate) fn start(command: &[OsString], prepare: impl Fn() -> i32) -> Result<W
                 let mut byte = 0u8;
                 // The parent died, or says go.
                 if libc::read(wait_end.as_raw_fd(), (&raw mut byte).cast(), 1) == 1 {
-                    fastpath_observe::forbid_counter_again();
+                    fastpath_measure::forbid_counter_again();
                     let mut errno = prepare();
                     if errno == 0 {
                         libc::execvp(argv[0], argv.as_ptr());

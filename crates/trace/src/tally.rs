@@ -5,7 +5,7 @@ use crate::process::Processes;
 use crate::report::{Caller, Row};
 use crate::symbols::{Frame, Symbols};
 use crate::why::{Judge, Why};
-use fastpath_observe::Probe;
+use fastpath_measure::Probe;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 

@@ -3,8 +3,8 @@
 use crate::call::{Abi, Function, Site};
 use crate::process::{self, Image};
 use crate::symbols::{self, Frame};
-use fastpath_observe::doctor::Program;
-use fastpath_observe::{Clock, Kind, Path, Probe};
+use fastpath_doctor::Program;
+use fastpath_measure::{Clock, Kind, Path, Probe};
 use serde::{Serialize, Serializer};
 use std::collections::HashMap;
 
@@ -189,7 +189,7 @@ impl<'a> Judge<'a> {
         let path = image.program.clone()?;
         let read = |path: &String| {
             let file = std::fs::File::open(process::reachable(pid, path)).ok()?;
-            fastpath_observe::doctor::read_program(file)
+            fastpath_doctor::read_program(file)
         };
         self.programs.entry(path.clone()).or_insert_with(|| read(&path)).clone()
     }
@@ -230,7 +230,7 @@ mod tests {
     /// A host where everything goes by the vDSO, but for `slow`.
     fn host(slow: &[Clock]) -> Probe {
         let mut probe = Probe::run();
-        probe.host.vdso.get_or_insert(fastpath_observe::VdsoFacts {
+        probe.host.vdso.get_or_insert(fastpath_measure::VdsoFacts {
             address: String::new(),
             build_id: None,
             is_fastpath: false,

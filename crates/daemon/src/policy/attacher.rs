@@ -172,7 +172,7 @@ mod x86_64 {
     use std::time::Duration;
 
     use fastpath_inject::attach::{Answer, Goods, Refusal, StandsTooLong, attach, may_attach};
-    use fastpath_observe::Clock;
+    use fastpath_measure::Clock;
     use fastpath_page::{ClockSet, MAPPED_NAME};
     use fastpath_protocol::client::{Client, Failure, Page};
     use fastpath_protocol::{Code, Refusal as Refused, SOCKET_VARIABLE};

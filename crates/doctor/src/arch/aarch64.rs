@@ -4,10 +4,10 @@ use super::super::facts::{Stated, StatedBy};
 use std::arch::asm;
 
 /// drivers/clocksource/arm_arch_timer.c.
-pub(in crate::doctor) const COUNTER_CLOCKSOURCES: &[&str] = &["arch_sys_counter"];
+pub(crate) const COUNTER_CLOCKSOURCES: &[&str] = &["arch_sys_counter"];
 
 /// arch/arm64/kernel/vdso/vdso.lds.S. There is no time() and no getcpu() in it.
-pub(in crate::doctor) const FUNCTIONS: &[(&str, &str)] = &[
+pub(crate) const FUNCTIONS: &[(&str, &str)] = &[
     ("__kernel_clock_gettime", "2.6.39"),
     ("__kernel_gettimeofday", "2.6.39"),
     ("__kernel_clock_getres", "2.6.39"),
@@ -16,13 +16,13 @@ pub(in crate::doctor) const FUNCTIONS: &[(&str, &str)] = &[
 ];
 
 /// The counter is part of the architecture, not a feature.
-pub(in crate::doctor) const FLAGS: &[&str] = &[];
+pub(crate) const FLAGS: &[&str] = &[];
 
 /// "ecv": CNTVCTSS_EL0, which needs no barrier before it.
-pub(in crate::doctor) const MORE_FLAGS: &[&str] = &["ecv"];
+pub(crate) const MORE_FLAGS: &[&str] = &["ecv"];
 
 /// Asks the registers that user space may read.
-pub(in crate::doctor) fn stated() -> Vec<Stated> {
+pub(crate) fn stated() -> Vec<Stated> {
     let hz: u64;
     // SAFETY: Linux lets user space read cntfrq_el0 wherever it lets it read the counter, and traps it to the same value
     // where it does not; reading it changes nothing.
@@ -35,7 +35,7 @@ pub(in crate::doctor) fn stated() -> Vec<Stated> {
 }
 
 /// `arch_timer: cp15 timer(s) running at 24.00MHz (virt).`
-pub(in crate::doctor) fn rate_of_log_line(line: &str) -> Option<f64> {
+pub(crate) fn rate_of_log_line(line: &str) -> Option<f64> {
     let (_, rest) = line.split_once("arch_timer: ")?;
     let (_, rate) = rest.split_once("running at ")?;
     let megahertz: f64 = rate.split_once("MHz")?.0.trim().parse().ok()?;
@@ -43,7 +43,7 @@ pub(in crate::doctor) fn rate_of_log_line(line: &str) -> Option<f64> {
 }
 
 /// /proc/cpuinfo says nothing about the counter here, except by BogoMIPS, which the kernel rounds.
-pub(in crate::doctor) fn rate_of_cpuinfo(_: &str, _: &[String]) -> Option<(&'static str, f64)> {
+pub(crate) fn rate_of_cpuinfo(_: &str, _: &[String]) -> Option<(&'static str, f64)> {
     None
 }
 

@@ -5,10 +5,10 @@ use std::arch::x86_64::{__cpuid, __cpuid_count};
 
 /// Clocksources with a vDSO mode (enum vdso_clock_mode, arch/x86/include/asm/vdso/clocksource.h): the counter itself, and the
 /// two that hypervisors correct by a page. `xen` has one on some versions only; its price tells.
-pub(in crate::doctor) const COUNTER_CLOCKSOURCES: &[&str] = &["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
+pub(crate) const COUNTER_CLOCKSOURCES: &[&str] = &["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
 
 /// arch/x86/entry/vdso/vdso.lds.S, and the first version with each beyond the original four.
-pub(in crate::doctor) const FUNCTIONS: &[(&str, &str)] = &[
+pub(crate) const FUNCTIONS: &[(&str, &str)] = &[
     ("__vdso_clock_gettime", "2.6.24"),
     ("__vdso_gettimeofday", "2.6.24"),
     ("__vdso_time", "2.6.39"),
@@ -18,13 +18,13 @@ pub(in crate::doctor) const FUNCTIONS: &[(&str, &str)] = &[
 ];
 
 /// arch/x86/kernel/tsc.c (unsynchronized_tsc, check_system_tsc_reliable) asks for these.
-pub(in crate::doctor) const FLAGS: &[&str] = &["tsc", "constant_tsc", "nonstop_tsc", "rdtscp"];
+pub(crate) const FLAGS: &[&str] = &["tsc", "constant_tsc", "nonstop_tsc", "rdtscp"];
 
 /// Flags that only add to the counter's credit.
-pub(in crate::doctor) const MORE_FLAGS: &[&str] = &["tsc_known_freq", "tsc_reliable", "tsc_adjust"];
+pub(crate) const MORE_FLAGS: &[&str] = &["tsc_known_freq", "tsc_reliable", "tsc_adjust"];
 
 /// Asks CPUID. Under a hypervisor each question costs a microsecond or more.
-pub(in crate::doctor) fn stated() -> Vec<Stated> {
+pub(crate) fn stated() -> Vec<Stated> {
     let mut rates = Vec::new();
     let mut add = |source: &str, by, hz: f64| {
         if hz > 0.0 {
@@ -65,7 +65,7 @@ pub(in crate::doctor) fn stated() -> Vec<Stated> {
 }
 
 /// `tsc: Detected 2299.998 MHz processor`, `tsc: Refined TSC clocksource calibration: 2095.078 MHz`.
-pub(in crate::doctor) fn rate_of_log_line(line: &str) -> Option<f64> {
+pub(crate) fn rate_of_log_line(line: &str) -> Option<f64> {
     let (_, rest) = line.split_once("tsc: ")?;
     if !rest.starts_with("Detected ") && !rest.starts_with("Refined ") {
         return None;
@@ -77,7 +77,7 @@ pub(in crate::doctor) fn rate_of_log_line(line: &str) -> Option<f64> {
 }
 
 /// The kernel derives its delay loop from the TSC where it has one, and prints twice that: `bogomips` is 2 MHz a MHz.
-pub(in crate::doctor) fn rate_of_cpuinfo(cpuinfo: &str, flags: &[String]) -> Option<(&'static str, f64)> {
+pub(crate) fn rate_of_cpuinfo(cpuinfo: &str, flags: &[String]) -> Option<(&'static str, f64)> {
     let constant = flags.iter().any(|flag| flag == "constant_tsc");
     let line = cpuinfo.lines().find(|line| line.starts_with("bogomips"))?;
     let value: f64 = line.split(':').nth(1)?.trim().parse().ok()?;

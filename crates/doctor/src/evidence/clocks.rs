@@ -4,10 +4,10 @@ use super::super::facts::Facts;
 use super::super::root::plain;
 use super::super::words::nanoseconds;
 use super::{Line, Mark, line};
-use crate::clocks::Kind;
-use crate::path::Path;
-use crate::probe::{ClockReport, Measured};
-use crate::verdict::{self, Verdict as Judged};
+use fastpath_measure::clocks::Kind;
+use fastpath_measure::path::Path;
+use fastpath_measure::probe::{ClockReport, Measured};
+use fastpath_measure::verdict::{self, Verdict as Judged};
 
 const CLOCKS: &str = "clocks";
 

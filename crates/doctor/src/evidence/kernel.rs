@@ -5,7 +5,7 @@ use super::super::facts::{Facts, VdsoKind};
 use super::super::findings;
 use super::super::words::nanoseconds;
 use super::{Line, Mark, if_it_matters, line};
-use crate::vsyscall::Mode;
+use fastpath_measure::vsyscall::Mode;
 
 const KERNEL: &str = "kernel";
 

@@ -5,13 +5,13 @@ use super::super::root::plain;
 use super::super::words::{clock_names, costs, is_are, nanoseconds, take};
 use super::super::{arch, causes};
 use super::{Finding, Severity, finding};
-use crate::clocks::{Clock, Kind};
-use crate::path::Path;
-use crate::probe::{ClockReport, Measured};
-use crate::verdict::Verdict as Judged;
+use fastpath_measure::clocks::{Clock, Kind};
+use fastpath_measure::path::Path;
+use fastpath_measure::probe::{ClockReport, Measured};
+use fastpath_measure::verdict::Verdict as Judged;
 
 /// Clocks that a vDSO could read from the counter and that are slow.
-pub(in crate::doctor) fn slow_counter_clocks(facts: &Facts) -> Vec<&ClockReport> {
+pub(crate) fn slow_counter_clocks(facts: &Facts) -> Vec<&ClockReport> {
     let slow = |report: &&ClockReport| report.clock.kind() == Kind::Counter && report.measured.verdict == Judged::Slow;
     facts.clocks.iter().filter(slow).collect()
 }
@@ -37,7 +37,7 @@ fn is_slow_by_call(facts: &Facts, clock: Clock) -> bool {
 }
 
 /// Whether the clocks that everybody reads are system calls although there is a vDSO: the kernel does not read the counter.
-pub(in crate::doctor) fn counter_is_unused(facts: &Facts) -> bool {
+pub(crate) fn counter_is_unused(facts: &Facts) -> bool {
     facts.here.vdso != Some(VdsoKind::None)
         && is_slow_by_call(facts, Clock::MONOTONIC)
         && is_slow_by_call(facts, Clock::REALTIME)

@@ -2,9 +2,9 @@
 
 use super::super::facts::{Facts, VdsoKind};
 use super::process::is_of_other_isa;
-use crate::clocks::Clock;
-use crate::probe::ClockReport;
 use fastpath_host::evidence::Trust;
+use fastpath_measure::clocks::Clock;
+use fastpath_measure::probe::ClockReport;
 use serde::Serialize;
 
 /// What a process pays for a clock.
@@ -22,7 +22,7 @@ pub struct Gain {
 const OVER_COUNTER: f64 = 1.2;
 
 /// What a process pays a call, and would pay under fastpath. Nothing where that would be a guess.
-pub(in crate::doctor) fn gains(facts: &Facts) -> Vec<Gain> {
+pub(crate) fn gains(facts: &Facts) -> Vec<Gain> {
     let (Some(process), Some(read_ns)) = (&facts.process, facts.counter.read_ns) else {
         return Vec::new();
     };

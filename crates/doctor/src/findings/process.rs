@@ -4,9 +4,9 @@ use super::super::facts::{Facts, OwnCalls, Process, VdsoKind};
 use super::super::words::{clock_names, costs, nanoseconds};
 use super::clocks::slow_counter_clocks;
 use super::{Finding, Severity, finding};
-use crate::clocks::{Clock, Kind};
-use crate::probe::ClockReport;
-use crate::verdict::Verdict as Judged;
+use fastpath_measure::clocks::{Clock, Kind};
+use fastpath_measure::probe::ClockReport;
+use fastpath_measure::verdict::Verdict as Judged;
 
 pub(super) fn of(process: &Process, facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();

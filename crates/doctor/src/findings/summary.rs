@@ -4,12 +4,12 @@ use super::super::facts::{Facts, VdsoKind};
 use super::super::words::nanoseconds;
 use super::process::{clocks_of_subject, is_about_process};
 use super::{Finding, Severity, Verdict};
-use crate::clocks::Clock;
-use crate::probe::Measured;
+use fastpath_measure::clocks::Clock;
+use fastpath_measure::probe::Measured;
 
 impl Verdict {
     /// Of the host; with a process, of that process.
-    pub(in crate::doctor) fn of(facts: &Facts, findings: &[Finding]) -> Verdict {
+    pub(crate) fn of(facts: &Facts, findings: &[Finding]) -> Verdict {
         let of = |severities: Vec<Severity>| match severities.iter().min() {
             Some(Severity::Wrong) => Verdict::Wrong,
             Some(Severity::Slow) => Verdict::Slow,
@@ -36,7 +36,7 @@ impl Verdict {
 }
 
 /// The verdict in a sentence.
-pub(in crate::doctor) fn summary(facts: &Facts, findings: &[Finding], verdict: Verdict) -> String {
+pub(crate) fn summary(facts: &Facts, findings: &[Finding], verdict: Verdict) -> String {
     let subject = facts.process.as_ref().map(|process| {
         let name = process.name.as_deref().unwrap_or("process");
         format!("{name} ({})", process.pid)

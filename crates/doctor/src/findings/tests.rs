@@ -4,10 +4,10 @@ use super::super::facts::{OwnCalls, PageFacts, Stated};
 use super::super::facts::{Process, StatedBy, VdsoKind};
 use super::super::{Report, samples};
 use super::*;
-use crate::clocks::Clock;
-use crate::path::Path;
-use crate::verdict::Verdict as Judged;
 use fastpath_host::evidence::{Distrust, Residuals};
+use fastpath_measure::clocks::Clock;
+use fastpath_measure::path::Path;
+use fastpath_measure::verdict::Verdict as Judged;
 
 fn report(facts: Facts) -> Report {
     Report::of(facts, Vec::new())
