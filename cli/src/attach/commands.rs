@@ -12,7 +12,7 @@ use crate::limits::FileSize;
 use crate::output::{note, warn};
 use crate::run::selection::Selection;
 use crate::run::title::Title;
-use crate::run::untrusted;
+
 use crate::{groups, processes};
 
 /// The counter cannot be believed, or no page can be had.
@@ -47,7 +47,7 @@ pub fn attach(options: &args::Attach, title: Title) -> i32 {
         Trust::Invariant
     };
     if let Err(why) = evidence::is_promising(trust) {
-        note(untrusted(&why));
+        note(why.refusal());
         return NO_PAGE;
     }
     let clocks = match Selection::of(options.clocks.as_ref(), false, false) {

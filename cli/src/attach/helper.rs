@@ -138,7 +138,7 @@ fn source(wanted: &Wanted, pid: i32, mailbox: &Shared) -> Result<PageSource, Str
     if let Some(source) = of_daemon {
         return Ok(source);
     }
-    evidence::examine(wanted.trust).map_err(|e| crate::run::untrusted(&e))?;
+    evidence::examine(wanted.trust).map_err(|e| e.refusal())?;
     let mut publisher = Publisher::new(wanted.clocks, wanted.trust).map_err(|e| format!("the page: {e}"))?;
     publisher.watch_for_steps();
     publisher

@@ -248,7 +248,7 @@ impl Helper {
             return Ok(());
         };
         // Here and not in the program's process: the threads that this takes leave traces in how signals are handled there.
-        evidence::examine(self.trust).map_err(|e| super::untrusted(&e))?;
+        evidence::examine(self.trust).map_err(|e| e.refusal())?;
         publisher.watch_for_steps();
         publisher
             .compare_cpus()

@@ -66,7 +66,7 @@ fn prepare(options: &args::Run, title: title::Title) -> Prepared {
     let counter = evidence::is_promising(trust(options));
     if counter == Err(Distrust::NotReadable) {
         // Even to choose clocks it would be read.
-        return Prepared::Refused(untrusted(&Distrust::NotReadable));
+        return Prepared::Refused(Distrust::NotReadable.refusal());
     }
     let may = View::of("self", libc::AT_FDCWD).and_then(|view| view.may_serve(path.as_os_str()));
     let is_32_bit = may.as_ref().is_ok_and(|isa| !isa.is_64());
@@ -78,7 +78,7 @@ fn prepare(options: &args::Run, title: title::Title) -> Prepared {
     let prepared = (|| {
         target::kernels_pages_suit().map_err(|e| e.to_string())?;
         target::proc_shows_this_namespace().map_err(|e| e.to_string())?;
-        counter.map_err(|e| untrusted(&e))?;
+        counter.map_err(|e| e.refusal())?;
         may.map_err(|e| e.to_string())?;
         let trial = trial::seccomp_allows_surgery()?;
         let goods = goods(options, &selection)?;
@@ -127,37 +127,5 @@ fn trust(options: &args::Run) -> Trust {
         Trust::Anyway
     } else {
         Trust::Invariant
-    }
-}
-
-/// Why the counter is not used, and what to do.
-pub fn untrusted(why: &Distrust) -> String {
-    let advice = match why {
-        Distrust::NotInvariant => "; --trust-counter reads it all the same, and watches it closely",
-        _ => "",
-    };
-    format!("the counter cannot be trusted: {why}{advice}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_counter_without_invariance_is_refused_with_its_reason_and_what_to_do() {
-        let refusal = untrusted(&Distrust::NotInvariant);
-        assert!(
-            refusal.contains("cannot be trusted") && refusal.contains("--trust-counter"),
-            "{refusal}"
-        );
-        // Nobody can vouch for these.
-        let warp = Distrust::Warp {
-            cpu: 0,
-            other: 3,
-            cycles: 700,
-        };
-        for why in [Distrust::NotReadable, warp, Distrust::NotCompared] {
-            assert!(!untrusted(&why).contains("--trust-counter"), "{}", untrusted(&why));
-        }
     }
 }

@@ -9,7 +9,6 @@ mod closing;
 mod finding;
 mod lease;
 mod log;
-mod notify;
 mod payer;
 mod peer;
 mod policy;
@@ -72,12 +71,12 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
         .map_err(Failure::Policy)?
         .unwrap_or_default();
     target::kernels_pages_suit().map_err(|e| Failure::Host(e.to_string()))?;
-    evidence::is_promising(trust).map_err(|e| Failure::Host(untrusted(&e)))?;
+    evidence::is_promising(trust).map_err(|e| Failure::Host(e.refusal()))?;
     // Before any thread is started, so that all of them inherit what is blocked.
     let signals = server::Signals::block().map_err(|e| start("signals", e))?;
     lease::outlive_breaks().map_err(|e| start("signals", e))?;
     raise_descriptor_limit();
-    evidence::examine(trust).map_err(|e| Failure::Host(untrusted(&e)))?;
+    evidence::examine(trust).map_err(|e| Failure::Host(e.refusal()))?;
 
     // What maps a page is never attached, and a daemon that read the clocks that it publishes would follow itself.
     let _own = SharedPage::create().map_err(|e| start("a page", e))?;
@@ -135,14 +134,6 @@ pub fn attach_one(
 
 fn start(what: &str, error: impl std::fmt::Display) -> Failure {
     Failure::Start(format!("{what}: {error}"))
-}
-
-fn untrusted(why: &evidence::Distrust) -> String {
-    let advice = match why {
-        evidence::Distrust::NotInvariant => "; --trust-counter reads it all the same, and watches it closely",
-        _ => "",
-    };
-    format!("the counter cannot be trusted: {why}{advice}")
 }
 
 /// A page takes two descriptors, and thousands are wanted: as many as this process may have.

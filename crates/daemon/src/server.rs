@@ -17,12 +17,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{Shutdown, SockFlag, accept4, setsockopt, shutdown, sockopt};
+use sd_notify::NotifyState;
 
 use crate::book::Book;
 use crate::closing::Closer;
 use crate::finding::Finder;
 use crate::log::{Priority, say};
-use crate::notify::Manager;
 use crate::payer::Payer;
 use crate::peer::{Peer, Process};
 use crate::policy::{Action, Facts, Policy, Watcher};
@@ -177,7 +177,6 @@ pub struct Server {
     closer: Closer,
     state: State,
     finder: Finder,
-    manager: Manager,
 }
 
 impl Server {
@@ -214,7 +213,6 @@ impl Server {
             closer: Closer::default(),
             state,
             finder: Finder::start(keeper)?,
-            manager: Manager::of_this_process(),
         })
     }
 
@@ -224,8 +222,9 @@ impl Server {
             Priority::Info,
             format_args!("serving; slow here: {}", names(self.state.slow_clocks())),
         );
-        self.manager.tell("READY=1");
-        let watchdog = self.manager.watchdog();
+        tell_manager(NotifyState::Ready);
+        // Twice as often as the service manager asks for.
+        let watchdog = sd_notify::watchdog_enabled().map(|every| every / 2);
         let mut barked = (Instant::now(), self.state.book.publishers_turns());
         let mut swept = Instant::now();
         loop {
@@ -243,12 +242,12 @@ impl Server {
             if watchdog.is_some_and(|every| now.duration_since(barked.0) >= every) {
                 let turns = self.state.book.publishers_turns();
                 if turns != barked.1 {
-                    self.manager.tell("WATCHDOG=1");
+                    tell_manager(NotifyState::Watchdog);
                 }
                 barked = (now, turns);
             }
         }
-        self.manager.tell("STOPPING=1");
+        tell_manager(NotifyState::Stopping);
         Ok(())
     }
 
@@ -451,6 +450,11 @@ impl Connection {
             Err(error) => error.kind() == io::ErrorKind::WouldBlock && now.duration_since(self.heard) < PATIENCE,
         }
     }
+}
+
+/// Reports the daemon's state to the service manager, if one started it (sd_notify(3)).
+fn tell_manager(state: NotifyState<'_>) {
+    let _ = sd_notify::notify(&[state]);
 }
 
 fn names(clocks: ClockSet) -> String {

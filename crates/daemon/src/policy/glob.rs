@@ -1,19 +1,13 @@
 //! Patterns of paths.
 
+use globset::{GlobBuilder, GlobMatcher};
 use serde::Deserialize;
 
-/// `*` is any piece of a name, `?` one character of it, `**` anything, slashes included.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// A pattern of paths or units, in the syntax of the crate `globset`: `*` matches any part of a name, `?` one character of it, and `**` as a
+/// whole name any number of folders.
+#[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Glob(Vec<Piece>);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Piece {
-    Character(char),
-    OneOfName,
-    AnyOfName,
-    Anything,
-}
+pub struct Glob(GlobMatcher);
 
 impl TryFrom<String> for Glob {
     type Error = String;
@@ -27,51 +21,21 @@ impl TryFrom<String> for Glob {
                 "`{pattern}` fits nothing: paths begin with `/`, and units end in `.service` and the like"
             ));
         }
-        let mut pieces = Vec::new();
-        let mut rest = pattern.chars().peekable();
-        while let Some(character) = rest.next() {
-            pieces.push(match character {
-                '*' if rest.next_if_eq(&'*').is_some() => Piece::Anything,
-                '*' => Piece::AnyOfName,
-                '?' => Piece::OneOfName,
-                other => Piece::Character(other),
-            });
-        }
-        Ok(Glob(pieces))
+        let glob = GlobBuilder::new(&pattern).literal_separator(true).build();
+        Ok(Glob(glob.map_err(|e| e.to_string())?.compile_matcher()))
+    }
+}
+
+impl PartialEq for Glob {
+    fn eq(&self, other: &Glob) -> bool {
+        self.0.glob() == other.0.glob()
     }
 }
 
 impl Glob {
-    /// Whether all of `text` fits. It takes as long as pattern times text at most, whatever they are.
+    /// Returns whether the pattern matches all of `text`, in time linear in its length.
     pub fn matches(&self, text: &str) -> bool {
-        // For each number of pieces, whether they fit what was read so far.
-        let mut fits = vec![false; self.0.len() + 1];
-        fits[0] = true;
-        self.skip_empty(&mut fits);
-        for character in text.chars() {
-            let mut next = vec![false; fits.len()];
-            for (at, piece) in self.0.iter().enumerate().filter(|(at, _)| fits[*at]) {
-                let of_name = character != '/';
-                match piece {
-                    Piece::Character(own) => next[at + 1] |= *own == character,
-                    Piece::OneOfName => next[at + 1] |= of_name,
-                    Piece::AnyOfName => next[at] |= of_name,
-                    Piece::Anything => next[at] = true,
-                }
-            }
-            self.skip_empty(&mut next);
-            fits = next;
-        }
-        fits[self.0.len()]
-    }
-
-    /// What may stand for nothing may be left out.
-    fn skip_empty(&self, fits: &mut [bool]) {
-        for (at, piece) in self.0.iter().enumerate() {
-            if fits[at] && matches!(piece, Piece::AnyOfName | Piece::Anything) {
-                fits[at + 1] = true;
-            }
-        }
+        self.0.is_match(text)
     }
 }
 

@@ -93,6 +93,17 @@ pub enum Distrust {
     },
 }
 
+impl Distrust {
+    /// Returns why the counter is not used, and what to do about it, for a person.
+    pub fn refusal(&self) -> String {
+        let advice = match self {
+            Distrust::NotInvariant => "; --trust-counter reads it all the same, and watches it closely",
+            _ => "",
+        };
+        format!("the counter cannot be trusted: {self}{advice}")
+    }
+}
+
 /// What was found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Evidence {
@@ -304,5 +315,23 @@ mod tests {
         });
         let refused = evidence.verdict(Trust::Anyway).expect_err("withdrawn");
         assert_eq!(refused.to_string(), "the counter stopped");
+    }
+
+    #[test]
+    fn a_counter_without_invariance_is_refused_with_its_reason_and_what_to_do() {
+        let refusal = Distrust::NotInvariant.refusal();
+        assert!(
+            refusal.contains("cannot be trusted") && refusal.contains("--trust-counter"),
+            "{refusal}"
+        );
+        // The option does not help against these.
+        let warp = Distrust::Warp {
+            cpu: 0,
+            other: 3,
+            cycles: 700,
+        };
+        for why in [Distrust::NotReadable, warp, Distrust::NotCompared] {
+            assert!(!why.refusal().contains("--trust-counter"), "{}", why.refusal());
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::time::{Duration, Instant};
 
 use fastpath_image::{Isa, Vdso};
 
@@ -64,12 +65,28 @@ pub fn is_reachable(pid: i32) -> Answer<Status> {
         return Err(Refusal::Frozen);
     }
     let memory = format!("/proc/{pid}/mem");
-    match File::options().read(true).write(true).open(&memory) {
+    match open_memory(pid) {
         Ok(_) => Ok(status),
-        Err(e) if e.kind() == ErrorKind::NotFound => Err(no_such("")),
+        Err(e) if e.kind() == ErrorKind::NotFound || e.raw_os_error() == Some(libc::ESRCH) => Err(no_such("")),
         Err(e) => Err(Refusal::NotPermitted {
             why: reason(pid, &memory, &e),
         }),
+    }
+}
+
+/// Opens a process's memory for writing. Where a thread that is not the first executes another program, no thread has the process's number for a
+/// moment (`de_thread` in fs/exec.c), and open(2) returns ESRCH: it is tried again until the process has ended.
+fn open_memory(pid: i32) -> std::io::Result<File> {
+    const LONGEST: Duration = Duration::from_millis(100);
+    let path = format!("/proc/{pid}/mem");
+    let begun = Instant::now();
+    loop {
+        let opened = File::options().read(true).write(true).open(&path);
+        let is_no_thread = opened.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ESRCH));
+        if !is_no_thread || begun.elapsed() >= LONGEST {
+            return opened;
+        }
+        super::threads::nap(begun);
     }
 }
 
