@@ -14,7 +14,7 @@ use fastpath_publisher::{Publisher, SharedPage, counter};
 const CAP_AND_MORE: Duration = Duration::from_millis(1500);
 
 /// Timeout, longer than a busy machine needs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts a child that publishes on `page` until it is killed. Only a child can: the page cannot be mapped writable
 /// again.
@@ -74,7 +74,7 @@ fn kernel() -> u64 {
 fn wait_until_answered(reader: &Reader<'_>) {
     let begun = Instant::now();
     while reader.read(libc::CLOCK_MONOTONIC as u32, counter::read).is_none() {
-        assert!(begun.elapsed() < PATIENCE, "no anchor in {PATIENCE:?}");
+        assert!(begun.elapsed() < TIMEOUT, "no anchor in {TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

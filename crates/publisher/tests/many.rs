@@ -43,13 +43,13 @@ fn kernel(clock: libc::clockid_t) -> i64 {
 }
 
 /// Timeout, longer than a busy machine needs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until `what` holds.
 fn until(mut what: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !what() {
-        assert!(begun.elapsed() < PATIENCE, "it never came to that");
+        assert!(begun.elapsed() < TIMEOUT, "it never came to that");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -18,7 +18,7 @@ const STEP_NS: i64 = 2_000_000;
 /// Number of steps that must be followed at once.
 const STEPS: u32 = 20;
 /// Timeout, longer than a busy machine needs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest window of a publisher with a timer, and an anchor's max age in windows.
 const WINDOW_NS: u64 = 100_000_000;
 const CAP_WINDOWS: u64 = 4;
@@ -48,7 +48,7 @@ fn a_step_of_realtime_is_followed_at_once() {
         let begun = Instant::now();
         let until = |mut what: Box<dyn FnMut() -> bool + '_>| {
             while !what() {
-                assert!(begun.elapsed() < PATIENCE, "it never came to that");
+                assert!(begun.elapsed() < TIMEOUT, "it never came to that");
                 std::thread::sleep(Duration::from_micros(100));
             }
         };
