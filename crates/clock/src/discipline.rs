@@ -1,4 +1,4 @@
-//! The discipline of one host's clocks: samples in, anchors out.
+//! The discipline of one host's clocks: takes samples and makes anchors.
 
 use fastpath_page::layout::BASES;
 use fastpath_page::{Anchor, Base, ClockSet, Rate};
@@ -16,7 +16,7 @@ const REALTIME: usize = 0;
 pub(crate) const MONOTONIC: usize = 1;
 const BOOTTIME: usize = 2;
 const TAI: usize = 3;
-/// In its own latch.
+/// Index in the raw clock's own latch.
 const RAW: usize = 0;
 /// The clocks of the `hres` latch and their indices there.
 const CLOCKS: [(usize, ClockSet); BASES] = [
@@ -26,44 +26,50 @@ const CLOCKS: [(usize, ClockSet); BASES] = [
     (TAI, ClockSet::TAI),
 ];
 
-/// NTP may take the kernel's frequency from -500 to +500 ppm at once, and a little is for the counter's own wander.
+/// NTP may take the kernel's frequency from -500 to +500 ppm at once; the rest allows for the counter's own wander.
 const NTP_LIMITS: RateLimits = RateLimits {
     change: 1_100e-6,
     total: 2_200e-6,
 };
-/// With MONOTONIC_RAW to tell a slew from a counter that changes: `adjtimex` can set the tick 10 % off (chrony slews with it).
+/// Limits where MONOTONIC_RAW distinguishes a slew from a counter that changes: `adjtimex` can set the tick 10 % off
+/// (chrony slews with it).
 const TICK_LIMITS: RateLimits = RateLimits {
     change: 0.22,
     total: 0.22,
 };
-/// MONOTONIC_RAW is never slewed: two oscillators differ by this much over all temperatures at most.
+/// Limits of MONOTONIC_RAW, which is never slewed: two oscillators differ by at most this much over all temperatures.
 const RAW_LIMITS: RateLimits = RateLimits {
     change: 100e-6,
     total: 200e-6,
 };
 
-/// The window while the kernel's rate changes, or an error that shows is worked off.
+/// Window while the kernel's rate changes or a visible error is worked off.
 const UNSETTLED_WINDOW_NS: u64 = 10_000_000;
-/// Relative error of the line's rate above which the kernel was slewed between two samples: 25 ns in the time that an anchor may take to reach the page.
+/// Relative error of the line's rate above which the kernel was slewed between two samples: 25 ns in the time that an
+/// anchor may take to reach the page.
 const SLEWED_UNSEEN: f64 = 50e-6;
-/// Until the next try after a sample that was interrupted.
+/// Time until the next try after a sample that was interrupted.
 const RETRY_WINDOW_NS: u64 = 2_000_000;
-/// A served error beyond this, and beyond noise, shows a rate that is changing.
+/// A served error beyond this, and beyond noise, indicates a rate that is changing.
 const SETTLED_NS: f64 = 20.0;
-/// By how much an offset between two clocks may come out less when it is measured anew, and is still the same offset.
+/// Most by which an offset between two clocks may come out smaller when it is measured anew without being a different
+/// offset.
 const REMEASURED_NS: u64 = 2_000;
-/// BOOTTIME going ahead of MONOTONIC by less is not a suspend; it may be a counter that stopped between the two reads.
+/// A smaller advance of BOOTTIME over MONOTONIC is not a suspend; it may be a counter that stopped between the two
+/// reads.
 const SHORTEST_SUSPEND_NS: f64 = 1e6;
 
-/// After the counter was caught out, it has to predict the kernel's clock for this long before it is served again, ...
+/// Time for which a counter that was withdrawn must predict the kernel's clock before it is served again. It doubles
+/// with each further strike.
 const PROBATION_NS: u64 = 1_000_000_000;
-/// ... twice as long each further time, up to 2^6, ...
+/// Most strikes that are counted: the probation is at most 2^6 times [`PROBATION_NS`].
 const MAX_STRIKES: u32 = 7;
-/// ... until it has been good for this long.
+/// Time without a fault after which the strikes are forgotten.
 const FORGIVEN_AFTER_NS: u64 = 600_000_000_000;
 
-/// The age cap of a counter that nobody vouches for: what it does wrong is read for no longer. A busy machine keeps a publisher
-/// waiting for some milliseconds, rarely for more than 20; below that, readers would be sent to the kernel for nothing.
+/// Max age of anchors on a counter whose invariance is not established: it limits how long a wrong value is read. A
+/// busy machine delays a publisher for some milliseconds, rarely for more than 20; a lower limit would send readers to
+/// the kernel for nothing.
 const WATCHED_CAP_NS: u64 = 40_000_000;
 
 /// What to serve, and how often to refresh it.
@@ -71,27 +77,29 @@ const WATCHED_CAP_NS: u64 = 40_000_000;
 pub struct Config {
     /// The clocks to serve.
     pub clocks: ClockSet,
-    /// From the first sample to the second, in nanoseconds. Windows double from there.
+    /// Time from the first sample to the second, in nanoseconds. Windows double from there.
     pub first_window_ns: u64,
-    /// Between samples once the rate is known, in nanoseconds.
+    /// Time between samples once the rate is known, in nanoseconds.
     pub longest_window_ns: u64,
-    /// How many windows an anchor is believed for. An error is worked off until its end, over so many windows, so where refreshes
-    /// only come when the anchor has ended, this is 1.
+    /// Windows for which an anchor may be used. An error is worked off until the anchor's end, over so many windows, so
+    /// this is 1 where refreshes only come when the anchor has ended.
     pub cap_windows: u64,
-    /// How often the CPUs' counters are compared, in nanoseconds: what one of them alone does wrong is read for so long.
+    /// Time between comparisons of the CPUs' counters, in nanoseconds: the longest time for which readers see an error
+    /// of one CPU's counter.
     pub compare_every_ns: u64,
-    /// A comparison is followed by a rest of so many times the CPU time that it took: where there are many CPUs they come less often.
+    /// Rest after a comparison, in multiples of the CPU time that it took: comparisons are rarer on hosts with many
+    /// CPUs.
     pub compare_rests: u32,
 }
 
 impl Config {
-    /// For a publisher that has no timer: it refreshes when a reader found the anchor too old. Anchors live for one window, and
-    /// windows stretch to a second, the longest that a reader's arithmetic allows.
+    /// Returns the settings of a publisher that has no timer and refreshes when a reader found the anchor too old.
+    /// Anchors live for one window, and windows stretch to a second, the longest that a reader's arithmetic allows.
     pub fn on_demand(clocks: ClockSet) -> Config {
         Config {
             clocks,
-            // A reader that is not served yet waits for the second sample, so it comes soon; where brackets are wide the rate
-            // is not known by then, and the windows go on doubling.
+            // A reader is not served before the second sample, so it comes soon. Where brackets are wide the rate is
+            // not known by then, and the windows go on doubling.
             first_window_ns: 100_000,
             longest_window_ns: 1_000_000_000,
             cap_windows: 1,
@@ -99,9 +107,10 @@ impl Config {
         }
     }
 
-    /// The same for a counter whose rate nobody promises (`--trust-counter`): anchors that live for 40 ms, a tenth of the usual, and
-    /// the CPUs compared twenty times as often. The price is that, ten times as many samples, and readers that ask the kernel where a
-    /// busy machine keeps the publisher waiting for longer than that.
+    /// Returns the same settings for a counter whose rate is not guaranteed (`--trust-counter`): anchors live for 40
+    /// ms, a tenth of the usual, and the CPUs are compared twenty times as often. This costs the comparisons, ten times
+    /// as many samples, and reads that fall back to the kernel where a busy machine delays the publisher for longer
+    /// than that.
     pub fn watched(self) -> Config {
         let usual = Config::default();
         Config {
@@ -119,7 +128,7 @@ impl Default for Config {
             clocks: ClockSet::ALL,
             first_window_ns: 1_000_000,
             longest_window_ns: 100_000_000,
-            // One late refresh, or two, shall slow nobody down.
+            // One or two late refreshes must not slow readers down.
             cap_windows: 4,
             compare_every_ns: 100_000_000,
             compare_rests: 2_000,
@@ -127,33 +136,36 @@ impl Default for Config {
     }
 }
 
-/// What a sample led to.
+/// The result of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing to publish: not enough samples yet, or this one was interrupted. What is in force stays so.
+    /// Nothing to publish: not enough samples yet, or this one was interrupted. The anchors in force stay in force.
     Wait,
-    /// New anchors, in force from the `effective_at` of the call. If they cannot be published: [`Discipline::retract`].
+    /// New anchors, in force from the `effective_at` of the call. If they cannot be published, call
+    /// [`Discipline::retract`].
     Publish {
         /// REALTIME, MONOTONIC, BOOTTIME, TAI, as far as they are configured and sampled.
         hres: Anchor,
         /// MONOTONIC_RAW, if it is configured and sampled. `None` leaves the raw latch as it is.
         raw: Option<Anchor>,
-        /// How far the anchor in force was ahead of the kernel's MONOTONIC at this sample, in nanoseconds; 0 with none in force.
+        /// How far the anchor in force was ahead of the kernel's MONOTONIC at this sample, in nanoseconds; 0 with none
+        /// in force.
         residual_ns: i64,
     },
-    /// Withdraw what is in force: it no longer tells the kernel's time. Go on sampling.
+    /// Withdraw the anchors in force: they no longer show the kernel's time. Continue to sample.
     Withdraw(Reason),
 }
 
-/// What [`Discipline::retract`] goes back to.
+/// The state that [`Discipline::retract`] restores.
 #[derive(Clone, Copy, Debug, Default)]
 struct InForce {
     hres: Option<Anchor>,
     raw: Option<Anchor>,
-    /// Where nothing is in force: what was withdrawn, cut short at that moment. No later anchor begins with less.
+    /// While nothing is in force: the withdrawn anchor, cut short at that moment. No later anchor begins at an earlier
+    /// time.
     floor_hres: Option<Anchor>,
     floor_raw: Option<Anchor>,
-    /// Clocks that the kernel stepped since `hres` was made, and which therefore may go back.
+    /// Clocks that the kernel stepped since `hres` was made; these may go back.
     stepped: [bool; BASES],
 }
 
@@ -175,33 +187,33 @@ pub struct Discipline {
     config: Config,
     mono: Track,
     raw: Track,
-    /// MONOTONIC has its own in its track.
+    /// Indexed by clock. MONOTONIC's widths are in its track.
     widths: [Widths; BASES],
     offsets: [Option<Offset>; BASES],
     in_force: InForce,
     before: InForce,
     window_ns: u64,
     retry: bool,
-    /// The line's rate is an average of two, of which the kernel runs at neither.
+    /// The line's rate is an average of two rates, neither of which is the kernel's present one.
     line_is_average: bool,
     strikes: u32,
-    /// On the kernel's MONOTONIC; only told while there are strikes.
+    /// On the kernel's MONOTONIC; meaningful only while there are strikes.
     caught_at_ns: u64,
-    /// The last comparison of the CPUs' counters showed two that are apart.
+    /// The last comparison of the CPUs' counters found two that are apart.
     apart: bool,
     /// On the kernel's MONOTONIC.
     sampled_at_ns: u64,
     /// The kernel's REALTIME at the same sample.
     sampled_real_ns: u64,
-    /// What the rate of the line belongs to.
+    /// The kernel's settings to which the line's rate belongs.
     ntp: Option<Ntp>,
-    /// When a slew that changes the rate each second was seen to be pending.
+    /// When a slew that changes the rate each second was last seen pending.
     pending_at_ns: Option<u64>,
     ahead_ns: Option<i64>,
 }
 
 impl Discipline {
-    /// A discipline that knows nothing yet.
+    /// Returns a discipline without any samples.
     pub fn new(config: Config) -> Discipline {
         Discipline {
             config,
@@ -225,7 +237,7 @@ impl Discipline {
         }
     }
 
-    /// When to take the next sample, in nanoseconds from the last.
+    /// Returns when to take the next sample, in nanoseconds from the last.
     pub fn next_window_ns(&self) -> u64 {
         let window_ns = if self.retry {
             RETRY_WINDOW_NS.min(self.window_ns)
@@ -237,7 +249,8 @@ impl Discipline {
         })
     }
 
-    /// Whether what adjtimex(2) tells now makes a sample due at once: the kernel was told to run its clocks differently since the last.
+    /// Returns whether `ntp` makes a sample due at once: the kernel's clocks were adjusted by adjtimex(2) since the
+    /// last sample.
     pub fn is_news(&self, ntp: &Ntp) -> bool {
         let same = |known: Ntp| {
             (known.freq, known.tick_us, known.tai_s, known.leap) == (ntp.freq, ntp.tick_us, ntp.tai_s, ntp.leap)
@@ -246,34 +259,34 @@ impl Discipline {
         !self.ntp.is_some_and(same)
     }
 
-    /// The anchor in force for REALTIME, MONOTONIC, BOOTTIME and TAI, for a page that joins.
+    /// Returns the anchor in force for REALTIME, MONOTONIC, BOOTTIME and TAI, for a page that joins.
     pub fn hres(&self) -> Option<Anchor> {
         self.in_force.hres
     }
 
-    /// The anchor in force for MONOTONIC_RAW, for a page that joins.
+    /// Returns the anchor in force for MONOTONIC_RAW, for a page that joins.
     pub fn raw(&self) -> Option<Anchor> {
         self.in_force.raw
     }
 
-    /// The kernel's rate as the last samples show it; `None` before the second.
+    /// Returns the kernel's rate by the last samples; `None` before the second.
     pub fn rate(&self) -> Option<Rate> {
         self.mono.line().and_then(|line| rate_of(line.ns_per_cycle))
     }
 
-    /// Nanoseconds per count as the last samples show it; `None` before the second.
+    /// Returns nanoseconds per count by the last samples; `None` before the second.
     pub fn ns_per_cycle(&self) -> Option<f64> {
         self.mono.line().map(|line| line.ns_per_cycle)
     }
 
-    /// How far what was in force was ahead of the kernel's MONOTONIC at the last sample, in nanoseconds; `None`: nothing was, at that
-    /// value of the counter.
+    /// Returns how far the anchor in force was ahead of the kernel's MONOTONIC at the last sample, in nanoseconds;
+    /// `None` if no anchor was in force at that value of the counter.
     pub fn ahead_ns(&self) -> Option<i64> {
         self.ahead_ns
     }
 
-    /// Whether the last [`Outcome::Publish`] is too late to be published when the counter shows `now`: readers that ask the
-    /// kernel have seen its time since the sample.
+    /// Returns whether the last [`Outcome::Publish`] is too late to be published when the counter shows `now`: readers
+    /// that fall back to the kernel have seen its time since the sample.
     pub fn is_late(&self, now: u64) -> bool {
         let is_late = |hres: Anchor| {
             let since_cycles = now.wrapping_sub(hres.base_cycles) as i64;
@@ -282,7 +295,8 @@ impl Discipline {
         self.in_force.hres.is_some_and(is_late)
     }
 
-    /// Returns whether the last [`Outcome::Publish`] is visibly behind the kernel's MONOTONIC. `kernel` is a reading of it from just now.
+    /// Returns whether the last [`Outcome::Publish`] is visibly behind the kernel's MONOTONIC. `kernel` is a reading of
+    /// it from just now.
     pub fn is_behind(&self, kernel: &Bracket) -> bool {
         let tolerance_ns = visible_ns(self.mono.noise_ns());
         self.in_force
@@ -290,16 +304,16 @@ impl Discipline {
             .is_some_and(|hres| is_behind(&hres, kernel, tolerance_ns))
     }
 
-    /// Says that what the last [`Outcome::Publish`] held was not published, so that what was in force before still is.
+    /// Reports that the last [`Outcome::Publish`] was not published, so that the previous anchors are still in force.
     ///
-    /// The next sample is due soon: what is in force does not know what this one told.
+    /// The next sample is due soon, because the anchors in force lack the information of this one.
     pub fn retract(&mut self) {
         self.in_force = self.before;
         self.retry = true;
     }
 
-    /// Says that readers were told to ask the kernel, at the latest when the counter showed `counter`. The next anchors go on
-    /// from what was shown until then, with the rate that is known.
+    /// Reports that the page sends readers to the kernel, at the latest since the counter showed `counter`. The next
+    /// anchors continue from what was shown until then, with the known rate.
     pub fn end_at(&mut self, counter: u64) {
         let InForce {
             hres,
@@ -313,8 +327,8 @@ impl Discipline {
         }
     }
 
-    /// Says what a comparison of the CPUs' counters showed. While two are apart nothing is in force, whatever samples say: they are
-    /// taken on one CPU, and readers run on all.
+    /// Reports the result of a comparison of the CPUs' counters. While two are apart nothing is in force, whatever
+    /// samples say: samples are taken on one CPU, and readers run on all.
     pub fn compared(&mut self, apart: bool) -> Outcome {
         self.apart = apart;
         if apart {
@@ -328,10 +342,10 @@ impl Discipline {
         self.config.cap_windows.saturating_mul(self.window_ns)
     }
 
-    /// Takes in a sample. What comes of it takes effect when the counter reaches `effective_at`, a little in the future.
+    /// Takes a sample. Its result takes effect when the counter reaches `effective_at`, a little in the future.
     ///
-    /// That is asked for when the sample has been judged: a hundred points take their time where floating point is slow (an emulated
-    /// CPU needs half a millisecond), and the moment must not be over before the anchor is made.
+    /// `effective_at` is called after the sample has been judged: a hundred points take time where floating point is
+    /// slow (an emulated CPU needs half a millisecond), and the moment must not be past before the anchor is made.
     pub fn observe(&mut self, sample: &Sample, effective_at: impl FnOnce() -> u64) -> Outcome {
         if self.is_too_soon(sample) {
             return Outcome::Wait;
@@ -348,15 +362,15 @@ impl Discipline {
         let raw_seen = sample.raw.map(|raw| self.raw.see(&raw, RAW_LIMITS));
         let limits = if raw_seen.is_some() { TICK_LIMITS } else { NTP_LIMITS };
         let suspended = self.was_suspended(sample);
-        // Of an average, a turn explains nothing.
+        // A turn explains nothing about an average.
         let was_turned = self.turned_by(sample).is_some_and(|factor| factor != 1.0);
         let was_slewed_unseen = self.was_slewed_unseen(sample) || (self.line_is_average && was_turned);
         self.line_is_average = was_slewed_unseen;
         self.turn(sample);
         let mono_seen = self.mono.see(&sample.mono, limits);
         if suspended {
-            // The two need not have stopped and started at the same moments, so what they did before says nothing now.
-            // And no program ran meanwhile: what the anchors show at their end, none has seen.
+            // The two need not have stopped and started at the same moments, so earlier samples are void. No program
+            // ran meanwhile, so no reader has seen what the anchors show at their end.
             self.in_force = InForce::default();
             return self.start_over(Reason::Suspended);
         }
@@ -377,7 +391,7 @@ impl Discipline {
         let Some(line) = self.mono.line().copied() else {
             return Outcome::Wait;
         };
-        // Where the rate is changing, the line's is an average.
+        // While the rate is changing, the line's is an average.
         let is_average = rate_changed || after_gap;
         let is_slewing = self.slews_on() || self.ntp.is_some_and(|ntp| ntp.is_slewing());
         let rate_limit = if is_average || is_slewing {
@@ -407,7 +421,7 @@ impl Discipline {
         if self.apart || self.is_on_probation(sample.mono.time_ns) {
             return Outcome::Wait;
         }
-        // Readers have the kernel's time already, and until the new rate is known they would be shown less.
+        // Readers already have the kernel's time; until the new rate is known, the page would show them an earlier one.
         if (rate_changed || was_slewed_unseen) && shown.is_none() && self.in_force.hres.is_some() {
             self.retry = true;
             return Outcome::Wait;
@@ -415,9 +429,10 @@ impl Discipline {
         self.publish(&line, effective_at(), residual_ns.unwrap_or(0.0).round() as i64)
     }
 
-    /// Takes in a sample that was taken because the kernel said that REALTIME was set (a timerfd that was cancelled).
+    /// Takes a sample that was taken because the kernel reported that REALTIME was set (a timerfd was cancelled).
     ///
-    /// MONOTONIC goes on exactly as it did. [`Outcome::Wait`]: no clock was stepped after all, or none is in force.
+    /// MONOTONIC continues exactly as before. Returns [`Outcome::Wait`] if no clock was stepped after all, or no anchor
+    /// is in force.
     pub fn step(&mut self, sample: &Sample, effective_at: impl FnOnce() -> u64) -> Outcome {
         let (Some(line), Some(hres)) = (self.mono.line().copied(), self.in_force.hres) else {
             return Outcome::Wait;
@@ -432,9 +447,9 @@ impl Discipline {
             return Outcome::Wait;
         }
         let mut next = hres.rebase(effective_at);
-        // It ends when it would have ended: a step says nothing about the rate.
+        // The end stays the same: a step says nothing about the rate.
         next.cap_cycles = hres.cap_cycles - effective_at.wrapping_sub(hres.base_cycles) as u32;
-        // The clocks that were not stepped go on exactly, even where the average would now refine their offset.
+        // The clocks that were not stepped continue exactly, even where the average would now refine their offset.
         let offsets_ns = std::array::from_fn(|index| {
             if stepped[index] {
                 self.offset_ns(index)
@@ -457,8 +472,8 @@ impl Discipline {
         }
     }
 
-    /// Whether a sample follows the last one so closely that it tells nothing that is worth an anchor: the line's rate would come from
-    /// points that lie too near to each other. What a sample that is due tells is not lost by that.
+    /// Returns whether a sample follows the last one so closely that the line's rate would come from points that lie
+    /// too near to each other. A sample that is due is never too soon.
     fn is_too_soon(&self, sample: &Sample) -> bool {
         let since_ns = ns_between(self.sampled_at_ns, sample.mono.time_ns);
         let is_due = since_ns < 0 || since_ns as u64 >= self.next_window_ns() / 4;
@@ -466,26 +481,26 @@ impl Discipline {
         self.sampled_at_ns != 0 && !self.retry && !is_due && !is_news
     }
 
-    /// The kernel's rate by adjtimex(2), relative to that at the last sample.
+    /// Returns the kernel's rate by adjtimex(2), relative to that at the last sample.
     fn turned_by(&self, sample: &Sample) -> Option<f64> {
         Some(sample.ntp?.rate() / self.ntp?.rate())
     }
 
-    /// Takes in what the kernel was told to run at, by adjtimex(2), since the last sample.
+    /// Applies the change of the kernel's rate by adjtimex(2) since the last sample.
     fn turn(&mut self, sample: &Sample) {
         let Some(ntp) = sample.ntp else { return };
         if ntp.changes_each_second() {
             self.pending_at_ns = Some(sample.mono.time_ns);
         }
         let factor = self.turned_by(sample).unwrap_or(1.0);
-        // The line keeps the former rate until a sample tells well at which time it ended.
+        // The line keeps the former rate until a sample determines precisely when it ended.
         if factor == 1.0 || self.mono.turn(&sample.mono, factor) {
             self.ntp = Some(ntp);
         }
     }
 
-    /// Whether the line and adjtimex(2) do not explain the kernel's time: the kernel was slewed between the last two samples, and is not any more.
-    /// The line is then an average of both rates.
+    /// Returns whether the kernel was slewed between the last two samples and no longer is, so that the line and
+    /// adjtimex(2) do not explain its time. The line is then an average of both rates.
     fn was_slewed_unseen(&self, sample: &Sample) -> bool {
         let Some(line) = self.mono.line() else { return false };
         let elapsed_ns = line.above_origin_ns(sample.mono.middle_cycles());
@@ -496,13 +511,13 @@ impl Discipline {
         unexplained_ns.abs() > SLEWED_UNSEEN * elapsed_ns.abs() + 4.0 * self.mono.noise_ns()
     }
 
-    /// Whether the kernel may still slew by what was pending, and is not any more.
+    /// Returns whether the kernel may still apply a slew that was pending and is not any more.
     fn slews_on(&self) -> bool {
         let since_ns = self.pending_at_ns.map(|at_ns| self.sampled_at_ns.saturating_sub(at_ns));
         since_ns.is_some_and(|since_ns| since_ns < SLEWS_ON_NS)
     }
 
-    /// Whether BOOTTIME went ahead of MONOTONIC: only a suspend does that.
+    /// Returns whether BOOTTIME advanced more than MONOTONIC, which only a suspend causes.
     fn was_suspended(&self, sample: &Sample) -> bool {
         let (Some(boot), Some(offset)) = (&sample.boot, &self.offsets[BOOTTIME]) else {
             return false;
@@ -512,7 +527,7 @@ impl Discipline {
         offset.is_step(&measured) && offset.above_held_ns(&measured) > SHORTEST_SUSPEND_NS
     }
 
-    /// The offset of a clock from MONOTONIC, if the kernel's rate changed by at most `rate_limit`,
+    /// Measures the offset of a clock from MONOTONIC, valid if the kernel's rate changed by at most `rate_limit`,
     /// relative, since the line.
     fn measure(&self, mono: &Bracket, other: &Bracket, line: &Line, rate_limit: f64) -> Measured {
         let apart_cycles = cycles_between(mono.middle_cycles(), other.middle_cycles());
@@ -529,16 +544,16 @@ impl Discipline {
         }
     }
 
-    /// Returns whether the time between the two reads adds little to the error of their brackets. A preemption of 10 ms between them adds
-    /// hundreds of nanoseconds if the line is only a millisecond long.
+    /// Returns whether the time between the two reads adds little to the error of their brackets. A preemption of 10 ms
+    /// between them adds hundreds of nanoseconds if the line is only a millisecond long.
     fn is_precise(&self, mono: &Bracket, other: &Bracket) -> bool {
         let apart_cycles = cycles_between(mono.middle_cycles(), other.middle_cycles()).unsigned_abs() as f64;
         let width_cycles = mono.width_cycles() as f64 + other.width_cycles() as f64 + 2.0;
         apart_cycles * self.mono.rate_uncertainty() <= width_cycles / 8.0
     }
 
-    /// Takes in how far the other clocks are from MONOTONIC. False where a step fell into
-    /// the sample, or next to an interrupted read: take another.
+    /// Measures the offsets of the other clocks from MONOTONIC. Returns false where a step fell into the sample, or
+    /// next to an interrupted read: take another sample.
     fn measure_offsets(&mut self, sample: &Sample, line: &Line, rate_limit: f64) -> bool {
         if let Some(tai) = &sample.tai {
             let apart = self.measure(&sample.real, tai, line, rate_limit);
@@ -555,7 +570,7 @@ impl Discipline {
                 Some(offset) if is_good => {
                     self.in_force.stepped[index] |= offset.observe(&measured) == Change::Stepped;
                 }
-                // Stepped for certain, but an interrupted read does not tell exactly where to.
+                // Certainly stepped, but an interrupted read does not show exactly where to.
                 Some(offset) if offset.is_step(&measured) => return false,
                 Some(_) => {}
                 none => *none = is_good.then(|| Offset::new(&measured)),
@@ -564,12 +579,12 @@ impl Discipline {
         true
     }
 
-    /// The offset of a clock from MONOTONIC in whole nanoseconds, where it is known.
+    /// Returns the offset of a clock from MONOTONIC in whole nanoseconds, where it is known.
     fn offset_ns(&self, index: usize) -> Option<i64> {
         let held_ns = self.offsets[index].map(|offset| offset.held_ns());
         match (index, self.offsets[REALTIME]) {
             (MONOTONIC, _) => Some(0),
-            // Each has its own average, and their difference is whole seconds.
+            // REALTIME and TAI have separate averages, but differ by whole seconds.
             (TAI, Some(real)) => held_ns.map(|tai_ns| {
                 let seconds = ((tai_ns.wrapping_sub(real.held_ns())) as f64 / 1e9).round() as i64;
                 real.held_ns().wrapping_add(seconds.wrapping_mul(1_000_000_000))
@@ -578,7 +593,7 @@ impl Discipline {
         }
     }
 
-    /// The anchor with its bases at a time of MONOTONIC, and the clocks that it can answer.
+    /// Returns the anchor with its bases at a time of MONOTONIC, and the clocks that it can answer.
     fn with_bases(&self, mut anchor: Anchor, mono_ns_shifted: u128, offsets_ns: [Option<i64>; BASES]) -> Anchor {
         let shift = anchor.rate.shift;
         anchor.clocks = ClockSet::NONE;
@@ -586,20 +601,21 @@ impl Discipline {
             let Some(offset_ns) = offsets_ns[index] else {
                 continue;
             };
-            // No clock of the kernel's shows a time before its epoch; if one did, it would be the kernel's to answer.
+            // No clock of the kernel shows a time before its epoch; if one did, reads of it would fall back to the
+            // kernel.
             let Some(ns_shifted) = mono_ns_shifted.checked_add_signed(i128::from(offset_ns) << shift) else {
                 continue;
             };
             anchor.base[index] = Base::from_ns_shifted(ns_shifted, shift);
-            // MONOTONIC's base is what the next anchor starts from, so it is there even if nobody is served it.
+            // The next anchor starts from MONOTONIC's base, so it is set even if MONOTONIC is not served.
             anchor.clocks = anchor.clocks.union(clock.intersection(self.config.clocks));
         }
         anchor
     }
 
-    /// How far MONOTONIC has to be put forward so that no clock goes back when the offsets are refined.
+    /// Returns how far MONOTONIC must be put forward so that no clock goes back when the offsets are refined.
     fn lift_ns(&self) -> u64 {
-        // What was withdrawn binds as well, but by now a clock may have been stepped without notice.
+        // A withdrawn anchor binds as well, but a clock may have been stepped since without notice.
         let (hres, most_ns) = match (&self.in_force.hres, &self.in_force.floor_hres) {
             (Some(hres), _) => (hres, u64::MAX),
             (None, Some(floor)) => (floor, REMEASURED_NS),
@@ -616,8 +632,8 @@ impl Discipline {
             .unwrap_or(0)
     }
 
-    /// For how long anchors that begin at a time of REALTIME may be read, in nanoseconds; `None`: the kernel is about to make a leap second,
-    /// and until it has, REALTIME is not known.
+    /// Returns how long anchors that begin at a time of REALTIME may be read, in nanoseconds; `None` while the kernel
+    /// is about to make a leap second, because REALTIME is not known until it has.
     fn cap_before_leap_ns(&self, real_ns: u64) -> Option<u64> {
         let cap_ns = self.cap_ns();
         let to_leap_ns = self.ntp.and_then(|ntp| ntp.to_leap_ns(real_ns));
@@ -630,11 +646,11 @@ impl Discipline {
 
     fn publish(&mut self, line: &Line, effective_at: u64, residual_ns: i64) -> Outcome {
         let previous = self.in_force.hres.as_ref();
-        // Before the base of the anchor in force the one before that is still being read.
+        // Before the base of the anchor in force, readers still use the previous one.
         if previous.is_some_and(|previous| cycles_between(previous.base_cycles, effective_at) <= 0) {
             return Outcome::Wait;
         }
-        // Of a counter beyond 4.3 GHz, the counts of a second do not fit an anchor: it ends sooner, and so do the windows.
+        // The counts of one second of a counter beyond 4.3 GHz do not fit an anchor: anchors and windows are shorter.
         let longest_cap_ns = (f64::from(u32::MAX) * line.ns_per_cycle) as u64;
         let longest_window_ns = longest_cap_ns / self.config.cap_windows.max(1);
         self.window_ns = self.window_ns.min(longest_window_ns.max(1));
@@ -652,7 +668,8 @@ impl Discipline {
         };
         let InForce { hres, floor_hres, .. } = self.in_force;
         let shown = Shown::by(hres, floor_hres, MONOTONIC, effective_at);
-        // Readers that ask the kernel have seen its time since the sample, at a rate that the line does not know if it has just changed.
+        // Readers that fall back to the kernel have seen its time since the sample, at a rate that the line does not
+        // know if it has just changed.
         let readers_ask_kernel = shown.is_none_or(|shown| shown.expired);
         let may_change = |ntp: Ntp| ntp.may_change_at(effective_real_ns, self.slews_on());
         if readers_ask_kernel && self.ntp.is_some_and(may_change) {
@@ -718,9 +735,9 @@ impl Discipline {
         }))
     }
 
-    /// Returns how long an anchor may be read from `effective_at`. The first anchor is limited to the time for which the clock is known to
-    /// within what is promised: the line extrapolates from the sample, and a publisher that is preempted gets here long after it. `None` if
-    /// too little of that time is left.
+    /// Returns how long an anchor may be read from `effective_at`. The first anchor is limited to the time for which
+    /// the clock is known to within the promised error: the line extrapolates from the sample, and a preempted
+    /// publisher gets here long after it. `None` if too little of that time is left.
     fn known_cap_ns(&self, track: &Track, previous: Option<&Anchor>, effective_at: u64) -> Option<u64> {
         let cap_ns = self.cap_ns();
         if previous.is_some() {
@@ -734,7 +751,8 @@ impl Discipline {
         (known_for_ns >= cap_ns as f64 && left_ns >= cap_ns / 2).then_some(left_ns.min(cap_ns))
     }
 
-    /// Windows double, but not beyond what the lines are known for: until an anchor's end, however late the next one comes.
+    /// Doubles the window, but not beyond the time for which the lines are known: until an anchor's end, however late
+    /// the next one comes.
     fn stretch_window(&mut self, unsettled: bool) {
         let wanted_ns = if unsettled {
             self.window_ns.min(UNSETTLED_WINDOW_NS)
@@ -747,8 +765,8 @@ impl Discipline {
             .map(Track::known_for_ns)
             .fold(f64::INFINITY, f64::min);
         let known_window_ns = (known_for_ns / self.config.cap_windows.max(1) as f64) as u64;
-        // Over a shorter time, what is noise would look like a rate that no counter has. And anchors that end sooner send readers to
-        // the kernel, who then see an error that is worked off at this time.
+        // Over a shorter time, noise would look like a rate that no counter has. And anchors that end sooner send
+        // readers to the kernel, which exposes an error that is being worked off.
         let least_ns = self.window_ns.min(UNSETTLED_WINDOW_NS);
         self.window_ns = wanted_ns
             .min(known_window_ns.max(least_ns))
@@ -797,10 +815,10 @@ fn others(sample: &Sample) -> impl Iterator<Item = (usize, Bracket)> {
     .filter_map(|(index, bracket)| Some((index, bracket?)))
 }
 
-/// Whether so much time passed within a sample that clocks read one after the other do not tell how far they are apart, if the kernel's rate
-/// is not known well.
+/// Returns whether so much time passed within a sample that clocks read one after the other do not determine their
+/// distance, if the kernel's rate is not known well.
 fn was_interrupted(sample: &Sample) -> bool {
-    // Twenty-five attempts for each of five clocks, and as long again.
+    // Twenty-five attempts for each of five clocks, and the same again.
     const LONGEST_WIDTHS: u64 = 256;
     let last = [sample.tai, sample.boot, sample.raw].into_iter().flatten().next();
     let took_cycles = cycles_between(sample.mono.before, last.unwrap_or(sample.real).after);
@@ -812,13 +830,14 @@ fn was_interrupted(sample: &Sample) -> bool {
     took_cycles > i64::try_from(longest_cycles).unwrap_or(i64::MAX)
 }
 
-/// Whether a sample at this counter says how good an anchor was: while it is in force, and for as long again. Where refreshes
-/// only come when it has ended, none comes sooner.
+/// Returns whether a sample at this counter shows how good an anchor was: while it is in force, and for the same time
+/// again, because where refreshes only come when it has ended, none comes sooner.
 fn was_in_force(anchor: &Anchor, counter: u64) -> bool {
     counter.wrapping_sub(anchor.base_cycles) <= 2 * u64::from(anchor.cap_cycles)
 }
 
-/// How far an anchor shows a clock from MONOTONIC, in whole nanoseconds; `None` if it does not answer that clock.
+/// Returns the offset from MONOTONIC at which an anchor shows a clock, in whole nanoseconds; `None` if it does not
+/// answer that clock.
 fn shown_offset_ns(hres: &Anchor, index: usize) -> Option<i64> {
     let shift = hres.rate.shift;
     let (_, clock) = CLOCKS[index];

@@ -1,15 +1,16 @@
 //! Counter to time: what the kernel's clocks show at a value of the CPU's counter, and how fast they run.
 //!
-//! Pure arithmetic over samples: no clock is read here, no system call made. A publisher takes a [`Sample`] now and then,
-//! gives it to a [`Discipline`], and does what the [`Outcome`] says:
+//! Pure arithmetic over samples, without clock reads or system calls. A publisher regularly takes a [`Sample`], gives
+//! it to a [`Discipline`], and carries out the [`Outcome`]:
 //!
 //! - [`bracket`]: one clock read between two reads of the counter, and the tightest of several;
 //! - `recent`: the last few values of a sequence, in place: nothing here allocates;
-//! - `widths`: how wide a bracket is that nothing interrupted;
+//! - `widths`: how wide an uninterrupted bracket is;
 //! - `line`: the straight line through such points;
-//! - `track`: the recent points of one clock, their noise, whether its rate has changed, and whether the counter is believable;
+//! - `track`: the recent points of one clock, their noise, whether its rate has changed, and whether the counter is
+//!   believable;
 //! - `offset`: the constant between two clocks that tick at one rate, and its steps;
-//! - [`ntp`]: how the kernel is told to run its clocks, from adjtimex(2);
+//! - [`ntp`]: the kernel's clock adjustments, from adjtimex(2);
 //! - `steer`: from the anchor in force to the next one, without time going back;
 //! - [`discipline`]: all of it for one host.
 

@@ -7,7 +7,7 @@ use crate::bracket::Bracket;
 pub(crate) struct Point {
     pub cycles: u64,
     pub ns: u64,
-    /// Of its bracket, and the one count by which its ends, which are rounded down, may have been further apart.
+    /// Width of its bracket, plus the one count by which its ends, which are rounded down, may have been further apart.
     pub width_cycles: u64,
 }
 
@@ -21,12 +21,12 @@ impl From<Bracket> for Point {
     }
 }
 
-/// Counts from one value of the counter to another, negative if `to` comes first.
+/// Returns the counts from one value of the counter to another, negative if `to` comes first.
 pub(crate) fn cycles_between(from: u64, to: u64) -> i64 {
     to.wrapping_sub(from) as i64
 }
 
-/// Nanoseconds from one time to another, negative if `to` comes first.
+/// Returns the nanoseconds from one time to another, negative if `to` comes first.
 pub(crate) fn ns_between(from: u64, to: u64) -> i64 {
     to.wrapping_sub(from) as i64
 }
@@ -38,7 +38,7 @@ pub(crate) struct Line {
     pub origin_cycles: u64,
     pub origin_ns: u64,
     pub ns_per_cycle: f64,
-    /// Of the line above the origin's `ns`.
+    /// Height of the line above `origin_ns` at the origin.
     offset_ns: f64,
     points: f64,
     mean_cycles: f64,
@@ -47,7 +47,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// The line through at least two points with different counters; the last is the origin.
+    /// Returns the line through at least two points with different counters; the last is the origin.
     pub fn fit<'a>(points: impl DoubleEndedIterator<Item = &'a Point> + Clone) -> Option<Line> {
         let origin = *points.clone().next_back()?;
         let relative = points.map(|point| {
@@ -79,25 +79,25 @@ impl Line {
         })
     }
 
-    /// Nanoseconds above `origin_ns` at a value of the counter.
+    /// Returns the nanoseconds above `origin_ns` at a value of the counter.
     pub fn above_origin_ns(&self, cycles: u64) -> f64 {
         self.offset_ns + self.ns_per_cycle * cycles_between(self.origin_cycles, cycles) as f64
     }
 
-    /// How far a point lies above the line, in nanoseconds.
+    /// Returns how far a point lies above the line, in nanoseconds.
     pub fn residual_ns(&self, point: &Point) -> f64 {
         ns_between(self.origin_ns, point.ns) as f64 - self.above_origin_ns(point.cycles)
     }
 
-    /// For how long after the origin the line is known to within `bound_ns`, if points have a standard deviation of `sigma_ns`; in
-    /// nanoseconds, 0 if it is not even there.
+    /// Returns for how long after the origin the line is known to within `bound_ns`, if points have a standard
+    /// deviation of `sigma_ns`; in nanoseconds, 0 if it is not even known at the origin.
     pub fn known_for_ns(&self, bound_ns: f64, sigma_ns: f64) -> f64 {
         let variance = bound_ns * bound_ns / (sigma_ns * sigma_ns) - 1.0 / self.points;
         let cycles = (variance.max(0.0) * self.spread).sqrt() + self.mean_cycles;
         (cycles * self.ns_per_cycle).max(0.0)
     }
 
-    /// Variance of the line at a value of the counter, for points of variance one.
+    /// Returns the variance of the line at a value of the counter, for points of variance one.
     pub fn variance_at(&self, cycles: u64) -> f64 {
         let from_mean = cycles_between(self.origin_cycles, cycles) as f64 - self.mean_cycles;
         1.0 / self.points + from_mean * from_mean / self.spread

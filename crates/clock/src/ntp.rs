@@ -1,7 +1,8 @@
-//! How the kernel steers its clocks: what adjtimex(2) tells of it, and what follows for MONOTONIC's rate.
+//! How the kernel steers its clocks by adjtimex(2), and the effect on MONOTONIC's rate.
 //!
-//! The kernel's rate is `tick` and `freq`, from the moment that they are set (`ntp_update_frequency` in kernel/time/ntp.c), plus
-//! what it slews by, which changes at each second of CLOCK_REALTIME (`second_overflow`, the same file).
+//! The kernel's rate is `tick` and `freq`, from the moment that they are set (`ntp_update_frequency` in
+//! kernel/time/ntp.c), plus the slew, which changes at each second of CLOCK_REALTIME (`second_overflow`, the same
+//! file).
 
 const NS_PER_SEC: u64 = 1_000_000_000;
 /// REALTIME's day: a leap second comes at its end (adjtimex(2), STA_INS and STA_DEL).
@@ -10,68 +11,71 @@ const DAY_NS: u64 = 86_400 * NS_PER_SEC;
 const FREQ_UNIT: f64 = 1e-6 / 65_536.0;
 /// Microseconds of a tick when nothing is adjusted, and USER_HZ = 100 (adjtimex(2), `tick`).
 const NOMINAL_TICK_US: f64 = 10_000.0;
-/// A phase-locked loop takes off 2^-(SHIFT_PLL + constant) of the offset in each second (include/linux/timex.h).
+/// A phase-locked loop removes 2^-(SHIFT_PLL + constant) of the offset in each second (include/linux/timex.h).
 const SHIFT_PLL: u32 = 2;
-/// Slower slews change the rate by so little that a refresh at the usual time follows them: 1 ppm of 100 ms are 100 ns.
+/// Rate of a slew that a refresh at the usual time follows: 1 ppm of 100 ms is 100 ns.
 const NEGLIGIBLE_PPM: f64 = 1.0;
-/// A tick further off than this is a slew, such as chronyd's (`maxslewrate`); a host whose oscillator is off may need one or two for good.
+/// A tick further off than this is a slew, such as chronyd's (`maxslewrate`); a host whose oscillator is off may
+/// permanently need one or two.
 const SETTLED_TICK_US: i64 = 10;
-/// A single-shot adjustment (adjtime(3)) slews by 500 ppm, or by what is left of it, in each second.
+/// A single-shot adjustment (adjtime(3)) slews by 500 ppm, or by the rest of it, in each second.
 const SINGLE_SHOT_PPM: f64 = 500.0;
-/// The kernel applies a change at the first tick of its clock after the second: 10 ms where it has 100 a second, and a little more.
+/// The kernel applies a change at the first tick of its clock after the second: 10 ms at 100 ticks a second, and a
+/// little more.
 const APPLIED_WITHIN_NS: u64 = 12_000_000;
-/// How often to look in that time.
+/// Time between looks within `APPLIED_WITHIN_NS`.
 const LOOK_EVERY_NS: u64 = 1_000_000;
-/// How long after a slew was pending the kernel may still be at it: until the second's end.
+/// Longest time for which the kernel may continue a slew after it was pending: until the second's end.
 pub(crate) const SLEWS_ON_NS: u64 = NS_PER_SEC + APPLIED_WITHIN_NS;
-/// Longest time from an anchor's base to its publication. An anchor may begin in the past where readers ask the kernel, which has shown them later
-/// times since.
+/// Longest time from an anchor's base to its publication. An anchor may begin in the past where readers fall back to
+/// the kernel, which has shown them later times since.
 pub(crate) const LATEST_NS: u64 = 500_000;
-/// After a second has begun: the look is to come after the tick, where ticks and seconds are aligned.
+/// Time of the look after a second has begun: after the tick, where ticks and seconds are aligned.
 const LOOK_AFTER_NS: u64 = 200_000;
 
 /// A leap second at the end of the day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leap {
-    /// 23:59:59 comes twice.
+    /// 23:59:59 occurs twice.
     Insert,
     /// 23:59:59 is left out.
     Delete,
 }
 
-/// The kernel's state, as one call of adjtimex(2) tells it.
+/// The kernel's state, as one call of adjtimex(2) returns it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ntp {
     /// Frequency offset in units of 2^-16 ppm.
     pub freq: i64,
     /// Microseconds per tick of USER_HZ, nominally 10,000.
     pub tick_us: i64,
-    /// What a phase-locked loop has still to take off, in nanoseconds.
+    /// The offset that a phase-locked loop has still to remove, in nanoseconds.
     pub offset_ns: i64,
     /// The loop's time constant.
     pub constant: u32,
-    /// What adjtime(3) has still to take off, in microseconds.
+    /// The rest of an adjustment by adjtime(3), in microseconds.
     pub single_shot_us: i64,
     /// TAI less REALTIME, in seconds.
     pub tai_s: i32,
-    /// What comes at the end of REALTIME's day.
+    /// The leap second at the end of REALTIME's day.
     pub leap: Option<Leap>,
-    /// Whether somebody keeps the kernel's clock right (no STA_UNSYNC): who does so changes it again.
+    /// Whether a daemon synchronizes the kernel's clock (no STA_UNSYNC) and therefore changes it again.
     pub is_synchronized: bool,
 }
 
 impl Ntp {
-    /// What the kernel runs at by `tick` and `freq`, relative to an unadjusted clock.
+    /// Returns the kernel's rate by `tick` and `freq`, relative to an unadjusted clock.
     pub(crate) fn rate(self) -> f64 {
         self.tick_us as f64 / NOMINAL_TICK_US + self.freq as f64 * FREQ_UNIT
     }
 
-    /// Whether the kernel slews, and may stop at any time: refreshes come sooner, and anchors end sooner, so that less is read wrong then.
+    /// Returns whether the kernel slews, and may stop at any time: refreshes come sooner, and anchors end sooner, to
+    /// limit the error when it stops.
     pub(crate) fn is_slewing(self) -> bool {
         (self.tick_us - NOMINAL_TICK_US as i64).abs() > SETTLED_TICK_US || self.changes_each_second()
     }
 
-    /// Whether the rate changes from second to second by more than a refresh at the usual time can follow.
+    /// Returns whether the rate changes from second to second by more than a refresh at the usual time can follow.
     pub(crate) fn changes_each_second(self) -> bool {
         let shift = SHIFT_PLL + self.constant.min(32);
         let loop_ppm = self.offset_ns.unsigned_abs() as f64 / (1u64 << shift) as f64 * 1e-3;
@@ -79,7 +83,8 @@ impl Ntp {
         loop_ppm.max(single_ppm) > NEGLIGIBLE_PPM
     }
 
-    /// Nanoseconds from a time of REALTIME to the leap second that is announced: negative after it, while the kernel has not made it yet.
+    /// Returns the nanoseconds from a time of REALTIME to the leap second that is announced: negative after it, while
+    /// the kernel has not made it yet.
     pub(crate) fn to_leap_ns(self, real_ns: u64) -> Option<i64> {
         let early_ns = match self.leap? {
             Leap::Insert => 0,
@@ -94,17 +99,17 @@ impl Ntp {
         })
     }
 
-    /// Whether the rate may change, at a time that adjtimex(2) does not report, when REALTIME shows about `real_ns`. `was_pending` as in
-    /// [`Ntp::next_look_ns`].
+    /// Returns whether the rate may change, at a time that adjtimex(2) does not report, when REALTIME shows about
+    /// `real_ns`. `was_pending` is as in [`Ntp::next_look_ns`].
     pub(crate) fn may_change_at(self, real_ns: u64, was_pending: bool) -> bool {
         let of_second_ns = real_ns % NS_PER_SEC;
         let is_about_then = !(APPLIED_WITHIN_NS..NS_PER_SEC - LATEST_NS).contains(&of_second_ns);
         is_about_then && (was_pending || self.changes_each_second())
     }
 
-    /// When to look at the clocks again, in nanoseconds from a time of REALTIME, where the rate, or REALTIME itself, may change at the
-    /// beginning of a second; at the latest after `window_ns`. `was_pending`: within the second before, a slew was: the kernel goes on with
-    /// it until the second's end.
+    /// Returns when to look at the clocks again, in nanoseconds from a time of REALTIME, where the rate, or REALTIME
+    /// itself, may change at the beginning of a second; at most `window_ns`. `was_pending` says that a slew was pending
+    /// within the second before: the kernel continues it until the second's end.
     pub(crate) fn next_look_ns(self, real_ns: u64, window_ns: u64, was_pending: bool) -> u64 {
         let is_leaping = self
             .to_leap_ns(real_ns)
@@ -158,7 +163,7 @@ mod tests {
         assert!(!QUIET.is_slewing());
         // 400 ms: 50 ms in the first second.
         assert!(with(-400_000_000, 1, 0).is_slewing());
-        // What is left of a good synchronization: 100 us, a 4096th a second.
+        // The rest of a good synchronization: 100 us, a 4096th a second.
         assert!(!with(100_000, 10, 0).is_slewing());
         assert!(with(0, 10, 100).is_slewing());
         let ticking = |tick_us| Ntp { tick_us, ..QUIET };

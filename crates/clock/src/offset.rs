@@ -1,19 +1,19 @@
 //! The constant between two clocks that tick at one rate.
 //!
-//! The kernel keeps REALTIME, BOOTTIME and TAI as whole nanoseconds above MONOTONIC, and changes them only in steps. So the
-//! offset is held as a whole number, refined as the average of many measurements becomes more precise than it.
+//! The kernel keeps REALTIME, BOOTTIME and TAI as whole nanoseconds above MONOTONIC, and changes them only in steps. So
+//! the offset is held as a whole number, and refined when the average of many measurements becomes more precise.
 
-/// Measurements that the average spans at most: some seconds at ten a second.
+/// Most measurements that the average spans: some seconds at ten a second.
 const AVERAGED: f64 = 64.0;
-/// An average this far from the held number makes another number nearer, and a little more, so that it does not flutter.
+/// Distance of the average from the held number at which another number is nearer, plus a margin against flutter.
 const REFINE_NS: f64 = 0.75;
 /// Measurements before the first refinement.
 const REFINE_AFTER: f64 = 4.0;
 
-/// What a measurement did to the offset.
+/// The effect of a measurement on the offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// At most by refinement.
+    /// Unchanged, or refined.
     None,
     /// The clock was stepped.
     Stepped,
@@ -22,10 +22,10 @@ pub(crate) enum Change {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offset {
     held_ns: i64,
-    /// Of the measurements, above `held_ns`.
+    /// Mean of the measurements, above `held_ns`.
     mean_ns: f64,
     count: f64,
-    /// The most that the mean can be wrong.
+    /// Largest possible error of the mean.
     bound_ns: f64,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Offset {
 pub(crate) struct Measured {
     pub whole_ns: i64,
     pub rest_ns: f64,
-    /// The most that it can be wrong.
+    /// Largest possible error.
     pub bound_ns: f64,
     /// Its standard deviation.
     pub noise_ns: f64,
@@ -51,24 +51,24 @@ impl Offset {
         }
     }
 
-    /// The offset in whole nanoseconds.
+    /// Returns the offset in whole nanoseconds.
     pub fn held_ns(&self) -> i64 {
         self.held_ns
     }
 
-    /// Whether a measurement says that the clock was stepped.
+    /// Returns whether a measurement shows that the clock was stepped.
     pub fn is_step(&self, measured: &Measured) -> bool {
         (self.above_held_ns(measured) - self.mean_ns).abs() > measured.bound_ns + self.bound_ns
     }
 
-    /// Takes in a measurement: a step at once, anything less into the average.
+    /// Takes a measurement: applies a step at once, and averages anything less.
     pub fn observe(&mut self, measured: &Measured) -> Change {
         if self.is_step(measured) {
             *self = Offset::new(measured);
             return Change::Stepped;
         }
         if measured.bound_ns < self.bound_ns / 2.0 {
-            // Interrupted when it was first measured: what was known until now does not help the average.
+            // The first measurements were interrupted: they do not help the average.
             self.count = 0.0;
         }
         self.count = (self.count + 1.0).min(AVERAGED);
@@ -83,7 +83,7 @@ impl Offset {
         Change::None
     }
 
-    /// How far a measurement lies above the offset, in nanoseconds.
+    /// Returns how far a measurement lies above the offset, in nanoseconds.
     pub fn above_held_ns(&self, measured: &Measured) -> f64 {
         (measured.whole_ns.wrapping_sub(self.held_ns)) as f64 + measured.rest_ns
     }

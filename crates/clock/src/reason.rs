@@ -1,10 +1,10 @@
-//! Why the clocks are left to the kernel.
+//! Reasons to withdraw the anchors and leave the clocks to the kernel.
 
-/// Why the anchors in force must be withdrawn.
+/// Reason why the anchors in force must be withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[repr(u32)]
 pub enum Reason {
-    /// The kernel's clock went on and the counter did not, or hardly.
+    /// The kernel's clock advanced and the counter did not, or hardly.
     #[error("the counter stopped while the kernel's clock went on")]
     CounterStopped = 1,
     /// The counter went backwards, or far ahead of the kernel's clock.
@@ -13,22 +13,22 @@ pub enum Reason {
     /// The counter's rate against the kernel's clock changed by more than NTP can explain.
     #[error("the counter's rate against the kernel's clock changed by more than NTP can explain")]
     RateImplausible = 3,
-    // 4 was of a version that withdrew its anchors when they were far ahead of the kernel's clock.
-    /// The machine was suspended, and the counter has to be measured anew.
+    // 4 belonged to a version that withdrew its anchors when they were far ahead of the kernel's clock.
+    /// The machine was suspended, and the counter must be measured anew.
     #[error("the machine was suspended; the counter is being measured anew")]
     Suspended = 5,
-    /// Two CPUs' counters showed that they are not one.
+    /// The counters of two CPUs disagree.
     #[error("the counters of two CPUs disagree")]
     Warp = 6,
 }
 
 impl Reason {
-    /// The reason as the page's statistics hold it. Never 0, which says that the anchors are in force.
+    /// Returns the reason as the page's statistics hold it. Never 0, which means that the anchors are in force.
     pub fn code(self) -> u32 {
         self as u32
     }
 
-    /// The reason behind a code, where this version knows it.
+    /// Returns the reason of a code, or `None` if this version does not know it.
     pub fn from_code(code: u32) -> Option<Reason> {
         [
             Reason::CounterStopped,

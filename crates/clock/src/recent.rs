@@ -1,4 +1,4 @@
-//! The last few of a sequence, in place: a publisher may run where nothing can be allocated.
+//! The last few values of a sequence, in place: a publisher may run where nothing can be allocated.
 
 use std::ops::Deref;
 
@@ -19,7 +19,7 @@ impl<T: Copy + Default, const N: usize> Default for Recent<T, N> {
 }
 
 impl<T: Copy, const N: usize> Recent<T, N> {
-    /// Takes a value in.
+    /// Appends a value.
     pub fn push(&mut self, value: T) {
         if self.count == N {
             self.drop_oldest(1);
@@ -28,15 +28,15 @@ impl<T: Copy, const N: usize> Recent<T, N> {
         self.count += 1;
     }
 
-    /// Forgets the oldest `count` values, or all.
+    /// Drops the oldest `count` values, or all.
     pub fn drop_oldest(&mut self, count: usize) {
         let count = count.min(self.count);
-        // Moves a few kilobytes ten times a second at most, and in return the values lie side by side.
+        // Moves a few kilobytes at most ten times a second, and keeps the values contiguous.
         self.values.copy_within(count..self.count, 0);
         self.count -= count;
     }
 
-    /// Forgets the values that are not to be kept.
+    /// Drops the values for which `keep` returns false.
     pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         let mut kept = 0;
         for index in 0..self.count {
@@ -53,7 +53,7 @@ impl<T: Copy, const N: usize> Recent<T, N> {
         self.values[..self.count].iter_mut().for_each(change);
     }
 
-    /// Forgets all.
+    /// Drops all values.
     pub fn clear(&mut self) {
         self.count = 0;
     }

@@ -7,23 +7,23 @@ use crate::bracket::Bracket;
 use crate::discipline::MONOTONIC;
 use crate::line::{Line, cycles_between, ns_between};
 
-/// An error that does not show is worked off at this relative rate at most.
+/// Largest relative rate at which an invisible error is worked off.
 const STEEPEST: f64 = 0.005;
-/// While the clocks are visibly ahead of the kernel's, they run slower than it by at most this part: nearly flat, so that the kernel
-/// catches up soon, and never standing, so that a program that waits for the next nanosecond gets it.
+/// While the clocks are visibly ahead of the kernel's, they run slower than it by at most this part: nearly flat, so
+/// that the kernel catches up soon, and never at rest, so that a program that waits for the next nanosecond gets it.
 const FLATTEST: f64 = 1.0 - 1.0 / 64.0;
-/// An error beyond half a system call's cost (and noise) shows to a program that mixes both, as time that goes backwards. Behind by
-/// more, readers step forward, which shows to none of them.
+/// An error beyond half a system call's cost (and noise) is visible to a program that mixes both, as time that goes
+/// backwards. Further behind, readers step forward, which is visible to none of them.
 const VISIBLE_NS: f64 = 50.0;
 const ONE_Q64: f64 = 18_446_744_073_709_551_616.0;
-/// The kernel shows whole nanoseconds, rounded down: on average it is half of one later.
+/// The kernel shows whole nanoseconds, rounded down: on average its time is half of one later.
 const ROUNDED_DOWN_NS: f64 = 0.5;
 
-/// Where the next anchor starts, how fast it runs, and for how long it may be read.
+/// The start, the rate and the max age of the next anchor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Course {
     pub rate: Rate,
-    /// What the clock shows at the new base, in units of 2^-rate.shift ns since its epoch.
+    /// The clock's value at the new base, in units of 2^-rate.shift ns since its epoch.
     pub start_ns_shifted: u128,
     /// Counts after the new base for which the anchor may be read.
     pub cap_cycles: u32,
@@ -32,9 +32,9 @@ pub(crate) struct Course {
 /// The times of an anchor, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
-    /// Until the next is wanted.
+    /// Time until the next anchor is due.
     pub window_ns: u64,
-    /// It may be read for so long at most.
+    /// Longest time for which it may be read.
     pub cap_ns: u64,
 }
 
@@ -43,15 +43,16 @@ pub(crate) struct Times {
 pub(crate) struct Shown {
     ns_shifted: u128,
     shift: u32,
-    /// Readers ask the kernel since then.
+    /// Readers have asked the kernel since then.
     pub expired: bool,
 }
 
 impl Shown {
-    /// By the anchor in force when the next one begins; where none is, by the one that was withdrawn, whatever the counter did since.
+    /// Returns what the anchor in force shows when the next one begins; without one, what the withdrawn anchor showed
+    /// at its end, whatever the counter did since.
     pub fn by(in_force: Option<Anchor>, withdrawn: Option<Anchor>, index: usize, effective_at: u64) -> Option<Shown> {
         let anchor = in_force.or(withdrawn)?;
-        // Past its end no reader uses an anchor: what it showed last is what must not be undercut.
+        // No reader uses an anchor past its end: the next must not begin below the value that it showed last.
         let end = anchor.end_cycles();
         let expired = in_force.is_none() || (effective_at.wrapping_sub(end) as i64) > 0;
         Some(Shown {
@@ -62,12 +63,12 @@ impl Shown {
     }
 }
 
-/// The course at `effective_at` to the kernel's clock, as `line` predicts it, until the new anchor ends. `None`: no page can hold this
-/// rate or time.
+/// Returns the course at `effective_at` to the kernel's clock, as `line` predicts it, until the new anchor ends. `None`
+/// if no page can hold this rate or time.
 ///
-/// A new anchor begins where readers were (`shown`), or later, and is never behind the kernel's clock as it is known, but for what
-/// does not show: behind, it steps forward; ahead, it runs slower than the kernel until its own end and meets the kernel there. It is not
-/// read beyond that point, where it would be behind.
+/// A new anchor begins where readers were (`shown`), or later, and is never visibly behind the kernel's clock as it is
+/// known. If it is behind, it steps forward; if it is ahead, it runs slower than the kernel until its own end and meets
+/// the kernel there. It is not read beyond that point, where it would be behind.
 pub(crate) fn steer(
     shown: Option<Shown>,
     line: &Line,
@@ -90,11 +91,11 @@ pub(crate) fn steer(
     let ahead_ns = ahead_of_origin_ns(shown.ns_shifted, shown.shift, line.origin_ns) - kernel_above_ns;
     let visible_ns = visible_ns(noise_ns);
     if ahead_ns < -visible_ns || (shown.expired && ahead_ns < 0.0) {
-        // Rounding alone could undercut what was shown, so compare in the new units.
+        // Rounding alone could go below what was shown, so compare in the new units.
         let shown = reshift_up(shown.ns_shifted, shown.shift, natural.shift);
         return Some(at_the_kernel(kernel.max(shown)));
     }
-    // Not more than fits one anchor: the rest is left to the next.
+    // At most what fits one anchor: the next corrects the rest.
     let is_visible = ahead_ns > visible_ns;
     let cap_ns = if is_visible {
         times.cap_ns.min(times.window_ns + times.window_ns / 2)
@@ -107,7 +108,7 @@ pub(crate) fn steer(
     Some(Course {
         rate,
         start_ns_shifted: reshift_up(shown.ns_shifted, shown.shift, rate.shift),
-        // In time of the kernel's, not in that of an anchor that runs slower.
+        // In the kernel's time, not in that of an anchor that runs slower.
         cap_cycles: natural.cap_for_ns(cap_ns).min(rate.max_cap()),
     })
 }
@@ -117,8 +118,8 @@ pub(crate) fn visible_ns(noise_ns: f64) -> f64 {
     VISIBLE_NS + 4.0 * noise_ns
 }
 
-/// Returns whether an anchor's MONOTONIC is behind the kernel's by more than `tolerance_ns`. Readers that switch from the kernel to such an
-/// anchor would see time go back.
+/// Returns whether an anchor's MONOTONIC is behind the kernel's by more than `tolerance_ns`. Readers that switch from
+/// the kernel to such an anchor would see time go back.
 pub fn is_behind(anchor: &Anchor, kernel: &Bracket, tolerance_ns: f64) -> bool {
     let at = if cycles_between(anchor.base_cycles, kernel.after) < 0 {
         anchor.base_cycles
@@ -129,7 +130,8 @@ pub fn is_behind(anchor: &Anchor, kernel: &Bracket, tolerance_ns: f64) -> bool {
     ahead_of_ns(anchor, MONOTONIC, at, kernel.time_ns) - until_base_ns < -tolerance_ns
 }
 
-/// How far an anchor shows `index` ahead of a time of the kernel's at the counter where that was read, in nanoseconds.
+/// Returns how far an anchor shows `index` ahead of a time of the kernel, at the counter where that was read, in
+/// nanoseconds.
 pub(crate) fn ahead_of_ns(anchor: &Anchor, index: usize, cycles: u64, kernel_ns: u64) -> f64 {
     ahead_of_origin_ns(anchor.ns_shifted_at(index, cycles), anchor.rate.shift, kernel_ns) - ROUNDED_DOWN_NS
 }
@@ -140,9 +142,9 @@ fn ahead_of_origin_ns(shown_ns_shifted: u128, shift: u32, origin_ns: u64) -> f64
     ns_between(origin_ns, whole_ns) as f64 + fraction
 }
 
-/// A rate as a page holds it.
+/// Returns a rate as a page holds it.
 pub(crate) fn rate_of(ns_per_cycle: f64) -> Option<Rate> {
-    // A float that is negative, too large or not a number saturates here and is refused there.
+    // A float that is negative, too large or not a number saturates here; `Rate` refuses it.
     Rate::from_ns_per_cycle_q64((ns_per_cycle * ONE_Q64) as u128)
 }
 

@@ -6,35 +6,36 @@ use crate::reason::Reason;
 use crate::recent::Recent;
 use crate::widths::Widths;
 
-/// Second differences that say how noisy the points are. Of 16, whose median is often half of what it should be where a clock advances
-/// in steps (acpi_pm), a rate seemed to change more than once a minute, of a hundred samples a second.
+/// Number of second differences that determine how noisy the points are. With 16, whose median is often half of the
+/// true one where a clock advances in steps (acpi_pm), a rate seemed to change more than once a minute, at a hundred
+/// samples a second.
 const DIFFERENCES: usize = 64;
-/// As few say anything at all.
+/// Fewest differences that are used at all.
 const FEW_DIFFERENCES: f64 = 4.0;
-/// Points are kept for this long where they are precise...
+/// Time for which precise points are kept.
 const HORIZON_NS: f64 = 2e9;
-/// ... that is, where their standard deviation is at most this; a noisier clock is filtered over a longer base, ...
+/// Points are precise if their standard deviation is at most this; a noisier clock is filtered over a longer base.
 const PRECISE_NS: f64 = 5.0;
-/// ... but no longer than this: oscillators wander.
+/// Longest time for which points are kept: oscillators wander.
 const LONGEST_HORIZON_NS: f64 = 16e9;
-/// As many as the longest horizon holds at ten a second, and some.
+/// Somewhat more than the points of the longest horizon at ten a second.
 const POINTS: usize = 256;
-/// Standard deviations that count as a change of rate and not as noise. At ten refreshes a second and three tests each, less
-/// would see a change every few minutes where there is none.
+/// Standard deviations that count as a change of rate and not as noise. At ten refreshes a second and three tests each,
+/// fewer would show a change every few minutes where there is none.
 const SIGNIFICANT: f64 = 4.0;
-/// Points that follow each other err alike where the kernel's clock advances in steps. By this part of half a bracket, a
-/// few of them together may be off without telling of another rate.
+/// Successive points have correlated errors where the kernel's clock advances in steps. A few of them together may be
+/// off by this part of half a bracket without a change of rate.
 const SYSTEMATIC: f64 = 8.0;
-/// No clock is believed to be less noisy than this.
+/// Lower bound of a clock's noise.
 const LEAST_NOISE_NS: f64 = 0.5;
-/// Half of what a system call costs at least.
+/// Half of the least cost of a system call.
 const LEAST_PROMISED_NS: f64 = 50.0;
-/// Standard deviations of the line that are reckoned with.
+/// Standard deviations of the line within which the promised error must hold.
 const RECKONED_WITH: f64 = 3.0;
-/// A baseline of this length makes a rate worth remembering as what the counter's rate is.
+/// Baseline from which a rate is precise enough to become the counter's reference rate.
 const REFERENCE_BASELINE_NS: f64 = 1e9;
 
-/// How much a clock's rate against a believable counter may change.
+/// Limits on the change of a clock's rate against a believable counter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RateLimits {
     /// From one sample to the next, relative.
@@ -43,19 +44,19 @@ pub(crate) struct RateLimits {
     pub total: f64,
 }
 
-/// What a bracket told.
+/// The result of a bracket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Seen {
-    /// Too wide: whoever took it was interrupted. It changes nothing.
+    /// Too wide: the publisher was interrupted. It changes nothing.
     Poor,
     /// It fits.
     Fits {
-        /// As the start of another rate, of which little is known yet.
+        /// It begins another rate, of which little is known yet.
         rate_changed: bool,
-        /// After a time without samples, over which the line only knows the average rate.
+        /// It follows a time without samples, over which the line only knows the average rate.
         after_gap: bool,
     },
-    /// No clock of the kernel's does this to a counter that can be believed.
+    /// No clock of the kernel behaves like this against a believable counter.
     Broken(Reason),
 }
 
@@ -64,7 +65,7 @@ pub(crate) struct Track {
     points: Recent<Point, { POINTS + 1 }>,
     widths: Widths,
     differences_ns: Recent<f64, DIFFERENCES>,
-    /// Of the differences; kept, for it is asked for many times a sample, and finding it is most of the work.
+    /// Median of the differences; cached, because it is needed many times per sample and takes most of the work.
     median_difference_ns: f64,
     line: Option<Line>,
     /// Nanoseconds per count when the counter was first believed.
@@ -72,12 +73,12 @@ pub(crate) struct Track {
 }
 
 impl Track {
-    /// The line through the points that still tell the present rate; `None` before the second good sample.
+    /// Returns the line through the points that still show the present rate; `None` before the second good sample.
     pub fn line(&self) -> Option<&Line> {
         self.line.as_ref()
     }
 
-    /// Forgets the points and the counter's rate, but not how wide brackets are.
+    /// Drops the points and the counter's rate, but not the widths of brackets.
     pub fn restart(&mut self) {
         self.points.clear();
         self.differences_ns.clear();
@@ -85,7 +86,7 @@ impl Track {
         self.reference = None;
     }
 
-    /// The most that the line's rate can be wrong, relative, by how wide the brackets at its ends are.
+    /// Returns the largest possible relative error of the line's rate, by the width of the brackets at its ends.
     pub fn rate_uncertainty(&self) -> f64 {
         match (self.points.first(), self.points.last(), &self.line) {
             (Some(first), Some(last), Some(_)) => {
@@ -96,44 +97,45 @@ impl Track {
         }
     }
 
-    /// What a program that mixes our answers with the kernel's cannot see: half of what a read of the kernel's clock takes.
+    /// Returns the error that a program cannot see when it mixes our answers with the kernel's: half of the cost of a
+    /// read of the kernel's clock.
     pub fn promised_ns(&self) -> f64 {
         self.half_width_ns()
             .map_or(f64::INFINITY, |ns| ns.max(LEAST_PROMISED_NS))
     }
 
-    /// For how long after the last point the line keeps that, as far as it can be known, in nanoseconds.
+    /// Returns for how long after the last point the line is known to within `promised_ns`, in nanoseconds.
     pub fn known_for_ns(&self) -> f64 {
         self.line.map_or(0.0, |line| {
             line.known_for_ns(self.promised_ns(), RECKONED_WITH * self.noise_ns())
         })
     }
 
-    /// Of the narrowest bracket.
+    /// Returns half the width of the narrowest bracket.
     fn half_width_ns(&self) -> Option<f64> {
         let line = self.line.as_ref()?;
         Some((self.widths.narrowest_cycles() + 1) as f64 / 2.0 * line.ns_per_cycle)
     }
 
-    /// Standard deviation of a point, in nanoseconds.
+    /// Returns the standard deviation of a point, in nanoseconds.
     pub fn noise_ns(&self) -> f64 {
         let (Some(line), Some(half_width_ns)) = (&self.line, self.half_width_ns()) else {
             return f64::INFINITY;
         };
-        // Even where most differences are nil: times come in whole nanoseconds, and the counter in whole counts (an even
-        // spread over one has a standard deviation of 0.29).
+        // A lower bound even where most differences are zero: times come in whole nanoseconds, and the counter in whole
+        // counts (an even spread over one has a standard deviation of 0.29).
         let least_ns = LEAST_NOISE_NS.max(0.29 * line.ns_per_cycle);
         let count = self.differences_ns.len();
         if count < DIFFERENCES / 2 {
             return self.noise_by_widths_ns(line).min(self.noise_by_few_ns()).max(least_ns);
         }
-        // The median of |x| is 0.6745 standard deviations where x is normal, and one change of rate does not move it. And a
-        // clock is read inside of its bracket, so whatever the differences say it is not noisier than that.
+        // The median of |x| is 0.6745 standard deviations where x is normal, and one change of rate does not move it. A
+        // clock is read inside of its bracket, which bounds the noise whatever the differences say.
         let by_differences = self.median_difference_ns / 0.6745;
         by_differences.clamp(least_ns, half_width_ns.max(least_ns))
     }
 
-    /// What the points' brackets let expect, where little is known yet.
+    /// Returns the noise to expect from the points' brackets, while little is known yet.
     fn noise_by_widths_ns(&self, line: &Line) -> f64 {
         let squares: f64 = self
             .points
@@ -144,7 +146,7 @@ impl Track {
         width_ns / 2.0 / 3.0
     }
 
-    /// What a few differences let expect: of so few, the deviation may easily be twice as much.
+    /// Returns the noise to expect from a few differences: with so few, the deviation may easily be twice as much.
     fn noise_by_few_ns(&self) -> f64 {
         let count = self.differences_ns.len() as f64;
         if count < FEW_DIFFERENCES {
@@ -154,11 +156,11 @@ impl Track {
         (squares / count).sqrt() * (1.0 + 2.0 / count.sqrt())
     }
 
-    /// Takes in that the clock runs at `factor` times its former rate, since some moment before this bracket. Returns false where the
-    /// bracket is too wide to tell the time by.
+    /// Takes into account that the clock runs at `factor` times its former rate, since some moment before this bracket.
+    /// Returns false where the bracket is too wide to determine the time.
     ///
-    /// The points are moved to where they would be had the clock always run at its new rate and arrived at this bracket: the line keeps
-    /// what it knows of the counter.
+    /// Moves the points to where they would be if the clock had always run at its new rate and arrived at this bracket:
+    /// the line keeps what it knows of the counter.
     pub fn turn(&mut self, bracket: &Bracket, factor: f64) -> bool {
         if !self.widths.is_good(bracket) {
             return false;
@@ -178,10 +180,10 @@ impl Track {
         true
     }
 
-    /// Takes a bracket in.
+    /// Takes a bracket.
     pub fn see(&mut self, bracket: &Bracket, limits: RateLimits) -> Seen {
         let point = Point::from(*bracket);
-        // However wide the bracket, the clock was read inside of it.
+        // Holds for every width: the clock was read inside of the bracket.
         if let Some(reason) = self.disbelieve(&point, limits) {
             return Seen::Broken(reason);
         }
@@ -189,7 +191,7 @@ impl Track {
             return Seen::Poor;
         }
         let after_gap = (self.points.last()).is_some_and(|last| ns_between(last.ns, point.ns) as f64 > HORIZON_NS);
-        // A first sample that was interrupted shows as such only when better ones follow.
+        // An interrupted first sample is recognized only when better ones follow.
         let widest = 4 * self.widths.narrowest_cycles() + 5;
         self.points.retain(|point| point.width_cycles <= widest);
         self.points.push(point);
@@ -206,7 +208,7 @@ impl Track {
         }
     }
 
-    /// Why the counter cannot be believed if this point is true.
+    /// Returns why the counter cannot be believed if this point is true.
     fn disbelieve(&self, point: &Point, limits: RateLimits) -> Option<Reason> {
         let last = self.points.last()?;
         let counted = cycles_between(last.cycles, point.cycles);
@@ -235,7 +237,7 @@ impl Track {
         })
     }
 
-    /// Whether the rate has crept away from what it was, in steps that are each explained.
+    /// Returns a reason if the rate has drifted too far from the reference, in steps that are each explained.
     fn drift(&mut self, limits: RateLimits) -> Option<Reason> {
         let line = self.line.as_ref()?;
         let first = self.points.first()?;
@@ -247,7 +249,7 @@ impl Track {
         ((line.ns_per_cycle / reference - 1.0).abs() > limits.total).then_some(Reason::RateImplausible)
     }
 
-    /// How far the last point but one lies off the line between its neighbours: noise, whatever the rate.
+    /// Measures how far the last point but one lies off the line between its neighbours: noise, whatever the rate.
     fn measure_noise(&mut self) {
         let count = self.points.len();
         if count < 3 {
@@ -287,9 +289,10 @@ impl Track {
         }
     }
 
-    /// Drops the points from before the clock's rate changed, if the newest ones say that it did.
+    /// Drops the points from before the clock's rate changed, if the newest ones show that it did.
     ///
-    /// The newest one alone is believed beyond what its bracket could be wrong; two, four and eight of them beyond chance.
+    /// The newest one alone counts if it is beyond the error of its bracket; two, four and eight of them if they are
+    /// beyond chance.
     fn forget_another_rate(&mut self) -> bool {
         let count = self.points.len();
         let noise_ns = self.noise_ns();

@@ -1,10 +1,11 @@
-//! How wide an undisturbed bracket is here.
+//! The width of an undisturbed bracket on this host.
 
 use crate::bracket::Bracket;
 use crate::recent::Recent;
 
-/// Brackets that are remembered. However busy the host, one of so many is not interrupted; and if its clocks become slow
-/// to read for good, the samples that are refused until that is believed, one every few milliseconds, take no long time.
+/// Number of brackets that are remembered. However busy the host, one of so many is not interrupted; and if its clocks
+/// become permanently slow to read, this many samples, one every few milliseconds, are refused until the new width is
+/// accepted.
 const RECENT: usize = 64;
 
 /// The widths of one clock's recent brackets. Clocks differ: one may be read by the vDSO, the next by a system call.
@@ -14,20 +15,20 @@ pub(crate) struct Widths {
 }
 
 impl Widths {
-    /// Takes a bracket in, and says whether it is as narrow as they are here when nothing interrupts them.
+    /// Takes a bracket, and returns whether it is as narrow as an uninterrupted one on this host.
     pub fn see(&mut self, bracket: &Bracket) -> bool {
         self.recent.push(bracket.width_cycles());
         self.is_good(bracket)
     }
 
-    /// Says the same of a bracket that is not taken in.
+    /// Returns the same for a bracket without taking it.
     pub fn is_good(&self, bracket: &Bracket) -> bool {
         bracket.width_cycles() <= 2 * self.narrowest_cycles() + 2
     }
 
-    /// The narrowest of the recent brackets.
+    /// Returns the width of the narrowest of the recent brackets.
     pub fn narrowest_cycles(&self) -> u64 {
-        // Far below u64::MAX, so that small multiples of it are numbers.
+        // Bounded far below u64::MAX, so that small multiples of it do not overflow.
         self.recent.iter().copied().min().unwrap_or(0).min(u64::MAX / 8)
     }
 }

@@ -1,9 +1,10 @@
-//! What a program reads, at worst, when the counter goes wrong while it is being served: the figures of docs/counter.md.
+//! The worst error that a program reads when the counter goes wrong while it is being served: the figures of
+//! docs/counter.md.
 //!
-//! A machine of two CPUs, of which the second may have a counter of its own. On both a program reads all the time, and every answer
-//! is compared with the kernel's clock. The publisher runs on either. Each fault strikes at a random moment, many times; the
-//! worst of all is what is asserted, and printed: `cargo test -p fastpath-clock --test faults -- --nocapture --test-threads 1`.
-//! A failure prints its seed: run it again with FASTPATH_SEED.
+//! A machine has two CPUs, of which the second may have a counter of its own. On both a program reads all the time, and
+//! every answer is compared with the kernel's clock. The publisher runs on either. Each fault strikes at a random
+//! moment, many times; the test asserts and prints the worst of all: `cargo test -p fastpath-clock --test faults --
+//! --nocapture --test-threads 1`. A failure prints its seed: run it again with FASTPATH_SEED.
 
 #[allow(dead_code, reason = "the other tests need the rest")]
 mod host;
@@ -12,11 +13,12 @@ use fastpath_clock::{Config, Discipline, Reason};
 use host::publisher::Publisher;
 use host::{ACPI_PM, HPET, Host, Reads, VDSO};
 
-/// Two counters this close cannot be told apart: the bounds of crates/host/src/evidence/exchange.rs on common machines.
+/// Two counters this close cannot be distinguished: the bounds of crates/host/src/evidence/exchange.rs on common
+/// machines.
 const COMPARISON_BOUND_NS: f64 = 190.0;
 /// CPU time of a comparison of two CPUs, by `cargo run --release -p fastpath-host --example comparisons`.
 const COMPARISON_COST_NS: u64 = 150_000;
-/// An answer this wrong is no longer what samples and slews leave.
+/// Error beyond what samples and slews leave.
 const WRONG_NS: i64 = 1_000;
 /// Often enough for each fault to strike at every phase of windows and comparisons.
 const TRIALS: u32 = 8;
@@ -30,16 +32,16 @@ enum PublisherOn {
     Either,
 }
 
-/// What the counters do from some moment on.
+/// Fault of the counters from some moment on.
 #[derive(Clone, Copy)]
 enum Fault {
-    /// One CPU's is off by so much.
+    /// One CPU's counter is off by so much.
     OneCpuOffset { ns: f64 },
-    /// One CPU's runs at another rate.
+    /// One CPU's counter runs at another rate.
     OneCpuDrifts { ppm: f64 },
-    /// One CPU's stands still while that CPU has nothing to do: half of the time.
+    /// One CPU's counter stops while that CPU is idle: half of the time.
     OneCpuStopsInIdle,
-    /// All stand still for a moment, again and again.
+    /// All stop for a moment, again and again.
     AllStopInIdle,
     /// All jump.
     Jump { ns: f64 },
@@ -49,11 +51,11 @@ enum Fault {
     Rate { factor: f64 },
     /// All change their rate, and the publisher is kept from running.
     RateWhileStarved { factor: f64 },
-    /// The machine sleeps, as CLOCK_BOOTTIME tells.
+    /// The machine sleeps, as CLOCK_BOOTTIME shows.
     Suspend { ns: f64, counter: Asleep },
 }
 
-/// What the counter does while the machine sleeps.
+/// Behaviour of the counter while the machine sleeps.
 #[derive(Clone, Copy)]
 enum Asleep {
     GoesOn,
@@ -70,18 +72,18 @@ impl Fault {
     }
 }
 
-/// What a fault came to, over all trials.
+/// Effect of a fault, over all trials.
 #[derive(Clone, Default)]
 struct Harm {
     /// Furthest ahead of the kernel's clock.
     ahead_ns: i64,
     /// Furthest behind it.
     behind_ns: i64,
-    /// From the fault to the last answer that was wrong.
+    /// From the fault to the last wrong answer.
     lasts_ns: f64,
     /// From the fault to the first withdrawal.
     withdrawn_after_ns: Option<f64>,
-    /// A trial in which nothing was withdrawn.
+    /// Whether nothing was withdrawn in some trial.
     unseen: bool,
     reasons: Vec<Reason>,
     /// Whether a program was served at the end of any trial.
@@ -102,7 +104,7 @@ impl Machine {
     fn new(config: Config, publishes: PublisherOn, reads: Reads) -> Machine {
         let mut publisher = Publisher::new(Host::new(2.596_144, reads));
         publisher.discipline = Discipline::new(config);
-        // A counter that goes back can put the anchor in force into the future; that is not an error of the writer's.
+        // A counter that goes back can put the anchor in force into the future; that is not an error of the writer.
         publisher.late = f64::MIN_POSITIVE;
         let compare_every_ns = compare_every_ns(&config);
         let compare_at_ns = publisher.host.random.between(0.0, compare_every_ns);
@@ -117,7 +119,7 @@ impl Machine {
         }
     }
 
-    /// Goes on for a while, refreshing and comparing when it is time, and tells every answer on either CPU.
+    /// Runs for a while, refreshes and compares when it is time, and reports every answer on either CPU.
     fn run_for(&mut self, ns: f64, mut answered: impl FnMut(f64, Option<i64>)) {
         let end_ns = self.publisher.host.elapsed_ns + ns;
         while self.publisher.host.elapsed_ns < end_ns {
@@ -140,7 +142,7 @@ impl Machine {
             }
             let next_ns = self.compare_at_ns.min(self.refresh_at_ns).min(end_ns);
             let left_ns = (next_ns - self.publisher.host.elapsed_ns).max(1.0);
-            // Right before the next refresh is when an anchor is oldest.
+            // An anchor is oldest right before the next refresh.
             let step_ns = if left_ns > 2_000.0 {
                 (left_ns - 1_000.0).min(2e6)
             } else {
@@ -164,7 +166,7 @@ impl Machine {
             Some(Fault::OneCpuDrifts { ppm }) => self.skew_cycles += ns * ghz * ppm * 1e-6,
             Some(Fault::OneCpuStopsInIdle) => self.skew_cycles -= ns * ghz / 2.0,
             Some(Fault::AllStopInIdle) => {
-                // The kernel's clock goes on.
+                // The kernel's clock continues.
                 self.publisher.host.counter.add(-ns * ghz / 2.0);
             }
             _ => {}
@@ -199,7 +201,7 @@ impl Machine {
     }
 }
 
-/// From one comparison to the next on two CPUs: crates/publisher/src/patrol.rs.
+/// Returns the time from one comparison to the next on two CPUs: crates/publisher/src/patrol.rs.
 fn compare_every_ns(config: &Config) -> f64 {
     config
         .compare_every_ns
@@ -264,18 +266,18 @@ fn strike_once(fault: Fault, config: Config, publishes: PublisherOn, harm: &mut 
     harm.served_again |= served;
 }
 
-/// What may come of a fault at most.
+/// Upper bound of a fault's effect.
 #[derive(Clone, Copy)]
 struct Bound {
     ahead_ns: f64,
     behind_ns: f64,
     lasts_ns: f64,
-    /// `None`: never.
+    /// `None`: never withdrawn.
     withdrawn_after_ns: Option<f64>,
 }
 
 impl Bound {
-    /// Nothing wrong is read.
+    /// No wrong value is read.
     fn harmless(withdrawn_after_ns: f64) -> Bound {
         Bound {
             ahead_ns: 0.0,
@@ -312,16 +314,16 @@ impl Bound {
 const MS: f64 = 1e6;
 const US: f64 = 1e3;
 
-/// Every fault, as strong as it does most harm under these settings, and what may come of it.
+/// Returns every fault, in the strength that does most harm under these settings, and its upper bound.
 fn faults(config: &Config) -> Vec<(&'static str, Fault, Bound, &'static str)> {
     // Interrupted samples are taken again, 2 ms later; and the fault may strike in the middle of one.
     let refresh_ns = config.longest_window_ns as f64 * 1.03 + 4.0 * MS;
-    // A comparison waits for the refresh that it meets.
+    // A comparison waits for a refresh that coincides with it.
     let comparison_ns = compare_every_ns(config) * 1.03 + 4.0 * MS;
     let window_ns = config.longest_window_ns as f64;
     let cap_ns = window_ns * config.cap_windows as f64;
-    // A sample on the bad CPU, right after the fault began, is off by less than is blamed on the counter: then it is the good
-    // CPU's readers who are off.
+    // A sample on the bad CPU, right after the fault began, is off by less than is blamed on the counter: then the good
+    // CPU's readers are off.
     let believed_ns = 100e-6 * window_ns + 2.0 * US;
     let older_ns = 2.0 * window_ns + 2.0 * MS;
     const APART: &str = "the kernel answers for as long as they are apart";
@@ -519,7 +521,7 @@ impl Bound {
 }
 
 impl Harm {
-    /// What samples leave is not worth a word.
+    /// Errors of ordinary samples count as none.
     fn cell(&self) -> String {
         let wrong = |ns: i64| if ns > 100 { ns as f64 } else { 0.0 };
         cell(
@@ -530,7 +532,7 @@ impl Harm {
         )
     }
 
-    /// What exceeds the bound.
+    /// Returns the figures that exceed the bound.
     fn beyond(&self, bound: &Bound) -> Vec<String> {
         let mut beyond = Vec::new();
         let mut check = |what: &str, found_ns: f64, bound_ns: f64| {
@@ -538,7 +540,8 @@ impl Harm {
                 beyond.push(format!("{what}: {found_ns:.0} instead of {bound_ns:.0} ns"));
             }
         };
-        // What samples leave; and a fault's nanoseconds are the counter's, which the kernel's clock may be 100 ppm from.
+        // Allows for the errors of samples; and a fault's nanoseconds are the counter's, which the kernel's clock may
+        // be 100 ppm from.
         check("ahead", self.ahead_ns as f64, bound.ahead_ns * 1.000_2 + 100.0);
         check("behind", self.behind_ns as f64, bound.behind_ns * 1.000_2 + 100.0);
         check("lasts", self.lasts_ns, bound.lasts_ns);
@@ -593,7 +596,7 @@ fn what_can_be_read_wrong_from_a_counter_that_nobody_vouches_for_is_bounded_ten_
     every_fault_stays_within_its_bound(watched());
 }
 
-/// FASTPATH_WRITE_DOCS=1 writes it.
+/// FASTPATH_WRITE_DOCS=1 writes the table.
 #[test]
 fn the_table_in_the_docs_is_the_one_that_is_asserted_here() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/counter.md");
@@ -649,7 +652,8 @@ fn slews_and_ticks_of_the_kernels_clock_are_not_blamed_on_a_counter_that_is_watc
 
 #[test]
 fn a_machine_that_was_stopped_whole_notices_nothing() {
-    // QEMU's `stop` and `cont`: neither the counter nor the kernel's clocks went on. The publisher's next window just seems short.
+    // QEMU's `stop` and `cont`: neither the counter nor the kernel's clocks advanced. The publisher's next window just
+    // seems short.
     for config in [usual(), watched()] {
         let mut machine = Machine::new(config, PublisherOn::GoodCpu, VDSO);
         let mut worst_ns = 0;

@@ -1,8 +1,8 @@
-//! Whatever adjtimex(2) does to the kernel's clock, and however late the publisher is: no read is earlier than one before it, and how far the
-//! kernel's clock is from what was read, in both directions.
+//! Whatever adjtimex(2) does to the kernel's clock, and however late the publisher is, no read is earlier than one
+//! before it. Also measures how far the kernel's clock is from the reads, in both directions.
 //!
-//! A reader looks at every clock all the time, and gets what a program would: the page's time, or the later of the kernel's time and
-//! the page's floor. A failure prints its seed: run it again with FASTPATH_SEED.
+//! A reader reads every clock all the time, and gets what a program would: the page's time, or the later of the
+//! kernel's time and the page's floor. A failure prints its seed: run it again with FASTPATH_SEED.
 
 #[allow(dead_code, reason = "the other tests need the rest")]
 mod host;
@@ -11,19 +11,19 @@ use host::publisher::Publisher;
 use host::{Host, VDSO};
 
 const IDS: [u32; 5] = [0, 1, 7, 11, 4];
-/// A reader that was sent to the kernel and then to the page again finds the two apart by so much at most: half of what a read
-/// takes, and what a line through such reads is off by. A program cannot tell, for a read takes longer than that.
+/// Largest difference that a reader sees when it is sent to the kernel and then to the page again: half of the cost of
+/// a read, and the error of a line through such reads. A program cannot see it, because a read takes longer than that.
 const UNSEEN_NS: u64 = 30;
 const MS: f64 = 1e6;
 
-/// How the publisher is kept from running.
+/// Scheduling and notification of the publisher.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Care {
-    /// It runs when it should, and asks adjtimex(2) every ten milliseconds.
+    /// It runs when it is due, and polls adjtimex(2) every ten milliseconds.
     Prompt,
-    /// The same, and it hears of a call of adjtimex(2) at once.
+    /// The same, and it is notified of a call of adjtimex(2) at once.
     Told,
-    /// adjtimex(2) is not to be had.
+    /// adjtimex(2) is not available.
     Blind,
     /// A refresh may come late, by up to so many milliseconds.
     Starved { ms: f64 },
@@ -36,7 +36,7 @@ struct Reader {
     care: Care,
     /// The latest answer of each clock, and whether it was the page's.
     last: [(u64, bool); 5],
-    /// Ours above the kernel's MONOTONIC, for each read that the page answered.
+    /// Our MONOTONIC less the kernel's, for each read that the page answered.
     ahead_ns: Vec<i64>,
     refresh_at_ns: f64,
     poll_at_ns: f64,
@@ -116,7 +116,8 @@ impl Reader {
         }
     }
 
-    /// Furthest ahead of the kernel and behind it, and within how much 99.9 % of the answers are, in microseconds.
+    /// Returns the largest errors ahead of the kernel and behind it, and the bound of 99.9 % of the errors, in
+    /// microseconds.
     fn exposure_us(&self) -> (f64, f64, f64) {
         let mut sizes: Vec<u64> = self.ahead_ns.iter().map(|ns| ns.unsigned_abs()).collect();
         sizes.sort_unstable();
@@ -158,7 +159,7 @@ fn slews_by_tick_and_frequency_never_take_time_back() {
             reader.publisher.host.ntp_ppm = 0.0;
             reader.run_for(off_ms);
             if care == Care::Stopped {
-                // It goes on, and is stopped again.
+                // It continues, and is stopped again.
                 reader.care = Care::Prompt;
                 reader.run_for(1_000.0);
                 reader.care = Care::Stopped;
@@ -177,7 +178,7 @@ fn a_phase_locked_loop_is_followed_from_second_to_second() {
     for (care, limit_us) in [(Care::Told, 150.0), (Care::Prompt, 150.0)] {
         for offset_ms in [100.0, -100.0, 400.0, -400.0] {
             let mut reader = Reader::new(care);
-            // A look at the kernel's clock that was interrupted and is made again 10 ms later is one in a thousand of ten seconds.
+            // An interrupted sample of the kernel's clock, repeated 10 ms later, is one in a thousand of ten seconds.
             for _ in 0..5 {
                 reader.publisher.host.offset_ns = offset_ms * MS;
                 reader.run_for(10_000.0);
@@ -202,7 +203,7 @@ fn who_asks_the_kernel_returns_to_no_page_that_does_not_know_its_rate() {
         let mut reader = Reader::new(Care::Stopped);
         reader.run_for(3_000.0);
         assert_eq!(reader.publisher.error_ns(), None, "the anchor has ended");
-        // In the next second the kernel runs 10 % faster, from a time on that it does not report.
+        // In the next second the kernel runs 10 % faster, from a moment that it does not report.
         reader.publisher.host.offset_ns = 400.0 * MS;
         let to_overflow_ns = reader.publisher.host.to_overflow_ns();
         reader.publisher.host.advance(to_overflow_ns - f64::from(before_ns));
@@ -212,7 +213,7 @@ fn who_asks_the_kernel_returns_to_no_page_that_does_not_know_its_rate() {
             reader.look();
             reader.publisher.host.advance(2_000.0);
         }
-        // And it is served again soon.
+        // The clock is served again soon.
         reader.care = Care::Prompt;
         reader.run_for(30.0);
         assert!(reader.publisher.error_ns().is_some());
@@ -243,7 +244,7 @@ fn a_changed_tick_is_followed_when_it_is_heard_of() {
         }
         let (ahead, behind, most) = reader.print("tick 10833 and 9167");
         assert!(most <= limit_us, "{most} us");
-        // Where the sample was interrupted the next one, 2 ms later, tells.
+        // Where the sample was interrupted the next one, 2 ms later, shows it.
         assert!(
             ahead.max(behind) <= 900.0 + 2.0 * limit_us,
             "{ahead} us ahead, {behind} us behind"

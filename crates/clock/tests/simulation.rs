@@ -1,7 +1,7 @@
-//! The discipline on hosts that do not exist, over hours that do not pass.
+//! The discipline on simulated hosts, over hours of virtual time.
 //!
-//! Every refresh also checks, in the publisher, that no clock goes back by a nanosecond at any counter around the change.
-//! A failure prints its seed: run it again with FASTPATH_SEED.
+//! Every refresh also checks, in the publisher, that no clock goes back by a nanosecond at any counter around the
+//! change. A failure prints its seed: run it again with FASTPATH_SEED.
 
 #[allow(dead_code, reason = "the other tests need the rest")]
 mod host;
@@ -17,7 +17,7 @@ fn a_quiet_host_stays_within_ten_nanoseconds_for_an_hour() {
     let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
     publisher.settle(3.0);
     for _ in 0..60 {
-        // What ntpd does: a small correction every minute.
+        // As ntpd does: a small correction every minute.
         publisher.host.ntp_ppm += publisher.host.random.between(-0.02, 0.02);
         publisher.run_for(60.0);
     }
@@ -55,7 +55,7 @@ fn a_wandering_counter_stays_within_ten_nanoseconds() {
 
 #[test]
 fn counters_of_every_frequency_are_followed() {
-    // 2 and 4 GHz lie where the shift changes; 24 MHz is an Arm's counter, whose one count is 42 ns.
+    // 2 and 4 GHz lie where the shift changes; 24 MHz is an Arm counter, whose one count is 42 ns.
     for ghz in [0.024, 0.062_5, 1.0, 1.999_999_9, 2.0, 2.000_000_1, 4.0, 5.7] {
         let mut publisher = Publisher::new(Host::new(ghz, VDSO));
         publisher.settle(5.0);
@@ -109,7 +109,7 @@ fn small_changes_of_frequency_are_followed_without_a_trace() {
     let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
     publisher.settle(3.0);
     for _ in 0..100 {
-        // What chronyd does every few seconds; 0.2 ppm of 100 ms is 20 ns.
+        // As chronyd does every few seconds; 0.2 ppm of 100 ms is 20 ns.
         publisher.host.ntp_ppm += publisher.host.random.between(-0.2, 0.2);
         publisher.run_between(1.0, 8.0);
     }
@@ -192,7 +192,7 @@ fn a_step_that_nobody_told_of_is_found_by_the_next_refresh() {
     publisher.settle(3.0);
     for _ in 0..200 {
         let step_ns = publisher.host.random.between(200.0, 1e9) as i64;
-        // Backwards too, in which case REALTIME may go back and nothing else.
+        // Backwards too, in which case only REALTIME may go back.
         publisher.live(publisher.discipline.next_window_ns() as f64);
         let back = publisher.host.random.chance(0.5);
         publisher.host.real_offset_ns += if back { -step_ns } else { step_ns };
@@ -200,7 +200,7 @@ fn a_step_that_nobody_told_of_is_found_by_the_next_refresh() {
         let effective_at = publisher.host.counter.whole + 100_000;
         let outcome = publisher.discipline.observe(&sample, || effective_at);
         if outcome == Outcome::Wait {
-            // An interrupted sample; the next one tells.
+            // An interrupted sample; the next one shows the step.
             publisher.host.real_offset_ns -= if back { -step_ns } else { step_ns };
             continue;
         }
@@ -343,7 +343,8 @@ fn a_starved_publisher_and_a_slewing_kernel_are_bounded_by_the_cap() {
         publisher.refresh_now();
     }
     println!("worst {} ns", publisher.worst_ns());
-    // The cap, times a change of frequency of 1000 ppm, and as much again for the rate being an average of the two.
+    // The max age, times a change of frequency of 1000 ppm, and the same again because the rate is an average of the
+    // two.
     assert!(publisher.worst_ns() <= 800_000, "{} ns", publisher.worst_ns());
     assert!(publisher.withdrawals.is_empty(), "{:?}", publisher.withdrawals);
 }
@@ -360,7 +361,7 @@ fn an_anchor_that_has_just_ended_is_not_undercut_by_the_next() {
         ));
         publisher.host.ntp_ppm = 0.0;
         publisher.settle(3.0);
-        // At the end of its cap the anchor in force is 200 us ahead, and the next one is wanted less than that later.
+        // At its max age the anchor in force is 200 us ahead, and the next one is due less than that later.
         publisher.host.ntp_ppm = -500.0;
         let since_ns = 400e6 + publisher.host.random.between(0.0, 200e3);
         publisher.host.advance(since_ns);
@@ -412,7 +413,7 @@ fn a_suspend_leads_to_a_new_measurement_and_not_to_distrust() {
             publisher.host.real_offset_ns += slept_ns as i64;
             if !counter_goes_on {
                 publisher.host.counter = counter;
-                // The two do not stop at quite the same moment.
+                // The two do not stop at exactly the same moment.
                 let slip_cycles = publisher.host.random.between(-3e6, 3e6);
                 publisher.host.counter.add(slip_cycles);
             }
@@ -440,7 +441,7 @@ fn a_suspend_leads_to_a_new_measurement_and_not_to_distrust() {
     }
 }
 
-/// Runs a host, does something to its counter, and says why and how soon the publisher gave it up, and when it came back.
+/// Runs a host, harms its counter, and returns why and how soon the publisher withdrew, and when it served again.
 fn after(harm: impl Fn(&mut Host), has_raw: bool) -> (Vec<Reason>, Publisher) {
     let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
     publisher.host.has_raw = has_raw;
@@ -506,7 +507,7 @@ fn a_counter_that_changes_its_rate_is_given_up() {
             assert_eq!(reasons.len(), 1, "{factor}: {reasons:?}");
         }
     }
-    // Less than NTP might do shows against MONOTONIC_RAW only.
+    // A smaller change than NTP's shows against MONOTONIC_RAW only.
     let (reasons, _) = after(|host| host.ghz *= 1.000_3, true);
     assert_eq!(reasons, [Reason::RateImplausible]);
 }
@@ -600,7 +601,7 @@ fn while_two_cpus_are_apart_nothing_is_published_and_for_a_while_after() {
     while publisher.discipline.hres().is_none() {
         publisher.refresh();
     }
-    // Caught three times; since the last, it has been good for a while already.
+    // Withdrawn three times; since the last, the counter has been good for a while already.
     assert!(publisher.host.elapsed_ns - agreed_at < 4e9);
     publisher.errors_ns.clear();
     publisher.run_for(5.0);

@@ -1,6 +1,6 @@
-//! A publisher that cannot run when it should: what programs read then is slow to get, and not wrong.
+//! A publisher that cannot run when it should: programs then fall back to the kernel, and read no wrong time.
 //!
-//! The same hosts every time, and what they read from the first answer on.
+//! The hosts are the same every time, and are read from the first answer on.
 
 #[allow(dead_code, reason = "the other tests need the rest")]
 mod host;
@@ -10,19 +10,19 @@ use fastpath_page::ClockSet;
 use host::publisher::Publisher;
 use host::{ACPI_PM, HPET, Host, Reads, VDSO};
 
-/// The ACPI PM timer of an emulated machine: a read takes hardly longer than two steps of it.
+/// The ACPI PM timer of an emulated machine: a read takes hardly longer than two of its steps.
 const EMULATED_ACPI_PM: Reads = Reads {
     to_clock_ns: (300.0, 30.0),
     from_clock_ns: (300.0, 30.0),
     ..ACPI_PM
 };
 
-/// How a busy host treats its publisher.
+/// Disturbances of a publisher on a busy host.
 #[derive(Clone, Copy, Default)]
 struct Busy {
     /// Probability that one read of a clock is interrupted.
     interrupted: f64,
-    /// Probability that an anchor is made and then missed.
+    /// Probability that an anchor is made too late.
     late: f64,
     /// Probability that a refresh comes late, by up to five windows.
     starved: f64,
@@ -44,8 +44,8 @@ const ALL_OF_IT: Busy = Busy {
     ..INTERRUPTED
 };
 
-/// Lives on such a host for a while under each of the usual settings. The worst error in nanoseconds, and the greatest share of
-/// reads that went to the kernel, of a publisher that has a timer.
+/// Runs such a host for a while under each of the usual settings. Returns the worst error in nanoseconds, and the
+/// greatest share of reads that went to the kernel, of a publisher that has a timer.
 fn worst_of(reads: Reads, busy: Busy) -> (i64, f64) {
     let (mut worst_ns, mut by_kernel) = (0, 0.0f64);
     let settings = [
@@ -83,8 +83,8 @@ fn worst_of(reads: Reads, busy: Busy) -> (i64, f64) {
     (worst_ns, by_kernel)
 }
 
-/// What a program that mixes the kernel's answers with ours cannot tell: half of what a read of the kernel's clock takes at least, and
-/// half of the step in which that advances.
+/// Returns the error that a program cannot see when it mixes the kernel's answers with ours: half of the least cost of
+/// a read of the kernel's clock, and half of the step in which that advances.
 fn invisible_ns(reads: Reads) -> f64 {
     (reads.to_clock_ns.0 + reads.from_clock_ns.0 + reads.quantum_ns) / 2.0
 }
@@ -94,7 +94,7 @@ fn stays_within(reads: Reads, bound_ns: f64) {
         let (worst_ns, by_kernel) = worst_of(reads, busy);
         println!("worst {worst_ns} ns of {bound_ns}, {by_kernel:.4} by the kernel");
         assert!(worst_ns as f64 <= bound_ns, "{worst_ns} ns");
-        // Of refreshes that come as late as this, one in nine leaves readers beyond four windows.
+        // Of refreshes that are this late, one in nine leaves readers beyond four windows.
         let share = if busy.starved > 0.0 { 0.15 } else { 0.02 };
         assert!(by_kernel < share, "{by_kernel} of the reads asked the kernel");
     }

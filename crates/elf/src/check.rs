@@ -1,36 +1,36 @@
-//! What the image must satisfy, because somebody's loader depends on it.
+//! The rules that the image must satisfy because a loader depends on them.
 //!
 //! The build runs this on the finished image and fails if a rule is broken; the tests break each rule once.
 
 use crate::elf::*;
 use crate::isa::Isa;
 
-/// No image is larger than two pages.
+/// Largest image: two pages.
 pub const MAX_SIZE: usize = 8192;
 
 const NT_GNU_ABI_TAG: u32 = 1;
 const ABI_TAG_LINUX: u32 = 0;
-/// A SHA-1.
+/// Size of a SHA-1.
 const BUILD_ID_SIZE: usize = 20;
 const SHF_WRITE: u64 = 1;
 
 pub const SONAME: &str = "linux-vdso.so.1";
-/// The name and type of the note by which fastpath knows its own image. Its description is the page's ABI version.
+/// The name and type of the note by which fastpath recognizes its own image. Its description is the page's ABI version.
 pub const NOTE_NAME: &str = "fastpath";
 pub const NOTE_KIND: u32 = 1;
 
-/// What one ISA's vDSO exports.
+/// The exports of one ISA's vDSO.
 pub struct Contract {
     pub isa: Isa,
     pub page_abi: u32,
     pub versions: &'static [Version],
 }
 
-/// The functions that have one version.
+/// The functions of one version.
 pub struct Version {
     pub name: &'static str,
     pub functions: &'static [&'static str],
-    /// Those that are weak symbols: second names.
+    /// Weak symbols: second names of functions.
     pub weak: &'static [&'static str],
 }
 
@@ -116,7 +116,7 @@ impl Contract {
         }
     }
 
-    /// The segment by which unwinders find their tables.
+    /// Returns the type of the segment by which unwinders find their tables.
     fn unwind_segment(&self) -> u32 {
         if self.isa == Isa::Arm {
             PT_ARM_EXIDX
@@ -125,7 +125,7 @@ impl Contract {
         }
     }
 
-    /// Name and binding (STB_*) of every function.
+    /// Returns the name and binding (STB_*) of every function.
     pub fn functions(&self) -> impl Iterator<Item = (&'static str, u8)> + use<> {
         let versions = self.versions;
         versions.iter().flat_map(|version| {
@@ -135,7 +135,7 @@ impl Contract {
     }
 }
 
-/// One thing that a loader depends on.
+/// A property that a loader depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
     /// An ELF file of the right class, byte order and machine.
@@ -156,7 +156,7 @@ pub enum Rule {
     AbiTag,
     /// A build id.
     BuildId,
-    /// The note by which fastpath knows its own image.
+    /// The note by which fastpath recognizes its own image.
     FastpathNote,
     /// An unwinder finds every function, in .eh_frame, on Arm in .ARM.exidx.
     Unwind,
@@ -168,7 +168,7 @@ pub enum Rule {
     SymbolTable,
     /// Every function is defined, with its binding, its type, and inside the loaded segment.
     Symbols,
-    /// No symbol is left to be found elsewhere.
+    /// No symbol is undefined.
     NoUndefined,
     /// DT_VERDEF, DT_VERDEFNUM: the version is defined.
     VersionDefinition,
@@ -178,15 +178,15 @@ pub enum Rule {
     Hash,
     /// DT_GNU_HASH finds every function.
     GnuHash,
-    /// Nobody relocates a vDSO.
+    /// No relocations: no loader relocates a vDSO.
     NoRelocations,
-    /// Nobody loads libraries for a vDSO, or runs its constructors.
+    /// No dependencies and no constructors: no loader handles them in a vDSO.
     NoDependencies,
     /// Section headers that a debugger can read, in the file, none of them writable.
     Sections,
 }
 
-/// A rule that is broken, and by what.
+/// A broken rule, and what broke it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub rule: Rule,
@@ -199,7 +199,7 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// Every rule that the image breaks.
+/// Returns every rule that the image breaks.
 pub fn check(image: &[u8], contract: &Contract) -> Vec<Violation> {
     let elf = match Elf::parse(image) {
         Ok(elf) => elf,
@@ -323,8 +323,8 @@ impl<'a> Checker<'a> {
 
     /// Looks a function up in the binary search table, as an unwinder does, and follows it to the frame description.
     fn unwinder_finds(&self, function: u64, size: u64) -> Option<bool> {
-        // What the toolchains emit (DWARF exception header encodings): version 1, frame pointer relative to itself,
-        // count absolute, table relative to the header; four bytes each.
+        // Format of the toolchains' tables (DWARF exception header encodings): version 1, frame pointer relative to
+        // itself, count absolute, table relative to the header; four bytes each.
         const HEADER: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
         let header = self.elf.segments_of(PT_GNU_EH_FRAME).next()?.offset;
         if bytes_at(self.image, header, 4)? != HEADER {
@@ -348,8 +348,8 @@ impl<'a> Checker<'a> {
         Some(start <= function && function + size <= start + length)
     }
 
-    /// Looks a function up in Arm's table (Exception Handling ABI, chapter 6): pairs of a function's distance and how to unwind it,
-    /// in the order of addresses, each good to the next one's beginning.
+    /// Looks a function up in Arm's table (Exception Handling ABI, chapter 6): pairs of a function's distance and its
+    /// unwind instructions, in the order of addresses, each valid up to the next one's beginning.
     fn is_in_exidx(&self, function: u64) -> Option<bool> {
         const CANNOT_UNWIND: u32 = 1;
         let table = self.elf.segments_of(PT_ARM_EXIDX).next()?;
@@ -456,7 +456,7 @@ impl<'a> Checker<'a> {
                 let Some(symbol) = self.symbol_named(name) else {
                     continue;
                 };
-                // Not even the bit for "hidden": a lookup without a version must find the function too.
+                // The bit for "hidden" must be clear too: a lookup without a version must find the function.
                 self.require(Rule::SymbolVersions, symbol.version == Some(version), || {
                     format!("{name} has version {:?}", symbol.version)
                 });
@@ -489,7 +489,7 @@ impl<'a> Checker<'a> {
             return None;
         }
         let mut index = word(2 + u64::from(sysv_hash(name)) % buckets)?;
-        // No chain is longer than the table.
+        // A chain is not longer than the table.
         for _ in 0..symbols {
             if index == 0 {
                 break;
@@ -543,7 +543,7 @@ impl<'a> Checker<'a> {
         let sections = self.elf.sections();
         let holds = sections.as_ref().is_some_and(|sections| {
             let has = |name: &str| sections.iter().any(|section| section.name == name);
-            // What gdb reads symbols and unwind information by.
+            // The sections by which gdb reads symbols and unwind information.
             let unwind = if is_arm { ".ARM.exidx" } else { ".eh_frame" };
             let complete = [".dynsym", ".dynstr", unwind, ".text"].into_iter().all(has);
             complete && sections.iter().all(|section| section.flags & SHF_WRITE == 0)
@@ -552,7 +552,7 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// The hash of DT_HASH (System V ABI, chapter 5).
+/// Returns the hash of DT_HASH (System V ABI, chapter 5).
 fn sysv_hash(name: &str) -> u32 {
     name.bytes().fold(0_u32, |hash, byte| {
         let hash = (hash << 4).wrapping_add(u32::from(byte));
@@ -561,7 +561,7 @@ fn sysv_hash(name: &str) -> u32 {
     })
 }
 
-/// The hash of DT_GNU_HASH.
+/// Returns the hash of DT_GNU_HASH.
 fn gnu_hash(name: &str) -> u32 {
     name.bytes().fold(5381, |hash: u32, byte| {
         hash.wrapping_mul(33).wrapping_add(u32::from(byte))

@@ -1,8 +1,8 @@
-//! An ELF file as it lies in memory, read without trusting a byte of it.
+//! A reader of an ELF file in memory that does not trust its contents.
 //!
-//! A vDSO is one loadable segment, so an address in it is an offset into its bytes once the load bias is taken off. Every
-//! access is checked: a vDSO comes out of another process, and what is there is whatever that process left there.
-//! The build includes this file too, to check the image that it made.
+//! A vDSO is one loadable segment, so an address in it is an offset into its bytes after the load bias is subtracted.
+//! Every access is checked: a vDSO comes from another process, which may have written anything there. The build
+//! includes this file too, to check the image that it made.
 
 pub const ET_DYN: u16 = 3;
 pub const EM_386: u16 = 3;
@@ -41,19 +41,19 @@ pub const STT_NOTYPE: u8 = 0;
 pub const STT_FUNC: u8 = 2;
 
 pub const VER_FLG_BASE: u16 = 1;
-/// The bits of a DT_VERSYM entry that are the version; the highest says "hidden".
+/// Mask of the version in a DT_VERSYM entry; the highest bit means "hidden".
 pub const VERSION_MASK: u16 = 0x7fff;
 
 const IDENT_SIZE: usize = 16;
-/// More program headers than any vDSO has: what comes after is not read.
+/// Most program headers that are read, more than any vDSO has.
 const MAX_SEGMENTS: u16 = 64;
-/// As above, for the dynamic section and a chain of version definitions.
+/// Most entries that are read of the dynamic section and of a chain of version definitions.
 const MAX_ENTRIES: usize = 256;
 
-/// Why bytes are not an ELF file that can be read.
+/// Reason why bytes cannot be read as an ELF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ElfError {
-    /// The first four bytes are something else.
+    /// The magic number is missing.
     #[error("not an ELF file: the magic number is missing")]
     Magic,
     /// Neither 32 nor 64 bits.
@@ -68,7 +68,7 @@ pub enum ElfError {
     /// The program headers reach beyond the bytes.
     #[error("the program headers are cut off")]
     ProgramHeaders,
-    /// Nothing to load.
+    /// There is no loadable segment.
     #[error("no loadable segment")]
     NoLoad,
 }
@@ -99,7 +99,7 @@ pub struct Symbol<'a> {
     pub size: u64,
     pub info: u8,
     pub section: u16,
-    /// DT_VERSYM's entry, where there is one.
+    /// The entry of DT_VERSYM, where there is one.
     pub version: Option<u16>,
 }
 
@@ -154,7 +154,7 @@ pub fn u64_at(bytes: &[u8], offset: u64) -> Option<u64> {
     array_at(bytes, offset).map(u64::from_le_bytes)
 }
 
-/// `base + index * size` without overflow.
+/// Returns `base + index * size` without overflow.
 fn entry(base: u64, index: u64, size: u64) -> Option<u64> {
     base.checked_add(index.checked_mul(size)?)
 }
@@ -211,8 +211,8 @@ impl<'a> Elf<'a> {
         self.is_64
     }
 
-    /// What has to be subtracted from an address in the file to get an offset into its bytes. Kernels before 3.16 link their
-    /// vDSO to a high address.
+    /// Returns the difference between an address in the file and the offset into its bytes. Kernels before 3.16 link
+    /// their vDSO to a high address.
     pub fn bias(&self) -> u64 {
         self.load.vaddr.wrapping_sub(self.load.offset)
     }
@@ -221,7 +221,7 @@ impl<'a> Elf<'a> {
         vaddr.wrapping_sub(self.bias())
     }
 
-    /// Whether the bytes from this offset are in the loaded segment and in the file.
+    /// Returns whether the bytes from this offset are in the loaded segment and in the file.
     pub fn is_loaded(&self, offset: u64, size: u64) -> bool {
         let end = self.load.offset.saturating_add(self.load.file_size);
         offset >= self.load.offset
@@ -233,17 +233,17 @@ impl<'a> Elf<'a> {
         self.segments.iter().filter(move |segment| segment.kind == kind)
     }
 
-    /// The dynamic section's entries, up to DT_NULL.
+    /// Returns the dynamic section's entries, up to DT_NULL.
     pub fn dynamic(&self) -> &[(u64, u64)] {
         &self.dynamic
     }
 
-    /// The value of a dynamic tag.
+    /// Returns the value of a dynamic tag.
     pub fn dynamic_value(&self, tag: u64) -> Option<u64> {
         self.dynamic.iter().find(|entry| entry.0 == tag).map(|entry| entry.1)
     }
 
-    /// The value of a dynamic tag that is an address, as an offset into the bytes.
+    /// Returns the value of a dynamic tag that is an address, as an offset into the bytes.
     pub fn dynamic_offset(&self, tag: u64) -> Option<u64> {
         self.dynamic_value(tag).map(|vaddr| self.offset_of(vaddr))
     }
@@ -264,7 +264,7 @@ impl<'a> Elf<'a> {
             .collect()
     }
 
-    /// A pointer-sized number.
+    /// Returns a pointer-sized number.
     fn word(&self, offset: u64) -> Option<u64> {
         if self.is_64 {
             u64_at(self.bytes, offset)
@@ -273,7 +273,7 @@ impl<'a> Elf<'a> {
         }
     }
 
-    /// A string of DT_STRTAB.
+    /// Returns a string of DT_STRTAB.
     pub fn string(&self, index: u64) -> Option<&'a [u8]> {
         let size = self.dynamic_value(DT_STRSZ)?;
         let table = bytes_at(self.bytes, self.dynamic_offset(DT_STRTAB)?, size)?;
@@ -286,12 +286,12 @@ impl<'a> Elf<'a> {
         self.string(self.dynamic_value(DT_SONAME)?)
     }
 
-    /// Size of an entry of the dynamic symbol table.
+    /// Returns the size of an entry of the dynamic symbol table.
     pub fn symbol_size(&self) -> u64 {
         if self.is_64 { 24 } else { 16 }
     }
 
-    /// Where the entry of a dynamic symbol lies.
+    /// Returns the offset of a dynamic symbol's entry.
     pub fn symbol_offset(&self, index: u32) -> Option<u64> {
         entry(self.dynamic_offset(DT_SYMTAB)?, u64::from(index), self.symbol_size())
     }
@@ -324,15 +324,15 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// The dynamic symbols, without the empty one at index 0. Those that cannot be read are left out.
+    /// Returns the dynamic symbols, without the empty one at index 0. Those that cannot be read are left out.
     pub fn symbols(&self) -> impl Iterator<Item = (u32, Symbol<'a>)> {
-        // An entry that is not in the bytes ends the table, whatever its count says.
+        // An entry beyond the bytes ends the table, whatever its count says.
         (1..self.symbol_count())
             .take_while(|&index| self.symbol_offset(index).is_some_and(|at| at < self.bytes.len() as u64))
             .filter_map(|index| Some((index, self.symbol(index)?)))
     }
 
-    /// The symbol table has no length of its own; the hash tables know it.
+    /// Returns the number of dynamic symbols, by the hash tables: the symbol table has no length of its own.
     pub fn symbol_count(&self) -> u32 {
         self.dynamic_offset(DT_HASH)
             .and_then(|table| u32_at(self.bytes, table.checked_add(4)?))
@@ -361,7 +361,7 @@ impl<'a> Elf<'a> {
         last.checked_add(1)
     }
 
-    /// The version definitions: index, flags, name.
+    /// Returns the version definitions: index, flags, name.
     pub fn versions(&self) -> Vec<(u16, u16, &'a [u8])> {
         let mut versions = Vec::new();
         let mut at = self.dynamic_offset(DT_VERDEF);
@@ -384,7 +384,7 @@ impl<'a> Elf<'a> {
         versions
     }
 
-    /// The notes of all note segments.
+    /// Returns the notes of all note segments.
     pub fn notes(&self) -> Vec<Note<'a>> {
         let mut notes = Vec::new();
         for segment in self.segments_of(PT_NOTE) {
@@ -399,7 +399,7 @@ impl<'a> Elf<'a> {
         notes
     }
 
-    /// The section headers, where the file has any. `None`: it says so, but they are not there.
+    /// Returns the section headers, if any. `None`: the file header promises headers that are missing.
     pub fn sections(&self) -> Option<Vec<Section>> {
         let (offset, size, count, names) = if self.is_64 {
             (
@@ -474,7 +474,7 @@ fn segment(bytes: &[u8], is_64: bool, at: u64) -> Option<Segment> {
     }
 }
 
-/// The first note, and how many bytes it takes.
+/// Returns the first note, and its size in bytes.
 fn note(bytes: &[u8]) -> Option<(Note<'_>, usize)> {
     let name_size = u64::from(u32_at(bytes, 0)?);
     let description_size = u64::from(u32_at(bytes, 4)?);

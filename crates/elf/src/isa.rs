@@ -1,8 +1,8 @@
-//! The instruction sets that there is an image for.
+//! The instruction sets that have an image.
 
 use crate::elf::{EM_386, EM_AARCH64, EM_ARM, EM_X86_64};
 
-/// An instruction set, as Linux tells them apart by the ELF files of its programs.
+/// An instruction set, as Linux distinguishes them by the ELF files of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Isa {
     /// 64-bit x86.
@@ -16,23 +16,23 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// All of them.
+    /// All ISAs.
     pub const ALL: [Isa; 4] = [Isa::X86_64, Isa::I386, Isa::Aarch64, Isa::Arm];
 
-    /// The one that this was compiled for.
+    /// The ISA that this was compiled for.
     #[cfg(target_arch = "x86_64")]
     pub const HOST: Isa = Isa::X86_64;
-    /// The one that this was compiled for.
+    /// The ISA that this was compiled for.
     #[cfg(target_arch = "x86")]
     pub const HOST: Isa = Isa::I386;
-    /// The one that this was compiled for.
+    /// The ISA that this was compiled for.
     #[cfg(target_arch = "aarch64")]
     pub const HOST: Isa = Isa::Aarch64;
-    /// The one that this was compiled for.
+    /// The ISA that this was compiled for.
     #[cfg(target_arch = "arm")]
     pub const HOST: Isa = Isa::Arm;
 
-    /// The name, which is also that of the folder under `vdso/`.
+    /// Returns the name, which is also that of the folder under `vdso/`.
     pub const fn name(self) -> &'static str {
         match self {
             Isa::X86_64 => "x86_64",
@@ -42,23 +42,23 @@ impl Isa {
         }
     }
 
-    /// The one that goes by the name, or by Rust's name for it.
+    /// Returns the ISA of this name, or of this name in Rust.
     pub fn of_name(name: &str) -> Option<Isa> {
         let name = if name == "x86" { "i386" } else { name };
         Isa::ALL.into_iter().find(|isa| isa.name() == name)
     }
 
-    /// Whether its pointers have 64 bits.
+    /// Returns whether its pointers have 64 bits.
     pub const fn is_64(self) -> bool {
         matches!(self, Isa::X86_64 | Isa::Aarch64)
     }
 
-    /// Whether it has x86's counter and instructions.
+    /// Returns whether it has x86's counter and instructions.
     pub const fn is_x86(self) -> bool {
         matches!(self, Isa::X86_64 | Isa::I386)
     }
 
-    /// The machine number in an ELF file's header.
+    /// Returns the machine number in an ELF file's header.
     pub const fn elf_machine(self) -> u16 {
         match self {
             Isa::X86_64 => EM_X86_64,
@@ -68,7 +68,7 @@ impl Isa {
         }
     }
 
-    /// The one of an ELF file with this machine number and class.
+    /// Returns the ISA of an ELF file with this machine number and class.
     pub fn of_elf(machine: u16, is_64: bool) -> Option<Isa> {
         Isa::ALL
             .into_iter()

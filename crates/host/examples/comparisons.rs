@@ -1,4 +1,5 @@
-//! What comparing the CPUs' counters shows and costs here: `cargo run --release -p fastpath-host --example comparisons`.
+//! Result and cost of comparing the CPUs' counters on this host: `cargo run --release -p fastpath-host --example
+//! comparisons`.
 
 use std::time::{Duration, Instant};
 

@@ -1,24 +1,25 @@
 //! The CPUs that this process may use.
 
-/// Their numbers.
+/// Returns the numbers of these CPUs.
 pub fn allowed() -> Vec<usize> {
-    // SAFETY: a set of CPUs is plain bits.
+    // SAFETY: a cpu_set_t is plain bits, valid when zeroed.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: stores at most as many bytes as the set has.
+    // SAFETY: the kernel stores at most the given size, which is the set's.
     if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) } != 0 {
-        // A host with more CPUs than the set holds answers with an error.
+        // The call fails on a host with more CPUs than the set holds.
         return (0..std::thread::available_parallelism().map_or(1, usize::from)).collect();
     }
     (0..libc::CPU_SETSIZE as usize)
-        // SAFETY: within the set.
+        // SAFETY: `cpu` is within the set.
         .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) })
         .collect()
 }
 
-/// Binds this thread to a CPU, and moves it there. Some sandboxes allow that and do not do it: that is an error too.
+/// Binds this thread to a CPU, and moves it there. Some sandboxes accept the call without moving the thread: that is an
+/// error too.
 pub fn run_on(cpu: usize) -> std::io::Result<()> {
     run_on_any(&[cpu])?;
-    // SAFETY: sched_getcpu only looks.
+    // SAFETY: sched_getcpu accesses no memory of the caller.
     match usize::try_from(unsafe { libc::sched_getcpu() }) {
         Ok(here) if here == cpu => Ok(()),
         _ => Err(std::io::Error::other("it is allowed, and moves nothing")),
@@ -30,7 +31,7 @@ pub fn run_on_any(cpus: &[usize]) -> std::io::Result<()> {
     if cpus.iter().any(|cpu| *cpu >= libc::CPU_SETSIZE as usize) {
         return Err(std::io::Error::other("no set of CPUs is that large"));
     }
-    // SAFETY: a set of CPUs is plain bits, `cpus` are some of them, and the kernel reads as many bytes as the set has.
+    // SAFETY: a cpu_set_t is plain bits, `cpus` are within it, and the kernel reads the given size, which is the set's.
     let is_set = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         cpus.iter().for_each(|cpu| libc::CPU_SET(*cpu, &mut set));
@@ -52,7 +53,7 @@ mod tests {
         for cpu in allowed() {
             let here = std::thread::spawn(move || {
                 run_on(cpu).expect("an allowed CPU");
-                // SAFETY: sched_getcpu only looks.
+                // SAFETY: sched_getcpu accesses no memory of the caller.
                 (allowed(), unsafe { libc::sched_getcpu() })
             });
             assert_eq!(here.join().unwrap(), (vec![cpu], cpu as i32));

@@ -1,8 +1,8 @@
-//! What a page says for as long as it lives, as this host's kernel has it.
+//! Constants of a page's lifetime, from this host's kernel.
 
 pub use fastpath_page::Init;
 
-/// For guests that are processes of this very kernel, and see what it sees.
+/// Returns the constants for guests that are processes of this kernel, and see the same CPUs.
 pub fn of_this_host() -> Init {
     Init {
         hres_res_ns: resolution_ns(libc::CLOCK_MONOTONIC),
@@ -12,23 +12,23 @@ pub fn of_this_host() -> Init {
     }
 }
 
-/// clock_getres(2) as the kernel answers it here; 0 if it has no answer that the page can hold.
+/// Returns clock_getres(2) of this kernel; 0 if the page cannot hold its answer.
 fn resolution_ns(clock: libc::clockid_t) -> u32 {
     let mut resolution = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid timespec.
+    // SAFETY: `resolution` is valid for the write.
     match unsafe { libc::clock_getres(clock, &mut resolution) } {
         0 if resolution.tv_sec == 0 => u32::try_from(resolution.tv_nsec).unwrap_or(0),
         _ => 0,
     }
 }
 
-/// Whether the per-CPU segment says where this thread runs, as the kernel sets it up (arch/x86/kernel/cpu/common.c,
-/// setup_getcpu): compared with getcpu(2) on the CPU that we happen to be on.
+/// Returns whether the per-CPU segment holds the CPU and node of this thread, as the kernel sets it up
+/// (arch/x86/kernel/cpu/common.c, setup_getcpu): compared with getcpu(2) on the current CPU.
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 fn cpu_flags() -> u32 {
     /// arch/x86/include/asm/segment.h: __CPUNODE_SEG
     const CPUNODE_SEG: u32 = 0x7b;
-    // Moved to another CPU in between each time, it is not worth knowing.
+    // A thread that migrates in between each time goes without it.
     for _ in 0..5 {
         let (mut cpu, mut node) = (0u32, 0u32);
         let segment = |limit: &mut u32| -> bool {
@@ -59,7 +59,7 @@ fn cpu_flags() -> u32 {
     0
 }
 
-/// Elsewhere nobody but the kernel knows.
+/// Elsewhere only the kernel knows the CPU.
 #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
 fn cpu_flags() -> u32 {
     0

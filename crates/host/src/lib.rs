@@ -1,16 +1,17 @@
-//! For those who host guests: runtimes, sandboxes, emulators, VMMs.
+//! For hosts of guests: runtimes, sandboxes, emulators, VMMs.
 //!
 //! Such a host maps an image of [`mod@image`] and a page into its guest, and keeps the page fresh:
 //!
 //! - [`evidence`]: whether this host's counter can be believed;
-//! - [`init`]: what a page says for as long as it lives;
+//! - [`init`]: constants of a page's lifetime;
 //! - [`Publisher`]: samples the host's clocks and publishes them on the page, in the guest's counts ([`Relation`]);
-//! - [`Publisher::trapped`]: what to do when the guest took the slow path, so that no timer is needed;
+//! - [`Publisher::trapped`]: what to do when the guest made a system call, so that no timer is needed;
 //! - [`State`]: staleness, residual, drift, for a log.
 //!
-//! But for [`evidence::examine`], which starts threads, and [`PageCopy`], which looks into other processes, nothing here allocates, locks, waits or keeps global state, and all of it can be
-//! used in a signal handler. `fastpath run` goes by the same rules: [`Refresher`] is what the two share. The C interface
-//! (`crates/libfastpath`) is a thin layer over this crate.
+//! Except for [`evidence::examine`], which starts threads, and [`PageCopy`], which reads other processes, nothing here
+//! allocates, locks, waits or keeps global state, and all of it can be used in a signal handler. `fastpath run` follows
+//! the same rules: [`Refresher`] is what the two share. The C interface (`crates/libfastpath`) is a thin layer over
+//! this crate.
 
 pub mod counter;
 pub mod cpus;

@@ -1,4 +1,4 @@
-//! A copy of the page of a process that is served, as /proc shows it.
+//! A copy of the page of a process that is served, from /proc.
 
 use std::fs::File;
 use std::io;
@@ -9,12 +9,15 @@ use std::os::unix::fs::FileExt;
 use fastpath_maps::Mapping;
 use fastpath_page::{MAPPED_NAME, PAGE_SIZE, Page};
 
-/// What a page held at one moment. A copy made in the middle of a refresh answers less, or nothing; the next is whole.
+/// The contents of a page at one moment. A copy made in the middle of a refresh answers less, or nothing; the next is
+/// whole.
 pub struct PageCopy(Box<Page>);
 
 impl PageCopy {
-    /// Of the page that a process maps. `Ok(None)`: it maps none. The error is that of /proc/PID/maps or /proc/PID/mem, which need the
-    /// right to trace the process.
+    /// Copies the page that a process maps; `Ok(None)` if it maps none.
+    ///
+    /// # Errors
+    /// Those of /proc/PID/maps or /proc/PID/mem, which need the right to trace the process.
     pub fn of_process(pid: u32) -> io::Result<Option<PageCopy>> {
         let maps = fastpath_maps::of(pid)?;
         let Some(address) = address_of_page(&maps) else {
@@ -23,18 +26,20 @@ impl PageCopy {
         PageCopy::read(&File::open(format!("/proc/{pid}/mem"))?, address)
     }
 
-    /// Of what lies at an address in a process's memory (/proc/PID/mem). `Ok(None)`: that is no page of this version.
+    /// Copies the page at an address in a process's memory (/proc/PID/mem); `Ok(None)` if there is no page of this
+    /// version.
     pub fn read(memory: &File, address: u64) -> io::Result<Option<PageCopy>> {
         let mut bytes = [0; PAGE_SIZE];
         memory.read_exact_at(&mut bytes, address)?;
         Ok(PageCopy::from_bytes(&bytes))
     }
 
-    /// Of bytes. Nothing, if they are no page of this version.
+    /// Makes a copy from bytes; `None` if they are no page of this version.
     pub fn from_bytes(bytes: &[u8]) -> Option<PageCopy> {
         fastpath_page::check(bytes).ok()?;
         let mut page = Box::new(MaybeUninit::<Page>::uninit());
-        // SAFETY: check() saw a whole page of bytes, and a page consists of integers, for which all bytes are valid.
+        // SAFETY: check() found enough bytes for a whole page, and a page consists of integers, for which all bytes are
+        // valid.
         let page = unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), page.as_mut_ptr().cast(), size_of::<Page>());
             page.assume_init()
@@ -42,7 +47,7 @@ impl PageCopy {
         Some(PageCopy(page))
     }
 
-    /// For who needs it for as long as the process lives.
+    /// Leaks the copy, for the rest of the process's life.
     pub fn leak(self) -> &'static Page {
         Box::leak(self.0)
     }
@@ -56,7 +61,7 @@ impl Deref for PageCopy {
     }
 }
 
-/// Where the first page among these mappings lies.
+/// Returns the address of the first page among these mappings.
 fn address_of_page(maps: &[Mapping]) -> Option<u64> {
     let page = maps.iter().find(|mapping| mapping.name.starts_with(MAPPED_NAME));
     page.map(|page| page.start)

@@ -1,13 +1,13 @@
-//! Where a refresher publishes.
+//! The target of a refresher.
 
 use fastpath_page::writer::{PublishError, Stats, Watch, Withdrawal, Writer, publish_all};
 use fastpath_page::{Anchor, ClockSet};
 
-/// One page, or many that change from anchor to anchor at the same value of the counter. Nobody else writes them.
+/// One page, or many that change from anchor to anchor at the same value of the counter. They have no other writer.
 pub trait Pages {
-    /// Whether something is in force that another publisher left.
+    /// Returns whether anchors of another publisher are in force.
     fn are_in_force(&self) -> bool;
-    /// Makes the change to new anchors: see [`fastpath_page::publish_changes`]. `is_behind_kernel` is about `hres`.
+    /// Changes to new anchors: see [`fastpath_page::publish_changes`]. `is_behind_kernel` refers to `hres`.
     fn publish(
         &mut self,
         hres: &Anchor,
@@ -16,7 +16,8 @@ pub trait Pages {
         counter: impl Fn() -> u64,
         is_behind_kernel: impl Fn() -> bool,
     ) -> Result<(), PublishError>;
-    /// How long it took, when it was last tried, until all readers had been told: a new anchor begins later by that.
+    /// Returns the time, in counts, that the last attempt needed to redirect all readers: a new anchor begins later by
+    /// that.
     fn telling_cycles(&self) -> u64 {
         0
     }
@@ -24,17 +25,17 @@ pub trait Pages {
     fn withdraw(&mut self, reason: u32, counter: impl Fn() -> u64);
     /// Takes some clocks off, because they were set: see [`Writer::forget`].
     fn forget(&mut self, clocks: ClockSet);
-    /// Adds to the history.
+    /// Adds to the page's history.
     fn note_withdrawal(&mut self, withdrawal: &Withdrawal);
     /// Writes the statistics.
     fn set_stats(&mut self, stats: &Stats);
-    /// Says what is known of the CPUs' counters.
+    /// Stores the comparisons of the CPUs' counters.
     fn set_watch(&mut self, watch: &Watch);
 }
 
-/// A page by itself.
+/// A single page.
 pub trait OnePage {
-    /// The one who writes it.
+    /// Returns its writer.
     fn writer(&self) -> Writer<'_>;
 }
 

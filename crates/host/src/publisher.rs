@@ -12,27 +12,27 @@ use crate::refresher::{News, Refreshed, Refresher};
 use crate::relation::Relation;
 use crate::sample::{self, Source};
 
-/// Reasons of a host's own for a withdrawal begin here; those below are fastpath's ([`fastpath_clock::Reason`] and
+/// First reason of a host's own for a withdrawal; lower ones are fastpath's ([`fastpath_clock::Reason`] and
 /// [`REASON_NEW_PUBLISHER`]).
 pub const REASON_HOST: u32 = 0x1_0000;
 /// The page had another publisher, and this one has published nothing yet.
 pub const REASON_NEW_PUBLISHER: u32 = 1000;
-/// Why a page answers nothing: REALTIME was set, and the publisher was kept from running each time that it had the new time ready.
+/// REALTIME was set, and the publisher was preempted each time that it had the new time ready.
 pub const REASON_STEP_MISSED: u32 = 1001;
-/// The page was let go: whoever reads it shall ask the kernel, for good.
+/// The page was let go: its readers fall back to the kernel permanently.
 pub const REASON_LET_GO: u32 = 1002;
 
-/// What a publisher serves, and to whom.
+/// Settings of a publisher.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The clocks to answer.
+    /// The clocks that the page answers.
     pub clocks: ClockSet,
-    /// Refreshes come when the guest took the slow path ([`Publisher::trapped`]), and not by a timer.
+    /// Whether refreshes come when the guest made a system call ([`Publisher::trapped`]), and not by a timer.
     pub on_demand: bool,
-    /// What the guest's counter reads when the host's source reads a count.
+    /// Relation of the guest's counter to the host's.
     pub relation: Relation,
-    /// [`Trust::Anyway`]: the counter's rate is the host's own risk. Anchors live for 40 ms at most, and the CPUs' counters should be
-    /// compared every 10 ms ([`Publisher::compared`]).
+    /// [`Trust::Anyway`]: the counter's rate is the host's own risk. Anchors live for at most 40 ms, and the CPUs'
+    /// counters should be compared every 10 ms ([`Publisher::compared`]).
     pub trust: Trust,
 }
 
@@ -47,49 +47,51 @@ impl Default for Options {
     }
 }
 
-/// Another call is at work on this publisher. It does what there is to do; nobody waits for it here.
+/// Another call is using this publisher. It does the work; this call does not wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("another call is publishing on this publisher; there is nothing left to do here")]
 pub struct Busy;
 
-/// Why nothing came of a call.
+/// Reason why a call published nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotPublished {
-    /// One writer at a time.
+    /// Another call is using this publisher.
     #[error(transparent)]
     Busy(#[from] Busy),
-    /// MONOTONIC or REALTIME has no answer.
+    /// MONOTONIC or REALTIME cannot be read.
     #[error(
         "CLOCK_MONOTONIC or CLOCK_REALTIME cannot be read; the page goes on with what it has until that is too old"
     )]
     NoSample,
-    /// See [`Sample::is_possible`].
+    /// The sample fails [`Sample::is_possible`].
     #[error("the sample is none: a bracket's reads of the counter are out of order or zero, or a clock shows zero")]
     Impossible,
 }
 
-/// Samples a host's clocks and publishes them on one page, whenever it is asked to.
+/// Samples a host's clocks and publishes them on one page, whenever it is called.
 ///
-/// One call at a time publishes; of two that meet, the second is told [`Busy`] at once. So it can be shared between threads
-/// and used in signal handlers, without a lock. [`Publisher::trapped`] and [`Publisher::state`] only look, and never meet anybody.
+/// One call at a time publishes; a second one at the same time returns [`Busy`] at once. So it can be shared between
+/// threads and used in signal handlers, without a lock. [`Publisher::trapped`] and [`Publisher::state`] only read, and
+/// are never busy.
 pub struct Publisher<'p, S> {
     pub(crate) page: &'p Page,
     pub(crate) source: S,
     pub(crate) options: Options,
     busy: AtomicBool,
-    /// The kernel's MONOTONIC at the last sample; 0: there was none.
+    /// The kernel's MONOTONIC at the last sample; 0 before the first.
     pub(crate) sampled_ns: AtomicU64,
-    /// From the last sample to the time when the next is wanted.
+    /// Time from the last sample to the next, in nanoseconds.
     pub(crate) window_ns: AtomicU64,
     refresher: UnsafeCell<Refresher>,
 }
 
-// SAFETY: the refresher is reached through `alone` only, by one thread at a time; the page and all else are atomics or never change.
+// SAFETY: the refresher is accessed through `alone` only, by one thread at a time; the page and all else are atomics or
+// never change.
 unsafe impl<S: Sync> Sync for Publisher<'_, S> {}
 
 impl<'p, S: Source> Publisher<'p, S> {
-    /// A publisher for a page whose header is written ([`Writer::init`]), and which nobody else writes any more. What a former
-    /// publisher left on it is withdrawn.
+    /// Returns a publisher for a page whose header is written ([`Writer::init`]), and which has no other writer any
+    /// more. The anchors of a former publisher are withdrawn.
     pub fn new(page: &'p Page, source: S, options: Options) -> Publisher<'p, S> {
         let config = if options.on_demand {
             Config::on_demand(options.clocks)
@@ -116,7 +118,7 @@ impl<'p, S: Source> Publisher<'p, S> {
         }
     }
 
-    /// Takes one sample of the host's clocks and does what follows from it.
+    /// Takes one sample of the host's clocks and carries out its result.
     pub fn publish(&self) -> Result<Refreshed, NotPublished> {
         self.refresh(
             || sample::sample(&self.source),
@@ -124,7 +126,7 @@ impl<'p, S: Source> Publisher<'p, S> {
         )
     }
 
-    /// Takes in a sample of the host's own, in host counts. A sample must never be made of what the guest says.
+    /// Takes a sample from the host, in host counts. A sample must never depend on what the guest says.
     pub fn publish_sample(&self, sample: &Sample) -> Result<Refreshed, NotPublished> {
         let mut given = Some(possible(sample)?);
         self.refresh(
@@ -133,8 +135,8 @@ impl<'p, S: Source> Publisher<'p, S> {
         )
     }
 
-    /// [`Publisher::publish`] for who has just heard that CLOCK_REALTIME was set: REALTIME and TAI follow at once, and the
-    /// others do not notice.
+    /// Does the same as [`Publisher::publish`] after CLOCK_REALTIME was set: REALTIME and TAI follow at once, and the
+    /// other clocks are not affected.
     pub fn publish_step(&self) -> Result<Refreshed, NotPublished> {
         self.refresh(
             || sample::careful_sample(&self.source),
@@ -142,7 +144,7 @@ impl<'p, S: Source> Publisher<'p, S> {
         )
     }
 
-    /// The same with a sample of the host's own.
+    /// Does the same with a sample from the host.
     pub fn publish_step_sample(&self, sample: &Sample) -> Result<Refreshed, NotPublished> {
         let mut given = Some(possible(sample)?);
         self.refresh(
@@ -151,42 +153,44 @@ impl<'p, S: Source> Publisher<'p, S> {
         )
     }
 
-    /// Takes all clocks off the page: from now on the guest makes system calls, until the next anchors are published. What was
-    /// learnt of the rate is kept, and no clock will show less than it last did.
+    /// Takes all clocks off the page: from now on the guest makes system calls, until the next anchors are published.
+    /// The known rate is kept, and no clock will show less than it last did.
     pub fn withdraw(&self, reason: u32) -> Result<(), Busy> {
         let mut refresher = self.alone()?;
         refresher.withdraw(&mut Writer::new(self.page), reason, || self.guest_counter());
         Ok(())
     }
 
-    /// Takes in a comparison of the CPUs' counters ([`crate::evidence::Patrol`]): while two are apart, nothing is published.
+    /// Takes a comparison of the CPUs' counters ([`crate::evidence::Patrol`]): while two are apart, nothing is
+    /// published.
     pub fn compared(&self, warp: &Warp) -> Result<Refreshed, Busy> {
         Ok(self
             .alone()?
             .compared(&mut Writer::new(self.page), warp, || self.guest_counter()))
     }
 
-    /// What is worth a line in a log: withdrawals, and that the guest is served again. The last that was not taken yet.
+    /// Returns the last event for a log that was not taken yet: a withdrawal, or that the guest is served again.
     pub fn take_news(&self) -> Result<Option<News>, Busy> {
         Ok(self.alone()?.take_news())
     }
 
-    /// Where this publisher's time comes from.
+    /// Returns the source of this publisher's time.
     pub fn source(&self) -> &S {
         &self.source
     }
 
-    /// What the guest's counter reads when the source's reads a count.
+    /// Returns the relation of the guest's counter to the host's.
     pub fn relation(&self) -> Relation {
         self.options.relation
     }
 
-    /// What the guest would read from its counter now.
+    /// Returns what the guest would read from its counter now.
     pub fn guest_counter(&self) -> u64 {
         self.options.relation.guest(self.source.counter())
     }
 
-    /// What the guest would read from the page now, in seconds and nanoseconds; `None`: it would make the system call.
+    /// Returns what the guest would read from the page now, in seconds and nanoseconds; `None` if it would make the
+    /// system call.
     pub fn read(&self, clock_id: u32) -> Option<(u64, u32)> {
         Reader::new(self.page).read(clock_id, || self.guest_counter())
     }
@@ -241,7 +245,7 @@ fn possible(sample: &Sample) -> Result<Sample, NotPublished> {
     sample.is_possible().then_some(*sample).ok_or(NotPublished::Impossible)
 }
 
-/// The one who may use the refresher, until it is dropped.
+/// Exclusive access to the refresher, until it is dropped.
 struct Alone<'a> {
     busy: &'a AtomicBool,
     refresher: &'a UnsafeCell<Refresher>,
@@ -251,14 +255,14 @@ impl Deref for Alone<'_> {
     type Target = Refresher;
 
     fn deref(&self) -> &Refresher {
-        // SAFETY: `busy` was false, and stays true for as long as this lives: there is no other reference.
+        // SAFETY: `busy` was false, and stays true while this lives: there is no other reference.
         unsafe { &*self.refresher.get() }
     }
 }
 
 impl DerefMut for Alone<'_> {
     fn deref_mut(&mut self) -> &mut Refresher {
-        // SAFETY: as in `deref`, and this one is borrowed mutably.
+        // SAFETY: as in `deref`, and `self` is borrowed mutably.
         unsafe { &mut *self.refresher.get() }
     }
 }

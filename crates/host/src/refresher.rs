@@ -1,4 +1,4 @@
-//! From a sample to the page: what follows from each, and what to do when the moment was missed.
+//! From a sample to the page: the result of each sample, and the retries when the moment was missed.
 
 use fastpath_clock::{Bracket, Config, Discipline, Ntp, Outcome, Reason, Sample};
 use fastpath_page::writer::{LOOK_AHEAD_NS, PublishError, Stats, Watch, Withdrawal};
@@ -8,11 +8,11 @@ use crate::evidence::Warp;
 use crate::pages::Pages;
 use crate::publisher::{REASON_NEW_PUBLISHER, REASON_STEP_MISSED};
 
-/// How far ahead of the counter a new anchor takes effect: long enough to write it before (some 100 ns), short enough that
-/// the prediction it was computed from holds.
+/// How far ahead of the counter a new anchor takes effect, in nanoseconds: long enough to write it before (some 100
+/// ns), short enough that the prediction it was computed from holds.
 pub const LEAD_NS: u64 = 50_000;
-/// A host that misses that time and again is given twice as much, up to this. Until an anchor's base readers go on by the one
-/// before it, so a long lead costs nothing but that a step of REALTIME is followed later.
+/// Longest lead, in nanoseconds. It doubles up to this on a host that misses it repeatedly. Readers use the previous
+/// anchor until an anchor's base, so a long lead only delays a step of REALTIME.
 const LONGEST_LEAD_NS: u64 = 2_000_000;
 /// Attempts to publish one anchor. Only a publisher that is preempted within [`LEAD_NS`] each time needs more than one.
 const ATTEMPTS: u32 = 5;
@@ -20,31 +20,33 @@ const ATTEMPTS: u32 = 5;
 /// Most reads of the kernel's clock right before a change. More than one is needed only when a read is interrupted.
 const LOOKS: u32 = 3;
 
-/// What came of a refresh.
+/// Result of a refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refreshed {
-    /// Nothing to publish yet: what was in force, if anything, still is.
+    /// Nothing to publish yet: anchors in force stay in force.
     Waiting,
     /// New anchors are on the page.
     Published,
-    /// What was in force no longer tells the kernel's time, and is off the page.
+    /// The anchors no longer show the kernel's time, and are off the page.
     Withdrawn(Reason),
-    /// The counter passed the new anchor's base before it could be published, or the kernel's clock did: another sample is wanted at once.
+    /// The counter, or the kernel's clock, passed the new anchor's base before it could be published: another sample is
+    /// due at once.
     Missed,
-    /// There is no sample: a clock could not be read.
+    /// A clock could not be read.
     NoSample,
 }
 
-/// What is worth a line in a log.
+/// An event for a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// Anchors were taken off the page: from now on readers ask the kernel. What the reason means: [`crate::evidence::reason`].
+    /// Anchors were taken off the page: from now on readers fall back to the kernel. [`crate::evidence::reason`]
+    /// returns the meaning of the reason.
     Withdrawn(Withdrawal),
-    /// They are answered from the page again.
+    /// The page answers again.
     ServedAgain,
 }
 
-/// Follows the host's clocks and keeps a page by them. It sleeps and wakes for nobody: that is left to who has a thread for it.
+/// Follows the host's clocks and keeps a page up to date. It does not sleep or wake threads: its caller does.
 #[derive(Clone, Debug)]
 pub struct Refresher {
     discipline: Discipline,
@@ -57,7 +59,7 @@ pub struct Refresher {
 }
 
 impl Refresher {
-    /// A refresher that knows nothing yet. `publisher_pid` is for those who watch; 0: nobody.
+    /// Returns a refresher without any samples. `publisher_pid` is for statistics; 0: none.
     pub fn new(config: Config, publisher_pid: u32) -> Refresher {
         Refresher {
             discipline: Discipline::new(config),
@@ -73,9 +75,10 @@ impl Refresher {
         }
     }
 
-    /// Begins with a page: says on it what is known of the counter, and withdraws what another publisher left there.
+    /// Starts with a page: stores the statistics of the counter there, and withdraws what another publisher left.
     ///
-    /// `boottime_ns` is the host's CLOCK_BOOTTIME; `is_vouched_for`: nobody promises that the counter ticks at one rate.
+    /// `boottime_ns` is the host's CLOCK_BOOTTIME; `is_vouched_for` says that the counter's invariance is not
+    /// established and the user vouches for it.
     pub fn begin(&mut self, pages: &mut impl Pages, boottime_ns: u64, is_vouched_for: bool, counter: impl Fn() -> u64) {
         self.watch.is_vouched_for = is_vouched_for;
         pages.set_watch(&self.watch);
@@ -85,12 +88,12 @@ impl Refresher {
         pages.set_stats(&self.stats);
     }
 
-    /// The last thing that is worth a line in a log and was not taken yet.
+    /// Returns the last event for a log that was not taken yet.
     pub fn take_news(&mut self) -> Option<News> {
         self.news.take()
     }
 
-    /// Takes in a comparison of the CPUs' counters. While two are apart, nothing is published.
+    /// Takes a comparison of the CPUs' counters. While two are apart, nothing is published.
     pub fn compared(&mut self, pages: &mut impl Pages, warp: &Warp, counter: impl Fn() -> u64) -> Refreshed {
         self.watch.warp_tests = self.watch.warp_tests.wrapping_add(1);
         self.watch.warp_within_cycles = warp.within_cycles();
@@ -104,24 +107,26 @@ impl Refresher {
         }
     }
 
-    /// From now on the page says that this process keeps it.
+    /// Stores on the page, at the next refresh, that this process keeps it.
     pub fn set_publisher_pid(&mut self, pid: u32) {
         self.stats.publisher_pid = pid;
     }
 
-    /// Whether what adjtimex(2) tells makes a sample due at once.
+    /// Returns whether the kernel's state, by adjtimex(2), makes a sample due at once.
     pub fn is_news(&self, ntp: &Ntp) -> bool {
         self.discipline.is_news(ntp)
     }
 
-    /// From the last sample to the time when the next is wanted.
+    /// Returns the time from the last sample to the next, in nanoseconds.
     pub fn next_window_ns(&self) -> u64 {
         self.discipline.next_window_ns()
     }
 
-    /// One sample and what follows from it. Where the moment was missed it pauses and takes another, a few times.
+    /// Takes one sample and carries out its result. Where the moment was missed it pauses and takes another, a few
+    /// times.
     ///
-    /// `counter` and the samples count what the readers of the page read. `look` reads the kernel's MONOTONIC once, in the same counts.
+    /// `counter` and the samples are in the counts that the readers of the page read. `look` reads the kernel's
+    /// MONOTONIC once, in the same counts.
     pub fn refresh(
         &mut self,
         pages: &mut impl Pages,
@@ -134,7 +139,7 @@ impl Refresher {
         for _ in 0..ATTEMPTS {
             let Some(sample) = sample() else { break };
             if self.last == Some(sample) {
-                // Taken in already: it would look like a counter that stands still.
+                // A sample taken twice would look like a counter that stopped.
                 return Refreshed::Waiting;
             }
             self.last = Some(sample);
@@ -149,8 +154,8 @@ impl Refresher {
         refreshed
     }
 
-    /// The same when the kernel says that REALTIME was set. Where that is missed each time, readers are sent to the kernel until the next
-    /// refresh: what they would read until then is known to be wrong.
+    /// Does the same when the kernel reports that REALTIME was set. Where the moment is missed each time, readers fall
+    /// back to the kernel until the next refresh: the page's time is known to be wrong.
     pub fn follow_step(
         &mut self,
         pages: &mut impl Pages,
@@ -159,7 +164,7 @@ impl Refresher {
         mut sample: impl FnMut() -> Option<Sample>,
         mut pause: impl FnMut(),
     ) -> Refreshed {
-        // What readers would be shown of these until there is a new anchor is known to be wrong.
+        // The page's time of these clocks is known to be wrong until there is a new anchor.
         pages.forget(ClockSet::REALTIME | ClockSet::TAI);
         let mut refreshed = Refreshed::NoSample;
         for _ in 0..ATTEMPTS {
@@ -179,20 +184,21 @@ impl Refresher {
         refreshed
     }
 
-    /// Takes all clocks off the page, for `status` to show `reason`. The next anchors go on from those that were in force.
+    /// Takes all clocks off the page, for `status` to show `reason`. The next anchors continue from those that were in
+    /// force.
     pub fn withdraw(&mut self, pages: &mut impl Pages, reason: u32, counter: impl Fn() -> u64) {
         self.take_off(pages, reason, None, self.sampled_boottime_ns(), counter);
     }
 
-    /// How far ahead of the counter an anchor takes effect.
+    /// Returns how far ahead of the counter an anchor takes effect.
     fn lead_cycles(&self, pages: &impl Pages, now: u64) -> u64 {
         let may_answer = |anchor: Option<Anchor>| anchor.is_some_and(|anchor| anchor.may_answer_from(now));
-        // Where nobody reads the one before it any more, it need not lie in the future.
+        // Without readers of the previous anchor, the next may begin in the present.
         if !may_answer(self.discipline.hres()) && !may_answer(self.discipline.raw()) {
             return 0;
         }
         self.rate.map_or(0, |rate| {
-            // Caches are colder the next time. A telling that was interrupted is no measure.
+            // Caches are colder the next time. An interrupted attempt is no measure.
             let telling_cycles = (2 * pages.telling_cycles()).min(rate.cycles_for_ns(LONGEST_LEAD_NS));
             rate.cycles_for_ns(self.lead_ns) + telling_cycles
         })
@@ -209,7 +215,7 @@ impl Refresher {
             Outcome::Wait => Refreshed::Waiting,
             Outcome::Withdraw(reason) => {
                 if reason == Reason::Suspended {
-                    // No program ran: none has seen what the anchors show at their end.
+                    // No program ran: no reader has seen what the anchors show at their end.
                     pages.forget(ClockSet::ALL);
                 }
                 self.withdraw_for(pages, reason, self.discipline.ahead_ns(), counter);
@@ -240,10 +246,10 @@ impl Refresher {
         counter: impl Fn() -> u64,
     ) {
         pages.withdraw(reason, &counter);
-        // From here on no reader uses the anchors, but for one that looks ahead of its counter read by a little.
+        // From here on no reader uses the anchors, except one that looks ahead of its counter read by a little.
         let spare_cycles = self.rate.map_or(0, |rate| rate.cycles_for_ns(LOOK_AHEAD_NS));
         self.discipline.end_at(counter().wrapping_add(spare_cycles));
-        // A counter that is caught out again before it was served again is no news.
+        // A further withdrawal before the clocks were served again is not reported.
         if self.stats.withdrawn_reason != reason {
             let withdrawal = Withdrawal {
                 boottime_ns,
@@ -256,7 +262,7 @@ impl Refresher {
         self.stats.withdrawn_reason = reason;
     }
 
-    /// CLOCK_BOOTTIME at the last sample; 0: not known.
+    /// Returns CLOCK_BOOTTIME at the last sample; 0 if unknown.
     fn sampled_boottime_ns(&self) -> u64 {
         self.last.and_then(|sample| sample.boot).map_or(0, |boot| boot.time_ns)
     }
@@ -274,7 +280,7 @@ impl Refresher {
             self.discipline.retract();
             return Refreshed::Missed;
         }
-        // By the kernel's rate: an anchor may run much slower.
+        // By the kernel's rate, because an anchor may run much slower.
         let rate = self.discipline.rate().unwrap_or(hres.rate);
         let spare_cycles = rate.cycles_for_ns(LOOK_AHEAD_NS);
         let discipline = &self.discipline;
@@ -301,7 +307,7 @@ impl Refresher {
                 self.discipline.retract();
                 Refreshed::Missed
             }
-            // Until the kernel's clock is past what readers of the page were shown, they ask it.
+            // Readers fall back to the kernel until its clock is past what the page showed them.
             Err(PublishError::OutOfLimits(_) | PublishError::BelowFloor) => {
                 self.discipline.retract();
                 Refreshed::Waiting
@@ -365,7 +371,7 @@ mod tests {
             })
         }
 
-        /// Refreshes for five seconds and tells what came of them.
+        /// Refreshes for five seconds and returns the results.
         fn live(&self) -> Vec<Refreshed> {
             let page = Page::zeroed();
             let mut writer = Writer::new(&page);
@@ -417,7 +423,7 @@ mod tests {
             sample.tai = None;
             Some(sample)
         };
-        // Kept from running for three milliseconds whenever it looks.
+        // The host is preempted for three milliseconds whenever it looks.
         let refreshed = refresher.follow_step(
             &mut writer,
             || host.pass(3_000_000),

@@ -1,11 +1,11 @@
-//! The guest's counter by the host's.
+//! The guest's counter as a function of the host's.
 
 use fastpath_clock::{Bracket, Sample};
 
-/// guest = ((host * multiplier) >> fraction_bits) + offset, modulo 2^64: how virtualised counters are made of real ones.
+/// guest = ((host * multiplier) >> fraction_bits) + offset, modulo 2^64: the definition of virtualised counters.
 ///
-/// Intel SDM volume 3, "TSC Multiplier" (48 bits of fraction) and "TSC offset"; AMD APM volume 2, "TSC Ratio MSR" (32 bits);
-/// Arm ARM, CNTVOFF_EL2 (subtracted, so its negative is the offset here).
+/// Intel SDM volume 3, "TSC Multiplier" (48 bits of fraction) and "TSC offset"; AMD APM volume 2, "TSC Ratio MSR" (32
+/// bits); Arm ARM, CNTVOFF_EL2 (subtracted, so its negative is the offset here).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relation {
     multiplier: u64,
@@ -13,7 +13,7 @@ pub struct Relation {
     offset: u64,
 }
 
-/// No relation of counters has these numbers.
+/// The numbers are not those of a relation of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a counter's multiplier is not 0 and has at most 63 bits of fraction, not {multiplier} with {fraction_bits}; \
@@ -27,14 +27,14 @@ pub struct BadRelation {
 }
 
 impl Relation {
-    /// The guest reads what the host reads, or the host's samples are in guest counts already.
+    /// The guest's counter is the host's, or the host's samples are already in guest counts.
     pub const SAME: Relation = Relation {
         multiplier: 1,
         fraction_bits: 0,
         offset: 0,
     };
 
-    /// A relation by its numbers.
+    /// Returns the relation with these numbers.
     pub fn new(multiplier: u64, fraction_bits: u32, offset: u64) -> Result<Relation, BadRelation> {
         if multiplier == 0 || fraction_bits > 63 {
             return Err(BadRelation {
@@ -49,13 +49,13 @@ impl Relation {
         })
     }
 
-    /// What the guest reads when the host reads `host`.
+    /// Returns what the guest reads when the host reads `host`.
     pub fn guest(&self, host: u64) -> u64 {
         let scaled = (u128::from(host) * u128::from(self.multiplier)) >> self.fraction_bits;
         (scaled as u64).wrapping_add(self.offset)
     }
 
-    /// A reading of the host's in the guest's counts.
+    /// Converts a bracket of the host to the guest's counts.
     pub fn guest_bracket(&self, host: Bracket) -> Bracket {
         Bracket {
             before: self.guest(host.before),
@@ -64,7 +64,7 @@ impl Relation {
         }
     }
 
-    /// A sample in guest counts.
+    /// Converts a sample of the host to the guest's counts.
     pub fn guest_sample(&self, host: &Sample) -> Sample {
         let bracket = |host| self.guest_bracket(host);
         Sample {
@@ -90,12 +90,12 @@ mod tests {
 
     #[test]
     fn intels_and_amds_ratios_say_the_same() {
-        // 2.0 GHz for the guest on a host of 2.5.
+        // 2.0 GHz for the guest on a host of 2.5 GHz.
         let intel = Relation::new((4 << 48) / 5, 48, 1_000).expect("a relation");
         let amd = Relation::new((4 << 32) / 5, 32, 1_000).expect("a relation");
         let host = 2_500_000_000 * 86_400;
         let exact = 2_000_000_000 * 86_400 + 1_000;
-        // The ratio's last bit is worth this much after a day.
+        // Error of the ratio's last bit after a day.
         assert!(exact - intel.guest(host) <= 1 + (host >> 48));
         assert!(exact - amd.guest(host) <= 1 + (host >> 32));
     }

@@ -4,17 +4,17 @@ use fastpath_clock::{Bracket, Sample};
 
 use crate::counter;
 
-/// Attempts per clock and sample. A good one is 85 cycles wide through a healthy vDSO, 370 through the system call; of five,
-/// one has neither been interrupted nor met a cold cache.
+/// Attempts per clock and sample. A good one is 85 cycles wide through a healthy vDSO, 370 through the system call; of
+/// five, one is neither interrupted nor meets a cold cache.
 const ATTEMPTS: usize = 5;
-/// Attempts where a step has just happened and the difference of two clocks must be learnt from one sample.
+/// Attempts where a step has just happened and the difference of two clocks must be measured in one sample.
 const CAREFUL_ATTEMPTS: usize = 25;
 
-/// Where time comes from.
+/// A source of time.
 pub trait Source {
-    /// Reads the counter: after all that comes before it in the program, before all that comes after it.
+    /// Reads the counter: after all that precedes it in the program, before all that follows it.
     fn counter(&self) -> u64;
-    /// What a clock shows, in nanoseconds since its epoch. `None`: there is no such clock.
+    /// Returns the time of a clock, in nanoseconds since its epoch; `None` if there is no such clock.
     fn clock(&self, id: libc::clockid_t) -> Option<u64>;
 }
 
@@ -29,7 +29,7 @@ impl Source for ThisHost {
 
     fn clock(&self, id: libc::clockid_t) -> Option<u64> {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` is a valid timespec.
+        // SAFETY: `time` is valid for the write.
         let answer = unsafe { libc::clock_gettime(id, &mut time) };
         (answer == 0).then_some(
             (time.tv_sec as u64)
@@ -39,7 +39,7 @@ impl Source for ThisHost {
     }
 }
 
-/// A clock, read once.
+/// Reads a clock once.
 pub fn bracket(source: &impl Source, clock: libc::clockid_t) -> Option<Bracket> {
     let before = source.counter();
     let time_ns = source.clock(clock)?;
@@ -47,7 +47,8 @@ pub fn bracket(source: &impl Source, clock: libc::clockid_t) -> Option<Bracket> 
     Some(Bracket { before, time_ns, after })
 }
 
-/// The bracket that says most precisely when its clock was read. The wide ones were interrupted.
+/// Returns the narrowest bracket of some attempts, which says most precisely when its clock was read. The wide ones
+/// were interrupted.
 fn best(source: &impl Source, clock: libc::clockid_t, attempts: usize) -> Option<Bracket> {
     let mut best = bracket(source, clock)?;
     for _ in 1..attempts {
@@ -70,12 +71,12 @@ fn take(source: &impl Source, attempts: usize) -> Option<Sample> {
     })
 }
 
-/// One sample of all clocks. `None`: MONOTONIC or REALTIME cannot be read.
+/// Takes one sample of all clocks; `None` if MONOTONIC or REALTIME cannot be read.
 pub fn sample(source: &impl Source) -> Option<Sample> {
     take(source, ATTEMPTS)
 }
 
-/// A sample with more attempts, for the moment after a step.
+/// Takes a sample with more attempts, for the moment after a step.
 pub fn careful_sample(source: &impl Source) -> Option<Sample> {
     take(source, CAREFUL_ATTEMPTS)
 }

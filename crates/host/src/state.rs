@@ -1,4 +1,4 @@
-//! How a page is doing, for a log.
+//! The state of a page, for a log.
 
 use std::sync::atomic::Ordering;
 
@@ -7,36 +7,38 @@ use fastpath_page::{ClockSet, Reader, Writer};
 use crate::publisher::Publisher;
 use crate::sample::Source;
 
-/// Looks at how far the page is from the host's clock, of which one is not interrupted.
+/// Measurements of the distance from the host's clock, of which one is not interrupted.
 const ATTEMPTS: u32 = 5;
 
-/// How a publisher's page is doing at one moment. Taken while another thread publishes, some of it may be newer than the rest.
+/// State of a publisher's page at one moment. If another thread publishes meanwhile, some of it may be newer than the
+/// rest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct State {
     /// The clocks that the page answers.
     pub clocks: ClockSet,
-    /// Why the anchors were withdrawn; 0: they were not.
+    /// Reason why the anchors were withdrawn; 0: they were not.
     pub withdrawn_reason: u32,
     /// Whether the page has, or had, an anchor.
     pub seeded: bool,
     /// Anchors published since the publisher was made.
     pub refreshes: u64,
-    /// How far the page was ahead of the host's MONOTONIC before the last refresh.
+    /// How far the page was ahead of the host's MONOTONIC before the last refresh, in nanoseconds.
     pub residual_ns: i64,
-    /// Of the newest anchor. Below 0: it takes effect in a moment. Beyond `cap_ns` the guest makes system calls.
+    /// Age of the newest anchor, in nanoseconds. Below 0: it takes effect in a moment. Beyond `cap_ns` the guest makes
+    /// system calls.
     pub age_ns: i64,
-    /// The age that the anchor is believed for.
+    /// Max age of the anchor, in nanoseconds.
     pub cap_ns: u64,
-    /// How far the page is ahead of the host's MONOTONIC; 0 where it does not answer that.
+    /// How far the page is ahead of the host's MONOTONIC, in nanoseconds; 0 where it does not answer that clock.
     pub drift_ns: i64,
-    /// From the last sample to the time when the next is wanted.
+    /// Time from the last sample to the next, in nanoseconds.
     pub next_window_ns: u64,
-    /// The anchor's rate, in guest counts; 0 without one.
+    /// The anchor's rate, in nanoseconds per guest count; 0 without an anchor.
     pub ns_per_cycle: f64,
 }
 
 impl<S: Source> Publisher<'_, S> {
-    /// Looks at the page, the counter and the host's MONOTONIC.
+    /// Reads the page, the counter and the host's MONOTONIC, and returns the state.
     pub fn state(&self) -> State {
         let reader = Reader::new(self.page);
         let stats = reader.stats();
@@ -66,7 +68,7 @@ impl<S: Source> Publisher<'_, S> {
         state
     }
 
-    /// The page's MONOTONIC against the host's, read between two reads of the page.
+    /// Returns the page's MONOTONIC less the host's, read between two reads of the page.
     fn drift_ns(&self, reader: &Reader<'_>) -> i64 {
         let page = || {
             let (sec, nsec) = reader.read(libc::CLOCK_MONOTONIC as u32, || self.guest_counter())?;
@@ -79,7 +81,7 @@ impl<S: Source> Publisher<'_, S> {
             let middle = before.wrapping_add(width / 2);
             Some((width, middle.wrapping_sub(host) as i64))
         };
-        // The tightest was not interrupted.
+        // The tightest attempt was not interrupted.
         let tightest = (0..ATTEMPTS).filter_map(|_| attempt()).min_by_key(|(width, _)| *width);
         tightest.map_or(0, |(_, drift_ns)| drift_ns)
     }

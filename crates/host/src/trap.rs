@@ -1,4 +1,4 @@
-//! The guest took the slow path: what to do about it, so that no timer has to keep the page fresh.
+//! What to do when the guest made a system call, so that no timer has to keep the page fresh.
 
 use std::sync::atomic::Ordering;
 
@@ -7,51 +7,53 @@ use fastpath_page::{ClockSet, Writer};
 use crate::publisher::Publisher;
 use crate::sample::Source;
 
-/// An anchor this far from what the host itself answers is not merely a little old.
+/// Distance between an anchor and the host's answer that age alone does not explain, in nanoseconds.
 const DRIFT_NS: u64 = 100_000_000;
-/// Whatever a guest makes of its system calls, drift is not looked into more often than this.
+/// Least time between two checks of the drift, however often a guest makes system calls, in nanoseconds.
 const DRIFT_LOOK_NS: u64 = 1_000_000;
-/// The longest window of any discipline: a sample that seems further away was taken before the host's clock was set back.
+/// The longest window of any discipline: a sample that seems further away was taken before the host's clock was set
+/// back.
 const LONGEST_WINDOW_NS: u64 = 1_000_000_000;
 
-/// A system call of the guest's, as the host that trapped it saw it.
+/// A system call of the guest, as the host that trapped it saw it.
 #[derive(Clone, Copy, Debug)]
 pub struct Trap<'i> {
-    /// Of the image that the guest has, as `Image::system_calls` gives them: offsets just behind its system-call instructions.
+    /// System calls of the guest's image, from `Image::system_calls`: offsets just behind its system-call instructions.
     pub system_calls: &'i [u64],
-    /// Where that image is in the guest.
+    /// Address of that image in the guest.
     pub image_address: u64,
     /// The guest's program counter, behind the system-call instruction.
     pub pc: u64,
     /// The clock that the guest asked for: CLOCK_REALTIME (0) for gettimeofday and time, -1 for calls about no clock.
     pub clock_id: i32,
-    /// What the host's own implementation answered just now, in nanoseconds since the clock's epoch.
+    /// The answer of the host's own implementation just now, in nanoseconds since the clock's epoch.
     pub answered_ns: Option<u64>,
 }
 
-/// What to do.
+/// What the host should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// The call is none of the image's, the clock is not served, it is too soon for a sample to help, or all is well.
+    /// Nothing: the call does not come from the image, the clock is not served, it is too soon for a sample to help, or
+    /// all is well.
     LeaveAlone,
-    /// The page has no anchor: publish.
+    /// Publish: the page has no anchor.
     Seed,
-    /// Its anchor is too old, or too far from the host's answer: publish.
+    /// Publish: the anchor is too old, or too far from the host's answer.
     Refresh,
 }
 
 impl Trap<'_> {
-    /// Whether the call was made by one of the image's own instructions.
+    /// Returns whether one of the image's own instructions made the call.
     fn comes_from_image(&self) -> bool {
         self.system_calls.contains(&self.pc.wrapping_sub(self.image_address))
     }
 }
 
 impl<S: Source> Publisher<'_, S> {
-    /// Says what the guest's system call tells of the page, and changes nothing.
+    /// Returns what the guest's system call implies for the page, and changes nothing.
     ///
-    /// Nothing that the guest controls reaches an anchor: a program counter or clock id that lies has the host take a sample of
-    /// its own at worst, and not more often than windows pass.
+    /// Nothing that the guest controls reaches an anchor: a false program counter or clock id at worst makes the host
+    /// take a sample of its own, and not more often than once per window.
     pub fn trapped(&self, trap: &Trap<'_>) -> Advice {
         let clock = u32::try_from(trap.clock_id).map_or(ClockSet::NONE, ClockSet::of_id);
         if !trap.comes_from_image() || clock.intersection(self.options.clocks).is_empty() {
@@ -73,13 +75,13 @@ impl<S: Source> Publisher<'_, S> {
         }
     }
 
-    /// Whether the last sample was taken at least so long ago.
+    /// Returns whether the last sample was taken at least so long ago.
     fn is_due(&self, after_ns: u64) -> bool {
         let sampled_ns = self.sampled_ns.load(Ordering::Relaxed);
         let Some(now_ns) = self.source.clock(libc::CLOCK_MONOTONIC).filter(|_| sampled_ns != 0) else {
             return true;
         };
-        // A sample from the future has been taken before the host's clock was set back.
+        // A sample from the future was taken before the host's clock was set back.
         now_ns.wrapping_sub(sampled_ns) >= after_ns.min(LONGEST_WINDOW_NS)
     }
 }

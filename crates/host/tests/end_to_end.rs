@@ -12,10 +12,10 @@ use fastpath_host::{ClockSet, Options, Publisher, Refreshed, Relation, Source, S
 use fastpath_page::Reader;
 use mapped::{Mapped, read};
 
-/// Of the first anchors, which live for milliseconds, a busy machine may miss many.
+/// A busy machine may miss many of the first anchors, which live for milliseconds.
 const ATTEMPTS: u32 = 10_000;
 
-/// Publishes until the rate is known: two samples, and some for brackets that are interrupted.
+/// Publishes until the rate is known: two samples, and more for brackets that are interrupted.
 fn seed<S: Source>(publisher: &Publisher<'_, S>) {
     for _ in 0..ATTEMPTS {
         std::thread::sleep(Duration::from_millis(1));
@@ -26,7 +26,7 @@ fn seed<S: Source>(publisher: &Publisher<'_, S>) {
     panic!("no anchor: {:?}", publisher.state());
 }
 
-/// The state right after a publication.
+/// Returns the state right after a publication.
 fn served<S: Source>(publisher: &Publisher<'_, S>) -> State {
     for _ in 0..ATTEMPTS {
         publisher.publish().expect("alone");
@@ -54,7 +54,7 @@ fn the_image_answers_what_the_kernel_does_wherever_its_page_lies() {
                 let before = read(libc::clock_gettime, id);
                 let now = read(ours, id);
                 let after = read(libc::clock_gettime, id);
-                // The bracket of the kernel's two answers, and what the page may be off.
+                // The bracket of the kernel's two answers, plus the page's permitted error.
                 assert!(
                     now + 1_000 >= before && now <= after + 1_000,
                     "clock {id}, round {round}: {before} {now} {after}"
@@ -142,7 +142,7 @@ fn a_host_may_bring_samples_of_its_own() {
             Refreshed::Waiting | Refreshed::Missed => {}
             other => panic!("{other:?}"),
         }
-        // Twice is once.
+        // The same sample a second time has no effect.
         assert_eq!(publisher.publish_sample(&sample), Ok(Refreshed::Waiting));
     }
     assert_eq!(published, 10);

@@ -1,4 +1,5 @@
-//! Calls that meet, in threads and in signal handlers: one works, the other is told so, and readers never notice.
+//! Concurrent calls, in threads and in signal handlers: one works, the other returns [`Busy`], and readers are not
+//! affected.
 
 #[path = "../../publisher/tests/clock_lock/mod.rs"]
 mod clock_lock;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use fastpath_host::{Bracket, Busy, NotPublished, Options, Page, Publisher, Refreshed, Sample, Source, ThisHost};
 use mapped::{Mapped, read};
 
-/// Ends the other threads when this one is through, or has failed: a test that hangs says nothing.
+/// Ends the other threads when this one returns or panics: a test that hangs reports nothing.
 struct EndOf<'a>(&'a AtomicBool);
 
 impl Drop for EndOf<'_> {
@@ -100,12 +101,12 @@ fn a_signal_handler_may_publish_even_if_it_interrupts_a_publication() {
             it_interval: every,
             it_value: every,
         };
-        // Of this process's own time: whoever works is interrupted, which is this thread.
+        // Of this process's CPU time, so that it interrupts the running thread, which is this one.
         assert_eq!(libc::setitimer(libc::ITIMER_PROF, &timer, std::ptr::null_mut()), 0);
     }
     let begun = Instant::now();
     let has_met_many = || HANDLED.load(Ordering::Relaxed) > 200 && MET.load(Ordering::Relaxed) > 0;
-    // Most often a fraction of a second of CPU time.
+    // Takes a fraction of a second of CPU time in most cases.
     while !has_met_many() && begun.elapsed() < Duration::from_secs(60) {
         let result = publisher.publish();
         assert!(
@@ -181,7 +182,7 @@ fn publishing_without_a_pause_makes_no_read_wrong() {
         let Some(seen) = seen else { continue };
         assert!(seen >= last, "{last:?}, then {seen:?}");
         let seen_ns = seen.0 * 1_000_000_000 + u64::from(seen.1);
-        // Between the kernel's answers, give or take what a line through brackets is off by.
+        // Between the kernel's answers, plus or minus the error of a line through brackets.
         assert!(
             seen_ns + 1_000 >= before_ns && seen_ns <= after_ns + 1_000,
             "{before_ns} {seen_ns} {after_ns}"

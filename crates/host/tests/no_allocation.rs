@@ -1,4 +1,4 @@
-//! Everything but `evidence::examine` works without allocating.
+//! Nothing but `evidence::examine` allocates.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,17 +13,17 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: passes everything on to the system's allocator.
+// SAFETY: passes every call on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -66,7 +66,7 @@ fn nothing_but_the_comparison_of_cpus_allocates() {
                     tv_sec: 0,
                     tv_nsec: 1_000_000,
                 };
-                // SAFETY: a valid timespec.
+                // SAFETY: `slept` is a valid timespec.
                 unsafe { libc::nanosleep(&slept, std::ptr::null_mut()) };
                 published += u32::from(publisher.publish() == Ok(Refreshed::Published));
                 let advice = publisher.trapped(&Trap {

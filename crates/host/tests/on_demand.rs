@@ -1,5 +1,5 @@
-//! A publisher without a timer: its guest reads when it likes, and the host refreshes when a read took the slow path. Hours of it, in
-//! virtual time. A failure prints its seed: run it again with FASTPATH_SEED.
+//! A publisher without a timer: its guest reads at any time, and the host refreshes when a read made a system call.
+//! Hours of it, in virtual time. A failure prints its seed: run it again with FASTPATH_SEED.
 
 mod simulated;
 
@@ -48,7 +48,7 @@ fn a_guest_that_sleeps_for_minutes_reads_right_when_it_wakes() {
     guest.forget();
     for _ in 0..100 {
         let seconds = guest.host(|host| {
-            // What chronyd did meanwhile.
+            // As chronyd does meanwhile.
             host.ntp_ppm += host.random.between(-0.2, 0.2);
             let magnitude = host.random.between(-3.0, 3.0);
             10_f64.powf(magnitude)
@@ -128,7 +128,7 @@ fn a_slew_of_500_ppm_costs_one_anchors_life_and_is_followed_from_there() {
         guest.host(|host| host.ntp_ppm = ppm);
         guest.busy(100_000.0, 1.5);
         assert!(guest.worst_ns() <= 500_000 + 1_000, "{} ns", guest.worst_ns());
-        // Ahead by 500 us is worked off over the life of an anchor, and what the next one finds left in another.
+        // 500 us ahead is worked off over the life of an anchor, and the rest in the next.
         guest.busy(100_000.0, 5.0);
         guest.forget();
         guest.busy(100_000.0, 10.0);
@@ -137,8 +137,8 @@ fn a_slew_of_500_ppm_costs_one_anchors_life_and_is_followed_from_there() {
     assert_eq!(guest.publisher.state().withdrawn_reason, 0);
 }
 
-/// A host is held up for 40 ms at the nth look that it takes at a clock or the counter, and somebody slews the kernel's clock
-/// meanwhile. The guest has had the kernel's time until then.
+/// Delays a host for 40 ms at the nth look that it takes at a clock or the counter, while the kernel's clock is slewed.
+/// The guest has had the kernel's time until then.
 #[test]
 fn a_publisher_that_is_held_up_anywhere_takes_no_time_back() {
     let mut held_up = 0;
@@ -148,7 +148,7 @@ fn a_publisher_that_is_held_up_anywhere_takes_no_time_back() {
             let mut guest = Guest::new(&page, VDSO, Relation::SAME);
             guest.host(|host| host.ntp_ppm = 0.0);
             guest.busy(100_000.0, 3.0);
-            // The anchor ends, and the guest asks the kernel.
+            // The anchor ends, and the guest makes system calls.
             guest.sleep(5.0);
             guest.source().hold_up(nth, ppm);
             guest.publisher.publish().expect("alone");
@@ -218,7 +218,7 @@ fn a_withdrawal_takes_no_time_back_even_where_the_page_was_ahead() {
         guest.busy(100_000.0, 10.0);
         guest.host(|host| host.ntp_ppm = -500.0);
         let mut last_ns = 0;
-        // Half an anchor's life later it is some 200 us ahead.
+        // Half an anchor's life later the page is some 200 us ahead.
         for _ in 0..500 {
             guest.host(|host| host.advance(1e6));
             last_ns = mono_ns(&guest).unwrap_or(last_ns);

@@ -1,16 +1,16 @@
-//! Samples that make no sense: a host's mistake must not end its process, nor put nonsense on the page.
+//! Impossible samples: a host's mistake must not end its process, nor put a wrong time on the page.
 
 use std::cell::Cell;
 
 use fastpath_host::{Bracket, NotPublished, Options, Page, Publisher, Reason, Refreshed, Relation, Sample, Source};
 use proptest::prelude::*;
 
-/// A counter that stands where the last sample was taken, and no clocks.
+/// A counter that stays where the last sample was taken, and no clocks.
 struct Following(Cell<u64>);
 
 impl Source for Following {
     fn counter(&self) -> u64 {
-        // It moves on a little, as counters do.
+        // Advances a little, as counters do.
         self.0.set(self.0.get().wrapping_add(50));
         self.0.get()
     }
@@ -51,7 +51,7 @@ fn sample() -> impl Strategy<Value = Sample> {
     })
 }
 
-/// Clocks that tick like clocks, so that anchors come, with one of another kind now and then.
+/// Makes samples of consistent clocks, so that anchors come, with an inconsistent one now and then.
 fn plausible(steps: Vec<(u64, Option<Sample>)>) -> Vec<Sample> {
     let mut now = 1 << 40;
     let mut samples = Vec::new();

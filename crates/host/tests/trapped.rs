@@ -1,4 +1,4 @@
-//! What a host is told to do about a system call of its guest's, and what a guest that lies achieves.
+//! The advice to a host about a system call of its guest, and the effect of a guest that lies.
 
 mod simulated;
 
@@ -9,7 +9,7 @@ use simulated::{Guest, IMAGE, MONOTONIC, REALTIME, SYSTEM_CALLS};
 const GETCPU: i32 = -1;
 const PROCESS_CPUTIME: i32 = 2;
 
-/// A guest whose page holds an anchor that lives for about a second.
+/// Returns a guest whose page holds an anchor that lives for about a second.
 fn served(page: &Page) -> Guest<'_> {
     let mut guest = Guest::new(page, VDSO, Relation::SAME);
     guest.busy(100_000.0, 5.0);
@@ -95,7 +95,7 @@ fn an_anchor_more_than_100_ms_from_the_hosts_answer_is_to_be_refreshed() {
 fn calls_that_are_none_of_the_images_or_about_no_served_clock_are_left_alone() {
     let page = Box::new(Page::zeroed());
     let guest = Guest::new(&page, VDSO, Relation::SAME);
-    // The page is unseeded: every call that counted would have it seeded.
+    // The page is unseeded, so a call that counted would return `Seed`.
     for pc in [
         0,
         IMAGE,
@@ -122,7 +122,7 @@ fn a_guest_that_lies_changes_nothing_and_has_the_host_take_a_sample_now_and_then
     let begun_ns = guest.host(|host| host.elapsed_ns);
     let mut samples = 0;
     while guest.host(|host| host.elapsed_ns) < begun_ns + 10e9 {
-        // It knows where the image's system calls are, and goes there with any registers, as often as it can.
+        // The guest knows where the image's system calls are, and goes there with any registers, as often as it can.
         let pc = if random.chance(0.7) { SITE } else { random.next() };
         let clock_id = if random.chance(0.7) {
             MONOTONIC
@@ -164,14 +164,14 @@ fn a_host_whose_clock_was_set_back_is_not_waited_for() {
     let page = Box::new(Page::zeroed());
     let mut guest = served(&page);
     guest.sleep(5.0);
-    // Restored from a snapshot.
+    // The host was restored from a snapshot.
     guest.host(|host| host.mono = simulated::host::Accumulator::new(1_000_000_000));
     assert_eq!(trap(&guest, SITE, MONOTONIC, None), Advice::Refresh);
 }
 
-/// All that readers see.
+/// Returns all that readers see.
 fn image_of(page: &Page) -> Vec<u8> {
     let bytes: *const Page = page;
-    // SAFETY: a page is plain memory, and nobody writes it now.
+    // SAFETY: a page is plain memory, and no thread writes it now.
     unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), size_of::<Page>()) }.to_vec()
 }

@@ -1,4 +1,4 @@
-//! Every withdrawal is told once, with its reason, to whoever keeps a log and to whoever looks at the page.
+//! Every withdrawal is reported once, with its reason, in the log and on the page.
 
 use std::cell::Cell;
 
@@ -24,7 +24,7 @@ impl Source for &Simple {
 }
 
 impl Simple {
-    /// Publishes for so long, as often as it is wanted, and says what came of the last refresh.
+    /// Publishes for so long, at the wanted times, and returns the last result.
     fn publish_for(&self, publisher: &Publisher<'_, &Simple>, ns: u64) -> Refreshed {
         let until_ns = self.now_ns.get() + ns;
         let mut refreshed = Refreshed::Waiting;

@@ -1,4 +1,4 @@
-//! Running the system's C compiler and linker.
+//! Runs the system's C compiler and linker.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::recipe::{COMMON, Recipe};
 
-/// Names the linker for the image, as in `-fuse-ld=`; the compiler's own choice where it is not set.
+/// Variable with the linker for the image, as in `-fuse-ld=`; without it, the compiler's own choice.
 pub const LINKER_VARIABLE: &str = "FASTPATH_VDSO_LD";
 
 pub const INSTALL_HINT: &str = "The vDSO image is made by a C compiler and a linker: install gcc and binutils (Debian, Ubuntu: \
@@ -27,7 +27,7 @@ const COMPILE_FLAGS: &[&str] = &[
     "-fasynchronous-unwind-tables",
     "-fvisibility=hidden",
     "-fno-lto",
-    // Sixteen bytes are enough but for the hot function, which says so: the image is to fit a page.
+    // Eight bytes are enough except for the hot function, whose source demands more: the image must fit a page.
     "-falign-functions=8",
     "-Wall",
     "-Wextra",
@@ -54,7 +54,7 @@ pub struct Toolchain {
     pub compiler: PathBuf,
     /// As in `-fuse-ld=`; `None`: the compiler's own choice.
     pub linker: Option<String>,
-    /// Whether it has to be told the ISA, because it knows all of them.
+    /// Whether the ISA must be given, because it compiles for all of them.
     pub is_clang: bool,
 }
 
@@ -69,7 +69,7 @@ impl std::fmt::Display for Toolchain {
 }
 
 impl Toolchain {
-    /// What is used for the target of this build: CC and its relatives, and FASTPATH_VDSO_LD.
+    /// Returns the toolchain of this build's target: CC and its relatives, and FASTPATH_VDSO_LD.
     pub fn of_target() -> Result<Toolchain, String> {
         let compiler = cc::Build::new()
             .no_default_flags(true)
@@ -82,7 +82,7 @@ impl Toolchain {
         })
     }
 
-    /// What makes images for every ISA, if it is here.
+    /// Returns the toolchain that makes images for every ISA, if it is installed.
     pub fn clang_and_lld() -> Option<Toolchain> {
         let runs = |program: &str| {
             let output = Command::new(program).arg("--version").output();
@@ -96,7 +96,7 @@ impl Toolchain {
     }
 }
 
-/// Compiles and links an image. Returns the ELF file, symbols and all.
+/// Compiles and links an image. Returns the ELF file with its symbols.
 pub fn link(toolchain: &Toolchain, recipe: &Recipe, source: &Path, out: &Path) -> Result<Vec<u8>, String> {
     let folder = source.join(recipe.isa.name());
     let linked = out.join(format!("{}.so", recipe.isa));
@@ -141,7 +141,7 @@ fn joined(flag: &str, path: &Path) -> OsString {
     flag
 }
 
-/// The C and assembler files of a folder, in one order on every machine.
+/// Returns the C and assembler files of a folder, in the same order on every machine.
 fn sources(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let failed = |error: std::io::Error| format!("cannot list {}: {error}", folder.display());
     let mut sources = Vec::new();

@@ -1,4 +1,4 @@
-//! Where in the image are the things that have to be filled in for each process.
+//! Offsets in the image of what an instance fills in for each process.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,7 +8,7 @@ use object::{Object, ObjectSection, ObjectSymbol};
 use crate::recipe::Recipe;
 use fastpath_elf::{Elf, STT_FUNC};
 
-/// Writes the image to `out`, and returns an expression for what there is to know about it.
+/// Writes the image to `out`, and returns an expression of type `Image` for it.
 pub fn describe(out: &Path, linked: &[u8], image: &[u8], recipe: &Recipe) -> Result<String, String> {
     let isa = recipe.isa;
     let unreadable = |error: object::Error| format!("cannot read the linked vDSO image for {isa}: {error}");
@@ -59,7 +59,7 @@ pub fn describe(out: &Path, linked: &[u8], image: &[u8], recipe: &Recipe) -> Res
     ))
 }
 
-/// The addresses that the code left in one of its sections (`vdso/record.h`).
+/// Returns the addresses that the code recorded in one of its sections (`vdso/record.h`).
 fn recorded(file: &object::File<'_>, name: &str, is_64: bool) -> object::Result<Vec<u64>> {
     let Some(section) = file.section_by_name(&format!(".fastpath.{name}")) else {
         return Ok(Vec::new());

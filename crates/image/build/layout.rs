@@ -1,4 +1,4 @@
-//! The page's layout, asserted in C as Rust has it.
+//! Assertions in C of the page's layout in Rust.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -11,7 +11,7 @@ pub fn write(out: &Path) -> Result<(), String> {
             .map_err(|error| format!("cannot write {name} to {}: {error}", out.display()))
     };
     save("page_layout.c", assertions())?;
-    // For the assembler, which knows no C.
+    // For the assembler, which cannot include C.
     save("page_abi.h", format!("#define FP_PAGE_ABI {}\n", layout::ABI))
 }
 

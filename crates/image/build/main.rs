@@ -1,8 +1,8 @@
-//! Makes the images: compiles `vdso/` for each ISA, trims the ELF file, checks it, and writes down where in it are the things that
-//! have to be filled in for each process.
+//! Makes the images: compiles `vdso/` for each ISA, trims the ELF file, checks it, and records the offsets of what an
+//! instance fills in for each process.
 //!
-//! The target's own image is made by the C compiler that cargo's other crates would use. The others take clang and lld, which know
-//! every ISA, and are left out, with a warning, where there is none.
+//! The target's own image is made by the C compiler that cargo's other crates would use. The others need clang and lld,
+//! which compile for every ISA, and are left out, with a warning, without these.
 
 mod compile;
 mod constants;
@@ -76,8 +76,8 @@ fn build() -> Result<(), String> {
     std::fs::write(&path, constants).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-/// Has cargo run this script again when a program is installed: the modification time of its directory changes. A path that does not exist would
-/// have cargo run it at each build.
+/// Makes cargo run this script again when a program is installed: the modification time of its directory changes. For a
+/// path that does not exist, cargo would run it at each build.
 fn watch_for_programs() {
     println!("cargo::rerun-if-env-changed=PATH");
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -1,23 +1,23 @@
-//! What the build has to know about each ISA. The rest is in its folder under `vdso/`.
+//! The build's facts about each ISA. The rest is in its folder under `vdso/`.
 
 use fastpath_elf::Isa;
 
 pub struct Recipe {
     pub isa: Isa,
-    /// The folder of `vdso/` with the headers that it has in common with another.
+    /// The folder of `vdso/` with the headers that it shares with another ISA.
     pub shared: Option<&'static str>,
-    /// The files of `vdso/` that make its functions, besides [`COMMON`] and those of its folder.
+    /// The files of `vdso/` with its functions, besides [`COMMON`] and those of its folder.
     pub functions: &'static [&'static str],
-    /// What clang calls it.
+    /// Clang's name of the target.
     pub target: &'static str,
-    /// Compiler flags that other ISAs do not know.
+    /// Compiler flags for this ISA only.
     pub flags: &'static [&'static str],
-    /// The ordered read of the counter as it is assembled, before an instance exchanges it for a better one: bytes, and which of
-    /// their bits are the same wherever it stands.
+    /// The ordered read of the counter as it is assembled, before an instance replaces it by a better one: bytes, and a
+    /// mask of the bits that are the same at every place.
     pub counter_read: &'static [(u8, u8)],
 }
 
-/// What every image is made of.
+/// Files of every image.
 pub const COMMON: &[&str] = &[
     "clock_gettime.c",
     "gettimeofday.c",
@@ -53,8 +53,9 @@ const I386: Recipe = Recipe {
     shared: Some("x86"),
     functions: &["clock_gettime64.c", "time.c", "getcpu.c"],
     target: "i386-linux-gnu",
-    // The code is position independent because it asks pointers.h for addresses. For code that asks the compiler, -fPIC would keep the
-    // GOT's address at hand, and there is none. The last three make it fit a page; the hot code is the same.
+    // The code is position independent because it gets addresses from pointers.h. For code that gets them from the
+    // compiler, -fPIC would keep the GOT's address in a register, and there is no GOT. The last three flags make it fit
+    // a page; the hot code is the same.
     flags: &[
         "-m32",
         "-march=i686",
@@ -73,7 +74,7 @@ const AARCH64: Recipe = Recipe {
     shared: None,
     functions: &["getcpu.c"],
     target: "aarch64-linux-gnu",
-    // Landing pads at every function, as endbr64 above. x18 belongs to the platform, which may be any.
+    // Landing pads at every function, as endbr64 above. x18 is reserved for the platform, which may be any.
     flags: &["-mgeneral-regs-only", "-mbranch-protection=bti", "-ffixed-x18"],
     // isb; mrs Xt, CNTVCT_EL0
     counter_read: &[
@@ -107,7 +108,7 @@ const ARM: Recipe = Recipe {
     ],
 };
 
-/// Those that `vdso/` has a folder for.
+/// The ISAs that `vdso/` has a folder for.
 pub const RECIPES: &[Recipe] = &[X86_64, I386, AARCH64, ARM];
 
 pub fn of(isa: Isa) -> Option<&'static Recipe> {

@@ -1,5 +1,5 @@
-//! Takes out of the linked ELF file what no process needs: the image is its loaded segment and the headers of the sections by
-//! which debuggers find symbols and unwind information. One page is then enough for all of it.
+//! Removes from the linked ELF file what no process needs: the image is its loaded segment and the section headers by
+//! which debuggers find symbols and unwind information. It then fits one page.
 
 use object::elf::{self, FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
@@ -7,8 +7,8 @@ use object::{FileKind, LittleEndian};
 
 const LE: LittleEndian = LittleEndian;
 
-/// Sections whose headers stay. gdb reads symbols by the first two, readelf wants the third, and unwinders look for what has its name;
-/// .text is where the symbols are. All else has a program header.
+/// Sections whose headers are kept. gdb reads symbols by the first two, readelf needs the third, and unwinders find
+/// their tables by name; .text contains the symbols. All else has a program header.
 const KEPT: &[&str] = &[".dynsym", ".dynstr", ".dynamic", ".eh_frame", ".ARM.exidx", ".text"];
 
 /// A section header of either class.
@@ -49,7 +49,7 @@ fn trim_class<H: FileHeader<Endian = LittleEndian>>(linked: &[u8]) -> Result<Vec
     let mut image = linked.get(..load_end as usize).unwrap_or(linked).to_vec();
     let mut headers = kept.headers;
     headers.push(Section {
-        // Without a name, which nobody looks for (e_shstrndx says which it is) and which there is no room for.
+        // Without a name, which no tool looks for (e_shstrndx identifies the section) and for which there is no room.
         kind: elf::SHT_STRTAB,
         offset: image.len() as u64,
         size: kept.names.len() as u64,
@@ -71,7 +71,7 @@ fn trim_class<H: FileHeader<Endian = LittleEndian>>(linked: &[u8]) -> Result<Vec
 }
 
 struct Kept {
-    /// In the linked file. Index 0 is the empty section.
+    /// Indices in the linked file. Index 0 is the empty section.
     indices: Vec<usize>,
     headers: Vec<Section>,
     names: Vec<u8>,
@@ -102,7 +102,7 @@ fn kept_sections<H: FileHeader<Endian = LittleEndian>>(header: &H, linked: &[u8]
         kept.headers.push(Section {
             name: kept.names.len() as u32,
             kind: section.sh_type(LE),
-            // Linkers expect a loader to write to .dynamic; in a vDSO nobody does, or can.
+            // Linkers expect a loader to write to .dynamic; no loader does so in a vDSO, which is not writable.
             flags: flags & !writable,
             address: section.sh_addr(LE).into(),
             offset: section.sh_offset(LE).into(),
@@ -121,7 +121,7 @@ fn kept_sections<H: FileHeader<Endian = LittleEndian>>(header: &H, linked: &[u8]
     Ok(kept)
 }
 
-/// Where a section of the linked file is among the kept ones; 0 if it is not.
+/// Returns the index of a section of the linked file among the kept ones; 0 if it is not kept.
 fn new_index(indices: &[usize], old: usize) -> usize {
     indices.iter().position(|&index| index == old).unwrap_or(0)
 }
@@ -147,7 +147,7 @@ impl Section {
 }
 
 fn put_file_header(image: &mut [u8], is_64: bool, headers_at: usize, count: usize) {
-    // e_shoff, and e_shnum with e_shstrndx behind it.
+    // Offsets of e_shoff and of e_shnum, which e_shstrndx follows.
     let (offset_at, size, count_at) = if is_64 { (40, 8, 60) } else { (32, 4, 48) };
     image[offset_at..offset_at + size].copy_from_slice(&headers_at.to_le_bytes()[..size]);
     image[count_at..count_at + 2].copy_from_slice(&(count as u16).to_le_bytes());
@@ -158,7 +158,7 @@ fn unreadable(error: object::Error) -> String {
     format!("cannot read the linked vDSO image: {error}")
 }
 
-/// Dynamic symbols name their section by its index.
+/// Updates the symbols' section indices.
 fn renumber_symbols<H: FileHeader<Endian = LittleEndian>>(
     header: &H,
     linked: &[u8],
@@ -171,7 +171,7 @@ fn renumber_symbols<H: FileHeader<Endian = LittleEndian>>(
     };
     let at = table.sh_offset(LE).into() as usize;
     let symbols = table.data_as_array::<H::Sym, _>(LE, linked).map_err(unreadable)?;
-    // Where st_shndx is.
+    // Offset of st_shndx.
     let field = if header.is_class_64() { 6 } else { 14 };
     for (index, symbol) in symbols.iter().enumerate() {
         let section = symbol.st_shndx(LE);

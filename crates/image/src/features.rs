@@ -1,16 +1,16 @@
-//! What the CPU that runs an image can do better than every CPU of its ISA.
+//! CPU features that improve an image beyond its ISA's baseline.
 
-/// Better ways to read the counter.
+/// Better instructions to read the counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuFeatures {
     /// x86: RDTSCP, which waits for earlier loads by itself.
     pub rdtscp: bool,
-    /// AArch64: CNTVCTSS_EL0, which is not read ahead of time (FEAT_ECV).
+    /// AArch64: CNTVCTSS_EL0, which is not read speculatively (FEAT_ECV).
     pub cntvctss: bool,
 }
 
 impl CpuFeatures {
-    /// Those of the CPU that this runs on, which are of use to images of its own family.
+    /// Returns the features of this CPU that are useful to images of its own family.
     pub fn of_this_cpu() -> CpuFeatures {
         CpuFeatures {
             rdtscp: has_rdtscp(),
@@ -19,7 +19,8 @@ impl CpuFeatures {
     }
 }
 
-/// On AMD it does not depend on the kernel having made LFENCE wait for execution, and here (Zen 4) it takes 0.3 ns less.
+/// On AMD, RDTSCP does not depend on the kernel having made LFENCE wait for execution, and on Zen 4 it takes 0.3 ns
+/// less.
 #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 fn has_rdtscp() -> bool {
     #[cfg(target_arch = "x86")]
@@ -38,9 +39,9 @@ fn has_rdtscp() -> bool {
 
 #[cfg(target_arch = "aarch64")]
 fn has_cntvctss() -> bool {
-    // HWCAP2_ECV, arch/arm64/include/uapi/asm/hwcap.h. The kernel leaves it out where its use is not allowed.
+    // HWCAP2_ECV, arch/arm64/include/uapi/asm/hwcap.h. The kernel clears it where its use is not allowed.
     const ECV: libc::c_ulong = 1 << 19;
-    // SAFETY: getauxval only reads what the kernel left on the stack.
+    // SAFETY: getauxval only reads the auxiliary vector.
     unsafe { libc::getauxval(libc::AT_HWCAP2) & ECV != 0 }
 }
 

@@ -1,4 +1,4 @@
-//! The image made ready for one process.
+//! The image prepared for one process.
 
 use crate::features::CpuFeatures;
 use crate::image::{Image, PAGE_SIZE};
@@ -6,17 +6,17 @@ use crate::kernel::{self, KernelFunctions};
 use crate::patch;
 use fastpath_elf::Isa;
 
-/// Where an image and its page will be mapped.
+/// Addresses of an image and its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The address of the image's first byte: a multiple of 4096.
     pub address: u64,
-    /// The address of the page less that of the image: a multiple of 4096, within what the ISA's code reaches.
+    /// The address of the page less that of the image: a multiple of 4096, within the reach of the ISA's code.
     pub page_offset: i64,
 }
 
 impl Placement {
-    /// An image here, with its page right below.
+    /// Places an image here, with its page right below.
     pub const fn at(address: u64) -> Placement {
         Placement {
             address,
@@ -25,23 +25,23 @@ impl Placement {
     }
 }
 
-/// What an instance is made for.
+/// Settings of an instance.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Where it will be mapped.
     pub placement: Placement,
-    /// What it goes back to.
+    /// The functions to which it falls back.
     pub kernel: KernelFunctions,
-    /// What the CPU can do.
+    /// The CPU's features.
     pub cpu: CpuFeatures,
-    /// Whether the clocks are to be read by the counter, where the page says so. Where that will never be, the names of the clock
-    /// functions lead straight to the kernel's, or to nothing where the process has none: the C library then makes the system
+    /// Whether the clocks are read from the counter, where the page says so. If not, the names of the clock functions
+    /// point directly to the kernel's, or to nothing where the process has none: the C library then makes the system
     /// call itself.
     pub serve_clocks: bool,
 }
 
 impl Options {
-    /// For a process without a vDSO on a CPU like this one.
+    /// Returns the settings for a process without a vDSO on a CPU like this one.
     pub fn at(placement: Placement) -> Options {
         Options {
             placement,
@@ -52,66 +52,66 @@ impl Options {
     }
 }
 
-/// Why an image cannot be instantiated.
+/// Reason why an image cannot be instantiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InstanceError {
-    /// Neither an image nor a page can be mapped there.
+    /// The image or the page cannot be mapped there.
     #[error("the image at {address:#x} and its page {page_offset:#x} from there must be at multiples of 4096")]
     Unaligned {
-        /// Where the image was to be.
+        /// The address of the image.
         address: u64,
-        /// Where the page was to be, from there.
+        /// The address of the page less that of the image.
         page_offset: i64,
     },
-    /// The ISA's instructions do not span the distance, or the page is where the image is.
+    /// The distance is beyond the reach of the ISA's instructions, or the page overlaps the image.
     #[error("the code for {isa} cannot have its page at {page_offset:#x} from its start: {limit}")]
     Unreachable {
-        /// Whose code.
+        /// The ISA of the code.
         isa: Isa,
-        /// Where the page was to be.
+        /// The address of the page less that of the image.
         page_offset: i64,
-        /// What can be had.
+        /// The permitted distance.
         limit: &'static str,
     },
     /// A 32-bit ISA was given an address beyond 4 GiB.
     #[error("{address:#x} is no address for a program of {isa}")]
     Address {
-        /// Whose program.
+        /// The ISA of the program.
         isa: Isa,
         /// The address of the image or of a kernel's function.
         address: u64,
     },
-    /// The image is larger than the buffer that it was to be put in.
+    /// The image is larger than the buffer.
     #[error("the image takes {needed} bytes, and there is room for {room}")]
     NoRoom {
-        /// Bytes that the image takes.
+        /// Size of the image, in bytes.
         needed: usize,
-        /// Bytes that were given.
+        /// Size of the buffer, in bytes.
         room: usize,
     },
 }
 
-/// The image's bytes with the addresses of one process in them.
+/// The image's bytes with the addresses of one process.
 #[derive(Clone, Debug)]
 pub struct Instance {
     bytes: Vec<u8>,
 }
 
 impl Instance {
-    /// An instance of its own memory.
+    /// Makes an instance in its own memory.
     pub fn new(image: &Image, options: &Options) -> Result<Instance, InstanceError> {
         let mut bytes = vec![0; image.bytes.len()];
         image.instantiate_into(options, &mut bytes)?;
         Ok(Instance { bytes })
     }
 
-    /// What belongs at the address it was made for.
+    /// Returns the bytes to write at the address it was made for.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// The functions that are led away, or to nothing, where the counter does not serve.
+/// The functions that are redirected to the kernel's, or hidden, where the counter does not serve.
 const CLOCK_FUNCTIONS: [&str; 6] = [
     "clock_gettime",
     "clock_gettime64",
@@ -120,17 +120,17 @@ const CLOCK_FUNCTIONS: [&str; 6] = [
     "clock_getres",
     "clock_getres_time64",
 ];
-/// The functions that the image has no answer for by itself.
+/// The functions that the image only passes on.
 const FORWARDED: [&str; 3] = ["getrandom", "sgx_enter_enclave", "clock_getres_time64"];
-/// The functions that are jumps to the kernel's, where it has them: it knows best.
+/// The functions that are jumps to the kernel's, where it has them.
 const KERNELS_OWN: [&str; 1] = ["getcpu"];
-/// The functions whose names lead to the kernel's without a detour: a symbol's value may be any distance from the image. Only what C
-/// libraries alone look up: rustix, in many Rust programs, panics where a symbol that it wants (clock_gettime, getcpu) lies beyond the
-/// image's end.
-const LED_BY_SYMBOL: [&str; 1] = ["time"];
+/// The functions whose symbols point directly to the kernel's: a symbol's value may be any distance from the image.
+/// Only functions that C libraries alone look up: rustix, in many Rust programs, panics where a symbol that it wants
+/// (clock_gettime, getcpu) lies beyond the image's end.
+const SYMBOLS_TO_KERNEL: [&str; 1] = ["time"];
 
 impl Image {
-    /// Writes an instance to the beginning of `buffer` and returns its size. Neither allocates nor keeps anything.
+    /// Writes an instance to the beginning of `buffer` and returns its size. Allocates nothing and keeps no reference.
     pub fn instantiate_into(&self, options: &Options, buffer: &mut [u8]) -> Result<usize, InstanceError> {
         self.check(options)?;
         let needed = self.bytes.len();
@@ -145,7 +145,7 @@ impl Image {
             bytes[at..at + word].copy_from_slice(&address.to_le_bytes()[..word]);
             let call = self.calls.iter().find(|(name, _)| *name == kernel::FUNCTIONS[index]);
             if let Some((_, call)) = call.filter(|_| *address != 0) {
-                patch::lead_to_slot(self.isa, bytes, *call as usize, at, &options.placement);
+                patch::jump_to_slot(self.isa, bytes, *call as usize, at, &options.placement);
             }
         }
         let moved = options.placement.page_offset.wrapping_sub(Image::DEFAULT_PAGE_OFFSET);
@@ -166,7 +166,7 @@ impl Image {
                 Some((slot, _)) if is_led_away || KERNELS_OWN.contains(&plain) => {
                     let slot_at = self.slots_at + slot * word;
                     let at = function.offset as usize + patch::landing_pad(self.isa);
-                    patch::lead_to_slot(self.isa, bytes, at, slot_at, &options.placement);
+                    patch::jump_to_slot(self.isa, bytes, at, slot_at, &options.placement);
                 }
                 Some((_, address)) if plain == "vsyscall" => {
                     patch::jump_i386(
@@ -176,9 +176,9 @@ impl Image {
                         address,
                     );
                 }
-                Some((_, address)) if LED_BY_SYMBOL.contains(&plain) => {
+                Some((_, address)) if SYMBOLS_TO_KERNEL.contains(&plain) => {
                     let value = address.wrapping_sub(options.placement.address);
-                    patch::lead_symbol(self.isa, bytes, function.symbol_at, value);
+                    patch::set_symbol(self.isa, bytes, function.symbol_at, value);
                 }
                 _ => {}
             }
@@ -186,8 +186,8 @@ impl Image {
         Ok(needed)
     }
 
-    /// Whether an instance goes back to a function of a kernel's for clock_gettime, and not to the system call. `None`: these bytes
-    /// are no instance of this image.
+    /// Returns whether an instance falls back to a kernel's function for clock_gettime, and not to the system call;
+    /// `None` if these bytes are no instance of this image.
     pub fn has_kernel_behind(&self, instance: &[u8]) -> Option<bool> {
         let word = if self.isa.is_64() { 8 } else { 4 };
         let slots = instance.get(self.slots_at..self.slots_at + kernel::slots(self.isa) * word)?;

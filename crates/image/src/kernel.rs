@@ -1,9 +1,9 @@
-//! The functions of a process's own vDSO, which the image goes back to.
+//! The functions of a process's own vDSO, to which the image falls back.
 
 use crate::vdso::Vdso;
 use fastpath_elf::Isa;
 
-/// By their plain names, in the order of the slots (`vdso/slots.h`).
+/// Their plain names, in the order of the slots (`vdso/slots.h`).
 pub const FUNCTIONS: [&str; 10] = [
     "clock_gettime",
     "gettimeofday",
@@ -17,13 +17,13 @@ pub const FUNCTIONS: [&str; 10] = [
     "vsyscall",
 ];
 
-/// How many of them have a slot in the image, on a 64-bit ISA and on a 32-bit one. The last, i386's `__kernel_vsyscall`, has none: it
-/// is jumped to directly.
+/// Returns how many of them have a slot in the image. The last, i386's `__kernel_vsyscall`, has none: the image jumps
+/// to it directly.
 pub const fn slots(isa: Isa) -> usize {
     if isa.is_64() { 7 } else { 9 }
 }
 
-/// The prefixes that vDSOs give their functions. x86-64 has most of them without one as well.
+/// The prefixes of functions in vDSOs. x86-64 has most of them without one as well.
 const PREFIXES: [&str; 3] = ["__vdso_", "__kernel_", ""];
 
 /// Addresses of a kernel's vDSO functions in one process.
@@ -33,13 +33,13 @@ pub struct KernelFunctions {
 }
 
 impl KernelFunctions {
-    /// Those of a process without a vDSO: what the page does not answer becomes a system call.
+    /// The functions of a process without a vDSO: calls that the page does not answer become system calls.
     pub const NONE: KernelFunctions = KernelFunctions {
         addresses: [0; FUNCTIONS.len()],
     };
 
-    /// Returns those of this vDSO, whose first byte is at `base`. Functions that no image goes back to are left out
-    /// ([`crate::Image::lacks`] names them).
+    /// Returns the functions of this vDSO, whose first byte is at `base`. Functions that no image falls back to are
+    /// left out ([`crate::Image::lacks`] names them).
     pub fn of(vdso: &Vdso, base: u64) -> KernelFunctions {
         let functions = || vdso.exports().iter().filter(|export| export.is_function);
         KernelFunctions::from_fn(|function| {
@@ -50,7 +50,7 @@ impl KernelFunctions {
             };
             let export = functions().find(|export| is_it(&export.name))?;
             let address = base.wrapping_add(export.offset);
-            // What lies before a 32-bit image is nearly 4 GiB behind it, by its symbol's value.
+            // By its symbol's value, a function that lies before a 32-bit image is nearly 4 GiB behind it.
             Some(if vdso.is_64() {
                 address
             } else {
@@ -59,19 +59,19 @@ impl KernelFunctions {
         })
     }
 
-    /// Whether this is the plain name of a function that images go back to.
+    /// Returns whether this is the plain name of a function that images fall back to.
     pub fn is_known(function: &str) -> bool {
         FUNCTIONS.contains(&function)
     }
 
-    /// Those that `address` knows by their plain names, such as `clock_gettime`.
+    /// Returns the functions to whose plain names, such as `clock_gettime`, `address` gives an address.
     pub fn from_fn(mut address: impl FnMut(&str) -> Option<u64>) -> KernelFunctions {
         KernelFunctions {
             addresses: FUNCTIONS.map(|function| address(function).unwrap_or(0)),
         }
     }
 
-    /// The same, with this one as well. A name that no vDSO has changes nothing.
+    /// Returns the same functions with this one added. A name that no vDSO has changes nothing.
     #[must_use]
     pub fn with(mut self, function: &str, address: u64) -> KernelFunctions {
         if let Some(index) = FUNCTIONS.iter().position(|&known| known == function) {
@@ -80,7 +80,7 @@ impl KernelFunctions {
         self
     }
 
-    /// The address of the function of this name, prefixed or not.
+    /// Returns the index and address of the function of this name, prefixed or not.
     pub(crate) fn find(&self, name: &str) -> Option<(usize, u64)> {
         let index = FUNCTIONS
             .iter()
@@ -89,7 +89,7 @@ impl KernelFunctions {
         (address != 0).then_some((index, address))
     }
 
-    /// In the order of the slots.
+    /// Returns the addresses in the order of the slots.
     pub(crate) fn addresses(&self) -> &[u64] {
         &self.addresses
     }

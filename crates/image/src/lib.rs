@@ -1,8 +1,8 @@
 //! The synthetic vDSO as data, and a reader of any vDSO's ELF.
 //!
-//! [`Image`] is the vDSO of one [`Isa`] that the build made from `vdso/`, [`Instance`] is a copy of it for one process, and [`Vdso`]
-//! says what any vDSO exports, ours or a kernel's. The image reads the page (crate `fastpath-page`), which lies wherever its
-//! [`Placement`] says.
+//! [`Image`] is the vDSO of one [`Isa`] that the build made from `vdso/`, [`Instance`] is a copy of it for one process,
+//! and [`Vdso`] contains the exports of any vDSO, ours or a kernel's. The image reads the page (crate `fastpath-page`),
+//! whose address follows from its [`Placement`].
 
 mod features;
 mod image;
@@ -13,7 +13,7 @@ mod patch;
 mod runtimes;
 pub mod vdso;
 
-/// What the build made.
+/// The images that the build made.
 mod built {
     use crate::image::{Function, Image};
     use fastpath_elf::Isa;
@@ -30,7 +30,7 @@ pub use own::{MappedVdso, own_vdso};
 pub use runtimes::{go_version, musl_version};
 pub use vdso::Vdso;
 
-/// The version of the page that an image reads, if the bytes are a fastpath image, instantiated or not.
+/// Returns the version of the page that an image reads, if the bytes are a fastpath image, instantiated or not.
 pub fn page_abi(bytes: &[u8]) -> Option<u32> {
     let notes = fastpath_elf::Elf::parse(bytes).ok()?.notes();
     let note = notes.iter().find(|note| {
@@ -39,7 +39,7 @@ pub fn page_abi(bytes: &[u8]) -> Option<u32> {
     note.description.try_into().ok().map(u32::from_le_bytes)
 }
 
-/// Whether a vDSO is one of ours and not a kernel's.
+/// Returns whether a vDSO is one of ours and not a kernel's.
 pub fn is_fastpath(bytes: &[u8]) -> bool {
     page_abi(bytes).is_some()
 }

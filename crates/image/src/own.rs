@@ -1,34 +1,35 @@
-//! The vDSO of this very process.
+//! The vDSO of this process.
 
 use crate::vdso::Vdso;
 use fastpath_elf::{Elf, ElfError, PT_LOAD};
 
-/// The smallest page that Linux has: so much of a mapping can be read before its size is known.
+/// Linux's smallest page size: so much of a mapping can be read before its size is known.
 const MIN_PAGE_SIZE: usize = 4096;
-/// More than any kernel's vDSO: a header that says otherwise is not followed.
+/// More than the size of any kernel's vDSO: larger sizes in a header are not believed.
 const MAX_SIZE: u64 = 1 << 20;
 
-/// A vDSO as it is mapped in a process.
+/// A vDSO that is mapped in a process.
 #[derive(Clone, Debug)]
 pub struct MappedVdso {
     /// The address of its first byte.
     pub base: u64,
     /// Its loaded segment.
     pub bytes: Vec<u8>,
-    /// What it exports.
+    /// Its exports.
     pub vdso: Vdso,
 }
 
-/// The vDSO that this process was started with, the kernel's or ours. `None`: it was started without one.
+/// Returns the vDSO that this process was started with, the kernel's or ours; `None` if it was started without one.
 pub fn own_vdso() -> Result<Option<MappedVdso>, ElfError> {
-    // A long: 32 bits on some.
+    // A long has 32 bits on some ISAs.
     #[allow(clippy::useless_conversion)]
-    // SAFETY: getauxval only reads what the kernel left on the stack.
+    // SAFETY: getauxval only reads the auxiliary vector.
     let base: u64 = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) }.into();
     if base == 0 {
         return Ok(None);
     }
-    // SAFETY: AT_SYSINFO_EHDR is the start of a mapping, at least a page long and there for as long as the process.
+    // SAFETY: AT_SYSINFO_EHDR is the start of a mapping, which is at least a page long and stays until the process
+    // ends.
     let first_page = unsafe { std::slice::from_raw_parts(base as *const u8, MIN_PAGE_SIZE) };
     let size = Elf::parse(first_page)?
         .segments_of(PT_LOAD)
@@ -36,7 +37,7 @@ pub fn own_vdso() -> Result<Option<MappedVdso>, ElfError> {
         .max()
         .unwrap_or(0)
         .min(MAX_SIZE);
-    // SAFETY: the kernel maps what its vDSO's program headers say, and whoever replaced it did so too.
+    // SAFETY: the kernel maps what its vDSO's program headers say, and so does fastpath where it replaced the vDSO.
     let bytes = unsafe { std::slice::from_raw_parts(base as *const u8, size as usize) }.to_vec();
     let vdso = Vdso::parse(&bytes)?;
     Ok(Some(MappedVdso {

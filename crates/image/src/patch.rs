@@ -1,15 +1,15 @@
 //! The instructions of an image that differ from one process to another.
 //!
-//! Every place that is changed here was recorded by the code itself as it was assembled (`vdso/record.h`).
+//! The code itself recorded every place that is changed here, as it was assembled (`vdso/record.h`).
 
 use crate::features::CpuFeatures;
 use crate::instance::Placement;
 use fastpath_elf::Isa;
 
-/// The type of data.
+/// Symbol type of data.
 const STT_OBJECT: u8 = 1;
 
-/// How far from the image's start its page may lie, and that in words.
+/// Returns how far from the image's start its page may lie, and a description of that.
 pub fn page_reach(isa: Isa) -> (u64, &'static str) {
     match isa {
         // The displacement has 32 bits, and counts from an instruction in the image.
@@ -28,7 +28,7 @@ fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Adds to the distance of the page in the instruction at `at`.
+/// Adds `moved` to the distance of the page in the instruction at `at`.
 pub fn move_page_reference(isa: Isa, bytes: &mut [u8], at: usize, moved: i64) {
     match isa {
         // The displacement itself.
@@ -57,7 +57,7 @@ pub fn move_page_reference(isa: Isa, bytes: &mut [u8], at: usize, moved: i64) {
     }
 }
 
-/// Takes the best ordered read of the counter that the CPU has.
+/// Replaces an ordered read of the counter by the best one that the CPU has.
 pub fn improve_counter_read(isa: Isa, bytes: &mut [u8], at: usize, cpu: CpuFeatures) {
     match isa {
         Isa::X86_64 | Isa::I386 if cpu.rdtscp => {
@@ -78,14 +78,14 @@ pub fn improve_counter_read(isa: Isa, bytes: &mut [u8], at: usize, cpu: CpuFeatu
     }
 }
 
-/// Bytes of the instruction that an exported function begins with, for those who call it through a pointer.
+/// Returns the size of the instruction that an exported function begins with, as the target of an indirect call.
 pub const fn landing_pad(isa: Isa) -> usize {
     // `endbr64`, `bti c`
     if isa.is_64() { 4 } else { 0 }
 }
 
-/// Writes a jump to what a slot holds.
-pub fn lead_to_slot(isa: Isa, bytes: &mut [u8], at: usize, slot_at: usize, placement: &Placement) {
+/// Writes a jump to the address in a slot.
+pub fn jump_to_slot(isa: Isa, bytes: &mut [u8], at: usize, slot_at: usize, placement: &Placement) {
     let distance = |from: usize| (slot_at as u32).wrapping_sub(from as u32);
     match isa {
         Isa::X86_64 => {
@@ -111,23 +111,24 @@ pub fn lead_to_slot(isa: Isa, bytes: &mut [u8], at: usize, slot_at: usize, place
     }
 }
 
-/// `jmp rel32` at `at`, which will be at the address `from`, to the address `to`. No register is needed, so it suits
-/// `__kernel_vsyscall`, to which all of them are arguments.
+/// Writes `jmp rel32` at `at`, which will be at the address `from`, to the address `to`. It needs no register, so it
+/// suits `__kernel_vsyscall`, to which all of them are arguments.
 pub fn jump_i386(bytes: &mut [u8], at: usize, from: u64, to: u64) {
     bytes[at] = 0xe9;
     put_u32(bytes, at + 1, to.wrapping_sub(from.wrapping_add(5)) as u32);
 }
 
-/// Gives the dynamic symbol whose entry is at `entry` this value, which loaders add to the image's address. It wraps around.
-pub fn lead_symbol(isa: Isa, bytes: &mut [u8], entry: usize, value: u64) {
+/// Gives the dynamic symbol whose entry is at `entry` this value, which loaders add to the image's address. The sum
+/// wraps around.
+pub fn set_symbol(isa: Isa, bytes: &mut [u8], entry: usize, value: u64) {
     let (at, width) = if isa.is_64() { (entry + 8, 8) } else { (entry + 4, 4) };
     bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
 }
 
-/// Makes the dynamic symbol whose entry is at `entry` undefined, and no function. Every loader passes over it then, as if this kernel did
-/// not have the function (rustix asks for the type only); the hash tables stay as they are.
+/// Makes the dynamic symbol whose entry is at `entry` undefined, and no function. Every loader then skips it, as if
+/// this kernel did not have the function (rustix only checks the type); the hash tables stay unchanged.
 pub fn hide_symbol(isa: Isa, bytes: &mut [u8], entry: usize) {
-    // Section index, value and size are the same in both classes; the order and two widths are not.
+    // Both classes have section index, value and size, in a different order and with two different widths.
     let fields = if isa.is_64() { [6..8, 8..24] } else { [4..12, 14..16] };
     for field in fields {
         bytes[entry + field.start..entry + field.end].fill(0);

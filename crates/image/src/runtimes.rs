@@ -1,7 +1,7 @@
-//! Which version of a C library or of Go a program was made with, as it says itself.
+//! The version of a C library or of Go, as a program states it.
 
-/// From its section `.go.buildinfo` (Go's debug/buildinfo): it begins with a magic; since Go 1.18 the version stands in it, with its
-/// length before it.
+/// Returns the version of Go from the section `.go.buildinfo` (Go's debug/buildinfo). It begins with a magic; since Go
+/// 1.18 it contains the version, after its length.
 pub fn go_version(section: &[u8]) -> Option<String> {
     const MAGIC: &[u8] = b"\xff Go buildinf:";
     const INLINE: u8 = 2;
@@ -16,7 +16,7 @@ pub fn go_version(section: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(version).into_owned())
 }
 
-/// encoding/binary's Uvarint, of numbers below 2^35: the number, and its length.
+/// Decodes encoding/binary's Uvarint, of numbers below 2^35. Returns the number, and its length.
 fn uvarint(bytes: &[u8]) -> Option<(usize, usize)> {
     let mut value = 0u64;
     for (index, byte) in bytes.iter().take(5).enumerate() {
@@ -28,7 +28,7 @@ fn uvarint(bytes: &[u8]) -> Option<(usize, usize)> {
     None
 }
 
-/// Of musl: its loader prints the version, which is a string of its own, `1.2.3`.
+/// Returns the version of musl, a string of its own, `1.2.3`, which its loader prints.
 pub fn musl_version(bytes: &[u8]) -> Option<String> {
     let is_version = |text: &&[u8]| {
         let parts: Vec<&[u8]> = text.split(|byte| *byte == b'.').collect();

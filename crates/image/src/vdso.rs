@@ -1,10 +1,10 @@
-//! Reading any vDSO's symbols: ours, and any kernel's.
+//! Reads any vDSO's symbols: ours, and any kernel's.
 
 use fastpath_elf::{
     Elf, ElfError, NT_GNU_BUILD_ID, SHN_ABS, SHN_UNDEF, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, VERSION_MASK,
 };
 
-/// What a vDSO exports.
+/// The exports of a vDSO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vdso {
     machine: u16,
@@ -18,20 +18,20 @@ pub struct Vdso {
 /// One defined symbol of a vDSO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// Such as `__vdso_clock_gettime`.
+    /// Its name, such as `__vdso_clock_gettime`.
     pub name: String,
-    /// Such as `LINUX_2.6`.
+    /// Its version, such as `LINUX_2.6`.
     pub version: Option<String>,
-    /// Bytes from the start of the image in memory.
+    /// Its offset from the start of the image in memory, in bytes.
     pub offset: u64,
-    /// Bytes that it takes, as the vDSO says.
+    /// Its size as the vDSO states it, in bytes.
     pub size: u64,
-    /// A function, and not a constant or the name of a version.
+    /// Whether it is a function, and not a constant or the name of a version.
     pub is_function: bool,
 }
 
 impl Vdso {
-    /// Reads the symbols from a vDSO's bytes as they lie in memory. What is not in the bytes is left out.
+    /// Reads the symbols from a vDSO's bytes as they are in memory. Symbols that lie beyond the bytes are left out.
     pub fn parse(bytes: &[u8]) -> Result<Vdso, ElfError> {
         let elf = Elf::parse(bytes)?;
         let versions = elf.versions();
@@ -66,12 +66,12 @@ impl Vdso {
         })
     }
 
-    /// The defined symbols, in the symbol table's order.
+    /// Returns the defined symbols, in the symbol table's order.
     pub fn exports(&self) -> &[Export] {
         &self.exports
     }
 
-    /// Where a function lies, in bytes from the start of the image in memory.
+    /// Returns the offset of a function from the start of the image in memory, in bytes.
     pub fn find(&self, name: &str) -> Option<u64> {
         let export = self
             .exports
@@ -80,27 +80,27 @@ impl Vdso {
         export.map(|export| export.offset)
     }
 
-    /// The name that the vDSO gives itself, such as `linux-vdso.so.1`.
+    /// Returns the name that the vDSO gives itself, such as `linux-vdso.so.1`.
     pub fn soname(&self) -> Option<&str> {
         self.soname.as_deref()
     }
 
-    /// What tells this build of it from any other.
+    /// Returns the build id.
     pub fn build_id(&self) -> Option<&[u8]> {
         self.build_id.as_deref()
     }
 
-    /// The address that the vDSO was linked to: 0, except in old kernels.
+    /// Returns the address that the vDSO was linked to: 0, except in old kernels.
     pub fn bias(&self) -> u64 {
         self.bias
     }
 
-    /// The ELF machine number, such as 62 for x86-64.
+    /// Returns the ELF machine number, such as 62 for x86-64.
     pub fn machine(&self) -> u16 {
         self.machine
     }
 
-    /// Whether this is a 64-bit vDSO.
+    /// Returns whether this is a 64-bit vDSO.
     pub fn is_64(&self) -> bool {
         self.is_64
     }

@@ -1,4 +1,4 @@
-//! Each rule of the build's checker turns red on an image that breaks it.
+//! Damages an image once for each rule of the build's checker, which must detect it.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ const E_MACHINE: usize = 18;
 /// A dynamic tag that no loader knows.
 const UNKNOWN_TAG: u64 = 0x6fff_ee00;
 
-/// Where things lie in a file of either class.
+/// Offsets in a file of either class.
 struct Class {
     is_64: bool,
     program_headers: usize,
@@ -20,7 +20,7 @@ struct Class {
     p_flags: usize,
     p_vaddr: usize,
     p_memsz: usize,
-    /// Of a word, which is also the value of a dynamic entry behind its tag.
+    /// Size of a word, which is also the offset of a dynamic entry's value behind its tag.
     word: usize,
     st_info: usize,
     st_value: usize,
@@ -62,14 +62,14 @@ const CLASS_32: Class = Class {
     section_header_size: 40,
 };
 
-/// The image of one ISA, and what it must satisfy.
+/// The image of one ISA, and the offsets of its class.
 struct Subject {
     isa: Isa,
     bytes: &'static [u8],
     class: &'static Class,
 }
 
-/// Those that this build has: all four, or the host's alone.
+/// Returns the images that this build has: all four, or the host's alone.
 fn subjects() -> impl Iterator<Item = Subject> {
     fastpath_image::Isa::ALL.into_iter().filter_map(|isa| {
         let image = Image::of(isa)?;
@@ -110,7 +110,7 @@ impl Subject {
         self.class.program_headers + self.class.program_header_size * index
     }
 
-    /// Of the tables that unwinders read.
+    /// Returns the type of the segment with the tables that unwinders read.
     fn unwind_segment(&self) -> u32 {
         if self.isa == Isa::Arm {
             PT_ARM_EXIDX
@@ -119,19 +119,19 @@ impl Subject {
         }
     }
 
-    /// Where the entry of a dynamic tag lies.
+    /// Returns the offset of a dynamic tag's entry.
     fn tag(&self, tag: u64) -> usize {
         let elf = elf(self.bytes);
         let index = elf.dynamic().iter().position(|entry| entry.0 == tag).unwrap();
         elf.segments_of(PT_DYNAMIC).next().unwrap().offset as usize + 2 * self.class.word * index
     }
 
-    /// What a tag points to.
+    /// Returns the offset that a tag points to.
     fn table(&self, tag: u64) -> usize {
         elf(self.bytes).dynamic_offset(tag).unwrap() as usize
     }
 
-    /// Where the entry of a dynamic symbol lies.
+    /// Returns the offset of a dynamic symbol's entry.
     fn symbol(&self, function: &str) -> usize {
         let prefix = if self.isa == Isa::Aarch64 {
             "__kernel_"
@@ -160,7 +160,7 @@ impl Subject {
         check(bytes, &Contract::of(self.isa, fastpath_page::layout::ABI))
     }
 
-    /// The rules that the image breaks after this has been done to it.
+    /// Returns the rules that the image breaks after this damage.
     fn broken_by(&self, damage: impl FnOnce(&mut Vec<u8>)) -> BTreeSet<String> {
         let mut bytes = self.bytes.to_vec();
         damage(&mut bytes);
@@ -172,13 +172,13 @@ impl Subject {
             .collect()
     }
 
-    /// That rule, and no other.
+    /// Asserts that the damage breaks that rule, and no other.
     fn breaks_only(&self, rule: Rule, damage: impl FnOnce(&mut Vec<u8>)) {
         let broken = self.broken_by(damage);
         assert_eq!(broken, BTreeSet::from([format!("{rule:?}")]), "{}", self.isa);
     }
 
-    /// That rule, among those that follow from the same damage.
+    /// Asserts that the damage breaks that rule, among others that follow from it.
     fn breaks(&self, rule: Rule, damage: impl FnOnce(&mut Vec<u8>)) {
         let broken = self.broken_by(damage);
         let rule = format!("{rule:?}");
@@ -260,7 +260,7 @@ fn a_segment_outside_the_loaded_one_is_refused() {
 fn a_missing_abi_tag_is_refused() {
     for image in subjects() {
         let at = image.find_note(b"GNU\0", 1);
-        // The operating system that the note names: 1 is the Hurd.
+        // The operating system in the note: 1 is the Hurd.
         image.breaks_only(Rule::AbiTag, |bytes| bytes[at + 8] = 1);
     }
 }
@@ -394,7 +394,7 @@ fn a_function_without_its_version_is_refused() {
         });
         const HIDDEN: u8 = 0x80;
         image.breaks_only(Rule::SymbolVersions, |bytes| bytes[versions + 3] |= HIDDEN);
-        // No table at all: DT_VERSYM becomes a tag that nobody knows.
+        // No table at all: DT_VERSYM becomes an unknown tag.
         let at = image.tag(DT_VERSYM);
         image.breaks_only(Rule::SymbolVersions, |bytes| {
             image.class.put_word(bytes, at, UNKNOWN_TAG)
@@ -425,7 +425,7 @@ fn a_gnu_hash_table_that_misses_a_function_is_refused() {
     }
 }
 
-/// Makes the dynamic entry that says least another one.
+/// Replaces the dynamic entry with the least information.
 fn replace_flags_tag(image: &Subject, new: u64) -> impl FnOnce(&mut Vec<u8>) + use<> {
     const DT_FLAGS: u64 = 30;
     let (at, class) = (image.tag(DT_FLAGS), image.class);

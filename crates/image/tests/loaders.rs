@@ -1,11 +1,12 @@
-//! The ways in which C libraries and runtimes look a function up in a vDSO, written down from what they do, on our image.
+//! Lookups of a function in our image, implemented as C libraries and runtimes do it.
 
 use fastpath_elf::*;
 use fastpath_image::{
     Image, Instance, Isa, KernelFunctions, Options, Placement, Vdso, is_fastpath, own_vdso, page_abi,
 };
 
-/// Where a loader finds a function of a version, from the start of the image. Loaders trust a vDSO, so these panic where they would crash.
+/// Returns the offset at which a loader finds a function of a version. Loaders trust a vDSO, so these panic where they
+/// would crash.
 type Lookup = fn(&[u8], &str, &str) -> Option<u64>;
 
 const LOOKUPS: [(&str, Lookup); 6] = [
@@ -17,7 +18,7 @@ const LOOKUPS: [(&str, Lookup); 6] = [
     ("rustix", rustix),
 ];
 
-/// Bytes in a word of a Bloom filter: as many as in a pointer.
+/// Returns the size of a word of a Bloom filter, that of a pointer.
 fn bloom_word_size(elf: &Elf<'_>) -> u64 {
     if elf.is_64() { 8 } else { 4 }
 }
@@ -40,8 +41,8 @@ fn gnu_hash(name: &str) -> u32 {
         .fold(5381, |hash, byte| hash.wrapping_mul(33).wrapping_add(byte.into()))
 }
 
-/// glibc (elf/dl-lookup.c): Bloom filter, bucket, chain; a symbol with value 0 or no section is none; the version by its number,
-/// whose name was read from DT_VERDEF.
+/// glibc (elf/dl-lookup.c): Bloom filter, bucket, chain; ignores a symbol with value 0 or no section; the version by
+/// its number, whose name was read from DT_VERDEF.
 fn glibc(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
     let elf = Elf::parse(bytes).unwrap();
     let table = elf.dynamic_offset(DT_GNU_HASH).unwrap();
@@ -102,14 +103,14 @@ fn musl(bytes: &[u8], name: &str, version: &str, symbols: u32) -> Option<u64> {
     })
 }
 
-/// musl up to 1.2.5 demands DT_HASH.
+/// musl up to 1.2.5 requires DT_HASH.
 fn musl_by_hash(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
     let elf = Elf::parse(bytes).unwrap();
     let count = word(bytes, elf.dynamic_offset(DT_HASH).unwrap() + 4);
     musl(bytes, name, version, count)
 }
 
-/// Later ones count by DT_GNU_HASH where there is no DT_HASH.
+/// Later versions of musl count by DT_GNU_HASH where there is no DT_HASH.
 fn musl_by_gnu_hash(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
     let elf = Elf::parse(bytes).unwrap();
     let table = elf.dynamic_offset(DT_GNU_HASH).unwrap();
@@ -126,7 +127,8 @@ fn musl_by_gnu_hash(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
     musl(bytes, name, version, last + 1)
 }
 
-/// rustix (backend/linux_raw/vdso.rs), and parse_vdso.c since it knows DT_GNU_HASH: whether the symbol has a section is not asked.
+/// rustix (backend/linux_raw/vdso.rs), and parse_vdso.c since it supports DT_GNU_HASH: does not check whether the
+/// symbol has a section.
 fn rustix(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
     let elf = Elf::parse(bytes).unwrap();
     let table = elf.dynamic_offset(DT_GNU_HASH).unwrap();
@@ -158,7 +160,7 @@ fn rustix(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
     }
 }
 
-/// On any ISA.
+/// Functions that rustix looks up, on any ISA.
 const RUSTIX_LOOKS_UP: [&str; 6] = [
     "__vdso_clock_gettime",
     "__vdso_clock_gettime64",
@@ -168,10 +170,11 @@ const RUSTIX_LOOKS_UP: [&str; 6] = [
     "__kernel_rt_sigreturn",
 ];
 
-/// Go (runtime/vdso_linux.go): DT_VERDEF is followed without a look whether it is there, then DT_GNU_HASH without its Bloom filter.
+/// Go (runtime/vdso_linux.go): follows DT_VERDEF without checking that it exists, then DT_GNU_HASH without its Bloom
+/// filter.
 fn go(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
     let elf = Elf::parse(bytes).unwrap();
-    // Written down in its sources for each version that it looks for.
+    // Constants in its sources for each version that it looks for.
     let version_hash = match version {
         "LINUX_2.6" => 0x3ae_75f6,
         "LINUX_2.6.39" => 0x75f_cb89,
@@ -219,7 +222,7 @@ fn go(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
     }
 }
 
-/// The kernel's example (tools/testing/selftests/vDSO/parse_vdso.c) and everything made from it: DT_HASH with its chains.
+/// The kernel's example (tools/testing/selftests/vDSO/parse_vdso.c) and its derivatives: DT_HASH with its chains.
 fn parse_vdso(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
     let elf = Elf::parse(bytes).unwrap();
     let table = elf.dynamic_offset(DT_HASH).unwrap();
@@ -261,7 +264,7 @@ fn of_kernel(vdso: &Vdso, base: u64) -> Instance {
     instance(image, KernelFunctions::of(vdso, base))
 }
 
-/// Name and version of what an image exports.
+/// Returns the names and versions of an image's exports.
 fn functions(image: &Image) -> Vec<(String, String)> {
     let vdso = Vdso::parse(image.bytes()).unwrap();
     let functions = vdso.exports().iter().filter(|export| export.is_function);
@@ -353,7 +356,7 @@ fn what_this_kernel_has_stays_reachable() {
     }
 }
 
-/// Linux 7.2 added a function, and `run` refused every program on it.
+/// Regression test: Linux 7.2 added a function, and `run` refused every program on it.
 #[test]
 fn a_function_that_only_a_newer_kernel_has_is_left_out_and_the_rest_is_served() {
     let mut foreign = with_everything(Image::host()).bytes().to_vec();

@@ -1,4 +1,4 @@
-//! Whatever the bytes of a vDSO, reading them ends, in bounded time.
+//! Reading any bytes as a vDSO ends, in bounded time.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A vDSO's bytes come from another process: whatever they are, reading them ends, and well.
+//! Reading any bytes as a vDSO ends without a panic: they come from another process.
 
 use fastpath_image::{ElfError, Image, Vdso, own_vdso, page_abi};
 use proptest::prelude::*;
@@ -107,7 +107,7 @@ proptest! {
             let at = index.index(bytes.len());
             bytes[at] = byte;
         }
-        // The header stays readable, so that the damage is reached.
+        // The header stays readable, so that the parser reaches the damage.
         bytes[..64].copy_from_slice(&Image::host().bytes()[..64]);
         let at = 64 + word.index(bytes.len() - 68);
         bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());

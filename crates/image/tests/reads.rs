@@ -1,4 +1,4 @@
-//! What a program gets from the functions of the image, mapped in this process.
+//! Answers of the image's functions to a program, mapped in this process.
 
 mod common;
 
@@ -14,10 +14,10 @@ use proptest::prelude::*;
 
 const NSEC_PER_SEC: i64 = 1_000_000_000;
 const SHIFT: u32 = 30;
-/// An answer with these seconds or more came from a page: no clock of this machine is there yet.
+/// Answers with these seconds or more came from a page: no clock of this machine shows so much.
 const PAGE_SEC: u64 = 1 << 40;
 
-/// An anchor that stands still at a time that no clock of this machine shows: seconds tell the clocks apart.
+/// Returns an anchor with a rate of zero at a time that no clock of this machine shows: seconds distinguish the clocks.
 fn still() -> Anchor {
     Anchor {
         clocks: ClockSet::ALL,
@@ -35,7 +35,7 @@ fn ahead_cycles() -> u64 {
     counter() + (1 << 45)
 }
 
-/// Plain stores: what a writer that keeps the rules would not do can be tested too.
+/// Stores an anchor by plain stores, so that tests can also store what a correct writer would not.
 fn store(cell: &AnchorCell, anchor: &Anchor) {
     cell.clocks.store(anchor.clocks.0, Relaxed);
     cell.floors.store(anchor.clocks.0, Relaxed);
@@ -49,7 +49,7 @@ fn store(cell: &AnchorCell, anchor: &Anchor) {
     }
 }
 
-/// Both latches: the newest anchor, the one before it, and the sequence count.
+/// Stores both latches: the newest anchor, the one before it, and the sequence count.
 fn lay(mapped: &Mapped, newest: &Anchor, previous: Option<&Anchor>, seq: u32) {
     for latch in [&mapped.page.hres, &mapped.page.raw] {
         store(&latch.copy[0], newest);
@@ -60,7 +60,7 @@ fn lay(mapped: &Mapped, newest: &Anchor, previous: Option<&Anchor>, seq: u32) {
     }
 }
 
-/// How many seconds after PAGE_SEC; None where the kernel answered, and then right.
+/// Returns the seconds after PAGE_SEC; None where the kernel answered, after checking its answer.
 fn page_answer(mapped: &Mapped, id: i32) -> Option<i64> {
     let (_, before) = kernel_clock(SYS_CLOCK_GETTIME, id);
     let (code, ts) = mapped.clock_gettime(id);
@@ -69,7 +69,7 @@ fn page_answer(mapped: &Mapped, id: i32) -> Option<i64> {
     if ts.sec >= PAGE_SEC as i64 {
         return Some(ts.sec - PAGE_SEC as i64);
     }
-    // Between the system calls, give or take what separates the kernel's two paths.
+    // Between the system calls, plus or minus the difference between the kernel's two paths.
     let ns = |ts: Timespec| i128::from(ts.sec) * i128::from(NSEC_PER_SEC) + i128::from(ts.fraction);
     let slack_ns = 1000;
     assert!(
@@ -147,13 +147,14 @@ fn a_stale_anchor_answers_nothing() {
             cap_cycles: 999_999,
             ..still()
         };
-        // Not even where there is an anchor before it that would.
+        // Not even where an anchor before it would answer.
         lay(&mapped, &anchor, Some(&still()), 2);
         assert_kernel_answers(&mapped);
     }
 }
 
-/// An anchor that ended a moment ago, with every clock so far ahead of the kernel's, and not answering any more.
+/// Stores an anchor that ended a moment ago, with every clock so far ahead of the kernel's, and that does not answer
+/// any more.
 fn lay_floor(mapped: &Mapped, ahead_ns: i64, clocks: ClockSet) {
     let kernel_ns = |id| {
         let (_, now) = kernel_clock(SYS_CLOCK_GETTIME, id);
@@ -208,15 +209,15 @@ fn the_kernels_time_is_not_shown_while_it_is_below_what_readers_were_shown() {
             assert_eq!(ns_of(&mapped, id), floor_ns, "clock {id}");
         }
         let mut now = Timespec::default();
-        // SAFETY: gettimeofday takes a timeval and may take no time zone.
+        // SAFETY: gettimeofday takes a valid timeval, and a null time zone.
         let code = unsafe { mapped.function::<Gettimeofday>("__vdso_gettimeofday")(&mut now, std::ptr::null_mut()) };
         assert_eq!((code, now.sec * 1_000_000 + now.fraction), (0, hres(0) / 1_000));
-        // A withdrawal keeps it.
+        // The floor outlasts a withdrawal.
         for latch in [&mapped.page.hres, &mapped.page.raw] {
             latch.copy[0].clocks.store(0, Relaxed);
         }
         assert_eq!(ns_of(&mapped, MONOTONIC), hres(1));
-        // It lasts until the kernel has caught up.
+        // The floor lasts until the kernel has caught up.
         std::thread::sleep(Duration::from_nanos(AHEAD_NS as u64));
         assert_kernel_answers(&mapped);
         assert!(ns_of(&mapped, MONOTONIC) > hres(1));
@@ -361,7 +362,7 @@ proptest! {
         let (code, ts) = mapped.clock_gettime(MONOTONIC);
         let after = counter();
         prop_assert_eq!(code, 0);
-        // The anchor may have become stale on the way: then the kernel answered.
+        // The anchor may have become stale in between: then the kernel answered.
         if let (Some(before), Some(after)) = (model_at(before), model_at(after)) {
             let ours = (ts.sec as u64, ts.fraction as u32);
             prop_assert!(before <= ours && ours <= after, "{:?} <= {:?} <= {:?}", before, ours, after);
@@ -375,14 +376,14 @@ proptest! {
         anchor.base[0].nsec_shifted = nsec << SHIFT;
         lay(&mapped, &anchor, None, 2);
         let mut tv = Timespec::default();
-        // SAFETY: gettimeofday takes a timeval and may take no time zone.
+        // SAFETY: gettimeofday takes a valid timeval, and a null time zone.
         let code = unsafe { mapped.function::<Gettimeofday>("__vdso_gettimeofday")(&mut tv, std::ptr::null_mut()) };
         prop_assert_eq!(code, 0);
         prop_assert_eq!(tv, Timespec { sec: PAGE_SEC as i64, fraction: (nsec / 1000) as i64 });
     }
 }
 
-/// Ends the other thread when this one is through, or has failed.
+/// Ends the other thread when this one returns or panics.
 struct EndOf<'a>(&'a AtomicBool);
 
 impl Drop for EndOf<'_> {
@@ -418,13 +419,13 @@ fn a_reader_never_stalls_or_goes_back_while_a_writer_refreshes() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Relaxed) {
-                // Too early or too late is the writer's business; the readers see a valid page either way.
+                // The readers see a valid page whether it was too early, too late or published.
                 let _ = writer.publish_hres(&at(counter() + 20_000), counter);
             }
         });
         let _end = EndOf(&over);
         let mut last = Timespec::default();
-        // Some hundred milliseconds, where this process gets two CPUs.
+        // Takes some hundred milliseconds, where this process gets two CPUs.
         while from_page < ENOUGH && begun.elapsed() < Duration::from_secs(60) {
             for _ in 0..1000 {
                 let (code, ts) = mapped.clock_gettime(REALTIME);
@@ -441,7 +442,7 @@ fn a_reader_never_stalls_or_goes_back_while_a_writer_refreshes() {
     assert!(from_page >= ENOUGH, "the page answered {from_page} times only");
 }
 
-/// Ids that no page answers: COARSE, CPU time, of threads, of processes, of files, out of range.
+/// Returns ids that no page answers: COARSE, CPU time, of threads, of processes, of files, out of range.
 fn other_ids() -> Vec<i32> {
     let mut thread_clock = 0;
     // SAFETY: the thread is this one, and the pointer valid.
@@ -475,11 +476,11 @@ fn every_other_clock_id_is_answered_as_the_kernel_answers_it() {
 fn errors_come_back_as_the_kernel_reports_them() {
     for mapped in both() {
         lay(&mapped, &still(), None, 2);
-        // SAFETY: the type is that of both.
+        // SAFETY: both functions have this type.
         let [gettime, getres] = ["__vdso_clock_gettime", "__vdso_clock_getres"]
             .map(|name| unsafe { mapped.function::<ClockGettime>(name) });
         let nowhere = std::ptr::null_mut();
-        // SAFETY: the kernel looks at these arguments, and refuses them.
+        // SAFETY: the kernel checks these arguments, and refuses them.
         unsafe {
             assert_eq!(gettime(-1, nowhere), -libc::EINVAL);
             assert_eq!(gettime(10, nowhere), -libc::EINVAL);
@@ -492,8 +493,8 @@ fn errors_come_back_as_the_kernel_reports_them() {
 
 #[test]
 fn every_resolution_is_the_kernels() {
-    // The kernel has two answers for the AUX clocks (16 to 23, Linux 6.17) while they are off: its vDSO has a resolution for them
-    // and its system call an error. A program gets what it would have got without fastpath.
+    // The kernel has two answers for the AUX clocks (16 to 23, Linux 6.17) while they are off: a resolution from its
+    // vDSO and an error from its system call. A program gets the same answer as without fastpath.
     let kernel = Mapped::kernels_own();
     for (mapped, expected) in [
         (
@@ -509,7 +510,7 @@ fn every_resolution_is_the_kernels() {
             for id in PAGE_CLOCKS.into_iter().chain(other_ids()) {
                 let expected = expected(id);
                 assert_eq!(mapped.clock_getres(id), expected, "clock {id}");
-                // SAFETY: clock_getres has this type, and takes no pointer as well.
+                // SAFETY: clock_getres has this type, and accepts a null pointer.
                 let code = unsafe { mapped.function::<ClockGettime>("__vdso_clock_getres")(id, std::ptr::null_mut()) };
                 assert_eq!(code, expected.0, "clock {id}");
             }
@@ -532,7 +533,7 @@ fn resolutions_come_from_the_page_where_it_knows_them() {
 fn the_time_zone_comes_from_the_kernel_and_the_time_with_it() {
     for mapped in both() {
         lay(&mapped, &still(), None, 2);
-        // SAFETY: the type is gettimeofday's.
+        // SAFETY: gettimeofday has this type.
         let gettimeofday: Gettimeofday = unsafe { mapped.function("__vdso_gettimeofday") };
         let nothing: *mut u8 = std::ptr::null_mut();
         let (mut tv, mut zone, mut kernel_zone) = (Timespec::default(), [-1; 2], [-2; 2]);
@@ -557,7 +558,7 @@ fn the_time_zone_comes_from_the_kernel_and_the_time_with_it() {
 #[test]
 fn gettimeofday_falls_back_and_uses_the_anchor_before_as_clock_gettime_does() {
     for mapped in both() {
-        // SAFETY: the type is gettimeofday's.
+        // SAFETY: gettimeofday has this type.
         let gettimeofday: Gettimeofday = unsafe { mapped.function("__vdso_gettimeofday") };
         let read = || {
             let mut tv = Timespec::default();
@@ -608,12 +609,12 @@ fn gettimeofday_falls_back_and_uses_the_anchor_before_as_clock_gettime_does() {
 fn time_is_the_kernels_with_and_without_a_pointer() {
     for mapped in both() {
         lay(&mapped, &still(), None, 2);
-        // SAFETY: the type is time's.
+        // SAFETY: time has this type.
         let time: Time = unsafe { mapped.function("__vdso_time") };
         let coarse = || kernel_clock(SYS_CLOCK_GETTIME, libc::CLOCK_REALTIME_COARSE).1.sec;
         let mut stored = 0;
         let before = coarse();
-        // SAFETY: time takes a valid pointer or none.
+        // SAFETY: time takes a valid pointer or null.
         let (returned, alone) = unsafe { (time(&mut stored), time(std::ptr::null_mut())) };
         let after = coarse();
         assert_eq!(stored, returned);
@@ -646,11 +647,11 @@ fn getcpu_tells_the_cpu_by_every_path() {
         }
         for (mapped, flags) in &paths {
             mapped.page.header.flags.store(*flags, Relaxed);
-            // SAFETY: the type is getcpu's.
+            // SAFETY: getcpu has this type.
             let getcpu: Getcpu = unsafe { mapped.function("__vdso_getcpu") };
             let nothing = std::ptr::null_mut();
             let (mut here, mut node, mut kernel_cpu, mut kernel_node) = (u32::MAX, u32::MAX, 0_u32, 0_u32);
-            // SAFETY: getcpu takes valid pointers or none.
+            // SAFETY: getcpu takes valid pointers or null.
             unsafe {
                 libc::syscall(libc::SYS_getcpu, &raw mut kernel_cpu, &raw mut kernel_node, 0);
                 assert_eq!(getcpu(&mut here, &mut node, nothing), 0);
@@ -695,7 +696,7 @@ fn functions_that_are_not_clocks_are_passed_on_with_all_their_arguments() {
     let mapped = Mapped::new(KernelFunctions::from_fn(|_| Some(spy_sum as *const () as u64)));
     type Sum = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64) -> u64;
     for name in ["__vdso_getrandom", "getrandom", "__vdso_sgx_enter_enclave"] {
-        // SAFETY: the slot holds a function of this type, and the image passes calls on as they are.
+        // SAFETY: the slot holds a function of this type, and the image passes calls on unchanged.
         let sum: Sum = unsafe { mapped.function(name) };
         assert_eq!(sum(1, 2, 3, 4, 5, 6, 7, 8), 12_345_678, "{name}");
     }
@@ -716,7 +717,7 @@ fn the_unprefixed_names_are_the_same_functions() {
 
 #[test]
 fn the_page_is_read_wherever_its_host_put_it() {
-    // Below by a page of 64 KiB, as Arm kernels have them; after the code; and a whole gigabyte away.
+    // Below by a page of 64 KiB, as on Arm kernels; after the code; and a whole gigabyte away.
     for page_offset in [-0x1_0000, Image::host().size() as i64, 0x1_0000, -(1 << 30), 1 << 30] {
         for kernel in [KernelFunctions::NONE, kernel_functions()] {
             let mapped = Mapped::with(kernel, page_offset, true);
@@ -766,7 +767,7 @@ fn a_guest_with_one_cpu_learns_it_from_the_page() {
     mapped.page.header.cpu.store(5, Relaxed);
     mapped.page.header.node.store(3, Relaxed);
     mapped.page.header.flags.store(FLAG_ONE_CPU | FLAG_CPU_SEGMENT, Relaxed);
-    // SAFETY: the type is getcpu's.
+    // SAFETY: getcpu has this type.
     let getcpu: Getcpu = unsafe { mapped.function("__vdso_getcpu") };
     let (mut cpu, mut node) = (0, 0);
     // SAFETY: both pointers are valid.
@@ -774,7 +775,8 @@ fn a_guest_with_one_cpu_learns_it_from_the_page() {
     assert_eq!((cpu, node), (5, 3));
 }
 
-/// How many instructions of the image a child executes between its call and the kernel's function, or its return, by single steps.
+/// Returns how many instructions of the image a child executes between its call and the kernel's function, or its
+/// return, by single steps.
 fn instructions(mapped: &Mapped, id: i32) -> usize {
     let code = mapped.code();
     // SAFETY: the child calls one function of the image, which allocates nothing, and ends.
@@ -790,7 +792,7 @@ fn instructions(mapped: &Mapped, id: i32) -> usize {
         }
     }
     let (mut inside, mut status) = (0, 0);
-    // SAFETY: the child is ours and traced; the registers are plain numbers.
+    // SAFETY: the child is this process's and traced; the registers are plain numbers.
     unsafe {
         assert_eq!(libc::waitpid(child, &mut status, 0), child);
         while libc::WIFSTOPPED(status) {
@@ -821,7 +823,7 @@ fn a_coarse_clock_is_nine_instructions_from_the_kernels_function() {
             instructions(&mapped, id)
         );
     }
-    // gcc 12 takes 36, clang 14 37.
+    // gcc 12 takes 36 instructions, clang 14 37.
     for id in [REALTIME, MONOTONIC] {
         assert!(
             instructions(&mapped, id) <= 37,
@@ -836,7 +838,7 @@ fn getcpu_is_a_jump_where_the_kernel_has_it() {
     let kernel = KernelFunctions::NONE.with("getcpu", spy_sum as *const () as u64);
     let mapped = Mapped::new(kernel);
     type Sum = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64) -> u64;
-    // SAFETY: the slot holds a function of this type, and the image passes the call on as it is.
+    // SAFETY: the slot holds a function of this type, and the image passes the call on unchanged.
     let sum: Sum = unsafe { mapped.function("__vdso_getcpu") };
     assert_eq!(sum(1, 2, 3, 4, 5, 6, 7, 8), 12_345_678);
 }

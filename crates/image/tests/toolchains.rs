@@ -1,4 +1,4 @@
-//! Every compiler and linker that is here makes an image that satisfies every rule, and the code that was asked for.
+//! Every installed compiler and linker makes an image that satisfies every rule, and the expected code.
 
 #[path = "../build/compile.rs"]
 #[allow(dead_code)]
@@ -25,7 +25,7 @@ fn is_installed(program: &str) -> bool {
         .is_ok_and(|output| output.status.success())
 }
 
-/// Says so where a tool is missing, for a test that then proves less than it could.
+/// Returns whether a tool is installed, and reports a missing one, without which a test proves less.
 fn installed(program: &str) -> bool {
     let found = is_installed(program);
     if !found {
@@ -38,7 +38,7 @@ fn vdso_sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vdso")
 }
 
-/// A folder of this test's own, with what the build generates for the compiler.
+/// Returns a folder for this test, with what the build generates for the compiler.
 fn out(name: &str) -> PathBuf {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&out).unwrap();
@@ -68,10 +68,10 @@ fn link(test: &str, isa: Isa, compiler: &str, linker: &str) -> (Vec<u8>, PathBuf
     (linked.unwrap(), out.join(format!("{isa}.so")))
 }
 
-/// A copy of the sources, to be damaged.
+/// Copies the sources, to be damaged.
 fn copied_sources(name: &str) -> PathBuf {
     let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    // What an earlier run copied may be gone from the sources.
+    // An earlier run may have copied files that the sources no longer have.
     let _ = std::fs::remove_dir_all(&copy);
     for folder in ["", host().isa.name(), host().shared.unwrap_or_default()] {
         std::fs::create_dir_all(copy.join(folder)).unwrap();
@@ -85,7 +85,7 @@ fn copied_sources(name: &str) -> PathBuf {
     copy
 }
 
-/// The host's image by whatever is here, the others by what makes all of them.
+/// Returns the host's image with each installed toolchain, the others with the one that makes all of them.
 fn available() -> Vec<(Isa, &'static str, &'static str)> {
     let toolchains = available_for_host();
     let every = toolchains.contains(&("clang", "lld"));
@@ -119,7 +119,7 @@ fn every_toolchain_makes_an_image_that_breaks_no_rule() {
     assert!(beyond_a_page.is_empty(), "more than a page: {beyond_a_page:?}");
 }
 
-/// The instructions of each function, as objdump names them.
+/// Returns the instructions of each function, as objdump names them.
 fn disassemble(linked: &Path) -> Vec<(String, Vec<String>)> {
     let output = Command::new("objdump")
         .args(["-d", "--no-show-raw-insn"])
@@ -145,7 +145,7 @@ fn no_toolchain_emits_a_division_or_a_vector_register() {
         return;
     }
     for (isa, compiler, linker) in available() {
-        // The others have no instruction for it, or an own test below.
+        // The other ISAs have no instruction for it, or a separate test below.
         if !isa.is_x86() {
             continue;
         }
@@ -230,7 +230,7 @@ fn a_read_of_monotonic_executes_at_most_42_instructions_on_aarch64() {
             .any(|instruction| is_call(instruction) || is_jump(instruction))
     );
     assert!(!instructions.iter().any(is_division));
-    // Nothing is kept on the stack: no store but that of the answer.
+    // Nothing is kept on the stack: the only store is that of the answer.
     let stores = hot
         .iter()
         .filter(|&instruction| instruction & 0x3b40_0000 == 0x2900_0000);

@@ -1,4 +1,4 @@
-//! What people look at a process with accepts the image.
+//! Debuggers and binary tools accept the image.
 
 mod common;
 
@@ -68,7 +68,7 @@ fn gdb_reads_symbols_and_unwind_information_from_memory() {
     );
 }
 
-/// By their unwind information, with which gdb has no need to know them by their bytes.
+/// Unwinding by the unwind information, because gdb does not recognize these bytes.
 #[test]
 fn gdb_sees_through_the_signal_return_of_i386() {
     if !["gdb", "clang", "ld.lld"].into_iter().all(installed) {

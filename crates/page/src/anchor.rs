@@ -1,11 +1,12 @@
-//! One anchor as a plain value: its arithmetic, exact, and the limits that keep the reader's arithmetic from overflowing.
+//! One anchor as a plain value: its exact arithmetic, and the limits that keep the reader's arithmetic from
+//! overflowing.
 
 use crate::layout::BASES;
 
 /// Nanoseconds in a second.
 pub const NSEC_PER_SEC: u64 = 1_000_000_000;
 
-/// Bits of fraction at most: one more, and two seconds of shifted nanoseconds would not fit 64 bits.
+/// Most bits of fraction: with one more, two seconds of shifted nanoseconds would not fit 64 bits.
 pub const MAX_SHIFT: u32 = 33;
 
 /// A set of clocks, a bit per clock id, as `fp_anchor.clocks` holds it.
@@ -33,7 +34,7 @@ impl ClockSet {
     /// Every clock that a page can answer.
     pub const ALL: ClockSet = Self::HRES.union(Self::MONOTONIC_RAW);
 
-    /// The set of one clock id; ids that no anchor can hold give the empty set.
+    /// Returns the set of one clock id, or the empty set for an id that no anchor can hold.
     pub const fn of_id(id: u32) -> ClockSet {
         if id < 32 {
             ClockSet(1 << id).intersection(Self::ALL)
@@ -42,32 +43,32 @@ impl ClockSet {
         }
     }
 
-    /// Clocks in either set.
+    /// Returns the clocks in either set.
     pub const fn union(self, other: ClockSet) -> ClockSet {
         ClockSet(self.0 | other.0)
     }
 
-    /// Clocks in both sets.
+    /// Returns the clocks in both sets.
     pub const fn intersection(self, other: ClockSet) -> ClockSet {
         ClockSet(self.0 & other.0)
     }
 
-    /// Clocks of this set that are not in the other.
+    /// Returns the clocks of this set that are not in the other.
     pub const fn difference(self, other: ClockSet) -> ClockSet {
         ClockSet(self.0 & !other.0)
     }
 
-    /// Whether every clock of `other` is in this set.
+    /// Returns whether every clock of `other` is in this set.
     pub const fn contains(self, other: ClockSet) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether the set holds no clock.
+    /// Returns whether the set holds no clock.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The clock ids in the set, ascending.
+    /// Returns the clock ids in the set, ascending.
     pub fn iter(self) -> impl Iterator<Item = u32> {
         (0..32).filter(move |id| self.0 >> id & 1 == 1)
     }
@@ -81,7 +82,8 @@ impl std::ops::BitOr for ClockSet {
     }
 }
 
-/// Where in [`Anchor::base`] a clock id lies: REALTIME 0, MONOTONIC 1, BOOTTIME 2, TAI 3, and MONOTONIC_RAW 0 of its own latch.
+/// Returns the index of a clock id in [`Anchor::base`]: REALTIME 0, MONOTONIC 1, BOOTTIME 2, TAI 3, and MONOTONIC_RAW 0
+/// of its own latch.
 pub const fn base_index(id: u32) -> Option<usize> {
     match id {
         0 | 4 => Some(0),
@@ -92,7 +94,7 @@ pub const fn base_index(id: u32) -> Option<usize> {
     }
 }
 
-/// What one clock shows at an anchor's base.
+/// The time of one clock at an anchor's base.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Base {
     /// Whole seconds.
@@ -102,7 +104,7 @@ pub struct Base {
 }
 
 impl Base {
-    /// A base from nanoseconds since the clock's epoch in units of 2^-shift ns.
+    /// Returns the base for nanoseconds since the clock's epoch in units of 2^-shift ns.
     pub fn from_ns_shifted(ns_shifted: u128, shift: u32) -> Base {
         let second = u128::from(NSEC_PER_SEC) << shift;
         Base {
@@ -111,7 +113,7 @@ impl Base {
         }
     }
 
-    /// Nanoseconds since the clock's epoch in units of 2^-shift ns.
+    /// Returns nanoseconds since the clock's epoch in units of 2^-shift ns.
     pub fn ns_shifted(self, shift: u32) -> u128 {
         u128::from(self.sec) * (u128::from(NSEC_PER_SEC) << shift) + u128::from(self.nsec_shifted)
     }
@@ -127,9 +129,10 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The nearest rate to `ns_per_cycle_q64 / 2^64` nanoseconds per count, as precise as the page's limits allow.
+    /// Returns the nearest rate to `ns_per_cycle_q64 / 2^64` nanoseconds per count, as precise as the page's limits
+    /// allow.
     ///
-    /// `None` when it rounds to zero or is 2^32 ns and more per count: no such counter can be served.
+    /// Returns `None` if it rounds to zero or is 2^32 ns or more per count: no such counter can be served.
     pub fn from_ns_per_cycle_q64(ns_per_cycle_q64: u128) -> Option<Rate> {
         (0..=MAX_SHIFT).rev().find_map(|shift| {
             let drop = 64 - shift;
@@ -141,47 +144,48 @@ impl Rate {
         })
     }
 
-    /// Nanoseconds per count in units of 2^-64 ns, exactly.
+    /// Returns nanoseconds per count in units of 2^-64 ns, exactly.
     pub fn ns_per_cycle_q64(self) -> u128 {
         u128::from(self.mult) << (64 - self.shift)
     }
 
-    /// Counts after which the reader's arithmetic would leave its limits: `cap * mult <= 10^9 << shift`, `cap < 2^32`.
+    /// Returns the counts after which the reader's arithmetic would leave its limits: `cap * mult <= 10^9 << shift`,
+    /// `cap < 2^32`.
     pub fn max_cap(self) -> u32 {
         let limit = (NSEC_PER_SEC << self.shift) / u64::from(self.mult.max(1));
         u32::try_from(limit).unwrap_or(u32::MAX)
     }
 
-    /// The largest cap of at most `ns` nanoseconds that [`Rate::max_cap`] allows.
+    /// Returns the largest cap of at most `ns` nanoseconds that [`Rate::max_cap`] allows.
     pub fn cap_for_ns(self, ns: u64) -> u32 {
         let cycles = (u128::from(ns) << self.shift) / u128::from(self.mult.max(1));
         u32::try_from(cycles).unwrap_or(u32::MAX).min(self.max_cap())
     }
 
-    /// Counts that take at least `ns` nanoseconds.
+    /// Returns the least counts that take at least `ns` nanoseconds.
     pub fn cycles_for_ns(self, ns: u64) -> u64 {
         let cycles = (u128::from(ns) << self.shift).div_ceil(u128::from(self.mult.max(1)));
         u64::try_from(cycles).unwrap_or(u64::MAX)
     }
 }
 
-/// What the clocks show at one value of the counter, how fast they run from there, and for how long that is believed.
+/// The times of the clocks at one value of the counter, the rate from there, and the max age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
     /// The clocks that this anchor answers.
     pub clocks: ClockSet,
     /// The counter at which `base` holds. It may lie a little in the future.
     pub base_cycles: u64,
-    /// How fast the clocks run.
+    /// The clocks' rate.
     pub rate: Rate,
     /// Counts after `base_cycles` beyond which the anchor answers nothing.
     pub cap_cycles: u32,
-    /// What each clock shows at `base_cycles`; see [`base_index`].
+    /// The time of each clock at `base_cycles`; see [`base_index`].
     pub base: [Base; BASES],
 }
 
 impl Anchor {
-    /// Whether the reader's arithmetic stays within its limits: the writer publishes no other anchor.
+    /// Returns whether the reader's arithmetic stays within its limits: the writer publishes no other anchor.
     pub fn is_within_limits(&self) -> bool {
         self.rate.mult > 0
             && self.rate.shift <= MAX_SHIFT
@@ -192,29 +196,31 @@ impl Anchor {
                 .all(|base| base.nsec_shifted < NSEC_PER_SEC << self.rate.shift)
     }
 
-    /// Whether the anchor answers at `counter`, be it for any clock.
+    /// Returns whether the anchor covers `counter`, whichever clocks it answers.
     pub fn covers(&self, counter: u64) -> bool {
         counter.wrapping_sub(self.base_cycles) <= u64::from(self.cap_cycles)
     }
 
-    /// The last value of the counter at which the anchor answers.
+    /// Returns the last value of the counter at which the anchor answers.
     pub fn end_cycles(&self) -> u64 {
         self.base_cycles.wrapping_add(u64::from(self.cap_cycles))
     }
 
-    /// The same anchor, which ends at `counter` if not before. A counter before the base leaves it its base alone.
+    /// Returns the same anchor, ended at `counter` if not before. With a counter before the base it covers the base
+    /// alone.
     pub fn ended_at(mut self, counter: u64) -> Anchor {
         let shown_cycles = (counter.wrapping_sub(self.base_cycles) as i64).max(0);
         self.cap_cycles = self.cap_cycles.min(u32::try_from(shown_cycles).unwrap_or(u32::MAX));
         self
     }
 
-    /// Whether the anchor can still be answering at `counter` or after it.
+    /// Returns whether the anchor can still answer at `counter` or after it.
     pub fn may_answer_from(&self, counter: u64) -> bool {
         !self.clocks.is_empty() && (self.end_cycles().wrapping_sub(counter) as i64) >= 0
     }
 
-    /// Seconds and nanoseconds of `base[index]` at `counter`, as a reader computes them; `None` outside of base and cap.
+    /// Returns seconds and nanoseconds of `base[index]` at `counter`, as a reader computes them; `None` outside of base
+    /// and cap.
     pub fn at(&self, index: usize, counter: u64) -> Option<(u64, u32)> {
         let elapsed_cycles = counter.wrapping_sub(self.base_cycles);
         if elapsed_cycles > u64::from(self.cap_cycles) {
@@ -222,7 +228,7 @@ impl Anchor {
         }
         let base = self.base.get(index)?;
         let ns = (elapsed_cycles * u64::from(self.rate.mult) + base.nsec_shifted) >> self.rate.shift;
-        // Below two seconds by the limits, so one subtraction carries.
+        // Below two seconds by the limits, so one subtraction suffices.
         Some(if ns >= NSEC_PER_SEC {
             (base.sec + 1, (ns - NSEC_PER_SEC) as u32)
         } else {
@@ -230,7 +236,8 @@ impl Anchor {
         })
     }
 
-    /// What `base[index]` extrapolates to at `counter`, whatever the cap, in units of 2^-shift ns since the clock's epoch.
+    /// Returns the extrapolation of `base[index]` to `counter`, whatever the cap, in units of 2^-shift ns since the
+    /// clock's epoch.
     ///
     /// Exact. A counter before the base reads as the base.
     pub fn ns_shifted_at(&self, index: usize, counter: u64) -> u128 {
@@ -238,7 +245,8 @@ impl Anchor {
         self.base[index].ns_shifted(self.rate.shift) + elapsed_cycles * u128::from(self.rate.mult)
     }
 
-    /// The same anchor for who sees `base[index]` so much later: a time namespace. Exact; nothing shows less than 0.
+    /// Returns the same anchor with `base[index]` later by `offset_ns`, as a time namespace shows it. Exact; no time is
+    /// below 0.
     pub fn offset_by(mut self, index: usize, offset_ns: i64) -> Anchor {
         let ns_shifted = self.base[index].ns_shifted(self.rate.shift) as i128;
         let moved = ns_shifted + (i128::from(offset_ns) << self.rate.shift);
@@ -246,16 +254,17 @@ impl Anchor {
         self
     }
 
-    /// The same line with its base moved to a later counter, exactly: no reader can tell the two apart at any counter that
-    /// both cover. A counter before the base leaves the base where it is.
+    /// Returns the same line with its base moved to a later counter, exactly: readers get the same times from both at
+    /// any counter that both cover. A counter before the base leaves the base where it is.
     pub fn rebase(&self, counter: u64) -> Anchor {
         self.rebase_with(counter, self.rate)
     }
 
-    /// An anchor that goes on from this one at `counter`, with another rate.
+    /// Returns an anchor that continues this one from `counter`, with another rate.
     ///
-    /// Where the shift changes, fractions are rounded up: at `counter` no clock shows less than on this anchor, not by the
-    /// smallest fraction, so time cannot go back by rounding. The cap is kept in counts and clipped to the new rate's limit.
+    /// Where the shift changes, fractions are rounded up: at `counter` no clock shows less than on this anchor, not by
+    /// the smallest fraction, so time cannot go back by rounding. The cap is kept in counts and clipped to the new
+    /// rate's limit.
     pub fn rebase_with(&self, counter: u64, rate: Rate) -> Anchor {
         let counter = if (counter.wrapping_sub(self.base_cycles) as i64) < 0 {
             self.base_cycles
@@ -277,7 +286,7 @@ impl Anchor {
     }
 }
 
-/// A fixed-point number with `from` bits of fraction as one with `to` bits, rounded up where bits are lost.
+/// Converts a fixed-point number with `from` bits of fraction to one with `to` bits, rounded up where bits are lost.
 pub fn reshift_up(value: u128, from: u32, to: u32) -> u128 {
     if to >= from {
         value << (to - from)

@@ -1,10 +1,10 @@
-//! The page as it lies in memory. `vdso/page.h` says what each field means.
+//! The page's memory layout. `vdso/page.h` describes what each field means.
 
 use std::mem::{offset_of, size_of};
 
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// Bytes that a page takes in a process.
+/// Size of a page in a process, in bytes.
 pub const PAGE_SIZE: usize = 4096;
 /// The first eight bytes of every page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"fastpage");
@@ -12,20 +12,21 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"fastpage");
 pub const ABI: u32 = 1;
 /// [`Header::flags`]: the per-CPU segment's limit was verified to hold the CPU and node number (x86-64).
 pub const FLAG_CPU_SEGMENT: u32 = 1;
-/// [`Header::flags`]: whoever reads the page sees one CPU only, the header's. For a host whose guest does.
+/// [`Header::flags`]: the page's readers see one CPU only, the header's. For a host whose guest has one CPU.
 pub const FLAG_ONE_CPU: u32 = 2;
 /// Clocks in one anchor: REALTIME, MONOTONIC, BOOTTIME, TAI; the raw latch uses the first only.
 pub const BASES: usize = 4;
-/// `FP_FLOOR_LIMIT_NS`: a floor this far above the kernel's time is none; `vdso/page.h` says why.
+/// `FP_FLOOR_LIMIT_NS`: a floor this far above the kernel's time is ignored; `vdso/page.h` says why.
 pub const FLOOR_LIMIT_NS: u32 = 1 << 27;
-/// Withdrawals that a page remembers.
+/// Number of withdrawals in a page's history.
 pub const HISTORY: usize = 8;
-/// [`StatsCell::watch_flags`]: nobody promises that the counter ticks at one rate (`--trust-counter`).
+/// [`StatsCell::watch_flags`]: the counter's invariance is not established; the user vouches for it
+/// (`--trust-counter`).
 pub const WATCH_VOUCHED_FOR: u32 = 1;
-/// [`WithdrawalCell::ahead_ns`]: nobody was served, or it could not be told.
+/// [`WithdrawalCell::ahead_ns`]: no reader was served, or the value could not be measured.
 pub const AHEAD_UNKNOWN: i64 = i64::MIN;
 
-/// What one clock shows at an anchor's base: `struct fp_base`.
+/// The time of one clock at an anchor's base: `struct fp_base`.
 #[repr(C)]
 #[derive(Default)]
 pub struct BaseCell {
@@ -39,7 +40,7 @@ pub struct BaseCell {
 #[repr(C)]
 #[derive(Default)]
 pub struct AnchorCell {
-    /// Guards both copies; in use in `copy[0]` only.
+    /// Guards both copies; only that of `copy[0]` is used.
     pub seq: AtomicU32,
     /// A bit per clock id that this anchor answers; 0: withdrawn.
     pub clocks: AtomicU32,
@@ -51,9 +52,10 @@ pub struct AnchorCell {
     pub shift: AtomicU32,
     /// Counts after `base_cycles` beyond which the anchor answers nothing.
     pub cap_cycles: AtomicU32,
-    /// A bit per clock id that this anchor answers or has answered: what it shows at its cap is a floor for what the kernel answers.
+    /// A bit per clock id that this anchor answers or has answered: its time at the cap is a floor for the kernel's
+    /// answers.
     pub floors: AtomicU32,
-    /// What each clock shows at `base_cycles`.
+    /// The time of each clock at `base_cycles`.
     pub base: [BaseCell; BASES],
     /// Zero. Fills two cache lines, so that a latch's copies never share one.
     pub reserved2: [AtomicU32; 8],
@@ -63,11 +65,11 @@ pub struct AnchorCell {
 #[repr(C)]
 #[derive(Default)]
 pub struct Latch {
-    /// `copy[0]` is the newest, `copy[1]` the one that it follows.
+    /// `copy[0]` is the newest anchor, `copy[1]` the one before it.
     pub copy: [AnchorCell; 2],
 }
 
-/// Who wrote the page, for whom, and what holds for as long as it lives: `struct fp_header`.
+/// Identification of the page and constants of its lifetime: `struct fp_header`.
 #[repr(C)]
 #[derive(Default)]
 pub struct Header {
@@ -77,9 +79,9 @@ pub struct Header {
     pub abi: AtomicU32,
     /// Size of [`Page`] in bytes.
     pub size: AtomicU32,
-    /// `clock_getres` of the clocks with an anchor, in nanoseconds; 0: ask the kernel.
+    /// `clock_getres` of the clocks with an anchor, in nanoseconds; 0: readers fall back to the kernel.
     pub hres_res_ns: AtomicU32,
-    /// `clock_getres` of the COARSE clocks, in nanoseconds; 0: ask the kernel.
+    /// `clock_getres` of the COARSE clocks, in nanoseconds; 0: readers fall back to the kernel.
     pub coarse_res_ns: AtomicU32,
     /// [`FLAG_CPU_SEGMENT`], [`FLAG_ONE_CPU`] or 0.
     pub flags: AtomicU32,
@@ -87,37 +89,38 @@ pub struct Header {
     pub cpu: AtomicU32,
     /// Its node's number, with [`FLAG_ONE_CPU`].
     pub node: AtomicU32,
-    /// The clocks that the page is kept for, for the next publisher; 0: not said.
+    /// The clocks that the page is kept for, for the next publisher; 0: unknown.
     pub clocks: AtomicU32,
-    /// Of a daemon's pages: which daemon's they are, for the next one in its place; 0: of none.
+    /// The daemon that keeps the page, for its next instance; 0: none.
     pub keeper: AtomicU64,
     /// Zero.
     pub reserved: [AtomicU32; 20],
 }
 
-/// For `status` and `probe`; no reader on the hot path looks at it: `struct fp_stats`.
+/// Statistics for `status` and `probe`; no reader on the hot path uses them: `struct fp_stats`.
 #[repr(C)]
 #[derive(Default)]
 pub struct StatsCell {
     /// Anchors published since the page was made.
     pub refreshes: AtomicU64,
-    /// Two's complement: the last error against the kernel's clock before a refresh, in nanoseconds.
+    /// Last error against the kernel's clock before a refresh, in nanoseconds, as two's complement.
     pub residual_ns: AtomicU64,
     /// The publisher's process id as it sees itself.
     pub publisher_pid: AtomicU32,
-    /// Why the anchors were withdrawn; 0: they are in force.
+    /// Reason why the anchors were withdrawn; 0: they are in force.
     pub withdrawn_reason: AtomicU32,
-    /// How often anchors were withdrawn since the page was made. The last stands at `history[(withdrawals - 1) % HISTORY]`.
+    /// Number of withdrawals since the page was made. The last is `history[(withdrawals - 1) % HISTORY]`.
     pub withdrawals: AtomicU64,
     /// Comparisons of the CPUs' counters since the publisher started.
     pub warp_tests: AtomicU32,
     /// [`WATCH_VOUCHED_FOR`] or 0.
     pub watch_flags: AtomicU32,
-    /// In the last comparison no two CPUs were further apart; 0: there was none.
+    /// Upper bound of the distance of any two CPUs' counters in the last comparison; 0: there was none.
     pub warp_within_cycles: AtomicU64,
     /// The last withdrawals.
     pub history: [WithdrawalCell; HISTORY],
-    /// How often clocks were taken off because the kernel's were set. Who sets the clock waits for that.
+    /// Number of times that clocks were taken off the page because the kernel's were set. The hook waits for it after
+    /// it set the clock.
     pub steps: AtomicU32,
     /// Zero.
     pub reserved: [AtomicU32; 3],
@@ -127,11 +130,12 @@ pub struct StatsCell {
 #[repr(C)]
 #[derive(Default)]
 pub struct WithdrawalCell {
-    /// The kernel's CLOCK_BOOTTIME, in nanoseconds, as the publisher sees it.
+    /// The kernel's CLOCK_BOOTTIME in the publisher's time namespace, in nanoseconds.
     pub boottime_ns: AtomicU64,
-    /// Two's complement: how far the anchor was ahead of the kernel's MONOTONIC; [`AHEAD_UNKNOWN`].
+    /// How far the anchor was ahead of the kernel's MONOTONIC, in nanoseconds, as two's complement; or
+    /// [`AHEAD_UNKNOWN`].
     pub ahead_ns: AtomicU64,
-    /// Why; 0: this entry is being written.
+    /// The reason; 0: this entry is being written.
     pub reason: AtomicU32,
     /// Zero.
     pub reserved: AtomicU32,
@@ -147,18 +151,18 @@ pub struct Page {
     pub hres: Latch,
     /// MONOTONIC_RAW.
     pub raw: Latch,
-    /// For those who watch.
+    /// Statistics.
     pub stats: StatsCell,
 }
 
 impl Page {
-    /// A page as the kernel hands it out: all zero, so no reader answers from it.
+    /// Returns a page as the kernel allocates it: all zero, so no reader answers from it.
     pub fn zeroed() -> Page {
         Page::default()
     }
 }
 
-// Loom's atomics carry bookkeeping, so the layout holds for the real ones only.
+// Loom's atomics carry bookkeeping, so the layout only holds for the real ones.
 #[cfg(not(loom))]
 const _: () = {
     const CACHE_LINE: usize = 64;
@@ -175,16 +179,16 @@ const _: () = {
     assert!(offset_of!(AnchorCell, base) + 2 * size_of::<BaseCell>() <= CACHE_LINE);
 };
 
-/// Where one field of a struct of `vdso/page.h` lies.
+/// The place of one field in a struct of `vdso/page.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     /// The struct's tag in C, such as `fp_anchor`.
     pub struct_name: &'static str,
     /// The field's name, the same on both sides.
     pub field: &'static str,
-    /// Bytes from the struct's start.
+    /// Offset from the struct's start, in bytes.
     pub offset: usize,
-    /// Bytes that the field takes.
+    /// Size of the field, in bytes.
     pub size: usize,
 }
 
@@ -212,7 +216,7 @@ macro_rules! fields_of {
     };
 }
 
-/// Every field of every struct, for the image's build to assert in C.
+/// Returns every field of every struct, for the image's build to assert in C.
 pub fn fields() -> Vec<Field> {
     let mut out = Vec::new();
     fields_of!(out, BaseCell as "fp_base": sec, nsec_shifted);
@@ -227,7 +231,7 @@ pub fn fields() -> Vec<Field> {
     out
 }
 
-/// The size of every struct, for the image's build to assert in C.
+/// Returns the size of every struct, for the image's build to assert in C.
 pub fn structs() -> [Struct; 7] {
     [
         Struct {

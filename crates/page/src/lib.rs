@@ -1,8 +1,9 @@
 //! The page: the one contract between a publisher and the code that runs inside a user's process.
 //!
-//! [`layout`] is the memory as both sides see it (the C side is `vdso/page.h`; the build of the image asserts that every
-//! offset agrees), [`Anchor`] is one anchor as a plain value with its arithmetic and limits, [`writer`] is the only code
-//! that stores to a page, and [`reader`] is a model in Rust of what the image does in C, for tests and for `status`.
+//! [`layout`] is the memory as both sides see it (the C side is `vdso/page.h`; the build of the image asserts that
+//! every offset agrees), [`Anchor`] is one anchor as a plain value with its arithmetic and limits, [`writer`] is the
+//! only code that stores to a page, and [`reader`] is a model in Rust of the image's C code, for tests and for
+//! `status`.
 
 pub mod anchor;
 pub mod layout;
@@ -14,29 +15,29 @@ pub use layout::{PAGE_SIZE, Page};
 pub use reader::{PageError, Reader, check};
 pub use writer::{Change, Init, PublishError, Stats, Watch, Withdrawal, Writer, publish_all, publish_changes};
 
-/// What the memfd of a page is called...
+/// Name of a page's memfd.
 pub const MEMFD_NAME: &std::ffi::CStr = c"fastpath-page";
-/// ... and what /proc/PID/maps calls it, with ` (deleted)` behind it.
+/// Name of a page in /proc/PID/maps, before ` (deleted)`.
 pub const MAPPED_NAME: &str = "/memfd:fastpath-page";
 
-/// Atomics and fences, exchanged for loom's when the protocol is model-checked.
+/// Atomics and fences, replaced by loom's when the protocol is model-checked.
 pub(crate) mod sync {
     #[cfg(loom)]
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
     #[cfg(not(loom))]
     pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-    /// Every store before it is visible to all CPUs before the counter is read after it.
+    /// Makes every earlier store visible to all CPUs before the counter is read after it.
     ///
-    /// A fence of the memory model orders accesses to memory, and the counter is none. On x86 the fence is MFENCE or a locked
-    /// instruction, and the ordered counter read begins with LFENCE, or is RDTSCP: both wait until earlier instructions are done, and a
-    /// fence is done when earlier stores are visible (Intel SDM volume 2, MFENCE, LFENCE; AMD APM volume 3). On Arm a DMB orders only
-    /// accesses; DSB waits until they are complete, and the ISB of the counter read keeps that from being executed earlier (Arm
-    /// ARM, B2.3 and D11.2).
+    /// A fence of the memory model orders accesses to memory, which the counter is not. On x86 the fence is MFENCE or a
+    /// locked instruction, and the ordered counter read begins with LFENCE, or is RDTSCP: both wait until earlier
+    /// instructions are done, and a fence is done when earlier stores are visible (Intel SDM volume 2, MFENCE, LFENCE;
+    /// AMD APM volume 3). On Arm a DMB orders only accesses; DSB waits until they are complete, and the ISB of the
+    /// counter read keeps that from being executed earlier (Arm ARM, B2.3 and D11.2).
     pub fn fence_before_counter() {
         fence(Ordering::SeqCst);
         #[cfg(all(not(loom), any(target_arch = "aarch64", target_arch = "arm")))]
-        // SAFETY: a barrier; it changes no register and no memory.
+        // SAFETY: a barrier changes no register and no memory.
         unsafe {
             std::arch::asm!("dsb ish", options(nostack, preserves_flags));
         }

@@ -1,4 +1,4 @@
-//! What the image does in C, modelled in Rust for tests and for `status`, and the check of a page when it is mapped.
+//! A model in Rust of the image's C reader, for tests and for `status`, and the check of a page when it is mapped.
 
 use std::mem::{offset_of, size_of};
 use std::ptr::NonNull;
@@ -13,11 +13,11 @@ use crate::writer::{Stats, Watch, Withdrawal};
 /// The clock id that has a latch of its own.
 const MONOTONIC_RAW: u32 = 4;
 
-/// Attempts before this model leaves a page that keeps changing to the kernel. The image tries until it succeeds; the model checker needs
-/// an end.
+/// Attempts before this model falls back to the kernel for a page that keeps changing. The image tries until it
+/// succeeds; the model checker needs an end.
 const ATTEMPTS: u32 = if cfg!(loom) { 2 } else { 32 };
 
-/// Why a page is not mapped.
+/// Reason why a page is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PageError {
     /// Fewer bytes than a page has.
@@ -26,19 +26,19 @@ pub enum PageError {
         /// Bytes found.
         found: usize,
     },
-    /// Something else than a page, or one whose writer has not finished its header.
+    /// Not a page, or one whose writer has not finished its header.
     #[error("not a fastpath page: it begins with {found:#018x} instead of {MAGIC:#018x}")]
     Magic {
         /// The first eight bytes.
         found: u64,
     },
-    /// A page of another fastpath.
+    /// A page of another layout version.
     #[error("the page has layout version {found}; this fastpath reads version {ABI}")]
     Abi {
         /// The page's version.
         found: u32,
     },
-    /// A page that contradicts its own version.
+    /// A page whose size contradicts its version.
     #[error("the page says that it is {found} bytes long; version {ABI} is {expected}")]
     Size {
         /// The page's own size.
@@ -68,7 +68,7 @@ pub fn check(bytes: &[u8]) -> Result<(), PageError> {
 }
 
 impl Page {
-    /// [`check`] for a page that is mapped already.
+    /// Does the [`check`] of a page that is already mapped.
     pub fn check(&self) -> Result<(), PageError> {
         let header = &self.header;
         // The magic was stored last.
@@ -102,7 +102,7 @@ pub struct Reader<'p> {
     page: &'p Page,
 }
 
-/// What of an anchor is wanted.
+/// The wanted time of an anchor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     /// The time, by the anchor in force.
@@ -111,7 +111,7 @@ enum Wanted {
     Floor,
 }
 
-/// How one attempt ended.
+/// Result of one attempt.
 enum Attempt {
     Answer((u64, u32)),
     Kernel,
@@ -119,22 +119,23 @@ enum Attempt {
 }
 
 impl<'p> Reader<'p> {
-    /// A reader of a page in ordinary memory.
+    /// Returns a reader of a page in ordinary memory.
     pub fn new(page: &'p Page) -> Reader<'p> {
         Reader { page }
     }
 
-    /// A reader of a mapped page.
+    /// Returns a reader of a mapped page.
     ///
     /// # Safety
     /// `page` is aligned to 64 bytes and [`PAGE_SIZE`] bytes from it stay mapped and readable for `'p`.
     pub unsafe fn from_ptr(page: NonNull<u8>) -> Reader<'p> {
-        // SAFETY: the caller promises that the memory is there for 'p and aligned; a page is valid in any bit pattern.
+        // SAFETY: the caller guarantees that the memory is mapped for 'p and aligned; a page is valid in any bit
+        // pattern.
         Reader::new(unsafe { page.cast::<Page>().as_ref() })
     }
 
-    /// How old the newest anchor is at a value of the counter, in nanoseconds: 0 for one that is about to take effect, `None` where
-    /// there is none. For those who watch: a read in the middle of a refresh may answer for the anchor before.
+    /// Returns the age of the newest anchor at a value of the counter, in nanoseconds: 0 for one that is about to take
+    /// effect, `None` without one. For statistics: a read in the middle of a refresh may use the anchor before.
     pub fn age_ns(&self, counter: u64) -> Option<u64> {
         let anchor = &self.page.hres.copy[0];
         let (mult, shift) = (
@@ -146,12 +147,14 @@ impl<'p> Reader<'p> {
         (mult != 0).then(|| u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
-    /// Seconds and nanoseconds of a clock id at the value that `counter` reads, or `None` where the kernel is to be asked.
+    /// Returns seconds and nanoseconds of a clock id at the value that `counter` reads, or `None` where the reader must
+    /// fall back to the kernel.
     pub fn read(&self, clock_id: u32, counter: impl FnMut() -> u64) -> Option<(u64, u32)> {
         self.look(clock_id, Wanted::Now, counter)
     }
 
-    /// The latest time that any reader can have had of a clock id. Where the kernel answers less, this is what a reader returns.
+    /// Returns the latest time that any reader can have had of a clock id. A reader returns it where the kernel answers
+    /// less.
     pub fn floor(&self, clock_id: u32, counter: impl FnMut() -> u64) -> Option<(u64, u32)> {
         self.look(clock_id, Wanted::Floor, counter)
     }
@@ -173,12 +176,12 @@ impl<'p> Reader<'p> {
         None
     }
 
-    /// The clocks that the page is kept for; none, where it does not say.
+    /// Returns the clocks that the page is kept for; none if the page does not say.
     pub fn clocks(&self) -> ClockSet {
         ClockSet(self.page.header.clocks.load(Ordering::Relaxed)).intersection(ClockSet::ALL)
     }
 
-    /// The publisher's statistics.
+    /// Returns the publisher's statistics.
     pub fn stats(&self) -> Stats {
         let stats = &self.page.stats;
         Stats {
@@ -189,12 +192,12 @@ impl<'p> Reader<'p> {
         }
     }
 
-    /// How often anchors were withdrawn.
+    /// Returns how often anchors were withdrawn.
     pub fn withdrawals(&self) -> u64 {
         self.page.stats.withdrawals.load(Ordering::Acquire)
     }
 
-    /// The last withdrawals, oldest first: [`HISTORY`] at most. One that is being written is left out.
+    /// Returns the last withdrawals, oldest first: at most [`HISTORY`]. One that is being written is left out.
     pub fn history(&self) -> impl Iterator<Item = Withdrawal> {
         let count = self.withdrawals();
         let cells = &self.page.stats.history;
@@ -212,7 +215,7 @@ impl<'p> Reader<'p> {
         })
     }
 
-    /// What the publisher knows of the CPUs' counters.
+    /// Returns the publisher's comparisons of the CPUs' counters.
     pub fn watch(&self) -> Watch {
         let stats = &self.page.stats;
         Watch {
@@ -248,7 +251,7 @@ fn attempt(latch: &Latch, clock_id: u32, index: usize, wanted: Wanted, counter: 
         elapsed_cycles = if (elapsed_cycles as i64) < 0 { 0 } else { cap_cycles };
     }
     let time = compute(copy, index, elapsed_cycles);
-    // Orders the loads above before the recheck; an acquire load of seq would not.
+    // Orders the loads above before the recheck, which an acquire load of seq would not do.
     fence(Ordering::Acquire);
     if latch.copy[0].seq.load(Ordering::Relaxed) != seq {
         return Attempt::Again;
@@ -264,7 +267,7 @@ fn has(copy: &AnchorCell, wanted: Wanted, clock_id: u32) -> bool {
     clocks.load(Ordering::Relaxed) >> clock_id & 1 == 1
 }
 
-/// Torn fields can give any value here; the recheck throws it away. So nothing may panic: hence the wrapping arithmetic.
+/// Torn fields can give any value here, which the recheck discards. The wrapping arithmetic keeps them from panicking.
 fn compute(copy: &AnchorCell, index: usize, elapsed_cycles: u64) -> (u64, u32) {
     let mult = u64::from(copy.mult.load(Ordering::Relaxed));
     let shift = copy.shift.load(Ordering::Relaxed);

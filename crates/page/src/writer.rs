@@ -3,15 +3,16 @@
 //! A latch is refreshed in two phases, so that all pages of a publisher, and all threads of a process, change from one
 //! anchor to the next at the same value of the counter, the new anchor's base:
 //!
-//! 1. *prepare*: `seq += 2` turns away readers that are still in `copy[1]`; the current anchor is copied there, with its cap
-//!    cut just short of the new base; `seq += 1` (odd) sends readers there. From now on nobody gets an answer from the old
-//!    anchor at or after the new base: there, readers ask the kernel.
-//! 2. If the counter has not reached the new base by now (it may have, where the publisher was preempted), *commit*: the new
-//!    anchor goes to `copy[0]`, `seq += 1`. Otherwise the old anchor may have answered beyond the new base, and switching
-//!    could take time back, so *cancel*: `seq += 1` with `copy[0]` as it was, and the caller makes a later anchor.
+//! 1. *prepare*: `seq += 2` turns away readers that are still in `copy[1]`; the current anchor is copied there, with
+//!    its cap cut just short of the new base; `seq += 1` (odd) sends readers there. From now on no reader gets an
+//!    answer from the old anchor at or after the new base: there, readers fall back to the kernel.
+//! 2. If the counter has not reached the new base by now (it may have, where the publisher was preempted), *commit*:
+//!    the new anchor goes to `copy[0]`, `seq += 1`. Otherwise the old anchor may have answered beyond the new base, and
+//!    switching could take time back, so *cancel*: `seq += 1` with `copy[0]` as it was, and the caller makes a later
+//!    anchor.
 //!
-//! A writer that dies between any two stores leaves either the old anchor, the old one that ends at the new base, or the
-//! new one, and a reader always knows which.
+//! A writer that dies between any two stores leaves either the old anchor, the old one that ends at the new base, or
+//! the new one, and a reader can always distinguish them.
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -22,15 +23,16 @@ use crate::layout::{
 };
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, fence_before_counter};
 
-/// A reader's recheck of seq may be executed so long before its counter read has finished: see [`publish_changes`].
+/// Longest time by which a reader's recheck of seq may be executed before its counter read has finished: see
+/// [`publish_changes`].
 pub const LOOK_AHEAD_NS: u64 = 2_000;
 
-/// What a page says for as long as it lives.
+/// Constants of a page's lifetime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Init {
-    /// `clock_getres` of the clocks with an anchor, in nanoseconds; 0: readers ask the kernel.
+    /// `clock_getres` of the clocks with an anchor, in nanoseconds; 0: readers fall back to the kernel.
     pub hres_res_ns: u32,
-    /// `clock_getres` of the COARSE clocks, in nanoseconds; 0: readers ask the kernel.
+    /// `clock_getres` of the COARSE clocks, in nanoseconds; 0: readers fall back to the kernel.
     pub coarse_res_ns: u32,
     /// [`crate::layout::FLAG_CPU_SEGMENT`], [`crate::layout::FLAG_ONE_CPU`] or 0.
     pub flags: u32,
@@ -40,7 +42,7 @@ pub struct Init {
     pub node: u32,
 }
 
-/// For `status` and `probe`.
+/// Statistics for `status` and `probe`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Anchors published since the page was made.
@@ -49,33 +51,34 @@ pub struct Stats {
     pub residual_ns: i64,
     /// The publisher's process id as it sees itself.
     pub publisher_pid: u32,
-    /// Why the anchors were withdrawn; 0: they are in force.
+    /// Reason why the anchors were withdrawn; 0: they are in force.
     pub withdrawn_reason: u32,
 }
 
-/// Anchors were taken off the page.
+/// A withdrawal of anchors from the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Withdrawal {
-    /// The kernel's CLOCK_BOOTTIME.
+    /// The kernel's CLOCK_BOOTTIME, in nanoseconds.
     pub boottime_ns: u64,
-    /// Why; never 0.
+    /// The reason; never 0.
     pub reason: u32,
-    /// How far the anchor was ahead of the kernel's MONOTONIC; `None`: nobody was served, or it could not be told.
+    /// How far the anchor was ahead of the kernel's MONOTONIC, in nanoseconds; `None`: no reader was served, or the
+    /// value could not be measured.
     pub ahead_ns: Option<i64>,
 }
 
-/// What is known of the CPUs' counters against each other.
+/// Comparisons of the CPUs' counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
     /// Comparisons since the publisher started.
     pub warp_tests: u32,
-    /// In the last one no two CPUs were further apart.
+    /// Upper bound of the distance of any two CPUs' counters in the last one.
     pub warp_within_cycles: Option<u64>,
-    /// Nobody promises that the counter ticks at one rate.
+    /// The counter's invariance is not established; the user vouches for it.
     pub is_vouched_for: bool,
 }
 
-/// Why an anchor was not published. The page then goes on with the anchor that it had.
+/// Reason why an anchor was not published. The page keeps the anchor that it had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
     /// The anchor in force begins in the future, so readers still need the one before it.
@@ -86,10 +89,10 @@ pub enum PublishError {
         /// The base of the anchor in force.
         base_cycles: u64,
     },
-    /// The counter passed the new base before the readers could be told.
+    /// The counter passed the new base before all readers were redirected.
     #[error("the counter ({counter}) passed the new anchor's base ({base_cycles}) before it could be published")]
     TooLate {
-        /// The counter once all readers had been told.
+        /// The counter once all readers were redirected.
         counter: u64,
         /// The base of the anchor that was refused.
         base_cycles: u64,
@@ -105,7 +108,7 @@ pub enum PublishError {
     OutOfLimits(Anchor),
 }
 
-/// Writes one page. There is one writer at a time; it carries on from whatever a dead one left.
+/// Writes one page. There is one writer at a time; it continues from whatever state a dead one left.
 pub struct Writer<'p> {
     page: &'p Page,
     /// Stores that are left before this writer is dead: the model checker kills it at each.
@@ -120,7 +123,7 @@ enum Which {
 }
 
 impl<'p> Writer<'p> {
-    /// A writer for a page in ordinary memory.
+    /// Returns a writer for a page in ordinary memory.
     pub fn new(page: &'p Page) -> Writer<'p> {
         Writer {
             page,
@@ -129,18 +132,19 @@ impl<'p> Writer<'p> {
         }
     }
 
-    /// The page that it writes.
+    /// Returns the page that it writes.
     pub fn page(&self) -> &'p Page {
         self.page
     }
 
-    /// A writer for a mapped page.
+    /// Returns a writer for a mapped page.
     ///
     /// # Safety
-    /// `page` is aligned to 64 bytes and [`crate::PAGE_SIZE`] bytes from it stay mapped and writable for `'p`; everyone else
-    /// only reads them, and no other writer is at work.
+    /// `page` is aligned to 64 bytes and [`crate::PAGE_SIZE`] bytes from it stay mapped and writable for `'p`; all
+    /// others only read them, and no other writer is active.
     pub unsafe fn from_ptr(page: NonNull<u8>) -> Writer<'p> {
-        // SAFETY: the caller promises that the memory is there for 'p and aligned; a page is valid in any bit pattern.
+        // SAFETY: the caller guarantees that the memory is mapped for 'p and aligned; a page is valid in any bit
+        // pattern.
         Writer::new(unsafe { page.cast::<Page>().as_ref() })
     }
 
@@ -158,12 +162,12 @@ impl<'p> Writer<'p> {
         self.store64(&header.magic, MAGIC);
     }
 
-    /// Says to the next publisher for which clocks the page is kept.
+    /// Stores for which clocks the page is kept, for the next publisher.
     pub fn set_clocks(&self, clocks: ClockSet) {
         self.store32(&self.page.header.clocks, clocks.0);
     }
 
-    /// Says whose page it is, for the next publisher in that one's place.
+    /// Stores which daemon keeps the page, for its next instance.
     pub fn set_keeper(&self, keeper: u64) {
         self.store64(&self.page.header.keeper, keeper);
     }
@@ -178,10 +182,11 @@ impl<'p> Writer<'p> {
         publish_all([self], None, Some(anchor), 0, counter, || false)
     }
 
-    /// Takes all clocks off the page: from now on readers ask the kernel. `reason` is for `status`; `counter` reads the counter,
-    /// ordered.
+    /// Takes all clocks off the page: from now on readers fall back to the kernel. `reason` is for `status`; `counter`
+    /// reads the counter, ordered.
     ///
-    /// The anchors end here: what they show at this moment stays on the page as the floor of what readers get from the kernel.
+    /// The anchors end here: their time at this moment stays on the page as the floor of what readers get from the
+    /// kernel.
     pub fn withdraw(&self, reason: u32, counter: impl Fn() -> u64) {
         for which in [Which::Hres, Which::Raw] {
             let latch = self.latch(which);
@@ -202,8 +207,8 @@ impl<'p> Writer<'p> {
         self.store32(&self.page.stats.withdrawn_reason, reason);
     }
 
-    /// Takes some clocks off the page, and their floors too: the kernel's clock was set, so what readers were shown says nothing any
-    /// more. The next anchor answers them again.
+    /// Takes some clocks off the page, and their floors too: the kernel's clock was set, which voids the times that
+    /// readers were shown. The next anchor answers them again.
     pub fn forget(&self, clocks: ClockSet) {
         for which in [Which::Hres, Which::Raw] {
             let latch = self.latch(which);
@@ -215,14 +220,14 @@ impl<'p> Writer<'p> {
             }
             self.turn_away(latch);
         }
-        // Who sees this number, in the hook, sees the clocks gone as well.
+        // The hook sees the clocks gone once it sees this number.
         fence(Ordering::Release);
         let steps = &self.page.stats.steps;
         self.store32(steps, steps.load(Ordering::Relaxed).wrapping_add(1));
     }
 
-    /// Cuts an anchor's cap at a value of the counter: no reader is shown a later time of it. A reader that looks ahead of its counter
-    /// read by a little ([`publish_changes`]) is allowed for.
+    /// Cuts an anchor's cap at a value of the counter: no reader is shown a later time of it. The cut allows for
+    /// readers that look ahead of their counter read by a little ([`publish_changes`]).
     fn end(&self, cell: &AnchorCell, ended: u64) {
         let anchor = load(cell);
         let rate = Rate {
@@ -242,13 +247,13 @@ impl<'p> Writer<'p> {
         self.store32(&cell.withdrawn_reason, stats.withdrawn_reason);
     }
 
-    /// Adds to the page's history, for those who watch. It says nothing to readers: that is what [`Writer::withdraw`] does.
+    /// Adds to the page's history. This does not affect readers; [`Writer::withdraw`] does.
     pub fn note_withdrawal(&self, withdrawal: &Withdrawal) {
         let stats = &self.page.stats;
         let count = stats.withdrawals.load(Ordering::Relaxed);
         let entry = &stats.history[(count % HISTORY as u64) as usize];
         self.store32(&entry.reason, 0);
-        // Whoever sees what follows sees the 0, or a later reason.
+        // A reader that sees the stores below sees the 0, or a later reason.
         fence(Ordering::Release);
         self.store64(&entry.boottime_ns, withdrawal.boottime_ns);
         self.store64(&entry.ahead_ns, withdrawal.ahead_ns.unwrap_or(AHEAD_UNKNOWN) as u64);
@@ -258,7 +263,7 @@ impl<'p> Writer<'p> {
         self.store64(&stats.withdrawals, count.wrapping_add(1));
     }
 
-    /// Says what is known of the CPUs' counters.
+    /// Stores the comparisons of the CPUs' counters.
     pub fn set_watch(&self, watch: &Watch) {
         let stats = &self.page.stats;
         self.store32(&stats.warp_tests, watch.warp_tests);
@@ -267,12 +272,12 @@ impl<'p> Writer<'p> {
         self.store64(&stats.warp_within_cycles, watch.warp_within_cycles.unwrap_or(0));
     }
 
-    /// The anchor in force for REALTIME, MONOTONIC, BOOTTIME and TAI, for a publisher that takes over a page.
+    /// Returns the anchor in force for REALTIME, MONOTONIC, BOOTTIME and TAI, for a publisher that takes over a page.
     pub fn hres(&self) -> Option<Anchor> {
         self.in_force(Which::Hres)
     }
 
-    /// The anchor in force for MONOTONIC_RAW, for a publisher that takes over a page.
+    /// Returns the anchor in force for MONOTONIC_RAW, for a publisher that takes over a page.
     pub fn raw(&self) -> Option<Anchor> {
         self.in_force(Which::Raw)
     }
@@ -303,13 +308,13 @@ impl<'p> Writer<'p> {
         }
     }
 
-    /// Makes every reader that began before now begin again, and gives the new, even seq.
+    /// Makes every reader that began before now begin again, and returns the new, even seq.
     ///
-    /// Until seq is odd nobody uses `copy[1]` after this: the counter is past `copy[0]`'s base.
+    /// From then on no reader uses `copy[1]` until seq is odd: the counter is past `copy[0]`'s base.
     fn turn_away(&self, latch: &Latch) -> u32 {
         let seq = next_even(latch.copy[0].seq.load(Ordering::Relaxed));
         self.store_seq(latch, seq);
-        // Whoever sees a store to copy[1] below sees this seq (or a later one) at the recheck.
+        // A reader that sees a store to copy[1] below sees this seq (or a later one) at the recheck.
         fence(Ordering::Release);
         seq
     }
@@ -318,14 +323,14 @@ impl<'p> Writer<'p> {
         let latch = change.latch();
         let mut old = change.old();
         let lead_cycles = change.new.base_cycles.wrapping_sub(old.base_cycles);
-        // The old anchor answers before the new base only.
+        // The old anchor only answers before the new base.
         match (lead_cycles as i64).checked_sub(1) {
             Some(last) if last >= 0 => {
                 old.cap_cycles = old.cap_cycles.min(u32::try_from(last).unwrap_or(u32::MAX));
             }
             _ => old.clocks = ClockSet::NONE,
         }
-        // What was withdrawn goes on to be the floor.
+        // A withdrawn anchor remains the floor.
         let floors = ClockSet(latch.copy[0].floors.load(Ordering::Relaxed)).union(old.clocks);
         let seq = self.turn_away(latch);
         self.store_anchor(&latch.copy[1], &old, floors);
@@ -381,7 +386,7 @@ impl<'p> Writer<'p> {
         true
     }
 
-    /// Whether the next store still happens.
+    /// Returns whether the next store still happens.
     #[cfg(loom)]
     fn alive(&self) -> bool {
         let left = self.stores_left.get();
@@ -396,7 +401,7 @@ impl<'p> Writer<'p> {
     }
 }
 
-/// One latch's way from the anchor in force to the next.
+/// The change of one latch from the anchor in force to the next.
 #[derive(Clone, Copy)]
 pub struct Change<'p> {
     writer: &'p Writer<'p>,
@@ -407,10 +412,10 @@ pub struct Change<'p> {
 }
 
 impl<'p> Change<'p> {
-    /// Of REALTIME, MONOTONIC, BOOTTIME and TAI, of which the page answers those in `clocks`.
+    /// Returns a change of REALTIME, MONOTONIC, BOOTTIME and TAI, of which the page answers those in `clocks`.
     ///
-    /// `old` is the anchor in force as the publisher remembers it, for a page that others may have written to: its contents
-    /// then decide nothing. `None`: the one that stands on the page.
+    /// `old` is the anchor in force as the publisher remembers it, for a page that others may have written to: the
+    /// page's contents are then ignored. `None`: the anchor on the page.
     pub fn hres(writer: &'p Writer<'p>, clocks: ClockSet, old: Option<&'p Anchor>, new: &'p Anchor) -> Change<'p> {
         let which = Which::Hres;
         Change {
@@ -422,7 +427,7 @@ impl<'p> Change<'p> {
         }
     }
 
-    /// Of MONOTONIC_RAW.
+    /// Returns a change of MONOTONIC_RAW.
     pub fn raw(writer: &'p Writer<'p>, clocks: ClockSet, old: Option<&'p Anchor>, new: &'p Anchor) -> Change<'p> {
         let which = Which::Raw;
         Change {
@@ -435,11 +440,11 @@ impl<'p> Change<'p> {
         self.writer.latch(self.which)
     }
 
-    /// The anchor that readers have until the new one begins.
+    /// Returns the anchor that readers have until the new one begins.
     fn old(&self) -> Anchor {
         match self.old {
             Some(old) if !old.clocks.is_empty() => self.as_on_page(old),
-            // Nothing is in force, whatever the page says; what is there may be a floor.
+            // Nothing is in force, whatever the page says; its contents may be a floor.
             Some(_) => Anchor {
                 clocks: ClockSet::NONE,
                 ..load(&self.latch().copy[0])
@@ -448,8 +453,8 @@ impl<'p> Change<'p> {
         }
     }
 
-    /// Whether readers were shown a later time than the new anchor begins with, by one that was withdrawn. They would see time go back.
-    /// A floor that no reader would keep to ([`FLOOR_LIMIT_NS`]) does not count.
+    /// Returns whether a withdrawn anchor showed readers a later time than the new anchor begins with, so that they
+    /// would see time go back. A floor that readers ignore ([`FLOOR_LIMIT_NS`]) does not count.
     pub fn is_below_floor(&self) -> bool {
         let (shown, new) = (self.old(), self.new);
         if !shown.clocks.is_empty() || shown.rate.shift > MAX_SHIFT {
@@ -492,23 +497,25 @@ pub fn publish_all<'w, 'p: 'w>(
     publish_changes(changes, spare_cycles, counter, is_behind_kernel)
 }
 
-/// Makes several changes at once: all of them take place at the same value of the counter, or none does. The new anchors of a
-/// latch begin at one base on all pages.
+/// Makes several changes at once: all of them take place at the same value of the counter, or none does. The new
+/// anchors of a latch begin at one base on all pages.
 ///
-/// `spare_cycles` must be left before the new base when all readers have been told. A reader's recheck of seq may be executed
-/// before its counter read has finished (RDTSCP does not hold back later loads, Intel SDM volume 2), by as far as a CPU looks
-/// ahead: some 500 instructions, well below a microsecond. A reader that misses the new seq so closely must still read its
-/// counter before the new base.
+/// `spare_cycles` must be left before the new base when all readers have been redirected. A reader's recheck of seq may
+/// be executed before its counter read has finished (RDTSCP does not hold back later loads, Intel SDM volume 2), by as
+/// far as a CPU looks ahead: some 500 instructions, well below a microsecond. A reader that misses the new seq so
+/// closely must still read its counter before the new base.
 ///
-/// The same time must have passed since the base of the anchor in force: a reader on a CPU whose counter is slightly behind this one's
-/// may still be before that base and in `copy[1]`, which is about to be written. Counters that are believed differ by less (the
-/// bounds of an exchange between two CPUs are some hundred nanoseconds wide at most).
+/// The same time must have passed since the base of the anchor in force: a reader on a CPU whose counter is slightly
+/// behind this one's may still be before that base and in `copy[1]`, which is about to be written. Believable counters
+/// differ by less (the bounds of an exchange between two CPUs are some hundred nanoseconds wide at most).
 ///
-/// `counter` reads the counter, ordered. For a page that already answers, the anchor's base must lie a little in the future,
-/// after the base of the anchor in force; for one that does not answer yet (or no more), it may lie in the past.
+/// `counter` reads the counter, ordered. For a page that already answers, the anchor's base must lie a little in the
+/// future, after the base of the anchor in force; for one that does not answer yet (or no more), it may lie in the
+/// past.
 ///
-/// The readers of such a page use the kernel until the change is made. The kernel's rate can change after the anchor was computed, and
-/// the publisher can be preempted: `is_behind_kernel` is therefore called last, between the two phases. If it returns true, nothing changes.
+/// The readers of such a page use the kernel until the change is made. The kernel's rate can change after the anchor
+/// was computed, and the publisher can be preempted: `is_behind_kernel` is therefore called last, between the two
+/// phases. If it returns true, nothing changes.
 pub fn publish_changes<'p>(
     changes: impl Iterator<Item = Change<'p>> + Clone,
     spare_cycles: u64,
@@ -537,8 +544,8 @@ pub fn publish_changes<'p>(
     for change in changes.clone() {
         change.writer.prepare(&change);
     }
-    // The odd seqs are visible everywhere before the counter is read: a reader whose counter is past `told` finds seq changed.
-    // And whoever sees a store to copy[0] by `commit` sees an odd seq (or a later one) at the recheck.
+    // The odd seqs are visible everywhere before the counter is read: a reader whose counter is past `told` finds seq
+    // changed. And a reader that sees a store to copy[0] by `commit` sees an odd seq (or a later one) at the recheck.
     fence_before_counter();
     let told = counter();
 
@@ -569,7 +576,7 @@ pub fn publish_changes<'p>(
     Ok(())
 }
 
-/// The even seq after an even one. 0 means "never seeded" and is skipped when the count wraps.
+/// Returns the even seq after an even one. 0 means "never seeded" and is skipped when the count wraps.
 fn next_even(seq: u32) -> u32 {
     match seq.wrapping_add(2) {
         0 => 2,
@@ -577,7 +584,7 @@ fn next_even(seq: u32) -> u32 {
     }
 }
 
-/// An anchor as the writer itself stored it.
+/// Loads an anchor as the writer itself stored it.
 fn load(cell: &AnchorCell) -> Anchor {
     let mut base = [Base::default(); BASES];
     for (base, cell) in base.iter_mut().zip(&cell.base) {

@@ -1,4 +1,4 @@
-//! An anchor's arithmetic at its edges, against exact wide arithmetic.
+//! Edge cases of an anchor's arithmetic, against exact wide arithmetic.
 #![cfg(not(loom))]
 
 use fastpath_page::anchor::{MAX_SHIFT, NSEC_PER_SEC, reshift_up};
@@ -39,7 +39,7 @@ fn anchors() -> impl Strategy<Value = Anchor> {
     )
 }
 
-/// Counts from the base, with the edges of the cap among them.
+/// Returns counts from the base, with the edges of the cap among them.
 fn elapsed(anchor: &Anchor, choice: u8, index: prop::sample::Index) -> u64 {
     let cap = u64::from(anchor.cap_cycles);
     match choice {
@@ -108,7 +108,7 @@ proptest! {
         let (before, after) = (before << (MAX_SHIFT - anchor.rate.shift), after << (MAX_SHIFT - rate.shift));
         prop_assert!(after >= before);
         prop_assert!(after - before < 1 << (MAX_SHIFT - rate.shift));
-        // Any counter from there on: not before what the old anchor said.
+        // No counter from there on reads before the old anchor.
         prop_assert!(next.at(INDEX, counter) >= anchor.at(INDEX, counter));
     }
 

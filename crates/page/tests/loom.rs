@@ -1,13 +1,15 @@
-//! The latch's protocol, model-checked: every interleaving of a writer and readers, and every value that relaxed loads may see.
+//! Model check of the latch's protocol: every interleaving of a writer and readers, and every value that relaxed loads
+//! may see.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p fastpath-page --release --test loom`.
 //!
 //! Each of these changes to the protocol was made once to see that a test fails:
 //! - reader: no `fence(Acquire)` before the recheck, or no recheck -> `a_reader_sees_one_whole_anchor`;
 //! - writer: no fence between the odd seq and the new anchor's fields -> `a_reader_sees_one_whole_anchor`;
-//! - writer: `copy[1]` rewritten before seq turns its readers away -> `a_reader_of_the_previous_anchor_never_sees_it_rewritten`;
-//! - writer: `copy[1]`'s cap not cut at the new base, or the counter not compared after the readers were told
-//!   -> `time_never_goes_back_when_a_writer_is_late`.
+//! - writer: `copy[1]` rewritten before seq turns its readers away ->
+//!   `a_reader_of_the_previous_anchor_never_sees_it_rewritten`;
+//! - writer: `copy[1]`'s cap not cut at the new base, or the counter not compared after the readers were redirected ->
+//!   `time_never_goes_back_when_a_writer_is_late`.
 #![cfg(loom)]
 
 use std::cell::Cell;
@@ -23,7 +25,7 @@ const INDEX: usize = 1;
 /// Stores of one `publish_hres`: seq, 14 fields of `copy[1]`, seq, 14 fields of `copy[0]`, seq.
 const STORES_OF_PUBLISH: u32 = 31;
 
-/// An anchor no two fields of which agree with those of one with another `number`.
+/// Returns an anchor of which every field differs from that of an anchor with another `number`.
 fn anchor(number: u64, base_cycles: u64, cap_cycles: u32) -> Anchor {
     Anchor {
         clocks: ClockSet::MONOTONIC,
@@ -41,7 +43,7 @@ fn anchor(number: u64, base_cycles: u64, cap_cycles: u32) -> Anchor {
 }
 
 fn model(run: impl Fn() + Sync + Send + 'static) {
-    // Every bug of a latch that is known needs one or two preemptions; three would take hours.
+    // Every known bug of a latch needs one or two preemptions; three would take hours.
     model_with_preemptions(2, run);
 }
 
@@ -77,7 +79,7 @@ fn a_reader_sees_one_whole_anchor() {
 
 #[test]
 fn a_reader_of_the_previous_anchor_never_sees_it_rewritten() {
-    // One preemption is what it takes: the reader's, between its look at the counter and the copy. Two take minutes.
+    // One preemption suffices: the reader's, between its counter read and the copy. Two take minutes.
     model_with_preemptions(1, || {
         let page = Arc::new(Page::zeroed());
         let (first, second, third) = (
@@ -88,7 +90,7 @@ fn a_reader_of_the_previous_anchor_never_sees_it_rewritten() {
         publish(&Writer::new(&page), &first, 1_500);
         publish(&Writer::new(&page), &second, 1_600);
         // The counter is ordered after the load of seq, so a reader that finds a seq of the third anchor's writer reads
-        // no smaller counter than that writer did. More is not assumed: the load is relaxed.
+        // no smaller counter than that writer did. Nothing more is assumed: the load is relaxed.
         let clock = Arc::new(AtomicU64::new(1_900));
         let reader = {
             let (page, clock) = (page.clone(), clock.clone());
@@ -135,7 +137,7 @@ fn a_writer_that_dies_between_any_two_stores_strands_no_reader() {
             // Dead or done: undisturbed reads answer from the old anchor up to the new base, whichever copy holds it,
             let reader = Reader::new(&page);
             assert_eq!(reader.read(MONOTONIC_ID, || 1_999), old.at(INDEX, 1_999));
-            // and from then on from one whole anchor, or not at all.
+            // and from then on from one whole anchor, or fall back to the kernel.
             let seen = reader.read(MONOTONIC_ID, || 2_500);
             let expected = match stores {
                 0..=15 => old.at(INDEX, 2_500),
@@ -144,7 +146,7 @@ fn a_writer_that_dies_between_any_two_stores_strands_no_reader() {
             };
             assert_eq!(seen, expected);
 
-            // The next publisher carries on.
+            // The next publisher continues.
             let next = anchor(3, 3_000, 10_000);
             publish(&Writer::new(&page), &next, 2_600);
             assert_eq!(reader.read(MONOTONIC_ID, || 3_500), next.at(INDEX, 3_500));
@@ -181,7 +183,7 @@ fn a_thread_that_is_told_of_a_new_anchor_never_sees_the_old_one() {
 
 #[test]
 fn two_readers_of_one_counter_value_get_one_answer() {
-    // The new anchor goes on exactly where the old one is, and slower from there: only its base tells which applies.
+    // The new anchor begins exactly where the old one is, and is slower: only its base says which applies.
     let old = anchor(1, 1_000, 10_000);
     let new = old.rebase_with(2_000, Rate { mult: 900, shift: 1 });
     for (counter, expected) in [
@@ -191,7 +193,7 @@ fn two_readers_of_one_counter_value_get_one_answer() {
     ] {
         model(move || {
             let page = Arc::new(Page::zeroed());
-            // As on a machine: a counter, once read, is never smaller for anyone who reads it later.
+            // As on a machine: a later read of the counter, by any thread, is never smaller.
             let clock = Arc::new(AtomicU64::new(1_900));
             publish(&Writer::new(&page), &old, 1_500);
             let reader = {

@@ -1,4 +1,4 @@
-//! What a page promises to whoever maps it.
+//! The guarantees of a page to its readers.
 #![cfg(not(loom))]
 
 use std::cell::Cell;
@@ -10,7 +10,7 @@ use fastpath_page::{
 };
 
 fn bytes_of(page: &Page) -> Vec<u8> {
-    // SAFETY: a page is plain atomics without padding, and nobody writes to this one.
+    // SAFETY: a page is plain atomics without padding, and no thread writes to this one.
     let head = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(page).cast::<u8>(), size_of::<Page>()) };
     let mut bytes = head.to_vec();
     bytes.resize(PAGE_SIZE, 0);
@@ -146,7 +146,7 @@ fn a_late_anchor_is_refused_on_all_pages_and_the_old_one_goes_on() {
     let pages = [Page::zeroed(), Page::zeroed()];
     let writers = pages.each_ref().map(Writer::new);
     publish_all(&writers, Some(&anchor(1_000, 10)), None, 0, || 1_000, || false).expect("first");
-    // The counter passes the base while the readers are being told.
+    // The counter passes the base while the readers are being redirected.
     let counter = Cell::new(1_900);
     let refused = publish_all(
         &writers,
@@ -320,7 +320,7 @@ fn an_anchor_that_begins_before_what_a_withdrawn_one_showed_is_refused() {
         nsec_shifted: 600_000 << 31,
     }; 4];
     assert_eq!(writer.publish_hres(&above, || 600_000), Ok(()));
-    // Set back by an hour: that floor says nothing.
+    // The clock was set back by an hour, which voids the floor.
     writer.withdraw(3, || 700_000);
     let mut another_time = anchor(800_000, 5);
     another_time.clocks = ClockSet::REALTIME;

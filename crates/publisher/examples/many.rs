@@ -1,4 +1,4 @@
-//! What many pages cost: publishes on so many for ten seconds and prints the share of one CPU that it took.
+//! Cost of many pages: publishes on so many for ten seconds and prints the share of one CPU that it took.
 //!
 //!     cargo run --release --package fastpath-publisher --example many -- 2000
 
@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn cpu_time(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid timespec.
+    // SAFETY: `time` is valid for the write.
     unsafe { libc::clock_gettime(clock, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -1,4 +1,4 @@
-//! The loop that keeps pages true: it sleeps until the next refresh, or until something happens that cannot wait for it.
+//! The loop that keeps pages up to date: it sleeps until the next refresh, or until an event that cannot wait for it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,46 +16,48 @@ use crate::patrol::{Patrol, Rhythm};
 use crate::settings::SettingsWatch;
 use crate::steps::StepWatch;
 
-/// To be waited for after a refresh that missed its moment: by then the one before it is in force.
+/// Time to wait after a refresh that missed its moment: by then the anchor before it is in force.
 const LEAD_NS: u64 = fastpath_host::LEAD_NS;
-/// How often to ask whether the kernel was told to run its clocks differently, where somebody steers them and [`SettingsWatch`] is not to be
-/// had. A slew of 500 ppm, or one from one end to the other, makes 5 or 10 us of this. Asking takes two system calls; on a host that nobody
-/// steers, what each refresh asks is enough.
+/// Time between questions for changed kernel settings, where the clocks are being steered and [`SettingsWatch`] is not
+/// available. A slew of 500 ppm, or one from one end to the other, makes 5 or 10 us of this. Asking takes two system
+/// calls; on a host whose clocks are not steered, the question at each refresh is enough.
 const ASK_EVERY: Duration = Duration::from_millis(10);
-/// How often to ask for a while after the kernel was told: who slews it by 8 %, as chronyd does, ends that soon, and 2 ms of it are 170 us.
+/// Time between questions for a while after a change: a slew by 8 %, as chronyd does it, ends soon, and 2 ms of it are
+/// 170 us.
 const ASK_OFTEN: Duration = Duration::from_millis(2);
-/// How long that while is.
+/// Length of that while.
 const OFTEN_FOR: Duration = Duration::from_secs(5);
-/// From the check of a caller's right to change the clocks to the change: some microseconds, unless it is interrupted.
+/// Time from the kernel's check of CAP_SYS_TIME to the change of the clock: some microseconds, unless the caller is
+/// interrupted.
 const CHECK_TO_CHANGE: Duration = Duration::from_micros(20);
-/// Who was interrupted in between goes on within this time, or is found by the next refresh.
+/// Time within which an interrupted caller continues; the next refresh finds later changes.
 const CHANGED_WITHIN: Duration = Duration::from_millis(20);
-/// Programs that end soon do without a [`SettingsWatch`], which takes a part of a millisecond to make.
+/// Time before a [`SettingsWatch`] is made, which takes a part of a millisecond: programs that end sooner do without.
 const WATCH_SETTINGS_AFTER: Duration = Duration::from_secs(1);
-/// CLOCK_REALTIME moved on so suddenly that the sample straddles it: try again at once.
+/// Time until the next try after a step of CLOCK_REALTIME in the middle of a sample.
 const RETRY: Duration = Duration::from_micros(100);
 
-/// What ended a sleep before its time.
+/// The events that ended a sleep early.
 #[derive(Default)]
 struct Woken {
     /// CLOCK_REALTIME was stepped.
     by_step: bool,
     /// The CPUs' counters were compared.
     by_patrol: bool,
-    /// Somebody is about to change the clocks.
+    /// A process is about to change the clocks.
     by_settings: bool,
 }
 
-/// Whether there is a [`SettingsWatch`].
+/// State of the [`SettingsWatch`].
 enum Settings {
-    /// It is to be made then.
+    /// To be made at this time.
     Later(Instant),
     Watched(SettingsWatch),
-    /// It cannot be had here.
+    /// Not available here.
     Unknown,
 }
 
-/// Follows this host's clocks and keeps `pages` by them.
+/// Follows this host's clocks and keeps `pages` up to date.
 pub struct Keeper<P> {
     pub pages: P,
     refresher: Refresher,
@@ -73,7 +75,7 @@ pub struct Keeper<P> {
 }
 
 impl<P: Pages> Keeper<P> {
-    /// Begins with pages that nobody else writes any more. `clocks` are those that any of them answers.
+    /// Starts with pages that no other publisher writes any more. `clocks` are those that any of them answers.
     pub fn new(mut pages: P, clocks: ClockSet, trust: Trust) -> Keeper<P> {
         let config = Config {
             clocks,
@@ -83,7 +85,7 @@ impl<P: Pages> Keeper<P> {
         let config = if is_vouched_for { config.watched() } else { config };
         let mut refresher = Refresher::new(config, 0);
         let boottime_ns = ThisHost.clock(libc::CLOCK_BOOTTIME).unwrap_or(0);
-        // Whatever is in force was made by somebody else, from samples that are not here to go on from.
+        // Anchors in force were made by another publisher, from samples that are not available here.
         refresher.begin(&mut pages, boottime_ns, is_vouched_for, counter::read);
         Keeper {
             pages,
@@ -122,7 +124,7 @@ impl<P: Pages> Keeper<P> {
         self.hear = Box::new(hear);
     }
 
-    /// Sleeps until something is to be done, and does it. True: `other` is readable.
+    /// Sleeps until something is due, and does it. Returns true if `other` is readable.
     pub fn turn(&mut self, other: Option<BorrowedFd<'_>>) -> bool {
         let wake = self.ask_next.map_or(self.next, |ask| ask.min(self.next));
         let timeout = wake.saturating_duration_since(Instant::now());
@@ -165,10 +167,10 @@ impl<P: Pages> Keeper<P> {
         }
     }
 
-    /// When to ask for the kernel's state again, if not at the next refresh: it is `ntp` now.
+    /// Returns when to ask for the kernel's state again, if not at the next refresh. `ntp` is the present state.
     fn next_question(&mut self, now: Instant, ntp: &Ntp, is_news: bool) -> Option<Instant> {
         let is_watched = matches!(self.settings, Settings::Watched(_));
-        // What is heard for the first time may be as old as the host.
+        // The first state that is read may be as old as the host.
         if is_news && !is_watched && std::mem::replace(&mut self.has_asked, true) {
             self.ask_often_until = now + OFTEN_FOR;
         }
@@ -221,7 +223,7 @@ impl<P: Pages> Keeper<P> {
         );
     }
 
-    /// One sample and what follows from it. `ntp` is the kernel's state, read just before.
+    /// Takes one sample and carries out its result. `ntp` is the kernel's state, read just before.
     pub fn refresh(&mut self, ntp: Option<Ntp>) {
         self.refresher.refresh(
             &mut self.pages,

@@ -1,4 +1,5 @@
-//! Keeps pages true: samples this host's clocks, asks the discipline what follows, publishes, and owns the failure rules.
+//! Keeps pages up to date: samples this host's clocks, gives the samples to the discipline, publishes, and implements
+//! the failure rules.
 //!
 //! [`Publisher`] is for one page and a process tree that shares it, [`many`] for a host with one publisher.
 
@@ -24,7 +25,7 @@ pub use fastpath_host::{News, counter, evidence};
 use keeper::Keeper;
 pub use shared_page::{NotAPage, SharedPage};
 
-/// How often to ask whether the page is still needed.
+/// Time between checks of whether the page is still needed.
 const QUESTIONS_EVERY: Duration = Duration::from_millis(250);
 
 /// The page of a [`Publisher`].
@@ -40,55 +41,56 @@ impl OnePage for One {
 pub struct Publisher(Keeper<One>);
 
 impl Publisher {
-    /// Makes a page and takes the first sample. `clocks` are those that the page will answer; a counter that is trusted without
-    /// invariance is watched more closely ([`fastpath_clock::Config::watched`]).
+    /// Makes a page and takes the first sample. `clocks` are those that the page will answer; a counter that is trusted
+    /// without invariance is watched more closely ([`fastpath_clock::Config::watched`]).
     pub fn new(clocks: ClockSet, trust: Trust) -> io::Result<Publisher> {
         let page = Arc::new(SharedPage::create()?);
         page.writer().init(&init::of_this_host());
         Ok(Publisher::take_over(page, clocks, trust))
     }
 
-    /// Takes over a page whose publisher is gone. Until the rate is known again, readers ask the kernel.
+    /// Takes over a page whose publisher is gone. Until the rate is known again, readers fall back to the kernel.
     pub fn take_over(page: Arc<SharedPage>, clocks: ClockSet, trust: Trust) -> Publisher {
         let mut keeper = Keeper::new(One(page), clocks, trust);
         keeper.refresh(None);
         Publisher(keeper)
     }
 
-    /// A descriptor of the page for those who read it.
+    /// Returns a descriptor of the page for its readers.
     pub fn reader(&self) -> io::Result<OwnedFd> {
         self.0.pages.0.reader()
     }
 
-    /// The page.
+    /// Returns the page.
     pub fn page(&self) -> Arc<SharedPage> {
         self.0.pages.0.clone()
     }
 
-    /// Tells, from any thread, whether the page has been seeded.
+    /// Returns a function that says, in any thread, whether the page has been seeded.
     pub fn seeded(&self) -> Box<dyn Fn() -> bool + Send> {
         let page = self.page();
         Box::new(move || page.page().hres.copy[0].seq.load(Ordering::Acquire) != 0)
     }
 
-    /// From now on, a step of CLOCK_REALTIME wakes [`Publisher::run`] at once, and what adjtimex(2) does to the kernel's rate is found out
-    /// within ten milliseconds. Without it (no timerfd; a seccomp filter against adjtimex) both are noticed at the next refresh.
+    /// Makes a step of CLOCK_REALTIME wake [`Publisher::run`] at once, and detects changes of the kernel's rate by
+    /// adjtimex(2) within ten milliseconds. Otherwise (no timerfd; a seccomp filter against adjtimex) both are noticed
+    /// at the next refresh.
     pub fn watch_for_steps(&mut self) {
         self.0.watch_for_steps();
     }
 
-    /// From now on the CPUs' counters are compared again and again, in a thread of its own: samples are taken on one CPU, and
-    /// readers run on all.
+    /// Starts to compare the CPUs' counters regularly, in a separate thread: samples are taken on one CPU, and readers
+    /// run on all.
     pub fn compare_cpus(&mut self) -> io::Result<()> {
         self.0.compare_cpus()
     }
 
-    /// Tells every withdrawal, and when clocks are served again, for a log.
+    /// Calls `hear` for every withdrawal, and when clocks are served again, for a log.
     pub fn on_news(&mut self, hear: impl FnMut(&News) + Send + 'static) {
         self.0.on_news(hear);
     }
 
-    /// Publishes for as long as `needed`, asked from time to time, says so.
+    /// Publishes while `needed`, called from time to time, returns true.
     pub fn run(&mut self, mut needed: impl FnMut() -> bool) {
         let mut asked = Instant::now();
         loop {

@@ -1,8 +1,8 @@
 //! One publisher for many pages: one sample, one discipline, one anchor, written to all of them.
 //!
-//! A page that is shown to a time namespace gets the anchor with that namespace's offsets; each page has its own clocks. What
-//! stands on a page decides nothing here: the anchor in force is remembered, so that whoever should manage to write to his page
-//! lies to himself alone.
+//! A page that is shown to a time namespace gets the anchor with that namespace's offsets; each page has its own
+//! clocks. The contents of a page decide nothing here: the publisher remembers the anchor in force, so a client that
+//! managed to write to its page affects only itself.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -23,14 +23,14 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::SharedPage;
 use crate::keeper::{Keeper, look};
 
-/// Commands obeyed between two looks at the clock: a thousand new clients must not hold a refresh up.
+/// Commands handled between two looks at the clock: a thousand new clients must not delay a refresh.
 const AT_A_TIME: usize = 64;
 
-/// Largest error behind the kernel's clock, in nanoseconds, at which a new page gets the anchor in force. A read of the kernel's clock takes as
-/// long.
+/// Largest error behind the kernel's clock, in nanoseconds, at which a new page gets the anchor in force. A read of the
+/// kernel's clock takes the same time.
 const SEEDED_BEHIND_NS: f64 = 50.0;
 
-/// How much later than here clocks are in a time namespace (time_namespaces(7)), in nanoseconds.
+/// Offsets of the clocks of a time namespace (time_namespaces(7)) from those here, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Offsets {
     /// MONOTONIC and MONOTONIC_RAW.
@@ -40,7 +40,7 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// The same anchor as that namespace sees it.
+    /// Returns the anchor as that namespace sees it.
     fn applied_to(self, anchor: Anchor, is_raw: bool) -> Anchor {
         if self == Offsets::default() {
             return anchor;
@@ -59,13 +59,13 @@ impl Offsets {
 pub struct Member {
     /// The page itself, with its header written.
     pub page: SharedPage,
-    /// What it answers.
+    /// The clocks that it answers.
     pub clocks: ClockSet,
-    /// To whom.
+    /// The time namespace of its readers.
     pub offsets: Offsets,
 }
 
-/// The anchors that pages of one namespace have, or are to have.
+/// The anchors of the pages of one namespace.
 #[derive(Clone, Copy)]
 struct Anchors {
     hres: Anchor,
@@ -98,17 +98,18 @@ impl Anchors {
     }
 }
 
-/// A page, and whether the anchor in force stands on it.
+/// A page, and whether it holds the anchor in force.
 struct Entry {
     id: u64,
     member: Arc<Member>,
     follows: bool,
-    /// Why it does not; 0: it was not due yet.
+    /// Why it does not; 0: its first anchor is not due yet.
     reason: u32,
 }
 
 impl Entry {
-    /// What holds for all pages; of one that answers nothing, that no anchor of this publisher's stands there, and why.
+    /// Stores the statistics of all pages. A page that answers nothing gets 0 refreshes of this publisher, and the
+    /// reason.
     fn set_stats(&self, stats: &Stats) {
         let stats = match self.follows {
             true => *stats,
@@ -126,7 +127,7 @@ impl Entry {
     }
 }
 
-/// Pages that change together, by the namespace that they are shown to.
+/// Pages that change together, by their readers' time namespace.
 struct Many {
     groups: HashMap<Offsets, Vec<Entry>>,
     in_force: Anchors,
@@ -175,8 +176,8 @@ impl Many {
         self.groups.values().flatten().map(|entry| entry.member.page.writer())
     }
 
-    /// Takes a page in. One that another publisher left is withdrawn, and answers again after the next refresh: what it showed
-    /// a moment ago came from other samples.
+    /// Adds a page. A page of an earlier publisher is withdrawn, and answers again after the next refresh: its last
+    /// anchor came from other samples.
     fn add(&mut self, id: u64, member: Arc<Member>) {
         let writer = member.page.writer();
         let is_taken_over = writer.are_in_force();
@@ -250,8 +251,8 @@ impl Pages for Many {
         let seen = |offsets: &Offsets| (self.in_force.seen_with(*offsets), new.seen_with(*offsets));
         let groups: Vec<_> = self.groups.iter().map(|(offsets, all)| (all, seen(offsets))).collect();
         let mut rows = Vec::with_capacity(self.groups.values().map(Vec::len).sum());
-        // These pages wait, and delay no other page: those that were taken over, until the kernel's clock is past what their readers saw; and
-        // those whose readers use the kernel, while our clocks are behind it.
+        // These pages wait, and delay no other page: those that were taken over, until the kernel's clock is past what
+        // their readers saw; and those whose readers use the kernel, while our clocks are behind it.
         let mut waiting = Vec::new();
         let now = counter();
         let behind = std::cell::OnceCell::new();
@@ -273,7 +274,7 @@ impl Pages for Many {
                 }
             }
         }
-        // Asked when it begins and when all readers have been told.
+        // Read at the beginning and when all readers have been redirected.
         let asked = Cell::new((0, 0));
         let clocked = || {
             let now = counter();
@@ -310,7 +311,7 @@ impl Pages for Many {
     }
 
     fn forget(&mut self, clocks: ClockSet) {
-        // What is remembered stands for the pages: the next change begins with what they answer now.
+        // The remembered anchors stand for the pages: the next change begins with what they answer now.
         for anchor in [&mut self.in_force.hres, &mut self.in_force.raw] {
             anchor.clocks = anchor.clocks.difference(clocks);
         }
@@ -338,7 +339,7 @@ enum Command {
     LetGo(u64),
 }
 
-/// Says to a publisher, from any thread, which pages it keeps. Nothing here waits.
+/// Tells a publisher, from any thread, which pages it keeps. Nothing here waits.
 #[derive(Clone)]
 pub struct Handle {
     commands: Sender<Command>,
@@ -347,28 +348,28 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// How often the publisher has woken up: it lives as long as this changes, ten times a second at least.
+    /// Returns how often the publisher has woken up. It wakes up at least ten times a second while it is alive.
     pub fn turns(&self) -> u64 {
         self.turns.load(Ordering::Relaxed)
     }
 
-    /// From now on `member` is kept; `id` names it. It is seeded within milliseconds.
+    /// Makes the publisher keep `member`, under the name `id`. It is seeded within milliseconds.
     pub fn add(&self, id: u64, member: Arc<Member>) {
         self.send(Command::Add(id, member));
     }
 
-    /// Nobody reads that page any more.
+    /// Removes a page that has no readers any more.
     pub fn remove(&self, id: u64) {
         self.send(Command::Remove(id));
     }
 
-    /// Its readers shall ask the kernel, for good.
+    /// Sends the page's readers to the kernel, permanently.
     pub fn let_go(&self, id: u64) {
         self.send(Command::LetGo(id));
     }
 
     fn send(&self, command: Command) {
-        // Without a publisher there is nobody to be told.
+        // Fails only if the publisher has ended.
         let _ = self.commands.send(command);
         let _ = self.wake.write(1);
     }
@@ -383,7 +384,8 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// A publisher, and what tells it of pages. `clocks` are those that any of them will answer.
+    /// Returns a publisher, and the handle that adds and removes its pages. `clocks` are those that any of them will
+    /// answer.
     pub fn new(clocks: ClockSet, trust: Trust) -> io::Result<(Publisher, Handle)> {
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let (sender, commands) = mpsc::channel();
@@ -416,7 +418,7 @@ impl Publisher {
         self.keeper.on_news(hear);
     }
 
-    /// Publishes until `until`, looked at a few times a second at least, is true.
+    /// Publishes until `until`, checked at least a few times a second, is true.
     pub fn run(&mut self, until: &AtomicBool) {
         while !until.load(Ordering::Relaxed) {
             self.turns.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Asks how the kernel steers its clocks (adjtimex(2), which changes nothing without a mode).
+//! Reads how the kernel steers its clocks (adjtimex(2), which changes nothing without a mode).
 
 use fastpath_clock::{Leap, Ntp};
 
@@ -6,21 +6,21 @@ use fastpath_clock::{Leap, Ntp};
 const TIME_OK: libc::c_int = 0;
 const TIME_INS: libc::c_int = 1;
 const TIME_DEL: libc::c_int = 2;
-/// Reads what is left of adjtime(3)'s slew, and changes nothing (include/uapi/linux/timex.h).
+/// Mode that reads the rest of adjtime(3)'s slew, and changes nothing (include/uapi/linux/timex.h).
 const ADJ_OFFSET_SS_READ: libc::c_uint = 0xa001;
 
-/// A way to ask.
+/// Reads the kernel's state.
 pub struct NtpWatch(());
 
 impl NtpWatch {
-    /// `None`: a seccomp filter of this process refuses the call, or kills for it. That is tried in a child.
+    /// Returns `None` if a seccomp filter of this process refuses the call, or kills for it, which is tried in a child.
     pub fn new() -> Option<NtpWatch> {
         let both = || adjtimex(0).is_some() && adjtimex(ADJ_OFFSET_SS_READ).is_some();
         let watch = is_allowed(both).then_some(NtpWatch(()))?;
         watch.read().is_some().then_some(watch)
     }
 
-    /// The kernel's state.
+    /// Returns the kernel's state.
     pub fn read(&self) -> Option<Ntp> {
         let (state, timex) = adjtimex(0)?;
         let (_, single_shot) = adjtimex(ADJ_OFFSET_SS_READ)?;
@@ -47,7 +47,7 @@ impl NtpWatch {
     }
 }
 
-/// The state that the call returns, and what it fills in.
+/// Returns the call's state and the struct that it fills in.
 fn adjtimex(modes: libc::c_uint) -> Option<(libc::c_int, libc::timex)> {
     // SAFETY: a timex of zeros is valid; the call fills it in.
     unsafe {
@@ -58,15 +58,16 @@ fn adjtimex(modes: libc::c_uint) -> Option<(libc::c_int, libc::timex)> {
     }
 }
 
-/// Whether this thread has a seccomp filter (proc(5), Seccomp in /proc/PID/status). Where that cannot be read, it may.
+/// Returns whether this thread has a seccomp filter (proc(5), Seccomp in /proc/PID/status), also if that cannot be
+/// read.
 fn is_filtered() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
     line.is_none_or(|mode| mode.trim() != "0")
 }
 
-/// Whether this process may make the calls of `attempt`, which makes system calls only: where there is a filter, which can refuse them or
-/// kill for them, that is tried in a child.
+/// Returns whether this process may make the calls of `attempt`, which makes system calls only. Where there is a
+/// filter, which can refuse them or kill for them, a child tries it.
 pub(crate) fn is_allowed(attempt: impl FnOnce() -> bool) -> bool {
     if !is_filtered() {
         return true;
@@ -75,7 +76,7 @@ pub(crate) fn is_allowed(attempt: impl FnOnce() -> bool) -> bool {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let succeeds = attempt();
-        // SAFETY: leaves without running anything of the parent's.
+        // SAFETY: _exit ends the child without running any code of the parent.
         unsafe { libc::_exit(i32::from(!succeeds)) }
     }
     let mut status = 0;

@@ -1,4 +1,5 @@
-//! Compares the CPUs' counters while a publisher is at work: in a thread of its own, for a busy CPU must not keep a refresh waiting.
+//! Compares the CPUs' counters while a publisher runs: in a separate thread, because a busy CPU must not delay a
+//! refresh.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,9 +12,9 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 /// When to compare.
 #[derive(Clone, Copy, Debug)]
 pub struct Rhythm {
-    /// From one comparison to the next, at least ...
+    /// Least time from one comparison to the next.
     pub every: Duration,
-    /// ... and for so many times the CPU time that the last one took.
+    /// Least rest after a comparison, in multiples of the CPU time that it took.
     pub rests: u32,
 }
 
@@ -23,7 +24,7 @@ impl Rhythm {
     }
 }
 
-/// The thread, for as long as this lives.
+/// The thread, which ends when this is dropped.
 pub struct Patrol(Arc<Post>);
 
 struct Post {
@@ -46,9 +47,9 @@ impl Patrol {
         Ok(Patrol(post))
     }
 
-    /// What the last comparison found, if it was not taken yet.
+    /// Returns the result of the last comparison, if it was not taken yet.
     pub fn take(&self) -> Option<Warp> {
-        // Nothing to read is what a second look finds.
+        // The eventfd may already have been read.
         let _ = self.0.wake.read();
         self.0.found.lock().ok()?.take()
     }
@@ -65,14 +66,14 @@ fn go(post: &Weak<Post>, rhythm: Rhythm) {
     let mut rest = rhythm.every;
     loop {
         std::thread::sleep(rest);
-        // Whoever wanted to know is gone.
+        // The publisher has ended.
         let Some(post) = post.upgrade() else { return };
         let (warp, cost) = patrol.round();
         rest = rhythm.rest_after(cost);
         if let Ok(mut found) = post.found.lock() {
             *found = Some(warp);
         }
-        // Full: he has not looked yet.
+        // Fails only if the publisher has not read yet.
         let _ = post.wake.write(1);
     }
 }

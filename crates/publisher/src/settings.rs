@@ -1,6 +1,6 @@
-//! Hears that somebody sets or slews the kernel's clocks. All ways to do so ask first whether the caller may (CAP_SYS_TIME): the kernel's
-//! tracepoint `cap_capable` (Linux 6.14) tells that, and costs others nothing. Tracepoints of the system calls themselves, which older kernels
-//! have too, make every call of the whole host a third dearer.
+//! Detects that a process sets or slews the kernel's clocks. All ways to do so first check the caller's CAP_SYS_TIME,
+//! which the kernel's tracepoint `cap_capable` (Linux 6.14) reports without cost to other processes. Tracepoints of the
+//! system calls themselves, which older kernels have too, make every call of the whole host cost a third more.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,12 +17,12 @@ const CAP: i16 = 3 * 8;
 const RET: i16 = 4 * 8;
 /// `bpf_ringbuf_output`, include/uapi/linux/bpf.h
 const RINGBUF_OUTPUT: i32 = 130;
-/// A record: nothing but that it happened.
+/// Size of a record, which has no contents.
 const RECORD_BYTES: i32 = 8;
-/// A page of 64 KiB, the largest that there is.
+/// Size of the ring: 64 KiB, the largest page size.
 const RING_BYTES: u32 = 64 << 10;
 
-/// Readable when somebody is about to change the clocks.
+/// A descriptor that is readable when a process is about to change the clocks.
 pub struct SettingsWatch {
     _program: Attached,
     ring: Ring,
@@ -30,7 +30,7 @@ pub struct SettingsWatch {
 }
 
 impl SettingsWatch {
-    /// It takes CAP_BPF and CAP_PERFMON. A filter that would kill for bpf(2) is asked first.
+    /// Starts the watch. Needs CAP_BPF and CAP_PERFMON. A child first tries whether a seccomp filter kills for bpf(2).
     pub fn new() -> io::Result<SettingsWatch> {
         if !is_allowed(|| SettingsWatch::map().is_ok()) {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -38,11 +38,11 @@ impl SettingsWatch {
         let map = SettingsWatch::map()?;
         let ring = Ring::new(&map, RING_BYTES)?;
         let mut asm = Assembler::default();
-        // An int: its upper half is not to be looked at.
+        // An int: the upper half is undefined.
         asm.load(Width::Word, R2, R1, CAP);
         asm.if_is_not(R2, CAP_SYS_TIME, "end");
         asm.load(Width::Word, R3, R1, RET);
-        // Who may not, changes nothing, however often he tries.
+        // A caller without the capability changes nothing, however often it tries.
         asm.if_is_not(R3, 0, "end");
         asm.store_value(Width::Double, FP, -8, 0);
         asm.map(R1, map.fd());
@@ -61,7 +61,7 @@ impl SettingsWatch {
         Map::new(Kind::Ring, 0, 0, RING_BYTES)
     }
 
-    /// To be called when it is readable: takes all that has come.
+    /// Discards all records. The caller calls it when the watch is readable.
     pub fn take(&mut self) {
         self.ring.drain(|_| {});
     }
@@ -82,7 +82,7 @@ mod tests {
     fn who_may_change_the_clocks_is_heard_and_who_only_reads_them_is_not() {
         let mut watch = match SettingsWatch::new() {
             Ok(watch) => watch,
-            // Without the right to, or on a kernel without the tracepoint.
+            // Without the privilege, or on a kernel without the tracepoint.
             Err(e) => return eprintln!("skipped: {e}"),
         };
         let is_readable = |watch: &SettingsWatch, timeout: u16| {
@@ -101,7 +101,7 @@ mod tests {
         while is_readable(&watch, 0) {
             watch.take();
         }
-        // ADJ_STATUS would change something; ADJ_MAXERROR with what is there already changes nothing.
+        // ADJ_STATUS would change something; ADJ_MAXERROR with the present value changes nothing.
         // SAFETY: as above.
         let changed = unsafe {
             let mut timex: libc::timex = std::mem::zeroed();

@@ -1,4 +1,4 @@
-//! The page as a sealed memfd: written here, only read by those it is given to.
+//! The page as a sealed memfd: writable here, and read-only for the processes that get a descriptor.
 
 use std::fs::{File, Permissions};
 use std::io;
@@ -16,29 +16,29 @@ use nix::sys::stat::Mode;
 
 /// F_SEAL_FUTURE_WRITE, include/uapi/linux/fcntl.h (Linux 5.1).
 const F_SEAL_FUTURE_WRITE: libc::c_int = 0x10;
-/// F_SEAL_EXEC, ibidem (Linux 6.3).
+/// F_SEAL_EXEC, include/uapi/linux/fcntl.h (Linux 6.3).
 const F_SEAL_EXEC: libc::c_int = 0x20;
 
-/// Nobody can make a reader fault by cutting the file off, nor seal it any further.
+/// Seals against truncation, which would make a reader fault, and against further seals.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-/// What the file's mode then is: not even its owner opens it for writing without meaning to.
+/// Mode of the file: not even its owner opens it for writing by accident.
 const OWNER_ONLY: u32 = 0o400;
 /// The file's mode while [`SharedPage::take_up`] opens it for writing. A publisher that is killed in between leaves it.
 const TAKING_UP: u32 = 0o600;
 
-/// Where a page says whose it is.
+/// Offset of the page's keeper.
 const KEEPER: usize = offset_of!(Page, header) + offset_of!(Header, keeper);
 
-/// Why a file is not taken up as a page.
+/// Reason why a file is refused as a page.
 #[derive(Debug, thiserror::Error)]
 pub enum NotAPage {
-    /// The system refused.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It was made by nobody like this process.
+    /// It was not made by a publisher like this process.
     #[error("it is not a page that this publisher made, or one before it in its place")]
     Foreign,
-    /// It is of another version, or was never finished.
+    /// Another layout version, or unfinished.
     #[error(transparent)]
     Contents(#[from] fastpath_page::PageError),
 }
@@ -49,22 +49,22 @@ pub struct SharedPage {
     file: File,
 }
 
-// SAFETY: the page is only touched through the atomics of its layout.
+// SAFETY: the page is only accessed through the atomics of its layout.
 unsafe impl Send for SharedPage {}
 // SAFETY: as above.
 unsafe impl Sync for SharedPage {}
 
 impl SharedPage {
-    /// Makes an unseeded page. From here on nobody can map it writable, shrink it or unseal it.
+    /// Makes an unseeded page. From here on no process can map it writable, shrink it or unseal it.
     pub fn create() -> io::Result<SharedPage> {
         let page = SharedPage::map(memory()?)?;
         seal(&page.file, SEALS | F_SEAL_FUTURE_WRITE)?;
         Ok(page)
     }
 
-    /// Makes an unseeded page that outlives this process: another of this user's that calls itself the same `keeper` can
-    /// [`SharedPage::take_up`] it. Instead of a seal it is the file's mode that keeps others from writing: its owner alone may open it, and
-    /// others get descriptors for reading.
+    /// Makes an unseeded page that outlives this process: another process of this user with the same `keeper` can
+    /// [`SharedPage::take_up`] it. Instead of a seal the file's mode keeps others from writing: only its owner may open
+    /// it, and others get descriptors for reading.
     pub fn create_to_be_taken_up(keeper: u64) -> io::Result<SharedPage> {
         let file = memory()?;
         lock(&file)?;
@@ -75,28 +75,28 @@ impl SharedPage {
         Ok(page)
     }
 
-    /// Takes up a page of [`SharedPage::create_to_be_taken_up`] that lost its publisher. `file` is open for reading. A page of another
-    /// keeper is left as it is: its own may come back.
+    /// Takes over a page of [`SharedPage::create_to_be_taken_up`] that lost its publisher. `file` is open for reading.
+    /// A page of another keeper is left unchanged: that keeper's next publisher may take it over.
     pub fn take_up(file: &File, keeper: u64) -> Result<SharedPage, NotAPage> {
         let about = file.metadata()?;
-        // SAFETY: fcntl without an argument.
+        // SAFETY: fcntl without an argument accesses no memory.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-        // SAFETY: takes nothing and always succeeds.
+        // SAFETY: geteuid accesses no memory and always succeeds.
         let is_own = about.uid() == unsafe { libc::geteuid() };
-        // Where vm.memfd_noexec asks for it, the kernel seals memory against being executed, too (Linux 6.3).
+        // Where vm.memfd_noexec requires it, the kernel also seals memory against being executed (Linux 6.3).
         let seals = seals & !F_SEAL_EXEC;
         let is_private = [OWNER_ONLY, TAKING_UP].contains(&(about.mode() & 0o7777));
         if !is_own || seals != SEALS || about.len() != PAGE_SIZE as u64 || !is_private {
             return Err(NotAPage::Foreign);
         }
-        // Before it is locked: another keeper's next publisher may be looking for it as well.
+        // Before the file is locked, because another keeper's next publisher may be trying it as well.
         let mut found = [0; size_of::<u64>()];
         file.read_exact_at(&mut found, KEEPER as u64)?;
         if u64::from_ne_bytes(found) != keeper {
             return Err(NotAPage::Foreign);
         }
         file.set_permissions(Permissions::from_mode(TAKING_UP))?;
-        // Another process may hold a lease on it (fcntl(2), F_SETLEASE): that is not waited for.
+        // Another process may hold a lease on it (fcntl(2), F_SETLEASE), which must not block.
         let writable = File::options()
             .read(true)
             .write(true)
@@ -111,7 +111,7 @@ impl SharedPage {
     }
 
     fn map(file: File) -> io::Result<SharedPage> {
-        // SAFETY: a fresh shared mapping of a file of this size.
+        // SAFETY: a new shared mapping of a file of this size.
         let map = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -129,7 +129,7 @@ impl SharedPage {
         Ok(SharedPage { map, file })
     }
 
-    /// A descriptor for those who only read.
+    /// Returns a read-only descriptor.
     pub fn reader(&self) -> io::Result<OwnedFd> {
         Ok(nix::fcntl::open(
             path_of(&self.file).as_str(),
@@ -138,35 +138,35 @@ impl SharedPage {
         )?)
     }
 
-    /// What it is made of, as its publisher has it open.
+    /// Returns the memfd, as its publisher has it open.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// A writer. The caller sees to it that only one is used.
+    /// Returns a writer. The caller ensures that only one is used at a time.
     pub fn writer(&self) -> Writer<'_> {
         // SAFETY: mapped, page-aligned and writable for as long as `self` lives; other processes can map it read-only.
         unsafe { Writer::from_ptr(self.map) }
     }
 
-    /// The page for reading.
+    /// Returns the page for reading.
     pub fn page(&self) -> &fastpath_page::Page {
         // SAFETY: as in `writer`; a page is made of atomics and valid in any bit pattern.
         unsafe { self.map.cast().as_ref() }
     }
 }
 
-/// A page's worth of memory with a descriptor.
+/// Returns a memfd of a page's size.
 fn memory() -> io::Result<File> {
     let fd = memfd_create(MEMFD_NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     nix::unistd::ftruncate(&fd, PAGE_SIZE as i64)?;
     Ok(fd.into())
 }
 
-/// There is one writer at a time: the lock is there for as long as its process keeps the file open. Who reads has another opening
-/// of it.
+/// Locks the file, so that there is one writer at a time, until its process closes the file. Readers have another open
+/// file description.
 fn lock(file: &File) -> io::Result<()> {
-    // SAFETY: flock of a descriptor that is open.
+    // SAFETY: flock of an open descriptor accesses no memory.
     match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -178,7 +178,7 @@ fn path_of(file: &impl AsRawFd) -> String {
 }
 
 fn seal(file: &File, seals: libc::c_int) -> io::Result<()> {
-    // SAFETY: fcntl with an int argument.
+    // SAFETY: fcntl with an int argument accesses no memory.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -204,7 +204,7 @@ mod tests {
         let path = format!("/proc/self/fd/{}", page.file.as_raw_fd());
         let again = File::options().read(true).write(true).open(path).unwrap();
         let map = |protection| {
-            // SAFETY: a fresh mapping, not used.
+            // SAFETY: a new mapping, which is not accessed.
             unsafe {
                 libc::mmap(
                     std::ptr::null_mut(),
@@ -220,12 +220,13 @@ mod tests {
         assert_ne!(map(libc::PROT_READ), libc::MAP_FAILED);
         assert!(again.set_len(0).is_err());
         assert!(std::io::Write::write(&mut &again, b"x").is_err());
-        // SAFETY: fcntl with an int argument.
+        // SAFETY: fcntl with an int argument accesses no memory.
         let sealed = unsafe { libc::fcntl(again.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_WRITE) };
         assert_eq!(sealed, -1);
     }
 
-    /// A child that another test forks shares the lock of the page's publisher until its exec, or its end.
+    /// Takes over the page, with retries: a child that another test forks shares the lock of the page's publisher until
+    /// its exec, or its end.
     fn taken_up_at_last(reader: &File) -> Option<SharedPage> {
         let attempts = (0..60_000).map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -241,7 +242,7 @@ mod tests {
         page.writer().withdraw(7, || 0);
         let reader = File::from(page.reader().unwrap());
         drop(page);
-        // Another keeper's publisher leaves it alone, and free.
+        // Another keeper's publisher leaves it unchanged and unlocked.
         let by_another = SharedPage::take_up(&reader, KEEPER_HERE + 1);
         assert!(matches!(by_another, Err(NotAPage::Foreign)));
         let page = taken_up_at_last(&reader).unwrap();
@@ -311,7 +312,7 @@ mod tests {
 
     #[test]
     fn another_user_with_a_readers_descriptor_cannot_write_the_page() {
-        // SAFETY: takes nothing and always succeeds.
+        // SAFETY: geteuid accesses no memory and always succeeds.
         if unsafe { libc::geteuid() } != 0 {
             return;
         }

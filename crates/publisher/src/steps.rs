@@ -1,4 +1,4 @@
-//! Hears of a step of CLOCK_REALTIME the moment it happens (timerfd_create(2), TFD_TIMER_CANCEL_ON_SET).
+//! Detects a step of CLOCK_REALTIME the moment it happens (timerfd_create(2), TFD_TIMER_CANCEL_ON_SET).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -7,14 +7,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 pub struct StepWatch(OwnedFd);
 
 impl StepWatch {
-    /// Arms one.
+    /// Returns an armed timer.
     pub fn new() -> io::Result<StepWatch> {
-        // SAFETY: the result is a new descriptor.
+        // SAFETY: timerfd_create accesses no memory.
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_REALTIME, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just made.
+        // SAFETY: the descriptor is new, and owned by nothing else.
         let watch = StepWatch(unsafe { OwnedFd::from_raw_fd(fd) });
         watch.arm()?;
         Ok(watch)
@@ -31,19 +31,19 @@ impl StepWatch {
             it_value: never,
         };
         let flags = libc::TFD_TIMER_ABSTIME | libc::TFD_TIMER_CANCEL_ON_SET;
-        // SAFETY: a valid itimerspec; no old value is wanted.
+        // SAFETY: `spec` is a valid itimerspec; a null pointer means that the old value is not wanted.
         match unsafe { libc::timerfd_settime(self.0.as_raw_fd(), flags, &spec, std::ptr::null_mut()) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    /// To be called when it is readable: consumes the cancellation (ECANCELED) and waits for the next.
+    /// Consumes the cancellation (ECANCELED) and waits for the next. The caller calls it when the timer is readable.
     pub fn rearm(&mut self) {
         let mut expirations = 0u64;
         // SAFETY: reads eight bytes into a u64.
         unsafe { libc::read(self.0.as_raw_fd(), (&raw mut expirations).cast(), 8) };
-        // A timer that cannot be armed leaves steps to the next refresh.
+        // Without the timer, steps are noticed at the next refresh.
         let _ = self.arm();
     }
 }

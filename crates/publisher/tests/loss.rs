@@ -1,4 +1,4 @@
-//! A publisher that is lost harms nobody: reads stay right, go back to the kernel, and are fast again when another one comes.
+//! Loss of a publisher: reads stay right, fall back to the kernel, and are fast again when another publisher comes.
 
 mod clock_lock;
 
@@ -10,20 +10,21 @@ use fastpath_page::reader::Reader;
 use fastpath_publisher::evidence::Trust;
 use fastpath_publisher::{Publisher, SharedPage, counter};
 
-/// Longer than any anchor's cap.
+/// Longer than any anchor's max age.
 const CAP_AND_MORE: Duration = Duration::from_millis(1500);
 
-/// More than it takes on a machine that is busy with much else.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout, longer than a busy machine needs.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A child that publishes on `page` until it is killed. Only a child can: the page lets nobody map it writable any more.
+/// Starts a child that publishes on `page` until it is killed. Only a child can: the page cannot be mapped writable
+/// again.
 fn publisher(page: &Arc<SharedPage>) -> i32 {
-    // SAFETY: the child runs the publisher and nothing of the test harness's, and never returns.
+    // SAFETY: the child runs the publisher and no code of the test harness, and never returns.
     match unsafe { libc::fork() } {
         0 => {
             let mut publisher = Publisher::take_over(page.clone(), ClockSet::ALL, Trust::Invariant);
             publisher.run(|| true);
-            // SAFETY: leaves without running anything of the harness's.
+            // SAFETY: _exit ends the child without running any code of the harness.
             unsafe { libc::_exit(0) }
         }
         pid => pid,
@@ -31,7 +32,8 @@ fn publisher(page: &Arc<SharedPage>) -> i32 {
 }
 
 fn signal(pid: i32, signal: i32) {
-    // SAFETY: kill and waitpid of a child of ours.
+    // SAFETY: kill and waitpid of a child of this process access no memory; a null pointer means that the status is not
+    // wanted.
     unsafe {
         libc::kill(pid, signal);
         if signal == libc::SIGKILL {
@@ -40,7 +42,8 @@ fn signal(pid: i32, signal: i32) {
     }
 }
 
-/// Reads for a while; every answer lies between two of the kernel's. Returns how many reads the page answered.
+/// Reads for a while, and checks that every answer lies between two of the kernel's. Returns the number of reads that
+/// the page answered, and of all reads.
 fn answered(reader: &Reader<'_>, how_long: Duration) -> (u64, u64) {
     let (begun, mut answered, mut asked) = (Instant::now(), 0, 0);
     let mut last = 0;
@@ -53,7 +56,8 @@ fn answered(reader: &Reader<'_>, how_long: Duration) -> (u64, u64) {
         let ours = sec * 1_000_000_000 + u64::from(nsec);
         answered += 1;
         assert!(ours >= last, "{} ns back", last - ours);
-        // The bracket of two calls by the kernel's vDSO is 40 ns wide; a reading outside by more than a system call is wrong.
+        // The bracket of two calls by the kernel's vDSO is 40 ns wide; a reading outside by more than a system call is
+        // wrong.
         assert!(ours + 1000 >= before && ours <= after + 1000, "{before} {ours} {after}");
         last = ours;
     }
@@ -62,7 +66,7 @@ fn answered(reader: &Reader<'_>, how_long: Duration) -> (u64, u64) {
 
 fn kernel() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid timespec.
+    // SAFETY: `time` is valid for the write.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -70,7 +74,7 @@ fn kernel() -> u64 {
 fn wait_until_answered(reader: &Reader<'_>) {
     let begun = Instant::now();
     while reader.read(libc::CLOCK_MONOTONIC as u32, counter::read).is_none() {
-        assert!(begun.elapsed() < PATIENCE, "no anchor in {PATIENCE:?}");
+        assert!(begun.elapsed() < TIMEOUT, "no anchor in {TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -83,7 +87,7 @@ fn reads_survive_a_publisher_that_is_killed_or_stopped_and_are_fast_again_when_o
     let mut pid = publisher(&page);
     wait_until_answered(&reader);
     for loss in [libc::SIGKILL, libc::SIGSTOP, libc::SIGKILL] {
-        // Some windows of a publisher that lives.
+        // Some windows of a live publisher.
         answered(&reader, Duration::from_millis(300));
         signal(pid, loss);
         answered(&reader, CAP_AND_MORE);

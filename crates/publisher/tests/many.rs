@@ -37,24 +37,24 @@ fn read(member: &Member, clock: libc::clockid_t) -> Option<i64> {
 
 fn kernel(clock: libc::clockid_t) -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid timespec.
+    // SAFETY: `time` is valid for the write.
     unsafe { libc::clock_gettime(clock, &mut time) };
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// More than it takes on a machine that is busy with much else.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout, longer than a busy machine needs.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until `what` holds.
 fn until(mut what: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !what() {
-        assert!(begun.elapsed() < PATIENCE, "it never came to that");
+        assert!(begun.elapsed() < TIMEOUT, "it never came to that");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Runs `work` beside a publisher.
+/// Runs `work` while a publisher runs.
 fn with_publisher(work: impl FnOnce(&Handle)) {
     let (mut publisher, handle) = Publisher::new(ClockSet::ALL, Trust::Invariant).expect("a publisher");
     publisher.watch_for_steps();
@@ -107,7 +107,7 @@ fn time_goes_forward_from_page_to_page_and_every_answer_is_the_kernels() {
                     while !over.load(Ordering::Relaxed) {
                         at = (at + 1) % members.len();
                         let member = &members[at];
-                        // What anybody has read before must not be after what is read now, whatever the page.
+                        // No page may show an earlier time than any thread has read before from any page.
                         let shown = latest.load(Ordering::Acquire);
                         let before = kernel(libc::CLOCK_MONOTONIC);
                         let ours = read(member, libc::CLOCK_MONOTONIC);
@@ -123,7 +123,7 @@ fn time_goes_forward_from_page_to_page_and_every_answer_is_the_kernels() {
                 });
             }
             let _end = EndOf(&over);
-            // Clients come and go all the while.
+            // Clients come and go meanwhile.
             for id in 1_000..1_100 {
                 let guest = member(ClockSet::HRES, Offsets::default());
                 handle.add(id, guest.clone());
@@ -163,7 +163,7 @@ fn each_page_answers_its_own_clocks_with_its_namespaces_offsets() {
         ] {
             let mut difference = None;
             until(|| {
-                // Both at one value of the counter: the difference is exact.
+                // Both at one value of the counter, so the difference is exact.
                 let at = counter::read();
                 let ns = |member: &Member| {
                     Reader::new(member.page.page())
@@ -189,10 +189,10 @@ fn who_scribbles_over_his_page_lies_to_himself_alone() {
         until(|| read(&liar, libc::CLOCK_MONOTONIC).is_some());
         let latch = &liar.page.page().hres;
         let before = refreshes(&honest);
-        // An honest reader goes on being served.
+        // An honest reader is still served.
         until(|| {
             for _ in 0..20 {
-                // An anchor that begins in a hundred years would make a publisher that believed it wait for that.
+                // A publisher that believed an anchor that begins in a hundred years would wait for it.
                 for copy in &latch.copy {
                     copy.base_cycles.store(u64::MAX / 4, Ordering::Relaxed);
                     copy.clocks.store(u32::MAX, Ordering::Relaxed);
@@ -231,7 +231,7 @@ fn a_page_taken_over_is_left_to_the_kernel_until_the_next_refresh_and_then_fast_
         handle.add(0, page.clone());
         until(|| read(&page, libc::CLOCK_MONOTONIC).is_some());
     });
-    // Its anchor outlives the publisher, until its cap has passed.
+    // Its anchor outlives the publisher, until its max age.
     assert_ne!(page.page.page().hres.copy[0].clocks.load(Ordering::Relaxed), 0);
     let before = refreshes(&page);
     assert!(before > 0);
@@ -248,7 +248,7 @@ fn a_page_whose_readers_were_shown_more_waits_for_the_kernel_and_keeps_no_other_
     /// More than a publisher is ahead of the kernel.
     const NEAR_NS: u64 = 20_000_000;
     with_publisher(|handle| {
-        // Of a publisher that was ahead of the kernel when it ended.
+        // The page of a publisher that was ahead of the kernel when it ended.
         let ahead = member(ClockSet::ALL, Offsets::default());
         let rate = fastpath_page::Rate { mult: 1, shift: 0 };
         let shown_ns = kernel(libc::CLOCK_MONOTONIC) as u64 + AHEAD_NS;

@@ -1,6 +1,7 @@
-//! A step of CLOCK_REALTIME is followed at once, and moves no other clock. Needs CAP_SYS_TIME; the steps are of 2 ms, to and fro.
+//! A step of CLOCK_REALTIME is followed at once, and moves no other clock. Needs CAP_SYS_TIME; the steps are of 2 ms,
+//! to and fro.
 //!
-//! At once is: before the next refresh was due. How soon that is depends on who else wants the CPU.
+//! "At once" means before the next refresh is due. How soon that is depends on the load of the CPU.
 
 mod clock_lock;
 
@@ -14,15 +15,15 @@ use fastpath_publisher::evidence::Trust;
 use fastpath_publisher::{Publisher, counter};
 
 const STEP_NS: i64 = 2_000_000;
-/// So many steps are to be followed at once.
+/// Number of steps that must be followed at once.
 const STEPS: u32 = 20;
-/// More than it takes on a machine that is busy with much else.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest window of a publisher with a timer, and for how many of them an anchor is believed.
+/// Timeout, longer than a busy machine needs.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest window of a publisher with a timer, and an anchor's max age in windows.
 const WINDOW_NS: u64 = 100_000_000;
 const CAP_WINDOWS: u64 = 4;
 
-/// Ends the other threads when this one is through, or has failed: a test that hangs says nothing.
+/// Ends the other threads when this one returns or panics: a test that hangs reports nothing.
 struct EndOf<'a>(&'a AtomicBool);
 
 impl Drop for EndOf<'_> {
@@ -47,7 +48,7 @@ fn a_step_of_realtime_is_followed_at_once() {
         let begun = Instant::now();
         let until = |mut what: Box<dyn FnMut() -> bool + '_>| {
             while !what() {
-                assert!(begun.elapsed() < PATIENCE, "it never came to that");
+                assert!(begun.elapsed() < TIMEOUT, "it never came to that");
                 std::thread::sleep(Duration::from_micros(100));
             }
         };
@@ -84,7 +85,7 @@ fn a_step_of_realtime_is_followed_at_once() {
     });
 }
 
-/// For how long the newest anchor is believed.
+/// Returns the max age of the newest anchor.
 fn cap_ns(page: &Page) -> u64 {
     ns_of(page, page.hres.copy[0].cap_cycles.load(Ordering::Relaxed).into())
 }
@@ -95,7 +96,7 @@ fn ns_of(page: &Page, cycles: u64) -> u64 {
     ((u128::from(cycles) * u128::from(mult)) >> newest.shift.load(Ordering::Relaxed)) as u64
 }
 
-/// Whether the newest anchor followed the one before it sooner than a refresh does.
+/// Returns whether the newest anchor followed the one before it sooner than a refresh does.
 fn came_early(page: &Page) -> bool {
     let [newest, before] = [0, 1].map(|at| page.hres.copy[at].base_cycles.load(Ordering::Relaxed));
     ns_of(page, newest.saturating_sub(before)) < WINDOW_NS * 3 / 4
@@ -103,7 +104,7 @@ fn came_early(page: &Page) -> bool {
 
 fn kernel(clock: i32) -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid timespec.
+    // SAFETY: `time` is valid for the write.
     unsafe { libc::clock_gettime(clock, &mut time) };
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }

@@ -1,4 +1,4 @@
-//! A host that does not exist: a counter and the kernel's clocks, in virtual time.
+//! A simulated host: a counter and the kernel's clocks, in virtual time.
 
 pub mod publisher;
 
@@ -60,18 +60,19 @@ impl Accumulator {
     }
 }
 
-/// How one clock read on this host takes its time.
+/// Timing of one clock read on this host.
 #[derive(Clone, Copy)]
 pub struct Reads {
-    /// From the first read of the counter to the clock's, in nanoseconds: at least, and how much more at random.
+    /// Time from the first read of the counter to the clock's, in nanoseconds: the least, and the most that is added at
+    /// random.
     pub to_clock_ns: (f64, f64),
-    /// From the clock's read to the second read of the counter.
+    /// Time from the clock's read to the second read of the counter, likewise.
     pub from_clock_ns: (f64, f64),
-    /// The kernel's clock advances in steps of this many nanoseconds; 0: it is computed from the same counter.
+    /// Step in which the kernel's clock advances, in nanoseconds; 0: it is computed from the same counter.
     pub quantum_ns: f64,
-    /// Probability that one read is interrupted, ...
+    /// Probability that one read is interrupted.
     pub interrupted: f64,
-    /// ... for up to so long.
+    /// Longest interruption.
     pub interrupted_for_ns: f64,
     /// Brackets taken for each clock of a sample.
     pub attempts: u32,
@@ -105,13 +106,13 @@ pub const ACPI_PM: Reads = Reads {
     attempts: 5,
 };
 
-/// The kernel's tick comes so long after REALTIME's second.
+/// Delay of the kernel's tick after REALTIME's second.
 const TICK_AFTER_NS: i64 = 2_700_000;
 
 pub struct Host {
     pub random: Random,
     pub counter: Accumulator,
-    /// The counter of the CPU at which we are looking, above `counter`.
+    /// Counter of the current CPU, above `counter`.
     pub skew_cycles: i64,
     /// Counts per nanosecond of true time; 0: stopped.
     pub ghz: f64,
@@ -126,9 +127,9 @@ pub struct Host {
     pub tai_offset_s: i64,
     pub reads: Reads,
     pub has_raw: bool,
-    /// Whether adjtimex(2) may be asked.
+    /// Whether adjtimex(2) is available.
     pub tells: bool,
-    /// What a phase-locked loop has still to take off, what it takes off in this second, and its time constant.
+    /// The offset that a phase-locked loop has still to remove, its slew in this second, and its time constant.
     pub offset_ns: f64,
     slewed_ppm: f64,
     pub constant: u32,
@@ -140,7 +141,7 @@ impl Host {
         Host::with(Random::seeded(), ghz, reads)
     }
 
-    /// The same host every time.
+    /// Returns the same host every time.
     #[allow(dead_code, reason = "not every test wants the same again")]
     pub fn fixed(seed: u64, ghz: f64, reads: Reads) -> Host {
         Host::with(Random(seed), ghz, reads)
@@ -169,12 +170,12 @@ impl Host {
         }
     }
 
-    /// What the CPU at which we are looking reads.
+    /// Returns the counter of the current CPU.
     pub fn count(&self) -> u64 {
         self.counter.whole.wrapping_add_signed(self.skew_cycles)
     }
 
-    /// What adjtimex(2) tells.
+    /// Returns the result of adjtimex(2).
     pub fn ntp(&self) -> Ntp {
         let tick_us = 10_000 + (self.ntp_ppm / 100.0).trunc() as i64;
         Ntp {
@@ -189,7 +190,7 @@ impl Host {
         }
     }
 
-    /// Until the kernel's next tick after the next second of REALTIME, where it slews.
+    /// Returns the time until the kernel's next tick after the next second of REALTIME, where it slews.
     #[allow(dead_code, reason = "not every test waits for it")]
     pub fn to_overflow_ns(&self) -> f64 {
         if self.offset_ns == 0.0 && self.slewed_ppm == 0.0 {
@@ -236,7 +237,7 @@ impl Host {
         }
     }
 
-    /// What the kernel shows of a time: it computes it from the last count of this counter, or of a coarser one.
+    /// Returns a time as the kernel shows it: computed from the last count of this counter, or of a coarser one.
     fn quantised(&self, time: Accumulator) -> u64 {
         let quantum = self.reads.quantum_ns;
         if quantum > 0.0 {
@@ -249,7 +250,7 @@ impl Host {
         shown.whole
     }
 
-    /// What the kernel's MONOTONIC shows now, on average over the steps in which it advances.
+    /// Returns the kernel's MONOTONIC, on average over the steps in which it advances.
     pub fn mono_ns(&self) -> u64 {
         match self.reads.quantum_ns {
             0.0 => self.quantised(self.mono),
@@ -257,12 +258,12 @@ impl Host {
         }
     }
 
-    /// REALTIME, likewise.
+    /// Returns REALTIME, likewise.
     pub fn real_ns(&self) -> u64 {
         self.mono_ns().wrapping_add_signed(self.real_offset_ns)
     }
 
-    /// What the kernel shows of a clock now, on average over the steps in which it advances.
+    /// Returns the kernel's time of a clock, on average over the steps in which it advances.
     pub fn mean_clock_ns(&self, id: u32) -> Option<u64> {
         let mean = |shown: Accumulator| shown.whole - (self.reads.quantum_ns / 2.0) as u64;
         match id {
@@ -275,7 +276,7 @@ impl Host {
         }
     }
 
-    /// What the kernel shows of a clock at this moment.
+    /// Returns the kernel's time of a clock at this moment.
     pub fn clock_ns(&self, id: u32) -> Option<u64> {
         let mono_ns = self.quantised(self.mono);
         match id {

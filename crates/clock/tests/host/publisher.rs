@@ -1,4 +1,4 @@
-//! A publisher on such a host, and a reader that never stops looking.
+//! A publisher on such a host, and a reader that reads continuously.
 
 use fastpath_clock::{Config, Discipline, Outcome, Reason};
 use fastpath_page::{Anchor, Page, Reader, Writer};
@@ -8,16 +8,16 @@ use super::Host;
 const MONOTONIC: u32 = 1;
 /// How far ahead of its sample an anchor takes effect.
 const LEAD_NS: f64 = 50_000.0;
-/// Of a refresh, as in crates/host.
+/// Attempts of a refresh, as in crates/host.
 const ATTEMPTS: u32 = 5;
 const IDS: [u32; 5] = [0, 1, 7, 11, 4];
 
-/// What came of one refresh.
+/// The result of one refresh.
 pub struct Refresh {
     pub outcome: Outcome,
     /// Whether the anchor reached the page.
     pub published: bool,
-    /// Readers ask the kernel, and the anchor was made too long ago for them.
+    /// Whether readers ask the kernel, and the anchor was made too long ago for them.
     was_late: bool,
 }
 
@@ -34,7 +34,7 @@ pub struct Publisher {
     pub withdrawals: Vec<Reason>,
     /// Probability that the publisher is preempted between the sample and the page.
     pub late: f64,
-    /// What a program gets right before each anchor is published.
+    /// A program's answers right before each anchor is published.
     pub before_anchors: Vec<[(u64, bool); 5]>,
 }
 
@@ -59,7 +59,8 @@ impl Publisher {
         Some(sec * 1_000_000_000 + u64::from(nsec))
     }
 
-    /// What a program gets: from the page, or the later of the kernel's time and the page's floor. True: from the page.
+    /// Returns what a program reads: from the page, or the later of the kernel's time and the page's floor. True: from
+    /// the page.
     pub fn answer(&self, id: u32) -> (u64, bool) {
         let counter = self.host.count();
         let kernel_ns = self.host.clock_ns(id).expect("the kernel has all of them");
@@ -73,7 +74,7 @@ impl Publisher {
         }
     }
 
-    /// The served MONOTONIC against the kernel's now.
+    /// Returns the served MONOTONIC less the kernel's now.
     pub fn error_ns(&self) -> Option<i64> {
         let served = self.read(MONOTONIC, self.host.count())?;
         Some(served.wrapping_sub(self.host.mono_ns()) as i64)
@@ -84,7 +85,7 @@ impl Publisher {
         Some(served.wrapping_sub(self.host.real_ns()) as i64)
     }
 
-    /// Reads a few times within `ns`, and goes on to its end.
+    /// Reads a few times within `ns`, and continues to its end.
     pub fn live(&mut self, ns: f64) {
         let reads = 3;
         for _ in 0..reads {
@@ -108,7 +109,7 @@ impl Publisher {
         }
     }
 
-    /// The CPUs' counters were compared.
+    /// Reports a comparison of the CPUs' counters.
     pub fn compared(&mut self, apart: bool) {
         let outcome = self.discipline.compared(apart);
         self.carry_out(outcome, [false; 5]);
@@ -122,7 +123,7 @@ impl Publisher {
 
     pub fn refresh_now(&mut self) -> Refresh {
         let mut refresh = self.try_to_refresh();
-        // As crates/host does where readers wait for it.
+        // As crates/host does where readers wait for the anchor.
         for _ in 1..ATTEMPTS {
             if !refresh.was_late {
                 break;
@@ -139,7 +140,7 @@ impl Publisher {
         self.carry_out(outcome, [false; 5])
     }
 
-    /// The timerfd was cancelled: REALTIME, and TAI with it, may go back.
+    /// Handles a cancelled timerfd: REALTIME, and TAI with it, may go back.
     pub fn step(&mut self) -> Refresh {
         let sample = self.host.sample();
         let effective_at = self.effective_at();
@@ -149,7 +150,7 @@ impl Publisher {
 
     fn effective_at(&self) -> u64 {
         let now = self.host.count();
-        // Where no reader uses the anchors any more, the next ones need not lie in the future.
+        // Where no reader uses the anchors any more, the next ones may begin in the present.
         let may_answer = |anchor: Option<Anchor>| anchor.is_some_and(|anchor| anchor.may_answer_from(now));
         if !may_answer(self.discipline.hres()) && !may_answer(self.discipline.raw()) {
             return now;
@@ -237,7 +238,7 @@ impl Publisher {
         true
     }
 
-    /// What each clock shows last if the anchors in force end before the present.
+    /// Returns the last value of each clock if the anchors in force end before the present.
     fn end_of_reads(&self) -> [Option<u64>; 5] {
         let writer = Writer::new(&self.page);
         let (hres, raw) = (writer.hres(), writer.raw());

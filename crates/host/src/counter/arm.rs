@@ -4,12 +4,12 @@ use core::arch::asm;
 
 use serde::Serialize;
 
-/// Reads the counter: after all that comes before it in the program, before all that comes after it.
+/// Reads the counter: after all that precedes it in the program, before all that follows it.
 #[inline]
 pub fn read() -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: where the counter is missing or may not be read, the verdict on it has refused before anybody comes here. No `nomem`:
-    // accesses stay on their side.
+    // SAFETY: where the counter is missing or may not be read, the verdict on it has refused before this is called. No
+    // `nomem`: accesses stay on their side.
     unsafe {
         asm!("isb", "mrrc p15, 1, {low}, {high}, c14", "isb", low = out(reg) low, high = out(reg) high,
             options(nostack, preserves_flags));
@@ -17,23 +17,23 @@ pub fn read() -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// What the CPU says of the counter.
+/// The CPU's statement about the counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Features {
-    /// There is a generic timer, and the kernel runs it: then it ticks at one rate, as the architecture has it, and user space may
-    /// read it. A CPU without one raises an exception instead, so it must not be tried.
+    /// There is a generic timer, and the kernel runs it: then the architecture requires that it ticks at one rate, and
+    /// user space may read it. A CPU without one raises an exception at the read, so it must not be tried.
     pub invariant: bool,
 }
 
 impl Features {
-    /// Where the CPU promises one rate, or does not.
+    /// Where the CPU states whether the counter has one rate.
     pub const INVARIANT_SOURCE: &str = "the auxiliary vector, HWCAP_EVTSTRM";
 
-    /// Of this CPU.
+    /// Returns the features of this CPU.
     pub fn of_this_cpu() -> Features {
         // HWCAP_EVTSTRM, arch/arm/include/uapi/asm/hwcap.h: the kernel has set up the timer's event stream.
         const HWCAP_EVTSTRM: libc::c_ulong = 1 << 21;
-        // SAFETY: getauxval only looks at what the kernel left on the stack.
+        // SAFETY: getauxval only reads the auxiliary vector.
         let hwcap = unsafe { libc::getauxval(libc::AT_HWCAP) };
         Features {
             invariant: hwcap & HWCAP_EVTSTRM != 0,

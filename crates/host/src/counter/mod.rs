@@ -14,10 +14,11 @@ pub use arm::{Features, read};
 #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 pub use x86::{Features, read};
 
-/// Whether this process may read it: a process can have asked the kernel to fault it (PR_SET_TSC; on Arm from Linux 6.12).
+/// Returns whether this process may read the counter: a process can have asked the kernel to fault it (PR_SET_TSC; on
+/// Arm from Linux 6.12).
 pub fn is_readable() -> bool {
     let mut mode: libc::c_int = 0;
-    // A kernel that does not know the question forbids nothing.
+    // A kernel without PR_GET_TSC forbids nothing.
     // SAFETY: PR_GET_TSC stores one int.
     unsafe { libc::prctl(libc::PR_GET_TSC, &mut mode) != 0 || mode == libc::PR_TSC_ENABLE }
 }

@@ -7,11 +7,11 @@ use core::arch::x86_64::{__cpuid, _mm_lfence, _rdtsc};
 
 use fastpath_image::CpuFeatures;
 
-/// Reads the counter: after all that comes before it in the program, before all that comes after it.
+/// Reads the counter: after all that precedes it in the program, before all that follows it.
 #[inline]
 pub fn read() -> u64 {
-    // SAFETY: both instructions exist on every x86-64 CPU, and LFENCE, part of SSE2, on every one that Rust's i686 runs on. Where the counter may not be read (PR_SET_TSC), the verdict on the
-    // counter has refused before anybody comes here.
+    // SAFETY: both instructions exist on every x86-64 CPU, and LFENCE, part of SSE2, on every one that Rust's i686 runs
+    // on. Where the counter may not be read (PR_SET_TSC), the verdict on the counter has refused before this is called.
     unsafe {
         _mm_lfence();
         let counter = _rdtsc();
@@ -20,7 +20,7 @@ pub fn read() -> u64 {
     }
 }
 
-/// What CPUID says of the counter.
+/// CPUID's statement about the counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct Features {
     /// It ticks at one rate in all power states (Intel SDM 18.17.1; leaf 8000_0007H, EDX bit 8).
@@ -30,10 +30,10 @@ pub struct Features {
 }
 
 impl Features {
-    /// Where the CPU promises one rate, or does not.
+    /// Where the CPU states whether the counter has one rate.
     pub const INVARIANT_SOURCE: &str = "CPUID 8000_0007H, EDX bit 8";
 
-    /// Of this CPU.
+    /// Returns the features of this CPU.
     pub fn of_this_cpu() -> Features {
         const POWER_MANAGEMENT: u32 = 0x8000_0007;
         const INVARIANT_TSC: u32 = 1 << 8;

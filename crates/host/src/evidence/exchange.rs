@@ -1,9 +1,10 @@
-//! Two CPUs' counters against each other, with bounds that nothing but a wrong counter can break.
+//! Comparison of two CPUs' counters, with bounds that only a wrong counter can violate.
 //!
-//! Two threads, each on its CPU, pass a turn back and forth. One notes its counter and passes the turn, the other answers with its
-//! own count, the first notes again. The answer was read between the two notes: the other's counter is ahead by at least
-//! `answer - second note` and at most by `answer - first note`. Whoever is interrupted makes these bounds wider, never wrong. What
-//! is left between the tightest of them is what could not be told: about one round trip of a cache line, 100 to 200 ns.
+//! Two threads, each on its CPU, pass a turn back and forth. The asker notes its counter and passes the turn, the
+//! answerer replies with its own count, the asker notes its counter again. The answer was read between the two notes:
+//! the other counter is ahead by at least `answer - second note` and at most by `answer - first note`. Interruptions
+//! make these bounds wider, never wrong. The distance between the tightest bounds is the resolution: about one round
+//! trip of a cache line, 100 to 200 ns.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,43 +12,45 @@ use std::time::{Duration, Instant};
 use crate::counter;
 use crate::pause;
 
-/// Where two CPUs meet. Alone on its cache lines (prefetchers work on pairs of them).
+/// The shared memory of two CPUs. Alone on its cache lines (prefetchers work on pairs of them).
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub(super) struct Meeting {
-    /// Even: it is the asker's; odd: the answerer's; [`LEFT`]: one of them has gone.
+    /// Even: the asker's turn; odd: the answerer's; [`LEFT`]: one of them has left.
     turn: AtomicU64,
     answer: AtomicU64,
 }
 
 const LEFT: u64 = u64::MAX;
-/// Two that could not do better than this many counts were never awake together: they were not compared.
+/// Width of the bounds beyond which the two were never awake together: they count as not compared.
 const WORTHLESS_CYCLES: i64 = 200_000;
-/// Exchanges between two looks at the time, which can cost microseconds on the hosts that this is for.
+/// Exchanges between two looks at the time, which can cost microseconds on slow hosts.
 const BETWEEN_LOOKS: u64 = 16;
 const SPINS_BETWEEN_LOOKS: u32 = 2_000;
-/// How long one waits awake. Who sleeps in between lets others work, and is let in again soon, so that both are awake together
-/// before long even where every CPU has a queue.
+/// Time for which a side spins. Sleeping in between lets other threads run, and the scheduler soon runs the sleeper
+/// again, so that both are awake together before long even where every CPU has a queue.
 const AWAKE: Duration = Duration::from_micros(500);
 
-/// How long the two may take.
+/// Limits of one comparison.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
-    /// Of which the tightest count.
+    /// Number of exchanges, of which the tightest count.
     pub exchanges: u64,
-    /// To wait for one whose CPU does something else.
-    pub patience: Duration,
-    /// For all exchanges, once begun. CPUs that never run at once (a hypervisor's, overcommitted) answer in milliseconds.
+    /// Timeout for an answerer whose CPU is busy.
+    pub timeout: Duration,
+    /// Time for all exchanges, once begun. CPUs that never run at once (a hypervisor's, overcommitted) answer in
+    /// milliseconds.
     pub limit: Duration,
 }
 
-/// The side that notes twice: at least and at most so many counts is the other's counter ahead. `None`: it never answered.
+/// Runs the asker's side. Returns the least and the most by which the other's counter is ahead, in counts; `None` if
+/// the other never answered or the bounds are too wide.
 pub(super) fn ask(meeting: &Meeting, effort: &Effort, read: impl Fn() -> u64) -> Option<(i64, i64)> {
     let (mut least, mut most) = (i64::MIN, i64::MAX);
     let mut begun = None;
     for exchange in 0..effort.exchanges {
         let before = read();
-        if !pass(meeting, 2 * exchange) || !wait_for(meeting, 2 * exchange + 2, effort.patience) {
+        if !pass(meeting, 2 * exchange) || !wait_for(meeting, 2 * exchange + 2, effort.timeout) {
             break;
         }
         let after = read();
@@ -59,15 +62,15 @@ pub(super) fn ask(meeting: &Meeting, effort: &Effort, read: impl Fn() -> u64) ->
         }
     }
     leave(meeting);
-    // What leaves no doubt is worth telling, however wide.
+    // Bounds that prove a difference are returned however wide they are.
     let worth_telling = least > 0 || most < 0 || most.saturating_sub(least) < WORTHLESS_CYCLES;
     (most < i64::MAX && worth_telling).then_some((least, most))
 }
 
-/// The side that is asked.
+/// Runs the answerer's side.
 pub(super) fn answer(meeting: &Meeting, effort: &Effort, read: impl Fn() -> u64) {
     for exchange in 0..effort.exchanges {
-        if !wait_for(meeting, 2 * exchange + 1, effort.patience) {
+        if !wait_for(meeting, 2 * exchange + 1, effort.timeout) {
             return;
         }
         meeting.answer.store(read(), Ordering::Relaxed);
@@ -77,12 +80,12 @@ pub(super) fn answer(meeting: &Meeting, effort: &Effort, read: impl Fn() -> u64)
     }
 }
 
-/// Tells the other not to wait.
+/// Tells the other side not to wait.
 pub(super) fn leave(meeting: &Meeting) {
     meeting.turn.store(LEFT, Ordering::Release);
 }
 
-/// Hands the turn to the other, if he is still there.
+/// Passes the turn to the other side, unless that has left.
 fn pass(meeting: &Meeting, turn: u64) -> bool {
     meeting
         .turn
@@ -90,8 +93,8 @@ fn pass(meeting: &Meeting, turn: u64) -> bool {
         .is_ok()
 }
 
-/// Whether the turn came. If not, the other is told not to wait either.
-fn wait_for(meeting: &Meeting, turn: u64, patience: Duration) -> bool {
+/// Waits for the turn. Returns false if it did not come; the other side is then told not to wait either.
+fn wait_for(meeting: &Meeting, turn: u64, timeout: Duration) -> bool {
     let mut begun = None;
     let mut slept = Duration::ZERO;
     loop {
@@ -103,7 +106,7 @@ fn wait_for(meeting: &Meeting, turn: u64, patience: Duration) -> bool {
             }
         }
         let waited = begun.get_or_insert_with(Instant::now).elapsed();
-        if waited > patience {
+        if waited > timeout {
             leave(meeting);
             return false;
         }
@@ -114,7 +117,7 @@ fn wait_for(meeting: &Meeting, turn: u64, patience: Duration) -> bool {
     }
 }
 
-/// What [`ask`] and [`answer`] read outside of tests.
+/// Reads the counter, for [`ask`] and [`answer`] outside of tests.
 pub(super) fn read() -> u64 {
     counter::read()
 }
@@ -124,12 +127,12 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// More than it takes on a machine that is busy with much else.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Timeout, longer than a busy machine needs.
+    const TIMEOUT: Duration = Duration::from_secs(60);
     const EFFORT: Effort = Effort {
         exchanges: 256,
-        patience: PATIENCE,
-        limit: PATIENCE,
+        timeout: TIMEOUT,
+        limit: TIMEOUT,
     };
 
     fn bounds_where_the_other_is_ahead_by(ahead: i64) -> Option<(i64, i64)> {
@@ -155,17 +158,17 @@ mod tests {
     #[test]
     fn nobody_waits_for_one_who_is_not_there() {
         let effort = Effort {
-            patience: Duration::from_millis(1),
+            timeout: Duration::from_millis(1),
             ..EFFORT
         };
         assert_eq!(ask(&Meeting::default(), &effort, read), None);
         answer(&Meeting::default(), &effort, read);
-        // Nor is anybody for as long as that is patience, after the other has left.
+        // Neither side waits until its timeout after the other has left.
         let left = Meeting::default();
         leave(&left);
         let begun = Instant::now();
         assert_eq!(ask(&left, &EFFORT, read), None);
         answer(&left, &EFFORT, read);
-        assert!(begun.elapsed() < PATIENCE);
+        assert!(begun.elapsed() < TIMEOUT);
     }
 }

@@ -1,4 +1,4 @@
-//! What the CPU says, what the kernel allows, and who answers a read.
+//! The CPU's statement, the kernel's permission, and whether reads trap.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,13 @@ pub(super) fn look() -> Evidence {
     }
 }
 
-/// Whether it is the kernel that answers a read of the counter. Only Arm's kernels do so, on CPUs with a fault in their counter.
+/// Returns whether the kernel emulates reads of the counter. Only Arm's kernels do so, on CPUs with an erratum in their
+/// counter.
 pub(super) fn is_trapped() -> bool {
     cfg!(target_arch = "aarch64") && prices().is_of_trapped_reads()
 }
 
-/// The shortest times that some reads of the counter, and as many system calls, took.
+/// The shortest times of some reads of the counter, and of as many system calls.
 #[derive(Clone, Copy, Debug)]
 struct Prices {
     reads: Duration,
@@ -27,15 +28,16 @@ struct Prices {
 }
 
 impl Prices {
-    /// A trapped read is one exception, as a call is, and an emulated instruction besides; an untrapped one takes a tenth of that.
+    /// Returns whether these are the times of trapped reads. A trapped read is one exception, as a system call is, plus
+    /// an emulated instruction; an untrapped one takes a tenth of that.
     fn is_of_trapped_reads(self) -> bool {
-        const DEAR: f64 = 0.6;
-        self.reads.as_secs_f64() > DEAR * self.calls.as_secs_f64()
+        const TRAPPED_PART: f64 = 0.6;
+        self.reads.as_secs_f64() > TRAPPED_PART * self.calls.as_secs_f64()
     }
 }
 
 fn prices() -> Prices {
-    /// Enough for some counts of the slowest counters, 1 MHz apart.
+    /// Enough for some counts of the slowest counters, at 1 MHz.
     const TIMES: u32 = 64;
     let shortest = |work: &dyn Fn()| {
         let time = |_| {
@@ -46,7 +48,7 @@ fn prices() -> Prices {
         (0..5).map(time).min().unwrap_or_default()
     };
     Prices {
-        // SAFETY: getppid only answers.
+        // SAFETY: getppid accesses no memory.
         calls: shortest(&|| unsafe {
             libc::syscall(libc::SYS_getppid);
         }),
@@ -70,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_process_that_may_not_read_the_counter_is_told_so_without_reading_it() {
-        // SAFETY: the child makes system calls only; fork, prctl and waitpid take what they are given here.
+        // SAFETY: the child makes system calls only; the pointers given to prctl and waitpid are valid.
         unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -94,15 +96,15 @@ mod tests {
             }
             .is_of_trapped_reads()
         };
-        // A fault in the counter: the kernel reads it until two reads agree.
+        // An erratum in the counter: the kernel reads it until two reads agree.
         assert!(is_trapped(1000, 300));
-        // The same price, whoever is measured the shorter.
+        // The same cost, whichever measurement is the shorter.
         assert!(is_trapped(250, 300));
         assert!(is_trapped(300, 250));
-        // Neoverse, and a CPU whose barrier is dear.
+        // Neoverse, and a CPU whose barrier is expensive.
         assert!(!is_trapped(12, 120));
         assert!(!is_trapped(50, 150));
-        // Mitigations make calls dear, and emulation both.
+        // Mitigations make calls expensive, and emulation both.
         assert!(!is_trapped(15, 900));
         assert!(!is_trapped(100, 800));
     }

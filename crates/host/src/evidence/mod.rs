@@ -1,8 +1,8 @@
-//! Whether the counter can be believed: what the CPU says, what the kernel allows, what the CPUs show against each other, and how
-//! well it predicts the kernel's clock.
+//! Whether the counter can be believed: what the CPU states, what the kernel allows, how the CPUs' counters compare,
+//! and how well the counter predicts the kernel's clock.
 //!
-//! [`Evidence`] is plain data, and [`Evidence::verdict`] a function of it and of nothing else: the same for `fastpath run`, which obeys
-//! it, for `doctor`, which prints it, and for hosts of guests, which log it.
+//! [`Evidence`] is plain data, and [`Evidence::verdict`] a function of it and of nothing else: the same for `fastpath
+//! run`, which obeys it, for `doctor`, which prints it, and for hosts of guests, which log it.
 
 mod exchange;
 mod first_sight;
@@ -18,43 +18,44 @@ use crate::counter::Features;
 pub use residuals::{Residuals, Withdrawal, reason};
 pub use warp::{LeftOut, Missed, Pair, Patience, Patrol, Warp};
 
-/// At a start.
+/// Time limits at a start.
 const PATIENCE: Patience = Patience {
     in_all: Duration::from_millis(40),
     for_a_pair: Duration::from_millis(20),
     for_an_answer: Duration::from_millis(4),
 };
-/// The same where the kernel itself runs on the counter, having compared all CPUs at boot and watched them since.
+/// Time limits at a start where the kernel itself runs on the counter: it compared all CPUs at boot and has watched
+/// them since.
 const WHERE_KERNEL_TRUSTS: Patience = Patience {
     in_all: Duration::from_millis(8),
     for_a_pair: Duration::from_millis(4),
     ..PATIENCE
 };
-/// How long to try where the user vouches for the counter and no two CPUs were compared: virtual CPUs of a busy host may for a long
-/// time not run at once.
+/// Time limits where the user vouches for the counter and no two CPUs were compared: virtual CPUs of a busy host may
+/// not run at once for a long time.
 const WHERE_VOUCHED: Patience = Patience {
     in_all: Duration::from_millis(500),
     for_a_pair: Duration::from_millis(250),
     for_an_answer: Duration::from_millis(50),
 };
 
-/// How much a counter has to show before it is read for anybody.
+/// Requirements that a counter must meet before it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trust {
-    /// The CPU must promise one rate.
+    /// The CPU must state one rate.
     #[default]
     Invariant,
-    /// `--trust-counter`: the user vouches for the rate. Everything else is asked all the same, and the counter is then watched
-    /// more closely ([`fastpath_clock::Config::watched`]).
+    /// `--trust-counter`: the user vouches for the rate. All other requirements remain, and the counter is watched more
+    /// closely ([`fastpath_clock::Config::watched`]).
     Anyway,
 }
 
-/// Why the counter is not believed.
+/// Reason why the counter is not believed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, schemars::JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Distrust {
-    /// The CPU does not promise one rate.
+    /// The CPU does not state that the counter has one rate.
     #[cfg_attr(
         any(target_arch = "x86_64", target_arch = "x86"),
         error("the CPU does not state an invariant TSC (CPUID 8000_0007H, EDX bit 8)")
@@ -64,31 +65,31 @@ pub enum Distrust {
         error("firmware has not set up the counter (its frequency, CNTFRQ_EL0, is 0)")
     )]
     NotInvariant,
-    /// PR_SET_TSC.
+    /// The process may not read the counter (PR_SET_TSC).
     #[error("this process may not read the counter (prctl PR_GET_TSC)")]
     NotReadable,
-    /// The kernel answers reads of it, to work around an erratum of the CPU (drivers/clocksource/arm_arch_timer.c).
+    /// The kernel emulates reads of it, to work around an erratum of the CPU (drivers/clocksource/arm_arch_timer.c).
     #[error(
         "reading the counter traps to the kernel, and is no faster than a system call (an erratum of this CPU, by /proc/cpuinfo's part)"
     )]
     Trapped,
-    /// Two CPUs disagree.
+    /// The counters of two CPUs disagree.
     #[error("the counters of CPUs {cpu} and {other} disagree by {cycles} counts or more")]
     Warp {
         /// One of the two that are furthest apart.
         cpu: usize,
         /// The other.
         other: usize,
-        /// By so many at least.
+        /// Least distance of the two, in counts.
         cycles: u64,
     },
-    /// No invariance, and not one pair of CPUs could be compared either.
+    /// The CPU does not state one rate, and no pair of CPUs could be compared.
     #[error("the counters of this host's CPUs could not be compared with each other")]
     NotCompared,
-    /// Anchors that were made by it are withdrawn at this moment.
+    /// A publisher's anchors on this counter are withdrawn at present.
     #[error("{reason}")]
     Withdrawn {
-        /// Why.
+        /// The reason of the withdrawal.
         reason: String,
     },
 }
@@ -104,28 +105,29 @@ impl Distrust {
     }
 }
 
-/// What was found.
+/// Findings about the counter.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Evidence {
-    /// Whether this process may read the counter (PR_GET_TSC). If not, nothing else was asked.
+    /// Whether this process may read the counter (PR_GET_TSC). If not, nothing else was examined.
     pub is_readable: bool,
-    /// What the CPU says.
+    /// The CPU's statement about the counter.
     pub features: Option<Features>,
-    /// A read is answered by the kernel.
+    /// Whether reads trap to the kernel.
     pub is_trapped: bool,
-    /// The CPUs' counters against each other, where they were compared.
+    /// The comparison of the CPUs' counters, where it was made.
     pub warp: Option<Warp>,
-    /// How well it predicted the kernel's clock, where a publisher tried.
+    /// How well the counter predicted the kernel's clock, where a publisher runs.
     pub residuals: Option<Residuals>,
 }
 
 impl Evidence {
-    /// What can be told at once, without threads and without reading the counter where that would be fatal.
+    /// Gathers the evidence that is available at once, without threads and without reading the counter where that would
+    /// be fatal.
     pub fn at_first_sight() -> Evidence {
         first_sight::look()
     }
 
-    /// All that can be found out about a host: [`Evidence::at_first_sight`], and every pair of CPUs compared. Starts
+    /// Gathers all evidence about a host: [`Evidence::at_first_sight`], and every pair of CPUs compared. Starts
     /// threads.
     pub fn gather(patience: Patience) -> Evidence {
         let mut evidence = Evidence::at_first_sight();
@@ -136,8 +138,8 @@ impl Evidence {
         evidence
     }
 
-    /// What `fastpath run` looks at: everything, for about a tenth of a millisecond per CPU where they are idle; less where the first
-    /// sight says enough. Starts threads.
+    /// Gathers the evidence that `fastpath run` uses: all of it, in about a tenth of a millisecond per CPU where they
+    /// are idle; less where the first sight suffices. Starts threads.
     pub fn of_this_host(trust: Trust) -> Evidence {
         let evidence = Evidence::at_first_sight();
         // The counter may only be read, and is only worth comparing, where the rest is in order.
@@ -156,7 +158,7 @@ impl Evidence {
         evidence
     }
 
-    /// Whether the counter is believed. The first thing that speaks against it decides.
+    /// Returns whether the counter is believed; the error is the first reason not to.
     pub fn verdict(&self, trust: Trust) -> Result<(), Distrust> {
         if !self.is_readable {
             return Err(Distrust::NotReadable);
@@ -191,14 +193,15 @@ impl Evidence {
     }
 }
 
-/// Whether the counter may be read here at all, and promises one rate. To be asked before it is read for anything.
+/// Returns the counter's features if it may be read and its rate satisfies `trust`. Must be called before the counter
+/// is read for any purpose.
 pub fn is_promising(trust: Trust) -> Result<Features, Distrust> {
     let evidence = Evidence::at_first_sight();
     evidence.verdict(trust)?;
     evidence.features.ok_or(Distrust::NotReadable)
 }
 
-/// [`Evidence::of_this_host`], if its verdict is good.
+/// Returns [`Evidence::of_this_host`], if its verdict is good.
 pub fn examine(trust: Trust) -> Result<Evidence, Distrust> {
     let evidence = Evidence::of_this_host(trust);
     evidence.verdict(trust)?;
@@ -298,7 +301,7 @@ mod tests {
             not_invariant(evidence.clone()).verdict(Trust::Anyway),
             Err(Distrust::NotCompared)
         );
-        // One CPU has nothing to be compared with.
+        // A single CPU has no other to be compared with.
         evidence.warp = Some(Warp {
             cpus: vec![0],
             ..Warp::default()

@@ -1,4 +1,4 @@
-//! How well the counter predicted the kernel's clock, as the page of a publisher says it.
+//! How well the counter predicted the kernel's clock, from a publisher's page.
 
 use std::io;
 
@@ -9,40 +9,42 @@ use serde::Serialize;
 use crate::page_copy::PageCopy;
 use crate::publisher::{REASON_HOST, REASON_LET_GO, REASON_NEW_PUBLISHER, REASON_STEP_MISSED};
 
-/// A publisher's experience with the counter.
+/// Statistics of a publisher about the counter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Residuals {
     /// Anchors published.
     pub refreshes: u64,
-    /// How far the last anchor was ahead of the kernel's MONOTONIC when it was replaced.
+    /// How far the last anchor was ahead of the kernel's MONOTONIC when it was replaced, in nanoseconds.
     pub last_ns: i64,
-    /// Why the anchors are withdrawn at this moment; nothing: they are not.
+    /// Reason why the anchors are withdrawn at present; null if they are not.
     pub withdrawn: Option<String>,
-    /// How often anchors were withdrawn since the page was made.
+    /// Number of withdrawals since the page was made.
     pub withdrawals: u64,
-    /// The last of them, oldest first.
+    /// The last withdrawals, oldest first.
     pub history: Vec<Withdrawal>,
     /// Comparisons of the CPUs' counters since the publisher started.
     pub warp_tests: u64,
-    /// What the last one could have missed: no two CPUs were further apart.
+    /// Upper bound of the distance of any two CPUs' counters in the last comparison, in counts: it could have missed a
+    /// smaller warp.
     pub warp_within_cycles: Option<u64>,
-    /// Whether `--trust-counter` was given: the CPU does not promise that the counter ticks at one rate.
+    /// Whether `--trust-counter` was given: the CPU does not state that the counter has one rate.
     pub is_vouched_for: bool,
 }
 
-/// Anchors were taken off a page.
+/// A withdrawal of anchors from a page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Withdrawal {
-    /// On the kernel's CLOCK_BOOTTIME.
+    /// Time on the kernel's CLOCK_BOOTTIME, in nanoseconds.
     pub boottime_ns: u64,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// How far the anchor was ahead of the kernel's MONOTONIC then, where that could be told.
+    /// How far the anchor was ahead of the kernel's MONOTONIC then, in nanoseconds, where known.
     pub ahead_ns: Option<i64>,
 }
 
 impl Residuals {
-    /// What a page says: of a process that is served (see [`Residuals::of_process`]), or of a host's own.
+    /// Returns the statistics of a page: that of a process that is served (see [`Residuals::of_process`]), or a host's
+    /// own.
     pub fn of_page(page: &Page) -> Residuals {
         let reader = Reader::new(page);
         let (stats, watch) = (reader.stats(), reader.watch());
@@ -61,8 +63,10 @@ impl Residuals {
         }
     }
 
-    /// What the page of a process says that `fastpath run` serves. `Ok(None)`: it has no page. The error is that of /proc/PID/maps or
-    /// /proc/PID/mem, which need the right to trace the process.
+    /// Returns the statistics of the page of a process that `fastpath run` serves; `Ok(None)` if it has no page.
+    ///
+    /// # Errors
+    /// Those of /proc/PID/maps or /proc/PID/mem, which need the right to trace the process.
     pub fn of_process(pid: u32) -> io::Result<Option<Residuals>> {
         Ok(PageCopy::of_process(pid)?.map(|page| Residuals::of_page(&page)))
     }
@@ -78,7 +82,7 @@ impl From<&fastpath_page::Withdrawal> for Withdrawal {
     }
 }
 
-/// What a page's reason means.
+/// Returns the meaning of a page's reason.
 pub fn reason(code: u32) -> String {
     match (Reason::from_code(code), code) {
         (Some(reason), _) => reason.to_string(),

@@ -1,4 +1,4 @@
-//! The CPUs' counters against each other: every pair at a start, one CPU with all others while a publisher is at work.
+//! Comparison of the CPUs' counters: every pair at a start, one CPU with all others while a publisher runs.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,46 +12,48 @@ use serde::Serialize;
 use super::exchange::{self, Effort, Meeting};
 use crate::cpus;
 
-/// How long CPUs are compared for at most. Idle ones take about 50 us a round, and there are as many rounds as CPUs; the rest is for
-/// CPUs that are busy.
+/// Time limits of a comparison. Idle CPUs take about 50 us a round, and there are as many rounds as CPUs; the rest is
+/// for CPUs that are busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// In all.
+    /// For all pairs.
     pub in_all: Duration,
-    /// For a pair. Virtual CPUs that a busy host runs in turn do run at once now and then, for who has the time to wait for that.
+    /// For a pair. Virtual CPUs that a busy host runs in turn do run at once now and then.
     pub for_a_pair: Duration,
     /// For one answer. A scheduler's slice is 3 ms, and there can be many in a queue.
     pub for_an_answer: Duration,
 }
 
-/// Of a pair: 20 us on idle CPUs.
+/// Exchanges of a pair: 20 us on idle CPUs.
 const EXCHANGES: u64 = 128;
-/// As tight after a few exchanges as after many, if nobody interrupts all of them.
+/// Limits of one comparison of a patrol. A few exchanges give bounds as tight as many, unless all of them are
+/// interrupted.
 const CHEAP: Effort = Effort {
     exchanges: 32,
-    patience: Duration::from_micros(500),
+    timeout: Duration::from_micros(500),
     limit: Duration::from_millis(1),
 };
-/// How long the one who asks sleeps for another that is on its way to a busy CPU.
+/// Time for which the asker sleeps until the worker arrives on a busy CPU.
 const ARRIVAL: Duration = Duration::from_millis(5);
-/// Rounds for which there is memory (2 MiB for 128 CPUs). Beyond, each CPU is compared with so many others.
+/// Most rounds (2 MiB of memory for 128 CPUs). On hosts with more CPUs, each is compared with so many others.
 const MOST_ROUNDS: usize = 128;
 
-/// How far one CPU's counter is ahead of another's: between `least_cycles` and `most_cycles`, whatever happened meanwhile.
+/// Distance of one CPU's counter ahead of another's: between `least_cycles` and `most_cycles`, whatever interrupted the
+/// comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Pair {
     /// The CPU that the other is compared with.
     pub cpu: usize,
-    /// The other.
+    /// The other CPU.
     pub other: usize,
-    /// Negative: the other is behind.
+    /// Least distance, in counts; negative if the other may be behind.
     pub least_cycles: i64,
-    /// Negative: the other is behind.
+    /// Most distance, in counts; negative if the other is behind.
     pub most_cycles: i64,
 }
 
 impl Pair {
-    /// So many counts they are apart beyond doubt; 0: they may be equal.
+    /// Returns by how many counts the two are certainly apart; 0 if they may be equal.
     pub fn apart_cycles(&self) -> u64 {
         self.least_cycles
             .max(self.most_cycles.saturating_neg())
@@ -59,18 +61,18 @@ impl Pair {
             .unsigned_abs()
     }
 
-    /// No more than so many counts they are apart: what could have been missed.
+    /// Returns by how many counts the two are apart at most: a smaller difference could have been missed.
     pub fn within_cycles(&self) -> u64 {
         self.least_cycles.unsigned_abs().max(self.most_cycles.unsigned_abs())
     }
 }
 
-/// A CPU of which nothing is known.
+/// A CPU that could not be compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct LeftOut {
     /// Its number.
     pub cpu: usize,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
@@ -81,35 +83,37 @@ pub struct Missed {
     pub cpu: usize,
     /// The other.
     pub other: usize,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// What came of a comparison.
+/// Result of a comparison.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Warp {
-    /// CPUs that this process may use (sched_getaffinity(2)). Others are not looked at.
+    /// CPUs that this process may use (sched_getaffinity(2)). Others are not compared.
     pub cpus: Vec<usize>,
     /// The pairs that were compared.
     pub pairs: Vec<Pair>,
     /// The pairs that should have been compared and were not.
     pub missed: Vec<Missed>,
-    /// The one that all others were compared with, if it was one: then a pair of others can be apart by the sum of what was missed.
+    /// The CPU that all others were compared with, if there was one: two others can then be apart by the sum of their
+    /// bounds.
     pub hub: Option<usize>,
     /// CPUs that could not be compared with any.
     pub left_out: Vec<LeftOut>,
-    /// How long it took.
+    /// Duration, in microseconds.
     pub took_us: u64,
 }
 
 impl Warp {
-    /// The pair that is apart beyond doubt, and furthest.
+    /// Returns the pair that is certainly apart, and furthest.
     pub fn furthest_apart(&self) -> Option<&Pair> {
         let apart = self.pairs.iter().filter(|pair| pair.apart_cycles() > 0);
         apart.max_by_key(|pair| pair.apart_cycles())
     }
 
-    /// Any two of the CPUs that were compared are apart by no more than this: a smaller warp can have been missed. `None`: none were.
+    /// Returns the bound on the distance of any two CPUs that were compared, in counts: a smaller warp can have been
+    /// missed. `None` if none were compared.
     pub fn within_cycles(&self) -> Option<u64> {
         let within = |pair: &Pair| pair.within_cycles();
         let widest = self.pairs.iter().map(within).max()?;
@@ -121,12 +125,12 @@ impl Warp {
         Some(all.iter().rev().take(2).sum())
     }
 
-    /// How many pairs there are to compare.
+    /// Returns how many pairs there are to compare.
     pub fn pairs_in_all(&self) -> usize {
         self.cpus.len() * self.cpus.len().saturating_sub(1) / 2
     }
 
-    /// What came of `planned` meetings.
+    /// Makes the result of the `planned` meetings.
     fn of(
         cpus: Vec<usize>,
         planned: &[(usize, usize)],
@@ -166,8 +170,8 @@ impl Warp {
 
 const TOO_BUSY: &str = "too busy to answer in time";
 
-/// Every pair, as far as patience goes: a round-robin tournament. In each round all CPUs work, two by two, and after the last each
-/// has met every other.
+/// Compares every pair, within the time limits, by a round-robin tournament. In each round all CPUs work, two by two,
+/// and after the last each has met every other.
 pub(super) fn of_every_pair(patience: Patience) -> Warp {
     let begun = Instant::now();
     let cpus = cpus::allowed();
@@ -188,7 +192,7 @@ pub(super) fn of_every_pair(patience: Patience) -> Warp {
         let left = patience.in_all.saturating_sub(begun.elapsed());
         (!left.is_zero()).then_some(Effort {
             exchanges: EXCHANGES,
-            patience: patience.for_an_answer.min(left),
+            timeout: patience.for_an_answer.min(left),
             limit: patience.for_a_pair.min(left),
         })
     };
@@ -203,7 +207,7 @@ pub(super) fn of_every_pair(patience: Patience) -> Warp {
             let meeting = &meetings[round * seats + seat.min(partner)];
             let effort = effort().filter(|_| bound.is_ok() && !gone[partner].load(Ordering::Acquire));
             let Some(effort) = effort else {
-                // Nobody shall wait there.
+                // The partner must not wait.
                 exchange::leave(meeting);
                 continue;
             };
@@ -250,7 +254,7 @@ pub(super) fn of_every_pair(patience: Patience) -> Warp {
     warp
 }
 
-/// Who meets whom in so many rounds.
+/// Returns the pairs that meet in so many rounds.
 fn meetings_of(cpus: &[usize], rounds: usize) -> Vec<(usize, usize)> {
     let seats = cpus.len().next_multiple_of(2);
     let in_round = |round| {
@@ -261,7 +265,7 @@ fn meetings_of(cpus: &[usize], rounds: usize) -> Vec<(usize, usize)> {
     all.map(|(seat, partner)| (cpus[seat], cpus[partner])).collect()
 }
 
-/// Those for which there are no rounds.
+/// Returns the pairs for which there are no rounds.
 fn beyond_memory(cpus: &[usize], planned: &[(usize, usize)]) -> Vec<Missed> {
     let planned: BTreeSet<_> = planned.iter().collect();
     let every = meetings_of(cpus, cpus.len().next_multiple_of(2) - 1);
@@ -279,11 +283,11 @@ fn beyond_memory(cpus: &[usize], planned: &[(usize, usize)]) -> Vec<Missed> {
         .collect()
 }
 
-/// Whom a seat meets in a round: the circle method, in which the last seat stays and the others move on by one.
+/// Returns the partner of a seat in a round, by the circle method: the last seat stays and the others move on by one.
 fn partner(seat: usize, round: usize, seats: usize) -> usize {
     let circle = seats - 1;
     if seat == circle {
-        // The one that would meet itself: 2 s = round (mod circle), and circle is odd.
+        // The seat that would meet itself: 2 s = round (mod circle), and circle is odd.
         return (round * (circle + 1) / 2) % circle;
     }
     let other = (round + circle - seat) % circle;
@@ -294,20 +298,21 @@ fn small_thread() -> thread::Builder {
     thread::Builder::new().name("fastpath-warp".into()).stack_size(64 << 10)
 }
 
-/// Compares the CPUs again and again while a publisher is at work, each time from another one.
+/// Compares the CPUs regularly while a publisher runs, each time from another CPU.
 #[derive(Debug, Default)]
 pub struct Patrol {
     rounds: usize,
-    /// Kept from round to round: to start one takes as long as to meet.
-    traveller: Option<Traveller>,
+    /// Kept from round to round: starting a thread takes as long as a meeting.
+    worker: Option<Worker>,
 }
 
 impl Patrol {
-    /// One CPU with each of the others, one after the other: this thread stays on one, and another thread goes round. Equal to the same
-    /// counter, all are equal; so it costs as many exchanges as there are CPUs, not as there are pairs, and most of it is the way
-    /// there. CPUs that are busy for longer are left out this time.
+    /// Compares one CPU with each of the others, one after the other: this thread stays on one, and a worker thread
+    /// visits the others. Counters that are equal to the same one are equal to each other; so it costs as many
+    /// exchanges as there are CPUs, not as there are pairs, and most of the time is migration. CPUs that are busy for
+    /// longer are left out this time.
     ///
-    /// Returns what it found and the CPU time that it took.
+    /// Returns the result and the CPU time that it took.
     pub fn round(&mut self) -> (Warp, Duration) {
         let (begun, begun_cpu) = (Instant::now(), cpu_time());
         let cpus = cpus::allowed();
@@ -325,45 +330,45 @@ impl Patrol {
             asker: thread::current(),
         });
         let (pairs, travelled) = match self.send_off(&tour) {
-            Ok(traveller) => {
+            Ok(worker) => {
                 let pairs = stay(hub, &tour);
-                (pairs, traveller.back.recv().map_err(std::io::Error::other))
+                (pairs, worker.back.recv().map_err(std::io::Error::other))
             }
             Err(error) => (Vec::new(), Err(error)),
         };
         let (obstacles, travel_cost) = travelled.unwrap_or_else(|error| {
-            self.traveller = None;
+            self.worker = None;
             let why = format!("no thread could be started: {error}");
             let all = cpus.iter().map(|&cpu| LeftOut { cpu, why: why.clone() });
             (all.collect(), Duration::ZERO)
         });
-        // The next round asks this thread which CPUs there are.
+        // The next round reads this thread's affinity.
         let _ = cpus::run_on_any(&cpus);
         let warp = Warp::of(cpus, &planned, pairs, &obstacles, begun);
         let cost = cpu_time().saturating_sub(begun_cpu) + travel_cost;
         (Warp { hub: Some(hub), ..warp }, cost)
     }
 
-    fn send_off(&mut self, tour: &Arc<Tour>) -> std::io::Result<&Traveller> {
-        let traveller = match self.traveller.take() {
-            Some(traveller) => traveller,
-            None => Traveller::start()?,
+    fn send_off(&mut self, tour: &Arc<Tour>) -> std::io::Result<&Worker> {
+        let worker = match self.worker.take() {
+            Some(worker) => worker,
+            None => Worker::start()?,
         };
-        traveller.orders.send(tour.clone()).map_err(std::io::Error::other)?;
-        Ok(self.traveller.insert(traveller))
+        worker.orders.send(tour.clone()).map_err(std::io::Error::other)?;
+        Ok(self.worker.insert(worker))
     }
 }
 
-/// A thread that goes where it is sent, until nobody can send it any more.
+/// A worker thread that visits the CPUs of each tour, until its sender is dropped.
 #[derive(Debug)]
-struct Traveller {
+struct Worker {
     orders: Sender<Arc<Tour>>,
-    /// The CPUs that it did not come to, and the CPU time that it took.
+    /// The CPUs that it could not visit, and the CPU time that it took.
     back: Receiver<(Vec<LeftOut>, Duration)>,
 }
 
-impl Traveller {
-    fn start() -> std::io::Result<Traveller> {
+impl Worker {
+    fn start() -> std::io::Result<Worker> {
         let (orders, taken) = mpsc::channel::<Arc<Tour>>();
         let (told, back) = mpsc::channel();
         small_thread().spawn(move || {
@@ -377,15 +382,15 @@ impl Traveller {
                 until_now = now;
             }
         })?;
-        Ok(Traveller { orders, back })
+        Ok(Worker { orders, back })
     }
 }
 
-/// One round's way.
+/// The visits of one round.
 #[derive(Debug)]
 struct Tour {
     others: Vec<usize>,
-    /// With each of them.
+    /// One for each of `others`.
     stops: Vec<Stop>,
     asker: Thread,
 }
@@ -403,7 +408,7 @@ impl Stop {
         asker.unpark();
     }
 
-    /// Sleeps: the CPU that the other is on its way to may be busy, and this one has better to do.
+    /// Sleeps until the worker has arrived: its CPU may be busy, and spinning would waste this one.
     fn wait_for_arrival(&self) -> bool {
         let until = Instant::now() + ARRIVAL;
         while !self.arrived.load(Ordering::Acquire) {
@@ -452,10 +457,10 @@ fn go_round(tour: &Tour) -> Vec<LeftOut> {
     obstacles
 }
 
-/// Of this thread.
+/// Returns the CPU time of this thread.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid timespec.
+    // SAFETY: `time` is valid for the write.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
@@ -523,7 +528,8 @@ mod tests {
         for_an_answer: Duration::from_millis(100),
     };
 
-    /// On a machine that is busy with other tests a CPU may not take part; most often it does.
+    /// Repeats a comparison up to ten times: on a machine that is busy with other tests a CPU may not take part, but
+    /// most often it does.
     fn in_one_of_ten(mut compare: impl FnMut() -> Warp) -> Warp {
         let mut warp = compare();
         for _ in 0..9 {

@@ -1,4 +1,4 @@
-//! An instance and its page in this very process, as a host that runs its guest in its own address space has them.
+//! An instance and its page in this process, as in a host that runs its guest in its own address space.
 
 use std::ptr::NonNull;
 
@@ -19,7 +19,7 @@ const APART: usize = 7;
 pub type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int;
 
 impl Mapped {
-    /// With the page below the image or above it.
+    /// Maps the page below the image or above it.
     pub fn new(page_below: bool, serve_clocks: bool) -> Mapped {
         let image = Image::host();
         let size = image.size();
@@ -43,7 +43,7 @@ impl Mapped {
         assert_ne!(region, libc::MAP_FAILED);
         let region = NonNull::new(region.cast::<u8>()).expect("not at 0");
         let address = region.addr().get() + image_at;
-        // SAFETY: inside of the mapping just made, which nobody else uses.
+        // SAFETY: inside of the mapping just made, which nothing else uses.
         unsafe {
             let bytes = std::slice::from_raw_parts_mut(region.as_ptr().add(image_at), size);
             let options = Options {
@@ -68,28 +68,28 @@ impl Mapped {
         mapped
     }
 
-    /// The page. It stays for as long as the process.
+    /// Returns the page, which stays mapped until the process ends.
     pub fn page(&self) -> &'static Page {
-        // SAFETY: mapped for good, aligned, and a page is made of atomics.
+        // SAFETY: mapped until the process ends, aligned, and a page is made of atomics.
         unsafe { self.region.add(self.page_at).cast().as_ref() }
     }
 
-    /// The image's clock_gettime.
+    /// Returns the image's clock_gettime.
     pub fn clock_gettime(&self) -> ClockGettime {
         let image = Image::host();
         let offset = ["__vdso_clock_gettime", "__kernel_clock_gettime"]
             .iter()
             .find_map(|name| image.symbol(name))
             .expect("every image has it");
-        // SAFETY: the function's code is there, and it has this type.
+        // SAFETY: the function's code is at this address, and has this type.
         unsafe { std::mem::transmute(self.region.as_ptr().add(self.image_at + offset as usize)) }
     }
 }
 
-/// What a clock_gettime answers, in nanoseconds.
+/// Returns the answer of a clock_gettime, in nanoseconds.
 pub fn read(clock_gettime: ClockGettime, id: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid timespec.
+    // SAFETY: `time` is valid for the write.
     assert_eq!(unsafe { clock_gettime(id, &mut time) }, 0);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

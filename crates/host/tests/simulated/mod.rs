@@ -1,4 +1,4 @@
-//! A host that does not exist, in virtual time, and a guest on it that reads when it likes.
+//! A simulated host, in virtual time, and a guest on it that reads at any time.
 
 // Each test program uses a part of it.
 #![allow(dead_code)]
@@ -14,32 +14,32 @@ use host::{Host, Reads};
 
 pub const REALTIME: i32 = 0;
 pub const MONOTONIC: i32 = 1;
-/// Where the image makes its system calls, and where the guest has it.
+/// Addresses of the image's system calls, and of the image in the guest.
 pub const SYSTEM_CALLS: [u64; 2] = [0x400, 0x520];
 pub const IMAGE: u64 = 0x7fff_1000;
-/// What it costs a host to trap a call, at least.
+/// Least cost of a trapped call to the host.
 pub const TRAP_NS: f64 = 1_300.0;
 
 /// The simulated host as a source of time.
 pub struct Simulated(pub RefCell<Host>, HoldUp);
 
-/// The host's next look but so many takes 40 ms, and the kernel's rate is another then, in parts per million.
+/// Makes one of the host's next looks take 40 ms, during which the kernel's rate changes, in parts per million.
 #[derive(Default)]
 struct HoldUp {
     looks_left: Cell<Option<u32>>,
     ppm: Cell<f64>,
-    /// What the kernel showed at the end of it.
+    /// The kernel's time at the end of it.
     shown_ns: Cell<u64>,
 }
 
 impl Simulated {
-    /// Before the `nth` look from now the host is held up for 40 ms, and the kernel's rate changed.
+    /// Delays the host for 40 ms before the `nth` look from now, and changes the kernel's rate.
     pub fn hold_up(&self, nth: u32, ppm: f64) {
         self.1.looks_left.set(Some(nth));
         self.1.ppm.set(ppm);
     }
 
-    /// What the kernel showed when the host went on, if it was held up.
+    /// Returns the kernel's time when the host continued, if it was delayed.
     pub fn held_up_until_ns(&self) -> Option<u64> {
         self.1.looks_left.get().is_none().then(|| self.1.shown_ns.get())
     }
@@ -84,7 +84,7 @@ pub struct Guest<'p> {
     pub publisher: Publisher<'p, Simulated>,
     pub page: &'p Page,
     pub last_ns: u64,
-    /// Of the reads that the page answered, against the kernel's clock.
+    /// Errors against the kernel's clock, of the reads that the page answered.
     pub errors_ns: Vec<i64>,
     pub reads: u64,
     pub traps: u64,
@@ -129,7 +129,8 @@ impl<'p> Guest<'p> {
         })
     }
 
-    /// One clock_gettime by the guest. Time never goes back by more than the kernel's own answer lies behind the page's.
+    /// Makes one clock_gettime of the guest. Time never goes back by more than the kernel's own answer lies behind the
+    /// page's.
     pub fn read(&mut self) {
         self.reads += 1;
         let counter = self.host(|host| host.counter.whole);
@@ -157,7 +158,7 @@ impl<'p> Guest<'p> {
         self.last_ns = now_ns;
     }
 
-    /// Reads every `ns` or so for so many seconds.
+    /// Reads about every `ns` for so many seconds.
     pub fn busy(&mut self, ns: f64, seconds: f64) {
         let end_ns = self.host(|host| host.elapsed_ns) + seconds * 1e9;
         while self.host(|host| host.elapsed_ns) < end_ns {

@@ -1,6 +1,6 @@
 //! A page and an image, mapped in this process as they would be in a target.
 
-// Each test file uses its part.
+// Each test file uses a part.
 #![allow(dead_code)]
 
 use std::arch::asm;
@@ -26,7 +26,7 @@ pub const SYS_GETTIMEOFDAY: i64 = 96;
 pub const SYS_CLOCK_GETTIME: i64 = 228;
 pub const SYS_CLOCK_GETRES: i64 = 229;
 
-/// A timespec, and a timeval too.
+/// A timespec, also used as a timeval.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timespec {
@@ -34,7 +34,7 @@ pub struct Timespec {
     pub fraction: i64,
 }
 
-/// Page and image: the page as a target maps it, read-only, and where its publisher writes it.
+/// Page and image: the page as a target maps it, read-only, and as its publisher writes it.
 pub struct Mapped {
     image: NonNull<u8>,
     pub page: &'static Page,
@@ -42,12 +42,12 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// Never unmapped: tests are short.
+    /// Maps an image with its page below. It is never unmapped: tests are short.
     pub fn new(kernel: KernelFunctions) -> Mapped {
         Mapped::with(kernel, Image::DEFAULT_PAGE_OFFSET, true)
     }
 
-    /// With the page elsewhere, or no clocks served.
+    /// Maps an image with the page elsewhere, or without served clocks.
     pub fn with(kernel: KernelFunctions, page_offset: i64, serve_clocks: bool) -> Mapped {
         let image_size = Image::host().size();
         // From the lower of the two to the end of the higher.
@@ -97,12 +97,12 @@ impl Mapped {
         }
     }
 
-    /// As in a process with the kernel's vDSO.
+    /// Maps an image as in a process with the kernel's vDSO.
     pub fn with_kernel() -> Mapped {
         Mapped::new(kernel_functions())
     }
 
-    /// The kernel's vDSO, for comparison, with a page that it does not read.
+    /// Returns the kernel's vDSO, for comparison, with a page that it does not read.
     pub fn kernels_own() -> Mapped {
         let kernel = kernel_vdso();
         Mapped {
@@ -112,12 +112,12 @@ impl Mapped {
         }
     }
 
-    /// As in a process without a vDSO.
+    /// Maps an image as in a process without a vDSO.
     pub fn without_kernel() -> Mapped {
         Mapped::new(KernelFunctions::NONE)
     }
 
-    /// Where the image lies.
+    /// Returns the addresses of the image.
     pub fn code(&self) -> std::ops::Range<u64> {
         let start = self.image.as_ptr() as u64;
         start..start + Image::host().size() as u64
@@ -127,13 +127,15 @@ impl Mapped {
         Some((self.image.as_ptr() as usize).wrapping_add(self.vdso.find(name)? as usize))
     }
 
+    /// Returns an exported function.
+    ///
     /// # Safety
     /// `F` is a function pointer with the arguments and result of the function of this name.
     pub unsafe fn function<F: Copy>(&self, name: &str) -> F {
         let address = self
             .address(name)
             .unwrap_or_else(|| panic!("the image exports no {name}"));
-        // SAFETY: the caller says that it is a function of this type.
+        // SAFETY: the caller guarantees that it is a function of this type.
         unsafe { std::mem::transmute_copy(&address) }
     }
 
@@ -152,24 +154,24 @@ impl Mapped {
     }
 }
 
-/// The vDSO that the kernel gave this process.
+/// Returns the vDSO that the kernel gave this process.
 pub fn kernel_vdso() -> MappedVdso {
     own_vdso().unwrap().expect("these tests need a kernel with a vDSO")
 }
 
-/// Its functions.
+/// Returns the functions of that vDSO.
 pub fn kernel_functions() -> KernelFunctions {
     let kernel = kernel_vdso();
     KernelFunctions::of(&kernel.vdso, kernel.base)
 }
 
-/// A system call of up to three arguments, with the kernel's own result.
+/// Makes a system call of up to three arguments, and returns the kernel's own result.
 ///
 /// # Safety
 /// As the system call demands.
 pub unsafe fn syscall(number: i64, arguments: [usize; 3]) -> i64 {
     let result;
-    // SAFETY: the caller vouches for the arguments; the kernel changes rcx and r11 only.
+    // SAFETY: the caller guarantees the arguments; the kernel changes rcx and r11 only.
     unsafe {
         asm!("syscall", inlateout("rax") number => result, in("rdi") arguments[0], in("rsi") arguments[1],
              in("rdx") arguments[2], lateout("rcx") _, lateout("r11") _);
@@ -177,15 +179,15 @@ pub unsafe fn syscall(number: i64, arguments: [usize; 3]) -> i64 {
     result
 }
 
-/// clock_gettime or clock_getres as the kernel answers it.
+/// Returns the kernel's answer to clock_gettime or clock_getres.
 pub fn kernel_clock(number: i64, id: i32) -> (i32, Timespec) {
     let mut ts = Timespec::default();
-    // SAFETY: both take a clock id and a pointer to a timespec.
+    // SAFETY: both calls take a clock id and a pointer to a timespec, which is valid.
     let code = unsafe { syscall(number, [id as usize, &raw mut ts as usize, 0]) };
     (code as i32, ts)
 }
 
-/// The counter, ordered.
+/// Returns the counter, ordered.
 pub fn counter() -> u64 {
     // SAFETY: SSE2 and RDTSC are part of x86-64, and nothing here turns RDTSC off.
     unsafe {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A program of any ISA, without a C library, that does what it is told on standard input: put bytes into its memory,
- * call an address, make a system call, read the counter. The tests (tests/guests.rs) put an image and a page there.
+ * A program of any ISA, without a C library, that executes requests from standard input: put bytes into its memory,
+ * call an address, make a system call, read the counter. The tests (tests/guests) put an image and a page there.
  */
 #include "machine.h"
 
@@ -13,7 +13,7 @@ typedef unsigned long long u64;
 
 enum request_kind { WRITE = 1, CALL, SYSTEM_CALL, COUNTER, THROUGH_SIGNAL, VSYSCALL };
 
-/* An argument above this stands for the address of the buffer with that number. */
+/* An argument above this is replaced by the address of the buffer with that number. */
 #define BUFFER (1ull << 63)
 
 enum { BUFFERS = 3, BUFFER_SIZE = 64 };
@@ -70,7 +70,7 @@ static void transfer(long number, long fd, byte *at, unsigned long size) {
 static void receive(void *at, unsigned long size) { transfer(NR_read, 0, at, size); }
 static void send(void *at, unsigned long size) { transfer(NR_write, 1, at, size); }
 
-/* In the place of a kernel's function: its arguments go to the last buffer. */
+/* Replacement of a kernel's function: stores its arguments in the last buffer. */
 static long spy(long a, long b, long c) {
 	long seen[3] = {a, b, c};
 	memcpy(buffer[BUFFERS - 1], seen, sizeof seen);
@@ -80,7 +80,7 @@ static long spy(long a, long b, long c) {
 static volatile int signals;
 static void on_signal(int number) { signals += number; }
 
-/* How many signals were handled, by a handler that returns to `restorer`. */
+/* Returns how many signals were handled, by a handler that returns to `restorer`. */
 static long through_signal(unsigned long restorer, unsigned long flags) {
 	enum { SIGUSR1 = 10, SA_RESTORER = 0x04000000 };
 	struct {
@@ -122,7 +122,7 @@ void run(void) {
 			break;
 		case CALL: {
 			long (*function)(long, long, long) = (void *)(unsigned long)request.target;
-			/* An int, by the ABI: what is above it is not to be looked at. */
+			/* An int, by the ABI: the upper half is undefined. */
 			answer.result = (int)function(argument[0], argument[1], argument[2]);
 			break;
 		}

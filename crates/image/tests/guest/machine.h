@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What a program without a C library has to know of its ISA: how it starts, and how it calls the kernel. */
+/* The startup code and system calls of each ISA, for a program without a C library. */
 #ifndef MACHINE_H
 #define MACHINE_H
 
@@ -45,7 +45,7 @@ static inline long system_call(long number, long a, long b, long c, long d) {
 	return result;
 }
 
-/* As the C library calls AT_SYSINFO: every other register must come back as it was. */
+/* Calls like the C library does by AT_SYSINFO: every other register must be preserved. */
 static inline long vsyscall(unsigned long entry, long number, long a, long b) {
 	long result, kept_b = a, kept_c = b, kept_d = 77, kept_s = 78;
 
@@ -77,7 +77,7 @@ NO_VSYSCALL
 
 #elif defined(__arm__)
 
-/* qemu-user has no counter for it. */
+/* qemu-user has no counter for Arm. */
 #define NO_COUNTER
 
 enum { NR_read = 3, NR_write = 4, NR_getpid = 20, NR_kill = 37, NR_mprotect = 125, NR_rt_sigaction = 174 };

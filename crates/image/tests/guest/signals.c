@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Sends itself a signal for each function of signal return, with which it is linked: for a debugger to look at. */
+/* Sends itself a signal for each function of signal return, with which it is linked, for a debugger. */
 #include "machine.h"
 
 extern void __kernel_sigreturn(void);

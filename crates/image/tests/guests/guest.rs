@@ -19,25 +19,25 @@ const VSYSCALL: u64 = 6;
 
 const BUFFERS: usize = 3;
 const BUFFER_SIZE: usize = 64;
-/// What the guest fills its buffers with before each call.
+/// Byte with which the guest fills its buffers before each call.
 pub const UNTOUCHED: u8 = 0x5a;
 
-/// Where the image lies in the guest's arena: there is room for a page on either side, 64 KiB away and more.
+/// Offset of the image in the guest's arena: there is room for a page on either side, 64 KiB away and more.
 const IMAGE_AT: i64 = 0x4_0000;
 
-/// An argument that is the address of a buffer.
+/// Returns an argument that is the address of a buffer.
 pub const fn buffer(index: u64) -> u64 {
     1 << 63 | index
 }
 
-/// What a call left behind.
+/// The result and the buffers after a call.
 pub struct Answer {
     pub result: i64,
     pub buffers: [[u8; BUFFER_SIZE]; BUFFERS],
 }
 
 impl Answer {
-    /// A number in a buffer, of as many bytes as a `long` of the ISA has.
+    /// Returns a number in a buffer, of the size of a `long` of the ISA.
     pub fn long(&self, isa: Isa, buffer: usize, index: usize) -> i64 {
         if isa.is_64() {
             self.long64(buffer, index)
@@ -55,7 +55,7 @@ impl Answer {
     }
 }
 
-/// How a guest's image is made.
+/// Settings of a guest's image.
 pub struct Setup {
     pub kernel: KernelFunctions,
     pub page_offset: i64,
@@ -77,7 +77,7 @@ impl Default for Setup {
 pub struct Guest {
     pub isa: Isa,
     pub image: &'static Image,
-    /// The address of a function that notes its arguments in the last buffer and returns 42.
+    /// The address of a function that stores its arguments in the last buffer and returns 42.
     pub spy: u64,
     pub page: Page,
     process: Child,
@@ -100,7 +100,7 @@ fn runs(program: &str) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-/// The emulator for an ISA, unless this CPU is one.
+/// Returns the emulator for an ISA, unless this CPU runs it.
 fn emulator(isa: Isa) -> Option<&'static str> {
     match isa {
         _ if isa == Isa::HOST || (isa.is_x86() && Isa::HOST.is_x86()) => None,
@@ -111,7 +111,7 @@ fn emulator(isa: Isa) -> Option<&'static str> {
     }
 }
 
-/// Says that a test cannot do its work here, to whoever counts (scripts/test), or else to the reader.
+/// Reports that a test cannot run here, to scripts/test if it counts, and to the reader.
 fn skip(reason: &str) {
     let test = std::thread::current().name().unwrap_or("a test of guests").to_owned();
     eprintln!("SKIPPED: {test}: {reason}");
@@ -121,11 +121,11 @@ fn skip(reason: &str) {
     }
 }
 
-/// Compiles the program. It takes what the images of other ISAs take.
+/// Compiles the guest program, with the toolchain of other ISAs' images.
 fn build(isa: Isa) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest");
     let vdso = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vdso");
-    // Tests run side by side.
+    // Distinguishes tests that run side by side.
     static BUILT: AtomicU32 = AtomicU32::new(0);
     let number = BUILT.fetch_add(1, Relaxed);
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("guest-{isa}-{number}"));
@@ -159,13 +159,13 @@ fn build(isa: Isa) -> PathBuf {
 }
 
 impl Guest {
-    /// Starts one for each ISA that can be run here, and runs the test with it. Fails if there is none.
+    /// Starts a guest for each ISA that can be run here, and runs the test with it. Fails if there is none.
     pub fn each(test: impl Fn(&mut Guest)) {
         let ran = Isa::ALL.into_iter().filter(|&isa| Guest::of(isa, &test)).count();
         assert!(ran > 0 || !runs("clang"), "no ISA could be tested");
     }
 
-    /// As above, for one ISA. Returns whether it could be run.
+    /// Does the same for one ISA. Returns whether it could be run.
     pub fn of(isa: Isa, test: impl Fn(&mut Guest)) -> bool {
         let started = Guest::start(isa, |_| {});
         let ran = started.is_some();
@@ -228,7 +228,7 @@ impl Guest {
         self.arena.wrapping_add_signed(IMAGE_AT)
     }
 
-    /// Makes the guest an image, and an empty page for it.
+    /// Gives the guest an image, and an empty page for it.
     pub fn install(&mut self, setup: Setup) {
         let options = Options {
             placement: Placement {
@@ -253,13 +253,13 @@ impl Guest {
 
     /// Copies the page to the guest.
     pub fn send_page(&mut self) {
-        // SAFETY: a page is plain bytes, and nobody writes to this one meanwhile.
+        // SAFETY: a page is plain bytes, and no thread writes to this one meanwhile.
         let bytes =
             unsafe { std::slice::from_raw_parts((&raw const self.page).cast::<u8>(), size_of::<Page>()) }.to_vec();
         self.write(IMAGE_AT + self.page_offset, &bytes);
     }
 
-    /// Both latches: the newest anchor, the one before it, and the sequence count.
+    /// Stores both latches: the newest anchor, the one before it, and the sequence count.
     pub fn lay(&mut self, newest: &Anchor, previous: Option<&Anchor>, seq: u32) {
         for latch in [&self.page.hres, &self.page.raw] {
             store(&latch.copy[0], newest);
@@ -271,7 +271,7 @@ impl Guest {
         self.send_page();
     }
 
-    /// The full name of a function.
+    /// Returns the full name of a function.
     pub fn name(&self, function: &str) -> String {
         let prefix = if self.isa == Isa::Aarch64 {
             "__kernel_"
@@ -281,7 +281,7 @@ impl Guest {
         format!("{prefix}{function}")
     }
 
-    /// The address of a function in the guest, as a loader finds it.
+    /// Returns the address of a function in the guest, as a loader finds it.
     pub fn address(&self, name: &str) -> Option<u64> {
         let offset = self.vdso.as_ref().unwrap().find(name)?;
         let address = self.image_address().wrapping_add(offset);
@@ -299,24 +299,24 @@ impl Guest {
         self.request(SYSTEM_CALL, number, arguments, &[])
     }
 
-    /// What fp_read_counter() of the ISA reads.
+    /// Returns the result of the ISA's fp_read_counter().
     pub fn counter(&mut self) -> u64 {
         self.request(COUNTER, 0, [0; 3], &[]).result as u64
     }
 
-    /// The number of a signal, sent and handled by a handler that returns to this function.
+    /// Returns the number of a signal, sent and handled by a handler that returns to this function.
     pub fn through_signal(&mut self, restorer: &str, flags: u64) -> i64 {
         let address = self.address(restorer).unwrap();
         self.request(THROUGH_SIGNAL, address, [flags, 0, 0], &[]).result
     }
 
-    /// A system call through the image's `__kernel_vsyscall`.
+    /// Makes a system call through the image's `__kernel_vsyscall`.
     pub fn vsyscall(&mut self, arguments: [u64; 3]) -> Answer {
         let address = self.address("__kernel_vsyscall").unwrap();
         self.request(VSYSCALL, address, arguments, &[])
     }
 
-    /// The kernel's own vDSO in the guest, and where it lies. Not under an emulator.
+    /// Returns the kernel's own vDSO in the guest, and its address; `None` under an emulator.
     pub fn kernel_vdso(&self) -> Option<(Vdso, u64)> {
         if emulator(self.isa).is_some() {
             return None;
@@ -362,7 +362,7 @@ impl Guest {
     }
 }
 
-/// Plain stores: what a writer that keeps the rules would not do can be tested too.
+/// Stores an anchor by plain stores, so that tests can also store what a correct writer would not.
 fn store(cell: &AnchorCell, anchor: &Anchor) {
     cell.clocks.store(anchor.clocks.0, Relaxed);
     cell.floors.store(anchor.clocks.0, Relaxed);
@@ -376,8 +376,8 @@ fn store(cell: &AnchorCell, anchor: &Anchor) {
     }
 }
 
-/// qemu-user has no counter for Arm: here each read of it becomes the loading of zero, to be seen in all that is computed from it.
-/// The counter itself is read where a whole machine is emulated.
+/// Replaces each read of the counter by the loading of zero, because qemu-user has no counter for Arm. The zero shows
+/// in all that is computed from it. The counter itself is read where a whole machine is emulated.
 fn stop_counter(image: &mut [u8]) {
     const ISB: u32 = 0xf57f_f06f;
     let word = |image: &[u8], at: usize| u32::from_le_bytes(image[at..at + 4].try_into().unwrap());

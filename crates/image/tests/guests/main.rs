@@ -1,4 +1,5 @@
-//! What programs of each ISA get from the functions of their image: natively where this CPU runs them, else under qemu-user.
+//! Calls the functions of each ISA's image from programs of that ISA: natively where this CPU runs them, else under
+//! qemu-user.
 
 mod guest;
 
@@ -12,7 +13,7 @@ use fastpath_page::{Anchor, Base, ClockSet, Rate};
 use guest::{Answer, Guest, Setup, UNTOUCHED, buffer};
 
 const SHIFT: u32 = 30;
-/// Seconds that no clock of this machine shows, and that 31 bits hold.
+/// Seconds that no clock of this machine shows, and that fit 31 bits.
 const PAGE_SEC: u64 = 0x7000_0000;
 
 const REALTIME: u64 = 0;
@@ -48,7 +49,7 @@ struct Numbers {
     getcpu: u64,
 }
 
-/// The kernel's tables, as in vdso/*/syscall.h.
+/// Returns the system-call numbers, as in vdso/*/syscall.h.
 fn numbers(isa: Isa) -> Numbers {
     let [clock_gettime, clock_getres, gettimeofday, getcpu] = match isa {
         Isa::X86_64 => [228, 229, 96, 309],
@@ -64,10 +65,10 @@ fn numbers(isa: Isa) -> Numbers {
     }
 }
 
-/// clock_gettime64 has one number everywhere.
+/// Number of clock_gettime64, the same on every ISA.
 const CLOCK_GETTIME64: u64 = 403;
 
-/// An anchor that stands still, with seconds that tell the clocks apart.
+/// Returns an anchor with a rate of zero, whose seconds distinguish the clocks.
 fn still(guest: &mut Guest) -> Anchor {
     Anchor {
         clocks: ClockSet::ALL,
@@ -97,14 +98,15 @@ fn future(guest: &mut Guest) -> Anchor {
     }
 }
 
-/// Seconds and nanoseconds by clock_gettime.
+/// Returns seconds and nanoseconds by clock_gettime.
 fn read(guest: &mut Guest, id: u64) -> (i64, i64) {
     let answer = guest.call("clock_gettime", [id, buffer(0), 0]);
     assert_eq!(answer.result, 0, "clock {id}");
     (answer.long(guest.isa, 0, 0), answer.long(guest.isa, 0, 1))
 }
 
-/// Seconds after PAGE_SEC by clock_gettime, and by clock_gettime64 where there is one; None where the kernel answered.
+/// Returns the seconds after PAGE_SEC by clock_gettime, and by clock_gettime64 where there is one; None where the
+/// kernel answered.
 fn page_seconds(guest: &mut Guest, id: u64) -> Option<i64> {
     let of_page = |seconds: i64| (seconds >= PAGE_SEC as i64).then(|| seconds - PAGE_SEC as i64);
     let (seconds, _) = read(guest, id);
@@ -127,7 +129,7 @@ fn ns((seconds, nanoseconds): (i64, i64)) -> i128 {
 #[test]
 fn all_four_images_are_here() {
     let missing: Vec<_> = Isa::ALL.into_iter().filter(|&isa| Image::of(isa).is_none()).collect();
-    // scripts/test, which CI runs, has installed what they take.
+    // scripts/test, which CI runs, has installed the required tools.
     if std::env::var_os("FASTPATH_SKIPS").is_some() {
         assert_eq!(missing, []);
     } else if !missing.is_empty() {
@@ -205,7 +207,8 @@ fn what_is_stale_withdrawn_or_not_served_is_the_kernels() {
 fn time_is_computed_as_the_page_says() {
     Guest::each(|guest| {
         let now = guest.counter();
-        // Counts since the base; a rate that no test run can blur: a count is 2^-20 ns, of which a guest makes few.
+        // Counts since the base, at a rate that the duration of a test cannot blur: a count is 2^-20 ns, of which a
+        // guest makes few.
         for (age, mult, shift, nsec, expected) in [
             (0_u64, 1_u32, 20_u32, 0_u64, (0, 0)),
             (u64::from(u32::MAX) - (1 << 31), 1, 31, 999_999_998, (0, 999_999_998)),
@@ -231,7 +234,7 @@ fn time_is_computed_as_the_page_says() {
     });
 }
 
-/// On Arm the counter stands still here, so the product can be checked to the last bit.
+/// Checks the product to the last bit on Arm, where the counter is constant here.
 #[test]
 fn the_product_is_exact_to_the_last_bit() {
     Guest::of(Isa::Arm, |guest| {
@@ -267,7 +270,7 @@ fn no_bit_of_the_seconds_is_lost_on_either_side_of_2038() {
                 base.sec = seconds;
             }
             guest.lay(&anchor, None, 2);
-            // As the kernel's: cut to a long.
+            // Cut to a long, as the kernel's.
             let in_a_long = if guest.isa.is_64() {
                 seconds as i64
             } else {
@@ -347,7 +350,7 @@ fn bad_ids_and_pointers_are_answered_as_the_kernel_answers_them() {
                 }
             }
         }
-        // A resolution needs no place to go to.
+        // A resolution needs no destination.
         assert_eq!(guest.call("clock_getres", [MONOTONIC, 0, 0]).result, 0);
         assert_eq!(guest.call("gettimeofday", [0, 0, 0]).result, 0);
         let zone = guest.call("gettimeofday", [buffer(0), buffer(1), 0]);
@@ -364,7 +367,7 @@ fn bad_ids_and_pointers_are_answered_as_the_kernel_answers_them() {
     });
 }
 
-/// The image with the spy in the place of every function of the kernel's.
+/// Returns an image with the spy in the place of every kernel function.
 fn spied(guest: &Guest) -> Setup {
     let spy = guest.spy;
     Setup {
@@ -532,7 +535,7 @@ fn with_the_kernels_vdso_behind_it_an_image_answers_everything() {
     }
 }
 
-/// A kernel before 5.1, by a seccomp filter: it has no clock_gettime64.
+/// Emulates a kernel before 5.1, which has no clock_gettime64, by a seccomp filter.
 fn as_on_an_old_kernel() -> std::io::Result<()> {
     const LOAD: u16 = 0x20;
     const JUMP_IF_EQUAL: u16 = 0x15;
@@ -553,7 +556,7 @@ fn as_on_an_old_kernel() -> std::io::Result<()> {
         len: filter.len() as u16,
         filter: filter.as_mut_ptr(),
     };
-    // SAFETY: both calls look at their arguments only, which are whole.
+    // SAFETY: both calls only read their arguments, which are valid.
     let done = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
@@ -568,7 +571,7 @@ fn as_on_an_old_kernel() -> std::io::Result<()> {
 #[test]
 fn on_a_kernel_without_clock_gettime64_the_older_call_answers() {
     let started = Guest::start(Isa::I386, |command| {
-        // SAFETY: two system calls, which may be made between fork and exec.
+        // SAFETY: makes two system calls, which are allowed between fork and exec.
         unsafe { command.pre_exec(as_on_an_old_kernel) };
     });
     let Some(mut guest) = started else { return };
@@ -585,7 +588,7 @@ fn on_a_kernel_without_clock_gettime64_the_older_call_answers() {
     }
     assert_eq!(guest.call("clock_gettime64", [u64::MAX, buffer(0), 0]).result, -22);
     assert_eq!(guest.call("clock_gettime64", [MONOTONIC, 0, 0]).result, -14);
-    // A kernel whose vDSO has the older function only.
+    // A kernel whose vDSO only has the older function.
     let kernel = KernelFunctions::NONE.with("clock_gettime", guest.spy);
     guest.install(Setup {
         kernel,
@@ -594,14 +597,14 @@ fn on_a_kernel_without_clock_gettime64_the_older_call_answers() {
     assert_eq!(guest.call("clock_gettime64", [5, buffer(0), 0]).result, 42);
 }
 
-/// Reads between two system calls lie between them, over seconds and refreshes.
+/// Checks that reads between two system calls lie between them, over seconds and refreshes.
 #[test]
 fn reads_are_in_order_with_system_calls() {
     // Few enough bits of fraction for emulated counters of 16 ns.
     const RATE_SHIFT: u32 = 24;
     Guest::each(|guest| {
         if guest.isa == Isa::Arm {
-            return; // its counter stands still here
+            return; // its counter is constant here
         }
         for rdtscp in [false, CpuFeatures::of_this_cpu().rdtscp] {
             guest.install(Setup {
@@ -616,8 +619,8 @@ fn reads_are_in_order_with_system_calls() {
                 let answer = guest.system_call(number, [MONOTONIC, buffer(0), 0]);
                 ns((answer.long(guest.isa, 0, 0), answer.long(guest.isa, 0, 1)))
             };
-            // The tightest of some brackets: a counter, and the kernel's time within some hundred nanoseconds. Between the requests
-            // the pipes take microseconds, so an early and a late estimate bound the truth.
+            // The tightest of some brackets: a counter, and the kernel's time within some hundred nanoseconds. Between
+            // the requests the pipes take microseconds, so an early and a late estimate bound the truth.
             let sample = |guest: &mut Guest| {
                 let tries = (0..200).map(|_| {
                     let before = guest.counter();
@@ -633,7 +636,7 @@ fn reads_are_in_order_with_system_calls() {
             let middle = |(before, after, _): (u64, u64, i128)| before + (after - before) / 2;
             let counts = middle(second) - middle(first);
             let mult = u32::try_from(((second.2 - first.2) << RATE_SHIFT) / i128::from(counts)).unwrap();
-            // What the pipes blur, at most half a bracket at both ends, and what the rate is off by then.
+            // The pipes' delay, at most half a bracket at both ends, and the error of the rate by then.
             let blur_ns = ((i128::from(second.1 - second.0) * i128::from(mult)) >> RATE_SHIFT) + 20_000;
             let anchor = Anchor {
                 clocks: ClockSet::ALL,
@@ -652,7 +655,7 @@ fn reads_are_in_order_with_system_calls() {
             guest.lay(&anchor, None, 2);
             let begun = Instant::now();
             let (mut reads, mut last) = (0, 0);
-            // For as long as the anchor is believed, and longer where others take the CPU in between.
+            // Until the anchor's max age, and longer where other processes take the CPU in between.
             while reads <= 100 || begun.elapsed() < Duration::from_millis(300) {
                 let before = kernel(guest);
                 let ours = ns(read(guest, MONOTONIC));

@@ -1,11 +1,11 @@
-//! The lock of the machine's clock, as tests/programs/clock-lock.h has it: exclusive for a test that sets the clock, shared for one that
-//! judges reads by a kernel that is not slewed. So tests of two checkouts can run beside each other.
+//! The lock of the machine's clock, as in tests/programs/clock-lock.h: exclusive for a test that sets the clock, shared
+//! for one that judges reads by a kernel that is not slewed. It lets tests of two checkouts run side by side.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
-/// Held until it is dropped.
+/// The lock, held until it is dropped.
 pub struct ClockLock {
     _lock: Option<File>,
 }
@@ -21,14 +21,14 @@ impl ClockLock {
     }
 }
 
-/// Only root sets clocks: without the right to open the lock there is none.
+/// Opens a lock file. Returns `None` without the right to open it: only root sets clocks.
 fn open(path: &str) -> Option<File> {
-    // SAFETY: geteuid takes nothing.
+    // SAFETY: geteuid accesses no memory and always succeeds.
     let root = unsafe { libc::geteuid() } == 0;
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NOFOLLOW).mode(0o600);
     if root {
-        // A file is created by those only who may write to it.
+        // Only a user that may write to it creates the file.
         options.write(true).create(true);
     }
     let file = options.open(path).ok()?;
@@ -36,11 +36,11 @@ fn open(path: &str) -> Option<File> {
 }
 
 fn lock(operation: libc::c_int) -> ClockLock {
-    // The gate is passed by one after the other, so that a test which waits to set the clock is not overtaken forever.
+    // Tests pass the gate one after the other, so that one that waits to set the clock is not overtaken forever.
     let gate = open("/run/lock/fastpath-clock-gate");
     let lock = open("/run/lock/fastpath-clock");
     for file in [&gate, &lock].into_iter().flatten() {
-        // SAFETY: an open descriptor.
+        // SAFETY: flock of an open descriptor accesses no memory.
         while unsafe { libc::flock(file.as_raw_fd(), operation) } != 0
             && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
         {}
