@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * The few system calls that a process on a synthetic vDSO must not make unnoticed. Freestanding; runs inside the
- * process, on whatever stack the caller has, between the caller's last instruction and its system call.
+ * process, on the caller's stack, between the caller's last instruction and its system call.
  *
- *   execve, execveat   the new program has none of our mappings: ask the attendant to be there when it starts
- *   seccomp filters,   from now on this process makes no system call that is not its own: ask no more
- *   PR_SET_SYSCALL_USER_DISPATCH
- *   time namespaces,   the page is no longer true here: put an unseeded one in its place, so that every clock takes
- *   PR_SET_TSC         the kernel's path
- *   clock_settime,     make the call here, and wait until the page has heard of it: who sets the clock reads the time
- *   settimeofday       that it set
+ *     execve, execveat   the new program has none of our mappings: ask the attendant to attach when it starts
+ *     seccomp filters,   from now on this process makes no system call that is not its own: send no more requests
+ *     PR_SET_SYSCALL_USER_DISPATCH
+ *     time namespaces,   the page is no longer right here: replace it by an unseeded one, so that every clock falls
+ *     PR_SET_TSC         back to the kernel
+ *     clock_settime,     make the call here, and wait until the old time is off the page: a program that sets the
+ *     settimeofday       clock then reads the time that it set
  */
 #include "mailbox.h"
 #include "syscall.h"
@@ -30,9 +30,9 @@ enum { AT_FDCWD = -100 };
 #define PR_SET_PTRACER 0x59616d61
 #define CLONE_NEWTIME 0x80
 
-/* A publisher answers within a millisecond. One that is stopped is known by its stale page before anybody asks; this
- * bounds the wait when it stops in the very middle. */
-#define PATIENCE_NS 100000000L
+/* A publisher answers within a millisecond. One that was stopped before is detected by its stale page; this limits
+ * the wait when it stops in between. */
+#define TIMEOUT_NS 100000000L
 
 struct timespec {
 	long sec;
@@ -51,20 +51,19 @@ static int exchange_if(fp_u32 *p, fp_u32 expected, fp_u32 desired) {
 	return __atomic_compare_exchange_n(p, &expected, desired, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
-/* The first anchors are good for a few milliseconds only; a publisher that is merely kept waiting for a CPU may be
- * later than that. */
+/* The first anchors are valid for a few milliseconds only; a publisher that waits for a CPU may be later than that. */
 #define NOT_LATE_YET_NS 100000000u
 
-/* Counters tick at 24 MHz and at 5 GHz: only the page knows what an age is in nanoseconds. */
+/* Counters tick at 24 MHz or at 5 GHz: only the page's rate converts an age to nanoseconds. */
 static int not_late_yet(const struct fp_anchor *newest, fp_u64 age) {
 	fp_u32 mult = __atomic_load_n(&newest->mult, __ATOMIC_RELAXED);
 	fp_u32 shift = __atomic_load_n(&newest->shift, __ATOMIC_RELAXED);
 
-	/* So many counts are not multiplied without overflow; they are half a second and more. */
+	/* More counts would overflow the multiplication; they are half a second and more. */
 	return age >> 32 == 0 && age * mult >> (shift & 63) < NOT_LATE_YET_NS;
 }
 
-/* The publisher is alive as long as its page is fresh. */
+/* Returns whether the publisher is alive: its page is fresh. */
 static int publisher_is_alive(void) {
 	const struct fp_anchor *newest = &fp_page.hres.copy[0];
 	fp_u64 base = fp_load(&newest->base_cycles);
@@ -75,15 +74,15 @@ static int publisher_is_alive(void) {
 	return age <= cap || not_late_yet(newest, age) || (long long)age < 0;
 }
 
-/* `freed` is the slot's count. */
+/* Waits until the attendant has handled the request. `freed` is the slot's count. */
 static void wait_for_attendant(struct fp_slot *slot, fp_u32 freed) {
-	const struct timespec patience = {0, PATIENCE_NS};
-	/* An unseen request is taken back; one that is being worked on is waited for once more. */
+	const struct timespec timeout = {0, TIMEOUT_NS};
+	/* Takes back a request that the attendant has not seen; waits once more for one in progress. */
 	for (int timeouts = 0; timeouts < 2;) {
 		fp_u32 word = load(&slot->state);
 		if (word != (freed | FP_SLOT_REQUEST) && word != (freed | FP_SLOT_TAKEN))
 			return;
-		long r = fp_syscall4(FP_NR_futex, (long)&slot->state, FUTEX_WAIT, word, (long)&patience);
+		long r = fp_syscall4(FP_NR_futex, (long)&slot->state, FUTEX_WAIT, word, (long)&timeout);
 		if (r != -FP_ETIMEDOUT)
 			continue;
 		if (exchange_if(&slot->state, freed | FP_SLOT_REQUEST, freed + FP_SLOT_ONCE_FREED))
@@ -120,17 +119,17 @@ static void ask(fp_u32 kind, fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
 		wait_for_attendant(slot, freed);
 		return;
 	}
-	/* The attendant frees those whose owner was killed. */
+	/* The attendant frees the slots of killed threads. */
 	ring();
 }
 
-/* How often to look, and for how long in all: the publisher is told by the kernel, and needs a CPU. */
+/* Time between looks, and most looks: the kernel wakes the publisher, which needs a CPU. */
 #define LOOK_EVERY_NS 50000L
-#define MOST_LOOKS (PATIENCE_NS / LOOK_EVERY_NS)
+#define MOST_LOOKS (TIMEOUT_NS / LOOK_EVERY_NS)
 
 /*
- * Returns whether the clock was set. A failed call is left to the program, to fail again. A publisher that follows
- * another process's step at this very moment may be taken for one that has seen ours.
+ * Returns whether the clock was set. A failed call is left to the program, which makes it again. A publisher that
+ * follows another process's step at this moment may be mistaken for one that has seen this one.
  */
 static int set_clock(const struct fp_call *call) {
 	const fp_u32 *steps = &fp_page.stats.steps;
@@ -142,7 +141,7 @@ static int set_clock(const struct fp_call *call) {
 	if (fp_syscall4((long)call->nr, (long)call->arg[0], (long)call->arg[1], 0, 0) != 0)
 		return 0;
 	for (long look = 0; look < MOST_LOOKS && __atomic_load_n(steps, __ATOMIC_ACQUIRE) == before; look++)
-		/* Nobody wakes it: a sleep by a call that the hook makes anyway. */
+		/* Nothing wakes it: this is a sleep by a system call that the hook makes anyway. */
 		fp_syscall4(FP_NR_futex, (long)&fp_state.filtered, FUTEX_WAIT, 0, (long)&a_moment);
 	return 1;
 }
@@ -152,7 +151,7 @@ static void withdraw_here(void) {
 		    0);
 }
 
-/* Called before the system call is made, which is then the one that `call->nr` says. */
+/* Called before the system call, whose number is then `call->nr`. */
 HIDDEN void fp_hook_call(struct fp_call *call) {
 	const unsigned long *a = call->arg;
 	switch (call->nr) {
@@ -164,7 +163,7 @@ HIDDEN void fp_hook_call(struct fp_call *call) {
 			break;
 		/* fall through */
 	case FP_NR_settimeofday:
-		/* It takes no argument, changes nothing, and returns 0, as the call that was made. */
+		/* It takes no argument, changes nothing, and returns 0, as the call that was already made. */
 		if (set_clock(call))
 			call->nr = FP_NR_sched_yield;
 		break;
@@ -194,7 +193,7 @@ HIDDEN void fp_hook_call(struct fp_call *call) {
 	}
 }
 
-/* Called by fp_hook_entry, once, where the loader believes the program to start. Returns where it does. */
+/* Called once by fp_hook_entry, at the loader's jump to AT_ENTRY. Returns the program's real entry point. */
 HIDDEN unsigned long fp_hook_entered(void) {
 	ask(FP_REQUEST_ENTRY, 0, 0, 0);
 	unsigned long entry = (unsigned long)fp_state.entry;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * How a process asks its attendant (the helper of `fastpath run`) for something: a shared page of slots, and a
- * doorbell.
+ * The mailbox, by which a process sends requests to its attendant (the helper of `fastpath run`): a shared page of
+ * slots, and a doorbell.
  *
- * Everything in it is only a request. The attendant believes nothing that stands here: it checks the thread that asks
- * through /proc and ptrace before it acts, and a process that scribbles over the mailbox loses nothing but its own
- * requests.
+ * Its contents are untrusted. The attendant checks the requesting thread through /proc and ptrace before it acts,
+ * and a process that overwrites the mailbox loses only its own requests.
  *
  * The Rust side is crates/inject/src/mailbox.rs; the build asserts that every offset agrees.
  */
@@ -15,12 +14,12 @@
 #include "../vdso/page.h"
 
 /* The low bits of a slot's word. The other bits count how often the slot was freed: a thread that was stopped for so
- * long that its slot was given to another one finds another count, and leaves the slot alone. */
+ * long that its slot was given to another thread finds another count, and leaves the slot unchanged. */
 enum fp_slot_state {
 	FP_SLOT_FREE = 0,
 	FP_SLOT_FILLING = 1, /* claimed by a thread that is writing its request */
-	FP_SLOT_REQUEST = 2, /* to be taken by the attendant */
-	FP_SLOT_TAKEN = 3,   /* being worked on; the attendant frees it, and the thread goes on */
+	FP_SLOT_REQUEST = 2, /* ready for the attendant */
+	FP_SLOT_TAKEN = 3,   /* in progress; the attendant frees it, and the thread continues */
 	FP_SLOT_STATE = 7,   /* the mask of these */
 };
 #define FP_SLOT_ONCE_FREED 8u
@@ -47,14 +46,15 @@ struct fp_mailbox {
 	struct fp_slot slot[FP_SLOTS];
 };
 
-/* The start of a page that is private to the process (so that fork copies it). Its end is the stack of hook.S for Go.
- */
+/* The start of a page that is private to the process (so that fork copies it). Its end is the stack of hook.S for
+ * Go. */
 struct fp_hook_state {
-	fp_u64 entry;      /* where the program really starts */
-	fp_u64 entry_cell; /* where AT_ENTRY's value stands on the stack */
-	fp_u32 filtered;   /* a seccomp filter was installed here: ask for nothing any more */
+	fp_u64 entry;      /* the program's real entry point */
+	fp_u64 entry_cell; /* address of AT_ENTRY's value on the stack */
+	fp_u32 filtered;   /* a seccomp filter was installed here: send no more requests */
 	fp_u32 stack_lock; /* 1: a thread is on the page's stack */
-	/* Not 0: Yama wants this PID declared by PR_SET_PTRACER first. Here, where no other process can write. */
+	/* Not 0: Yama requires that this PID is declared by PR_SET_PTRACER first. Here, where no other process can
+	 * write. */
 	fp_u32 ptracer;
 	fp_u32 reserved;
 };

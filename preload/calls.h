@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * System calls, made without the C library: errno stays as it is, no function of the program's can come in between, and
- * glibc and musl are alike. Each returns what the kernel does: a negative errno on failure.
+ * System calls without the C library: errno does not change, no function of the program can intervene, and glibc and
+ * musl are alike. Each returns the kernel's result: a negative errno on failure.
  */
 #ifndef FASTPATH_PRELOAD_CALLS_H
 #define FASTPATH_PRELOAD_CALLS_H

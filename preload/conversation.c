@@ -6,15 +6,15 @@
 
 #include "calls.h"
 
-/* Connecting waits only where the daemon's queue is full, sending never has to. */
+/* Limits connect, which only waits where the daemon's queue is full, and the answer; sending never waits. */
 static long limit_waiting(int fd, uint32_t ms) {
 	/* struct __kernel_old_timeval: two longs on 64-bit ISAs. */
-	const long patience[2] = {ms / 1000, ms % 1000 * 1000};
+	const long timeout[2] = {ms / 1000, ms % 1000 * 1000};
 	const int option[2] = {SO_SNDTIMEO, SO_RCVTIMEO};
 	long error = 0;
 
 	for (int i = 0; i < 2 && !error; i++)
-		error = fp_syscall6(FP_NR_setsockopt, fd, SOL_SOCKET, option[i], (long)patience, sizeof(patience), 0);
+		error = fp_syscall6(FP_NR_setsockopt, fd, SOL_SOCKET, option[i], (long)timeout, sizeof(timeout), 0);
 	return error;
 }
 
@@ -30,7 +30,7 @@ static long connect_to(int fd, const char *path) {
 	return fp_syscall4(FP_NR_connect, fd, (long)&address, sizeof(address), 0);
 }
 
-/* Space for so many descriptors and not one more: the kernel drops what does not fit. */
+/* Room for exactly this many descriptors: the kernel drops what does not fit. */
 enum { CONTROL_SIZE = CMSG_LEN(FP_DESCRIPTORS * sizeof(int)) };
 union control {
 	struct cmsghdr header;
@@ -72,7 +72,7 @@ static bool is_complete(long size, int flags, const struct prepared *prepared, s
 	if (size != sizeof(*answer) || flags & MSG_TRUNC || answer->magic != FASTPATHD_MAGIC)
 		return fp_because(why, "what answered is not fastpathd", 0);
 	if (answer->error) {
-		/* Not a NUL to be relied on. */
+		/* The sentence may lack its final 0. */
 		for (int i = 0; i < FASTPATHD_SENTENCE - 1; i++)
 			why->said[i] = answer->sentence[i];
 		return fp_because(why, "fastpathd declines", 0);
@@ -84,13 +84,13 @@ static bool is_complete(long size, int flags, const struct prepared *prepared, s
 	return true;
 }
 
-static bool converse(int fd, const char *path, uint32_t patience_ms, const struct fastpathd_request *request,
+static bool converse(int fd, const char *path, uint32_t timeout_ms, const struct fastpathd_request *request,
 		     struct prepared *prepared, struct why *why) {
 	struct iovec parts = {(void *)request, sizeof(*request)};
 	struct msghdr message = {.msg_iov = &parts, .msg_iovlen = 1};
 	int flags = 0;
 
-	long error = limit_waiting(fd, patience_ms);
+	long error = limit_waiting(fd, timeout_ms);
 	if (!error)
 		error = connect_to(fd, path);
 	if (error)
@@ -104,14 +104,14 @@ static bool converse(int fd, const char *path, uint32_t patience_ms, const struc
 	return is_complete(size, flags, prepared, why);
 }
 
-bool fp_prepare(const char *path, uint32_t patience_ms, const struct fastpathd_request *request,
+bool fp_prepare(const char *path, uint32_t timeout_ms, const struct fastpathd_request *request,
 		struct prepared *prepared, struct why *why) {
 	for (int i = 0; i < FP_DESCRIPTORS; i++)
 		prepared->fd[i] = -1;
 	long fd = fp_syscall4(FP_NR_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, 0);
 	if (fp_failed(fd))
 		return fp_because(why, "socket", fd);
-	bool done = converse((int)fd, path, patience_ms, request, prepared, why);
+	bool done = converse((int)fd, path, timeout_ms, request, prepared, why);
 	fp_close((int)fd);
 	if (!done)
 		fp_let_go(prepared);

@@ -13,11 +13,11 @@ struct prepared {
 	int fd[FP_DESCRIPTORS];
 };
 
-/* Asks the daemon that listens at `path`. It answers soon, or the program starts without it. */
-bool fp_prepare(const char *path, uint32_t patience_ms, const struct fastpathd_request *request,
+/* Sends a request to the daemon that listens at `path`. If it does not answer soon, the program starts without it. */
+bool fp_prepare(const char *path, uint32_t timeout_ms, const struct fastpathd_request *request,
 		struct prepared *prepared, struct why *why);
 
-/* Closes what came with the answer. */
+/* Closes the descriptors of an answer. */
 void fp_let_go(const struct prepared *prepared);
 
 #endif

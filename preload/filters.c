@@ -9,7 +9,7 @@
 /* linux/sched.h: the parent waits until the child is gone. */
 #define FP_CLONE_VFORK 0x4000
 
-/* Told by the child to its parent, which can ask nobody else: waiting may be forbidden, too. */
+/* The child's results, in memory shared with its parent: the parent may not be allowed to wait for the child. */
 struct findings {
 	bool may_wait;
 	bool may_work;
@@ -33,7 +33,7 @@ static bool others_fork_under_them(const struct status *status, struct why *why)
 static long wait_for(long child) { return fp_syscall4(FP_NR_wait4, child, 0, __WALL, 0); }
 
 _Noreturn static void try_and_exit(volatile struct findings *findings, fp_work *work, const void *with) {
-	/* A death by a filter is one with a core dump. A limit of 1 is no file, and no handler of core dumps either
+	/* A filter kills with a core dump. A limit of 1 prevents the file, and the handler of core dumps too
 	 * (core(5)). */
 	const uint64_t no_core[2] = {1, 1};
 	struct why nobody_asks;
@@ -54,8 +54,8 @@ bool fp_filters_allow(const struct status *status, fp_work *work, const void *wi
 	if (fp_failed(page))
 		return fp_because(why, "no memory", page);
 	volatile struct findings *findings = (void *)page;
-	/* Without a signal at its end, and with memory of its own: dumping the core of a process once killed all that
-	 * shared it. */
+	/* Without a signal at its end, and with memory of its own: a core dump once killed all processes that shared
+	 * the memory. */
 	long child = fp_syscall6(FP_NR_clone, FP_CLONE_VFORK, 0, 0, 0, 0, 0);
 	if (child == 0)
 		try_and_exit(findings, work, with);

@@ -5,17 +5,17 @@
 
 #include "status.h"
 
-/* What is to be done in this process, and first in one that may die of it. */
+/* Work for this process, done first in a child that may be killed by it. */
 typedef bool fp_work(const void *with, struct why *why);
 
 /*
- * Whether the filters that `status` speaks of let `work` be done: seen on a child that does it, and may die.
+ * Returns whether the filters in `status` allow `work`, by a child that does it, and may be killed.
  *
- * A filter may answer a call with death, and nobody can read it. A child is the way to find out, but making one is a
- * call, too. So none is made unless somebody has made one under the same filters: this process's parent, if it has as
- * many (fork inherits them). Where the parent is outside this PID namespace, this is the first process of a container,
- * or one brought into it, and the filters are the runtime's for whatever runs there. Filters that a program has put on
- * itself before it became this one are more than its parent has, and are left alone.
+ * A filter may kill for a call, and cannot be read. A child finds out, but making one is a call, too. So a child is
+ * only made if another process has made one under the same filters: this process's parent, if it has as many (fork
+ * inherits them). Where the parent is outside this PID namespace, this is the first process of a container, or one
+ * brought into it, and the filters are the runtime's for all its processes. A program that has installed filters on
+ * itself before it executed this one has more than its parent, and is left alone.
  */
 bool fp_filters_allow(const struct status *status, fp_work *work, const void *with, struct why *why);
 

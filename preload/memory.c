@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Compilers call these for structures, in freestanding code too. The library's own, seen by nobody else. */
+/* Compilers call these for structures, in freestanding code too. Private to this library. */
 #include <stddef.h>
 
-/* Or the compiler would find that such a loop is a memcpy, and call it. */
+/* Keeps the compiler from replacing such a loop by a call of memcpy. */
 #define NO_IDIOM __asm__ volatile("")
 
 void *memcpy(void *restrict to, const void *restrict from, size_t size) {

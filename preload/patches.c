@@ -33,8 +33,7 @@ bool fp_read_patches(const struct prepared *prepared, const struct vdso *vdso, s
 	return true;
 }
 
-/* Word by word, and a patch that lies in one word at once: a handler of signals may come in between, and read a clock.
- */
+/* Writes word by word, and a patch within one word at once: a signal handler may intervene, and read a clock. */
 static void write(const struct fastpathd_patch *patch) {
 	uint64_t at = patch->address;
 	uint32_t done = 0;
@@ -53,8 +52,8 @@ static void write(const struct fastpathd_patch *patch) {
 
 bool fp_apply_patches(const struct patches *patches, const struct vdso *vdso, struct why *why) {
 	uintptr_t size = vdso->end - vdso->base;
-	/* Executable all the time: a system that grants no such thing says so now, and not when the code is to be put
-	 * in force. */
+	/* Executable all the time: a system that forbids this fails here, and not when the code is made executable
+	 * again. */
 	long error = fp_protect(vdso->base, size, PROT_READ | PROT_WRITE | PROT_EXEC);
 
 	if (error)
@@ -62,7 +61,7 @@ bool fp_apply_patches(const struct patches *patches, const struct vdso *vdso, st
 	for (uint32_t i = 0; i < patches->count; i++)
 		write(&patches->patch[i]);
 	fp_make_executable((void *)vdso->base, (void *)vdso->end);
-	/* Were this refused, after that was granted, everything would still be right. */
+	/* If this failed, after the first call succeeded, the result would still be right. */
 	fp_protect(vdso->base, size, PROT_READ | PROT_EXEC);
 	return true;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Leading the entry points of the kernel's vDSO to the region. */
+/* Redirects the entry points of the kernel's vDSO to the region. */
 #ifndef FASTPATH_PRELOAD_PATCHES_H
 #define FASTPATH_PRELOAD_PATCHES_H
 
@@ -7,16 +7,17 @@
 #include "vdso.h"
 
 struct patches {
-	/* A vDSO exports ten functions at most. */
+	/* A vDSO exports at most ten functions. */
 	struct fastpathd_patch patch[32];
 	uint32_t count;
 };
 
-/* Reads them from the plan. False unless every one of them belongs in this vDSO, and what it replaces stands there. */
+/* Reads the patches from the plan. Returns false unless each of them lies in this vDSO, and the bytes that it
+ * replaces are there. */
 bool fp_read_patches(const struct prepared *prepared, const struct vdso *vdso, struct patches *patches,
 		     struct why *why);
 
-/* All of them, or none. */
+/* Applies all patches, or none. */
 bool fp_apply_patches(const struct patches *patches, const struct vdso *vdso, struct why *why);
 
 #endif

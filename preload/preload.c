@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * libfastpath-preload.so: leads the vDSO of the process that loads it to fastpath's image, with what fastpathd gives
- * it. Before main, with one thread, once. Where anything is in the way the process is as if the library had not been
+ * libfastpath-preload.so: redirects the vDSO of the process that loads it to fastpath's image, by a plan of
+ * fastpathd. Once, before main, with one thread. On any failure the process is as if the library had not been
  * loaded.
  *
- *   FASTPATH_SOCKET=PATH              the daemon's socket
- *   FASTPATH_PRELOAD_CLOCKS=CLOCKS    as --clocks of the command: auto (those whose path is slow), all, or a list
- *   FASTPATH_PRELOAD_PATIENCE_MS=50   how long the daemon may take to answer
- *   FASTPATH_PRELOAD_VERBOSE=1        say on standard error what was done, or why nothing was
+ *     FASTPATH_SOCKET=PATH              the daemon's socket
+ *     FASTPATH_PRELOAD_CLOCKS=CLOCKS    as --clocks of the command: auto (those whose path is slow), all, or a list
+ *     FASTPATH_PRELOAD_PATIENCE_MS=50   timeout of the daemon's answer
+ *     FASTPATH_PRELOAD_VERBOSE=1        report on standard error what was done, or why nothing was
  */
 #include <sys/auxv.h>
 #include <sys/prctl.h>
@@ -23,7 +23,7 @@
 #include "text.h"
 #include "vdso.h"
 
-/* The C library's. Weak: where one is missing, nothing is done. */
+/* The C library's. Weak: without one of them, the library does nothing. */
 #pragma weak getauxval
 #pragma weak environ
 #pragma weak __errno_location
@@ -35,8 +35,8 @@
 struct wishes {
 	const char *socket;
 	uint32_t clocks;     /* a bit each; 0: those whose path is slow */
-	const char *mistake; /* what is wrong with them, or NULL */
-	uint32_t patience_ms;
+	const char *mistake; /* the error in them, or NULL */
+	uint32_t timeout_ms;
 	bool verbose;
 };
 
@@ -49,22 +49,23 @@ static const char *variable(const char *name_and_sign) {
 	return NULL;
 }
 
-/* A daemon answers in well under a millisecond. One that hangs holds up each program once. */
-enum { PATIENCE_MS = 50, MOST_PATIENCE_MS = 60000 };
+/* A daemon answers in well under a millisecond. One that hangs delays each program once. */
+enum { TIMEOUT_MS = 50, MOST_TIMEOUT_MS = 60000 };
 
-static uint32_t patience(const char *text) {
+static uint32_t read_timeout(const char *text) {
 	uint32_t ms = 0;
 
-	for (; text && *text >= '0' && *text <= '9' && ms <= MOST_PATIENCE_MS; text++)
+	for (; text && *text >= '0' && *text <= '9' && ms <= MOST_TIMEOUT_MS; text++)
 		ms = ms * 10 + (uint32_t)(*text - '0');
-	return !text || *text || !ms ? PATIENCE_MS : ms < MOST_PATIENCE_MS ? ms : MOST_PATIENCE_MS;
+	return !text || *text || !ms ? TIMEOUT_MS : ms < MOST_TIMEOUT_MS ? ms : MOST_TIMEOUT_MS;
 }
 
 static char plain(char letter) {
 	return letter >= 'a' && letter <= 'z' ? (char)(letter - 'a' + 'A') : letter == '-' ? '_' : letter;
 }
 
-/* What follows a word, written in capitals, in a text that people write; NULL if it does not begin so. */
+/* Returns the text after a word, which is given in capitals, in a text written by people; NULL if it does not begin
+ * with the word. */
 static const char *after_word(const char *text, const char *word) {
 	for (; *word; text++, word++)
 		if (plain(*text) != *word)
@@ -78,14 +79,14 @@ static const char *without_spaces(const char *text) {
 	return text;
 }
 
-/* Whether the text is this word alone. */
+/* Returns whether the text is this word alone. */
 static bool is_word(const char *text, const char *word) {
 	const char *rest = after_word(without_spaces(text), word);
 
 	return rest && !*without_spaces(rest);
 }
 
-/* Reads the first clock of a list; returns what follows its name, or NULL. */
+/* Reads the first clock of a list. Returns the text after its name, or NULL. */
 static const char *read_clock(const char *text, uint32_t *clock) {
 	static const struct {
 		char name[16];
@@ -111,7 +112,7 @@ static const char *read_clock(const char *text, uint32_t *clock) {
 	return NULL;
 }
 
-/* As crates/measure/src/clocks.rs reads what --clocks is given; false where it is wrong. */
+/* Reads the clocks as crates/measure/src/clocks.rs reads --clocks. Returns false if they are invalid. */
 static bool read_clocks(const char *text, uint32_t *clocks) {
 	*clocks = 0;
 	if (!text || !*text || is_word(text, "AUTO"))
@@ -145,12 +146,12 @@ static struct wishes read_wishes(void) {
 		is_right ? NULL
 			 : "FASTPATH_PRELOAD_CLOCKS names a clock that fastpath does not serve; valid: auto, all, or a "
 			   "list of REALTIME, MONOTONIC, MONOTONIC_RAW, BOOTTIME, TAI",
-	    .patience_ms = patience(variable("FASTPATH_PRELOAD_PATIENCE_MS=")),
+	    .timeout_ms = read_timeout(variable("FASTPATH_PRELOAD_PATIENCE_MS=")),
 	    .verbose = verbose && fp_same(verbose, "1"),
 	};
 }
 
-/* What the redirection needs to know of this process. */
+/* The facts about this process that the redirection needs. */
 struct process {
 	struct wishes wishes;
 	struct vdso vdso;
@@ -160,7 +161,7 @@ static bool counter_may_be_read(struct why *why) {
 	int mode = PR_TSC_ENABLE;
 	long error = fp_syscall6(FP_NR_prctl, PR_GET_TSC, (long)&mode, 0, 0, 0, 0);
 
-	/* A kernel that does not know the question forbids nobody. */
+	/* A kernel without PR_GET_TSC forbids nothing. */
 	if (error && error != -EINVAL)
 		return fp_because(why, "prctl(PR_GET_TSC)", error);
 	return mode == PR_TSC_ENABLE || fp_because(why, "this process may not read the counter (PR_SET_TSC)", 0);
@@ -174,7 +175,7 @@ static bool put_in_force(const struct process *process, uintptr_t region, const 
 	       fp_apply_patches(&patches, &process->vdso, why);
 }
 
-/* All that changes this process: done, or undone. */
+/* Makes all changes to this process, or undoes them. */
 static bool redirect(const void *with, struct why *why) {
 	const struct process *process = with;
 	struct prepared prepared;
@@ -193,7 +194,7 @@ static bool redirect(const void *with, struct why *why) {
 	    .vdso = process->vdso.base,
 	    .region = region,
 	};
-	bool done = fp_prepare(process->wishes.socket, process->wishes.patience_ms, &request, &prepared, why);
+	bool done = fp_prepare(process->wishes.socket, process->wishes.timeout_ms, &request, &prepared, why);
 	if (done) {
 		done = put_in_force(process, region, &prepared, why);
 		fp_let_go(&prepared);
@@ -212,7 +213,7 @@ static bool is_there(const char *path, struct why *why) {
 	return true;
 }
 
-/* What is asked before anything is tried takes no other calls than the loader's own. */
+/* The checks before any change only make system calls that the loader makes too. */
 static bool serve(struct process *process, struct why *why) {
 	struct status status;
 
@@ -223,7 +224,7 @@ static bool serve(struct process *process, struct why *why) {
 		return false;
 	if (status.threads != 1)
 		return fp_because(why, "it has threads already", 0);
-	/* No part of a larger one can be mapped, nor protected. */
+	/* No part of a larger page can be mapped or protected. */
 	if (getauxval(AT_PAGESZ) != FP_PAGE_SIZE)
 		return fp_because(why, "this kernel's memory pages are not of 4096 bytes", 0);
 	if (status.seccomp && !fp_filters_allow(&status, redirect, process, why))

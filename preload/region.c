@@ -13,8 +13,8 @@ static bool is_within_reach(uintptr_t region, const struct vdso *vdso) {
 }
 
 /*
- * Where the kernel puts the vDSO beside the libraries, whatever place it chooses is near. Where the vDSO is above the
- * stack, the places above it are free; below it they are not tried, for there the stack grows.
+ * Where the kernel maps the vDSO next to the libraries, any address that it chooses is near. Where the vDSO is above
+ * the stack, the addresses above it are free; those below it are not tried, because the stack grows there.
  */
 uintptr_t fp_reserve_region(const struct vdso *vdso, struct why *why) {
 	enum { TRIES = 16 };
@@ -33,7 +33,7 @@ uintptr_t fp_reserve_region(const struct vdso *vdso, struct why *why) {
 
 void fp_give_up_region(uintptr_t region) { fp_unmap(region, ROOM); }
 
-/* Nobody could do with such a section what it is for, or it would reach beyond the room. */
+/* Returns false for a section that no code could use, or that reaches beyond the room. */
 static bool is_sound(const struct fastpathd_section *section, uint32_t region_size) {
 	const uint32_t both = PROT_WRITE | PROT_EXEC;
 
@@ -42,7 +42,7 @@ static bool is_sound(const struct fastpathd_section *section, uint32_t region_si
 	       !(section->protection & ~(uint32_t)(PROT_READ | both)) && (section->protection & both) != both;
 }
 
-/* A mapping of less than that much would kill whoever looks at it. */
+/* Returns whether a file has so many bytes: an access beyond its end would kill the process. */
 static bool holds(int fd, uint64_t offset, uint32_t size) {
 	char last;
 
@@ -64,7 +64,7 @@ static bool copy(uintptr_t at, const struct fastpathd_section *section, int plan
 	return true;
 }
 
-/* Mapped where it can be: that takes no memory, and its name is what `fastpath detach` knows a region by. */
+/* Maps the file where possible: that takes no memory, and `fastpath detach` recognizes a region by the file's name. */
 static bool fill_with_bytes(uintptr_t at, const struct fastpathd_section *section, int plan, struct why *why) {
 	if (section->file_size == section->size && !(section->file_offset & 4095)) {
 		if (!holds(plan, section->file_offset, section->size))

@@ -4,7 +4,7 @@
 #include "calls.h"
 #include "text.h"
 
-/* A line as far as it matters: the names that are looked for are shorter, and numbers fit behind them. */
+/* The beginning of a line: the wanted names are shorter, with room for a number. */
 struct line {
 	char text[40];
 	size_t length;
@@ -31,7 +31,7 @@ static void take_line(struct line *line, struct status *status) {
 	line->length = 0;
 }
 
-/* The line of groups alone can be longer than any buffer: so line by line, and of each only its beginning. */
+/* The line of groups can be longer than any buffer: so reads line by line, and keeps only the beginning of each. */
 static long read_lines(int fd, struct status *status) {
 	struct line line = {.length = 0};
 	char chunk[1024];

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The little that is done with strings. */
+/* String functions. */
 #ifndef FASTPATH_PRELOAD_TEXT_H
 #define FASTPATH_PRELOAD_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What follows `prefix` in `text`; NULL if it does not begin so. */
+/* Returns the text after `prefix`, or NULL if `text` does not begin with it. */
 static inline const char *fp_after(const char *text, const char *prefix) {
 	for (; *prefix; text++, prefix++)
 		if (*text != *prefix)

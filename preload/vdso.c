@@ -7,7 +7,7 @@
 #include "numbers.h"
 #include "text.h"
 
-/* Whether one of these notes is what fastpath knows its own image by (vdso/note.S). */
+/* Returns whether one of these notes is that of fastpath's own image (vdso/note.S). */
 static bool notes_name_fastpath(const char *note, const char *end) {
 	while (end - note >= (ptrdiff_t)sizeof(Elf64_Nhdr)) {
 		const Elf64_Nhdr *header = (const void *)note;
@@ -30,7 +30,7 @@ bool fp_vdso(uintptr_t base, struct vdso *vdso, struct why *why) {
 	if (elf->e_ident[EI_CLASS] != ELFCLASS64 || elf->e_machine != FP_MACHINE)
 		return fp_because(why, "the vDSO is not one for this kind of program", 0);
 
-	/* All of the file is mapped: its segments, and its table of sections, with which it ends. */
+	/* All of the file is mapped: its segments, and its section table, with which it ends. */
 	uintptr_t size = elf->e_shoff + (uintptr_t)elf->e_shnum * elf->e_shentsize;
 	const Elf64_Phdr *segment = (const void *)(base + elf->e_phoff);
 	for (int i = 0; i < elf->e_phnum; i++, segment++) {

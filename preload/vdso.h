@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The vDSO that this process was given. */
+/* The vDSO that this process was started with. */
 #ifndef FASTPATH_PRELOAD_VDSO_H
 #define FASTPATH_PRELOAD_VDSO_H
 
@@ -9,12 +9,12 @@
 
 struct vdso {
 	uintptr_t base;
-	uintptr_t end; /* of what the file says of itself, up to the end of a page */
+	uintptr_t end; /* end of the file by its headers, rounded up to a page */
 };
 
 #define FP_PAGE_UP(bytes) (((bytes) + 4095) & ~(uintptr_t)4095)
 
-/* False if there is none, if it is not this library's kind, or if it is fastpath's own already. */
+/* Returns false if there is none, if it is for another ISA, or if it is already fastpath's own. */
 bool fp_vdso(uintptr_t base, struct vdso *vdso, struct why *why);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Why a process is not served, for whoever asks by FASTPATH_PRELOAD_VERBOSE=1. */
+/* Why a process is not served, for FASTPATH_PRELOAD_VERBOSE=1. */
 #ifndef FASTPATH_PRELOAD_WHY_H
 #define FASTPATH_PRELOAD_WHY_H
 
@@ -8,19 +8,19 @@
 #include "../crates/protocol/include/fastpath-protocol.h"
 
 struct why {
-	const char *tried;             /* what was tried, or what is the matter */
-	long error;                    /* what the system answered: a negative errno, or 0 */
-	char said[FASTPATHD_SENTENCE]; /* what the daemon answered, or nothing */
+	const char *tried;             /* what was tried, or what is wrong */
+	long error;                    /* the kernel's error: a negative errno, or 0 */
+	char said[FASTPATHD_SENTENCE]; /* the daemon's answer, or nothing */
 };
 
-/* Always false, so that a function can end with it. */
+/* Stores the reason. Returns false, so that a function can end with it. */
 static inline bool fp_because(struct why *why, const char *tried, long error) {
 	why->tried = tried;
 	why->error = error;
 	return false;
 }
 
-/* One line on standard error: `not served: TRIED: ...`. */
+/* Writes one line to standard error: `not served: TRIED: ...`. */
 void fp_tell(const char *outcome, const struct why *why);
 
 #endif

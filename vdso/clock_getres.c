@@ -27,7 +27,7 @@ FP_INLINE fp_u32 resolution_ns(fp_clockid id) {
 	return 0;
 }
 
-/* Those that are asked about less often, and without an answer on the page, which says 0 then. */
+/* The other clocks, which are queried less often, and clocks whose resolution on the page is 0: unknown. */
 FP_APART int other_clock(fp_clockid id, struct fp_timespec *resolution) {
 	const fp_u32 ns = resolution_ns(id);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * clock_gettime for one type of timespec: FP_TIMESPEC. Whoever includes this defines that, and ASK_KERNEL(id, ts) for
+ * clock_gettime for one type of timespec, FP_TIMESPEC. The including file defines that, and ASK_KERNEL(id, ts) for
  * what the page does not answer.
  */
 #include "latch.h"
 
-/* Seconds are cut to what the type holds, as the kernel cuts them. */
+/* Seconds are cut to the type's width, as the kernel cuts them. */
 FP_INLINE int answer(FP_TIMESPEC *ts, struct fp_time now) {
 	ts->tv_sec = now.sec;
 	ts->tv_nsec = now.nsec;
@@ -13,8 +13,8 @@ FP_INLINE int answer(FP_TIMESPEC *ts, struct fp_time now) {
 }
 
 /*
- * By whichever anchor answers, else the kernel's time, but nothing earlier than a reader was shown. Apart, so that it
- * takes no register of the hot path's.
+ * Reads by any anchor that answers, else returns the kernel's time, but nothing earlier than a reader was shown. Out
+ * of line, so that it takes no register of the hot path.
  */
 static FP_COLD int read_patiently(fp_clockid id, FP_TIMESPEC *ts) {
 	struct fp_time time;
@@ -37,7 +37,7 @@ FP_INLINE int read_clock(fp_clockid id, FP_TIMESPEC *ts, const struct fp_latch *
 }
 
 #if __SIZEOF_POINTER__ == 8
-/* The clocks whose base shares no cache line with the rate: one line more, or another latch. */
+/* The clocks whose base is not in the cache line of the rate: one line more, or another latch. */
 static __attribute__((noinline)) int other_clock(fp_clockid id, FP_TIMESPEC *ts) {
 	struct fp_place place;
 
@@ -46,7 +46,7 @@ static __attribute__((noinline)) int other_clock(fp_clockid id, FP_TIMESPEC *ts)
 	return read_clock(id, ts, place.latch, place.base);
 }
 #else
-/* One page has no room for the straight code of two calls, each for two kinds of clock: some nanoseconds are lost. */
+/* One page has no room for the straight code of two calls, each for two kinds of clock: this costs some nanoseconds. */
 #define other_clock read_patiently
 #endif
 
@@ -54,8 +54,8 @@ FP_INLINE int read_any_clock(fp_clockid id, FP_TIMESPEC *ts) {
 	/* REALTIME is 0 and MONOTONIC 1, as clock ids and as bases. */
 	if (fp_likely((unsigned)id <= FP_CLOCK_MONOTONIC))
 		return read_clock(id, ts, fp_hres(), id);
-	/* The kernel's at once: they are its fastest, and looking for them among the others would be as dear again as
-	 * they are. */
+	/* Directly to the kernel: these clocks are its fastest, and searching for them among the others would double
+	 * their cost. */
 	if (fp_likely(id == FP_CLOCK_REALTIME_COARSE || id == FP_CLOCK_MONOTONIC_COARSE))
 		return ASK_KERNEL(id, ts);
 	return other_clock(id, ts);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* For 32-bit ISAs: the call whose seconds go on after 2038. */
+/* For 32-bit ISAs: the call whose seconds do not end in 2038. */
 #include "names.h"
 #include "slots.h"
 #include "syscall.h"
@@ -8,10 +8,10 @@
 #define ASK_KERNEL fp_call_clock_gettime64
 #include "clock_gettime.h"
 
-/* Linux before 5.1, whose clocks are older than 2038, has only the call with 32 bits. */
+/* Linux before 5.1, whose clocks are before 2038, only has the call with 32 bits. */
 FP_INLINE int ask_old_kernel(fp_clockid id, struct fp_timespec64 *ts) {
 	struct fp_timespec narrow;
-	struct fp_timespec *out = ts ? &narrow : 0; /* without a place to store it, the kernel has the answer too */
+	struct fp_timespec *out = ts ? &narrow : 0; /* without a destination, the kernel also has the answer */
 	int error;
 
 	error = fp_call_clock_gettime(id, out);

@@ -12,7 +12,8 @@ FP_INLINE long answer(unsigned *cpu, unsigned *node, struct fp_cpu_node here) {
 	return 0;
 }
 
-/* A process whose kernel has this function has a jump to it in place of this one (crates/image/src/instance.rs). */
+/* For a process whose kernel has this function, an instance replaces this one by a jump to it
+ * (crates/image/src/instance.rs). */
 long FP_NAME(getcpu)(unsigned *cpu, unsigned *node, void *unused) {
 	struct fp_cpu_node here;
 	fp_u32 flags;

@@ -5,14 +5,14 @@
 
 FP_INLINE int answer(struct fp_timeval *tv, struct fp_time now) {
 	tv->tv_sec = now.sec;
-	/* Divided by 1000, exact for all 32 bits, and nsec has 30: 274877907 is 2^38 / 1000, rounded up. */
+	/* nsec / 1000, exact for all 32 bits, and nsec has 30: 274877907 is 2^38 / 1000, rounded up. */
 	tv->tv_usec = (fp_u64)now.nsec * 274877907u >> 38;
 	return 0;
 }
 
 /*
- * By whichever anchor answers, else the kernel's time, but nothing earlier than a reader was shown. The time zone is
- * the kernel's: it answers the whole call then, so that both halves are of one moment.
+ * Reads by any anchor that answers, else returns the kernel's time, but nothing earlier than a reader was shown.
+ * Only the kernel has the time zone: with `tz` it answers the whole call, so that both parts are of one moment.
  */
 static FP_COLD int read_patiently(struct fp_timeval *tv, struct fp_timezone *tz) {
 	struct fp_time time;
@@ -39,7 +39,7 @@ int FP_NAME(gettimeofday)(struct fp_timeval *tv, struct fp_timezone *tz) {
 	if (fp_likely(fp_read_newest(fp_hres(), FP_CLOCK_REALTIME, FP_BASE_REALTIME, &now)))
 		return answer(tv, now);
 #endif
-	/* One page has room for the straight code of clock_gettime and clock_gettime64, on ISAs that have both. */
+	/* On 32-bit ISAs, one page only has room for the straight code of clock_gettime and clock_gettime64. */
 	return read_patiently(tv, 0);
 }
 FP_ALIAS(gettimeofday)

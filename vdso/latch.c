@@ -8,9 +8,8 @@ FP_INLINE int find(fp_clockid id, struct fp_place *place) {
 }
 
 /*
- * It begins again when the writer changed the latch meanwhile, as the kernel's own vDSO does. A writer that stops in
- * the middle of a change, or dies there, holds no reader up: it is the change of seq that sends a reader back, not its
- * value.
+ * Begins again when the writer changed the latch meanwhile, as the kernel's own vDSO does. A writer that stops or
+ * dies in the middle of a change delays no reader: a change of seq makes a reader begin again, not its value.
  */
 FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
 	struct fp_place place;
@@ -42,7 +41,7 @@ FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
 		answers = fp_has(anchor->clocks, id);
 		if (age_cycles > anchor->cap_cycles) {
 			answers = 0;
-			/* A counter before the base has started again, and shows nothing of how long ago that was. */
+			/* A counter before the base was reset, and does not show how long ago that was. */
 			age_cycles = age_cycles >> 63 ? 0 : anchor->cap_cycles;
 		}
 		*time = fp_extrapolate(anchor, place.base, age_cycles);
@@ -52,13 +51,13 @@ FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
 	return answers;
 
 none:
-	/* What an earlier round found is no floor any more. */
+	/* The result of an earlier round is not a valid floor any more. */
 	time->sec = 0;
 	return 0;
 }
 
 FP_COLD int fp_is_later(const struct fp_time *floor, fp_u32 kernel_sec, fp_u32 kernel_nsec) {
-	/* Modulo 2^32, so the older calls of 32-bit ISAs, which cut seconds to that, are compared as well. */
+	/* Modulo 2^32, which also works for the older calls of 32-bit ISAs, which cut seconds to 32 bits. */
 	const fp_u32 seconds = (fp_u32)floor->sec - kernel_sec;
 
 	/* Below two seconds, or negative and so beyond the limit. */

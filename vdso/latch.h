@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Reading a latch. page.h says what its fields mean and which guarantees its writer gives.
+ * Reading a latch. page.h describes its fields and its writer's guarantees.
  *
- * Fields are read by plain loads between fp_load_acquire() and fp_load_barrier(). One that is torn by the writer only
- * ever reaches arithmetic, and the sequence count then says to throw the result away.
+ * Fields are read by plain loads between fp_load_acquire() and fp_load_barrier(). A field torn by the writer is only
+ * used in arithmetic, and the sequence count then discards the result.
  */
 #ifndef FASTPATH_LATCH_H
 #define FASTPATH_LATCH_H
@@ -14,7 +14,7 @@
 #include "pointers.h"
 #include "types.h"
 
-/* The page, by the part that is wanted. */
+/* The address of one member of the page. */
 #define FP_PAGE_PART(member) fp_page_at(__builtin_offsetof(struct fp_page, member))
 
 FP_INLINE const struct fp_header *fp_header(void) { return FP_PAGE_PART(header); }
@@ -29,15 +29,15 @@ struct fp_time {
 	unsigned long nsec; /* one register on every ISA */
 };
 
-/* `clocks` or `floors` of an anchor. */
+/* Returns whether `clocks` or `floors` of an anchor contain a clock. */
 FP_INLINE int fp_has(fp_u32 clocks, fp_clockid id) { return clocks >> id & 1; }
 
-/* `age_cycles` is at most the anchor's cap, so it fits 32 bits: one multiplication on every ISA. */
+/* Requires that `age_cycles` is at most the anchor's cap, so that it fits 32 bits: one multiplication on every ISA. */
 FP_INLINE struct fp_time fp_extrapolate(const struct fp_anchor *anchor, unsigned base, fp_u64 age_cycles) {
 	struct fp_time now;
 
 	now.sec = anchor->base[base].sec;
-	/* Below two seconds, as page.h says, so it fits 32 bits, on ISAs where a register has no more. */
+	/* Below two seconds (page.h), so it fits 32 bits, on ISAs whose registers have no more. */
 	now.nsec = ((fp_u64)(fp_u32)age_cycles * anchor->mult + anchor->base[base].nsec_shifted) >> anchor->shift;
 	if (now.nsec >= FP_NSEC_PER_SEC) {
 		now.nsec -= FP_NSEC_PER_SEC;
@@ -46,7 +46,8 @@ FP_INLINE struct fp_time fp_extrapolate(const struct fp_anchor *anchor, unsigned
 	return now;
 }
 
-/* The hot path: the newest anchor, once. Returns 0 where that does not answer at this instant; fp_read_latch() may. */
+/* The hot path: reads the newest anchor once. Returns 0 where it does not answer at this moment; fp_read_latch()
+ * may. */
 FP_INLINE int fp_read_newest(const struct fp_latch *latch, fp_clockid id, unsigned base, struct fp_time *now) {
 	const struct fp_anchor *anchor = &latch->copy[0];
 	fp_u64 counter, age_cycles;
@@ -70,13 +71,13 @@ FP_INLINE int fp_read_newest(const struct fp_latch *latch, fp_clockid id, unsign
 	return fp_likely(anchor->seq == seq);
 }
 
-/* Where a clock is kept. */
+/* The place of a clock on the page. */
 struct fp_place {
 	const struct fp_latch *latch;
 	unsigned base;
 };
 
-/* Returns whether the page has room for it. REALTIME and MONOTONIC are known without asking. */
+/* Returns whether the page can hold the clock. The caller handles REALTIME and MONOTONIC. */
 FP_INLINE int fp_find_clock(fp_clockid id, struct fp_place *place) {
 	place->latch = fp_hres();
 	if (id == FP_CLOCK_BOOTTIME) {
@@ -93,11 +94,11 @@ FP_INLINE int fp_find_clock(fp_clockid id, struct fp_place *place) {
 }
 
 /*
- * Any clock, by whichever anchor applies. Returns 0 where none answers at this instant; `time` is then the floor, the
- * latest time that any reader can have had (page.h), or zero where there is none.
+ * Reads any clock, by whichever anchor applies. Returns 0 where none answers at this moment; `time` is then the
+ * floor, the latest time that any reader can have had (page.h), or zero without one.
  */
 FP_INTERNAL int fp_read_latch(fp_clockid id, struct fp_time *time);
-/* Whether a floor is later than the kernel's answer, which is then not to be shown. */
+/* Returns whether a floor is later than the kernel's answer, which must then not be shown. */
 FP_INTERNAL int fp_is_later(const struct fp_time *floor, fp_u32 kernel_sec, fp_u32 kernel_nsec);
 
 #endif

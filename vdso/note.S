@@ -12,9 +12,9 @@
 	.endm
 
 	.section .note.fastpath, "a", %note
-	/* NT_GNU_ABI_TAG: Linux, 2.6.32 or later. Debuggers know by it whose ABI this is. */
+	/* NT_GNU_ABI_TAG: Linux, 2.6.32 or later. Debuggers determine the ABI by it. */
 	note GNU, 1, 0, 2, 6, 32
-	/* Ours: the page that the code reads has this version. fastpath knows its own image by it. */
+	/* Ours: the version of the page that the code reads. fastpath recognizes its own image by it. */
 	note fastpath, 1, FP_PAGE_ABI
 
 	.section .note.GNU-stack, "", %progbits

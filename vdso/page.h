@@ -2,22 +2,22 @@
 /*
  * The page: written by a publisher, read by the code in this folder.
  *
- * An anchor says what the clocks show at one value of the counter, and how fast they run from there:
+ * An anchor holds the clocks' times at one value of the counter, and their rate from there:
  *
- *     ns = ((counter - base_cycles) * mult + base[clock].nsec_shifted) >> shift    while counter - base_cycles <=
- * cap_cycles
+ *     ns = ((counter - base_cycles) * mult + base[clock].nsec_shifted) >> shift
  *
- * base[clock].sec is added to the seconds. cap_cycles * mult and nsec_shifted are each below 10^9 << shift, so the sum
- * is below two seconds: the carry is one compare and subtract, and nothing overflows 64 bits.
+ * while counter - base_cycles <= cap_cycles. base[clock].sec is added to the seconds. cap_cycles * mult and
+ * nsec_shifted are each below 10^9 << shift, so the sum is below two seconds: the carry is one compare and subtract,
+ * and nothing overflows 64 bits.
  *
- * A latch holds two anchors. copy[0] is the newest; copy[1] the one before it. A new anchor may be published before the
- * counter reaches its base: until then copy[1] answers. So all threads, and all pages of one publisher, change from one
- * anchor to the next at the same value of the counter, and the two agree there.
+ * A latch holds two anchors. copy[0] is the newest; copy[1] the one before it. A new anchor may be published before
+ * the counter reaches its base: until then copy[1] answers. So all threads, and all pages of one publisher, change
+ * from one anchor to the next at the same value of the counter, at which the two agree.
  *
- * What an anchor shows at its cap is the latest time that any reader can have had from it. While the kernel runs slower
- * than the anchor (adjtimex(2)), that time is ahead of the kernel's. So a reader that asks the kernel returns the later
- * of the two: the kernel's time, and this floor. A withdrawal clears `clocks` and cuts the cap at the counter's value
- * of that moment; `floors` and the rest stay, so that the floor is what readers were shown.
+ * An anchor's time at its cap is the latest time that any reader can have had from it. While the kernel runs slower
+ * than the anchor (adjtimex(2)), that time is ahead of the kernel's. So a reader that asks the kernel returns the
+ * later of the kernel's time and this floor. A withdrawal clears `clocks` and cuts the cap at the counter's value of
+ * that moment; `floors` and the rest stay, so that the floor is what readers were shown.
  *
  * copy[0].seq guards both copies (Linux convention: 0 is "never seeded", odd is "copy[0] is being written: use
  * copy[1]").
@@ -44,17 +44,16 @@ struct fp_anchor {
 	fp_u64 base_cycles;
 	fp_u32 mult; /* nanoseconds per count, << shift */
 	fp_u32 shift;
-	fp_u32 cap_cycles;             /* an older anchor answers nothing */
-	fp_u32 floors;                 /* bit per clock id that this anchor answers or has answered: see below */
+	fp_u32 cap_cycles;             /* max age in counts: an older anchor answers nothing */
+	fp_u32 floors;                 /* bit per clock id that this anchor answers or has answered: see above */
 	struct fp_base base[FP_BASES]; /* REALTIME and MONOTONIC share the first cache line with all of the above */
 	fp_u32 reserved2[8];
 };
 
 /*
- * A floor this far above the kernel's time is no floor of this clock: REALTIME or TAI was set back while no publisher
- * was there to see it, the machine slept while its counter went on, or the page comes from elsewhere. An anchor is
- * believed for 0.4 s, and the kernel's rate changes by a fifth at most (ticks of 9,000 to 11,000 us, adjtimex(2)): 80
- * ms.
+ * A floor this far above the kernel's time is ignored: REALTIME or TAI was set back while no publisher ran, the
+ * machine slept while its counter went on, or the page comes from elsewhere. An anchor is used for at most 0.4 s,
+ * and the kernel's rate changes by at most a fifth (ticks of 9,000 to 11,000 us, adjtimex(2)): 80 ms.
  */
 #define FP_FLOOR_LIMIT_NS (1u << 27)
 
@@ -66,24 +65,24 @@ struct fp_header {
 	fp_u64 magic; /* "fastpage" */
 	fp_u32 abi;
 	fp_u32 size;          /* of struct fp_page */
-	fp_u32 hres_res_ns;   /* clock_getres of the clocks with an anchor; 0: ask the kernel */
-	fp_u32 coarse_res_ns; /* clock_getres of the COARSE clocks; 0: ask the kernel */
+	fp_u32 hres_res_ns;   /* clock_getres of the clocks with an anchor; 0: fall back to the kernel */
+	fp_u32 coarse_res_ns; /* clock_getres of the COARSE clocks; 0: fall back to the kernel */
 	fp_u32 flags;         /* FP_PAGE_* */
 	fp_u32 cpu;           /* with FP_PAGE_ONE_CPU */
 	fp_u32 node;          /* with FP_PAGE_ONE_CPU */
-	fp_u32 clocks;        /* that the page is kept for, a bit per clock id, for the next publisher; 0: not said */
-	fp_u64 keeper; /* of a daemon's pages: which daemon's, for the next one of the same socket; 0: nobody's */
+	fp_u32 clocks;        /* a bit per clock id that the page is kept for, for the next publisher; 0: unknown */
+	fp_u64 keeper;        /* the daemon that keeps the page, for the next one of the same socket; 0: none */
 	fp_u32 reserved[20];
 };
 
 /* The limit of the per-CPU segment holds (node << 12) | cpu, verified against getcpu(2) (x86-64). */
 #define FP_PAGE_CPU_SEGMENT 1u
-/* Whoever reads this page sees one CPU only, the header's: a hosted guest does. */
+/* The page's readers see one CPU only, the header's: a hosted guest does. */
 #define FP_PAGE_ONE_CPU 2u
 
-/* Anchors were taken off the page. */
+/* A withdrawal of anchors from the page. */
 struct fp_withdrawal {
-	fp_u64 boottime_ns; /* the kernel's CLOCK_BOOTTIME, as the publisher sees it */
+	fp_u64 boottime_ns; /* the kernel's CLOCK_BOOTTIME in the publisher's time namespace */
 	fp_u64 ahead_ns;    /* two's complement: the anchor ahead of the kernel's MONOTONIC; 1 << 63: unknown */
 	fp_u32 reason;      /* 0: this entry is being written */
 	fp_u32 reserved;
@@ -91,18 +90,18 @@ struct fp_withdrawal {
 
 #define FP_HISTORY 8
 
-/* For `status` and `probe`; no reader on the hot path looks at it. */
+/* Statistics for `status` and `probe`; no reader on the hot path uses them. */
 struct fp_stats {
 	fp_u64 refreshes;
 	fp_u64 residual_ns;        /* two's complement: last error against the kernel's clock before a refresh */
-	fp_u32 publisher_pid;      /* as the publisher sees itself */
+	fp_u32 publisher_pid;      /* in the publisher's PID namespace */
 	fp_u32 withdrawn_reason;   /* 0: in force */
-	fp_u64 withdrawals;        /* so far; the last stands at history[(withdrawals - 1) % FP_HISTORY] */
+	fp_u64 withdrawals;        /* number so far; the last is history[(withdrawals - 1) % FP_HISTORY] */
 	fp_u32 warp_tests;         /* comparisons of the CPUs' counters since the publisher started */
-	fp_u32 watch_flags;        /* 1: nobody promises that the counter ticks at one rate */
-	fp_u64 warp_within_cycles; /* in the last comparison no two CPUs were further apart; 0: there was none */
+	fp_u32 watch_flags;        /* 1: invariance is not established, the user vouches for the counter */
+	fp_u64 warp_within_cycles; /* bound on the distance of any two CPUs in the last comparison; 0: there was none */
 	struct fp_withdrawal history[FP_HISTORY];
-	fp_u32 steps; /* how often clocks were taken off because the kernel's were set: hook/hook.c waits for that */
+	fp_u32 steps; /* times that clocks were taken off because the kernel's were set: hook/hook.c waits for it */
 	fp_u32 reserved[3];
 };
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What has to be found again in the finished image: where it reads the counter, where it refers to the page, where it
- * makes system calls. Each place leaves its address in a section that is not loaded; crates/image/build reads it and
- * takes it out.
+ * Records places in the image: where it reads the counter, refers to the page, and makes system calls. Each place
+ * leaves its address in a section that is not loaded; crates/image/build reads and removes it.
  */
 #ifndef FASTPATH_RECORD_H
 #define FASTPATH_RECORD_H

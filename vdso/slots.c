@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "slots.h"
 
-/* In a file of its own: no function may see the zeros and fold them. */
-/* Aligned for its words and no more: the compiler would leave a gap, and one page has no room for that. */
+/* In a separate file: no function may see the zeros and fold them. */
+/* Aligned for its words only: the compiler would leave a gap, for which one page has no room. */
 extern FP_HIDDEN const struct fp_slots fp_slots;
 __attribute__((aligned(__SIZEOF_POINTER__))) const struct fp_slots fp_slots;
 

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The kernel's own vDSO functions in this process. Whoever maps the image fills them in beforehand (crates/image); to
- * the code they are constants. 0 where there is none. C code
- * calls fp_call_FUNCTION, which makes the system call (calls.S), and which becomes a jump to what the slot holds where
- * that is something.
+ * The kernel's own vDSO functions in this process. crates/image fills them in before the image is mapped; to the
+ * code they are constants. 0: the kernel has none. C code calls fp_call_FUNCTION, which makes the system call
+ * (calls.S); where the slot is not 0, an instance replaces it by a jump to the slot's function.
  */
 #ifndef FASTPATH_SLOTS_H
 #define FASTPATH_SLOTS_H
 
-/* The slots that the assembler uses; slots.c asserts that they are these. */
+/* The slots that the assembler uses; slots.c asserts their values. */
 #define FP_SLOT_GETRANDOM 5
 #define FP_SLOT_SGX_ENTER_ENCLAVE 6
 #define FP_SLOT_CLOCK_GETRES_TIME64 8

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The kernel's types and numbers that the exported functions speak in. */
+/* The kernel's types and numbers that the exported functions use. */
 #ifndef FASTPATH_TYPES_H
 #define FASTPATH_TYPES_H
 
@@ -20,7 +20,7 @@ struct fp_timeval {
 struct fp_timezone;
 
 #if __SIZEOF_POINTER__ == 4
-/* struct __kernel_timespec: what clock_gettime64 speaks in. The one above is the older call's, which ends in 2038. */
+/* struct __kernel_timespec, of clock_gettime64. The one above belongs to the older call, which ends in 2038. */
 struct fp_timespec64 {
 	long long tv_sec;
 	long long tv_nsec;

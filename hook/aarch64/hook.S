@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Three doors into hook.c. None changes a register or a byte of stack that the program could miss.
+ * Three entries to hook.c. None changes a register or a byte of stack that the program still needs.
  *
- * The first two are called by a thunk in the place of an `svc` instruction, with the registers of that call. Such a call
- * changes x0 alone, and compilers count on it, so all others, and the flags, are as they were when a door is left.
- * crates/inject/src/abi/aarch64/sites.rs says what the thunks save themselves.
+ * A thunk calls the first two in the place of an `svc` instruction, with the registers of that call. Such a call
+ * changes x0 alone, and compilers rely on it, so all other registers, and the flags, are preserved.
+ * crates/inject/src/abi/aarch64/sites.rs describes what the thunks save themselves.
  */
 
-/* Runtimes come through here with every system call they make (Go): most numbers leave at once. */
+/* Some runtimes (Go) get here with every system call that they make: most numbers return at once. */
 	.macro IF_WATCHED label
 	cmp	x8, #221		/* execve */
 	b.eq	\label
@@ -45,7 +45,7 @@ fp_hook_before_syscall:
 	ret
 	.size fp_hook_before_syscall, . - fp_hook_before_syscall
 
-/* Keeps every register but x30. */
+/* Preserves every register except x30. */
 	.type look, %function
 look:	stp	x29, x30, [sp, #-160]!
 	mov	x29, sp
@@ -74,8 +74,9 @@ look:	stp	x29, x30, [sp, #-160]!
 	.size look, . - look
 
 /*
- * For Go: a goroutine's stack may end a few words below, so the work is done on the stack at the end of the state page.
- * A second thread that comes meanwhile goes on unwatched. Go's signal handlers run on stacks of their own.
+ * For Go: a goroutine's stack may end a few words below, so the work is done on the stack at the end of the state
+ * page. A second thread that gets here meanwhile continues unwatched. Go's signal handlers run on stacks of their
+ * own.
  *
  * Go's assembly keeps nothing in x9 to x17 or in the flags across its system calls. The thunk has put x30 into x17.
  */
@@ -107,8 +108,8 @@ fp_hook_before_syscall_go:
 	.size fp_hook_before_syscall_go, . - fp_hook_before_syscall_go
 
 /*
- * Where AT_ENTRY points. The registers are those of the ABI's process entry: sp at argc, x0 a function for atexit; both
- * reach the program as they came. x16, for a guarded entry point expects to be jumped to by it (BTI).
+ * The target of AT_ENTRY. The registers are those of the ABI's process entry: sp at argc, x0 a function for atexit;
+ * both reach the program unchanged. The jump uses x16, as a guarded entry point requires (BTI).
  */
 	.globl fp_hook_entry
 	.hidden fp_hook_entry

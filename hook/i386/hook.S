@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The door into hook.c for i386. A 32-bit C library makes its system calls by calling what AT_SYSINFO points at; fastpath
- * puts a thunk there, which calls this and goes on to the kernel's __kernel_vsyscall. Every register but the arithmetic flags is as it
- * was. No other door is needed: the calls of libraries that are yet to be mapped come this way too.
+ * The entry to hook.c for i386. A 32-bit C library makes its system calls by calling the address in AT_SYSINFO;
+ * fastpath puts a thunk there, which calls this and continues to the kernel's __kernel_vsyscall. Every register
+ * except the arithmetic flags is preserved. No other entry is needed: the calls of libraries that are mapped later
+ * also get here.
  */
 	.set	AC_DF, 0x40400
 
@@ -67,7 +68,7 @@ fp_hook_before_syscall:
 	jmp	3b
 	.size fp_hook_before_syscall, . - fp_hook_before_syscall
 
-/* By the interrupt, which needs nothing of the process. */
+/* By the interrupt, which needs nothing from the process. */
 	.globl fp_syscall6
 	.hidden fp_syscall6
 	.type fp_syscall6, @function

@@ -18,20 +18,20 @@ enum {
 	FP_NR_execveat = 358,
 };
 
-/* Of 32-bit ISAs alone. */
+/* Only on 32-bit ISAs. */
 #define FP_NR_clock_settime64 404
 
 enum { FP_ETIMEDOUT = 110 };
 
-/* In hook.S: the arguments take every register that there is. */
+/* In hook.S: the arguments take all registers. */
 __attribute__((visibility("hidden"))) long fp_syscall6(long nr, long a, long b, long c, long d, long e, long f);
 
 static inline long fp_syscall4(long nr, long a, long b, long c, long d) { return fp_syscall6(nr, a, b, c, d, 0, 0); }
 
-/* Only an age is wanted of it, so it need not be ordered. */
+/* Not ordered, because it is only used for an age. */
 static inline fp_u64 fp_counter(void) { return __builtin_ia32_rdtsc(); }
 
-/* In halves: the instructions that load 64 bits at once need the FPU, or memory that may be written. */
+/* In halves: the instructions that load 64 bits at once need the FPU, or writable memory. */
 static inline fp_u64 fp_load(const fp_u64 *p) {
 	const fp_u32 *half = (const fp_u32 *)(const void *)p;
 	fp_u32 high = __atomic_load_n(&half[1], __ATOMIC_ACQUIRE);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Three doors into hook.c. None changes a register or a byte of stack that the program could miss.
+ * Three entries to hook.c. None changes a register or a byte of stack that the program still needs.
  *
- * The first two are called by a thunk before a `syscall` instruction, with the registers of that call; rcx and r11 are free, for
- * the system call itself overwrites them. So are the arithmetic flags, for compilers and libraries; the others are as they were.
+ * A thunk calls the first two before a `syscall` instruction, with the registers of that call. rcx and r11 are free,
+ * because the system call itself overwrites them. So are the arithmetic flags, by the rules of compilers and
+ * libraries; the other flags are preserved.
  */
 
-/* Runtimes come through here with every system call they make (Go): most numbers leave at once. */
+/* Some runtimes (Go) get here with every system call that they make: most numbers return at once. */
 	.macro LEAVE_UNLESS_WATCHED
 	cmp	$59, %rax		/* execve */
 	je	1f
@@ -65,7 +66,7 @@ look:	push	%rbp
 	pop	%r9
 	pop	%rbp
 	ret
-	/* popf is left to these programs: one that is stepped over by a debugger leaves the trap flag set. */
+	/* Only programs with these flags set execute popf: a debugger that steps over it leaves the trap flag set. */
 5:	andl	$~AC_DF, (%rsp)
 	popf
 	push	%rax
@@ -76,8 +77,9 @@ look:	push	%rbp
 	.size fp_hook_before_syscall, . - fp_hook_before_syscall
 
 /*
- * For Go: a goroutine's stack may end a few words below, so the work is done on the stack at the end of the state page.
- * A second thread that comes meanwhile goes on unwatched. Go's signal handlers run on stacks of their own.
+ * For Go: a goroutine's stack may end a few words below, so the work is done on the stack at the end of the state
+ * page. A second thread that gets here meanwhile continues unwatched. Go's signal handlers run on stacks of their
+ * own.
  */
 	.globl fp_hook_before_syscall_go
 	.hidden fp_hook_before_syscall_go
@@ -98,8 +100,8 @@ fp_hook_before_syscall_go:
 	.size fp_hook_before_syscall_go, . - fp_hook_before_syscall_go
 
 /*
- * Where AT_ENTRY points. The registers are those of the ABI's process entry: rsp at argc, rdx a function for atexit; both
- * reach the program as they came.
+ * The target of AT_ENTRY. The registers are those of the ABI's process entry: rsp at argc, rdx a function for
+ * atexit; both reach the program unchanged.
  */
 	.globl fp_hook_entry
 	.hidden fp_hook_entry

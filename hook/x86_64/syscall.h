@@ -36,7 +36,7 @@ static inline long fp_syscall4(long nr, long a, long b, long c, long d) { return
 
 static inline fp_u64 fp_load(const fp_u64 *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 
-/* Only an age is wanted of it, so it need not be ordered. */
+/* Not ordered, because it is only used for an age. */
 static inline fp_u64 fp_counter(void) { return __builtin_ia32_rdtsc(); }
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* System calls beside those of hook/aarch64/syscall.h. include/uapi/asm-generic/unistd.h */
+/* System calls in addition to those of hook/aarch64/syscall.h. include/uapi/asm-generic/unistd.h */
 #ifndef FASTPATH_PRELOAD_NUMBERS_H
 #define FASTPATH_PRELOAD_NUMBERS_H
 
@@ -28,8 +28,9 @@ enum {
 /* A branch reaches 128 megabytes. */
 #define FP_REACH 0x7f00000ul
 
-/* Arm Architecture Reference Manual, B2.4.4: what was written as data is cleaned to where instructions are fetched
- * from, and their cache forgets what it had. CTR_EL0 holds the sizes of the lines, as logarithms of words. */
+/* Arm Architecture Reference Manual, B2.4.4: cleans what was written as data to the point from which instructions
+ * are fetched, and invalidates the instruction cache. CTR_EL0 holds the sizes of the cache lines, as logarithms of
+ * words. */
 static inline void fp_make_executable(const void *start, const void *end) {
 	unsigned long type, from = (unsigned long)start, to = (unsigned long)end;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* System calls beside those of hook/x86_64/syscall.h. arch/x86/entry/syscalls/syscall_64.tbl */
+/* System calls in addition to those of hook/x86_64/syscall.h. arch/x86/entry/syscalls/syscall_64.tbl */
 #ifndef FASTPATH_PRELOAD_NUMBERS_H
 #define FASTPATH_PRELOAD_NUMBERS_H
 
@@ -28,7 +28,7 @@ enum {
 /* A jump reaches two gigabytes. */
 #define FP_REACH 0x7f000000ul
 
-/* Memory that was written may be executed at once, by whoever wrote it. */
+/* Nothing to do: written memory can be executed at once by the thread that wrote it. */
 static inline void fp_make_executable(const void *start, const void *end) {
 	(void)start;
 	(void)end;

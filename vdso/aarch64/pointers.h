@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The address of the page, which whoever maps the image decides on.
+ * The address of the page, which an instance determines.
  *
- * ADRP reaches the page alone, 4 GiB to either side: page and image both lie at multiples of 4096. An instance for a
+ * ADRP alone reaches the page, 4 GiB to either side: page and image both are at multiples of 4096. An instance for a
  * page elsewhere has another distance in it (crates/image/src/patch.rs).
  */
 #ifndef FASTPATH_POINTERS_H

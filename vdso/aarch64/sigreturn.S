@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Where signal handlers return to, by a RET: it needs no landing pad, and must not have one, for debuggers and unwinders
- * know it by these two instructions.
+ * The return address of signal handlers. They return by a RET: it needs no landing pad, and must not have one,
+ * because debuggers and unwinders recognize it by these two instructions.
  *
- * Its unwind information leads to the frame record that the kernel leaves on the signal frame, with x29 pointing at it: the
- * interrupted x29 and pc. The other registers are for those who know the layout of a signal frame, as they all do here;
- * DWARF has no number for a pc beside x30 that all of them take.
+ * Its unwind information describes the frame record that the kernel leaves on the signal frame, with x29 pointing at
+ * it: the interrupted x29 and pc. Unwinders find the other registers by the layout of a signal frame, which they all
+ * know here; DWARF has no number for a pc beside x30 that all of them accept.
  *
- * Unwinders look a return address up by the byte before it, hence the no-op in front that belongs to the description.
+ * Unwinders look a return address up by the byte before it, so the description also covers the no-op in front.
  */
 #define NR_rt_sigreturn 139
 

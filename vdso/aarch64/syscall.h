@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The raw system call. It returns -errno, and so do the functions of a vDSO. */
+/* The raw system call. It returns -errno, as the functions of a vDSO do. */
 #ifndef FASTPATH_SYSCALL_H
 #define FASTPATH_SYSCALL_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The system calls. Where a process's kernel has a function for one, it becomes a jump to that (crates/image). Only ever called
- * directly, from within the image. The arguments are where they have to be, and r7 is
- * the caller's.
+ * The system calls. Where a process's kernel has a function for one, an instance replaces it by a jump to that
+ * (crates/image). They are only called directly, from within the image. The arguments are already in the right
+ * registers, and r7 belongs to the caller.
  */
 	.syntax unified
 	.arm

@@ -2,9 +2,9 @@
 /*
  * The ordered read of the counter: CNTVCT, through coprocessor 15.
  *
- * What orders it, and the proof, is as on AArch64 (aarch64/counter.h): earlier loads by the barrier in
- * fp_load_acquire(), the branch on `clocks` and the ISB; the recheck by an address that depends on the counter, and the
- * barrier before it.
+ * The orders and their proof are as on AArch64 (aarch64/counter.h): after earlier loads by the barrier in
+ * fp_load_acquire(), the branch on `clocks` and the ISB; before the recheck by an address that depends on the
+ * counter, and the barrier before the recheck.
  */
 #ifndef FASTPATH_COUNTER_H
 #define FASTPATH_COUNTER_H
@@ -24,7 +24,7 @@ FP_INLINE fp_u64 fp_read_counter(void) {
 	return counter;
 }
 
-/* `at` for loads that come after the read of the counter. */
+/* Returns `at` for loads that must come after the read of the counter. */
 FP_INLINE const void *fp_after_counter(const void *at, fp_u64 counter) {
 	fp_u32 nothing;
 

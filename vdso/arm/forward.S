@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Functions of the kernel's vDSO that are passed on, with every register and the stack as they came but ip,
- * which calls may change. A process whose kernel
- * does not have one of them does not find its name here either (crates/image hides it), so the slot is never 0 when it is
- * used.
+ * Functions of the kernel's vDSO that are passed on, with all registers and the stack unchanged except ip, which
+ * calls may change. A process whose kernel lacks one of them does not find its name here either (crates/image hides
+ * it), so the slot is never 0 when it is used.
  */
 #include "slots.h"
 

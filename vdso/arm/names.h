@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What this ISA's vDSO calls its functions. versions.lds gives them their version. */
+/* The names of this ISA's vDSO functions. versions.lds gives them their version. */
 #ifndef FASTPATH_NAMES_H
 #define FASTPATH_NAMES_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The address of the page, which whoever maps the image decides on.
+ * The address of the page, which an instance determines.
  *
- * The page is reached by its distance from the code, which MOVW and MOVT load in two halves. An instance for a page
+ * The code reaches the page by its distance, which MOVW and MOVT load in two halves. An instance for a page
  * elsewhere has other halves (crates/image/src/patch.rs). The program counter reads as two instructions further on.
  */
 #ifndef FASTPATH_POINTERS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Unwind tables name, by a relocation of no effect, the routine that reads them. Here all of them are of the kind that every
- * unwinder reads by itself, so the routine is none.
+ * Unwind tables name, by a relocation without effect, the routine that reads them. Every unwinder reads these tables
+ * without it, so the routine is 0.
  */
 	.globl __aeabi_unwind_cpp_pr0
 	.hidden __aeabi_unwind_cpp_pr0

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The system calls. Where a process's kernel has a function for one, it becomes a jump to that (crates/image). Only ever called
- * directly, from within the image. The arguments are on the stack, and EBX is the
- * caller's.
+ * The system calls. Where a process's kernel has a function for one, an instance replaces it by a jump to that
+ * (crates/image). They are only called directly, from within the image. The arguments are on the stack, and EBX
+ * belongs to the caller.
  */
 	.text
 	.cfi_startproc

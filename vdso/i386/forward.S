@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Functions of the kernel's vDSO that are passed on, with the stack as it came. A process whose kernel does not have one of
+ * Functions of the kernel's vDSO that are passed on, with the stack unchanged. A process whose kernel lacks one of
  * them does not find its name here either (crates/image hides it), so the slot is never 0 when it is used.
  */
 #include "slots.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 	.text
-/* Returns where it returns to. The call and the return match, which keeps the CPU's prediction of returns right. */
+/* Returns its own return address. The call and the return match, which keeps the CPU's return prediction correct. */
 	.globl fp_here
 	.hidden fp_here
 	.type fp_here, @function

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The address of the page, which whoever maps the image decides on.
+ * The address of the page, which an instance determines.
  *
- * Instructions cannot be asked for their own address here: a call to fp_here (here.S) tells it, as compilers do it, but
- * without the GOT that they would count from, which is data to be written. The page is reached as on x86-64.
+ * i386 instructions cannot read their own address: a call to fp_here (here.S) returns it, as in compilers' code, but
+ * relative to the code and not to a GOT, which would be writable data. The page is reached as on x86-64.
  */
 #ifndef FASTPATH_POINTERS_H
 #define FASTPATH_POINTERS_H

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Where signal handlers return to. Debuggers and unwinders know these two by their bytes as much as by their unwind
- * information, which says where in the signal frame the interrupted registers are.
+ * The return addresses of signal handlers. Debuggers and unwinders recognize these two functions by their bytes as
+ * well as by their unwind information, which describes where in the signal frame the interrupted registers are.
  *
- * Unwinders look a return address up by the byte before it, hence the no-op in front of each function that belongs to
- * its description.
+ * Unwinders look a return address up by the byte before it, so each description also covers the no-op in front of
+ * its function.
  */
 #define NR_sigreturn 119
 #define NR_rt_sigreturn 173
@@ -20,7 +20,7 @@
 #define SC_EAX 44
 #define SC_EIP 56
 
-/* DWARF: the numbers of the registers, and what describes one saved at an address. */
+/* DWARF: the numbers of the registers, and the opcodes for one saved at an address. */
 #define DW_EAX 0
 #define DW_ECX 1
 #define DW_EDX 2

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The raw system call. It returns -errno, and so do the functions of a vDSO. */
+/* The raw system call. It returns -errno, as the functions of a vDSO do. */
 #ifndef FASTPATH_SYSCALL_H
 #define FASTPATH_SYSCALL_H
 
@@ -14,8 +14,8 @@ enum {
 };
 
 /*
- * `int $0x80` and not the kernel's faster entry, which is reached through its vDSO only: a process that has one is sent
- * to its functions and does not come here.
+ * `int $0x80` and not the kernel's faster entry, which is only reachable through its vDSO: a process with a vDSO
+ * uses that vDSO's functions and does not get here.
  */
 FP_INLINE long fp_syscall3(long number, long a, long b, long c) {
 	long result;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The system call as the C library makes it (AT_SYSINFO): number and arguments in registers, all of which it wants back. In a
- * process whose kernel has a faster one, these bytes become a jump to it (crates/image/src/patch.rs), which no register
- * could be spared for.
+ * The system call of the C library (AT_SYSINFO): number and arguments are in registers, all of which must be
+ * preserved. In a process whose kernel has a faster one, an instance replaces these bytes by a jump to it
+ * (crates/image/src/patch.rs), for which no register is free.
  *
- * It is the program's call and none of the image's own, so it is not recorded as one.
+ * The call belongs to the program and not to the image, so it is not recorded.
  */
 	.text
 	.balign 4

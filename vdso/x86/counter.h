@@ -3,11 +3,11 @@
  * The ordered read of the counter.
  *
  * A bare RDTSC may run ahead of an earlier load: a thread could then see another's write, and a time from before it.
- * LFENCE; RDTSC is right on every CPU under a 64-bit Linux, and what is assembled here, for 32-bit programs too: they
- * are served where such a kernel runs, so SSE2, which LFENCE is part of, is always there. Where the CPU has it, RDTSCP,
- * which waits for earlier loads by itself, takes its place (crates/image patches it in; the kernel's vDSO does the
- * same): it needs no assumption about LFENCE, which on AMD waits for execution only if the kernel has set a bit in an
- * MSR. Both take five bytes. The section, which is not loaded, lists where they are.
+ * LFENCE; RDTSC is right on every CPU under a 64-bit Linux, and is assembled here, for 32-bit programs too: they are
+ * served where such a kernel runs, so SSE2, which includes LFENCE, always exists. Where the CPU has RDTSCP, which
+ * waits for earlier loads by itself, an instance uses it instead (crates/image patches it in; the kernel's vDSO does
+ * the same): it needs no assumption about LFENCE, which on AMD waits for execution only if the kernel has set a bit
+ * in an MSR. Both take five bytes. The section, which is not loaded, lists their addresses.
  */
 #ifndef FASTPATH_COUNTER_H
 #define FASTPATH_COUNTER_H
@@ -17,7 +17,7 @@
 #include "record.h"
 
 FP_INLINE fp_u64 fp_read_counter(void) {
-	unsigned long low, high; /* both instructions clear what is above 32 bits */
+	unsigned long low, high; /* both instructions clear the upper 32 bits */
 
 	/* RDTSCP writes ECX. */
 	__asm__ volatile("1: lfence\n\t"
@@ -29,9 +29,9 @@ FP_INLINE fp_u64 fp_read_counter(void) {
 }
 
 /*
- * `at` for loads that come after the read of the counter. They may come some cycles before it here, since neither
- * instruction holds later loads back, and the writer allows for that: no new anchor begins so soon after the old one
- * was cut short (crates/page/src/writer.rs).
+ * Returns `at` for loads that should come after the read of the counter. They may come some cycles before it here,
+ * since neither instruction holds later loads back, and the writer allows for that: no new anchor begins so soon
+ * after the old one was cut short (crates/page/src/writer.rs).
  */
 FP_INLINE const void *fp_after_counter(const void *at, fp_u64 counter) {
 	(void)counter;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The system calls. Where a process's kernel has a function for one, it becomes a jump to that (crates/image). Only ever called
- * directly, from within the image. The arguments are where they have to be.
+ * The system calls. Where a process's kernel has a function for one, an instance replaces it by a jump to that
+ * (crates/image). They are only called directly, from within the image. The arguments are already in the right
+ * registers.
  */
 	.text
 	.cfi_startproc

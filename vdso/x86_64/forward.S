@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Functions of the kernel's vDSO that have nothing to do with clocks. With AT_SYSINFO_EHDR pointing at this image they would
- * be out of reach, so they are passed on, with every register and the stack as they came. A process whose kernel does not
- * have one of them does not find its name here either (crates/image hides it), so the slot is never 0 when it is used.
+ * Functions of the kernel's vDSO that have nothing to do with clocks. With AT_SYSINFO_EHDR pointing at this image
+ * they would be unreachable, so they are passed on, with all registers and the stack unchanged. A process whose
+ * kernel lacks one of them does not find its name here either (crates/image hides it), so the slot is never 0 when
+ * it is used.
  */
 #include "slots.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What this ISA's vDSO calls its functions. versions.lds gives them their version. */
+/* The names of this ISA's vDSO functions. versions.lds gives them their version. */
 #ifndef FASTPATH_NAMES_H
 #define FASTPATH_NAMES_H
 
 #define FP_NAME(function) __attribute__((visibility("default"))) __vdso_##function
 
-/* The name without a prefix, weak, as the kernel's vDSO for x86-64 has it. */
+/* The name without a prefix, weak, as in the kernel's vDSO for x86-64. */
 #define FP_ALIAS(function)                                                                                             \
 	extern __typeof__(__vdso_##function) function                                                                  \
 	    __attribute__((weak, visibility("default"), alias("__vdso_" #function)));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The address of the page, which whoever maps the image decides on.
+ * The address of the page, which an instance determines.
  *
- * The page is reached by its distance from the code, in the last four bytes of an LEA. An instance for a page elsewhere
- * has other distances (crates/image/src/patch.rs). The compiler does not see where the pointer comes from, so it keeps
+ * The code reaches the page by its distance, in the last four bytes of an LEA. An instance for a page elsewhere has
+ * other distances (crates/image/src/patch.rs). The compiler does not see where the pointer comes from, so it keeps
  * it in a register and reaches the fields by short offsets: the hot path is a third shorter for it.
  */
 #ifndef FASTPATH_POINTERS_H

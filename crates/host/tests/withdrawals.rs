@@ -56,7 +56,7 @@ fn a_withdrawal_is_told_once_with_its_reason_and_what_clocks_were_off_by() {
     let refreshed = publisher.publish().expect("a sample");
     assert_eq!(refreshed, Refreshed::Withdrawn(Reason::RateImplausible));
     let Ok(Some(News::Withdrawn(told))) = publisher.take_news() else {
-        panic!("nobody was told");
+        panic!("the withdrawal was not reported");
     };
     assert_eq!(told.reason, Reason::RateImplausible.code());
     assert!(
@@ -96,7 +96,7 @@ fn cpus_that_are_apart_withdraw_and_stay_withdrawn_and_are_told_once() {
         ..Warp::default()
     };
     for _ in 0..3 {
-        let refreshed = publisher.compared(&compared(500, 900)).expect("nobody else is at work");
+        let refreshed = publisher.compared(&compared(500, 900)).expect("not busy");
         assert_eq!(refreshed, Refreshed::Withdrawn(Reason::Warp));
         assert_eq!(host.publish_for(&publisher, 3 * SECOND_NS), Refreshed::Waiting);
         assert_eq!(publisher.read(1), None);

@@ -2,10 +2,10 @@
 /*
  * libfastpath: a vDSO for guests, for the authors of runtimes, sandboxes, emulators and VMMs.
  *
- * The host maps an image into its guest and a page next to it, and keeps the page fresh with a publisher. The guest's
- * clock reads then cost what reading the CPU's counter costs; whatever the page cannot answer becomes the guest's own
- * system call (or a jump to a kernel function that the host names), so the host's own implementation of that call stays
- * the truth.
+ * The host maps an image into its guest and a page next to it, and keeps the page fresh with a publisher. The
+ * guest's clock reads then cost what reading the CPU's counter costs. A read that the page cannot answer becomes the
+ * guest's own system call (or a jump to a kernel function that the host names), so the host's own implementation of
+ * that call remains the reference.
  *
  *     instance:   fastpath_image_of -> fastpath_instantiate               once for each guest (and address)
  *     page:       fastpath_page_init -> fastpath_publisher_init           once for each page
@@ -18,20 +18,22 @@
  * counter: TSC on x86, CNTVCT on Arm. `guest` counts are what the guest reads there, `host` counts what this process
  * reads. Addresses are the guest's; offsets are bytes.
  *
- * ERRORS. A function that can fail returns a negative FASTPATH_E*; fastpath_strerror() says what it means. A call that
+ * ERRORS. A function that can fail returns a negative FASTPATH_E*; fastpath_strerror() describes it. A call that
  * fails has changed nothing.
  *
- * SIZES. A struct that begins with `size` wants sizeof(itself) there, so that a later version can be longer; a library
- * that does not know that size answers FASTPATH_ESIZE. Members named `reserved` are 0.
+ * SIZES. A struct that begins with `size` requires sizeof(itself) there, so that a later version can be longer; a
+ * library that does not know that size returns FASTPATH_ESIZE. Members named `reserved` are 0.
  *
- * THREADS AND SIGNALS. The library has no global state, starts no thread (but for FASTPATH_EXAMINE_CPUS), allocates
- * nothing (same), takes no lock and never waits. Every function may be called from any thread, and from a signal
- * handler (async-signal-safe), again but for FASTPATH_EXAMINE_CPUS. A publisher has one writer at a time: of two calls
- * of fastpath_publish, fastpath_publish_step or fastpath_withdraw on one publisher that meet, one works and the other
- * returns FASTPATH_EBUSY at once. fastpath_trapped and fastpath_state never meet anybody. What is the host's: that
- * fastpath_page_init and fastpath_publisher_init have returned before another thread uses the object, and that memory
- * outlives its use. But for fastpath_publisher_init and FASTPATH_EXAMINE_CPUS (128 KiB), no
- * function needs more than 8 KiB of stack.
+ * THREADS AND SIGNALS. The library has no global state, starts no thread, allocates nothing, takes no lock and never
+ * waits. Every function may be called from any thread, and from a signal handler (async-signal-safe). The exception
+ * is FASTPATH_EXAMINE_CPUS, which starts threads, allocates, waits, and must not be used in a signal handler. A
+ * publisher has one writer at a time: of two concurrent calls of fastpath_publish, fastpath_publish_step or
+ * fastpath_withdraw on one publisher, one works and the other returns FASTPATH_EBUSY at once. fastpath_trapped and
+ * fastpath_state_of never return FASTPATH_EBUSY.
+ *
+ * The host ensures that fastpath_page_init and fastpath_publisher_init have returned before another thread uses the
+ * object, and that memory outlives its use. Except for fastpath_publisher_init and FASTPATH_EXAMINE_CPUS (128 KiB),
+ * no function needs more than 8 KiB of stack.
  */
 #ifndef FASTPATH_H
 #define FASTPATH_H
@@ -53,7 +55,7 @@ extern "C" {
 #define FASTPATH_VERSION_PATCH 0
 #define FASTPATH_VERSION (FASTPATH_VERSION_MAJOR << 16 | FASTPATH_VERSION_MINOR << 8 | FASTPATH_VERSION_PATCH)
 
-/* The library's own FASTPATH_VERSION. */
+/* Returns the library's own FASTPATH_VERSION. */
 uint32_t fastpath_version(void);
 
 /* ---- errors ---- */
@@ -69,7 +71,7 @@ uint32_t fastpath_version(void);
 #define FASTPATH_EPAGE (-7) /* not a page that fastpath_page_init made */
 #define FASTPATH_ECOUNTER (-8) /* no such relation of counters: more than 63 bits of fraction */
 
-/* What an error means. Never NULL; static. */
+/* Returns the description of an error. Never NULL; static. */
 const char *fastpath_strerror(int error);
 
 /* ---- the image ---- */
@@ -79,59 +81,60 @@ const char *fastpath_strerror(int error);
 #define FASTPATH_AARCH64 3
 #define FASTPATH_ARM 4
 
-/* The ISA that this library was compiled for. */
+/* Returns the ISA that this library was compiled for. */
 int fastpath_host_isa(void);
-/* "x86_64", "i386", "aarch64", "arm"; NULL for another number. */
+/* Returns "x86_64", "i386", "aarch64" or "arm"; NULL for another number. */
 const char *fastpath_isa_name(int isa);
 
 /* The synthetic vDSO for one ISA: an ELF shared object, position independent, mapped as it is. Static. */
 typedef struct fastpath_image fastpath_image;
 
-/* NULL: no such ISA, or this build left its image out (built without clang and lld). The host's own is always there. */
+/* Returns the image of an ISA. NULL: no such ISA, or this build left its image out (built without clang and lld).
+ * The host's own always exists. */
 const fastpath_image *fastpath_image_of(int isa);
 int fastpath_image_isa(const fastpath_image *image);
-/* The ELF file and its length. Not to be mapped in a guest: that is what an instance is for. */
+/* Returns the ELF file and its length. It is not to be mapped in a guest: map an instance instead. */
 const void *fastpath_image_bytes(const fastpath_image *image, size_t *length);
-/* Bytes to map, readable and executable: whole pages of FASTPATH_PAGE_SIZE. */
+/* Returns the bytes to map, readable and executable: whole pages of FASTPATH_PAGE_SIZE. */
 size_t fastpath_image_size(const fastpath_image *image);
 
 struct fastpath_function {
-	char name[32]; /* as the image's dynamic symbol table has it, terminated */
+	char name[32]; /* as in the image's dynamic symbol table, terminated */
 	uint64_t offset;
 	uint64_t size;
 };
 
-/* Every function that the image exports, the sigreturns among them: stores at most `capacity`, returns how many there
- * are. */
+/* Stores at most `capacity` of the functions that the image exports, including the sigreturns. Returns how many
+ * there are. */
 size_t fastpath_image_functions(const fastpath_image *image, struct fastpath_function *functions, size_t capacity);
-/* Offset of an exported function, 0: there is none of that name. */
+/* Returns the offset of an exported function; 0 if there is none of that name. */
 uint64_t fastpath_image_symbol(const fastpath_image *image, const char *name);
-/* Offset of the code that a signal handler returns to, for a host that builds the guest's signal frames. 0: there is
- * none. */
+/* Returns the offset of the code to which a signal handler returns, for a host that builds the guest's signal
+ * frames; 0 if there is none. */
 uint64_t fastpath_image_rt_sigreturn(const fastpath_image *image);
 uint64_t fastpath_image_sigreturn(const fastpath_image *image); /* 32-bit ISAs: for handlers without SA_SIGINFO */
 /*
- * Offsets just behind each of the image's own system-call instructions: what a tracer sees as its guest's program
- * counter, less the image's address, when the page could not answer. Stores at most `capacity`, returns how many there
- * are.
+ * Stores the offsets just behind each of the image's own system-call instructions: the guest's program counter as a
+ * tracer sees it, less the image's address, when the page could not answer. Stores at most `capacity`, and returns
+ * how many there are.
  */
 size_t fastpath_image_system_calls(const fastpath_image *image, uint64_t *offsets, size_t capacity);
 
 /* ---- instances ---- */
 
-/* Where the page lies from the image if nothing else is wanted: right below it. */
+/* Default offset of the page from the image: right below it. */
 #define FASTPATH_PAGE_OFFSET_DEFAULT (-4096)
 
-/* A function of a vDSO that the guest has besides ours. `name` is without prefix: "clock_gettime", "getrandom". */
+/* A function of another vDSO in the guest. `name` is without prefix: "clock_gettime", "getrandom". */
 struct fastpath_kernel_function {
 	const char *name;
 	uint64_t address; /* in the guest */
 };
 
-/* The clock functions become undefined symbols, so that the guest's libc makes the system call without a detour: for a
- * host whose counter is not to be used. Kernel functions that are named are still led to. */
+/* Makes the clock functions undefined symbols, so that the guest's libc makes the system call directly: for a host
+ * whose counter is not used. Kernel functions that are named are still called. */
 #define FASTPATH_INSTANCE_NO_CLOCKS 1u
-/* `cpu_features` says what the guest's CPU has; without it the image suits the CPU that this runs on. */
+/* `cpu_features` describes the guest's CPU; without this flag the image suits the CPU that this runs on. */
 #define FASTPATH_INSTANCE_CPU_FEATURES 2u
 
 #define FASTPATH_CPU_RDTSCP 1u   /* x86: CPUID 8000_0001H, EDX bit 27 */
@@ -140,19 +143,19 @@ struct fastpath_kernel_function {
 struct fastpath_instance_options {
 	uint32_t size;
 	uint32_t flags;        /* FASTPATH_INSTANCE_* */
-	uint64_t address;      /* where the image's first byte will be in the guest: a multiple of 4096 */
+	uint64_t address;      /* address of the image's first byte in the guest: a multiple of 4096 */
 	int64_t page_offset;   /* page = address + page_offset: a multiple of 4096, before or after the image, within
-				  reach of its code   (2 GiB on x86 and 4 GiB on AArch64, 2 GiB on Arm) */
+				* reach of its code (2 GiB on x86 and Arm, 4 GiB on AArch64) */
 	uint32_t cpu_features; /* FASTPATH_CPU_* */
 	uint32_t kernel_function_count;
 	const struct fastpath_kernel_function
-	    *kernel_functions; /* none: what the page cannot answer becomes a system call */
+	    *kernel_functions; /* none: reads that the page cannot answer become system calls */
 };
 
 /*
- * Writes the image for one guest to `buffer`, which the host then maps or copies to `options->address`. NULL options:
- * the page right below, no kernel functions. Returns the bytes written, fastpath_image_size(). Addresses are only
- * noted: nothing is read there.
+ * Writes the image for one guest to `buffer`, which the host then maps or copies to `options->address`. NULL
+ * options: the page right below, no kernel functions. Returns the bytes written, fastpath_image_size(). Nothing is
+ * read at the addresses.
  */
 int fastpath_instantiate(const fastpath_image *image, const struct fastpath_instance_options *options, void *buffer,
 			 size_t buffer_size);
@@ -161,11 +164,10 @@ int fastpath_instantiate(const fastpath_image *image, const struct fastpath_inst
 
 #define FASTPATH_PAGE_SIZE 4096
 
-/* x86-64, guests of this very kernel: the limit of the per-CPU segment holds CPU and node, verified against getcpu(2).
- */
+/* x86-64, guests of this kernel: the limit of the per-CPU segment holds CPU and node, verified against getcpu(2). */
 #define FASTPATH_PAGE_CPU_SEGMENT 1u
 
-/* The guest sees one CPU only, `cpu` of `node`: getcpu answers that. */
+/* The guest sees one CPU only: getcpu returns `cpu` and `node`. */
 #define FASTPATH_PAGE_ONE_CPU 2u
 
 struct fastpath_page_options {
@@ -178,34 +180,34 @@ struct fastpath_page_options {
 };
 
 /*
- * Makes an unseeded page of FASTPATH_PAGE_SIZE bytes of writable memory, aligned to 4096 bytes. The guest maps the same
- * memory read-only (a memfd with F_SEAL_FUTURE_WRITE, or any other shared mapping); nobody but the publisher writes it
- * from here on. NULL options: resolutions and flags as this host's kernel has them, right for guests that run as
- * processes of it.
+ * Makes an unseeded page of FASTPATH_PAGE_SIZE bytes of writable memory, aligned to 4096 bytes. The guest maps the
+ * same memory read-only (a memfd with F_SEAL_FUTURE_WRITE, or any other shared mapping); only the publisher may
+ * write it from here on. NULL options: resolutions and flags of this host's kernel, for guests that run as processes
+ * of it.
  */
 int fastpath_page_init(void *page, const struct fastpath_page_options *options);
 
 /*
- * What a guest would read from the page at a count of its counter. Returns 1 and stores seconds and nanoseconds, or 0:
- * it would make the system call. The page may be mapped read-only here.
+ * Reads what a guest would read from the page at a count of its counter. Returns 1 and stores seconds and
+ * nanoseconds, or returns 0 if the guest would make the system call. The page may be mapped read-only here.
  */
 int fastpath_page_read(const void *page, int32_t clock_id, uint64_t guest_cycles, uint64_t *sec, uint32_t *nsec);
 
-/* Anchors were taken off a page. */
+/* A withdrawal of anchors from a page. */
 struct fastpath_withdrawal {
-	uint64_t boottime_ns; /* the host's CLOCK_BOOTTIME at the last sample; 0: not known */
-	int64_t ahead_ns; /* how far the anchor was ahead of the host's MONOTONIC; FASTPATH_AHEAD_UNKNOWN: not told */
-	uint32_t reason;  /* fastpath_reason_string */
+	uint64_t boottime_ns; /* the host's CLOCK_BOOTTIME at the last sample; 0: unknown */
+	int64_t ahead_ns;     /* how far the anchor was ahead of the host's MONOTONIC; or FASTPATH_AHEAD_UNKNOWN */
+	uint32_t reason;      /* fastpath_reason_string */
 	uint32_t reserved;
 };
 #define FASTPATH_AHEAD_UNKNOWN INT64_MIN
-/* As many withdrawals as a page remembers. */
+/* Number of withdrawals in a page's history. */
 #define FASTPATH_WITHDRAWALS 8
 
 /*
- * The last withdrawals that the page remembers, oldest first: the last `room` of them at most. Returns how many were
- * stored. `total`, unless NULL, becomes how many there have been since the page was made: a host that has logged as
- * many has nothing to log. Meets nobody; the page may be mapped read-only here.
+ * Stores the last withdrawals of the page's history, oldest first, at most `room`. Returns how many were stored.
+ * `total`, unless NULL, becomes the number of withdrawals since the page was made: a host that has logged as many
+ * has nothing to log. Works during any other call; the page may be mapped read-only here.
  */
 int fastpath_page_withdrawals(const void *page, struct fastpath_withdrawal *withdrawals, uint32_t room,
 			      uint64_t *total);
@@ -213,7 +215,7 @@ int fastpath_page_withdrawals(const void *page, struct fastpath_withdrawal *with
 /* ---- the counter ---- */
 
 #define FASTPATH_BELIEVED 0u
-#define FASTPATH_NOT_INVARIANT 1u /* the CPU does not promise one rate (x86: CPUID 8000_0007H, EDX bit 8) */
+#define FASTPATH_NOT_INVARIANT 1u /* the CPU does not state one rate (x86: CPUID 8000_0007H, EDX bit 8) */
 #define FASTPATH_NOT_READABLE 2u  /* this process may not read it (x86: prctl PR_GET_TSC) */
 #define FASTPATH_WARP 3u          /* the counters of two CPUs disagree */
 #define FASTPATH_COUNTER_TRAPS 4u /* reading it traps to the kernel (an erratum of some Arm CPUs) */
@@ -222,26 +224,26 @@ int fastpath_page_withdrawals(const void *page, struct fastpath_withdrawal *with
 struct fastpath_verdict {
 	uint32_t size;
 	uint32_t distrust;     /* FASTPATH_BELIEVED, or why not */
-	uint64_t warp_cycles;  /* FASTPATH_EXAMINE_CPUS: with FASTPATH_WARP, two CPUs are so far apart at least; else no
-				  two  of those that were compared are further apart than this */
+	uint64_t warp_cycles;  /* FASTPATH_EXAMINE_CPUS: with FASTPATH_WARP, the least distance of two CPUs'
+				* counters; else the largest possible distance of any two that were compared */
 	uint32_t cpu_features; /* FASTPATH_CPU_* of this CPU */
-	uint32_t cpus;         /* FASTPATH_EXAMINE_CPUS: CPUs that this process may use, else 0 ... */
-	uint32_t cpus_tested;  /* ... and those that took part in the comparison */
+	uint32_t cpus;         /* FASTPATH_EXAMINE_CPUS: CPUs that this process may use, else 0 */
+	uint32_t cpus_tested;  /* FASTPATH_EXAMINE_CPUS: CPUs that took part in the comparison, else 0 */
 	uint32_t reserved;
 };
 
-/* Compare the CPUs' counters: starts a thread for each, allocates, and takes half a millisecond, 20 ms on a busy host.
- */
+/* Compares the CPUs' counters: starts a thread for each, allocates, and takes half a millisecond, 20 ms on a busy
+ * host. */
 #define FASTPATH_EXAMINE_CPUS 1u
-/* A counter that is not invariant is believed all the same: the host vouches for its rate. Everything else is asked.
- * Give it to fastpath_publisher_init too: anchors then live for 40 ms at most, and the host should call
- * fastpath_examine again and again while it publishes, and withdraw for good where the answer is FASTPATH_WARP. */
+/* Believes a counter that is not invariant: the host vouches for its rate. All other requirements remain. Give it to
+ * fastpath_publisher_init too: anchors then live for at most 40 ms, and the host should call fastpath_examine
+ * regularly while it publishes, and withdraw permanently if the result is FASTPATH_WARP. */
 #define FASTPATH_TRUST_COUNTER 2u
 
-/* Whether the counter can be believed here, by the rules of `fastpath run`. Ask before anything else reads it. 0, or an
- * error. */
+/* Stores whether the counter can be believed here, by the rules of `fastpath run`. Call it before anything else
+ * reads the counter. Returns 0 or an error. */
 int fastpath_examine(uint32_t flags, struct fastpath_verdict *verdict);
-/* What a verdict means, for a log. Never NULL; static. */
+/* Returns the description of a verdict, for a log. Never NULL; static. */
 const char *fastpath_distrust_string(uint32_t distrust);
 
 /* ---- the publisher ---- */
@@ -260,28 +262,27 @@ typedef struct fastpath_publisher {
 	FASTPATH_ALIGNAS(FASTPATH_PUBLISHER_ALIGN) unsigned char opaque[FASTPATH_PUBLISHER_SIZE];
 } fastpath_publisher;
 
-/* Refreshes come when the guest took the slow path (fastpath_trapped) and not by a timer: anchors live for just below a
- * second. */
+/* Refreshes come when the guest made a system call (fastpath_trapped) and not by a timer: anchors live for just
+ * below a second. */
 #define FASTPATH_ON_DEMAND 1u
 
 /*
- * How the host reads its counter and its clocks. Both are called by fastpath_publish, fastpath_publish_step and
- * fastpath_state (fastpath_trapped calls the counter), in whatever thread or signal handler that is; they must not call
- * the library.
+ * The host's functions to read its counter and its clocks. fastpath_publish, fastpath_publish_step and
+ * fastpath_state_of call both (fastpath_trapped calls the counter), in their own thread or signal handler; they must
+ * not call the library.
  */
 typedef uint64_t (*fastpath_read_counter_fn)(void *context);
-/* 0 and nanoseconds since the clock's epoch; anything else: there is no such clock. */
+/* Returns 0 and stores nanoseconds since the clock's epoch; any other result means that there is no such clock. */
 typedef int (*fastpath_read_clock_fn)(void *context, int32_t clock_id, uint64_t *time_ns);
 
 /*
  * guest count = ((host count * multiplier) >> fraction_bits) + offset, in 128 bits, then modulo 2^64.
  *
- *   the guest reads what the host reads    multiplier 0 (stands for 1), fraction_bits 0, offset 0
- *   KVM on Intel                           multiplier: the VMCS's TSC multiplier, fraction_bits 48, offset: the VMCS's
- * TSC offset KVM on AMD                             multiplier: MSR_AMD64_TSC_RATIO, fraction_bits 32, offset: the
- * VMCB's TSC offset KVM on AArch64                         offset: -CNTVOFF_EL2, counted from CNTPCT; from CNTVCT, the
- * difference of the two CNTVOFFs a host that samples in guest counts    as the first line, with `read_counter` giving
- * guest counts
+ * - Same counter in guest and host: multiplier 0 (means 1), fraction_bits 0, offset 0.
+ * - KVM on Intel: multiplier is the VMCS's TSC multiplier, fraction_bits 48, offset the VMCS's TSC offset.
+ * - KVM on AMD: multiplier is MSR_AMD64_TSC_RATIO, fraction_bits 32, offset the VMCB's TSC offset.
+ * - KVM on AArch64: offset is -CNTVOFF_EL2, counted from CNTPCT; from CNTVCT, the difference of the two CNTVOFFs.
+ * - A host that samples in guest counts: as the first, with `read_counter` returning guest counts.
  */
 struct fastpath_publisher_options {
 	uint32_t size;
@@ -296,10 +297,10 @@ struct fastpath_publisher_options {
 };
 
 /*
- * Makes a publisher for a page that fastpath_page_init made; page and context must outlive it. An anchor that the page
- * holds (a former publisher's) is withdrawn: whoever changes the counter's relation, migrates the guest or forks starts
- * a new publisher. There is nothing to free. NULL options: this host's clocks for a guest that reads this host's
- * counter.
+ * Makes a publisher for a page that fastpath_page_init made; page and context must outlive it. An anchor on the page
+ * (a former publisher's) is withdrawn: a host that changes the counter's relation, migrates the guest or forks
+ * starts a new publisher. There is nothing to free. NULL options: this host's clocks for a guest that reads this
+ * host's counter.
  */
 int fastpath_publisher_init(fastpath_publisher *publisher, void *page,
 			    const struct fastpath_publisher_options *options);
@@ -311,58 +312,54 @@ struct fastpath_bracket {
 	uint64_t after_cycles;
 };
 
-/* All clocks, each the tightest of a few brackets, taken within a few microseconds. MONOTONIC and REALTIME must be
- * there. Give RAW and BOOTTIME, where they are to be had, even if they are not served: they tell a slew and a suspend
- * from a broken counter. */
+/* All clocks, each the tightest of a few brackets, taken within a few microseconds. MONOTONIC and REALTIME are
+ * required. Fill in RAW and BOOTTIME where they exist, even if they are not served: they distinguish a slew and a
+ * suspend from a broken counter. */
 struct fastpath_sample {
 	uint32_t size;
-	uint32_t clocks; /* FASTPATH_CLOCK_BIT of each that is there */
+	uint32_t clocks; /* FASTPATH_CLOCK_BIT of each that is filled in */
 	struct fastpath_bracket monotonic, realtime, monotonic_raw, boottime, tai;
 };
 
-#define FASTPATH_WAIT                                                                                                  \
-	0 /* nothing to publish yet: what was in force, if anything, still is. Come back in next_window_ns. */
+#define FASTPATH_WAIT 0      /* nothing to publish yet: anchors in force stay in force. Call again in next_window_ns. */
 #define FASTPATH_PUBLISHED 1 /* new anchors are on the page */
 #define FASTPATH_WITHDREW                                                                                              \
-	2 /* the counter or the clocks were caught out: fastpath_state.withdrawn_reason. Go on publishing:             \
+	2 /* the counter or the clocks misbehaved: see fastpath_state.withdrawn_reason. Continue to publish:           \
 	     when they have behaved for long enough, anchors come again. */
 #define FASTPATH_MISSED                                                                                                \
 	3 /* the moment passed before the anchor could be published, or the anchor in force has only just begun.       \
-	     What was in force still is. Take another sample. */
+	     Anchors in force stay in force. Take another sample. */
 
 /*
- * Takes one sample, or takes in the host's, and does what follows from it. Refreshes at irregular times are fine,
- * however far apart, and however close: a sample that follows the last one much sooner than `next_window_ns` changes
- * nothing (FASTPATH_WAIT). A sample must never be made of what the guest says: of its registers, its memory, or its
- * answers.
+ * Takes one sample, or the host's, and carries out its result. Refreshes may come at any, irregular times: a sample
+ * that follows the last one much sooner than `next_window_ns` changes nothing (FASTPATH_WAIT). A sample must never
+ * depend on what the guest says: on its registers, its memory, or its answers.
  */
 int fastpath_publish(fastpath_publisher *publisher, const struct fastpath_sample *sample);
 /*
- * The same for a host that has just heard that CLOCK_REALTIME was set (timerfd_create(2), TFD_TIMER_CANCEL_ON_SET):
- * REALTIME and TAI follow at once, and the others do not notice. Without it a step is noticed at the next refresh.
+ * Does the same after CLOCK_REALTIME was set (timerfd_create(2), TFD_TIMER_CANCEL_ON_SET): REALTIME and TAI follow
+ * at once, and the other clocks are not affected. Without this call a step is noticed at the next refresh.
  */
 int fastpath_publish_step(fastpath_publisher *publisher, const struct fastpath_sample *sample);
 
-/* Reasons that fastpath_withdraw may be given are FASTPATH_REASON_HOST and above; those below are the library's. */
+/* The first reason that fastpath_withdraw accepts; lower ones are the library's. */
 #define FASTPATH_REASON_HOST 0x10000u
 
 /*
- * Takes all clocks off the page: from now on the guest makes system calls, until the next FASTPATH_PUBLISHED. What was
- * learnt of the rate is kept, and no clock will show less than it last did. Returns 0.
+ * Takes all clocks off the page: from now on the guest makes system calls, until the next FASTPATH_PUBLISHED. The
+ * known rate is kept, and no clock will show less than it last did. Returns 0.
  */
 int fastpath_withdraw(fastpath_publisher *publisher, uint32_t reason);
-/* Why anchors were withdrawn, for a log. Never NULL; static. */
+/* Returns the description of a withdrawal's reason, for a log. Never NULL; static. */
 const char *fastpath_reason_string(uint32_t reason);
 
 struct fastpath_trap {
 	uint32_t size;
-	int32_t
-	    clock_id; /* that the guest asked for; gettimeofday and time: 0, CLOCK_REALTIME; getcpu, clock_getres: -1 */
-	const fastpath_image *image; /* of the instance that the guest has */
-	uint64_t image_address;      /* where it is in the guest */
-	uint64_t pc; /* the guest's program counter, behind the system-call instruction (ptrace shows it so) */
-	uint64_t
-	    answered_ns; /* what the host's own implementation just answered, since the clock's epoch; 0: unknown */
+	int32_t clock_id; /* the guest's clock; gettimeofday and time: 0, CLOCK_REALTIME; getcpu, clock_getres: -1 */
+	const fastpath_image *image; /* of the guest's instance */
+	uint64_t image_address;      /* address of the image in the guest */
+	uint64_t pc;          /* the guest's program counter, behind the system-call instruction (as ptrace shows it) */
+	uint64_t answered_ns; /* the answer of the host's own implementation, since the clock's epoch; 0: unknown */
 };
 
 #define FASTPATH_LEAVE_ALONE                                                                                           \
@@ -371,10 +368,10 @@ struct fastpath_trap {
 #define FASTPATH_REFRESH 2 /* its anchor is too old, or more than 100 ms from `answered_ns`: fastpath_publish */
 
 /*
- * The guest just took the slow path: what to do about it. Costs a read of the counter, and one of MONOTONIC where the
- * page does not answer; changes nothing. Nothing that the guest controls (program counter, clock id) reaches an anchor:
- * at worst it has the host take a sample of its own, no sooner than next_window_ns after the last, or a millisecond
- * where `answered_ns` is far off.
+ * Returns what to do about a system call that the guest just made. Costs a read of the counter, and one of MONOTONIC
+ * where the page does not answer; changes nothing. Nothing that the guest controls (program counter, clock id)
+ * reaches an anchor: at worst it makes the host take a sample of its own, no sooner than next_window_ns after the
+ * last, or a millisecond where `answered_ns` is far off.
  */
 int fastpath_trapped(const fastpath_publisher *publisher, const struct fastpath_trap *trap);
 
@@ -385,16 +382,15 @@ struct fastpath_state {
 	uint32_t seeded;           /* 1: the page has, or had, an anchor */
 	uint64_t refreshes;        /* anchors published since the publisher was made */
 	int64_t residual_ns;       /* how far the page was ahead of the host's MONOTONIC before the last refresh */
-	int64_t age_ns;  /* of the newest anchor; below 0: it takes effect in a moment. Beyond cap_ns the guest makes
-			    system calls */
-	uint64_t cap_ns; /* the age that it is believed for */
-	int64_t
-	    drift_ns; /* the page's MONOTONIC ahead of the host's, measured now; 0 where the page does not answer it */
-	uint64_t next_window_ns; /* from the last sample to the time when the next is wanted */
-	double ns_per_cycle;     /* the anchor's rate, in guest counts */
+	int64_t age_ns;   /* of the newest anchor; below 0: it takes effect in a moment. Beyond cap_ns the guest makes
+			   * system calls */
+	uint64_t cap_ns;  /* max age of the anchor */
+	int64_t drift_ns; /* the page's MONOTONIC less the host's, measured now; 0 where the page does not answer it */
+	uint64_t next_window_ns; /* from the last sample to the next */
+	double ns_per_cycle;     /* of the anchor, in guest counts */
 };
 
-/* For a log. Returns 0. */
+/* Stores the state of the page, for a log. Returns 0. */
 int fastpath_state_of(const fastpath_publisher *publisher, struct fastpath_state *state);
 
 #ifdef __cplusplus

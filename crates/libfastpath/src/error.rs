@@ -26,12 +26,12 @@ impl Error {
     pub const COUNTER: Error = Error(-8);
 }
 
-/// What a call returns: a number that is not negative, or an error.
+/// Returns a call's result for C: a number that is not negative, or an error.
 pub(crate) fn answer(result: Result<c_int, Error>) -> c_int {
     result.unwrap_or_else(|error| error.0)
 }
 
-/// What an error means.
+/// Returns the description of an error.
 #[unsafe(no_mangle)]
 pub extern "C" fn fastpath_strerror(error: c_int) -> *const c_char {
     let text: &'static CStr = match Error(error) {

@@ -22,9 +22,9 @@ pub const CPU_CNTVCTSS: u32 = 2;
 pub struct Function {
     /// Terminated by 0.
     pub name: [c_char; 32],
-    /// From the image's first byte.
+    /// Offset from the image's first byte.
     pub offset: u64,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
@@ -32,9 +32,9 @@ pub struct Function {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct KernelFunction {
-    /// Without prefix.
+    /// Name without prefix.
     pub name: *const c_char,
-    /// In the guest.
+    /// Address in the guest.
     pub address: u64,
 }
 
@@ -42,23 +42,23 @@ pub struct KernelFunction {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct InstanceOptions {
-    /// Of this struct.
+    /// Size of this struct.
     pub size: u32,
     /// `FASTPATH_INSTANCE_*`
     pub flags: u32,
-    /// Of the image in the guest.
+    /// Address of the image in the guest.
     pub address: u64,
-    /// Of the page, from `address`.
+    /// Offset of the page from `address`.
     pub page_offset: i64,
     /// `FASTPATH_CPU_*`
     pub cpu_features: u32,
-    /// Of `kernel_functions`.
+    /// Number of `kernel_functions`.
     pub kernel_function_count: u32,
-    /// What the image goes back to.
+    /// The functions to which the image falls back.
     pub kernel_functions: *const KernelFunction,
 }
 
-// SAFETY: as required.
+// SAFETY: `#[repr(C)]`, with its size first, and made of integers and pointers.
 unsafe impl Sized32 for InstanceOptions {}
 
 fn isa_of(number: c_int) -> Option<Isa> {
@@ -75,13 +75,13 @@ pub const fn number_of(isa: Isa) -> c_int {
     }
 }
 
-/// The ISA that this library was compiled for.
+/// Returns the ISA that this library was compiled for.
 #[unsafe(no_mangle)]
 pub extern "C" fn fastpath_host_isa() -> c_int {
     number_of(Isa::HOST)
 }
 
-/// The name of an ISA, or NULL.
+/// Returns the name of an ISA, or NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn fastpath_isa_name(isa: c_int) -> *const c_char {
     match isa_of(isa) {
@@ -93,30 +93,30 @@ pub extern "C" fn fastpath_isa_name(isa: c_int) -> *const c_char {
     }
 }
 
-/// The image of an ISA, or NULL.
+/// Returns the image of an ISA, or NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn fastpath_image_of(isa: c_int) -> Option<&'static Image> {
     Image::of(isa_of(isa)?)
 }
 
-/// The ISA of an image.
+/// Returns the ISA of an image.
 ///
 /// # Safety
-/// `image` came from [`fastpath_image_of`]. So it is for every function here that takes an image; each allows NULL.
+/// `image` came from [`fastpath_image_of`]. This holds for every function here that takes an image; each allows NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_image_isa(image: Option<&Image>) -> c_int {
     image.map_or(Error::INVALID.0, |image| number_of(image.isa()))
 }
 
-/// The ELF file.
+/// Returns the ELF file.
 ///
 /// # Safety
-/// `length` is NULL or can be written.
+/// `length` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_image_bytes(image: Option<&Image>, length: *mut usize) -> *const c_void {
     let bytes = image.map_or(&[][..], Image::bytes);
     if !length.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that it is valid for a write.
         unsafe { length.write(bytes.len()) };
     }
     if bytes.is_empty() {
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn fastpath_image_bytes(image: Option<&Image>, length: *mu
     }
 }
 
-/// Bytes to map.
+/// Returns the bytes to map.
 ///
 /// # Safety
 /// See [`fastpath_image_isa`].
@@ -135,10 +135,10 @@ pub unsafe extern "C" fn fastpath_image_size(image: Option<&Image>) -> usize {
     image.map_or(0, Image::size)
 }
 
-/// Every function that the image exports.
+/// Stores the functions that the image exports, and returns how many there are.
 ///
 /// # Safety
-/// `capacity` of them can be written from `functions`.
+/// `functions` is valid for writes of `capacity` of them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_image_functions(
     image: Option<&Image>,
@@ -150,11 +150,11 @@ pub unsafe extern "C" fn fastpath_image_functions(
         offset: function.offset,
         size: function.size,
     });
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the capacity.
     unsafe { copy_out(all, functions, capacity) }
 }
 
-/// A name, cut where it would not leave room for the terminating 0. A test sees to it that none is.
+/// Returns a name, cut where it would not leave room for the terminating 0. A test asserts that none is cut.
 fn c_name(name: &str) -> [c_char; 32] {
     let mut c_name = [0; 32];
     for (to, from) in c_name.iter_mut().zip(name.bytes().take(31)) {
@@ -163,13 +163,13 @@ fn c_name(name: &str) -> [c_char; 32] {
     c_name
 }
 
-/// Where an exported function lies, or 0.
+/// Returns the offset of an exported function, or 0.
 ///
 /// # Safety
 /// `name` is NULL or terminated by 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_image_symbol(image: Option<&Image>, name: *const c_char) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that it is NULL or terminated.
     let name = unsafe { text(name) };
     image
         .zip(name)
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn fastpath_image_symbol(image: Option<&Image>, name: *con
         .unwrap_or(0)
 }
 
-/// Where a signal handler with SA_SIGINFO returns to, or 0.
+/// Returns the offset of the function to which a signal handler with SA_SIGINFO returns, or 0.
 ///
 /// # Safety
 /// See [`fastpath_image_isa`].
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn fastpath_image_rt_sigreturn(image: Option<&Image>) -> u
     image.and_then(Image::rt_sigreturn).unwrap_or(0)
 }
 
-/// Where any other signal handler returns to, or 0.
+/// Returns the offset of the function to which any other signal handler returns, or 0.
 ///
 /// # Safety
 /// See [`fastpath_image_isa`].
@@ -195,10 +195,10 @@ pub unsafe extern "C" fn fastpath_image_sigreturn(image: Option<&Image>) -> u64 
     image.and_then(Image::sigreturn).unwrap_or(0)
 }
 
-/// The offsets behind the image's own system-call instructions.
+/// Stores the offsets behind the image's own system-call instructions, and returns how many there are.
 ///
 /// # Safety
-/// `capacity` of them can be written from `offsets`.
+/// `offsets` is valid for writes of `capacity` of them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_image_system_calls(
     image: Option<&Image>,
@@ -206,15 +206,15 @@ pub unsafe extern "C" fn fastpath_image_system_calls(
     capacity: usize,
 ) -> usize {
     let all = image.map_or(&[][..], Image::system_calls).iter().copied();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the capacity.
     unsafe { copy_out(all, offsets, capacity) }
 }
 
 /// Writes the image for one guest.
 ///
 /// # Safety
-/// `options` is NULL or a struct whose kernel functions and their names can be read; `buffer_size` bytes can be written from
-/// `buffer`.
+/// `options` is NULL or a struct whose kernel functions and their names can be read; `buffer` is valid for writes of
+/// `buffer_size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_instantiate(
     image: Option<&Image>,
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn fastpath_instantiate(
     buffer: *mut c_void,
     buffer_size: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what `fastpath_instantiate` requires.
     answer(unsafe { instantiate(image, options, buffer.cast(), buffer_size) })
 }
 
@@ -236,7 +236,7 @@ unsafe fn instantiate(
     let options = if options.is_null() {
         Options::at(Placement::at(0))
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the options can be read.
         unsafe { instance_options(options)? }
     };
     if buffer.is_null() {
@@ -246,7 +246,7 @@ unsafe fn instantiate(
     if buffer_size < size {
         return Err(Error::NO_SPACE);
     }
-    // SAFETY: the caller's promise; memory that C hands over holds some bytes or other.
+    // SAFETY: the caller guarantees the size; memory from C is valid as bytes.
     let buffer = unsafe { std::slice::from_raw_parts_mut(buffer, size) };
     let length = image.instantiate_into(&options, buffer).map_err(|error| match error {
         InstanceError::NoRoom { .. } => Error::NO_SPACE,
@@ -257,7 +257,7 @@ unsafe fn instantiate(
 }
 
 unsafe fn instance_options(options: *const InstanceOptions) -> Result<Options, Error> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the options begin with their size.
     let options = unsafe { take(options)? };
     let unknown = options.flags & !(INSTANCE_NO_CLOCKS | INSTANCE_CPU_FEATURES) != 0;
     let functions = options.kernel_functions;
@@ -267,12 +267,12 @@ unsafe fn instance_options(options: *const InstanceOptions) -> Result<Options, E
     }
     let mut kernel = KernelFunctions::NONE;
     for index in 0..count {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `count` functions and their names can be read.
         let (name, address) = unsafe {
             let function = functions.add(index).read();
             (text(function.name), function.address)
         };
-        // One that no vDSO has would be left out in silence.
+        // A name that no vDSO has would be ignored silently.
         let name = name
             .filter(|name| KernelFunctions::is_known(name))
             .ok_or(Error::INVALID)?;
@@ -301,6 +301,6 @@ unsafe fn text<'a>(name: *const c_char) -> Option<&'a str> {
     if name.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that it is terminated by 0.
     unsafe { CStr::from_ptr(name) }.to_str().ok()
 }

@@ -1,7 +1,8 @@
-//! The C interface of fastpath: `include/fastpath.h` says what each function promises, and `docs/libfastpath.md` how they go together.
+//! The C interface of fastpath: `include/fastpath.h` documents each function, and `docs/libfastpath.md` is the guide.
 //!
-//! A thin layer over `fastpath-host`: it checks pointers and sizes, and turns errors into numbers. One file for each part of the
-//! header. Nothing here panics; if something did, `extern "C"` would end the process and not unwind into the host's frames.
+//! A thin layer over `fastpath-host`: it checks pointers and sizes, and turns errors into numbers. One file for each
+//! part of the header. Nothing here panics; if something did, `extern "C"` would end the process and not unwind into
+//! the host's frames.
 
 mod error;
 mod image;
@@ -19,7 +20,7 @@ pub use verdict::*;
 /// `FASTPATH_VERSION` of the header that belongs to this library.
 pub const VERSION: u32 = 1 << 8;
 
-/// The library's own version.
+/// Returns the library's own version.
 #[unsafe(no_mangle)]
 pub extern "C" fn fastpath_version() -> u32 {
     VERSION

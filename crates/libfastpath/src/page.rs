@@ -1,4 +1,4 @@
-//! The page as a host makes and reads it.
+//! The page of a host: initialization and reads.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -14,21 +14,21 @@ use crate::plain::{Sized32, take};
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PageOptions {
-    /// Of this struct.
+    /// Size of this struct.
     pub size: u32,
     /// `FASTPATH_PAGE_*`
     pub flags: u32,
-    /// Of the clocks with an anchor.
+    /// Resolution of the clocks with an anchor, in nanoseconds.
     pub hres_res_ns: u32,
-    /// Of the COARSE clocks.
+    /// Resolution of the COARSE clocks, in nanoseconds.
     pub coarse_res_ns: u32,
-    /// With `FASTPATH_PAGE_ONE_CPU`.
+    /// CPU, with `FASTPATH_PAGE_ONE_CPU`.
     pub cpu: u32,
-    /// With `FASTPATH_PAGE_ONE_CPU`.
+    /// Node, with `FASTPATH_PAGE_ONE_CPU`.
     pub node: u32,
 }
 
-// SAFETY: as required.
+// SAFETY: `#[repr(C)]`, with its size first, and made of integers.
 unsafe impl Sized32 for PageOptions {}
 
 /// Makes an unseeded page.
@@ -37,7 +37,7 @@ unsafe impl Sized32 for PageOptions {}
 /// `page` is NULL or `FASTPATH_PAGE_SIZE` writable bytes; `options` is NULL or a struct that begins with its size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_page_init(page: *mut c_void, options: *const PageOptions) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what `fastpath_page_init` requires.
     answer(unsafe { page_init(page.cast(), options) })
 }
 
@@ -45,7 +45,7 @@ unsafe fn page_init(page: *mut u8, options: *const PageOptions) -> Result<c_int,
     let init = if options.is_null() {
         init::of_this_host()
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the options begin with their size.
         let options = unsafe { take(options)? };
         let one_cpu = options.flags & FLAG_ONE_CPU != 0;
         if options.flags & !(FLAG_CPU_SEGMENT | FLAG_ONE_CPU) != 0
@@ -62,7 +62,7 @@ unsafe fn page_init(page: *mut u8, options: *const PageOptions) -> Result<c_int,
         }
     };
     let page = aligned(page).ok_or(Error::INVALID)?;
-    // SAFETY: the caller's promise; aligned.
+    // SAFETY: the caller guarantees that the page is writable; it is aligned.
     unsafe {
         page.write_bytes(0, PAGE_SIZE);
         Writer::from_ptr(page).init(&init);
@@ -70,27 +70,28 @@ unsafe fn page_init(page: *mut u8, options: *const PageOptions) -> Result<c_int,
     Ok(0)
 }
 
-/// A page's address, if it can be one.
+/// Returns a page's address, if it is aligned and not NULL.
 fn aligned(page: *mut u8) -> Option<NonNull<u8>> {
     NonNull::new(page).filter(|page| page.addr().get() % PAGE_SIZE == 0)
 }
 
-/// A page that is mapped here and has been made.
+/// Returns a page that is mapped here and has been initialized.
 ///
 /// # Safety
-/// `page` is NULL or `FASTPATH_PAGE_SIZE` readable bytes that stay for `'p`.
+/// `page` is NULL or `FASTPATH_PAGE_SIZE` readable bytes that stay mapped for `'p`.
 pub(crate) unsafe fn page_at<'p>(page: *mut u8) -> Result<&'p Page, Error> {
     let page = aligned(page).ok_or(Error::INVALID)?;
-    // SAFETY: the caller's promise; aligned. A page is made of atomics and valid in any bit pattern.
+    // SAFETY: the caller guarantees that the page is readable; it is aligned. A page is made of atomics and valid in
+    // any bit pattern.
     let page: &Page = unsafe { page.cast().as_ref() };
     page.check().map_err(|_| Error::PAGE)?;
     Ok(page)
 }
 
-/// What a guest would read at a count of its counter.
+/// Reads what a guest would read at a count of its counter.
 ///
 /// # Safety
-/// `page` is NULL or `FASTPATH_PAGE_SIZE` readable bytes; `sec` and `nsec` are NULL or can be written.
+/// `page` is NULL or `FASTPATH_PAGE_SIZE` readable bytes; `sec` and `nsec` are NULL or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_page_read(
     page: *const c_void,
@@ -102,7 +103,7 @@ pub unsafe extern "C" fn fastpath_page_read(
     if sec.is_null() || nsec.is_null() {
         return Error::INVALID.0;
     }
-    // SAFETY: the caller's promise; it is only read.
+    // SAFETY: the caller guarantees that the page is readable; it is not written.
     let page = match unsafe { page_at(page.cast_mut().cast()) } {
         Ok(page) => page,
         Err(error) => return error.0,
@@ -111,7 +112,7 @@ pub unsafe extern "C" fn fastpath_page_read(
         .ok()
         .and_then(|id| Reader::new(page).read(id, || guest_cycles));
     let Some(time) = time else { return 0 };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that both are valid for writes, and neither is NULL.
     unsafe {
         sec.write(time.0);
         nsec.write(time.1);
@@ -123,11 +124,11 @@ pub unsafe extern "C" fn fastpath_page_read(
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CWithdrawal {
-    /// On the host's CLOCK_BOOTTIME.
+    /// Time on the host's CLOCK_BOOTTIME.
     pub boottime_ns: u64,
-    /// [`AHEAD_UNKNOWN`] where it could not be told.
+    /// How far the anchor was ahead; [`AHEAD_UNKNOWN`] where unknown.
     pub ahead_ns: i64,
-    /// Never 0.
+    /// The reason; never 0.
     pub reason: u32,
     /// 0.
     pub reserved: u32,
@@ -138,11 +139,11 @@ pub const AHEAD_UNKNOWN: i64 = fastpath_page::layout::AHEAD_UNKNOWN;
 /// `FASTPATH_WITHDRAWALS`
 pub const WITHDRAWALS: usize = fastpath_page::layout::HISTORY;
 
-/// The last withdrawals that a page remembers, oldest first.
+/// Stores the last withdrawals of a page's history, oldest first.
 ///
 /// # Safety
-/// `page` is NULL or `FASTPATH_PAGE_SIZE` readable bytes; `withdrawals` is NULL or can hold `room` of them; `total` is NULL or can be
-/// written.
+/// `page` is NULL or `FASTPATH_PAGE_SIZE` readable bytes; `withdrawals` is NULL or can hold `room` of them; `total` is
+/// NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_page_withdrawals(
     page: *const c_void,
@@ -153,14 +154,14 @@ pub unsafe extern "C" fn fastpath_page_withdrawals(
     if withdrawals.is_null() && room > 0 {
         return Error::INVALID.0;
     }
-    // SAFETY: the caller's promise; it is only read.
+    // SAFETY: the caller guarantees that the page is readable; it is not written.
     let page = match unsafe { page_at(page.cast_mut().cast()) } {
         Ok(page) => page,
         Err(error) => return error.0,
     };
     let reader = Reader::new(page);
     if !total.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that it is valid for a write.
         unsafe { total.write(reader.withdrawals()) };
     }
     let mut last = [None; WITHDRAWALS];
@@ -172,7 +173,7 @@ pub unsafe extern "C" fn fastpath_page_withdrawals(
     let stored = known.min(room as usize);
     let newest = last[known - stored..known].iter().flatten();
     for (at, withdrawal) in newest.enumerate() {
-        // SAFETY: the caller's promise: `at` is below `room`.
+        // SAFETY: `at` is below `room`, which the caller guarantees.
         unsafe {
             withdrawals.add(at).write(CWithdrawal {
                 boottime_ns: withdrawal.boottime_ns,

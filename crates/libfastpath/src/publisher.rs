@@ -32,23 +32,23 @@ pub type ReadClock = unsafe extern "C" fn(*mut c_void, i32, *mut u64) -> c_int;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PublisherOptions {
-    /// Of this struct.
+    /// Size of this struct.
     pub size: u32,
     /// `FASTPATH_ON_DEMAND`, `FASTPATH_TRUST_COUNTER`
     pub flags: u32,
-    /// A bit for each; 0: all.
+    /// A bit for each clock; 0: all.
     pub clocks: u32,
-    /// Of `multiplier`.
+    /// Bits of fraction of `multiplier`.
     pub fraction_bits: u32,
-    /// 0 stands for 1.
+    /// Multiplier; 0 means 1.
     pub multiplier: u64,
-    /// Of the guest's counter.
+    /// Offset of the guest's counter.
     pub offset: u64,
-    /// NULL: the CPU's.
+    /// NULL: the CPU's counter.
     pub read_counter: Option<ReadCounter>,
     /// NULL: clock_gettime(2).
     pub read_clock: Option<ReadClock>,
-    /// For both.
+    /// Argument of both functions.
     pub context: *mut c_void,
 }
 
@@ -56,11 +56,11 @@ pub struct PublisherOptions {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CBracket {
-    /// Host counts.
+    /// Counter before the clock, in host counts.
     pub before_cycles: u64,
-    /// Since the clock's epoch.
+    /// Nanoseconds since the clock's epoch.
     pub time_ns: u64,
-    /// Host counts.
+    /// Counter after the clock, in host counts.
     pub after_cycles: u64,
 }
 
@@ -68,9 +68,9 @@ pub struct CBracket {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CSample {
-    /// Of this struct.
+    /// Size of this struct.
     pub size: u32,
-    /// A bit for each that is there.
+    /// A bit for each clock that is filled in.
     pub clocks: u32,
     /// CLOCK_MONOTONIC.
     pub monotonic: CBracket,
@@ -88,17 +88,17 @@ pub struct CSample {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CTrap {
-    /// Of this struct.
+    /// Size of this struct.
     pub size: u32,
-    /// That the guest asked for.
+    /// Clock that the guest asked for.
     pub clock_id: i32,
-    /// Of the guest's instance.
+    /// Image of the guest's instance.
     pub image: Option<&'static Image>,
-    /// In the guest.
+    /// Address of the image in the guest.
     pub image_address: u64,
-    /// Behind the system-call instruction.
+    /// The guest's program counter, behind the system-call instruction.
     pub pc: u64,
-    /// 0: unknown.
+    /// The host's answer, in nanoseconds; 0: unknown.
     pub answered_ns: u64,
 }
 
@@ -106,37 +106,37 @@ pub struct CTrap {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CState {
-    /// Of this struct.
+    /// Size of this struct.
     pub size: u32,
-    /// A bit for each that the page answers.
+    /// A bit for each clock that the page answers.
     pub clocks: u32,
-    /// 0: not withdrawn.
+    /// Reason of the withdrawal; 0: not withdrawn.
     pub withdrawn_reason: u32,
     /// 1: the page has, or had, an anchor.
     pub seeded: u32,
     /// Anchors published.
     pub refreshes: u64,
-    /// Before the last refresh.
+    /// Error before the last refresh, in nanoseconds.
     pub residual_ns: i64,
-    /// Of the newest anchor.
+    /// Age of the newest anchor, in nanoseconds.
     pub age_ns: i64,
-    /// The age that it is believed for.
+    /// Max age of that anchor, in nanoseconds.
     pub cap_ns: u64,
-    /// The page's MONOTONIC ahead of the host's.
+    /// The page's MONOTONIC less the host's, in nanoseconds.
     pub drift_ns: i64,
-    /// Between samples.
+    /// Time between samples, in nanoseconds.
     pub next_window_ns: u64,
-    /// In guest counts.
+    /// Nanoseconds per guest count.
     pub ns_per_cycle: f64,
 }
 
-// SAFETY: as required.
+// SAFETY: `#[repr(C)]`, with its size first, and made of integers and pointers.
 unsafe impl Sized32 for PublisherOptions {}
-// SAFETY: as required.
+// SAFETY: `#[repr(C)]`, with its size first, and made of integers.
 unsafe impl Sized32 for CSample {}
-// SAFETY: as required; an image that is NULL is None.
+// SAFETY: `#[repr(C)]`, with its size first, and made of integers and pointers; an image that is NULL is None.
 unsafe impl Sized32 for CTrap {}
-// SAFETY: as required.
+// SAFETY: `#[repr(C)]`, with its size first, and made of integers and a float.
 unsafe impl Sized32 for CState {}
 
 /// The host's functions, or the built-in ones.
@@ -146,13 +146,13 @@ struct Callbacks {
     context: *mut c_void,
 }
 
-// SAFETY: the header asks for functions that may be called in any thread.
+// SAFETY: the header requires functions that may be called in any thread.
 unsafe impl Sync for Callbacks {}
 
 impl Source for Callbacks {
     fn counter(&self) -> u64 {
         match self.read_counter {
-            // SAFETY: the host gave both, and says that they can be called anywhere.
+            // SAFETY: the host gave both, and guarantees that the function may be called with it in any thread.
             Some(read) => unsafe { read(self.context) },
             None => ThisHost.counter(),
         }
@@ -170,10 +170,10 @@ impl Source for Callbacks {
     }
 }
 
-/// What lies in a `fastpath_publisher`.
+/// The contents of a `fastpath_publisher`.
 #[repr(C)]
 pub struct Object {
-    /// [`MAGIC`] once the rest is there.
+    /// [`MAGIC`] once the rest is initialized.
     magic: AtomicU64,
     publisher: MaybeUninit<Publisher<'static, Callbacks>>,
 }
@@ -190,15 +190,15 @@ const _: () = {
 /// Makes a publisher.
 ///
 /// # Safety
-/// `publisher` is NULL or `FASTPATH_PUBLISHER_SIZE` writable bytes that nobody else uses yet; `page` is NULL or a page, writable for as
-/// long as the publisher is used; `options` is NULL or a struct that begins with its size.
+/// `publisher` is NULL or `FASTPATH_PUBLISHER_SIZE` writable bytes that no other code uses yet; `page` is NULL or a
+/// page, writable for as long as the publisher is used; `options` is NULL or a struct that begins with its size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_publisher_init(
     publisher: *mut Object,
     page: *mut c_void,
     options: *const PublisherOptions,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what `fastpath_publisher_init` requires.
     answer(unsafe { publisher_init(publisher, page.cast(), options) })
 }
 
@@ -215,15 +215,16 @@ unsafe fn publisher_init(
         };
         (source, Options::default())
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the options begin with their size.
         unsafe { publisher_options(options)? }
     };
     if !can_hold(publisher) {
         return Err(Error::INVALID);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the page is mapped for as long as the publisher is used.
     let page = unsafe { page_at(page)? };
-    // SAFETY: the caller's promise: nobody else uses this memory yet. The assertions above say that it is large enough.
+    // SAFETY: the caller guarantees that no other code uses this memory yet. The assertions above prove that it is
+    // large enough.
     unsafe {
         (*publisher).magic.store(0, Ordering::Relaxed);
         (*publisher).publisher.write(Publisher::new(page, source, options));
@@ -233,7 +234,7 @@ unsafe fn publisher_init(
 }
 
 unsafe fn publisher_options(options: *const PublisherOptions) -> Result<(Callbacks, Options), Error> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the options begin with their size.
     let options = unsafe { take(options)? };
     let clocks = match options.clocks {
         0 => ClockSet::ALL,
@@ -268,17 +269,18 @@ unsafe fn publisher_options(options: *const PublisherOptions) -> Result<(Callbac
     ))
 }
 
-/// Whether a host's memory is aligned as a `fastpath_publisher` is.
+/// Returns whether a host's memory is aligned as a `fastpath_publisher`.
 fn can_hold(object: *const Object) -> bool {
     !object.is_null() && object.addr().is_multiple_of(PUBLISHER_ALIGN)
 }
 
-/// The publisher in a host's memory, if there is one.
+/// Returns the publisher in a host's memory, if there is one.
 unsafe fn publisher_in<'a>(object: *const Object) -> Result<&'a Publisher<'static, Callbacks>, Error> {
     if !can_hold(object) {
         return Err(Error::INVALID);
     }
-    // SAFETY: the caller's promise: a `fastpath_publisher`, made or zeroed; with the magic there, the publisher is too.
+    // SAFETY: the caller guarantees a `fastpath_publisher`, initialized or zeroed; if the magic is there, so is the
+    // publisher.
     unsafe {
         if (*object).magic.load(Ordering::Acquire) != MAGIC {
             return Err(Error::INVALID);
@@ -298,9 +300,9 @@ fn refreshed(result: Result<Refreshed, NotPublished>) -> Result<c_int, Error> {
     }
 }
 
-/// The host's own sample.
+/// Converts a sample of the host.
 unsafe fn sample_at(sample: *const CSample) -> Result<Sample, Error> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that the sample begins with its size.
     let sample = unsafe { take(sample)? };
     let clocks = ClockSet(sample.clocks);
     if !ClockSet::ALL.contains(clocks) {
@@ -323,35 +325,36 @@ unsafe fn sample_at(sample: *const CSample) -> Result<Sample, Error> {
     })
 }
 
-/// Takes a sample, or takes in the host's, and does what follows from it.
+/// Takes a sample, or the host's, and carries out its result.
 ///
 /// # Safety
-/// `publisher` is NULL, zeroed or made by [`fastpath_publisher_init`]; `sample` is NULL or a struct that begins with its size.
+/// `publisher` is NULL, zeroed or made by [`fastpath_publisher_init`]; `sample` is NULL or a struct that begins with
+/// its size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_publish(publisher: *const Object, sample: *const CSample) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the publisher.
     answer(unsafe { publisher_in(publisher) }.and_then(|publisher| {
         if sample.is_null() {
             return refreshed(publisher.publish());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the sample.
         let sample = unsafe { sample_at(sample)? };
         refreshed(publisher.publish_sample(&sample))
     }))
 }
 
-/// The same for who has just heard that CLOCK_REALTIME was set.
+/// Does the same after CLOCK_REALTIME was set.
 ///
 /// # Safety
 /// As for [`fastpath_publish`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_publish_step(publisher: *const Object, sample: *const CSample) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the publisher.
     answer(unsafe { publisher_in(publisher) }.and_then(|publisher| {
         if sample.is_null() {
             return refreshed(publisher.publish_step());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the sample.
         let sample = unsafe { sample_at(sample)? };
         refreshed(publisher.publish_step_sample(&sample))
     }))
@@ -366,7 +369,7 @@ pub unsafe extern "C" fn fastpath_withdraw(publisher: *const Object, reason: u32
     if reason < REASON_HOST {
         return Error::INVALID.0;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the publisher.
     answer(
         unsafe { publisher_in(publisher) }.and_then(|publisher| match publisher.withdraw(reason) {
             Ok(()) => Ok(0),
@@ -375,7 +378,7 @@ pub unsafe extern "C" fn fastpath_withdraw(publisher: *const Object, reason: u32
     )
 }
 
-/// Why anchors were withdrawn.
+/// Returns the description of a withdrawal's reason.
 #[unsafe(no_mangle)]
 pub extern "C" fn fastpath_reason_string(reason: u32) -> *const c_char {
     let text: &'static CStr = match (reason, Reason::from_code(reason)) {
@@ -396,16 +399,16 @@ pub extern "C" fn fastpath_reason_string(reason: u32) -> *const c_char {
     text.as_ptr()
 }
 
-/// What to do when the guest took the slow path.
+/// Returns what to do when the guest made a system call.
 ///
 /// # Safety
-/// As for [`fastpath_publish`]; `trap` is NULL or a struct that begins with its size, and its image is NULL or came from
-/// `fastpath_image_of`.
+/// As for [`fastpath_publish`]; `trap` is NULL or a struct that begins with its size, and its image is NULL or came
+/// from `fastpath_image_of`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_trapped(publisher: *const Object, trap: *const CTrap) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the publisher.
     answer(unsafe { publisher_in(publisher) }.and_then(|publisher| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the trap.
         let trap = unsafe { take(trap)? };
         let image = trap.image.ok_or(Error::INVALID)?;
         let advice = publisher.trapped(&Trap {
@@ -423,13 +426,13 @@ pub unsafe extern "C" fn fastpath_trapped(publisher: *const Object, trap: *const
     }))
 }
 
-/// How the page is doing.
+/// Stores the state of the page.
 ///
 /// # Safety
 /// As for [`fastpath_publish`]; `state` is NULL or a struct that begins with its size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_state_of(publisher: *const Object, state: *mut CState) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the publisher.
     answer(unsafe { publisher_in(publisher) }.and_then(|publisher| {
         let found = publisher.state();
         let found = CState {
@@ -445,7 +448,7 @@ pub unsafe extern "C" fn fastpath_state_of(publisher: *const Object, state: *mut
             next_window_ns: found.next_window_ns,
             ns_per_cycle: found.ns_per_cycle,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the state.
         unsafe { give(state, found) }.map(|()| 0)
     }))
 }

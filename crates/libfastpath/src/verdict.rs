@@ -29,26 +29,27 @@ pub const NOT_COMPARED: u32 = 5;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Verdict {
-    /// Of this struct.
+    /// Size of this struct.
     pub size: u32,
-    /// 0, or why the counter is not believed.
+    /// 0, or the reason why the counter is not believed.
     pub distrust: u32,
-    /// With `FASTPATH_WARP`, how far two CPUs are apart at least; otherwise how far two could be without its having shown.
+    /// With `FASTPATH_WARP`, the least distance of two CPUs' counters; otherwise the largest distance that the
+    /// comparison could have missed.
     pub warp_cycles: u64,
     /// `FASTPATH_CPU_*` of this CPU.
     pub cpu_features: u32,
-    /// That this process may use.
+    /// CPUs that this process may use.
     pub cpus: u32,
-    /// That took part in the comparison.
+    /// CPUs that took part in the comparison.
     pub cpus_tested: u32,
     /// 0.
     pub reserved: u32,
 }
 
-// SAFETY: as required.
+// SAFETY: `#[repr(C)]`, with its size first, and made of integers.
 unsafe impl Sized32 for Verdict {}
 
-/// Whether the counter can be believed here.
+/// Stores whether the counter can be believed here.
 ///
 /// # Safety
 /// `verdict` is NULL or a struct that begins with its size.
@@ -57,7 +58,7 @@ pub unsafe extern "C" fn fastpath_examine(flags: u32, verdict: *mut Verdict) -> 
     if flags & !(EXAMINE_CPUS | TRUST_COUNTER) != 0 {
         return Error::INVALID.0;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the verdict.
     answer(unsafe { give(verdict, examine(flags)) }.map(|()| 0))
 }
 
@@ -93,7 +94,7 @@ fn examine(flags: u32) -> Verdict {
         Err(Distrust::NotInvariant) => NOT_INVARIANT,
         Err(Distrust::NotReadable) => NOT_READABLE,
         Err(Distrust::Trapped) => COUNTER_TRAPS,
-        // Nobody has published by this evidence, so nothing was withdrawn either.
+        // This evidence has no publisher, so no withdrawal either.
         Err(Distrust::NotCompared | Distrust::Withdrawn { .. }) => NOT_COMPARED,
         Err(Distrust::Warp { cycles, .. }) => {
             verdict.warp_cycles = cycles;
@@ -103,7 +104,7 @@ fn examine(flags: u32) -> Verdict {
     verdict
 }
 
-/// What a verdict means.
+/// Returns the description of a verdict.
 #[unsafe(no_mangle)]
 pub extern "C" fn fastpath_distrust_string(distrust: u32) -> *const c_char {
     let text: &'static CStr = match distrust {

@@ -1,4 +1,5 @@
-//! The ABI is what was promised: names, versions, sizes, offsets and numbers are the same in the header, the libraries and Rust.
+//! The ABI is unchanged: names, versions, sizes, offsets and numbers are the same in the header, the libraries and
+//! Rust.
 
 mod installed;
 

@@ -1,4 +1,4 @@
-//! C programs on the installed libraries, found by pkg-config as a user's build finds them.
+//! C programs with the installed libraries, found by pkg-config as a user's build finds them.
 
 mod installed;
 

@@ -1,4 +1,4 @@
-//! Processes, and what is mapped into them: /proc/PID/maps (proc_pid_maps(5)).
+//! Processes and their mappings: /proc/PID/maps (proc_pid_maps(5)).
 
 use std::fs;
 use std::io;
@@ -7,60 +7,60 @@ use std::ops::Range;
 /// One mapping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
-    /// Its first byte.
+    /// Address of its first byte.
     pub start: u64,
-    /// The first byte behind it.
+    /// Address of the first byte behind it.
     pub end: u64,
-    /// `r`
+    /// Whether it has `r`.
     pub readable: bool,
-    /// `w`
+    /// Whether it has `w`.
     pub writable: bool,
-    /// `x`
+    /// Whether it has `x`.
     pub executable: bool,
-    /// `s`: what is written there, others see.
+    /// Whether it has `s`: writes are visible to other processes.
     pub shared: bool,
     /// Offset in the file.
     pub offset: u64,
-    /// Device as maps prints it.
+    /// Device in the format of maps.
     pub device: String,
-    /// 0 for memory without a file.
+    /// Inode; 0 for memory without a file.
     pub inode: u64,
     /// Path, or `[vdso]` and the like; empty for anonymous memory.
     pub name: String,
 }
 
 impl Mapping {
-    /// Its bytes.
+    /// Returns its size in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no mapping is empty")]
     pub fn len(&self) -> u64 {
         self.end - self.start
     }
 
-    /// From its first byte to its last.
+    /// Returns its addresses.
     pub fn range(&self) -> Range<u64> {
         self.start..self.end
     }
 }
 
-/// The numbers of all processes that can be seen here. Each may have ended by the time that it is looked at.
+/// Returns the PIDs of all visible processes. Each may end at any time.
 pub fn processes() -> io::Result<impl Iterator<Item = i32>> {
     let entries = fs::read_dir("/proc")?;
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
 }
 
-/// All mappings of a process (or a thread's process), lowest first. It takes the right to trace it.
+/// Returns all mappings of a process (or a thread's process), lowest first. Needs the right to trace it.
 pub fn of(pid: impl std::fmt::Display) -> io::Result<Vec<Mapping>> {
     // A file's name need not be UTF-8.
     let text = fs::read(format!("/proc/{pid}/maps"))?;
     Ok(parse(&String::from_utf8_lossy(&text)))
 }
 
-/// All mappings of this process.
+/// Returns all mappings of this process.
 pub fn own() -> io::Result<Vec<Mapping>> {
     of("self")
 }
 
-/// The mappings that a text names; lines that are none are left out.
+/// Parses the text of maps; skips invalid lines.
 pub fn parse(text: &str) -> Vec<Mapping> {
     text.lines().filter_map(line).collect()
 }

@@ -544,23 +544,26 @@ pub fn publish_changes<'p>(
     for change in changes.clone() {
         change.writer.prepare(&change);
     }
-    // The odd seqs are visible everywhere before the counter is read: a reader whose counter is past `told` finds seq
-    // changed. And a reader that sees a store to copy[0] by `commit` sees an odd seq (or a later one) at the recheck.
+    // The odd seqs are visible everywhere before the counter is read: a reader whose counter is past `redirected_at`
+    // finds seq changed. And a reader that sees a store to copy[0] by `commit` sees an odd seq (or a later one) at the
+    // recheck.
     fence_before_counter();
-    let told = counter();
+    let redirected_at = counter();
 
     let late = changes.clone().find(|change| {
         let base_cycles = change.new.base_cycles;
-        (told.wrapping_add(spare_cycles).wrapping_sub(base_cycles) as i64) >= 0
+        (redirected_at.wrapping_add(spare_cycles).wrapping_sub(base_cycles) as i64) >= 0
             && change.old().may_answer_from(base_cycles)
     });
     let refused = match late {
         Some(late) => Some(PublishError::TooLate {
-            counter: told,
+            counter: redirected_at,
             base_cycles: late.new.base_cycles,
         }),
         None => {
-            let ask_kernel = changes.clone().any(|change| !change.old().may_answer_from(told));
+            let ask_kernel = changes
+                .clone()
+                .any(|change| !change.old().may_answer_from(redirected_at));
             (ask_kernel && is_behind_kernel()).then_some(PublishError::BehindKernel)
         }
     };

@@ -218,7 +218,7 @@ fn a_withdrawn_page_says_why_and_answers_again_after_the_next_anchor() {
     assert_eq!(reader.stats().withdrawn_reason, 3);
     writer
         .publish_hres(&anchor(1_600, 20), || 1_700)
-        .expect("nobody reads the old one");
+        .expect("no reader uses the old one");
     let stats = Stats {
         refreshes: 2,
         residual_ns: -4,

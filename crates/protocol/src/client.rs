@@ -1,4 +1,4 @@
-//! The client's side.
+//! The client's side of the protocol.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -16,29 +16,29 @@ use crate::message::{
 use crate::packet;
 use crate::status::Status;
 
-/// How long a daemon is waited for. It answers within milliseconds.
+/// Timeout of the daemon's answer, which takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// Nobody listens: do without a daemon.
+    /// No daemon listens: continue without one.
     #[error("no fastpathd listens at {}: {error}", path.display())]
     NoDaemon {
         /// The socket.
         path: PathBuf,
-        /// What the system answered.
+        /// The error of the system call.
         error: io::Error,
     },
-    /// It listens, and the conversation broke off.
+    /// A daemon listens, and the conversation broke off.
     #[error("fastpathd at {} does not answer: {error}", path.display())]
     Broken {
         /// The socket.
         path: PathBuf,
-        /// What the system answered.
+        /// The error of the system call.
         error: io::Error,
     },
-    /// It answered that there is nothing.
+    /// The daemon refused the request.
     #[error("fastpathd: {0}")]
     Refused(#[from] Refusal),
 }
@@ -46,15 +46,16 @@ pub enum Failure {
 /// A page from a daemon.
 #[derive(Debug)]
 pub struct Page {
-    /// The clock ids that it answers, a bit each.
+    /// The clock ids that it answers, one bit each.
     pub clocks: u32,
-    /// To be mapped for reading.
+    /// The page, to be mapped for reading.
     pub page: OwnedFd,
-    /// To be mapped shared by whoever reads the page: it is kept for as long as that is mapped. Nothing, if the client brought one.
+    /// The mailbox, to be mapped shared by every process that reads the page: the page is kept while it is mapped.
+    /// `None` if the client sent one.
     pub mailbox: Option<OwnedFd>,
 }
 
-/// All that came with an answer.
+/// An answer with its text and descriptors.
 struct Answered {
     answer: Answer,
     text: Vec<u8>,
@@ -67,7 +68,7 @@ pub struct Client {
     path: PathBuf,
 }
 
-/// Where the daemon is expected.
+/// Returns the path of the daemon's socket.
 pub fn socket_path() -> PathBuf {
     match std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty()) {
         Some(path) => path.into(),
@@ -81,7 +82,7 @@ impl Client {
         Client::connect_to(&socket_path())
     }
 
-    /// Connects to the daemon that listens there.
+    /// Connects to the daemon at `path`.
     pub fn connect_to(path: &Path) -> Result<Client, Failure> {
         let connected = (|| {
             let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
@@ -98,8 +99,8 @@ impl Client {
         }
     }
 
-    /// A page that answers `clocks` (0: those that are slow here), for the process of a pidfd or this one. With `mailbox`, that is what
-    /// keeps it.
+    /// Requests a page that answers `clocks` (0: those that are slow here), for the process of a pidfd or this one.
+    /// `mailbox`, if given, keeps the page.
     pub fn page(
         &self,
         clocks: u32,
@@ -130,12 +131,13 @@ impl Client {
         })
     }
 
-    /// What [`Operation::Prepare`] is answered with: page, mailbox and plan, in this order.
+    /// Makes a request with [`Operation::Prepare`]. Returns page, mailbox and plan, in this order.
     pub fn prepare(&self, request: &Request) -> Result<(Answer, Vec<OwnedFd>), Failure> {
         self.ask(request, &[])
     }
 
-    /// How the daemon is, and the pages that this user may see. They come a few at a time, and some may change meanwhile.
+    /// Returns the daemon's state, and the pages that this user may see. The pages come a few at a time, and some may
+    /// change meanwhile.
     pub fn status(&self) -> Result<Status, Failure> {
         let mut status = self.status_after(0)?;
         while let Some(after) = status.next {

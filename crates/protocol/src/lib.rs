@@ -1,6 +1,6 @@
-//! What fastpathd and its clients say to each other: one packet asks, one answers, descriptors travel with either.
+//! The protocol between fastpathd and its clients: one packet asks, one answers, descriptors travel with either.
 //!
-//! C has the same in `include/fastpath-protocol.h`, which says what each field means.
+//! `include/fastpath-protocol.h` is the same for C, and describes what each field means.
 
 pub mod client;
 mod message;

@@ -1,29 +1,29 @@
-//! The messages as they travel: fixed sizes, little-endian. `include/fastpath-protocol.h` says what each field means.
+//! The messages on the wire: fixed sizes, little-endian. `include/fastpath-protocol.h` describes what each field means.
 
-/// Where the daemon listens, if the environment variable [`SOCKET_VARIABLE`] names no other place.
+/// Path of the daemon's socket, unless the environment variable [`SOCKET_VARIABLE`] names another.
 pub const SOCKET: &str = "/run/fastpath/fastpathd.sock";
-/// Names another socket.
+/// Environment variable with another path of the socket.
 pub const SOCKET_VARIABLE: &str = "FASTPATH_SOCKET";
 /// The first eight bytes of every message.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"fastpath");
-/// Of this protocol.
+/// Version of this protocol.
 pub const VERSION: u32 = 1;
-/// [`Request::flags`]: a pidfd travels with it.
+/// [`Request::flags`]: a pidfd travels with the request.
 pub const WITH_PROCESS: u32 = 1;
-/// [`Request::flags`]: a mailbox of the client's own travels with it, after the pidfd.
+/// [`Request::flags`]: a mailbox of the client travels with the request, after the pidfd.
 pub const WITH_MAILBOX: u32 = 2;
-/// So much room a client keeps for a region.
+/// Size of the address space that a client reserves for a region, in bytes.
 pub const REGION_ROOM: u32 = 65536;
-/// Sections of a region at most.
+/// Most sections of a region.
 pub const SECTIONS: usize = 8;
-/// Bytes of an answer's sentence, with the 0 at its end.
+/// Size of an answer's sentence, with the 0 at its end, in bytes.
 pub const SENTENCE: usize = 256;
-/// Bytes of the text behind an answer at most.
+/// Largest text behind an answer, in bytes.
 pub const TEXT: usize = 24 << 10;
-/// Bytes of a patch at most.
+/// Largest patch, in bytes.
 pub const PATCH_BYTES: usize = 24;
 
-/// A number of the protocol with a name.
+/// Defines an enumeration of the protocol's numbers.
 macro_rules! numbered {
     ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $number:literal),+ $(,)? }) => {
         $(#[$doc])*
@@ -34,10 +34,10 @@ macro_rules! numbered {
         }
 
         impl $name {
-            /// Each of them.
+            /// All variants.
             pub const ALL: &[$name] = &[$($name::$variant),+];
 
-            /// What a number stands for.
+            /// Returns the variant of a number.
             pub fn from_number(number: u32) -> Option<$name> {
                 Self::ALL.iter().copied().find(|one| *one as u32 == number)
             }
@@ -46,23 +46,23 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// What a client wants.
+    /// The operation that a client requests.
     Operation {
         /// A page for a process.
         Page = 1,
-        /// All that it takes to lead the peer's own vDSO to an image of ours.
+        /// All that is needed to redirect the peer's own vDSO to an image of ours.
         Prepare = 2,
-        /// Who publishes, and the pages that the peer may see.
+        /// The state of the publisher, and the pages that the peer may see.
         Status = 3,
-        /// A process's pages shall answer nothing any more.
+        /// Take the clocks off a process's pages permanently.
         Withdraw = 4,
     }
 }
 
 numbered! {
-    /// Why there is nothing in an answer.
+    /// Reason why a request was refused.
     Code {
-        /// There is something in it.
+        /// It was not.
         Ok = 0,
         /// Not a request.
         Malformed = 1,
@@ -70,27 +70,27 @@ numbered! {
         Version = 2,
         /// Another user's process.
         Denied = 3,
-        /// Every clock that was asked for is fast by the kernel's own path.
+        /// Every requested clock is fast by the kernel's own path.
         Nothing = 4,
         /// The counter of this host cannot be believed.
         Counter = 5,
         /// Not a process, or not a vDSO, that can be served.
         Unsupported = 6,
-        /// This user has as many pages or connections as one may have.
+        /// This user has reached the limit of pages or connections.
         Limit = 7,
-        /// There is no such process any more.
+        /// The process has ended.
         Process = 8,
-        /// The daemon's own trouble.
+        /// An internal error of the daemon.
         Internal = 9,
-        /// The policy says never.
+        /// The policy forbids it.
         Policy = 10,
     }
 }
 
 numbered! {
-    /// What a part of the region is made of.
+    /// Contents of a part of the region.
     Source {
-        /// Bytes of the plan, and zeros behind them: private memory.
+        /// Private memory: bytes of the plan, then zeros.
         Bytes = 1,
         /// The page, mapped shared.
         Page = 2,
@@ -99,10 +99,10 @@ numbered! {
     }
 }
 
-/// Where one field of a struct lies: its struct and name in C, its offset and size.
+/// One field of a struct: the struct's and the field's name in C, its offset and its size.
 pub type Field = (&'static str, &'static str, usize, usize);
 
-/// A value that lies in a message as so many bytes.
+/// A value with a fixed size in a message.
 trait Wire: Sized {
     const SIZE: usize;
     fn put(&self, out: &mut Vec<u8>);
@@ -145,7 +145,8 @@ impl<T: Wire + Copy + Default, const N: usize> Wire for [T; N] {
     }
 }
 
-/// A struct that travels: its fields, one after the other. The test asserts that C lays it out so, without a gap.
+/// Defines a struct of the protocol: its fields, one after the other. A test asserts that C has the same layout,
+/// without padding.
 macro_rules! message {
     ($(#[$doc:meta])* $name:ident as $c:literal { $($(#[$of:meta])* $field:ident: $type:ty),+ $(,)? }) => {
         $(#[$doc])*
@@ -167,23 +168,23 @@ macro_rules! message {
         }
 
         impl $name {
-            /// Bytes that it takes.
+            /// Its size in bytes.
             pub const SIZE: usize = <$name as Wire>::SIZE;
 
-            /// As it travels.
+            /// Returns its bytes on the wire.
             pub fn bytes(&self) -> Vec<u8> {
                 let mut out = Vec::with_capacity(Self::SIZE);
                 self.put(&mut out);
                 out
             }
 
-            /// What travelled. `None`: it is shorter or longer.
+            /// Parses bytes from the wire; `None` if they are shorter or longer.
             pub fn of_bytes(mut bytes: &[u8]) -> Option<$name> {
                 let it = <$name as Wire>::take(&mut bytes)?;
                 bytes.is_empty().then_some(it)
             }
 
-            /// Every field, for C to agree.
+            /// Returns every field, to be compared with C.
             pub fn fields() -> Vec<Field> {
                 let mut offset = 0;
                 let mut all = Vec::new();
@@ -199,7 +200,7 @@ macro_rules! message {
 }
 
 message! {
-    /// What a client says.
+    /// A client's request.
     Request as "fastpathd_request" {
         /// [`MAGIC`].
         magic: u64,
@@ -209,17 +210,17 @@ message! {
         operation: u32,
         /// [`WITH_PROCESS`], [`WITH_MAILBOX`] or 0.
         flags: u32,
-        /// A bit per clock id; 0: those that are slow.
+        /// A bit per clock id; 0: the slow ones.
         clocks: u32,
         /// `e_machine` of the peer's vDSO.
         machine: u32,
         /// 0.
         reserved: u32,
-        /// Where the kernel's vDSO is in the peer.
+        /// Address of the kernel's vDSO in the peer.
         vdso: u64,
-        /// Where the peer has room for a region.
+        /// Address that the peer has reserved for a region.
         region: u64,
-        /// Where a status goes on: what the last answer's [`crate::Status::next`] says, or 0.
+        /// Where a status continues: [`crate::Status::next`] of the last answer, or 0.
         after: u64,
         /// 0.
         reserved2: u64,
@@ -230,69 +231,69 @@ message! {
     /// A part of a region.
     #[derive(Default)]
     Section as "fastpathd_section" {
-        /// A [`Source`]; 0: not in use.
+        /// A [`Source`]; 0: unused.
         source: u32,
-        /// Where in the region.
+        /// Offset in the region.
         offset: u32,
-        /// How much of the region.
+        /// Size in the region.
         size: u32,
-        /// PROT_READ and so on.
+        /// Final protection: PROT_READ and so on.
         protection: u32,
-        /// Where in the plan.
+        /// Offset in the plan.
         file_offset: u32,
-        /// How much of the plan.
+        /// Size in the plan.
         file_size: u32,
     }
 }
 
 message! {
-    /// What the daemon says.
+    /// The daemon's answer.
     Answer as "fastpathd_answer" {
         /// [`MAGIC`].
         magic: u64,
         /// [`VERSION`].
         version: u32,
-        /// The request's.
+        /// The request's operation.
         operation: u32,
         /// A [`Code`].
         error: u32,
-        /// How many travel with it.
+        /// Number of descriptors with the answer.
         descriptors: u32,
-        /// Those that the page answers.
+        /// The clocks that the page answers.
         clocks: u32,
-        /// Bytes of the region.
+        /// Size of the region, in bytes.
         region_size: u32,
-        /// Bytes of JSON behind the answer, in the same packet.
+        /// Size of the JSON behind the answer in the same packet, in bytes.
         text_size: u64,
-        /// The first patch in the plan.
+        /// Offset of the first patch in the plan.
         patches_offset: u32,
-        /// How many patches.
+        /// Number of patches.
         patches: u32,
-        /// What the region is made of.
+        /// The parts of the region.
         section: [Section; SECTIONS],
-        /// With an error: what is the matter.
+        /// With an error: a description for people.
         sentence: [u8; SENTENCE],
     }
 }
 
 message! {
-    /// Bytes to be exchanged in the peer's vDSO.
+    /// Bytes to be replaced in the peer's vDSO.
     Patch as "fastpathd_patch" {
-        /// In the peer's vDSO.
+        /// Address in the peer's vDSO.
         address: u64,
-        /// Of original and replacement.
+        /// Size of original and replacement.
         size: u32,
         /// 0.
         reserved: u32,
-        /// What must stand there.
+        /// The expected bytes.
         original: [u8; PATCH_BYTES],
-        /// What is to stand there.
+        /// The new bytes.
         replacement: [u8; PATCH_BYTES],
     }
 }
 
 impl Request {
-    /// A request that asks for no more than its operation.
+    /// Returns a request with nothing but its operation.
     pub fn new(operation: Operation) -> Request {
         Request {
             magic: MAGIC,
@@ -309,10 +310,10 @@ impl Request {
         }
     }
 
-    /// What somebody wants who sent these bytes; or what is wrong with them.
+    /// Parses a request.
     pub fn parse(bytes: &[u8]) -> Result<(Operation, Request), Refusal> {
         let malformed = |what: &str| Refusal::new(Code::Malformed, what);
-        // Magic and version stand at the same place in every version.
+        // Magic and version are at the same place in every version.
         let (magic, rest) = bytes
             .split_first_chunk()
             .ok_or_else(|| malformed("not a request: too short"))?;
@@ -345,7 +346,7 @@ impl Request {
 }
 
 impl Answer {
-    /// An answer without contents.
+    /// Returns an answer without contents.
     pub fn new(operation: u32) -> Answer {
         Answer {
             magic: MAGIC,
@@ -363,7 +364,7 @@ impl Answer {
         }
     }
 
-    /// An answer that says why there is none.
+    /// Returns an answer that refuses the request.
     pub fn refusing(operation: u32, refusal: &Refusal) -> Answer {
         let mut sentence = [0; SENTENCE];
         let mut end = refusal.sentence.len().min(SENTENCE - 1);
@@ -378,7 +379,7 @@ impl Answer {
         }
     }
 
-    /// What an answer to `operation` is, or why there is none.
+    /// Parses an answer to `operation`. The error is the daemon's refusal, or a malformed answer.
     pub fn parse(bytes: &[u8], operation: Operation) -> Result<Answer, Refusal> {
         let broken = || {
             Refusal::new(
@@ -397,25 +398,25 @@ impl Answer {
         }
     }
 
-    /// What is the matter, as far as the answer says.
+    /// Returns the error's description, as far as the answer has one.
     fn sentence(&self) -> String {
         let end = self.sentence.iter().position(|byte| *byte == 0).unwrap_or(SENTENCE);
         String::from_utf8_lossy(&self.sentence[..end]).into_owned()
     }
 }
 
-/// Why a request gets nothing.
+/// Refusal of a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{sentence}")]
 pub struct Refusal {
-    /// For programs.
+    /// The reason, for programs.
     pub code: Code,
-    /// For people.
+    /// The reason, for people.
     pub sentence: String,
 }
 
 impl Refusal {
-    /// One of them.
+    /// Returns a refusal.
     pub fn new(code: Code, sentence: impl Into<String>) -> Refusal {
         Refusal {
             code,

@@ -8,10 +8,10 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg, setsockopt, sockopt};
 
-/// Descriptors that travel with one packet at most: the kernel drops what is sent besides.
+/// Most descriptors with one packet: the kernel drops any others.
 pub const MOST_DESCRIPTORS: usize = 3;
 
-/// Sends one packet. It waits only as long as the socket lets it, and raises no signal.
+/// Sends one packet. Waits only as long as the socket's timeout allows, and raises no signal.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&raw)];
@@ -34,7 +34,8 @@ pub fn wait_for(socket: BorrowedFd<'_>, patience: Duration) -> io::Result<()> {
     }
 }
 
-/// What waits with a timeout is interrupted even by being stopped, or attached to (signal(7)).
+/// Repeats a call while it returns EINTR. A call with a timeout is interrupted even when the process is stopped, or
+/// attached to (signal(7)).
 pub fn uninterrupted<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     loop {
         match call() {
@@ -44,9 +45,9 @@ pub fn uninterrupted<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result
     }
 }
 
-/// Receives one packet into `bytes`: how long it was, which may be more than there was room for, and what came with it. Nothing: the
-/// other side has closed. An error of kind `InvalidData`: more descriptors came than [`MOST_DESCRIPTORS`], or there was no room for
-/// them; those that did arrive are closed.
+/// Receives one packet into `bytes`. Returns its length, which may exceed `bytes`, and its descriptors; `None` if the
+/// other side has closed. An error of kind `InvalidData` means that more descriptors came than [`MOST_DESCRIPTORS`], or
+/// that there was no room for them; those that did arrive are closed.
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
     let received = receive_any(socket, bytes)?;
     if received.is_cut_short {
@@ -57,17 +58,17 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Option<(u
     Ok((length != 0 || !fds.is_empty()).then_some((length, fds)))
 }
 
-/// A packet, whatever it is.
+/// Any packet.
 pub struct Received {
-    /// How long it was, which may be more than there was room for. 0: the other side has closed, or sent nothing.
+    /// Length, which may exceed the buffer. 0: the other side has closed, or sent nothing.
     pub length: usize,
-    /// What came with it.
+    /// The descriptors that came with it.
     pub fds: Vec<OwnedFd>,
-    /// There were more, or more than a packet of ours has.
+    /// Whether more descriptors came than were received, or than a packet of this protocol has.
     pub is_cut_short: bool,
 }
 
-/// The same, for who must not close what came, because that may wait.
+/// Does the same for a caller that must not close the descriptors, because closing may block.
 pub fn receive_any(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
     let mut control = Control([0; CONTROL_SIZE]);
     let mut part = libc::iovec {
@@ -86,7 +87,7 @@ pub fn receive_any(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Recei
     if length < 0 {
         return Err(io::Error::last_os_error());
     }
-    // Before anything is judged: the kernel has installed what fits, truncated or not.
+    // Before any check: the kernel has installed the descriptors that fit, truncated or not.
     let fds = installed(&message);
     Ok(Received {
         length: length as usize,
@@ -95,16 +96,17 @@ pub fn receive_any(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Recei
     })
 }
 
-/// Whether a packet that waits to be received has descriptors with it. Those before it are received, and dropped. For a connection that is
-/// over: after shutdown(2), no packet comes any more.
+/// Returns whether a packet that waits to be received has descriptors. The packets before it are received and dropped.
+/// For a connection that has ended: after shutdown(2), no further packet arrives.
 pub fn descriptors_wait(socket: BorrowedFd<'_>) -> bool {
-    // Then each packet has its sender's credentials with it: what has none is the end, and no packet without bytes.
+    // With PassCred each packet has its sender's credentials: a message without them is the end, and not an empty
+    // packet.
     if setsockopt(&socket, sockopt::PassCred, &true).is_err() {
         return true;
     }
     for _ in 0..MOST_THAT_WAIT {
         let mut control = Credentials([0; CREDENTIALS_SIZE]);
-        // SAFETY: msghdr is plain old data for which all zeroes is valid: room for nothing.
+        // SAFETY: msghdr is plain old data for which all zeroes is valid, with room for nothing.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_control = (&raw mut control).cast();
         message.msg_controllen = CREDENTIALS_SIZE as _;
@@ -114,45 +116,45 @@ pub fn descriptors_wait(socket: BorrowedFd<'_>) -> bool {
         if length < 0 || message.msg_controllen == 0 {
             return false;
         }
-        // What there is no room for is told.
+        // The flag reports control messages for which there is no room.
         if message.msg_flags & libc::MSG_CTRUNC != 0 {
             return true;
         }
-        // SAFETY: no bytes are stored.
+        // SAFETY: a length of 0 stores no bytes.
         unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), 0, libc::MSG_DONTWAIT) };
     }
     true
 }
 
-/// Packets that a socket has room for by default are some hundred.
+/// Most packets that are checked. A socket's default buffer has room for some hundred.
 const MOST_THAT_WAIT: usize = 4096;
-/// Bytes of a control message with credentials.
+/// Size of a control message with credentials.
 const CREDENTIALS_SIZE: usize = {
-    // SAFETY: arithmetic on an integer.
+    // SAFETY: CMSG_SPACE is arithmetic on an integer.
     unsafe { libc::CMSG_SPACE(size_of::<libc::ucred>() as u32) as usize }
 };
 
-/// Room for them, aligned as the header is.
+/// Buffer for credentials, aligned as the header.
 #[repr(C, align(8))]
 struct Credentials([u8; CREDENTIALS_SIZE]);
 
-/// Descriptors that one packet can have (SCM_MAX_FD, include/net/scm.h). There is room for all: those that there is none for the kernel
-/// closes at once, and that can wait.
+/// Most descriptors of one packet (SCM_MAX_FD, include/net/scm.h). The buffer has room for all, because the kernel
+/// immediately closes those without room, which may block.
 const MOST_THAT_COME: usize = 253;
-/// Bytes of a control message with so many.
+/// Size of a control message with so many descriptors.
 const CONTROL_SIZE: usize = {
-    // SAFETY: arithmetic on an integer.
+    // SAFETY: CMSG_SPACE is arithmetic on an integer.
     unsafe { libc::CMSG_SPACE((MOST_THAT_COME * size_of::<RawFd>()) as u32) as usize }
 };
 
-/// Room for control messages, aligned as their headers are.
+/// Buffer for control messages, aligned as their headers.
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_SIZE]);
 
-/// The descriptors that a call of recvmsg(2) has installed.
+/// Returns the descriptors that a call of recvmsg(2) has installed.
 fn installed(message: &libc::msghdr) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
-    // SAFETY: the header was filled in by the kernel, over a buffer that is still there; CMSG_LEN is arithmetic.
+    // SAFETY: the kernel filled the header in, over a buffer that is still alive; CMSG_LEN is arithmetic.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while let Some(control) = header.as_ref() {
@@ -161,7 +163,7 @@ fn installed(message: &libc::msghdr) -> Vec<OwnedFd> {
                 let bytes = (control.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
                 let first: *const RawFd = libc::CMSG_DATA(header).cast();
                 for index in 0..bytes / size_of::<RawFd>() {
-                    // Just received, and nobody else's.
+                    // Just received, so nothing else owns it.
                     fds.push(OwnedFd::from_raw_fd(first.add(index).read_unaligned()));
                 }
             }

@@ -1,4 +1,4 @@
-//! C and Rust lay the messages out alike.
+//! Asserts that C and Rust have the same layout of the messages.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! Whatever comes in on a socket, it is a message or refused.
+//! Any bytes from a socket are parsed as a message or refused.
 
 use std::time::Duration;
 

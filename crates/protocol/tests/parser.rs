@@ -1,4 +1,4 @@
-//! Whatever comes in on the socket, a request or a sentence comes out.
+//! Any bytes from a socket give a request or a refusal.
 
 use fastpath_protocol::*;
 use proptest::prelude::*;
@@ -48,7 +48,7 @@ fn a_request_of_another_version_is_told_which_one_is_spoken() {
     };
     let refusal = Request::parse(&request.bytes()).expect_err("another version");
     assert_eq!(refusal.code, Code::Version);
-    // However long a request of that version is.
+    // A request of that version may be longer.
     let mut longer = request.bytes();
     longer.extend([0; 64]);
     assert_eq!(Request::parse(&longer), Err(refusal));

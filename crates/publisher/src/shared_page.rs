@@ -343,6 +343,6 @@ mod tests {
         let mut status = 0;
         // SAFETY: waits for the child just made.
         unsafe { libc::waitpid(child, &mut status, 0) };
-        assert_eq!(status, 0, "somebody could write the page");
+        assert_eq!(status, 0, "another user could write the page");
     }
 }

@@ -94,7 +94,7 @@ fn reads_survive_a_publisher_that_is_killed_or_stopped_and_are_fast_again_when_o
         let (fast, asked) = answered(&reader, Duration::from_millis(50));
         assert!(
             fast == 0 && asked > 0,
-            "{fast} of {asked} reads were answered by a page that nobody keeps"
+            "{fast} of {asked} reads were answered by a page without a publisher"
         );
         match loss {
             libc::SIGSTOP => signal(pid, libc::SIGCONT),

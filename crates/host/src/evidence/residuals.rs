@@ -91,7 +91,7 @@ pub fn reason(code: u32) -> String {
             "CLOCK_REALTIME was set, and the publisher was kept from running each time that it had the new time ready"
                 .to_owned()
         }
-        (None, REASON_LET_GO) => "the page was let go, as somebody asked fastpathd to".to_owned(),
+        (None, REASON_LET_GO) => "the page was let go by a request to fastpathd".to_owned(),
         (None, REASON_HOST..) => format!("the host's own reason {:#x}", code - REASON_HOST),
         (None, _) => format!("reason {code}, which this version does not know"),
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Arguments that no call takes: refused with the right number, and nothing is changed. */
+/* Invalid arguments: each call refuses them with the right number, and changes nothing. */
 #define _GNU_SOURCE
 #include <fastpath.h>
 

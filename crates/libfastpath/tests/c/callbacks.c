@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* An emulator: the guest's counter is computed, at 1 GHz, scaled and offset, and its clocks are not the host's but
- * virtual ones. */
+/* An emulator: the guest's counter is computed, at 1 GHz, scaled and offset, and its clocks are virtual ones, not
+ * the host's. */
 #define _GNU_SOURCE
 #include <fastpath.h>
 
@@ -29,12 +29,12 @@ static uint64_t counter(void *given) {
 static int clock_of_guest(void *given, int32_t clock, uint64_t *time_ns) {
 	CHECK(given == &context);
 	if (clock == CLOCK_TAI)
-		return 1; /* this guest has none */
+		return 1; /* this guest has no such clock */
 	*time_ns = now_ns(clock) + VIRTUAL_NS;
 	return 0;
 }
 
-/* A sample of the host's own, of the two clocks that must be there. */
+/* Returns a sample of the host, of the two clocks that are required. */
 static struct fastpath_sample sample(void) {
 	struct fastpath_sample sample = {
 	    .size = sizeof sample,
@@ -48,7 +48,8 @@ static struct fastpath_sample sample(void) {
 	return sample;
 }
 
-/* Until it has been served for a while: how often an anchor is published depends on how steadily this process runs. */
+/* Publishes until the guest has been served for a while: how often an anchor is published depends on how steadily
+ * this process runs. */
 static void serve(int own_samples) {
 	const uint64_t patience_ns = 60000000000u, from_ns = now_ns(CLOCK_MONOTONIC);
 	int published = 0, answered = 0;
@@ -75,7 +76,7 @@ static void serve(int own_samples) {
 	}
 }
 
-/* The newest are remembered, in order, and all are counted. */
+/* Checks that the page remembers the newest withdrawals, in order, and counts all. */
 static void remember(void) {
 	enum { MORE = FASTPATH_WITHDRAWALS + 3 };
 	struct fastpath_withdrawal last[FASTPATH_WITHDRAWALS + 1];

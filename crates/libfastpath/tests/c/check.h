@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the test programs share. */
+/* Shared by the test programs. */
 #ifndef CHECK_H
 #define CHECK_H
 

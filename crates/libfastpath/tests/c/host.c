@@ -64,7 +64,7 @@ int main(void) {
 	const unsigned char *bytes = fastpath_image_bytes(image, &length);
 	CHECK(length > 64 && memcmp(bytes, "\177ELF", 4) == 0);
 
-	/* Its page above it, as far away as there is room. */
+	/* The page above it, as far away as there is room. */
 	size_t size = fastpath_image_size(image);
 	CHECK(size >= length && size % FASTPATH_PAGE_SIZE == 0);
 	size_t distance = size + 16 * FASTPATH_PAGE_SIZE;
@@ -108,7 +108,7 @@ int main(void) {
 	CHECK(strcmp(fastpath_reason_string(state.withdrawn_reason), "withdrawn by the host") == 0);
 	compare(ours);
 
-	/* fork: the child's page is a copy that nobody keeps, so the child starts a publisher of its own. */
+	/* fork: the child's page is a copy without a publisher, so the child starts its own. */
 	seed();
 	pid_t child = fork();
 	CHECK(child >= 0);

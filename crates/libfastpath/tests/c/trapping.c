@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A host that traps its guest's system calls, here by ptrace, and keeps the page by them alone. The guest is a child
- * that reads CLOCK_MONOTONIC for two seconds, with a pause; the page is shared with it.
+ * A host that traps its guest's system calls, here by ptrace, and keeps the page fresh by them alone. The guest is a
+ * child that reads CLOCK_MONOTONIC for two seconds, with a pause; the page is shared with it.
  */
 #define _GNU_SOURCE
 #include <fastpath.h>
@@ -26,7 +26,7 @@ static fastpath_publisher publisher;
 
 static long long ns(struct timespec time) { return time.tv_sec * 1000000000LL + time.tv_nsec; }
 
-/* Returns how often it read. */
+/* Stores how often it read. */
 static void guest(clock_gettime_fn *ours, unsigned long *reads) {
 	struct timespec now;
 	long long first, last;
@@ -43,7 +43,7 @@ static void guest(clock_gettime_fn *ours, unsigned long *reads) {
 		if (ours(CLOCK_MONOTONIC, &now) != 0 || ns(now) < last)
 			_exit(1);
 		last = ns(now);
-		/* Not by the image: of no consequence. */
+		/* Not made by the image: ignored. */
 		if (*reads % 1000 == 0)
 			syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
 	}

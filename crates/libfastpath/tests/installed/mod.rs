@@ -1,6 +1,6 @@
-//! libfastpath as `make install` leaves it, in a temporary DESTDIR.
+//! libfastpath as `make install` installs it, in a temporary DESTDIR.
 
-// Each test program uses a part of it.
+// Each test program uses a part.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ pub fn source() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where it was installed, with the prefix /usr. Built once for each test program.
+/// Returns where it is installed, with the prefix /usr. Built once for each test program.
 pub fn destination() -> &'static Path {
     static DESTINATION: OnceLock<PathBuf> = OnceLock::new();
     DESTINATION.get_or_init(|| {
@@ -29,7 +29,7 @@ pub fn libraries() -> PathBuf {
     destination().join("usr/lib")
 }
 
-/// What pkg-config says of it.
+/// Returns the output of pkg-config for it.
 pub fn pkg_config(arguments: &[&str]) -> Vec<String> {
     let output = run(Command::new("pkg-config")
         .args(arguments)
@@ -58,7 +58,7 @@ pub fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The symbols of the version script, each with its version.
+/// Returns the symbols of the version script, each with its version.
 pub fn versioned() -> Vec<(String, String)> {
     let map = std::fs::read_to_string(source().join("libfastpath.map")).expect("the version script");
     let mut version = String::new();
