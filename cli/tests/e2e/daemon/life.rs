@@ -228,7 +228,7 @@ fn the_service_manager_hears_that_the_daemon_is_ready_alive_and_stopping() {
     let hear = || {
         let mut bytes = [0; 100];
         let length = manager.recv(&mut bytes).expect("a word from the daemon");
-        String::from_utf8_lossy(&bytes[..length]).into_owned()
+        String::from_utf8_lossy(&bytes[..length]).trim_end().to_owned()
     };
     let mut command = place.command(&[]);
     command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "500000");
