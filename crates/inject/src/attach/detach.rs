@@ -20,7 +20,7 @@ use crate::remote::Remote;
 /// Result of a detach.
 #[derive(Debug)]
 pub struct Detached {
-    /// Why the region stays mapped, and unused: a thread is still in it, or may be.
+    /// Reason why the region stays mapped, and unused: a thread is still in it, or may be.
     pub region_stays_for: Option<Refusal>,
 }
 
