@@ -18,8 +18,8 @@ use crate::error::{Error, Result};
 pub use journal::{Journal, Record, State};
 pub use plan_region::{RegionPlan, region_for};
 
-/// Name of the memory that a region is mapped from. The memory holds all parts of the region, so that one mmap makes a
-/// complete region, and /proc/PID/maps identifies it.
+/// Name of the memory that a region is mapped from. The memory holds the image, the hook, the thunks and the journal,
+/// so the region is complete as soon as it is mapped, and /proc/PID/maps identifies it.
 pub const REGION_NAME: &str = "fastpath-region";
 
 /// Redirection of the entry points of one vDSO to an image, and its thunks.
