@@ -1,4 +1,4 @@
-//! Compiles hook/ into flat, position-independent bytes, and checks that both sides lay the mailbox out alike.
+//! Compiles hook/ into flat, position-independent bytes, and checks that both sides have the same mailbox layout.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -51,13 +51,14 @@ fn build() -> Result<(), String> {
     Ok(())
 }
 
-/// What programs of one instruction set take to compile for.
+/// What compiling for one instruction set needs.
 struct Isa {
     name: &'static str,
     flags: &'static [&'static str],
 }
 
-/// The instruction sets of the programs that a kernel for `arch` starts and fastpath serves: first its own, which must compile.
+/// Returns the instruction sets of the programs that a kernel for `arch` starts and fastpath serves: first its own,
+/// which must compile.
 fn isas(arch: &str) -> Result<&'static [Isa], String> {
     match arch {
         "x86_64" => Ok(&[
@@ -70,7 +71,7 @@ fn isas(arch: &str) -> Result<&'static [Isa], String> {
                 flags: &["-m32", "-march=i686", "-fcf-protection=none", "-mgeneral-regs-only"],
             },
         ]),
-        // x18 is the platform's. No tables of jumps: they would be data.
+        // x18 is reserved for the platform. No jump tables: they would be data.
         "aarch64" => Ok(&[Isa {
             name: "aarch64",
             flags: &[
@@ -86,7 +87,7 @@ fn isas(arch: &str) -> Result<&'static [Isa], String> {
 
 /// Leaves the code in `out` and returns an expression of type `Option<Hook>`.
 fn compile(isa: &Isa, hook: &Path, asserts: &Path, out: &Path) -> Result<String, String> {
-    // Only its path: the flags of an ordinary build (debug, profiling) are not for code in somebody else's process.
+    // Only its path: the flags of an ordinary build (debug, profiling) do not suit code in another process.
     let compiler = cc::Build::new().get_compiler().path().to_owned();
     let folder = hook.join(isa.name);
     let flags = [

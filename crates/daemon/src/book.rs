@@ -1,4 +1,4 @@
-//! The pages that there are: whose they are, and how long they are kept.
+//! The pages: their owners, and how long they are kept.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fs;
@@ -18,19 +18,20 @@ use crate::lease::{Lease, Plan, is_page_read};
 use crate::payer::Payer;
 use crate::peer::{Peer, Process};
 
-/// What users may have.
+/// Limits of users.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Pages of one user but root.
+    /// Pages of one user other than root.
     pub pages_per_user: usize,
-    /// Pages of all users together, some of which are kept for root.
+    /// Pages of all users together, some of which are reserved for root.
     pub pages_in_all: usize,
 }
 
 impl Limits {
-    /// As many pages as there is room for, and `pages_per_user` of one user.
+    /// Returns limits for as many pages as there is room for, and `pages_per_user` for one user.
     pub fn of_this_process(pages_per_user: usize) -> Limits {
-        // A page takes a descriptor, its mailbox another, and its plan a third; clients and the rest need some, too.
+        // A page takes one descriptor, its mailbox another, and its plan a third; clients and the rest of the daemon
+        // need some, too.
         let descriptors = rlimit(libc::RLIMIT_NOFILE).saturating_sub(OTHER_DESCRIPTORS) / 3;
         Limits {
             pages_per_user,
@@ -44,28 +45,28 @@ fn rlimit(resource: libc::__rlimit_resource_t) -> u64 {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: writes a valid rlimit.
+    // SAFETY: getrlimit writes one rlimit, to a valid one.
     match unsafe { libc::getrlimit(resource, &mut limit) } {
         0 => limit.rlim_cur,
         _ => 1024,
     }
 }
 
-/// Clients, at most as many as they may be, with what they send.
+/// Descriptors for the largest number of clients, what they send, and the rest of the daemon.
 const OTHER_DESCRIPTORS: u64 = 2048;
-/// Pages of all users together: a mapping each, of which a process may have 65,530 (vm.max_map_count).
+/// Limit of pages of all users together: each takes a mapping, and a process may have 65,530 (vm.max_map_count).
 const MOST_PAGES: usize = 32_768;
 
-/// What who asked for a page gets.
+/// What a client gets that asked for a page.
 #[derive(Debug)]
 pub struct Opened {
-    /// For reading.
+    /// Page, for reading.
     pub page: OwnedFd,
-    /// Keeps it; nothing if he brought one.
+    /// Mailbox, whose mappings keep the page; `None` if the client brought one.
     pub mailbox: Option<OwnedFd>,
 }
 
-/// A page of a daemon that is gone, and the process that maps it.
+/// A page of a daemon that has ended, and the process that maps it.
 pub struct Found {
     pub process: Process,
     pub payer: Payer,
@@ -84,7 +85,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Whether anybody has any of its memory, which is the daemon's, yet.
+    /// Returns whether another process still has any of its memory, which is charged to the daemon.
     fn is_held(&self) -> bool {
         self.lease.in_use() == Some(true)
             || self.plan.as_ref().is_some_and(Plan::is_held)
@@ -95,22 +96,23 @@ impl Entry {
 /// All pages.
 pub struct Book {
     entries: BTreeMap<u64, Entry>,
-    /// Those that are not published any more, and that somebody has all the same: they count as long as they take memory.
+    /// Pages that are not published any more, but that another process still has: they count while they take memory.
     held: VecDeque<Entry>,
     next_id: u64,
-    /// Where the next sweep goes on.
+    /// Id at which the next sweep continues.
     swept: u64,
     of_user: HashMap<Payer, usize>,
     of_containers: usize,
     inodes: HashSet<u64>,
     limits: Limits,
-    /// What its pages are marked with.
+    /// Mark of its pages.
     keeper: u64,
     publisher: Handle,
 }
 
 impl Book {
-    /// An empty one, whose pages `publisher` keeps. They are marked as `keeper`'s ([`crate::sockets::Listener::keeper`]).
+    /// Creates an empty book, whose pages `publisher` keeps. They are marked as `keeper`'s
+    /// ([`crate::sockets::Listener::keeper`]).
     pub fn new(publisher: Handle, limits: Limits, keeper: u64) -> Book {
         Book {
             entries: BTreeMap::new(),
@@ -126,7 +128,7 @@ impl Book {
         }
     }
 
-    /// Makes a page. `mailbox` is one of the asker's own, if he has one; `plan` what it gets besides.
+    /// Makes a page. `mailbox` is the client's own, if it has one; `plan` is what the client gets besides.
     pub fn open(
         &mut self,
         (process, payer): (Process, Payer),
@@ -172,7 +174,7 @@ impl Book {
         Ok(Opened { page: reader, mailbox })
     }
 
-    /// Goes on with a page that lost its daemon. Which clocks it answers, it says itself.
+    /// Continues to publish a page whose daemon has ended. The page itself records which clocks it answers.
     pub fn take_up(&mut self, found: Found, offsets: Offsets) -> io::Result<()> {
         let Found {
             process,
@@ -181,7 +183,7 @@ impl Book {
             lease,
         } = found;
         let reader = Reader::new(page.page());
-        // Whom somebody let go for good stays so.
+        // A page that was withdrawn for good stays so.
         if reader.stats().withdrawn_reason == REASON_LET_GO {
             return Ok(());
         }
@@ -224,7 +226,7 @@ impl Book {
         Ok(())
     }
 
-    /// Looks at so many pages, and lets those go that nobody maps any more.
+    /// Checks `how_many` pages, and releases those that no process maps any more.
     pub fn sweep(&mut self, how_many: usize) {
         let mut ids: Vec<u64> = self
             .entries
@@ -240,7 +242,7 @@ impl Book {
             self.swept = id;
             let Some(entry) = self.entries.get(&id) else { continue };
             let in_use = entry.lease.in_use();
-            // Where nothing else can be told, as long as the first who mapped it lives.
+            // Where leases are not available, a page is kept as long as the process lives that mapped it first.
             if !in_use.unwrap_or_else(|| Process::of(entry.process.pid).is_ok()) {
                 self.forget(id);
                 self.publisher.remove(id);
@@ -253,7 +255,7 @@ impl Book {
         }
     }
 
-    /// How many take memory, published or not.
+    /// Returns how many pages take memory, published or not.
     pub fn size(&self) -> usize {
         self.entries.len() + self.held.len()
     }
@@ -277,7 +279,7 @@ impl Book {
         }
     }
 
-    /// Takes the clocks off a process's pages, for good, as far as they are the asking user's; how many there were.
+    /// Withdraws a process's pages for good, as far as the client may; returns how many there were.
     pub fn let_go(&mut self, pid: i32, asker: Peer) -> usize {
         let may = |entry: &Entry| asker.has_to_do_with(entry.process.uid, entry.payer);
         let of_process = |(id, entry): (&u64, &Entry)| (entry.process.pid == pid && may(entry)).then_some(*id);
@@ -289,17 +291,18 @@ impl Book {
         ids.len()
     }
 
-    /// How many there are.
+    /// Returns the number of published pages.
     pub fn count(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is one with this inode.
+    /// Returns whether a page has this inode.
     pub fn has(&self, inode: u64) -> bool {
         self.inodes.contains(&inode)
     }
 
-    /// Those that a user may see, `most` of them, behind the one with the id `after`; and the id to go on from, if there are more.
+    /// Returns up to `most` pages that a user may see, after the one with the id `after`, and the id to continue from,
+    /// if there are more.
     pub fn shown_to(&self, peer: Peer, after: u64, most: usize) -> (Vec<status::Page>, Option<u64>) {
         let mut shown = self
             .entries
@@ -314,7 +317,7 @@ impl Book {
         (pages, shown.next().map(|_| last))
     }
 
-    /// How often the publisher has woken up: it lives as long as this changes.
+    /// Returns how often the publisher has woken up: it is alive as long as this changes.
     pub fn publishers_turns(&self) -> u64 {
         self.publisher.turns()
     }
@@ -340,8 +343,9 @@ impl Entry {
     }
 }
 
-/// Root's pages can be taken up by the next daemon, for nobody else may open what root alone may. Another user's processes are
-/// the daemon's own user's, so there a seal has to keep them from writing, and it keeps the next daemon from it, too.
+/// Makes a page. The next daemon can take up root's pages, because no other user may open them. The processes of
+/// another user's daemon are that user's own, so a seal has to keep them from writing, and it also keeps the next
+/// daemon from it.
 fn new_page(keeper: u64) -> io::Result<SharedPage> {
     if nix::unistd::geteuid().is_root() {
         SharedPage::create_to_be_taken_up(keeper)
@@ -387,7 +391,7 @@ mod tests {
         assert_eq!(book.let_go(7, peer(1001)), 0);
         assert_eq!((book.let_go(8, peer(1000)), book.count()), (0, 1));
         assert_eq!((book.let_go(7, peer(1000)), book.count()), (1, 0));
-        // It has the memory yet.
+        // The client still has the memory.
         book.sweep(1);
         assert_eq!(open(&mut book).unwrap_err().code, Code::Limit);
         let Opened { page, mailbox } = opened;

@@ -1,5 +1,5 @@
-//! Descriptors that nobody asked for are closed aside: close(2) can wait for who sent them, on a file of FUSE for its server, on a socket that
-//! lingers (SO_LINGER) for its other end.
+//! Closes unrequested descriptors in separate threads, because close(2) can wait for the sender: on a file of FUSE for
+//! its server, on a socket that lingers (SO_LINGER) for its other end.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -8,22 +8,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::payer::Payer;
 use crate::peer::is_pidfd;
 
-/// Threads of one user that may be closing something. Where so many wait, no more is received from it.
+/// Limit of closing threads of one user. At the limit, nothing more is received from the user.
 const OF_ONE_USER: usize = 4;
 
 type UnderWay = HashMap<Payer, usize>;
 
-/// Closes what is not known to be closed at once.
+/// Closes descriptors that may not close at once.
 #[derive(Clone, Default)]
 pub struct Closer(Arc<Mutex<UnderWay>>);
 
 impl Closer {
-    /// Whether as much of this user's is being closed as may be.
+    /// Returns whether this user has as many closing threads as it may.
     pub fn is_busy_for(&self, payer: Payer) -> bool {
         self.under_way().get(&payer).is_some_and(|count| *count >= OF_ONE_USER)
     }
 
-    /// Those descriptors that travelled with a packet, if each is a pidfd or a memfd, as all are that a request may have. Else they are closed.
+    /// Returns the descriptors of a packet if each is a pidfd or a memfd, as all are that a request may have; else
+    /// closes them.
     pub fn known(&self, fds: Vec<OwnedFd>, payer: Payer) -> Option<Vec<OwnedFd>> {
         if fds.iter().all(is_known) {
             return Some(fds);
@@ -32,7 +33,7 @@ impl Closer {
         None
     }
 
-    /// Closes them in a thread of their own.
+    /// Closes the descriptors in a thread of their own.
     pub fn close(&self, fds: Vec<OwnedFd>, payer: Payer) {
         if fds.is_empty() {
             return;
@@ -49,7 +50,7 @@ impl Closer {
             closer.is_done(payer);
         });
         if started.is_err() {
-            // They stay open, rather than wait for them here.
+            // They stay open: closing them here could wait.
             let left = std::mem::take(&mut *fds.lock().unwrap_or_else(PoisonError::into_inner));
             std::mem::forget(left);
         }
@@ -70,7 +71,8 @@ impl Closer {
     }
 }
 
-/// Whether it is a pidfd or memory, which are closed at once. Only what asks neither the file's server nor its owner is asked.
+/// Returns whether it is a pidfd or memory, which close at once. Uses only questions that neither the file's server nor
+/// its owner answers.
 fn is_known(fd: &OwnedFd) -> bool {
     // SAFETY: fcntl without an argument; a file that is not memory of its own has no seals.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) } >= 0 {

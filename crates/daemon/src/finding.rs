@@ -1,10 +1,11 @@
-//! Finds the pages that a dead daemon left, in the processes that map them. In a thread of its own: /proc/PID/maps waits for whoever
-//! changes that process's mappings. A process that takes too long is left to its thread, and another goes on with the next; after some of
-//! them, the other processes of that user are passed over.
+//! Finds the pages that a dead daemon left, in the processes that map them. It runs in a thread of its own: reading
+//! /proc/PID/maps waits while a thread changes that process's mappings. If a process takes too long, its thread is left
+//! behind, and another thread continues with the next process; after [`TOO_LONG`] such processes of a user, the user's
+//! other processes are skipped.
 //!
-//! A name in /proc/PID/maps proves nothing: a file of any file system may have it, and to open one of FUSE waits for its server. Only memory
-//! of the kernel's own (memfd_create(2)), which the device tells, is opened, and without waiting for leases on it. What it then has to be,
-//! [`SharedPage::take_up`] says.
+//! A name in /proc/PID/maps proves nothing: a file of any file system may have it, and opening one of FUSE waits for
+//! its server. Only memory of the kernel's own (memfd_create(2)), which its device identifies, is opened, and without
+//! waiting for leases on it. [`SharedPage::take_up`] checks the rest.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -35,7 +36,7 @@ pub struct Finder {
 }
 
 impl Finder {
-    /// Looks through all processes once, for pages of this keeper.
+    /// Searches all processes once, for pages of this keeper.
     pub fn start(keeper: u64) -> io::Result<Finder> {
         let (sender, found) = sync_channel(UNREAD);
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
@@ -47,7 +48,7 @@ impl Finder {
         Ok(Finder { found, wake })
     }
 
-    /// What has been found since.
+    /// Returns the pages found since the last call.
     pub fn take(&self) -> Vec<Found> {
         let _ = self.wake.read();
         self.found.try_iter().collect()
@@ -60,11 +61,11 @@ impl AsFd for Finder {
     }
 }
 
-/// Those that are found and not yet taken up, at most.
+/// Limit of pages that are found and not yet taken up.
 const UNREAD: usize = 64;
-/// How long one process may take.
+/// Timeout for one process.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Processes of one user that may take too long.
+/// Limit of processes of one user that time out.
 const TOO_LONG: usize = 2;
 
 fn look_at_all(keeper: u64, found: &SyncSender<Found>, wake: &Arc<EventFd>) {
@@ -99,14 +100,14 @@ fn payer_of(pid: i32) -> Option<Payer> {
     Payer::of_pid(pid, process.uid).ok()
 }
 
-/// The device that the kernel's own memory is on, as /proc/PID/maps prints it.
+/// Returns the device of the kernel's own memory, as /proc/PID/maps prints it.
 fn device_of_memory() -> io::Result<String> {
     let memory = File::from(memfd_create(c"fastpath-device", MFdFlags::MFD_CLOEXEC)?);
     let device = memory.metadata()?.dev();
     Ok(format!("{:02x}:{:02x}", libc::major(device), libc::minor(device)))
 }
 
-/// A thread that looks at one process after the other.
+/// A thread that examines one process after another.
 struct Worker {
     pids: Sender<i32>,
     done: Receiver<()>,
@@ -136,14 +137,14 @@ impl Worker {
         Ok(Worker { pids, done })
     }
 
-    /// Whether it could do so in time.
+    /// Examines a process; returns false after the timeout.
     fn look_at(&self, pid: i32) -> bool {
         self.pids.send(pid).is_ok() && self.done.recv_timeout(PATIENCE).is_ok()
     }
 }
 
-/// The page that a process maps, if it is this keeper's and no daemon keeps it. A page that several processes map is taken up with the first of them: the others
-/// find it locked.
+/// Returns the page that a process maps, if it is this keeper's and no daemon keeps it. A page that several processes
+/// map is taken up with the first of them: for the others it is locked.
 fn of_process(pid: i32, device: &str, keeper: u64) -> Option<Found> {
     let maps = fastpath_maps::of(pid).ok()?;
     let page = maps
@@ -159,7 +160,7 @@ fn of_process(pid: i32, device: &str, keeper: u64) -> Option<Found> {
     let (page, mailbox) = match opened {
         Ok(opened) => opened,
         Err(error) => {
-            // It may just have ended.
+            // The process may just have ended.
             if Process::of(pid).is_ok() {
                 let why = "CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE opens what others map";
                 say(
@@ -181,7 +182,7 @@ fn of_process(pid: i32, device: &str, keeper: u64) -> Option<Found> {
     })
 }
 
-/// Opens the memory that is mapped there (proc_pid_map_files(5)), and waits for nobody's lease on it.
+/// Opens the memory that is mapped there (proc_pid_map_files(5)), without waiting for the holder of a lease on it.
 fn open(pid: i32, mapping: &Mapping) -> io::Result<File> {
     let path = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
     File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)

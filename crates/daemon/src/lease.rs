@@ -1,7 +1,8 @@
-//! Whether anybody still maps a mailbox: the kernel counts it (fcntl(2), F_SETLEASE). A page is kept for as long.
+//! Whether any process still maps a mailbox: the kernel counts it (fcntl(2), F_SETLEASE). A page is kept as long as
+//! that.
 //!
-//! A client that brings a mailbox can hold a lease on it itself. open(2) then waits up to /proc/sys/fs/lease-break-time, unless it is
-//! asked not to (O_NONBLOCK): the mailbox is refused instead.
+//! A client that brings a mailbox can hold a lease on it itself. open(2) then waits up to
+//! /proc/sys/fs/lease-break-time, unless it is called with O_NONBLOCK: the mailbox is refused instead.
 
 use std::fs::File;
 use std::io;
@@ -15,14 +16,15 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 const SIZE: u64 = 4096;
-/// Nobody may cut it off under who reads it.
+/// Seals that keep the file from being truncated while it is read.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-/// A mailbox, as who only wants to know whether it is in use.
+/// Descriptor of a mailbox, used only to find out whether the mailbox is in use.
 pub struct Lease(File);
 
 impl Lease {
-    /// Makes a mailbox, and gives it away with the lease: opened anew, so that the kernel counts it as long as it is mapped.
+    /// Makes a mailbox, and returns it with the lease: opened anew, so that the kernel counts it as long as it is
+    /// mapped.
     pub fn create() -> io::Result<(Lease, OwnedFd)> {
         let fd = memfd_create(MAILBOX_NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
         nix::unistd::ftruncate(&fd, SIZE as i64)?;
@@ -33,9 +35,10 @@ impl Lease {
         Ok((Lease(open(&fd, OFlag::O_RDONLY)?.into()), open(&fd, OFlag::O_RDWR)?))
     }
 
-    /// Of a mailbox that somebody else made. What is not a sealed piece of memory is refused before it is opened.
+    /// Returns the lease of a mailbox that another process made. A file that is not a sealed piece of memory is refused
+    /// before it is opened.
     pub fn of(mailbox: &impl AsRawFd) -> io::Result<Lease> {
-        // SAFETY: fcntl without an argument; a file that is not memory of its own has no seals.
+        // SAFETY: fcntl without an argument; a file that is not a memfd has no seals.
         let seals = unsafe { libc::fcntl(mailbox.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 || seals & SEALS != SEALS {
             return Err(io::Error::other(
@@ -49,7 +52,7 @@ impl Lease {
         Ok(Lease(reader))
     }
 
-    /// Whether anybody maps it, or is on the way to. `None`: leases are not to be had here (an LSM).
+    /// Returns whether any process maps it, or is about to. `None`: leases are not available here (an LSM).
     pub fn in_use(&self) -> Option<bool> {
         let lease = |kind: libc::c_int| {
             // SAFETY: fcntl with an int argument.
@@ -59,7 +62,7 @@ impl Lease {
         match lease(libc::F_RDLCK) {
             Err(Errno::EAGAIN) => Some(true),
             Ok(()) => {
-                // A lease that is kept would hold up whoever opens it next.
+                // A lease that is kept would hold up the next open of the file.
                 let _ = lease(libc::F_UNLCK);
                 Some(false)
             }
@@ -68,22 +71,23 @@ impl Lease {
     }
 }
 
-/// Memory that was given to a client for reading, as who wants to know whether it is still there.
+/// Descriptor of memory that a client got for reading, used to find out whether the client still has it.
 pub struct Plan(File);
 
 impl Plan {
-    /// Of a memfd: with the descriptor to be given away, opened anew, so that the kernel counts it as long as it is open or mapped.
+    /// Takes a memfd, and returns also the descriptor to give away: opened anew, so that the kernel counts it as long
+    /// as it is open or mapped.
     pub fn of(made: &impl AsRawFd) -> io::Result<(Plan, OwnedFd)> {
         Ok((Plan(open(made, OFlag::O_RDONLY)?.into()), open(made, OFlag::O_RDONLY)?))
     }
 
-    /// Whether the client, or whoever has it from there, has it open or mapped.
+    /// Returns whether the client, or a process that got it from there, has it open or mapped.
     pub fn is_held(&self) -> bool {
         is_read(&self.0)
     }
 }
 
-/// Whether anybody else reads what `file` is, by a descriptor of its own or a mapping of one.
+/// Returns whether another process has `file` open for reading, or maps it.
 fn is_read(file: &File) -> bool {
     // SAFETY: fcntl with an int argument.
     let lease = |kind: libc::c_int| match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) } {
@@ -97,16 +101,16 @@ fn is_read(file: &File) -> bool {
     taken == Err(Errno::EAGAIN)
 }
 
-/// Whether anybody but its publisher has a page open or mapped.
+/// Returns whether any process but its publisher has a page open or mapped.
 pub fn is_page_read(page: &SharedPage) -> bool {
-    // A page that was taken up was opened for writing, and counts as that; one that was made here does not count at all, and a lease takes a
-    // descriptor that does.
+    // A page that was taken up was opened for writing, and counts as a writer; one that was made here does not count at
+    // all, and a lease requires a descriptor that does.
     is_read(page.file()) && page.reader().is_ok_and(|reader| is_read(&reader.into()))
 }
 
-/// A client that opens its mailbox at the very moment at which this process asks for the lease breaks it: the kernel then sends SIGIO, which
-/// would end the process. The lease is given back at once anyhow. A handler, other than SIG_IGN, is not inherited by programs that this
-/// process starts.
+/// Installs a handler for SIGIO. A client that opens its mailbox while this process takes the lease breaks the lease:
+/// the kernel then sends SIGIO, which would end the process. The lease is released at once anyway. Unlike SIG_IGN, a
+/// handler is not inherited by programs that this process starts.
 pub fn outlive_breaks() -> io::Result<()> {
     extern "C" fn nothing(_: libc::c_int) {}
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
@@ -115,7 +119,7 @@ pub fn outlive_breaks() -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a memfd anew, and never waits for who holds a lease on it.
+/// Opens a memfd anew, without waiting for the holder of a lease on it.
 fn open(file: &impl AsRawFd, flags: OFlag) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
@@ -133,7 +137,8 @@ mod tests {
 
     use super::*;
 
-    /// Waits until `what` holds: a process that another test starts has all descriptors of this one until it executes its program.
+    /// Waits until `what` holds: a process that another test starts has all descriptors of this one until it executes
+    /// its program.
     fn until(mut what: impl FnMut() -> bool) {
         let begun = Instant::now();
         while !what() {
@@ -155,10 +160,10 @@ mod tests {
 
     #[test]
     fn a_mailbox_with_a_lease_of_its_owners_is_refused_at_once() {
-        // This process is the owner, and is told so by a signal that would end it.
+        // This process is the owner, and gets the signal, which would end it.
         outlive_breaks().unwrap();
         let (_, mailbox) = Lease::create().unwrap();
-        // SAFETY: fcntl with an int argument. The writer is the only one who has it open.
+        // SAFETY: fcntl with an int argument. No other descriptor of the file is open.
         until(|| unsafe { libc::fcntl(mailbox.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) } == 0);
         let begun = Instant::now();
         let refused = Lease::of(&mailbox).err().expect("it is refused").to_string();

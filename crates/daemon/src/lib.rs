@@ -1,8 +1,9 @@
 //! `fastpathd`: one publisher for all processes of a host.
 //!
-//! Two threads matter. One publishes ([`fastpath_publisher::many`]) and never waits for anybody; it hears of pages through a queue. The
-//! other serves clients (`server`): each request is answered at once or not at all, and nothing is kept for a client that does not
-//! read. What may take long, looking through /proc and changing processes, is done in threads of their own.
+//! Two threads matter. One publishes ([`fastpath_publisher::many`]) and never waits for another thread; it gets its
+//! pages through a queue. The other serves clients (`server`): it answers each request at once or not at all, and keeps
+//! nothing for a client that does not read. Work that may take long, such as a search of /proc or a change of a
+//! process, has threads of its own.
 
 mod book;
 mod closing;
@@ -32,53 +33,54 @@ use book::{Book, Limits};
 pub use policy::{Action, Decision, Facts, Fit, Policy, Preview};
 use server::Server;
 
-/// The environment variable by which a process that attaches one for the daemon knows where `fastpath` is.
+/// Environment variable with the path of `fastpath`, for a process that attaches another one for the daemon.
 pub const BESIDE: &str = "FASTPATHD_BESIDE";
 
-/// What a daemon does.
+/// Options of a daemon.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where to listen.
+    /// Path of the socket.
     pub socket: PathBuf,
-    /// What clients get who leave it to the daemon; nothing: what is slow by the kernel's own path.
+    /// Clocks for clients that leave the choice to the daemon; `None`: those that are slow by the kernel's own path.
     pub clocks: Option<ClockSet>,
-    /// How much the counter has to show.
+    /// Evidence that is required of the counter.
     pub trust: Trust,
-    /// Where the policy is; it may be missing.
+    /// Path of the policy file, which may be missing.
     pub policy: PathBuf,
-    /// `fastpath`, which attaches whole trees of processes where the policy says so.
+    /// Path of `fastpath`, which attaches whole trees of processes where the policy requires it.
     pub fastpath: PathBuf,
-    /// Pages that one user may have; root may have as many as there is room for.
+    /// Number of pages that one user may have; root may have as many as there is room for.
     pub pages_per_user: usize,
 }
 
-/// Why a daemon does not run.
+/// Reason why a daemon does not run.
 #[derive(Debug)]
 pub enum Failure {
-    /// This host is not one that can be served: to start again does not help.
+    /// This host cannot be served: starting again does not help.
     Host(String),
     /// The policy has a mistake, or cannot be read.
     Policy(String),
-    /// Something else is in the way.
+    /// Another error.
     Start(String),
 }
 
 /// Serves until SIGTERM or SIGINT.
 pub fn serve(options: &Options) -> Result<(), Failure> {
     let trust = options.trust;
-    // A mistake in the policy is told before anything is done by it.
+    // A mistake in the policy is reported before the policy is applied.
     let policy = Policy::read(&options.policy)
         .map_err(Failure::Policy)?
         .unwrap_or_default();
     target::kernels_pages_suit().map_err(|e| Failure::Host(e.to_string()))?;
     evidence::is_promising(trust).map_err(|e| Failure::Host(e.refusal()))?;
-    // Before any thread is started, so that all of them inherit what is blocked.
+    // Before any thread is started, so that all threads inherit the blocked signals.
     let signals = server::Signals::block().map_err(|e| start("signals", e))?;
     lease::outlive_breaks().map_err(|e| start("signals", e))?;
     raise_descriptor_limit();
     evidence::examine(trust).map_err(|e| Failure::Host(e.refusal()))?;
 
-    // What maps a page is never attached, and a daemon that read the clocks that it publishes would follow itself.
+    // A process that maps a page is never attached: a daemon that read the clocks that it publishes would follow
+    // itself.
     let _own = SharedPage::create().map_err(|e| start("a page", e))?;
     let (mut publisher, handle) = Publisher::new(ClockSet::ALL, trust).map_err(|e| start("the publisher", e))?;
     publisher.watch_for_steps();
@@ -96,7 +98,7 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
             .map_err(|e| start("the publisher's thread", e))?
     };
 
-    // Last: who connects is answered at once.
+    // Last, so that every client that connects gets an answer at once.
     let socket = sockets::listen(&options.socket).map_err(Failure::Start)?;
     let limits = Limits::of_this_process(options.pages_per_user);
     let book = Book::new(handle, limits, socket.keeper());
@@ -109,7 +111,8 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
     served.map_err(Failure::Start)
 }
 
-/// Attaches one process by a rule, as a client of the daemon that started this process for it ([`serve`]). The inode of the page that it has got.
+/// Attaches one process by a rule, as a client of the daemon that started this process for it ([`serve`]). Returns the
+/// inode of the page that the target got.
 pub fn attach_one(
     options: &Options,
     pid: i32,
@@ -136,13 +139,14 @@ fn start(what: &str, error: impl std::fmt::Display) -> Failure {
     Failure::Start(format!("{what}: {error}"))
 }
 
-/// A page takes two descriptors, and thousands are wanted: as many as this process may have.
+/// Raises the descriptor limit as far as this process may: a page takes two descriptors, and there may be thousands of
+/// pages.
 fn raise_descriptor_limit() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: a valid rlimit for both calls.
+    // SAFETY: both calls get a valid rlimit.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
             limit.rlim_cur = limit.rlim_max;

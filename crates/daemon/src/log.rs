@@ -1,4 +1,5 @@
-//! The log: standard error, a line each. The journal takes priorities from `<N>` at a line's start (sd-daemon(3)).
+//! The log: standard error, one line for each message. The journal reads priorities from `<N>` at a line's start
+//! (sd-daemon(3)).
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -8,18 +9,18 @@ use std::time::Duration;
 
 use fastpath_publisher::{News, evidence};
 
-/// What a line means to who watches.
+/// Priority of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// Something to see to.
+    /// A problem that needs attention.
     Warning = 4,
-    /// Worth knowing.
+    /// A significant event.
     Notice = 5,
-    /// The course of things.
+    /// Normal operation.
     Info = 6,
 }
 
-/// What the thread that writes is told.
+/// Orders to the writing thread.
 enum Order {
     Write(String),
     Say(SyncSender<()>),
@@ -27,12 +28,12 @@ enum Order {
 
 static WRITER: OnceLock<SyncSender<Order>> = OnceLock::new();
 
-/// Lines that may wait to be written.
+/// Limit of lines that wait to be written.
 const WAITING: usize = 256;
-/// How long the end waits for them.
+/// Time that the exit waits for them.
 const FLUSHED_WITHIN: Duration = Duration::from_millis(500);
 
-/// From now on a thread writes what is said: who says it must not wait for a log that is stuck.
+/// Starts the thread that writes the log, so that no other thread waits for a log that is stuck.
 pub fn start() -> io::Result<()> {
     let (sender, orders) = sync_channel(WAITING);
     std::thread::Builder::new()
@@ -48,7 +49,7 @@ pub fn start() -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until all that was said has been written, unless the log is stuck.
+/// Waits until all lines have been written, unless the log is stuck.
 pub fn flush() {
     let (sender, written) = sync_channel(1);
     if let Some(writer) = WRITER.get()
@@ -59,13 +60,13 @@ pub fn flush() {
 }
 
 fn write(line: &str) {
-    // That it cannot be written is nobody's business any more.
+    // There is nowhere to report a failure.
     let _ = io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// Says a line.
+/// Logs a line.
 pub fn say(priority: Priority, message: impl Display) {
-    // Names of programs and files may hold anything; a log holds lines.
+    // Names of programs and files may contain anything; a log contains lines.
     let message = message.to_string().replace(char::is_control, "?");
     let line = if std::env::var_os("JOURNAL_STREAM").is_some() {
         format!("<{}>{message}\n", priority as u8)
@@ -78,7 +79,7 @@ pub fn say(priority: Priority, message: impl Display) {
     }
 }
 
-/// Says what happens to everybody's clocks.
+/// Logs a change for all clients' clocks.
 pub fn say_news(news: &News) {
     match news {
         News::Withdrawn(withdrawal) => {

@@ -1,10 +1,12 @@
 //! Whose share a peer's connections, requests and pages are taken from.
 //!
-//! Not simply its user's: whoever has subordinate users (subuid(5)) is as many users as it likes, in user namespaces of its own. So a peer in
-//! another user namespace than the daemon's is charged to the owner of the outermost one, which is a user of the daemon's own. And the root
-//! of a container is not the root of the host, even without a user namespace (Docker's default): it is uid 0 in another PID namespace, and
-//! charged to its container, which is the outermost PID namespace below the daemon's. To make such a namespace takes the host's root, so no
-//! container has more shares than one. Who shares the host's PID namespace (`--pid host`) and is uid 0 there counts as the host's root.
+//! The payer is not simply the peer's user: a user with subordinate users (subuid(5)) can be as many users as it likes,
+//! in user namespaces of its own. So a peer in another user namespace than the daemon's is charged to the owner of the
+//! outermost one, which is a user of the daemon's own. And the root of a container is not the root of the host, even
+//! without a user namespace (Docker's default): it is uid 0 in another PID namespace, and is charged to its container,
+//! which is the outermost PID namespace below the daemon's. Only the host's root can make such a namespace, so no
+//! container has more than one share. A process with uid 0 that shares the host's PID namespace (`--pid host`) counts
+//! as the host's root.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,16 +15,16 @@ use std::os::unix::fs::MetadataExt;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Who pays.
+/// The account that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Payer {
     /// The root of the daemon's own namespaces.
     Root,
     /// A user of the daemon's own namespace, for itself or for the user namespaces that it made.
     User(u32),
-    /// A container that the host's root made: by the inode of its PID namespace.
+    /// A container that the host's root made: inode of its PID namespace.
     Container(u64),
-    /// Processes that cannot be looked at from here, all together.
+    /// All processes that cannot be examined from here, together.
     Unseen,
 }
 
@@ -31,18 +33,19 @@ const SO_PEERPIDFD: libc::c_int = 77;
 /// include/uapi/linux/nsfs.h.
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
 const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
-/// Namespaces are nested no deeper than 32.
+/// Nesting limit of namespaces: they are nested no deeper than 32.
 const MOST_NESTED: usize = 33;
 
 impl Payer {
-    /// For a peer that has connected, as SO_PEERCRED tells its process and user. The error: it has ended, so that nobody can tell any more.
+    /// Returns the payer of a connected peer, with its process and user from SO_PEERCRED. The error: the peer has
+    /// ended, and its payer cannot be determined.
     pub fn of_peer(socket: BorrowedFd<'_>, pid: i32, uid: u32) -> io::Result<Payer> {
         if pid <= 0 {
             return Ok(Payer::Unseen);
         }
         let pidfd = match peer_pidfd(socket) {
             Ok(pidfd) => pidfd,
-            // A kernel before 6.5. Whoever has the number now is the peer, if it is the same user's.
+            // A kernel before 6.5. The process with the number now counts as the peer, if it belongs to the same user.
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
                 let pidfd = open_pidfd(pid)?;
                 if effective_uid(pid)? != uid {
@@ -55,24 +58,24 @@ impl Payer {
         Payer::of_process(&pidfd, pid, uid)
     }
 
-    /// For a process and its user, as the daemon calls them.
+    /// Returns the payer of a process and its user, by their ids in the daemon's namespaces.
     pub fn of_pid(pid: i32, uid: u32) -> io::Result<Payer> {
         Payer::of_process(&open_pidfd(pid)?, pid, uid)
     }
 
-    /// Whether it is one of those that can be many without being many users.
+    /// Returns whether it is a container or unseen: these can be many without being many users.
     pub fn is_container(self) -> bool {
         matches!(self, Payer::Container(_) | Payer::Unseen)
     }
 
-    /// Whether it is the host's root: it may have as much as there is.
+    /// Returns whether it is the host's root, which has no limit of its own.
     pub fn is_root(self) -> bool {
         self == Payer::Root
     }
 
     fn of_process(pidfd: &OwnedFd, pid: i32, uid: u32) -> io::Result<Payer> {
         let payer = look(pid, uid);
-        // The namespaces were its own only if it has not ended meanwhile.
+        // The namespaces were the peer's only if it has not ended meanwhile.
         if has_ended(pidfd) {
             return Err(gone());
         }
@@ -84,7 +87,7 @@ fn look(pid: i32, uid: u32) -> io::Result<Payer> {
     let namespaces = outermost(pid, "user").and_then(|user| Ok((user, outermost(pid, "pid")?)));
     let (user, of_pids) = match namespaces {
         Ok(namespaces) => namespaces,
-        // A daemon that is not root's may look at its own user's processes only.
+        // A daemon that is not root's may examine only its own user's processes.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             return Ok(if uid == 0 { Payer::Root } else { Payer::User(uid) });
         }
@@ -96,7 +99,7 @@ fn look(pid: i32, uid: u32) -> io::Result<Payer> {
             return Ok(Payer::User(owner));
         }
     }
-    // A user namespace of the host's root's that has no PID namespace of its own is a container, too.
+    // A user namespace of the host's root without a PID namespace of its own is a container, too.
     match of_pids.or(user) {
         Some(container) => Ok(Payer::Container(container.metadata()?.ino())),
         None if uid == 0 => Ok(Payer::Root),
@@ -104,7 +107,8 @@ fn look(pid: i32, uid: u32) -> io::Result<Payer> {
     }
 }
 
-/// The namespace of a process that is the child of the daemon's own, or an ancestor's. `None`: it is in the daemon's own, or outside of it.
+/// Returns the ancestor of a process's namespace, or that namespace itself, that is a child of the daemon's own; `None`
+/// if the process is in the daemon's own, or outside of it.
 fn outermost(pid: i32, kind: &str) -> io::Result<Option<File>> {
     let own = fs::metadata(format!("/proc/self/ns/{kind}"))?;
     let mut at = File::open(format!("/proc/{pid}/ns/{kind}"))?;
@@ -114,13 +118,13 @@ fn outermost(pid: i32, kind: &str) -> io::Result<Option<File>> {
         if (about.dev(), about.ino()) == (own.dev(), own.ino()) {
             return Ok(outermost);
         }
-        // SAFETY: without an argument; the result is a new descriptor.
+        // SAFETY: this ioctl has no argument; the result is a new descriptor.
         let parent = unsafe { libc::ioctl(at.as_raw_fd(), NS_GET_PARENT) };
         if parent < 0 {
-            // The parent is out of sight: this one does not descend from the daemon's.
+            // The parent cannot be seen: this namespace does not descend from the daemon's.
             return Ok(None);
         }
-        // SAFETY: just made.
+        // SAFETY: the ioctl has just returned this descriptor, and nothing else owns it.
         outermost = Some(std::mem::replace(&mut at, unsafe { File::from_raw_fd(parent) }));
     }
     Err(io::Error::other("its namespaces are nested without end"))
@@ -128,7 +132,7 @@ fn outermost(pid: i32, kind: &str) -> io::Result<Option<File>> {
 
 fn owner_of(namespace: &File) -> io::Result<u32> {
     let mut owner: libc::uid_t = 0;
-    // SAFETY: writes a uid.
+    // SAFETY: this ioctl writes one uid_t, to a valid one.
     match unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID, &raw mut owner) } {
         0 => Ok(owner),
         _ => Err(io::Error::last_os_error()),
@@ -138,7 +142,7 @@ fn owner_of(namespace: &File) -> io::Result<u32> {
 fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut fd: libc::c_int = -1;
     let mut size = size_of_val(&fd) as libc::socklen_t;
-    // SAFETY: writes a descriptor.
+    // SAFETY: this option writes one descriptor of `size` bytes.
     let asked = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -149,7 +153,7 @@ fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         )
     };
     match asked {
-        // SAFETY: just made.
+        // SAFETY: getsockopt has just made this descriptor, and nothing else owns it.
         0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
@@ -159,12 +163,12 @@ fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open takes integers; the result is a new descriptor.
     match unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32 {
         -1 => Err(io::Error::last_os_error()),
-        // SAFETY: just made.
+        // SAFETY: pidfd_open has just returned this descriptor, and nothing else owns it.
         fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
     }
 }
 
-/// A pidfd is readable when its process has ended (pidfd_open(2)).
+/// Returns whether the process has ended: its pidfd is readable then (pidfd_open(2)).
 fn has_ended(pidfd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
     poll(&mut fds, PollTimeout::ZERO) != Ok(0)

@@ -1,4 +1,4 @@
-//! Who asks, and what is known of the process that a page is for.
+//! The clients, and facts about the process that a page is for.
 
 use std::fs;
 use std::io::{self, Read};
@@ -12,19 +12,19 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::payer::Payer;
 
-/// Who connected.
+/// A client that has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// His process here; 0: it is in a PID namespace that cannot be seen from here.
+    /// Process id here; 0: the process is in a PID namespace that cannot be seen from here.
     pub pid: i32,
-    /// His user.
+    /// User id.
     pub uid: u32,
-    /// Whose share is taken.
+    /// Payer whose share is used.
     pub payer: Payer,
 }
 
 impl Peer {
-    /// By SO_PEERCRED: as he was when he connected. The error: he has ended.
+    /// Reads SO_PEERCRED: the client at the time when it connected. The error: the client has ended.
     pub fn of(socket: &impl AsFd) -> io::Result<Peer> {
         let credentials = getsockopt(&socket.as_fd(), PeerCredentials)?;
         let (pid, uid) = (credentials.pid(), credentials.uid());
@@ -32,7 +32,7 @@ impl Peer {
         Ok(Peer { pid, uid, payer })
     }
 
-    /// His own process.
+    /// Returns the client's own process.
     pub fn process(&self) -> Result<Process, Refusal> {
         if self.pid <= 0 {
             return Err(Refusal::new(
@@ -40,14 +40,15 @@ impl Peer {
                 "this process is in a PID namespace that fastpathd cannot see into",
             ));
         }
-        // His it is, whoever has his number by now: he may have ended, and left the connection to another.
+        // Its user is the one that connected, even if another process has the number by now: the client may have ended,
+        // and left the connection to another process.
         Ok(Process {
             uid: self.uid,
             ..Process::of(self.pid)?
         })
     }
 
-    /// The process that a pidfd names, if he may have anything to do with it, and whose share its page is taken from.
+    /// Returns the process that a pidfd names and its payer; refuses if the client may not act on that process.
     pub fn process_of(&self, pidfd: BorrowedFd<'_>) -> Result<(Process, Payer), Refusal> {
         let process = Process::of(pid_of(pidfd)?)?;
         let payer = Payer::of_pid(process.pid, process.uid).map_err(|_| gone(process.pid))?;
@@ -60,10 +61,12 @@ impl Peer {
         Ok((process, payer))
     }
 
-    /// Whether a process of this user, charged so, is his: root's are all, and a container's root has all of its container's.
+    /// Returns whether the client may act on a process of this user and payer: root may on all, and a container's root
+    /// on all of its container.
     pub fn has_to_do_with(&self, uid: u32, payer: Payer) -> bool {
         match self.uid {
-            // A daemon in a PID namespace of its own cannot see who asks from outside, and serves nobody there: it says how it is.
+            // A daemon in a PID namespace of its own cannot see a client outside, and serves no process there; it only
+            // reports its status.
             0 => self.payer.is_root() || self.payer == Payer::Unseen || self.payer == payer,
             own => own == uid,
         }
@@ -73,14 +76,14 @@ impl Peer {
 /// A process that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// As it is called here.
+    /// Process id as seen from here.
     pub pid: i32,
-    /// Whose it is; root's if it has other privileges than who started it.
+    /// Owner; root if the process has other privileges than its parent.
     pub uid: u32,
 }
 
 impl Process {
-    /// Of a number.
+    /// Returns the process with this id.
     pub fn of(pid: i32) -> Result<Process, Refusal> {
         match fs::metadata(format!("/proc/{pid}")) {
             Ok(about) => Ok(Process { pid, uid: about.uid() }),
@@ -88,7 +91,7 @@ impl Process {
         }
     }
 
-    /// How its clocks differ from ours (time_namespaces(7)).
+    /// Returns how its clocks differ from this process's (time_namespaces(7)).
     pub fn offsets(&self) -> Result<Offsets, Refusal> {
         let link = |of: &str, name: &str| match fs::read_link(format!("/proc/{of}/ns/{name}")) {
             Ok(link) => Ok(Some(link)),
@@ -105,7 +108,7 @@ impl Process {
         if theirs == link("self", "time")? {
             return Ok(Offsets::default());
         }
-        // The file shows the offsets of the namespace that children are going to be in.
+        // The file shows the offsets of the namespace that children will be in.
         if theirs != link(&pid, "time_for_children")? {
             return Err(Refusal::new(
                 Code::Unsupported,
@@ -134,7 +137,7 @@ fn gone(pid: i32) -> Refusal {
     Refusal::new(Code::Process, format!("there is no process {pid} any more"))
 }
 
-/// `monotonic  SECONDS  NANOSECONDS` and the same for boottime, in seconds that fit an i64 of nanoseconds.
+/// Parses `monotonic  SECONDS  NANOSECONDS` and the same for boottime, in seconds that fit an i64 of nanoseconds.
 fn parse_offsets(text: &str) -> Option<Offsets> {
     let of = |clock: &str| {
         let line = text
@@ -150,10 +153,11 @@ fn parse_offsets(text: &str) -> Option<Offsets> {
     })
 }
 
-/// The process that a pidfd names, as /proc/self/fdinfo tells it (pidfd_open(2)).
+/// Returns the process that a pidfd names, from /proc/self/fdinfo (pidfd_open(2)).
 ///
-/// A client can send any descriptor. Only the link in /proc/self/fd tells safely what it is: an ioctl(2) may be answered by the client
-/// itself (FUSE), and the fdinfo of an epoll or inotify descriptor lists as many entries as the client has made.
+/// A client can send any descriptor. Only the link in /proc/self/fd is a safe way to find out what it is: an ioctl(2)
+/// may be answered by the client itself (FUSE), and the fdinfo of an epoll or inotify descriptor lists as many entries
+/// as the client has made.
 fn pid_of(pidfd: BorrowedFd<'_>) -> Result<i32, Refusal> {
     let is_no_pidfd = || Refusal::new(Code::Malformed, "the descriptor is not a pidfd");
     let fd = pidfd.as_raw_fd();
@@ -178,10 +182,12 @@ fn pid_of(pidfd: BorrowedFd<'_>) -> Result<i32, Refusal> {
     }
 }
 
-/// Bytes of a pidfd's fdinfo that are read: some lines, one of which has a number for each of at most 32 PID namespaces.
+/// Bytes of a pidfd's fdinfo that are read: some lines, one of which has a number for each of at most 32 PID
+/// namespaces.
 const MOST_INFO: u64 = 4096;
 
-/// Whether a link in /proc/PID/fd is a pidfd's: an anonymous inode, or one of pidfs (Linux 6.9). A path begins with a slash.
+/// Returns whether a link in /proc/PID/fd is a pidfd's: an anonymous inode, or one of pidfs (Linux 6.9). A path begins
+/// with a slash.
 pub fn is_pidfd(link: &str) -> bool {
     link == "anon_inode:[pidfd]" || link.starts_with("pidfd:[")
 }
@@ -208,7 +214,8 @@ mod tests {
     fn a_pidfd_names_its_process_until_that_ends() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id() as i32;
-        // SAFETY: a new descriptor of a child of ours.
+        // SAFETY: pidfd_open returns a new descriptor, which nothing else owns; the child exists until it is waited
+        // for.
         let pidfd = unsafe {
             let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0) as i32;
             std::os::fd::FromRawFd::from_raw_fd(fd)
@@ -241,7 +248,7 @@ mod tests {
     #[test]
     fn another_users_process_is_not_his_to_ask_for() {
         let init = Process { pid: 1, uid: 0 };
-        // SAFETY: a new descriptor.
+        // SAFETY: pidfd_open returns a new descriptor, which nothing else owns.
         let pidfd: std::os::fd::OwnedFd =
             unsafe { std::os::fd::FromRawFd::from_raw_fd(libc::syscall(libc::SYS_pidfd_open, 1, 0) as i32) };
         let user = Peer {

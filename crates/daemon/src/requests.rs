@@ -1,4 +1,4 @@
-//! What each request is answered with.
+//! The answers to requests.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,13 +18,13 @@ use crate::lease::Plan;
 use crate::peer::{Peer, Process};
 use crate::server::State;
 
-/// An answer and what travels with it.
+/// An answer and what is sent with it.
 pub struct Answered {
-    /// What says the rest.
+    /// Fixed part of the packet.
     pub answer: Answer,
-    /// What follows it in the packet.
+    /// Bytes that follow it in the packet.
     pub text: Vec<u8>,
-    /// Descriptors.
+    /// Descriptors that are sent with it.
     pub fds: Vec<OwnedFd>,
 }
 
@@ -34,7 +34,7 @@ impl Answered {
         Answered { answer, text, fds }
     }
 
-    /// The packet.
+    /// Returns the packet.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.answer.bytes();
         bytes.extend_from_slice(&self.text);
@@ -42,9 +42,10 @@ impl Answered {
     }
 }
 
-/// A jump reaches 2 GiB on x86-64 and 128 MiB on AArch64; what is further away is nonsense, whoever plans.
+/// Largest distance of a region from the vDSO. A jump reaches 2 GiB on x86-64 and 128 MiB on AArch64; no plan can use a
+/// larger distance.
 const REACH: u64 = 1 << 31;
-/// User addresses end below, with five levels of page tables, too (Documentation/arch/x86/x86_64/mm.rst).
+/// End of user addresses, also with five levels of page tables (Documentation/arch/x86/x86_64/mm.rst).
 const ADDRESSES: u64 = 1 << 56;
 
 /// Answers one packet.
@@ -74,14 +75,14 @@ pub fn answer(state: &mut State, peer: Peer, packet: &[u8], fds: Vec<OwnedFd>) -
     }
 }
 
-/// What is answered where a descriptor came that no request has.
+/// Returns the refusal of a descriptor that no request has.
 pub fn refuse_descriptors(state: &mut State) -> Answered {
     state.refused += 1;
     let refusal = Refusal::new(Code::Malformed, "a descriptor is neither a pidfd nor a memfd");
     Answered::with(Answer::refusing(0, &refusal), Vec::new())
 }
 
-/// What travelled with a request, as its flags say: pidfd and mailbox.
+/// Returns the descriptors that were sent with a request, according to its flags: pidfd and mailbox.
 fn travelled(request: &Request, fds: Vec<OwnedFd>) -> Result<[Option<OwnedFd>; 2], Refusal> {
     let mut fds = fds.into_iter();
     let mut take = |flag: u32| match request.flags & flag {
@@ -101,7 +102,7 @@ fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> 
         Some(pidfd) => peer.process_of(pidfd.as_fd())?,
         None => (peer.process()?, peer.payer),
     };
-    // Who asks for himself has been told to, by `fastpath run`.
+    // The policy does not apply to a process that asks for itself: `fastpath run` made it do so.
     if of_another {
         state.policy_allows(process)?;
     }
@@ -122,7 +123,7 @@ fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> 
     Ok(Answered::with(answer, fds))
 }
 
-/// The clocks that a request asks for, or what is slow here.
+/// Returns the clocks that a request asks for, or those that are slow here.
 fn clocks_of(state: &State, request: &Request) -> Result<ClockSet, Refusal> {
     let asked = match request.clocks {
         0 => state.slow_clocks(),
@@ -178,7 +179,7 @@ fn prepare(state: &mut State, peer: Peer, request: &Request) -> Result<Answered,
 
 const _: () = assert!(region::ATTACHED_SIZE <= REGION_ROOM as u64);
 
-/// What the region is made of. The plan holds it whole, as it is to lie there.
+/// Returns the parts of the region, at their offsets in the plan's bytes.
 fn sections() -> [Section; SECTIONS] {
     let read = libc::PROT_READ as u32;
     let write = read | libc::PROT_WRITE as u32;
@@ -217,7 +218,8 @@ fn sections() -> [Section; SECTIONS] {
     sections
 }
 
-/// The plan's memfd: the region's bytes, then the patches. Once as what tells whether the client has it yet, and once for the client.
+/// Makes the plan's memfd: the region's bytes, then the patches. Returns one descriptor that shows whether the client
+/// still has it, and one for the client.
 fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<(Plan, OwnedFd), Refusal> {
     let mut bytes = plan.code.clone();
     answer.patches_offset = bytes.len() as u32;
@@ -240,13 +242,13 @@ fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<(Plan, OwnedFd), R
         };
         bytes.extend(travelling.bytes());
     }
-    // Mapped by who asked, it is known by its name to whoever detaches him.
+    // The client maps it, and a detach recognizes the region by this name.
     let name = std::ffi::CString::new(REGION_NAME).map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
     let made = sealed(&name, &bytes)?;
     Plan::of(&made).map_err(|e| Refusal::new(Code::Internal, format!("memory for the answer: {e}")))
 }
 
-/// In the packet itself: memory that is given away is charged to this process for as long as the client likes.
+/// Answers in the packet itself: a memfd would be charged to this process for as long as the client keeps it.
 fn status(state: &State, peer: Peer, request: &Request) -> Result<Answered, Refusal> {
     let trouble = |why: &dyn std::fmt::Display| Refusal::new(Code::Internal, format!("the status: {why}"));
     let mut most = PAGES_AT_A_TIME;
@@ -265,7 +267,7 @@ fn status(state: &State, peer: Peer, request: &Request) -> Result<Answered, Refu
     }
 }
 
-/// Pages in one status; each takes some 300 bytes.
+/// Number of pages in one status; each takes some 300 bytes.
 const PAGES_AT_A_TIME: usize = 64;
 
 fn withdraw(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, Refusal> {
@@ -283,7 +285,7 @@ fn withdraw(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>)
     }
 }
 
-/// A memfd with these bytes that nobody can change any more.
+/// Returns a memfd with these bytes, sealed against every change.
 fn sealed(name: &std::ffi::CStr, bytes: &[u8]) -> Result<OwnedFd, Refusal> {
     let made = (|| {
         let mut file = File::from(memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);

@@ -1,7 +1,8 @@
-//! Serves clients: one poll(2) over all of them, and nothing that waits for any.
+//! Serves clients: one poll(2) over all of them, without waiting for any.
 //!
-//! A packet is a request, and its answer is sent at once; if there is no room for it, the client does not read, and is gone. Who says
-//! nothing for [`PATIENCE`] is gone, too. So no client costs more than a descriptor for a while.
+//! Each packet is a request, and its answer is sent at once; if there is no room for the answer, the client does not
+//! read, and its connection is closed. A connection without a request for [`PATIENCE`] is closed, too. So no client
+//! costs more than a descriptor for a while.
 
 use std::collections::HashMap;
 use std::io;
@@ -31,24 +32,24 @@ use crate::shares::Shares;
 use crate::sockets::Listener;
 use crate::{Options, log};
 
-/// For how long a client may say nothing.
+/// Timeout of a silent connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of answers that a client may leave unread, of which the kernel makes twice as many: room for the longest.
+/// Size in bytes of the answers that a client may leave unread, which the kernel doubles: room for the longest answer.
 const UNREAD: usize = 48 << 10;
-/// Clients accepted at a time, so that those who are connected get their turn.
+/// Number of clients that are accepted at a time, so that connected clients get their turn.
 const ACCEPTED_AT_A_TIME: usize = 32;
-/// From one look at whether pages are in use to the next.
+/// Time between two checks whether pages are in use.
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
-/// So many looks go round all pages.
+/// Number of checks that together cover all pages.
 const SWEEPS_A_ROUND: usize = 16;
-/// For how long what was measured of the kernel's clocks holds: a clocksource does not come and go.
+/// Time for which a measurement of the kernel's clocks holds: a clocksource rarely changes.
 const MEASURE_EVERY: Duration = Duration::from_secs(60);
 
-/// SIGTERM, SIGINT and SIGHUP, as something to wait for.
+/// SIGTERM, SIGINT and SIGHUP as a descriptor for poll(2).
 pub struct Signals(SignalFd);
 
 impl Signals {
-    /// Blocks them in this thread and those that it starts.
+    /// Blocks them in this thread and in the threads that it starts.
     pub fn block() -> io::Result<Signals> {
         let mut set = SigSet::empty();
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -60,24 +61,24 @@ impl Signals {
     }
 }
 
-/// What requests are answered from.
+/// State from which requests are answered.
 pub struct State {
-    /// The pages.
+    /// All pages.
     pub book: Book,
     begun: Instant,
     clocks: Option<ClockSet>,
     slow: ClockSet,
     measured: Instant,
     policy_file: PathBuf,
-    /// Why the file as it is now is not in force.
+    /// Reason why the present policy file is not in force.
     policy_error: Option<String>,
     watcher: Watcher,
-    /// Requests, so far.
+    /// Number of refused requests so far.
     pub refused: u64,
 }
 
 impl State {
-    /// Whether a process may be given a page at all.
+    /// Refuses a process for which the policy says never.
     pub fn policy_allows(&self, process: Process) -> Result<(), Refusal> {
         let policy = self.watcher.policy();
         if policy.rules() == 0 {
@@ -92,7 +93,7 @@ impl State {
         }
     }
 
-    /// Reads the policy again. One with a mistake changes nothing.
+    /// Reads the policy again. A policy with a mistake changes nothing.
     fn reload(&mut self) {
         match Policy::read(&self.policy_file) {
             Ok(policy) => {
@@ -111,12 +112,12 @@ impl State {
         }
     }
 
-    /// Clocks for who leaves it to the daemon.
+    /// Returns the clocks for clients that leave the choice to the daemon.
     pub fn slow_clocks(&self) -> ClockSet {
         self.clocks.unwrap_or(self.slow)
     }
 
-    /// For a client: `most` of the pages, from behind the one with the id `after`.
+    /// Returns the status for a client: up to `most` pages, from after the one with the id `after`.
     pub fn status(&self, peer: Peer, after: u64, most: usize) -> Status {
         let (mut pages, next) = self.book.shown_to(peer, after, most);
         for page in &mut pages {
@@ -150,7 +151,7 @@ impl State {
     }
 }
 
-/// As much of a text as an answer has room for.
+/// Returns the start of a text, at most `bytes` long.
 fn cut_short(text: &str, bytes: usize) -> String {
     let end = (0..=bytes.min(text.len())).rfind(|end| text.is_char_boundary(*end));
     text[..end.unwrap_or(0)].to_owned()
@@ -160,18 +161,18 @@ struct Connection {
     socket: OwnedFd,
     peer: Peer,
     heard: Instant,
-    /// He asks faster than he may: nothing is read from him until he may again.
+    /// The client asks faster than it may: nothing is read from it until it may again.
     must_wait: bool,
-    /// It is one of those that he may have.
+    /// Whether the connection counts against its user's share.
     is_counted: bool,
 }
 
-/// The server's side of all conversations.
+/// The server and all connections.
 pub struct Server {
     listener: Listener,
     signals: Signals,
     connections: Vec<Connection>,
-    /// Those that are over, and cannot be closed yet.
+    /// Connections that are over, and cannot be closed yet.
     over: Vec<Connection>,
     shares: Shares,
     closer: Closer,
@@ -180,7 +181,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// One that is about to begin.
+    /// Creates a server.
     pub fn new(
         options: &Options,
         policy: Policy,
@@ -216,14 +217,14 @@ impl Server {
         })
     }
 
-    /// Serves until a signal says that it is enough, or the publisher has ended.
+    /// Serves until a signal ends it, or the publisher has ended.
     pub fn run(mut self, publisher_ended: &dyn Fn() -> bool) -> Result<(), String> {
         log::say(
             Priority::Info,
             format_args!("serving; slow here: {}", names(self.state.slow_clocks())),
         );
         tell_manager(NotifyState::Ready);
-        // Twice as often as the service manager asks for.
+        // Twice as often as the service manager requires.
         let watchdog = sd_notify::watchdog_enabled().map(|every| every / 2);
         let mut barked = (Instant::now(), self.state.book.publishers_turns());
         let mut swept = Instant::now();
@@ -251,7 +252,7 @@ impl Server {
         Ok(())
     }
 
-    /// Waits for anything, and sees to it. False: it is enough.
+    /// Waits for events and handles them. Returns false if the server must end.
     fn wait(&mut self) -> Result<bool, String> {
         let mut fds = vec![
             PollFd::new(self.signals.0.as_fd(), PollFlags::POLLIN),
@@ -288,7 +289,7 @@ impl Server {
         Ok(true)
     }
 
-    /// False: it is enough.
+    /// Handles signals. Returns false if the server must end.
     fn hear_signals(&mut self) -> bool {
         while let Ok(Some(signal)) = self.signals.0.read_signal() {
             if signal.ssi_signo != Signal::SIGHUP as u32 {
@@ -304,10 +305,10 @@ impl Server {
         for _ in 0..ACCEPTED_AT_A_TIME {
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
             let socket = match accept4(self.listener.as_fd().as_raw_fd(), flags) {
-                // SAFETY: just accepted.
+                // SAFETY: accept4 has just returned this descriptor, and nothing else owns it.
                 Ok(fd) => unsafe { OwnedFd::from_raw_fd(fd) },
                 Err(Errno::EMFILE | Errno::ENFILE) => {
-                    // The kernel would say so again at once, and for as long as nobody leaves.
+                    // The kernel would report this again at once, until a descriptor is closed.
                     let waiting = |connection: &mut Connection| connection.must_wait;
                     for connection in self.connections.extract_if(.., waiting).collect::<Vec<_>>() {
                         self.end(connection, now);
@@ -319,7 +320,7 @@ impl Server {
                 Err(_) => return,
             };
             let Ok(peer) = Peer::of(&socket) else { continue };
-            // What waits to be read takes the daemon's memory.
+            // Unread answers take the daemon's memory.
             let _ = setsockopt(&socket, sockopt::SndBuf, &UNREAD);
             let connection = Connection {
                 socket,
@@ -339,7 +340,7 @@ impl Server {
         }
     }
 
-    /// Answers one packet of each client that is `ready`, if it may ask.
+    /// Answers one packet of each client that is `ready`, if its share allows that.
     fn serve_those(&mut self, ready: &[bool]) {
         let now = Instant::now();
         let mut ready = ready.iter();
@@ -358,8 +359,8 @@ impl Server {
         }
     }
 
-    /// Closes a connection. What was sent and not received is closed with it, which can wait as well, so that is done aside, a little later;
-    /// until then the connection counts.
+    /// Closes a connection. Descriptors that were sent and not received are closed with it, which can wait, so that is
+    /// done by another thread a little later; until then the connection counts.
     fn end(&mut self, connection: Connection, now: Instant) {
         if connection.has_descriptors_unread() {
             self.over.push(connection);
@@ -368,7 +369,8 @@ impl Server {
         }
     }
 
-    /// Closes those that are over: all of a user in one thread, if not as much of its is being closed as may be.
+    /// Closes the connections that are over, those of one user in one thread, unless that user has as many closing
+    /// threads as it may.
     fn close_over(&mut self, now: Instant) {
         let mut of_payer: HashMap<Payer, Vec<OwnedFd>> = HashMap::new();
         for connection in std::mem::take(&mut self.over) {
@@ -418,18 +420,18 @@ impl Server {
 }
 
 impl Connection {
-    /// Whether a packet that was never received has descriptors. No other packet comes after this.
+    /// Returns whether a packet with descriptors was never received. No other packet comes after this.
     fn has_descriptors_unread(&self) -> bool {
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
         packet::descriptors_wait(self.socket.as_fd())
     }
 
-    /// Answers one packet. False: he is gone, or is to go.
+    /// Answers one packet. Returns false if the connection is over, or must be closed.
     fn serve(&mut self, state: &mut State, closer: &Closer, now: Instant) -> bool {
         if closer.is_busy_for(self.peer.payer) {
             return false;
         }
-        // Longer packets than a request are none, but are told so.
+        // A longer packet is not a request, but gets a refusal.
         let mut bytes = [0; Request::SIZE + 1];
         match packet::receive_any(self.socket.as_fd(), &mut bytes) {
             Ok(received) if received.is_cut_short || received.length == 0 => {
@@ -444,7 +446,7 @@ impl Connection {
                     None => requests::refuse_descriptors(state),
                 };
                 let fds: Vec<_> = answered.fds.iter().map(AsFd::as_fd).collect();
-                // There is no room only where he does not read.
+                // There is no room only if the client does not read.
                 packet::send(self.socket.as_fd(), &answered.bytes(), &fds).is_ok()
             }
             Err(error) => error.kind() == io::ErrorKind::WouldBlock && now.duration_since(self.heard) < PATIENCE,

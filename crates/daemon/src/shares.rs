@@ -1,21 +1,21 @@
-//! Fair shares: no user has more connections, nor more requests a second, than leaves enough for the others.
+//! Fair shares: limits each user's connections and requests per second, so that the others have enough.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::payer::Payer;
 
-/// Connections of one user at a time. Each is there for one request, of some hundred microseconds.
+/// Limit of connections of one user at a time. Each serves one request, of some hundred microseconds.
 const CONNECTIONS: usize = 64;
-/// Connections of all users at a time. As many as one user may have are left for root.
+/// Limit of connections of all users at a time. As many as one user may have are reserved for root.
 const CONNECTIONS_IN_ALL: usize = 1024;
-/// Connections of all containers at a time.
+/// Limit of connections of all containers at a time.
 const CONNECTIONS_OF_CONTAINERS: usize = CONNECTIONS_IN_ALL / 2;
-/// Requests a second of one user, when he has been asking for a while. A shell that starts programs makes some hundred.
+/// Sustained requests per second of one user. A shell that starts programs makes some hundred.
 const REQUESTS_A_SECOND: f64 = 500.0;
-/// Requests that he may save up.
+/// Number of requests that a user may save up.
 const SAVED: f64 = 500.0;
-/// Users who have asked for nothing for so long are forgotten.
+/// Time after which a user that sends no request is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 
 struct Share {
@@ -24,7 +24,7 @@ struct Share {
     counted: Instant,
 }
 
-/// What each user has taken.
+/// Usage of each user.
 pub struct Shares {
     of_user: HashMap<Payer, Share>,
     connections: usize,
@@ -32,7 +32,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Nobody has taken anything.
+    /// Creates shares without any usage.
     pub fn new() -> Shares {
         Shares {
             of_user: HashMap::new(),
@@ -49,7 +49,7 @@ impl Shares {
         })
     }
 
-    /// Whether this user may have one more connection; it is then his until he gives it back.
+    /// Takes a connection of this user's share; returns false if it may have no more.
     pub fn connect(&mut self, payer: Payer, now: Instant) -> bool {
         let most = CONNECTIONS_IN_ALL - if payer.is_root() { 0 } else { CONNECTIONS };
         let is_full =
@@ -64,14 +64,14 @@ impl Shares {
         true
     }
 
-    /// One of his connections is gone.
+    /// Gives a connection back.
     pub fn disconnect(&mut self, payer: Payer, now: Instant) {
         self.of(payer, now).connections -= 1;
         self.connections -= 1;
         self.of_containers -= usize::from(payer.is_container());
     }
 
-    /// Whether he may ask now; else he waits.
+    /// Takes a request of this user's share; returns false if the user has to wait.
     pub fn ask(&mut self, payer: Payer, now: Instant) -> bool {
         let share = self.of(payer, now);
         let passed = now.saturating_duration_since(share.counted);
@@ -84,7 +84,7 @@ impl Shares {
         true
     }
 
-    /// Forgets those who have nothing and ask for nothing.
+    /// Forgets users without connections and recent requests.
     pub fn tidy(&mut self, now: Instant) {
         self.of_user
             .retain(|_, share| share.connections > 0 || now.saturating_duration_since(share.counted) < FORGOTTEN_AFTER);

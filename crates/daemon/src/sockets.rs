@@ -12,11 +12,12 @@ use fastpath_protocol::{Client, Failure};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen as listen_on, socket};
 use sha2::{Digest, Sha256};
 
-/// Clients that wait to be accepted, at most; the kernel makes others wait, or refuses them. They are accepted in their order, at some 60 us each, and
-/// one user can fill the queue: it is how long that keeps the others waiting.
+/// Limit of clients that wait to be accepted; the kernel makes others wait, or refuses them. They are accepted in their
+/// order, at some 60 us each, and one user can fill the queue, so the limit bounds how long the others wait.
 const QUEUE: i32 = 128;
 
-/// Listens at a path that everybody may connect to. What a dead daemon left there is removed; a living one's is not.
+/// Listens at a path that every user may connect to. Removes the socket of a dead daemon there, but not that of a
+/// running one.
 pub fn listen(path: &Path) -> Result<Listener, String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| format!("{}: {what}: {error}", path.display());
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
@@ -26,7 +27,7 @@ pub fn listen(path: &Path) -> Result<Listener, String> {
             .create(directory)
             .map_err(|e| failed("its directory cannot be made", &e))?;
     }
-    // Two that begin at the same time would each remove the other's.
+    // Two daemons that start at the same time would each remove the other's socket.
     let _alone = alone_at(path).map_err(|e| failed("cannot listen", &e))?;
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_socket() => match Client::connect_to(path) {
@@ -44,7 +45,7 @@ pub fn listen(path: &Path) -> Result<Listener, String> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
         bind(listener.as_raw_fd(), &UnixAddr::new(path)?)?;
-        // Who may have what is decided by who asks, not by who may connect.
+        // Access is decided by who the client is, not by whether it may connect.
         fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
         listen_on(&listener, Backlog::new(QUEUE)?)?;
         let inode = fs::symlink_metadata(path)?.ino();
@@ -65,9 +66,10 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// What marks the pages of a daemon that listens here: the next one at the same place takes them up, and no other. Never 0.
+    /// Returns the mark of the pages of a daemon that listens here: only the next daemon at the same path takes them
+    /// up. Never 0.
     pub fn keeper(&self) -> u64 {
-        // Other ways to name the same place are the same place.
+        // All names of a path give the same mark.
         let place = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
         let [a, b, c, d, e, f, g, h, ..]: [u8; 32] = Sha256::digest(place.as_os_str().as_bytes()).into();
         u64::from_le_bytes([a, b, c, d, e, f, g, h]) | 1
@@ -82,15 +84,16 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Somebody may have removed it, and another daemon have made one.
+        // The socket may have been removed, and another daemon may have made a new one.
         if fs::symlink_metadata(&self.path).is_ok_and(|there| there.ino() == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Keeps other daemons from the path, by a lock on a file beside it that only this user can open. Whoever can open a file can lock it,
-/// reading is enough: a directory that everybody may look into is no place for a lock.
+/// Keeps other daemons from the path, by a lock on a file beside it that only this user can open. A process that can
+/// open a file, even only for reading, can lock it: so the directory itself, which other users can open, cannot serve
+/// as the lock.
 fn alone_at(path: &Path) -> Result<File, String> {
     const TRIES: u32 = 100;
     const EVERY: Duration = Duration::from_millis(50);
@@ -114,7 +117,7 @@ fn alone_at(path: &Path) -> Result<File, String> {
     file.set_permissions(fs::Permissions::from_mode(LOCK_MODE))
         .map_err(|e| failed(&e))?;
     for _ in 0..TRIES {
-        // SAFETY: flock of a descriptor that is open.
+        // SAFETY: flock takes an open descriptor and an integer.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
             return Ok(file);
         }

@@ -1,4 +1,4 @@
-//! Whatever stands in a policy file, it is a policy or a sentence that says what is wrong, in no time.
+//! Any policy file parses to a policy or to an error message that says what is wrong, within a short time.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Meets programs as they start: the first one, and every descendant that asks through its mailbox.
 //!
-//! A thread is traced from just before its exec to just after, and by nobody at any other time, so debuggers, job control and
-//! waits work as ever. Each visit has a thread of its own, because ptrace(2) belongs to a thread.
+//! A thread is traced only from just before its exec to just after it, so debuggers, job control and waits work as
+//! without fastpath. Each visit has a thread of its own, because ptrace(2) belongs to a thread.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -22,15 +22,16 @@ use crate::tracee::{Stop, Tracee};
 
 /// Longest path that execve takes (limits.h: PATH_MAX).
 const PATH_MAX: usize = 4096;
-/// System calls that a thread may make between asking and its exec before we let go of it: a signal handler may run there.
+/// Limit of system calls that a thread may make between its request and its exec before it is let go: a signal handler
+/// may run there.
 const MOST_CALLS: u32 = 256;
 
-/// Between two looks whether a thread that asks waits already. Between ringing and waiting are a few instructions, and whatever else has
-/// the CPU.
+/// Shortest and longest time between two checks whether the requesting thread waits already. Between ringing and
+/// waiting it executes a few instructions, and may lose its CPU.
 const FIRST_NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_millis(5);
 
-/// What becomes of a program in which nothing could be installed.
+/// What a program does in which nothing could be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// It starts.
@@ -47,7 +48,7 @@ pub struct Attendant {
 }
 
 impl Attendant {
-    /// One that hands out `kit` to those who ask in `mailbox`.
+    /// Creates an attendant that installs `kit` for the threads that ask in `mailbox`.
     pub fn new(kit: Kit, mailbox: Arc<Shared>) -> Arc<Attendant> {
         Arc::new(Attendant {
             kit,
@@ -56,19 +57,19 @@ impl Attendant {
         })
     }
 
-    /// Whether a visit is under way.
+    /// Returns whether a visit is in progress.
     pub fn is_busy(&self) -> bool {
         self.visits.load(Ordering::Acquire) > 0
     }
 
-    /// A visit that is about to begin.
+    /// Registers a visit that is about to begin.
     pub fn expect_visit(self: &Arc<Self>) -> Visit {
         self.visits.fetch_add(1, Ordering::AcqRel);
         Visit(self.clone())
     }
 
-    /// Meets the first program: traces `pid`, says so by `seized`, waits for its exec, then calls `before`, installs, and asks
-    /// `installed` what to do if that failed. Returns when the program runs alone.
+    /// Meets the first program: traces `pid`, reports that by `seized`, waits for its exec, then calls `before`,
+    /// installs, and asks `installed` what to do with the result. Returns when the program is not traced any more.
     pub fn meet_first(
         &self,
         _visit: Visit,
@@ -83,7 +84,7 @@ impl Attendant {
         };
         seized(&Ok(()));
         let done = match self.wait_for_exec(&mut tracee, false) {
-            // It ended without an exec, and said why itself.
+            // The process ended without an exec, and reported the reason itself.
             Ok(false) => return,
             Ok(true) => {
                 before();
@@ -102,7 +103,7 @@ impl Attendant {
 
     /// Answers requests for as long as the process lives.
     pub fn serve(self: Arc<Self>) {
-        // The program's libraries are most likely those of this process: have them ready when they are asked for.
+        // The program's libraries are most likely those of this process: scan them before they are needed.
         crate::program::scan_own_libraries(&self.kit.scans);
         let mut held = Held::default();
         loop {
@@ -121,7 +122,7 @@ impl Attendant {
                         mailbox: &attendant.mailbox,
                         taken: Some(taken),
                     };
-                    // A visit that fails leaves the program on the kernel's path, which is right, if slow.
+                    // A program whose visit fails stays on the kernel's path: correct, only slower.
                     let _ = match taken.request {
                         Request::Exec { path, dirfd, flags } => {
                             attendant.meet(&mut waiting, &taken, path, dirfd, flags)
@@ -136,8 +137,9 @@ impl Attendant {
         }
     }
 
-    /// The thread that asked, by its number here. The mailbox may hold anything, so a thread is believed to have asked only if it is waiting
-    /// for the answer, on the futex of that very slot: no other thread is stopped.
+    /// Returns the thread that asked, by its number in this PID namespace. The mailbox may contain anything, so a
+    /// thread counts as the one that asked only if it waits for the answer, on the futex of that slot: no other thread
+    /// is stopped.
     fn find(&self, taken: &Taken) -> Result<i32> {
         let begun = Instant::now();
         let mut nap = FIRST_NAP;
@@ -145,15 +147,17 @@ impl Attendant {
             if self.asks(taken.tid, taken) {
                 return Ok(taken.tid);
             }
-            // In a PID namespace of its own, its number there is another one here. Of two with the same number, none is believed. To look
-            // takes all of /proc: if this number is one of ours, it is given time to begin to wait.
+            // A thread in another PID namespace has a different number here. If two threads match, neither is accepted.
+            // The search reads all of /proc: a thread of this number that maps the mailbox gets time to start waiting
+            // first.
             if nap > LONGEST_NAP / 10 || !self.is_ours(taken.tid) {
                 let mut others = threads_of_inner_namespaces(taken.tid).filter(|tid| self.asks(*tid, taken));
                 if let (Some(tid), None) = (others.next(), others.next()) {
                     return Ok(tid);
                 }
             }
-            // It rings before it waits. Once it does not wait any more, the slot is not taken any more either, or is about to be freed.
+            // The thread rings before it waits. Once it has stopped waiting, the slot is no longer taken, or is about
+            // to be freed.
             if !self.mailbox.is_taken(taken) {
                 break;
             }
@@ -177,19 +181,19 @@ impl Attendant {
             && self.waits(tid, taken)
     }
 
-    /// Whether a thread waits for this request to be answered.
+    /// Returns whether a thread waits for the answer to this request.
     fn waits(&self, tid: i32, taken: &Taken) -> bool {
         self.futex(tid, taken)
             .is_some_and(|futex| target::waits_on_futex(tid, futex))
     }
 
-    /// Where a thread's process has the futex of a request.
+    /// Returns the address of a request's futex in a thread's process.
     fn futex(&self, tid: i32, taken: &Taken) -> Option<u64> {
         let maps = maps::of(tid).ok()?;
         Some(self.mailbox.mapping(&maps)?.start + taken.offset())
     }
 
-    /// Where the region lies in a process of ours.
+    /// Returns the address of the region in a process that maps this mailbox.
     fn region(&self, maps: &[maps::Mapping]) -> Option<u64> {
         self.mailbox.mapping(maps)?.start.checked_sub(region::MAILBOX)
     }
@@ -207,7 +211,7 @@ impl Attendant {
                 Stop::Exec | Stop::Syscall => tracee.resume_to_syscall(None)?,
             }
         }
-        // It may have given up meanwhile, or be another one of the same number.
+        // The thread may have stopped waiting meanwhile, or the number may be another thread's.
         if let Some(futex) = self.futex(tracee.pid(), taken)
             && (target::waits_on_futex(tracee.pid(), futex) || tracee.registers()?.repeats_wait_on_futex(futex))
         {
@@ -224,7 +228,7 @@ impl Attendant {
         let checked = target.and_then(|path| {
             let before = Credentials::of(&pid)?;
             let view = View::of(&pid, dirfd)?;
-            // It names the file: what it could not open, nobody opens for it.
+            // The target names the file: it must not get a file opened that it could not open itself.
             let _rights = Assumed::of(&before)?;
             view.may_serve(&path).map(|_| before)
         });
@@ -246,8 +250,8 @@ impl Attendant {
         tracee.detach(None).and(met)
     }
 
-    /// Installs in a program that has just started, unless it has rights that the one before it, with the rights `before`, had not: another
-    /// file may have taken the name of the one that was looked at.
+    /// Installs in a program that has just started, unless it has rights beyond `before`, those of the program before
+    /// it: another file may have replaced the one that was checked.
     fn install(&self, tracee: &mut Tracee, before: &Credentials) -> Result<()> {
         if before.have_grown_to(&Credentials::of(&tracee.pid().to_string())?) {
             return Err(Error::Unsupported(
@@ -257,8 +261,8 @@ impl Attendant {
         install::install(tracee, &self.kit)
     }
 
-    /// Waits until the exec has happened and the new program stands before its first instruction. False: it did not happen;
-    /// the thread is to be let go, if there still is one.
+    /// Waits until the exec has happened and the new program is stopped before its first instruction. Returns false if
+    /// it did not happen; the caller must then let the thread go, if it still exists.
     fn wait_for_exec(&self, tracee: &mut Tracee, asked: bool) -> Result<bool> {
         let mut calls = 0;
         let mut happened = false;
@@ -294,7 +298,7 @@ impl Attendant {
     fn revisit(&self, taken: &Taken) -> Result<()> {
         let mut tracee = self.stop(taken)?;
         let done = self.see_to_libraries(&mut tracee);
-        // Detach before the program is told to go on.
+        // Detach before the program is released.
         tracee.detach(None)?;
         done
     }
@@ -302,8 +306,8 @@ impl Attendant {
     fn see_to_libraries(&self, tracee: &mut Tracee) -> Result<()> {
         let maps = maps::of(tracee.pid())?;
         let region = self.region(&maps).ok_or(Error::Gone)?;
-        // Only a program that was started by way of its hook has libraries that are yet to be seen to. In one that was attached, what was
-        // changed is what its journal says.
+        // Only a program that was started through its hook still needs its libraries redirected. In an attached
+        // program, the journal lists the changes.
         let entry = tracee.read_words(region + region::STATE, 1, 8)?;
         if entry == [0] {
             return Err(Error::Gone);
@@ -312,7 +316,7 @@ impl Attendant {
     }
 }
 
-/// Threads, by their numbers here, of processes in PID namespaces below this one, in which they have the number `inner`.
+/// Returns threads, by their numbers here, of processes in inner PID namespaces, in which they have the number `inner`.
 fn threads_of_inner_namespaces(inner: i32) -> impl Iterator<Item = i32> {
     let status = |pid: i32| Status::of(&pid.to_string()).ok();
     let processes = fastpath_maps::processes().into_iter().flatten();
@@ -342,7 +346,7 @@ fn read_path(tracee: &mut Tracee, address: u64, flags: u32) -> Result<OsString> 
     Ok(OsString::from_vec(path))
 }
 
-/// A thread that waits in its slot: it goes on when this is dropped, whatever happened.
+/// A thread that waits in its slot. Dropping this releases it, on every exit.
 struct Waiting<'a> {
     mailbox: &'a Shared,
     taken: Option<Taken>,
@@ -362,7 +366,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Counts as a visit under way.
+/// Counts as a visit in progress.
 pub struct Visit(Arc<Attendant>);
 
 impl Drop for Visit {

@@ -1,4 +1,4 @@
-//! The rights of a process: what it may open, and whether an exec gave it more.
+//! The rights of a process: which files it may open, and whether an exec gave it more.
 
 use nix::errno::Errno;
 
@@ -9,7 +9,7 @@ use crate::error::{Error, Result, tried};
 pub struct Credentials {
     effective_uid: u32,
     effective_gid: u32,
-    /// By which files are opened.
+    /// User id for access to files.
     file_uid: u32,
     file_gid: u32,
     groups: Vec<u32>,
@@ -18,7 +18,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Of a process or thread.
+    /// Reads those of a process or thread.
     pub fn of(pid: &str) -> Result<Credentials> {
         let path = format!("/proc/{pid}/status");
         let text = std::fs::read_to_string(&path).map_err(|e| Error::io(&path, e))?;
@@ -32,7 +32,7 @@ impl Credentials {
             words.map(|word| word.parse().ok()).collect()
         };
         let set = |name: &str| u64::from_str_radix(field(name)?.trim(), 16).ok();
-        // Real, effective, saved, for files.
+        // Real, effective, saved, file system.
         let [_, effective_uid, _, file_uid] = numbers("Uid")?.try_into().ok()?;
         let [_, effective_gid, _, file_gid] = numbers("Gid")?.try_into().ok()?;
         Some(Credentials {
@@ -46,7 +46,7 @@ impl Credentials {
         })
     }
 
-    /// Whether `later` are others' rights, or more.
+    /// Returns whether `later` are another user's rights, or more.
     pub fn have_grown_to(&self, later: &Credentials) -> bool {
         self.effective_uid != later.effective_uid
             || self.effective_gid != later.effective_gid
@@ -64,12 +64,12 @@ impl Credentials {
     }
 }
 
-/// The calling thread opens files with another one's rights. Dropping it gives the thread its own again.
+/// The calling thread opens files with another thread's rights. Dropping this restores its own.
 pub struct Assumed(Option<Credentials>);
 
 impl Assumed {
-    /// Assumes the rights of a thread with these credentials. The capabilities that go beyond a user's rights to files are lost with user 0
-    /// (capabilities(7), "Effect of user ID changes on capabilities").
+    /// Assumes the rights of a thread with these credentials. The capabilities that go beyond a user's rights to files
+    /// are lost with user 0 (capabilities(7), "Effect of user ID changes on capabilities").
     pub fn of(wanted: &Credentials) -> Result<Assumed> {
         let own = Credentials::of("thread-self")?;
         if own.open_the_same_files_as(wanted) {
@@ -86,17 +86,18 @@ impl Assumed {
 impl Drop for Assumed {
     fn drop(&mut self) {
         let Some(own) = &self.0 else { return };
-        // The user first: it brings the capabilities back. What fails leaves this thread fewer rights, and programs untouched.
+        // The user first: that restores the capabilities. A failure leaves this thread with fewer rights, and programs
+        // untouched.
         let _ = set_file_uid(own.file_uid);
         let _ = set_file_gid(own.file_gid);
         let _ = set_groups(&own.groups);
     }
 }
 
-// The C library's functions would change all threads, or do not say what failed.
+// The C library's functions would change all threads, or do not report failures.
 
 fn set_groups(groups: &[u32]) -> Result<()> {
-    // SAFETY: the kernel reads as many groups as it is told there are.
+    // SAFETY: the pointer and the length are those of one slice, which the kernel only reads.
     match unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) } {
         0 => Ok(()),
         _ => Err(tried("setgroups")(Errno::last())),
@@ -112,7 +113,7 @@ fn set_file_uid(uid: u32) -> Result<()> {
 }
 
 fn set(call: libc::c_long, what: &'static str, id: u32) -> Result<()> {
-    // SAFETY: both calls take an integer; -1 changes nothing, and both answer with what was in force.
+    // SAFETY: both calls take an integer; -1 changes nothing, and both return the id that was in force.
     let in_force = unsafe {
         libc::syscall(call, id);
         libc::syscall(call, u32::MAX)

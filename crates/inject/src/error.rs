@@ -1,10 +1,10 @@
-//! What can go wrong in an injection, in words for the person at the terminal.
+//! The errors of an injection, in words for users.
 
 use std::io;
 
 use nix::errno::Errno;
 
-/// Why a program was left as it was.
+/// Reason why a program was left as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A system call of this process failed.
@@ -12,7 +12,7 @@ pub enum Error {
     System {
         /// The call.
         what: &'static str,
-        /// Its answer.
+        /// Its errno.
         errno: Errno,
     },
     /// A system call made in the target failed there.
@@ -20,7 +20,7 @@ pub enum Error {
     Remote {
         /// The call.
         what: &'static str,
-        /// Its answer.
+        /// Its errno.
         errno: Errno,
     },
     /// A file could not be read or written.
@@ -34,13 +34,13 @@ pub enum Error {
     /// The program is of a kind that this version cannot serve.
     #[error("{0}")]
     Unsupported(String),
-    /// The process is gone.
+    /// The process does not exist any more.
     #[error("the process ended")]
     Gone,
 }
 
 impl Error {
-    /// An error on a file.
+    /// Returns an error on a file.
     pub fn io(path: impl Into<String>, source: io::Error) -> Error {
         Error::Io {
             path: path.into(),

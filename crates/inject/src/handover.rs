@@ -1,5 +1,5 @@
-//! Gives a stopped program file descriptors of ours without a path that both can see: a socket pair made in the program, one
-//! end taken by pidfd_getfd(2), the descriptors sent into it (unix(7), SCM_RIGHTS).
+//! Passes file descriptors to a stopped program without a path that both processes can see: through a socket pair made
+//! in the program. pidfd_getfd(2) takes one end, and the descriptors are sent into it (unix(7), SCM_RIGHTS).
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,10 +11,10 @@ use crate::abi::Call;
 use crate::error::{Error, Result, tried};
 use crate::remote::Remote;
 
-/// Where in the scratch memory the program is told the numbers of the descriptors that it gets.
+/// Offset in the scratch memory of the control message with the numbers of the received descriptors.
 pub const CONTROL_AT: u64 = 128;
 
-/// Some descriptors, as numbers in the program. They are open there until the caller closes them.
+/// Passes `fds`, and returns their numbers in the program. They are open there until the caller closes them.
 pub fn give<const N: usize>(calls: &mut impl Remote, fds: [&OwnedFd; N]) -> Result<[u64; N]> {
     let scratch = calls.scratch();
     let flags = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as u64;
@@ -45,8 +45,8 @@ fn send_and_receive<const N: usize>(calls: &mut impl Remote, a: u64, b: u64, fds
     )
     .map_err(tried("sendmsg"))?;
 
-    // struct msghdr at +0, struct iovec at +64, the byte at +96, control behind them: a cmsghdr (a word and two ints), the ints.
-    // Every field of msghdr is a word, or an int padded to one.
+    // struct msghdr at +0, struct iovec at +64, the byte at +96, then the control message: a cmsghdr (a word and two
+    // ints), the ints. Every field of msghdr is a word, or an int padded to one.
     let scratch = calls.scratch();
     let word = calls.abi().word();
     let control = CONTROL_AT;
@@ -74,7 +74,7 @@ fn send_and_receive<const N: usize>(calls: &mut impl Remote, a: u64, b: u64, fds
     calls.tracee().read(scratch + control, &mut message)?;
     let int = |i: usize| u32::from_le_bytes([message[i], message[i + 1], message[i + 2], message[i + 3]]);
     let descriptor = |i: usize| u64::from(int(header + 4 * i));
-    // cmsg_len counts the header and all descriptors; fewer arrive where the program may open no more.
+    // cmsg_len counts the header and all descriptors; fewer arrive if the program may open no more.
     let level_and_type = [int(word), int(word + 4)];
     let arrived = (u64::from(int(0)).min(length) as usize).saturating_sub(header) / 4;
     if arrived < N || level_and_type != [libc::SOL_SOCKET as u32, libc::SCM_RIGHTS as u32] {

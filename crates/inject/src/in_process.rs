@@ -1,4 +1,4 @@
-//! Our vDSO mapped in this very process, beside the kernel's: what `bench` compares.
+//! The synthetic vDSO mapped in this process, beside the kernel's, for `bench` to compare.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -11,12 +11,12 @@ use crate::{region, target};
 /// A page and an image, mapped until the process ends.
 pub struct InProcess {
     image: usize,
-    /// The instance's own symbols: some lead to the kernel's functions.
+    /// Symbols of the instance: some are the addresses of the kernel's functions.
     symbols: Vdso,
 }
 
 impl InProcess {
-    /// Maps `page` and an image that goes back to this process's own vDSO.
+    /// Maps `page` and an image that falls back to this process's own vDSO.
     pub fn map(page: &OwnedFd) -> Result<InProcess> {
         target::kernels_pages_suit()?;
         let refuse = |e: &dyn std::fmt::Display| Error::Unsupported(format!("this process's vDSO: {e}"));
@@ -27,7 +27,7 @@ impl InProcess {
         };
         let size = (region::HOOK - region::PAGE) as usize;
         let map = |at: usize, size: usize, protection, flags, fd| {
-            // SAFETY: a fresh mapping, or one over part of it.
+            // SAFETY: a fresh mapping, or one over a part of it that nothing uses yet.
             let mapped = unsafe { libc::mmap(at as *mut libc::c_void, size, protection, flags, fd, 0) };
             if mapped == libc::MAP_FAILED {
                 Err(tried("mmap")(Errno::last()))
@@ -51,7 +51,7 @@ impl InProcess {
         };
         let instance = Instance::new(Image::host(), &options).map_err(|e| refuse(&e))?;
         let bytes = instance.bytes();
-        // SAFETY: the image's room was mapped writable above and holds that many bytes; afterwards nobody writes it.
+        // SAFETY: the image's room was mapped writable above and holds that many bytes; it is not written afterwards.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 bytes.as_ptr(),
@@ -67,9 +67,10 @@ impl InProcess {
         Ok(InProcess { image, symbols })
     }
 
-    /// Address of a function by its plain name, `clock_gettime` for one: that which a program's C library finds.
+    /// Returns the address that a program's C library finds for a function, given by its plain name such as
+    /// `clock_gettime`.
     pub fn function(&self, name: &str) -> Option<usize> {
-        // AArch64's vDSO says __kernel_ where the others say __vdso_.
+        // AArch64's vDSO has the prefix __kernel_ where the others have __vdso_.
         let offset = ["__vdso_", "__kernel_"]
             .iter()
             .find_map(|prefix| self.symbols.find(&format!("{prefix}{name}")))?;
@@ -81,7 +82,7 @@ impl InProcess {
 mod tests {
     use super::*;
 
-    /// `bench` had the image's own `time` measured, which no program is led to.
+    /// Regression test: `bench` measured the image's own `time`, which no program calls.
     #[test]
     fn a_function_that_is_the_kernels_own_is_found_where_a_c_library_finds_it() {
         let Some(own) = own_vdso().unwrap() else {

@@ -16,29 +16,31 @@ use crate::surgery::{self, KernelVdso, Plan};
 use crate::target::Status;
 use crate::tracee::Tracee;
 
-/// What every program of one `run` gets.
+/// Injection config: what every program of one `run` gets.
 pub struct Kit {
-    /// The page, to be mapped read-only.
+    /// Page, to be mapped read-only.
     pub page: OwnedFd,
-    /// Opens the mailbox anew: the file is counted by the kernel as long as a program maps it.
+    /// Opens the mailbox anew: the kernel counts this descriptor as long as a program maps it.
     pub mailbox: Box<dyn Fn() -> Result<OwnedFd> + Send + Sync>,
-    /// Start programs as on a host whose kernel gives them no vDSO.
+    /// Whether programs start as on a host whose kernel gives them no vDSO.
     pub without_vdso: bool,
-    /// Give them ours. If not, they only get the hook, so that their descendants are treated alike.
+    /// Whether programs get the synthetic vDSO. If not, they only get the hook, so that their descendants are treated
+    /// alike.
     pub serve: bool,
-    /// Whether a program that has just started, the process of this number, is to be served.
+    /// Returns whether a program that has just started, the process of this number, is to be served.
     pub allows: Box<dyn Fn(i32) -> bool + Send + Sync>,
-    /// Seccomp filters that this process inherited, and under which the calls made here were tried.
+    /// Number of seccomp filters that this process inherited, and under which its remote calls were tried.
     pub filters: u32,
-    /// Why 32-bit programs are left alone: those filters refuse their calls.
+    /// Reason why 32-bit programs are left alone: those filters refuse their calls.
     pub refuses_32_bit: Option<String>,
-    /// The process that programs must allow to trace them before they ask for it, where Yama wants that; 0: none.
+    /// Process that programs must allow to trace them (PR_SET_PTRACER) before they ask, where Yama requires that; 0:
+    /// none.
     pub ptracer: u32,
     /// Scans of the libraries seen so far.
     pub scans: sites::Cache,
 }
 
-/// Installs the region and leads the program's start through it. On an error the program is as it was.
+/// Installs the region and redirects the program's start through it. On an error the program is as it was.
 pub fn install(tracee: &mut Tracee, kit: &Kit) -> Result<()> {
     let registers = tracee.registers()?;
     let abi = abi::of(&registers);
@@ -59,7 +61,7 @@ pub fn install(tracee: &mut Tracee, kit: &Kit) -> Result<()> {
         return Err(Error::Unsupported("it is in another time namespace".into()));
     }
     let stack = InitialStack::read(tracee, registers.sp(), abi.word())?;
-    // Setuid, file capabilities, a transition of an LSM's: by whatever file was executed in the end.
+    // Set for setuid, file capabilities or a transition of an LSM, of the file that was executed in the end.
     if stack.get(AT_SECURE).is_some_and(|secure| secure != 0) {
         return Err(Error::Unsupported(
             "it runs with other privileges than its caller's".into(),
@@ -105,7 +107,7 @@ fn time_namespace(pid: &str) -> Result<Option<std::path::PathBuf>> {
     }
 }
 
-/// The functions of this program's own vDSO, and the vDSO itself.
+/// Returns the functions of this program's own vDSO, and the vDSO itself.
 fn kernels(
     tracee: &mut Tracee,
     kit: &Kit,
@@ -128,8 +130,8 @@ fn kernels(
     Ok((functions, Some(KernelVdso::new(maps, mapping, bytes))))
 }
 
-/// Second visit: the loader has mapped the program's libraries, and the program waits in the hook at its entry.
-/// `tracee` is stopped there.
+/// Redirects the calls in the program's libraries. On this second visit the loader has mapped them, and the program
+/// waits in the hook at its entry, where `tracee` is stopped.
 pub fn install_in_libraries(tracee: &mut Tracee, kit: &Kit, maps: &[Mapping], region: u64) -> Result<()> {
     let pid = tracee.pid();
     let thunks = region + region::THUNKS;
@@ -141,7 +143,7 @@ pub fn install_in_libraries(tracee: &mut Tracee, kit: &Kit, maps: &[Mapping], re
         .filter(|m| m.executable && m.inode != 0 && program::is_c_library(&m.name));
     for mapping in libraries {
         if let Some((scan, bias)) = program::library(pid, &kit.scans, maps, mapping) {
-            // Whatever stands when this fails is right by itself: nothing to take back.
+            // If this fails, the redirections made so far are complete: there is nothing to undo.
             used += surgery::redirect(tracee, &scan.sites, bias, thunks, used, doors, &mut Vec::new())?;
         }
     }

@@ -1,7 +1,8 @@
 //! Process surgery: puts a program on a synthetic vDSO as it starts, and its descendants as they start.
 //!
-//! [`attendant`] meets a program at its exec, `install` maps the region and leads the start through it, by way of
-//! `remote` system calls that leave a correct process behind even if we die. `hook/` is the code that stays in the program.
+//! [`attendant`] meets a program at its exec; `install` maps the region and redirects the start of the program to it,
+//! through `remote` system calls that leave a correct process behind even if this process dies. `hook/` is the code
+//! that stays in the program.
 
 mod abi;
 #[cfg(target_arch = "x86_64")]

@@ -17,7 +17,7 @@ pub use crate::mailbox_layout::{HookState, Mailbox};
 use crate::mailbox_layout::{SLOTS, Slot};
 use crate::maps::{self, Mapping};
 
-/// The word of a slot; `hook/mailbox.h`.
+/// State word of a slot; `hook/mailbox.h`.
 mod state {
     pub const FREE: u32 = 0;
     pub const REQUEST: u32 = 2;
@@ -25,19 +25,19 @@ mod state {
     pub const MASK: u32 = 7;
     pub const ONCE_FREED: u32 = 8;
 
-    /// The word of the same slot once it has been freed.
+    /// Returns the word of the same slot after it has been freed.
     pub fn freed(word: u32) -> u32 {
         (word & !MASK).wrapping_add(ONCE_FREED)
     }
 }
 
-/// A slot that has not changed for this long is nobody's: its owner was killed while it wrote its request, or has stopped waiting
-/// (the hook waits for 200 ms).
+/// Age at which an unchanged slot counts as abandoned: its owner was killed while it wrote its request, or has stopped
+/// waiting (the hook waits for 200 ms).
 pub const ABANDONED: Duration = Duration::from_secs(2);
 
-/// A mailbox's name, for memfd_create(2) ...
+/// Name of a mailbox, for memfd_create(2).
 pub const NAME: &std::ffi::CStr = c"fastpath-mailbox";
-/// ... and what /proc/PID/maps shows of it, before ` (deleted)`.
+/// Name that /proc/PID/maps shows for it, before ` (deleted)`.
 pub const MAPPED_NAME: &str = "/memfd:fastpath-mailbox";
 
 /// What a thread asks for.
@@ -47,12 +47,12 @@ pub enum Request {
     Exec {
         /// Address of the path in the thread's process.
         path: u64,
-        /// Where a relative path starts.
+        /// Directory at which a relative path starts.
         dirfd: i32,
         /// AT_EMPTY_PATH and the like.
         flags: u32,
     },
-    /// To have its libraries seen to.
+    /// To have the calls in its libraries redirected.
     Entry,
 }
 
@@ -60,7 +60,7 @@ pub enum Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
     slot: usize,
-    /// The slot's word.
+    /// State word of the slot.
     word: u32,
     /// The thread, by its number in its own PID namespace.
     pub tid: i32,
@@ -69,13 +69,13 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// Where in the mailbox the word is that the thread waits on.
+    /// Returns the offset in the mailbox of the word that the thread waits on.
     pub fn offset(&self) -> u64 {
         (offset_of!(Mailbox, slot) + self.slot * size_of::<Slot>() + offset_of!(Slot, state)) as u64
     }
 }
 
-/// What the slots that are not free were seen to hold, and since when.
+/// Words of the slots that are not free, and the times since which they are unchanged.
 #[derive(Debug)]
 pub struct Held([Option<(u32, Instant)>; SLOTS]);
 
@@ -86,7 +86,7 @@ impl Default for Held {
 }
 
 impl HookState {
-    /// As it lies in memory.
+    /// Returns the bytes as they lie in memory.
     pub fn bytes(&self) -> Vec<u8> {
         let words = [
             self.entry,
@@ -104,23 +104,24 @@ const _: () = assert!(size_of::<Mailbox>() <= 4096);
 pub struct Shared {
     map: NonNull<Mailbox>,
     file: OwnedFd,
-    /// Opened for reading only, to ask for leases with.
+    /// Opened for reading only, to request leases with.
     reader: OwnedFd,
     inode: u64,
 }
 
-// SAFETY: the mailbox is only touched through its atomics.
+// SAFETY: the mapping is valid in every thread until the process ends, and the mailbox is only accessed through its
+// atomics.
 unsafe impl Send for Shared {}
-// SAFETY: as above.
+// SAFETY: all shared accesses go through atomics, as `Send` says.
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Makes an empty one.
+    /// Creates an empty mailbox.
     pub fn create() -> Result<Shared> {
         let fd =
             memfd_create(NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).map_err(tried("memfd_create"))?;
         nix::unistd::ftruncate(&fd, 4096).map_err(tried("ftruncate"))?;
-        // No reader may be made to fault by a page that somebody cuts off.
+        // No process can make another one fault by truncating the file.
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: fcntl with an int argument.
         if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
@@ -157,18 +158,19 @@ impl Shared {
         unsafe { self.map.as_ref() }
     }
 
-    /// The file itself: mappings made from it are not counted.
+    /// Returns the file itself: mappings made from it are not counted.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Opens the file anew. Unlike the descriptor that memfd_create gave, this one is counted as a writer by the kernel until
-    /// the last mapping made from it is gone.
+    /// Opens the file anew. Unlike the descriptor from memfd_create, the kernel counts this one as a writer until the
+    /// last mapping made from it is gone.
     pub fn reopen(&self) -> Result<OwnedFd> {
         open(&self.file, OFlag::O_RDWR)
     }
 
-    /// Whether any process still maps it: a read lease is refused as long as a writer exists (fcntl(2), F_SETLEASE).
+    /// Returns whether any process still maps it: the kernel refuses a read lease while a writer exists (fcntl(2),
+    /// F_SETLEASE).
     pub fn in_use(&self) -> bool {
         let lease = |kind: libc::c_int| {
             // SAFETY: fcntl with an int argument.
@@ -182,7 +184,7 @@ impl Shared {
                 let _ = lease(libc::F_UNLCK);
                 false
             }
-            // Leases are not to be had here (LSM, a kernel without them on tmpfs): look for oneself.
+            // Leases are not available here (LSM, a kernel without them on tmpfs): search /proc.
             Err(_) => self.is_mapped_by_anybody(),
         }
     }
@@ -195,18 +197,18 @@ impl Shared {
         processes.any(|pid| pid != own && maps::of(pid).is_ok_and(|maps| self.mapping(&maps).is_some()))
     }
 
-    /// Where a process with these mappings has it.
+    /// Returns the mailbox's mapping among the mappings of a process.
     pub fn mapping<'m>(&self, maps: &'m [Mapping]) -> Option<&'m Mapping> {
         maps.iter()
             .find(|m| m.inode == self.inode && m.name.starts_with(MAPPED_NAME))
     }
 
-    /// Sleeps until a request may be there, `at_most` for so long.
+    /// Sleeps until a request may be there, for `at_most` at the longest.
     pub fn wait(&self, seen: u32, at_most: Option<Duration>) {
         futex(&self.mailbox().doorbell, libc::FUTEX_WAIT, seen, at_most);
     }
 
-    /// The doorbell's count.
+    /// Returns the doorbell's count.
     pub fn doorbell(&self) -> u32 {
         self.mailbox().doorbell.load(Ordering::Acquire)
     }
@@ -238,25 +240,26 @@ impl Shared {
         taken
     }
 
-    /// Whether the slot of a request is still held for it.
+    /// Returns whether the slot of a request is still held for it.
     pub fn is_taken(&self, taken: &Taken) -> bool {
         self.mailbox().slot[taken.slot].state.load(Ordering::Acquire) == taken.word
     }
 
-    /// Frees the slot of a request, and lets the thread that asked go on.
+    /// Frees the slot of a request, and releases the thread that asked.
     pub fn go(&self, taken: &Taken) {
         self.free(taken.slot, taken.word);
     }
 
     fn free(&self, slot: usize, word: u32) {
         let state = &self.mailbox().slot[slot].state;
-        // Another word is another thread's, or was freed already.
+        // If the word differs, the slot belongs to another thread, or was freed already.
         if exchange(state, word, state::freed(word)) {
             futex(state, libc::FUTEX_WAKE, i32::MAX as u32, None);
         }
     }
 
-    /// Frees the slots that have been as `held` says for longer than `patience`. Whether some are left that are not free.
+    /// Frees the slots that have been as `held` records for longer than `patience`. Returns whether some slots are
+    /// still not free.
     pub fn free_abandoned(&self, held: &mut Held, patience: Duration) -> bool {
         for (i, (slot, held)) in self.mailbox().slot.iter().zip(&mut held.0).enumerate() {
             let word = slot.state.load(Ordering::Acquire);
@@ -316,7 +319,7 @@ mod tests {
         assert_eq!((taken.len(), taken[0].tid, shared.take().len()), (1, 7, 0));
         shared.go(&taken[0]);
         assert_eq!(slot.state.load(Ordering::Relaxed), 24 | state::FREE);
-        // Another thread's by now.
+        // The slot belongs to another thread by now.
         put(slot, 24, state::REQUEST);
         shared.go(&taken[0]);
         assert_eq!(slot.state.load(Ordering::Relaxed), 24 | state::REQUEST);
@@ -355,7 +358,7 @@ mod tests {
         crate::mutations::feed(&[full, empty], Duration::from_secs(5), 2, |bytes| {
             let length = bytes.len().min(size_of::<Mailbox>());
             file.write_all_at(&bytes[..length], 0).unwrap();
-            // Another count than the one that was seen: nobody is waited for.
+            // The count differs from the one that was seen, so this does not wait.
             shared.wait(shared.doorbell().wrapping_add(1), Some(Duration::from_secs(5)));
             let taken = shared.take();
             assert!(taken.len() <= SLOTS && shared.take().is_empty());
@@ -372,7 +375,7 @@ mod tests {
 
     #[test]
     fn a_mailbox_is_in_use_as_long_as_somebody_else_maps_it() {
-        // Beside other tests of this process: what they fork has all of its mappings until it executes another program.
+        // Other tests of this process fork: a child has all of its mappings until it executes another program.
         let is_soon = |condition: &dyn Fn() -> bool| {
             let begun = Instant::now();
             while !condition() && begun.elapsed() < Duration::from_secs(20) {
@@ -386,10 +389,10 @@ mod tests {
         let given = shared.reopen().unwrap();
         assert!(shared.in_use(), "given, not yet mapped");
         let (mut here, there) = std::os::unix::net::UnixStream::pair().unwrap();
-        // SAFETY: the child makes system calls only; the mapping goes with it.
+        // SAFETY: the child makes system calls only; its mapping ends with it.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: as above.
+            // SAFETY: mmap chooses the address of a new mapping, and write reads one byte of a static.
             unsafe {
                 let protection = libc::PROT_READ | libc::PROT_WRITE;
                 libc::mmap(
@@ -408,7 +411,7 @@ mod tests {
         std::io::Read::read_exact(&mut here, &mut [0]).unwrap();
         drop(given);
         assert!(shared.in_use() && shared.is_mapped_by_anybody());
-        // SAFETY: a child of ours.
+        // SAFETY: the process is a child that is not waited for yet; waitpid accepts a null status.
         unsafe {
             libc::kill(child, libc::SIGKILL);
             libc::waitpid(child, std::ptr::null_mut(), 0);

@@ -1,10 +1,10 @@
-//! The mailbox as it lies in memory, shared with the build script, which asserts that `hook/mailbox.h` agrees.
+//! Layout of the mailbox in memory, shared with the build script, which asserts that `hook/mailbox.h` agrees.
 
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::AtomicU64;
 
-/// Slots of one mailbox: how many threads of one process tree can ask at once.
+/// Slots of one mailbox: the number of threads of one process tree that can ask at once.
 pub const SLOTS: usize = 126;
 
 /// One request. See `hook/mailbox.h`.
@@ -18,7 +18,7 @@ pub struct Slot {
     pub dirfd: AtomicU64,
 }
 
-/// The shared page of requests.
+/// Shared page of requests.
 #[repr(C)]
 pub struct Mailbox {
     pub doorbell: AtomicU32,
@@ -26,7 +26,7 @@ pub struct Mailbox {
     pub slot: [Slot; SLOTS],
 }
 
-/// The hook's private page.
+/// Private page of the hook.
 #[repr(C)]
 #[derive(Default)]
 pub struct HookState {
@@ -38,7 +38,7 @@ pub struct HookState {
     pub reserved: u32,
 }
 
-/// Every field: struct, name, offset.
+/// Returns every field: struct, name, offset.
 pub fn fields() -> Vec<(&'static str, &'static str, usize)> {
     vec![
         ("fp_slot", "state", offset_of!(Slot, state)),
@@ -57,7 +57,7 @@ pub fn fields() -> Vec<(&'static str, &'static str, usize)> {
     ]
 }
 
-/// Every struct and its size.
+/// Returns every struct and its size.
 pub fn sizes() -> [(&'static str, usize); 3] {
     [
         ("fp_slot", size_of::<Slot>()),

@@ -4,15 +4,15 @@ use crate::error::{Error, Result};
 
 pub use fastpath_maps::Mapping;
 
-/// All mappings of a process (or a thread's process), lowest first.
+/// Returns all mappings of a process (or a thread's process), lowest first.
 pub fn of(pid: i32) -> Result<Vec<Mapping>> {
     fastpath_maps::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/maps"), e))
 }
 
-/// The highest address below `below` at which `size` bytes are free, no closer than `guard` bytes to the mapping at `below`
-/// and to whatever lies underneath.
+/// Returns the highest address below `below` at which `size` bytes are free, at least `guard` bytes away from the
+/// mapping at `below` and from the one underneath.
 pub fn gap_below(maps: &[Mapping], below: u64, size: u64, guard: u64) -> Option<u64> {
-    /// Linux refuses user mappings below vm.mmap_min_addr, 64 KiB as distributions set it.
+    /// Lowest address of a mapping: Linux refuses user mappings below vm.mmap_min_addr, 64 KiB as distributions set it.
     const LOWEST: u64 = 0x10000;
     let mut ceiling = below;
     for mapping in maps.iter().rev().filter(|m| m.start < below) {
@@ -25,13 +25,13 @@ pub fn gap_below(maps: &[Mapping], below: u64, size: u64, guard: u64) -> Option<
     ceiling.checked_sub(guard + size).filter(|a| *a >= LOWEST)
 }
 
-/// Whether nothing is mapped there.
+/// Returns whether nothing is mapped there.
 pub fn is_free(maps: &[Mapping], start: u64, size: u64) -> bool {
     maps.iter().all(|m| m.end <= start || m.start >= start + size)
 }
 
-/// The lowest address above the mappings that follow each other closely from `above` on, at which `size` bytes are free, no closer
-/// than `guard` bytes to either neighbour.
+/// Returns the lowest address, above the mappings that closely follow each other from `above` on, at which `size` bytes
+/// are free, at least `guard` bytes away from either neighbour.
 pub fn gap_above(maps: &[Mapping], above: u64, size: u64, guard: u64) -> Option<u64> {
     let mut floor = above;
     for mapping in maps.iter().filter(|m| m.end > above) {

@@ -1,4 +1,5 @@
-//! Where in a program are the calls that the hook must see: the program itself, its interpreter, its C library.
+//! Finds the code of a program that contains the calls for the hook: the program itself, its interpreter, its C
+//! library.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -11,9 +12,9 @@ use crate::sites::{self, Cache, Role};
 use crate::stack::{AT_BASE, AT_PHDR, InitialStack};
 use crate::target;
 
-/// The program's code that is mapped already: the program, and its interpreter if it names one.
+/// Code of the program that is mapped already: the program, and its interpreter if it names one.
 pub struct Code {
-    /// Where the region must lie to be in a jump's reach of everything here, if it matters.
+    /// Address that the region must be near, to be in a jump's reach of all this code, if that matters.
     pub near: Option<u64>,
     /// Sites and load bias of the program itself and of its interpreter.
     pub program: (Arc<sites::Scan>, u64),
@@ -38,13 +39,13 @@ impl Code {
         })
     }
 
-    /// The C library comes later, mapped by the interpreter; except musl's, which is the interpreter.
+    /// Returns whether the interpreter still has to map the C library. musl's is the interpreter itself.
     pub fn has_more_to_come(&self) -> bool {
         self.interpreter.is_some() && !self.program.0.is_musl()
     }
 }
 
-/// Start of the lowest mapping of the file that is mapped at `address`.
+/// Returns the start of the lowest mapping of the file that is mapped at `address`.
 pub fn file_start(maps: &[Mapping], address: u64) -> Option<u64> {
     let at = maps.iter().find(|m| (m.start..m.end).contains(&address))?;
     maps.iter()
@@ -53,8 +54,8 @@ pub fn file_start(maps: &[Mapping], address: u64) -> Option<u64> {
         .min()
 }
 
-/// Scan and load bias of the library mapped at `mapping`. None if it cannot be read, or was replaced on disk since: its code
-/// there is not the code here.
+/// Returns scan and load bias of the library mapped at `mapping`; `None` if the file cannot be read, or was replaced on
+/// disk since: its code is then not the mapped code.
 pub fn library(pid: i32, scans: &Cache, maps: &[Mapping], mapping: &Mapping) -> Option<(Arc<sites::Scan>, u64)> {
     // Another kind of file may have taken its name.
     let handle = target::open_path(&format!("/proc/{pid}/root{}", mapping.name)).ok()?;
@@ -79,12 +80,12 @@ pub fn scan_own_libraries(scans: &Cache) {
         .iter()
         .filter(|m| m.executable && (is_c_library(&m.name) || is_interpreter(&m.name)))
     {
-        // What cannot be read here is read when it is needed.
+        // A file that cannot be read here is read when it is needed.
         let _ = File::open(&mapping.name).and_then(|file| scans.scan(&file, Role::Library));
     }
 }
 
-/// libc.so.6 of glibc, libc-2.31.so and libpthread-2.31.so of older ones.
+/// Returns whether a file is libc.so.6 of glibc, or libc-2.31.so or libpthread-2.31.so of an older one.
 pub fn is_c_library(path: &str) -> bool {
     let name = Path::new(path).file_name().and_then(|n| n.to_str()).unwrap_or_default();
     name == "libc.so.6" || name.starts_with("libc-2.") || name.starts_with("libpthread-2.")

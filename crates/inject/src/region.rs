@@ -1,4 +1,4 @@
-//! What a process gets: one region of seven pages, each at a fixed distance from the others.
+//! The region that a process gets: seven pages, each at a fixed distance from the others.
 //!
 //! | offset | bytes | what | access |
 //! |---|---|---|---|
@@ -9,15 +9,15 @@
 //! | 20480 | 4096 | the hook's state, private | read, write |
 //! | 24576 | 4096 | the mailbox, a memfd | read, write |
 //!
-//! A process whose kernel's vDSO is redirected has an eighth: the journal of what was changed, and behind it the thunks of the entry
-//! points (`redirection/`).
+//! A process whose kernel's vDSO is redirected has an eighth page: the journal of the changes, followed by the thunks
+//! of the entry points (`redirection/`).
 
 use fastpath_page::PAGE_SIZE;
 
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 
-/// Offsets in the region; `hook/hook.lds` says the same of the last four.
+/// Offsets in the region; `hook/hook.lds` repeats the last four.
 pub const PAGE: u64 = 0;
 pub const IMAGE: u64 = 4096;
 pub const IMAGE_ROOM: u64 = 8192;
@@ -25,18 +25,18 @@ pub const HOOK: u64 = IMAGE + IMAGE_ROOM;
 pub const THUNKS: u64 = HOOK + 4096;
 pub const STATE: u64 = THUNKS + 4096;
 pub const MAILBOX: u64 = STATE + 4096;
-/// Bytes of the whole.
+/// Size of the region in bytes.
 pub const SIZE: u64 = MAILBOX + 4096;
 
-/// Offsets of what is there besides where the kernel's vDSO is redirected.
+/// Offsets of the additional parts where the kernel's vDSO is redirected.
 pub const JOURNAL: u64 = SIZE;
 pub const JOURNAL_ROOM: u64 = 3072;
 pub const ENTRY_THUNKS: u64 = JOURNAL + JOURNAL_ROOM;
-/// Bytes of the whole there.
+/// Size of the region in bytes there.
 pub const ATTACHED_SIZE: u64 = JOURNAL + 4096;
 
-/// Refuses a kernel whose pages are larger than the region's (AArch64's may be of 16 or 64 KiB): nothing can be mapped, nor
-/// protected, in parts of its pages.
+/// Refuses a kernel whose pages are larger than the region's (AArch64's may be of 16 or 64 KiB): parts of a page can be
+/// neither mapped nor protected.
 pub fn suits_pages_of(bytes: u64) -> Result<()> {
     if bytes <= PAGE_SIZE as u64 {
         return Ok(());
@@ -46,17 +46,17 @@ pub fn suits_pages_of(bytes: u64) -> Result<()> {
     )))
 }
 
-/// Distance kept from the program and from the heap behind it when the region must lie near a static program.
+/// Distance in bytes to the program and to the heap above it when the region must lie near a static program.
 pub const GUARD: u64 = 1 << 20;
 
-/// The same where there is no room below it, and the region must lie above: as much as a heap there usually grows, and well within
-/// the reach of a jump (128 MiB on AArch64).
+/// The same where there is no room below the program, and the region must lie above: as much as a heap there usually
+/// grows, and well within the reach of a jump (128 MiB on AArch64).
 pub const GUARD_ABOVE: u64 = 32 << 20;
 
-/// Where a region of [`ATTACHED_SIZE`] bytes may be mapped so that jumps from the vDSO at `vdso_base` reach it. Above the vDSO first: what lies
-/// below it is often the stack, which grows.
+/// Returns where a region of [`ATTACHED_SIZE`] bytes can be mapped so that jumps from the vDSO at `vdso_base` reach it.
+/// Tries above the vDSO first: the mapping below it is often the stack, which grows.
 pub fn place_near(maps: &[Mapping], vdso_base: u64) -> Result<u64> {
-    /// A page between it and its neighbours, so that it is nobody's overrun.
+    /// One page to either neighbour, so that an overrun of one does not hit the other.
     const DISTANCE: u64 = 4096;
     /// Well within the reach of a jump: 128 MiB on AArch64, 2 GiB on x86-64.
     const REACH: u64 = if cfg!(target_arch = "aarch64") {
@@ -64,8 +64,8 @@ pub fn place_near(maps: &[Mapping], vdso_base: u64) -> Result<u64> {
     } else {
         1 << 30
     };
-    /// The last page of what a program can have with four levels of page tables on x86-64 (Documentation/arch/x86/x86_64/mm.rst), which
-    /// all ISAs' programs stay below unless they ask for more.
+    /// Last page of a program's address space with four levels of page tables on x86-64
+    /// (Documentation/arch/x86/x86_64/mm.rst); programs of all ISAs stay below it unless they ask for more.
     const CEILING: u64 = 0x7fff_ffff_f000;
     let reached = |at: &u64| at.abs_diff(vdso_base) < REACH;
     let above = maps::gap_above(maps, vdso_base, ATTACHED_SIZE, DISTANCE)

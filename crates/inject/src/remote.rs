@@ -1,9 +1,10 @@
-//! System calls made in a stopped program, so that the program survives even if we are killed between any two steps.
+//! System calls made in a stopped program, such that the program survives if this process is killed between any two
+//! steps.
 //!
-//! The call is made by a system call instruction that we place in the unused tail of an executable mapping. Behind it stands an
-//! rt_sigreturn, and the stack pointer is at a signal frame that holds the program's own registers and mask. As long as we
-//! live, we stop the program as it leaves the call. If we die, the kernel lets it run on: it returns from the "signal"
-//! and is where it was (sigreturn(2); arch/*/kernel/signal*.c).
+//! The calls are made by a system call instruction that is written to the unused tail of an executable mapping. After
+//! it comes an rt_sigreturn, and the stack pointer is at a signal frame with the program's own registers and mask. The
+//! tracer stops the program as it leaves the call. If the tracer dies, the kernel lets the program run on: it returns
+//! from the "signal" and is where it was (sigreturn(2); arch/*/kernel/signal*.c).
 
 use nix::sys::signal::Signal;
 
@@ -14,37 +15,38 @@ use crate::tracee::{Stop, Tracee};
 
 /// Bytes of a mapping's tail that must be unused.
 const TAIL: usize = 16;
-/// The ABI's red zone below the stack pointer belongs to the program.
+/// Size of the ABI's red zone below the stack pointer, which belongs to the program.
 const RED_ZONE: u64 = 128;
 /// Room below the signal frame for what remote calls pass by pointer.
 pub const SCRATCH: u64 = 1024;
-/// Never blocked: they cannot be.
+/// Mask of all signals. SIGKILL and SIGSTOP cannot be blocked.
 const ALL_SIGNALS: u64 = u64::MAX;
-/// How often a step may be interrupted by job control before we give up.
+/// Limit of stops by job control within one call.
 const PATIENCE: u32 = 1000;
 
-/// Whoever makes system calls in somebody else's program.
+/// Makes system calls in another program.
 pub trait Remote {
-    /// Makes one.
+    /// Makes one call, named `what` in errors.
     fn call(&mut self, what: &'static str, call: Call, args: [u64; 6]) -> Result<u64>;
 
-    /// Address of [`SCRATCH`] bytes that remote calls may use.
+    /// Returns the address of [`SCRATCH`] bytes that remote calls may use.
     fn scratch(&self) -> u64;
 
-    /// Keeps in mind descriptors that were made in the program for the moment, should we die before they are closed.
+    /// Records descriptors that exist in the program for a moment, for a cleanup if this process dies before they are
+    /// closed.
     fn note(&mut self, _descriptors: [u64; 2]) -> Result<()> {
         Ok(())
     }
 
-    /// What the program's kernel interface looks like.
+    /// Returns the program's kernel interface.
     fn abi(&self) -> &'static dyn Abi;
 
-    /// The tracee, for its memory.
+    /// Returns the tracee, for access to its memory.
     fn tracee(&mut self) -> &mut Tracee;
 }
 
-/// A stopped program, borrowed for remote calls. Dropping it without [`RemoteCalls::finish`] leaves the kernel to run the
-/// signal frame's way back, so it is only for errors after which the tracee is gone.
+/// A stopped program, borrowed for remote calls. If it is dropped without [`RemoteCalls::finish`], the program
+/// continues through the signal frame, so that is only for errors after which the tracee is gone.
 pub struct RemoteCalls<'a> {
     tracee: &'a mut Tracee,
     abi: &'static dyn Abi,
@@ -57,8 +59,8 @@ pub struct RemoteCalls<'a> {
 }
 
 impl<'a> RemoteCalls<'a> {
-    /// Prepares `tracee`, which stands outside any system call. Nothing that the program can see is changed. `reserve` bytes
-    /// below the stack pointer stay free for the caller.
+    /// Prepares `tracee`, which must be outside any system call. Changes nothing that the program can see. `reserve`
+    /// bytes below the stack pointer stay free for the caller.
     pub fn begin(
         tracee: &'a mut Tracee,
         abi: &'static dyn Abi,
@@ -92,7 +94,7 @@ impl<'a> RemoteCalls<'a> {
         }
     }
 
-    /// Registers first, mask second: from here on the frame leads back.
+    /// Sets registers first, mask second: from here on the frame restores the program.
     fn park(&mut self) -> Result<()> {
         let registers = self.call_registers(Call::Getpid, [0; 6]);
         self.tracee.set_registers(&registers)?;
@@ -105,25 +107,26 @@ impl<'a> RemoteCalls<'a> {
         self.abi.call_registers(&self.saved, self.gadget, sp, number, args)
     }
 
-    /// The program's registers as they were found.
+    /// Returns the program's registers as they were found.
     pub fn saved(&self) -> &Registers {
         &self.saved
     }
 
-    /// Puts everything back, with `registers` in force.
+    /// Restores the program, with `registers`.
     pub fn finish(self, registers: Registers) -> Result<()> {
         self.tracee.set_signal_mask(self.mask)?;
         self.tracee.set_registers(&registers)?;
         self.tracee.write(self.gadget, &self.displaced)?;
         if self.stopped_by_user {
-            // Swallowed above, while the program had to go on; it stops as soon as we let go.
+            // The call loop swallowed the stop, while the program had to go on; the program stops as soon as it is
+            // detached.
             // SAFETY: kill takes no pointer.
             unsafe { libc::kill(self.tracee.pid(), libc::SIGSTOP) };
         }
         Ok(())
     }
 
-    /// Puts everything back as it was.
+    /// Restores the program as it was.
     pub fn abandon(self) -> Result<()> {
         let saved = self.saved;
         self.finish(saved)
@@ -145,8 +148,8 @@ impl Remote for RemoteCalls<'_> {
 
     fn call(&mut self, what: &'static str, call: Call, args: [u64; 6]) -> Result<u64> {
         self.tracee.set_registers(&self.call_registers(call, args))?;
-        // By its entry and its exit. Not by single steps: the kernel does not take the trap flag back when a tracer dies, and
-        // it forces SIGTRAP on a program that ignores it.
+        // Traced by entry and exit, not by single steps: the kernel does not clear the trap flag when a tracer dies,
+        // and it forces SIGTRAP on a program that ignores it.
         for _ in 0..PATIENCE {
             self.tracee.resume_to_syscall(None)?;
             match self.tracee.wait()? {
@@ -154,7 +157,7 @@ impl Remote for RemoteCalls<'_> {
                 Stop::Signal(Signal::SIGSTOP) | Stop::Interrupt(Some(_)) => self.stopped_by_user = true,
                 _ => {}
             }
-            // The program counter stands behind the instruction at the entry already.
+            // At the entry, the program counter is after the instruction already.
             let after = self.tracee.registers()?;
             if after.pc() != self.gadget + self.abi.instruction() as u64 || !self.tracee.is_leaving_a_call()? {
                 continue;
@@ -165,8 +168,8 @@ impl Remote for RemoteCalls<'_> {
     }
 }
 
-/// Finds executable memory that nothing uses: the tail of a mapping's last page, behind the file's code. The kernel's vDSO
-/// first: no file's page gets copied for it.
+/// Finds unused executable memory: the tail of a mapping's last page, after the file's code. The kernel's vDSO comes
+/// first, as no page of a file is copied for it.
 fn find_tail(tracee: &mut Tracee, maps: &[Mapping]) -> Result<(u64, [u8; TAIL])> {
     let executable = maps.iter().filter(|m| m.executable && m.name != "[vsyscall]");
     let (vdso, others): (Vec<_>, Vec<_>) = executable.partition(|m| m.name == "[vdso]");

@@ -1,5 +1,5 @@
-//! The system call instructions that must not go unnoticed (see `hook/hook.c`), found in a program's code. What they look like is
-//! the host's to say ([`crate::abi::sites`]).
+//! Finds the system call instructions in a program's code that the hook must see (see `hook/hook.c`). Their shapes
+//! depend on the host ([`crate::abi::sites`]).
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,12 +14,14 @@ use object::{Endianness, Object, ObjectSection};
 
 use crate::abi::sites::{Shape, THUNK_BYTES, find, jump, original, thunk};
 
-/// Thunks on one page: more sites than any library has.
+/// Thunks on one page: more than the sites of any library.
 pub const MOST_SITES: usize = 4096 / THUNK_BYTES;
-/// Files above this size are not searched for Go's or a static library's calls: reading them costs more than it gives.
+/// Size above which a file is not searched for Go's or a static library's calls: reading it would cost more than it
+/// gains.
 const MOST_FILE_BYTES: u64 = 512 << 20;
 
-/// Numbers of the calls that the hook looks at; arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h.
+/// Numbers of the calls that the hook watches; arch/x86/entry/syscalls/syscall_64.tbl,
+/// include/uapi/asm-generic/unistd.h.
 pub const WATCHED: [u32; 8] = [
     libc::SYS_execve as u32,
     libc::SYS_prctl as u32,
@@ -36,43 +38,43 @@ pub const WATCHED: [u32; 8] = [
 pub struct Site {
     /// Virtual address as the file states it (before relocation).
     pub address: u64,
-    /// Its shape.
+    /// Shape of the code there.
     pub shape: Shape,
 }
 
-/// What a file says of itself.
+/// Result of a scan of a file.
 #[derive(Debug, Default)]
 pub struct Scan {
     /// Sites, lowest first.
     pub sites: Vec<Site>,
-    /// The interpreter that it names.
+    /// Interpreter that the file names.
     pub interpreter: Option<String>,
     /// Lowest address that is loaded.
     pub lowest: u64,
 }
 
 impl Scan {
-    /// Whether its calls are in libraries, or some of them.
+    /// Returns whether some or all of its calls are in libraries.
     pub fn is_dynamic(&self) -> bool {
         self.interpreter.is_some()
     }
 
-    /// Whether its C library is musl, which is one file with its interpreter.
+    /// Returns whether its C library is musl, which is one file with its interpreter.
     pub fn is_musl(&self) -> bool {
         self.interpreter.as_ref().is_some_and(|path| path.contains("ld-musl-"))
     }
 }
 
-/// What a file is to the process that maps it.
+/// Role of a file in the process that maps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// The program itself. If it names an interpreter it gets its calls from a library, unless it is Go's.
+    /// The program itself. If it names an interpreter, its calls are in a library, unless it is Go's.
     Program,
     /// An interpreter or a library.
     Library,
 }
 
-/// Finds the sites in an ELF file's code. A file that cannot be read as one has none.
+/// Finds the sites in an ELF file's code. A file that cannot be parsed has none.
 pub fn scan(file: &[u8], role: Role) -> Scan {
     let Ok(elf) = ElfFile64::<Endianness>::parse(file) else {
         return Scan::default();
@@ -126,34 +128,34 @@ fn is_go(elf: &ElfFile64<'_, Endianness>) -> bool {
 /// Addresses of the hook's doors in one process.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Doors {
-    /// For code compiled from C: its stack has room, below a red zone.
+    /// Door for code compiled from C: its stack has room, below a red zone.
     pub c: u64,
-    /// For Go: no red zone, and no room.
+    /// Door for Go: no red zone, and no room.
     pub go: u64,
 }
 
 /// A change of a program's memory.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Patch {
-    /// Where.
+    /// Address of the change.
     pub address: u64,
-    /// What.
+    /// New bytes.
     pub bytes: Vec<u8>,
 }
 
-/// What leads one site through a thunk.
+/// Redirection of one site through a thunk.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Redirect {
     /// The thunk.
     pub thunk: Patch,
     /// The jump to it.
     pub jump: Patch,
-    /// What must be found in the jump's place.
+    /// Bytes that must be found where the jump is written.
     pub expected: Vec<u8>,
 }
 
-/// Redirects of `sites`, loaded with `bias`, through thunks on the page at `thunks`, of which `used` are taken. Sites that a jump
-/// cannot reach are left out.
+/// Returns redirections of `sites`, loaded with `bias`, through thunks on the page at `thunks`, of which `used` are
+/// taken. Omits sites that a jump cannot reach.
 pub fn redirects(sites: &[Site], bias: u64, thunks: u64, used: usize, doors: Doors) -> Vec<Redirect> {
     let mut redirects = Vec::new();
     for site in sites.iter().take(MOST_SITES.saturating_sub(used)) {
@@ -177,20 +179,20 @@ pub fn redirects(sites: &[Site], bias: u64, thunks: u64, used: usize, doors: Doo
     redirects
 }
 
-/// How many thunks stand on a page that is read as words.
+/// Returns the number of thunks on a page that is given as words.
 pub fn thunks_in_use(page: &[u64]) -> usize {
     page.chunks(THUNK_BYTES / 8).take_while(|thunk| thunk[0] != 0).count()
 }
 
-/// Scans of files by their identity, so that each library is read once however many programs start.
+/// Scans of files by their identity, so that each library is read only once for all programs.
 #[derive(Default)]
 pub struct Cache(Mutex<HashMap<Identity, Arc<Scan>>>);
 
-/// Device, inode, time of the last change, size, and what the file was looked at as.
+/// Device, inode, time of the last change, size, and role.
 type Identity = (u64, u64, i64, u64, Role);
 
 impl Cache {
-    /// The scan of an open file.
+    /// Returns the scan of an open file.
     pub fn scan(&self, file: &File, role: Role) -> std::io::Result<Arc<Scan>> {
         let meta = file.metadata()?;
         let key = (
@@ -214,7 +216,7 @@ impl Cache {
     }
 }
 
-/// A file's bytes, of which only the pages that are looked at are read: programs of 100 MB are common.
+/// A file's bytes, mapped so that only the pages that are accessed are read: programs of 100 MB are common.
 struct Mapped(NonNull<libc::c_void>, usize);
 
 impl Mapped {
@@ -241,15 +243,16 @@ impl std::ops::Deref for Mapped {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: mapped with this size until dropped. The file is one that a process is executing, which the kernel lets
-        // nobody write (ETXTBSY), or a library: whoever truncates one in place kills every process that maps it, us included.
+        // SAFETY: mapped with this size until dropped. The file is either one that a process is executing, which the
+        // kernel lets nothing write (ETXTBSY), or a library: truncating a library in place kills every process that
+        // maps it, this one included.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.1) }
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `of`.
+        // SAFETY: the mapping was made in `of` with this size, and no borrow of it outlives `self`.
         unsafe { libc::munmap(self.0.as_ptr(), self.1) };
     }
 }

@@ -1,4 +1,4 @@
-//! The stack that the kernel hands to a new program: argc, argv, envp, and the auxiliary vector (getauxval(3)).
+//! The stack that the kernel passes to a new program: argc, argv, envp, and the auxiliary vector (getauxval(3)).
 
 use crate::error::{Error, Result};
 use crate::tracee::Tracee;
@@ -13,17 +13,18 @@ pub const AT_SECURE: u64 = 23;
 pub const AT_SYSINFO: u64 = 32;
 pub const AT_SYSINFO_EHDR: u64 = 33;
 
-/// Words read at a time.
+/// Number of words read at a time.
 const CHUNK: usize = 256;
-/// More words than any stack that execve accepts holds (MAX_ARG_STRINGS bounds argc; 6 MiB of pointers bound the rest).
+/// Number of words that no stack accepted by execve exceeds (MAX_ARG_STRINGS bounds argc; 6 MiB of pointers bound the
+/// rest).
 const LIMIT: usize = 16 << 20;
 
-/// The words from the stack pointer to the end of the auxiliary vector.
+/// Words from the stack pointer to the end of the auxiliary vector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitialStack {
     /// Address of argc.
     pub pointer: u64,
-    /// Bytes of a word: 4 or 8.
+    /// Size of a word in bytes: 4 or 8.
     word: usize,
     words: Vec<u64>,
     auxv: usize,
@@ -58,7 +59,7 @@ impl InitialStack {
         })
     }
 
-    /// Index of an entry's type.
+    /// Returns the index of an entry's type.
     fn position(&self, kind: u64) -> Option<usize> {
         self.words[self.auxv..]
             .chunks_exact(2)
@@ -66,17 +67,17 @@ impl InitialStack {
             .map(|i| self.auxv + 2 * i)
     }
 
-    /// The value of an entry.
+    /// Returns the value of an entry.
     pub fn get(&self, kind: u64) -> Option<u64> {
         self.position(kind).map(|i| self.words[i + 1])
     }
 
-    /// Address of an entry's value.
+    /// Returns the address of an entry's value.
     pub fn address_of(&self, kind: u64) -> Option<u64> {
         self.position(kind).map(|i| self.pointer + (self.word * (i + 1)) as u64)
     }
 
-    /// Changes an entry, or puts it in front of all others.
+    /// Changes an entry, or inserts it before all others.
     pub fn set(&mut self, kind: u64, value: u64) {
         match self.position(kind) {
             Some(i) => self.words[i + 1] = value,
@@ -86,25 +87,26 @@ impl InitialStack {
         }
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub fn remove(&mut self, kind: u64) {
         if let Some(i) = self.position(kind) {
             self.words.drain(i..i + 2);
         }
     }
 
-    /// Moves the whole to a place that does not overlap `old`, so that the old one stays valid until the stack pointer changes.
+    /// Moves the whole stack to a place that does not overlap `old`, so that the old one stays valid until the stack
+    /// pointer changes.
     pub fn place_below(&mut self, old: &InitialStack) {
         self.pointer = (old.pointer - (self.word * self.words.len()) as u64) & !15;
     }
 
-    /// Its bytes, to be written at its pointer.
+    /// Returns its bytes, to be written at its pointer.
     pub fn bytes(&self) -> Vec<u8> {
         let bytes = self.words.iter().map(|w| w.to_le_bytes());
         bytes.flat_map(|bytes| bytes.into_iter().take(self.word)).collect()
     }
 
-    /// Whether it has as many words as `other`.
+    /// Returns whether it has as many words as `other`.
     pub fn same_size(&self, other: &InitialStack) -> bool {
         self.words.len() == other.words.len()
     }

@@ -1,4 +1,4 @@
-//! The steps of an installation in a stopped program, each of which can be taken back.
+//! The steps of an installation in a stopped program, each of which can be undone.
 
 use fastpath_image::{Image, Instance, KernelFunctions, Options, Placement};
 use nix::errno::Errno;
@@ -24,7 +24,7 @@ pub struct Plan<'a> {
     pub kit: &'a Kit,
     pub image: &'static Image,
     pub kernel: KernelFunctions,
-    /// The kernel's vDSO, where the program's calls go through it.
+    /// Kernel's vDSO, where the program's calls go through it.
     pub beside: Option<KernelVdso>,
     pub hook: &'static Hook,
     /// Offset of the image's own `__kernel_vsyscall`.
@@ -34,18 +34,18 @@ pub struct Plan<'a> {
     pub stack: &'a InitialStack,
 }
 
-/// The kernel's vDSO in the program.
+/// Kernel's vDSO in the program.
 pub struct KernelVdso {
-    /// Where its data begins, which lies below the code.
+    /// Start of its data, which lies below the code.
     pub lowest: u64,
-    /// Where its code begins.
+    /// Start of its code.
     pub base: u64,
-    /// The code.
+    /// Bytes of its code.
     pub bytes: Vec<u8>,
 }
 
 impl KernelVdso {
-    /// From its code's mapping: the kernel maps the data right below.
+    /// Finds it by its code's mapping: the kernel maps the data right below.
     pub fn new(maps: &[Mapping], code: &Mapping, bytes: Vec<u8>) -> KernelVdso {
         let mut lowest = code.start;
         while let Some(data) = maps.iter().find(|m| m.end == lowest && m.name.starts_with("[vvar")) {
@@ -86,7 +86,7 @@ pub fn perform(calls: &mut RemoteCalls<'_>, plan: &Plan<'_>) -> Result<u64> {
 impl Surgery<'_, '_> {
     fn take_back(&mut self) {
         while let Some(step) = self.undo.pop() {
-            // Whatever fails here leaves something unused behind, never something wrong.
+            // A failure here leaves an unused part behind, never an incorrect one.
             let _ = match step {
                 Undo::Unmap(at, size) => self
                     .calls
@@ -109,7 +109,7 @@ impl Surgery<'_, '_> {
         let instance = Instance::new(plan.image, &options).map_err(|e| Error::Unsupported(e.to_string()))?;
         let mut bytes = instance.bytes().to_vec();
         if let Some(vdso) = plan.beside.as_ref().filter(|vdso| vdso.lowest == region + region::SIZE) {
-            // Where it cannot be had, unwinding stops in the kernel's code, and nothing else is amiss.
+            // If this fails, unwinding stops in the kernel's code, and everything else works.
             let _ = unwind::join(&mut bytes, region + region::IMAGE, &vdso.bytes, vdso.base);
         }
         if bytes.len() as u64 > region::IMAGE_ROOM {
@@ -122,8 +122,8 @@ impl Surgery<'_, '_> {
         self.lead_start(plan, region)
     }
 
-    /// A static program's calls are in its own text: the region goes near it. A dynamic one's are in libraries, which the kernel
-    /// and the loader put near each other.
+    /// Maps the region. A static program's calls are in its own text, so the region goes near it. A dynamic program's
+    /// calls are in libraries, which the kernel and the loader map near each other.
     fn map_region(&mut self, plan: &Plan<'_>) -> Result<u64> {
         let below = plan
             .beside
@@ -160,7 +160,7 @@ impl Surgery<'_, '_> {
         Ok(())
     }
 
-    /// Points AT_SYSINFO_EHDR at the image, and AT_ENTRY at the hook where the C library is still to come.
+    /// Points AT_SYSINFO_EHDR at the image, and AT_ENTRY at the hook where the C library is still to be mapped.
     fn lead_start(&mut self, plan: &Plan<'_>, region: u64) -> Result<u64> {
         let old = plan.stack;
         let mut new = old.clone();
@@ -188,12 +188,13 @@ impl Surgery<'_, '_> {
             (state.entry, state.entry_cell) = (entry, entry_cell);
         }
         self.calls.tracee().write(region + region::STATE, &state.bytes())?;
-        // The last step: in one write, and only then is the stack pointer moved.
+        // The last step: one write, and only after it is the stack pointer moved.
         self.calls.tracee().write(new.pointer, &new.bytes())?;
         Ok(new.pointer)
     }
 
-    /// Writes the thunk that AT_SYSINFO is to lead to, in an ABI that has it. It goes on to the kernel's code if there is some.
+    /// Writes the thunk that AT_SYSINFO will point to, in an ABI that has it. The thunk continues in the kernel's code
+    /// if there is some.
     fn sysinfo(&mut self, plan: &Plan<'_>, region: u64) -> Result<Option<u64>> {
         let abi = self.calls.abi();
         let at = region + region::THUNKS;
@@ -209,7 +210,7 @@ impl Surgery<'_, '_> {
         Ok(Some(at))
     }
 
-    /// A program started under PR_SET_TSC dies of reading the counter.
+    /// Refuses a program started under PR_SET_TSC: it would be killed when it reads the counter.
     fn counter_is_readable(&mut self) -> Result<()> {
         if !self.calls.abi().counter_may_be_forbidden() {
             return Ok(());
@@ -220,7 +221,7 @@ impl Surgery<'_, '_> {
             Call::Prctl,
             [libc::PR_GET_TSC as u64, at, 0, 0, 0, 0],
         );
-        // A kernel that does not know the question forbids nobody.
+        // A kernel that does not know PR_GET_TSC does not forbid the counter.
         if let Err(Error::Remote {
             errno: Errno::EINVAL, ..
         }) = asked
@@ -252,14 +253,14 @@ impl Surgery<'_, '_> {
     }
 
     fn map_near(&mut self, maps: &[Mapping], loaded: u64, size: u64) -> Result<u64> {
-        // Go's programs for AArch64 begin at 64 KiB: below is nothing.
+        // Go's programs for AArch64 begin at 64 KiB: there is no room below.
         let at = maps::gap_below(maps, loaded, size, region::GUARD)
             .or_else(|| maps::gap_above(maps, loaded, size, region::GUARD_ABOVE))
             .ok_or_else(|| Error::Unsupported("no room next to the program".into()))?;
         self.map_code(at, size, libc::MAP_FIXED_NOREPLACE)
     }
 
-    /// The page, the mailbox and the hook's state, over the region's first and last pages.
+    /// Maps the page and the mailbox over the region, and makes the hook's state writable.
     fn map_shared(&mut self, kit: &Kit, region: u64) -> Result<()> {
         let mailbox = (kit.mailbox)()?;
         let fds = crate::handover::give(self.calls, [&kit.page, &mailbox])?;
@@ -295,8 +296,9 @@ impl Surgery<'_, '_> {
     }
 }
 
-/// Leads `sites` through thunks on the page at `thunks`, of which `used` are taken; returns how many more are. What was in the
-/// place of each jump goes to `displaced`. A site whose bytes are not those that were found in its file is left alone.
+/// Redirects `sites` through thunks on the page at `thunks`, of which `used` are taken; returns how many more are
+/// taken. The bytes that each jump replaces are added to `displaced`. A site whose bytes differ from those in its file
+/// is left alone.
 pub fn redirect(
     tracee: &mut Tracee,
     sites: &[Site],
@@ -313,7 +315,7 @@ pub fn redirect(
         if found != redirect.expected {
             continue;
         }
-        // The thunk first: a jump is written only when its target stands.
+        // The thunk first: a jump is written only when its target is complete.
         tracee.write(redirect.thunk.address, &redirect.thunk.bytes)?;
         displaced.push(Patch {
             address: redirect.jump.address,
@@ -324,7 +326,7 @@ pub fn redirect(
     Ok(redirects.len())
 }
 
-/// Where the hook's doors are in a process with this region.
+/// Returns the addresses of the hook's doors in a process with this region.
 pub fn doors(hook: &Hook, region: u64) -> Doors {
     let start = region + region::HOOK;
     Doors {

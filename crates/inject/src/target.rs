@@ -1,4 +1,4 @@
-//! What is known of a program before it starts: whether it is one that may be served.
+//! Checks of a program before it starts: whether it may be served.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -14,9 +14,9 @@ use crate::abi;
 use crate::error::{Error, Result};
 use crate::region;
 
-/// Whether anything can be served under a kernel with pages of this size: they are the same in all its programs (AT_PAGESZ).
+/// Refuses a kernel whose page size does not suit the region: the size is the same in all its programs (AT_PAGESZ).
 pub fn kernels_pages_suit() -> Result<()> {
-    // SAFETY: getauxval only looks at what the kernel gave this process.
+    // SAFETY: getauxval only reads what the kernel gave this process.
     region::suits_pages_of(unsafe { libc::getauxval(libc::AT_PAGESZ) })
 }
 
@@ -24,15 +24,15 @@ pub fn kernels_pages_suit() -> Result<()> {
 pub struct View {
     root: OwnedFd,
     cwd: OwnedFd,
-    /// What it calls /proc/self/exe.
+    /// Path of its /proc/self/exe as seen from here.
     exe: String,
 }
 
-/// `#!` lines followed before we give up; the kernel follows five (BINPRM_BUF_SIZE, fs/exec.c).
+/// Limit of `#!` lines that are followed; the kernel follows five (BINPRM_BUF_SIZE, fs/exec.c).
 const MOST_INTERPRETERS: u32 = 5;
 
 impl View {
-    /// The view of `pid`, in which relative paths start at `dirfd` (AT_FDCWD: its working directory).
+    /// Returns the view of `pid`, in which relative paths start at `dirfd` (AT_FDCWD: its working directory).
     pub fn of(pid: &str, dirfd: i32) -> Result<View> {
         let start = if dirfd == libc::AT_FDCWD {
             format!("/proc/{pid}/cwd")
@@ -48,7 +48,8 @@ impl View {
 
     /// Opens a path as the process would, as a handle only (O_PATH).
     fn open(&self, path: &OsStr) -> Result<OwnedFd> {
-        // Programs that start themselves again (busybox, container runtimes) do so by this name, which means another one to us.
+        // Programs that start themselves again (busybox, container runtimes) use this name, which in this process is
+        // another file.
         if path == "/proc/self/exe" {
             return open_path(&self.exe);
         }
@@ -75,13 +76,14 @@ impl View {
         if fd < 0 {
             return Err(Error::io(path.to_string_lossy(), Errno::last().into()));
         }
-        // SAFETY: just returned to us.
+        // SAFETY: openat2 has just returned this descriptor, and nothing else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
     }
 
-    /// Refuses a program that must be left alone: setuid, setgid or with file capabilities (tracing its exec would take its
-    /// privileges away, ptrace(2)), unreadable, or for an ISA that is not served. Follows `#!` lines. What kind of program it is is a promise only as long
-    /// as nobody exchanges the file; then the program runs untouched or without its privileges, never with more.
+    /// Refuses a program that must be left alone: setuid, setgid or with file capabilities (tracing its exec would
+    /// remove its privileges, ptrace(2)), unreadable, or for an ISA that is not served. Follows `#!` lines. The result
+    /// only holds while the file is not replaced; after that the program runs untouched or without its privileges,
+    /// never with more.
     pub fn may_serve(&self, path: &OsStr) -> Result<Isa> {
         let mut path = path.to_owned();
         for _ in 0..MOST_INTERPRETERS {
@@ -139,8 +141,9 @@ impl View {
     }
 }
 
-/// Opens a regular file for reading, and nothing else: to open a FIFO is to wait for its other end, and to open a device may set it off.
-/// `handle` is what an open with O_PATH returned. O_NONBLOCK keeps a lease of another process (fcntl(2), F_SETLEASE) from holding this one up.
+/// Opens a regular file for reading, and refuses every other kind: opening a FIFO waits for its other end, and opening
+/// a device may trigger it. `handle` is the result of an open with O_PATH. O_NONBLOCK keeps a lease of another process
+/// (fcntl(2), F_SETLEASE) from blocking this one.
 pub fn open_regular(handle: &OwnedFd) -> std::io::Result<File> {
     // SAFETY: stat is plain old data; fstat fills it in.
     let mode = unsafe {
@@ -170,7 +173,7 @@ pub fn open_path(path: &str) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(Error::io(path, Errno::last().into()));
     }
-    // SAFETY: just returned to us.
+    // SAFETY: open has just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -180,25 +183,25 @@ fn has_capabilities(path: &str) -> bool {
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
-/// The fields of /proc/PID/status that decide whether a process may be touched (proc_pid_status(5)).
+/// Fields of /proc/PID/status that decide whether a process may be changed (proc_pid_status(5)).
 #[derive(Debug, PartialEq, Eq, Clone, Copy, Default)]
 pub struct Status {
-    /// The process that it is a thread of.
+    /// Process that it is a thread of.
     pub group: i32,
-    /// Its process id in its own, innermost PID namespace.
+    /// Process id in its own, innermost PID namespace.
     pub inner_pid: i32,
-    /// That namespace lies below this one.
+    /// Whether that namespace is an inner one of this process's.
     pub is_nested: bool,
-    /// The PID of its tracer; 0: it has none.
+    /// PID of its tracer; 0: none.
     pub tracer: i32,
-    /// It blocks SIGSYS, and the process has a handler for it.
+    /// Whether it blocks SIGSYS, and the process has a handler for it.
     pub blocks_handled_sigsys: bool,
-    /// Installed seccomp filters. Kernels before 5.9 do not count them: then 1 for any.
+    /// Number of installed seccomp filters. Kernels before 5.9 do not count them: then 1 for any.
     pub filters: u32,
 }
 
 impl Status {
-    /// Of a process or thread.
+    /// Reads the status of a process or thread.
     pub fn of(pid: &str) -> Result<Status> {
         let path = format!("/proc/{pid}/status");
         let text = std::fs::read_to_string(&path).map_err(|e| Error::io(path, e))?;
@@ -226,11 +229,12 @@ impl Status {
     }
 }
 
-/// Refuses where /proc shows another PID namespace than this process's: a number is one process there, and another one to ptrace(2).
+/// Refuses if /proc shows another PID namespace than this process's: a number then means one process there, and another
+/// one to ptrace(2).
 pub fn proc_shows_this_namespace() -> Result<()> {
     let is_of_another = match Status::of("self") {
         Ok(own) => own.is_nested,
-        // It does not show this process, if it is a /proc at all.
+        // /proc does not show this process, if it is mounted at all.
         Err(_) => std::path::Path::new("/proc/stat").exists(),
     };
     if is_of_another {
@@ -241,14 +245,14 @@ pub fn proc_shows_this_namespace() -> Result<()> {
     Ok(())
 }
 
-/// Whether a thread waits on the futex at `address` (proc_pid_syscall(5)).
+/// Returns whether a thread waits on the futex at `address` (proc_pid_syscall(5)).
 pub fn waits_on_futex(tid: i32, address: u64) -> bool {
     std::fs::read_to_string(format!("/proc/{tid}/syscall")).is_ok_and(|text| is_wait_on_futex(&text, address))
 }
 
 fn is_wait_on_futex(text: &str, address: u64) -> bool {
-    /// futex and restart_syscall, of 32-bit programs too, which an x86-64 kernel shows by their own numbers; a wait that a stop
-    /// interrupted goes on as the latter, with its registers as they were.
+    /// Numbers of futex and restart_syscall, those of 32-bit programs included, which an x86-64 kernel shows by their
+    /// own numbers. A wait that a stop interrupted continues as restart_syscall, with its registers unchanged.
     const NUMBERS: &[i64] = if cfg!(target_arch = "x86_64") {
         &[libc::SYS_futex, libc::SYS_restart_syscall, 240, 0]
     } else {

@@ -21,7 +21,7 @@ pub use running::Event;
 /// Real-time signals as the kernel numbers them (signal(7)); a system-call-stop shows as SIGTRAP | 0x80, above them.
 const REAL_TIME: std::ops::RangeInclusive<i32> = 32..=64;
 
-/// Why a traced thread stands still.
+/// Reason why a traced thread is stopped.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Stop {
     /// PTRACE_EVENT_EXEC: the new program is mapped and has not run an instruction.
@@ -32,20 +32,21 @@ pub enum Stop {
     Signal(Signal),
     /// PTRACE_EVENT_STOP: an interrupt, or a group-stop by the signal named.
     Interrupt(Option<Signal>),
-    /// It is gone.
+    /// The thread has ended.
     Exited,
 }
 
 /// A thread that this thread traces.
 pub struct Tracee {
     pid: Pid,
-    /// The process that it belongs to, if it is not its first thread.
+    /// Process that it belongs to, if it is not its first thread.
     process: Option<i32>,
     memory: Option<File>,
 }
 
 impl Tracee {
-    /// Starts to trace `pid` without stopping it (PTRACE_SEIZE). If this process dies, the kernel lets the thread go on.
+    /// Starts to trace `pid` without stopping it (PTRACE_SEIZE). If this process dies, the kernel lets the thread go
+    /// on.
     pub fn seize(pid: i32) -> Result<Tracee> {
         let pid = Pid::from_raw(pid);
         let options = ptrace::Options::PTRACE_O_TRACEEXEC | ptrace::Options::PTRACE_O_TRACESYSGOOD;
@@ -57,13 +58,13 @@ impl Tracee {
         })
     }
 
-    /// The thread, in the PID namespace of this process.
+    /// Returns the thread id, in the PID namespace of this process.
     pub fn pid(&self) -> i32 {
         self.pid.as_raw()
     }
 
-    /// Waits for the next stop of any thread that this thread traces. An exec changes the PID of a thread that was not its
-    /// group's leader, so the answer renames the tracee.
+    /// Waits for the next stop of any thread that this thread traces. An exec changes the id of a thread that was not
+    /// its group's leader, so this updates the tracee's id.
     pub fn wait(&mut self) -> Result<Stop> {
         loop {
             let mut status = 0;
@@ -88,7 +89,7 @@ impl Tracee {
                 return Ok(Stop::Interrupt(signal));
             }
             if libc::WIFSTOPPED(status) && status >> 16 == 0 && REAL_TIME.contains(&libc::WSTOPSIG(status)) {
-                // nix::Signal has no real-time signals: pass them on here.
+                // nix::Signal has no real-time signals: deliver them here.
                 self.resume_raw(libc::PTRACE_SYSCALL, libc::WSTOPSIG(status))?;
                 continue;
             }
@@ -120,18 +121,20 @@ impl Tracee {
         ptrace::syscall(self.pid, signal).map_err(tried("PTRACE_SYSCALL"))
     }
 
-    /// Leaves it stopped by job control, as it would be without a tracer, and hears of SIGCONT.
+    /// Leaves it stopped by job control, as it would be without a tracer, and still reports SIGCONT.
     pub fn listen(&self) -> Result<()> {
         self.resume_raw(libc::PTRACE_LISTEN as libc::c_uint, 0)
     }
 
-    /// Whether the system call at which it stands is done, and not about to begin (PTRACE_GET_SYSCALL_INFO, Linux 5.3).
+    /// Returns whether it is stopped at the exit of a system call, not at the entry (PTRACE_GET_SYSCALL_INFO, Linux
+    /// 5.3).
     pub fn is_leaving_a_call(&self) -> Result<bool> {
-        /// include/uapi/linux/ptrace.h: PTRACE_GET_SYSCALL_INFO, PTRACE_SYSCALL_INFO_EXIT; the first byte says which.
+        /// include/uapi/linux/ptrace.h: PTRACE_GET_SYSCALL_INFO, PTRACE_SYSCALL_INFO_EXIT; the first byte is the kind
+        /// of stop.
         const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
         const INFO_EXIT: u8 = 2;
         let mut info = [0u8; 88];
-        // SAFETY: the kernel writes at most as many bytes as it is told there are.
+        // SAFETY: the kernel writes at most `info.len()` bytes to `info`.
         let r = unsafe { libc::ptrace(GET_SYSCALL_INFO, self.pid.as_raw(), info.len(), info.as_mut_ptr()) };
         if r < 0 {
             Err(tried("PTRACE_GET_SYSCALL_INFO")(Errno::last()))
@@ -145,12 +148,12 @@ impl Tracee {
         ptrace::interrupt(self.pid).map_err(tried("PTRACE_INTERRUPT"))
     }
 
-    /// Stops tracing; it goes on, with `signal` if it stands in a signal-delivery-stop.
+    /// Stops tracing; the thread goes on, with `signal` if it is in a signal-delivery-stop.
     pub fn detach(self, signal: Option<Signal>) -> Result<()> {
         ptrace::detach(self.pid, signal).map_err(tried("PTRACE_DETACH"))
     }
 
-    /// Its general registers.
+    /// Returns its general registers.
     pub fn registers(&self) -> Result<Registers> {
         Registers::of(self.pid)
     }
@@ -160,7 +163,7 @@ impl Tracee {
         registers.apply(self.pid)
     }
 
-    /// Its blocked signals (the kernel's 64-bit set).
+    /// Returns its blocked signals (the kernel's 64-bit set).
     pub fn signal_mask(&self) -> Result<u64> {
         let mut mask = 0u64;
         self.sigmask_request(libc::PTRACE_GETSIGMASK, &mut mask)?;
@@ -192,7 +195,6 @@ impl Tracee {
                 .map_err(|e| Error::io(path, e))?;
             self.memory = Some(file);
         }
-        // Just set above.
         self.memory.as_ref().ok_or(Error::Gone)
     }
 
@@ -222,7 +224,7 @@ impl Tracee {
 
     /// Duplicates its file descriptor `fd` into this process (pidfd_getfd(2), Linux 5.6).
     pub fn take_fd(&self, fd: i32) -> Result<OwnedFd> {
-        // SAFETY: both calls take integers; what they return is a new descriptor that nobody else owns.
+        // SAFETY: both calls take integers; each result is a new descriptor that nothing else owns.
         unsafe {
             let pidfd = libc::syscall(libc::SYS_pidfd_open, self.process.unwrap_or(self.pid.as_raw()), 0);
             if pidfd < 0 {
@@ -237,7 +239,7 @@ impl Tracee {
         }
     }
 
-    /// Ends a program that has not run an instruction, with an exit status. Nothing of it is kept.
+    /// Ends a program that has not run an instruction, with an exit status. Its memory may be overwritten.
     pub fn exit(&mut self, status: u8) -> Result<()> {
         let registers = self.registers()?;
         let abi = abi::of(&registers);

@@ -1,15 +1,17 @@
 //! Unwinding through the kernel's code of 32-bit programs.
 //!
-//! A 32-bit program waits in the kernel's `__kernel_vsyscall`, and its signal handlers return by the kernel's code: whoever unwinds
-//! a stack there needs the kernel's call frame information, and finds it by the vDSO that the program knows, which is ours. So the
-//! region is mapped right below the kernel's vDSO, our image says that it reaches to that one's end, and its table of call frames
-//! (`.eh_frame_hdr`, Linux Standard Base, Core, chapter 10.6) lists the kernel's after ours.
+//! A 32-bit program waits in the kernel's `__kernel_vsyscall`, and its signal handlers return through the kernel's
+//! code. An unwinder needs the kernel's call frame information there, and finds it by the vDSO that the program knows,
+//! which is the synthetic one. So the region is mapped right below the kernel's vDSO, the image's PT_LOAD extends to
+//! that one's end, and the image's table of call frames (`.eh_frame_hdr`, Linux Standard Base, Core, chapter 10.6)
+//! lists the kernel's frames after its own.
 
 use object::Endianness;
 use object::elf::{FileHeader32, PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader32};
 use object::read::elf::{FileHeader, ProgramHeader};
 
-/// Version 1; pointer to `.eh_frame` relative to itself, a count, a table relative to the header, each of 4 bytes (DW_EH_PE_*).
+/// Version 1; pointer to `.eh_frame` relative to itself, a count, a table relative to the header, each of 4 bytes
+/// (DW_EH_PE_*).
 const ENCODINGS: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 /// Encodings, pointer, count.
 const HEADER_BYTES: usize = 12;
@@ -20,15 +22,15 @@ const P_FILESZ: usize = 16;
 const P_MEMSZ: usize = 20;
 const PROGRAM_HEADER_BYTES: usize = 32;
 
-/// A table as it lies in memory: where each frame's code begins, and where it is described.
+/// A table as it lies in memory: for each frame, the addresses of its code and of its description.
 struct Table {
     /// Address of `.eh_frame`.
     frames: u32,
     entries: Vec<(u32, u32)>,
 }
 
-/// Lets `image`, which is to be mapped at `at`, answer for the kernel's vDSO too, whose bytes begin at `kernel_at` above it. None,
-/// and nothing is changed: one of them is not as is usual.
+/// Makes `image`, to be mapped at `at`, cover the kernel's vDSO too, whose bytes begin at `kernel_at` above it. Returns
+/// `None` and changes nothing if one of them does not have the usual form.
 pub fn join(image: &mut Vec<u8>, at: u64, kernel: &[u8], kernel_at: u64) -> Option<()> {
     let ours = table(image, at)?;
     let theirs = table(kernel, kernel_at)?;
@@ -58,7 +60,8 @@ pub fn join(image: &mut Vec<u8>, at: u64, kernel: &[u8], kernel_at: u64) -> Opti
     Some(())
 }
 
-/// Where the program header of this type lies in the file, and the header. Only of files that are linked to address 0.
+/// Returns the offset in the file of the program header of this type, and the header. Only for files that are linked to
+/// address 0.
 fn segment(file: &[u8], kind: u32) -> Option<(usize, ProgramHeader32<Endianness>)> {
     let header = FileHeader32::<Endianness>::parse(file).ok()?;
     let endian = header.endian().ok()?;
@@ -96,7 +99,8 @@ fn table(file: &[u8], at: u64) -> Option<Table> {
 mod tests {
     use super::*;
 
-    /// An ELF file with one PT_LOAD and a table of these entries (offsets from the file's start), at offset 0x100.
+    /// Returns an ELF file with one PT_LOAD and a table of these entries (offsets from the file's start), at offset
+    /// 0x100.
     fn file(entries: &[(u32, u32)]) -> Vec<u8> {
         let mut bytes = vec![0; 0x200];
         bytes[..7].copy_from_slice(b"\x7fELF\x01\x01\x01");

@@ -1,7 +1,8 @@
 //! Attaches one process, in a child process with a deadline.
 //!
-//! To attach is to read the target's memory, and that may be backed by a file system or a fault handler of the target's own user (FUSE,
-//! userfaultfd(2)): it can wait for ever, and not even SIGKILL always ends that. So no thread of the daemon's does it.
+//! An attach reads the target's memory, which may be backed by a file system or a fault handler of the target's own
+//! user (FUSE, userfaultfd(2)): that can wait for ever, and not even SIGKILL always ends it. So no thread of the daemon
+//! does it.
 
 use std::io::Read;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -18,35 +19,35 @@ use crate::Options;
 use crate::log::{Priority, say};
 use crate::payer::Payer;
 
-/// How long it may take: a process that does not stop is given up much sooner.
+/// Timeout of an attach: a process that does not stop is given up much sooner.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// How long a child may take to end that was killed.
+/// Time for a killed child to end.
 const DEATH: Duration = Duration::from_secs(1);
 
 /// A process that a rule attaches.
 #[derive(Debug)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub struct Task {
-    /// As it is called here.
+    /// Process id as seen from here.
     pub pid: i32,
-    /// Whose turn it is.
+    /// Payer whose turn it is.
     pub payer: Payer,
     /// What it gets, and by which rule.
     pub decision: Decision,
-    /// For the log.
+    /// Name for the log.
     pub executable: Option<String>,
 }
 
-/// What came of it.
+/// Result of an attach.
 #[derive(Debug)]
 pub enum Done {
-    /// The inode of the page that it has got, if it has.
+    /// Inode of the page that the process got, if it did.
     InTime(Option<u64>),
-    /// It took too long. The child is there yet, if it does not end.
+    /// It took too long. Contains the child if that has not ended.
     TooLate(Option<Child>),
 }
 
-/// A client of the daemon's own.
+/// Attaches processes as a client of this daemon.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub struct Attacher {
     socket: PathBuf,
@@ -55,7 +56,7 @@ pub struct Attacher {
 }
 
 impl Attacher {
-    /// One that has its pages from the daemon with these options.
+    /// Returns an attacher that gets its pages from the daemon with these options.
     pub fn new(options: &Options) -> Attacher {
         Attacher {
             socket: options.socket.clone(),
@@ -64,7 +65,7 @@ impl Attacher {
         }
     }
 
-    /// Has it done, and waits for it, but not for ever.
+    /// Attaches a process in a child process, and waits for that with a timeout.
     pub fn attach(&self, task: &Task) -> Done {
         let trouble = |what: &str, why: &dyn std::fmt::Display| {
             say(
@@ -91,10 +92,10 @@ impl Attacher {
                 DEADLINE.as_secs()
             ),
         );
-        // With what it has started.
-        // SAFETY: kill takes integers; the group is the child's own, and the child has not been waited for.
+        // SAFETY: kill takes integers; the group is the child's own and includes what the child has started, and the
+        // child has not been waited for.
         unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
-        // A descriptor of this thread's: others cannot close it.
+        // The descriptor is in this thread's own table: no other thread can close it.
         drop(child.stdout.take());
         if has_ended_within(&child, DEATH) && child.wait().is_ok() {
             return Done::TooLate(None);
@@ -102,7 +103,7 @@ impl Attacher {
         Done::TooLate(Some(child))
     }
 
-    /// This program again, as what [`crate::attach_one`] is for.
+    /// Returns the command that runs this program again for [`crate::attach_one`].
     fn command(&self, task: &Task) -> Command {
         let mut command = Command::new("/proc/self/exe");
         command
@@ -121,12 +122,13 @@ impl Attacher {
     }
 }
 
-/// Gives this thread a table of descriptors of its own, with the standard ones only, and so the processes that it starts: exec(2) closes what they
-/// inherit, and closing a file of FUSE that a client has sent waits for its server.
+/// Gives this thread a descriptor table of its own, with only the standard descriptors, and so the processes that it
+/// starts: exec(2) closes the inherited ones, and closing a file of FUSE that a client has sent waits for its server.
 pub fn keep_clients_descriptors_out() {
     const FIRST_CLOSED: libc::c_uint = 3;
-    // Without copies, which would have to be closed as well. A kernel before 5.9 has no such call.
-    // SAFETY: close_range takes integers. The thread has not opened anything yet, and uses no descriptor that it has not opened.
+    // CLOSE_RANGE_UNSHARE makes no copies, which would have to be closed as well. A kernel before 5.9 has no such call.
+    // SAFETY: close_range takes integers. The thread has not opened anything yet, and uses no descriptor that it has
+    // not opened.
     unsafe {
         libc::syscall(
             libc::SYS_close_range,
@@ -137,10 +139,10 @@ pub fn keep_clients_descriptors_out() {
     };
 }
 
-/// What the child says.
+/// Reads the inode that the child prints.
 fn inode_in(mut stdout: std::process::ChildStdout) -> Option<u64> {
     let mut said = [0; 32];
-    // It has ended; what it has started may have the pipe open yet.
+    // The child has ended; a process that it started may still have the pipe open.
     nix::fcntl::fcntl(&stdout, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).ok()?;
     let length = stdout.read(&mut said).ok()?;
     std::str::from_utf8(said.get(..length)?).ok()?.trim().parse().ok()
@@ -152,7 +154,7 @@ fn has_ended_within(child: &Child, limit: Duration) -> bool {
     if pidfd < 0 {
         return false;
     }
-    // SAFETY: just made.
+    // SAFETY: pidfd_open has just returned this descriptor, and nothing else owns it.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     let begun = Instant::now();
     loop {
@@ -183,8 +185,8 @@ mod x86_64 {
     use crate::log::{Priority, say};
 
     impl Attacher {
-        /// Does it, in this process, and says what came of it, unless that is no news: it has ended, is served already, or is fast by
-        /// itself. The inode of the page that it has got.
+        /// Attaches the process from this process, and logs the result, except in expected cases: the target has ended,
+        /// is served already, or is fast by itself. Returns the inode of the page that the target got.
         pub fn attach_here(&self, task: &Task) -> Option<u64> {
             let Task { pid, executable, .. } = task;
             let name = executable.as_deref().unwrap_or("a program");
@@ -205,7 +207,8 @@ mod x86_64 {
             done.ok().flatten()
         }
 
-        /// With its descendants: `fastpath attach --children` leaves a process behind that meets those that are yet to come.
+        /// Attaches a process with its descendants: `fastpath attach --children` leaves a process behind that serves
+        /// later ones as they start.
         fn tree(&self, task: &Task) -> Result<Option<u64>, String> {
             let clocks = match task.decision.clocks {
                 Clocks::Set(_) => task.decision.clocks.to_string(),
@@ -228,7 +231,7 @@ mod x86_64 {
                 .map_err(|e| format!("{} attach --children cannot be started: {e}", self.fastpath.display()))?;
             match done.status.code() {
                 Some(0) => Ok(page_of(task.pid)),
-                // It has ended, or is served already.
+                // The process has ended, or is served already.
                 Some(3 | 4 | 5 | 8) => Ok(None),
                 _ => Err(format!(
                     "{} attach --children: {} ({})",
@@ -245,9 +248,9 @@ mod x86_64 {
             if pidfd < 0 {
                 return Ok(None);
             }
-            // SAFETY: just made.
+            // SAFETY: pidfd_open has just returned this descriptor, and nothing else owns it.
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            // 0: those that are slow.
+            // 0: the clocks that are slow.
             let clocks = task.decision.clocks.named().map_or(0, |clocks| clocks.0);
             let given =
                 Client::connect_to(&self.socket).and_then(|client| client.page(clocks, Some(pidfd.as_fd()), None));
@@ -275,17 +278,17 @@ mod x86_64 {
         }
     }
 
-    /// Ends this process, for the kernel to let go whom it traces.
+    /// Ends this process, so that the kernel detaches all its tracees.
     fn give_up(stands: &StandsTooLong) -> ! {
         say(
             Priority::Warning,
             format_args!("process {} stays on the kernel's path: {stands}", stands.pid),
         );
-        // SAFETY: leaves at once: what waits in the kernel cannot be waited for.
+        // SAFETY: _exit ends the process at once, without waiting for the thread that waits in the kernel.
         unsafe { libc::_exit(1) }
     }
 
-    /// Whom a fastpath of others has just met, it lets go within milliseconds, served or not.
+    /// Checks a process; waits a little while another fastpath traces it, which meets a program within milliseconds.
     fn may_attach_soon(pid: i32) -> Answer<()> {
         const LOOKS: u32 = 20;
         const EVERY: Duration = Duration::from_millis(50);
@@ -298,7 +301,7 @@ mod x86_64 {
         may_attach(pid)
     }
 
-    /// The inode of the page that a process maps.
+    /// Returns the inode of the page that a process maps.
     fn page_of(pid: i32) -> Option<u64> {
         let maps = fastpath_maps::of(pid).ok()?;
         let page = maps.iter().find(|mapping| mapping.name.starts_with(MAPPED_NAME))?;
@@ -324,7 +327,7 @@ mod x86_64 {
 
 #[cfg(not(target_arch = "x86_64"))]
 impl Attacher {
-    /// Says that it cannot be done.
+    /// Logs that it is not supported.
     pub fn attach_here(&self, task: &Task) -> Option<u64> {
         let why = "running processes are attached on x86-64 only";
         crate::log::say(
@@ -347,9 +350,9 @@ mod tests {
             keep_clients_descriptors_out();
             listed()
         });
-        // Those of the listing itself and of standard input, output and error.
+        // Descriptors of the listing itself, and standard input, output and error.
         assert!(inside.join().unwrap() <= 4);
-        // The other threads' stay open.
+        // The descriptors of other threads stay open.
         assert!(client.metadata().is_ok());
     }
 }

@@ -1,23 +1,23 @@
-//! What a policy goes by.
+//! The facts about a process that a policy uses.
 
 use std::fs;
 use std::path::Path;
 
 use crate::peer::Process;
 
-/// A process, as far as it can be told.
+/// A process, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Its user.
+    /// User id.
     pub uid: u32,
-    /// Its executable's path.
+    /// Path of its executable.
     pub executable: Option<String>,
-    /// Its cgroup's path.
+    /// Path of its cgroup.
     pub cgroup: Option<String>,
 }
 
 impl Facts {
-    /// Of a process that there is.
+    /// Reads the facts of a process.
     pub fn of(process: Process) -> Facts {
         let directory = format!("/proc/{}", process.pid);
         Facts {
@@ -27,7 +27,8 @@ impl Facts {
         }
     }
 
-    /// The systemd unit: the last part of the cgroup's path that is one which runs processes (systemd.unit(5)).
+    /// Returns the systemd unit: the last part of the cgroup's path that is a unit which runs processes
+    /// (systemd.unit(5)).
     pub fn unit(&self) -> Option<String> {
         let is_unit = |part: &&str| part.ends_with(".service") || part.ends_with(".scope");
         let cgroup = self.cgroup.as_deref()?;
@@ -38,11 +39,12 @@ impl Facts {
 fn executable(directory: &str) -> Option<String> {
     let path = fs::read_link(Path::new(directory).join("exe")).ok()?;
     let path = path.to_string_lossy();
-    // Replaced by an upgrade while it runs.
+    // Set if an upgrade replaced the file while it runs.
     Some(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
 }
 
-/// `0::/PATH` on a host with the unified hierarchy; before, systemd's own is the one with its name (cgroups(7)).
+/// Returns the path from `0::/PATH` on a host with the unified hierarchy; else from systemd's own hierarchy, by its
+/// name (cgroups(7)).
 fn cgroup(directory: &str) -> Option<String> {
     let text = fs::read_to_string(Path::new(directory).join("cgroup")).ok()?;
     let named = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));

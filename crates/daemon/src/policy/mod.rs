@@ -28,7 +28,7 @@ pub struct Policy {
     rules: Vec<Rule>,
 }
 
-/// The file as it is written. Each rule has its place in it.
+/// The file as it is written. Each rule has its position.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -36,34 +36,34 @@ struct Written {
     rules: Vec<toml::Spanned<Rule>>,
 }
 
-/// All that a rule names must fit.
+/// A rule fits if all its selectors fit.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rule {
-    /// The path of its executable, as it is called in its own mount namespace.
+    /// Path of its executable, as it is called in its own mount namespace.
     executable: Option<Glob>,
     /// Its cgroup, as /proc/PID/cgroup shows it.
     cgroup: Option<Glob>,
-    /// The systemd unit that it belongs to.
+    /// Systemd unit that it belongs to.
     unit: Option<Glob>,
-    /// The user that it runs as.
+    /// User that it runs as.
     user: Option<User>,
     action: Action,
-    /// What it gets: `auto` if it is not said.
+    /// Clocks that it gets; `auto` by default.
     #[serde(default)]
     clocks: Clocks,
-    /// Whether its descendants are attached with it, and the programs that they execute met as they start.
+    /// Whether its descendants are attached with it, and the programs that they execute are served as they start.
     #[serde(default)]
     children: bool,
 }
 
-/// What is to be done with a process.
+/// Action for a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
     /// It is attached when it appears.
     Attach,
-    /// It gets no page, neither so nor otherwise.
+    /// It gets no page, not on request either.
     Never,
 }
 
@@ -95,21 +95,21 @@ impl TryFrom<Name> for User {
     }
 }
 
-/// What a policy says of a process.
+/// A policy's decision about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// What to do.
     pub action: Action,
-    /// With which clocks.
+    /// Clocks of the page.
     pub clocks: Clocks,
-    /// And with its descendants.
+    /// Whether its descendants are attached, too.
     pub children: bool,
-    /// The rule that says so, from 1.
+    /// Number of the deciding rule, from 1.
     pub rule: usize,
 }
 
 impl Policy {
-    /// Reads a file. `Ok(None)`: there is none. What is wrong with it is told with line and column.
+    /// Reads a file. `Ok(None)`: there is none. Errors contain line and column.
     pub fn read(path: &Path) -> Result<Option<Policy>, String> {
         match text_of(path) {
             Ok(text) => Policy::parse(&text)
@@ -120,7 +120,7 @@ impl Policy {
         }
     }
 
-    /// What a file's text says. A mistake is told with line and column.
+    /// Parses a file's text. Errors contain line and column.
     pub fn parse(text: &str) -> Result<Policy, String> {
         let at = |start: usize, what: &str| {
             let (line, column) = place(text, start);
@@ -142,17 +142,17 @@ impl Policy {
         Ok(Policy { rules })
     }
 
-    /// How many rules there are.
+    /// Returns the number of rules.
     pub fn rules(&self) -> usize {
         self.rules.len()
     }
 
-    /// Whether any process may have to be attached.
+    /// Returns whether any process may have to be attached.
     pub fn attaches(&self) -> bool {
         self.rules.iter().any(|rule| rule.action == Action::Attach)
     }
 
-    /// What the first rule that fits says. Nothing: none does.
+    /// Returns the decision of the first rule that fits; `None` if none does.
     pub fn decide(&self, facts: &Facts) -> Option<Decision> {
         let (index, rule) = self.rules.iter().enumerate().find(|(_, rule)| rule.fits(facts))?;
         Some(Decision {
@@ -163,29 +163,30 @@ impl Policy {
         })
     }
 
-    /// What the first rule that fits a process says, as it is now. Nothing also if it has ended.
+    /// Returns the decision of the first rule that fits a process now; `None` also if it has ended.
     pub fn decide_for(&self, pid: i32) -> Option<Decision> {
         self.decide(&Facts::of(Process::of(pid).ok()?))
     }
 
-    /// Whether a process is never to get a page.
+    /// Returns whether a process must never get a page.
     pub fn forbids(&self, pid: i32) -> bool {
         let decision = (self.rules() > 0).then(|| self.decide_for(pid)).flatten();
         decision.is_some_and(|decision| decision.action == Action::Never)
     }
 }
 
-/// A rule that forgot to say whom it is about would be about every process.
+/// Error for a rule without a selector, which would fit every process.
 const NO_SELECTOR: &str = "the rule says of no process that it is about it: it needs executable, cgroup, unit or user (executable = \"/**\" \
                            is every program)";
 
 impl Rule {
-    /// Whether it names anything that a process must fit.
+    /// Returns whether it has a selector.
     fn selects(&self) -> bool {
         self.executable.is_some() || self.cgroup.is_some() || self.unit.is_some() || self.user.is_some()
     }
 
-    /// What cannot be told of a process fits a rule that says never, and none that attaches: to leave it alone is safe.
+    /// Returns whether the rule fits. An unknown fact fits a rule with `never`, and none that attaches: leaving a
+    /// process alone is safe.
     fn fits(&self, facts: &Facts) -> bool {
         let unknown = self.action == Action::Never;
         let by = |glob: &Option<Glob>, fact: Option<&str>| match glob {
@@ -199,12 +200,13 @@ impl Rule {
     }
 }
 
-/// Whether a program is one of fastpath's. Publishers read the kernel's clocks, and must go on to.
+/// Returns whether a program is one of fastpath's. Publishers must always read the kernel's clocks.
 fn is_ours(executable: &str) -> bool {
     matches!(executable.rsplit('/').next(), Some("fastpath" | "fastpathd"))
 }
 
-/// A policy is some lines. What is no file might never end, or never begin, and keep the daemon waiting.
+/// Reads a policy file. Refuses other kinds of files: a read of them might not end, or wait for a writer, and keep the
+/// daemon waiting.
 fn text_of(path: &Path) -> io::Result<String> {
     const MOST: u64 = 1 << 20;
     let about = fs::metadata(path)?;
@@ -220,7 +222,7 @@ fn text_of(path: &Path) -> io::Result<String> {
     fs::read_to_string(path)
 }
 
-/// Line and column of a byte, counted from 1.
+/// Returns line and column of a byte, counted from 1.
 fn place(text: &str, at: usize) -> (usize, usize) {
     let before = text.char_indices().take_while(|(index, _)| *index < at);
     before.fold((1, 1), |(line, column), (_, character)| match character {
@@ -314,7 +316,7 @@ mod tests {
                 "begin",
             ),
             ("[[rule]\n", "line 1, column ", ""),
-            // It attached every process of the host.
+            // Regression test: this rule attached every process of the host.
             ("\n[[rule]]\naction = \"attach\"\n", "line 2, column 1: ", "executable"),
             (
                 "[[rule]]\nclocks = \"all\"\naction = \"never\"\n",
@@ -347,7 +349,7 @@ mod tests {
     fn the_example_that_is_installed_is_a_policy() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/fastpath-policy.toml");
         let text = fs::read_to_string(path).expect("the example");
-        // Its rules stand behind a `#`, so that nothing happens until somebody means it.
+        // Its rules are commented out with `#`, so that they do nothing by default.
         assert_eq!(Policy::parse(&text), Ok(Policy::default()));
         let rules: String = text
             .lines()

@@ -1,34 +1,34 @@
-//! What a policy comes to for the processes that there are now: for a person, before it is put in force.
+//! The effect of a policy on the processes that exist now, shown to a user before it is put in force.
 
 use super::{Action, Clocks, Decision, Facts, Policy, is_ours};
 use crate::peer::Process;
 
-/// What a policy comes to now.
+/// Effect of a policy now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preview {
-    /// The processes that a rule decides about, by their numbers.
+    /// Processes that a rule decides about, by process id.
     pub fits: Vec<Fit>,
-    /// How many processes' executables cannot be seen by this user: whether a rule fits them is not known.
+    /// Number of processes whose executables this user cannot see: whether a rule fits them is not known.
     pub unseen: usize,
 }
 
 /// A process and the rule that decides about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// Its number.
+    /// Process id.
     pub pid: i32,
-    /// Its executable.
+    /// Path of its executable.
     pub executable: String,
-    /// What the rule says.
+    /// The rule's decision.
     pub decision: Decision,
 }
 
 impl Policy {
-    /// Looks at all processes. Changes nothing.
+    /// Examines all processes. Changes nothing.
     pub fn preview(&self) -> Preview {
         let mut preview = Preview::default();
         for pid in fastpath_maps::processes().into_iter().flatten() {
-            // It may have ended.
+            // The process may have ended.
             let Ok(process) = Process::of(pid) else { continue };
             let facts = Facts::of(process);
             let Some(executable) = facts.executable.clone() else {
@@ -51,13 +51,13 @@ impl Policy {
     }
 }
 
-/// A thread of the kernel's has no command line, nor has a zombie.
+/// Returns whether a process has a command line, which kernel threads and zombies do not.
 fn has_program(pid: i32) -> bool {
     std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
 impl Preview {
-    /// For each rule, what it says and how many processes it decides about now.
+    /// Returns, for each rule, its action and how many processes it decides about now.
     pub fn by_rule(&self, policy: &Policy) -> String {
         let mut text = String::new();
         for (index, rule) in policy.rules.iter().enumerate() {
@@ -80,7 +80,7 @@ impl Preview {
         text + &self.unseen()
     }
 
-    /// The processes that would be attached.
+    /// Returns the processes that would be attached.
     pub fn attached(&self) -> String {
         let attached = self.fits.iter().filter(|fit| fit.decision.action == Action::Attach);
         let mut text = String::new();

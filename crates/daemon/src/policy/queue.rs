@@ -1,4 +1,4 @@
-//! The processes that wait to be attached: of each user so many at a time that the others get their turn.
+//! The processes that wait to be attached: a limited number of each user at a time, so that the others get their turn.
 
 use std::collections::{HashMap, VecDeque};
 use std::process::Child;
@@ -9,37 +9,38 @@ use super::attacher::{Done, Task};
 use crate::log::{Priority, say};
 use crate::payer::Payer;
 
-/// Processes that are attached at a time: one that does not stop must not keep the others waiting.
+/// Number of processes that are attached at a time: one that does not stop must not keep the others waiting.
 pub const AT_A_TIME: usize = 4;
-/// Those of one user but root. A child process that does not end counts as long as it is there.
+/// Limit for one user other than root. A child process that does not end counts as long as it exists.
 const OF_ONE_USER: usize = 2;
-/// Those that wait for it. When there are more, the noticing waits, and then looks at all processes again.
+/// Limit of waiting processes. When there are more, the watcher waits, and then looks at all processes again.
 const WAITING: usize = 4096;
-/// Those of one user but root that wait. More are left on the kernel's path.
+/// Limit of waiting processes of one user other than root. Others stay on the kernel's path.
 const OF_ONE_USER_WAITING: usize = 512;
-/// For how long processes of a user are left alone whose processes took too long, the more often the longer.
+/// Time for which a user's processes are left alone after one took too long; multiplied by the number of such
+/// processes.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 const LEFT_ALONE_AT_MOST: u32 = 10;
-/// How often to look whether children have ended that were given up.
+/// Time between two checks whether abandoned children have ended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct Tasks {
     waiting: VecDeque<Task>,
     under_way: HashMap<Payer, usize>,
-    /// How often processes of a user took too long, and until when it is left alone.
+    /// Number of a user's processes that took too long, and the time until which the user's processes are left alone.
     too_long: HashMap<Payer, (u32, Instant)>,
     given_up: Vec<(Payer, Child)>,
 }
 
-/// What one thread puts in, and some take out.
+/// Queue that one thread fills and several threads empty.
 pub struct Queue {
     tasks: Mutex<Tasks>,
     changed: Condvar,
 }
 
 impl Queue {
-    /// Nobody waits.
+    /// Creates an empty queue.
     pub fn new() -> Queue {
         Queue {
             tasks: Mutex::default(),
@@ -56,7 +57,7 @@ impl Queue {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Waits until there is room.
+    /// Waits until there is room, and adds a task.
     pub fn put(&self, task: Task) {
         let mut tasks = self.tasks();
         while tasks.waiting.len() >= WAITING {
@@ -78,7 +79,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Waits for one whose turn it is. It is under way until it is given back.
+    /// Waits for the next task. It is in progress until it is given back.
     pub fn take(&self) -> Task {
         let mut tasks = self.tasks();
         loop {
@@ -93,7 +94,7 @@ impl Queue {
         }
     }
 
-    /// One is not under way any more.
+    /// Records that a task is not in progress any more.
     pub fn give_back(&self, task: &Task, done: Done) {
         let payer = task.payer;
         let mut tasks = self.tasks();
@@ -113,7 +114,7 @@ impl Queue {
 }
 
 impl Tasks {
-    /// The first that may be attached now. Those of users who are left alone are dropped.
+    /// Returns the first task that may be attached now. Drops tasks of users whose processes are left alone.
     fn next(&mut self, now: Instant) -> Option<Task> {
         let too_long = &self.too_long;
         self.waiting.retain(|task| {
@@ -131,7 +132,7 @@ impl Tasks {
         });
         let under_way = |payer: &Payer| self.under_way.get(payer).copied().unwrap_or(0);
         let may = |task: &Task| {
-            // Root's services are to be attached soon, and leave one thread to the others.
+            // Root's services must be attached soon, but leave one thread to the others.
             let most = if task.payer.is_root() {
                 AT_A_TIME - 1
             } else {
@@ -153,7 +154,7 @@ impl Tasks {
     }
 
     fn took_too_long(&mut self, payer: Payer, now: Instant) {
-        // Who behaved for a while is as good as new.
+        // A user without such processes for a while starts again from zero.
         let forgotten = LEFT_ALONE * 2 * LEFT_ALONE_AT_MOST;
         self.too_long
             .retain(|_, (_, until)| now.saturating_duration_since(*until) < forgotten);

@@ -1,5 +1,5 @@
-//! How processes are noticed: the kernel tells of each exec (the proc connector, Documentation/driver-api/connector.rst), where this process
-//! may listen (CAP_NET_ADMIN, in the first user and PID namespaces); else /proc is looked through.
+//! Notices processes. The kernel reports each exec (the proc connector, Documentation/driver-api/connector.rst), where
+//! this process may listen (CAP_NET_ADMIN, in the first user and PID namespaces); else /proc is polled.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,28 +18,28 @@ const PROC_CN_MCAST_LISTEN: u32 = 1;
 const PROC_EVENT_NONE: u32 = 0;
 const PROC_EVENT_EXEC: u32 = 2;
 const NLMSG_DONE: u16 = 3;
-/// struct nlmsghdr, and behind it struct cn_msg.
+/// Size of struct nlmsghdr, which struct cn_msg follows.
 const NETLINK_HEADER: usize = 16;
 const CONNECTOR_HEADER: usize = 20;
 
-/// Much longer than it takes.
+/// Timeout of the acknowledgement, much longer than it takes.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(500);
 
-/// From one look through /proc to the next.
+/// Time between two polls of /proc.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// One of the two ways.
 pub enum Source {
-    /// The kernel tells.
+    /// The kernel reports execs.
     Connector(OwnedFd),
-    /// What was seen at the last look: when each process was started, and which program it runs.
+    /// State at the last poll: start time and program of each process.
     Polling(HashMap<i32, Seen>),
 }
 
 type Seen = (Option<u64>, Option<std::path::PathBuf>);
 
 impl Source {
-    /// The better one that can be had.
+    /// Opens the connector if it is available, else polls.
     pub fn open() -> Source {
         match connector() {
             Ok(socket) => Source::Connector(socket),
@@ -47,7 +47,7 @@ impl Source {
         }
     }
 
-    /// For `status`.
+    /// Returns the name of the source, for `status`.
     pub fn name(&self) -> &'static str {
         match self {
             Source::Connector(_) => "connector",
@@ -55,7 +55,7 @@ impl Source {
         }
     }
 
-    /// To be waited for.
+    /// Returns the descriptor to wait for.
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Source::Connector(socket) => Some(socket.as_fd()),
@@ -63,12 +63,12 @@ impl Source {
         }
     }
 
-    /// How often to look, where nobody tells.
+    /// Returns the time between two polls, where the kernel does not report.
     pub fn look_every(&self) -> Option<Duration> {
         matches!(self, Source::Polling(_)).then_some(LOOK_EVERY)
     }
 
-    /// All processes that there are.
+    /// Returns all processes.
     pub fn all(&mut self) -> Vec<i32> {
         match self {
             Source::Connector(_) => all(),
@@ -76,7 +76,7 @@ impl Source {
         }
     }
 
-    /// Processes that were started since, or run another program than before.
+    /// Returns processes that were started since, or run another program than before.
     pub fn news(&mut self, ready: bool) -> Vec<i32> {
         match self {
             Source::Connector(socket) if ready => told(socket).unwrap_or_else(all),
@@ -97,7 +97,7 @@ fn all() -> Vec<i32> {
 }
 
 fn look_at(pid: i32) -> Seen {
-    // The name, in parentheses, may hold anything; starttime is field 22 (proc_pid_stat(5)).
+    // The name, in parentheses, may contain anything; starttime is field 22 (proc_pid_stat(5)).
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let started = stat
         .rsplit_once(')')
@@ -110,7 +110,7 @@ fn connector() -> io::Result<OwnedFd> {
     // SAFETY: socket takes integers; the result is a new descriptor.
     let socket = match unsafe { libc::socket(libc::AF_NETLINK, kind, NETLINK_CONNECTOR) } {
         -1 => return Err(io::Error::last_os_error()),
-        // SAFETY: just made.
+        // SAFETY: socket has just returned this descriptor, and nothing else owns it.
         fd => unsafe { OwnedFd::from_raw_fd(fd) },
     };
     // SAFETY: sockaddr_nl is plain old data for which all zeroes is valid.
@@ -118,7 +118,7 @@ fn connector() -> io::Result<OwnedFd> {
     address.nl_family = libc::AF_NETLINK as u16;
     address.nl_groups = CN_IDX_PROC;
     let size = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: an address of this size.
+    // SAFETY: the pointer is to an address of `size` bytes.
     if unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -131,13 +131,14 @@ fn connector() -> io::Result<OwnedFd> {
     }
     match is_acknowledged(&socket, number) {
         true => Ok(socket),
-        // In another PID namespace than the first: nobody is told, not even that, and what others there have asked for arrives here, too.
+        // Outside the first PID namespace the kernel reports nothing, not even this, and reports requested by other
+        // processes arrive here, too.
         false => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 
-/// Whether the kernel has taken the request of this number: it says so at once, while the request is sent. Events that come before are not
-/// missed, for all processes are looked at next.
+/// Returns whether the kernel has accepted the request of this number: it answers at once, while the request is sent.
+/// Events that come before are not lost, because all processes are looked at next.
 fn is_acknowledged(socket: &OwnedFd, number: u32) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < ACKNOWLEDGED_WITHIN {
@@ -166,7 +167,7 @@ fn listen_request(number: u32) -> Vec<u8> {
     bytes
 }
 
-/// Processes that have made an exec. Nothing: there were more than the socket holds, and some were not told.
+/// Returns processes that have made an exec. `None`: there were more than the socket holds, and some were lost.
 fn told(socket: &OwnedFd) -> Option<Vec<i32>> {
     let mut pids = Vec::new();
     loop {
@@ -182,7 +183,7 @@ fn told(socket: &OwnedFd) -> Option<Vec<i32>> {
 
 fn receive(socket: &OwnedFd) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0u8; 512];
-    // SAFETY: as many bytes as there is room for.
+    // SAFETY: recv writes at most `bytes.len()` bytes to `bytes`.
     let length = unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if length < 0 {
         return Err(io::Error::last_os_error());
@@ -191,19 +192,20 @@ fn receive(socket: &OwnedFd) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A word of an event: `what`, `cpu`, `timestamp_ns`, then what depends on `what`.
+/// Returns a word of an event: `what`, `cpu`, `timestamp_ns`, then what depends on `what`.
 fn word(message: &[u8], at: usize) -> Option<u32> {
     let event = message.get(NETLINK_HEADER + CONNECTOR_HEADER..)?;
     Some(u32::from_ne_bytes(event.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Whose exec a message tells of, if it does: by `process_tgid`, behind `process_pid`.
+/// Returns the process whose exec a message reports, if it does: `process_tgid`, after `process_pid`.
 fn exec_of(message: &[u8]) -> Option<i32> {
     (word(message, 0)? == PROC_EVENT_EXEC).then_some(())?;
     Some(word(message, 20)? as i32)
 }
 
-/// The number of the request that a message acknowledges, if it does, and with which error. Behind the ids, struct cn_msg has the number.
+/// Returns the number of the request that a message acknowledges, if it does, and the error. In struct cn_msg, the
+/// number follows the ids.
 fn acknowledgement(message: &[u8]) -> Option<(u32, u32)> {
     (word(message, 0)? == PROC_EVENT_NONE).then_some(())?;
     let number = message.get(NETLINK_HEADER + 8..)?.first_chunk()?;

@@ -1,5 +1,5 @@
-//! Carries the policy out: a thread notices processes, and a few have those attached that a rule says so of, each in a child process
-//! (`attacher.rs`). What takes long, or waits for a process that does not stop, keeps nobody waiting who asks for a page.
+//! Carries the policy out: one thread notices processes, and a few threads have those attached that a rule selects,
+//! each in a child process (`attacher.rs`). So slow work, such as a process that does not stop, delays no client.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +18,7 @@ use crate::Options;
 use crate::payer::Payer;
 use crate::peer::Process;
 
-/// The policy in force, for all who go by it.
+/// The policy in force, shared by all its users.
 #[derive(Clone)]
 pub struct Watcher(Arc<Shared>);
 
@@ -27,7 +27,7 @@ struct Shared {
     /// How processes are noticed at present.
     notices: Mutex<Option<&'static str>>,
     changed: EventFd,
-    /// By which rule a page was given, by its inode.
+    /// Rule by which a page was given, by the page's inode.
     rules: Mutex<HashMap<u64, usize>>,
 }
 
@@ -50,28 +50,28 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// The policy in force.
+    /// Returns the policy in force.
     pub fn policy(&self) -> Arc<Policy> {
         self.0.policy()
     }
 
-    /// Puts another one in force: from now on, for the processes that there are, too. Who is attached stays so.
+    /// Puts another policy in force, also for existing processes. Attached processes stay attached.
     pub fn replace(&self, policy: Policy) {
         *locked(&self.0.policy) = Arc::new(policy);
         let _ = self.0.changed.write(1);
     }
 
-    /// How processes are noticed; nothing: there is no need to.
+    /// Returns how processes are noticed; `None` if that is not necessary.
     pub fn notices(&self) -> Option<&'static str> {
         *locked(&self.0.notices)
     }
 
-    /// The rule by which the page with this inode was given.
+    /// Returns the rule by which the page with this inode was given.
     pub fn rule_of(&self, inode: u64) -> Option<usize> {
         locked(&self.0.rules).get(&inode).copied()
     }
 
-    /// Forgets the rules of pages that are gone.
+    /// Forgets the rules of pages that do not exist any more.
     pub fn forget_all_but(&self, is_there: impl Fn(u64) -> bool) {
         locked(&self.0.rules).retain(|inode, _| is_there(*inode));
     }
@@ -91,7 +91,8 @@ impl Shared {
         super::attacher::keep_clients_descriptors_out();
         loop {
             let task = tasks.take();
-            // It has waited: another policy may be in force, and another process have its number.
+            // While the task waited, the policy may have changed, and the number may have been given to another
+            // process.
             let is_as_it_was = self.policy().decide_for(task.pid) == Some(task.decision);
             let done = match is_as_it_was {
                 true => attacher.attach(&task),
@@ -108,7 +109,7 @@ impl Shared {
         locked(&self.policy).clone()
     }
 
-    /// For as long as the daemon runs.
+    /// Runs for as long as the daemon.
     fn watch(&self, tasks: &Queue) {
         loop {
             let policy = self.policy();
@@ -128,7 +129,7 @@ impl Shared {
         }
     }
 
-    /// Waits for another policy, or for processes: which of them came.
+    /// Waits for a new policy, or for processes; returns which of them came.
     fn wait(&self, source: Option<&Source>) -> (bool, bool) {
         let socket = source.and_then(Source::socket);
         let mut fds: Vec<_> = std::iter::once(self.changed.as_fd())
@@ -149,9 +150,9 @@ impl Shared {
     }
 }
 
-/// Has a process attached if a rule says so.
+/// Queues a process to be attached if a rule says so.
 fn consider(policy: &Policy, pid: i32, tasks: &Queue) {
-    // It may have ended.
+    // The process may have ended.
     let Ok(process) = Process::of(pid) else { return };
     let facts = Facts::of(process);
     if facts.executable.as_deref().is_some_and(is_ours) {

@@ -1,4 +1,5 @@
-//! The system calls of a running program that the hook is to see (`sites.rs`), so that what it executes is met as it starts.
+//! The system calls of a running program that are redirected to the hook (`sites.rs`), so that the programs that it
+//! executes are served as they start.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -13,21 +14,22 @@ use crate::region;
 use crate::sites::{self, Cache, Redirect, Role, Site};
 use crate::surgery::doors;
 
-/// Bytes of a page of thunks.
+/// Size of a page of thunks.
 pub const PAGE: u64 = 4096;
 
-/// What leads these calls by the hook.
+/// The redirection of these calls to the hook.
 #[derive(Debug, Default)]
 pub struct Calls {
-    /// Pages of thunks, each within a jump's reach of the file whose calls it is for: where, and what.
+    /// Addresses and bytes of the pages of thunks, each within a jump's reach of the file whose calls it serves.
     pub pages: Vec<(u64, Vec<u8>)>,
     pub records: Vec<Record>,
-    /// Instructions that will be overwritten, or stand where a call returns to that is to be made again.
+    /// Instructions that will be overwritten, or that an interrupted call returns to so that it is made again.
     pub moved: Vec<Moved>,
 }
 
 impl Calls {
-    /// Those of the process `pid`, whose region is to be at `region_at`. Files that cannot be read have none.
+    /// Returns the calls of the process `pid`, whose region will be at `region_at`. A file that cannot be read has
+    /// none.
     pub fn of(pid: i32, maps: &[Mapping], region_at: u64, scans: &Cache) -> Result<Calls> {
         let mut calls = Calls::default();
         let (_, hook) = abi::of_this_build(abi::of_isa_of_this_host()?)?;
@@ -72,7 +74,7 @@ impl Calls {
             in_place,
         });
         let call = abi::CALL_BYTES;
-        // A call that is interrupted is made again from where its instruction is.
+        // An interrupted call is made again from the address of its instruction.
         let behind = [in_place, in_place.saturating_sub(call)].into_iter();
         let behind = behind
             .filter(|behind| *behind > 0)
@@ -85,7 +87,7 @@ impl Calls {
     }
 }
 
-/// The sites of the files whose calls matter, their load biases, and an address in each.
+/// Returns the sites of the files whose calls matter, their load biases, and an address in each file.
 fn searched(pid: i32, maps: &[Mapping], scans: &Cache) -> Vec<(Vec<Site>, u64, u64)> {
     let mut found: Vec<(Vec<Site>, u64, u64)> = Vec::new();
     let exe = File::open(format!("/proc/{pid}/exe"));
@@ -130,13 +132,13 @@ fn stands_there(memory: Option<&File>, redirect: &Redirect) -> bool {
         && bytes == redirect.expected
 }
 
-/// Such a write could be cut in two by our death.
+/// Returns whether the death of fastpath could cut the write of the jump in two.
 fn crosses_a_page(redirect: &Redirect) -> bool {
     let first = redirect.jump.address;
     first / PAGE != (first + redirect.jump.bytes.len() as u64 - 1) / PAGE
 }
 
-/// Keeps a place from being given twice.
+/// Marks a range as used, so that it is not chosen twice.
 fn reserve(maps: &mut Vec<Mapping>, start: u64, size: u64) {
     let index = maps.partition_point(|m| m.start < start);
     maps.insert(

@@ -1,12 +1,13 @@
-//! One thread of a running program that makes system calls for us, while all others run on.
+//! One thread of a running target that makes system calls for the tracer, while all other threads run.
 //!
-//! The call is made by a `syscall` in the unused tail of an executable mapping. Behind it stands code that gives every register its
-//! value again and jumps back to where the thread was: if we die, it goes there by itself. Neither its stack nor its signal mask
-//! is touched (a goroutine's stack has no room, and a mask would stay changed). A signal that comes meanwhile is delivered where the
-//! program was, as if we were not there, and the call is made after it.
+//! The calls are made by a `syscall` instruction in the unused tail of an executable mapping. The code after it
+//! restores every register and jumps back to where the thread was: if the tracer dies, the thread goes back by itself.
+//! Neither the thread's stack nor its signal mask is touched (a goroutine's stack has no room, and a mask would stay
+//! changed). A signal that arrives meanwhile is delivered at the program's own registers, as without a tracer, and the
+//! call is made after it.
 //!
-//! The thread stands in a stop from which the kernel decides by itself what becomes of an interrupted system call, before and after:
-//! it sees the registers as it left them.
+//! Before and after the calls, the thread is in a stop from which the kernel itself decides how an interrupted system
+//! call continues: it sees the registers as it left them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -27,17 +28,18 @@ use crate::remote::Remote;
 use crate::target::Status;
 use crate::tracee::{Event, Tracee};
 
-/// Bytes that must be unused at the end of a mapping, of which the gadget takes the middle.
+/// Bytes that must be unused at the end of a mapping; the gadget takes the middle.
 pub const TAIL: usize = 192;
 const SCRATCH_BYTES: u64 = 4096;
-/// From the beginning of the tail: the code before it keeps its padding.
+/// Offset of the gadget in the tail: the code before the tail keeps its padding.
 const GADGET_AT: usize = 32;
-/// At the end of the tail while it is in use: a tail that was left behind by a fastpath that died can be told by it. The calls want it
-/// as a name, too.
+/// Mark at the end of the tail while it is in use: it identifies the tail that a killed fastpath left behind. The
+/// remote calls also use it as a name.
 const SIGN: &[u8] = leftovers::SCRATCH_NAME.to_bytes_with_nul();
-/// For a call to be made, or a thread to stop behind one; on a busy machine it may have to wait for a CPU.
+/// Timeout for a call, and for a thread's stop after one; on a busy machine the thread may have to wait for a CPU.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// For so long the program waits for our calls before it goes on for a while: they take milliseconds, on a busy machine longer.
+/// Time that the program waits for remote calls before it runs for a while: the calls take milliseconds, on a busy
+/// machine longer.
 const AT_A_TIME: Duration = Duration::from_millis(40);
 /// More signals in a row than a program lives with.
 const MOST_SIGNALS: u32 = 1000;
@@ -47,14 +49,14 @@ pub struct Carrier<'s> {
     session: &'s Session<'s>,
     thread: Thread,
     abi: &'static dyn Abi,
-    /// The program's own registers, as it stands in the kernel.
+    /// Program's own registers, as they were at the stop.
     program: Registers,
-    /// The stop in which it stood there.
+    /// Stop at which they were read.
     at: Event,
     gadget: u64,
     displaced: Vec<u8>,
     scratch: u64,
-    /// Its registers are not ours to change any more: another program may be running.
+    /// The thread's registers must not be changed any more: another program may be running.
     is_lost: bool,
 }
 
@@ -64,7 +66,7 @@ impl<'s> Carrier<'s> {
         let mut tries = threads::Tries::start();
         loop {
             let mut last = Refusal::Failed(Error::Gone);
-            // Where the kernel does not tell of critical sections, a thread that may be in one comes last.
+            // Where the kernel does not report critical sections, a thread that may be in one comes last.
             for even_if_critical in [false, true] {
                 let pid = session.pid();
                 for tid in threads::by_convenience(pid)
@@ -85,9 +87,9 @@ impl<'s> Carrier<'s> {
         }
     }
 
-    /// The thread `tid`. `None`: it may be in a critical section, and is not to be taken then.
+    /// Stops the thread `tid`. Returns `None` if it may be in a critical section and `even_if_critical` is false.
     fn on(session: &'s Session<'s>, tid: i32, maps: &[Mapping], even_if_critical: bool) -> Answer<Option<Carrier<'s>>> {
-        // Before anybody stands: what it reads may be slow to come.
+        // Before the thread stops: these reads may be slow.
         let (gadget, displaced) = find_tail(session.pid(), maps, session.tails_are_free.get())?;
         let mut thread = session.thread(tid)?;
         thread.tracee.interrupt()?;
@@ -125,19 +127,20 @@ impl<'s> Carrier<'s> {
         Ok(Some(carrier))
     }
 
-    /// The process that it is a thread of.
+    /// Returns the process of the thread.
     pub fn process(&self) -> i32 {
         self.session.pid()
     }
 
-    /// The tail that its calls are made from.
+    /// Returns the tail that the calls are made from.
     pub fn tail(&self) -> u64 {
         self.gadget - GADGET_AT as u64
     }
 
-    /// Maps where the remote calls may put what they pass by pointer. Its name tells it, should we die.
+    /// Maps memory for what the remote calls pass by pointer. Its name identifies it if fastpath dies.
     pub fn map_scratch(&mut self) -> Result<()> {
-        /// MFD_NOEXEC_SEAL, include/uapi/linux/memfd.h (Linux 6.3), where vm.memfd_noexec may ask for it; older kernels do not know it.
+        /// MFD_NOEXEC_SEAL, include/uapi/linux/memfd.h (Linux 6.3), which vm.memfd_noexec may require; older kernels do
+        /// not know it.
         const NOT_EXECUTABLE: libc::c_uint = 8;
         let name = self.tail() + (TAIL - SIGN.len()) as u64;
         let mut make = |flags: libc::c_uint| {
@@ -162,13 +165,13 @@ impl<'s> Carrier<'s> {
         Ok(())
     }
 
-    /// Unmaps it.
+    /// Unmaps the scratch memory.
     pub fn unmap_scratch(&mut self) -> Result<()> {
         self.call("munmap", Call::Munmap, [self.scratch, SCRATCH_BYTES, 0, 0, 0, 0])?;
         Ok(())
     }
 
-    /// Makes what follows the system call lead to where the program is now.
+    /// Writes the gadget: the code after its system call returns to where the program is now.
     fn lay_way_back(&mut self) -> Result<()> {
         let mut tail = running::gadget(&self.program);
         tail.resize(TAIL - GADGET_AT - SIGN.len(), 0xcc);
@@ -176,7 +179,7 @@ impl<'s> Carrier<'s> {
         self.thread.tracee.write(self.gadget, &tail)
     }
 
-    /// Lets the program have a signal that was about to be delivered while its registers were ours.
+    /// Delivers a signal that arrived while the registers were the tracer's.
     fn deliver(&mut self, signal: i32) -> Result<()> {
         self.thread.tracee.set_registers(&self.program)?;
         self.thread.tracee.interrupt()?;
@@ -184,7 +187,7 @@ impl<'s> Carrier<'s> {
         self.take_up()
     }
 
-    /// Lets the program go on for a while where it has waited for long.
+    /// Lets the program run for a while if it has waited for long.
     fn breathe(&mut self) -> Result<()> {
         let stood = self.session.standing.elapsed();
         if stood < AT_A_TIME {
@@ -192,7 +195,7 @@ impl<'s> Carrier<'s> {
         }
         self.stand_where_it_was()?;
         self.thread.tracee.set_registers(&self.program)?;
-        // Its filters hold for what it does itself.
+        // The program's filters must apply to its own system calls.
         self.thread.tracee.set_options(Options::PTRACE_O_TRACEEXEC)?;
         threads::go_on(&self.thread.tracee, self.at, true);
         self.session.standing.end();
@@ -215,7 +218,7 @@ impl<'s> Carrier<'s> {
         suspend_filters(&self.thread.tracee).map_err(to_error)
     }
 
-    /// Waits for the stop that was asked for: from now on calls are made from there.
+    /// Waits for the requested stop; later calls are made from there.
     fn take_up(&mut self) -> Result<()> {
         let stands = stand(self.process(), &self.thread.tracee);
         self.is_lost = stands.is_err();
@@ -226,7 +229,7 @@ impl<'s> Carrier<'s> {
         self.lay_way_back()
     }
 
-    /// Returns the address after the instruction that makes our calls.
+    /// Returns the address after the instruction that makes the remote calls.
     fn behind_call(&self) -> u64 {
         self.gadget + self.abi.instruction() as u64
     }
@@ -242,7 +245,7 @@ impl<'s> Carrier<'s> {
                     threads::nap(begun);
                     continue;
                 }
-                // Its stop tells where it is.
+                // Its stop shows where it is.
                 None if !was_asked => {
                     self.thread.tracee.interrupt()?;
                     begun = Instant::now();
@@ -255,7 +258,7 @@ impl<'s> Carrier<'s> {
                     return Err(Error::Gone);
                 }
                 Some(Event::Signal(libc::SIGSYS)) if self.thread.tracee.call_was_dispatched(self.behind_call())? => {
-                    // The program does not get it: the call was ours.
+                    // The program does not get this signal: the call was the tracer's.
                     self.thread.tracee.set_registers(&self.program)?;
                     return Err(dispatches_calls());
                 }
@@ -281,7 +284,7 @@ impl<'s> Carrier<'s> {
         }
     }
 
-    /// Puts the program's registers in force again, and lets the thread go as it was found.
+    /// Restores the program's registers, and lets the thread go as it was found.
     pub fn finish(mut self) -> Result<()> {
         self.stand_where_it_was()?;
         self.thread.tracee.set_registers(&self.program)?;
@@ -291,7 +294,8 @@ impl<'s> Carrier<'s> {
         Ok(())
     }
 
-    /// Behind a call the kernel would go on there: into a stop where it still decides about the program's own one.
+    /// Brings the thread from after a remote call, where the kernel would go on, into a stop in which the kernel still
+    /// decides about the program's own call.
     fn stand_where_it_was(&mut self) -> Result<()> {
         if self.is_lost {
             return Err(Error::Gone);
@@ -362,7 +366,7 @@ impl Remote for Carrier<'_> {
     }
 }
 
-/// What is to be seen to before a thread makes calls: filters, critical sections. False: it may be in one of these.
+/// Prepares a thread for remote calls: filters, critical sections. Returns false if it may be in a critical section.
 fn make_ready(tracee: &mut Tracee, program: &mut Registers, even_if_critical: bool) -> Answer<bool> {
     if program.is_32_bit() {
         return Err(Error::Unsupported("it runs 32-bit code".into()).into());
@@ -375,8 +379,9 @@ fn make_ready(tracee: &mut Tracee, program: &mut Registers, even_if_critical: bo
     Ok(true)
 }
 
-/// Refuses a thread that handles its system calls itself: ours would go to its handler. If the thread blocks SIGSYS, as in the handler, the kernel
-/// also takes the handler away (force_sig_info_to_task in kernel/signal.c), and the program's next call kills it.
+/// Refuses a thread that handles its system calls itself: remote calls would go to its handler. If the thread blocks
+/// SIGSYS, as in the handler, the kernel also resets the handler (force_sig_info_to_task in kernel/signal.c), and the
+/// program's next call kills it.
 fn refuse_dispatcher(tracee: &Tracee) -> Result<()> {
     match tracee.dispatches_calls()? {
         Some(false) => Ok(()),
@@ -391,7 +396,7 @@ fn dispatches_calls() -> Error {
     Error::Unsupported("it handles system calls itself (prctl(2), PR_SET_SYSCALL_USER_DISPATCH)".into())
 }
 
-/// While it makes our calls: each thread may have filters of its own.
+/// Suspends a thread's filters while it makes remote calls: each thread may have filters of its own.
 fn suspend_filters(tracee: &Tracee) -> Answer<()> {
     let suspend = match Status::of(&tracee.pid().to_string())?.filters {
         0 => Options::empty(),
@@ -410,10 +415,10 @@ fn to_error(refusal: Refusal) -> Error {
     }
 }
 
-/// A restartable sequence (rseq(2)) may not be gone on with after calls from elsewhere. It was interrupted: so it is given up, which is what its
-/// author provided for. Whether it is known that the thread is in none.
+/// Aborts a restartable sequence (rseq(2)): the thread was interrupted, and must not continue the sequence after calls
+/// from elsewhere. Returns whether the thread is known to be in none.
 fn leave_critical_section(tracee: &mut Tracee, program: &mut Registers) -> Result<bool> {
-    /// struct rseq_cs (include/uapi/linux/rseq.h), behind version and flags.
+    /// Offset of `start_ip` in struct rseq_cs (include/uapi/linux/rseq.h), after version and flags.
     const START_AT: u64 = 8;
     if program.is_in_call() {
         return Ok(true);
@@ -421,7 +426,7 @@ fn leave_critical_section(tracee: &mut Tracee, program: &mut Registers) -> Resul
     let Some(area) = tracee.rseq_area()? else {
         return Ok(false);
     };
-    // None registered.
+    // No area is registered.
     if area == 0 {
         return Ok(true);
     }
@@ -443,8 +448,8 @@ fn does_not_go_on() -> Error {
     Error::Unsupported("a thread of it does not go on (its cgroup is frozen, or it has no CPU); try again later".into())
 }
 
-/// Waits for a thread that was interrupted to stand in the stop that follows, and gives its registers there, and the stop. Signals that come before
-/// are delivered.
+/// Waits for an interrupted thread to stop, and returns its registers and the stop. Delivers signals that arrive
+/// before.
 fn stand(pid: i32, tracee: &Tracee) -> Answer<(Registers, Event)> {
     let patience = threads::Patience::start();
     loop {
@@ -458,13 +463,14 @@ fn stand(pid: i32, tracee: &Tracee) -> Answer<(Registers, Event)> {
     }
 }
 
-/// PTRACE_O_SUSPEND_SECCOMP (ptrace(2)), which nix has no name for.
+/// Returns PTRACE_O_SUSPEND_SECCOMP (ptrace(2)), which nix has no name for.
 fn suspend() -> Options {
     Options::from_bits_retain(1 << 21)
 }
 
-/// Finds executable memory that nothing uses: the tail of a mapping's last page, behind the code of a file. The kernel's vDSO first: no
-/// file's page gets copied for it. `ours_are_free`: what a fastpath that died left in one is nothing, too.
+/// Finds unused executable memory: the tail of a mapping's last page, after the code of a file. The kernel's vDSO comes
+/// first, as no page of a file is copied for it. With `ours_are_free`, a tail that a killed fastpath left in use counts
+/// as unused.
 fn find_tail(pid: i32, maps: &[Mapping], ours_are_free: bool) -> Result<(u64, Vec<u8>)> {
     let tails = Tails::of(pid, maps);
     let mut places = tails.there.iter().chain(&tails.elsewhere);
@@ -479,8 +485,8 @@ fn find_tail(pid: i32, maps: &[Mapping], ours_are_free: bool) -> Result<(u64, Ve
     Ok((at + GADGET_AT as u64, vec![pad; TAIL - GADGET_AT]))
 }
 
-/// Where a fastpath that died has left its code, and what stood there before. A page that was written to is the process's own copy, so others
-/// are not read: that could wait for their file system.
+/// Returns the tails in which a killed fastpath left its code, and the padding before that. Reads only pages that are
+/// present: a page that was written to is the process's own copy, and reading others could wait for their file system.
 pub fn tails_in_use(pid: i32, maps: &[Mapping]) -> Vec<(u64, u8)> {
     let tails = Tails::of(pid, maps);
     let ours = |at: &u64| match tails.read(*at) {
@@ -490,26 +496,26 @@ pub fn tails_in_use(pid: i32, maps: &[Mapping]) -> Vec<(u64, u8)> {
     tails.there.iter().filter_map(ours).collect()
 }
 
-/// What the last bytes of a mapping are.
+/// Contents of the last bytes of a mapping.
 enum Tail {
     Unused(u8),
-    /// Our code, and what was there before.
+    /// fastpath's code, and the padding before that.
     Ours(u8),
     Used,
 }
 
-/// The tails of a process's executable mappings of files.
+/// Tails of a process's executable mappings of files.
 struct Tails {
     memory: std::io::Result<File>,
-    /// Those in pages that are there, which are read at once.
+    /// Tails in pages that are present, which are read without a wait.
     there: Vec<u64>,
-    /// Those that the file system has to be asked for.
+    /// Tails that have to be read from the file system.
     elsewhere: Vec<u64>,
 }
 
 impl Tails {
     fn of(pid: i32, maps: &[Mapping]) -> Tails {
-        // Not of anonymous memory: what is unused there may be about to be used.
+        // Not of anonymous memory: the program may be about to use the rest of it.
         let of_files = maps
             .iter()
             .filter(|m| m.executable && (m.inode != 0 || m.name == "[vdso]"));
@@ -541,7 +547,8 @@ impl Tails {
     }
 }
 
-/// Whether the page of an address is in memory or swapped out (Documentation/admin-guide/mm/pagemap.rst); also where that cannot be told.
+/// Returns whether the page of an address is in memory or swapped out (Documentation/admin-guide/mm/pagemap.rst), and
+/// true where that is unknown.
 fn is_there(pagemap: &std::io::Result<File>, address: u64) -> bool {
     let mut entry = [0; 8];
     let read = pagemap.as_ref().ok().and_then(|pagemap| {

@@ -1,4 +1,4 @@
-//! What /proc says of a process before anything is done to it.
+//! Checks of a process by way of /proc, before it is changed.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -17,22 +17,24 @@ use crate::target::{self, Status};
 #[derive(Debug)]
 pub struct Target {
     pub maps: Vec<Mapping>,
-    /// The code of the kernel's vDSO there.
+    /// Code of the kernel's vDSO there.
     pub vdso: Vec<u8>,
     pub vdso_base: u64,
-    /// It has seccomp filters.
+    /// Whether it has seccomp filters.
     pub is_filtered: bool,
-    /// What an earlier attach left, with nothing in force.
+    /// Region that an earlier attach left, with nothing in force.
     pub leftover: Option<Found>,
 }
 
 /// PF_KTHREAD, include/linux/sched.h.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// PF_IO_WORKER and PF_USER_WORKER, include/linux/sched.h: they do the kernel's work in the name of a process (io_uring, vhost).
+/// PF_IO_WORKER and PF_USER_WORKER, include/linux/sched.h: threads that do the kernel's work in the name of a process
+/// (io_uring, vhost).
 const WORKER: u64 = 0x10 | 0x4000;
 
-/// Refuses any process where /proc is another PID namespace's, and one that does not exist, has no memory, has ended, is frozen, is traced, or is somebody else's.
+/// Refuses every process if /proc shows another PID namespace, and a process that does not exist, has no memory, has
+/// ended, is frozen, is traced, or belongs to another user.
 pub fn is_reachable(pid: i32) -> Answer<Status> {
     target::proc_shows_this_namespace()?;
     let no_such = |hint: &str| Refusal::NoSuchProcess { hint: hint.into() };
@@ -47,7 +49,7 @@ pub fn is_reachable(pid: i32) -> Answer<Status> {
         return Err(Refusal::KernelThread);
     }
     if super::threads::has_ended(pid, pid) {
-        // A first thread that has ended may have left others behind.
+        // The first thread may have ended before others.
         return Err(match super::threads::of(pid).len() {
             0 | 1 => Refusal::Zombie,
             _ => Refusal::FirstThreadEnded,
@@ -56,7 +58,7 @@ pub fn is_reachable(pid: i32) -> Answer<Status> {
     if let Some((by, name)) = tracer_of(pid) {
         return Err(Refusal::Traced { by, name });
     }
-    // kernel/signal.c; the older kind of control groups keeps threads from stopping at all.
+    // kernel/signal.c; a cgroup v1 freezer keeps threads from stopping at all.
     let is_frozen = |tid| {
         let place = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default();
         super::threads::state(pid, tid) == Some('S') && ["do_freezer_trap", "get_signal"].contains(&place.trim())
@@ -74,8 +76,8 @@ pub fn is_reachable(pid: i32) -> Answer<Status> {
     }
 }
 
-/// Opens a process's memory for writing. Where a thread that is not the first executes another program, no thread has the process's number for a
-/// moment (`de_thread` in fs/exec.c), and open(2) returns ESRCH: it is tried again until the process has ended.
+/// Opens a process's memory for writing. Where a thread other than the first calls execve, no thread has the process's
+/// number for a moment (`de_thread` in fs/exec.c), and open(2) returns ESRCH: tries again for up to 100 ms.
 fn open_memory(pid: i32) -> std::io::Result<File> {
     const LONGEST: Duration = Duration::from_millis(100);
     let path = format!("/proc/{pid}/mem");
@@ -90,15 +92,15 @@ fn open_memory(pid: i32) -> std::io::Result<File> {
     }
 }
 
-/// The flags of a process or thread, from its /proc/PID/stat (proc_pid_stat(5)).
+/// Returns the flags of a process or thread, from its /proc/PID/stat (proc_pid_stat(5)).
 fn flags(stat: &str) -> u64 {
-    // The fields behind the name: state, ..., flags.
+    // The fields after the name: state, ..., flags.
     let fields = stat.rsplit(") ").next().unwrap_or_default();
     let flags = fields.split(' ').nth(6).and_then(|flags| flags.parse().ok());
     flags.unwrap_or(0)
 }
 
-/// Whether a thread never executes the program's code. Nobody may trace such a one.
+/// Returns whether a thread never executes the program's code. Such a thread cannot be traced.
 pub fn is_worker(pid: i32, tid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
     flags(&stat) & WORKER != 0
@@ -115,7 +117,7 @@ fn reason(pid: i32, path: &str, e: &std::io::Error) -> String {
     }
 }
 
-/// Whoever traces a thread of the process, and his name.
+/// Returns the process that traces a thread of the process, and its name.
 pub fn tracer_of(pid: i32) -> Option<(i32, String)> {
     let tracers = super::threads::of(pid).into_iter();
     let by = tracers
@@ -125,14 +127,14 @@ pub fn tracer_of(pid: i32) -> Option<(i32, String)> {
     Some((by, name.trim().to_owned()))
 }
 
-/// Refuses what cannot be attached.
+/// Refuses a process that cannot be attached.
 pub fn may_attach(pid: i32) -> Answer<()> {
     is_reachable(pid)?;
     target::kernels_pages_suit()?;
     look_at(pid).map(drop)
 }
 
-/// The same of what a tracer may look at, and what was found.
+/// Makes the checks that a tracer may make too, and returns what they found.
 pub fn look_at(pid: i32) -> Answer<Target> {
     let status = Status::of(&pid.to_string())?;
     let maps = maps::of(pid)?;
@@ -170,7 +172,7 @@ pub fn look_at(pid: i32) -> Answer<Target> {
     })
 }
 
-/// Another process that runs in the same memory (clone(2), CLONE_VM), and not for the moment of a vfork.
+/// Returns another process that runs in the same memory (clone(2), CLONE_VM), and not only for the moment of a vfork.
 fn shares_memory(pid: i32) -> Option<i32> {
     /// include/uapi/linux/kcmp.h
     const KCMP_VM: i32 = 1;
@@ -182,7 +184,7 @@ fn shares_memory(pid: i32) -> Option<i32> {
     let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut others = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     others.find(|other| {
-        // The child of a vfork goes its way within a moment, if it gets a CPU.
+        // The child of a vfork leaves the memory within a moment, if it gets a CPU.
         let begun = std::time::Instant::now();
         while *other != pid && shares(other) {
             if begun.elapsed() > MOMENT {

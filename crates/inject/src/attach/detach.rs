@@ -1,4 +1,5 @@
-//! Takes a process off the fast path: its entry points get their bytes back, and once no thread is in the region any more, it goes.
+//! Takes a process off the fast path: restores the bytes of its entry points, and unmaps the region once no thread is
+//! in it.
 
 use super::carrier::Carrier;
 use super::checks;
@@ -16,10 +17,10 @@ use crate::redirection::{Journal, Record, State};
 use crate::region;
 use crate::remote::Remote;
 
-/// What became of a detach.
+/// Result of a detach.
 #[derive(Debug)]
 pub struct Detached {
-    /// Why the region stays mapped, and unused: a thread is still in it, or may be.
+    /// Reason why the region stays mapped, and unused: a thread is still in it, or may be.
     pub region_stays_for: Option<Refusal>,
 }
 
@@ -54,12 +55,12 @@ fn detach_held(session: &Session<'_>) -> Answer<Detached> {
     }
 }
 
-/// Puts the original bytes back.
+/// Restores the original bytes.
 fn take_back(session: &Session<'_>, found: &Found) -> Answer<()> {
     let (mut all, ()) = AllStopped::of(session, |_| Ok(Some(())))?;
     let standing: Vec<Record> = found.in_force()?.into_iter().cloned().collect();
     let tracee = all.threads[0].tracee();
-    // In the opposite order.
+    // In the reverse order of the attach.
     for record in standing.iter().rev() {
         let written = tracee.write(record.address, &record.original);
         written.map_err(|e| Refusal::Sealed { why: e.to_string() })?;
@@ -69,7 +70,7 @@ fn take_back(session: &Session<'_>, found: &Found) -> Answer<()> {
     Ok(())
 }
 
-/// Where in a library the thread would be that stands at `pc` in a thunk, before its system call or behind.
+/// Returns where in a library a thread would be whose `pc` is in a thunk, before its system call or after it.
 fn place_of(record: &Record, pc: u64) -> Option<u64> {
     if record.thunk == 0 {
         return None;
@@ -79,11 +80,11 @@ fn place_of(record: &Record, pc: u64) -> Option<u64> {
     is_at_call.then(|| record.address + u64::from(record.in_place) - behind)
 }
 
-/// Unmaps a region to which nothing leads, once nobody is in it.
+/// Unmaps a region that no code points to, once no thread is in it.
 pub fn clear(session: &Session<'_>, found: &Found) -> Answer<()> {
     let code = found.memory()?;
     until_nobody_is_in(session, &code, |all| {
-        // Calls that are waited in go on where they would be, had there been no thunk.
+        // Threads that wait in a system call continue where they would be without the thunk.
         for thread in &mut all.threads {
             let pc = thread.registers.pc();
             if let Some(place) = found.journal.records.iter().find_map(|record| place_of(record, pc)) {
@@ -92,11 +93,11 @@ pub fn clear(session: &Session<'_>, found: &Found) -> Answer<()> {
         }
         Ok(())
     })?;
-    // Nobody is in it, and nothing leads there: so it stays, though they all run again.
+    // No thread is in the region and no code points to it, so none enters it, though all run again.
     unmap_unused(session, found)
 }
 
-/// Unmaps a region to which nothing leads, and which no thread is in.
+/// Unmaps a region that no code points to, and that no thread is in.
 pub fn unmap_unused(session: &Session<'_>, found: &Found) -> Answer<()> {
     let maps = maps::of(found.pid)?;
     let mut carrier = Carrier::of(session, &maps)?;
@@ -105,7 +106,7 @@ pub fn unmap_unused(session: &Session<'_>, found: &Found) -> Answer<()> {
     unmapped
 }
 
-/// Unmaps the region at `at`, and its thunks beside libraries first: by the region they are found.
+/// Unmaps the region at `at`. Its thunks beside libraries go first, because they are found by the region.
 pub fn unmap(carrier: &mut Carrier, at: u64) -> Answer<()> {
     let mut memory = regions::memory(at, &maps::of(carrier.tracee().pid())?);
     memory.reverse();

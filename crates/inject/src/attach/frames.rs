@@ -1,4 +1,4 @@
-//! Where threads would return to that a signal interrupted: in the signal frames on their stacks.
+//! Addresses to which interrupted threads will return: those in the signal frames on their stacks.
 
 use std::fs::File;
 use std::ops::Range;
@@ -9,22 +9,24 @@ use crate::error::Result;
 use crate::maps::{self, Mapping};
 use crate::tracee::Tracee;
 
-/// So much of a stack is looked through, from the stack pointer on. Handlers are not deep as a rule: they run on small alternate stacks.
+/// Bytes of a stack that are searched, from the stack pointer on. Handlers are usually not deep: they run on small
+/// alternate stacks.
 const DEPTH: u64 = 64 << 10;
-/// A handler on an alternate stack interrupted code on another stack, which may have been a handler too.
+/// Limit of stacks per thread: a handler on an alternate stack interrupted code on another stack, which may have been a
+/// handler too.
 const MOST_STACKS: usize = 8;
 const PAGE: u64 = 4096;
 
-/// The stacks of a process whose threads are all stopped. A page that is not there must not be asked for: the thread that would provide it
-/// (userfaultfd(2)) is stopped as well.
+/// Stacks of a process whose threads are all stopped. A page that is not present must not be read: the thread that
+/// would provide it (userfaultfd(2)) is stopped as well.
 pub struct Stacks {
     maps: Vec<Mapping>,
-    /// None: this kernel does not tell which pages are there (CONFIG_PROC_PAGE_MONITOR).
+    /// `None`: this kernel does not report which pages are present (CONFIG_PROC_PAGE_MONITOR).
     pagemap: Option<File>,
 }
 
 impl Stacks {
-    /// Of a process.
+    /// Reads the mappings of a process.
     pub fn of(pid: i32) -> Result<Stacks> {
         Ok(Stacks {
             maps: maps::of(pid)?,
@@ -32,19 +34,19 @@ impl Stacks {
         })
     }
 
-    /// Whether this is the code of the kernel's vDSO.
+    /// Returns whether this is the code of the kernel's vDSO.
     fn is_kernels_code(&self, pc: u64) -> bool {
         let mut vdso = self.maps.iter().filter(|m| m.name == "[vdso]");
         vdso.any(|m| m.range().contains(&pc))
     }
 
-    /// The stack from `at` on: within the mapping that `at` lies in, and no other one.
+    /// Returns the stack from `at` on, up to the end of the mapping that `at` is in.
     fn extent(&self, at: u64) -> Option<Range<u64>> {
         let mapping = self.maps.iter().find(|m| m.readable && m.range().contains(&at))?;
         Some(at..mapping.end.min(at.saturating_add(DEPTH)))
     }
 
-    /// The parts of it that are in memory.
+    /// Returns the parts of a range that are in memory.
     fn pages(&self, Range { mut start, end }: Range<u64>) -> Vec<Range<u64>> {
         let are_there = self.are_there(start / PAGE..end.div_ceil(PAGE));
         let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -60,8 +62,8 @@ impl Stacks {
         ranges
     }
 
-    /// Whether each of these pages, by number, is in memory or swapped out. Documentation/admin-guide/mm/pagemap.rst: bit 63, the page is present;
-    /// bit 62, it is swapped out.
+    /// Returns whether each of these pages, by number, is in memory or swapped out.
+    /// Documentation/admin-guide/mm/pagemap.rst: bit 63, the page is present; bit 62, it is swapped out.
     fn are_there(&self, pages: Range<u64>) -> Vec<bool> {
         const PRESENT_OR_SWAPPED: u64 = 3 << 62;
         const ENTRY: usize = 8;
@@ -81,23 +83,23 @@ impl Stacks {
     }
 }
 
-/// A function of the kernel's vDSO takes less of the stack than this, in all (their frames are of some hundred bytes).
+/// Upper limit of the stack that a function of the kernel's vDSO uses, in bytes (the frames are of some hundred bytes).
 const VDSO_FRAME: u64 = 1024;
 
-/// What the stack of a stopped thread says.
+/// Contents of a stopped thread's stack.
 pub struct Frames {
     /// Program counters in signal frames.
     pub interrupted: Vec<u64>,
-    /// Where the thread is in the code of the kernel's vDSO, or will be when a handler returns: the stack pointer there.
+    /// Stack pointers with which the thread is in the code of the kernel's vDSO, or will be when a handler returns.
     in_vdso: Vec<u64>,
     /// All words of the stack from an address on, return addresses among them.
     words: Vec<(u64, Vec<u64>)>,
-    /// A part of the stack is in memory and cannot be read (memfd_secret(2)): there may be signal frames in it.
+    /// Whether a part of the stack is in memory and cannot be read (memfd_secret(2)): it may contain signal frames.
     pub is_unreadable: bool,
 }
 
 impl Frames {
-    /// Of a thread that is at `pc`, and whose stack pointer is `sp`.
+    /// Reads the stack of a thread that is at `pc`, and whose stack pointer is `sp`.
     pub fn of(tracee: &Tracee, pc: u64, sp: u64, stacks: &Stacks) -> Frames {
         let mut frames = Frames {
             interrupted: Vec::new(),
@@ -118,7 +120,7 @@ impl Frames {
             for range in stacks.pages(extent) {
                 let bytes = (range.end - range.start) as usize;
                 let words = tracee.read_what_is_there(range.start, bytes);
-                // Where the kernel does not tell which pages are there, one that is not looks the same.
+                // Where the kernel does not report which pages are present, an absent page gives the same result.
                 frames.is_unreadable |= words.len() < bytes / 8 && stacks.pagemap.is_some();
                 for (pc, sp) in running::interrupted_at(&words) {
                     frames.interrupted.push(pc);
@@ -131,10 +133,11 @@ impl Frames {
         frames
     }
 
-    /// Whether a word of the stack may lead into one of these ranges of our code.
+    /// Returns whether a word of the stack may point into one of these ranges of fastpath's code.
     ///
-    /// Return addresses of our own calls do not count: a thread that will return to such an address has its program counter in our code, too, or in a
-    /// signal frame, or in the kernel's vDSO, the only other code that ours calls. Without that, the address is left from a call that has returned.
+    /// Return addresses of this code's own calls do not count: a thread that will return to such an address has its
+    /// program counter in this code too, or in a signal frame, or in the kernel's vDSO, the only other code that it
+    /// calls. Otherwise the address is left from a call that has returned.
     pub fn mention(&self, tracee: &Tracee, ranges: &[Range<u64>]) -> bool {
         let is_ours = |address: u64| ranges.iter().any(|range| range.contains(&address));
         let is_behind_own_call = |word: u64| {

@@ -1,5 +1,6 @@
-//! What a fastpath that was killed in the middle of its remote calls left in a process: descriptors, a page of scratch memory, and the code
-//! in the tail of a mapping. That code is written before anything else is made and removed after all else, so it tells.
+//! What a fastpath that was killed in the middle of its remote calls left in a process: descriptors, a page of scratch
+//! memory, and the code in the tail of a mapping. That code is written before anything else is made and removed after
+//! everything else, so it shows that there are leftovers.
 
 use std::ops::Range;
 
@@ -12,10 +13,10 @@ use crate::handover;
 use crate::maps::{self, Mapping};
 use crate::remote::Remote;
 
-/// The name of the scratch memory, in /proc/PID/maps and /proc/PID/fd.
+/// Name of the scratch memory, in /proc/PID/maps and /proc/PID/fd.
 pub const SCRATCH_NAME: &std::ffi::CStr = c"fastpath-scratch";
 const SCRATCH_SHOWN: &str = "/memfd:fastpath-scratch";
-/// Where in the scratch memory it is noted which sockets were made: number and inode of each.
+/// Offset in the scratch memory of the notes on sockets that were made: number and inode of each.
 const NOTES_AT: u64 = 512;
 const NOTES: usize = 4;
 
@@ -38,7 +39,7 @@ impl Descriptor {
     }
 }
 
-/// Notes, in the scratch memory of `calls`, sockets that it has made.
+/// Records in the scratch memory of `calls` the sockets that it has made.
 pub fn note(calls: &mut Carrier, numbers: [u64; 2]) -> Result<()> {
     let mut notes = Vec::new();
     for number in numbers {
@@ -52,12 +53,12 @@ pub fn note(calls: &mut Carrier, numbers: [u64; 2]) -> Result<()> {
     calls.tracee().write(at, &notes)
 }
 
-/// socket:[123]
+/// Returns 123 for `socket:[123]`.
 fn inode_of(shown: &str) -> Option<u64> {
     shown.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Removes all of it.
+/// Removes all leftovers.
 pub fn clear(session: &Session<'_>) -> Answer<()> {
     let pid = session.pid();
     let maps = maps::of(pid)?;
@@ -66,13 +67,13 @@ pub fn clear(session: &Session<'_>) -> Answer<()> {
         return Ok(());
     }
     let ranges: Vec<Range<u64>> = tails.iter().map(|(at, _)| *at..*at + TAIL as u64).collect();
-    // A thread may stand there yet: stopped by job control when it was to go back, for one.
+    // A thread may still be there: for example, job control stopped it when it was about to go back.
     super::until_nobody_is_in(session, &ranges, |_| Ok(()))?;
-    // Nothing leads there, so nobody comes.
+    // No code points there, so no thread enters it.
     session.tails_are_free.set(true);
     let mut carrier = Carrier::of(session, &maps)?;
     let cleared = clear_by(&mut carrier, &maps);
-    // The one that is in use is erased at the end.
+    // The tail that the carrier uses is erased at the end.
     let own = carrier.tail();
     let mut others = tails.iter().filter(|(at, _)| *at != own);
     let erased = others.try_for_each(|(at, pad)| carrier.tracee().write(*at, &[*pad; TAIL]));
@@ -89,7 +90,7 @@ fn clear_by(carrier: &mut Carrier, maps: &[Mapping]) -> Result<()> {
         descriptors.extend(made_by_way_of(carrier, scratch.start)?);
     }
     for descriptor in descriptors {
-        // Its number may be the program's by now.
+        // The program may use the number for another descriptor by now.
         if Descriptor::of(pid, descriptor.number).is_some_and(|now| now == descriptor) {
             carrier.call("close", Call::Close, [descriptor.number, 0, 0, 0, 0, 0])?;
         }
@@ -101,7 +102,7 @@ fn clear_by(carrier: &mut Carrier, maps: &[Mapping]) -> Result<()> {
     Ok(())
 }
 
-/// Scratch memory's own.
+/// Returns the descriptors of scratch memory.
 fn made_and_not_mapped(pid: i32) -> Vec<Descriptor> {
     let names = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
@@ -113,7 +114,8 @@ fn made_and_not_mapped(pid: i32) -> Vec<Descriptor> {
         .collect()
 }
 
-/// Those that the scratch memory at `scratch` knows the numbers of, and that are what was made then.
+/// Returns the descriptors that the scratch memory at `scratch` has the numbers of, and that still are what was made
+/// then.
 fn made_by_way_of(carrier: &mut Carrier, scratch: u64) -> Result<Vec<Descriptor>> {
     let pid = carrier.process();
     let tracee = carrier.tracee();

@@ -1,8 +1,8 @@
 //! Puts a running process on the fast path, and takes it off again.
 //!
-//! Until the last step nothing that the process does leads to what is being put there, and until then all its threads but one
-//! run. The last step is a write of some bytes for each entry point, while all threads stand. Every write by itself leaves a process
-//! that works, so that this one may be killed at any point.
+//! Until the last step, no code of the target points to what is being put there, and all threads but one run. The last
+//! step writes some bytes for each entry point, while all threads are stopped. Every single write leaves a working
+//! process, so fastpath may be killed at any point.
 
 mod calls;
 mod carrier;
@@ -44,37 +44,38 @@ use regions::find;
 pub use session::Pauses;
 pub use watchdog::{LastResort, StandsTooLong};
 
-/// What a process is given.
+/// What a target gets.
 pub struct Goods<'a> {
     /// The page, to be mapped read-only.
     pub page: &'a OwnedFd,
-    /// The mailbox.
+    /// Page, to be mapped read-only.
     pub mailbox: &'a OwnedFd,
-    /// The clocks that the page answers.
+    /// Mailbox.
     pub clocks: ClockSet,
-    /// Scans of libraries, where the programs that it executes are to be met: somebody attends to the mailbox.
+    /// Scans of libraries. Present if the programs that the target executes must be served too: then a process attends
+    /// to the mailbox.
     pub children: Option<&'a Cache>,
-    /// The process that must be allowed to trace it when it asks for that, where Yama wants it; 0: none.
+    /// Process that must be allowed to trace the target (PR_SET_PTRACER), where Yama requires that; 0: none.
     pub ptracer: u32,
 }
 
-/// What became of an attach.
+/// Result of an attach.
 #[derive(Debug)]
 pub struct Attached {
-    /// Threads that were stopped.
+    /// Number of threads that were stopped.
     pub threads: usize,
-    /// For how long they stood still.
+    /// Time that they were stopped.
     pub pauses: Pauses,
     /// Functions that stay on the kernel's path.
     pub left_alone: Vec<LeftAlone>,
-    /// Why the programs that it executes will not be served, though that was wanted.
+    /// Reason why the programs that the target executes will not be served, though that was asked for.
     pub without_children: Option<&'static str>,
 }
 
 /// PR_TSC_ENABLE, prctl(2).
 const TSC_ENABLED: u32 = 1;
 
-/// The region of a process, if it has one.
+/// Returns the region of a process, if it has one.
 pub fn find_in(pid: i32) -> Answer<Option<Found>> {
     find(pid, &maps::of(pid)?)
 }
@@ -84,7 +85,8 @@ pub fn may_attach(pid: i32) -> Answer<()> {
     execs::outside(pid, || checks::may_attach(pid))
 }
 
-/// Attaches a process, if [`may_attach`] finds nothing against it. Its threads stand for 100 ms at most: see [`LastResort`].
+/// Attaches a process that [`may_attach`] does not refuse. Its threads are stopped for at most 100 ms: see
+/// [`LastResort`].
 pub fn attach(pid: i32, goods: &Goods<'_>, last_resort: LastResort) -> Answer<Attached> {
     execs::outside(pid, || {
         checks::may_attach(pid)?;
@@ -94,7 +96,7 @@ pub fn attach(pid: i32, goods: &Goods<'_>, last_resort: LastResort) -> Answer<At
 
 fn attach_held(session: &Session<'_>, goods: &Goods<'_>) -> Answer<Attached> {
     let pid = session.pid();
-    // Once more: from here on nobody else can have been at work.
+    // Checked again: from here on no other tracer can change the target.
     checks::look_at(pid)?;
     leftovers::clear(session)?;
     let target = checks::look_at(pid)?;
@@ -104,7 +106,7 @@ fn attach_held(session: &Session<'_>, goods: &Goods<'_>) -> Answer<Attached> {
     let at = region::place_near(&target.maps, target.vdso_base)?;
     let mut plan = region_for(&target.vdso, target.vdso_base, at, goods.clocks)?;
     let calls = match goods.children {
-        // Its filter may answer with death what the hook would ask for.
+        // The target's filter may kill it for the system calls of the hook.
         Some(scans) if !target.is_filtered => Calls::of(pid, &target.maps, at, scans)?,
         _ => Calls::default(),
     };
@@ -115,10 +117,10 @@ fn attach_held(session: &Session<'_>, goods: &Goods<'_>) -> Answer<Attached> {
     prepared?;
     let in_force = put_in_force(session, &plan, at);
     if in_force.is_err() {
-        // Nothing leads there: it is only in the way.
+        // No code points to the region: it only takes up room.
         if let Ok(Some(found)) = find(pid, &maps::of(pid)?) {
             let _ = match in_force {
-                // Refused before anything led there, so no thread can be in it.
+                // Refused before any code pointed to the region, so no thread can be in it.
                 Err(Refusal::StackNotReadable { .. }) => detach::unmap_unused(session, &found),
                 _ => detach::clear(session, &found),
             };
@@ -135,7 +137,7 @@ fn attach_held(session: &Session<'_>, goods: &Goods<'_>) -> Answer<Attached> {
     })
 }
 
-/// Maps the region, whole, in the process.
+/// Maps the whole region in the target.
 fn prepare(calls: &mut Carrier, plan: &RegionPlan, at: u64, thunks: &Calls, goods: &Goods<'_>) -> Answer<()> {
     calls.map_scratch()?;
     let mapped = counter_is_readable(calls).and_then(|()| map_region(calls, plan, at, thunks, goods));
@@ -152,7 +154,7 @@ fn counter_is_readable(calls: &mut Carrier) -> Answer<()> {
         Call::Prctl,
         [libc::PR_GET_TSC as u64, at, 0, 0, 0, 0],
     ) {
-        // A kernel that does not know the question forbids nobody.
+        // A kernel that does not know PR_GET_TSC does not forbid the counter.
         Err(Error::Remote {
             errno: Errno::EINVAL, ..
         }) => return Ok(()),
@@ -195,7 +197,7 @@ fn map_parts(calls: &mut Carrier, at: u64, thunks: &Calls, [page, mailbox, code]
     let mut map = |at, size, protection, flags, fd, offset| {
         calls.call("mmap", Call::Mmap, [at, size, protection, flags, fd, offset])
     };
-    // The whole of it first: the rest is laid over it.
+    // The whole region first; the parts are mapped over it.
     let mapped = map(at, region::ATTACHED_SIZE, execute, new, code, 0)?;
     let parts = if mapped == at {
         map(at + region::STATE, 4096, write, private | fixed, code, region::STATE)
@@ -213,7 +215,7 @@ fn map_parts(calls: &mut Carrier, at: u64, thunks: &Calls, [page, mailbox, code]
                     )
             })
     } else {
-        // A kernel before 4.17 takes the address for a wish.
+        // A kernel before 4.17 takes the address for a hint.
         Err(Error::Unsupported("there is no room near its vDSO".into()))
     };
     if parts.is_err() {
@@ -222,9 +224,9 @@ fn map_parts(calls: &mut Carrier, at: u64, thunks: &Calls, [page, mailbox, code]
     Ok(parts?)
 }
 
-/// The region's bytes as a file.
+/// Returns a file with the region's bytes.
 fn region_file(bytes: &[u8]) -> Result<OwnedFd> {
-    /// MFD_EXEC, include/uapi/linux/memfd.h (Linux 6.3); older kernels refuse what they do not know.
+    /// MFD_EXEC, include/uapi/linux/memfd.h (Linux 6.3); older kernels refuse unknown flags.
     const EXECUTABLE: libc::c_uint = 0x10;
     let name = std::ffi::CString::new(REGION_NAME).map_err(|e| Error::Unsupported(e.to_string()))?;
     // SAFETY: memfd_create with a C string; the result is a new descriptor.
@@ -236,13 +238,13 @@ fn region_file(bytes: &[u8]) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(tried("memfd_create")(Errno::last()));
     }
-    // SAFETY: just made.
+    // SAFETY: memfd_create has just returned this descriptor, and nothing else owns it.
     let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     file.write_all_at(bytes, 0).map_err(|e| Error::io("memfd", e))?;
     Ok(file.into())
 }
 
-/// Stops all threads and leads the entry points to the region.
+/// Stops all threads and redirects the entry points to the region.
 fn put_in_force(session: &Session<'_>, plan: &RegionPlan, at: u64) -> Answer<Attached> {
     let mut in_the_way = session.pid();
     let stopped = AllStopped::of(session, |all| match returns_into(all, &plan.journal.records)? {
@@ -256,7 +258,8 @@ fn put_in_force(session: &Session<'_>, plan: &RegionPlan, at: u64) -> Answer<Att
         Refusal::InTheWay { .. } => Refusal::InTheWay { tid: in_the_way },
         other => other,
     })?;
-    // Before the bytes change: if we die in between, the copies are as good, and the bytes would not be.
+    // Before the bytes change: if fastpath dies in between, a thread can go on in the copies as well, but not in the
+    // middle of changed bytes.
     for thread in &mut all.threads {
         let pc = thread.registers.pc();
         if let Some(moved) = plan.moved.iter().find(|moved| moved.from == pc) {
@@ -274,7 +277,7 @@ fn put_in_force(session: &Session<'_>, plan: &RegionPlan, at: u64) -> Answer<Att
     })
 }
 
-/// A thread that a signal interrupted inside an entry, and that has not returned there yet.
+/// Returns a thread that a signal interrupted inside an entry, and that has not returned there yet.
 fn returns_into(all: &mut AllStopped<'_>, records: &[Record]) -> Answer<Option<i32>> {
     let is_inside = |pc: &u64| {
         records
@@ -290,7 +293,7 @@ fn returns_into(all: &mut AllStopped<'_>, records: &[Record]) -> Answer<Option<i
     Ok(None)
 }
 
-/// Writes the entries, if everything is as it was planned for: the process may have replaced its program meanwhile.
+/// Writes the entries, if everything is as the plan found it: the target may have replaced its program meanwhile.
 fn write(all: &mut AllStopped<'_>, plan: &RegionPlan, at: u64) -> Answer<()> {
     let tracee = all.threads.first_mut().map(Stopped::tracee).ok_or(Error::Gone)?;
     let mut journal = vec![0; plan.journal.bytes()?.len()];
@@ -319,8 +322,8 @@ fn write(all: &mut AllStopped<'_>, plan: &RegionPlan, at: u64) -> Answer<()> {
     Ok(())
 }
 
-/// Waits until no thread stands in `code`, to which nothing leads any more; `help` is asked first, with all of them stopped. Refused: one does not
-/// leave it.
+/// Waits until no thread is in `code`, to which nothing points any more. Calls `help` first each time, with all threads
+/// stopped. Refuses if a thread does not leave `code`.
 fn until_nobody_is_in(
     session: &Session<'_>,
     code: &[std::ops::Range<u64>],
@@ -340,7 +343,7 @@ fn until_nobody_is_in(
     }
 }
 
-/// A thread that is about to execute something in `code`, or will return there.
+/// Returns a thread that is about to execute an instruction in `code`, or will return there.
 fn stands_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>]) -> Answer<Option<i32>> {
     let stacks = Stacks::of(all.pid())?;
     for thread in &all.threads {
@@ -352,7 +355,7 @@ fn stands_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>]) -> Answer<
     Ok(None)
 }
 
-/// Refuses a thread whose stack cannot be read.
+/// Returns the frames of a thread; refuses a thread whose stack cannot be read.
 fn frames_of(thread: &Stopped, stacks: &Stacks) -> Answer<Frames> {
     let frames = Frames::of(thread.look(), thread.registers.pc(), thread.registers.sp(), stacks);
     if frames.is_unreadable {

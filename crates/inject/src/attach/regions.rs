@@ -1,4 +1,4 @@
-//! Finding a region in a process, whoever put it there.
+//! Finds the region in a process, whichever fastpath mapped it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,12 +13,12 @@ use crate::region;
 #[derive(Debug)]
 pub struct Found {
     pub pid: i32,
-    /// Where it begins.
+    /// Address of its start.
     pub at: u64,
     pub journal: Journal,
 }
 
-/// The region of a process with these mappings.
+/// Returns the region of a process with these mappings.
 pub fn find(pid: i32, maps: &[Mapping]) -> Answer<Option<Found>> {
     let name = format!("/memfd:{REGION_NAME}");
     let ours = |m: &&Mapping| m.name.starts_with(&name) && m.offset < region::ATTACHED_SIZE;
@@ -40,7 +40,7 @@ fn read(pid: i32, at: u64, bytes: &mut [u8]) -> Answer<()> {
 }
 
 impl Found {
-    /// The changes that stand in the process now. Refuses if there is something else in the place of one.
+    /// Returns the records whose changes are in place now. Refuses if there are other bytes in the place of one.
     pub fn in_force(&self) -> Answer<Vec<&Record>> {
         let mut standing = Vec::new();
         for record in &self.journal.records {
@@ -57,18 +57,18 @@ impl Found {
         Ok(standing)
     }
 
-    /// Whether any stands.
+    /// Returns whether any change is in place.
     pub fn is_in_force(&self) -> Answer<bool> {
         Ok(self.journal.state == State::InForce && !self.in_force()?.is_empty())
     }
 
-    /// All that was mapped for it, with its thunks beside libraries.
+    /// Returns everything that was mapped for it, with its thunks beside libraries.
     pub fn memory(&self) -> Answer<Vec<std::ops::Range<u64>>> {
         Ok(memory(self.at, &maps::of(self.pid)?))
     }
 }
 
-/// What the region at `at` is made of in a process with these mappings.
+/// Returns the parts of the region at `at` in a process with these mappings.
 pub fn memory(at: u64, maps: &[Mapping]) -> Vec<std::ops::Range<u64>> {
     let name = format!("/memfd:{REGION_NAME}");
     let thunks = maps

@@ -1,5 +1,5 @@
-//! The hold on a process for as long as it is being changed: its first thread is traced, from before the first look to after the last
-//! change. A thread has one tracer, so no two fastpaths, and no debugger, change a process at a time.
+//! The hold on a process while it is being changed: its first thread is traced, from before the first look to after the
+//! last change. A thread has one tracer, so no second fastpath, and no debugger, changes the process meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -14,32 +14,33 @@ use super::watchdog::{self, LastResort, Standing};
 use crate::error::Error;
 use crate::tracee::{Event, Tracee};
 
-/// A process that nobody else changes now.
+/// A process that no other tracer changes now.
 pub struct Session<'s> {
     pid: i32,
     held: Tracee,
-    /// Since when its threads stand, for them to be let go in time.
+    /// Time since which its threads are stopped, for the deadline.
     pub standing: &'s Standing,
-    /// Threads that were asked to stop and have not yet: they wait in the kernel where nothing interrupts them.
+    /// Threads that were asked to stop and have not yet: they wait in the kernel uninterruptibly.
     late: RefCell<Vec<Tracee>>,
     pauses: Cell<Pauses>,
-    /// What fastpaths that died left in the tails of mappings may be written over: nobody is in it.
+    /// Whether tails that a killed fastpath left in use may be overwritten: no thread is in them.
     pub tails_are_free: Cell<bool>,
 }
 
-/// How often and for how long all threads of a process stood still.
+/// Number and length of the stops of all threads.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Pauses {
-    /// More than once where they could not be kept: one did not stop, or stood in code that changes.
+    /// More than one if a try failed: a thread did not stop, or was stopped in code that changes.
     pub times: u32,
-    /// All of them.
+    /// Sum of all.
     pub together: Duration,
-    /// The longest of them.
+    /// Longest of them.
     pub longest: Duration,
 }
 
-/// Does `work` on a process that nobody else changes meanwhile, by a thread that ends with it: the kernel then lets go whom that
-/// traced, and where a thread runs or waits it is not stopped for that. The calling thread watches that one: see [`watchdog`].
+/// Does `work` on a process that no other tracer changes meanwhile, in a thread that ends with it: the kernel then
+/// detaches all tracees of that thread, and does not stop those that run or wait. The calling thread watches it: see
+/// [`watchdog`].
 pub fn hold<T: Send>(
     pid: i32,
     last_resort: LastResort,
@@ -48,7 +49,7 @@ pub fn hold<T: Send>(
     let standing = &Standing::default();
     let (done, over) = std::sync::mpsc::channel::<()>();
     let session = move || {
-        // Gone however this ends.
+        // Dropped on every exit, panics included.
         let _done = done;
         work(&Session::open(pid, standing)?)
     };
@@ -58,13 +59,13 @@ pub fn hold<T: Send>(
         let started = started.map_err(|e| Error::io("a thread that traces the process", e))?;
         watchdog::watch(pid, standing, &over, last_resort);
         let answer = started.join();
-        // The kernel says that a thread has ended a moment before it lets go whom that traced.
+        // The kernel reports a thread's end a moment before it detaches its tracees.
         wait_until_gone(standing.tracer());
         answer.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
-/// Waits for a thread of this process that has ended to be none any more.
+/// Waits until a thread of this process that has ended is not listed any more.
 fn wait_until_gone(tid: i32) {
     const LONGEST: Duration = Duration::from_secs(1);
     let begun = Instant::now();
@@ -75,7 +76,7 @@ fn wait_until_gone(tid: i32) {
 
 impl Session<'_> {
     fn open(pid: i32, standing: &Standing) -> Answer<Session<'_>> {
-        // The first thread may have ended before the others: then it is the one with the lowest number.
+        // The first thread may have ended before the others: then the one with the lowest id is held.
         let mut tids = threads::of(pid);
         tids.sort_by_key(|tid| (*tid != pid, *tid));
         let tid = tids.into_iter().find(|tid| !threads::has_ended(pid, *tid));
@@ -90,12 +91,12 @@ impl Session<'_> {
         })
     }
 
-    /// The process.
+    /// Returns the process id.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Traces a thread of the process; one that is traced already, once more by another name.
+    /// Traces a thread of the process. For the held thread, returns a second `Tracee`.
     pub fn thread(&self, tid: i32) -> Answer<Thread> {
         let is_held = tid == self.held.pid();
         let mut late = self.late.borrow_mut();
@@ -108,14 +109,14 @@ impl Session<'_> {
         Ok(Thread { tracee, is_held })
     }
 
-    /// Keeps in mind one that was asked to stop: it is let go once it has. Until then it cannot be.
+    /// Keeps a thread that was asked to stop, to let it go once it has stopped. A tracer cannot let it go earlier.
     pub fn keep(&self, thread: Thread) {
         if !thread.is_held {
             self.late.borrow_mut().push(thread.tracee);
         }
     }
 
-    /// Counts one.
+    /// Counts a stop of all threads.
     pub fn note_pause(&self, length: Duration) {
         let Pauses {
             times,
@@ -129,13 +130,13 @@ impl Session<'_> {
         });
     }
 
-    /// Those so far.
+    /// Returns the stops so far.
     pub fn pauses(&self) -> Pauses {
         self.pauses.get()
     }
 
-    /// Waits, and lets the threads that are traced have their signals meanwhile. Not for longer than until one that was late has stopped: what
-    /// it waited for may begin again.
+    /// Waits, and delivers signals to the traced threads meanwhile. Returns early if a late thread has stopped: what it
+    /// waited for may begin again.
     pub fn rest(&self, duration: Duration) {
         let begun = Instant::now();
         loop {
@@ -167,27 +168,27 @@ impl Session<'_> {
     }
 }
 
-/// A thread that is traced, by us alone.
+/// A thread that only this session traces.
 pub struct Thread {
     pub tracee: Tracee,
-    /// By the session, and for as long as it.
+    /// Whether the session traces it until its own end.
     is_held: bool,
 }
 
 impl Thread {
-    /// See there.
+    /// Returns whether the session traces the thread until its own end.
     pub fn is_held(&self) -> bool {
         self.is_held
     }
 
-    /// Lets it go on from the stop in which it is.
+    /// Lets the thread go on from the stop `from`.
     pub fn go_on(&self, from: Event) {
         threads::go_on(&self.tracee, from, self.is_held);
     }
 }
 
 fn seize(pid: i32, tid: i32, standing: &Standing) -> Answer<Tracee> {
-    // Before: it may end while it is waited for.
+    // Recorded before: the thread may end while PTRACE_SEIZE waits.
     standing.traces(tid);
     let seized = Tracee::seize_thread(pid, tid, Options::empty()).map_err(|e| match e {
         Error::System {
@@ -203,7 +204,7 @@ fn seize(pid: i32, tid: i32, standing: &Standing) -> Answer<Tracee> {
     if std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists() {
         return Ok(seized);
     }
-    // Its number is somebody else's by now, or nobody's.
+    // The number now belongs to a thread of another process, or to none.
     let begun = Instant::now();
     let _ = seized.interrupt();
     while begun.elapsed() < watchdog::DEADLINE {

@@ -1,4 +1,4 @@
-//! All threads of a process, stopped at once, and as they were when they go on.
+//! All threads of a process, stopped at once, and resumed as they were.
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
@@ -11,23 +11,26 @@ use crate::abi::{Registers, running};
 use crate::error::{Error, Result};
 use crate::tracee::{Event, Tracee};
 
-/// Within this most threads stop, and most calls are made: until then the CPU is only lent. A sleep takes as long at least.
+/// Time in which most threads stop and most calls are made: until then the waiting thread only yields its CPU. A sleep
+/// takes at least as long.
 const NAP: Duration = Duration::from_micros(100);
-/// For a thread that is waiting for a CPU on a busy machine.
+/// Timeout for a thread that waits for a CPU on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// For a thread that waits in the kernel and cannot be interrupted: the parent of a vfork until its child has started a program, a page fault for
-/// the lock of its process's memory, which a thread without a CPU may hold.
+/// Timeout for a thread that waits in the kernel uninterruptibly: the parent of a vfork until its child has started a
+/// program, or a page fault for the lock of its process's memory, which a thread without a CPU may hold.
 const PATIENCE_WITH_A_WAIT: Duration = Duration::from_millis(50);
-/// Waits of that kind end, and busy machines have their pauses: for so long it is tried again.
+/// Longest time for which a stop is tried again: waits of that kind end, and busy machines have their pauses.
 const LONGEST: Duration = Duration::from_secs(10);
-/// At first; each time twice as long as the last, so that what waits for a time, and begins anew when it is stopped, comes to its end in between.
+/// First pause between tries. Each pause is twice as long as the last, so that a timed wait that restarts when it is
+/// stopped ends within one.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 const BETWEEN_LATE_TRIES: Duration = Duration::from_millis(640);
 
-/// Listings that are not whole though they show nobody new: one is, where a thread ended meanwhile, and these end.
+/// Limit of incomplete listings that show no new thread. A listing is incomplete where a thread ended while it was
+/// read, and threads do not end for ever.
 const MOST_CUT: u32 = 1000;
 
-/// Waits a little for something that was asked for at `begun`.
+/// Waits a little for an event that was requested at `begun`.
 pub fn nap(begun: Instant) {
     if begun.elapsed() < NAP {
         std::thread::yield_now();
@@ -36,14 +39,14 @@ pub fn nap(begun: Instant) {
     }
 }
 
-/// What is tried again after a while, but not for ever.
+/// Tries with pauses, for a limited time.
 pub struct Tries {
     begun: Instant,
     next: Duration,
 }
 
 impl Tries {
-    /// The first.
+    /// Starts the first try.
     pub fn start() -> Tries {
         Tries {
             begun: Instant::now(),
@@ -51,7 +54,7 @@ impl Tries {
         }
     }
 
-    /// Waits for the next one; false: there is none.
+    /// Waits for the next try; returns false if there is none.
     pub fn wait(&mut self, session: &Session<'_>) -> bool {
         let is_left = self.begun.elapsed() < LONGEST;
         if is_left {
@@ -62,16 +65,16 @@ impl Tries {
     }
 }
 
-/// How long something that should happen at once is waited for.
+/// Timeout for an event that should happen at once.
 pub struct Patience(Instant);
 
 impl Patience {
-    /// From now on.
+    /// Starts the timeout.
     pub fn start() -> Patience {
         Patience(Instant::now())
     }
 
-    /// Waits a little for this thread to stop; refuses if it will not any more.
+    /// Waits a little for this thread to stop; refuses after the timeout.
     pub fn with_stop_of(&self, pid: i32, tid: i32) -> Answer<()> {
         let waits = self.0.elapsed() > PATIENCE_WITH_A_WAIT && is_uninterruptible(pid, tid);
         if !waits && self.0.elapsed() <= PATIENCE {
@@ -83,7 +86,7 @@ impl Patience {
     }
 }
 
-/// Thread numbers of a process; those of workers that the kernel has in it, too.
+/// Returns the thread ids of a process, those of its kernel workers included.
 pub fn of(pid: i32) -> Vec<i32> {
     let names = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
     names
@@ -91,7 +94,7 @@ pub fn of(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// The system call that a thread waits in. None: it runs, or is in the kernel for another reason.
+/// Returns the system call that a thread waits in; `None` if it runs, or is in the kernel for another reason.
 fn call_of(pid: i32, tid: i32) -> Option<i64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
     text.split_whitespace()
@@ -101,9 +104,10 @@ fn call_of(pid: i32, tid: i32) -> Option<i64> {
         .filter(|number| *number >= 0)
 }
 
-/// The threads of a process as a directory shows them, and how many there were when it had been read.
+/// Threads of a process as a directory shows them, and their number after it had been read.
 ///
-/// The kernel walks from thread to thread: where one ends under its feet, it takes that for the end (fs/proc/base.c: next_tid).
+/// The kernel walks from thread to thread: if the thread that it has reached ends, it ends the listing there
+/// (fs/proc/base.c: next_tid).
 struct Listing {
     tids: Vec<i32>,
     alive: usize,
@@ -111,7 +115,7 @@ struct Listing {
 
 impl Listing {
     fn of(pid: i32) -> Listing {
-        /// A directory's own two; each thread has one more.
+        /// Links of the directory itself; each thread adds one.
         const OWN_LINKS: u64 = 2;
         let tids = of(pid);
         let links = std::fs::metadata(format!("/proc/{pid}/task")).map_or(0, |meta| meta.nlink());
@@ -121,20 +125,21 @@ impl Listing {
         }
     }
 
-    /// Whether there are no others, if all that it shows are there to stay.
+    /// Returns whether there are no other threads, if all listed ones are still alive.
     fn is_whole(&self) -> bool {
         self.tids.len() == self.alive
     }
 }
 
-/// The threads of a process, those first that are in no system call, those last that a stop would not reach or that would be disturbed most.
+/// Returns the threads of a process: first those that are in no system call, last those that would not stop or would be
+/// disturbed most.
 pub fn by_convenience(pid: i32) -> Vec<i32> {
     let rank = |tid: i32| match call_of(pid, tid) {
         None => 0,
         Some(libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3) => 4,
-        // Should we die, it would see an EINTR.
+        // If fastpath dies, this call returns EINTR.
         Some(number) if running::answers_eintr(number) => 3,
-        // A rest of a sleep is known to the kernel alone.
+        // Only the kernel knows the rest of a sleep.
         Some(libc::SYS_nanosleep | libc::SYS_clock_nanosleep | libc::SYS_poll) => 2,
         Some(_) => 1,
     };
@@ -143,31 +148,31 @@ pub fn by_convenience(pid: i32) -> Vec<i32> {
     all.into_iter().map(|(_, tid)| tid).collect()
 }
 
-/// One that stands.
+/// A stopped thread.
 pub struct Stopped {
     thread: Thread,
     pub registers: Registers,
-    /// Where it stands.
+    /// Stop in which it is.
     at: Event,
 }
 
-/// All threads of a process. They go on when this is dropped.
+/// All threads of a process, stopped. They go on when this is dropped.
 pub struct AllStopped<'s> {
     session: &'s Session<'s>,
     pub threads: Vec<Stopped>,
-    /// Those of them, and those that have ended meanwhile.
+    /// Ids of the threads in all three lists, and of those that have ended meanwhile.
     known: HashSet<i32>,
-    /// Those that are traced, and were not asked to stop yet.
+    /// Threads that are traced and have not been asked to stop yet.
     waiting: Vec<Thread>,
-    /// Those that were asked to stop.
+    /// Threads that were asked to stop.
     running: Vec<Thread>,
-    /// When the first was asked to stop.
+    /// Time at which the first was asked to stop.
     begun: Option<Instant>,
 }
 
 impl AllStopped<'_> {
-    /// Stops all threads of the process and keeps them if `judge` says so; else they are let go, and it is tried again after a while. The
-    /// refusal is the last that `judge` gave.
+    /// Stops all threads of the process and keeps them stopped if `judge` returns `Some`; else lets them go, and tries
+    /// again after a while. An error of `judge` is returned at once.
     pub fn of<'s, T>(
         session: &'s Session<'s>,
         mut judge: impl FnMut(&mut AllStopped<'_>) -> Answer<Option<T>>,
@@ -177,7 +182,7 @@ impl AllStopped<'_> {
             let refusal = match AllStopped::try_of(session) {
                 Ok(mut all) => {
                     let answer = judge(&mut all)?;
-                    // Then nothing more is begun.
+                    // After the deadline no further step is started.
                     match answer.filter(|_| !session.standing.is_over()) {
                         Some(answer) => return Ok((all, answer)),
                         None if session.standing.is_over() => all.stand_too_long(),
@@ -193,7 +198,7 @@ impl AllStopped<'_> {
         }
     }
 
-    /// The process.
+    /// Returns the process id.
     pub fn pid(&self) -> i32 {
         self.session.pid()
     }
@@ -232,7 +237,7 @@ impl AllStopped<'_> {
                 nap(begun);
                 continue;
             }
-            // Traced before the first stands: PTRACE_SEIZE waits for an execve that has begun.
+            // Traced before the first thread stops: PTRACE_SEIZE waits for an execve that has begun.
             for tid in new {
                 let traced = all.trace(tid)?;
                 all.waiting.extend(traced);
@@ -248,8 +253,8 @@ impl AllStopped<'_> {
             }
             asked?;
             all.collect()?;
-            // Should we die, no more than one of them is told EINTR. And they stand for the shortest time, if the others do not stop not at all:
-            // their timeouts begin anew.
+            // One by one: if fastpath dies, at most one of them gets EINTR. Their stops are the shortest, and do not
+            // happen if the others do not stop: a stop restarts their timeouts.
             while let Some(thread) = all.waiting.pop() {
                 all.ask_to_stop(thread)?;
                 all.collect()?;
@@ -257,7 +262,7 @@ impl AllStopped<'_> {
         }
     }
 
-    /// `None`: it is none of those that have to stand.
+    /// Traces a thread; returns `None` for one that need not stop.
     fn trace(&mut self, tid: i32) -> Answer<Option<Thread>> {
         self.known.insert(tid);
         match self.session.thread(tid) {
@@ -289,22 +294,22 @@ impl AllStopped<'_> {
         }
     }
 
-    /// A first thread that has ended is shown for as long as there are others.
+    /// Returns whether a thread need not stop. A first thread that has ended is listed for as long as there are others.
     fn needs_not_stand(&self, tid: i32) -> bool {
         has_ended(self.session.pid(), tid) || checks::is_worker(self.session.pid(), tid)
     }
 
-    /// Waits until all that were asked to stop do.
+    /// Waits until all threads that were asked to stop have stopped.
     fn collect(&mut self) -> Answer<()> {
         let patience = Patience::start();
         while !self.running.is_empty() {
             for thread in std::mem::take(&mut self.running) {
                 match thread.tracee.event(false) {
                     Ok(None) => self.running.push(thread),
-                    // Of ours alone: nobody else is told its end.
+                    // The end of a thread is reported to its tracer only.
                     Ok(Some(Event::Exited)) | Err(_) => {}
                     Ok(Some(event)) => {
-                        // Between its stop and this it may have been killed.
+                        // The thread may have been killed since its stop.
                         let Ok(registers) = thread.tracee.registers() else {
                             continue;
                         };
@@ -341,31 +346,31 @@ impl Drop for AllStopped<'_> {
 }
 
 impl Stopped {
-    /// Its number.
+    /// Returns the thread id.
     pub fn tid(&self) -> i32 {
         self.thread.tracee.pid()
     }
 
-    /// For its memory, which is that of all.
+    /// Returns the tracee, for access to the memory that all threads share.
     pub fn tracee(&mut self) -> &mut Tracee {
         &mut self.thread.tracee
     }
 
-    /// For what it says of itself.
+    /// Returns the tracee, for reading the thread's state.
     pub fn look(&self) -> &Tracee {
         &self.thread.tracee
     }
 
-    /// Makes it go on at `pc`, whatever becomes of us.
+    /// Makes the thread go on at `pc`, even if fastpath dies.
     pub fn move_to(&mut self, pc: u64) -> Result<()> {
         self.registers.set_pc(pc);
         self.thread.tracee.set_registers(&self.registers)
     }
 }
 
-/// Lets a thread go on from where it stands, as it would without us; `is_held`: it stays traced.
+/// Lets a thread go on from the stop `from` as it would without a tracer. With `is_held` it stays traced.
 pub fn go_on(tracee: &Tracee, from: Event, is_held: bool) {
-    // One that is gone needs nothing any more.
+    // A thread that is gone needs nothing.
     let _ = match from {
         Event::JobStop if is_held => tracee.listen(),
         _ if is_held => tracee.resume(false, from.signal()),
@@ -373,19 +378,19 @@ pub fn go_on(tracee: &Tracee, from: Event, is_held: bool) {
     };
 }
 
-/// The state of a thread (proc_pid_stat(5)).
+/// Returns the state of a thread (proc_pid_stat(5)).
 pub fn state(pid: i32, tid: i32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Whether it is none of the living.
+/// Returns whether a thread has ended.
 pub fn has_ended(pid: i32, tid: i32) -> bool {
     matches!(state(pid, tid), None | Some('Z' | 'X'))
 }
 
-/// Refuses where a thread waits in the kernel and would not stop, before any other thread has been disturbed. That one is asked to stop as soon
-/// as it can.
+/// Refuses if a thread waits in the kernel and would not stop, before any other thread is disturbed. That thread is
+/// asked to stop as soon as it can.
 fn ask_those_that_nothing_interrupts(session: &Session<'_>) -> Answer<()> {
     let pid = session.pid();
     for tid in of(pid) {
@@ -417,7 +422,7 @@ mod tests {
         let (wait, end) = std::sync::mpsc::channel::<()>();
         let another = std::thread::spawn(move || end.recv());
         let own = std::process::id() as i32;
-        // Other tests' threads come and go.
+        // Threads of other tests come and go.
         let mut whole = (0..10_000).map(|_| Listing::of(own)).filter(Listing::is_whole);
         let mut listing = whole.next().expect("a moment at which none came or went");
         assert!(listing.tids.len() >= 2, "{:?}", listing.tids);

@@ -1,43 +1,43 @@
-//! Sees to it that no thread of a process stands still for long because of us, whatever the one who stopped it waits for.
+//! The watchdog: lets no thread of a target be stopped for long, whatever the thread that stopped it waits for.
 //!
-//! Who has stopped threads looks at [`Standing`] by itself, and lets them go when their time is over. That does not help where it waits in the
-//! kernel, so another thread of this process watches it:
+//! The tracing thread checks [`Standing`] by itself, and lets the stopped threads go at the deadline. That does not
+//! help while it waits in the kernel, so another thread of this process watches it:
 //!
-//! - A program that replaces itself (execve(2)) waits for its other threads to end. One that is traced has ended only when its tracer has
-//!   heard of it, and PTRACE_SEIZE waits for the very same execve (`cred_guard_mutex` in kernel/ptrace.c). Any thread of this process may
-//!   hear of it: the watchdog does.
-//! - Anything else, memory that a file system does not provide for one: this process is ended. The kernel then lets go all that it traced, and
-//!   every step of an attach leaves a process that works.
+//! - A program that replaces itself (execve(2)) waits for its other threads to end. A traced thread has ended only when
+//!   its tracer has waited for it, and PTRACE_SEIZE waits for the same execve (`cred_guard_mutex` in kernel/ptrace.c).
+//!   Any thread of this process may wait for it: the watchdog does.
+//! - In any other wait, for example for memory that a file system does not provide, this process is ended. The kernel
+//!   then detaches all its tracees, and every step of an attach leaves a working process.
 
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long threads may stand.
+/// Longest time for which threads may be stopped.
 pub const DEADLINE: Duration = Duration::from_millis(100);
-/// For who has stopped them to let them go by itself: it may have to wait for a CPU.
+/// Additional time for the tracing thread to let them go by itself: it may have to wait for a CPU.
 const GRACE: Duration = Duration::from_millis(100);
-/// Between two looks.
+/// Time between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What is done when threads stand and who stopped them waits for something else: it ends this process.
+/// Called when threads are stopped and the thread that stopped them waits for something else: it must end this process.
 pub type LastResort = fn(&StandsTooLong) -> !;
 
-/// A process whose threads could not be let go but by ending this one.
+/// A process whose threads could only be let go by ending this one.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "its threads stood still for more than {} ms, while fastpath waited in the kernel ({place}); they were let go, and the process is as it was; \
      try again later", DEADLINE.as_millis()
 )]
 pub struct StandsTooLong {
-    /// The process.
+    /// Process id of the target.
     pub pid: i32,
-    /// Where in the kernel this one waits.
+    /// Where in the kernel the tracing thread waits.
     pub place: String,
 }
 
-/// Which threads are traced, and since when any of them stands still.
+/// The traced threads, and the time since which any of them is stopped.
 #[derive(Debug, Default)]
 pub struct Standing(Mutex<State>);
 
@@ -45,7 +45,7 @@ pub struct Standing(Mutex<State>);
 struct State {
     traced: HashSet<i32>,
     since: Option<Instant>,
-    /// Of who traces them, in this process.
+    /// Id of the tracing thread, in this process.
     tid: i32,
 }
 
@@ -54,40 +54,40 @@ impl Standing {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the calling thread traces `tid`.
+    /// Records that the calling thread traces `tid` from now on.
     pub fn traces(&self, tid: i32) {
         let mut state = self.state();
         state.tid = nix::unistd::gettid().as_raw();
         state.traced.insert(tid);
     }
 
-    /// The thread of this process that traces them; 0 if it has traced none yet.
+    /// Returns the thread of this process that traces them; 0 if it has traced none yet.
     pub fn tracer(&self) -> i32 {
         self.state().tid
     }
 
-    /// From now on somebody stands.
+    /// Records that a thread is stopped from now on, if none was yet.
     pub fn begin(&self) {
         self.state().since.get_or_insert_with(Instant::now);
     }
 
-    /// All go on.
+    /// Records that all threads run.
     pub fn end(&self) {
         self.state().since = None;
     }
 
-    /// For how long somebody has stood.
+    /// Returns how long a thread has been stopped.
     pub fn elapsed(&self) -> Duration {
         self.state().since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Whether all have to go on now.
+    /// Returns whether all threads must be let go now.
     pub fn is_over(&self) -> bool {
         self.elapsed() >= DEADLINE
     }
 }
 
-/// Watches until the sender of `over` is gone.
+/// Watches until the sender of `over` is dropped.
 pub fn watch(pid: i32, standing: &Standing, over: &Receiver<()>, last_resort: LastResort) {
     let mut waits = Waits::default();
     while over.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
@@ -105,11 +105,12 @@ pub fn watch(pid: i32, standing: &Standing, over: &Receiver<()>, last_resort: La
     }
 }
 
-/// Takes notice of a traced thread's end, and of nothing else that it tells: its stops are for its tracer, and waitid(2) tells of them, asked or not.
+/// Waits for a traced thread's end, and for nothing else: its stops are for its tracer, and waitid(2) reports those as
+/// well, though WSTOPPED is not set.
 fn hear_of_its_end(tid: i32) {
     let wait = |more: libc::c_int| {
         let what = libc::WEXITED | libc::WNOHANG | libc::__WALL | more;
-        // SAFETY: waitid writes one siginfo, for which nothing but zeros is a value.
+        // SAFETY: waitid writes one siginfo_t, which is valid for writes and for which all-zero bytes are a value.
         unsafe {
             let mut information: libc::siginfo_t = std::mem::zeroed();
             let done = libc::waitid(libc::P_PID, tid as libc::id_t, &mut information, what);
@@ -121,7 +122,8 @@ fn hear_of_its_end(tid: i32) {
     }
 }
 
-/// Whether a thread waits in the kernel: it has not been there and back in the meantime, as one has that only lacks a CPU.
+/// Whether a thread waits in the kernel without having left it since the first look. A thread that only lacks a CPU
+/// does not.
 #[derive(Default)]
 struct Waits(Option<(String, Instant)>);
 

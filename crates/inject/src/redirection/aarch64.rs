@@ -1,13 +1,15 @@
-//! AArch64: one instruction. It is `B` to the image, in the place of the first, or of the one behind the `BTI` or `PACIASP` that
-//! indirect branches must land on where the kernel maps its vDSO guarded (PROT_BTI). `PACIASP` also signs the return address, which the
-//! image would return to as it is: so the way to the image takes the signature off, and the way back puts it on again.
+//! AArch64: one instruction, a `B` to the image. It replaces the first instruction, or the one after the `BTI` or
+//! `PACIASP` that indirect branches must land on where the kernel maps its vDSO guarded (PROT_BTI). `PACIASP` also
+//! signs the return address, which the image would use as it is: so the code on the way to the image removes the
+//! signature, and the return to the kernel's function signs again.
 //!
 //! Encodings: Arm Architecture Reference Manual, chapter C4.1.
 
 use super::{Displaced, Entry};
 
 const WORD: usize = 4;
-/// `ldr x30, .` and so on: what counts from its own address is rebuilt from a literal.
+/// Register x30, for `ldr x30, .` and the like: values relative to an instruction's own address are rebuilt from a
+/// literal.
 const X30: u32 = 30;
 const PACIASP: u32 = 0xd503_233f;
 const PACIBSP: u32 = 0xd503_237f;
@@ -39,17 +41,18 @@ pub fn displace(entry: &Entry<'_>, target: u64, thunk_at: u64) -> Result<Displac
         at,
         jump: jump.to_le_bytes().to_vec(),
         thunk: thunk.iter().flat_map(|w| w.to_le_bytes()).collect(),
-        // A single instruction is overwritten: whoever stands at it takes the jump.
+        // A single instruction is overwritten: a thread at it executes the jump.
         moved: Vec::new(),
     })
 }
 
-/// `BTI c`, `BTI jc`, `PACIASP`, `PACIBSP`: where an indirect branch may land.
+/// Returns whether an indirect branch may land on this: `BTI c`, `BTI jc`, `PACIASP`, `PACIBSP`.
 fn is_landing(instruction: u32) -> bool {
     matches!(instruction, 0xd503_245f | 0xd503_24df) || signature(instruction).is_some()
 }
 
-/// What signs the return address, and what takes the signature off: `PACIASP`, `AUTIASP`; `PACIBSP`, `AUTIBSP`.
+/// Returns the instructions that sign the return address and that remove the signature: `PACIASP`, `AUTIASP`;
+/// `PACIBSP`, `AUTIBSP`.
 fn signature(instruction: u32) -> Option<(u32, u32)> {
     match instruction {
         PACIASP => Some((PACIASP, 0xd503_23bf)),
@@ -58,7 +61,7 @@ fn signature(instruction: u32) -> Option<(u32, u32)> {
     }
 }
 
-/// `b to`, at `from`.
+/// Returns `b to`, at `from`.
 fn branch(from: u64, to: u64) -> Option<u32> {
     let distance = to.wrapping_sub(from) as i64;
     // 26 bits of words.
@@ -66,13 +69,13 @@ fn branch(from: u64, to: u64) -> Option<u32> {
     reached.then_some(0x1400_0000 | (distance >> 2) as u32 & 0x3ff_ffff)
 }
 
-/// `instruction`, which stood at `from`, as code at `at` that does the same and goes on behind it.
+/// Returns code at `at` that does the same as `instruction`, which was at `from`, and continues after it.
 fn relocate(instruction: u32, from: u64, at: u64) -> Result<Vec<u32>, String> {
     let out_of_reach = || "a branch of its first instruction is out of reach".to_owned();
     let back = |words: usize| branch(at + (words * WORD) as u64, from + WORD as u64).ok_or_else(out_of_reach);
     let signed = |value: u32, bits: u32| i64::from(((value << (32 - bits)) as i32) >> (32 - bits));
     let register = instruction & 31;
-    // The literal lies behind the way back: ldr, [more], b, [nothing], literal of 8 bytes.
+    // The literal follows the jump back: ldr, [more], b, [padding], literal of 8 bytes.
     let load = |register: u32, words: u32| 0x5800_0000 | words << 5 | register;
     let literal = |value: u64| [value as u32, (value >> 32) as u32];
 
@@ -113,7 +116,7 @@ fn relocate(instruction: u32, from: u64, at: u64) -> Result<Vec<u32>, String> {
     let wide = instruction & 0xff00_0000 == 0x5400_0000 || instruction & 0x7e00_0000 == 0x3400_0000;
     let narrow = instruction & 0x7e00_0000 == 0x3600_0000;
     if wide || narrow {
-        // B.cond, BC.cond, CBZ, CBNZ (19 bits); TBZ, TBNZ (14 bits): over the way back, to the way there.
+        // B.cond, BC.cond, CBZ, CBNZ (19 bits); TBZ, TBNZ (14 bits): skips the jump back, to a branch to the target.
         let (bits, mask) = if wide { (19, 0x7_ffff) } else { (14, 0x3fff) };
         let to = from.wrapping_add((signed(instruction >> 5 & mask, bits) << 2) as u64);
         let over = instruction & !(mask << 5) | 2 << 5;

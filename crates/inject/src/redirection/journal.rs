@@ -1,57 +1,58 @@
-//! What a region says of what it changed, so that any fastpath can take it back later, whatever became of the one that did it.
+//! The record of a region's changes, so that any fastpath can undo them later, whatever happened to the one that made
+//! them.
 //!
-//! It lies at the start of the region's page [`region::JOURNAL`], complete before the first change is made. It is not believed blindly:
-//! who takes a change back looks first whether it is there.
+//! It lies at the start of the region's page [`region::JOURNAL`], complete before the first change is made. It is not
+//! trusted: a fastpath that undoes a change checks first that it is there.
 
 use crate::error::{Error, Result};
 use crate::region;
 
 /// "fastjrnl", little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"fastjrnl");
-/// Of this layout.
+/// Version of this layout.
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 64;
 const RECORD_BYTES: usize = 40;
-/// The longest change: Go's `syscall; cmp`.
+/// Size of the longest change: Go's `syscall; cmp`.
 pub const MOST_BYTES: usize = 8;
 
-/// What became of the changes.
+/// State of the changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum State {
     /// They are being made, or are in force.
     InForce = 1,
-    /// They were taken back; the region stayed, for a thread was still in it.
+    /// They were undone; the region stayed, because a thread was still in it.
     Withdrawn = 2,
 }
 
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Where.
+    /// Address of the change.
     pub address: u64,
-    /// What stood there.
+    /// Bytes before the change.
     pub original: Vec<u8>,
-    /// What stands there now.
+    /// Bytes after the change.
     pub replacement: Vec<u8>,
-    /// Where the change leads to, for a change of a system call in a library: a thread may wait in the call that is made there.
+    /// Target of the change, for a system call in a library: a thread may wait in the call that is made there. 0: none.
     pub thunk: u64,
-    /// How far behind the beginning of the thunk such a thread stands, ...
+    /// Offset in the thunk at which such a thread is.
     pub in_thunk: u16,
-    /// ... and how far behind `address` it would stand, had there been no change.
+    /// Offset from `address` at which it would be without the change.
     pub in_place: u16,
 }
 
 /// All changes of one region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Journal {
-    /// What became of them.
+    /// State of the changes.
     pub state: State,
-    /// Where the vDSO is mapped that they are about.
+    /// Address of the vDSO that they belong to.
     pub vdso_base: u64,
-    /// The clocks that its page was made for, as a [`fastpath_page::ClockSet`] holds them.
+    /// Clocks that its page was made for, as a [`fastpath_page::ClockSet`] holds them.
     pub clocks: u32,
-    /// The changes, in the order in which they were made.
+    /// Changes, in the order in which they were made.
     pub records: Vec<Record>,
 }
 
@@ -59,7 +60,7 @@ impl Journal {
     /// Offset of [`Journal::state`] in the page.
     pub const STATE_AT: u64 = 16;
 
-    /// As it lies in memory.
+    /// Returns the bytes as they lie in memory.
     pub fn bytes(&self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         bytes.extend(MAGIC.to_le_bytes());
@@ -87,7 +88,7 @@ impl Journal {
         Ok(bytes)
     }
 
-    /// From the page's bytes. None: this is no journal, or one of another version.
+    /// Parses the page's bytes. `None`: this is no journal, or one of another version.
     pub fn parse(page: &[u8]) -> Option<Journal> {
         let u16_at = |at: usize| Some(u16::from_le_bytes(page.get(at..at + 2)?.try_into().ok()?));
         let u32_at = |at: usize| Some(u32::from_le_bytes(page.get(at..at + 4)?.try_into().ok()?));

@@ -1,8 +1,9 @@
-//! What leads the entry points of a kernel's vDSO to our image, as a function of bytes.
+//! Plans the redirection of the entry points of a kernel's vDSO to the image, as a function of bytes.
 //!
-//! The kernel's vDSO stays where it is. Only the first bytes of an entry point are overwritten, with a jump to our image; the
-//! instructions that stood there go to a thunk, which ends in a jump behind them. So the kernel's functions stay callable, with
-//! their data in place, and nothing that a thread, a signal frame or the kernel knows changes its address.
+//! The kernel's vDSO stays where it is. Only the first bytes of an entry point are overwritten, with a jump to the
+//! image; the displaced instructions go to a thunk, which ends in a jump to the code after them. So the kernel's
+//! functions stay callable, with their data in place, and nothing that a thread, a signal frame or the kernel refers to
+//! changes its address.
 
 mod aarch64;
 mod journal;
@@ -17,75 +18,75 @@ use crate::error::{Error, Result};
 pub use journal::{Journal, Record, State};
 pub use plan_region::{RegionPlan, region_for};
 
-/// The name of the memory that a region is mapped from. It holds all that the region is made of, so that the region is whole as soon
-/// as it is there, and /proc/PID/maps tells it.
+/// Name of the memory that a region is mapped from. The memory holds the image, the hook, the thunks and the journal,
+/// so the region is complete as soon as it is mapped, and /proc/PID/maps identifies it.
 pub const REGION_NAME: &str = "fastpath-region";
 
-/// What leads the entry points of one vDSO to an image, and back.
+/// Redirection of the entry points of one vDSO to an image, and its thunks.
 #[derive(Debug, Clone)]
 pub struct Redirection {
-    /// Code for the address that the plan was made for: the displaced instructions of each entry, and the way on.
+    /// Code for the address that the plan was made for: the displaced instructions of each entry, and the jump back.
     pub thunks: Vec<u8>,
-    /// What the image goes back to.
+    /// Functions that the image falls back to.
     pub kernel: KernelFunctions,
-    /// What is to be written to the vDSO; each is one write, within one page.
+    /// Changes to the vDSO; each is one write, within one page.
     pub patches: Vec<EntryPatch>,
-    /// Instructions that are overwritten though they are not the first of a function.
+    /// Overwritten instructions that are not the first of a function.
     pub moved: Vec<Moved>,
-    /// Functions that the image would serve, and which cannot be redirected.
+    /// Functions that the image would serve, and that cannot be redirected.
     pub left_alone: Vec<LeftAlone>,
 }
 
-/// The first bytes of one function.
+/// Change of the first bytes of one function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntryPatch {
-    /// By its plain name, `clock_gettime` for one.
+    /// Plain name of the function, such as `clock_gettime`.
     pub function: &'static str,
-    /// Where they are.
+    /// Address of the bytes.
     pub address: u64,
-    /// What they were.
+    /// Bytes before the change.
     pub original: Vec<u8>,
-    /// What they become.
+    /// Bytes after the change.
     pub replacement: Vec<u8>,
 }
 
-/// A thread that is about to execute the instruction `from` may as well execute the one at `to`.
+/// A thread that is about to execute the instruction `from` may execute the one at `to` instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moved {
     /// An address inside an [`EntryPatch`].
     pub from: u64,
-    /// The same instruction's copy in the thunk.
+    /// Address of the instruction's copy in the thunk.
     pub to: u64,
 }
 
 /// A function that stays on the kernel's path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftAlone {
-    /// By its plain name.
+    /// Plain name of the function.
     pub function: &'static str,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
-/// One entry point's displaced instructions.
+/// Displaced instructions of one entry point.
 struct Displaced {
-    /// Where the patch begins, in bytes from the function's first.
+    /// Offset of the patch from the function's start, in bytes.
     at: usize,
-    /// Bytes that the jump overwrites.
+    /// The jump that is written over them.
     jump: Vec<u8>,
     thunk: Vec<u8>,
     /// Offsets from the patch's start, and into the thunk.
     moved: Vec<(usize, usize)>,
 }
 
-/// The functions that gain by the image. The others it would only pass on (time, getcpu, getrandom) or answers as fast as the kernel
-/// does without the counter (clock_getres).
+/// Functions that gain by the image. It would only pass the others on (time, getcpu, getrandom), or answers them only
+/// as fast as the kernel does without the counter (clock_getres).
 const SERVED: [&str; 3] = ["clock_gettime", "clock_gettime64", "gettimeofday"];
-/// A thunk begins at a multiple of this.
+/// Alignment of a thunk in bytes.
 const THUNK_ALIGNMENT: usize = 16;
 
-/// Plans the redirection of the vDSO `vdso`, mapped at `vdso_base`, to `image`, which is to be mapped at `image_at`, by thunks at
-/// `thunks_at`. `clocks` are those that the page will answer.
+/// Plans the redirection of the vDSO `vdso`, mapped at `vdso_base`, to `image`, to be mapped at `image_at`, with thunks
+/// at `thunks_at`. `clocks` are those that the page will answer.
 pub fn plan(
     image: &Image,
     vdso: &[u8],
@@ -175,7 +176,7 @@ impl Redirection {
         });
     }
 
-    /// Why nothing would be gained; `None`: clock_gettime, which everything else goes by, is redirected.
+    /// Returns why the redirection would not be worthwhile; `None` if clock_gettime is redirected.
     pub fn refusal(&self) -> Option<String> {
         if self.patches.iter().any(|p| p.function.starts_with("clock_gettime")) {
             return None;
@@ -190,7 +191,7 @@ impl Redirection {
 
 /// One function of a vDSO.
 struct Entry<'v> {
-    /// The whole vDSO.
+    /// Bytes of the whole vDSO.
     code: &'v [u8],
     base: u64,
     offset: usize,
@@ -198,7 +199,7 @@ struct Entry<'v> {
 }
 
 impl Entry<'_> {
-    /// Its own bytes.
+    /// Returns the function's own bytes.
     fn bytes(&self) -> &[u8] {
         let end = self.offset.saturating_add(self.size).min(self.code.len());
         self.code.get(self.offset..end).unwrap_or_default()
@@ -208,7 +209,7 @@ impl Entry<'_> {
         self.base + self.offset as u64
     }
 
-    /// A write that crosses a page could be cut in two by the death of who makes it.
+    /// Refuses a write that crosses a page: the death of the writer could cut it in two.
     fn within_a_page(&self, displaced: Displaced) -> std::result::Result<Displaced, String> {
         const PAGE: u64 = fastpath_page::PAGE_SIZE as u64;
         let first = self.address() + displaced.at as u64;

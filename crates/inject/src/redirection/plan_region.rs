@@ -8,24 +8,25 @@ use crate::abi;
 use crate::error::{Error, Result};
 use crate::region;
 
-/// What a process is to get, and what is to be changed in it then.
+/// The region for a process, and the changes that put it in force.
 #[derive(Debug, Clone)]
 pub struct RegionPlan {
-    /// The region's bytes: image, hook, entry thunks and journal where they belong, zeros where the page, the hook's state and the mailbox
-    /// are to be mapped ([`crate::region`]). Everything but these three is to be readable and executable.
+    /// Bytes of the region: image, hook, entry thunks and journal at their offsets, zeros where the page, the hook's
+    /// state and the mailbox are to be mapped ([`crate::region`]). Everything but these three must be readable and
+    /// executable.
     pub code: Vec<u8>,
-    /// What puts the region in force, once it stands whole.
+    /// Changes that put the region in force, once it is mapped completely.
     pub patches: Vec<EntryPatch>,
     /// Overwritten instructions and their copies.
     pub moved: Vec<Moved>,
     /// Functions that stay on the kernel's path.
     pub left_alone: Vec<LeftAlone>,
-    /// What the region's journal says; already in `code`.
+    /// Contents of the region's journal; already in `code`.
     pub journal: Journal,
 }
 
-/// Plans a region at `region_at` for a process whose kernel's vDSO has these bytes at `vdso_base`; `clocks` are those that its page
-/// will answer. Refused unless clock_gettime can be redirected.
+/// Plans a region at `region_at` for a process whose kernel's vDSO has these bytes at `vdso_base`; `clocks` are those
+/// that its page will answer. Refuses unless clock_gettime can be redirected.
 pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet) -> Result<RegionPlan> {
     let parsed = Vdso::parse(vdso).map_err(|e| Error::Unsupported(format!("the kernel's vDSO: {e}")))?;
     let isa = Isa::of_elf(parsed.machine(), parsed.is_64());
@@ -71,7 +72,7 @@ pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet)
 }
 
 impl RegionPlan {
-    /// Besides, changes of the program's own code.
+    /// Adds changes of the program's own code.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn add(&mut self, records: &[Record], moved: &[Moved]) -> Result<()> {
         self.journal.records.extend_from_slice(records);

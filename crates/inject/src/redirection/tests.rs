@@ -1,4 +1,4 @@
-//! This machine's own vDSO, redirected for real: in a child, because there is no way back from a mistake.
+//! Redirects this machine's own vDSO, in a child process because a mistake could not be undone.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -96,11 +96,11 @@ fn foreign_page() -> OwnedFd {
         cap_cycles: anchor.rate.max_cap(),
         ..anchor
     };
-    // SAFETY: as above.
+    // SAFETY: RDTSC is part of x86-64, and no prctl of this process disables it.
     writer
         .publish_hres(&anchor, || unsafe { std::arch::x86_64::_rdtsc() })
         .unwrap();
-    // SAFETY: a page is made of atomics, without padding, and nobody writes it now.
+    // SAFETY: a page is made of atomics, without padding, and is not written now.
     let bytes = unsafe { std::slice::from_raw_parts((&raw const page).cast::<u8>(), size_of::<Page>()) };
     // SAFETY: the result is a new descriptor.
     let file = unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"fastpath-page".as_ptr(), libc::MFD_CLOEXEC)) };
@@ -109,7 +109,7 @@ fn foreign_page() -> OwnedFd {
     file.into()
 }
 
-/// Maps the region and redirects the vDSO of this very process; the plan.
+/// Maps the region and redirects the vDSO of this process; returns the plan.
 fn redirect_this_process(vdso: &Vdso, page: &OwnedFd) -> RegionPlan {
     let size = region::ATTACHED_SIZE as usize;
     let map = |at: u64, size: usize, protection, flags, fd| {
@@ -147,7 +147,7 @@ fn by_system_call(clock: libc::clockid_t) -> Option<i64> {
     (answer == 0).then_some(time.tv_sec)
 }
 
-/// Forks, lets the child do `work`, and gives its answer as an exit status: 0 is good.
+/// Forks, lets the child do `work`, and returns its answer as an exit status; 0 is success.
 fn in_a_child(work: impl FnOnce() -> u8 + std::panic::UnwindSafe) -> i32 {
     // SAFETY: the child allocates, which glibc allows after the fork of a process with threads, and ends by _exit.
     unsafe {
@@ -210,7 +210,7 @@ fn reads_of_a_child(vdso: &Vdso) -> i32 {
         if day.tv_sec / 10 != FOREIGN_SEC / 10 {
             return TOO_LATE as u8;
         }
-        // By the thunk, the kernel's own code.
+        // Through the thunk, by the kernel's own code.
         for clock in OTHERS {
             let before = by_system_call(clock);
             let between = by_libc(clock);

@@ -1,5 +1,5 @@
-//! x86-64 and i386: a jump of five bytes. Instructions are moved by iced-x86's encoder, which gives those that count from
-//! their own address the same target again.
+//! x86-64 and i386: a jump of five bytes. iced-x86's encoder moves the displaced instructions, and keeps the targets of
+//! those that are relative to their own address.
 
 use iced_x86::{
     BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionBlock,
@@ -7,10 +7,10 @@ use iced_x86::{
 
 use super::{Displaced, Entry};
 
-/// `jmp rel32`.
+/// Size of `jmp rel32`.
 const JUMP_BYTES: usize = 5;
 
-/// Displaces what a jump at the function's start overwrites. `bits`: 64 or 32.
+/// Displaces the instructions that a jump at the function's start overwrites. `bits`: 64 or 32.
 pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Result<Displaced, String> {
     let first = entry.address();
     let mut instructions = Vec::new();
@@ -21,7 +21,8 @@ pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Res
         if instruction.is_invalid() {
             return Err("it is too short, or not understood".into());
         }
-        // A call would leave a return address in the thunk, and behind anything that ends a function may be another one.
+        // A call would leave a return address in the thunk, and after an instruction that ends a function another
+        // function may start.
         if instruction.flow_control() != FlowControl::Next {
             return Err(format!("it branches in its first {JUMP_BYTES} bytes"));
         }
@@ -100,7 +101,7 @@ mod tests {
         displace(&entry, 64, TARGET, THUNK)
     }
 
-    /// The thunk's last instruction, a jump: where it leads.
+    /// Returns the target of the thunk's last instruction, a jump.
     fn way_back(thunk: &[u8]) -> u64 {
         let mut decoder = Decoder::with_ip(64, thunk, THUNK, DecoderOptions::NONE);
         let last = decoder.iter().last().unwrap();
@@ -174,7 +175,7 @@ mod tests {
         };
         let refused = displace(&entry, 64, BASE - (1 << 32), THUNK);
         assert!(refused.is_err_and(|why| why.contains("reach")));
-        // Nor can the thunk be where it cannot name the function's data.
+        // Nor may the thunk be where it cannot reach the function's data.
         let refused = displace(&entry, 64, TARGET, BASE - (1 << 32));
         assert!(refused.is_err_and(|why| why.contains("cannot be moved")));
     }

@@ -1,4 +1,4 @@
-//! One of the threads of a running process, which is waited for alone.
+//! One thread of a running process, waited for separately.
 
 use nix::errno::Errno;
 use nix::sys::ptrace;
@@ -7,34 +7,34 @@ use nix::unistd::Pid;
 use super::Tracee;
 use crate::error::{Result, tried};
 
-/// What one thread of a running process tells, with signals by their numbers.
+/// State change of one thread of a running process, with signals by their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// PTRACE_EVENT_STOP: it stands where the kernel would go on to the program, as it was asked to.
+    /// PTRACE_EVENT_STOP: stopped, as requested, where the kernel would return to the program.
     Trap,
-    /// The same where it would stand without us: stopped by job control.
+    /// The same where the thread would be stopped without a tracer as well: by job control.
     JobStop,
     /// A signal is about to be delivered.
     Signal(i32),
     /// Entry to or exit from a system call.
     Syscall,
-    /// Its program has been replaced (execve(2)), and the next one has not begun. Where its options ask for it.
+    /// Its program has been replaced (execve(2)), and the next one has not begun. Only if the options request it.
     Exec,
-    /// Something else that its options ask for.
+    /// Another event that the options request.
     Other,
-    /// It is gone.
+    /// The thread has ended.
     Exited,
 }
 
 impl Event {
-    /// The signal that the thread is about to be told; 0: none.
+    /// Returns the signal that is about to be delivered; 0: none.
     pub fn signal(self) -> i32 {
         if let Event::Signal(signal) = self { signal } else { 0 }
     }
 }
 
 impl Tracee {
-    /// The same for a thread of `process`, with these options besides PTRACE_O_TRACESYSGOOD.
+    /// Like [`Tracee::seize`] for a thread of `process`, with these options and PTRACE_O_TRACESYSGOOD.
     pub fn seize_thread(process: i32, tid: i32, options: ptrace::Options) -> Result<Tracee> {
         let pid = Pid::from_raw(tid);
         let options = options | ptrace::Options::PTRACE_O_TRACESYSGOOD;
@@ -46,7 +46,7 @@ impl Tracee {
         })
     }
 
-    /// A thread that this thread traces already.
+    /// Returns a tracee for a thread that this thread traces already.
     pub fn already(process: i32, tid: i32) -> Tracee {
         Tracee {
             pid: Pid::from_raw(tid),
@@ -55,18 +55,19 @@ impl Tracee {
         }
     }
 
-    /// Changes what its tracer wants to hear of, and what holds while it is traced; PTRACE_O_TRACESYSGOOD besides. It must be stopped.
+    /// Changes the ptrace options; adds PTRACE_O_TRACESYSGOOD. The thread must be stopped.
     pub fn set_options(&self, options: ptrace::Options) -> Result<()> {
         let options = options | ptrace::Options::PTRACE_O_TRACESYSGOOD;
         ptrace::setoptions(self.pid, options).map_err(tried("PTRACE_SETOPTIONS"))
     }
 
-    /// What this thread tells next, and nobody else; `None`: nothing yet, and `wait` was not asked for. A system call that its stop ended
-    /// will be made again: that is seen to at once, for if we die before, the program sees an EINTR that it would not have seen.
+    /// Returns the next event of this thread only; `None` if there is none yet and `wait` is false. If the stop ended a
+    /// system call with EINTR, makes the kernel restart that call at once: if the tracer died first, the program would
+    /// see an EINTR that it would not have seen without a tracer.
     pub fn event(&self, wait: bool) -> Result<Option<Event>> {
         let event = self.next_event(wait)?;
         if let Some(Event::Trap | Event::JobStop | Event::Signal(_)) = event
-            // Between its stop and this it may have been killed; its end comes next.
+            // The thread may have been killed since its stop; its end is the next event.
             && let Ok(mut registers) = self.registers()
             && registers.undo_interruption()
         {
@@ -83,7 +84,7 @@ impl Tracee {
             let answer = unsafe { libc::waitpid(self.pid.as_raw(), &mut status, flags) };
             match answer {
                 0 => return Ok(None),
-                // Its process ended, or replaced its program, and somebody else had its end.
+                // Its process ended, or replaced its program, and another thread of this process has waited for it.
                 -1 if Errno::last() == Errno::ECHILD => return Ok(Some(Event::Exited)),
                 -1 if Errno::last() == Errno::EINTR => {}
                 -1 => return Err(tried("waitpid")(Errno::last())),
@@ -102,12 +103,13 @@ impl Tracee {
         }
     }
 
-    /// Where it has registered struct rseq (rseq(2)); 0: nowhere. `None`: this kernel does not tell (before Linux 5.13).
+    /// Returns where the thread has registered struct rseq (rseq(2)); 0: nowhere. `None`: this kernel does not report
+    /// it (before Linux 5.13).
     pub fn rseq_area(&self) -> Result<Option<u64>> {
         /// include/uapi/linux/ptrace.h, with struct ptrace_rseq_configuration: the area, and two words about it.
         const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
         let mut configuration = [0u64; 3];
-        // SAFETY: the kernel writes at most as many bytes as it is told there are.
+        // SAFETY: the kernel writes at most `size` bytes to `configuration`, which has that size.
         let r = unsafe {
             let size = size_of_val(&configuration);
             libc::ptrace(
@@ -124,15 +126,15 @@ impl Tracee {
         }
     }
 
-    /// Returns whether the thread handles its system calls itself (prctl(2), PR_SET_SYSCALL_USER_DISPATCH). `None`: this kernel does not tell (before
-    /// Linux 6.4).
+    /// Returns whether the thread handles its system calls itself (prctl(2), PR_SET_SYSCALL_USER_DISPATCH). `None`:
+    /// this kernel does not report it (before Linux 6.4).
     pub fn dispatches_calls(&self) -> Result<Option<bool>> {
         /// include/uapi/linux/ptrace.h, with struct ptrace_sud_config: mode, selector, offset, len.
         const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
         /// PR_SYS_DISPATCH_OFF, include/uapi/linux/prctl.h
         const OFF: u64 = 0;
         let mut config = [0u64; 4];
-        // SAFETY: the kernel writes at most as many bytes as it is told there are.
+        // SAFETY: the kernel writes at most `size` bytes to `config`, which has that size.
         let r = unsafe {
             let size = size_of_val(&config);
             libc::ptrace(
@@ -149,12 +151,13 @@ impl Tracee {
         }
     }
 
-    /// Returns whether the SIGSYS that is about to be delivered is for a call by the instruction before `behind`, which the program's own dispatcher
-    /// would handle. A SIGSYS for another call is the program's: it may have been pending when the thread was stopped.
+    /// Returns whether the SIGSYS that is about to be delivered is for a call by the instruction before `behind`, which
+    /// the program's own dispatcher would handle. A SIGSYS for another call is the program's: it may have been pending
+    /// when the thread was stopped.
     pub fn call_was_dispatched(&self, behind: u64) -> Result<bool> {
         /// include/uapi/asm-generic/siginfo.h
         const SYS_USER_DISPATCH: i32 = 2;
-        /// Of si_call_addr, which libc has no name for: behind si_signo, si_errno, si_code and padding.
+        /// Offset of si_call_addr, which libc has no name for: after si_signo, si_errno, si_code and padding.
         const CALL_ADDRESS_AT: usize = 16;
         let information = ptrace::getsiginfo(self.pid).map_err(tried("PTRACE_GETSIGINFO"))?;
         // SAFETY: siginfo_t is 128 bytes of plain data on every 64-bit Linux; the kernel has written all of them.
@@ -165,7 +168,7 @@ impl Tracee {
         Ok(information.si_code == SYS_USER_DISPATCH && call_address == behind)
     }
 
-    /// Lets it run, delivering `signal` (0: none): to its next system call's entry or exit, or on.
+    /// Lets the thread run, delivering `signal` (0: none), to its next system call's entry or exit if `to_syscall`.
     pub fn resume(&self, to_syscall: bool, signal: i32) -> Result<()> {
         let request = if to_syscall {
             libc::PTRACE_SYSCALL
@@ -175,17 +178,17 @@ impl Tracee {
         self.resume_raw(request, signal)
     }
 
-    /// Stops tracing; it goes on, with `signal` (0: none) if it stands in a signal-delivery-stop.
+    /// Stops tracing; the thread goes on, with `signal` (0: none) if it is in a signal-delivery-stop.
     pub fn let_go(&self, signal: i32) -> Result<()> {
         self.resume_raw(libc::PTRACE_DETACH, signal)
     }
 
-    /// Reads as many whole words of 8 bytes as are there for the program to read, `bytes` at most. A guard page ends it.
+    /// Reads as many whole words of 8 bytes as the program could read, up to `bytes`. A guard page ends the read.
     pub fn read_what_is_there(&self, address: u64, bytes: usize) -> Vec<u64> {
         const PAGE: u64 = 4096;
         let mut words = vec![0u64; bytes / 8];
         let end = address + 8 * words.len() as u64;
-        // By pages: of a piece that is not there whole nothing is read (process_vm_readv(2)).
+        // Page by page: a piece that is only partly present is not read at all (process_vm_readv(2)).
         let mut pieces = Vec::new();
         let mut at = address;
         while at < end {
@@ -200,7 +203,7 @@ impl Tracee {
             iov_base: words.as_mut_ptr().cast(),
             iov_len: 8 * words.len(),
         };
-        // SAFETY: the kernel writes at most as many bytes as `words` has; the pieces are addresses of the other process.
+        // SAFETY: the kernel writes at most the size of `words`; the pieces are addresses of the other process.
         let read =
             unsafe { libc::process_vm_readv(self.pid.as_raw(), &local, 1, pieces.as_ptr(), pieces.len() as _, 0) };
         words.truncate(read.max(0) as usize / 8);

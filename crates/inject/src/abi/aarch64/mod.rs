@@ -9,12 +9,12 @@ use fastpath_image::Isa;
 
 use super::{Abi, Call, Hook};
 
-/// The ABI of the program whose registers these are: of a 32-bit program there are none.
+/// Returns the ABI of the program whose registers these are: a 32-bit program has none here.
 pub fn of(_registers: &Registers) -> &'static dyn Abi {
     &AARCH64
 }
 
-/// The ABI of programs for this instruction set, if it is one that is served.
+/// Returns the ABI of programs for this instruction set, if it is served.
 pub fn of_isa(isa: Isa) -> Option<&'static dyn Abi> {
     (isa == Isa::Aarch64).then_some(&AARCH64 as &dyn Abi)
 }
@@ -57,11 +57,12 @@ impl Abi for Aarch64 {
     }
 
     /// struct rt_sigframe (arch/arm64/kernel/signal.c): 128 bytes of siginfo, struct ucontext with struct sigcontext
-    /// (arch/arm64/include/uapi/asm/), and records, of which that of the FPU must be there. It is all zeros, which is what the
-    /// FPU holds at a program's first instruction; so are wider registers (SVE), whose records may be left out.
+    /// (arch/arm64/include/uapi/asm/), and records, of which that of the FPU is required. It is all zeros, which is the
+    /// FPU's state at a program's first instruction; so is that of wider registers (SVE), whose records may be left
+    /// out.
     fn signal_frame(&self, registers: &Registers, mask: u64) -> Vec<u8> {
         const SIGINFO: usize = 128;
-        /// Flags, link, stack (pointer, flags, size); the mask, and what else it may grow to; up to a multiple of 16.
+        /// Flags, link, stack (pointer, flags, size); the mask, and room for it to grow; up to a multiple of 16.
         const MASK: usize = SIGINFO + 8 + 8 + 24;
         const STACK_FLAGS: usize = SIGINFO + 8 + 8 + 8;
         const CONTEXT: usize = SIGINFO + 176;

@@ -14,8 +14,8 @@ const NT_ARM_SYSTEM_CALL: usize = 0x404;
 
 /// General registers of a 64-bit thread.
 ///
-/// At a stop for the entry or the exit of a system call, x7 reads as 0 or 1: the kernel lends it to say which, and gives it
-/// its own value back when the thread goes on, whatever was written (arch/arm64/kernel/ptrace.c, report_syscall).
+/// At a stop for the entry or the exit of a system call, x7 reads as 0 or 1: the kernel uses it to report which, and
+/// restores its own value when the thread goes on, whatever was written (arch/arm64/kernel/ptrace.c, report_syscall).
 #[derive(Debug, Clone, Copy)]
 pub struct Registers {
     pub(super) general: libc::user_regs_struct,
@@ -23,14 +23,14 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// Of a stopped thread.
+    /// Reads those of a stopped thread.
     pub fn of(pid: Pid) -> Result<Registers> {
         let mut general = MaybeUninit::<libc::user_regs_struct>::zeroed();
         // SAFETY: registers are plain integers, all of which may be zero.
         let bytes = unsafe { as_bytes(general.assume_init_mut()) };
         let whole = bytes.len();
         if regset(pid, libc::PTRACE_GETREGSET, NT_PRSTATUS, bytes)? != whole {
-            // A regset of 18 words: it is what the kernel shows of a 32-bit thread.
+            // A regset of 18 words is what the kernel shows of a 32-bit thread.
             return Err(Error::Unsupported(
                 "it is a 32-bit program, which is not served on AArch64".into(),
             ));
@@ -38,24 +38,24 @@ impl Registers {
         let mut system_call = [0; 4];
         regset(pid, libc::PTRACE_GETREGSET, NT_ARM_SYSTEM_CALL, &mut system_call)?;
         Ok(Registers {
-            // SAFETY: initialised above.
+            // SAFETY: initialised above, by zeroed and by the kernel.
             general: unsafe { general.assume_init() },
             system_call: i32::from_ne_bytes(system_call),
         })
     }
 
-    /// Puts them in force.
+    /// Sets the thread's registers.
     pub fn apply(&self, pid: Pid) -> Result<()> {
         let mut general = self.general;
         regset(pid, libc::PTRACE_SETREGSET, NT_PRSTATUS, as_bytes(&mut general)).map(drop)
     }
 
-    /// The program counter.
+    /// Returns the program counter.
     pub fn pc(&self) -> u64 {
         self.general.pc
     }
 
-    /// The stack pointer.
+    /// Returns the stack pointer.
     pub fn sp(&self) -> u64 {
         self.general.sp
     }
@@ -65,19 +65,19 @@ impl Registers {
         self.general.sp = sp;
     }
 
-    /// Number of the system call that it is in.
+    /// Returns the number of the system call that the thread is in.
     pub fn system_call(&self) -> u64 {
         self.system_call as u64
     }
 
-    /// Whether a stop interrupted its wait on the futex at `address`. The kernel has taken it back to the instruction by then, and shows no
-    /// system call any more (arch/arm64/kernel/signal.c, do_signal).
+    /// Returns whether a stop interrupted the thread's wait on the futex at `address`. By then the kernel has moved the
+    /// program counter back to the instruction, and shows no system call (arch/arm64/kernel/signal.c, do_signal).
     pub fn repeats_wait_on_futex(&self, address: u64) -> bool {
         let number = libc::SYS_futex as u64;
         self.system_call == -1 && self.general.regs[8] == number && self.general.regs[0] == address
     }
 
-    /// What a system call left.
+    /// Returns the result of a system call.
     pub fn result(&self) -> std::result::Result<u64, Errno> {
         match self.general.regs[0] as i64 {
             error @ -4095..0 => Err(Errno::from_raw(-error as i32)),
@@ -92,7 +92,7 @@ fn as_bytes(registers: &mut libc::user_regs_struct) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(registers).cast(), size) }
 }
 
-/// Reads or writes a regset (ptrace(2)); returns how many bytes it has.
+/// Reads or writes a regset (ptrace(2)); returns its size in bytes.
 fn regset(pid: Pid, request: libc::c_uint, which: usize, bytes: &mut [u8]) -> Result<usize> {
     let mut iov = IoSliceMut::new(bytes);
     // SAFETY: IoSliceMut has the layout of a struct iovec; the kernel stays within it and stores the length.

@@ -1,11 +1,11 @@
-//! System call instructions of AArch64 code, and what leads them through a thunk.
+//! Finds system call instructions of AArch64 code, and builds their thunks.
 //!
-//! A jump is as long as `svc` is, so it takes the place of that instruction alone. Which ones to lead away is told by what puts
-//! the number into x8 shortly before:
+//! A jump has the size of `svc`, so it replaces that instruction alone. Which instructions to redirect depends on what
+//! moves the number into x8 shortly before:
 //!
 //! - `mov x8, #NR`: a wrapper for one call, as every C library compiles it;
 //! - `mov w8, w0` (glibc), `mov x8, xN` (musl): `syscall()`;
-//! - `ldr x8, [sp, #8]`, and `cmn x0, #4095` behind: Go's assembly for all its calls.
+//! - `ldr x8, [sp, #8]`, and `cmn x0, #4095` after the `svc`: Go's assembly for all its calls.
 
 use crate::sites::{Doors, Site, WATCHED};
 
@@ -14,34 +14,35 @@ const INSTRUCTION: usize = 4;
 const SVC: u32 = 0xd400_0001;
 /// `cmn x0, #4095`
 const GO_CHECK: u32 = 0xb13f_fc1f;
-/// Instructions before an `svc` among which its number is looked for: `syscall()` unpacks its arguments in about twenty.
+/// Number of instructions before an `svc` that are searched for its number: `syscall()` unpacks its arguments in about
+/// twenty.
 const LOOK_BACK: usize = 32;
-/// Bytes of one thunk.
+/// Size of one thunk in bytes.
 pub const THUNK_BYTES: usize = 64;
-/// How far a jump reaches, less what a thunk and the site are long.
+/// Reach of a jump, less the size of a thunk and the site.
 const REACH: u64 = (128 << 20) - 4096;
 
-/// What is replaced (an `svc`), and what the thunk does in its stead.
+/// Shape of a site: an `svc`, and where its number comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// The number is a constant.
     Constant(u32),
     /// The number is an argument: glibc's `syscall()`.
     Glibc,
-    /// The same, musl's.
+    /// The same in musl.
     Musl,
-    /// Go's.
+    /// The shape of Go's assembly.
     Go,
 }
 
 impl Shape {
-    /// Bytes of the code that is replaced.
+    /// Returns the size of the code that is replaced.
     pub fn bytes(self) -> usize {
         INSTRUCTION
     }
 }
 
-/// Finds the sites in `code`, which the file wants at `address`.
+/// Finds the sites in `code`, whose address in the file is `address`.
 pub fn find(code: &[u8], address: u64, sites: &mut Vec<Site>) {
     let (instructions, _) = code.as_chunks::<INSTRUCTION>();
     let at = |index: usize| instructions.get(index).map(|bytes| u32::from_le_bytes(*bytes));
@@ -63,7 +64,7 @@ pub fn find(code: &[u8], address: u64, sites: &mut Vec<Site>) {
     }
 }
 
-/// Where the last of the instructions, the latest first, that changes x8 has its value from.
+/// Returns the source of x8's value: the last instruction that changes x8, given the instructions latest first.
 fn source_of_number(latest_first: impl Iterator<Item = u32>) -> Option<Shape> {
     for instruction in latest_first {
         // mov x8, #imm16 or mov w8, #imm16
@@ -77,8 +78,9 @@ fn source_of_number(latest_first: impl Iterator<Item = u32>) -> Option<Shape> {
             _ if instruction & 0xffe0_ffff == 0xaa00_03e8 => Some(Shape::Musl),
             // ldr x8, [sp, #8]
             0xf940_07e8 => Some(Shape::Go),
-            // A branch, a call or an exception (C4.1.68 of the Arm ARM), or x8 changed in another way: its low five bits name the
-            // register that most instructions write. Those that only read it there (stores) are taken for such too.
+            // A branch, a call or an exception (C4.1.68 of the Arm ARM), or x8 changed in another way: its low five
+            // bits name the register that most instructions write. Those that only read it there (stores) are treated
+            // the same.
             _ if instruction & 0x1c00_0000 == 0x1400_0000 || instruction & 0x1f == 8 => None,
             _ => continue,
         };
@@ -86,18 +88,19 @@ fn source_of_number(latest_first: impl Iterator<Item = u32>) -> Option<Shape> {
     None
 }
 
-/// `b`, at `from`, to `to`. None: it cannot reach.
+/// Returns a `b` at `from` to `to`; `None` if it cannot reach.
 fn branch(from: u64, to: u64) -> Option<u32> {
     let distance = to.wrapping_sub(from) as i64;
     (distance.unsigned_abs() < REACH).then_some(0x1400_0000 | (distance >> 2) as u32 & 0x03ff_ffff)
 }
 
-/// The thunk at `at` for a site at `site` (relocated). At most [`THUNK_BYTES`].
+/// Returns the thunk at `at` for a site at `site` (relocated), of at most [`THUNK_BYTES`].
 ///
-/// Of C code nothing is known to be free: x16 and x30, which the call needs, go to the stack, which has no red zone. Of Go's
-/// everything but the arguments, g and the return address is, and the stack has no room.
+/// In C code no register is known to be free: x16 and x30, which the call needs, are saved on the stack, which has no
+/// red zone. In Go's code every register is free but those of the arguments, g and the return address, and the stack
+/// has no room.
 pub fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
-    /// Place of the jump back among the instructions.
+    /// Index of the jump back among the instructions.
     const LAST: u64 = 5;
     let (before, door, after) = match shape {
         // mov x17, x30 ... mov x30, x17
@@ -108,11 +111,12 @@ pub fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
     let size = INSTRUCTION as u64;
     let instructions: [u32; LAST as usize + 1] = [
         before,
-        0x5800_00b0, // ldr x16, the literal behind the code
+        0x5800_00b0, // ldr x16, the literal after the code
         0xd63f_0200, // blr x16
         after,
         SVC,
-        // Where a jump reached from there to here, it does back. A thunk that nothing leads to stops whoever comes.
+        // Where a jump reaches from the site to here, it also reaches back. A thunk that no jump points to gets an
+        // instruction that traps.
         branch(at + LAST * size, site + size).unwrap_or(0),
     ];
     let mut code: Vec<u8> = instructions.iter().flat_map(|i| i.to_le_bytes()).collect();
@@ -121,12 +125,12 @@ pub fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
     code
 }
 
-/// A jump at `from` to `to`, as long as what it replaces. None: it cannot reach.
+/// Returns a jump at `from` to `to`, of the size of what it replaces; `None` if it cannot reach.
 pub fn jump(_shape: Shape, from: u64, to: u64) -> Option<Vec<u8>> {
     branch(from, to).map(|instruction| instruction.to_le_bytes().to_vec())
 }
 
-/// The bytes of a site.
+/// Returns the bytes of a site.
 pub fn original(_shape: Shape) -> Vec<u8> {
     SVC.to_le_bytes().to_vec()
 }

@@ -5,8 +5,8 @@ use fastpath_image::Isa;
 use super::Registers;
 use crate::abi::{Abi, Call, Hook};
 
-/// The System V ABI for i386. The kernel is entered by the interrupt: it works from any address and needs nothing of the process,
-/// unlike `sysenter`, which returns into the kernel's own vDSO.
+/// The System V ABI for i386. The gadget enters the kernel by `int $0x80`: that works from any address and needs
+/// nothing of the process, unlike `sysenter`, which returns into the kernel's own vDSO.
 pub struct I386;
 
 static HOOK: Option<Hook> = include!(concat!(env!("OUT_DIR"), "/hook_i386.rs"));
@@ -51,16 +51,16 @@ impl Abi for I386 {
         let mut r = from.0;
         r.rip = pc;
         r.rsp = sp;
-        // In no system call: nothing for the kernel to restart.
+        // Outside any system call: nothing for the kernel to restart.
         r.orig_rax = u64::MAX;
         r.rax = number;
         [r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp] = args.map(|argument| argument & 0xffff_ffff);
         Registers(r)
     }
 
-    /// struct rt_sigframe_ia32 (arch/x86/include/asm/sigframe.h): the return address, what a handler would be passed, then struct
-    /// ucontext_ia32 with struct sigcontext_32 (arch/x86/include/uapi/asm/sigcontext.h). No saved FPU state: at its first
-    /// instruction a program has none.
+    /// struct rt_sigframe_ia32 (arch/x86/include/asm/sigframe.h): the return address, the arguments of a handler, then
+    /// struct ucontext_ia32 with struct sigcontext_32 (arch/x86/include/uapi/asm/sigcontext.h). No saved FPU state: at
+    /// its first instruction a program has none.
     fn signal_frame(&self, registers: &Registers, mask: u64) -> Vec<u8> {
         /// pretcode, sig, pinfo, puc, and the siginfo of 128 bytes: none of it is read.
         const BEFORE_CONTEXT: usize = 4 * 4 + 128;
@@ -111,7 +111,7 @@ impl Abi for I386 {
     }
 
     fn sysinfo_thunk(&self, at: u64, door: u64, next: u64) -> Option<Vec<u8>> {
-        /// `call` or `jmp`, and the distance from its end.
+        /// Size of `call` or `jmp`, whose distance counts from its end.
         const BYTES: u64 = 5;
         let to = |opcode: u8, from: u64, target: u64| {
             let distance = target.wrapping_sub(from + BYTES) as u32;

@@ -11,12 +11,12 @@ use fastpath_image::Isa;
 
 use super::{Abi, Call, Hook};
 
-/// The ABI of the program whose registers these are.
+/// Returns the ABI of the program whose registers these are.
 pub fn of(registers: &Registers) -> &'static dyn Abi {
     if registers.is_32_bit() { &i386::I386 } else { &X86_64 }
 }
 
-/// The ABI of programs for this instruction set, if such a kernel starts them.
+/// Returns the ABI of programs for this instruction set, if such a kernel starts them.
 pub fn of_isa(isa: Isa) -> Option<&'static dyn Abi> {
     match isa {
         Isa::X86_64 => Some(&X86_64),
@@ -56,7 +56,7 @@ impl Abi for X86_64 {
         let mut r = from.0;
         r.rip = pc;
         r.rsp = sp;
-        // In no system call: nothing for the kernel to restart.
+        // Outside any system call: nothing for the kernel to restart.
         r.orig_rax = u64::MAX;
         r.rax = number;
         [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = args;
@@ -64,7 +64,8 @@ impl Abi for X86_64 {
     }
 
     /// struct rt_sigframe: the return address, then struct ucontext (include/uapi/asm-generic/ucontext.h) with struct
-    /// sigcontext_64 (arch/x86/include/uapi/asm/sigcontext.h). No saved FPU state: at its first instruction a program has none.
+    /// sigcontext_64 (arch/x86/include/uapi/asm/sigcontext.h). No saved FPU state: at its first instruction a program
+    /// has none.
     fn signal_frame(&self, registers: &Registers, mask: u64) -> Vec<u8> {
         /// arch/x86/include/uapi/asm/ucontext.h: UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS
         const UC_FLAGS: u64 = 2 | 4;

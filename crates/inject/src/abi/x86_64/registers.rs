@@ -6,8 +6,8 @@ use nix::unistd::Pid;
 
 use crate::error::{Result, tried};
 
-/// General registers, of 64- and of 32-bit threads. PTRACE_GETREGS gives a 64-bit tracer this structure for both; the regset of
-/// PTRACE_GETREGSET changes its layout with the code segment that the thread happens to be in.
+/// General registers, of 64- and of 32-bit threads. PTRACE_GETREGS gives a 64-bit tracer this structure for both; the
+/// regset of PTRACE_GETREGSET changes its layout with the thread's current code segment.
 #[derive(Debug, Clone, Copy)]
 pub struct Registers(pub(super) libc::user_regs_struct);
 
@@ -15,22 +15,22 @@ pub struct Registers(pub(super) libc::user_regs_struct);
 const USER32_CS: u64 = 0x23;
 
 impl Registers {
-    /// Of a stopped thread.
+    /// Reads those of a stopped thread.
     pub fn of(pid: Pid) -> Result<Registers> {
         ptrace::getregs(pid).map(Registers).map_err(tried("PTRACE_GETREGS"))
     }
 
-    /// Puts them in force.
+    /// Sets the thread's registers.
     pub fn apply(&self, pid: Pid) -> Result<()> {
         ptrace::setregs(pid, self.0).map_err(tried("PTRACE_SETREGS"))
     }
 
-    /// The program counter.
+    /// Returns the program counter.
     pub fn pc(&self) -> u64 {
         self.0.rip
     }
 
-    /// The stack pointer.
+    /// Returns the stack pointer.
     pub fn sp(&self) -> u64 {
         self.0.rsp
     }
@@ -40,17 +40,18 @@ impl Registers {
         self.0.rsp = sp;
     }
 
-    /// Number of the system call that it is in.
+    /// Returns the number of the system call that the thread is in.
     pub fn system_call(&self) -> u64 {
         self.0.orig_rax
     }
 
-    /// Whether a stop interrupted its wait on a futex where the kernel does not show that any more: an x86-64 kernel shows it (orig_rax).
+    /// Returns whether a stop interrupted the thread's wait on a futex without the kernel still showing that. Always
+    /// false: an x86-64 kernel shows it (orig_rax).
     pub fn repeats_wait_on_futex(&self, _address: u64) -> bool {
         false
     }
 
-    /// What a system call answered.
+    /// Returns the result of a system call.
     pub fn result(&self) -> std::result::Result<u64, Errno> {
         let (value, signed) = if self.is_32_bit() {
             (self.0.rax & 0xffff_ffff, i64::from(self.0.rax as i32))
@@ -63,7 +64,7 @@ impl Registers {
         }
     }
 
-    /// Whether the thread runs 32-bit code.
+    /// Returns whether the thread runs 32-bit code.
     pub fn is_32_bit(&self) -> bool {
         self.0.cs == USER32_CS
     }

@@ -1,9 +1,9 @@
-//! A thread of a running program that is stopped wherever it happens to be: what the kernel was about to do with it, and code that
-//! brings it back there without us.
+//! A thread of a running program that is stopped at any instruction: what the kernel was about to do with it, and code
+//! that returns it there without a tracer.
 
 use super::Registers;
 
-/// Answers of interrupted system calls that no program sees (include/linux/errno.h).
+/// Results of interrupted system calls that no program sees (include/linux/errno.h).
 mod restart {
     pub const SYS: i64 = -512;
     pub const NOINTR: i64 = -513;
@@ -11,11 +11,11 @@ mod restart {
     pub const RESTARTBLOCK: i64 = -516;
 }
 
-/// Bytes of `syscall`.
+/// Size of `syscall` in bytes.
 const SYSCALL_BYTES: u64 = 2;
 
-/// Calls that answer EINTR when the process is stopped and goes on, though no handler ran (signal(7)); those on sockets where
-/// there is a timeout. None of them has done anything when it answers that, so it may be made again.
+/// Calls that return EINTR when the process is stopped and goes on, though no handler ran (signal(7)); those on sockets
+/// only with a timeout. None of them has done anything when it returns that, so it may be made again.
 const ANSWERS_EINTR: [i64; 20] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
@@ -39,7 +39,7 @@ const ANSWERS_EINTR: [i64; 20] = [
     libc::SYS_write,
 ];
 
-/// Whether a call of this number may answer EINTR though no handler ran.
+/// Returns whether a call of this number may return EINTR though no handler ran.
 pub fn answers_eintr(number: i64) -> bool {
     ANSWERS_EINTR.contains(&number)
 }
@@ -50,13 +50,14 @@ impl Registers {
         self.0.rip = pc;
     }
 
-    /// Whether it is in a system call.
+    /// Returns whether the thread is in a system call.
     pub fn is_in_call(&self) -> bool {
         self.0.orig_rax as i64 >= 0
     }
 
-    /// If it is in a system call that a stop alone ended with EINTR: gives the call the answer of those that the kernel makes again. It
-    /// does so as the thread goes on, whoever lets it; a thread that runs a handler first is told EINTR, as always. Whether it was one.
+    /// If the thread is in a system call that only a stop ended with EINTR, replaces the result by one with which the
+    /// kernel restarts the call. The kernel does so when the thread goes on, whoever resumes it; if a handler runs
+    /// first, the call returns EINTR as usual. Returns whether it was such a call.
     pub fn undo_interruption(&mut self) -> bool {
         let number = self.0.orig_rax as i64;
         let is_one = self.0.rax as i64 == -i64::from(libc::EINTR) && answers_eintr(number);
@@ -66,14 +67,15 @@ impl Registers {
         is_one
     }
 
-    /// The system call, which was interrupted, is to be made again.
+    /// Moves back to the instruction of the interrupted system call, to make it again.
     fn call_again(&mut self) {
         self.0.rip -= SYSCALL_BYTES;
         self.0.rax = self.0.orig_rax;
         self.0.orig_rax = u64::MAX;
     }
 
-    /// As the kernel would let it go on if no signal came (arch/x86/kernel/signal.c: arch_do_signal_or_restart).
+    /// Returns the registers with which the kernel would resume it if no signal came (arch/x86/kernel/signal.c:
+    /// arch_do_signal_or_restart).
     fn going_on(&self) -> Registers {
         let mut registers = *self;
         if self.is_in_call() {
@@ -90,8 +92,8 @@ impl Registers {
     }
 }
 
-/// A system call instruction, and behind it the way back to `program`: every register that a remote call changes gets its value
-/// again, and nothing else is touched, not the stack either. A system call keeps the flags.
+/// Returns a system call instruction, followed by the return to `program`: it restores every register that a remote
+/// call changes, and touches nothing else, not the stack either. A system call keeps the flags.
 pub fn gadget(program: &Registers) -> Vec<u8> {
     let to = program.going_on().0;
     let mut code = vec![0x0f, 0x05];
@@ -115,9 +117,9 @@ pub fn gadget(program: &Registers) -> Vec<u8> {
     code
 }
 
-/// Where a stack holds the registers of code that a signal interrupted, as words: struct sigcontext_64
-/// (arch/x86/include/uapi/asm/sigcontext.h) by the word of the segments, which only that has: cs 0x33, gs and fs 0, ss 0x2b or,
-/// before Linux 4.2, 0. Gives the program counter and the stack pointer there.
+/// Finds the registers of code that a signal interrupted, in the words of a stack: struct sigcontext_64
+/// (arch/x86/include/uapi/asm/sigcontext.h), recognized by the word of the segments: cs 0x33, gs and fs 0, ss 0x2b or,
+/// before Linux 4.2, 0. Returns the program counter and the stack pointer in each.
 pub fn interrupted_at(words: &[u64]) -> impl Iterator<Item = (u64, u64)> + '_ {
     const SEGMENTS: [u64; 2] = [0x002b_0000_0000_0033, 0x33];
     let indices = (3..words.len()).filter(|i| SEGMENTS.contains(&words[*i]));
@@ -125,10 +127,10 @@ pub fn interrupted_at(words: &[u64]) -> impl Iterator<Item = (u64, u64)> + '_ {
     indices.map(|i| (words[i - 2], words[i - 3]))
 }
 
-/// So many bytes before a place tell whether a call returns there.
+/// Number of bytes before an address that show whether a call returns there.
 pub const BEFORE_BYTES: u64 = 8;
 
-/// What was called by the direct call that returns to `at`, if the bytes before that are one: `call rel32`.
+/// Returns the target of the direct call (`call rel32`) that returns to `at`, if the bytes before that are one.
 pub fn called_by(before: u64, at: u64) -> Option<u64> {
     const CALL: u8 = 0xe8;
     let bytes = before.to_le_bytes();
@@ -142,7 +144,7 @@ mod tests {
     use iced_x86::{Decoder, DecoderOptions, Mnemonic, OpKind};
 
     fn registers() -> Registers {
-        // SAFETY: registers are plain integers.
+        // SAFETY: registers are plain integers, for which all-zero bytes are valid.
         let mut r: libc::user_regs_struct = unsafe { std::mem::zeroed() };
         r.rip = 0x5555_0000_1002;
         r.orig_rax = u64::MAX;
@@ -169,7 +171,7 @@ mod tests {
         );
         let done = interrupted(libc::SYS_read, 7).going_on().0;
         assert_eq!((done.rip, done.rax), (0x5555_0000_1002, 7));
-        // Not in a call: what looks like an answer is the program's own number.
+        // Not in a call: a value that looks like a result is the program's own number.
         let none = interrupted(-1, restart::SYS).going_on().0;
         assert_eq!((none.rip, none.rax), (0x5555_0000_1002, restart::SYS as u64));
     }

@@ -1,16 +1,16 @@
-//! System call instructions of x86-64 code by their bytes, and what leads them through a thunk.
+//! Finds system call instructions of x86-64 code by their bytes, and builds their thunks.
 //!
-//! Few shapes cover the C libraries and Go. Each is long enough that a jump fits in its place, and nothing jumps into its
-//! middle:
+//! Few shapes cover the C libraries and Go. Each is long enough for a jump, and no code jumps into its middle:
 //!
 //! - `mov $NR, %eax; syscall`: a wrapper for one call, as every C library compiles it;
 //! - the register shuffles of `syscall()`: glibc's ends in `mov 8(%rsp), %r9; syscall`, musl's as compilers make it in
 //!   `mov 16(%rdx), %rsi; mov 24(%rdx), %rdx; syscall`;
 //! - `syscall; cmp $-4095, %rax; jbe`: Go's assembly for all its calls.
 //!
-//! In a C library the jump takes the place of what stands before the `syscall`, and the thunk goes back to it. So the call comes from where
-//! the program expects it, which matters where it dispatches calls by their address (prctl(2), PR_SET_SYSCALL_USER_DISPATCH: Wine). Go's has
-//! nothing before it that could be displaced; its thunk makes the call.
+//! In a C library the jump replaces the code before the `syscall`, and the thunk returns to the `syscall`. So the call
+//! is made from the address that the program expects, which matters where the program dispatches calls by their address
+//! (prctl(2), PR_SET_SYSCALL_USER_DISPATCH: Wine). In Go, no code before the `syscall` can be displaced; the thunk
+//! makes the call.
 
 use memchr::memmem::Finder;
 
@@ -23,13 +23,13 @@ const GO_CHECK: [u8; 6] = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff];
 const MUSL_FIRST: [u8; 4] = [0x48, 0x8b, 0x72, 0x10];
 /// `mov 24(%rdx), %rdx`
 const MUSL_SECOND: [u8; 4] = [0x48, 0x8b, 0x52, 0x18];
-/// What a jump is made of.
+/// Size of a jump in bytes.
 const JUMP_BYTES: usize = 5;
-/// How far a jump reaches, less what a thunk and a site are long: a thunk that a jump reaches reaches back.
+/// Reach of a jump, less the size of a thunk and a site: if a jump reaches a thunk, the thunk's jump reaches back.
 const REACH: u64 = (1 << 31) - 4096;
-/// Bytes of one thunk.
+/// Size of one thunk in bytes.
 pub const THUNK_BYTES: usize = 64;
-/// What is replaced, and what the thunk does in its stead.
+/// Code that is replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// `mov $NR, %eax`, before a `syscall`
@@ -43,13 +43,13 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Bytes of the code that is replaced.
+    /// Returns the size of the code that is replaced.
     pub fn bytes(self) -> usize {
         original(self).len()
     }
 }
 
-/// Finds the sites in `code`, which the file wants at `address`.
+/// Finds the sites in `code`, whose address in the file is `address`.
 pub fn find(code: &[u8], address: u64, sites: &mut Vec<Site>) {
     /// mov rdi,rax; rsi,rdi; rdx,rsi; rcx,rdx; r8,r10; r9,r8; 8(rsp),r9; syscall
     const GLIBC: [u8; 25] = [
@@ -80,8 +80,8 @@ pub fn find(code: &[u8], address: u64, sites: &mut Vec<Site>) {
     }
 }
 
-/// The thunk at `at` for a site at `site` (relocated). At most [`THUNK_BYTES`]. It touches no memory but the stack: the program may have its
-/// unaligned accesses trapped (EFLAGS.AC).
+/// Returns the thunk at `at` for a site at `site` (relocated), of at most [`THUNK_BYTES`]. It accesses no memory but
+/// the stack: the program may have unaligned accesses trapped (EFLAGS.AC).
 pub fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
     let call = |door: u64| [&[0x49, 0xbb][..], &door.to_le_bytes(), &[0x41, 0xff, 0xd3]].concat(); // movabs, call *%r11
     let mut code = Vec::new();
@@ -95,21 +95,21 @@ pub fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
         code.extend([0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea 128(%rsp), %rsp
     }
     let back = jump_to(at + code.len() as u64, site + shape.bytes() as u64);
-    // Where a jump reached from there to here, one does back. A thunk that nothing leads to stops whatever executes it.
+    // Where a jump reaches from the site to here, it also reaches back. A thunk that no jump points to traps.
     code.extend(back.unwrap_or([0xcc; JUMP_BYTES]));
     debug_assert!(code.len() <= THUNK_BYTES);
     code
 }
 
-/// How far behind a thunk's first byte, and behind the first of the site that it is for, the system call returns to. None: the call is made
-/// where it always was.
+/// Returns where the system call returns to, as offsets in the thunk and from the start of its site; `None` if the call
+/// is made at its original address.
 pub fn behind_call(shape: Shape) -> Option<(u16, u16)> {
     /// `movabs`, `call *%r11`.
     const CALL_DOOR: usize = 13;
     (shape == Shape::Go).then_some(((CALL_DOOR + SYSCALL.len()) as u16, SYSCALL.len() as u16))
 }
 
-/// Instructions that are overwritten, besides the first: where in the site, and where in the thunk their copies are.
+/// Returns the offsets, in the site and in the thunk, of an overwritten instruction besides the first, and of its copy.
 pub fn copied(shape: Shape) -> Option<(u16, u16)> {
     let second = MUSL_FIRST.len() as u16;
     (shape == Shape::Musl).then_some((second, second))
@@ -121,14 +121,14 @@ fn jump_to(from: u64, to: u64) -> Option<[u8; JUMP_BYTES]> {
     (distance.unsigned_abs() < REACH).then_some([0xe9, a, b, c, d])
 }
 
-/// A jump at `from` to `to`, as long as what it replaces. None: it cannot reach.
+/// Returns a jump at `from` to `to`, of the size of what it replaces; `None` if it cannot reach.
 pub fn jump(shape: Shape, from: u64, to: u64) -> Option<Vec<u8>> {
     let mut jump = jump_to(from, to)?.to_vec();
     jump.resize(shape.bytes(), 0x90);
     Some(jump)
 }
 
-/// The bytes of a site, which a jump displaces.
+/// Returns the bytes of a site, which a jump displaces.
 pub fn original(shape: Shape) -> Vec<u8> {
     match shape {
         Shape::Constant(nr) => [&[0xb8][..], &nr.to_le_bytes()].concat(),
