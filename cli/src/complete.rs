@@ -64,7 +64,7 @@ fn clocks_after(typed: &OsStr) -> Vec<CompletionCandidate> {
         Some(comma) => typed.split_at(comma + 1),
         None => ("", &*typed),
     };
-    // In the case as typed so far.
+    // Candidates have the case that was typed so far.
     let is_upper = last.starts_with(|c: char| c.is_ascii_uppercase());
     let prefix = match last.get(..6) {
         Some("CLOCK_") => "CLOCK_",

@@ -16,7 +16,7 @@ use fastpath_publisher::evidence::Trust;
 use super::helper;
 use crate::run::helper::Surroundings;
 
-/// What the user asked for.
+/// Options that the user asked for.
 pub struct Wanted {
     pub clocks: ClockSet,
     pub trust: Trust,
@@ -50,7 +50,7 @@ impl DaemonsPolicy {
     }
 }
 
-/// What a process gets.
+/// Grant: the page and the mailbox for a process.
 pub struct Goods {
     pub page: OwnedFd,
     pub mailbox: OwnedFd,

@@ -27,7 +27,7 @@ use crate::page_source::PageSource;
 /// without one is on the kernel's path until it is there.
 const FIRST_ANCHOR: Duration = Duration::from_millis(20);
 
-/// What this process was started with and the helper must release.
+/// Resources that this process was started with and that the helper must release.
 pub struct Surroundings {
     /// Memory of the arguments.
     pub title: Title,
@@ -57,7 +57,7 @@ impl Surroundings {
     }
 }
 
-/// What programs get.
+/// Grant: the page and the mailbox for programs.
 pub struct Goods {
     pub page: PageSource,
     pub mailbox: Shared,
@@ -294,7 +294,7 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), String> {
     spawned.map(|_| ()).map_err(|e| format!("thread: {e}"))
 }
 
-/// What is reported to the user while the first program starts.
+/// Reports to the user while the first program starts.
 struct Meeting {
     /// Keeps the mailbox in use until a program maps it.
     _kept: Option<OwnedFd>,
