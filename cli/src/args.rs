@@ -22,7 +22,7 @@ Reading a clock should cost 10 to 20 ns. When the kernel's vDSO is lost it costs
   fastpath trace -a              who makes system calls to read clocks
   fastpath report -o clocks.html all of it on one page, of this host or of many";
 
-/// Those of crate::exit.
+/// Statuses of crate::exit.
 const EXIT_STATUSES: &str = "\
 Exit status: the same for all commands, but for those of programs that are run or counted:
    0  done; nothing is slow, broken or found
@@ -394,7 +394,7 @@ pub struct Trace {
     pub command: Vec<OsString>,
 }
 
-/// `2`, `0`.
+/// Parses `2`, `0`.
 fn seconds_or_none(text: &str) -> Result<std::time::Duration, String> {
     let number = text.parse::<f64>().ok();
     let duration = number.and_then(|seconds| std::time::Duration::try_from_secs_f64(seconds).ok());
@@ -404,14 +404,14 @@ fn seconds_or_none(text: &str) -> Result<std::time::Duration, String> {
         .ok_or_else(|| "seconds, at most a day, are needed".to_owned())
 }
 
-/// `10`, `0.5`.
+/// Parses `10`, `0.5`.
 fn seconds(text: &str) -> Result<std::time::Duration, String> {
     let number = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
     let duration = number.and_then(|seconds| std::time::Duration::try_from_secs_f64(seconds).ok());
     duration.ok_or_else(|| "seconds, more than 0, are needed".to_owned())
 }
 
-/// `1`, `0.5`: how long to wait between two looks.
+/// Parses `1`, `0.5`: the time between two looks.
 fn interval(text: &str) -> Result<std::time::Duration, String> {
     let number = text
         .parse::<f64>()
@@ -636,7 +636,7 @@ pub enum FailOn {
     Never,
 }
 
-/// Where `export` listens, as people write it.
+/// Parses the address that `export` listens at.
 fn listen_at(text: &str) -> Result<std::net::SocketAddr, String> {
     use std::net::ToSocketAddrs;
     let all = text.strip_prefix(':').map(|port| format!("0.0.0.0:{port}"));

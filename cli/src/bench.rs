@@ -13,7 +13,7 @@ use crate::ours;
 use crate::output::{self, nanoseconds, note};
 use crate::progress::{self, Steps};
 
-/// How often a person sees that work goes on which keeps all CPUs busy.
+/// Time between two progress messages while work keeps all CPUs busy.
 const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Serialize, schemars::JsonSchema)]
@@ -26,7 +26,7 @@ pub struct Report {
     monotonicity: Option<Monotonicity>,
 }
 
-/// Runs the command; its exit status.
+/// Runs the command; returns its exit status.
 pub fn run(options: &args::Bench) -> i32 {
     let ours = match ours::functions() {
         Ok(functions) => Some(functions),
@@ -76,7 +76,7 @@ pub fn run(options: &args::Bench) -> i32 {
     if backward > 0 { 1 } else { status }
 }
 
-/// The tightest bracket that this host offers.
+/// Returns the tightest bracket that this host offers.
 fn reference(bench: &Bench) -> Reference {
     match &bench.host.vdso {
         Some(facts) if !facts.is_fastpath => Reference::KernelVdso,
@@ -144,7 +144,7 @@ fn text(report: &Report) -> String {
     text
 }
 
-/// The paths of a row, each with its name.
+/// Returns the paths of a row, each with its name.
 fn paths(row: &bench::Row) -> [(&'static str, &Option<Summary>); 4] {
     [
         ("counter", &row.counter_ns),
@@ -154,7 +154,7 @@ fn paths(row: &bench::Row) -> [(&'static str, &Option<Summary>); 4] {
     ]
 }
 
-/// How the rounds differ.
+/// Returns a table of how the rounds differ.
 fn spread_text(bench: &Bench) -> String {
     let mut table = output::table(["call", "counter", "ours", "vDSO", "syscall"]);
     for row in &bench.rows {
@@ -190,7 +190,7 @@ fn spread_text(bench: &Bench) -> String {
     text
 }
 
-/// `18.2 ± 0.3`, and below it `17.9..21.0`.
+/// Returns `18.2 ± 0.3`, and below it `17.9..21.0`.
 fn spread(summary: &Summary) -> String {
     let short = |ns: f64| {
         if ns < 99.95 {
@@ -208,7 +208,7 @@ fn spread(summary: &Summary) -> String {
     )
 }
 
-/// A clock is named alone, and so is a function that is called for one clock only.
+/// Shortens a call to its clock, or to its function if that is called for one clock only.
 fn short(call: &str) -> &str {
     match call.split_once(' ') {
         Some(("clock_gettime", clock)) => clock,

@@ -1,6 +1,7 @@
-//! Completions for shells. The script that a shell reads asks the program itself what can follow, so that processes are those of the moment.
+//! Completions for shells. The script that a shell reads asks the program itself what can follow, so that the offered
+//! processes are current.
 //!
-//! The script sets a variable and gives the words of the command line behind `--`.
+//! The script sets a variable and passes the words of the command line after `--`.
 
 use std::ffi::{OsStr, OsString};
 
@@ -11,11 +12,11 @@ use fastpath_measure::Clock;
 
 /// A program, as shells know it.
 pub struct Program {
-    /// Its name, by which the shell finds it, too.
+    /// Name by which the shell finds it.
     pub name: &'static str,
-    /// The variable by which the script asks it. Not COMPLETE, clap's own: users may have that.
+    /// Variable by which the script asks it. Not clap's COMPLETE, which users may have set.
     pub variable: &'static str,
-    /// The definition of its command line.
+    /// Definition of its command line.
     pub command: fn() -> clap::Command,
 }
 
@@ -36,12 +37,13 @@ impl Program {
     pub fn script(&self, shell: Shell) -> String {
         let mut script = Vec::new();
         if let Some(writer) = Shells::builtins().completer(&shell.to_string()) {
-            // A Vec takes all that is written.
+            // Writing to a Vec does not fail.
             let _ = writer.write_registration(self.variable, self.name, self.name, self.name, &mut script);
         }
         let mut script = String::from_utf8_lossy(&script).into_owned();
         if shell == Shell::Zsh {
-            // A file that zsh loads at the first completion is the function that completes, and has to do so that time.
+            // The file that zsh loads at the first completion becomes the completing function, and has to complete that
+            // first time.
             let name = self.name;
             script += &format!(
                 "\nif [[ \"$funcstack[1]\" == \"_{name}\" ]]; then\n    _clap_dynamic_completer_{name} \"$@\"\nfi\n"
@@ -62,7 +64,7 @@ fn clocks_after(typed: &OsStr) -> Vec<CompletionCandidate> {
         Some(comma) => typed.split_at(comma + 1),
         None => ("", &*typed),
     };
-    // As they are typed so far.
+    // Candidates have the case that was typed so far.
     let is_upper = last.starts_with(|c: char| c.is_ascii_uppercase());
     let prefix = match last.get(..6) {
         Some("CLOCK_") => "CLOCK_",

@@ -10,10 +10,10 @@ use crate::exit;
 use crate::output::{self, Paint, note, wrapped};
 use crate::processes::Named;
 
-/// An examination that takes longer than this is rare enough to be explained.
+/// Time after which a long examination is explained, in ms: it is rare.
 const LONG_MS: libc::c_int = 2000;
 
-/// Runs the command; its exit status.
+/// Runs the command; returns its exit status.
 pub fn run(options: &args::Doctor) -> i32 {
     explain_a_long_wait();
     let process = match options.process.as_ref().map(Named::one).transpose() {
@@ -47,17 +47,19 @@ pub fn run(options: &args::Doctor) -> i32 {
     }
 }
 
-/// Where no thread may be started, it is not explained.
+/// Explains a long wait, if a thread may be started.
 fn explain_a_long_wait() {
     let _ = std::thread::Builder::new().spawn(|| {
-        // SAFETY: poll of no descriptors only waits. The standard library's sleep panics where a seccomp filter forbids it.
+        // SAFETY: poll of no descriptors only waits. (The standard library's sleep panics where a seccomp filter
+        // forbids it.)
         if unsafe { libc::poll(std::ptr::null_mut(), 0, LONG_MS) } == 0 {
             output::progress("still measuring; the machine is busy, or its clocks are very slow");
         }
     });
 }
 
-/// Verdict, why, what to do, what was not seen, and the evidence where it is asked for: without it the rest is on one screen.
+/// Returns verdict, reason, advice, what was not seen, and the evidence if requested: without it, the rest fits on one
+/// screen.
 fn text(report: &Report, with_evidence: bool) -> String {
     let mut text = headline(report);
     for finding in &report.findings {
@@ -95,7 +97,7 @@ fn evidence(lines: &[Line]) -> String {
     let mut text = String::new();
     for section in lines.chunk_by(|a, b| a.section == b.section) {
         let name = section[0].section;
-        // What all lines of a section have in common is said once.
+        // The source that all lines of a section share is printed once.
         let common = &section[0].source;
         if section.len() > 1 && section.iter().all(|line| line.source == *common) {
             text += &format!("\n  {name} [{common}]\n");
@@ -119,9 +121,9 @@ fn headline(report: &Report) -> String {
     plain.replacen(word, &output::painted(word, paint), 1)
 }
 
-/// Why the verdict is so; and what else there is to say.
+/// Returns the reason for the verdict, or another remark.
 fn of_finding(finding: &Finding, summary: &str) -> String {
-    // The summary is the gravest finding's own words.
+    // The summary repeats the most severe finding's words.
     let is_said = summary.ends_with(&finding.says);
     let word = match finding.severity {
         Severity::Wrong => "wrong",
@@ -174,7 +176,7 @@ fn of_unseen(unseen: &Unseen) -> String {
         + &wrapped("    ", &format!("To see it: {}.", unseen.remedy))
 }
 
-/// Whether it is good, what, what is seen, and in brackets where.
+/// Returns a line: its mark, what it is about, what was seen, and in brackets where.
 fn of_line(line: &Line, with_source: bool) -> String {
     let (mark, paint) = match line.mark {
         Mark::Ok => ("ok ", Paint::Good),

@@ -1,7 +1,7 @@
-//! What a script reads: a result as JSON, one object on one line, which begins alike for every command.
+//! Results for scripts: JSON, one object on one line, which begins with the same fields for every command.
 //!
-//! `docs/schema` has the JSON Schema of each, and `docs/json.md` their fields; both are made of the types here, by a test that fails when they are not
-//! what the types say.
+//! `docs/schema` has the JSON Schema of each, and `docs/json.md` their fields; both are generated from the types here,
+//! and a test fails if they differ.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::output;
 
-/// The version of all documents. A field is added without changing it; it changes when one is removed or means another thing.
+/// Version of all documents. Adding a field does not change it; removing a field, or changing its meaning, does.
 const SCHEMA: u32 = fastpath_report::data::SCHEMA;
 
 /// A result with what every document has.
@@ -45,7 +45,7 @@ pub fn line<T: Serialize>(command: &str, result: &T) -> Result<String, String> {
     output::json(&Document::of(command, result))
 }
 
-/// Prints it; returns the exit status.
+/// Prints the result of a command; returns the exit status.
 pub fn print<T: Serialize>(command: &str, result: &T) -> i32 {
     output::print_json(&Document::of(command, result))
 }

@@ -1,4 +1,5 @@
-//! What an exit status means, whatever the command: `fastpath --help` and fastpath(1) have the table. Those above 63 are sysexits(3)'s.
+//! Exit statuses, the same for all commands: `fastpath --help` and fastpath(1) have the table. Those above 63 are
+//! sysexits(3)'s.
 
 /// Something slow, broken, or looked for was found.
 pub const FOUND: i32 = 1;
@@ -16,7 +17,8 @@ pub const FAILED: i32 = 70;
 /// The output cannot be written (EX_IOERR).
 pub const NOT_WRITTEN: i32 = 74;
 
-/// Returns the status of a command that failed: [`NO_SUCH_PROCESS`] if it was given the PID of a process that does not exist, else [`CANNOT_TELL`].
+/// Returns the status of a command that failed: [`NO_SUCH_PROCESS`] if it was given the PID of a process that does not
+/// exist, else [`CANNOT_TELL`].
 pub fn without(pid: Option<i32>) -> i32 {
     match pid {
         Some(pid) if !is_there(pid) => NO_SUCH_PROCESS,
@@ -24,9 +26,9 @@ pub fn without(pid: Option<i32>) -> i32 {
     }
 }
 
-/// Whether there is such a process; /proc may hide it.
+/// Returns whether such a process exists; /proc may hide it.
 fn is_there(pid: i32) -> bool {
-    // SAFETY: signal 0 is not sent; the call only tells whether it could be.
+    // SAFETY: signal 0 is not sent; the call only checks whether it could be.
     let answer = unsafe { libc::kill(pid, 0) };
     answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }

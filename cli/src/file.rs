@@ -1,4 +1,4 @@
-//! Files that others read while they are written.
+//! Files that other processes read while they are written.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 
 use crate::output;
 
-/// Puts `contents` in place of a file, whole or not at all; a symbolic link goes on leading to it. What is no file (a pipe, a device, a
-/// descriptor of ours, whatever that is) is written to. The error names what failed.
+/// Replaces a file by `contents`, completely or not at all; a symbolic link keeps pointing to it. Other kinds of files
+/// (a pipe, a device, any descriptor of this process) are written to. The error names what failed.
 pub fn replace(path: &Path, contents: &str) -> io::Result<()> {
-    // A file that has lost its name may be behind it: to replace that would be to replace the link.
+    // The descriptor may be a file without a name: replacing it would replace the link.
     if let Some(fd) = descriptor_at(path) {
         return descriptor(fd)?.write_all(contents.as_bytes());
     }
-    // Through links: else one would be replaced by a file, and whoever reads where it led to would go on reading the old contents.
+    // Through links: else a link would be replaced by a file, and readers of its target would still read the old
+    // contents.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if fs::metadata(path).is_ok_and(|is| !is.is_file() && !is.is_dir()) {
         return File::options().write(true).open(path)?.write_all(contents.as_bytes());
@@ -29,7 +30,7 @@ pub fn replace(path: &Path, contents: &str) -> io::Result<()> {
     written
 }
 
-/// Opens a file anew, to be written to.
+/// Opens a file anew for writing.
 pub fn create(path: &Path) -> io::Result<File> {
     match descriptor_at(path) {
         Some(fd) => descriptor(fd),
@@ -37,22 +38,22 @@ pub fn create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// One of this process's own.
+/// Duplicates a descriptor of this process.
 fn descriptor(fd: i32) -> io::Result<File> {
     if output::was_closed(fd) {
         return Err(io::Error::other(format!("descriptor {fd} is closed")));
     }
-    // SAFETY: fcntl with integers; what it returns is new, and nobody else's.
+    // SAFETY: fcntl with integers; the result is a new descriptor.
     match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) } {
         -1 => Err(io::Error::last_os_error()),
-        // SAFETY: as above.
+        // SAFETY: fcntl has just returned this descriptor, and nothing else owns it.
         new => Ok(unsafe { File::from_raw_fd(new) }),
     }
 }
 
-/// The descriptor of this process that a name such as /dev/stdout leads to.
+/// Returns the descriptor of this process that a name such as /dev/stdout points to.
 fn descriptor_at(path: &Path) -> Option<i32> {
-    /// As many links as the kernel follows (path_resolution(7)).
+    /// Limit of links, the kernel's own (path_resolution(7)).
     const MOST_LINKS: u32 = 40;
     let descriptors = fs::canonicalize("/proc/self/fd").ok()?;
     let mut path = std::path::absolute(path).ok()?;
@@ -66,8 +67,8 @@ fn descriptor_at(path: &Path) -> Option<i32> {
     None
 }
 
-/// A new file in the same directory: a rename is atomic within one file system only. Never one that is there already: in a directory
-/// where anybody can write, somebody may have laid a link in its place.
+/// Creates a file in the same directory: a rename is atomic within one file system only. Never opens an existing file:
+/// in a directory where every user can write, another user may have put a link in its place.
 fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
     let name = path
         .file_name()
@@ -85,7 +86,7 @@ fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
     }
 }
 
-/// One is left behind by each fastpath of the same number that was killed at the wrong moment.
+/// Limit of attempts: each fastpath of the same process id that was killed at the wrong moment leaves a file behind.
 const ATTEMPTS: u32 = 16;
 
 #[cfg(test)]

@@ -1,17 +1,19 @@
-//! Which processes are meant, by control group.
+//! Selects processes by control group.
 
 use std::path::{Path, PathBuf};
 
 use crate::processes::matching;
 
-/// The processes of a control group, and of those below it: by its path as /proc/PID/cgroup shows it, or by its directory.
+/// Returns the processes of a control group, and of those below it; `group` is its path as in /proc/PID/cgroup, or its
+/// directory.
 pub fn of_cgroup(group: &Path) -> Vec<i32> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let group = path_in_hierarchy(group, &mounts);
     matching(|pid| cgroups(pid).iter().any(|of| of.starts_with(&group)))
 }
 
-/// What a control group's directory is called in /proc/PID/cgroup; `mounts` is /proc/self/mountinfo (proc_pid_mountinfo(5)).
+/// Returns the path in /proc/PID/cgroup of a control group's directory; `mounts` is /proc/self/mountinfo
+/// (proc_pid_mountinfo(5)).
 fn path_in_hierarchy(group: &Path, mounts: &str) -> PathBuf {
     let hierarchies = mounts.lines().filter_map(|line| {
         let (fields, kind) = line.split_once(" - ")?;
@@ -26,7 +28,7 @@ fn path_in_hierarchy(group: &Path, mounts: &str) -> PathBuf {
     }
 }
 
-/// The processes of one of systemd's units. A name without a suffix is a service's, as for systemctl(1).
+/// Returns the processes of a systemd unit. A name without a suffix is a service's, as for systemctl(1).
 pub fn of_unit(unit: &str) -> Vec<i32> {
     let unit = if unit.contains('.') {
         unit.to_owned()
@@ -37,7 +39,7 @@ pub fn of_unit(unit: &str) -> Vec<i32> {
     matching(|pid| cgroups(pid).iter().any(is_below))
 }
 
-/// Of each hierarchy (cgroups(7)).
+/// Returns the paths of a process's control group in each hierarchy (cgroups(7)).
 fn cgroups(pid: i32) -> Vec<PathBuf> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));

@@ -1,4 +1,4 @@
-//! `fastpath guard`: a gate that closes when the fast path was lost.
+//! `fastpath guard`: a check that fails when the fast path was lost.
 
 use std::io::Read;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::exit;
 use crate::file;
 use crate::output::{self, Paint, note};
 
-/// One has some hundred bytes for each call. A device may have no end.
+/// Size limit of a baseline, which has some hundred bytes for each call. A device may have no end.
 const LARGEST_BASELINE: u64 = 1 << 20;
 
-/// Runs the command; its exit status.
+/// Runs the command; returns its exit status.
 pub fn run(options: &args::Guard) -> i32 {
     let baseline = match options.versus_baseline.as_deref().map(read).transpose() {
         Ok(baseline) => baseline,
@@ -66,7 +66,7 @@ fn subjects(options: &args::Guard) -> Vec<Subject> {
 
 fn clocks(clocks: Clocks) -> Vec<Clock> {
     let Some(named) = clocks.named() else {
-        // Those that programs read most.
+        // The clocks that programs read most.
         return vec![Clock::MONOTONIC, Clock::REALTIME];
     };
     let is_named = |clock: &Clock| named.contains(ClockSet::of_id(clock.id() as u32));

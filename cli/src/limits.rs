@@ -2,12 +2,12 @@
 
 use std::ffi::{c_char, c_int};
 
-/// Less than this is not enough for the command line to be understood.
+/// Stack size in bytes below which parsing the command line would fail.
 const ENOUGH_STACK: libc::rlim_t = 1 << 20;
-/// What this process makes for itself then.
+/// Size in bytes of the stack that this process makes in that case.
 const OWN_STACK: usize = 8 << 20;
 
-/// What a limit is named by; the C libraries differ.
+/// Type of a limit's name; the C libraries differ.
 #[cfg(target_env = "gnu")]
 type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
@@ -27,13 +27,13 @@ fn set(resource: Resource, limit: &libc::rlimit) -> bool {
     unsafe { libc::setrlimit(resource, limit) == 0 }
 }
 
-/// The limit of the size of files, raised. Dropping it puts the one that was found in force again.
+/// The limit of the size of files, raised. Dropping this restores the old limit.
 #[must_use]
 pub struct FileSize(Option<libc::rlimit>);
 
 impl FileSize {
-    /// Allows files of so many bytes: files in memory are counted, too, and what makes a larger one gets SIGXFSZ. An error says why that
-    /// cannot be had.
+    /// Allows files of `bytes` bytes: files in memory count, too, and exceeding the limit raises SIGXFSZ. The error
+    /// says why the limit cannot be raised.
     pub fn at_least(bytes: libc::rlim_t) -> Result<FileSize, String> {
         let Some(found) = get(libc::RLIMIT_FSIZE).filter(|limit| limit.rlim_cur < bytes) else {
             return Ok(FileSize(None));
@@ -60,7 +60,7 @@ impl Drop for FileSize {
     }
 }
 
-/// Goes on in `work` on a stack that is large enough, whatever limit the program is to have (ulimit -s).
+/// Runs `work` on a large enough stack, whatever limit the program will have (ulimit -s).
 pub fn with_enough_stack(
     argc: c_int,
     argv: *const *const c_char,
@@ -78,8 +78,8 @@ pub fn with_enough_stack(
         work(argc, argv)
     }
     let top = stack as usize + OWN_STACK;
-    // SAFETY: `top` is the aligned end of a stack that nothing else uses. `work` follows the C ABI and does not return, so nothing of this
-    // stack's contents is looked for on the new one.
+    // SAFETY: `top` is the aligned end of a stack that nothing else uses. `work` follows the C ABI and does not return,
+    // so no code looks for this stack's contents on the new one.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
@@ -94,7 +94,7 @@ pub fn with_enough_stack(
             options(noreturn)
         )
     }
-    // SAFETY: as above.
+    // SAFETY: `top` is the aligned end of an unused stack, and `work` follows the C ABI and does not return.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         std::arch::asm!(

@@ -1,4 +1,4 @@
-//! Text that is redrawn in its place on a terminal, and the signals that end or disturb it.
+//! Text that is redrawn in place on a terminal, and the signals that end or disturb it.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -10,9 +10,10 @@ use nix::sys::time::TimeSpec;
 
 use crate::output;
 
-/// The signal that ends the command; 0: none has come.
+/// Signal that ends the command; 0: none yet.
 static ENDED_BY: AtomicI32 = AtomicI32::new(0);
-/// Whether the terminal may show something else than what was drawn last: it was resized, or the command was stopped and continued.
+/// Whether the terminal may show other text than was drawn last: it was resized, or the command was stopped and
+/// continued.
 static IS_DISTURBED: AtomicBool = AtomicBool::new(false);
 
 const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
@@ -28,14 +29,15 @@ pub fn end(signal: i32) {
     ENDED_BY.store(signal, Ordering::Relaxed);
 }
 
-/// Lets SIGINT, SIGTERM and SIGHUP be noted instead of ending this process; one that is ignored stays ignored. Waiting is interrupted.
+/// Records SIGINT, SIGTERM and SIGHUP instead of ending this process; an ignored one stays ignored. They interrupt
+/// waiting.
 pub fn end_by_signal() {
     for signal in ENDING {
         handle(signal, note_end, 0);
     }
 }
 
-/// Lets [`wait`] return when the terminal is resized, and when the command continues after it was stopped.
+/// Makes [`wait`] return when the terminal is resized, and when the command continues after a stop.
 pub fn redraw_by_signal() {
     for signal in DISTURBING {
         handle(signal, note_disturbance, libc::SA_RESTART);
@@ -43,7 +45,7 @@ pub fn redraw_by_signal() {
 }
 
 fn handle(signal: Signal, handler: extern "C" fn(i32), flags: i32) {
-    // SAFETY: both handlers only store to an atomic.
+    // SAFETY: both handlers only store to an atomic, which is async-signal-safe.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal as i32, std::ptr::null(), &mut action);
@@ -67,25 +69,25 @@ extern "C" fn note_disturbance(_: i32) {
 pub fn wait(time: Duration) {
     let signals: SigSet = ENDING.into_iter().chain(DISTURBING).collect();
     let mut before = SigSet::empty();
-    // A signal that comes between the check and the wait ends the wait.
+    // A signal between the check and the wait ends the wait.
     if sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), Some(&mut before)).is_err() {
         return std::thread::sleep(time);
     }
     if ended_by().is_none() && !IS_DISTURBED.load(Ordering::Relaxed) {
         let out = std::io::stdout();
-        // Errors alone are asked for: a pipe whose reader is gone.
+        // Only errors are requested: a pipe without a reader.
         let mut polled = [PollFd::new(out.as_fd(), PollFlags::empty())];
         let _ = ppoll(&mut polled, Some(TimeSpec::from_duration(time)), Some(before));
     }
     let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
 }
 
-/// What stands on the terminal that standard output is.
+/// Text on the terminal that is standard output.
 #[derive(Default)]
 pub struct Screen {
-    /// How many lines were drawn.
+    /// Number of lines that were drawn.
     lines: usize,
-    /// The terminal's lines and columns at that time.
+    /// Lines and columns of the terminal at that time.
     size: Option<(usize, usize)>,
 }
 
@@ -97,7 +99,7 @@ impl Screen {
         (lines.saturating_sub(1), columns)
     }
 
-    /// Draws a text in the place of the one before, cut to the terminal; returns the exit status.
+    /// Draws a text in place of the previous one, cut to the terminal; returns the exit status.
     pub fn show(&mut self, text: &str) -> i32 {
         let (lines, columns) = Screen::room();
         let cut: Vec<String> = text
@@ -108,7 +110,7 @@ impl Screen {
         let erase = self.erase();
         self.lines = cut.len();
         self.size = output::terminal_size();
-        // One write: half a text is not seen.
+        // One write, so that no partial text is shown.
         output::print(erase + &cut.join("\n") + "\n")
     }
 
@@ -125,7 +127,7 @@ impl Screen {
         let is_disturbed = IS_DISTURBED.swap(false, Ordering::Relaxed) || self.size != output::terminal_size();
         match lines {
             0 => String::new(),
-            // Where the lines are now cannot be known: some terminals wrap them anew, others cut them.
+            // The position of the lines is unknown: some terminals wrap them anew, others cut them.
             _ if is_disturbed => ERASE_SCREEN.to_owned(),
             _ => erasing(lines),
         }
@@ -135,7 +137,8 @@ impl Screen {
 /// ECMA-48: cursor to the first line and column, erase to the end of the screen.
 const ERASE_SCREEN: &str = "\x1b[H\x1b[J";
 
-/// Returns what erases so many lines above the cursor. A terminal shows `^C` where the cursor is, so that is not always the first column.
+/// Returns the sequence that erases this many lines above the cursor. A terminal shows `^C` at the cursor, so that is
+/// not always in the first column.
 fn erasing(lines: usize) -> String {
     // ECMA-48: cursor up, erase to the end of the screen.
     format!("\r\x1b[{lines}A\x1b[J")
@@ -145,7 +148,8 @@ fn erasing(lines: usize) -> String {
 mod tests {
     use super::*;
 
-    /// The table was erased from where `^C` had left the cursor, and two columns of it stood before the result.
+    /// Regression test: the table was erased from where `^C` had left the cursor, and two columns of it stayed before
+    /// the result.
     #[test]
     fn a_table_is_erased_from_the_first_column() {
         assert_eq!(erasing(7), "\r\x1b[7A\x1b[J");

@@ -1,7 +1,7 @@
 //! `fastpath`: a thin front on the crates below it.
 #![cfg_attr(not(test), no_main)]
-// `main` is C's, not Rust's: Rust's runtime would change how SIGPIPE is handled and open descriptors 0 to 2 where they are
-// closed, and the program that `run` becomes inherits both.
+// `main` is C's, not Rust's: Rust's runtime would change the handling of SIGPIPE and open descriptors 0 to 2 if they
+// are closed, and the program that `run` becomes inherits both.
 
 mod args;
 mod attach;
@@ -39,19 +39,19 @@ use clap::Parser;
 use args::{Args, Command};
 use fastpath_measure::{Met, make_clocks_readable};
 
-/// What the operating system calls.
+/// Entry point, called by the C runtime.
 ///
 /// # Safety
-/// `argv` holds `argc` C strings, as the C standard promises.
+/// `argv` must hold `argc` C strings, as the C standard promises.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
     limits::with_enough_stack(argc, argv, begin)
 }
 
-/// `argv` holds `argc` C strings.
+/// `argv` must hold `argc` C strings.
 extern "C" fn begin(argc: c_int, argv: *const *const c_char) -> ! {
     output::keep_standard_descriptors_apart();
-    // SAFETY: the caller is the C runtime.
+    // SAFETY: the C runtime passes `argc` C strings in `argv`.
     let args =
         (0..argc as usize).map(|i| unsafe { OsString::from_vec(CStr::from_ptr(*argv.add(i)).to_bytes().to_vec()) });
     let args: Vec<_> = args.collect();
@@ -81,8 +81,8 @@ extern "C" fn begin(argc: c_int, argv: *const *const c_char) -> ! {
     std::process::exit(status)
 }
 
-/// The exit status where an instrument cannot read any clock, and so cannot go on: found out before the first read, which may be
-/// answered with death. `guard` finds it out by itself: it is what it judges.
+/// Returns the exit status if no clock can be read, so that a measuring command cannot run. Found out before the first
+/// read, which could kill this process. `guard` finds it out by itself, because that is what it checks.
 fn unreadable_clocks(command: &Command) -> Option<i32> {
     let name = match command {
         Command::Probe(_) => "probe",
@@ -97,7 +97,7 @@ fn unreadable_clocks(command: &Command) -> Option<i32> {
     match make_clocks_readable() {
         Ok(Met::Nothing) => None,
         Ok(Met::CounterForbidden) => {
-            // doctor makes a finding of it.
+            // doctor reports it as a finding.
             if name != "doctor" {
                 output::warn(format_args!(
                     "{name}: this process was forbidden to read the CPU's counter (PR_SET_TSC), and has allowed itself to; programs \

@@ -1,4 +1,5 @@
-//! Man pages, from the definition of a command line: what stands behind its options in `--help` becomes the sections that man-pages(7) names.
+//! Man pages, from the definition of a command line: the text after its options in `--help` becomes the sections that
+//! man-pages(7) names.
 
 use std::fs;
 use std::io;
@@ -8,7 +9,7 @@ use clap::Command;
 use clap_mangen::Man;
 use roff::{Roff, roman};
 
-/// A page that another one names: `fastpath(1)`.
+/// A page that another one refers to: `fastpath(1)`.
 struct Page {
     name: String,
     section: &'static str,
@@ -31,7 +32,7 @@ pub fn write(command: Command, section: &'static str, directory: &Path) -> io::R
     write_built(&command, section, &siblings, directory)
 }
 
-/// `fastpath-run`
+/// Returns `fastpath-run` and the like.
 fn title(command: &Command) -> String {
     command.get_display_name().unwrap_or(command.get_name()).to_owned()
 }
@@ -60,11 +61,12 @@ fn write_built(command: &Command, section: &'static str, siblings: &[Page], dire
     fs::write(directory.join(page.get_filename()), text)
 }
 
-/// Headings, and what stands below them.
+/// Headings and their text.
 struct Sections(Vec<(&'static str, String)>);
 
 impl Sections {
-    /// Finds the examples, which are indented, and the exit status, which says so, among the paragraphs of a help text.
+    /// Separates the examples, which are indented, and the exit status, which has a heading, from the other paragraphs
+    /// of a help text.
     fn of(help: &str) -> Sections {
         const EXIT_STATUS: &str = "Exit status: ";
         let (mut notes, mut status, mut examples) = (Vec::new(), Vec::new(), Vec::new());
@@ -103,7 +105,7 @@ fn capitalized(text: &str) -> String {
     first.unwrap_or_default() + letters.as_str()
 }
 
-/// Files that a command reads, or makes.
+/// Returns the files that a command reads, or makes.
 fn files(name: &str) -> &'static [&'static str] {
     match name {
         "fastpathd" => &[
@@ -142,7 +144,8 @@ fn see_also(name: &str, siblings: &[Page]) -> String {
     named.join(", ")
 }
 
-/// What is indented in a help text, examples and tables, is not to be filled to the width of the screen.
+/// Keeps the lines of indented text in a help text (examples and tables): it must not be filled to the width of the
+/// screen.
 fn with_lines_kept(roff: &str) -> String {
     let mut text = String::new();
     let mut is_kept = false;

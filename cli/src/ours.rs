@@ -1,4 +1,4 @@
-//! fastpath's own functions in this very process: what `bench` and `report` compare the kernel's with.
+//! fastpath's own functions in this process, with which `bench` and `report` compare the kernel's.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,8 @@ use fastpath_page::ClockSet;
 use fastpath_publisher::Publisher;
 use fastpath_publisher::evidence::{self, Trust};
 
-/// The functions, on a page that is kept true for as long as this process runs; or why there are none.
+/// Returns the functions, on a page that is kept up to date as long as this process runs, or the reason why there are
+/// none.
 pub fn functions() -> Result<Functions, String> {
     evidence::examine(Trust::Invariant).map_err(|e| format!("the counter cannot be trusted: {e}"))?;
     let mut publisher = Publisher::new(ClockSet::ALL, Trust::Invariant).map_err(|e| format!("the page: {e}"))?;
@@ -24,8 +25,8 @@ pub fn functions() -> Result<Functions, String> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The first windows are short; what is to be compared is the steady state.
+    // The first windows are short; the steady state must be compared.
     std::thread::sleep(Duration::from_millis(500));
-    // SAFETY: the addresses are of functions of our image, which has the kernel's signatures and stays mapped.
+    // SAFETY: the addresses are of functions of the image, which has the kernel's signatures and stays mapped.
     unsafe { Functions::at(|name| vdso.function(name)) }.ok_or_else(|| "the image has no clock_gettime".into())
 }

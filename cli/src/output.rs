@@ -1,4 +1,4 @@
-//! Where all that a person or a script reads goes through.
+//! Output for users and scripts.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
@@ -8,32 +8,34 @@ use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Table, pres
 
 use crate::exit;
 
-/// Of descriptors 0 to 2, a bit each.
+/// Which of descriptors 0 to 2 were closed, a bit each.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
 
-/// To be called before anything is opened. Descriptors 0 to 2 that are closed stay so for a program that is run, and are kept busy
-/// until then: a file of ours must not become its standard error.
+/// Occupies those of descriptors 0 to 2 that are closed. Must be called before anything is opened. They stay closed for
+/// a program that is run; until then they are occupied, so that no file of this process becomes its standard error.
 pub fn keep_standard_descriptors_apart() {
-    // SAFETY: fcntl with an integer.
+    // SAFETY: fcntl with integers.
     let closed = (0..=2).filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } < 0);
     CLOSED.store(closed.map(|fd| 1 << fd).sum(), Ordering::Relaxed);
     loop {
-        // SAFETY: opens a descriptor of our own.
+        // SAFETY: opens a new descriptor, with a C string.
         let fd = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
         if !(0..=2).contains(&fd) {
-            // SAFETY: just opened, or none.
+            // SAFETY: closes the descriptor just opened, or -1, which is refused.
             unsafe { libc::close(fd) };
             return;
         }
     }
 }
 
-/// Whether this one of descriptors 0 to 2 was closed before it was kept busy: what is written there nobody reads.
+/// Returns whether this one of descriptors 0 to 2 was closed at the start, so that no process reads what is written
+/// there.
 pub fn was_closed(fd: i32) -> bool {
     (0..=2).contains(&fd) && CLOSED.load(Ordering::Relaxed) & 1 << fd != 0
 }
 
-/// The text without the numbers that the standard library adds to the system's answers: "Permission denied (os error 13)".
+/// Returns the text without the numbers that the standard library adds to the system's errors: "Permission denied (os
+/// error 13)".
 fn without_numbers(text: &str) -> String {
     const BEFORE: &str = " (os error ";
     let mut rest = text;
@@ -55,14 +57,14 @@ fn without_numbers(text: &str) -> String {
     plain + rest
 }
 
-/// Says something on standard error, in one write. That it cannot be said is nobody's business any more.
+/// Prints a message on standard error, in one write. There is nowhere to report a failure.
 pub fn note(message: impl Display) {
     let _ = std::io::stderr()
         .lock()
         .write_all(without_numbers(&format!("fastpath: {}\n", visible(&message.to_string()))).as_bytes());
 }
 
-/// A text that others wrote (names of processes, foreign files) as it can be shown: what a terminal would obey is written out.
+/// Returns a foreign text (names of processes, foreign files) as it can be shown: control characters are escaped.
 pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -75,19 +77,19 @@ pub fn visible(text: &str) -> String {
     shown
 }
 
-/// Warns.
+/// Prints a warning.
 pub fn warn(message: impl Display) {
     note(format_args!("warning: {message}"));
 }
 
-/// Says what takes a while, to a person who is looking.
+/// Reports slow work, if standard error is a terminal.
 pub fn progress(message: impl Display) {
     if std::io::stderr().is_terminal() {
         note(message);
     }
 }
 
-/// Writes a result; the exit status.
+/// Prints a result; returns the exit status.
 pub fn print(text: impl Display) -> i32 {
     if was_closed(1) {
         note("standard output is closed");
@@ -103,7 +105,7 @@ pub fn print(text: impl Display) -> i32 {
     }
 }
 
-/// Writes a result as one line of JSON; the exit status.
+/// Prints a result as one line of JSON; returns the exit status.
 pub fn print_json(value: &impl serde::Serialize) -> i32 {
     match json(value) {
         Ok(json) => print(json),
@@ -121,7 +123,7 @@ pub fn json(value: &impl serde::Serialize) -> Result<String, String> {
         .map_err(|error| format!("the result cannot be written as JSON: {error}"))
 }
 
-/// A table without lines.
+/// Returns an empty table without lines.
 pub fn table<const N: usize>(heads: [&str; N]) -> Table {
     let mut table = Table::new();
     table
@@ -134,9 +136,10 @@ pub fn table<const N: usize>(heads: [&str; N]) -> Table {
     table
 }
 
-/// Lines and columns of the terminal that standard output is; `None`: it is none, and a line may be of any length.
+/// Returns lines and columns of the terminal that is standard output; `None` if it is not a terminal: lines may then
+/// have any length.
 pub fn terminal_size() -> Option<(usize, usize)> {
-    // SAFETY: the call fills the struct if it answers 0.
+    // SAFETY: TIOCGWINSZ writes a winsize, for which all-zero bytes are valid.
     let size = unsafe {
         let mut size: libc::winsize = std::mem::zeroed();
         (libc::ioctl(1, libc::TIOCGWINSZ, &mut size) == 0).then_some(size)
@@ -145,13 +148,13 @@ pub fn terminal_size() -> Option<(usize, usize)> {
     Some((size.ws_row.into(), size.ws_col.into()))
 }
 
-/// Whether a table is no wider than the terminal.
+/// Returns whether a table is no wider than the terminal.
 pub fn fits(table: &Table) -> bool {
     let width = table.lines().map(|line| line.trim_end().chars().count()).max();
     terminal_size().is_none_or(|(_, columns)| width.unwrap_or(0) <= columns)
 }
 
-/// Hides columns of a table until it is no wider than the terminal, the first of `spare` first.
+/// Hides columns of a table, in the order of `spare`, until it is no wider than the terminal.
 pub fn fit(table: &mut Table, spare: &[usize]) {
     for index in spare {
         if fits(table) {
@@ -163,7 +166,7 @@ pub fn fit(table: &mut Table, spare: &[usize]) {
     }
 }
 
-/// A cell that is green if good and red if bad, on a terminal.
+/// Returns a cell that is green if good and red if bad, on a terminal.
 pub fn coloured(text: &str, good: bool, bad: bool) -> Cell {
     match (good, bad) {
         (true, _) => Cell::new(text).fg(Color::Green),
@@ -178,12 +181,12 @@ pub fn can_redraw() -> bool {
     std::io::stdout().is_terminal() && !is_dumb
 }
 
-/// <https://no-color.org>
+/// Returns whether output may be coloured; <https://no-color.org>.
 fn coloured_output() -> bool {
     can_redraw() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
-/// What a word means.
+/// Meaning of a word.
 pub enum Paint {
     Good,
     Bad,
@@ -191,7 +194,7 @@ pub enum Paint {
     Plain,
 }
 
-/// A word in the colour of what it means, on a terminal.
+/// Returns a word in the colour of its meaning, on a terminal.
 pub fn painted(word: &str, paint: Paint) -> String {
     // ECMA-48, select graphic rendition: green, red, yellow.
     let colour = match paint {
@@ -207,10 +210,11 @@ pub fn painted(word: &str, paint: Paint) -> String {
     }
 }
 
-/// Every terminal has so many columns, and everybody reads so many.
+/// Width of text: every terminal has this many columns.
 const COLUMNS: usize = 80;
 
-/// A text behind `head`, broken between words and indented below itself. A word that is too long stands alone, whole.
+/// Returns a text after `head`, broken between words, with later lines indented. A word that is too long gets a line of
+/// its own.
 pub fn wrapped(head: &str, text: &str) -> String {
     wrapped_at(COLUMNS, head, text)
 }
@@ -236,7 +240,7 @@ fn wrapped_at(columns: usize, head: &str, text: &str) -> String {
     lines + "\n"
 }
 
-/// A line that is wrapped where it is shown on a terminal, and whole for who looks for words in it.
+/// Returns a line that is wrapped on a terminal, and whole otherwise, so that scripts can search it.
 pub fn fitted(line: &str) -> String {
     match terminal_size() {
         Some((_, columns)) => wrapped_at(columns.min(COLUMNS), "", line),
@@ -246,7 +250,8 @@ pub fn fitted(line: &str) -> String {
 
 /// Returns the time of day here: `2027-01-31 23:59:59`.
 pub fn local_time() -> String {
-    // SAFETY: time and localtime_r fill what is theirs; strftime writes no more than it is given room for.
+    // SAFETY: time accepts a null pointer, localtime_r fills a local, and strftime writes no more than the buffer's
+    // size.
     let (text, length) = unsafe {
         let now = libc::time(std::ptr::null_mut());
         let mut fields: libc::tm = std::mem::zeroed();
@@ -259,7 +264,7 @@ pub fn local_time() -> String {
     String::from_utf8_lossy(&text[..length]).into_owned()
 }
 
-/// `18.9`, or `-` for what could not be measured.
+/// Returns `18.9`, or `-` for a missing value.
 pub fn nanoseconds(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |ns| format!("{ns:.1}"))
 }

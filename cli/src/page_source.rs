@@ -1,4 +1,4 @@
-//! Where the page of a process tree comes from: a daemon, if one runs here, or a publisher of our own.
+//! Sources of the page of a process tree: a daemon, if one runs here, or a publisher in this process.
 
 use std::fs::File;
 use std::io;
@@ -11,10 +11,10 @@ use fastpath_page::ClockSet;
 use fastpath_protocol::Client;
 use fastpath_publisher::Publisher;
 
-/// How often to ask whether the page is still needed.
+/// Time between two checks whether the page is still needed.
 const QUESTIONS_EVERY: Duration = Duration::from_millis(250);
 
-/// Who publishes.
+/// The publisher of the page.
 pub enum PageSource {
     /// This process.
     Own(Box<Publisher>),
@@ -23,15 +23,15 @@ pub enum PageSource {
 }
 
 impl PageSource {
-    /// A daemon's page for a process, by its pidfd, or the calling one, and its descendants, which is kept for as long as anybody maps
-    /// `mailbox`. `None`: no daemon runs here, or it has no page for them.
+    /// Returns a daemon's page for a process (by its pidfd, or the calling one) and its descendants, kept for as long
+    /// as a process maps `mailbox`. `None`: no daemon runs here, or it has no page for them.
     pub fn daemon(clocks: ClockSet, process: Option<BorrowedFd<'_>>, mailbox: BorrowedFd<'_>) -> Option<PageSource> {
         let client = Client::connect().ok()?;
         let page = client.page(clocks.0, process, Some(mailbox)).ok()?;
         Some(PageSource::Daemon(page.page.into()))
     }
 
-    /// For those who read the page.
+    /// Returns a descriptor of the page for readers.
     pub fn reader(&self) -> io::Result<OwnedFd> {
         match self {
             PageSource::Own(publisher) => publisher.reader(),
@@ -39,7 +39,7 @@ impl PageSource {
         }
     }
 
-    /// Tells, from any thread, whether the page has been seeded.
+    /// Returns a function that reports, in any thread, whether the page has been seeded.
     pub fn seeded(&self) -> Box<dyn Fn() -> bool + Send> {
         match self {
             PageSource::Own(publisher) => publisher.seeded(),
@@ -53,7 +53,7 @@ impl PageSource {
         }
     }
 
-    /// Publishes, or lets the daemon, for as long as `needed` says so.
+    /// Publishes, or leaves that to the daemon, as long as `needed` returns true.
     pub fn run(&mut self, mut needed: impl FnMut() -> bool) {
         match self {
             PageSource::Own(publisher) => publisher.run(needed),

@@ -9,7 +9,7 @@ use crate::document;
 use crate::exit;
 use crate::output::{self, nanoseconds};
 
-/// Runs the command; its exit status.
+/// Runs the command; returns its exit status.
 pub fn run(options: &args::Probe) -> i32 {
     let probe = match Probe::of(&options.isa) {
         Ok(probe) => probe,
@@ -51,7 +51,7 @@ fn text(probe: &Probe) -> String {
     text
 }
 
-/// What can be done for the clocks and functions that are slow: no more than `fastpath run` does here.
+/// Returns advice for the clocks and functions that are slow: no more than `fastpath run` can do here.
 fn hint(slow: &[&str], is_fastpath: bool, promise: Result<(), Distrust>) -> String {
     let is_served = |name: &&&str| **name == "gettimeofday" || Clock::SERVED.iter().any(|clock| clock.name() == **name);
     let (served, others): (Vec<&str>, Vec<&str>) = slow.iter().partition(|name| is_served(name));
@@ -99,7 +99,7 @@ fn row(name: &str, measured: &Measured) -> Vec<Cell> {
     ]
 }
 
-/// The word that the JSON has.
+/// Returns the word that the JSON has.
 fn word(value: &impl serde::Serialize) -> String {
     serde_json::to_value(value)
         .ok()

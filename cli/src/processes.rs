@@ -1,17 +1,18 @@
-//! Which processes are meant: by number, or by name.
+//! Selects processes by number or by name.
 
 pub mod offered;
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Longest name that the kernel keeps of a process: `TASK_COMM_LEN` less the closing zero (include/linux/sched.h).
+/// Longest name in bytes that the kernel keeps of a process: `TASK_COMM_LEN` less the closing zero
+/// (include/linux/sched.h).
 const COMM_BYTES: usize = 15;
 
 /// A process as a user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// By its number.
+    /// By process id.
     Pid(i32),
     /// By its program's file name, or by the name that it gave itself (`ps -o comm`).
     Program(String),
@@ -45,8 +46,8 @@ impl fmt::Display for Named {
 }
 
 impl Named {
-    /// All processes that are meant, lowest number first. A number is taken as it is: whether there is such a process is found by whoever
-    /// looks at it. None, where no process has the name.
+    /// Returns all selected processes, lowest number first. A number is returned without a check whether that process
+    /// exists. Empty if no process has the name.
     pub fn all(&self) -> Vec<i32> {
         match self {
             Named::Pid(pid) => vec![*pid],
@@ -54,7 +55,7 @@ impl Named {
         }
     }
 
-    /// The one process that is meant.
+    /// Returns the one selected process.
     pub fn one(&self) -> Result<i32, String> {
         match &self.all()[..] {
             [pid] => Ok(*pid),
@@ -68,12 +69,12 @@ impl Named {
     }
 }
 
-/// That no process has a name.
+/// Returns the message that no process has a name.
 pub fn nobody(name: &Named) -> String {
     format!("no process is called {name} (`ps -e` lists them)")
 }
 
-/// The first numbers, in words.
+/// Returns the first numbers, in words.
 fn listed(pids: &[i32]) -> String {
     const MOST: usize = 8;
     let first: Vec<_> = pids.iter().take(MOST).map(i32::to_string).collect();
@@ -81,7 +82,7 @@ fn listed(pids: &[i32]) -> String {
     first.join(", ") + more
 }
 
-/// This process, and who asks for it, is never meant.
+/// Returns the processes for which `is_meant` is true, never this process.
 pub fn matching(is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
     let own = std::process::id() as i32;
     let processes = fastpath_maps::processes().into_iter().flatten();
@@ -90,7 +91,8 @@ pub fn matching(is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
     found
 }
 
-/// The command line is not looked at: it lies in the process's memory, and reading that can wait for ever.
+/// Returns whether a process has this name. Does not read the command line: it lies in the process's memory, and
+/// reading that can wait for ever.
 fn has_name(pid: i32, name: &str) -> bool {
     let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     if comm.strip_suffix('\n') == Some(name) {
@@ -100,10 +102,10 @@ fn has_name(pid: i32, name: &str) -> bool {
     match std::fs::read_link(format!("/proc/{pid}/exe")) {
         Ok(program) => {
             let file = program.file_name().unwrap_or_default().to_string_lossy();
-            // What an upgrade has replaced (proc_pid_exe(5)).
+            // An upgrade has replaced the file (proc_pid_exe(5)).
             file.strip_suffix(" (deleted)").unwrap_or(&file) == name
         }
-        // Another user's: its name is all that can be seen.
+        // Another user's process: only its name is visible.
         Err(e) => may_be_cut && e.kind() == std::io::ErrorKind::PermissionDenied,
     }
 }

@@ -1,4 +1,4 @@
-//! Programs that a shell offers where one is to be started.
+//! Programs that a shell offers where one can be started.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use clap_complete::ArgValueCompleter;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter};
 
-/// Completes a program and what it is given: an executable, then files.
+/// Completes a program and its arguments: an executable, then files.
 pub fn any() -> ArgValueCompleter {
     ArgValueCompleter::new(ProgramAndFiles)
 }

@@ -1,4 +1,4 @@
-//! Shows a person who waits how far the work is: on a terminal that is standard error, once the work takes longer than two seconds.
+//! Shows the progress of work: if standard error is a terminal, once the work takes longer than two seconds.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Work that takes no longer than this is not reported on.
+/// Time before progress is shown.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often a bar is drawn.
+/// Time between two drawings of a bar.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Does the work; shows the message anew `every` so often, with the time that has passed, for work whose length is not known.
+/// Does the work; shows the message again at every interval `every`, with the elapsed time, for work of unknown length.
 pub fn watched<T>(every: Duration, message: impl Fn() -> String + Send, work: impl FnOnce() -> T) -> T {
     if !std::io::stderr().is_terminal() {
         return work();
     }
     std::thread::scope(|scope| {
         let (done, is_done) = mpsc::channel::<()>();
-        // Where no thread may be started, the work is done unseen.
+        // If no thread may be started, no progress is shown.
         let _ = std::thread::Builder::new().spawn_scoped(scope, move || {
             let mut bar = None;
             let mut wait = PATIENCE;
@@ -39,16 +39,15 @@ pub fn watched<T>(every: Duration, message: impl Fn() -> String + Send, work: im
     })
 }
 
-/// A bar that is drawn by who works, between two steps: no thread disturbs a measurement.
+/// A bar that the working thread draws between two steps: no other thread disturbs a measurement.
 pub struct Steps {
-    /// `None`: nobody sees it.
+    /// `None`: standard error is not a terminal.
     begun: Option<Instant>,
     bar: Option<ProgressBar>,
     drawn: Duration,
 }
 
 impl Steps {
-    /// Begins.
     pub fn begin() -> Steps {
         Steps {
             begun: std::io::stderr().is_terminal().then(Instant::now),
@@ -57,7 +56,7 @@ impl Steps {
         }
     }
 
-    /// Shows that so many steps of all have been done.
+    /// Shows that `done` of `all` steps are done.
     pub fn show(&mut self, done: u64, all: u64) {
         let Some(taken) = self.begun.map(|begun| begun.elapsed()) else {
             return;
@@ -72,7 +71,7 @@ impl Steps {
         bar.set_position(done);
     }
 
-    /// Erases it.
+    /// Erases the bar.
     pub fn end(self) {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();

@@ -1,4 +1,4 @@
-//! Man pages and completions, from the one definition of the command line.
+//! Man pages and completions, from the definition of the command line.
 
 use std::path::Path;
 
@@ -21,14 +21,14 @@ pub fn man_pages(directory: &Path) -> i32 {
     }
 }
 
-/// What shells ask for completions.
+/// The program that shells ask for completions.
 pub const PROGRAM: Program = Program {
     name: "fastpath",
     variable: "FASTPATH_COMPLETE",
     command: Args::command,
 };
 
-/// Prints the script by which a shell completes command lines.
+/// Prints the script with which a shell completes command lines.
 pub fn completions(shell: clap_complete::Shell) -> i32 {
     output::print(PROGRAM.script(shell))
 }
@@ -62,7 +62,7 @@ mod tests {
         for command in shown {
             commands += 1;
             let page = directory.path().join(format!("fastpath-{}.1", command.get_name()));
-            // In roff a hyphen that is one is escaped.
+            // roff escapes a literal hyphen.
             let page = std::fs::read_to_string(page).unwrap().replace("\\-", "-");
             let options_offered = offered(&["fastpath", command.get_name(), "--"]);
             for option in command.get_opts().filter_map(|option| option.get_long()) {

@@ -1,4 +1,4 @@
-//! `fastpath trace`: who makes system calls to read clocks.
+//! `fastpath trace`: the processes that make system calls to read clocks.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::live::{self, Screen};
 use crate::output::{self, nanoseconds, note, warn};
 use crate::processes::Named;
 
-/// Runs the command; its exit status.
+/// Runs the command; returns its exit status.
 pub fn run(options: &args::Trace) -> i32 {
     let process = match options.pid.as_ref().map(Named::one).transpose() {
         Ok(pid) => pid,
@@ -30,7 +30,7 @@ pub fn run(options: &args::Trace) -> i32 {
         (None, _) => Whom::All,
     };
     let is_command = matches!(whom, Whom::Command(_));
-    // Before anything is started: a place that cannot be written to shall not cost a measurement.
+    // Before anything is started: an output that cannot be written must not waste a measurement.
     let mut out = match Out::open(options, is_command) {
         Ok(out) => out,
         Err(why) => {
@@ -78,7 +78,7 @@ pub fn run(options: &args::Trace) -> i32 {
     }
     let end = outcome.end.or_else(|| {
         let running = outcome.running?;
-        // Who asked us to end means the program too; Ctrl-C has told it already.
+        // The sender of the signal wants to end the program too; Ctrl-C has already reached it.
         if let Some(signal @ (libc::SIGTERM | libc::SIGHUP)) = live::ended_by() {
             // SAFETY: kill takes integers; the child has not been waited for.
             unsafe { libc::kill(running.pid() as i32, signal) };
@@ -93,9 +93,9 @@ pub fn run(options: &args::Trace) -> i32 {
     }
 }
 
-/// As the program did.
+/// Ends this process by the signal that ended the program.
 fn die_by(signal: i32) -> i32 {
-    // SAFETY: system calls; no core of ours is wanted.
+    // SAFETY: system calls with valid pointers to locals; the core limit of 0 keeps this process from dumping core.
     unsafe {
         let none = libc::rlimit {
             rlim_cur: 0,
@@ -108,10 +108,10 @@ fn die_by(signal: i32) -> i32 {
     128 + signal
 }
 
-/// Where the result goes to.
+/// Destination of the result.
 enum Out {
     Standard,
-    /// The output is the program's own.
+    /// Standard output is the program's own.
     StandardError,
     File(File, std::path::PathBuf),
 }
@@ -202,7 +202,7 @@ fn lost(report: &Report) -> String {
     parts.join("; ")
 }
 
-/// Processes that have ended and were the same program are one line, unless there are functions to be shown.
+/// Merges rows of ended processes of the same program, unless functions are shown.
 fn merged(rows: &[Row]) -> Vec<(String, Row)> {
     let mut merged: Vec<(String, Row)> = Vec::new();
     let mut ended: BTreeMap<_, (usize, u32)> = BTreeMap::new();
@@ -238,7 +238,7 @@ fn merged(rows: &[Row]) -> Vec<(String, Row)> {
     merged
 }
 
-/// How wide a table is to be: where the terminal is narrow, clocks and reasons are named by one word.
+/// Width of a table: on a narrow terminal, clocks and reasons are named by one word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Width {
     Wide,
@@ -289,7 +289,7 @@ fn text(report: &Report, most_rows: usize) -> String {
     let mut shown = table(report, most_rows, Width::Wide);
     if !output::fits(&shown) {
         shown = table(report, most_rows, Width::Narrow);
-        // What a call costs, and how many there were in all.
+        // The cost of a call, and the total number.
         output::fit(&mut shown, &[5, 3]);
     }
     let how = match report.method {
@@ -309,7 +309,7 @@ fn text(report: &Report, most_rows: usize) -> String {
     text
 }
 
-/// A process can call itself anything.
+/// Replaces control characters: a process can have any name.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

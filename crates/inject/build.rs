@@ -51,7 +51,7 @@ fn build() -> Result<(), String> {
     Ok(())
 }
 
-/// What compiling for one instruction set needs.
+/// Compiler settings for one instruction set.
 struct Isa {
     name: &'static str,
     flags: &'static [&'static str],

@@ -1,5 +1,6 @@
-//! Looks at other processes' memory in a child process: it may be backed by those processes themselves (FUSE, userfaultfd(2)), and wait for
-//! ever, even in a way that SIGKILL does not end. A child that does not answer in time is left behind, and another goes on with the next.
+//! Examines other processes' memory in a child process: the memory may be provided by those processes themselves (FUSE,
+//! userfaultfd(2)), and a read may wait for ever, even in a way that SIGKILL does not end. A child that does not answer
+//! in time is left behind, and another one continues with the next process.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -12,15 +13,15 @@ use nix::unistd::{ForkResult, Pid, fork};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// How long one process may take.
+/// Timeout for one process.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What `look` says of each process. Nothing: it took too long, or the child could not go on.
+/// Returns the result of `look` for each process; `None` if it took too long, or the child could not continue.
 pub fn look_at_all<T: Serialize + DeserializeOwned>(pids: &[i32], look: impl Fn(i32) -> T) -> Vec<(i32, Option<T>)> {
     let mut looked = Vec::new();
     while let Some(rest) = pids.get(looked.len()..).filter(|rest| !rest.is_empty()) {
         let Ok(mut child) = Looker::start(rest, &look) else {
-            // Without a child it is done here.
+            // Without a child, this process does it.
             looked.extend(rest.iter().map(|pid| (*pid, Some(look(*pid)))));
             return looked;
         };
@@ -42,7 +43,7 @@ struct Looker {
 }
 
 impl Looker {
-    /// A child that looks at all of these: for each, a length and as much JSON.
+    /// Starts a child that examines all of these: for each, it writes a length and as much JSON.
     fn start<T: Serialize>(pids: &[i32], look: &impl Fn(i32) -> T) -> std::io::Result<Looker> {
         let (pipe, mut out) = std::io::pipe()?;
         // SAFETY: this command has one thread; the child does what this process could have done, and ends by _exit.
@@ -57,7 +58,7 @@ impl Looker {
                         break;
                     }
                 }
-                // SAFETY: ends the child, without what the parent has registered for its own end.
+                // SAFETY: _exit ends the child without running the exit handlers of the parent.
                 unsafe { libc::_exit(0) }
             }
         }
@@ -90,7 +91,7 @@ impl Looker {
 impl Drop for Looker {
     fn drop(&mut self) {
         let _ = kill(self.pid, Signal::SIGKILL);
-        // One that is stuck in the kernel is left to init.
+        // A child that is stuck in the kernel is left to init.
         for _ in 0..50 {
             match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)) {
                 Ok(nix::sys::wait::WaitStatus::StillAlive) => std::thread::sleep(Duration::from_millis(2)),

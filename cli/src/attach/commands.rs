@@ -15,16 +15,16 @@ use crate::run::title::Title;
 
 use crate::{groups, processes};
 
-/// The counter cannot be believed, or no page can be had.
+/// The counter is not trusted, or no page is available.
 const NO_PAGE: i32 = 16;
-/// For now it cannot be had to stand still.
+/// A thread cannot be stopped for now.
 const DOES_NOT_STOP: i32 = 14;
-/// More than a region takes, with thunks beside every library.
+/// Size in bytes that no region exceeds, with thunks beside every library.
 const LARGEST_FILE: u64 = 1 << 20;
-/// The policy of the daemon of this host says never.
+/// The policy of this host's daemon says never.
 const FORBIDDEN: i32 = 18;
 
-/// Attaches processes; the exit status: that of the first that was refused.
+/// Attaches processes; returns the exit status of the first that was refused.
 pub fn attach(options: &args::Attach, title: Title) -> i32 {
     let surroundings = crate::run::helper::Surroundings::note(title);
     let _files = match FileSize::at_least(LARGEST_FILE) {
@@ -34,7 +34,7 @@ pub fn attach(options: &args::Attach, title: Title) -> i32 {
             return NO_PAGE;
         }
     };
-    // Before anything is started for their sake.
+    // Before anything is started for these processes.
     let (meant, named) = meant(&options.whom);
     let (pids, status) = each(&meant, attach::may_attach);
     let mut status = first(named, status);
@@ -95,7 +95,7 @@ pub fn attach(options: &args::Attach, title: Title) -> i32 {
         };
         for pid in pids {
             let one = attach_one(pid, &goods, clocks, scans.as_ref(), options.verbose);
-            // They came along: they may have ended, or be in other hands.
+            // Not named by the user: they may have ended, or be traced by another process.
             if !descendants.contains(&pid) {
                 status = first(status, one);
             }
@@ -104,7 +104,7 @@ pub fn attach(options: &args::Attach, title: Title) -> i32 {
     status
 }
 
-/// The children of these, and their children, but for those that are among them.
+/// Returns the children of these processes, and their children, except those that are among them.
 fn descendants_of(pids: &[i32]) -> Vec<i32> {
     let parent = |pid: i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -168,7 +168,7 @@ fn attach_one(pid: i32, goods: &goods::Goods, clocks: ClockSet, scans: Option<&C
     }
 }
 
-/// Detaches processes; the exit status: that of the first that was refused.
+/// Detaches processes; returns the exit status of the first that was refused.
 pub fn detach(options: &args::Detach) -> i32 {
     let _files = match FileSize::at_least(LARGEST_FILE) {
         Ok(files) => files,
@@ -198,7 +198,7 @@ pub fn detach(options: &args::Detach) -> i32 {
     first(named, status)
 }
 
-/// The processes that are named, each once, and the exit status where a name is nobody's.
+/// Returns the named processes, each once, and the exit status if no process has a name.
 fn meant(whom: &args::Whom) -> (Vec<i32>, i32) {
     let mut found: Vec<i32> = Vec::new();
     let mut status = 0;
@@ -227,7 +227,7 @@ fn meant(whom: &args::Whom) -> (Vec<i32>, i32) {
     (found, status)
 }
 
-/// Those with which `work` could be done, and the exit status.
+/// Returns the processes for which `work` succeeded, and the exit status.
 fn each(pids: &[i32], mut work: impl FnMut(i32) -> attach::Answer<()>) -> (Vec<i32>, i32) {
     let mut status = 0;
     let mut done = Vec::new();
@@ -249,17 +249,17 @@ fn refuse(pid: i32, refusal: &Refusal) -> i32 {
     exit_status(refusal)
 }
 
-/// Ends this process, for the kernel to let go whom it traces.
+/// Ends this process, so that the kernel detaches all its tracees.
 fn give_up(stands: &attach::StandsTooLong) -> ! {
     note(format_args!(
         "{}: {stands}; what else was asked for was not done",
         stands.pid
     ));
-    // SAFETY: leaves at once: what waits in the kernel cannot be waited for.
+    // SAFETY: _exit ends the process at once, without waiting for the thread that waits in the kernel.
     unsafe { libc::_exit(DOES_NOT_STOP) }
 }
 
-/// Scripts tell refusals apart by these; `--help` lists them.
+/// Returns the exit status by which scripts distinguish refusals; `--help` lists them.
 fn exit_status(refusal: &Refusal) -> i32 {
     match refusal {
         Refusal::Failed(_) | Refusal::FirstThreadEnded => exit::FAILED,

@@ -1,4 +1,4 @@
-//! What processes are given: a page, and a mailbox by which its publisher knows that it is needed.
+//! What processes get: a page, and a mailbox by which its publisher knows that the page is needed.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,28 +16,29 @@ use fastpath_publisher::evidence::Trust;
 use super::helper;
 use crate::run::helper::Surroundings;
 
-/// What is asked for.
+/// Options that the user asked for.
 pub struct Wanted {
     pub clocks: ClockSet,
     pub trust: Trust,
-    /// Descendants are to be met as they start.
+    /// Whether descendants are served as they start.
     pub children: bool,
-    /// Which of them not.
+    /// Policy that excludes some of them.
     pub policy: Option<DaemonsPolicy>,
 }
 
-/// The policy of the daemon of this host, read at each question: the file may change.
+/// Policy of this host's daemon, read at each question: the file may change.
 #[derive(Clone)]
 pub struct DaemonsPolicy(PathBuf);
 
 impl DaemonsPolicy {
-    /// Nothing, where no daemon runs.
+    /// Finds the policy; `None` if no daemon runs.
     pub fn find() -> Option<DaemonsPolicy> {
         let status = Client::connect().ok()?.status().ok()?;
         Some(DaemonsPolicy(status.policy?.into()))
     }
 
-    /// Why a process is not to be served. A policy that cannot be read, or has a mistake, forbids it: to leave it alone is safe.
+    /// Returns why a process must not be served. A policy that cannot be read, or has a mistake, forbids it: leaving a
+    /// process alone is safe.
     pub fn against(&self, pid: i32) -> Option<String> {
         match Policy::read(&self.0) {
             Ok(Some(policy)) if policy.forbids(pid) => {
@@ -49,20 +50,20 @@ impl DaemonsPolicy {
     }
 }
 
-/// What is given.
+/// Grant: the page and the mailbox for a process.
 pub struct Goods {
     pub page: OwnedFd,
     pub mailbox: OwnedFd,
-    /// The attendant, where those who ask it for something must declare it first; else 0.
+    /// Attendant that its clients must declare before they ask (PR_SET_PTRACER), where Yama requires that; else 0.
     pub ptracer: u32,
-    /// A publisher of our own stays as long as this is open, or somebody maps the mailbox.
+    /// The publisher that this process started stays as long as this is open, or a process maps the mailbox.
     _needed: Option<UnixStream>,
 }
 
-/// A time namespace other than our own.
+/// A time namespace other than this process's.
 pub struct TimeNamespace(pub File);
 
-/// Processes by the time namespace that they are in, `None`: ours.
+/// Returns processes by their time namespace; `None` is this process's.
 pub fn by_time_namespace(pids: &[i32]) -> Vec<(Option<TimeNamespace>, Vec<i32>)> {
     // A kernel without time namespaces has no such file.
     let open = |pid: &str| File::open(format!("/proc/{pid}/ns/time")).ok();
@@ -82,8 +83,8 @@ pub fn by_time_namespace(pids: &[i32]) -> Vec<(Option<TimeNamespace>, Vec<i32>)>
     groups.into_values().collect()
 }
 
-/// A page for one process from the daemon of this host. Nothing: none runs here, or it has no page to give, or descendants are to be met,
-/// which takes a helper of our own. An error: its policy says never.
+/// Returns a page for one process from this host's daemon; `None` if no daemon runs, or it has no page to give, or
+/// descendants must be served, which takes a helper of this command's. The error: the daemon's policy says never.
 pub fn of_daemon(wanted: &Wanted, pid: i32) -> Result<Option<Goods>, String> {
     if wanted.children {
         return Ok(None);
@@ -103,15 +104,15 @@ pub fn of_daemon(wanted: &Wanted, pid: i32) -> Result<Option<Goods>, String> {
     }
 }
 
-/// Names a process for good.
+/// Opens a pidfd, which names a process for good.
 pub fn pidfd(pid: i32) -> Option<OwnedFd> {
     // SAFETY: pidfd_open takes integers; the result is a new descriptor.
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
-    // SAFETY: just made.
+    // SAFETY: pidfd_open has just returned this descriptor, and nothing else owns it.
     (pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) })
 }
 
-/// A page with the clocks of a time namespace, that of `pid`, kept for as long as a process maps it. An error says why there is none.
+/// Returns a page with the clocks of `pid`'s time namespace, kept for as long as a process maps it.
 pub fn get(
     wanted: &Wanted,
     pid: i32,

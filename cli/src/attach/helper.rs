@@ -1,5 +1,5 @@
-//! The helper that publishes the page of attached processes where no daemon runs, and meets the programs that they execute. It is left
-//! behind as `run` leaves one, and ends when no process maps the mailbox any more.
+//! The helper that publishes the page of attached processes where no daemon runs, and serves the programs that they
+//! execute. It is left behind like `run`'s helper, and ends when no process maps the mailbox any more.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -17,10 +17,12 @@ use super::goods::{self, DaemonsPolicy, TimeNamespace, Wanted};
 use crate::page_source::PageSource;
 use crate::run::helper::{self, Surroundings};
 
-/// To compare the CPUs' counters and make a page takes milliseconds, on a busy machine some hundred.
+/// Timeout for the helper's answer: comparing the CPUs' counters and making a page takes milliseconds, on a busy
+/// machine some hundred.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Starts one; page, mailbox, whom those must declare who ask it for something, and what keeps it until a process maps them.
+/// Starts a helper; returns page, mailbox, the attendant that clients must declare, and the channel that keeps the
+/// helper until a process maps the mailbox.
 pub fn start(
     wanted: &Wanted,
     pid: i32,
@@ -35,17 +37,17 @@ pub fn start(
             drop(ours);
             live(wanted, pid, namespace, surroundings, theirs);
         }
-        // SAFETY: leaves without running anything of the parent's.
+        // SAFETY: _exit ends the process without running anything of the parent's.
         unsafe { libc::_exit(0) }
     }
     drop(theirs);
-    // SAFETY: waits for the child just made, which exits at once; it sends no signal.
+    // SAFETY: waits for the child just made, which exits at once and sends no signal; a null status is allowed.
     unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
     let (page, mailbox, ptracer) = receive(&ours)?;
     Ok((page, mailbox, ptracer, ours))
 }
 
-/// The two descriptors and the number that comes with them, or why there are none.
+/// Receives the two descriptors and the number that comes with them, or the reason why there are none.
 fn receive(channel: &UnixStream) -> Result<(OwnedFd, OwnedFd, u32), String> {
     channel.set_read_timeout(Some(PATIENCE)).map_err(|e| e.to_string())?;
     let mut bytes = [0; 4];
@@ -57,7 +59,7 @@ fn receive(channel: &UnixStream) -> Result<(OwnedFd, OwnedFd, u32), String> {
     let mut fds = Vec::new();
     for one in message.cmsgs().map_err(|e| e.to_string())? {
         if let ControlMessageOwned::ScmRights(given) = one {
-            // SAFETY: just given to this process, and nobody else's.
+            // SAFETY: recvmsg has just given these descriptors to this process, and nothing else owns them.
             fds.extend(given.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }
@@ -91,12 +93,13 @@ fn live(
             1
         }
     };
-    // SAFETY: leaves without running anything of the parent's.
+    // SAFETY: _exit ends the process without running anything of the parent's.
     unsafe { libc::_exit(status) }
 }
 
 fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: &UnixStream) -> Result<(), String> {
-    // First: the counters are sampled with the clocks that those processes see, and a process with threads may not enter.
+    // First: the counters must be sampled with the clocks that those processes see, and a process with threads may not
+    // enter a time namespace.
     if let Some(TimeNamespace(file)) = namespace {
         // SAFETY: setns takes integers.
         if unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWTIME) } != 0 {
@@ -124,13 +127,13 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
         None,
     );
     sent.map_err(|e| format!("sendmsg: {e}"))?;
-    // Kept open here, it would count as a process that maps it.
+    // If it stayed open here, it would count as a process that maps it.
     drop(given);
     source.run(|| !is_closed(channel) || mailbox.in_use());
     Ok(())
 }
 
-/// A daemon's page where descendants are all that this helper is for; else one of our own.
+/// Returns a daemon's page if this helper only serves descendants; else one of its own.
 fn source(wanted: &Wanted, pid: i32, mailbox: &Shared) -> Result<PageSource, String> {
     let process = goods::pidfd(pid).filter(|_| wanted.children);
     let of_daemon =
@@ -147,7 +150,7 @@ fn source(wanted: &Wanted, pid: i32, mailbox: &Shared) -> Result<PageSource, Str
     Ok(PageSource::Own(Box::new(publisher)))
 }
 
-/// Meets the descendants of those that are attached.
+/// Serves the descendants of attached processes.
 fn attend(page: &OwnedFd, mailbox: &Arc<Shared>, policy: Option<DaemonsPolicy>) -> Result<(), String> {
     let kit = Kit {
         page: page.try_clone().map_err(|e| format!("the page: {e}"))?,
@@ -167,13 +170,13 @@ fn attend(page: &OwnedFd, mailbox: &Arc<Shared>, policy: Option<DaemonsPolicy>) 
     helper::spawn(move || attendant.serve())
 }
 
-/// Whether whoever asked is done, or gone.
+/// Returns whether the process that asked is done, or has ended.
 fn is_closed(channel: &UnixStream) -> bool {
     let mut poll = libc::pollfd {
         fd: channel.as_raw_fd(),
         events: libc::POLLRDHUP,
         revents: 0,
     };
-    // SAFETY: one pollfd of this function's own.
+    // SAFETY: the pointer is to one pollfd, a local.
     unsafe { libc::poll(&mut poll, 1, 0) > 0 }
 }

@@ -94,7 +94,7 @@ enum By {
     Detached,
 }
 
-/// Prints them, with --watch again and again; returns the exit status.
+/// Prints the processes, with --watch repeatedly; returns the exit status.
 pub fn status(options: &args::Status) -> i32 {
     if let Err(why) = fastpath_maps::processes().map(drop) {
         output::note(format_args!(
@@ -124,7 +124,7 @@ fn print(json: bool, status: &Status) -> i32 {
 fn watch(json: bool, interval: Duration) -> i32 {
     live::end_by_signal();
     live::redraw_by_signal();
-    // SAFETY: a system call. Standard output that has lost its reader is an error like others.
+    // SAFETY: SIG_IGN installs no handler. A write to standard output without a reader then returns an error.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     let is_redrawn = !json && output::can_redraw();
     let mut screen = Screen::default();
@@ -132,13 +132,13 @@ fn watch(json: bool, interval: Duration) -> i32 {
     let mut warned = Vec::new();
     while live::ended_by().is_none() {
         let (status, warnings) = look();
-        // The signal may have cut the look short.
+        // The signal may have interrupted the look.
         if live::ended_by().is_some() {
             break;
         }
         let written = if is_redrawn {
             shown = headed(&status, interval);
-            // Standard error is the same terminal as a rule, and would be drawn over.
+            // Standard error is usually the same terminal, and would be drawn over.
             let warnings = warnings.iter().map(|why| output::fitted(&format!("warning: {why}")));
             shown.extend(warnings);
             screen.show(&shown)
@@ -162,7 +162,7 @@ fn watch(json: bool, interval: Duration) -> i32 {
     if shown.is_empty() { 0 } else { screen.show(&shown) }
 }
 
-/// The table below a line that says when it was true.
+/// Returns the table below a line with the time.
 fn headed(status: &Status, interval: Duration) -> String {
     let what = format!("Every {} s: fastpath status", interval.as_secs_f64());
     let time = output::local_time();
@@ -213,7 +213,7 @@ fn text(status: &Status) -> String {
     let mut text = if status.processes.is_empty() {
         "no process is on fastpath here\n".to_owned()
     } else {
-        // What is of use where something is wrong; --json has all of it.
+        // Hides columns that are only useful if something is wrong; --json has them.
         output::fit(&mut table, &[6, 5]);
         format!("{}\n", table.trim_fmt())
     };
@@ -278,7 +278,7 @@ fn age(ns: u64) -> String {
     }
 }
 
-/// Returns the processes, and what to warn of.
+/// Returns the processes, and the warnings.
 fn look() -> (Status, Vec<String>) {
     let mut pids: Vec<i32> = fastpath_maps::processes().into_iter().flatten().collect();
     pids.sort_unstable();
@@ -331,7 +331,7 @@ pub fn attached() -> Vec<i32> {
     attached_in(&status)
 }
 
-/// Returns the same without a warning about what could not be looked at.
+/// Returns the same without a warning about processes that could not be examined.
 #[cfg(target_arch = "x86_64")]
 pub fn attached_quietly() -> Vec<i32> {
     attached_in(&look().0)
@@ -364,7 +364,7 @@ fn look_at(pid: i32, of_daemon: &[fastpath_protocol::status::Page]) -> Looked {
     }
 }
 
-/// The number by which /proc shows a process's memory: that of another thread where the first one has ended.
+/// Returns the number under which /proc shows a process's memory: another thread's if the first one has ended.
 fn memory_of(pid: i32) -> i32 {
     if !has_ended(pid) {
         return pid;
@@ -374,14 +374,14 @@ fn memory_of(pid: i32) -> i32 {
     tids.find(|tid| !has_ended(*tid)).unwrap_or(pid)
 }
 
-/// Whether a thread is a zombie (proc_pid_stat(5)).
+/// Returns whether a thread is a zombie (proc_pid_stat(5)).
 fn has_ended(tid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")
         .is_some_and(|(_, fields)| fields.starts_with('Z'))
 }
 
-/// What the daemon of this host says, if there is one; why it cannot be asked.
+/// Returns the status of this host's daemon, if there is one; the error says why it cannot be asked.
 fn daemon() -> Result<Option<fastpath_protocol::Status>, String> {
     match Client::connect().and_then(|client| client.status()) {
         Ok(status) => Ok(Some(status)),
@@ -405,7 +405,7 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
     let region = format!("/memfd:{}", fastpath_inject::redirection::REGION_NAME);
     let has_region = maps.iter().any(|mapping| mapping.name.starts_with(&region));
     let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    // It may be its user's and yet not to be read (prctl(2), PR_SET_DUMPABLE).
+    // A process may belong to this user and still not be readable (prctl(2), PR_SET_DUMPABLE).
     let page = PageCopy::of_process(memory_of(pid) as u32).ok().flatten();
     let page: Option<&Page> = page.as_deref();
     let experience = page.map(Residuals::of_page);
@@ -442,7 +442,7 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
     })
 }
 
-/// The clocks of the anchors in force.
+/// Returns the clocks of the anchors in force.
 fn clocks(page: &Page) -> ClockSet {
     let of = |latch: &fastpath_page::layout::Latch| ClockSet(latch.copy[0].clocks.load(Ordering::Relaxed));
     of(&page.hres).union(of(&page.raw)).intersection(ClockSet::ALL)

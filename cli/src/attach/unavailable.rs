@@ -1,10 +1,10 @@
-//! Hosts whose running processes are not changed.
+//! For hosts on which running processes cannot be attached.
 
 use crate::args;
 use crate::output::note;
 use crate::run::title::Title;
 
-/// A program that is not of a kind that can be attached.
+/// Exit status for a program of a kind that cannot be attached.
 const OTHER_PROGRAMS: i32 = 9;
 
 /// Refuses.

@@ -12,7 +12,7 @@ use crate::exit;
 use crate::output::{self, Paint};
 use crate::progress;
 
-/// Runs the command; its exit status.
+/// Runs the command; returns its exit status.
 pub fn run(options: &args::Audit) -> i32 {
     let how = Options {
         with_programs: options.all,
@@ -51,7 +51,7 @@ pub fn run(options: &args::Audit) -> i32 {
     }
 }
 
-/// Names come from whoever made an image: what would steer a terminal is escaped.
+/// Escapes control characters: names come from the maker of an image.
 fn visible(name: &str) -> String {
     name.chars()
         .flat_map(|c| {

@@ -85,16 +85,16 @@ struct Args {
     completions: Option<clap_complete::Shell>,
 }
 
-/// What shells ask for completions.
+/// The program that shells ask for completions.
 const PROGRAM: complete::Program = complete::Program {
     name: "fastpathd",
     variable: "FASTPATHD_COMPLETE",
     command: Args::command,
 };
 
-/// Read if no other is given.
+/// Default policy file.
 const POLICY: &str = "/etc/fastpath/policy.toml";
-/// Exit status where the policy cannot be read.
+/// Exit status if the policy cannot be read.
 const NO_POLICY: u8 = 4;
 
 fn main() -> ExitCode {
@@ -127,7 +127,7 @@ fn main() -> ExitCode {
     }
     let options = Options {
         fastpath: std::env::current_exe().unwrap_or_default().with_file_name("fastpath"),
-        // Those that it starts may be elsewhere.
+        // Processes that it starts may have another working directory.
         socket: std::path::absolute(&args.socket).unwrap_or(args.socket),
         clocks: args.clocks.named(),
         trust: if args.trust_counter {
@@ -135,7 +135,7 @@ fn main() -> ExitCode {
         } else {
             Trust::Invariant
         },
-        // Others are told where it is.
+        // Clients get the path, and may have another working directory.
         policy: std::path::absolute(&policy).unwrap_or(policy),
         pages_per_user: args.pages_per_user,
     };
@@ -149,7 +149,8 @@ fn main() -> ExitCode {
     ExitCode::from(status)
 }
 
-/// What the daemon starts this program for, with the memory of others that it must not read itself.
+/// Attaches one process: the daemon starts this program for that, because it must not read another process's memory
+/// itself.
 fn attach_one(args: Args, pid: i32) -> ExitCode {
     let options = Options {
         fastpath: std::env::var_os(fastpath_daemon::BESIDE).unwrap_or_default().into(),
@@ -173,7 +174,7 @@ fn attach_one(args: Args, pid: i32) -> ExitCode {
     }
 }
 
-/// Says what a policy comes to now.
+/// Prints the effect of a policy now.
 fn preview(path: &std::path::Path, dry_run: bool) -> ExitCode {
     let policy = match Policy::read(path) {
         Ok(policy) => policy.unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! FASTPATH_WRITE_DOCS=1 writes docs/schema and docs/json.md anew.
+//! Set FASTPATH_WRITE_DOCS=1 to write docs/schema and docs/json.md anew.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn documents() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// A schema's fields as rows of a table, those of what it holds behind it.
+/// Rows of a table from a schema's fields, each followed by those of its contents.
 struct Rows<'a> {
     definitions: &'a Map<String, Value>,
     text: String,
@@ -38,7 +38,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// The schema that is meant, with the description that stands where it is referred to, and whether it may be `null`.
+    /// Resolves a schema; returns it with the description at the reference, and whether it may be `null`.
     fn meant(&self, schema: &Value) -> (Value, Option<String>, bool) {
         let mut described = schema["description"].as_str().map(str::to_owned);
         let mut schema = schema.clone();
@@ -71,7 +71,7 @@ impl Rows<'_> {
             let is_always_there = required.iter().any(|one| one == name);
             self.add(&format!("{prefix}{name}"), field, is_always_there);
         }
-        // Of an enum with data: a word says which, and the rest is there with some of them.
+        // An enum with data: one word names the variant, and the other fields exist for some variants.
         let mut words: Vec<String> = Vec::new();
         for one in schema["oneOf"].as_array().into_iter().flatten() {
             let mut one = one.clone();
@@ -126,7 +126,7 @@ impl Rows<'_> {
     }
 }
 
-/// What a value is, in words.
+/// Returns the kind of a value, in words.
 fn kind(schema: &Value) -> String {
     let words: Vec<&str> = match (schema["enum"].as_array(), schema["oneOf"].as_array()) {
         (Some(words), _) => words.iter().filter_map(Value::as_str).collect(),
@@ -150,7 +150,7 @@ fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs")
 }
 
-/// Compares, or writes anew.
+/// Compares a file with the generated text, or writes it anew.
 #[track_caller]
 fn is_as_written(path: &Path, text: &str) {
     if std::env::var_os("FASTPATH_WRITE_DOCS").is_some() {
@@ -165,7 +165,7 @@ fn is_as_written(path: &Path, text: &str) {
     );
 }
 
-/// The counter's features are those of the CPU that fastpath was built for: documented are x86-64's.
+/// The counter's features are those of the CPU that fastpath was built for: x86-64's are documented.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn what_is_documented_is_what_is_written() {

@@ -1,4 +1,4 @@
-//! What is exported: one look at the host after another, and what they add up to.
+//! The exported data: repeated looks at the host, and their sums.
 
 use std::path::Path as File;
 use std::time::{Duration, Instant};
@@ -9,23 +9,23 @@ use fastpath_publisher::evidence::Trust;
 
 use super::metrics::{Family, Kind};
 
-/// How long what doctor found is good for.
+/// Time for which doctor's findings are kept.
 const DOCTOR: Duration = Duration::from_secs(600);
-/// Prices of each clock in one look.
+/// Cost samples of each clock in one look.
 const SAMPLES: u32 = 32;
-/// From a counter read on a fast CPU to a system call under a tracer, in nanoseconds.
+/// Upper bounds in nanoseconds, from a counter read on a fast CPU to a system call under a tracer.
 const BOUNDS_NS: [u32; 13] = [10, 15, 20, 25, 30, 40, 50, 75, 100, 200, 500, 1000, 5000];
 
-/// Prices seen so far.
+/// Costs seen so far.
 struct Prices {
     clock: Clock,
-    /// At or below each bound.
+    /// Number of samples at or below each bound.
     below: [u64; BOUNDS_NS.len()],
     sum_ns: f64,
     count: u64,
 }
 
-/// What was seen since the start.
+/// Data seen since the start.
 pub struct Looks {
     prices: Vec<Prices>,
     doctor: Option<(Instant, Report)>,
@@ -47,7 +47,7 @@ impl Looks {
         }
     }
 
-    /// Looks once more, and says all that is known.
+    /// Looks once more, and returns all that is known.
     pub fn look(&mut self) -> Vec<Family> {
         let begun = Instant::now();
         self.examine();
@@ -81,7 +81,7 @@ impl Looks {
     }
 
     fn price(&mut self, probe: &Probe) {
-        // What could not be priced there cannot be called.
+        // A clock that could not be measured there cannot be called.
         let can_be_called = |clock: &Clock| {
             let report = probe.clocks.iter().find(|report| report.clock == *clock);
             report.is_some_and(|report| report.measured.ns.is_some())
@@ -310,7 +310,7 @@ fn of_ourselves(looks: u64, took: Duration) -> Vec<Family> {
 }
 
 fn cpu_seconds(who: libc::c_int) -> f64 {
-    // SAFETY: zeros are a rusage, and getrusage writes it.
+    // SAFETY: all-zero bytes are a valid rusage, and getrusage writes one.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(who, &mut usage);

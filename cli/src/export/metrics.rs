@@ -1,11 +1,12 @@
 //! Families of metrics, and the two texts in which Prometheus reads them.
 //!
-//! Ours, for want of a crate that writes both (`prometheus-client` writes OpenMetrics, `prometheus` the older text): node_exporter
-//! reads the older one alone, and OpenMetrics differs from it in where a counter's `_total` stands, in infos, units and the end.
+//! No crate writes both (`prometheus-client` writes OpenMetrics, `prometheus` the older text), and both are needed:
+//! node_exporter reads only the older one. OpenMetrics differs from it in the place of a counter's `_total`, in infos,
+//! units and the end.
 
 use std::fmt::Write;
 
-/// Which text.
+/// Text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Prometheus's own, 0.0.4.
@@ -22,7 +23,7 @@ impl Format {
         }
     }
 
-    /// What a client's `Accept` asks for: OpenMetrics if it is named and not refused.
+    /// Returns the format that a client's `Accept` asks for: OpenMetrics if it is named and not refused.
     pub fn accepted(accept: &str) -> Format {
         let is_wanted = |range: &str| {
             let mut parts = range.split(';').map(str::trim);
@@ -42,7 +43,7 @@ impl Format {
     }
 }
 
-/// What kind a family is of.
+/// Kind of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Gauge,
@@ -71,7 +72,7 @@ impl Family {
         }
     }
 
-    /// A value under these labels.
+    /// Adds a value with these labels.
     pub fn add(&mut self, labels: &[(&str, &str)], value: f64) -> &mut Family {
         let suffix = match self.kind {
             Kind::Counter => "_total",
@@ -82,7 +83,8 @@ impl Family {
         self
     }
 
-    /// A histogram under these labels: bounds, and how many values lie at or below each; sum and number of all.
+    /// Adds a histogram with these labels: bounds, each with the number of values at or below it; sum and number of
+    /// all.
     pub fn add_histogram(&mut self, labels: &[(&str, &str)], buckets: &[(f64, u64)], sum: f64, count: u64) {
         for (bound, below) in buckets {
             let bound = bound.to_string();
@@ -128,7 +130,7 @@ impl Family {
     }
 }
 
-/// The whole text.
+/// Returns the whole text.
 pub fn text(families: &[Family], format: Format) -> String {
     let mut text = String::new();
     families.iter().for_each(|family| family.text(format, &mut text));

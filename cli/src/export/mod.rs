@@ -1,4 +1,4 @@
-//! `fastpath export`: tells Prometheus which path every clock takes, and what it costs.
+//! `fastpath export`: reports to Prometheus which path every clock takes, and what it costs.
 
 mod look;
 mod metrics;
@@ -19,7 +19,7 @@ use look::Looks;
 use metrics::{Family, Format};
 use server::{Answer, Request};
 
-/// Runs the command; its exit status.
+/// Runs the command; returns its exit status.
 pub fn run(options: &args::Export) -> i32 {
     let (outcome, failed) = match &options.textfile {
         Some(path) => {
@@ -38,7 +38,7 @@ pub fn run(options: &args::Export) -> i32 {
     }
 }
 
-/// A look, and the one before it.
+/// The accumulated looks, and the time and the data of the last one.
 struct State {
     looks: Looks,
     last: Option<(Instant, Vec<Family>)>,
@@ -57,7 +57,7 @@ impl State {
 }
 
 fn serve(options: &args::Export) -> Result<(), String> {
-    // Before there are threads, which inherit it.
+    // Before any thread is started, so that threads inherit the blocked signals.
     let ended = ended_by_signal().map_err(|error| format!("signals cannot be waited for: {error}"))?;
     let address = options.listen;
     let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
@@ -87,7 +87,7 @@ fn answer(state: &Mutex<State>, at_least: Duration, request: &Request) -> Answer
     match request.path.as_str() {
         "/metrics" => {
             let format = Format::accepted(&request.accept);
-            // One look serves all who wait for it.
+            // One look serves all clients that wait for it.
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
             Answer {
                 status: "200 OK",
@@ -101,9 +101,10 @@ fn answer(state: &Mutex<State>, at_least: Duration, request: &Request) -> Answer
     }
 }
 
-/// Becomes readable when this process is told to end.
+/// Returns a descriptor that becomes readable when a signal asks this process to end.
 fn ended_by_signal() -> io::Result<OwnedFd> {
-    // SAFETY: zeros are a signal set; the calls write it, block it in this thread, and make a descriptor that is ours.
+    // SAFETY: all-zero bytes are a valid signal set; the calls write it, block it in this thread, and return a new
+    // descriptor.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigaddset(&mut set, libc::SIGTERM);
@@ -112,7 +113,7 @@ fn ended_by_signal() -> io::Result<OwnedFd> {
         if error != 0 {
             return Err(io::Error::from_raw_os_error(error));
         }
-        // Who hangs up before the answer is written is no reason to end.
+        // A client that disconnects before the answer is written must not end this process.
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
         match libc::signalfd(-1, &set, libc::SFD_CLOEXEC) {
             -1 => Err(io::Error::last_os_error()),

@@ -1,7 +1,7 @@
-//! As much HTTP as Prometheus speaks, and no more time for a client than it deserves.
+//! The part of HTTP that Prometheus uses, with a time limit for each client.
 //!
-//! One thread for each connection, few of them: who comes when all are taken ends the oldest, so slow clients only ever hold up
-//! each other. A thread has a deadline for all that it does.
+//! One thread for each connection, and few of them: when all are in use, a new connection ends the oldest, so slow
+//! clients only delay each other. A thread has a deadline for all its work.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -10,11 +10,11 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Connections at a time: a few Prometheus servers, and somebody looking.
+/// Limit of connections: a few Prometheus servers, and a user.
 const CONNECTIONS: usize = 16;
-/// For a client to ask, and to take the answer.
+/// Time for a client to send its request, and again to receive the answer.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// A request line and headers. Prometheus's have some 300 bytes.
+/// Size limit of a request line and headers. Prometheus's have some 300 bytes.
 const HEAD_BYTES: usize = 8192;
 const HEADERS: usize = 64;
 
@@ -25,7 +25,7 @@ pub struct Answer {
     pub body: String,
 }
 
-/// What is asked: path without query, and what `Accept` says.
+/// A request: path without query, and the `Accept` header.
 pub struct Request {
     pub path: String,
     pub accept: String,
@@ -45,14 +45,14 @@ pub fn serve(listener: &TcpListener, until: impl AsRawFd, answer: Arc<Answers>) 
             revents: 0,
         };
         let mut fds = [poll(listener.as_raw_fd()), poll(until.as_raw_fd())];
-        // SAFETY: two descriptors are given and two are said to be.
+        // SAFETY: the array has two pollfds, and the count is 2.
         unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) };
         if fds[1].revents != 0 {
             return Ok(());
         }
         let Ok((stream, _)) = listener.accept() else {
             if fds[0].revents != 0 {
-                // Out of descriptors, say: the connection stays in the queue, and the listener readable.
+                // For example, out of descriptors: the connection stays in the queue, and the listener readable.
                 std::thread::sleep(Duration::from_millis(10));
             }
             continue;
@@ -74,7 +74,7 @@ pub fn serve(listener: &TcpListener, until: impl AsRawFd, answer: Arc<Answers>) 
             let mut streams = open.lock().unwrap_or_else(PoisonError::into_inner);
             streams.retain(|(number, _)| *number != mine);
         };
-        // Where no thread can be had, the connection is closed.
+        // If no thread can be started, the connection is closed.
         let _ = std::thread::Builder::new().stack_size(512 * 1024).spawn(attend);
     }
 }
@@ -97,7 +97,7 @@ fn talk(mut stream: TcpStream, answer: &Answers) -> io::Result<()> {
         answer.content_type,
         answer.body.len()
     );
-    // A look may have taken a while; the client has its time again.
+    // A look may have taken a while; the client's time starts again.
     let deadline = Instant::now() + DEADLINE;
     let mut left: &[u8] = &[head.as_bytes(), answer.body.as_bytes()].concat();
     while !left.is_empty() {
@@ -119,7 +119,7 @@ fn remaining(deadline: Instant) -> io::Result<Duration> {
     }
 }
 
-/// The request, or the status that answers what is none.
+/// Returns the request, or the status that answers an invalid one.
 fn read_head(stream: &mut TcpStream, deadline: Instant) -> io::Result<Result<Request, &'static str>> {
     let mut head = Vec::new();
     let mut chunk = [0; 1024];
@@ -137,7 +137,7 @@ fn read_head(stream: &mut TcpStream, deadline: Instant) -> io::Result<Result<Req
     }
 }
 
-/// `None`: it goes on.
+/// Parses a head; `None` if it is incomplete.
 fn parse(head: &[u8]) -> Option<Result<Request, &'static str>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut request = httparse::Request::new(&mut headers);

@@ -1,16 +1,16 @@
-//! Processes that a shell offers where one is to be named.
+//! Processes that a shell offers where one can be named.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 
-/// Processes of all users.
+/// Offers processes of all users.
 pub fn any() -> ArgValueCandidates {
     ArgValueCandidates::new(|| candidates(all(|_| true)))
 }
 
-/// Processes that this user may attach: its own, or for root all.
+/// Offers processes that this user may attach: its own, or for root all.
 pub fn own() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         // SAFETY: geteuid takes nothing and cannot fail.
@@ -20,7 +20,7 @@ pub fn own() -> ArgValueCandidates {
     })
 }
 
-/// Processes that are attached.
+/// Offers attached processes.
 pub fn attached() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         #[cfg(target_arch = "x86_64")]
@@ -50,7 +50,7 @@ fn candidates(pids: Vec<i32>) -> Vec<CompletionCandidate> {
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
     let mut numbers = Vec::new();
     for pid in pids {
-        // The name alone: the command line lies in the process's memory, and reading that can wait for ever.
+        // Only the name: the command line lies in the process's memory, and reading that can wait for ever.
         let Ok(comm) = std::fs::read_to_string(format!("/proc/{pid}/comm")) else {
             continue;
         };
@@ -67,7 +67,7 @@ fn candidates(pids: Vec<i32>) -> Vec<CompletionCandidate> {
     numbers.into_iter().chain(names).collect()
 }
 
-/// Returns whether a name is a name to fastpath and one word, as it is, to every shell.
+/// Returns whether fastpath takes this for a name, and every shell for one plain word.
 fn is_plain(name: &str) -> bool {
     let is_safe = |c: char| c.is_ascii_alphanumeric() || "._+-@".contains(c);
     name.chars().all(is_safe) && !name.starts_with('-') && matches!(name.parse(), Ok(super::Named::Program(_)))

@@ -1,4 +1,4 @@
-//! What other hosts wrote.
+//! Reads the reports of other hosts.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use fastpath_report::data::Host;
 
-/// A thousand hosts' reports are shorter. What is longer is something else, or has no end.
+/// Size limit in bytes: the reports of a thousand hosts are shorter. A longer file is something else, or has no end.
 const LONGEST: u64 = 256 << 20;
 
-/// The hosts in all of these files. The error names the file, and the field in it.
+/// Returns the hosts in all of these files. The error names the file, and the field in it.
 pub fn read(files: &[PathBuf]) -> Result<Vec<Host>, String> {
     let mut hosts = Vec::new();
     for path in files {
@@ -41,11 +41,11 @@ fn text(from: impl Read) -> io::Result<String> {
             LONGEST >> 20
         )));
     }
-    // What is not UTF-8 is not JSON either, and is told by where it stands.
+    // Text that is not UTF-8 is not JSON either; the JSON error reports its position.
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Names that several hosts have, once each.
+/// Returns the names that several hosts have, once each.
 pub fn of_several(hosts: &[Host]) -> Vec<&str> {
     let mut names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
     names.sort_unstable();

@@ -1,4 +1,4 @@
-//! This host, now.
+//! Measures this host.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,15 +15,15 @@ use crate::{ours, output};
 
 /// Samples of each clock: ten lie beyond p99.
 const SAMPLES: u32 = 1000;
-/// Places that are counted at once, as `trace` has it.
+/// Places that are counted at once, the same as in `trace`.
 const PLACES: u32 = 16_384;
 
-/// All that can be found out in this time. What cannot is told with its reason.
+/// Measures what can be measured in this time. Missing parts are reported with the reason.
 pub fn this_host(trace_for: Duration) -> Result<Host, String> {
     let mut missing = Vec::new();
     let mut or_missing = |what: Part, why: String| missing.push(Missing { what, why });
     output::progress("examining this host");
-    // First: where this process may not read the counter, it sees to it that it may.
+    // First: it makes the counter readable for this process if it is not.
     let examined = fastpath_doctor::examine(&Options {
         root: Path::new("/"),
         pid: None,
@@ -72,13 +72,14 @@ pub fn this_host(trace_for: Duration) -> Result<Host, String> {
     })
 }
 
-/// By the same way as from a file of another host: what a page shows of both is the same.
+/// Converts a result in the same way as a file of another host, so that a page shows both alike.
 fn as_data<M: Serialize, T: DeserializeOwned>(measured: &M) -> Result<T, String> {
     let value = serde_json::to_value(measured).map_err(|error| error.to_string())?;
     fastpath_report::parse(value)
 }
 
-/// The prices of clocks that a vDSO can answer, one by one and in turns, so that what disturbs one way disturbs the other.
+/// Measures the costs of clocks that a vDSO can answer, one by one and in turns, so that a disturbance affects both
+/// paths.
 fn prices(probe: &Probe, ours: Option<Functions>) -> Prices {
     let can_be_fast = |report: &&fastpath_measure::ClockReport| {
         report.clock.kind() != Kind::KernelOnly && report.measured.ns.is_some()
@@ -89,7 +90,7 @@ fn prices(probe: &Probe, ours: Option<Functions>) -> Prices {
         .filter(can_be_fast)
         .map(|report| report.clock)
         .collect();
-    // COARSE clocks are the kernel's in any case.
+    // The image leaves COARSE clocks to the kernel.
     let served = |clock: &Clock| ours.filter(|_| Clock::SERVED.contains(clock));
     let now = clocks.iter().map(|clock| (Functions::libc(), *clock));
     let with_fastpath = clocks.iter().filter_map(|clock| Some((served(clock)?, *clock)));
@@ -133,7 +134,7 @@ fn trace(duration: Duration) -> Result<Trace, String> {
     Ok(trace)
 }
 
-/// Ends by itself; nobody looks on.
+/// A trace that ends by itself and shows nothing.
 struct Unobserved;
 
 impl Observer for Unobserved {

@@ -14,7 +14,7 @@ use crate::exit;
 use crate::file;
 use crate::output::{self, note, warn};
 
-/// Runs the command; its exit status.
+/// Runs the command; returns its exit status.
 pub fn run(options: &args::Report) -> i32 {
     if options.output.is_none() && !options.json && std::io::stdout().is_terminal() {
         note("report: a page of HTML is nothing for a terminal; -o FILE, or > FILE, says where it goes to");

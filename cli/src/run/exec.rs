@@ -1,4 +1,4 @@
-//! Finding and becoming the program, as `env` does it.
+//! Finds and executes the program, as `env` does.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -9,13 +9,13 @@ use nix::unistd::AccessFlags;
 
 use crate::output::note;
 
-/// The file that execvp(3) will execute, if there is one.
+/// Returns the file that execvp(3) will execute, if there is one.
 pub fn find(command: &OsStr) -> Option<PathBuf> {
     let executable = |path: &PathBuf| path.is_file() && nix::unistd::access(path, AccessFlags::X_OK).is_ok();
     if command.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(command)).filter(executable);
     }
-    // confstr(_CS_PATH), as execvp has it where PATH is not set.
+    // confstr(_CS_PATH), which execvp uses if PATH is not set.
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
     let directories: Vec<_> = path
         .as_bytes()
@@ -28,10 +28,10 @@ pub fn find(command: &OsStr) -> Option<PathBuf> {
         .find(executable)
 }
 
-/// Replaces this process. Returns only if that fails, with the status that `env` gives.
+/// Replaces this process. Returns only if that fails, with the status that `env` returns.
 pub fn become_program(command: &[OsString]) -> i32 {
     let strings: Result<Vec<_>, _> = command.iter().map(|a| CString::new(a.as_bytes())).collect();
-    // An argument from the kernel holds no NUL byte.
+    // An argument from the kernel contains no NUL byte.
     let Ok(strings) = strings else { return 126 };
     let mut argv: Vec<_> = strings.iter().map(|a| a.as_ptr()).collect();
     argv.push(std::ptr::null());

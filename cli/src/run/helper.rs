@@ -1,5 +1,5 @@
-//! The helper: not a child that the program could ever see, it publishes the page, meets programs as they start, and ends
-//! when no process of the tree is left.
+//! The helper: it publishes the page, meets programs as they start, and ends when no process of the tree is left. It is
+//! not a child that the program could ever see.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -23,49 +23,49 @@ use crate::args;
 use crate::output::{note, warn};
 use crate::page_source::PageSource;
 
-/// How long a program's start may be held up for its first anchor. It takes about a millisecond; a program that starts
-/// without one is on the kernel's path until then.
+/// Longest delay of a program's start for its first anchor. The anchor takes about a millisecond; a program that starts
+/// without one is on the kernel's path until it is there.
 const FIRST_ANCHOR: Duration = Duration::from_millis(20);
 
-/// What this process was started with and the helper must let go of.
+/// Resources that this process was started with and that the helper must release.
 pub struct Surroundings {
-    /// Its arguments.
+    /// Memory of the arguments.
     pub title: Title,
     /// Descriptors that were open.
     pub descriptors: Vec<RawFd>,
 }
 
 impl Surroundings {
-    /// To be called before anything of ours is opened.
+    /// Records them. Must be called before this process opens anything.
     pub fn note(title: Title) -> Surroundings {
         let names = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
         let mut descriptors: Vec<_> = names
             .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
             .collect();
         // The directory's own descriptor is among them, and closed by now.
-        // SAFETY: fcntl with an integer.
+        // SAFETY: fcntl with integers.
         descriptors.retain(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0);
         Surroundings { title, descriptors }
     }
 
-    /// Closes all but standard error.
+    /// Closes all descriptors but standard error.
     fn close(&self) {
         for fd in self.descriptors.iter().filter(|fd| **fd != 2) {
-            // SAFETY: nothing of ours has these numbers: they were open before.
+            // SAFETY: no object of this process owns these numbers: they were open before it opened anything.
             unsafe { libc::close(*fd) };
         }
     }
 }
 
-/// What programs are given.
+/// Grant: the page and the mailbox for programs.
 pub struct Goods {
     pub page: PageSource,
     pub mailbox: Shared,
-    /// The mailbox, opened so that it counts as in use: until a program maps it, this is what keeps a daemon's page.
+    /// Mailbox, opened so that it counts as in use: until a program maps it, this keeps a daemon's page.
     pub kept: OwnedFd,
 }
 
-/// Starts the helper and returns when it traces this process, which is then to exec.
+/// Starts the helper; returns when it traces this process, which must then exec.
 pub fn leave_behind(
     options: &args::Run,
     selection: &Selection,
@@ -93,8 +93,9 @@ pub fn leave_behind(
         name: options.command[0].to_string_lossy().into_owned(),
     };
 
-    // A program that is PID 1, or has inherited the role of a subreaper, would be given the orphaned helper as a child and
-    // might wait for it. A direct child that was made without an exit signal is invisible to its waits (wait(2), __WCLONE).
+    // If the program is PID 1, or has inherited the role of a subreaper, it would get the orphaned helper as a child
+    // and might wait for it. A direct child that was made without an exit signal is invisible to its waits (wait(2),
+    // __WCLONE).
     let adopts = program == 1 || is_subreaper();
     let child = fork_without_signal().map_err(failed("clone"))?;
     if child == 0 {
@@ -103,18 +104,18 @@ pub fn leave_behind(
             drop(ours);
             helper.live(surroundings);
         }
-        // SAFETY: leaves without running anything of the parent's.
+        // SAFETY: _exit ends the process without running anything of the parent's.
         unsafe { libc::_exit(0) }
     }
     drop(helper);
     if !adopts {
-        // SAFETY: waits for the child just made, which exits at once; it sends no signal.
+        // SAFETY: waits for the child just made, which exits at once and sends no signal; a null status is allowed.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
     }
     let ready = wait_until_ready(&mut ours);
     if ready.is_err() && adopts {
-        // Of no use any more, and a zombie that the program could not reap.
-        // SAFETY: kill and waitpid of the child just made.
+        // The helper is useless now, and would become a zombie that the program could not reap.
+        // SAFETY: kill and waitpid of the child just made, which has not been waited for; a null status is allowed.
         unsafe {
             libc::kill(child, libc::SIGKILL);
             libc::waitpid(child, std::ptr::null_mut(), libc::__WALL);
@@ -128,8 +129,8 @@ fn wait_until_ready(channel: &mut UnixStream) -> Result<(), String> {
     let gone = |_| "the helper ended before it was ready".to_owned();
     let mut pid = [0; 4];
     channel.read_exact(&mut pid).map_err(gone)?;
-    // Where Yama restricts ptrace to ancestors (Documentation/admin-guide/LSM/Yama.rst) we allow this one process. Elsewhere
-    // the call fails, and is not needed.
+    // Where Yama restricts ptrace to ancestors (Documentation/admin-guide/LSM/Yama.rst), this allows the one helper.
+    // Elsewhere the call fails, and is not needed.
     // SAFETY: prctl with integers.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, u32::from_le_bytes(pid) as libc::c_ulong, 0, 0, 0) };
     channel.write_all(b"g").map_err(gone)?;
@@ -144,20 +145,20 @@ fn wait_until_ready(channel: &mut UnixStream) -> Result<(), String> {
 
 fn is_subreaper() -> bool {
     let mut is: libc::c_int = 0;
-    // SAFETY: PR_GET_CHILD_SUBREAPER stores one int.
+    // SAFETY: PR_GET_CHILD_SUBREAPER stores one int, in a local.
     unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &mut is) == 0 && is != 0 }
 }
 
-/// fork(2) of a child that sends no SIGCHLD when it ends: a program that blocks SIGCHLD would find it pending.
+/// Forks (fork(2)) a child that sends no SIGCHLD when it ends: a program that blocks SIGCHLD would find it pending.
 pub fn fork_without_signal() -> std::io::Result<i32> {
-    // SAFETY: this process has one thread, and the child goes on with a copy of everything.
+    // SAFETY: this process has one thread, and the child continues with a copy of everything.
     match unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } {
         -1 => Err(std::io::Error::last_os_error()),
         pid => Ok(pid as i32),
     }
 }
 
-/// Makes this process a helper: by its name, with nothing of the user's but standard error, in a session of its own.
+/// Makes this process a helper: sets its name, closes what is the user's except standard error, and starts a session.
 pub fn settle(surroundings: &Surroundings) {
     surroundings.title.set("fastpath-publisher");
     surroundings.close();
@@ -170,9 +171,10 @@ pub fn settle(surroundings: &Surroundings) {
     reset_signals();
 }
 
-/// The helper must not be stopped by what the program chose to block or ignore, nor die of a closed pipe.
+/// Resets signals: the helper must not be affected by those that the program chose to block or ignore, nor die of a
+/// closed pipe.
 fn reset_signals() {
-    // SAFETY: sets of and handlers for signals, with valid pointers to locals.
+    // SAFETY: signal sets and dispositions only, with valid pointers to locals.
     unsafe {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut none);
@@ -210,7 +212,7 @@ impl Helper {
                 1
             }
         };
-        // SAFETY: leaves without running anything of the parent's.
+        // SAFETY: _exit ends the process without running anything of the parent's.
         unsafe { libc::_exit(status) }
     }
 
@@ -242,12 +244,13 @@ impl Helper {
         Ok(())
     }
 
-    /// Makes ready to publish, where that is ours to do.
+    /// Prepares to publish, if this process publishes.
     fn take_care_of_page(&mut self) -> Result<(), String> {
         let PageSource::Own(publisher) = &mut self.page else {
             return Ok(());
         };
-        // Here and not in the program's process: the threads that this takes leave traces in how signals are handled there.
+        // Here and not in the program's process: the threads that this starts leave traces in that process's signal
+        // handling.
         evidence::examine(self.trust).map_err(|e| e.refusal())?;
         publisher.watch_for_steps();
         publisher
@@ -258,7 +261,7 @@ impl Helper {
         Ok(())
     }
 
-    /// Starts the thread that meets the program, and the one that answers its descendants.
+    /// Starts the thread that meets the program, and the one that serves its descendants.
     fn start_visits(&mut self, attendant: &Arc<Attendant>) -> Result<(), String> {
         let meeting = Meeting {
             _kept: self.kept.take(),
@@ -285,15 +288,15 @@ impl Helper {
     }
 }
 
-/// Starts a thread.
+/// Starts a thread with a small stack.
 pub fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), String> {
     let spawned = std::thread::Builder::new().stack_size(512 << 10).spawn(work);
     spawned.map(|_| ()).map_err(|e| format!("thread: {e}"))
 }
 
-/// What is said to the user while the first program starts.
+/// Reports to the user while the first program starts.
 struct Meeting {
-    /// The mailbox, as long as no program maps it.
+    /// Keeps the mailbox in use until a program maps it.
     _kept: Option<OwnedFd>,
     channel: UnixStream,
     seeded: Box<dyn Fn() -> bool + Send>,
@@ -343,15 +346,17 @@ impl Meeting {
     }
 }
 
-/// A pipe of the user's must close when the program ends, not when the helper does.
+/// Replaces standard error by /dev/null: a pipe of the user's must close when the program ends, not when the helper
+/// does.
 pub fn let_go_of_standard_error() {
     if let Ok(null) = File::options().write(true).open("/dev/null") {
-        // SAFETY: replaces descriptor 2 by one that is open.
+        // SAFETY: replaces descriptor 2, which no object of this process owns, by one that is open.
         unsafe { libc::dup3(null.as_raw_fd(), 2, libc::O_CLOEXEC) };
     }
 }
 
-/// This process, where Yama wants a tracer declared that is no ancestor (mode 1, Documentation/admin-guide/LSM/Yama.rst); else 0.
+/// Returns this process, if Yama requires a tracer that is no ancestor to be declared (mode 1,
+/// Documentation/admin-guide/LSM/Yama.rst); else 0.
 pub fn ptracer() -> u32 {
     let is_restricted = std::fs::read_to_string(YAMA).is_ok_and(|mode| mode.trim() == "1");
     if is_restricted { std::process::id() } else { 0 }
@@ -359,7 +364,7 @@ pub fn ptracer() -> u32 {
 
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
-/// What to do where ptrace is refused.
+/// Returns advice for a refused ptrace.
 fn advice() -> String {
     match std::fs::read_to_string(YAMA).as_deref().map(str::trim) {
         Ok(mode @ ("2" | "3")) => format!(" ({YAMA} is {mode})"),

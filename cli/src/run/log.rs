@@ -1,5 +1,5 @@
-//! Where a helper says what happens to its program's clocks. Standard error is the program's, so it is the system's log
-//! (syslog(3)), and nothing where there is none. The page remembers too: `doctor PID` reads it.
+//! The log of a helper about its program's clocks. Standard error is the program's, so it is the system's log
+//! (syslog(3)), or nothing if there is none. The page records it too: `doctor PID` reads that.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -7,29 +7,29 @@ use std::path::Path;
 use fastpath_publisher::News;
 use fastpath_publisher::evidence;
 
-/// Where syslogd, or journald, listens.
+/// Socket of syslogd, or journald.
 const DEV_LOG: &str = "/dev/log";
-/// LOG_DAEMON (sys/syslog.h) ...
+/// Facility LOG_DAEMON (sys/syslog.h).
 const DAEMON: u32 = 3 << 3;
-/// ... with LOG_WARNING
+/// Severity LOG_WARNING.
 const WARNING: u32 = 4;
-/// or LOG_NOTICE.
+/// Severity LOG_NOTICE.
 const NOTICE: u32 = 5;
 
-/// The log of one helper.
+/// Log of one helper.
 pub struct Log {
     program: String,
 }
 
 impl Log {
-    /// For a program and its process.
+    /// Creates the log for a program and its process.
     pub fn new(pid: i32, name: &str) -> Log {
         Log {
             program: format!("{name} [{pid}]"),
         }
     }
 
-    /// Tells, if anybody listens. It waits for nobody: clocks are to be kept.
+    /// Logs news if there is a log, without waiting: the clocks must be kept up to date.
     pub fn tell(&self, news: &News) {
         send(Path::new(DEV_LOG), &self.line(news));
     }
@@ -45,7 +45,7 @@ impl Log {
             }
             News::ServedAgain => (NOTICE, "clocks are served again".to_owned()),
         };
-        // A name may hold anything; a log holds lines.
+        // A name may contain anything; a log contains lines.
         let program = self.program.replace(char::is_control, "?");
         format!(
             "<{}>fastpath[{}]: {program}: {what}",
@@ -101,7 +101,7 @@ mod tests {
         send(&path, "nobody");
         let listener = UnixDatagram::bind(&path).unwrap();
         listener.set_nonblocking(true).unwrap();
-        // More than any queue holds: what does not fit is dropped.
+        // More than any queue holds: the rest is dropped.
         for _ in 0..5_000 {
             send(&path, "somebody");
         }

@@ -1,4 +1,4 @@
-//! `fastpath run`: becomes the program, after a helper has been left behind that meets it as it starts.
+//! `fastpath run`: leaves a helper behind, and becomes the program, which the helper meets as it starts.
 
 mod exec;
 pub mod helper;
@@ -22,7 +22,7 @@ use crate::page_source::PageSource;
 use selection::Selection;
 use timeline::Timeline;
 
-/// Exit status where `--require` is not met, as `env` has it for its own failures.
+/// Exit status where `--require` is not met; `env` uses it for its own failures.
 const REQUIREMENT_NOT_MET: i32 = 125;
 
 /// Runs the command. Returns, with an exit status, only if it cannot be run.
@@ -59,13 +59,13 @@ enum Prepared {
 fn prepare(options: &args::Run, title: title::Title) -> Prepared {
     let surroundings = helper::Surroundings::note(title);
     let mut timeline = Timeline::start(options.verbose);
-    // A program that is not there or cannot be executed is exec's to report.
+    // exec reports a program that does not exist or cannot be executed.
     let Some(path) = exec::find(&options.command[0]) else {
         return Prepared::Ready;
     };
     let counter = evidence::is_promising(trust(options));
     if counter == Err(Distrust::NotReadable) {
-        // Even to choose clocks it would be read.
+        // Choosing clocks would already read the counter.
         return Prepared::Refused(Distrust::NotReadable.refusal());
     }
     let may = View::of("self", libc::AT_FDCWD).and_then(|view| view.may_serve(path.as_os_str()));
@@ -94,7 +94,7 @@ fn prepare(options: &args::Run, title: title::Title) -> Prepared {
     }
 }
 
-/// Names the functions of this kernel's vDSO that the program will not find in ours.
+/// Names the functions of this kernel's vDSO that the image does not have.
 fn name_functions_left_out() {
     let Ok(Some(kernel)) = fastpath_image::own_vdso() else {
         return;
@@ -106,8 +106,8 @@ fn name_functions_left_out() {
     }
 }
 
-/// Page and mailbox. A daemon has compared the CPUs' counters; ours is still to do so. Where there are only hooks to be had, nobody
-/// reads the page.
+/// Returns page and mailbox. A daemon has compared the CPUs' counters already; this process's publisher still has to.
+/// Where programs only get the hook, no process reads the page.
 fn goods(options: &args::Run, selection: &Selection) -> Result<helper::Goods, String> {
     let _files = FileSize::at_least(fastpath_page::PAGE_SIZE as u64)?;
     let mailbox = Shared::create().map_err(|e| e.to_string())?;

@@ -1,20 +1,20 @@
-//! Which clocks to take over.
+//! Chooses the clocks that the page answers.
 
 use fastpath_measure::{Assume, Clocks};
 use fastpath_page::ClockSet;
 
-/// What `--clocks` and the state of this host come to.
+/// Result of `--clocks` and the state of this host.
 pub enum Selection {
-    /// Nothing is to be done, because of this.
+    /// Nothing needs to be done, for this reason.
     Nothing(String),
     /// Serve these clocks.
     Serve(ClockSet),
-    /// Only take the vDSO away.
+    /// Only remove the vDSO.
     WithoutVdso,
 }
 
 impl Selection {
-    /// Decides; `auto` measures for a millisecond or two, the paths of a 32-bit program if it is one that is to be started.
+    /// Decides; `auto` measures for a millisecond or two, the paths of a 32-bit program if one is to be started.
     pub fn of(clocks: Option<&Clocks>, without_vdso: bool, is_32_bit: bool) -> Selection {
         match clocks {
             None if without_vdso => Selection::WithoutVdso,
@@ -25,7 +25,7 @@ impl Selection {
 
     fn measure(without_vdso: bool, is_32_bit: bool) -> Selection {
         let assume = if without_vdso { Assume::NoVdso } else { Assume::SamePath };
-        // Where those cannot be looked at, what 64-bit programs have is the best guess.
+        // If those cannot be examined, the paths of 64-bit programs are the best guess.
         let foreign = if is_32_bit && !without_vdso {
             fastpath_measure::measure_for_auto_of_i386()
         } else {
@@ -43,7 +43,7 @@ impl Selection {
         Selection::Serve(set)
     }
 
-    /// The clocks that the page answers.
+    /// Returns the clocks that the page answers.
     pub fn clocks(&self) -> ClockSet {
         match self {
             Selection::Serve(set) => *set,
@@ -51,7 +51,7 @@ impl Selection {
         }
     }
 
-    /// Whether programs get our image.
+    /// Returns whether programs get the image.
     pub fn serves(&self) -> bool {
         matches!(self, Selection::Serve(_))
     }

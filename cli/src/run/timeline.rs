@@ -1,4 +1,4 @@
-//! What each step of a start costs, for `--verbose`.
+//! Durations of the steps of a start, for `--verbose`.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ impl Timeline {
         self.last = now;
     }
 
-    /// One line per step, if the user asked.
+    /// Reports one line per step, if the user asked.
     pub fn report(&self, mut say: impl FnMut(String)) {
         if !self.wanted {
             return;

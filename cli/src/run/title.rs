@@ -1,8 +1,8 @@
-//! What `ps` shows of the helper: not the user's command, which `pkill -f` might be looking for.
+//! The helper's title in `ps`: not the user's command, which `pkill -f` might look for.
 
 use std::ffi::{c_char, c_int};
 
-/// The memory that /proc/PID/cmdline shows.
+/// Memory that /proc/PID/cmdline shows.
 #[derive(Clone, Copy)]
 pub struct Title {
     start: *mut u8,
@@ -10,7 +10,7 @@ pub struct Title {
 }
 
 impl Title {
-    /// The arguments of this process: the kernel lays them out one after the other (proc_pid_cmdline(5)).
+    /// Takes the arguments of this process: the kernel lays them out one after the other (proc_pid_cmdline(5)).
     pub fn new(argc: c_int, argv: *const *const c_char) -> Title {
         let mut title = Title {
             start: std::ptr::null_mut(),

@@ -57,7 +57,7 @@ const OTHER_DESCRIPTORS: u64 = 2048;
 /// Limit of pages of all users together: each takes a mapping, and a process may have 65,530 (vm.max_map_count).
 const MOST_PAGES: usize = 32_768;
 
-/// What a client gets that asked for a page.
+/// Descriptors for a client that asked for a page.
 #[derive(Debug)]
 pub struct Opened {
     /// Page, for reading.

@@ -118,7 +118,7 @@ mod tests {
         let others = CONNECTIONS_IN_ALL - CONNECTIONS - CONNECTIONS_OF_CONTAINERS;
         assert_eq!(taken(Payer::User), others);
         assert_eq!(taken(|_| Payer::Root), CONNECTIONS);
-        // What is given back is free for others again.
+        // Returned connections are free for others again.
         shares.disconnect(Payer::Container(1), now);
         shares.disconnect(Payer::Root, now);
         assert!(!shares.connect(Payer::User(9_999), now));

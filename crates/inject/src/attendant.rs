@@ -31,7 +31,7 @@ const MOST_CALLS: u32 = 256;
 const FIRST_NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_millis(5);
 
-/// What a program does in which nothing could be installed.
+/// Fate of a program in which nothing could be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// It starts.

@@ -40,10 +40,10 @@ pub const NAME: &std::ffi::CStr = c"fastpath-mailbox";
 /// Name that /proc/PID/maps shows for it, before ` (deleted)`.
 pub const MAPPED_NAME: &str = "/memfd:fastpath-mailbox";
 
-/// What a thread asks for.
+/// Request of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
-    /// To be met when its exec has happened.
+    /// Asks to be met when its exec has happened.
     Exec {
         /// Address of the path in the thread's process.
         path: u64,
@@ -52,7 +52,7 @@ pub enum Request {
         /// AT_EMPTY_PATH and the like.
         flags: u32,
     },
-    /// To have the calls in its libraries redirected.
+    /// Asks for redirection of the calls in its libraries.
     Entry,
 }
 
@@ -64,7 +64,7 @@ pub struct Taken {
     word: u32,
     /// The thread, by its number in its own PID namespace.
     pub tid: i32,
-    /// What it asks for.
+    /// Request of the thread.
     pub request: Request,
 }
 

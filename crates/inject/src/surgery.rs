@@ -19,7 +19,7 @@ use crate::unwind;
 /// PR_TSC_ENABLE, prctl(2).
 const TSC_ENABLED: u32 = 1;
 
-/// What is to be installed, and what is known of the program.
+/// Parts to install, and facts about the program.
 pub struct Plan<'a> {
     pub kit: &'a Kit,
     pub image: &'static Image,

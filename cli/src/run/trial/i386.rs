@@ -1,5 +1,5 @@
-//! The calls of the surgery as they are made in a 32-bit program: by the interrupt, with numbers of their own. A filter tells
-//! them from a 64-bit program's.
+//! The calls of the surgery as they are made in a 32-bit program: by `int $0x80`, with numbers of their own. A filter
+//! distinguishes them from a 64-bit program's.
 
 use std::arch::asm;
 
@@ -15,7 +15,7 @@ mod number {
     pub const RECVMSG: u32 = 372;
 }
 
-/// What is tried, in this order.
+/// Calls that are tried, in this order.
 pub const CALLS: [&str; 7] = [
     "socketpair",
     "recvmsg",
@@ -26,11 +26,11 @@ pub const CALLS: [&str; 7] = [
     "prctl",
 ];
 
-/// The number, from 1, of the call that failed.
+/// Makes the calls; the error is the number, from 1, of the call that failed.
 pub fn try_calls() -> Result<(), i32> {
     let check = |ok: bool, nth: i32| if ok { Ok(()) } else { Err(nth) };
-    // What is passed by pointer must lie where 32 bits reach.
-    // SAFETY: a fresh mapping, used by nobody else.
+    // Arguments that are passed by pointer must be within 32-bit addresses.
+    // SAFETY: a fresh mapping, used by nothing else.
     let low = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -49,7 +49,8 @@ pub fn try_calls() -> Result<(), i32> {
         call(number::SOCKETPAIR, [libc::AF_UNIX as u32, datagram, 0, at(0), 0, 0]) == 0,
         1,
     )?;
-    // SAFETY: words 0 to 15 of the mapping above: the pair, struct msghdr and struct iovec of 32-bit programs, and a byte.
+    // SAFETY: words 0 to 15 of the mapping above: the pair, struct msghdr and struct iovec of 32-bit programs, and a
+    // byte.
     let sent = unsafe {
         // name, namelen, iov, iovlen, control, controllen, flags; base, length
         for (word, value) in [0, 0, at(12), 1, 0, 0, 0, 0, at(14), 1].into_iter().enumerate() {
@@ -68,7 +69,7 @@ pub fn try_calls() -> Result<(), i32> {
     let anonymous = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u32;
     let code = map((libc::PROT_READ | libc::PROT_EXEC) as u32, anonymous, -1);
     check(!is_error(code), 3)?;
-    // SAFETY: memfd_create with a C string.
+    // SAFETY: memfd_create with a C string; the result is a new descriptor.
     let memfd = unsafe { libc::memfd_create(c"fastpath-trial".as_ptr(), libc::MFD_CLOEXEC) };
     check(
         memfd >= 0 && !is_error(map(libc::PROT_READ as u32, libc::MAP_SHARED as u32, memfd)),
@@ -93,8 +94,8 @@ fn word(words: *mut u32, index: usize) -> u32 {
 /// Makes a system call as 32-bit code does.
 fn call(number: u32, args: [u32; 6]) -> i32 {
     let answer: i32;
-    // SAFETY: the arguments are integers and addresses of memory that belongs to the call; the stack is pushed to below the red
-    // zone, for the compiler keeps rbx and rbp to itself. Older kernels clear r8 to r11.
+    // SAFETY: the arguments are integers and addresses of memory that belongs to the call; the stack is pushed to below
+    // the red zone, because the compiler reserves rbx and rbp. Older kernels clear r8 to r11.
     unsafe {
         asm!(
             "lea rsp, [rsp - 128]",

@@ -1,4 +1,4 @@
-//! A seccomp filter is inherited by the program. Before a call is made there, it is made here, in a child that may die of it.
+//! Tries the calls of the surgery in a child, which may be killed by them: the program inherits the seccomp filters.
 
 #[cfg(target_arch = "x86_64")]
 mod i386;
@@ -9,13 +9,13 @@ use fastpath_inject::target::Status;
 
 /// Whether the surgery may be tried on programs, under the filters that this process has and they inherit.
 pub struct Trial {
-    /// How many filters there are.
+    /// Number of filters.
     pub filters: u32,
-    /// Why 32-bit programs are to be left alone.
+    /// Reason why 32-bit programs must be left alone.
     pub refuses_32_bit: Option<String>,
 }
 
-/// The calls of the surgery and of the hook, tried under the filters that this process has. Nothing to do if it has none.
+/// Tries the calls of the surgery and of the hook under this process's filters. Does nothing if it has none.
 pub fn seccomp_allows_surgery() -> Result<Trial, String> {
     let filters = Status::of("self").map_err(|e| e.to_string())?.filters;
     if filters > 0 {
@@ -27,7 +27,7 @@ pub fn seccomp_allows_surgery() -> Result<Trial, String> {
     })
 }
 
-/// Why 32-bit programs are to be left alone; it is x86-64's kernels that serve both kinds.
+/// Returns why 32-bit programs must be left alone; only x86-64 kernels serve both kinds.
 fn refuses_32_bit() -> Option<String> {
     #[cfg(target_arch = "x86_64")]
     return try_in_child(i386::try_calls, &i386::CALLS)
@@ -37,7 +37,7 @@ fn refuses_32_bit() -> Option<String> {
     None
 }
 
-/// `calls` gives the number, from 1, of the one that failed.
+/// Runs `calls` in a child; their error is the number, from 1, of the call that failed.
 fn try_in_child(calls: fn() -> Result<(), i32>, names: &[&str]) -> Result<(), String> {
     // SAFETY: this process has one thread; the child makes system calls only.
     let child = unsafe { libc::fork() };
@@ -46,11 +46,11 @@ fn try_in_child(calls: fn() -> Result<(), i32>, names: &[&str]) -> Result<(), St
     }
     if child == 0 {
         let status = calls().map_or_else(|nth| nth, |()| 0);
-        // SAFETY: nothing of the parent's is cleaned up.
+        // SAFETY: _exit ends the child without cleaning up anything of the parent's.
         unsafe { libc::_exit(status) }
     }
     let mut status = 0;
-    // SAFETY: waits for the child just made.
+    // SAFETY: waits for the child just made, and writes its status to a local.
     unsafe { libc::waitpid(child, &mut status, 0) };
     match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
         (true, 0) => Ok(()),
@@ -73,15 +73,15 @@ const CALLS: [&str; 8] = [
     "ptrace of a child",
 ];
 
-/// The number, from 1, of the call that failed.
+/// Makes the calls; the error is the number, from 1, of the call that failed.
 fn try_calls() -> Result<(), i32> {
     let check = |ok: bool, nth: i32| if ok { Ok(()) } else { Err(nth) };
     let map = |protection, flags, fd| {
-        // SAFETY: fresh mappings, used by nobody.
+        // SAFETY: fresh mappings, used by nothing.
         unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, fd, 0) }
     };
     let mut pair = [0; 2];
-    // SAFETY: plain system calls with valid pointers to locals; what they make goes with this process.
+    // SAFETY: plain system calls with valid pointers to locals; the child's exit releases what they make.
     unsafe {
         check(
             libc::socketpair(
@@ -124,7 +124,7 @@ fn try_calls() -> Result<(), i32> {
         )?;
         let mut mode = 0;
         check(libc::prctl(libc::PR_GET_TSC, &mut mode) == 0, 7)?;
-        // The helper's own: PTRACE_TRACEME stands for the rest of ptrace.
+        // The helper's own call: PTRACE_TRACEME represents the rest of ptrace.
         check(libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) == 0, 8)?;
         libc::close(pair[0].as_raw_fd());
     }

@@ -32,7 +32,7 @@ pub struct Task {
     pub pid: i32,
     /// Payer whose turn it is.
     pub payer: Payer,
-    /// What it gets, and by which rule.
+    /// Clocks and descendants to serve, and the rule.
     pub decision: Decision,
     /// Name for the log.
     pub executable: Option<String>,

@@ -3,8 +3,8 @@
 use globset::{GlobBuilder, GlobMatcher};
 use serde::Deserialize;
 
-/// A pattern of paths or units, in the syntax of the crate `globset`: `*` matches any part of a name, `?` one character of it, and `**` as a
-/// whole name any number of folders.
+/// A pattern of paths or units, in the syntax of the crate `globset`: `*` matches any part of a name, `?` one character
+/// of it, and `**` as a whole name any number of folders.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Glob(GlobMatcher);

@@ -98,7 +98,7 @@ impl TryFrom<Name> for User {
 /// A policy's decision about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What to do.
+    /// Action for the process.
     pub action: Action,
     /// Clocks of the page.
     pub clocks: Clocks,

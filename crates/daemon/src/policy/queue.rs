@@ -18,7 +18,7 @@ const WAITING: usize = 4096;
 /// Limit of waiting processes of one user other than root. Others stay on the kernel's path.
 const OF_ONE_USER_WAITING: usize = 512;
 /// Time for which a user's processes are left alone after one took too long; multiplied by the number of such
-/// processes.
+/// processes, up to [`LEFT_ALONE_AT_MOST`].
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 const LEFT_ALONE_AT_MOST: u32 = 10;
 /// Time between two checks whether abandoned children have ended.

@@ -366,7 +366,8 @@ impl Remote for Carrier<'_> {
     }
 }
 
-/// Prepares a thread for remote calls: filters, critical sections. Returns false if it may be in a critical section.
+/// Prepares a thread for remote calls: refuses one that cannot make them, aborts a critical section, and suspends
+/// filters. Returns false if it may be in a critical section, unless `even_if_critical`.
 fn make_ready(tracee: &mut Tracee, program: &mut Registers, even_if_critical: bool) -> Answer<bool> {
     if program.is_32_bit() {
         return Err(Error::Unsupported("it runs 32-bit code".into()).into());

@@ -1,4 +1,4 @@
-//! What a fastpath that was killed in the middle of its remote calls left in a process: descriptors, a page of scratch
+//! Leftovers of a fastpath that was killed in the middle of its remote calls: descriptors, a page of scratch
 //! memory, and the code in the tail of a mapping. That code is written before anything else is made and removed after
 //! everything else, so it shows that there are leftovers.
 

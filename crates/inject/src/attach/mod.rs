@@ -44,7 +44,7 @@ use regions::find;
 pub use session::Pauses;
 pub use watchdog::{LastResort, StandsTooLong};
 
-/// What a target gets.
+/// Grant: the page and the mailbox for a target, and options.
 pub struct Goods<'a> {
     /// The page, to be mapped read-only.
     pub page: &'a OwnedFd,

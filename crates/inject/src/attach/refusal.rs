@@ -8,7 +8,7 @@ pub enum Refusal {
     /// No process has this number.
     #[error("there is no such process{hint}")]
     NoSuchProcess {
-        /// What else has the number.
+        /// Explanation if the number is a thread's; else empty.
         hint: String,
     },
     /// A kernel thread has no memory of its own.
@@ -78,7 +78,7 @@ pub enum Refusal {
     DoesNotStop {
         /// Thread id.
         tid: i32,
-        /// Where in the kernel it waits.
+        /// Kernel function in which it waits.
         place: String,
     },
     /// The deadline passed: nothing was changed, and all threads were let go.

@@ -27,7 +27,7 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 const BETWEEN_LATE_TRIES: Duration = Duration::from_millis(640);
 
 /// Limit of incomplete listings that show no new thread. A listing is incomplete where a thread ended while it was
-/// read, and threads do not end for ever.
+/// read; such a sequence normally ends soon.
 const MOST_CUT: u32 = 1000;
 
 /// Waits a little for an event that was requested at `begun`.

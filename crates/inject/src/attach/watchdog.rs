@@ -33,7 +33,7 @@ pub type LastResort = fn(&StandsTooLong) -> !;
 pub struct StandsTooLong {
     /// Process id of the target.
     pub pid: i32,
-    /// Where in the kernel the tracing thread waits.
+    /// Kernel function in which the tracing thread waits.
     pub place: String,
 }
 
