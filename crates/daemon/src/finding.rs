@@ -1,19 +1,16 @@
-//! Finds the pages that a dead daemon left, in the processes that map them. It runs in a thread of its own: reading
-//! /proc/PID/maps waits while a thread changes that process's mappings. If a process takes too long, its thread is left
-//! behind, and another thread continues with the next process; after [`TOO_LONG`] such processes of a user, the user's
-//! other processes are skipped.
+//! Finds the pages that a dead daemon left, in the processes that map them. It runs in threads of its own: reading
+//! /proc/PID/maps waits while a thread changes that process's mappings ([`crate::search`]).
 //!
 //! A name in /proc/PID/maps proves nothing: a file of any file system may have it, and opening one of FUSE waits for
 //! its server. Only memory of the kernel's own (memfd_create(2)), which its device identifies, is opened, and without
 //! waiting for leases on it. [`SharedPage::take_up`] checks the rest.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use fastpath_inject::{MAILBOX_MAPPED_NAME, region};
@@ -28,6 +25,7 @@ use crate::lease::Lease;
 use crate::log::{Priority, say};
 use crate::payer::Payer;
 use crate::peer::Process;
+use crate::search::{Bounds, Examine, search};
 
 /// The thread, and what it has found.
 pub struct Finder {
@@ -40,11 +38,16 @@ impl Finder {
     pub fn start(keeper: u64) -> io::Result<Finder> {
         let (sender, found) = sync_channel(UNREAD);
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
-        let theirs = wake.clone();
+        let examiner = Examiner {
+            device: device_of_memory()?,
+            keeper,
+            found: sender,
+            wake: wake.clone(),
+        };
         std::thread::Builder::new()
             .name("fastpath-finder".into())
             .stack_size(256 << 10)
-            .spawn(move || look_at_all(keeper, &sender, &theirs))?;
+            .spawn(move || look_at_all(examiner))?;
         Ok(Finder { found, wake })
     }
 
@@ -63,35 +66,52 @@ impl AsFd for Finder {
 
 /// Limit of pages that are found and not yet taken up.
 const UNREAD: usize = 64;
-/// Timeout for one process.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Limit of processes of one user that time out.
-const TOO_LONG: usize = 2;
+/// A process answers within a millisecond, on a busy machine later.
+const BOUNDS: Bounds = Bounds {
+    timeout: Duration::from_secs(2),
+    first: 2,
+    late_timeout: Duration::from_millis(100),
+    most: 32,
+};
 
-fn look_at_all(keeper: u64, found: &SyncSender<Found>, wake: &Arc<EventFd>) {
-    let Ok(own) = device_of_memory() else { return };
-    let mut worker = None;
-    let mut too_long: HashMap<Payer, usize> = HashMap::new();
-    for pid in fastpath_maps::processes().into_iter().flatten() {
-        let Some(payer) = payer_of(pid) else { continue };
-        if too_long.get(&payer).is_some_and(|times| *times >= TOO_LONG) {
-            continue;
-        }
-        let Some(at_work) = worker.take().or_else(|| Worker::start(&own, keeper, found, wake).ok()) else {
-            return;
-        };
-        match at_work.look_at(pid) {
-            true => worker = Some(at_work),
-            false => {
-                *too_long.entry(payer).or_default() += 1;
-                say(
-                    Priority::Warning,
-                    format_args!(
-                        "process {pid} takes too long to look at: if it had a page, it stays on the kernel's path"
-                    ),
-                );
-            }
-        }
+/// Looks for pages in processes, for the server.
+struct Examiner {
+    /// Of the kernel's own memory, as /proc/PID/maps prints it.
+    device: String,
+    keeper: u64,
+    found: SyncSender<Found>,
+    wake: Arc<EventFd>,
+}
+
+impl Examine for Examiner {
+    type Found = Found;
+
+    fn examine(&self, pid: i32) -> Option<Found> {
+        of_process(pid, &self.device, self.keeper)
+    }
+
+    fn report(&self, found: Found) {
+        let _ = self.found.send(found);
+        let _ = self.wake.write(1);
+    }
+}
+
+fn look_at_all(examiner: Examiner) {
+    let processes = fastpath_maps::processes().into_iter().flatten();
+    let processes = processes.filter_map(|pid| Some((pid, payer_of(pid)?)));
+    let searched = search(processes, BOUNDS, examiner, |pid| {
+        say(
+            Priority::Warning,
+            format_args!(
+                "process {pid} does not answer: if it has a page, it stays on the kernel's path until it does"
+            ),
+        );
+    });
+    if let Err(error) = searched {
+        say(
+            Priority::Warning,
+            format_args!("the pages of the daemon before this one cannot be searched for: {error}"),
+        );
     }
 }
 
@@ -105,42 +125,6 @@ fn device_of_memory() -> io::Result<String> {
     let memory = File::from(memfd_create(c"fastpath-device", MFdFlags::MFD_CLOEXEC)?);
     let device = memory.metadata()?.dev();
     Ok(format!("{:02x}:{:02x}", libc::major(device), libc::minor(device)))
-}
-
-/// A thread that examines one process after another.
-struct Worker {
-    pids: Sender<i32>,
-    done: Receiver<()>,
-}
-
-impl Worker {
-    fn start(device: &str, keeper: u64, found: &SyncSender<Found>, wake: &Arc<EventFd>) -> io::Result<Worker> {
-        let (pids, theirs) = channel::<i32>();
-        let (says_done, done) = channel();
-        let (device, found, wake) = (device.to_owned(), found.clone(), wake.clone());
-        std::thread::Builder::new()
-            .name("fastpath-finder".into())
-            .stack_size(256 << 10)
-            .spawn(move || {
-                for pid in theirs {
-                    let one = of_process(pid, &device, keeper);
-                    // Before it waits for the server.
-                    if says_done.send(()).is_err() && one.is_none() {
-                        return;
-                    }
-                    if let Some(one) = one {
-                        let _ = found.send(one);
-                        let _ = wake.write(1);
-                    }
-                }
-            })?;
-        Ok(Worker { pids, done })
-    }
-
-    /// Examines a process; returns false after the timeout.
-    fn look_at(&self, pid: i32) -> bool {
-        self.pids.send(pid).is_ok() && self.done.recv_timeout(PATIENCE).is_ok()
-    }
 }
 
 /// Returns the page that a process maps, if it is this keeper's and no daemon keeps it. A page that several processes

@@ -14,6 +14,7 @@ mod payer;
 mod peer;
 mod policy;
 mod requests;
+mod search;
 mod server;
 mod shares;
 mod sockets;
