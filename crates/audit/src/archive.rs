@@ -1,5 +1,5 @@
-//! Tar archives, as streams. Headers are read by the tar crate; going from one to the next is done here, because the lengths of
-//! names and of everything else are the archive's to say, and must not be the archive's to choose.
+//! Tar archives, as streams. The tar crate reads the headers; this module goes from one header to the next, so that the
+//! archive cannot choose how much memory its names and extension headers take.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -8,27 +8,27 @@ use std::time::{Duration, Instant};
 
 use tar::{EntryType, Header};
 
-/// Names, and the headers that extend others. Linux has no longer paths.
+/// Longest name or extension header. Linux has no longer paths.
 const MOST_NAME: u64 = 64 << 10;
 const BLOCK: u64 = 512;
 
-/// What an entry is.
+/// Kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     File,
     Directory,
     /// A hard link to an entry of this name.
     HardLink(String),
-    /// A file with holes, whose data is not laid out as it will be.
+    /// A file with holes, whose data in the archive is not laid out as in the file.
     Sparse,
-    /// Something that is no program: a symbolic link, a device.
+    /// An entry that is no program: a symbolic link, a device.
     Other,
 }
 
-/// One entry. Its data is read from [`Entries`] before the next is asked for.
+/// One entry. Its data must be read from [`Entries`] before the next call of `next`.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Relative to the root, without `.` and `..`. `None`: it would lie outside.
+    /// Path relative to the root, without `.` and `..`. `None` if it would lie outside.
     pub path: Option<String>,
     pub what: What,
     pub size: u64,
@@ -37,7 +37,7 @@ pub struct Entry {
 /// The entries of an archive.
 pub struct Entries<R> {
     reader: R,
-    /// Of the present entry: data, and padding behind it.
+    /// Bytes left of the present entry's data, and of the padding behind it.
     data: u64,
     padding: u64,
 }
@@ -51,10 +51,10 @@ impl<R: Read> Entries<R> {
         }
     }
 
-    /// The next entry.
+    /// Returns the next entry.
     ///
     /// # Errors
-    /// Where the archive is broken, or ends too early.
+    /// If the archive is broken or ends too early.
     pub fn next(&mut self) -> io::Result<Option<Entry>> {
         let (mut long_name, mut long_link, mut extended) = (None, None, Extended::default());
         loop {
@@ -90,7 +90,7 @@ impl<R: Read> Entries<R> {
     fn entry(&mut self, header: &Header, name: &[u8], link: &[u8], size: u64, is_sparse: bool) -> io::Result<Entry> {
         let kind = header.entry_type();
         if kind == EntryType::GNUSparse {
-            // Further headers with the places of the holes stand before the data.
+            // Further headers with the places of the holes come before the data.
             let mut more = header.as_gnu().is_some_and(|header| header.isextended == [1]);
             while more {
                 let mut block = [0; BLOCK as usize];
@@ -100,7 +100,7 @@ impl<R: Read> Entries<R> {
         }
         let what = match kind {
             _ if is_sparse || kind == EntryType::GNUSparse => What::Sparse,
-            // Old archives mark a directory by its name alone.
+            // Old archives mark a directory only by its name.
             EntryType::Regular if name.ends_with(b"/") => What::Directory,
             EntryType::Regular | EntryType::Continuous => What::File,
             EntryType::Directory => What::Directory,
@@ -114,7 +114,7 @@ impl<R: Read> Entries<R> {
         })
     }
 
-    /// The next header that is one. Two blocks of zeros end an archive; so does the end.
+    /// Returns the next header, or `None` at a block of zeros or at the last byte, either of which ends an archive.
     fn header(&mut self) -> io::Result<Option<Header>> {
         if io::copy(&mut self.reader.by_ref().take(self.data), &mut io::sink())? < self.data {
             return Err(broken("it is cut short"));
@@ -145,7 +145,7 @@ impl<R: Read> Entries<R> {
         self.padding = (BLOCK - size % BLOCK) % BLOCK;
     }
 
-    /// The data of the present entry, a name or the like.
+    /// Returns the data of the present entry, which is a name or an extension header.
     fn name(&mut self) -> io::Result<Vec<u8>> {
         if self.data > MOST_NAME {
             return Err(broken("a name is longer than 64 KiB"));
@@ -161,7 +161,7 @@ impl<R: Read> Entries<R> {
         Ok(name)
     }
 
-    /// The data of the present entry.
+    /// Returns a reader of the present entry's data.
     pub fn data(&mut self) -> Data<'_, R> {
         Data(self)
     }
@@ -182,7 +182,7 @@ impl<R: Read> Read for Data<'_, R> {
     }
 }
 
-/// Whether a block is a header, by its checksum.
+/// Returns whether a block is a header, by its checksum.
 pub fn is_header(block: &[u8; BLOCK as usize]) -> bool {
     let sum: u32 = block[..148]
         .iter()
@@ -199,7 +199,7 @@ fn broken(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// What a POSIX header says of the entry behind it.
+/// The fields of a POSIX extended header about the entry behind it.
 #[derive(Default)]
 struct Extended {
     path: Option<Vec<u8>>,
@@ -225,14 +225,15 @@ impl Extended {
     }
 }
 
-/// A name as a path in the root: a leading `/` is dropped, as tar and container engines do. `None`: it leads out.
+/// Returns a name as a path in the root: a leading `/` is dropped, as tar and container engines do. `None` if it leads
+/// out of the root.
 fn inside(name: &[u8]) -> Option<String> {
     let name = String::from_utf8_lossy(name);
     let parts: Vec<&str> = name.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     (!parts.contains(&"..")).then(|| parts.join("/"))
 }
 
-/// What keeps a stream from being endless: bytes, time, and how much may come out of how little.
+/// Limits of a stream: bytes, time, and the ratio of decompression.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     pub bytes: u64,
@@ -241,10 +242,10 @@ pub struct Budget {
     pub ratio: u64,
 }
 
-/// Small files of zeros compress better than anything that matters.
+/// Bytes that are exempt from the ratio: small files of zeros compress better than real programs.
 const FREE_BYTES: u64 = 64 << 20;
 
-/// How much has been taken.
+/// Counts what has been read, against a budget.
 #[derive(Clone)]
 pub struct Meter {
     budget: Budget,
@@ -263,7 +264,7 @@ impl Meter {
         }
     }
 
-    /// Counts what is read from the archive itself.
+    /// Returns a reader that counts what is read from the archive itself.
     pub fn input<R>(&self, reader: R) -> Counted<R> {
         Counted {
             reader,
@@ -271,10 +272,10 @@ impl Meter {
         }
     }
 
-    /// A reader of one of the forms that layers have: as it is, gzip, zstd. Told apart by their first bytes.
+    /// Returns a reader of a layer that is plain, gzip or zstd, as its first bytes show.
     ///
     /// # Errors
-    /// Where it cannot be read, or is of another form.
+    /// If it cannot be read or has another format.
     pub fn unpacked<'a>(&self, mut reader: impl Read + 'a) -> io::Result<Metered<'a>> {
         let mut first = Vec::new();
         reader.by_ref().take(BLOCK).read_to_end(&mut first)?;
@@ -293,7 +294,7 @@ impl Meter {
         let plain: Box<dyn Read + 'a> = if is_gzip {
             Box::new(flate2::read::MultiGzDecoder::new(whole))
         } else if is_zstd {
-            // Its window, which is memory, is limited to 100 MiB by the library.
+            // The library limits its window, which is memory, to 100 MiB.
             Box::new(ruzstd::decoding::StreamingDecoder::new(whole).map_err(|e| broken(&format!("zstd: {e}")))?)
         } else {
             Box::new(whole)
@@ -305,7 +306,7 @@ impl Meter {
     }
 }
 
-/// Counts.
+/// A reader that counts.
 pub struct Counted<R> {
     reader: R,
     count: Rc<Cell<u64>>,
@@ -319,7 +320,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Ends with an error when the budget is spent.
+/// A reader that ends with an error when the budget is spent.
 pub struct Metered<'a> {
     reader: Box<dyn Read + 'a>,
     meter: Meter,

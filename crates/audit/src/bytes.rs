@@ -1,5 +1,5 @@
-//! Where a file's bytes come from: read in bounded pieces, never mapped. A file that is cut short while it is looked at would
-//! end a process that has it mapped, and a mapping of a large file counts against the memory that an audit may take.
+//! Reads a file's bytes in bounded pieces and never maps the file. A file that is truncated during the audit would kill
+//! a process that has it mapped, and a mapping of a large file counts against the memory limit of an audit.
 
 use std::fs::File;
 use std::io;
@@ -7,9 +7,9 @@ use std::os::unix::fs::FileExt;
 
 /// A file's bytes, at any offset.
 pub trait Bytes {
-    /// How many there are.
+    /// Returns how many there are.
     fn length(&self) -> u64;
-    /// Fills `buffer` from `offset` on. Fewer bytes than asked for are an error.
+    /// Fills `buffer` from `offset` on. Fewer bytes than requested are an error.
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 }
 
@@ -51,20 +51,20 @@ impl Bytes for [u8] {
     }
 }
 
-/// A part of a file that is looked at piece by piece.
+/// A piece of a part of a file.
 pub struct Piece<'a> {
-    /// The piece, with what is around it.
+    /// The piece, with its surroundings.
     pub bytes: &'a [u8],
-    /// What of it belongs to this piece and to no other.
+    /// Range of the bytes that belong to this piece and to no other.
     pub own: std::ops::Range<usize>,
-    /// Of the first byte, from the beginning of the part.
+    /// Offset of the first byte from the beginning of the part.
     pub offset: u64,
 }
 
 /// Bytes of one piece.
 const PIECE: u64 = 1 << 20;
 
-/// Shows `size` bytes from `offset` on in pieces that overlap by `before` and `after`.
+/// Passes `size` bytes from `offset` on in pieces that overlap by `before` and `after`.
 pub fn in_pieces<B: Bytes + ?Sized>(
     bytes: &B,
     offset: u64,

@@ -1,5 +1,5 @@
-//! What an ELF file says of itself, as far as an audit needs it. Nothing that it says is believed: tables are read up to a
-//! total of [`MOST_TABLES`], and code that it claims to have must be there.
+//! The parts of an ELF file that an audit needs. The file's statements are checked: tables are read up to a total of
+//! [`MOST_TABLES`], and the code that headers describe must be in the file.
 
 use std::cell::Cell;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -12,12 +12,12 @@ use object::{Endianness, ReadCache, ReadRef};
 
 use crate::bytes::Bytes;
 
-/// Of headers and tables, in bytes, so that many threads at once stay within what an audit may take. The most that an ELF file can
-/// state without extensions that no linker uses: 65,535 headers of each kind.
+/// Most bytes of headers and tables, so that many threads at once stay within the memory limit of an audit. It is the
+/// most that an ELF file can state without extensions that no linker uses: 65,535 headers of each kind.
 const MOST_TABLES: u64 = 9 << 20;
-/// Names of symbols are of interest in parts of glibc only, which have a tenth of this.
+/// Most bytes of symbol names. They matter only in parts of glibc, which have a tenth of this.
 const MOST_NAMES: u64 = 1 << 20;
-/// Of code, in bytes: more than any program has, and read in some seconds.
+/// Most bytes of code: more than any program has, and read in some seconds.
 const MOST_CODE: u64 = 2 << 30;
 
 /// What kind of file.
@@ -37,35 +37,35 @@ pub enum Kind {
 pub struct Part {
     pub offset: u64,
     pub size: u64,
-    /// Where it is mapped, before relocation.
+    /// Address at which it is mapped, before relocation.
     pub address: u64,
 }
 
-/// What is known of an ELF file.
+/// Result of reading an ELF file.
 #[derive(Debug)]
 pub struct Elf {
     pub isa: Isa,
     pub kind: Kind,
-    /// No byte of the file is in two of them.
+    /// Parts with code. No byte of the file is in two of them.
     pub code: Vec<Part>,
-    /// Everything that is mapped, the code too. No byte of the file is in two of them.
+    /// All mapped parts, code included. No byte of the file is in two of them.
     pub mapped: Vec<Part>,
     /// Go's version.
     pub go: Option<String>,
-    /// Whether it is a part of a shared glibc: those get the vDSO's functions from its loader.
+    /// Whether it is a part of a shared glibc, whose parts get the vDSO's functions from its loader.
     pub is_of_shared_glibc: bool,
 }
 
-/// Whether a file begins as ELF files do.
+/// Returns whether a file begins as ELF files do.
 pub fn is_elf(first: &[u8]) -> bool {
     first.starts_with(&elf::ELFMAG)
 }
 
-/// Reads an ELF file. `None`: one of another machine, or one that is never run as it is (an object file, a core dump, debug
-/// information).
+/// Reads an ELF file. `None` for another machine and for files that are never run as they are (object files, core
+/// dumps, debug information).
 ///
 /// # Errors
-/// In words, where the file is broken.
+/// A message, if the file is broken.
 pub fn read<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Elf>, String> {
     let mut ident = [0; 16];
     if bytes.read_exact_at(0, &mut ident).is_err() {
@@ -112,7 +112,7 @@ where
     let segments = header
         .program_headers(endian, data)
         .map_err(|_| broken("program headers"))?;
-    // The kernel needs no section headers, so neither do we.
+    // Section headers are optional, as they are for the kernel.
     let sections = header.sections(endian, data).ok();
     let executable = u64::from(elf::SHF_ALLOC | elf::SHF_EXECINSTR);
     let has_code_of = |kind: u32| {
@@ -190,7 +190,8 @@ where
     }))
 }
 
-/// The parts of a glibc share what its loader has found out by this variable, or, before 2.31, by functions with names of their own.
+/// Returns whether a file is one of the parts of glibc that use what its loader has found: its name is one of theirs,
+/// and it has private symbols.
 fn is_of_glibc(soname: Option<&str>, names: &[u8]) -> bool {
     const LIBRARIES: [&str; 4] = ["libc.so.6", "libpthread.so.0", "librt.so.1", "ld-linux"];
     let has = |name: &[u8]| memmem::find(names, name).is_some();
@@ -198,7 +199,7 @@ fn is_of_glibc(soname: Option<&str>, names: &[u8]) -> bool {
         && has(b"\0GLIBC_PRIVATE\0")
 }
 
-/// Parts without what two of them share, lowest offset first.
+/// Returns the parts without the bytes that two of them share, lowest offset first.
 fn apart(mut parts: Vec<Part>, length: u64) -> Result<Vec<Part>, String> {
     parts.retain(|part| part.size > 0);
     parts.sort_unstable_by_key(|part| part.offset);
@@ -233,7 +234,7 @@ fn apart(mut parts: Vec<Part>, length: u64) -> Result<Vec<Part>, String> {
     Ok(result)
 }
 
-/// Reads for `object`, which wants references that last: what was read is kept. So it has a limit.
+/// Reads for `object`, which needs references that stay valid: what was read is kept, so it has a limit.
 struct Tables<'a, B: Bytes + ?Sized> {
     cache: &'a ReadCache<Cursor<'a, B>>,
     read: &'a Cell<u64>,
@@ -265,7 +266,7 @@ impl<'a, B: Bytes + ?Sized> ReadRef<'a> for Tables<'a, B> {
     }
 
     fn read_bytes_at_until(self, range: std::ops::Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
-        // Names of sections: none is longer.
+        // Longest name of a section that is read.
         const MOST_NAME: u64 = 4096;
         self.take(64)?;
         let end = range.end.min(range.start.saturating_add(MOST_NAME));
@@ -273,7 +274,7 @@ impl<'a, B: Bytes + ?Sized> ReadRef<'a> for Tables<'a, B> {
     }
 }
 
-/// What `object` reads from.
+/// The reader for `object`.
 struct Cursor<'a, B: Bytes + ?Sized> {
     bytes: &'a B,
     at: u64,

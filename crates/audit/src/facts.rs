@@ -1,4 +1,5 @@
-//! What stands in a file beside its code: the names of the vDSO's functions that it looks up, and whose runtime is linked into it.
+//! Facts about a file apart from its code: the names of the vDSO's functions that it looks up, and the runtime that is
+//! linked into it.
 
 use std::io;
 
@@ -20,8 +21,8 @@ pub struct Lookups {
 }
 
 impl Lookups {
-    /// Whether the file looks for any of them. Then the system calls in it are what it falls back on: musl's clock_gettime, say, ends in
-    /// gettimeofday where the kernel is too old for the former.
+    /// Returns whether the file looks for any of them. Then its system calls are fallbacks: musl's clock_gettime, for
+    /// instance, ends in gettimeofday where the kernel is too old for clock_gettime.
     pub fn any(self) -> bool {
         self.clock_gettime || self.gettimeofday || self.time
     }
@@ -37,14 +38,14 @@ pub struct Runtime {
     pub version: Option<String>,
 }
 
-/// What [`of`] has found.
+/// Result of [`of`].
 #[derive(Debug, Default)]
 pub struct Facts {
     pub lookups: Lookups,
     pub runtime: Option<Runtime>,
 }
 
-/// `__vdso_` on x86 and Arm, `__kernel_` on AArch64.
+/// Names start with `__vdso_` on x86 and Arm, with `__kernel_` on AArch64.
 const LOOKUPS: [(&[u8], Call); 5] = [
     (b"__vdso_clock_gettime", Call::ClockGettime),
     (b"__kernel_clock_gettime", Call::ClockGettime),
@@ -54,13 +55,14 @@ const LOOKUPS: [(&[u8], Call); 5] = [
 ];
 const CLOCK_GETTIME64: &[u8] = b"__vdso_clock_gettime64";
 
-/// Part of every glibc since 2.26, and of the static ones before.
+/// Strings of every glibc since 2.26, and of the static ones before.
 const GLIBC: [&[u8]; 2] = [b"GLIBC_TUNABLES", b"FATAL: kernel too old\n"];
-/// Of musl: an environment variable, what strerror says of numbers that it does not know, and the loader's banner.
+/// Strings of musl: an environment variable, strerror's text for unknown numbers, and the loader's banner.
 const MUSL: [&[u8]; 3] = [b"MUSL_LOCPATH", b"No error information\0", b"musl libc ("];
 
-/// A static glibc does not state its version. But it has the names of all its tunables, and most releases have new ones. (Not glibc.rtld.nns, which
-/// distributions have taken into older ones.)
+/// Tunables with the minor version of glibc that introduced them. A static glibc does not state its version, but it
+/// contains the names of all its tunables, and most releases have new ones. (glibc.rtld.nns is left out: distributions
+/// have backported it.)
 const TUNABLES: [(&[u8], u8); 9] = [
     (b"glibc.malloc.tcache_count", 26),
     (b"glibc.elision.enable", 27),
@@ -73,10 +75,10 @@ const TUNABLES: [(&[u8], u8); 9] = [
     (b"glibc.rtld.execstack", 41),
 ];
 
-/// Looks through everything of a file that is mapped.
+/// Searches all mapped parts of a file.
 ///
 /// # Errors
-/// Where the file cannot be read.
+/// If the file cannot be read.
 pub fn of<B: Bytes + ?Sized>(bytes: &B, elf: &Elf) -> io::Result<Facts> {
     const LONGEST: u64 = 64;
     let mut facts = Facts::default();
@@ -86,7 +88,7 @@ pub fn of<B: Bytes + ?Sized>(bytes: &B, elf: &Elf) -> io::Result<Facts> {
     for part in &elf.mapped {
         bytes::in_pieces(bytes, part.offset, part.size, (0, LONGEST), |piece| {
             let has = |word: &[u8]| memmem::find(piece.bytes, word).is_some();
-            // All names that are looked for have one of these in them, and few files have either.
+            // Every name in the table contains one of these, and few files contain either.
             if has(b"__vdso_") || has(b"__kernel_") {
                 for (name, call) in LOOKUPS {
                     let known = match call {
@@ -121,7 +123,7 @@ pub fn of<B: Bytes + ?Sized>(bytes: &B, elf: &Elf) -> io::Result<Facts> {
         Some(runtime("glibc", Some(glibc_version(newest))))
     } else if is_musl {
         let is_32_bit = !elf.isa.is_64();
-        // Since 1.2.0, time has 64 bits on every machine, and the function's name says so where it has not always had.
+        // Since 1.2.0, time has 64 bits on every machine; where it did not before, the function's name says so.
         let generation =
             (is_32_bit && facts.lookups.any()).then_some(if has_64 { "1.2.0 or newer" } else { "before 1.2.0" });
         Some(runtime("musl", stated.or(generation.map(str::to_owned))))
@@ -135,7 +137,7 @@ fn runtime(name: &'static str, version: Option<String>) -> Runtime {
     Runtime { name, version }
 }
 
-/// By the newest tunable that it has.
+/// Returns the version by the newest tunable in the file.
 fn glibc_version(newest: Option<u8>) -> String {
     let Some(newest) = newest else {
         return "before 2.26".to_owned();

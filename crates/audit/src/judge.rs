@@ -1,4 +1,4 @@
-//! What follows from what a file is.
+//! Derives the findings from the contents of a file.
 
 use crate::bytes::Bytes;
 use crate::calls::{self, By, Site};
@@ -7,10 +7,10 @@ use crate::facts::{self, Facts, Runtime};
 use crate::report::{Finding, Program};
 use crate::rules::{Level, Rule};
 
-/// Sites that a finding lists; it counts them all.
+/// Most sites that a finding lists; it counts them all.
 const SHOWN_SITES: usize = 16;
 
-/// What one file is, and what was found.
+/// One file and its findings.
 #[derive(Clone, Debug)]
 pub struct Judged {
     pub program: Program,
@@ -18,7 +18,7 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// About how much memory it takes.
+    /// Returns about how much memory it takes.
     pub(crate) fn bytes(&self) -> usize {
         let sites = |finding: &Finding| finding.sites.capacity() * size_of::<Site>();
         let findings = self
@@ -29,10 +29,10 @@ impl Judged {
     }
 }
 
-/// Judges one file. `None`: it is nothing that is run on one of the four ISAs.
+/// Judges one file. `None` if it is not run on one of the four ISAs.
 ///
 /// # Errors
-/// In words: why an ELF file cannot be judged.
+/// The reason why an ELF file cannot be judged.
 pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
     let mut first = [0; 4];
     if bytes.length() < 4 || bytes.read_exact_at(0, &mut first).is_err() || !elf::is_elf(&first) {
@@ -46,7 +46,7 @@ pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
     if !found.is_complete() {
         return Err("its code has more system calls than any program: not judged".to_owned());
     }
-    // Nobody asks whether a file without calls that is no static program looks for the vDSO.
+    // Facts are needed only of static programs and of files with calls.
     let facts = if elf.kind == Kind::StaticProgram || !found.sites.is_empty() {
         facts::of(bytes, &elf).map_err(unreadable)?
     } else {
@@ -66,14 +66,14 @@ pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
 
 fn findings(elf: &Elf, facts: &Facts, sites: Vec<Site>) -> Vec<Finding> {
     let (vsyscalls, sites): (Vec<Site>, Vec<Site>) = sites.into_iter().partition(|site| site.by == By::Vsyscall);
-    // A shared glibc has the vDSO's functions from its loader.
+    // A shared glibc gets the vDSO's functions from its loader.
     let own = if elf.is_of_shared_glibc { Vec::new() } else { sites };
     let runtime = facts.runtime.as_ref();
     let is = |name| runtime.is_some_and(|runtime| runtime.name == name);
     let mut found = Vec::new();
     let mut add = |rule: Rule, level: Level, sites: Vec<Site>| found.push(finding(elf, runtime, rule, level, sites));
     if facts.lookups.any() {
-        // It will take the fast path.
+        // A file that looks up the vDSO will take the fast path.
     } else if elf.kind == Kind::StaticProgram {
         let rule = if is("go") {
             Rule::Go

@@ -1,5 +1,5 @@
-//! Images of containers: an OCI layout, what `docker save` writes, or a single layer. Layers are read as streams and laid one over
-//! the other: what a later one replaces or removes (whiteouts) is not reported.
+//! Container images: an OCI layout, an archive of `docker save`, or a single layer. Layers are read as streams and
+//! applied in order: files that a later layer replaces or removes (whiteouts) are not reported.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -19,16 +19,16 @@ use crate::judge::{Judged, judge};
 use crate::report::Gathered;
 use crate::walk::{self, Options, Progress};
 
-/// What an archive may take.
+/// Limits for one archive.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes that come out of it.
     pub bytes: u64,
-    /// Time.
+    /// Time to read it.
     pub time: Duration,
     /// Bytes that come out of one byte of it. gzip cannot do more than 1,032.
     pub ratio: u64,
-    /// Bytes of one file in it that may be an ELF file; a larger one is passed over with a line.
+    /// Size of the largest ELF file in it that is judged; a larger one is listed as not judged.
     pub file_bytes: u64,
     /// Bytes of all names in it.
     pub name_bytes: usize,
@@ -46,23 +46,25 @@ impl Default for Limits {
     }
 }
 
-/// Manifests and the like are some KiB.
+/// Largest manifest. Real ones have some KiB.
 const MOST_JSON: u64 = 4 << 20;
 const MOST_JSON_TOGETHER: usize = 32 << 20;
-/// A file of an archive is kept in memory up to this size, in an unnamed temporary file above.
+/// Largest file of an archive that is kept in memory; a larger one goes to an unnamed temporary file.
 const IN_MEMORY: u64 = 8 << 20;
-/// Indices in indices.
+/// Deepest nesting of indices.
 const DEEPEST_INDEX: u32 = 4;
-/// Layers and images in one archive: what is named thousands of times is not laid out thousands of times.
+/// Most layers and images in one archive, so that an archive cannot have one applied thousands of times by naming it
+/// thousands of times.
 const MOST_LAYERS: usize = 1_000;
-/// Elements of a list in a manifest, bytes of all manifests as often as they are named, and layers of all images together.
+/// Most elements of a list in a manifest, bytes of all manifests as often as they are named, and layers of all images
+/// together.
 const MOST_LISTED: usize = 10_000;
 const MOST_JSON_PARSED: usize = 64 << 20;
 const MOST_LAYERS_NAMED: usize = 100_000;
-/// What laying the layers out may cost, in the units of [`Layer::weight`]: some seconds.
+/// Most work of applying layers, in the units of [`Layer::weight`]: some seconds.
 const MOST_WORK: usize = 640 << 20;
 
-/// Whether bytes begin as a compressed archive does.
+/// Returns whether bytes begin as a compressed archive does.
 pub(crate) fn is_packed(first: &[u8]) -> bool {
     const FORMS: [&[u8]; 5] = [
         b"\x1f\x8b",
@@ -74,17 +76,17 @@ pub(crate) fn is_packed(first: &[u8]) -> bool {
     FORMS.iter().any(|form| first.starts_with(form))
 }
 
-/// What one layer does to the files below it.
+/// One change by a layer to the files below it.
 enum Change {
-    /// A file that is, or is not, something to judge.
+    /// A file, with its result if it was judged.
     Put(String, Option<Arc<Judged>>),
-    /// A directory leaves what is in it.
+    /// A directory. It keeps its contents.
     Directory(String),
     /// Another name of a file of this or a lower layer.
     Link(String, String),
     /// A whiteout.
     Remove(String),
-    /// Everything that lower layers have in a directory.
+    /// Removes everything that lower layers have in a directory.
     Empty(String),
 }
 
@@ -92,16 +94,16 @@ enum Change {
 struct Layer {
     changes: Vec<Change>,
     unjudged: Vec<(String, String)>,
-    /// What laying it out costs: names are compared and copied, so their bytes count.
+    /// Cost of applying it: names are compared and copied, so their bytes count.
     weight: usize,
 }
 
-/// What stands in an archive beside layers.
+/// Layers and manifests of an archive.
 #[derive(Default)]
 struct Bundle {
     layers: HashMap<String, Arc<Layer>>,
     json: HashMap<String, Vec<u8>>,
-    /// In old archives a layer that another image has too is a symbolic or hard link.
+    /// Links to layers: in old archives, a layer that another image has too is a symbolic or hard link.
     links: HashMap<String, String>,
     json_bytes: usize,
     name_bytes: usize,
@@ -134,7 +136,7 @@ pub(crate) fn of_layout(
     Ok(())
 }
 
-/// Judges an archive: `docker save`'s, an OCI layout in one, or a layer.
+/// Judges an archive: an image by `docker save`, an OCI layout, or a layer.
 pub(crate) fn of_archive(
     path: &Path,
     file: &File,
@@ -181,7 +183,7 @@ fn judge_archive(
     } else {
         Ok(Vec::new())
     };
-    // What looked like an image and is none is still a layer.
+    // An archive that only looked like an image is still a layer.
     match images {
         Ok(images) if !images.is_empty() => report(path, &images, &bundle, options, gathered),
         Ok(_) => {
@@ -201,14 +203,14 @@ fn judge_archive(
     Ok(())
 }
 
-/// Whether a name is where images keep their layers and manifests.
+/// Returns whether a name is where images keep their layers and manifests.
 fn is_of_image(name: &str) -> bool {
     let is_hex = |text: &str| text.len() >= 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if let Some(rest) = name.strip_prefix("blobs/") {
         return rest.split_once('/').is_some_and(|(_, digest)| is_hex(digest));
     }
     match name.split_once('/') {
-        // Docker names the directory by a digest; others number them.
+        // Docker names the directory by a digest; other tools number them.
         Some((_, file)) => file == "layer.tar",
         None => {
             [".tar", ".tar.gz", ".tgz", ".tar.zst"]
@@ -289,7 +291,7 @@ fn one_layer(reader: impl Read, meter: &Meter, options: &Options, progress: &Pro
     layer
 }
 
-/// Goes over the entries of an archive; those that `take` does not take are a layer's.
+/// Reads the entries of an archive; those that `take` does not take become part of the layer.
 fn each<R: Read>(
     entries: &mut Entries<R>,
     layer: &mut Layer,
@@ -348,10 +350,10 @@ fn each<R: Read>(
     Ok(())
 }
 
-/// A change's share beside its name.
+/// Weight of a change apart from its name.
 const WEIGHT_OF_A_CHANGE: usize = 64;
 
-/// Says why something was not judged, as long as there are not too many.
+/// Records why a file was not judged, unless there are too many records.
 fn note(layer: &mut Layer, path: &str, why: &str) {
     const MOST: usize = 1_000;
     if layer.unjudged.len() < MOST {
@@ -391,21 +393,21 @@ fn judge_entry<R: Read>(
     Ok(judge(&OnDisk::new(spool, size)))
 }
 
-/// One image: what it is called, and the names of its layers, lowest first.
+/// One image: its name, and the names of its layers, lowest first.
 struct ImageOf {
     name: Option<String>,
     layers: Vec<String>,
 }
 
-/// Manifests and indices as they are read from an archive. How often they name one another is the archive's to choose, so what is
-/// parsed in all has a limit.
+/// Reads manifests and indices from an archive. The archive decides how often they name one another, so the total that
+/// is parsed has a limit.
 struct Manifests<'a> {
     read: &'a mut dyn FnMut(&str) -> Option<Vec<u8>>,
     bytes_left: usize,
     layers_left: usize,
 }
 
-/// A list of JSON, cut off where no image has as many. `null` is an empty one.
+/// A list in JSON, truncated at a length that no image has. `null` is an empty list.
 struct Few<T>(Vec<T>);
 
 impl<T> Default for Few<T> {
@@ -453,7 +455,7 @@ struct SavedImage {
     layers: Few<String>,
 }
 
-/// OCI's image index or image manifest; which of the two it is shows in what it lists.
+/// OCI's image index or image manifest; its lists show which of the two it is.
 #[derive(Deserialize)]
 struct Manifest {
     #[serde(default)]
@@ -483,7 +485,7 @@ struct Platform {
     architecture: Option<String>,
 }
 
-/// Why no more manifests are read.
+/// Message when no more manifests are read.
 const TOO_MANY_MANIFESTS: &str = "its manifests name more than is reasonable; given up";
 
 impl<'a> Manifests<'a> {
@@ -498,7 +500,7 @@ impl<'a> Manifests<'a> {
     fn parse<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, String> {
         let bytes =
             (self.read)(name).ok_or_else(|| format!("{name} is missing, or larger than {} MiB", MOST_JSON >> 20))?;
-        // Reading it is work, too.
+        // Reading a small one takes time, too.
         self.bytes_left = self.bytes_left.saturating_sub(bytes.len().max(1 << 10));
         if self.bytes_left == 0 {
             return Err(TOO_MANY_MANIFESTS.to_owned());
@@ -514,7 +516,7 @@ impl<'a> Manifests<'a> {
         Ok(ImageOf { name, layers })
     }
 
-    /// `docker save`'s manifest.json.
+    /// Reads `docker save`'s manifest.json.
     fn of_docker(&mut self) -> Result<Vec<ImageOf>, String> {
         let images: Few<SavedImage> = self.parse("manifest.json")?;
         let mut of_all = Vec::new();
@@ -526,7 +528,7 @@ impl<'a> Manifests<'a> {
         Ok(of_all)
     }
 
-    /// OCI's index.json, or an index that it names.
+    /// Reads OCI's index.json, or an index that it names.
     fn of_index(&mut self, name: &str, depth: u32) -> Result<Vec<ImageOf>, String> {
         if depth > DEEPEST_INDEX {
             return Err("its indices are nested too deeply, or name themselves".to_owned());
@@ -543,7 +545,7 @@ impl<'a> Manifests<'a> {
             let manifest: Manifest = match self.parse(&blob) {
                 Ok(manifest) => manifest,
                 Err(why) if self.bytes_left == 0 => return Err(why),
-                // An index of several platforms may hold only one of them.
+                // An archive may hold only one of an index's platforms.
                 Err(_) => continue,
             };
             if !manifest.manifests.0.is_empty() {
@@ -564,17 +566,17 @@ impl<'a> Manifests<'a> {
     }
 }
 
-/// Where the blob of a descriptor is. A digest that is none leads nowhere.
+/// Returns the path of a descriptor's blob. `None` if the digest is malformed.
 fn blob_of(described: &Descriptor) -> Option<String> {
     let (algorithm, digest) = described.digest.as_ref()?.split_once(':')?;
     let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     (is_word(algorithm) && is_word(digest)).then(|| format!("blobs/{algorithm}/{digest}"))
 }
 
-/// Lays the layers of each image one over the other, and reports what is left.
+/// Applies the layers of each image in order and reports the files that are left.
 fn report(path: &Path, images: &[ImageOf], bundle: &Bundle, options: &Options, gathered: &mut Gathered) {
     let archive = path.display().to_string();
-    // The work of laying out is the archive's to choose, too: each layer once is for free.
+    // The archive also decides how much there is to apply, so the total of all images has a limit.
     let mut work_left = MOST_WORK;
     for image in images {
         let prefix = match &image.name {
@@ -641,7 +643,7 @@ impl Bundle {
 }
 
 fn apply<'a>(layer: &'a Layer, name: &'a str, files: &mut BTreeMap<&'a str, (Arc<Judged>, &'a str)>) {
-    // A layer's whiteouts concern the layers below it, wherever in it they stand.
+    // A layer's whiteouts concern the layers below it, wherever in the layer they are.
     for change in &layer.changes {
         match change {
             Change::Remove(path) => remove(files, path, true),
@@ -672,7 +674,7 @@ fn apply<'a>(layer: &'a Layer, name: &'a str, files: &mut BTreeMap<&'a str, (Arc
     }
 }
 
-/// Removes what is below a path, and, if asked, the path itself.
+/// Removes what is below a path and, if `with_itself`, the path itself.
 fn remove<T>(files: &mut BTreeMap<&str, T>, path: &str, with_itself: bool) {
     if with_itself {
         files.remove(path);
@@ -692,7 +694,7 @@ fn remove<T>(files: &mut BTreeMap<&str, T>, path: &str, with_itself: bool) {
     }
 }
 
-/// For the fuzzer: any bytes, as an archive.
+/// Judges any bytes as an archive, for the fuzzer.
 #[doc(hidden)]
 pub fn of_bytes(bytes: &[u8], options: &Options) -> crate::Report {
     let mut gathered = Gathered::default();

@@ -1,7 +1,8 @@
 //! Finds programs that will never take the fast path to a clock, without running them: `fastpath audit`.
 //!
-//! [`judge()`] looks at one ELF file, [`audit`] at files, directories and images of containers. What is looked at is read, never
-//! mapped or unpacked, and never believed: every table, every stream and every list has a limit ([`Limits`]).
+//! [`judge()`] examines one ELF file; [`audit`] examines files, directories and container images. The audit reads files
+//! and never maps or unpacks them. It trusts nothing in them: every table, every stream and every list has a limit
+//! ([`Limits`]).
 
 mod archive;
 mod bytes;

@@ -101,19 +101,20 @@ pub struct Report {
 }
 
 impl Report {
-    /// The gravest level that was found.
+    /// Returns the highest level of all findings.
     pub fn worst(&self) -> Option<Level> {
         self.findings.iter().map(|finding| finding.level).max()
     }
 }
 
-/// Findings that are kept, so that a directory made for it cannot fill the memory. Counted are all.
+/// Most findings that are kept, so that a directory made for it cannot fill the memory. All are counted.
 const MOST_FINDINGS: usize = 50_000;
 const MOST_LINES: usize = 10_000;
-/// Bytes of all paths that are kept: an archive can give a file a name of 64 KiB, and name it in a thousand images.
+/// Most bytes of all paths that are kept: an archive can give a file a name of 64 KiB, and name it in a thousand
+/// images.
 const MOST_PATH_BYTES: usize = 32 << 20;
 
-/// Gathers a report.
+/// Collects the parts of a report.
 #[derive(Default)]
 pub(crate) struct Gathered {
     pub summary: Summary,
@@ -125,7 +126,7 @@ pub(crate) struct Gathered {
 }
 
 impl Gathered {
-    /// Whether one more path may be kept.
+    /// Returns whether one more path may be kept.
     fn has_room_for(&mut self, path: &str) -> bool {
         let bytes = self.path_bytes + path.len();
         if bytes <= MOST_PATH_BYTES {
@@ -162,13 +163,13 @@ impl Gathered {
         }
     }
 
-    /// Notes that an image, a layer of one or a file that was asked for could not be judged as a whole.
+    /// Records that an image, a layer of one or a requested file could not be judged as a whole.
     pub fn give_up_image(&mut self, path: String, why: String) {
         self.summary.incomplete += 1;
         self.give_up(path, why);
     }
 
-    /// Takes over what was gathered elsewhere.
+    /// Adds what another thread has collected.
     pub fn append(&mut self, other: Gathered) {
         self.summary.programs += other.summary.programs;
         self.summary.errors += other.summary.errors;

@@ -1,4 +1,4 @@
-//! The rules. Their names and what they mean are kept from release to release.
+//! The rules. Their names and meanings stay the same from release to release.
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, schemars::JsonSchema)]
@@ -22,7 +22,7 @@ impl Level {
     }
 }
 
-/// What can be found.
+/// The kinds of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     StaticGlibc,
@@ -57,7 +57,7 @@ impl Rule {
         }
     }
 
-    /// The level that it has where nothing speaks for a lower one.
+    /// Returns its level, unless a circumstance of the file lowers it.
     pub fn level(self) -> Level {
         if self == Rule::OwnSystemCall {
             Level::Warning
@@ -66,7 +66,7 @@ impl Rule {
         }
     }
 
-    /// What is so.
+    /// Returns the statement of the finding.
     pub fn says(self) -> &'static str {
         match self {
             Rule::StaticGlibc => "a static glibc that does not look for the vDSO: every clock read is a system call",
@@ -85,7 +85,7 @@ impl Rule {
         }
     }
 
-    /// What to do about it.
+    /// Returns the advice.
     pub fn help(self) -> &'static str {
         match self {
             Rule::StaticGlibc => "link it with glibc 2.31 or newer, or dynamically",

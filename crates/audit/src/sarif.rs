@@ -1,11 +1,11 @@
-//! SARIF 2.1.0, for code scanning. Files are the artifacts; what a file's code does is located by its address.
+//! SARIF 2.1.0, for code scanning. Files are the artifacts; calls in a file's code are located by their addresses.
 
 use serde_json::{Value, json};
 
 use crate::report::{Finding, Report};
 use crate::rules::{Level, Rule};
 
-/// The report as SARIF.
+/// Returns the report as SARIF.
 pub fn sarif(report: &Report, version: &str) -> Value {
     let rules: Vec<Value> = Rule::ALL
         .iter()
@@ -54,7 +54,7 @@ fn result(finding: &Finding) -> Value {
     let locations: Vec<Value> = if finding.sites.is_empty() {
         vec![json!({ "physicalLocation": { "artifactLocation": artifact } })]
     } else {
-        // SARIF lets an address stand without a region.
+        // SARIF permits an address without a region.
         finding
             .sites
             .iter()
@@ -77,7 +77,7 @@ fn result(finding: &Finding) -> Value {
     })
 }
 
-/// RFC 3986: of a path, everything but unreserved characters and slashes is escaped.
+/// Returns the URI of a path: everything but unreserved characters and slashes is escaped (RFC 3986).
 fn uri(path: &str) -> String {
     let mut uri = String::new();
     if path.starts_with('/') {

@@ -1,4 +1,4 @@
-//! From paths to files: directories are walked, files judged on all CPUs.
+//! Walks directories and judges the files on all CPUs.
 
 use std::collections::HashSet;
 use std::fs::{self, File, Metadata};
@@ -18,12 +18,12 @@ use crate::judge::judge;
 use crate::layers::{self, Limits};
 use crate::report::{Gathered, Report, Unjudged};
 
-/// Threads, however many CPUs there are: each takes up to some 20 MiB, and together they must stay below 512.
+/// Most threads, however many CPUs there are: each takes up to some 20 MiB, and together they must stay below 512.
 const MOST_THREADS: usize = 16;
-/// Directories in directories. Linux has paths of 4,096 bytes.
+/// Deepest nesting of directories. Linux has paths of 4,096 bytes.
 const DEEPEST: usize = 2_000;
 
-/// How to audit.
+/// Options of an audit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     pub limits: Limits,
@@ -31,7 +31,7 @@ pub struct Options {
     pub with_programs: bool,
 }
 
-/// What has been done so far, for somebody who is watching.
+/// Counters of a running audit, for a progress display.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub files: AtomicU64,
@@ -59,13 +59,13 @@ pub fn audit(paths: &[PathBuf], options: &Options, progress: &Progress) -> Repor
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
     let mut asked_for = HashSet::new();
     for path in paths {
-        // One that is given twice, by whatever name.
+        // A path may be given twice, under different names.
         if !asked_for.insert(fs::canonicalize(path).unwrap_or_else(|_| path.clone())) {
             continue;
         }
         match &pool {
             Ok(pool) => pool.install(|| audit.path(path)),
-            // Where no thread may be started, this one does everything.
+            // If no thread can be started, this one does the work.
             Err(_) => audit.path(path),
         }
     }
@@ -78,9 +78,9 @@ struct Audit<'a> {
     options: &'a Options,
     progress: &'a Progress,
     gathered: Mutex<Gathered>,
-    /// Device and inode of files that may be met again: once is enough.
+    /// Device and inode of files that may come up again and are judged only once.
     seen: Mutex<HashSet<(u64, u64)>>,
-    /// Any file may: one path may lie below another.
+    /// Whether any file may come up again, because one path may lie below another.
     may_meet_again: bool,
 }
 
@@ -89,7 +89,7 @@ impl Audit<'_> {
         with(&mut self.gathered.lock().unwrap_or_else(|e| e.into_inner()))
     }
 
-    /// One of the paths that were asked for. It may be a symbolic link; below it, none is followed.
+    /// Handles one of the requested paths. It may be a symbolic link; links below it are not followed.
     fn path(&self, path: &Path) {
         let missing = |why: String| {
             self.gathered(|gathered| {
@@ -167,7 +167,7 @@ impl Audit<'_> {
     }
 
     fn file(&self, path: &Path, file: File, meta: &Metadata, give_up: fn(&mut Gathered, String, String)) {
-        // It may have become something else since it was listed.
+        // It may have changed its type since it was listed.
         if !meta.is_file() {
             return;
         }
@@ -186,7 +186,7 @@ impl Audit<'_> {
     }
 }
 
-/// Opens what is a regular file. Of what is none by now, nothing is waited for.
+/// Opens a regular file. Does not block if it is something else by now.
 pub(crate) fn open(path: &Path) -> std::io::Result<(File, Metadata)> {
     let file = File::options()
         .read(true)
@@ -196,7 +196,7 @@ pub(crate) fn open(path: &Path) -> std::io::Result<(File, Metadata)> {
     Ok((file, meta))
 }
 
-/// Whether a file begins as a tar archive does, plain or compressed.
+/// Returns whether a file begins as a tar archive does, plain or compressed.
 fn is_archive(file: &File) -> bool {
     let mut block = [0; 512];
     let Ok(count) = file.read_at(&mut block, 0) else {
@@ -205,7 +205,8 @@ fn is_archive(file: &File) -> bool {
     layers::is_packed(&block[..count]) || (count == 512 && crate::archive::is_header(&block))
 }
 
-/// Whether a directory is on a file system that the kernel makes up: nothing there is a program, and some files there never end.
+/// Returns whether a directory is on a pseudo file system of the kernel: it contains no programs, and some of its files
+/// never end.
 fn is_kernels(path: &Path) -> bool {
     // linux/magic.h
     const KERNELS: [u64; 13] = [
@@ -227,16 +228,16 @@ fn is_kernels(path: &Path) -> bool {
         return false;
     };
     let mut about = std::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: a C string, and room for the answer.
+    // SAFETY: `path` is a C string, and `about` has room for a `statfs`.
     if unsafe { libc::statfs(path.as_ptr(), about.as_mut_ptr()) } != 0 {
         return false;
     }
-    // SAFETY: filled in, by the answer.
+    // SAFETY: statfs(2) succeeded, so it has filled `about`.
     let kind = unsafe { about.assume_init() }.f_type as u64 & 0xffff_ffff;
     KERNELS.contains(&kind)
 }
 
-/// Reads a small file whole.
+/// Reads a whole small file.
 pub(crate) fn read_small(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     let (file, meta) = open(path).map_err(|e| format!("{}: {e}", path.display()))?;
     if !meta.is_file() || meta.len() > most {

@@ -1,4 +1,5 @@
-//! Small archives that were made to take much time or memory. Alone in its process: memory is counted by its allocator.
+//! Small archives that were made to take much time or memory. The test is alone in its process, because its allocator
+//! counts the memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
@@ -17,18 +18,18 @@ struct Counting;
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: the system's allocator does the work.
+// SAFETY: both functions only count, and pass the call on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         MOST.fetch_max(now, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract of `alloc`, which is the same for `System`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract of `dealloc`, and `at` is from `System`.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -36,12 +37,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What an audit is promised to take at most.
+/// Most memory that an audit may take, as documented.
 const MOST_BYTES: usize = 512 << 20;
-/// Many times what it takes, and a tenth of what these took.
+/// Many times what it takes, and a tenth of what these archives took before there were limits.
 const MOST_TIME: Duration = Duration::from_secs(60);
 
-/// What an audit of these bytes says, if it keeps to its limits. One at a time.
+/// Returns the report about these bytes and asserts the limits. Runs one audit at a time.
 fn audited(archive: &[u8]) -> Report {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
@@ -126,7 +127,7 @@ fn a_hundred_thousand_programs_of_a_few_bytes_are_not_all_kept() {
     let program = program();
     let names: Vec<String> = (0..100_000).map(|number| format!("{number}")).collect();
     let files: Vec<_> = names.iter().map(|name| (name.as_str(), program.as_slice())).collect();
-    // Packed in what is packed, it is small.
+    // Compressed twice, it is small.
     let layer = gzip(&tar(&files));
     let name = format!("{}/layer.tar", "1".repeat(64));
     let manifest = json!([{ "Layers": [name] }]).to_string();

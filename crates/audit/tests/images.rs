@@ -1,4 +1,5 @@
-//! Images of containers, made by hand: what is on top is what counts. And SARIF, whose shape others rely on.
+//! Container images, made by hand: only the topmost version of a file counts. And SARIF, whose format other tools rely
+//! on.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (name, data) in files {
         let mut header = tar::Header::new_gnu();
-        // As a hostile archive would, whatever the name.
+        // Sets the name unchecked, as a hostile archive would.
         header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
         header.set_size(data.len() as u64);
         header.set_cksum();
@@ -33,7 +34,7 @@ fn found(report: &Report) -> Vec<&str> {
 const LOW: &str = "1111111111111111111111111111111111111111111111111111111111111111";
 const HIGH: &str = "2222222222222222222222222222222222222222222222222222222222222222";
 
-/// What lies in two layers: of a to f only what is left.
+/// Returns two layers. The upper one removes, replaces or hides all files of the lower one but `bin/kept`.
 fn layers() -> (Vec<u8>, Vec<u8>) {
     let program = program();
     let low = tar(&[

@@ -1,7 +1,7 @@
-//! Precision, on programs whose label is known: every libc, language and vintage that packages and compilers give. No finding that is
-//! false, and none that is missed.
+//! Precision, on programs whose label is known: every libc, language and vintage that packages and compilers provide.
+//! The audit must give no false finding and miss none.
 //!
-//! What cannot be had here is said, in the file that FASTPATH_SKIPS names.
+//! Programs that are not available here are recorded in the file that FASTPATH_SKIPS names.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use fastpath_audit::{Options, Progress, audit};
 
-/// Rules that must be found, or none.
+/// The rules that must be found; may be empty.
 type Label = &'static [&'static str];
 
 const CLEAN: Label = &[];
@@ -29,7 +29,7 @@ fn skip(what: &str) {
     }
 }
 
-/// Runs a command; its output, if it succeeds.
+/// Runs a command and returns its output if it succeeds.
 fn output(command: &mut Command) -> Option<String> {
     let output = command.current_dir(root()).output().ok()?;
     if !output.status.success() {
@@ -41,7 +41,7 @@ fn output(command: &mut Command) -> Option<String> {
         .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Looks whether the file has its label.
+/// Asserts that the file has its label.
 fn check(file: &Path, label: Label) {
     let options = Options {
         with_programs: true,
@@ -60,7 +60,7 @@ fn check(file: &Path, label: Label) {
     assert_eq!(report.summary.programs, 1, "{}: {:?}", file.display(), report.unjudged);
 }
 
-/// Programs and libraries of Debian: what they are in, where, and what is to be found in them.
+/// Programs and libraries of Debian: their package, their path, and their label.
 #[test]
 fn packages_of_four_isas_and_three_releases_are_judged_rightly() {
     const STATIC: Label = &["static-without-vdso"];
@@ -75,7 +75,8 @@ fn packages_of_four_isas_and_three_releases_are_judged_rightly() {
         ] {
             // musl before 1.2.4 does not look for the vDSO on Arm.
             let is_old_musl = arch == "armhf" && release != "trixie";
-            // The others' klibc and dietlibc have one system call for all numbers, which is a limit that is stated.
+            // On the other architectures, klibc and dietlibc have one system call for all numbers, which is a
+            // documented limit.
             let has_own_calls = arch == "arm64";
             for (package, file, label) in [
                 ("busybox-static", "bin/busybox".to_owned(), CLEAN),
@@ -160,7 +161,7 @@ fn programs_that_make_the_call_themselves_are_found_on_every_isa() {
                 skip(&format!("clang and lld build nothing for {target}"));
                 continue;
             }
-            // Where nothing is optimised, a constant takes a way through memory that is not followed.
+            // Without optimisation, a constant goes through memory, which the audit does not follow.
             if level == "-O0" && label == ["vsyscall-page"] {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Whatever the bytes, the audit has an answer, in bounded time.
+//! The audit returns in bounded time for any bytes.
 
 use std::io::Read;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn options() -> Options {
     }
 }
 
-/// Longer than the limit of the options, on a machine that is busy with much else.
+/// Longer than the time limit of the options, for a busy machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
@@ -37,7 +37,7 @@ fn whatever_the_bytes_there_is_an_answer_in_time() {
     });
 }
 
-/// The archives of the corpus, unpacked: what is broken in a packed one rarely gets past its decoder.
+/// The archives of the corpus, decompressed: a mutation of a compressed one rarely gets past the decoder.
 fn archives() -> Vec<Vec<u8>> {
     let unpacked = |bytes: Vec<u8>| {
         let mut out = Vec::new();

@@ -1,10 +1,10 @@
-//! AArch64: words, so that code can be read backwards from `svc #0` to what wrote x8.
+//! AArch64: instructions are aligned words, so code can be read backwards from `svc #0` to the write of x8.
 
 use fastpath_image::Isa;
 
 use super::{Found, Piece, find_words, word};
 
-/// How far back, in instructions.
+/// Most instructions to look back.
 const BEFORE: usize = 32;
 /// svc #0
 const SVC: [u8; 4] = 0xd400_0001_u32.to_le_bytes();
@@ -13,7 +13,7 @@ pub(super) fn find(piece: &Piece<'_>, address: u64, found: &mut Found) {
     find_words(Isa::Aarch64, SVC, number_before, piece, address, found);
 }
 
-/// What is in x8 at `at`.
+/// Returns the value of x8 at `at`.
 fn number_before(bytes: &[u8], at: usize) -> Option<u64> {
     let mut register = 8;
     for back in 1..=BEFORE {
@@ -35,24 +35,24 @@ fn number_before(bytes: &[u8], at: usize) -> Option<u64> {
     None
 }
 
-/// Whether what stands behind it is reached from elsewhere, or with other registers: b, bl, br, blr, ret, svc. A branch on a condition
-/// goes on.
+/// Returns whether the instruction behind it is reached from elsewhere or with other registers: b, bl, br, blr, ret,
+/// svc. A conditional branch continues.
 fn is_way_out(instruction: u32) -> bool {
     instruction & 0x7c00_0000 == 0x1400_0000
         || instruction & 0xfe00_0000 == 0xd600_0000
         || instruction & 0xff00_0000 == 0xd400_0000
 }
 
-/// Whether it may write the register. Who says so wrongly misses a call; who does not, invents one.
+/// Returns whether it may write the register. A wrong `true` misses a call; a wrong `false` invents one.
 fn may_write(instruction: u32, register: u32) -> bool {
     let is_access = instruction & 0x0a00_0000 == 0x0800_0000;
     let is_store = is_access && instruction & 0x00c0_0000 == 0;
     let is_pair = instruction & 0x3800_0000 == 0x2800_0000;
-    // cmp, tst and the like write the zero register; branches and barriers none.
+    // cmp, tst and similar write the zero register; branches and barriers write none.
     let is_branch = instruction & 0x1c00_0000 == 0x1400_0000;
     let first = !is_store && !is_branch && instruction & 31 == register;
     let second = is_pair && !is_store && instruction >> 10 & 31 == register;
-    // Before or after an access its base may be changed.
+    // Accesses with pre- or post-indexing change their base.
     let base = is_access && instruction >> 5 & 31 == register;
     first || second || base
 }

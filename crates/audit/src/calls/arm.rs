@@ -1,10 +1,10 @@
-//! Arm, in the encoding of 32 bits: read backwards from `svc #0` to what wrote r7.
+//! Arm, in the encoding of 32 bits: code is read backwards from `svc #0` to the write of r7.
 
 use fastpath_image::Isa;
 
 use super::{Found, Piece, find_words, word};
 
-/// How far back, in instructions.
+/// Most instructions to look back.
 const BEFORE: usize = 32;
 /// svc #0
 const SVC: [u8; 4] = 0xef00_0000_u32.to_le_bytes();
@@ -13,7 +13,7 @@ pub(super) fn find(piece: &Piece<'_>, address: u64, found: &mut Found) {
     find_words(Isa::Arm, SVC, number_before, piece, address, found);
 }
 
-/// What is in r7 at `at`.
+/// Returns the value of r7 at `at`.
 fn number_before(bytes: &[u8], at: usize) -> Option<u64> {
     let mut register = 7;
     let mut added = 0;
@@ -21,7 +21,7 @@ fn number_before(bytes: &[u8], at: usize) -> Option<u64> {
         let here = at.checked_sub(4 * back)?;
         let instruction = word(bytes, here)?;
         let target = register << 12;
-        // Only what is always done.
+        // Conditional instructions do not count.
         let is_always = instruction >> 28 == 0xe;
         let constant = if instruction & 0x0fff_f000 == 0x03a0_0000 | target {
             Some(modified(instruction))
@@ -46,12 +46,12 @@ fn number_before(bytes: &[u8], at: usize) -> Option<u64> {
     None
 }
 
-/// A constant of eight bits, rotated.
+/// Returns the constant of eight bits, rotated.
 fn modified(instruction: u32) -> u32 {
     (instruction & 0xff).rotate_right(2 * (instruction >> 8 & 15))
 }
 
-/// ldr from a pool of constants near the code.
+/// Returns what ldr loads from a pool of constants near the code.
 fn literal(bytes: &[u8], at: usize, instruction: u32) -> Option<u32> {
     let distance = (instruction & 0xfff) as usize;
     let base = at + 8;
@@ -63,7 +63,7 @@ fn literal(bytes: &[u8], at: usize, instruction: u32) -> Option<u32> {
     word(bytes, from)
 }
 
-/// b, bx, svc, and what writes the pc. A call keeps r4 to r11.
+/// Returns whether it is b, bx, svc, or writes the pc. A call keeps r4 to r11.
 fn is_way_out(instruction: u32, register: u32) -> bool {
     let is_call = instruction & 0x0f00_0000 == 0x0b00_0000 || instruction & 0x0fff_fff0 == 0x012f_ff30;
     let is_branch = instruction & 0x0f00_0000 == 0x0a00_0000 || instruction & 0x0fff_fff0 == 0x012f_ff10;
@@ -75,18 +75,18 @@ fn is_way_out(instruction: u32, register: u32) -> bool {
     is_system_call || is_call && !(4..=11).contains(&register) || is_always && (is_branch || writes_pc)
 }
 
-/// Whether it may write the register. Who says so wrongly misses a call; who does not, invents one.
+/// Returns whether it may write the register. A wrong `true` misses a call; a wrong `false` invents one.
 fn may_write(instruction: u32, register: u32) -> bool {
     let (first, second) = (instruction >> 16 & 15, instruction >> 12 & 15);
     match instruction >> 25 & 7 {
-        // Data processing, multiplications, halves: a comparison writes none.
+        // Data processing, multiplications, half words. A comparison writes no register.
         0 | 1 => {
             let is_comparison = instruction & 0x0190_0000 == 0x0110_0000;
             !is_comparison && (second == register || instruction & 0x0e00_0090 == 0x0000_0090 && first == register)
         }
-        // Access to a word or a byte.
+        // Load or store of a word or a byte.
         2 | 3 => instruction & 1 << 20 != 0 && second == register || first == register,
-        // Access to many.
+        // Load or store of several registers.
         4 => instruction & 1 << 20 != 0 && instruction & 1 << register != 0 || first == register,
         // Branches.
         5 => false,

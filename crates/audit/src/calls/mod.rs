@@ -1,5 +1,5 @@
-//! System calls for time that a file's own code makes: a system-call instruction that is reached with a clock's number in the
-//! register for it. The number's way into the register is followed within the straight line of code before the instruction.
+//! System calls for time that a file's own code makes: a system-call instruction that is reached with a clock call's
+//! number in the register for it. The number is followed only through the straight line of code before the instruction.
 
 mod aarch64;
 mod arm;
@@ -26,7 +26,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// As the manual has it.
+    /// Returns the name as in the manual.
     pub fn name(self) -> &'static str {
         match self {
             Call::ClockGettime => "clock_gettime",
@@ -56,7 +56,7 @@ pub struct Site {
     pub by: By,
 }
 
-/// Numbers of asm/unistd.h; an i386 program's number is also that of `int $0x80` in an x86-64 one.
+/// Numbers of asm/unistd.h. An i386 program's number is also that of `int $0x80` in an x86-64 program.
 fn call_of(isa: Isa, number: u64) -> Option<Call> {
     Some(match (isa, number) {
         (Isa::X86_64, 228) | (Isa::I386, 265) | (Isa::Aarch64, 113) | (Isa::Arm, 263) => Call::ClockGettime,
@@ -67,12 +67,13 @@ fn call_of(isa: Isa, number: u64) -> Option<Call> {
     })
 }
 
-/// What is kept of a file's sites: no program has as many.
+/// Most sites that are kept of one file: no program has as many.
 const MOST_SITES: usize = 10_000;
-/// System-call instructions, or bytes that look like one, that are looked at in a file. The largest programs have some thousand.
+/// Most system-call instructions, or bytes that look like one, that are examined in a file. The largest programs have
+/// some thousand.
 const MOST_CANDIDATES: usize = 200_000;
 
-/// What was found in a file.
+/// The calls in a file.
 #[derive(Default)]
 pub struct Found {
     pub sites: Vec<Site>,
@@ -86,20 +87,20 @@ impl Found {
         }
     }
 
-    /// Whether one more may be looked at.
+    /// Counts one more candidate and returns whether it may be examined.
     fn is_affordable(&mut self) -> bool {
         self.candidates += 1;
         self.candidates <= MOST_CANDIDATES
     }
 
-    /// Whether everything was looked at.
+    /// Returns whether every candidate was examined.
     pub fn is_complete(&self) -> bool {
         self.candidates <= MOST_CANDIDATES
     }
 }
 
-/// Where every instruction is an aligned word: looks at each `svc` in the piece, whose number `number_before` reads from the code
-/// before it.
+/// Examines each `svc` in the piece, on an ISA whose instructions are aligned words. `number_before` reads the number
+/// from the code before it.
 fn find_words(
     isa: Isa,
     svc: [u8; 4],
@@ -127,9 +128,10 @@ fn find_words(
 /// Finds the calls in code.
 ///
 /// # Errors
-/// Where the file cannot be read.
+/// If the file cannot be read.
 pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::Result<Found> {
-    // Around a piece: enough for the straight lines that are followed; on Arm, for constants and the helper behind the code.
+    // Surroundings of a piece: enough for the straight lines that are followed and, on Arm, for constants and the
+    // helper behind the code.
     let around = match isa {
         Isa::X86_64 | Isa::I386 => (256, 256),
         Isa::Aarch64 => (256, 0),
@@ -154,17 +156,17 @@ pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::R
     Ok(found)
 }
 
-/// Little-endian words of 32 bits.
+/// Reads a little-endian word of 32 bits.
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-/// Little-endian words of 16 bits.
+/// Reads a little-endian word of 16 bits.
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
 }
 
-/// Code that a test has written.
+/// Finds the calls in a test's code.
 #[cfg(test)]
 fn sites_of(isa: Isa, code: &[u8]) -> Vec<(u64, Call, By)> {
     let part = Part {
@@ -180,7 +182,7 @@ fn sites_of(isa: Isa, code: &[u8]) -> Vec<(u64, Call, By)> {
         .collect()
 }
 
-/// The same, of words or half-words, all of whose calls are system calls.
+/// Finds the calls in words or half words, and asserts that all are system calls.
 #[cfg(test)]
 fn calls_of<const N: usize>(isa: Isa, code: impl Iterator<Item = [u8; N]>) -> Vec<(u64, Call)> {
     let sites = sites_of(isa, &code.flatten().collect::<Vec<u8>>());

@@ -1,13 +1,14 @@
-//! Arm, in the encoding of 16 and 32 bits. Decoded forwards from each half word before a system call, like x86's.
+//! Arm, in the encoding of 16 and 32 bits. Code is decoded forwards from each half word before a system call, as for
+//! x86.
 //!
-//! glibc makes system calls from Thumb by a helper, because its compiler keeps r7: the number is in r12 there.
+//! glibc makes system calls from Thumb through a helper, because its compiler reserves r7: the number is in r12 there.
 
 use fastpath_image::Isa;
 use memchr::memmem;
 
 use super::{By, Found, Piece, Site, call_of, half, word};
 
-/// How far before a system call its number is looked for, in bytes.
+/// Bytes before a system call in which to look for its number.
 const BEFORE: usize = 64;
 /// svc #0
 const SVC: [u8; 2] = 0xdf00_u16.to_le_bytes();
@@ -32,7 +33,7 @@ pub(super) fn find(piece: &Piece<'_>, address: u64, found: &mut Found) {
             look(at, 7);
         }
     }
-    // The helper begins by saving what it will use; some bytes before.
+    // The helper starts some bytes before, where it saves the registers that it will use.
     let helpers: Vec<usize> = memmem::find_iter(piece.bytes, &HELPER)
         .filter(|at| is_aligned(*at))
         .take(4)
@@ -51,7 +52,7 @@ pub(super) fn find(piece: &Piece<'_>, address: u64, found: &mut Found) {
     }
 }
 
-/// Where a `bl` at `at` leads.
+/// Returns the target of a `bl` at `at`.
 fn call_target(bytes: &[u8], at: usize) -> Option<usize> {
     let (first, second) = (u32::from(half(bytes, at)?), u32::from(half(bytes, at + 2)?));
     if first & 0xf800 != 0xf000 || second & 0xd000 != 0xd000 {
@@ -72,7 +73,7 @@ fn is_wide(first: u16) -> bool {
     first >> 11 >= 0b11101
 }
 
-/// What is in the register at `at`, if most of those who arrive there agree.
+/// Returns the value of the register at `at`, if most of the decodings that arrive there agree.
 fn number_before(bytes: &[u8], at: usize, register: usize) -> Option<u64> {
     let halves = at.min(BEFORE) / 2;
     let first = at - 2 * halves;
@@ -90,7 +91,7 @@ fn number_before(bytes: &[u8], at: usize, register: usize) -> Option<u64> {
         while index < halves {
             index += step(bytes, first + 2 * index, &mut registers)?;
         }
-        // Who begins behind the load cannot know.
+        // A decoding that starts behind the load does not know the value.
         if let Some(value) = registers[register] {
             match votes.iter_mut().find(|(known, _)| *known == value) {
                 Some((_, count)) => *count += 1,
@@ -105,7 +106,8 @@ fn number_before(bytes: &[u8], at: usize, register: usize) -> Option<u64> {
         .map(|(value, _)| u64::from(value))
 }
 
-/// Goes over one instruction; how many half words it has. Who forgets a register wrongly misses a call; who does not, invents one.
+/// Steps over one instruction and returns how many half words it has. Forgetting a register wrongly misses a call;
+/// keeping it wrongly invents one.
 fn step(bytes: &[u8], at: usize, registers: &mut [Option<u32>; 16]) -> Option<usize> {
     let first = half(bytes, at)?;
     let low = usize::from(first & 7);
@@ -135,7 +137,7 @@ fn step(bytes: &[u8], at: usize, registers: &mut [Option<u32>; 16]) -> Option<us
         0b10110 | 0b10111 if first & 0xfe00 == 0xb400 => {}
         0b10110 | 0b10111 if first & 0xfe00 == 0xbc00 => forget(registers, first & 0xff),
         0b11001 => forget(registers, first & 0xff),
-        // svc, or a branch on a condition.
+        // svc, or a conditional branch.
         0b11010 | 0b11011 if first & 0xff00 == 0xdf00 => registers[0] = None,
         0b11010 | 0b11011 => {}
         0b11100 => *registers = [None; 16],
@@ -179,7 +181,7 @@ fn wide(bytes: &[u8], at: usize, first: u32, second: u32, registers: &mut [Optio
     }
 }
 
-/// A constant of eight bits, spread or rotated.
+/// Returns the constant of eight bits, spread or rotated.
 fn modified(constant: u32) -> u32 {
     let byte = constant & 0xff;
     match constant >> 8 {
@@ -191,8 +193,8 @@ fn modified(constant: u32) -> u32 {
     }
 }
 
-/// ldr from a pool of constants behind the code. That code is aligned as the piece is, pieces begin at whole pages or at the
-/// beginning of a segment, so the piece's offsets serve for the alignment.
+/// Returns what ldr loads from a pool of constants behind the code. The piece's offsets have the alignment of the code,
+/// because pieces begin at whole pages or at the beginning of a segment.
 fn literal(bytes: &[u8], at: usize, distance: usize) -> Option<u32> {
     word(bytes, ((at + 4) & !3) + distance)
 }

@@ -1,8 +1,8 @@
 //! x86-64 and i386.
 //!
-//! Instructions have no fixed length, so code cannot be read backwards. But decoding from a wrong byte falls into step after a few
-//! instructions: code is decoded from each of the bytes before a system call, and what most of those that arrive at it agree
-//! on counts.
+//! Instructions have no fixed length, so code cannot be read backwards. But decoding from a wrong byte falls into step
+//! after a few instructions. Therefore code is decoded from each of the bytes before a system call, and the number
+//! counts on which most of the decodings that arrive at the call agree.
 
 use fastpath_image::Isa;
 use iced_x86::{
@@ -13,12 +13,12 @@ use memchr::memmem;
 
 use super::{By, Call, Found, Piece, Site, call_of};
 
-/// How far before a system call its number is looked for, in bytes. Compilers put it within some ten.
+/// Bytes before a system call in which to look for its number. Compilers put it within some ten.
 const BEFORE: usize = 96;
-/// How far behind the load of an address its call is looked for, in instructions.
+/// Instructions behind the load of an address in which to look for its call.
 const BEHIND: usize = 16;
 
-/// i386's call through what the C library has copied from AT_SYSINFO: call *%gs:0x10.
+/// i386's call through the pointer that the C library has copied from AT_SYSINFO: call *%gs:0x10.
 const THROUGH_THREAD_BLOCK: &[u8] = &[0x65, 0xff, 0x15, 0x10, 0, 0, 0];
 
 pub(super) fn find(isa: Isa, piece: &Piece<'_>, address: u64, found: &mut Found) {
@@ -34,7 +34,7 @@ pub(super) fn find(isa: Isa, piece: &Piece<'_>, address: u64, found: &mut Found)
             });
         }
     };
-    // int $0x80 is the i386 way in whatever program it stands.
+    // int $0x80 takes i386 numbers in every program.
     own_of(&[0xcd, 0x80]).for_each(|at| look(at, Isa::I386));
     if isa == Isa::I386 {
         own_of(&[0x0f, 0x34]).for_each(|at| look(at, Isa::I386));
@@ -60,10 +60,10 @@ fn decode(isa: Isa, bytes: &[u8], at: usize) -> Instruction {
     Decoder::with_ip(bits, &bytes[at..], at as u64, DecoderOptions::NONE).decode()
 }
 
-/// What is in eax where the instruction at `at` is reached, if the code before it says.
+/// Returns the value of eax where the instruction at `at` is reached, if the code before it determines one.
 fn number_at(isa: Isa, bytes: &[u8], at: usize) -> Option<u64> {
     let first = at.saturating_sub(BEFORE);
-    // From each byte: the instruction there, and whether decoding from there arrives.
+    // For each byte, the instruction there if decoding from there arrives.
     let mut lines: Vec<Option<Instruction>> = vec![None; at - first];
     for start in (first..at).rev() {
         let instruction = decode(isa, &bytes[..at], start);
@@ -86,7 +86,8 @@ fn number_at(isa: Isa, bytes: &[u8], at: usize) -> Option<u64> {
             ) && is_near_a_number(isa, instruction.immediate(operand))
         })
     };
-    // The last load of something that could be it: what begins behind it cannot know, and is not asked.
+    // The last load of a constant that could be the number. A decoding that starts behind it cannot know the number and
+    // does not vote.
     let last = (0..lines.len())
         .rev()
         .find(|start| lines[*start].as_ref().is_some_and(is_load))?;
@@ -100,7 +101,7 @@ fn number_at(isa: Isa, bytes: &[u8], at: usize) -> Option<u64> {
             position += instruction.len();
         }
         let value = registers.of(Register::RAX).map(|value| value & 0xffff_ffff);
-        // mov $0xe4, %al, and the rest of the register was cleared before.
+        // mov $0xe4, %al, after the rest of the register was cleared.
         if start == last && value.is_none() {
             continue;
         }
@@ -116,7 +117,7 @@ fn number_at(isa: Isa, bytes: &[u8], at: usize) -> Option<u64> {
         .and_then(|(value, _)| value)
 }
 
-/// Whether a constant is a clock's number, or what becomes one by an addition.
+/// Returns whether a constant is a clock call's number, or becomes one by an addition.
 fn is_near_a_number(isa: Isa, value: u64) -> bool {
     let value = value & 0xffff_ffff;
     let is_one = |isa, value| call_of(isa, value).is_some();
@@ -125,10 +126,10 @@ fn is_near_a_number(isa: Isa, value: u64) -> bool {
         || is_one(Isa::X86_64, value & 0xff)
 }
 
-/// The three entries of the vsyscall page, as the lowest bytes of their addresses.
+/// The entries of the vsyscall page that read clocks, as the second lowest bytes of their addresses.
 const VSYSCALLS: [(u8, Call); 2] = [(0x00, Call::Gettimeofday), (0x04, Call::Time)];
 
-/// Whether the constant at `at` is the address of a vsyscall that is loaded into a register and then called.
+/// Returns the vsyscall whose address is the constant at `at`, if it is loaded into a register and then called.
 fn vsyscall_at(bytes: &[u8], at: usize) -> Option<Call> {
     let (low, call) = VSYSCALLS.into_iter().find(|(low, _)| bytes[at + 1] == *low)?;
     let target = 0xffff_ffff_ff60_0000 | u64::from(low) << 8;
@@ -150,7 +151,7 @@ fn vsyscall_at(bytes: &[u8], at: usize) -> Option<Call> {
         })
 }
 
-/// Whether what is in `register` at `at` is called on the straight line from there.
+/// Returns whether the address that is in `register` at `at` is called on the straight line from there.
 fn is_called(bytes: &[u8], mut at: usize, register: Register) -> bool {
     let mut factory = InstructionInfoFactory::new();
     for _ in 0..BEHIND {
@@ -192,7 +193,7 @@ fn writes<'a>(
         .map(|used| used.register().full_register())
 }
 
-/// What is known of the general registers on a straight line of code.
+/// The known values of the general registers on a straight line of code.
 #[derive(Default)]
 struct Registers {
     values: [Option<u64>; 16],
@@ -217,7 +218,7 @@ impl Registers {
         }
     }
 
-    /// The value of a register or of a constant.
+    /// Returns the value of a register or of a constant.
     fn operand(&self, instruction: &Instruction, operand: u32) -> Option<u64> {
         match instruction.op_kind(operand) {
             OpKind::Register
@@ -235,19 +236,19 @@ impl Registers {
         }
     }
 
-    /// Goes over one instruction.
+    /// Steps over one instruction.
     fn step(&mut self, instruction: &Instruction, factory: &mut InstructionInfoFactory) {
         match instruction.flow_control() {
             FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::Interrupt => {}
             FlowControl::Call | FlowControl::IndirectCall if instruction.mnemonic() != Mnemonic::Syscall => {
-                // What a function may change, by the ABI.
+                // Registers that a function may change, by the ABI.
                 for index in [0, 1, 2, 6, 7, 8, 9, 10, 11] {
                     self.values[index] = None;
                 }
                 return;
             }
             FlowControl::Call | FlowControl::IndirectCall => {}
-            // What follows is reached from elsewhere.
+            // The next instruction is reached from elsewhere.
             _ => *self = Registers::default(),
         }
         let target = instruction.op0_register();
@@ -358,7 +359,7 @@ mod tests {
             found(b"\x48\xb8\x00\x00\x60\xff\xff\xff\xff\xff\xff\xd0"),
             Some((Call::Gettimeofday, By::Vsyscall))
         );
-        // Compared with, as tools do that look for the page.
+        // Only compared, as in tools that look for the page.
         assert_eq!(found(&[load, &b"\x48\x39\xc7\xc3"[..]].concat()), None);
     }
 }

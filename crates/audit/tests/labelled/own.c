@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A program without a C library. WAY: 0 reads no clock; 1 by a system call; 2 by the vsyscall page; 3 like 1, and it
- * says that it is an old glibc. */
+/* A program without a C library. WAY 0 reads no clock; 1 uses a system call; 2 uses the vsyscall page; 3 is like 1
+ * and names an old glibc. */
 
 #if defined(__x86_64__)
 #define CLOCK_GETTIME 228
@@ -43,13 +43,13 @@ void _start(void) {
 #if WAY == 2
 	((long (*)(long *))0xffffffffff600400)((long *)time);
 #elif defined(__arm__)
-	/* r7 is the frame pointer of Thumb: by hand. */
+	/* The assembler sets r7: it is Thumb's frame pointer, so the compiler reserves it. */
 #if WAY != 0
 	__asm__ volatile("mov r0, #1\n\tmov r1, %0\n\tmovw r7, #263\n\tsvc #0" : : "r"(time) : "r0", "r1", "memory");
 #endif
 	__asm__ volatile("mov r0, #0\n\tmov r7, #1\n\tsvc #0" : : : "r0", "memory");
 #elif WAY != 0
-	/* Constants that stay constants without optimisation too. */
+	/* These constants stay constants without optimisation, too. */
 #if defined(__x86_64__)
 	__asm__ volatile("mov $228, %%eax\n\tsyscall" : : "D"(1), "S"(time) : "rax", "rcx", "r11", "memory");
 #elif defined(__i386__)
