@@ -1,8 +1,9 @@
-//! An assembler for the few instructions of BPF that fastpath's programs need, with labels (Documentation/bpf/standardization/instruction-set.rst).
+//! An assembler for the few BPF instructions that fastpath's programs need, with labels
+//! (Documentation/bpf/standardization/instruction-set.rst).
 
 use std::collections::HashMap;
 
-/// One of the machine's registers. R1 to R5 are a helper's arguments, R0 its result; R6 to R9 outlive a call.
+/// A register of the BPF machine. R1 to R5 are a helper's arguments, R0 its result; R6 to R9 survive a call.
 #[derive(Clone, Copy)]
 pub struct Register(u8);
 
@@ -36,7 +37,7 @@ pub struct Instruction {
     immediate: i32,
 }
 
-/// A program in the making.
+/// A program under construction.
 #[derive(Default)]
 pub struct Assembler {
     code: Vec<Instruction>,
@@ -71,7 +72,7 @@ impl Assembler {
         self.push(0, R0, R0, 0, (value >> 32) as i32);
     }
 
-    /// A map's address, by its descriptor.
+    /// Loads a map's address, given its descriptor.
     pub fn map(&mut self, dst: Register, fd: i32) {
         const PSEUDO_MAP_FD: Register = Register(1);
         self.push(0x18, dst, PSEUDO_MAP_FD, 0, fd);
@@ -102,7 +103,7 @@ impl Assembler {
         self.push(0x62 | width as u8, base, R0, offset, value);
     }
 
-    /// 64 bits, atomically.
+    /// Adds 64 bits atomically.
     pub fn atomic_add(&mut self, base: Register, offset: i16, src: Register) {
         self.push(0xdb, base, src, offset, 0);
     }
@@ -128,7 +129,7 @@ impl Assembler {
         self.jump(0x1d, left, right, 0, label);
     }
 
-    /// Without a sign.
+    /// Compares unsigned.
     pub fn if_at_most(&mut self, left: Register, value: i32, label: &str) {
         self.jump(0xb5, left, R0, value, label);
     }
@@ -142,7 +143,7 @@ impl Assembler {
         self.push(0x95, R0, R0, 0, 0);
     }
 
-    /// The program. A label that is nowhere is a mistake in this crate, which every load would show.
+    /// Returns the program. An undefined label is a bug in the calling crate and panics in every use.
     pub fn finish(mut self) -> Vec<Instruction> {
         for (at, label) in &self.jumps {
             let to = self.labels[label];

@@ -1,5 +1,5 @@
-//! Small BPF programs at the kernel's raw tracepoints: assembled here, loaded by bpf(2), heard by a ring. Neither a compiler nor a library
-//! in C is needed, so that the static build stays one file.
+//! Small BPF programs at the kernel's raw tracepoints: assembled here, loaded by bpf(2), read through a ring. They need
+//! neither a compiler nor a C library, so the static build stays one file.
 
 pub mod asm;
 mod ring;

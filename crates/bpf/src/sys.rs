@@ -23,12 +23,12 @@ pub enum Kind {
     Ring = 27,
 }
 
-/// bpf(2) reads `size_of::<T>()` bytes and takes the rest for zero.
+/// Calls bpf(2), which reads `size_of::<T>()` bytes and assumes zero for the rest.
 ///
 /// # Safety
-/// `attributes` is what `command` expects, and every pointer in it is good for what the command does with it.
+/// `attributes` must be what `command` expects, and every pointer in it valid for what the command does with it.
 unsafe fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<i32> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `attributes` and its pointers are valid for `command`.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes as *const T, size_of::<T>()) };
     if result < 0 {
         Err(io::Error::last_os_error())
@@ -38,7 +38,7 @@ unsafe fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<i32> {
 }
 
 fn owned(fd: i32) -> OwnedFd {
-    // SAFETY: the kernel has just made it, for us.
+    // SAFETY: the kernel has just created the descriptor, and nothing else owns it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -60,7 +60,7 @@ struct Element {
     flags: u64,
 }
 
-/// A map of the kernel's, or a ring.
+/// A BPF map, or a ring.
 pub struct Map {
     fd: OwnedFd,
     key_size: usize,
@@ -68,7 +68,8 @@ pub struct Map {
 }
 
 impl Map {
-    /// Makes one. A ring has neither keys nor values, and `max_entries` bytes: a power of two, and pages.
+    /// Creates a map. A ring has neither keys nor values; its `max_entries` is its size in bytes: a power of two, and a
+    /// multiple of the page size.
     pub fn new(kind: Kind, key_size: u32, value_size: u32, max_entries: u32) -> io::Result<Map> {
         let attributes = CreateMap {
             kind: kind as u32,
@@ -77,7 +78,7 @@ impl Map {
             max_entries,
             flags: 0,
         };
-        // SAFETY: no pointers.
+        // SAFETY: the attributes contain no pointers.
         let fd = unsafe { bpf(MAP_CREATE, &attributes)? };
         Ok(Map {
             fd: owned(fd),
@@ -86,7 +87,7 @@ impl Map {
         })
     }
 
-    /// For programs.
+    /// Returns the descriptor, for programs that use the map.
     pub fn fd(&self) -> i32 {
         self.fd.as_raw_fd()
     }
@@ -101,35 +102,36 @@ impl Map {
         }
     }
 
-    /// The value at a key.
+    /// Returns the value at a key.
     pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         let mut value = vec![0; self.value_size];
         let element = self.element(Some(key), Some(&mut value));
-        // SAFETY: a key and room for a value, of this map's sizes.
+        // SAFETY: `element` points to a key and to room for a value, of this map's sizes.
         unsafe { bpf(MAP_LOOKUP, &element) }.ok().map(|_| value)
     }
 
-    /// The value at a key, which is removed: in one step since Linux 5.14. Before, a call that is made between the two is lost.
+    /// Removes a key and returns its value, in one step since Linux 5.14. On older kernels, a call that is counted
+    /// between the two steps is lost.
     pub fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
         let mut value = vec![0; self.value_size];
         let element = self.element(Some(key), Some(&mut value));
-        // SAFETY: a key and room for a value, of this map's sizes.
+        // SAFETY: `element` points to a key and to room for a value, of this map's sizes.
         if unsafe { bpf(MAP_LOOKUP_AND_DELETE, &element) }.is_ok() {
             return Some(value);
         }
         let value = self.get(key);
-        // SAFETY: a key of this map's size.
+        // SAFETY: the element points to a key of this map's size.
         let _ = unsafe { bpf(MAP_DELETE, &self.element(Some(key), None)) };
         value
     }
 
-    /// All keys.
+    /// Returns all keys.
     pub fn keys(&self) -> Vec<Vec<u8>> {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         loop {
             let mut next = vec![0; self.key_size];
             let element = self.element(keys.last().map(Vec::as_slice), Some(&mut next));
-            // SAFETY: a key, or none, and room for one, of this map's size.
+            // SAFETY: `element` points to a key or is null, and to room for a key, of this map's size.
             if unsafe { bpf(MAP_GET_NEXT_KEY, &element) }.is_err() {
                 return keys;
             }
@@ -138,7 +140,7 @@ impl Map {
     }
 }
 
-/// To wait for what comes in a ring.
+/// For polling a ring.
 impl AsFd for Map {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -156,7 +158,7 @@ struct Load {
     log: u64,
 }
 
-/// A program at a raw tracepoint. It ends when this is dropped.
+/// A program at a raw tracepoint. Dropping it detaches the program.
 pub struct Attached {
     _program: OwnedFd,
     _tracepoint: OwnedFd,
@@ -169,7 +171,8 @@ struct OpenTracepoint {
     padding: u32,
 }
 
-/// Loads a program and runs it at a raw tracepoint. It takes CAP_BPF and CAP_PERFMON. An error of the verifier's has the end of its log.
+/// Loads a program and attaches it to a raw tracepoint, which requires CAP_BPF and CAP_PERFMON. If the verifier rejects
+/// the program, the error contains the end of its log.
 pub fn attach(tracepoint: &CStr, code: &[Instruction]) -> io::Result<Attached> {
     let program = load(code)?;
     let attributes = OpenTracepoint {
@@ -177,7 +180,7 @@ pub fn attach(tracepoint: &CStr, code: &[Instruction]) -> io::Result<Attached> {
         program: program.as_raw_fd() as u32,
         padding: 0,
     };
-    // SAFETY: the name is a C string.
+    // SAFETY: the name is a C string that outlives the call.
     let tracepoint = unsafe { bpf(RAW_TRACEPOINT_OPEN, &attributes)? };
     Ok(Attached {
         _program: program,
@@ -186,7 +189,7 @@ pub fn attach(tracepoint: &CStr, code: &[Instruction]) -> io::Result<Attached> {
 }
 
 fn load(code: &[Instruction]) -> io::Result<OwnedFd> {
-    // The helpers that read memory are for programs under a licence that is compatible with the GPL's; MIT is.
+    // The kernel offers the helpers that read memory only to programs under a licence compatible with the GPL; MIT is.
     let license = c"Dual MIT/GPL";
     let mut attributes = Load {
         kind: PROG_TYPE_RAW_TRACEPOINT,
@@ -197,7 +200,7 @@ fn load(code: &[Instruction]) -> io::Result<OwnedFd> {
         log_size: 0,
         log: 0,
     };
-    // SAFETY: code and licence live until the call has returned.
+    // SAFETY: code and licence outlive the call.
     let error = match unsafe { bpf(PROG_LOAD, &attributes) } {
         Ok(fd) => return Ok(owned(fd)),
         Err(error) => error,
@@ -209,7 +212,7 @@ fn load(code: &[Instruction]) -> io::Result<OwnedFd> {
     attributes.log_level = 1;
     attributes.log_size = log.len() as u32;
     attributes.log = log.as_mut_ptr() as u64;
-    // SAFETY: as before, and room for the log.
+    // SAFETY: code, licence and the log's buffer outlive the call.
     if let Ok(fd) = unsafe { bpf(PROG_LOAD, &attributes) } {
         return Ok(owned(fd));
     }
