@@ -1,8 +1,8 @@
-//! What an ISA's system calls look like in the kernel's saved registers.
+//! System calls of an ISA, as the kernel's saved registers show them.
 
 use crate::call::Function;
 
-/// A system call by which a clock is read.
+/// A system call's number, and the function that it is.
 pub(crate) type Number = (u32, Function);
 
 /// Offsets into `struct pt_regs`, and the numbers of both ABIs.
@@ -73,7 +73,7 @@ mod isa {
         compat_argument: 0,
     };
     pub(crate) const PSTATE: i16 = 264;
-    /// Set in the state of 32-bit programs.
+    /// Set in pstate of 32-bit programs.
     pub(crate) const PSR_MODE32_BIT: i32 = 0x10;
     pub(crate) const FOREIGN_BIT: u32 = 0;
     // include/uapi/asm-generic/unistd.h

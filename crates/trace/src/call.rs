@@ -1,8 +1,8 @@
-//! What is counted.
+//! The calls that are counted.
 
 use fastpath_measure::Clock;
 
-/// A system call by which a program asks for the time, or for its CPU.
+/// A system call by which a program reads a clock, or asks for its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 pub(crate) enum Function {
@@ -11,7 +11,7 @@ pub(crate) enum Function {
     Time = 2,
     ClockGetres = 3,
     Getcpu = 4,
-    /// 32-bit ABIs have calls with 64-bit time of their own.
+    /// 32-bit ABIs have separate calls with 64-bit time.
     ClockGettime64 = 5,
     ClockGetresTime64 = 6,
 }
@@ -44,7 +44,7 @@ impl Function {
     }
 }
 
-/// By which door the kernel was entered.
+/// The ABI by which the kernel was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 pub(crate) enum Abi {
@@ -65,21 +65,22 @@ impl Abi {
     }
 }
 
-/// One call site's calls for one clock: what is counted together.
+/// A call site in one process and for one clock. Its calls are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Site {
-    /// The process, as whoever asks numbers it.
+    /// The process, as numbered in the PID namespace of the tracer.
     pub pid: u32,
     pub function: Function,
     pub abi: Abi,
-    /// 0 where the function takes none.
+    /// 0 if the function takes none.
     pub clock: i32,
-    /// Behind the instruction that entered the kernel; 0 where that is unknown.
+    /// Address behind the instruction that entered the kernel; 0 if unknown.
     pub ip: u64,
 }
 
 impl Site {
-    /// MONOTONIC; `dynamic`, a file's or another process's; nothing where the function takes no clock.
+    /// Returns the name of the clock: MONOTONIC; `dynamic` for that of a file or of another process; `None` if the
+    /// function takes no clock.
     pub(crate) fn clock_name(&self) -> Option<String> {
         self.function.takes_a_clock().then(|| match Clock::from_id(self.clock) {
             Some(clock) => clock.name().to_owned(),
@@ -89,16 +90,16 @@ impl Site {
     }
 }
 
-/// Where a call came from: the registers, and the top of the stack.
+/// Origin of a call: the registers, and the top of the stack.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     pub site: Site,
     /// CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// How many calls it stands for.
+    /// Number of calls that it represents.
     pub calls: u64,
     pub sp: u64,
     pub frame: u64,
-    /// From `sp` upwards.
+    /// Bytes from `sp` upwards.
     pub stack: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! Starting the program that is to be watched: it waits, before its exec, until everything is ready.
+//! Starts the program to watch. It waits before its exec until everything is ready.
 
 use nix::unistd::{ForkResult, fork, pipe};
 use std::ffi::{CString, OsString};
@@ -6,19 +6,19 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-/// Exit statuses of programs that could not be started, as shells have them.
+/// Exit status of a program that cannot be executed, as in shells.
 pub const NOT_EXECUTABLE: i32 = 126;
-/// See [`NOT_EXECUTABLE`].
+/// Exit status of a program that is not found, as in shells.
 pub const NOT_FOUND: i32 = 127;
 
-/// A program that has not begun.
+/// A program before its exec.
 pub(crate) struct Waiting {
     pub pid: u32,
     go: std::fs::File,
     failure: std::fs::File,
 }
 
-/// Forks. `prepare` is run in the new process before its exec; it must be async-signal-safe and answer 0 or an errno.
+/// Forks. The child runs `prepare` before its exec; `prepare` must be async-signal-safe and return 0 or an errno.
 pub(crate) fn start(command: &[OsString], prepare: impl Fn() -> i32) -> Result<Waiting, String> {
     let strings: Result<Vec<CString>, _> = command.iter().map(|word| CString::new(word.as_bytes())).collect();
     let strings = strings.map_err(|_| "an argument has a null byte in it".to_owned())?;
@@ -29,7 +29,7 @@ pub(crate) fn start(command: &[OsString], prepare: impl Fn() -> i32) -> Result<W
     for end in [&go_end, &failure_end, &report_end, &wait_end] {
         close_on_exec(end);
     }
-    // SAFETY: the child makes system calls only; everything was allocated above.
+    // SAFETY: the child makes only system calls; everything was allocated above.
     match unsafe { fork() }.map_err(failed)? {
         ForkResult::Parent { child } => Ok(Waiting {
             pid: child.as_raw() as u32,
@@ -37,11 +37,11 @@ pub(crate) fn start(command: &[OsString], prepare: impl Fn() -> i32) -> Result<W
             failure: failure_end.into(),
         }),
         ForkResult::Child => {
-            // SAFETY: system calls on descriptors and strings that are this process's own.
+            // SAFETY: system calls on descriptors and strings of this process.
             unsafe {
                 libc::close(go_end.as_raw_fd());
                 let mut byte = 0u8;
-                // The parent died, or says go.
+                // End of file means that the parent has died, a byte that the child may start.
                 if libc::read(wait_end.as_raw_fd(), (&raw mut byte).cast(), 1) == 1 {
                     fastpath_measure::forbid_counter_again();
                     let mut errno = prepare();
@@ -58,12 +58,12 @@ pub(crate) fn start(command: &[OsString], prepare: impl Fn() -> i32) -> Result<W
 }
 
 fn close_on_exec(fd: &OwnedFd) {
-    // SAFETY: fcntl with integers.
+    // SAFETY: fcntl takes only integers here.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
 }
 
 impl Waiting {
-    /// Lets it begin. What is returned tells, once it has ended, whether it could be executed.
+    /// Lets it start. The result tells, once the program has ended, whether the exec succeeded.
     pub(crate) fn go(mut self) -> Started {
         let _ = self.go.write_all(b"!");
         Started {
@@ -73,7 +73,7 @@ impl Waiting {
     }
 }
 
-/// A program that has begun.
+/// A program after its start.
 #[derive(Debug)]
 pub(crate) struct Started {
     pub pid: u32,
@@ -81,7 +81,7 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    /// Why it could not be executed; to be asked when it has ended.
+    /// Returns why the exec failed. Call it after the program has ended.
     pub(crate) fn failure(&mut self) -> Option<std::io::Error> {
         let mut errno = [0; 4];
         self.failure.read_exact(&mut errno).ok()?;

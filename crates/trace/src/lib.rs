@@ -1,8 +1,8 @@
-//! Who makes system calls to read clocks: how often, at what price, from where, and why.
+//! Finds the processes that make system calls to read clocks: how often, at what cost, from where, and why.
 //!
-//! Calls are counted in the kernel by BPF programs (`bpf/`); what processes are comes from perf's side-band records
-//! (`sideband.rs`). Without the privilege for that, a command can be watched by ptrace (`ptrace.rs`). Either way sites are added
-//! up by `tally.rs`, which the report is made from. Nothing here prints, and no process but the command's is stopped.
+//! BPF programs (`bpf/`) count the calls in the kernel; perf's side-band records (`sideband.rs`) tell which programs
+//! the processes run. Without the privilege for that, ptrace can watch a command (`ptrace.rs`). Either way `tally.rs`
+//! adds up the sites for the report. Nothing here prints, and no process but the command's is stopped.
 
 mod arch;
 mod bpf;

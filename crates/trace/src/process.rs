@@ -1,4 +1,4 @@
-//! Processes over time: which program each one was at which moment, and what was mapped.
+//! Processes over time: the program that each one ran at a moment, and its mappings.
 
 use crate::call::Site;
 use std::collections::{HashMap, HashSet};
@@ -7,25 +7,25 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// What is mapped somewhere, executable.
+/// An executable mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub range: Range<u64>,
-    /// Of the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// A path, `[vdso]`, `//anon` or nothing.
+    /// A path, `[vdso]`, `//anon`, or empty.
     pub path: String,
 }
 
 /// A program that a process runs, until it executes another one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Image {
-    /// CLOCK_MONOTONIC. 0: it was there before we looked.
+    /// CLOCK_MONOTONIC. 0 if it ran before the trace began.
     pub since_ns: u64,
     pub comm: String,
     pub program: Option<String>,
     pub maps: Vec<Mapping>,
-    /// Whether all that was mapped before we looked is in `maps`.
+    /// Whether `maps` contains everything that was mapped before the trace began.
     is_complete: bool,
 }
 
@@ -45,7 +45,7 @@ impl Image {
     }
 }
 
-/// All that is known of processes.
+/// All known processes.
 #[derive(Default)]
 pub(crate) struct Processes {
     images: HashMap<u32, Vec<Image>>,
@@ -54,7 +54,7 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// With all that exist: one that ends before it is looked at shall have a name.
+    /// Returns all existing processes, so that one that ends soon has a name.
     pub(crate) fn look() -> Processes {
         let mut processes = Processes::default();
         for pid in fastpath_maps::processes().into_iter().flatten() {
@@ -81,7 +81,7 @@ impl Processes {
         });
     }
 
-    /// An exec whose mappings nobody tells: they are there to be read.
+    /// Records an exec for which no mapping events will come: the mappings can be read.
     pub(crate) fn exec_seen(&mut self, pid: u32, comm: String, now_ns: u64) {
         self.images.entry(pid).or_default().push(Image {
             since_ns: now_ns,
@@ -95,7 +95,7 @@ impl Processes {
         self.current(pid).comm = comm;
     }
 
-    /// The first file that a new program maps is its own.
+    /// Records a mapping. The first file that a new program maps is its own.
     pub(crate) fn map(&mut self, pid: u32, mapping: Mapping) {
         let image = self.current(pid);
         if image.is_complete && image.program.is_none() && mapping.path.starts_with('/') {
@@ -112,7 +112,7 @@ impl Processes {
         self.ended.contains(&pid)
     }
 
-    /// Forgets what has ended, but for those that somebody `is_needed` for.
+    /// Forgets processes that have ended, except those for which `is_needed` is true.
     pub(crate) fn forget(&mut self, is_needed: impl Fn(u32) -> bool) {
         self.images
             .retain(|pid, _| !self.ended.contains(pid) || is_needed(*pid));
@@ -123,7 +123,8 @@ impl Processes {
         images.last_mut().expect("every process has an image")
     }
 
-    /// What was running when a site was first seen, and all of its mappings if they can still be had.
+    /// Returns the program that was running when a site was first seen, with all of its mappings if they are still
+    /// available.
     pub(crate) fn at(&mut self, site: &Site, first_ns: u64, comm: &str) -> &Image {
         let pid = site.pid;
         let images = self.images.entry(pid).or_insert_with(|| vec![name(pid)]);
@@ -133,7 +134,7 @@ impl Processes {
         if image.comm.is_empty() {
             image.comm = comm.to_owned();
         }
-        // Mapped before we looked, or without our being told.
+        // Mapped before the trace began, or its event was lost.
         let is_missing = site.ip != 0 && image.mapping(site.ip).is_none();
         if is_current && (is_missing || !image.is_complete) && !self.ended.contains(&pid) {
             image.is_complete = true;
@@ -151,10 +152,10 @@ impl Processes {
         self.images.get(&pid)?.iter().find(|image| image.since_ns == since_ns)
     }
 
-    /// Whether a process is `root` or descends from it by forks that were seen.
+    /// Returns whether a process is `root` or descends from it by recorded forks.
     pub(crate) fn descends(&self, pid: u32, root: u32) -> bool {
         let mut pid = pid;
-        // No chain is longer than there are processes.
+        // No chain is longer than the number of processes.
         for _ in 0..=self.parents.len() {
             if pid == root {
                 return true;
@@ -182,7 +183,7 @@ fn program(pid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(link.as_os_str().as_bytes()).into_owned())
 }
 
-/// What is executable.
+/// Returns the executable mappings.
 fn mappings(pid: u32) -> impl Iterator<Item = Mapping> {
     let maps = fastpath_maps::of(pid).unwrap_or_default().into_iter();
     maps.filter(|mapping| mapping.executable).map(|mapping| Mapping {
@@ -192,7 +193,7 @@ fn mappings(pid: u32) -> impl Iterator<Item = Mapping> {
     })
 }
 
-/// Where a file of a process's can be opened from here: as the process sees it, while it lives.
+/// Returns a path by which this process can open a file of another: as the other one sees it, while it lives.
 pub(crate) fn reachable(pid: u32, path: &str) -> PathBuf {
     let inside = PathBuf::from(format!("/proc/{pid}/root{path}"));
     if inside.exists() { inside } else { PathBuf::from(path) }

@@ -1,5 +1,5 @@
-//! The slower means, which takes no privilege: a command is started under a seccomp filter that stops it at the calls that
-//! are counted, and at no others, and under a tracer (this process) that looks and lets it go on.
+//! Counts by ptrace, which is slower but requires no privilege. A command is started under a seccomp filter that stops
+//! it only at the calls that are counted; this process, its tracer, records the call and continues it.
 
 use crate::arch;
 use crate::call::{Abi, Function, Sample, Site};
@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// More of a stack than this is seldom needed to find a caller.
+/// Bytes of stack per sample. Finding a caller seldom needs more.
 const STACK_SIZE: usize = 4096;
 
 pub(crate) fn run(options: &Options, host: Host, observer: &mut dyn Observer) -> Result<Outcome, String> {
@@ -27,7 +27,7 @@ pub(crate) fn run(options: &Options, host: Host, observer: &mut dyn Observer) ->
         | ptrace::Options::PTRACE_O_TRACEVFORK
         | ptrace::Options::PTRACE_O_TRACECLONE
         | ptrace::Options::PTRACE_O_TRACEEXEC
-        // Without a tracer the filter would make every clock read fail.
+        // If the tracer dies, the filter would make every clock read fail.
         | ptrace::Options::PTRACE_O_EXITKILL;
     ptrace::seize(Pid::from_raw(pid as i32), follow).map_err(|error| {
         format!(
@@ -48,12 +48,12 @@ pub(crate) fn run(options: &Options, host: Host, observer: &mut dyn Observer) ->
     let mut end = None;
     loop {
         let mut status = 0;
-        // SAFETY: stores into a local. Nothing but the program and its descendants is this process's to wait for.
+        // SAFETY: stores into a local variable. This process has no children but the program and its descendants.
         let tid = unsafe { libc::waitpid(-1, &mut status, libc::__WALL) };
         if tid < 0 {
             match std::io::Error::last_os_error().kind() {
                 std::io::ErrorKind::Interrupted => {}
-                // Nobody is left.
+                // No traced process is left.
                 _ => break,
             }
         } else if libc::WIFSTOPPED(status) {
@@ -103,7 +103,7 @@ struct Tracer {
 }
 
 impl Tracer {
-    /// Whatever fails here fails because the thread was killed meanwhile.
+    /// Handles a stop. A ptrace request here fails only if the thread was killed meanwhile.
     fn stopped(&mut self, thread: Pid, status: i32) {
         let signal = libc::WSTOPSIG(status);
         let deliver = match status >> 16 {
@@ -125,14 +125,14 @@ impl Tracer {
             libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => None,
             // A group stop lasts until SIGCONT; a new thread's first stop does not.
             libc::PTRACE_EVENT_STOP if signal != libc::SIGTRAP => {
-                // SAFETY: ptrace with integers.
+                // SAFETY: ptrace with integers only.
                 unsafe { libc::ptrace(libc::PTRACE_LISTEN, thread.as_raw(), 0, 0) };
                 return;
             }
             libc::PTRACE_EVENT_STOP => None,
             _ => Some(signal),
         };
-        // SAFETY: ptrace with integers. Real-time signals have no name in nix.
+        // SAFETY: ptrace with integers only. Real-time signals have no name in nix.
         unsafe { libc::ptrace(libc::PTRACE_CONT, thread.as_raw(), 0, deliver.unwrap_or(0)) };
     }
 
@@ -163,11 +163,11 @@ impl Tracer {
     }
 }
 
-/// What lies above `sp`, up to the end of the mapping.
+/// Returns the bytes from `sp` on, up to the end of the mapping.
 fn stack(thread: Pid, sp: u64) -> Vec<u8> {
     let mut bytes = vec![0; STACK_SIZE];
     let mut size = STACK_SIZE;
-    // The top of a stack is the end of a mapping.
+    // The top of a stack is the end of a mapping, so a long read may fail.
     while size >= 64 {
         let mut local = [std::io::IoSliceMut::new(&mut bytes[..size])];
         let remote = [nix::sys::uio::RemoteIoVec {
@@ -183,7 +183,7 @@ fn stack(thread: Pid, sp: u64) -> Vec<u8> {
     Vec::new()
 }
 
-/// A thread at a call.
+/// A thread in a seccomp stop.
 struct Stopped {
     number: u64,
     is_compat: bool,
@@ -201,7 +201,7 @@ impl Stopped {
         let registers = ptrace::getregs(thread).ok()?;
         let is_vsyscall = registers.rip & !0xfff == VSYSCALL_PAGE;
         let (ip, sp) = if is_vsyscall {
-            // As they will be when the entry has returned to its caller: the page's "functions" push nothing.
+            // State after the return to the caller of the vsyscall page, whose "functions" push nothing.
             (
                 ptrace::read(thread, registers.rsp as *mut _).ok()? as u64,
                 registers.rsp + 8,
@@ -212,7 +212,7 @@ impl Stopped {
         let is_32_bit_code = registers.cs == arch::USER32_CS as u64;
         let is_compat = is_32_bit_code
             || !is_vsyscall && {
-                // 64-bit code may say `int $0x80`.
+                // 64-bit code may use `int $0x80`.
                 let word = ptrace::read(thread, (registers.rip - 2) as *mut _).unwrap_or(0);
                 word & 0xffff == 0x80cd
             };
@@ -262,7 +262,7 @@ impl Stopped {
     }
 }
 
-/// Stops at the calls that are counted; lets all others through.
+/// Returns a filter that stops at the calls that are counted and allows all others.
 fn filter() -> Vec<libc::sock_filter> {
     let statement = |code: u32, k: u32| libc::sock_filter {
         code: code as u16,
@@ -283,10 +283,10 @@ fn filter() -> Vec<libc::sock_filter> {
     let mut code = vec![load(4)];
     for (audit, numbers) in [(arch::AUDIT, with_foreign(arch::NATIVE)), (arch::COMPAT_AUDIT, compat)] {
         let count = numbers.len();
-        // Past the load, the comparisons and both answers.
+        // Skip the load, the comparisons and both answers.
         code.push(jump(audit, 0, count + 3));
         code.push(load(0));
-        // Past the other comparisons and the first answer.
+        // Skip the other comparisons and the first answer.
         code.extend(
             numbers
                 .iter()
@@ -310,13 +310,13 @@ fn with_foreign(numbers: &[(u32, Function)]) -> Vec<u32> {
     }
 }
 
-/// In the new process. Answers 0 or an errno.
+/// Installs the filter in the new process. Returns 0 or an errno.
 fn install(filter: &[libc::sock_filter]) -> i32 {
     let program = libc::sock_fprog {
         len: filter.len() as u16,
         filter: filter.as_ptr().cast_mut(),
     };
-    // SAFETY: system calls; the program lives until they have returned.
+    // SAFETY: system calls only; `program` outlives them.
     unsafe {
         if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
             || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) != 0
@@ -331,7 +331,7 @@ fn install(filter: &[libc::sock_filter]) -> i32 {
 mod tests {
     use super::*;
 
-    /// What the filter answers.
+    /// Returns the filter's verdict.
     fn verdict(filter: &[libc::sock_filter], audit: u32, number: u32) -> u32 {
         let (mut at, mut accumulator) = (0, 0);
         loop {

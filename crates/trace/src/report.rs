@@ -1,4 +1,4 @@
-//! What is returned: data that serialises.
+//! The report's data, which serialises.
 
 use crate::symbols::Frame;
 use crate::why::Why;
@@ -41,7 +41,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// Whether anything is missing.
+    /// Returns whether anything is missing.
     pub fn is_anything(&self) -> bool {
         *self != Lost::default()
     }

@@ -1,4 +1,4 @@
-//! One run of the command: from the preparations to the report.
+//! One run of the command, from the preparations to the report.
 
 use crate::bpf::Counter;
 use crate::command::{self, Started};
@@ -10,60 +10,60 @@ use std::ffi::OsString;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Whose calls.
+/// The processes to watch.
 #[derive(Clone, Debug)]
 pub enum Whom {
-    /// Everybody's.
+    /// All processes.
     All,
-    /// A process's, and those of the processes that it starts from now on.
+    /// A process, and those that it starts from now on.
     Process(u32),
-    /// A new program's, and its descendants'.
+    /// A new program and its descendants.
     Command(Vec<OsString>),
 }
 
-/// What is to be done.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whose calls.
+    /// The processes to watch.
     pub whom: Whom,
-    /// How they are to be counted; nothing: by BPF, or where that is not allowed by ptrace.
+    /// Method of counting. `None`: BPF, or ptrace where that is not allowed.
     pub method: Option<Method>,
     /// Whether to find callers.
     pub stacks: bool,
-    /// How many sites (process, call, clock, place in the code) are counted at once.
+    /// Most sites (process, call, clock, place in the code) that are counted at once.
     pub sites: u32,
-    /// For how long, at most.
+    /// Longest duration.
     pub duration: Option<Duration>,
 }
 
-/// What it came to.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Who called.
+    /// The calls.
     pub report: Report,
-    /// How the command ended, where there was one that has.
+    /// End of the command, if there was one and it has ended.
     pub end: Option<End>,
-    /// The command, where it goes on.
+    /// The command, if it continues.
     pub running: Option<Running>,
 }
 
-/// A command that goes on, unwatched.
+/// A command that continues unwatched.
 #[derive(Debug)]
 pub struct Running(Started);
 
 impl Running {
-    /// Its number.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.0.pid
     }
 
-    /// Waits for its end. Nothing: somebody else has been told.
+    /// Waits for its end. `None` if its status is not available, because another thread has waited for it.
     pub fn wait(mut self) -> Option<End> {
         ended(&mut self.0, true)
     }
 }
 
-/// How a command ended.
+/// End of a command.
 #[derive(Debug)]
 pub enum End {
     /// With this exit status.
@@ -74,24 +74,24 @@ pub enum End {
     NotStarted(io::Error),
 }
 
-/// What is asked of, and told to, whoever waits.
+/// The caller's interface to a run.
 pub trait Observer {
-    /// Whether counting shall end.
+    /// Returns whether counting must end.
     fn is_to_stop(&self) -> bool;
-    /// Something that is to be known at once.
+    /// Reports a message immediately.
     fn note(&mut self, text: String);
-    /// Where things stand, about once a second; nothing is made if nobody is looking.
+    /// Reports the state about once a second, while `is_looking` returns true.
     fn show(&mut self, report: Report);
-    /// Whether somebody is looking.
+    /// Returns whether reports are displayed; otherwise they are not made.
     fn is_looking(&self) -> bool;
 }
 
-/// Between two looks at what was counted.
+/// Interval between reads of the counts.
 const LOOK: Duration = Duration::from_secs(1);
-/// Between two looks at what processes did, and at samples.
+/// Interval between reads of the process events and samples.
 const GLANCE_MS: libc::c_int = 20;
 
-/// Counts until the command has ended, the time is over, or somebody says so.
+/// Counts until the command has ended, the time is over, or the observer stops it.
 pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Outcome, String> {
     proc_is_of_our_pids()?;
     if let Whom::Process(pid) = options.whom
@@ -103,7 +103,7 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Outcome, St
     if options.method == Some(Method::Ptrace) && !is_command {
         return Err("ptrace can only watch a command that is started for it (-- CMD)".to_owned());
     }
-    // Before anything is watched: measuring makes such calls itself.
+    // This must precede the counting, because measuring makes such calls itself.
     let host = Host::look();
     if options.method == Some(Method::Ptrace) {
         return ptrace::run(options, host, observer);
@@ -124,7 +124,8 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Outcome, St
     }
 }
 
-/// Names, programs and mappings are looked up there by number: in another PID namespace's they would be somebody else's.
+/// Checks that /proc shows this PID namespace. Names, programs and mappings are looked up there by number, and another
+/// namespace's numbers belong to other processes.
 fn proc_is_of_our_pids() -> Result<(), String> {
     let own = std::fs::read_link("/proc/self").map_err(|error| {
         format!("/proc, where processes get their names from, cannot be read: {error}; mount -t proc proc /proc")
@@ -135,7 +136,7 @@ fn proc_is_of_our_pids() -> Result<(), String> {
     Err("/proc shows the processes of another PID namespace; mount this one's: mount -t proc proc /proc, or unshare --mount-proc".to_owned())
 }
 
-/// BPF and perf at work.
+/// A running BPF and perf session.
 struct Watch {
     counter: Counter,
     sideband: Sideband,
@@ -207,7 +208,8 @@ impl Watch {
         }
     }
 
-    /// Sites that began after the last glance wait for the next: their process may not be known yet.
+    /// Reads the counts. A site that began after the read of the process events waits for the next time: its process
+    /// may not be known yet.
     fn look(&mut self, tally: &mut Tally, is_last: bool) {
         let now_ns = monotonic_ns();
         if !is_last {
@@ -248,11 +250,11 @@ impl Watch {
     }
 }
 
-/// How the command ended, if it has.
+/// Returns how the command ended, if it has.
 fn ended(started: &mut Started, wait: bool) -> Option<End> {
     let mut status = 0;
     loop {
-        // SAFETY: stores into a local; the child is this process's.
+        // SAFETY: stores into a local variable; the child belongs to this process.
         let pid = unsafe { libc::waitpid(started.pid as i32, &mut status, if wait { 0 } else { libc::WNOHANG }) };
         if pid == started.pid as i32 {
             break;
@@ -279,7 +281,7 @@ impl End {
 
 pub(crate) fn monotonic_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: stores into a local.
+    // SAFETY: stores into a local variable.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

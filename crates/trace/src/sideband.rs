@@ -1,5 +1,5 @@
-//! What processes do besides: forks, execs, mappings and exits, which the kernel tells through perf events, in order. So that
-//! a process that lives for less than a millisecond has a name, a program and mappings too.
+//! Forks, execs, mappings and exits of processes, in order, which the kernel reports through perf events. Thus even a
+//! process that lives for less than a millisecond has a name, a program and mappings.
 
 use crate::process::{Mapping, Processes};
 use perf_event::data::Record;
@@ -7,13 +7,14 @@ use perf_event::events::Software;
 use perf_event::{Builder, Clock, SampleFlag, Sampler};
 use std::io;
 
-/// Bytes per CPU: some thousand records between two looks.
+/// Bytes per CPU: some thousand records between two reads.
 const BUFFER: usize = 512 << 10;
 
 /// The rings, one per CPU.
 pub(crate) struct Sideband {
     rings: Vec<Sampler>,
-    /// Records that are younger than the last look was when it began: another CPU's, not read yet, may be older.
+    /// Records that are younger than the beginning of the last read: other CPUs may have older ones that are not read
+    /// yet.
     waiting: Vec<(u64, Event)>,
     lost: u64,
 }
@@ -55,12 +56,12 @@ impl Sideband {
         })
     }
 
-    /// Records that found no room.
+    /// Returns how many records were lost for lack of room.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Tells `processes` what has happened up to `now_ns` (CLOCK_MONOTONIC, read before).
+    /// Passes the events up to `now_ns` (CLOCK_MONOTONIC, read before the call) to `processes`.
     pub(crate) fn tell(&mut self, processes: &mut Processes, now_ns: u64) {
         for ring in &mut self.rings {
             while let Some(record) = ring.next_record() {
@@ -84,7 +85,7 @@ impl Sideband {
 fn read(record: &perf_event::Record, events: &mut Vec<(u64, Event)>, lost: &mut u64) {
     const COMM_EXEC: u16 = 1 << 13;
     let misc = record.misc();
-    // The time is the last field of what follows every record (sample_id_all).
+    // The time is the last field of the trailer of every record (sample_id_all).
     let time = record
         .to_contiguous()
         .last_chunk()
@@ -99,7 +100,7 @@ fn read(record: &perf_event::Record, events: &mut Vec<(u64, Event)>, lost: &mut 
             *lost += record.lost;
             return;
         }
-        // A new thread is no new process.
+        // The fork of a new thread makes no new process.
         Record::Fork(fork) if fork.pid != fork.ppid => Event::Fork {
             parent: fork.ppid,
             child: fork.pid,
@@ -131,7 +132,7 @@ fn online_cpus() -> io::Result<Vec<usize>> {
     Ok(parse_cpu_list(list.trim()))
 }
 
-/// `0-3,8`.
+/// Parses a list like `0-3,8`.
 fn parse_cpu_list(list: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,4 +1,4 @@
-//! Names of functions, and callers: from the files that are mapped, after the fact.
+//! Names of functions, and callers, from the mapped files. The work is done after the call.
 
 use crate::call::Sample;
 use crate::process::{self, Image, Mapping};
@@ -20,7 +20,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Whether this only carries calls to the kernel for others: libc, the loader, a vDSO.
+    /// Returns whether it only makes system calls on behalf of others: libc, the loader, a vDSO.
     pub(crate) fn is_go_between(&self) -> bool {
         let Some(library) = self.library.as_deref() else {
             return false;
@@ -39,24 +39,24 @@ impl Frame {
     }
 }
 
-/// Whether a mapping is a vDSO: the kernel's, or fastpath's.
+/// Returns whether a mapping is a vDSO: the kernel's, or fastpath's.
 pub(crate) fn is_vdso(path: &str) -> bool {
     path == "[vdso]" || path.starts_with("/memfd:fastpath")
 }
 
-/// What one file tells, read once.
+/// The data of each file, read once.
 #[derive(Default)]
 pub(crate) struct Symbols {
     symbolizer: Symbolizer,
     modules: HashMap<PathBuf, Option<Arc<Unwinding>>>,
     names: HashMap<(PathBuf, u64), Option<String>>,
-    /// By process, program, and how much of it is mapped.
+    /// Unwinders by process, program, and number of mappings.
     unwinders: HashMap<(u32, u64, usize), Unwinder>,
 }
 
 type Unwinder = (isa::NativeUnwinder<Arc<[u8]>>, isa::Cache);
 
-/// What unwinding needs of a file.
+/// The data of a file that unwinding needs.
 struct Unwinding {
     /// File offset, size and address of each segment.
     segments: Vec<(u64, u64, u64)>,
@@ -66,12 +66,12 @@ struct Unwinding {
     debug_frame: Option<Arc<[u8]>>,
 }
 
-/// A bigger file is not read for its tables.
+/// Size of the largest file that is read for its tables.
 const LARGEST: u64 = 1 << 30;
 const DEEPEST: usize = 16;
 
 impl Symbols {
-    /// The function at an address of a process.
+    /// Returns the function at an address of a process.
     pub(crate) fn frame(&mut self, pid: u32, image: &Image, address: u64) -> Frame {
         let Some(mapping) = image.mapping(address) else {
             return Frame {
@@ -103,8 +103,8 @@ impl Symbols {
         name
     }
 
-    /// Who called, from the inside out: the function that entered the kernel first. Only what the sample's piece of stack
-    /// holds is seen.
+    /// Returns the callers, innermost first: the function that entered the kernel leads the list. Only frames within
+    /// the sample's piece of stack are found.
     pub(crate) fn callers(&mut self, sample: &Sample, image: &Image) -> Vec<Frame> {
         let addresses = self.unwind(sample, image);
         let mut frames: Vec<Frame> = Vec::new();
@@ -129,7 +129,7 @@ impl Symbols {
     fn unwind(&mut self, sample: &Sample, image: &Image) -> Vec<u64> {
         use framehop::Unwinder as _;
 
-        // 32-bit stacks are not unwound. Who calls the vsyscall page is 64-bit code.
+        // 32-bit stacks are not unwound. Callers of the vsyscall page are 64-bit code.
         if sample.site.abi == crate::call::Abi::Compat {
             return vec![sample.site.ip];
         }
@@ -202,7 +202,7 @@ mod isa {
 mod isa {
     pub(super) use framehop::aarch64::{CacheAarch64 as Cache, UnwinderAarch64 as NativeUnwinder};
 
-    /// The link register is not sampled: a leaf's caller is not seen, but its caller's caller is.
+    /// The sample has no link register: a leaf's caller is missing, but the caller's caller is found.
     pub(super) fn registers(sample: &crate::call::Sample) -> framehop::aarch64::UnwindRegsAarch64 {
         framehop::aarch64::UnwindRegsAarch64::new(0, sample.sp, sample.frame)
     }
@@ -217,7 +217,7 @@ impl Unwinding {
         Unwinding::of(&std::fs::read(path).ok()?)
     }
 
-    /// The kernel's vDSO is the same in every process.
+    /// Reads this process's own vDSO: the kernel's is the same in every process.
     fn of_vdso() -> Option<Unwinding> {
         let maps = fastpath_maps::own().ok()?;
         let vdso = maps.iter().find(|mapping| mapping.name == "[vdso]")?;
@@ -247,10 +247,10 @@ impl Unwinding {
         })
     }
 
-    /// Where the file's address 0 is in the process.
+    /// Returns where the file's address 0 is in the process.
     fn base_of(&self, mapping: &Mapping) -> Option<u64> {
         let of = |(offset, size, address): &(u64, u64, u64)| {
-            // A mapping begins at a page, a segment anywhere in it.
+            // A mapping begins at a page boundary, a segment anywhere in the page.
             let end = mapping.offset.saturating_add(mapping.range.end - mapping.range.start);
             (*offset < end && mapping.offset < offset.saturating_add(*size)).then(|| {
                 mapping

@@ -1,4 +1,4 @@
-//! Adding up, and what it comes to.
+//! Adds up the calls and makes the rows of the report.
 
 use crate::call::{Abi, Function, Sample, Site};
 use crate::process::Processes;
@@ -9,10 +9,10 @@ use fastpath_measure::Probe;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// What prices and reasons depend on, measured before anything is watched.
+/// Measurements of the host on which costs and reasons depend, made before the counting.
 pub(crate) struct Host {
     native: Probe,
-    /// Measured when the first 32-bit program is seen, at the end.
+    /// Measured at the end, if a 32-bit program was seen.
     compat: Option<Probe>,
 }
 
@@ -24,7 +24,7 @@ impl Host {
         }
     }
 
-    /// What such a call costs here.
+    /// Returns the cost of such a call on this host.
     fn price_ns(&mut self, site: &Site, may_measure: bool) -> Option<f64> {
         let probe = match site.abi {
             Abi::Native => &self.native,
@@ -52,10 +52,10 @@ impl Host {
     }
 }
 
-/// A site that began to be counted at some moment, and which of the process's programs it belongs to.
+/// A site, with the time from which it was counted, which identifies the program of the process.
 type Counted = (Site, u64);
 
-/// All that was counted.
+/// All counts.
 #[derive(Default)]
 pub(crate) struct Tally {
     calls: HashMap<Counted, u64>,
@@ -65,7 +65,7 @@ pub(crate) struct Tally {
     pub(crate) symbols: Symbols,
 }
 
-/// What is counted as one row.
+/// Key of a row: calls with the same key are counted together.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct RowKey {
     pid: u32,
@@ -77,7 +77,7 @@ struct RowKey {
 }
 
 impl Tally {
-    /// A site's calls so far.
+    /// Sets the number of a site's calls.
     pub(crate) fn set(&mut self, site: Site, first_ns: u64, comm: &str, calls: u64) {
         let counted = (site, first_ns);
         self.calls.insert(counted, calls);
@@ -87,7 +87,7 @@ impl Tally {
         }
     }
 
-    /// One call more.
+    /// Counts one more call.
     pub(crate) fn add(&mut self, site: Site, now_ns: u64) {
         let since_ns = self.processes.at(&site, now_ns, "").since_ns;
         *self.calls.entry((site, since_ns)).or_default() += 1;
@@ -106,7 +106,7 @@ impl Tally {
         self.processes.forget(|pid| needed.contains(&pid));
     }
 
-    /// The rows, the dearest first. `root`: only this process and its descendants.
+    /// Returns the rows, the most expensive first. With `root`, only of this process and its descendants.
     pub(crate) fn rows(&mut self, host: &mut Host, elapsed: Duration, root: Option<u32>, is_final: bool) -> Vec<Row> {
         let native = host.native.clone();
         let mut judge = Judge::new(&native);
@@ -167,7 +167,8 @@ impl Tally {
         rows
     }
 
-    /// Samples stand for the calls since the one before; what came after the last is shared out among all.
+    /// Returns the callers. A sample represents the calls since the previous one; the calls after the last sample are
+    /// shared out among all.
     fn callers(&self, row: &RowKey, sites: &[Site], calls: u64) -> Vec<Caller> {
         let mut sums: HashMap<&Vec<Frame>, u64> = HashMap::new();
         let mut distinct = sites.to_vec();

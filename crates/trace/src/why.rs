@@ -1,4 +1,4 @@
-//! Why a call entered the kernel.
+//! Reasons why a call entered the kernel.
 
 use crate::call::{Abi, Function, Site};
 use crate::process::{self, Image};
@@ -13,11 +13,11 @@ use std::collections::HashMap;
 pub enum Why {
     /// A jump to the vsyscall page, which traps.
     Vsyscall,
-    /// CPU time, alarm clocks, devices' clocks: only the kernel knows, everywhere.
+    /// CPU time, alarm clocks, devices' clocks: only the kernel has them, on every host.
     KernelOnly,
-    /// This host's vDSO does not answer this clock, or function, though it answers others.
+    /// This host's vDSO does not answer this clock or function, though it answers others.
     NotInVdso,
-    /// No clock is answered without the kernel here: its clocksource cannot be read in user space.
+    /// The vDSO answers no clock on this host: its clocksource cannot be read in user space.
     Clocksource,
     /// The process has no vDSO.
     NoVdso,
@@ -27,9 +27,9 @@ pub enum Why {
     OwnInstruction,
     /// The C library made the call itself.
     Libc,
-    /// The vDSO did not answer, just then.
+    /// The vDSO did not answer this time.
     VdsoFellBack,
-    /// Nothing is known of the place that called.
+    /// The mapping that called is not known.
     Unknown,
 }
 
@@ -68,7 +68,7 @@ impl Why {
         Why::Unknown,
     ];
 
-    /// In a word, as in JSON.
+    /// Returns it in a word, as in JSON.
     pub fn word(self) -> &'static str {
         match self {
             Why::Vsyscall => "vsyscall",
@@ -84,7 +84,7 @@ impl Why {
         }
     }
 
-    /// In a sentence.
+    /// Returns it in a sentence.
     pub fn says(self) -> &'static str {
         match self {
             Why::Vsyscall => "jumps to the vsyscall page, which traps to the kernel",
@@ -101,7 +101,7 @@ impl Why {
     }
 }
 
-/// Judges sites; reads each program once.
+/// Determines the reasons of sites; reads each program once.
 pub(crate) struct Judge<'a> {
     native: &'a Probe,
     programs: HashMap<String, Option<Program>>,
@@ -126,7 +126,7 @@ impl<'a> Judge<'a> {
             return Why::Unknown;
         };
         let host = self.of_host(site);
-        // 32-bit programs make every system call in the vDSO.
+        // On 32-bit ABIs every system call is made in the vDSO.
         if symbols::is_vdso(library) && site.abi == Abi::Native {
             return host.unwrap_or(Why::VdsoFellBack);
         }
@@ -145,7 +145,7 @@ impl<'a> Judge<'a> {
         }
         let is_of_libc = place.is_go_between() || is_static_libc(place, program.as_ref());
         if is_of_libc && place.function.as_deref() != Some("syscall") {
-            // What is started here gets none either, though the kernel maps one (`fastpath run --without-vdso`).
+            // Programs started here get no vDSO either, though the kernel maps one (`fastpath run --without-vdso`).
             return if self.has_no_vdso() { Why::NoVdso } else { Why::Libc };
         }
         if symbols::is_vdso(library) {
@@ -154,14 +154,14 @@ impl<'a> Judge<'a> {
         Why::OwnInstruction
     }
 
-    /// Whether this very process was given no vDSO.
+    /// Returns whether this process has no vDSO.
     fn has_no_vdso(&self) -> bool {
         self.native.host.vdso.is_none()
     }
 
-    /// Why nobody is answered without the kernel here; nothing if others are.
+    /// Returns why the vDSO answers no clock on this host; `None` if it answers some.
     fn of_host(&self, site: &Site) -> Option<Why> {
-        // Then its paths say nothing of the kernel's clocks.
+        // Without a vDSO, this process's paths do not show what the kernel's vDSO would answer.
         if self.has_no_vdso() {
             return None;
         }
@@ -200,7 +200,7 @@ fn is_kernel_only(site: &Site) -> bool {
     matches!(site.function, Function::ClockGettime | Function::ClockGettime64) && of_clock()
 }
 
-/// Part of the program where it is static.
+/// Returns whether it is a libc function in a static program.
 fn is_static_libc(place: &Frame, program: Option<&Program>) -> bool {
     const NAMES: [&str; 6] = [
         "clock_gettime",
@@ -213,7 +213,7 @@ fn is_static_libc(place: &Frame, program: Option<&Program>) -> bool {
     let function = place.function.as_deref().unwrap_or_default();
     let name = function.trim_start_matches('_').trim_start_matches("GI_");
     let name = name.trim_start_matches('_');
-    // glibc's names of the 64-bit functions on 32-bit ISAs, and of what its IFUNCs choose without a vDSO.
+    // glibc's names of the 64-bit functions on 32-bit ISAs, and of the functions that its IFUNCs choose without a vDSO.
     let is_libcs = |known: &&str| matches!(name.strip_prefix(*known), Some("" | "64" | "_syscall" | "_time64"));
     program.is_some_and(|program| program.is_static) && NAMES.iter().any(is_libcs)
 }
@@ -227,7 +227,7 @@ mod tests {
     const NOBODY: u32 = 5_000_000;
     const LIBC: &str = "/lib/libc.so.6";
 
-    /// A host where everything goes by the vDSO, but for `slow`.
+    /// Returns a host where the vDSO answers everything but `slow`.
     fn host(slow: &[Clock]) -> Probe {
         let mut probe = Probe::run();
         probe.host.vdso.get_or_insert(fastpath_measure::VdsoFacts {
@@ -245,7 +245,7 @@ mod tests {
         probe
     }
 
-    /// Why a dynamic program's call was made, whose instruction is in this function of this file.
+    /// Returns the reason of a dynamic program's call, whose instruction is in this function of this file.
     fn why(probe: &Probe, clock: Clock, library: Option<&str>, function: &str, has_vdso: bool) -> Why {
         let mut processes = Processes::default();
         processes.exec(NOBODY, "x".to_owned(), 1);
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(without, Why::NoVdso);
     }
 
-    /// The kernel's clocksource was blamed.
+    /// Regression test: the kernel's clocksource was blamed.
     #[test]
     fn who_traces_without_a_vdso_blames_that_and_not_the_kernels_clocksource() {
         let counters: Vec<Clock> = Clock::ALL.to_vec();

@@ -1,4 +1,4 @@
-//! Counting in the kernel: programs at its tracepoints add up calls in a map, which is read now and then.
+//! Counts in the kernel: programs at its tracepoints add up calls in a map, which is read at intervals.
 
 mod program;
 
@@ -12,34 +12,34 @@ use fastpath_bpf::{Attached, Kind, Map, Ring, attach};
 
 /// The inode of the initial PID namespace (include/linux/proc_ns.h).
 const PROC_PID_INIT_INO: u64 = 0xEFFF_FFFC;
-/// One in so many calls is sampled. A power of two.
+/// Interval of the random samples, in calls. A power of two.
 const SAMPLE_ONE_IN: u32 = 64;
-/// 4 MiB: some two thousand samples.
+/// Bytes of the ring: 4 MiB, some two thousand samples.
 const RING_SIZE: u32 = 4 << 20;
 
-/// A site's calls so far.
+/// Count of a site's calls.
 pub(crate) struct Count {
     pub site: Site,
     pub calls: u64,
     /// CLOCK_MONOTONIC.
     pub first_ns: u64,
-    /// What the thread that was first was called.
+    /// Name of the first thread that called.
     pub comm: String,
 }
 
-/// The programs at work. They end when this is dropped.
+/// The running programs. Dropping it stops them.
 pub(crate) struct Counter {
     counts: Map,
     lost: Map,
     ring: Option<Ring>,
     _ring_map: Option<Map>,
-    /// Calls of a site at its last sample.
+    /// Number of calls of a site at its last sample.
     sampled: HashMap<Site, u64>,
     attached: Vec<Attached>,
 }
 
 impl Counter {
-    /// `sites`: how many can be counted at once.
+    /// Starts counting. `sites` is how many can be counted at once.
     pub(crate) fn start(sites: u32, stacks: bool) -> io::Result<Counter> {
         let counts = Map::new(Kind::Hash, KEY_SIZE, VALUE_SIZE, sites)?;
         let lost = Map::new(Kind::Array, 4, 8, 2)?;
@@ -60,10 +60,10 @@ impl Counter {
         #[cfg(target_arch = "x86_64")]
         {
             let attach = |sees_callers| attach(c"emulate_vsyscall", &program::at_vsyscall(&parameters, sees_callers));
-            // Older kernels refuse the program that sees callers.
+            // Older kernels reject the program that sees callers.
             match attach(true).or_else(|_| attach(false)) {
                 Ok(program) => attached.push(program),
-                // A kernel that has no vsyscall page.
+                // The kernel has no vsyscall page.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
                 Err(error) => return Err(error),
             }
@@ -78,12 +78,12 @@ impl Counter {
         })
     }
 
-    /// Counts no more.
+    /// Stops counting.
     pub(crate) fn stop(&mut self) {
         self.attached.clear();
     }
 
-    /// What was counted. Sites of which `is_over` are forgotten: if they are seen again, they begin anew.
+    /// Returns the counts. Sites for which `is_over` is true are removed; if they are seen again, they start from zero.
     pub(crate) fn read(&self, is_over: impl Fn(&Site) -> bool) -> Vec<Count> {
         let mut counts = Vec::new();
         for key in self.counts.keys() {
@@ -105,7 +105,7 @@ impl Counter {
         counts
     }
 
-    /// Calls that were not counted for lack of room, and samples.
+    /// Returns the numbers of calls that were not counted and of samples that were not stored, for lack of room.
     pub(crate) fn lost(&self) -> (u64, u64) {
         let of = |which: u32| self.lost.get(&which.to_ne_bytes()).map_or(0, |value| word(&value, 0));
         (of(0), of(1))
@@ -119,7 +119,7 @@ impl Counter {
         ring.drain(|record| {
             let Some(site) = site_of(record) else { return };
             let (so_far, before) = (word(record, 24), sampled.entry(site).or_default());
-            // A site that was forgotten began anew. Threads that call at once may have seen one number.
+            // A removed site has started from zero. Threads that call at once may have read the same number.
             let calls = if so_far < *before { so_far } else { so_far - *before };
             *before = so_far;
             let stack = &record[SAMPLE_HEAD as usize..][..word(record, 48) as usize];
@@ -154,7 +154,7 @@ fn site_of(key: &[u8]) -> Option<Site> {
     })
 }
 
-/// Ours, unless it is the initial one.
+/// Returns this process's PID namespace, or `None` if it is the initial one.
 fn pid_namespace() -> io::Result<Option<(u64, u64)>> {
     let namespace = std::fs::metadata("/proc/self/ns/pid")?;
     let is_initial = namespace.st_ino() == PROC_PID_INIT_INO;

@@ -1,6 +1,6 @@
-//! The programs that count, as the kernel runs them at every system call.
+//! The counting programs, which the kernel runs at every system call.
 //!
-//! Nothing here depends on the layout of kernel structures but `pt_regs`, which is ABI: no BTF, no tracefs, no compiler.
+//! They depend on no layout of kernel structures but `pt_regs`, which is ABI: no BTF, no tracefs, no compiler.
 
 use fastpath_bpf::asm::*;
 
@@ -9,31 +9,32 @@ use crate::call::Abi;
 #[cfg(target_arch = "x86_64")]
 use crate::call::Function;
 
-/// What the programs are told.
+/// Parameters of the programs.
 pub(super) struct Parameters {
-    /// Whose calls are not counted.
+    /// Process whose calls are not counted.
     pub own_pid: u32,
-    /// Device and inode of the PID namespace to number processes in; nothing: the initial one.
+    /// Device and inode of the PID namespace to number processes in; `None` for the initial one.
     pub namespace: Option<(u64, u64)>,
-    /// Site to count.
+    /// Descriptor of the map from site to count.
     pub counts: i32,
-    /// Two counters: calls that found no room in `counts`, samples that found none in `samples`.
+    /// Descriptor of a map of two counters: calls that found no room in `counts`, and samples that found none in
+    /// `samples`.
     pub lost: i32,
-    /// A ring of samples, and that one in so many calls is sampled at random, a power of two.
+    /// Descriptor of a ring of samples, and the interval of the random samples in calls, a power of two.
     pub samples: Option<(i32, u32)>,
 }
 
-/// A site's key: pid, function, abi, clock: 4 bytes each; ip.
+/// Size of a site's key: pid, function, abi, clock, 4 bytes each; ip.
 pub(super) const KEY_SIZE: u32 = 24;
-/// Calls, first seen (ns), comm.
+/// Size of a count: calls, time of the first (ns), comm.
 pub(super) const VALUE_SIZE: u32 = 32;
-/// A sample: key, calls so far, sp, frame pointer, bytes of stack, time; the stack.
+/// Size of a sample's head: key, calls so far, sp, frame pointer, bytes of stack, time. The stack follows.
 pub(super) const SAMPLE_HEAD: u32 = 64;
-/// libc's frame and its caller's are within; deeper ones where frames are small.
+/// Bytes of stack in a sample: libc's frame and its caller's are within; deeper ones if frames are small.
 pub(super) const STACK_SIZE: u32 = 2048;
-/// Near the top of a stack there is less.
+/// Bytes that are read near the top of a stack, where fewer are mapped.
 const STACK_AT_LEAST: u32 = 256;
-/// The first calls of a site are all sampled.
+/// Number of a site's first calls, all of which are sampled.
 const ALWAYS_SAMPLED: i32 = 64;
 
 // include/uapi/linux/bpf.h
@@ -57,7 +58,7 @@ mod helper {
 const BPF_NOEXIST: i32 = 1;
 const BPF_RB_NO_WAKEUP: i32 = 1;
 
-// The stack frame.
+// Layout of the stack frame.
 const REGISTERS: i16 = -arch::REGISTERS.size;
 const KEY: i16 = REGISTERS - KEY_SIZE as i16;
 const VALUE: i16 = KEY - VALUE_SIZE as i16;
@@ -78,7 +79,7 @@ fn address(asm: &mut Assembler, dst: Register, offset: i16) {
     asm.add(dst, i32::from(offset));
 }
 
-/// At the raw tracepoint `sys_enter`, whose arguments are the registers and the number.
+/// Returns the program for the raw tracepoint `sys_enter`, whose arguments are the registers and the number.
 pub(super) fn at_system_call(parameters: &Parameters) -> Vec<Instruction> {
     let mut asm = Assembler::default();
     asm.load(Width::Double, R7, R1, 8);
@@ -121,8 +122,8 @@ pub(super) fn at_system_call(parameters: &Parameters) -> Vec<Instruction> {
     asm.finish()
 }
 
-/// At the raw tracepoint `emulate_vsyscall`, whose argument is the number of the entry. `sees_callers`: where that came from, too;
-/// it takes Linux 5.15, built with BTF.
+/// Returns the program for the raw tracepoint `emulate_vsyscall`, whose argument is the number of the entry. With
+/// `sees_callers` it also finds the caller, which requires Linux 5.15 built with BTF.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn at_vsyscall(parameters: &Parameters, sees_callers: bool) -> Vec<Instruction> {
     let mut asm = Assembler::default();
@@ -137,7 +138,7 @@ pub(super) fn at_vsyscall(parameters: &Parameters, sees_callers: bool) -> Vec<In
     asm.finish()
 }
 
-/// The registers as they will be when the entry has returned to its caller: the page's "functions" push nothing.
+/// Computes the registers after the return to the caller of the vsyscall page, whose "functions" push nothing.
 #[cfg(target_arch = "x86_64")]
 fn return_from_vsyscall(asm: &mut Assembler) {
     asm.call(helper::GET_CURRENT_TASK_BTF);
@@ -153,7 +154,7 @@ fn return_from_vsyscall(asm: &mut Assembler) {
     asm.set(R2, 8);
     asm.mov(R3, R6);
     asm.call(helper::PROBE_READ_USER);
-    // The kernel will not return from there either: it kills the process.
+    // The kernel cannot return there either: it kills the process.
     asm.if_is_not(R0, 0, "done");
     asm.load(Width::Double, R1, FP, SCRATCH);
     asm.store(Width::Double, FP, KEY_IP, R1);
@@ -161,13 +162,14 @@ fn return_from_vsyscall(asm: &mut Assembler) {
     asm.store(Width::Double, FP, register(arch::REGISTERS.sp), R6);
 }
 
-/// To `native` or `compat`. The number alone does not tell: one program may use both.
+/// Branches to `native` or `compat`. The number alone is not sufficient: one program may use both.
 #[cfg(target_arch = "x86_64")]
 fn branch_on_abi(asm: &mut Assembler) {
     const INT_0X80: i32 = 0x80cd;
     asm.load(Width::Double, R1, FP, register(arch::CS));
     asm.if_is(R1, arch::USER32_CS, "compat");
-    // 64-bit code may say `int $0x80`. SYSCALL leaves the return address in RCX (except with FRED), so this is seldom asked.
+    // 64-bit code may use `int $0x80`. SYSCALL leaves the return address in RCX (except with FRED), so the instruction
+    // seldom has to be read.
     asm.load(Width::Double, R1, FP, register(arch::CX));
     asm.if_equal(R1, R6, "native");
     address(asm, R1, SCRATCH);
@@ -187,7 +189,8 @@ fn branch_on_abi(asm: &mut Assembler) {
     asm.if_is_not(R1, 0, "compat");
 }
 
-/// From `label`: the function, the door and the clock to the key; to `count`, or to `done` if it is none of these.
+/// At `label`, writes the function, the ABI and the clock to the key and branches to `count`, or to `done` if the
+/// number is none of these.
 fn numbers(asm: &mut Assembler, label: &str, number: Register, numbers: &[arch::Number], abi: Abi, argument: i16) {
     asm.label(label);
     asm.store_value(Width::Word, FP, KEY_ABI, abi as i32);
@@ -217,7 +220,7 @@ fn count(asm: &mut Assembler, parameters: &Parameters, has_registers: bool) {
             address(asm, R3, SCRATCH);
             asm.set(R4, 8);
             asm.call(helper::GET_NS_CURRENT_PID_TGID);
-            // Of no process of that namespace.
+            // The process is not in that namespace.
             asm.if_is_not(R0, 0, "done");
             asm.load(Width::Word, R0, FP, SCRATCH + 4);
         }
@@ -280,7 +283,7 @@ fn count_lost(asm: &mut Assembler, parameters: &Parameters, which: i32) {
     asm.goto("done");
 }
 
-/// R7 is the number of calls of this site so far.
+/// Takes a sample. R7 is the number of calls of this site so far.
 fn sample(asm: &mut Assembler, parameters: &Parameters, ring: i32, one_in: u32) {
     asm.if_at_most(R7, ALWAYS_SAMPLED, "take");
     asm.call(helper::GET_PRANDOM);
@@ -318,7 +321,7 @@ fn sample(asm: &mut Assembler, parameters: &Parameters, ring: i32, one_in: u32) 
     asm.store_value(Width::Double, R8, 48, 0);
     asm.label("submit");
     asm.mov(R1, R8);
-    // Whoever reads comes by itself, often enough.
+    // No wake-up: the reader polls often enough.
     asm.set(R2, BPF_RB_NO_WAKEUP);
     asm.call(helper::RINGBUF_SUBMIT);
 }
