@@ -1,13 +1,13 @@
-//! What a page shows, as data: what `fastpath report --json` prints and reads again.
+//! The data that a page shows, which `fastpath report --json` prints and reads again.
 //!
-//! The parts `probe`, `doctor` and `trace` have the names that those commands give them, and are read from their JSON; what a page does
-//! not show is left out.
+//! The parts `probe`, `doctor` and `trace` are named after the commands whose JSON they are read from, and their fields
+//! have the same names as there; fields that a page does not show are left out.
 
 use crate::distribution::Distribution;
 use crate::nanoseconds::Nanoseconds;
 use serde::{Deserialize, Serialize};
 
-/// The version of the schema. A field is added without changing it; it changes when one is removed or means another thing.
+/// Version of the schema. It changes when a field is removed or changes its meaning, not when one is added.
 pub const SCHEMA: u32 = 1;
 
 /// A page.
@@ -85,7 +85,7 @@ pub struct Probe {
     pub host: Facts,
 }
 
-// The fields of both are written out: of flattened ones, an error could not name the field.
+// The fields of both are written out, because an error in a flattened struct could not name the field.
 
 /// A clock's path and price.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
@@ -405,10 +405,10 @@ pub struct Row {
 }
 
 impl Trace {
-    /// Rows that a page shows.
+    /// Most rows that a page shows.
     const ROWS: usize = 20;
 
-    /// Leaves the cheap ones out.
+    /// Removes the cheapest rows.
     pub fn shorten(&mut self) {
         self.rows_left_out += self.rows.len().saturating_sub(Self::ROWS) as u64;
         self.rows.truncate(Self::ROWS);

@@ -1,4 +1,4 @@
-//! How prices are spread.
+//! Distributions of costs.
 
 use crate::nanoseconds::Nanoseconds;
 use serde::{Deserialize, Serialize};
@@ -31,17 +31,17 @@ pub struct Bucket {
     pub count: u64,
 }
 
-/// A bucket is 6% wide: a counter read more or less is seen, and the noise of one price is not.
+/// Buckets per decade. A bucket is 6% wide: an additional counter read is visible, and the noise of one cost is not.
 const PER_DECADE: i32 = 40;
-/// A tenth of a nanosecond; nothing is cheaper.
+/// Index of the lowest bucket, at a tenth of a nanosecond; nothing is cheaper.
 const LEAST: i32 = -PER_DECADE;
 
 impl Distribution {
-    /// Nothing without samples.
+    /// Returns the distribution, or `None` without samples.
     pub fn of(mut samples: Vec<f64>) -> Option<Distribution> {
         samples.sort_unstable_by(f64::total_cmp);
         let last = samples.len().checked_sub(1)?;
-        // The least that so many do not exceed (nearest rank).
+        // The least value that so many samples do not exceed (nearest rank).
         let quantile = |per_cent: usize| {
             let rank = (samples.len() * per_cent).div_ceil(100);
             Nanoseconds::tenths(samples[rank.saturating_sub(1)])
@@ -70,11 +70,11 @@ impl Distribution {
     }
 }
 
-/// Where a bucket begins: three digits, so that what is written is what was counted by.
+/// Returns the lower edge of a bucket, rounded to three digits, so that the written edge is the one that was used.
 fn edge(index: i32) -> f64 {
     let exact = 10f64.powf(f64::from(index) / f64::from(PER_DECADE));
     let unit = 10f64.powf(exact.log10().floor() - 2.0);
-    // Divided by a whole number where it can be: 0.1 is no binary fraction, and 10.6 shall not become 10.600000000000001.
+    // Divide by a whole number where possible: 0.1 is no binary fraction, and 10.6 must not become 10.600000000000001.
     if unit < 1.0 {
         (exact / unit).round() / (1.0 / unit).round()
     } else {

@@ -1,10 +1,10 @@
-//! What hosts come to, in a word and a sentence, and what to do next.
+//! Verdicts and summaries of hosts, and the next steps.
 
 use crate::data::{CallVerdict, Clock, Host, Path, Remedy, Verdict};
 use crate::nanoseconds::in_words;
 
 impl Verdict {
-    /// The word.
+    /// Returns the word.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Verdict::Wrong => "wrong",
@@ -16,7 +16,7 @@ impl Verdict {
 }
 
 impl Host {
-    /// Doctor's; without one, what the probe alone allows to say.
+    /// Returns doctor's verdict or, without one, the verdict that the probe alone allows.
     pub fn verdict(&self) -> Verdict {
         if let Some(doctor) = &self.doctor {
             return doctor.verdict;
@@ -31,7 +31,7 @@ impl Host {
         }
     }
 
-    /// In a sentence, without its full stop.
+    /// Returns the summary, a sentence without its full stop.
     pub fn summary(&self) -> String {
         if let Some(doctor) = &self.doctor {
             return doctor.summary.clone();
@@ -53,7 +53,7 @@ impl Host {
         }
     }
 
-    /// What to do, what helps at once first.
+    /// Returns the steps to take; those with an immediate effect come first.
     pub fn steps(&self) -> Vec<Remedy> {
         let step = |does: &str, price: &str| Remedy {
             id: String::new(),
@@ -79,7 +79,7 @@ impl Host {
         }
     }
 
-    /// The clocks and functions that are slow and need not be.
+    /// Returns the clocks and functions that are slow but could be fast.
     pub fn slow(&self) -> Vec<&str> {
         let slow = self.calls().filter(|(_, verdict)| *verdict == CallVerdict::Slow);
         slow.map(|(name, _)| name).collect()
@@ -100,7 +100,7 @@ impl Host {
     }
 }
 
-/// The sickest first; of equals, the one whose MONOTONIC is dearest; the rest by name.
+/// Sorts the worst hosts first; of equal ones, those with the most expensive MONOTONIC; the rest by name.
 pub(crate) fn sort(hosts: &mut [&Host]) {
     let price = |host: &Host| host.monotonic().and_then(|clock| clock.ns).map_or(0.0, |ns| ns.get());
     hosts.sort_by(|a, b| {
@@ -115,7 +115,7 @@ pub(crate) fn sort(hosts: &mut [&Host]) {
     });
 }
 
-/// What a fleet comes to.
+/// Returns the summary of a fleet.
 pub(crate) fn fleet_summary(hosts: &[&Host]) -> String {
     let of = |verdict| hosts.iter().filter(|host| host.verdict() == verdict).count();
     let count = hosts.len();
@@ -140,12 +140,12 @@ fn has(count: usize) -> &'static str {
     if count == 1 { "has" } else { "have" }
 }
 
-/// What to do on which hosts, for how many most.
+/// Returns the steps with their hosts; those for the most hosts come first.
 pub(crate) fn fleet_steps<'a>(hosts: &[&'a Host]) -> Vec<(Remedy, Vec<&'a Host>)> {
     let mut steps: Vec<(Remedy, Vec<&Host>)> = Vec::new();
     for host in hosts.iter().filter(|host| host.verdict() != Verdict::Healthy) {
         for step in host.steps() {
-            // Its words may have the host's own figures in them.
+            // Its text may contain the host's own figures.
             let is_it = |known: &Remedy| known.does == step.does || !step.id.is_empty() && known.id == step.id;
             match steps.iter_mut().find(|(known, _)| is_it(known)) {
                 Some((_, hosts)) => hosts.push(host),
@@ -158,7 +158,7 @@ pub(crate) fn fleet_steps<'a>(hosts: &[&'a Host]) -> Vec<(Remedy, Vec<&'a Host>)
 }
 
 impl Path {
-    /// The word.
+    /// Returns the word.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Path::Vdso => "vdso",
@@ -171,7 +171,7 @@ impl Path {
 }
 
 impl CallVerdict {
-    /// The word.
+    /// Returns the word.
     pub(crate) fn word(self) -> &'static str {
         match self {
             CallVerdict::Fast => "fast",

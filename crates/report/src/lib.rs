@@ -1,6 +1,6 @@
-//! One page of what was measured, on one host or on many.
+//! One page of the measurements on one host or on many.
 //!
-//! Everything is a function of data: of the JSON that `probe`, `doctor` and `trace` give ([`data`], [`read`]) to the page ([`page`]).
+//! The page ([`page`]) is a function of data: of the JSON from `probe`, `doctor` and `trace` ([`data`], [`read`]).
 //! Nothing here measures, prints or reads files.
 
 mod chart;

@@ -1,4 +1,4 @@
-//! Prices, and how they are written.
+//! Costs, and their formats.
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
@@ -6,21 +6,21 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, schemars::JsonSchema)]
 pub struct Nanoseconds(f64);
 
-/// A quarter of an hour for a call.
+/// Largest cost, in nanoseconds: a quarter of an hour per call.
 const MOST: f64 = 1e12;
 
 impl Nanoseconds {
-    /// The nearest price to a number.
+    /// Returns the valid cost nearest to a number.
     pub fn new(ns: f64) -> Nanoseconds {
         Nanoseconds(if ns.is_nan() { 0.0 } else { ns.clamp(0.0, MOST) })
     }
 
-    /// Rounded to what a report shows.
+    /// Returns it rounded to the precision of a report.
     pub(crate) fn tenths(ns: f64) -> Nanoseconds {
         Nanoseconds::new((ns * 10.0).round() / 10.0)
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn get(self) -> f64 {
         self.0
     }
@@ -37,7 +37,7 @@ impl<'de> Deserialize<'de> for Nanoseconds {
     }
 }
 
-/// `18.9`, `812`, `1,040`: what a column of prices has.
+/// Formats a cost for a column: `18.9`, `812`, `1,040`.
 pub(crate) fn figure(ns: f64) -> String {
     if ns < 99.95 {
         format!("{ns:.1}")
@@ -46,15 +46,15 @@ pub(crate) fn figure(ns: f64) -> String {
     }
 }
 
-/// `18.9 ns`, `1,040 ns`: what a sentence has.
+/// Formats a cost for a sentence: `18.9 ns`, `1,040 ns`.
 pub(crate) fn in_words(ns: Nanoseconds) -> String {
     figure(ns.get()) + " ns"
 }
 
-/// `10 ns`, `2 µs`, `1 ms`: what an axis has.
+/// Formats a cost for an axis: `10 ns`, `2 µs`, `1 ms`.
 pub(crate) fn round_figure(ns: f64) -> String {
     for (unit, name) in [(1e9, "s"), (1e6, "ms"), (1e3, "µs")] {
-        // What is left of a division is no part of a round figure.
+        // A round figure may be slightly smaller after a division.
         if ns >= unit * 0.999 {
             return format!("{} {name}", (ns / unit * 10.0).round() / 10.0);
         }
@@ -62,7 +62,7 @@ pub(crate) fn round_figure(ns: f64) -> String {
     format!("{} ns", (ns * 10.0).round() / 10.0)
 }
 
-/// `1,234,567`.
+/// Formats a number like `1,234,567`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

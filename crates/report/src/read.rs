@@ -1,11 +1,11 @@
-//! What other hosts' `probe --json` and `report --json` wrote.
+//! Reads the output of `probe --json` and `report --json` from other hosts.
 
 use crate::data::{Host, Probe, Report, SCHEMA};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The hosts in a text: one JSON value or several, one behind the other. `file` is its name, and `stem` what a host is called whose
-/// probe does not tell its name. The error says which value and which field.
+/// Returns the hosts in a text that contains one or several JSON values in a row. `file` is the text's name, `stem` the
+/// name of a host whose probe does not contain one. An error names the value and the field.
 pub fn read(text: &str, file: &str, stem: &str) -> Result<Vec<Host>, String> {
     let mut hosts = Vec::new();
     for (index, value) in serde_json::Deserializer::from_str(text).into_iter().enumerate() {
@@ -36,7 +36,7 @@ fn hosts_of(value: Value, stem: &str) -> Result<Vec<Host>, String> {
     if value.get("hosts").is_some() {
         return Ok(parse::<Report>(value)?.hosts);
     }
-    // Doctor's has neither, a trace has rows: they say nothing of the paths, or not all.
+    // Doctor's JSON has neither; a trace has rows. They contain no paths, or not all.
     if value.get("clocks").is_none() && value.get("host").is_none() {
         return Err(format!("neither a probe nor a report; {WANTED}"));
     }
@@ -54,7 +54,7 @@ fn hosts_of(value: Value, stem: &str) -> Result<Vec<Host>, String> {
     }])
 }
 
-/// A part of a page, of what the commands that it is named after give. The error names the field.
+/// Parses a part of a page from the JSON of the command with its name. An error names the field.
 pub fn parse<T: DeserializeOwned>(value: Value) -> Result<T, String> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();

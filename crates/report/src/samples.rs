@@ -1,11 +1,11 @@
-//! Hosts of the field, for tests.
+//! Hosts as in the field, for tests.
 
 use crate::data::{Doctor, Host, Part, Prices, Trace};
 use crate::read::{parse, read};
 use crate::{Distribution, Nanoseconds};
 use serde_json::{Value, json};
 
-/// Clocks of the counter at this price by this path; the others as ever.
+/// Returns a probe in which the counter's clocks have this cost and path, and the others their usual ones.
 fn probe(name: &str, path: &str, ns: f64, verdict: &str, clocksource: &str) -> Value {
     let clock =
         |name: &str| json!({"clock": name, "id": 0, "path": path, "ns": ns, "syscall_ns": 246.0, "verdict": verdict});
@@ -37,7 +37,7 @@ fn host(probe: &Value) -> Host {
     host
 }
 
-/// Prices around this one, with a few that were disturbed.
+/// Returns costs around this one, with a few disturbed samples.
 fn spread(around: f64) -> Distribution {
     let near = (0..990).map(|n| around * (1.0 + f64::from(n % 10) / 100.0));
     let far = (0..10).map(|n| around * (2.0 + f64::from(n)));
@@ -60,7 +60,7 @@ fn doctor(value: Value) -> Option<Doctor> {
     Some(parse(value).unwrap())
 }
 
-/// A host whose clocks are fast.
+/// Returns a host whose clocks are fast.
 pub(crate) fn healthy(name: &str) -> Host {
     let mut host = host(&probe(name, "vdso", 21.9, "fast", "tsc"));
     host.measured_unix = Some(1_795_264_695);
@@ -83,7 +83,7 @@ pub(crate) fn healthy(name: &str) -> Host {
     host
 }
 
-/// A host that lost its counter to hpet, with somebody who pays for it.
+/// Returns a host that lost its counter to hpet, with a process that pays for it.
 pub(crate) fn sick(name: &str) -> Host {
     let mut host = host(&probe(name, "syscall", 836.4, "slow", "hpet"));
     host.prices = Some(prices(&host, 836.4));
@@ -124,12 +124,12 @@ fn trace() -> Trace {
     .unwrap()
 }
 
-/// What `probe --json` alone gives.
+/// Returns a host of which only the output of `probe --json` exists.
 pub(crate) fn only_probed(name: &str) -> Host {
     host(&probe(name, "vdso", 24.2, "fast", "tsc"))
 }
 
-/// A host of which little could be had, for these reasons.
+/// Returns a host with little data, for these reasons.
 pub(crate) fn partial(name: &str) -> Host {
     let mut host = sick(name);
     host.trace = None;

@@ -1,13 +1,13 @@
-//! Names, which can be anything, and figures.
+//! Names, which can be any text, and figures.
 
 use crate::data::Host;
 use maud::{Markup, html};
 
-/// No name that says something is longer.
+/// Longest name that is shown in full; no meaningful one is longer.
 const LONGEST: usize = 2000;
 
-/// What is shown of a text that a process, a host or a file chose: no control characters, and none that turn the direction in which
-/// the rest of a line is read.
+/// Returns the part of an untrusted text (from a process, a host or a file) that is shown: no control characters, and
+/// none that change the reading direction of the rest of a line.
 pub(crate) fn shown(text: &str) -> String {
     let turns =
         |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -25,7 +25,7 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
-/// Renders a name. A narrow column breaks it between its words, not within one.
+/// Renders a name that a narrow column breaks between its words, not within one.
 pub(crate) fn breakable(name: &str) -> Markup {
     let name = shown(name);
     html! {
@@ -36,7 +36,7 @@ pub(crate) fn breakable(name: &str) -> Markup {
     }
 }
 
-/// Renders a command. A browser would break the line after the hyphens of an option.
+/// Renders a command, so that no browser breaks the line after the hyphens of an option.
 fn command(text: &str) -> Markup {
     html! {
         @for (index, word) in text.split(' ').enumerate() {
@@ -46,10 +46,10 @@ fn command(text: &str) -> Markup {
     }
 }
 
-/// A sentence in which commands stand between backquotes.
+/// Renders a sentence with commands between backquotes.
 pub(crate) fn sentence(text: &str) -> Markup {
     let text = shown(text);
-    // An odd one at the end is a character like others.
+    // An unpaired one at the end is an ordinary character.
     let pairs = text.matches('`').count() / 2;
     html! {
         @for (index, part) in text.splitn(2 * pairs + 1, '`').enumerate() {
@@ -58,7 +58,8 @@ pub(crate) fn sentence(text: &str) -> Markup {
     }
 }
 
-/// A sentence that others wrote, with its full stop. It begins as it did: it may begin with a command.
+/// Returns another program's sentence with its full stop. The first letter keeps its case, because it may begin a
+/// command.
 pub(crate) fn ended(text: &str) -> String {
     let mut ended = text.trim().to_owned();
     if !ended.ends_with(['.', '!', '?', '…']) {
@@ -67,13 +68,13 @@ pub(crate) fn ended(text: &str) -> String {
     ended
 }
 
-/// Something with an `s` unless it is one.
+/// Returns the word with an `s`, unless `count` is one.
 pub(crate) fn plural(count: u64, what: &str) -> String {
     let s = if count == 1 { "" } else { "s" };
     format!("{} {what}{s}", crate::nanoseconds::grouped(count))
 }
 
-/// What hosts are called, so that no two are called the same.
+/// Returns a unique label for each host.
 pub(crate) fn labels(hosts: &[Host]) -> Vec<String> {
     let mut labels: Vec<String> = Vec::new();
     for host in hosts {
@@ -93,7 +94,7 @@ pub(crate) fn labels(hosts: &[Host]) -> Vec<String> {
     labels
 }
 
-/// `2026-11-21 12:40 UTC`.
+/// Formats a date: `2026-11-21 12:40 UTC`.
 pub(crate) fn date(unix: u64) -> String {
     let (days, seconds) = ((unix / 86_400).min(10_000_000), unix % 86_400);
     // The civil calendar in eras of 400 years that begin on 1 March, so that leap days come last.

@@ -1,4 +1,4 @@
-//! Whatever stands in a file of another host's figures, it becomes a page or a sentence that says what is wrong.
+//! Any file of another host's figures becomes a page or an error message.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What reading MONOTONIC costs on each host of a fleet.
+//! Cost of a read of MONOTONIC on each host of a fleet.
 
 use super::figure;
 use super::scale::{AXIS, Log, Rows, of_time, percent};
@@ -10,11 +10,11 @@ use maud::{Markup, html};
 /// Number of hosts with a row and a name of their own. The other hosts share one row; the table names them.
 const NAMED: usize = 12;
 const TEXT: u32 = 18;
-/// Marks of one row that would lie on each other are laid in so many lines.
+/// Number of lines over which the marks of one row are spread, so that neighbours do not overlap.
 const LINES: u32 = 3;
 const LINE: u32 = 11;
 
-/// A host's price, and where it stands in the data.
+/// A host's cost, and its path in the data.
 struct Mark<'a> {
     verdict: Verdict,
     label: &'a str,
@@ -22,7 +22,8 @@ struct Mark<'a> {
     at: String,
 }
 
-/// The chart; nothing where no host has a price. `hosts`: the sickest first, each with its label and its place in the data.
+/// Returns the chart, or `None` if no host has a cost. `hosts` starts with the worst; each has its label and its index
+/// in the data.
 pub(crate) fn chart(hosts: &[(&Host, &str, usize)]) -> Option<Markup> {
     let mut marks: Vec<Mark> = hosts.iter().filter_map(mark).collect();
     if marks.is_empty() {
@@ -102,7 +103,7 @@ fn of_mark(mark: &Mark, x: &str, y: u32) -> Markup {
     }
 }
 
-/// A verdict is told by a shape too.
+/// Returns the shape of a verdict, because colour alone does not suffice.
 fn outline(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Healthy => "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",

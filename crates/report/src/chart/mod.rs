@@ -1,5 +1,5 @@
-//! Charts, as SVG inside the page. Widths are in percent and heights in pixels: a chart is as wide as there is room, and its text
-//! stays readable on a phone. What a chart shows, a table beside it shows too.
+//! Charts, as SVG inside the page. Widths are in percent and heights in pixels: a chart takes the available width, and
+//! its text stays readable on a phone. A table beside each chart has the same data.
 
 pub(crate) mod fleet;
 pub(crate) mod pairs;
@@ -11,7 +11,7 @@ use crate::data::Path;
 use crate::nanoseconds::{Nanoseconds, in_words};
 use maud::{Markup, html};
 
-/// A path is told by a shape too, not by its colour alone.
+/// Returns the shape of a path's mark, because colour alone does not suffice.
 pub(crate) fn shape(path: Path) -> &'static str {
     match path {
         Path::Vdso => "●",
@@ -22,12 +22,12 @@ pub(crate) fn shape(path: Path) -> &'static str {
     }
 }
 
-/// Text of the line at the cost of a counter read.
+/// Returns the label of the line at the cost of a counter read.
 pub(crate) fn of_counter(ns: Nanoseconds) -> String {
     format!("the counter's own read {}", in_words(ns))
 }
 
-/// A chart with a name and a description for those who do not see it. `id` is unique on the page.
+/// Wraps a chart with a name and a description for screen readers. `id` is unique on the page.
 pub(crate) fn figure(
     id: &str,
     height: u32,

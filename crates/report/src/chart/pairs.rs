@@ -1,4 +1,4 @@
-//! What a read costs now and with fastpath: two bars a clock, beside what the counter's own read and a system call cost.
+//! Cost of a read now and with fastpath: two bars per clock, beside the costs of a counter read and of a system call.
 
 use super::scale::{AXIS, Linear, Rows, of_time, percent};
 use super::{figure, of_counter, shape};
@@ -9,7 +9,7 @@ use maud::{Markup, html};
 const TEXT: u32 = 20;
 const BAR: u32 = 12;
 
-/// A clock's two prices, and where they are in the data.
+/// The two costs of a clock, and their path in the data.
 struct Pair<'a> {
     clock: &'a str,
     path: Path,
@@ -19,7 +19,7 @@ struct Pair<'a> {
     at: String,
 }
 
-/// The chart; nothing where there is nothing to compare.
+/// Returns the chart, or `None` if there is nothing to compare.
 pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Option<Markup> {
     let pairs: Vec<Pair> = prices
         .clocks

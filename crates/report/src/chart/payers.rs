@@ -1,4 +1,4 @@
-//! Who pays most for system calls that read clocks.
+//! The processes that spend most on system calls that read clocks.
 
 use super::figure;
 use super::scale::{AXIS, Linear, Rows, percent};
@@ -8,10 +8,10 @@ use maud::{Markup, html};
 
 const TEXT: u32 = 20;
 const BAR: u32 = 12;
-/// More are in the table.
+/// Most rows of the chart; the table has the others.
 const MOST: usize = 10;
 
-/// The chart; nothing where nobody pays anything that could be priced.
+/// Returns the chart, or `None` if no row has a cost.
 pub(crate) fn chart(id: &str, trace: &Trace, at: &str) -> Option<Markup> {
     let priced = trace.rows.iter().enumerate();
     let payers: Vec<_> = priced
@@ -57,7 +57,7 @@ pub(crate) fn chart(id: &str, trace: &Trace, at: &str) -> Option<Markup> {
     ))
 }
 
-/// A name that the kernel keeps has 15 characters; one in a file can have any number.
+/// Shortens a name. The kernel's names have at most 15 characters; those in a file can have any number.
 fn shortened(name: &str) -> String {
     let name = shown(name);
     if name.chars().count() > 16 {
@@ -67,7 +67,7 @@ fn shortened(name: &str) -> String {
     }
 }
 
-/// `12.3`, `0.45`, `0.006`.
+/// Formats a share: `12.3`, `0.45`, `0.006`.
 pub(crate) fn share_figure(share: f64) -> String {
     match share {
         0.0 => "0".to_owned(),

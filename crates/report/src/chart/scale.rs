@@ -1,24 +1,26 @@
-//! From values to places: percent of a chart's width, so that a chart is as wide as there is room and its text stays as large.
+//! Converts values to positions in percent of a chart's width, so that a chart takes the available width and its text
+//! keeps its size.
 
 use crate::nanoseconds::round_figure;
 use maud::{Markup, html};
 
-/// A place on an axis, as SVG has it.
+/// Formats a position on an axis for SVG.
 pub(crate) fn percent(place: f64) -> String {
     format!("{:.2}%", place)
 }
 
-/// Labels closer than this would touch on a phone: 320 pixels wide, six characters a label.
+/// Least distance of two labels, in percent. Closer ones would touch on a phone: 320 pixels wide, six characters a
+/// label.
 const APART: f64 = 16.0;
 
-/// An axis on which every step is a ratio.
+/// A logarithmic axis.
 pub(crate) struct Log {
     low: f64,
     high: f64,
 }
 
 impl Log {
-    /// An axis that has room for all of these, and for a ratio of four at least.
+    /// Returns an axis for all these values that covers at least a ratio of four.
     pub(crate) fn over(values: impl Iterator<Item = f64>) -> Log {
         let (low, high) = values.fold((f64::INFINITY, 0.1), |(low, high), value| {
             (value.max(0.1).min(low), value.max(high))
@@ -30,18 +32,18 @@ impl Log {
         }
     }
 
-    /// Where a value lies, in percent.
+    /// Returns the position of a value, in percent.
     pub(crate) fn place(&self, value: f64) -> f64 {
         let place = (value.max(0.1).log10() - self.low) / (self.high - self.low) * 100.0;
         place.clamp(0.0, 100.0)
     }
 
-    /// Whether there is room for a value.
+    /// Returns whether a value is within the axis.
     pub(crate) fn has(&self, value: f64) -> bool {
         value.max(0.1).log10() <= self.high
     }
 
-    /// Round values that are far enough apart.
+    /// Returns round values that are far enough apart for labels.
     pub(crate) fn ticks(&self) -> Vec<f64> {
         let within = |steps: &[f64], every: i32| {
             let decades = (self.low.floor() as i32)..=(self.high.ceil() as i32);
@@ -68,13 +70,13 @@ impl Log {
     }
 }
 
-/// An axis from zero.
+/// A linear axis from zero.
 pub(crate) struct Linear {
     high: f64,
 }
 
 impl Linear {
-    /// An axis that has room for all of these.
+    /// Returns an axis for all these values.
     pub(crate) fn over(values: impl Iterator<Item = f64>) -> Linear {
         let high = values.fold(0.0, f64::max);
         Linear {
@@ -82,12 +84,12 @@ impl Linear {
         }
     }
 
-    /// Where a value lies, in percent.
+    /// Returns the position of a value, in percent.
     pub(crate) fn place(&self, value: f64) -> f64 {
         (value / self.high * 100.0).clamp(0.0, 100.0)
     }
 
-    /// Round values that are far enough apart.
+    /// Returns round values that are far enough apart for labels.
     pub(crate) fn ticks(&self) -> Vec<f64> {
         let least = self.high * APART / 100.0;
         let decade = 10f64.powf(least.log10().floor());
@@ -111,7 +113,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Where a row begins.
+    /// Returns the upper edge of a row.
     pub(crate) fn top(&self, index: usize) -> u32 {
         (self.text + self.drawing + self.gap) * index as u32
     }
@@ -144,7 +146,7 @@ impl Rows {
     }
 }
 
-/// A label at an end would reach over it.
+/// Returns the alignment of a label, so that none extends beyond the chart's ends.
 fn anchor(at: f64) -> &'static str {
     match at {
         ..7.0 => "start",
@@ -153,10 +155,10 @@ fn anchor(at: f64) -> &'static str {
     }
 }
 
-/// What [`Rows::grid`] needs below a chart.
+/// Height in pixels that [`Rows::grid`] needs below a chart.
 pub(crate) const AXIS: u32 = 20;
 
-/// The label of a tick in nanoseconds.
+/// Formats a tick in nanoseconds.
 pub(crate) fn of_time(ns: f64) -> String {
     round_figure(ns)
 }

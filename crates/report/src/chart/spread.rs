@@ -1,4 +1,5 @@
-//! How the prices of each clock are spread: a histogram above a line, and below it, upside down, the same under fastpath.
+//! Distribution of the costs of each clock: a histogram above a line, and below it, upside down, the one under
+//! fastpath.
 
 use super::scale::{AXIS, Log, Rows, of_time, percent};
 use super::{figure, of_counter, shape};
@@ -7,11 +8,11 @@ use crate::distribution::Distribution;
 use crate::nanoseconds::{Nanoseconds, in_words, round_figure};
 use maud::{Markup, html};
 
-/// Pixels: a clock's line of text, and a histogram.
+/// Heights in pixels: a clock's line of text, and a histogram.
 const TEXT: u32 = 20;
 const STRIP: u32 = 26;
 
-/// The chart. `at`: where the host's prices are in the data.
+/// Returns the chart. `at` is the path of the host's costs in the data.
 pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Markup {
     let has_fastpath = prices.clocks.iter().any(|clock| clock.fastpath.is_some());
     let rows = Rows {
@@ -66,7 +67,7 @@ pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Markup 
     )
 }
 
-/// Room for all but what was disturbed most: one sample in thousands would leave no width to the others.
+/// Returns an axis that omits the most disturbed samples: one in thousands would leave no width to the others.
 fn axis(prices: &Prices, counter: Option<Nanoseconds>) -> Log {
     let spreads = || {
         prices
@@ -84,7 +85,7 @@ fn axis(prices: &Prices, counter: Option<Nanoseconds>) -> Log {
 
 const BEYOND_P99: f64 = 4.0;
 
-/// One histogram, upwards or downwards from a line, with its marks.
+/// Draws one histogram with its marks, upwards or downwards from a line.
 fn strip(spread: &Distribution, axis: &Log, line: u32, is_below: bool, path: Path, at: &str) -> Markup {
     let most = spread
         .buckets

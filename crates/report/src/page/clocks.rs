@@ -1,4 +1,4 @@
-//! Paths and prices of clocks and functions, now and with fastpath.
+//! Paths and costs of clocks and functions, now and with fastpath.
 
 use super::host::why_missing;
 use super::number::{count, price, price_cell};
@@ -186,7 +186,7 @@ fn functions(host: &Host, at: &str) -> Markup {
     scrolling("Table of functions", table)
 }
 
-/// A path by its shape, its colour and its word.
+/// Renders a path by its shape, its colour and its word.
 pub(super) fn path(path: Path, at: &str) -> Markup {
     html! {
         span.path.{ "path-" (path.word()) } {

@@ -1,4 +1,4 @@
-//! What doctor found, and what it concludes that from.
+//! Doctor's findings and their evidence.
 
 use super::heading;
 use super::host::why_missing;
@@ -59,7 +59,7 @@ fn of_finding(finding: &Finding) -> Markup {
     }
 }
 
-/// A word of ours: one that is not known gets no class.
+/// Returns the class of a severity; an unknown word gets that of `unknown`.
 fn severity(word: &str) -> &'static str {
     ["wrong", "slow", "unknown", "note"]
         .into_iter()

@@ -1,4 +1,4 @@
-//! Many hosts: a table, the sickest first, and each host below it.
+//! Many hosts: a table, the worst first, and each host below it.
 
 use super::host::{self, vdso};
 use super::number::{count, price_cell};
@@ -9,7 +9,7 @@ use crate::judge::{fleet_steps, fleet_summary, sort};
 use crate::words::{breakable, ended, sentence, shown};
 use maud::{Markup, html};
 
-/// More names than this do not help.
+/// Most hosts that are named at a step; more do not help.
 const NAMES: usize = 8;
 
 pub(super) fn body(hosts: &[Host], labels: &[String]) -> Markup {
@@ -112,7 +112,7 @@ fn row(host: &Host, label: &str, index: usize) -> Markup {
     }
 }
 
-/// A link that leads into it opens it: browsers do so for what it hides.
+/// Renders a host's details, collapsed. Browsers open them when a link points into them.
 fn details(host: &Host, label: &str, index: usize) -> Markup {
     html! {
         details.host {

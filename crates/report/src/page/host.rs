@@ -1,4 +1,4 @@
-//! All that is known of one host.
+//! The sections about one host.
 
 use super::number::{count, price};
 use super::{clocks, evidence, heading, trace};
@@ -6,7 +6,7 @@ use crate::data::{Facts, Host, Part, Remedy};
 use crate::words::{date, ended, sentence, shown};
 use maud::{Markup, html};
 
-/// Every section. `index`: the host's place in the data; `level`: of the headings.
+/// Renders every section. `index` is the host's index in the data, `level` that of the headings.
 pub(super) fn sections(host: &Host, index: usize, level: u8) -> Markup {
     let id = format!("h{index}");
     html! {
@@ -75,7 +75,7 @@ pub(super) fn vdso(facts: &Facts) -> &'static str {
     }
 }
 
-/// A thing to do, with its price; in a fleet, on which hosts.
+/// Renders a remedy with its cost and, in a fleet, its hosts.
 pub(super) fn step(step: &Remedy, hosts: Option<Markup>) -> Markup {
     let when = match step.when.as_str() {
         "now" => "now",
@@ -92,7 +92,7 @@ pub(super) fn step(step: &Remedy, hosts: Option<Markup>) -> Markup {
     }
 }
 
-/// Why a part is not there; nothing if it is not known.
+/// Renders the reason why a part is missing, or a general one if it is not known.
 pub(super) fn why_missing(host: &Host, part: Part) -> Markup {
     let missing = host.missing.iter().find(|missing| missing.what == part);
     html! {

@@ -1,4 +1,4 @@
-//! The page: one file without a network, a library or a font of its own.
+//! The page: one file that loads nothing, with no library or font of its own.
 
 mod clocks;
 mod evidence;
@@ -14,10 +14,10 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
 const STYLE: &str = include_str!("style.css");
-/// Sorts the fleet's table; everything else works without.
+/// Sorts the fleet's table; everything else works without it.
 const SCRIPT: &str = include_str!("sort.js");
 
-/// The whole document.
+/// Returns the whole document.
 pub fn page(report: &Report) -> String {
     let labels = labels(&report.hosts);
     let title = match labels.as_slice() {
@@ -56,7 +56,7 @@ pub fn page(report: &Report) -> String {
     document.into_string()
 }
 
-/// What a browser may do with the page: nothing but apply this style and run this script.
+/// Returns the page's content security policy, which allows only this style and this script.
 fn policy() -> String {
     let hash = |text: &str| base64::engine::general_purpose::STANDARD.encode(Sha256::digest(text));
     format!(
@@ -80,7 +80,7 @@ fn single(host: &Host, label: &str) -> Markup {
     }
 }
 
-/// The verdict in one sentence.
+/// Renders the verdict in one sentence.
 fn banner(verdict: Verdict, summary: &str) -> Markup {
     html! {
         p.banner.{ "verdict-" (verdict.word()) } data-verdict=(verdict.word()) {
@@ -89,7 +89,7 @@ fn banner(verdict: Verdict, summary: &str) -> Markup {
     }
 }
 
-/// The verdict's word, with a shape: colours are not for everybody.
+/// Renders the verdict's word, with a shape for readers who cannot tell the colours apart.
 fn badge(verdict: Verdict) -> Markup {
     let shape = match verdict {
         Verdict::Healthy => "✓",
@@ -100,12 +100,12 @@ fn badge(verdict: Verdict) -> Markup {
     html! { span.badge.{ "verdict-" (verdict.word()) } { span aria-hidden="true" { (shape) " " } (verdict.word()) } }
 }
 
-/// A table that scrolls by itself where it is wider than the screen. `name` tells what scrolls.
+/// Renders a table that scrolls by itself if it is wider than the screen. `name` is its accessible name.
 fn scrolling(name: &str, table: Markup) -> Markup {
     html! { div.scroll role="region" tabindex="0" aria-label=(name) { (table) } }
 }
 
-/// A heading of this level.
+/// Renders a heading of this level.
 fn heading(level: u8, id: &str, text: &str) -> Markup {
     html! {
         @match level {

@@ -1,14 +1,14 @@
-//! Figures that say where in the data they stand: the page can be checked against it.
+//! Figures that carry their path in the data, so that the page can be checked against the data.
 
 use crate::nanoseconds::{Nanoseconds, figure, grouped};
 use maud::{Markup, html};
 
-/// A figure of the data, as it is written for people.
+/// Renders a figure of the data in its readable form.
 pub(super) fn value(at: &str, value: f64, text: &str) -> Markup {
     html! { data value=(value) data-json=(at) { (text) } }
 }
 
-/// A price, without its unit; a dash for one that could not be had.
+/// Renders a cost without its unit; a dash if it is missing.
 pub(super) fn price(at: &str, ns: Option<Nanoseconds>) -> Markup {
     match ns {
         Some(ns) => value(at, ns.get(), &figure(ns.get())),
@@ -16,12 +16,12 @@ pub(super) fn price(at: &str, ns: Option<Nanoseconds>) -> Markup {
     }
 }
 
-/// A count.
+/// Renders a count.
 pub(super) fn count(at: &str, number: u64) -> Markup {
     value(at, number as f64, &grouped(number))
 }
 
-/// A cell of a table with a price in it.
+/// Renders a table cell with a cost.
 pub(super) fn price_cell(at: &str, ns: Option<Nanoseconds>) -> Markup {
     html! { td.number data-sort=(ns.map_or(String::new(), |ns| ns.get().to_string())) { (price(at, ns)) } }
 }

@@ -9,7 +9,7 @@ fn of(hosts: Vec<Host>) -> String {
     })
 }
 
-/// Every element that is opened is closed, in order; what is opened, with its attributes, as it stands there.
+/// Asserts that every element that is opened is closed, in order. Returns the opening tags with their attributes.
 fn elements(page: &str) -> Vec<&str> {
     const VOID: [&str; 3] = ["meta", "wbr", "!DOCTYPE"];
     let mut open: Vec<&str> = Vec::new();
@@ -34,7 +34,7 @@ fn elements(page: &str) -> Vec<&str> {
     all
 }
 
-/// A tag without the values of its attributes.
+/// Returns a tag without the values of its attributes.
 fn bare(tag: &str) -> String {
     tag.split('"').step_by(2).collect()
 }
@@ -121,7 +121,7 @@ fn what_could_not_be_had_is_said_with_its_reason() {
     assert!(!page.contains("role=\"img\""));
 }
 
-/// What breaks out of text, out of attributes, out of style and script, and what turns a line around.
+/// Breaks out of text, attributes, style and script, and reverses the direction of a line.
 const HOSTILE: &str =
     "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&lt;</style></title>\u{202e}\u{1b}[31m`";
 
@@ -179,7 +179,7 @@ fn the_page_may_load_nothing_and_run_only_what_is_its_own() {
     let policy = policy.split('"').next().unwrap();
     assert!(policy.starts_with("default-src 'none'; style-src 'sha256-"), "{policy}");
     assert!(!policy.contains("unsafe"), "{policy}");
-    // A policy cannot allow what stands in attributes; nor is anything named that could be loaded.
+    // A policy cannot allow attributes with style; nor may the page name anything that could be loaded.
     for tag in elements(&page) {
         assert!(
             !tag.contains(" style=") && !tag.contains(" src=") && !tag.contains("http://"),
@@ -206,7 +206,7 @@ fn a_fleet_shows_its_sick_hosts_first_and_all_of_each() {
         .collect();
     assert_eq!((rows.len(), rows[0], rows[1]), (200, "db1", "db2"));
     assert_eq!(count(&page, "<details class=\"host\""), 200);
-    // Both are there, and told apart.
+    // Both are there and have different labels.
     assert_eq!(rows.iter().filter(|row| row.starts_with("web001")).count(), 2);
     assert!(page.contains("href=\"#h50-host\"") && page.contains("id=\"h50-host\""));
     assert!(page.len() < 8 << 20, "{} bytes", page.len());

@@ -1,4 +1,4 @@
-//! Who makes system calls to read clocks.
+//! The processes that make system calls to read clocks.
 
 use super::host::why_missing;
 use super::number::{count, price_cell, value};
