@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 
-/* What of the dynamic section it takes to go through the symbols. */
+/* The parts of the dynamic section that are needed to walk the symbols. */
 struct symbols {
 	const ElfW(Sym) * table;
 	const char *names;
@@ -26,7 +26,7 @@ static struct symbols find_symbols(const ElfW(Dyn) * dynamic, uintptr_t base) {
 		else if (dynamic->d_tag == DT_STRTAB)
 			symbols.names = at;
 		else if (dynamic->d_tag == DT_HASH)
-			symbols.count = ((const uint32_t *)at)[1]; /* one chain link a symbol */
+			symbols.count = ((const uint32_t *)at)[1]; /* one chain link per symbol */
 	}
 	return symbols;
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * prices [--quick] [--require]: what a guest's clock calls cost, on its vDSO and by the trapped system call, in one
- * run.
+ * prices [--quick] [--require]: measures the cost of a guest's clock calls, on its vDSO and by the trapped system call,
+ * in one run.
  *
- * A round times a batch of calls of each kind, one kind after the other, forth in one round and back in the next: what
- * disturbs the machine disturbs them alike. Ratios are taken within a round. Printed are the medians of all rounds and
- * the least.
+ * A round times a batch of calls of each kind, one kind after the other; the order is reversed in every other round, so
+ * that disturbances of the machine affect all kinds alike. Ratios are taken within a round. Prints the medians of all
+ * rounds and the minima.
  *
- * A ratio to the trap is only as honest as its slow side, so the bars are on the fast one. --require: exit status 1 if
- * one is missed.
+ * A ratio to the trap depends on the trap's cost, so the limits are on the fast calls. --require: exit status 1 if one
+ * is exceeded.
  */
 #include "cpu.h"
 #include "own_vdso.h"
@@ -22,13 +22,12 @@
 #include <time.h>
 #include <unistd.h>
 
-/* 2,000 reads take 40 us, long against the two reads of the counter around them and short against a scheduler's slice.
- */
+/* 2,000 reads take 40 us: long against the two reads of the counter around them, short against a scheduler's slice. */
 enum { ROUNDS = 201, QUICK_ROUNDS = 21, FAST_CALLS = 2000, TRAPPED_CALLS = 20, WARM_UP = 20 };
 
 enum kind { COUNTER, EMPTY, INSTRUCTION, DIRECT, WRAPPER, TRAP, KINDS };
 
-/* The functions have three shapes. */
+/* The three signatures of the functions. */
 typedef int clock_fn(clockid_t, struct timespec *);
 typedef int day_fn(struct timeval *, void *);
 typedef int cpu_fn(unsigned *, unsigned *, void *);
@@ -53,7 +52,7 @@ static const struct call calls[] = {
 
 enum { CALLS = sizeof(calls) / sizeof(calls[0]) };
 
-/* By the clock calls' own arguments, and nothing else. */
+/* Takes the clock calls' own arguments and does nothing. */
 __attribute__((noinline)) static int empty_clock(clockid_t id, struct timespec *ts) {
 	__asm__ volatile("" : : "r"(id), "r"(ts) : "memory");
 	return 0;
@@ -81,7 +80,7 @@ extern int getcpu(unsigned *, unsigned *) __attribute__((weak));
 
 typedef void any_fn(void);
 
-/* What a kind of one call is called by; NULL: there is no such thing. */
+/* Returns the function for a call and a kind, or NULL if there is none. */
 static any_fn *subject(const struct call *call, enum kind kind) {
 	char name[64];
 
@@ -119,7 +118,7 @@ static int there_is(const struct call *call, enum kind kind) {
 	}
 }
 
-/* One loop for all that has a shape, so that none of them has a better one. */
+/* The only loop for each signature, so that no kind has a better one. */
 __attribute__((noinline)) static void repeat(const struct call *call, any_fn *function, unsigned times) {
 	union {
 		struct timespec ts;
@@ -143,7 +142,7 @@ __attribute__((noinline)) static void repeat(const struct call *call, any_fn *fu
 	}
 }
 
-/* Counts that so many calls take. */
+/* Returns the counts that so many calls take. */
 static double timed(const struct call *call, enum kind kind, unsigned times) {
 	any_fn *function = subject(call, kind);
 	const uint64_t start = read_counter();
@@ -157,7 +156,7 @@ static double timed(const struct call *call, enum kind kind, unsigned times) {
 	return (double)(read_counter() - start);
 }
 
-/* Counts per call, once what a trap has cooled down is warm again. */
+/* Returns the counts per call, after warming up what a trap has evicted from the caches. */
 static double batch(const struct call *call, enum kind kind) {
 	const unsigned times = kind == TRAP ? TRAPPED_CALLS : FAST_CALLS;
 
@@ -203,7 +202,7 @@ static void measure(const struct call *call, struct rounds *rounds) {
 		}
 }
 
-/* The median of a kind's price by another's, each pair from one round. `base` may be two kinds together. */
+/* Returns the median ratio of a kind's cost to `share` times another's, plus that of `more`, all from one round. */
 static double ratio(const struct rounds *rounds, enum kind of, enum kind base, enum kind more, double share) {
 	double ratios[ROUNDS];
 
@@ -234,18 +233,18 @@ static void print_prices(const struct call *call, const struct rounds *rounds, d
 	putchar('\n');
 }
 
-/* True: it holds. */
+/* Returns true if the limit is kept. */
 static int print_bar(const char *what, double value, double bar) {
 	printf("  %-48s %6.2fx  at most %.2fx  %s\n", what, value, bar, value <= bar ? "held" : "MISSED");
 	return value <= bar;
 }
 
-/* How many bars were missed. */
+/* Returns how many limits were exceeded. */
 static int print_ratios(const struct call *call, const struct rounds *rounds) {
 	const double trap = least_of(rounds->counts[TRAP], rounds->count);
 	int missed = 0;
 
-	/* The slow side at its best: how long the tracer waits for a CPU is not what is compared. */
+	/* The trap's minimum, because the tracer's waits for a CPU must not count. */
 	printf("%-23s  trap / vDSO %.0fx", call->name, trap / median_of(rounds->counts[DIRECT], rounds->count));
 	if (there_is(call, WRAPPER))
 		printf(", trap / libc %.0fx", trap / median_of(rounds->counts[WRAPPER], rounds->count));
@@ -271,7 +270,7 @@ static int has_option(char **argv, const char *option) {
 	return 0;
 }
 
-/* On one CPU: the guest's reads do not migrate between two kinds. What traps it runs elsewhere if it can. */
+/* Pins the guest to one CPU, so that it does not migrate between two kinds. Its tracer runs elsewhere if it can. */
 static void stay_here(void) {
 	cpu_set_t here;
 

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Every signal that can be passed on: all but those that a fault raises in whoever caused it. */
+/* Sets every signal that can be forwarded: all but those that a fault raises in the faulting process itself. */
 static void signals_to_pass_on(sigset_t *signals) {
 	static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGTSTP, SIGTTIN, SIGTTOU};
 
@@ -40,7 +40,7 @@ static void report(const struct publisher *publisher) {
 		(unsigned long long)state.refreshes);
 }
 
-/* In the child. */
+/* Turns the child into the program. */
 static void become(char **command, char **envp, struct publisher *publisher, prepare_fn *prepare,
 		   const sigset_t *usual) {
 	const uint32_t flags = publisher->distrust == FASTPATH_BELIEVED ? 0 : FASTPATH_INSTANCE_NO_CLOCKS;

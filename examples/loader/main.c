@@ -2,11 +2,11 @@
 /*
  * loader [--verbose] PROGRAM [ARGS]: runs an ELF program, static or dynamic, on the synthetic vDSO.
  *
- * No exec: this process maps the program as the kernel would, with AT_SYSINFO_EHDR leading to libfastpath's image, and
- * jumps to it. So it works wherever programs can be mapped, under an emulator too, and needs no ptrace. The program
- * runs in a child; the process that was started keeps its page fresh, and ends as the program does.
+ * It needs no exec: this process maps the program as the kernel would, with AT_SYSINFO_EHDR pointing to libfastpath's
+ * image, and jumps to it. So it works wherever programs can be mapped, under an emulator too, and without ptrace. The
+ * program runs in a child; the parent keeps its page fresh, and ends as the program does.
  *
- * What it leaves to others: programs that the program itself starts are the kernel's to load, as always.
+ * Limit: programs that the program itself starts are loaded by the kernel, as always.
  */
 #include "host.h"
 

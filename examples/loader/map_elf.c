@@ -64,7 +64,7 @@ static uintptr_t page_down(uintptr_t address) { return address & ~((uintptr_t)sy
 
 static uintptr_t page_up(uintptr_t address) { return page_down(address + (uintptr_t)sysconf(_SC_PAGESIZE) - 1); }
 
-/* The addresses that all segments take together, as the file has them. */
+/* The addresses that all segments take together, as the file states them. */
 struct span {
 	uintptr_t start, end, align;
 };
@@ -89,7 +89,7 @@ static int find_span(const struct file *file, struct span *span) {
 	return span->start < span->end ? 0 : complain(file, "nothing in it is to be loaded");
 }
 
-/* Address space for the whole span, nothing in it yet. -1 after a message. */
+/* Reserves address space for the whole span, with nothing mapped in it. Returns -1 after a message. */
 static int reserve(const struct file *file, const struct span *span, uintptr_t *base) {
 	const int movable = file->header.e_type == ET_DYN;
 	const size_t size = span->end - span->start, slack = movable ? span->align : 0;
@@ -98,7 +98,7 @@ static int reserve(const struct file *file, const struct span *span, uintptr_t *
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (movable ? 0 : MAP_FIXED_NOREPLACE), -1, 0);
 	uintptr_t start;
 
-	/* A kernel or emulator that does not know MAP_FIXED_NOREPLACE takes the address for a hint. */
+	/* Kernels and emulators without MAP_FIXED_NOREPLACE take the address for a hint. */
 	if (at != MAP_FAILED && !movable && at != wanted) {
 		munmap(at, size);
 		errno = EEXIST;
@@ -116,7 +116,7 @@ static int protection(const ElfW(Phdr) * segment) {
 	       (segment->p_flags & PF_X ? PROT_EXEC : 0);
 }
 
-/* What the file has of a segment, then zeros. */
+/* Maps a segment's bytes from the file, followed by zeros. */
 static int map_segment(const struct file *file, const ElfW(Phdr) * segment, uintptr_t base) {
 	const uintptr_t start = base + segment->p_vaddr, file_end = start + segment->p_filesz;
 	const uintptr_t end = start + segment->p_memsz,
@@ -127,8 +127,8 @@ static int map_segment(const struct file *file, const ElfW(Phdr) * segment, uint
 	    mmap((void *)page_down(start), segment->p_filesz + before, protection(segment), MAP_PRIVATE | MAP_FIXED,
 		 file->fd, (off_t)(segment->p_offset - before)) == MAP_FAILED)
 		return complain_errno(file, "mapping a segment");
-	/* To the end of the page, beyond the segment's: glibc's loader keeps its first objects there, and takes them
-	 * for zeroed. */
+	/* Zero up to the end of the page, beyond the segment's end: glibc's loader keeps its first objects there,
+	 * and assumes zeros. */
 	if (end > file_end && segment->p_filesz && segment->p_flags & PF_W)
 		memset((void *)file_end, 0, mapped_end - file_end);
 	if (end > mapped_end && mmap((void *)mapped_end, page_up(end) - mapped_end, protection(segment),

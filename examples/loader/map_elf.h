@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Mapping an ELF program, as the kernel does it at an exec. */
+/* Maps an ELF program, as the kernel does at an exec. */
 #ifndef LOADER_MAP_ELF_H
 #define LOADER_MAP_ELF_H
 
@@ -7,16 +7,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A program, or its interpreter, in memory. Addresses are where things are, not what the file says. */
+/* A program, or its interpreter, in memory. Addresses are those in memory, not the file's. */
 struct mapped {
-	uintptr_t base; /* what was added to the file's addresses */
+	uintptr_t base; /* added to the file's addresses */
 	uintptr_t entry;
 	uintptr_t headers; /* the program headers */
 	size_t header_size, header_count;
-	char interpreter[PATH_MAX]; /* empty: it has none */
+	char interpreter[PATH_MAX]; /* empty if it has none */
 };
 
-/* 0, or -1 after a message. */
+/* Returns 0, or -1 after a message. */
 int map_elf(const char *path, struct mapped *mapped);
 
 #endif

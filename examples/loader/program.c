@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* What AT_RANDOM points at: seeds for the libc's canary and mangled pointers. */
+/* Size of AT_RANDOM's data: seeds for the libc's canary and mangled pointers. */
 enum { RANDOM_BYTES = 16 };
 
 void become_program(char **argv, char **envp, const struct vdso *vdso) {

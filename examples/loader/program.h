@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Turning this process into the program. */
+/* Turns this process into the program. */
 #ifndef LOADER_PROGRAM_H
 #define LOADER_PROGRAM_H
 

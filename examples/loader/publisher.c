@@ -20,7 +20,7 @@
 #define TFD_TIMER_CANCEL_ON_SET (1 << 1)
 #endif
 
-/* The rate is known after a few windows, the first of them a millisecond long. */
+/* The rate is known after a few windows; the first one is a millisecond long. */
 enum { FIRST_SAMPLES = 100 };
 
 static int complain(const char *what, const char *why) {
@@ -39,7 +39,7 @@ static struct timespec as_timespec(uint64_t ns) {
 	return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
 }
 
-/* So that the program's first read is a fast one. */
+/* Publishes the first anchor, so that the program's first read is already a fast one. */
 static int publish_first(struct publisher *publisher) {
 	int outcome = FASTPATH_WAIT;
 
@@ -65,7 +65,8 @@ static int map_page(struct publisher *publisher) {
 	publisher->page = mmap(NULL, FASTPATH_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (publisher->page == MAP_FAILED)
 		return complain("mapping the page", strerror(errno));
-	/* The mapping above stays writable; there will be no other, and no reader can be made to fault. */
+	/* The mapping above stays writable and no other can be, and the file cannot shrink, which would make a
+	 * reader fault. */
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL))
 		return complain("sealing the page", strerror(errno));
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
@@ -93,10 +94,10 @@ int start_publisher(struct publisher *publisher) {
 
 void leave_publisher(struct publisher *publisher) { munmap(publisher->page, FASTPATH_PAGE_SIZE); }
 
-/* A timer that becomes readable when CLOCK_REALTIME is set, and never else. -1: there is no such thing here. */
+/* Returns a timer that becomes readable only when CLOCK_REALTIME is set, or -1 if there is none. */
 static int watch_for_steps(void) {
 	const int fd = timerfd_create(CLOCK_REALTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-	/* Year 2037, which 32 bits can still say. */
+	/* Year 2037, which still fits in 32 bits. */
 	const struct itimerspec far = {.it_value.tv_sec = 0x7f000000};
 
 	if (fd >= 0 && timerfd_settime(fd, TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET, &far, NULL)) {
@@ -112,10 +113,10 @@ static int step_seen(int steps) {
 	return steps >= 0 && read(steps, &expirations, sizeof(expirations)) < 0 && errno == ECANCELED;
 }
 
-/* Signals from the terminal reach the program by themselves; the others were sent to the process that was started. */
+/* Signals from the terminal reach the program directly; only the others must be forwarded. */
 static int sent_by_process(const struct signalfd_siginfo *signal) { return signal->ssi_code <= 0; }
 
-/* True: the program has ended, and `status` says how. */
+/* Returns true if the program has ended; `status` is its wait status. */
 static int handle_signals(int signals, pid_t program, int *status) {
 	struct signalfd_siginfo signal;
 

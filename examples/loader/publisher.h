@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The page, and keeping it fresh for as long as the program runs. */
+/* The page, and the loop that keeps it fresh for as long as the program runs. */
 #ifndef LOADER_PUBLISHER_H
 #define LOADER_PUBLISHER_H
 
@@ -9,23 +9,23 @@
 
 struct publisher {
 	fastpath_publisher publisher;
-	void *page;        /* writable, here only */
-	int page_fd;       /* for those who read */
+	void *page;        /* writable, only here */
+	int page_fd;       /* for readers */
 	uint32_t distrust; /* FASTPATH_BELIEVED, or why nothing is ever published */
 };
 
 /*
- * Makes the page, in a file that can be mapped writable nowhere else, and puts a first anchor on it if this host's
- * counter can be believed. 0, or -1 after a message.
+ * Makes the page, in a file that cannot be mapped writable anywhere else, and puts a first anchor on it if this host's
+ * counter can be trusted. Returns 0, or -1 after a message.
  */
 int start_publisher(struct publisher *publisher);
 
-/* In the process that becomes the program: only the descriptor is left. */
+/* For the process that becomes the program: keeps only the descriptor. */
 void leave_publisher(struct publisher *publisher);
 
 /*
- * Publishes until `program` ends, and hands it the signals that were sent to this process instead: `signals` are
- * blocked here, SIGCHLD among them. Returns what waitpid says of the program, -1 after a message.
+ * Publishes until `program` ends, and forwards to it the signals that were sent to this process: `signals` are blocked
+ * here, SIGCHLD among them. Returns the program's wait status, or -1 after a message.
  */
 int publish_until_exit(struct publisher *publisher, pid_t program, const sigset_t *signals);
 

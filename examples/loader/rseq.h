@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Restartable sequences. This process's libc has registered an area of its thread for them, and the kernel takes one a
- * thread: the program's libc would be refused.
+ * Restartable sequences. This process's libc has registered an area for its thread, and the kernel accepts one per
+ * thread, so the program's libc could not register its own.
  */
 #ifndef LOADER_RSEQ_H
 #define LOADER_RSEQ_H

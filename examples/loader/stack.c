@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-/* Every ABI here wants the stack pointer at a multiple of 16 at a program's start. */
+/* Every ABI here requires an aligned stack pointer at a program's start. */
 enum { STACK_ALIGN = 16 };
 
 static const struct auxv_entry *auxv_behind(char **envp) {
@@ -46,7 +46,7 @@ static uintptr_t *put(uintptr_t *to, uintptr_t type, uintptr_t value) {
 	return to;
 }
 
-/* The loader's own vector with the changes in it, and what it lacks of them added. */
+/* Copies the loader's own vector with the changes applied, and appends changes for types that it lacks. */
 static void copy_auxv(uintptr_t *to, const struct auxv_entry *own, const struct auxv_entry *changes) {
 	const struct auxv_entry *change;
 

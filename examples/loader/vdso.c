@@ -16,14 +16,14 @@ static int complain(const char *what, const char *why) {
 int map_vdso(int page_fd, uint32_t instance_flags, struct vdso *vdso) {
 	const fastpath_image *image = fastpath_image_of(fastpath_host_isa());
 	const size_t size = fastpath_image_size(image);
-	/* i386: the way into the kernel that all system calls take, several times as fast as what works everywhere. */
+	/* i386: all system calls go through this entry to the kernel, which is several times as fast as `int $0x80`. */
 	const struct fastpath_kernel_function way_in = {.name = "vsyscall", .address = getauxval(AT_SYSINFO)};
 	struct fastpath_instance_options options = {.size = sizeof(options),
 						    .flags = instance_flags,
 						    .page_offset = FASTPATH_PAGE_OFFSET_DEFAULT,
 						    .kernel_functions = &way_in,
 						    .kernel_function_count = way_in.address != 0};
-	/* Both in one go, so that they lie side by side. */
+	/* One mapping for both, so that they are adjacent. */
 	unsigned char *page =
 	    mmap(NULL, FASTPATH_PAGE_SIZE + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int written;

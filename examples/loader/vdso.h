@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The image and its page, in the process that is about to become the program. */
+/* The image and its page, in the process that will become the program. */
 #ifndef LOADER_VDSO_H
 #define LOADER_VDSO_H
 
@@ -12,15 +12,15 @@ struct vdso {
 };
 
 /*
- * Maps the page that `page_fd` holds, read-only, and an instance of this host's image above it, which is still
- * writable. 0, or -1 after a message.
+ * Maps the page of `page_fd` read-only, and above it an instance of this host's image, which is still writable. Returns
+ * 0, or -1 after a message.
  */
 int map_vdso(int page_fd, uint32_t instance_flags, struct vdso *vdso);
 
-/* From here on the image can be executed and no longer written. 0, or -1 after a message. */
+/* Makes the image executable and read-only. Returns 0, or -1 after a message. */
 int seal_vdso(const struct vdso *vdso);
 
-/* The address of a function of the image; 0: it has none of that name. */
+/* Returns the address of a function of the image, or 0 if it has none of that name. */
 uintptr_t vdso_symbol(const struct vdso *vdso, const char *name);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * binding WHAT PROGRAM [ARGS]: the loader, with one thing in the image broken that a libc may depend on to find its
- * functions. What the program then does by system calls, its libc did not bind.
+ * binding WHAT PROGRAM [ARGS]: runs the loader with one part of the image broken that a libc may depend on to find its
+ * functions. If the program then makes system calls, its libc did not bind.
  *
  *   nothing    the image as it is
- *   note       the ABI tag names an operating system that nobody knows
+ *   note       the ABI tag names an unknown operating system
  *   hash       DT_HASH has no symbols
  *   gnu-hash   DT_GNU_HASH has none
  *   only-hash  there is no DT_GNU_HASH
@@ -30,7 +30,7 @@ static const ElfW(Phdr) * segment(uint32_t type) {
 	return NULL;
 }
 
-/* Addresses in the image count from its first byte. */
+/* Addresses in the image are offsets from its first byte. */
 static void *dynamic(ElfW(Sxword) tag) {
 	const ElfW(Phdr) *found = segment(PT_DYNAMIC);
 	const ElfW(Dyn) *entry = found ? (const void *)(image + found->p_offset) : NULL;
@@ -63,7 +63,7 @@ static int break_hash(void) {
 
 	if (!hash)
 		return -1;
-	/* Empty buckets, and no symbols for those who go through them one by one. */
+	/* Empty buckets, and no symbols for a linear search. */
 	memset(hash + 2, 0, hash[0] * sizeof(*hash));
 	hash[1] = 0;
 	return 0;
@@ -74,13 +74,12 @@ static int break_gnu_hash(void) {
 
 	if (!hash)
 		return -1;
-	/* Buckets, first symbol, words of the filter, shift; then the filter, in which nothing is, and the empty
-	 * buckets. */
+	/* Buckets, first symbol, words of the filter, shift; then the filter and the buckets, which become empty. */
 	memset(hash + 4, 0, hash[2] * sizeof(ElfW(Addr)) + hash[0] * sizeof(*hash));
 	return 0;
 }
 
-/* A tag that nobody knows in its place. */
+/* Replaces the tag by an unknown one. */
 static int hide_gnu_hash(void) {
 	const ElfW(Phdr) *found = segment(PT_DYNAMIC);
 
@@ -95,7 +94,7 @@ static int hide_gnu_hash(void) {
 
 static int break_hashes(void) { return hide_gnu_hash() || break_hash() ? -1 : 0; }
 
-/* Every version gets the name of the first, which is that of the file itself, and a hash that fits neither. */
+/* Gives every version the name of the first, which is that of the file itself, and a hash that matches neither. */
 static int break_versions(void) {
 	ElfW(Verdef) *version = dynamic(DT_VERDEF);
 	const ElfW(Verdaux) *first = version ? (const void *)((char *)version + version->vd_aux) : NULL;

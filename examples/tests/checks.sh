@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # shellcheck shell=bash disable=SC2034,SC2154
 #
-# What is checked of the loader, and of what each libc binds by. Sourced by examples/test.
-# Who sources it sets `work` (a folder), `programs` (the folder of the test programs), `runner` (an emulator, or
-# nothing), `attempts`, and the function `clock_calls COMMAND...`, which prints how many system calls for clocks COMMAND makes.
+# Checks of the loader, and of how each libc binds. Sourced by examples/test, which must set `work` (a folder),
+# `programs` (the folder of the test programs), `runner` (an emulator, or empty), `attempts`, and the function
+# `clock_calls COMMAND...`, which prints how many system calls for clocks COMMAND makes.
 
 reads=1000
 
@@ -21,8 +21,8 @@ exits_with() {
 	}
 }
 
-# Does it up to ten times, until it succeeds. While a publisher gets no CPU its page ages, and reads rightly go to the kernel: on a busy
-# machine that is slow, and no fault.
+# Repeats a command until it succeeds, up to ten times. While a publisher gets no CPU its page ages, and reads correctly
+# go to the kernel: that happens on a busy machine, and is no fault.
 at_last() {
 	local attempt
 	for attempt in 1 2 3 4 5 6 7 8 9 10; do
@@ -32,7 +32,7 @@ at_last() {
 	return 1
 }
 
-# What the publisher itself reads to sample, where its own vDSO answers it, is no system call.
+# Requires few system calls. A publisher whose own vDSO answers the clocks makes no system calls for its samples.
 reads_without_calls() {
 	at_last makes_few_calls "$@"
 }
@@ -46,8 +46,8 @@ makes_few_calls() {
 	}
 }
 
-# A program that binds to the image makes below 50 (`makes_few_calls`). Some are missing where two processes write one log (qemu-user), more of
-# them on a busy machine.
+# Requires a system call for at least half of the reads; a program that binds to the image makes less than 50 in all
+# (`makes_few_calls`). Some are missing where two processes write one log (qemu-user), more of them on a busy machine.
 reads_by_calls() {
 	local calls
 	calls=$(clock_calls "$@") || return
@@ -57,8 +57,8 @@ reads_by_calls() {
 	}
 }
 
-# An emulator's system call is so slow, and on a busy machine so uneven, that a sample may miss by more than a call takes: where
-# there are more attempts than one, what is wrong by more than that fails them all.
+# Requires one success in `attempts`. An emulator's system call is so slow, and on a busy machine so uneven, that a
+# sample may be off by more than a call takes; a larger error fails all attempts.
 succeeds_once() {
 	local attempt=0
 	while [ "$attempt" -lt "$attempts" ]; do
@@ -68,7 +68,7 @@ succeeds_once() {
 	return 1
 }
 
-# Go reads these two only.
+# Go reads only these two.
 clocks_of() {
 	case $1 in
 	*-go) echo MONOTONIC REALTIME ;;
@@ -78,7 +78,7 @@ clocks_of() {
 
 has() { [ -x "$programs/$1" ]; }
 
-# test_loader ISA HOST INFIX: the loader in the folder HOST, on programs of one ISA.
+# test_loader ISA HOST INFIX: tests the loader in the folder HOST, on programs of one ISA.
 test_loader() {
 	local isa=$1 host=$2 infix=$3
 	local glibc=clock$infix-glibc musl=clock$infix-musl program
@@ -89,8 +89,8 @@ test_loader() {
 				reads_without_calls "$host/loader" "$programs/$program" "$reads" $(clocks_of "$program")
 		fi
 	done
-	# What each libc depends on, beside the image as it is. No libc here looks at the ABI tag (the build's check does), and
-	# glibc looks at versions only after it has bound.
+	# The parts of the image that each libc depends on. No libc here checks the ABI tag (the build's check does),
+	# and glibc checks versions only after it has bound.
 	for program in $glibc $glibc-static; do
 		has "$program" || continue
 		check "binding $isa: $program binds by DT_GNU_HASH alone" \

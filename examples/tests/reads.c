@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * reads [SECONDS]: what libc reads against what the kernel answers, in one process. Exits 1 after a line for each
- * promise that is not kept. It uses nothing but libc, so that it can be built for every ISA and libc.
+ * reads [SECONDS]: compares libc's reads with the kernel's answers, in one process. Exits 1 after a line for each
+ * broken promise. It uses nothing but libc, so that it can be built for every ISA and libc.
  *
  *   order    For each clock: system call, libc, system call, again and again; none may be below the one before it.
  *   ABI      Bad clock ids are EINVAL, NULL is taken where the kernel takes it, resolutions are the kernel's.
@@ -48,7 +48,7 @@ static void expect(int kept, const char *clock, const char *promise) {
 
 static long long ns(struct timespec t) { return t.tv_sec * 1000000000LL + t.tv_nsec; }
 
-/* The kernel's struct timespec of the call that every ISA has: two longs. */
+/* The kernel's struct timespec for the call that every ISA has: two longs. */
 struct kernel_timespec {
 	long sec, nsec;
 };
@@ -98,7 +98,7 @@ static void check_resolution(const char *name, clockid_t id) {
 }
 
 static void check_bad_ids(void) {
-	/* Beyond the last; one that was never given a meaning; beyond what a set of 32 bits holds. */
+	/* Beyond the last; one without a meaning; beyond a set of 32 bits. */
 	static const clockid_t bad[] = {12, 15, 31, 32, 33, 1000, INT_MAX};
 	struct timespec t;
 

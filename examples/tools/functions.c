@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * functions: one line for each function of this ISA's image: its bytes, the instructions that a call executes, and what
- * it takes.
+ * functions: prints one line for each function of this ISA's image: its bytes, the instructions that a call executes,
+ * and the time it takes.
  *
- * Instructions are counted, not estimated: a child calls the function and is single-stepped through it. Where the
- * kernel has no single steps (32-bit Arm; there is one for 32-bit programs on AArch64) or the emulator no ptrace, the
+ * Instructions are counted, not estimated: a child calls the function and is single-stepped through it. If the kernel
+ * has no single steps (32-bit Arm; an AArch64 kernel has them for 32-bit programs) or the emulator no ptrace, the
  * column shows `-`.
  */
 #include "publisher.h"
@@ -24,10 +24,10 @@
 
 enum { MAX_FUNCTIONS = 64, MAX_STEPS = 2000000, BATCHES = 21, CALLS = 1000 };
 
-/* What a call is made with. Not listed: what is no clock, and is shown without a call. */
+/* Arguments of the calls. Functions that read no clock are not listed, and are shown without a call. */
 static const struct row {
 	const char *function; /* without prefix */
-	const char *clock;    /* NULL: it takes none */
+	const char *clock;    /* NULL if it takes none */
 	clockid_t id;
 } rows[] = {
     {"clock_gettime", "MONOTONIC", 1},     {"clock_gettime", "REALTIME", 0},
@@ -37,10 +37,10 @@ static const struct row {
     {"clock_getres", "MONOTONIC", 1},      {"getcpu", NULL, 0},
 };
 
-/* Large enough for whatever the functions store. */
+/* Large enough for everything that the functions store. */
 static long long out[2];
 
-/* On all ISAs here a call may have more arguments than the function takes. */
+/* On all these ISAs a call may have more arguments than the function takes. */
 static void call(void *function, const struct row *row) {
 	if (row->clock)
 		((int (*)(clockid_t, void *))function)(row->id, out);
@@ -50,7 +50,7 @@ static void call(void *function, const struct row *row) {
 		((int (*)(void *, void *))function)(out, NULL);
 }
 
-/* The start of struct ptrace_syscall_info, which says where a stopped process is in the same words on every ISA. */
+/* The start of struct ptrace_syscall_info, which has the same form on every ISA. */
 struct where {
 	uint8_t op, pad[3];
 	uint32_t arch;
@@ -63,7 +63,7 @@ static int next_stop(pid_t child) {
 	return waitpid(child, &status, __WALL) == child && WIFSTOPPED(status);
 }
 
-/* Instructions from the function's first to its return, -1 if they cannot be counted. */
+/* Returns the number of instructions from the function's first to its return, or -1 if they cannot be counted. */
 static long count_steps(const struct vdso *vdso, void *function, const struct row *row) {
 	const uint64_t start = (uintptr_t)vdso->address, end = start + fastpath_image_size(vdso->image);
 	long executed = 0;
@@ -104,7 +104,7 @@ static double now_ns(void) {
 	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
-/* The least of a few batches. */
+/* Returns the minimum of a few batches. */
 static double price_ns(void *function, const struct row *row) {
 	double least = 1e18;
 
@@ -125,12 +125,13 @@ static const char *plain_name(const char *name) {
 	return strncmp(name, "__kernel_", 9) == 0 ? name + 9 : NULL;
 }
 
-/* Anchors after which instructions are counted: on a busy machine one can reach its age limit before the count ends. */
+/* Number of anchors after which instructions are counted: on a busy machine one can reach its age limit before the
+ * count ends. */
 enum { COUNTS = 3 };
 
 /*
- * Publishes at the publisher's own pace, for samples that come sooner change nothing, until an anchor lasts for as long
- * as it takes to step through a call: it is the fast path that is counted.
+ * Publishes at the publisher's own pace, because earlier samples change nothing, until an anchor lasts long enough to
+ * step through a call: the count must be of the fast path.
  */
 static void refresh(struct publisher *publisher) {
 	enum { MOST = 30, LONG_WINDOW_NS = 60000000 };
@@ -193,7 +194,7 @@ int main(void) {
 		const char *plain = plain_name(functions[i].name);
 		int called = 0;
 
-		/* Weak names without a prefix are the same functions. */
+		/* Skip weak names without a prefix, which are the same functions. */
 		if (!plain)
 			continue;
 		for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]); r++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Arm: the instructions that a vDSO's functions are made of, bare. */
+/* Arm: the bare instructions from which the vDSO's functions are made. */
 #ifndef BENCH_CPU_H
 #define BENCH_CPU_H
 
@@ -19,7 +19,7 @@ static inline void repeat_counter(unsigned calls) {
 		read_counter();
 }
 
-/* User space cannot ask this CPU which it is. */
+/* User space cannot read the number of its CPU. */
 #define HAS_CPU_NODE 0
 static inline void repeat_cpu_node(unsigned calls) { (void)calls; }
 

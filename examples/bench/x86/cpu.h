@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* x86-64 and i386: the instructions that a vDSO's functions are made of, bare. */
+/* x86-64 and i386: the bare instructions from which the vDSO's functions are made. */
 #ifndef BENCH_CPU_H
 #define BENCH_CPU_H
 
@@ -8,7 +8,7 @@
 
 #define VDSO_PREFIX "__vdso_"
 
-/* As the image reads the counter: RDTSCP where the CPU has it, LFENCE; RDTSC where not. */
+/* Reads the counter as the image does: RDTSCP if the CPU has it, else LFENCE; RDTSC. */
 static inline int counter_is_rdtscp(void) {
 	static int known = -1;
 	unsigned a, b, c, d;
@@ -28,7 +28,7 @@ static inline uint64_t read_counter(void) {
 	return (uint64_t)high << 32 | low;
 }
 
-/* A loop of nothing else, so that no test of the CPU is in it. */
+/* A loop without the test of the CPU. */
 static inline void repeat_counter(unsigned calls) {
 	uint32_t low, high;
 
@@ -40,7 +40,7 @@ static inline void repeat_counter(unsigned calls) {
 			__asm__ volatile("lfence\n\trdtsc" : "=a"(low), "=d"(high) : : "memory");
 }
 
-/* The CPU's own instruction for getcpu: the limit of the per-CPU segment. */
+/* The CPU's own instruction for getcpu: it reads the limit of the per-CPU segment. */
 #define HAS_CPU_NODE 1
 static inline void repeat_cpu_node(unsigned calls) {
 	unsigned limit;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* AArch64: which programs it runs, and how to enter one. */
+/* AArch64: the programs that it runs, and how to enter one. */
 #ifndef LOADER_ISA_H
 #define LOADER_ISA_H
 
@@ -9,8 +9,8 @@
 #define LOADER_MACHINE EM_AARCH64
 #define LOADER_CLASS ELFCLASS64
 
-/* As after an exec: the stack pointer at argc, nothing to be called at exit (X0), no frame above (X29), no caller
- * (X30). */
+/* State as after an exec: the stack pointer at argc, no function to call at exit (X0), no frame above (X29), no
+ * caller (X30). */
 _Noreturn static inline void enter_program(uintptr_t entry, const void *stack) {
 	register uintptr_t to __asm__("x16") = entry;
 	register const void *sp __asm__("x17") = stack;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Arm: which programs it runs, and how to enter one. */
+/* Arm: the programs that it runs, and how to enter one. */
 #ifndef LOADER_ISA_H
 #define LOADER_ISA_H
 
@@ -9,8 +9,8 @@
 #define LOADER_MACHINE EM_ARM
 #define LOADER_CLASS ELFCLASS32
 
-/* As after an exec: the stack pointer at argc, nothing to be called at exit (R0), no caller (LR). BX takes bit 0 for
- * Thumb. */
+/* State as after an exec: the stack pointer at argc, no function to call at exit (R0), no caller (LR). BX takes bit
+ * 0 for Thumb. */
 _Noreturn static inline void enter_program(uintptr_t entry, const void *stack) {
 	__asm__ volatile("mov sp, %1\n\t"
 			 "mov r0, #0\n\t"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* i386: which programs it runs, and how to enter one. */
+/* i386: the programs that it runs, and how to enter one. */
 #ifndef LOADER_ISA_H
 #define LOADER_ISA_H
 
@@ -9,7 +9,7 @@
 #define LOADER_MACHINE EM_386
 #define LOADER_CLASS ELFCLASS32
 
-/* As after an exec: the stack pointer at argc, nothing to be called at exit (EDX), no frame above (EBP). */
+/* State as after an exec: the stack pointer at argc, no function to call at exit (EDX), no frame above (EBP). */
 _Noreturn static inline void enter_program(uintptr_t entry, const void *stack) {
 	__asm__ volatile("mov %1, %%esp\n\t"
 			 "xor %%edx, %%edx\n\t"

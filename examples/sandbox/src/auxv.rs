@@ -1,4 +1,4 @@
-//! The auxiliary vector of a program that has not begun: it is how the program finds its vDSO.
+//! The auxiliary vector of a program before its first instruction. The program finds its vDSO through it.
 
 use std::io;
 
@@ -13,7 +13,7 @@ const AT_IGNORE: u64 = 1;
 const AT_SYSINFO_EHDR: u64 = 33;
 const WORD: u64 = 8;
 
-/// Leads AT_SYSINFO_EHDR to `image`, or, without one, takes it away: then the program knows of no vDSO.
+/// Points AT_SYSINFO_EHDR to `image`; without one, removes the entry, so that the program finds no vDSO.
 pub fn lead_to(image: Option<u64>, guest: Pid, memory: &Memory) -> io::Result<()> {
     let mut registers = arch::registers(guest)?;
     let stack = arch::stack_pointer(&registers);
@@ -25,7 +25,7 @@ pub fn lead_to(image: Option<u64>, guest: Pid, memory: &Memory) -> io::Result<()
             (AT_SYSINFO_EHDR, None) => return memory.write(entry, &AT_IGNORE.to_ne_bytes()),
             (AT_NULL, None) => return Ok(()),
             (AT_NULL, Some(image)) => {
-                // This kernel has no vDSO: all before the vector's end moves down by one entry.
+                // This kernel has no vDSO: everything before the vector's end moves down by one entry.
                 let moved = stack - 2 * WORD;
                 let mut bytes = vec![0; (entry - stack) as usize];
                 memory.read(stack, &mut bytes)?;
@@ -40,7 +40,7 @@ pub fn lead_to(image: Option<u64>, guest: Pid, memory: &Memory) -> io::Result<()
     }
 }
 
-/// Behind argc, the arguments and their NULL, the environment and its NULL.
+/// Returns the address behind argc, the arguments and their NULL, the environment and its NULL.
 fn find(memory: &Memory, stack: u64) -> io::Result<u64> {
     let arguments = memory.word(stack)?;
     let mut at = stack + (1 + arguments + 1) * WORD;

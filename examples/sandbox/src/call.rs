@@ -1,18 +1,18 @@
-//! A system call of the guest's, as it stops.
+//! A system call of the guest, as it stops.
 
 use syscalls::Sysno;
 
 /// One system call that has not been made yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// What is called; `None` for a number that nobody knows.
+    /// The call; `None` for an unknown number.
     pub sysno: Option<Sysno>,
     /// Its arguments.
     pub args: [u64; 6],
 }
 
 impl Call {
-    /// The clock that the call asks for, as `fastpath_host::Trap` wants it: REALTIME for those that have no choice.
+    /// Returns the clock that the call reads, as for `fastpath_host::Trap`: REALTIME for calls without a choice.
     pub fn clock(&self) -> Option<i32> {
         match self.sysno? {
             Sysno::clock_gettime => Some(self.args[0] as i32),

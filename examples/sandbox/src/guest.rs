@@ -1,4 +1,4 @@
-//! Starting the guest, and ending as it ended.
+//! Starts the guest, and ends this process as the guest ended.
 
 use std::ffi::{CString, OsString};
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use nix::sys::ptrace::{Options, seize};
 use nix::sys::signal::{SigHandler, Signal, raise, signal};
 use nix::unistd::{ForkResult, Pid, execvp, fork};
 
-/// How the guest ended.
+/// End of the guest.
 pub enum Outcome {
     Exited(u8),
     Killed(Signal),
@@ -21,31 +21,31 @@ impl Outcome {
         match self {
             Outcome::Exited(code) => ExitCode::from(code),
             Outcome::Killed(by) => {
-                // SAFETY: the default action runs no code of ours.
+                // SAFETY: the default action runs no handler of this process.
                 let _ = unsafe { signal(by, SigHandler::SigDfl) };
                 let _ = raise(by);
-                // A signal that is blocked here: what a shell would make of it.
+                // The signal is blocked here: use the exit status that a shell would return.
                 ExitCode::from(128 + by as u8)
             }
         }
     }
 }
 
-/// Forks a process that executes `command` once it is traced. It runs free until then, and stops at the exec.
+/// Forks a process that executes `command` once it is traced. It runs untraced until then, and stops at the exec.
 pub fn start(command: &[OsString]) -> io::Result<Pid> {
     let command: Vec<CString> = command
         .iter()
         .map(|word| CString::new(word.as_bytes()))
         .collect::<Result<_, _>>()?;
     let (mut wait, go) = io::pipe()?;
-    // SAFETY: this process has one thread, so the child may do what it likes.
+    // SAFETY: this process has one thread, so the child may call any function.
     match unsafe { fork() }? {
         ForkResult::Child => {
             drop(go);
-            // Until the other end is closed.
+            // Wait until the parent closes the other end.
             let _ = wait.read(&mut [0]);
-            // Rust ignores it; the guest inherits what it should have.
-            // SAFETY: the default action runs no code of ours.
+            // Rust ignores SIGPIPE; the guest must inherit the default.
+            // SAFETY: the default action runs no handler of this process.
             let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
             let Err(error) = execvp(&command[0], &command);
             eprintln!("sandbox: {}: {error}", command[0].to_string_lossy());
@@ -61,9 +61,9 @@ pub fn start(command: &[OsString]) -> io::Result<Pid> {
                     | Options::PTRACE_O_TRACEVFORK
                     | Options::PTRACE_O_TRACECLONE,
             )?;
-            // The terminal's signals are the guest's; the sandbox ends when it does.
+            // Signals from the terminal are for the guest; the sandbox ends when the guest does.
             for terminals in [Signal::SIGINT, Signal::SIGQUIT] {
-                // SAFETY: ignoring runs no code of ours.
+                // SAFETY: ignoring a signal runs no handler of this process.
                 unsafe { signal(terminals, SigHandler::SigIgn) }?;
             }
             drop(go);

@@ -1,9 +1,9 @@
-//! A tracing sandbox: every system call of its guest stops and is decided upon, which costs microseconds; its clocks are read from a
-//! page, which costs nanoseconds.
+//! A tracing sandbox: every system call of its guest stops and is checked, which costs microseconds; its clocks are
+//! read from a page, which costs nanoseconds.
 //!
-//! It is an example of a host on the crate `fastpath-host`, whole but small. Two things it does not claim: a guest with several
-//! threads can exchange a path between the decision and the call (a sandbox against a hostile guest opens files itself), and only
-//! programs of this machine's own instruction set run in it.
+//! It is an example of a host on the crate `fastpath-host`, complete but small. Two limits: a guest with several
+//! threads can exchange a path between the check and the call (a sandbox against a hostile guest opens files itself),
+//! and only programs of this machine's own instruction set run in it.
 
 mod arch;
 mod arguments;
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// As env(1) and nohup(1) have it.
+/// Exit status as of env(1) and nohup(1).
 const SANDBOX_FAILED: u8 = 125;
 
 fn main() -> ExitCode {

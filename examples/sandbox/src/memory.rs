@@ -6,11 +6,11 @@ use std::os::unix::fs::FileExt;
 
 use nix::unistd::Pid;
 
-/// Reads and writes through /proc/PID/mem: what is mapped without write permission can be written as well.
+/// Accesses memory through /proc/PID/mem, which can also write mappings without write permission.
 pub struct Memory(File);
 
 impl Memory {
-    /// The memory of one process; not to be kept across an exec.
+    /// Opens the memory of one process; it does not stay valid across an exec.
     pub fn of(guest: Pid) -> io::Result<Memory> {
         let path = format!("/proc/{guest}/mem");
         Ok(Memory(File::options().read(true).write(true).open(path)?))
@@ -21,21 +21,22 @@ impl Memory {
         self.0.read_exact_at(bytes, address)
     }
 
-    /// Puts `bytes` at `address`.
+    /// Writes `bytes` to `address`.
     pub fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all_at(bytes, address)
     }
 
-    /// One word.
+    /// Reads one word.
     pub fn word(&self, address: u64) -> io::Result<u64> {
         let mut word = [0; 8];
         self.read(address, &mut word)?;
         Ok(u64::from_ne_bytes(word))
     }
 
-    /// The string at `address`, without its NUL. Longer than any path is an error.
+    /// Returns the string at `address`, without its NUL. A string longer than any path is an error.
     pub fn string(&self, address: u64) -> io::Result<Vec<u8>> {
-        /// No string is read across the end of a page that may be the last.
+        /// Chunks end at multiples of it. It divides the page size, so no read extends into a page that may not be
+        /// mapped.
         const CHUNK: u64 = 256;
         let mut string = Vec::new();
         while string.len() < libc::PATH_MAX as usize {

@@ -1,4 +1,4 @@
-//! Which files a system call would change.
+//! Determines the files that a system call would change.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,12 +11,12 @@ use syscalls::Sysno;
 use crate::call::Call;
 use crate::memory::Memory;
 
-/// Where a call names a file, by the positions of its arguments.
+/// The form in which a call names a file, by the positions of its arguments.
 #[derive(Clone, Copy)]
 enum Place {
-    /// A path, from the working directory.
+    /// A path, relative to the working directory.
     Plain(usize),
-    /// A path, from the directory that a descriptor stands for.
+    /// A path, relative to the directory of a descriptor.
     At(usize, usize),
     /// A descriptor.
     Descriptor(usize),
@@ -24,15 +24,15 @@ enum Place {
 
 use Place::{At, Descriptor, Plain};
 
-/// The files that `call` would change, as absolute paths: each as it is named, and, where that is a symbolic link, what it leads to
-/// as well. A call that would only change the link is so judged too strictly, and none too leniently.
+/// Returns the files that `call` would change, as absolute paths: each as it is named and, if that is a symbolic link,
+/// its target as well. So the check is too strict for a call that would only change the link, and never too lenient.
 pub fn changed_by(call: &Call, guest: Pid) -> io::Result<Vec<PathBuf>> {
     let mut changed = Vec::new();
     let places = places(call);
     if places.is_empty() {
         return Ok(changed);
     }
-    // Opened only now: it takes as long as all else that a stop costs.
+    // Opened only now, because it costs as much as the rest of a stop.
     let memory = Memory::of(guest)?;
     if opens_to_read(call, &memory)? {
         return Ok(changed);
@@ -84,13 +84,13 @@ fn places(call: &Call) -> &'static [Place] {
         Some(Sysno::renameat | Sysno::renameat2) => &[At(0, 1), At(2, 3)],
         Some(Sysno::linkat) => &[At(2, 3)],
         Some(Sysno::symlinkat) => &[At(1, 2)],
-        // Those that work on a descriptor which was opened for reading.
+        // Calls that also work on a descriptor which was opened for reading.
         Some(Sysno::fchmod | Sysno::fchown | Sysno::fsetxattr | Sysno::fremovexattr) => &[Descriptor(0)],
         _ => &[],
     }
 }
 
-/// Whether it is an open that neither writes nor creates.
+/// Returns whether it is an open that neither writes nor creates.
 fn opens_to_read(call: &Call, memory: &Memory) -> io::Result<bool> {
     let flags = match call.sysno {
         #[cfg(target_arch = "x86_64")]
@@ -120,11 +120,11 @@ fn name(place: Place, call: &Call, guest: Pid, memory: &Memory) -> io::Result<Pa
     } else {
         format!("/proc/{guest}/fd/{directory}")
     };
-    // Without a path (futimens, AT_EMPTY_PATH) it is the descriptor's own file.
+    // Without a path (futimens, AT_EMPTY_PATH) the call changes the descriptor's own file.
     Ok(std::fs::read_link(start)?.join(path))
 }
 
-/// The directory without symbolic links, as far as it exists, and the last name as it is.
+/// Resolves symbolic links in the directory, as far as it exists, and keeps the last name.
 fn with_real_parent(path: &Path) -> PathBuf {
     let mut missing = PathBuf::new();
     let mut at = path;

@@ -1,4 +1,4 @@
-//! What the guest may do.
+//! The rules for the guest's system calls.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::call::Call;
 use crate::memory::Memory;
 use crate::paths;
 
-/// Refused always: they would take calls past the sandbox, or change what a path means after it was judged.
+/// Calls that are always refused: they would bypass the sandbox, or change what a path means after the check.
 const NEVER: &[Sysno] = &[
     Sysno::io_uring_setup,
     Sysno::chroot,
@@ -31,7 +31,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// As the command line asks for.
+    /// Makes the rules that the command line asks for.
     pub fn new(arguments: &Arguments) -> Result<Policy, String> {
         let real = |path: &PathBuf| {
             std::fs::canonicalize(path).map_err(|error| format!("--read-only {}: {error}", path.display()))
@@ -43,7 +43,7 @@ impl Policy {
         })
     }
 
-    /// `None`: the call may be made. Otherwise what it returns instead.
+    /// Returns `None` if the call may be made, otherwise the error that it returns instead.
     pub fn refusal(&self, call: &Call, guest: Pid) -> Option<Errno> {
         let Some(sysno) = call.sysno else {
             return Some(Errno::ENOSYS);
@@ -67,8 +67,9 @@ impl Policy {
     }
 }
 
-/// After these the page would no longer be right for the guest, or could not be read: its clocks are not the host's any more, or the
-/// counter is forbidden. clone3 with CLONE_NEWTIME is refused by its flags, which the guest passes by pointer.
+/// Returns whether the page would be wrong for the guest or unreadable after the call: its clocks are not the host's
+/// any more, or the counter is forbidden. clone3 with CLONE_NEWTIME is refused by its flags, which the guest passes by
+/// pointer.
 fn parts_with_the_page(sysno: Sysno, call: &Call, guest: Pid) -> bool {
     const CLONE_NEWTIME: u64 = 0x80;
     match sysno {
@@ -81,7 +82,8 @@ fn parts_with_the_page(sysno: Sysno, call: &Call, guest: Pid) -> bool {
     }
 }
 
-/// What cannot be read cannot be judged: the kernel would have found the same pointer or descriptor wrong.
+/// Returns the error for a call whose arguments cannot be read: the kernel would have rejected the same pointer or
+/// descriptor.
 fn refusal_of(error: &io::Error) -> Errno {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENAMETOOLONG) => Errno::ENAMETOOLONG,

@@ -1,4 +1,4 @@
-//! The requests of ptrace(2) that nix has no word for.
+//! The requests of ptrace(2) that nix lacks.
 
 use std::mem::{size_of, zeroed};
 
@@ -7,26 +7,26 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-/// Where in a system call the guest stands.
+/// Position of the guest relative to a system call.
 pub enum SystemCall {
-    /// It is about to be made.
+    /// About to make it.
     Entry { audit_arch: u32, nr: u64, args: [u64; 6] },
-    /// It has returned.
+    /// Returned from it.
     Exit { pc: u64 },
-    /// In none.
+    /// In no system call.
     None,
 }
 
-/// What stopped the guest, in the same words on every instruction set (Linux 5.3).
+/// Returns what stopped the guest, in the same form on every instruction set (Linux 5.3).
 pub fn system_call(guest: Pid) -> Result<SystemCall> {
-    // SAFETY: integers in a union, for which zero is a value.
+    // SAFETY: the struct and its union consist of integers, for which zero is a valid value.
     let mut info: libc::ptrace_syscall_info = unsafe { zeroed() };
     let size = size_of::<libc::ptrace_syscall_info>();
-    // SAFETY: the kernel stores at most `size` bytes.
+    // SAFETY: `info` has room for the `size` bytes that the kernel stores at most.
     Errno::result(unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, guest.as_raw(), size, &mut info) })?;
     Ok(match info.op {
         libc::PTRACE_SYSCALL_INFO_ENTRY => {
-            // SAFETY: `op` says which member of the union is there.
+            // SAFETY: `op` says which member of the union is valid.
             let entry = unsafe { info.u.entry };
             SystemCall::Entry {
                 audit_arch: info.arch,
@@ -41,27 +41,27 @@ pub fn system_call(guest: Pid) -> Result<SystemCall> {
     })
 }
 
-/// Lets the guest run to its next system call, handing it a signal.
+/// Resumes the guest until its next system call, and delivers a signal.
 pub fn resume(guest: Pid, signal: Option<Signal>) -> Result<()> {
     nix::sys::ptrace::syscall(guest, signal)
 }
 
-/// Leaves a guest stopped that job control has stopped, until SIGCONT.
+/// Keeps a guest stopped that job control has stopped, until SIGCONT.
 pub fn listen(guest: Pid) -> Result<()> {
-    // SAFETY: no pointers are involved.
+    // SAFETY: the request takes no pointers.
     Errno::result(unsafe { libc::ptrace(libc::PTRACE_LISTEN, guest.as_raw(), 0, 0) }).map(drop)
 }
 
-/// The signals that the guest has blocked.
+/// Returns the signals that the guest has blocked.
 pub fn signal_mask(guest: Pid) -> Result<u64> {
     let mut mask = 0u64;
-    // SAFETY: the kernel stores the eight bytes of its sigset_t.
+    // SAFETY: `mask` has room for the eight bytes of the kernel's sigset_t.
     Errno::result(unsafe { libc::ptrace(libc::PTRACE_GETSIGMASK, guest.as_raw(), size_of::<u64>(), &mut mask) })?;
     Ok(mask)
 }
 
-/// Blocks these and no others.
+/// Blocks exactly these signals.
 pub fn set_signal_mask(guest: Pid, mask: u64) -> Result<()> {
-    // SAFETY: the kernel reads the eight bytes of its sigset_t.
+    // SAFETY: `mask` has the eight bytes of the kernel's sigset_t.
     Errno::result(unsafe { libc::ptrace(libc::PTRACE_SETSIGMASK, guest.as_raw(), size_of::<u64>(), &mask) }).map(drop)
 }

@@ -1,5 +1,5 @@
-//! System calls made in a guest that has just been given a new program and has not run an instruction of it: where it would begin, it
-//! makes our calls first.
+//! Makes system calls in a guest that has loaded a new program and has not run an instruction of it: at the program's
+//! entry point, it makes the sandbox's calls first.
 
 use std::io;
 
@@ -13,10 +13,10 @@ use crate::arch::{self, Registers};
 use crate::memory::Memory;
 use crate::ptrace::{self, SystemCall};
 
-/// Room below the stack pointer for what calls pass by pointer.
+/// Bytes below the stack pointer for data that calls pass by pointer.
 const SCRATCH: u64 = 512;
 
-/// A guest at its entry point, borrowed for our calls.
+/// A guest at its entry point, while it makes the sandbox's calls.
 pub struct RemoteCalls<'g> {
     guest: Pid,
     memory: &'g Memory,
@@ -27,7 +27,7 @@ pub struct RemoteCalls<'g> {
 }
 
 impl<'g> RemoteCalls<'g> {
-    /// Puts a system-call instruction where the program begins, and holds its signals back.
+    /// Puts a system-call instruction at the program's entry point, and blocks its signals.
     pub fn begin(guest: Pid, memory: &'g Memory) -> io::Result<RemoteCalls<'g>> {
         let saved = arch::registers(guest)?;
         let mut displaced = vec![0; arch::SYSTEM_CALL.len()];
@@ -45,7 +45,8 @@ impl<'g> RemoteCalls<'g> {
         })
     }
 
-    /// Puts `bytes` where a call can be pointed to them, until the next ones.
+    /// Writes `bytes` to where a call can take them by pointer, and returns the address. They are valid until the next
+    /// `pass`.
     pub fn pass(&self, bytes: &[u8]) -> io::Result<u64> {
         let address = arch::stack_pointer(&self.saved) - arch::RED_ZONE - SCRATCH;
         assert!(bytes.len() as u64 <= SCRATCH);
@@ -76,13 +77,13 @@ impl<'g> RemoteCalls<'g> {
         }
     }
 
-    /// The guest as it was, but for what the calls did.
+    /// Restores the guest, except for the effects of the calls.
     pub fn finish(self) -> io::Result<Registers> {
         self.memory.write(arch::pc(&self.saved), &self.displaced)?;
         arch::set_registers(self.guest, &self.saved)?;
         ptrace::set_signal_mask(self.guest, self.mask)?;
         if self.stopped {
-            // It came in between, and cannot be held back.
+            // SIGSTOP came in between, and cannot be blocked: send it again.
             kill(self.guest, Signal::SIGSTOP)?;
         }
         Ok(self.saved)

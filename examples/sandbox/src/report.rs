@@ -1,19 +1,19 @@
-//! What happened in the sandbox.
+//! Counters of the sandbox.
 
 use std::fmt;
 
-/// Counted as it happens.
+/// Counters, updated as the guest runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
     /// System calls that stopped.
     pub calls: u64,
-    /// Those that were not made.
+    /// Calls that were refused.
     pub refused: u64,
-    /// Those by which the guest read a clock or asked about one.
+    /// Calls by which the guest read a clock or asked about one.
     pub clock_calls: u64,
     /// Those of them that the image made because the page had no answer.
     pub from_image: u64,
-    /// Samples taken because of one: the page had no anchor ...
+    /// Samples taken after a clock call because the page had no anchor ...
     pub seeds: u64,
     /// ... or one that was too old.
     pub refreshes: u64,

@@ -1,4 +1,4 @@
-//! The loop that every stop of every guest comes to.
+//! The loop that handles every stop of every guest.
 
 use std::collections::HashMap;
 
@@ -23,17 +23,17 @@ use crate::vdso::{Advice, HostedVdso};
 /// One thread of a guest.
 #[derive(Clone, Copy, Default)]
 struct Thread {
-    /// Where its process has the image.
+    /// Address of the image in its process.
     image: Option<u64>,
-    /// A clock that it asks for by a system call, from the entry to the exit.
+    /// The clock that it is reading by a system call, from the entry to the exit.
     clock: Option<i32>,
     /// A new program has been loaded; the exit of that execve comes next, and then its first instruction.
     new_program: bool,
-    /// It stopped before its parent's fork told of it, and waits for that.
+    /// It stopped before the event of its parent's fork, and waits for that event.
     early: bool,
 }
 
-/// A sandbox at work.
+/// A running sandbox.
 pub struct Tracer {
     first: Pid,
     policy: Policy,
@@ -44,7 +44,7 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// For a guest that is seized and waits for its exec.
+    /// Makes a tracer for a guest that is seized and waits for its exec.
     pub fn new(first: Pid, policy: Policy, vdso: Option<HostedVdso>, log: bool) -> Tracer {
         Tracer {
             first,
@@ -56,12 +56,12 @@ impl Tracer {
         }
     }
 
-    /// What happened so far.
+    /// Returns the counters so far.
     pub fn report(&self) -> Report {
         self.report
     }
 
-    /// Until the last guest has ended. Returns how the first did.
+    /// Runs until the last guest has ended. Returns how the first did.
     pub fn run(&mut self) -> nix::Result<Outcome> {
         let mut outcome = Outcome::Killed(Signal::SIGKILL);
         loop {
@@ -107,7 +107,7 @@ impl Tracer {
     fn at_event(&mut self, guest: Pid, signal: Signal, event: libc::c_int) -> nix::Result<()> {
         match event {
             libc::PTRACE_EVENT_EXEC => {
-                // Of a process with several threads only this one is left, under the first one's number.
+                // Only this thread of its process is left, and it has taken the first thread's number.
                 let former = Pid::from_raw(getevent(guest)? as i32);
                 self.threads.remove(&former);
                 let new = Thread {
@@ -185,7 +185,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// The guest took the slow path: the page may want a sample.
+    /// Updates the page if the guest's slow path shows that it needs a sample.
     fn after_clock_call(&mut self, image: Option<u64>, pc: u64, clock: i32) {
         let (Some(vdso), Some(image)) = (&self.vdso, image) else {
             return;
@@ -198,7 +198,7 @@ impl Tracer {
         }
     }
 
-    /// A new program: it gets the sandbox's vDSO, or none. Never the kernel's, whose answers would not stop.
+    /// Gives a new program the sandbox's vDSO, or none. Never the kernel's, whose answers would not stop.
     fn at_first_instruction(&mut self, guest: Pid) {
         let install = || {
             let memory = Memory::of(guest)?;

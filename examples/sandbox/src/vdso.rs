@@ -1,4 +1,5 @@
-//! The vDSO that all guests share: one page, one instance of the image, one publisher that works when a guest took the slow path.
+//! The vDSO that all guests share: one page, one instance of the image, and one publisher that takes samples when a
+//! guest used the slow path.
 
 use std::fs::File;
 use std::io;
@@ -25,23 +26,23 @@ pub use fastpath_host::Advice;
 /// F_SEAL_FUTURE_WRITE, include/uapi/linux/fcntl.h (Linux 5.1).
 const F_SEAL_FUTURE_WRITE: SealFlag = SealFlag::from_bits_retain(0x10);
 
-/// A page and an image in one sealed file: the first is written here and nowhere else, the second by nobody.
+/// A page and an image in one sealed file. Only this process can write the page, and the image is never written again.
 pub struct HostedVdso {
-    /// For those who map it; read-only.
+    /// Read-only descriptor for the guests.
     file: OwnedFd,
-    /// What the file holds behind the page.
+    /// The contents of the file behind the page.
     image: Vec<u8>,
     publisher: Publisher<'static, ThisHost>,
     system_calls: &'static [u64],
 }
 
 impl HostedVdso {
-    /// An unseeded page: the guest's first clock read is a system call, which seeds it.
+    /// Makes an unseeded page: the guest's first clock read is a system call, which seeds it.
     pub fn new() -> Result<HostedVdso, Box<dyn std::error::Error>> {
         evidence::examine(evidence::Trust::Invariant)
             .map_err(|distrust| format!("{distrust}; run the guest with --no-vdso"))?;
         let image = Image::host();
-        // It knows no kernel function, so it says the same at every address.
+        // The instance uses no kernel function, so its bytes do not depend on the address.
         let instance = Instance::new(image, &fastpath_image::Options::at(Placement::at(0)))?;
         let file = File::from(memfd_create(
             c"fastpath-vdso",
@@ -70,13 +71,13 @@ impl HostedVdso {
         })
     }
 
-    /// Maps both into a guest that has not begun, and returns the image's address there.
+    /// Maps both into a guest that has not run an instruction, and returns the image's address there.
     pub fn map_into(&self, guest: Pid, memory: &Memory) -> io::Result<u64> {
         let mut remote = RemoteCalls::begin(guest, memory)?;
         let mapped = self.map_by(&mut remote);
         remote.finish()?;
         let address = mapped?;
-        // A guest in another PID namespace or root may have opened something else by that name.
+        // In another PID namespace or root, the guest may have opened another file by that name.
         let mut there = vec![0; self.image.len()];
         memory.read(address, &mut there)?;
         if there == self.image {
@@ -103,33 +104,34 @@ impl HostedVdso {
         Ok(area + page)
     }
 
-    /// Whether a system call that returned to `pc` was made by the image, because the page had no answer.
+    /// Returns whether the image made a system call that returned to `pc`, because the page had no answer.
     pub fn is_own_call(&self, image_address: u64, pc: u64) -> bool {
         self.system_calls.contains(&pc.wrapping_sub(image_address))
     }
 
-    /// The guest asked for `clock` by a system call: takes a sample if that helps.
+    /// Takes a sample if that helps, after the guest asked for `clock` by a system call.
     pub fn refresh_after(&self, image_address: u64, pc: u64, clock: i32) -> Advice {
         let advice = self.publisher.trapped(&Trap {
             system_calls: self.system_calls,
             image_address,
             pc,
             clock_id: clock,
-            // The kernel's answer is this process's as well. What was stored in the guest's memory may not be it any more.
+            // The kernel's answer is the same in this process. The guest's memory may have changed since the answer was
+            // stored.
             answered_ns: ThisHost.clock(clock),
         });
         if advice != Advice::LeaveAlone {
-            // Nothing to be done about a sample that cannot be had: the guest goes on by system calls.
+            // If no sample can be taken, the guest continues with system calls.
             let _ = self.publisher.publish();
         }
         advice
     }
 }
 
-/// Never unmapped: guests read it for as long as this process lives.
+/// Maps the page. It is never unmapped: guests read it for as long as this process lives.
 fn map_page(file: &File) -> nix::Result<&'static Page> {
     let size = NonZero::new(PAGE_SIZE).ok_or(nix::errno::Errno::EINVAL)?;
-    // SAFETY: a fresh mapping.
+    // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
     let page: NonNull<_> = unsafe {
         mmap(
             None,
@@ -140,6 +142,6 @@ fn map_page(file: &File) -> nix::Result<&'static Page> {
             0,
         )
     }?;
-    // SAFETY: page-aligned, writable and never unmapped; a page is made of atomics and valid in any bit pattern.
+    // SAFETY: page-aligned, writable and never unmapped; a page consists of atomics and is valid in any bit pattern.
     Ok(unsafe { page.cast::<Page>().as_ref() })
 }

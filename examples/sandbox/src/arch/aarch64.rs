@@ -6,11 +6,11 @@ use nix::Result;
 use nix::errno::Errno;
 use nix::unistd::Pid;
 
-/// AUDIT_ARCH_AARCH64, include/uapi/linux/audit.h: what the numbers of the system calls mean.
+/// AUDIT_ARCH_AARCH64, include/uapi/linux/audit.h: identifies the numbering of the system calls.
 pub const AUDIT_ARCH: u32 = 0xc000_00b7;
 /// `svc #0`.
 pub const SYSTEM_CALL: &[u8] = &[0x01, 0x00, 0x00, 0xd4];
-/// Nothing below the stack pointer is the program's (AAPCS64, 6.4.5).
+/// Bytes below the stack pointer that the program may use: none (AAPCS64, 6.4.5).
 pub const RED_ZONE: u64 = 0;
 
 /// NT_PRSTATUS and NT_ARM_SYSTEM_CALL, include/uapi/linux/elf.h.
@@ -19,7 +19,7 @@ const NT_ARM_SYSTEM_CALL: libc::c_int = 0x404;
 
 pub type Registers = libc::user_regs_struct;
 
-/// The number, if it is one of this ABI's.
+/// Returns the number, if it is one of this ABI.
 pub fn number(nr: u64) -> Option<usize> {
     Some(nr as usize)
 }
@@ -29,7 +29,7 @@ fn get<T>(guest: Pid, set: libc::c_int, value: &mut T) -> Result<()> {
         iov_base: std::ptr::from_mut(value).cast(),
         iov_len: size_of::<T>(),
     };
-    // SAFETY: the kernel stores at most iov_len bytes there.
+    // SAFETY: `vector` points to a live `value` of this length, and the kernel stores at most iov_len bytes there.
     Errno::result(unsafe { libc::ptrace(libc::PTRACE_GETREGSET, guest.as_raw(), set, &mut vector) }).map(drop)
 }
 
@@ -38,12 +38,12 @@ fn put<T>(guest: Pid, set: libc::c_int, value: &T) -> Result<()> {
         iov_base: std::ptr::from_ref(value).cast_mut().cast(),
         iov_len: size_of::<T>(),
     };
-    // SAFETY: the kernel reads at most iov_len bytes there.
+    // SAFETY: `vector` points to a live `value` of this length, and the kernel reads at most iov_len bytes there.
     Errno::result(unsafe { libc::ptrace(libc::PTRACE_SETREGSET, guest.as_raw(), set, &vector) }).map(drop)
 }
 
 pub fn registers(guest: Pid) -> Result<Registers> {
-    // SAFETY: integers, for which zero is a value.
+    // SAFETY: the struct consists of integers, for which zero is a valid value.
     let mut registers = unsafe { std::mem::zeroed::<Registers>() };
     get(guest, NT_PRSTATUS, &mut registers)?;
     Ok(registers)
@@ -65,12 +65,12 @@ pub fn set_stack_pointer(registers: &mut Registers, address: u64) {
     registers.sp = address;
 }
 
-/// What a finished system call returned.
+/// Returns the result of a finished system call.
 pub fn result(registers: &Registers) -> i64 {
     registers.regs[0] as i64
 }
 
-/// `registers`, but about to make a system call at the program counter.
+/// Returns `registers`, changed to make a system call at the program counter.
 pub fn calling(registers: &Registers, nr: usize, args: [u64; 6]) -> Registers {
     let mut calling = *registers;
     calling.regs[8] = nr as u64;
@@ -78,7 +78,7 @@ pub fn calling(registers: &Registers, nr: usize, args: [u64; 6]) -> Registers {
     calling
 }
 
-/// At its entry: the call is not made, and returns `errno`.
+/// Skips the system call at its entry, so that it returns `errno`.
 pub fn refuse(guest: Pid, errno: Errno) -> Result<()> {
     put(guest, NT_ARM_SYSTEM_CALL, &-1i32)?;
     let mut registers = registers(guest)?;

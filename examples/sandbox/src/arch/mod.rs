@@ -1,4 +1,5 @@
-//! What differs between instruction sets: registers, and the instruction of a system call. The same few names in each file.
+//! The parts that differ between instruction sets: registers, and the system-call instruction. Each file defines the
+//! same names.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

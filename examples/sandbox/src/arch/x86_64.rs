@@ -5,18 +5,18 @@ use nix::errno::Errno;
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 
-/// AUDIT_ARCH_X86_64, include/uapi/linux/audit.h: what the numbers of the system calls mean.
+/// AUDIT_ARCH_X86_64, include/uapi/linux/audit.h: identifies the numbering of the system calls.
 pub const AUDIT_ARCH: u32 = 0xc000_003e;
-/// In the number of a call of the x32 ABI, which shares the AUDIT_ARCH (asm/unistd.h).
+/// Bit in the number of a call of the x32 ABI, which shares the AUDIT_ARCH (asm/unistd.h).
 const X32_BIT: u64 = 0x4000_0000;
 /// `syscall`.
 pub const SYSTEM_CALL: &[u8] = &[0x0f, 0x05];
-/// Below the stack pointer, the program's (System V ABI for x86-64, 3.2.2).
+/// Bytes below the stack pointer that the program may use (System V ABI for x86-64, 3.2.2).
 pub const RED_ZONE: u64 = 128;
 
 pub type Registers = libc::user_regs_struct;
 
-/// The number, if it is one of this ABI's.
+/// Returns the number, if it is one of this ABI.
 pub fn number(nr: u64) -> Option<usize> {
     (nr & X32_BIT == 0).then_some(nr as usize)
 }
@@ -41,12 +41,12 @@ pub fn set_stack_pointer(registers: &mut Registers, address: u64) {
     registers.rsp = address;
 }
 
-/// What a finished system call returned.
+/// Returns the result of a finished system call.
 pub fn result(registers: &Registers) -> i64 {
     registers.rax as i64
 }
 
-/// `registers`, but about to make a system call at the program counter.
+/// Returns `registers`, changed to make a system call at the program counter.
 pub fn calling(registers: &Registers, nr: usize, args: [u64; 6]) -> Registers {
     let mut calling = *registers;
     calling.rax = nr as u64;
@@ -58,12 +58,12 @@ pub fn calling(registers: &Registers, nr: usize, args: [u64; 6]) -> Registers {
         calling.r8,
         calling.r9,
     ] = args;
-    // Not in a system call: nothing is to be restarted.
+    // Not in a system call, so the kernel restarts none.
     calling.orig_rax = u64::MAX;
     calling
 }
 
-/// At its entry: the call is not made, and returns `errno`.
+/// Skips the system call at its entry, so that it returns `errno`.
 pub fn refuse(guest: Pid, errno: Errno) -> Result<()> {
     let mut registers = registers(guest)?;
     registers.orig_rax = u64::MAX;
