@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * An NTP server whose time nobody can steer: the course of MONOTONIC_RAW from when it is started, and now and then a
- * jump.
+ * An NTP server whose time cannot be steered: it follows MONOTONIC_RAW from its start, with a jump at intervals.
  *
  *   ntp-server PORT SECONDS OFFSET_MS...
  *
- * It is right by REALTIME when it starts; after each SECONDS it is off by the next OFFSET_MS, and begins with the first
- * again after the last. So who follows it slews the machine's clock, again and again. On 127.0.0.1 only.
+ * It agrees with REALTIME when it starts; after each SECONDS it is off by the next OFFSET_MS, and starts over after the
+ * last. So a client slews the machine's clock again and again. It listens on 127.0.0.1 only.
  */
 #include "clocks.h"
 
@@ -16,7 +15,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-/* RFC 5905, figure 8. Times are seconds since 1900 and 2^-32 of them. */
+/* RFC 5905, figure 8. Times are in seconds since 1900 and in units of 2^-32 seconds. */
 struct packet {
 	uint8_t flags, stratum, poll;
 	int8_t precision;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * price: what a call costs here, by libc, and what a bare read of the counter costs. Prints one line of JSON,
+ * price: measures the cost of a call by libc, and of a bare read of the counter. Prints one line of JSON, in
  * nanoseconds.
  *
- * Each figure is the cheapest of many short rounds: whatever else the machine does only makes a round dearer.
+ * Each figure is the minimum of many short rounds: other load on the machine only makes a round more expensive.
  */
 #include "clocks.h"
 
@@ -11,7 +11,7 @@
 
 enum { ROUNDS = 150, CALLS = 2000 };
 
-/* The ruler is the kernel's own answer, whatever serves the calls that are measured. */
+/* The reference is the kernel's own answer, independent of what serves the measured calls. */
 static double now_ns(void) { return (double)read_syscall_ns(ID_MONOTONIC); }
 
 static inline void read_counter(void) {

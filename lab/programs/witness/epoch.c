@@ -5,9 +5,9 @@ unsigned int clocks_set;
 atomic_uint phase;
 
 static long long follow_ns = 400 * 1000000LL;
-/* By the kernel's MONOTONIC; 0 if nobody knows. */
+/* Time of the last step, by the kernel's MONOTONIC; 0 if unknown. */
 static _Atomic long long set_at_ns;
-/* For how long the last step has stayed unseen, by clock. */
+/* For how long the last step has been unseen, by clock. */
 static _Atomic long long unseen_ns[CLOCKS];
 
 void set_follow_ms(long long ms) { follow_ns = ms * 1000000; }
@@ -31,12 +31,13 @@ void expect_setting(void) {
 	atomic_fetch_add(&phase, 1);
 }
 
-/* One thread calls this. */
+/* Called by one thread only. */
 void note_unseen_step(int clock, long long monotonic_ns) {
 	long long since_ns;
 
 	if (atomic_load(&set_at_ns) == 0) {
-		/* A first read that is wrong: not before the kernel did it. */
+		/* The time of the step is unknown: take that of the first wrong read, which is not before the
+		 * kernel's step. */
 		atomic_store(&set_at_ns, monotonic_ns - 1);
 	}
 	since_ns = monotonic_ns - atomic_load(&set_at_ns);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Restores the machine's clock when the witness has ended, however it ended.
+ * Restores the machine's clock after the witness has ended, however it ended.
  *
- * A process in a session of its own holds the reading end of a pipe, of which the witness alone holds the other. At its
- * end it puts back what adjtimex(2) said before, and sets REALTIME to what it would be by now, by the course of
- * MONOTONIC_RAW, which nobody can slew. It holds the lock for as long: a lock belongs to an open file.
+ * A process in its own session holds the reading end of a pipe; only the witness holds the other end. When the witness
+ * ends, it restores the state that adjtimex(2) returned before, and sets REALTIME to the time it would have now, by
+ * MONOTONIC_RAW, which cannot be slewed. It holds the lock until then, because a lock belongs to an open file.
  */
 #include "witness.h"
 
@@ -20,7 +20,7 @@
 static int ends[2] = {-1, -1};
 static pid_t guardian;
 static struct timex saved;
-/* REALTIME without MONOTONIC_RAW, at that time of MONOTONIC_RAW. */
+/* REALTIME minus MONOTONIC_RAW, and the MONOTONIC_RAW of that difference. */
 static long long saved_difference_ns, saved_raw_ns;
 
 static void put_back(struct timex timex) {
@@ -33,7 +33,7 @@ static void put_back_state(void) {
 	int pll = STA_PLL | STA_FREQHOLD;
 
 	put_back((struct timex){.modes = ADJ_OFFSET_SINGLESHOT});
-	/* A pending offset counts while there is a PLL. */
+	/* A pending offset takes effect only with a PLL. */
 	put_back((struct timex){.modes = ADJ_STATUS | ADJ_OFFSET | ADJ_NANO, .status = pll});
 	put_back((struct timex){.modes = ADJ_TAI, .constant = saved.tai});
 	put_back((struct timex){.modes = ADJ_TIMECONST | ADJ_NANO, .constant = saved.constant});
@@ -48,7 +48,7 @@ static void put_back_state(void) {
 	});
 }
 
-/* REALTIME without MONOTONIC_RAW, of the closest of some pairs of reads. */
+/* Returns REALTIME minus MONOTONIC_RAW, from the closest of some pairs of reads. */
 static long long difference_ns(void) {
 	long long closest_ns = 1000000000, found_ns = 0;
 
@@ -66,7 +66,7 @@ static long long difference_ns(void) {
 }
 
 static void put_back_time(void) {
-	/* The tick in microseconds, and units of 2^-16 ppm. */
+	/* The tick is in microseconds, the frequency in units of 2^-16 ppm. */
 	double gained = (double)saved.tick / 10000 * (1 + (double)saved.freq / 65536e6) - 1;
 	double elapsed_ns = (double)(read_kernel_ns(MONOTONIC_RAW) - saved_raw_ns);
 	long long off_ns = saved_difference_ns + (long long)(gained * elapsed_ns) - difference_ns();
@@ -75,7 +75,7 @@ static void put_back_time(void) {
 	timex.time.tv_sec = off_ns / 1000000000 - (off_ns % 1000000000 < 0);
 	timex.time.tv_usec = off_ns - timex.time.tv_sec * 1000000000LL;
 	put_back(timex);
-	/* That takes a synchronised clock for an unsynchronised one. */
+	/* Setting the offset makes the kernel regard a synchronised clock as unsynchronised. */
 	put_back((struct timex){
 	    .modes = ADJ_STATUS | ADJ_MAXERROR | ADJ_ESTERROR | (saved.status & STA_NANO ? ADJ_NANO : ADJ_MICRO),
 	    .status = saved.status,
@@ -107,7 +107,6 @@ static void guard(int slews_on) {
 }
 
 void start_guardian(int slews_on) {
-	/* Before the clock is read: so long it is somebody's who restores it. */
 	if (adjtimex(&saved) < 0) {
 		fail("adjtimex");
 	}

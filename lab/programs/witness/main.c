@@ -1,27 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Witnesses the clocks while somebody sets and slews them.
+ * Judges the clocks while they are set and slewed.
  *
  *   witness [-s SECONDS] [-u UPSET] [-x HOW] [-l RELATION=NS[@PERCENT]]... [-f FOLLOW_MS] [-k] [-p]
  *
- * Threads read each clock by libc, and compare with what was known before: other reads of the same kind, by any thread
- * (`ours_then_ours`); the kernel's, by system call, before and after it (`kernel_then_ours`, `ours_then_kernel`);
+ * Threads read each clock by libc, and compare with earlier and later times: other reads of the same kind, by any
+ * thread (`ours_then_ours`); the kernel's, by system call, before and after (`kernel_then_ours`, `ours_then_kernel`);
  * timers set to a time of ours that have returned (`timerfd`, `clock_nanosleep`, `futex`, `ppoll`); `coarse` clocks,
- * `time()`, a file's `mtime`. tally.h says what each relation means.
+ * `time()`, a file's `mtime`. tally.h describes each relation.
  *
- * -l  how far the reads of a relation may be off: not by one nanosecond, if it is not given. With a percentage, how far
- *     so many of each clock's reads. Up to two for each relation; `timers` is four of them, `reads` the others but
- * `ours_then_ours`, `all` both. A kernel that is slewed reports it to nobody, so a publisher learns of it later than a
- * read. -u  UPSET, which a thread does meanwhile; upsets.c has them: none, steps, hours, settime, tai, frequency,
- * single, tick, fast, slow, pll, leap. All but `none` need root, and take the machine's lock; whatever becomes of this
- * process, the clock is restored. -x  HOW the publisher of this process is kept from its work; starve.c has it: stops,
- * quota, hog, kill. -f  for how long a step may stay unseen before it counts as a wrong read (`followed` says for how
- * long it did). -k  judges the kernel by itself: system calls in the place of libc's. It must find nothing. -p  what a
- * read costs before and after.
+ * -l  Limit of a relation: how far its reads may be off, by default not at all; with a percentage, how far so many of
+ *     each clock's reads. At most two for each relation; `timers` means four of them, `reads` the others but
+ *     `ours_then_ours`, `all` both. The kernel does not report that it is slewed, so a publisher notices it later
+ *     than a read does.
  *
- * Its threads give way to others' (nice), so that a publisher has a CPU when it wakes: -x is for the contrary.
+ * -u  UPSET that a thread applies meanwhile, defined in upsets.c: none, steps, hours, settime, tai, frequency, single,
+ *     tick, fast, slow, pll, leap. All but `none` require root and take the machine's lock; the clock is restored
+ *     whatever happens to this process.
  *
- * Prints one line of JSON; exits 1 if there were violations that the limits do not allow, 2 if it could not work.
+ * -x  HOW this process's publisher is kept from its work, defined in starve.c: stops, quota, hog, kill.
+ *
+ * -f  Time for which a step may stay unseen before a read that misses it counts as wrong (`followed` is the actual
+ *     time).
+ *
+ * -k  Judges the kernel itself: system calls instead of libc's. It must find nothing.
+ *
+ * -p  Measures what a read costs before and after.
+ *
+ * Its threads have a low priority (nice), so that a publisher gets a CPU when it wakes; -x is for the opposite.
+ *
+ * Prints one line of JSON. Exits 1 if there were violations that the limits do not allow, 2 if it could not work.
  */
 #include "clock-lock.h"
 #include "witness.h"
@@ -52,7 +60,7 @@ struct watcher {
 	struct tallies tallies;
 };
 
-/* Two of the first: they compare with each other. */
+/* Two of the first: they compare their reads with each other. */
 static struct watcher watchers[] = {
     {.watch = watch_order},  {.watch = watch_order},  {.watch = watch_truth},
     {.watch = watch_timers}, {.watch = watch_stamps},
@@ -63,12 +71,12 @@ enum { WATCHERS = sizeof(watchers) / sizeof(watchers[0]) };
 static void *start_watch(void *watcher) {
 	struct watcher *self = watcher;
 
-	/* A thread's own, on Linux. */
+	/* The priority is per thread on Linux. */
 	setpriority(PRIO_PROCESS, 0, 5);
 	return self->watch(&self->tallies);
 }
 
-/* The cheapest of some rounds, by the kernel's clock. */
+/* Returns the minimum of some rounds, by the kernel's clock. */
 static double price_ns(void) {
 	double cheapest_ns = 1e9;
 
@@ -92,7 +100,7 @@ static int usage(void) {
 	return 2;
 }
 
-/* Sums up by how much MONOTONIC has been slewed, whoever did it, in steps of some milliseconds. */
+/* Adds up the absolute slew of MONOTONIC from any cause, in steps of some milliseconds. */
 static void add_slew(double *slewed_ns) {
 	static long long last_ns;
 	long long now_ns = read_kernel_ns(MONOTONIC) - read_kernel_ns(MONOTONIC_RAW);
@@ -103,9 +111,9 @@ static void add_slew(double *slewed_ns) {
 	last_ns = now_ns;
 }
 
-/* Upsets the clock for as long, and returns how often. */
+/* Upsets the clock for that time, and returns how often. */
 static unsigned int upset_for(const struct upset *upset, int seconds, struct tallies *tallies, double *slewed_ns) {
-	/* By a clock that has its own course, whatever happens to the others. */
+	/* MONOTONIC_RAW is independent of the other clocks. */
 	long long end_ns = read_kernel_ns(MONOTONIC_RAW) + seconds * 1000000000LL;
 	unsigned int turns = 0;
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Threads share the latest time that any of them has read of each clock: a read after that must not be earlier. */
+/* Threads share the latest time that any of them has read of each clock: a later read must not be earlier. */
 #include "findings.h"
 #include "witness.h"
 
-/* The latest time between two steps of a clock has a place of its own, which is used again after so many: a thread that
- * did not run for a moment does not bring a time from before a step to those after it. */
+/* Each phase between two steps of a clock has its own slot for the latest time, which is reused after so many
+ * phases: a delayed thread does not carry a time from before a step to later phases. */
 enum { SLOTS = 64 };
 
 static _Alignas(128) _Atomic long long latest_ns[CLOCKS][SLOTS];

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Times that the kernel gives out by other ways: COARSE clocks, time(), the times of files. None is later than a read
- * of ours that follows. */
+/* Times that the kernel returns in other ways: COARSE clocks, time(), the times of files. None may be later than a
+ * read of ours that follows. */
 #include "witness.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-/* By the function of that name, or with -k by its system call. */
+/* Reads by the function of that name, or with -k by its system call. */
 static long long read_by_call_ns(int id) {
 	struct timeval tv = {0};
 
 	if (!judges_kernel) {
 		return read_libc_ns(id);
 	}
-	/* Some architectures have no system call for time(): what follows is the same. */
+	/* Some architectures have no system call for time(); this is equivalent. */
 	if (id == ID_TIME) {
 		return read_syscall_ns(ID_REALTIME_COARSE) / 1000000000 * 1000000000;
 	}
@@ -46,7 +46,7 @@ static void watch_time(struct tallies *tallies) {
 		note(tallies, TIME, REALTIME, time_ns - day_ns);
 		note(tallies, TIME, REALTIME, time_ns - ours_ns);
 		note(tallies, OURS_THEN_OURS, REALTIME, day_ns - ours_ns);
-		/* It knows microseconds only. */
+		/* gettimeofday has only microseconds. */
 		note(tallies, OURS_THEN_OURS, REALTIME, ours_ns / 1000 * 1000 - later_day_ns);
 	}
 }
@@ -67,7 +67,7 @@ static void watch_mtime(struct tallies *tallies, int file) {
 }
 
 void *watch_stamps(void *tallies) {
-	/* Nowhere in a file system that others see. */
+	/* In no file system that other processes see. */
 	int file = memfd_create("witness", MFD_CLOEXEC);
 
 	if (file < 0) {

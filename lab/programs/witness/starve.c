@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Keeps the publisher from its work: a process of its own does it, which lets go of the publisher when the witness
- * ends, however it ends.
+ * Keeps the publisher from its work, in a separate process, which releases the publisher when the witness ends, however
+ * it ends.
  *
  *   stops  SIGSTOP and SIGCONT, for up to 400 ms
  *   quota  a control group that gets 10 ms of CPU in 100, and whose other process takes all of them
@@ -24,7 +24,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-/* What is told to the witness. */
+/* State that is shared with the witness. */
 struct starved {
 	atomic_int publisher;
 	atomic_uint rounds;
@@ -50,7 +50,7 @@ static int write_file(const char *path, const char *text) {
 	return written;
 }
 
-/* Whether a process is a publisher, started under the mark that is in this process's environment too. */
+/* Returns whether a process is a publisher that was started with the mark in this process's environment. */
 static int is_publisher(const char *pid) {
 	static char content[1 << 18];
 	const char *mark = getenv("WITNESS_MARK");
@@ -84,7 +84,7 @@ static pid_t find_publisher(void) {
 	return found;
 }
 
-/* Sleeps. 0 when the witness has ended. */
+/* Sleeps. Returns 0 when the witness has ended. */
 static int goes_on(int ms) {
 	struct pollfd end = {.fd = end_of_witness(), .events = POLLIN};
 
@@ -115,7 +115,7 @@ static void kill_once(pid_t publisher) {
 	}
 }
 
-/* A process that has a CPU for as long as it gets it, or with a pause. It ends with this one. */
+/* Starts a process that uses all the CPU time it gets, or pauses in between. It ends with this one. */
 static pid_t start_spinner(int cpu, int spin_ms, int pause_ms) {
 	const struct sched_param priority = {.sched_priority = 10};
 	pid_t spinner = fork();
@@ -153,7 +153,7 @@ static void hog(pid_t publisher) {
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", publisher);
 	read_file(path, stat, sizeof(stat));
-	/* proc(5): the 39th field, the second of which ends with a parenthesis. */
+	/* proc(5): the 39th field; the second ends with a parenthesis. */
 	field = strrchr(stat, ')');
 	for (int i = 2; field && i < 39; i++) {
 		field = strchr(field + 1, ' ');
@@ -171,7 +171,8 @@ static void hog(pid_t publisher) {
 	sched_setaffinity(publisher, sizeof(before), &before);
 }
 
-/* The control groups' root whose groups can have a quota of CPU; 2 or 1 by their version, 0 if there is none. */
+/* Finds the root of the control groups that can have a CPU quota; returns their version, 2 or 1, or 0 if there is
+ * none. */
 static int find_groups(char *root, size_t size) {
 	char controllers[512];
 
@@ -258,7 +259,7 @@ int start_starving(const char *how) {
 		signal(SIGINT, SIG_IGN);
 		signal(SIGTERM, SIG_IGN);
 		close_end_in_child();
-		/* A process that is to be attached has none yet. */
+		/* A process that is yet to be attached has no publisher. */
 		while (!publisher && goes_on(50)) {
 			publisher = find_publisher();
 		}

@@ -37,7 +37,7 @@ static struct limits limits[RELATIONS];
 
 long long limit_ns(enum relation relation) { return limits[relation].limit[0].ns; }
 
-/* Of a relation without limits the first says that no read may be off at all. */
+/* Returns at least 1: without limits, the first one is zero, so no read may be off. */
 static int count_limits(enum relation relation) { return limits[relation].count ? limits[relation].count : 1; }
 
 static int is_meant(const char *name, size_t length, enum relation relation) {
@@ -89,7 +89,7 @@ static int bucket(long long off_ns) {
 	return (power - 2) * PARTS + (int)(off_ns >> (power - 3)) % PARTS;
 }
 
-/* The greatest value of a bucket. */
+/* Returns the greatest value of a bucket. */
 static long long bucket_end(int index) {
 	int power = index / PARTS + 2;
 
@@ -130,7 +130,7 @@ void add_tallies(struct tallies *sum, const struct tallies *part) {
 	}
 }
 
-/* What so large a share of the reads was not off by more than. */
+/* Returns the least value that so large a share of the reads does not exceed. */
 static long long percentile(const struct tally *tally, double share) {
 	unsigned long long below = 0;
 
@@ -143,7 +143,7 @@ static long long percentile(const struct tally *tally, double share) {
 	return tally->worst_ns;
 }
 
-/* Reads beyond a limit that are more than it tolerates. */
+/* Returns the number of reads beyond each limit whose tolerance is exceeded. */
 static unsigned long long count_violations(enum relation relation, const struct tally *tally) {
 	unsigned long long violations = 0;
 

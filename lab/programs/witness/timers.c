@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Sets timers to a time of ours, and reads that clock when they have returned: a timer is early if it is not yet so
- * late. */
+/* Sets timers to a time of ours, and reads that clock when they return: a timer that returns before that time is
+ * early. */
 #include "witness.h"
 
 #include <linux/futex.h>
@@ -14,7 +14,7 @@ static int timer_fds[CLOCKS];
 
 static struct timespec as_timespec(long long ns) { return (struct timespec){ns / 1000000000, ns % 1000000000}; }
 
-/* Each returns at `until_ns` of a clock. */
+/* Each of these returns at `until_ns` of a clock. */
 
 static void wait_timerfd(int clock, long long until_ns) {
 	struct itimerspec once = {.it_value = as_timespec(until_ns)};
@@ -52,7 +52,7 @@ static void (*const waits[])(int clock, long long until_ns) = {wait_timerfd, wai
 void *watch_timers(void *tallies) {
 	unsigned int round = 0;
 
-	/* The kernel returns up to 50 us late by default. */
+	/* The kernel's default is to return up to 50 us late. */
 	prctl(PR_SET_TIMERSLACK, 1);
 	for (int i = 0; i < 2; i++) {
 		timer_fds[timer_clocks[i]] = timerfd_create(clock_ids[timer_clocks[i]], TFD_CLOEXEC);

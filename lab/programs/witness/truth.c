@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Reads each clock between two system calls: it must lie between them. */
+/* Reads each clock between two system calls: its time must lie between theirs. */
 #include "findings.h"
 #include "witness.h"
 
@@ -9,7 +9,7 @@ static void watch(struct tallies *tallies, int c) {
 	long long ours_ns = read_ours_ns(c);
 	long long after_ns = read_kernel_ns(c);
 
-	/* Set in between: reads of two times. */
+	/* The clock was set in between, so the reads cannot be compared. */
 	if (epoch != epoch_of(c) || epoch % PHASES == BEING_SET) {
 		return;
 	}

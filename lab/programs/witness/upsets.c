@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What happens to the machine's clock. The guardian restores it. */
+/* Changes to the machine's clock. The guardian restores it. */
 #include "witness.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@ static void step_unwatched(long long by_ns) {
 	adjust(timex, "adjtimex ADJ_SETOFFSET");
 }
 
-/* A system call, which no code of a served process sees. */
+/* Sets the clock by a system call, which no code in a served process intercepts. */
 static void step(long long by_ns) {
 	begin_setting();
 	step_unwatched(by_ns);
@@ -57,7 +57,7 @@ static unsigned int turn_hours(unsigned int turn, struct tallies *tallies) {
 	return 50;
 }
 
-/* By the C library's functions, in a process that is served: it must see what it has set. */
+/* Sets the clock by the C library's functions, in a served process, which must see the new time. */
 static unsigned int turn_settime(unsigned int turn, struct tallies *tallies) {
 	static const long long ms[] = {2, -2, -1, 1};
 	long long to_ns, before_ns, ours_ns, after_ns;
@@ -77,7 +77,7 @@ static unsigned int turn_settime(unsigned int turn, struct tallies *tallies) {
 			fail("clock_settime");
 		}
 	}
-	/* Ours first: the next thing that it does. */
+	/* Ours first, so that it is the next action after setting the clock. */
 	ours_ns = read_ours_ns(REALTIME);
 	after_ns = read_kernel_ns(REALTIME);
 	end_setting();
@@ -102,12 +102,12 @@ static unsigned int turn_frequency(unsigned int turn, struct tallies *tallies) {
 	static const long ppm[] = {500, 0, -500, 0, 500, -500};
 
 	(void)tallies;
-	/* adjtimex(2): in units of 2^-16 ppm. */
+	/* adjtimex(2): the frequency is in units of 2^-16 ppm. */
 	adjust((struct timex){.modes = ADJ_FREQUENCY, .freq = ppm[turn % 6] * 65536}, "adjtimex ADJ_FREQUENCY");
 	return 300;
 }
 
-/* adjtime() of BSD: by 500 ppm, from the next second of REALTIME on. */
+/* BSD's adjtime(): slews by 500 ppm, from the next second of REALTIME on. */
 static unsigned int turn_single(unsigned int turn, struct tallies *tallies) {
 	static const long us[] = {100000, -100000, 0};
 
@@ -138,7 +138,7 @@ static unsigned int turn_slow(unsigned int turn, struct tallies *tallies) {
 	return 800;
 }
 
-/* What systemd-timesyncd does: a share of the offset is slewed in each second of REALTIME, an eighth with this
+/* Slews as systemd-timesyncd does: in each second of REALTIME by a share of the offset, an eighth with this
  * constant. */
 static unsigned int turn_pll(unsigned int turn, struct tallies *tallies) {
 	static const long ms[] = {400, -400, 100, -100};
@@ -153,7 +153,7 @@ static unsigned int turn_pll(unsigned int turn, struct tallies *tallies) {
 
 static long long realtime_above_raw_ns(void) { return read_kernel_ns(REALTIME) - read_kernel_ns(MONOTONIC_RAW); }
 
-/* A second is inserted, at midnight. */
+/* Inserts a second at midnight. */
 static unsigned int turn_leap(unsigned int turn, struct tallies *tallies) {
 	long long before_ns, left_ns;
 
@@ -164,13 +164,13 @@ static unsigned int turn_leap(unsigned int turn, struct tallies *tallies) {
 	before_ns = realtime_above_raw_ns();
 	begin_setting();
 	expect_setting();
-	/* The kernel does it at its next tick. */
+	/* The kernel inserts it at its next tick. */
 	left_ns = read_kernel_ns(MONOTONIC_RAW) + 4 * second_ns;
 	while (realtime_above_raw_ns() > before_ns - second_ns / 2 && read_kernel_ns(MONOTONIC_RAW) < left_ns) {
 		nanosleep(&(struct timespec){0, 1000000}, NULL);
 	}
 	end_following(tallies, LEAP);
-	/* The end of a PLL makes the kernel ready for the next leap second at once. */
+	/* Ending a PLL makes the kernel ready for the next leap second at once. */
 	adjust((struct timex){.modes = ADJ_STATUS, .status = STA_PLL}, "adjtimex ADJ_STATUS");
 	adjust((struct timex){.modes = ADJ_STATUS, .status = 0}, "adjtimex ADJ_STATUS");
 	leaps += realtime_above_raw_ns() < before_ns - second_ns / 2;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The parts of the witness. main.c says what it does. */
+/* The parts of the witness. main.c describes it. */
 #ifndef WITNESS_H
 #define WITNESS_H
 
@@ -8,85 +8,84 @@
 #include <stdatomic.h>
 
 extern const int clock_ids[CLOCKS];
-/* Whether the system calls are under test, in the place of libc's functions. */
+/* Whether the system calls are under test instead of libc's functions. */
 extern int judges_kernel;
-/* A read under test. */
+/* Reads a clock in the way that is under test. */
 long long read_ours_ns(int clock);
-/* By the system call. */
+/* Reads a clock by the system call. */
 long long read_kernel_ns(int clock);
 
 extern atomic_int stop;
 
-/* Prints why, and exits 2. */
+/* Prints the reason, and exits 2. */
 _Noreturn void fail(const char *what);
 
-/* --- epoch.c: clocks that are set meanwhile, and when. */
+/* --- epoch.c: the times at which clocks are set. */
 
 /* Bits of the clocks that are set in this run. */
 extern unsigned int clocks_set;
-/* Counts the steps of the clock, three for each: before the step, after it, when it must have been followed. */
+/* Phases of a step of the clock: before it, during it, and until it must have been followed. `phase` counts them. */
 enum { SETTLED, BEING_SET, BEING_FOLLOWED, PHASES };
 extern atomic_uint phase;
 
-/* Remembers when a clock is read. Reads between which it was set have no relation. */
+/* Returns the present phase of a clock. Reads between which the clock was set cannot be compared. */
 unsigned int epoch_of(int clock);
 int is_settled(unsigned int epoch);
 void begin_setting(void);
 void end_setting(void);
-/* In the place of end_setting(): the kernel will set the clock by itself, soon. */
+/* Instead of end_setting(): the kernel will soon set the clock itself. */
 void expect_setting(void);
-/* Waits for as long as a step may stay unseen, and notes for how long it did: FOLLOWED or LEAP. */
+/* Waits for as long as a step may stay unseen, and notes for how long it did, as FOLLOWED or LEAP. */
 void end_following(struct tallies *tallies, enum relation relation);
 void set_follow_ms(long long ms);
-/* A read did not know the last step, at this time of the kernel's MONOTONIC. */
+/* Records that a read missed the last step, at this time of the kernel's MONOTONIC. */
 void note_unseen_step(int clock, long long monotonic_ns);
 
-/* --- Threads that watch until `stop`; the argument is a struct tallies of their own. */
+/* --- Threads that watch until `stop`. The argument is the thread's own struct tallies. */
 
 void *watch_order(void *tallies);
 void *watch_truth(void *tallies);
 void *watch_timers(void *tallies);
 void *watch_stamps(void *tallies);
-/* To be called when slot of an epoch far from now can be used again. */
+/* Makes the slot of a distant epoch usable again. */
 void forget_order(unsigned int epoch);
 
-/* --- upsets.c: what happens to the clock. */
+/* --- upsets.c: changes to the clock. */
 
 struct upset {
 	const char *name;
 	unsigned int clocks_set;
 	int slews_on;
-	/* Does the next thing, and returns for how many milliseconds to leave it so. */
+	/* Makes the next change, and returns for how many milliseconds to keep it. */
 	unsigned int (*turn)(unsigned int turn, struct tallies *tallies);
 };
 
-/* Leap seconds that came. */
+/* Number of leap seconds that occurred. */
 extern unsigned int leaps;
-/* NULL if there is none of this name. */
+/* Returns NULL if there is none of this name. */
 const struct upset *find_upset(const char *name);
 
-/* --- guardian.c: whatever happens to this process, the machine's clock is restored. */
+/* --- guardian.c: restores the machine's clock whatever happens to this process. */
 
-/* Locks the machine's clock for tests that set it, or with `shared` for those that judge it by an undisturbed kernel.
- */
+/* Locks the machine's clock for tests that set it, or with `shared` for those that need an undisturbed kernel. */
 void lock_clock(int shared);
-/* Starts the guardian. Whatever calls this must be single-threaded. `slews_on`: an offset that is pending no more is
- * slewed by until the next second of REALTIME begins. */
+/* Starts the guardian. The caller must be single-threaded. `slews_on`: the kernel slews by an offset that is no
+ * longer pending until the next second of REALTIME begins. */
 void start_guardian(int slews_on);
-/* Restores the clock, and waits for it. */
+/* Restores the clock, and waits until it is done. */
 void end_guardian(void);
-/* A descriptor that is at its end of file when this process has ended. */
+/* Returns a descriptor that reaches end of file when this process has ended. */
 int end_of_witness(void);
-/* Every child of this process must call it first. */
+/* Every child of this process must call this first. */
 void close_end_in_child(void);
 
-/* --- starve.c: what happens to the publisher. */
+/* --- starve.c: disturbances of the publisher. */
 
-/* Starts to do it as soon as there is a publisher; 0 if it is not known. */
+/* Starts the disturbance as soon as there is a publisher. Returns 0 if `how` is unknown. */
 int start_starving(const char *how);
-/* Whether that has begun. */
+/* Returns whether it has started. */
 int has_starved(void);
-/* After end_guardian(). */
+/* Waits for the end of the disturbance. Call it after end_guardian(). */
 void end_starving(void);
 
 #endif
