@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Runs each mutation test of the crates (fuzz/mutations.rs) for a long time, optimised, and with a limit on its address space."""
+"""Runs each mutation test of the crates (fuzz/mutations.rs) for a long time, optimised, and with limited address
+space."""
 
 import json
 import os
@@ -10,7 +11,7 @@ import time
 
 from common import ROOT, Failed
 
-# Name, package, which of its test programs, and the test in it.
+# Name, package, its test program, and the test in that program.
 TARGETS = [
     ("protocol", "fastpath-protocol", "mutations", "whatever_the_bytes_they_are_a_message_or_refused_with_a_sentence"),
     ("policy", "fastpath-daemon", "mutations", "whatever_the_bytes_they_are_a_policy_or_told_what_is_wrong"),
@@ -22,14 +23,14 @@ TARGETS = [
     ("tar", "fastpath-audit", "mutations", "a_broken_tar_archive_has_an_answer_in_time"),
     ("zstd", "fastpath-audit", "mutations", "a_broken_zstd_frame_has_an_answer_in_time"),
 ]
-# The audit promises to take 512 MiB at most; the rest is what the test program and its threads map.
+# The audit promises to take at most 512 MiB; the rest is for the mappings of the test program and its threads.
 MOST_BYTES = 1 << 30
-# A test that takes so much longer than it was asked to hangs.
+# Time after the requested one at which a test is considered hung.
 PATIENCE_S = 300
 
 
 def build(package, program):
-    """The path of a test program, built now if it is not there."""
+    """Returns the path of a test program, and builds it if it is missing."""
     target = ["--lib"] if program == package.replace("-", "_") else ["--test", program]
     command = ["cargo", "test", "--release", "--no-run", "--quiet", "--message-format=json", "--package", package, *target]
     done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
@@ -41,7 +42,7 @@ def build(package, program):
 
 
 def run(options):
-    """The part. Returns its figures."""
+    """Runs the part. Returns its figures."""
     limit = (MOST_BYTES, MOST_BYTES)
     environment = {**os.environ, "FASTPATH_MUTATION_SECONDS": str(options.fuzz_seconds), "FASTPATH_MUTATION_UNCAPPED": "1"}
     all_figures, failures = [], []

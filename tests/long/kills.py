@@ -21,15 +21,16 @@ import time
 from common import MARK, PATIENCE_S, PROGRAMS, Failed, helpers, is_served, read, wait_until
 
 ROUND_S = 20
-# Moments are drawn from this long after the start of what is killed. It is longer than each of them takes on an idle machine.
+# Longest delay of a kill after the start of its target. It is longer than each of the targets takes on an idle machine.
 RUN_S, SURGERY_S, DAEMON_S = 0.12, 0.06, 0.15
-# After so many kills what was left is taken up by processes that are not killed.
+# After so many kills, processes that are not killed take up what was left.
 TAKEN_UP_EVERY = 20
 MODES = ["-m", "same,causal,mixed"]
 
 
 class Reader:
-    """tests/programs/torture: it reads clocks with two threads, compares the reads, and exits with 1 if two contradict each other."""
+    """tests/programs/torture: reads clocks with two threads, compares the reads, and exits with 1 if two contradict
+    each other."""
 
     def __init__(self, prefix=(), seconds=None, environment=None):
         self.out = tempfile.TemporaryFile("w+")
@@ -46,7 +47,7 @@ class Reader:
         return file.read()
 
     def is_reading(self):
-        """Whether it has begun, and is no longer fastpath."""
+        """Returns whether it has started, and is no longer fastpath."""
         if self.process.poll() is not None:
             raise Failed(f"a program ended early: {self.words()}")
         return os.path.basename(os.readlink(f"/proc/{self.pid}/exe")) == "torture"
@@ -57,7 +58,7 @@ class Reader:
     def end(self, asked=True):
         """Ends it, judges it, and returns how many reads it made."""
         if asked:
-            # SIGTERM kills it until it has read for a round.
+            # Until a program that reads clocks has read for a round, SIGTERM kills it.
             wait_until("a round of a program that reads clocks", lambda: self.text(self.out) or self.process.poll() is not None)
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -81,7 +82,8 @@ class Reader:
 
 
 class Witness:
-    """tests/programs/attached: 64 threads that read clocks, sleep, fork and hand data over, and notice what is wrong with any of that."""
+    """tests/programs/attached: 64 threads that read clocks, sleep, fork and pass data on, and report any error of
+    these."""
 
     def __init__(self):
         self.process = subprocess.Popen([PROGRAMS / "attached"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -94,7 +96,8 @@ class Witness:
         if not line:
             raise Failed(f"the program that notices everything died: status {self.process.wait()}")
         report = json.loads(line)
-        # Only the tracer that stopped a call which answers EINTR after every stop can have it made again.
+        # Some calls return EINTR after every stop. Only the tracer that stopped one can restart it, and that tracer was
+        # killed.
         if report["wrong"] != report["unexplained_eintr"]:
             raise Failed(f"the program that notices everything: {line}")
         return report
@@ -116,7 +119,7 @@ class Witness:
 
 
 class Lane:
-    """One kind of kills, in a thread of its own, until a round is over."""
+    """One kind of kills, in its own thread, until a round is over."""
 
     def __init__(self, fastpath, seed):
         self.fastpath, self.random = fastpath, random.Random(f"{seed} {type(self).__name__}")
@@ -131,8 +134,9 @@ class Lane:
         time.sleep(self.random.uniform(0, within_s))
 
     def command(self, words, environment, expected):
-        """Lets a command of fastpath's end by itself, with one of the exit statuses that are expected. A machine that is busy with much else
-        may have a thread that does not stop in time: then nothing is changed, fastpath says to try again later, and it is tried again."""
+        """Runs a command of fastpath to its end, which must have one of the expected exit statuses. On a busy
+        machine a thread may not stop in time: then nothing is changed, fastpath says to try again later, and the
+        command is repeated."""
         end = time.monotonic() + PATIENCE_S
         while True:
             done = subprocess.run(
@@ -158,7 +162,7 @@ class Lane:
 
 
 class Runs(Lane):
-    """The helper of `fastpath run` is killed while the program that it serves starts, and while it reads."""
+    """Kills the helper of `fastpath run` while the program that it serves starts, and while it reads."""
 
     def round(self, over):
         while not over():
@@ -176,7 +180,8 @@ class Runs(Lane):
 
 
 class Surgery(Lane):
-    """`fastpath attach` and `fastpath detach` are killed while they work, and the helpers that attach leaves while they serve."""
+    """Kills `fastpath attach` and `fastpath detach` while they work, and the helpers that attach leaves while they
+    serve."""
 
     def round(self, over):
         witness, reader = Witness(), Reader()
@@ -203,10 +208,11 @@ class Surgery(Lane):
             reader.kill()
 
     def take_up(self, mark, pids):
-        """A whole cycle works, whatever the processes were left in, and so does one after the helper was killed."""
+        """Checks that a whole cycle works, whatever state the processes were left in, and another one after the
+        helper was killed."""
         environment = {MARK: mark}
         for pid in pids:
-            # There may be nothing to detach.
+            # The process may not be attached.
             self.command(["detach", str(pid)], environment, (0, 15))
             self.command(["attach", "--clocks", "all", str(pid)], environment, (0,))
             if not is_served(pid):
@@ -216,7 +222,7 @@ class Surgery(Lane):
             self.kills["helper of attach"] += kill_process(helper)
         for pid in pids:
             self.command(["detach", str(pid)], environment, (0,))
-            # Where a thread did not leave the region in time, the next detach removes it.
+            # If a thread did not leave the region in time, the next detach removes it.
             wait_until("detach leaves no page", lambda pid=pid: not is_served(pid) or self.detach_again(environment, pid))
 
     def detach_again(self, environment, pid):
@@ -224,7 +230,8 @@ class Surgery(Lane):
 
 
 class Daemons(Lane):
-    """fastpathd is killed while it starts, looks for the pages of the one before, and publishes; programs start at the same time."""
+    """Kills fastpathd while it starts, looks for its predecessor's pages, and publishes; programs start at the same
+    time."""
 
     def round(self, over):
         place = tempfile.mkdtemp()
@@ -241,7 +248,7 @@ class Daemons(Lane):
                     if short:
                         self.reads += short.end(asked=False)
                         readers.remove(short)
-                    # It finds a daemon, or none, or one that dies as it answers.
+                    # It finds a daemon, or none, or one that dies during the answer.
                     short = Reader(self.prefix(), seconds=RUN_S, environment=self.environment())
                     readers.append(short)
                 self.moment(DAEMON_S)
@@ -291,7 +298,7 @@ class Daemons(Lane):
         wait_until("fastpathd answers", lambda: self.status(daemon)["daemon"] is not None)
 
     def take_up(self, daemon, pid):
-        """The daemon finds the page of a program that was started before it, and keeps it."""
+        """Checks that the daemon finds the page of a program that was started before it, and keeps it."""
 
         def is_kept():
             of_it = [each for each in self.status(daemon)["processes"] if each["pid"] == pid]
@@ -304,7 +311,7 @@ class Daemons(Lane):
 
 
 def kill_process(pid):
-    """Kills a process that is not a child of this one, and waits for its end. Returns whether it was there."""
+    """Kills a process that is not a child of this one, and waits for its end. Returns whether it existed."""
     try:
         file = os.pidfd_open(pid)
         signal.pidfd_send_signal(file, signal.SIGKILL)
@@ -317,7 +324,7 @@ def kill_process(pid):
 
 
 def run(options):
-    """The part. Returns its figures."""
+    """Runs the part. Returns its figures."""
     fastpath = options.fastpath.resolve()
     lanes = [lane(fastpath, options.seed) for lane in (Runs, Surgery, Daemons)]
     began = time.monotonic()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A PID and a mount namespace for this program, so that nothing it starts outlives it."""
+"""A PID and a mount namespace for this program, so that no process that it starts outlives it."""
 
 import ctypes
 import os
@@ -23,7 +23,7 @@ def call(name, *arguments):
 
 
 def exit_as(child):
-    """Waits for all children, and ends as this one of them does."""
+    """Waits for all children, and exits with the status of this one."""
     while True:
         pid, status = os.wait()
         if pid == child:
@@ -32,15 +32,16 @@ def exit_as(child):
 
 
 def enter():
-    """Returns in a process of new namespaces, with a temporary directory of its own.
+    """Returns in a process of new namespaces, with its own temporary directory.
 
-    The process that called this waits outside. If it ends, process 1 of the namespace is killed, and with it every process there."""
+    The calling process waits outside. If it ends, process 1 of the namespace is killed, and with it every process
+    there."""
     directory = tempfile.mkdtemp(prefix="fastpath-long-")
     call("unshare", CLONE_NEWPID)
     init = os.fork()
     if init != 0:
         end_with(init, directory)
-    # Ctrl-C reaches the process outside alone, which then ends this one.
+    # Ctrl-C reaches only the process outside, which then ends this one.
     os.setsid()
     call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     call("unshare", CLONE_NEWNS)
@@ -48,7 +49,7 @@ def enter():
     call("mount", b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
     call("mount", b"tmpfs", directory.encode(), b"tmpfs", MS_NOSUID | MS_NODEV, b"mode=1777")
     os.environ["TMPDIR"] = tempfile.tempdir = directory
-    # Process 1 waits for orphans, and for the process that goes on with the work.
+    # Process 1 waits for orphans, and for the process that does the work.
     worker = os.fork()
     if worker != 0:
         exit_as(worker)

@@ -21,10 +21,10 @@ from common import PATIENCE_S, Failed, Skipped, read
 
 NOBODY = 65534
 TRIES = 3
-# For which a suite may run, each time.
+# Longest time for each run of a suite, in seconds.
 SUITE_S = 900
 STRESS_S = 2
-# Stressors of time, signals, processes, scheduling and system calls which need no privilege and little memory.
+# Stressors of time, signals, processes, scheduling and system calls that require no privilege and little memory.
 STRESSORS = """
     alarm clock hrtimers itimer nanosleep sleep time-warp timer timerfd tsc vdso
     sigabrt sigchld sigfd sigfpe sigio signal signest sigpending sigpipe sigq sigrt sigsegv sigsuspend sigtrap
@@ -37,7 +37,7 @@ GO = ["time", "context", "os/signal"]
 
 
 class Suite:
-    """Cases that one command runs. `outcomes` makes a dictionary of them: whether each passed."""
+    """Cases that one command runs. `outcomes` returns a dictionary of them: whether each passed."""
 
     def __init__(self, name, command, outcomes, directory=None):
         self.name, self.command, self.outcomes, self.directory = name, command, outcomes, directory
@@ -56,7 +56,7 @@ def stress_ng():
         if not re.search(rf"--{name} N\b", known):
             continue
         command = [program, f"--{name}", "1", "--timeout", str(STRESS_S), "--verify", "--no-rand-seed", "--temp-path", "."]
-        # 3 is "no resources", 4 "not implemented": nothing that could pass.
+        # 3 is "no resources", 4 "not implemented": such cases cannot pass.
         yield Suite(f"stress-ng {name}", command, lambda _out, status, name=name: {name: status == 0})
 
 
@@ -107,7 +107,7 @@ def go():
 
 
 def tree(pid):
-    """A process and its descendants that run."""
+    """Returns a process and its descendants that are running."""
     children = collections.defaultdict(list)
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -121,7 +121,7 @@ def tree(pid):
 
 
 class Attacher:
-    """Attaches a process and its descendants, and detaches them, again and again until it has ended."""
+    """Attaches a process and its descendants, and detaches them, again and again until the process has ended."""
 
     def __init__(self, fastpath, pid, seed):
         self.fastpath, self.pid, self.random = fastpath, pid, random.Random(seed)
@@ -145,11 +145,13 @@ class Attacher:
             self.pause()
 
     def pause(self):
-        """A wait of epoll_wait(2) begins anew with each stop: programs wait for up to half a second, and shall go on."""
+        """Waits long enough for progress: each stop restarts the timeout of epoll_wait(2), and programs wait for up
+        to half a second."""
         self.over.wait(self.random.choice([0, 0, 1]) * self.random.uniform(0.5, 2))
 
     def change(self, words):
-        """Processes end meanwhile, and some cannot be attached: only a fastpath that dies or hangs is wrong."""
+        """Attaches or detaches. Processes end meanwhile, and some cannot be attached: only a fastpath that dies or
+        hangs is wrong."""
         command = [self.fastpath, *words, *map(str, tree(self.pid))]
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -218,7 +220,8 @@ def end(pid):
 
 
 def judge(ways, suite):
-    """Runs a suite in the three ways. Returns how many cases passed plain, which of them fail otherwise, and what was tried again."""
+    """Runs a suite in the three ways. Returns how many cases passed plain, which of these failed otherwise, and
+    which were repeated."""
     suspects, passed, again = None, 0, 0
     for _ in range(TRIES):
         cases, _text = ways.plain(suite)
@@ -239,7 +242,7 @@ def judge(ways, suite):
 
 
 def run(options):
-    """The part. Returns its figures."""
+    """Runs the part. Returns its figures."""
     ways = Ways(options)
     figures, failures, missing = [], [], []
     for kind, suites in (("stress-ng", stress_ng), ("CPython", python), ("Go", go)):

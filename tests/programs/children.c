@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * children COUNT: reads CLOCK_MONOTONIC COUNT times in every kind of process that a program can bring into the world.
+ * children COUNT: reads CLOCK_MONOTONIC COUNT times in every kind of process that a program can create.
  *
  * Prints one line for each, `fork ok`, or what went wrong; exits 1 if anything did.
  */
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 
-/* What this program does when it has execed itself. */
+/* Argument of this program when it has execed itself. */
 #define READ_ONLY "--read"
 
 extern char **environ;
@@ -24,7 +24,7 @@ static const char *self = "/proc/self/exe";
 static const char *count_text;
 static int failures;
 
-/* Exit status: 0, 3 if time went backwards. */
+/* Returns the exit status: 0, or 3 if time went backwards. */
 static int read_clock(void) {
 	long long last_ns = 0;
 
@@ -136,7 +136,7 @@ static void *exec_here(void *unused) {
 	_exit(127);
 }
 
-/* An exec from a thread takes over the process: the others die, and the thread gets the leader's id. */
+/* Execs from a thread, which takes over the process: the other threads die, and the thread gets the leader's id. */
 static pid_t exec_from_thread(void) {
 	pid_t child = fork();
 
@@ -158,7 +158,7 @@ static pid_t exec_by_shell(void) {
 	pid_t child = fork();
 
 	if (child == 0) {
-		/* The shell's own /proc/self/exe is the shell. */
+		/* In the shell, /proc/self/exe is the shell. */
 		char path[64];
 
 		snprintf(path, sizeof(path), "/proc/%d/exe", (int)getppid());

@@ -2,12 +2,12 @@
 /*
  * clock-calls [-k] [-o FILE] CMD [ARGS]: counts the system calls that CMD and its descendants make to read clocks.
  *
- * A seccomp filter asks this program about each clock_gettime, gettimeofday and time; it counts and lets them go on. So
- * it works where ptrace is taken, needs no privilege, and sees only real system calls: what a vDSO answers never comes
- * here. At the end it prints one line for each kind that was made, `clock_gettime MONOTONIC 12`, and `total 12`, to
- * FILE or stderr. Exits as CMD did.
+ * A seccomp filter notifies this program of each clock_gettime, gettimeofday and time; it counts them and lets them
+ * continue. So it works where ptrace is in use, needs no privilege, and sees only real system calls: reads that a vDSO
+ * answers never arrive here. At the end it prints one line for each kind of call, `clock_gettime MONOTONIC 12`, and
+ * `total 12`, to FILE or stderr. Exits as CMD did.
  *
- * -k: no counting. A system call for a clock that a counter can answer kills the process (SIGSYS).
+ * -k: does not count. A system call for a clock that a counter can answer kills the process (SIGSYS).
  */
 #include "clocks.h"
 
@@ -35,7 +35,7 @@
 #error "which AUDIT_ARCH is this?"
 #endif
 
-/* Not every architecture has these two; no system call has this number. */
+/* Stands for calls that some architectures lack; no system call has this number. */
 enum { ABSENT = 0xffff };
 #ifndef SYS_gettimeofday
 #define SYS_gettimeofday ABSENT
@@ -44,7 +44,7 @@ enum { ABSENT = 0xffff };
 #define SYS_time ABSENT
 #endif
 
-/* 32-bit programs on x86-64 have numbers of their own (arch/x86/entry/syscalls/syscall_32.tbl). */
+/* 32-bit programs on x86-64 use other numbers (arch/x86/entry/syscalls/syscall_32.tbl). */
 enum { I386_time = 13, I386_gettimeofday = 78, I386_clock_gettime = 265, I386_clock_gettime64 = 403 };
 
 enum { OTHER_CLOCK = CLOCK_NAMES, COUNTERS };
@@ -54,7 +54,8 @@ static void die(const char *what) {
 	exit(125);
 }
 
-/* Installs the filter in this process. Returns its listener; with kill, there is none and the result means nothing. */
+/* Installs the filter in this process. Returns its listener; with `kill` there is none, and the result is
+ * meaningless. */
 static int install_filter(int kill) {
 	const uint32_t found = kill ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_USER_NOTIF;
 	const uint32_t id_offset = offsetof(struct seccomp_data, args[0]);
@@ -72,7 +73,7 @@ static int install_filter(int kill) {
 	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, I386_clock_gettime, 1, 0),
 	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, I386_clock_gettime64, 0, 7),
 	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, id_offset),
-	    /* Killing spares the clocks that are the kernel's to answer: COARSE, CPU time, dynamic. */
+	    /* Killing excludes the clocks that only the kernel answers: COARSE, CPU time, dynamic. */
 	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ID_REALTIME, 4, 0),
 	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ID_MONOTONIC, 3, 0),
 	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ID_MONOTONIC_RAW, 2, 0),
@@ -114,7 +115,7 @@ static void send_fd(int socket, int fd) {
 	}
 }
 
-/* The file descriptor that the child sent, -1 if it died before. */
+/* Returns the file descriptor that the child sent, or -1 if it died before. */
 static int receive_fd(int socket) {
 	int fd = -1;
 	char control[CMSG_SPACE(sizeof(fd))] = {0}, byte;
@@ -141,7 +142,7 @@ static size_t counter_of(const struct seccomp_data *call) {
 	return OTHER_CLOCK;
 }
 
-/* Until no process is left under the filter. */
+/* Counts until no process is left under the filter. */
 static void count_calls(int listener, unsigned long *counts) {
 	for (;;) {
 		struct pollfd ready = {.fd = listener, .events = POLLIN};
@@ -152,7 +153,7 @@ static void count_calls(int listener, unsigned long *counts) {
 			die("poll");
 		}
 		if (ready.revents & POLLIN) {
-			/* Either fails when the caller was killed meanwhile. */
+			/* Both requests fail if the caller was killed meanwhile. */
 			if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &call) == 0) {
 				counts[counter_of(&call.data)]++;
 				go_on.id = call.id;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The lock of the machine's clock: exclusive for tests that set it, shared for those that judge reads by a kernel that
- * is not slewed. So tests of two checkouts can run beside each other.
+ * The lock of the machine's clock: exclusive for tests that set it, shared for those that judge reads by a kernel whose
+ * clock is not slewed. So tests of two checkouts can run side by side.
  *
- * It is held until the process and the children that it has forked have ended. Who waits to set the clock holds the
- * gate, so that others who come later do not keep it waiting forever.
+ * It is held until the process and its forked children have ended. A process that waits to set the clock holds the
+ * gate, so that later ones cannot make it wait forever.
  */
 #ifndef CLOCK_LOCK_H
 #define CLOCK_LOCK_H
@@ -18,7 +18,8 @@
 #define CLOCK_LOCK "/run/lock/fastpath-clock"
 #define CLOCK_GATE "/run/lock/fastpath-clock-gate"
 
-/* An open lock; -1 without one. Only root sets clocks, so the lock is root's, and nobody else can hold it. */
+/* Opens a lock; returns -1 without one. Only root sets clocks, so the lock belongs to root, and no other user can
+ * hold it. */
 static inline int open_clock_lock(const char *path) {
 	struct stat status;
 	int file = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
@@ -39,7 +40,8 @@ static inline void wait_for_lock(int file, int operation) {
 	}
 }
 
-/* LOCK_EX or LOCK_SH. -1 if there is no lock: an ordinary user cannot set the clock, and judges without. */
+/* Takes the lock with LOCK_EX or LOCK_SH. Returns -1 if there is none: an unprivileged user cannot set the clock,
+ * and judges without the lock. */
 static inline int lock_machine_clock(int operation) {
 	int gate = open_clock_lock(CLOCK_GATE);
 	int file = open_clock_lock(CLOCK_LOCK);

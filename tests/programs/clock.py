@@ -5,7 +5,7 @@
 import sys
 import time
 
-# By number: Python knows CLOCK_TAI and CLOCK_BOOTTIME by name only since 3.9 and 3.7.
+# By number, because Python has CLOCK_TAI only since 3.9 and CLOCK_BOOTTIME since 3.7.
 CLOCKS = {"REALTIME": 0, "MONOTONIC": 1, "MONOTONIC_RAW": 4, "BOOTTIME": 7, "TAI": 11}
 
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The clocks by name, and reading one by libc and by the system call itself. */
+/* The clocks by name, and functions that read one by libc and by the system call. */
 #ifndef CLOCKS_H
 #define CLOCKS_H
 
@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* C libraries older than their kernel lack some of these names. */
+/* C libraries older than the kernel lack some of these names. */
 enum { ID_REALTIME = 0, ID_MONOTONIC = 1, ID_MONOTONIC_RAW = 4, ID_REALTIME_COARSE = 5, ID_MONOTONIC_COARSE = 6 };
 enum { ID_BOOTTIME = 7, ID_TAI = 11, ID_GETTIMEOFDAY = 1000, ID_TIME = 1001 };
 
@@ -47,7 +47,7 @@ static inline const struct clock_name *find_clock(const char *name) {
 
 static inline long long timespec_ns(struct timespec t) { return t.tv_sec * 1000000000LL + t.tv_nsec; }
 
-/* Nanoseconds, -1 if the clock cannot be read. */
+/* Returns nanoseconds, or -1 if the clock cannot be read. */
 static inline long long read_libc_ns(int id) {
 	struct timespec t;
 	struct timeval tv;

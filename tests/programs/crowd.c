@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * crowd: threads as a server has them, and one that notices when it stood still.
+ * crowd: threads as in a server, and one that notices when it did not run.
  *
  *   crowd [-t THREADS]
  *
- * Of 100 threads (or so many), one does nothing but look at the system's clock, every 100 us; a third waits in
+ * Of 100 threads (or THREADS), one only reads the system's clock, every 100 us; a third of the threads waits in
  * epoll_wait for an event that never comes, a third on a futex; the others sleep a millisecond and read a clock, again
- * and again. For each line of its input it prints the longest time in microseconds, since the line before, between two
- * looks.
+ * and again. For each line of input, the program prints the longest time in microseconds, since the line before,
+ * between two reads of the first thread.
  */
 #include "clocks.h"
 
@@ -81,7 +81,7 @@ int main(int argc, char **argv) {
 			return 2;
 		}
 	}
-	/* The one that reads lines is one of them. */
+	/* The main thread, which reads the lines, is one of them. */
 	for (int i = 0; i < threads - 1; i++) {
 		if (pthread_create(&thread, NULL, i == 0 ? look : bodies[i % 3], NULL)) {
 			perror("crowd: a thread");

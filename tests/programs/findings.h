@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What contradicts itself: a read below one that was known before it, or one that does not lie between two others. */
+/* Contradictions: a read below an earlier one, or one that does not lie between two others. */
 #ifndef FINDINGS_H
 #define FINDINGS_H
 
@@ -25,14 +25,14 @@ static inline void add_findings(struct findings *sum, const struct findings *par
 	}
 }
 
-/* Hands on the latest time that any thread has read; what it was before is returned. */
+/* Raises the latest time that any thread has read to `now_ns`. `seen_ns` is the value that was read before. */
 static inline void pass_on(_Atomic long long *latest_ns, long long seen_ns, long long now_ns) {
 	while (now_ns > seen_ns && !atomic_compare_exchange_weak_explicit(latest_ns, &seen_ns, now_ns,
 									  memory_order_release, memory_order_relaxed)) {
 	}
 }
 
-/* By how much a read lies outside of two others; nothing or less if it does not. */
+/* Returns how far a read lies outside of two others; zero or less if it lies between them. */
 static inline long long outside_ns(long long before_ns, long long read_ns, long long after_ns) {
 	return read_ns < before_ns ? before_ns - read_ns : read_ns - after_ns;
 }

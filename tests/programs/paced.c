@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * paced CALLS SPINS: makes CALLS system calls for MONOTONIC with SPINS turns of a loop between two of them, and prints
- * how many nanoseconds of CPU time a call and its loop took.
+ * the CPU time in nanoseconds of one call and its loop.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* CPU time: what other programs do in between does not count. */
+/* Reads CPU time, so that other programs do not count. */
 static double now_ns(void) {
 	struct timespec now;
 

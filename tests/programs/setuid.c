@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Prints whom a setuid program runs as, and whether the kernel started it as such (AT_SECURE). */
+/* Prints the user that a setuid program runs as, and whether the kernel started it as such (AT_SECURE). */
 #include <stdio.h>
 #include <sys/auxv.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * signals: handlers of both kinds run, return to where they came from, and see what they interrupted.
+ * signals: handlers of both kinds run, return to the interrupted code, and see its state.
  *
- * Prints one line for each, `plain ok`, or what went wrong; exits 1 if anything did.
+ * Prints one line for each test, `plain ok`, or what went wrong; exits 1 if any failed.
  */
 #include "clocks.h"
 
@@ -65,13 +65,13 @@ int main(void) {
 	}
 	report("siginfo", with_info == TIMES);
 
-	/* One that comes while a system call waits: it fails with EINTR, or waits on. */
+	/* A signal during a system call that waits: the call fails with EINTR or continues. */
 	seen = 0;
 	alarm(1);
 	pause();
 	report("interrupted", seen == 1);
 
-	/* The mask of the interrupted code comes back. */
+	/* The return from a handler restores the mask of the interrupted code. */
 	sigemptyset(&blocked);
 	sigaddset(&blocked, SIGHUP);
 	sigprocmask(SIG_SETMASK, &blocked, NULL);
@@ -86,7 +86,7 @@ int main(void) {
 		report("fault", 1);
 	}
 
-	/* Many, at any moment of a clock read. */
+	/* Many signals, at any moment of a clock read. */
 	struct itimerval often = {{0, 200}, {0, 200}};
 	seen = 0;
 	setitimer(ITIMER_REAL, &often, NULL);

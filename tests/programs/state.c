@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Prints what a program inherits from whoever started it, one `name value` a line, so that two starts can be compared.
+ * Prints the state that a program inherits from its starter, one `name value` a line, so that two starts can be
+ * compared.
  *
- * What differs from one start to the next by nature is put in relation: an id equal to this process's own reads `self`,
- * and pipes, sockets and the like are named without their inode. Only the first line, the PID, differs between two
- * starts by the same parent.
+ * Values that always differ from one start to the next are made relative: an id equal to this process's own reads
+ * `self`, and pipes, sockets and the like are named without their inode. Only the first line, the PID, differs between
+ * two starts by the same parent.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -34,7 +35,7 @@ static void print_id(const char *name, long id) {
 	}
 }
 
-/* FNV-1a: enough to see that two strings differ, and no environment gets into a log. */
+/* FNV-1a: sufficient to show that two strings differ, without putting the environment into a log. */
 static uint64_t hash(char **strings, size_t *count) {
 	uint64_t h = 0xcbf29ce484222325;
 
@@ -56,7 +57,7 @@ static void print_strings(const char *name, char **strings) {
 }
 
 static void print_ids(void) {
-	/* tty_nr and tpgid are fields 7 and 8 of stat; the name before them may hold blanks. */
+	/* tty_nr and tpgid are fields 7 and 8 of stat; the name before them may contain blanks. */
 	char text[1024] = {0};
 	FILE *stat = fopen("/proc/self/stat", "r");
 	long tty = 0, tpgid = 0;
@@ -121,7 +122,7 @@ static void print_fds(void) {
 	}
 }
 
-/* The lines of /proc/self/status that a starter has a hand in. */
+/* The lines of /proc/self/status that a starter can influence. */
 static const char status_lines[] =
     " Name Umask TracerPid Uid Gid Groups Threads SigPnd ShdPnd SigBlk SigIgn SigCgt CapInh CapPrm CapEff CapBnd CapAmb"
     " NoNewPrivs Seccomp Seccomp_filters Speculation_Store_Bypass THP_enabled Cpus_allowed Mems_allowed ";

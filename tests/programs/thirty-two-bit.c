@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* An i386 program without a libc, so that building it takes no i386 packages: says `32-bit` and exits 32. */
+/* An i386 program without a libc, so that building it requires no i386 packages: prints `32-bit` and exits 32. */
 
 static long call(long number, long a, long b, long c) {
 	long result;

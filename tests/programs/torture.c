@@ -5,17 +5,19 @@
  *   torture [-s SECONDS] [-u] [-t THREADS] [-T TOLERANCE_NS] [-m MODE[,MODE]] [-c CLOCK[,CLOCK]]
  *
  * same    Each thread reads again and again: no read may be below the one before it.
- * causal  The threads share the latest time that any of them has read. Who takes it, then reads the clock, must not be
- * below it. mixed   System call, libc, system call on one thread: libc must lie between the two, give or take the
- * tolerance.
+ *
+ * causal  The threads share the latest time that any of them has read. A thread that takes it, then reads the clock,
+ *         must not be below it.
+ *
+ * mixed   System call, libc, system call on one thread: libc must lie between the two, within the tolerance.
  *
  * All threads read all the time, in each mode for each clock in turn, for SECONDS altogether. Prints one line of JSON
- * and exits 1 if there was a violation. Nobody may set the time meanwhile: it holds the lock of the machine's clock.
- * With -u all of that again and again until SIGTERM, a line for each time.
+ * and exits 1 if there was a violation. The time must not be set meanwhile: it holds the lock of the machine's clock.
+ * With -u it repeats all of that until SIGTERM, and prints a line each time.
  *
  * The error of `mixed` is libc's distance from the middle between its two system calls. A thread that loses its CPU
- * between them shows nothing, so only triples no wider than 1.5 times the median count. What entering a system call
- * takes longer than leaving one, or the reverse, shows as error_p50_ns of any clock; hence the other percentiles are
+ * between them shows nothing, so only triples no wider than 1.5 times the median count. If entering a system call takes
+ * longer than leaving one, or the reverse, that shows as error_p50_ns of every clock; hence the other percentiles are
  * distances from that median.
  */
 #include "clock-lock.h"
@@ -29,11 +31,11 @@
 #include <stdlib.h>
 
 enum { MAX_THREADS = 64 };
-/* Reads between two looks at whether to stop. */
+/* Reads between two checks whether to stop. */
 enum { BATCH = 256 };
-/* Histograms have one bin a nanosecond; the outer bins take what lies beyond. */
+/* Histograms have one bin per nanosecond; the outer bins also count everything beyond. */
 enum { MAX_ERROR_NS = 2000, ERROR_BINS = 2 * MAX_ERROR_NS + 1, MAX_WIDTH_NS = 20000 };
-/* Triples whose width is looked at to know what is usual, before errors are counted. */
+/* Triples whose width is recorded to find the median, before errors are counted. */
 enum { WIDTH_SAMPLES = 10000 };
 
 enum mode { SAME, CAUSAL, MIXED, MODES };
@@ -97,7 +99,7 @@ static long long clamp(long long value, long long low, long long high) {
 	return value < low ? low : value > high ? high : value;
 }
 
-/* The bin below which lies `share` of what is in `bins`. */
+/* Returns the bin below which a `share` of the values in `bins` lies. */
 static int quantile(const unsigned int *bins, int count, double share) {
 	unsigned long long total = 0, below = 0;
 	int i;
@@ -183,7 +185,7 @@ static void run(enum mode mode, double seconds, struct tally *sum) {
 			exit(2);
 		}
 	}
-	/* Not by the clock under test, nor by another that fastpath serves. SIGTERM ends it. */
+	/* Sleeps by neither the clock under test nor another that fastpath serves. SIGTERM ends the sleep. */
 	if (!is_over) {
 		nanosleep(&pause, NULL);
 	}
@@ -212,8 +214,8 @@ static void print_errors(const struct tally *tally) {
 	}
 }
 
-/* Keeps the words of a comma-separated list for which `find` answers at least 0, in `chosen`; anything else ends the
- * program. */
+/* Stores the results of `find` for the words of a comma-separated list in `chosen`. A word for which it is negative,
+ * or one word too many, ends the program. */
 static int parse_list(char *list, int (*find)(const char *), int *chosen, int room) {
 	int count = 0;
 
@@ -249,7 +251,7 @@ static void end(int signal) {
 	is_over = 1;
 }
 
-/* Each clock in each mode for so long; prints the line. Returns how many violations there were. */
+/* Tests each clock in each mode for so long, and prints the line. Returns the number of violations. */
 static unsigned long long round_of(const int *clocks, int clock_count, const int *modes, int mode_count,
 				   double seconds) {
 	static struct tally sum;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * unwind: how many callers are seen from a signal handler that interrupts a waiting system call, and whether a thread
- * that waits in one can be cancelled. Prints `callers N` and `cancelled`.
+ * unwind: prints how many callers a signal handler sees that interrupts a waiting system call, and whether a thread
+ * that waits in one can be cancelled, as `callers N` and `cancelled`.
  */
 #include <execinfo.h>
 #include <pthread.h>
@@ -41,7 +41,7 @@ int main(void) {
 	if (pipe(ends)) {
 		return 1;
 	}
-	handler(0); /* loads what it needs */
+	handler(0); /* loads the unwinder */
 	sigaction(SIGALRM, &action, NULL);
 	ualarm(100000, 0);
 	wait_for_byte();

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The servers, each with how it is started, loaded and asked for the time. `run` says what is done with them."""
+"""The servers, each with the commands that start it, load it and ask it for the time. `run` describes their use."""
 
 import glob
 import os
@@ -13,24 +13,25 @@ import urllib.request
 from email.utils import parsedate_to_datetime
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Nobody's number on Debian: PostgreSQL refuses to be root's.
+# The user nobody on Debian: PostgreSQL refuses to run as root.
 NOBODY = 65534
 CLIENTS = 8
 WARM_UP_S = 3
 
 
 class Failed(Exception):
-    """What was promised was not so."""
+    """A promise was broken."""
 
 
 def find(name):
-    """A program's path, also where Debian puts PostgreSQL's and daemons; none if it is not there."""
+    """Returns a program's path, also from the folders of PostgreSQL and of daemons on Debian; None if it is missing."""
     places = [os.environ.get("PATH", ""), *sorted(glob.glob("/usr/lib/postgresql/*/bin"), reverse=True), "/usr/sbin"]
     return shutil.which(name, path=":".join(places))
 
 
 def free_port():
-    """Below those that the kernel gives to whoever connects: between this and its use nobody gets it by chance."""
+    """Returns a free port below those that the kernel assigns to clients, so that none takes it by chance before its
+    use."""
     while True:
         port = random.randrange(10_000, 32_000)
         with socket.socket() as s:
@@ -39,7 +40,7 @@ def free_port():
 
 
 def command(*words, **options):
-    """Runs it to its end, which must be a good one, and returns what it printed."""
+    """Runs a command to its end, which must be successful, and returns its output."""
     try:
         done = subprocess.run(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, **options
@@ -59,11 +60,11 @@ def number(pattern, text):
 
 
 class Server:
-    """What they have in common. `needs` are the programs without which it cannot be tried."""
+    """The common part of all servers. `needs` are the programs that it requires."""
 
     name = ""
     needs = ()
-    # How coarsely it tells the time.
+    # Resolution of the time that it returns, in nanoseconds.
     grain_ns = 1
 
     def __init__(self, folder):
@@ -108,21 +109,21 @@ class Server:
             return s.connect_ex(("127.0.0.1", self.port)) == 0
 
     def prepare(self):
-        """Before it is started."""
+        """Prepares it before its start."""
 
     def fill(self):
-        """After that."""
+        """Prepares the load after its start."""
 
     def words(self):
-        """The command that it is started with."""
+        """Returns the command that starts it."""
         raise NotImplementedError
 
     def load(self, seconds):
-        """Requests per second over so many seconds; raises Failed if one of them failed."""
+        """Returns the requests per second over so many seconds; raises Failed if one of them failed."""
         raise NotImplementedError
 
     def time_ns(self):
-        """Nanoseconds since 1970, as it sees them."""
+        """Returns its time in nanoseconds since 1970."""
         raise NotImplementedError
 
 
@@ -130,7 +131,7 @@ class PostgreSQL(Server):
     name = "PostgreSQL"
     needs = ("postgres", "initdb", "pgbench", "psql")
     grain_ns = 1000
-    # Its own way to ask: what is measured, besides the answer.
+    # The protocol of its queries, which is measured along with the answer.
     load_options = ("-S", "-M", "prepared")
 
     def connect(self):
@@ -191,7 +192,7 @@ class Redis(Server):
         return [find("redis-server"), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
 
     def fill(self):
-        # Its benchmark is told how many requests, not for how long.
+        # Its benchmark takes a number of requests, not a time.
         self.per_second = self.benchmark(2000)
 
     def benchmark(self, requests):
@@ -221,7 +222,7 @@ class Http(Server):
             return answer.read().decode(), answer.headers
 
     def load(self, seconds):
-        # A request that is answered within half a minute has not failed: here all wait for the same few CPUs.
+        # A request that is answered within half a minute has not failed, because all processes share a few CPUs.
         said = command(find("wrk"), "-t", "1", "-c", str(CLIENTS), "-d", f"{seconds}s", "--timeout", "30s", self.url())
         if "Socket errors" in said or "Non-2xx" in said:
             raise Failed(f"wrk: {said}")
@@ -268,7 +269,7 @@ class Go(Http):
 class Java(Http):
     name = "Java httpserver"
     needs = ("java", "wrk", "ClockServer.class")
-    # What Instant.now() tells, on some releases.
+    # Resolution of Instant.now() on some releases.
     grain_ns = 1000
 
     def words(self):
@@ -276,7 +277,7 @@ class Java(Http):
         return [find("java"), "-Xshare:auto", "-Xmx128m", "-Dsun.net.httpserver.nodelay=true", "-cp", classes, "ClockServer", str(self.port)]
 
     def fill(self):
-        # Its compilers are at work first.
+        # Its compilers must finish first.
         self.load(WARM_UP_S)
 
 

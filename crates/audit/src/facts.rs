@@ -123,7 +123,7 @@ pub fn of<B: Bytes + ?Sized>(bytes: &B, elf: &Elf) -> io::Result<Facts> {
         Some(runtime("glibc", Some(glibc_version(newest))))
     } else if is_musl {
         let is_32_bit = !elf.isa.is_64();
-        // Since 1.2.0, time has 64 bits on every machine, and the function's name says so where it did not always.
+        // Since 1.2.0, time has 64 bits on every machine; where it did not before, the function's name says so.
         let generation =
             (is_32_bit && facts.lookups.any()).then_some(if has_64 { "1.2.0 or newer" } else { "before 1.2.0" });
         Some(runtime("musl", stated.or(generation.map(str::to_owned))))

@@ -41,7 +41,7 @@ pub struct Options {
 pub struct Outcome {
     /// The calls.
     pub report: Report,
-    /// How the command ended, if there was one and it has.
+    /// End of the command, if there was one and it has ended.
     pub end: Option<End>,
     /// The command, if it continues.
     pub running: Option<Running>,
@@ -63,7 +63,7 @@ impl Running {
     }
 }
 
-/// How a command ended.
+/// End of a command.
 #[derive(Debug)]
 pub enum End {
     /// With this exit status.

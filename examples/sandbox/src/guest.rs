@@ -9,7 +9,7 @@ use nix::sys::ptrace::{Options, seize};
 use nix::sys::signal::{SigHandler, Signal, raise, signal};
 use nix::unistd::{ForkResult, Pid, execvp, fork};
 
-/// How the guest ended.
+/// End of the guest.
 pub enum Outcome {
     Exited(u8),
     Killed(Signal),

@@ -11,7 +11,7 @@ use syscalls::Sysno;
 use crate::call::Call;
 use crate::memory::Memory;
 
-/// How a call names a file, by the positions of its arguments.
+/// The form in which a call names a file, by the positions of its arguments.
 #[derive(Clone, Copy)]
 enum Place {
     /// A path, relative to the working directory.

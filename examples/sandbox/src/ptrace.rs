@@ -13,7 +13,7 @@ pub enum SystemCall {
     Entry { audit_arch: u32, nr: u64, args: [u64; 6] },
     /// Returned from it.
     Exit { pc: u64 },
-    /// In none.
+    /// In no system call.
     None,
 }
 

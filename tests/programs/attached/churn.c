@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What lives for a moment: children by fork and vfork, programs by exec, threads. All of them read clocks. */
+/* Short-lived children by fork and vfork, programs by exec, and threads. All of them read clocks. */
 #include "attached.h"
 
 #include <stdlib.h>
@@ -10,9 +10,9 @@
 enum { FINE = 0, CONTRADICTION = 3, NO_EXEC = 4 };
 enum { LOOKS = 20, LASTING_MS = 400, STACK_BYTES = 256 * 1024 };
 
-/* A child's last read, for its parent; fork shares it. */
+/* A child's last read, for its parent, in shared memory. */
 static _Atomic long long *last_ns_of_child;
-/* One for each thread that creates some: what glibc would map and unmap is not to be counted. */
+/* One for each thread that creates threads, because mappings that glibc made and removed would be counted. */
 static _Alignas(64) char stacks[MAX_THREADS][STACK_BYTES];
 
 void prepare_churn(void) {
@@ -77,7 +77,7 @@ static void fork_one(struct thread *thread, int lasting_ms, const char *what) {
 
 void fork_reader(struct thread *thread) { fork_one(thread, 0, "a forked child"); }
 
-/* Long enough for its parent to be attached or detached meanwhile. */
+/* Forks a child that lives long enough for its parent to be attached or detached meanwhile. */
 void fork_lasting(struct thread *thread) { fork_one(thread, LASTING_MS, "a lasting child"); }
 
 static void be_another_program(void) {

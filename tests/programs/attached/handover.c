@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Bytes through a pipe, and turns by a futex: a system call that was made twice, or not at all, shows. */
+/* Bytes through a pipe, and turns by a futex. They show a system call that was made twice or not at all. */
 #include "attached.h"
 
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 
-/* As many as there are threads of a kind; more than a pipe of one page holds, so that writers wait too. */
+/* One for each thread of a kind. The bytes are more than a pipe of one page holds, so that writers wait too. */
 enum { PAIRS = 4, MOST_BYTES = 12000 };
 
 static struct pair {
@@ -25,10 +25,10 @@ void prepare_handover(void) {
 	}
 }
 
-/* What stands at a place in the stream. */
+/* Returns the byte at a place in the stream. */
 static unsigned char byte_at(long long place) { return (unsigned char)(place * 31 + (place >> 8) * 7); }
 
-/* The kernel begins all of these again behind a handler with SA_RESTART. */
+/* Judges a failed call. The kernel restarts all of these after a handler with SA_RESTART. */
 static void judge(struct thread *thread, const char *what, int signals) {
 	int restarts =
 	    thread->role->interrupts == AND_RESTART || thread->role->interrupts == ON_OTHER_STACK_AND_RESTART;

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * attached: a program that notices whatever is done to it while it runs.
+ * attached: a program that notices every disturbance while it runs.
  *
  *   attached [-s SECONDS]
  *
- * 64 threads read every clock, by libc and by the system call in turns: nobody may read less than anybody read before,
- * and libc's time must lie between two of the kernel's. Timer signals interrupt half of them, with handlers that look
- * as well, some on stacks of their own. Threads sleep in every way there is and must not wake before their time, nor
- * fail with EINTR unless a signal came; bytes and wake-ups pass between them and must not be lost; calculations must
- * come to the same result again and again. All the while children are forked, programs started, threads created; they
- * look too.
+ * 64 threads read every clock, by libc and by the system call in turns: no read may be below an earlier one of any
+ * thread, and libc's time must lie between two of the kernel's. Timer signals interrupt half of them, with handlers
+ * that read clocks as well, some on their own stacks. Threads sleep in every possible way and must not wake before
+ * their time, nor fail with EINTR unless a signal came; bytes and wake-ups pass between them and must not be lost;
+ * calculations must have the same result again and again. Meanwhile children are forked, programs started, threads
+ * created, which all read clocks too.
  *
- * It obeys the lines that it reads: `report` prints what was found so far, one line of JSON, with the number of
- * mappings and descriptors; `stop`, or the end of the input, prints it and ends the program. With -s it stops after so
- * many seconds. Exit status 1 if anything was wrong. The first of what was odd is told on standard error. Nobody may
- * set the time.
+ * It reads commands, one a line: `report` prints the findings so far, one line of JSON, with the number of mappings and
+ * descriptors; `stop`, or the end of the input, prints them and ends the program. With -s it stops after so many
+ * seconds. Exit status 1 if anything was wrong. The first oddities are printed to standard error. The time must not be
+ * set meanwhile.
  *
- * Where a process is stopped by others, the kernel itself lets some calls fail with EINTR (signal(7)); that is counted
+ * If another process stops this one, the kernel itself lets some calls fail with EINTR (signal(7)); these are counted
  * as unexplained_eintr too.
  */
 #include "../clock-lock.h"
@@ -107,7 +107,7 @@ void sleep_ns(long long ns) {
 	}
 }
 
-/* xorshift32 */
+/* Returns a number below `limit`, by xorshift32. */
 unsigned int random_below(struct thread *thread, unsigned int limit) {
 	unsigned int r = thread->random;
 
@@ -119,7 +119,7 @@ unsigned int random_below(struct thread *thread, unsigned int limit) {
 }
 
 static int is_same_mask(const sigset_t *a, const sigset_t *b) {
-	/* What the kernel knows of it. */
+	/* The part that the kernel uses. */
 	return memcmp(a, b, _NSIG / 8) == 0;
 }
 
@@ -132,14 +132,14 @@ void check_mask(struct thread *thread, const char *when) {
 	}
 }
 
-/* Each kind of interruption has a signal of its own, because flags belong to signals. */
+/* Each kind of interruption has its own signal, because flags belong to signals. */
 static int signal_of(enum interrupts interrupts) { return SIGRTMIN + (int)interrupts; }
 
 static int has_other_stack(enum interrupts interrupts) {
 	return interrupts == ON_OTHER_STACK || interrupts == ON_OTHER_STACK_AND_RESTART;
 }
 
-/* One signal at a time: where everything is slow, what the handler interrupts goes on all the same. */
+/* Starts the timer for one signal at a time, so that the interrupted code makes progress even on a slow machine. */
 static void begin_interval(struct thread *thread) {
 	struct itimerspec once = {.it_value = {0, 3000000 + (thread->signals * 7919 + thread->number) % 5000 * 1000L}};
 
@@ -211,7 +211,7 @@ static void begin(struct thread *thread) {
 		begin_signals(thread);
 	}
 	pthread_sigmask(SIG_SETMASK, &thread->mask, NULL);
-	/* What it cannot block is not in it. */
+	/* Signals that cannot be blocked are missing in it. */
 	pthread_sigmask(SIG_BLOCK, NULL, &thread->mask);
 }
 
@@ -267,7 +267,7 @@ static int is_churn(const struct thread *thread) {
 	       turn == create_thread;
 }
 
-/* Waits until `is_so` of every thread; how many it is not so of in the end. */
+/* Waits until `is_so` is true of every thread. Returns the number of threads of which it is not in the end. */
 static int await_threads(int (*is_so)(const struct thread *)) {
 	long long limit_ns = read_syscall_ns(ID_MONOTONIC) + STUCK_AFTER_S * 1000000000LL;
 	int missing = 1;
@@ -292,7 +292,7 @@ static int has_gone_on(const struct thread *thread) {
 
 static int is_quiet(const struct thread *thread) { return !is_churn(thread) || atomic_load(&thread->is_parked); }
 
-/* Threads that do not get further. */
+/* Returns the number of threads without progress. */
 static int count_stuck(void) {
 	int stuck;
 
@@ -336,7 +336,7 @@ static void print_findings(const char *name, const struct findings *findings) {
 	       findings->violations, findings->worst_ns);
 }
 
-/* Prints everything; whether anything was wrong. */
+/* Prints everything. Returns whether anything was wrong. */
 static int report(void) {
 	struct findings order = {0}, truth = {0}, in_handlers = {0};
 	unsigned long long oddities[ODDITIES] = {0}, signals = 0, handled_eintr = 0, wrong = 0;
@@ -374,7 +374,7 @@ static int report(void) {
 	return wrong != 0;
 }
 
-/* The next byte of the input, by a wait of the main thread's own. */
+/* Returns the next byte of the input. The main thread has its own kind of wait. */
 static int next_byte(void) {
 	struct pollfd input = {STDIN_FILENO, POLLIN, 0};
 	unsigned char byte;
@@ -385,7 +385,7 @@ static int next_byte(void) {
 	return read(STDIN_FILENO, &byte, 1) == 1 ? byte : EOF;
 }
 
-/* Obeys until there is nobody to obey. */
+/* Executes commands until the end of the input or `stop`. */
 static void obey(void) {
 	char line[16] = "";
 	size_t length = 0;
@@ -426,7 +426,7 @@ int main(int argc, char **argv) {
 		}
 	}
 	lock_machine_clock(LOCK_SH);
-	/* One heap, made at the start: none is mapped later, when mappings are counted. */
+	/* A single heap, made at the start, because heaps that are mapped later would be counted as mappings. */
 	mallopt(M_ARENA_MAX, 1);
 	prepare_signals();
 	prepare_sleepers();
@@ -439,7 +439,7 @@ int main(int argc, char **argv) {
 		obey();
 	}
 	wrong = report();
-	/* The threads are left as they are, and what they are told from now on is no matter. */
+	/* The threads keep running; their oddities from now on do not count, so print no more. */
 	atomic_store(&told, TOLD_AT_MOST);
 	release_sleepers();
 	_exit(wrong);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Threads that read clocks, and one that must not lose what it has in registers. */
+/* Threads that read clocks, and one that must not lose its registers. */
 #include "attached.h"
 
 #include <sched.h>
@@ -7,7 +7,7 @@
 
 /* Reads in one turn. */
 enum { BATCH = 128 };
-/* Clocks that nobody can set. REALTIME and TAI are watched too: nobody sets them while this runs. */
+/* Clocks that cannot be set, and REALTIME and TAI, which are not set while this runs. */
 static const int ordered[] = {ID_MONOTONIC, ID_MONOTONIC_RAW, ID_BOOTTIME, ID_REALTIME, ID_TAI};
 enum { ORDERED = sizeof(ordered) / sizeof(ordered[0]) };
 
@@ -24,15 +24,15 @@ static void order_of(struct findings *findings, int which, long long (*read_ns)(
 	pass_on(&latest_ns[which], seen_ns, now_ns);
 }
 
-/* The latest time that anybody has read, then a read: by libc, and by the system call, in turns. */
+/* Compares a read with the latest one of any thread: by libc, and by the system call, in turns. */
 static void look_at_order(struct findings *findings, int turns) {
 	for (int i = 0; i < turns; i++) {
 		order_of(findings, i % ORDERED, i % 3 == 2 ? read_syscall_ns : read_libc_ns);
 	}
 }
 
-/* What a clock's answers are cut down to, and how old they may be: gettimeofday tells microseconds. time() and the
- * clocks that tick are answered from the last tick, time() to the second. */
+/* Returns how far libc's answer is outside of two system calls, the first of them rounded down to `grain_ns`:
+ * gettimeofday has microseconds, and time() has the second of the last tick, as the COARSE clocks have the tick. */
 static long long between(int id, int call, long long grain_ns) {
 	long long before_ns = read_syscall_ns(call);
 	long long libc_ns = read_libc_ns(id);
@@ -77,7 +77,7 @@ void read_in_order(struct thread *thread) {
 	sleep_ns(2000000 + random_below(thread, 2000000));
 }
 
-/* Reads half of the time: where it is found, it is in the vDSO as often as not. */
+/* Reads for half of the time, so that a stop often finds it in the vDSO. */
 void read_hot(struct thread *thread) {
 	look_at_order(&thread->order, 8 * BATCH);
 	sleep_ns(200000);
@@ -98,7 +98,7 @@ void read_truth(struct thread *thread) {
 	sleep_ns(2000000 + random_below(thread, 2000000));
 }
 
-/* Integers and fractions, more than registers hold, with a clock read in between now and then. */
+/* Calculates with integers and fractions, more than registers can hold, with a clock read at intervals. */
 static uint64_t digest(uint64_t seed) {
 	uint64_t a = seed, b = seed ^ 0x9e3779b97f4a7c15, c = ~seed, d = seed << 7, e = 3, f = 5, g = 7, h = 11;
 	double p = 1.5, q = 2.5, r = 3.5, s = 4.5, t = 5.5, u = 6.5, v = 7.5, w = 8.5;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Waits of every kind that a stop interrupts in its own way (signal(7)): some the kernel begins again by itself, some
- * it goes on with, and some fail with EINTR although no handler ran.
+ * Waits of every kind, which stops interrupt in different ways (signal(7)): the kernel restarts some, continues some,
+ * and lets some fail with EINTR although no handler ran.
  */
 #include "attached.h"
 
@@ -20,11 +20,11 @@ enum outcome { EXPIRED, FAILED, ANSWERED };
 struct wait {
 	const char *name;
 	enum outcome (*wait)(struct thread *, int ms);
-	/* Counted in ticks: it may end a tick early. */
+	/* Counted in ticks, so it may end a tick early. */
 	int by_ticks;
 };
 
-/* Nothing ever comes from these. */
+/* Sources from which no data or event ever comes. */
 static int silent_pipe[2], silent_sockets[2], epoll, semaphores;
 
 static struct timespec of_ms(int ms) { return (struct timespec){0, ms * 1000000L}; }
@@ -43,7 +43,7 @@ static enum outcome by_nanosleep(struct thread *thread, int ms) {
 	return timed(nanosleep(&time, NULL), 0);
 }
 
-/* Until a moment that was read from a clock under test. */
+/* Waits until a time that was read from a clock under test. */
 static enum outcome until(clockid_t clock, int ms) {
 	long long deadline_ns = read_libc_ns(clock) + ms * 1000000LL;
 	struct timespec deadline = {deadline_ns / 1000000000, deadline_ns % 1000000000};
@@ -72,7 +72,7 @@ static enum outcome by_poll(struct thread *thread, int ms) {
 	return timed(poll(&silent, 1, ms), 0);
 }
 
-/* The mask is another one while it waits. */
+/* Waits with another signal mask. */
 static enum outcome by_ppoll(struct thread *thread, int ms) {
 	struct pollfd silent = {silent_pipe[0], POLLIN, 0};
 	struct timespec time = of_ms(ms);
@@ -130,7 +130,7 @@ static enum outcome by_semtimedop(struct thread *thread, int ms) {
 	return timed(semtimedop(semaphores, &down, 1, &time), EAGAIN);
 }
 
-/* SO_RCVTIMEO is set: such a wait is never begun again by the kernel. */
+/* SO_RCVTIMEO is set, so the kernel never restarts this wait. */
 static enum outcome by_recv(struct thread *thread, int ms) {
 	char byte;
 
@@ -169,7 +169,7 @@ void prepare_sleepers(void) {
 	if (epoll < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, silent_pipe[0], &event)) {
 		fail("epoll");
 	}
-	/* Where System V's semaphores are not to be had, it is not waited for them. */
+	/* If System V semaphores are not available, this wait is skipped. */
 	semaphores = semget(IPC_PRIVATE, 1, 0600);
 }
 
@@ -203,7 +203,7 @@ static void judge(struct thread *thread, const struct wait *wait, enum outcome o
 }
 
 void sleep_in_turns(struct thread *thread) {
-	/* Each thread begins elsewhere, so that all kinds are under way at any moment. */
+	/* Each thread begins with another kind, so that all kinds are in progress at any moment. */
 	const struct wait *wait = &waits[(unsigned long long)(thread->number + thread->kept++) % WAITS];
 	int ms = wait->wait == by_recv ? RECV_MS : 1 + (int)random_below(thread, 16);
 	int signals = thread->signals;

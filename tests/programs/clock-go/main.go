@@ -13,7 +13,7 @@ import (
 
 var start = time.Now()
 
-// time.Now reads both clocks; the methods take one or the other.
+// time.Now reads both clocks; each method uses one of them.
 var clocks = map[string]func() int64{
 	"REALTIME":  func() int64 { return time.Now().UnixNano() },
 	"MONOTONIC": func() int64 { return int64(time.Since(start)) },

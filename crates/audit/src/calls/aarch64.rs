@@ -4,7 +4,7 @@ use fastpath_image::Isa;
 
 use super::{Found, Piece, find_words, word};
 
-/// How far to look back, in instructions.
+/// Most instructions to look back.
 const BEFORE: usize = 32;
 /// svc #0
 const SVC: [u8; 4] = 0xd400_0001_u32.to_le_bytes();

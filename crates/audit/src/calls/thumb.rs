@@ -8,7 +8,7 @@ use memchr::memmem;
 
 use super::{By, Found, Piece, Site, call_of, half, word};
 
-/// How far before a system call to look for its number, in bytes.
+/// Bytes before a system call in which to look for its number.
 const BEFORE: usize = 64;
 /// svc #0
 const SVC: [u8; 2] = 0xdf00_u16.to_le_bytes();

@@ -13,9 +13,9 @@ use memchr::memmem;
 
 use super::{By, Call, Found, Piece, Site, call_of};
 
-/// How far before a system call to look for its number, in bytes. Compilers put it within some ten.
+/// Bytes before a system call in which to look for its number. Compilers put it within some ten.
 const BEFORE: usize = 96;
-/// How far behind the load of an address to look for its call, in instructions.
+/// Instructions behind the load of an address in which to look for its call.
 const BEHIND: usize = 16;
 
 /// i386's call through the pointer that the C library has copied from AT_SYSINFO: call *%gs:0x10.
