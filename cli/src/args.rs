@@ -16,25 +16,25 @@ Reading a clock should cost 10 to 20 ns. When the kernel's vDSO is lost it costs
   fastpath probe                 which path each clock takes here, and what a call costs
   fastpath doctor                why it costs that, and what to do about it
   fastpath run -- python3 x.py   start a program on a synthetic vDSO
-  fastpath attach 1234           put a running process on it; `detach` takes it off, `status` lists them
-  fastpath guard                 fail, in CI, where the fast path was lost
+  fastpath attach 1234           put a running process on it; `detach` reverts that, `status` lists processes
+  fastpath guard                 fail in CI if the fast path was lost
   fastpath audit /usr image.tar  which programs will never take the fast path
   fastpath trace -a              who makes system calls to read clocks
   fastpath report -o clocks.html all of it on one page, of this host or of many";
 
 /// Statuses of crate::exit.
 const EXIT_STATUSES: &str = "\
-Exit status: the same for all commands, but for those of programs that are run or counted:
+Exit status, for all commands except the status of a program that `run` or `trace` started:
    0  done; nothing is slow, broken or found
    1  something is slow, broken or found
    2  usage error
    3  no such process
    4 to 18  why attach or detach refused a process: fastpath attach --help
-  66  input cannot be read, or is something else
-  69  it cannot be told, or not be done here
-  70  something else failed
+  66  input cannot be read, or has another format
+  69  not determined, or not possible here
+  70  another error
   74  the output cannot be written
-  125 to 127  run could not serve (--require); not executable; not found";
+  125 to 127  run: not served (--require); not executable; not found";
 
 /// Finds, fixes and guards slow clock reads on Linux
 #[derive(Parser)]
@@ -68,7 +68,7 @@ pub enum Command {
     /// Write the man pages to a directory
     #[command(hide = true)]
     Man {
-        /// Where to
+        /// Directory to write to
         directory: std::path::PathBuf,
     },
     /// Write a shell's completions to standard output
@@ -81,68 +81,69 @@ pub enum Command {
 /// Show which path every clock takes here, and what a call costs
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Paths: `vdso` (the kernel's), `fastpath` (ours), `syscall`, `unsupported` (the kernel has no such clock), `unknown` (could not \
-be established; the verdict says why). The path is established, not guessed from the cost: a child calls libc under a \
-seccomp filter that refuses the system call.
+Paths: `vdso` (the kernel's), `fastpath`, `syscall`, `unsupported` (the kernel has no such clock), `unknown` (not determined; the \
+verdict gives the reason). The path is determined by a test, not guessed from the cost: a child calls libc under a seccomp filter \
+that refuses the system call.
 
-Units are nanoseconds per call. Exit status: 0; 2 usage error; 69 this kernel starts no program of that ISA; 74 the output cannot be written.")]
+Costs are in nanoseconds per call.
+
+Exit status: 0; 2 usage error; 69 this kernel cannot start programs of that ISA; 74 the output cannot be written.")]
 pub struct Probe {
-    /// One line of JSON
+    /// Print one line of JSON
     #[arg(long)]
     pub json: bool,
 
-    /// Whose programs: on x86-64, 32-bit ones have a vDSO of their own. Asked with i386, a small 32-bit program looks
+    /// ISA of the programs: on x86-64, 32-bit programs have their own vDSO, and a small 32-bit program measures it
     #[arg(long, value_name = "ISA", default_value = std::env::consts::ARCH,
           value_parser = clap::builder::PossibleValuesParser::new(fastpath_measure::Probe::isas()))]
     pub isa: String,
 }
 
-/// Say why clocks are slow here, or are not, and what to do about it
+/// Explain why clocks are slow here, or are not, and what to do about it
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Looks up in a second what an expert would: the kernel's clocksource and why it is not the CPU's counter (log, command line, \
-hypervisor, CPU flags); what the counter is worth (promised, measured, all CPUs against each other); path and price of every \
-clock; vDSO, vsyscall, seccomp, time namespace, what system calls cost. With PID, also that process: libc, Go or Java, its \
-vDSO, whether fastpath is in it, what it would gain. With --verbose it shows all that it saw, and the file or the measurement that \
-each line comes from.
+Examines within a second: the kernel's clocksource, and why it is not the CPU's counter (log, command line, hypervisor, CPU flags); \
+the counter (what the CPU guarantees, its rate, all CPUs against each other); path and cost of every clock; vDSO, vsyscall page, \
+seccomp, time namespace, cost of a system call. With PID, also that process: libc, Go or Java, its vDSO, whether fastpath serves it, \
+and its gain. --verbose prints all facts, each with the file or the measurement it comes from.
 
-Needs no privileges, and changes nothing. What it was not allowed to see, it lists, with what would make it visible.
+Needs no privileges, and changes nothing. Facts that it is not permitted to read are listed with the privilege that they need.
 
-Every remedy states its price. One of them can make time wrong; it says so.
+Every remedy states its cost. One remedy can make time wrong; its text says so.
 
 Exit status: 0 healthy: every clock that can be fast is fast; 1 a clock or a function is slow, or the counter that clocks are \
-read from is not sound; 2 usage error; 3 no such process; 69 it could not be told; 74 the output cannot be written. With PID, \
-the verdict is on that process.
+read from is not sound; 2 usage error; 3 no such process; 69 not determined; 74 the output cannot be written. With PID, \
+the verdict is about that process.
 
-  fastpath doctor            this host, as a program started from here sees it
+  fastpath doctor            this host, as a program that is started here sees it
   fastpath doctor 1234       the process 1234; `fastpath doctor redis-server` by its name
   fastpath doctor --json     the same as data (docs/json.md has the fields)")]
 pub struct Doctor {
-    /// One line of JSON
+    /// Print one line of JSON
     #[arg(long)]
     pub json: bool,
 
-    /// Show the evidence: what was looked at, what it showed, and where
+    /// Also print the evidence: each fact with its source
     #[arg(long, short, conflicts_with = "json")]
     pub verbose: bool,
 
-    /// A process to look at, beside the host
+    /// Also examine this process
     #[arg(value_name = "PID|NAME", add = offered::any())]
     pub process: Option<Named>,
 }
 
-/// Compare the paths side by side: counter, our vDSO, the kernel's vDSO, system call
+/// Compare the paths side by side: counter, fastpath's vDSO, the kernel's vDSO, system call
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Rounds are interleaved and ratios are taken within a round, so that a noisy machine disturbs both sides alike. Below the medians stand mean, \
-standard deviation, the least and the most of each, and how many rounds are outliers: further from the median than 22 times the median \
-distance from it, as hyperfine counts. Where it takes more than two seconds, a terminal that is standard error shows how far it is.
+Rounds are interleaved and ratios are taken within a round, so that a noisy machine disturbs both sides alike. Below the medians are mean, \
+standard deviation, minimum and maximum of each, and the number of outliers: rounds whose distance from the median is more than 22 times the \
+median distance, as hyperfine counts. If it takes more than two seconds, progress is shown on standard error, if that is a terminal.
 
-Exit status: 0; 1 a clock was seen to go backwards; 2 usage error; 74 the output cannot be written.
+Exit status: 0; 1 a clock went backwards; 2 usage error; 74 the output cannot be written.
 
   fastpath bench --accuracy 60 --reads 1000000000")]
 pub struct Bench {
-    /// One line of JSON
+    /// Print one line of JSON
     #[arg(long)]
     pub json: bool,
 
@@ -150,11 +151,11 @@ pub struct Bench {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rounds: Option<u32>,
 
-    /// Also compare our clocks with the kernel's for so many seconds, on all CPUs
+    /// Also compare fastpath's clocks with the kernel's on all CPUs, for this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub accuracy: u64,
 
-    /// Also read so many times, on all CPUs, and count backward steps
+    /// Also read the clocks this many times on all CPUs, and count backward steps
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub reads: u64,
 }
@@ -162,17 +163,17 @@ pub struct Bench {
 /// Check that clock reads take the fast path, for CI, init containers and start-up probes
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Prints one line: what was found, or what broke. The path decides, and it is established under a seccomp filter, not guessed. \
-Prices are held to ratios: every call is measured in turns with reads of the CPU's counter and with a system call, and scaled \
-to what the counter costs at its best, so that a busy machine raises no alarm. What looks broken is looked at again, up to \
-six times within a second, and the best look counts.
+Prints one line: the result, or what is broken. The path decides; it is determined under a seccomp filter, not guessed from the cost. \
+Costs are compared as ratios: every call is measured in turns with reads of the CPU's counter and with a system call, and scaled to \
+the counter's lowest cost, so that a busy machine raises no alarm. A call that seems broken is measured again, up to six times within \
+a second, and the best result counts.
 
-What is broken: a path that is not among --path; a clock read that costs more than --max-ns (nanoseconds), or half a system call \
-and more than 2.5 counter reads; getpid at more than 64 counter reads (a tracer, a long seccomp filter or a sandbox taxes every \
-system call); getrandom of 16 bytes at more than 8 getpids, or by system call where libc (glibc 2.41) and kernel (Linux 6.11) have \
-it in the vDSO; one byte of /dev/urandom at more than 12 getpids.
+Broken are: a path that is not in --path; a clock read that costs more than --max-ns nanoseconds, or more than half a system call \
+and 2.5 counter reads; getpid at more than 64 counter reads (a tracer, a long seccomp filter or a sandbox slows every system call); \
+getrandom of 16 bytes at more than 8 getpids, or by system call although libc (glibc 2.41) and kernel (Linux 6.11) have it in the vDSO; \
+one byte of /dev/urandom at more than 12 getpids.
 
-Exit status: 0 as it should be; 1 broken; 2 usage error; 66 the baseline cannot be read; 69 it could not be told; 74 the output, \
+Exit status: 0 nothing is broken; 1 broken; 2 usage error; 66 the baseline cannot be read; 69 not determined; 74 the output, \
 or the baseline, cannot be written.
 
   fastpath guard                                              MONOTONIC and REALTIME, by the vDSO or by fastpath, below 100 ns
@@ -180,106 +181,106 @@ or the baseline, cannot be written.
   fastpath guard --calls clock_gettime,getpid,getrandom,urandom
   fastpath guard --write-baseline b.json; ...; fastpath guard --versus-baseline b.json")]
 pub struct Guard {
-    /// The most that a clock read may cost, in nanoseconds
+    /// Highest cost of a clock read, in nanoseconds
     #[arg(long, value_name = "NS", default_value = "100", value_parser = positive)]
     pub max_ns: f64,
 
     #[arg(long, value_name = "auto|all|LIST", default_value = "auto", help = Clocks::HELP, add = complete::clocks())]
     pub clocks: Clocks,
 
-    /// Paths that are allowed, separated by commas: vdso (the kernel's), fastpath, syscall; or any
+    /// Allowed paths, separated by commas: vdso (the kernel's), fastpath, syscall; or any
     #[arg(long, value_name = "LIST", default_value = "vdso,fastpath", value_parser = Paths::parse)]
     pub path: Paths,
 
-    /// What is checked
+    /// Calls to check
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "clock_gettime")]
     pub calls: Vec<GuardedCall>,
 
-    /// Compare with what --write-baseline or --json wrote: no path may be lost, and no call may cost --tolerance times as many
-    /// counter reads as then
+    /// Compare with a file from --write-baseline or --json: no path may be lost, and no call may cost more than --tolerance
+    /// times as many counter reads as then
     #[arg(long, value_name = "FILE")]
     pub versus_baseline: Option<PathBuf>,
 
-    /// How many times as many counter reads as in the baseline a call may cost
+    /// Highest cost of a call, in counter reads, relative to the baseline
     #[arg(long, value_name = "TIMES", default_value = "1.5", value_parser = positive)]
     pub tolerance: f64,
 
-    /// Keep what was seen, if it is as it should be
+    /// Write the result as a baseline, if nothing is broken
     #[arg(long, value_name = "FILE")]
     pub write_baseline: Option<PathBuf>,
 
-    /// One line of JSON; docs/json.md has the fields
+    /// Print one line of JSON; docs/json.md lists the fields
     #[arg(long)]
     pub json: bool,
 }
 
-/// Tell Prometheus which path every clock takes, and what it costs
+/// Export the path and the cost of every clock to Prometheus
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Serves http://ADDR:PORT/metrics, in OpenMetrics or Prometheus text as the client accepts, until SIGTERM or SIGINT; or, with \
---textfile, writes the same to a file (whole or not at all) for node_exporter's textfile collector, and ends.
+Serves http://ADDR:PORT/metrics, in OpenMetrics or Prometheus text as the client accepts, until SIGTERM or SIGINT. With \
+--textfile, writes the metrics once to a file for node_exporter's textfile collector, and replaces the file atomically.
 
-A scrape probes every clock: some 10 ms of CPU time. Scrapes within --at-least seconds of each other are answered from one look. What \
-doctor knows of the counter is looked up every ten minutes. Clients have five seconds; the 17th at a time ends the oldest.
+A scrape probes every clock, which takes about 10 ms of CPU time. Scrapes within --at-least seconds get the same result. The counter \
+is examined as by doctor every ten minutes. A client has five seconds; the 17th connection closes the oldest.
 
-What other users' processes have mapped is seen with CAP_SYS_PTRACE; without it they are counted in \
-fastpath_processes_unreadable. Nothing else needs a privilege. Units are Prometheus's: seconds. deploy/ has a systemd unit, a \
-container, a DaemonSet, alert rules (with clock_gettime_path_ns as a recording rule) and a dashboard.
+Mappings of other users' processes are read with CAP_SYS_PTRACE; without it, fastpath_processes_unreadable counts these processes. \
+Nothing else needs a privilege. Units are seconds. deploy/ has a systemd unit, a container, a DaemonSet, alert rules (with \
+clock_gettime_path_ns as a recording rule) and a dashboard.
 
-Exit status: 0 ended by a signal, or the file was written; 2 usage error; 69 the address cannot be listened on; 74 the file \
+Exit status: 0 ended by a signal, or the file was written; 2 usage error; 69 cannot listen on the address; 74 the file \
 cannot be written.
 
   fastpath export --listen 127.0.0.1:9812
   fastpath export --textfile /var/lib/node_exporter/textfile_collector/fastpath.prom")]
 pub struct Export {
-    /// Where to listen: an address or a host's name; without one (:9812), on all addresses. Port 0 takes a free one, which is told on
+    /// Address or host name to listen on; without one (:9812), all addresses. With port 0, a free port, which is printed on
     /// standard error
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9812", value_parser = listen_at)]
     pub listen: std::net::SocketAddr,
 
-    /// Write the metrics to a file instead, once
+    /// Write the metrics once to a file instead
     #[arg(long, value_name = "FILE", conflicts_with = "listen")]
     pub textfile: Option<PathBuf>,
 
-    /// Look at most once in so many seconds
+    /// Shortest time between two probes, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub at_least: u64,
 }
 
-/// Make one page of what is known of this host's clocks, or of many hosts', to read, send and print
+/// Write one page about the clocks of this host, or of many hosts, to read, send and print
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Without FILE, this host is measured, in some seconds: every clock's path and price, how the prices are spread, now and with \
-fastpath (measured in turns, in this process), what doctor says, and who makes system calls to read clocks meanwhile (root; or \
-CAP_BPF and CAP_PERFMON). What cannot be had is said with its reason.
+Without FILE, this host is measured for a few seconds: every clock's path and cost, the distribution of the costs, now and with \
+fastpath (measured in turns, in this process), doctor's findings, and the processes that make system calls to read clocks meanwhile \
+(root; or CAP_BPF and CAP_PERFMON). Parts that are not available are listed with the reason.
 
-With FILE, nothing is measured. A FILE is what `probe --json` or `report --json` wrote on a host, or several of these, one \
-behind the other. Many hosts become a table, the sickest first, with all of each host below it.
+With FILE, nothing is measured. A FILE is the output of `probe --json` or `report --json` on a host, or several of these, \
+concatenated. Many hosts become a table, the worst first, followed by each host's details.
 
-The page is one file of HTML. It loads nothing from anywhere, and runs nothing but the script that sorts its table; it follows the \
-reader's light or dark colours, and prints whole. An existing page is replaced whole or not at all.
+The page is one HTML file. It loads nothing, and its only script sorts the table. It follows the reader's light or dark colours, and \
+can be printed. An existing page is replaced atomically.
 
-Exit status: 0, whatever the hosts are like; 2 usage error; 66 a FILE cannot be read, or is something else; 69 this host cannot \
+Exit status: 0, also if clocks are slow; 2 usage error; 66 a FILE cannot be read, or has another format; 69 this host cannot \
 be measured; 74 the output cannot be written.
 
   fastpath report -o clocks.html
   fastpath report web1.json web2.json db1.json -o fleet.html
   for host in web1 web2 db1; do ssh $host fastpath probe --json; done | fastpath report - -o fleet.html
-  fastpath report --json         what the page shows, as one object on one line (docs/json.md has the fields)")]
+  fastpath report --json         the page's content as one object on one line (docs/json.md lists the fields)")]
 pub struct Report {
-    /// Where the page goes to; without it, to standard output, if that is no terminal
+    /// File to write; without it, standard output, unless that is a terminal
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// One line of JSON instead of the page
+    /// Print one line of JSON instead of the page
     #[arg(long)]
     pub json: bool,
 
-    /// For how long system calls are counted; 0: not at all
+    /// Seconds for which system calls are counted; 0 disables that
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds_or_none, conflicts_with = "files")]
     pub trace: std::time::Duration,
 
-    /// What other hosts wrote; `-`: standard input
+    /// Files from other hosts; `-` is standard input
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
 }
@@ -290,7 +291,7 @@ pub enum GuardedCall {
     /// Each of --clocks
     #[value(name = "clock_gettime")]
     ClockGettime,
-    /// What every system call costs
+    /// Cost of every system call
     Getpid,
     /// 16 random bytes
     Getrandom,
@@ -329,35 +330,35 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Show who makes system calls to read clocks, how often, at what price, and why
+/// Show which programs make system calls to read clocks, how often, at what cost, and why
 #[derive(clap::Args)]
 #[command(
     group(clap::ArgGroup::new("whom").args(["pid", "all", "command"])),
     after_long_help = "\
-Counted are the system calls clock_gettime, clock_getres, gettimeofday, time and getcpu, those of 32-bit programs and jumps to \
-the vsyscall page too. Reads that a vDSO answers are no system calls and are not seen. fastpath's own are not counted.
+Counts the system calls clock_gettime, clock_getres, gettimeofday, time and getcpu, also of 32-bit programs, and jumps to the vsyscall \
+page. Reads that a vDSO answers are not system calls and are not counted; neither are fastpath's own calls.
 
-Each row is one program's calls for one clock, for one reason. `calls/s` is over the whole time; `ns` is what such a call costs \
-on this host, measured before; `CPU` is both multiplied, in percent of one CPU. The dearest row comes first.
+Each row has the calls of one program for one clock, for one reason. `calls/s` is the average over the whole time; `ns` is the cost of such \
+a call on this host, measured before; `CPU` is their product, in percent of one CPU. The row with the highest cost comes first.
 
-Ends by -d, Ctrl-C, or the end of CMD or PID. With CMD, the table goes to standard error, for the output is CMD's own, or to \
-FILE. On a terminal it is shown while it grows, except with CMD. After -d CMD goes on, and is waited for.
+Ends after -d, on Ctrl-C, or when CMD or PID ends. With CMD, the table goes to standard error, or to FILE, because standard output is CMD's \
+own. On a terminal the table is shown while it grows, except with CMD. After -d, CMD continues, and trace waits for its end.
 
-Counted in the kernel, by BPF: root, or CAP_BPF and CAP_PERFMON, and Linux 5.8. Without them only -- CMD works: the program is \
-stopped at each call, which takes some 10 us a call; set-user-ID programs that it starts gain no privileges; and all of its \
-descendants are waited for. A program that a process executes in the place of another has rows of its own.
+Calls are counted in the kernel by BPF, which needs root, or CAP_BPF and CAP_PERFMON, and Linux 5.8. Without that, only -- CMD works: the \
+program is stopped at each call, which takes about 10 us; set-user-ID programs that it starts gain no privileges; and trace waits for all \
+of its descendants. A program that a process executes in place of another has its own rows.
 
-In a PID namespace, processes of that namespace are seen, by its numbers; those of namespaces below it are not.
+In a PID namespace, trace shows the processes of that namespace with its PIDs, but not those of nested namespaces.
 
-Exit status: 0; CMD's own (and CMD's signal ends fastpath too); 2 usage error; 3 no such process; 69 nothing can be counted here; \
+Exit status: 0; with CMD, its own (a signal that ends CMD ends fastpath too); 2 usage error; 3 no such process; 69 nothing can be counted here; \
 74 the output cannot be written; 126 and 127 CMD cannot be executed or found.
 
   fastpath trace -d 10                    all processes, for ten seconds
-  fastpath trace -p 1234 --stacks         a process and those it starts, and the functions that call
-  fastpath trace --json -o t.json -- ./app   one object, on one line (docs/json.md has the fields)"
+  fastpath trace -p 1234 --stacks         a process, the processes it starts, and the calling functions
+  fastpath trace --json -o t.json -- ./app   one object on one line (docs/json.md lists the fields)"
 )]
 pub struct Trace {
-    /// A process, and those that it starts from now on
+    /// A process, and the processes that it starts from now on
     #[arg(short, long, value_name = "PID|NAME", add = offered::any())]
     pub pid: Option<Named>,
 
@@ -365,31 +366,31 @@ pub struct Trace {
     #[arg(short, long)]
     pub all: bool,
 
-    /// End after so many seconds
+    /// End after this many seconds
     #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
     pub duration: Option<std::time::Duration>,
 
-    /// Also show which functions call: one call in 64 is looked at, and the first 64 of each place
+    /// Also show the calling functions, from one call in 64 and the first 64 of each place
     #[arg(long)]
     pub stacks: bool,
 
-    /// One line of JSON
+    /// Print one line of JSON
     #[arg(long)]
     pub json: bool,
 
-    /// Where the result goes to
+    /// File for the result
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<std::path::PathBuf>,
 
-    /// How many places (process, clock, instruction) are counted at once. Calls that find no room are counted as lost
+    /// Most places (process, clock, instruction) that are counted at once. Further calls are counted as lost
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
     pub places: u32,
 
-    /// How calls are counted; without it, `bpf` where that is allowed, else `ptrace`
+    /// Method of counting; by default `bpf` if permitted, else `ptrace`
     #[arg(long, value_name = "HOW", value_parser = ["bpf", "ptrace"])]
     pub by: Option<String>,
 
-    /// A program to start and watch, and its arguments
+    /// A program to start and count, and its arguments
     #[arg(last = true, value_name = "CMD", add = programs::any())]
     pub command: Vec<OsString>,
 }
@@ -424,27 +425,27 @@ fn interval(text: &str) -> Result<std::time::Duration, String> {
 /// Start a program on a synthetic vDSO
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-The program keeps this process: its PID, parent, terminal, environment, descriptors, and exit status. Descendants are served \
-too; setuid programs and debuggees run as always.
+The program runs in this process: it keeps the PID, parent, terminal, environment, descriptors, and exit status. Descendants are served \
+too; setuid programs and debugged programs run unchanged.
 
-Exit status: the program's; 125 if --require was given and the program could not be served; 126 if it cannot be executed; \
-127 if it was not found; 2 on a usage error.
+Exit status: the program's; 125 the program could not be served, with --require; 126 it cannot be executed; \
+127 it was not found; 2 usage error.
 
   fastpath run -- redis-server                    only where clocks are slow on this host
-  fastpath run --without-vdso -- ./app            what a lost fast path would cost ./app
-  fastpath run --without-vdso --clocks all -- ./app   fastpath giving it back")]
+  fastpath run --without-vdso -- ./app            ./app as on a host that lost the fast path
+  fastpath run --without-vdso --clocks all -- ./app   the same, served by fastpath")]
 pub struct Run {
     #[arg(long, value_name = "auto|all|LIST", help = Clocks::HELP, add = complete::clocks())]
     pub clocks: Option<Clocks>,
 
-    /// Exit with 125 instead of running the program untouched
+    /// Exit with 125 if the program cannot be served, instead of running it untouched
     #[arg(long)]
     pub require: bool,
 
-    /// Believe a counter (TSC) that the CPU does not promise to tick at one rate. It is then watched more closely: 100 samples a
-    /// second instead of 10, and the CPUs compared up to 100 times a second, 1 to 2 % of one CPU in all; where the machine is too
-    /// busy for that, reads are slow. A counter that goes wrong is read wrong until it is caught: by up to 40 ms, for up to 20 ms on two
-    /// CPUs and longer on more (docs/counter.md). Without it such a counter is refused
+    /// Use a counter (TSC) for which the CPU does not guarantee a constant rate; without this option it is refused. The counter is
+    /// sampled 100 times a second instead of 10, and the CPUs are compared up to 100 times a second: 1 to 2 % of one CPU in all. If
+    /// the machine is too busy for that, reads are slow. A counter that goes wrong is read wrong until it is caught: by up to 40 ms,
+    /// for up to 20 ms on two CPUs and longer on more (docs/counter.md)
     #[arg(long)]
     pub trust_counter: bool,
 
@@ -452,11 +453,11 @@ pub struct Run {
     #[arg(long)]
     pub without_vdso: bool,
 
-    /// Show what each step of the start cost, and where nothing needs fixing say so, on standard error
+    /// Print the time of each step of the start, or that nothing needs fixing, on standard error
     #[arg(long, short)]
     pub verbose: bool,
 
-    /// Do not warn where the program runs untouched because it cannot be served
+    /// Print no warning if the program runs untouched because it cannot be served
     #[arg(long, short, conflicts_with = "verbose")]
     pub quiet: bool,
 
@@ -468,43 +469,43 @@ pub struct Run {
 /// Put running processes on a synthetic vDSO
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit"]).required(true).multiple(true)), after_long_help = "\
-The process is not restarted and notices nothing: its threads stand still for some milliseconds, and a system call in which \
-one waits goes on waiting. What it will ask for is what the kernel's functions answer, from then on without a system call. \
-A helper stays behind that keeps the page true, until the last process has ended or was detached. Where fastpathd runs it keeps the \
-page, and only --children leaves a helper, which meets what is executed. Where the one that keeps it dies, clocks are the \
-kernel's again: slow, and right. `fastpath detach` works at any time, whatever became of the fastpath that attached.
+The process is not restarted: its threads are stopped for a few milliseconds, and a system call in which a thread waits continues. \
+From then on the process reads clocks without system calls. A helper process stays behind and refreshes the page, until the last process \
+has ended or was detached. If fastpathd runs, it refreshes the page instead, and only --children leaves a helper, for the programs that the \
+processes execute. If the process that refreshes the page dies, clock reads fall back to the kernel. `fastpath detach` works at any time, \
+also if the fastpath that attached has died.
 
-It takes the right to trace the process (its user where Yama permits, root, CAP_SYS_PTRACE), and works from a host on processes in \
-containers. Descendants that are forked stay attached; with --children, those that execute a program are served as well.
+Needs permission to trace the process (the same user where Yama permits it, root, or CAP_SYS_PTRACE), and works from a host on processes in \
+containers. Children that a process forks stay attached; with --children, the programs that they execute are served as well.
 
-Exit status: 0; else that of the first process that was refused, which is untouched then:
+Exit status: 0; else the status for the first process that was refused, which is left untouched:
    2  usage error                         11  a seccomp filter that cannot be suspended
    3  no such process                     12  its vDSO's code cannot be written
-   4  a thread of the kernel's            13  it may not read the counter (PR_SET_TSC)
+   4  a kernel thread                     13  it may not read the counter (PR_SET_TSC)
    5  it has ended (a zombie)             14  a thread does not stop in time, or shares memory,
                                              or has a stack that cannot be read
    6  it is being traced                  16  the counter cannot be trusted, or no page can be had
-   7  no permission                       17  its code was changed by somebody else
+   7  no permission                       17  its code was changed by another tool
    8  attached already, or under `run`    18  fastpathd's policy says never
-   9  not a 64-bit program of this host   70  something else failed
+   9  not a 64-bit program of this host   70  another error
   10  it has no vDSO
 
-  fastpath attach postgres                     all of them, only where clocks are slow on this host
+  fastpath attach postgres                     all processes of that name, if clocks are slow on this host
   fastpath attach --unit redis                 all processes of a service
-  fastpath attach 1234 --clocks all -v         all clocks, and how long it stood still")]
+  fastpath attach 1234 --clocks all -v         all clocks; prints how long the process was stopped")]
 pub struct Attach {
     #[arg(long, value_name = "auto|all|LIST", help = Clocks::HELP, add = complete::clocks())]
     pub clocks: Option<Clocks>,
 
-    /// Serve the programs that they execute, too
+    /// Also serve the programs that the processes execute
     #[arg(long)]
     pub children: bool,
 
-    /// Believe a counter (TSC) that the CPU does not promise to tick at one rate; see `fastpath run --help`
+    /// Use a counter (TSC) for which the CPU does not guarantee a constant rate; see `fastpath run --help`
     #[arg(long)]
     pub trust_counter: bool,
 
-    /// Show how long each process stood still, on standard error
+    /// Print how long each process was stopped, on standard error
     #[arg(long, short)]
     pub verbose: bool,
 
@@ -512,52 +513,52 @@ pub struct Attach {
     pub whom: Whom,
 }
 
-/// Which processes are meant
+/// Selects processes
 #[derive(clap::Args)]
 #[group(skip)]
 pub struct Whom {
-    /// Processes, by number or by the name of their program: all that have it
+    /// PIDs, or names of programs: all processes with that name
     #[arg(value_name = "PID|NAME", add = offered::own())]
     pub named: Vec<Named>,
 
-    /// All processes of a control group and of those below it: /system.slice/app.service, or its directory
+    /// All processes of a control group and of the groups below it: /system.slice/app.service, or its directory
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::DirPath)]
     pub cgroup: Option<PathBuf>,
 
-    /// All processes of one of systemd's units
+    /// All processes of a systemd unit
     #[arg(long, value_name = "NAME")]
     pub unit: Option<String>,
 }
 
-/// Take processes off it again
+/// Remove fastpath from attached processes
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit", "all"]).required(true).multiple(true)),
     mut_arg("named", |named| named.add(offered::attached())), after_long_help = "\
-Entry points get the kernel's bytes back, and what was mapped is unmapped once no thread is in it. Where a thread does not leave \
-it, the memory stays, unused, and a second `detach` or the next `attach` removes it.
+Restores the kernel's bytes at the entry points, and unmaps fastpath's memory once no thread executes in it. If a thread does not leave it, \
+the memory stays mapped and unused, and another `detach` or the next `attach` removes it.
 
-Exit status: 0; 15 if a process is not attached, 8 if it was started by `fastpath run`, else as `fastpath attach --help` says.
+Exit status: 0; 15 a process is not attached; 8 it was started by `fastpath run`; else as in `fastpath attach --help`.
 
   fastpath detach postgres       all processes of that name
-  fastpath detach --all          all that `fastpath status` shows as attached")]
+  fastpath detach --all          all processes that `fastpath status` lists as attached")]
 pub struct Detach {
     #[command(flatten)]
     pub whom: Whom,
 
-    /// All that are attached
+    /// All attached processes
     #[arg(long, conflicts_with_all = ["named", "cgroup", "unit"])]
     pub all: bool,
 }
 
-/// List the processes that are on a synthetic vDSO
+/// List the processes that fastpath serves
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-AGE is that of the last refresh: 100 ms at most where all is well. RESIDUAL is the error against the kernel's clock that it found. \
-FALLBACKS counts how often clocks were taken off the page since it was made, so that readers asked the kernel. \
-Where fastpathd runs it is asked, too: which rule of its policy attached a process, and how it is itself.
+AGE is the age of the last refresh, normally at most 100 ms. RESIDUAL is the error against the kernel's clock that the refresh measured. \
+FALLBACKS counts how often clocks were withdrawn from the page, so that reads fell back to the kernel. If fastpathd runs, status also asks it \
+which rule of its policy attached each process, and for its own state.
 
-With --watch, a line with the time comes first. On a terminal the table is redrawn in its place, cut to the terminal's size; elsewhere, and \
-where TERM is dumb, the tables follow each other.
+With --watch, a line with the time precedes each table. On a terminal the table is redrawn in place, cut to the terminal's size; elsewhere, or \
+if TERM is dumb, the tables follow each other.
 
 Exit status: 0, also after SIGINT (Ctrl-C), SIGTERM and SIGHUP; 2 usage error; 69 processes cannot be listed (no /proc); 74 the output \
 cannot be written, or its reader is gone.
@@ -566,11 +567,11 @@ cannot be written, or its reader is gone.
   fastpath status --watch=0.2       five times a second
   fastpath status --json --watch=60 >>status.json   a line of JSON every minute")]
 pub struct Status {
-    /// One line of JSON; docs/json.md has the fields
+    /// Print one line of JSON; docs/json.md lists the fields
     #[arg(long)]
     pub json: bool,
 
-    /// Show it again and again until Ctrl-C, every second or every so many seconds, 0.1 to 86400
+    /// Repeat until Ctrl-C, every second or at this interval in seconds, 0.1 to 86400
     #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
           value_parser = interval)]
     pub watch: Option<std::time::Duration>,
@@ -579,34 +580,34 @@ pub struct Status {
 /// Find programs that will never take the fast path, without running them
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Looks at ELF programs and libraries of x86-64, i386, AArch64 and Arm. A PATH is a file, a directory (with all below it; symbolic \
-links are not followed, a file with several names is looked at once, file systems that the kernel makes up are left out), or an \
-image: an OCI layout, what `docker save` writes, or a layer (tar, alone or with gzip or zstd). Archives are looked into where they \
-are named, not where they lie in a directory. What a later layer removes or replaces is not reported.
+Examines ELF programs and libraries of x86-64, i386, AArch64 and Arm. A PATH is a file, a directory (recursively; symbolic links are not \
+followed, a file with several names is examined once, and virtual file systems such as /proc are skipped), or an image: an OCI layout, the \
+output of `docker save`, or a layer (tar, plain or with gzip or zstd). An archive is examined if it is a PATH, not if it is found in a \
+directory. Files that a later layer removes or replaces are not reported.
 
 Rules, with their levels:
-  static-glibc-without-vdso  error    a static glibc before 2.31 (note: if it was not seen to read a clock)
+  static-glibc-without-vdso  error    a static glibc before 2.31 (note: if no clock read was found in it)
   static-musl-without-vdso   error    a static musl that does not look for the vDSO
   go-without-vdso            error    Go before 1.11, except on amd64
   static-without-vdso        error    another static program that makes the system calls itself
   libc-without-vdso          error    a shared C library that does not look for the vDSO
-  own-system-call            warning  a program or library whose own code makes the system calls, beside its C library
+  own-system-call            warning  a program or library whose own code, beside its C library, makes the system calls
   vsyscall-page              error    it calls addresses in the vsyscall page
-The reads meant are clock_gettime, gettimeofday and time. System calls that a C library falls back on when there is no vDSO are no \
-finding. Not seen are calls by way of a common function that gets the number (libc's syscall(), klibc's and dietlibc's on some \
+Clock reads are clock_gettime, gettimeofday and time. The system calls to which a C library falls back without a vDSO are not findings. \
+Not detected are calls through a common function that gets the number as an argument (libc's syscall(), klibc's and dietlibc's on some \
 ISAs), and code that is packed or generated.
 
-A file that is broken gives one warning. Limits: 64 GiB and 10 minutes per archive, 2,000 bytes out of each byte of it, 2 GiB \
+A broken file gives one warning. Limits: 64 GiB and 10 minutes per archive, 2,000 bytes from each byte of it, 2 GiB \
 of code per file; memory stays below 512 MiB.
 
-Exit status: 0; 1 something was found at --fail-on or above; 2 usage error; 66 a PATH cannot be read; 74 the output cannot be \
+Exit status: 0; 1 a finding at --fail-on or above; 2 usage error; 66 a PATH cannot be read; 74 the output cannot be \
 written.
 
   fastpath audit /usr/bin /opt
   docker save app | zstd >app.tar.zst; fastpath audit --fail-on warning app.tar.zst
   fastpath audit --sarif build/ >audit.sarif")]
 pub struct Audit {
-    /// One line of JSON; docs/json.md has the fields
+    /// Print one line of JSON; docs/json.md lists the fields
     #[arg(long, conflicts_with = "sarif")]
     pub json: bool,
 
@@ -614,7 +615,7 @@ pub struct Audit {
     #[arg(long)]
     pub sarif: bool,
 
-    /// The lowest level of a finding that makes the exit status 1
+    /// Lowest level of a finding that makes the exit status 1
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = FailOn::Error)]
     pub fail_on: FailOn,
 

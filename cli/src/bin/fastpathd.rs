@@ -21,46 +21,46 @@ use fastpath_publisher::evidence::Trust;
     version,
     max_term_width = 100,
     after_long_help = "\
-One publisher for all pages. `fastpath run` and `fastpath attach` take pages from it where it runs, and programs under \
-libfastpath-preload.so, too. A user has to do with his own processes only, root with all. It stays in the foreground, logs to \
-standard error, and tells systemd when it is ready. SIGTERM ends it. When it ends, or dies, or is exchanged for a newer one, programs \
-read by the kernel's path, and are fast again when a daemon is back: as root it finds their pages again.
+One publisher for all pages. If it runs, `fastpath run`, `fastpath attach` and programs under libfastpath-preload.so take their pages from it. \
+A user can reach only its own processes, root all. fastpathd stays in the foreground, logs to standard error, and notifies systemd when it \
+is ready. SIGTERM ends it. After its end, clock reads fall back to the kernel, and are fast again when a daemon runs: as root it finds the \
+pages of the daemon before it.
 
-Exit status: 0 after SIGTERM or SIGINT; 1 if it cannot start or go on; 3 if this host's counter cannot be trusted, or its memory \
-pages are too large; 4 if the policy has a mistake or cannot be read, for who says never must not be served meanwhile; \
-2 on a usage error. After 2, 3 and 4, to start again does not help.
+Exit status: 0 after SIGTERM or SIGINT; 1 cannot start or continue; 2 usage error; 3 this host's counter cannot be trusted, or its memory \
+pages are too large; 4 the policy has a mistake or cannot be read, so that processes could be served that a rule excludes. After 2, 3 and 4, \
+a restart does not help.
 
   fastpathd                                            as deploy/systemd/fastpathd.service starts it
   FASTPATH_SOCKET=/tmp/d fastpathd & FASTPATH_SOCKET=/tmp/d fastpath run -- CMD"
 )]
 struct Args {
-    /// Where to listen; clients look there by the same variable
+    /// Socket to listen on; clients use the same variable
     #[arg(long, value_name = "PATH", env = fastpath_protocol::SOCKET_VARIABLE, default_value = fastpath_protocol::SOCKET)]
     socket: PathBuf,
 
     #[arg(long, value_name = "auto|all|LIST", default_value = "auto", add = complete::clocks(),
-          help = format!("What programs under libfastpath-preload.so get. {}", Clocks::HELP))]
+          help = format!("Clocks of programs under libfastpath-preload.so. {}", Clocks::HELP))]
     clocks: Clocks,
 
-    /// Which processes are attached as they appear, and which never (deploy/fastpath-policy.toml is an example). SIGHUP reads it
-    /// again. The default is /etc/fastpath/policy.toml, which need not exist; a FILE that is given must
+    /// Rules for the processes that are attached when they appear, and those that never are (example: deploy/fastpath-policy.toml).
+    /// SIGHUP reloads it. The default, /etc/fastpath/policy.toml, need not exist; FILE must
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
 
-    /// Say whether the policy file is one and which processes each rule decides about now, and exit: 0 if so, or if there is no
-    /// default file; 1 if not
+    /// Check the policy file, list the processes that each rule selects now, and exit: 0 if the file is valid, or the default file
+    /// does not exist; 1 if not
     #[arg(long)]
     check_policy: bool,
 
-    /// Show which processes the policy would have attached now, attach none, and exit like --check-policy
+    /// List the processes that the policy would attach now, attach none, and exit like --check-policy
     #[arg(long, conflicts_with = "check_policy")]
     dry_run: bool,
 
-    /// Pages that one user may have; root may have more
+    /// Most pages of a user; root may have more
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pages_per_user: usize,
 
-    /// Believe a counter (TSC) that the CPU does not promise to tick at one rate, and watch it more closely: see fastpath-run(1)
+    /// Use a counter (TSC) for which the CPU does not guarantee a constant rate, and watch it more closely: see fastpath-run(1)
     #[arg(long)]
     trust_counter: bool,
 

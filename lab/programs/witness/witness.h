@@ -67,8 +67,6 @@ const struct upset *find_upset(const char *name);
 
 /* --- guardian.c: restores the machine's clock whatever happens to this process. */
 
-/* Locks the machine's clock for tests that set it, or with `shared` for those that need an undisturbed kernel. */
-void lock_clock(int shared);
 /* Starts the guardian. The caller must be single-threaded. `slews_on`: the kernel slews by an offset that is no
  * longer pending until the next second of REALTIME begins. */
 void start_guardian(int slews_on);
