@@ -77,8 +77,11 @@ static long count_steps(const struct vdso *vdso, void *function, const struct ro
 		call(function, row);
 		_exit(0);
 	}
-	if (child < 0 || !next_stop(child))
+	if (child < 0)
 		return -1;
+	done = !next_stop(child);
+	if (done)
+		executed = -1;
 	for (long steps = 0; steps < MAX_STEPS && !done; steps++) {
 		struct where where = {0};
 
