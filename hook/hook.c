@@ -21,7 +21,8 @@ extern const struct fp_page fp_page HIDDEN;
 extern struct fp_hook_state fp_state HIDDEN;
 extern struct fp_mailbox fp_mailbox HIDDEN;
 
-/* linux/futex.h, linux/prctl.h, linux/sched.h, asm-generic/mman-common.h */
+/* asm-generic/errno.h, linux/futex.h, linux/prctl.h, linux/sched.h, asm-generic/mman-common.h */
+enum { FP_ETIMEDOUT = 110 };
 enum { CLOCK_REALTIME = 0 };
 enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1 };
 enum { PR_SET_SECCOMP = 22, PR_SET_TSC = 26, PR_SET_SYSCALL_USER_DISPATCH = 59 };

@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 
 #include "../vdso/page.h"
-#include "numbers.h"
+#include "executable.h"
 #include "syscall.h"
 
 static inline bool fp_failed(long result) { return result < 0 && result >= -4095; }

@@ -4,7 +4,7 @@
 #include <elf.h>
 #include <stddef.h>
 
-#include "numbers.h"
+#include "isa.h"
 #include "text.h"
 
 /* Returns whether one of these notes is that of fastpath's own image (vdso/note.S). */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "isa.h"
 #include "latch.h"
-#include "names.h"
 #include "slots.h"
 
 #define BIT(id) (1u << (id))

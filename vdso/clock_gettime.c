@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-#include "names.h"
+#include "isa.h"
 #include "slots.h"
 
 #define FP_TIMESPEC struct fp_timespec

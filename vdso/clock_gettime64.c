@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* For 32-bit ISAs: the call whose seconds do not end in 2038. */
-#include "names.h"
+#include "isa.h"
 #include "slots.h"
 #include "syscall.h"
 
@@ -23,7 +23,7 @@ FP_INLINE int ask_old_kernel(fp_clockid id, struct fp_timespec64 *ts) {
 }
 
 FP_HIDDEN FP_COLD int fp_call_clock_gettime64(fp_clockid id, struct fp_timespec64 *ts) {
-	const int error = fp_syscall2(FP_SYS_clock_gettime64, id, (long)ts);
+	const int error = fp_syscall2(FP_NR_clock_gettime64, id, (long)ts);
 
 	return error == -FP_ENOSYS ? ask_old_kernel(id, ts) : error;
 }

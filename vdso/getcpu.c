@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "cpu.h"
+#include "isa.h"
 #include "latch.h"
-#include "names.h"
 #include "syscall.h"
 
 FP_INLINE long answer(unsigned *cpu, unsigned *node, struct fp_cpu_node here) {
@@ -23,6 +23,6 @@ long FP_NAME(getcpu)(unsigned *cpu, unsigned *node, void *unused) {
 		return answer(cpu, node, (struct fp_cpu_node){fp_header()->cpu, fp_header()->node});
 	if (fp_read_cpu_node(flags, &here))
 		return answer(cpu, node, here);
-	return fp_syscall3(FP_SYS_getcpu, (long)cpu, (long)node, (long)unused);
+	return fp_syscall3(FP_NR_getcpu, (long)cpu, (long)node, (long)unused);
 }
 FP_ALIAS(getcpu)

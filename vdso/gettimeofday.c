@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "isa.h"
 #include "latch.h"
-#include "names.h"
 #include "slots.h"
 
 FP_INLINE int answer(struct fp_timeval *tv, struct fp_time now) {

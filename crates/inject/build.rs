@@ -90,6 +90,11 @@ fn compile(isa: &Isa, hook: &Path, asserts: &Path, out: &Path) -> Result<String,
     // Only its path: the flags of an ordinary build (debug, profiling) do not suit code in another process.
     let compiler = cc::Build::new().get_compiler().path().to_owned();
     let folder = hook.join(isa.name);
+    let constants = out.join(isa.name);
+    let of_isa = fastpath_isa::Isa::of_name(isa.name).ok_or(format!("there are no facts about {}", isa.name))?;
+    fs::create_dir_all(&constants)
+        .and_then(|()| fs::write(constants.join("isa.h"), fastpath_isa::c::header(of_isa)))
+        .map_err(|e| format!("{}: {e}", constants.display()))?;
     let flags = [
         "-std=gnu11",
         "-O2",
@@ -112,6 +117,8 @@ fn compile(isa: &Isa, hook: &Path, asserts: &Path, out: &Path) -> Result<String,
             .args(isa.flags)
             .arg("-I")
             .arg(&folder)
+            .arg("-I")
+            .arg(&constants)
             .arg("-c")
             .arg(input)
             .arg("-o")

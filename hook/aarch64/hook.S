@@ -6,24 +6,25 @@
  * changes x0 alone, and compilers rely on it, so all other registers, and the flags, are preserved.
  * crates/inject/src/abi/aarch64/sites.rs describes what the thunks save themselves.
  */
+#include "isa.h"
 
 /* Some runtimes (Go) get here with every system call that they make: most numbers return at once. */
 	.macro IF_WATCHED label
-	cmp	x8, #221		/* execve */
+	cmp	x8, #FP_NR_execve
 	b.eq	\label
-	cmp	x8, #167		/* prctl */
+	cmp	x8, #FP_NR_prctl
 	b.eq	\label
-	cmp	x8, #97			/* unshare */
+	cmp	x8, #FP_NR_unshare
 	b.eq	\label
-	cmp	x8, #112		/* clock_settime */
+	cmp	x8, #FP_NR_clock_settime
 	b.eq	\label
-	cmp	x8, #170		/* settimeofday */
+	cmp	x8, #FP_NR_settimeofday
 	b.eq	\label
-	cmp	x8, #268		/* setns */
+	cmp	x8, #FP_NR_setns
 	b.eq	\label
-	cmp	x8, #277		/* seccomp */
+	cmp	x8, #FP_NR_seccomp
 	b.eq	\label
-	cmp	x8, #281		/* execveat */
+	cmp	x8, #FP_NR_execveat
 	b.eq	\label
 	.endm
 

@@ -2,23 +2,7 @@
 #ifndef FASTPATH_HOOK_SYSCALL_H
 #define FASTPATH_HOOK_SYSCALL_H
 
-/* include/uapi/asm-generic/unistd.h */
-enum {
-	FP_NR_unshare = 97,
-	FP_NR_futex = 98,
-	FP_NR_clock_settime = 112,
-	FP_NR_sched_yield = 124,
-	FP_NR_prctl = 167,
-	FP_NR_settimeofday = 170,
-	FP_NR_gettid = 178,
-	FP_NR_execve = 221,
-	FP_NR_mmap = 222,
-	FP_NR_setns = 268,
-	FP_NR_seccomp = 277,
-	FP_NR_execveat = 281,
-};
-
-enum { FP_ETIMEDOUT = 110 };
+#include "isa.h"
 
 static inline long fp_syscall6(long nr, long a, long b, long c, long d, long e, long f) {
 	register long x8 __asm__("x8") = nr;

@@ -5,6 +5,7 @@
  * except the arithmetic flags is preserved. No other entry is needed: the calls of libraries that are mapped later
  * also get here.
  */
+#include "isa.h"
 	.set	AC_DF, 0x40400
 
 	.text
@@ -12,24 +13,24 @@
 	.hidden fp_hook_before_syscall
 	.type fp_hook_before_syscall, @function
 fp_hook_before_syscall:
-	cmp	$11, %eax		/* execve */
+	cmp	$FP_NR_execve, %eax
 	je	1f
-	cmp	$79, %eax		/* settimeofday */
+	cmp	$FP_NR_settimeofday, %eax
 	je	1f
-	cmp	$172, %eax		/* prctl */
+	cmp	$FP_NR_prctl, %eax
 	je	1f
-	cmp	$264, %eax		/* clock_settime */
+	cmp	$FP_NR_clock_settime, %eax
 	je	1f
-	cmp	$310, %eax		/* unshare */
+	cmp	$FP_NR_unshare, %eax
 	jb	2f
 	je	1f
-	cmp	$346, %eax		/* setns */
+	cmp	$FP_NR_setns, %eax
 	je	1f
-	cmp	$354, %eax		/* seccomp */
+	cmp	$FP_NR_seccomp, %eax
 	je	1f
-	cmp	$358, %eax		/* execveat */
+	cmp	$FP_NR_execveat, %eax
 	je	1f
-	cmp	$404, %eax		/* clock_settime64 */
+	cmp	$FP_NR_clock_settime64, %eax
 	je	1f
 2:	ret
 1:	push	%ebp			/* struct fp_call, from its end */

@@ -2,26 +2,7 @@
 #ifndef FASTPATH_HOOK_SYSCALL_H
 #define FASTPATH_HOOK_SYSCALL_H
 
-/* arch/x86/entry/syscalls/syscall_32.tbl; mmap is mmap2, which counts the offset in pages */
-enum {
-	FP_NR_execve = 11,
-	FP_NR_settimeofday = 79,
-	FP_NR_sched_yield = 158,
-	FP_NR_prctl = 172,
-	FP_NR_mmap = 192,
-	FP_NR_gettid = 224,
-	FP_NR_futex = 240,
-	FP_NR_clock_settime = 264,
-	FP_NR_unshare = 310,
-	FP_NR_setns = 346,
-	FP_NR_seccomp = 354,
-	FP_NR_execveat = 358,
-};
-
-/* Only on 32-bit ISAs. */
-#define FP_NR_clock_settime64 404
-
-enum { FP_ETIMEDOUT = 110 };
+#include "isa.h"
 
 /* In hook.S: the arguments take all registers. */
 __attribute__((visibility("hidden"))) long fp_syscall6(long nr, long a, long b, long c, long d, long e, long f);

@@ -6,25 +6,26 @@
  * because the system call itself overwrites them. So are the arithmetic flags, by the rules of compilers and
  * libraries; the other flags are preserved.
  */
+#include "isa.h"
 
 /* Some runtimes (Go) get here with every system call that they make: most numbers return at once. */
 	.macro LEAVE_UNLESS_WATCHED
-	cmp	$59, %rax		/* execve */
+	cmp	$FP_NR_execve, %rax
 	je	1f
-	cmp	$157, %rax		/* prctl */
+	cmp	$FP_NR_prctl, %rax
 	je	1f
-	cmp	$164, %rax		/* settimeofday */
+	cmp	$FP_NR_settimeofday, %rax
 	je	1f
-	cmp	$227, %rax		/* clock_settime */
+	cmp	$FP_NR_clock_settime, %rax
 	je	1f
-	cmp	$272, %rax		/* unshare */
+	cmp	$FP_NR_unshare, %rax
 	jb	2f
 	je	1f
-	cmp	$308, %rax		/* setns */
+	cmp	$FP_NR_setns, %rax
 	je	1f
-	cmp	$317, %rax		/* seccomp */
+	cmp	$FP_NR_seccomp, %rax
 	je	1f
-	cmp	$322, %rax		/* execveat */
+	cmp	$FP_NR_execveat, %rax
 	je	1f
 2:	ret
 1:

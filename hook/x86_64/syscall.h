@@ -2,23 +2,7 @@
 #ifndef FASTPATH_HOOK_SYSCALL_H
 #define FASTPATH_HOOK_SYSCALL_H
 
-/* arch/x86/entry/syscalls/syscall_64.tbl */
-enum {
-	FP_NR_mmap = 9,
-	FP_NR_sched_yield = 24,
-	FP_NR_execve = 59,
-	FP_NR_prctl = 157,
-	FP_NR_settimeofday = 164,
-	FP_NR_gettid = 186,
-	FP_NR_futex = 202,
-	FP_NR_clock_settime = 227,
-	FP_NR_unshare = 272,
-	FP_NR_setns = 308,
-	FP_NR_seccomp = 317,
-	FP_NR_execveat = 322,
-};
-
-enum { FP_ETIMEDOUT = 110 };
+#include "isa.h"
 
 static inline long fp_syscall6(long nr, long a, long b, long c, long d, long e, long f) {
 	register long r10 __asm__("r10") = d;

@@ -4,6 +4,8 @@
  * (crates/image). They are only called directly, from within the image. The arguments are already in the right
  * registers.
  */
+#include "isa.h"
+
 	.text
 	.balign 4
 	.cfi_startproc
@@ -21,9 +23,9 @@ fp_call_\function:
 	.popsection
 	.endm
 
-	system_call clock_gettime, 113
-	system_call gettimeofday, 169
-	system_call clock_getres, 114
+	system_call clock_gettime, FP_NR_clock_gettime
+	system_call gettimeofday, FP_NR_gettimeofday
+	system_call clock_getres, FP_NR_clock_getres
 	.cfi_endproc
 
 	.section .note.GNU-stack, "", %progbits

@@ -4,7 +4,7 @@
  * unchanged except x16, which calls may change. A process whose kernel lacks one of them does not find its name here
  * either (crates/image hides it), so the slot is never 0 when it is used.
  */
-#include "slots.h"
+#include "isa.h"
 
 	.text
 	.balign 4
@@ -13,7 +13,7 @@
 __kernel_getrandom:
 	.cfi_startproc
 	bti	c
-	ldr	x16, fp_slots + 8 * FP_SLOT_GETRANDOM
+	ldr	x16, fp_slots + FP_SLOT_getrandom
 	br	x16
 	.cfi_endproc
 	.size __kernel_getrandom, . - __kernel_getrandom

@@ -9,7 +9,7 @@
  *
  * Unwinders look a return address up by the byte before it, so the description also covers the no-op in front.
  */
-#define NR_rt_sigreturn 139
+#include "isa.h"
 
 	.text
 	.balign 16
@@ -22,7 +22,7 @@
 	.globl __kernel_rt_sigreturn
 	.type __kernel_rt_sigreturn, %function
 __kernel_rt_sigreturn:
-	mov	x8, #NR_rt_sigreturn
+	mov	x8, #FP_NR_rt_sigreturn
 	svc	#0
 	.size __kernel_rt_sigreturn, . - __kernel_rt_sigreturn
 	.cfi_endproc

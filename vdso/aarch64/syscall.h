@@ -4,12 +4,8 @@
 #define FASTPATH_SYSCALL_H
 
 #include "compiler.h"
+#include "isa.h"
 #include "record.h"
-
-/* include/uapi/asm-generic/unistd.h */
-enum {
-	FP_SYS_getcpu = 168,
-};
 
 FP_INLINE long fp_syscall3(long number, long a, long b, long c) {
 	register long x0 __asm__("x0") = a;

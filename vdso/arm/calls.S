@@ -4,6 +4,8 @@
  * (crates/image). They are only called directly, from within the image. The arguments are already in the right
  * registers, and r7 belongs to the caller.
  */
+#include "isa.h"
+
 	.syntax unified
 	.arm
 	.text
@@ -26,8 +28,8 @@ fp_call_\function:
 	.popsection
 	.endm
 
-	system_call clock_gettime, 263
-	system_call gettimeofday, 78
-	system_call clock_getres, 264
+	system_call clock_gettime, FP_NR_clock_gettime
+	system_call gettimeofday, FP_NR_gettimeofday
+	system_call clock_getres, FP_NR_clock_getres
 
 	.section .note.GNU-stack, "", %progbits

@@ -4,7 +4,7 @@
  * calls may change. A process whose kernel lacks one of them does not find its name here either (crates/image hides
  * it), so the slot is never 0 when it is used.
  */
-#include "slots.h"
+#include "isa.h"
 
 	.syntax unified
 	.arm
@@ -16,7 +16,7 @@ __vdso_clock_getres_time64:
 	.fnstart
 	ldr	ip, 2f
 1:	add	ip, pc, ip
-	ldr	pc, [ip, #4 * FP_SLOT_CLOCK_GETRES_TIME64]
+	ldr	pc, [ip, #FP_SLOT_clock_getres_time64]
 2:	.word	fp_slots - (1b + 8)
 	.fnend
 	.size __vdso_clock_getres_time64, . - __vdso_clock_getres_time64

@@ -4,12 +4,8 @@
 #define FASTPATH_SYSCALL_H
 
 #include "compiler.h"
+#include "isa.h"
 #include "record.h"
-
-/* arch/arm/tools/syscall.tbl */
-enum {
-	FP_SYS_clock_gettime64 = 403,
-};
 
 FP_INLINE long fp_syscall2(long number, long a, long b) {
 	register long r0 __asm__("r0") = a;

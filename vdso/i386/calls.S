@@ -4,6 +4,8 @@
  * (crates/image). They are only called directly, from within the image. The arguments are on the stack, and EBX
  * belongs to the caller.
  */
+#include "isa.h"
+
 	.text
 	.cfi_startproc
 	.macro system_call function, number
@@ -28,9 +30,9 @@ fp_call_\function:
 	.popsection
 	.endm
 
-	system_call clock_gettime, 265
-	system_call gettimeofday, 78
-	system_call clock_getres, 266
+	system_call clock_gettime, FP_NR_clock_gettime
+	system_call gettimeofday, FP_NR_gettimeofday
+	system_call clock_getres, FP_NR_clock_getres
 	.cfi_endproc
 
 	.section .note.GNU-stack, "", @progbits

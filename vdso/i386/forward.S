@@ -3,7 +3,7 @@
  * Functions of the kernel's vDSO that are passed on, with the stack unchanged. A process whose kernel lacks one of
  * them does not find its name here either (crates/image hides it), so the slot is never 0 when it is used.
  */
-#include "slots.h"
+#include "isa.h"
 
 	.text
 	.globl __vdso_clock_getres_time64
@@ -11,7 +11,7 @@
 __vdso_clock_getres_time64:
 	.cfi_startproc
 	call	fp_here
-1:	jmp	*fp_slots + 4 * FP_SLOT_CLOCK_GETRES_TIME64 - 1b(%eax)
+1:	jmp	*fp_slots + FP_SLOT_clock_getres_time64 - 1b(%eax)
 	.cfi_endproc
 	.size __vdso_clock_getres_time64, . - __vdso_clock_getres_time64
 

@@ -6,8 +6,7 @@
  * Unwinders look a return address up by the byte before it, so each description also covers the no-op in front of
  * its function.
  */
-#define NR_sigreturn 119
-#define NR_rt_sigreturn 173
+#include "isa.h"
 
 /* struct sigcontext (asm/sigcontext.h) */
 #define SC_EDI 16
@@ -81,7 +80,7 @@
 __kernel_sigreturn:
 	pop	%eax
 	frame 0
-	mov	$NR_sigreturn, %eax
+	mov	$FP_NR_sigreturn, %eax
 	int	$0x80
 	.size __kernel_sigreturn, . - __kernel_sigreturn
 	nop
@@ -96,7 +95,7 @@ __kernel_sigreturn:
 	.globl __kernel_rt_sigreturn
 	.type __kernel_rt_sigreturn, @function
 __kernel_rt_sigreturn:
-	mov	$NR_rt_sigreturn, %eax
+	mov	$FP_NR_rt_sigreturn, %eax
 	int	$0x80
 	.size __kernel_rt_sigreturn, . - __kernel_rt_sigreturn
 	nop

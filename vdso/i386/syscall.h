@@ -4,14 +4,8 @@
 #define FASTPATH_SYSCALL_H
 
 #include "compiler.h"
+#include "isa.h"
 #include "record.h"
-
-/* arch/x86/entry/syscalls/syscall_32.tbl */
-enum {
-	FP_SYS_time = 13,
-	FP_SYS_getcpu = 318,
-	FP_SYS_clock_gettime64 = 403,
-};
 
 /*
  * `int $0x80` and not the kernel's faster entry, which is only reachable through its vDSO: a process with a vDSO

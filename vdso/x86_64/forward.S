@@ -5,7 +5,7 @@
  * kernel lacks one of them does not find its name here either (crates/image hides it), so the slot is never 0 when
  * it is used.
  */
-#include "slots.h"
+#include "isa.h"
 
 	.text
 
@@ -15,15 +15,15 @@
 __vdso_\function:
 	.cfi_startproc
 	endbr64
-	jmp *fp_slots + 8 * \slot(%rip)
+	jmp *fp_slots + \slot(%rip)
 	.cfi_endproc
 	.size __vdso_\function, . - __vdso_\function
 	.endm
 
-	forward getrandom, FP_SLOT_GETRANDOM
+	forward getrandom, FP_SLOT_getrandom
 	.weak getrandom
 	.set getrandom, __vdso_getrandom
 
-	forward sgx_enter_enclave, FP_SLOT_SGX_ENTER_ENCLAVE
+	forward sgx_enter_enclave, FP_SLOT_sgx_enter_enclave
 
 	.section .note.GNU-stack, "", @progbits

@@ -4,12 +4,8 @@
 #define FASTPATH_SYSCALL_H
 
 #include "compiler.h"
+#include "isa.h"
 #include "record.h"
-
-enum {
-	FP_SYS_time = 201,
-	FP_SYS_getcpu = 309,
-};
 
 FP_INLINE long fp_syscall3(long number, long a, long b, long c) {
 	long result;

@@ -1,6 +1,7 @@
 //! What a program's file says of itself: word size, libc, Go, whether it asks for a vDSO at all.
 
 use super::facts::Library;
+use fastpath_image::Isa;
 use memchr::memmem;
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
@@ -72,13 +73,8 @@ where
 }
 
 fn isa(machine: u16) -> String {
-    match machine {
-        elf::EM_X86_64 => "x86_64".to_owned(),
-        elf::EM_386 => "i386".to_owned(),
-        elf::EM_AARCH64 => "aarch64".to_owned(),
-        elf::EM_ARM => "arm".to_owned(),
-        other => format!("ELF machine {other}"),
-    }
+    let known = Isa::ALL.into_iter().find(|isa| isa.elf_machine() == machine);
+    known.map_or_else(|| format!("ELF machine {machine}"), |isa| isa.name().to_owned())
 }
 
 fn go_version<'a, Elf, R>(header: &Elf, endian: Endianness, data: R) -> Option<String>

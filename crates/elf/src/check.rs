@@ -2,8 +2,9 @@
 //!
 //! The build runs this on the finished image and fails if a rule is broken; the tests break each rule once.
 
+use fastpath_isa::{Isa, Unwind, Version};
+
 use crate::elf::*;
-use crate::isa::Isa;
 
 /// Largest image: two pages.
 pub const MAX_SIZE: usize = 8192;
@@ -26,102 +27,20 @@ pub struct Contract {
     pub versions: &'static [Version],
 }
 
-/// The functions of one version.
-pub struct Version {
-    pub name: &'static str,
-    pub functions: &'static [&'static str],
-    /// Weak symbols: second names of functions.
-    pub weak: &'static [&'static str],
-}
-
-const X86_64: &[Version] = &[Version {
-    name: "LINUX_2.6",
-    functions: &[
-        "__vdso_clock_gettime",
-        "__vdso_gettimeofday",
-        "__vdso_time",
-        "__vdso_clock_getres",
-        "__vdso_getcpu",
-        "__vdso_getrandom",
-        "__vdso_sgx_enter_enclave",
-    ],
-    weak: &[
-        "clock_gettime",
-        "gettimeofday",
-        "time",
-        "clock_getres",
-        "getcpu",
-        "getrandom",
-    ],
-}];
-
-const I386: &[Version] = &[
-    Version {
-        name: "LINUX_2.6",
-        functions: &[
-            "__vdso_clock_gettime",
-            "__vdso_clock_gettime64",
-            "__vdso_gettimeofday",
-            "__vdso_time",
-            "__vdso_clock_getres",
-            "__vdso_clock_getres_time64",
-            "__vdso_getcpu",
-        ],
-        weak: &[],
-    },
-    Version {
-        name: "LINUX_2.5",
-        functions: &["__kernel_vsyscall", "__kernel_sigreturn", "__kernel_rt_sigreturn"],
-        weak: &[],
-    },
-];
-
-const AARCH64: &[Version] = &[Version {
-    name: "LINUX_2.6.39",
-    functions: &[
-        "__kernel_rt_sigreturn",
-        "__kernel_clock_gettime",
-        "__kernel_gettimeofday",
-        "__kernel_clock_getres",
-        "__kernel_getcpu",
-        "__kernel_getrandom",
-    ],
-    weak: &[],
-}];
-
-const ARM: &[Version] = &[Version {
-    name: "LINUX_2.6",
-    functions: &[
-        "__vdso_clock_gettime",
-        "__vdso_clock_gettime64",
-        "__vdso_gettimeofday",
-        "__vdso_clock_getres",
-        "__vdso_clock_getres_time64",
-    ],
-    weak: &[],
-}];
-
 impl Contract {
     pub fn of(isa: Isa, page_abi: u32) -> Contract {
-        let versions = match isa {
-            Isa::X86_64 => X86_64,
-            Isa::I386 => I386,
-            Isa::Aarch64 => AARCH64,
-            Isa::Arm => ARM,
-        };
         Contract {
             isa,
             page_abi,
-            versions,
+            versions: isa.facts().vdso,
         }
     }
 
     /// Returns the type of the segment by which unwinders find their tables.
     fn unwind_segment(&self) -> u32 {
-        if self.isa == Isa::Arm {
-            PT_ARM_EXIDX
-        } else {
-            PT_GNU_EH_FRAME
+        match self.isa.facts().unwind {
+            Unwind::EhFrame => PT_GNU_EH_FRAME,
+            Unwind::ArmExidx => PT_ARM_EXIDX,
         }
     }
 
@@ -309,10 +228,9 @@ impl<'a> Checker<'a> {
             let Some(symbol) = self.symbol_named(name) else {
                 continue;
             };
-            let covered = if self.contract.isa == Isa::Arm {
-                self.is_in_exidx(symbol.value)
-            } else {
-                self.unwinder_finds(symbol.value, symbol.size)
+            let covered = match self.contract.isa.facts().unwind {
+                Unwind::EhFrame => self.unwinder_finds(symbol.value, symbol.size),
+                Unwind::ArmExidx => self.is_in_exidx(symbol.value),
             };
             let covered = covered.unwrap_or(false);
             self.require(Rule::Unwind, covered, || {
@@ -539,12 +457,14 @@ impl<'a> Checker<'a> {
     }
 
     fn sections(&mut self) {
-        let is_arm = self.contract.isa == Isa::Arm;
+        // The sections by which gdb reads symbols and unwind information.
+        let unwind = match self.contract.isa.facts().unwind {
+            Unwind::EhFrame => ".eh_frame",
+            Unwind::ArmExidx => ".ARM.exidx",
+        };
         let sections = self.elf.sections();
         let holds = sections.as_ref().is_some_and(|sections| {
             let has = |name: &str| sections.iter().any(|section| section.name == name);
-            // The sections by which gdb reads symbols and unwind information.
-            let unwind = if is_arm { ".ARM.exidx" } else { ".eh_frame" };
             let complete = [".dynsym", ".dynstr", unwind, ".text"].into_iter().all(has);
             complete && sections.iter().all(|section| section.flags & SHF_WRITE == 0)
         });

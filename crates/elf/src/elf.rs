@@ -1,14 +1,9 @@
 //! A reader of an ELF file in memory that does not trust its contents.
 //!
 //! A vDSO is one loadable segment, so an address in it is an offset into its bytes after the load bias is subtracted.
-//! Every access is checked: a vDSO comes from another process, which may have written anything there. The build
-//! includes this file too, to check the image that it made.
+//! Every access is checked: a vDSO comes from another process, which may have written anything there.
 
 pub const ET_DYN: u16 = 3;
-pub const EM_386: u16 = 3;
-pub const EM_ARM: u16 = 40;
-pub const EM_X86_64: u16 = 62;
-pub const EM_AARCH64: u16 = 183;
 
 pub const PT_LOAD: u32 = 1;
 pub const PT_DYNAMIC: u32 = 2;

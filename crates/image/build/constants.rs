@@ -5,12 +5,10 @@ use std::path::Path;
 
 use object::{Object, ObjectSection, ObjectSymbol};
 
-use crate::recipe::Recipe;
-use fastpath_elf::{Elf, STT_FUNC};
+use fastpath_elf::{Elf, Isa, STT_FUNC};
 
 /// Writes the image to `out`, and returns an expression of type `Image` for it.
-pub fn describe(out: &Path, linked: &[u8], image: &[u8], recipe: &Recipe) -> Result<String, String> {
-    let isa = recipe.isa;
+pub fn describe(out: &Path, linked: &[u8], image: &[u8], isa: Isa) -> Result<String, String> {
     let unreadable = |error: object::Error| format!("cannot read the linked vDSO image for {isa}: {error}");
     let file = object::File::parse(linked).map_err(unreadable)?;
     let slots = file.symbols().find(|symbol| symbol.name() == Ok("fp_slots"));
@@ -19,7 +17,7 @@ pub fn describe(out: &Path, linked: &[u8], image: &[u8], recipe: &Recipe) -> Res
     let counter_reads = recorded(&file, "counter_reads", isa.is_64()).map_err(unreadable)?;
     for &at in &counter_reads {
         let code = image.get(at as usize..).unwrap_or_default();
-        let pattern = recipe.counter_read;
+        let pattern = isa.facts().counter.read;
         let is_read = code.len() >= pattern.len()
             && pattern
                 .iter()

@@ -4,18 +4,13 @@
 //! The target's own image is made by the C compiler that cargo's other crates would use. The others need clang and lld,
 //! which compile for every ISA, and are left out, with a warning, without these.
 
-mod compile;
 mod constants;
-mod layout;
-mod recipe;
-mod trim;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use compile::Toolchain;
 use fastpath_elf::{Isa, check};
-use recipe::{RECIPES, Recipe};
+use fastpath_toolchain::{LINKER_VARIABLE, Toolchain};
 
 fn main() -> ExitCode {
     match build() {
@@ -38,28 +33,24 @@ fn build() -> Result<(), String> {
         .ok_or("crates/image is not in its workspace")?;
     let source = root.join("vdso");
     println!("cargo::rerun-if-changed={}", source.display());
-    println!("cargo::rerun-if-env-changed={}", compile::LINKER_VARIABLE);
+    println!("cargo::rerun-if-env-changed={}", LINKER_VARIABLE);
 
     let arch = env("CARGO_CFG_TARGET_ARCH")?;
-    let host = Isa::of_name(&arch).and_then(recipe::of).ok_or_else(|| {
-        format!(
-            "fastpath has no vDSO image for {arch} yet: it takes a folder vdso/{arch} and an entry in crates/image/build/recipe.rs"
-        )
-    })?;
-    layout::write(&out)?;
+    let host = Isa::of_name(&arch)
+        .ok_or_else(|| format!("fastpath has no vDSO image for {arch} yet (see docs/porting.md)"))?;
 
     let mut images = vec![String::from("None"); Isa::ALL.len()];
     let own = Toolchain::of_target()?;
     let text = image(&own, host, &source, &out)?;
     let mut constants = format!("/// The target's own.\npub static HOST: Image = {text};\n");
-    images[host.isa as usize] = format!("Some({text})");
-    let foreign = RECIPES.iter().filter(|recipe| recipe.isa != host.isa);
+    images[host as usize] = format!("Some({text})");
+    let foreign = Isa::ALL.into_iter().filter(|isa| *isa != host);
     if let Some(clang) = Toolchain::clang_and_lld() {
-        for recipe in foreign {
-            images[recipe.isa as usize] = format!("Some({})", image(&clang, recipe, &source, &out)?);
+        for isa in foreign {
+            images[isa as usize] = format!("Some({})", image(&clang, isa, &source, &out)?);
         }
     } else {
-        let names: Vec<_> = foreign.map(|recipe| recipe.isa.name()).collect();
+        let names: Vec<_> = foreign.map(Isa::name).collect();
         watch_for_programs();
         println!(
             "cargo::warning=the vDSO images for {} are left out, and with them whatever serves such programs: they are made by clang \
@@ -87,19 +78,18 @@ fn watch_for_programs() {
 }
 
 /// Makes one image, and returns an expression for it.
-fn image(toolchain: &Toolchain, recipe: &Recipe, source: &Path, out: &Path) -> Result<String, String> {
-    let linked = compile::link(toolchain, recipe, source, out)?;
-    let image = trim::trim(&linked)?;
-    let contract = check::Contract::of(recipe.isa, fastpath_page::layout::ABI);
+fn image(toolchain: &Toolchain, isa: Isa, source: &Path, out: &Path) -> Result<String, String> {
+    let linked = fastpath_toolchain::link(toolchain, isa, source, out)?;
+    let image = fastpath_toolchain::trim(&linked)?;
+    let contract = check::Contract::of(isa, fastpath_page::layout::ABI);
     let violations = check::check(&image, &contract);
     if !violations.is_empty() {
         let list: String = violations.iter().map(|violation| format!("\n  {violation}")).collect();
         return Err(format!(
-            "{toolchain} made a vDSO image for {} that programs could not load:{list}",
-            recipe.isa
+            "{toolchain} made a vDSO image for {isa} that programs could not load:{list}"
         ));
     }
-    constants::describe(out, &linked, &image, recipe)
+    constants::describe(out, &linked, &image, isa)
 }
 
 fn env(name: &str) -> Result<String, String> {

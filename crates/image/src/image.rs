@@ -2,7 +2,7 @@
 
 use crate::built;
 use crate::vdso::Vdso;
-use fastpath_elf::Isa;
+use fastpath_isa::Isa;
 
 /// Images consist of pages of this size, and are mapped at multiples of it, whatever the kernel's page size.
 pub const PAGE_SIZE: usize = 4096;

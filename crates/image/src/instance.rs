@@ -1,10 +1,9 @@
 //! The image prepared for one process.
 
-use crate::features::CpuFeatures;
 use crate::image::{Image, PAGE_SIZE};
-use crate::kernel::{self, KernelFunctions};
-use crate::patch;
-use fastpath_elf::Isa;
+use crate::kernel::KernelFunctions;
+use crate::symbols;
+use fastpath_isa::{CpuFeatures, Isa};
 
 /// Addresses of an image and its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,8 +119,6 @@ const CLOCK_FUNCTIONS: [&str; 6] = [
     "clock_getres",
     "clock_getres_time64",
 ];
-/// The functions that the image only passes on.
-const FORWARDED: [&str; 3] = ["getrandom", "sgx_enter_enclave", "clock_getres_time64"];
 /// The functions that are jumps to the kernel's, where it has them.
 const KERNELS_OWN: [&str; 1] = ["getcpu"];
 /// The functions whose symbols point directly to the kernel's: a symbol's value may be any distance from the image.
@@ -138,47 +135,43 @@ impl Image {
         let bytes = buffer.get_mut(..needed).ok_or(InstanceError::NoRoom { needed, room })?;
         bytes.copy_from_slice(self.bytes);
 
-        let word = if self.isa.is_64() { 8 } else { 4 };
-        let addresses = &options.kernel.addresses()[..kernel::slots(self.isa)];
-        for (index, address) in addresses.iter().enumerate() {
-            let at = self.slots_at + index * word;
-            bytes[at..at + word].copy_from_slice(&address.to_le_bytes()[..word]);
-            let call = self.calls.iter().find(|(name, _)| *name == kernel::FUNCTIONS[index]);
-            if let Some((_, call)) = call.filter(|_| *address != 0) {
-                patch::jump_to_slot(self.isa, bytes, *call as usize, at, &options.placement);
+        let facts = self.isa.facts();
+        let Placement { address, page_offset } = options.placement;
+        for &name in facts.slots {
+            let function = options.kernel.address(name);
+            let at = self.slot_at(name);
+            bytes[at..at + self.word()].copy_from_slice(&function.to_le_bytes()[..self.word()]);
+            let call = self.calls.iter().find(|(call, _)| *call == name);
+            if let Some((_, call)) = call.filter(|_| function != 0) {
+                (facts.jump_to_slot)(bytes, *call as usize, at, address);
             }
         }
-        let moved = options.placement.page_offset.wrapping_sub(Image::DEFAULT_PAGE_OFFSET);
+        let moved = page_offset.wrapping_sub(Image::DEFAULT_PAGE_OFFSET);
         for &at in self.page_references {
-            patch::move_page_reference(self.isa, bytes, at, moved);
+            (facts.move_page_reference)(bytes, at, moved);
         }
         for &at in self.counter_reads {
-            patch::improve_counter_read(self.isa, bytes, at, options.cpu);
+            (facts.improve_counter_read)(bytes, at, options.cpu);
         }
         for function in self.functions {
             let plain = plain_name(function.name);
             let in_kernel = options.kernel.find(function.name);
-            let is_led_away = !options.serve_clocks && CLOCK_FUNCTIONS.contains(&plain);
+            let is_redirected = !options.serve_clocks && CLOCK_FUNCTIONS.contains(&plain);
             match in_kernel {
-                None if is_led_away || FORWARDED.contains(&plain) => {
-                    patch::hide_symbol(self.isa, bytes, function.symbol_at);
+                None if is_redirected || facts.forwarded.contains(&plain) => {
+                    symbols::hide(self.isa, bytes, function.symbol_at);
                 }
-                Some((slot, _)) if is_led_away || KERNELS_OWN.contains(&plain) => {
-                    let slot_at = self.slots_at + slot * word;
-                    let at = function.offset as usize + patch::landing_pad(self.isa);
-                    patch::jump_to_slot(self.isa, bytes, at, slot_at, &options.placement);
+                Some(_) if is_redirected || KERNELS_OWN.contains(&plain) => {
+                    let at = function.offset as usize + facts.landing_pad;
+                    (facts.jump_to_slot)(bytes, at, self.slot_at(plain), address);
                 }
-                Some((_, address)) if plain == "vsyscall" => {
-                    patch::jump_i386(
-                        bytes,
-                        function.offset as usize,
-                        options.placement.address + function.offset,
-                        address,
-                    );
+                Some(kernels) if plain == "vsyscall" => {
+                    let at = function.offset;
+                    fastpath_isa::i386_jump(bytes, at as usize, address + at, kernels);
                 }
-                Some((_, address)) if SYMBOLS_TO_KERNEL.contains(&plain) => {
-                    let value = address.wrapping_sub(options.placement.address);
-                    patch::set_symbol(self.isa, bytes, function.symbol_at, value);
+                Some(kernels) if SYMBOLS_TO_KERNEL.contains(&plain) => {
+                    let value = kernels.wrapping_sub(address);
+                    symbols::set(self.isa, bytes, function.symbol_at, value);
                 }
                 _ => {}
             }
@@ -189,14 +182,25 @@ impl Image {
     /// Returns whether an instance falls back to a kernel's function for clock_gettime, and not to the system call;
     /// `None` if these bytes are no instance of this image.
     pub fn has_kernel_behind(&self, instance: &[u8]) -> Option<bool> {
-        let word = if self.isa.is_64() { 8 } else { 4 };
-        let slots = instance.get(self.slots_at..self.slots_at + kernel::slots(self.isa) * word)?;
-        let mut of_clocks = kernel::FUNCTIONS.iter().zip(slots.chunks_exact(word));
+        let names = self.isa.facts().slots;
+        let slots = instance.get(self.slots_at..self.slots_at + names.len() * self.word())?;
+        let mut of_clocks = names.iter().zip(slots.chunks_exact(self.word()));
         let is_filled = of_clocks.any(|(name, slot)| {
             matches!(*name, "clock_gettime" | "clock_gettime64") && slot.iter().any(|byte| *byte != 0)
         });
         let is_ours = instance.len() >= self.bytes.len() && crate::is_fastpath(instance);
         is_ours.then_some(is_filled)
+    }
+
+    /// Returns the size of an address, in bytes.
+    fn word(&self) -> usize {
+        if self.isa.is_64() { 8 } else { 4 }
+    }
+
+    /// Returns the offset of the slot of a function that has one.
+    fn slot_at(&self, function: &str) -> usize {
+        let index = self.isa.facts().slots.iter().position(|name| *name == function);
+        self.slots_at + index.unwrap_or_else(|| panic!("{function} has no slot")) * self.word()
     }
 
     fn check(&self, options: &Options) -> Result<(), InstanceError> {
@@ -216,7 +220,7 @@ impl Image {
         if (0..self.size() as i64).contains(&page_offset) {
             return refuse("the image lies there");
         }
-        let (reach, limit) = patch::page_reach(isa);
+        let (reach, limit) = isa.facts().page_reach;
         if page_offset.unsigned_abs() > reach {
             return refuse(limit);
         }

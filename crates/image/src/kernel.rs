@@ -1,27 +1,7 @@
 //! The functions of a process's own vDSO, to which the image falls back.
 
 use crate::vdso::Vdso;
-use fastpath_elf::Isa;
-
-/// Their plain names, in the order of the slots (`vdso/slots.h`).
-pub const FUNCTIONS: [&str; 10] = [
-    "clock_gettime",
-    "gettimeofday",
-    "time",
-    "clock_getres",
-    "getcpu",
-    "getrandom",
-    "sgx_enter_enclave",
-    "clock_gettime64",
-    "clock_getres_time64",
-    "vsyscall",
-];
-
-/// Returns how many of them have a slot in the image. The last, i386's `__kernel_vsyscall`, has none: the image jumps
-/// to it directly.
-pub const fn slots(isa: Isa) -> usize {
-    if isa.is_64() { 7 } else { 9 }
-}
+use fastpath_isa::KERNEL_FUNCTIONS as FUNCTIONS;
 
 /// The prefixes of functions in vDSOs. x86-64 has most of them without one as well.
 const PREFIXES: [&str; 3] = ["__vdso_", "__kernel_", ""];
@@ -80,16 +60,21 @@ impl KernelFunctions {
         self
     }
 
-    /// Returns the index and address of the function of this name, prefixed or not.
-    pub(crate) fn find(&self, name: &str) -> Option<(usize, u64)> {
+    /// Returns the address of the function of this name, prefixed or not.
+    pub(crate) fn find(&self, name: &str) -> Option<u64> {
         let index = FUNCTIONS
             .iter()
             .position(|&known| PREFIXES.iter().any(|prefix| name.strip_prefix(prefix) == Some(known)))?;
-        let address = self.addresses[index];
-        (address != 0).then_some((index, address))
+        Some(self.addresses[index]).filter(|address| *address != 0)
     }
 
-    /// Returns the addresses in the order of the slots.
+    /// Returns the address of the function of this plain name; 0 if there is none.
+    pub(crate) fn address(&self, function: &str) -> u64 {
+        let index = FUNCTIONS.iter().position(|&known| known == function);
+        index.map_or(0, |index| self.addresses[index])
+    }
+
+    /// Returns all addresses; 0 for functions that are not there.
     pub(crate) fn addresses(&self) -> &[u64] {
         &self.addresses
     }

@@ -4,25 +4,24 @@
 //! and [`Vdso`] contains the exports of any vDSO, ours or a kernel's. The image reads the page (crate `fastpath-page`),
 //! whose address follows from its [`Placement`].
 
-mod features;
 mod image;
 mod instance;
 mod kernel;
 mod own;
-mod patch;
 mod runtimes;
+mod symbols;
 pub mod vdso;
 
 /// The images that the build made.
 mod built {
     use crate::image::{Function, Image};
-    use fastpath_elf::Isa;
+    use fastpath_isa::Isa;
 
     include!(concat!(env!("OUT_DIR"), "/built.rs"));
 }
 
-pub use fastpath_elf::{ElfError, Isa};
-pub use features::CpuFeatures;
+pub use fastpath_elf::ElfError;
+pub use fastpath_isa::{CpuFeatures, Isa};
 pub use image::{Function, Image};
 pub use instance::{Instance, InstanceError, Options, Placement};
 pub use kernel::KernelFunctions;

@@ -71,10 +71,10 @@ struct Subject {
 
 /// Returns the images that this build has: all four, or the host's alone.
 fn subjects() -> impl Iterator<Item = Subject> {
-    fastpath_image::Isa::ALL.into_iter().filter_map(|isa| {
+    Isa::ALL.into_iter().filter_map(|isa| {
         let image = Image::of(isa)?;
         Some(Subject {
-            isa: Isa::of_name(isa.name()).unwrap(),
+            isa,
             bytes: image.bytes(),
             class: if isa.is_64() { &CLASS_64 } else { &CLASS_32 },
         })
@@ -133,12 +133,7 @@ impl Subject {
 
     /// Returns the offset of a dynamic symbol's entry.
     fn symbol(&self, function: &str) -> usize {
-        let prefix = if self.isa == Isa::Aarch64 {
-            "__kernel_"
-        } else {
-            "__vdso_"
-        };
-        let name = format!("{prefix}{function}");
+        let name = format!("{}{function}", self.isa.facts().prefix);
         let elf = elf(self.bytes);
         let mut symbols = elf.symbols();
         let (index, _) = symbols.find(|(_, symbol)| symbol.name == name.as_bytes()).unwrap();

@@ -1,20 +1,10 @@
 //! Every installed compiler and linker makes an image that satisfies every rule, and the expected code.
 
-#[path = "../build/compile.rs"]
-#[allow(dead_code)]
-mod compile;
-#[path = "../build/recipe.rs"]
-#[allow(dead_code)]
-mod recipe;
-#[path = "../build/trim.rs"]
-mod trim;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use compile::Toolchain;
 use fastpath_elf::{Elf, Isa, check};
-use recipe::Recipe;
+use fastpath_toolchain::{Toolchain, link as link_image, trim};
 
 const TOOLCHAINS: [(&str, &str); 4] = [("gcc", "bfd"), ("gcc", "lld"), ("clang", "bfd"), ("clang", "lld")];
 
@@ -38,14 +28,9 @@ fn vdso_sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vdso")
 }
 
-/// Returns a folder for this test, with what the build generates for the compiler.
+/// Returns a folder for this test.
 fn out(name: &str) -> PathBuf {
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::create_dir_all(&out).unwrap();
-    for generated in ["page_layout.c", "page_abi.h"] {
-        std::fs::copy(Path::new(env!("OUT_DIR")).join(generated), out.join(generated)).unwrap();
-    }
-    out
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
 fn toolchain(compiler: &str, linker: Option<&str>) -> Toolchain {
@@ -56,15 +41,12 @@ fn toolchain(compiler: &str, linker: Option<&str>) -> Toolchain {
     }
 }
 
-fn host() -> &'static Recipe {
-    recipe::of(Isa::X86_64).unwrap()
-}
+const HOST: Isa = Isa::X86_64;
 
 /// Links an image. Returns the linked file and its path.
 fn link(test: &str, isa: Isa, compiler: &str, linker: &str) -> (Vec<u8>, PathBuf) {
     let out = out(&format!("{test}-{compiler}-{linker}"));
-    let recipe = recipe::of(isa).unwrap();
-    let linked = compile::link(&toolchain(compiler, Some(linker)), recipe, &vdso_sources(), &out);
+    let linked = link_image(&toolchain(compiler, Some(linker)), isa, &vdso_sources(), &out);
     (linked.unwrap(), out.join(format!("{isa}.so")))
 }
 
@@ -73,7 +55,7 @@ fn copied_sources(name: &str) -> PathBuf {
     let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     // An earlier run may have copied files that the sources no longer have.
     let _ = std::fs::remove_dir_all(&copy);
-    for folder in ["", host().isa.name(), host().shared.unwrap_or_default()] {
+    for folder in ["", HOST.name(), HOST.facts().shared_folder.unwrap_or_default()] {
         std::fs::create_dir_all(copy.join(folder)).unwrap();
         for entry in std::fs::read_dir(vdso_sources().join(folder)).unwrap() {
             let entry = entry.unwrap();
@@ -89,10 +71,10 @@ fn copied_sources(name: &str) -> PathBuf {
 fn available() -> Vec<(Isa, &'static str, &'static str)> {
     let toolchains = available_for_host();
     let every = toolchains.contains(&("clang", "lld"));
-    let others = Isa::ALL.into_iter().filter(|&isa| every && isa != host().isa);
+    let others = Isa::ALL.into_iter().filter(|&isa| every && isa != HOST);
     let host = toolchains
         .into_iter()
-        .map(|(compiler, linker)| (host().isa, compiler, linker));
+        .map(|(compiler, linker)| (HOST, compiler, linker));
     host.chain(others.map(|isa| (isa, "clang", "lld"))).collect()
 }
 
@@ -108,7 +90,7 @@ fn available_for_host() -> Vec<(&'static str, &'static str)> {
 fn every_toolchain_makes_an_image_that_breaks_no_rule() {
     let mut beyond_a_page = Vec::new();
     for (isa, compiler, linker) in available() {
-        let image = trim::trim(&link("rules", isa, compiler, linker).0).unwrap();
+        let image = trim(&link("rules", isa, compiler, linker).0).unwrap();
         let contract = check::Contract::of(isa, fastpath_page::layout::ABI);
         assert_eq!(check::check(&image, &contract), [], "{isa}: {compiler} with {linker}");
         println!("{isa}: {compiler} with {linker}: {} bytes", image.len());
@@ -167,7 +149,7 @@ fn the_hot_path_is_short_and_has_no_loop_and_no_call() {
         return;
     }
     for (compiler, linker) in available_for_host() {
-        let functions = disassemble(&link("hot", host().isa, compiler, linker).1);
+        let functions = disassemble(&link("hot", HOST, compiler, linker).1);
         let (_, instructions) = functions
             .iter()
             .find(|(name, _)| name == "__vdso_clock_gettime")
@@ -207,7 +189,7 @@ fn a_read_of_monotonic_executes_at_most_42_instructions_on_aarch64() {
     if !available_for_host().contains(&("clang", "lld")) {
         return;
     }
-    let image = trim::trim(&link("hot", Isa::Aarch64, "clang", "lld").0).unwrap();
+    let image = trim(&link("hot", Isa::Aarch64, "clang", "lld").0).unwrap();
     let elf = Elf::parse(&image).unwrap();
     let function = |name: &[u8]| elf.symbols().find(|(_, symbol)| symbol.name == name).unwrap().1.value as usize;
     let words = image[function(b"__kernel_clock_gettime")..].as_chunks().0;
@@ -240,7 +222,7 @@ fn a_read_of_monotonic_executes_at_most_42_instructions_on_aarch64() {
 #[test]
 fn a_missing_compiler_is_reported_with_what_to_install() {
     let nowhere = toolchain("/nonexistent/cc", None);
-    let message = compile::link(&nowhere, host(), &vdso_sources(), Path::new(env!("OUT_DIR"))).unwrap_err();
+    let message = link_image(&nowhere, HOST, &vdso_sources(), &out("nowhere")).unwrap_err();
     assert!(
         message.contains("/nonexistent/cc") && message.contains("apt-get install gcc"),
         "{message}"
@@ -251,8 +233,8 @@ fn a_missing_compiler_is_reported_with_what_to_install() {
 fn a_variable_in_the_image_is_refused() {
     let source = copied_sources("source-with-a-variable");
     std::fs::write(source.join("x86_64/variable.c"), "unsigned fp_calls = 1;\n").unwrap();
-    let linked = compile::link(&toolchain("cc", None), host(), &source, &out("variable")).unwrap();
-    let message = trim::trim(&linked).expect_err("a refusal");
+    let linked = link_image(&toolchain("cc", None), HOST, &source, &out("variable")).unwrap();
+    let message = trim(&linked).expect_err("a refusal");
     assert!(message.contains(".data"), "{message}");
 }
 
@@ -266,6 +248,6 @@ fn a_page_that_differs_between_c_and_rust_is_refused() {
         .replace("swap;", "shift;");
     assert_ne!(page, swapped);
     std::fs::write(source.join("page.h"), swapped).unwrap();
-    let message = compile::link(&toolchain("cc", None), host(), &source, &out("page")).unwrap_err();
+    let message = link_image(&toolchain("cc", None), HOST, &source, &out("page")).unwrap_err();
     assert!(message.contains("crates/page and vdso/page.h disagree"), "{message}");
 }

@@ -75,7 +75,9 @@ fn gdb_sees_through_the_signal_return_of_i386() {
         return;
     }
     let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("signals-i386");
+    let temporary = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let program = temporary.join("signals-i386");
+    std::fs::write(temporary.join("isa.h"), fastpath_isa::c::header(Isa::I386)).unwrap();
     let output = Command::new("clang")
         .args([
             "--target=i386-linux-gnu",
@@ -91,6 +93,8 @@ fn gdb_sees_through_the_signal_return_of_i386() {
             "-nostdlib",
         ])
         .args(["-fuse-ld=lld", "-Wl,--eh-frame-hdr"])
+        .arg("-I")
+        .arg(temporary)
         .arg(here.join("tests/guest/signals.c"))
         .arg(here.join("../../vdso/i386/sigreturn.S"))
         .arg("-o")

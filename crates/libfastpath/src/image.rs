@@ -67,12 +67,7 @@ fn isa_of(number: c_int) -> Option<Isa> {
 
 /// `FASTPATH_X86_64` and so on.
 pub const fn number_of(isa: Isa) -> c_int {
-    match isa {
-        Isa::X86_64 => 1,
-        Isa::I386 => 2,
-        Isa::Aarch64 => 3,
-        Isa::Arm => 4,
-    }
+    isa as c_int + 1
 }
 
 /// Returns the ISA that this library was compiled for.
@@ -84,13 +79,7 @@ pub extern "C" fn fastpath_host_isa() -> c_int {
 /// Returns the name of an ISA, or NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn fastpath_isa_name(isa: c_int) -> *const c_char {
-    match isa_of(isa) {
-        Some(Isa::X86_64) => c"x86_64".as_ptr(),
-        Some(Isa::I386) => c"i386".as_ptr(),
-        Some(Isa::Aarch64) => c"aarch64".as_ptr(),
-        Some(Isa::Arm) => c"arm".as_ptr(),
-        None => std::ptr::null(),
-    }
+    isa_of(isa).map_or(std::ptr::null(), |isa| isa.facts().name.as_ptr())
 }
 
 /// Returns the image of an ISA, or NULL.

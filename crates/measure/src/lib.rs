@@ -4,7 +4,6 @@
 //! Everything is returned as data that serialises; nothing here prints.
 
 mod accuracy;
-mod arch;
 mod auto;
 pub mod bench;
 pub mod child;

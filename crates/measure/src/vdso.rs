@@ -4,6 +4,7 @@ use crate::Clock;
 use crate::counter;
 use crate::functions::{Call, Functions};
 use fastpath_host::PageCopy;
+use fastpath_isa::Isa;
 use fastpath_maps::Mapping;
 use fastpath_page::{MAPPED_NAME, PAGE_SIZE, Page, Reader};
 use serde::Serialize;
@@ -103,11 +104,7 @@ impl Vdso {
 
     /// Its functions, to be called directly.
     pub fn functions(&self) -> Option<Functions> {
-        // AArch64 has other names for them.
-        let find = |name: &str| {
-            let names = [format!("__vdso_{name}"), format!("__kernel_{name}")];
-            names.iter().find_map(|name| self.function(name))
-        };
+        let find = |name: &str| self.function(&format!("{}{name}", Isa::HOST.facts().prefix));
         // SAFETY: these symbols of a vDSO are functions of these signatures (vdso(7)), and it stays mapped.
         unsafe { Functions::at(find) }
     }
@@ -179,7 +176,7 @@ impl MappedPage {
         let names = ["__vdso_clock_gettime", "__kernel_clock_gettime"];
         let entry = names.iter().find_map(|name| elf.find(name))? as usize;
         let code = bytes.get(entry..entry + 16)?;
-        let target = crate::arch::jump_target(code, (vdso + entry) as u64)?;
+        let target = (Isa::HOST.facts().jump_target)(code, (vdso + entry) as u64)?;
         let leads_behind = |page: &&Mapping| (page.end..page.end + IMAGE_REACH).contains(&target);
         let mut pages = maps.iter().filter(|mapping| mapping.name.starts_with(MAPPED_NAME));
         MappedPage::below(pages.find(leads_behind)?.end as usize, maps)

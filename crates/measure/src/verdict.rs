@@ -3,6 +3,7 @@
 use crate::clocks::Kind;
 use crate::functions::Call;
 use crate::path::Path;
+use fastpath_isa::Isa;
 use serde::Serialize;
 
 /// What a cost means.
@@ -37,10 +38,9 @@ pub fn costs_too_much(ns: f64, syscall_ns: Option<f64>, counter_ns: Option<f64>)
     slow_above(syscall_ns, counter_ns).is_some_and(|limit| ns > limit)
 }
 
-/// Whether the vDSO of any kernel for programs of this architecture answers the call. x86 has an instruction that tells a program
-/// its CPU; Arm has none, and no vDSO of its kernels exports the function.
-fn a_vdso_can_answer(call: Call, architecture: &str) -> bool {
-    !matches!(call, Call::Getcpu) || architecture.starts_with("x86")
+/// Returns whether the vDSO of any kernel for programs of this ISA answers the call faster than the system call.
+fn a_vdso_can_answer(call: Call, isa: Isa) -> bool {
+    !matches!(call, Call::Getcpu) || isa.facts().has_cpu_number
 }
 
 /// What path and cost of a call mean.
@@ -52,7 +52,7 @@ pub fn judge(call: Call, path: Path, ns: Option<f64>, syscall_ns: Option<f64>, c
         return Verdict::SyscallOnly;
     }
     match (path, ns) {
-        (Path::Syscall, _) if !a_vdso_can_answer(call, std::env::consts::ARCH) => Verdict::SyscallOnly,
+        (Path::Syscall, _) if !a_vdso_can_answer(call, Isa::HOST) => Verdict::SyscallOnly,
         (Path::Syscall, _) => Verdict::Slow,
         (_, None) => Verdict::Unknown,
         (_, Some(ns)) if costs_too_much(ns, syscall_ns, counter) => Verdict::Slow,
@@ -132,12 +132,18 @@ mod tests {
 
     #[test]
     fn getcpu_is_a_system_call_where_the_cpu_does_not_tell_a_program_its_number() {
-        assert!(a_vdso_can_answer(Call::Getcpu, "x86_64"));
-        assert!(!a_vdso_can_answer(Call::Getcpu, "aarch64"));
-        assert!(a_vdso_can_answer(Call::Gettimeofday, "aarch64") && a_vdso_can_answer(MONOTONIC, "aarch64"));
+        assert!(a_vdso_can_answer(Call::Getcpu, Isa::X86_64));
+        assert!(!a_vdso_can_answer(Call::Getcpu, Isa::Aarch64));
+        assert!(a_vdso_can_answer(Call::Gettimeofday, Isa::Aarch64) && a_vdso_can_answer(MONOTONIC, Isa::Aarch64));
         let verdict = judge(Call::Getcpu, Path::Syscall, Some(90.0), Some(90.0), Some(15.0));
-        let is_x86 = cfg!(target_arch = "x86_64");
-        assert_eq!(verdict, if is_x86 { Verdict::Slow } else { Verdict::SyscallOnly });
+        assert_eq!(
+            verdict,
+            if Isa::HOST.is_x86() {
+                Verdict::Slow
+            } else {
+                Verdict::SyscallOnly
+            }
+        );
     }
 
     #[test]

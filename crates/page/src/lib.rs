@@ -29,17 +29,10 @@ pub(crate) mod sync {
 
     /// Makes every earlier store visible to all CPUs before the counter is read after it.
     ///
-    /// A fence of the memory model orders accesses to memory, which the counter is not. On x86 the fence is MFENCE or a
-    /// locked instruction, and the ordered counter read begins with LFENCE, or is RDTSCP: both wait until earlier
-    /// instructions are done, and a fence is done when earlier stores are visible (Intel SDM volume 2, MFENCE, LFENCE;
-    /// AMD APM volume 3). On Arm a DMB orders only accesses; DSB waits until they are complete, and the ISB of the
-    /// counter read keeps that from being executed earlier (Arm ARM, B2.3 and D11.2).
+    /// A fence of the memory model orders accesses to memory, which the counter is not: the rest depends on the ISA.
     pub fn fence_before_counter() {
         fence(Ordering::SeqCst);
-        #[cfg(all(not(loom), any(target_arch = "aarch64", target_arch = "arm")))]
-        // SAFETY: a barrier changes no register and no memory.
-        unsafe {
-            std::arch::asm!("dsb ish", options(nostack, preserves_flags));
-        }
+        #[cfg(not(loom))]
+        fastpath_isa::cpu::complete_stores();
     }
 }

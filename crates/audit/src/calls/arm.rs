@@ -6,11 +6,9 @@ use super::{Found, Piece, find_words, word};
 
 /// Most instructions to look back.
 const BEFORE: usize = 32;
-/// svc #0
-const SVC: [u8; 4] = 0xef00_0000_u32.to_le_bytes();
 
 pub(super) fn find(piece: &Piece<'_>, address: u64, found: &mut Found) {
-    find_words(Isa::Arm, SVC, number_before, piece, address, found);
+    find_words(Isa::Arm, number_before, piece, address, found);
 }
 
 /// Returns the value of r7 at `at`.

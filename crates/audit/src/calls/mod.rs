@@ -56,15 +56,17 @@ pub struct Site {
     pub by: By,
 }
 
-/// Numbers of asm/unistd.h. An i386 program's number is also that of `int $0x80` in an x86-64 program.
+/// Returns the clock call of this number. An i386 program's number is also that of `int $0x80` in an x86-64 program.
 fn call_of(isa: Isa, number: u64) -> Option<Call> {
-    Some(match (isa, number) {
-        (Isa::X86_64, 228) | (Isa::I386, 265) | (Isa::Aarch64, 113) | (Isa::Arm, 263) => Call::ClockGettime,
-        (Isa::I386 | Isa::Arm, 403) => Call::ClockGettime64,
-        (Isa::X86_64, 96) | (Isa::I386 | Isa::Arm, 78) | (Isa::Aarch64, 169) => Call::Gettimeofday,
-        (Isa::X86_64, 201) | (Isa::I386, 13) => Call::Time,
-        _ => return None,
-    })
+    let calls = &isa.facts().calls;
+    let all = [
+        (Some(calls.clock_gettime), Call::ClockGettime),
+        (calls.clock_gettime64, Call::ClockGettime64),
+        (Some(calls.gettimeofday), Call::Gettimeofday),
+        (calls.time, Call::Time),
+    ];
+    let found = all.into_iter().find(|(known, _)| known.map(u64::from) == Some(number));
+    found.map(|(_, call)| call)
 }
 
 /// Most sites that are kept of one file: no program has as many.
@@ -99,17 +101,16 @@ impl Found {
     }
 }
 
-/// Examines each `svc` in the piece, on an ISA whose instructions are aligned words. `number_before` reads the number
-/// from the code before it.
+/// Examines each system-call instruction in the piece, on an ISA whose instructions are aligned words. `number_before`
+/// reads the number from the code before it.
 fn find_words(
     isa: Isa,
-    svc: [u8; 4],
     number_before: fn(&[u8], usize) -> Option<u64>,
     piece: &Piece<'_>,
     address: u64,
     found: &mut Found,
 ) {
-    for at in memmem::find_iter(piece.bytes, &svc) {
+    for at in memmem::find_iter(piece.bytes, isa.facts().system_call) {
         let here = address.wrapping_add(at as u64);
         if piece.own.contains(&at)
             && here.is_multiple_of(4)

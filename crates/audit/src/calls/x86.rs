@@ -35,13 +35,13 @@ pub(super) fn find(isa: Isa, piece: &Piece<'_>, address: u64, found: &mut Found)
         }
     };
     // int $0x80 takes i386 numbers in every program.
-    own_of(&[0xcd, 0x80]).for_each(|at| look(at, Isa::I386));
+    own_of(Isa::I386.facts().system_call).for_each(|at| look(at, Isa::I386));
     if isa == Isa::I386 {
         own_of(&[0x0f, 0x34]).for_each(|at| look(at, Isa::I386));
         own_of(THROUGH_THREAD_BLOCK).for_each(|at| look(at, Isa::I386));
         return;
     }
-    own_of(&[0x0f, 0x05]).for_each(|at| look(at, Isa::X86_64));
+    own_of(Isa::X86_64.facts().system_call).for_each(|at| look(at, Isa::X86_64));
     for at in own_of(&[0x60, 0xff]) {
         if let Some(call) = at.checked_sub(2).and_then(|at| vsyscall_at(piece.bytes, at))
             && found.is_affordable()

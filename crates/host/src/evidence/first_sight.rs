@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Evidence;
 use crate::counter::{self, Features};
+use fastpath_isa::Isa;
 
 pub(super) fn look() -> Evidence {
     let is_readable = counter::is_readable();
@@ -14,10 +15,9 @@ pub(super) fn look() -> Evidence {
     }
 }
 
-/// Returns whether the kernel emulates reads of the counter. Only Arm's kernels do so, on CPUs with an erratum in their
-/// counter.
+/// Returns whether the kernel or the firmware emulates reads of the counter.
 pub(super) fn is_trapped() -> bool {
-    cfg!(target_arch = "aarch64") && prices().is_of_trapped_reads()
+    Isa::HOST.facts().counter.may_trap && prices().is_of_trapped_reads()
 }
 
 /// The shortest times of some reads of the counter, and of as many system calls.

@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::counter::Features;
+use fastpath_isa::Isa;
 
 pub use residuals::{Residuals, Withdrawal, reason};
 pub use warp::{LeftOut, Missed, Pair, Patience, Patrol, Warp};
@@ -56,14 +57,7 @@ pub enum Trust {
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Distrust {
     /// The CPU does not state that the counter has one rate.
-    #[cfg_attr(
-        any(target_arch = "x86_64", target_arch = "x86"),
-        error("the CPU does not state an invariant TSC (CPUID 8000_0007H, EDX bit 8)")
-    )]
-    #[cfg_attr(
-        not(any(target_arch = "x86_64", target_arch = "x86")),
-        error("firmware has not set up the counter (its frequency, CNTFRQ_EL0, is 0)")
-    )]
+    #[error("{}", Isa::HOST.facts().counter.not_invariant)]
     NotInvariant,
     /// The process may not read the counter (PR_SET_TSC).
     #[error("this process may not read the counter (prctl PR_GET_TSC)")]

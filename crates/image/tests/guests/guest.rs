@@ -101,14 +101,9 @@ fn runs(program: &str) -> bool {
 }
 
 /// Returns the emulator for an ISA, unless this CPU runs it.
-fn emulator(isa: Isa) -> Option<&'static str> {
-    match isa {
-        _ if isa == Isa::HOST || (isa.is_x86() && Isa::HOST.is_x86()) => None,
-        Isa::Aarch64 => Some("qemu-aarch64"),
-        Isa::Arm => Some("qemu-arm"),
-        Isa::X86_64 => Some("qemu-x86_64"),
-        Isa::I386 => Some("qemu-i386"),
-    }
+fn emulator(isa: Isa) -> Option<String> {
+    let is_native = isa == Isa::HOST || (isa.is_x86() && Isa::HOST.is_x86());
+    (!is_native).then(|| format!("qemu-{isa}"))
 }
 
 /// Reports that a test cannot run here, to scripts/test if it counts, and to the reader.
@@ -129,16 +124,13 @@ fn build(isa: Isa) -> PathBuf {
     static BUILT: AtomicU32 = AtomicU32::new(0);
     let number = BUILT.fetch_add(1, Relaxed);
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("guest-{isa}-{number}"));
-    let (target, flags): (_, &[&str]) = match isa {
-        Isa::X86_64 => ("x86_64-linux-gnu", &[]),
-        Isa::I386 => ("i386-linux-gnu", &["-march=i686"]),
-        Isa::Aarch64 => ("aarch64-linux-gnu", &[]),
-        Isa::Arm => ("arm-linux-gnueabi", &["-march=armv7-a", "-marm"]),
-    };
+    let generated = out.with_extension("h");
+    std::fs::create_dir_all(&generated).unwrap();
+    std::fs::write(generated.join("isa.h"), fastpath_isa::c::header(isa)).unwrap();
     let mut command = Command::new("clang");
     command
-        .arg(format!("--target={target}"))
-        .args(flags)
+        .arg(format!("--target={}", isa.facts().clang_target))
+        .args(isa.facts().machine_flags)
         .args([
             "-std=c11",
             "-O1",
@@ -150,10 +142,17 @@ fn build(isa: Isa) -> PathBuf {
             "-Werror",
         ])
         .args(["-static", "-nostdlib", "-fuse-ld=lld"]);
-    for folder in [vdso.join(isa.name()), vdso.join("x86"), vdso, here.clone()] {
+    for folder in [
+        vdso.join(isa.name()),
+        vdso.join("x86"),
+        vdso,
+        here.clone(),
+        generated.clone(),
+    ] {
         command.arg("-I").arg(folder);
     }
     let output = command.arg(here.join("guest.c")).arg("-o").arg(&out).output().unwrap();
+    let _ = std::fs::remove_dir_all(generated);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     out
 }
@@ -185,12 +184,12 @@ impl Guest {
             return None;
         }
         let emulator = emulator(isa);
-        if let Some(emulator) = emulator.filter(|emulator| !runs(emulator)) {
+        if let Some(emulator) = emulator.as_ref().filter(|emulator| !runs(emulator)) {
             skip(&format!("{emulator} is not installed"));
             return None;
         }
         let program = build(isa);
-        let mut command = match emulator {
+        let mut command = match &emulator {
             Some(emulator) => Command::new(emulator),
             None => Command::new(&program),
         };
@@ -273,12 +272,7 @@ impl Guest {
 
     /// Returns the full name of a function.
     pub fn name(&self, function: &str) -> String {
-        let prefix = if self.isa == Isa::Aarch64 {
-            "__kernel_"
-        } else {
-            "__vdso_"
-        };
-        format!("{prefix}{function}")
+        format!("{}{function}", self.isa.facts().prefix)
     }
 
     /// Returns the address of a function in the guest, as a loader finds it.

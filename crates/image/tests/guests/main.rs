@@ -42,29 +42,6 @@ const OTHER_IDS: [i32; 16] = [
     i32::MIN,
 ];
 
-struct Numbers {
-    clock_gettime: u64,
-    clock_getres: u64,
-    gettimeofday: u64,
-    getcpu: u64,
-}
-
-/// Returns the system-call numbers, as in vdso/*/syscall.h.
-fn numbers(isa: Isa) -> Numbers {
-    let [clock_gettime, clock_getres, gettimeofday, getcpu] = match isa {
-        Isa::X86_64 => [228, 229, 96, 309],
-        Isa::I386 => [265, 266, 78, 318],
-        Isa::Aarch64 => [113, 114, 169, 168],
-        Isa::Arm => [263, 264, 78, 345],
-    };
-    Numbers {
-        clock_gettime,
-        clock_getres,
-        gettimeofday,
-        getcpu,
-    }
-}
-
 /// Number of clock_gettime64, the same on every ISA.
 const CLOCK_GETTIME64: u64 = 403;
 
@@ -127,7 +104,7 @@ fn ns((seconds, nanoseconds): (i64, i64)) -> i128 {
 }
 
 #[test]
-fn all_four_images_are_here() {
+fn the_image_of_every_isa_is_here() {
     let missing: Vec<_> = Isa::ALL.into_iter().filter(|&isa| Image::of(isa).is_none()).collect();
     // scripts/test, which CI runs, has installed the required tools.
     if std::env::var_os("FASTPATH_SKIPS").is_some() {
@@ -322,15 +299,15 @@ fn nothing_is_written_beyond_what_the_type_holds() {
 #[test]
 fn bad_ids_and_pointers_are_answered_as_the_kernel_answers_them() {
     Guest::each(|guest| {
-        let numbers = numbers(guest.isa);
+        let numbers = guest.isa.facts().calls;
         let anchor = still(guest);
         guest.page.header.hres_res_ns.store(1, Relaxed);
         guest.lay(&anchor, None, 2);
         for id in OTHER_IDS.map(|id| id as u64) {
             for pointer in [0, buffer(0)] {
                 let calls = [
-                    ("clock_gettime", numbers.clock_gettime),
-                    ("clock_getres", numbers.clock_getres),
+                    ("clock_gettime", numbers.clock_gettime.into()),
+                    ("clock_getres", numbers.clock_getres.into()),
                     ("clock_gettime64", CLOCK_GETTIME64),
                 ];
                 for (function, number) in calls {
@@ -354,7 +331,7 @@ fn bad_ids_and_pointers_are_answered_as_the_kernel_answers_them() {
         assert_eq!(guest.call("clock_getres", [MONOTONIC, 0, 0]).result, 0);
         assert_eq!(guest.call("gettimeofday", [0, 0, 0]).result, 0);
         let zone = guest.call("gettimeofday", [buffer(0), buffer(1), 0]);
-        let kernels = guest.system_call(numbers.gettimeofday, [buffer(0), buffer(1), 0]);
+        let kernels = guest.system_call(numbers.gettimeofday.into(), [buffer(0), buffer(1), 0]);
         assert_eq!((zone.result, zone.buffers[1]), (0, kernels.buffers[1]));
         assert!(
             zone.long(guest.isa, 0, 0) < PAGE_SEC as i64,
@@ -525,9 +502,9 @@ fn with_the_kernels_vdso_behind_it_an_image_answers_everything() {
                 ..Setup::default()
             });
             assert_eq!(all_seconds(guest), [None; 5]);
-            let numbers = numbers(isa);
+            let numbers = isa.facts().calls;
             for id in PAGE_CLOCKS {
-                let before = guest.system_call(numbers.clock_gettime, [id, buffer(0), 0]);
+                let before = guest.system_call(numbers.clock_gettime.into(), [id, buffer(0), 0]);
                 let (seconds, _) = read(guest, id);
                 assert!((seconds - before.long(isa, 0, 0)).abs() <= 1, "clock {id}");
             }
@@ -614,7 +591,7 @@ fn reads_are_in_order_with_system_calls() {
                 },
                 ..Setup::default()
             });
-            let number = numbers(guest.isa).clock_gettime;
+            let number = guest.isa.facts().calls.clock_gettime.into();
             let kernel = |guest: &mut Guest| {
                 let answer = guest.system_call(number, [MONOTONIC, buffer(0), 0]);
                 ns((answer.long(guest.isa, 0, 0), answer.long(guest.isa, 0, 1)))
@@ -683,7 +660,7 @@ fn getcpu_comes_from_the_page_or_the_cpu_or_the_kernel() {
                 libc::CPU_SET(libc::sched_getcpu() as usize, &mut only);
                 assert_eq!(libc::sched_setaffinity(guest.pid(), size_of_val(&only), &only), 0);
             }
-            let kernel = guest.system_call(numbers(isa).getcpu, [buffer(0), buffer(1), 0]);
+            let kernel = guest.system_call(isa.facts().calls.getcpu.into(), [buffer(0), buffer(1), 0]);
             for flags in [0, FLAG_CPU_SEGMENT] {
                 guest.page.header.flags.store(flags, Relaxed);
                 guest.send_page();
@@ -708,12 +685,7 @@ fn getcpu_comes_from_the_page_or_the_cpu_or_the_kernel() {
 fn system_calls_are_told_by_where_they_return() {
     for isa in Isa::ALL {
         let Some(image) = Image::of(isa) else { continue };
-        let instruction: &[u8] = match isa {
-            Isa::X86_64 => &[0x0f, 0x05],
-            Isa::I386 => &[0xcd, 0x80],
-            Isa::Aarch64 => &[0x01, 0x00, 0x00, 0xd4],
-            Isa::Arm => &[0x00, 0x00, 0x00, 0xef],
-        };
+        let instruction = isa.facts().system_call;
         assert!(image.system_calls().len() >= 3, "{isa}");
         for &at in image.system_calls() {
             assert!(image.bytes()[..at as usize].ends_with(instruction), "{isa}: {at:#x}");

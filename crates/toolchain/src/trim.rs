@@ -26,6 +26,10 @@ struct Section {
     entry_size: u64,
 }
 
+/// Returns the image in a linked file.
+///
+/// # Errors
+/// A message, if the file cannot be read, or has data to be written.
 pub fn trim(linked: &[u8]) -> Result<Vec<u8>, String> {
     match FileKind::parse(linked).map_err(unreadable)? {
         FileKind::Elf64 => trim_class::<FileHeader64<LittleEndian>>(linked),

@@ -4,13 +4,31 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::recipe::{COMMON, Recipe};
+use fastpath_isa::Isa;
+
+use crate::generated;
 
 /// Variable with the linker for the image, as in `-fuse-ld=`; without it, the compiler's own choice.
 pub const LINKER_VARIABLE: &str = "FASTPATH_VDSO_LD";
 
-pub const INSTALL_HINT: &str = "The vDSO image is made by a C compiler and a linker: install gcc and binutils (Debian, Ubuntu: \
+const INSTALL_HINT: &str = "The vDSO image is made by a C compiler and a linker: install gcc and binutils (Debian, Ubuntu: \
                                 apt-get install gcc), or clang and lld with CC=clang FASTPATH_VDSO_LD=lld";
+
+/// Files of every image.
+const COMMON: &[&str] = &[
+    "clock_gettime.c",
+    "gettimeofday.c",
+    "clock_getres.c",
+    "latch.c",
+    "note.S",
+    "slots.c",
+];
+/// Files of the images that export a function of this name.
+const OPTIONAL: &[(&str, &str)] = &[
+    ("clock_gettime64", "clock_gettime64.c"),
+    ("time", "time.c"),
+    ("getcpu", "getcpu.c"),
+];
 
 const COMPILE_FLAGS: &[&str] = &[
     "-std=c11",
@@ -70,6 +88,9 @@ impl std::fmt::Display for Toolchain {
 
 impl Toolchain {
     /// Returns the toolchain of this build's target: CC and its relatives, and FASTPATH_VDSO_LD.
+    ///
+    /// # Errors
+    /// A message, if there is no compiler.
     pub fn of_target() -> Result<Toolchain, String> {
         let compiler = cc::Build::new()
             .no_default_flags(true)
@@ -96,30 +117,42 @@ impl Toolchain {
     }
 }
 
-/// Compiles and links an image. Returns the ELF file with its symbols.
-pub fn link(toolchain: &Toolchain, recipe: &Recipe, source: &Path, out: &Path) -> Result<Vec<u8>, String> {
-    let folder = source.join(recipe.isa.name());
-    let linked = out.join(format!("{}.so", recipe.isa));
+/// Compiles and links the image of one ISA from the folder `vdso/`. `out` gets what is generated for it, and the linked
+/// file, `ISA.so`. Returns the ELF file with its symbols.
+///
+/// # Errors
+/// A message with the compiler's, and what to install.
+pub fn link(toolchain: &Toolchain, isa: Isa, source: &Path, out: &Path) -> Result<Vec<u8>, String> {
+    let facts = isa.facts();
+    let folder = source.join(isa.name());
+    let linked = out.join(format!("{isa}.so"));
+    let generated = generated::write(isa, &out.join(isa.name()))?;
     let mut command = Command::new(&toolchain.compiler);
     if toolchain.is_clang {
-        command.arg(format!("--target={}", recipe.target));
-    }
-    command.args(COMPILE_FLAGS).args(recipe.flags);
-    let shared = recipe.shared.map(|shared| source.join(shared));
-    for include in [folder.as_path(), source, out].into_iter().chain(shared.as_deref()) {
-        command.arg("-I").arg(include);
+        command.arg(format!("--target={}", facts.clang_target));
     }
     command
-        .args(COMMON.iter().chain(recipe.functions).map(|file| source.join(file)))
+        .args(COMPILE_FLAGS)
+        .args(facts.machine_flags)
+        .args(facts.image_flags);
+    let shared = facts.shared_folder.map(|shared| source.join(shared));
+    let includes = [folder.as_path(), source, &generated.folder];
+    for include in includes.into_iter().chain(shared.as_deref()) {
+        command.arg("-I").arg(include);
+    }
+    let optional = OPTIONAL.iter().filter(|(function, _)| facts.exports(function));
+    let functions = COMMON.iter().chain(optional.map(|(_, file)| file));
+    command
+        .args(functions.map(|file| source.join(file)))
         .args(sources(&folder)?)
-        .arg(out.join("page_layout.c"));
+        .arg(&generated.page_layout);
     command.args(LINK_FLAGS);
     if let Some(linker) = &toolchain.linker {
         command.arg(format!("-fuse-ld={linker}"));
     }
     let script = Some(folder.join("vdso.lds")).filter(|own| own.exists());
     command.arg(joined("-Wl,-T,", &script.unwrap_or_else(|| source.join("vdso.lds"))));
-    command.arg(joined("-Wl,--version-script=", &folder.join("versions.lds")));
+    command.arg(joined("-Wl,--version-script=", &generated.version_script));
     command.arg("-o").arg(&linked);
 
     let output = command

@@ -1,18 +1,35 @@
-//! Assertions in C of the page's layout in Rust.
+//! The files that are generated for an ISA: its constants, and assertions in C of the page's layout in Rust.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use fastpath_isa::{Isa, c};
 use fastpath_page::layout;
 
-pub fn write(out: &Path) -> Result<(), String> {
+/// The paths of the files.
+pub struct Generated {
+    /// The folder of the headers.
+    pub folder: PathBuf,
+    pub page_layout: PathBuf,
+    pub version_script: PathBuf,
+}
+
+/// Writes the files to a folder.
+pub fn write(isa: Isa, folder: &Path) -> Result<Generated, String> {
     let save = |name: &str, text: String| {
-        std::fs::write(out.join(name), text)
-            .map_err(|error| format!("cannot write {name} to {}: {error}", out.display()))
+        let path = folder.join(name);
+        let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
+        written.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        Ok::<PathBuf, String>(path)
     };
-    save("page_layout.c", assertions())?;
+    save("isa.h", c::header(isa))?;
     // For the assembler, which cannot include C.
-    save("page_abi.h", format!("#define FP_PAGE_ABI {}\n", layout::ABI))
+    save("page_abi.h", format!("#define FP_PAGE_ABI {}\n", layout::ABI))?;
+    Ok(Generated {
+        folder: folder.to_owned(),
+        page_layout: save("page_layout.c", assertions())?,
+        version_script: save("versions.lds", c::version_script(isa))?,
+    })
 }
 
 fn assertions() -> String {

@@ -1,0 +1,42 @@
+//! The CPU's counter, read in order, and the CPU's statement about it. The instructions are in `fastpath-isa`.
+
+pub use fastpath_isa::cpu::read_counter as read;
+use fastpath_isa::{Isa, cpu};
+
+/// The CPU's statement about the counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
+pub struct Features {
+    /// It ticks at one rate in all power states.
+    pub invariant: bool,
+    /// RDTSCP (leaf 8000_0001H, EDX bit 27).
+    #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
+    pub rdtscp: bool,
+    /// CNTVCTSS_EL0, which needs no barrier (FEAT_ECV, shown as HWCAP2_ECV).
+    #[cfg(target_arch = "aarch64")]
+    pub cntvctss: bool,
+}
+
+impl Features {
+    /// Where the CPU states whether the counter has one rate.
+    pub const INVARIANT_SOURCE: &str = Isa::HOST.facts().counter.invariant_source;
+
+    /// Returns the features of this CPU.
+    pub fn of_this_cpu() -> Features {
+        Features {
+            invariant: cpu::is_counter_invariant(),
+            #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
+            rdtscp: cpu::features().rdtscp,
+            #[cfg(target_arch = "aarch64")]
+            cntvctss: cpu::features().cntvctss,
+        }
+    }
+}
+
+/// Returns whether this process may read the counter: a process can have asked the kernel to fault it (PR_SET_TSC; on
+/// Arm from Linux 6.12).
+pub fn is_readable() -> bool {
+    let mut mode: libc::c_int = 0;
+    // A kernel without PR_GET_TSC forbids nothing.
+    // SAFETY: PR_GET_TSC stores one int.
+    unsafe { libc::prctl(libc::PR_GET_TSC, &mut mode) != 0 || mode == libc::PR_TSC_ENABLE }
+}

@@ -1,0 +1,78 @@
+//! The numbers of the system calls that fastpath's own code makes, watches or finds in programs.
+
+macro_rules! system_calls {
+    ($($name:ident)* ; $($optional:ident)*) => {
+        /// System call numbers, by the names of the kernel's tables.
+        #[allow(missing_docs)]
+        #[derive(Clone, Copy, Debug)]
+        pub struct SystemCalls {
+            $(pub $name: u32,)*
+            $(pub $optional: Option<u32>,)*
+        }
+
+        impl SystemCalls {
+            /// Returns the name and number of each call that the ISA has.
+            pub fn list(&self) -> impl Iterator<Item = (&'static str, u32)> {
+                let all = [
+                    $((stringify!($name), Some(self.$name)),)*
+                    $((stringify!($optional), self.$optional),)*
+                ];
+                all.into_iter().filter_map(|(name, number)| Some((name, number?)))
+            }
+        }
+    };
+}
+
+// `mmap` is mmap2 on 32-bit ISAs, which counts the offset in pages. Optional are the calls that only some ISAs have:
+// time, those for 64-bit seconds (32-bit ISAs), and sigreturn.
+system_calls! {
+    clock_getres clock_gettime clock_settime clone close connect execve execveat exit_group futex getcpu getpid
+    gettid gettimeofday kill mmap mprotect munmap openat prctl pread64 prlimit64 read recvmsg rt_sigaction
+    rt_sigreturn sched_yield seccomp sendmsg setns setsockopt settimeofday socket unshare wait4 write
+    ;
+    clock_gettime64 clock_settime64 sigreturn time
+}
+
+/// The table that newer ISAs share: include/uapi/asm-generic/unistd.h.
+pub const ASM_GENERIC: SystemCalls = SystemCalls {
+    openat: 56,
+    close: 57,
+    read: 63,
+    write: 64,
+    pread64: 67,
+    exit_group: 94,
+    unshare: 97,
+    futex: 98,
+    clock_settime: 112,
+    clock_gettime: 113,
+    clock_getres: 114,
+    sched_yield: 124,
+    kill: 129,
+    rt_sigaction: 134,
+    rt_sigreturn: 139,
+    prctl: 167,
+    getcpu: 168,
+    gettimeofday: 169,
+    settimeofday: 170,
+    getpid: 172,
+    gettid: 178,
+    socket: 198,
+    connect: 203,
+    setsockopt: 208,
+    sendmsg: 211,
+    recvmsg: 212,
+    munmap: 215,
+    clone: 220,
+    execve: 221,
+    mmap: 222,
+    mprotect: 226,
+    wait4: 260,
+    prlimit64: 261,
+    setns: 268,
+    seccomp: 277,
+    execveat: 281,
+    clock_gettime64: None,
+    clock_settime64: None,
+    sigreturn: None,
+    time: None,
+};

@@ -1,0 +1,17 @@
+//! CPU features that improve an image beyond its ISA's baseline.
+
+/// Better instructions to read the counter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuFeatures {
+    /// x86: RDTSCP, which waits for earlier loads by itself.
+    pub rdtscp: bool,
+    /// AArch64: CNTVCTSS_EL0, which is not read speculatively (FEAT_ECV).
+    pub cntvctss: bool,
+}
+
+impl CpuFeatures {
+    /// Returns the features of this CPU that are useful to images of its own family.
+    pub fn of_this_cpu() -> CpuFeatures {
+        crate::cpu::features()
+    }
+}
