@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "map_elf.h"
-#include "isa.h"
+#include "loader.h"
 
 #include <elf.h>
 #include <errno.h>

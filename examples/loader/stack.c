@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "stack.h"
-#include "isa.h"
+#include "loader.h"
 
 #include <stddef.h>
 
