@@ -396,3 +396,30 @@ fn our_image_is_told_from_the_kernels() {
     assert!(!is_fastpath(&kernel.bytes));
     assert!(!is_fastpath(b"not an ELF file"));
 }
+
+#[test]
+fn a_page_is_refused_beyond_the_codes_reach_which_is_all_addresses_on_32_bit_isas() {
+    const GIB: i64 = 1 << 30;
+    for image in images() {
+        let with_page_at = |page_offset| {
+            let placement = Placement {
+                address: 0x1000_0000,
+                page_offset,
+            };
+            Instance::new(image, &Options::at(placement))
+        };
+        let isa = image.isa();
+        let (within, beyond) = match isa {
+            Isa::X86_64 => (GIB, 2 * GIB),
+            Isa::Aarch64 => (3 * GIB, 4 * GIB),
+            Isa::I386 | Isa::Arm => (3 * GIB, 4 * GIB),
+        };
+        assert!(with_page_at(within).is_ok() && with_page_at(-within).is_ok(), "{isa}");
+        assert!(with_page_at(beyond).is_err() && with_page_at(-beyond).is_err(), "{isa}");
+        if !isa.is_64() {
+            // Modulo 4 GiB, both are the same page.
+            let above = with_page_at(3 * GIB).unwrap();
+            assert_eq!(above.bytes(), with_page_at(-GIB).unwrap().bytes(), "{isa}");
+        }
+    }
+}
