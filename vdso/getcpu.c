@@ -1,8 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-#include "cpu.h"
+#include "compiler.h"
 #include "isa.h"
 #include "latch.h"
 #include "syscall.h"
+#include "types.h"
+
+#ifdef FP_HAS_CPU_NUMBER
+#include "cpu.h"
+#else
+/* User space can read no register with the number. */
+FP_INLINE int fp_read_cpu_node(fp_u32 page_flags, struct fp_cpu_node *here) {
+	(void)page_flags;
+	(void)here;
+	return 0;
+}
+#endif
 
 FP_INLINE long answer(unsigned *cpu, unsigned *node, struct fp_cpu_node here) {
 	if (cpu)

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fastpath_audit::{Options, Progress, audit};
+use fastpath_image::Isa;
 
 /// The rules that must be found; may be empty.
 type Label = &'static [&'static str];
@@ -128,27 +129,26 @@ fn packages_of_four_isas_and_three_releases_are_judged_rightly() {
 #[test]
 fn programs_that_make_the_call_themselves_are_found_on_every_isa() {
     let directory = tempfile::tempdir().unwrap();
-    for (target, flags, label) in [
-        ("x86_64-linux-gnu", "-DWAY=1", &["static-without-vdso"][..]),
-        ("x86_64-linux-gnu", "-DWAY=2", &["vsyscall-page"]),
-        ("x86_64-linux-gnu", "-DWAY=3", &["static-glibc-without-vdso"]),
-        ("x86_64-linux-gnu", "-DWAY=0", CLEAN),
-        ("i386-linux-gnu", "-DWAY=1", &["static-without-vdso"]),
-        ("i386-linux-gnu", "-DWAY=0", CLEAN),
-        ("aarch64-linux-gnu", "-DWAY=1", &["static-without-vdso"]),
-        ("aarch64-linux-gnu", "-DWAY=0", CLEAN),
-        ("arm-linux-gnueabihf", "-marm -DWAY=1", &["static-without-vdso"]),
-        ("arm-linux-gnueabihf", "-mthumb -DWAY=1", &["static-without-vdso"]),
-        ("arm-linux-gnueabihf", "-mthumb -DWAY=0", CLEAN),
-    ] {
+    let mut programs: Vec<(Isa, &str, Label)> = vec![
+        (Isa::X86_64, "-DWAY=2", &["vsyscall-page"]),
+        (Isa::X86_64, "-DWAY=3", &["static-glibc-without-vdso"]),
+        (Isa::Arm, "-mthumb -DWAY=1", &["static-without-vdso"]),
+        (Isa::Arm, "-mthumb -DWAY=0", CLEAN),
+    ];
+    for isa in Isa::ALL {
+        programs.push((isa, "-DWAY=1", &["static-without-vdso"]));
+        programs.push((isa, "-DWAY=0", CLEAN));
+    }
+    for (isa, flags, label) in programs {
+        let target = isa.facts().clang_target;
         for level in ["-O0", "-O2", "-Os"] {
             let file = directory.path().join("program");
             let mut clang = Command::new("clang");
             clang
                 .arg(format!("--target={target}"))
+                .args(isa.facts().machine_flags)
                 .args(flags.split(' '))
                 .arg(level);
-            clang.args(["-march=armv7-a"].iter().filter(|_| target.starts_with("arm-")));
             clang.args([
                 "-nostdlib",
                 "-static",

@@ -409,11 +409,16 @@ fn a_page_is_refused_beyond_the_codes_reach_which_is_all_addresses_on_32_bit_isa
             Instance::new(image, &Options::at(placement))
         };
         let isa = image.isa();
-        let (within, beyond) = match isa {
-            Isa::X86_64 => (GIB, 2 * GIB),
-            Isa::Aarch64 => (3 * GIB, 4 * GIB),
-            Isa::I386 | Isa::Arm => (3 * GIB, 4 * GIB),
-        };
+        let reach = isa.facts().page_reach.0.next_power_of_two() as i64;
+        assert!(
+            reach
+                == if isa == Isa::Aarch64 || !isa.is_64() {
+                    4 * GIB
+                } else {
+                    2 * GIB
+                }
+        );
+        let (within, beyond) = (reach - GIB, reach);
         assert!(with_page_at(within).is_ok() && with_page_at(-within).is_ok(), "{isa}");
         assert!(with_page_at(beyond).is_err() && with_page_at(-beyond).is_err(), "{isa}");
         if !isa.is_64() {

@@ -74,7 +74,9 @@ const COUNTER: Counter = Counter {
         (0xd5, 0xff),
     ],
     // The kernel emulates reads on CPUs with an erratum in their counter (drivers/clocksource/arm_arch_timer.c).
-    may_trap: true,
+    trapped: Some(
+        "reading the counter traps to the kernel, and is no faster than a system call (an erratum of this CPU, by /proc/cpuinfo's part)",
+    ),
     invariant_source: "CNTFRQ_EL0; Arm ARM D12.1: the system counter",
     not_invariant: "firmware has not set up the counter (its frequency, CNTFRQ_EL0, is 0)",
 };

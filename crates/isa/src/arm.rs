@@ -70,7 +70,7 @@ const COUNTER: Counter = Counter {
         (0x50, 0xf0),
         (0xec, 0xff),
     ],
-    may_trap: false,
+    trapped: None,
     invariant_source: "the auxiliary vector, HWCAP_EVTSTRM",
     not_invariant: "firmware has not set up the counter (its frequency, CNTFRQ_EL0, is 0)",
 };

@@ -30,6 +30,9 @@ pub fn header(isa: Isa) -> String {
         // How far from the vDSO a jump in it may lead.
         define("FP_REACH", &format!("{reach:#x}"));
     }
+    if facts.has_cpu_number {
+        define("FP_HAS_CPU_NUMBER", &1);
+    }
     define("FP_LOAD_BARRIER", &format!("{:?}", facts.counter.load_barrier));
     // The definition of an exported function, and its second name without the prefix.
     const EXPORTED: &str = "visibility(\"default\")";

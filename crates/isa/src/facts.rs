@@ -67,8 +67,9 @@ pub struct Counter {
     /// The ordered read as it is assembled, before an instance replaces it by a better one: bytes, and a mask of the
     /// bits that are the same at every place.
     pub read: &'static [(u8, u8)],
-    /// Whether a kernel or firmware may emulate the read, at the cost of an exception.
-    pub may_trap: bool,
+    /// What is wrong if a read takes as long as a system call: a kernel or firmware emulates it. `None` where none
+    /// does.
+    pub trapped: Option<&'static str>,
     /// Where the CPU states whether the counter has one rate.
     pub invariant_source: &'static str,
     /// What is wrong if it does not.

@@ -11,8 +11,7 @@ pub const COUNTER: Counter = Counter {
     load_barrier: "",
     // lfence; rdtsc
     read: &exactly([0x0f, 0xae, 0xe8, 0x0f, 0x31]),
-    // A hypervisor may emulate it, which no kernel's system call is compared with.
-    may_trap: false,
+    trapped: None,
     invariant_source: "CPUID 8000_0007H, EDX bit 8",
     not_invariant: "the CPU does not state an invariant TSC (CPUID 8000_0007H, EDX bit 8)",
 };

@@ -1,12 +1,11 @@
-//! Arm, in the encoding of 16 and 32 bits. Code is decoded forwards from each half word before a system call, as for
-//! x86.
+//! Arm, in the encoding of 16 and 32 bits: code is decoded forwards from each half word before a system call (`vote`).
 //!
 //! glibc makes system calls from Thumb through a helper, because its compiler reserves r7: the number is in r12 there.
 
 use fastpath_image::Isa;
 use memchr::memmem;
 
-use super::{By, Found, Piece, Site, call_of, half, word};
+use super::{By, Found, Piece, Site, call_of, half, vote, word};
 
 /// Bytes before a system call in which to look for its number.
 const BEFORE: usize = 64;
@@ -69,53 +68,27 @@ fn call_target(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(at as i64 + 4 + distance).ok()
 }
 
+/// Returns the value of the register at `at`.
+fn number_before(bytes: &[u8], at: usize, register: usize) -> Option<u64> {
+    vote(bytes, at, BEFORE, is_wide, step, |registers: &[Option<u32>; 16]| {
+        registers[register]
+    })
+    .map(u64::from)
+}
+
 fn is_wide(first: u16) -> bool {
     first >> 11 >= 0b11101
 }
 
-/// Returns the value of the register at `at`, if most of the decodings that arrive there agree.
-fn number_before(bytes: &[u8], at: usize, register: usize) -> Option<u64> {
-    let halves = at.min(BEFORE) / 2;
-    let first = at - 2 * halves;
-    // Whether decoding from each half word arrives.
-    let mut arrives = vec![false; halves + 1];
-    arrives[halves] = true;
-    for index in (0..halves).rev() {
-        let size = if is_wide(half(bytes, first + 2 * index)?) { 2 } else { 1 };
-        arrives[index] = index + size <= halves && arrives[index + size];
-    }
-    let mut votes: Vec<(u32, usize)> = Vec::new();
-    for start in (0..halves).filter(|index| arrives[*index]) {
-        let mut registers = [None; 16];
-        let mut index = start;
-        while index < halves {
-            index += step(bytes, first + 2 * index, &mut registers)?;
-        }
-        // A decoding that starts behind the load does not know the value.
-        if let Some(value) = registers[register] {
-            match votes.iter_mut().find(|(known, _)| *known == value) {
-                Some((_, count)) => *count += 1,
-                None => votes.push((value, 1)),
-            }
-        }
-    }
-    let all: usize = votes.iter().map(|(_, count)| count).sum();
-    votes
-        .into_iter()
-        .find(|(_, count)| 2 * count > all)
-        .map(|(value, _)| u64::from(value))
-}
-
-/// Steps over one instruction and returns how many half words it has. Forgetting a register wrongly misses a call;
-/// keeping it wrongly invents one.
-fn step(bytes: &[u8], at: usize, registers: &mut [Option<u32>; 16]) -> Option<usize> {
+/// Steps over one instruction. Forgetting a register wrongly misses a call; keeping it wrongly invents one.
+fn step(bytes: &[u8], at: usize, registers: &mut [Option<u32>; 16]) -> Option<()> {
     let first = half(bytes, at)?;
     let low = usize::from(first & 7);
     let middle = usize::from(first >> 8 & 7);
     let constant = u32::from(first & 0xff);
     if is_wide(first) {
         wide(bytes, at, u32::from(first), u32::from(half(bytes, at + 2)?), registers);
-        return Some(2);
+        return Some(());
     }
     match first >> 11 {
         0b00100 => registers[middle] = Some(constant),
@@ -143,7 +116,7 @@ fn step(bytes: &[u8], at: usize, registers: &mut [Option<u32>; 16]) -> Option<us
         0b11100 => *registers = [None; 16],
         _ => registers[low] = None,
     }
-    Some(1)
+    Some(())
 }
 
 fn forget(registers: &mut [Option<u32>; 16], list: u16) {

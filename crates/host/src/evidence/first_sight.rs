@@ -17,7 +17,7 @@ pub(super) fn look() -> Evidence {
 
 /// Returns whether the kernel or the firmware emulates reads of the counter.
 pub(super) fn is_trapped() -> bool {
-    Isa::HOST.facts().counter.may_trap && prices().is_of_trapped_reads()
+    Isa::HOST.facts().counter.trapped.is_some() && prices().is_of_trapped_reads()
 }
 
 /// The shortest times of some reads of the counter, and of as many system calls.

@@ -62,10 +62,8 @@ pub enum Distrust {
     /// The process may not read the counter (PR_SET_TSC).
     #[error("this process may not read the counter (prctl PR_GET_TSC)")]
     NotReadable,
-    /// The kernel emulates reads of it, to work around an erratum of the CPU (drivers/clocksource/arm_arch_timer.c).
-    #[error(
-        "reading the counter traps to the kernel, and is no faster than a system call (an erratum of this CPU, by /proc/cpuinfo's part)"
-    )]
+    /// The kernel or the firmware emulates reads of it.
+    #[error("{}", Isa::HOST.facts().counter.trapped.unwrap_or("reading the counter traps"))]
     Trapped,
     /// The counters of two CPUs disagree.
     #[error("the counters of CPUs {cpu} and {other} disagree by {cycles} counts or more")]

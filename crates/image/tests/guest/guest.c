@@ -54,7 +54,7 @@ void *memcpy(void *to, const void *from, unsigned long size) {
 
 static void quit(int status) {
 	for (;;)
-		system_call(NR_exit_group, status, 0, 0, 0);
+		system_call(FP_NR_exit_group, status, 0, 0, 0);
 }
 
 static void transfer(long number, long fd, byte *at, unsigned long size) {
@@ -67,8 +67,8 @@ static void transfer(long number, long fd, byte *at, unsigned long size) {
 	}
 }
 
-static void receive(void *at, unsigned long size) { transfer(NR_read, 0, at, size); }
-static void send(void *at, unsigned long size) { transfer(NR_write, 1, at, size); }
+static void receive(void *at, unsigned long size) { transfer(FP_NR_read, 0, at, size); }
+static void send(void *at, unsigned long size) { transfer(FP_NR_write, 1, at, size); }
 
 /* Replacement of a kernel's function: stores its arguments in the last buffer. */
 static long spy(long a, long b, long c) {
@@ -77,23 +77,18 @@ static long spy(long a, long b, long c) {
 	return 42;
 }
 
-static volatile int signals;
-static void on_signal(int number) { signals += number; }
+volatile int signals;
+void on_signal(int number) { signals += number; }
 
 /* Returns how many signals were handled, by a handler that returns to `restorer`. */
 static long through_signal(unsigned long restorer, unsigned long flags) {
-	enum { SIGUSR1 = 10, SA_RESTORER = 0x04000000 };
-	struct {
-		void (*handler)(int);
-		unsigned long flags;
-		unsigned long restorer;
-		unsigned mask[2];
-	} action = {on_signal, flags | SA_RESTORER, restorer, {0, 0}};
+	enum { SIGUSR1 = 10 };
+	unsigned long action[5] = SIGNAL_ACTION(on_signal, flags, restorer);
 
 	signals = 0;
-	if (system_call(NR_rt_sigaction, SIGUSR1, (long)&action, 0, 8))
+	if (system_call(FP_NR_rt_sigaction, SIGUSR1, (long)&action, 0, 8))
 		return -1;
-	system_call(NR_kill, system_call(NR_getpid, 0, 0, 0, 0), SIGUSR1, 0, 0);
+	system_call(FP_NR_kill, system_call(FP_NR_getpid, 0, 0, 0, 0), SIGUSR1, 0, 0);
 	return signals;
 }
 
@@ -103,7 +98,7 @@ void run(void) {
 	struct hello hello = {(unsigned long)arena, (unsigned long)spy};
 	enum { READ_WRITE_EXECUTE = 7 };
 
-	if (system_call(NR_mprotect, (long)arena, sizeof arena, READ_WRITE_EXECUTE, 0))
+	if (system_call(FP_NR_mprotect, (long)arena, sizeof arena, READ_WRITE_EXECUTE, 0))
 		quit(3);
 	send(&hello, sizeof hello);
 	for (;;) {

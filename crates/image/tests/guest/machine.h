@@ -3,7 +3,14 @@
 #ifndef MACHINE_H
 #define MACHINE_H
 
+#include "isa.h"
+
 void run(void);
+
+/* struct sigaction of the kernel, for a handler that returns to `restorer`. The mask is 0. */
+#define SA_RESTORER 0x04000000
+#define SIGNAL_ACTION(handler, flags, restorer)                                                                        \
+	{ (unsigned long)(handler), (flags) | SA_RESTORER, (unsigned long)(restorer) }
 
 /* For ISAs without one. */
 #define NO_VSYSCALL                                                                                                    \
@@ -13,9 +20,6 @@ void run(void);
 	}
 
 #if defined(__x86_64__)
-
-enum { NR_read = 0, NR_write = 1, NR_mprotect = 10, NR_rt_sigaction = 13, NR_getpid = 39, NR_kill = 62 };
-enum { NR_exit_group = 231 };
 
 __asm__(".globl _start\n_start: and $-16, %rsp\n call run");
 
@@ -32,9 +36,6 @@ static inline long system_call(long number, long a, long b, long c, long d) {
 NO_VSYSCALL
 
 #elif defined(__i386__)
-
-enum { NR_read = 3, NR_write = 4, NR_getpid = 20, NR_kill = 37, NR_mprotect = 125, NR_rt_sigaction = 174 };
-enum { NR_exit_group = 252 };
 
 __asm__(".globl _start\n_start: and $-16, %esp\n call run");
 
@@ -58,9 +59,6 @@ static inline long vsyscall(unsigned long entry, long number, long a, long b) {
 
 #elif defined(__aarch64__)
 
-enum { NR_read = 63, NR_write = 64, NR_exit_group = 94, NR_kill = 129, NR_rt_sigaction = 134 };
-enum { NR_getpid = 172, NR_mprotect = 226 };
-
 __asm__(".globl _start\n_start: bl run");
 
 static inline long system_call(long number, long a, long b, long c, long d) {
@@ -79,9 +77,6 @@ NO_VSYSCALL
 
 /* qemu-user has no counter for Arm. */
 #define NO_COUNTER
-
-enum { NR_read = 3, NR_write = 4, NR_getpid = 20, NR_kill = 37, NR_mprotect = 125, NR_rt_sigaction = 174 };
-enum { NR_exit_group = 248 };
 
 __asm__(".globl _start\n_start: bl run");
 
