@@ -3,6 +3,8 @@
 #ifndef FASTPATH_COMPILER_H
 #define FASTPATH_COMPILER_H
 
+#include "isa.h"
+
 #define fp_likely(condition) __builtin_expect(!!(condition), 1)
 #define fp_unlikely(condition) __builtin_expect(!!(condition), 0)
 
@@ -28,11 +30,7 @@
 #define FP_APART FP_INLINE
 #endif
 /* First in the image's code; where there is room, at the start of a cache line. */
-#if __SIZEOF_POINTER__ == 8
-#define FP_HOT __attribute__((section(".text.hot"), aligned(64)))
-#else
-#define FP_HOT __attribute__((section(".text.hot"), aligned(4)))
-#endif
+#define FP_HOT __attribute__((section(".text.hot"), aligned(FP_HOT_ALIGNMENT)))
 /* Reached directly, not through a GOT, which this image does not have. */
 #define FP_HIDDEN __attribute__((visibility("hidden")))
 

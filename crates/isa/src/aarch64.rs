@@ -43,6 +43,7 @@ pub const FACTS: Facts = Facts {
     // Landing pads at every function, for processes that enforce them. x18 is reserved for the platform, which may be
     // any.
     image_flags: &["-mgeneral-regs-only", "-mbranch-protection=bti", "-ffixed-x18"],
+    hot_alignment: 64,
     shared_folder: None,
     // ADRP counts 21 bits of pages.
     page_reach: ((1 << 32) - (1 << 16), "it reaches 4 GiB, less 64 KiB, to either side"),

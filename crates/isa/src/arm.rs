@@ -41,6 +41,7 @@ pub const FACTS: Facts = Facts {
     clang_target: "arm-linux-gnueabi",
     machine_flags: &["-march=armv7-a", "-marm"],
     image_flags: &["-mfloat-abi=soft", "-funwind-tables"],
+    hot_alignment: 4,
     shared_folder: None,
     // The code adds a distance to an address, modulo 2^32.
     page_reach: ((1 << 32) - 1, "an address has 32 bits"),

@@ -30,6 +30,7 @@ pub fn header(isa: Isa) -> String {
         // How far from the vDSO a jump in it may lead.
         define("FP_REACH", &format!("{reach:#x}"));
     }
+    define("FP_HOT_ALIGNMENT", &facts.hot_alignment);
     if facts.has_cpu_number {
         define("FP_HAS_CPU_NUMBER", &1);
     }

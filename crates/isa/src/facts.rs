@@ -40,6 +40,8 @@ pub struct Facts {
     pub machine_flags: &'static [&'static str],
     /// Further compiler flags for the image.
     pub image_flags: &'static [&'static str],
+    /// Alignment of the image's hot functions, in bytes: a cache line, where one page has room for it.
+    pub hot_alignment: usize,
     /// The folder under `vdso/` with code that it shares with another ISA.
     pub shared_folder: Option<&'static str>,
     /// The largest distance of the page from the image's start that the image's code reaches, and a description of it.

@@ -59,6 +59,7 @@ pub const FACTS: Facts = Facts {
         "-falign-functions=1",
         "-Os",
     ],
+    hot_alignment: 4,
     shared_folder: Some("x86"),
     // The code adds a distance to an address, modulo 2^32.
     page_reach: ((1 << 32) - 1, "an address has 32 bits"),
