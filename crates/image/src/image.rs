@@ -1,6 +1,7 @@
 //! The images that the build made.
 
 use crate::built;
+use crate::instance::plain_name;
 use crate::vdso::Vdso;
 use fastpath_isa::Isa;
 
@@ -77,6 +78,13 @@ impl Image {
         function.map(|function| function.offset)
     }
 
+    /// Returns the offset of a function by its name without the prefix.
+    fn plain(&self, name: &str) -> Option<u64> {
+        let mut functions = self.functions.iter();
+        let function = functions.find(|function| plain_name(function.name) == name);
+        function.map(|function| function.offset)
+    }
+
     /// Returns the names of the functions of a kernel's vDSO that this image has no symbol for: functions of a kernel
     /// that is newer than the image. A program that gets the image does not find them, as on an older kernel.
     pub fn lacks<'v>(&self, vdso: &'v Vdso) -> impl Iterator<Item = &'v str> {
@@ -87,12 +95,12 @@ impl Image {
 
     /// Returns the offset of the function to which a signal handler with SA_SIGINFO returns, on ISAs whose vDSO has it.
     pub fn rt_sigreturn(&self) -> Option<u64> {
-        self.symbol("__kernel_rt_sigreturn")
+        self.plain("rt_sigreturn")
     }
 
     /// Returns the offset of the function to which any other signal handler returns, on i386.
     pub fn sigreturn(&self) -> Option<u64> {
-        self.symbol("__kernel_sigreturn")
+        self.plain("sigreturn")
     }
 
     /// Returns, for each system call that the image makes itself, the offset right behind the instruction: the thread's

@@ -237,7 +237,8 @@ impl Image {
     }
 }
 
-fn plain_name(name: &str) -> &str {
+/// Returns the name of a vDSO's function without its prefix.
+pub(crate) fn plain_name(name: &str) -> &str {
     name.strip_prefix("__vdso_")
         .or_else(|| name.strip_prefix("__kernel_"))
         .unwrap_or(name)
