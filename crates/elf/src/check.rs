@@ -309,8 +309,13 @@ impl<'a> Checker<'a> {
         const DT_TEXTREL: u64 = 22;
         const DT_JMPREL: u64 = 23;
         const DT_RELR: u64 = 36;
-        let relocations = [DT_PLTRELSZ, DT_PLTGOT, DT_RELA, DT_REL, DT_TEXTREL, DT_JMPREL, DT_RELR];
+        let relocations = [DT_PLTRELSZ, DT_PLTGOT, DT_REL, DT_TEXTREL, DT_JMPREL, DT_RELR];
         self.forbid_tags(Rule::NoRelocations, &relocations);
+        // For RISC-V, GNU ld always writes a table, which is empty.
+        const DT_RELASZ: u64 = 8;
+        if self.elf.dynamic_value(DT_RELASZ) != Some(0) {
+            self.forbid_tags(Rule::NoRelocations, &[DT_RELA]);
+        }
 
         const DT_NEEDED: u64 = 1;
         const DT_INIT: u64 = 12;

@@ -93,7 +93,8 @@ fn kept_sections<H: FileHeader<Endian = LittleEndian>>(header: &H, linked: &[u8]
         let flags: u64 = section.sh_flags(LE).into();
         let size: u64 = section.sh_size(LE).into();
         let writable = u64::from(elf::SHF_WRITE);
-        if flags & writable != 0 && size > 0 && name != b".dynamic" {
+        let loaded = u64::from(elf::SHF_ALLOC);
+        if flags & writable != 0 && flags & loaded != 0 && size > 0 && name != b".dynamic" {
             let name = String::from_utf8_lossy(name);
             return Err(format!(
                 "the vDSO image has data to be written, in {name}: it is mapped read-only"
