@@ -13,7 +13,10 @@
 
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
 #include <sys/rseq.h>
+#endif
 
+/* glibc defines the signature on the ISAs for which it registers an area. */
+#ifdef RSEQ_SIG
 #ifndef AT_RSEQ_FEATURE_SIZE
 #define AT_RSEQ_FEATURE_SIZE 27
 #endif
