@@ -140,7 +140,7 @@ pub fn plan(
             Isa::X86_64 => x86::displace(&entry, 64, target, thunk_at),
             Isa::I386 => x86::displace(&entry, 32, target, thunk_at),
             Isa::Aarch64 => aarch64::displace(&entry, target, thunk_at),
-            Isa::Arm => Err("programs for Arm are not redirected".to_owned()),
+            isa => Err(format!("programs of {isa} are not redirected")),
         };
         match displaced.and_then(|displaced| entry.within_a_page(displaced)) {
             Ok(displaced) => redirection.add(function, &entry, displaced, thunk_offset, thunk_at),
