@@ -3,6 +3,7 @@
 
 mod aarch64;
 mod arm;
+mod riscv64;
 mod thumb;
 mod x86;
 
@@ -41,7 +42,7 @@ impl Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum By {
-    /// `syscall`, `sysenter`, `int $0x80`, i386's call through the thread's block, `svc #0`.
+    /// `syscall`, `sysenter`, `int $0x80`, i386's call through the thread's block, `svc #0`, `ecall`.
     SystemCall,
     /// A call of an address in the vsyscall page.
     Vsyscall,
@@ -179,7 +180,7 @@ pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::R
     // helper behind the code.
     let around = match isa {
         Isa::X86_64 | Isa::I386 => (256, 256),
-        Isa::Aarch64 => (256, 0),
+        Isa::Aarch64 | Isa::Riscv64 => (256, 0),
         Isa::Arm => (4 << 20, 4 << 20),
     };
     let mut found = Found::default();
@@ -189,6 +190,7 @@ pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::R
             match isa {
                 Isa::X86_64 | Isa::I386 => x86::find(isa, &piece, address, &mut found),
                 Isa::Aarch64 => aarch64::find(&piece, address, &mut found),
+                Isa::Riscv64 => riscv64::find(&piece, address, &mut found),
                 Isa::Arm => {
                     arm::find(&piece, address, &mut found);
                     thumb::find(&piece, address, &mut found);
