@@ -29,7 +29,7 @@ impl Judged {
     }
 }
 
-/// Judges one file. `None` if it is not run on one of the four ISAs.
+/// Judges one file. `None` if it is not run on one of the ISAs of the images.
 ///
 /// # Errors
 /// The reason why an ELF file cannot be judged.

@@ -68,7 +68,7 @@ pub struct Unjudged {
 pub struct Summary {
     /// Regular files that were looked at.
     pub files: u64,
-    /// ELF files of the four ISAs that are run.
+    /// ELF files that are run, of the ISAs of the images.
     pub programs: u64,
     /// Findings of this level.
     pub errors: usize,
