@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use fastpath_protocol::{Code, Refusal};
-use fastpath_publisher::many::Offsets;
+use fastpath_publisher::Offsets;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::payer::Payer;

@@ -12,6 +12,7 @@ use fastpath_protocol::{
     Answer, Code, Operation, PATCH_BYTES, Patch, REGION_ROOM, Refusal, Request, SECTIONS, Section, Source, TEXT,
     WITH_MAILBOX, WITH_PROCESS,
 };
+use fastpath_publisher::Offsets;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::lease::Plan;
@@ -107,19 +108,19 @@ fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> 
         state.policy_allows(process)?;
     }
     let clocks = clocks_of(state, request)?;
-    let offsets = process.offsets()?;
-    let opened = state.book.open(
-        (process, payer),
-        clocks,
-        offsets,
-        mailbox.as_ref().map(AsFd::as_fd),
-        None,
-    )?;
+    // A private daemon runs in its client's time namespace, or in the one that the client's program enters by its exec.
+    let offsets = match state.is_private() && !of_another {
+        true => Offsets::default(),
+        false => process.offsets()?,
+    };
+    let is_theirs = mailbox.is_some();
+    let grant = state.book.open((process, payer), clocks, offsets, mailbox, None)?;
     let answer = Answer {
         clocks: clocks.0,
         ..Answer::new(Operation::Page as u32)
     };
-    let fds = std::iter::once(opened.page).chain(opened.mailbox).collect();
+    let mailbox = (!is_theirs).then_some(grant.mailbox);
+    let fds = std::iter::once(grant.page).chain(mailbox).collect();
     Ok(Answered::with(answer, fds))
 }
 
@@ -170,11 +171,10 @@ fn prepare(state: &mut State, peer: Peer, request: &Request) -> Result<Answered,
     };
     let contents = contents(&plan, &mut answer)?;
     let (kept, contents) = contents;
-    let opened = state
+    let grant = state
         .book
         .open((process, peer.payer), clocks, offsets, None, Some(kept))?;
-    let fds = std::iter::once(opened.page).chain(opened.mailbox).chain([contents]);
-    Ok(Answered::with(answer, fds.collect()))
+    Ok(Answered::with(answer, vec![grant.page, grant.mailbox, contents]))
 }
 
 const _: () = assert!(region::ATTACHED_SIZE <= REGION_ROOM as u64);

@@ -13,6 +13,7 @@ mod error;
 mod handover;
 mod in_process;
 mod install;
+pub mod lease;
 mod mailbox;
 #[allow(dead_code)] // the build script uses the rest
 mod mailbox_layout;
@@ -35,5 +36,6 @@ mod unwind;
 pub use error::{Error, Result};
 pub use in_process::InProcess;
 pub use install::Kit;
-pub use mailbox::{MAPPED_NAME as MAILBOX_MAPPED_NAME, NAME as MAILBOX_NAME, Shared};
+pub use lease::{MAILBOX_MAPPED_NAME, MAILBOX_NAME};
+pub use mailbox::Shared;
 pub use sites::Cache;

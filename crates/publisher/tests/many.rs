@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fastpath_host::{REASON_NEW_PUBLISHER, init};
 use fastpath_page::{ClockSet, Reader};
 use fastpath_publisher::evidence::Trust;
-use fastpath_publisher::many::{Handle, Member, Offsets, Publisher, REASON_LET_GO};
+use fastpath_publisher::{Handle, Member, Offsets, Publisher, REASON_LET_GO};
 use fastpath_publisher::{SharedPage, counter};
 
 const MONOTONIC: u32 = libc::CLOCK_MONOTONIC as u32;

@@ -1,4 +1,4 @@
-//! One publisher for many pages: one sample, one discipline, one anchor, written to all of them.
+//! The publisher: one sample, one discipline, one anchor, written to all of them.
 //!
 //! A page that is shown to a time namespace gets the anchor with that namespace's offsets; each page has its own
 //! clocks. The contents of a page decide nothing here: the publisher remembers the anchor in force, so a client that
@@ -128,7 +128,7 @@ impl Entry {
 }
 
 /// Pages that change together, by their readers' time namespace.
-struct Many {
+pub struct Many {
     groups: HashMap<Offsets, Vec<Entry>>,
     in_force: Anchors,
     stats: Stats,
@@ -377,7 +377,7 @@ impl Handle {
 
 /// Publishes this host's clocks on many pages.
 pub struct Publisher {
-    keeper: Keeper<Many>,
+    keeper: Keeper,
     commands: Receiver<Command>,
     wake: Arc<EventFd>,
     turns: Arc<AtomicU64>,
@@ -403,17 +403,20 @@ impl Publisher {
         Ok((publisher, handle))
     }
 
-    /// See [`crate::Publisher::watch_for_steps`].
+    /// Makes a step of CLOCK_REALTIME wake [`Publisher::run`] at once, and detects changes of the kernel's rate by
+    /// adjtimex(2) within ten milliseconds. Otherwise (no timerfd; a seccomp filter against adjtimex) both are noticed
+    /// at the next refresh.
     pub fn watch_for_steps(&mut self) {
         self.keeper.watch_for_steps();
     }
 
-    /// See [`crate::Publisher::compare_cpus`].
+    /// Starts to compare the CPUs' counters regularly, in a separate thread: samples are taken on one CPU, and readers
+    /// run on all.
     pub fn compare_cpus(&mut self) -> io::Result<()> {
         self.keeper.compare_cpus()
     }
 
-    /// See [`crate::Publisher::on_news`].
+    /// Calls `hear` for every withdrawal, and when clocks are served again, for a log.
     pub fn on_news(&mut self, hear: impl FnMut(&News) + Send + 'static) {
         self.keeper.on_news(hear);
     }
@@ -422,7 +425,7 @@ impl Publisher {
     pub fn run(&mut self, until: &AtomicBool) {
         while !until.load(Ordering::Relaxed) {
             self.turns.fetch_add(1, Ordering::Relaxed);
-            if self.keeper.turn(Some(self.wake.as_fd())) {
+            if self.keeper.turn(self.wake.as_fd()) {
                 self.obey();
             }
         }
