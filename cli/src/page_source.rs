@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fastpath_host::PageCopy;
+use fastpath_evidence::PageCopy;
 use fastpath_page::ClockSet;
 use fastpath_protocol::Client;
 use fastpath_publisher::Publisher;

@@ -3,8 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fastpath_host::PageCopy;
-use fastpath_host::evidence::Residuals;
+use fastpath_evidence::{PageCopy, Residuals};
 use fastpath_maps::Mapping;
 use fastpath_measure::Clock;
 use fastpath_page::{ClockSet, MAPPED_NAME, Page, Reader};

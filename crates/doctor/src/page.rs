@@ -2,8 +2,7 @@
 
 use super::facts::PageFacts;
 use super::root::Root;
-use fastpath_host::PageCopy;
-use fastpath_host::evidence::{Residuals, reason};
+use fastpath_evidence::{PageCopy, Residuals, reason};
 use fastpath_image::{Image, Isa, Vdso};
 use fastpath_maps::Mapping;
 use fastpath_measure::clocks::Clock;
@@ -84,7 +83,7 @@ fn of_page(page: &Page) -> PageFacts {
 mod tests {
     use super::super::root::tests::Tree;
     use super::*;
-    use fastpath_host::Reason;
+    use fastpath_evidence::Reason;
     use fastpath_page::{Init, PAGE_SIZE, Withdrawal, Writer};
 
     fn mapping(name: &str, start: usize) -> Mapping {

@@ -1,12 +1,11 @@
 //! From a sample to the page: the result of each sample, and the retries when the moment was missed.
 
 use fastpath_clock::{Bracket, Config, Discipline, Ntp, Outcome, Reason, Sample};
+use fastpath_evidence::{REASON_NEW_PUBLISHER, REASON_STEP_MISSED, Warp};
 use fastpath_page::writer::{LOOK_AHEAD_NS, PublishError, Stats, Watch, Withdrawal};
 use fastpath_page::{Anchor, ClockSet, Rate};
 
-use crate::evidence::Warp;
 use crate::pages::Pages;
-use crate::publisher::{REASON_NEW_PUBLISHER, REASON_STEP_MISSED};
 
 /// How far ahead of the counter a new anchor takes effect, in nanoseconds: long enough to write it before (some 100
 /// ns), short enough that the prediction it was computed from holds.
@@ -39,7 +38,7 @@ pub enum Refreshed {
 /// An event for a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// Anchors were taken off the page: from now on readers fall back to the kernel. [`crate::evidence::reason`]
+    /// Anchors were taken off the page: from now on readers fall back to the kernel. [`fastpath_evidence::reason`]
     /// returns the meaning of the reason.
     Withdrawn(Withdrawal),
     /// The page answers again.

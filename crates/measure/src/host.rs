@@ -70,7 +70,7 @@ impl Host {
             kernel: field(&uname, |name| &name.release),
             machine: field(&uname, |name| &name.machine),
             cpu: cpuinfo_value(&cpuinfo, "model name").map(str::to_owned),
-            ncpu: fastpath_host::cpus::allowed().len(),
+            ncpu: fastpath_evidence::cpus::allowed().len(),
             clocksource: clocksource("current").pop(),
             clocksources_available: clocksource("available"),
             counter: crate::counter::counter_name(),

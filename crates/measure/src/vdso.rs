@@ -3,7 +3,7 @@
 use crate::Clock;
 use crate::counter;
 use crate::functions::{Call, Functions};
-use fastpath_host::PageCopy;
+use fastpath_evidence::PageCopy;
 use fastpath_maps::Mapping;
 use fastpath_page::{MAPPED_NAME, PAGE_SIZE, Page, Reader};
 use serde::Serialize;

@@ -17,11 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fastpath_host::evidence::Trust;
+use fastpath_evidence::Trust;
 use fastpath_host::{OnePage, init};
 use fastpath_page::{ClockSet, Writer};
 
-pub use fastpath_host::{News, counter, evidence};
+pub use fastpath_evidence::{self as evidence, counter};
+pub use fastpath_host::News;
 use keeper::Keeper;
 pub use shared_page::{NotAPage, SharedPage};
 

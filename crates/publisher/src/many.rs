@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use fastpath_clock::is_behind;
+use fastpath_evidence::Trust;
 pub use fastpath_host::REASON_LET_GO;
-use fastpath_host::evidence::Trust;
 use fastpath_host::{News, Pages, REASON_NEW_PUBLISHER, counter};
 use fastpath_page::anchor::base_index;
 use fastpath_page::{Anchor, Change, ClockSet, PublishError, Stats, Watch, Withdrawal, Writer, publish_changes};

@@ -7,7 +7,16 @@ use fastpath_page::{Page, Reader};
 use serde::Serialize;
 
 use crate::page_copy::PageCopy;
-use crate::publisher::{REASON_HOST, REASON_LET_GO, REASON_NEW_PUBLISHER, REASON_STEP_MISSED};
+
+/// First reason of a host's own for a withdrawal; lower ones are fastpath's ([`fastpath_clock::Reason`] and
+/// [`REASON_NEW_PUBLISHER`]).
+pub const REASON_HOST: u32 = 0x1_0000;
+/// The page had another publisher, and this one has published nothing yet.
+pub const REASON_NEW_PUBLISHER: u32 = 1000;
+/// REALTIME was set, and the publisher was preempted each time that it had the new time ready.
+pub const REASON_STEP_MISSED: u32 = 1001;
+/// The page was let go: its readers fall back to the kernel permanently.
+pub const REASON_LET_GO: u32 = 1002;
 
 /// Statistics of a publisher about the counter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
