@@ -121,7 +121,7 @@ pub fn outlive_breaks() -> io::Result<()> {
 
 /// Opens a memfd anew, without waiting for the holder of a lease on it.
 fn open(file: &impl AsRawFd, flags: OFlag) -> io::Result<OwnedFd> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let path = fastpath_proc::path_of(file);
     let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     match nix::fcntl::open(path.as_str(), flags, nix::sys::stat::Mode::empty()) {
         Err(Errno::EAGAIN) => Err(io::Error::other(

@@ -4,11 +4,11 @@ use super::facts::PageFacts;
 use super::root::Root;
 use fastpath_evidence::{PageCopy, Residuals, reason};
 use fastpath_image::{Image, Isa, Vdso};
-use fastpath_maps::Mapping;
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
 use fastpath_page::layout::Latch;
 use fastpath_page::{ClockSet, MAPPED_NAME, PAGE_SIZE, Page, Reader};
+use fastpath_proc::Mapping;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 

@@ -191,7 +191,7 @@ impl Shared {
 
     fn is_mapped_by_anybody(&self) -> bool {
         let own = std::process::id() as i32;
-        let Ok(mut processes) = fastpath_maps::processes() else {
+        let Ok(mut processes) = fastpath_proc::processes() else {
             return true;
         };
         processes.any(|pid| pid != own && maps::of(pid).is_ok_and(|maps| self.mapping(&maps).is_some()))
@@ -284,7 +284,7 @@ fn exchange(word: &AtomicU32, old: u32, new: u32) -> bool {
 }
 
 fn open(file: &impl AsRawFd, flags: OFlag) -> Result<OwnedFd> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let path = fastpath_proc::path_of(file);
     nix::fcntl::open(path.as_str(), flags | OFlag::O_CLOEXEC, nix::sys::stat::Mode::empty())
         .map_err(|e| Error::io(path, e.into()))
 }

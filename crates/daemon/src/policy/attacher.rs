@@ -303,7 +303,7 @@ mod x86_64 {
 
     /// Returns the inode of the page that a process maps.
     fn page_of(pid: i32) -> Option<u64> {
-        let maps = fastpath_maps::of(pid).ok()?;
+        let maps = fastpath_proc::maps::of(pid).ok()?;
         let page = maps.iter().find(|mapping| mapping.name.starts_with(MAPPED_NAME))?;
         Some(page.inode)
     }
