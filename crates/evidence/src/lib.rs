@@ -19,12 +19,9 @@ use serde::Serialize;
 
 use crate::counter::Features;
 
-pub use fastpath_clock::Reason;
 pub use page_copy::PageCopy;
 pub use pause::pause;
-pub use residuals::{
-    REASON_HOST, REASON_LET_GO, REASON_NEW_PUBLISHER, REASON_STEP_MISSED, Residuals, Withdrawal, reason,
-};
+pub use residuals::{Residuals, Withdrawal};
 pub use warp::{LeftOut, Missed, Pair, Patience, Patrol, Warp};
 
 /// Time limits at a start.

@@ -22,9 +22,7 @@ mod state;
 mod trap;
 
 pub use fastpath_clock::{Bracket, Config, Reason, Sample};
-pub use fastpath_evidence::{
-    self as evidence, REASON_HOST, REASON_LET_GO, REASON_NEW_PUBLISHER, REASON_STEP_MISSED, counter,
-};
+pub use fastpath_evidence::{self as evidence, counter};
 pub use fastpath_image as image;
 pub use fastpath_page::{ClockSet, Page};
 pub use pages::{OnePage, Pages};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fastpath_clock::{Bracket, Config, Sample};
 use fastpath_evidence::{Trust, Warp};
-use fastpath_page::{ClockSet, Page, Reader, Writer};
+use fastpath_page::{ClockSet, Page, Reader, Reason, Writer};
 
 use crate::refresher::{News, Refreshed, Refresher};
 use crate::relation::Relation;
@@ -145,7 +145,7 @@ impl<'p, S: Source> Publisher<'p, S> {
 
     /// Takes all clocks off the page: from now on the guest makes system calls, until the next anchors are published.
     /// The known rate is kept, and no clock will show less than it last did.
-    pub fn withdraw(&self, reason: u32) -> Result<(), Busy> {
+    pub fn withdraw(&self, reason: Reason) -> Result<(), Busy> {
         let mut refresher = self.alone()?;
         refresher.withdraw(&mut Writer::new(self.page), reason, || self.guest_counter());
         Ok(())

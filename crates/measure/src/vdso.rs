@@ -341,7 +341,7 @@ mod tests {
         }
         assert!(!vdso.serves_from_page(Call::Time) && !vdso.serves_from_page(Call::Getcpu));
 
-        region.writer().withdraw(1, counter::read);
+        region.writer().withdraw(fastpath_page::Reason::Warp, counter::read);
         assert!(!vdso.serves_from_page(realtime), "withdrawn");
 
         region.writer().forget(ClockSet::ALL);

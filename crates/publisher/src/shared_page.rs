@@ -235,14 +235,17 @@ mod tests {
     fn a_page_outlives_its_publisher_and_is_taken_up_by_another_with_what_it_showed() {
         let page = SharedPage::create_to_be_taken_up(KEEPER_HERE).unwrap();
         page.writer().init(&fastpath_page::Init::default());
-        page.writer().withdraw(7, || 0);
+        page.writer().withdraw(fastpath_page::Reason::Warp, || 0);
         let reader = File::from(page.reader().unwrap());
         drop(page);
         // Another keeper's publisher leaves it unchanged and unlocked.
         let by_another = SharedPage::take_up(&reader, KEEPER_HERE + 1);
         assert!(matches!(by_another, Err(NotAPage::Foreign)));
         let page = taken_up_at_last(&reader).unwrap();
-        assert_eq!(fastpath_page::Reader::new(page.page()).stats().withdrawn_reason, 7);
+        assert_eq!(
+            fastpath_page::Reader::new(page.page()).stats().withdrawn_reason,
+            Some(fastpath_page::Reason::Warp)
+        );
         assert_eq!(reader.metadata().unwrap().mode() & 0o7777, OWNER_ONLY);
     }
 
