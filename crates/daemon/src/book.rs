@@ -9,10 +9,9 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use fastpath_host::init;
-use fastpath_page::{ClockSet, Grant, Reader};
+use fastpath_page::{ClockSet, Grant, Reader, Reason};
 use fastpath_protocol::{Code, Refusal, status};
-use fastpath_publisher::{Handle, Member, Offsets, REASON_LET_GO};
-use fastpath_publisher::{SharedPage, counter, evidence};
+use fastpath_publisher::{Handle, Member, Offsets, SharedPage, counter};
 
 use crate::lease::{Lease, Plan, is_page_read, reopen};
 use crate::payer::Payer;
@@ -179,7 +178,7 @@ impl Book {
         } = found;
         let reader = Reader::new(page.page());
         // A page that was withdrawn for good stays so.
-        if reader.stats().withdrawn_reason == REASON_LET_GO {
+        if reader.stats().withdrawn_reason == Some(Reason::LetGo) {
             return Ok(());
         }
         let has = self.of_user.get(&payer).copied().unwrap_or(0);
@@ -331,7 +330,7 @@ impl Entry {
             refreshes: stats.refreshes,
             residual_ns: stats.residual_ns,
             age_ns: reader.age_ns(counter::read()),
-            withdrawn: (stats.withdrawn_reason != 0).then(|| evidence::reason(stats.withdrawn_reason)),
+            withdrawn: stats.withdrawn_reason.map(|reason| reason.to_string()),
             was_found_again: self.was_found_again,
             rule: None,
         }

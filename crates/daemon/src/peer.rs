@@ -140,11 +140,7 @@ fn gone(pid: i32) -> Refusal {
 /// Parses `monotonic  SECONDS  NANOSECONDS` and the same for boottime, in seconds that fit an i64 of nanoseconds.
 fn parse_offsets(text: &str) -> Option<Offsets> {
     let of = |clock: &str| {
-        let line = text
-            .lines()
-            .find(|line| line.split_whitespace().next() == Some(clock))?;
-        let mut numbers = line.split_whitespace().skip(1).map(str::parse::<i64>);
-        let (seconds, ns) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        let (_, seconds, ns) = fastpath_proc::parse_time_offsets(text).find(|(of, ..)| *of == clock)?;
         seconds.checked_mul(1_000_000_000)?.checked_add(ns)
     };
     Some(Offsets {

@@ -12,7 +12,7 @@ pub(super) use gains::gains;
 pub(super) use summary::summary;
 
 use super::facts::Facts;
-use fastpath_host::evidence::Trust;
+use fastpath_evidence::Trust;
 use serde::Serialize;
 
 /// What it comes to.

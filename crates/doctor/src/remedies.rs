@@ -3,7 +3,7 @@
 use super::causes::{self, Kind};
 use super::facts::{Facts, VdsoKind};
 use super::findings::{Finding, Severity};
-use fastpath_host::evidence::Trust;
+use fastpath_evidence::Trust;
 use serde::Serialize;
 
 /// When a remedy helps, and for how long.

@@ -118,12 +118,10 @@ fn attach_one(pid: i32, grant: &Grant, scans: Option<&Cache>, ptracer: u32, give
 
 /// Returns the children of these processes, and their children, except those that are among them.
 fn descendants_of(pids: &[i32]) -> Vec<i32> {
-    let parent = |pid: i32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse::<i32>().ok()
-    };
-    let processes = fastpath_maps::processes().into_iter().flatten();
-    let all: Vec<_> = processes.filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let processes = fastpath_proc::processes().into_iter().flatten();
+    let all: Vec<_> = processes
+        .filter_map(|pid| Some((pid, fastpath_proc::Stat::of(pid).ok()?.parent)))
+        .collect();
     let mut found = pids.to_vec();
     let mut next = 0;
     while let Some(parent) = found.get(next).copied() {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fastpath_daemon::private;
-use fastpath_host::PageCopy;
+use fastpath_evidence::PageCopy;
 use fastpath_inject::Shared;
 use fastpath_page::{ClockSet, Grant};
 use fastpath_protocol::client::Failure;

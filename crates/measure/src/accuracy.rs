@@ -8,7 +8,7 @@ use crate::functions::Functions;
 use crate::histogram::{Distribution, Histogram};
 use crate::stats::median;
 use crate::vdso::Vdso;
-use fastpath_host::cpus;
+use fastpath_evidence::cpus;
 use serde::Serialize;
 use std::sync::Barrier;
 use std::thread;

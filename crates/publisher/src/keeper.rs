@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use fastpath_clock::{Bracket, Config, Ntp, Sample};
-use fastpath_host::evidence::Trust;
-use fastpath_host::{News, Refresher, Source, ThisHost, counter, sample};
+use fastpath_evidence::{Trust, counter};
+use fastpath_host::{News, Refresher, Source, ThisHost, sample};
 use fastpath_page::ClockSet;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;

@@ -9,6 +9,7 @@ mod settings;
 mod shared_page;
 mod steps;
 
-pub use fastpath_host::{News, counter, evidence};
-pub use publisher::{Handle, Member, Offsets, Publisher, REASON_LET_GO};
+pub use fastpath_evidence::{self as evidence, counter};
+pub use fastpath_host::News;
+pub use publisher::{Handle, Member, Offsets, Publisher};
 pub use shared_page::{NotAPage, SharedPage};

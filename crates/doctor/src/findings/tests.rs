@@ -4,7 +4,7 @@ use super::super::facts::{OwnCalls, PageFacts, Stated};
 use super::super::facts::{Process, StatedBy, VdsoKind};
 use super::super::{Report, samples};
 use super::*;
-use fastpath_host::evidence::{Distrust, Residuals};
+use fastpath_evidence::{Distrust, Residuals};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::path::Path;
 use fastpath_measure::verdict::Verdict as Judged;

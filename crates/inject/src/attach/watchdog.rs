@@ -99,7 +99,7 @@ pub fn watch(pid: i32, standing: &Standing, over: &Receiver<()>, last_resort: La
         if since.is_none_or(|since| since.elapsed() < DEADLINE) {
             waits = Waits::default();
         } else if waits.have_lasted(tid) {
-            let place = std::fs::read_to_string(format!("/proc/self/task/{tid}/wchan")).unwrap_or_default();
+            let place = fastpath_proc::wchan(format!("self/task/{tid}"));
             last_resort(&StandsTooLong { pid, place });
         }
     }
