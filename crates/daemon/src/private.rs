@@ -91,3 +91,35 @@ fn serve(socket: OwnedFd, program: i32, book: Book) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use fastpath_evidence::PageCopy;
+    use fastpath_publisher::SharedPage;
+
+    use super::*;
+
+    #[test]
+    fn a_private_daemons_page_answers_and_is_taken_up_by_no_other() {
+        let own = std::process::id() as i32;
+        let client = private(ClockSet::ALL, Trust::Anyway, own, |_| {}).unwrap();
+        let grant = client.page(ClockSet::HRES, None, None).unwrap();
+        assert_eq!(grant.clocks, ClockSet::HRES);
+        let page = File::from(grant.page);
+        let begun = Instant::now();
+        loop {
+            let copy = PageCopy::read(&page, 0).unwrap().expect("a page");
+            if copy.stats.refreshes.load(std::sync::atomic::Ordering::Relaxed) > 0 {
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "it is never published");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // 0 is the mark of a page that no daemon made.
+        for keeper in [0, 1] {
+            assert!(SharedPage::take_up(&page, keeper).is_err());
+        }
+    }
+}
