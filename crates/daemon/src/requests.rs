@@ -84,7 +84,7 @@ pub fn refuse_descriptors(state: &mut State) -> Answered {
 }
 
 /// Returns the descriptors that were sent with a request, according to its flags: pidfd and mailbox.
-fn travelled(request: &Request, fds: Vec<OwnedFd>) -> Result<[Option<OwnedFd>; 2], Refusal> {
+fn descriptors(request: &Request, fds: Vec<OwnedFd>) -> Result<[Option<OwnedFd>; 2], Refusal> {
     let mut fds = fds.into_iter();
     let mut take = |flag: u32| match request.flags & flag {
         0 => Ok(None),
@@ -97,7 +97,7 @@ fn travelled(request: &Request, fds: Vec<OwnedFd>) -> Result<[Option<OwnedFd>; 2
 }
 
 fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, Refusal> {
-    let [process, mailbox] = travelled(request, fds)?;
+    let [process, mailbox] = descriptors(request, fds)?;
     let of_another = process.is_some();
     let (process, payer) = match &process {
         Some(pidfd) => peer.process_of(pidfd.as_fd())?,
@@ -233,14 +233,14 @@ fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<(Plan, OwnedFd), R
         let both = padded(&patch.original).zip(padded(&patch.replacement));
         let (original, replacement) =
             both.ok_or_else(|| Refusal::new(Code::Internal, "a patch is longer than the protocol allows"))?;
-        let travelling = Patch {
+        let encoded = Patch {
             address: patch.address,
             size: patch.replacement.len() as u32,
             reserved: 0,
             original,
             replacement,
         };
-        bytes.extend(travelling.bytes());
+        bytes.extend(encoded.bytes());
     }
     // The client maps it, and a detach recognizes the region by this name.
     let name = std::ffi::CString::new(REGION_NAME).map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
@@ -271,7 +271,7 @@ fn status(state: &State, peer: Peer, request: &Request) -> Result<Answered, Refu
 const PAGES_AT_A_TIME: usize = 64;
 
 fn withdraw(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, Refusal> {
-    let [process, _] = travelled(request, fds)?;
+    let [process, _] = descriptors(request, fds)?;
     let process: Process = match &process {
         Some(pidfd) => peer.process_of(pidfd.as_fd())?.0,
         None => peer.process()?,
