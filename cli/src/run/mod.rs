@@ -12,7 +12,6 @@ use fastpath_helper::grant::{self, Purpose};
 use fastpath_helper::process::Surroundings;
 use fastpath_inject::Shared;
 use fastpath_inject::target::{self, View};
-use fastpath_page::ClockSet;
 use fastpath_publisher::evidence::{self, Distrust, Trust};
 
 use crate::args;
@@ -113,11 +112,7 @@ fn name_functions_left_out() {
 fn source(selection: &Selection) -> Result<helper::Source, String> {
     let mailbox = Shared::create().map_err(|e| e.to_string())?;
     let purpose = Purpose {
-        clocks: if selection.serves() {
-            selection.clocks()
-        } else {
-            ClockSet::ALL
-        },
+        clocks: selection.clocks(),
         process: None,
     };
     let grant = selection.serves().then(|| grant::of_host(purpose, Some(&mailbox)).ok());

@@ -103,7 +103,13 @@ impl Process {
                 format!("the time namespace of process {} cannot be told: {e}", self.pid),
             )),
         };
-        let pid = self.pid.to_string();
+        // A first thread that has ended is in no namespace any more; others of the process may live.
+        let has_ended = fs::read_link(format!("/proc/{}/ns/time", self.pid)).is_err();
+        let living = || fastpath_proc::threads(self.pid).ok()?.find(|tid| *tid != self.pid);
+        let pid = match living().filter(|_| has_ended) {
+            Some(tid) => format!("{}/task/{tid}", self.pid),
+            None => self.pid.to_string(),
+        };
         let theirs: Option<PathBuf> = link(&pid, "time")?;
         if theirs == link("self", "time")? {
             return Ok(Offsets::default());
