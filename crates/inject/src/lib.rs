@@ -18,10 +18,6 @@ mod mailbox;
 #[allow(dead_code)] // the build script uses the rest
 mod mailbox_layout;
 mod maps;
-#[cfg(test)]
-#[path = "../../../fuzz/mutations.rs"]
-#[allow(dead_code, reason = "the mailbox's seeds are no files")]
-mod mutations;
 mod program;
 pub mod redirection;
 pub mod region;

@@ -101,8 +101,8 @@ struct Errors {
 impl Errors {
     fn new() -> Errors {
         Errors {
-            outside: Histogram::new(),
-            from_middle: Histogram::new(),
+            outside: Histogram::default(),
+            from_middle: Histogram::default(),
             ahead_max_ns: 0,
             behind_max_ns: 0,
             unanswered: 0,

@@ -13,8 +13,8 @@ fn report(facts: Facts) -> Report {
     Report::of(facts, Vec::new())
 }
 
-fn ids(report: &Report) -> Vec<&'static str> {
-    report.findings.iter().map(|finding| finding.id).collect()
+fn ids(report: &Report) -> Vec<&str> {
+    report.findings.iter().map(|finding| &*finding.id).collect()
 }
 
 fn finding<'a>(report: &'a Report, id: &str) -> &'a Finding {
@@ -517,7 +517,7 @@ fn a_program_that_acts_as_a_kernel_is_named_and_gets_no_advice_for_kernels() {
             unused.because.len() == 1 && unused.because[0].says.contains(name),
             "{unused:?}"
         );
-        let remedies: Vec<&str> = report.remedies.iter().map(|remedy| remedy.id).collect();
+        let remedies: Vec<&str> = report.remedies.iter().map(|remedy| &*remedy.id).collect();
         assert_eq!(remedies, ["host"]);
     }
 }
