@@ -124,7 +124,7 @@ fn descendants_of(pids: &[i32]) -> Vec<i32> {
 }
 
 fn attach_one(pid: i32, goods: &goods::Goods, clocks: ClockSet, scans: Option<&Cache>, verbose: bool) -> i32 {
-    let given = attach::Goods {
+    let given = attach::AttachConfig {
         page: &goods.page,
         mailbox: &goods.mailbox,
         clocks,
@@ -250,7 +250,7 @@ fn refuse(pid: i32, refusal: &Refusal) -> i32 {
 }
 
 /// Ends this process, so that the kernel detaches all its tracees.
-fn give_up(stands: &attach::StandsTooLong) -> ! {
+fn give_up(stands: &attach::StoppedTooLong) -> ! {
     note(format_args!(
         "{}: {stands}; what else was asked for was not done",
         stands.pid
@@ -275,7 +275,7 @@ fn exit_status(refusal: &Refusal) -> i32 {
         Refusal::Sealed { .. } => 12,
         Refusal::CounterForbidden => 13,
         Refusal::DoesNotStop { .. }
-        | Refusal::StandsTooLong { .. }
+        | Refusal::StoppedTooLong { .. }
         | Refusal::KeepsExecuting
         | Refusal::Frozen
         | Refusal::InTheWay { .. }

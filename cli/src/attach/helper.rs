@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastpath_inject::attendant::Attendant;
-use fastpath_inject::{Cache, Kit, Shared};
+use fastpath_inject::{Cache, InjectionConfig, Shared};
 use fastpath_publisher::Publisher;
 use fastpath_publisher::evidence;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
@@ -152,7 +152,7 @@ fn source(wanted: &Wanted, pid: i32, mailbox: &Shared) -> Result<PageSource, Str
 
 /// Serves the descendants of attached processes.
 fn attend(page: &OwnedFd, mailbox: &Arc<Shared>, policy: Option<DaemonsPolicy>) -> Result<(), String> {
-    let kit = Kit {
+    let config = InjectionConfig {
         page: page.try_clone().map_err(|e| format!("the page: {e}"))?,
         mailbox: Box::new({
             let mailbox = mailbox.clone();
@@ -166,7 +166,7 @@ fn attend(page: &OwnedFd, mailbox: &Arc<Shared>, policy: Option<DaemonsPolicy>) 
         ptracer: helper::ptracer(),
         scans: Cache::default(),
     };
-    let attendant = Attendant::new(kit, mailbox.clone());
+    let attendant = Attendant::new(config, mailbox.clone());
     helper::spawn(move || attendant.serve())
 }
 

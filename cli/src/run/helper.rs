@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fastpath_inject::Shared;
 use fastpath_inject::attendant::{Attendant, Fate};
-use fastpath_inject::{Cache, Kit};
+use fastpath_inject::{Cache, InjectionConfig};
 use fastpath_publisher::evidence::{self, Trust};
 
 use super::log::Log;
@@ -224,7 +224,7 @@ impl Helper {
         self.take_care_of_page()?;
         let page = self.page.reader().map_err(|e| format!("the page: {e}"))?;
         let mailbox = self.mailbox.clone();
-        let kit = Kit {
+        let config = InjectionConfig {
             page,
             mailbox: Box::new({
                 let mailbox = mailbox.clone();
@@ -238,7 +238,7 @@ impl Helper {
             ptracer: ptracer(),
             scans: Cache::default(),
         };
-        let attendant = Attendant::new(kit, mailbox.clone());
+        let attendant = Attendant::new(config, mailbox.clone());
         self.start_visits(&attendant)?;
         self.page.run(|| attendant.is_busy() || mailbox.in_use());
         Ok(())

@@ -10,13 +10,13 @@ pub mod attach;
 pub mod attendant;
 mod credentials;
 mod error;
-mod handover;
 mod in_process;
 mod install;
 mod mailbox;
 #[allow(dead_code)] // the build script uses the rest
 mod mailbox_layout;
 mod maps;
+mod memory;
 #[cfg(test)]
 #[path = "../../../fuzz/mutations.rs"]
 #[allow(dead_code, reason = "the mailbox's seeds are no files")]
@@ -34,6 +34,6 @@ mod unwind;
 
 pub use error::{Error, Result};
 pub use in_process::InProcess;
-pub use install::Kit;
+pub use install::InjectionConfig;
 pub use mailbox::{MAPPED_NAME as MAILBOX_MAPPED_NAME, NAME as MAILBOX_NAME, Shared};
 pub use sites::Cache;

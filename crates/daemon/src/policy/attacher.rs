@@ -173,7 +173,7 @@ mod x86_64 {
     use std::process::{Command, Stdio};
     use std::time::Duration;
 
-    use fastpath_inject::attach::{Answer, Goods, Refusal, StandsTooLong, attach, may_attach};
+    use fastpath_inject::attach::{Answer, AttachConfig, Refusal, StoppedTooLong, attach, may_attach};
     use fastpath_measure::Clock;
     use fastpath_page::{ClockSet, MAPPED_NAME};
     use fastpath_protocol::client::{Client, Failure, Page};
@@ -263,7 +263,7 @@ mod x86_64 {
                 Err(failure) => return Err(failure.to_string()),
             };
             let Some(mailbox) = mailbox else { return Ok(None) };
-            let goods = Goods {
+            let goods = AttachConfig {
                 ptracer: 0,
                 page: &page,
                 mailbox: &mailbox,
@@ -279,7 +279,7 @@ mod x86_64 {
     }
 
     /// Ends this process, so that the kernel detaches all its tracees.
-    fn give_up(stands: &StandsTooLong) -> ! {
+    fn give_up(stands: &StoppedTooLong) -> ! {
         say(
             Priority::Warning,
             format_args!("process {} stays on the kernel's path: {stands}", stands.pid),
