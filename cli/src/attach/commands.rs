@@ -204,7 +204,7 @@ fn refuse(pid: i32, refusal: &Refusal) -> i32 {
 }
 
 /// Ends this process, so that the kernel detaches all its tracees.
-fn give_up(stands: &attach::StandsTooLong) -> ! {
+fn give_up(stands: &attach::StoppedTooLong) -> ! {
     note(format_args!(
         "{}: {stands}; what else was asked for was not done",
         stands.pid
@@ -229,7 +229,7 @@ fn exit_status(refusal: &Refusal) -> i32 {
         Refusal::Sealed { .. } => 12,
         Refusal::CounterForbidden => 13,
         Refusal::DoesNotStop { .. }
-        | Refusal::StandsTooLong { .. }
+        | Refusal::StoppedTooLong { .. }
         | Refusal::KeepsExecuting
         | Refusal::Frozen
         | Refusal::InTheWay { .. }

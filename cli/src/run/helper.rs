@@ -13,7 +13,7 @@ use fastpath_helper::log::Log;
 use fastpath_helper::process::{self, Surroundings};
 use fastpath_inject::Shared;
 use fastpath_inject::attendant::{Attendant, Fate};
-use fastpath_inject::{Cache, Kit};
+use fastpath_inject::{Cache, InjectionConfig};
 use fastpath_page::{ClockSet, Grant};
 use fastpath_publisher::evidence::Trust;
 
@@ -137,7 +137,7 @@ impl Helper {
         };
         let seeded = grant::seeded(&page);
         let mailbox = self.mailbox.clone();
-        let kit = Kit {
+        let config = InjectionConfig {
             page,
             mailbox: Box::new({
                 let mailbox = mailbox.clone();
@@ -151,7 +151,7 @@ impl Helper {
             ptracer: process::ptracer(),
             scans: Cache::default(),
         };
-        let attendant = Attendant::new(kit, mailbox.clone());
+        let attendant = Attendant::new(config, mailbox.clone());
         self.start_visits(&attendant, kept, Box::new(seeded))?;
         grant::stay_while(|| attendant.is_busy() || mailbox.in_use());
         Ok(())

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
 use fastpath_inject::Cache;
-use fastpath_inject::attach::{self, Attached, Goods, LastResort, Refusal};
+use fastpath_inject::attach::{self, AttachConfig, Attached, LastResort, Refusal};
 use fastpath_page::{ClockSet, Grant};
 use fastpath_protocol::Code;
 use fastpath_protocol::client::Failure;
@@ -103,14 +103,12 @@ fn of_host(wanted: &Wanted, pid: i32) -> Result<Grant, Failure> {
 }
 
 fn attach_one(pid: i32, grant: &Grant, scans: Option<&Cache>, ptracer: u32, give_up: LastResort) -> Outcome {
-    let goods = Goods {
-        page: &grant.page,
-        mailbox: &grant.mailbox,
-        clocks: grant.clocks,
+    let config = AttachConfig {
+        grant,
         children: scans,
         ptracer,
     };
-    match attach::attach(pid, &goods, give_up) {
+    match attach::attach(pid, &config, give_up) {
         Ok(attached) => Outcome::Attached(attached),
         Err(refusal) => Outcome::Refused(refusal),
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fastpath_daemon::log::{Priority, say};
-use fastpath_inject::attach::{Answer, Refusal, StandsTooLong, may_attach};
+use fastpath_inject::attach::{Answer, Refusal, StoppedTooLong, may_attach};
 use fastpath_measure::Clocks;
 use fastpath_page::{ClockSet, MAPPED_NAME};
 use fastpath_protocol::Client;
@@ -89,7 +89,7 @@ fn exists(pid: i32) -> bool {
 }
 
 /// Ends this process, so that the kernel detaches all its tracees.
-fn give_up(stands: &StandsTooLong) -> ! {
+fn give_up(stands: &StoppedTooLong) -> ! {
     say(
         Priority::Warning,
         format_args!("process {} stays on the kernel's path: {stands}", stands.pid),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastpath_inject::attendant::Attendant;
-use fastpath_inject::{Cache, Kit, Shared};
+use fastpath_inject::{Cache, InjectionConfig, Shared};
 use fastpath_page::{ClockSet, Grant};
 use fastpath_protocol::packet;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
@@ -141,7 +141,7 @@ fn process_name(pid: i32) -> String {
 
 /// Serves the descendants of attached processes.
 fn attend(grant: &Grant, mailbox: &Arc<Shared>, policy: Option<DaemonsPolicy>) -> Result<(), String> {
-    let kit = Kit {
+    let config = InjectionConfig {
         page: grant.page.try_clone().map_err(|e| format!("the page: {e}"))?,
         mailbox: Box::new({
             let mailbox = mailbox.clone();
@@ -155,7 +155,7 @@ fn attend(grant: &Grant, mailbox: &Arc<Shared>, policy: Option<DaemonsPolicy>) -
         ptracer: process::ptracer(),
         scans: Cache::default(),
     };
-    let attendant = Attendant::new(kit, mailbox.clone());
+    let attendant = Attendant::new(config, mailbox.clone());
     process::spawn(move || attendant.serve())
 }
 

@@ -1,6 +1,7 @@
 //! The rights of a process: which files it may open, and whether an exec gave it more.
 
 use nix::errno::Errno;
+use nix::unistd::{Gid, Uid};
 
 use crate::error::{Error, Result, tried};
 
@@ -88,35 +89,32 @@ impl Drop for Assumed {
     }
 }
 
-// The C library's functions would change all threads, or do not report failures.
-
+/// Changes this thread's groups only; the C library's function would change those of all threads.
 fn set_groups(groups: &[u32]) -> Result<()> {
-    // SAFETY: the pointer and the length are those of one slice, which the kernel only reads.
-    match unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) } {
-        0 => Ok(()),
-        _ => Err(tried("setgroups")(Errno::last())),
-    }
+    let groups: Vec<_> = groups.iter().map(|group| rustix::fs::Gid::from_raw(*group)).collect();
+    rustix::thread::set_thread_groups(&groups).map_err(tried("setgroups"))
 }
 
+/// The kernel reports no failure of setfsgid(2) and setfsuid(2), but returns the id that was in force: a second call
+/// with -1, which changes nothing, shows the result of the first.
 fn set_file_gid(gid: u32) -> Result<()> {
-    set(libc::SYS_setfsgid, "setfsgid", gid)
+    nix::unistd::setfsgid(Gid::from_raw(gid));
+    is_set(
+        nix::unistd::setfsgid(Gid::from_raw(u32::MAX)).as_raw() == gid,
+        "setfsgid",
+    )
 }
 
 fn set_file_uid(uid: u32) -> Result<()> {
-    set(libc::SYS_setfsuid, "setfsuid", uid)
+    nix::unistd::setfsuid(Uid::from_raw(uid));
+    is_set(
+        nix::unistd::setfsuid(Uid::from_raw(u32::MAX)).as_raw() == uid,
+        "setfsuid",
+    )
 }
 
-fn set(call: libc::c_long, what: &'static str, id: u32) -> Result<()> {
-    // SAFETY: both calls take an integer; -1 changes nothing, and both return the id that was in force.
-    let in_force = unsafe {
-        libc::syscall(call, id);
-        libc::syscall(call, u32::MAX)
-    };
-    if in_force == i64::from(id) {
-        Ok(())
-    } else {
-        Err(tried(what)(Errno::EPERM))
-    }
+fn is_set(is_set: bool, what: &'static str) -> Result<()> {
+    is_set.then_some(()).ok_or_else(|| tried(what)(Errno::EPERM))
 }
 
 #[cfg(test)]

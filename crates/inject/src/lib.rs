@@ -10,7 +10,6 @@ pub mod attach;
 pub mod attendant;
 mod credentials;
 mod error;
-mod handover;
 mod in_process;
 mod install;
 pub mod lease;
@@ -18,6 +17,7 @@ mod mailbox;
 #[allow(dead_code)] // the build script uses the rest
 mod mailbox_layout;
 mod maps;
+mod memory;
 mod program;
 pub mod redirection;
 pub mod region;
@@ -31,7 +31,7 @@ mod unwind;
 
 pub use error::{Error, Result};
 pub use in_process::InProcess;
-pub use install::Kit;
+pub use install::InjectionConfig;
 pub use lease::{MAILBOX_MAPPED_NAME, MAILBOX_NAME};
 pub use mailbox::Shared;
 pub use sites::Cache;

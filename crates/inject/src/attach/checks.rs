@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use fastpath_image::{Isa, Vdso};
@@ -11,6 +11,7 @@ use super::refusal::{Answer, Refusal};
 use super::regions::{Found, find};
 use crate::error::Error;
 use crate::maps::{self, Mapping};
+use crate::memory::Memory;
 use crate::target::{self, Status};
 
 /// A process that may be changed.
@@ -85,7 +86,7 @@ fn open_memory(pid: i32) -> std::io::Result<File> {
         if !is_no_thread || begun.elapsed() >= LONGEST {
             return opened;
         }
-        super::threads::nap(begun);
+        crate::remote::nap(begun);
     }
 }
 
@@ -95,8 +96,7 @@ pub fn is_worker(pid: i32, tid: i32) -> bool {
 }
 
 fn reason(pid: i32, path: &str, e: &std::io::Error) -> String {
-    // SAFETY: geteuid takes nothing.
-    let own = unsafe { libc::geteuid() };
+    let own = nix::unistd::geteuid().as_raw();
     match std::fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid()) {
         Ok(owner) if owner != own => {
             format!("{path}: {e}; it belongs to user {owner}, or has privileges that this one has not: run as root")
@@ -133,11 +133,7 @@ pub fn look_at(pid: i32) -> Answer<Target> {
     let Some(code) = maps.iter().find(|m| m.name == "[vdso]") else {
         return Err(Refusal::NoVdso { pid });
     };
-    let mut vdso = vec![0; (code.end - code.start) as usize];
-    let memory = format!("/proc/{pid}/mem");
-    File::open(&memory)
-        .and_then(|file| file.read_exact_at(&mut vdso, code.start))
-        .map_err(|e| Error::io(memory, e))?;
+    let vdso = Memory::of(pid)?.bytes(code.start, (code.end - code.start) as usize)?;
     let vdso_base = code.start;
     let parsed = Vdso::parse(&vdso).map_err(|e| Error::Unsupported(format!("the kernel's vDSO: {e}")))?;
     let isa = Isa::of_elf(parsed.machine(), parsed.is_64());

@@ -8,6 +8,7 @@ use crate::abi;
 use crate::abi::sites::{behind_call, copied};
 use crate::error::Result;
 use crate::maps::{self, Mapping};
+use crate::memory::Memory;
 use crate::program;
 use crate::redirection::{Moved, Record};
 use crate::region;
@@ -15,11 +16,11 @@ use crate::sites::{self, Cache, Redirect, Role, Site};
 use crate::surgery::doors;
 
 /// Size of a page of thunks.
-pub const PAGE: u64 = 4096;
+const PAGE: u64 = 4096;
 
-/// The redirection of these calls to the hook.
+/// System calls of a process, redirected to the hook.
 #[derive(Debug, Default)]
-pub struct Calls {
+pub struct HookedCalls {
     /// Addresses and bytes of the pages of thunks, each within a jump's reach of the file whose calls it serves.
     pub pages: Vec<(u64, Vec<u8>)>,
     pub records: Vec<Record>,
@@ -27,16 +28,16 @@ pub struct Calls {
     pub moved: Vec<Moved>,
 }
 
-impl Calls {
+impl HookedCalls {
     /// Returns the calls of the process `pid`, whose region will be at `region_at`. A file that cannot be read has
     /// none.
-    pub fn of(pid: i32, maps: &[Mapping], region_at: u64, scans: &Cache) -> Result<Calls> {
-        let mut calls = Calls::default();
+    pub fn of(pid: i32, maps: &[Mapping], region_at: u64, scans: &Cache) -> Result<HookedCalls> {
+        let mut calls = HookedCalls::default();
         let (_, hook) = abi::of_this_build(abi::of_isa_of_this_host()?)?;
         let doors = doors(hook, region_at);
         let mut taken = maps.to_vec();
         reserve(&mut taken, region_at, region::ATTACHED_SIZE);
-        let memory = File::open(format!("/proc/{pid}/mem"));
+        let memory = Memory::of(pid);
         for (sites, bias, near) in searched(pid, maps, scans) {
             let below = maps::gap_below(&taken, near, PAGE, region::GUARD);
             let Some(at) = below.or_else(|| maps::gap_above(&taken, near, PAGE, region::GUARD_ABOVE)) else {
@@ -48,7 +49,7 @@ impl Calls {
                 .iter()
                 .filter_map(|redirect| Some((redirect, site_of(redirect, &sites, bias)?)))
             {
-                if !stands_there(memory.as_ref().ok(), redirect) || crosses_a_page(redirect) {
+                if !is_as_expected(memory.as_ref().ok(), redirect) || crosses_a_page(redirect) {
                     continue;
                 }
                 let offset = (redirect.thunk.address - at) as usize;
@@ -125,11 +126,10 @@ fn site_of<'s>(redirect: &Redirect, sites: &'s [Site], bias: u64) -> Option<&'s 
         .find(|site| bias.wrapping_add(site.address) == redirect.jump.address)
 }
 
-fn stands_there(memory: Option<&File>, redirect: &Redirect) -> bool {
-    use std::os::unix::fs::FileExt;
-    let mut bytes = vec![0; redirect.expected.len()];
-    memory.is_some_and(|memory| memory.read_exact_at(&mut bytes, redirect.jump.address).is_ok())
-        && bytes == redirect.expected
+fn is_as_expected(memory: Option<&Memory>, redirect: &Redirect) -> bool {
+    memory
+        .and_then(|memory| memory.bytes(redirect.jump.address, redirect.expected.len()).ok())
+        .is_some_and(|bytes| bytes == redirect.expected)
 }
 
 /// Returns whether the death of fastpath could cut the write of the jump in two.

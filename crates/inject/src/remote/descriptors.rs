@@ -7,15 +7,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 
+use super::RemoteCalls;
 use crate::abi::Call;
 use crate::error::{Error, Result, tried};
-use crate::remote::Remote;
 
 /// Offset in the scratch memory of the control message with the numbers of the received descriptors.
 pub const CONTROL_AT: u64 = 128;
 
 /// Passes `fds`, and returns their numbers in the program. They are open there until the caller closes them.
-pub fn give<const N: usize>(calls: &mut impl Remote, fds: [&OwnedFd; N]) -> Result<[u64; N]> {
+pub fn pass<const N: usize>(calls: &mut RemoteCalls<'_>, fds: [&OwnedFd; N]) -> Result<[u64; N]> {
     let scratch = calls.scratch();
     let flags = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as u64;
     calls.call(
@@ -26,14 +26,20 @@ pub fn give<const N: usize>(calls: &mut impl Remote, fds: [&OwnedFd; N]) -> Resu
     let mut pair = [0u8; 8];
     calls.tracee().read(scratch, &mut pair)?;
     let [a, b] = [0, 4].map(|i| u64::from(u32::from_le_bytes([pair[i], pair[i + 1], pair[i + 2], pair[i + 3]])));
-    let given = calls.note([a, b]).and_then(|()| send_and_receive(calls, a, b, fds));
+    let recorded = calls.policy.record(calls.tracee, scratch, [a, b]);
+    let passed = recorded.and_then(|()| send_and_receive(calls, a, b, fds));
     for fd in [a, b] {
-        calls.call("close", Call::Close, [fd, 0, 0, 0, 0, 0])?;
+        calls.close(fd)?;
     }
-    given
+    passed
 }
 
-fn send_and_receive<const N: usize>(calls: &mut impl Remote, a: u64, b: u64, fds: [&OwnedFd; N]) -> Result<[u64; N]> {
+fn send_and_receive<const N: usize>(
+    calls: &mut RemoteCalls<'_>,
+    a: u64,
+    b: u64,
+    fds: [&OwnedFd; N],
+) -> Result<[u64; N]> {
     let ours = calls.tracee().take_fd(a as i32)?;
     let raw = fds.map(AsRawFd::as_raw_fd);
     sendmsg::<UnixAddr>(
@@ -79,7 +85,7 @@ fn send_and_receive<const N: usize>(calls: &mut impl Remote, a: u64, b: u64, fds
     let arrived = (u64::from(int(0)).min(length) as usize).saturating_sub(header) / 4;
     if arrived < N || level_and_type != [libc::SOL_SOCKET as u32, libc::SCM_RIGHTS as u32] {
         for i in 0..arrived {
-            calls.call("close", Call::Close, [descriptor(i), 0, 0, 0, 0, 0])?;
+            calls.close(descriptor(i))?;
         }
         return Err(Error::Remote {
             what: "recvmsg",
