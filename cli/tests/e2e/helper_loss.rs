@@ -6,7 +6,9 @@ use std::time::Duration;
 use fastpath_inject::MAILBOX_MAPPED_NAME;
 
 use crate::common::clock_calls::{fewest_clock_calls, makes_clock_calls};
-use crate::common::{Pid, Running, fastpath, program, served, start, torture, wait_until};
+use crate::common::{
+    Pid, Running, fastpath, finish, helper_program, program, program_32, served, start, torture, wait_until,
+};
 
 /// Longer than an anchor is believed.
 const ANCHOR_IS_OLD: Duration = Duration::from_millis(700);
@@ -93,7 +95,7 @@ fn programs_start_without_delay_while_the_helper_is_stopped_or_gone() {
 
 /// How many requests there were to a program's helper: its mailbox's doorbell counts them.
 fn requests(pid: Pid) -> u32 {
-    let maps = fastpath_maps::of(pid.0).expect("its mappings");
+    let maps = fastpath_proc::maps::of(pid.0).expect("its mappings");
     let mailbox = maps.iter().find(|one| one.name.starts_with(MAILBOX_MAPPED_NAME));
     let memory = std::fs::File::open(format!("/proc/{}/mem", pid.0)).expect("its memory");
     let mut doorbell = [0; 4];
@@ -176,6 +178,39 @@ fn young_helper(running: &Running) -> Option<Pid> {
         let found = found.or_else(|| Pid::helpers(running.mark()).pop());
         if found.is_some() || has_ended {
             return found;
+        }
+    }
+}
+
+/// Of the helper's ptrace(2) calls, one in so many is tried. A remote call takes 5: all of its steps have their turn.
+const EACH: usize = 3;
+
+#[test]
+fn a_helper_that_is_killed_at_any_of_its_ptrace_calls_leaves_a_program_that_runs() {
+    let Some(library) = helper_program("killed-at-ptrace", "cc", &["-shared", "-fPIC"]) else {
+        return;
+    };
+    let programs = ["clock-glibc", "clock-glibc-static", "clock-go"].map(program);
+    let programs = programs.into_iter().chain([program_32("clock-i386-glibc-static")]);
+    for clock in programs.flatten() {
+        let script = format!("{clock} 10 MONOTONIC | wc -l; exit 4");
+        let killed = tempfile::NamedTempFile::new().expect("a file");
+        for (tried, call) in (1..).step_by(EACH).enumerate() {
+            let mut run = fastpath(&["run", "--without-vdso", "--clocks", "all", "--", "sh", "-c", &script]);
+            run.env("LD_PRELOAD", &library)
+                .env("KILL_AT_PTRACE", call.to_string())
+                .env("KILLED", killed.path());
+            let outcome = finish(run);
+            assert!(
+                outcome.status.code() == Some(4) && outcome.out == "1\n",
+                "{clock}, call {call}: {outcome:#?}"
+            );
+            let kills = killed.as_file().metadata().expect("its size").len();
+            if kills <= tried as u64 {
+                // Two programs start, with some 70 calls each.
+                assert!(call > 100, "{clock}: the helper makes only {call} calls");
+                break;
+            }
         }
     }
 }

@@ -10,15 +10,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::ptrace::Options;
+
 use crate::abi::{self, Call};
 use crate::credentials::{Assumed, Credentials};
 use crate::error::{Error, Result};
-use crate::install::{self, Kit};
+use crate::install::{self, InjectionConfig};
 use crate::mailbox::{ABANDONED, Held, Request, Shared, Taken};
 use crate::maps;
 use crate::region;
 use crate::target::{self, Status, View};
-use crate::tracee::{Stop, Tracee};
+use crate::tracee::{Stop, Tracee, Until};
 
 /// Longest path that execve takes (limits.h: PATH_MAX).
 const PATH_MAX: usize = 4096;
@@ -42,16 +44,16 @@ pub enum Fate {
 
 /// Serves one tree of processes.
 pub struct Attendant {
-    kit: Kit,
+    config: InjectionConfig,
     mailbox: Arc<Shared>,
     visits: AtomicUsize,
 }
 
 impl Attendant {
-    /// Creates an attendant that installs `kit` for the threads that ask in `mailbox`.
-    pub fn new(kit: Kit, mailbox: Arc<Shared>) -> Arc<Attendant> {
+    /// Creates an attendant that installs `config` for the threads that ask in `mailbox`.
+    pub fn new(config: InjectionConfig, mailbox: Arc<Shared>) -> Arc<Attendant> {
         Arc::new(Attendant {
-            kit,
+            config,
             mailbox,
             visits: AtomicUsize::new(0),
         })
@@ -78,7 +80,7 @@ impl Attendant {
         before: impl FnOnce(),
         installed: impl FnOnce(&Result<()>) -> Fate,
     ) {
-        let mut tracee = match Tracee::seize(pid) {
+        let mut tracee = match seize(pid) {
             Ok(tracee) => tracee,
             Err(e) => return seized(&Err(e)),
         };
@@ -88,7 +90,7 @@ impl Attendant {
             Ok(false) => return,
             Ok(true) => {
                 before();
-                install::install(&mut tracee, &self.kit)
+                install::install(&mut tracee, &self.config)
             }
             Err(e) => Err(e),
         };
@@ -98,13 +100,13 @@ impl Attendant {
                 return;
             }
         }
-        let _ = tracee.detach(None);
+        let _ = tracee.detach(0);
     }
 
     /// Answers requests for as long as the process lives.
     pub fn serve(self: Arc<Self>) {
         // The program's libraries are most likely those of this process: scan them before they are needed.
-        crate::program::scan_own_libraries(&self.kit.scans);
+        crate::program::scan_own_libraries(&self.config.scans);
         let mut held = Held::default();
         loop {
             let seen = self.mailbox.doorbell();
@@ -176,7 +178,7 @@ impl Attendant {
             return false;
         };
         status.inner_pid == taken.tid
-            && status.filters <= self.kit.filters
+            && status.filters <= self.config.filters
             && status.tracer == 0
             && self.waits(tid, taken)
     }
@@ -200,15 +202,14 @@ impl Attendant {
 
     /// Traces a thread that waits in the hook, and stops it there.
     fn stop(&self, taken: &Taken) -> Result<Tracee> {
-        let mut tracee = Tracee::seize(self.find(taken)?)?;
+        let mut tracee = seize(self.find(taken)?)?;
         tracee.interrupt()?;
         loop {
             match tracee.wait()? {
-                Stop::Interrupt(None) => break,
-                Stop::Interrupt(Some(_)) => tracee.listen()?,
-                Stop::Signal(signal) => tracee.resume_to_syscall(Some(signal))?,
+                Stop::Interrupt => break,
+                Stop::Group => tracee.listen()?,
                 Stop::Exited => return Err(Error::Gone),
-                Stop::Exec | Stop::Syscall => tracee.resume_to_syscall(None)?,
+                stop => tracee.resume(Until::Syscall, stop.signal())?,
             }
         }
         // The thread may have stopped waiting meanwhile, or the number may be another thread's.
@@ -217,7 +218,7 @@ impl Attendant {
         {
             return Ok(tracee);
         }
-        tracee.detach(None)?;
+        tracee.detach(0)?;
         Err(Error::Gone)
     }
 
@@ -235,19 +236,19 @@ impl Attendant {
         let before = match checked {
             Ok(before) => before,
             Err(e) => {
-                tracee.detach(None)?;
+                tracee.detach(0)?;
                 return Err(e);
             }
         };
         waiting.go();
-        tracee.resume_to_syscall(None)?;
+        tracee.resume(Until::Syscall, 0)?;
         let met = self
             .wait_for_exec(&mut tracee, true)
             .and_then(|happened| match happened {
                 true => self.install(&mut tracee, &before),
                 false => Ok(()),
             });
-        tracee.detach(None).and(met)
+        tracee.detach(0).and(met)
     }
 
     /// Installs in a program that has just started, unless it has rights beyond `before`, those of the program before
@@ -258,7 +259,7 @@ impl Attendant {
                 "it runs with other privileges than its caller's".into(),
             ));
         }
-        install::install(tracee, &self.kit)
+        install::install(tracee, &self.config)
     }
 
     /// Waits until the exec has happened and the new program is stopped before its first instruction. Returns false if
@@ -275,23 +276,22 @@ impl Attendant {
                 Stop::Syscall => {
                     let registers = tracee.registers()?;
                     let is = |call| abi::of(&registers).number(call) == registers.system_call();
-                    let failed = (is(Call::Execve) || is(Call::Execveat)) && tracee.is_leaving_a_call()?;
+                    let failed = (is(Call::Execve) || is(Call::Execveat)) && tracee.leaving_call()?.is_some();
                     calls += 1;
                     if asked && (failed || calls > MOST_CALLS) {
                         return Ok(false);
                     }
                 }
-                Stop::Interrupt(Some(_)) => {
+                Stop::Group => {
                     tracee.listen()?;
                     continue;
                 }
-                Stop::Interrupt(None) => {}
-                Stop::Signal(signal) => {
-                    tracee.resume_to_syscall(Some(signal))?;
+                stop @ (Stop::Interrupt | Stop::Signal(_) | Stop::Other) => {
+                    tracee.resume(Until::Syscall, stop.signal())?;
                     continue;
                 }
             }
-            tracee.resume_to_syscall(None)?;
+            tracee.resume(Until::Syscall, 0)?;
         }
     }
 
@@ -299,7 +299,7 @@ impl Attendant {
         let mut tracee = self.stop(taken)?;
         let done = self.see_to_libraries(&mut tracee);
         // Detach before the program is released.
-        tracee.detach(None)?;
+        tracee.detach(0)?;
         done
     }
 
@@ -312,19 +312,16 @@ impl Attendant {
         if entry == [0] {
             return Err(Error::Gone);
         }
-        install::install_in_libraries(tracee, &self.kit, &maps, region)
+        install::install_in_libraries(tracee, &self.config, &maps, region)
     }
 }
 
 /// Returns threads, by their numbers here, of processes in inner PID namespaces, in which they have the number `inner`.
 fn threads_of_inner_namespaces(inner: i32) -> impl Iterator<Item = i32> {
     let status = |pid: i32| Status::of(&pid.to_string()).ok();
-    let processes = fastpath_maps::processes().into_iter().flatten();
+    let processes = fastpath_proc::processes().into_iter().flatten();
     let nested = processes.filter(move |pid| status(*pid).is_some_and(|status| status.is_nested));
-    let threads = nested.flat_map(|pid| {
-        let names = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
-        names.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
-    });
+    let threads = nested.flat_map(|pid| fastpath_proc::threads(pid).into_iter().flatten());
     threads.filter(move |tid| status(*tid).is_some_and(|status| status.inner_pid == inner))
 }
 
@@ -344,6 +341,11 @@ fn read_path(tracee: &mut Tracee, address: u64, flags: u32) -> Result<OsString> 
         return Err(Error::Gone);
     }
     Ok(OsString::from_vec(path))
+}
+
+/// Traces a thread until its exec.
+fn seize(tid: i32) -> Result<Tracee> {
+    Tracee::seize(tid, tid, Options::PTRACE_O_TRACEEXEC)
 }
 
 /// A thread that waits in its slot. Dropping this releases it, on every exit.

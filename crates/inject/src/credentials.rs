@@ -1,6 +1,7 @@
 //! The rights of a process: which files it may open, and whether an exec gave it more.
 
 use nix::errno::Errno;
+use nix::unistd::{Gid, Uid};
 
 use crate::error::{Error, Result, tried};
 
@@ -21,28 +22,22 @@ impl Credentials {
     /// Reads those of a process or thread.
     pub fn of(pid: &str) -> Result<Credentials> {
         let path = format!("/proc/{pid}/status");
-        let text = std::fs::read_to_string(&path).map_err(|e| Error::io(&path, e))?;
-        Credentials::parse(&text).ok_or_else(|| Error::Unsupported(format!("{path} does not show its credentials")))
+        let status = fastpath_proc::Status::of(pid).map_err(|e| Error::io(&path, e))?;
+        Credentials::parse(&status).ok_or_else(|| Error::Unsupported(format!("{path} does not show its credentials")))
     }
 
-    fn parse(text: &str) -> Option<Credentials> {
-        let field = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
-        let numbers = |name: &str| -> Option<Vec<u32>> {
-            let words = field(name)?.split_whitespace();
-            words.map(|word| word.parse().ok()).collect()
-        };
-        let set = |name: &str| u64::from_str_radix(field(name)?.trim(), 16).ok();
+    fn parse(status: &fastpath_proc::Status) -> Option<Credentials> {
         // Real, effective, saved, file system.
-        let [_, effective_uid, _, file_uid] = numbers("Uid")?.try_into().ok()?;
-        let [_, effective_gid, _, file_gid] = numbers("Gid")?.try_into().ok()?;
+        let [_, effective_uid, _, file_uid] = status.numbers("Uid")?.try_into().ok()?;
+        let [_, effective_gid, _, file_gid] = status.numbers("Gid")?.try_into().ok()?;
         Some(Credentials {
             effective_uid,
             effective_gid,
             file_uid,
             file_gid,
-            groups: numbers("Groups")?,
-            permitted: set("CapPrm")?,
-            effective: set("CapEff")?,
+            groups: status.numbers("Groups")?,
+            permitted: status.set("CapPrm")?,
+            effective: status.set("CapEff")?,
         })
     }
 
@@ -94,35 +89,32 @@ impl Drop for Assumed {
     }
 }
 
-// The C library's functions would change all threads, or do not report failures.
-
+/// Changes this thread's groups only; the C library's function would change those of all threads.
 fn set_groups(groups: &[u32]) -> Result<()> {
-    // SAFETY: the pointer and the length are those of one slice, which the kernel only reads.
-    match unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) } {
-        0 => Ok(()),
-        _ => Err(tried("setgroups")(Errno::last())),
-    }
+    let groups: Vec<_> = groups.iter().map(|group| rustix::fs::Gid::from_raw(*group)).collect();
+    rustix::thread::set_thread_groups(&groups).map_err(tried("setgroups"))
 }
 
+/// The kernel reports no failure of setfsgid(2) and setfsuid(2), but returns the id that was in force: a second call
+/// with -1, which changes nothing, shows the result of the first.
 fn set_file_gid(gid: u32) -> Result<()> {
-    set(libc::SYS_setfsgid, "setfsgid", gid)
+    nix::unistd::setfsgid(Gid::from_raw(gid));
+    is_set(
+        nix::unistd::setfsgid(Gid::from_raw(u32::MAX)).as_raw() == gid,
+        "setfsgid",
+    )
 }
 
 fn set_file_uid(uid: u32) -> Result<()> {
-    set(libc::SYS_setfsuid, "setfsuid", uid)
+    nix::unistd::setfsuid(Uid::from_raw(uid));
+    is_set(
+        nix::unistd::setfsuid(Uid::from_raw(u32::MAX)).as_raw() == uid,
+        "setfsuid",
+    )
 }
 
-fn set(call: libc::c_long, what: &'static str, id: u32) -> Result<()> {
-    // SAFETY: both calls take an integer; -1 changes nothing, and both return the id that was in force.
-    let in_force = unsafe {
-        libc::syscall(call, id);
-        libc::syscall(call, u32::MAX)
-    };
-    if in_force == i64::from(id) {
-        Ok(())
-    } else {
-        Err(tried(what)(Errno::EPERM))
-    }
+fn is_set(is_set: bool, what: &'static str) -> Result<()> {
+    is_set.then_some(()).ok_or_else(|| tried(what)(Errno::EPERM))
 }
 
 #[cfg(test)]
@@ -143,14 +135,15 @@ mod tests {
             permitted: 3,
             effective: 1,
         };
-        assert_eq!(Credentials::parse(TEXT), Some(expected));
-        assert_eq!(Credentials::parse("Uid:\t1\n"), None);
+        let parse = |text: &str| Credentials::parse(&fastpath_proc::Status::parse(text));
+        assert_eq!(parse(TEXT), Some(expected));
+        assert_eq!(parse("Uid:\t1\n"), None);
         Credentials::of("self").unwrap();
     }
 
     #[test]
     fn another_effective_user_or_one_capability_more_is_growth_and_one_less_is_not() {
-        let before = Credentials::parse(TEXT).unwrap();
+        let before = Credentials::parse(&fastpath_proc::Status::parse(TEXT)).unwrap();
         let grown = |change: fn(&mut Credentials)| {
             let mut after = before.clone();
             change(&mut after);

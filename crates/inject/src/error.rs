@@ -53,8 +53,8 @@ impl Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Names the system call that failed.
-pub fn tried(what: &'static str) -> impl Fn(Errno) -> Error {
-    move |errno| match errno {
+pub fn tried<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> Error {
+    move |e| match Errno::from_raw(e.into().raw_os_error().unwrap_or(0)) {
         Errno::ESRCH => Error::Gone,
         errno => Error::System { what, errno },
     }

@@ -9,15 +9,15 @@ use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
 use crate::program::{self, Code};
 use crate::region;
-use crate::remote::RemoteCalls;
+use crate::remote;
 use crate::sites;
 use crate::stack::{AT_PAGESZ, AT_SECURE, AT_SYSINFO_EHDR, InitialStack};
 use crate::surgery::{self, KernelVdso, Plan};
 use crate::target::Status;
 use crate::tracee::Tracee;
 
-/// Injection config: what every program of one `run` gets.
-pub struct Kit {
+/// What every program of one `run` gets.
+pub struct InjectionConfig {
     /// Page, to be mapped read-only.
     pub page: OwnedFd,
     /// Opens the mailbox anew: the kernel counts this descriptor as long as a program maps it.
@@ -41,18 +41,18 @@ pub struct Kit {
 }
 
 /// Installs the region and redirects the program's start through it. On an error the program is as it was.
-pub fn install(tracee: &mut Tracee, kit: &Kit) -> Result<()> {
+pub fn install(tracee: &mut Tracee, config: &InjectionConfig) -> Result<()> {
     let registers = tracee.registers()?;
     let abi = abi::of(&registers);
-    if let Some(why) = kit.refuses_32_bit.as_ref().filter(|_| abi.word() == 4) {
+    if let Some(why) = config.refuses_32_bit.as_ref().filter(|_| abi.word() == 4) {
         return Err(Error::Unsupported(why.clone()));
     }
     let (image, hook) = abi::of_this_build(abi)?;
     let pid = tracee.pid();
-    if !(kit.allows)(pid) {
+    if !(config.allows)(pid) {
         return Err(Error::Unsupported("a policy says never".into()));
     }
-    if Status::of(&pid.to_string())?.filters > kit.filters {
+    if Status::of(&pid.to_string())?.filters > config.filters {
         return Err(Error::Unsupported(
             "it has a seccomp filter that this process cannot try out".into(),
         ));
@@ -71,11 +71,11 @@ pub fn install(tracee: &mut Tracee, kit: &Kit) -> Result<()> {
         region::suits_pages_of(bytes)?;
     }
     let maps = maps::of(pid)?;
-    let (kernel, vdso) = kernels(tracee, kit, &stack, &maps)?;
+    let (kernel, vdso) = kernels(tracee, config, &stack, &maps)?;
     let sysinfo = image.symbol("__kernel_vsyscall");
-    let code = Code::of(pid, &kit.scans, &stack, &maps)?;
+    let code = Code::of(pid, &config.scans, &stack, &maps)?;
     let plan = Plan {
-        kit,
+        config,
         image,
         kernel,
         hook,
@@ -86,16 +86,8 @@ pub fn install(tracee: &mut Tracee, kit: &Kit) -> Result<()> {
         stack: &stack,
     };
 
-    let mut calls = RemoteCalls::begin(tracee, abi, &maps, stack.bytes().len() + 64)?;
-    match surgery::perform(&mut calls, &plan) {
-        Ok(pointer) => {
-            let mut registers = *calls.saved();
-            registers.set_sp(pointer);
-            calls.finish(registers)
-        }
-        Err(Error::Gone) => Err(Error::Gone),
-        Err(e) => calls.abandon().and(Err(e)),
-    }
+    let reserve = stack.bytes().len() as u64 + 64;
+    remote::at_exec(tracee, &maps, reserve, |calls| surgery::perform(calls, &plan))
 }
 
 fn time_namespace(pid: &str) -> Result<Option<std::path::PathBuf>> {
@@ -110,12 +102,12 @@ fn time_namespace(pid: &str) -> Result<Option<std::path::PathBuf>> {
 /// Returns the functions of this program's own vDSO, and the vDSO itself.
 fn kernels(
     tracee: &mut Tracee,
-    kit: &Kit,
+    config: &InjectionConfig,
     stack: &InitialStack,
     maps: &[Mapping],
 ) -> Result<(KernelFunctions, Option<KernelVdso>)> {
     let refuse = |e: &dyn std::fmt::Display| Error::Unsupported(format!("the kernel's vDSO: {e}"));
-    let kernel = stack.get(AT_SYSINFO_EHDR).filter(|_| !kit.without_vdso);
+    let kernel = stack.get(AT_SYSINFO_EHDR).filter(|_| !config.without_vdso);
     let Some(base) = kernel else {
         return Ok((KernelFunctions::NONE, None));
     };
@@ -132,7 +124,12 @@ fn kernels(
 
 /// Redirects the calls in the program's libraries. On this second visit the loader has mapped them, and the program
 /// waits in the hook at its entry, where `tracee` is stopped.
-pub fn install_in_libraries(tracee: &mut Tracee, kit: &Kit, maps: &[Mapping], region: u64) -> Result<()> {
+pub fn install_in_libraries(
+    tracee: &mut Tracee,
+    config: &InjectionConfig,
+    maps: &[Mapping],
+    region: u64,
+) -> Result<()> {
     let pid = tracee.pid();
     let thunks = region + region::THUNKS;
     let (_, hook) = abi::of_this_build(abi::of(&tracee.registers()?))?;
@@ -142,7 +139,7 @@ pub fn install_in_libraries(tracee: &mut Tracee, kit: &Kit, maps: &[Mapping], re
         .iter()
         .filter(|m| m.executable && m.inode != 0 && program::is_c_library(&m.name));
     for mapping in libraries {
-        if let Some((scan, bias)) = program::library(pid, &kit.scans, maps, mapping) {
+        if let Some((scan, bias)) = program::library(pid, &config.scans, maps, mapping) {
             // If this fails, the redirections made so far are complete: there is nothing to undo.
             used += surgery::redirect(tracee, &scan.sites, bias, thunks, used, doors, &mut Vec::new())?;
         }

@@ -1,27 +1,23 @@
 //! The steps of an installation in a stopped program, each of which can be undone.
 
 use fastpath_image::{Image, Instance, KernelFunctions, Options, Placement};
-use nix::errno::Errno;
 
 use crate::abi::{Call, Hook};
 use crate::error::{Error, Result};
-use crate::install::Kit;
+use crate::install::InjectionConfig;
 use crate::mailbox_layout::HookState;
 use crate::maps::{self, Mapping};
 use crate::program::Code;
 use crate::region;
-use crate::remote::{Remote, RemoteCalls};
+use crate::remote::{self, RemoteCalls, counter_is_readable};
 use crate::sites::{self, Doors, Patch, Site};
 use crate::stack::{AT_ENTRY, AT_SYSINFO, AT_SYSINFO_EHDR, InitialStack};
 use crate::tracee::Tracee;
 use crate::unwind;
 
-/// PR_TSC_ENABLE, prctl(2).
-const TSC_ENABLED: u32 = 1;
-
 /// Parts to install, and facts about the program.
 pub struct Plan<'a> {
-    pub kit: &'a Kit,
+    pub config: &'a InjectionConfig,
     pub image: &'static Image,
     pub kernel: KernelFunctions,
     /// Kernel's vDSO, where the program's calls go through it.
@@ -70,8 +66,8 @@ struct Surgery<'c, 't> {
     undo: Vec<Undo>,
 }
 
-/// Carries the plan out. Returns the stack pointer to start with; on an error the program's memory is as it was.
-pub fn perform(calls: &mut RemoteCalls<'_>, plan: &Plan<'_>) -> Result<u64> {
+/// Carries the plan out. On an error the program's memory is as it was.
+pub fn perform(calls: &mut RemoteCalls<'_>, plan: &Plan<'_>) -> Result<()> {
     let mut surgery = Surgery {
         calls,
         undo: Vec::new(),
@@ -88,20 +84,21 @@ impl Surgery<'_, '_> {
         while let Some(step) = self.undo.pop() {
             // A failure here leaves an unused part behind, never an incorrect one.
             let _ = match step {
-                Undo::Unmap(at, size) => self
-                    .calls
-                    .call("munmap", Call::Munmap, [at, size, 0, 0, 0, 0])
-                    .map(drop),
-                Undo::Close(fd) => self.calls.call("close", Call::Close, [fd, 0, 0, 0, 0, 0]).map(drop),
+                Undo::Unmap(at, size) => self.calls.munmap(at, size),
+                Undo::Close(fd) => self.calls.close(fd),
                 Undo::Restore(patch) => self.calls.tracee().write(patch.address, &patch.bytes),
             };
         }
     }
 
-    fn attempt(&mut self, plan: &Plan<'_>) -> Result<u64> {
-        self.counter_is_readable()?;
+    fn attempt(&mut self, plan: &Plan<'_>) -> Result<()> {
+        if !counter_is_readable(self.calls)? {
+            return Err(Error::Unsupported(
+                "the counter may not be read there (PR_SET_TSC)".into(),
+            ));
+        }
         let region = self.map_region(plan)?;
-        self.map_shared(plan.kit, region)?;
+        self.map_shared(plan.config, region)?;
         let options = Options {
             kernel: plan.kernel,
             ..Options::at(Placement::at(region + region::IMAGE))
@@ -119,7 +116,7 @@ impl Surgery<'_, '_> {
         tracee.write(region + region::IMAGE, &bytes)?;
         tracee.write(region + region::HOOK, plan.hook.code)?;
         self.redirect_calls(plan, region)?;
-        self.lead_start(plan, region)
+        self.redirect_start(plan, region)
     }
 
     /// Maps the region. A static program's calls are in its own text, so the region goes near it. A dynamic program's
@@ -161,12 +158,12 @@ impl Surgery<'_, '_> {
     }
 
     /// Points AT_SYSINFO_EHDR at the image, and AT_ENTRY at the hook where the C library is still to be mapped.
-    fn lead_start(&mut self, plan: &Plan<'_>, region: u64) -> Result<u64> {
+    fn redirect_start(&mut self, plan: &Plan<'_>, region: u64) -> Result<()> {
         let old = plan.stack;
         let mut new = old.clone();
-        if plan.kit.serve {
+        if plan.config.serve {
             new.set(AT_SYSINFO_EHDR, region + region::IMAGE);
-        } else if plan.kit.without_vdso {
+        } else if plan.config.without_vdso {
             new.remove(AT_SYSINFO_EHDR);
         }
         if let Some(sysinfo) = self.sysinfo(plan, region)? {
@@ -181,7 +178,7 @@ impl Surgery<'_, '_> {
             new.place_below(old);
         }
         let mut state = HookState {
-            ptracer: plan.kit.ptracer,
+            ptracer: plan.config.ptracer,
             ..HookState::default()
         };
         if let (Some((entry, _)), Some(entry_cell)) = (detour, new.address_of(AT_ENTRY)) {
@@ -190,7 +187,8 @@ impl Surgery<'_, '_> {
         self.calls.tracee().write(region + region::STATE, &state.bytes())?;
         // The last step: one write, and only after it is the stack pointer moved.
         self.calls.tracee().write(new.pointer, &new.bytes())?;
-        Ok(new.pointer)
+        self.calls.set_stack_pointer(new.pointer);
+        Ok(())
     }
 
     /// Writes the thunk that AT_SYSINFO will point to, in an ABI that has it. The thunk continues in the kernel's code
@@ -198,7 +196,7 @@ impl Surgery<'_, '_> {
     fn sysinfo(&mut self, plan: &Plan<'_>, region: u64) -> Result<Option<u64>> {
         let abi = self.calls.abi();
         let at = region + region::THUNKS;
-        let kernels = plan.stack.get(AT_SYSINFO).filter(|_| !plan.kit.without_vdso);
+        let kernels = plan.stack.get(AT_SYSINFO).filter(|_| !plan.config.without_vdso);
         let ours = || Some(region + region::IMAGE + plan.sysinfo?);
         let Some(next) = kernels.or_else(ours) else {
             return Ok(None);
@@ -210,41 +208,10 @@ impl Surgery<'_, '_> {
         Ok(Some(at))
     }
 
-    /// Refuses a program started under PR_SET_TSC: it would be killed when it reads the counter.
-    fn counter_is_readable(&mut self) -> Result<()> {
-        if !self.calls.abi().counter_may_be_forbidden() {
-            return Ok(());
-        }
-        let at = self.calls.scratch();
-        let asked = self.calls.call(
-            "prctl(PR_GET_TSC)",
-            Call::Prctl,
-            [libc::PR_GET_TSC as u64, at, 0, 0, 0, 0],
-        );
-        // A kernel that does not know PR_GET_TSC does not forbid the counter.
-        if let Err(Error::Remote {
-            errno: Errno::EINVAL, ..
-        }) = asked
-        {
-            return Ok(());
-        }
-        asked?;
-        let mut mode = [0; 4];
-        self.calls.tracee().read(at, &mut mode)?;
-        match u32::from_le_bytes(mode) {
-            TSC_ENABLED => Ok(()),
-            _ => Err(Error::Unsupported(
-                "the counter may not be read there (PR_SET_TSC)".into(),
-            )),
-        }
-    }
-
     fn map_code(&mut self, at: u64, size: u64, extra: i32) -> Result<u64> {
-        let protection = (libc::PROT_READ | libc::PROT_EXEC) as u64;
-        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | extra) as u64;
-        let mapped = self
-            .calls
-            .call("mmap", Call::Mmap, [at, size, protection, flags, u64::MAX, 0])?;
+        let protection = libc::PROT_READ | libc::PROT_EXEC;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | extra;
+        let mapped = self.calls.mmap(at, size, protection, flags, u64::MAX, 0)?;
         self.undo.push(Undo::Unmap(mapped, size));
         if at != 0 && mapped != at {
             return Err(Error::Unsupported("no room next to the program".into()));
@@ -261,28 +228,23 @@ impl Surgery<'_, '_> {
     }
 
     /// Maps the page and the mailbox over the region, and makes the hook's state writable.
-    fn map_shared(&mut self, kit: &Kit, region: u64) -> Result<()> {
-        let mailbox = (kit.mailbox)()?;
-        let fds = crate::handover::give(self.calls, [&kit.page, &mailbox])?;
+    fn map_shared(&mut self, config: &InjectionConfig, region: u64) -> Result<()> {
+        let mailbox = (config.mailbox)()?;
+        let fds = remote::pass(self.calls, [&config.page, &mailbox])?;
         self.undo.extend(fds.map(Undo::Close));
-        let read = libc::PROT_READ as u64;
-        let write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        let shared = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
+        let write = libc::PROT_READ | libc::PROT_WRITE;
+        let shared = libc::MAP_SHARED | libc::MAP_FIXED;
         let places = [
-            (region + region::PAGE, read, fds[0]),
+            (region + region::PAGE, libc::PROT_READ, fds[0]),
             (region + region::MAILBOX, write, fds[1]),
         ];
         for (at, protection, fd) in places {
-            self.calls
-                .call("mmap", Call::Mmap, [at, 4096, protection, shared, fd, 0])?;
+            self.calls.mmap(at, 4096, protection, shared, fd, 0)?;
         }
-        self.calls.call(
-            "mprotect",
-            Call::Mprotect,
-            [region + region::STATE, 4096, write, 0, 0, 0],
-        )?;
+        let state = [region + region::STATE, 4096, write as u64, 0, 0, 0];
+        self.calls.call("mprotect", Call::Mprotect, state)?;
         for fd in fds {
-            self.calls.call("close", Call::Close, [fd, 0, 0, 0, 0, 0])?;
+            self.calls.close(fd)?;
             self.undo.retain(|u| !matches!(u, Undo::Close(open) if *open == fd));
         }
         Ok(())

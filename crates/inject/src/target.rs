@@ -1,14 +1,15 @@
 //! Checks of a program before it starts: whether it may be served.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use fastpath_image::Isa;
-use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sys::stat::{Mode, fstat};
 
 use crate::abi;
 use crate::error::{Error, Result};
@@ -27,6 +28,9 @@ pub struct View {
     /// Path of its /proc/self/exe as seen from here.
     exe: String,
 }
+
+/// Flags for a handle only.
+const HANDLE: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
 
 /// Limit of `#!` lines that are followed; the kernel follows five (BINPRM_BUF_SIZE, fs/exec.c).
 const MOST_INTERPRETERS: u32 = 5;
@@ -53,31 +57,15 @@ impl View {
         if path == "/proc/self/exe" {
             return open_path(&self.exe);
         }
-        let absolute = path.as_bytes().starts_with(b"/");
-        let inner = CString::new(path.as_bytes()).map_err(|e| Error::Unsupported(e.to_string()))?;
         if path.is_empty() {
             return self.cwd.try_clone().map_err(|e| Error::io("", e));
         }
-        // SAFETY: open_how is plain old data for which all zeroes is valid.
-        let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-        how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
-        how.resolve = if absolute { libc::RESOLVE_IN_ROOT } else { 0 };
-        let from = if absolute { &self.root } else { &self.cwd };
-        // SAFETY: the path and `how` live across the call; the result is a new descriptor.
-        let fd = unsafe {
-            libc::syscall(
-                libc::SYS_openat2,
-                from.as_raw_fd(),
-                inner.as_ptr(),
-                &how,
-                size_of::<libc::open_how>(),
-            )
+        let (from, resolve) = match path.as_bytes().starts_with(b"/") {
+            true => (&self.root, ResolveFlag::RESOLVE_IN_ROOT),
+            false => (&self.cwd, ResolveFlag::empty()),
         };
-        if fd < 0 {
-            return Err(Error::io(path.to_string_lossy(), Errno::last().into()));
-        }
-        // SAFETY: openat2 has just returned this descriptor, and nothing else owns it.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+        let how = OpenHow::new().flags(HANDLE).resolve(resolve);
+        openat2(from, path, how).map_err(|e| Error::io(path.to_string_lossy(), e.into()))
     }
 
     /// Refuses a program that must be left alone: setuid, setgid or with file capabilities (tracing its exec would
@@ -88,7 +76,7 @@ impl View {
         let mut path = path.to_owned();
         for _ in 0..MOST_INTERPRETERS {
             let handle = self.open(&path)?;
-            let by_fd = by_descriptor(&handle);
+            let by_fd = fastpath_proc::path_of(&handle);
             let name = path.to_string_lossy().into_owned();
             let mut file = open_regular(&handle).map_err(|e| Error::io(&name, e))?;
             let meta = file.metadata().map_err(|e| Error::io(&name, e))?;
@@ -145,42 +133,21 @@ impl View {
 /// a device may trigger it. `handle` is the result of an open with O_PATH. O_NONBLOCK keeps a lease of another process
 /// (fcntl(2), F_SETLEASE) from blocking this one.
 pub fn open_regular(handle: &OwnedFd) -> std::io::Result<File> {
-    // SAFETY: stat is plain old data; fstat fills it in.
-    let mode = unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        if libc::fstat(handle.as_raw_fd(), &mut stat) < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        stat.st_mode
-    };
-    if mode & libc::S_IFMT != libc::S_IFREG {
+    if fstat(handle)?.st_mode & libc::S_IFMT != libc::S_IFREG {
         return Err(std::io::Error::other("not a regular file"));
     }
     let mut options = File::options();
     options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-    options.open(by_descriptor(handle))
-}
-
-fn by_descriptor(handle: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", handle.as_raw_fd())
+    options.open(fastpath_proc::path_of(handle))
 }
 
 /// Opens a path as a handle only (O_PATH).
 pub fn open_path(path: &str) -> Result<OwnedFd> {
-    let inner = CString::new(path).map_err(|e| Error::Unsupported(e.to_string()))?;
-    // SAFETY: the path is a C string; the result is a new descriptor.
-    let fd = unsafe { libc::open(inner.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) };
-    if fd < 0 {
-        return Err(Error::io(path, Errno::last().into()));
-    }
-    // SAFETY: open has just returned this descriptor, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    open(path, HANDLE, Mode::empty()).map_err(|e| Error::io(path, e.into()))
 }
 
 fn has_capabilities(path: &str) -> bool {
-    let Ok(path) = CString::new(path) else { return true };
-    // SAFETY: both are C strings; a null buffer of size 0 asks for the length only.
-    unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
+    rustix::fs::getxattr(path, c"security.capability", &mut [0; 0]).is_ok_and(|size| size > 0)
 }
 
 /// Fields of /proc/PID/status that decide whether a process may be changed (proc_pid_status(5)).
@@ -203,25 +170,22 @@ pub struct Status {
 impl Status {
     /// Reads the status of a process or thread.
     pub fn of(pid: &str) -> Result<Status> {
-        let path = format!("/proc/{pid}/status");
-        let text = std::fs::read_to_string(&path).map_err(|e| Error::io(path, e))?;
-        Ok(Status::parse(&text))
+        let status = fastpath_proc::Status::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/status"), e))?;
+        Ok(Status::from(&status))
     }
+}
 
-    fn parse(text: &str) -> Status {
-        let line = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
-        let field = |name: &str| line(name).and_then(|v| v.split_whitespace().last());
-        let number = |name| field(name).and_then(|v| v.parse::<u32>().ok());
-        let has_sigsys = |name| {
-            let set = field(name).and_then(|set| u64::from_str_radix(set, 16).ok());
-            set.is_some_and(|set| set >> (libc::SIGSYS - 1) & 1 == 1)
-        };
+impl From<&fastpath_proc::Status> for Status {
+    fn from(status: &fastpath_proc::Status) -> Status {
+        let number = |name| status.number::<u32>(name);
+        let has_sigsys = |name| status.set(name).is_some_and(|set| set >> (libc::SIGSYS - 1) & 1 == 1);
+        let pids: Vec<i32> = status.numbers("NSpid").unwrap_or_default();
         Status {
             blocks_handled_sigsys: has_sigsys("SigBlk") && has_sigsys("SigCgt"),
-            group: number("Tgid").unwrap_or(0) as i32,
-            inner_pid: number("NSpid").or(number("Pid")).unwrap_or(0) as i32,
-            is_nested: line("NSpid").is_some_and(|numbers| numbers.split_whitespace().count() > 1),
-            tracer: number("TracerPid").unwrap_or(0) as i32,
+            group: status.number("Tgid").unwrap_or(0),
+            inner_pid: pids.last().copied().or(status.number("Pid")).unwrap_or(0),
+            is_nested: pids.len() > 1,
+            tracer: status.number("TracerPid").unwrap_or(0),
             filters: number("Seccomp_filters")
                 .unwrap_or(0)
                 .max(u32::from(number("Seccomp").unwrap_or(0) > 0)),
@@ -338,10 +302,11 @@ mod tests {
 
     #[test]
     fn status_reads_the_innermost_pid() {
+        let parse = |text: &str| Status::from(&fastpath_proc::Status::parse(text));
         let text = "Name:\tx\nTgid:\t6\nPid:\t7\nTracerPid:\t3\nNSpid:\t7\t1\nSigBlk:\t0000000040000000\nSigCgt:\t0000000040000000\n\
                     Seccomp:\t2\nSeccomp_filters:\t4\n";
         assert_eq!(
-            Status::parse(text),
+            parse(text),
             Status {
                 blocks_handled_sigsys: true,
                 group: 6,
@@ -352,7 +317,7 @@ mod tests {
             }
         );
         assert_eq!(
-            Status::parse("Pid:\t7\nSigBlk:\t0000000040000000\nSigCgt:\t0000000000000000\nSeccomp:\t2\n"),
+            parse("Pid:\t7\nSigBlk:\t0000000040000000\nSigCgt:\t0000000000000000\nSeccomp:\t2\n"),
             Status {
                 blocks_handled_sigsys: false,
                 group: 0,

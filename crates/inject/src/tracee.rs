@@ -1,61 +1,96 @@
-//! One stopped thread, seen through ptrace(2) and /proc/PID/mem.
+//! One traced thread, seen through ptrace(2) and /proc/PID/mem.
 
-#[cfg(target_arch = "x86_64")]
-mod running;
+mod state;
 
-use std::fs::File;
-use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
-use nix::sys::ptrace;
-use nix::sys::signal::Signal;
-use nix::sys::wait::WaitStatus;
+use nix::sys::ptrace::{self, Options};
 use nix::unistd::Pid;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, WaitOptions, WaitStatus};
 
 use crate::abi::{self, Call, Registers};
 use crate::error::{Error, Result, tried};
-#[cfg(target_arch = "x86_64")]
-pub use running::Event;
+use crate::memory::Memory;
+pub use state::CallResult;
 
-/// Real-time signals as the kernel numbers them (signal(7)); a system-call-stop shows as SIGTRAP | 0x80, above them.
-const REAL_TIME: std::ops::RangeInclusive<i32> = 32..=64;
-
-/// Reason why a traced thread is stopped.
-#[derive(Debug, PartialEq, Eq)]
+/// State change of a traced thread, with signals by their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// PTRACE_EVENT_EXEC: the new program is mapped and has not run an instruction.
+    /// PTRACE_EVENT_EXEC: its program has been replaced (execve(2)), and the next one has not run an instruction. Only
+    /// if the options request it.
     Exec,
-    /// Entry to or exit from a system call (only while it is resumed with [`Tracee::resume_to_syscall`]).
+    /// Entry to or exit from a system call (only while it is resumed to one).
     Syscall,
     /// A signal is about to be delivered.
-    Signal(Signal),
-    /// PTRACE_EVENT_STOP: an interrupt, or a group-stop by the signal named.
-    Interrupt(Option<Signal>),
+    Signal(i32),
+    /// PTRACE_EVENT_STOP: stopped, as requested, where the kernel would return to the program.
+    Interrupt,
+    /// The same where the thread would be stopped without a tracer as well: a group-stop, by job control.
+    Group,
+    /// Another event that the options request.
+    Other,
     /// The thread has ended.
     Exited,
+}
+
+impl Stop {
+    fn of(status: WaitStatus) -> Stop {
+        let status = status.as_raw();
+        if !libc::WIFSTOPPED(status) {
+            return Stop::Exited;
+        }
+        match (status >> 16, libc::WSTOPSIG(status)) {
+            (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => Stop::Interrupt,
+            (libc::PTRACE_EVENT_STOP, _) => Stop::Group,
+            (libc::PTRACE_EVENT_EXEC, _) => Stop::Exec,
+            // PTRACE_O_TRACESYSGOOD
+            (0, signal) if signal == libc::SIGTRAP | 0x80 => Stop::Syscall,
+            (0, signal) => Stop::Signal(signal),
+            _ => Stop::Other,
+        }
+    }
+
+    /// Returns the signal that is about to be delivered; 0: none.
+    pub fn signal(self) -> i32 {
+        if let Stop::Signal(signal) = self { signal } else { 0 }
+    }
+}
+
+/// Point at which a traced thread resumes until.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// The next event that the options request.
+    Event,
+    /// The same, or the entry to or the exit from a system call.
+    Syscall,
 }
 
 /// A thread that this thread traces.
 pub struct Tracee {
     pid: Pid,
-    /// Process that it belongs to, if it is not its first thread.
-    process: Option<i32>,
-    memory: Option<File>,
+    /// Process that it belongs to.
+    process: i32,
+    memory: Option<Memory>,
 }
 
 impl Tracee {
-    /// Starts to trace `pid` without stopping it (PTRACE_SEIZE). If this process dies, the kernel lets the thread go
-    /// on.
-    pub fn seize(pid: i32) -> Result<Tracee> {
-        let pid = Pid::from_raw(pid);
-        let options = ptrace::Options::PTRACE_O_TRACEEXEC | ptrace::Options::PTRACE_O_TRACESYSGOOD;
-        ptrace::seize(pid, options).map_err(tried("PTRACE_SEIZE"))?;
-        Ok(Tracee {
-            pid,
-            process: None,
+    /// Starts to trace the thread `tid` of `process` without stopping it (PTRACE_SEIZE), with these options and
+    /// PTRACE_O_TRACESYSGOOD. If this process dies, the kernel lets the thread go on.
+    pub fn seize(process: i32, tid: i32, options: Options) -> Result<Tracee> {
+        let tracee = Tracee::already(process, tid);
+        let options = options | Options::PTRACE_O_TRACESYSGOOD;
+        ptrace::seize(tracee.pid, options).map_err(tried("PTRACE_SEIZE"))?;
+        Ok(tracee)
+    }
+
+    /// Returns a tracee for a thread that this thread traces already.
+    pub fn already(process: i32, tid: i32) -> Tracee {
+        Tracee {
+            pid: Pid::from_raw(tid),
+            process,
             memory: None,
-        })
+        }
     }
 
     /// Returns the thread id, in the PID namespace of this process.
@@ -63,84 +98,106 @@ impl Tracee {
         self.pid.as_raw()
     }
 
+    /// Returns the process id.
+    pub fn process(&self) -> i32 {
+        self.process
+    }
+
+    /// Changes the ptrace options; adds PTRACE_O_TRACESYSGOOD. The thread must be stopped.
+    pub fn set_options(&self, options: Options) -> Result<()> {
+        let options = options | Options::PTRACE_O_TRACESYSGOOD;
+        ptrace::setoptions(self.pid, options).map_err(tried("PTRACE_SETOPTIONS"))
+    }
+
     /// Waits for the next stop of any thread that this thread traces. An exec changes the id of a thread that was not
     /// its group's leader, so this updates the tracee's id.
     pub fn wait(&mut self) -> Result<Stop> {
+        /// wait(2), __WALL and __WNOTHREAD.
+        const OF_THIS_THREAD: u32 = 0x6000_0000;
+        let options = WaitOptions::from_bits_retain(OF_THIS_THREAD);
+        let waited = rustix::io::retry_on_intr(|| rustix::process::wait(options)).map_err(tried("wait"))?;
+        let (pid, status) = waited.ok_or(Error::Gone)?;
+        let stop = Stop::of(status);
+        if self.pid() != pid.as_raw_pid() || stop == Stop::Exec {
+            *self = Tracee::already(pid.as_raw_pid(), pid.as_raw_pid());
+        }
+        Ok(stop)
+    }
+
+    /// Returns the next stop of this thread only; `None` if there is none yet and `wait` is false. If the stop ended a
+    /// system call with EINTR, makes the kernel restart that call at once: if the tracer died first, the program would
+    /// see an EINTR that it would not have seen without a tracer.
+    pub fn event(&self, wait: bool) -> Result<Option<Stop>> {
+        let stop = self.next_event(wait)?;
+        if let Some(Stop::Interrupt | Stop::Group | Stop::Signal(_)) = stop
+            // The thread may have been killed since its stop; its end is the next event.
+            && let Ok(mut registers) = self.registers()
+            && registers.undo_interruption()
+        {
+            let _ = self.set_registers(&registers);
+        }
+        Ok(stop)
+    }
+
+    fn next_event(&self, wait: bool) -> Result<Option<Stop>> {
+        let any_kind = WaitOptions::from_bits_retain(libc::__WALL as u32);
+        let options = if wait { any_kind } else { any_kind | WaitOptions::NOHANG };
+        let pid = rustix::process::Pid::from_raw(self.pid());
+        match rustix::io::retry_on_intr(|| rustix::process::waitpid(pid, options)) {
+            Ok(waited) => Ok(waited.map(|(_, status)| Stop::of(status))),
+            // Its process ended, or replaced its program, and another thread of this process has waited for it.
+            Err(rustix::io::Errno::CHILD) => Ok(Some(Stop::Exited)),
+            Err(e) => Err(tried("waitpid")(e)),
+        }
+    }
+
+    /// Waits for the stop that [`Tracee::interrupt`] requested; signals that arrive before are delivered. `Err(Gone)`
+    /// if the thread ends, or executes another program. `nap` is called while nothing happens, and may end the wait by
+    /// an error; `None` waits in the kernel instead.
+    pub fn wait_for_interrupt<E: From<Error>>(
+        &self,
+        nap: Option<&dyn Fn() -> std::result::Result<(), E>>,
+    ) -> std::result::Result<(Registers, Stop), E> {
         loop {
-            let mut status = 0;
-            // SAFETY: waitpid writes one int.
-            let pid = unsafe { libc::waitpid(-1, &mut status, libc::__WALL | libc::__WNOTHREAD) };
-            if pid < 0 {
-                match Errno::last() {
-                    Errno::EINTR => continue,
-                    e => return Err(tried("waitpid")(e)),
-                }
+            match (self.event(nap.is_none())?, nap) {
+                (Some(stop @ (Stop::Interrupt | Stop::Group)), _) => return Ok((self.registers()?, stop)),
+                (Some(Stop::Exited | Stop::Exec), _) => return Err(Error::Gone.into()),
+                (Some(stop), _) => self.resume(Until::Event, stop.signal())?,
+                (None, Some(nap)) => nap()?,
+                (None, None) => {}
             }
-            let pid = Pid::from_raw(pid);
-            if self.pid != pid {
-                self.pid = pid;
-                self.memory = None;
-            }
-            // A group-stop arrives as PTRACE_EVENT_STOP with the stopping signal; nix knows only SIGTRAP's variant.
-            if libc::WIFSTOPPED(status) && status >> 16 == libc::PTRACE_EVENT_STOP {
-                let signal = Signal::try_from(libc::WSTOPSIG(status))
-                    .ok()
-                    .filter(|s| *s != Signal::SIGTRAP);
-                return Ok(Stop::Interrupt(signal));
-            }
-            if libc::WIFSTOPPED(status) && status >> 16 == 0 && REAL_TIME.contains(&libc::WSTOPSIG(status)) {
-                // nix::Signal has no real-time signals: deliver them here.
-                self.resume_raw(libc::PTRACE_SYSCALL, libc::WSTOPSIG(status))?;
-                continue;
-            }
-            return Ok(match WaitStatus::from_raw(pid, status).map_err(tried("waitpid"))? {
-                WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXEC) => {
-                    self.memory = None;
-                    Stop::Exec
-                }
-                WaitStatus::PtraceSyscall(_) => Stop::Syscall,
-                WaitStatus::Stopped(_, signal) => Stop::Signal(signal),
-                WaitStatus::Exited(..) | WaitStatus::Signaled(..) => Stop::Exited,
-                _ => continue,
-            });
         }
     }
 
-    fn resume_raw(&self, request: libc::c_uint, signal: i32) -> Result<()> {
-        // SAFETY: these requests take no pointer; the kernel checks the rest.
-        let r = unsafe { libc::ptrace(request, self.pid.as_raw(), 0usize, signal as usize) };
-        if r < 0 {
-            Err(tried("ptrace(resume)")(Errno::last()))
-        } else {
-            Ok(())
-        }
+    /// Makes a ptrace(2) request whose arguments are integers.
+    fn request(&self, what: &'static str, request: libc::c_uint, data: i32) -> Result<()> {
+        // SAFETY: the callers' requests (PTRACE_CONT, PTRACE_SYSCALL, PTRACE_LISTEN, PTRACE_DETACH) take the data as a
+        // number, and access no memory of this process.
+        let r = unsafe { libc::ptrace(request, self.pid(), 0usize, data as usize) };
+        Errno::result(r).map(drop).map_err(tried(what))
     }
 
-    /// Lets it run to its next system call's entry or exit, delivering `signal`.
-    pub fn resume_to_syscall(&self, signal: Option<Signal>) -> Result<()> {
-        ptrace::syscall(self.pid, signal).map_err(tried("PTRACE_SYSCALL"))
+    /// Makes a ptrace(2) request by which the kernel describes the thread: it takes the size of a buffer of words, and
+    /// writes at most that. Returns the words, or the errno.
+    fn describe<const WORDS: usize>(&self, request: libc::c_uint) -> std::result::Result<[u64; WORDS], Errno> {
+        let mut words = [0u64; WORDS];
+        let size = size_of_val(&words);
+        // SAFETY: the requests that are made here write at most `size` bytes at the pointer, and `words` has that size.
+        let r = unsafe { libc::ptrace(request, self.pid(), size, words.as_mut_ptr()) };
+        Errno::result(r).map(|_| words)
+    }
+
+    /// Lets the thread run, delivering `signal` (0: none).
+    pub fn resume(&self, until: Until, signal: i32) -> Result<()> {
+        match until {
+            Until::Event => self.request("PTRACE_CONT", libc::PTRACE_CONT, signal),
+            Until::Syscall => self.request("PTRACE_SYSCALL", libc::PTRACE_SYSCALL, signal),
+        }
     }
 
     /// Leaves it stopped by job control, as it would be without a tracer, and still reports SIGCONT.
     pub fn listen(&self) -> Result<()> {
-        self.resume_raw(libc::PTRACE_LISTEN as libc::c_uint, 0)
-    }
-
-    /// Returns whether it is stopped at the exit of a system call, not at the entry (PTRACE_GET_SYSCALL_INFO, Linux
-    /// 5.3).
-    pub fn is_leaving_a_call(&self) -> Result<bool> {
-        /// include/uapi/linux/ptrace.h: PTRACE_GET_SYSCALL_INFO, PTRACE_SYSCALL_INFO_EXIT; the first byte is the kind
-        /// of stop.
-        const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
-        const INFO_EXIT: u8 = 2;
-        let mut info = [0u8; 88];
-        // SAFETY: the kernel writes at most `info.len()` bytes to `info`.
-        let r = unsafe { libc::ptrace(GET_SYSCALL_INFO, self.pid.as_raw(), info.len(), info.as_mut_ptr()) };
-        if r < 0 {
-            Err(tried("PTRACE_GET_SYSCALL_INFO")(Errno::last()))
-        } else {
-            Ok(info[0] == INFO_EXIT)
-        }
+        self.request("PTRACE_LISTEN", libc::PTRACE_LISTEN as libc::c_uint, 0)
     }
 
     /// Asks a running thread to stop.
@@ -148,9 +205,9 @@ impl Tracee {
         ptrace::interrupt(self.pid).map_err(tried("PTRACE_INTERRUPT"))
     }
 
-    /// Stops tracing; the thread goes on, with `signal` if it is in a signal-delivery-stop.
-    pub fn detach(self, signal: Option<Signal>) -> Result<()> {
-        ptrace::detach(self.pid, signal).map_err(tried("PTRACE_DETACH"))
+    /// Stops tracing; the thread goes on, with `signal` (0: none) if it is in a signal-delivery-stop.
+    pub fn detach(&self, signal: i32) -> Result<()> {
+        self.request("PTRACE_DETACH", libc::PTRACE_DETACH, signal)
     }
 
     /// Returns its general registers.
@@ -163,93 +220,49 @@ impl Tracee {
         registers.apply(self.pid)
     }
 
-    /// Returns its blocked signals (the kernel's 64-bit set).
-    pub fn signal_mask(&self) -> Result<u64> {
-        let mut mask = 0u64;
-        self.sigmask_request(libc::PTRACE_GETSIGMASK, &mut mask)?;
-        Ok(mask)
-    }
-
-    /// Changes its blocked signals.
-    pub fn set_signal_mask(&self, mut mask: u64) -> Result<()> {
-        self.sigmask_request(libc::PTRACE_SETSIGMASK, &mut mask)
-    }
-
-    fn sigmask_request(&self, request: libc::c_uint, mask: &mut u64) -> Result<()> {
-        // SAFETY: both requests take the size of the kernel's sigset_t and a pointer to one.
-        let r = unsafe { libc::ptrace(request, self.pid.as_raw(), size_of::<u64>(), mask as *mut u64) };
-        if r < 0 {
-            Err(tried("ptrace(SIGMASK)")(Errno::last()))
-        } else {
-            Ok(())
-        }
-    }
-
-    fn memory(&mut self) -> Result<&File> {
+    /// Returns its memory, which all threads of its process share.
+    pub fn memory(&mut self) -> Result<&Memory> {
         if self.memory.is_none() {
-            let path = format!("/proc/{}/mem", self.pid);
-            let file = File::options()
-                .read(true)
-                .write(true)
-                .open(&path)
-                .map_err(|e| Error::io(path, e))?;
-            self.memory = Some(file);
+            self.memory = Some(Memory::writable(self.pid())?);
         }
         self.memory.as_ref().ok_or(Error::Gone)
     }
 
     /// Reads its memory; all of `bytes` or an error.
     pub fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<()> {
-        let path = format!("/proc/{}/mem", self.pid);
-        self.memory()?
-            .read_exact_at(bytes, address)
-            .map_err(|e| Error::io(path, e))
+        self.memory()?.read(address, bytes)
     }
 
     /// Writes its memory, read-only pages included (a private page is copied for it first).
     pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
-        let path = format!("/proc/{}/mem", self.pid);
-        self.memory()?
-            .write_all_at(bytes, address)
-            .map_err(|e| Error::io(path, e))
+        self.memory()?.write(address, bytes)
     }
 
     /// Reads little-endian words of `size` bytes, 4 or 8.
     pub fn read_words(&mut self, address: u64, count: usize, size: usize) -> Result<Vec<u64>> {
-        let mut bytes = vec![0; count * size];
-        self.read(address, &mut bytes)?;
+        let bytes = self.memory()?.bytes(address, count * size)?;
         let widen = |word: &[u8]| word.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
         Ok(bytes.chunks_exact(size).map(widen).collect())
     }
 
     /// Duplicates its file descriptor `fd` into this process (pidfd_getfd(2), Linux 5.6).
     pub fn take_fd(&self, fd: i32) -> Result<OwnedFd> {
-        // SAFETY: both calls take integers; each result is a new descriptor that nothing else owns.
-        unsafe {
-            let pidfd = libc::syscall(libc::SYS_pidfd_open, self.process.unwrap_or(self.pid.as_raw()), 0);
-            if pidfd < 0 {
-                return Err(tried("pidfd_open")(Errno::last()));
-            }
-            let pidfd = OwnedFd::from_raw_fd(pidfd as i32);
-            let taken = libc::syscall(libc::SYS_pidfd_getfd, std::os::fd::AsRawFd::as_raw_fd(&pidfd), fd, 0);
-            if taken < 0 {
-                return Err(tried("pidfd_getfd")(Errno::last()));
-            }
-            Ok(OwnedFd::from_raw_fd(taken as i32))
-        }
+        let process = rustix::process::Pid::from_raw(self.process).ok_or(Error::Gone)?;
+        let pidfd = rustix::process::pidfd_open(process, PidfdFlags::empty()).map_err(tried("pidfd_open"))?;
+        rustix::process::pidfd_getfd(&pidfd, fd, PidfdGetfdFlags::empty()).map_err(tried("pidfd_getfd"))
     }
 
     /// Ends a program that has not run an instruction, with an exit status. Its memory may be overwritten.
     pub fn exit(&mut self, status: u8) -> Result<()> {
         let registers = self.registers()?;
         let abi = abi::of(&registers);
-        let (pc, sp) = (registers.pc(), registers.sp());
-        self.write(pc, &abi.gadget()[..abi.instruction()])?;
+        self.write(registers.pc(), abi.system_call())?;
         let arguments = [u64::from(status), 0, 0, 0, 0, 0];
-        self.set_registers(&abi.call_registers(&registers, pc, sp, abi.number(Call::ExitGroup), arguments))?;
-        self.resume_to_syscall(None)?;
+        let call = abi.number(Call::ExitGroup);
+        self.set_registers(&abi.call_registers(&registers, registers.pc(), call, arguments))?;
+        self.resume(Until::Syscall, 0)?;
         while self.wait()? != Stop::Exited {
-            self.resume_to_syscall(None)?;
+            self.resume(Until::Syscall, 0)?;
         }
         Ok(())
     }

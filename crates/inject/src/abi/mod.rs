@@ -28,7 +28,6 @@ pub enum Call {
     Execve,
     Execveat,
     ExitGroup,
-    Getpid,
     #[cfg(target_arch = "x86_64")]
     MemfdCreate,
     Mmap,
@@ -46,7 +45,6 @@ fn number_on_this_host(call: Call) -> u64 {
         Call::Execve => libc::SYS_execve,
         Call::Execveat => libc::SYS_execveat,
         Call::ExitGroup => libc::SYS_exit_group,
-        Call::Getpid => libc::SYS_getpid,
         #[cfg(target_arch = "x86_64")]
         Call::MemfdCreate => libc::SYS_memfd_create,
         Call::Mmap => libc::SYS_mmap,
@@ -104,20 +102,15 @@ pub trait Abi: Sync {
     /// Returns the number of a system call.
     fn number(&self, call: Call) -> u64;
 
-    /// Returns a system call instruction of [`Abi::instruction`] bytes, followed by an rt_sigreturn.
-    fn gadget(&self) -> &'static [u8];
-
-    /// Returns the size in bytes of a system call instruction.
-    fn instruction(&self) -> usize;
+    /// Returns the system call instruction that works at any address.
+    fn system_call(&self) -> &'static [u8];
 
     /// Returns `from`, changed to make a system call by the instruction at `pc`.
-    fn call_registers(&self, from: &Registers, pc: u64, sp: u64, number: u64, args: [u64; 6]) -> Registers;
+    fn call_registers(&self, from: &Registers, pc: u64, number: u64, args: [u64; 6]) -> Registers;
 
-    /// Returns the frame from which rt_sigreturn restores `registers` and `mask` of a program that has not run yet.
-    fn signal_frame(&self, registers: &Registers, mask: u64) -> Vec<u8>;
-
-    /// Returns the distance in bytes from the frame's start up to the stack pointer that rt_sigreturn expects.
-    fn above_frame(&self) -> u64;
+    /// Returns the code at `at` that restores every register of `program` that a system call changes, and jumps to where
+    /// the program was. It touches nothing else: neither the stack nor the flags, which a system call keeps.
+    fn trampoline(&self, program: &Registers, at: u64) -> Vec<u8>;
 
     /// Returns the hook for its programs; `None` if this build left it out.
     fn hook(&self) -> Option<&'static Hook>;

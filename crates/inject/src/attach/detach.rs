@@ -1,21 +1,20 @@
 //! Takes a process off the fast path: restores the bytes of its entry points, and unmaps the region once no thread is
 //! in it.
 
-use super::carrier::Carrier;
+use super::calling_thread::with_calls;
 use super::checks;
 use super::execs;
 use super::leftovers;
 use super::refusal::{Answer, Refusal};
-use super::regions::{self, Found, find};
+use super::regions::{Found, find};
 use super::session::{self, Session};
 use super::threads::AllStopped;
-use super::until_nobody_is_in;
+use super::until_no_thread_is_in;
 use super::watchdog::LastResort;
-use crate::abi::{self, Call};
+use crate::abi;
 use crate::maps;
-use crate::redirection::{Journal, Record, State};
+use crate::redirection::{Journal, Record, State, mapping};
 use crate::region;
-use crate::remote::Remote;
 
 /// Result of a detach.
 #[derive(Debug)]
@@ -58,10 +57,10 @@ fn detach_held(session: &Session<'_>) -> Answer<Detached> {
 /// Restores the original bytes.
 fn take_back(session: &Session<'_>, found: &Found) -> Answer<()> {
     let (mut all, ()) = AllStopped::of(session, |_| Ok(Some(())))?;
-    let standing: Vec<Record> = found.in_force()?.into_iter().cloned().collect();
+    let in_force: Vec<Record> = found.in_force()?.into_iter().cloned().collect();
     let tracee = all.threads[0].tracee();
     // In the reverse order of the attach.
-    for record in standing.iter().rev() {
+    for record in in_force.iter().rev() {
         let written = tracee.write(record.address, &record.original);
         written.map_err(|e| Refusal::Sealed { why: e.to_string() })?;
     }
@@ -83,7 +82,7 @@ fn place_of(record: &Record, pc: u64) -> Option<u64> {
 /// Unmaps a region that no code points to, once no thread is in it.
 pub fn clear(session: &Session<'_>, found: &Found) -> Answer<()> {
     let code = found.memory()?;
-    until_nobody_is_in(session, &code, |all| {
+    until_no_thread_is_in(session, &code, |all| {
         // Threads that wait in a system call continue where they would be without the thunk.
         for thread in &mut all.threads {
             let pc = thread.registers.pc();
@@ -100,19 +99,5 @@ pub fn clear(session: &Session<'_>, found: &Found) -> Answer<()> {
 /// Unmaps a region that no code points to, and that no thread is in.
 pub fn unmap_unused(session: &Session<'_>, found: &Found) -> Answer<()> {
     let maps = maps::of(found.pid)?;
-    let mut carrier = Carrier::of(session, &maps)?;
-    let unmapped = unmap(&mut carrier, found.at);
-    carrier.finish()?;
-    unmapped
-}
-
-/// Unmaps the region at `at`. Its thunks beside libraries go first, because they are found by the region.
-pub fn unmap(carrier: &mut Carrier, at: u64) -> Answer<()> {
-    let mut memory = regions::memory(at, &maps::of(carrier.tracee().pid())?);
-    memory.reverse();
-    for part in memory {
-        let arguments = [part.start, part.end - part.start, 0, 0, 0, 0];
-        carrier.call("munmap", Call::Munmap, arguments)?;
-    }
-    Ok(())
+    with_calls(session, &maps, |calls| Ok(mapping::unmap(calls, found.at)?))
 }

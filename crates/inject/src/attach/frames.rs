@@ -48,12 +48,12 @@ impl Stacks {
 
     /// Returns the parts of a range that are in memory.
     fn pages(&self, Range { mut start, end }: Range<u64>) -> Vec<Range<u64>> {
-        let are_there = self.are_there(start / PAGE..end.div_ceil(PAGE));
+        let are_present = self.are_present(start / PAGE..end.div_ceil(PAGE));
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        for is_there in are_there {
+        for is_present in are_present {
             let next = ((start / PAGE + 1) * PAGE).min(end);
             match ranges.last_mut() {
-                _ if !is_there => {}
+                _ if !is_present => {}
                 Some(last) if last.end == start => last.end = next,
                 _ => ranges.push(start..next),
             }
@@ -64,7 +64,7 @@ impl Stacks {
 
     /// Returns whether each of these pages, by number, is in memory or swapped out.
     /// Documentation/admin-guide/mm/pagemap.rst: bit 63, the page is present; bit 62, it is swapped out.
-    fn are_there(&self, pages: Range<u64>) -> Vec<bool> {
+    fn are_present(&self, pages: Range<u64>) -> Vec<bool> {
         const PRESENT_OR_SWAPPED: u64 = 3 << 62;
         const ENTRY: usize = 8;
         let count = (pages.end - pages.start) as usize;
@@ -75,11 +75,11 @@ impl Stacks {
         if pagemap.read_exact_at(&mut entries, pages.start * ENTRY as u64).is_err() {
             return vec![false; count];
         }
-        let is_there = |entry: &[u8]| {
+        let is_present = |entry: &[u8]| {
             let entry = entry.iter().rfold(0, |value, byte| value << 8 | u64::from(*byte));
             entry & PRESENT_OR_SWAPPED != 0
         };
-        entries.chunks_exact(ENTRY).map(is_there).collect()
+        entries.chunks_exact(ENTRY).map(is_present).collect()
     }
 }
 
@@ -119,7 +119,7 @@ impl Frames {
             seen.push(extent.clone());
             for range in stacks.pages(extent) {
                 let bytes = (range.end - range.start) as usize;
-                let words = tracee.read_what_is_there(range.start, bytes);
+                let words = tracee.read_present(range.start, bytes);
                 // Where the kernel does not report which pages are present, an absent page gives the same result.
                 frames.is_unreadable |= words.len() < bytes / 8 && stacks.pagemap.is_some();
                 for (pc, sp) in running::interrupted_at(&words) {
@@ -141,7 +141,7 @@ impl Frames {
     pub fn mention(&self, tracee: &Tracee, ranges: &[Range<u64>]) -> bool {
         let is_ours = |address: u64| ranges.iter().any(|range| range.contains(&address));
         let is_behind_own_call = |word: u64| {
-            let before = tracee.read_what_is_there(word - running::BEFORE_BYTES, running::BEFORE_BYTES as usize);
+            let before = tracee.read_present(word - running::BEFORE_BYTES, running::BEFORE_BYTES as usize);
             before
                 .first()
                 .is_some_and(|bytes| running::called_by(*bytes, word).is_some_and(is_ours))

@@ -1,24 +1,60 @@
-//! Leftovers of a fastpath that was killed in the middle of its remote calls: descriptors, a page of scratch
-//! memory, and the code in the tail of a mapping. That code is written before anything else is made and removed after
-//! everything else, so it shows that there are leftovers.
+//! Scratch memory of remote calls in a running program, and the leftovers of a fastpath that was killed in the middle
+//! of its calls: descriptors, the scratch memory, and the code in the tail of a mapping. That code is written before
+//! anything else is made and removed after everything else, so it shows that there are leftovers.
 
 use std::ops::Range;
 
-use super::carrier::{self, Carrier, TAIL};
+use super::calling_thread::with_calls;
 use super::refusal::Answer;
 use super::session::Session;
 use crate::abi::Call;
-use crate::error::Result;
-use crate::handover;
+use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
-use crate::remote::Remote;
+use crate::remote::{CONTROL_AT, RemoteCalls, tail};
+use crate::tracee::Tracee;
 
 /// Name of the scratch memory, in /proc/PID/maps and /proc/PID/fd.
-pub const SCRATCH_NAME: &std::ffi::CStr = c"fastpath-scratch";
 const SCRATCH_SHOWN: &str = "/memfd:fastpath-scratch";
+const SCRATCH_BYTES: u64 = 4096;
 /// Offset in the scratch memory of the notes on sockets that were made: number and inode of each.
 const NOTES_AT: u64 = 512;
 const NOTES: usize = 4;
+
+/// Does `work` with scratch memory for what the remote calls pass by pointer. Its name identifies it if fastpath dies.
+pub fn with_scratch(calls: &mut RemoteCalls<'_>, work: impl FnOnce(&mut RemoteCalls<'_>) -> Answer<()>) -> Answer<()> {
+    let scratch = map_scratch(calls)?;
+    calls.set_scratch(scratch);
+    let done = work(calls);
+    let unmapped = calls.munmap(scratch, SCRATCH_BYTES);
+    done?;
+    Ok(unmapped?)
+}
+
+fn map_scratch(calls: &mut RemoteCalls<'_>) -> Result<u64> {
+    /// MFD_NOEXEC_SEAL, include/uapi/linux/memfd.h (Linux 6.3), which vm.memfd_noexec may require; older kernels do
+    /// not know it.
+    const NOT_EXECUTABLE: libc::c_uint = 8;
+    let name = calls.tail().name();
+    let mut make = |flags: libc::c_uint| {
+        let arguments = [name, u64::from(flags), 0, 0, 0, 0];
+        calls.call("memfd_create", Call::MemfdCreate, arguments)
+    };
+    let fd = match make(libc::MFD_CLOEXEC | NOT_EXECUTABLE) {
+        Err(Error::Remote {
+            errno: nix::errno::Errno::EINVAL,
+            ..
+        }) => make(libc::MFD_CLOEXEC)?,
+        made => made?,
+    };
+    let sized = calls.tracee().take_fd(fd as i32).and_then(|file| {
+        let sized = std::fs::File::from(file).set_len(SCRATCH_BYTES);
+        sized.map_err(|e| Error::io("memfd", e))
+    });
+    let write = libc::PROT_READ | libc::PROT_WRITE;
+    let mapped = sized.and_then(|()| calls.mmap(0, SCRATCH_BYTES, write, libc::MAP_PRIVATE, fd, 0));
+    calls.close(fd)?;
+    mapped
+}
 
 /// A descriptor of the process, as /proc/PID/fd shows it.
 #[derive(PartialEq, Eq)]
@@ -37,73 +73,69 @@ impl Descriptor {
     fn is_of(&self, name: &str) -> bool {
         self.shown.starts_with(name)
     }
+
+    /// Returns 123 for `socket:[123]`.
+    fn socket_inode(&self) -> Option<u64> {
+        self.shown.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+    }
 }
 
-/// Records in the scratch memory of `calls` the sockets that it has made.
-pub fn note(calls: &mut Carrier, numbers: [u64; 2]) -> Result<()> {
+/// Records in the scratch memory the sockets with these numbers, which have just been made.
+pub fn record(tracee: &mut Tracee, scratch: u64, numbers: [u64; 2]) -> Result<()> {
     let mut notes = Vec::new();
     for number in numbers {
-        let shown = Descriptor::of(calls.process(), number)
-            .map(|d| d.shown)
-            .unwrap_or_default();
+        let inode = Descriptor::of(tracee.process(), number).and_then(|made| made.socket_inode());
         notes.extend(number.to_le_bytes());
-        notes.extend(inode_of(&shown).unwrap_or(0).to_le_bytes());
+        notes.extend(inode.unwrap_or(0).to_le_bytes());
     }
-    let at = calls.scratch() + NOTES_AT;
-    calls.tracee().write(at, &notes)
-}
-
-/// Returns 123 for `socket:[123]`.
-fn inode_of(shown: &str) -> Option<u64> {
-    shown.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+    tracee.write(scratch + NOTES_AT, &notes)
 }
 
 /// Removes all leftovers.
 pub fn clear(session: &Session<'_>) -> Answer<()> {
     let pid = session.pid();
     let maps = maps::of(pid)?;
-    let tails = carrier::tails_in_use(pid, &maps);
+    let tails = tail::Tail::in_use(pid, &maps)?;
     if tails.is_empty() {
         return Ok(());
     }
-    let ranges: Vec<Range<u64>> = tails.iter().map(|(at, _)| *at..*at + TAIL as u64).collect();
-    // A thread may still be there: for example, job control stopped it when it was about to go back.
-    super::until_nobody_is_in(session, &ranges, |_| Ok(()))?;
+    let ranges: Vec<Range<u64>> = tails.iter().map(tail::Tail::range).collect();
+    // A thread may still be there: for example, job control stopped it when it was about to return.
+    super::until_no_thread_is_in(session, &ranges, |_| Ok(()))?;
     // No code points there, so no thread enters it.
     session.tails_are_free.set(true);
-    let mut carrier = Carrier::of(session, &maps)?;
-    let cleared = clear_by(&mut carrier, &maps);
-    // The tail that the carrier uses is erased at the end.
-    let own = carrier.tail();
-    let mut others = tails.iter().filter(|(at, _)| *at != own);
-    let erased = others.try_for_each(|(at, pad)| carrier.tracee().write(*at, &[*pad; TAIL]));
-    carrier.finish()?;
-    cleared?;
-    Ok(erased?)
+    with_calls(session, &maps, |calls| {
+        let cleared = remove(calls, &maps);
+        // The tail that the calls are made from is erased at the end.
+        let own = calls.tail().range();
+        let mut others = tails.iter().filter(|tail| tail.range() != own);
+        let erased = others.try_for_each(tail::Tail::erase);
+        cleared?;
+        Ok(erased?)
+    })
 }
 
-fn clear_by(carrier: &mut Carrier, maps: &[Mapping]) -> Result<()> {
-    let pid = carrier.process();
+fn remove(calls: &mut RemoteCalls<'_>, maps: &[Mapping]) -> Result<()> {
+    let pid = calls.tracee().process();
     let scratches: Vec<_> = maps.iter().filter(|m| m.name.starts_with(SCRATCH_SHOWN)).collect();
-    let mut descriptors = made_and_not_mapped(pid);
+    let mut descriptors = unmapped_scratch(pid);
     for scratch in &scratches {
-        descriptors.extend(made_by_way_of(carrier, scratch.start)?);
+        descriptors.extend(recorded(calls.tracee(), scratch.start)?);
     }
     for descriptor in descriptors {
         // The program may use the number for another descriptor by now.
         if Descriptor::of(pid, descriptor.number).is_some_and(|now| now == descriptor) {
-            carrier.call("close", Call::Close, [descriptor.number, 0, 0, 0, 0, 0])?;
+            calls.close(descriptor.number)?;
         }
     }
     for scratch in scratches {
-        let arguments = [scratch.start, scratch.end - scratch.start, 0, 0, 0, 0];
-        carrier.call("munmap", Call::Munmap, arguments)?;
+        calls.munmap(scratch.start, scratch.end - scratch.start)?;
     }
     Ok(())
 }
 
 /// Returns the descriptors of scratch memory.
-fn made_and_not_mapped(pid: i32) -> Vec<Descriptor> {
+fn unmapped_scratch(pid: i32) -> Vec<Descriptor> {
     let names = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
         .flatten()
@@ -114,22 +146,20 @@ fn made_and_not_mapped(pid: i32) -> Vec<Descriptor> {
         .collect()
 }
 
-/// Returns the descriptors that the scratch memory at `scratch` has the numbers of, and that still are what was made
-/// then.
-fn made_by_way_of(carrier: &mut Carrier, scratch: u64) -> Result<Vec<Descriptor>> {
-    let pid = carrier.process();
-    let tracee = carrier.tracee();
+/// Returns the descriptors whose numbers are in the scratch memory at `scratch`, and that still are what was made then.
+fn recorded(tracee: &mut Tracee, scratch: u64) -> Result<Vec<Descriptor>> {
+    let pid = tracee.process();
     let notes = tracee.read_words(scratch + NOTES_AT, NOTES, 8)?;
     let sockets = notes
         .chunks_exact(2)
-        .filter_map(|note| Descriptor::of(pid, note[0]).filter(|d| inode_of(&d.shown) == Some(note[1])));
+        .filter_map(|note| Descriptor::of(pid, note[0]).filter(|made| made.socket_inode() == Some(note[1])));
     // struct cmsghdr: its length, two ints, descriptors.
     const HEADER: u64 = 16;
-    let length = tracee.read_words(scratch + handover::CONTROL_AT, 1, 8)?[0];
+    let length = tracee.read_words(scratch + CONTROL_AT, 1, 8)?[0];
     let count = length.saturating_sub(HEADER).min(64) / 4;
-    let numbers = tracee.read_words(scratch + handover::CONTROL_AT + HEADER, count as usize, 4)?;
-    let given = numbers
+    let numbers = tracee.read_words(scratch + CONTROL_AT + HEADER, count as usize, 4)?;
+    let passed = numbers
         .into_iter()
         .filter_map(|number| Descriptor::of(pid, number).filter(|d| d.is_of("/memfd:fastpath-")));
-    Ok(sockets.chain(given).collect())
+    Ok(sockets.chain(passed).collect())
 }

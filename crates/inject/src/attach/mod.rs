@@ -4,36 +4,32 @@
 //! step writes some bytes for each entry point, while all threads are stopped. Every single write leaves a working
 //! process, so fastpath may be killed at any point.
 
-mod calls;
-mod carrier;
+mod calling_thread;
 mod checks;
 mod detach;
 mod execs;
 mod frames;
+mod hooked_calls;
 mod leftovers;
 mod refusal;
 mod regions;
 mod session;
+mod thread_state;
 mod threads;
 mod watchdog;
 
-use std::fs::File;
-use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use fastpath_page::Grant;
 
-use fastpath_page::ClockSet;
-use nix::errno::Errno;
-
-use crate::abi::Call;
-use crate::error::{Error, Result, tried};
+use crate::error::Error;
 use crate::mailbox_layout::HookState;
-use crate::redirection::{LeftAlone, REGION_NAME, Record, RegionPlan, region_for};
-use crate::remote::Remote;
+use crate::redirection::mapping::Region;
+use crate::redirection::{LeftAlone, Record, RegionPlan, region_for};
+use crate::remote::{RemoteCalls, counter_is_readable};
 use crate::sites::Cache;
-use crate::{handover, maps, region};
-use calls::Calls;
-use carrier::Carrier;
+use crate::{maps, region};
+use calling_thread::with_calls;
 use frames::{Frames, Stacks};
+use hooked_calls::HookedCalls;
 use session::Session;
 use threads::{AllStopped, Stopped};
 
@@ -42,16 +38,12 @@ pub use refusal::{Answer, Refusal};
 pub use regions::Found;
 use regions::find;
 pub use session::Pauses;
-pub use watchdog::{LastResort, StandsTooLong};
+pub use watchdog::{LastResort, StoppedTooLong};
 
-/// Grant: the page and the mailbox for a target, and options.
-pub struct Goods<'a> {
-    /// The page, to be mapped read-only.
-    pub page: &'a OwnedFd,
-    /// Page, to be mapped read-only.
-    pub mailbox: &'a OwnedFd,
-    /// Mailbox.
-    pub clocks: ClockSet,
+/// What a target gets.
+pub struct AttachConfig<'a> {
+    /// Page and mailbox.
+    pub grant: &'a Grant,
     /// Scans of libraries. Present if the programs that the target executes must be served too: then a process attends
     /// to the mailbox.
     pub children: Option<&'a Cache>,
@@ -72,9 +64,6 @@ pub struct Attached {
     pub without_children: Option<&'static str>,
 }
 
-/// PR_TSC_ENABLE, prctl(2).
-const TSC_ENABLED: u32 = 1;
-
 /// Returns the region of a process, if it has one.
 pub fn find_in(pid: i32) -> Answer<Option<Found>> {
     find(pid, &maps::of(pid)?)
@@ -87,14 +76,14 @@ pub fn may_attach(pid: i32) -> Answer<()> {
 
 /// Attaches a process that [`may_attach`] does not refuse. Its threads are stopped for at most 100 ms: see
 /// [`LastResort`].
-pub fn attach(pid: i32, goods: &Goods<'_>, last_resort: LastResort) -> Answer<Attached> {
+pub fn attach(pid: i32, config: &AttachConfig<'_>, last_resort: LastResort) -> Answer<Attached> {
     execs::outside(pid, || {
         checks::may_attach(pid)?;
-        session::hold(pid, last_resort, |session| attach_held(session, goods))
+        session::hold(pid, last_resort, |session| attach_held(session, config))
     })
 }
 
-fn attach_held(session: &Session<'_>, goods: &Goods<'_>) -> Answer<Attached> {
+fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attached> {
     let pid = session.pid();
     // Checked again: from here on no other tracer can change the target.
     checks::look_at(pid)?;
@@ -104,17 +93,27 @@ fn attach_held(session: &Session<'_>, goods: &Goods<'_>) -> Answer<Attached> {
         detach::clear(session, leftover)?;
     }
     let at = region::place_near(&target.maps, target.vdso_base)?;
-    let mut plan = region_for(&target.vdso, target.vdso_base, at, goods.clocks)?;
-    let calls = match goods.children {
+    let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks)?;
+    let calls = match config.children {
         // The target's filter may kill it for the system calls of the hook.
-        Some(scans) if !target.is_filtered => Calls::of(pid, &target.maps, at, scans)?,
-        _ => Calls::default(),
+        Some(scans) if !target.is_filtered => HookedCalls::of(pid, &target.maps, at, scans)?,
+        _ => HookedCalls::default(),
     };
     plan.add(&calls.records, &calls.moved)?;
-    let mut carrier = Carrier::of(session, &target.maps)?;
-    let prepared = prepare(&mut carrier, &plan, at, &calls, goods);
-    carrier.finish()?;
-    prepared?;
+    let region = Region {
+        at,
+        plan: &plan,
+        thunk_pages: &calls.pages,
+        page: &config.grant.page,
+        mailbox: &config.grant.mailbox,
+        state: HookState {
+            ptracer: config.ptracer,
+            ..HookState::default()
+        },
+    };
+    with_calls(session, &target.maps, |calls| {
+        leftovers::with_scratch(calls, |calls| map(calls, &region))
+    })?;
     let in_force = put_in_force(session, &plan, at);
     if in_force.is_err() {
         // No code points to the region: it only takes up room.
@@ -126,122 +125,22 @@ fn attach_held(session: &Session<'_>, goods: &Goods<'_>) -> Answer<Attached> {
             };
         }
     }
-    let without = match goods.children {
+    let without_children = match config.children {
         Some(_) if target.is_filtered => Some("it has a seccomp filter"),
         Some(_) if calls.records.is_empty() => Some("none of its system calls was recognised"),
         _ => None,
     };
     in_force.map(|attached| Attached {
-        without_children: without,
+        without_children,
         ..attached
     })
 }
 
-/// Maps the whole region in the target.
-fn prepare(calls: &mut Carrier, plan: &RegionPlan, at: u64, thunks: &Calls, goods: &Goods<'_>) -> Answer<()> {
-    calls.map_scratch()?;
-    let mapped = counter_is_readable(calls).and_then(|()| map_region(calls, plan, at, thunks, goods));
-    let unmapped = calls.unmap_scratch();
-    mapped?;
-    unmapped?;
-    Ok(())
-}
-
-fn counter_is_readable(calls: &mut Carrier) -> Answer<()> {
-    let at = calls.scratch();
-    match calls.call(
-        "prctl(PR_GET_TSC)",
-        Call::Prctl,
-        [libc::PR_GET_TSC as u64, at, 0, 0, 0, 0],
-    ) {
-        // A kernel that does not know PR_GET_TSC does not forbid the counter.
-        Err(Error::Remote {
-            errno: Errno::EINVAL, ..
-        }) => return Ok(()),
-        asked => asked?,
-    };
-    let mut mode = [0; 4];
-    calls.tracee().read(at, &mut mode)?;
-    match u32::from_le_bytes(mode) {
-        TSC_ENABLED => Ok(()),
-        _ => Err(Refusal::CounterForbidden),
+fn map(calls: &mut RemoteCalls<'_>, region: &Region<'_>) -> Answer<()> {
+    if !counter_is_readable(calls)? {
+        return Err(Refusal::CounterForbidden);
     }
-}
-
-fn map_region(calls: &mut Carrier, plan: &RegionPlan, at: u64, thunks: &Calls, goods: &Goods<'_>) -> Answer<()> {
-    let thunk_pages: Vec<u8> = thunks.pages.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
-    let state = HookState {
-        ptracer: goods.ptracer,
-        ..HookState::default()
-    };
-    let state = state.bytes();
-    let mut code = [&plan.code[..], &thunk_pages].concat();
-    code[region::STATE as usize..][..state.len()].copy_from_slice(&state);
-    let code = region_file(&code)?;
-    let [page, mailbox, code] = handover::give(calls, [goods.page, goods.mailbox, &code])?;
-    let mapped = map_parts(calls, at, thunks, [page, mailbox, code]);
-    for fd in [page, mailbox, code] {
-        calls.call("close", Call::Close, [fd, 0, 0, 0, 0, 0])?;
-    }
-    mapped
-}
-
-fn map_parts(calls: &mut Carrier, at: u64, thunks: &Calls, [page, mailbox, code]: [u64; 3]) -> Answer<()> {
-    let read = libc::PROT_READ as u64;
-    let write = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-    let execute = (libc::PROT_READ | libc::PROT_EXEC) as u64;
-    let private = libc::MAP_PRIVATE as u64;
-    let fixed = libc::MAP_FIXED as u64;
-    let shared = libc::MAP_SHARED as u64 | fixed;
-    let new = private | libc::MAP_FIXED_NOREPLACE as u64;
-    let mut map = |at, size, protection, flags, fd, offset| {
-        calls.call("mmap", Call::Mmap, [at, size, protection, flags, fd, offset])
-    };
-    // The whole region first; the parts are mapped over it.
-    let mapped = map(at, region::ATTACHED_SIZE, execute, new, code, 0)?;
-    let parts = if mapped == at {
-        map(at + region::STATE, 4096, write, private | fixed, code, region::STATE)
-            .and_then(|_| map(at + region::PAGE, 4096, read, shared, page, 0))
-            .and_then(|_| map(at + region::MAILBOX, 4096, write, shared, mailbox, 0))
-            .and_then(|_| {
-                (region::ATTACHED_SIZE..)
-                    .step_by(calls::PAGE as usize)
-                    .zip(&thunks.pages)
-                    .try_for_each(
-                        |(offset, (at, _))| match map(*at, calls::PAGE, execute, new, code, offset)? {
-                            mapped if mapped == *at => Ok(()),
-                            _ => Err(Error::Unsupported("there is no room near its libraries".into())),
-                        },
-                    )
-            })
-    } else {
-        // A kernel before 4.17 takes the address for a hint.
-        Err(Error::Unsupported("there is no room near its vDSO".into()))
-    };
-    if parts.is_err() {
-        detach::unmap(calls, mapped)?;
-    }
-    Ok(parts?)
-}
-
-/// Returns a file with the region's bytes.
-fn region_file(bytes: &[u8]) -> Result<OwnedFd> {
-    /// MFD_EXEC, include/uapi/linux/memfd.h (Linux 6.3); older kernels refuse unknown flags.
-    const EXECUTABLE: libc::c_uint = 0x10;
-    let name = std::ffi::CString::new(REGION_NAME).map_err(|e| Error::Unsupported(e.to_string()))?;
-    // SAFETY: memfd_create with a C string; the result is a new descriptor.
-    let make = |flags| unsafe { libc::memfd_create(name.as_ptr(), flags) };
-    let fd = match make(libc::MFD_CLOEXEC | EXECUTABLE) {
-        -1 => make(libc::MFD_CLOEXEC),
-        fd => fd,
-    };
-    if fd < 0 {
-        return Err(tried("memfd_create")(Errno::last()));
-    }
-    // SAFETY: memfd_create has just returned this descriptor, and nothing else owns it.
-    let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    file.write_all_at(bytes, 0).map_err(|e| Error::io("memfd", e))?;
-    Ok(file.into())
+    Ok(region.map(calls)?)
 }
 
 /// Stops all threads and redirects the entry points to the region.
@@ -324,7 +223,7 @@ fn write(all: &mut AllStopped<'_>, plan: &RegionPlan, at: u64) -> Answer<()> {
 
 /// Waits until no thread is in `code`, to which nothing points any more. Calls `help` first each time, with all threads
 /// stopped. Refuses if a thread does not leave `code`.
-fn until_nobody_is_in(
+fn until_no_thread_is_in(
     session: &Session<'_>,
     code: &[std::ops::Range<u64>],
     mut help: impl FnMut(&mut AllStopped<'_>) -> Answer<()>,
@@ -332,9 +231,9 @@ fn until_nobody_is_in(
     let mut in_the_way = session.pid();
     let stopped = AllStopped::of(session, |all| {
         help(all)?;
-        let stands = stands_in(all, code)?;
-        in_the_way = stands.unwrap_or(in_the_way);
-        Ok(stands.is_none().then_some(()))
+        let found = thread_in(all, code)?;
+        in_the_way = found.unwrap_or(in_the_way);
+        Ok(found.is_none().then_some(()))
     });
     match stopped {
         Ok(_) => Ok(()),
@@ -344,7 +243,7 @@ fn until_nobody_is_in(
 }
 
 /// Returns a thread that is about to execute an instruction in `code`, or will return there.
-fn stands_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>]) -> Answer<Option<i32>> {
+fn thread_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>]) -> Answer<Option<i32>> {
     let stacks = Stacks::of(all.pid())?;
     for thread in &all.threads {
         let pc = thread.registers.pc();

@@ -86,7 +86,7 @@ pub enum Refusal {
         "{threads} threads of it stood for {} ms, and not all could be stopped and looked at within that time; they were let go; try again when \
          the machine is less busy", super::watchdog::DEADLINE.as_millis()
     )]
-    StandsTooLong {
+    StoppedTooLong {
         /// Number of threads that were stopped.
         threads: usize,
     },

@@ -10,16 +10,17 @@ use nix::sys::ptrace::Options;
 use super::checks;
 use super::refusal::{Answer, Refusal};
 use super::threads;
-use super::watchdog::{self, LastResort, Standing};
+use super::watchdog::{self, LastResort, StopTime};
 use crate::error::Error;
-use crate::tracee::{Event, Tracee};
+use crate::remote::nap;
+use crate::tracee::{Stop, Tracee};
 
 /// A process that no other tracer changes now.
 pub struct Session<'s> {
     pid: i32,
     held: Tracee,
     /// Time since which its threads are stopped, for the deadline.
-    pub standing: &'s Standing,
+    pub stop_time: &'s StopTime,
     /// Threads that were asked to stop and have not yet: they wait in the kernel uninterruptibly.
     late: RefCell<Vec<Tracee>>,
     pauses: Cell<Pauses>,
@@ -46,21 +47,21 @@ pub fn hold<T: Send>(
     last_resort: LastResort,
     work: impl FnOnce(&Session<'_>) -> Answer<T> + Send,
 ) -> Answer<T> {
-    let standing = &Standing::default();
+    let stop_time = &StopTime::default();
     let (done, over) = std::sync::mpsc::channel::<()>();
     let session = move || {
         // Dropped on every exit, panics included.
         let _done = done;
-        work(&Session::open(pid, standing)?)
+        work(&Session::open(pid, stop_time)?)
     };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("fastpath-session".into());
         let started = thread.spawn_scoped(scope, session);
         let started = started.map_err(|e| Error::io("a thread that traces the process", e))?;
-        watchdog::watch(pid, standing, &over, last_resort);
+        watchdog::watch(pid, stop_time, &over, last_resort);
         let answer = started.join();
         // The kernel reports a thread's end a moment before it detaches its tracees.
-        wait_until_gone(standing.tracer());
+        wait_until_gone(stop_time.tracer());
         answer.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
@@ -70,21 +71,21 @@ fn wait_until_gone(tid: i32) {
     const LONGEST: Duration = Duration::from_secs(1);
     let begun = Instant::now();
     while std::path::Path::new(&format!("/proc/self/task/{tid}")).exists() && begun.elapsed() < LONGEST {
-        threads::nap(begun);
+        nap(begun);
     }
 }
 
 impl Session<'_> {
-    fn open(pid: i32, standing: &Standing) -> Answer<Session<'_>> {
+    fn open(pid: i32, stop_time: &StopTime) -> Answer<Session<'_>> {
         // The first thread may have ended before the others: then the one with the lowest id is held.
         let mut tids = threads::of(pid);
         tids.sort_by_key(|tid| (*tid != pid, *tid));
         let tid = tids.into_iter().find(|tid| !threads::has_ended(pid, *tid));
-        let held = seize(pid, tid.ok_or(Error::Gone)?, standing)?;
+        let held = seize(pid, tid.ok_or(Error::Gone)?, stop_time)?;
         Ok(Session {
             pid,
             held,
-            standing,
+            stop_time,
             late: RefCell::default(),
             pauses: Cell::default(),
             tails_are_free: Cell::default(),
@@ -104,7 +105,7 @@ impl Session<'_> {
         let tracee = match place {
             Some(place) => late.swap_remove(place),
             None if is_held => Tracee::already(self.pid, tid),
-            None => seize(self.pid, tid, self.standing)?,
+            None => seize(self.pid, tid, self.stop_time)?,
         };
         Ok(Thread { tracee, is_held })
     }
@@ -142,10 +143,10 @@ impl Session<'_> {
         loop {
             let mut has_stopped = false;
             match self.held.event(false) {
-                Ok(Some(Event::Exited)) | Err(_) => return,
-                Ok(Some(event)) => {
-                    threads::go_on(&self.held, event, true);
-                    has_stopped = matches!(event, Event::Trap);
+                Ok(Some(Stop::Exited)) | Err(_) => return,
+                Ok(Some(stop)) => {
+                    threads::go_on(&self.held, stop, true);
+                    has_stopped = matches!(stop, Stop::Interrupt);
                 }
                 Ok(None) => {}
             }
@@ -153,9 +154,9 @@ impl Session<'_> {
             let were_late = late.len();
             late.retain(|tracee| match tracee.event(false) {
                 Ok(None) => true,
-                Ok(Some(Event::Exited)) | Err(_) => false,
-                Ok(Some(event)) => {
-                    threads::go_on(tracee, event, false);
+                Ok(Some(Stop::Exited)) | Err(_) => false,
+                Ok(Some(stop)) => {
+                    threads::go_on(tracee, stop, false);
                     false
                 }
             });
@@ -182,15 +183,15 @@ impl Thread {
     }
 
     /// Lets the thread go on from the stop `from`.
-    pub fn go_on(&self, from: Event) {
+    pub fn go_on(&self, from: Stop) {
         threads::go_on(&self.tracee, from, self.is_held);
     }
 }
 
-fn seize(pid: i32, tid: i32, standing: &Standing) -> Answer<Tracee> {
+fn seize(pid: i32, tid: i32, stop_time: &StopTime) -> Answer<Tracee> {
     // Recorded before: the thread may end while PTRACE_SEIZE waits.
-    standing.traces(tid);
-    let seized = Tracee::seize_thread(pid, tid, Options::empty()).map_err(|e| match e {
+    stop_time.traces(tid);
+    let seized = Tracee::seize(pid, tid, Options::empty()).map_err(|e| match e {
         Error::System {
             errno: Errno::EPERM, ..
         } => match checks::tracer_of(pid) {
@@ -209,9 +210,9 @@ fn seize(pid: i32, tid: i32, standing: &Standing) -> Answer<Tracee> {
     let _ = seized.interrupt();
     while begun.elapsed() < watchdog::DEADLINE {
         match seized.event(false) {
-            Ok(None) => threads::nap(begun),
-            Ok(Some(event)) => {
-                threads::go_on(&seized, event, false);
+            Ok(None) => nap(begun),
+            Ok(Some(stop)) => {
+                threads::go_on(&seized, stop, false);
                 break;
             }
             Err(_) => break,

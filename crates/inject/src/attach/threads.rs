@@ -9,16 +9,14 @@ use super::refusal::{Answer, Refusal};
 use super::session::{Session, Thread};
 use crate::abi::{Registers, running};
 use crate::error::{Error, Result};
-use crate::tracee::{Event, Tracee};
+use crate::remote::nap;
+use crate::tracee::{Stop, Tracee, Until};
 
-/// Time in which most threads stop and most calls are made: until then the waiting thread only yields its CPU. A sleep
-/// takes at least as long.
-const NAP: Duration = Duration::from_micros(100);
 /// Timeout for a thread that waits for a CPU on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout for a thread that waits in the kernel uninterruptibly: the parent of a vfork until its child has started a
 /// program, or a page fault for the lock of its process's memory, which a thread without a CPU may hold.
-const PATIENCE_WITH_A_WAIT: Duration = Duration::from_millis(50);
+const UNINTERRUPTIBLE_TIMEOUT: Duration = Duration::from_millis(50);
 /// Longest time for which a stop is tried again: waits of that kind end, and busy machines have their pauses.
 const LONGEST: Duration = Duration::from_secs(10);
 /// First pause between tries. Each pause is twice as long as the last, so that a timed wait that restarts when it is
@@ -29,15 +27,6 @@ const BETWEEN_LATE_TRIES: Duration = Duration::from_millis(640);
 /// Limit of incomplete listings that show no new thread. A listing is incomplete where a thread ended while it was
 /// read; such a sequence normally ends soon.
 const MOST_CUT: u32 = 1000;
-
-/// Waits a little for an event that was requested at `begun`.
-pub fn nap(begun: Instant) {
-    if begun.elapsed() < NAP {
-        std::thread::yield_now();
-    } else {
-        std::thread::sleep(NAP);
-    }
-}
 
 /// Tries with pauses, for a limited time.
 pub struct Tries {
@@ -65,43 +54,35 @@ impl Tries {
     }
 }
 
-/// Timeout for an event that should happen at once.
-pub struct Patience(Instant);
+/// Timeout for the stop of a thread, which should happen at once.
+pub struct StopTimeout(Instant);
 
-impl Patience {
+impl StopTimeout {
     /// Starts the timeout.
-    pub fn start() -> Patience {
-        Patience(Instant::now())
+    pub fn start() -> StopTimeout {
+        StopTimeout(Instant::now())
     }
 
     /// Waits a little for this thread to stop; refuses after the timeout.
-    pub fn with_stop_of(&self, pid: i32, tid: i32) -> Answer<()> {
-        let waits = self.0.elapsed() > PATIENCE_WITH_A_WAIT && is_uninterruptible(pid, tid);
-        if !waits && self.0.elapsed() <= PATIENCE {
+    pub fn wait(&self, pid: i32, tid: i32) -> Answer<()> {
+        let waits = self.0.elapsed() > UNINTERRUPTIBLE_TIMEOUT && is_uninterruptible(pid, tid);
+        if !waits && self.0.elapsed() <= TIMEOUT {
             nap(self.0);
             return Ok(());
         }
-        let place = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default();
+        let place = fastpath_proc::wchan(format!("{pid}/task/{tid}"));
         Err(Refusal::DoesNotStop { tid, place })
     }
 }
 
 /// Returns the thread ids of a process, those of its kernel workers included.
 pub fn of(pid: i32) -> Vec<i32> {
-    let names = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
-    names
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect()
+    fastpath_proc::threads(pid).into_iter().flatten().collect()
 }
 
 /// Returns the system call that a thread waits in; `None` if it runs, or is in the kernel for another reason.
 fn call_of(pid: i32, tid: i32) -> Option<i64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
-    text.split_whitespace()
-        .next()?
-        .parse()
-        .ok()
-        .filter(|number| *number >= 0)
+    Some(fastpath_proc::syscall(format!("{pid}/task/{tid}"))?.0)
 }
 
 /// Threads of a process as a directory shows them, and their number after it had been read.
@@ -153,7 +134,7 @@ pub struct Stopped {
     thread: Thread,
     pub registers: Registers,
     /// Stop in which it is.
-    at: Event,
+    stop: Stop,
 }
 
 /// All threads of a process, stopped. They go on when this is dropped.
@@ -183,13 +164,13 @@ impl AllStopped<'_> {
                 Ok(mut all) => {
                     let answer = judge(&mut all)?;
                     // After the deadline no further step is started.
-                    match answer.filter(|_| !session.standing.is_over()) {
+                    match answer.filter(|_| !session.stop_time.is_over()) {
                         Some(answer) => return Ok((all, answer)),
-                        None if session.standing.is_over() => all.stand_too_long(),
+                        None if session.stop_time.is_over() => all.stopped_too_long(),
                         None => Refusal::InTheWay { tid: session.pid() },
                     }
                 }
-                Err(refusal @ (Refusal::DoesNotStop { .. } | Refusal::StandsTooLong { .. })) => refusal,
+                Err(refusal @ (Refusal::DoesNotStop { .. } | Refusal::StoppedTooLong { .. })) => refusal,
                 Err(refusal) => return Err(refusal),
             };
             if !tries.wait(session) {
@@ -205,7 +186,7 @@ impl AllStopped<'_> {
 
     fn try_of<'s>(session: &'s Session<'s>) -> Answer<AllStopped<'s>> {
         let pid = session.pid();
-        ask_those_that_nothing_interrupts(session)?;
+        refuse_uninterruptible(session)?;
         let answers_eintr = |tid: &i32| call_of(pid, *tid).is_some_and(running::answers_eintr);
         let with_care: HashSet<i32> = of(pid).into_iter().filter(answers_eintr).collect();
         let mut all = AllStopped {
@@ -246,7 +227,7 @@ impl AllStopped<'_> {
             let one_by_one: Vec<Thread> = all.waiting.extract_if(.., is_one_by_one).collect();
             let at_once = std::mem::replace(&mut all.waiting, one_by_one);
             all.begun.get_or_insert_with(Instant::now);
-            session.standing.begin();
+            session.stop_time.begin();
             let mut asked = Ok(());
             for thread in at_once {
                 asked = asked.and(all.ask_to_stop(thread));
@@ -266,7 +247,7 @@ impl AllStopped<'_> {
     fn trace(&mut self, tid: i32) -> Answer<Option<Thread>> {
         self.known.insert(tid);
         match self.session.thread(tid) {
-            Err(_) if self.needs_not_stand(tid) => Ok(None),
+            Err(_) if self.need_not_stop(tid) => Ok(None),
             traced => traced.map(Some),
         }
     }
@@ -276,39 +257,39 @@ impl AllStopped<'_> {
         let asked = thread.tracee.interrupt();
         self.running.push(thread);
         match asked {
-            Err(_) if self.needs_not_stand(tid) => Ok(()),
+            Err(_) if self.need_not_stop(tid) => Ok(()),
             asked => Ok(asked?),
         }
     }
 
     fn are_in_time(&self) -> Answer<()> {
-        if self.session.standing.is_over() {
-            return Err(self.stand_too_long());
+        if self.session.stop_time.is_over() {
+            return Err(self.stopped_too_long());
         }
         Ok(())
     }
 
-    fn stand_too_long(&self) -> Refusal {
-        Refusal::StandsTooLong {
+    fn stopped_too_long(&self) -> Refusal {
+        Refusal::StoppedTooLong {
             threads: self.threads.len(),
         }
     }
 
     /// Returns whether a thread need not stop. A first thread that has ended is listed for as long as there are others.
-    fn needs_not_stand(&self, tid: i32) -> bool {
+    fn need_not_stop(&self, tid: i32) -> bool {
         has_ended(self.session.pid(), tid) || checks::is_worker(self.session.pid(), tid)
     }
 
     /// Waits until all threads that were asked to stop have stopped.
     fn collect(&mut self) -> Answer<()> {
-        let patience = Patience::start();
+        let timeout = StopTimeout::start();
         while !self.running.is_empty() {
             for thread in std::mem::take(&mut self.running) {
                 match thread.tracee.event(false) {
                     Ok(None) => self.running.push(thread),
                     // The end of a thread is reported to its tracer only.
-                    Ok(Some(Event::Exited)) | Err(_) => {}
-                    Ok(Some(event)) => {
+                    Ok(Some(Stop::Exited)) | Err(_) => {}
+                    Ok(Some(stop)) => {
                         // The thread may have been killed since its stop.
                         let Ok(registers) = thread.tracee.registers() else {
                             continue;
@@ -316,14 +297,14 @@ impl AllStopped<'_> {
                         self.threads.push(Stopped {
                             thread,
                             registers,
-                            at: event,
+                            stop,
                         });
                     }
                 }
             }
             self.are_in_time()?;
             if let Some(first) = self.running.first() {
-                patience.with_stop_of(self.session.pid(), first.tracee.pid())?;
+                timeout.wait(self.session.pid(), first.tracee.pid())?;
             }
         }
         Ok(())
@@ -333,12 +314,12 @@ impl AllStopped<'_> {
 impl Drop for AllStopped<'_> {
     fn drop(&mut self) {
         for stopped in &self.threads {
-            stopped.thread.go_on(stopped.at);
+            stopped.thread.go_on(stopped.stop);
         }
         for thread in self.running.drain(..).chain(self.waiting.drain(..)) {
             self.session.keep(thread);
         }
-        self.session.standing.end();
+        self.session.stop_time.end();
         if let Some(begun) = self.begun {
             self.session.note_pause(begun.elapsed());
         }
@@ -369,19 +350,18 @@ impl Stopped {
 }
 
 /// Lets a thread go on from the stop `from` as it would without a tracer. With `is_held` it stays traced.
-pub fn go_on(tracee: &Tracee, from: Event, is_held: bool) {
+pub fn go_on(tracee: &Tracee, from: Stop, is_held: bool) {
     // A thread that is gone needs nothing.
     let _ = match from {
-        Event::JobStop if is_held => tracee.listen(),
-        _ if is_held => tracee.resume(false, from.signal()),
-        _ => tracee.let_go(from.signal()),
+        Stop::Group if is_held => tracee.listen(),
+        _ if is_held => tracee.resume(Until::Event, from.signal()),
+        _ => tracee.detach(from.signal()),
     };
 }
 
 /// Returns the state of a thread (proc_pid_stat(5)).
 pub fn state(pid: i32, tid: i32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
+    Some(fastpath_proc::Stat::of(format!("{pid}/task/{tid}")).ok()?.state)
 }
 
 /// Returns whether a thread has ended.
@@ -391,12 +371,12 @@ pub fn has_ended(pid: i32, tid: i32) -> bool {
 
 /// Refuses if a thread waits in the kernel and would not stop, before any other thread is disturbed. That thread is
 /// asked to stop as soon as it can.
-fn ask_those_that_nothing_interrupts(session: &Session<'_>) -> Answer<()> {
+fn refuse_uninterruptible(session: &Session<'_>) -> Answer<()> {
     let pid = session.pid();
     for tid in of(pid) {
-        let patience = Patience::start();
+        let timeout = StopTimeout::start();
         while is_uninterruptible(pid, tid) {
-            if let Err(refusal) = patience.with_stop_of(pid, tid) {
+            if let Err(refusal) = timeout.wait(pid, tid) {
                 if let Ok(thread) = session.thread(tid) {
                     // If it has ended, the next try shows it.
                     let _ = thread.tracee.interrupt();

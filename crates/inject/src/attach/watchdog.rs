@@ -1,6 +1,6 @@
 //! The watchdog: lets no thread of a target be stopped for long, whatever the thread that stopped it waits for.
 //!
-//! The tracing thread checks [`Standing`] by itself, and lets the stopped threads go at the deadline. That does not
+//! The tracing thread checks [`StopTime`] by itself, and lets the stopped threads go at the deadline. That does not
 //! help while it waits in the kernel, so another thread of this process watches it:
 //!
 //! - A program that replaces itself (execve(2)) waits for its other threads to end. A traced thread has ended only when
@@ -14,6 +14,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::process::{WaitId, WaitIdOptions};
+
 /// Longest time for which threads may be stopped.
 pub const DEADLINE: Duration = Duration::from_millis(100);
 /// Additional time for the tracing thread to let them go by itself: it may have to wait for a CPU.
@@ -22,7 +24,7 @@ const GRACE: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Called when threads are stopped and the thread that stopped them waits for something else: it must end this process.
-pub type LastResort = fn(&StandsTooLong) -> !;
+pub type LastResort = fn(&StoppedTooLong) -> !;
 
 /// A process whose threads could only be let go by ending this one.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +32,7 @@ pub type LastResort = fn(&StandsTooLong) -> !;
     "its threads stood still for more than {} ms, while fastpath waited in the kernel ({place}); they were let go, and the process is as it was; \
      try again later", DEADLINE.as_millis()
 )]
-pub struct StandsTooLong {
+pub struct StoppedTooLong {
     /// Process id of the target.
     pub pid: i32,
     /// Kernel function in which the tracing thread waits.
@@ -39,7 +41,7 @@ pub struct StandsTooLong {
 
 /// The traced threads, and the time since which any of them is stopped.
 #[derive(Debug, Default)]
-pub struct Standing(Mutex<State>);
+pub struct StopTime(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -49,7 +51,7 @@ struct State {
     tid: i32,
 }
 
-impl Standing {
+impl StopTime {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,37 +90,34 @@ impl Standing {
 }
 
 /// Watches until the sender of `over` is dropped.
-pub fn watch(pid: i32, standing: &Standing, over: &Receiver<()>, last_resort: LastResort) {
+pub fn watch(pid: i32, stop_time: &StopTime, over: &Receiver<()>, last_resort: LastResort) {
     let mut waits = Waits::default();
     while over.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
         let (traced, since, tid) = {
-            let state = standing.state();
+            let state = stop_time.state();
             (state.traced.clone(), state.since, state.tid)
         };
-        traced.into_iter().for_each(hear_of_its_end);
+        traced.into_iter().for_each(reap);
         if since.is_none_or(|since| since.elapsed() < DEADLINE) {
             waits = Waits::default();
         } else if waits.have_lasted(tid) {
-            let place = std::fs::read_to_string(format!("/proc/self/task/{tid}/wchan")).unwrap_or_default();
-            last_resort(&StandsTooLong { pid, place });
+            let place = fastpath_proc::wchan(format!("self/task/{tid}"));
+            last_resort(&StoppedTooLong { pid, place });
         }
     }
 }
 
 /// Waits for a traced thread's end, and for nothing else: its stops are for its tracer, and waitid(2) reports those as
 /// well, though WSTOPPED is not set.
-fn hear_of_its_end(tid: i32) {
-    let wait = |more: libc::c_int| {
-        let what = libc::WEXITED | libc::WNOHANG | libc::__WALL | more;
-        // SAFETY: waitid writes one siginfo_t, which is valid for writes and for which all-zero bytes are a value.
-        unsafe {
-            let mut information: libc::siginfo_t = std::mem::zeroed();
-            let done = libc::waitid(libc::P_PID, tid as libc::id_t, &mut information, what);
-            (done == 0).then_some(information.si_code)
-        }
+fn reap(tid: i32) {
+    let wait = |more: WaitIdOptions| {
+        let any_kind = WaitIdOptions::from_bits_retain(libc::__WALL as u32);
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | any_kind | more;
+        let tid = rustix::process::Pid::from_raw(tid)?;
+        rustix::process::waitid(WaitId::Pid(tid), options).ok().flatten()
     };
-    if let Some(libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED) = wait(libc::WNOWAIT) {
-        wait(0);
+    if wait(WaitIdOptions::NOWAIT).is_some_and(|end| end.exited() || end.killed() || end.dumped()) {
+        wait(WaitIdOptions::empty());
     }
 }
 
@@ -145,28 +144,28 @@ impl Waits {
 mod tests {
     use super::*;
 
-    fn never(stands: &StandsTooLong) -> ! {
+    fn never(stands: &StoppedTooLong) -> ! {
         panic!("{stands}")
     }
 
     #[test]
     fn who_only_lacks_a_cpu_or_naps_is_not_taken_for_one_that_waits() {
         let (done, over) = std::sync::mpsc::channel();
-        let standing = &Standing::default();
+        let stop_time = &StopTime::default();
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let _done = done;
-                standing.traces(0);
-                standing.begin();
+                stop_time.traces(0);
+                stop_time.begin();
                 let begun = Instant::now();
                 while begun.elapsed() < 4 * (DEADLINE + GRACE) {
                     std::thread::sleep(Duration::from_micros(100));
                 }
-                assert!(standing.is_over());
-                standing.end();
-                assert!(!standing.is_over());
+                assert!(stop_time.is_over());
+                stop_time.end();
+                assert!(!stop_time.is_over());
             });
-            watch(0, standing, &over, never);
+            watch(0, stop_time, &over, never);
         });
     }
 
@@ -174,14 +173,14 @@ mod tests {
     #[should_panic(expected = "stood still for more than 100 ms, while fastpath waited in the kernel")]
     fn who_waits_while_threads_stand_is_ended() {
         let (done, over) = std::sync::mpsc::channel();
-        let standing = std::sync::Arc::new(Standing::default());
-        let theirs = standing.clone();
+        let stop_time = std::sync::Arc::new(StopTime::default());
+        let theirs = stop_time.clone();
         std::thread::spawn(move || {
             theirs.traces(0);
             theirs.begin();
             std::thread::sleep(Duration::from_secs(60));
             drop(done);
         });
-        watch(0, &standing, &over, never);
+        watch(0, &stop_time, &over, never);
     }
 }

@@ -7,6 +7,8 @@
 
 mod aarch64;
 mod journal;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod mapping;
 mod plan_region;
 mod x86;
 

@@ -38,59 +38,38 @@ impl Abi for Aarch64 {
         super::number_on_this_host(call)
     }
 
-    fn gadget(&self) -> &'static [u8] {
-        // svc #0; mov x8, #139 (rt_sigreturn); svc #0
-        &[0x01, 0x00, 0x00, 0xd4, 0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4]
+    fn system_call(&self) -> &'static [u8] {
+        // svc #0
+        &[0x01, 0x00, 0x00, 0xd4]
     }
 
-    fn instruction(&self) -> usize {
-        4
-    }
-
-    fn call_registers(&self, from: &Registers, pc: u64, sp: u64, number: u64, args: [u64; 6]) -> Registers {
+    fn call_registers(&self, from: &Registers, pc: u64, number: u64, args: [u64; 6]) -> Registers {
         let mut to = *from;
         to.general.pc = pc;
-        to.general.sp = sp;
         to.general.regs[8] = number;
         to.general.regs[..6].copy_from_slice(&args);
         to
     }
 
-    /// struct rt_sigframe (arch/arm64/kernel/signal.c): 128 bytes of siginfo, struct ucontext with struct sigcontext
-    /// (arch/arm64/include/uapi/asm/), and records, of which that of the FPU is required. It is all zeros, which is the
-    /// FPU's state at a program's first instruction; so is that of wider registers (SVE), whose records may be left
-    /// out.
-    fn signal_frame(&self, registers: &Registers, mask: u64) -> Vec<u8> {
-        const SIGINFO: usize = 128;
-        /// Flags, link, stack (pointer, flags, size); the mask, and room for it to grow; up to a multiple of 16.
-        const MASK: usize = SIGINFO + 8 + 8 + 24;
-        const STACK_FLAGS: usize = SIGINFO + 8 + 8 + 8;
-        const CONTEXT: usize = SIGINFO + 176;
-        /// Fault address, x0 to x30, sp, pc, pstate; up to a multiple of 16.
-        const RECORDS: usize = CONTEXT + 288;
-        const SS_DISABLE: u64 = 2;
-        const FPSIMD_MAGIC: u64 = 0x4650_8001;
-        /// Magic and size, FPSR and FPCR, 32 registers of 16 bytes.
-        const FPSIMD_BYTES: usize = 8 + 8 + 512;
-        /// A record of size 0 ends them.
-        const END: usize = 16;
-        let mut frame = vec![0; RECORDS + FPSIMD_BYTES + END];
-        let mut put = |at: usize, words: &[u64]| {
-            for (index, word) in words.iter().enumerate() {
-                frame[at + index * 8..][..8].copy_from_slice(&word.to_le_bytes());
-            }
-        };
-        let r = &registers.general;
-        put(STACK_FLAGS, &[SS_DISABLE]);
-        put(MASK, &[mask]);
-        put(CONTEXT + 8, &r.regs);
-        put(CONTEXT + 8 + 31 * 8, &[r.sp, r.pc, r.pstate]);
-        put(RECORDS, &[FPSIMD_MAGIC | (FPSIMD_BYTES as u64) << 32]);
-        frame
-    }
-
-    fn above_frame(&self) -> u64 {
-        0
+    /// The jump needs a register, and changes x17: a program that has not run an instruction has nothing in it (AAPCS64:
+    /// linkers' code may change it between any two functions). RET, unlike BR, needs no landing pad in guarded pages.
+    fn trampoline(&self, program: &Registers, _at: u64) -> Vec<u8> {
+        const RESTORED: [usize; 7] = [0, 1, 2, 3, 4, 5, 8];
+        const JUMP: usize = 17;
+        /// `ldr x0, .` and `ret x0`
+        const LDR: u32 = 0x5800_0000;
+        const RET: u32 = 0xd65f_0000;
+        let r = &program.general;
+        let mut values = RESTORED.map(|register| (register, r.regs[register])).to_vec();
+        values.push((JUMP, r.pc));
+        // The values are after the code, each of the size of two instructions; distances count in instructions.
+        let loads = values.iter().enumerate().map(|(i, (register, _))| {
+            let value_at = values.len() + 1 + 2 * i;
+            LDR | ((value_at - i) as u32) << 5 | *register as u32
+        });
+        let code = loads.chain([RET | (JUMP as u32) << 5]).flat_map(u32::to_le_bytes);
+        let data = values.iter().flat_map(|(_, value)| value.to_le_bytes());
+        code.chain(data).collect()
     }
 
     fn hook(&self) -> Option<&'static Hook> {
@@ -104,5 +83,32 @@ impl Abi for Aarch64 {
     /// Since Linux 6.12.
     fn counter_may_be_forbidden(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_return_trampoline_restores_every_register_that_a_remote_call_changes() {
+        let mut program = Registers::zeroed();
+        program.general.pc = 0x5555_1000;
+        for (value, register) in (0x1111_0000..).zip(&mut program.general.regs) {
+            *register = value;
+        }
+        let code = AARCH64.trampoline(&program, 0);
+        let instruction = |i: usize| u32::from_le_bytes(code[4 * i..4 * i + 4].try_into().unwrap());
+        let loaded: Vec<(u32, u64)> = (0..8)
+            .map(|i| {
+                assert_eq!(instruction(i) >> 24, 0x58, "ldr");
+                let at = 4 * (i + (instruction(i) >> 5 & 0x7_ffff) as usize);
+                let value = u64::from_le_bytes(code[at..at + 8].try_into().unwrap());
+                (instruction(i) & 0x1f, value)
+            })
+            .collect();
+        let registers = [0, 1, 2, 3, 4, 5, 8].map(|i| (i as u32, program.general.regs[i]));
+        assert_eq!(loaded, [&registers[..], &[(17, program.general.pc)]].concat());
+        assert_eq!(instruction(8), 0xd65f_0220, "ret x17");
     }
 }

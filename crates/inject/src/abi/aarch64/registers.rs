@@ -77,11 +77,19 @@ impl Registers {
         self.system_call == -1 && self.general.regs[8] == number && self.general.regs[0] == address
     }
 
-    /// Returns the result of a system call.
-    pub fn result(&self) -> std::result::Result<u64, Errno> {
-        match self.general.regs[0] as i64 {
-            error @ -4095..0 => Err(Errno::from_raw(-error as i32)),
-            value => Ok(value as u64),
+    /// Changes nothing: an AArch64 kernel has already prepared the restart of an interrupted call, or chosen EINTR, when
+    /// the thread stops.
+    pub fn undo_interruption(&mut self) -> bool {
+        false
+    }
+
+    /// Returns registers that are all zero.
+    #[cfg(test)]
+    pub fn zeroed() -> Registers {
+        Registers {
+            // SAFETY: registers are plain integers, for which all-zero bytes are valid.
+            general: unsafe { std::mem::zeroed() },
+            system_call: -1,
         }
     }
 }

@@ -5,9 +5,20 @@ use fastpath_image::Isa;
 use super::Registers;
 use crate::abi::{Abi, Call, Hook};
 
-/// The System V ABI for i386. The gadget enters the kernel by `int $0x80`: that works from any address and needs
+/// The System V ABI for i386. Remote calls enter the kernel by `int $0x80`: that works from any address and needs
 /// nothing of the process, unlike `sysenter`, which returns into the kernel's own vDSO.
 pub struct I386;
+
+/// Opcodes of branches by a distance of 32 bits, which reaches every address.
+const CALL: u8 = 0xe8;
+const JMP: u8 = 0xe9;
+const BRANCH_BYTES: usize = 5;
+
+/// Returns a branch at `at` to `to`; its distance counts from its end.
+fn branch(opcode: u8, at: u64, to: u64) -> [u8; BRANCH_BYTES] {
+    let [a, b, c, d] = (to.wrapping_sub(at + BRANCH_BYTES as u64) as u32).to_le_bytes();
+    [opcode, a, b, c, d]
+}
 
 static HOOK: Option<Hook> = include!(concat!(env!("OUT_DIR"), "/hook_i386.rs"));
 
@@ -27,7 +38,6 @@ impl Abi for I386 {
             Call::Execve => 11,
             Call::Execveat => 358,
             Call::ExitGroup => 252,
-            Call::Getpid => 20,
             Call::MemfdCreate => 356,
             Call::Mmap => 192,
             Call::Mprotect => 125,
@@ -38,19 +48,14 @@ impl Abi for I386 {
         }
     }
 
-    fn gadget(&self) -> &'static [u8] {
-        // int $0x80; mov $173 (rt_sigreturn), %eax; int $0x80
-        &[0xcd, 0x80, 0xb8, 0xad, 0x00, 0x00, 0x00, 0xcd, 0x80]
+    fn system_call(&self) -> &'static [u8] {
+        // int $0x80
+        &[0xcd, 0x80]
     }
 
-    fn instruction(&self) -> usize {
-        2
-    }
-
-    fn call_registers(&self, from: &Registers, pc: u64, sp: u64, number: u64, args: [u64; 6]) -> Registers {
+    fn call_registers(&self, from: &Registers, pc: u64, number: u64, args: [u64; 6]) -> Registers {
         let mut r = from.0;
         r.rip = pc;
-        r.rsp = sp;
         // Outside any system call: nothing for the kernel to restart.
         r.orig_rax = u64::MAX;
         r.rax = number;
@@ -58,52 +63,24 @@ impl Abi for I386 {
         Registers(r)
     }
 
-    /// struct rt_sigframe_ia32 (arch/x86/include/asm/sigframe.h): the return address, the arguments of a handler, then
-    /// struct ucontext_ia32 with struct sigcontext_32 (arch/x86/include/uapi/asm/sigcontext.h). No saved FPU state: at
-    /// its first instruction a program has none.
-    fn signal_frame(&self, registers: &Registers, mask: u64) -> Vec<u8> {
-        /// pretcode, sig, pinfo, puc, and the siginfo of 128 bytes: none of it is read.
-        const BEFORE_CONTEXT: usize = 4 * 4 + 128;
-        let r = &registers.0;
-        let context = [
-            0,
-            0, // uc_flags, uc_link
-            0,
-            2,
-            0, // uc_stack: SS_DISABLE
-            r.gs,
-            r.fs,
-            r.es,
-            r.ds,
-            r.rdi,
-            r.rsi,
-            r.rbp,
-            r.rsp,
-            r.rbx,
-            r.rdx,
-            r.rcx,
-            r.rax,
-            0,
-            0, // trapno, err
-            r.rip,
-            r.cs,
-            r.eflags,
-            r.rsp,
-            r.ss, // sp_at_signal before ss
-            0,
-            0,
-            0, // fpstate, oldmask, cr2
-            mask,
-            mask >> 32,
-        ];
-        let mut frame = vec![0; BEFORE_CONTEXT];
-        frame.extend(context.iter().flat_map(|word| (*word as u32).to_le_bytes()));
-        frame
-    }
-
-    fn above_frame(&self) -> u64 {
-        // The return address.
-        4
+    fn trampoline(&self, program: &Registers, at: u64) -> Vec<u8> {
+        let to = &program.0;
+        let mut code = Vec::new();
+        // mov
+        for (opcode, value) in [
+            (0xb8, to.rax),
+            (0xbb, to.rbx),
+            (0xb9, to.rcx),
+            (0xba, to.rdx),
+            (0xbe, to.rsi),
+            (0xbf, to.rdi),
+            (0xbd, to.rbp),
+        ] {
+            code.push(opcode);
+            code.extend((value as u32).to_le_bytes());
+        }
+        code.extend(branch(JMP, at + code.len() as u64, to.rip));
+        code
     }
 
     fn hook(&self) -> Option<&'static Hook> {
@@ -111,13 +88,7 @@ impl Abi for I386 {
     }
 
     fn sysinfo_thunk(&self, at: u64, door: u64, next: u64) -> Option<Vec<u8>> {
-        /// Size of `call` or `jmp`, whose distance counts from its end.
-        const BYTES: u64 = 5;
-        let to = |opcode: u8, from: u64, target: u64| {
-            let distance = target.wrapping_sub(from + BYTES) as u32;
-            [&[opcode][..], &distance.to_le_bytes()].concat()
-        };
-        Some([to(0xe8, at, door), to(0xe9, at + BYTES, next)].concat())
+        Some([branch(CALL, at, door), branch(JMP, at + BRANCH_BYTES as u64, next)].concat())
     }
 
     fn counter_may_be_forbidden(&self) -> bool {

@@ -43,19 +43,13 @@ impl Abi for X86_64 {
         super::number_on_this_host(call)
     }
 
-    fn gadget(&self) -> &'static [u8] {
-        // syscall; mov $15 (rt_sigreturn), %eax; syscall
-        &[0x0f, 0x05, 0xb8, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05]
+    fn system_call(&self) -> &'static [u8] {
+        &running::SYSCALL
     }
 
-    fn instruction(&self) -> usize {
-        2
-    }
-
-    fn call_registers(&self, from: &Registers, pc: u64, sp: u64, number: u64, args: [u64; 6]) -> Registers {
+    fn call_registers(&self, from: &Registers, pc: u64, number: u64, args: [u64; 6]) -> Registers {
         let mut r = from.0;
         r.rip = pc;
-        r.rsp = sp;
         // Outside any system call: nothing for the kernel to restart.
         r.orig_rax = u64::MAX;
         r.rax = number;
@@ -63,30 +57,28 @@ impl Abi for X86_64 {
         Registers(r)
     }
 
-    /// struct rt_sigframe: the return address, then struct ucontext (include/uapi/asm-generic/ucontext.h) with struct
-    /// sigcontext_64 (arch/x86/include/uapi/asm/sigcontext.h). No saved FPU state: at its first instruction a program
-    /// has none.
-    fn signal_frame(&self, registers: &Registers, mask: u64) -> Vec<u8> {
-        /// arch/x86/include/uapi/asm/ucontext.h: UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS
-        const UC_FLAGS: u64 = 2 | 4;
-        let r = &registers.0;
-        let segments = (r.cs & 0xffff) | (r.ss & 0xffff) << 48;
-        let words = [
-            0, // return address, popped already
-            UC_FLAGS, 0, // uc_link
-            0, 2, 0, // uc_stack: SS_DISABLE
-            r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax, r.rcx,
-            r.rsp, r.rip, r.eflags, segments, 0, 0, 0, 0, // err, trapno, oldmask, cr2
-            0, // fpstate
-            0, 0, 0, 0, 0, 0, 0, 0, // reserved
-            mask,
-        ];
-        words.iter().flat_map(|word| word.to_le_bytes()).collect()
-    }
-
-    fn above_frame(&self) -> u64 {
-        // The return address.
-        8
+    /// rcx and r11 are those that the `syscall` instruction changes.
+    fn trampoline(&self, program: &Registers, _at: u64) -> Vec<u8> {
+        let to = program.continuing().0;
+        let mut code = Vec::new();
+        // movabs
+        for (opcode, value) in [
+            ([0x48, 0xb8], to.rax),
+            ([0x48, 0xb9], to.rcx),
+            ([0x48, 0xba], to.rdx),
+            ([0x48, 0xbe], to.rsi),
+            ([0x48, 0xbf], to.rdi),
+            ([0x49, 0xb8], to.r8),
+            ([0x49, 0xb9], to.r9),
+            ([0x49, 0xba], to.r10),
+            ([0x49, 0xbb], to.r11),
+        ] {
+            code.extend(opcode);
+            code.extend(value.to_le_bytes());
+        }
+        code.extend([0xff, 0x25, 0, 0, 0, 0]); // jmp *0(%rip)
+        code.extend(to.rip.to_le_bytes());
+        code
     }
 
     fn hook(&self) -> Option<&'static Hook> {
@@ -99,5 +91,38 @@ impl Abi for X86_64 {
 
     fn counter_may_be_forbidden(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+
+    #[test]
+    fn a_return_trampoline_restores_every_register_that_a_remote_call_changes() {
+        const AT: u64 = 0x7000;
+        // SAFETY: registers are plain integers, for which all-zero bytes are valid.
+        let mut r: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        [r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi] = std::array::from_fn(|i| 0x1111_0000 + i as u64);
+        [r.r8, r.r9, r.r10, r.r11, r.rbp] = std::array::from_fn(|i| 0x2222_0000 + i as u64);
+        (r.rip, r.orig_rax) = (0x5555_1002, u64::MAX);
+        let changed_64 = [r.rax, r.rcx, r.rdx, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11];
+        let changed_32 = [r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp];
+        let cases: [(u32, &dyn Abi, &[u64]); 2] = [(64, &X86_64, &changed_64), (32, &i386::I386, &changed_32)];
+        for (bits, abi, changed) in cases {
+            let code = abi.trampoline(&Registers(r), AT);
+            let mut decoder = Decoder::with_ip(bits, &code, AT, DecoderOptions::NONE);
+            let restored: Vec<u64> = changed.iter().map(|_| decoder.decode().immediate(1)).collect();
+            assert_eq!(restored, changed);
+            let jump = decoder.decode();
+            assert_eq!(jump.mnemonic(), Mnemonic::Jmp);
+            if bits == 64 {
+                let at = (jump.ip_rel_memory_address() - AT) as usize;
+                assert_eq!(code[at..], r.rip.to_le_bytes());
+            } else {
+                assert_eq!(jump.near_branch_target(), r.rip);
+            }
+        }
     }
 }

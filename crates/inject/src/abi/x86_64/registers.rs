@@ -1,6 +1,5 @@
 //! Registers of a thread on an x86-64 kernel.
 
-use nix::errno::Errno;
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 
@@ -49,19 +48,6 @@ impl Registers {
     /// false: an x86-64 kernel shows it (orig_rax).
     pub fn repeats_wait_on_futex(&self, _address: u64) -> bool {
         false
-    }
-
-    /// Returns the result of a system call.
-    pub fn result(&self) -> std::result::Result<u64, Errno> {
-        let (value, signed) = if self.is_32_bit() {
-            (self.0.rax & 0xffff_ffff, i64::from(self.0.rax as i32))
-        } else {
-            (self.0.rax, self.0.rax as i64)
-        };
-        match signed {
-            -4095..0 => Err(Errno::from_raw(-signed as i32)),
-            _ => Ok(value),
-        }
     }
 
     /// Returns whether the thread runs 32-bit code.

@@ -1,5 +1,5 @@
-//! A thread of a running program that is stopped at any instruction: what the kernel was about to do with it, and code
-//! that returns it there without a tracer.
+//! A thread of a running program that is stopped at any instruction: what the kernel was about to do with it, and where
+//! its signal handlers return to.
 
 use super::Registers;
 
@@ -11,8 +11,8 @@ mod restart {
     pub const RESTARTBLOCK: i64 = -516;
 }
 
-/// Size of `syscall` in bytes.
-const SYSCALL_BYTES: u64 = 2;
+/// `syscall`
+pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// Calls that return EINTR when the process is stopped and goes on, though no handler ran (signal(7)); those on sockets
 /// only with a timeout. None of them has done anything when it returns that, so it may be made again.
@@ -69,14 +69,14 @@ impl Registers {
 
     /// Moves back to the instruction of the interrupted system call, to make it again.
     fn call_again(&mut self) {
-        self.0.rip -= SYSCALL_BYTES;
+        self.0.rip -= SYSCALL.len() as u64;
         self.0.rax = self.0.orig_rax;
         self.0.orig_rax = u64::MAX;
     }
 
     /// Returns the registers with which the kernel would resume it if no signal came (arch/x86/kernel/signal.c:
     /// arch_do_signal_or_restart).
-    fn going_on(&self) -> Registers {
+    pub fn continuing(&self) -> Registers {
         let mut registers = *self;
         if self.is_in_call() {
             match self.0.rax as i64 {
@@ -90,31 +90,6 @@ impl Registers {
         }
         registers
     }
-}
-
-/// Returns a system call instruction, followed by the return to `program`: it restores every register that a remote
-/// call changes, and touches nothing else, not the stack either. A system call keeps the flags.
-pub fn gadget(program: &Registers) -> Vec<u8> {
-    let to = program.going_on().0;
-    let mut code = vec![0x0f, 0x05];
-    // movabs
-    for (opcode, value) in [
-        ([0x48, 0xb8], to.rax),
-        ([0x48, 0xb9], to.rcx),
-        ([0x48, 0xba], to.rdx),
-        ([0x48, 0xbe], to.rsi),
-        ([0x48, 0xbf], to.rdi),
-        ([0x49, 0xb8], to.r8),
-        ([0x49, 0xb9], to.r9),
-        ([0x49, 0xba], to.r10),
-        ([0x49, 0xbb], to.r11),
-    ] {
-        code.extend(opcode);
-        code.extend(value.to_le_bytes());
-    }
-    code.extend([0xff, 0x25, 0, 0, 0, 0]); // jmp *0(%rip)
-    code.extend(to.rip.to_le_bytes());
-    code
 }
 
 /// Finds the registers of code that a signal interrupted, in the words of a stack: struct sigcontext_64
@@ -141,7 +116,7 @@ pub fn called_by(before: u64, at: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use iced_x86::{Decoder, DecoderOptions, Mnemonic, OpKind};
+    use iced_x86::{Decoder, DecoderOptions};
 
     fn registers() -> Registers {
         // SAFETY: registers are plain integers, for which all-zero bytes are valid.
@@ -161,18 +136,21 @@ mod tests {
     #[test]
     fn an_interrupted_call_goes_on_as_the_kernel_has_it_go_on() {
         for answer in [restart::SYS, restart::NOINTR, restart::NOHAND] {
-            let going_on = interrupted(libc::SYS_futex, answer).going_on().0;
-            assert_eq!((going_on.rip, going_on.rax), (0x5555_0000_1000, libc::SYS_futex as u64));
+            let continuing = interrupted(libc::SYS_futex, answer).continuing().0;
+            assert_eq!(
+                (continuing.rip, continuing.rax),
+                (0x5555_0000_1000, libc::SYS_futex as u64)
+            );
         }
-        let sleep = interrupted(libc::SYS_nanosleep, restart::RESTARTBLOCK).going_on().0;
+        let sleep = interrupted(libc::SYS_nanosleep, restart::RESTARTBLOCK).continuing().0;
         assert_eq!(
             (sleep.rip, sleep.rax),
             (0x5555_0000_1000, libc::SYS_restart_syscall as u64)
         );
-        let done = interrupted(libc::SYS_read, 7).going_on().0;
+        let done = interrupted(libc::SYS_read, 7).continuing().0;
         assert_eq!((done.rip, done.rax), (0x5555_0000_1002, 7));
         // Not in a call: a value that looks like a result is the program's own number.
-        let none = interrupted(-1, restart::SYS).going_on().0;
+        let none = interrupted(-1, restart::SYS).continuing().0;
         assert_eq!((none.rip, none.rax), (0x5555_0000_1002, restart::SYS as u64));
     }
 
@@ -185,43 +163,12 @@ mod tests {
             (wait.0.orig_rax, wait.0.rax as i64),
             (libc::SYS_epoll_wait as u64, restart::NOHAND)
         );
-        assert_eq!(wait.going_on().0.rax, libc::SYS_epoll_wait as u64);
+        assert_eq!(wait.continuing().0.rax, libc::SYS_epoll_wait as u64);
         for (number, answer) in [(libc::SYS_nanosleep, eintr), (libc::SYS_epoll_wait, 0), (-1, eintr)] {
             let mut other = interrupted(number, answer);
             assert!(!other.undo_interruption());
             assert_eq!(other.0.rax as i64, answer);
         }
-    }
-
-    #[test]
-    fn the_way_back_restores_every_register_that_a_remote_call_changes() {
-        let mut program = registers();
-        let changed = [
-            &mut program.0.rax,
-            &mut program.0.rcx,
-            &mut program.0.rdx,
-            &mut program.0.rsi,
-            &mut program.0.rdi,
-            &mut program.0.r8,
-            &mut program.0.r9,
-            &mut program.0.r10,
-            &mut program.0.r11,
-        ];
-        for (value, register) in changed.into_iter().enumerate() {
-            *register = 0x1111_0000_0000_0000 + value as u64;
-        }
-        let code = gadget(&program);
-        let mut decoder = Decoder::with_ip(64, &code, 0x7000, DecoderOptions::NONE);
-        assert_eq!(decoder.decode().mnemonic(), Mnemonic::Syscall);
-        for value in 0..9 {
-            let instruction = decoder.decode();
-            assert_eq!(instruction.op1_kind(), OpKind::Immediate64);
-            assert_eq!(instruction.immediate64(), 0x1111_0000_0000_0000 + value);
-        }
-        let jump = decoder.decode();
-        assert_eq!(jump.mnemonic(), Mnemonic::Jmp);
-        let at = (jump.ip_rel_memory_address() - 0x7000) as usize;
-        assert_eq!(code[at..], program.0.rip.to_le_bytes());
     }
 
     #[test]

@@ -1,0 +1,338 @@
+//! Whether the counter can be believed: what the CPU states, what the kernel allows, how the CPUs' counters compare,
+//! and how well the counter predicts the kernel's clock.
+//!
+//! [`Evidence`] is plain data, and [`Evidence::verdict`] a function of it and of nothing else: the same for `fastpath
+//! run`, which obeys it, for `doctor`, which prints it, and for hosts of guests, which log it.
+
+pub mod counter;
+pub mod cpus;
+mod exchange;
+mod first_sight;
+mod page_copy;
+mod pause;
+mod residuals;
+mod warp;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::counter::Features;
+use fastpath_isa::Isa;
+
+pub use page_copy::PageCopy;
+pub use pause::pause;
+pub use residuals::{Residuals, Withdrawal};
+pub use warp::{LeftOut, Missed, Pair, Patience, Patrol, Warp};
+
+/// Time limits at a start.
+const PATIENCE: Patience = Patience {
+    in_all: Duration::from_millis(40),
+    for_a_pair: Duration::from_millis(20),
+    for_an_answer: Duration::from_millis(4),
+};
+/// Time limits at a start where the kernel itself runs on the counter: it compared all CPUs at boot and has watched
+/// them since.
+const WHERE_KERNEL_TRUSTS: Patience = Patience {
+    in_all: Duration::from_millis(8),
+    for_a_pair: Duration::from_millis(4),
+    ..PATIENCE
+};
+/// Time limits where the user vouches for the counter and no two CPUs were compared: virtual CPUs of a busy host may
+/// not run at once for a long time.
+const WHERE_VOUCHED: Patience = Patience {
+    in_all: Duration::from_millis(500),
+    for_a_pair: Duration::from_millis(250),
+    for_an_answer: Duration::from_millis(50),
+};
+
+/// Requirements that a counter must meet before it is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Trust {
+    /// The CPU must state one rate.
+    #[default]
+    Invariant,
+    /// `--trust-counter`: the user vouches for the rate. All other requirements remain, and the counter is watched more
+    /// closely ([`fastpath_clock::Config::watched`]).
+    Anyway,
+}
+
+/// Reason why the counter is not believed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, schemars::JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Distrust {
+    /// The CPU does not state that the counter has one rate.
+    #[error("{}", Isa::HOST.facts().counter.not_invariant)]
+    NotInvariant,
+    /// The process may not read the counter (PR_SET_TSC).
+    #[error("this process may not read the counter (prctl PR_GET_TSC)")]
+    NotReadable,
+    /// The kernel or the firmware emulates reads of it.
+    #[error("{}", Isa::HOST.facts().counter.trapped.unwrap_or("reading the counter traps"))]
+    Trapped,
+    /// The counters of two CPUs disagree.
+    #[error("the counters of CPUs {cpu} and {other} disagree by {cycles} counts or more")]
+    Warp {
+        /// One of the two that are furthest apart.
+        cpu: usize,
+        /// The other.
+        other: usize,
+        /// Least distance of the two, in counts.
+        cycles: u64,
+    },
+    /// The CPU does not state one rate, and no pair of CPUs could be compared.
+    #[error("the counters of this host's CPUs could not be compared with each other")]
+    NotCompared,
+    /// A publisher's anchors on this counter are withdrawn at present.
+    #[error("{reason}")]
+    Withdrawn {
+        /// The reason of the withdrawal.
+        reason: String,
+    },
+}
+
+impl Distrust {
+    /// Returns why the counter is not used, and what to do about it, for a person.
+    pub fn refusal(&self) -> String {
+        let advice = match self {
+            Distrust::NotInvariant => "; --trust-counter reads it all the same, and watches it closely",
+            _ => "",
+        };
+        format!("the counter cannot be trusted: {self}{advice}")
+    }
+}
+
+/// Findings about the counter.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct Evidence {
+    /// Whether this process may read the counter (PR_GET_TSC). If not, nothing else was examined.
+    pub is_readable: bool,
+    /// The CPU's statement about the counter.
+    pub features: Option<Features>,
+    /// Whether reads trap to the kernel.
+    pub is_trapped: bool,
+    /// The comparison of the CPUs' counters, where it was made.
+    pub warp: Option<Warp>,
+    /// How well the counter predicted the kernel's clock, where a publisher runs.
+    pub residuals: Option<Residuals>,
+}
+
+impl Evidence {
+    /// Gathers the evidence that is available at once, without threads and without reading the counter where that would
+    /// be fatal.
+    pub fn at_first_sight() -> Evidence {
+        first_sight::look()
+    }
+
+    /// Gathers all evidence about a host: [`Evidence::at_first_sight`], and every pair of CPUs compared. Starts
+    /// threads.
+    pub fn gather(patience: Patience) -> Evidence {
+        let mut evidence = Evidence::at_first_sight();
+        if evidence.is_readable {
+            evidence.is_trapped = first_sight::is_trapped();
+            evidence.warp = Some(warp::of_every_pair(patience));
+        }
+        evidence
+    }
+
+    /// Gathers the evidence that `fastpath run` uses: all of it, in about a tenth of a millisecond per CPU where they
+    /// are idle; less where the first sight suffices. Starts threads.
+    pub fn of_this_host(trust: Trust) -> Evidence {
+        let evidence = Evidence::at_first_sight();
+        // The counter may only be read, and is only worth comparing, where the rest is in order.
+        if evidence.verdict(trust).is_err() {
+            return evidence;
+        }
+        let patience = if first_sight::kernel_trusts_counter() {
+            WHERE_KERNEL_TRUSTS
+        } else {
+            PATIENCE
+        };
+        let evidence = Evidence::gather(patience);
+        if evidence.verdict(trust) == Err(Distrust::NotCompared) {
+            return Evidence::gather(WHERE_VOUCHED);
+        }
+        evidence
+    }
+
+    /// Returns whether the counter is believed; the error is the first reason not to.
+    pub fn verdict(&self, trust: Trust) -> Result<(), Distrust> {
+        if !self.is_readable {
+            return Err(Distrust::NotReadable);
+        }
+        let invariant = self.features.is_some_and(|features| features.invariant);
+        if !invariant && trust == Trust::Invariant {
+            return Err(Distrust::NotInvariant);
+        }
+        if self.is_trapped {
+            return Err(Distrust::Trapped);
+        }
+        if let Some(warp) = &self.warp {
+            if let Some(pair) = warp.furthest_apart() {
+                return Err(Distrust::Warp {
+                    cpu: pair.cpu,
+                    other: pair.other,
+                    cycles: pair.apart_cycles(),
+                });
+            }
+            if !invariant && warp.cpus.len() > 1 && warp.pairs.is_empty() {
+                return Err(Distrust::NotCompared);
+            }
+        }
+        match self
+            .residuals
+            .as_ref()
+            .and_then(|residuals| residuals.withdrawn.as_ref())
+        {
+            Some(reason) => Err(Distrust::Withdrawn { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Returns the counter's features if it may be read and its rate satisfies `trust`. Must be called before the counter
+/// is read for any purpose.
+pub fn is_promising(trust: Trust) -> Result<Features, Distrust> {
+    let evidence = Evidence::at_first_sight();
+    evidence.verdict(trust)?;
+    evidence.features.ok_or(Distrust::NotReadable)
+}
+
+/// Returns [`Evidence::of_this_host`], if its verdict is good.
+pub fn examine(trust: Trust) -> Result<Evidence, Distrust> {
+    let evidence = Evidence::of_this_host(trust);
+    evidence.verdict(trust)?;
+    Ok(evidence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn healthy() -> Evidence {
+        Evidence {
+            is_readable: true,
+            features: Some(Features {
+                invariant: true,
+                ..Features::of_this_cpu()
+            }),
+            is_trapped: false,
+            warp: Some(Warp {
+                cpus: vec![0, 1],
+                pairs: vec![pair(-90, 80)],
+                ..Warp::default()
+            }),
+            residuals: None,
+        }
+    }
+
+    fn pair(least_cycles: i64, most_cycles: i64) -> Pair {
+        Pair {
+            cpu: 0,
+            other: 1,
+            least_cycles,
+            most_cycles,
+        }
+    }
+
+    fn not_invariant(mut evidence: Evidence) -> Evidence {
+        if let Some(features) = &mut evidence.features {
+            features.invariant = false;
+        }
+        evidence
+    }
+
+    const BOTH: [Trust; 2] = [Trust::Invariant, Trust::Anyway];
+
+    #[test]
+    fn a_healthy_counter_is_believed() {
+        for trust in BOTH {
+            assert_eq!(healthy().verdict(trust), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_counter_without_invariance_is_refused_unless_the_user_vouches_for_it() {
+        let evidence = not_invariant(healthy());
+        assert_eq!(evidence.verdict(Trust::Invariant), Err(Distrust::NotInvariant));
+        assert_eq!(evidence.verdict(Trust::Anyway), Ok(()));
+    }
+
+    #[test]
+    fn nobody_can_vouch_for_a_counter_that_may_not_be_read_or_traps_or_is_apart() {
+        let unreadable = Evidence::default();
+        let trapped = Evidence {
+            is_trapped: true,
+            ..healthy()
+        };
+        let mut apart = healthy();
+        if let Some(warp) = &mut apart.warp {
+            warp.pairs.push(Pair {
+                other: 2,
+                ..pair(-900, -700)
+            });
+        }
+        for trust in BOTH {
+            assert_eq!(unreadable.verdict(trust), Err(Distrust::NotReadable));
+            assert_eq!(trapped.verdict(trust), Err(Distrust::Trapped));
+            assert_eq!(
+                apart.verdict(trust),
+                Err(Distrust::Warp {
+                    cpu: 0,
+                    other: 2,
+                    cycles: 700
+                })
+            );
+        }
+    }
+
+    #[test]
+    fn a_counter_without_invariance_must_have_been_compared() {
+        let mut evidence = healthy();
+        if let Some(warp) = &mut evidence.warp {
+            warp.pairs.clear();
+        }
+        // Busy CPUs are no reason to refuse a counter that the CPU and the kernel vouch for.
+        assert_eq!(evidence.verdict(Trust::Invariant), Ok(()));
+        assert_eq!(
+            not_invariant(evidence.clone()).verdict(Trust::Anyway),
+            Err(Distrust::NotCompared)
+        );
+        // A single CPU has no other to be compared with.
+        evidence.warp = Some(Warp {
+            cpus: vec![0],
+            ..Warp::default()
+        });
+        assert_eq!(not_invariant(evidence).verdict(Trust::Anyway), Ok(()));
+    }
+
+    #[test]
+    fn anchors_that_are_withdrawn_speak_against_it() {
+        let mut evidence = healthy();
+        evidence.residuals = Some(Residuals {
+            withdrawn: Some("the counter stopped".into()),
+            ..Residuals::default()
+        });
+        let refused = evidence.verdict(Trust::Anyway).expect_err("withdrawn");
+        assert_eq!(refused.to_string(), "the counter stopped");
+    }
+
+    #[test]
+    fn a_counter_without_invariance_is_refused_with_its_reason_and_what_to_do() {
+        let refusal = Distrust::NotInvariant.refusal();
+        assert!(
+            refusal.contains("cannot be trusted") && refusal.contains("--trust-counter"),
+            "{refusal}"
+        );
+        // The option does not help against these.
+        let warp = Distrust::Warp {
+            cpu: 0,
+            other: 3,
+            cycles: 700,
+        };
+        for why in [Distrust::NotReadable, warp, Distrust::NotCompared] {
+            assert!(!why.refusal().contains("--trust-counter"), "{}", why.refusal());
+        }
+    }
+}

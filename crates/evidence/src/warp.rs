@@ -1,0 +1,626 @@
+//! Comparison of the CPUs' counters: every pair at a start, one CPU with all others while a publisher runs.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::cpus;
+use crate::exchange::{self, Effort, Meeting};
+
+/// Time limits of a comparison. Idle CPUs take about 50 us a round, and there are as many rounds as CPUs; the rest is
+/// for CPUs that are busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// For all pairs.
+    pub in_all: Duration,
+    /// For a pair. Virtual CPUs that a busy host runs in turn do run at once now and then.
+    pub for_a_pair: Duration,
+    /// For one answer. A scheduler's slice is 3 ms, and there can be many in a queue.
+    pub for_an_answer: Duration,
+}
+
+/// Exchanges of a pair: 20 us on idle CPUs.
+const EXCHANGES: u64 = 128;
+/// Limits of one comparison of a patrol. A few exchanges give bounds as tight as many, unless all of them are
+/// interrupted.
+const CHEAP: Effort = Effort {
+    exchanges: 32,
+    timeout: Duration::from_micros(500),
+    limit: Duration::from_millis(1),
+};
+/// Time for which the asker sleeps until the worker arrives on a busy CPU.
+const ARRIVAL: Duration = Duration::from_millis(5);
+/// Most rounds (2 MiB of memory for 128 CPUs). On hosts with more CPUs, each is compared with so many others.
+const MOST_ROUNDS: usize = 128;
+
+/// Distance of one CPU's counter ahead of another's: between `least_cycles` and `most_cycles`, whatever interrupted the
+/// comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct Pair {
+    /// The CPU that the other is compared with.
+    pub cpu: usize,
+    /// The other CPU.
+    pub other: usize,
+    /// Least distance, in counts; negative if the other may be behind.
+    pub least_cycles: i64,
+    /// Most distance, in counts; negative if the other is behind.
+    pub most_cycles: i64,
+}
+
+impl Pair {
+    /// Returns by how many counts the two are certainly apart; 0 if they may be equal.
+    pub fn apart_cycles(&self) -> u64 {
+        self.least_cycles
+            .max(self.most_cycles.saturating_neg())
+            .max(0)
+            .unsigned_abs()
+    }
+
+    /// Returns by how many counts the two are apart at most: a smaller difference could have been missed.
+    pub fn within_cycles(&self) -> u64 {
+        self.least_cycles.unsigned_abs().max(self.most_cycles.unsigned_abs())
+    }
+}
+
+/// A CPU that could not be compared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct LeftOut {
+    /// Its number.
+    pub cpu: usize,
+    /// The reason.
+    pub why: String,
+}
+
+/// A pair that was not compared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct Missed {
+    /// One of the two.
+    pub cpu: usize,
+    /// The other.
+    pub other: usize,
+    /// The reason.
+    pub why: String,
+}
+
+/// Result of a comparison.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct Warp {
+    /// CPUs that this process may use (sched_getaffinity(2)). Others are not compared.
+    pub cpus: Vec<usize>,
+    /// The pairs that were compared.
+    pub pairs: Vec<Pair>,
+    /// The pairs that should have been compared and were not.
+    pub missed: Vec<Missed>,
+    /// The CPU that all others were compared with, if there was one: two others can then be apart by the sum of their
+    /// bounds.
+    pub hub: Option<usize>,
+    /// CPUs that could not be compared with any.
+    pub left_out: Vec<LeftOut>,
+    /// Duration, in microseconds.
+    pub took_us: u64,
+}
+
+impl Warp {
+    /// Returns the pair that is certainly apart, and furthest.
+    pub fn furthest_apart(&self) -> Option<&Pair> {
+        let apart = self.pairs.iter().filter(|pair| pair.apart_cycles() > 0);
+        apart.max_by_key(|pair| pair.apart_cycles())
+    }
+
+    /// Returns the bound on the distance of any two CPUs that were compared, in counts: a smaller warp can have been
+    /// missed. `None` if none were compared.
+    pub fn within_cycles(&self) -> Option<u64> {
+        let within = |pair: &Pair| pair.within_cycles();
+        let widest = self.pairs.iter().map(within).max()?;
+        if self.hub.is_none() {
+            return Some(widest);
+        }
+        let mut all: Vec<_> = self.pairs.iter().map(within).collect();
+        all.sort_unstable();
+        Some(all.iter().rev().take(2).sum())
+    }
+
+    /// Returns how many pairs there are to compare.
+    pub fn pairs_in_all(&self) -> usize {
+        self.cpus.len() * self.cpus.len().saturating_sub(1) / 2
+    }
+
+    /// Makes the result of the `planned` meetings.
+    fn of(
+        cpus: Vec<usize>,
+        planned: &[(usize, usize)],
+        pairs: Vec<Pair>,
+        obstacles: &[LeftOut],
+        begun: Instant,
+    ) -> Warp {
+        let known = |cpu: usize| obstacles.iter().find(|obstacle| obstacle.cpu == cpu);
+        let why = |cpu: usize| known(cpu).map_or(TOO_BUSY, |obstacle| &obstacle.why).to_owned();
+        let met: BTreeSet<usize> = pairs.iter().flat_map(|pair| [pair.cpu, pair.other]).collect();
+        let alone = cpus.iter().filter(|cpu| cpus.len() > 1 && !met.contains(cpu));
+        let left_out = alone
+            .map(|cpu| LeftOut {
+                cpu: *cpu,
+                why: why(*cpu),
+            })
+            .collect();
+        let compared: BTreeSet<_> = pairs.iter().map(|pair| (pair.cpu, pair.other)).collect();
+        let missed = planned.iter().filter(|pair| !compared.contains(pair));
+        let missed = missed
+            .map(|&(cpu, other)| Missed {
+                cpu,
+                other,
+                why: why(if known(cpu).is_some() { cpu } else { other }),
+            })
+            .collect();
+        Warp {
+            left_out,
+            missed,
+            cpus,
+            pairs,
+            hub: None,
+            took_us: begun.elapsed().as_micros() as u64,
+        }
+    }
+}
+
+const TOO_BUSY: &str = "too busy to answer in time";
+
+/// Compares every pair, within the time limits, by a round-robin tournament. In each round all CPUs work, two by two,
+/// and after the last each has met every other.
+pub(super) fn of_every_pair(patience: Patience) -> Warp {
+    let begun = Instant::now();
+    let cpus = cpus::allowed();
+    if cpus.len() < 2 {
+        return Warp::of(cpus, &[], Vec::new(), &[], begun);
+    }
+    let seats = cpus.len().next_multiple_of(2);
+    let rounds = (seats - 1).min(MOST_ROUNDS);
+    let meetings: Vec<Meeting> = (0..rounds * seats).map(|_| Meeting::default()).collect();
+    let gone: Vec<AtomicBool> = (0..seats).map(|_| AtomicBool::new(false)).collect();
+    let obstacles = Mutex::new(Vec::new());
+    let is_out_of_play = |seat: usize, why: String| {
+        if let Ok(mut obstacles) = obstacles.lock() {
+            obstacles.push(LeftOut { cpu: cpus[seat], why });
+        }
+    };
+    let effort = || {
+        let left = patience.in_all.saturating_sub(begun.elapsed());
+        (!left.is_zero()).then_some(Effort {
+            exchanges: EXCHANGES,
+            timeout: patience.for_an_answer.min(left),
+            limit: patience.for_a_pair.min(left),
+        })
+    };
+    let play = |seat: usize| {
+        let mut pairs = Vec::new();
+        let bound = cpus::run_on(cpus[seat]);
+        for round in 0..rounds {
+            let partner = partner(seat, round, seats);
+            if partner >= cpus.len() {
+                continue;
+            }
+            let meeting = &meetings[round * seats + seat.min(partner)];
+            let effort = effort().filter(|_| bound.is_ok() && !gone[partner].load(Ordering::Acquire));
+            let Some(effort) = effort else {
+                // The partner must not wait.
+                exchange::leave(meeting);
+                continue;
+            };
+            if seat < partner {
+                let bounds = exchange::ask(meeting, &effort, exchange::read);
+                pairs.extend(bounds.map(|(least_cycles, most_cycles)| Pair {
+                    cpu: cpus[seat],
+                    other: cpus[partner],
+                    least_cycles,
+                    most_cycles,
+                }));
+            } else {
+                exchange::answer(meeting, &effort, exchange::read);
+            }
+        }
+        if let Err(error) = bound {
+            is_out_of_play(seat, format!("sched_setaffinity: {error}"));
+        }
+        pairs
+    };
+    let pairs = thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (seat, gone) in gone.iter().enumerate().take(cpus.len()) {
+            let play = &play;
+            match small_thread().spawn_scoped(scope, move || play(seat)) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    gone.store(true, Ordering::Release);
+                    is_out_of_play(seat, format!("no thread could be started: {error}"));
+                }
+            }
+        }
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap_or_default())
+            .collect()
+    });
+    let obstacles = obstacles.into_inner().unwrap_or_default();
+    let planned = meetings_of(&cpus, rounds);
+    let mut warp = Warp::of(cpus, &planned, pairs, &obstacles, begun);
+    if planned.len() < warp.pairs_in_all() {
+        warp.missed.extend(beyond_memory(&warp.cpus, &planned));
+    }
+    warp
+}
+
+/// Returns the pairs that meet in so many rounds.
+fn meetings_of(cpus: &[usize], rounds: usize) -> Vec<(usize, usize)> {
+    let seats = cpus.len().next_multiple_of(2);
+    let in_round = |round| {
+        let pairs = (0..cpus.len()).map(move |seat| (seat, partner(seat, round, seats)));
+        pairs.filter(|(seat, partner)| seat < partner && *partner < cpus.len())
+    };
+    let all = (0..rounds).flat_map(in_round);
+    all.map(|(seat, partner)| (cpus[seat], cpus[partner])).collect()
+}
+
+/// Returns the pairs for which there are no rounds.
+fn beyond_memory(cpus: &[usize], planned: &[(usize, usize)]) -> Vec<Missed> {
+    let planned: BTreeSet<_> = planned.iter().collect();
+    let every = meetings_of(cpus, cpus.len().next_multiple_of(2) - 1);
+    let beyond = every.into_iter().filter(|pair| !planned.contains(pair));
+    let why = format!(
+        "with {} CPUs, each is compared with {MOST_ROUNDS} others only",
+        cpus.len()
+    );
+    beyond
+        .map(|(cpu, other)| Missed {
+            cpu,
+            other,
+            why: why.clone(),
+        })
+        .collect()
+}
+
+/// Returns the partner of a seat in a round, by the circle method: the last seat stays and the others move on by one.
+fn partner(seat: usize, round: usize, seats: usize) -> usize {
+    let circle = seats - 1;
+    if seat == circle {
+        // The seat that would meet itself: 2 s = round (mod circle), and circle is odd.
+        return (round * (circle + 1) / 2) % circle;
+    }
+    let other = (round + circle - seat) % circle;
+    if other == seat { circle } else { other }
+}
+
+fn small_thread() -> thread::Builder {
+    thread::Builder::new().name("fastpath-warp".into()).stack_size(64 << 10)
+}
+
+/// Compares the CPUs regularly while a publisher runs, each time from another CPU.
+#[derive(Debug, Default)]
+pub struct Patrol {
+    rounds: usize,
+    /// Kept from round to round: starting a thread takes as long as a meeting.
+    worker: Option<Worker>,
+}
+
+impl Patrol {
+    /// Compares one CPU with each of the others, one after the other: this thread stays on one, and a worker thread
+    /// visits the others. Counters that are equal to the same one are equal to each other; so it costs as many
+    /// exchanges as there are CPUs, not as there are pairs, and most of the time is migration. CPUs that are busy for
+    /// longer are left out this time.
+    ///
+    /// Returns the result and the CPU time that it took.
+    pub fn round(&mut self) -> (Warp, Duration) {
+        let (begun, begun_cpu) = (Instant::now(), cpu_time());
+        let cpus = cpus::allowed();
+        if cpus.len() < 2 {
+            return (Warp::of(cpus, &[], Vec::new(), &[], begun), Duration::ZERO);
+        }
+        let at = self.rounds % cpus.len();
+        self.rounds = self.rounds.wrapping_add(1);
+        let hub = cpus[at];
+        let others: Vec<usize> = [&cpus[at + 1..], &cpus[..at]].concat();
+        let planned: Vec<_> = others.iter().map(|other| (hub, *other)).collect();
+        let tour = Arc::new(Tour {
+            stops: others.iter().map(|_| Stop::default()).collect(),
+            others,
+            asker: thread::current(),
+        });
+        let (pairs, travelled) = match self.send_off(&tour) {
+            Ok(worker) => {
+                let pairs = stay(hub, &tour);
+                (pairs, worker.back.recv().map_err(std::io::Error::other))
+            }
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        let (obstacles, travel_cost) = travelled.unwrap_or_else(|error| {
+            self.worker = None;
+            let why = format!("no thread could be started: {error}");
+            let all = cpus.iter().map(|&cpu| LeftOut { cpu, why: why.clone() });
+            (all.collect(), Duration::ZERO)
+        });
+        // The next round reads this thread's affinity.
+        let _ = cpus::run_on_any(&cpus);
+        let warp = Warp::of(cpus, &planned, pairs, &obstacles, begun);
+        let cost = cpu_time().saturating_sub(begun_cpu) + travel_cost;
+        (Warp { hub: Some(hub), ..warp }, cost)
+    }
+
+    fn send_off(&mut self, tour: &Arc<Tour>) -> std::io::Result<&Worker> {
+        let worker = match self.worker.take() {
+            Some(worker) => worker,
+            None => Worker::start()?,
+        };
+        worker.orders.send(tour.clone()).map_err(std::io::Error::other)?;
+        Ok(self.worker.insert(worker))
+    }
+}
+
+/// A worker thread that visits the CPUs of each tour, until its sender is dropped.
+#[derive(Debug)]
+struct Worker {
+    orders: Sender<Arc<Tour>>,
+    /// The CPUs that it could not visit, and the CPU time that it took.
+    back: Receiver<(Vec<LeftOut>, Duration)>,
+}
+
+impl Worker {
+    fn start() -> std::io::Result<Worker> {
+        let (orders, taken) = mpsc::channel::<Arc<Tour>>();
+        let (told, back) = mpsc::channel();
+        small_thread().spawn(move || {
+            let mut until_now = cpu_time();
+            for tour in taken {
+                let obstacles = go_round(&tour);
+                let now = cpu_time();
+                if told.send((obstacles, now.saturating_sub(until_now))).is_err() {
+                    return;
+                }
+                until_now = now;
+            }
+        })?;
+        Ok(Worker { orders, back })
+    }
+}
+
+/// The visits of one round.
+#[derive(Debug)]
+struct Tour {
+    others: Vec<usize>,
+    /// One for each of `others`.
+    stops: Vec<Stop>,
+    asker: Thread,
+}
+
+/// One meeting of a patrol.
+#[derive(Debug, Default)]
+struct Stop {
+    arrived: AtomicBool,
+    meeting: Meeting,
+}
+
+impl Stop {
+    fn arrive(&self, asker: &Thread) {
+        self.arrived.store(true, Ordering::Release);
+        asker.unpark();
+    }
+
+    /// Sleeps until the worker has arrived: its CPU may be busy, and spinning would waste this one.
+    fn wait_for_arrival(&self) -> bool {
+        let until = Instant::now() + ARRIVAL;
+        while !self.arrived.load(Ordering::Acquire) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            thread::park_timeout(left);
+        }
+        true
+    }
+}
+
+fn stay(hub: usize, tour: &Tour) -> Vec<Pair> {
+    let bound = cpus::run_on(hub).is_ok();
+    let mut pairs = Vec::new();
+    for (other, stop) in tour.others.iter().zip(&tour.stops) {
+        if !bound || !stop.wait_for_arrival() {
+            exchange::leave(&stop.meeting);
+            continue;
+        }
+        let bounds = exchange::ask(&stop.meeting, &CHEAP, exchange::read);
+        pairs.extend(bounds.map(|(least_cycles, most_cycles)| Pair {
+            cpu: hub,
+            other: *other,
+            least_cycles,
+            most_cycles,
+        }));
+    }
+    pairs
+}
+
+fn go_round(tour: &Tour) -> Vec<LeftOut> {
+    let mut obstacles = Vec::new();
+    for (cpu, stop) in tour.others.iter().zip(&tour.stops) {
+        if let Err(error) = cpus::run_on(*cpu) {
+            exchange::leave(&stop.meeting);
+            obstacles.push(LeftOut {
+                cpu: *cpu,
+                why: format!("sched_setaffinity: {error}"),
+            });
+        }
+        stop.arrive(&tour.asker);
+        exchange::answer(&stop.meeting, &CHEAP, exchange::read);
+    }
+    obstacles
+}
+
+/// Returns the CPU time of this thread.
+fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for the write.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn pair(other: usize, least_cycles: i64, most_cycles: i64) -> Pair {
+        Pair {
+            cpu: 0,
+            other,
+            least_cycles,
+            most_cycles,
+        }
+    }
+
+    #[test]
+    fn counters_are_apart_only_where_the_bounds_leave_no_doubt() {
+        assert_eq!(pair(1, -80, 90).apart_cycles(), 0);
+        assert_eq!(pair(1, 0, 90).apart_cycles(), 0);
+        assert_eq!(pair(1, 500, 700).apart_cycles(), 500);
+        assert_eq!(pair(1, -700, -500).apart_cycles(), 500);
+        let warp = Warp {
+            pairs: vec![pair(1, -1, 1), pair(2, 5, 9), pair(3, -900, -800)],
+            ..Warp::default()
+        };
+        assert_eq!(warp.furthest_apart(), Some(&pair(3, -900, -800)));
+    }
+
+    #[test]
+    fn what_could_have_been_missed_adds_up_where_two_met_a_third_only() {
+        let mut warp = Warp {
+            pairs: vec![pair(1, -80, 90), pair(2, -120, 70), pair(3, -30, 30)],
+            ..Warp::default()
+        };
+        assert_eq!(warp.within_cycles(), Some(120));
+        warp.hub = Some(0);
+        assert_eq!(warp.within_cycles(), Some(210));
+        assert_eq!(Warp::default().within_cycles(), None);
+    }
+
+    #[test]
+    fn every_cpu_meets_every_other_exactly_once() {
+        for seats in [2, 4, 6, 8, 64, 130] {
+            let mut met = BTreeSet::new();
+            for round in 0..seats - 1 {
+                for seat in 0..seats {
+                    let other = partner(seat, round, seats);
+                    assert!(other != seat && other < seats, "{seat} in round {round} of {seats}");
+                    assert_eq!(partner(other, round, seats), seat, "round {round} of {seats}");
+                    if seat < other {
+                        assert!(met.insert((seat, other)), "{seat} and {other} met twice");
+                    }
+                }
+            }
+            assert_eq!(met.len(), seats * (seats - 1) / 2);
+        }
+    }
+
+    const PATIENT: Patience = Patience {
+        in_all: Duration::from_secs(1),
+        for_a_pair: Duration::from_millis(500),
+        for_an_answer: Duration::from_millis(100),
+    };
+
+    /// Repeats a comparison up to ten times: on a machine that is busy with other tests a CPU may not take part, but
+    /// most often it does.
+    fn in_one_of_ten(mut compare: impl FnMut() -> Warp) -> Warp {
+        let mut warp = compare();
+        for _ in 0..9 {
+            if warp.left_out.is_empty() {
+                break;
+            }
+            warp = compare();
+        }
+        warp
+    }
+
+    #[test]
+    fn the_cpus_of_this_host_agree_within_a_bound() {
+        let mut patrol = Patrol::default();
+        for warp in [
+            in_one_of_ten(|| of_every_pair(PATIENT)),
+            in_one_of_ten(|| patrol.round().0),
+        ] {
+            println!("{warp:?}");
+            assert_eq!(warp.furthest_apart(), None);
+            let planned = match warp.hub {
+                Some(_) => warp.cpus.len() - 1,
+                None => warp.pairs_in_all(),
+            };
+            assert_eq!(warp.pairs.len() + warp.missed.len(), planned);
+            if warp.left_out.is_empty() && warp.cpus.len() > 1 {
+                assert!(warp.within_cycles().is_some_and(|cycles| cycles > 0));
+            }
+        }
+    }
+
+    #[test]
+    fn no_time_leaves_every_cpu_out_and_says_so() {
+        let warp = of_every_pair(Patience {
+            in_all: Duration::ZERO,
+            ..PATIENT
+        });
+        if warp.cpus.len() > 1 {
+            assert_eq!(warp.left_out.len(), warp.cpus.len());
+            assert_eq!(warp.missed.len(), warp.pairs_in_all());
+            assert_eq!(warp.missed[0].why, TOO_BUSY);
+            assert_eq!(warp.within_cycles(), None);
+        }
+    }
+
+    #[test]
+    fn a_pair_that_was_not_compared_is_named_with_what_kept_its_cpu_out() {
+        let obstacles = [LeftOut {
+            cpu: 2,
+            why: "sched_setaffinity: EPERM".to_owned(),
+        }];
+        let planned = [(0, 1), (0, 2), (1, 2)];
+        let warp = Warp::of(
+            vec![0, 1, 2],
+            &planned,
+            vec![pair(1, -9, 9)],
+            &obstacles,
+            Instant::now(),
+        );
+        assert_eq!(warp.left_out, obstacles);
+        let missed: Vec<_> = warp
+            .missed
+            .iter()
+            .map(|pair| (pair.cpu, pair.other, pair.why.as_str()))
+            .collect();
+        assert_eq!(
+            missed,
+            [(0, 2, "sched_setaffinity: EPERM"), (1, 2, "sched_setaffinity: EPERM")]
+        );
+    }
+
+    #[test]
+    fn with_more_cpus_than_there_are_rounds_for_the_rest_is_named() {
+        let cpus: Vec<usize> = (0..200).collect();
+        let planned = meetings_of(&cpus, MOST_ROUNDS);
+        let beyond = beyond_memory(&cpus, &planned);
+        assert_eq!(planned.len() + beyond.len(), 200 * 199 / 2);
+        assert!(beyond[0].why.contains("200 CPUs"), "{:?}", beyond[0]);
+        assert_eq!(meetings_of(&cpus[..5], 5).len(), 10);
+    }
+
+    #[test]
+    fn a_patrol_starts_from_another_cpu_each_time_and_takes_its_own_for_no_limit() {
+        let mut patrol = Patrol::default();
+        let cpus = cpus::allowed();
+        if cpus.len() < 2 {
+            return eprintln!("SKIPPED: one CPU only");
+        }
+        for cpu in &cpus {
+            let warp = patrol.round().0;
+            assert_eq!((warp.hub, &warp.cpus), (Some(*cpu), &cpus));
+        }
+    }
+}

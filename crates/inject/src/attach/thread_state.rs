@@ -1,0 +1,85 @@
+//! What a thread of a running program has that remote calls must respect: restartable sequences, a dispatcher of its
+//! own system calls, seccomp filters.
+
+use nix::sys::ptrace::Options;
+
+use super::refusal::{Answer, Refusal};
+use crate::abi::Registers;
+use crate::error::{Error, Result};
+use crate::target::Status;
+use crate::tracee::Tracee;
+
+/// Prepares a stopped thread for remote calls: refuses one that cannot make them, aborts a restartable sequence, and
+/// suspends filters. Returns false if the thread may be in a restartable sequence, unless `even_in_sequence`.
+pub fn prepare(tracee: &mut Tracee, program: &mut Registers, even_in_sequence: bool) -> Answer<bool> {
+    if program.is_32_bit() {
+        return Err(Error::Unsupported("it runs 32-bit code".into()).into());
+    }
+    refuse_dispatcher(tracee)?;
+    if !abort_restartable_sequence(tracee, program)? && !even_in_sequence {
+        return Ok(false);
+    }
+    suspend_filters(tracee)?;
+    Ok(true)
+}
+
+/// Refuses a thread that handles its system calls itself: remote calls would go to its handler. If the thread blocks
+/// SIGSYS, as in the handler, the kernel also resets the handler (force_sig_info_to_task in kernel/signal.c), and the
+/// program's next call kills it.
+fn refuse_dispatcher(tracee: &Tracee) -> Result<()> {
+    match tracee.dispatches_calls()? {
+        Some(false) => Ok(()),
+        Some(true) => Err(dispatches_calls()),
+        // A program without a handler does not dispatch, and one that does not block the signal loses no handler.
+        None if Status::of(&tracee.pid().to_string())?.blocks_handled_sigsys => Err(dispatches_calls()),
+        None => Ok(()),
+    }
+}
+
+/// Returns the error for a thread that handles its system calls itself.
+pub fn dispatches_calls() -> Error {
+    Error::Unsupported("it handles system calls itself (prctl(2), PR_SET_SYSCALL_USER_DISPATCH)".into())
+}
+
+/// Suspends a thread's filters while it makes remote calls: each thread may have filters of its own.
+fn suspend_filters(tracee: &Tracee) -> Answer<()> {
+    /// PTRACE_O_SUSPEND_SECCOMP (ptrace(2)), which nix has no name for.
+    const SUSPEND: Options = Options::from_bits_retain(1 << 21);
+    let suspend = match Status::of(&tracee.pid().to_string())?.filters {
+        0 => Options::empty(),
+        _ => SUSPEND,
+    };
+    let set = tracee.set_options(suspend | Options::PTRACE_O_TRACEEXEC);
+    set.map_err(|e| Refusal::Seccomp {
+        why: format!("{e} (PTRACE_O_SUSPEND_SECCOMP takes CAP_SYS_ADMIN, and a kernel with CONFIG_CHECKPOINT_RESTORE)"),
+    })
+}
+
+/// Aborts a restartable sequence (rseq(2)): the thread was interrupted, and must not continue the sequence after calls
+/// from elsewhere. Returns whether the thread is known to be in none.
+fn abort_restartable_sequence(tracee: &mut Tracee, program: &mut Registers) -> Result<bool> {
+    /// Offset of `start_ip` in struct rseq_cs (include/uapi/linux/rseq.h), after version and flags.
+    const START_AT: u64 = 8;
+    if program.is_in_call() {
+        return Ok(true);
+    }
+    let Some(area) = tracee.rseq_area()? else {
+        return Ok(false);
+    };
+    // No area is registered.
+    if area == 0 {
+        return Ok(true);
+    }
+    let section = tracee.read_words(area + 8, 1, 8)?[0];
+    if section == 0 {
+        return Ok(true);
+    }
+    let words = tracee.read_words(section + START_AT, 3, 8)?;
+    if let [start, length, abort] = words[..]
+        && program.pc().wrapping_sub(start) < length
+    {
+        program.set_pc(abort);
+        tracee.set_registers(program)?;
+    }
+    Ok(true)
+}

@@ -1,0 +1,347 @@
+//! System calls made in a stopped thread of another program, such that the program survives if this process is killed
+//! between any two steps.
+//!
+//! The calls are made by a system call instruction in the unused tail of an executable mapping ([`tail`]). The code
+//! after it is the *return trampoline*: it restores every register that a remote call changes, and jumps to where the
+//! thread was. The tracer stops the thread as it leaves the call. If the tracer dies, the kernel lets the thread run on,
+//! and the thread returns by itself. Neither its stack nor its signal mask is touched: a goroutine's stack has no room,
+//! and a mask would stay changed.
+//!
+//! A signal that arrives meanwhile is delivered at the program's own registers, as without a tracer, and the call is
+//! made after it. Before and after the calls, the thread is in a stop from which the kernel itself decides how an
+//! interrupted system call continues: it sees the registers as it left them.
+//!
+//! A program that is stopped at its exec and a thread of a running program differ in a [`Policy`] only.
+
+mod counter;
+mod descriptors;
+pub mod tail;
+
+use std::time::{Duration, Instant};
+
+use crate::abi::{self, Abi, Call, Registers};
+use crate::error::{Error, Result};
+use crate::maps::Mapping;
+use crate::tracee::{CallResult, Stop, Tracee, Until};
+pub use counter::counter_is_readable;
+#[cfg(target_arch = "x86_64")]
+pub use descriptors::CONTROL_AT;
+pub use descriptors::pass;
+use tail::Tail;
+
+/// Size of the scratch memory on the stack, for what remote calls pass by pointer.
+const SCRATCH_BYTES: u64 = 1024;
+/// Size of the ABI's red zone below the stack pointer, which belongs to the program.
+const RED_ZONE: u64 = 128;
+/// More signals in a row than a program lives with.
+const MOST_SIGNALS: u32 = 1000;
+/// Time in which most threads stop and most calls are made: until then the waiting thread only yields its CPU. A sleep
+/// takes at least as long.
+const NAP: Duration = Duration::from_micros(100);
+
+/// Waits a little for an event that was requested at `begun`.
+pub fn nap(begun: Instant) {
+    if begun.elapsed() < NAP {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(NAP);
+    }
+}
+
+/// The differences between the uses of the engine. The defaults are for a program that has not run an instruction: it
+/// has no handlers, no restartable sequences and no other threads, and waits for as long as it takes.
+pub trait Policy {
+    /// Timeout for one call, and for the thread's stop after the last one.
+    fn timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Waits until the thread has stopped after [`Tracee::interrupt`].
+    fn wait_for_interrupt(&self, tracee: &Tracee) -> Result<(Registers, Stop)> {
+        tracee.wait_for_interrupt(None)
+    }
+
+    /// Prepares a thread that has just stopped, before its registers change.
+    fn prepare(&self, _tracee: &mut Tracee, _program: &mut Registers) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns whether the program must run for a while before the next call.
+    fn must_run(&self) -> bool {
+        false
+    }
+
+    /// Lets the program run for a while from `stop`, then requests the thread's next stop.
+    fn run(&self, _tracee: &Tracee, _stop: Stop) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns an error if `signal` is for the remote call itself, made by the instruction before `after_call`, and not
+    /// for the program.
+    fn refuse_signal(&self, _tracee: &Tracee, _signal: i32, _after_call: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// Records descriptors that exist in the program for a moment, for a cleanup if this process dies before they are
+    /// closed.
+    fn record(&self, _tracee: &mut Tracee, _scratch: u64, _descriptors: [u64; 2]) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Policy for a program that has not run an instruction.
+struct AtExec;
+
+impl Policy for AtExec {}
+
+/// A stopped thread that makes system calls for the tracer.
+pub struct RemoteCalls<'t> {
+    tracee: &'t mut Tracee,
+    policy: &'t dyn Policy,
+    abi: &'static dyn Abi,
+    /// Program's own registers, as they were at the stop.
+    program: Registers,
+    /// Stop in which they were read.
+    stop: Stop,
+    tail: Tail,
+    scratch: u64,
+    /// The thread's registers must not be changed any more: another program may be running.
+    is_lost: bool,
+}
+
+/// Does `work` with remote calls in `tracee`, which is stopped at its exec, then restores its registers, whatever the
+/// result. `reserve` bytes below the stack pointer stay free for the caller.
+pub fn at_exec<T>(
+    tracee: &mut Tracee,
+    maps: &[Mapping],
+    reserve: u64,
+    work: impl FnOnce(&mut RemoteCalls<'_>) -> Result<T>,
+) -> Result<T> {
+    tracee.interrupt()?;
+    tracee.resume(Until::Event, 0)?;
+    let (program, stop) = AtExec.wait_for_interrupt(tracee)?;
+    let tail = Tail::find(tracee.pid(), maps, false)?;
+    let mut calls = RemoteCalls::begin(tracee, &AtExec, tail, program, stop)?;
+    calls.scratch = (program.sp() - RED_ZONE - reserve - SCRATCH_BYTES) & !15;
+    let done = work(&mut calls);
+    calls.finish()?;
+    done
+}
+
+impl<'t> RemoteCalls<'t> {
+    /// Prepares remote calls in a thread that is in `stop` with the registers `program`. Changes nothing that the
+    /// program can see. On an error the thread has its own registers.
+    pub fn begin(
+        tracee: &'t mut Tracee,
+        policy: &'t dyn Policy,
+        tail: Tail,
+        program: Registers,
+        stop: Stop,
+    ) -> Result<RemoteCalls<'t>> {
+        let calls = RemoteCalls {
+            tracee,
+            policy,
+            abi: abi::of(&program),
+            program,
+            stop,
+            tail,
+            scratch: 0,
+            is_lost: false,
+        };
+        calls.write_trampoline().map(|()| calls)
+    }
+
+    /// Returns the program's kernel interface.
+    pub fn abi(&self) -> &'static dyn Abi {
+        self.abi
+    }
+
+    /// Returns the tracee, for access to its memory.
+    pub fn tracee(&mut self) -> &mut Tracee {
+        self.tracee
+    }
+
+    /// Returns the memory that the calls are made from.
+    #[cfg(target_arch = "x86_64")]
+    pub fn tail(&self) -> &Tail {
+        &self.tail
+    }
+
+    /// Returns the address of memory that remote calls may use.
+    pub fn scratch(&self) -> u64 {
+        self.scratch
+    }
+
+    /// Changes the address of the scratch memory.
+    #[cfg(target_arch = "x86_64")]
+    pub fn set_scratch(&mut self, at: u64) {
+        self.scratch = at;
+    }
+
+    /// Makes the program continue with another stack pointer once the calls are finished. If this process dies before,
+    /// the program continues with its own.
+    pub fn set_stack_pointer(&mut self, sp: u64) {
+        self.program.set_sp(sp);
+    }
+
+    /// Makes one call, named `what` in errors.
+    pub fn call(&mut self, what: &'static str, call: Call, args: [u64; 6]) -> Result<u64> {
+        if self.policy.must_run() {
+            self.return_to_program()?;
+            self.is_lost = true;
+            self.policy.run(self.tracee, self.stop)?;
+            self.take_over()?;
+        }
+        for _ in 0..MOST_SIGNALS {
+            if let Some(result) = self.try_call(call, args)? {
+                return result.map_err(|errno| Error::Remote { what, errno });
+            }
+        }
+        Err(Error::Unsupported(format!(
+            "{what} in the program did not finish for signals"
+        )))
+    }
+
+    /// Closes a descriptor.
+    pub fn close(&mut self, fd: u64) -> Result<()> {
+        self.call("close", Call::Close, [fd, 0, 0, 0, 0, 0]).map(drop)
+    }
+
+    /// Maps memory; `protection` and `flags` are those of mmap(2).
+    pub fn mmap(&mut self, at: u64, size: u64, protection: i32, flags: i32, fd: u64, offset: u64) -> Result<u64> {
+        let arguments = [at, size, protection as u64, flags as u64, fd, offset];
+        self.call("mmap", Call::Mmap, arguments)
+    }
+
+    /// Unmaps memory.
+    pub fn munmap(&mut self, at: u64, size: u64) -> Result<()> {
+        self.call("munmap", Call::Munmap, [at, size, 0, 0, 0, 0]).map(drop)
+    }
+
+    fn write_trampoline(&self) -> Result<()> {
+        let code = [
+            self.abi.system_call(),
+            &self.abi.trampoline(&self.program, self.after_call()),
+        ]
+        .concat();
+        self.tail.write(&code)
+    }
+
+    /// Returns the address after the instruction that makes the remote calls.
+    fn after_call(&self) -> u64 {
+        self.tail.code() + self.abi.system_call().len() as u64
+    }
+
+    /// Makes one call. Returns `None` if a signal was delivered instead: the call has not been made.
+    fn try_call(&mut self, call: Call, args: [u64; 6]) -> Result<Option<CallResult>> {
+        let registers = self
+            .abi
+            .call_registers(&self.program, self.tail.code(), self.abi.number(call), args);
+        self.tracee.set_registers(&registers)?;
+        // Traced by entry and exit, not by single steps: the kernel does not clear the trap flag when a tracer dies,
+        // and it forces SIGTRAP on a program that ignores it.
+        self.tracee.resume(Until::Syscall, 0)?;
+        let timeout = self.policy.timeout();
+        let mut begun = Instant::now();
+        let mut was_asked = false;
+        loop {
+            match self.tracee.event(timeout.is_none())? {
+                None if timeout.is_none_or(|timeout| begun.elapsed() <= timeout) => {
+                    nap(begun);
+                    continue;
+                }
+                // Its stop shows where it is.
+                None if !was_asked => {
+                    self.tracee.interrupt()?;
+                    begun = Instant::now();
+                    was_asked = true;
+                    continue;
+                }
+                None => return Err(does_not_go_on()),
+                Some(Stop::Exited | Stop::Exec) => {
+                    self.is_lost = true;
+                    return Err(Error::Gone);
+                }
+                Some(Stop::Signal(signal)) => {
+                    let refused = self.policy.refuse_signal(self.tracee, signal, self.after_call());
+                    if refused.is_err() {
+                        self.tracee.set_registers(&self.program)?;
+                        return refused.map(|()| None);
+                    }
+                    self.deliver(signal)?;
+                    return Ok(None);
+                }
+                Some(Stop::Syscall) => match self.tracee.leaving_call()? {
+                    Some(left) if left.pc == self.after_call() => return Ok(Some(left.result)),
+                    _ => {}
+                },
+                Some(Stop::Interrupt | Stop::Group) if was_asked && self.tracee.registers()?.pc() == registers.pc() => {
+                    self.tracee.set_registers(&self.program)?;
+                    return Err(does_not_go_on());
+                }
+                Some(Stop::Interrupt | Stop::Group | Stop::Other) => {}
+            }
+            self.tracee.resume(Until::Syscall, 0)?;
+        }
+    }
+
+    /// Delivers a signal that arrived while the registers were the tracer's.
+    fn deliver(&mut self, signal: i32) -> Result<()> {
+        self.tracee.set_registers(&self.program)?;
+        self.tracee.interrupt()?;
+        self.tracee.resume(Until::Event, signal)?;
+        self.take_over()
+    }
+
+    /// Waits for the requested stop; later calls are made from there.
+    fn take_over(&mut self) -> Result<()> {
+        let stopped = self.policy.wait_for_interrupt(self.tracee);
+        self.is_lost = stopped.is_err();
+        (self.program, self.stop) = stopped?;
+        self.policy.prepare(self.tracee, &mut self.program)?;
+        self.write_trampoline()
+    }
+
+    /// Brings the thread from after a remote call, where the kernel would go on, into a stop in which the kernel still
+    /// decides about the program's own call, and restores its registers.
+    fn return_to_program(&mut self) -> Result<()> {
+        if self.is_lost {
+            return Err(Error::Gone);
+        }
+        self.tracee.interrupt()?;
+        self.tracee.resume(Until::Event, 0)?;
+        let timeout = self.policy.timeout();
+        let begun = Instant::now();
+        loop {
+            match self.tracee.event(timeout.is_none())? {
+                Some(stop @ (Stop::Interrupt | Stop::Group)) => {
+                    self.stop = stop;
+                    break;
+                }
+                Some(Stop::Signal(signal)) => {
+                    self.deliver(signal)?;
+                    break;
+                }
+                Some(Stop::Exited | Stop::Exec) => {
+                    self.is_lost = true;
+                    return Err(Error::Gone);
+                }
+                Some(Stop::Syscall | Stop::Other) => self.tracee.resume(Until::Event, 0)?,
+                None if timeout.is_some_and(|timeout| begun.elapsed() > timeout) => return Err(does_not_go_on()),
+                None => nap(begun),
+            }
+        }
+        self.tracee.set_registers(&self.program)
+    }
+
+    /// Restores the program's registers and the tail. The thread is then in the stop that this returns.
+    pub fn finish(mut self) -> Result<Stop> {
+        self.return_to_program()?;
+        self.tail.erase()?;
+        Ok(self.stop)
+    }
+}
+
+fn does_not_go_on() -> Error {
+    Error::Unsupported("a thread of it does not go on (its cgroup is frozen, or it has no CPU); try again later".into())
+}

@@ -1,0 +1,113 @@
+//! What the kernel reports about a stopped thread, besides its registers.
+
+use nix::errno::Errno;
+#[cfg(target_arch = "x86_64")]
+use nix::sys::ptrace;
+
+use super::Tracee;
+use crate::error::{Result, tried};
+
+/// Result of a system call.
+pub type CallResult = std::result::Result<u64, Errno>;
+
+/// A system call that a thread is leaving.
+pub struct LeavingCall {
+    /// Program counter: the address after the system call instruction.
+    pub pc: u64,
+    /// Result of the call.
+    pub result: CallResult,
+}
+
+impl Tracee {
+    /// Returns the system call that it is leaving; `None` if it is not stopped at the exit of one
+    /// (PTRACE_GET_SYSCALL_INFO, Linux 5.3).
+    pub fn leaving_call(&self) -> Result<Option<LeavingCall>> {
+        /// include/uapi/linux/ptrace.h: struct ptrace_syscall_info is the kind of stop (one byte), the architecture, the
+        /// program counter and the stack pointer; at an exit, then the result, and whether it is an error (one byte).
+        const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
+        const INFO_EXIT: u8 = 2;
+        let info: [u64; 11] = self
+            .describe(GET_SYSCALL_INFO)
+            .map_err(tried("PTRACE_GET_SYSCALL_INFO"))?;
+        let [kind, pc, _, value, is_error, ..] = info;
+        if kind as u8 != INFO_EXIT {
+            return Ok(None);
+        }
+        let result = match is_error as u8 {
+            0 => Ok(value),
+            _ => Err(Errno::from_raw((value as i64).unsigned_abs() as i32)),
+        };
+        Ok(Some(LeavingCall { pc, result }))
+    }
+}
+
+/// State that only a thread of a running program has: an exec resets it.
+#[cfg(target_arch = "x86_64")]
+impl Tracee {
+    /// Returns where the thread has registered struct rseq (rseq(2)); 0: nowhere. `None`: this kernel does not report
+    /// it (before Linux 5.13).
+    pub fn rseq_area(&self) -> Result<Option<u64>> {
+        /// include/uapi/linux/ptrace.h, with struct ptrace_rseq_configuration: the area, and two words about it.
+        const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+        match self.describe::<3>(GET_RSEQ_CONFIGURATION) {
+            Ok([area, ..]) => Ok(Some(area)),
+            Err(Errno::EIO | Errno::EINVAL) => Ok(None),
+            Err(errno) => Err(tried("PTRACE_GET_RSEQ_CONFIGURATION")(errno)),
+        }
+    }
+
+    /// Returns whether the thread handles its system calls itself (prctl(2), PR_SET_SYSCALL_USER_DISPATCH). `None`:
+    /// this kernel does not report it (before Linux 6.4).
+    pub fn dispatches_calls(&self) -> Result<Option<bool>> {
+        /// include/uapi/linux/ptrace.h, with struct ptrace_sud_config: mode, selector, offset, len.
+        const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
+        /// PR_SYS_DISPATCH_OFF, include/uapi/linux/prctl.h
+        const OFF: u64 = 0;
+        match self.describe::<4>(GET_SYSCALL_USER_DISPATCH_CONFIG) {
+            Ok([mode, ..]) => Ok(Some(mode != OFF)),
+            Err(Errno::EIO | Errno::EINVAL) => Ok(None),
+            Err(errno) => Err(tried("PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG")(errno)),
+        }
+    }
+
+    /// Reads as many whole words of 8 bytes as the program could read, up to `bytes`. A guard page ends the read.
+    pub fn read_present(&self, address: u64, bytes: usize) -> Vec<u64> {
+        const PAGE: u64 = 4096;
+        let bytes = bytes / 8 * 8;
+        let mut buffer = vec![0; bytes];
+        let end = address + bytes as u64;
+        // Page by page: a piece that is only partly present is not read at all (process_vm_readv(2)).
+        let mut pieces = Vec::new();
+        let mut at = address;
+        while at < end {
+            let next = ((at / PAGE + 1) * PAGE).min(end);
+            pieces.push(nix::sys::uio::RemoteIoVec {
+                base: at as usize,
+                len: (next - at) as usize,
+            });
+            at = next;
+        }
+        let local = &mut [std::io::IoSliceMut::new(&mut buffer)];
+        let read = nix::sys::uio::process_vm_readv(self.pid, local, &pieces).unwrap_or(0);
+        let (words, _) = buffer[..read].as_chunks();
+        words.iter().map(|word| u64::from_ne_bytes(*word)).collect()
+    }
+
+    /// Returns whether the SIGSYS that is about to be delivered is for a call by the instruction before `after_call`,
+    /// which the program's own dispatcher would handle. A SIGSYS for another call is the program's: it may have been
+    /// pending when the thread was stopped.
+    pub fn dispatched_call(&self, after_call: u64) -> Result<bool> {
+        /// include/uapi/asm-generic/siginfo.h
+        const SYS_USER_DISPATCH: i32 = 2;
+        /// Offset of si_call_addr, which libc has no name for: after si_signo, si_errno, si_code and padding.
+        const CALL_ADDRESS_AT: usize = 16;
+        let information = ptrace::getsiginfo(self.pid).map_err(tried("PTRACE_GETSIGINFO"))?;
+        // SAFETY: siginfo_t is 128 bytes of plain data on every 64-bit Linux; the kernel has written all of them, and
+        // the word at this offset lies within them.
+        let call_address = unsafe {
+            let start = (&raw const information).cast::<u8>();
+            start.add(CALL_ADDRESS_AT).cast::<u64>().read_unaligned()
+        };
+        Ok(information.si_code == SYS_USER_DISPATCH && call_address == after_call)
+    }
+}

@@ -1,0 +1,135 @@
+//! /proc/PID/maps (proc_pid_maps(5)).
+
+use std::fmt::Display;
+use std::io;
+use std::ops::Range;
+
+/// One mapping.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mapping {
+    /// Address of its first byte.
+    pub start: u64,
+    /// Address of the first byte behind it.
+    pub end: u64,
+    /// Whether it has `r`.
+    pub readable: bool,
+    /// Whether it has `w`.
+    pub writable: bool,
+    /// Whether it has `x`.
+    pub executable: bool,
+    /// Whether it has `s`: writes are visible to other processes.
+    pub shared: bool,
+    /// Offset in the file.
+    pub offset: u64,
+    /// Device in the format of maps.
+    pub device: String,
+    /// Inode; 0 for memory without a file.
+    pub inode: u64,
+    /// Path, or `[vdso]` and the like; empty for anonymous memory.
+    pub name: String,
+}
+
+impl Mapping {
+    /// Returns its size in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "no mapping is empty")]
+    pub fn len(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Returns its addresses.
+    pub fn range(&self) -> Range<u64> {
+        self.start..self.end
+    }
+}
+
+/// Returns all mappings of a process (or a thread's process), lowest first. Needs the right to trace it.
+pub fn of(pid: impl Display) -> io::Result<Vec<Mapping>> {
+    Ok(parse(&crate::text(pid, "maps")?))
+}
+
+/// Returns all mappings of this process.
+pub fn own() -> io::Result<Vec<Mapping>> {
+    of("self")
+}
+
+/// Parses the text of maps; skips invalid lines.
+pub fn parse(text: &str) -> Vec<Mapping> {
+    text.lines().filter_map(line).collect()
+}
+
+/// `start-end permissions offset device inode name`; the name may hold blanks, and is padded on the left.
+fn line(line: &str) -> Option<Mapping> {
+    let mut fields = line.splitn(6, ' ');
+    let (start, end) = fields.next()?.split_once('-')?;
+    let hex = |digits| u64::from_str_radix(digits, 16).ok();
+    let permissions = fields.next()?.as_bytes();
+    let is = |at: usize, letter| permissions.get(at) == Some(&letter);
+    Some(Mapping {
+        start: hex(start)?,
+        end: hex(end)?,
+        readable: is(0, b'r'),
+        writable: is(1, b'w'),
+        executable: is(2, b'x'),
+        shared: is(3, b's'),
+        offset: hex(fields.next()?)?,
+        device: fields.next()?.to_owned(),
+        inode: fields.next()?.parse().ok()?,
+        name: fields.next().unwrap_or_default().trim_start().to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "00400000-00401000 r-xp 00001000 fe:00 12 /bin/a b (deleted)\n\
+                        7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n\
+                        7f0000001000-7f0000002000 r--s 00000000 00:01 9                          /memfd:x (deleted)\n\
+                        ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]\n";
+
+    #[test]
+    fn every_field_is_read_and_names_are_read_whole() {
+        let maps = parse(TEXT);
+        assert_eq!(maps.len(), 4);
+        assert_eq!(
+            maps[0],
+            Mapping {
+                start: 0x400000,
+                end: 0x401000,
+                readable: true,
+                writable: false,
+                executable: true,
+                shared: false,
+                offset: 0x1000,
+                device: "fe:00".to_owned(),
+                inode: 12,
+                name: "/bin/a b (deleted)".to_owned(),
+            }
+        );
+        assert_eq!(
+            (maps[1].name.as_str(), maps[1].writable, maps[1].shared),
+            ("", true, false)
+        );
+        assert_eq!((maps[2].name.as_str(), maps[2].shared), ("/memfd:x (deleted)", true));
+        assert_eq!((maps[3].name.as_str(), maps[3].readable), ("[vsyscall]", false));
+    }
+
+    #[test]
+    fn what_is_no_mapping_is_left_out() {
+        assert_eq!(
+            parse("garbage\n1-2\n1-2 r--p x 0:0 0\nz-2 r--p 0 0:0 0\n1-2 r--p 0 0:0 x\n"),
+            []
+        );
+    }
+
+    #[test]
+    fn this_very_code_is_mapped() {
+        let here = this_very_code_is_mapped as *const () as u64;
+        let maps = own().expect("/proc/self/maps");
+        assert!(
+            maps.iter()
+                .any(|mapping| mapping.range().contains(&here) && mapping.executable)
+        );
+        assert!(of(u32::MAX).is_err());
+    }
+}
