@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fastpath_doctor::{Finding, Line, Mark, Options, Proof, Report, Severity, Unseen, Verdict, When};
+use fastpath_doctor::{Finding, Line, Mark, Options, Proof, Report, Unseen, Verdict};
 
 use crate::args;
 use crate::document;
@@ -70,12 +70,7 @@ fn text(report: &Report, with_evidence: bool) -> String {
         text += "\nWhat to do\n";
     }
     for remedy in &report.remedies {
-        let when = match remedy.when {
-            When::Now => "now",
-            When::UntilReboot => "until reboot",
-            When::Permanent => "for good",
-        };
-        text += &wrapped(&format!("  {when:<14}"), &remedy.does);
+        text += &wrapped(&format!("  {:<14}", remedy.when.words()), &remedy.does);
         text += &wrapped(&" ".repeat(16), &format!("Price: {}.", remedy.price));
     }
     if !report.unseen.is_empty() {
@@ -96,7 +91,7 @@ fn text(report: &Report, with_evidence: bool) -> String {
 fn evidence(lines: &[Line]) -> String {
     let mut text = String::new();
     for section in lines.chunk_by(|a, b| a.section == b.section) {
-        let name = section[0].section;
+        let name = &section[0].section;
         // The source that all lines of a section share is printed once.
         let common = &section[0].source;
         if section.len() > 1 && section.iter().all(|line| line.source == *common) {
@@ -111,11 +106,11 @@ fn evidence(lines: &[Line]) -> String {
 }
 
 fn headline(report: &Report) -> String {
-    let (word, paint) = match report.verdict {
-        Verdict::Healthy => ("healthy", Paint::Good),
-        Verdict::Slow => ("slow", Paint::Bad),
-        Verdict::Wrong => ("wrong", Paint::Bad),
-        Verdict::Unknown => ("unknown", Paint::Doubtful),
+    let word = report.verdict.word();
+    let paint = match report.verdict {
+        Verdict::Healthy => Paint::Good,
+        Verdict::Slow | Verdict::Wrong => Paint::Bad,
+        Verdict::Unknown => Paint::Doubtful,
     };
     let plain = wrapped("", &format!("{word}: {}.", report.summary));
     plain.replacen(word, &output::painted(word, paint), 1)
@@ -125,12 +120,7 @@ fn headline(report: &Report) -> String {
 fn of_finding(finding: &Finding, summary: &str) -> String {
     // The summary repeats the most severe finding's words.
     let is_said = summary.ends_with(&finding.says);
-    let word = match finding.severity {
-        Severity::Wrong => "wrong",
-        Severity::Slow => "slow",
-        Severity::Unknown => "unknown",
-        Severity::Note => "note",
-    };
+    let word = finding.severity.word();
     let mut text = String::new();
     if !is_said {
         text += &wrapped(&format!("  {word:<9}"), &format!("{}.", finding.says));
@@ -199,12 +189,12 @@ fn of_line(line: &Line, with_source: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fastpath_doctor::Because;
+    use fastpath_doctor::{Because, Severity};
 
     #[test]
     fn a_line_of_evidence_keeps_its_mark_its_fact_and_its_source() {
         let line = Line {
-            section: "kernel",
+            section: "kernel".into(),
             what: "clocksource".to_owned(),
             shows: "hpet (available: hpet acpi_pm)".to_owned(),
             mark: Mark::Bad,
@@ -219,7 +209,7 @@ mod tests {
     #[test]
     fn what_the_headline_says_is_not_said_twice() {
         let finding = Finding {
-            id: "no-vdso",
+            id: "no-vdso".into(),
             severity: Severity::Slow,
             says: "there is no vDSO".to_owned(),
             because: vec![Because {

@@ -9,7 +9,7 @@ use crate::processes::matching;
 pub fn of_cgroup(group: &Path) -> Vec<i32> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let group = path_in_hierarchy(group, &mounts);
-    matching(|pid| cgroups(pid).iter().any(|of| of.starts_with(&group)))
+    matching(|pid| cgroups(pid).any(|of| of.starts_with(&group)))
 }
 
 /// Returns the path in /proc/PID/cgroup of a control group's directory; `mounts` is /proc/self/mountinfo
@@ -36,14 +36,13 @@ pub fn of_unit(unit: &str) -> Vec<i32> {
         format!("{unit}.service")
     };
     let is_below = |group: &PathBuf| group.components().any(|part| part.as_os_str() == unit.as_str());
-    matching(|pid| cgroups(pid).iter().any(is_below))
+    matching(|pid| cgroups(pid).any(|group| is_below(&group)))
 }
 
-/// Returns the paths of a process's control group in each hierarchy (cgroups(7)).
-fn cgroups(pid: i32) -> Vec<PathBuf> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    paths.map(PathBuf::from).collect()
+/// Returns the paths of a process's control group in each hierarchy.
+fn cgroups(pid: i32) -> impl Iterator<Item = PathBuf> {
+    let groups = fastpath_proc::cgroups(pid).unwrap_or_default().into_iter();
+    groups.map(|(_, path)| PathBuf::from(path))
 }
 
 #[cfg(test)]

@@ -21,7 +21,6 @@ mod live;
 mod man;
 mod ours;
 mod output;
-mod page_source;
 mod probe;
 mod processes;
 mod programs;
@@ -73,10 +72,10 @@ extern "C" fn begin(argc: c_int, argv: *const *const c_char) -> ! {
         Command::Report(options) => report::run(&options),
         Command::Man { directory } => shell::man_pages(&directory),
         Command::Completions { shell } => shell::completions(shell),
-        Command::Attach(options) => attach::attach(&options, run::title::Title::new(argc, argv)),
+        Command::Attach(options) => attach::attach(&options),
         Command::Detach(options) => attach::detach(&options),
         Command::Status(options) => attach::status(&options),
-        Command::Run(options) => run::run(&options, run::title::Title::new(argc, argv)),
+        Command::Run(options) => run::run(&options),
     };
     std::process::exit(status)
 }

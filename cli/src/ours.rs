@@ -2,22 +2,26 @@
 
 use std::time::{Duration, Instant};
 
-use fastpath_inject::InProcess;
+use fastpath_helper::grant::{self, Purpose};
+use fastpath_inject::{InProcess, Shared};
 use fastpath_measure::Functions;
 use fastpath_page::ClockSet;
-use fastpath_publisher::Publisher;
 use fastpath_publisher::evidence::{self, Trust};
 
 /// Returns the functions, on a page that is kept up to date as long as this process runs, or the reason why there are
 /// none.
 pub fn functions() -> Result<Functions, String> {
     evidence::examine(Trust::Invariant).map_err(|e| format!("the counter cannot be trusted: {e}"))?;
-    let mut publisher = Publisher::new(ClockSet::ALL, Trust::Invariant).map_err(|e| format!("the page: {e}"))?;
-    let page = publisher.reader().map_err(|e| format!("the page: {e}"))?;
-    let seeded = publisher.seeded();
-    let vdso = InProcess::map(&page).map_err(|e| e.to_string())?;
-    publisher.watch_for_steps();
-    std::thread::spawn(move || publisher.run(|| true));
+    let mailbox = Shared::create().map_err(|e| e.to_string())?;
+    let purpose = Purpose {
+        clocks: ClockSet::ALL,
+        process: None,
+    };
+    let grant = grant::of_private(purpose, &mailbox, Trust::Invariant, std::process::id() as i32, |_| {})?;
+    let seeded = grant::seeded(&grant.page);
+    let vdso = InProcess::map(&grant.page).map_err(|e| e.to_string())?;
+    // The mailbox keeps the page.
+    std::mem::forget(grant);
     let begun = Instant::now();
     while !seeded() {
         if begun.elapsed() > Duration::from_secs(2) {

@@ -85,7 +85,7 @@ fn listed(pids: &[i32]) -> String {
 /// Returns the processes for which `is_meant` is true, never this process.
 pub fn matching(is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
     let own = std::process::id() as i32;
-    let processes = fastpath_maps::processes().into_iter().flatten();
+    let processes = fastpath_proc::processes().into_iter().flatten();
     let mut found: Vec<_> = processes.filter(|pid| *pid != own && is_meant(*pid)).collect();
     found.sort_unstable();
     found
@@ -94,17 +94,13 @@ pub fn matching(is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
 /// Returns whether a process has this name. Does not read the command line: it lies in the process's memory, and
 /// reading that can wait for ever.
 fn has_name(pid: i32, name: &str) -> bool {
-    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    if comm.strip_suffix('\n') == Some(name) {
+    let comm = fastpath_proc::comm(pid).unwrap_or_default();
+    if comm == name {
         return true;
     }
-    let may_be_cut = name.len() > COMM_BYTES && name.as_bytes().starts_with(comm.trim_end_matches('\n').as_bytes());
-    match std::fs::read_link(format!("/proc/{pid}/exe")) {
-        Ok(program) => {
-            let file = program.file_name().unwrap_or_default().to_string_lossy();
-            // An upgrade has replaced the file (proc_pid_exe(5)).
-            file.strip_suffix(" (deleted)").unwrap_or(&file) == name
-        }
+    let may_be_cut = name.len() > COMM_BYTES && name.starts_with(&comm);
+    match fastpath_proc::executable(pid) {
+        Ok(program) => program.rsplit('/').next() == Some(name),
         // Another user's process: only its name is visible.
         Err(e) => may_be_cut && e.kind() == std::io::ErrorKind::PermissionDenied,
     }

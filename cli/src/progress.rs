@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Time before progress is shown.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SHOWN_AFTER: Duration = Duration::from_secs(2);
 /// Time between two drawings of a bar.
 const EVERY: Duration = Duration::from_millis(100);
 
@@ -21,7 +21,7 @@ pub fn watched<T>(every: Duration, message: impl Fn() -> String + Send, work: im
         // If no thread may be started, no progress is shown.
         let _ = std::thread::Builder::new().spawn_scoped(scope, move || {
             let mut bar = None;
-            let mut wait = PATIENCE;
+            let mut wait = SHOWN_AFTER;
             while is_done.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
                 wait = every;
                 let bar =
@@ -61,7 +61,7 @@ impl Steps {
         let Some(taken) = self.begun.map(|begun| begun.elapsed()) else {
             return;
         };
-        if taken < PATIENCE || taken < self.drawn + EVERY {
+        if taken < SHOWN_AFTER || taken < self.drawn + EVERY {
             return;
         }
         self.drawn = taken;

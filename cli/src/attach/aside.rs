@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Timeout for one process.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Returns the result of `look` for each process; `None` if it took too long, or the child could not continue.
 pub fn look_at_all<T: Serialize + DeserializeOwned>(pids: &[i32], look: impl Fn(i32) -> T) -> Vec<(i32, Option<T>)> {
@@ -74,8 +74,8 @@ impl Looker {
 
     fn read(&mut self, mut bytes: &mut [u8]) -> Option<()> {
         while !bytes.is_empty() {
-            let patience = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
-            let ready = poll(&mut [PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)], patience);
+            let timeout = PollTimeout::try_from(TIMEOUT).unwrap_or(PollTimeout::MAX);
+            let ready = poll(&mut [PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)], timeout);
             match ready {
                 Err(nix::errno::Errno::EINTR) => continue,
                 Ok(1..) => {}

@@ -1,17 +1,16 @@
 //! Attaching and detaching.
 
-use fastpath_inject::Cache;
-use fastpath_inject::attach::{self, Refusal};
-use fastpath_page::ClockSet;
+use fastpath_helper::attach::{Outcome, Wanted, attach_all};
+use fastpath_helper::policy::DaemonsPolicy;
+use fastpath_helper::process::Surroundings;
+use fastpath_inject::attach::{self, Attached, Refusal};
 use fastpath_publisher::evidence::{self, Trust};
 
-use super::goods::{self, DaemonsPolicy};
 use crate::args;
 use crate::exit;
 use crate::limits::FileSize;
 use crate::output::{note, warn};
 use crate::run::selection::Selection;
-use crate::run::title::Title;
 
 use crate::{groups, processes};
 
@@ -25,8 +24,8 @@ const LARGEST_FILE: u64 = 1 << 20;
 const FORBIDDEN: i32 = 18;
 
 /// Attaches processes; returns the exit status of the first that was refused.
-pub fn attach(options: &args::Attach, title: Title) -> i32 {
-    let surroundings = crate::run::helper::Surroundings::note(title);
+pub fn attach(options: &args::Attach) -> i32 {
+    let surroundings = Surroundings::note();
     let _files = match FileSize::at_least(LARGEST_FILE) {
         Ok(files) => files,
         Err(why) => {
@@ -57,114 +56,69 @@ pub fn attach(options: &args::Attach, title: Title) -> i32 {
         }
         selection => selection.clocks(),
     };
-    let wanted = goods::Wanted {
+    let wanted = Wanted {
         clocks,
         trust,
         children: options.children,
         policy: options.children.then(DaemonsPolicy::find).flatten(),
+        may_publish: true,
     };
-    let scans = options.children.then(Cache::default);
-    let descendants = if options.children {
-        descendants_of(&pids)
-    } else {
-        Vec::new()
-    };
-    let all = [&pids[..], &descendants].concat();
-    let mut own = Vec::new();
-    for pid in all {
-        let against = wanted.policy.as_ref().and_then(|policy| policy.against(pid));
-        match against.map_or_else(|| goods::of_daemon(&wanted, pid), Err) {
-            Ok(Some(goods)) => status = first(status, attach_one(pid, &goods, clocks, None, options.verbose)),
-            Ok(None) => own.push(pid),
-            Err(_) if descendants.contains(&pid) => {}
-            Err(why) => {
-                note(format_args!("{pid}: {why}"));
-                status = first(status, FORBIDDEN);
+    attach_all(&pids, &wanted, &surroundings, give_up, |pid, is_named, outcome| {
+        let one = match outcome {
+            Outcome::Attached(attached) => {
+                report(pid, &attached, options.verbose);
+                0
             }
-        }
-    }
-    for (namespace, pids) in goods::by_time_namespace(&own) {
-        let Some(one) = pids.first().copied() else { continue };
-        let goods = match goods::get(&wanted, one, namespace.as_ref(), &surroundings) {
-            Ok(goods) => goods,
-            Err(why) => {
+            Outcome::Refused(refusal) => refuse(pid, &refusal),
+            // The user did not name it.
+            Outcome::Forbidden(_) if !is_named => 0,
+            Outcome::Forbidden(why) => {
+                note(format_args!("{pid}: {why}"));
+                FORBIDDEN
+            }
+            Outcome::NoPage(why) => {
                 note(why);
-                status = first(status, NO_PAGE);
-                continue;
+                NO_PAGE
             }
         };
-        for pid in pids {
-            let one = attach_one(pid, &goods, clocks, scans.as_ref(), options.verbose);
-            // Not named by the user: they may have ended, or be traced by another process.
-            if !descendants.contains(&pid) {
-                status = first(status, one);
-            }
+        // A descendant may have ended, or be traced by another process.
+        if is_named {
+            status = first(status, one);
         }
-    }
+    });
     status
 }
 
-/// Returns the children of these processes, and their children, except those that are among them.
-fn descendants_of(pids: &[i32]) -> Vec<i32> {
-    let parent = |pid: i32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse::<i32>().ok()
-    };
-    let processes = fastpath_maps::processes().into_iter().flatten();
-    let all: Vec<_> = processes.filter_map(|pid| Some((pid, parent(pid)?))).collect();
-    let mut found = pids.to_vec();
-    let mut next = 0;
-    while let Some(parent) = found.get(next).copied() {
-        next += 1;
-        let children = all.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid);
-        let new: Vec<_> = children.filter(|pid| !found.contains(pid)).collect();
-        found.extend(new);
+/// Reports an attach as far as the user must know, or wants to.
+fn report(pid: i32, attached: &Attached, verbose: bool) {
+    for left in &attached.left_alone {
+        warn(format_args!(
+            "{pid}: {} stays on the kernel's path: {}",
+            left.function, left.why
+        ));
     }
-    found.split_off(pids.len())
-}
-
-fn attach_one(pid: i32, goods: &goods::Goods, clocks: ClockSet, scans: Option<&Cache>, verbose: bool) -> i32 {
-    let given = attach::AttachConfig {
-        page: &goods.page,
-        mailbox: &goods.mailbox,
-        clocks,
-        children: scans,
-        ptracer: goods.ptracer,
-    };
-    match attach::attach(pid, &given, give_up) {
-        Ok(attached) => {
-            for left in &attached.left_alone {
-                warn(format_args!(
-                    "{pid}: {} stays on the kernel's path: {}",
-                    left.function, left.why
-                ));
-            }
-            if let Some(why) = attached.without_children {
-                warn(format_args!(
-                    "{pid}: the programs that it executes will not be served: {why}"
-                ));
-            }
-            if verbose {
-                let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
-                let attach::Pauses {
-                    times,
-                    together,
-                    longest,
-                } = attached.pauses;
-                let each = match times {
-                    1 => String::new(),
-                    _ => format!(", {times} times, {:.3} ms at most", ms(longest)),
-                };
-                note(format_args!(
-                    "{pid}: {} thread{} stood still for {:.3} ms{each}",
-                    attached.threads,
-                    if attached.threads == 1 { "" } else { "s" },
-                    ms(together)
-                ));
-            }
-            0
-        }
-        Err(refusal) => refuse(pid, &refusal),
+    if let Some(why) = attached.without_children {
+        warn(format_args!(
+            "{pid}: the programs that it executes will not be served: {why}"
+        ));
+    }
+    if verbose {
+        let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+        let attach::Pauses {
+            times,
+            together,
+            longest,
+        } = attached.pauses;
+        let each = match times {
+            1 => String::new(),
+            _ => format!(", {times} times, {:.3} ms at most", ms(longest)),
+        };
+        note(format_args!(
+            "{pid}: {} thread{} stood still for {:.3} ms{each}",
+            attached.threads,
+            if attached.threads == 1 { "" } else { "s" },
+            ms(together)
+        ));
     }
 }
 

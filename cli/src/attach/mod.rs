@@ -3,10 +3,6 @@
 mod aside;
 #[cfg(target_arch = "x86_64")]
 mod commands;
-#[cfg(target_arch = "x86_64")]
-mod goods;
-#[cfg(target_arch = "x86_64")]
-mod helper;
 pub mod status;
 #[cfg(not(target_arch = "x86_64"))]
 mod unavailable;

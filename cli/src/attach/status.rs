@@ -3,11 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fastpath_host::PageCopy;
-use fastpath_host::evidence::Residuals;
-use fastpath_maps::Mapping;
+use fastpath_evidence::{PageCopy, Residuals};
 use fastpath_measure::Clock;
 use fastpath_page::{ClockSet, MAPPED_NAME, Page, Reader};
+use fastpath_proc::Mapping;
 use fastpath_protocol::client::{Client, Failure};
 use fastpath_publisher::counter;
 use serde::{Deserialize, Serialize};
@@ -96,7 +95,7 @@ enum By {
 
 /// Prints the processes, with --watch repeatedly; returns the exit status.
 pub fn status(options: &args::Status) -> i32 {
-    if let Err(why) = fastpath_maps::processes().map(drop) {
+    if let Err(why) = fastpath_proc::processes().map(drop) {
         output::note(format_args!(
             "status: processes cannot be listed: /proc: {why}; mount -t proc proc /proc"
         ));
@@ -280,7 +279,7 @@ fn age(ns: u64) -> String {
 
 /// Returns the processes, and the warnings.
 fn look() -> (Status, Vec<String>) {
-    let mut pids: Vec<i32> = fastpath_maps::processes().into_iter().flatten().collect();
+    let mut pids: Vec<i32> = fastpath_proc::processes().into_iter().flatten().collect();
     pids.sort_unstable();
     let mut status = Status {
         processes: Vec::new(),
@@ -357,7 +356,7 @@ enum Looked {
 }
 
 fn look_at(pid: i32, of_daemon: &[fastpath_protocol::status::Page]) -> Looked {
-    match fastpath_maps::of(memory_of(pid)) {
+    match fastpath_proc::maps::of(memory_of(pid)) {
         Ok(maps) => served(pid, &maps, of_daemon).map_or(Looked::Without, |served| Looked::Served(Box::new(served))),
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Looked::Unreadable,
         Err(_) => Looked::Without,
@@ -369,16 +368,12 @@ fn memory_of(pid: i32) -> i32 {
     if !has_ended(pid) {
         return pid;
     }
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
-    let mut tids = threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut tids = fastpath_proc::threads(pid).into_iter().flatten();
     tids.find(|tid| !has_ended(*tid)).unwrap_or(pid)
 }
 
-/// Returns whether a thread is a zombie (proc_pid_stat(5)).
 fn has_ended(tid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ")
-        .is_some_and(|(_, fields)| fields.starts_with('Z'))
+    fastpath_proc::Stat::of(tid).is_ok_and(|stat| stat.has_ended())
 }
 
 /// Returns the status of this host's daemon, if there is one; the error says why it cannot be asked.
@@ -404,7 +399,7 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
         .and_then(|page| page.rule);
     let region = format!("/memfd:{}", fastpath_inject::redirection::REGION_NAME);
     let has_region = maps.iter().any(|mapping| mapping.name.starts_with(&region));
-    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    let comm = fastpath_proc::comm(pid).ok()?;
     // A process may belong to this user and still not be readable (prctl(2), PR_SET_DUMPABLE).
     let page = PageCopy::of_process(memory_of(pid) as u32).ok().flatten();
     let page: Option<&Page> = page.as_deref();
@@ -418,7 +413,7 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
     let usable = counter::is_readable();
     Some(Served {
         pid,
-        comm: comm.trim_end().to_owned(),
+        comm,
         by: by(pid, has_region),
         rule,
         is_fresh: reader.as_ref().filter(|_| usable).map(|reader| {

@@ -2,13 +2,12 @@
 
 use crate::args;
 use crate::output::note;
-use crate::run::title::Title;
 
 /// Exit status for a program of a kind that cannot be attached.
 const OTHER_PROGRAMS: i32 = 9;
 
 /// Refuses.
-pub fn attach(_options: &args::Attach, _title: Title) -> i32 {
+pub fn attach(_options: &args::Attach) -> i32 {
     refuse()
 }
 

@@ -11,6 +11,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use fastpath_daemon::{Failure, Options, Policy, serve};
+#[cfg(target_arch = "x86_64")]
+use fastpath_helper::by_rule;
+use fastpath_helper::process::Surroundings;
 use fastpath_measure::Clocks;
 use fastpath_publisher::evidence::Trust;
 
@@ -85,6 +88,16 @@ struct Args {
     completions: Option<clap_complete::Shell>,
 }
 
+impl Args {
+    fn trust(&self) -> Trust {
+        if self.trust_counter {
+            Trust::Anyway
+        } else {
+            Trust::Invariant
+        }
+    }
+}
+
 /// The program that shells ask for completions.
 const PROGRAM: complete::Program = complete::Program {
     name: "fastpathd",
@@ -98,6 +111,7 @@ const POLICY: &str = "/etc/fastpath/policy.toml";
 const NO_POLICY: u8 = 4;
 
 fn main() -> ExitCode {
+    let surroundings = Surroundings::note();
     if let Some(status) = PROGRAM.answer(std::env::args_os().collect()) {
         return ExitCode::from(status as u8);
     }
@@ -110,7 +124,7 @@ fn main() -> ExitCode {
         return ExitCode::from(if written.is_ok() { 0 } else { 74 });
     }
     if let Some(pid) = args.attach {
-        return attach_one(args, pid);
+        return attach_one(args, pid, &surroundings);
     }
     let missing = args.policy.as_ref().filter(|path| !path.exists());
     if let Some(path) = missing {
@@ -121,20 +135,16 @@ fn main() -> ExitCode {
             NO_POLICY
         });
     }
+    let trust = args.trust();
     let policy = args.policy.unwrap_or_else(|| PathBuf::from(POLICY));
     if args.check_policy || args.dry_run {
         return preview(&policy, args.dry_run);
     }
     let options = Options {
-        fastpath: std::env::current_exe().unwrap_or_default().with_file_name("fastpath"),
         // Processes that it starts may have another working directory.
         socket: std::path::absolute(&args.socket).unwrap_or(args.socket),
         clocks: args.clocks.named(),
-        trust: if args.trust_counter {
-            Trust::Anyway
-        } else {
-            Trust::Invariant
-        },
+        trust,
         // Clients get the path, and may have another working directory.
         policy: std::path::absolute(&policy).unwrap_or(policy),
         pages_per_user: args.pages_per_user,
@@ -151,20 +161,16 @@ fn main() -> ExitCode {
 
 /// Attaches one process: the daemon starts this program for that, because it must not read another process's memory
 /// itself.
-fn attach_one(args: Args, pid: i32) -> ExitCode {
-    let options = Options {
-        fastpath: std::env::var_os(fastpath_daemon::BESIDE).unwrap_or_default().into(),
-        socket: args.socket,
-        clocks: None,
-        trust: if args.trust_counter {
-            Trust::Anyway
-        } else {
-            Trust::Invariant
-        },
-        policy: PathBuf::new(),
-        pages_per_user: 0,
+#[cfg(target_arch = "x86_64")]
+fn attach_one(args: Args, pid: i32, surroundings: &Surroundings) -> ExitCode {
+    let task = by_rule::Task {
+        pid,
+        trust: args.trust(),
+        clocks: args.clocks,
+        children: args.attach_children,
+        executable: args.attach_name,
     };
-    match fastpath_daemon::attach_one(&options, pid, args.attach_name, args.clocks, args.attach_children) {
+    match by_rule::attach(&task, surroundings) {
         Some(inode) => {
             // The daemon may have given this process up.
             let _ = writeln!(std::io::stdout(), "{inode}");
@@ -172,6 +178,14 @@ fn attach_one(args: Args, pid: i32) -> ExitCode {
         }
         None => ExitCode::FAILURE,
     }
+}
+
+/// Logs that it is not supported.
+#[cfg(not(target_arch = "x86_64"))]
+fn attach_one(_: Args, pid: i32, _: &Surroundings) -> ExitCode {
+    let why = "running processes are attached on x86-64 only";
+    eprintln!("fastpathd: process {pid} stays on the kernel's path: {why}");
+    ExitCode::FAILURE
 }
 
 /// Prints the effect of a policy now.

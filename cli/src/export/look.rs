@@ -4,7 +4,7 @@ use std::path::Path as File;
 use std::time::{Duration, Instant};
 
 use fastpath_doctor::{Options, Report, Served, Verdict as Health};
-use fastpath_measure::{Clock, Functions, Path, Probe, Verdict, price_samples};
+use fastpath_measure::{Clock, Functions, Histogram, Path, Probe, Verdict, price_samples};
 use fastpath_publisher::evidence::Trust;
 
 use super::metrics::{Family, Kind};
@@ -14,15 +14,13 @@ const DOCTOR: Duration = Duration::from_secs(600);
 /// Cost samples of each clock in one look.
 const SAMPLES: u32 = 32;
 /// Upper bounds in nanoseconds, from a counter read on a fast CPU to a system call under a tracer.
-const BOUNDS_NS: [u32; 13] = [10, 15, 20, 25, 30, 40, 50, 75, 100, 200, 500, 1000, 5000];
+const BOUNDS_NS: [u64; 13] = [10, 15, 20, 25, 30, 40, 50, 75, 100, 200, 500, 1000, 5000];
 
 /// Costs seen so far.
 struct Prices {
     clock: Clock,
-    /// Number of samples at or below each bound.
-    below: [u64; BOUNDS_NS.len()],
+    histogram: Histogram,
     sum_ns: f64,
-    count: u64,
 }
 
 /// Data seen since the start.
@@ -36,9 +34,8 @@ impl Looks {
     pub fn new() -> Looks {
         let prices = |clock: &Clock| Prices {
             clock: *clock,
-            below: [0; BOUNDS_NS.len()],
+            histogram: Histogram::default(),
             sum_ns: 0.0,
-            count: 0,
         };
         Looks {
             prices: Clock::SERVED.iter().map(prices).collect(),
@@ -94,10 +91,8 @@ impl Looks {
             };
             for ns in samples {
                 prices.sum_ns += ns;
-                prices.count += 1;
-                for (below, bound) in prices.below.iter_mut().zip(BOUNDS_NS) {
-                    *below += u64::from(ns <= f64::from(bound));
-                }
+                // A cost of 10.2 ns is not at most 10 ns.
+                prices.histogram.add(ns.ceil() as u64);
             }
         }
     }
@@ -108,18 +103,14 @@ impl Looks {
             Kind::Histogram,
             "What clock_gettime costs by libc, as a mean of 16 calls in a row.",
         );
-        for prices in self.prices.iter().filter(|prices| prices.count > 0) {
-            let buckets: Vec<(f64, u64)> = BOUNDS_NS
-                .iter()
-                .zip(prices.below)
-                .map(|(ns, below)| (f64::from(*ns) / 1e9, below))
-                .collect();
-            family.add_histogram(
-                &[("clock", prices.clock.name())],
-                &buckets,
-                prices.sum_ns / 1e9,
-                prices.count,
-            );
+        for prices in &self.prices {
+            let samples = prices.histogram.samples();
+            if samples == 0 {
+                continue;
+            }
+            let buckets = BOUNDS_NS.map(|ns| (ns as f64 / 1e9, prices.histogram.at_most(ns)));
+            let labels = [("clock", prices.clock.name())];
+            family.add_histogram(&labels, &buckets, prices.sum_ns / 1e9, samples);
         }
         family
     }

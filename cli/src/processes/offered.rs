@@ -32,17 +32,7 @@ pub fn attached() -> ArgValueCandidates {
 }
 
 fn all(is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
-    super::matching(|pid| is_meant(pid) && !is_kernels(pid))
-}
-
-/// Returns whether a process is a thread of the kernel (proc_pid_stat(5): flags).
-fn is_kernels(pid: i32) -> bool {
-    /// PF_KTHREAD (include/linux/sched.h).
-    const KERNEL_THREAD: u32 = 0x0020_0000;
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let behind_name = stat.rsplit_once(") ").map(|(_, rest)| rest);
-    let flags = behind_name.and_then(|rest| rest.split(' ').nth(6)?.parse().ok());
-    flags.is_none_or(|flags: u32| flags & KERNEL_THREAD != 0)
+    super::matching(|pid| is_meant(pid) && fastpath_proc::Stat::of(pid).is_ok_and(|stat| !stat.is_kernel_thread()))
 }
 
 /// Returns the numbers, each with its name, and the names, each once.
@@ -51,10 +41,10 @@ fn candidates(pids: Vec<i32>) -> Vec<CompletionCandidate> {
     let mut numbers = Vec::new();
     for pid in pids {
         // Only the name: the command line lies in the process's memory, and reading that can wait for ever.
-        let Ok(comm) = std::fs::read_to_string(format!("/proc/{pid}/comm")) else {
+        let Ok(comm) = fastpath_proc::comm(pid) else {
             continue;
         };
-        let name = crate::output::visible(comm.trim_end_matches('\n')).replace(['\n', '\t'], "?");
+        let name = crate::output::visible(&comm).replace(['\n', '\t'], "?");
         numbers.push(CompletionCandidate::new(pid.to_string()).help(Some(name.clone().into())));
         if is_plain(&name) {
             *names.entry(name).or_default() += 1;
@@ -90,13 +80,13 @@ mod tests {
     #[test]
     fn a_process_is_offered_with_its_name_and_the_kernels_are_not() {
         let own = std::process::id() as i32;
-        let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
         let found = candidates(vec![own]);
         assert_eq!(found[0].get_value(), own.to_string().as_str());
         assert_eq!(
             found[0].get_help().map(ToString::to_string).as_deref(),
-            Some(comm.trim_end())
+            fastpath_proc::comm("self").ok().as_deref()
         );
-        assert!(!is_kernels(own) && is_kernels(i32::MAX));
+        // Process 2 is the first of the kernel's own, where they are visible.
+        assert!(all(|pid| pid == 2).is_empty() || fastpath_proc::executable(2).is_ok());
     }
 }

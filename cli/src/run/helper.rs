@@ -2,67 +2,37 @@
 //! not a child that the program could ever see.
 
 use std::cell::RefCell;
-use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fastpath_helper::grant::{self, Purpose};
+use fastpath_helper::log::Log;
+use fastpath_helper::process::{self, Surroundings};
 use fastpath_inject::Shared;
 use fastpath_inject::attendant::{Attendant, Fate};
 use fastpath_inject::{Cache, InjectionConfig};
-use fastpath_publisher::evidence::{self, Trust};
+use fastpath_page::{ClockSet, Grant};
+use fastpath_publisher::evidence::Trust;
 
-use super::log::Log;
 use super::selection::Selection;
 use super::timeline::Timeline;
-use super::title::Title;
 use super::trial::Trial;
 use crate::args;
 use crate::output::{note, warn};
-use crate::page_source::PageSource;
 
 /// Longest delay of a program's start for its first anchor. The anchor takes about a millisecond; a program that starts
 /// without one is on the kernel's path until it is there.
 const FIRST_ANCHOR: Duration = Duration::from_millis(20);
 
-/// Resources that this process was started with and that the helper must release.
-pub struct Surroundings {
-    /// Memory of the arguments.
-    pub title: Title,
-    /// Descriptors that were open.
-    pub descriptors: Vec<RawFd>,
-}
-
-impl Surroundings {
-    /// Records them. Must be called before this process opens anything.
-    pub fn note(title: Title) -> Surroundings {
-        let names = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-        let mut descriptors: Vec<_> = names
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .collect();
-        // The directory's own descriptor is among them, and closed by now.
-        // SAFETY: fcntl with integers.
-        descriptors.retain(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0);
-        Surroundings { title, descriptors }
-    }
-
-    /// Closes all descriptors but standard error.
-    fn close(&self) {
-        for fd in self.descriptors.iter().filter(|fd| **fd != 2) {
-            // SAFETY: no object of this process owns these numbers: they were open before it opened anything.
-            unsafe { libc::close(*fd) };
-        }
-    }
-}
-
-/// Grant: the page and the mailbox for programs.
-pub struct Goods {
-    pub page: PageSource,
+/// Source of the page and the mailbox for programs.
+pub struct Source {
+    pub clocks: ClockSet,
     pub mailbox: Shared,
-    /// Mailbox, opened so that it counts as in use: until a program maps it, this keeps a daemon's page.
-    pub kept: OwnedFd,
+    /// The grant of the host's daemon; `None`: the helper publishes.
+    pub grant: Option<Grant>,
 }
 
 /// Starts the helper; returns when it traces this process, which must then exec.
@@ -70,7 +40,7 @@ pub fn leave_behind(
     options: &args::Run,
     selection: &Selection,
     trial: Trial,
-    goods: Goods,
+    source: Source,
     timeline: Timeline,
     surroundings: Surroundings,
 ) -> Result<(), String> {
@@ -80,9 +50,9 @@ pub fn leave_behind(
     let helper = Helper {
         program,
         channel: theirs,
-        page: goods.page,
-        mailbox: Arc::new(goods.mailbox),
-        kept: Some(goods.kept),
+        clocks: source.clocks,
+        mailbox: Arc::new(source.mailbox),
+        grant: source.grant,
         timeline,
         require: options.require,
         quiet: options.quiet,
@@ -93,33 +63,16 @@ pub fn leave_behind(
         name: options.command[0].to_string_lossy().into_owned(),
     };
 
-    // If the program is PID 1, or has inherited the role of a subreaper, it would get the orphaned helper as a child
-    // and might wait for it. A direct child that was made without an exit signal is invisible to its waits (wait(2),
-    // __WCLONE).
-    let adopts = program == 1 || is_subreaper();
-    let child = fork_without_signal().map_err(failed("clone"))?;
-    if child == 0 {
-        // SAFETY: the process that was just made has one thread.
-        if adopts || unsafe { libc::fork() } == 0 {
-            drop(ours);
-            helper.live(surroundings);
-        }
-        // SAFETY: _exit ends the process without running anything of the parent's.
-        unsafe { libc::_exit(0) }
-    }
-    drop(helper);
-    if !adopts {
-        // SAFETY: waits for the child just made, which exits at once and sends no signal; a null status is allowed.
-        unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
-    }
+    let ours_there = ours.as_raw_fd();
+    let started = process::start(|| {
+        // SAFETY: the number is this process's copy of a descriptor that it never uses.
+        unsafe { libc::close(ours_there) };
+        helper.live(&surroundings)
+    })
+    .map_err(failed("clone"))?;
     let ready = wait_until_ready(&mut ours);
-    if ready.is_err() && adopts {
-        // The helper is useless now, and would become a zombie that the program could not reap.
-        // SAFETY: kill and waitpid of the child just made, which has not been waited for; a null status is allowed.
-        unsafe {
-            libc::kill(child, libc::SIGKILL);
-            libc::waitpid(child, std::ptr::null_mut(), libc::__WALL);
-        }
+    if ready.is_err() {
+        started.end();
     }
     ready
 }
@@ -143,55 +96,12 @@ fn wait_until_ready(channel: &mut UnixStream) -> Result<(), String> {
     }
 }
 
-fn is_subreaper() -> bool {
-    let mut is: libc::c_int = 0;
-    // SAFETY: PR_GET_CHILD_SUBREAPER stores one int, in a local.
-    unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &mut is) == 0 && is != 0 }
-}
-
-/// Forks (fork(2)) a child that sends no SIGCHLD when it ends: a program that blocks SIGCHLD would find it pending.
-pub fn fork_without_signal() -> std::io::Result<i32> {
-    // SAFETY: this process has one thread, and the child continues with a copy of everything.
-    match unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } {
-        -1 => Err(std::io::Error::last_os_error()),
-        pid => Ok(pid as i32),
-    }
-}
-
-/// Makes this process a helper: sets its name, closes what is the user's except standard error, and starts a session.
-pub fn settle(surroundings: &Surroundings) {
-    surroundings.title.set("fastpath-publisher");
-    surroundings.close();
-    // SAFETY: prctl with a C string; setsid takes nothing.
-    unsafe {
-        libc::prctl(libc::PR_SET_NAME, c"fastpath".as_ptr());
-        libc::setsid();
-    }
-    let _ = std::env::set_current_dir("/");
-    reset_signals();
-}
-
-/// Resets signals: the helper must not be affected by those that the program chose to block or ignore, nor die of a
-/// closed pipe.
-fn reset_signals() {
-    // SAFETY: signal sets and dispositions only, with valid pointers to locals.
-    unsafe {
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
-        for signal in 1..=libc::SIGSYS {
-            libc::signal(signal, libc::SIG_DFL);
-        }
-        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-    }
-}
-
 struct Helper {
     program: i32,
     channel: UnixStream,
-    page: PageSource,
+    clocks: ClockSet,
     mailbox: Arc<Shared>,
-    kept: Option<OwnedFd>,
+    grant: Option<Grant>,
     timeline: Timeline,
     require: bool,
     quiet: bool,
@@ -203,17 +113,15 @@ struct Helper {
 }
 
 impl Helper {
-    fn live(mut self, surroundings: Surroundings) -> ! {
-        settle(&surroundings);
-        let status = match self.work() {
+    fn live(mut self, surroundings: &Surroundings) -> i32 {
+        process::settle(surroundings);
+        match self.work() {
             Ok(()) => 0,
             Err(e) => {
                 let _ = self.channel.write_all(e.as_bytes());
                 1
             }
-        };
-        // SAFETY: _exit ends the process without running anything of the parent's.
-        unsafe { libc::_exit(status) }
+        }
     }
 
     fn work(&mut self) -> Result<(), String> {
@@ -221,8 +129,13 @@ impl Helper {
             .write_all(&std::process::id().to_le_bytes())
             .map_err(|e| e.to_string())?;
         self.channel.read_exact(&mut [0]).map_err(|e| e.to_string())?;
-        self.take_care_of_page()?;
-        let page = self.page.reader().map_err(|e| format!("the page: {e}"))?;
+        let Grant {
+            page, mailbox: kept, ..
+        } = match self.grant.take() {
+            Some(grant) => grant,
+            None => self.publish()?,
+        };
+        let seeded = grant::seeded(&page);
         let mailbox = self.mailbox.clone();
         let config = InjectionConfig {
             page,
@@ -235,45 +148,46 @@ impl Helper {
             allows: Box::new(|_| true),
             filters: self.trial.filters,
             refuses_32_bit: self.trial.refuses_32_bit.clone(),
-            ptracer: ptracer(),
+            ptracer: process::ptracer(),
             scans: Cache::default(),
         };
         let attendant = Attendant::new(config, mailbox.clone());
-        self.start_visits(&attendant)?;
-        self.page.run(|| attendant.is_busy() || mailbox.in_use());
+        self.start_visits(&attendant, kept, Box::new(seeded))?;
+        grant::stay_while(|| attendant.is_busy() || mailbox.in_use());
         Ok(())
     }
 
-    /// Prepares to publish, if this process publishes.
-    fn take_care_of_page(&mut self) -> Result<(), String> {
-        let PageSource::Own(publisher) = &mut self.page else {
-            return Ok(());
+    /// Returns the grant of a private daemon. It is started here and not in the program's process: the threads that it
+    /// starts leave traces in that process's signal handling.
+    fn publish(&self) -> Result<Grant, String> {
+        let purpose = Purpose {
+            clocks: self.clocks,
+            process: None,
         };
-        // Here and not in the program's process: the threads that this starts leave traces in that process's signal
-        // handling.
-        evidence::examine(self.trust).map_err(|e| e.refusal())?;
-        publisher.watch_for_steps();
-        publisher
-            .compare_cpus()
-            .map_err(|e| format!("a thread that compares the CPUs' counters: {e}"))?;
         let log = Log::new(self.program, &self.name);
-        publisher.on_news(move |news| log.tell(news));
-        Ok(())
+        grant::of_private(purpose, &self.mailbox, self.trust, self.program, move |news| {
+            log.tell(news)
+        })
     }
 
     /// Starts the thread that meets the program, and the one that serves its descendants.
-    fn start_visits(&mut self, attendant: &Arc<Attendant>) -> Result<(), String> {
+    fn start_visits(
+        &mut self,
+        attendant: &Arc<Attendant>,
+        kept: OwnedFd,
+        seeded: Box<dyn Fn() -> bool + Send>,
+    ) -> Result<(), String> {
         let meeting = Meeting {
-            _kept: self.kept.take(),
+            _kept: kept,
             channel: self.channel.try_clone().map_err(|e| e.to_string())?,
-            seeded: self.page.seeded(),
+            seeded,
             timeline: RefCell::new(std::mem::replace(&mut self.timeline, Timeline::start(false))),
             require: self.require,
             quiet: self.quiet,
             name: self.name.clone(),
         };
         let (first, visit, program) = (attendant.clone(), attendant.expect_visit(), self.program);
-        spawn(move || {
+        process::spawn(move || {
             first.meet_first(
                 visit,
                 program,
@@ -281,23 +195,17 @@ impl Helper {
                 || meeting.before(),
                 |r| meeting.installed(r),
             );
-            let_go_of_standard_error();
+            process::let_go_of_standard_error();
         })?;
         let others = attendant.clone();
-        spawn(move || others.serve())
+        process::spawn(move || others.serve())
     }
-}
-
-/// Starts a thread with a small stack.
-pub fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), String> {
-    let spawned = std::thread::Builder::new().stack_size(512 << 10).spawn(work);
-    spawned.map(|_| ()).map_err(|e| format!("thread: {e}"))
 }
 
 /// Reports to the user while the first program starts.
 struct Meeting {
     /// Keeps the mailbox in use until a program maps it.
-    _kept: Option<OwnedFd>,
+    _kept: OwnedFd,
     channel: UnixStream,
     seeded: Box<dyn Fn() -> bool + Send>,
     timeline: RefCell<Timeline>,
@@ -341,33 +249,15 @@ impl Meeting {
             }
             Ok(()) => Fate::Run,
         };
-        let_go_of_standard_error();
+        process::let_go_of_standard_error();
         fate
     }
 }
 
-/// Replaces standard error by /dev/null: a pipe of the user's must close when the program ends, not when the helper
-/// does.
-pub fn let_go_of_standard_error() {
-    if let Ok(null) = File::options().write(true).open("/dev/null") {
-        // SAFETY: replaces descriptor 2, which no object of this process owns, by one that is open.
-        unsafe { libc::dup3(null.as_raw_fd(), 2, libc::O_CLOEXEC) };
-    }
-}
-
-/// Returns this process, if Yama requires a tracer that is no ancestor to be declared (mode 1,
-/// Documentation/admin-guide/LSM/Yama.rst); else 0.
-pub fn ptracer() -> u32 {
-    let is_restricted = std::fs::read_to_string(YAMA).is_ok_and(|mode| mode.trim() == "1");
-    if is_restricted { std::process::id() } else { 0 }
-}
-
-const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
-
 /// Returns advice for a refused ptrace.
 fn advice() -> String {
-    match std::fs::read_to_string(YAMA).as_deref().map(str::trim) {
-        Ok(mode @ ("2" | "3")) => format!(" ({YAMA} is {mode})"),
+    match std::fs::read_to_string(process::YAMA).as_deref().map(str::trim) {
+        Ok(mode @ ("2" | "3")) => format!(" ({} is {mode})", process::YAMA),
         _ => " (in a container: it needs a seccomp profile that allows ptrace, or the capability SYS_PTRACE)".into(),
     }
 }

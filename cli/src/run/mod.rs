@@ -1,24 +1,22 @@
 //! `fastpath run`: leaves a helper behind, and becomes the program, which the helper meets as it starts.
 
 mod exec;
-pub mod helper;
-mod log;
+mod helper;
 pub mod selection;
 mod timeline;
-pub mod title;
 mod trial;
 
 use std::ffi::OsStr;
 
+use fastpath_helper::grant::{self, Purpose};
+use fastpath_helper::process::Surroundings;
 use fastpath_inject::Shared;
 use fastpath_inject::target::{self, View};
-use fastpath_publisher::Publisher;
 use fastpath_publisher::evidence::{self, Distrust, Trust};
 
 use crate::args;
 use crate::limits::FileSize;
 use crate::output::{note, warn};
-use crate::page_source::PageSource;
 use selection::Selection;
 use timeline::Timeline;
 
@@ -26,8 +24,8 @@ use timeline::Timeline;
 const REQUIREMENT_NOT_MET: i32 = 125;
 
 /// Runs the command. Returns, with an exit status, only if it cannot be run.
-pub fn run(options: &args::Run, title: title::Title) -> i32 {
-    match prepare(options, title) {
+pub fn run(options: &args::Run) -> i32 {
+    match prepare(options) {
         Prepared::Ready => {}
         Prepared::Nothing(why) if options.verbose => {
             note(format_args!("{why}; running {} untouched", shown(&options.command[0])));
@@ -56,8 +54,8 @@ enum Prepared {
     Refused(String),
 }
 
-fn prepare(options: &args::Run, title: title::Title) -> Prepared {
-    let surroundings = helper::Surroundings::note(title);
+fn prepare(options: &args::Run) -> Prepared {
+    let surroundings = Surroundings::note();
     let mut timeline = Timeline::start(options.verbose);
     // exec reports a program that does not exist or cannot be executed.
     let Some(path) = exec::find(&options.command[0]) else {
@@ -81,9 +79,11 @@ fn prepare(options: &args::Run, title: title::Title) -> Prepared {
         counter.map_err(|e| e.refusal())?;
         may.map_err(|e| e.to_string())?;
         let trial = trial::seccomp_allows_surgery()?;
-        let goods = goods(options, &selection)?;
-        timeline.mark("map the page");
-        helper::leave_behind(options, &selection, trial, goods, timeline, surroundings)
+        // The helper inherits this limit.
+        let _files = FileSize::at_least(fastpath_page::PAGE_SIZE as u64)?;
+        let source = source(&selection)?;
+        timeline.mark("ask fastpathd");
+        helper::leave_behind(options, &selection, trial, source, timeline, surroundings)
     })();
     if options.verbose && prepared.is_ok() {
         name_functions_left_out();
@@ -106,20 +106,21 @@ fn name_functions_left_out() {
     }
 }
 
-/// Returns page and mailbox. A daemon has compared the CPUs' counters already; this process's publisher still has to.
-/// Where programs only get the hook, no process reads the page.
-fn goods(options: &args::Run, selection: &Selection) -> Result<helper::Goods, String> {
-    let _files = FileSize::at_least(fastpath_page::PAGE_SIZE as u64)?;
+/// Returns the mailbox, and the grant of the host's daemon, if one runs and has a page for this process. Otherwise the
+/// helper publishes: it still has to compare the CPUs' counters, as the daemon did. Where programs only get the hook, no
+/// process reads the page.
+fn source(selection: &Selection) -> Result<helper::Source, String> {
     let mailbox = Shared::create().map_err(|e| e.to_string())?;
-    let kept = mailbox.reopen().map_err(|e| e.to_string())?;
-    let of_daemon = || PageSource::daemon(selection.clocks(), None, mailbox.descriptor());
-    let page = match selection.serves().then(of_daemon).flatten() {
-        Some(page) => page,
-        None => Publisher::new(selection.clocks(), trust(options))
-            .map(|publisher| PageSource::Own(Box::new(publisher)))
-            .map_err(|e| format!("the page could not be made: {e}"))?,
+    let purpose = Purpose {
+        clocks: selection.clocks(),
+        process: None,
     };
-    Ok(helper::Goods { page, mailbox, kept })
+    let grant = selection.serves().then(|| grant::of_host(purpose, Some(&mailbox)).ok());
+    Ok(helper::Source {
+        clocks: purpose.clocks,
+        mailbox,
+        grant: grant.flatten(),
+    })
 }
 
 fn trust(options: &args::Run) -> Trust {

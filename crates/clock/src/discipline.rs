@@ -7,10 +7,10 @@ use crate::bracket::{Bracket, Sample};
 use crate::line::{Line, cycles_between, ns_between};
 use crate::ntp::{LATEST_NS, Ntp, SLEWS_ON_NS};
 use crate::offset::{Change, Measured, Offset};
-use crate::reason::Reason;
 use crate::steer::{Shown, Times, ahead_of_ns, is_behind, rate_of, steer, visible_ns};
 use crate::track::{RateLimits, Seen, Track};
 use crate::widths::Widths;
+use fastpath_page::Reason;
 
 const REALTIME: usize = 0;
 pub(crate) const MONOTONIC: usize = 1;

@@ -19,14 +19,13 @@ pub mod discipline;
 mod line;
 pub mod ntp;
 mod offset;
-pub mod reason;
-mod recent;
+pub mod recent;
 mod steer;
 mod track;
 mod widths;
 
 pub use bracket::{Bracket, Sample, tightest};
 pub use discipline::{Config, Discipline, Outcome};
+pub use fastpath_page::Reason;
 pub use ntp::{Leap, Ntp};
-pub use reason::Reason;
 pub use steer::is_behind;

@@ -2,9 +2,9 @@
 
 use crate::bracket::Bracket;
 use crate::line::{Line, Point, cycles_between, ns_between};
-use crate::reason::Reason;
 use crate::recent::Recent;
 use crate::widths::Widths;
+use fastpath_page::Reason;
 
 /// Number of second differences that determine how noisy the points are. With 16, whose median is often half of the
 /// true one where a clock advances in steps (acpi_pm), a rate seemed to change more than once a minute, at a hundred

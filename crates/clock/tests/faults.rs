@@ -13,7 +13,7 @@ use fastpath_clock::{Config, Discipline, Reason};
 use host::publisher::Publisher;
 use host::{ACPI_PM, HPET, Host, Reads, VDSO};
 
-/// Two counters this close cannot be distinguished: the bounds of crates/host/src/evidence/exchange.rs on common
+/// Two counters this close cannot be distinguished: the bounds of crates/evidence/src/exchange.rs on common
 /// machines.
 const COMPARISON_BOUND_NS: f64 = 190.0;
 /// CPU time of a comparison of two CPUs, by `cargo run --release -p fastpath-host --example comparisons`.

@@ -575,16 +575,6 @@ fn a_page_of_realtime_alone_holds_no_other_clock() {
 }
 
 #[test]
-fn every_reason_has_a_code_that_is_not_zero() {
-    for code in [1, 2, 3, 5, 6] {
-        let reason = Reason::from_code(code).expect("a reason");
-        assert_eq!(reason.code(), code);
-    }
-    assert_eq!(Reason::from_code(0), None);
-    assert_eq!(Reason::from_code(7), None);
-}
-
-#[test]
 fn while_two_cpus_are_apart_nothing_is_published_and_for_a_while_after() {
     let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
     publisher.settle(3.0);

@@ -4,17 +4,16 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fs;
 use std::io;
 use std::ops::Bound;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use fastpath_host::init;
-use fastpath_page::{ClockSet, Reader};
+use fastpath_page::{ClockSet, Grant, Reader, Reason};
 use fastpath_protocol::{Code, Refusal, status};
-use fastpath_publisher::many::{Handle, Member, Offsets, REASON_LET_GO};
-use fastpath_publisher::{SharedPage, counter, evidence};
+use fastpath_publisher::{Handle, Member, Offsets, SharedPage, counter};
 
-use crate::lease::{Lease, Plan, is_page_read};
+use crate::lease::{Lease, Plan, is_page_read, reopen};
 use crate::payer::Payer;
 use crate::peer::{Peer, Process};
 
@@ -57,15 +56,6 @@ const OTHER_DESCRIPTORS: u64 = 2048;
 /// Limit of pages of all users together: each takes a mapping, and a process may have 65,530 (vm.max_map_count).
 const MOST_PAGES: usize = 32_768;
 
-/// Descriptors for a client that asked for a page.
-#[derive(Debug)]
-pub struct Opened {
-    /// Page, for reading.
-    pub page: OwnedFd,
-    /// Mailbox, whose mappings keep the page; `None` if the client brought one.
-    pub mailbox: Option<OwnedFd>,
-}
-
 /// A page of a daemon that has ended, and the process that maps it.
 pub struct Found {
     pub process: Process,
@@ -105,15 +95,15 @@ pub struct Book {
     of_containers: usize,
     inodes: HashSet<u64>,
     limits: Limits,
-    /// Mark of its pages.
-    keeper: u64,
+    /// Mark of its pages, by which the next daemon takes them up; `None`: they end with this process.
+    keeper: Option<u64>,
     publisher: Handle,
 }
 
 impl Book {
     /// Creates an empty book, whose pages `publisher` keeps. They are marked as `keeper`'s
-    /// ([`crate::sockets::Listener::keeper`]).
-    pub fn new(publisher: Handle, limits: Limits, keeper: u64) -> Book {
+    /// ([`crate::sockets::Listener::keeper`]), or end with this process.
+    pub fn new(publisher: Handle, limits: Limits, keeper: Option<u64>) -> Book {
         Book {
             entries: BTreeMap::new(),
             held: VecDeque::new(),
@@ -134,9 +124,9 @@ impl Book {
         (process, payer): (Process, Payer),
         clocks: ClockSet,
         offsets: Offsets,
-        mailbox: Option<BorrowedFd<'_>>,
+        mailbox: Option<OwnedFd>,
         plan: Option<Plan>,
-    ) -> Result<Opened, Refusal> {
+    ) -> Result<Grant, Refusal> {
         let trouble = |what: &str, error: io::Error| Refusal::new(Code::Internal, format!("{what}: {error}"));
         let has = self.of_user.get(&payer).copied().unwrap_or(0);
         if !payer.is_root() && has >= self.limits.pages_per_user {
@@ -158,11 +148,11 @@ impl Book {
             Some(theirs) => {
                 let lease = Lease::of(&theirs);
                 let lease = lease.map_err(|e| Refusal::new(Code::Malformed, format!("the mailbox: {e}")))?;
-                (lease, None)
+                (lease, theirs)
             }
             None => {
-                let (lease, mailbox) = Lease::create().map_err(|e| trouble("a mailbox", e))?;
-                (lease, Some(mailbox))
+                let (lease, memfd) = Lease::create().map_err(|e| trouble("a mailbox", e))?;
+                (lease, reopen(&memfd).map_err(|e| trouble("a mailbox", e))?)
             }
         };
         let page = new_page(self.keeper).map_err(|e| trouble("a page", e))?;
@@ -171,7 +161,11 @@ impl Book {
         let member = Member { page, clocks, offsets };
         self.enter((process, payer), member, (lease, plan), false)
             .map_err(|e| trouble("a page", e))?;
-        Ok(Opened { page: reader, mailbox })
+        Ok(Grant {
+            page: reader,
+            mailbox,
+            clocks,
+        })
     }
 
     /// Continues to publish a page whose daemon has ended. The page itself records which clocks it answers.
@@ -184,7 +178,7 @@ impl Book {
         } = found;
         let reader = Reader::new(page.page());
         // A page that was withdrawn for good stays so.
-        if reader.stats().withdrawn_reason == REASON_LET_GO {
+        if reader.stats().withdrawn_reason == Some(Reason::LetGo) {
             return Ok(());
         }
         let has = self.of_user.get(&payer).copied().unwrap_or(0);
@@ -336,7 +330,7 @@ impl Entry {
             refreshes: stats.refreshes,
             residual_ns: stats.residual_ns,
             age_ns: reader.age_ns(counter::read()),
-            withdrawn: (stats.withdrawn_reason != 0).then(|| evidence::reason(stats.withdrawn_reason)),
+            withdrawn: stats.withdrawn_reason.map(|reason| reason.to_string()),
             was_found_again: self.was_found_again,
             rule: None,
         }
@@ -346,18 +340,17 @@ impl Entry {
 /// Makes a page. The next daemon can take up root's pages, because no other user may open them. The processes of
 /// another user's daemon are that user's own, so a seal has to keep them from writing, and it also keeps the next
 /// daemon from it.
-fn new_page(keeper: u64) -> io::Result<SharedPage> {
-    if nix::unistd::geteuid().is_root() {
-        SharedPage::create_to_be_taken_up(keeper)
-    } else {
-        SharedPage::create()
+fn new_page(keeper: Option<u64>) -> io::Result<SharedPage> {
+    match keeper.filter(|_| nix::unistd::geteuid().is_root()) {
+        Some(keeper) => SharedPage::create_to_be_taken_up(keeper),
+        None => SharedPage::create(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use fastpath_publisher::Publisher;
     use fastpath_publisher::evidence::Trust;
-    use fastpath_publisher::many::Publisher;
 
     use super::*;
 
@@ -376,7 +369,7 @@ mod tests {
     #[test]
     fn a_user_lets_go_of_his_own_pages_and_root_of_all() {
         let (_publisher, handle) = Publisher::new(ClockSet::ALL, Trust::Anyway).unwrap();
-        let mut book = Book::new(handle, limits(1), 1);
+        let mut book = Book::new(handle, limits(1), Some(1));
         let process = Process { pid: 7, uid: 1000 };
         let open = |book: &mut Book| {
             book.open(
@@ -394,7 +387,7 @@ mod tests {
         // The client still has the memory.
         book.sweep(1);
         assert_eq!(open(&mut book).unwrap_err().code, Code::Limit);
-        let Opened { page, mailbox } = opened;
+        let Grant { page, mailbox, .. } = opened;
         drop(mailbox);
         book.sweep(1);
         assert_eq!(open(&mut book).unwrap_err().code, Code::Limit);
@@ -407,7 +400,7 @@ mod tests {
     #[test]
     fn pages_are_shown_a_few_at_a_time_each_once_and_only_to_who_may_see_them() {
         let (_publisher, handle) = Publisher::new(ClockSet::ALL, Trust::Anyway).unwrap();
-        let mut book = Book::new(handle, limits(10), 1);
+        let mut book = Book::new(handle, limits(10), Some(1));
         let mut kept = Vec::new();
         for pid in 0..10 {
             let uid = 1000 + pid as u32 % 2;

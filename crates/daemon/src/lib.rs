@@ -1,6 +1,6 @@
 //! `fastpathd`: one publisher for all processes of a host.
 //!
-//! Two threads matter. One publishes ([`fastpath_publisher::many`]) and never waits for another thread; it gets its
+//! Two threads matter. One publishes ([`fastpath_publisher`]) and never waits for another thread; it gets its
 //! pages through a queue. The other serves clients (`server`): it answers each request at once or not at all, and keeps
 //! nothing for a client that does not read. Work that may take long, such as a search of /proc or a change of a
 //! process, has threads of its own.
@@ -9,10 +9,11 @@ mod book;
 mod closing;
 mod finding;
 mod lease;
-mod log;
+pub mod log;
 mod payer;
 mod peer;
 mod policy;
+mod private;
 mod requests;
 mod search;
 mod server;
@@ -24,18 +25,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastpath_inject::target;
-use fastpath_measure::Clocks;
 use fastpath_page::ClockSet;
+use fastpath_publisher::Publisher;
 use fastpath_publisher::SharedPage;
 use fastpath_publisher::evidence::{self, Trust};
-use fastpath_publisher::many::Publisher;
 
 use book::{Book, Limits};
 pub use policy::{Action, Decision, Facts, Fit, Policy, Preview};
+pub use private::private;
 use server::Server;
-
-/// Environment variable with the path of `fastpath`, for a process that attaches another one for the daemon.
-pub const BESIDE: &str = "FASTPATHD_BESIDE";
 
 /// Options of a daemon.
 #[derive(Clone, Debug)]
@@ -48,8 +46,6 @@ pub struct Options {
     pub trust: Trust,
     /// Path of the policy file, which may be missing.
     pub policy: PathBuf,
-    /// Path of `fastpath`, which attaches whole trees of processes where the policy requires it.
-    pub fastpath: PathBuf,
     /// Number of pages that one user may have; root may have as many as there is room for.
     pub pages_per_user: usize,
 }
@@ -102,7 +98,7 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
     // Last, so that every client that connects gets an answer at once.
     let socket = sockets::listen(&options.socket).map_err(Failure::Start)?;
     let limits = Limits::of_this_process(options.pages_per_user);
-    let book = Book::new(handle, limits, socket.keeper());
+    let book = Book::new(handle, limits, Some(socket.keeper()));
     let served = Server::new(options, policy, socket, signals, book)
         .map_err(|e| start("the server", e))?
         .run(&|| publishing.is_finished());
@@ -110,30 +106,6 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
     let _ = publishing.join();
     log::flush();
     served.map_err(Failure::Start)
-}
-
-/// Attaches one process by a rule, as a client of the daemon that started this process for it ([`serve`]). Returns the
-/// inode of the page that the target got.
-pub fn attach_one(
-    options: &Options,
-    pid: i32,
-    executable: Option<String>,
-    clocks: Clocks,
-    children: bool,
-) -> Option<u64> {
-    let decision = Decision {
-        action: Action::Attach,
-        clocks,
-        children,
-        rule: 0,
-    };
-    let payer = payer::Payer::Unseen;
-    policy::Attacher::new(options).attach_here(&policy::Task {
-        pid,
-        payer,
-        decision,
-        executable,
-    })
 }
 
 fn start(what: &str, error: impl std::fmt::Display) -> Failure {

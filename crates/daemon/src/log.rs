@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use fastpath_publisher::{News, evidence};
+use fastpath_publisher::News;
 
 /// Priority of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,17 +81,9 @@ pub fn say(priority: Priority, message: impl Display) {
 
 /// Logs a change for all clients' clocks.
 pub fn say_news(news: &News) {
-    match news {
-        News::Withdrawn(withdrawal) => {
-            let off = withdrawal.ahead_ns.map_or(String::new(), |ns| {
-                format!(" (they were off by {ns} ns at the last sample)")
-            });
-            let reason = evidence::reason(withdrawal.reason);
-            say(
-                Priority::Warning,
-                format_args!("clocks are left to the kernel{off}: {reason}"),
-            );
-        }
-        News::ServedAgain => say(Priority::Notice, "clocks are served again"),
-    }
+    let priority = match news {
+        News::Withdrawn(_) => Priority::Warning,
+        News::ServedAgain => Priority::Notice,
+    };
+    say(priority, news);
 }

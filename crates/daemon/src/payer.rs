@@ -175,10 +175,8 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
 }
 
 fn effective_uid(pid: i32) -> io::Result<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-    let uid = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-    uid.ok_or_else(gone)
+    let ids = fastpath_proc::Status::of(pid)?.numbers("Uid").unwrap_or_default();
+    ids.get(1).copied().ok_or_else(gone)
 }
 
 fn gone() -> io::Error {

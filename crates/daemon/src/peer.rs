@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use fastpath_protocol::{Code, Refusal};
-use fastpath_publisher::many::Offsets;
+use fastpath_publisher::Offsets;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::payer::Payer;
@@ -103,7 +103,13 @@ impl Process {
                 format!("the time namespace of process {} cannot be told: {e}", self.pid),
             )),
         };
-        let pid = self.pid.to_string();
+        // A first thread that has ended is in no namespace any more; others of the process may live.
+        let has_ended = fs::read_link(format!("/proc/{}/ns/time", self.pid)).is_err();
+        let living = || fastpath_proc::threads(self.pid).ok()?.find(|tid| *tid != self.pid);
+        let pid = match living().filter(|_| has_ended) {
+            Some(tid) => format!("{}/task/{tid}", self.pid),
+            None => self.pid.to_string(),
+        };
         let theirs: Option<PathBuf> = link(&pid, "time")?;
         if theirs == link("self", "time")? {
             return Ok(Offsets::default());
@@ -140,11 +146,7 @@ fn gone(pid: i32) -> Refusal {
 /// Parses `monotonic  SECONDS  NANOSECONDS` and the same for boottime, in seconds that fit an i64 of nanoseconds.
 fn parse_offsets(text: &str) -> Option<Offsets> {
     let of = |clock: &str| {
-        let line = text
-            .lines()
-            .find(|line| line.split_whitespace().next() == Some(clock))?;
-        let mut numbers = line.split_whitespace().skip(1).map(str::parse::<i64>);
-        let (seconds, ns) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        let (_, seconds, ns) = fastpath_proc::parse_time_offsets(text).find(|(of, ..)| *of == clock)?;
         seconds.checked_mul(1_000_000_000)?.checked_add(ns)
     };
     Some(Offsets {

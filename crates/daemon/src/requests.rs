@@ -12,6 +12,7 @@ use fastpath_protocol::{
     Answer, Code, Operation, PATCH_BYTES, Patch, REGION_ROOM, Refusal, Request, SECTIONS, Section, Source, TEXT,
     WITH_MAILBOX, WITH_PROCESS,
 };
+use fastpath_publisher::Offsets;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::lease::Plan;
@@ -83,7 +84,7 @@ pub fn refuse_descriptors(state: &mut State) -> Answered {
 }
 
 /// Returns the descriptors that were sent with a request, according to its flags: pidfd and mailbox.
-fn travelled(request: &Request, fds: Vec<OwnedFd>) -> Result<[Option<OwnedFd>; 2], Refusal> {
+fn descriptors(request: &Request, fds: Vec<OwnedFd>) -> Result<[Option<OwnedFd>; 2], Refusal> {
     let mut fds = fds.into_iter();
     let mut take = |flag: u32| match request.flags & flag {
         0 => Ok(None),
@@ -96,7 +97,7 @@ fn travelled(request: &Request, fds: Vec<OwnedFd>) -> Result<[Option<OwnedFd>; 2
 }
 
 fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, Refusal> {
-    let [process, mailbox] = travelled(request, fds)?;
+    let [process, mailbox] = descriptors(request, fds)?;
     let of_another = process.is_some();
     let (process, payer) = match &process {
         Some(pidfd) => peer.process_of(pidfd.as_fd())?,
@@ -107,19 +108,19 @@ fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> 
         state.policy_allows(process)?;
     }
     let clocks = clocks_of(state, request)?;
-    let offsets = process.offsets()?;
-    let opened = state.book.open(
-        (process, payer),
-        clocks,
-        offsets,
-        mailbox.as_ref().map(AsFd::as_fd),
-        None,
-    )?;
+    // A private daemon runs in its client's time namespace, or in the one that the client's program enters by its exec.
+    let offsets = match state.is_private() && !of_another {
+        true => Offsets::default(),
+        false => process.offsets()?,
+    };
+    let is_theirs = mailbox.is_some();
+    let grant = state.book.open((process, payer), clocks, offsets, mailbox, None)?;
     let answer = Answer {
         clocks: clocks.0,
         ..Answer::new(Operation::Page as u32)
     };
-    let fds = std::iter::once(opened.page).chain(opened.mailbox).collect();
+    let mailbox = (!is_theirs).then_some(grant.mailbox);
+    let fds = std::iter::once(grant.page).chain(mailbox).collect();
     Ok(Answered::with(answer, fds))
 }
 
@@ -129,7 +130,8 @@ fn clocks_of(state: &State, request: &Request) -> Result<ClockSet, Refusal> {
         0 => state.slow_clocks(),
         bits => ClockSet(bits).intersection(ClockSet::ALL),
     };
-    if asked.is_empty() {
+    // A private daemon also publishes for programs that only get the hook.
+    if asked.is_empty() && !state.is_private() {
         return Err(Refusal::new(
             Code::Nothing,
             "every clock is on its fast path here: nothing needs fixing",
@@ -170,11 +172,10 @@ fn prepare(state: &mut State, peer: Peer, request: &Request) -> Result<Answered,
     };
     let contents = contents(&plan, &mut answer)?;
     let (kept, contents) = contents;
-    let opened = state
+    let grant = state
         .book
         .open((process, peer.payer), clocks, offsets, None, Some(kept))?;
-    let fds = std::iter::once(opened.page).chain(opened.mailbox).chain([contents]);
-    Ok(Answered::with(answer, fds.collect()))
+    Ok(Answered::with(answer, vec![grant.page, grant.mailbox, contents]))
 }
 
 const _: () = assert!(region::ATTACHED_SIZE <= REGION_ROOM as u64);
@@ -233,14 +234,14 @@ fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<(Plan, OwnedFd), R
         let both = padded(&patch.original).zip(padded(&patch.replacement));
         let (original, replacement) =
             both.ok_or_else(|| Refusal::new(Code::Internal, "a patch is longer than the protocol allows"))?;
-        let travelling = Patch {
+        let encoded = Patch {
             address: patch.address,
             size: patch.replacement.len() as u32,
             reserved: 0,
             original,
             replacement,
         };
-        bytes.extend(travelling.bytes());
+        bytes.extend(encoded.bytes());
     }
     // The client maps it, and a detach recognizes the region by this name.
     let name = std::ffi::CString::new(REGION_NAME).map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
@@ -271,7 +272,7 @@ fn status(state: &State, peer: Peer, request: &Request) -> Result<Answered, Refu
 const PAGES_AT_A_TIME: usize = 64;
 
 fn withdraw(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, Refusal> {
-    let [process, _] = travelled(request, fds)?;
+    let [process, _] = descriptors(request, fds)?;
     let process: Process = match &process {
         Some(pidfd) => peer.process_of(pidfd.as_fd())?.0,
         None => peer.process()?,

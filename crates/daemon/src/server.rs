@@ -1,7 +1,7 @@
 //! Serves clients: one poll(2) over all of them, without waiting for any.
 //!
 //! Each packet is a request, and its answer is sent at once; if there is no room for the answer, the client does not
-//! read, and its connection is closed. A connection without a request for [`PATIENCE`] is closed, too. So no client
+//! read, and its connection is closed. A connection without a request for [`SILENCE`] is closed, too. So no client
 //! costs more than a descriptor for a while.
 
 use std::collections::HashMap;
@@ -33,13 +33,13 @@ use crate::sockets::Listener;
 use crate::{Options, log};
 
 /// Timeout of a silent connection.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(5);
 /// Size in bytes of the answers that a client may leave unread, which the kernel doubles: room for the longest answer.
 const UNREAD: usize = 48 << 10;
 /// Number of clients that are accepted at a time, so that connected clients get their turn.
 const ACCEPTED_AT_A_TIME: usize = 32;
 /// Time between two checks whether pages are in use.
-const SWEEP_EVERY: Duration = Duration::from_millis(250);
+pub const SWEEP_EVERY: Duration = Duration::from_millis(250);
 /// Number of checks that together cover all pages.
 const SWEEPS_A_ROUND: usize = 16;
 /// Time for which a measurement of the kernel's clocks holds: a clocksource rarely changes.
@@ -72,15 +72,38 @@ pub struct State {
     policy_file: PathBuf,
     /// Reason why the present policy file is not in force.
     policy_error: Option<String>,
-    watcher: Watcher,
+    /// The policy; `None`: this is a private daemon, without one.
+    watcher: Option<Watcher>,
     /// Number of refused requests so far.
     pub refused: u64,
 }
 
 impl State {
+    /// Returns the state of a private daemon, whose clients name their clocks.
+    pub fn private(book: Book) -> State {
+        let now = Instant::now();
+        State {
+            book,
+            begun: now,
+            clocks: Some(ClockSet::NONE),
+            slow: ClockSet::NONE,
+            measured: now,
+            policy_file: PathBuf::new(),
+            policy_error: None,
+            watcher: None,
+            refused: 0,
+        }
+    }
+
+    /// Returns whether this is a private daemon.
+    pub fn is_private(&self) -> bool {
+        self.watcher.is_none()
+    }
+
     /// Refuses a process for which the policy says never.
     pub fn policy_allows(&self, process: Process) -> Result<(), Refusal> {
-        let policy = self.watcher.policy();
+        let Some(watcher) = &self.watcher else { return Ok(()) };
+        let policy = watcher.policy();
         if policy.rules() == 0 {
             return Ok(());
         }
@@ -102,7 +125,9 @@ impl State {
                     Priority::Info,
                     format_args!("the policy has {} rules now", policy.rules()),
                 );
-                self.watcher.replace(policy);
+                if let Some(watcher) = &self.watcher {
+                    watcher.replace(policy);
+                }
                 self.policy_error = None;
             }
             Err(why) => {
@@ -121,7 +146,7 @@ impl State {
     pub fn status(&self, peer: Peer, after: u64, most: usize) -> Status {
         let (mut pages, next) = self.book.shown_to(peer, after, most);
         for page in &mut pages {
-            page.rule = self.watcher.rule_of(page.inode);
+            page.rule = self.watcher.as_ref().and_then(|watcher| watcher.rule_of(page.inode));
         }
         let policy = self.policy_file.display().to_string();
         Status {
@@ -129,10 +154,10 @@ impl State {
             pid: std::process::id(),
             uptime_seconds: self.begun.elapsed().as_secs(),
             slow_clocks: self.slow_clocks().iter().collect(),
-            rules: self.watcher.policy().rules(),
+            rules: self.watcher.as_ref().map_or(0, |watcher| watcher.policy().rules()),
             policy: Some(cut_short(&policy, 4096)),
             policy_error: self.policy_error.as_deref().map(|why| cut_short(why, 1024)),
-            notices: self.watcher.notices().map(str::to_owned),
+            notices: self.watcher.as_ref().and_then(Watcher::notices).map(str::to_owned),
             pages,
             pages_in_all: self.book.count(),
             next,
@@ -157,7 +182,8 @@ fn cut_short(text: &str, bytes: usize) -> String {
     text[..end.unwrap_or(0)].to_owned()
 }
 
-struct Connection {
+/// A connected client.
+pub struct Connection {
     socket: OwnedFd,
     peer: Peer,
     heard: Instant,
@@ -198,7 +224,7 @@ impl Server {
             measured: now,
             policy_file: options.policy.clone(),
             policy_error: None,
-            watcher: Watcher::start(policy, options)?,
+            watcher: Some(Watcher::start(policy, options)?),
             refused: 0,
         };
         if options.clocks.is_none() {
@@ -323,11 +349,8 @@ impl Server {
             // Unread answers take the daemon's memory.
             let _ = setsockopt(&socket, sockopt::SndBuf, &UNREAD);
             let connection = Connection {
-                socket,
-                peer,
-                heard: now,
-                must_wait: false,
                 is_counted: self.shares.connect(peer.payer, now),
+                ..Connection::new(socket, peer)
             };
             if !connection.is_counted {
                 let refusal = Refusal::new(Code::Limit, "this user has as many connections as one may have");
@@ -351,7 +374,7 @@ impl Server {
                 connection.must_wait = !shares.ask(connection.peer.payer, now);
                 !connection.must_wait && !connection.serve(state, closer, now)
             } else {
-                now.duration_since(connection.heard) >= PATIENCE
+                now.duration_since(connection.heard) >= SILENCE
             }
         };
         for connection in self.connections.extract_if(.., is_over).collect::<Vec<_>>() {
@@ -412,7 +435,9 @@ impl Server {
         self.state.book.sweep(pages);
         self.shares.tidy(now);
         self.close_over(now);
-        self.state.watcher.forget_all_but(|inode| self.state.book.has(inode));
+        if let Some(watcher) = &self.state.watcher {
+            watcher.forget_all_but(|inode| self.state.book.has(inode));
+        }
         if self.state.clocks.is_none() && now.duration_since(self.state.measured) >= MEASURE_EVERY {
             self.state.measure();
         }
@@ -420,6 +445,22 @@ impl Server {
 }
 
 impl Connection {
+    /// Returns a connection that counts against no share.
+    pub fn new(socket: OwnedFd, peer: Peer) -> Connection {
+        Connection {
+            socket,
+            peer,
+            heard: Instant::now(),
+            must_wait: false,
+            is_counted: false,
+        }
+    }
+
+    /// Returns the socket.
+    pub fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
     /// Returns whether a packet with descriptors was never received. No other packet comes after this.
     fn has_descriptors_unread(&self) -> bool {
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
@@ -427,7 +468,7 @@ impl Connection {
     }
 
     /// Answers one packet. Returns false if the connection is over, or must be closed.
-    fn serve(&mut self, state: &mut State, closer: &Closer, now: Instant) -> bool {
+    pub fn serve(&mut self, state: &mut State, closer: &Closer, now: Instant) -> bool {
         if closer.is_busy_for(self.peer.payer) {
             return false;
         }
@@ -449,7 +490,7 @@ impl Connection {
                 // There is no room only if the client does not read.
                 packet::send(self.socket.as_fd(), &answered.bytes(), &fds).is_ok()
             }
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock && now.duration_since(self.heard) < PATIENCE,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock && now.duration_since(self.heard) < SILENCE,
         }
     }
 }

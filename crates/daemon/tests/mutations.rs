@@ -4,14 +4,11 @@ use std::time::Duration;
 
 use fastpath_daemon::{Facts, Policy};
 
-#[path = "../../../fuzz/mutations.rs"]
-mod mutations;
-
 #[test]
 fn whatever_the_bytes_they_are_a_policy_or_told_what_is_wrong() {
-    let seeds = mutations::corpus("policy");
+    let seeds = fastpath_mutations::corpus("policy");
     let (mut policies, mut mistakes) = (0, 0);
-    mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| {
+    fastpath_mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| {
         let text = String::from_utf8_lossy(bytes);
         match Policy::parse(&text) {
             Ok(policy) => {

@@ -7,10 +7,11 @@ mod process;
 
 use super::facts::Facts;
 use super::findings;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// What a fact means for clocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mark {
     /// As it should be.
@@ -24,10 +25,10 @@ pub enum Mark {
 }
 
 /// One line.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Line {
     /// What kind of fact.
-    pub section: &'static str,
+    pub section: Cow<'static, str>,
     /// Which.
     pub what: String,
     /// What is seen.
@@ -40,7 +41,7 @@ pub struct Line {
 
 fn line(section: &'static str, what: &str, mark: Mark, shows: String, source: &str) -> Line {
     Line {
-        section,
+        section: section.into(),
         what: what.to_owned(),
         shows,
         mark,

@@ -1,6 +1,6 @@
 //! What is known of a host and of a process, as plain data. Nothing here is a judgement.
 
-use fastpath_host::evidence::{Evidence, Residuals};
+use fastpath_evidence::{Evidence, Residuals};
 use fastpath_measure::host::TimensOffset;
 use fastpath_measure::probe::{ClockReport, FunctionReport};
 use fastpath_measure::vsyscall::Vsyscall;

@@ -12,25 +12,38 @@ pub(super) use gains::gains;
 pub(super) use summary::summary;
 
 use super::facts::Facts;
-use fastpath_host::evidence::Trust;
-use serde::Serialize;
+use fastpath_evidence::Trust;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
-/// What it comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+/// What it comes to; the gravest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Every clock that can be fast is fast, and nothing speaks against the counter.
-    Healthy,
-    /// A clock or a function costs more than it need.
-    Slow,
     /// The counter that clocks are read from is not sound.
     Wrong,
+    /// A clock or a function costs more than it need.
+    Slow,
     /// It could not be told.
     Unknown,
+    /// Every clock that can be fast is fast, and nothing speaks against the counter.
+    Healthy,
+}
+
+impl Verdict {
+    /// Returns the word for it, the same as in JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Wrong => "wrong",
+            Verdict::Slow => "slow",
+            Verdict::Unknown => "unknown",
+            Verdict::Healthy => "healthy",
+        }
+    }
 }
 
 /// How grave a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
     /// Time can be wrong.
@@ -43,8 +56,20 @@ pub enum Severity {
     Note,
 }
 
+impl Severity {
+    /// Returns the word for it, the same as in JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            Severity::Wrong => "wrong",
+            Severity::Slow => "slow",
+            Severity::Unknown => "unknown",
+            Severity::Note => "note",
+        }
+    }
+}
+
 /// A file, an instruction or a measurement, and what it shows.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Proof {
     /// Where.
     pub source: String,
@@ -62,10 +87,11 @@ impl Proof {
 }
 
 /// One thing that was found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Finding {
     /// Its stable name.
-    pub id: &'static str,
+    #[serde(default)]
+    pub id: Cow<'static, str>,
     /// How grave it is.
     pub severity: Severity,
     /// What it is.
@@ -77,7 +103,7 @@ pub struct Finding {
 }
 
 /// A reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Because {
     /// What it is.
     pub says: String,
@@ -109,7 +135,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Finding> {
 
 fn finding(id: &'static str, severity: Severity, says: String) -> Finding {
     Finding {
-        id,
+        id: id.into(),
         severity,
         says,
         because: Vec::new(),

@@ -3,7 +3,7 @@
 use super::facts::{Counter, Facts, Kernel, KernelLog, Machine, Process, Stated, StatedBy};
 use super::root::Root;
 use super::{Options, arch, host, kernel_log, process, rate};
-use fastpath_host::evidence::{Evidence, Patience};
+use fastpath_evidence::{Evidence, Patience};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
 use fastpath_measure::probe::{ClockReport, Probe};
@@ -90,7 +90,7 @@ pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {
         process: asked,
     };
     facts.counter.measured = rate_start.and_then(|start| {
-        fastpath_host::pause(RATE_BASE.saturating_sub(started.elapsed()));
+        fastpath_evidence::pause(RATE_BASE.saturating_sub(started.elapsed()));
         start.rate()
     });
     Ok(facts)

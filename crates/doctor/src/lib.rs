@@ -31,7 +31,7 @@ pub use remedies::{Remedy, When};
 pub use root::Unseen;
 pub use served::{Served, ServedPage, served};
 
-use fastpath_host::evidence::{Distrust, Evidence, Trust};
+use fastpath_evidence::{Distrust, Evidence, Trust};
 use fastpath_measure::counter;
 use root::Root;
 use serde::Serialize;

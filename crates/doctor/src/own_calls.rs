@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 
 use fastpath_audit::{OnDisk, Rule};
-use fastpath_maps::Mapping;
+use fastpath_proc::Mapping;
 
 use super::facts::OwnCalls;
 use super::root::Root;

@@ -2,14 +2,13 @@
 
 use super::facts::PageFacts;
 use super::root::Root;
-use fastpath_host::PageCopy;
-use fastpath_host::evidence::{Residuals, reason};
+use fastpath_evidence::{PageCopy, Residuals};
 use fastpath_image::{Image, Isa, Vdso};
-use fastpath_maps::Mapping;
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
 use fastpath_page::layout::Latch;
 use fastpath_page::{ClockSet, MAPPED_NAME, PAGE_SIZE, Page, Reader};
+use fastpath_proc::Mapping;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
@@ -75,7 +74,7 @@ fn of_page(page: &Page) -> PageFacts {
         refreshes: Some(stats.refreshes),
         residual_ns: Some(stats.residual_ns),
         publisher_pid: Some(stats.publisher_pid),
-        withdrawn: (stats.withdrawn_reason != 0).then(|| reason(stats.withdrawn_reason)),
+        withdrawn: stats.withdrawn_reason.map(|reason| reason.to_string()),
         experience: Some(Residuals::of_page(page)),
     }
 }
@@ -84,7 +83,7 @@ fn of_page(page: &Page) -> PageFacts {
 mod tests {
     use super::super::root::tests::Tree;
     use super::*;
-    use fastpath_host::Reason;
+    use fastpath_page::Reason;
     use fastpath_page::{Init, PAGE_SIZE, Withdrawal, Writer};
 
     fn mapping(name: &str, start: usize) -> Mapping {
@@ -101,10 +100,10 @@ mod tests {
         let page = Page::zeroed();
         let writer = Writer::new(&page);
         writer.init(&Init::default());
-        writer.withdraw(Reason::CounterStopped.code(), || 0);
+        writer.withdraw(Reason::CounterStopped, || 0);
         writer.note_withdrawal(&Withdrawal {
             boottime_ns: 5_000_000_000,
-            reason: Reason::CounterStopped.code(),
+            reason: Reason::CounterStopped,
             ahead_ns: Some(-70),
         });
         let tree = Tree::new(&[]);

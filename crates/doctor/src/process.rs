@@ -3,8 +3,8 @@
 use super::facts::{Library, Process, TimeNamespace, VdsoKind};
 use super::root::Root;
 use super::{own_calls, page, program};
-use fastpath_maps::Mapping;
 use fastpath_measure::host::parse_timens_offsets;
+use fastpath_proc::Mapping;
 use std::io;
 use std::path::Path;
 
@@ -16,24 +16,18 @@ pub(super) fn look(root: &Root, pid: &str) -> Result<Process, String> {
     let status = root
         .text(&format!("{directory}/status"))
         .map_err(|error| absent(root, pid, &error))?;
-    let field = |name: &str| {
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        line.map(str::trim)
-    };
-    let number = |name| field(name).and_then(|value| value.parse().ok());
-    let state = field("State").and_then(|state| state.chars().next());
+    let status = fastpath_proc::Status::parse(status);
+    let state = status.field("State").and_then(|state| state.chars().next());
     let mut process = Process {
-        pid: number("Pid").unwrap_or(0),
-        name: field("Name").map(str::to_owned),
+        pid: status.number("Pid").unwrap_or(0),
+        name: status.field("Name").map(str::to_owned),
         state,
         // Its own memory is what a kernel thread lacks, and a zombie has no more.
-        is_kernel_thread: field("VmSize").is_none() && !matches!(state, Some('Z' | 'X') | None),
-        seccomp: number("Seccomp"),
-        seccomp_filters: number("Seccomp_filters"),
-        no_new_privs: number("NoNewPrivs").map(|flag: u32| flag != 0),
-        tracer_pid: number("TracerPid"),
+        is_kernel_thread: status.field("VmSize").is_none() && !matches!(state, Some('Z' | 'X') | None),
+        seccomp: status.number("Seccomp"),
+        seccomp_filters: status.number("Seccomp_filters"),
+        no_new_privs: status.number("NoNewPrivs").map(|flag: u32| flag != 0),
+        tracer_pid: status.number("TracerPid"),
         ..Process::default()
     };
     if process.is_kernel_thread || matches!(state, Some('Z' | 'X')) {
@@ -109,7 +103,7 @@ fn look_at_memory(root: &Root, directory: &str, pid: &str, process: &mut Process
     let Some(text) = root.expect("the process's memory map, program and namespaces", &file, REMEDY) else {
         return;
     };
-    let maps = fastpath_maps::parse(&text);
+    let maps = fastpath_proc::maps::parse(&text);
     let named = |name: &str| maps.iter().find(|mapping| mapping.name == name);
     process.has_kernel_vdso = Some(named("[vdso]").is_some());
     process.has_vvar = Some(named("[vvar]").is_some());
@@ -158,7 +152,7 @@ fn sysinfo_ehdr(root: &Root, directory: &str, word_bits: u8) -> Option<u64> {
 
 /// A libc by its file's name, and the version that stands in it. The path is the process's own, below its root.
 fn library(root: &Root, directory: &str, path: &str) -> Option<Library> {
-    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    let path = fastpath_proc::without_deleted(path);
     let file = Path::new(path).file_name()?.to_str()?;
     let is_glibc = file == "libc.so.6" || file.starts_with("libc-2.");
     // musl's loader and its libc are one file; where the loader is a link, the file has the name of any libc.

@@ -3,11 +3,12 @@
 use super::causes::{self, Kind};
 use super::facts::{Facts, VdsoKind};
 use super::findings::{Finding, Severity};
-use fastpath_host::evidence::Trust;
-use serde::Serialize;
+use fastpath_evidence::Trust;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// When a remedy helps, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum When {
     /// At once, for programs that are started this way.
@@ -18,11 +19,23 @@ pub enum When {
     Permanent,
 }
 
+impl When {
+    /// Returns the words for it.
+    pub fn words(self) -> &'static str {
+        match self {
+            When::Now => "now",
+            When::UntilReboot => "until reboot",
+            When::Permanent => "for good",
+        }
+    }
+}
+
 /// Something that can be done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Remedy {
     /// Its stable name.
-    pub id: &'static str,
+    #[serde(default)]
+    pub id: Cow<'static, str>,
     /// When it helps.
     pub when: When,
     /// What to type or to change.
@@ -48,7 +61,7 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
         .any(|id| found(id))
     {
         return vec![Remedy {
-            id: "host",
+            id: "host".into(),
             when: When::Now,
             does: format!("run `fastpath doctor` on the host: {name} has its time from there"),
             price: "none; what programs inside pay beyond it is the price of that sandbox".to_owned(),
@@ -74,7 +87,7 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
     }
     if found("clock-not-in-vdso") || found("function-not-in-vdso") {
         remedies.push(Remedy {
-            id: "newer-kernel",
+            id: "newer-kernel".into(),
             when: When::Permanent,
             does: format!("run a newer kernel than {}", facts.kernel.release),
             price: "a reboot, and whatever else the newer kernel changes".to_owned(),
@@ -82,7 +95,7 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
     }
     if found("counter-forbidden") {
         remedies.push(Remedy {
-            id: "allow-counter",
+            id: "allow-counter".into(),
             when: When::Now,
             does: "let the program that starts it allow the counter: `prctl(PR_SET_TSC, PR_TSC_ENABLE)` before exec"
                 .to_owned(),
@@ -101,7 +114,7 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
         .any(|finding| finding.id == "rate-mismatch" && finding.severity == Severity::Wrong)
     {
         remedies.push(Remedy {
-            id: "recalibrate",
+            id: "recalibrate".into(),
             when: When::Permanent,
             does: "add `tsc=recalibrate` to the kernel's command line (Linux 6.3), and look at the log after the boot"
                 .to_owned(),
@@ -110,7 +123,7 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
     }
     if found("process-page-stale") || found("process-page-withdrawn") {
         remedies.push(Remedy {
-            id: "start-again",
+            id: "start-again".into(),
             when: When::Now,
             does: "start the program again under `fastpath run`".to_owned(),
             price: "its restart; until then its reads are slow and right".to_owned(),
@@ -118,7 +131,7 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
     }
     if found("process-bypasses-vdso") {
         remedies.push(Remedy {
-            id: "rebuild",
+            id: "rebuild".into(),
             when: When::Permanent,
             does: "build the program against a libc that uses the vDSO (glibc 2.31, musl 1.1, any Go)".to_owned(),
             price: "a rebuild; no vDSO, fastpath's neither, can help a program that does not call it".to_owned(),
@@ -126,7 +139,7 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
     }
     if found("process-makes-own-calls") || found("process-calls-vsyscall") {
         remedies.push(Remedy {
-            id: "call-libc",
+            id: "call-libc".into(),
             when: When::Permanent,
             does: "have the code call the C library's clock_gettime, or the vDSO's function (AT_SYSINFO_EHDR), instead of making the \
                    system call"
@@ -156,7 +169,7 @@ fn is_served_by_run(facts: &Facts, findings: &[Finding]) -> bool {
         .is_some_and(|process| process.vdso == Some(VdsoKind::Fastpath));
     let helps = findings
         .iter()
-        .any(|finding| slow(finding) && SERVED.contains(&finding.id));
+        .any(|finding| slow(finding) && SERVED.contains(&&*finding.id));
     helps && !bypasses && !served_already
 }
 
@@ -173,7 +186,7 @@ fn run(facts: &Facts) -> Option<Remedy> {
         .unwrap_or_default();
     if verdict(Trust::Invariant).is_err() {
         return Some(Remedy {
-            id: "run-trusting",
+            id: "run-trusting".into(),
             when: When::Now,
             does: format!("`fastpath run --trust-counter -- PROGRAM`{cost}"),
             price: "you vouch for a counter that the CPU makes no promise of. It is watched more closely, for 1 to 2 % of a CPU; if \
@@ -183,7 +196,7 @@ fn run(facts: &Facts) -> Option<Remedy> {
         });
     }
     Some(Remedy {
-        id: "run",
+        id: "run".into(),
         when: When::Now,
         does: format!("`fastpath run -- PROGRAM`{cost}"),
         price: "a start of the program, and one helper process beside it; needs no root and no reboot, only that ptrace is \
@@ -207,12 +220,12 @@ fn attach(facts: &Facts, findings: &[Finding], run: &Remedy) -> Option<Remedy> {
             cfg!(target_arch = "x86_64") && findings.iter().all(|finding| finding.id != "no-vdso"),
         ),
     };
-    let (trusting, vouching) = match run.id {
+    let (trusting, vouching) = match &*run.id {
         "run-trusting" => (" --trust-counter", format!("; {}", run.price)),
         _ => ("", String::new()),
     };
     is_attachable.then(|| Remedy {
-        id: "attach",
+        id: "attach".into(),
         when: When::Now,
         does: format!("`fastpath attach{trusting} {target}`, as its user or as root"),
         price: format!(
@@ -242,7 +255,7 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
     let would_help = lists_counter || (forbids && is_invariant);
     if has(Kind::CommandLine) && !against.is_empty() && would_help {
         remedies.push(Remedy {
-            id: "command-line",
+            id: "command-line".into(),
             when: When::Permanent,
             does: format!("take `{}` off the kernel's command line", against.join(" ")),
             price: "a reboot; it may be there for a reason, so look at the log after it".to_owned(),
@@ -258,7 +271,7 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
     }
     if has(Kind::Watchdog) && version(&facts.kernel.release) < (5, 16) {
         remedies.push(Remedy {
-            id: "newer-kernel",
+            id: "newer-kernel".into(),
             when: When::Permanent,
             does: "run Linux 5.16 or newer: on machines of one or two sockets it no longer watches a TSC that is constant, \
                    nonstop and adjustable"
@@ -286,7 +299,7 @@ fn choose_counter(facts: &Facts) -> Option<Remedy> {
         .iter()
         .find(|name| causes::is_counter(name))?;
     (counter != current).then(|| Remedy {
-        id: "choose-clocksource",
+        id: "choose-clocksource".into(),
         when: When::UntilReboot,
         does: format!("`echo {counter} | sudo tee {CLOCKSOURCE}`"),
         price: format!(
@@ -318,7 +331,7 @@ fn trust(facts: &Facts, unsynchronized: bool) -> Option<Remedy> {
         ""
     };
     Some(Remedy {
-        id: "trust-tsc",
+        id: "trust-tsc".into(),
         when: When::Permanent,
         does: "add `tsc=reliable clocksource=tsc` to the kernel's command line".to_owned(),
         price: format!(
@@ -357,7 +370,7 @@ fn hypervisor(facts: &Facts) -> Option<Remedy> {
         _ => return None,
     };
     Some(Remedy {
-        id: "hypervisor",
+        id: "hypervisor".into(),
         when: When::Permanent,
         does: does.to_owned(),
         price: price.to_owned(),
@@ -372,7 +385,7 @@ fn no_vdso(facts: &Facts) -> Option<Remedy> {
         .flatten()
         .any(|parameter| parameter == "vdso=0");
     off.then(|| Remedy {
-        id: "command-line",
+        id: "command-line".into(),
         when: When::Permanent,
         does: "take `vdso=0` off the kernel's command line".to_owned(),
         price: "a reboot".to_owned(),
@@ -387,7 +400,7 @@ fn unsound_counter(facts: &Facts, findings: &[Finding]) -> Option<Remedy> {
         .iter()
         .find(|name| !causes::is_counter(name))?;
     wrong.then(|| Remedy {
-        id: "leave-counter",
+        id: "leave-counter".into(),
         when: When::UntilReboot,
         does: format!("`echo {other} | sudo tee {CLOCKSOURCE}`"),
         price: "every clock read then costs a system call, but time is right".to_owned(),
@@ -401,12 +414,9 @@ mod tests {
     use super::super::samples;
     use super::*;
 
-    fn ids(facts: Facts) -> Vec<&'static str> {
-        Report::of(facts, Vec::new())
-            .remedies
-            .iter()
-            .map(|remedy| remedy.id)
-            .collect()
+    fn ids(facts: Facts) -> Vec<Cow<'static, str>> {
+        let remedies = Report::of(facts, Vec::new()).remedies.into_iter();
+        remedies.map(|remedy| remedy.id).collect()
     }
 
     #[test]
@@ -420,7 +430,7 @@ mod tests {
         let mut facts = samples::hpet();
         facts.kernel.release = "5.10.0".to_owned();
         let report = Report::of(facts, Vec::new());
-        let ids: Vec<_> = report.remedies.iter().map(|remedy| remedy.id).collect();
+        let ids: Vec<_> = report.remedies.iter().map(|remedy| &*remedy.id).collect();
         assert_eq!(ids, ["run", "attach", "trust-tsc", "newer-kernel"]);
         assert!(report.remedies.iter().all(|remedy| !remedy.price.is_empty()));
         assert!(report.remedies[2].price.contains("DANGER"));
@@ -454,7 +464,10 @@ mod tests {
         let mut facts = samples::hpet();
         facts.counter.evidence.warp = Some(samples::warped());
         let ids = ids(facts);
-        assert!(!ids.contains(&"run") && !ids.contains(&"trust-tsc"), "{ids:?}");
+        assert!(
+            !ids.contains(&"run".into()) && !ids.contains(&"trust-tsc".into()),
+            "{ids:?}"
+        );
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -463,7 +476,7 @@ mod tests {
         let facts = samples::without_promise(samples::hpet());
         let mut not_compared = facts.clone();
         not_compared.counter.evidence.warp.as_mut().unwrap().pairs.clear();
-        assert!(!ids(not_compared).contains(&"run-trusting"));
+        assert!(!ids(not_compared).contains(&"run-trusting".into()));
         let remedies = Report::of(facts, Vec::new()).remedies;
         assert_eq!(remedies[0].id, "run-trusting");
         assert!(remedies[0].price.contains("wrong time"), "{remedies:?}");
@@ -499,7 +512,7 @@ mod tests {
         for change in changes {
             let mut other = plain.clone();
             change(&mut other);
-            assert!(!of_process(samples::hpet(), other).contains(&"attach"));
+            assert!(!of_process(samples::hpet(), other).contains(&"attach".into()));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Reading files below a root, and keeping account of what could not be read.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const LONGEST: u64 = 64 << 20;
 
 /// Something that would have been evidence and could not be had.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Unseen {
     /// What, in a user's words.
     pub what: String,

@@ -1,8 +1,8 @@
 //! Hosts and processes of the field, as facts, for tests.
 
 use super::facts::*;
-use fastpath_host::counter::Features;
-use fastpath_host::evidence::{Evidence, Pair, Warp};
+use fastpath_evidence::counter::Features;
+use fastpath_evidence::{Evidence, Pair, Warp};
 use fastpath_measure::clocks::{Clock, Kind as ClockKind};
 use fastpath_measure::functions::Call;
 use fastpath_measure::host::TimensOffset;

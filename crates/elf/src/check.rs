@@ -4,15 +4,16 @@
 
 use crate::elf::*;
 use crate::isa::Isa;
+use object::elf::{
+    DT_FINI, DT_FINI_ARRAY, DT_INIT, DT_INIT_ARRAY, DT_JMPREL, DT_NEEDED, DT_PLTGOT, DT_PLTRELSZ, DT_REL, DT_RELA,
+    DT_RPATH, DT_RUNPATH, DT_TEXTREL, ELF_NOTE_OS_LINUX, NT_GNU_ABI_TAG, SHF_WRITE,
+};
 
 /// Largest image: two pages.
 pub const MAX_SIZE: usize = 8192;
 
-const NT_GNU_ABI_TAG: u32 = 1;
-const ABI_TAG_LINUX: u32 = 0;
 /// Size of a SHA-1.
 const BUILD_ID_SIZE: usize = 20;
-const SHF_WRITE: u64 = 1;
 
 pub const SONAME: &str = "linux-vdso.so.1";
 /// The name and type of the note by which fastpath recognizes its own image. Its description is the page's ABI version.
@@ -283,7 +284,7 @@ impl<'a> Checker<'a> {
     }
 
     fn notes(&mut self) {
-        let notes = self.elf.notes();
+        let notes = self.elf.notes.clone();
         let page_abi = self.contract.page_abi;
         let has = |name: &str, kind: u32, holds: &dyn Fn(&[u8]) -> bool| {
             notes
@@ -291,7 +292,7 @@ impl<'a> Checker<'a> {
                 .any(|note| note.name == name.as_bytes() && note.kind == kind && holds(note.description))
         };
         let abi_tag = has("GNU", NT_GNU_ABI_TAG, &|tag| {
-            tag.len() == 16 && u32_at(tag, 0) == Some(ABI_TAG_LINUX)
+            tag.len() == 16 && u32_at(tag, 0) == Some(ELF_NOTE_OS_LINUX)
         });
         let build_id = has("GNU", NT_GNU_BUILD_ID, &|id| id.len() == BUILD_ID_SIZE);
         let fastpath = has(NOTE_NAME, NOTE_KIND, &|abi| abi == page_abi.to_le_bytes());
@@ -366,6 +367,7 @@ impl<'a> Checker<'a> {
     }
 
     fn dynamic(&mut self) {
+        const DT_RELR: u32 = 36;
         let soname = self.elf.soname().map(String::from_utf8_lossy);
         let is_soname = soname.as_deref() == Some(SONAME);
         self.require(Rule::Soname, is_soname, || format!("{soname:?}"));
@@ -384,23 +386,9 @@ impl<'a> Checker<'a> {
             format!("at {symbols:x?}, {size} bytes, entries of {entry_size:?}")
         });
 
-        const DT_PLTRELSZ: u64 = 2;
-        const DT_PLTGOT: u64 = 3;
-        const DT_RELA: u64 = 7;
-        const DT_REL: u64 = 17;
-        const DT_TEXTREL: u64 = 22;
-        const DT_JMPREL: u64 = 23;
-        const DT_RELR: u64 = 36;
         let relocations = [DT_PLTRELSZ, DT_PLTGOT, DT_RELA, DT_REL, DT_TEXTREL, DT_JMPREL, DT_RELR];
         self.forbid_tags(Rule::NoRelocations, &relocations);
 
-        const DT_NEEDED: u64 = 1;
-        const DT_INIT: u64 = 12;
-        const DT_FINI: u64 = 13;
-        const DT_RPATH: u64 = 15;
-        const DT_INIT_ARRAY: u64 = 25;
-        const DT_FINI_ARRAY: u64 = 26;
-        const DT_RUNPATH: u64 = 29;
         let dependencies = [
             DT_NEEDED,
             DT_INIT,
@@ -413,7 +401,7 @@ impl<'a> Checker<'a> {
         self.forbid_tags(Rule::NoDependencies, &dependencies);
     }
 
-    fn forbid_tags(&mut self, rule: Rule, tags: &[u64]) {
+    fn forbid_tags(&mut self, rule: Rule, tags: &[u32]) {
         for &tag in tags {
             let absent = self.elf.dynamic_value(tag).is_none();
             self.require(rule, absent, || format!("dynamic tag {tag}"));
@@ -424,8 +412,8 @@ impl<'a> Checker<'a> {
         for (name, binding) in self.contract.functions() {
             let symbol = self.symbol_named(name);
             let holds = symbol.is_some_and(|symbol| {
-                symbol.kind() == STT_FUNC
-                    && symbol.binding() == binding
+                symbol.kind == STT_FUNC
+                    && symbol.binding == binding
                     && symbol.size > 0
                     && (symbol.section == SHN_UNDEF || self.elf.is_loaded(symbol.value, symbol.size))
             });
@@ -488,7 +476,7 @@ impl<'a> Checker<'a> {
         if buckets == 0 || !self.elf.is_loaded(table, 4 * (2 + buckets + symbols)) {
             return None;
         }
-        let mut index = word(2 + u64::from(sysv_hash(name)) % buckets)?;
+        let mut index = word(2 + u64::from(object::elf::hash(name.as_bytes())) % buckets)?;
         // A chain is not longer than the table.
         for _ in 0..symbols {
             if index == 0 {
@@ -516,7 +504,7 @@ impl<'a> Checker<'a> {
         if buckets == 0 || bloom_words == 0 || !self.elf.is_loaded(table, chain_table + 4 * chains - table) {
             return None;
         }
-        let hash = gnu_hash(name);
+        let hash = object::elf::gnu_hash(name.as_bytes());
         let bits = bloom_word_size * 8;
         let bloom_at = table + 16 + u64::from(hash) / bits % bloom_words * bloom_word_size;
         let bloom = bytes_at(self.image, bloom_at, bloom_word_size)?;
@@ -546,24 +534,8 @@ impl<'a> Checker<'a> {
             // The sections by which gdb reads symbols and unwind information.
             let unwind = if is_arm { ".ARM.exidx" } else { ".eh_frame" };
             let complete = [".dynsym", ".dynstr", unwind, ".text"].into_iter().all(has);
-            complete && sections.iter().all(|section| section.flags & SHF_WRITE == 0)
+            complete && sections.iter().all(|section| section.flags & u64::from(SHF_WRITE) == 0)
         });
         self.require(Rule::Sections, holds, || format!("{sections:x?}"));
     }
-}
-
-/// Returns the hash of DT_HASH (System V ABI, chapter 5).
-fn sysv_hash(name: &str) -> u32 {
-    name.bytes().fold(0_u32, |hash, byte| {
-        let hash = (hash << 4).wrapping_add(u32::from(byte));
-        let high = hash & 0xf000_0000;
-        (hash ^ high >> 24) & !high
-    })
-}
-
-/// Returns the hash of DT_GNU_HASH.
-fn gnu_hash(name: &str) -> u32 {
-    name.bytes().fold(5381, |hash: u32, byte| {
-        hash.wrapping_mul(33).wrapping_add(u32::from(byte))
-    })
 }

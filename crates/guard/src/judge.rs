@@ -139,8 +139,8 @@ fn against(baseline: &Baseline, tolerance: f64, seen: &Seen, price: Price) -> Re
     let Some(before) = baseline.of(&call.to_string()) else {
         return Err(Unknown(format!("{call}: the baseline does not have it")));
     };
-    let is_fast = |path: &str| path == word_in_json(Path::Vdso) || path == word_in_json(Path::Fastpath);
-    if is_fast(&before.path) && !is_fast(word_in_json(seen.route.path)) {
+    let is_fast = |path: &str| path == Path::Vdso.word() || path == Path::Fastpath.word();
+    if is_fast(&before.path) && !is_fast(seen.route.path.word()) {
         return Err(Broken(format!(
             "{call} goes by {} ({:.1} ns), by {} in the baseline",
             word(seen.route.path),
@@ -171,17 +171,7 @@ fn word(path: Path) -> &'static str {
     match path {
         Path::Syscall => "system call",
         Path::Unknown => "an unknown path",
-        other => word_in_json(other),
-    }
-}
-
-fn word_in_json(path: Path) -> &'static str {
-    match path {
-        Path::Vdso => "vdso",
-        Path::Fastpath => "fastpath",
-        Path::Syscall => "syscall",
-        Path::Unsupported => "unsupported",
-        Path::Unknown => "unknown",
+        other => other.word(),
     }
 }
 

@@ -139,7 +139,7 @@ pub fn guard(options: &Options) -> Report {
     let mut looks: Vec<Look> = Vec::new();
     let mut looked = 0;
     for milliseconds in PAUSES_MS {
-        fastpath_host::pause(Duration::from_millis(milliseconds));
+        fastpath_evidence::pause(Duration::from_millis(milliseconds));
         looked += 1;
         if looks.is_empty() {
             looks = route::of_all(&options.subjects)

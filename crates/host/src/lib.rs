@@ -8,18 +8,12 @@
 //! - [`Publisher::trapped`]: what to do when the guest made a system call, so that no timer is needed;
 //! - [`State`]: staleness, residual, drift, for a log.
 //!
-//! Except for [`evidence::examine`], which starts threads, and [`PageCopy`], which reads other processes, nothing here
-//! allocates, locks, waits or keeps global state, and all of it can be used in a signal handler. `fastpath run` follows
-//! the same rules: [`Refresher`] is what the two share. The C interface (`crates/libfastpath`) is a thin layer over
-//! this crate.
+//! Except for [`evidence`], which starts threads and reads other processes, nothing here allocates, locks, waits or keeps
+//! global state, and all of it can be used in a signal handler. `fastpath run` follows the same rules: [`Refresher`] is
+//! what the two share. The C interface (`crates/libfastpath`) is a thin layer over this crate.
 
-pub mod counter;
-pub mod cpus;
-pub mod evidence;
 pub mod init;
-mod page_copy;
 mod pages;
-mod pause;
 mod publisher;
 mod refresher;
 mod relation;
@@ -28,14 +22,11 @@ mod state;
 mod trap;
 
 pub use fastpath_clock::{Bracket, Config, Reason, Sample};
+pub use fastpath_evidence::{self as evidence, counter};
 pub use fastpath_image as image;
 pub use fastpath_page::{ClockSet, Page};
-pub use page_copy::PageCopy;
 pub use pages::{OnePage, Pages};
-pub use pause::pause;
-pub use publisher::{
-    Busy, NotPublished, Options, Publisher, REASON_HOST, REASON_LET_GO, REASON_NEW_PUBLISHER, REASON_STEP_MISSED,
-};
+pub use publisher::{Busy, NotPublished, Options, Publisher};
 pub use refresher::{LEAD_NS, News, Refreshed, Refresher};
 pub use relation::{BadRelation, Relation};
 pub use sample::{Source, ThisHost};

@@ -1,7 +1,7 @@
 //! The target of a refresher.
 
 use fastpath_page::writer::{PublishError, Stats, Watch, Withdrawal, Writer, publish_all};
-use fastpath_page::{Anchor, ClockSet};
+use fastpath_page::{Anchor, ClockSet, Reason};
 
 /// One page, or many that change from anchor to anchor at the same value of the counter. They have no other writer.
 pub trait Pages {
@@ -22,7 +22,7 @@ pub trait Pages {
         0
     }
     /// Takes all clocks off: see [`Writer::withdraw`].
-    fn withdraw(&mut self, reason: u32, counter: impl Fn() -> u64);
+    fn withdraw(&mut self, reason: Reason, counter: impl Fn() -> u64);
     /// Takes some clocks off, because they were set: see [`Writer::forget`].
     fn forget(&mut self, clocks: ClockSet);
     /// Adds to the page's history.
@@ -69,7 +69,7 @@ impl<P: OnePage> Pages for P {
         )
     }
 
-    fn withdraw(&mut self, reason: u32, counter: impl Fn() -> u64) {
+    fn withdraw(&mut self, reason: Reason, counter: impl Fn() -> u64) {
         self.writer().withdraw(reason, counter);
     }
 

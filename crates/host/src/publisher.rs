@@ -5,22 +5,12 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fastpath_clock::{Bracket, Config, Sample};
-use fastpath_page::{ClockSet, Page, Reader, Writer};
+use fastpath_evidence::{Trust, Warp};
+use fastpath_page::{ClockSet, Page, Reader, Reason, Writer};
 
-use crate::evidence::{Trust, Warp};
 use crate::refresher::{News, Refreshed, Refresher};
 use crate::relation::Relation;
 use crate::sample::{self, Source};
-
-/// First reason of a host's own for a withdrawal; lower ones are fastpath's ([`fastpath_clock::Reason`] and
-/// [`REASON_NEW_PUBLISHER`]).
-pub const REASON_HOST: u32 = 0x1_0000;
-/// The page had another publisher, and this one has published nothing yet.
-pub const REASON_NEW_PUBLISHER: u32 = 1000;
-/// REALTIME was set, and the publisher was preempted each time that it had the new time ready.
-pub const REASON_STEP_MISSED: u32 = 1001;
-/// The page was let go: its readers fall back to the kernel permanently.
-pub const REASON_LET_GO: u32 = 1002;
 
 /// Settings of a publisher.
 #[derive(Clone, Copy, Debug)]
@@ -155,13 +145,13 @@ impl<'p, S: Source> Publisher<'p, S> {
 
     /// Takes all clocks off the page: from now on the guest makes system calls, until the next anchors are published.
     /// The known rate is kept, and no clock will show less than it last did.
-    pub fn withdraw(&self, reason: u32) -> Result<(), Busy> {
+    pub fn withdraw(&self, reason: Reason) -> Result<(), Busy> {
         let mut refresher = self.alone()?;
         refresher.withdraw(&mut Writer::new(self.page), reason, || self.guest_counter());
         Ok(())
     }
 
-    /// Takes a comparison of the CPUs' counters ([`crate::evidence::Patrol`]): while two are apart, nothing is
+    /// Takes a comparison of the CPUs' counters ([`fastpath_evidence::Patrol`]): while two are apart, nothing is
     /// published.
     pub fn compared(&self, warp: &Warp) -> Result<Refreshed, Busy> {
         Ok(self

@@ -1,12 +1,13 @@
 //! From a sample to the page: the result of each sample, and the retries when the moment was missed.
 
+use std::fmt;
+
 use fastpath_clock::{Bracket, Config, Discipline, Ntp, Outcome, Reason, Sample};
+use fastpath_evidence::Warp;
 use fastpath_page::writer::{LOOK_AHEAD_NS, PublishError, Stats, Watch, Withdrawal};
 use fastpath_page::{Anchor, ClockSet, Rate};
 
-use crate::evidence::Warp;
 use crate::pages::Pages;
-use crate::publisher::{REASON_NEW_PUBLISHER, REASON_STEP_MISSED};
 
 /// How far ahead of the counter a new anchor takes effect, in nanoseconds: long enough to write it before (some 100
 /// ns), short enough that the prediction it was computed from holds.
@@ -39,11 +40,25 @@ pub enum Refreshed {
 /// An event for a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// Anchors were taken off the page: from now on readers fall back to the kernel. [`crate::evidence::reason`]
-    /// returns the meaning of the reason.
+    /// Anchors were taken off the page: from now on readers fall back to the kernel.
     Withdrawn(Withdrawal),
     /// The page answers again.
     ServedAgain,
+}
+
+impl fmt::Display for News {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            News::Withdrawn(withdrawal) => {
+                f.write_str("clocks are left to the kernel")?;
+                if let Some(ns) = withdrawal.ahead_ns {
+                    write!(f, " (they were off by {ns} ns at the last sample)")?;
+                }
+                write!(f, ": {}", withdrawal.reason)
+            }
+            News::ServedAgain => f.write_str("clocks are served again"),
+        }
+    }
 }
 
 /// Follows the host's clocks and keeps a page up to date. It does not sleep or wake threads: its caller does.
@@ -83,7 +98,7 @@ impl Refresher {
         self.watch.is_vouched_for = is_vouched_for;
         pages.set_watch(&self.watch);
         if pages.are_in_force() {
-            self.take_off(pages, REASON_NEW_PUBLISHER, None, boottime_ns, counter);
+            self.take_off(pages, Reason::NewPublisher, None, boottime_ns, counter);
         }
         pages.set_stats(&self.stats);
     }
@@ -100,7 +115,7 @@ impl Refresher {
         pages.set_watch(&self.watch);
         match self.discipline.compared(warp.furthest_apart().is_some()) {
             Outcome::Withdraw(reason) => {
-                self.withdraw_for(pages, reason, None, counter);
+                self.withdraw(pages, reason, counter);
                 Refreshed::Withdrawn(reason)
             }
             _ => Refreshed::Waiting,
@@ -179,14 +194,14 @@ impl Refresher {
             pause();
         }
         if refreshed == Refreshed::Missed {
-            self.withdraw(pages, REASON_STEP_MISSED, counter);
+            self.withdraw(pages, Reason::StepMissed, counter);
         }
         refreshed
     }
 
     /// Takes all clocks off the page, for `status` to show `reason`. The next anchors continue from those that were in
     /// force.
-    pub fn withdraw(&mut self, pages: &mut impl Pages, reason: u32, counter: impl Fn() -> u64) {
+    pub fn withdraw(&mut self, pages: &mut impl Pages, reason: Reason, counter: impl Fn() -> u64) {
         self.take_off(pages, reason, None, self.sampled_boottime_ns(), counter);
     }
 
@@ -218,7 +233,8 @@ impl Refresher {
                     // No program ran: no reader has seen what the anchors show at their end.
                     pages.forget(ClockSet::ALL);
                 }
-                self.withdraw_for(pages, reason, self.discipline.ahead_ns(), counter);
+                let ahead_ns = self.discipline.ahead_ns();
+                self.take_off(pages, reason, ahead_ns, self.sampled_boottime_ns(), counter);
                 Refreshed::Withdrawn(reason)
             }
             Outcome::Publish { hres, raw, residual_ns } => {
@@ -227,20 +243,10 @@ impl Refresher {
         }
     }
 
-    fn withdraw_for(
-        &mut self,
-        pages: &mut impl Pages,
-        reason: Reason,
-        ahead_ns: Option<i64>,
-        counter: impl Fn() -> u64,
-    ) {
-        self.take_off(pages, reason.code(), ahead_ns, self.sampled_boottime_ns(), counter);
-    }
-
     fn take_off(
         &mut self,
         pages: &mut impl Pages,
-        reason: u32,
+        reason: Reason,
         ahead_ns: Option<i64>,
         boottime_ns: u64,
         counter: impl Fn() -> u64,
@@ -250,7 +256,7 @@ impl Refresher {
         let spare_cycles = self.rate.map_or(0, |rate| rate.cycles_for_ns(LOOK_AHEAD_NS));
         self.discipline.end_at(counter().wrapping_add(spare_cycles));
         // A further withdrawal before the clocks were served again is not reported.
-        if self.stats.withdrawn_reason != reason {
+        if self.stats.withdrawn_reason != Some(reason) {
             let withdrawal = Withdrawal {
                 boottime_ns,
                 reason,
@@ -259,7 +265,7 @@ impl Refresher {
             pages.note_withdrawal(&withdrawal);
             self.news = Some(News::Withdrawn(withdrawal));
         }
-        self.stats.withdrawn_reason = reason;
+        self.stats.withdrawn_reason = Some(reason);
     }
 
     /// Returns CLOCK_BOOTTIME at the last sample; 0 if unknown.
@@ -291,10 +297,10 @@ impl Refresher {
                 self.lead_ns = (self.lead_ns - self.lead_ns / 16).max(LEAD_NS);
                 self.stats.refreshes += 1;
                 self.stats.residual_ns = residual_ns;
-                if self.stats.withdrawn_reason != 0 {
+                if self.stats.withdrawn_reason.is_some() {
                     self.news = Some(News::ServedAgain);
                 }
-                self.stats.withdrawn_reason = 0;
+                self.stats.withdrawn_reason = None;
                 pages.set_stats(&self.stats);
                 Refreshed::Published
             }
@@ -438,7 +444,7 @@ mod tests {
                 .is_none_or(|hres| !hres.may_answer_from(host.counter.get()))
         );
         assert!(
-            matches!(refresher.take_news(), Some(News::Withdrawn(withdrawal)) if withdrawal.reason == REASON_STEP_MISSED)
+            matches!(refresher.take_news(), Some(News::Withdrawn(withdrawal)) if withdrawal.reason == Reason::StepMissed)
         );
         host.pass(refresher.next_window_ns());
         let refreshed = refresher.refresh(

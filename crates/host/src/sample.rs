@@ -1,8 +1,7 @@
 //! Readings of a host's clocks, each between two reads of the counter.
 
 use fastpath_clock::{Bracket, Sample};
-
-use crate::counter;
+use fastpath_evidence::counter;
 
 /// Attempts per clock and sample. A good one is 85 cycles wide through a healthy vDSO, 370 through the system call; of
 /// five, one is neither interrupted nor meets a cold cache.

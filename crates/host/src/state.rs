@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use fastpath_page::{ClockSet, Reader, Writer};
+use fastpath_page::{ClockSet, Reader, Reason, Writer};
 
 use crate::publisher::Publisher;
 use crate::sample::Source;
@@ -16,8 +16,8 @@ const ATTEMPTS: u32 = 5;
 pub struct State {
     /// The clocks that the page answers.
     pub clocks: ClockSet,
-    /// Reason why the anchors were withdrawn; 0: they were not.
-    pub withdrawn_reason: u32,
+    /// Reason why the anchors were withdrawn; `None`: they were not.
+    pub withdrawn_reason: Option<Reason>,
     /// Whether the page has, or had, an anchor.
     pub seeded: bool,
     /// Anchors published since the publisher was made.

@@ -159,7 +159,7 @@ fn a_new_publisher_on_an_old_page_begins_with_the_kernels_path() {
     let state = next.state();
     assert_eq!(
         (state.clocks, state.withdrawn_reason),
-        (ClockSet::NONE, fastpath_host::REASON_NEW_PUBLISHER)
+        (ClockSet::NONE, Some(fastpath_host::Reason::NewPublisher))
     );
     seed(&next);
     served(&next);

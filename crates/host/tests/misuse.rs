@@ -35,7 +35,9 @@ fn publishers_in_many_threads_never_take_time_back() {
             scope.spawn(move || {
                 while running.load(Ordering::Relaxed) {
                     let result = match thread {
-                        0 => publisher.withdraw(0x1_0000).map_err(NotPublished::from),
+                        0 => publisher
+                            .withdraw(fastpath_host::Reason::Host(0))
+                            .map_err(NotPublished::from),
                         1 => publisher.publish_step().map(drop),
                         _ => publisher.publish().map(drop),
                     };

@@ -80,7 +80,7 @@ fn nothing_but_the_comparison_of_cpus_allocates() {
                 std::hint::black_box(publisher.state());
             }
             let _ = publisher.publish_step();
-            publisher.withdraw(0x1_0000).expect("alone");
+            publisher.withdraw(fastpath_host::Reason::Host(0)).expect("alone");
         }
     });
     assert!(published > 20, "{published}");

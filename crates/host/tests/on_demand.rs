@@ -64,7 +64,7 @@ fn a_guest_that_sleeps_for_minutes_reads_right_when_it_wakes() {
         guest.reads
     );
     assert!(guest.worst_ns() <= 250, "{} ns", guest.worst_ns());
-    assert_eq!(guest.publisher.state().withdrawn_reason, 0);
+    assert_eq!(guest.publisher.state().withdrawn_reason, None);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_host_whose_clocks_are_dear_to_read_serves_its_guest_as_well() {
             guest.traps,
             guest.reads
         );
-        assert_eq!(guest.publisher.state().withdrawn_reason, 0);
+        assert_eq!(guest.publisher.state().withdrawn_reason, None);
     }
 }
 
@@ -114,7 +114,7 @@ fn reads_at_any_intervals_are_right_or_the_hosts() {
         guest.reads
     );
     assert!(guest.worst_ns() <= 250, "{} ns", guest.worst_ns());
-    assert_eq!(guest.publisher.state().withdrawn_reason, 0);
+    assert_eq!(guest.publisher.state().withdrawn_reason, None);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_slew_of_500_ppm_costs_one_anchors_life_and_is_followed_from_there() {
         guest.busy(100_000.0, 10.0);
         assert!(guest.worst_ns() <= 100, "{} ns at {ppm} ppm", guest.worst_ns());
     }
-    assert_eq!(guest.publisher.state().withdrawn_reason, 0);
+    assert_eq!(guest.publisher.state().withdrawn_reason, None);
 }
 
 /// Delays a host for 40 ms at the nth look that it takes at a clock or the counter, while the kernel's clock is slewed.
@@ -223,7 +223,7 @@ fn a_withdrawal_takes_no_time_back_even_where_the_page_was_ahead() {
             guest.host(|host| host.advance(1e6));
             last_ns = mono_ns(&guest).unwrap_or(last_ns);
         }
-        guest.publisher.withdraw(0x1_0000).expect("alone");
+        guest.publisher.withdraw(Reason::Host(0)).expect("alone");
         for _ in 0..100 {
             guest.publisher.publish().expect("alone");
             guest.host(|host| host.advance(10_000.0));
@@ -289,7 +289,7 @@ fn a_host_that_was_suspended_and_a_counter_that_jumped_are_caught_before_the_nex
         guest.sleep(5.0);
         guest.host(harm);
         guest.read();
-        assert_eq!(guest.publisher.state().withdrawn_reason, reason.code());
+        assert_eq!(guest.publisher.state().withdrawn_reason, Some(reason));
         guest.forget();
         guest.busy(100_000.0, 10.0);
         assert!(guest.errors_ns.len() > 1_000, "served again");
@@ -305,9 +305,12 @@ fn a_withdrawal_by_the_host_ends_with_the_next_refresh_and_takes_no_time_back() 
     for _ in 0..1_000 {
         let wait_ns = guest.host(|host| host.random.between(100.0, 1e7));
         guest.busy(wait_ns / 10.0, wait_ns / 1e9);
-        guest.publisher.withdraw(0x1_0001).expect("alone");
+        guest.publisher.withdraw(Reason::Host(1)).expect("alone");
         let state = guest.publisher.state();
-        assert_eq!((state.clocks, state.withdrawn_reason), (ClockSet::NONE, 0x1_0001));
+        assert_eq!(
+            (state.clocks, state.withdrawn_reason),
+            (ClockSet::NONE, Some(Reason::Host(1)))
+        );
         let published = guest.publisher.publish();
         assert!(
             matches!(published, Ok(Refreshed::Published | Refreshed::Waiting)),

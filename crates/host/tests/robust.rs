@@ -97,7 +97,7 @@ proptest! {
             };
             publisher.state();
         }
-        let _ = publisher.withdraw(0x1_0000);
+        let _ = publisher.withdraw(Reason::Host(0));
     }
 
     #[test]
@@ -112,7 +112,7 @@ proptest! {
         for sample in plausible(steps) {
             publisher.source().0.set(sample.mono.after);
             match publisher.publish_sample(&sample) {
-                Ok(Refreshed::Withdrawn(reason)) => prop_assert!(Reason::from_code(reason.code()).is_some()),
+                Ok(Refreshed::Withdrawn(reason)) => prop_assert_eq!(Reason::from_code(reason.code()), Some(reason)),
                 Ok(Refreshed::Published) => published += 1,
                 Ok(Refreshed::Waiting | Refreshed::Missed) | Err(NotPublished::Impossible) => {}
                 other => prop_assert!(false, "{other:?}"),

@@ -79,7 +79,7 @@ fn recorded(file: &object::File<'_>, name: &str, is_64: bool) -> object::Result<
 fn functions(image: &[u8]) -> Result<String, String> {
     let elf = Elf::parse(image).map_err(|error| error.to_string())?;
     let mut text = String::new();
-    for (index, symbol) in elf.symbols().filter(|(_, symbol)| symbol.kind() == STT_FUNC) {
+    for (index, symbol) in elf.symbols().filter(|(_, symbol)| symbol.kind == STT_FUNC) {
         let name = String::from_utf8_lossy(symbol.name);
         let entry = elf.symbol_offset(index).unwrap_or(0);
         let _ = write!(

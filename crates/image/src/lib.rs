@@ -32,8 +32,8 @@ pub use vdso::Vdso;
 
 /// Returns the version of the page that an image reads, if the bytes are a fastpath image, instantiated or not.
 pub fn page_abi(bytes: &[u8]) -> Option<u32> {
-    let notes = fastpath_elf::Elf::parse(bytes).ok()?.notes();
-    let note = notes.iter().find(|note| {
+    let elf = fastpath_elf::Elf::parse(bytes).ok()?;
+    let note = elf.notes.iter().find(|note| {
         note.name == fastpath_elf::check::NOTE_NAME.as_bytes() && note.kind == fastpath_elf::check::NOTE_KIND
     })?;
     note.description.try_into().ok().map(u32::from_le_bytes)

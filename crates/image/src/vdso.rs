@@ -1,7 +1,7 @@
 //! Reads any vDSO's symbols: ours, and any kernel's.
 
 use fastpath_elf::{
-    Elf, ElfError, NT_GNU_BUILD_ID, SHN_ABS, SHN_UNDEF, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, VERSION_MASK,
+    Elf, ElfError, NT_GNU_BUILD_ID, SHN_ABS, SHN_UNDEF, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, VERSYM_VERSION,
 };
 
 /// The exports of a vDSO.
@@ -39,17 +39,17 @@ impl Vdso {
         let exports = elf
             .symbols()
             .map(|(_, symbol)| symbol)
-            .filter(|symbol| symbol.section != SHN_UNDEF && matches!(symbol.binding(), STB_GLOBAL | STB_WEAK))
+            .filter(|symbol| symbol.section != SHN_UNDEF && matches!(symbol.binding, STB_GLOBAL | STB_WEAK))
             .map(|symbol| Export {
                 name: text(symbol.name),
                 version: symbol.version.and_then(|version| {
-                    let wanted = version & VERSION_MASK;
+                    let wanted = version & VERSYM_VERSION;
                     let (.., name) = versions.iter().find(|(index, ..)| *index == wanted)?;
                     Some(text(name))
                 }),
                 offset: elf.offset_of(symbol.value),
                 size: symbol.size,
-                is_function: symbol.section != SHN_ABS && matches!(symbol.kind(), STT_FUNC | STT_NOTYPE),
+                is_function: symbol.section != SHN_ABS && matches!(symbol.kind, STT_FUNC | STT_NOTYPE),
             })
             .collect();
         Ok(Vdso {
@@ -58,7 +58,7 @@ impl Vdso {
             bias: elf.bias(),
             soname: elf.soname().map(text),
             build_id: elf
-                .notes()
+                .notes
                 .iter()
                 .find(|note| note.name == b"GNU" && note.kind == NT_GNU_BUILD_ID)
                 .map(|note| note.description.to_vec()),

@@ -120,14 +120,14 @@ impl Subject {
     }
 
     /// Returns the offset of a dynamic tag's entry.
-    fn tag(&self, tag: u64) -> usize {
+    fn tag(&self, tag: u32) -> usize {
         let elf = elf(self.bytes);
-        let index = elf.dynamic().iter().position(|entry| entry.0 == tag).unwrap();
+        let index = elf.dynamic.iter().position(|entry| entry.0 == tag).unwrap();
         elf.segments_of(PT_DYNAMIC).next().unwrap().offset as usize + 2 * self.class.word * index
     }
 
     /// Returns the offset that a tag points to.
-    fn table(&self, tag: u64) -> usize {
+    fn table(&self, tag: u32) -> usize {
         elf(self.bytes).dynamic_offset(tag).unwrap() as usize
     }
 
@@ -427,7 +427,7 @@ fn a_gnu_hash_table_that_misses_a_function_is_refused() {
 
 /// Replaces the dynamic entry with the least information.
 fn replace_flags_tag(image: &Subject, new: u64) -> impl FnOnce(&mut Vec<u8>) + use<> {
-    const DT_FLAGS: u64 = 30;
+    const DT_FLAGS: u32 = 30;
     let (at, class) = (image.tag(DT_FLAGS), image.class);
     move |bytes| class.put_word(bytes, at, new)
 }

@@ -83,7 +83,7 @@ fn glibc(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
 }
 
 fn has_version(elf: &Elf<'_>, symbol: &Symbol<'_>, version: &str) -> bool {
-    let wanted = symbol.version.expect("versioned") & VERSION_MASK;
+    let wanted = symbol.version.expect("versioned") & VERSYM_VERSION;
     elf.versions()
         .iter()
         .any(|&(index, flags, name)| index == wanted && flags & VER_FLG_BASE == 0 && name == version.as_bytes())
@@ -94,8 +94,8 @@ fn musl(bytes: &[u8], name: &str, version: &str, symbols: u32) -> Option<u64> {
     let elf = Elf::parse(bytes).unwrap();
     (0..symbols).find_map(|index| {
         let symbol = elf.symbol(index).unwrap();
-        let fits = matches!(symbol.kind(), 0 | 1 | 2 | 5)
-            && matches!(symbol.binding(), 1 | 2 | 10)
+        let fits = matches!(symbol.kind, 0 | 1 | 2 | 5)
+            && matches!(symbol.binding, 1 | 2 | 10)
             && symbol.section != SHN_UNDEF
             && symbol.name == name.as_bytes()
             && has_version(&elf, &symbol, version);
@@ -144,8 +144,8 @@ fn rustix(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
         let here = word(bytes, chain_table + 4 * u64::from(index - first));
         let symbol = elf.symbol(index).unwrap();
         let fits = here | 1 == hash | 1
-            && matches!(symbol.kind(), STT_FUNC | STT_NOTYPE)
-            && matches!(symbol.binding(), STB_GLOBAL | STB_WEAK)
+            && matches!(symbol.kind, STT_FUNC | STT_NOTYPE)
+            && matches!(symbol.binding, STB_GLOBAL | STB_WEAK)
             && symbol.name == name.as_bytes()
             && has_version(&elf, &symbol, version);
         if fits {
@@ -187,7 +187,7 @@ fn go(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
         let is_base = half(2) & VER_FLG_BASE != 0;
         let hash_fits = word(bytes, definition + 8) == version_hash;
         if !is_base && hash_fits && elf.string(word(bytes, aux).into()) == Some(version.as_bytes()) {
-            break half(4) & VERSION_MASK;
+            break half(4) & VERSYM_VERSION;
         }
         let next = word(bytes, definition + 16);
         assert_ne!(next, 0, "{version} is not defined");
@@ -206,11 +206,11 @@ fn go(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
         let here = word(bytes, chain_table + 4 * u64::from(index - first));
         if here | 1 == hash | 1 {
             let symbol = elf.symbol(index).unwrap();
-            let fits = matches!(symbol.kind(), STT_FUNC | STT_NOTYPE)
-                && matches!(symbol.binding(), STB_GLOBAL | STB_WEAK)
+            let fits = matches!(symbol.kind, STT_FUNC | STT_NOTYPE)
+                && matches!(symbol.binding, STB_GLOBAL | STB_WEAK)
                 && symbol.section != SHN_UNDEF
                 && symbol.name == name.as_bytes()
-                && symbol.version.unwrap() & VERSION_MASK == index_of_version;
+                && symbol.version.unwrap() & VERSYM_VERSION == index_of_version;
             if fits {
                 return Some(symbol.value);
             }
@@ -230,8 +230,8 @@ fn parse_vdso(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
     let mut index = word(bytes, table + 4 * u64::from(2 + sysv_hash(name) % buckets));
     while index != 0 {
         let symbol = elf.symbol(index).unwrap();
-        let fits = matches!(symbol.kind(), STT_FUNC | STT_NOTYPE)
-            && matches!(symbol.binding(), STB_GLOBAL | STB_WEAK)
+        let fits = matches!(symbol.kind, STT_FUNC | STT_NOTYPE)
+            && matches!(symbol.binding, STB_GLOBAL | STB_WEAK)
             && symbol.section != SHN_UNDEF
             && symbol.name == name.as_bytes()
             && has_version(&elf, &symbol, version);

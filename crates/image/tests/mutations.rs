@@ -4,16 +4,12 @@ use std::time::Duration;
 
 use fastpath_image::{Image, Vdso, own_vdso};
 
-#[path = "../../../fuzz/mutations.rs"]
-#[expect(dead_code, reason = "its seeds are no files")]
-mod mutations;
-
 #[test]
 fn whatever_the_bytes_they_are_a_vdso_or_refused() {
     let mut seeds = vec![Image::host().bytes().to_vec()];
     seeds.extend(own_vdso().ok().flatten().map(|kernel| kernel.bytes));
     let (mut read, mut refused) = (0, 0);
-    mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| match Vdso::parse(bytes) {
+    fastpath_mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| match Vdso::parse(bytes) {
         Ok(vdso) => {
             read += 1;
             let _ = (vdso.soname(), vdso.build_id(), vdso.find("__vdso_clock_gettime"));

@@ -250,7 +250,7 @@ fn a_floor_is_for_the_clocks_that_were_shown_and_no_nonsense() {
 fn a_withdrawn_page_answers_nothing() {
     for mapped in both() {
         lay(&mapped, &still(), Some(&still()), 2);
-        Writer::new(mapped.page).withdraw(1, counter);
+        Writer::new(mapped.page).withdraw(fastpath_page::Reason::Warp, counter);
         assert_kernel_answers(&mapped);
     }
 }

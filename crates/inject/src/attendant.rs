@@ -319,12 +319,9 @@ impl Attendant {
 /// Returns threads, by their numbers here, of processes in inner PID namespaces, in which they have the number `inner`.
 fn threads_of_inner_namespaces(inner: i32) -> impl Iterator<Item = i32> {
     let status = |pid: i32| Status::of(&pid.to_string()).ok();
-    let processes = fastpath_maps::processes().into_iter().flatten();
+    let processes = fastpath_proc::processes().into_iter().flatten();
     let nested = processes.filter(move |pid| status(*pid).is_some_and(|status| status.is_nested));
-    let threads = nested.flat_map(|pid| {
-        let names = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
-        names.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
-    });
+    let threads = nested.flat_map(|pid| fastpath_proc::threads(pid).into_iter().flatten());
     threads.filter(move |tid| status(*tid).is_some_and(|status| status.inner_pid == inner))
 }
 

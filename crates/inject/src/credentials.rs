@@ -22,28 +22,22 @@ impl Credentials {
     /// Reads those of a process or thread.
     pub fn of(pid: &str) -> Result<Credentials> {
         let path = format!("/proc/{pid}/status");
-        let text = std::fs::read_to_string(&path).map_err(|e| Error::io(&path, e))?;
-        Credentials::parse(&text).ok_or_else(|| Error::Unsupported(format!("{path} does not show its credentials")))
+        let status = fastpath_proc::Status::of(pid).map_err(|e| Error::io(&path, e))?;
+        Credentials::parse(&status).ok_or_else(|| Error::Unsupported(format!("{path} does not show its credentials")))
     }
 
-    fn parse(text: &str) -> Option<Credentials> {
-        let field = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
-        let numbers = |name: &str| -> Option<Vec<u32>> {
-            let words = field(name)?.split_whitespace();
-            words.map(|word| word.parse().ok()).collect()
-        };
-        let set = |name: &str| u64::from_str_radix(field(name)?.trim(), 16).ok();
+    fn parse(status: &fastpath_proc::Status) -> Option<Credentials> {
         // Real, effective, saved, file system.
-        let [_, effective_uid, _, file_uid] = numbers("Uid")?.try_into().ok()?;
-        let [_, effective_gid, _, file_gid] = numbers("Gid")?.try_into().ok()?;
+        let [_, effective_uid, _, file_uid] = status.numbers("Uid")?.try_into().ok()?;
+        let [_, effective_gid, _, file_gid] = status.numbers("Gid")?.try_into().ok()?;
         Some(Credentials {
             effective_uid,
             effective_gid,
             file_uid,
             file_gid,
-            groups: numbers("Groups")?,
-            permitted: set("CapPrm")?,
-            effective: set("CapEff")?,
+            groups: status.numbers("Groups")?,
+            permitted: status.set("CapPrm")?,
+            effective: status.set("CapEff")?,
         })
     }
 
@@ -141,14 +135,15 @@ mod tests {
             permitted: 3,
             effective: 1,
         };
-        assert_eq!(Credentials::parse(TEXT), Some(expected));
-        assert_eq!(Credentials::parse("Uid:\t1\n"), None);
+        let parse = |text: &str| Credentials::parse(&fastpath_proc::Status::parse(text));
+        assert_eq!(parse(TEXT), Some(expected));
+        assert_eq!(parse("Uid:\t1\n"), None);
         Credentials::of("self").unwrap();
     }
 
     #[test]
     fn another_effective_user_or_one_capability_more_is_growth_and_one_less_is_not() {
-        let before = Credentials::parse(TEXT).unwrap();
+        let before = Credentials::parse(&fastpath_proc::Status::parse(TEXT)).unwrap();
         let grown = |change: fn(&mut Credentials)| {
             let mut after = before.clone();
             change(&mut after);

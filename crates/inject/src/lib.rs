@@ -12,15 +12,12 @@ mod credentials;
 mod error;
 mod in_process;
 mod install;
+pub mod lease;
 mod mailbox;
 #[allow(dead_code)] // the build script uses the rest
 mod mailbox_layout;
 mod maps;
 mod memory;
-#[cfg(test)]
-#[path = "../../../fuzz/mutations.rs"]
-#[allow(dead_code, reason = "the mailbox's seeds are no files")]
-mod mutations;
 mod program;
 pub mod redirection;
 pub mod region;
@@ -35,5 +32,6 @@ mod unwind;
 pub use error::{Error, Result};
 pub use in_process::InProcess;
 pub use install::InjectionConfig;
-pub use mailbox::{MAPPED_NAME as MAILBOX_MAPPED_NAME, NAME as MAILBOX_NAME, Shared};
+pub use lease::{MAILBOX_MAPPED_NAME, MAILBOX_NAME};
+pub use mailbox::Shared;
 pub use sites::Cache;

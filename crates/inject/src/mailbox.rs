@@ -2,17 +2,16 @@
 
 use std::fs::File;
 use std::mem::offset_of;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
-use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::error::{Error, Result, tried};
+use crate::lease::{self, Lease, MAILBOX_MAPPED_NAME};
 pub use crate::mailbox_layout::{HookState, Mailbox};
 use crate::mailbox_layout::{SLOTS, Slot};
 use crate::maps::{self, Mapping};
@@ -34,11 +33,6 @@ mod state {
 /// Age at which an unchanged slot counts as abandoned: its owner was killed while it wrote its request, or has stopped
 /// waiting (the hook waits for 200 ms).
 pub const ABANDONED: Duration = Duration::from_secs(2);
-
-/// Name of a mailbox, for memfd_create(2).
-pub const NAME: &std::ffi::CStr = c"fastpath-mailbox";
-/// Name that /proc/PID/maps shows for it, before ` (deleted)`.
-pub const MAPPED_NAME: &str = "/memfd:fastpath-mailbox";
 
 /// Request of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,8 +98,7 @@ const _: () = assert!(size_of::<Mailbox>() <= 4096);
 pub struct Shared {
     map: NonNull<Mailbox>,
     file: OwnedFd,
-    /// Opened for reading only, to request leases with.
-    reader: OwnedFd,
+    lease: Lease,
     inode: u64,
 }
 
@@ -118,22 +111,14 @@ unsafe impl Sync for Shared {}
 impl Shared {
     /// Creates an empty mailbox.
     pub fn create() -> Result<Shared> {
-        let fd =
-            memfd_create(NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).map_err(tried("memfd_create"))?;
-        nix::unistd::ftruncate(&fd, 4096).map_err(tried("ftruncate"))?;
-        // No process can make another one fault by truncating the file.
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: fcntl with an int argument.
-        if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
-            return Err(tried("F_ADD_SEALS")(Errno::last()));
-        }
-        let file = File::from(fd);
+        let (lease, file) = Lease::create().map_err(|e| Error::io("a mailbox", e))?;
+        let file = File::from(file);
         let inode = file.metadata().map_err(|e| Error::io("memfd", e))?.ino();
         // SAFETY: a fresh shared mapping of a sealed file of this size; never unmapped.
         let map = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                4096,
+                lease::SIZE as usize,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED,
                 file.as_raw_fd(),
@@ -144,11 +129,11 @@ impl Shared {
             return Err(tried("mmap")(Errno::last()));
         }
         let map = NonNull::new(map.cast()).ok_or_else(|| tried("mmap")(Errno::EINVAL))?;
-        let reader = open(&file, OFlag::O_RDONLY)?;
+        let file = file.into();
         Ok(Shared {
             map,
-            file: file.into(),
-            reader,
+            file,
+            lease,
             inode,
         })
     }
@@ -158,40 +143,20 @@ impl Shared {
         unsafe { self.map.as_ref() }
     }
 
-    /// Returns the file itself: mappings made from it are not counted.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-
-    /// Opens the file anew. Unlike the descriptor from memfd_create, the kernel counts this one as a writer until the
-    /// last mapping made from it is gone.
+    /// Opens the mailbox anew, for a process that maps it ([`lease::reopen`]).
     pub fn reopen(&self) -> Result<OwnedFd> {
-        open(&self.file, OFlag::O_RDWR)
+        lease::reopen(&self.file).map_err(|e| Error::io("a mailbox", e))
     }
 
-    /// Returns whether any process still maps it: the kernel refuses a read lease while a writer exists (fcntl(2),
-    /// F_SETLEASE).
+    /// Returns whether any process still maps it.
     pub fn in_use(&self) -> bool {
-        let lease = |kind: libc::c_int| {
-            // SAFETY: fcntl with an int argument.
-            let answer = unsafe { libc::fcntl(self.reader.as_raw_fd(), libc::F_SETLEASE, kind) };
-            if answer < 0 { Err(Errno::last()) } else { Ok(()) }
-        };
-        match lease(libc::F_RDLCK) {
-            Err(Errno::EAGAIN) => true,
-            Ok(()) => {
-                // A lease that is kept would hold up the next program.
-                let _ = lease(libc::F_UNLCK);
-                false
-            }
-            // Leases are not available here (LSM, a kernel without them on tmpfs): search /proc.
-            Err(_) => self.is_mapped_by_anybody(),
-        }
+        // Where leases are not available (LSM, a kernel without them on tmpfs), /proc is searched.
+        self.lease.in_use().unwrap_or_else(|| self.is_mapped_by_anybody())
     }
 
     fn is_mapped_by_anybody(&self) -> bool {
         let own = std::process::id() as i32;
-        let Ok(mut processes) = fastpath_maps::processes() else {
+        let Ok(mut processes) = fastpath_proc::processes() else {
             return true;
         };
         processes.any(|pid| pid != own && maps::of(pid).is_ok_and(|maps| self.mapping(&maps).is_some()))
@@ -200,7 +165,7 @@ impl Shared {
     /// Returns the mailbox's mapping among the mappings of a process.
     pub fn mapping<'m>(&self, maps: &'m [Mapping]) -> Option<&'m Mapping> {
         maps.iter()
-            .find(|m| m.inode == self.inode && m.name.starts_with(MAPPED_NAME))
+            .find(|m| m.inode == self.inode && m.name.starts_with(MAILBOX_MAPPED_NAME))
     }
 
     /// Sleeps until a request may be there, for `at_most` at the longest.
@@ -283,12 +248,6 @@ fn exchange(word: &AtomicU32, old: u32, new: u32) -> bool {
         .is_ok()
 }
 
-fn open(file: &impl AsRawFd, flags: OFlag) -> Result<OwnedFd> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    nix::fcntl::open(path.as_str(), flags | OFlag::O_CLOEXEC, nix::sys::stat::Mode::empty())
-        .map_err(|e| Error::io(path, e.into()))
-}
-
 fn futex(word: &AtomicU32, operation: i32, value: u32, at_most: Option<Duration>) {
     let timeout = at_most.map(|at_most| libc::timespec {
         tv_sec: at_most.as_secs() as libc::time_t,
@@ -355,7 +314,7 @@ mod tests {
         file.read_exact_at(&mut full, 0).unwrap();
         let empty = vec![0; full.len()];
         let mut held = Held::default();
-        crate::mutations::feed(&[full, empty], Duration::from_secs(5), 2, |bytes| {
+        fastpath_mutations::feed(&[full, empty], Duration::from_secs(5), 2, |bytes| {
             let length = bytes.len().min(size_of::<Mailbox>());
             file.write_all_at(&bytes[..length], 0).unwrap();
             // The count differs from the one that was seen, so this does not wait.

@@ -2,11 +2,11 @@
 
 use crate::error::{Error, Result};
 
-pub use fastpath_maps::Mapping;
+pub use fastpath_proc::Mapping;
 
 /// Returns all mappings of a process (or a thread's process), lowest first.
 pub fn of(pid: i32) -> Result<Vec<Mapping>> {
-    fastpath_maps::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/maps"), e))
+    fastpath_proc::maps::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/maps"), e))
 }
 
 /// Returns the highest address below `below` at which `size` bytes are free, at least `guard` bytes away from the
@@ -46,7 +46,7 @@ pub fn gap_above(maps: &[Mapping], above: u64, size: u64, guard: u64) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fastpath_maps::parse;
+    use fastpath_proc::maps::parse;
 
     const TEXT: &str = "00400000-00401000 r-xp 00001000 fe:00 12 /bin/a b (deleted)\n\
                         7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n\

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
@@ -76,7 +76,7 @@ impl View {
         let mut path = path.to_owned();
         for _ in 0..MOST_INTERPRETERS {
             let handle = self.open(&path)?;
-            let by_fd = by_descriptor(&handle);
+            let by_fd = fastpath_proc::path_of(&handle);
             let name = path.to_string_lossy().into_owned();
             let mut file = open_regular(&handle).map_err(|e| Error::io(&name, e))?;
             let meta = file.metadata().map_err(|e| Error::io(&name, e))?;
@@ -138,11 +138,7 @@ pub fn open_regular(handle: &OwnedFd) -> std::io::Result<File> {
     }
     let mut options = File::options();
     options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-    options.open(by_descriptor(handle))
-}
-
-fn by_descriptor(handle: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", handle.as_raw_fd())
+    options.open(fastpath_proc::path_of(handle))
 }
 
 /// Opens a path as a handle only (O_PATH).
@@ -174,25 +170,22 @@ pub struct Status {
 impl Status {
     /// Reads the status of a process or thread.
     pub fn of(pid: &str) -> Result<Status> {
-        let path = format!("/proc/{pid}/status");
-        let text = std::fs::read_to_string(&path).map_err(|e| Error::io(path, e))?;
-        Ok(Status::parse(&text))
+        let status = fastpath_proc::Status::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/status"), e))?;
+        Ok(Status::from(&status))
     }
+}
 
-    fn parse(text: &str) -> Status {
-        let line = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
-        let field = |name: &str| line(name).and_then(|v| v.split_whitespace().last());
-        let number = |name| field(name).and_then(|v| v.parse::<u32>().ok());
-        let has_sigsys = |name| {
-            let set = field(name).and_then(|set| u64::from_str_radix(set, 16).ok());
-            set.is_some_and(|set| set >> (libc::SIGSYS - 1) & 1 == 1)
-        };
+impl From<&fastpath_proc::Status> for Status {
+    fn from(status: &fastpath_proc::Status) -> Status {
+        let number = |name| status.number::<u32>(name);
+        let has_sigsys = |name| status.set(name).is_some_and(|set| set >> (libc::SIGSYS - 1) & 1 == 1);
+        let pids: Vec<i32> = status.numbers("NSpid").unwrap_or_default();
         Status {
             blocks_handled_sigsys: has_sigsys("SigBlk") && has_sigsys("SigCgt"),
-            group: number("Tgid").unwrap_or(0) as i32,
-            inner_pid: number("NSpid").or(number("Pid")).unwrap_or(0) as i32,
-            is_nested: line("NSpid").is_some_and(|numbers| numbers.split_whitespace().count() > 1),
-            tracer: number("TracerPid").unwrap_or(0) as i32,
+            group: status.number("Tgid").unwrap_or(0),
+            inner_pid: pids.last().copied().or(status.number("Pid")).unwrap_or(0),
+            is_nested: pids.len() > 1,
+            tracer: status.number("TracerPid").unwrap_or(0),
             filters: number("Seccomp_filters")
                 .unwrap_or(0)
                 .max(u32::from(number("Seccomp").unwrap_or(0) > 0)),
@@ -309,10 +302,11 @@ mod tests {
 
     #[test]
     fn status_reads_the_innermost_pid() {
+        let parse = |text: &str| Status::from(&fastpath_proc::Status::parse(text));
         let text = "Name:\tx\nTgid:\t6\nPid:\t7\nTracerPid:\t3\nNSpid:\t7\t1\nSigBlk:\t0000000040000000\nSigCgt:\t0000000040000000\n\
                     Seccomp:\t2\nSeccomp_filters:\t4\n";
         assert_eq!(
-            Status::parse(text),
+            parse(text),
             Status {
                 blocks_handled_sigsys: true,
                 group: 6,
@@ -323,7 +317,7 @@ mod tests {
             }
         );
         assert_eq!(
-            Status::parse("Pid:\t7\nSigBlk:\t0000000040000000\nSigCgt:\t0000000000000000\nSeccomp:\t2\n"),
+            parse("Pid:\t7\nSigBlk:\t0000000040000000\nSigCgt:\t0000000000000000\nSeccomp:\t2\n"),
             Status {
                 blocks_handled_sigsys: false,
                 group: 0,

@@ -178,7 +178,7 @@ pub unsafe extern "C" fn fastpath_page_withdrawals(
             withdrawals.add(at).write(CWithdrawal {
                 boottime_ns: withdrawal.boottime_ns,
                 ahead_ns: withdrawal.ahead_ns.unwrap_or(AHEAD_UNKNOWN),
-                reason: withdrawal.reason,
+                reason: withdrawal.reason.code(),
                 reserved: 0,
             });
         }

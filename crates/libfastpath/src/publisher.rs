@@ -1,14 +1,14 @@
 //! The publisher in the host's memory.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fastpath_host::evidence::Trust;
 use fastpath_host::image::Image;
 use fastpath_host::{
-    Advice, BadRelation, Bracket, Busy, ClockSet, NotPublished, Options, Publisher, REASON_HOST, REASON_NEW_PUBLISHER,
-    Reason, Refreshed, Relation, Sample, Source, ThisHost, Trap,
+    Advice, BadRelation, Bracket, Busy, ClockSet, NotPublished, Options, Publisher, Reason, Refreshed, Relation,
+    Sample, Source, ThisHost, Trap,
 };
 
 use crate::error::{Error, answer};
@@ -366,9 +366,9 @@ pub unsafe extern "C" fn fastpath_publish_step(publisher: *const Object, sample:
 /// As for [`fastpath_publish`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_withdraw(publisher: *const Object, reason: u32) -> c_int {
-    if reason < REASON_HOST {
+    let Some(reason @ Reason::Host(_)) = Reason::from_code(reason) else {
         return Error::INVALID.0;
-    }
+    };
     // SAFETY: the caller guarantees the publisher.
     answer(
         unsafe { publisher_in(publisher) }.and_then(|publisher| match publisher.withdraw(reason) {
@@ -381,21 +381,7 @@ pub unsafe extern "C" fn fastpath_withdraw(publisher: *const Object, reason: u32
 /// Returns the description of a withdrawal's reason.
 #[unsafe(no_mangle)]
 pub extern "C" fn fastpath_reason_string(reason: u32) -> *const c_char {
-    let text: &'static CStr = match (reason, Reason::from_code(reason)) {
-        (0, _) => c"not withdrawn",
-        (_, Some(known)) => match known {
-            Reason::CounterStopped => c"the counter stopped while the host's clock went on",
-            Reason::CounterJumped => c"the counter jumped against the host's clock",
-            Reason::RateImplausible => {
-                c"the counter's rate against the host's clock changed by more than NTP can explain"
-            }
-            Reason::Suspended => c"the machine was suspended; the counter is being measured anew",
-            Reason::Warp => c"the counters of two CPUs disagree",
-        },
-        (REASON_NEW_PUBLISHER, None) => c"the page has a new publisher, which has published nothing yet",
-        (REASON_HOST.., None) => c"withdrawn by the host",
-        _ => c"a reason that this libfastpath does not know",
-    };
+    let text = Reason::from_code(reason).map_or(c"not withdrawn", Reason::description);
     text.as_ptr()
 }
 
@@ -438,7 +424,7 @@ pub unsafe extern "C" fn fastpath_state_of(publisher: *const Object, state: *mut
         let found = CState {
             size: size_of_32::<CState>(),
             clocks: found.clocks.0,
-            withdrawn_reason: found.withdrawn_reason,
+            withdrawn_reason: found.withdrawn_reason.map_or(0, Reason::code),
             seeded: u32::from(found.seeded),
             refreshes: found.refreshes,
             residual_ns: found.residual_ns,

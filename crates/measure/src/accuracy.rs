@@ -8,7 +8,7 @@ use crate::functions::Functions;
 use crate::histogram::{Distribution, Histogram};
 use crate::stats::median;
 use crate::vdso::Vdso;
-use fastpath_host::cpus;
+use fastpath_evidence::cpus;
 use serde::Serialize;
 use std::sync::Barrier;
 use std::thread;
@@ -101,8 +101,8 @@ struct Errors {
 impl Errors {
     fn new() -> Errors {
         Errors {
-            outside: Histogram::new(),
-            from_middle: Histogram::new(),
+            outside: Histogram::default(),
+            from_middle: Histogram::default(),
             ahead_max_ns: 0,
             behind_max_ns: 0,
             unanswered: 0,

@@ -5,7 +5,7 @@ use crate::timer::Timer;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use crate::arch::{counter_name, repeat};
-pub use fastpath_host::counter::{is_readable as usable, read};
+pub use fastpath_evidence::counter::{is_readable as usable, read};
 
 static WAS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
 

@@ -1,13 +1,15 @@
-//! Nanoseconds counted one by one, cheap enough to stand in a measuring loop.
+//! Counts of nanoseconds, cheap enough for a measuring loop.
 
 use serde::Serialize;
 
-/// Counts exactly below this, beyond it only how many and the largest. Errors of interest are below a microsecond.
-const EXACT_NS: usize = 4096;
+/// Counts exactly below this, beyond it only how many and the largest. Errors of interest are below a microsecond, and
+/// the exporter's last bound is 5 µs.
+const EXACT_NS: usize = 5001;
 
 /// Counts of values.
 #[derive(Clone)]
-pub(crate) struct Histogram {
+pub struct Histogram {
+    /// By value.
     counts: Vec<u64>,
     beyond: u64,
     max: u64,
@@ -42,17 +44,20 @@ pub struct Bucket {
 
 const BOUNDS_NS: [u64; 11] = [0, 1, 2, 5, 10, 20, 30, 50, 100, 200, 1000];
 
-impl Histogram {
-    pub(crate) fn new() -> Histogram {
+impl Default for Histogram {
+    fn default() -> Histogram {
         Histogram {
             counts: vec![0; EXACT_NS],
             beyond: 0,
             max: 0,
         }
     }
+}
 
+impl Histogram {
+    /// Counts a value.
     #[inline(always)]
-    pub(crate) fn add(&mut self, ns: u64) {
+    pub fn add(&mut self, ns: u64) {
         match self.counts.get_mut(ns as usize) {
             Some(count) => *count += 1,
             None => self.beyond += 1,
@@ -69,8 +74,18 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
+    /// Returns the number of values.
+    pub fn samples(&self) -> u64 {
+        self.counts.iter().sum::<u64>() + self.beyond
+    }
+
+    /// Returns how many values are at most `ns`, which is below the limit of exact counts.
+    pub fn at_most(&self, ns: u64) -> u64 {
+        self.counts[..=ns as usize].iter().sum()
+    }
+
     pub(crate) fn distribution(&self) -> Distribution {
-        let samples = self.counts.iter().sum::<u64>() + self.beyond;
+        let samples = self.samples();
         Distribution {
             samples,
             p50_ns: self.quantile(samples, 500),
@@ -93,23 +108,17 @@ impl Histogram {
     }
 
     fn buckets(&self, samples: u64) -> Vec<Bucket> {
-        let mut from = 0;
+        let bounds = BOUNDS_NS.into_iter().map(Some).chain([None]);
         let mut counted = 0;
-        let mut buckets = Vec::new();
-        for up_to_ns in BOUNDS_NS {
-            let count = self.counts[from..=up_to_ns as usize].iter().sum();
-            buckets.push(Bucket {
-                up_to_ns: Some(up_to_ns),
-                count,
-            });
-            from = up_to_ns as usize + 1;
-            counted += count;
-        }
-        buckets.push(Bucket {
-            up_to_ns: None,
-            count: samples - counted,
-        });
-        buckets
+        let bucket = |up_to_ns: Option<u64>| {
+            let below = counted;
+            counted = up_to_ns.map_or(samples, |ns| self.at_most(ns));
+            Bucket {
+                up_to_ns,
+                count: counted - below,
+            }
+        };
+        bounds.map(bucket).collect()
     }
 }
 
@@ -119,7 +128,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_exact() {
-        let mut histogram = Histogram::new();
+        let mut histogram = Histogram::default();
         (1..=1000).for_each(|ns| histogram.add(ns));
         let distribution = histogram.distribution();
         assert_eq!((distribution.samples, distribution.max_ns), (1000, 1000));
@@ -131,11 +140,11 @@ mod tests {
 
     #[test]
     fn a_value_of_any_size_is_counted_and_the_largest_is_kept() {
-        let mut histogram = Histogram::new();
+        let mut histogram = Histogram::default();
         histogram.add(7);
-        let mut other = Histogram::new();
+        let mut other = Histogram::default();
         other.add(u64::MAX);
-        other.add(4096);
+        other.add(EXACT_NS as u64);
         histogram.merge(&other);
         let distribution = histogram.distribution();
         assert_eq!((distribution.samples, distribution.max_ns), (3, u64::MAX));
@@ -150,7 +159,7 @@ mod tests {
 
     #[test]
     fn nothing_counted_is_nothing_shown() {
-        let distribution = Histogram::new().distribution();
+        let distribution = Histogram::default().distribution();
         assert_eq!(
             (distribution.samples, distribution.max_ns, distribution.p99_9_ns),
             (0, 0, 0)

@@ -70,7 +70,7 @@ impl Host {
             kernel: field(&uname, |name| &name.release),
             machine: field(&uname, |name| &name.machine),
             cpu: cpuinfo_value(&cpuinfo, "model name").map(str::to_owned),
-            ncpu: fastpath_host::cpus::allowed().len(),
+            ncpu: fastpath_evidence::cpus::allowed().len(),
             clocksource: clocksource("current").pop(),
             clocksources_available: clocksource("available"),
             counter: crate::counter::counter_name(),
@@ -133,16 +133,7 @@ fn clocksource(which: &str) -> Vec<String> {
 
 /// 0 none, 1 strict, 2 filter; `None` where /proc does not tell.
 pub fn seccomp_mode_of_this_process() -> Option<u32> {
-    seccomp_mode(&fs::read_to_string("/proc/self/status").ok()?)
-}
-
-fn seccomp_mode(status: &str) -> Option<u32> {
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("Seccomp:"))?
-        .trim()
-        .parse()
-        .ok()
+    fastpath_proc::Status::of("self").ok()?.number("Seccomp")
 }
 
 fn timens_offsets() -> Vec<TimensOffset> {
@@ -156,19 +147,14 @@ fn timens_offsets() -> Vec<TimensOffset> {
 }
 
 pub fn parse_timens_offsets(offsets: &str) -> Vec<TimensOffset> {
-    let parse = |line: &str| {
-        let mut fields = line.split_whitespace();
-        let clock = fields.next()?.to_owned();
-        Some(TimensOffset {
-            clock,
-            sec: fields.next()?.parse().ok()?,
-            nsec: fields.next()?.parse().ok()?,
-        })
+    let offset = |(clock, sec, nsec): (&str, _, _)| TimensOffset {
+        clock: clock.to_owned(),
+        sec,
+        nsec,
     };
-    offsets
-        .lines()
-        .filter_map(parse)
-        .filter(|offset| (offset.sec, offset.nsec) != (0, 0))
+    fastpath_proc::parse_time_offsets(offsets)
+        .filter(|(_, sec, nsec)| (*sec, *nsec) != (0, 0))
+        .map(offset)
         .collect()
 }
 
@@ -247,12 +233,6 @@ mod tests {
             nsec,
         };
         assert_eq!(moved, [offset("monotonic", 86400, 0), offset("boottime", -3, 500)]);
-    }
-
-    #[test]
-    fn seccomp_mode_is_read_from_status() {
-        assert_eq!(seccomp_mode("Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n"), Some(2));
-        assert_eq!(seccomp_mode("Name:\tx\n"), None);
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -30,7 +30,7 @@ pub use accuracy::{Accuracy, ClockAccuracy, Reference, accuracy};
 pub use auto::{Assume, PresentPath, measure_for_auto, measure_for_auto_of_i386};
 pub use clocks::{Clock, Clocks, Kind, NotServed, UnknownClock};
 pub use functions::{Call, ClockFn, Functions, GetcpuFn, GettimeofdayFn, TimeFn};
-pub use histogram::{Bucket, Distribution};
+pub use histogram::{Bucket, Distribution, Histogram};
 pub use host::{Host, TimensOffset};
 pub use monotonicity::{ClockMonotonicity, Limit, Monotonicity, Steps, monotonicity};
 pub use path::Path;

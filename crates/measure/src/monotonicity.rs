@@ -2,7 +2,7 @@
 
 use crate::clocks::Clock;
 use crate::functions::Functions;
-use fastpath_host::cpus;
+use fastpath_evidence::cpus;
 use serde::Serialize;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};

@@ -7,11 +7,11 @@ use crate::child::{self, End, Record};
 use crate::clocks::Clock;
 use crate::functions::{Call, Functions};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The path that libc takes for a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Path {
     /// The kernel's vDSO answers without a system call.
@@ -24,6 +24,19 @@ pub enum Path {
     Unsupported,
     /// It could not be established; the report says why.
     Unknown,
+}
+
+impl Path {
+    /// Returns the word for it, the same as in JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            Path::Vdso => "vdso",
+            Path::Fastpath => "fastpath",
+            Path::Syscall => "syscall",
+            Path::Unsupported => "unsupported",
+            Path::Unknown => "unknown",
+        }
+    }
 }
 
 /// "Exchange full": none of the system calls below can fail with it.

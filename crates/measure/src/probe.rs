@@ -105,7 +105,7 @@ impl Probe {
             if doubtful.is_empty() {
                 break;
             }
-            fastpath_host::pause(pause);
+            fastpath_evidence::pause(pause);
             for at in doubtful {
                 prices[at] = prices[at].least(Price::of(&timer, calls[at], &evidence[at]));
             }
@@ -177,7 +177,7 @@ impl Probe {
             if !(0..prices.len()).any(is_doubtful) {
                 break;
             }
-            fastpath_host::pause(pause);
+            fastpath_evidence::pause(pause);
             for (price, seen) in prices.iter_mut().zip(&look()?.calls) {
                 *price = price.least(price_of(seen));
             }

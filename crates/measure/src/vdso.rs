@@ -3,9 +3,9 @@
 use crate::Clock;
 use crate::counter;
 use crate::functions::{Call, Functions};
-use fastpath_host::PageCopy;
-use fastpath_maps::Mapping;
+use fastpath_evidence::PageCopy;
 use fastpath_page::{MAPPED_NAME, PAGE_SIZE, Page, Reader};
+use fastpath_proc::Mapping;
 use serde::Serialize;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -41,12 +41,12 @@ impl Vdso {
     pub fn of_auxv() -> Option<Vdso> {
         // SAFETY: getauxval only looks.
         let address = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
-        Vdso::at(address, &fastpath_maps::own().ok()?)
+        Vdso::at(address, &fastpath_proc::maps::own().ok()?)
     }
 
     /// The kernel's, which is mapped even where the auxiliary vector names another one, or none.
     pub fn of_kernel() -> Option<Vdso> {
-        let maps = fastpath_maps::own().ok()?;
+        let maps = fastpath_proc::maps::own().ok()?;
         let mapping = maps.iter().find(|mapping| mapping.name == "[vdso]")?;
         Vdso::at(mapping.start as usize, &maps)
     }
@@ -273,7 +273,7 @@ mod tests {
         }
 
         fn vdso(&self) -> Vdso {
-            Vdso::at(self.0 as usize + PAGE_SIZE, &fastpath_maps::own().unwrap()).unwrap()
+            Vdso::at(self.0 as usize + PAGE_SIZE, &fastpath_proc::maps::own().unwrap()).unwrap()
         }
     }
 
@@ -341,7 +341,7 @@ mod tests {
         }
         assert!(!vdso.serves_from_page(Call::Time) && !vdso.serves_from_page(Call::Getcpu));
 
-        region.writer().withdraw(1, counter::read);
+        region.writer().withdraw(fastpath_page::Reason::Warp, counter::read);
         assert!(!vdso.serves_from_page(realtime), "withdrawn");
 
         region.writer().forget(ClockSet::ALL);
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_vdso_without_a_page_below_it_is_not_fastpaths() {
-        let name = |name: &str| fastpath_maps::parse(&format!("1000-2000 r--s 0 00:01 9 {name}"));
+        let name = |name: &str| fastpath_proc::maps::parse(&format!("1000-2000 r--s 0 00:01 9 {name}"));
         assert!(MappedPage::below(0x2000, &name("[vvar]")).is_none());
         assert!(MappedPage::below(0x3000, &name("/memfd:fastpath-page (deleted)")).is_none());
     }

@@ -3,11 +3,12 @@
 use crate::clocks::Kind;
 use crate::functions::Call;
 use crate::path::Path;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a cost means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schemars(rename = "CallVerdict")]
 pub enum Verdict {
     /// As fast as it gets.
     Fast,
@@ -19,6 +20,19 @@ pub enum Verdict {
     SyscallOnly,
     /// Neither path nor cost could be established.
     Unknown,
+}
+
+impl Verdict {
+    /// Returns the word for it, the same as in JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Fast => "fast",
+            Verdict::Slow => "slow",
+            Verdict::Unsupported => "unsupported",
+            Verdict::SyscallOnly => "syscall-only",
+            Verdict::Unknown => "unknown",
+        }
+    }
 }
 
 /// A healthy vDSO costs a tenth to a fifth of a system call; from half of one on, something is wrong.

@@ -5,7 +5,7 @@ use crate::functions::{Call, Functions};
 use crate::price;
 use crate::stats::tenths;
 use crate::timer::Timer;
-use fastpath_maps::Mapping;
+use fastpath_proc::Mapping;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ pub struct Entry {
 
 /// Prices the page, in a child, for a seccomp filter or the kernel may answer a jump to it with death.
 pub(crate) fn price(timer: &Timer) -> Vsyscall {
-    let mode = fastpath_maps::own().map_or(Mode::None, |maps| mode(&maps));
+    let mode = fastpath_proc::maps::own().map_or(Mode::None, |maps| mode(&maps));
     let entries = match mode {
         Mode::None => Vec::new(),
         Mode::Xonly | Mode::Emulate => ENTRIES
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     fn page(permissions: &str) -> Vec<Mapping> {
-        fastpath_maps::parse(&format!(
+        fastpath_proc::maps::parse(&format!(
             "{PAGE:x}-{:x} {permissions} 0 00:00 0 [vsyscall]",
             PAGE + 4096
         ))
@@ -140,7 +140,7 @@ mod tests {
     fn every_entry_of_a_mapped_page_has_a_price_above_a_trap_or_says_why_not() {
         let timer = Timer::start();
         let vsyscall = price(&timer);
-        let mapped = fastpath_maps::own()
+        let mapped = fastpath_proc::maps::own()
             .unwrap()
             .iter()
             .any(|mapping| mapping.name == "[vsyscall]");

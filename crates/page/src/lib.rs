@@ -6,13 +6,17 @@
 //! `status`.
 
 pub mod anchor;
+mod grant;
 pub mod layout;
 pub mod reader;
+mod reason;
 pub mod writer;
 
 pub use anchor::{Anchor, Base, ClockSet, Rate};
+pub use grant::Grant;
 pub use layout::{PAGE_SIZE, Page};
 pub use reader::{PageError, Reader, check};
+pub use reason::Reason;
 pub use writer::{Change, Init, PublishError, Stats, Watch, Withdrawal, Writer, publish_all, publish_changes};
 
 /// Name of a page's memfd.

@@ -7,6 +7,7 @@ use crate::anchor::{ClockSet, NSEC_PER_SEC, base_index};
 use crate::layout::{
     ABI, AHEAD_UNKNOWN, AnchorCell, HISTORY, Header, Latch, MAGIC, PAGE_SIZE, Page, WATCH_VOUCHED_FOR,
 };
+use crate::reason::Reason;
 use crate::sync::{Ordering, fence};
 use crate::writer::{Stats, Watch, Withdrawal};
 
@@ -188,7 +189,7 @@ impl<'p> Reader<'p> {
             refreshes: stats.refreshes.load(Ordering::Relaxed),
             residual_ns: stats.residual_ns.load(Ordering::Relaxed) as i64,
             publisher_pid: stats.publisher_pid.load(Ordering::Relaxed),
-            withdrawn_reason: stats.withdrawn_reason.load(Ordering::Relaxed),
+            withdrawn_reason: Reason::from_code(stats.withdrawn_reason.load(Ordering::Relaxed)),
         }
     }
 
@@ -207,9 +208,9 @@ impl<'p> Reader<'p> {
             let boottime_ns = entry.boottime_ns.load(Ordering::Relaxed);
             let ahead_ns = entry.ahead_ns.load(Ordering::Relaxed) as i64;
             fence(Ordering::Acquire);
-            (reason != 0 && entry.reason.load(Ordering::Relaxed) == reason).then_some(Withdrawal {
+            (entry.reason.load(Ordering::Relaxed) == reason).then_some(Withdrawal {
                 boottime_ns,
-                reason,
+                reason: Reason::from_code(reason)?,
                 ahead_ns: (ahead_ns != AHEAD_UNKNOWN).then_some(ahead_ns),
             })
         })

@@ -21,6 +21,7 @@ use crate::anchor::{Anchor, Base, ClockSet, MAX_SHIFT, Rate, base_index};
 use crate::layout::{
     ABI, AHEAD_UNKNOWN, AnchorCell, BASES, FLOOR_LIMIT_NS, HISTORY, Latch, MAGIC, Page, WATCH_VOUCHED_FOR,
 };
+use crate::reason::Reason;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, fence_before_counter};
 
 /// Longest time by which a reader's recheck of seq may be executed before its counter read has finished: see
@@ -51,8 +52,8 @@ pub struct Stats {
     pub residual_ns: i64,
     /// The publisher's process id as it sees itself.
     pub publisher_pid: u32,
-    /// Reason why the anchors were withdrawn; 0: they are in force.
-    pub withdrawn_reason: u32,
+    /// Reason why the anchors were withdrawn; `None`: they are in force.
+    pub withdrawn_reason: Option<Reason>,
 }
 
 /// A withdrawal of anchors from the page.
@@ -60,8 +61,8 @@ pub struct Stats {
 pub struct Withdrawal {
     /// The kernel's CLOCK_BOOTTIME, in nanoseconds.
     pub boottime_ns: u64,
-    /// The reason; never 0.
-    pub reason: u32,
+    /// The reason.
+    pub reason: Reason,
     /// How far the anchor was ahead of the kernel's MONOTONIC, in nanoseconds; `None`: no reader was served, or the
     /// value could not be measured.
     pub ahead_ns: Option<i64>,
@@ -187,7 +188,7 @@ impl<'p> Writer<'p> {
     ///
     /// The anchors end here: their time at this moment stays on the page as the floor of what readers get from the
     /// kernel.
-    pub fn withdraw(&self, reason: u32, counter: impl Fn() -> u64) {
+    pub fn withdraw(&self, reason: Reason, counter: impl Fn() -> u64) {
         for which in [Which::Hres, Which::Raw] {
             let latch = self.latch(which);
             self.repair(latch);
@@ -204,7 +205,7 @@ impl<'p> Writer<'p> {
                 self.end(copy, ended);
             }
         }
-        self.store32(&self.page.stats.withdrawn_reason, reason);
+        self.store32(&self.page.stats.withdrawn_reason, reason.code());
     }
 
     /// Takes some clocks off the page, and their floors too: the kernel's clock was set, which voids the times that
@@ -244,7 +245,7 @@ impl<'p> Writer<'p> {
         self.store64(&cell.refreshes, stats.refreshes);
         self.store64(&cell.residual_ns, stats.residual_ns as u64);
         self.store32(&cell.publisher_pid, stats.publisher_pid);
-        self.store32(&cell.withdrawn_reason, stats.withdrawn_reason);
+        self.store32(&cell.withdrawn_reason, stats.withdrawn_reason.map_or(0, Reason::code));
     }
 
     /// Adds to the page's history. This does not affect readers; [`Writer::withdraw`] does.
@@ -258,7 +259,7 @@ impl<'p> Writer<'p> {
         self.store64(&entry.boottime_ns, withdrawal.boottime_ns);
         self.store64(&entry.ahead_ns, withdrawal.ahead_ns.unwrap_or(AHEAD_UNKNOWN) as u64);
         fence(Ordering::Release);
-        self.store32(&entry.reason, withdrawal.reason);
+        self.store32(&entry.reason, withdrawal.reason.code());
         fence(Ordering::Release);
         self.store64(&stats.withdrawals, count.wrapping_add(1));
     }

@@ -14,7 +14,7 @@
 
 use std::cell::Cell;
 
-use fastpath_page::{Anchor, Base, ClockSet, Page, PublishError, Rate, Reader, Writer};
+use fastpath_page::{Anchor, Base, ClockSet, Page, PublishError, Rate, Reader, Reason, Writer};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
@@ -251,7 +251,7 @@ fn a_withdrawn_page_answers_nothing() {
             let page = page.clone();
             thread::spawn(move || Reader::new(&page).read(MONOTONIC_ID, || 1_900))
         };
-        Writer::new(&page).withdraw(7, || 1_900);
+        Writer::new(&page).withdraw(Reason::Warp, || 1_900);
         let seen = reader.join().expect("reader");
         assert!([None, old.at(INDEX, 1_900)].contains(&seen), "{seen:?}");
         for counter in [1_900, 2_500] {

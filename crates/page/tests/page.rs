@@ -5,8 +5,8 @@ use std::cell::Cell;
 
 use fastpath_page::layout::{ABI, FLAG_CPU_SEGMENT, MAGIC, fields, structs};
 use fastpath_page::{
-    Anchor, Base, ClockSet, Init, PAGE_SIZE, Page, PageError, PublishError, Rate, Reader, Stats, Watch, Withdrawal,
-    Writer, check, publish_all,
+    Anchor, Base, ClockSet, Init, PAGE_SIZE, Page, PageError, PublishError, Rate, Reader, Reason, Stats, Watch,
+    Withdrawal, Writer, check, publish_all,
 };
 
 fn bytes_of(page: &Page) -> Vec<u8> {
@@ -213,9 +213,9 @@ fn a_withdrawn_page_says_why_and_answers_again_after_the_next_anchor() {
     let page = Page::zeroed();
     let (writer, reader) = (Writer::new(&page), Reader::new(&page));
     writer.publish_hres(&anchor(1_000, 10), || 1_000).expect("first");
-    writer.withdraw(3, || 1_500);
+    writer.withdraw(Reason::RateImplausible, || 1_500);
     assert_eq!(reader.read(0, || 1_500), None);
-    assert_eq!(reader.stats().withdrawn_reason, 3);
+    assert_eq!(reader.stats().withdrawn_reason, Some(Reason::RateImplausible));
     writer
         .publish_hres(&anchor(1_600, 20), || 1_700)
         .expect("no reader uses the old one");
@@ -223,7 +223,7 @@ fn a_withdrawn_page_says_why_and_answers_again_after_the_next_anchor() {
         refreshes: 2,
         residual_ns: -4,
         publisher_pid: 1,
-        withdrawn_reason: 0,
+        withdrawn_reason: None,
     };
     writer.set_stats(&stats);
     assert_eq!(reader.read(0, || 1_700), Some((20, 100)));
@@ -255,7 +255,7 @@ fn a_page_remembers_its_last_withdrawals_and_how_many_there_were() {
     assert_eq!(reader.history().count(), 0);
     let nth = |nth: u32| Withdrawal {
         boottime_ns: 1_000 * u64::from(nth),
-        reason: nth,
+        reason: Reason::Host(nth),
         ahead_ns: nth.is_multiple_of(2).then_some(-i64::from(nth)),
     };
     for count in 1..=20 {
@@ -293,7 +293,7 @@ fn what_an_anchor_showed_last_is_a_floor_that_outlives_it() {
     );
     assert_eq!(reader.floor(4, || 1_500), None, "of no other clock");
     // A count is a nanosecond here, and a reader may look ahead by 2000 of them.
-    writer.withdraw(3, || 1_500);
+    writer.withdraw(Reason::RateImplausible, || 1_500);
     assert_eq!(reader.read(1, || 1_500), None);
     assert_eq!(reader.floor(1, || 5_000_000), Some((10, 2_500)));
     writer.forget(ClockSet::REALTIME);
@@ -306,7 +306,7 @@ fn an_anchor_that_begins_before_what_a_withdrawn_one_showed_is_refused() {
     let page = Page::zeroed();
     let writer = Writer::new(&page);
     writer.publish_hres(&anchor(1_000, 10), || 1_000).expect("first");
-    writer.withdraw(3, || 500_000);
+    writer.withdraw(Reason::RateImplausible, || 500_000);
     // It showed 501 us at 502 000.
     let mut below = anchor(600_000, 10);
     below.base = [Base {
@@ -321,7 +321,7 @@ fn an_anchor_that_begins_before_what_a_withdrawn_one_showed_is_refused() {
     }; 4];
     assert_eq!(writer.publish_hres(&above, || 600_000), Ok(()));
     // The clock was set back by an hour, which voids the floor.
-    writer.withdraw(3, || 700_000);
+    writer.withdraw(Reason::RateImplausible, || 700_000);
     let mut another_time = anchor(800_000, 5);
     another_time.clocks = ClockSet::REALTIME;
     assert_eq!(writer.publish_hres(&another_time, || 800_000), Ok(()));
@@ -349,4 +349,16 @@ fn a_change_keeps_away_from_the_base_of_the_anchor_in_force() {
     let refused = publish_all(&writers, Some(&anchor(9_000, 20)), None, 100, || 1_099, || false);
     assert!(matches!(refused, Err(PublishError::TooEarly { .. })), "{refused:?}");
     publish_all(&writers, Some(&anchor(9_000, 20)), None, 100, || 1_100, || false).expect("late enough");
+}
+
+#[test]
+fn every_reason_has_a_code_that_is_not_zero_and_reads_as_a_sentence() {
+    for code in [1, 2, 3, 5, 6, 1000, 1001, 1002, 0x1_0000, u32::MAX, 999] {
+        let reason = Reason::from_code(code).expect("a reason");
+        assert_eq!(reason.code(), code);
+        assert!(reason.to_string().len() > 10, "{reason}");
+    }
+    assert_eq!(Reason::from_code(0), None);
+    assert_eq!(Reason::from_code(7), Some(Reason::Unknown(7)));
+    assert_eq!(Reason::from_code(0x1_0005), Some(Reason::Host(5)));
 }

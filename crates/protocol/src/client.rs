@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fastpath_page::{ClockSet, Grant};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt::SendTimeout,
 };
@@ -16,8 +17,10 @@ use crate::message::{
 use crate::packet;
 use crate::status::Status;
 
-/// Timeout of the daemon's answer, which takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Timeout of the host's daemon's answer, which takes milliseconds.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Timeout of the answer of a daemon without which nothing can be done.
+const LONG_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -43,18 +46,6 @@ pub enum Failure {
     Refused(#[from] Refusal),
 }
 
-/// A page from a daemon.
-#[derive(Debug)]
-pub struct Page {
-    /// The clock ids that it answers, one bit each.
-    pub clocks: u32,
-    /// The page, to be mapped for reading.
-    pub page: OwnedFd,
-    /// The mailbox, to be mapped shared by every process that reads the page: the page is kept while it is mapped.
-    /// `None` if the client sent one.
-    pub mailbox: Option<OwnedFd>,
-}
-
 /// An answer with its text and descriptors.
 struct Answered {
     answer: Answer,
@@ -66,6 +57,7 @@ struct Answered {
 pub struct Client {
     socket: OwnedFd,
     path: PathBuf,
+    timeout: Duration,
 }
 
 /// Returns the path of the daemon's socket.
@@ -86,49 +78,56 @@ impl Client {
     pub fn connect_to(path: &Path) -> Result<Client, Failure> {
         let connected = (|| {
             let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
-            let patience = TimeVal::milliseconds(PATIENCE.as_millis() as i64);
-            setsockopt(&socket, SendTimeout, &patience)?;
+            let timeout = TimeVal::milliseconds(TIMEOUT.as_millis() as i64);
+            setsockopt(&socket, SendTimeout, &timeout)?;
             let address = UnixAddr::new(path)?;
             packet::uninterrupted(|| connect(socket.as_raw_fd(), &address))?;
             Ok(socket)
         })();
         let path = path.to_owned();
         match connected {
-            Ok(socket) => Ok(Client { socket, path }),
+            Ok(socket) => Ok(Client {
+                socket,
+                path,
+                timeout: TIMEOUT,
+            }),
             Err(error) => Err(Failure::NoDaemon { path, error }),
         }
     }
 
-    /// Requests a page that answers `clocks` (0: those that are slow here), for the process of a pidfd or this one.
-    /// `mailbox`, if given, keeps the page.
+    /// Returns the client of a daemon at the other end of `socket`, of type SOCK_SEQPACKET.
+    pub fn over(socket: OwnedFd) -> Client {
+        Client {
+            socket,
+            path: "a socket pair".into(),
+            timeout: LONG_TIMEOUT,
+        }
+    }
+
+    /// Requests a page that answers `clocks` (none: those that are slow here), for the process of a pidfd or this one.
+    /// `mailbox`, if given, keeps the page; otherwise the daemon makes one.
     pub fn page(
         &self,
-        clocks: u32,
+        clocks: ClockSet,
         process: Option<BorrowedFd<'_>>,
-        mailbox: Option<BorrowedFd<'_>>,
-    ) -> Result<Page, Failure> {
+        mailbox: Option<OwnedFd>,
+    ) -> Result<Grant, Failure> {
         let mut flags = 0;
         flags |= if process.is_some() { WITH_PROCESS } else { 0 };
         flags |= if mailbox.is_some() { WITH_MAILBOX } else { 0 };
-        let fds: Vec<_> = process.into_iter().chain(mailbox).collect();
+        let fds: Vec<_> = process.into_iter().chain(mailbox.as_ref().map(AsFd::as_fd)).collect();
         let request = Request {
-            clocks,
+            clocks: clocks.0,
             flags,
             ..Request::new(Operation::Page)
         };
         let (answer, fds) = self.ask(&request, &fds)?;
-        let mut fds = fds.into_iter();
-        let (Some(page), given) = (fds.next(), fds.next()) else {
+        let mut fds = fds.into_iter().chain(mailbox);
+        let (Some(page), Some(mailbox)) = (fds.next(), fds.next()) else {
             return Err(self.incomplete());
         };
-        if given.is_none() && mailbox.is_none() {
-            return Err(self.incomplete());
-        }
-        Ok(Page {
-            clocks: answer.clocks,
-            page,
-            mailbox: given,
-        })
+        let clocks = ClockSet(answer.clocks);
+        Ok(Grant { page, mailbox, clocks })
     }
 
     /// Makes a request with [`Operation::Prepare`]. Returns page, mailbox and plan, in this order.
@@ -181,7 +180,7 @@ impl Client {
             .ok_or_else(|| Refusal::new(Code::Malformed, "an operation that does not exist"))?;
         let mut bytes = vec![0; Answer::SIZE + TEXT];
         let answered = packet::send(self.socket.as_fd(), &request.bytes(), fds)
-            .and_then(|()| packet::wait_for(self.socket.as_fd(), PATIENCE))
+            .and_then(|()| packet::wait_for(self.socket.as_fd(), self.timeout))
             .and_then(|()| packet::receive(self.socket.as_fd(), &mut bytes))
             .map_err(|error| self.broken(error))?;
         let Some((length, fds)) = answered else {

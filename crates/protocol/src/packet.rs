@@ -22,10 +22,10 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
 }
 
 /// Waits until there is something to receive.
-pub fn wait_for(socket: BorrowedFd<'_>, patience: Duration) -> io::Result<()> {
+pub fn wait_for(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
     let begun = Instant::now();
     let answered = uninterrupted(|| {
-        let left = PollTimeout::try_from(patience.saturating_sub(begun.elapsed())).unwrap_or(PollTimeout::MAX);
+        let left = PollTimeout::try_from(timeout.saturating_sub(begun.elapsed())).unwrap_or(PollTimeout::MAX);
         poll(&mut [PollFd::new(socket, PollFlags::POLLIN)], left)
     })?;
     match answered {

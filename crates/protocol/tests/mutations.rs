@@ -4,14 +4,11 @@ use std::time::Duration;
 
 use fastpath_protocol::{Answer, Operation, Request, Status};
 
-#[path = "../../../fuzz/mutations.rs"]
-mod mutations;
-
 #[test]
 fn whatever_the_bytes_they_are_a_message_or_refused_with_a_sentence() {
-    let seeds = mutations::corpus("message");
+    let seeds = fastpath_mutations::corpus("message");
     let (mut messages, mut refused) = (0, 0);
-    mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| {
+    fastpath_mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| {
         match Request::parse(bytes) {
             Ok((_, request)) => {
                 messages += 1;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fastpath_host::init;
 use fastpath_page::{ClockSet, Reader};
 use fastpath_publisher::evidence::Trust;
-use fastpath_publisher::many::{Member, Offsets, Publisher};
+use fastpath_publisher::{Member, Offsets, Publisher};
 use fastpath_publisher::{SharedPage, counter};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

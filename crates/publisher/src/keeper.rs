@@ -5,14 +5,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use fastpath_clock::{Bracket, Config, Ntp, Sample};
-use fastpath_host::evidence::Trust;
-use fastpath_host::{News, Pages, Refresher, Source, ThisHost, counter, sample};
+use fastpath_evidence::{Trust, counter};
+use fastpath_host::{News, Refresher, Source, ThisHost, sample};
 use fastpath_page::ClockSet;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
 use crate::ntp::NtpWatch;
 use crate::patrol::{Patrol, Rhythm};
+use crate::publisher::Many;
 use crate::settings::SettingsWatch;
 use crate::steps::StepWatch;
 
@@ -58,8 +59,8 @@ enum Settings {
 }
 
 /// Follows this host's clocks and keeps `pages` up to date.
-pub struct Keeper<P> {
-    pub pages: P,
+pub struct Keeper {
+    pub pages: Many,
     refresher: Refresher,
     steps: Option<StepWatch>,
     ntp: Option<NtpWatch>,
@@ -74,9 +75,9 @@ pub struct Keeper<P> {
     has_asked: bool,
 }
 
-impl<P: Pages> Keeper<P> {
+impl Keeper {
     /// Starts with pages that no other publisher writes any more. `clocks` are those that any of them answers.
-    pub fn new(mut pages: P, clocks: ClockSet, trust: Trust) -> Keeper<P> {
+    pub fn new(mut pages: Many, clocks: ClockSet, trust: Trust) -> Keeper {
         let config = Config {
             clocks,
             ..Config::default()
@@ -125,7 +126,7 @@ impl<P: Pages> Keeper<P> {
     }
 
     /// Sleeps until something is due, and does it. Returns true if `other` is readable.
-    pub fn turn(&mut self, other: Option<BorrowedFd<'_>>) -> bool {
+    pub fn turn(&mut self, other: BorrowedFd<'_>) -> bool {
         let wake = self.ask_next.map_or(self.next, |ask| ask.min(self.next));
         let timeout = wake.saturating_duration_since(Instant::now());
         let (woken, by_other) = self.sleep(timeout, other);
@@ -181,14 +182,14 @@ impl<P: Pages> Keeper<P> {
         }
     }
 
-    fn sleep(&self, timeout: Duration, other: Option<BorrowedFd<'_>>) -> (Woken, bool) {
+    fn sleep(&self, timeout: Duration, other: BorrowedFd<'_>) -> (Woken, bool) {
         let steps = self.steps.as_ref().map(AsFd::as_fd);
         let patrol = self.patrol.as_ref().map(AsFd::as_fd);
         let settings = match &self.settings {
             Settings::Watched(watch) => Some(watch.as_fd()),
             _ => None,
         };
-        let mut fds: Vec<_> = [steps, patrol, settings, other]
+        let mut fds: Vec<_> = [steps, patrol, settings, Some(other)]
             .into_iter()
             .flatten()
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
@@ -201,7 +202,7 @@ impl<P: Pages> Keeper<P> {
             by_patrol: by(patrol),
             by_settings: by(settings),
         };
-        (woken, by(other))
+        (woken, by(Some(other)))
     }
 
     fn take_in_comparison(&mut self) {

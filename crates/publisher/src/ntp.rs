@@ -61,9 +61,10 @@ fn adjtimex(modes: libc::c_uint) -> Option<(libc::c_int, libc::timex)> {
 /// Returns whether this thread has a seccomp filter (proc(5), Seccomp in /proc/PID/status), also if that cannot be
 /// read.
 fn is_filtered() -> bool {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
-    line.is_none_or(|mode| mode.trim() != "0")
+    let mode = fastpath_proc::Status::of("thread-self")
+        .ok()
+        .and_then(|status| status.number("Seccomp"));
+    mode != Some(0)
 }
 
 /// Returns whether this process may make the calls of `attempt`, which makes system calls only. Where there is a

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use fastpath_host::evidence::{self, Warp};
+use fastpath_evidence::Warp;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 /// When to compare.
@@ -62,7 +62,7 @@ impl AsFd for Patrol {
 }
 
 fn go(post: &Weak<Post>, rhythm: Rhythm) {
-    let mut patrol = evidence::Patrol::default();
+    let mut patrol = fastpath_evidence::Patrol::default();
     let mut rest = rhythm.every;
     loop {
         std::thread::sleep(rest);

@@ -101,7 +101,7 @@ impl SharedPage {
             .read(true)
             .write(true)
             .custom_flags(libc::O_NONBLOCK)
-            .open(path_of(file));
+            .open(fastpath_proc::path_of(file));
         file.set_permissions(Permissions::from_mode(OWNER_ONLY))?;
         let writable = writable?;
         lock(&writable)?;
@@ -132,7 +132,7 @@ impl SharedPage {
     /// Returns a read-only descriptor.
     pub fn reader(&self) -> io::Result<OwnedFd> {
         Ok(nix::fcntl::open(
-            path_of(&self.file).as_str(),
+            fastpath_proc::path_of(&self.file).as_str(),
             OFlag::O_RDONLY | OFlag::O_CLOEXEC,
             Mode::empty(),
         )?)
@@ -173,10 +173,6 @@ fn lock(file: &File) -> io::Result<()> {
     }
 }
 
-fn path_of(file: &impl AsRawFd) -> String {
-    format!("/proc/self/fd/{}", file.as_raw_fd())
-}
-
 fn seal(file: &File, seals: libc::c_int) -> io::Result<()> {
     // SAFETY: fcntl with an int argument accesses no memory.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
@@ -201,7 +197,7 @@ mod tests {
     #[test]
     fn nobody_else_can_write_shrink_or_unseal_the_page() {
         let page = SharedPage::create().unwrap();
-        let path = format!("/proc/self/fd/{}", page.file.as_raw_fd());
+        let path = fastpath_proc::path_of(&page.file);
         let again = File::options().read(true).write(true).open(path).unwrap();
         let map = |protection| {
             // SAFETY: a new mapping, which is not accessed.
@@ -239,14 +235,17 @@ mod tests {
     fn a_page_outlives_its_publisher_and_is_taken_up_by_another_with_what_it_showed() {
         let page = SharedPage::create_to_be_taken_up(KEEPER_HERE).unwrap();
         page.writer().init(&fastpath_page::Init::default());
-        page.writer().withdraw(7, || 0);
+        page.writer().withdraw(fastpath_page::Reason::Warp, || 0);
         let reader = File::from(page.reader().unwrap());
         drop(page);
         // Another keeper's publisher leaves it unchanged and unlocked.
         let by_another = SharedPage::take_up(&reader, KEEPER_HERE + 1);
         assert!(matches!(by_another, Err(NotAPage::Foreign)));
         let page = taken_up_at_last(&reader).unwrap();
-        assert_eq!(fastpath_page::Reader::new(page.page()).stats().withdrawn_reason, 7);
+        assert_eq!(
+            fastpath_page::Reader::new(page.page()).stats().withdrawn_reason,
+            Some(fastpath_page::Reason::Warp)
+        );
         assert_eq!(reader.metadata().unwrap().mode() & 0o7777, OWNER_ONLY);
     }
 
@@ -258,12 +257,12 @@ mod tests {
         let file: File = memfd_create(MEMFD_NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::from_bits_retain(8))
             .unwrap()
             .into();
-        let bytes = std::fs::read(path_of(&page.file)).unwrap();
+        let bytes = std::fs::read(fastpath_proc::path_of(&page.file)).unwrap();
         file.set_len(PAGE_SIZE as u64).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
         file.set_permissions(Permissions::from_mode(OWNER_ONLY)).unwrap();
         seal(&file, SEALS).unwrap();
-        let reader = File::open(path_of(&file)).unwrap();
+        let reader = File::open(fastpath_proc::path_of(&file)).unwrap();
         drop(file);
         assert!(taken_up_at_last(&reader).is_some());
     }
@@ -336,7 +335,10 @@ mod tests {
                         reader.as_raw_fd(),
                         0,
                     ) != libc::MAP_FAILED
-                    || File::options().write(true).open(path_of(&reader)).is_ok();
+                    || File::options()
+                        .write(true)
+                        .open(fastpath_proc::path_of(&reader))
+                        .is_ok();
                 libc::_exit(i32::from(write))
             }
         }

@@ -3,12 +3,14 @@
 mod clock_lock;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use fastpath_host::init;
 use fastpath_page::ClockSet;
 use fastpath_page::reader::Reader;
 use fastpath_publisher::evidence::Trust;
-use fastpath_publisher::{Publisher, SharedPage, counter};
+use fastpath_publisher::{Member, Offsets, Publisher, SharedPage, counter};
 
 /// Longer than any anchor's max age.
 const CAP_AND_MORE: Duration = Duration::from_millis(1500);
@@ -16,14 +18,27 @@ const CAP_AND_MORE: Duration = Duration::from_millis(1500);
 /// Timeout, longer than a busy machine needs.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+fn member() -> Arc<Member> {
+    let page = SharedPage::create().expect("a page");
+    page.writer().init(&init::of_this_host());
+    Arc::new(Member {
+        page,
+        clocks: ClockSet::ALL,
+        offsets: Offsets::default(),
+    })
+}
+
 /// Starts a child that publishes on `page` until it is killed. Only a child can: the page cannot be mapped writable
 /// again.
-fn publisher(page: &Arc<SharedPage>) -> i32 {
+fn publisher(member: &Arc<Member>) -> i32 {
     // SAFETY: the child runs the publisher and no code of the test harness, and never returns.
     match unsafe { libc::fork() } {
         0 => {
-            let mut publisher = Publisher::take_over(page.clone(), ClockSet::ALL, Trust::Invariant);
-            publisher.run(|| true);
+            let made = Publisher::new(ClockSet::ALL, Trust::Invariant);
+            if let Ok((mut publisher, handle)) = made {
+                handle.add(0, member.clone());
+                publisher.run(&AtomicBool::new(false));
+            }
             // SAFETY: _exit ends the child without running any code of the harness.
             unsafe { libc::_exit(0) }
         }
@@ -82,8 +97,8 @@ fn wait_until_answered(reader: &Reader<'_>) {
 #[test]
 fn reads_survive_a_publisher_that_is_killed_or_stopped_and_are_fast_again_when_one_returns() {
     let _clock = clock_lock::ClockLock::shared();
-    let page = Publisher::new(ClockSet::ALL, Trust::Invariant).expect("a page").page();
-    let reader = Reader::new(page.page());
+    let page = member();
+    let reader = Reader::new(page.page.page());
     let mut pid = publisher(&page);
     wait_until_answered(&reader);
     for loss in [libc::SIGKILL, libc::SIGSTOP, libc::SIGKILL] {
@@ -108,8 +123,8 @@ fn reads_survive_a_publisher_that_is_killed_or_stopped_and_are_fast_again_when_o
 #[test]
 fn a_publisher_killed_at_any_moment_of_a_refresh_leaves_a_page_that_the_next_one_can_use() {
     let _clock = clock_lock::ClockLock::shared();
-    let page = Publisher::new(ClockSet::ALL, Trust::Invariant).expect("a page").page();
-    let reader = Reader::new(page.page());
+    let page = member();
+    let reader = Reader::new(page.page.page());
     for nth in 0..40 {
         let pid = publisher(&page);
         // The first windows are 1, 2, 4 ms: it is killed in the middle of many refreshes.

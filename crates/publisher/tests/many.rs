@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fastpath_host::{REASON_NEW_PUBLISHER, init};
+use fastpath_host::{Reason, init};
 use fastpath_page::{ClockSet, Reader};
 use fastpath_publisher::evidence::Trust;
-use fastpath_publisher::many::{Handle, Member, Offsets, Publisher, REASON_LET_GO};
+use fastpath_publisher::{Handle, Member, Offsets, Publisher};
 use fastpath_publisher::{SharedPage, counter};
 
 const MONOTONIC: u32 = libc::CLOCK_MONOTONIC as u32;
@@ -214,7 +214,7 @@ fn a_page_that_is_let_go_answers_nothing_any_more_and_says_so() {
         until(|| read(&let_go, libc::CLOCK_MONOTONIC).is_some());
         handle.let_go(1);
         let reader = Reader::new(let_go.page.page());
-        until(|| reader.stats().withdrawn_reason == REASON_LET_GO);
+        until(|| reader.stats().withdrawn_reason == Some(Reason::LetGo));
         let (before, kept_before) = (refreshes(&let_go), refreshes(&kept));
         until(|| {
             assert_eq!(reader.read(MONOTONIC, counter::read), None);
@@ -272,7 +272,11 @@ fn a_page_whose_readers_were_shown_more_waits_for_the_kernel_and_keeps_no_other_
             let said = (refreshes(&ahead), reason(&ahead));
             let served_ns = read(&ahead, libc::CLOCK_MONOTONIC);
             if (kernel(libc::CLOCK_MONOTONIC) as u64) < shown_ns - NEAR_NS {
-                assert_eq!(said, (0, REASON_NEW_PUBLISHER), "of a page that answers nothing yet");
+                assert_eq!(
+                    said,
+                    (0, Reason::NewPublisher.code()),
+                    "of a page that answers nothing yet"
+                );
                 assert_eq!(served_ns, None, "after {shown_ns}");
             }
             served_ns.is_some_and(|served_ns| {

@@ -6,13 +6,15 @@
 mod clock_lock;
 
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use fastpath_host::init;
 use fastpath_page::reader::Reader;
 use fastpath_page::{ClockSet, Page};
 use fastpath_publisher::evidence::Trust;
-use fastpath_publisher::{Publisher, counter};
+use fastpath_publisher::{Member, Offsets, Publisher, SharedPage, counter};
 
 const STEP_NS: i64 = 2_000_000;
 /// Number of steps that must be followed at once.
@@ -28,7 +30,7 @@ struct EndOf<'a>(&'a AtomicBool);
 
 impl Drop for EndOf<'_> {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -38,13 +40,20 @@ fn a_step_of_realtime_is_followed_at_once() {
     if !step(0) {
         return skip("a_step_of_realtime_is_followed_at_once", "it needs CAP_SYS_TIME");
     }
-    let mut publisher = Publisher::new(ClockSet::ALL, Trust::Invariant).expect("a publisher");
-    let page = publisher.page();
+    let (mut publisher, handle) = Publisher::new(ClockSet::ALL, Trust::Invariant).expect("a publisher");
+    let page = SharedPage::create().expect("a page");
+    page.writer().init(&init::of_this_host());
+    let member = Arc::new(Member {
+        page,
+        clocks: ClockSet::ALL,
+        offsets: Offsets::default(),
+    });
+    handle.add(0, member.clone());
     publisher.watch_for_steps();
-    let running = AtomicBool::new(true);
+    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _end = EndOf(&running);
-        scope.spawn(|| publisher.run(|| running.load(Ordering::Relaxed)));
+        let _end = EndOf(&over);
+        scope.spawn(|| publisher.run(&over));
         let begun = Instant::now();
         let until = |mut what: Box<dyn FnMut() -> bool + '_>| {
             while !what() {
@@ -52,7 +61,7 @@ fn a_step_of_realtime_is_followed_at_once() {
                 std::thread::sleep(Duration::from_micros(100));
             }
         };
-        let page = page.page();
+        let page = member.page.page();
         until(Box::new(|| cap_ns(page) >= CAP_WINDOWS * WINDOW_NS * 9 / 10));
         let reader = Reader::new(page);
         let ahead = |clock: i32| {

@@ -1,10 +1,15 @@
 //! The data that a page shows, which `fastpath report --json` prints and reads again.
 //!
-//! The parts `probe`, `doctor` and `trace` are named after the commands whose JSON they are read from, and their fields
-//! have the same names as there; fields that a page does not show are left out.
+//! The parts `probe`, `doctor` and `trace` are named after the commands whose JSON they are read from. What they
+//! consist of has the commands' own types where a page shows all of it. Where it shows only some fields, or where
+//! another version's names must not make a file unreadable (of clocks, ISAs, system calls), the types are here, with the
+//! same names of fields.
 
 use crate::distribution::Distribution;
 use crate::nanoseconds::Nanoseconds;
+use fastpath_doctor::{Finding, Line, Remedy, Unseen, Verdict};
+use fastpath_measure::Path;
+use fastpath_measure::Verdict as CallVerdict;
 use serde::{Deserialize, Serialize};
 
 /// Version of the schema. It changes when a field is removed or changes its meaning, not when one is added.
@@ -123,38 +128,6 @@ pub struct Function {
     pub why: Option<String>,
 }
 
-/// Who answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Path {
-    /// The kernel's vDSO.
-    Vdso,
-    /// fastpath's page.
-    Fastpath,
-    /// The kernel, entered for every call.
-    Syscall,
-    /// Nobody.
-    Unsupported,
-    /// Could not be established.
-    Unknown,
-}
-
-/// Whether a call costs what it should.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum CallVerdict {
-    /// As fast as it gets.
-    Fast,
-    /// A vDSO could answer it, and none does at its usual price.
-    Slow,
-    /// The kernel has no such clock or function.
-    Unsupported,
-    /// A system call everywhere.
-    SyscallOnly,
-    /// Could not be told.
-    Unknown,
-}
-
 /// The vsyscall page.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Vsyscall {
@@ -251,107 +224,6 @@ pub struct Doctor {
     pub unseen: Vec<Unseen>,
     /// Every fact, a line each.
     pub evidence: Vec<Line>,
-}
-
-/// What a host's clocks come to. The gravest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// The counter that clocks are read from is not sound.
-    Wrong,
-    /// A clock costs more than it need.
-    Slow,
-    /// Could not be told.
-    Unknown,
-    /// All is well.
-    Healthy,
-}
-
-/// Something that was found.
-#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Finding {
-    /// `wrong`, `slow`, `unknown`, `note`.
-    pub severity: String,
-    /// What.
-    pub says: String,
-    /// What it is concluded from.
-    pub proofs: Vec<Proof>,
-    /// Why that is so.
-    pub because: Vec<Because>,
-}
-
-/// Where something stands.
-#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Proof {
-    /// The file, the instruction, or `measured`.
-    pub source: String,
-    /// What stands there.
-    pub shows: String,
-}
-
-/// A reason.
-#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Because {
-    /// What it is.
-    pub says: String,
-    /// Where that stands.
-    pub proof: Option<Proof>,
-}
-
-/// Something that can be done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Remedy {
-    /// Its stable name.
-    #[serde(default)]
-    pub id: String,
-    /// `now`, `until-reboot`, `permanent`.
-    pub when: String,
-    /// What.
-    pub does: String,
-    /// What that costs.
-    pub price: String,
-}
-
-/// Something that was not allowed to be seen.
-#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Unseen {
-    /// What.
-    pub what: String,
-    /// Where.
-    pub source: String,
-    /// What the system answered.
-    pub why: String,
-    /// What would make it visible.
-    pub remedy: String,
-}
-
-/// A fact.
-#[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Line {
-    /// What kind of fact.
-    pub section: String,
-    /// Which.
-    pub what: String,
-    /// What is seen.
-    pub shows: String,
-    /// Whether that is good.
-    pub mark: Mark,
-    /// Where.
-    pub source: String,
-}
-
-/// Whether a fact is good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mark {
-    /// It is.
-    Ok,
-    /// It is not.
-    Bad,
-    /// Could not be told.
-    Unknown,
-    /// Neither.
-    Info,
 }
 
 /// Who made system calls to read clocks.

@@ -1,19 +1,9 @@
 //! Verdicts and summaries of hosts, and the next steps.
 
-use crate::data::{CallVerdict, Clock, Host, Path, Remedy, Verdict};
+use crate::data::{Clock, Host};
 use crate::nanoseconds::in_words;
-
-impl Verdict {
-    /// Returns the word.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Verdict::Wrong => "wrong",
-            Verdict::Slow => "slow",
-            Verdict::Unknown => "unknown",
-            Verdict::Healthy => "healthy",
-        }
-    }
-}
+use fastpath_doctor::{Remedy, Verdict, When};
+use fastpath_measure::Verdict as CallVerdict;
 
 impl Host {
     /// Returns doctor's verdict or, without one, the verdict that the probe alone allows.
@@ -56,8 +46,8 @@ impl Host {
     /// Returns the steps to take; those with an immediate effect come first.
     pub fn steps(&self) -> Vec<Remedy> {
         let step = |does: &str, price: &str| Remedy {
-            id: String::new(),
-            when: "now".to_owned(),
+            id: "".into(),
+            when: When::Now,
             does: does.to_owned(),
             price: price.to_owned(),
         };
@@ -155,32 +145,6 @@ pub(crate) fn fleet_steps<'a>(hosts: &[&'a Host]) -> Vec<(Remedy, Vec<&'a Host>)
     }
     steps.sort_by_key(|(_, hosts)| std::cmp::Reverse(hosts.len()));
     steps
-}
-
-impl Path {
-    /// Returns the word.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Path::Vdso => "vdso",
-            Path::Fastpath => "fastpath",
-            Path::Syscall => "syscall",
-            Path::Unsupported => "unsupported",
-            Path::Unknown => "unknown",
-        }
-    }
-}
-
-impl CallVerdict {
-    /// Returns the word.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            CallVerdict::Fast => "fast",
-            CallVerdict::Slow => "slow",
-            CallVerdict::Unsupported => "unsupported",
-            CallVerdict::SyscallOnly => "syscall-only",
-            CallVerdict::Unknown => "unknown",
-        }
-    }
 }
 
 #[cfg(test)]

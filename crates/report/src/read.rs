@@ -105,6 +105,25 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_an_older_version_is_read_and_unknown_fields_are_left_out() {
+        let report = Report {
+            fastpath: "0.1.0".to_owned(),
+            hosts: vec![samples::sick("a")],
+        };
+        let mut value = serde_json::to_value(&report).unwrap();
+        let doctor = &mut value["hosts"][0]["doctor"];
+        doctor["findings"][0]["a field of a newer version"] = 1.into();
+        // Reports of older versions have no ids.
+        for part in ["findings", "remedies"] {
+            doctor[part][0].as_object_mut().unwrap().remove("id").expect("an id");
+        }
+        assert_eq!(read(&value.to_string(), "a.json", "a").unwrap().len(), 1);
+        value["hosts"][0]["doctor"]["findings"][0]["severity"] = "odd".into();
+        let why = refused(&value);
+        assert!(why.contains("hosts[0].doctor.findings[0].severity: "), "{why}");
+    }
+
+    #[test]
     fn one_file_may_hold_many_hosts() {
         let text = format!("{}\n{}\n", probe(), probe());
         assert_eq!(read(&text, "fleet.json", "fleet").unwrap().len(), 2);

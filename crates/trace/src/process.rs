@@ -57,7 +57,7 @@ impl Processes {
     /// Returns all existing processes, so that one that ends soon has a name.
     pub(crate) fn look() -> Processes {
         let mut processes = Processes::default();
-        for pid in fastpath_maps::processes().into_iter().flatten() {
+        for pid in fastpath_proc::processes().into_iter().flatten() {
             let pid = pid as u32;
             processes.images.insert(pid, vec![name(pid)]);
         }
@@ -170,9 +170,8 @@ impl Processes {
 }
 
 fn name(pid: u32) -> Image {
-    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     Image {
-        comm: comm.trim_end().to_owned(),
+        comm: fastpath_proc::comm(pid).unwrap_or_default(),
         program: program(pid),
         ..Image::default()
     }
@@ -185,7 +184,7 @@ fn program(pid: u32) -> Option<String> {
 
 /// Returns the executable mappings.
 fn mappings(pid: u32) -> impl Iterator<Item = Mapping> {
-    let maps = fastpath_maps::of(pid).unwrap_or_default().into_iter();
+    let maps = fastpath_proc::maps::of(pid).unwrap_or_default().into_iter();
     maps.filter(|mapping| mapping.executable).map(|mapping| Mapping {
         range: mapping.range(),
         offset: mapping.offset,

@@ -115,11 +115,9 @@ impl Tracer {
             }
             libc::PTRACE_EVENT_EXEC => {
                 let pid = thread.as_raw() as u32;
-                let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+                let comm = fastpath_proc::comm(pid).unwrap_or_default();
                 self.processes.insert(pid, pid);
-                self.tally
-                    .processes
-                    .exec_seen(pid, comm.trim_end().to_owned(), monotonic_ns());
+                self.tally.processes.exec_seen(pid, comm, monotonic_ns());
                 None
             }
             libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => None,
@@ -138,9 +136,8 @@ impl Tracer {
 
     fn process_of(&mut self, thread: u32) -> u32 {
         *self.processes.entry(thread).or_insert_with(|| {
-            let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-            let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-            line.and_then(|pid| pid.trim().parse().ok()).unwrap_or(thread)
+            let status = fastpath_proc::Status::of(thread).ok();
+            status.and_then(|status| status.number("Tgid")).unwrap_or(thread)
         })
     }
 

@@ -219,7 +219,7 @@ impl Unwinding {
 
     /// Reads this process's own vDSO: the kernel's is the same in every process.
     fn of_vdso() -> Option<Unwinding> {
-        let maps = fastpath_maps::own().ok()?;
+        let maps = fastpath_proc::maps::own().ok()?;
         let vdso = maps.iter().find(|mapping| mapping.name == "[vdso]")?;
         // SAFETY: the kernel has mapped its vDSO there, readable, for as long as this process runs.
         Unwinding::of(unsafe { std::slice::from_raw_parts(vdso.start as *const u8, vdso.len() as usize) })

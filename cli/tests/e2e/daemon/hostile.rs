@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use fastpath_page::ClockSet;
 use fastpath_protocol::Client;
 
 use super::attacks::hostile;
@@ -27,7 +28,7 @@ fn clients_that_mean_no_good_cost_others_nothing() {
     let before = page(&place).refreshes;
     let all = ["garbage", "half", "silent", "deaf", "odd", "greedy"].map(|kind| hostile(&place, kind));
     for _ in 0..100 {
-        place.ask(|client| client.page(0, None, None));
+        place.ask(|client| client.page(ClockSet::NONE, None, None));
     }
     wait_until("more refreshes", || page(&place).refreshes > before + 10);
     drop(all);
@@ -104,7 +105,7 @@ time.sleep(60)
     crate::common::wait_until("the crowd", || crowd.out_so_far().contains("connected"));
     // Refused at first, and told why; then those who said nothing are gone.
     crate::common::wait_until("room", || {
-        let asked = Client::connect_to(&place.socket()).and_then(|client| client.page(0, None, None));
+        let asked = Client::connect_to(&place.socket()).and_then(|client| client.page(ClockSet::NONE, None, None));
         asked.is_ok()
     });
     drop(crowd);

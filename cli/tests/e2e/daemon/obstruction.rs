@@ -4,6 +4,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use fastpath_page::ClockSet;
 use fastpath_protocol::Client;
 
 #[cfg(target_arch = "x86_64")]
@@ -22,7 +23,7 @@ const SOON: Duration = Duration::from_secs(20);
 fn others_are_served(place: &Place) {
     let begun = Instant::now();
     loop {
-        let answered = Client::connect_to(&place.socket()).and_then(|client| client.page(0, None, None));
+        let answered = Client::connect_to(&place.socket()).and_then(|client| client.page(ClockSet::NONE, None, None));
         let waited = begun.elapsed();
         match answered {
             Ok(_) => return assert!(waited < SOON, "another client waited for {waited:?}"),
@@ -200,7 +201,7 @@ fn a_status_of_many_pages_comes_whole() {
     let place = Place::new();
     let _daemon = place.daemon();
     let kept: Vec<_> = (0..150)
-        .map(|_| place.ask(|client| client.page(0, None, None)))
+        .map(|_| place.ask(|client| client.page(ClockSet::NONE, None, None)))
         .collect();
     let status = place.status();
     let mut inodes: Vec<_> = status.pages.iter().map(|page| page.inode).collect();

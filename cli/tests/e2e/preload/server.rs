@@ -14,7 +14,7 @@ use fastpath_inject::{Shared, region};
 use fastpath_page::{ClockSet, Reader};
 use fastpath_publisher::SharedPage;
 use fastpath_publisher::evidence::Trust;
-use fastpath_publisher::many::{Member, Offsets, Publisher};
+use fastpath_publisher::{Member, Offsets, Publisher};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{

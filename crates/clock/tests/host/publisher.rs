@@ -164,7 +164,7 @@ impl Publisher {
             Outcome::Wait => {}
             Outcome::Withdraw(reason) => {
                 let counter = self.host.count();
-                Writer::new(&self.page).withdraw(reason.code(), || counter);
+                Writer::new(&self.page).withdraw(*reason, || counter);
                 self.discipline.end_at(counter);
                 self.withdrawals.push(*reason);
             }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fastpath_protocol::SOCKET_VARIABLE;
 use fastpath_publisher::evidence::Trust;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -26,7 +27,6 @@ const DEATH: Duration = Duration::from_secs(1);
 
 /// A process that a rule attaches.
 #[derive(Debug)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub struct Task {
     /// Process id as seen from here.
     pub pid: i32,
@@ -48,10 +48,8 @@ pub enum Done {
 }
 
 /// Attaches processes as a client of this daemon.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub struct Attacher {
     socket: PathBuf,
-    fastpath: PathBuf,
     trust: Trust,
 }
 
@@ -60,7 +58,6 @@ impl Attacher {
     pub fn new(options: &Options) -> Attacher {
         Attacher {
             socket: options.socket.clone(),
-            fastpath: options.fastpath.clone(),
             trust: options.trust,
         }
     }
@@ -103,18 +100,17 @@ impl Attacher {
         Done::TooLate(Some(child))
     }
 
-    /// Returns the command that runs this program again for [`crate::attach_one`].
+    /// Returns the command that runs this program again to attach one process ([`crate::Options::socket`] names the
+    /// daemon to it).
     fn command(&self, task: &Task) -> Command {
         let mut command = Command::new("/proc/self/exe");
         command
             .arg(format!("--attach={}", task.pid))
-            .arg("--socket")
-            .arg(&self.socket)
             .arg(format!("--clocks={}", task.decision.clocks))
             .args(task.decision.children.then_some("--attach-children"))
             .args((self.trust == Trust::Anyway).then_some("--trust-counter"))
             .args(task.executable.as_ref().map(|name| format!("--attach-name={name}")))
-            .env(crate::BESIDE, &self.fastpath)
+            .env(SOCKET_VARIABLE, &self.socket)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .process_group(0);
@@ -164,177 +160,6 @@ fn has_ended_within(child: &Child, limit: Duration) -> bool {
             Err(nix::errno::Errno::EINTR) => {}
             answered => return answered.is_ok_and(|ready| ready > 0),
         }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86_64 {
-    use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-    use std::process::{Command, Stdio};
-    use std::time::Duration;
-
-    use fastpath_inject::attach::{Answer, AttachConfig, Refusal, StoppedTooLong, attach, may_attach};
-    use fastpath_measure::Clock;
-    use fastpath_page::{ClockSet, MAPPED_NAME};
-    use fastpath_protocol::client::{Client, Failure, Page};
-    use fastpath_protocol::{Code, Refusal as Refused, SOCKET_VARIABLE};
-    use fastpath_publisher::evidence::Trust;
-
-    use super::super::Clocks;
-    use super::{Attacher, Task};
-    use crate::log::{Priority, say};
-
-    impl Attacher {
-        /// Attaches the process from this process, and logs the result, except in expected cases: the target has ended,
-        /// is served already, or is fast by itself. Returns the inode of the page that the target got.
-        pub fn attach_here(&self, task: &Task) -> Option<u64> {
-            let Task { pid, executable, .. } = task;
-            let name = executable.as_deref().unwrap_or("a program");
-            let done = match may_attach_soon(*pid) {
-                Ok(()) if task.decision.children => self.tree(task),
-                Ok(()) => self.process(task),
-                Err(refusal) if is_no_news(&refusal) => Ok(None),
-                Err(refusal) => Err(refusal.to_string()),
-            };
-            match &done {
-                Ok(Some(_)) => say(Priority::Info, format_args!("attached process {pid} ({name})")),
-                Ok(None) => {}
-                Err(why) => say(
-                    Priority::Notice,
-                    format_args!("process {pid} ({name}) stays on the kernel's path: {why}"),
-                ),
-            }
-            done.ok().flatten()
-        }
-
-        /// Attaches a process with its descendants: `fastpath attach --children` leaves a process behind that serves
-        /// later ones as they start.
-        fn tree(&self, task: &Task) -> Result<Option<u64>, String> {
-            let clocks = match task.decision.clocks {
-                Clocks::Set(_) => task.decision.clocks.to_string(),
-                Clocks::Auto => {
-                    let status = Client::connect_to(&self.socket).and_then(|client| client.status());
-                    names(&status.map_err(|failure| failure.to_string())?.slow_clocks)
-                }
-            };
-            if clocks.is_empty() {
-                return Ok(None);
-            }
-            let pid = task.pid.to_string();
-            let trust = (self.trust == Trust::Anyway).then_some("--trust-counter");
-            let done = Command::new(&self.fastpath)
-                .args(["attach", "--children", "--clocks", &clocks, &pid])
-                .args(trust)
-                .env(SOCKET_VARIABLE, &self.socket)
-                .stdin(Stdio::null())
-                .output()
-                .map_err(|e| format!("{} attach --children cannot be started: {e}", self.fastpath.display()))?;
-            match done.status.code() {
-                Some(0) => Ok(page_of(task.pid)),
-                // The process has ended, or is served already.
-                Some(3 | 4 | 5 | 8) => Ok(None),
-                _ => Err(format!(
-                    "{} attach --children: {} ({})",
-                    self.fastpath.display(),
-                    String::from_utf8_lossy(&done.stderr).trim(),
-                    done.status
-                )),
-            }
-        }
-
-        fn process(&self, task: &Task) -> Result<Option<u64>, String> {
-            // SAFETY: pidfd_open takes integers; the result is a new descriptor.
-            let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, task.pid, 0) } as i32;
-            if pidfd < 0 {
-                return Ok(None);
-            }
-            // SAFETY: pidfd_open has just returned this descriptor, and nothing else owns it.
-            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            // 0: the clocks that are slow.
-            let clocks = task.decision.clocks.named().map_or(0, |clocks| clocks.0);
-            let given =
-                Client::connect_to(&self.socket).and_then(|client| client.page(clocks, Some(pidfd.as_fd()), None));
-            let Page { clocks, page, mailbox } = match given {
-                Ok(given) => given,
-                Err(Failure::Refused(Refused {
-                    code: Code::Nothing | Code::Process,
-                    ..
-                })) => return Ok(None),
-                Err(failure) => return Err(failure.to_string()),
-            };
-            let Some(mailbox) = mailbox else { return Ok(None) };
-            let goods = AttachConfig {
-                ptracer: 0,
-                page: &page,
-                mailbox: &mailbox,
-                clocks: ClockSet(clocks),
-                children: None,
-            };
-            match attach(task.pid, &goods, give_up) {
-                Ok(_) => Ok(page_of(task.pid)),
-                Err(refusal) if is_no_news(&refusal) => Ok(None),
-                Err(refusal) => Err(refusal.to_string()),
-            }
-        }
-    }
-
-    /// Ends this process, so that the kernel detaches all its tracees.
-    fn give_up(stands: &StoppedTooLong) -> ! {
-        say(
-            Priority::Warning,
-            format_args!("process {} stays on the kernel's path: {stands}", stands.pid),
-        );
-        // SAFETY: _exit ends the process at once, without waiting for the thread that waits in the kernel.
-        unsafe { libc::_exit(1) }
-    }
-
-    /// Checks a process; waits a little while another fastpath traces it, which meets a program within milliseconds.
-    fn may_attach_soon(pid: i32) -> Answer<()> {
-        const LOOKS: u32 = 20;
-        const EVERY: Duration = Duration::from_millis(50);
-        for _ in 0..LOOKS {
-            match may_attach(pid) {
-                Err(Refusal::Traced { name, .. }) if name == "fastpath" => std::thread::sleep(EVERY),
-                answer => return answer,
-            }
-        }
-        may_attach(pid)
-    }
-
-    /// Returns the inode of the page that a process maps.
-    fn page_of(pid: i32) -> Option<u64> {
-        let maps = fastpath_maps::of(pid).ok()?;
-        let page = maps.iter().find(|mapping| mapping.name.starts_with(MAPPED_NAME))?;
-        Some(page.inode)
-    }
-
-    fn names(ids: &[u32]) -> String {
-        let names = ids.iter().filter_map(|id| Clock::from_id(*id as i32));
-        names.map(|clock| clock.name()).collect::<Vec<_>>().join(",")
-    }
-
-    fn is_no_news(refusal: &Refusal) -> bool {
-        matches!(
-            refusal,
-            Refusal::NoSuchProcess { .. }
-                | Refusal::KernelThread
-                | Refusal::Zombie
-                | Refusal::AttachedAlready { .. }
-                | Refusal::UnderRun
-        )
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-impl Attacher {
-    /// Logs that it is not supported.
-    pub fn attach_here(&self, task: &Task) -> Option<u64> {
-        let why = "running processes are attached on x86-64 only";
-        crate::log::say(
-            crate::log::Priority::Notice,
-            format_args!("process {} stays on the kernel's path: {why}", task.pid),
-        );
-        None
     }
 }
 

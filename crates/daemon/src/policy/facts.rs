@@ -1,8 +1,5 @@
 //! The facts about a process that a policy uses.
 
-use std::fs;
-use std::path::Path;
-
 use crate::peer::Process;
 
 /// A process, as far as it is known.
@@ -19,11 +16,10 @@ pub struct Facts {
 impl Facts {
     /// Reads the facts of a process.
     pub fn of(process: Process) -> Facts {
-        let directory = format!("/proc/{}", process.pid);
         Facts {
             uid: process.uid,
-            executable: executable(&directory),
-            cgroup: cgroup(&directory),
+            executable: fastpath_proc::executable(process.pid).ok(),
+            cgroup: cgroup(process.pid),
         }
     }
 
@@ -36,23 +32,11 @@ impl Facts {
     }
 }
 
-fn executable(directory: &str) -> Option<String> {
-    let path = fs::read_link(Path::new(directory).join("exe")).ok()?;
-    let path = path.to_string_lossy();
-    // Set if an upgrade replaced the file while it runs.
-    Some(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
-}
-
-/// Returns the path from `0::/PATH` on a host with the unified hierarchy; else from systemd's own hierarchy, by its
-/// name (cgroups(7)).
-fn cgroup(directory: &str) -> Option<String> {
-    let text = fs::read_to_string(Path::new(directory).join("cgroup")).ok()?;
-    let named = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
-    let systemds = || {
-        text.lines()
-            .find_map(|line| line.split_once(":name=systemd:").map(|(_, path)| path))
-    };
-    named("0::").or_else(systemds).map(str::to_owned)
+/// Returns the path in the unified hierarchy, on a host that has it; else in systemd's own.
+fn cgroup(pid: i32) -> Option<String> {
+    let groups = fastpath_proc::cgroups(pid).ok()?;
+    let of = |wanted: &str| groups.iter().find(|(controllers, _)| controllers == wanted);
+    Some(of("").or_else(|| of("name=systemd"))?.1.clone())
 }
 
 #[cfg(test)]

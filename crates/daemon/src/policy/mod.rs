@@ -16,7 +16,6 @@ use fastpath_measure::Clocks;
 use serde::Deserialize;
 
 use crate::peer::Process;
-pub use attacher::{Attacher, Task};
 pub use facts::Facts;
 use glob::Glob;
 pub use preview::{Fit, Preview};

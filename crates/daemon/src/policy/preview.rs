@@ -27,7 +27,7 @@ impl Policy {
     /// Examines all processes. Changes nothing.
     pub fn preview(&self) -> Preview {
         let mut preview = Preview::default();
-        for pid in fastpath_maps::processes().into_iter().flatten() {
+        for pid in fastpath_proc::processes().into_iter().flatten() {
             // The process may have ended.
             let Ok(process) = Process::of(pid) else { continue };
             let facts = Facts::of(process);

@@ -93,15 +93,11 @@ impl Source {
 }
 
 fn all() -> Vec<i32> {
-    fastpath_maps::processes().into_iter().flatten().collect()
+    fastpath_proc::processes().into_iter().flatten().collect()
 }
 
 fn look_at(pid: i32) -> Seen {
-    // The name, in parentheses, may contain anything; starttime is field 22 (proc_pid_stat(5)).
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let started = stat
-        .rsplit_once(')')
-        .and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
+    let started = fastpath_proc::Stat::of(pid).ok().map(|stat| stat.start_time);
     (started, fs::read_link(format!("/proc/{pid}/exe")).ok())
 }
 

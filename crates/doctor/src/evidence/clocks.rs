@@ -40,7 +40,7 @@ pub(super) fn of_other_isa(facts: &Facts) -> Vec<Line> {
         let measured = &report.measured;
         let why = measured.why.as_ref();
         Line {
-            section: OTHER_ISA,
+            section: OTHER_ISA.into(),
             ..of_call(report.clock.name(), measured, why, facts.counter.read_ns)
         }
     };

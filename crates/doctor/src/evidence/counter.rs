@@ -4,8 +4,8 @@ use super::super::causes;
 use super::super::facts::{Facts, Rate, StatedBy};
 use super::super::words::{megahertz, nanoseconds};
 use super::{Line, Mark, if_it_matters, line};
-use fastpath_host::counter::Features;
-use fastpath_host::evidence::{Distrust, Pair, Trust, Warp};
+use fastpath_evidence::counter::Features;
+use fastpath_evidence::{Distrust, Pair, Trust, Warp};
 use std::collections::BTreeMap;
 
 const COUNTER: &str = "counter";
@@ -186,7 +186,7 @@ fn rate_shows(facts: &Facts, rate: &Rate) -> String {
 mod tests {
     use super::super::super::samples;
     use super::*;
-    use fastpath_host::evidence::Missed;
+    use fastpath_evidence::Missed;
 
     fn shown(facts: &Facts, what: &str) -> (Mark, String) {
         let lines = of(facts);

@@ -2,7 +2,7 @@
 
 use super::super::facts::{Process, VdsoKind};
 use super::{Line, Mark, line};
-use fastpath_host::evidence::Residuals;
+use fastpath_evidence::Residuals;
 
 pub(super) const PROCESS: &str = "this process";
 
@@ -188,7 +188,7 @@ fn page_shows(process: &Process) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fastpath_host::evidence::Withdrawal;
+    use fastpath_evidence::Withdrawal;
 
     #[test]
     fn every_withdrawal_is_shown_with_its_reason() {

@@ -4,8 +4,8 @@ use super::super::causes;
 use super::super::facts::{Facts, Stated, StatedBy};
 use super::super::words::megahertz;
 use super::{Finding, Severity, finding};
-use fastpath_host::counter::Features;
-use fastpath_host::evidence::Warp;
+use fastpath_evidence::Warp;
+use fastpath_evidence::counter::Features;
 
 /// A counter read costs 5 to 30 ns; trapped by a hypervisor, microseconds.
 const DEAR_COUNTER_NS: f64 = 100.0;

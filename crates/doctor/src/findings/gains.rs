@@ -2,7 +2,7 @@
 
 use super::super::facts::{Facts, VdsoKind};
 use super::process::is_of_other_isa;
-use fastpath_host::evidence::Trust;
+use fastpath_evidence::Trust;
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::probe::ClockReport;
 use serde::Serialize;

@@ -4,7 +4,7 @@ use super::super::facts::{OwnCalls, PageFacts, Stated};
 use super::super::facts::{Process, StatedBy, VdsoKind};
 use super::super::{Report, samples};
 use super::*;
-use fastpath_host::evidence::{Distrust, Residuals};
+use fastpath_evidence::{Distrust, Residuals};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::path::Path;
 use fastpath_measure::verdict::Verdict as Judged;
@@ -13,8 +13,8 @@ fn report(facts: Facts) -> Report {
     Report::of(facts, Vec::new())
 }
 
-fn ids(report: &Report) -> Vec<&'static str> {
-    report.findings.iter().map(|finding| finding.id).collect()
+fn ids(report: &Report) -> Vec<&str> {
+    report.findings.iter().map(|finding| &*finding.id).collect()
 }
 
 fn finding<'a>(report: &'a Report, id: &str) -> &'a Finding {
@@ -517,7 +517,7 @@ fn a_program_that_acts_as_a_kernel_is_named_and_gets_no_advice_for_kernels() {
             unused.because.len() == 1 && unused.because[0].says.contains(name),
             "{unused:?}"
         );
-        let remedies: Vec<&str> = report.remedies.iter().map(|remedy| remedy.id).collect();
+        let remedies: Vec<&str> = report.remedies.iter().map(|remedy| &*remedy.id).collect();
         assert_eq!(remedies, ["host"]);
     }
 }

@@ -27,26 +27,23 @@ pub struct Target {
     pub leftover: Option<Found>,
 }
 
-/// PF_KTHREAD, include/linux/sched.h.
-const KERNEL_THREAD: u64 = 0x0020_0000;
-
 /// PF_IO_WORKER and PF_USER_WORKER, include/linux/sched.h: threads that do the kernel's work in the name of a process
 /// (io_uring, vhost).
-const WORKER: u64 = 0x10 | 0x4000;
+const WORKER: u32 = 0x10 | 0x4000;
 
 /// Refuses every process if /proc shows another PID namespace, and a process that does not exist, has no memory, has
 /// ended, is frozen, is traced, or belongs to another user.
 pub fn is_reachable(pid: i32) -> Answer<Status> {
     target::proc_shows_this_namespace()?;
     let no_such = |hint: &str| Refusal::NoSuchProcess { hint: hint.into() };
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+    let Ok(stat) = fastpath_proc::Stat::of(pid) else {
         return Err(no_such(""));
     };
     let status = Status::of(&pid.to_string()).map_err(|_| no_such(""))?;
     if status.group != pid {
         return Err(no_such(&format!(": it is a thread of process {}", status.group)));
     }
-    if flags(&stat) & KERNEL_THREAD != 0 {
+    if stat.is_kernel_thread() {
         return Err(Refusal::KernelThread);
     }
     if super::threads::has_ended(pid, pid) {
@@ -61,7 +58,7 @@ pub fn is_reachable(pid: i32) -> Answer<Status> {
     }
     // kernel/signal.c; a cgroup v1 freezer keeps threads from stopping at all.
     let is_frozen = |tid| {
-        let place = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default();
+        let place = fastpath_proc::wchan(format!("{pid}/task/{tid}"));
         super::threads::state(pid, tid) == Some('S') && ["do_freezer_trap", "get_signal"].contains(&place.trim())
     };
     if super::threads::of(pid).into_iter().any(is_frozen) {
@@ -93,18 +90,9 @@ fn open_memory(pid: i32) -> std::io::Result<File> {
     }
 }
 
-/// Returns the flags of a process or thread, from its /proc/PID/stat (proc_pid_stat(5)).
-fn flags(stat: &str) -> u64 {
-    // The fields after the name: state, ..., flags.
-    let fields = stat.rsplit(") ").next().unwrap_or_default();
-    let flags = fields.split(' ').nth(6).and_then(|flags| flags.parse().ok());
-    flags.unwrap_or(0)
-}
-
 /// Returns whether a thread never executes the program's code. Such a thread cannot be traced.
 pub fn is_worker(pid: i32, tid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
-    flags(&stat) & WORKER != 0
+    fastpath_proc::Stat::of(format!("{pid}/task/{tid}")).is_ok_and(|stat| stat.flags & WORKER != 0)
 }
 
 fn reason(pid: i32, path: &str, e: &std::io::Error) -> String {
@@ -123,8 +111,7 @@ pub fn tracer_of(pid: i32) -> Option<(i32, String)> {
     let by = tracers
         .filter_map(|tid| Some(Status::of(&format!("{pid}/task/{tid}")).ok()?.tracer))
         .find(|tracer| *tracer != 0)?;
-    let name = std::fs::read_to_string(format!("/proc/{by}/comm")).unwrap_or_default();
-    Some((by, name.trim().to_owned()))
+    Some((by, fastpath_proc::comm(by).unwrap_or_default()))
 }
 
 /// Refuses a process that cannot be attached.

@@ -18,9 +18,8 @@ mod thread_state;
 mod threads;
 mod watchdog;
 
-use std::os::fd::OwnedFd;
 
-use fastpath_page::ClockSet;
+use fastpath_page::Grant;
 
 use crate::error::Error;
 use crate::mailbox_layout::HookState;
@@ -44,11 +43,8 @@ pub use watchdog::{LastResort, StoppedTooLong};
 
 /// What a target gets.
 pub struct AttachConfig<'a> {
-    /// Page, to be mapped read-only.
-    pub page: &'a OwnedFd,
-    pub mailbox: &'a OwnedFd,
-    /// Clocks that the page answers.
-    pub clocks: ClockSet,
+    /// Page and mailbox.
+    pub grant: &'a Grant,
     /// Scans of libraries. Present if the programs that the target executes must be served too: then a process attends
     /// to the mailbox.
     pub children: Option<&'a Cache>,
@@ -98,7 +94,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
         detach::clear(session, leftover)?;
     }
     let at = region::place_near(&target.maps, target.vdso_base)?;
-    let mut plan = region_for(&target.vdso, target.vdso_base, at, config.clocks)?;
+    let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks)?;
     let calls = match config.children {
         // The target's filter may kill it for the system calls of the hook.
         Some(scans) if !target.is_filtered => HookedCalls::of(pid, &target.maps, at, scans)?,
@@ -109,8 +105,8 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
         at,
         plan: &plan,
         thunk_pages: &calls.pages,
-        page: config.page,
-        mailbox: config.mailbox,
+        page: &config.grant.page,
+        mailbox: &config.grant.mailbox,
         state: HookState {
             ptracer: config.ptracer,
             ..HookState::default()

@@ -70,27 +70,19 @@ impl StopTimeout {
             nap(self.0);
             return Ok(());
         }
-        let place = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default();
+        let place = fastpath_proc::wchan(format!("{pid}/task/{tid}"));
         Err(Refusal::DoesNotStop { tid, place })
     }
 }
 
 /// Returns the thread ids of a process, those of its kernel workers included.
 pub fn of(pid: i32) -> Vec<i32> {
-    let names = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
-    names
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect()
+    fastpath_proc::threads(pid).into_iter().flatten().collect()
 }
 
 /// Returns the system call that a thread waits in; `None` if it runs, or is in the kernel for another reason.
 fn call_of(pid: i32, tid: i32) -> Option<i64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
-    text.split_whitespace()
-        .next()?
-        .parse()
-        .ok()
-        .filter(|number| *number >= 0)
+    Some(fastpath_proc::syscall(format!("{pid}/task/{tid}"))?.0)
 }
 
 /// Threads of a process as a directory shows them, and their number after it had been read.
@@ -369,8 +361,7 @@ pub fn go_on(tracee: &Tracee, from: Stop, is_held: bool) {
 
 /// Returns the state of a thread (proc_pid_stat(5)).
 pub fn state(pid: i32, tid: i32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
+    Some(fastpath_proc::Stat::of(format!("{pid}/task/{tid}")).ok()?.state)
 }
 
 /// Returns whether a thread has ended.

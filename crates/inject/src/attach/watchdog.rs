@@ -101,7 +101,7 @@ pub fn watch(pid: i32, stop_time: &StopTime, over: &Receiver<()>, last_resort: L
         if since.is_none_or(|since| since.elapsed() < DEADLINE) {
             waits = Waits::default();
         } else if waits.have_lasted(tid) {
-            let place = std::fs::read_to_string(format!("/proc/self/task/{tid}/wchan")).unwrap_or_default();
+            let place = fastpath_proc::wchan(format!("self/task/{tid}"));
             last_resort(&StoppedTooLong { pid, place });
         }
     }

@@ -3,7 +3,7 @@
 use crate::clocks::Clock;
 use crate::functions::{Call, Functions};
 use crate::stats::{Spread, tenths, thousandths};
-use fastpath_host::cpus;
+use fastpath_evidence::cpus;
 use serde::Serialize;
 use std::sync::Barrier;
 use std::thread;

@@ -2,9 +2,10 @@
 
 use super::figure;
 use super::scale::{AXIS, Log, Rows, of_time, percent};
-use crate::data::{Host, Verdict};
+use crate::data::Host;
 use crate::nanoseconds::{Nanoseconds, figure as number, in_words};
 use crate::words::plural;
+use fastpath_doctor::Verdict;
 use maud::{Markup, html};
 
 /// Number of hosts with a row and a name of their own. The other hosts share one row; the table names them.

@@ -7,8 +7,8 @@ pub(crate) mod payers;
 pub(crate) mod scale;
 pub(crate) mod spread;
 
-use crate::data::Path;
 use crate::nanoseconds::{Nanoseconds, in_words};
+use fastpath_measure::Path;
 use maud::{Markup, html};
 
 /// Returns the shape of a path's mark, because colour alone does not suffice.

@@ -2,8 +2,9 @@
 
 use super::scale::{AXIS, Linear, Rows, of_time, percent};
 use super::{figure, of_counter, shape};
-use crate::data::{Host, Path, Prices};
+use crate::data::{Host, Prices};
 use crate::nanoseconds::{Nanoseconds, figure as number, in_words};
+use fastpath_measure::Path;
 use maud::{Markup, html};
 
 const TEXT: u32 = 20;

@@ -3,9 +3,10 @@
 
 use super::scale::{AXIS, Log, Rows, of_time, percent};
 use super::{figure, of_counter, shape};
-use crate::data::{Host, Path, Prices};
+use crate::data::{Host, Prices};
 use crate::distribution::Distribution;
 use crate::nanoseconds::{Nanoseconds, in_words, round_figure};
+use fastpath_measure::Path;
 use maud::{Markup, html};
 
 /// Heights in pixels: a clock's line of text, and a histogram.

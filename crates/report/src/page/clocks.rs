@@ -4,9 +4,10 @@ use super::host::why_missing;
 use super::number::{count, price, price_cell};
 use super::{heading, scrolling};
 use crate::chart::{pairs, shape, spread};
-use crate::data::{CallVerdict, Host, Part, Path, Prices};
+use crate::data::{Host, Part, Prices};
 use crate::nanoseconds::Nanoseconds;
 use crate::words::{breakable, sentence, shown};
+use fastpath_measure::{Path, Verdict as CallVerdict};
 use maud::{Markup, html};
 
 pub(super) fn section(host: &Host, index: usize, level: u8) -> Markup {

@@ -2,8 +2,9 @@
 
 use super::heading;
 use super::host::why_missing;
-use crate::data::{Doctor, Finding, Host, Line, Mark, Part, Proof};
+use crate::data::{Doctor, Host, Part};
 use crate::words::{breakable, ended, sentence, shown};
+use fastpath_doctor::{Finding, Line, Mark, Proof};
 use maud::{Markup, html};
 
 pub(super) fn section(host: &Host, index: usize, level: u8) -> Markup {
@@ -45,7 +46,7 @@ fn of_doctor(doctor: &Doctor) -> Markup {
 fn of_finding(finding: &Finding) -> Markup {
     html! {
         li {
-            span.severity.{ "severity-" (severity(&finding.severity)) } { (shown(&finding.severity)) } " "
+            span.severity.{ "severity-" (finding.severity.word()) } { (finding.severity.word()) } " "
             (sentence(&ended(&finding.says)))
             @for proof in &finding.proofs { (of_proof(proof)) }
             @if !finding.because.is_empty() {
@@ -57,14 +58,6 @@ fn of_finding(finding: &Finding) -> Markup {
             }
         }
     }
-}
-
-/// Returns the class of a severity; an unknown word gets that of `unknown`.
-fn severity(word: &str) -> &'static str {
-    ["wrong", "slow", "unknown", "note"]
-        .into_iter()
-        .find(|known| *known == word)
-        .unwrap_or("unknown")
 }
 
 fn of_proof(proof: &Proof) -> Markup {

@@ -4,9 +4,10 @@ use super::host::{self, vdso};
 use super::number::{count, price_cell};
 use super::{badge, banner, clocks, scrolling};
 use crate::chart;
-use crate::data::{Host, Verdict};
+use crate::data::Host;
 use crate::judge::{fleet_steps, fleet_summary, sort};
 use crate::words::{breakable, ended, sentence, shown};
+use fastpath_doctor::Verdict;
 use maud::{Markup, html};
 
 /// Most hosts that are named at a step; more do not help.

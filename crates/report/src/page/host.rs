@@ -2,8 +2,9 @@
 
 use super::number::{count, price};
 use super::{clocks, evidence, heading, trace};
-use crate::data::{Facts, Host, Part, Remedy};
+use crate::data::{Facts, Host, Part};
 use crate::words::{date, ended, sentence, shown};
+use fastpath_doctor::Remedy;
 use maud::{Markup, html};
 
 /// Renders every section. `index` is the host's index in the data, `level` that of the headings.
@@ -77,15 +78,9 @@ pub(super) fn vdso(facts: &Facts) -> &'static str {
 
 /// Renders a remedy with its cost and, in a fleet, its hosts.
 pub(super) fn step(step: &Remedy, hosts: Option<Markup>) -> Markup {
-    let when = match step.when.as_str() {
-        "now" => "now",
-        "until-reboot" => "until reboot",
-        "permanent" => "for good",
-        other => other,
-    };
     html! {
         li {
-            span.when { (shown(when)) } " " (sentence(&ended(&step.does)))
+            span.when { (step.when.words()) } " " (sentence(&ended(&step.does)))
             @if !step.price.is_empty() { span.aside { " Price: " (sentence(&step.price)) "." } }
             @if let Some(hosts) = hosts { div.on { (hosts) } }
         }

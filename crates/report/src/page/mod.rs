@@ -7,9 +7,10 @@ mod host;
 mod number;
 mod trace;
 
-use crate::data::{Host, Report, Verdict};
+use crate::data::{Host, Report};
 use crate::words::{ended, labels, sentence};
 use base64::Engine;
+use fastpath_doctor::Verdict;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 

@@ -142,13 +142,11 @@ fn names_from_outside_stay_names() {
     host.probe.vsyscall.as_mut().unwrap().mode = HOSTILE.to_owned();
     let doctor = host.doctor.as_mut().unwrap();
     doctor.summary = HOSTILE.to_owned();
-    doctor.findings[0].severity = HOSTILE.to_owned();
     doctor.findings[0].says = HOSTILE.to_owned();
     doctor.findings[0].proofs[0].shows = HOSTILE.to_owned();
     doctor.findings[0].because[0].proof.as_mut().unwrap().shows = HOSTILE.to_owned();
-    doctor.remedies[0].when = HOSTILE.to_owned();
     doctor.remedies[0].does = HOSTILE.to_owned();
-    doctor.evidence[0].section = HOSTILE.to_owned();
+    doctor.evidence[0].section = HOSTILE.into();
     doctor.evidence[0].shows = HOSTILE.to_owned();
     let row = &mut host.trace.as_mut().unwrap().rows[0];
     row.comm = HOSTILE.to_owned();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Evidence;
+use crate::Evidence;
 use crate::counter::{self, Features};
 
 pub(super) fn look() -> Evidence {
@@ -68,7 +68,7 @@ pub(super) fn kernel_trusts_counter() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::{Distrust, Trust, is_promising};
+    use crate::{Distrust, Trust, is_promising};
 
     #[test]
     fn a_process_that_may_not_read_the_counter_is_told_so_without_reading_it() {

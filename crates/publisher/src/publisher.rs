@@ -1,4 +1,4 @@
-//! One publisher for many pages: one sample, one discipline, one anchor, written to all of them.
+//! The publisher: one sample, one discipline, one anchor, written to all of them.
 //!
 //! A page that is shown to a time namespace gets the anchor with that namespace's offsets; each page has its own
 //! clocks. The contents of a page decide nothing here: the publisher remembers the anchor in force, so a client that
@@ -13,9 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use fastpath_clock::is_behind;
-pub use fastpath_host::REASON_LET_GO;
-use fastpath_host::evidence::Trust;
-use fastpath_host::{News, Pages, REASON_NEW_PUBLISHER, counter};
+use fastpath_evidence::Trust;
+use fastpath_host::{News, Pages, Reason, counter};
 use fastpath_page::anchor::base_index;
 use fastpath_page::{Anchor, Change, ClockSet, PublishError, Stats, Watch, Withdrawal, Writer, publish_changes};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -103,8 +102,8 @@ struct Entry {
     id: u64,
     member: Arc<Member>,
     follows: bool,
-    /// Why it does not; 0: its first anchor is not due yet.
-    reason: u32,
+    /// Why it does not; `None`: its first anchor is not due yet.
+    reason: Option<Reason>,
 }
 
 impl Entry {
@@ -115,11 +114,7 @@ impl Entry {
             true => *stats,
             false => Stats {
                 refreshes: 0,
-                withdrawn_reason: if stats.withdrawn_reason == 0 {
-                    self.reason
-                } else {
-                    stats.withdrawn_reason
-                },
+                withdrawn_reason: stats.withdrawn_reason.or(self.reason),
                 ..*stats
             },
         };
@@ -128,7 +123,7 @@ impl Entry {
 }
 
 /// Pages that change together, by their readers' time namespace.
-struct Many {
+pub struct Many {
     groups: HashMap<Offsets, Vec<Entry>>,
     in_force: Anchors,
     stats: Stats,
@@ -182,14 +177,14 @@ impl Many {
         let writer = member.page.writer();
         let is_taken_over = writer.are_in_force();
         if is_taken_over {
-            writer.withdraw(REASON_NEW_PUBLISHER, counter::read);
+            writer.withdraw(Reason::NewPublisher, counter::read);
         }
         writer.set_clocks(member.clocks);
         writer.set_watch(&self.watch);
         let entry = Entry {
             id,
             follows: !is_taken_over && self.seed(&member),
-            reason: if is_taken_over { REASON_NEW_PUBLISHER } else { 0 },
+            reason: is_taken_over.then_some(Reason::NewPublisher),
             member,
         };
         entry.set_stats(&self.stats);
@@ -226,7 +221,7 @@ impl Many {
 
     fn let_go(&mut self, id: u64) {
         if let Some(member) = self.remove(id) {
-            member.page.writer().withdraw(REASON_LET_GO, counter::read);
+            member.page.writer().withdraw(Reason::LetGo, counter::read);
         }
     }
 }
@@ -304,9 +299,9 @@ impl Pages for Many {
         self.telling_cycles
     }
 
-    fn withdraw(&mut self, reason: u32, counter: impl Fn() -> u64) {
+    fn withdraw(&mut self, reason: Reason, counter: impl Fn() -> u64) {
         self.in_force = Anchors::NOTHING;
-        self.stats.withdrawn_reason = reason;
+        self.stats.withdrawn_reason = Some(reason);
         self.each().for_each(|writer| writer.withdraw(reason, &counter));
     }
 
@@ -377,7 +372,7 @@ impl Handle {
 
 /// Publishes this host's clocks on many pages.
 pub struct Publisher {
-    keeper: Keeper<Many>,
+    keeper: Keeper,
     commands: Receiver<Command>,
     wake: Arc<EventFd>,
     turns: Arc<AtomicU64>,
@@ -403,17 +398,20 @@ impl Publisher {
         Ok((publisher, handle))
     }
 
-    /// See [`crate::Publisher::watch_for_steps`].
+    /// Makes a step of CLOCK_REALTIME wake [`Publisher::run`] at once, and detects changes of the kernel's rate by
+    /// adjtimex(2) within ten milliseconds. Otherwise (no timerfd; a seccomp filter against adjtimex) both are noticed
+    /// at the next refresh.
     pub fn watch_for_steps(&mut self) {
         self.keeper.watch_for_steps();
     }
 
-    /// See [`crate::Publisher::compare_cpus`].
+    /// Starts to compare the CPUs' counters regularly, in a separate thread: samples are taken on one CPU, and readers
+    /// run on all.
     pub fn compare_cpus(&mut self) -> io::Result<()> {
         self.keeper.compare_cpus()
     }
 
-    /// See [`crate::Publisher::on_news`].
+    /// Calls `hear` for every withdrawal, and when clocks are served again, for a log.
     pub fn on_news(&mut self, hear: impl FnMut(&News) + Send + 'static) {
         self.keeper.on_news(hear);
     }
@@ -422,7 +420,7 @@ impl Publisher {
     pub fn run(&mut self, until: &AtomicBool) {
         while !until.load(Ordering::Relaxed) {
             self.turns.fetch_add(1, Ordering::Relaxed);
-            if self.keeper.turn(Some(self.wake.as_fd())) {
+            if self.keeper.turn(self.wake.as_fd()) {
                 self.obey();
             }
         }

@@ -1,9 +1,9 @@
-//! Result and cost of comparing the CPUs' counters on this host: `cargo run --release -p fastpath-host --example
+//! Result and cost of comparing the CPUs' counters on this host: `cargo run --release -p fastpath-evidence --example
 //! comparisons`.
 
 use std::time::{Duration, Instant};
 
-use fastpath_host::evidence::{Evidence, Patience, Patrol};
+use fastpath_evidence::{Evidence, Patience, Patrol};
 
 const ROUNDS: u32 = 200;
 

@@ -5,7 +5,6 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
 use fastpath_publisher::News;
-use fastpath_publisher::evidence;
 
 /// Socket of syslogd, or journald.
 const DEV_LOG: &str = "/dev/log";
@@ -35,20 +34,14 @@ impl Log {
     }
 
     fn line(&self, news: &News) -> String {
-        let (priority, what) = match news {
-            News::Withdrawn(withdrawal) => {
-                let off = withdrawal.ahead_ns.map_or(String::new(), |ns| {
-                    format!(" (they were off by {ns} ns at the last sample)")
-                });
-                let reason = evidence::reason(withdrawal.reason);
-                (WARNING, format!("clocks are left to the kernel{off}: {reason}"))
-            }
-            News::ServedAgain => (NOTICE, "clocks are served again".to_owned()),
+        let priority = match news {
+            News::Withdrawn(_) => WARNING,
+            News::ServedAgain => NOTICE,
         };
         // A name may contain anything; a log contains lines.
         let program = self.program.replace(char::is_control, "?");
         format!(
-            "<{}>fastpath[{}]: {program}: {what}",
+            "<{}>fastpath[{}]: {program}: {news}",
             DAEMON | priority,
             std::process::id()
         )
@@ -66,13 +59,12 @@ fn send(to: &Path, line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fastpath_clock::Reason;
-    use fastpath_page::Withdrawal;
+    use fastpath_page::{Reason, Withdrawal};
 
     fn withdrawn(ahead_ns: Option<i64>) -> News {
         News::Withdrawn(Withdrawal {
             boottime_ns: 1,
-            reason: Reason::CounterJumped.code(),
+            reason: Reason::CounterJumped,
             ahead_ns,
         })
     }

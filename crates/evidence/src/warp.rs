@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::exchange::{self, Effort, Meeting};
 use crate::cpus;
+use crate::exchange::{self, Effort, Meeting};
 
 /// Time limits of a comparison. Idle CPUs take about 50 us a round, and there are as many rounds as CPUs; the rest is
 /// for CPUs that are busy.

@@ -2,12 +2,10 @@
 
 use std::io;
 
-use fastpath_clock::Reason;
 use fastpath_page::{Page, Reader};
 use serde::Serialize;
 
 use crate::page_copy::PageCopy;
-use crate::publisher::{REASON_HOST, REASON_LET_GO, REASON_NEW_PUBLISHER, REASON_STEP_MISSED};
 
 /// Statistics of a publisher about the counter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -51,7 +49,7 @@ impl Residuals {
         Residuals {
             refreshes: stats.refreshes,
             last_ns: stats.residual_ns,
-            withdrawn: (stats.withdrawn_reason != 0).then(|| reason(stats.withdrawn_reason)),
+            withdrawn: stats.withdrawn_reason.map(|reason| reason.to_string()),
             withdrawals: reader.withdrawals(),
             history: reader
                 .history()
@@ -76,41 +74,26 @@ impl From<&fastpath_page::Withdrawal> for Withdrawal {
     fn from(withdrawal: &fastpath_page::Withdrawal) -> Withdrawal {
         Withdrawal {
             boottime_ns: withdrawal.boottime_ns,
-            reason: reason(withdrawal.reason),
+            reason: withdrawal.reason.to_string(),
             ahead_ns: withdrawal.ahead_ns,
         }
-    }
-}
-
-/// Returns the meaning of a page's reason.
-pub fn reason(code: u32) -> String {
-    match (Reason::from_code(code), code) {
-        (Some(reason), _) => reason.to_string(),
-        (None, REASON_NEW_PUBLISHER) => "a new publisher took over, and has to measure the counter first".to_owned(),
-        (None, REASON_STEP_MISSED) => {
-            "CLOCK_REALTIME was set, and the publisher was kept from running each time that it had the new time ready"
-                .to_owned()
-        }
-        (None, REASON_LET_GO) => "the page was let go by a request to fastpathd".to_owned(),
-        (None, REASON_HOST..) => format!("the host's own reason {:#x}", code - REASON_HOST),
-        (None, _) => format!("reason {code}, which this version does not know"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fastpath_page::{Init, Watch, Writer};
+    use fastpath_page::{Init, Reason, Watch, Writer};
 
     #[test]
     fn a_page_tells_its_publishers_experience() {
         let page = Page::zeroed();
         let writer = Writer::new(&page);
         writer.init(&Init::default());
-        writer.withdraw(Reason::Warp.code(), || 0);
+        writer.withdraw(Reason::Warp, || 0);
         writer.note_withdrawal(&fastpath_page::Withdrawal {
             boottime_ns: 7,
-            reason: Reason::Warp.code(),
+            reason: Reason::Warp,
             ahead_ns: Some(-90),
         });
         writer.set_watch(&Watch {
@@ -132,20 +115,5 @@ mod tests {
     fn a_process_without_a_page_has_no_experience() {
         assert_eq!(Residuals::of_process(std::process::id()).expect("our own maps"), None);
         assert!(Residuals::of_process(0).is_err());
-    }
-
-    #[test]
-    fn every_reason_reads_as_a_sentence() {
-        for code in [
-            1,
-            6,
-            REASON_NEW_PUBLISHER,
-            REASON_STEP_MISSED,
-            REASON_LET_GO,
-            REASON_HOST + 5,
-            999,
-        ] {
-            assert!(reason(code).len() > 10, "{}", reason(code));
-        }
     }
 }

@@ -4,8 +4,12 @@
 //! [`Evidence`] is plain data, and [`Evidence::verdict`] a function of it and of nothing else: the same for `fastpath
 //! run`, which obeys it, for `doctor`, which prints it, and for hosts of guests, which log it.
 
+pub mod counter;
+pub mod cpus;
 mod exchange;
 mod first_sight;
+mod page_copy;
+mod pause;
 mod residuals;
 mod warp;
 
@@ -15,7 +19,9 @@ use serde::Serialize;
 
 use crate::counter::Features;
 
-pub use residuals::{Residuals, Withdrawal, reason};
+pub use page_copy::PageCopy;
+pub use pause::pause;
+pub use residuals::{Residuals, Withdrawal};
 pub use warp::{LeftOut, Missed, Pair, Patience, Patrol, Warp};
 
 /// Time limits at a start.

@@ -1,8 +1,9 @@
-//! The fuzz targets' promise, kept on a compiler that has no fuzzer: whatever the bytes, an answer, in bounded time.
+//! Feeds broken input to parsers, on a compiler that has no fuzzer: for any bytes, a parser must return, in bounded
+//! time.
 //!
-//! The tests of several crates include this. What a target's corpus holds is broken at random, from a seed that is printed.
-//! FASTPATH_MUTATION_SECONDS says for how long (10); where FASTPATH_MUTATION_UNCAPPED is set, also to targets that usually take less.
-//! With FASTPATH_MUTATION_SEED the same inputs come again.
+//! Tests of several crates use this. The input is a fuzz target's corpus, changed at random, from a seed that is
+//! printed; with the same FASTPATH_MUTATION_SEED the input is the same. A test takes FASTPATH_MUTATION_SECONDS (10) or
+//! its own limit, which FASTPATH_MUTATION_UNCAPPED removes.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -93,10 +94,16 @@ fn variable(name: &str) -> Option<u64> {
 
 /// The most memory that this process has had, in KiB: proc_pid_status(5).
 fn peak_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    peak.and_then(|text| text.split_whitespace().next()?.parse().ok())
-        .unwrap_or(0)
+    let peak = || {
+        fastpath_proc::Status::of("self")
+            .ok()?
+            .field("VmHWM")?
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    };
+    peak().unwrap_or(0)
 }
 
 /// Feeds what is made of `seeds` to `judge`, each of which is to take less than `limit`, for so many seconds at most.

@@ -1,0 +1,152 @@
+//! Attaches running processes, each with a grant of the host's daemon, or of a helper.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+
+use fastpath_inject::Cache;
+use fastpath_inject::attach::{self, AttachConfig, Attached, LastResort, Refusal};
+use fastpath_page::{ClockSet, Grant};
+use fastpath_protocol::Code;
+use fastpath_protocol::client::Failure;
+use fastpath_publisher::evidence::Trust;
+
+use crate::grant::{self, Purpose};
+use crate::policy::DaemonsPolicy;
+use crate::process::Surroundings;
+use crate::tree::{self, TimeNamespace};
+
+/// Options of an attach.
+pub struct Wanted {
+    /// The clocks that the page answers; none: those that the host's daemon finds slow.
+    pub clocks: ClockSet,
+    /// Evidence that a private daemon requires of the counter.
+    pub trust: Trust,
+    /// Whether descendants are served, those that exist and those that are executed later.
+    pub children: bool,
+    /// Policy that excludes some processes.
+    pub policy: Option<DaemonsPolicy>,
+    /// Whether a private daemon is started where the host's daemon gives no page.
+    pub may_publish: bool,
+}
+
+/// Result for one process.
+pub enum Outcome {
+    /// It is attached.
+    Attached(Attached),
+    /// It cannot be attached.
+    Refused(Refusal),
+    /// The policy of the host's daemon says never.
+    Forbidden(String),
+    /// There is no page for it.
+    NoPage(String),
+}
+
+/// Attaches `pids` and, if that is wanted, their descendants. Reports each to `report`, and whether it is one of
+/// `pids`; processes without a page that share a helper are reported once. `give_up` is called by a thread of its own
+/// if a process would be stopped for too long, and must end this process.
+pub fn attach_all(
+    pids: &[i32],
+    wanted: &Wanted,
+    surroundings: &Surroundings,
+    give_up: LastResort,
+    mut report: impl FnMut(i32, bool, Outcome),
+) {
+    let descendants = match wanted.children {
+        true => descendants_of(pids),
+        false => Vec::new(),
+    };
+    let is_named = |pid: i32| !descendants.contains(&pid);
+    let mut of_helper = Vec::new();
+    for pid in pids.iter().chain(&descendants).copied() {
+        let outcome = match wanted.policy.as_ref().and_then(|policy| policy.against(pid)) {
+            Some(why) => Outcome::Forbidden(why),
+            // Only a helper serves descendants.
+            None if wanted.children => {
+                of_helper.push(pid);
+                continue;
+            }
+            None => match of_host(wanted, pid) {
+                Ok(grant) => attach_one(pid, &grant, None, 0, give_up),
+                Err(failure) if grant::is_forbidden(&failure) => Outcome::Forbidden(failure.to_string()),
+                Err(_) if wanted.may_publish => {
+                    of_helper.push(pid);
+                    continue;
+                }
+                Err(failure) => Outcome::NoPage(failure.to_string()),
+            },
+        };
+        report(pid, is_named(pid), outcome);
+    }
+    let scans = wanted.children.then(Cache::default);
+    for (namespace, pids) in by_time_namespace(&of_helper) {
+        let Some(first) = pids.first().copied() else { continue };
+        let served = match tree::start(wanted, first, namespace.as_ref(), surroundings) {
+            Ok(served) => served,
+            Err(why) => {
+                report(first, is_named(first), Outcome::NoPage(why));
+                continue;
+            }
+        };
+        for pid in pids {
+            let outcome = attach_one(pid, &served.grant, scans.as_ref(), served.ptracer, give_up);
+            report(pid, is_named(pid), outcome);
+        }
+    }
+}
+
+/// Returns a page for one process from this host's daemon.
+fn of_host(wanted: &Wanted, pid: i32) -> Result<Grant, Failure> {
+    let gone = || fastpath_protocol::Refusal::new(Code::Process, format!("there is no process {pid} any more"));
+    let process = grant::pidfd(pid).ok_or_else(gone)?;
+    grant::of_host(Purpose::of(wanted.clocks, &process), None)
+}
+
+fn attach_one(pid: i32, grant: &Grant, scans: Option<&Cache>, ptracer: u32, give_up: LastResort) -> Outcome {
+    let config = AttachConfig {
+        grant,
+        children: scans,
+        ptracer,
+    };
+    match attach::attach(pid, &config, give_up) {
+        Ok(attached) => Outcome::Attached(attached),
+        Err(refusal) => Outcome::Refused(refusal),
+    }
+}
+
+/// Returns the children of these processes, and their children, except those that are among them.
+fn descendants_of(pids: &[i32]) -> Vec<i32> {
+    let processes = fastpath_proc::processes().into_iter().flatten();
+    let all: Vec<_> = processes
+        .filter_map(|pid| Some((pid, fastpath_proc::Stat::of(pid).ok()?.parent)))
+        .collect();
+    let mut found = pids.to_vec();
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        next += 1;
+        let children = all.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid);
+        let new: Vec<_> = children.filter(|pid| !found.contains(pid)).collect();
+        found.extend(new);
+    }
+    found.split_off(pids.len())
+}
+
+/// Returns processes by their time namespace; `None` is this process's.
+fn by_time_namespace(pids: &[i32]) -> Vec<(Option<TimeNamespace>, Vec<i32>)> {
+    // A kernel without time namespaces has no such file.
+    let open = |pid: &str| File::open(format!("/proc/{pid}/ns/time")).ok();
+    let inode = |file: &File| file.metadata().ok().map(|meta| meta.ino());
+    let own = open("self").as_ref().and_then(inode);
+    let mut groups: BTreeMap<Option<u64>, (Option<TimeNamespace>, Vec<i32>)> = BTreeMap::new();
+    for pid in pids {
+        let file = open(&pid.to_string());
+        let number = file.as_ref().and_then(inode).filter(|number| Some(*number) != own);
+        let namespace = number.and(file).map(TimeNamespace);
+        groups
+            .entry(number)
+            .or_insert_with(|| (namespace, Vec::new()))
+            .1
+            .push(*pid);
+    }
+    groups.into_values().collect()
+}

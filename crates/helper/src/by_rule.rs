@@ -1,0 +1,130 @@
+//! Attaches one process by a rule of the host's daemon, as its client: the daemon starts itself again for that, because
+//! it must not read another process's memory itself.
+
+use std::time::Duration;
+
+use fastpath_daemon::log::{Priority, say};
+use fastpath_inject::attach::{Answer, Refusal, StoppedTooLong, may_attach};
+use fastpath_measure::Clocks;
+use fastpath_page::{ClockSet, MAPPED_NAME};
+use fastpath_protocol::Client;
+use fastpath_publisher::evidence::Trust;
+
+use crate::attach::{Outcome, Wanted, attach_all};
+use crate::policy::DaemonsPolicy;
+use crate::process::Surroundings;
+
+/// A process, and what the rule says of it.
+pub struct Task {
+    /// The process.
+    pub pid: i32,
+    /// Clocks to serve.
+    pub clocks: Clocks,
+    /// Whether its descendants are served.
+    pub children: bool,
+    /// Evidence that the daemon requires of the counter.
+    pub trust: Trust,
+    /// Name for the log.
+    pub executable: Option<String>,
+}
+
+/// Attaches the process, and logs the result, except in expected cases: the target has ended, is served already, or is
+/// fast by itself. Returns the inode of the page that the target got.
+pub fn attach(task: &Task, surroundings: &Surroundings) -> Option<u64> {
+    let Task { pid, executable, .. } = task;
+    let name = executable.as_deref().unwrap_or("a program");
+    let done = match may_attach_soon(*pid) {
+        Ok(()) => attach_it(task, surroundings),
+        Err(refusal) if is_no_news(&refusal) => Ok(None),
+        Err(refusal) => Err(refusal.to_string()),
+    };
+    match &done {
+        Ok(Some(_)) => say(Priority::Info, format_args!("attached process {pid} ({name})")),
+        Ok(None) => {}
+        Err(why) => say(
+            Priority::Notice,
+            format_args!("process {pid} ({name}) stays on the kernel's path: {why}"),
+        ),
+    }
+    done.ok().flatten()
+}
+
+fn attach_it(task: &Task, surroundings: &Surroundings) -> Result<Option<u64>, String> {
+    let clocks = match task.clocks {
+        Clocks::Set(set) => set,
+        Clocks::Auto => {
+            let status = Client::connect().and_then(|client| client.status());
+            let slow = status.map_err(|failure| failure.to_string())?.slow_clocks;
+            slow.iter()
+                .fold(ClockSet::NONE, |set, id| set.union(ClockSet::of_id(*id)))
+        }
+    };
+    if clocks == ClockSet::NONE {
+        return Ok(None);
+    }
+    let wanted = Wanted {
+        clocks,
+        trust: task.trust,
+        children: task.children,
+        policy: task.children.then(DaemonsPolicy::find).flatten(),
+        may_publish: false,
+    };
+    let mut done = Ok(None);
+    attach_all(&[task.pid], &wanted, surroundings, give_up, |pid, _, outcome| {
+        if pid == task.pid {
+            done = match outcome {
+                Outcome::Attached(_) => Ok(page_of(pid)),
+                Outcome::Refused(refusal) if is_no_news(&refusal) => Ok(None),
+                Outcome::Refused(refusal) => Err(refusal.to_string()),
+                Outcome::NoPage(_) if !exists(pid) => Ok(None),
+                Outcome::Forbidden(why) | Outcome::NoPage(why) => Err(why),
+            };
+        }
+    });
+    done
+}
+
+fn exists(pid: i32) -> bool {
+    std::path::Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Ends this process, so that the kernel detaches all its tracees.
+fn give_up(stands: &StoppedTooLong) -> ! {
+    say(
+        Priority::Warning,
+        format_args!("process {} stays on the kernel's path: {stands}", stands.pid),
+    );
+    // SAFETY: _exit ends the process at once, without waiting for the thread that waits in the kernel.
+    unsafe { libc::_exit(1) }
+}
+
+/// Checks a process; waits a little while another fastpath traces it, which meets a program within milliseconds.
+fn may_attach_soon(pid: i32) -> Answer<()> {
+    const LOOKS: u32 = 20;
+    const EVERY: Duration = Duration::from_millis(50);
+    for _ in 0..LOOKS {
+        match may_attach(pid) {
+            Err(Refusal::Traced { name, .. }) if name == "fastpath" => std::thread::sleep(EVERY),
+            answer => return answer,
+        }
+    }
+    may_attach(pid)
+}
+
+/// Returns the inode of the page that a process maps.
+fn page_of(pid: i32) -> Option<u64> {
+    let maps = fastpath_proc::maps::of(pid).ok()?;
+    let page = maps.iter().find(|mapping| mapping.name.starts_with(MAPPED_NAME))?;
+    Some(page.inode)
+}
+
+fn is_no_news(refusal: &Refusal) -> bool {
+    matches!(
+        refusal,
+        Refusal::NoSuchProcess { .. }
+            | Refusal::KernelThread
+            | Refusal::Zombie
+            | Refusal::AttachedAlready { .. }
+            | Refusal::UnderRun
+    )
+}

@@ -1,0 +1,17 @@
+//! The helper: the process that `run` and `attach` leave beside the programs that they serve.
+//!
+//! It gets a page from the host's daemon, or publishes one itself as a private daemon ([`grant`]), serves the programs
+//! that are executed ([`fastpath_inject::attendant`]), and ends when no process needs it any more.
+
+#[cfg(target_arch = "x86_64")]
+pub mod attach;
+#[cfg(target_arch = "x86_64")]
+pub mod by_rule;
+pub mod grant;
+pub mod log;
+#[cfg(target_arch = "x86_64")]
+pub mod policy;
+pub mod process;
+mod title;
+#[cfg(target_arch = "x86_64")]
+mod tree;

@@ -1,0 +1,146 @@
+//! Processes that are left behind: not a child that a program could see, and without anything of the user's.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
+
+use crate::title;
+
+/// Name that the helper shows in `ps`.
+const TITLE: &str = "fastpath-publisher";
+
+/// Descriptors that this process was started with, and that the helper must release.
+pub struct Surroundings(Vec<RawFd>);
+
+impl Surroundings {
+    /// Records them. Must be called before this process opens anything.
+    pub fn note() -> Surroundings {
+        let names = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        let mut descriptors: Vec<_> = names
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .collect();
+        // The directory's own descriptor is among them, and closed by now.
+        // SAFETY: fcntl with integers.
+        descriptors.retain(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0);
+        Surroundings(descriptors)
+    }
+
+    /// Closes all descriptors but standard error.
+    fn close(&self) {
+        for fd in self.0.iter().filter(|fd| **fd != 2) {
+            // SAFETY: no object of this process owns these numbers: they were open before it opened anything.
+            unsafe { libc::close(*fd) };
+        }
+    }
+}
+
+/// A helper that was just started.
+pub struct Started {
+    /// The child to end and to wait for if the helper is of no use: the helper itself, where it stays a child.
+    child: Option<i32>,
+}
+
+impl Started {
+    /// Ends a helper that stays a child of this process: it would become a zombie that the program could not reap.
+    pub fn end(self) {
+        let Some(child) = self.child else { return };
+        // SAFETY: kill and waitpid of the child that was made, which has not been waited for; a null status is allowed.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), libc::__WALL);
+        }
+    }
+}
+
+/// Starts a helper, which runs `work` and exits with its status. It is not a child that this process, or the program
+/// that it becomes, could wait for. This process must have one thread.
+///
+/// If this process is PID 1, or has inherited the role of a subreaper, it would get an orphaned helper as a child and
+/// might wait for it. There the helper stays a direct child that was made without an exit signal, and is invisible to
+/// waits (wait(2), __WCLONE).
+pub fn start(work: impl FnOnce() -> i32) -> std::io::Result<Started> {
+    let adopts = std::process::id() == 1 || is_subreaper();
+    let child = fork_without_signal()?;
+    if child == 0 {
+        // SAFETY: the process that was just made has one thread.
+        let status = match adopts || unsafe { libc::fork() } == 0 {
+            true => work(),
+            false => 0,
+        };
+        // SAFETY: _exit ends the process without running anything of the parent's.
+        unsafe { libc::_exit(status) }
+    }
+    if adopts {
+        return Ok(Started { child: Some(child) });
+    }
+    // SAFETY: waits for the child just made, which exits at once and sends no signal; a null status is allowed.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
+    Ok(Started { child: None })
+}
+
+fn is_subreaper() -> bool {
+    let mut is: libc::c_int = 0;
+    // SAFETY: PR_GET_CHILD_SUBREAPER stores one int, in a local.
+    unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &mut is) == 0 && is != 0 }
+}
+
+/// Forks (fork(2)) a child that sends no SIGCHLD when it ends: a program that blocks SIGCHLD would find it pending.
+fn fork_without_signal() -> std::io::Result<i32> {
+    // SAFETY: this process has one thread, and the child continues with a copy of everything.
+    match unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) } {
+        -1 => Err(std::io::Error::last_os_error()),
+        pid => Ok(pid as i32),
+    }
+}
+
+/// Makes this process a helper: sets its name, closes what is the user's except standard error, and starts a session.
+pub fn settle(surroundings: &Surroundings) {
+    // SAFETY: the helper has parsed its command line, and copied what it needs.
+    unsafe { title::set(TITLE) };
+    surroundings.close();
+    // SAFETY: prctl with a C string; setsid takes nothing.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"fastpath".as_ptr());
+        libc::setsid();
+    }
+    let _ = std::env::set_current_dir("/");
+    reset_signals();
+}
+
+/// Resets signals: the helper must not be affected by those that the program chose to block or ignore, nor die of a
+/// closed pipe.
+fn reset_signals() {
+    // SAFETY: signal sets and dispositions only, with valid pointers to locals.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+        for signal in 1..=libc::SIGSYS {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+    }
+}
+
+/// Replaces standard error by /dev/null: a pipe of the user's must close when the program ends, not when the helper
+/// does.
+pub fn let_go_of_standard_error() {
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        // SAFETY: replaces descriptor 2, which no object of this process owns, by one that is open.
+        unsafe { libc::dup3(null.as_raw_fd(), 2, libc::O_CLOEXEC) };
+    }
+}
+
+/// Starts a thread with a small stack.
+pub fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    let spawned = std::thread::Builder::new().stack_size(512 << 10).spawn(work);
+    spawned.map(|_| ()).map_err(|e| format!("thread: {e}"))
+}
+
+/// Setting of Yama (Documentation/admin-guide/LSM/Yama.rst).
+pub const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
+
+/// Returns this process, if Yama requires a tracer that is no ancestor to be declared (mode 1); else 0.
+pub fn ptracer() -> u32 {
+    let is_restricted = std::fs::read_to_string(YAMA).is_ok_and(|mode| mode.trim() == "1");
+    if is_restricted { std::process::id() } else { 0 }
+}

@@ -1,0 +1,171 @@
+//! The helper of attached processes: it publishes their page where no daemon runs, and serves the programs that they
+//! execute. It is left behind like `run`'s, and ends when no process maps the mailbox any more.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastpath_inject::attendant::Attendant;
+use fastpath_inject::{Cache, InjectionConfig, Shared};
+use fastpath_page::{ClockSet, Grant};
+use fastpath_protocol::packet;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+use crate::attach::Wanted;
+use crate::grant::{self, Purpose};
+use crate::log::Log;
+use crate::policy::DaemonsPolicy;
+use crate::process::{self, Surroundings};
+
+/// Timeout for the helper's answer: comparing the CPUs' counters and making a page takes milliseconds, on a busy
+/// machine some hundred.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Most bytes of the answer: the process that clients must declare, or the reason why there is no grant.
+const ANSWER: usize = 4096;
+
+/// A time namespace other than this process's.
+pub struct TimeNamespace(pub File);
+
+/// A grant of a helper.
+pub struct Served {
+    /// The grant.
+    pub grant: Grant,
+    /// Attendant that clients must declare before they ask (PR_SET_PTRACER), where Yama requires that; else 0.
+    pub ptracer: u32,
+    /// The helper stays as long as this is open, or a process maps the mailbox.
+    _needed: OwnedFd,
+}
+
+/// Starts a helper for processes of a time namespace (`None`: this process's), of which `pid` is one.
+pub fn start(
+    wanted: &Wanted,
+    pid: i32,
+    namespace: Option<&TimeNamespace>,
+    surroundings: &Surroundings,
+) -> Result<Served, String> {
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+        .map_err(|e| format!("socketpair: {e}"))?;
+    process::start(|| {
+        process::settle(surroundings);
+        process::let_go_of_standard_error();
+        // The helper would wait for the end of its own copy of the parent's end.
+        // SAFETY: this process never returns to code that uses `ours`.
+        unsafe { libc::close(ours.as_raw_fd()) };
+        match serve(wanted, pid, namespace, &theirs) {
+            Ok(()) => 0,
+            Err(why) => {
+                let _ = packet::send(theirs.as_fd(), &why.as_bytes()[..why.len().min(ANSWER)], &[]);
+                1
+            }
+        }
+    })
+    .map_err(|e| format!("clone: {e}"))?;
+    drop(theirs);
+    receive(ours)
+}
+
+/// Receives the grant and the number that comes with it, or the reason why there is none.
+fn receive(channel: OwnedFd) -> Result<Served, String> {
+    let mut bytes = [0; ANSWER];
+    let received = packet::wait_for(channel.as_fd(), TIMEOUT)
+        .and_then(|()| packet::receive(channel.as_fd(), &mut bytes))
+        .map_err(|e| format!("the publisher did not start: {e}"))?;
+    let Some((length, fds)) = received else {
+        return Err("the publisher ended before it was ready".into());
+    };
+    let answer = &bytes[..length.min(ANSWER)];
+    match (<[OwnedFd; 2]>::try_from(fds), <[u8; 8]>::try_from(answer)) {
+        (Ok([page, mailbox]), Ok(numbers)) => {
+            let numbers = u64::from_le_bytes(numbers);
+            let clocks = ClockSet((numbers >> 32) as u32);
+            Ok(Served {
+                grant: Grant { page, mailbox, clocks },
+                ptracer: numbers as u32,
+                _needed: channel,
+            })
+        }
+        _ => Err(String::from_utf8_lossy(answer).into_owned()),
+    }
+}
+
+fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: &OwnedFd) -> Result<(), String> {
+    // First: programs are only served in the time namespace of their attendant, and a process with threads may not
+    // enter one.
+    if let Some(TimeNamespace(file)) = namespace.filter(|_| wanted.children) {
+        // SAFETY: setns takes integers.
+        if unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWTIME) } != 0 {
+            let e = std::io::Error::last_os_error();
+            return Err(format!(
+                "its time namespace cannot be entered, for its clocks to be read: setns: {e}; run as root"
+            ));
+        }
+    }
+    let mailbox = Arc::new(Shared::create().map_err(|e| e.to_string())?);
+    let grant = granted(wanted, pid, &mailbox)?;
+    if wanted.children {
+        attend(&grant, &mailbox, wanted.policy.clone())?;
+    }
+    let numbers = u64::from(grant.clocks.0) << 32 | u64::from(process::ptracer());
+    packet::send(
+        channel.as_fd(),
+        &numbers.to_le_bytes(),
+        &[grant.page.as_fd(), grant.mailbox.as_fd()],
+    )
+    .map_err(|e| format!("sendmsg: {e}"))?;
+    // If it stayed open here, it would count as a process that maps it.
+    drop(grant);
+    grant::stay_while(|| !is_closed(channel) || mailbox.in_use());
+    Ok(())
+}
+
+/// Returns a grant of the host's daemon if this helper only serves descendants; else one of a private daemon.
+fn granted(wanted: &Wanted, pid: i32, mailbox: &Shared) -> Result<Grant, String> {
+    let process = grant::pidfd(pid).ok_or_else(|| format!("there is no process {pid} any more"))?;
+    let purpose = Purpose::of(wanted.clocks, &process);
+    if wanted.children {
+        match grant::of_host(purpose, Some(mailbox)) {
+            Ok(grant) => return Ok(grant),
+            Err(failure) if !wanted.may_publish || grant::is_forbidden(&failure) => return Err(failure.to_string()),
+            Err(_) => {}
+        }
+    }
+    let log = Log::new(pid, &process_name(pid));
+    grant::of_private(purpose, mailbox, wanted.trust, pid, move |news| log.tell(news))
+}
+
+fn process_name(pid: i32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
+/// Serves the descendants of attached processes.
+fn attend(grant: &Grant, mailbox: &Arc<Shared>, policy: Option<DaemonsPolicy>) -> Result<(), String> {
+    let config = InjectionConfig {
+        page: grant.page.try_clone().map_err(|e| format!("the page: {e}"))?,
+        mailbox: Box::new({
+            let mailbox = mailbox.clone();
+            move || mailbox.reopen()
+        }),
+        without_vdso: false,
+        serve: true,
+        allows: Box::new(move |pid| policy.as_ref().is_none_or(|policy| policy.against(pid).is_none())),
+        filters: 0,
+        refuses_32_bit: None,
+        ptracer: process::ptracer(),
+        scans: Cache::default(),
+    };
+    let attendant = Attendant::new(config, mailbox.clone());
+    process::spawn(move || attendant.serve())
+}
+
+/// Returns whether the process that asked is done, or has ended.
+fn is_closed(channel: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd {
+        fd: channel.as_raw_fd(),
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    // SAFETY: the pointer is to one pollfd, a local.
+    unsafe { libc::poll(&mut poll, 1, 0) > 0 }
+}
