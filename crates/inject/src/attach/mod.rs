@@ -18,7 +18,6 @@ mod thread_state;
 mod threads;
 mod watchdog;
 
-
 use fastpath_page::Grant;
 
 use crate::error::Error;
