@@ -6,11 +6,12 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals};
 
 /// Name of a mailbox, for memfd_create(2).
 pub const MAILBOX_NAME: &std::ffi::CStr = c"fastpath-mailbox";
@@ -19,7 +20,7 @@ pub const MAILBOX_MAPPED_NAME: &str = "/memfd:fastpath-mailbox";
 /// Size of a mailbox in bytes.
 pub(crate) const SIZE: u64 = 4096;
 /// Seals that keep the file from being truncated while it is read.
-const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Descriptor of a mailbox, used only to find out whether the mailbox is in use.
 pub struct Lease(File);
@@ -30,19 +31,15 @@ impl Lease {
     pub fn create() -> io::Result<(Lease, OwnedFd)> {
         let fd = memfd_create(MAILBOX_NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
         nix::unistd::ftruncate(&fd, SIZE as i64)?;
-        // SAFETY: fcntl with an int argument.
-        if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS | libc::F_SEAL_SEAL) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        fcntl_add_seals(&fd, SEALS | SealFlags::SEAL)?;
         Ok((Lease(open(&fd, OFlag::O_RDONLY)?.into()), fd))
     }
 
     /// Returns the lease of a mailbox that another process made. A file that is not a sealed piece of memory is refused
     /// before it is opened.
-    pub fn of(mailbox: &impl AsRawFd) -> io::Result<Lease> {
-        // SAFETY: fcntl without an argument; a file that is not a memfd has no seals.
-        let seals = unsafe { libc::fcntl(mailbox.as_raw_fd(), libc::F_GET_SEALS) };
-        if seals < 0 || seals & SEALS != SEALS {
+    pub fn of(mailbox: &(impl AsFd + AsRawFd)) -> io::Result<Lease> {
+        // A file that is not a memfd has no seals.
+        if !fcntl_get_seals(mailbox).is_ok_and(|seals| seals.contains(SEALS)) {
             return Err(io::Error::other(
                 "it is not a memfd that is sealed against shrinking and growing",
             ));
@@ -129,8 +126,7 @@ mod tests {
         assert!(Lease::of(&File::open("/proc/self/maps").unwrap()).is_err());
         let unsealed = memfd_create(c"x", MFdFlags::MFD_ALLOW_SEALING).unwrap();
         assert!(Lease::of(&unsealed).is_err());
-        // SAFETY: fcntl with an int argument.
-        unsafe { libc::fcntl(unsealed.as_raw_fd(), libc::F_ADD_SEALS, SEALS) };
+        fcntl_add_seals(&unsealed, SEALS).unwrap();
         assert!(Lease::of(&unsealed).is_err(), "it is empty");
     }
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use rustix::thread::futex;
 
 use crate::error::{Error, Result, tried};
 use crate::lease::{self, Lease, MAILBOX_MAPPED_NAME};
@@ -92,6 +93,9 @@ impl HookState {
     }
 }
 
+/// Flags of futexes whose waiters are in other processes: not FUTEX_PRIVATE_FLAG.
+const BETWEEN_PROCESSES: futex::Flags = futex::Flags::empty();
+
 const _: () = assert!(size_of::<Mailbox>() <= 4096);
 
 /// The mapped mailbox. It stays mapped until the process ends.
@@ -170,7 +174,9 @@ impl Shared {
 
     /// Sleeps until a request may be there, for `at_most` at the longest.
     pub fn wait(&self, seen: u32, at_most: Option<Duration>) {
-        futex(&self.mailbox().doorbell, libc::FUTEX_WAIT, seen, at_most);
+        let timeout = at_most.and_then(|at_most| at_most.try_into().ok());
+        // Interrupted, timed out, or another count: the caller looks for requests in any case.
+        let _ = futex::wait(&self.mailbox().doorbell, BETWEEN_PROCESSES, seen, timeout.as_ref());
     }
 
     /// Returns the doorbell's count.
@@ -219,19 +225,20 @@ impl Shared {
         let state = &self.mailbox().slot[slot].state;
         // If the word differs, the slot belongs to another thread, or was freed already.
         if exchange(state, word, state::freed(word)) {
-            futex(state, libc::FUTEX_WAKE, i32::MAX as u32, None);
+            // It fails only for an address that is not mapped.
+            let _ = futex::wake(state, BETWEEN_PROCESSES, i32::MAX as u32);
         }
     }
 
-    /// Frees the slots that have been as `held` records for longer than `patience`. Returns whether some slots are
+    /// Frees the slots that have been as `held` records for longer than `age`. Returns whether some slots are
     /// still not free.
-    pub fn free_abandoned(&self, held: &mut Held, patience: Duration) -> bool {
+    pub fn free_abandoned(&self, held: &mut Held, age: Duration) -> bool {
         for (i, (slot, held)) in self.mailbox().slot.iter().zip(&mut held.0).enumerate() {
             let word = slot.state.load(Ordering::Acquire);
             *held = match *held {
                 _ if word & state::MASK == state::FREE => None,
                 Some((seen, since)) if seen == word => {
-                    if since.elapsed() > patience {
+                    if since.elapsed() > age {
                         self.free(i, word);
                     }
                     Some((seen, since))
@@ -246,16 +253,6 @@ impl Shared {
 fn exchange(word: &AtomicU32, old: u32, new: u32) -> bool {
     word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
         .is_ok()
-}
-
-fn futex(word: &AtomicU32, operation: i32, value: u32, at_most: Option<Duration>) {
-    let timeout = at_most.map(|at_most| libc::timespec {
-        tv_sec: at_most.as_secs() as libc::time_t,
-        tv_nsec: at_most.subsec_nanos().into(),
-    });
-    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the word and the timeout outlive the call.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, timeout) };
 }
 
 #[cfg(test)]
@@ -333,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mailbox_is_in_use_as_long_as_somebody_else_maps_it() {
+    fn a_mailbox_is_in_use_as_long_as_another_process_maps_it() {
         // Other tests of this process fork: a child has all of its mappings until it executes another program.
         let is_soon = |condition: &dyn Fn() -> bool| {
             let begun = Instant::now();

@@ -1,6 +1,7 @@
-//! Memory of another process, through /proc/PID/mem.
+//! Memory of another process, through /proc/PID/mem and /proc/PID/pagemap.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use crate::error::{Error, Result};
@@ -14,6 +15,7 @@ pub struct Memory {
 
 impl Memory {
     /// Opens the memory for reading.
+    #[cfg(target_arch = "x86_64")]
     pub fn of(pid: i32) -> Result<Memory> {
         Memory::open(pid, File::options().read(true))
     }
@@ -47,5 +49,42 @@ impl Memory {
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<()> {
         let written = self.file.write_all_at(bytes, address);
         written.map_err(|e| Error::io(&self.path, e))
+    }
+}
+
+const PAGE: u64 = 4096;
+
+/// Which pages of a process are in memory (Documentation/admin-guide/mm/pagemap.rst). Reading others could wait for their
+/// file system, or for a thread of the process (userfaultfd(2)).
+pub struct Pagemap(Option<File>);
+
+impl Pagemap {
+    /// Opens the page map of a process.
+    pub fn of(pid: i32) -> Pagemap {
+        Pagemap(File::open(format!("/proc/{pid}/pagemap")).ok())
+    }
+
+    /// Returns whether this kernel reports which pages are present (CONFIG_PROC_PAGE_MONITOR).
+    #[cfg(target_arch = "x86_64")]
+    pub fn is_known(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Returns whether each page of a range is in memory or swapped out; true if the kernel does not report it.
+    pub fn present(&self, range: Range<u64>) -> Vec<bool> {
+        /// Bit 63: the page is present; bit 62: it is swapped out.
+        const PRESENT_OR_SWAPPED: u64 = 3 << 62;
+        let pages = range.start / PAGE..range.end.div_ceil(PAGE);
+        let count = (pages.end - pages.start) as usize;
+        let Some(pagemap) = &self.0 else {
+            return vec![true; count];
+        };
+        let mut entries = vec![0; count * 8];
+        if pagemap.read_exact_at(&mut entries, pages.start * 8).is_err() {
+            return vec![false; count];
+        }
+        let (entries, _) = entries.as_chunks();
+        let is_present = |entry: &[u8; 8]| u64::from_ne_bytes(*entry) & PRESENT_OR_SWAPPED != 0;
+        entries.iter().map(is_present).collect()
     }
 }

@@ -99,11 +99,13 @@ impl Tracee {
     }
 
     /// Returns the process id.
+    #[cfg(target_arch = "x86_64")]
     pub fn process(&self) -> i32 {
         self.process
     }
 
     /// Changes the ptrace options; adds PTRACE_O_TRACESYSGOOD. The thread must be stopped.
+    #[cfg(target_arch = "x86_64")]
     pub fn set_options(&self, options: Options) -> Result<()> {
         let options = options | Options::PTRACE_O_TRACESYSGOOD;
         ptrace::setoptions(self.pid, options).map_err(tried("PTRACE_SETOPTIONS"))

@@ -1,12 +1,11 @@
 //! Addresses to which interrupted threads will return: those in the signal frames on their stacks.
 
-use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
 use crate::abi::running;
 use crate::error::Result;
 use crate::maps::{self, Mapping};
+use crate::memory::Pagemap;
 use crate::tracee::Tracee;
 
 /// Bytes of a stack that are searched, from the stack pointer on. Handlers are usually not deep: they run on small
@@ -21,8 +20,7 @@ const PAGE: u64 = 4096;
 /// would provide it (userfaultfd(2)) is stopped as well.
 pub struct Stacks {
     maps: Vec<Mapping>,
-    /// `None`: this kernel does not report which pages are present (CONFIG_PROC_PAGE_MONITOR).
-    pagemap: Option<File>,
+    pagemap: Pagemap,
 }
 
 impl Stacks {
@@ -30,7 +28,7 @@ impl Stacks {
     pub fn of(pid: i32) -> Result<Stacks> {
         Ok(Stacks {
             maps: maps::of(pid)?,
-            pagemap: File::open(format!("/proc/{pid}/pagemap")).ok(),
+            pagemap: Pagemap::of(pid),
         })
     }
 
@@ -48,9 +46,8 @@ impl Stacks {
 
     /// Returns the parts of a range that are in memory.
     fn pages(&self, Range { mut start, end }: Range<u64>) -> Vec<Range<u64>> {
-        let are_present = self.are_present(start / PAGE..end.div_ceil(PAGE));
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        for is_present in are_present {
+        for is_present in self.pagemap.present(start..end) {
             let next = ((start / PAGE + 1) * PAGE).min(end);
             match ranges.last_mut() {
                 _ if !is_present => {}
@@ -60,26 +57,6 @@ impl Stacks {
             start = next;
         }
         ranges
-    }
-
-    /// Returns whether each of these pages, by number, is in memory or swapped out.
-    /// Documentation/admin-guide/mm/pagemap.rst: bit 63, the page is present; bit 62, it is swapped out.
-    fn are_present(&self, pages: Range<u64>) -> Vec<bool> {
-        const PRESENT_OR_SWAPPED: u64 = 3 << 62;
-        const ENTRY: usize = 8;
-        let count = (pages.end - pages.start) as usize;
-        let Some(pagemap) = &self.pagemap else {
-            return vec![true; count];
-        };
-        let mut entries = vec![0; count * ENTRY];
-        if pagemap.read_exact_at(&mut entries, pages.start * ENTRY as u64).is_err() {
-            return vec![false; count];
-        }
-        let is_present = |entry: &[u8]| {
-            let entry = entry.iter().rfold(0, |value, byte| value << 8 | u64::from(*byte));
-            entry & PRESENT_OR_SWAPPED != 0
-        };
-        entries.chunks_exact(ENTRY).map(is_present).collect()
     }
 }
 
@@ -121,7 +98,7 @@ impl Frames {
                 let bytes = (range.end - range.start) as usize;
                 let words = tracee.read_present(range.start, bytes);
                 // Where the kernel does not report which pages are present, an absent page gives the same result.
-                frames.is_unreadable |= words.len() < bytes / 8 && stacks.pagemap.is_some();
+                frames.is_unreadable |= words.len() < bytes / 8 && stacks.pagemap.is_known();
                 for (pc, sp) in running::interrupted_at(&words) {
                     frames.interrupted.push(pc);
                     frames.in_vdso.extend(stacks.is_kernels_code(pc).then_some(sp));

@@ -12,10 +12,10 @@ pub enum Refusal {
         hint: String,
     },
     /// A kernel thread has no memory of its own.
-    #[error("it is a thread of the kernel's")]
+    #[error("it is a kernel thread")]
     KernelThread,
     /// The process has ended.
-    #[error("it has ended, and waits for its parent to look (a zombie)")]
+    #[error("it has ended, and its parent has not waited for it yet (a zombie)")]
     Zombie,
     /// /proc does not show the memory of a process whose first thread has ended.
     #[error("its first thread has ended, though others run: /proc does not show its memory any more")]
@@ -59,18 +59,20 @@ pub enum Refusal {
         pid: i32,
     },
     /// A filter would have to be suspended, and cannot be.
-    #[error("it has a seccomp filter, and the filter cannot be suspended for what has to be done there: {why}")]
+    #[error("it has a seccomp filter, which cannot be suspended for the remote system calls: {why}")]
     Seccomp {
         /// The system's answer.
         why: String,
     },
     /// The code of its vDSO cannot be written.
-    #[error("the kernel lets nobody write the code of its vDSO (sealed mappings, or proc_mem.force_override): {why}")]
+    #[error(
+        "the kernel does not let fastpath write the code of its vDSO (sealed mappings, or proc_mem.force_override): {why}"
+    )]
     Sealed {
         /// The system's answer.
         why: String,
     },
-    /// The program asked for that itself.
+    /// The program has forbidden itself to read it.
     #[error("it may not read the counter (PR_SET_TSC)")]
     CounterForbidden,
     /// A thread is in the middle of a vfork, for example.
@@ -83,19 +85,19 @@ pub enum Refusal {
     },
     /// The deadline passed: nothing was changed, and all threads were let go.
     #[error(
-        "{threads} threads of it stood for {} ms, and not all could be stopped and looked at within that time; they were let go; try again when \
-         the machine is less busy", super::watchdog::DEADLINE.as_millis()
+        "{threads} threads of it were stopped for {} ms, which was not enough to stop and examine all of them; they were released; try again \
+         when the machine is less busy", super::watchdog::DEADLINE.as_millis()
     )]
     StoppedTooLong {
         /// Number of threads that were stopped.
         threads: usize,
     },
     /// The process was in the middle of an exec at each try.
-    #[error("it executes one program after another, and was never found between two of them; try again later")]
+    #[error("it executes one program after another, too fast to be attached in between; try again later")]
     KeepsExecuting,
     /// A thread is in a handler that has not returned yet, or was stopped in the code.
     #[error(
-        "thread {tid} of it stands in the very code that changes, or returns there from a signal handler; try again later, if it is stopped: once it goes on"
+        "thread {tid} of it is in the code that must be changed, or will return there from a signal handler; try again later (if the thread is stopped: once it continues)"
     )]
     InTheWay {
         /// Thread id.
@@ -103,14 +105,14 @@ pub enum Refusal {
     },
     /// The stack may contain signal frames, which must be known before code is changed.
     #[error(
-        "the stack of thread {tid} of it lies in memory that cannot be read (memfd_secret(2)), so it is not known where the thread returns to"
+        "the stack of thread {tid} of it is in memory that cannot be read (memfd_secret(2)), so the addresses to which the thread returns are unknown"
     )]
     StackNotReadable {
         /// Thread id.
         tid: i32,
     },
     /// The process shares its memory.
-    #[error("it shares its memory with process {with}, which would be changed under way")]
+    #[error("it shares its memory with process {with}, which would be changed as well")]
     SharesMemory {
         /// The other process.
         with: i32,

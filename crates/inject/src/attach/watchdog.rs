@@ -29,7 +29,7 @@ pub type LastResort = fn(&StoppedTooLong) -> !;
 /// A process whose threads could only be let go by ending this one.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "its threads stood still for more than {} ms, while fastpath waited in the kernel ({place}); they were let go, and the process is as it was; \
+    "its threads were stopped for more than {} ms, while fastpath waited in the kernel ({place}); they were released, and the process is unchanged; \
      try again later", DEADLINE.as_millis()
 )]
 pub struct StoppedTooLong {
@@ -144,12 +144,12 @@ impl Waits {
 mod tests {
     use super::*;
 
-    fn never(stands: &StoppedTooLong) -> ! {
-        panic!("{stands}")
+    fn never(stopped: &StoppedTooLong) -> ! {
+        panic!("{stopped}")
     }
 
     #[test]
-    fn who_only_lacks_a_cpu_or_naps_is_not_taken_for_one_that_waits() {
+    fn a_thread_that_only_lacks_a_cpu_or_naps_does_not_count_as_waiting() {
         let (done, over) = std::sync::mpsc::channel();
         let stop_time = &StopTime::default();
         std::thread::scope(|scope| {
@@ -170,8 +170,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "stood still for more than 100 ms, while fastpath waited in the kernel")]
-    fn who_waits_while_threads_stand_is_ended() {
+    #[should_panic(expected = "were stopped for more than 100 ms, while fastpath waited in the kernel")]
+    fn a_process_that_waits_while_threads_are_stopped_is_ended() {
         let (done, over) = std::sync::mpsc::channel();
         let stop_time = std::sync::Arc::new(StopTime::default());
         let theirs = stop_time.clone();

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_is_read_by_whoever_comes_later() {
+    fn what_is_written_is_read_back_unchanged() {
         let mut page = journal().bytes().unwrap();
         page.resize(4096, 0);
         assert_eq!(Journal::parse(&page), Some(journal()));

@@ -1,10 +1,11 @@
 //! Redirects this machine's own vDSO, in a child process because a mistake could not be undone.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use fastpath_image::{Image, own_vdso};
 use fastpath_page::{Anchor, Base, Init, Page, Rate, Writer};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::*;
 use crate::region;
@@ -102,8 +103,7 @@ fn foreign_page() -> OwnedFd {
         .unwrap();
     // SAFETY: a page is made of atomics, without padding, and is not written now.
     let bytes = unsafe { std::slice::from_raw_parts((&raw const page).cast::<u8>(), size_of::<Page>()) };
-    // SAFETY: the result is a new descriptor.
-    let file = unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"fastpath-page".as_ptr(), libc::MFD_CLOEXEC)) };
+    let file = std::fs::File::from(memfd_create(c"fastpath-page", MFdFlags::MFD_CLOEXEC).unwrap());
     file.set_len(4096).unwrap();
     file.write_all_at(bytes, 0).unwrap();
     file.into()
@@ -226,10 +226,9 @@ fn reads_of_a_child(vdso: &Vdso) -> i32 {
 }
 
 #[test]
-fn a_page_that_answers_nothing_leads_through_the_thunks_to_the_right_time() {
+fn reads_of_a_page_that_answers_nothing_get_the_right_time_through_the_thunks() {
     let vdso = this_machines();
-    // SAFETY: the result is a new descriptor.
-    let page = unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"fastpath-page".as_ptr(), libc::MFD_CLOEXEC)) };
+    let page = std::fs::File::from(memfd_create(c"fastpath-page", MFdFlags::MFD_CLOEXEC).unwrap());
     page.set_len(4096).unwrap();
     let page = page.into();
     let status = in_a_child(move || {

@@ -102,7 +102,7 @@ mod tests {
     }
 
     /// Returns the target of the thunk's last instruction, a jump.
-    fn way_back(thunk: &[u8]) -> u64 {
+    fn returns_to(thunk: &[u8]) -> u64 {
         let mut decoder = Decoder::with_ip(64, thunk, THUNK, DecoderOptions::NONE);
         let last = decoder.iter().last().unwrap();
         assert_eq!(last.flow_control(), FlowControl::UnconditionalBranch);
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(decoder.decode().near_branch_target(), TARGET);
         assert_eq!(displaced.jump.len(), 5);
         assert_eq!(displaced.thunk[..6], code[..6]);
-        assert_eq!(way_back(&displaced.thunk), BASE + 6);
+        assert_eq!(returns_to(&displaced.thunk), BASE + 6);
         assert_eq!(displaced.moved, [(1, 1), (4, 4)]);
     }
 
@@ -128,7 +128,7 @@ mod tests {
         let code = [0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0xc3];
         let displaced = displaced(&code).unwrap();
         assert_eq!(displaced.thunk[..5], code[..5]);
-        assert_eq!(way_back(&displaced.thunk), BASE + 5);
+        assert_eq!(returns_to(&displaced.thunk), BASE + 5);
         assert_eq!(displaced.moved, [(4, 4)]);
     }
 
@@ -141,7 +141,7 @@ mod tests {
         let lea = decoder.decode();
         assert_eq!(lea.code(), Code::Lea_r64_m);
         assert_eq!(lea.ip_rel_memory_address(), BASE + 7 - 0x6b16);
-        assert_eq!(way_back(&displaced.thunk), BASE + 7);
+        assert_eq!(returns_to(&displaced.thunk), BASE + 7);
         assert_eq!(displaced.moved, []);
     }
 

@@ -1,14 +1,11 @@
 //! Unused executable memory: the tail of a mapping's last page, after the code of a file. The code for remote calls is
 //! in it while they are made.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
-use fastpath_page::PAGE_SIZE;
+use std::rc::Rc;
 
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
-use crate::memory::Memory;
+use crate::memory::{Memory, Pagemap};
 
 /// Size in bytes: the margin, the longest code of any ISA (x86-64's, 106 bytes), and the mark.
 const BYTES: usize = 160;
@@ -25,7 +22,7 @@ pub struct Tail {
     at: u64,
     /// Value of each byte while it is unused.
     pad: u8,
-    memory: std::rc::Rc<Memory>,
+    memory: Rc<Memory>,
 }
 
 /// Contents of a tail.
@@ -41,7 +38,7 @@ impl Tail {
     /// Finds an unused tail. The kernel's vDSO comes first, as no page of a file is copied for it. With `ours_are_free`,
     /// a tail that a killed fastpath left in use counts as unused.
     pub fn find(pid: i32, maps: &[Mapping], ours_are_free: bool) -> Result<Tail> {
-        let memory = std::rc::Rc::new(Memory::writable(pid)?);
+        let memory = Rc::new(Memory::writable(pid)?);
         let (present, absent) = places(pid, maps);
         let mut places = present.into_iter().chain(absent);
         let free = places.find_map(|at| match contents(&memory, at) {
@@ -59,7 +56,7 @@ impl Tail {
     /// written to is the process's own copy, and reading others could wait for their file system.
     #[cfg(target_arch = "x86_64")]
     pub fn in_use(pid: i32, maps: &[Mapping]) -> Result<Vec<Tail>> {
-        let memory = std::rc::Rc::new(Memory::writable(pid)?);
+        let memory = Rc::new(Memory::writable(pid)?);
         let (present, _) = places(pid, maps);
         let ours = present.into_iter().filter_map(|at| match contents(&memory, at) {
             Contents::Ours(pad) => Some(Tail {
@@ -114,12 +111,12 @@ fn places(pid: i32, maps: &[Mapping]) -> (Vec<u64>, Vec<u64>) {
         .filter(|m| m.executable && (m.inode != 0 || m.name == "[vdso]"));
     let foreign = |m: &&Mapping| !m.name.starts_with("/memfd:fastpath");
     let (vdso, others): (Vec<_>, Vec<_>) = of_files.filter(foreign).partition(|m| m.name == "[vdso]");
-    let pagemap = File::open(format!("/proc/{pid}/pagemap")).ok();
+    let pagemap = Pagemap::of(pid);
     let tail = |mapping: &Mapping| mapping.end - BYTES as u64;
     let (present, absent) = others
         .into_iter()
         .map(tail)
-        .partition::<Vec<_>, _>(|at| is_present(pagemap.as_ref(), *at));
+        .partition::<Vec<_>, _>(|at| pagemap.present(*at..*at + 1) == [true]);
     (vdso.into_iter().map(tail).chain(present).collect(), absent)
 }
 
@@ -131,15 +128,4 @@ fn contents(memory: &Memory, at: u64) -> Contents {
         Ok(()) if bytes.ends_with(MARK_BYTES) && is_unused(&bytes[..CODE_AT]) => Contents::Ours(bytes[0]),
         _ => Contents::Used,
     }
-}
-
-/// Returns whether the page of an address is in memory or swapped out (Documentation/admin-guide/mm/pagemap.rst), and
-/// true where that is unknown.
-fn is_present(pagemap: Option<&File>, address: u64) -> bool {
-    let mut entry = [0; 8];
-    let read = pagemap.and_then(|pagemap| {
-        let at = address / PAGE_SIZE as u64 * entry.len() as u64;
-        pagemap.read_exact_at(&mut entry, at).ok()
-    });
-    read.is_none() || u64::from_ne_bytes(entry) >> 62 != 0
 }

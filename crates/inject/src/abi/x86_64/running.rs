@@ -56,7 +56,7 @@ impl Registers {
     }
 
     /// If the thread is in a system call that only a stop ended with EINTR, replaces the result by one with which the
-    /// kernel restarts the call. The kernel does so when the thread goes on, whoever resumes it; if a handler runs
+    /// kernel restarts the call. The kernel does so when the thread goes on, even if its tracer is dead; if a handler runs
     /// first, the call returns EINTR as usual. Returns whether it was such a call.
     pub fn undo_interruption(&mut self) -> bool {
         let number = self.0.orig_rax as i64;
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_called_is_told_from_the_place_behind_it() {
+    fn the_target_of_a_call_is_found_from_its_return_address() {
         // nop; nop; nop; call 0x7000 - 0x20
         let code = [0x90, 0x90, 0x90, 0xe8, 0xe0, 0xff, 0xff, 0xff];
         let called = Decoder::with_ip(64, &code[3..], 0x7000 - 5, DecoderOptions::NONE).decode();
