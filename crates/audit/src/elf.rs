@@ -7,7 +7,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use fastpath_image::Isa;
 use memchr::memmem;
 use object::elf;
-use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader, SectionTable};
 use object::{Endianness, ReadCache, ReadRef};
 
 use crate::bytes::Bytes;
@@ -114,15 +114,10 @@ where
         .map_err(|_| broken("program headers"))?;
     // Section headers are optional, as they are for the kernel.
     let sections = header.sections(endian, data).ok();
-    let executable = u64::from(elf::SHF_ALLOC | elf::SHF_EXECINSTR);
-    let has_code_of = |kind: u32| {
-        sections.as_ref().is_some_and(|sections| {
-            sections.iter().any(|section| {
-                section.sh_type(endian) == kind && section.sh_flags(endian).into() & executable == executable
-            })
-        })
-    };
-    if has_code_of(elf::SHT_NOBITS) && !has_code_of(elf::SHT_PROGBITS) {
+    if sections
+        .as_ref()
+        .is_some_and(|sections| has_debug_information_only(endian, sections))
+    {
         return Ok(None);
     }
 
@@ -139,15 +134,13 @@ where
     };
     let (code, mapped) = (loaded(elf::PF_X)?, loaded(0)?);
 
-    let dynamic = segments
+    let mut dynamic = segments
         .iter()
-        .find_map(|segment| segment.dynamic(endian, data).ok().flatten());
-    let entries = dynamic.unwrap_or(&[]);
+        .filter_map(|segment| segment.dynamic(endian, data).ok()?);
+    let entries = dynamic.next().unwrap_or(&[]);
     let value_of = |tag: u32| {
-        entries
-            .iter()
-            .find(|entry| entry.tag32(endian) == Some(tag))
-            .map(|entry| entry.d_val(endian).into())
+        let entry = entries.iter().find(|entry| entry.tag32(endian) == Some(tag))?;
+        Some(entry.d_val(endian).into())
     };
     let names_at = value_of(elf::DT_STRTAB).and_then(|address| {
         let part = mapped
@@ -188,6 +181,21 @@ where
         go,
         is_of_shared_glibc,
     }))
+}
+
+/// Returns whether a file's code was taken out of it.
+fn has_debug_information_only<'a, H, R>(endian: Endianness, sections: &SectionTable<'a, H, R>) -> bool
+where
+    H: FileHeader<Endian = Endianness>,
+    R: ReadRef<'a>,
+{
+    let executable = u64::from(elf::SHF_ALLOC | elf::SHF_EXECINSTR);
+    let has_code_of = |kind: u32| {
+        sections.iter().any(|section| {
+            section.sh_type(endian) == kind && section.sh_flags(endian).into() & executable == executable
+        })
+    };
+    has_code_of(elf::SHT_NOBITS) && !has_code_of(elf::SHT_PROGBITS)
 }
 
 /// Returns whether a file is one of the parts of glibc that use what its loader has found: its name is one of theirs,

@@ -39,6 +39,9 @@ pub struct Line {
     pub source: String,
 }
 
+/// Adds a line to a section: what, its mark, what is seen, and where.
+type Add<'a> = dyn FnMut(&str, Mark, String, &str) + 'a;
+
 fn line(section: &'static str, what: &str, mark: Mark, shows: String, source: &str) -> Line {
     Line {
         section: section.into(),

@@ -99,7 +99,7 @@ fn read_kmsg(root: &Root) -> io::Result<String> {
 fn read_syslog() -> io::Result<String> {
     const READ_ALL: libc::c_int = 3;
     const SIZE_BUFFER: libc::c_int = 10;
-    // SAFETY: asks for a size only.
+    // SAFETY: this request returns a size, and uses neither the pointer nor the length.
     let size = unsafe { libc::klogctl(SIZE_BUFFER, std::ptr::null_mut(), 0) };
     if size < 0 {
         return Err(io::Error::last_os_error());

@@ -46,6 +46,72 @@ pub struct Remedy {
 
 const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
+fn remedy(id: &'static str, when: When, does: impl Into<String>, price: impl Into<String>) -> Remedy {
+    Remedy {
+        id: id.into(),
+        when,
+        does: does.into(),
+        price: price.into(),
+    }
+}
+
+/// What helps against a finding, by the findings' names.
+type Helps = fn(&Facts, &[Finding]) -> Vec<Remedy>;
+const BY_FINDING: [(&[&str], Helps); 10] = [
+    (&["counter-unused"], |facts, _| counter_unused(facts)),
+    (&["no-vdso", "process-without-vdso"], |facts, _| {
+        no_vdso(facts).into_iter().collect()
+    }),
+    (&["clock-not-in-vdso", "function-not-in-vdso"], |facts, _| {
+        vec![remedy(
+            "newer-kernel",
+            When::Permanent,
+            format!("run a newer kernel than {}", facts.kernel.release),
+            "a reboot, and whatever else the newer kernel changes",
+        )]
+    }),
+    (&["counter-forbidden"], |_, _| {
+        vec![remedy(
+            "allow-counter",
+            When::Now,
+            "let the program that starts it allow the counter: `prctl(PR_SET_TSC, PR_TSC_ENABLE)` before exec",
+            "a start of the program; a sandbox that hides the counter against timing attacks loses that",
+        )]
+    }),
+    (&["counter-dear"], |facts, _| hypervisor(facts).into_iter().collect()),
+    (&["counters-apart"], |facts, findings| {
+        unsound_counter(facts, findings).into_iter().collect()
+    }),
+    (&["rate-mismatch"], |_, findings| {
+        recalibrate(findings).into_iter().collect()
+    }),
+    (&["process-page-stale", "process-page-withdrawn"], |_, _| {
+        vec![remedy(
+            "start-again",
+            When::Now,
+            "start the program again under `fastpath run`",
+            "its restart; until then its reads are slow and right",
+        )]
+    }),
+    (&["process-bypasses-vdso"], |_, _| {
+        vec![remedy(
+            "rebuild",
+            When::Permanent,
+            "build the program against a libc that uses the vDSO (glibc 2.31, musl 1.1, any Go)",
+            "a rebuild; no vDSO, fastpath's neither, can help a program that does not call it",
+        )]
+    }),
+    (&["process-makes-own-calls", "process-calls-vsyscall"], |_, _| {
+        vec![remedy(
+            "call-libc",
+            When::Permanent,
+            "have the code call the C library's clock_gettime, or the vDSO's function (AT_SYSINFO_EHDR), instead of making the system \
+             call",
+            "a change of the program; no vDSO, fastpath's neither, can help code that does not call it",
+        )]
+    }),
+];
+
 /// What helps against the findings, what helps at once first.
 pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
     let found = |id: &str| findings.iter().any(|finding| finding.id == id);
@@ -60,12 +126,12 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
         .iter()
         .any(|id| found(id))
     {
-        return vec![Remedy {
-            id: "host".into(),
-            when: When::Now,
-            does: format!("run `fastpath doctor` on the host: {name} has its time from there"),
-            price: "none; what programs inside pay beyond it is the price of that sandbox".to_owned(),
-        }];
+        return vec![remedy(
+            "host",
+            When::Now,
+            format!("run `fastpath doctor` on the host: {name} has its time from there"),
+            "none; what programs inside pay beyond it is the price of that sandbox",
+        )];
     }
     let mut remedies = Vec::new();
     if is_served_by_run(facts, findings) {
@@ -79,73 +145,10 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
         };
         remedies.extend(in_order.into_iter().flatten());
     }
-    if found("counter-unused") {
-        remedies.extend(counter_unused(facts));
-    }
-    if found("no-vdso") || found("process-without-vdso") {
-        remedies.extend(no_vdso(facts));
-    }
-    if found("clock-not-in-vdso") || found("function-not-in-vdso") {
-        remedies.push(Remedy {
-            id: "newer-kernel".into(),
-            when: When::Permanent,
-            does: format!("run a newer kernel than {}", facts.kernel.release),
-            price: "a reboot, and whatever else the newer kernel changes".to_owned(),
-        });
-    }
-    if found("counter-forbidden") {
-        remedies.push(Remedy {
-            id: "allow-counter".into(),
-            when: When::Now,
-            does: "let the program that starts it allow the counter: `prctl(PR_SET_TSC, PR_TSC_ENABLE)` before exec"
-                .to_owned(),
-            price: "a start of the program; a sandbox that hides the counter against timing attacks loses that"
-                .to_owned(),
-        });
-    }
-    if found("counter-dear") {
-        remedies.extend(hypervisor(facts));
-    }
-    if found("counters-apart") {
-        remedies.extend(unsound_counter(facts, findings));
-    }
-    if findings
-        .iter()
-        .any(|finding| finding.id == "rate-mismatch" && finding.severity == Severity::Wrong)
-    {
-        remedies.push(Remedy {
-            id: "recalibrate".into(),
-            when: When::Permanent,
-            does: "add `tsc=recalibrate` to the kernel's command line (Linux 6.3), and look at the log after the boot"
-                .to_owned(),
-            price: "a reboot; needs an hpet or a PM timer to calibrate against".to_owned(),
-        });
-    }
-    if found("process-page-stale") || found("process-page-withdrawn") {
-        remedies.push(Remedy {
-            id: "start-again".into(),
-            when: When::Now,
-            does: "start the program again under `fastpath run`".to_owned(),
-            price: "its restart; until then its reads are slow and right".to_owned(),
-        });
-    }
-    if found("process-bypasses-vdso") {
-        remedies.push(Remedy {
-            id: "rebuild".into(),
-            when: When::Permanent,
-            does: "build the program against a libc that uses the vDSO (glibc 2.31, musl 1.1, any Go)".to_owned(),
-            price: "a rebuild; no vDSO, fastpath's neither, can help a program that does not call it".to_owned(),
-        });
-    }
-    if found("process-makes-own-calls") || found("process-calls-vsyscall") {
-        remedies.push(Remedy {
-            id: "call-libc".into(),
-            when: When::Permanent,
-            does: "have the code call the C library's clock_gettime, or the vDSO's function (AT_SYSINFO_EHDR), instead of making the \
-                   system call"
-                .to_owned(),
-            price: "a change of the program; no vDSO, fastpath's neither, can help code that does not call it".to_owned(),
-        });
+    for (ids, helps) in BY_FINDING {
+        if ids.iter().any(|id| found(id)) {
+            remedies.extend(helps(facts, findings));
+        }
     }
     remedies.sort_by_key(|remedy| remedy.when);
     remedies
@@ -185,24 +188,22 @@ fn run(facts: &Facts) -> Option<Remedy> {
         .map(|ns| format!(", at about {:.0} ns a call", ns * 1.2))
         .unwrap_or_default();
     if verdict(Trust::Invariant).is_err() {
-        return Some(Remedy {
-            id: "run-trusting".into(),
-            when: When::Now,
-            does: format!("`fastpath run --trust-counter -- PROGRAM`{cost}"),
-            price: "you vouch for a counter that the CPU makes no promise of. It is watched more closely, for 1 to 2 % of a CPU; if \
+        return Some(remedy(
+            "run-trusting",
+            When::Now,
+            format!("`fastpath run --trust-counter -- PROGRAM`{cost}"),
+            "you vouch for a counter that the CPU makes no promise of. It is watched more closely, for 1 to 2 % of a CPU; if \
                     it goes wrong, that program reads wrong time until it is caught: up to 40 ms off, for up to 15 ms on two CPUs \
-                    and longer on more (docs/counter.md)"
-                .to_owned(),
-        });
+                    and longer on more (docs/counter.md)",
+        ));
     }
-    Some(Remedy {
-        id: "run".into(),
-        when: When::Now,
-        does: format!("`fastpath run -- PROGRAM`{cost}"),
-        price: "a start of the program, and one helper process beside it; needs no root and no reboot, only that ptrace is \
-                allowed at the start"
-            .to_owned(),
-    })
+    Some(remedy(
+        "run",
+        When::Now,
+        format!("`fastpath run -- PROGRAM`{cost}"),
+        "a start of the program, and one helper process beside it; needs no root and no reboot, only that ptrace is \
+                allowed at the start",
+    ))
 }
 
 /// The same for processes that run already: those that have a vDSO to be redirected, of the kind that `fastpath attach` takes.
@@ -224,15 +225,10 @@ fn attach(facts: &Facts, findings: &[Finding], run: &Remedy) -> Option<Remedy> {
         "run-trusting" => (" --trust-counter", format!("; {}", run.price)),
         _ => ("", String::new()),
     };
-    is_attachable.then(|| Remedy {
-        id: "attach".into(),
-        when: When::Now,
-        does: format!("`fastpath attach{trusting} {target}`, as its user or as root"),
-        price: format!(
+    is_attachable.then(|| remedy("attach", When::Now, format!("`fastpath attach{trusting} {target}`, as its user or as root"), format!(
             "no restart: its threads stand still for some milliseconds, and one helper process stays beside it, or fastpathd; \
              `fastpath detach {target}` takes it back{vouching}"
-        ),
-    })
+        )))
 }
 
 fn counter_unused(facts: &Facts) -> Vec<Remedy> {
@@ -254,12 +250,12 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
     let lists_counter = facts.clocksource.available.iter().any(|name| causes::is_counter(name));
     let would_help = lists_counter || (forbids && is_invariant);
     if has(Kind::CommandLine) && !against.is_empty() && would_help {
-        remedies.push(Remedy {
-            id: "command-line".into(),
-            when: When::Permanent,
-            does: format!("take `{}` off the kernel's command line", against.join(" ")),
-            price: "a reboot; it may be there for a reason, so look at the log after it".to_owned(),
-        });
+        remedies.push(remedy(
+            "command-line",
+            When::Permanent,
+            format!("take `{}` off the kernel's command line", against.join(" ")),
+            "a reboot; it may be there for a reason, so look at the log after it",
+        ));
     }
     remedies.extend(choose_counter(facts));
     let runs_on_counter = facts.clocksource.current.as_deref().is_some_and(causes::is_counter);
@@ -270,14 +266,13 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
         remedies.extend(trust(facts, has(Kind::Unsynchronized)));
     }
     if has(Kind::Watchdog) && version(&facts.kernel.release) < (5, 16) {
-        remedies.push(Remedy {
-            id: "newer-kernel".into(),
-            when: When::Permanent,
-            does: "run Linux 5.16 or newer: on machines of one or two sockets it no longer watches a TSC that is constant, \
-                   nonstop and adjustable"
-                .to_owned(),
-            price: "a reboot, and whatever else the newer kernel changes".to_owned(),
-        });
+        remedies.push(remedy(
+            "newer-kernel",
+            When::Permanent,
+            "run Linux 5.16 or newer: on machines of one or two sockets it no longer watches a TSC that is constant, \
+                   nonstop and adjustable",
+            "a reboot, and whatever else the newer kernel changes",
+        ));
     }
     remedies
 }
@@ -298,15 +293,10 @@ fn choose_counter(facts: &Facts) -> Option<Remedy> {
         .available
         .iter()
         .find(|name| causes::is_counter(name))?;
-    (counter != current).then(|| Remedy {
-        id: "choose-clocksource".into(),
-        when: When::UntilReboot,
-        does: format!("`echo {counter} | sudo tee {CLOCKSOURCE}`"),
-        price: format!(
+    (counter != current).then(|| remedy("choose-clocksource", When::UntilReboot, format!("`echo {counter} | sudo tee {CLOCKSOURCE}`"), format!(
             "needs root; lost at the next boot; for all programs of the host. A kernel that has marked {counter} unstable \
              accepts the words and changes nothing: read the file again"
-        ),
-    })
+        )))
 }
 
 fn trust(facts: &Facts, unsynchronized: bool) -> Option<Remedy> {
@@ -330,15 +320,15 @@ fn trust(facts: &Facts, unsynchronized: bool) -> Option<Remedy> {
     } else {
         ""
     };
-    Some(Remedy {
-        id: "trust-tsc".into(),
-        when: When::Permanent,
-        does: "add `tsc=reliable clocksource=tsc` to the kernel's command line".to_owned(),
-        price: format!(
+    Some(remedy(
+        "trust-tsc",
+        When::Permanent,
+        "add `tsc=reliable clocksource=tsc` to the kernel's command line",
+        format!(
             "a reboot. DANGER: it switches off every check of the TSC. If the TSC drifts, stops or differs between CPUs, time is \
              wrong for every program, and nothing says so. {seen}{warning}"
         ),
-    })
+    ))
 }
 
 /// What whoever runs the hypervisor can do.
@@ -369,12 +359,7 @@ fn hypervisor(facts: &Facts) -> Option<Remedy> {
         ),
         _ => return None,
     };
-    Some(Remedy {
-        id: "hypervisor".into(),
-        when: When::Permanent,
-        does: does.to_owned(),
-        price: price.to_owned(),
-    })
+    Some(remedy("hypervisor", When::Permanent, does, price))
 }
 
 fn no_vdso(facts: &Facts) -> Option<Remedy> {
@@ -384,11 +369,25 @@ fn no_vdso(facts: &Facts) -> Option<Remedy> {
         .iter()
         .flatten()
         .any(|parameter| parameter == "vdso=0");
-    off.then(|| Remedy {
-        id: "command-line".into(),
-        when: When::Permanent,
-        does: "take `vdso=0` off the kernel's command line".to_owned(),
-        price: "a reboot".to_owned(),
+    off.then(|| {
+        remedy(
+            "command-line",
+            When::Permanent,
+            "take `vdso=0` off the kernel's command line",
+            "a reboot",
+        )
+    })
+}
+
+fn recalibrate(findings: &[Finding]) -> Option<Remedy> {
+    let is_wrong = |finding: &Finding| finding.id == "rate-mismatch" && finding.severity == Severity::Wrong;
+    findings.iter().any(is_wrong).then(|| {
+        remedy(
+            "recalibrate",
+            When::Permanent,
+            "add `tsc=recalibrate` to the kernel's command line (Linux 6.3), and look at the log after the boot",
+            "a reboot; needs an hpet or a PM timer to calibrate against",
+        )
     })
 }
 
@@ -399,11 +398,13 @@ fn unsound_counter(facts: &Facts, findings: &[Finding]) -> Option<Remedy> {
         .available
         .iter()
         .find(|name| !causes::is_counter(name))?;
-    wrong.then(|| Remedy {
-        id: "leave-counter".into(),
-        when: When::UntilReboot,
-        does: format!("`echo {other} | sudo tee {CLOCKSOURCE}`"),
-        price: "every clock read then costs a system call, but time is right".to_owned(),
+    wrong.then(|| {
+        remedy(
+            "leave-counter",
+            When::UntilReboot,
+            format!("`echo {other} | sudo tee {CLOCKSOURCE}`"),
+            "every clock read then costs a system call, but time is right",
+        )
     })
 }
 

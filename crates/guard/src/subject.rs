@@ -52,7 +52,7 @@ impl Subject {
         match self {
             Subject::Clock(clock) => Functions::libc().repeat(Call::ClockGettime(clock), calls),
             Subject::Getpid => (0..calls).for_each(|_| {
-                // SAFETY: as above.
+                // SAFETY: getpid accesses no memory.
                 black_box(unsafe { libc::getpid() });
             }),
             Subject::Getrandom => (0..calls).for_each(|_| {

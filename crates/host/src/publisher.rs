@@ -252,7 +252,8 @@ impl Deref for Alone<'_> {
 
 impl DerefMut for Alone<'_> {
     fn deref_mut(&mut self) -> &mut Refresher {
-        // SAFETY: as in `deref`, and `self` is borrowed mutably.
+        // SAFETY: `busy` was false, and stays true while this lives; `self` is borrowed mutably, so there is no reference
+        // by it either.
         unsafe { &mut *self.refresher.get() }
     }
 }

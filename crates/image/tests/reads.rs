@@ -632,14 +632,14 @@ fn getcpu_tells_the_cpu_by_every_path() {
     // SAFETY: a CPU set is plain bits; the calls read and write this one, for this thread.
     let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     let size = size_of_val(&allowed);
-    // SAFETY: as above.
+    // SAFETY: the kernel writes at most `size` bytes, which is the set's size.
     assert_eq!(unsafe { libc::sched_getaffinity(0, size, &mut allowed) }, 0);
     for cpu in 0..libc::CPU_SETSIZE as usize {
         // SAFETY: the index is below CPU_SETSIZE.
         if !unsafe { libc::CPU_ISSET(cpu, &allowed) } {
             continue;
         }
-        // SAFETY: as above.
+        // SAFETY: a CPU set is plain bits, `cpu` is within it, and the kernel reads `size` bytes, which is its size.
         unsafe {
             let mut only: libc::cpu_set_t = std::mem::zeroed();
             libc::CPU_SET(cpu, &mut only);
@@ -783,7 +783,7 @@ fn instructions(mapped: &Mapped, id: i32) -> usize {
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
-        // SAFETY: as above; raise and _exit may be called between fork and exec.
+        // SAFETY: the child calls async-signal-safe functions and one of the image, and ends.
         unsafe {
             libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
             libc::raise(libc::SIGSTOP);

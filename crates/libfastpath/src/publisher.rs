@@ -162,7 +162,8 @@ impl Source for Callbacks {
         match self.read_clock {
             Some(read) => {
                 let mut time_ns = 0;
-                // SAFETY: as in `counter`; it stores one u64.
+                // SAFETY: the host gave both, and guarantees that the function may be called with it in any thread; it
+                // stores one u64, for which `time_ns` is valid.
                 (unsafe { read(self.context, id, &mut time_ns) } == 0).then_some(time_ns)
             }
             None => ThisHost.clock(id),

@@ -1,7 +1,7 @@
 //! Work that is done in a forked child, because it may kill the process or cannot be undone in it.
 
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io::{self, PipeReader, Read};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// What a child reports: which step, of which item, with what result.
@@ -81,7 +81,7 @@ const PANICKED: i32 = 101;
 /// The process may have other threads, of which the child has none, but all locks that they held: `body` does only what is
 /// async-signal-safe (no allocation, no lock).
 pub unsafe fn run(limit: Duration, body: impl FnOnce(&Reporter)) -> io::Result<(Vec<Record>, End)> {
-    let (read_end, write_end) = pipe()?;
+    let (read_end, write_end) = io::pipe()?;
     let was_pending = is_pending(libc::SIGCHLD);
     // SAFETY: the child does only what `body` does, which the caller vouches for, and calls _exit.
     let pid = unsafe { libc::fork() };
@@ -98,7 +98,7 @@ pub unsafe fn run(limit: Duration, body: impl FnOnce(&Reporter)) -> io::Result<(
             libc::signal(libc::SIGSYS, libc::SIG_DFL);
         }
         body(&Reporter(write_end.as_raw_fd()));
-        // SAFETY: as in ExitOnDrop.
+        // SAFETY: _exit runs no handlers of the parent's and cannot fail.
         unsafe { libc::_exit(0) };
     }
     drop(write_end);
@@ -151,7 +151,7 @@ fn take_back_sigchld(pid: libc::pid_t) {
 /// # Safety
 /// As of [`run`]; besides, `body` ends.
 pub unsafe fn exit_of(body: impl FnOnce() -> i32) -> Option<End> {
-    // SAFETY: as in `run`.
+    // SAFETY: the child does only what `body` does, which the caller vouches for, and calls _exit.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let _guard = ExitOnDrop;
@@ -173,18 +173,8 @@ fn decode(bytes: &[u8]) -> Record {
     record
 }
 
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: pipe2 writes two descriptors to the array.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: both are new and nobody else's.
-    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
-}
-
 /// All bytes to the end of the file, and whether that end came before the deadline.
-fn read_until(pipe: OwnedFd, deadline: Instant) -> (Vec<u8>, bool) {
+fn read_until(mut pipe: PipeReader, deadline: Instant) -> (Vec<u8>, bool) {
     let mut bytes = Vec::new();
     let mut chunk = [0u8; 4096];
     loop {
@@ -197,17 +187,14 @@ fn read_until(pipe: OwnedFd, deadline: Instant) -> (Vec<u8>, bool) {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: one pollfd is given and one is said to be.
+        // SAFETY: the pointer is to one pollfd, a local, and the count is one.
         let ready = unsafe { libc::poll(&mut poll, 1, left.as_millis().max(1) as i32) };
         if ready == 0 || ready < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
             continue; // a signal, or the deadline, which the head of the loop sees
         }
-        // SAFETY: reads at most the chunk's length into it.
-        let count = unsafe { libc::read(pipe.as_raw_fd(), chunk.as_mut_ptr().cast(), chunk.len()) };
-        match count {
-            0 => return (bytes, true),
-            count if count > 0 => bytes.extend_from_slice(&chunk[..count as usize]),
-            _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+        match pipe.read(&mut chunk) {
+            Ok(count) if count > 0 => bytes.extend_from_slice(&chunk[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             _ => return (bytes, true),
         }
     }

@@ -3,8 +3,10 @@
 
 use std::ffi::{CStr, CString};
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::child::{self, End, Record};
 use crate::clocks::Clock;
@@ -163,14 +165,7 @@ impl Prober {
     fn new() -> Result<Prober, String> {
         let program = PROBER.ok_or("this build of fastpath has no 32-bit prober (it takes a compiler with -m32)")?;
         let failed = |e: std::io::Error| format!("a 32-bit prober could not be put into memory: {e}");
-        // SAFETY: memfd_create with a C string; the descriptor is new and nobody else's.
-        let memory = unsafe {
-            let fd = libc::memfd_create(c"fastpath-prober".as_ptr(), libc::MFD_CLOEXEC);
-            if fd < 0 {
-                return Err(failed(std::io::Error::last_os_error()));
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
+        let memory = memfd_create(c"fastpath-prober", MemfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
         let mut file = std::fs::File::from(memory);
         file.write_all(program).map_err(failed)?;
         Ok(Prober(file.into()))

@@ -231,7 +231,7 @@ fn gettime(f: ClockFn, clock: Clock) -> (c_int, timespec) {
 #[inline(always)]
 fn gettimeofday(f: GettimeofdayFn) -> c_int {
     let mut now = timeval { tv_sec: 0, tv_usec: 0 };
-    // SAFETY: as in `gettime`; it writes one timeval, and no time zone is asked for.
+    // SAFETY: `f` is gettimeofday by the promise of whoever made the Functions; it writes one timeval, and no time zone.
     let answer = unsafe { f(&mut now, null_mut()) };
     black_box(&mut now);
     answer
@@ -239,14 +239,14 @@ fn gettimeofday(f: GettimeofdayFn) -> c_int {
 
 #[inline(always)]
 fn time(f: TimeFn) -> time_t {
-    // SAFETY: as in `gettime`; with a null pointer it writes nothing.
+    // SAFETY: `f` is time by the promise of whoever made the Functions; with a null pointer it writes nothing.
     black_box(unsafe { f(null_mut()) })
 }
 
 #[inline(always)]
 fn getcpu(f: GetcpuFn) -> c_int {
     let mut cpu: c_uint = 0;
-    // SAFETY: as in `gettime`; it writes the CPU's number, the node is not asked for.
+    // SAFETY: `f` is getcpu by the promise of whoever made the Functions; it writes the CPU's number, and no node.
     let answer = unsafe { f(&mut cpu, null_mut(), null_mut()) };
     black_box(&mut cpu);
     answer
@@ -297,28 +297,28 @@ mod syscall {
     use super::*;
 
     pub unsafe extern "C" fn clock_gettime(id: clockid_t, now: *mut timespec) -> c_int {
-        // SAFETY: the caller's pointer is passed on to the kernel, which checks it.
+        // SAFETY: the caller's pointers are passed on to the kernel, which checks them.
         unsafe { libc::syscall(libc::SYS_clock_gettime, id, now) as c_int }
     }
 
     pub unsafe extern "C" fn clock_getres(id: clockid_t, resolution: *mut timespec) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the caller's pointers are passed on to the kernel, which checks them.
         unsafe { libc::syscall(libc::SYS_clock_getres, id, resolution) as c_int }
     }
 
     pub unsafe extern "C" fn gettimeofday(now: *mut timeval, zone: *mut c_void) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the caller's pointers are passed on to the kernel, which checks them.
         unsafe { libc::syscall(libc::SYS_gettimeofday, now, zone) as c_int }
     }
 
     #[cfg(target_arch = "x86_64")]
     pub unsafe extern "C" fn time(now: *mut time_t) -> time_t {
-        // SAFETY: as above.
+        // SAFETY: the caller's pointers are passed on to the kernel, which checks them.
         unsafe { libc::syscall(libc::SYS_time, now) as time_t }
     }
 
     pub unsafe extern "C" fn getcpu(cpu: *mut c_uint, node: *mut c_uint, unused: *mut c_void) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the caller's pointers are passed on to the kernel, which checks them.
         unsafe { libc::syscall(libc::SYS_getcpu, cpu, node, unused) as c_int }
     }
 }

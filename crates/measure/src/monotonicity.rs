@@ -269,7 +269,7 @@ mod tests {
         static READS: AtomicU32 = AtomicU32::new(0);
         unsafe extern "C" fn stumbles(id: clockid_t, now: *mut timespec) -> c_int {
             let behind = READS.fetch_add(1, Ordering::Relaxed) % 10_000 == 9_999;
-            // SAFETY: as in `spoilt`.
+            // SAFETY: the measurement passes a timespec that is valid for the write.
             unsafe { spoilt(id, now, if behind { -1_000_000 } else { 0 }) }
         }
         let seen = monotonicity(&functions(stumbles), &[Clock::MONOTONIC], SHORT);
@@ -286,7 +286,7 @@ mod tests {
             return;
         }
         unsafe extern "C" fn by_cpu(id: clockid_t, now: *mut timespec) -> c_int {
-            // SAFETY: sched_getcpu only looks; the rest as in `spoilt`.
+            // SAFETY: sched_getcpu accesses no memory of the caller; the measurement passes a valid timespec.
             unsafe {
                 let cpu = i64::from(libc::sched_getcpu());
                 spoilt(id, now, -1_000_000_000 * cpu)
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn a_clock_that_is_ahead_of_the_system_call_is_caught_though_it_is_monotonic() {
         unsafe extern "C" fn ahead(id: clockid_t, now: *mut timespec) -> c_int {
-            // SAFETY: as in `spoilt`.
+            // SAFETY: the measurement passes a timespec that is valid for the write.
             unsafe { spoilt(id, now, 1_000_000_000) }
         }
         let seen = monotonicity(&functions(ahead), &[Clock::BOOTTIME], SHORT);

@@ -203,6 +203,7 @@ impl MappedPage {
 mod tests {
     use super::*;
     use fastpath_page::{Anchor, ClockSet, Init, Rate, Writer};
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn the_kernels_vdso_answers_as_libc_does() {
@@ -255,11 +256,10 @@ mod tests {
                     libc::mprotect(image.cast(), PAGE_SIZE * IMAGE_PAGES, libc::PROT_READ | libc::PROT_EXEC),
                     0
                 );
-                let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
-                assert_eq!(libc::ftruncate(fd, PAGE_SIZE as i64), 0);
-                let page = libc::mmap(at, PAGE_SIZE, rw, libc::MAP_SHARED | libc::MAP_FIXED, fd, 0);
-                assert_eq!(page, at);
-                libc::close(fd);
+                let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+                rustix::fs::ftruncate(&fd, PAGE_SIZE as u64).unwrap();
+                let fixed = libc::MAP_SHARED | libc::MAP_FIXED;
+                assert_eq!(libc::mmap(at, PAGE_SIZE, rw, fixed, fd.as_raw_fd(), 0), at);
                 Region(at.cast())
             }
         }

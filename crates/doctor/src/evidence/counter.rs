@@ -3,7 +3,7 @@
 use super::super::causes;
 use super::super::facts::{Facts, Rate, StatedBy};
 use super::super::words::{megahertz, nanoseconds};
-use super::{Line, Mark, if_it_matters, line};
+use super::{Add, Line, Mark, if_it_matters, line};
 use fastpath_evidence::counter::Features;
 use fastpath_evidence::{Distrust, Pair, Trust, Warp};
 use std::collections::BTreeMap;
@@ -11,87 +11,12 @@ use std::collections::BTreeMap;
 const COUNTER: &str = "counter";
 
 pub(super) fn of(facts: &Facts) -> Vec<Line> {
-    let counter = &facts.counter;
-    let evidence = &counter.evidence;
+    let evidence = &facts.counter.evidence;
     let mut lines = Vec::new();
     let mut add = |what: &str, mark, shows: String, source: &str| lines.push(line(COUNTER, what, mark, shows, source));
-    let (mark, readable) = if evidence.is_readable {
-        (Mark::Ok, "allowed")
-    } else {
-        (
-            Mark::Bad,
-            "forbidden: it ends in SIGSEGV (doctor has allowed itself to)",
-        )
-    };
-    if cfg!(target_arch = "x86_64") || !evidence.is_readable {
-        add("reading it", mark, readable.to_owned(), "prctl PR_GET_TSC");
-    }
-    if evidence.is_trapped {
-        let shows = "by the kernel, as slowly as a system call (an erratum of this CPU)".to_owned();
-        add("answered", Mark::Bad, shows, "measured");
-    }
-    if let Some(ns) = counter.read_ns {
-        let mark = if ns > 100.0 { Mark::Bad } else { Mark::Ok };
-        add(
-            "a read",
-            mark,
-            format!("{} ({})", nanoseconds(ns), counter.name),
-            "measured",
-        );
-    }
-    if let Some(features) = evidence.features {
-        let (mark, shows) = if features.invariant {
-            (Mark::Ok, "promised")
-        } else {
-            (if_it_matters(facts), "not promised")
-        };
-        add("one rate", mark, shows.to_owned(), Features::INVARIANT_SOURCE);
-    }
-    match &counter.flags {
-        None => add("flags", Mark::Unknown, "not to be seen".to_owned(), "/proc/cpuinfo"),
-        Some(flags) if flags.is_empty() && counter.flags_missing.is_empty() => {}
-        Some(flags) if counter.flags_missing.is_empty() => add("flags", Mark::Ok, flags.join(" "), "/proc/cpuinfo"),
-        Some(flags) => {
-            let missing = counter.flags_missing.join(" ");
-            add(
-                "flags",
-                if_it_matters(facts),
-                format!("{}; missing: {missing}", flags.join(" ")),
-                "/proc/cpuinfo",
-            );
-        }
-    }
-    if let Some(rate) = &counter.measured {
-        add(
-            "rate",
-            Mark::Info,
-            rate_shows(facts, rate),
-            &format!("measured against {}", rate.against),
-        );
-    }
-    for stated in &counter.stated {
-        let (mark, off) = match &counter.measured {
-            Some(measured) => {
-                let ppm = (stated.hz / measured.hz - 1.0) * 1e6;
-                let nominal = stated.by == StatedBy::CpuNominal;
-                let error = measured.error_hz / measured.hz * 1e6;
-                let mark = if nominal { Mark::Info } else { Mark::Ok };
-                let mark = if ppm.abs() > 500.0 + error && !nominal {
-                    Mark::Bad
-                } else {
-                    mark
-                };
-                (mark, format!(" ({ppm:+.1} ppm)"))
-            }
-            None => (Mark::Info, String::new()),
-        };
-        add(
-            "stated rate",
-            mark,
-            format!("{}{off}", megahertz(stated.hz)),
-            &stated.source,
-        );
-    }
+    of_reads(facts, &mut add);
+    of_promises(facts, &mut add);
+    of_rates(facts, &mut add);
     if let Some(warp) = &evidence.warp {
         let (mark, shows) = agreement(warp);
         add("CPUs agree", mark, format!("{shows}{}", missed(warp)), "measured");
@@ -111,6 +36,73 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
         add(command, mark, shows, "all of this");
     }
     lines
+}
+
+fn of_reads(facts: &Facts, add: &mut Add<'_>) {
+    let evidence = &facts.counter.evidence;
+    let (mark, readable) = if evidence.is_readable {
+        (Mark::Ok, "allowed")
+    } else {
+        let ends = "forbidden: it ends in SIGSEGV (doctor has allowed itself to)";
+        (Mark::Bad, ends)
+    };
+    if cfg!(target_arch = "x86_64") || !evidence.is_readable {
+        add("reading it", mark, readable.to_owned(), "prctl PR_GET_TSC");
+    }
+    if evidence.is_trapped {
+        let shows = "by the kernel, as slowly as a system call (an erratum of this CPU)".to_owned();
+        add("answered", Mark::Bad, shows, "measured");
+    }
+    if let Some(ns) = facts.counter.read_ns {
+        let mark = if ns > 100.0 { Mark::Bad } else { Mark::Ok };
+        let shows = format!("{} ({})", nanoseconds(ns), facts.counter.name);
+        add("a read", mark, shows, "measured");
+    }
+}
+
+fn of_promises(facts: &Facts, add: &mut Add<'_>) {
+    let counter = &facts.counter;
+    if let Some(features) = counter.evidence.features {
+        let (mark, shows) = if features.invariant {
+            (Mark::Ok, "promised")
+        } else {
+            (if_it_matters(facts), "not promised")
+        };
+        add("one rate", mark, shows.to_owned(), Features::INVARIANT_SOURCE);
+    }
+    let missing = counter.flags_missing.join(" ");
+    let (mark, shows) = match &counter.flags {
+        None => (Mark::Unknown, "not to be seen".to_owned()),
+        Some(flags) if flags.is_empty() && missing.is_empty() => return,
+        Some(flags) if missing.is_empty() => (Mark::Ok, flags.join(" ")),
+        Some(flags) => (if_it_matters(facts), format!("{}; missing: {missing}", flags.join(" "))),
+    };
+    add("flags", mark, shows, "/proc/cpuinfo");
+}
+
+fn of_rates(facts: &Facts, add: &mut Add<'_>) {
+    let measured = facts.counter.measured.as_ref();
+    if let Some(rate) = measured {
+        let source = format!("measured against {}", rate.against);
+        add("rate", Mark::Info, rate_shows(facts, rate), &source);
+    }
+    for stated in &facts.counter.stated {
+        let (mark, off) = match measured {
+            Some(measured) => {
+                let ppm = (stated.hz / measured.hz - 1.0) * 1e6;
+                let error = measured.error_hz / measured.hz * 1e6;
+                let mark = match stated.by {
+                    StatedBy::CpuNominal => Mark::Info,
+                    _ if ppm.abs() > 500.0 + error => Mark::Bad,
+                    _ => Mark::Ok,
+                };
+                (mark, format!(" ({ppm:+.1} ppm)"))
+            }
+            None => (Mark::Info, String::new()),
+        };
+        let shows = format!("{}{off}", megahertz(stated.hz));
+        add("stated rate", mark, shows, &stated.source);
+    }
 }
 
 /// Pairs that have a line each; `--json` has them all.

@@ -4,7 +4,7 @@ use super::super::causes;
 use super::super::facts::{Facts, VdsoKind};
 use super::super::findings;
 use super::super::words::nanoseconds;
-use super::{Line, Mark, if_it_matters, line};
+use super::{Add, Line, Mark, if_it_matters, line};
 use fastpath_measure::vsyscall::Mode;
 
 const KERNEL: &str = "kernel";
@@ -12,32 +12,9 @@ const KERNEL: &str = "kernel";
 pub(super) fn of(facts: &Facts) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut add = |what: &str, mark, shows: String, source: &str| lines.push(line(KERNEL, what, mark, shows, source));
-    add(
-        "version",
-        Mark::Info,
-        format!("Linux {} {}", facts.kernel.release, facts.kernel.machine),
-        "uname",
-    );
-    let clocksource = &facts.clocksource;
-    let (mark, shows) = match &clocksource.current {
-        None => (Mark::Unknown, "not to be seen".to_owned()),
-        Some(current) => {
-            let mark = if causes::is_counter(current) {
-                Mark::Ok
-            } else {
-                Mark::Info
-            };
-            let mark = if findings::counter_is_unused(facts) {
-                Mark::Bad
-            } else {
-                mark
-            };
-            (
-                mark,
-                format!("{current} (available: {})", clocksource.available.join(" ")),
-            )
-        }
-    };
+    let version = format!("Linux {} {}", facts.kernel.release, facts.kernel.machine);
+    add("version", Mark::Info, version, "uname");
+    let (mark, shows) = clocksource(facts);
     add("clocksource", mark, shows, "/sys/devices/system/clocksource");
     let (mark, shows) = match &facts.kernel.parameters {
         None => (Mark::Unknown, "not to be seen".to_owned()),
@@ -45,69 +22,68 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
         Some(parameters) => (Mark::Info, parameters.join(" ")),
     };
     add("command line", mark, shows, "/proc/cmdline");
-    match &facts.log {
-        None => add("log", Mark::Unknown, "cannot be read".to_owned(), "/dev/kmsg"),
-        Some(log) => {
-            let telling: Vec<&String> = log
-                .lines
-                .iter()
-                .filter(|line| causes::explain(line).is_some())
-                .collect();
-            for line in &telling {
-                add("log", if_it_matters(facts), (*line).clone(), &log.source);
-            }
-            let switched = log
-                .lines
-                .iter()
-                .rev()
-                .find(|line| line.contains("Switched to clocksource"));
-            match switched {
-                Some(line) => add("log", Mark::Info, line.clone(), &log.source),
-                None if telling.is_empty() => {
-                    let reach = if log.is_complete {
-                        ""
-                    } else {
-                        "; it no longer reaches back to the boot"
-                    };
-                    add(
-                        "log",
-                        Mark::Info,
-                        format!("nothing against the counter{reach}"),
-                        &log.source,
-                    );
-                }
-                None => {}
-            }
-        }
+    of_log(facts, &mut add);
+    add("machine", Mark::Info, machine(facts), "CPUID, DMI, /sys/hypervisor");
+    let source = "auxiliary vector, its symbols";
+    add("vDSO", vdso_mark(facts), vdso_shows(facts), source);
+    of_calls(facts, &mut add);
+    lines
+}
+
+fn clocksource(facts: &Facts) -> (Mark, String) {
+    let Some(current) = &facts.clocksource.current else {
+        return (Mark::Unknown, "not to be seen".to_owned());
+    };
+    let mark = if findings::counter_is_unused(facts) {
+        Mark::Bad
+    } else if causes::is_counter(current) {
+        Mark::Ok
+    } else {
+        Mark::Info
+    };
+    let available = facts.clocksource.available.join(" ");
+    (mark, format!("{current} (available: {available})"))
+}
+
+fn of_log(facts: &Facts, add: &mut Add<'_>) {
+    let Some(log) = &facts.log else {
+        return add("log", Mark::Unknown, "cannot be read".to_owned(), "/dev/kmsg");
+    };
+    let telling = || log.lines.iter().filter(|line| causes::explain(line).is_some());
+    for line in telling() {
+        add("log", if_it_matters(facts), line.clone(), &log.source);
     }
-    add(
-        "machine",
-        Mark::Info,
-        match (&facts.machine.hypervisor, &facts.machine.product) {
-            _ if facts.machine.stand_in.is_some() => {
-                format!(
-                    "{}, a program that acts as a kernel",
-                    facts.machine.stand_in.unwrap_or_default()
-                )
-            }
-            (Some(hypervisor), Some(product)) => format!("guest of {hypervisor} ({product})"),
-            (Some(hypervisor), None) => format!("guest of {hypervisor}"),
-            (None, Some(product)) => product.clone(),
-            (None, None) => "no hypervisor says that it is one".to_owned(),
-        },
-        "CPUID, DMI, /sys/hypervisor",
-    );
-    add(
-        "vDSO",
-        vdso_mark(facts),
-        vdso_shows(facts),
-        "auxiliary vector, its symbols",
-    );
+    let is_switch = |line: &&String| line.contains("Switched to clocksource");
+    match log.lines.iter().rev().find(is_switch) {
+        Some(line) => add("log", Mark::Info, line.clone(), &log.source),
+        None if telling().next().is_none() => {
+            let reach = if log.is_complete {
+                ""
+            } else {
+                "; it no longer reaches back to the boot"
+            };
+            let shows = format!("nothing against the counter{reach}");
+            add("log", Mark::Info, shows, &log.source);
+        }
+        None => {}
+    }
+}
+
+fn machine(facts: &Facts) -> String {
+    let machine = &facts.machine;
+    match (machine.stand_in, &machine.hypervisor, &machine.product) {
+        (Some(stand_in), ..) => format!("{stand_in}, a program that acts as a kernel"),
+        (_, Some(hypervisor), Some(product)) => format!("guest of {hypervisor} ({product})"),
+        (_, Some(hypervisor), None) => format!("guest of {hypervisor}"),
+        (_, None, Some(product)) => product.clone(),
+        (_, None, None) => "no hypervisor says that it is one".to_owned(),
+    }
+}
+
+fn of_calls(facts: &Facts, add: &mut Add<'_>) {
     if let Some(vsyscall) = &facts.vsyscall {
         let price = vsyscall.entries.iter().find_map(|entry| entry.ns);
-        let price = price
-            .map(|ns| format!(", {} a call", nanoseconds(ns)))
-            .unwrap_or_default();
+        let price = price.map_or(String::new(), |ns| format!(", {} a call", nanoseconds(ns)));
         let shows = match vsyscall.mode {
             Mode::None if facts.here.has_kernel_vdso.is_none() => "not to be seen".to_owned(),
             Mode::None => "not mapped: programs that still jump to it die".to_owned(),
@@ -116,26 +92,17 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
         };
         add("vsyscall", Mark::Info, shows, "/proc/self/maps, measured");
     }
-    let taxes: Vec<String> = facts
-        .mitigations
-        .iter()
-        .filter(|m| m.taxes_system_calls)
-        .map(|m| m.name.clone())
-        .collect();
     if let Some(ns) = facts.syscall_ns {
+        let taxes = facts.mitigations.iter().filter(|m| m.taxes_system_calls);
+        let taxes: Vec<&str> = taxes.map(|m| m.name.as_str()).collect();
         let paid = match (facts.mitigations.is_empty(), taxes.is_empty()) {
             (true, _) => "mitigations not to be seen".to_owned(),
             (false, true) => "no mitigation adds to it".to_owned(),
             (false, false) => format!("mitigations that add to it: {}", taxes.join(", ")),
         };
-        add(
-            "system call",
-            Mark::Info,
-            format!("{} each; {paid}", nanoseconds(ns)),
-            "measured, /sys/…/vulnerabilities",
-        );
+        let shows = format!("{} each; {paid}", nanoseconds(ns));
+        add("system call", Mark::Info, shows, "measured, /sys/…/vulnerabilities");
     }
-    lines
 }
 
 fn vdso_mark(facts: &Facts) -> Mark {

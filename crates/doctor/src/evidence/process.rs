@@ -1,7 +1,7 @@
 //! This process, and the one that was asked about.
 
 use super::super::facts::{Process, VdsoKind};
-use super::{Line, Mark, line};
+use super::{Add, Line, Mark, line};
 use fastpath_evidence::Residuals;
 
 pub(super) const PROCESS: &str = "this process";
@@ -9,99 +9,87 @@ pub(super) const PROCESS: &str = "this process";
 pub(super) const ASKED: &str = "that process";
 
 pub(super) fn of(section: &'static str, process: &Process) -> Vec<Line> {
-    let mut lines = Vec::new();
-    let file = |name: &str| {
-        format!(
-            "/proc/{}/{name}",
-            if section == PROCESS {
-                "self".to_owned()
-            } else {
-                process.pid.to_string()
-            }
-        )
+    let file = |name: &str| match section {
+        PROCESS => format!("/proc/self/{name}"),
+        _ => format!("/proc/{}/{name}", process.pid),
     };
+    let mut lines = Vec::new();
     let mut add = |what: &str, mark, shows: String, source: &str| lines.push(line(section, what, mark, shows, source));
     if section == ASKED {
-        let name = process.name.clone().unwrap_or_default();
-        let program = process
-            .program
-            .as_ref()
-            .map(|path| format!(", {path}"))
-            .unwrap_or_default();
-        add(
-            "process",
-            Mark::Info,
-            format!("{} {name}{program}", process.pid),
-            &file("status"),
-        );
+        let name = process.name.as_deref().unwrap_or_default();
+        let program = process.program.as_ref();
+        let program = program.map(|path| format!(", {path}")).unwrap_or_default();
+        let shows = format!("{} {name}{program}", process.pid);
+        add("process", Mark::Info, shows, &file("status"));
     }
+    of_program(process, &file, &mut add);
+    of_vdso(process, &file, &mut add);
+    of_restrictions(process, &file, &mut add);
+    lines
+}
+
+fn of_program(process: &Process, file: &dyn Fn(&str) -> String, add: &mut Add<'_>) {
     if let Some(is_static) = process.is_static {
         let linked = if is_static { "static" } else { "dynamic" };
-        let isa = process.isa.clone().unwrap_or_default();
-        let asks = match process.asks_for_vdso {
-            Some(false) => ", never asks for a vDSO",
-            Some(true) => ", asks for a vDSO",
-            None => "",
+        let isa = process.isa.as_deref().unwrap_or_default();
+        let (mark, asks) = match process.asks_for_vdso {
+            Some(false) => (Mark::Bad, ", never asks for a vDSO"),
+            Some(true) => (Mark::Info, ", asks for a vDSO"),
+            None => (Mark::Info, ""),
         };
-        let mark = if process.asks_for_vdso == Some(false) {
-            Mark::Bad
-        } else {
-            Mark::Info
-        };
+        let bits = process.word_bits.unwrap_or(0);
         add(
             "program",
             mark,
-            format!("{}-bit {isa}, {linked}{asks}", process.word_bits.unwrap_or(0)),
+            format!("{bits}-bit {isa}, {linked}{asks}"),
             &file("exe"),
         );
     }
     if let Some(libc) = &process.libc {
-        let version = libc
-            .version
-            .as_deref()
-            .unwrap_or("(the version is not in a static program)");
-        add(
-            "libc",
-            Mark::Info,
-            format!("{} {version}", libc.name),
-            libc.path.as_deref().unwrap_or(&file("exe")),
-        );
+        let version = libc.version.as_deref();
+        let version = version.unwrap_or("(the version is not in a static program)");
+        let source = libc.path.clone().unwrap_or_else(|| file("exe"));
+        add("libc", Mark::Info, format!("{} {version}", libc.name), &source);
     }
     if let Some(go) = &process.go {
         add("Go", Mark::Info, format!("{go}; calls the vDSO itself"), &file("exe"));
     }
     if let Some(java) = &process.java {
-        add(
-            "Java",
-            Mark::Info,
-            format!("{java}; reads clocks by libc"),
-            "the JVM's file `release`",
-        );
+        let shows = format!("{java}; reads clocks by libc");
+        add("Java", Mark::Info, shows, "the JVM's file `release`");
     }
-    match process.vdso {
-        Some(VdsoKind::None) => add("vDSO", Mark::Bad, "none".to_owned(), &file("maps")),
-        Some(VdsoKind::Kernel) => add("vDSO", Mark::Ok, "the kernel's".to_owned(), &file("maps")),
-        Some(VdsoKind::Fastpath) => {
-            add("vDSO", Mark::Ok, page_shows(process), &file("maps"));
-            if let Some(experience) = process.page.as_ref().and_then(|page| page.experience.as_ref()) {
-                let (mark, shows) = experience_shows(experience);
-                add("counter there", mark, shows, &file("mem"));
-            }
-        }
-        Some(VdsoKind::Other) => add("vDSO", Mark::Unknown, "somebody else's".to_owned(), &file("maps")),
+}
+
+fn of_vdso(process: &Process, file: &dyn Fn(&str) -> String, add: &mut Add<'_>) {
+    let vdso = match process.vdso {
+        Some(VdsoKind::None) => Some((Mark::Bad, "none".to_owned())),
+        Some(VdsoKind::Kernel) => Some((Mark::Ok, "the kernel's".to_owned())),
+        Some(VdsoKind::Fastpath) => Some((Mark::Ok, page_shows(process))),
+        Some(VdsoKind::Other) => Some((Mark::Unknown, "somebody else's".to_owned())),
         // What has no memory has none either.
-        None if process.is_kernel_thread || matches!(process.state, Some('Z' | 'X')) => {}
-        None => add("vDSO", Mark::Unknown, "not to be seen".to_owned(), &file("maps")),
+        None if process.is_kernel_thread || matches!(process.state, Some('Z' | 'X')) => None,
+        None => Some((Mark::Unknown, "not to be seen".to_owned())),
+    };
+    if let Some((mark, shows)) = vdso {
+        add("vDSO", mark, shows, &file("maps"));
+    }
+    let page = process
+        .page
+        .as_ref()
+        .filter(|_| process.vdso == Some(VdsoKind::Fastpath));
+    if let Some(experience) = page.and_then(|page| page.experience.as_ref()) {
+        let (mark, shows) = experience_shows(experience);
+        add("counter there", mark, shows, &file("mem"));
     }
     if process.has_kernel_vdso == Some(true) && process.has_vvar == Some(false) {
         add("vvar", Mark::Info, "no mapping of this name".to_owned(), &file("maps"));
     }
+}
+
+fn of_restrictions(process: &Process, file: &dyn Fn(&str) -> String, add: &mut Add<'_>) {
     if let Some(namespace) = &process.time_namespace {
-        let offsets: Vec<String> = namespace
-            .offsets
-            .iter()
-            .map(|o| format!("{} {} s", o.clock, o.sec))
-            .collect();
+        let offsets = namespace.offsets.iter();
+        let offsets: Vec<String> = offsets.map(|o| format!("{} {} s", o.clock, o.sec)).collect();
         let shows = match (namespace.is_ours, offsets.as_slice()) {
             (Some(false), []) => "another one than this process's".to_owned(),
             (_, []) => "no offsets".to_owned(),
@@ -113,15 +101,11 @@ pub(super) fn of(section: &'static str, process: &Process) -> Vec<Line> {
         let shows = match (mode, process.seccomp_filters) {
             (0, _) => "no filter".to_owned(),
             (1, _) => "strict mode".to_owned(),
+            (_, Some(1)) => "1 filter in force".to_owned(),
             (_, Some(count)) => format!("{count} filters in force"),
             (_, None) => "filters in force".to_owned(),
         };
-        add(
-            "seccomp",
-            Mark::Info,
-            shows.replace("1 filters", "1 filter"),
-            &file("status"),
-        );
+        add("seccomp", Mark::Info, shows, &file("status"));
     }
     if process.no_new_privs == Some(true) {
         add("no_new_privs", Mark::Info, "set".to_owned(), &file("status"));
@@ -130,7 +114,6 @@ pub(super) fn of(section: &'static str, process: &Process) -> Vec<Line> {
         let shows = format!("by process {tracer}: `fastpath run` leaves a program alone that is traced at its start");
         add("traced", Mark::Info, shows, &file("status"));
     }
-    lines
 }
 
 /// How the counter did for those who are served, with the last withdrawals.
