@@ -1,0 +1,108 @@
+//! The documentation's pages: every link between them leads somewhere, and the book has each.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use pulldown_cmark::{Event, Parser, Tag, TagEnd};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the repository")
+        .to_owned()
+}
+
+/// Returns the pages: those of the repository's root, of docs, and the README of each folder.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = Vec::new();
+    for folder in ["", "docs", "lab", "deploy", "examples"] {
+        let entries = std::fs::read_dir(root().join(folder)).expect("a folder").flatten();
+        pages.extend(
+            entries
+                .map(|entry| entry.path())
+                .filter(|path| path.extension().is_some_and(|e| e == "md")),
+        );
+    }
+    pages
+}
+
+/// Links and headings of a page.
+struct Outline {
+    links: Vec<String>,
+    anchors: HashSet<String>,
+}
+
+impl Outline {
+    fn of(page: &Path) -> Outline {
+        let text = std::fs::read_to_string(page).expect("a page");
+        let mut outline = Outline {
+            links: Vec::new(),
+            anchors: HashSet::new(),
+        };
+        let mut heading: Option<String> = None;
+        for event in Parser::new_ext(&text, pulldown_cmark::Options::ENABLE_TABLES) {
+            match event {
+                Event::Start(Tag::Link { dest_url, .. }) => outline.links.push(dest_url.into_string()),
+                Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+                Event::End(TagEnd::Heading(_)) => {
+                    outline.anchors.extend(heading.take().map(|text| anchor(&text)));
+                }
+                Event::Text(text) | Event::Code(text) => {
+                    if let Some(heading) = &mut heading {
+                        heading.push_str(&text);
+                    }
+                }
+                _ => {}
+            }
+        }
+        outline
+    }
+}
+
+/// Returns the anchor that GitHub and mdBook give a heading.
+fn anchor(heading: &str) -> String {
+    let kept = heading
+        .chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() })
+        .collect()
+}
+
+#[test]
+fn every_link_between_pages_leads_to_a_file_and_a_heading_that_exist() {
+    let mut broken = Vec::new();
+    for page in pages() {
+        for link in Outline::of(&page).links {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (file, fragment) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match file {
+                "" => page.clone(),
+                file => page.parent().expect("a folder").join(file),
+            };
+            let is_there = target.exists() && (fragment.is_empty() || Outline::of(&target).anchors.contains(fragment));
+            if !is_there {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn the_book_has_every_page_of_docs_once() {
+    let docs = root().join("docs");
+    let mut listed = Outline::of(&docs.join("SUMMARY.md")).links;
+    listed.sort();
+    let names = std::fs::read_dir(&docs)
+        .expect("docs")
+        .flatten()
+        .map(|entry| entry.file_name());
+    let mut there: Vec<String> = names
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| name.ends_with(".md") && name != "SUMMARY.md")
+        .collect();
+    there.sort();
+    assert_eq!(listed, there);
+}
