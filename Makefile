@@ -63,6 +63,10 @@ bench-hosts: ## price the clock calls of a sandbox's guest beside the counter an
 	$(ENV) cargo build --release --package fastpath-sandbox && $(MAKE) --no-print-directory -s -C examples && \
 		"$${CARGO_TARGET_DIR:-target}/release/sandbox" --log "target/examples/$$(uname -m)/prices"
 
+docs: ## build the documentation as a book, in target/book; installs mdBook in target/tools if there is none
+	@$(ENV) PATH="$$PATH:$(CURDIR)/target/tools/bin" && { command -v mdbook >/dev/null || \
+		cargo install --quiet --locked --root target/tools mdbook; } && mdbook build docs
+
 lint: ## formatting and lints alone
 	@./scripts/lint
 
@@ -118,4 +122,4 @@ clean: ## remove everything that was built
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1	\2/p' Makefile | expand -t 16
 
-.PHONY: build demo test check lab servers slews long static bench bench-attach bench-hosts torture hostile lib preload lint setup install uninstall clean help
+.PHONY: build demo test check docs lab servers slews long static bench bench-attach bench-hosts torture hostile lib preload lint setup install uninstall clean help
