@@ -60,13 +60,13 @@ fn a_thread_that_is_not_a_process() {
 }
 
 #[test]
-fn a_thread_of_the_kernel() {
+fn a_kernel_thread() {
     // kthreadd, where this is not a container.
     if Pid(2).read("cmdline").is_empty() && Pid(2).read("comm").contains("kthreadd") {
-        is_refused(attach(Pid(2)), 4, "kernel's");
-        is_refused(detach(Pid(2)), 4, "kernel's");
+        is_refused(attach(Pid(2)), 4, "a kernel thread");
+        is_refused(detach(Pid(2)), 4, "a kernel thread");
     } else {
-        skip("no thread of the kernel's is to be seen here");
+        skip("no kernel thread is visible here");
     }
 }
 

@@ -123,7 +123,7 @@ fn a_thread_in_the_kernels_function_returns_to_code_that_is_there() {
     }
 }
 
-const NOT_READABLE: &str = "lies in memory that cannot be read (memfd_secret(2))";
+const NOT_READABLE: &str = "is in memory that cannot be read (memfd_secret(2))";
 
 #[test]
 fn a_thread_on_a_secret_stack_keeps_its_process_from_being_attached() {
