@@ -25,7 +25,7 @@ pub use fastpath_clock::{Bracket, Config, Reason, Sample};
 pub use fastpath_evidence::{self as evidence, counter};
 pub use fastpath_image as image;
 pub use fastpath_page::{ClockSet, Page};
-pub use pages::{OnePage, Pages};
+pub use pages::Pages;
 pub use publisher::{Busy, NotPublished, Options, Publisher};
 pub use refresher::{LEAD_NS, News, Refreshed, Refresher};
 pub use relation::{BadRelation, Relation};

@@ -34,21 +34,9 @@ pub trait Pages {
 }
 
 /// A single page.
-pub trait OnePage {
-    /// Returns its writer.
-    fn writer(&self) -> Writer<'_>;
-}
-
-impl OnePage for Writer<'_> {
-    fn writer(&self) -> Writer<'_> {
-        Writer::new(self.page())
-    }
-}
-
-impl<P: OnePage> Pages for P {
+impl Pages for Writer<'_> {
     fn are_in_force(&self) -> bool {
-        let writer = self.writer();
-        writer.hres().is_some() || writer.raw().is_some()
+        self.hres().is_some() || self.raw().is_some()
     }
 
     fn publish(
@@ -59,33 +47,26 @@ impl<P: OnePage> Pages for P {
         counter: impl Fn() -> u64,
         is_behind_kernel: impl Fn() -> bool,
     ) -> Result<(), PublishError> {
-        publish_all(
-            [&self.writer()],
-            Some(hres),
-            raw,
-            spare_cycles,
-            counter,
-            is_behind_kernel,
-        )
+        publish_all([&*self], Some(hres), raw, spare_cycles, counter, is_behind_kernel)
     }
 
     fn withdraw(&mut self, reason: Reason, counter: impl Fn() -> u64) {
-        self.writer().withdraw(reason, counter);
+        Writer::withdraw(self, reason, counter);
     }
 
     fn forget(&mut self, clocks: ClockSet) {
-        self.writer().forget(clocks);
+        Writer::forget(self, clocks);
     }
 
     fn note_withdrawal(&mut self, withdrawal: &Withdrawal) {
-        self.writer().note_withdrawal(withdrawal);
+        Writer::note_withdrawal(self, withdrawal);
     }
 
     fn set_stats(&mut self, stats: &Stats) {
-        self.writer().set_stats(stats);
+        Writer::set_stats(self, stats);
     }
 
     fn set_watch(&mut self, watch: &Watch) {
-        self.writer().set_watch(watch);
+        Writer::set_watch(self, watch);
     }
 }

@@ -178,11 +178,6 @@ impl<'p> Writer<'p> {
         publish_all([self], Some(anchor), None, 0, counter, || false)
     }
 
-    /// Publishes an anchor for MONOTONIC_RAW; `counter` reads the counter, ordered.
-    pub fn publish_raw(&self, anchor: &Anchor, counter: impl Fn() -> u64) -> Result<(), PublishError> {
-        publish_all([self], None, Some(anchor), 0, counter, || false)
-    }
-
     /// Takes all clocks off the page: from now on readers fall back to the kernel. `reason` is for `status`; `counter`
     /// reads the counter, ordered.
     ///

@@ -135,7 +135,7 @@ fn the_raw_clock_has_an_anchor_of_its_own() {
     let mut raw = anchor(1_000, 77);
     raw.clocks = ClockSet::MONOTONIC_RAW;
     let (writer, reader) = (Writer::new(&page), Reader::new(&page));
-    writer.publish_raw(&raw, || 1_000).expect("first");
+    publish_all([&writer], None, Some(&raw), 0, || 1_000, || false).expect("first");
     assert_eq!(reader.read(4, || 1_005), Some((77, 5)));
     assert_eq!(reader.read(1, || 1_005), None);
     assert_eq!((writer.hres(), writer.raw()), (None, Some(raw)));
