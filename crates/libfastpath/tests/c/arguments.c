@@ -18,7 +18,7 @@ static void images(void) {
 	unsigned char *buffer = malloc(size + 1);
 	memset(buffer, 0xa5, size + 1);
 
-	CHECK(fastpath_image_of(0) == NULL && fastpath_image_of(5) == NULL && fastpath_image_of(-1) == NULL);
+	CHECK(fastpath_image_of(0) == NULL && fastpath_image_of(6) == NULL && fastpath_image_of(-1) == NULL);
 	CHECK(fastpath_isa_name(0) == NULL && strcmp(fastpath_isa_name(FASTPATH_ARM), "arm") == 0);
 	CHECK(fastpath_image_isa(NULL) == FASTPATH_EINVAL && fastpath_image_size(NULL) == 0);
 	CHECK(fastpath_image_bytes(NULL, NULL) == NULL && fastpath_image_symbol(NULL, "x") == 0);
