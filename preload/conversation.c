@@ -70,7 +70,7 @@ static bool is_complete(long size, int flags, const struct prepared *prepared, s
 	const struct fastpathd_answer *answer = &prepared->answer;
 
 	if (size != sizeof(*answer) || flags & MSG_TRUNC || answer->magic != FASTPATHD_MAGIC)
-		return fp_because(why, "what answered is not fastpathd", 0);
+		return fp_because(why, "the answer is not from fastpathd", 0);
 	if (answer->error) {
 		/* The sentence may lack its final 0. */
 		for (int i = 0; i < FASTPATHD_SENTENCE - 1; i++)
@@ -78,7 +78,7 @@ static bool is_complete(long size, int flags, const struct prepared *prepared, s
 		return fp_because(why, "fastpathd declines", 0);
 	}
 	if (answer->version != FASTPATHD_VERSION || answer->operation != FASTPATHD_PREPARE)
-		return fp_because(why, "this fastpathd is of another version than this library", 0);
+		return fp_because(why, "this fastpathd has another version than this library", 0);
 	if (flags & MSG_CTRUNC || prepared->fd[FP_DESCRIPTORS - 1] < 0)
 		return fp_because(why, "descriptors did not arrive: there may be no room for them (ulimit -n)", 0);
 	return true;

@@ -19,14 +19,14 @@ static bool others_fork_under_them(const struct status *status, struct why *why)
 	struct status parent;
 
 	if (status->filters < 0)
-		return fp_because(why, "under a seccomp filter this takes Linux 5.9", 0);
+		return fp_because(why, "under a seccomp filter this needs Linux 5.9", 0);
 	if (status->parent == 0)
 		return true;
 	if (!fp_status_of(status->parent, &parent, why))
 		return false;
 	if (parent.filters != status->filters)
-		return fp_because(why,
-				  "it has a seccomp filter that its parent has not, and might be killed for asking", 0);
+		return fp_because(
+		    why, "it has a seccomp filter that its parent does not have, and a trial might kill it", 0);
 	return true;
 }
 
@@ -36,11 +36,11 @@ _Noreturn static void try_and_exit(volatile struct findings *findings, fp_work *
 	/* A filter kills with a core dump. A limit of 1 prevents the file, and the handler of core dumps too
 	 * (core(5)). */
 	const uint64_t no_core[2] = {1, 1};
-	struct why nobody_asks;
+	struct why unused;
 
 	fp_syscall4(FP_NR_prlimit64, 0, RLIMIT_CORE, (long)no_core, 0);
 	findings->may_wait = wait_for(-1) == -ECHILD;
-	findings->may_work = work(with, &nobody_asks);
+	findings->may_work = work(with, &unused);
 	for (;;)
 		fp_syscall4(FP_NR_exit_group, 0, 0, 0, 0);
 }

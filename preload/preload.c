@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * libfastpath-preload.so: redirects the vDSO of the process that loads it to fastpath's image, by a plan of
- * fastpathd. Once, before main, with one thread. On any failure the process is as if the library had not been
- * loaded.
+ * fastpathd. It runs once, before main, while there is one thread. On any failure the process is as if the library had
+ * not been loaded.
  *
  *     FASTPATH_SOCKET=PATH              the daemon's socket
  *     FASTPATH_PRELOAD_CLOCKS=CLOCKS    as --clocks of the command: auto (those whose path is slow), all, or a list
- *     FASTPATH_PRELOAD_PATIENCE_MS=50   timeout of the daemon's answer
+ *     FASTPATH_PRELOAD_TIMEOUT_MS=50    timeout of the daemon's answer
  *     FASTPATH_PRELOAD_VERBOSE=1        report on standard error what was done, or why nothing was
  */
 #include <sys/auxv.h>
@@ -32,7 +32,7 @@
 	(1u << CLOCK_REALTIME | 1u << CLOCK_MONOTONIC | 1u << CLOCK_MONOTONIC_RAW | 1u << CLOCK_BOOTTIME |             \
 	 1u << CLOCK_TAI)
 
-struct wishes {
+struct options {
 	const char *socket;
 	uint32_t clocks;     /* a bit each; 0: those whose path is slow */
 	const char *mistake; /* the error in them, or NULL */
@@ -133,27 +133,27 @@ static bool read_clocks(const char *text, uint32_t *clocks) {
 	}
 }
 
-static struct wishes read_wishes(void) {
+static struct options read_options(void) {
 	const char *socket = variable("FASTPATH_SOCKET=");
 	const char *verbose = variable("FASTPATH_PRELOAD_VERBOSE=");
 	uint32_t clocks;
 	bool is_right = read_clocks(variable("FASTPATH_PRELOAD_CLOCKS="), &clocks);
 
-	return (struct wishes){
+	return (struct options){
 	    .socket = socket && *socket ? socket : FASTPATHD_SOCKET,
 	    .clocks = clocks,
 	    .mistake =
 		is_right ? NULL
 			 : "FASTPATH_PRELOAD_CLOCKS names a clock that fastpath does not serve; valid: auto, all, or a "
 			   "list of REALTIME, MONOTONIC, MONOTONIC_RAW, BOOTTIME, TAI",
-	    .timeout_ms = read_timeout(variable("FASTPATH_PRELOAD_PATIENCE_MS=")),
+	    .timeout_ms = read_timeout(variable("FASTPATH_PRELOAD_TIMEOUT_MS=")),
 	    .verbose = verbose && fp_same(verbose, "1"),
 	};
 }
 
 /* The facts about this process that the redirection needs. */
 struct process {
-	struct wishes wishes;
+	struct options options;
 	struct vdso vdso;
 };
 
@@ -189,12 +189,12 @@ static bool redirect(const void *with, struct why *why) {
 	    .magic = FASTPATHD_MAGIC,
 	    .version = FASTPATHD_VERSION,
 	    .operation = FASTPATHD_PREPARE,
-	    .clocks = process->wishes.clocks,
+	    .clocks = process->options.clocks,
 	    .machine = FP_MACHINE,
 	    .vdso = process->vdso.base,
 	    .region = region,
 	};
-	bool done = fp_prepare(process->wishes.socket, process->wishes.timeout_ms, &request, &prepared, why);
+	bool done = fp_prepare(process->options.socket, process->options.timeout_ms, &request, &prepared, why);
 	if (done) {
 		done = put_in_force(process, region, &prepared, why);
 		fp_let_go(&prepared);
@@ -217,9 +217,9 @@ static bool is_there(const char *path, struct why *why) {
 static bool serve(struct process *process, struct why *why) {
 	struct status status;
 
-	if (process->wishes.mistake)
-		return fp_because(why, process->wishes.mistake, 0);
-	if (!fp_vdso(getauxval(AT_SYSINFO_EHDR), &process->vdso, why) || !is_there(process->wishes.socket, why) ||
+	if (process->options.mistake)
+		return fp_because(why, process->options.mistake, 0);
+	if (!fp_vdso(getauxval(AT_SYSINFO_EHDR), &process->vdso, why) || !is_there(process->options.socket, why) ||
 	    !fp_own_status(&status, why))
 		return false;
 	if (status.threads != 1)
@@ -236,12 +236,12 @@ __attribute__((constructor)) static void start(void) {
 	if (!getauxval || !&environ || !__errno_location)
 		return;
 	int error = errno;
-	struct process process = {.wishes = read_wishes()};
+	struct process process = {.options = read_options()};
 	struct why why = {.tried = NULL};
 	if (!getauxval(AT_SECURE)) {
 		bool done = serve(&process, &why);
-		if (process.wishes.verbose)
-			fp_tell(done ? "served" : "not served", done ? NULL : &why);
+		if (process.options.verbose)
+			fp_report(done ? "served" : "not served", done ? NULL : &why);
 	}
 	errno = error;
 }

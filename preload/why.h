@@ -21,6 +21,6 @@ static inline bool fp_because(struct why *why, const char *tried, long error) {
 }
 
 /* Writes one line to standard error: `not served: TRIED: ...`. */
-void fp_tell(const char *outcome, const struct why *why);
+void fp_report(const char *outcome, const struct why *why);
 
 #endif

@@ -16,7 +16,7 @@ FP_INLINE int answer(FP_TIMESPEC *ts, struct fp_time now) {
  * Reads by any anchor that answers, else returns the kernel's time, but nothing earlier than a reader was shown. Out
  * of line, so that it takes no register of the hot path.
  */
-static FP_COLD int read_patiently(fp_clockid id, FP_TIMESPEC *ts) {
+static FP_COLD int read_slow_path(fp_clockid id, FP_TIMESPEC *ts) {
 	struct fp_time time;
 
 	if (!fp_read_latch(id, &time)) {
@@ -33,7 +33,7 @@ FP_INLINE int read_clock(fp_clockid id, FP_TIMESPEC *ts, const struct fp_latch *
 
 	if (fp_likely(fp_read_newest(latch, id, base, &now)))
 		return answer(ts, now);
-	return read_patiently(id, ts);
+	return read_slow_path(id, ts);
 }
 
 #if __SIZEOF_POINTER__ == 8
@@ -47,7 +47,7 @@ static __attribute__((noinline)) int other_clock(fp_clockid id, FP_TIMESPEC *ts)
 }
 #else
 /* One page has no room for the straight code of two calls, each for two kinds of clock: this costs some nanoseconds. */
-#define other_clock read_patiently
+#define other_clock read_slow_path
 #endif
 
 FP_INLINE int read_any_clock(fp_clockid id, FP_TIMESPEC *ts) {

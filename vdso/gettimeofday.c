@@ -14,7 +14,7 @@ FP_INLINE int answer(struct fp_timeval *tv, struct fp_time now) {
  * Reads by any anchor that answers, else returns the kernel's time, but nothing earlier than a reader was shown.
  * Only the kernel has the time zone: with `tz` it answers the whole call, so that both parts are of one moment.
  */
-static FP_COLD int read_patiently(struct fp_timeval *tv, struct fp_timezone *tz) {
+static FP_COLD int read_slow_path(struct fp_timeval *tv, struct fp_timezone *tz) {
 	struct fp_time time;
 
 	if (!fp_read_latch(FP_CLOCK_REALTIME, &time) || tz) {
@@ -32,7 +32,7 @@ int FP_NAME(gettimeofday)(struct fp_timeval *tv, struct fp_timezone *tz) {
 #endif
 
 	if (fp_unlikely(tz))
-		return read_patiently(tv, tz);
+		return read_slow_path(tv, tz);
 	if (fp_unlikely(!tv))
 		return 0;
 #if __SIZEOF_POINTER__ == 8
@@ -40,6 +40,6 @@ int FP_NAME(gettimeofday)(struct fp_timeval *tv, struct fp_timezone *tz) {
 		return answer(tv, now);
 #endif
 	/* On 32-bit ISAs, one page only has room for the straight code of clock_gettime and clock_gettime64. */
-	return read_patiently(tv, 0);
+	return read_slow_path(tv, 0);
 }
 FP_ALIAS(gettimeofday)

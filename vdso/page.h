@@ -98,7 +98,7 @@ struct fp_stats {
 	fp_u32 withdrawn_reason;   /* 0: in force */
 	fp_u64 withdrawals;        /* number so far; the last is history[(withdrawals - 1) % FP_HISTORY] */
 	fp_u32 warp_tests;         /* comparisons of the CPUs' counters since the publisher started */
-	fp_u32 watch_flags;        /* 1: invariance is not established, the user vouches for the counter */
+	fp_u32 watch_flags;        /* 1: invariance is not established: --trust-counter */
 	fp_u64 warp_within_cycles; /* bound on the distance of any two CPUs in the last comparison; 0: there was none */
 	struct fp_withdrawal history[FP_HISTORY];
 	fp_u32 steps; /* times that clocks were taken off because the kernel's were set: hook/hook.c waits for it */

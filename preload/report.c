@@ -3,7 +3,7 @@
 #include "text.h"
 #include "why.h"
 
-void fp_tell(const char *outcome, const struct why *why) {
+void fp_report(const char *outcome, const struct why *why) {
 	struct fp_text line = {.length = 0};
 
 	fp_add(&line, "libfastpath-preload: ");
