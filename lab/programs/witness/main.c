@@ -77,7 +77,7 @@ static void *start_watch(void *watcher) {
 }
 
 /* Returns the minimum of some rounds, by the kernel's clock. */
-static double price_ns(void) {
+static double cost_ns(void) {
 	double cheapest_ns = 1e9;
 
 	for (int round = 0; round < 20; round++) {
@@ -134,7 +134,7 @@ int main(int argc, char **argv) {
 	const struct upset *upset = find_upset("none");
 	const char *starving = NULL;
 	static struct tallies sum;
-	int seconds = 10, priced = 0, option;
+	int seconds = 10, measures_cost = 0, option;
 	unsigned long long violations;
 	unsigned int upsets;
 	double before_ns, slewed_ns = 0;
@@ -162,7 +162,7 @@ int main(int argc, char **argv) {
 			judges_kernel = 1;
 			break;
 		case 'p':
-			priced = 1;
+			measures_cost = 1;
 			break;
 		default:
 			return usage();
@@ -182,7 +182,7 @@ int main(int argc, char **argv) {
 	if (starving && !start_starving(starving)) {
 		return usage();
 	}
-	before_ns = priced ? price_ns() : 0;
+	before_ns = measures_cost ? cost_ns() : 0;
 	for (int i = 0; i < WATCHERS; i++) {
 		if (pthread_create(&watchers[i].thread, NULL, start_watch, &watchers[i])) {
 			fail("a thread");
@@ -196,8 +196,8 @@ int main(int argc, char **argv) {
 	}
 	putchar('{');
 	violations = print_tallies(&sum);
-	if (priced) {
-		printf("\"before_ns\":%.1f,\"after_ns\":%.1f,", before_ns, price_ns());
+	if (measures_cost) {
+		printf("\"before_ns\":%.1f,\"after_ns\":%.1f,", before_ns, cost_ns());
 	}
 	if (starving) {
 		printf("\"starved\":%s,", has_starved() ? "true" : "false");

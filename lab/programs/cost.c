@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * price: measures the cost of a call by libc, and of a bare read of the counter. Prints one line of JSON, in
+ * cost: measures the cost of a call by libc, and of a bare read of the counter. Prints one line of JSON, in
  * nanoseconds.
  *
  * Each figure is the minimum of many short rounds: other load on the machine only makes a round more expensive.
