@@ -13,7 +13,7 @@ build: ## build target/release/fastpath (the default)
 	@./scripts/setup --check build
 	$(ENV) cargo build --release
 
-demo: ## install what is missing, build, show what a lost clock path costs and fastpath giving it back
+demo: ## install what is missing, build, show the cost of a lost clock path, and a program without and with fastpath
 	@./scripts/setup demo
 	$(ENV) cargo build --release
 	@./demo/run
@@ -24,15 +24,15 @@ test: ## install what is missing, run every lint and test; about 50 minutes
 check: ## for daily work: lints, unit tests and the main end-to-end tests; under 5 minutes once everything is built
 	@./scripts/test --quick
 
-lab: ## boot real kernels with lost clock paths in QEMU, and judge fastpath in each
+lab: ## boot real kernels with lost clock paths in QEMU, and check fastpath in each
 	@./scripts/setup test
 	$(ENV) ./lab/run
 
-servers: build ## load real servers as they are, attached, and detached again; a table of requests per second
+servers: build ## load real servers before, while and after they are attached; prints a table of requests per second
 	@./scripts/setup test
 	$(ENV) ./tests/servers/run --seconds 5 --rounds 3
 
-slews: build ## slew this machine's clock, as root, and judge what programs read meanwhile; ten times as long as tests do
+slews: build ## slew this machine's clock, as root, and check what programs read meanwhile; ten times as long as in make test
 	@./tests/slews/run --times 10
 
 long: build ## tests that take hours: 10,000 kills, broken input for each parser, and other projects' tests under fastpath
@@ -46,28 +46,28 @@ static: ## build fastpath as one file that needs no library
 bench: build ## compare the clock paths of this machine
 	./target/release/fastpath bench
 
-bench-attach: build ## how long a process of 100 threads stands still for attach and detach
+bench-attach: build ## measure how long attach and detach stop a process of 100 threads
 	@$(MAKE) --no-print-directory -s -C tests/programs
 	@./scripts/bench-attach
 
-torture: build ## 1,000 cycles of attach and detach on each of fifteen programs that judge their own work
+torture: build ## 1,000 cycles of attach and detach on each of fifteen programs that check their own work
 	@./scripts/setup test
 	$(ENV) FASTPATH_ATTACH_CYCLES=1000 cargo test --release --package fastpath attach_torture
 
-hostile: build ## how soon fastpathd answers a user while another one attacks it: on a machine without other work
+hostile: build ## measure how soon fastpathd answers a user while another one attacks it; on a machine without other work
 	@./scripts/setup test
 	$(ENV) FASTPATH_MEASURE_BYSTANDER=1 cargo test --release --package fastpath --test e2e bystander -- --nocapture
 
-bench-hosts: ## price the clock calls of a sandbox's guest beside the counter and the trap
+bench-hosts: ## measure the clock calls of a sandbox's guest beside the counter and the trap
 	@./scripts/setup --check build
 	$(ENV) cargo build --release --package fastpath-sandbox && $(MAKE) --no-print-directory -s -C examples && \
-		"$${CARGO_TARGET_DIR:-target}/release/sandbox" --log "target/examples/$$(uname -m)/prices"
+		"$${CARGO_TARGET_DIR:-target}/release/sandbox" --log "target/examples/$$(uname -m)/costs"
 
 docs: ## build the documentation as a book, in target/book; installs mdBook in target/tools if there is none
 	@$(ENV) PATH="$$PATH:$(CURDIR)/target/tools/bin" && { command -v mdbook >/dev/null || \
 		cargo install --quiet --locked --root target/tools mdbook; } && mdbook build docs
 
-lint: ## formatting and lints alone
+lint: ## run the formatters and lints alone
 	@./scripts/lint
 
 setup: ## install what building, demo and tests need, and nothing else
@@ -100,7 +100,7 @@ install: build preload ## install fastpath and its libraries into PREFIX (/usr/l
 	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) ./scripts/lib install
 	install -D -m 755 target/preload/libfastpath-preload.so $(DESTDIR)$(LIBDIR)/libfastpath-preload.so
 
-uninstall: ## remove what install put into PREFIX; processes that are served go on, see docs/install.md
+uninstall: ## remove what install put into PREFIX; processes that are served keep running; see docs/install.md
 	rm -f $(DESTDIR)$(PREFIX)/bin/fastpath $(DESTDIR)$(PREFIX)/bin/fastpathd \
 		$(DESTDIR)$(PREFIX)/share/doc/fastpath/policy.toml \
 		$(DESTDIR)$(PREFIX)/lib/systemd/system/fastpathd.service \
@@ -119,7 +119,7 @@ uninstall: ## remove what install put into PREFIX; processes that are served go 
 clean: ## remove everything that was built
 	rm -rf target
 
-help: ## this list
+help: ## print this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1	\2/p' Makefile | expand -t 16
 
 .PHONY: build demo test check docs lab servers slews long static bench bench-attach bench-hosts torture hostile lib preload lint setup install uninstall clean help

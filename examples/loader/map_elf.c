@@ -86,7 +86,7 @@ static int find_span(const struct file *file, struct span *span) {
 		if (segment->p_align > span->align)
 			span->align = segment->p_align;
 	}
-	return span->start < span->end ? 0 : complain(file, "nothing in it is to be loaded");
+	return span->start < span->end ? 0 : complain(file, "it has no loadable segment");
 }
 
 /* Reserves address space for the whole span, with nothing mapped in it. Returns -1 after a message. */

@@ -108,7 +108,7 @@ static double now_ns(void) {
 }
 
 /* Returns the minimum of a few batches. */
-static double price_ns(void *function, const struct row *row) {
+static double cost_ns(void *function, const struct row *row) {
 	double least = 1e18;
 
 	for (int batch = 0; batch < BATCHES; batch++) {
@@ -180,7 +180,7 @@ static void print_row(struct publisher *publisher, const struct vdso *vdso, cons
 	else
 		printf("%12ld", steps);
 	refresh(publisher);
-	printf(" %8.1f\n", price_ns(address, row));
+	printf(" %8.1f\n", cost_ns(address, row));
 }
 
 int main(void) {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use syscalls::Sysno;
 
-/// Run CMD, and all that it starts, in a sandbox that decides about every system call.
+/// Run CMD, and all programs that it starts, in a sandbox that decides about every system call.
 #[derive(Debug, Parser)]
 #[command(name = "sandbox")]
 pub struct Arguments {
@@ -19,7 +19,7 @@ pub struct Arguments {
     /// Give the guest no vDSO at all: each clock read is a system call, and stops
     #[arg(long)]
     pub no_vdso: bool,
-    /// Say on stderr what was refused and what the guest's clocks led to
+    /// Report on stderr the refused calls, and how the guest's clocks were read
     #[arg(long)]
     pub log: bool,
     /// The guest

@@ -14,7 +14,7 @@ const AT_SYSINFO_EHDR: u64 = 33;
 const WORD: u64 = 8;
 
 /// Points AT_SYSINFO_EHDR to `image`; without one, removes the entry, so that the program finds no vDSO.
-pub fn lead_to(image: Option<u64>, guest: Pid, memory: &Memory) -> io::Result<()> {
+pub fn point_to(image: Option<u64>, guest: Pid, memory: &Memory) -> io::Result<()> {
     let mut registers = arch::registers(guest)?;
     let stack = arch::stack_pointer(&registers);
     let auxv = find(memory, stack)?;

@@ -206,7 +206,7 @@ impl Tracer {
                 Some(vdso) => vdso.map_into(guest, &memory).map(Some),
                 None => Ok(None),
             };
-            let lead = |to| auxv::lead_to(to, guest, &memory).map(|()| to);
+            let lead = |to| auxv::point_to(to, guest, &memory).map(|()| to);
             match image {
                 Ok(image) => lead(image),
                 Err(error) => {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * prices [--quick] [--require]: measures the cost of a guest's clock calls, on its vDSO and by the trapped system call,
+ * costs [--quick] [--require]: measures the cost of a guest's clock calls, on its vDSO and by the trapped system call,
  * in one run.
  *
  * A round times a batch of calls of each kind, one kind after the other; the order is reversed in every other round, so
@@ -221,7 +221,7 @@ static double ns_per_count(uint64_t start, const struct timespec *began) {
 	return ((double)(now.tv_sec - began->tv_sec) * 1e9 + (double)(now.tv_nsec - began->tv_nsec)) / (double)counts;
 }
 
-static void print_prices(const struct call *call, const struct rounds *rounds, double ns) {
+static void print_costs(const struct call *call, const struct rounds *rounds, double ns) {
 	printf("%-23s", call->name);
 	for (int kind = 0; kind < KINDS; kind++) {
 		if (there_is(call, (enum kind)kind))
@@ -291,8 +291,7 @@ int main(int argc, char **argv) {
 	stay_here();
 	for (int i = 0; i < CALLS; i++) {
 		if (!there_is(&calls[i], DIRECT)) {
-			fprintf(stderr, "prices: this process has no vDSO with %s: nothing to compare\n",
-				calls[i].name);
+			fprintf(stderr, "costs: this process has no vDSO with %s: nothing to compare\n", calls[i].name);
 			return 2;
 		}
 		rounds[i].count = has_option(argv, "--quick") ? QUICK_ROUNDS : ROUNDS;
@@ -308,7 +307,7 @@ int main(int argc, char **argv) {
 	}
 	putchar('\n');
 	for (int i = 0; i < CALLS; i++)
-		print_prices(&calls[i], &rounds[i], ns);
+		print_costs(&calls[i], &rounds[i], ns);
 	putchar('\n');
 	for (int i = 0; i < CALLS; i++)
 		missed += print_ratios(&calls[i], &rounds[i]);
