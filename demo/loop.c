@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * loop COUNT [--wait]: reads CLOCK_MONOTONIC COUNT times and prints nanoseconds per read. An ordinary program: it knows
- * nothing of fastpath.
+ * loop COUNT [--wait]: reads CLOCK_MONOTONIC COUNT times and prints nanoseconds per read. An ordinary program, without
+ * any knowledge of fastpath.
  *
- * --wait: lets any process trace it, says `ready`, and begins when it gets a line.
+ * --wait: lets any process trace it, prints `ready`, and begins when it reads a line.
  */
 #include <stdio.h>
 #include <stdlib.h>

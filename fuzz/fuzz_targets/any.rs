@@ -1,4 +1,4 @@
-//! Any bytes: as a program, and as an archive.
+//! Any bytes, read as a program and as an archive.
 #![no_main]
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Any bytes: as what comes in on a daemon's socket, or on its client's.
+//! Any bytes, read as a packet on a daemon's socket, and on its client's.
 #![no_main]
 
 use fastpath_protocol::{Answer, Operation, Request, Status};

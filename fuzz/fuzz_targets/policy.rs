@@ -1,4 +1,4 @@
-//! Any bytes: as a policy, and as the path that it is to judge.
+//! Any bytes, read as a policy, and as a path that it is applied to.
 #![no_main]
 
 use fastpath_daemon::{Facts, Policy};

@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 PROGRAMS = pathlib.Path(os.environ.get("FASTPATH_PROGRAMS", TARGET / "programs"))
 # Longer than any operation takes on a busy machine.
-PATIENCE_S = 60
+TIMEOUT_S = 60
 # Variable that identifies the processes of a part; a helper keeps the environment of the process that started it.
 MARK = "FASTPATH_TEST_MARK"
 
@@ -22,15 +22,15 @@ class Skipped(Exception):
     """A part needs something that is missing here."""
 
 
-def wait_until(what, condition, patience_s=PATIENCE_S):
+def wait_until(what, condition, timeout_s=TIMEOUT_S):
     """Returns the result of `condition` as soon as it is true."""
-    end = time.monotonic() + patience_s
+    end = time.monotonic() + timeout_s
     while True:
         answer = condition()
         if answer:
             return answer
         if time.monotonic() > end:
-            raise Failed(f"this did not happen within {patience_s} s: {what}")
+            raise Failed(f"this did not happen within {timeout_s} s: {what}")
         time.sleep(0.002)
 
 

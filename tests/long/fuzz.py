@@ -26,7 +26,7 @@ TARGETS = [
 # The audit promises to take at most 512 MiB; the rest is for the mappings of the test program and its threads.
 MOST_BYTES = 1 << 30
 # Time after the requested one at which a test is considered hung.
-PATIENCE_S = 300
+TIMEOUT_S = 300
 
 
 def build(package, program):
@@ -52,7 +52,7 @@ def run(options):
         try:
             done = subprocess.run(
                 [path, "--exact", test, "--nocapture"], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True, errors="replace", timeout=options.fuzz_seconds + PATIENCE_S,
+                stderr=subprocess.STDOUT, text=True, errors="replace", timeout=options.fuzz_seconds + TIMEOUT_S,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
             )
             out, status = done.stdout, done.returncode

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Kills fastpath and fastpathd at random moments, beside programs that read their clocks all the time.
 
-No program that is served may die, hang, or read a wrong time; and what a killed fastpath leaves must be taken up by the next one. Three lanes
-work at the same time, for one round after the other. Each round has programs of its own, so that the lock of the machine's clock, which
+No program that is served may die, hang, or read a wrong time; and the next fastpath must adopt or remove what a killed one leaves. Three lanes
+work at the same time, for one round after the other. Each round has its own programs, so that the lock of the machine's clock, which
 they hold, is free in between for tests that set the clock.
 """
 
@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 
-from common import MARK, PATIENCE_S, PROGRAMS, Failed, helpers, is_served, read, wait_until
+from common import MARK, TIMEOUT_S, PROGRAMS, Failed, helpers, is_served, read, wait_until
 
 ROUND_S = 20
 # Longest delay of a kill after the start of its target. It is longer than each of the targets takes on an idle machine.
@@ -62,10 +62,10 @@ class Reader:
             wait_until("a round of a program that reads clocks", lambda: self.text(self.out) or self.process.poll() is not None)
             self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(PATIENCE_S)
+            self.process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             state = read(f"/proc/{self.pid}/status").decode()
-            raise Failed(f"a program that was served did not end within {PATIENCE_S} s: {state}") from None
+            raise Failed(f"a program that was served did not end within {TIMEOUT_S} s: {state}") from None
         if self.process.returncode != 0:
             raise Failed(f"a program that was served: {self.words()}")
         rounds = [json.loads(line) for line in self.text(self.out).splitlines()]
@@ -105,7 +105,7 @@ class Witness:
     def end(self):
         report = self.ask("stop")
         try:
-            code = self.process.wait(PATIENCE_S)
+            code = self.process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise Failed("the program that notices everything did not end") from None
         if code < 0:
@@ -137,11 +137,11 @@ class Lane:
         """Runs a command of fastpath to its end, which must have one of the expected exit statuses. On a busy
         machine a thread may not stop in time: then nothing is changed, fastpath says to try again later, and the
         command is repeated."""
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + TIMEOUT_S
         while True:
             done = subprocess.run(
                 [self.fastpath, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, env={**os.environ, **environment},
-                timeout=PATIENCE_S,
+                timeout=TIMEOUT_S,
             )
             if done.returncode in expected:
                 return
@@ -288,7 +288,7 @@ class Daemons(Lane):
             raise Failed(f"fastpathd ended by itself: status {daemon.returncode}")
         done = subprocess.run(
             [self.fastpath, "status", "--json"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            env={**os.environ, **self.environment()}, timeout=PATIENCE_S,
+            env={**os.environ, **self.environment()}, timeout=TIMEOUT_S,
         )
         if done.returncode != 0:
             raise Failed(f"fastpath status: exit status {done.returncode}: {done.stderr.strip()}")
@@ -318,7 +318,7 @@ def kill_process(pid):
     except ProcessLookupError:
         return False
     with os.fdopen(file):
-        if not select.select([file], [], [], PATIENCE_S)[0]:
+        if not select.select([file], [], [], TIMEOUT_S)[0]:
             raise Failed(f"process {pid} did not die of SIGKILL")
     return True
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Runs tests of other projects that Debian packages: as they are, under `fastpath run`, and while they are attached and detached.
+"""Runs tests of other projects that Debian packages: without fastpath, under `fastpath run`, and while they are attached and detached.
 
 A case that passes as it is must pass in the other two ways. One that does not is tried again, twice, in all three ways: on a busy machine
 such tests fail by themselves.
@@ -17,7 +17,7 @@ import threading
 import time
 import xml.etree.ElementTree as xml
 
-from common import PATIENCE_S, Failed, Skipped, read
+from common import TIMEOUT_S, Failed, Skipped, read
 
 NOBODY = 65534
 TRIES = 3
@@ -154,9 +154,9 @@ class Attacher:
         hangs is wrong."""
         command = [self.fastpath, *words, *map(str, tree(self.pid))]
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S)
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self.failure = f"fastpath {words[0]} did not end within {PATIENCE_S} s"
+            self.failure = f"fastpath {words[0]} did not end within {TIMEOUT_S} s"
             return None
         if done.returncode < 0 or done.returncode == 101:
             self.failure = f"fastpath {words[0]}: status {done.returncode}: {done.stderr.strip()[-500:]}"

@@ -35,7 +35,7 @@
 #error "which AUDIT_ARCH is this?"
 #endif
 
-/* Stands for calls that some architectures lack; no system call has this number. */
+/* The number of calls that some architectures lack; no system call has it. */
 enum { ABSENT = 0xffff };
 #ifndef SYS_gettimeofday
 #define SYS_gettimeofday ABSENT

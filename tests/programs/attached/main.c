@@ -33,7 +33,7 @@
 #define sigev_notify_thread_id _sigev_un._tid
 #endif
 
-enum { OTHER_STACK_BYTES = 64 * 1024, TOLD_AT_MOST = 20, STUCK_AFTER_S = 60 };
+enum { OTHER_STACK_BYTES = 64 * 1024, PRINTED_AT_MOST = 20, STUCK_AFTER_S = 60 };
 
 static const struct {
 	struct role role;
@@ -78,7 +78,7 @@ static const char *const oddity_names[ODDITIES] = {
 
 static struct thread threads[MAX_THREADS], main_thread;
 static int thread_count;
-static atomic_int told, park;
+static atomic_int printed, park;
 
 _Thread_local struct thread *self;
 
@@ -89,7 +89,7 @@ void fail(const char *what) {
 
 void odd(struct thread *thread, enum oddity oddity, const char *what, long long value) {
 	thread->oddities[oddity]++;
-	if (atomic_fetch_add(&told, 1) < TOLD_AT_MOST) {
+	if (atomic_fetch_add(&printed, 1) < PRINTED_AT_MOST) {
 		dprintf(STDERR_FILENO, "attached: %s: %s: %s (%lld)\n", thread->role->name, oddity_names[oddity], what,
 			value);
 	}
@@ -440,7 +440,7 @@ int main(int argc, char **argv) {
 	}
 	wrong = report();
 	/* The threads keep running; their oddities from now on do not count, so print no more. */
-	atomic_store(&told, TOLD_AT_MOST);
+	atomic_store(&printed, PRINTED_AT_MOST);
 	release_sleepers();
 	_exit(wrong);
 }
