@@ -19,7 +19,7 @@ Reading a clock should cost 10 to 20 ns. When the kernel's vDSO is lost it costs
   fastpath attach 1234           put a running process on it; `detach` reverts that, `status` lists processes
   fastpath guard                 fail in CI if the fast path was lost
   fastpath audit /usr image.tar  which programs will never take the fast path
-  fastpath trace -a              who makes system calls to read clocks
+  fastpath trace -a              which programs make system calls to read clocks
   fastpath report -o clocks.html all of it on one page, of this host or of many";
 
 /// Statuses of crate::exit.
@@ -109,7 +109,7 @@ and its gain. --verbose prints all facts, each with the file or the measurement 
 
 Needs no privileges, and changes nothing. Facts that it is not permitted to read are listed with the privilege that they need.
 
-Every remedy states its cost. One remedy can make time wrong; its text says so.
+Every remedy states its cost. One remedy can make time wrong; its text warns of that.
 
 Exit status: 0 healthy: every clock that can be fast is fast; 1 a clock or a function is slow, or the counter that clocks are \
 read from is not sound; 2 usage error; 3 no such process; 69 not determined; 74 the output cannot be written. With PID, \
@@ -285,7 +285,7 @@ pub struct Report {
     pub files: Vec<PathBuf>,
 }
 
-/// What `guard` checks.
+/// Calls that `guard` checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum GuardedCall {
     /// Each of --clocks
@@ -299,7 +299,7 @@ pub enum GuardedCall {
     Urandom,
 }
 
-/// Paths that are allowed; none: any.
+/// Allowed paths; empty: any.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Paths(pub Vec<fastpath_measure::Path>);
 
@@ -333,7 +333,7 @@ fn positive(text: &str) -> Result<f64, String> {
 /// Show which programs make system calls to read clocks, how often, at what cost, and why
 #[derive(clap::Args)]
 #[command(
-    group(clap::ArgGroup::new("whom").args(["pid", "all", "command"])),
+    group(clap::ArgGroup::new("which").args(["pid", "all", "command"])),
     after_long_help = "\
 Counts the system calls clock_gettime, clock_getres, gettimeofday, time and getcpu, also of 32-bit programs, and jumps to the vsyscall \
 page. Reads that a vDSO answers are not system calls and are not counted; neither are fastpath's own calls.
@@ -444,7 +444,7 @@ pub struct Run {
 
     /// Use a counter (TSC) for which the CPU does not guarantee a constant rate; without this option it is refused. The counter is
     /// sampled 100 times a second instead of 10, and the CPUs are compared up to 100 times a second: 1 to 2 % of one CPU in all. If
-    /// the machine is too busy for that, reads are slow. A counter that goes wrong is read wrong until it is caught: by up to 40 ms,
+    /// the machine is too busy for that, reads are slow. A counter that goes wrong is read wrong until the error is detected: by up to 40 ms,
     /// for up to 20 ms on two CPUs and longer on more (docs/counter.md)
     #[arg(long)]
     pub trust_counter: bool,
@@ -484,7 +484,7 @@ Exit status: 0; else the status for the first process that was refused, which is
    4  a kernel thread                     13  it may not read the counter (PR_SET_TSC)
    5  it has ended (a zombie)             14  a thread does not stop in time, or shares memory,
                                              or has a stack that cannot be read
-   6  it is being traced                  16  the counter cannot be trusted, or no page can be had
+   6  it is being traced                  16  the counter cannot be trusted, or no page is available
    7  no permission                       17  its code was changed by another tool
    8  attached already, or under `run`    18  fastpathd's policy says never
    9  not a 64-bit program of this host   70  another error
@@ -510,13 +510,13 @@ pub struct Attach {
     pub verbose: bool,
 
     #[command(flatten)]
-    pub whom: Whom,
+    pub processes: Processes,
 }
 
 /// Selects processes
 #[derive(clap::Args)]
 #[group(skip)]
-pub struct Whom {
+pub struct Processes {
     /// PIDs, or names of programs: all processes with that name
     #[arg(value_name = "PID|NAME", add = offered::own())]
     pub named: Vec<Named>,
@@ -543,7 +543,7 @@ Exit status: 0; 15 a process is not attached; 8 it was started by `fastpath run`
   fastpath detach --all          all processes that `fastpath status` lists as attached")]
 pub struct Detach {
     #[command(flatten)]
-    pub whom: Whom,
+    pub processes: Processes,
 
     /// All attached processes
     #[arg(long, conflicts_with_all = ["named", "cgroup", "unit"])]
@@ -628,7 +628,7 @@ pub struct Audit {
     pub paths: Vec<std::path::PathBuf>,
 }
 
-/// What an audit fails on.
+/// Lowest level of a finding on which an audit fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum FailOn {
     Note,
@@ -637,7 +637,7 @@ pub enum FailOn {
     Never,
 }
 
-/// Parses the address that `export` listens at.
+/// Parses the address that `export` listens on.
 fn listen_at(text: &str) -> Result<std::net::SocketAddr, String> {
     use std::net::ToSocketAddrs;
     let all = text.strip_prefix(':').map(|port| format!("0.0.0.0:{port}"));
@@ -648,7 +648,7 @@ fn listen_at(text: &str) -> Result<std::net::SocketAddr, String> {
         }
         _ => format!("the host's name could not be looked up: {error}"),
     })?;
-    // 127.0.0.1 is what every client of localhost tries.
+    // Clients of localhost try 127.0.0.1.
     let addresses: Vec<_> = addresses.collect();
     let found = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first());
     found
@@ -661,7 +661,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn export_listens_where_people_say() {
+    fn an_address_may_lack_its_host_but_not_its_port() {
         let at = |text: &str| listen_at(text).map(|address| address.to_string());
         assert_eq!(at("127.0.0.1:9812").as_deref(), Ok("127.0.0.1:9812"));
         assert_eq!(at(":9812").as_deref(), Ok("0.0.0.0:9812"));

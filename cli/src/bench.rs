@@ -31,7 +31,7 @@ pub fn run(options: &args::Bench) -> i32 {
     let ours = match ours::functions() {
         Ok(functions) => Some(functions),
         Err(why) => {
-            note(format_args!("our vDSO is left out: {why}"));
+            note(format_args!("fastpath's vDSO is not measured: {why}"));
             None
         }
     };
@@ -162,7 +162,7 @@ fn spread_text(bench: &Bench) -> String {
         table.add_row(std::iter::once(Cell::new(short(&row.call.to_string()))).chain(cells));
     }
     let mut text = format!(
-        "\nMean ± standard deviation of the rounds; below it the least and the most.\n\n{}\n",
+        "\nMean ± standard deviation of the rounds; below it minimum and maximum.\n\n{}\n",
         table.trim_fmt()
     );
     let each = bench.rows.iter().flat_map(|row| {
@@ -180,7 +180,7 @@ fn spread_text(bench: &Bench) -> String {
             "",
             &format!(
                 "Outliers: {outliers} of {} rounds; most of them, {most} of {}, of {} by {path}. Something else ran meanwhile, or the CPU \
-                 changed its speed: the medians above stand, means and deviations do not.",
+                 changed its speed: the medians above are valid, means and deviations are not.",
                 measured * bench.rounds as usize,
                 bench.rounds,
                 short(&call)

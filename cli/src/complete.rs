@@ -73,8 +73,8 @@ fn clocks_after(typed: &OsStr) -> Vec<CompletionCandidate> {
     };
     let given: Vec<Clock> = before.split(',').filter_map(|name| name.parse().ok()).collect();
     let words = [
-        ("auto", "those whose present path is slow"),
-        ("all", "all that fastpath serves"),
+        ("auto", "the clocks whose present path is slow"),
+        ("all", "all clocks that fastpath serves"),
     ];
     let words = words.into_iter().filter(|_| before.is_empty());
     let clocks = Clock::SERVED

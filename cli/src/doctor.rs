@@ -1,4 +1,4 @@
-//! `fastpath doctor`: why clocks are slow here, or are not, and what to do.
+//! `fastpath doctor`: why clocks are slow here, or are not, and how to fix that.
 
 use std::path::Path;
 
@@ -58,8 +58,8 @@ fn explain_a_long_wait() {
     });
 }
 
-/// Returns verdict, reason, advice, what was not seen, and the evidence if requested: without it, the rest fits on one
-/// screen.
+/// Returns verdict, reason, advice, facts that could not be read, and the evidence if requested: without it, the rest
+/// fits on one screen.
 fn text(report: &Report, with_evidence: bool) -> String {
     let mut text = headline(report);
     for finding in &report.findings {
@@ -71,7 +71,7 @@ fn text(report: &Report, with_evidence: bool) -> String {
     }
     for remedy in &report.remedies {
         text += &wrapped(&format!("  {:<14}", remedy.when.words()), &remedy.does);
-        text += &wrapped(&" ".repeat(16), &format!("Price: {}.", remedy.price));
+        text += &wrapped(&" ".repeat(16), &format!("Cost: {}.", remedy.price));
     }
     if !report.unseen.is_empty() {
         text += "\nCould not be seen\n";
@@ -147,7 +147,7 @@ fn gains(report: &Report) -> String {
     if report.gains.is_empty() {
         return String::new();
     }
-    let mut text = "\nWhat a call costs that process, and would cost it under fastpath (estimated)\n".to_owned();
+    let mut text = "\nCost of a call for that process, now and under fastpath (estimated)\n".to_owned();
     for gain in &report.gains {
         let times = gain.now_ns / gain.under_fastpath_ns;
         text += &format!(
@@ -166,7 +166,7 @@ fn of_unseen(unseen: &Unseen) -> String {
         + &wrapped("    ", &format!("To see it: {}.", unseen.remedy))
 }
 
-/// Returns a line: its mark, what it is about, what was seen, and in brackets where.
+/// Returns a line: its mark, its subject, the fact, and its source in brackets.
 fn of_line(line: &Line, with_source: bool) -> String {
     let (mark, paint) = match line.mark {
         Mark::Ok => ("ok ", Paint::Good),
@@ -207,19 +207,19 @@ mod tests {
     }
 
     #[test]
-    fn what_the_headline_says_is_not_said_twice() {
+    fn the_headline_is_not_repeated() {
         let finding = Finding {
             id: "no-vdso".into(),
             severity: Severity::Slow,
             says: "there is no vDSO".to_owned(),
             because: vec![Because {
-                says: "somebody took it away".to_owned(),
+                says: "the hypervisor removed it".to_owned(),
                 proof: None,
             }],
             proofs: Vec::new(),
         };
         let once = of_finding(&finding, "app (7): there is no vDSO");
-        assert_eq!(once, "  because  somebody took it away\n");
+        assert_eq!(once, "  because  the hypervisor removed it\n");
         assert!(of_finding(&finding, "something else").starts_with("  slow     there is no vDSO.\n"));
     }
 }

@@ -12,10 +12,10 @@ use crate::output;
 /// Version of all documents. Adding a field does not change it; removing a field, or changing its meaning, does.
 const SCHEMA: u32 = fastpath_report::data::SCHEMA;
 
-/// A result with what every document has.
+/// A result with the fields that every document has.
 #[derive(Serialize, schemars::JsonSchema)]
 struct Document<'a, T> {
-    /// The version of the document's shape: a field is added without changing it; it changes when one is removed or means another thing
+    /// The schema version: adding a field does not change it; removing a field, or changing its meaning, does
     schema: u32,
     /// The version of fastpath that wrote this
     fastpath: &'static str,

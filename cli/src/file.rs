@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_goes_on_leading_to_the_file() {
+    fn a_link_keeps_pointing_to_the_replaced_file() {
         let directory = tempfile::tempdir().unwrap();
         let (file, link) = (directory.path().join("file"), directory.path().join("link"));
         fs::write(&file, "old").unwrap();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_descriptors_are_known_as_such() {
+    fn names_of_descriptors_are_recognized() {
         let directory = tempfile::tempdir().unwrap();
         let link = directory.path().join("link");
         std::os::unix::fs::symlink("/dev/stdout", &link).unwrap();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_somebody_laid_beside_it_is_not_followed() {
+    fn a_link_at_the_temporary_name_is_not_followed() {
         let directory = tempfile::tempdir().unwrap();
         let (file, victim) = (directory.path().join("file"), directory.path().join("victim"));
         fs::write(&victim, "precious").unwrap();

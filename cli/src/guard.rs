@@ -1,4 +1,4 @@
-//! `fastpath guard`: a check that fails when the fast path was lost.
+//! `fastpath guard`: a check that fails if the fast path is lost.
 
 use std::io::Read;
 use std::path::Path;
@@ -92,10 +92,10 @@ fn read(path: &Path) -> Result<Baseline, String> {
             _ => format!("guard: {name} cannot be read: {error}"),
         })?;
     if text.len() as u64 > LARGEST_BASELINE {
-        return Err(format!("guard: {name} is no baseline: it is larger than any"));
+        return Err(format!("guard: {name} is not a baseline: it is larger than 1 MiB"));
     }
     serde_json::from_str(&text).map_err(|error| {
-        format!("guard: {name} is no baseline: {error}; one is made by --write-baseline, or by --json")
+        format!("guard: {name} is not a baseline: {error}; --write-baseline {name} makes one, or --json")
     })
 }
 

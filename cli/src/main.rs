@@ -80,8 +80,8 @@ extern "C" fn begin(argc: c_int, argv: *const *const c_char) -> ! {
     std::process::exit(status)
 }
 
-/// Returns the exit status if no clock can be read, so that a measuring command cannot run. Found out before the first
-/// read, which could kill this process. `guard` finds it out by itself, because that is what it checks.
+/// Returns the exit status if no clock can be read, so that a measuring command cannot run. This is determined before
+/// the first read, which could kill this process. `guard` is left out, because this is part of its own check.
 fn unreadable_clocks(command: &Command) -> Option<i32> {
     let name = match command {
         Command::Probe(_) => "probe",

@@ -109,15 +109,15 @@ fn capitalized(text: &str) -> String {
 fn files(name: &str) -> &'static [&'static str] {
     match name {
         "fastpathd" => &[
-            "  /run/fastpath/fastpathd.sock   where it listens; FASTPATH_SOCKET names another place",
-            "  /etc/fastpath/policy.toml      which processes are attached as they appear, and which never",
+            "  /run/fastpath/fastpathd.sock   socket that it listens on; FASTPATH_SOCKET sets another",
+            "  /etc/fastpath/policy.toml      policy: the processes that are attached when they appear, or never",
         ],
         "fastpath-run" | "fastpath-attach" | "fastpath-status" => {
-            &["  /run/fastpath/fastpathd.sock   where fastpathd(8) is asked; FASTPATH_SOCKET names another place"]
+            &["  /run/fastpath/fastpathd.sock   socket of fastpathd(8); FASTPATH_SOCKET sets another"]
         }
         "fastpath-doctor" => &[
             "  /sys/devices/system/clocksource/clocksource0   the kernel's clocksource, and those that it could use",
-            "  /dev/kmsg                                      why it uses that one; root, where kernel.dmesg_restrict is 1",
+            "  /dev/kmsg                                      the kernel's log, with the reason; needs root if kernel.dmesg_restrict is 1",
         ],
         _ => &[],
     }
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn help_becomes_sections_in_which_examples_keep_their_lines_and_all_else_is_filled() {
+    fn examples_in_a_help_text_keep_their_lines_and_paragraphs_are_filled() {
         let command = Command::new("x").after_long_help(
             "Words,\nmore.\n\nExit status: 0; else\n   1  some\n   2  other\n\nAnd more.\n\n  x -a   one\n  x -b   other",
         );

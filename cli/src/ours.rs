@@ -1,4 +1,4 @@
-//! fastpath's own functions in this process, with which `bench` and `report` compare the kernel's.
+//! fastpath's own functions in this process; `bench` and `report` compare the kernel's with them.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! `fastpath probe`: which path every clock takes here.
+//! `fastpath probe`: the path that every clock takes here.
 
 use comfy_table::{Cell, CellAlignment};
 use fastpath_measure::{Clock, Measured, Mode, Path, Probe, Verdict};
@@ -56,10 +56,10 @@ fn hint(slow: &[&str], is_fastpath: bool, promise: Result<(), Distrust>) -> Stri
     let is_served = |name: &&&str| **name == "gettimeofday" || Clock::SERVED.iter().any(|clock| clock.name() == **name);
     let (served, others): (Vec<&str>, Vec<&str>) = slow.iter().partition(|name| is_served(name));
     if is_fastpath {
-        return "This program is on fastpath already: what it does not answer, the kernel does (`fastpath doctor` says why).".to_owned();
+        return "This program is on fastpath already. The kernel answers the calls that the page does not (`fastpath doctor` gives the reason).".to_owned();
     }
     if served.is_empty() {
-        return "`fastpath run` cannot change that; `fastpath doctor` says why it is so.".to_owned();
+        return "`fastpath run` cannot change that; `fastpath doctor` gives the reason.".to_owned();
     }
     let run = match promise {
         Ok(()) => "`fastpath run -- CMD` starts a program without that cost".to_owned(),
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_is_promised_than_run_does() {
+    fn the_hint_promises_no_more_than_run_does() {
         let all = ["MONOTONIC", "MONOTONIC_COARSE", "gettimeofday", "time"];
         let hinted = hint(&all, false, Ok(()));
         assert!(hinted.contains("`fastpath run -- CMD`"), "{hinted}");

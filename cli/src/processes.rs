@@ -59,7 +59,7 @@ impl Named {
     pub fn one(&self) -> Result<i32, String> {
         match &self.all()[..] {
             [pid] => Ok(*pid),
-            [] => Err(nobody(self)),
+            [] => Err(none_is_called(self)),
             several => Err(format!(
                 "{} processes are called {self}: {}; name one by its number",
                 several.len(),
@@ -70,7 +70,7 @@ impl Named {
 }
 
 /// Returns the message that no process has a name.
-pub fn nobody(name: &Named) -> String {
+pub fn none_is_called(name: &Named) -> String {
     format!("no process is called {name} (`ps -e` lists them)")
 }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_are_a_number_and_all_else_is_a_name() {
+    fn digits_are_a_pid_and_all_else_is_a_name() {
         assert_eq!("1234".parse(), Ok(Named::Pid(1234)));
         for name in ["redis-server", "7z", "x86_64"] {
             assert_eq!(name.parse(), Ok(Named::Program(name.to_owned())));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_several_processes_have_is_none_of_one() {
+    fn a_pid_is_returned_unchecked_and_a_name_must_exist() {
         assert_eq!(Named::Pid(7).one(), Ok(7));
         let missing = Named::Program("no-such-program".to_owned()).one();
         assert!(missing.is_err_and(|why| why.contains("no process is called no-such-program")));

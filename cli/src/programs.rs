@@ -1,4 +1,4 @@
-//! Programs that a shell offers where one can be started.
+//! Programs that a shell's completion offers.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;

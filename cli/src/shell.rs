@@ -28,7 +28,7 @@ pub const PROGRAM: Program = Program {
     command: Args::command,
 };
 
-/// Prints the script with which a shell completes command lines.
+/// Prints the script by which a shell completes command lines.
 pub fn completions(shell: clap_complete::Shell) -> i32 {
     output::print(PROGRAM.script(shell))
 }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_has_a_man_page_with_every_option_and_shells_complete_both() {
+    fn man_pages_and_completions_have_every_command_and_option() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(man_pages(directory.path()), 0);
         let mut command = Args::command();

@@ -186,7 +186,7 @@ fn lost(report: &Report) -> String {
     let mut parts = Vec::new();
     if lost.calls > 0 {
         parts.push(format!(
-            "{} calls found no room and are in no row (--places gives more)",
+            "{} calls are in no row, because the table is full (--places makes it larger)",
             lost.calls
         ));
     }

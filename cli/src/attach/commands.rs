@@ -34,8 +34,8 @@ pub fn attach(options: &args::Attach) -> i32 {
         }
     };
     // Before anything is started for these processes.
-    let (meant, named) = meant(&options.whom);
-    let (pids, status) = each(&meant, attach::may_attach);
+    let (selected, named) = selected(&options.processes);
+    let (pids, status) = each(&selected, attach::may_attach);
     let mut status = first(named, status);
     if pids.is_empty() {
         return status;
@@ -114,9 +114,10 @@ fn report(pid: i32, attached: &Attached, verbose: bool) {
             _ => format!(", {times} times, {:.3} ms at most", ms(longest)),
         };
         note(format_args!(
-            "{pid}: {} thread{} stood still for {:.3} ms{each}",
+            "{pid}: {} thread{} {} stopped for {:.3} ms{each}",
             attached.threads,
             if attached.threads == 1 { "" } else { "s" },
+            if attached.threads == 1 { "was" } else { "were" },
             ms(together)
         ));
     }
@@ -131,12 +132,12 @@ pub fn detach(options: &args::Detach) -> i32 {
             return exit::FAILED;
         }
     };
-    let (meant, named) = if options.all {
+    let (selected, named) = if options.all {
         (super::status::attached(), 0)
     } else {
-        meant(&options.whom)
+        selected(&options.processes)
     };
-    let (_, status) = each(&meant, |pid| {
+    let (_, status) = each(&selected, |pid| {
         let detached = attach::detach(pid, give_up)?;
         if let Some(refusal) = detached.region_stays_for {
             let why = match refusal {
@@ -153,7 +154,7 @@ pub fn detach(options: &args::Detach) -> i32 {
 }
 
 /// Returns the named processes, each once, and the exit status if no process has a name.
-fn meant(whom: &args::Whom) -> (Vec<i32>, i32) {
+fn selected(options: &args::Processes) -> (Vec<i32>, i32) {
     let mut found: Vec<i32> = Vec::new();
     let mut status = 0;
     let mut add = |pids: Vec<i32>, missing: &dyn Fn() -> String| {
@@ -167,15 +168,15 @@ fn meant(whom: &args::Whom) -> (Vec<i32>, i32) {
             }
         }
     };
-    for name in &whom.named {
-        add(name.all(), &|| processes::nobody(name));
+    for name in &options.named {
+        add(name.all(), &|| processes::none_is_called(name));
     }
-    if let Some(group) = &whom.cgroup {
+    if let Some(group) = &options.cgroup {
         add(groups::of_cgroup(group), &|| {
             format!("no process is in the control group {}", group.display())
         });
     }
-    if let Some(unit) = &whom.unit {
+    if let Some(unit) = &options.unit {
         add(groups::of_unit(unit), &|| format!("no process is of the unit {unit}"));
     }
     (found, status)
@@ -204,10 +205,10 @@ fn refuse(pid: i32, refusal: &Refusal) -> i32 {
 }
 
 /// Ends this process, so that the kernel detaches all its tracees.
-fn give_up(stands: &attach::StoppedTooLong) -> ! {
+fn give_up(why: &attach::StoppedTooLong) -> ! {
     note(format_args!(
-        "{}: {stands}; what else was asked for was not done",
-        stands.pid
+        "{}: {why}; the remaining requests were not carried out",
+        why.pid
     ));
     // SAFETY: _exit ends the process at once, without waiting for the thread that waits in the kernel.
     unsafe { libc::_exit(DOES_NOT_STOP) }

@@ -1,4 +1,4 @@
-//! `fastpath status`: the processes that have fastpath's page, and what the pages say.
+//! `fastpath status`: the processes that have fastpath's page, and the state of the pages.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,39 +17,39 @@ use crate::exit;
 use crate::live::{self, Screen};
 use crate::output;
 
-/// What is printed with `--json`; fields are only ever added to a schema version.
+/// The document that `--json` prints; later versions of the same schema only add fields.
 #[derive(Serialize, schemars::JsonSchema)]
 pub struct Status {
     /// Processes that have a page.
     processes: Vec<Served>,
     /// Processes whose mappings this user may not see.
     unreadable: usize,
-    /// Processes that took too long to look at.
+    /// Processes that took too long to examine.
     unanswered: usize,
     /// The daemon of this host, if one runs.
     daemon: Option<Daemon>,
 }
 
-/// What a daemon says of itself.
+/// The state that a daemon reports.
 #[derive(Serialize, schemars::JsonSchema)]
 struct Daemon {
     /// fastpath's version.
     version: String,
     /// Its process id.
     pid: u32,
-    /// For how long it has been running.
+    /// Time since it was started.
     uptime_seconds: u64,
-    /// Of all users.
+    /// Pages of all users.
     pages: usize,
     /// Requests so far.
     refused: u64,
     /// The file that its policy is read from.
     policy: Option<String>,
-    /// Rules of the policy in force.
+    /// Number of rules in the policy in force.
     rules: usize,
-    /// Why the policy file as it is now is not in force.
+    /// Error in the policy file as it is now; the previous policy stays in force.
     policy_error: Option<String>,
-    /// How processes are noticed that the policy attaches.
+    /// Method by which the daemon detects processes that the policy attaches.
     notices: Option<String>,
 }
 
@@ -64,7 +64,7 @@ struct Served {
     by: By,
     /// The rule of the daemon's policy that attached it.
     rule: Option<usize>,
-    /// The clocks that the page answers; nothing: they are withdrawn, or there are none yet.
+    /// The clocks that the page answers; empty: they are withdrawn, or there are none yet.
     clocks: Vec<String>,
     /// Age of the anchor in force.
     age_ns: Option<u64>,
@@ -72,9 +72,9 @@ struct Served {
     is_fresh: Option<bool>,
     /// Error against the kernel's clock before the last refresh.
     residual_ns: Option<i64>,
-    /// How often readers were sent to the kernel.
+    /// Number of times that the clocks were withdrawn, so that reads fell back to the kernel.
     fallbacks: Option<u64>,
-    /// Why they are, at this moment.
+    /// Reason for which they are withdrawn at this moment.
     withdrawn: Option<String>,
     /// The process that keeps the page current.
     publisher: Option<u32>,
@@ -226,7 +226,7 @@ fn text(status: &Status) -> String {
         };
         let processes = if status.unreadable == 1 { "process" } else { "processes" };
         text += &output::fitted(&format!(
-            "{} {processes} could not be looked at ({why})",
+            "{} {processes} could not be examined ({why})",
             status.unreadable
         ));
     }
@@ -250,11 +250,11 @@ impl Daemon {
         );
         if let Some(policy) = self.policy.as_ref().filter(|_| self.rules > 0) {
             let noticed = self.notices.as_ref();
-            let noticed = noticed.map_or(String::new(), |how| format!(", processes are noticed by {how}"));
+            let noticed = noticed.map_or(String::new(), |how| format!(", processes are detected by {how}"));
             text += &format!("{policy}: {}{noticed}\n", many(self.rules as u64, "rule"));
         }
         if let Some(why) = &self.policy_error {
-            text += &format!("{why}: the policy from before is in force\n");
+            text += &format!("{why}: the previous policy stays in force\n");
         }
         text
     }
@@ -303,7 +303,7 @@ fn look() -> (Status, Vec<String>) {
             None => {
                 status.unanswered += 1;
                 warnings.push(format!(
-                    "process {pid} cannot be looked at: its memory does not answer (it may be served by the process itself)"
+                    "process {pid} cannot be examined: reads of its memory do not return (the process itself may provide it)"
                 ));
             }
         }
@@ -347,7 +347,7 @@ fn attached_in(status: &Status) -> Vec<i32> {
         .collect()
 }
 
-/// What there is to say of a process.
+/// Result of examining a process.
 #[derive(Serialize, Deserialize, schemars::JsonSchema)]
 enum Looked {
     Served(Box<Served>),

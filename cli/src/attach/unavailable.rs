@@ -6,12 +6,12 @@ use crate::output::note;
 /// Exit status for a program of a kind that cannot be attached.
 const OTHER_PROGRAMS: i32 = 9;
 
-/// Refuses.
+/// Refuses: this ISA's threads cannot be attached.
 pub fn attach(_options: &args::Attach) -> i32 {
     refuse()
 }
 
-/// Refuses.
+/// Refuses: no process can be attached.
 pub fn detach(_options: &args::Detach) -> i32 {
     refuse()
 }

@@ -1,4 +1,4 @@
-//! `fastpath audit`: which programs will never take the fast path.
+//! `fastpath audit`: programs that will never take the fast path.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -77,7 +77,7 @@ fn text(report: &Report) -> String {
                 runtime.version.as_deref().unwrap_or("of an unknown version")
             )
         });
-        text += &format!("looked at  {}: {}{runtime}\n", visible(&program.path), program.isa);
+        text += &format!("examined   {}: {}{runtime}\n", visible(&program.path), program.isa);
     }
     let summary = &report.summary;
     text + &format!(
@@ -121,7 +121,7 @@ fn of_finding(finding: &Finding) -> String {
         facts += &format!(", and {} more", finding.site_count - 3);
     }
     text += &output::wrapped("          ", &format!("{facts}."));
-    text + &output::wrapped("          ", &format!("To mend it: {}.", finding.help))
+    text + &output::wrapped("          ", &format!("To fix it: {}.", finding.help))
 }
 
 #[cfg(test)]
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_cannot_steer_the_terminal() {
+    fn a_name_sends_no_control_characters_to_the_terminal() {
         assert_eq!(visible("a\x1b[2Jb\nc ü"), "a\\u{1b}[2Jb\\nc ü");
     }
 }

@@ -67,7 +67,7 @@ struct Args {
     #[arg(long)]
     trust_counter: bool,
 
-    /// Attach one process by a rule of the daemon's that listens at the socket: the daemon starts itself so
+    /// Attach one process by a rule of the daemon that listens on the socket. The daemon starts this program so
     #[arg(long, value_name = "PID", hide = true)]
     attach: Option<i32>,
 
@@ -75,7 +75,7 @@ struct Args {
     #[arg(long, hide = true, requires = "attach")]
     attach_children: bool,
 
-    /// With --attach: what the log calls it
+    /// With --attach: its name in the log
     #[arg(long, value_name = "NAME", hide = true, requires = "attach")]
     attach_name: Option<String>,
 
@@ -128,7 +128,7 @@ fn main() -> ExitCode {
     }
     let missing = args.policy.as_ref().filter(|path| !path.exists());
     if let Some(path) = missing {
-        eprintln!("fastpathd: --policy {}: there is no such file", path.display());
+        eprintln!("fastpathd: --policy {}: no such file", path.display());
         return ExitCode::from(if args.check_policy || args.dry_run {
             1
         } else {

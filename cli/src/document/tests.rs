@@ -91,7 +91,7 @@ impl Rows<'_> {
         }
         if let Some(tag) = words.first() {
             let words: Vec<&str> = words.iter().skip(1).step_by(2).map(String::as_str).collect();
-            let _ = writeln!(self.text, "| `{tag}` | {} | Which of these it is |", words.join(", "));
+            let _ = writeln!(self.text, "| `{tag}` | {} | The variant |", words.join(", "));
         }
     }
 
@@ -160,7 +160,7 @@ fn is_as_written(path: &Path, text: &str) {
     let written = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         written == text,
-        "{} is not what the types say: FASTPATH_WRITE_DOCS=1 cargo test -p fastpath --bin fastpath document",
+        "{} differs from the types: FASTPATH_WRITE_DOCS=1 cargo test -p fastpath --bin fastpath document",
         path.display()
     );
 }
@@ -168,7 +168,7 @@ fn is_as_written(path: &Path, text: &str) {
 /// The counter's features are those of the CPU that fastpath was built for: x86-64's are documented.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn what_is_documented_is_what_is_written() {
+fn schemas_and_docs_match_the_types() {
     let mut page = include_str!("json.md").to_owned();
     let mut undescribed = Vec::new();
     for (command, schema) in documents() {

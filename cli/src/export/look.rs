@@ -17,7 +17,7 @@ const SAMPLES: u32 = 32;
 const BOUNDS_NS: [u64; 13] = [10, 15, 20, 25, 30, 40, 50, 75, 100, 200, 500, 1000, 5000];
 
 /// Costs seen so far.
-struct Prices {
+struct Costs {
     clock: Clock,
     histogram: Histogram,
     sum_ns: f64,
@@ -25,20 +25,20 @@ struct Prices {
 
 /// Data seen since the start.
 pub struct Looks {
-    prices: Vec<Prices>,
+    costs: Vec<Costs>,
     doctor: Option<(Instant, Report)>,
     looks: u64,
 }
 
 impl Looks {
     pub fn new() -> Looks {
-        let prices = |clock: &Clock| Prices {
+        let costs = |clock: &Clock| Costs {
             clock: *clock,
             histogram: Histogram::default(),
             sum_ns: 0.0,
         };
         Looks {
-            prices: Clock::SERVED.iter().map(prices).collect(),
+            costs: Clock::SERVED.iter().map(costs).collect(),
             doctor: None,
             looks: 0,
         }
@@ -49,11 +49,11 @@ impl Looks {
         let begun = Instant::now();
         self.examine();
         let probe = Probe::run();
-        self.price(&probe);
+        self.measure_costs(&probe);
         self.looks += 1;
         let served = fastpath_doctor::served(File::new("/"));
         let mut families = clocks(&probe);
-        families.push(self.prices());
+        families.push(self.costs());
         families.extend(host(&probe));
         families.extend(
             self.doctor
@@ -77,7 +77,7 @@ impl Looks {
         self.doctor = report.ok().map(|report| (Instant::now(), report));
     }
 
-    fn price(&mut self, probe: &Probe) {
+    fn measure_costs(&mut self, probe: &Probe) {
         // A clock that could not be measured there cannot be called.
         let can_be_called = |clock: &Clock| {
             let report = probe.clocks.iter().find(|report| report.clock == *clock);
@@ -86,31 +86,31 @@ impl Looks {
         let clocks: Vec<Clock> = Clock::SERVED.iter().copied().filter(can_be_called).collect();
         let reads: Vec<_> = clocks.iter().map(|clock| (Functions::libc(), *clock)).collect();
         for (clock, samples) in clocks.iter().zip(price_samples(&reads, SAMPLES)) {
-            let Some(prices) = self.prices.iter_mut().find(|prices| prices.clock == *clock) else {
+            let Some(costs) = self.costs.iter_mut().find(|costs| costs.clock == *clock) else {
                 continue;
             };
             for ns in samples {
-                prices.sum_ns += ns;
+                costs.sum_ns += ns;
                 // A cost of 10.2 ns is not at most 10 ns.
-                prices.histogram.add(ns.ceil() as u64);
+                costs.histogram.add(ns.ceil() as u64);
             }
         }
     }
 
-    fn prices(&self) -> Family {
+    fn costs(&self) -> Family {
         let mut family = Family::new(
             "clock_gettime_path_seconds",
             Kind::Histogram,
-            "What clock_gettime costs by libc, as a mean of 16 calls in a row.",
+            "Cost of clock_gettime by libc, as a mean of 16 calls in a row.",
         );
-        for prices in &self.prices {
-            let samples = prices.histogram.samples();
+        for costs in &self.costs {
+            let samples = costs.histogram.samples();
             if samples == 0 {
                 continue;
             }
-            let buckets = BOUNDS_NS.map(|ns| (ns as f64 / 1e9, prices.histogram.at_most(ns)));
-            let labels = [("clock", prices.clock.name())];
-            family.add_histogram(&labels, &buckets, prices.sum_ns / 1e9, samples);
+            let buckets = BOUNDS_NS.map(|ns| (ns as f64 / 1e9, costs.histogram.at_most(ns)));
+            let labels = [("clock", costs.clock.name())];
+            family.add_histogram(&labels, &buckets, costs.sum_ns / 1e9, samples);
         }
         family
     }
@@ -134,7 +134,7 @@ fn clocks(probe: &Probe) -> Vec<Family> {
     let mut system_call = Family::new(
         "fastpath_clock_system_call_seconds",
         Kind::Gauge,
-        "What the clock costs by system call.",
+        "Cost of the clock by system call.",
     );
     const PATHS: [(Path, &str); 4] = [
         (Path::Vdso, "vdso"),
@@ -166,7 +166,7 @@ fn host(probe: &Probe) -> Vec<Family> {
     let mut counter = Family::new(
         "fastpath_tsc_read_seconds",
         Kind::Gauge,
-        "What an ordered read of the CPU's counter costs.",
+        "Cost of an ordered read of the CPU's counter.",
     );
     if let Some(ns) = probe.host.counter_ns {
         counter.add(&[], ns / 1e9);
@@ -192,18 +192,18 @@ fn counter(report: &Report) -> Vec<Family> {
     let mut trusted = Family::new(
         "fastpath_tsc_trusted",
         Kind::Gauge,
-        "1 if fastpath run would believe the CPU's counter.",
+        "1 if fastpath run would use the CPU's counter.",
     );
     trusted.add(&[], flag(facts.evidence.verdict(Trust::Invariant).is_ok()));
     let mut apart = Family::new(
         "fastpath_tsc_warped_pairs",
         Kind::Gauge,
-        "Pairs of CPUs whose counters are apart beyond doubt.",
+        "Pairs of CPUs whose counters certainly differ.",
     );
     let mut within = Family::new(
         "fastpath_tsc_warp_bound_cycles",
         Kind::Gauge,
-        "No two CPUs' counters that were compared are further apart.",
+        "Upper bound of the difference between any two compared CPUs' counters.",
     );
     if let Some(warp) = &facts.evidence.warp {
         let are_apart = warp.pairs.iter().filter(|pair| pair.apart_cycles() > 0);
@@ -230,7 +230,7 @@ fn publishers(served: &Served) -> Vec<Family> {
     let mut age = Family::new(
         "fastpath_publisher_page_age_seconds",
         Kind::Gauge,
-        "How long ago the page's newest anchor began.",
+        "Age of the page's newest anchor.",
     );
     let mut clocks = Family::new(
         "fastpath_publisher_clocks",
@@ -240,7 +240,7 @@ fn publishers(served: &Served) -> Vec<Family> {
     let mut withdrawn = Family::new(
         "fastpath_publisher_withdrawn",
         Kind::Gauge,
-        "1 if the publisher believes the counter no longer.",
+        "1 if the publisher no longer trusts the counter.",
     );
     for page in &served.pages {
         let inode = page.inode.to_string();
@@ -281,14 +281,14 @@ fn publishers(served: &Served) -> Vec<Family> {
 }
 
 fn of_ourselves(looks: u64, took: Duration) -> Vec<Family> {
-    let mut build = Family::new("fastpath_build", Kind::Info, "This fastpath.");
+    let mut build = Family::new("fastpath_build", Kind::Info, "The version of this fastpath.");
     build.add(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
-    let mut count = Family::new("fastpath_export_looks", Kind::Counter, "Looks at this host.");
+    let mut count = Family::new("fastpath_export_looks", Kind::Counter, "Number of looks at this host.");
     count.add(&[], looks as f64);
     let mut duration = Family::new(
         "fastpath_export_look_seconds",
         Kind::Gauge,
-        "How long the last look took.",
+        "Duration of the last look.",
     );
     duration.add(&[], took.as_secs_f64());
     let mut cpu = Family::new(

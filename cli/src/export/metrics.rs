@@ -153,7 +153,7 @@ mod tests {
         counter.add(&[], 3.0);
         let mut info = Family::new("a_build", Kind::Info, "Which.");
         info.add(&[("version", "1\"\\\n")], 1.0);
-        let mut histogram = Family::new("a_seconds", Kind::Histogram, "Prices.");
+        let mut histogram = Family::new("a_seconds", Kind::Histogram, "Costs.");
         histogram.add_histogram(&[("clock", "TAI")], &[(2e-8, 1), (5e-8, 3)], 1.5e-7, 4);
         vec![
             counter,
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn both_texts_say_the_same_in_their_own_ways() {
+    fn both_formats_have_the_same_values() {
         let old = text(&families(), Format::Prometheus);
         let new = text(&families(), Format::OpenMetrics);
         for line in [
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn openmetrics_is_for_those_who_ask_for_it() {
+    fn openmetrics_is_sent_if_the_client_accepts_it() {
         let prometheus = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         assert_eq!(Format::accepted(prometheus), Format::OpenMetrics);
         for accept in ["", "*/*", "text/plain", "application/openmetrics-text;q=0"] {

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_known_by_its_path_and_by_what_it_accepts() {
+    fn a_request_has_a_path_and_an_accept_header() {
         let request = parse(b"GET /metrics?x=1 HTTP/1.1\r\nACCEPT: a\r\naccept: b\r\n\r\n")
             .unwrap()
             .unwrap();

@@ -1,4 +1,4 @@
-//! Processes that a shell offers where one can be named.
+//! Processes that a shell's completion offers.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -57,7 +57,7 @@ fn candidates(pids: Vec<i32>) -> Vec<CompletionCandidate> {
     numbers.into_iter().chain(names).collect()
 }
 
-/// Returns whether fastpath takes this for a name, and every shell for one plain word.
+/// Returns whether fastpath parses this as a name, and every shell as one plain word.
 fn is_plain(name: &str) -> bool {
     let is_safe = |c: char| c.is_ascii_alphanumeric() || "._+-@".contains(c);
     name.chars().all(is_safe) && !name.starts_with('-') && matches!(name.parse(), Ok(super::Named::Program(_)))
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_a_shell_would_take_apart_is_not_offered() {
+    fn a_name_that_a_shell_would_expand_is_not_offered() {
         for plain in ["redis-server", "python3.11", "7z"] {
             assert!(is_plain(plain), "{plain}");
         }

@@ -50,7 +50,7 @@ pub fn this_host(trace_for: Duration) -> Result<Host, String> {
             None
         }
     };
-    output::progress("measuring each clock's prices, now and with fastpath");
+    output::progress("measuring each clock's costs, now and with fastpath");
     let ours = match ours::functions() {
         Ok(functions) => Some(functions),
         Err(why) => {
@@ -58,14 +58,14 @@ pub fn this_host(trace_for: Duration) -> Result<Host, String> {
             None
         }
     };
-    let prices = prices(&probe, ours);
+    let costs = costs(&probe, ours);
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     Ok(Host {
         name: probe.host.name.clone(),
         file: None,
         measured_unix: since.ok().map(|since| since.as_secs()),
         probe: as_data(&probe)?,
-        prices: Some(prices),
+        prices: Some(costs),
         doctor,
         trace,
         missing,
@@ -80,7 +80,7 @@ fn as_data<M: Serialize, T: DeserializeOwned>(measured: &M) -> Result<T, String>
 
 /// Measures the costs of clocks that a vDSO can answer, one by one and in turns, so that a disturbance affects both
 /// paths.
-fn prices(probe: &Probe, ours: Option<Functions>) -> Prices {
+fn costs(probe: &Probe, ours: Option<Functions>) -> Prices {
     let can_be_fast = |report: &&fastpath_measure::ClockReport| {
         report.clock.kind() != Kind::KernelOnly && report.measured.ns.is_some()
     };

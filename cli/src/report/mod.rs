@@ -17,7 +17,7 @@ use crate::output::{self, note, warn};
 /// Runs the command; returns its exit status.
 pub fn run(options: &args::Report) -> i32 {
     if options.output.is_none() && !options.json && std::io::stdout().is_terminal() {
-        note("report: a page of HTML is nothing for a terminal; -o FILE, or > FILE, says where it goes to");
+        note("report: the page is HTML, and standard output is a terminal; name a file with -o FILE");
         return exit::USAGE;
     }
     let hosts = if options.files.is_empty() {
@@ -38,7 +38,7 @@ pub fn run(options: &args::Report) -> i32 {
     };
     for name in files::of_several(&hosts) {
         warn(format_args!(
-            "report: two hosts are called {name}; the page tells them apart by file and number"
+            "report: two hosts are called {name}; the page distinguishes them by file and number"
         ));
     }
     let report = Report {

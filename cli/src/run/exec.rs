@@ -35,7 +35,7 @@ pub fn become_program(command: &[OsString]) -> i32 {
     let Ok(strings) = strings else { return 126 };
     let mut argv: Vec<_> = strings.iter().map(|a| a.as_ptr()).collect();
     argv.push(std::ptr::null());
-    // SAFETY: argv is a null-terminated array of C strings that live until exec.
+    // SAFETY: argv is a null-terminated array of C strings that are valid until exec.
     unsafe { libc::execvp(argv[0], argv.as_ptr()) };
     let errno = Errno::last();
     note(format_args!(

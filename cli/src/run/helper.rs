@@ -1,5 +1,5 @@
-//! The helper: it publishes the page, meets programs as they start, and ends when no process of the tree is left. It is
-//! not a child that the program could ever see.
+//! The helper: it publishes the page, injects programs at their exec, and ends when no process of the tree is left. The
+//! program never sees it as a child.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};
@@ -67,7 +67,7 @@ pub fn leave_behind(
     let started = process::start(|| {
         // SAFETY: the number is this process's copy of a descriptor that it never uses.
         unsafe { libc::close(ours_there) };
-        helper.live(&surroundings)
+        helper.run(&surroundings)
     })
     .map_err(failed("clone"))?;
     let ready = wait_until_ready(&mut ours);
@@ -113,7 +113,7 @@ struct Helper {
 }
 
 impl Helper {
-    fn live(mut self, surroundings: &Surroundings) -> i32 {
+    fn run(mut self, surroundings: &Surroundings) -> i32 {
         process::settle(surroundings);
         match self.work() {
             Ok(()) => 0,
@@ -157,8 +157,8 @@ impl Helper {
         Ok(())
     }
 
-    /// Returns the grant of a private daemon. It is started here and not in the program's process: the threads that it
-    /// starts leave traces in that process's signal handling.
+    /// Returns the grant of a private daemon. The daemon is started here and not in the program's process: its threads
+    /// would leave traces in that process's signal handling.
     fn publish(&self) -> Result<Grant, String> {
         let purpose = Purpose {
             clocks: self.clocks,
@@ -170,7 +170,7 @@ impl Helper {
         })
     }
 
-    /// Starts the thread that meets the program, and the one that serves its descendants.
+    /// Starts the thread that injects the program, and the thread that serves its descendants.
     fn start_visits(
         &mut self,
         attendant: &Arc<Attendant>,

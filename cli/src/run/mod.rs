@@ -1,4 +1,4 @@
-//! `fastpath run`: leaves a helper behind, and becomes the program, which the helper meets as it starts.
+//! `fastpath run`: starts a helper, and becomes the program, which the helper injects at its exec.
 
 mod exec;
 mod helper;
@@ -101,7 +101,7 @@ fn name_functions_left_out() {
     };
     for name in fastpath_image::Image::host().lacks(&kernel.vdso) {
         note(format_args!(
-            "this kernel's vDSO has {name}, which this version of fastpath does not know: the program does not find it, as on an older kernel"
+            "this kernel's vDSO has {name}, which this version of fastpath does not have: the program does not find it, as on an older kernel"
         ));
     }
 }

@@ -14,7 +14,7 @@ pub enum Selection {
 }
 
 impl Selection {
-    /// Decides; `auto` measures for a millisecond or two, the paths of a 32-bit program if one is to be started.
+    /// Decides; `auto` measures for a millisecond or two, the paths of a 32-bit program if CMD is one.
     pub fn of(clocks: Option<&Clocks>, without_vdso: bool, is_32_bit: bool) -> Selection {
         match clocks {
             None if without_vdso => Selection::WithoutVdso,

@@ -71,7 +71,7 @@ fn result(finding: &Finding) -> Value {
         "ruleId": finding.rule.id(),
         "ruleIndex": index,
         "level": level,
-        "message": { "text": format!("{}. To mend it: {}.", finding.says, finding.help) },
+        "message": { "text": format!("{}. To fix it: {}.", finding.says, finding.help) },
         "locations": locations,
         "partialFingerprints": { "file/v1": format!("{}:{}", finding.rule.id(), finding.path) },
     })

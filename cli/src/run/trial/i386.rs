@@ -1,4 +1,4 @@
-//! The calls of the surgery as they are made in a 32-bit program: by `int $0x80`, with numbers of their own. A filter
+//! The system calls of the surgery as they are made in a 32-bit program: by `int $0x80`, with 32-bit numbers. A filter
 //! distinguishes them from a 64-bit program's.
 
 use std::arch::asm;

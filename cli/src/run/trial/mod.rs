@@ -1,4 +1,5 @@
-//! Tries the calls of the surgery in a child, which may be killed by them: the program inherits the seccomp filters.
+//! Tries the system calls of the surgery in a child, because the program inherits the seccomp filters, and a filter may
+//! kill the child.
 
 #[cfg(target_arch = "x86_64")]
 mod i386;
@@ -15,7 +16,7 @@ pub struct Trial {
     pub refuses_32_bit: Option<String>,
 }
 
-/// Tries the calls of the surgery and of the hook under this process's filters. Does nothing if it has none.
+/// Tries the system calls of the surgery and of the hook under this process's filters. Does nothing if it has none.
 pub fn seccomp_allows_surgery() -> Result<Trial, String> {
     let filters = Status::of("self").map_err(|e| e.to_string())?.filters;
     if filters > 0 {
@@ -58,7 +59,7 @@ fn try_in_child(calls: fn() -> Result<(), i32>, names: &[&str]) -> Result<(), St
             "the seccomp filter of this process forbids {}",
             names[(nth as usize - 1).min(names.len() - 1)]
         )),
-        _ => Err("the seccomp filter of this process kills for a call that is needed".into()),
+        _ => Err("the seccomp filter of this process kills a process that makes a call that is needed".into()),
     }
 }
 

@@ -81,7 +81,7 @@ pub(super) fn step(step: &Remedy, hosts: Option<Markup>) -> Markup {
     html! {
         li {
             span.when { (step.when.words()) } " " (sentence(&ended(&step.does)))
-            @if !step.price.is_empty() { span.aside { " Price: " (sentence(&step.price)) "." } }
+            @if !step.price.is_empty() { span.aside { " Cost: " (sentence(&step.price)) "." } }
             @if let Some(hosts) = hosts { div.on { (hosts) } }
         }
     }
