@@ -1,4 +1,4 @@
-//! The documentation's pages: every link between them leads somewhere, and the book has each.
+//! The documentation's pages: every link between them points to an existing place, and the book has each page.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ fn anchor(heading: &str) -> String {
 }
 
 #[test]
-fn every_link_between_pages_leads_to_a_file_and_a_heading_that_exist() {
+fn every_link_between_pages_points_to_an_existing_file_and_heading() {
     let mut broken = Vec::new();
     for page in pages() {
         for link in Outline::of(&page).links {

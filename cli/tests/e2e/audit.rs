@@ -1,4 +1,4 @@
-//! What `fastpath audit` tells scripts.
+//! The exit statuses and documents of `fastpath audit`.
 
 use crate::common::{fastpath, finish};
 
@@ -6,7 +6,7 @@ use crate::common::{fastpath, finish};
 const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/any/x86_64");
 
 #[test]
-fn a_finding_at_the_level_asked_for_is_exit_status_1() {
+fn a_finding_at_the_requested_level_is_exit_status_1() {
     let outcome = finish(fastpath(&["audit", OWN])).expect_code(1);
     assert!(
         outcome.out.contains("static-without-vdso") && outcome.out.contains("1 errors"),
@@ -17,7 +17,7 @@ fn a_finding_at_the_level_asked_for_is_exit_status_1() {
 }
 
 #[test]
-fn a_path_that_is_not_there_is_exit_status_2() {
+fn a_missing_path_is_exit_status_66() {
     let outcome = finish(fastpath(&["audit", "/nowhere", OWN])).expect_code(66);
     assert!(
         outcome.err.contains("/nowhere") && outcome.out.contains("static-without-vdso"),

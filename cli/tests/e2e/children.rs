@@ -1,4 +1,4 @@
-//! Whatever a program starts, in whatever way, is served too.
+//! Every program that a served program starts, in any way, is served too.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::common::{Pid, comes_to, finish, helper_program, install_script, progr
 const LEAF: [&str; 4] = ["grep", "-c", "memfd:fastpath-page", "/proc/self/maps"];
 const LEAF_IN_SHELL: &str = "grep -c memfd:fastpath-page /proc/self/maps";
 
-/// Runs a command that starts the leaf so many times.
+/// Runs a command that starts the leaf `times` times.
 #[track_caller]
 fn serves_leaves(times: usize, command: &[&str]) {
     comes_to(|| served(command), 0, &vec!["1"; times].join("\n"));
@@ -29,7 +29,7 @@ fn every_kind_of_child_reads_a_clock_that_never_goes_back() {
 }
 
 #[test]
-fn a_program_without_fastpath_is_told_from_one_that_is_served() {
+fn the_leaf_fails_without_fastpath() {
     let mut leaf = Command::new(LEAF[0]);
     leaf.args(&LEAF[1..]);
     assert_eq!(finish(leaf).expect_code(1).out, "0\n");
@@ -60,7 +60,7 @@ fn children_of_a_shell_are_served() {
 }
 
 #[test]
-fn a_chain_of_ten_shells_is_served_to_its_end() {
+fn every_shell_of_a_chain_of_ten_is_served() {
     let mut command = LEAF_IN_SHELL.to_owned();
     for _ in 0..10 {
         command = format!("sh -c '{}; :'", command.replace('\'', r"'\''"));
@@ -69,7 +69,7 @@ fn a_chain_of_ten_shells_is_served_to_its_end() {
 }
 
 #[test]
-fn however_a_c_program_starts_a_child_it_is_served() {
+fn a_child_is_served_however_a_c_program_starts_it() {
     for (compiler, flags) in [
         ("cc", &[][..]),
         ("cc", &["-static"]),
@@ -97,7 +97,7 @@ fn a_process_deep_in_a_tree_reads_clocks_without_system_calls() {
     let Some(clock) = program("clock-glibc") else { return };
     let script = format!("sh -c '{clock} 2000000000 MONOTONIC; exit 1' | cat");
     let mut served_one = None;
-    // One that starts while the publisher gets no CPU runs untouched.
+    // A program that starts while the publisher gets no CPU runs untouched.
     wait_until("a clock that is served", || {
         let shell = start(served(&["sh", "-c", &script]));
         let mut found = None;
@@ -151,7 +151,7 @@ fn jobs_of_make_and_xargs_are_served() {
     )
     .expect("write");
     if let Some(make) = tool("make") {
-        // A make that runs these tests is none of its business.
+        // The environment of a make that runs these tests must not reach this one.
         let apart = [
             "env",
             "-u",

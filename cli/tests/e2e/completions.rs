@@ -1,11 +1,11 @@
-//! What bash, zsh and fish offer where a command line is not finished.
+//! The completions that bash, zsh and fish offer for an unfinished command line.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::common::{Outcome, fastpath, finish, start, tool, wait_until};
 
-/// Loads the script, as the shell does at the first completion, and prints what is offered for the last of the words.
+/// Loads the script, as the shell does at the first completion, and prints the candidates for the last of the words.
 const SHELLS: [(&str, &str, &str); 3] = [
     (
         "bash",
@@ -45,7 +45,7 @@ const SHELLS: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// The value and its description, of each that is offered.
+/// Returns the value and the description of each candidate.
 fn offered(shell: &str, script: &Path, program: &str, words: &[&str]) -> Vec<(String, String)> {
     let (_, _, text) = SHELLS.iter().find(|(name, ..)| *name == shell).expect("a shell");
     let programs = Path::new(env!("CARGO_BIN_EXE_fastpath")).parent().expect("a directory");
@@ -72,7 +72,8 @@ fn offered(shell: &str, script: &Path, program: &str, words: &[&str]) -> Vec<(St
     out.lines().map(pair).collect()
 }
 
-/// Does the work for each shell that is here, given what that offers for the words behind a program.
+/// Does the work for each shell of this machine, given a function that returns its candidates for the words after a
+/// program.
 fn in_each_shell(work: impl Fn(&str, &dyn Fn(&str, &[&str]) -> Vec<(String, String)>)) {
     for (shell, file, _) in SHELLS {
         if tool(shell).is_none() {
@@ -113,7 +114,7 @@ fn shells_offer_processes_by_number_and_by_name() {
             let number = offered("fastpath", &[words, &[&pid[..pid.len() - 1]]].concat());
             let found = number.iter().find(|(value, _)| *value == pid);
             let (_, description) = found.unwrap_or_else(|| panic!("{shell} {words:?}: {number:?}"));
-            // bash has no place for it.
+            // bash shows no descriptions.
             assert!(
                 shell == "bash" || description == "sleep",
                 "{shell} {words:?}: {number:?}"

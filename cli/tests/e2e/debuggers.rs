@@ -1,4 +1,4 @@
-//! Nobody is traced while it runs, so debuggers work as ever: on a served program, and inside `run`.
+//! A process is not traced while it runs, so debuggers work as usual: on a served program, and inside `run`.
 
 use std::process::Command;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn busy_clock() -> Option<Running> {
 }
 
 #[test]
-fn nobody_traces_a_served_program() {
+fn a_served_program_is_not_traced() {
     let Some(clock) = busy_clock() else { return };
     for _ in 0..50 {
         assert_eq!(clock.pid().status("TracerPid"), "0");
@@ -104,7 +104,7 @@ fn gdb_attaches_to_a_served_program_and_shows_where_it_is() {
     );
     assert!(!outcome.out.contains("corrupt stack"), "{outcome:#?}");
     let before = clock.pid().cpu_time();
-    wait_until("going on", || {
+    wait_until("the program to continue", || {
         clock.pid().cpu_time() > before + Duration::from_millis(50)
     });
 }

@@ -1,4 +1,4 @@
-//! What `doctor` says of hosts and processes, and by its exit status.
+//! The verdicts and exit statuses of `doctor`, for hosts and processes.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::common::{
 };
 
 const HEALTHY: i32 = 0;
-const SICK: i32 = 1;
+const SLOW: i32 = 1;
 const NO_SUCH_PROCESS: i32 = 3;
 const UNKNOWN: i32 = 69;
 
-/// More reads than any program makes while it is looked at.
+/// More reads than any program makes while it is examined.
 const ENDLESS: &str = "2000000000";
 
 fn doctor(arguments: &[&str]) -> Command {
@@ -32,21 +32,21 @@ fn ids(report: &Value, list: &str) -> Vec<String> {
     all.map(|one| one["id"].as_str().expect("an id").to_owned()).collect()
 }
 
-/// The exit status that goes with this host: on a machine whose clocks are slow it is 1.
+/// The exit status for this host: on a machine whose clocks are slow it is 1.
 fn status_of_this_host() -> i32 {
     let probe = finish(fastpath(&["probe", "--json"])).expect_success();
     let probe = json(&probe);
     let reports = ["clocks", "functions"].map(|list| probe[list].as_array().expect("a list").clone());
     let verdicts = reports.iter().flatten().map(|report| report["verdict"].clone());
     if verdicts.into_iter().any(|verdict| verdict == "slow") {
-        SICK
+        SLOW
     } else {
         HEALTHY
     }
 }
 
 #[test]
-fn a_host_is_judged_as_probe_judges_it() {
+fn doctors_verdict_on_a_host_agrees_with_probe() {
     let short = finish(doctor(&[])).expect_code(status_of_this_host());
     assert!(short.out.lines().count() <= 24, "more than a screen: {}", short.out);
     assert!(short.out.contains("doctor --verbose"), "{short:#?}");
@@ -67,7 +67,7 @@ fn a_host_is_judged_as_probe_judges_it() {
 }
 
 #[test]
-fn json_is_one_line_that_says_what_the_text_says() {
+fn json_is_one_line_with_the_content_of_the_text() {
     let outcome = finish(doctor(&["--json"])).expect_code(status_of_this_host());
     assert_eq!(outcome.out.lines().count(), 1);
     let report = json(&outcome);
@@ -96,21 +96,21 @@ fn json_is_one_line_that_says_what_the_text_says() {
 }
 
 #[test]
-fn without_a_vdso_it_is_slow_and_says_what_to_do_at_which_price() {
+fn without_a_vdso_the_verdict_is_slow_with_remedies_and_their_costs() {
     let under = |arguments: &[&str]| {
         let doctor = [
             &["run", "--without-vdso", "--", env!("CARGO_BIN_EXE_fastpath"), "doctor"],
             arguments,
         ]
         .concat();
-        finish(fastpath(&doctor)).expect_code(SICK)
+        finish(fastpath(&doctor)).expect_code(SLOW)
     };
     let text = under(&["--verbose"]);
     assert!(text.out.starts_with("slow: "), "{text:#?}");
     for words in [
         "What to do",
         "fastpath run -- PROGRAM",
-        "Price: ",
+        "Cost: ",
         "because",
         "by system call",
     ] {
@@ -124,7 +124,7 @@ fn without_a_vdso_it_is_slow_and_says_what_to_do_at_which_price() {
 
 #[test]
 fn under_fastpath_the_clocks_are_fast_again() {
-    // Where the publisher gets no CPU for longer than an anchor lasts, the kernel answers.
+    // If the publisher gets no CPU for longer than an anchor lasts, the kernel answers.
     wait_until("clocks that are fast again", || {
         let outcome = finish(served(&[env!("CARGO_BIN_EXE_fastpath"), "doctor", "--json"]));
         let report = json(&outcome);
@@ -138,20 +138,18 @@ fn under_fastpath_the_clocks_are_fast_again() {
     });
 }
 
-/// A test program in its endless loop, once it runs as `name`; `None` if it cannot be built here.
+/// A test program in its endless loop, once it runs as `name`. Returns `None` if it cannot be built here.
 fn running(path: &str, name: &str, command: Command) -> Running {
     let running = start(command);
     wait_until(&format!("{name} runs from {path}"), || {
         running.pid().program().starts_with(name)
     });
-    // A dynamic program maps its libraries after that, and a runtime takes a while longer.
-    wait_until("it has got to work", || {
-        running.pid().cpu_time() > Duration::from_millis(200)
-    });
+    // A dynamic program maps its libraries after that, and a runtime needs more time.
+    wait_until("it to work", || running.pid().cpu_time() > Duration::from_millis(200));
     running
 }
 
-/// What doctor says of a running program.
+/// Returns doctor's report on a running program.
 fn of_program(name: &str, runs: &str) -> Option<Value> {
     let path = program(name)?;
     let mut command = Command::new(&path);
@@ -194,7 +192,7 @@ fn a_dynamic_program_is_known_by_its_libc() {
 }
 
 #[test]
-fn a_static_program_is_known_to_ask_for_its_vdso() {
+fn a_static_program_that_looks_for_its_vdso_is_recognized() {
     for name in ["clock-glibc-static", "clock-musl-static"] {
         let Some(process) = of_program(name, name) else { return };
         assert_eq!(
@@ -206,13 +204,13 @@ fn a_static_program_is_known_to_ask_for_its_vdso() {
 }
 
 #[test]
-fn a_static_program_that_never_asks_for_a_vdso_is_slow_and_run_would_not_help() {
+fn a_static_program_that_never_looks_for_a_vdso_is_slow_and_run_would_not_help() {
     let Some(waits) = helper_program("without-vdso", "cc", &["-static", "-nostdlib", "-ffreestanding"]) else {
         return;
     };
     let running = start(Command::new(&waits));
     wait_until("it runs", || running.pid().program().starts_with("without-vdso"));
-    let outcome = finish(doctor(&["--json", &running.pid().0.to_string()])).expect_code(SICK);
+    let outcome = finish(doctor(&["--json", &running.pid().0.to_string()])).expect_code(SLOW);
     let report = json(&outcome);
     assert_eq!(ids(&report, "findings")[0], "process-bypasses-vdso", "{report:#}");
     assert!(!ids(&report, "remedies").contains(&"run".to_owned()), "{report:#}");
@@ -225,7 +223,7 @@ fn a_dynamic_program_that_makes_the_system_call_itself_is_slow_and_its_library_i
     };
     let running = start(Command::new(&path));
     wait_until("it runs", || running.pid().program().starts_with("own-calls"));
-    let outcome = finish(doctor(&["--json", &running.pid().0.to_string()])).expect_code(SICK);
+    let outcome = finish(doctor(&["--json", &running.pid().0.to_string()])).expect_code(SLOW);
     let report = json(&outcome);
     assert_eq!(ids(&report, "findings")[0], "process-makes-own-calls", "{report:#}");
     assert!(ids(&report, "remedies").contains(&"call-libc".to_owned()), "{report:#}");
@@ -240,7 +238,7 @@ fn a_dynamic_program_that_makes_the_system_call_itself_is_slow_and_its_library_i
 }
 
 #[test]
-fn a_program_that_was_replaced_since_it_was_started_is_judged_by_what_runs() {
+fn a_program_replaced_since_its_start_is_judged_by_the_running_code() {
     let Some(path) = helper_program("own-calls", "cc", &["-O1"]) else {
         return;
     };
@@ -250,10 +248,10 @@ fn a_program_that_was_replaced_since_it_was_started_is_judged_by_what_runs() {
     let running = start(Command::new(&copy));
     wait_until("it runs", || running.pid().program().starts_with("replaced"));
     std::fs::remove_file(&copy).expect("remove");
-    // Nothing waits for the other end of it.
+    // No process waits for the other end of it.
     let fifo = Command::new("mkfifo").arg(&copy).status().expect("mkfifo");
     assert!(fifo.success());
-    let outcome = finish(doctor(&["--json", &running.pid().0.to_string()])).expect_code(SICK);
+    let outcome = finish(doctor(&["--json", &running.pid().0.to_string()])).expect_code(SLOW);
     assert_eq!(
         ids(&json(&outcome), "findings")[0],
         "process-makes-own-calls",
@@ -292,7 +290,7 @@ fn a_program_that_fastpath_serves_is_healthy_and_its_page_fresh() {
     let fresh = || {
         let outcome = finish(doctor(&["--json", &running.pid().0.to_string()]));
         let report = json(&outcome);
-        // Where the helper is kept from running for longer than an anchor lasts, the page is not fresh, and that is said.
+        // If the helper cannot run for longer than an anchor lasts, the page is not fresh, and doctor reports that.
         let serves = report["facts"]["process"]["page"]["serves"]
             .as_array()
             .is_some_and(|serves| !serves.is_empty());
@@ -306,14 +304,14 @@ fn a_program_that_fastpath_serves_is_healthy_and_its_page_fresh() {
 }
 
 #[test]
-fn a_program_without_a_vdso_learns_what_it_would_gain() {
-    // Taken away for good, as a sandbox does it, and not only hidden.
+fn doctor_estimates_the_gain_of_a_program_without_a_vdso() {
+    // Unmapped, as by a sandbox, and not only hidden.
     let Some(unmap) = helper_program("unmap-vdso", "cc", &[]) else {
         return;
     };
     let running = start(Command::new(&unmap));
     wait_until("its vDSO is gone", || running.out_so_far().contains("gone"));
-    let outcome = finish(doctor(&["--json", &running.pid().0.to_string()])).expect_code(SICK);
+    let outcome = finish(doctor(&["--json", &running.pid().0.to_string()])).expect_code(SLOW);
     let report = json(&outcome);
     assert_eq!(report["facts"]["process"]["vdso"], "none", "{report:#}");
     let gain = &report["gains"][0];
@@ -324,7 +322,7 @@ fn a_program_without_a_vdso_learns_what_it_would_gain() {
 }
 
 #[test]
-fn a_process_that_is_not_there_could_not_be_judged() {
+fn a_missing_process_is_exit_status_3() {
     let outcome = finish(doctor(&["4194304"])).expect_code(NO_SUCH_PROCESS);
     assert_eq!(
         (outcome.out.as_str(), outcome.err.as_str()),
@@ -345,7 +343,7 @@ fn as_nobody(command: &[&str]) -> Option<Command> {
     Some(run)
 }
 
-/// fastpath where others may execute it.
+/// Installs fastpath where other users may execute it.
 fn in_the_open() -> (tempfile::TempDir, String) {
     use std::os::unix::fs::PermissionsExt;
     let directory = tempfile::tempdir().expect("a directory");
@@ -355,7 +353,7 @@ fn in_the_open() -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn a_user_without_privileges_gets_the_same_verdict_and_is_told_what_was_hidden() {
+fn a_user_without_privileges_gets_the_same_verdict_and_a_list_of_what_was_hidden() {
     let (_place, fastpath) = in_the_open();
     let Some(command) = as_nobody(&[&fastpath, "doctor"]) else {
         return;
@@ -372,7 +370,7 @@ fn a_user_without_privileges_gets_the_same_verdict_and_is_told_what_was_hidden()
 }
 
 #[test]
-fn another_users_process_is_not_judged_and_that_is_said() {
+fn the_verdict_on_another_users_process_is_unknown_with_the_reason() {
     let (_place, fastpath) = in_the_open();
     let Some(command) = as_nobody(&[&fastpath, "doctor", "1"]) else {
         return;
@@ -385,7 +383,7 @@ fn another_users_process_is_not_judged_and_that_is_said() {
 }
 
 #[test]
-fn what_hidepid_hides_is_told_from_what_does_not_exist() {
+fn a_process_hidden_by_hidepid_is_not_reported_as_missing() {
     let (_place, fastpath) = in_the_open();
     let script = format!(
         "mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid 65534 --regid 65534 --clear-groups \
@@ -401,7 +399,7 @@ fn what_hidepid_hides_is_told_from_what_does_not_exist() {
 }
 
 #[test]
-fn a_container_without_sys_and_proc_is_judged_by_what_can_be_measured() {
+fn a_container_without_sys_and_proc_is_judged_by_measurements() {
     let (Some(()), Some(_)) = (needs_root(), tool("unshare")) else {
         return;
     };
@@ -416,7 +414,7 @@ fn a_container_without_sys_and_proc_is_judged_by_what_can_be_measured() {
         outcome
             .status
             .code()
-            .is_some_and(|code| [HEALTHY, SICK, UNKNOWN].contains(&code)),
+            .is_some_and(|code| [HEALTHY, SLOW, UNKNOWN].contains(&code)),
         "{outcome:#?}"
     );
     for words in ["Could not be seen", "/proc is not mounted here", "/sys"] {
@@ -453,7 +451,7 @@ fn a_time_namespace_is_seen_with_its_offsets() {
 }
 
 #[test]
-fn a_seccomp_filter_costs_what_it_forbids_and_no_more() {
+fn a_seccomp_filter_hides_only_the_facts_that_need_the_forbidden_calls() {
     let Some(filter) = helper_program("filter", "cc", &[]) else {
         return;
     };
@@ -468,17 +466,17 @@ fn a_seccomp_filter_costs_what_it_forbids_and_no_more() {
         ]);
         finish(command)
     };
-    // Nothing that it needs.
+    // A call that doctor does not need.
     let report = json(&forbid(9999));
     assert_eq!(report["facts"]["here"]["seccomp_filters"], 1, "{report:#}");
     assert_ne!(report["verdict"], "unknown", "{report:#}");
-    // No filter can be added: paths are not known, prices are.
+    // No filter can be added: the paths are unknown, the costs are known.
     for number in [libc::SYS_prctl, libc::SYS_seccomp] {
         let report = json(&forbid(number));
         assert_eq!(report["facts"]["clocks"][1]["path"], "unknown", "{report:#}");
         assert!(report["facts"]["clocks"][1]["ns"].is_f64(), "{report:#}");
     }
-    // No threads: the CPUs are not compared, and that is said. glibc before 2.34 makes them by clone, which fork is too.
+    // No threads: the CPUs are not compared, and doctor reports that. glibc before 2.34 makes them by clone, which fork is too.
     let report = json(&forbid(libc::SYS_clone3));
     let warp = &report["facts"]["counter"]["evidence"]["warp"];
     let length = |list: &str| warp[list].as_array().expect("a list").len();
@@ -490,7 +488,7 @@ fn a_seccomp_filter_costs_what_it_forbids_and_no_more() {
             .is_some_and(|missed| missed.iter().all(|pair| pair["why"].is_string())),
         "{report:#}"
     );
-    // No child: nothing can be established, and that is said.
+    // No child: nothing can be determined, and doctor reports that.
     let outcome = forbid(libc::SYS_clone);
     let report = json(&outcome);
     if report["facts"]["clocks"][1]["path"] == "unknown" {
@@ -523,7 +521,7 @@ fn a_closed_output_is_an_error_and_not_a_verdict() {
 }
 
 #[test]
-fn a_thread_of_the_kernels_and_a_zombie_are_no_programs() {
+fn a_kernel_thread_and_a_zombie_are_refused() {
     const KTHREADD: Pid = Pid(2);
     if KTHREADD.status("Name") == "kthreadd" {
         let outcome = finish(doctor(&["2"])).expect_code(UNKNOWN);

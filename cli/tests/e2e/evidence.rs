@@ -1,4 +1,4 @@
-//! The counter is watched for as long as a program is served, and the page tells how.
+//! While a program is served, the counter is checked, and the page shows the results.
 
 use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
@@ -41,7 +41,7 @@ fn the_cpus_are_compared_again_and_again_while_a_program_is_served() {
     }
 }
 
-/// For how long the newest anchor is believed, which is four refreshes.
+/// The max age of the newest anchor, which is four refreshes.
 fn cap_ns(pid: Pid) -> u64 {
     let page = PageCopy::of_process(pid.0 as u32).expect("the page may be read");
     let page = page.expect("a page");
@@ -51,13 +51,13 @@ fn cap_ns(pid: Pid) -> u64 {
 }
 
 #[test]
-fn a_counter_that_is_watched_closely_is_believed_for_a_tenth_of_the_time() {
+fn anchors_of_a_counter_that_is_not_invariant_last_a_tenth_of_the_time() {
     const USUAL_NS: u64 = 400_000_000;
     while_served(&[], |sleeper| {
-        wait_until("windows as long as they get", || cap_ns(sleeper) > USUAL_NS * 9 / 10);
+        wait_until("windows of the full length", || cap_ns(sleeper) > USUAL_NS * 9 / 10);
     });
     while_served(&["--trust-counter"], |sleeper| {
-        wait_until("windows as long as they get", || {
+        wait_until("windows of the full length", || {
             cap_ns(sleeper) > USUAL_NS / 10 * 9 / 10
         });
         let begun = experience(sleeper).refreshes;
@@ -70,17 +70,17 @@ fn a_counter_that_is_watched_closely_is_believed_for_a_tenth_of_the_time() {
 }
 
 #[test]
-fn the_help_states_the_price_of_trusting_a_counter() {
+fn the_help_states_the_cost_and_risk_of_trust_counter() {
     let mut help = Command::new(env!("CARGO_BIN_EXE_fastpath"));
     help.args(["run", "--help"]);
     let help = finish(help).expect_success().out;
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    for price in [
+    for phrase in [
         "--trust-counter",
         "of one CPU",
-        "read wrong until it is caught",
+        "read wrong until the error is detected",
         "docs/counter.md",
     ] {
-        assert!(words.contains(price), "{price}: {words}");
+        assert!(words.contains(phrase), "{phrase}: {words}");
     }
 }

@@ -1,11 +1,11 @@
-//! The exit status is the program's; if there is no program, it is what `env` gives.
+//! The exit status is the program's; if there is no program, it is `env`'s.
 
 use std::process::Command;
 
 use crate::common::{fastpath, finish, install_script, served};
 
 #[test]
-fn every_exit_status_is_the_programs() {
+fn run_returns_every_exit_status_of_the_program() {
     for code in 0..=255 {
         let outcome = finish(served(&["sh", "-c", &format!("exit {code}")])).expect_code(code);
         assert!(outcome.out.is_empty() && outcome.err.is_empty(), "{outcome:#?}");
@@ -13,7 +13,7 @@ fn every_exit_status_is_the_programs() {
 }
 
 #[test]
-fn death_by_any_signal_is_the_programs() {
+fn run_dies_of_the_signal_that_kills_the_program() {
     let stopping = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
     let harmless = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
     let deadly = |s: &i32| !stopping.contains(s) && !harmless.contains(s);
@@ -28,7 +28,7 @@ fn death_by_any_signal_is_the_programs() {
 }
 
 #[test]
-fn a_program_that_is_not_there_gives_127_and_one_that_cannot_be_executed_126() {
+fn a_missing_program_gives_127_and_one_that_cannot_be_executed_126() {
     let directory = tempfile::tempdir().expect("a directory");
     let plain = directory.path().join("plain");
     std::fs::write(&plain, "not a program").expect("write");

@@ -1,10 +1,10 @@
-//! `fastpath export` tells what is so, to whoever asks, however badly.
+//! `fastpath export` serves correct metrics, also to slow and broken clients.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 
-use crate::common::processes::PATIENCE;
+use crate::common::processes::TIMEOUT;
 use crate::common::{Running, fastpath, finish, start, wait_until};
 
 const METRICS: &str = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
@@ -15,7 +15,7 @@ struct Exporter {
 }
 
 impl Exporter {
-    /// An exporter that looks at every scrape, started by `fastpath BEFORE`.
+    /// Starts an exporter that probes at every scrape, by `fastpath BEFORE`.
     fn start(before: &[&str]) -> Exporter {
         let export = ["export", "--listen", "127.0.0.1:0", "--at-least", "0"];
         let program = [env!("CARGO_BIN_EXE_fastpath")];
@@ -26,7 +26,7 @@ impl Exporter {
         };
         let running = start(fastpath(&words));
         let mut address = None;
-        wait_until("the exporter says where it listens", || {
+        wait_until("the exporter's address", || {
             let said = running.err_so_far();
             let rest = said.split_once("export: http://");
             address = rest.and_then(|(_, rest)| rest.split_once("/metrics\n")?.0.parse().ok());
@@ -34,17 +34,17 @@ impl Exporter {
         });
         Exporter {
             running,
-            address: address.expect("just said"),
+            address: address.expect("an address"),
         }
     }
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("connect");
-        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("timeout");
         stream
     }
 
-    /// What is answered to these bytes.
+    /// Returns the answer to these bytes.
     fn answer(&self, request: &str) -> String {
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).expect("write");
@@ -59,7 +59,7 @@ impl Exporter {
     }
 }
 
-/// The value of the metric that a text has under this name and these labels.
+/// Returns the value of a metric with this name and these labels.
 #[track_caller]
 fn value(text: &str, metric: &str) -> f64 {
     let line = text
@@ -91,7 +91,7 @@ fn clients_get_the_text_that_they_accept_and_sigterm_ends_it() {
 }
 
 #[test]
-fn a_lost_path_and_one_that_is_given_back_are_told() {
+fn a_lost_path_and_a_restored_one_are_exported() {
     let lost = Exporter::start(&["run", "--without-vdso", "--"]);
     let text = lost.answer(METRICS);
     assert_eq!(
@@ -102,8 +102,8 @@ fn a_lost_path_and_one_that_is_given_back_are_told() {
     lost.end();
     let back = Exporter::start(&["run", "--without-vdso", "--clocks", "all", "--require", "--"]);
     let mut text = String::new();
-    // Where the publisher gets no CPU for longer than an anchor lasts, the kernel answers.
-    wait_until("the path that fastpath gives back", || {
+    // If the publisher gets no CPU for longer than an anchor lasts, the kernel answers.
+    wait_until("fastpath's path", || {
         text = back.answer(METRICS);
         value(&text, "fastpath_clock_path{clock=\"MONOTONIC\",path=\"fastpath\"}") == 1.0
     });
@@ -113,7 +113,7 @@ fn a_lost_path_and_one_that_is_given_back_are_told() {
 }
 
 #[test]
-fn prices_are_counted_in_buckets_that_grow_with_every_look() {
+fn costs_are_counted_in_buckets_that_grow_with_every_look() {
     let exporter = Exporter::start(&[]);
     let count = || {
         value(
@@ -127,14 +127,14 @@ fn prices_are_counted_in_buckets_that_grow_with_every_look() {
 }
 
 #[test]
-fn clients_that_say_nothing_keep_nobody_waiting() {
+fn silent_clients_do_not_delay_others() {
     let exporter = Exporter::start(&[]);
     let mut slow: Vec<TcpStream> = (0..100).map(|_| exporter.connect()).collect();
     slow.iter_mut().for_each(|stream| {
         let _ = stream.write_all(b"GET /met");
     });
     assert!(exporter.answer(METRICS).contains("clock_gettime_path_seconds_sum"));
-    // They are let go of, too.
+    // The exporter closes their connections, too.
     for mut stream in slow {
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
@@ -144,7 +144,7 @@ fn clients_that_say_nothing_keep_nobody_waiting() {
 }
 
 #[test]
-fn a_client_that_makes_no_sense_is_told_so_and_harms_nobody() {
+fn an_invalid_request_gets_an_error_and_affects_no_other_client() {
     let exporter = Exporter::start(&[]);
     for (request, status) in [
         ("POST /metrics HTTP/1.1\r\n\r\n", "405"),
@@ -162,7 +162,7 @@ fn a_client_that_makes_no_sense_is_told_so_and_harms_nobody() {
         );
     }
     for _ in 0..20 {
-        // Asks, and leaves without waiting for the answer.
+        // Sends a request, and disconnects without waiting for the answer.
         let _ = exporter.connect().write_all(METRICS.as_bytes());
     }
     assert!(exporter.answer(METRICS).starts_with("HTTP/1.1 200"));
@@ -186,7 +186,7 @@ fn a_scrape_a_minute_costs_less_than_a_thousandth_of_a_cpu() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_named_in_one_line() {
+fn an_address_in_use_is_reported_in_one_line() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("its address").to_string();
     let outcome = finish(fastpath(&["export", "--listen", &address])).expect_code(69);

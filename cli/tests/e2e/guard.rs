@@ -1,4 +1,4 @@
-//! `fastpath guard` raises an alarm when the path is broken, and only then.
+//! `fastpath guard` fails if the path is broken, and only then.
 
 use std::process::{Command, Stdio};
 
@@ -13,7 +13,7 @@ const FASTPATH: &str = env!("CARGO_BIN_EXE_fastpath");
 const LOST: &[&str] = &[FASTPATH, "run", "--without-vdso", "--"];
 const GUARD: &[&str] = &[FASTPATH, "guard"];
 
-/// How often a thing is tried that must not fail once; `FASTPATH_GUARD_RUNS=200` for figures.
+/// Number of runs of a check that must never fail; `FASTPATH_GUARD_RUNS=200` for figures.
 fn runs() -> u32 {
     let asked = std::env::var("FASTPATH_GUARD_RUNS").ok();
     asked.and_then(|runs| runs.parse().ok()).unwrap_or(8)
@@ -26,7 +26,7 @@ fn command(words: &[&[&str]]) -> Outcome {
     finish(command)
 }
 
-/// What guard says is one line.
+/// Checks guard's one line of output.
 #[track_caller]
 fn says(outcome: Outcome, code: i32, text: &str) {
     let outcome = outcome.expect_code(code);
@@ -34,7 +34,7 @@ fn says(outcome: Outcome, code: i32, text: &str) {
     assert!(outcome.out.contains(text), "{text}: {outcome:#?}");
 }
 
-/// Whether this host's clocks are fast, so that breaking them can be seen.
+/// Returns whether this host's clocks are fast, so that a broken path makes a difference.
 fn is_healthy() -> bool {
     let healthy = command(&[GUARD]).status.success();
     if !healthy {
@@ -97,7 +97,7 @@ fn a_busy_machine_raises_no_false_alarm_against_a_baseline_of_a_quiet_one() {
 }
 
 #[test]
-fn a_path_that_fastpath_gives_back_raises_no_false_alarm_on_a_busy_machine() {
+fn fastpaths_path_raises_no_false_alarm_on_a_busy_machine() {
     let given_back = [FASTPATH, "run", "--without-vdso", "--clocks", "all", "--require", "--"];
     let first = command(&[&given_back, GUARD]);
     if first.status.code() == Some(125) {
@@ -156,7 +156,7 @@ fn a_seccomp_filter_hides_no_lost_path() {
 }
 
 #[test]
-fn a_filter_that_forbids_what_a_vdso_does_not_need_is_no_alarm() {
+fn a_filter_that_forbids_a_call_that_a_vdso_does_not_need_raises_no_alarm() {
     let Some(filter) = helper_program("filter", "cc", &[]) else {
         return;
     };
@@ -170,7 +170,7 @@ fn a_filter_that_forbids_what_a_vdso_does_not_need_is_no_alarm() {
 }
 
 #[test]
-fn a_filter_that_taxes_every_system_call_is_seen_in_getpid_and_not_in_the_clocks() {
+fn a_filter_that_slows_every_system_call_fails_getpid_and_not_the_clocks() {
     let Some(filter) = helper_program("filter", "cc", &[]) else {
         return;
     };
@@ -188,7 +188,7 @@ fn a_filter_that_taxes_every_system_call_is_seen_in_getpid_and_not_in_the_clocks
 }
 
 #[test]
-fn a_tracer_is_seen_in_getpid() {
+fn a_tracer_fails_getpid() {
     let Some(strace) = tool("strace") else { return };
     let traced = [strace, "-qq", "-o", "/dev/null"];
     says(
@@ -219,7 +219,7 @@ fn a_path_that_was_in_the_baseline_must_not_be_lost() {
 }
 
 #[test]
-fn what_is_broken_is_not_kept_as_a_baseline() {
+fn a_broken_result_is_not_written_as_a_baseline() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("baseline.json");
     let write = ["--write-baseline", file.to_str().expect("UTF-8")];
@@ -228,7 +228,7 @@ fn what_is_broken_is_not_kept_as_a_baseline() {
 }
 
 #[test]
-fn where_the_path_cannot_be_established_the_exit_status_says_so() {
+fn a_path_that_cannot_be_determined_has_its_own_exit_status() {
     let Some(filter) = helper_program("filter", "cc", &[]) else {
         return;
     };
@@ -238,7 +238,7 @@ fn where_the_path_cannot_be_established_the_exit_status_says_so() {
 }
 
 #[test]
-fn json_says_the_same_as_data() {
+fn json_has_the_result_as_data() {
     let outcome = command(&[LOST, GUARD, &["--json"]]).expect_code(BROKEN);
     let report: serde_json::Value = serde_json::from_str(&outcome.out).expect("JSON");
     assert_eq!((&report["schema"], &report["outcome"]), (&1.into(), &"broken".into()));
@@ -251,7 +251,7 @@ fn json_says_the_same_as_data() {
     );
 }
 
-/// Without a result, and with a reason.
+/// Checks that guard fails without a result, and with a reason.
 #[track_caller]
 fn fails(arguments: &[&str], code: i32) {
     let outcome = finish(fastpath(&[&["guard"], arguments].concat())).expect_code(code);
@@ -259,7 +259,7 @@ fn fails(arguments: &[&str], code: i32) {
 }
 
 #[test]
-fn a_guard_that_cannot_be_understood_or_obeyed_says_which_by_its_exit_status() {
+fn usage_errors_unreadable_baselines_and_unwritable_files_have_different_exit_statuses() {
     for arguments in [
         &["--max-ns", "0"][..],
         &["--max-ns", "fast"],
@@ -270,7 +270,7 @@ fn a_guard_that_cannot_be_understood_or_obeyed_says_which_by_its_exit_status() {
     ] {
         fails(arguments, USAGE);
     }
-    // The last one has no end.
+    // A read of the last one never ends.
     for baseline in ["/nonexistent", "/dev/null", "/dev/zero"] {
         fails(&["--versus-baseline", baseline], NO_INPUT);
     }
@@ -282,7 +282,7 @@ fn a_guard_that_cannot_be_understood_or_obeyed_says_which_by_its_exit_status() {
 }
 
 #[test]
-fn a_result_that_cannot_be_written_is_no_success() {
+fn a_result_that_cannot_be_written_is_an_error() {
     let mut shell = Command::new("sh");
     shell.args(["-c", "\"$0\" guard >/dev/full", FASTPATH]);
     finish(shell).expect_code(NOT_WRITTEN);

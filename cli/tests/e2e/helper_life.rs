@@ -1,13 +1,13 @@
-//! The helper lives as long as a process of the tree, holds nothing of the user's, and is nobody's child.
+//! The helper lives as long as a process of the tree, keeps no file of the user open, and is no process's child.
 
 use std::process::Command;
 use std::time::Duration;
 
 use crate::common::command::MARK;
-use crate::common::processes::{PATIENCE, holds_within};
+use crate::common::processes::{TIMEOUT, holds_within};
 use crate::common::{Pid, SERVED, finish, served, start, wait_until};
 
-/// Some looks of the helper's whether anybody needs it.
+/// Some intervals at which the helper checks whether any process uses its page.
 const LOOKS: Duration = Duration::from_secs(1);
 
 #[test]
@@ -20,7 +20,7 @@ fn a_pipe_is_closed_when_the_program_ends_not_when_the_helper_does() {
         format!("\"$@\" sh -c '{job}' 2>&1 | cat"),
         format!("\"$@\" sh -c '{job}' 3>&1 1>&2 2>&3 3>&- | cat"),
     ] {
-        // One that starts while the publisher gets no CPU runs untouched, and nobody stays for it.
+        // A program that starts while the publisher gets no CPU runs untouched, and no helper stays for it.
         wait_until("a job that is served", || {
             let mut shell = Command::new("sh");
             shell
@@ -41,7 +41,7 @@ fn a_pipe_is_closed_when_the_program_ends_not_when_the_helper_does() {
 }
 
 #[test]
-fn the_helper_goes_when_the_last_process_has_gone() {
+fn the_helper_ends_after_the_last_process() {
     for script in ["exit 0", "sleep 0.3", "sleep 0.3 | cat & wait", "kill -KILL $$"] {
         let running = start(served(&["sh", "-c", script]));
         let mark = running.mark().to_owned();
@@ -53,7 +53,7 @@ fn the_helper_goes_when_the_last_process_has_gone() {
 #[test]
 fn the_helper_stays_for_a_daemon_that_was_left_behind() {
     let place = tempfile::tempdir().expect("a directory");
-    // Forked, and nothing that is executed: that may run untouched.
+    // The daemon forks and does not exec: a program that it executed might run untouched.
     let until_it_goes = "(while [ -e \"$0\" ]; do sleep 0.05; done) >/dev/null 2>&1 &";
     let running = start(served(&[
         "sh",
@@ -70,7 +70,7 @@ fn the_helper_stays_for_a_daemon_that_was_left_behind() {
 }
 
 #[test]
-fn the_helper_holds_no_file_and_no_directory_of_the_users() {
+fn the_helper_keeps_no_file_and_no_directory_of_the_user_open() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut command = served(&["sleep", "1000"]);
     command.current_dir(directory.path());
@@ -99,7 +99,7 @@ fn the_helper_holds_no_file_and_no_directory_of_the_users() {
             .filter(|path| !is_ours(path))
             .collect::<Vec<_>>()
     };
-    let let_go = holds_within(PATIENCE, || of_others().is_empty());
+    let let_go = holds_within(TIMEOUT, || of_others().is_empty());
     assert!(let_go, "{:?}", of_others());
     let cwd = || std::fs::read_link(format!("/proc/{}/cwd", helper.0)).expect("its directory");
     wait_until("another directory", || cwd() == std::path::Path::new("/"));
@@ -131,13 +131,13 @@ fn a_program_that_cannot_be_started_leaves_no_helper() {
 }
 
 #[test]
-fn a_search_for_the_users_command_does_not_find_the_helper() {
+fn a_search_for_the_users_command_line_does_not_find_the_helper() {
     let unique = format!("sleep 1000.{}", std::process::id());
     let running = start(served(&["sh", "-c", &format!("{unique}; :")]));
     Pid::helper(running.mark());
     let mut search = Command::new("pgrep");
     search.args(["-fc", &format!("^({unique}|sh -c {unique})")]);
-    // A process in the middle of its exec has no command line yet that could be found.
+    // A process in the middle of its exec has no command line yet that a search could find.
     wait_until(
         "the shell and its child alone",
         || matches!(running.pid().children()[..], [child] if child.program() == "sleep" && !child.read("cmdline").is_empty()),

@@ -1,4 +1,5 @@
-//! The helper killed or stopped: the time stays right, nobody waits for it, and what can be fast again becomes so.
+//! The helper is killed or stopped: the time stays correct, no program waits for the helper, and clocks become fast
+//! again where possible.
 
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -10,14 +11,14 @@ use crate::common::{
     Pid, Running, fastpath, finish, helper_program, program, program_32, served, start, torture, wait_until,
 };
 
-/// Longer than an anchor is believed.
+/// Longer than an anchor is valid.
 const ANCHOR_IS_OLD: Duration = Duration::from_millis(700);
 
 fn busy(command: &[impl AsRef<str>]) -> (Running, Pid) {
     let command: Vec<_> = command.iter().map(AsRef::as_ref).collect();
     let running = start(served(&command));
-    // fastpath itself is the same process before it becomes the program, and on a slow machine computes for long: a helper
-    // that is stopped then is waited for.
+    // fastpath is the same process before it becomes the program, and on a slow machine it computes for long: it would
+    // wait for a helper that is stopped then.
     wait_until("the program", || {
         running.pid().is_served() && running.pid().program() != "fastpath"
     });
@@ -53,16 +54,16 @@ fn a_helper_that_is_stopped_now_and_then_makes_no_read_wrong() {
 }
 
 #[test]
-fn reads_go_to_the_kernel_while_the_helper_stands_and_are_fast_again_when_it_goes_on() {
+fn reads_go_to_the_kernel_while_the_helper_is_stopped_and_are_fast_again_when_it_continues() {
     let Some(clock) = program("clock-glibc") else { return };
     let (running, helper) = busy(&[&clock, "2000000000", "MONOTONIC"]);
     helper.signal(libc::SIGSTOP);
     std::thread::sleep(ANCHOR_IS_OLD);
     let asks_kernel = makes_clock_calls(running.pid());
-    // Before anything may fail: a stopped helper that is left behind holds whoever waits for the end of its output.
+    // Before any check that may fail: a stopped helper that is left behind keeps the program's output open.
     helper.signal(libc::SIGCONT);
     let Some(asks_kernel) = asks_kernel else { return };
-    assert!(asks_kernel, "a page that nobody keeps is still believed");
+    assert!(asks_kernel, "a page without a publisher still answers");
     std::thread::sleep(ANCHOR_IS_OLD);
     assert_eq!(fewest_clock_calls(running.pid()), Some(0));
     helper.signal(libc::SIGKILL);
@@ -85,7 +86,7 @@ fn programs_start_without_delay_while_the_helper_is_stopped_or_gone() {
         wait_until("the last program's end", || running.out_so_far() == "0\n");
         let after = requests(running.pid());
         helper.signal(libc::SIGCONT);
-        // Who does not ask does not wait for an answer.
+        // A thread that sends no request does not wait for an answer.
         assert_eq!(after, before, "requests to a helper that does not answer");
         std::fs::remove_file(&go).expect("remove");
         running.finish().expect_success();
@@ -93,13 +94,13 @@ fn programs_start_without_delay_while_the_helper_is_stopped_or_gone() {
     }
 }
 
-/// How many requests there were to a program's helper: its mailbox's doorbell counts them.
+/// Returns the number of requests to a program's helper: its mailbox's doorbell counts them.
 fn requests(pid: Pid) -> u32 {
     let maps = fastpath_proc::maps::of(pid.0).expect("its mappings");
     let mailbox = maps.iter().find(|one| one.name.starts_with(MAILBOX_MAPPED_NAME));
     let memory = std::fs::File::open(format!("/proc/{}/mem", pid.0)).expect("its memory");
     let mut doorbell = [0; 4];
-    // The first of hook/mailbox.h.
+    // The first field of the mailbox (hook/mailbox.h).
     memory
         .read_exact_at(&mut doorbell, mailbox.expect("a mailbox").start)
         .expect("the doorbell");
@@ -107,7 +108,7 @@ fn requests(pid: Pid) -> u32 {
 }
 
 #[test]
-fn a_helper_that_stops_while_programs_start_holds_each_up_for_no_more_than_a_moment() {
+fn a_helper_that_stops_while_programs_start_delays_each_only_briefly() {
     let script =
         "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sh -c 'exit 3' || /bin/true; done; echo $?";
     for delay_ms in [1, 3, 5, 8, 13, 21] {
@@ -116,14 +117,14 @@ fn a_helper_that_stops_while_programs_start_holds_each_up_for_no_more_than_a_mom
         let helper = Pid::helper(running.mark());
         std::thread::sleep(Duration::from_millis(delay_ms));
         helper.signal(libc::SIGSTOP);
-        // A program that is being looked at stands until its tracer goes on, and only that one.
+        // Only a program that the helper traces at that moment stays stopped until the helper continues.
         std::thread::sleep(Duration::from_millis(300));
         helper.signal(libc::SIGCONT);
         running.finish().expect_success().expect_output("0");
     }
 }
 
-/// How often the helper is killed as a program starts; FASTPATH_TEST_KILLS may say otherwise.
+/// Number of times that the helper is killed as a program starts; FASTPATH_TEST_KILLS overrides it.
 const KILLS: u32 = 200;
 
 #[test]
@@ -139,7 +140,7 @@ pub fn kill_at_any_moment(script: &str, out: &str, code: i32) {
     let kills = kills.unwrap_or(KILLS);
     let (mut seed, mut hit) = (0x9e37_79b9u32, 0);
     for round in 0..kills {
-        // xorshift: the moments differ, and a failure's number says which it was.
+        // xorshift: the moments differ, and the number of a failed round identifies its moment.
         seed ^= seed << 13;
         seed ^= seed >> 17;
         seed ^= seed << 5;
@@ -168,8 +169,8 @@ pub fn kill_at_any_moment(script: &str, out: &str, code: i32) {
     assert!(hit > kills / 2, "the helper was found only {hit} times of {kills}");
 }
 
-/// The helper, as soon as it is there. Its PID follows the program's, unless others start much at the same time. `None`: the program has
-/// ended, and its helper too.
+/// Returns the helper as soon as it exists. Its PID follows the program's, unless other processes start at the same
+/// time. `None`: the program and its helper have ended.
 fn young_helper(running: &Running) -> Option<Pid> {
     loop {
         let has_ended = running.pid().has_stopped_or_ended();
@@ -182,9 +183,9 @@ fn young_helper(running: &Running) -> Option<Pid> {
     }
 }
 
-/// Of the helper's ptrace(2) calls, one in so many is tried. A remote call takes 5: all of its steps have their turn.
+/// The helper is killed at one of this many of its ptrace(2) calls. A remote call takes 5, so each of its steps is hit.
 const EACH: usize = 3;
-/// A program's start takes some 70 calls, and one that asks its helper by the mailbox starts after another.
+/// A program's start takes some 70 calls; a program that sends a request by the mailbox starts after another one.
 const MOST_CALLS: u32 = 150;
 
 #[test]
@@ -196,7 +197,7 @@ fn a_helper_that_is_killed_at_any_of_its_ptrace_calls_leaves_a_program_that_runs
     let clocks = native.into_iter().chain([program_32("clock-i386-glibc-static")]);
     let read = |clock| vec![clock, "10".to_owned(), "MONOTONIC".to_owned()];
     let mut commands: Vec<_> = clocks.flatten().map(read).collect();
-    // A program that a shell starts asks its helper by the mailbox.
+    // A program that a shell starts sends its helper a request by the mailbox.
     let in_shell = |clock| vec!["sh".to_owned(), "-c".to_owned(), format!("{clock} 10 MONOTONIC; exit")];
     commands.extend(program("clock-glibc").map(in_shell));
     for command in commands {

@@ -1,4 +1,5 @@
-//! 32-bit programs on an x86-64 kernel are served like 64-bit ones, and so is what they start, of either kind.
+//! 32-bit programs on an x86-64 kernel are served like 64-bit ones, and so are the programs of either kind that they
+//! start.
 
 use std::process::Command;
 
@@ -45,7 +46,7 @@ fn children_of_32_bit_programs_are_served_however_they_are_started() {
 }
 
 #[test]
-fn chains_of_32_and_64_bit_programs_are_served_to_their_end() {
+fn every_program_of_a_chain_of_32_and_64_bit_ones_is_served() {
     let spawners: Option<Vec<String>> = SPAWNERS.into_iter().map(program_32).collect();
     let Some(spawners) = spawners else { return };
     let mut command = LEAF_IN_SHELL.to_owned();
@@ -71,7 +72,7 @@ fn threads_of_a_32_bit_program_see_no_contradiction() {
         let Some(torture) = program_32(name) else { return };
         let outcome = finish(served(&[&torture, "-s", "3", "-t", "2"])).expect_success();
         assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
-        // As it is on a host that has its vDSO: the kernel's is what the image goes back to.
+        // The same on a host that has its vDSO: the image falls back to the kernel's.
         let mut healthy = fastpath(&["run", "--clocks", "all", "--require", "--"]);
         healthy.args([&torture, "-s", "2", "-t", "2"]);
         let outcome = finish(healthy).expect_success();
@@ -97,7 +98,7 @@ fn signals_reach_a_32_bit_program_and_return() {
 }
 
 #[test]
-fn a_stack_is_unwound_through_a_system_call_of_a_32_bit_program_as_ever() {
+fn a_stack_is_unwound_through_a_system_call_of_a_32_bit_program() {
     let Some(unwind) = program_32("unwind-i386-glibc") else {
         return;
     };
@@ -171,7 +172,7 @@ fn a_helper_that_is_killed_at_any_moment_leaves_a_32_bit_program_that_runs() {
 }
 
 #[test]
-fn probe_looks_at_the_paths_of_32_bit_programs() {
+fn probe_shows_the_paths_of_32_bit_programs() {
     if program_32("thirty-two-bit").is_none() {
         return;
     }
@@ -197,13 +198,13 @@ fn probe_looks_at_the_paths_of_32_bit_programs() {
     assert!(here.contains(",\"isa\":\"i386\","), "{here}");
     assert!(!monotonic(&here).contains("\"path\":\"fastpath\""), "{here}");
     let fastpath = env!("CARGO_BIN_EXE_fastpath");
-    // Where fastpath gets no CPU at the start, the program is left as it was.
-    wait_until("the path that is taken away", || {
+    // If fastpath gets no CPU at the start, the program runs untouched.
+    wait_until("a lost path", || {
         let lost = probe(&[fastpath, "run", "--without-vdso", "--"]);
         monotonic(&lost).contains("\"path\":\"syscall\"")
     });
-    // Where the publisher gets no CPU for longer than an anchor lasts, the kernel answers.
-    wait_until("the path that fastpath gives back", || {
+    // If the publisher gets no CPU for longer than an anchor lasts, the kernel answers.
+    wait_until("fastpath's path", || {
         let given_back = probe(&[&[fastpath], crate::common::SERVED].concat());
         monotonic(&given_back).contains("\"path\":\"fastpath\"")
     });

@@ -1,4 +1,4 @@
-//! Instruments in places where programs usually die, and what they say of processes there.
+//! Commands that measure, in surroundings where programs usually die, and on processes there.
 
 use std::process::{Command, Stdio};
 
@@ -6,12 +6,12 @@ use crate::common::programs::helper_program;
 use crate::common::terminal::{error_to_terminal, output_to_terminal};
 use crate::common::{Outcome, Pid, fastpath, finish, served, start, wait_until};
 
-/// `fastpath ARGUMENTS`, to which this is done before its main (helpers/before-main.c).
+/// `fastpath ARGUMENTS`, after the library has done `what` before its main (helpers/before-main.c).
 fn after(what: &str, library: &str, arguments: &[&str]) -> Outcome {
     let mut command = if what == "counter" {
         Command::new(env!("CARGO_BIN_EXE_fastpath"))
     } else {
-        // The system call is what is answered: there must be no vDSO.
+        // The library changes the system call's answer, so there must be no vDSO.
         fastpath(&[
             "run",
             "--without-vdso",
@@ -38,7 +38,7 @@ const INSTRUMENTS: [&[&str]; 7] = [
 ];
 
 #[test]
-fn instruments_survive_a_filter_on_their_clocks_and_say_what_they_met() {
+fn measuring_commands_survive_a_filter_on_the_clock_calls_and_report_it() {
     let Some(library) = helper_program("before-main", "cc", &["-shared", "-fPIC"]) else {
         return;
     };
@@ -58,7 +58,7 @@ fn instruments_survive_a_filter_on_their_clocks_and_say_what_they_met() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn instruments_survive_where_the_counter_is_forbidden_and_say_so() {
+fn measuring_commands_survive_a_forbidden_counter_and_report_it() {
     let Some(library) = helper_program("before-main", "cc", &["-shared", "-fPIC"]) else {
         return;
     };
@@ -66,7 +66,7 @@ fn instruments_survive_where_the_counter_is_forbidden_and_say_so() {
         let outcome = after("counter", &library, arguments);
         let all = format!("{}{}", outcome.out, outcome.err);
         let said = all.contains("PR_SET_TSC") || all.contains("PR_GET_TSC");
-        // What trace starts is not saved: it finds what it would have found without.
+        // trace itself is not affected: its program fails as it would without trace.
         let is_trace = arguments[0] == "trace";
         assert!(
             outcome.status.code().is_some() || is_trace,
@@ -76,7 +76,7 @@ fn instruments_survive_where_the_counter_is_forbidden_and_say_so() {
     }
 }
 
-/// Each was called healthy on a host whose own clocks are fast.
+/// Regression test: each was called healthy on a host whose own clocks are fast.
 #[test]
 fn a_process_without_a_vdso_is_slow_where_fastpath_does_not_serve_it() {
     let doctor = |pid: i32| {
@@ -90,7 +90,7 @@ fn a_process_without_a_vdso_is_slow_where_fastpath_does_not_serve_it() {
         code == Some(1) && words.iter().all(|word| summary.contains(word))
     };
     let hooks_only = start(fastpath(&["run", "--without-vdso", "--require", "--", "sleep", "60"]));
-    wait_until("it to be slow", || {
+    wait_until("the verdict slow", || {
         says(hooks_only.pid().0, ["serves no clock", "is a system call"])
     });
 
@@ -105,7 +105,9 @@ fn a_process_without_a_vdso_is_slow_where_fastpath_does_not_serve_it() {
         "60",
     ]));
     let pid = served.pid().0;
-    wait_until("it to be served", || doctor(pid).1.contains("fast by fastpath"));
+    wait_until("the process to be served", || {
+        doctor(pid).1.contains("fast by fastpath")
+    });
     let (_, _, report) = doctor(pid);
     let publisher = report["facts"]["process"]["page"]["publisher_pid"]
         .as_i64()
@@ -116,7 +118,7 @@ fn a_process_without_a_vdso_is_slow_where_fastpath_does_not_serve_it() {
 }
 
 #[test]
-fn what_is_shown_fits_a_terminal_of_80_columns() {
+fn every_table_fits_a_terminal_of_80_columns() {
     let Some(asker) = helper_program("ask-the-time", "cc", &["-g"]) else {
         return;
     };
@@ -144,7 +146,7 @@ fn what_is_shown_fits_a_terminal_of_80_columns() {
         drop(command);
         let shown = terminal.read_to_end(|_| {});
         child.wait().expect("wait");
-        let shown = shown.rsplit("\x1b[J").next().expect("what stays");
+        let shown = shown.rsplit("\x1b[J").next().expect("the last table");
         assert!(shown.lines().count() > 1, "{arguments:?}: {shown}");
         for line in shown.lines() {
             assert!(line.chars().count() <= 80, "{arguments:?}: {line}");
@@ -153,8 +155,8 @@ fn what_is_shown_fits_a_terminal_of_80_columns() {
 }
 
 #[test]
-fn bench_shows_how_far_it_is_to_a_terminal_only() {
-    // It is ended as soon as something is seen.
+fn bench_shows_its_progress_on_a_terminal_only() {
+    // The command is ended as soon as its progress is shown.
     let long = |options: &[&str]| fastpath(&[&["bench"], options].concat());
     for options in [&["--rounds", "5000"][..], &["--rounds", "1", "--accuracy", "30"]] {
         let mut bench = long(options);
@@ -171,11 +173,11 @@ fn bench_shows_how_far_it_is_to_a_terminal_only() {
         child.wait().expect("wait");
         let word = words[usize::from(options.len() > 2)];
         assert!(
-            shown.contains(word) || shown.contains("our vDSO is left out"),
+            shown.contains(word) || shown.contains("fastpath's vDSO is not measured"),
             "{options:?}: {shown:?}"
         );
     }
-    // Some seconds.
+    // Takes some seconds.
     let outcome = finish(long(&["--rounds", "700", "--json"])).expect_success();
     assert!(!outcome.err.contains("measuring"), "{outcome:#?}");
     let bench: serde_json::Value = serde_json::from_str(&outcome.out).expect("JSON");

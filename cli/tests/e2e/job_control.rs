@@ -1,4 +1,4 @@
-//! Signals reach a served program as they reach any other, and job control works.
+//! Signals reach a served program as usual, and job control works.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -25,7 +25,7 @@ fn a_program_can_be_stopped_and_continued() {
         std::thread::sleep(Duration::from_millis(500));
         assert_eq!(running.pid().cpu_time(), stopped_at);
         running.pid().signal(libc::SIGCONT);
-        wait_until("going on", || {
+        wait_until("the program to continue", || {
             running.pid().cpu_time() > stopped_at + Duration::from_millis(50)
         });
     }
@@ -46,7 +46,7 @@ fn a_program_that_is_stopped_as_it_starts_stays_stopped_until_it_is_continued() 
 }
 
 #[test]
-fn a_program_that_is_killed_as_it_starts_is_dead() {
+fn a_program_that_is_killed_as_it_starts_dies() {
     for delay_us in (0..40).map(|i| i * 700) {
         let running = start(served(&["sleep", "1000"]));
         std::thread::sleep(Duration::from_micros(delay_us));
@@ -56,7 +56,7 @@ fn a_program_that_is_killed_as_it_starts_is_dead() {
 }
 
 #[test]
-fn ctrl_c_at_a_terminal_ends_the_program_and_not_the_helper_of_others() {
+fn ctrl_c_at_a_terminal_ends_the_program_and_not_the_helper_of_other_processes() {
     let mut command = served(&[
         "sh",
         "-c",
@@ -78,7 +78,7 @@ fn the_helper_is_in_no_group_and_no_session_of_the_programs() {
     command.process_group(0);
     let running = start(command);
     let helper = Pid::helper(running.mark());
-    // It takes its name first.
+    // The helper sets its name first.
     wait_until("a session of its own", || {
         // SAFETY: both take integers.
         let (group, session) = unsafe { (libc::getpgid(helper.0), libc::getsid(helper.0)) };
@@ -89,8 +89,8 @@ fn the_helper_is_in_no_group_and_no_session_of_the_programs() {
 }
 
 #[test]
-fn a_shell_sees_its_jobs_stop_and_go_on() {
-    // Bash itself may answer with the stop's status if it is asked before it has heard that the job went on.
+fn a_shell_sees_its_jobs_stop_and_continue() {
+    // Bash itself may report the stop's status if it is asked before it was notified that the job continued.
     let script = "set -m; \"$@\" sh -c 'while [ -e \"$0\" ]; do sleep 0.05; done' \"$0\" & job=$!
         becomes() { until jobs | grep -i \"$1\"; do sleep 0.05; done; }
         becomes running; kill -STOP $job; becomes stopped; kill -CONT $job; becomes running; rm \"$0\"; wait $job; echo $?";

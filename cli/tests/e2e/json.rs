@@ -1,4 +1,4 @@
-//! What `--json` prints begins alike for every command, and has no field that docs/json.md does not name.
+//! Every command's JSON document begins with the same fields, and has no field that docs/json.md does not list.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::common::{fastpath, finish};
 
 const PAGE: &str = include_str!("../../../docs/json.md");
 
-/// The fields that the page names for this command.
+/// Returns the fields that the page lists for this command.
 fn documented(command: &str) -> BTreeSet<String> {
     let title = format!("\n## `fastpath {command} --json`\n");
     let (_, rest) = PAGE.split_once(&title).expect("a section");
@@ -19,7 +19,7 @@ fn documented(command: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The fields that a document has, by their paths.
+/// Adds the fields of a document, by their paths.
 fn add_fields(prefix: &str, value: &Value, fields: &mut BTreeSet<String>) {
     match value {
         Value::Object(members) => {
@@ -52,7 +52,7 @@ fn is_as_documented(arguments: &[&str], codes: &[i32]) {
         outcome.status.code().is_some_and(|code| codes.contains(&code)),
         "{outcome:?}"
     );
-    // The output of a program that is traced is its own.
+    // A traced program has its own output.
     let text = if outcome.out.is_empty() {
         outcome.err
     } else {
@@ -82,7 +82,7 @@ fn is_as_documented(arguments: &[&str], codes: &[i32]) {
 }
 
 #[test]
-fn every_document_begins_alike_and_its_fields_are_documented() {
+fn every_document_begins_with_the_same_fields_and_all_are_documented() {
     let reads = format!("{} probe >/dev/null", env!("CARGO_BIN_EXE_fastpath"));
     let own_pid = std::process::id().to_string();
     is_as_documented(&["probe", "--json"], &[0]);

@@ -1,6 +1,6 @@
-//! What a user of `fastpath run` is promised, shown on the real binary and real programs.
+//! The guarantees of `fastpath run` and the other commands, tested with the real binary and real programs.
 //!
-//! A test that cannot do its work on this machine says so in the file that FASTPATH_SKIPS names, and passes.
+//! A test that cannot run on this machine writes the reason to the file that FASTPATH_SKIPS names, and passes.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! The commands that only look, used badly: outputs that cannot be written to, two at once, killed half-way.
+//! Misuse of the commands that only observe: outputs that cannot be written, two at once, killed in the middle.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use crate::common::{Pid, fastpath, finish, needs_root, start, wait_until};
 const FASTPATH: &str = env!("CARGO_BIN_EXE_fastpath");
 const NOT_WRITTEN: i32 = 74;
 
-/// Every command that prints a result on its standard output, as this user may use it.
+/// Returns each command that prints a result on its standard output and that this user may use.
 fn commands() -> Vec<&'static str> {
     let mut commands = vec![
         "probe",
@@ -31,7 +31,7 @@ fn in_shell(command: &str, redirection: &str) -> Command {
 }
 
 #[test]
-fn a_result_that_nobody_could_read_is_exit_status_74_and_one_line() {
+fn a_result_that_cannot_be_written_is_exit_status_74_and_one_line() {
     for command in commands() {
         for redirection in [">/dev/full", ">&-"] {
             let outcome = finish(in_shell(command, redirection)).expect_code(NOT_WRITTEN);
@@ -63,7 +63,7 @@ fn a_file_that_is_a_closed_descriptor_cannot_be_written() {
 }
 
 #[test]
-fn that_nothing_can_be_said_on_standard_error_changes_no_result() {
+fn a_standard_error_that_cannot_be_written_changes_no_result() {
     for command in commands() {
         let expected = finish(in_shell(command, "")).status.code();
         for redirection in ["2>&-", "2>/dev/full"] {
@@ -75,7 +75,7 @@ fn that_nothing_can_be_said_on_standard_error_changes_no_result() {
 }
 
 #[test]
-fn two_who_trace_at_once_see_the_same_calls() {
+fn two_traces_at_once_see_the_same_calls() {
     let Some(()) = needs_root() else { return };
     let Some(asker) = crate::common::helper_program("ask-the-time", "cc", &["-g"]) else {
         return;
@@ -103,9 +103,10 @@ fn two_who_trace_at_once_see_the_same_calls() {
     }
 }
 
-/// Counted in the kernel, it does not notice. Stopped at each call, it cannot go on: its clock reads would fail.
+/// BPF counts in the kernel, and does not affect the program. By ptrace the program is stopped at each call and must
+/// die with the tracer: its clock reads would fail.
 #[test]
-fn when_trace_is_killed_the_program_goes_on_or_ends_with_it() {
+fn when_trace_is_killed_the_program_continues_or_ends_with_it() {
     for (by, goes_on) in [("bpf", true), ("ptrace", false)] {
         if by == "bpf" && needs_root().is_none() {
             continue;
@@ -125,7 +126,7 @@ fn when_trace_is_killed_the_program_goes_on_or_ends_with_it() {
             program = trace.pid().children().into_iter().find(|pid| pid.program() == "sleep");
             program.is_some()
         });
-        let program: Pid = program.expect("it was there");
+        let program: Pid = program.expect("the program");
         trace.pid().signal(libc::SIGKILL);
         trace.finish().expect_signal(libc::SIGKILL);
         if goes_on {

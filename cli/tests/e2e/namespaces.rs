@@ -32,14 +32,14 @@ fn served_inside(prefix: &[&str], command: &[&str]) -> Command {
 const PID_NAMESPACE: &[&str] = &["--pid", "--fork", "--mount-proc"];
 
 #[test]
-fn the_first_process_of_a_container_is_served_and_ends_as_it_likes() {
+fn the_first_process_of_a_container_is_served_and_keeps_its_exit_status() {
     let Some(prefix) = unshare(PID_NAMESPACE) else { return };
     let script = format!("echo $$; {LEAF_IN_SHELL}; sh -c '{LEAF_IN_SHELL}; exit 3' & wait $!; echo $?; exit 7");
     comes_to(|| served_inside(&prefix, &["sh", "-c", &script]), 7, "1\n1\n1\n3");
 }
 
 #[test]
-fn an_init_that_waits_for_all_its_children_is_not_kept_waiting_by_the_helper() {
+fn an_init_that_waits_for_all_its_children_does_not_wait_for_the_helper() {
     let (Some(prefix), Some(python)) = (unshare(PID_NAMESPACE), tool("python3")) else {
         return;
     };
@@ -50,7 +50,7 @@ fn an_init_that_waits_for_all_its_children_is_not_kept_waiting_by_the_helper() {
         \x20   try:\n        codes.append(os.waitstatus_to_exitcode(os.wait()[1]))\n\
         \x20   except ChildProcessError:\n        break\n\
         print(os.getpid(), sorted(codes))\n";
-    // -I: no import of the user's; the interpreter itself, for a wrapper would start it as a child.
+    // -I: no import of the user's modules. The interpreter itself, because a wrapper would start it as a child.
     let outcome = finish(served_inside(&prefix, &[python, "-I", "-c", init])).expect_success();
     outcome.expect_output("1 [1, 2, 3]");
 }
@@ -60,7 +60,7 @@ fn an_init_that_cannot_be_served_is_left_no_child() {
     let (Some(prefix), Some(strace)) = (unshare(PID_NAMESPACE), tool("strace")) else {
         return;
     };
-    // Traced already, it cannot be traced by the helper.
+    // The helper cannot trace a process that is traced already.
     let fastpath = [env!("CARGO_BIN_EXE_fastpath"), "run", "--clocks", "all", "--"];
     let mut traced = Command::new(strace);
     traced.args(["-f", "-e", "trace=none", "-o", "/dev/null"]);
@@ -82,7 +82,7 @@ fn a_container_started_by_a_served_program_is_served_too() {
 }
 
 #[test]
-fn a_user_namespace_is_no_obstacle() {
+fn programs_are_served_in_a_user_namespace() {
     let Some(prefix) = unshare(&["--user", "--map-root-user"]) else {
         return;
     };
@@ -93,7 +93,7 @@ fn a_user_namespace_is_no_obstacle() {
 }
 
 #[test]
-fn a_program_in_another_root_is_served_without_a_path_that_both_can_see() {
+fn a_program_in_another_root_is_served_without_a_common_path() {
     let (Some(()), Some(_), Some(clock)) = (needs_root(), tool("chroot"), program("clock-glibc-static")) else {
         return;
     };
@@ -109,7 +109,7 @@ fn a_program_in_another_root_is_served_without_a_path_that_both_can_see() {
     assert!(running.pid().is_served(), "{}", running.pid().describe());
 }
 
-/// Prints how far BOOTTIME and MONOTONIC are ahead of what this process sees, in thousands of seconds.
+/// Prints how far BOOTTIME and MONOTONIC are ahead of this process's, in thousands of seconds.
 fn clocks_ahead() -> String {
     let now = |clock| {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -162,7 +162,7 @@ fn a_child_forked_into_a_time_namespace_sees_its_clocks() {
     let (Some(_), Some(python)) = (unshare(TIME_NAMESPACE), tool("python3")) else {
         return;
     };
-    // No exec between here and there.
+    // There is no exec after the fork.
     let fork = "import ctypes, os\n\
         assert ctypes.CDLL(None).unshare(0x80) == 0\n\
         open('/proc/self/timens_offsets', 'w').write('boottime 100000 0\\nmonotonic 50000 0\\n')\n\
@@ -200,7 +200,7 @@ fn a_program_that_enters_a_time_namespace_sees_its_clocks() {
 }
 
 #[test]
-fn of_two_processes_with_the_same_number_in_their_namespaces_the_one_that_asks_is_served() {
+fn of_two_processes_with_the_same_pid_in_their_namespaces_the_requesting_one_is_served() {
     let (Some(prefix), Some(sleepers)) = (unshare(PID_NAMESPACE), helper_program("sleepers", "cc", &[])) else {
         return;
     };
@@ -209,7 +209,7 @@ fn of_two_processes_with_the_same_number_in_their_namespaces_the_one_that_asks_i
         .open("/proc/sys/kernel/ns_last_pid")
         .is_err()
     {
-        return skip("no number can be chosen for the next process (CONFIG_CHECKPOINT_RESTORE)");
+        return skip("no PID can be chosen for the next process (CONFIG_CHECKPOINT_RESTORE)");
     }
     let inner = format!("echo $(($0 - 1)) >/proc/sys/kernel/ns_last_pid; {LEAF_IN_SHELL}; :");
     let script = format!(

@@ -5,12 +5,12 @@ use std::time::Instant;
 use crate::common::command::MARK;
 use crate::common::{Pid, finish, served, wait_until};
 
-/// FASTPATH_TEST_PIPELINES may say otherwise.
+/// Number of pipelines; FASTPATH_TEST_PIPELINES overrides it.
 const RUNS: u32 = 1000;
 const AT_ONCE: u32 = 2;
 
 #[test]
-fn a_thousand_pipelines_end_as_they_should_and_leave_nothing_behind() {
+fn a_thousand_pipelines_keep_their_exit_statuses_and_leave_nothing_behind() {
     let runs = std::env::var("FASTPATH_TEST_PIPELINES")
         .ok()
         .and_then(|n| n.parse().ok())
@@ -36,7 +36,7 @@ fn a_thousand_pipelines_end_as_they_should_and_leave_nothing_behind() {
     });
     let each = begun.elapsed() / runs.max(1);
     println!("{runs} pipelines, {AT_ONCE} at a time: {each:?} each");
-    wait_until("no helper is left", || Pid::helpers(&mark).is_empty());
+    wait_until("the helpers' end", || Pid::helpers(&mark).is_empty());
     let own = Pid(std::process::id() as i32);
     assert!(
         own.children()

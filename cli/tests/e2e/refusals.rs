@@ -1,4 +1,4 @@
-//! Where a program cannot be served it is told once, and runs untouched; with `--require` it does not run.
+//! If a program cannot be served, `run` warns once, and the program runs untouched; with `--require` it does not run.
 
 use std::process::Command;
 
@@ -64,7 +64,7 @@ fn a_program_under_a_debugger_runs_untouched() {
 }
 
 #[test]
-fn a_program_where_a_filter_forbids_what_is_needed_runs_untouched() {
+fn a_program_under_a_filter_that_forbids_a_needed_call_runs_untouched() {
     let Some(filter) = helper_program("filter", "cc", &[]) else {
         return;
     };
@@ -93,7 +93,7 @@ fn a_program_under_a_filter_that_forbids_nothing_needed_is_served() {
 }
 
 #[test]
-fn a_program_that_forbids_itself_the_counter_lives_as_it_would_without_a_vdso() {
+fn a_program_that_forbids_itself_the_counter_survives() {
     // Static, and not on glibc: that reads the counter as it starts.
     let Some(forbidden) = helper_program("counter-forbidden", "musl-gcc", &["-static"]) else {
         return;
@@ -105,8 +105,8 @@ fn a_program_that_forbids_itself_the_counter_lives_as_it_would_without_a_vdso() 
 }
 
 #[test]
-fn a_warning_that_nobody_can_read_stops_nothing() {
-    // Setuid to oneself changes nothing but that fastpath leaves it alone.
+fn a_warning_that_cannot_be_written_does_not_stop_the_program() {
+    // Setuid to the same user changes only that fastpath leaves the program alone.
     let directory = tempfile::tempdir().expect("a directory");
     let program = install("/bin/sh", directory.path().join("setuid"), 0o4755);
     for redirection in ["2>&-", "2>/dev/full", "2>&1 | true", ">&- 2>&-"] {

@@ -1,4 +1,4 @@
-//! `fastpath report`: the page shows what the data says, to everybody who can look at it.
+//! `fastpath report`: the page shows the data, on every screen and on paper.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use crate::common::chromium::Chromium;
 use crate::common::{fastpath, finish, install, needs_root, skip, unprivileged};
 
-/// A directory, and what `report --json` and the page made of it say of this host, started without a vDSO: there is something to show.
+/// A directory with the output of `report --json` for this host without a vDSO, so that there are slow clocks to show,
+/// and the page made from it.
 struct Made {
     directory: tempfile::TempDir,
     data: Value,
@@ -39,7 +40,7 @@ impl Made {
         path
     }
 
-    /// The page of this file's hosts.
+    /// Makes the page of this file's hosts.
     fn page(&self, data: &Path) -> PathBuf {
         let page = data.with_extension("html");
         let mut make = fastpath(&["report", "-o"]);
@@ -48,7 +49,7 @@ impl Made {
         page
     }
 
-    /// This host and others: two that are as they should be, and one whose names are nasty.
+    /// This host and others: two healthy ones, and one with a malicious name.
     fn fleet(&self) -> Value {
         let mut fleet = self.data.clone();
         for name in ["web1", "web2", "\"'><script>document.title='taken'</script><img src=x>"] {
@@ -71,7 +72,8 @@ impl Made {
     }
 }
 
-/// All that the page shows of the data: each figure's place in it, value and text; each mark's place on its chart.
+/// Finds all that the page shows of the data: each figure's path in it, value and text; each mark's position on its
+/// chart.
 const FIGURES: &str = r#"
 [...document.querySelectorAll("[data-json]")].map(figure => {
     const chart = figure.closest("figure > svg");
@@ -86,13 +88,13 @@ const FIGURES: &str = r#"
     };
 })"#;
 
-/// A number as it was written for people.
+/// Parses a number as the page writes it.
 fn read_number(text: &str) -> f64 {
     text.replace(',', "").parse().unwrap_or_else(|_| panic!("{text}"))
 }
 
 #[test]
-fn the_figures_and_the_charts_are_those_of_the_json() {
+fn the_figures_and_the_charts_show_the_json() {
     let Some(mut browser) = Chromium::start() else { return };
     let made = Made::of_this_host();
     let page = made.page(&made.write("host.json", &made.data));
@@ -126,11 +128,11 @@ fn the_figures_and_the_charts_are_those_of_the_json() {
         }
         shown.push(at);
     }
-    // Nothing is left out: neither a clock's prices, nor how they are spread.
+    // Everything is shown: each clock's costs, and their distribution.
     for (at, number) in numbers(&made.data["hosts"][0], "/hosts/0") {
         let field = at.rsplit('/').next().unwrap_or_default();
-        let is_price = at.contains("/clocks/") && ["ns", "syscall_ns", "p50_ns", "p99_ns", "max_ns"].contains(&field);
-        if is_price && number.is_f64() && !at.contains("/buckets/") && !at.contains("/doctor/") {
+        let is_cost = at.contains("/clocks/") && ["ns", "syscall_ns", "p50_ns", "p99_ns", "max_ns"].contains(&field);
+        if is_cost && number.is_f64() && !at.contains("/buckets/") && !at.contains("/doctor/") {
             let of_coarse = at.contains("/now/p") || at.contains("/now/max");
             assert!(shown.contains(&at.as_str()) || of_coarse, "{at} is not on the page");
         }
@@ -160,7 +162,7 @@ fn the_figures_and_the_charts_are_those_of_the_json() {
     assert!(charts >= 2);
 }
 
-/// Every number in a value, with its place.
+/// Returns every number in a value, with its path.
 fn numbers(value: &Value, at: &str) -> Vec<(String, serde_json::Number)> {
     match value {
         Value::Number(number) => vec![(at.to_owned(), number.clone())],
@@ -180,7 +182,7 @@ fn numbers(value: &Value, at: &str) -> Vec<(String, serde_json::Number)> {
     }
 }
 
-/// The text whose contrast with what lies behind it is less than WCAG 2's AA asks for: 4.5, and 3 for large text.
+/// Finds text whose contrast with its background is less than WCAG 2's AA requires: 4.5, and 3 for large text.
 const TOO_PALE: &str = r#"
 (() => {
     const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
@@ -214,7 +216,7 @@ const TOO_PALE: &str = r#"
     return { pale, seen };
 })()"#;
 
-/// The labels in charts that a line goes through.
+/// Finds labels in charts that a line crosses.
 const CROSSED: &str = r#"
 [...document.querySelectorAll("figure > svg")].flatMap(chart => {
     const places = what => [...chart.querySelectorAll(what)].map(element => [element, element.getBoundingClientRect()]);
@@ -224,12 +226,12 @@ const CROSSED: &str = r#"
         .map(([label]) => label.textContent);
 })"#;
 
-/// The verdicts in tables that a reader has to scroll to.
+/// Finds verdicts in tables that need scrolling.
 const VERDICTS_OUTSIDE: &str = r#"
 [...document.querySelectorAll("tbody .call, tbody .badge")]
     .filter(verdict => verdict.getBoundingClientRect().right > innerWidth).map(verdict => verdict.closest("tr").textContent)"#;
 
-/// The names in the first column of tables in which a line ends within a word.
+/// Finds names in the first column of tables in which a line ends within a word.
 const BROKEN: &str = r#"
 [...document.querySelectorAll(".scroll tbody th")].flatMap(name => {
     const walker = document.createTreeWalker(name, NodeFilter.SHOW_TEXT);
@@ -245,7 +247,7 @@ const BROKEN: &str = r#"
 })"#;
 
 #[test]
-fn the_page_is_readable_on_a_phone_and_in_the_dark_and_asks_for_nothing() {
+fn the_page_is_readable_on_a_phone_and_in_dark_colours_and_loads_nothing() {
     let Some(mut browser) = Chromium::start() else { return };
     let made = Made::of_this_host();
     let pages = [
@@ -296,7 +298,7 @@ fn the_page_is_readable_on_a_phone_and_in_the_dark_and_asks_for_nothing() {
 }
 
 #[test]
-fn a_page_that_is_printed_is_light_and_whole() {
+fn a_printed_page_is_light_and_complete() {
     let Some(mut browser) = Chromium::start() else { return };
     let made = Made::of_this_host();
     browser.screen(700, "dark");
@@ -327,7 +329,7 @@ fn a_fleet_is_sorted_by_a_click_and_a_host_is_opened_by_its_link() {
     browser.open(&made.page(&made.write("fleet.json", &made.fleet())));
     let hosts = "[...document.querySelectorAll('tr[data-host]')].map(row => row.dataset.host)";
     let first = browser.evaluate(hosts);
-    assert_eq!(first[0], made.data["hosts"][0]["name"], "the sick one comes first");
+    assert_eq!(first[0], made.data["hosts"][0]["name"], "the slow one comes first");
     for (heading, sorted) in [(0, "ascending"), (0, "descending"), (3, "ascending")] {
         let head = format!("document.querySelectorAll('.sortable thead th')[{heading}]");
         browser.evaluate(&format!("{head}.querySelector('button').click()"));
@@ -364,7 +366,7 @@ fn a_fleet_is_sorted_by_a_click_and_a_host_is_opened_by_its_link() {
 }
 
 #[test]
-fn this_host_is_measured_whole_or_it_is_said_what_is_missing() {
+fn missing_parts_of_a_measurement_are_listed() {
     let made = Made::of_this_host();
     let host = &made.data["hosts"][0];
     assert_eq!(
@@ -381,7 +383,7 @@ fn this_host_is_measured_whole_or_it_is_said_what_is_missing() {
     for (part, name) in [("doctor", "doctor"), ("trace", "trace")] {
         assert_ne!(host[part].is_null(), !missing(name), "{part}");
     }
-    let clocks = host["prices"]["clocks"].as_array().expect("prices");
+    let clocks = host["prices"]["clocks"].as_array().expect("costs");
     assert!(clocks.len() >= 5);
     for clock in clocks {
         for whose in ["now", "fastpath"] {
@@ -399,7 +401,7 @@ fn this_host_is_measured_whole_or_it_is_said_what_is_missing() {
             assert!(spread["p50_ns"].as_f64() <= spread["p99_ns"].as_f64(), "{spread}");
         }
     }
-    // What is written is read again, unchanged.
+    // The written data is read again, unchanged.
     let file = made.write("again.json", &made.data);
     let mut again = fastpath(&["report", "--json"]);
     again.arg(file);
@@ -408,7 +410,7 @@ fn this_host_is_measured_whole_or_it_is_said_what_is_missing() {
 }
 
 #[test]
-fn who_may_not_count_system_calls_gets_the_rest() {
+fn without_permission_to_count_system_calls_the_rest_is_measured() {
     if needs_root().is_none() {
         return;
     }
@@ -456,7 +458,7 @@ fn probes_of_many_hosts_may_come_in_one_stream() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_by_file_and_field() {
+fn the_error_for_an_unreadable_input_names_file_and_field() {
     let directory = tempfile::tempdir().expect("a directory");
     let probe = finish(fastpath(&["probe", "--json"])).expect_success().out;
     let probe: Value = serde_json::from_str(&probe).expect("JSON");
@@ -464,7 +466,7 @@ fn what_cannot_be_read_is_told_by_file_and_field() {
     wrong["clocks"][2]["path"] = "warp".into();
     let mut huge = probe;
     huge["clocks"][0]["ns"] = 1e300.into();
-    for (name, contents, told) in [
+    for (name, contents, message) in [
         ("not.json", "<html>".to_owned(), "not JSON"),
         ("empty.json", String::new(), "no host"),
         (
@@ -481,7 +483,10 @@ fn what_cannot_be_read_is_told_by_file_and_field() {
         let mut make = fastpath(&["report", "-o"]);
         make.arg(&page).arg(&path);
         let outcome = finish(make).expect_code(66);
-        assert!(outcome.err.contains(name) && outcome.err.contains(told), "{outcome:#?}");
+        assert!(
+            outcome.err.contains(name) && outcome.err.contains(message),
+            "{outcome:#?}"
+        );
         assert!(outcome.err.lines().count() == 1 && !page.exists(), "{outcome:#?}");
     }
     for path in ["/nonexistent/a.json", "/"] {
@@ -527,7 +532,7 @@ fn a_page_that_cannot_be_written_is_exit_status_74_and_an_old_one_stays() {
 }
 
 #[test]
-fn what_makes_no_sense_is_a_usage_error() {
+fn invalid_options_are_usage_errors() {
     for words in [
         &["report", "--trace", "x"][..],
         &["report", "--trace", "-1"],
@@ -546,7 +551,7 @@ fn what_makes_no_sense_is_a_usage_error() {
         "/dev/null",
     ]);
     let outcome = finish(terminal).expect_code(2);
-    if !outcome.out.contains("nothing for a terminal") {
+    if !outcome.out.contains("standard output is a terminal") {
         skip(format_args!("script shows no terminal: {outcome:?}"));
     }
 }

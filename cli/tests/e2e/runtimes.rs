@@ -1,6 +1,7 @@
-//! Every libc and runtime: its clock reads are answered by the page and make no system call.
+//! Every libc and runtime: the page answers its clock reads, which make no system call.
 //!
-//! That a count of zero means something is shown by the same measurement on the same program without fastpath's page.
+//! The same measurement on the same program without fastpath's page finds system calls, so a count of zero is
+//! meaningful.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,10 +11,10 @@ use crate::common::{Pid, fastpath, finish, program, served, start, wait_until};
 
 /// More reads than any program makes while it is watched.
 const ENDLESS: &str = "2000000000";
-/// CPU time after which every runtime has got to its loop, or at least is busy with starting up.
+/// CPU time after which every runtime is in its loop, or at least in its start-up.
 const STARTED: Duration = Duration::from_millis(300);
 
-/// `runs` is the executable that the program ends up in.
+/// `runs` is the executable that the process finally runs.
 fn reads_clocks_without_system_calls(name: &str, runs: &str) {
     let Some(path) = program(name) else { return };
 
@@ -23,10 +24,11 @@ fn reads_clocks_without_system_calls(name: &str, runs: &str) {
         "{outcome:#?}"
     );
 
-    // A script starts the program, which is untouched if the publisher gets no CPU at that moment; it is started again then.
+    // A script starts the program, which is untouched if the publisher gets no CPU at that moment; then it is started
+    // again.
     let start_until = |run: &dyn Fn() -> Command, is_right: &dyn Fn(Pid) -> bool| {
         let mut right = None;
-        wait_until(&format!("{name} as it should be"), || {
+        wait_until(&format!("{name} served"), || {
             let running = start(run());
             wait_for_loop(running.pid(), runs);
             right = is_right(running.pid()).then_some(running);
@@ -42,7 +44,7 @@ fn reads_clocks_without_system_calls(name: &str, runs: &str) {
     assert_eq!(calls, 0, "clock system calls of {name} under fastpath");
     drop(on_the_page);
 
-    // That it makes system calls without fastpath's page.
+    // The program makes system calls without fastpath's page.
     let without = || fastpath(&["run", "--without-vdso", "--", &path, ENDLESS, "MONOTONIC"]);
     start_until(&without, &|pid| clock_calls(pid) != Some(0));
 }

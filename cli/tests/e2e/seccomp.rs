@@ -1,4 +1,4 @@
-//! A program that confines itself after its start does not die of fastpath.
+//! fastpath does not kill a program that confines itself after its start.
 
 use crate::common::{fastpath, finish, helper_program, served};
 
@@ -6,7 +6,7 @@ use crate::common::{fastpath, finish, helper_program, served};
 const SERVED_BESIDE_VDSO: &[&str] = &["run", "--clocks", "all", "--require", "--"];
 
 #[test]
-fn a_program_that_forbids_itself_the_clock_calls_reads_clocks_on() {
+fn a_program_that_forbids_itself_the_clock_calls_can_still_read_clocks() {
     let Some(filter) = helper_program("filter", "cc", &[]) else {
         return;
     };
@@ -18,7 +18,7 @@ fn a_program_that_forbids_itself_the_clock_calls_reads_clocks_on() {
 }
 
 #[test]
-fn where_there_is_no_vdso_such_a_program_lives_by_the_page_alone() {
+fn such_a_program_survives_without_a_vdso_while_the_page_is_fresh() {
     let Some(filter) = helper_program("filter", "cc", &[]) else {
         return;
     };

@@ -8,7 +8,7 @@ use crate::common::{
     NOBODY, SERVED, comes_to, finish, helper_program, install, needs_root, program, served, skip, tool, unprivileged,
 };
 
-/// A directory that others can enter, with fastpath and some programs.
+/// A directory that other users can enter, with fastpath and some programs.
 struct Place {
     directory: tempfile::TempDir,
 }
@@ -30,7 +30,7 @@ impl Place {
         install(from, self.directory.path().join(name), mode)
     }
 
-    /// As nobody: bare, or under `fastpath run OPTIONS`.
+    /// As the user nobody: the command alone, or under `fastpath run OPTIONS`.
     fn as_nobody(&self, options: Option<&[&str]>, command: &[&str]) -> Command {
         let mut run = unprivileged();
         if let Some(options) = options {
@@ -64,13 +64,13 @@ fn a_setuid_program_keeps_its_privileges() {
         return skip("setuid has no effect in the temporary directory");
     }
 
-    // As a descendant of a served program, by every shell's ways.
+    // As a descendant of a served program, in each way in which shells start programs.
     for script in ["\"$0\"", "\"$0\"; :", "exec \"$0\"", "sh -c \"$0\" | cat"] {
         let run = place.as_nobody(Some(SERVED), &["sh", "-c", script, &setuid]);
         assert_eq!(finish(run).expect_success().out, bare, "{script}");
     }
 
-    // As the program itself: untouched, or not at all.
+    // As the program of `run`: untouched, or not at all.
     let run = place.as_nobody(Some(&["run", "--clocks", "all", "--"]), &[&setuid]);
     let outcome = finish(run).expect_success();
     assert_eq!(outcome.out, bare);
@@ -120,7 +120,7 @@ fn an_unreadable_program_runs_untouched() {
 }
 
 #[test]
-fn nothing_ends_in_a_setuid_program_that_takes_the_place_of_the_one_that_was_looked_at() {
+fn a_setuid_program_that_replaces_the_examined_one_is_not_injected() {
     let (Some(()), Some(_), Some(privileged), Some(exchanged)) = (
         needs_root(),
         tool("setpriv"),
@@ -141,7 +141,7 @@ fn nothing_ends_in_a_setuid_program_that_takes_the_place_of_the_one_that_was_loo
     place.permit(&links, 0o777);
     let link = links.join("link");
     let id = NOBODY.to_string();
-    // Root's helper, which may trace whom it likes, and another user's processes.
+    // Root's helper, which may trace every process, and another user's processes.
     let user = ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"];
     let command = [
         &user[..],
@@ -151,7 +151,7 @@ fn nothing_ends_in_a_setuid_program_that_takes_the_place_of_the_one_that_was_loo
     let count = |line: &str| outcome.out.lines().filter(|said| *said == line).count();
     assert!(
         count("root untouched") > 0 && count("user served") > 0,
-        "it met only one of them: {outcome:#?}"
+        "only one of the two programs ran: {outcome:#?}"
     );
     assert_eq!(count("root served"), 0, "{outcome:#?}");
 }

@@ -1,4 +1,4 @@
-//! A program finds everything as if the shell had started it: `state` prints what it inherits, and prints the same.
+//! A program's surroundings are the same as if the shell had started it: `state` prints what it inherits.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -14,9 +14,9 @@ const OPTIONS: [&[&str]; 4] = [
     &["run", "--"],
 ];
 
-/// Compares two starts by this process under the surroundings that `arrange` makes.
+/// Compares two starts by this process, in the surroundings that `arrange` makes.
 fn same_under_run(arrange: impl Fn(&mut Command)) {
-    // Of both kinds of programs that this kernel starts.
+    // For both kinds of programs that this kernel starts.
     let states = [
         program("state"),
         program_32("state-i386-glibc"),
@@ -30,7 +30,8 @@ fn same_under_run(arrange: impl Fn(&mut Command)) {
 fn same_under_run_of(state: &str, arrange: &impl Fn(&mut Command)) {
     let print = |mut command: Command| {
         command.env(MARK, "surroundings");
-        // Having something to do there makes the standard library fork: its posix_spawn has signals of glibc's own ignored.
+        // A pre_exec function makes the standard library fork: its posix_spawn ignores glibc's internal signals in the
+        // child.
         before_exec(&mut command, || true);
         arrange(&mut command);
         let outcome = start_in_group(command).finish().expect_success();
@@ -48,8 +49,8 @@ fn same_under_run_of(state: &str, arrange: &impl Fn(&mut Command)) {
     }
 }
 
-/// The lines of `state` except the PID, the names of temporary files without a name, and how far standard error and output got: what
-/// fastpath says stands in the one before, and a PID of some number of digits in the other.
+/// Returns the lines of `state` except the PID, the names of temporary files without a name, and the file positions of
+/// standard error and output: fastpath's messages move the first, and the number of digits of a PID the second.
 fn comparable(state: &str) -> String {
     let lines = state.lines().filter(|line| !line.starts_with("pid ")).map(|line| {
         let line = if line.starts_with("fd 1 ") || line.starts_with("fd 2 ") {
@@ -79,7 +80,7 @@ fn assert_same(bare: &str, run: &str, options: &[&str]) {
     assert_eq!(bare, run, "{options:?}");
 }
 
-/// Has `what` done between fork and exec.
+/// Runs `what` between fork and exec.
 fn before_exec(command: &mut Command, what: impl Fn() -> bool + Send + Sync + 'static) {
     // SAFETY: callers make system calls only.
     unsafe {
@@ -88,7 +89,7 @@ fn before_exec(command: &mut Command, what: impl Fn() -> bool + Send + Sync + 's
 }
 
 fn set_disposition(signal: i32, disposition: libc::sighandler_t) -> bool {
-    // SAFETY: SIG_IGN and SIG_DFL are no functions of ours.
+    // SAFETY: SIG_IGN and SIG_DFL are not functions of this process.
     unsafe { libc::signal(signal, disposition) != libc::SIG_ERR }
 }
 
@@ -102,7 +103,7 @@ fn set_limit(resource: libc::__rlimit_resource_t, value: u64) -> bool {
 }
 
 #[test]
-fn a_program_finds_everything_as_without_fastpath() {
+fn a_programs_surroundings_are_the_same_as_without_fastpath() {
     same_under_run(|_| ());
 }
 
@@ -123,7 +124,7 @@ fn a_program_keeps_the_pid_that_the_shell_saw() {
 }
 
 #[test]
-fn ignored_signals_stay_ignored_and_only_they() {
+fn ignored_signals_stay_ignored_and_no_others_become_so() {
     for signals in [
         vec![libc::SIGPIPE],
         vec![libc::SIGCHLD],
@@ -150,7 +151,7 @@ fn ignored_signals_stay_ignored_and_only_they() {
 
 #[test]
 fn signals_that_libc_keeps_to_itself_stay_ignored_too() {
-    // Children of glibc's posix_spawn start so. Its sigaction refuses these two.
+    // This is the state of children of glibc's posix_spawn. glibc's sigaction refuses these two signals.
     same_under_run(|command| {
         before_exec(command, || {
             // The kernel's struct sigaction: handler, flags, restorer, mask.
@@ -205,7 +206,7 @@ fn a_pending_signal_stays_pending() {
 
 #[test]
 fn closed_standard_descriptors_stay_closed() {
-    // `state` prints to one of them. What is open in a shell without them, another process can tell.
+    // `state` prints to one of them. Another process can list the descriptors of a shell without them.
     let directory = tempfile::tempdir().expect("a directory");
     let list = directory.path().join("descriptors");
     for closed in [vec![0], vec![1], vec![2], vec![1, 2], vec![0, 1, 2]] {
@@ -214,7 +215,7 @@ fn closed_standard_descriptors_stay_closed() {
             let script = r#"ls /proc/$$/fd >"$0"; exit 7"#;
             command.args(["sh", "-c", script, list.to_str().expect("UTF-8")]);
             before_exec(&mut command, move || {
-                // SAFETY: closes what was meant for the program.
+                // SAFETY: closes a descriptor that was meant for the program.
                 closed.iter().all(|fd| unsafe { libc::close(*fd) } == 0)
             });
             finish(command).expect_code(7);
@@ -232,7 +233,7 @@ fn closed_standard_descriptors_stay_closed() {
 }
 
 #[test]
-fn open_descriptors_are_handed_on_and_no_other() {
+fn only_open_descriptors_are_inherited() {
     same_under_run(|command| {
         before_exec(command, || {
             // SAFETY: descriptors of the new process only.
@@ -247,10 +248,10 @@ fn open_descriptors_are_handed_on_and_no_other() {
 }
 
 #[test]
-fn a_controlling_terminal_stays_so_and_its_foreground_group_too() {
+fn the_controlling_terminal_and_its_foreground_group_stay() {
     let terminals = std::sync::Mutex::new(Vec::new());
     let Some(state) = program("state") else { return };
-    // Two terminals have two numbers, so they are taken out of the comparison; the rest must agree.
+    // Two terminals have two numbers, so the comparison leaves these out; the rest must agree.
     let print = |mut command: Command| {
         command.env(MARK, "surroundings");
         let terminal = give_terminal(&mut command);
@@ -302,7 +303,7 @@ fn limits_and_priorities_stay() {
 }
 
 #[test]
-fn a_process_group_of_ones_own_stays() {
+fn an_own_process_group_stays() {
     same_under_run(|command| {
         command.process_group(0);
     });
@@ -330,7 +331,7 @@ fn process_attributes_stay() {
 }
 
 #[test]
-fn a_subreaper_is_given_no_child_that_its_waits_can_see() {
+fn a_subreaper_gets_no_child_that_its_waits_can_see() {
     let script = "import os, ctypes, time\n\
         assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0\n\
         os.execvp(FASTPATH, [FASTPATH] + OPTIONS + ['python3', '-c', PROGRAM])\n";
@@ -358,7 +359,7 @@ fn a_program_starts_without_children() {
         let mut command = fastpath(options);
         command.args(["sh", "-c", "cat /proc/$$/task/$$/children; wait; echo done"]);
         let out = finish(command).expect_success().out;
-        // The list holds `cat` itself at most.
+        // The list contains `cat` itself at most.
         assert!(
             out.split_whitespace().count() <= 2 && out.ends_with("done\n"),
             "{options:?}: {out}"

@@ -1,11 +1,11 @@
-//! The time is right, and never goes back.
+//! The time is correct, and never goes back.
 
 use std::process::Command;
 
 use crate::common::{finish, program, served};
 
 #[test]
-fn threads_that_read_as_hard_as_they_can_see_no_contradiction() {
+fn threads_that_read_as_fast_as_they_can_see_no_contradiction() {
     let Some(torture) = program("torture") else { return };
     let outcome = finish(served(&[&torture, "-s", "6", "-t", "2"])).expect_success();
     assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
@@ -19,7 +19,7 @@ fn processes_of_one_tree_agree_on_the_time() {
 }
 
 #[test]
-fn two_trees_are_served_side_by_side() {
+fn two_trees_are_served_at_the_same_time() {
     let Some(clock) = program("clock-glibc") else { return };
     let running: Vec<_> = (0..4)
         .map(|_| crate::common::start(served(&[&clock, "2000000"])))
@@ -30,7 +30,7 @@ fn two_trees_are_served_side_by_side() {
 }
 
 #[test]
-fn nested_runs_serve_the_program_once_and_with_the_right_time() {
+fn nested_runs_serve_the_program_once_with_the_correct_time() {
     let Some(torture) = program("torture") else { return };
     let inner = [
         env!("CARGO_BIN_EXE_fastpath"),
@@ -51,7 +51,7 @@ fn functions_that_fastpath_does_not_answer_stay_the_kernels() {
     if crate::common::tool("python3").is_none() {
         return;
     }
-    // CPU-time clocks, a clock of a process that is not there, an invalid one, and resolutions.
+    // CPU-time clocks, a clock of a process that does not exist, an invalid one, and resolutions.
     let script = "import time\n\
         assert time.process_time() > 0 and time.thread_time() > 0\n\
         for clock in 99, -2, 13:\n\

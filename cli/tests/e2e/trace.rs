@@ -1,4 +1,4 @@
-//! What `trace` shows of those who make system calls to read clocks.
+//! The results of `trace` for programs that make system calls to read clocks.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -13,14 +13,14 @@ use crate::common::{Pid, fastpath, finish, helper_program, install, needs_root, 
 const NO_SUCH_PROCESS: i32 = 3;
 const CANNOT_COUNT: i32 = 69;
 const NOT_WRITTEN: i32 = 74;
-/// What the program exits with.
+/// The program's exit status.
 const ITS_STATUS: i32 = 7;
 
 fn asker() -> Option<String> {
     helper_program("ask-the-time", "cc", &["-g"])
 }
 
-/// The report on a command that ends with `status`.
+/// Returns the report on a command that ends with `status`.
 #[track_caller]
 fn traced(options: &[&str], command: &[&str], status: i32) -> Value {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -45,7 +45,7 @@ fn rows(report: &Value) -> Vec<&Value> {
     report["rows"].as_array().expect("rows").iter().collect()
 }
 
-/// The calls of rows for whom `is_it`.
+/// Returns the calls of the rows for which `is_it` holds.
 fn calls(report: &Value, is_it: impl Fn(&Value) -> bool) -> u64 {
     let of = |row: &Value| row["calls"].as_u64().expect("calls");
     rows(report).into_iter().filter(|row| is_it(row)).map(of).sum()
@@ -59,7 +59,7 @@ fn assert_nothing_lost(report: &Value) {
 }
 
 #[test]
-fn every_call_is_counted_with_its_price_and_its_reason_whichever_the_means() {
+fn every_call_is_counted_with_its_cost_and_reason_by_both_methods() {
     let Some(asker) = asker() else { return };
     let ways: &[&str] = if cfg!(target_arch = "x86_64") {
         &["own", "cpu", "int80", "vsyscall"]
@@ -103,7 +103,7 @@ fn every_call_is_counted_with_its_price_and_its_reason_whichever_the_means() {
     }
 }
 
-/// How many calls strace sees a command make.
+/// Returns the number of calls of a command that strace sees.
 #[track_caller]
 fn counted_by_strace(command: &[&str]) -> u64 {
     let log = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -115,8 +115,8 @@ fn counted_by_strace(command: &[&str]) -> u64 {
     lines.lines().filter(|line| line.contains('(')).count() as u64
 }
 
-/// How many calls bpftrace sees a command make, with a tracefs of its own, since machines without systemd have none mounted.
-/// Nothing, if this kernel has no tracepoints for system calls.
+/// Returns the number of calls of a command that bpftrace sees, with a tracefs of its own, because machines without
+/// systemd have none mounted. `None` if this kernel has no tracepoints for system calls.
 #[track_caller]
 fn counted_by_bpftrace(command: &[&str]) -> Option<u64> {
     const WITH_TRACEFS: &str = "mount -t tracefs tracefs /sys/kernel/tracing && \
@@ -147,7 +147,7 @@ fn counted_by_bpftrace(command: &[&str]) -> Option<u64> {
 }
 
 #[test]
-fn the_count_is_that_of_strace_and_of_bpftrace() {
+fn the_count_agrees_with_strace_and_bpftrace() {
     let Some(()) = needs_root() else { return };
     let Some(asker) = helper_program("ask-the-time", "cc", &["-static", "-g"]) else {
         return;
@@ -166,7 +166,7 @@ fn the_count_is_that_of_strace_and_of_bpftrace() {
 }
 
 #[test]
-fn programs_without_a_c_library_and_those_on_the_vsyscall_page_are_told_apart() {
+fn programs_without_a_c_library_and_calls_to_the_vsyscall_page_have_different_reasons() {
     let Some(_) = tool("cc") else { return };
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/audit/tests/labelled/own.c");
     let directory = tempfile::tempdir().expect("a directory");
@@ -195,9 +195,9 @@ fn programs_without_a_c_library_and_those_on_the_vsyscall_page_are_told_apart() 
     }
 }
 
-/// What a person would see: the text of a terminal with the table, as often as it was drawn.
+/// The text of a terminal with the table, as often as it was drawn.
 #[test]
-fn on_a_terminal_the_table_grows_in_its_place() {
+fn on_a_terminal_the_table_is_redrawn_in_place() {
     let (Some(()), Some(asker)) = (needs_root(), asker()) else {
         return;
     };
@@ -223,7 +223,7 @@ fn on_a_terminal_the_table_grows_in_its_place() {
         }
     });
     assert!(child.wait().expect("wait").success(), "{shown}");
-    // Drawn once a second and at the end, each over the one before.
+    // Drawn once a second and at the end, each time over the previous one.
     let tables: Vec<&str> = shown.split("\x1b[J").collect();
     for pair in tables.windows(2) {
         let lines = pair[0].matches('\n').count();
@@ -232,7 +232,7 @@ fn on_a_terminal_the_table_grows_in_its_place() {
     let calls = calls_in(&shown);
     assert_eq!(calls.len(), tables.len(), "{shown:?}");
     assert!(calls.is_sorted(), "{calls:?}");
-    // A line that is wider than the terminal would take two, and the next table would be drawn over half of it.
+    // A line that is wider than the terminal would take two lines, and the next table would be drawn over half of it.
     for line in tables.iter().rev().skip(1).flat_map(|table| table.lines()) {
         assert!(
             line.split('\x1b').next().unwrap_or_default().chars().count() <= 80,
@@ -242,7 +242,7 @@ fn on_a_terminal_the_table_grows_in_its_place() {
 }
 
 #[test]
-fn processes_that_live_for_a_moment_are_counted_by_name() {
+fn short_lived_processes_are_counted_by_name() {
     let (Some(()), Some(asker)) = (needs_root(), asker()) else {
         return;
     };
@@ -272,7 +272,7 @@ fn stacks_name_the_function_that_calls_and_its_library() {
         } else {
             &["own", "cpu"]
         };
-        // One in 64 shows its stack, at random: so many that not to see any of a kind would be a wonder.
+        // One call in 64 records its stack, at random: with this many calls it is very unlikely that one kind has none.
         let command = [&[asker.as_str(), "4000"], ways].concat();
         let report = traced(&["--stacks", "--by", by], &command, ITS_STATUS);
         for (way, (clock, function)) in ways.iter().zip([
@@ -296,7 +296,7 @@ fn stacks_name_the_function_that_calls_and_its_library() {
 }
 
 #[test]
-fn who_may_not_use_bpf_gets_the_same_counts_by_ptrace_and_is_told() {
+fn without_bpf_ptrace_gives_the_same_counts_and_a_message() {
     let (Some(()), Some(_)) = (needs_root(), tool("setpriv")) else {
         return;
     };
@@ -350,7 +350,7 @@ fn who_may_not_use_bpf_gets_the_same_counts_by_ptrace_and_is_told() {
 }
 
 #[test]
-fn calls_that_find_no_room_are_counted_as_lost() {
+fn calls_without_room_in_the_table_are_counted_as_lost() {
     let (Some(()), Some(asker)) = (needs_root(), asker()) else {
         return;
     };
@@ -360,10 +360,10 @@ fn calls_that_find_no_room_are_counted_as_lost() {
         "trace", "--places", "1", "--json", "-o", path, "--", &asker, "1000", "own", "cpu",
     ];
     let outcome = finish(fastpath(&arguments)).expect_code(ITS_STATUS);
-    assert!(outcome.err.contains("no room"), "{outcome:#?}");
+    assert!(outcome.err.contains("the table is full"), "{outcome:#?}");
     let report = report(file.path());
     let lost = report["lost"]["calls"].as_u64().expect("lost calls");
-    // Others' calls are lost too, and may have taken the one place.
+    // Other processes' calls are lost too, and may have taken the one place.
     assert!(
         lost >= 1000 && lost + report["calls"].as_u64().expect("calls") >= 2000,
         "{report}"
@@ -371,7 +371,7 @@ fn calls_that_find_no_room_are_counted_as_lost() {
 }
 
 #[test]
-fn a_running_process_is_watched_for_as_long_as_was_said_and_alone() {
+fn only_the_given_process_is_watched_for_the_given_time() {
     let (Some(()), Some(asker)) = (needs_root(), asker()) else {
         return;
     };
@@ -400,7 +400,7 @@ fn a_running_process_is_watched_for_as_long_as_was_said_and_alone() {
 }
 
 #[test]
-fn a_command_goes_on_when_its_time_is_over_and_keeps_its_status() {
+fn a_command_continues_after_its_time_and_keeps_its_status() {
     let Some(()) = needs_root() else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let [written, go] = ["report", "go"].map(|name| directory.path().join(name));
@@ -422,7 +422,7 @@ fn a_command_goes_on_when_its_time_is_over_and_keeps_its_status() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_and_shown_by_the_exit_status() {
+fn impossible_requests_have_a_message_and_an_exit_status() {
     let outcome = finish(fastpath(&["trace", "-p", "4194304"])).expect_code(NO_SUCH_PROCESS);
     assert!(outcome.err.contains("no process 4194304"), "{outcome:#?}");
     for usage in [
@@ -439,9 +439,9 @@ fn what_cannot_be_done_is_said_and_shown_by_the_exit_status() {
     finish(closed).expect_code(NOT_WRITTEN);
 }
 
-/// Numbers of processes would be looked up among somebody else's.
+/// PIDs of this namespace would be looked up among those of another.
 #[test]
-fn where_proc_is_another_namespaces_nobody_gets_a_wrong_name() {
+fn no_process_gets_a_wrong_name_if_proc_is_another_namespaces() {
     let (Some(()), Some(_)) = (needs_root(), tool("unshare")) else {
         return;
     };

@@ -1,10 +1,10 @@
-//! What is said about a command line that makes no sense, and how options end where the program begins.
+//! The messages about wrong command lines, and the end of the options at the program.
 
 use std::process::Command;
 
 use crate::common::{fastpath, finish, install};
 
-/// What each command that takes clocks makes of these: the exit status, and what it says.
+/// Returns the exit status and the message of each command that takes clocks, for this list.
 fn of_clocks(clocks: &str) -> Vec<(&'static str, i32, String)> {
     let place = tempfile::tempdir().expect("a directory");
     let policy = |clocks: &str| {
@@ -18,13 +18,13 @@ fn of_clocks(clocks: &str) -> Vec<(&'static str, i32, String)> {
         daemon.args(options).arg("--check-policy").arg("--policy").arg(policy);
         daemon
     };
-    // No process has so high a number.
+    // No process has this PID.
     #[cfg(target_arch = "x86_64")]
-    let nobody = i32::MAX.to_string();
+    let no_pid = i32::MAX.to_string();
     let commands = [
         ("run", fastpath(&["run", "--quiet", "--clocks", clocks, "--", "true"])),
         #[cfg(target_arch = "x86_64")]
-        ("attach", fastpath(&["attach", "--clocks", clocks, &nobody])),
+        ("attach", fastpath(&["attach", "--clocks", clocks, &no_pid])),
         ("guard", fastpath(&["guard", "--clocks", clocks])),
         ("fastpathd", daemon(&["--clocks", clocks], policy("auto"))),
         ("policy", daemon(&[], policy(clocks))),
@@ -37,7 +37,7 @@ fn of_clocks(clocks: &str) -> Vec<(&'static str, i32, String)> {
 }
 
 #[test]
-fn clocks_are_written_the_same_way_wherever_they_are_taken() {
+fn clocks_have_the_same_syntax_in_every_command() {
     for clocks in [
         "auto",
         "all",
@@ -47,7 +47,7 @@ fn clocks_are_written_the_same_way_wherever_they_are_taken() {
         "realtime,realtime",
     ] {
         for (name, code, said) in of_clocks(clocks) {
-            // guard judges this host.
+            // guard's result depends on this host.
             let right = match name {
                 "attach" => code == 3,
                 "guard" => [0, 1, 69].contains(&code),
@@ -79,7 +79,7 @@ fn clocks_are_written_the_same_way_wherever_they_are_taken() {
 }
 
 #[test]
-fn help_says_the_same_of_clocks_for_each_command_that_takes_them() {
+fn the_help_on_clocks_is_the_same_for_each_command_that_takes_them() {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let help = "Which clocks: `auto`, those whose present path is slow (for guard: MONOTONIC and REALTIME); `all`; or a \
                 comma-separated list of REALTIME, MONOTONIC, MONOTONIC_RAW, BOOTTIME, TAI";
@@ -148,7 +148,7 @@ fn options_end_where_the_program_begins() {
 }
 
 #[test]
-fn a_program_that_needs_no_fixing_starts_without_a_word_unless_asked_for_one() {
+fn a_program_that_needs_no_fixing_starts_without_a_message_unless_verbose() {
     for quiet in [&["run"][..], &["run", "--quiet"]] {
         let outcome = finish(fastpath(&[quiet, &["--", "echo", "ran"]].concat())).expect_success();
         assert_eq!(
@@ -159,7 +159,7 @@ fn a_program_that_needs_no_fixing_starts_without_a_word_unless_asked_for_one() {
     }
     let outcome = finish(fastpath(&["run", "--verbose", "--", "echo", "ran"])).expect_success();
     assert_eq!(outcome.out, "ran\n");
-    // On a sick host there is something to fix, and steps to name.
+    // On a host with slow clocks there is something to fix, and there are steps to report.
     assert!(
         outcome.err.contains("nothing needs fixing") || outcome.err.contains("map the page"),
         "{outcome:#?}"

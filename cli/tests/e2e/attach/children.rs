@@ -1,4 +1,4 @@
-//! With --children, what an attached process executes is served from its start.
+//! With --children, the programs that an attached process executes are served from their start.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ fn attach_with_children(pid: Pid) -> Outcome {
     ]))
 }
 
-/// Says `ready`, waits for a file, and starts what it is told, again and again.
+/// Says `ready`, waits for a file, and starts the given program again and again.
 fn starter(python: &str, go: &Path, how: &str) -> Running {
     let script = format!(
         "import os, subprocess, sys, time\n\
@@ -38,7 +38,7 @@ const IS_SERVED: &str = "['grep', '-c', 'memfd:fastpath-page', '/proc/self/maps'
 fn programs_that_it_executes_are_served_from_their_start() {
     let Some(python) = tool("python3") else { return };
     let how = format!("for i in range(3): subprocess.run({IS_SERVED})\nos.execvp('grep', {IS_SERVED})");
-    // Those that start while the publisher gets no CPU run untouched.
+    // Programs that start while the publisher gets no CPU run untouched.
     wait_until("programs that are served, all of them", || {
         let directory = tempfile::tempdir().expect("a directory");
         let go = directory.path().join("go");
@@ -50,7 +50,7 @@ fn programs_that_it_executes_are_served_from_their_start() {
 }
 
 #[test]
-fn without_it_they_are_not() {
+fn without_children_the_programs_it_executes_are_not_served() {
     let Some(python) = tool("python3") else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let go = directory.path().join("go");
@@ -61,7 +61,7 @@ fn without_it_they_are_not() {
 }
 
 #[test]
-fn its_descendants_are_attached_as_well_and_all_is_taken_back() {
+fn descendants_are_attached_too_and_detach_reverts_all() {
     let Some(python) = tool("python3") else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let running = starter(python, &directory.path().join("never"), "");
@@ -83,12 +83,12 @@ fn its_descendants_are_attached_as_well_and_all_is_taken_back() {
     let code = libc(tree.pid());
     attach_with_children(tree.pid()).expect_success().expect_output("");
     assert!(family.iter().all(|pid| pid.is_served()));
-    assert!(libc(tree.pid()) != code, "no system call leads by the hook");
+    assert!(libc(tree.pid()) != code, "no system call goes through the hook");
     for pid in family {
         detach(pid).expect_success().expect_output("");
     }
     assert_eq!(family.map(Memory::of), before);
-    assert!(libc(tree.pid()) == code, "its libc is another");
+    assert!(libc(tree.pid()) == code, "its libc was not restored");
     drop(running);
 }
 

@@ -1,4 +1,4 @@
-//! What a process may be in the middle of, and must not be broken by.
+//! States of a process in which an attach must not break it.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn is_attached_and_detached_again_and_again(running: &Running, said: &str) {
 }
 
 #[test]
-fn a_thread_with_a_seccomp_filter_of_its_own_does_not_die_of_a_call_that_it_was_made_to_make() {
+fn an_injected_call_does_not_kill_a_thread_with_its_own_seccomp_filter() {
     let (Some(()), Some(running)) = (needs_root(), hazard("thread-filter", &[], "filtered")) else {
         return;
     };
@@ -29,7 +29,7 @@ fn a_thread_with_a_seccomp_filter_of_its_own_does_not_die_of_a_call_that_it_was_
 }
 
 #[test]
-fn a_worker_of_the_kernels_among_its_threads_is_left_alone() {
+fn a_kernel_worker_among_the_threads_is_left_alone() {
     let Some(running) = hazard("ring", &[], "ready") else {
         return;
     };
@@ -37,8 +37,8 @@ fn a_worker_of_the_kernels_among_its_threads_is_left_alone() {
 }
 
 #[test]
-fn the_parent_of_a_vfork_is_waited_for() {
-    // Longer than a thread that does not stop is waited for at once.
+fn attach_waits_for_the_parent_of_a_vfork() {
+    // Longer than the timeout for a thread that does not stop.
     let Some(running) = hazard("vfork", &["1300"], "child") else {
         return;
     };
@@ -50,28 +50,28 @@ fn the_parent_of_a_vfork_is_waited_for() {
 }
 
 #[test]
-fn a_program_that_executes_itself_again_and_again_with_many_threads_is_never_left_standing() {
+fn a_program_that_keeps_executing_itself_with_many_threads_is_never_left_stopped() {
     const EXECS: &str = "60";
     let Some(running) = hazard("exec-storm", &["150", EXECS], "ready") else {
         return;
     };
     let pid = running.pid();
     while !running.out_so_far().contains("done") {
-        // Each ends: an execve waits for threads that are traced, and who traces them for the execve.
+        // Both end: an execve waits for traced threads to end, and their tracer waits for the execve.
         let outcome = attach(pid);
-        // Served, in the middle of an execve each time, or replaced meanwhile.
+        // Served, or in the middle of an execve each time, or replaced meanwhile.
         let code = outcome.status.code();
         assert!(matches!(code, Some(0 | 8 | 10 | 14 | 70)), "{outcome:#?}");
         detach(pid);
-        // Its first thread has ended for a moment when another executes.
-        wait_until("it to be there", || pid.exists());
+        // When another thread executes, the first thread does not exist for a moment.
+        wait_until("the process to exist", || pid.exists());
     }
     assert_eq!(running.out_so_far(), "ready\ndone\n");
     is_attached_and_detached_again_and_again(&running, "ready\ndone\n");
 }
 
 #[test]
-fn pages_that_a_stopped_thread_would_have_to_provide_are_not_asked_for() {
+fn pages_that_a_stopped_thread_would_have_to_provide_are_not_read() {
     let Some(running) = hazard("missing-pages", &[], "ready") else {
         return;
     };
@@ -79,7 +79,7 @@ fn pages_that_a_stopped_thread_would_have_to_provide_are_not_asked_for() {
 }
 
 #[test]
-fn code_that_its_file_system_does_not_give_is_not_asked_for() {
+fn code_that_its_file_system_does_not_return_is_not_read() {
     let Some(running) = hazard("fuse-mapped", &["65534", "library.so"], "ready") else {
         return;
     };
@@ -87,7 +87,7 @@ fn code_that_its_file_system_does_not_give_is_not_asked_for() {
 }
 
 #[test]
-fn threads_that_would_stop_are_left_alone_while_another_one_does_not() {
+fn threads_are_not_stopped_while_another_cannot_be() {
     let Some(running) = hazard("unstoppable", &["20"], "ready") else {
         return;
     };
@@ -98,7 +98,7 @@ fn threads_that_would_stop_are_left_alone_while_another_one_does_not() {
         .find(|tid| *tid != pid.0)
         .map(Pid)
         .expect("a second thread");
-    // A thread that is stopped and goes on waits anew.
+    // A thread that is stopped and continues begins its wait anew.
     let waits = || {
         waiter
             .status("voluntary_ctxt_switches")
@@ -108,7 +108,7 @@ fn threads_that_would_stop_are_left_alone_while_another_one_does_not() {
     let (before, code) = (waits(), vdso(pid));
     attach(pid).expect_code(14);
     let stopped = waits() - before;
-    // A few by the calls that are made by way of it. Twice for each of some hundred tries is what this is about.
+    // A few come from the test's own reads. Two for each of some hundred tries would be the fault.
     assert!(stopped < 200, "{stopped}");
     assert!(vdso(pid) == code, "it was attached");
 }

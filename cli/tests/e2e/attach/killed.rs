@@ -1,4 +1,5 @@
-//! fastpath is killed at any moment of an attach or a detach: the process goes on, right, and can be detached later.
+//! fastpath is killed at any moment of an attach or a detach: the process continues correctly, and can be detached
+//! later.
 
 use std::process::Command;
 use std::time::Duration;
@@ -18,7 +19,7 @@ fn a_process_survives_the_death_of_fastpath_at_any_moment() {
     std::thread::sleep(Duration::from_millis(300));
     let (_, before) = vdso(running.pid());
     let pid = running.pid().0.to_string();
-    // How long one takes here, from its start to its end.
+    // Time of one attach and of one detach, from start to end.
     let begun = std::time::Instant::now();
     finish(fastpath(&["attach", "--clocks", "all", &pid])).expect_success();
     let attach_time = begun.elapsed();
@@ -34,7 +35,7 @@ fn a_process_survives_the_death_of_fastpath_at_any_moment() {
             (vec!["attach", "--clocks", "all", &pid], attach_time)
         };
         let killed = start(fastpath(&arguments));
-        // All parts of it in turn, in an order that has nothing to do with them: 0.618 is the golden ratio's.
+        // Covers all parts of the duration in turn, independently of what happens in them: 0.618 is the golden ratio.
         let part = (time as f64 * 0.618).fract();
         std::thread::sleep(length.mul_f64(part));
         killed.pid().signal(libc::SIGKILL);
@@ -42,18 +43,18 @@ fn a_process_survives_the_death_of_fastpath_at_any_moment() {
         assert!(running.pid().exists(), "after {arguments:?}, {part} of {length:?}");
         attached += u32::from(running.pid().is_served());
     }
-    assert!(attached > 0, "none was attached, ever");
-    // Whatever stands: one that is let finish puts it right.
+    assert!(attached > 0, "no attempt attached it");
+    // Whatever was left behind, a detach that is not killed removes it.
     let outcome = detach(running.pid());
     assert!(matches!(outcome.status.code(), Some(0 | 15)), "{outcome:#?}");
     finish(fastpath(&["attach", "--clocks", "all", &pid])).expect_success();
     detach(running.pid()).expect_success();
     let (_, after) = vdso(running.pid());
-    assert!(code(&after) == code(&before), "the vDSO's code is another");
+    assert!(code(&after) == code(&before), "the vDSO's code differs");
     assert!(!running.pid().read("maps").contains("fastpath-region"));
     running.pid().signal(libc::SIGTERM);
     let outcome = running.finish();
-    // A call that answers EINTR after a stop is made again by whoever stopped it; dead, he cannot.
+    // A call that returns EINTR after a stop is restarted by the tracer that stopped it; a killed tracer cannot.
     let others = outcome
         .out
         .lines()
@@ -61,12 +62,12 @@ fn a_process_survives_the_death_of_fastpath_at_any_moment() {
     assert_eq!(others.collect::<Vec<_>>(), ["ready", "done"], "{outcome:#?}");
 }
 
-/// The code of a vDSO: what is behind it is zeros, or what a fastpath that died left there.
+/// The code of a vDSO: behind it are zeros, or what a killed fastpath left there.
 fn code(vdso: &[u8]) -> &[u8] {
     &vdso[..vdso.len() - 192]
 }
 
-/// Attaches, by a fastpath that is killed as it makes its `call`th ptrace(2) call. Whether it came to that.
+/// Attaches by a fastpath that is killed as it makes its `call`th ptrace(2) call. Returns whether it made that call.
 fn attach_and_be_killed(strace: &str, pid: Pid, call: u32) -> bool {
     let mut command = Command::new(strace);
     command
@@ -75,7 +76,7 @@ fn attach_and_be_killed(strace: &str, pid: Pid, call: u32) -> bool {
         .arg(env!("CARGO_BIN_EXE_fastpath"))
         .args(["attach", "--clocks", "all", &pid.0.to_string()]);
     let running = start(command);
-    // strace stays for as long as the publisher does, which is nobody's child. Before, it has children of its own.
+    // strace runs for as long as the publisher, which is no process's child. Before, strace has children of its own.
     let tracer = running.pid();
     let has_ended = || tracer.state() == 'Z';
     let is_at_it = || {
@@ -98,12 +99,12 @@ fn sleeper() -> Running {
     running
 }
 
-/// Of the calls of an attach, so many are tried.
+/// Number of calls of an attach, of each kind, at which fastpath is killed.
 const EACH: usize = 3;
 const MOST_CALLS: u32 = 1000;
 
 #[test]
-fn what_a_killed_fastpath_leaves_behind_the_next_one_removes() {
+fn the_next_fastpath_removes_what_a_killed_one_left_behind() {
     let Some(strace) = tool("strace") else { return };
     let running = sleeper();
     let before = Memory::of(running.pid());
@@ -118,14 +119,14 @@ fn what_a_killed_fastpath_leaves_behind_the_next_one_removes() {
             (&before.mappings, before.vdso),
             "call {call}"
         );
-        // A pair that had been made a moment before.
+        // A pair of sockets that had just been made.
         assert!(
             after.descriptors <= before.descriptors + sockets + 2,
             "call {call}: {after:?}"
         );
         sockets = after.descriptors - before.descriptors;
     }
-    // Of hundreds of moments, few are that one; on a busy machine an attach tries again, and there are more.
+    // Of hundreds of moments, few are that one; on a busy machine an attach is repeated, and there are more.
     assert!(sockets <= 8, "{sockets}");
     attach(running.pid()).expect_success();
     detach(running.pid()).expect_success();
@@ -139,15 +140,15 @@ fn a_killed_fastpath_shows_an_eintr_to_one_thread_at_most() {
     let running = start(Command::new(path));
     wait_until("its threads", || running.out_so_far().contains("ready"));
     std::thread::sleep(Duration::from_millis(300));
-    let told = || running.out_so_far().matches("Interrupted system call").count();
+    let interrupted = || running.out_so_far().matches("Interrupted system call").count();
     let mut before = 0;
     for call in (1..MOST_CALLS).step_by(EACH) {
         if !attach_and_be_killed(strace, running.pid(), call) {
             break;
         }
-        // Longer than any of its waits.
+        // Longer than any of the program's waits.
         std::thread::sleep(Duration::from_millis(250));
-        let after = told();
+        let after = interrupted();
         assert!(after <= before + 1, "call {call}: {}", running.out_so_far());
         before = after;
     }

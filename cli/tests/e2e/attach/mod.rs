@@ -29,7 +29,7 @@ pub fn detach(pid: Pid) -> Outcome {
     finish(fastpath(&["detach", &pid.0.to_string()]))
 }
 
-/// A helper program from its first word on. `None`: this kernel does not have what it needs.
+/// Starts a helper program and waits for its first word. `None`: this kernel lacks what the program needs.
 pub fn hazard(name: &str, arguments: &[&str], word: &str) -> Option<Running> {
     let mut command = Command::new(helper_program(name, "cc", &[])?);
     command.args(arguments);
@@ -45,12 +45,12 @@ pub fn hazard(name: &str, arguments: &[&str], word: &str) -> Option<Running> {
     Some(running)
 }
 
-/// What attaching may not change but while it lasts: mappings and the vDSO's code.
+/// The state that an attach may change only while it lasts: mappings and the vDSO's code.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Memory {
     /// Addresses, access and names; heaps and stacks may grow.
     mappings: Vec<String>,
-    /// The vDSO's bytes, hashed: nobody could read them.
+    /// A hash of the vDSO's bytes, because a failed comparison prints this.
     vdso: u64,
     descriptors: usize,
 }
@@ -77,13 +77,13 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Where a process has its vDSO, and its bytes.
+/// Returns the address of a process's vDSO, and its bytes.
 pub fn vdso(pid: Pid) -> (u64, Vec<u8>) {
     let [start, end] = range(pid, "[vdso]");
     (start, bytes(pid, start, end))
 }
 
-/// Its memory from `start` to `end`; what may not be read is left out.
+/// Returns the memory of a process from `start` to `end`; memory that cannot be read is left out.
 pub fn bytes(pid: Pid, start: u64, end: u64) -> Vec<u8> {
     use std::os::unix::fs::FileExt;
     let memory = std::fs::File::open(format!("/proc/{}/mem", pid.0)).expect("its memory");
@@ -94,7 +94,7 @@ pub fn bytes(pid: Pid, start: u64, end: u64) -> Vec<u8> {
     pages.flatten().collect()
 }
 
-/// The mappings of this name, from the first's start to the last's end.
+/// Returns the mappings of this name, from the first's start to the last's end.
 pub fn range(pid: Pid, name: &str) -> [u64; 2] {
     let maps = pid.read("maps");
     let mut all = [u64::MAX, 0];

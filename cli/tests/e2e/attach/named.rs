@@ -6,7 +6,7 @@ use std::process::Command;
 use super::attach;
 use crate::common::{Pid, Running, fastpath, finish, install, skip, start, wait_until};
 
-/// A directory with a copy of sleep(1) under a name that no other process of this machine has.
+/// Returns a directory with a copy of sleep(1), under a name that no other process of this machine has.
 fn napper(long: bool) -> (tempfile::TempDir, String, String) {
     let directory = tempfile::tempdir().expect("a directory");
     let tail = if long { "-with-a-name-that-is-cut" } else { "" };
@@ -59,7 +59,7 @@ fn a_name_that_no_process_has_is_exit_status_3_and_the_others_are_attached() {
 }
 
 #[test]
-fn where_one_process_is_wanted_a_name_must_be_of_one() {
+fn a_command_for_one_process_refuses_a_name_that_several_have() {
     let (_place, name, program) = napper(false);
     let one = asleep(&program);
     let outcome = finish(fastpath(&["doctor", "--json", &name]));
@@ -87,7 +87,7 @@ fn a_control_groups_processes_are_attached() {
     let path = group.0.to_str().expect("UTF-8");
     finish(fastpath(&["attach", "--clocks", "all", "--cgroup", path])).expect_success();
     assert!(is_attached(inside.pid()) && !is_attached(outside.pid()));
-    // By its path as the process sees it, too: what it ends in is a unit's name.
+    // Also by its path as the process sees it, whose last component is treated as a unit's name.
     let unit = group.0.file_name().expect("a name").to_string_lossy().into_owned();
     finish(fastpath(&["detach", "--unit", &unit])).expect_success();
     assert!(!is_attached(inside.pid()));
@@ -110,7 +110,7 @@ fn detach_takes_all_or_some_but_not_both() {
     assert!(is_attached(running.pid()));
 }
 
-/// A control group of its own, in whichever hierarchy lets one be made.
+/// A control group of this test's own, in the first hierarchy that allows one.
 struct Group(PathBuf);
 
 impl Group {

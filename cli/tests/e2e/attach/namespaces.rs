@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::stepping::{entries, step};
 use super::{Memory, attach, detach};
-use crate::common::processes::{PATIENCE, holds_within};
+use crate::common::processes::{TIMEOUT, holds_within};
 use crate::common::{Pid, Running, fastpath, finish, program, skip, start, tool, wait_until};
 
 /// `unshare OPTIONS COMMAND`, if that works here.
@@ -21,7 +21,7 @@ pub fn unshared(options: &[&str], command: &[&str]) -> Option<Running> {
     Some(start(unshare))
 }
 
-/// The process below, once it runs this program.
+/// Returns the descendant that runs this program, once it does.
 fn inside(running: &Running, program: &str) -> Pid {
     let find = || {
         let all = [vec![running.pid()], running.pid().children()].concat();
@@ -75,9 +75,10 @@ fn from_inside_a_container() {
     running.finish().expect_output("1");
 }
 
-/// A number is one process in that /proc, and another one to ptrace(2): of the one registers would be changed, and of the other memory.
+/// A PID names one process in that /proc, and another one for ptrace(2): attach would change the registers of one and
+/// the memory of the other.
 #[test]
-fn where_proc_is_another_namespaces_no_process_is_touched() {
+fn no_process_is_touched_if_proc_is_another_namespaces() {
     const WHY: &str = "/proc shows the processes of another PID namespace";
     let script = "sleep 1000 & pid=$!; \"$0\" attach --clocks all $pid; echo $?; \"$0\" detach $pid; echo $?; \
         \"$0\" run --without-vdso --clocks all -- echo untouched; \
@@ -104,14 +105,15 @@ const TIME_NAMESPACE: &[&str] = &[
 #[test]
 fn a_process_in_a_time_namespace_keeps_its_own_clocks() {
     let Some(path) = program("clock-glibc") else { return };
-    // Its clock would go backwards, and it would say so, if the host's were put in its place, and it reads the clock until then.
+    // The program reads the clock until then. If the host's page were put in its place, its clock would go backwards,
+    // and it would report that.
     let Some(running) = unshared(TIME_NAMESPACE, &[&path, "2000000000", "BOOTTIME"]) else {
         return;
     };
     let pid = inside(&running, "clock-glibc");
     wait_until("its loop", || pid.cpu_time().as_millis() > 50);
     attach(pid).expect_success().expect_output("");
-    let by_page = holds_within(PATIENCE, || step(pid).are_of_reads_by_the_page());
+    let by_page = holds_within(TIMEOUT, || step(pid).are_of_reads_by_the_page());
     assert!(by_page && pid.exists(), "{}", pid.describe());
     detach(pid).expect_success().expect_output("");
     std::thread::sleep(std::time::Duration::from_millis(50));

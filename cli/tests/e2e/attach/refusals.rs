@@ -20,7 +20,7 @@ fn is_refused(outcome: Outcome, code: i32, reason: &str) {
     );
 }
 
-/// Refused to attach, and to detach; as it was after each.
+/// Expects that attach and detach refuse the process, and leave it unchanged.
 #[track_caller]
 fn is_refused_and_untouched(pid: Pid, code: i32, reason: &str) {
     let before = Memory::of(pid);
@@ -170,7 +170,7 @@ fn a_process_under_a_filter_is_attached_by_root_and_left_alone_by_others() {
     else {
         return;
     };
-    // socketpair kills it.
+    // The filter kills for socketpair.
     let number = libc::SYS_socketpair.to_string();
     let mut command = unprivileged();
     command.args([&filter, "kill", &number, "sleep", "1000"]);
@@ -198,7 +198,7 @@ fn a_process_under_a_filter_is_attached_by_root_and_left_alone_by_others() {
 }
 
 #[test]
-fn a_process_in_the_middle_of_a_vfork_is_waited_for_and_then_left_alone() {
+fn attach_waits_for_a_process_in_a_vfork_and_then_leaves_it_alone() {
     let Some(path) = helper_program("vfork", "cc", &[]) else {
         return;
     };
@@ -227,7 +227,7 @@ fn a_process_in_the_middle_of_a_vfork_is_waited_for_and_then_left_alone() {
 }
 
 #[test]
-fn a_process_that_shares_its_memory_whichever_of_the_two_it_is() {
+fn either_of_two_processes_that_share_memory() {
     let Some(parent) = hazard("vfork", &["share"], "\n") else {
         return;
     };
@@ -238,7 +238,7 @@ fn a_process_that_shares_its_memory_whichever_of_the_two_it_is() {
 }
 
 #[test]
-fn a_process_that_handles_system_calls_itself_is_told_of_none() {
+fn a_process_that_dispatches_system_calls_sees_no_injected_call() {
     let Some(running) = hazard("dispatcher", &[], "ready") else {
         return;
     };
@@ -249,7 +249,7 @@ fn a_process_that_handles_system_calls_itself_is_told_of_none() {
 }
 
 #[test]
-fn a_process_whose_own_calls_are_dispatched_gets_each_of_them() {
+fn a_process_whose_own_calls_are_dispatched_sees_each_of_them() {
     let Some(running) = hazard("dispatching", &[], "ready") else {
         return;
     };
@@ -275,7 +275,7 @@ fn a_process_that_may_open_no_more_files_or_has_no_memory_left_to_map() {
     }
 }
 
-/// A control group of its own, and how it is frozen: of the newer kind, or of the older.
+/// Returns a new control group and the files that freeze and thaw it, of cgroup v2 or v1.
 fn freezer(running: &Running) -> Option<(std::path::PathBuf, [(&'static str, &'static str); 2])> {
     needs_root()?;
     let name = format!("fastpath-{}", running.pid().0);
@@ -311,7 +311,7 @@ fn a_process_that_is_frozen() {
     std::fs::write(group.join(freeze.0), freeze.1).expect("it freezes");
     let pid = running.pid();
     let state = freeze.0.replace("cgroup.freeze", "cgroup.events");
-    wait_until("its frost", || {
+    wait_until("it to be frozen", || {
         let state = std::fs::read_to_string(group.join(&state)).unwrap_or_default();
         state.contains("frozen 1") || state.contains("FROZEN")
     });

@@ -1,4 +1,4 @@
-//! What is attached, stays attached; what is detached, is as it was.
+//! An attached process stays attached; a detached process is as it was before.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use super::{Memory, attach, detach};
 use crate::common::processes::holds_within;
 use crate::common::{Pid, fastpath, finish, start, tool, wait_until};
 
-/// Some looks of the helper's whether anybody needs it.
+/// Some intervals at which the helper checks whether any process uses its page.
 const LOOKS: std::time::Duration = std::time::Duration::from_secs(1);
 
 fn sleeper() -> crate::common::Running {
@@ -33,7 +33,7 @@ fn the_publisher_ends_when_the_last_process_is_detached_or_has_ended() {
 }
 
 #[test]
-fn nothing_stays_behind_where_nothing_was_attached() {
+fn no_helper_stays_behind_if_nothing_was_attached() {
     let attaching = start(fastpath(&["attach", "--clocks", "all", "4194303"]));
     let mark = attaching.mark().to_owned();
     attaching.finish().expect_code(3);
@@ -44,7 +44,7 @@ fn nothing_stays_behind_where_nothing_was_attached() {
 fn a_child_that_is_forked_stays_attached_and_is_detached_by_itself() {
     let Some(python) = tool("python3") else { return };
     let mut command = Command::new(python);
-    // Forks when it is told.
+    // The program forks when the file exists.
     let script = "import os, sys, time\nprint('ready', flush=True)\n\
         while not os.path.exists(sys.argv[1]):\n    time.sleep(0.01)\n\
         os.fork()\nwhile True:\n    time.sleep(0.01)\n    time.monotonic()\n";
@@ -69,10 +69,10 @@ fn a_child_that_is_forked_stays_attached_and_is_detached_by_itself() {
 }
 
 #[test]
-fn where_every_clock_is_fast_already_nothing_is_attached() {
+fn nothing_is_attached_if_every_clock_is_fast() {
     let running = sleeper();
     let outcome = finish(fastpath(&["attach", &running.pid().0.to_string()])).expect_success();
-    // On a host with slow clocks it is attached; that is what the others test.
+    // On a host with slow clocks it is attached; the other tests cover that.
     if outcome.err.contains("nothing was attached") {
         assert!(!running.pid().is_served());
     } else {

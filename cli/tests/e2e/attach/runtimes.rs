@@ -1,14 +1,16 @@
-//! Programs of every libc and runtime are attached while they run: the functions that they looked up lead to the page, and back.
+//! Programs of every libc and runtime are attached while they run: the functions that they have looked up are
+//! redirected to the page, and restored.
 
 use super::stepping::{entries, step};
 use super::{Memory, attach, detach};
-use crate::common::processes::{PATIENCE, holds_within};
+use crate::common::processes::{TIMEOUT, holds_within};
 use crate::common::{Pid, Running, program, start, tool, wait_until};
 
 /// More reads than any program makes while it is watched.
 const ENDLESS: &str = "2000000000";
 
-/// A program that reads the clock, and has been at it for a while; it is `runs` that it executes.
+/// Starts a program that reads the clock, and waits until it has done so for a while; `runs` is the program that it
+/// executes.
 fn reading(name: &str, runs: &str) -> Option<Running> {
     let mut command = std::process::Command::new(program(name)?);
     command.args([ENDLESS, "MONOTONIC"]);
@@ -34,9 +36,9 @@ fn is_answered_by_the_page_while_attached(name: &str, runs: &str) {
     attach(pid).expect_success().expect_output("");
     assert!(!entries(pid).is_empty());
     assert_eq!(pid.status("TracerPid"), "0");
-    // At one of some looks the publisher has its CPU.
+    // The publisher gets a CPU during at least one of some attempts.
     let mut seen = Vec::new();
-    let by_page = holds_within(PATIENCE, || {
+    let by_page = holds_within(TIMEOUT, || {
         let steps = step(pid);
         let good = steps.are_of_reads_by_the_page();
         seen.push(steps);
@@ -47,7 +49,7 @@ fn is_answered_by_the_page_while_attached(name: &str, runs: &str) {
     detach(pid).expect_success().expect_output("");
     let after = step(pid);
     assert!(after.in_kernels_vdso > 0 && after.in_region == 0, "{after:?}");
-    assert!(super::vdso(pid) == before.1, "the vDSO is another");
+    assert!(super::vdso(pid) == before.1, "the vDSO differs");
     assert!(pid.exists());
 }
 
@@ -86,8 +88,8 @@ fn python_is_answered_by_the_page_while_it_is_attached() {
     is_answered_by_the_page_while_attached("clock-python", "python");
 }
 
-/// Their clocks are not read by the first thread.
-fn lives_through_attach_and_detach(name: &str, runs: &str) {
+/// For runtimes whose clocks are not read by the first thread.
+fn survives_attach_and_detach(name: &str, runs: &str) {
     let Some(running) = reading(name, runs) else { return };
     let pid = running.pid();
     let vdso = super::vdso(pid);
@@ -97,7 +99,7 @@ fn lives_through_attach_and_detach(name: &str, runs: &str) {
         detach(pid).expect_success().expect_output("");
         goes_on(pid);
     }
-    assert!(super::vdso(pid) == vdso, "the vDSO is another");
+    assert!(super::vdso(pid) == vdso, "the vDSO differs");
     assert!(!pid.read("maps").contains("fastpath"), "{}", pid.read("maps"));
 }
 
@@ -107,18 +109,18 @@ fn goes_on(pid: Pid) {
 }
 
 #[test]
-fn a_go_program_lives_through_attach_and_detach() {
-    lives_through_attach_and_detach("clock-go", "clock-go");
+fn a_go_program_survives_attach_and_detach() {
+    survives_attach_and_detach("clock-go", "clock-go");
 }
 
 #[test]
-fn node_lives_through_attach_and_detach() {
-    lives_through_attach_and_detach("clock-node", "node");
+fn node_survives_attach_and_detach() {
+    survives_attach_and_detach("clock-node", "node");
 }
 
 #[test]
-fn the_jvm_lives_through_attach_and_detach() {
-    lives_through_attach_and_detach("clock-java", "java");
+fn the_jvm_survives_attach_and_detach() {
+    survives_attach_and_detach("clock-java", "java");
 }
 
 #[test]

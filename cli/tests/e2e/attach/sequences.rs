@@ -1,4 +1,5 @@
-//! Restartable sequences (rseq(2)): who keeps a thread from running in the middle of one makes it begin anew, fastpath too.
+//! Restartable sequences (rseq(2)): if fastpath stops a thread in the middle of one, the sequence begins anew, as after
+//! a preemption.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,12 +8,12 @@ use super::{attach, detach};
 use crate::common::{helper_program, start, wait_until};
 
 #[test]
-fn a_restartable_sequence_begins_anew_if_others_ran_while_it_was_attached() {
+fn a_restartable_sequence_begins_anew_if_other_threads_ran_during_the_attach() {
     let Some(path) = helper_program("sequences", "cc", &[]) else {
         return;
     };
     let mut command = Command::new(path);
-    // It has its own.
+    // The program registers its own.
     command.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
     let running = start(command);
     wait_until("its threads", || running.out_so_far().contains("ready"));

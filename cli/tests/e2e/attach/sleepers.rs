@@ -1,4 +1,5 @@
-//! Threads that wait in the kernel do not notice: no EINTR, no wait that ends early, no signal mask that changes.
+//! Attaching does not disturb threads that wait in the kernel: no EINTR, no wait that ends early, no changed signal
+//! mask.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use super::{Memory, attach, detach};
 use crate::common::{fastpath, finish, helper_program, start, wait_until};
 
 #[test]
-fn waits_of_every_kind_end_as_if_nobody_had_attached() {
+fn attach_does_not_disturb_waits_of_any_kind() {
     let Some(path) = helper_program("sleepers", "cc", &[]) else {
         return;
     };
@@ -17,7 +18,7 @@ fn waits_of_every_kind_end_as_if_nobody_had_attached() {
     let before = Memory::of(running.pid());
     for round in 0..20 {
         attach(running.pid()).expect_success();
-        // At another moment of their waits each time.
+        // Each time at another moment of their waits.
         std::thread::sleep(Duration::from_millis(7 * round));
         detach(running.pid()).expect_success();
     }
@@ -63,7 +64,7 @@ fn a_process_that_job_control_stopped_stays_stopped() {
 }
 
 #[test]
-fn a_process_that_is_attached_twice_at_once_is_attached_once() {
+fn two_concurrent_attaches_attach_a_process_once() {
     for _ in 0..10 {
         let mut sleep = Command::new("sleep");
         sleep.arg("1000");

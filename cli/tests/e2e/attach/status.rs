@@ -7,7 +7,7 @@ use super::{attach, detach};
 use crate::common::terminal::output_to_terminal;
 use crate::common::{Pid, fastpath, finish, served, start, wait_until};
 
-/// What the status says of a process.
+/// Returns the entry of a process in the status.
 pub fn of(pid: Pid) -> Option<serde_json::Value> {
     let outcome = finish(fastpath(&["status", "--json"])).expect_success();
     let status: serde_json::Value = serde_json::from_str(&outcome.out).expect("JSON");
@@ -17,7 +17,7 @@ pub fn of(pid: Pid) -> Option<serde_json::Value> {
 }
 
 #[test]
-fn attached_and_run_processes_are_told_apart_with_their_clocks_and_publisher() {
+fn status_shows_attach_or_run_with_clocks_and_publisher() {
     let mut sleep = Command::new("sleep");
     sleep.arg("1000");
     let attached = start(sleep);
@@ -27,7 +27,7 @@ fn attached_and_run_processes_are_told_apart_with_their_clocks_and_publisher() {
     let run = start(served(&["sleep", "1000"]));
     wait_until("its sleep", || run.pid().read("wchan").contains("nanosleep"));
     for (running, by) in [(&attached, "attach"), (&run, "run")] {
-        // A publisher that has just begun has published nothing yet.
+        // A publisher that has just begun has not published yet.
         wait_until("its clocks", || {
             of(running.pid()).is_some_and(|status| status["clocks"].as_array().is_some_and(|clocks| clocks.len() == 5))
         });
@@ -50,7 +50,7 @@ fn attached_and_run_processes_are_told_apart_with_their_clocks_and_publisher() {
 }
 
 #[test]
-fn a_publisher_that_was_killed_is_told_as_gone() {
+fn a_killed_publisher_is_shown_as_gone() {
     let mut sleep = Command::new("sleep");
     sleep.arg("1000");
     let running = start(sleep);
@@ -70,14 +70,14 @@ fn a_publisher_that_was_killed_is_told_as_gone() {
     assert!(!running.pid().is_served());
 }
 
-/// What ends each table that stood on the terminal before another was drawn in its place.
+/// The sequence that follows each table on the terminal before another is drawn in its place.
 const ERASE: &str = "\x1b[J";
 
 #[test]
-fn a_watched_table_is_redrawn_in_its_place_and_fits_the_terminal_that_was_resized() {
+fn a_watched_table_is_redrawn_in_place_and_fits_a_resized_terminal() {
     let served = start(served(&["sleep", "1000"]));
     wait_until("its sleep", || served.pid().read("wchan").contains("nanosleep"));
-    // A day: only the signals let it draw again.
+    // A day: only the signals cause a redraw.
     let mut watch = fastpath(&["status", "--watch=86400"]);
     watch.env("NO_COLOR", "1").env("TERM", "xterm");
     let mut terminal = output_to_terminal(&mut watch);
@@ -112,7 +112,7 @@ fn a_watched_table_is_redrawn_in_its_place_and_fits_the_terminal_that_was_resize
         tables[0].contains(" PID ") && tables[0].contains(" sleep "),
         "{shown:?}"
     );
-    // After a resize, nobody knows where the lines are.
+    // After a resize, the position of the lines is unknown.
     assert!(tables[0].ends_with("\n\x1b[H"), "{shown:?}");
     // The same table again: what the terminal showed of Ctrl-C is gone.
     assert!(tables[1].ends_with("\n\r\x1b[3A"), "{shown:?}");
@@ -144,7 +144,7 @@ fn a_dumb_terminal_gets_one_watched_table_below_the_other() {
 }
 
 #[test]
-fn a_watched_status_that_no_terminal_shows_is_a_document_a_time_until_a_signal_ends_it_well() {
+fn a_watched_status_without_a_terminal_prints_documents_until_a_signal_and_exits_with_0() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let watch = start(fastpath(&["status", "--json", "--watch=0.1"]));
         wait_until("three lines", || watch.out_so_far().lines().count() >= 3);
@@ -180,7 +180,7 @@ fn a_watched_status_ends_when_its_reader_is_gone() {
 }
 
 #[test]
-fn an_interval_that_is_none_is_a_usage_error() {
+fn an_invalid_interval_is_a_usage_error() {
     for wrong in ["--watch=0", "--watch=", "--watch=x", "--watch=-1"] {
         let outcome = finish(fastpath(&["status", wrong])).expect_code(2);
         assert!(outcome.err.contains("0.1 to 86400"), "{outcome:#?}");

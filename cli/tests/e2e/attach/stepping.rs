@@ -1,25 +1,25 @@
-//! Where a program's clock reads go, by single steps.
+//! Follows a program's clock reads by single steps.
 
 use std::collections::BTreeSet;
 
 use super::{range, vdso};
 use crate::common::Pid;
 
-/// Enough for some reads of a clock, and for what a runtime does between them.
+/// Enough for some reads of a clock, and for the work of a runtime between them.
 const STEPS: u32 = 40_000;
 
-/// What a thread was seen to execute.
+/// Instructions that a thread was seen to execute.
 #[derive(Debug, Default)]
 pub struct Steps {
     /// Instructions in fastpath's region.
     pub in_region: u32,
-    /// Instructions in the kernel's vDSO, but for the first bytes of functions, which lead away.
+    /// Instructions in the kernel's vDSO, except the first bytes of functions, which jump to the region.
     pub in_kernels_vdso: u32,
 }
 
 impl Steps {
-    /// Whether most reads were answered by the page. Where the publisher gets no CPU for longer than an anchor lasts, reads rightly go
-    /// to the kernel: such a read makes more steps there than in the region.
+    /// Returns whether the page answered most reads. If the publisher gets no CPU for longer than an anchor lasts,
+    /// reads correctly go to the kernel: such a read takes more steps there than in the region.
     pub fn are_of_reads_by_the_page(&self) -> bool {
         self.in_region > self.in_kernels_vdso
     }

@@ -1,7 +1,7 @@
-//! Programs are attached and detached again and again: one that notices whatever is done to it (tests/programs/attached), and some that do what
-//! few programs do (`programs`).
+//! Programs are attached and detached again and again: one that detects any change to it (tests/programs/attached), and
+//! some that do what few programs do (`programs`).
 //!
-//! FASTPATH_ATTACH_CYCLES says how often; `make torture` says 1,000.
+//! FASTPATH_ATTACH_CYCLES sets the number of cycles; `make torture` sets 1,000.
 
 mod programs;
 
@@ -21,13 +21,13 @@ fn cycles() -> u32 {
     cycles_or(CYCLES)
 }
 
-/// So many, if FASTPATH_ATTACH_CYCLES does not give another number.
+/// Returns `number`, unless FASTPATH_ATTACH_CYCLES sets another.
 fn cycles_or(number: u32) -> u32 {
     let given = std::env::var("FASTPATH_ATTACH_CYCLES").ok();
     given.map_or(number, |n| n.parse().expect("FASTPATH_ATTACH_CYCLES is a number"))
 }
 
-/// The program, which tells what it saw when it is asked. It is killed if the test ends early.
+/// The program, which reports on request what it saw. It is killed if the test ends early.
 struct Witness {
     child: Child,
     asks: ChildStdin,
@@ -60,13 +60,13 @@ impl Witness {
     }
 
     fn ask(&mut self, what: &str) -> Value {
-        writeln!(self.asks, "{what}").expect("it lives");
+        writeln!(self.asks, "{what}").expect("the program runs");
         let mut line = String::new();
-        self.answers.read_line(&mut line).expect("it lives");
+        self.answers.read_line(&mut line).expect("the program runs");
         serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: `{line}`; {:?}", self.child.try_wait()))
     }
 
-    /// What it saw so far, of which nothing may be wrong.
+    /// Returns what the program saw so far; fails the test if anything was wrong.
     #[track_caller]
     fn report(&mut self) -> Value {
         let report = self.ask("report");
@@ -74,8 +74,9 @@ impl Witness {
         report
     }
 
-    /// As [`Witness::report`] and `stop` where fastpath was killed: a call that answers EINTR after a stop is made again by whoever stopped
-    /// it; dead, he cannot. What he had not closed or unmapped yet stays, unused.
+    /// As [`Witness::report`] and `stop`, after fastpath was killed: a call that returns EINTR after a stop is
+    /// restarted by the tracer that stopped it, and a killed tracer cannot. What the tracer had not closed or unmapped
+    /// yet stays, unused.
     #[track_caller]
     fn has_seen_nothing_but_eintr(&mut self, what: &str) -> Value {
         let report = self.ask(what);
@@ -83,7 +84,7 @@ impl Witness {
         report
     }
 
-    /// As [`Witness::report`], for the last time; it must then end by itself.
+    /// As [`Witness::report`], for the last time; the program must then end by itself.
     #[track_caller]
     fn stop(mut self) -> Value {
         let report = self.ask("stop");
@@ -110,7 +111,7 @@ impl Witness {
         finish(self.command("detach", &[]))
     }
 
-    /// Nothing of ours is left in it.
+    /// Nothing of fastpath's is left in the program.
     #[track_caller]
     fn is_as_before(&mut self, before: &Value) {
         let maps = self.pid().read("maps");
@@ -131,7 +132,7 @@ impl Drop for Witness {
     }
 }
 
-/// So that every thread has done everything once.
+/// Long enough for every thread to do everything once.
 fn let_it_live() {
     std::thread::sleep(Duration::from_millis(500));
 }
@@ -171,7 +172,7 @@ fn a_busy_program_is_served_for_a_while() {
 }
 
 #[test]
-fn fastpath_killed_at_any_moment_of_its_work_leaves_a_program_that_runs_right() {
+fn a_program_runs_correctly_after_fastpath_was_killed_at_any_moment() {
     let Some(mut witness) = Witness::start("killed") else {
         return;
     };
@@ -189,7 +190,7 @@ fn fastpath_killed_at_any_moment_of_its_work_leaves_a_program_that_runs_right() 
             .stderr(Stdio::null())
             .spawn()
             .expect("fastpath");
-        // Anywhere within what an attach takes, and some behind it.
+        // Anywhere within the time of an attach, and some time after it.
         std::thread::sleep(Duration::from_micros(u64::from(moment * 7919 % 60_000)));
         let _ = running.kill();
         let _ = running.wait();
@@ -199,7 +200,7 @@ fn fastpath_killed_at_any_moment_of_its_work_leaves_a_program_that_runs_right() 
         );
     }
     witness.has_seen_nothing_but_eintr("report");
-    // Whatever it was left in, a whole cycle works, and takes all that is in force away.
+    // Whatever the state, a whole cycle works, and removes everything that is in force.
     let _ = witness.detach();
     witness.attach().expect_success();
     witness.detach().expect_success();

@@ -1,7 +1,7 @@
-//! Programs that do what few programs do, and judge their own work and their clocks all the time (helpers/judge.h).
+//! Programs that do what few programs do, and check their own work and their clocks all the time (helpers/judge.h).
 //!
-//! Each cycle attaches and detaches, or is refused in words; either way the program's work goes on, and at the end nothing of fastpath's is left
-//! in it.
+//! Each cycle attaches and detaches, or is refused with a message; either way the program continues its work, and at
+//! the end nothing of fastpath's is left in it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::cycles_or;
 use crate::attach::namespaces::unshared;
 use crate::attach::{Memory, attach, detach, hazard, status};
 use crate::common::command::MARK;
-use crate::common::processes::{PATIENCE, holds_within};
+use crate::common::processes::{TIMEOUT, holds_within};
 use crate::common::{Outcome, Pid, Running, fastpath, finish, helper_program, tool, wait_until};
 
 /// Some seconds of `make test` for each test here.
@@ -20,12 +20,12 @@ fn cycles() -> u32 {
     cycles_or(CYCLES)
 }
 
-/// The program goes on as it is, for another while each time.
+/// Lets the program run as it is, for another duration each time.
 fn let_it_work(cycle: u32) {
     std::thread::sleep(Duration::from_millis(u64::from(cycle * 7 % 20)));
 }
 
-/// Makes a program that judges its work end, which has said `said` by then; fails the test if something was wrong.
+/// Ends a program that checks its work, and has printed `said` by then; fails the test if the program found an error.
 #[track_caller]
 fn has_done_its_work(running: Running, pid: Pid, said: &str) {
     pid.signal(libc::SIGTERM);
@@ -51,7 +51,7 @@ fn is_attached_and_detached(pid: Pid, cycle: u32) {
     assert!(!pid.is_served(), "cycle {cycle}");
 }
 
-/// A program is attached and detached, cycle after cycle.
+/// Attaches and detaches a program, cycle after cycle.
 #[track_caller]
 fn goes_on_with_its_work(program: &str, arguments: &[&str]) {
     let Some(running) = hazard(program, arguments, "ready") else {
@@ -91,7 +91,8 @@ fn a_program_all_of_whose_memory_is_sealed_is_attached() {
     goes_on_with_its_work("sealed", &["all"]);
 }
 
-/// Without a publisher, fastpath's code calls the kernel's vDSO, which returns to it. A process that is stopped there stays there.
+/// Without a publisher, fastpath's code calls the kernel's vDSO, which returns to it. A process that is stopped there
+/// stays there when it is detached.
 #[test]
 fn a_thread_in_the_kernels_function_returns_to_code_that_is_there() {
     for cycle in 0..cycles().div_ceil(8) {
@@ -114,7 +115,7 @@ fn a_thread_in_the_kernels_function_returns_to_code_that_is_there() {
         detach(pid).expect_success();
         let was_in_the_way = pid.is_served();
         pid.signal(libc::SIGCONT);
-        // Once the thread has returned, what stayed mapped can go.
+        // Once the thread has returned, the mappings that stayed can be removed.
         if was_in_the_way {
             detach(pid).expect_success();
         }
@@ -126,7 +127,7 @@ fn a_thread_in_the_kernels_function_returns_to_code_that_is_there() {
 const NOT_READABLE: &str = "is in memory that cannot be read (memfd_secret(2))";
 
 #[test]
-fn a_thread_on_a_secret_stack_keeps_its_process_from_being_attached() {
+fn a_process_with_a_thread_on_a_secret_stack_is_refused() {
     let Some(running) = hazard("secret-memory", &["stack"], "ready") else {
         return;
     };
@@ -142,7 +143,7 @@ fn a_thread_on_a_secret_stack_keeps_its_process_from_being_attached() {
 }
 
 #[test]
-fn what_a_thread_on_a_secret_stack_may_return_to_stays_mapped() {
+fn code_to_which_a_thread_on_a_secret_stack_may_return_stays_mapped() {
     let Some(running) = hazard("secret-memory", &["stack", "late"], "waiting") else {
         return;
     };
@@ -162,7 +163,7 @@ fn what_a_thread_on_a_secret_stack_may_return_to_stays_mapped() {
     has_done_its_work(running, pid, "waiting\nready");
 }
 
-/// Another thread than the first one, by whose number /proc shows the memory of all.
+/// Returns a thread other than the first one; /proc shows the memory of all threads under its number.
 fn another_thread(pid: Pid) -> Pid {
     let threads = std::fs::read_dir(format!("/proc/{}/task", pid.0)).expect("its threads");
     let tids = threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -217,7 +218,7 @@ fn a_process_whose_first_thread_ends_once_it_is_attached_stays_attached() {
 }
 
 #[test]
-fn fifteen_hundred_threads_wait_on_as_if_nothing_happened() {
+fn waits_of_fifteen_hundred_threads_are_not_disturbed() {
     let Some(running) = hazard("many-threads", &["1500"], "ready") else {
         return;
     };
@@ -227,7 +228,7 @@ fn fifteen_hundred_threads_wait_on_as_if_nothing_happened() {
     for cycle in 0..cycles().div_ceil(2) {
         let outcome = attach(pid);
         if outcome.status.code() == Some(14) {
-            // A busy machine does not stop so many in time.
+            // A busy machine does not stop this many threads in time.
             is_refused(outcome, 14, "try again");
             assert_eq!(Memory::of(pid), before, "cycle {cycle}");
             continue;
@@ -241,14 +242,14 @@ fn fifteen_hundred_threads_wait_on_as_if_nothing_happened() {
             assert!(matches!(code, Some(0 | 14)), "{code:?}");
             code == Some(0)
         };
-        assert!(holds_within(PATIENCE, is_detached), "{}", pid.describe());
+        assert!(holds_within(TIMEOUT, is_detached), "{}", pid.describe());
     }
     assert_eq!(Memory::of(pid), before);
     has_done_its_work(running, pid, "ready");
     assert!(attached > 0, "it was never attached");
 }
 
-/// A process below that runs this program.
+/// Returns a descendant that runs this program.
 fn below(pid: Pid, program: &str) -> Option<Pid> {
     let is_it = |pid: &Pid| pid.program().starts_with(program);
     pid.children()
@@ -257,7 +258,7 @@ fn below(pid: Pid, program: &str) -> Option<Pid> {
 }
 
 #[test]
-fn a_process_two_pid_namespaces_down_is_attached_from_outside_and_from_the_one_between() {
+fn a_process_in_a_nested_pid_namespace_is_attached_from_both_namespaces_above() {
     const NAMESPACE: [&str; 4] = ["--pid", "--fork", "--mount-proc", "--kill-child"];
     let (Some(path), Some(nsenter)) = (helper_program("many-threads", "cc", &[]), tool("nsenter")) else {
         return;
@@ -268,7 +269,7 @@ fn a_process_two_pid_namespaces_down_is_attached_from_outside_and_from_the_one_b
     };
     wait_until("its threads", || running.out_so_far().contains("ready"));
     let pid = below(running.pid(), "many-threads").expect("the program");
-    // The namespaces' own numbers, from outside to inside.
+    // The namespaces' own PIDs, from the outermost to the innermost.
     let numbers: Vec<String> = pid.status("NSpid").split_whitespace().map(str::to_owned).collect();
     assert!(
         numbers.len() >= 3 && numbers.last().is_some_and(|own| own == "1"),
@@ -277,7 +278,8 @@ fn a_process_two_pid_namespaces_down_is_attached_from_outside_and_from_the_one_b
     let between = Pid(pid.status("PPid").parse().expect("its parent"));
     let from_between = |verb: &[&str]| {
         let mut command = Command::new(nsenter);
-        // The inner unshare has a mount namespace for the inner /proc; the outer one has that of the namespace between.
+        // The inner unshare has a mount namespace for the inner /proc; the outer one has that of the namespace between
+        // them.
         let namespaces = [("pid", between), ("mnt", running.pid())];
         let enter = namespaces.map(|(kind, pid)| format!("/proc/{}/ns/{kind}", pid.0));
         command
@@ -324,7 +326,7 @@ fn processes_that_trace_each_other_are_refused_until_they_let_go() {
     let before = both.map(Memory::of);
     for cycle in 0..cycles() {
         trace_or_let_go();
-        // Wherever they are on their way to it.
+        // The trace may begin at any moment.
         let codes = both.map(|pid| attach(pid).status.code());
         assert!(codes.iter().all(|code| matches!(code, Some(0 | 6))), "{codes:?}");
         wait_until("tracers", || are_traced() == [true, true]);
@@ -352,7 +354,7 @@ fn processes_that_trace_each_other_are_refused_until_they_let_go() {
 }
 
 #[test]
-fn a_program_that_executes_itself_with_many_threads_lives_on() {
+fn a_program_that_executes_itself_with_many_threads_survives() {
     let Some(running) = hazard("exec-storm", &["150", &cycles().to_string()], "ready") else {
         return;
     };
@@ -364,7 +366,7 @@ fn a_program_that_executes_itself_with_many_threads_lives_on() {
             "{outcome:#?}"
         );
         detach(pid);
-        wait_until("it to be there", || pid.exists());
+        wait_until("the process to exist", || pid.exists());
     }
     let before = Memory::of(pid);
     is_attached_and_detached(pid, 0);
@@ -373,7 +375,7 @@ fn a_program_that_executes_itself_with_many_threads_lives_on() {
 }
 
 #[test]
-fn pages_that_the_program_itself_provides_are_not_asked_for() {
+fn pages_that_the_program_itself_provides_are_not_read() {
     let Some(running) = hazard("missing-pages", &[], "ready") else {
         return;
     };

@@ -1,9 +1,9 @@
-//! What asks its attendant for something, and does not live to see it.
+//! Processes that are killed while they wait for their attendant.
 
 use crate::common::{comes_to, helper_program, served};
 
 #[test]
-fn a_thousand_children_killed_as_they_ask_do_not_keep_the_next_from_being_served() {
+fn the_next_program_is_served_after_a_thousand_were_killed_while_asking() {
     let Some(path) = helper_program("killed-askers", "cc", &[]) else {
         return;
     };

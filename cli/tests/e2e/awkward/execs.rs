@@ -1,11 +1,11 @@
-//! What is executed is no program at all.
+//! execve of files that are not programs.
 
 use std::process::Command;
 
 use crate::common::{comes_to, finish, install_script, served, tool};
 
 #[test]
-fn to_execute_what_is_no_regular_file_is_refused_at_once() {
+fn executing_a_file_that_is_not_regular_fails_at_once() {
     let Some(mkfifo) = tool("mkfifo") else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let fifo = directory.path().join("fifo");

@@ -1,4 +1,4 @@
-//! Programs with next to no stack, or that may write no file.
+//! Programs with almost no stack, or without permission to write files.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use crate::common::{
 
 const LEAF: &str = "grep -c memfd:fastpath-page /proc/self/maps";
 
-/// What a command comes to under a limit, as ulimit has it. What it prints goes to a pipe: a file would be limited as well.
+/// Runs a command under a limit, in ulimit's notation. Its output goes to a pipe: a file would be limited as well.
 fn limited(limit: &str, run: &Command) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("(ulimit {limit}; exec \"$@\") 2>&1 | cat"), "sh"]);
@@ -43,7 +43,7 @@ fn a_program_that_may_write_no_file_runs_untouched_if_the_limit_cannot_be_raised
 }
 
 #[test]
-fn attach_takes_no_harm_from_such_a_limit_of_its_own() {
+fn attach_works_under_such_a_limit_of_its_own() {
     let mut sleep = Command::new("sleep");
     sleep.arg("1000");
     let running = start(sleep);

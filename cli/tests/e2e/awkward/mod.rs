@@ -1,4 +1,5 @@
-//! Programs that do what few programs do, under `fastpath run` and `fastpath attach`: they get what they would get without it.
+//! Programs that do what few programs do, under `fastpath run` and `fastpath attach`: their results are the same as
+//! without fastpath.
 
 mod askers;
 mod calls;

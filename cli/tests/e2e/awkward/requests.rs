@@ -1,8 +1,8 @@
-//! Requests in the mailbox that no thread has made, and programs that get more rights than their callers had.
+//! Requests in the mailbox that no thread has made, and programs that get more privileges than their callers had.
 
 use crate::common::{comes_to, helper_program, served};
 
-/// Waits of all kinds, in the name of whose threads another process of the tree asks.
+/// Starts waits of all kinds, in the name of whose threads another process of the tree sends requests.
 #[track_caller]
 fn are_not_disturbed_by_requests_of(kind: &str) {
     let (Some(sleepers), Some(forger)) = (
@@ -18,11 +18,11 @@ fn are_not_disturbed_by_requests_of(kind: &str) {
 }
 
 #[test]
-fn threads_that_did_not_ask_to_be_met_are_not_stopped() {
+fn a_forged_exec_request_does_not_stop_a_thread() {
     are_not_disturbed_by_requests_of("1");
 }
 
 #[test]
-fn threads_that_did_not_ask_for_their_libraries_are_not_stopped() {
+fn a_forged_entry_request_does_not_stop_a_thread() {
     are_not_disturbed_by_requests_of("2");
 }

@@ -1,4 +1,4 @@
-//! A headless Chromium that is spoken to by the DevTools protocol, over two pipes: no port, no library.
+//! A headless Chromium, driven by the DevTools protocol over two pipes: no port, no library.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::skip;
 
-/// As Debian, Ubuntu and Chrome's makers call it.
+/// Its names in Debian, in Ubuntu and in Chrome's packages.
 const NAMES: [&str; 5] = [
     "chromium-headless-shell",
     "chromium",
@@ -31,7 +31,7 @@ pub struct Chromium {
 }
 
 impl Chromium {
-    /// `None`, and the test is skipped, where there is no Chromium.
+    /// Returns `None`, and skips the test, if there is no Chromium.
     pub fn start() -> Option<Chromium> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let is_there = |name: &&str| std::env::split_paths(&path).any(|directory| directory.join(name).is_file());
@@ -57,7 +57,7 @@ impl Chromium {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        // SAFETY: dup2 and fcntl are async-signal-safe. What is 3 or 4 already is moved away first.
+        // SAFETY: dup2 and fcntl are async-signal-safe. Descriptors that are already 3 or 4 are moved away first.
         unsafe {
             command.pre_exec(move || {
                 let high = |fd| libc::fcntl(fd, libc::F_DUPFD, 10);
@@ -93,7 +93,7 @@ impl Chromium {
         Some(browser)
     }
 
-    /// A command's result.
+    /// Returns a command's result.
     #[track_caller]
     pub fn ask(&mut self, method: &str, parameters: Value) -> Value {
         self.next += 1;
@@ -114,7 +114,7 @@ impl Chromium {
         }
     }
 
-    /// Loads a file and waits until it is there.
+    /// Loads a file and waits until it is loaded.
     #[track_caller]
     pub fn open(&mut self, file: &std::path::Path) {
         self.events.clear();
@@ -125,7 +125,7 @@ impl Chromium {
         }
     }
 
-    /// What an expression comes to; a promise is waited for.
+    /// Returns the value of an expression; waits for a promise.
     #[track_caller]
     pub fn evaluate(&mut self, expression: &str) -> Value {
         let result = self.ask(
@@ -136,7 +136,7 @@ impl Chromium {
         result["result"]["value"].clone()
     }
 
-    /// A screen of this width, in light or dark colours.
+    /// Sets a screen of this width, in light or dark colours.
     pub fn screen(&mut self, width: u32, scheme: &str) {
         self.ask(
             "Emulation.setDeviceMetricsOverride",
@@ -148,19 +148,19 @@ impl Chromium {
         );
     }
 
-    /// What the page complained about since it was opened: messages, exceptions, violations of its policy.
+    /// Returns the page's complaints since it was opened: messages, exceptions, violations of its policy.
     pub fn complaints(&mut self) -> Vec<String> {
-        // Whatever there was to say is said before the answer to a later command.
+        // All messages arrive before the answer to a later command.
         self.evaluate("new Promise(done => setTimeout(done, 0))");
-        let told = |event: &&Value| {
+        let is_complaint = |event: &&Value| {
             ["Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"]
                 .iter()
                 .any(|method| event["method"] == *method)
         };
-        self.events.iter().filter(told).map(Value::to_string).collect()
+        self.events.iter().filter(is_complaint).map(Value::to_string).collect()
     }
 
-    /// What it asked for since it was opened.
+    /// Returns the requests that the page made since it was opened.
     pub fn requests(&self) -> Vec<String> {
         let asked = self
             .events
@@ -195,7 +195,7 @@ impl Drop for Chromium {
 fn pipe() -> (OwnedFd, OwnedFd) {
     use std::os::fd::FromRawFd;
     let mut ends = [0; 2];
-    // SAFETY: two descriptors are written to the array; both are new and nobody else's.
+    // SAFETY: two descriptors are written to the array; both are new and have no other owner.
     unsafe {
         assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0, "pipe2");
         (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))

@@ -1,5 +1,5 @@
-//! Starting a command whose input is /dev/null and whose output goes to files, so that nothing it leaves running can hold up a
-//! test; and waiting for it, not for ever.
+//! Starts a command whose input is /dev/null and whose output goes to files, so that no process that it leaves running
+//! can block a test; and waits for it with a timeout.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Pid;
-use super::processes::PATIENCE;
+use super::processes::TIMEOUT;
 
-/// How a program is started on a lost clock path that fastpath gives back, or not at all.
+/// Starts a program on a lost clock path that fastpath restores; fails if the program cannot be served.
 pub const SERVED: &[&str] = &["run", "--without-vdso", "--clocks", "all", "--require", "--"];
 
 /// The name of the variable by which a test recognises its own processes: the kernel keeps showing the environment that a
@@ -26,10 +26,11 @@ pub fn fastpath(arguments: &[&str]) -> Command {
     command
 }
 
-/// nobody, on every Linux.
+/// The user nobody, the same number on every Linux.
 pub const NOBODY: u32 = 65534;
 
-/// What gives a command, which is to be added, nobody's rights and no more. Takes root and setpriv(1).
+/// Returns a command that gives the program which is added to it the rights of the user nobody and no more. Needs root
+/// and setpriv(1).
 pub fn unprivileged() -> Command {
     let id = NOBODY.to_string();
     let mut run = Command::new("setpriv");
@@ -44,7 +45,7 @@ pub fn served(command: &[&str]) -> Command {
     run
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Outcome {
     pub status: ExitStatus,
@@ -96,8 +97,8 @@ pub fn start(mut command: Command) -> Running {
     start_in_group(command)
 }
 
-/// Restores the default disposition of the signals that end programs. nohup(1) and a shell's `&` ignore some of them, and every program
-/// that a test starts inherits that.
+/// Restores the default disposition of the signals that end programs. nohup(1) and a shell's `&` ignore some of them,
+/// and every program that a test starts inherits that.
 fn heed_signals() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -108,7 +109,7 @@ fn heed_signals() {
     });
 }
 
-/// Starts a command that makes a session or a group of its own.
+/// Starts a command that makes its own session or process group.
 #[track_caller]
 pub fn start_in_group(mut command: Command) -> Running {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -135,11 +136,12 @@ pub fn finish(command: Command) -> Outcome {
     start(command).finish()
 }
 
-/// Runs a command until it ends so, prints this and says nothing; fails the test if that takes too long. What a program starts while the
-/// publisher gets no CPU for longer than an anchor lasts runs untouched: that is right, and nothing to test.
+/// Repeats a command until it exits with this status, prints this output and nothing on standard error; fails the test
+/// if that takes too long. A program that starts while the publisher gets no CPU for longer than an anchor lasts runs
+/// untouched: that is correct, and not what is tested.
 #[track_caller]
 pub fn comes_to(command: impl Fn() -> Command, code: i32, out: &str) {
-    /// Of commands that take long by themselves.
+    /// Enough for commands that take long by themselves.
     const TRIES: u32 = 10;
     let begun = Instant::now();
     for tries in 1.. {
@@ -147,32 +149,32 @@ pub fn comes_to(command: impl Fn() -> Command, code: i32, out: &str) {
         if outcome.status.code() == Some(code) && outcome.out.trim_end() == out && outcome.err.is_empty() {
             return;
         }
-        assert!(begun.elapsed() < PATIENCE || tries < TRIES, "{outcome:#?}");
+        assert!(begun.elapsed() < TIMEOUT || tries < TRIES, "{outcome:#?}");
     }
 }
 
 impl Running {
-    /// The program's PID, which was fastpath's before.
+    /// The program's PID, which was fastpath's before its exec.
     pub fn pid(&self) -> Pid {
         Pid(self.child.id() as i32)
     }
 
-    /// The value of [`MARK`] in the environment of what was started.
+    /// The value of [`MARK`] in the environment of the started processes.
     pub fn mark(&self) -> &str {
         &self.mark
     }
 
-    /// What was printed so far.
+    /// Returns the output so far.
     pub fn out_so_far(&self) -> String {
         text(&self.out)
     }
 
-    /// What was said on standard error so far.
+    /// Returns the text on standard error so far.
     pub fn err_so_far(&self) -> String {
         text(&self.err)
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the command.
     #[track_caller]
     pub fn finish(mut self) -> Outcome {
         let begun = Instant::now();
@@ -185,8 +187,8 @@ impl Running {
                 };
             }
             assert!(
-                begun.elapsed() < PATIENCE,
-                "still running after {PATIENCE:?}; printed {:?} and {:?}\n{}",
+                begun.elapsed() < TIMEOUT,
+                "still running after {TIMEOUT:?}; printed {:?} and {:?}\n{}",
                 text(&self.out),
                 text(&self.err),
                 self.pid().describe()
@@ -206,7 +208,7 @@ impl Drop for Running {
     }
 }
 
-/// A file is shared with those who write to it, its position too: what is read here is read by another open file.
+/// A file's position is shared with the processes that write to it, so this reads by another open file description.
 fn text(file: &File) -> String {
     use std::os::fd::AsRawFd;
     let mut bytes = Vec::new();

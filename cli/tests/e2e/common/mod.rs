@@ -1,4 +1,4 @@
-//! Starting programs, looking at processes, and saying why something could not be tested.
+//! Starts programs, examines processes, and reports why a test was skipped.
 
 pub mod chromium;
 pub mod clock_calls;

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::command::MARK;
 
-/// Longer than anything takes here on a machine that is busy with much else. Only what never comes is waited for as long as this.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than any condition takes on a machine that is busy with other work. Only a condition that never holds takes
+/// this long.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -14,7 +15,7 @@ pub struct Pid(pub i32);
 /// Polls until `condition` holds; fails the test if that takes too long.
 #[track_caller]
 pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
-    assert!(holds_within(PATIENCE, condition), "never happened: {what}");
+    assert!(holds_within(TIMEOUT, condition), "never happened: {what}");
 }
 
 /// Polls until `condition` holds, but not for longer than `limit`.
@@ -43,12 +44,12 @@ impl Pid {
             .collect()
     }
 
-    /// The helpers that were started under this mark.
+    /// Returns the helpers that were started under this mark.
     pub fn helpers(mark: &str) -> Vec<Pid> {
         Pid::helpers_among(Pid::all(), mark)
     }
 
-    /// Those of `pids` that are helpers and were started under this mark.
+    /// Returns those of `pids` that are helpers and were started under this mark.
     pub fn helpers_among(pids: impl IntoIterator<Item = Pid>, mark: &str) -> Vec<Pid> {
         let started_here = format!("{MARK}={mark}\0");
         let is_helper = |pid: &Pid| {
@@ -57,7 +58,7 @@ impl Pid {
         pids.into_iter().filter(is_helper).collect()
     }
 
-    /// The one helper that was started under this mark.
+    /// Returns the one helper that was started under this mark.
     #[track_caller]
     pub fn helper(mark: &str) -> Pid {
         let mut helpers = Vec::new();
@@ -74,7 +75,7 @@ impl Pid {
         all
     }
 
-    /// Whether it runs. An orphan that has ended stays visible until init looks.
+    /// Returns whether it runs. An orphan that has ended stays visible until init reaps it.
     pub fn exists(self) -> bool {
         !matches!(self.state(), ' ' | 'Z' | 'X')
     }
@@ -91,7 +92,7 @@ impl Pid {
         self.status("State").chars().next().unwrap_or(' ')
     }
 
-    /// Whether a child of this process has been stopped or has ended, as a shell learns it.
+    /// Returns whether a child of this process has been stopped or has ended, as a shell finds out.
     pub fn has_stopped_or_ended(self) -> bool {
         // SAFETY: waitid stores into a siginfo of this function's own; the child stays waitable.
         unsafe {
@@ -114,7 +115,7 @@ impl Pid {
 
     pub fn cpu_time(self) -> Duration {
         let stat = self.read("stat");
-        // Fields 14 and 15; the name before them may hold blanks.
+        // Fields 14 and 15; the name before them may contain blanks.
         let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let ticks: u64 = [11, 12]
             .iter()
@@ -135,7 +136,7 @@ impl Pid {
         unsafe { libc::kill(-self.0, signal) };
     }
 
-    /// For a test's last words.
+    /// A description for the message of a failed test.
     pub fn describe(self) -> String {
         let mut lines = format!(
             "{} {:?} state {} tracer {} in {}\n",

@@ -1,4 +1,4 @@
-//! The programs of tests/programs, and small ones of these tests' own.
+//! The programs of tests/programs, and small programs of these tests.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,7 +13,7 @@ fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/programs")
 }
 
-/// Where the test programs are, built now if nobody has.
+/// The directory of the test programs, which are built now if that was not done.
 fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
@@ -31,7 +31,7 @@ fn directory() -> &'static Path {
     })
 }
 
-/// The path of a test program; `None`, and the test is skipped, if it could not be built here.
+/// The path of a test program. Returns `None`, and skips the test, if it could not be built here.
 pub fn program(name: &str) -> Option<String> {
     let list = std::fs::read_to_string(directory().join("programs")).expect("the list of programs");
     let left_out = list
@@ -45,7 +45,8 @@ pub fn program(name: &str) -> Option<String> {
     Some(directory().join(name).to_str().expect("UTF-8").to_owned())
 }
 
-/// The path of a 32-bit test program; `None` also if this kernel starts none, or has none: then without a word.
+/// The path of a 32-bit test program. Returns `None` also if this kernel starts no such program, or has none: then
+/// without a message.
 pub fn program_32(name: &str) -> Option<String> {
     if !cfg!(target_arch = "x86_64") {
         return None;
@@ -63,7 +64,7 @@ pub fn program_32(name: &str) -> Option<String> {
     Some(path)
 }
 
-/// Puts a copy of a program there, with this mode; its path.
+/// Copies a program to a path, with this mode; returns the path.
 #[track_caller]
 pub fn install(from: impl AsRef<Path>, to: impl AsRef<Path>, mode: u32) -> String {
     let from = from.as_ref();
@@ -74,7 +75,7 @@ pub fn install(from: impl AsRef<Path>, to: impl AsRef<Path>, mode: u32) -> Strin
     )
 }
 
-/// Puts a script there, which everybody may execute; its path.
+/// Writes a script that every user may execute; returns its path.
 #[track_caller]
 pub fn install_script(text: &str, to: impl AsRef<Path>) -> String {
     let mut file = tempfile::tempfile().expect("a temporary file");
@@ -84,8 +85,8 @@ pub fn install_script(text: &str, to: impl AsRef<Path>) -> String {
     install_from(file, to.as_ref(), 0o755)
 }
 
-/// By a process of its own: were the file open for writing in this one, a child that another test forks meanwhile would have it open, too,
-/// until its exec, and who executes it then gets ETXTBSY.
+/// The copy is made by another process: if the file were open for writing in this one, a child that another test forks
+/// meanwhile would have it open too, until its exec, and executing the file would fail with ETXTBSY.
 #[track_caller]
 fn install_from(contents: File, to: &Path, mode: u32) -> String {
     let to = to.to_str().expect("UTF-8");
@@ -96,9 +97,10 @@ fn install_from(contents: File, to: &Path, mode: u32) -> String {
     to.to_owned()
 }
 
-/// The path of `helpers/NAME.c`, compiled by `compiler`; `None`, and the test is skipped, if that is missing.
+/// The path of `helpers/NAME.c`, compiled by `compiler`. Returns `None`, and skips the test, if the compiler is
+/// missing.
 pub fn helper_program(name: &str, compiler: &str, flags: &[&str]) -> Option<String> {
-    // Once each: another test may be running it.
+    // Each is compiled once: another test may be running it.
     static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut known = BUILT.lock().unwrap_or_else(|e| e.into_inner());
     super::tool(compiler)?;

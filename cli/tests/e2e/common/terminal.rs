@@ -1,4 +1,4 @@
-//! A terminal of one's own.
+//! Pseudo-terminals for tests.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// The side of a pseudo-terminal at which a person would sit.
+/// The master side of a pseudo-terminal.
 pub struct Terminal {
     master: File,
 }
@@ -53,7 +53,7 @@ fn resize(master: &File, lines: u16, columns: u16) {
     assert_eq!(set, 0, "TIOCSWINSZ: {}", std::io::Error::last_os_error());
 }
 
-/// The two ends of a terminal.
+/// Returns the two ends of a terminal.
 fn pair() -> (File, OwnedFd) {
     let (mut master, mut slave) = (0, 0);
     // SAFETY: openpty stores two descriptors; the other pointers may be null.
@@ -67,34 +67,35 @@ fn pair() -> (File, OwnedFd) {
         )
     };
     assert_eq!(made, 0, "openpty: {}", std::io::Error::last_os_error());
-    // SAFETY: both were just made, and are nobody else's.
+    // SAFETY: both descriptors were just made, and have no other owner.
     let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
     for fd in [master.as_raw_fd(), slave.as_raw_fd()] {
-        // SAFETY: fcntl with integers. A child gets the terminal by what follows, not by accident.
+        // SAFETY: fcntl with integers. A child must get the terminal only by the code below.
         unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
     (master, slave)
 }
 
 impl Terminal {
-    /// Types.
+    /// Types on the terminal.
     pub fn type_in(&mut self, keys: &[u8]) {
         self.master.write_all(keys).expect("typing");
     }
 
-    /// What sets the terminal's lines and columns. Who writes to it is not told by a signal: it is the controlling terminal of none.
+    /// Returns a function that sets the terminal's lines and columns. The writer gets no signal: this is not its
+    /// controlling terminal.
     #[cfg(target_arch = "x86_64")]
     pub fn resizer(&self) -> impl Fn(u16, u16) + use<> {
         let master = self.master.try_clone().expect("dup");
         move |lines, columns| resize(&master, lines, columns)
     }
 
-    /// All that is shown until nobody has the other end any more, with plain ends of lines. `seen` is given what there is so far, each
-    /// time that there is more.
+    /// Returns all that is shown until no process has the other end open, with plain line ends. `seen` is called with
+    /// the text so far, each time that there is more.
     pub fn read_to_end(&mut self, mut seen: impl FnMut(&str)) -> String {
         let (mut shown, mut part) = (Vec::new(), [0; 4096]);
         let text = |shown: &[u8]| String::from_utf8_lossy(shown).replace("\r\n", "\n");
-        // The end is EIO.
+        // The end is reported as EIO.
         while let Ok(length @ 1..) = self.master.read(&mut part) {
             shown.extend_from_slice(&part[..length]);
             seen(&text(&shown));

@@ -1,17 +1,18 @@
-//! tests/programs/torture, which reads clocks as hard as it can while a test does something to whoever serves it.
+//! tests/programs/torture, which reads clocks as fast as it can while a test disturbs the publisher.
 
 use std::process::Command;
 
 use super::{Running, program, start, wait_until};
 
-/// What reads the clocks until [`end`], round after round; `None`, and the test is skipped, if it could not be built here.
+/// Returns the command that reads the clocks until [`end`], round after round, or `None`, and skips the test, if it
+/// could not be built here.
 pub fn endless(threads: &str) -> Option<Vec<String>> {
     let words = ["-u", "-s", "1", "-t", threads, "-m", "same,causal,mixed"];
     let path = program("torture")?;
     Some([path].into_iter().chain(words.map(str::to_owned)).collect())
 }
 
-/// Starts that as it is.
+/// Starts that command without fastpath.
 #[track_caller]
 pub fn start_endless(words: &[String]) -> Running {
     let mut command = Command::new(&words[0]);
@@ -19,7 +20,7 @@ pub fn start_endless(words: &[String]) -> Running {
     start(command)
 }
 
-/// Waits until it has begun and ended a round of a second: longer than an anchor is believed.
+/// Waits until it has begun and ended a round of a second, which is longer than an anchor is valid.
 #[track_caller]
 pub fn go_on(running: &Running) {
     let rounds = || running.out_so_far().lines().count();
@@ -27,12 +28,12 @@ pub fn go_on(running: &Running) {
     wait_until("a round", || rounds() >= so_far + 2);
 }
 
-/// Ends it, and fails the test if a read contradicted another.
+/// Ends it, and fails the test if one read contradicted another.
 #[track_caller]
 pub fn end(running: Running) {
-    // Before that it may not have begun, and would die of the signal.
+    // Before that it may not have installed its handler, and the signal would kill it.
     wait_until("a round", || !running.out_so_far().is_empty());
-    // Whoever started it for us as well: unshare waits for it.
+    // Also ends the process that started it for us: unshare waits for it.
     running.pid().signal_group(libc::SIGTERM);
     let outcome = running.finish().expect_success();
     assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");

@@ -1,4 +1,4 @@
-//! What hostile clients do: pieces of their programs, and whole attacks that last.
+//! Attacks by hostile clients: parts of their programs, and complete attacks that last.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -8,13 +8,13 @@ use super::Place;
 use crate::common::helper_program;
 use crate::common::{NOBODY, Running, needs_root, skip, start, tool, wait_until};
 
-/// What it takes to attack.
+/// Returns `None`, and skips the test, if the attacks are not possible here.
 pub fn wanted() -> Option<()> {
     needs_root()?;
     tool("python3").map(drop)
 }
 
-/// What a client's program begins with.
+/// The beginning of a client's program.
 const CLIENT: &str = r#"
 import array, ctypes, fcntl, os, resource, select, signal, socket, struct, sys, time
 MAGIC = int.from_bytes(b"fastpath", "little")
@@ -36,7 +36,7 @@ def receive(s):
         fds.frombytes(data[:len(data) // 4 * 4])
     return struct.unpack_from("<I", answer, 16)[0], answer[496:], list(fds)
 def sealed(seals):
-    """A memfd of a page, opened so that the kernel counts who has it open."""
+    """A memfd of a page, opened so that the kernel counts the processes that have it open."""
     made = os.memfd_create("mailbox", os.MFD_ALLOW_SEALING)
     os.ftruncate(made, 4096)
     fcntl.fcntl(made, 1033, seals)  # F_ADD_SEALS
@@ -73,7 +73,7 @@ def lingering(listener, kept):
     except BlockingIOError:
         return lingers
 def enter_user_namespace():
-    """Becomes root of a user namespace as soon as somebody has written its map."""
+    """Becomes root of a user namespace as soon as its map has been written."""
     libc = ctypes.CDLL(None)
     if libc.unshare(0x10000000) != 0:  # CLONE_NEWUSER
         say("no namespace")
@@ -98,8 +98,8 @@ pub fn wait_until_says(client: &Running, word: &str) {
     wait_until(word, || client.out_so_far().contains(word));
 }
 
-/// A client with subordinate users (subuid(5)), whose program begins with [`CLIENT`] and calls `enter_user_namespace`. `None`, and the test
-/// is skipped, where users may have no namespace.
+/// A client with subordinate users (subuid(5)), whose program begins with [`CLIENT`] and calls `enter_user_namespace`.
+/// Returns `None`, and skips the test, if users may have no namespace.
 #[track_caller]
 pub fn client_with_users(place: &Place, script: &str) -> Option<Running> {
     let client = client(place, NOBODY, script);
@@ -113,8 +113,8 @@ pub fn client_with_users(place: &Place, script: &str) -> Option<Running> {
     Some(client)
 }
 
-/// For longer than the test: garbage, half requests, descriptors that nobody asked for, connections that say nothing, requests whose
-/// answers are never read, odd ones, and as many good requests as there is time for.
+/// Runs for longer than the test: garbage, partial requests, unrequested descriptors, connections that send nothing,
+/// requests whose answers are never read, odd requests, and as many valid requests as possible.
 const HOSTILE: &str = r#"
 import array, os, random, socket, struct, sys, time
 path, kind = sys.argv[1], sys.argv[2]
@@ -145,7 +145,7 @@ while time.monotonic() < end:
             while True:
                 s.send(request)
         elif kind == "odd":
-            # Well-formed in what is looked at first, and anything in the rest.
+            # The fields that are checked first are well-formed; the others are random.
             for _ in range(20):
                 word = lambda: random.choice([0, 1, 2, 3, 0xffffffff, random.getrandbits(32)])
                 place = lambda: random.choice([0, 4096, 0x7ffff7fc1000, 2**56 - 4096, 2**64 - 4096, random.getrandbits(64)])
@@ -163,7 +163,7 @@ while time.monotonic() < end:
         pass
 "#;
 
-/// Starts one of these.
+/// Starts one of these programs.
 pub fn hostile(place: &Place, kind: &str) -> Running {
     let mut command = Command::new("python3");
     let socket = place.socket();
@@ -172,8 +172,8 @@ pub fn hostile(place: &Place, kind: &str) -> Running {
     start(command)
 }
 
-/// A process with memory that itself provides by userfaultfd(2), and never does: a reader waits for ever. In /proc/PID/maps it has
-/// this name.
+/// A process with memory that it must provide itself by userfaultfd(2), and never does: a reader waits for ever. The
+/// mapping has this name in /proc/PID/maps.
 #[cfg(target_arch = "x86_64")]
 pub fn trap(program: &str, name: &str) -> Option<Running> {
     let script = format!(
@@ -210,8 +210,8 @@ time.sleep(1000)
     Some(running)
 }
 
-/// A process of this user with memory of a file of FUSE that it serves itself, and never does; with a second name, it has that at this
-/// offset. It prints "touched" when its memory was read, and "opened" when its file was opened.
+/// A process of this user that maps a file of FUSE, which it serves itself and never answers; with a second name, it
+/// maps that at this offset. It prints "touched" when its memory is read, and "opened" when its file is opened.
 #[cfg(target_arch = "x86_64")]
 pub fn fuse_trap(program: &str, user: u32, name: &str, other: Option<(u64, &str)>) -> Option<Running> {
     let mut command = Command::new(program);
@@ -229,7 +229,7 @@ pub fn fuse_trap(program: &str, user: u32, name: &str, other: Option<(u64, &str)
     Some(running)
 }
 
-/// Programs of this place's own that are traps, and that a policy can name.
+/// Copies of the traps in this place, which a policy can name.
 #[cfg(target_arch = "x86_64")]
 pub struct Traps {
     /// For [`trap`].
@@ -240,7 +240,7 @@ pub struct Traps {
 
 #[cfg(target_arch = "x86_64")]
 impl Traps {
-    /// `None`, and the test is skipped, where they cannot be had.
+    /// Returns `None`, and skips the test, if they cannot be built.
     pub fn install(place: &Place) -> Option<Traps> {
         let python = std::fs::canonicalize("/usr/bin/python3").expect("python3");
         let fuse = helper_program("fuse-mapped", "cc", &[])?;

@@ -1,6 +1,7 @@
-//! A user who has nothing to do with an attack: all its requests are answered, and its clock is never wrong.
+//! A user without any part in an attack: all its requests are answered, and its clock is never wrong.
 //!
-//! With FASTPATH_MEASURE_BYSTANDER (`make hostile`) it is also measured how soon: that takes a machine without other work.
+//! With FASTPATH_MEASURE_BYSTANDER (`make hostile`) the time of the answers is measured too: that needs a machine
+//! without other work.
 
 use std::fmt::Display;
 use std::os::unix::process::CommandExt;
@@ -15,29 +16,30 @@ use fastpath_protocol::Client;
 use super::attacks::{Traps, client, client_with_users, fuse_trap, hostile, trap, wait_until_says, wanted};
 use super::policy::rule;
 use super::{Place, among_others};
-use crate::common::processes::{PATIENCE, holds_within};
+use crate::common::processes::{TIMEOUT, holds_within};
 use crate::common::{NOBODY, Running, SERVED, install, skip, start, torture, wait_until};
 
 /// The bystander's user.
 const BYSTANDER: u32 = 23456;
-/// What an answer may take, at the 99th percentile, on a machine that is quiet.
+/// Longest time of an answer, at the 99th percentile, on a quiet machine.
 const PROMISED: Duration = Duration::from_millis(100);
-/// How long an attack is watched, at least.
+/// Shortest time for which an attack is watched.
 const WATCHED: Duration = Duration::from_millis(600);
-/// Answers that make a percentile.
+/// Number of answers that make a percentile.
 const ENOUGH: usize = 50;
-/// How often an attack must be felt to be blamed. Something else on the machine may be felt, too.
+/// Number of times that answers must be late under an attack before the attack is blamed. Other work on the machine may
+/// delay them, too.
 const BLAMED: u32 = 3;
-/// How often an attack is watched that seems to be felt.
+/// Number of times that an attack is watched if answers seem late.
 const TRIES: u32 = 5;
 /// CPUs that must be idle, without an attack, for the machine to be quiet.
 const SPARE: f64 = 0.5;
 
-/// Held by each of these tests: what one attacks with would be felt by the other's bystander.
+/// Held by each of these tests, because one's attacks would disturb the other's bystander.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-/// Requests its status and a page, again and again, and prints how long each took and which error was returned. An answer takes milliseconds, and the
-/// obstructions that are tried last 45 s and longer.
+/// Requests its status and a page, again and again, and prints how long each took and which error was returned. An
+/// answer takes milliseconds, and the obstructions last 45 s and longer.
 const ASKS: &str = r#"
 timeout = struct.pack("ll", 20, 0)
 while True:
@@ -59,26 +61,26 @@ while True:
     time.sleep(0.015)
 "#;
 
-/// The bystander: a program that asks the daemon, and one that reads the clock under `fastpath run`.
+/// The bystander: a program that sends requests to the daemon, and one that reads the clock under `fastpath run`.
 struct Bystander {
     asks: Running,
     reads: Running,
 }
 
-/// What a bystander saw.
+/// The observations of a bystander.
 struct Seen {
     answers: usize,
     /// Errors and broken connections.
     failures: Vec<String>,
     median: Duration,
-    /// The 99th percentile; what failed took for ever.
+    /// The 99th percentile; a failed request counts as infinite.
     p99: Duration,
     /// CPUs that were idle meanwhile.
     spare: f64,
 }
 
 impl Bystander {
-    /// `None`, and the test is skipped, where it cannot be.
+    /// Returns `None`, and skips the test, if the programs cannot be built here.
     fn start(place: &Place) -> Option<Bystander> {
         let mut torture = torture::endless("1")?;
         let copy = |from: &str, name: &str| install(from, place.0.path().join(name), 0o755);
@@ -94,12 +96,12 @@ impl Bystander {
         Some(Bystander { asks, reads })
     }
 
-    /// What it sees for a while.
+    /// Observes for a while.
     fn look(&self) -> Seen {
         let lines = || -> Vec<String> { self.asks.out_so_far().lines().map(str::to_owned).collect() };
         let (before, begun, idle) = (lines().len(), Instant::now(), idle());
         std::thread::sleep(WATCHED);
-        holds_within(PATIENCE, || lines().len() >= before + ENOUGH);
+        holds_within(TIMEOUT, || lines().len() >= before + ENOUGH);
         let spare = self::idle().saturating_sub(idle).as_secs_f64() / begun.elapsed().as_secs_f64();
         Seen::of(&lines()[before..], spare)
     }
@@ -132,11 +134,11 @@ impl Bystander {
             attackers.iter().for_each(|one| one.pid().signal_group(libc::SIGCONT));
         }
         skip(format_args!(
-            "the machine is too busy to tell whether this is felt: {name}"
+            "the machine is too busy to measure the effect of this attack: {name}"
         ));
     }
 
-    /// Ends it. Every reading of its clock was right.
+    /// Ends it, and checks that every reading of its clock was right.
     fn end(self) {
         drop(self.asks);
         torture::end(self.reads);
@@ -148,7 +150,7 @@ impl Seen {
         let (mut took, mut failures) = (Vec::new(), Vec::new());
         for line in lines {
             let words: Vec<&str> = line.split(' ').collect();
-            // The last line may not be whole.
+            // The last line may be incomplete.
             let [_, us, error] = words[..] else { continue };
             let Ok(us) = us.parse() else { continue };
             took.push(if error == "0" {
@@ -194,7 +196,7 @@ impl Display for Seen {
     }
 }
 
-/// How long all CPUs together have been idle (proc_stat(5)).
+/// Time for which all CPUs together have been idle (proc_stat(5)).
 fn idle() -> Duration {
     let stat = fs::read_to_string("/proc/stat").expect("/proc/stat");
     let ticks: Option<u64> = stat.split_whitespace().nth(4).and_then(|ticks| ticks.parse().ok());
@@ -203,7 +205,7 @@ fn idle() -> Duration {
     Duration::from_millis(ticks.expect("idle ticks") * 1000 / hertz)
 }
 
-/// Attacks of one user that last until they are killed. Each says "begun".
+/// Attacks of one user that last until they are killed. Each prints "begun".
 const LASTING: [(&str, &str); 8] = [
     (
         "connections as fast as they come",
@@ -333,7 +335,7 @@ while True:
         for _ in range(2):
             lingers = lingering(listener, kept)
             send(s, PAGE, [lingers.fileno()], WITH_PROCESS)
-            # It waits itself where the daemon was faster.
+            # This client waits if the daemon was faster.
             threading.Thread(target=os.close, args=[lingers.detach()], daemon=True).start()
     except (OSError, struct.error):
         time.sleep(0.01)
@@ -341,7 +343,7 @@ while True:
     ),
 ];
 
-/// Subordinate users with as many connections each as a user may have.
+/// Subordinate users, each with as many connections as a user may have.
 const USERS: &str = r#"
 many_descriptors()
 enter_user_namespace()
@@ -372,7 +374,7 @@ struct Field {
 }
 
 impl Field {
-    /// `None`, and the test is skipped, where it cannot be. `surround`: what the daemon is started by.
+    /// Returns `None`, and skips the test, if that is not possible. `surround` wraps the daemon's command.
     fn new(surround: impl FnOnce(Command) -> Command) -> Option<Field> {
         wanted()?;
         let place = Place::new();
@@ -389,14 +391,14 @@ impl Field {
         })
     }
 
-    /// Has the daemon attach programs that run already.
+    /// Makes the daemon attach programs that run already.
     fn attach(&self, programs: &[&str]) {
         let rules: Vec<_> = programs.iter().map(|program| rule(program, "attach")).collect();
         fs::write(&self.policy, rules.concat()).expect("write");
         self.daemon.pid().signal(libc::SIGHUP);
     }
 
-    /// All attacks, one after the other. Each lasts while `meanwhile` runs, which is given its name and who attacks.
+    /// Runs all attacks, one after the other. Each lasts while `meanwhile` runs, which gets its name and the attackers.
     fn attack_by_all_means(&self, meanwhile: impl Fn(&str, &[Running])) {
         let attacked = |name: &str, attackers: Vec<Running>| {
             meanwhile(name, &attackers);
@@ -454,11 +456,11 @@ fn a_bystander_is_answered_whatever_another_user_does_and_its_clock_is_right() {
     bystander.end();
 }
 
-/// What a service may be allowed, by a control group of its own (cgroups(7)).
+/// A control group that limits a service (cgroups(7)).
 struct ControlGroup {
-    /// One directory with the unified hierarchy, one for each resource before.
+    /// One directory with the unified hierarchy, one for each resource before it.
     directories: Vec<PathBuf>,
-    /// Has a line "oom_kill N".
+    /// The file with a line "oom_kill N".
     events: PathBuf,
 }
 
@@ -468,7 +470,7 @@ const PERIOD_US: &str = "100000";
 const QUOTA_US: &str = "20000";
 
 impl ControlGroup {
-    /// `None`, and the test is skipped, where none can be made.
+    /// Returns `None`, and skips the test, if no control group can be made.
     fn limited() -> Option<ControlGroup> {
         let name = format!("fastpath-test-{}", std::process::id());
         let root = Path::new("/sys/fs/cgroup");
@@ -503,7 +505,7 @@ impl ControlGroup {
         };
         fs::create_dir(&memory)?;
         fs::write(memory.join("memory.limit_in_bytes"), MEMORY)?;
-        // With swap.
+        // Includes swap.
         let _ = fs::write(memory.join("memory.memsw.limit_in_bytes"), MEMORY);
         fs::create_dir(&cpu)?;
         fs::write(cpu.join("cpu.cfs_period_us"), PERIOD_US)?;
@@ -525,7 +527,7 @@ impl ControlGroup {
         shell
     }
 
-    /// Processes of it that were killed for want of memory.
+    /// Number of its processes that were killed for lack of memory.
     fn killed(&self) -> Option<u64> {
         let events = fs::read_to_string(&self.events).ok()?;
         let line = events.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
@@ -535,11 +537,9 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // It is busy until its last process is gone.
+        // The group is busy until its last process has ended.
         for directory in &self.directories {
-            holds_within(PATIENCE / 6, || {
-                fs::remove_dir(directory).is_ok() || !directory.exists()
-            });
+            holds_within(TIMEOUT / 6, || fs::remove_dir(directory).is_ok() || !directory.exists());
         }
     }
 }

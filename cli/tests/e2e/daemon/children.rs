@@ -1,4 +1,4 @@
-//! Trees of processes whose page the daemon keeps, and whose attendant is a helper of its own.
+//! Trees of processes that have a page of the daemon, and a helper as attendant.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use super::policy::{daemon, rule};
 use super::{Place, alone, among_others, page_of};
 use crate::common::{Pid, Running, finish, install, needs_root, start, wait_until};
 
-/// A shell of this test's own, that does what it is told when `go` exists.
+/// A shell of this test, which executes its script when `go` exists.
 struct Tree {
     running: Running,
     go: PathBuf,
@@ -45,8 +45,9 @@ fn copy_of(program: &str, place: &Place) -> PathBuf {
     copy
 }
 
-/// The inode of the page that each of two programs, executed one after the other, has. Where a publisher or an attendant has to wait for a CPU
-/// for longer than a program waits for it, a program starts on the kernel's path, as it should: then the next is asked.
+/// Prints the inode of the page of each of two programs, executed one after the other. If a publisher or an attendant
+/// waits for a CPU for longer than a program waits for it, the program starts on the kernel's path, which is correct:
+/// then the next one is tried.
 const PAGES: &str = "for i in 1 2; do
         tries=0
         until awk '/memfd:fastpath-page/ { print $5; found = 1 } END { exit !found }' /proc/self/maps; do
@@ -54,7 +55,7 @@ const PAGES: &str = "for i in 1 2; do
         done
     done";
 
-/// The rule is told when all is done; a page is there before.
+/// The rule is shown when the attach is complete; the page is mapped before.
 #[track_caller]
 fn wait_until_attached(place: &Place, tree: &Tree, rule: usize) {
     wait_until("it to be attached", || {
@@ -65,7 +66,7 @@ fn wait_until_attached(place: &Place, tree: &Tree, rule: usize) {
     });
 }
 
-/// The helpers that meet what the members of a daemon's trees execute.
+/// Returns the helpers that inject the programs which the members of a daemon's trees execute.
 fn attendants(place: &Place) -> Vec<Pid> {
     let socket = format!("FASTPATH_SOCKET={}\0", place.socket().display());
     let is_one =
@@ -121,7 +122,7 @@ fn a_rule_with_children_attaches_a_tree_and_its_attendant_outlives_the_daemon() 
 }
 
 #[test]
-fn what_a_rule_forbids_gets_no_page_in_a_tree_that_another_attaches() {
+fn a_program_that_a_rule_forbids_gets_no_page_in_a_tree_that_another_rule_attaches() {
     let Some(()) = needs_root() else { return };
     let _host = among_others();
     let place = Place::new();
@@ -137,7 +138,7 @@ fn what_a_rule_forbids_gets_no_page_in_a_tree_that_another_attaches() {
     wait_until_attached(&place, &tree, 2);
     let page = page_of(tree.pid()).expect("a page");
     tree.goes_on_and_prints(&format!("{page}\n{page}\n0"));
-    // Asked for by name, it is refused, with its children and without.
+    // `attach` by name refuses it too, with and without its children.
     let mut sleeps = Command::new(&forbidden);
     sleeps.arg("/dev/zero");
     let named = start(sleeps);

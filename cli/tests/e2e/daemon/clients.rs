@@ -1,4 +1,4 @@
-//! Who gets a page, whose, and for how long.
+//! Which client gets a page, for which process, and for how long.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -36,7 +36,7 @@ fn a_tree_keeps_its_page_until_its_last_process_has_ended() {
     let fifo = place.0.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("a fifo");
     let running = start(place.served(&["sh", "-c", script, fifo.to_str().expect("UTF-8")]));
-    // Three rounds of looking whether pages are in use.
+    // Three intervals of the check whether pages are in use.
     std::thread::sleep(std::time::Duration::from_secs(2));
     assert_eq!(place.status().pages_in_all, 1);
     std::fs::write(&fifo, "go\n").expect("write");
@@ -97,12 +97,12 @@ fn a_program_in_another_time_namespace_reads_that_namespaces_clocks() {
     wait_until("a page with offsets", || {
         place.status().pages.iter().any(|page| page.is_offset)
     });
-    // Mixed with system calls: an hour off would be seen.
+    // Mixed with system calls: a clock that is off by an hour would be detected.
     torture::go_on(&running);
     torture::end(running);
 }
 
-/// Asks the daemon for something as another user would, and prints what it answers.
+/// Sends a request to the daemon as another user, and prints the answer.
 const ASK: &str = r#"
 import array, os, socket, struct, sys
 path, operation, pid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -117,7 +117,7 @@ print(answer[496:].decode())
 "#;
 
 #[test]
-fn a_user_has_to_do_with_his_own_processes_only_and_root_with_all() {
+fn a_user_reaches_only_its_own_processes_and_root_reaches_all() {
     let (Some(()), Some("python3")) = (needs_root(), tool("python3")) else {
         return;
     };
@@ -143,7 +143,7 @@ fn a_user_has_to_do_with_his_own_processes_only_and_root_with_all() {
     }
     let answer = ask(65534, "3", "0");
     assert!(answer.contains("\"pages\":[],\"pages_in_all\":1"), "{answer}");
-    // His own: he has none that could be let go.
+    // The user has no page of its own to withdraw.
     let answer = ask(65534, "4", "0");
     assert!(answer.starts_with("8 ") && answer.contains("has no page"), "{answer}");
     assert_eq!(ask(65534, "1", "0").trim(), "0");

@@ -1,4 +1,4 @@
-//! Clients that mean no good cost nobody else anything.
+//! Hostile clients do not affect other users.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::{Place, among_others, wait_until_served};
 use crate::common::{finish, needs_root, start, tool, torture, wait_until};
 
 #[test]
-fn clients_that_mean_no_good_cost_others_nothing() {
+fn hostile_clients_do_not_affect_other_users() {
     let (Some(torture), Some(()), Some("python3")) = (torture::endless("1"), needs_root(), tool("python3")) else {
         return;
     };
@@ -44,7 +44,7 @@ fn clients_that_mean_no_good_cost_others_nothing() {
 }
 
 #[test]
-fn one_user_may_have_so_many_pages_and_no_more() {
+fn a_user_gets_no_more_pages_than_its_limit() {
     let (Some(()), Some("python3")) = (needs_root(), tool("python3")) else {
         return;
     };
@@ -76,14 +76,14 @@ for _ in range(5):
 }
 
 #[test]
-fn five_thousand_connections_of_many_users_leave_room_for_who_comes_later() {
+fn five_thousand_connections_of_many_users_leave_room_for_later_clients() {
     let (Some(()), Some("python3")) = (needs_root(), tool("python3")) else {
         return;
     };
     let _host = among_others();
     let place = Place::new();
     let daemon = place.daemon();
-    // A hundred users with fifty connections each, that say nothing: he lets a thousand in, for some seconds.
+    // A hundred users with fifty connections each that send nothing: the daemon accepts a thousand, for some seconds.
     let many = r#"
 import os, resource, socket, sys, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (6000, 6000))
@@ -103,7 +103,7 @@ time.sleep(60)
     command.args(["-I", "-c", many, socket.to_str().expect("UTF-8")]);
     let crowd = start(command);
     crate::common::wait_until("the crowd", || crowd.out_so_far().contains("connected"));
-    // Refused at first, and told why; then those who said nothing are gone.
+    // Refused at first, with the reason; later the connections that sent nothing are closed.
     crate::common::wait_until("room", || {
         let asked = Client::connect_to(&place.socket()).and_then(|client| client.page(ClockSet::NONE, None, None));
         asked.is_ok()

@@ -1,4 +1,4 @@
-//! A daemon that is lost, and one that comes after it.
+//! A daemon that dies, and the next one.
 
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use super::{Place, alone, among_others, exists, page_of, wait_until_served};
 use crate::common::clock_calls::{fewest_clock_calls, makes_clock_calls};
-use crate::common::processes::PATIENCE;
+use crate::common::processes::TIMEOUT;
 use crate::common::{comes_to, finish, install, needs_root, program, start, torture, wait_until};
 
-/// Longer than an anchor is believed.
+/// Longer than an anchor is valid.
 const ANCHOR_IS_OLD: Duration = Duration::from_millis(700);
 
 #[test]
-fn readers_bridge_a_killed_daemon_by_the_kernels_path_and_are_fast_again_with_the_next() {
+fn readers_use_the_kernels_path_after_the_daemon_was_killed_and_are_fast_again_with_the_next() {
     let (Some(clock), Some(())) = (program("clock-glibc"), needs_root()) else {
         return;
     };
@@ -29,9 +29,9 @@ fn readers_bridge_a_killed_daemon_by_the_kernels_path_and_are_fast_again_with_th
     assert_ne!(
         makes_clock_calls(running.pid()),
         Some(false),
-        "a page that nobody keeps is still believed"
+        "a page without a publisher still answers"
     );
-    // One that listens elsewhere has nothing to do with it.
+    // A daemon that listens at another socket does not adopt the page.
     let elsewhere = Place::new();
     let _other = elsewhere.daemon();
     std::thread::sleep(ANCHOR_IS_OLD);
@@ -86,7 +86,7 @@ fn a_second_daemon_leaves_the_first_ones_pages_alone_and_is_refused_its_socket()
 }
 
 #[test]
-fn a_daemon_does_not_start_without_the_policy_that_it_is_to_go_by() {
+fn a_daemon_does_not_start_if_its_policy_cannot_be_read() {
     let place = Place::new();
     let file = place.0.path().join("policy.toml");
     let command = || place.command(&["--policy", file.to_str().expect("UTF-8")]);
@@ -94,7 +94,7 @@ fn a_daemon_does_not_start_without_the_policy_that_it_is_to_go_by() {
     let refused = finish(command()).expect_code(4);
     assert!(refused.err.contains("line 2, column 10"), "{refused:#?}");
     assert!(!exists(&place.socket()));
-    // What would be read for ever, or never, is no policy.
+    // A file whose read never ends is not a policy.
     for file in ["/dev/zero", "/proc"] {
         let refused = finish(place.command(&["--policy", file])).expect_code(4);
         assert!(refused.err.contains("it is not a file"), "{refused:#?}");
@@ -106,7 +106,7 @@ fn a_daemon_does_not_start_without_the_policy_that_it_is_to_go_by() {
 }
 
 #[test]
-fn pages_of_a_daemon_that_is_not_roots_end_with_it_and_their_readers_read_on_by_the_kernel() {
+fn pages_of_an_unprivileged_daemon_end_with_it_and_readers_fall_back_to_the_kernel() {
     let (Some(torture), Some(())) = (program("torture"), needs_root()) else {
         return;
     };
@@ -167,11 +167,11 @@ fn pages_of_a_daemon_that_is_not_roots_end_with_it_and_their_readers_read_on_by_
 }
 
 #[test]
-fn of_daemons_that_start_at_the_same_time_one_listens_and_the_others_say_why_they_do_not() {
+fn of_daemons_that_start_at_the_same_time_one_listens_and_the_others_report_why_they_do_not() {
     let _host = alone();
     let place = Place::new();
     for _ in 0..3 {
-        // The first time there is nothing, then a dead daemon's socket.
+        // The first time there is no socket; later there is a dead daemon's.
         let mut all: Vec<_> = (0..4).map(|_| start(place.command(&[]))).collect();
         wait_until("all but one to end", || {
             all.iter().filter(|daemon| daemon.pid().exists()).count() == 1
@@ -201,7 +201,7 @@ fn a_daemon_that_ends_leaves_the_socket_of_another_alone() {
 }
 
 #[test]
-fn a_daemon_that_is_told_to_end_removes_its_socket_and_one_that_was_killed_is_no_obstacle() {
+fn a_daemon_removes_its_socket_at_its_end_and_a_killed_ones_socket_is_replaced() {
     let _host = alone();
     let place = Place::new();
     let daemon = place.daemon();
@@ -212,22 +212,22 @@ fn a_daemon_that_is_told_to_end_removes_its_socket_and_one_that_was_killed_is_no
     daemon.pid().signal(libc::SIGTERM);
     daemon.finish().expect_success();
     assert!(!exists(&place.socket()));
-    std::fs::write(place.socket(), "a file of somebody's").expect("write");
+    std::fs::write(place.socket(), "a user's file").expect("write");
     let refused = finish(place.command(&[])).expect_code(1);
     assert!(refused.err.contains("a file that is not a socket"), "{refused:#?}");
     assert!(exists(&place.socket()), "it was removed");
 }
 
 #[test]
-fn the_service_manager_hears_that_the_daemon_is_ready_alive_and_stopping() {
+fn the_daemon_notifies_the_service_manager_that_it_is_ready_alive_and_stopping() {
     let _host = among_others();
     let place = Place::new();
     let path = place.0.path().join("notify");
     let manager = UnixDatagram::bind(&path).expect("a socket");
-    manager.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    manager.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     let hear = || {
         let mut bytes = [0; 100];
-        let length = manager.recv(&mut bytes).expect("a word from the daemon");
+        let length = manager.recv(&mut bytes).expect("a message from the daemon");
         String::from_utf8_lossy(&bytes[..length]).trim_end().to_owned()
     };
     let mut command = place.command(&[]);
@@ -242,7 +242,7 @@ fn the_service_manager_hears_that_the_daemon_is_ready_alive_and_stopping() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_keeps_nobody_waiting() {
+fn a_log_without_a_reader_delays_no_client() {
     let _host = among_others();
     let place = Place::new();
     let fifo = place.0.path().join("log");
@@ -261,7 +261,7 @@ fn a_log_that_nobody_reads_keeps_nobody_waiting() {
         asked.is_ok()
     };
     wait_until("an answer", answers);
-    // It has something to say of that, each time.
+    // Each refusal writes to the log.
     for _ in 0..3 {
         daemon.pid().signal(libc::SIGHUP);
         assert!(answers());

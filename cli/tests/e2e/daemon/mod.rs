@@ -1,4 +1,4 @@
-//! `fastpathd`: one publisher for all, found by its socket; lost and found again; and nobody's plaything.
+//! `fastpathd`: one publisher for all, found by its socket, killed and restarted, and attacked.
 
 mod attacks;
 #[cfg(target_arch = "x86_64")]
@@ -19,18 +19,19 @@ use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use fastpath_protocol::{Client, Failure, Status};
 
-use crate::common::processes::{PATIENCE, holds_within};
+use crate::common::processes::{TIMEOUT, holds_within};
 use crate::common::{Pid, Running, SERVED, fastpath, start, wait_until};
 
-/// A daemon takes up the pages of any dead one. So who kills one is alone with it; on a host there is one at a time.
+/// A daemon adopts the pages of any dead one. So a test that kills one runs alone; on a host there is one daemon at a
+/// time.
 static HOST: RwLock<()> = RwLock::new(());
 
-/// This test's daemons are the only ones while it runs.
+/// Waits until no other test has a daemon, and keeps others from starting one.
 fn alone() -> RwLockWriteGuard<'static, ()> {
     HOST.write().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Nobody kills a daemon while this test runs.
+/// Keeps other tests from killing a daemon while this one runs.
 fn among_others() -> RwLockReadGuard<'static, ()> {
     HOST.read().unwrap_or_else(|e| e.into_inner())
 }
@@ -60,7 +61,7 @@ impl Place {
         command
     }
 
-    /// A daemon that answers.
+    /// Starts a daemon, and waits until it answers.
     #[track_caller]
     fn daemon(&self) -> Running {
         let daemon = start(self.command(&[]));
@@ -73,7 +74,7 @@ impl Place {
         self.ask(|client| client.status())
     }
 
-    /// An answer of the daemon's. Clients wait for two seconds, which may be too short for a machine that is very busy.
+    /// Returns an answer of the daemon. Clients wait for two seconds, which may be too short on a very busy machine.
     #[track_caller]
     fn ask<T>(&self, ask: impl Fn(Client) -> Result<T, Failure>) -> T {
         let (mut answer, mut failures) = (None, Vec::new());
@@ -84,11 +85,11 @@ impl Place {
             }
             answer.is_some()
         };
-        assert!(holds_within(PATIENCE, answers), "{failures:?}");
+        assert!(holds_within(TIMEOUT, answers), "{failures:?}");
         answer.expect("just given")
     }
 
-    /// `fastpath ARGUMENTS`, as who finds the daemon.
+    /// `fastpath ARGUMENTS`, with this daemon's socket.
     fn fastpath(&self, arguments: &[&str]) -> Command {
         let mut command = fastpath(arguments);
         command.env("FASTPATH_SOCKET", self.socket());
@@ -103,14 +104,14 @@ impl Place {
     }
 }
 
-/// The inode of the page that a process maps.
+/// Returns the inode of the page that a process maps.
 fn page_of(pid: Pid) -> Option<u64> {
     let maps = pid.read("maps");
     let line = maps.lines().find(|line| line.contains("memfd:fastpath-page"))?;
     line.split_whitespace().nth(4)?.parse().ok()
 }
 
-/// Waits until a process is served, and is itself: before, it was fastpath.
+/// Waits until a process is served, and runs the program: before its exec, it was fastpath.
 #[track_caller]
 fn wait_until_served(running: &Running) {
     wait_until("the program", || {

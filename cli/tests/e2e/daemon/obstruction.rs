@@ -1,4 +1,4 @@
-//! What a client sends, keeps or locks holds up neither the daemon nor its other clients.
+//! Objects that a client sends, keeps or locks delay neither the daemon nor its other clients.
 
 #[cfg(target_arch = "x86_64")]
 use std::process::Command;
@@ -15,10 +15,10 @@ use super::policy::rule;
 use super::{Place, among_others};
 use crate::common::{NOBODY, Running, start, wait_until};
 
-/// Each of these obstructions lasts much longer, and an answer takes milliseconds.
+/// Each of these obstructions lasts much longer; an answer takes milliseconds.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Another client gets a page as if nothing were.
+/// Checks that another client gets a page as usual.
 #[track_caller]
 fn others_are_served(place: &Place) {
     let begun = Instant::now();
@@ -34,7 +34,7 @@ fn others_are_served(place: &Place) {
 }
 
 #[test]
-fn a_mailbox_with_a_lease_on_it_holds_up_nobody() {
+fn a_mailbox_with_a_lease_delays_no_other_client() {
     let Some(()) = wanted() else { return };
     let _host = among_others();
     let place = Place::new();
@@ -59,12 +59,12 @@ say("refused", [receive(s)[0] for _ in range(3)])
 }
 
 #[test]
-fn a_lease_of_the_daemons_that_a_client_breaks_does_not_end_it() {
+fn the_daemon_survives_a_client_that_breaks_its_lease() {
     let _host = among_others();
     let place = Place::new();
     let daemon = place.daemon();
-    // The daemon asks for a lease of each mailbox a few times a minute. If its client opens it for writing at that moment, the kernel sends
-    // this signal, whose default is the end.
+    // The daemon takes a lease of each mailbox a few times a minute. If its client opens the mailbox for writing at
+    // that moment, the kernel sends this signal, which by default ends a process.
     daemon.pid().signal(libc::SIGIO);
     others_are_served(&place);
     assert!(daemon.pid().exists());
@@ -88,7 +88,7 @@ time.sleep(1000)
     wait_until_says(&hostile, "locked");
     let _daemon = place.daemon();
     others_are_served(&place);
-    // Nor can the lock itself be opened by others.
+    // Other users cannot open the lock itself either.
     let lock = format!("{}.lock", place.socket().display());
     let about = std::fs::metadata(&lock).expect(&lock);
     let mode = std::os::unix::fs::MetadataExt::mode(&about) & 0o777;
@@ -96,7 +96,7 @@ time.sleep(1000)
 }
 
 #[test]
-fn a_lock_that_is_a_link_or_another_users_file_is_refused_with_what_to_do() {
+fn a_lock_that_is_a_link_or_another_users_file_is_refused_with_advice() {
     let Some(()) = wanted() else { return };
     let place = Place::new();
     let lock = format!("{}.lock", place.socket().display());
@@ -112,7 +112,7 @@ fn a_lock_that_is_a_link_or_another_users_file_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn what_is_sent_as_a_pidfd_is_not_read_whatever_it_is() {
+fn a_descriptor_sent_as_a_pidfd_is_not_read() {
     let Some(()) = wanted() else { return };
     let _host = among_others();
     let place = Place::new();
@@ -131,7 +131,7 @@ for _ in range(400):
         send(s, PAGE, [epoll], WITH_PROCESS)
         refused.add(receive(s)[0])
     except (OSError, LookupError, struct.error):
-        # Who sends descriptors faster than they are closed is let go.
+        # The daemon disconnects a client that sends descriptors faster than they are closed.
         s = connect()
 say("refused", refused)
 os._exit(0)
@@ -140,7 +140,8 @@ os._exit(0)
     wait_until_says(&hostile, "sends");
     others_are_served(&place);
     let said = hostile.finish().expect_success().out;
-    // What it sends is wrong. If it asks again before its connections are closed, its share of these may be used up.
+    // The requests are invalid. If the client sends another before its connections are closed, its share of connections
+    // may be used up.
     assert!(
         said.contains("refused {1}") || said.contains("refused {1, 7}"),
         "{said}"
@@ -171,7 +172,7 @@ for _ in range(3):
     os.close(page)
     os.close(mailbox)
     plans.append(plan)
-# The daemon looks again and again whether pages are in use.
+# The daemon checks repeatedly whether pages are in use.
 end = time.monotonic() + 12
 while time.monotonic() < end:
     send(s, PREPARE)
@@ -195,7 +196,7 @@ say("served", error)
 }
 
 #[test]
-fn a_status_of_many_pages_comes_whole() {
+fn a_status_of_many_pages_is_complete() {
     let Some(()) = wanted() else { return };
     let _host = among_others();
     let place = Place::new();
@@ -211,12 +212,12 @@ fn a_status_of_many_pages_comes_whole() {
 }
 
 #[test]
-fn connections_that_are_dropped_for_want_of_descriptors_are_given_back() {
+fn connections_dropped_for_lack_of_descriptors_are_released() {
     let Some(()) = wanted() else { return };
     let _host = among_others();
     let place = Place::new();
     let daemon = place.daemon();
-    // As many connections as one user may have, all of which ask faster than they may.
+    // As many connections as one user may have, all of which send requests faster than permitted.
     let hungry = || {
         client(
             &place,
@@ -248,7 +249,7 @@ while True:
         let highest: u64 = highest.max().expect("descriptors");
         std::thread::sleep(Duration::from_secs(2));
         limit_descriptors(&daemon, highest / 2);
-        // It finds no descriptor for this one.
+        // The daemon has no descriptor left for this connection.
         let connected = Client::connect_to(&place.socket());
         std::thread::sleep(Duration::from_secs(1));
         limit_descriptors(&daemon, 20_000);
@@ -273,7 +274,7 @@ fn limit_descriptors(daemon: &Running, most: u64) {
 }
 
 #[test]
-fn a_user_with_subordinate_users_has_one_share_like_everybody() {
+fn a_user_with_subordinate_users_has_one_share() {
     let Some(()) = wanted() else { return };
     let _host = among_others();
     let place = Place::new();
@@ -305,7 +306,7 @@ while True:
     wait_until_says(&hostile, "connected");
     for _ in 0..50 {
         others_are_served(&place);
-        // Each connection is one, each page two.
+        // Each connection takes one descriptor, each page two.
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid().0)).expect("its descriptors");
         let descriptors = descriptors.count();
         assert!(descriptors < 64 + 2 * 1024 + 200, "{descriptors} descriptors are open");
@@ -317,7 +318,7 @@ while True:
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn processes_whose_memory_does_not_answer_keep_no_others_from_being_attached() {
+fn processes_whose_memory_does_not_answer_do_not_delay_the_attach_of_others() {
     let Some(()) = wanted() else { return };
     let _host = among_others();
     let place = Place::new();
@@ -345,7 +346,7 @@ fn endless_loop(shell: &str) -> Running {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn processes_of_as_many_users_as_are_attached_at_a_time_are_given_up_and_run_on_if_their_memory_does_not_answer() {
+fn processes_whose_memory_does_not_answer_are_given_up_and_continue_to_run() {
     let Some(()) = wanted() else { return };
     let _host = among_others();
     let place = Place::new();
@@ -365,7 +366,7 @@ fn processes_of_as_many_users_as_are_attached_at_a_time_are_given_up_and_run_on_
     let other = endless_loop(&shell);
     wait_until("the other to be attached", || super::page_of(other.pid()).is_some());
     for trap in &traps {
-        wait_until("it to run on", || {
+        wait_until("it to continue", || {
             trap.pid().status("TracerPid") == "0" && trap.pid().state() == 'S'
         });
         assert!(!trap.pid().is_served());
@@ -374,7 +375,7 @@ fn processes_of_as_many_users_as_are_attached_at_a_time_are_given_up_and_run_on_
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn status_ends_whatever_processes_do_and_obeys_no_name_of_theirs() {
+fn status_ends_whatever_processes_do_and_escapes_their_names() {
     let Some(()) = wanted() else { return };
     let place = Place::new();
     let Some(Traps { fuse, .. }) = Traps::install(&place) else {
@@ -433,7 +434,7 @@ time.sleep(1000)
         let mailbox = (fastpath_inject::region::MAILBOX, "memfd:fastpath-mailbox");
         fuse_trap(&fuse, NOBODY, "memfd:fastpath-page", Some(mailbox))
     };
-    // One after the other has them looked at in whatever order: before, each took up to 45 s.
+    // Examining them one after the other, in any order, took up to 45 s each before.
     let hostile: Vec<_> = (0..3).map(|_| client(&place, NOBODY, &script)).collect();
     for one in &hostile {
         wait_until_says(one, "ready");
@@ -455,7 +456,8 @@ time.sleep(1000)
     }
 }
 
-/// A client that makes two sockets that linger, and sends each by `sends` while the daemon is stopped: its own close is not the last.
+/// A client that makes two sockets that linger, and sends each by `sends` while the daemon is stopped, so that its own
+/// close is not the last.
 #[track_caller]
 fn lingerer(place: &Place, daemon: &Running, sends: &str) -> Running {
     let script = format!(
@@ -480,7 +482,7 @@ time.sleep(1000)
 }
 
 #[test]
-fn a_descriptor_whose_close_waits_holds_up_nobody() {
+fn a_descriptor_whose_close_waits_delays_no_other_client() {
     let Some(()) = wanted() else { return };
     let _host = among_others();
     let place = Place::new();
@@ -492,12 +494,12 @@ fn a_descriptor_whose_close_waits_holds_up_nobody() {
 }
 
 #[test]
-fn a_descriptor_that_was_never_received_and_whose_close_waits_holds_up_nobody_wherever_it_is() {
+fn an_unreceived_descriptor_whose_close_waits_delays_no_other_client() {
     let Some(()) = wanted() else { return };
     let _host = among_others();
     let place = Place::new();
     let daemon = place.daemon();
-    // The first packet ends the connection. Of those behind it, the last has the socket.
+    // The first packet ends the connection. The last of those behind it has the socket.
     let packets = "s = connect(); s.send(b''); s.send(b'x'); s.send(b''); send(s, PAGE, [lingers.fileno()], WITH_PROCESS); kept.append(s)";
     let _hostile = lingerer(&place, &daemon, packets);
     for _ in 0..20 {

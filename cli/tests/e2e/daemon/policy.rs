@@ -1,4 +1,4 @@
-//! The policy file: who is attached as he appears, and who never gets a page.
+//! The policy file: the processes that are attached when they appear, and those that never get a page.
 
 use std::path::PathBuf;
 #[cfg(target_arch = "x86_64")]
@@ -13,7 +13,7 @@ use crate::common::{Running, finish, needs_root, start, wait_until};
 #[cfg(target_arch = "x86_64")]
 use crate::common::{install, program, tool, torture};
 
-/// A daemon that goes by this policy.
+/// Starts a daemon with this policy.
 #[track_caller]
 pub fn daemon(place: &Place, policy: &str) -> (Running, PathBuf) {
     let file = place.0.path().join("policy.toml");
@@ -35,7 +35,7 @@ fn processes_that_a_rule_attaches_are_attached_when_they_appear_and_when_the_rul
     };
     let _host = among_others();
     let place = Place::new();
-    // Under a name of its own: others run the same program at the same time.
+    // Under its own name: other tests run the same program at the same time.
     torture[0] = install(&torture[0], place.0.path().join("tortured"), 0o755);
     let path = &torture[0];
     let (daemon, file) = daemon(&place, &rule(path, "attach"));
@@ -59,7 +59,7 @@ fn processes_that_a_rule_attaches_are_attached_when_they_appear_and_when_the_rul
 }
 
 #[test]
-fn a_process_that_a_rule_forbids_gets_no_page_and_is_told_by_which_file() {
+fn a_process_that_a_rule_forbids_gets_no_page_and_the_refusal_names_the_file() {
     let Some(()) = needs_root() else { return };
     let _host = among_others();
     let place = Place::new();
@@ -75,7 +75,7 @@ fn a_process_that_a_rule_forbids_gets_no_page_and_is_told_by_which_file() {
 }
 
 #[test]
-fn a_policy_that_is_not_there_is_an_error_and_one_that_is_shows_what_it_comes_to() {
+fn a_missing_policy_is_an_error_and_a_valid_one_shows_its_effect() {
     let place = Place::new();
     let missing = place.0.path().join("missing.toml");
     let missing = missing.to_str().expect("UTF-8");
@@ -102,15 +102,15 @@ fn a_policy_that_is_not_there_is_an_error_and_one_that_is_shows_what_it_comes_to
 }
 
 #[test]
-fn a_policy_with_a_mistake_is_told_with_line_and_column_and_the_old_one_stays() {
+fn a_mistake_in_a_policy_is_reported_with_line_and_column_and_the_old_policy_stays() {
     let _host = among_others();
     let place = Place::new();
     let (daemon, file) = daemon(&place, &rule("/nonexistent/a", "never"));
     std::fs::write(&file, "[[rule]]\nexecutable = \"/x\"\naction = \"atach\"\n").expect("write");
     daemon.pid().signal(libc::SIGHUP);
-    wait_until("the mistake to be seen", || place.status().policy_error.is_some());
+    wait_until("the mistake to be reported", || place.status().policy_error.is_some());
     let status = place.status();
-    let why = status.policy_error.expect("it is there");
+    let why = status.policy_error.expect("an error");
     assert!(why.contains("line 3, column 10") && why.contains("atach"), "{why}");
     assert_eq!(status.rules, 1);
     let check = finish(place.command(&["--check-policy", "--policy", file.to_str().expect("UTF-8")])).expect_code(1);
@@ -118,14 +118,14 @@ fn a_policy_with_a_mistake_is_told_with_line_and_column_and_the_old_one_stays() 
     std::fs::write(&file, "").expect("write");
     finish(place.command(&["--check-policy", "--policy", file.to_str().expect("UTF-8")])).expect_success();
     daemon.pid().signal(libc::SIGHUP);
-    wait_until("the mistake to be mended", || place.status().policy_error.is_none());
+    wait_until("the mistake to be gone", || place.status().policy_error.is_none());
     assert_eq!(place.status().rules, 0);
 }
 
-/// The kernel tells of execs in the first PID namespace only, and tells nobody that it does not.
+/// The kernel reports execs in the first PID namespace only, and returns no error in another one.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn a_daemon_in_a_pid_namespace_of_its_own_looks_for_processes_itself() {
+fn a_daemon_in_its_own_pid_namespace_searches_for_processes_itself() {
     let (Some(()), Some(_), Some(torture)) = (needs_root(), tool("unshare"), program("torture")) else {
         return;
     };

@@ -7,7 +7,7 @@ use super::{Place, among_others, page_of};
 use crate::common::{finish, install, needs_root, program, start, wait_until};
 
 #[test]
-fn it_says_how_the_daemon_is_and_which_rule_attached_a_process() {
+fn it_shows_the_daemons_state_and_the_rule_that_attached_a_process() {
     let (Some(()), Some(torture)) = (needs_root(), program("torture")) else {
         return;
     };
@@ -50,24 +50,24 @@ fn it_says_how_the_daemon_is_and_which_rule_attached_a_process() {
         "{text}"
     );
     assert!(
-        text.contains(&format!("{}: 2 rules, processes are noticed by ", file.display())),
+        text.contains(&format!("{}: 2 rules, processes are detected by ", file.display())),
         "{text}"
     );
-    // A mistake that the daemon has seen is told to whoever asks.
+    // status shows a mistake that the daemon has found.
     std::fs::write(&file, "[[rule]").expect("write");
     daemon.pid().signal(libc::SIGHUP);
-    wait_until("the mistake to be seen", || {
+    wait_until("the mistake to be reported", || {
         look()["daemon"]["policy_error"].is_string()
     });
     let text = finish(place.fastpath(&["status"])).expect_success().out;
     assert!(
-        text.contains("line 1, column ") && text.contains("the policy from before is in force"),
+        text.contains("line 1, column ") && text.contains("the previous policy stays in force"),
         "{text}"
     );
 }
 
 #[test]
-fn without_a_daemon_it_speaks_of_none() {
+fn without_a_daemon_it_shows_none() {
     let place = Place::new();
     let text = finish(place.fastpath(&["status"])).expect_success();
     assert!(!text.out.contains("fastpathd") && text.err.is_empty(), "{text:#?}");

@@ -2,7 +2,7 @@
 /*
  * ask-the-time COUNT WAY...: makes COUNT system calls in each of the ways, and exits with 7.
  *
- * own: MONOTONIC by syscall(2); cpu: this process's CPU time by libc; int80: MONOTONIC by the 32-bit ABI's door, in
+ * own: MONOTONIC by syscall(2); cpu: this process's CPU time by libc; int80: MONOTONIC by the 32-bit ABI's entry, in
  * 64-bit code; vsyscall: time() by the vsyscall page; forever: as own, without end, ten a millisecond.
  */
 #include <stdlib.h>
@@ -15,7 +15,7 @@ __attribute__((noinline)) static void ask_the_kernel(void) {
 	struct timespec now;
 
 	syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
-	__asm__ volatile("" ::: "memory"); /* no tail call: the caller is to stay on the stack */
+	__asm__ volatile("" ::: "memory"); /* no tail call: the caller must stay on the stack */
 }
 
 __attribute__((noinline)) static void ask_for_cpu_time(void) {
@@ -30,7 +30,7 @@ static void ask_by_int80(void) {
 	enum { I386_clock_gettime = 265 };
 	long result;
 
-	/* There is no such address in the 32-bit half: it answers EFAULT, which counts too. */
+	/* The 32-bit half has no such address: the call returns EFAULT, and is counted, too. */
 	__asm__ volatile("int $0x80"
 			 : "=a"(result)
 			 : "a"(I386_clock_gettime), "b"(CLOCK_MONOTONIC), "c"(0)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A library for LD_PRELOAD: what a sandbox does to a program, done before its main, so that the program's start (the
- * loader reads the counter) and its vDSO, or that it has none, are as they were. BEFORE_MAIN is `counter` (reading it
- * is answered with SIGSEGV), `refuse` (clock_gettime is answered with EPERM) or `kill` (... with death). `fastpath
- * run`, and programs that the program starts, are left alone.
+ * A library for LD_PRELOAD: confines a program as a sandbox does, but only before its main. So the start of the program
+ * is not affected (the loader reads the counter), and its vDSO, or the lack of one, stays. BEFORE_MAIN is `counter`
+ * (a read of the counter raises SIGSEGV), `refuse` (clock_gettime returns EPERM) or `kill` (it kills). `fastpath run`
+ * and programs that the program starts are left alone.
  */
 #include <errno.h>
 #include <linux/filter.h>
@@ -28,7 +28,7 @@ static void answer(unsigned int action) {
 	}
 }
 
-/* glibc gives a constructor what main gets. */
+/* glibc passes a constructor the arguments of main. */
 __attribute__((constructor)) static void before_main(int argc, char **argv) {
 	const char *what = getenv("BEFORE_MAIN");
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* One thread that does nothing but read the clocks. */
+/* One thread that only reads the clocks. */
 #include "judge.h"
 
 static void *judge_clocks_only(void *unused) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* counter-forbidden: forbids itself to read the counter, reads clocks, becomes itself again, and prints `alive`.
+/* counter-forbidden: forbids itself to read the counter, reads clocks, executes itself again, and prints `alive`.
  * counter-forbidden wait: prints `waiting` instead, and waits. */
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* dispatcher: handles its system calls itself (prctl(2), PR_SET_SYSCALL_USER_DISPATCH). It makes none; one that it is
- * told of all the same, it reports, and ends. */
+/* dispatcher: handles its system calls itself (prctl(2), PR_SET_SYSCALL_USER_DISPATCH). It makes none; if one is
+ * dispatched nevertheless, it reports that, and ends. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

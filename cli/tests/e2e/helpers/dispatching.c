@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* dispatching: makes calls that its own handler answers (prctl(2), PR_SET_SYSCALL_USER_DISPATCH), all the time. An
- * answer that is not the handler's ends it. */
+/* dispatching: makes calls that its own handler answers (prctl(2), PR_SET_SYSCALL_USER_DISPATCH), all the time. It ends
+ * at an answer that is not the handler's. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* exchanged TIMES LINK FIRST SECOND: executes LINK so many times while another process makes it lead to FIRST and
- * SECOND in turns. */
+/* exchanged TIMES LINK FIRST SECOND: executes LINK TIMES times while another process points it to FIRST and SECOND in
+ * turns. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* exec-storm THREADS EXECS: so many threads sleep, compute or wait, until one of them, after a random while, executes
- * this program again. At the end it says "done", and stays. Times that went back end it with 1. */
+/* exec-storm THREADS EXECS: THREADS threads sleep, compute or wait, until one of them, after a random time, executes
+ * this program again. At the end it prints "done", and waits. It exits with 1 if time goes back. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -58,7 +58,7 @@ int main(int argc, char **argv) {
 	threads = atoi(argv[1]);
 	execs = atoi(argv[2]);
 	if (argc == 3) {
-		/* Once. */
+		/* One thread only. */
 		char *more[] = {argv[0], argv[1], argv[2], "again", NULL};
 		puts("ready");
 		fflush(stdout);

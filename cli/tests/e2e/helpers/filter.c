@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * filter forbid NUMBER CMD [ARGS]: CMD under a seccomp filter that answers this system call with EPERM.
+ * filter forbid NUMBER CMD [ARGS]: CMD under a seccomp filter that returns EPERM for this system call.
  * filter kill NUMBER CMD [ARGS]: ... that kills for it.
- * filter tax CMD [ARGS]: CMD under one that allows everything, after looking at an argument twenty thousand times.
- * filter container CMD [ARGS]: CMD under what Docker's default profile denies, and ptrace.
- * filter strict COUNT [CMD [ARGS]]: installs a filter that kills for what a plain program does not need, clock_gettime
- * and futex among it; reads every clock COUNT times; then becomes CMD, or prints `alive`. filter alive: prints `alive`,
- * which takes no more than that.
+ * filter tax CMD [ARGS]: CMD under a filter that allows everything, after comparing an argument twenty thousand times.
+ * filter container CMD [ARGS]: CMD under a filter for the calls that Docker's default profile denies, and ptrace.
+ * filter strict COUNT [CMD [ARGS]]: installs a filter that kills for calls that a simple program does not need,
+ * clock_gettime and futex among them; reads every clock COUNT times; then executes CMD, or prints `alive`.
+ * filter alive: prints `alive`, and makes no other calls than these.
  */
 #include <errno.h>
 #include <linux/audit.h>
@@ -41,7 +41,7 @@ static void answer(unsigned int number, unsigned int action) {
 	install(code, sizeof(code) / sizeof(code[0]));
 }
 
-/* Looks at an argument, so that the kernel cannot know the answer beforehand. */
+/* Compares an argument, so that the kernel cannot know the result in advance. */
 static void tax(void) {
 	enum { COUNT = 4000 };
 	static struct sock_filter code[COUNT + 2];
@@ -51,13 +51,13 @@ static void tax(void) {
 		code[i] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x7fffabcd + i, 0, 0);
 	}
 	code[COUNT + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-	/* As one filter after the other: the kernel takes 4096 instructions at a time. */
+	/* As several filters: the kernel accepts 4096 instructions at a time. */
 	for (unsigned int filters = 0; filters < 5; filters++) {
 		install(code, COUNT + 2);
 	}
 }
 
-/* What starting a program takes, and its end. */
+/* The calls for starting a program, and for its end. */
 static const unsigned int needed[] = {
     SYS_read,       SYS_write,           SYS_close,           SYS_fstat,      SYS_newfstatat,   SYS_openat,
     SYS_mmap,       SYS_mprotect,        SYS_munmap,          SYS_brk,        SYS_pread64,      SYS_access,
@@ -82,7 +82,8 @@ static void be_strict(void) {
 	install(code, COUNT + 3);
 }
 
-/* https://docs.docker.com/engine/security/seccomp: what is denied without a capability. ptrace as before Linux 4.8. */
+/* https://docs.docker.com/engine/security/seccomp: calls that are denied without a capability. ptrace as before Linux
+ * 4.8. */
 static const unsigned int denied[] = {
     SYS_ptrace,
     SYS_process_vm_readv,
@@ -124,7 +125,7 @@ static const unsigned int denied[] = {
 static void be_contained(void) {
 	enum { COUNT = sizeof(denied) / sizeof(denied[0]) };
 	const struct sock_filter end[] = {
-	    /* Namespaces are made by flags, which clone3 has where no filter sees them. */
+	    /* Namespaces are made by flags; clone3 has them in memory, which no filter sees. */
 	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 435 /* clone3 */, 4, 0),
 	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 2),
 	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),

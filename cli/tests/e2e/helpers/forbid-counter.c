@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* forbid-counter CMD [ARGS]: CMD where reading the counter is answered by death. Without CMD it prints `alive`. */
+/* forbid-counter CMD [ARGS]: CMD with a forbidden counter: a read kills it. Without CMD it prints `alive`. */
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What the programs that are attached again and again have in common: threads that judge the clocks, and a count of
- * each kind of work. Each program prints "ready", then a line for each thing that is wrong (the first few), and at
- * SIGTERM a line for each kind of work that was never done, and "done". */
+/* The common part of the programs that are attached again and again: threads that check the clocks, and a count of each
+ * kind of work. Each program prints "ready", then a line for each error (the first few), and at SIGTERM a line for each
+ * kind of work that was never done, and "done". */
 #ifndef JUDGE_H
 #define JUDGE_H
 
@@ -20,7 +20,7 @@ enum { NS_PER_MS = 1000000, MOST_KINDS = 16, MOST_LINES = 10, NOT_ON_THIS_KERNEL
 
 static atomic_int is_over, wrongs;
 
-/* Something is not as it must be. */
+/* Reports an error. */
 static inline void wrong(const char *what, long long value) {
 	if (atomic_fetch_add(&wrongs, 1) < MOST_LINES) {
 		printf("%s: %lld\n", what, value);
@@ -43,7 +43,7 @@ struct work {
 static struct work works[MOST_KINDS];
 static int work_count;
 
-/* Before the threads are started. */
+/* Must be called before the threads are started. */
 static inline struct work *kind_of_work(const char *name) {
 	if (work_count == MOST_KINDS) {
 		abort();
@@ -56,7 +56,7 @@ static inline struct work *kind_of_work(const char *name) {
 static _Atomic long long latest_ns[2];
 static struct work *clock_reads;
 
-/* Reads both clocks; neither may be before what any thread read before. Returns CLOCK_MONOTONIC. */
+/* Reads both clocks; neither may be earlier than a read before it by any thread. Returns CLOCK_MONOTONIC. */
 static inline long long judge_clocks(void) {
 	long long now = 0;
 
@@ -103,7 +103,7 @@ static inline pthread_t start_thread(void *(*run)(void *), void *argument, const
 	return thread;
 }
 
-/* First of all. SIGTERM is blocked in all threads: see [until_the_end]. */
+/* Must be called first. SIGTERM is blocked in all threads: see [until_the_end]. */
 static inline void begin(void) {
 	sigset_t end;
 
@@ -119,7 +119,7 @@ static inline void say(const char *word) {
 	fflush(stdout);
 }
 
-/* Waits for SIGTERM; what else comes and is in `others` is returned. */
+/* Waits for SIGTERM; returns any other signal that is in `others`. */
 static inline int until_the_end(const sigset_t *others) {
 	sigset_t set;
 	int signal;
@@ -134,7 +134,7 @@ static inline int until_the_end(const sigset_t *others) {
 	return signal;
 }
 
-/* Says what was never done; the exit status. */
+/* Reports the work that was never done; returns the exit status. */
 static inline int verdict(void) {
 	for (int i = 0; i < work_count; i++) {
 		if (works[i].times == 0) {

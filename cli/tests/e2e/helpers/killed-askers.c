@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* killed-askers TIMES PROGRAM ARGUMENTS: kills so many children, each at another moment of its exec; then becomes
+/* killed-askers TIMES PROGRAM ARGUMENTS: kills TIMES children, each at another moment of its exec; then executes
  * PROGRAM. */
 #include <signal.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ int main(int argc, char **argv) {
 		kill(child, SIGKILL);
 		waitpid(child, NULL, 0);
 	}
-	/* What nobody waits for any more is free after two seconds. */
+	/* A slot without a waiting thread is free after two seconds. */
 	sleep(5);
 	execvp(argv[2], argv + 2);
 	perror(argv[2]);

@@ -1,4 +1,4 @@
-// To be preloaded: kills the process at its ptrace(2) call number $KILL_AT_PTRACE, and adds a byte to the file $KILLED.
+// For LD_PRELOAD: kills the process at its ptrace(2) call number $KILL_AT_PTRACE, and adds a byte to the file $KILLED.
 
 #include <dlfcn.h>
 #include <fcntl.h>

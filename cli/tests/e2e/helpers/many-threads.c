@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* many-threads COUNT: so many threads with small stacks. Of ten, one reads the clocks, naps, and reads them again;
- * three wait for a moment of the clock, and three for a while, by futex, which both must end when they should and not
- * with EINTR; three wait for a byte that comes at the end. */
+/* many-threads COUNT: COUNT threads with small stacks. Of ten, one reads the clocks, sleeps, and reads them again;
+ * three wait until a time of the clock, and three for a duration, by futex, which must both end on time and not with
+ * EINTR; three wait for a byte that comes at the end. */
 #include "judge.h"
 
 #include <linux/futex.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* missing-pages: a thread waits on a stack right above which lie pages that another thread of the process provides when
- * they are touched (userfaultfd(2)). Nobody touches them. Exits with 125 where that is not to be had. */
+/* missing-pages: a thread waits on a stack directly below pages that another thread of the process provides when they
+ * are touched (userfaultfd(2)). No thread touches them. Exits with 125 if userfaultfd is not available. */
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>

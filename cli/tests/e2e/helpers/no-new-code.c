@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* no-new-code CMD [ARGS]: CMD where memory that could be written cannot become code. Exits 125 where the kernel knows
- * no such thing. */
+/* no-new-code CMD [ARGS]: CMD under PR_SET_MDWE: memory that was writable cannot become executable. Exits with 125 if
+ * the kernel does not have it. */
 #include <sys/prctl.h>
 #include <unistd.h>
 

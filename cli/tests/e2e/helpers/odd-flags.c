@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* odd-flags: makes system calls with flags set that no compiler sets, as the kernel's selftest syscall_nt does; they
- * must be as they were afterwards. */
+/* odd-flags: makes system calls with flags set that no compiler sets, as the kernel's selftest syscall_nt does; each
+ * call must preserve them. */
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -50,6 +50,6 @@ int main(void) {
 				return 1;
 			}
 		}
-	puts("as they were");
+	puts("preserved");
 	return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A dynamic program that reads the clock by an instruction of its own, once a millisecond and without end. */
+/* A dynamic program that reads the clock by its own instruction, once a millisecond and without end. */
 #include <sys/syscall.h>
 #include <time.h>
 

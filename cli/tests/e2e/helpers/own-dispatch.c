@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* own-dispatch: dispatches system calls itself, those of its C library excepted (prctl(2),
- * PR_SET_SYSCALL_USER_DISPATCH), as Wine does; then makes some by way of the C library, and prints how many were
- * dispatched all the same. */
+/* own-dispatch: dispatches its system calls itself, except those of its C library (prctl(2),
+ * PR_SET_SYSCALL_USER_DISPATCH), as Wine does; then makes some through the C library, and prints how many were
+ * dispatched nevertheless. */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>

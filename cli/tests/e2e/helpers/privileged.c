@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* privileged: says who it is, and whether anything of fastpath's is mapped. */
+/* privileged: prints whether it is root, and whether any of fastpath's memory is mapped. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* ring: has a thread of the kernel's among its own, which polls an io_uring for it. */
+/* ring: has a kernel thread among its own, which polls an io_uring for it. */
 #include <linux/io_uring.h>
 #include <stdio.h>
 #include <sys/syscall.h>

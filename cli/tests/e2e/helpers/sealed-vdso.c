@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A library that seals the kernel's vDSO before main, as a kernel does that is built to (CONFIG_MSEAL_SYSTEM_MAPPINGS).
- */
+/* A library that seals the kernel's vDSO before main, as kernels with CONFIG_MSEAL_SYSTEM_MAPPINGS do. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>

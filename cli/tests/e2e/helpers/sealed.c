@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* sealed own|all: seals its own code and data, the C library's and the kernel's mappings (mseal(2)), or all that it has
- * mapped and that does not grow, and checks again and again that what is sealed can neither be unmapped nor changed.
- * Exits with 125 where there is no mseal(2). */
+/* sealed own|all: seals its own code and data, the C library's and the kernel's mappings (mseal(2)), or all its
+ * mappings that do not grow, and checks repeatedly that sealed memory can neither be unmapped nor changed. Exits with
+ * 125 if there is no mseal(2). */
 #include "judge.h"
 
 #include <sys/mman.h>
@@ -53,9 +53,9 @@ static void *try(void *unused) {
 		for (int i = 0; i < count; i++) {
 			void *page = (void *)sealed[i];
 
-			expect(munmap(page, PAGE) < 0 && errno == EPERM, "unmapped what is sealed, errno", errno);
-			expect(mprotect(page, PAGE, PROT_NONE) < 0 && errno == EPERM, "protected what is sealed, errno",
-			       errno);
+			expect(munmap(page, PAGE) < 0 && errno == EPERM, "sealed memory was unmapped, errno", errno);
+			expect(mprotect(page, PAGE, PROT_NONE) < 0 && errno == EPERM,
+			       "sealed memory was protected, errno", errno);
 			refusals->times++;
 		}
 		nap_ns(NS_PER_MS);

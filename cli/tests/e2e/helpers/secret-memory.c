@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* secret-memory data|stack: has memory that neither ptrace(2) nor process_vm_readv(2) nor the kernel itself reads
- * (memfd_secret(2)). A thread keeps data there, and checks it; with "stack", it runs there as well, and a signal
- * interrupts it again and again, whose handler runs there for a while. SIGUSR1 starts that thread, if "late" follows.
- * Exits with 125 where there is no such memory. */
+/* secret-memory data|stack: has memory that ptrace(2), process_vm_readv(2) and the kernel itself cannot read
+ * (memfd_secret(2)). A thread keeps data there, and checks it; with "stack", it also runs there, and a signal
+ * interrupts it repeatedly, whose handler runs there for a while. With "late", SIGUSR1 starts that thread. Exits with
+ * 125 if there is no such memory. */
 #include "judge.h"
 
 #include <sys/mman.h>
@@ -47,8 +47,8 @@ static void live_in_secret(void) {
 	}
 }
 
-/* A thread, on a stack in the upper half if it is to. What belongs to the thread itself stays where it is: the kernel
- * has futexes there. */
+/* A thread, on a stack in the upper half with "stack". The thread's own control block stays where it is: the kernel has
+ * futexes there. */
 static void *live(void *unused) {
 	static ucontext_t there, here;
 
@@ -67,7 +67,7 @@ static void *live(void *unused) {
 
 static void *interrupt(void *thread) {
 	while (!is_over) {
-		/* Longer than the handler stays, or the thread would do nothing else. */
+		/* Longer than the handler runs, or the thread would do nothing else. */
 		nap_ns(5 * NS_PER_MS);
 		pthread_kill(*(pthread_t *)thread, SIGUSR2);
 	}
@@ -102,7 +102,7 @@ int main(int argc, char **argv) {
 		handled = kind_of_work("signals on a secret stack");
 	}
 	secret = start_thread(live, NULL, NULL);
-	/* It is there by then. */
+	/* The thread is there by then. */
 	while (checks->times == 0) {
 		nap_ns(NS_PER_MS);
 	}

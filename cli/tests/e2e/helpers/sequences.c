@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Two threads on one CPU add to one number, in restartable sequences (rseq(2)): the kernel begins one anew if the other
- * thread ran in between, so nothing is lost. They are nearly always in one. Ends with SIGTERM, and prints what was
- * lost. glibc must leave rseq to it: GLIBC_TUNABLES=glibc.pthread.rseq=0. */
+/* Two threads on one CPU add to one number, in restartable sequences (rseq(2)): the kernel restarts a sequence if the
+ * other thread ran in between, so no addition is lost. The threads are in a sequence nearly always. Ends with SIGTERM,
+ * and prints the number of lost additions. glibc must not register rseq: GLIBC_TUNABLES=glibc.pthread.rseq=0. */
 #include <linux/rseq.h>
 #include <pthread.h>
 #include <sched.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* shadow-stack: threads whose return addresses the CPU compares with a second stack (CET), calls and returns, and
- * signal handlers that interrupt them. Exits with 125 where CPU, kernel or program have no such stacks. */
+ * signal handlers that interrupt them. Exits with 125 if CPU, kernel or program have no such stacks. */
 #include "judge.h"
 
 /* arch_prctl(2): arch/x86/include/uapi/asm/prctl.h; Linux 6.6. */
@@ -30,7 +30,7 @@ static void *call(void *unused) {
 	return unused;
 }
 
-/* Never returns: the frames that were there before have no second one. */
+/* Never returns: frames from before have no entry on the second stack. */
 __attribute__((noinline, noreturn)) static void live(void) {
 	struct sigaction action = {.sa_handler = handle, .sa_flags = SA_RESTART};
 	unsigned long features = 0;
@@ -65,7 +65,7 @@ int main(void) {
 	begin();
 	calls = kind_of_work("calls");
 	handled = kind_of_work("signals");
-	/* By the instruction itself: a function that does it would have to return. */
+	/* By the instruction itself: a function that makes the call would have to return. */
 	long answer;
 	__asm__ volatile("syscall"
 			 : "=a"(answer)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Threads that wait in the kernel in many ways. Each wait must end as its manual page says, and not before its time.
- * Prints what did not, one line each; ends with SIGTERM, by then having waited at least once in each way, or it says
- * so. */
+/* Threads that wait in the kernel in many ways. Each wait must end as its manual page says, and not too early. Prints a
+ * line for each that did not; ends with SIGTERM, and then also prints each way in which no thread has waited. */
 #include <errno.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -114,7 +113,7 @@ static long by_socket(void) {
 	return answer == -1 && errno == EAGAIN ? 0 : -1;
 }
 
-/* Waits without a limit for a byte that the one below writes. */
+/* Waits without a timeout for a byte, which the thread below writes. */
 static int slow_pipe[2];
 
 static long by_read(void) {
@@ -195,7 +194,7 @@ int main(void) {
 	if (semaphores < 0 || pipe(pipe_fds) || pipe(slow_pipe))
 		return 2;
 	sigaction(SIGTERM, &action, NULL);
-	/* No other thread takes it, nor this one while it does not wait for it. */
+	/* No other thread takes the signal, nor does this one while it does not wait for it. */
 	sigemptyset(&term);
 	sigaddset(&term, SIGTERM);
 	pthread_sigmask(SIG_BLOCK, &term, NULL);

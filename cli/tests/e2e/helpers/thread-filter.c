@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* thread-filter: one thread runs under a seccomp filter that kills for every call; the others have none, and wait. */
+/* thread-filter: one thread runs under a seccomp filter that kills for every call; the others have no filter, and wait.
+ * */
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* tracers: two processes, each of which traces the other's first thread from one SIGUSR1 to the next (PTRACE_SEIZE),
- * and is traced by it. It prints the number of the second process, and "ready". Exits with 125 where they may not trace
- * each other. */
+/* tracers: two processes, each of which traces the other's first thread from one SIGUSR1 to the next (PTRACE_SEIZE). It
+ * prints the PID of the second process, and "ready". Exits with 125 if they may not trace each other. */
 #include "judge.h"
 
 #include <sys/prctl.h>
@@ -12,12 +11,12 @@ static atomic_int is_to_trace;
 static pid_t other;
 static struct work *stops;
 
-/* Traces the other one, and stops it now and then for a moment, as debuggers do, for as long as it is to. */
+/* While requested, traces the other process and stops it briefly now and then, as debuggers do. */
 static void trace(void) {
 	int status, goes_on;
 
 	while (ptrace(PTRACE_SEIZE, other, 0, 0)) {
-		/* Another tracer has it. */
+		/* Another tracer traces it. */
 		expect(errno == EPERM, "PTRACE_SEIZE: errno", errno);
 		nap_ns(NS_PER_MS);
 		if (!is_to_trace) {
@@ -29,7 +28,7 @@ static void trace(void) {
 		expect(ptrace(PTRACE_INTERRUPT, other, 0, 0) == 0, "PTRACE_INTERRUPT: errno", errno);
 		expect(waitpid(other, &status, __WALL) == other && WIFSTOPPED(status), "waitpid: status", status);
 		stops->times++;
-		/* Once: it may change meanwhile. */
+		/* Read once: it may change meanwhile. */
 		goes_on = is_to_trace;
 		if (goes_on) {
 			expect(ptrace(PTRACE_CONT, other, 0, 0) == 0, "PTRACE_CONT: errno", errno);
@@ -38,13 +37,13 @@ static void trace(void) {
 	expect(ptrace(PTRACE_DETACH, other, 0, 0) == 0, "PTRACE_DETACH: errno", errno);
 }
 
-/* Ends, and the other one is free. */
+/* Tests whether tracing is permitted. The thread's end detaches the other process. */
 static void *may_trace(void *unused) {
 	(void)unused;
 	return ptrace(PTRACE_SEIZE, other, 0, 0) ? strerror(errno) : NULL;
 }
 
-static void *trace_when_told(void *unused) {
+static void *trace_on_request(void *unused) {
 	while (!is_over) {
 		if (is_to_trace) {
 			trace();
@@ -54,7 +53,7 @@ static void *trace_when_told(void *unused) {
 	return unused;
 }
 
-/* SIGUSR1 begins and ends it; SIGTERM ends all. */
+/* SIGUSR1 begins and ends the tracing; SIGTERM ends the process. */
 static int live(void) {
 	pthread_t threads[2];
 	sigset_t usr1;
@@ -63,7 +62,7 @@ static int live(void) {
 	sigemptyset(&usr1);
 	sigaddset(&usr1, SIGUSR1);
 	threads[0] = start_thread(judge_clocks_always, NULL, NULL);
-	threads[1] = start_thread(trace_when_told, NULL, NULL);
+	threads[1] = start_thread(trace_on_request, NULL, NULL);
 	while (until_the_end(&usr1) != SIGTERM) {
 		is_to_trace = !is_to_trace;
 	}
@@ -84,7 +83,7 @@ int main(void) {
 	sigemptyset(&usr1);
 	sigaddset(&usr1, SIGUSR1);
 	pthread_sigmask(SIG_BLOCK, &usr1, NULL);
-	/* Where Yama restricts it; elsewhere it is not known. */
+	/* For Yama; other kernels do not know the call. */
 	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 	other = fork();
 	if (other == 0) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* unmap-vdso: takes its own vDSO away, as a sandbox does before it starts a guest, prints `gone`, and waits. */
+/* unmap-vdso: unmaps its own vDSO, as a sandbox does before it starts a guest, prints `gone`, and waits. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* unstoppable SECONDS: its first thread waits for a child for so long where nothing interrupts it, as the parent of a
- * vfork does, and another one waits for a signal. */
+/* unstoppable SECONDS: its first thread waits for a child for SECONDS, uninterruptibly, as the parent of a vfork does,
+ * and another one waits for a signal. */
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ int main(int argc, char **argv) {
 
 	if (argc != 2 || pthread_create(&thread, NULL, wait, NULL))
 		return 2;
-	/* A child with a memory of its own. */
+	/* A child with its own memory. */
 	if (syscall(SYS_clone, CLONE_VFORK | SIGCHLD, 0, 0, 0, 0) == 0) {
 		sleep(atoi(argv[1]));
 		_exit(0);

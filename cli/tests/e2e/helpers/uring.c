@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* uring: three threads, each with an io_uring of its own: one whose requests the calling thread makes, one for which a
- * thread of the kernel's polls (IORING_SETUP_SQPOLL), one whose requests all go to workers of the kernel's
- * (IOSQE_ASYNC). Each asks for a no-operation, a read and a timeout in turns, waits for all three, and compares what
- * came with what must come. Exits with 125 where there is no io_uring. */
+/* uring: three threads, each with its own io_uring: one submits its requests itself, for one a kernel thread polls
+ * (IORING_SETUP_SQPOLL), and one gives all its requests to kernel workers (IOSQE_ASYNC). Each requests a no-operation,
+ * a read and a timeout in turns, waits for all three, and compares the results with the expected ones. Exits with 125
+ * if there is no io_uring. */
 #include "judge.h"
 
 #include <linux/io_uring.h>
@@ -14,7 +14,7 @@ struct ring {
 	const char *name;
 	unsigned int setup, request_flags;
 	struct work *rounds;
-	/* What the kernel gives. */
+	/* Set by the kernel. */
 	int fd;
 	struct io_uring_params parameters;
 	char *queues;
@@ -57,7 +57,7 @@ static void set_up(struct ring *ring) {
 	}
 }
 
-/* Puts a request where the kernel takes it from. */
+/* Puts a request into the submission queue. */
 static void ask(struct ring *ring, struct io_uring_sqe request) {
 	const struct io_sqring_offsets *at = &ring->parameters.sq_off;
 	unsigned int tail = *word(ring, at->tail), index = tail & *word(ring, at->ring_mask);
@@ -72,8 +72,8 @@ static int enter(struct ring *ring, unsigned int submit, unsigned int wait, unsi
 	return syscall(SYS_io_uring_enter, ring->fd, submit, wait, flags, NULL, 0);
 }
 
-/* Waits in the same call in every other round: a call that has handed requests over says so, even if its wait was
- * interrupted. */
+/* Waits in the same call in every other round: a call that has submitted requests returns their number, even if its
+ * wait was interrupted. */
 static void hand_over(struct ring *ring, long long round) {
 	int taken;
 
@@ -88,7 +88,7 @@ static void hand_over(struct ring *ring, long long round) {
 	expect(taken == REQUESTS, "io_uring_enter (submit)", taken < 0 ? -errno : taken);
 }
 
-/* The next completion, which is waited for: the wait ends when it is there, and not before. */
+/* Waits for the next completion: the wait ends when it is there, and not before. */
 static void await(struct ring *ring, long long *user_data, int *result) {
 	const struct io_cqring_offsets *at = &ring->parameters.cq_off;
 	unsigned int head = *word(ring, at->head);
@@ -114,7 +114,7 @@ static void one_round(struct ring *ring, long long round) {
 	int seen = 0;
 
 	memset(block, 0, sizeof(block));
-	/* Before the requests: a poller takes each as soon as it is there. */
+	/* Before the requests: a poller takes each at once. */
 	begun = judge_clocks();
 	ask(ring, (struct io_uring_sqe){.opcode = IORING_OP_NOP, .user_data = round << 2 | NOP});
 	ask(ring, (struct io_uring_sqe){.opcode = IORING_OP_READ,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * vfork: a child in its memory says `child` and stays until the end of the input; then both end.
- * vfork MS: the child stays for so long, and there is another one soon after it, again and again.
- * vfork share: the child stays, and its parent runs on (clone(2), CLONE_VM); says the child's number.
+ * vfork: a child in its memory prints `child` and stays until the end of the input; then both end.
+ * vfork MS: the child stays for MS milliseconds, and another one follows soon, again and again.
+ * vfork share: the child stays, and its parent continues (clone(2), CLONE_VM); prints the child's PID.
  */
 #include <sched.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* without-leader: its first thread ends, with SIGUSR1 if "late" is given, and other threads go on: /proc shows a zombie
- * then, which has threads. */
+/* without-leader: its first thread ends, with "late" at SIGUSR1, and other threads continue: /proc then shows a zombie
+ * that has threads. */
 #include "judge.h"
 
 static pthread_t leader, judges[2];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* without-vdso: a program without a libc, which does nothing but wait; it knows of no vDSO. For -nostdlib. */
+/* without-vdso: a program without a libc, which only waits and does not look for a vDSO. For -nostdlib. */
 #include <sys/syscall.h>
 
 void _start(void);

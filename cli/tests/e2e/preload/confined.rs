@@ -1,6 +1,7 @@
-//! Programs that start under a seccomp filter, or with little of what they may have.
+//! Programs that start under a seccomp filter, or under low resource limits.
 //!
-//! `inside` is a filter that was there before: the container's, or the shell's. `around` a program is one that its parent has not.
+//! `inside` runs a program under a filter that its parent has too: the container's, or the shell's. Other filters are
+//! the program's own.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -8,7 +9,7 @@ use std::process::Command;
 use super::{SERVED, Server, library, verbose};
 use crate::common::{Outcome, finish, helper_program, needs_root, program, tool};
 
-/// A program that says whether it is served, started by a shell under a filter that answers `number` by `action`.
+/// Starts a program, which reports whether it is served, by a shell under a filter that answers `number` by `action`.
 fn inside(server: &Server, action: &str, number: libc::c_long) -> Option<Outcome> {
     let filter = helper_program("filter", "cc", &[])?;
     let number = number.to_string();
@@ -29,7 +30,7 @@ fn expect_untouched(outcome: Outcome, why: &str) {
     assert_eq!((outcome.out.as_str(), outcome.err), ("ran\n", said));
 }
 
-/// Of no use to anybody here, so that only the filter's presence counts.
+/// A call that no program here makes, so that only the filter's presence matters.
 const NEVER_MADE: libc::c_long = libc::SYS_vmsplice;
 
 #[test]
@@ -38,7 +39,7 @@ fn under_a_filter_that_allows_it_a_program_is_served() {
     if let Some(outcome) = inside(&server, "kill", NEVER_MADE) {
         let outcome = outcome.expect_success();
         assert_eq!((outcome.out.as_str(), outcome.err.as_str()), ("ran\n", SERVED));
-        // The trial's own, and the program's.
+        // One request of the trial's child, and one of the program.
         assert_eq!(server.requests(), 2);
     }
 }
@@ -56,7 +57,7 @@ fn the_trial_leaves_nothing_behind() {
         let mut run = verbose(&server, &command);
         run.env_remove("LD_PRELOAD");
         let mut lines = super::inherited(&finish(run).expect_success());
-        // The shell's.
+        // These lines are the shell's.
         lines.retain(|line| !line.starts_with("ppid ") && !line.starts_with("pgid "));
         lines
     };
@@ -64,7 +65,7 @@ fn the_trial_leaves_nothing_behind() {
     assert!(server.requests() > 0);
 }
 
-/// Every call that is made beyond the loader's own.
+/// Every call that the library makes in addition to the loader's own.
 const CALLS: [libc::c_long; 9] = [
     libc::SYS_socket,
     libc::SYS_connect,
@@ -78,9 +79,9 @@ const CALLS: [libc::c_long; 9] = [
 ];
 
 #[test]
-fn a_call_that_the_filter_answers_by_an_error_is_made_and_nothing_more() {
+fn a_call_that_the_filter_answers_by_an_error_is_tried_once_and_the_program_is_untouched() {
     let server = Server::start();
-    // The shell itself clones and waits; the limit of a core dump is a courtesy.
+    // The shell itself clones and waits; the limit of core dumps is not required.
     for number in &CALLS[..6] {
         if let Some(outcome) = inside(&server, "forbid", *number) {
             expect_untouched(outcome, "a seccomp filter is in force, and a trial under it failed");
@@ -89,7 +90,7 @@ fn a_call_that_the_filter_answers_by_an_error_is_made_and_nothing_more() {
 }
 
 #[test]
-fn a_call_that_the_filter_answers_by_death_kills_no_program() {
+fn a_filter_that_kills_for_a_call_kills_no_program() {
     let server = Server::start();
     for number in &CALLS[..6] {
         if let Some(outcome) = inside(&server, "kill", *number) {
@@ -106,14 +107,14 @@ fn a_filter_that_only_the_program_has_is_not_tried() {
     let server = Server::start();
     let preload = format!("LD_PRELOAD={}", library());
     for number in CALLS {
-        // glibc's own start asks for a limit.
+        // glibc's own start-up calls getrlimit.
         if number == libc::SYS_prlimit64 {
             continue;
         }
         let command = [&filter, "kill", &number.to_string(), "env", &preload, "echo", "ran"];
         let mut run = verbose(&server, &command);
         run.env_remove("LD_PRELOAD");
-        let why = "it has a seccomp filter that its parent has not, and might be killed for asking";
+        let why = "it has a seccomp filter that its parent does not have, and a trial might kill it";
         expect_untouched(finish(run), why);
     }
     assert_eq!(server.requests(), 0);
@@ -151,9 +152,9 @@ fn a_program_that_is_served_can_confine_itself() {
     let server = Server::start();
     let outcome = finish(verbose(&server, &[&filter, "strict", "100000"])).expect_success();
     assert_eq!((outcome.out.as_str(), outcome.err.as_str()), ("alive\n", SERVED));
-    // What it becomes under its filter is left alone.
+    // The program that it executes under its filter is left alone.
     let outcome = finish(verbose(&server, &[&filter, "strict", "1000", &filter, "alive"])).expect_success();
-    let ends = outcome.out == "alive\n" && outcome.err.contains("that its parent has not");
+    let ends = outcome.out == "alive\n" && outcome.err.contains("that its parent does not have");
     assert!(ends, "{outcome:#?}");
 }
 
@@ -173,7 +174,7 @@ fn limited(mut command: Command, resource: libc::__rlimit_resource_t, value: u64
 }
 
 #[test]
-fn with_few_descriptors_a_program_starts_as_always() {
+fn a_program_starts_with_few_descriptors() {
     let Some(state) = program("state") else { return };
     let server = Server::start();
     // The loader itself takes a fourth.
@@ -181,16 +182,16 @@ fn with_few_descriptors_a_program_starts_as_always() {
         let with = finish(limited(verbose(&server, &[&state]), libc::RLIMIT_NOFILE, limit)).expect_success();
         let bare = finish(limited(Command::new(&state), libc::RLIMIT_NOFILE, limit)).expect_success();
         assert_eq!(super::inherited(&bare), super::inherited(&with));
-        // One for the connection, three that come.
+        // One for the connection, three for the answer.
         assert_eq!(with.err == SERVED, limit >= 7, "{limit}: {with:#?}");
     }
 }
 
 #[test]
-fn with_little_memory_a_program_starts_as_always() {
+fn a_program_starts_with_little_memory() {
     let Some(clock) = program("clock-musl") else { return };
     let server = Server::start();
-    // So much the library itself takes, and the room that it tries to get.
+    // Memory that the library itself takes, and the room that it tries to reserve.
     const ADDED: u64 = 256 << 10;
     let starts = |memory, with: bool| {
         let command = match with {
@@ -213,7 +214,7 @@ fn with_little_memory_a_program_starts_as_always() {
         let outcome = starts(memory, true);
         match outcome.err == SERVED {
             true => served += 1,
-            // The loader's complaint where there is no room for the library, or the library's.
+            // A message of the loader if there is no room for the library, or one of the library.
             false => not_served += 1,
         }
     }

@@ -1,5 +1,6 @@
-//! In a container that forbids ptrace, made as container engines make them: user, PID and mount namespaces, a root of its own, no
-//! capability, Docker's default filter. What is mounted into it is what docs/containers.md says: the directory of the socket, and the library.
+//! In a container that forbids ptrace, made as container engines make them: user, PID and mount namespaces, its own
+//! root, no capability, Docker's default filter. The mounts are those of docs/containers.md: the directory of the
+//! socket, and the library.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -8,7 +9,7 @@ use super::daemon::Daemon;
 use super::{SERVED, library, permit};
 use crate::common::{Outcome, finish, helper_program, install, needs_root, program, skip, tool};
 
-/// ROOT, the socket's directory, and files that are to be in /opt; then the command.
+/// Arguments: ROOT, the socket's directory, and files to mount in /opt; then the command.
 const CONTAINER: &str = r#"
 set -e
 root=$1 socket=$2
@@ -33,7 +34,7 @@ mount -t proc proc proc
 exec chroot . /usr/bin/setpriv --bounding-set=-all --inh-caps=-all --no-new-privs /opt/filter container "$@"
 "#;
 
-/// A daemon of the host's, and what a container is made of.
+/// A daemon of the host, and the files of a container.
 struct Host {
     daemon: Daemon,
     root: tempfile::TempDir,
@@ -47,7 +48,7 @@ impl Host {
         };
         let root = tempfile::tempdir().expect("a directory");
         permit(root.path(), 0o755);
-        // Under names that the container knows, where any user may read them.
+        // Under names that the container expects, and readable by every user.
         let kept = tempfile::tempdir().expect("a directory").keep();
         permit(&kept, 0o755);
         let files = [
@@ -68,7 +69,7 @@ impl Host {
         })
     }
 
-    /// A command as the first process of a container of user 65534's.
+    /// Runs a command as the first process of a container of user 65534.
     fn container(&self, command: &[&str]) -> Outcome {
         let socket = self.daemon.socket();
         let directory = socket.parent().expect("a directory");
@@ -93,7 +94,7 @@ impl Host {
                 "FASTPATH_SOCKET=/run/fastpath/socket",
                 "FASTPATH_PRELOAD_CLOCKS=all",
             ])
-            .args(["FASTPATH_PRELOAD_VERBOSE=1", "FASTPATH_PRELOAD_PATIENCE_MS=10000"])
+            .args(["FASTPATH_PRELOAD_VERBOSE=1", "FASTPATH_PRELOAD_TIMEOUT_MS=10000"])
             .args(command)
             .uid(65534)
             .gid(65534);
@@ -112,13 +113,13 @@ impl Drop for Host {
 const PRELOAD: &str = "LD_PRELOAD=/opt/libfastpath-preload.so";
 
 #[test]
-fn in_a_container_that_forbids_ptrace_programs_ask_the_hosts_daemon_themselves() {
+fn programs_in_a_container_that_forbids_ptrace_are_served_by_the_hosts_daemon() {
     let Some(host) = Host::new() else { return };
     let without = host.container(&["cat", "/proc/self/status"]);
     if without.err.contains("unshare:") || without.err.contains("mount:") {
         return skip(format_args!("no container can be made here: {}", without.err.trim()));
     }
-    // It is what it is to be: the first process, with a filter and without a capability; and `run` can do nothing there.
+    // Checks the container: it is the first process, has a filter and no capability, and `run` cannot serve there.
     let status = without.expect_success().out;
     let of = |field: &str| status.lines().find_map(|line| line.strip_prefix(field)).map(str::trim);
     assert_eq!(
@@ -137,7 +138,7 @@ fn in_a_container_that_forbids_ptrace_programs_ask_the_hosts_daemon_themselves()
         outcome.out.contains("\"violations\":0}") && outcome.err == SERVED,
         "{outcome:#?}"
     );
-    // What the first process starts inherits filter and variable.
+    // Children of the first process inherit the filter and the variable.
     let count = "grep -c memfd:fastpath-page /proc/self/maps";
     let script = format!("{count}; ( {count}; ) | cat; exec {count}");
     let outcome = host.container(&["env", PRELOAD, "sh", "-c", &script]).expect_success();

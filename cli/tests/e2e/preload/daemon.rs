@@ -1,4 +1,4 @@
-//! With fastpathd itself at the other end.
+//! The library with fastpathd itself.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use super::{SERVED, kernel_is_fast, permit, preloaded_at, reason};
 use crate::common::{Running, fastpath, finish, needs_root, program, skip, start, tool, torture, wait_until};
 
-/// One that listens where everybody may connect.
+/// A daemon that listens where every user may connect.
 pub struct Daemon {
     directory: tempfile::TempDir,
     process: Running,
@@ -20,7 +20,7 @@ impl Daemon {
         command.arg("--socket").arg(directory.path().join("socket"));
         let process = start(command);
         let daemon = Daemon { directory, process };
-        // It listens before it has looked at the counter.
+        // It listens before it has examined the counter.
         wait_until("fastpathd's first answer", || {
             finish(daemon.verbose(&["true"])).expect_success().err == SERVED
         });
@@ -37,7 +37,7 @@ impl Daemon {
         verbose
     }
 
-    /// `fastpath ARGUMENTS`, which is to speak with this daemon.
+    /// `fastpath ARGUMENTS`, with this daemon's socket.
     fn fastpath(&self, arguments: &[&str]) -> Command {
         let mut command = fastpath(arguments);
         command.env("FASTPATH_SOCKET", self.socket());
@@ -46,7 +46,7 @@ impl Daemon {
 }
 
 #[test]
-fn a_program_that_asks_is_served_with_right_clocks() {
+fn a_program_is_served_with_correct_clocks() {
     let Some(torture) = program("torture") else { return };
     let daemon = Daemon::start();
     let outcome = finish(daemon.verbose(&[&torture, "-s", "2", "-t", "2"])).expect_success();
@@ -56,9 +56,9 @@ fn a_program_that_asks_is_served_with_right_clocks() {
     );
 }
 
-/// `probe` and `guard` denied fastpath where the library had put it: "goes by vdso".
+/// Regression test: `probe` and `guard` did not recognize fastpath where the library had put it: "goes by vdso".
 #[test]
-fn instruments_see_fastpath_where_the_library_put_it() {
+fn probe_and_guard_recognize_the_librarys_redirection() {
     let daemon = Daemon::start();
     let preloaded = |arguments: &[&str]| {
         let command = [&[env!("CARGO_BIN_EXE_fastpath")][..], arguments].concat();
@@ -81,7 +81,7 @@ fn instruments_see_fastpath_where_the_library_put_it() {
 }
 
 #[test]
-fn where_every_clock_is_fast_it_says_so_and_does_nothing() {
+fn the_library_does_nothing_if_every_clock_is_fast() {
     if !kernel_is_fast() {
         return skip("the kernel's own clocks are slow here");
     }
@@ -140,7 +140,7 @@ fn the_variable_names_clocks_as_the_option_does() {
             "{wrong}"
         );
     }
-    // As if there were none.
+    // The same as without the variable.
     if kernel_is_fast() {
         for auto in ["", "auto", "AUTO"] {
             let why = reason(with(auto, &["true"]));
@@ -179,10 +179,10 @@ fn programs_in_other_namespaces_read_their_own_clocks() {
 }
 
 #[test]
-fn a_process_that_asked_can_be_detached_and_attached_again() {
+fn a_process_under_the_library_can_be_detached_and_attached_again() {
     let Some(clock) = program("clock-glibc") else { return };
     let daemon = Daemon::start();
-    // It would end at a step back.
+    // The program would end at a step back.
     let running = start(daemon.verbose(&[&clock, "2000000000", "MONOTONIC"]));
     wait_until("its start", || running.pid().is_served());
     let pid = running.pid().0.to_string();
@@ -190,7 +190,7 @@ fn a_process_that_asked_can_be_detached_and_attached_again() {
     let line = status.lines().find(|line| line.contains(&format!(" {pid} ")));
     assert!(line.is_some_and(|line| line.contains("attach")), "{status}");
     for _ in 0..3 {
-        // Each succeeds only where the other has.
+        // Each succeeds only after the other.
         finish(daemon.fastpath(&["detach", &pid])).expect_success();
         finish(daemon.fastpath(&["attach", "--clocks", "all", &pid])).expect_success();
     }
@@ -199,7 +199,7 @@ fn a_process_that_asked_can_be_detached_and_attached_again() {
 }
 
 #[test]
-fn when_the_daemon_is_killed_programs_read_on_and_start_as_always() {
+fn programs_run_and_start_after_the_daemon_was_killed() {
     let Some(torture) = torture::endless("2") else { return };
     let daemon = Daemon::start();
     let running = start(daemon.verbose(&torture));

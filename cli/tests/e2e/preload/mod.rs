@@ -1,4 +1,4 @@
-//! What a user of libfastpath-preload.so is promised.
+//! The guarantees of libfastpath-preload.so.
 
 mod confined;
 mod container;
@@ -13,11 +13,11 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::common::processes::PATIENCE;
+use crate::common::processes::TIMEOUT;
 use crate::common::{Outcome, finish, wait_until};
 use server::Server;
 
-/// The library, built now if nobody has.
+/// The library, which is built now if that was not done.
 fn library() -> &'static str {
     static LIBRARY: OnceLock<String> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -40,7 +40,7 @@ fn permit(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
 }
 
-/// `command`, started with the library, to ask at `socket`.
+/// `command`, started with the library and this socket.
 fn preloaded_at(socket: &Path, command: &[impl AsRef<str>]) -> Command {
     let mut words = command.iter().map(AsRef::as_ref);
     let mut preloaded = Command::new(words.next().expect("a program"));
@@ -49,7 +49,7 @@ fn preloaded_at(socket: &Path, command: &[impl AsRef<str>]) -> Command {
         .env("LD_PRELOAD", library())
         .env("FASTPATH_SOCKET", socket)
         .env("FASTPATH_PRELOAD_CLOCKS", "all")
-        .env("FASTPATH_PRELOAD_PATIENCE_MS", PATIENCE.as_millis().to_string());
+        .env("FASTPATH_PRELOAD_TIMEOUT_MS", TIMEOUT.as_millis().to_string());
     preloaded
 }
 
@@ -57,7 +57,7 @@ fn preloaded(server: &Server, command: &[impl AsRef<str>]) -> Command {
     preloaded_at(&server.socket(), command)
 }
 
-/// The same, and the library says what it did.
+/// The same, with the library's report.
 fn verbose(server: &Server, command: &[impl AsRef<str>]) -> Command {
     let mut verbose = preloaded(server, command);
     verbose.env("FASTPATH_PRELOAD_VERBOSE", "1");
@@ -66,7 +66,7 @@ fn verbose(server: &Server, command: &[impl AsRef<str>]) -> Command {
 
 const SERVED: &str = "libfastpath-preload: served\n";
 
-/// The one line that says why a program is not served; the program has run all the same.
+/// Returns the one line with the reason for which a program is not served; the program has run nevertheless.
 #[track_caller]
 fn reason(command: Command) -> String {
     let outcome = finish(command).expect_success();
@@ -79,7 +79,7 @@ fn reason(command: Command) -> String {
     reason.trim_end().to_owned()
 }
 
-/// What a program inherits: lines of `tests/programs/state` except its PID and the environment.
+/// The state that a program inherits: lines of `tests/programs/state` except its PID and the environment.
 #[track_caller]
 fn inherited(outcome: &Outcome) -> Vec<String> {
     assert!(outcome.out.lines().count() > 50, "{outcome:#?}");
@@ -91,7 +91,7 @@ fn inherited(outcome: &Outcome) -> Vec<String> {
     outcome.out.lines().filter(is_fixed).map(str::to_owned).collect()
 }
 
-/// Whether the kernel's own vDSO reads clocks without system calls here.
+/// Returns whether the kernel's own vDSO reads clocks without system calls here.
 fn kernel_is_fast() -> bool {
     let name = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     ["tsc", "kvm-clock", "arch_sys_counter"].contains(&name.unwrap_or_default().trim())

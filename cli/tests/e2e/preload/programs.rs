@@ -1,4 +1,4 @@
-//! Programs that are served: they read right clocks fast, and are otherwise what they were.
+//! Served programs read correct clocks fast, and are otherwise unchanged.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::common::{finish, program, start, tool, torture, wait_until};
 const ENDLESS: &str = "2000000000";
 
 #[test]
-fn reads_are_right_and_never_go_back() {
+fn reads_are_correct_and_never_go_back() {
     let Some(torture) = program("torture") else { return };
     let server = Server::start();
     let outcome = finish(verbose(&server, &[&torture, "-s", "3", "-t", "2"])).expect_success();
@@ -41,9 +41,9 @@ fn a_program_on_musl_reads_clocks_without_system_calls() {
     reads_clocks_by_the_page("clock-musl");
 }
 
-/// What the page answers is what the kernel's own code would answer: it is in the program, behind the image.
+/// If the page does not answer, the program uses the kernel's own code, which was copied behind the image.
 #[test]
-fn a_program_whose_page_is_no_longer_kept_reads_by_the_kernel() {
+fn a_program_whose_page_has_no_publisher_reads_by_the_kernel() {
     let (Some(torture), Some(clock)) = (torture::endless("2"), program("clock-glibc")) else {
         return;
     };
@@ -53,7 +53,7 @@ fn a_program_whose_page_is_no_longer_kept_reads_by_the_kernel() {
     drop(server);
     torture::go_on(&orphan);
     torture::end(orphan);
-    // Of the kernel's vDSO it was, not of its system calls.
+    // By the kernel's vDSO, and not by its system calls.
     let server = Server::start();
     let orphan = start(preloaded(&server, &[&clock, ENDLESS, "MONOTONIC"]));
     wait_until("its start", || orphan.pid().is_served());
@@ -65,7 +65,7 @@ fn a_program_whose_page_is_no_longer_kept_reads_by_the_kernel() {
 }
 
 #[test]
-fn a_program_finds_everything_as_without_the_library() {
+fn a_programs_surroundings_are_the_same_as_without_the_library() {
     let Some(state) = program("state") else { return };
     let server = Server::start();
     let bare = finish(Command::new(&state)).expect_success();
@@ -107,16 +107,16 @@ fn descendants_are_served_too() {
 }
 
 #[test]
-fn a_forked_process_goes_on_reading_right_clocks() {
+fn a_forked_process_continues_to_read_correct_clocks() {
     let Some(children) = program("children") else { return };
     let server = Server::start();
     let outcome = finish(preloaded(&server, &[&children, "20000"])).expect_success();
     assert!(outcome.out.contains("fork ok"), "{outcome:#?}");
 }
 
-/// What a program prints, and how it ends, with the library and without.
+/// Compares a program's output and exit status with the library and without.
 #[test]
-fn programs_of_all_kinds_print_what_they_always_print() {
+fn programs_of_all_kinds_print_the_same_as_without_the_library() {
     let directory = tempfile::tempdir().expect("a directory");
     let source = directory.path().join("hello.c");
     std::fs::write(
@@ -195,11 +195,11 @@ fn programs_of_all_kinds_print_what_they_always_print() {
             bare.status == with.status && bare.out == with.out && same_messages,
             "{command:?}: {bare:#?}\n{with:#?}"
         );
-        assert!(server.requests() > before, "{command:?} did not ask");
+        assert!(server.requests() > before, "{command:?} sent no request");
     }
 }
 
-/// What they read is what only the page says.
+/// The test's page shows a time that no other source has.
 #[test]
 fn interpreters_and_virtual_machines_read_the_page() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -219,7 +219,7 @@ fn interpreters_and_virtual_machines_read_the_page() {
         ("node", &["-e", "console.log(process.hrtime()[0])"]),
         ("java", &[java.to_str().expect("UTF-8")]),
     ];
-    // Less than the kernel's by what no run takes, and not less than 0.
+    // Behind the kernel's time by more than a run takes, and not below 0.
     let behind = kernels_seconds() / 2;
     let server = Server::behind_by(behind * 1_000_000_000);
     for (name, arguments) in kinds {
@@ -246,7 +246,7 @@ fn kernels_seconds() -> i64 {
     }
 }
 
-/// Interpreters that stay: their own processes have the page.
+/// Interpreters that keep running: their own processes have the page.
 #[test]
 fn interpreters_and_virtual_machines_have_the_page() {
     let server = Server::start();

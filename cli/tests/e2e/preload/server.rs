@@ -1,4 +1,4 @@
-//! A small daemon for these tests, which answers right, or as wrong as a test wants.
+//! A small daemon for these tests, which answers correctly, or as incorrectly as a test wants.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
@@ -22,13 +22,13 @@ use nix::sys::socket::{
     sendmsg, socket,
 };
 
-/// What travels back.
+/// The packet that is sent back.
 pub struct Reply {
     pub bytes: Vec<u8>,
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// The right answer to a request, taken apart so that a test can spoil it.
+/// The correct answer to a request, in parts that a test can change.
 pub struct Plan {
     pub answer: fastpath_protocol::Answer,
     pub patches: Vec<fastpath_protocol::Patch>,
@@ -38,10 +38,10 @@ pub struct Plan {
     pub code: Vec<u8>,
 }
 
-/// How a server answers; `None`: not at all.
+/// The behaviour of a server; `None`: it does not answer.
 type Behaviour = dyn Fn(Plan) -> Option<Reply> + Send + Sync;
 
-/// Listens as long as it lives.
+/// Listens as long as this value lives.
 pub struct Server {
     directory: tempfile::TempDir,
     stop: Arc<AtomicBool>,
@@ -50,13 +50,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// One that answers as fastpathd does.
+    /// Starts a server that answers as fastpathd does.
     pub fn start() -> Server {
         Server::that(|plan| Some(plan.reply()))
     }
 
-    /// One whose CLOCK_MONOTONIC is behind the kernel's: who reads it, reads the page. (Who waits until a moment that he read would wait for
-    /// long, were it ahead.)
+    /// Starts a server whose CLOCK_MONOTONIC is behind the kernel's, so that reads by the page are recognized. (A clock
+    /// that is ahead would delay programs that wait until a moment which they have read.)
     pub fn behind_by(ns: i64) -> Server {
         let offsets = Offsets {
             monotonic_ns: -ns,
@@ -65,7 +65,7 @@ impl Server {
         Server::of(offsets, |plan| Some(plan.reply()))
     }
 
-    /// One that makes something else of each right answer.
+    /// Starts a server that changes each correct answer.
     pub fn that(behaviour: impl Fn(Plan) -> Option<Reply> + Send + Sync + 'static) -> Server {
         Server::of(Offsets::default(), behaviour)
     }
@@ -94,7 +94,7 @@ impl Server {
             let (stop, requests) = (stop.clone(), requests.clone());
             let mailbox = Shared::create().expect("a mailbox");
             move || {
-                // Who is not answered stays connected.
+                // A client without an answer stays connected.
                 let mut connections = Vec::new();
                 while !stop.load(Ordering::Acquire) {
                     if let Some(connection) = next_connection(&listener) {
@@ -114,12 +114,12 @@ impl Server {
         }
     }
 
-    /// Where it listens.
+    /// The socket's path.
     pub fn socket(&self) -> PathBuf {
         self.directory.path().join("socket")
     }
 
-    /// How many have asked so far.
+    /// The number of requests so far.
     pub fn requests(&self) -> usize {
         self.requests.load(Ordering::Acquire)
     }
@@ -134,7 +134,7 @@ impl Drop for Server {
     }
 }
 
-/// A socket as fastpathd's.
+/// Makes a socket like fastpathd's.
 pub fn listen_at(path: &Path) -> OwnedFd {
     let listener = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).expect("socket");
     bind(listener.as_raw_fd(), &UnixAddr::new(path).expect("a path")).expect("bind");
@@ -150,7 +150,7 @@ fn next_connection(listener: &OwnedFd) -> Option<OwnedFd> {
         return None;
     }
     let connection = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC).expect("accept");
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: just made, and has no other owner.
     Some(unsafe { OwnedFd::from_raw_fd(connection) })
 }
 
@@ -225,7 +225,7 @@ impl Plan {
         }
     }
 
-    /// As it is.
+    /// The answer, unchanged.
     pub fn reply(mut self) -> Reply {
         self.answer.patches_offset = self.code.len() as u32;
         self.answer.patches = self.patches.len() as u32;
@@ -238,7 +238,7 @@ impl Plan {
     }
 }
 
-/// A file with these contents.
+/// Returns a file with these contents.
 pub fn memfd(bytes: &[u8]) -> OwnedFd {
     let fd = memfd_create(c"fastpath-region", MFdFlags::MFD_CLOEXEC).expect("memfd_create");
     let mut file = File::from(fd);

@@ -1,4 +1,4 @@
-//! A daemon that answers nonsense, or nothing: the program starts all the same, in time, and is what it was.
+//! A daemon that answers nonsense, or nothing: the program nevertheless starts in time, and unchanged.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
@@ -9,7 +9,7 @@ use super::server::{Plan, Reply, listen_at, memfd};
 use super::{Server, inherited, preloaded_at, reason, verbose};
 use crate::common::{finish, program, start};
 
-/// The program is not served, says why if asked, and finds everything as always.
+/// Checks that the program is not served, reports why, and has the same surroundings as without the library.
 #[track_caller]
 fn leaves_a_program_as_it_is(behaviour: impl Fn(Plan) -> Option<Reply> + Send + Sync + 'static) -> String {
     let server = Server::that(behaviour);
@@ -21,15 +21,15 @@ fn leaves_a_program_as_it_is(behaviour: impl Fn(Plan) -> Option<Reply> + Send + 
     let no_trace =
         |line: &str| !line.contains("fastpath-page") && !line.contains(" rwx") && !line.contains("fastpath-region");
     assert!(shows.out.lines().all(no_trace), "{}", shows.out);
-    assert_eq!(server.requests(), 2, "each asked once");
+    assert_eq!(server.requests(), 2, "each sent one request");
     reason(verbose(&server, &["true"]))
 }
 
-/// What a test changes in a plan, and in what travels.
+/// A test's change of a plan, or of the reply.
 type Change = Box<dyn Fn(&mut Plan) + Send + Sync>;
 type Spoil = fn(&mut Reply);
 
-/// The right answer with something changed in it.
+/// The correct answer with a changed plan.
 fn with(change: impl Fn(&mut Plan) + Send + Sync + 'static) -> impl Fn(Plan) -> Option<Reply> + Send + Sync {
     move |mut plan| {
         change(&mut plan);
@@ -37,7 +37,7 @@ fn with(change: impl Fn(&mut Plan) + Send + Sync + 'static) -> impl Fn(Plan) -> 
     }
 }
 
-/// The right answer with something changed in what travels.
+/// The correct answer with a changed reply.
 fn spoilt(change: impl Fn(&mut Reply) + Send + Sync + 'static) -> impl Fn(Plan) -> Option<Reply> + Send + Sync {
     move |plan| {
         let mut reply = plan.reply();
@@ -47,12 +47,12 @@ fn spoilt(change: impl Fn(&mut Reply) + Send + Sync + 'static) -> impl Fn(Plan) 
 }
 
 #[test]
-fn a_daemon_that_is_silent_is_waited_for_but_not_long() {
+fn the_wait_for_a_silent_daemon_has_a_timeout() {
     let server = Server::that(|_| None);
     let state = program("state").expect("the program that says what it inherits");
-    for patience in ["50", "1", "", "never", "-1"] {
+    for timeout in ["50", "1", "", "never", "-1"] {
         let mut run = verbose(&server, &[&state]);
-        run.env("FASTPATH_PRELOAD_PATIENCE_MS", patience);
+        run.env("FASTPATH_PRELOAD_TIMEOUT_MS", timeout);
         let outcome = finish(run).expect_success();
         assert!(outcome.err.contains("does not answer (errno 11)"), "{outcome:#?}");
         let bare = finish(Command::new(&state)).expect_success();
@@ -62,14 +62,14 @@ fn a_daemon_that_is_silent_is_waited_for_but_not_long() {
 }
 
 #[test]
-fn a_daemon_that_takes_no_connections_is_waited_for_but_not_long() {
+fn the_wait_for_a_daemon_that_accepts_no_connection_has_a_timeout() {
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("socket");
     let _listener = listen_at(&socket);
-    // More than its queue holds.
+    // More connections than its queue holds.
     let asking = (0..40).map(|_| {
         let mut run = preloaded_at(&socket, &["true"]);
-        run.env("FASTPATH_PRELOAD_PATIENCE_MS", "50");
+        run.env("FASTPATH_PRELOAD_TIMEOUT_MS", "50");
         start(run)
     });
     for program in asking.collect::<Vec<_>>() {
@@ -78,7 +78,7 @@ fn a_daemon_that_takes_no_connections_is_waited_for_but_not_long() {
 }
 
 #[test]
-fn a_daemon_that_has_gone_leaves_a_socket_that_nobody_minds() {
+fn a_dead_daemons_socket_does_not_disturb_a_program() {
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("socket");
     drop(listen_at(&socket));
@@ -91,7 +91,7 @@ fn a_daemon_that_has_gone_leaves_a_socket_that_nobody_minds() {
 }
 
 #[test]
-fn another_kind_of_file_is_not_spoken_to() {
+fn a_file_that_is_not_a_socket_gets_no_request() {
     for path in ["/dev/null", "/proc/self/exe", "/", &"/x".repeat(60)] {
         finish(preloaded_at(path.as_ref(), &["true"]))
             .expect_success()
@@ -100,15 +100,17 @@ fn another_kind_of_file_is_not_spoken_to() {
 }
 
 #[test]
-fn garbage_is_no_answer() {
+fn garbage_is_not_accepted_as_an_answer() {
     let answers: [(&str, Spoil); 5] = [
-        ("is not fastpathd", |reply| {
+        ("is not from fastpathd", |reply| {
             reply.bytes = b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()
         }),
-        ("is not fastpathd", |reply| reply.bytes.truncate(reply.bytes.len() / 2)),
-        ("is not fastpathd", |reply| reply.bytes.push(0)),
-        ("is not fastpathd", |reply| reply.bytes[0] ^= 1),
-        ("of another version", |reply| reply.bytes[8] = 99),
+        ("is not from fastpathd", |reply| {
+            reply.bytes.truncate(reply.bytes.len() / 2)
+        }),
+        ("is not from fastpathd", |reply| reply.bytes.push(0)),
+        ("is not from fastpathd", |reply| reply.bytes[0] ^= 1),
+        ("has another version", |reply| reply.bytes[8] = 99),
     ];
     for (expected, change) in answers {
         let why = leaves_a_program_as_it_is(spoilt(change));
@@ -117,13 +119,13 @@ fn garbage_is_no_answer() {
 }
 
 #[test]
-fn what_the_daemon_says_is_told_to_who_asks() {
+fn the_librarys_report_contains_the_daemons_reason() {
     let why = leaves_a_program_as_it_is(with(|plan| {
         let refusal = Refusal::new(Code::Nothing, "every clock is fast here");
         plan.answer = fastpath_protocol::Answer::refusing(plan.answer.operation, &refusal);
     }));
     assert_eq!(why, "fastpathd declines: every clock is fast here");
-    // A sentence without an end.
+    // A sentence without its final 0.
     let why = leaves_a_program_as_it_is(with(|plan| {
         plan.answer.error = Code::Internal as u32;
         plan.answer.sentence = [b'x'; fastpath_protocol::SENTENCE];
@@ -132,7 +134,7 @@ fn what_the_daemon_says_is_told_to_who_asks() {
 }
 
 #[test]
-fn descriptors_that_are_too_few_or_too_many_stay_nowhere() {
+fn too_few_or_too_many_descriptors_are_closed() {
     let few = leaves_a_program_as_it_is(spoilt(|reply| {
         reply.descriptors.pop();
     }));
@@ -146,13 +148,13 @@ fn descriptors_that_are_too_few_or_too_many_stay_nowhere() {
 }
 
 #[test]
-fn a_plan_that_cannot_be_is_not_carried_out() {
+fn an_invalid_plan_is_not_carried_out() {
     fn section(change: impl Fn(&mut [Section]) + Send + Sync + 'static) -> impl Fn(&mut Plan) + Send + Sync {
         move |plan| change(&mut plan.answer.section)
     }
     let write = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as u32;
     let plans: Vec<Change> = vec![
-        // Changes nothing: without this one, the others would not show anything.
+        // Changes nothing: without this case, the others would prove nothing.
         Box::new(|_| ()),
         Box::new(section(|s| s[0].offset = 1 << 20)),
         Box::new(section(|s| s[0].offset = 17)),
@@ -188,7 +190,7 @@ fn a_plan_that_cannot_be_is_not_carried_out() {
 }
 
 #[test]
-fn a_plan_that_is_shorter_than_it_says_makes_no_fault() {
+fn a_plan_that_is_shorter_than_it_says_causes_no_fault() {
     let cut = |keep: usize| {
         move |reply: &mut Reply| {
             let plan: &OwnedFd = &reply.descriptors[2];
@@ -203,7 +205,7 @@ fn a_plan_that_is_shorter_than_it_says_makes_no_fault() {
 }
 
 #[test]
-fn sections_are_known_by_their_kind() {
+fn a_section_of_an_unknown_kind_is_refused() {
     let why = leaves_a_program_as_it_is(with(|plan| {
         let mailbox = plan
             .answer

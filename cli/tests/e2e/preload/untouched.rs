@@ -1,4 +1,5 @@
-//! Where the library does nothing: without a daemon, with privileges, where fastpath is already, and where it may not.
+//! The library does nothing without a daemon, with privileges, if fastpath is there already, and where it is not
+//! permitted.
 
 use std::process::Command;
 
@@ -8,7 +9,7 @@ use crate::common::{finish, helper_program, install, needs_root, program, skip, 
 const PAGES: &str = "grep -c memfd:fastpath-page /proc/self/maps; true";
 
 #[test]
-fn without_a_daemon_nobody_notices() {
+fn without_a_daemon_a_program_is_unchanged() {
     let Some(state) = program("state") else { return };
     let bare = finish(Command::new(&state)).expect_success();
     let silent = finish(preloaded_at("/nowhere/socket".as_ref(), &[&state])).expect_success();
@@ -19,7 +20,7 @@ fn without_a_daemon_nobody_notices() {
 }
 
 #[test]
-fn it_brings_no_symbol_and_needs_no_library() {
+fn it_exports_no_symbol_and_needs_no_library() {
     let read = |what| {
         let mut readelf = Command::new("readelf");
         readelf.args(["-W", what, library()]);
@@ -69,7 +70,7 @@ fn setuid_programs_are_left_alone() {
     permit(directory.path(), 0o755);
     let place = |name: &str, from: &str, mode| install(from, directory.path().join(name), mode);
     let setuid = place("setuid", &setuid, 0o4755);
-    // The loader takes it in such a program only if it is setuid itself, and in a directory of the system's: here it never does.
+    // In such a program the loader loads it only if it is setuid itself, and in a system directory: here it never does.
     let library = place("libfastpath-preload.so", library(), 0o4755);
     let server = Server::start();
     permit(server.socket().parent().expect("a directory"), 0o755);
@@ -84,7 +85,7 @@ fn setuid_programs_are_left_alone() {
     };
     // Another user is served, ...
     assert_eq!(as_nobody(&["true"]).err, SERVED);
-    // ... and one who becomes root is not.
+    // ... and a program that becomes root is not.
     let outcome = as_nobody(&[&setuid]);
     if !outcome.out.contains("euid 0 secure 1") {
         return skip("setuid has no effect in the temporary directory");
@@ -103,7 +104,8 @@ fn static_programs_never_load_it() {
     }
 }
 
-/// Why a program is not served beside a library that does something first: constructors run from the last library to the first.
+/// Returns why a program is not served beside a library that does something first: constructors run from the last
+/// library to the first.
 fn reason_after(helper: &str) -> Option<String> {
     let first = helper_program(helper, "cc", &["-shared", "-fPIC"])?;
     let server = Server::start();
@@ -126,7 +128,7 @@ fn a_sealed_vdso_is_left_alone() {
     }
 }
 
-/// `command`, started with the library by `by`, which is without.
+/// `command`, started with the library by `by`, which runs without it.
 fn by(server: &Server, by: &[&str], command: &[&str]) -> Command {
     let preload = format!("LD_PRELOAD={}", library());
     let mut run = verbose(server, &[by, &["env", &preload], command].concat());
@@ -142,14 +144,14 @@ fn a_process_that_may_make_no_code_is_left_alone() {
     let server = Server::start();
     let run = || by(&server, &[&deny], &["true"]);
     if finish(run()).status.code() == Some(125) {
-        return skip("this kernel knows no PR_SET_MDWE");
+        return skip("this kernel has no PR_SET_MDWE");
     }
     assert_eq!(reason(run()), "the kernel's vDSO may not be changed here (errno 13)");
 }
 
 #[test]
 fn a_process_that_may_not_read_the_counter_is_left_alone() {
-    // On musl: glibc's loader reads the counter itself, and dies of it with and without the library.
+    // On musl: glibc's loader reads the counter itself, and the process dies with and without the library.
     let Some(forbid) = helper_program("forbid-counter", "musl-gcc", &[]) else {
         return;
     };
@@ -188,7 +190,7 @@ fn it_cannot_be_loaded_late() {
 }
 
 #[test]
-fn without_proc_nothing_is_done() {
+fn without_proc_it_does_nothing() {
     let (Some(()), Some(_)) = (needs_root(), tool("unshare")) else {
         return;
     };
@@ -220,10 +222,10 @@ fn descriptors_that_are_closed_stay_closed() {
             command.env("FILE", file.path());
             command
         });
-        let listed = std::fs::read_to_string(file.path()).expect("what it printed");
+        let listed = std::fs::read_to_string(file.path()).expect("the program's output");
         assert!(listed.lines().count() > 50, "{listed}");
         let fds = listed.lines().filter(|line| line.starts_with("fd "));
-        // Standard error, where it is open, is another file each time, without a name.
+        // Standard error, if it is open, is another file each time, without a name.
         fds.map(|line| line.split("/#").next().unwrap_or_default().to_owned())
             .collect::<Vec<_>>()
     };
@@ -233,6 +235,6 @@ fn descriptors_that_are_closed_stay_closed() {
         bare.args(["-c", &script, &state]);
         assert_eq!(lists(bare), lists(preloaded(&server, &["sh", "-c", &script, &state])));
     }
-    // The shells and the programs that they became.
+    // The shells and the programs that they executed.
     assert_eq!(server.requests(), 6);
 }
