@@ -196,8 +196,8 @@ pub struct Guard {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "clock_gettime")]
     pub calls: Vec<GuardedCall>,
 
-    /// Compare with a file from --write-baseline or --json: no path may be lost, and no call may cost more than --tolerance
-    /// times as many counter reads as then
+    /// Compare with a file from --write-baseline or --json: no path may be lost, and no call may cost more than
+    /// --tolerance times as many counter reads as then
     #[arg(long, value_name = "FILE")]
     pub versus_baseline: Option<PathBuf>,
 
@@ -233,8 +233,8 @@ cannot be written.
   fastpath export --listen 127.0.0.1:9812
   fastpath export --textfile /var/lib/node_exporter/textfile_collector/fastpath.prom")]
 pub struct Export {
-    /// Address or host name to listen on; without one (:9812), all addresses. With port 0, a free port, which is printed on
-    /// standard error
+    /// Address or host name to listen on; without one (:9812), all addresses. With port 0, a free port, which is
+    /// printed on standard error
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9812", value_parser = listen_at)]
     pub listen: std::net::SocketAddr,
 
@@ -442,10 +442,11 @@ pub struct Run {
     #[arg(long)]
     pub require: bool,
 
-    /// Use a counter (TSC) for which the CPU does not guarantee a constant rate; without this option it is refused. The counter is
-    /// sampled 100 times a second instead of 10, and the CPUs are compared up to 100 times a second: 1 to 2 % of one CPU in all. If
-    /// the machine is too busy for that, reads are slow. A counter that goes wrong is read wrong until the error is detected: by up to 40 ms,
-    /// for up to 20 ms on two CPUs and longer on more (docs/counter.md)
+    /// Use a counter (TSC) for which the CPU does not guarantee a constant rate; without this option it is refused. The
+    /// counter is sampled 100 times a second instead of 10, and the CPUs are compared up to 100 times a second: 1 to 2
+    /// % of one CPU in all. If the machine is too busy for that, reads are slow. A counter that goes wrong is read
+    /// wrong until the error is detected: by up to 40 ms, for up to 20 ms on two CPUs and longer on more
+    /// (docs/counter.md)
     #[arg(long)]
     pub trust_counter: bool,
 

@@ -35,7 +35,8 @@ fn by_the_manifests() -> Dependencies {
     packages.iter().map(entry).collect()
 }
 
-/// The lines of the list: a crate, an arrow and the dependencies, each a space apart; a remark follows after two spaces.
+/// The lines of the list: a crate, an arrow and the dependencies, each a space apart; a remark follows after two
+/// spaces.
 fn by_the_list() -> Dependencies {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ARCHITECTURE.md");
     let text = std::fs::read_to_string(path).expect("ARCHITECTURE.md");

@@ -45,13 +45,14 @@ struct Args {
           help = format!("Clocks of programs under libfastpath-preload.so. {}", Clocks::HELP))]
     clocks: Clocks,
 
-    /// Rules for the processes that are attached when they appear, and those that never are (example: deploy/fastpath-policy.toml).
-    /// SIGHUP reloads it. The default, /etc/fastpath/policy.toml, need not exist; FILE must
+    /// Rules for the processes that are attached when they appear, and those that never are (example:
+    /// deploy/fastpath-policy.toml). SIGHUP reloads it. The default, /etc/fastpath/policy.toml, need not exist; FILE
+    /// must
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
 
-    /// Check the policy file, list the processes that each rule selects now, and exit: 0 if the file is valid, or the default file
-    /// does not exist; 1 if not
+    /// Check the policy file, list the processes that each rule selects now, and exit: 0 if the file is valid, or the
+    /// default file does not exist; 1 if not
     #[arg(long)]
     check_policy: bool,
 
@@ -63,7 +64,8 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pages_per_user: usize,
 
-    /// Use a counter (TSC) for which the CPU does not guarantee a constant rate, and watch it more closely: see fastpath-run(1)
+    /// Use a counter (TSC) for which the CPU does not guarantee a constant rate, and watch it more closely: see
+    /// fastpath-run(1)
     #[arg(long)]
     trust_counter: bool,
 

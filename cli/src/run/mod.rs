@@ -107,8 +107,8 @@ fn name_functions_left_out() {
 }
 
 /// Returns the mailbox, and the grant of the host's daemon, if one runs and has a page for this process. Otherwise the
-/// helper publishes: it still has to compare the CPUs' counters, as the daemon did. Where programs only get the hook, no
-/// process reads the page.
+/// helper publishes: it still has to compare the CPUs' counters, as the daemon did. Where programs only get the hook,
+/// no process reads the page.
 fn source(selection: &Selection) -> Result<helper::Source, String> {
     let mailbox = Shared::create().map_err(|e| e.to_string())?;
     let purpose = Purpose {

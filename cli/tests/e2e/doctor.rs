@@ -476,7 +476,8 @@ fn a_seccomp_filter_hides_only_the_facts_that_need_the_forbidden_calls() {
         assert_eq!(report["facts"]["clocks"][1]["path"], "unknown", "{report:#}");
         assert!(report["facts"]["clocks"][1]["ns"].is_f64(), "{report:#}");
     }
-    // No threads: the CPUs are not compared, and doctor reports that. glibc before 2.34 makes them by clone, which fork is too.
+    // No threads: the CPUs are not compared, and doctor reports that. glibc before 2.34 makes them by clone, which fork
+    // is too.
     let report = json(&forbid(libc::SYS_clone3));
     let warp = &report["facts"]["counter"]["evidence"]["warp"];
     let length = |list: &str| warp[list].as_array().expect("a list").len();

@@ -2,7 +2,8 @@
 
 use crate::common::{fastpath, finish, helper_program, served};
 
-/// With the kernel's vDSO to fall back on: the filter forbids the system call, and the helper may get no CPU for a while.
+/// With the kernel's vDSO to fall back on: the filter forbids the system call, and the helper may get no CPU for a
+/// while.
 const SERVED_BESIDE_VDSO: &[&str] = &["run", "--clocks", "all", "--require", "--"];
 
 #[test]

@@ -15,8 +15,8 @@ use super::processes::TIMEOUT;
 /// Starts a program on a lost clock path that fastpath restores; fails if the program cannot be served.
 pub const SERVED: &[&str] = &["run", "--without-vdso", "--clocks", "all", "--require", "--"];
 
-/// The name of the variable by which a test recognises its own processes: the kernel keeps showing the environment that a
-/// process was started with.
+/// The name of the variable by which a test recognises its own processes: the kernel keeps showing the environment that
+/// a process was started with.
 pub const MARK: &str = "FASTPATH_TEST_MARK";
 
 /// `fastpath ARGUMENTS`.
