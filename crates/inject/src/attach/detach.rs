@@ -43,6 +43,9 @@ fn detach_held(session: &Session<'_>) -> Answer<Detached> {
             Refusal::NotAttached
         });
     };
+    if found.journal.state == State::Kept {
+        return Err(Refusal::UnderRun);
+    }
     take_back(session, &found)?;
     leftovers::clear(session)?;
     match clear(session, &found) {

@@ -9,7 +9,6 @@ mod checks;
 mod detach;
 mod execs;
 mod frames;
-mod hooked_calls;
 mod leftovers;
 mod refusal;
 mod regions;
@@ -21,15 +20,16 @@ mod watchdog;
 use fastpath_page::Grant;
 
 use crate::error::Error;
+use crate::hooked_calls::{self, HookedCalls};
 use crate::mailbox_layout::HookState;
+use crate::redirection::apply::{NotApplied, apply};
 use crate::redirection::mapping::Region;
 use crate::redirection::{LeftAlone, Record, RegionPlan, region_for};
 use crate::remote::{RemoteCalls, counter_is_readable};
 use crate::sites::Cache;
-use crate::{maps, region};
+use crate::{abi, maps, region};
 use calling_thread::with_calls;
 use frames::{Frames, Stacks};
-use hooked_calls::HookedCalls;
 use session::Session;
 use threads::{AllStopped, Stopped};
 
@@ -96,7 +96,11 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks)?;
     let calls = match config.children {
         // The target's filter may kill it for the system calls of the hook.
-        Some(scans) if !target.is_filtered => HookedCalls::of(pid, &target.maps, at, scans)?,
+        Some(scans) if !target.is_filtered => {
+            let (_, hook) = abi::of_this_build(abi::of_isa_of_this_host()?)?;
+            let files = hooked_calls::files_of_running(pid, &target.maps, scans);
+            HookedCalls::of(pid, &target.maps, at, hook, plan.room(), &files)?
+        }
         _ => HookedCalls::default(),
     };
     plan.add(&calls.records, &calls.moved)?;
@@ -200,25 +204,11 @@ fn write(all: &mut AllStopped<'_>, plan: &RegionPlan, at: u64) -> Answer<()> {
     if journal != plan.journal.bytes()? {
         return Err(Error::Unsupported("the process changed meanwhile".into()).into());
     }
-    let records = &plan.journal.records;
-    for record in records {
-        let mut bytes = vec![0; record.original.len()];
-        tracee.read(record.address, &mut bytes)?;
-        if bytes != record.original {
-            return Err(Refusal::ChangedSince {
-                address: record.address,
-            });
-        }
-    }
-    for (done, record) in records.iter().enumerate() {
-        if let Err(e) = tracee.write(record.address, &record.replacement) {
-            for record in &records[..done] {
-                tracee.write(record.address, &record.original)?;
-            }
-            return Err(Refusal::Sealed { why: e.to_string() });
-        }
-    }
-    Ok(())
+    apply(tracee, &plan.journal.records).map_err(|e| match e {
+        NotApplied::Changed { address } => Refusal::ChangedSince { address },
+        NotApplied::Sealed { why } => Refusal::Sealed { why },
+        NotApplied::Failed(e) => e.into(),
+    })
 }
 
 /// Waits until no thread is in `code`, to which nothing points any more. Calls `help` first each time, with all threads

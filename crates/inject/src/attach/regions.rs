@@ -19,7 +19,7 @@ pub struct Found {
 /// Returns the region of a process with these mappings.
 pub fn find(pid: i32, maps: &[Mapping]) -> Answer<Option<Found>> {
     let name = format!("/memfd:{REGION_NAME}");
-    let ours = |m: &&Mapping| m.name.starts_with(&name) && m.offset < region::ATTACHED_SIZE;
+    let ours = |m: &&Mapping| m.name.starts_with(&name) && m.offset < region::SIZE;
     let Some(at) = maps.iter().find(ours).map(|m| m.start.wrapping_sub(m.offset)) else {
         return Ok(None);
     };

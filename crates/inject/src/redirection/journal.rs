@@ -13,6 +13,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"fastjrnl");
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 64;
 const RECORD_BYTES: usize = 40;
+/// Number of records that fit.
+pub const MOST_RECORDS: usize = (region::JOURNAL_ROOM as usize - HEADER_BYTES) / RECORD_BYTES;
 /// Size of the longest change: Go's `syscall; cmp`.
 pub const MOST_BYTES: usize = 8;
 
@@ -24,6 +26,8 @@ pub enum State {
     InForce = 1,
     /// They were undone; the region stayed, because a thread was still in it.
     Withdrawn = 2,
+    /// They cannot be undone: the program was started with addresses in the region.
+    Kept = 3,
 }
 
 /// One change.
@@ -116,6 +120,7 @@ impl Journal {
             state: match u32_at(Journal::STATE_AT as usize)? {
                 1 => State::InForce,
                 2 => State::Withdrawn,
+                3 => State::Kept,
                 _ => return None,
             },
             clocks: u32_at(20)?,

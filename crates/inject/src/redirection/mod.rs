@@ -6,8 +6,8 @@
 //! changes its address.
 
 mod aarch64;
+pub(crate) mod apply;
 mod journal;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod mapping;
 mod plan_region;
 mod x86;
@@ -17,7 +17,7 @@ use fastpath_page::ClockSet;
 
 use crate::error::{Error, Result};
 
-pub use journal::{Journal, Record, State};
+pub use journal::{Journal, MOST_RECORDS, Record, State};
 pub use plan_region::{RegionPlan, region_for};
 
 /// Name of the memory that a region is mapped from. The memory holds the image, the hook, the thunks and the journal,
@@ -25,7 +25,7 @@ pub use plan_region::{RegionPlan, region_for};
 pub const REGION_NAME: &str = "fastpath-region";
 
 /// Redirection of the entry points of one vDSO to an image, and its thunks.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Redirection {
     /// Code for the address that the plan was made for: the displaced instructions of each entry, and the jump back.
     pub thunks: Vec<u8>,

@@ -111,7 +111,7 @@ fn foreign_page() -> OwnedFd {
 
 /// Maps the region and redirects the vDSO of this process; returns the plan.
 fn redirect_this_process(vdso: &Vdso, page: &OwnedFd) -> RegionPlan {
-    let size = region::ATTACHED_SIZE as usize;
+    let size = region::SIZE as usize;
     let map = |at: u64, size: usize, protection, flags, fd| {
         // SAFETY: a fresh mapping, or one over part of the region.
         let mapped = unsafe { libc::mmap(at as *mut libc::c_void, size, protection, flags, fd, 0) };

@@ -21,12 +21,15 @@ pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Res
         if instruction.is_invalid() {
             return Err("it is too short, or not understood".into());
         }
-        // A call would leave a return address in the thunk, and after an instruction that ends a function another
-        // function may start.
-        if instruction.flow_control() != FlowControl::Next {
-            return Err(format!("it branches in its first {JUMP_BYTES} bytes"));
-        }
         length += instruction.len();
+        // After an instruction that does not continue with the next one, another function may start.
+        let is_last = length >= JUMP_BYTES;
+        match instruction.flow_control() {
+            FlowControl::Next | FlowControl::ConditionalBranch => {}
+            FlowControl::UnconditionalBranch if is_last => {}
+            FlowControl::Call if is_last && bits == 32 => {}
+            _ => return Err(format!("it branches in its first {JUMP_BYTES} bytes")),
+        }
         instructions.push(instruction);
     }
     let displaced = first + 1..first + length as u64;
@@ -43,13 +46,8 @@ pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Res
     let jump = jump(bits, first, target)?;
 
     let moved_from: Vec<_> = instructions.iter().map(|i| (i.ip() - first) as usize).collect();
-    let back = if bits == 64 {
-        Code::Jmp_rel32_64
-    } else {
-        Code::Jmp_rel32_32
-    };
-    let back = Instruction::with_branch(back, first + length as u64).map_err(|e| e.to_string())?;
-    instructions.push(back);
+    let back = back_to(&mut instructions, bits, first + length as u64).map_err(|e| e.to_string())?;
+    instructions.extend(back);
     let block = InstructionBlock::new(&instructions, thunk_at);
     let encoded = BlockEncoder::encode(bits, block, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)
         .map_err(|e| format!("its first instructions cannot be moved: {e}"))?;
@@ -65,6 +63,34 @@ pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Res
         thunk: encoded.code_buffer,
         moved,
     })
+}
+
+/// Returns what continues at `next`, after the displaced instructions. A call as the last of them becomes a push of its
+/// own return address and a jump: i386's compilers begin functions with a call to a function that returns the address
+/// to which it returns (`__x86.get_pc_thunk`).
+fn back_to(
+    instructions: &mut Vec<Instruction>,
+    bits: u32,
+    next: u64,
+) -> Result<Option<Instruction>, iced_x86::IcedError> {
+    let jump = if bits == 64 {
+        Code::Jmp_rel32_64
+    } else {
+        Code::Jmp_rel32_32
+    };
+    let last = instructions.last().map(|last| (last.flow_control(), *last));
+    let to = match last {
+        Some((FlowControl::UnconditionalBranch, _)) => return Ok(None),
+        Some((FlowControl::Call, call)) => {
+            let mut push = Instruction::with1(Code::Pushd_imm32, next as u32)?;
+            push.set_ip(call.ip());
+            instructions.pop();
+            instructions.push(push);
+            call.near_branch_target()
+        }
+        _ => next,
+    };
+    Instruction::with_branch(jump, to).map(Some)
 }
 
 fn is_branch(instruction: &Instruction) -> bool {
