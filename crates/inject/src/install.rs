@@ -166,9 +166,7 @@ impl Program {
             plan.put_sysinfo_thunk(thunk)?;
             stack.set(AT_SYSINFO, at + region::THUNKS);
         }
-        if self.vdso.is_none() || !config.serve || sysinfo.is_some() {
-            plan.keep()?;
-        }
+        plan.is_of_start(self.vdso.is_none() || !config.serve || sysinfo.is_some())?;
         let entry = old.get(AT_ENTRY).filter(|_| self.code.has_more_to_come());
         let detour = entry.zip(self.hook.entry);
         if let Some((_, door)) = detour {

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::{REGION_NAME, RegionPlan};
+use super::{REGION_NAME, RegionPlan, is_region};
 use crate::error::{Error, Result, tried};
 use crate::mailbox_layout::HookState;
 use crate::maps::{self, Mapping};
@@ -118,7 +118,6 @@ pub fn parts(at: u64, maps: &[Mapping]) -> Vec<std::ops::Range<u64>> {
 
 /// Returns the pages of thunks in a process with these mappings.
 pub fn thunk_pages(maps: &[Mapping]) -> impl Iterator<Item = std::ops::Range<u64>> {
-    let is_ours = |m: &&Mapping| m.name.starts_with("/memfd:") && m.name["/memfd:".len()..].starts_with(REGION_NAME);
-    let thunks = maps.iter().filter(is_ours).filter(|m| m.offset >= region::SIZE);
+    let thunks = maps.iter().filter(|m| is_region(m) && m.offset >= region::SIZE);
     thunks.map(|m| m.start..m.end)
 }

@@ -61,6 +61,7 @@ impl RegionPlan {
         let (image, hook) = abi::of_this_build(abi)?;
         let journal = Journal {
             state: State::InForce,
+            is_of_start: false,
             vdso_base,
             clocks: clocks.0,
             records: redirection.patches.iter().map(Record::of).collect(),
@@ -107,9 +108,12 @@ impl RegionPlan {
         self.write_journal()
     }
 
-    /// Notes that the region can never be unmapped: the program is started with addresses in it.
-    pub(crate) fn keep(&mut self) -> Result<()> {
-        self.journal.state = State::Kept;
+    /// Notes that the program is started with the region, and whether it can never be unmapped.
+    pub(crate) fn is_of_start(&mut self, is_kept: bool) -> Result<()> {
+        self.journal.is_of_start = true;
+        if is_kept {
+            self.journal.state = State::Kept;
+        }
         self.write_journal()
     }
 
