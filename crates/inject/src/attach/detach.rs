@@ -88,7 +88,10 @@ pub fn clear(session: &Session<'_>, found: &Found) -> Answer<()> {
         return Err(Refusal::InTheWay { tid: session.pid() });
     }
     let code = found.memory()?;
-    until_no_thread_is_in(session, &code, |all| {
+    // The loader's copy of AT_ENTRY: it has jumped there.
+    let (_, hook) = abi::of_this_build(abi::of_isa_of_this_host()?)?;
+    let entry = hook.entry.map(|entry| found.at + region::HOOK + entry);
+    until_no_thread_is_in(session, &code, entry, |all| {
         // Threads that wait in a system call continue where they would be without the thunk.
         for thread in &mut all.threads {
             let pc = thread.registers.pc();

@@ -212,16 +212,18 @@ fn write(all: &mut AllStopped<'_>, plan: &RegionPlan, at: u64) -> Answer<()> {
 }
 
 /// Waits until no thread is in `code`, to which nothing points any more. Calls `help` first each time, with all threads
-/// stopped. Refuses if a thread does not leave `code`.
+/// stopped. Refuses if a thread does not leave `code`. `used_up`: an address in it that may be on a stack, and that no
+/// thread will use.
 fn until_no_thread_is_in(
     session: &Session<'_>,
     code: &[std::ops::Range<u64>],
+    used_up: Option<u64>,
     mut help: impl FnMut(&mut AllStopped<'_>) -> Answer<()>,
 ) -> Answer<()> {
     let mut in_the_way = session.pid();
     let stopped = AllStopped::of(session, |all| {
         help(all)?;
-        let found = thread_in(all, code)?;
+        let found = thread_in(all, code, used_up)?;
         in_the_way = found.unwrap_or(in_the_way);
         Ok(found.is_none().then_some(()))
     });
@@ -233,11 +235,13 @@ fn until_no_thread_is_in(
 }
 
 /// Returns a thread that is about to execute an instruction in `code`, or will return there.
-fn thread_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>]) -> Answer<Option<i32>> {
+fn thread_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>], used_up: Option<u64>) -> Answer<Option<i32>> {
     let stacks = Stacks::of(all.pid())?;
     for thread in &all.threads {
         let pc = thread.registers.pc();
-        if code.iter().any(|range| range.contains(&pc)) || frames_of(thread, &stacks)?.mention(thread.look(), code) {
+        if code.iter().any(|range| range.contains(&pc))
+            || frames_of(thread, &stacks)?.mention(thread.look(), code, used_up)
+        {
             return Ok(Some(thread.tid()));
         }
     }
