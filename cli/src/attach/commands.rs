@@ -8,7 +8,7 @@ use fastpath_publisher::evidence::{self, Trust};
 
 use crate::args;
 use crate::exit;
-use crate::limits::FileSize;
+use crate::limits::{FileSize, LARGEST_FILE};
 use crate::output::{note, warn};
 use crate::run::selection::Selection;
 
@@ -18,8 +18,6 @@ use crate::{groups, processes};
 const NO_PAGE: i32 = 16;
 /// A thread cannot be stopped for now.
 const DOES_NOT_STOP: i32 = 14;
-/// Size in bytes that no region exceeds, with thunks beside every library.
-const LARGEST_FILE: u64 = 1 << 20;
 /// The policy of this host's daemon says never.
 const FORBIDDEN: i32 = 18;
 

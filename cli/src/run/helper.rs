@@ -130,7 +130,9 @@ impl Helper {
             .map_err(|e| e.to_string())?;
         self.channel.read_exact(&mut [0]).map_err(|e| e.to_string())?;
         let Grant {
-            page, mailbox: kept, ..
+            page,
+            mailbox: kept,
+            clocks,
         } = match self.grant.take() {
             Some(grant) => grant,
             None => self.publish()?,
@@ -143,6 +145,7 @@ impl Helper {
                 let mailbox = mailbox.clone();
                 move || mailbox.reopen()
             }),
+            clocks,
             without_vdso: self.without_vdso,
             serve: self.serve,
             allows: Box::new(|_| true),

@@ -147,6 +147,7 @@ fn attend(grant: &Grant, mailbox: &Arc<Shared>, policy: Option<DaemonsPolicy>) -
             let mailbox = mailbox.clone();
             move || mailbox.reopen()
         }),
+        clocks: grant.clocks,
         without_vdso: false,
         serve: true,
         allows: Box::new(move |pid| policy.as_ref().is_none_or(|policy| policy.against(pid).is_none())),

@@ -10,6 +10,7 @@ pub mod attach;
 pub mod attendant;
 mod credentials;
 mod error;
+mod hooked_calls;
 mod in_process;
 mod install;
 pub mod lease;
@@ -27,7 +28,6 @@ mod stack;
 mod surgery;
 pub mod target;
 mod tracee;
-mod unwind;
 
 pub use error::{Error, Result};
 pub use in_process::InProcess;

@@ -179,9 +179,10 @@ pub fn redirects(sites: &[Site], bias: u64, thunks: u64, used: usize, doors: Doo
     redirects
 }
 
-/// Returns the number of thunks on a page that is given as words.
-pub fn thunks_in_use(page: &[u64]) -> usize {
-    page.chunks(THUNK_BYTES / 8).take_while(|thunk| thunk[0] != 0).count()
+/// Returns the number of thunks on a page with these bytes.
+pub fn thunks_in_use(page: &[u8]) -> usize {
+    let is_used = |thunk: &&[u8]| thunk.iter().any(|byte| *byte != 0);
+    page.chunks(THUNK_BYTES).take_while(is_used).count()
 }
 
 /// Scans of files by their identity, so that each library is read only once for all programs.

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use super::{Memory, attach, detach, hazard};
 use crate::common::{
-    Outcome, Pid, Running, SERVED, fastpath, finish, helper_program, needs_root, program_32, skip, start, tool,
+    Outcome, Pid, Running, fastpath, finish, helper_program, needs_root, program_32, skip, start, tool,
     unprivileged, wait_until,
 };
 
@@ -113,17 +113,23 @@ fn a_process_of_another_user() {
 fn a_process_that_is_attached() {
     let running = sleeper();
     attach(running.pid()).expect_success();
-    is_refused_and_untouched(running.pid(), 8, "attached already");
+    is_refused_and_untouched(running.pid(), 8, "on the fast path already");
     detach(running.pid()).expect_success();
     is_refused(detach(running.pid()), 15, "not attached");
 }
 
 #[test]
 fn a_process_that_run_started() {
-    let running = start(fastpath(&[SERVED, &["sleep", "1000"]].concat()));
-    wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
-    is_refused_and_untouched(running.pid(), 8, "fastpath run");
-    is_refused(detach(running.pid()), 8, "fastpath run");
+    let run = |options: &[&str]| {
+        let running = start(fastpath(&[&["run"], options, &["--clocks", "all", "--", "sleep", "1000"]].concat()));
+        wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
+        running
+    };
+    let with_vdso = run(&[]);
+    is_refused_and_untouched(with_vdso.pid(), 8, "on the fast path already");
+    let without_vdso = run(&["--without-vdso"]);
+    is_refused_and_untouched(without_vdso.pid(), 8, "fastpath run");
+    is_refused(detach(without_vdso.pid()), 8, "fastpath run");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::Pid;
 use super::processes::TIMEOUT;
 
 /// Starts a program on a lost clock path that fastpath restores; fails if the program cannot be served.
-pub const SERVED: &[&str] = &["run", "--without-vdso", "--clocks", "all", "--require", "--"];
+pub const SERVED: &[&str] = &["run", "--clocks", "all", "--require", "--"];
 
 /// The name of the variable by which a test recognises its own processes: the kernel keeps showing the environment that
 /// a process was started with.
@@ -38,7 +38,7 @@ pub fn unprivileged() -> Command {
     run
 }
 
-/// `fastpath run --without-vdso --clocks all --require -- COMMAND`.
+/// `fastpath run --clocks all --require -- COMMAND`.
 pub fn served(command: &[&str]) -> Command {
     let mut run = fastpath(SERVED);
     run.args(command);

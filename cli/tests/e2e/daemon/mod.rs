@@ -96,7 +96,7 @@ impl Place {
         command
     }
 
-    /// `fastpath run --without-vdso --clocks all --require -- COMMAND`.
+    /// `fastpath run --clocks all --require -- COMMAND`.
     fn served(&self, command: &[impl AsRef<str>]) -> Command {
         let mut served = self.fastpath(SERVED);
         served.args(command.iter().map(AsRef::as_ref));

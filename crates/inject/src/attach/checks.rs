@@ -12,6 +12,7 @@ use super::regions::{Found, find};
 use crate::error::Error;
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
+use crate::redirection::State;
 use crate::target::{self, Status};
 
 /// A process that may be changed.
@@ -126,6 +127,7 @@ pub fn look_at(pid: i32) -> Answer<Target> {
     let status = Status::of(&pid.to_string())?;
     let maps = maps::of(pid)?;
     let leftover = match find(pid, &maps)? {
+        Some(found) if found.journal.state == State::Kept => return Err(Refusal::UnderRun),
         Some(found) if found.is_in_force()? => return Err(Refusal::AttachedAlready { pid }),
         None if maps.iter().any(|m| m.name.starts_with("/memfd:fastpath-page")) => return Err(Refusal::UnderRun),
         found => found,

@@ -110,12 +110,13 @@ impl Frames {
         frames
     }
 
-    /// Returns whether a word of the stack may point into one of these ranges of fastpath's code.
+    /// Returns whether a word of the stack may point into one of these ranges of fastpath's code. Words that equal `used_up`
+    /// do not count.
     ///
     /// Return addresses of this code's own calls do not count: a thread that will return to such an address has its
     /// program counter in this code too, or in a signal frame, or in the kernel's vDSO, the only other code that it
     /// calls. Otherwise the address is left from a call that has returned.
-    pub fn mention(&self, tracee: &Tracee, ranges: &[Range<u64>]) -> bool {
+    pub fn mention(&self, tracee: &Tracee, ranges: &[Range<u64>], used_up: Option<u64>) -> bool {
         let is_ours = |address: u64| ranges.iter().any(|range| range.contains(&address));
         let is_behind_own_call = |word: u64| {
             let before = tracee.read_present(word - running::BEFORE_BYTES, running::BEFORE_BYTES as usize);
@@ -133,6 +134,9 @@ impl Frames {
             .iter()
             .flat_map(|(start, words)| (*start..).step_by(8).zip(words));
         let mut words = words.filter(|(_, word)| is_ours(**word));
-        words.any(|(at, word)| is_of_call_to_vdso(at) || self.interrupted.contains(word) || !is_behind_own_call(*word))
+        words.any(|(at, word)| {
+            let may_be_left = Some(*word) == used_up || is_behind_own_call(*word);
+            is_of_call_to_vdso(at) || self.interrupted.contains(word) || !may_be_left
+        })
     }
 }

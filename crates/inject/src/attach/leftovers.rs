@@ -101,7 +101,7 @@ pub fn clear(session: &Session<'_>) -> Answer<()> {
     }
     let ranges: Vec<Range<u64>> = tails.iter().map(tail::Tail::range).collect();
     // A thread may still be there: for example, job control stopped it when it was about to return.
-    super::until_no_thread_is_in(session, &ranges, |_| Ok(()))?;
+    super::until_no_thread_is_in(session, &ranges, None, |_| Ok(()))?;
     // No code points there, so no thread enters it.
     session.tails_are_free.set(true);
     with_calls(session, &maps, |calls| {

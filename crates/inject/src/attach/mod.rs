@@ -9,7 +9,6 @@ mod checks;
 mod detach;
 mod execs;
 mod frames;
-mod hooked_calls;
 mod leftovers;
 mod refusal;
 mod regions;
@@ -21,15 +20,16 @@ mod watchdog;
 use fastpath_page::Grant;
 
 use crate::error::Error;
+use crate::hooked_calls::{self, HookedCalls};
 use crate::mailbox_layout::HookState;
+use crate::redirection::apply::{NotApplied, apply};
 use crate::redirection::mapping::Region;
 use crate::redirection::{LeftAlone, Record, RegionPlan, region_for};
 use crate::remote::{RemoteCalls, counter_is_readable};
 use crate::sites::Cache;
-use crate::{maps, region};
+use crate::{abi, maps, region};
 use calling_thread::with_calls;
 use frames::{Frames, Stacks};
-use hooked_calls::HookedCalls;
 use session::Session;
 use threads::{AllStopped, Stopped};
 
@@ -96,7 +96,11 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks)?;
     let calls = match config.children {
         // The target's filter may kill it for the system calls of the hook.
-        Some(scans) if !target.is_filtered => HookedCalls::of(pid, &target.maps, at, scans)?,
+        Some(scans) if !target.is_filtered => {
+            let (_, hook) = abi::of_this_build(abi::of_isa_of_this_host()?)?;
+            let files = hooked_calls::files_of_running(pid, &target.maps, scans);
+            HookedCalls::of(pid, &target.maps, at, hook, plan.room(), &files)?
+        }
         _ => HookedCalls::default(),
     };
     plan.add(&calls.records, &calls.moved)?;
@@ -200,38 +204,26 @@ fn write(all: &mut AllStopped<'_>, plan: &RegionPlan, at: u64) -> Answer<()> {
     if journal != plan.journal.bytes()? {
         return Err(Error::Unsupported("the process changed meanwhile".into()).into());
     }
-    let records = &plan.journal.records;
-    for record in records {
-        let mut bytes = vec![0; record.original.len()];
-        tracee.read(record.address, &mut bytes)?;
-        if bytes != record.original {
-            return Err(Refusal::ChangedSince {
-                address: record.address,
-            });
-        }
-    }
-    for (done, record) in records.iter().enumerate() {
-        if let Err(e) = tracee.write(record.address, &record.replacement) {
-            for record in &records[..done] {
-                tracee.write(record.address, &record.original)?;
-            }
-            return Err(Refusal::Sealed { why: e.to_string() });
-        }
-    }
-    Ok(())
+    apply(tracee, &plan.journal.records).map_err(|e| match e {
+        NotApplied::Changed { address } => Refusal::ChangedSince { address },
+        NotApplied::Sealed { why } => Refusal::Sealed { why },
+        NotApplied::Failed(e) => e.into(),
+    })
 }
 
 /// Waits until no thread is in `code`, to which nothing points any more. Calls `help` first each time, with all threads
-/// stopped. Refuses if a thread does not leave `code`.
+/// stopped. Refuses if a thread does not leave `code`. `used_up`: an address in it that may be on a stack, and that no
+/// thread will use.
 fn until_no_thread_is_in(
     session: &Session<'_>,
     code: &[std::ops::Range<u64>],
+    used_up: Option<u64>,
     mut help: impl FnMut(&mut AllStopped<'_>) -> Answer<()>,
 ) -> Answer<()> {
     let mut in_the_way = session.pid();
     let stopped = AllStopped::of(session, |all| {
         help(all)?;
-        let found = thread_in(all, code)?;
+        let found = thread_in(all, code, used_up)?;
         in_the_way = found.unwrap_or(in_the_way);
         Ok(found.is_none().then_some(()))
     });
@@ -243,11 +235,13 @@ fn until_no_thread_is_in(
 }
 
 /// Returns a thread that is about to execute an instruction in `code`, or will return there.
-fn thread_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>]) -> Answer<Option<i32>> {
+fn thread_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>], used_up: Option<u64>) -> Answer<Option<i32>> {
     let stacks = Stacks::of(all.pid())?;
     for thread in &all.threads {
         let pc = thread.registers.pc();
-        if code.iter().any(|range| range.contains(&pc)) || frames_of(thread, &stacks)?.mention(thread.look(), code) {
+        if code.iter().any(|range| range.contains(&pc))
+            || frames_of(thread, &stacks)?.mention(thread.look(), code, used_up)
+        {
             return Ok(Some(thread.tid()));
         }
     }

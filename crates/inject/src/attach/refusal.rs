@@ -37,14 +37,14 @@ pub enum Refusal {
         /// The system's answer, and what to do.
         why: String,
     },
-    /// The process was attached by an earlier call.
-    #[error("it is attached already (`fastpath detach {pid}` takes it off)")]
+    /// The process was attached by an earlier call, or started by `fastpath run`.
+    #[error("it is on the fast path already (`fastpath detach {pid}` takes it off)")]
     AttachedAlready {
         /// Process id.
         pid: i32,
     },
-    /// The process was started by `fastpath run`, or by a process that is attached.
-    #[error("it was started on the fast path, by `fastpath run` or by a process attached with --children")]
+    /// The program was started with addresses of the region, and keeps them.
+    #[error("it was started on the fast path without the kernel's vDSO, by `fastpath run`, and cannot leave it")]
     UnderRun,
     /// The program is of another kind.
     #[error("{what}: only 64-bit programs of this host's own instruction set can be attached")]
