@@ -505,6 +505,11 @@ pub struct Attach {
     #[arg(long)]
     pub trust_counter: bool,
 
+    /// Also answer the system calls for time in the program's own code, as static, old and raw-calling programs make them:
+    /// their instructions are redirected where that is proven to change nothing else (docs/rescue.md). x86-64 only
+    #[arg(long)]
+    pub rescue: bool,
+
     /// Print how long each process was stopped, on standard error
     #[arg(long, short)]
     pub verbose: bool,

@@ -99,7 +99,7 @@
 	test	%rdi, %rdi
 	jz	1f
 	examine	%rdi, 8
-1:	call	*fp_rescue_image_time(%rip)
+	call	*fp_rescue_image_time(%rip)
 	jmp	leave
 	ask_kernel
 	.size	fp_rescue_time, . - fp_rescue_time

@@ -16,9 +16,8 @@ use crate::abi::sites::{Shape, THUNK_BYTES, find, jump, original, thunk};
 
 /// Thunks on one page: more than the sites of any library.
 pub const MOST_SITES: usize = 4096 / THUNK_BYTES;
-/// Size above which a file is not searched for Go's or a static library's calls: reading it would cost more than it
-/// gains.
-const MOST_FILE_BYTES: u64 = 512 << 20;
+/// Size above which a file is not searched: reading it would cost more than it gains.
+pub(crate) const MOST_FILE_BYTES: u64 = 512 << 20;
 
 /// Numbers of the calls that the hook watches; arch/x86/entry/syscalls/syscall_64.tbl,
 /// include/uapi/asm-generic/unistd.h.
@@ -83,12 +82,6 @@ pub fn scan(file: &[u8], role: Role) -> Scan {
     let headers = elf.elf_program_headers();
     let interpreter = headers.iter().find_map(|h| h.interpreter(endian, file).ok().flatten());
     let interpreter = interpreter.map(|path| String::from_utf8_lossy(path).into_owned());
-    let lowest = headers
-        .iter()
-        .filter(|h| h.p_type(endian) == PT_LOAD)
-        .map(|h| h.p_vaddr(endian))
-        .min()
-        .unwrap_or(0);
     let mut sites = Vec::new();
     if role == Role::Library || interpreter.is_none() || is_go(&elf) {
         for header in headers
@@ -105,8 +98,20 @@ pub fn scan(file: &[u8], role: Role) -> Scan {
     Scan {
         sites,
         interpreter,
-        lowest: lowest & !4095,
+        lowest: lowest_of(&elf).unwrap_or(0),
     }
+}
+
+/// Returns the lowest address that an ELF file states for its segments, at the start of its page.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn lowest(file: &[u8]) -> Option<u64> {
+    lowest_of(&ElfFile64::parse(file).ok()?)
+}
+
+fn lowest_of(elf: &ElfFile64<'_, Endianness>) -> Option<u64> {
+    let endian = elf.endian();
+    let loaded = elf.elf_program_headers().iter().filter(|h| h.p_type(endian) == PT_LOAD);
+    Some(loaded.map(|h| h.p_vaddr(endian)).min()? & !4095)
 }
 
 fn is_go(elf: &ElfFile64<'_, Endianness>) -> bool {
@@ -217,10 +222,10 @@ impl Cache {
 }
 
 /// A file's bytes, mapped so that only the pages that are accessed are read: programs of 100 MB are common.
-struct Mapped(NonNull<libc::c_void>, usize);
+pub(crate) struct Mapped(NonNull<libc::c_void>, usize);
 
 impl Mapped {
-    fn of(file: &File, size: usize) -> std::io::Result<Mapped> {
+    pub(crate) fn of(file: &File, size: usize) -> std::io::Result<Mapped> {
         // SAFETY: a fresh private mapping.
         let map = unsafe {
             libc::mmap(

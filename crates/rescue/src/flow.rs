@@ -11,8 +11,15 @@ use crate::file::{File, Part};
 /// Most words of one table of relative addresses.
 const MOST_TABLE_WORDS: usize = 16 << 10;
 
+/// Most words of all tables, and most instructions, so that a file made for it cannot keep the analysis busy for more than
+/// some seconds.
+const MOST_ALL_TABLE_WORDS: usize = 64 << 20;
+const MOST_INSTRUCTIONS: usize = 512 << 20;
+
 /// Result of decoding a file.
 pub struct Flow {
+    /// Whether all of it was decoded. If not, nothing is proven.
+    pub is_complete: bool,
     /// For each executable part, the offsets at which an instruction begins that is reached from a function.
     begins: Vec<Bits>,
     /// For each executable part, the offsets that something may jump to.
@@ -25,11 +32,14 @@ impl Flow {
         let mut search = Search {
             file,
             flow: Flow {
+                is_complete: true,
                 begins: bits(),
                 lands: bits(),
             },
             next: Vec::new(),
             tables: Default::default(),
+            words_left: MOST_ALL_TABLE_WORDS,
+            instructions_left: MOST_INSTRUCTIONS,
         };
         search.land(file.entry);
         file.labels.iter().for_each(|label| search.land(*label));
@@ -84,6 +94,8 @@ struct Search<'a, 'f> {
     next: Vec<u64>,
     /// Addresses of tables of relative addresses that were read.
     tables: std::collections::HashSet<u64>,
+    words_left: usize,
+    instructions_left: usize,
 }
 
 impl Search<'_, '_> {
@@ -103,6 +115,15 @@ impl Search<'_, '_> {
         }
     }
 
+    /// Counts one more instruction and returns whether it may be decoded.
+    fn is_affordable(&mut self) -> bool {
+        match self.instructions_left.checked_sub(1) {
+            Some(left) => self.instructions_left = left,
+            None => self.flow.is_complete = false,
+        }
+        self.flow.is_complete
+    }
+
     /// Decodes from all landings.
     fn follow(&mut self) {
         while let Some(address) = self.next.pop() {
@@ -118,7 +139,7 @@ impl Search<'_, '_> {
         let code = &self.file.code[part];
         let mut decoder = Decoder::with_ip(64, &code.bytes[first..], address, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
-        while decoder.can_decode() && decoder.ip() < end {
+        while decoder.can_decode() && decoder.ip() < end && self.is_affordable() {
             let offset = (decoder.ip() - code.address) as usize;
             if self.flow.begins[part].has(offset) {
                 // Decoded before, and so is what follows, unless that ended with a jump.
@@ -181,6 +202,11 @@ impl Search<'_, '_> {
             return;
         }
         for word in bytes.chunks_exact(4).take(MOST_TABLE_WORDS) {
+            let Some(left) = self.words_left.checked_sub(1) else {
+                self.flow.is_complete = false;
+                return;
+            };
+            self.words_left = left;
             let relative = i32::from_le_bytes([word[0], word[1], word[2], word[3]]);
             let address = base.wrapping_add_signed(relative.into());
             if self.file.place(address).is_none() {
@@ -231,7 +257,7 @@ impl Search<'_, '_> {
         let mut decoder = Decoder::with_ip(64, part.bytes, part.address, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
         let mut next = starts.partition_point(|start| *start <= part.address);
-        while decoder.can_decode() {
+        while decoder.can_decode() && self.is_affordable() {
             decoder.decode_out(&mut instruction);
             for operand in 0..instruction.op_count() {
                 match instruction.op_kind(operand) {

@@ -53,6 +53,8 @@ pub struct Window {
 pub enum Reason {
     /// No function that the file states reaches it.
     NotReached,
+    /// Decoding all of the file would take too long.
+    TooLarge,
     /// Too few instructions beside it can be moved.
     NoRoom,
     /// Something may jump to this address in it.
@@ -71,6 +73,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::NotReached => f.write_str("no known function reaches it"),
+            Reason::TooLarge => f.write_str("its file has more code than can be examined"),
             Reason::NoRoom => f.write_str("too few instructions beside it can be moved"),
             Reason::Landing(at) => write!(f, "something may jump to {at:#x}"),
             Reason::Ambiguous(at) => write!(f, "its code can be decoded in two ways at {at:#x}"),
@@ -120,6 +123,9 @@ pub fn dynamic(code: &[u8]) -> impl Iterator<Item = usize> + '_ {
 
 /// Returns the window of the site at `address`.
 pub fn find(file: &File<'_>, flow: &Flow, address: u64, by: By) -> Result<Window, Reason> {
+    if !flow.is_complete {
+        return Err(Reason::TooLarge);
+    }
     let begins = |(part, offset): (usize, usize)| match by {
         By::SystemCall => flow.begins((part, offset)).then_some((part, offset)),
         // The address is that of the constant.

@@ -17,6 +17,7 @@ use crate::target::{self, Status};
 /// A process that may be changed.
 #[derive(Debug)]
 pub struct Target {
+    pub pid: i32,
     pub maps: Vec<Mapping>,
     /// Code of the kernel's vDSO there.
     pub vdso: Vec<u8>,
@@ -147,6 +148,7 @@ pub fn look_at(pid: i32) -> Answer<Target> {
         return Err(Refusal::SharesMemory { with });
     }
     Ok(Target {
+        pid,
         maps,
         vdso,
         vdso_base,

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
 use crate::program;
-use crate::redirection::{Moved, Record};
+use crate::redirection::{Moved, Purpose, Record};
 use crate::region;
 use crate::sites::{self, Cache, Redirect, Role, Site};
 use crate::surgery::doors;
@@ -31,16 +31,20 @@ pub struct HookedCalls {
 impl HookedCalls {
     /// Returns the calls of the process `pid`, whose region will be at `region_at`. A file that cannot be read has
     /// none.
-    pub fn of(pid: i32, maps: &[Mapping], region_at: u64, scans: &Cache) -> Result<HookedCalls> {
+    /// Marks the pages as used in `taken`.
+    pub fn of(
+        pid: i32,
+        maps: &[Mapping],
+        region_at: u64,
+        scans: &Cache,
+        taken: &mut Vec<Mapping>,
+    ) -> Result<HookedCalls> {
         let mut calls = HookedCalls::default();
         let (_, hook) = abi::of_this_build(abi::of_isa_of_this_host()?)?;
         let doors = doors(hook, region_at);
-        let mut taken = maps.to_vec();
-        reserve(&mut taken, region_at, region::ATTACHED_SIZE);
         let memory = Memory::of(pid);
         for (sites, bias, near) in searched(pid, maps, scans) {
-            let below = maps::gap_below(&taken, near, PAGE, region::GUARD);
-            let Some(at) = below.or_else(|| maps::gap_above(&taken, near, PAGE, region::GUARD_ABOVE)) else {
+            let Some(at) = page_near(taken, near) else {
                 continue;
             };
             let mut page = vec![0; PAGE as usize];
@@ -56,7 +60,6 @@ impl HookedCalls {
                 page[offset..offset + redirect.thunk.bytes.len()].copy_from_slice(&redirect.thunk.bytes);
                 calls.note(redirect, site);
             }
-            reserve(&mut taken, at, PAGE);
             calls.pages.push((at, page));
         }
         Ok(calls)
@@ -73,6 +76,7 @@ impl HookedCalls {
             thunk: behind.map_or(0, |_| thunk),
             in_thunk,
             in_place,
+            purpose: Purpose::Hook,
         });
         let call = abi::CALL_BYTES;
         // An interrupted call is made again from the address of its instruction.
@@ -138,8 +142,16 @@ fn crosses_a_page(redirect: &Redirect) -> bool {
     first / PAGE != (first + redirect.jump.bytes.len() as u64 - 1) / PAGE
 }
 
+/// Returns where a page of thunks can be mapped near a file, and marks it as used in `taken`.
+pub fn page_near(taken: &mut Vec<Mapping>, file_at: u64) -> Option<u64> {
+    let below = maps::gap_below(taken, file_at, PAGE, region::GUARD);
+    let at = below.or_else(|| maps::gap_above(taken, file_at, PAGE, region::GUARD_ABOVE))?;
+    reserve(taken, at, PAGE);
+    Some(at)
+}
+
 /// Marks a range as used, so that it is not chosen twice.
-fn reserve(maps: &mut Vec<Mapping>, start: u64, size: u64) {
+pub fn reserve(maps: &mut Vec<Mapping>, start: u64, size: u64) {
     let index = maps.partition_point(|m| m.start < start);
     maps.insert(
         index,

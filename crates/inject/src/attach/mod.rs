@@ -13,6 +13,7 @@ mod hooked_calls;
 mod leftovers;
 mod refusal;
 mod regions;
+mod rescued_calls;
 mod session;
 mod thread_state;
 mod threads;
@@ -30,12 +31,14 @@ use crate::{maps, region};
 use calling_thread::with_calls;
 use frames::{Frames, Stacks};
 use hooked_calls::HookedCalls;
+use rescued_calls::RescuedCalls;
 use session::Session;
 use threads::{AllStopped, Stopped};
 
 pub use detach::{Detached, detach};
 pub use refusal::{Answer, Refusal};
 pub use regions::Found;
+pub use rescued_calls::{NotRescued, Rescued};
 use regions::find;
 pub use session::Pauses;
 pub use watchdog::{LastResort, StoppedTooLong};
@@ -49,6 +52,8 @@ pub struct AttachConfig<'a> {
     pub children: Option<&'a Cache>,
     /// Process that must be allowed to trace the target (PR_SET_PTRACER), where Yama requires that; 0: none.
     pub ptracer: u32,
+    /// Whether the program's own system calls for time are redirected too.
+    pub rescue: bool,
 }
 
 /// Result of an attach.
@@ -62,6 +67,8 @@ pub struct Attached {
     pub left_alone: Vec<LeftAlone>,
     /// Reason why the programs that the target executes will not be served, though that was asked for.
     pub without_children: Option<&'static str>,
+    /// The program's own system calls for time, if they were to be redirected.
+    pub rescued: Option<Rescued>,
 }
 
 /// Returns the region of a process, if it has one.
@@ -94,12 +101,21 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     }
     let at = region::place_near(&target.maps, target.vdso_base)?;
     let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks)?;
-    let calls = match config.children {
+    let mut taken = target.maps.clone();
+    hooked_calls::reserve(&mut taken, at, region::ATTACHED_SIZE);
+    let mut calls = match config.children {
         // The target's filter may kill it for the system calls of the hook.
-        Some(scans) if !target.is_filtered => HookedCalls::of(pid, &target.maps, at, scans)?,
+        Some(scans) if !target.is_filtered => HookedCalls::of(pid, &target.maps, at, scans, &mut taken)?,
         _ => HookedCalls::default(),
     };
     plan.add(&calls.records, &calls.moved)?;
+    let mut rescued = None;
+    if config.rescue {
+        let found = RescuedCalls::of(&target, &plan, &mut taken)?;
+        plan.add(&found.records, &found.moved)?;
+        calls.pages.extend(found.pages);
+        rescued = Some(found.result);
+    }
     let region = Region {
         at,
         plan: &plan,
@@ -132,6 +148,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     };
     in_force.map(|attached| Attached {
         without_children,
+        rescued,
         ..attached
     })
 }
@@ -173,6 +190,7 @@ fn put_in_force(session: &Session<'_>, plan: &RegionPlan, at: u64) -> Answer<Att
         pauses: session.pauses(),
         left_alone: plan.left_alone.clone(),
         without_children: None,
+        rescued: None,
     })
 }
 
@@ -247,7 +265,9 @@ fn thread_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>]) -> Answer<
     let stacks = Stacks::of(all.pid())?;
     for thread in &all.threads {
         let pc = thread.registers.pc();
-        if code.iter().any(|range| range.contains(&pc)) || frames_of(thread, &stacks)?.mention(thread.look(), code) {
+        if code.iter().any(|range| range.contains(&pc))
+            || thread.registers.point_into(code)
+            || frames_of(thread, &stacks)?.mention(thread.look(), code) {
             return Ok(Some(thread.tid()));
         }
     }

@@ -6,6 +6,8 @@
 //! changes its address.
 
 mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod general;
 mod journal;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod mapping;
@@ -17,7 +19,7 @@ use fastpath_page::ClockSet;
 
 use crate::error::{Error, Result};
 
-pub use journal::{Journal, Record, State};
+pub use journal::{Journal, Purpose, Record, State};
 pub use plan_region::{RegionPlan, region_for};
 
 /// Name of the memory that a region is mapped from. The memory holds the image, the hook, the thunks and the journal,

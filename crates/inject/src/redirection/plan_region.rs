@@ -3,7 +3,7 @@
 use fastpath_image::{Image, Instance, Isa, Options, Placement, Vdso};
 use fastpath_page::ClockSet;
 
-use super::{EntryPatch, Journal, LeftAlone, Moved, Record, State, plan};
+use super::{EntryPatch, Journal, LeftAlone, Moved, Purpose, Record, State, plan};
 use crate::abi;
 use crate::error::{Error, Result};
 use crate::region;
@@ -23,6 +23,10 @@ pub struct RegionPlan {
     pub left_alone: Vec<LeftAlone>,
     /// Contents of the region's journal; already in `code`.
     pub journal: Journal,
+    /// Code for the program's own system calls for time. None, if the kernel's functions may change registers that a
+    /// system call keeps.
+    #[cfg(target_arch = "x86_64")]
+    pub routines: fastpath_rescue::thunk::Routines,
 }
 
 /// Plans a region at `region_at` for a process whose kernel's vDSO has these bytes at `vdso_base`; `clocks` are those
@@ -62,13 +66,48 @@ pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet)
     put(region::JOURNAL, region::JOURNAL_ROOM, &journal.bytes()?)?;
     let room = region::ATTACHED_SIZE - region::ENTRY_THUNKS;
     put(region::ENTRY_THUNKS, room, &redirection.thunks)?;
+    #[cfg(target_arch = "x86_64")]
+    let routines = super::general::uses_general_registers(vdso, &parsed, &["clock_gettime", "gettimeofday", "time"])
+        .then(|| routines(image, hook, &redirection, region_at, &mut code))
+        .unwrap_or_default();
     Ok(RegionPlan {
+        #[cfg(target_arch = "x86_64")]
+        routines,
         code,
         patches: redirection.patches,
         moved: redirection.moved,
         left_alone: redirection.left_alone,
         journal,
     })
+}
+
+/// Fills in which functions the hook's routines call, in the region's `code`, and returns the routines' addresses.
+#[cfg(target_arch = "x86_64")]
+fn routines(
+    image: &Image,
+    hook: &abi::Hook,
+    redirection: &super::Redirection,
+    region_at: u64,
+    code: &mut [u8],
+) -> fastpath_rescue::thunk::Routines {
+    let mut routines = fastpath_rescue::thunk::Routines::default();
+    for (name, routine, answers) in hook.rescue {
+        let function = match *name {
+            // It follows the kernel's tick: only the kernel knows it.
+            "time" => redirection.kernel.address(name),
+            _ => {
+                let mut functions = image.functions().iter();
+                let found = functions.find(|function| super::plain_name(function.name) == *name);
+                found.map_or(0, |function| region_at + region::IMAGE + function.offset)
+            }
+        };
+        if function != 0 {
+            let word = (region::HOOK + answers) as usize;
+            code[word..word + 8].copy_from_slice(&function.to_le_bytes());
+            routines.set(name, region_at + region::HOOK + routine);
+        }
+    }
+    routines
 }
 
 impl RegionPlan {
@@ -100,6 +139,7 @@ impl Record {
             thunk: 0,
             in_thunk: 0,
             in_place: 0,
+            purpose: Purpose::Entry,
         }
     }
 }
