@@ -628,6 +628,10 @@ pub struct Audit {
     #[arg(long)]
     pub all: bool,
 
+    /// List instead which system calls for time `attach --rescue` would redirect, and the reason why not for the others. x86-64 only
+    #[arg(long, conflicts_with_all = ["sarif", "fail_on", "all"])]
+    pub rescue: bool,
+
     /// Files, directories, images
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<std::path::PathBuf>,
