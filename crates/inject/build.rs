@@ -168,11 +168,17 @@ fn compile(isa: &Isa, hook: &Path, asserts: &Path, out: &Path) -> Result<String,
 /// addresses of the functions that answer.
 fn rescue_offsets(offset: impl Fn(&str) -> Option<u64>) -> Result<Vec<(&'static str, u64, u64)>, String> {
     let names = ["clock_gettime", "gettimeofday", "time"];
-    let known = names.into_iter().filter_map(|name| Some((name, offset(&format!("fp_rescue_{name}"))?)));
+    let known = names
+        .into_iter()
+        .filter_map(|name| Some((name, offset(&format!("fp_rescue_{name}"))?)));
     known
         .map(|(name, routine)| {
             let answers = offset(&format!("fp_rescue_image_{name}"));
-            Ok((name, routine, answers.ok_or(format!("the routine for {name} has no word for its function"))?))
+            Ok((
+                name,
+                routine,
+                answers.ok_or(format!("the routine for {name} has no word for its function"))?,
+            ))
         })
         .collect()
 }

@@ -4,6 +4,7 @@ use fastpath_helper::attach::{Outcome, Wanted, attach_all};
 use fastpath_helper::policy::DaemonsPolicy;
 use fastpath_helper::process::Surroundings;
 use fastpath_inject::attach::{self, Attached, Refusal, Rescued};
+use fastpath_measure::Clocks;
 use fastpath_publisher::evidence::{self, Trust};
 
 use crate::args;
@@ -49,7 +50,10 @@ pub fn attach(options: &args::Attach) -> i32 {
         note(why.refusal());
         return NO_PAGE;
     }
-    let clocks = match Selection::of(options.clocks.as_ref(), false, false) {
+    // A program's own system calls are slow wherever the vDSO is not.
+    let all = Clocks::ALL;
+    let wanted = options.clocks.as_ref().or(options.rescue.then_some(&all));
+    let clocks = match Selection::of(wanted, false, false) {
         Selection::Nothing(why) => {
             note(format_args!("{why}; nothing was attached"));
             return status;
@@ -129,7 +133,9 @@ fn report(pid: i32, attached: &Attached, verbose: bool) {
 /// Reports what became of a process's own system calls for time.
 fn report_rescued(pid: i32, rescued: &Rescued, verbose: bool) {
     if let Some(why) = rescued.refused {
-        warn(format_args!("{pid}: its own system calls for time are not rescued: {why}"));
+        warn(format_args!(
+            "{pid}: its own system calls for time are not rescued: {why}"
+        ));
         return;
     }
     if rescued.sites == 0 {
@@ -138,7 +144,9 @@ fn report_rescued(pid: i32, rescued: &Rescued, verbose: bool) {
             1 => "the only one found cannot be redirected safely (-v says why)".to_owned(),
             count => format!("none of the {count} found can be redirected safely (-v says why)"),
         };
-        warn(format_args!("{pid}: none of its own system calls for time is rescued: {found}"));
+        warn(format_args!(
+            "{pid}: none of its own system calls for time is rescued: {found}"
+        ));
     }
     if verbose {
         note(format_args!(
@@ -147,7 +155,10 @@ fn report_rescued(pid: i32, rescued: &Rescued, verbose: bool) {
             rescued.left_alone.len()
         ));
         for left in &rescued.left_alone {
-            note(format_args!("{pid}: {} at {:#x}: {}", left.file, left.address, left.why));
+            note(format_args!(
+                "{pid}: {} at {:#x}: {}",
+                left.file, left.address, left.why
+            ));
         }
     }
 }

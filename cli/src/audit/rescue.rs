@@ -124,7 +124,9 @@ fn gather(paths: &[std::path::PathBuf], examined: &AtomicUsize) -> (Report, Vec<
 
 fn sites_of(path: &str) -> Result<Vec<Site>, String> {
     let path = Path::new(path);
-    let size = std::fs::metadata(path).map_err(|_| "--rescue examines no files in archives")?.len();
+    let size = std::fs::metadata(path)
+        .map_err(|_| "--rescue examines no files in archives")?
+        .len();
     if size > MOST_FILE_BYTES {
         return Err(format!("it is larger than {} MiB", MOST_FILE_BYTES >> 20));
     }

@@ -23,7 +23,10 @@ fn documents() -> Vec<(&'static str, Value)> {
         ("doctor", schema_of::<fastpath_doctor::Report>("doctor")),
         ("trace", schema_of::<fastpath_trace::Report>("trace")),
         ("audit", schema_of::<fastpath_audit::Report>("audit")),
-        ("audit --rescue", schema_of::<crate::audit::rescue::Report>("audit --rescue")),
+        (
+            "audit --rescue",
+            schema_of::<crate::audit::rescue::Report>("audit --rescue"),
+        ),
         ("bench", schema_of::<crate::bench::Report>("bench")),
         ("guard", schema_of::<fastpath_guard::Report>("guard")),
         ("status", schema_of::<crate::attach::status::Status>("status")),

@@ -102,7 +102,11 @@ pub fn attach_all(
             }
         };
         for pid in pids {
-            let outcome = attach_one(pid, &wanted.config(&served.grant, scans.as_ref(), served.ptracer), give_up);
+            let outcome = attach_one(
+                pid,
+                &wanted.config(&served.grant, scans.as_ref(), served.ptracer),
+                give_up,
+            );
             report(pid, is_named(pid), outcome);
         }
     }

@@ -35,7 +35,9 @@ impl Bits {
 
     /// Returns the highest number of the set below `number`, at most `reach` below.
     pub fn last_before(&self, number: usize, reach: usize) -> Option<usize> {
-        (number.saturating_sub(reach)..number).rev().find(|number| self.has(*number))
+        (number.saturating_sub(reach)..number)
+            .rev()
+            .find(|number| self.has(*number))
     }
 }
 

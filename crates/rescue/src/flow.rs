@@ -236,7 +236,8 @@ impl Search<'_, '_> {
     fn any_jump(&mut self, part: &Part<'_>) {
         for (offset, bytes) in part.bytes.windows(6).enumerate() {
             let word = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-            let after = |size: u64, relative: i32| (part.address + offset as u64 + size).wrapping_add_signed(relative.into());
+            let after =
+                |size: u64, relative: i32| (part.address + offset as u64 + size).wrapping_add_signed(relative.into());
             match bytes[..2] {
                 [0xe8 | 0xe9, _] => {
                     self.mark(after(5, word(1)));

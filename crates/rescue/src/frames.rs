@@ -93,7 +93,10 @@ mod tests {
     fn landing_pads_are_relative_to_the_function() {
         // No base, no types, ULEB128 call sites of 4 bytes each: the first without a pad.
         let data = [0xff, 0xff, 0x01, 8, 0, 4, 0, 0, 4, 4, 0x20, 1];
-        assert_eq!(landing_pads(Bytes::new(&data, LittleEndian), 0x1000), Some(vec![0x1020]));
+        assert_eq!(
+            landing_pads(Bytes::new(&data, LittleEndian), 0x1000),
+            Some(vec![0x1020])
+        );
         // Cut short.
         assert_eq!(landing_pads(Bytes::new(&data[..9], LittleEndian), 0x1000), None);
     }

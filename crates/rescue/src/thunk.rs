@@ -49,7 +49,9 @@ impl Routines {
             (Some(calls.gettimeofday), self.gettimeofday),
             (calls.time, self.time),
         ];
-        let known = numbers.into_iter().filter_map(|(number, routine)| Some((number?, routine)));
+        let known = numbers
+            .into_iter()
+            .filter_map(|(number, routine)| Some((number?, routine)));
         known.filter(|(_, routine)| *routine != 0)
     }
 
@@ -146,7 +148,10 @@ impl Builder<'_> {
         let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
         let encoded = BlockEncoder::encode(64, block, options).ok()?;
         let base = self.code.len();
-        let copies = encoded.new_instruction_offsets.iter().map(|offset| base + *offset as usize);
+        let copies = encoded
+            .new_instruction_offsets
+            .iter()
+            .map(|offset| base + *offset as usize);
         let moved = instructions
             .iter()
             .map(|instruction| (instruction.ip() - self.address) as usize)

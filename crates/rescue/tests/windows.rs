@@ -121,7 +121,9 @@ impl Machine {
     }
 
     fn fill(&self, random: &mut Random) {
-        let words: Vec<u8> = (0..SCRATCH_BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect();
+        let words: Vec<u8> = (0..SCRATCH_BYTES / 8)
+            .flat_map(|_| random.next().to_le_bytes())
+            .collect();
         self.write(SCRATCH, &words);
     }
 }
@@ -136,7 +138,22 @@ impl Drop for Machine {
 /// Returns all registers that code can see, but rip.
 fn words(r: &Registers) -> Vec<u64> {
     vec![
-        r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15,
+        r.rax,
+        r.rbx,
+        r.rcx,
+        r.rdx,
+        r.rsi,
+        r.rdi,
+        r.rbp,
+        r.rsp,
+        r.r8,
+        r.r9,
+        r.r10,
+        r.r11,
+        r.r12,
+        r.r13,
+        r.r14,
+        r.r15,
         // The resume flag is the debugger's.
         r.eflags & !0x10000,
     ]
@@ -196,7 +213,10 @@ fn compare_before(machine: &Machine, window: &Window, thunk: &Thunk, random: &mu
         let what = format!("{:#x} {:02x?} state {state}", window.address, window.bytes);
         if as_it_is.signal.is_some() {
             assert_eq!(as_it_is.signal, redirected.signal, "{what}");
-            assert!(as_it_is.registers == redirected.registers, "{what}: another state at the fault");
+            assert!(
+                as_it_is.registers == redirected.registers,
+                "{what}: another state at the fault"
+            );
             continue;
         }
         assert_eq!(as_it_is.at, syscall, "{what}");
@@ -292,7 +312,11 @@ fn a_thunk_does_what_its_window_does_and_a_system_call_no_more() {
                     Kind::Behind => compare_behind(&machine, window, &thunk, &mut random, &from),
                     Kind::Vsyscall => continue,
                 }
-                *(if window.kind == Kind::Before { &mut before } else { &mut behind }) += 1;
+                *(if window.kind == Kind::Before {
+                    &mut before
+                } else {
+                    &mut behind
+                }) += 1;
             }
         }
     }

@@ -38,8 +38,8 @@ use threads::{AllStopped, Stopped};
 pub use detach::{Detached, detach};
 pub use refusal::{Answer, Refusal};
 pub use regions::Found;
-pub use rescued_calls::{NotRescued, Rescued};
 use regions::find;
+pub use rescued_calls::{NotRescued, Rescued};
 pub use session::Pauses;
 pub use watchdog::{LastResort, StoppedTooLong};
 
@@ -267,7 +267,8 @@ fn thread_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>]) -> Answer<
         let pc = thread.registers.pc();
         if code.iter().any(|range| range.contains(&pc))
             || thread.registers.point_into(code)
-            || frames_of(thread, &stacks)?.mention(thread.look(), code) {
+            || frames_of(thread, &stacks)?.mention(thread.look(), code)
+        {
             return Ok(Some(thread.tid()));
         }
     }

@@ -56,7 +56,11 @@ mod tests {
     fn the_kernels_clock_functions_do_and_getrandom_does_not() {
         let bytes = fastpath_image::own_vdso().unwrap().expect("a vDSO").bytes;
         let parsed = Vdso::parse(&bytes).unwrap();
-        assert!(uses_general_registers(&bytes, &parsed, &["clock_gettime", "gettimeofday", "time"]));
+        assert!(uses_general_registers(
+            &bytes,
+            &parsed,
+            &["clock_gettime", "gettimeofday", "time"]
+        ));
         if parsed.exports().iter().any(|export| export.name == "__vdso_getrandom") {
             assert!(!uses_general_registers(&bytes, &parsed, &["getrandom"]));
         }

@@ -81,7 +81,10 @@ fn a_jump_into_the_window_refuses_it_wherever_it_comes_from() {
     // A long one, behind an instruction that ends the function.
     assert_eq!(window(&two, &[RET, &[0xe9, 0xf6, 0xff, 0xff, 0xff]]), refused);
     // A symbol, a relocation, a landing pad.
-    assert_eq!(window_at(0x40_0000, &two, &[RET], |file| file.labels.push(into)), refused);
+    assert_eq!(
+        window_at(0x40_0000, &two, &[RET], |file| file.labels.push(into)),
+        refused
+    );
     // Another function's start.
     assert_eq!(
         window_at(0x40_0000, &two, &[RET], |file| file.functions.push(into..into + 1)),
@@ -125,7 +128,10 @@ fn two_decodings_of_the_same_code_are_a_reason_to_leave_it_alone() {
     let refusal = window_at(0x40_0000, &[CLOCK_GETTIME], &[RET], |file| {
         file.functions.push(0x40_0002..0x40_0005);
     });
-    assert!(matches!(refusal, Err(Reason::Landing(_) | Reason::Ambiguous(_))), "{refusal:?}");
+    assert!(
+        matches!(refusal, Err(Reason::Landing(_) | Reason::Ambiguous(_))),
+        "{refusal:?}"
+    );
 }
 
 #[test]
@@ -144,7 +150,12 @@ fn code_that_the_loader_changes_is_left_alone() {
         let refusal = window_at(0x40_0000, &[CLOCK_GETTIME], &[RET], |file| file.relocated.push(at));
         assert_eq!(refusal, Err(Reason::Relocated(at)));
     }
-    assert!(window_at(0x40_0000, &[CLOCK_GETTIME], &[RET], |file| file.relocated.push(0x40_0005)).is_ok());
+    assert!(
+        window_at(0x40_0000, &[CLOCK_GETTIME], &[RET], |file| file
+            .relocated
+            .push(0x40_0005))
+        .is_ok()
+    );
 }
 
 #[test]
@@ -177,8 +188,14 @@ fn a_load_of_a_vsyscall_is_replaced_in_its_constant() {
 #[test]
 fn the_functions_for_any_call_are_found_in_this_machines_libc() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let libc = maps.split_whitespace().find(|word| word.ends_with("/libc.so.6")).unwrap();
+    let libc = maps
+        .split_whitespace()
+        .find(|word| word.ends_with("/libc.so.6"))
+        .unwrap();
     let sites = crate::analyse(&std::fs::read(libc).unwrap()).unwrap();
     let any: Vec<_> = sites.iter().filter(|site| site.calls == crate::Calls::Any).collect();
-    assert!(!any.is_empty() && any.iter().all(|site| site.window.is_ok()), "{sites:?}");
+    assert!(
+        !any.is_empty() && any.iter().all(|site| site.window.is_ok()),
+        "{sites:?}"
+    );
 }
