@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "isa.h"
+#include "jump.h"
 #include "text.h"
 
 /* Returns whether one of these notes is that of fastpath's own image (vdso/note.S). */
@@ -23,9 +24,30 @@ static bool notes_name_fastpath(const char *note, const char *end) {
 	return false;
 }
 
+/* Returns whether a function begins with a jump out of the vDSO: `run` or `attach` put it there. */
+static bool is_redirected(const struct vdso *vdso) {
+	const Elf64_Ehdr *elf = (const void *)vdso->base;
+	const Elf64_Shdr *section = (const void *)(vdso->base + elf->e_shoff);
+
+	for (int i = 0; i < elf->e_shnum; i++, section++) {
+		const Elf64_Sym *symbol = (const void *)(vdso->base + section->sh_offset);
+		const Elf64_Sym *end = (const void *)(vdso->base + section->sh_offset + section->sh_size);
+
+		for (; section->sh_type == SHT_DYNSYM && symbol < end; symbol++) {
+			if (ELF64_ST_TYPE(symbol->st_info) != STT_FUNC || !symbol->st_size)
+				continue;
+			uintptr_t target = fp_jump_target((const unsigned char *)vdso->base + symbol->st_value);
+			if (target && (target < vdso->base || target >= vdso->end))
+				return true;
+		}
+	}
+	return false;
+}
+
 bool fp_vdso(uintptr_t base, struct vdso *vdso, struct why *why) {
 	if (!base)
 		return fp_because(why, "the kernel gave this process no vDSO", 0);
+	static const char already[] = "it is on fastpath's vDSO already";
 	const Elf64_Ehdr *elf = (const void *)base;
 	if (elf->e_ident[EI_CLASS] != ELFCLASS64 || elf->e_machine != FP_MACHINE)
 		return fp_because(why, "the vDSO is not one for this kind of program", 0);
@@ -38,9 +60,9 @@ bool fp_vdso(uintptr_t base, struct vdso *vdso, struct why *why) {
 		if (segment->p_type == PT_LOAD && segment->p_offset + segment->p_filesz > size)
 			size = segment->p_offset + segment->p_filesz;
 		if (segment->p_type == PT_NOTE && notes_name_fastpath(start, start + segment->p_filesz))
-			return fp_because(why, "it is on fastpath's vDSO already", 0);
+			return fp_because(why, already, 0);
 	}
 	vdso->base = base;
 	vdso->end = base + FP_PAGE_UP(size);
-	return true;
+	return !is_redirected(vdso) || fp_because(why, already, 0);
 }

@@ -14,7 +14,7 @@ struct vdso {
 
 #define FP_PAGE_UP(bytes) (((bytes) + 4095) & ~(uintptr_t)4095)
 
-/* Returns false if there is none, if it is for another ISA, or if it is already fastpath's own. */
+/* Returns false if there is none, if it is for another ISA, if it is fastpath's own, or redirected to that. */
 bool fp_vdso(uintptr_t base, struct vdso *vdso, struct why *why);
 
 #endif

@@ -449,6 +449,12 @@ pub struct Run {
     #[arg(long)]
     pub trust_counter: bool,
 
+    /// Also answer the system calls for time in the code of the program and of those that it starts, as static, old and
+    /// raw-calling programs make them: their instructions are redirected where that is proven to change nothing else
+    /// (docs/rescue.md). All clocks are served unless --clocks names others. x86-64 only
+    #[arg(long)]
+    pub rescue: bool,
+
     /// Start the program as on a host with vdso=0
     #[arg(long)]
     pub without_vdso: bool,

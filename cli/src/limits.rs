@@ -27,6 +27,9 @@ fn set(resource: Resource, limit: &libc::rlimit) -> bool {
     unsafe { libc::setrlimit(resource, limit) == 0 }
 }
 
+/// Size in bytes that no region exceeds, with thunks beside every library.
+pub const LARGEST_FILE: libc::rlim_t = 1 << 20;
+
 /// The limit of the size of files, raised. Dropping this restores the old limit.
 #[must_use]
 pub struct FileSize(Option<libc::rlimit>);

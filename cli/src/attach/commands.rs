@@ -3,13 +3,13 @@
 use fastpath_helper::attach::{Outcome, Wanted, attach_all};
 use fastpath_helper::policy::DaemonsPolicy;
 use fastpath_helper::process::Surroundings;
-use fastpath_inject::attach::{self, Attached, Refusal, Rescued};
-use fastpath_measure::Clocks;
+use fastpath_inject::Rescued;
+use fastpath_inject::attach::{self, Attached, Refusal};
 use fastpath_publisher::evidence::{self, Trust};
 
 use crate::args;
 use crate::exit;
-use crate::limits::FileSize;
+use crate::limits::{FileSize, LARGEST_FILE};
 use crate::output::{note, warn};
 use crate::run::selection::Selection;
 
@@ -19,8 +19,6 @@ use crate::{groups, processes};
 const NO_PAGE: i32 = 16;
 /// A thread cannot be stopped for now.
 const DOES_NOT_STOP: i32 = 14;
-/// Size in bytes that no region exceeds, with thunks beside every library.
-const LARGEST_FILE: u64 = 1 << 20;
 /// The policy of this host's daemon says never.
 const FORBIDDEN: i32 = 18;
 
@@ -50,10 +48,7 @@ pub fn attach(options: &args::Attach) -> i32 {
         note(why.refusal());
         return NO_PAGE;
     }
-    // A program's own system calls are slow wherever the vDSO is not.
-    let all = Clocks::ALL;
-    let wanted = options.clocks.as_ref().or(options.rescue.then_some(&all));
-    let clocks = match Selection::of(wanted, false, false) {
+    let clocks = match Selection::of(options.clocks.as_ref(), options.rescue, false, false) {
         Selection::Nothing(why) => {
             note(format_args!("{why}; nothing was attached"));
             return status;

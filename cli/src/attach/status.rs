@@ -4,6 +4,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fastpath_evidence::{PageCopy, Residuals};
+#[cfg(not(target_arch = "x86_64"))]
+use fastpath_inject::redirection::Journal;
+#[cfg(target_arch = "x86_64")]
+use fastpath_inject::redirection::State;
 use fastpath_measure::Clock;
 use fastpath_page::{ClockSet, MAPPED_NAME, Page, Reader};
 use fastpath_proc::Mapping;
@@ -447,7 +451,11 @@ fn clocks(page: &Page) -> ClockSet {
 fn by(pid: i32, has_region: bool) -> By {
     let found = fastpath_inject::attach::find_in(pid);
     match found {
-        Ok(Some(found)) if found.is_in_force().unwrap_or(true) => By::Attach,
+        Ok(Some(found)) if found.journal.state == State::Kept => By::Run,
+        Ok(Some(found)) if found.is_in_force().unwrap_or(true) => match found.journal.is_of_start {
+            true => By::Run,
+            false => By::Attach,
+        },
         Ok(Some(_)) => By::Detached,
         _ if has_region => By::Attach,
         _ => By::Run,
@@ -455,6 +463,11 @@ fn by(pid: i32, has_region: bool) -> By {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn by(_pid: i32, has_region: bool) -> By {
-    if has_region { By::Attach } else { By::Run }
+fn by(pid: i32, has_region: bool) -> By {
+    let maps = fastpath_proc::maps::of(pid).unwrap_or_default();
+    match Journal::of(pid, &maps) {
+        Ok(Some((_, Some(journal)))) if journal.is_of_start => By::Run,
+        _ if has_region => By::Attach,
+        _ => By::Run,
+    }
 }

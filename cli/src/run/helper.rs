@@ -59,6 +59,7 @@ pub fn leave_behind(
         trust: super::trust(options),
         without_vdso: options.without_vdso,
         serve: selection.serves(),
+        rescue: options.rescue && selection.serves(),
         trial,
         name: options.command[0].to_string_lossy().into_owned(),
     };
@@ -108,6 +109,7 @@ struct Helper {
     trust: Trust,
     without_vdso: bool,
     serve: bool,
+    rescue: bool,
     trial: Trial,
     name: String,
 }
@@ -130,7 +132,9 @@ impl Helper {
             .map_err(|e| e.to_string())?;
         self.channel.read_exact(&mut [0]).map_err(|e| e.to_string())?;
         let Grant {
-            page, mailbox: kept, ..
+            page,
+            mailbox: kept,
+            clocks,
         } = match self.grant.take() {
             Some(grant) => grant,
             None => self.publish()?,
@@ -143,8 +147,10 @@ impl Helper {
                 let mailbox = mailbox.clone();
                 move || mailbox.reopen()
             }),
+            clocks,
             without_vdso: self.without_vdso,
             serve: self.serve,
+            rescue: self.rescue,
             allows: Box::new(|_| true),
             filters: self.trial.filters,
             refuses_32_bit: self.trial.refuses_32_bit.clone(),

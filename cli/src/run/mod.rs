@@ -15,7 +15,7 @@ use fastpath_inject::target::{self, View};
 use fastpath_publisher::evidence::{self, Distrust, Trust};
 
 use crate::args;
-use crate::limits::FileSize;
+use crate::limits::{FileSize, LARGEST_FILE};
 use crate::output::{note, warn};
 use selection::Selection;
 use timeline::Timeline;
@@ -68,7 +68,7 @@ fn prepare(options: &args::Run) -> Prepared {
     }
     let may = View::of("self", libc::AT_FDCWD).and_then(|view| view.may_serve(path.as_os_str()));
     let is_32_bit = may.as_ref().is_ok_and(|isa| !isa.is_64());
-    let selection = match Selection::of(options.clocks.as_ref(), options.without_vdso, is_32_bit) {
+    let selection = match Selection::of(options.clocks.as_ref(), options.rescue, options.without_vdso, is_32_bit) {
         Selection::Nothing(why) => return Prepared::Nothing(why),
         selection => selection,
     };
@@ -80,29 +80,14 @@ fn prepare(options: &args::Run) -> Prepared {
         may.map_err(|e| e.to_string())?;
         let trial = trial::seccomp_allows_surgery()?;
         // The helper inherits this limit.
-        let _files = FileSize::at_least(fastpath_page::PAGE_SIZE as u64)?;
+        let _files = FileSize::at_least(LARGEST_FILE)?;
         let source = source(&selection)?;
         timeline.mark("ask fastpathd");
         helper::leave_behind(options, &selection, trial, source, timeline, surroundings)
     })();
-    if options.verbose && prepared.is_ok() {
-        name_functions_left_out();
-    }
     match prepared {
         Ok(()) => Prepared::Ready,
         Err(why) => Prepared::Refused(why),
-    }
-}
-
-/// Names the functions of this kernel's vDSO that the image does not have.
-fn name_functions_left_out() {
-    let Ok(Some(kernel)) = fastpath_image::own_vdso() else {
-        return;
-    };
-    for name in fastpath_image::Image::host().lacks(&kernel.vdso) {
-        note(format_args!(
-            "this kernel's vDSO has {name}, which this version of fastpath does not know: the program does not find it, as on an older kernel"
-        ));
     }
 }
 

@@ -110,6 +110,42 @@ fn gdb_attaches_to_a_served_program_and_shows_where_it_is() {
 }
 
 #[test]
+fn a_served_program_keeps_the_kernels_vdso() {
+    let script = "LD_SHOW_AUXV=1 exec cat /proc/self/maps";
+    let out = finish(served(&["sh", "-c", script])).expect_success().out;
+    assert!(out.contains("/memfd:fastpath-page"), "{out}");
+    let line = |what: &str| out.lines().find(|line| line.contains(what)).expect(what);
+    let told = line("AT_SYSINFO_EHDR").rsplit("0x").next().expect("an address");
+    assert!(line("[vdso]").starts_with(told), "{out}");
+}
+
+#[test]
+fn gdb_stops_a_served_program_in_the_kernels_function_and_names_it() {
+    let Some(gdb) = tool("gdb") else { return };
+    let Some(clock) = busy_clock() else { return };
+    let mut attach = Command::new(gdb);
+    let pid = clock.pid().0.to_string();
+    attach.args(["-nx", "-batch", "-ex", "set debuginfod enabled off", "-p", &pid]);
+    for command in [
+        "break *__vdso_clock_gettime",
+        "continue",
+        "info symbol $pc",
+        "backtrace",
+        "delete",
+        "detach",
+    ] {
+        attach.args(["-ex", command]);
+    }
+    let out = finish(attach).expect_success().out;
+    assert!(out.contains("clock_gettime in section .text of "), "{out}");
+    assert!(out.contains("read_many") && out.contains("main"), "{out}");
+    let before = clock.pid().cpu_time();
+    wait_until("going on", || {
+        clock.pid().cpu_time() > before + Duration::from_millis(50)
+    });
+}
+
+#[test]
 fn strace_attaches_to_a_shell_and_follows_its_children() {
     let Some(strace) = tool("strace") else { return };
     let mut shell = served(&["sh", "-c", "while [ ! -e \"$0\" ]; do :; done; sh -c 'exit 5'; exit $?"]);

@@ -166,7 +166,7 @@ fn prepare(state: &mut State, peer: Peer, request: &Request) -> Result<Answered,
     let plan = region_for(&own.bytes, request.vdso, request.region, clocks).map_err(|e| unsupported(&e))?;
     let mut answer = Answer {
         clocks: clocks.0,
-        region_size: region::ATTACHED_SIZE as u32,
+        region_size: region::SIZE as u32,
         section: sections(),
         ..Answer::new(Operation::Prepare as u32)
     };
@@ -178,7 +178,7 @@ fn prepare(state: &mut State, peer: Peer, request: &Request) -> Result<Answered,
     Ok(Answered::with(answer, vec![grant.page, grant.mailbox, contents]))
 }
 
-const _: () = assert!(region::ATTACHED_SIZE <= REGION_ROOM as u64);
+const _: () = assert!(region::SIZE <= REGION_ROOM as u64);
 
 /// Returns the parts of the region, at their offsets in the plan's bytes.
 fn sections() -> [Section; SECTIONS] {
@@ -200,7 +200,7 @@ fn sections() -> [Section; SECTIONS] {
         (
             Source::Bytes,
             region::JOURNAL,
-            region::ATTACHED_SIZE - region::JOURNAL,
+            region::SIZE - region::JOURNAL,
             execute,
             true,
         ),

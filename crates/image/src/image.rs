@@ -2,7 +2,6 @@
 
 use crate::built;
 use crate::instance::plain_name;
-use crate::vdso::Vdso;
 use fastpath_isa::Isa;
 
 /// Images consist of pages of this size, and are mapped at multiples of it, whatever the kernel's page size.
@@ -83,14 +82,6 @@ impl Image {
         let mut functions = self.functions.iter();
         let function = functions.find(|function| plain_name(function.name) == name);
         function.map(|function| function.offset)
-    }
-
-    /// Returns the names of the functions of a kernel's vDSO that this image has no symbol for: functions of a kernel
-    /// that is newer than the image. A program that gets the image does not find them, as on an older kernel.
-    pub fn lacks<'v>(&self, vdso: &'v Vdso) -> impl Iterator<Item = &'v str> {
-        let functions = vdso.exports().iter().filter(|export| export.is_function);
-        let missing = functions.filter(|export| self.symbol(&export.name).is_none());
-        missing.map(|export| export.name.as_str())
     }
 
     /// Returns the offset of the function to which a signal handler with SA_SIGINFO returns, on ISAs whose vDSO has it.

@@ -120,11 +120,7 @@ const CLOCK_FUNCTIONS: [&str; 6] = [
     "clock_getres_time64",
 ];
 /// The functions that are jumps to the kernel's, where it has them.
-const KERNELS_OWN: [&str; 1] = ["getcpu"];
-/// The functions whose symbols point directly to the kernel's: a symbol's value may be any distance from the image.
-/// Only functions that C libraries alone look up: rustix, in many Rust programs, panics where a symbol that it wants
-/// (clock_gettime, getcpu) lies beyond the image's end.
-const SYMBOLS_TO_KERNEL: [&str; 1] = ["time"];
+const KERNELS_OWN: [&str; 2] = ["getcpu", "time"];
 
 impl Image {
     /// Writes an instance to the beginning of `buffer` and returns its size. Allocates nothing and keeps no reference.
@@ -168,10 +164,6 @@ impl Image {
                 Some(kernels) if plain == "vsyscall" => {
                     let at = function.offset;
                     fastpath_isa::i386_jump(bytes, at as usize, address + at, kernels);
-                }
-                Some(kernels) if SYMBOLS_TO_KERNEL.contains(&plain) => {
-                    let value = kernels.wrapping_sub(address);
-                    symbols::set(self.isa, bytes, function.symbol_at, value);
                 }
                 _ => {}
             }

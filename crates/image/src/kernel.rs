@@ -19,7 +19,7 @@ impl KernelFunctions {
     };
 
     /// Returns the functions of this vDSO, whose first byte is at `base`. Functions that no image falls back to are
-    /// left out ([`crate::Image::lacks`] names them).
+    /// left out.
     pub fn of(vdso: &Vdso, base: u64) -> KernelFunctions {
         let functions = || vdso.exports().iter().filter(|export| export.is_function);
         KernelFunctions::from_fn(|function| {
@@ -29,13 +29,7 @@ impl KernelFunctions {
                     .any(|prefix| name.strip_prefix(prefix) == Some(function))
             };
             let export = functions().find(|export| is_it(&export.name))?;
-            let address = base.wrapping_add(export.offset);
-            // By its symbol's value, a function that lies before a 32-bit image is nearly 4 GiB behind it.
-            Some(if vdso.is_64() {
-                address
-            } else {
-                address & u64::from(u32::MAX)
-            })
+            Some(base.wrapping_add(export.offset))
         })
     }
 

@@ -1,17 +1,10 @@
-//! The dynamic symbols of an image that differ from one process to another. The instructions that differ are in
-//! `fastpath-isa`.
+//! The dynamic symbols of an image that a process does not get. The instructions that differ from one process to
+//! another are in `fastpath-isa`.
 
 use fastpath_isa::Isa;
 
 /// Symbol type of data.
 const STT_OBJECT: u8 = 1;
-
-/// Gives the dynamic symbol whose entry is at `entry` this value, which loaders add to the image's address. The sum
-/// wraps around.
-pub fn set(isa: Isa, bytes: &mut [u8], entry: usize, value: u64) {
-    let (at, width) = if isa.is_64() { (entry + 8, 8) } else { (entry + 4, 4) };
-    bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
-}
 
 /// Makes the dynamic symbol whose entry is at `entry` undefined, and no function. Every loader then skips it, as if
 /// this kernel did not have the function (rustix only checks the type); the hash tables stay unchanged.

@@ -2,17 +2,27 @@
 
 use std::os::fd::OwnedFd;
 
-use fastpath_image::{KernelFunctions, vdso::Vdso};
+use fastpath_image::Image;
+use fastpath_page::ClockSet;
 
-use crate::abi;
+use crate::abi::sites::THUNK_BYTES;
+use crate::abi::{self, Abi, Hook};
 use crate::error::{Error, Result};
+use crate::hooked_calls::{self, HookedCalls, HookedFile, PAGE, doors};
+use crate::mailbox_layout::HookState;
 use crate::maps::{self, Mapping};
+use crate::memory::Memory;
 use crate::program::{self, Code};
+use crate::redirection::apply::apply;
+use crate::redirection::mapping::{self, Region};
+use crate::redirection::{self, Journal, MOST_RECORDS, RegionPlan, State};
 use crate::region;
 use crate::remote;
+#[cfg(target_arch = "x86_64")]
+use crate::rescued_calls::{self, RescuedCalls, Room};
 use crate::sites;
-use crate::stack::{AT_PAGESZ, AT_SECURE, AT_SYSINFO_EHDR, InitialStack};
-use crate::surgery::{self, KernelVdso, Plan};
+use crate::stack::{AT_ENTRY, AT_PAGESZ, AT_SECURE, AT_SYSINFO, AT_SYSINFO_EHDR, InitialStack};
+use crate::surgery;
 use crate::target::Status;
 use crate::tracee::Tracee;
 
@@ -20,6 +30,8 @@ use crate::tracee::Tracee;
 pub struct InjectionConfig {
     /// Page, to be mapped read-only.
     pub page: OwnedFd,
+    /// Clocks that the page answers.
+    pub clocks: ClockSet,
     /// Opens the mailbox anew: the kernel counts this descriptor as long as a program maps it.
     pub mailbox: Box<dyn Fn() -> Result<OwnedFd> + Send + Sync>,
     /// Whether programs start as on a host whose kernel gives them no vDSO.
@@ -27,6 +39,8 @@ pub struct InjectionConfig {
     /// Whether programs get the synthetic vDSO. If not, they only get the hook, so that their descendants are treated
     /// alike.
     pub serve: bool,
+    /// Whether the programs' own system calls for time are redirected too.
+    pub rescue: bool,
     /// Returns whether a program that has just started, the process of this number, is to be served.
     pub allows: Box<dyn Fn(i32) -> bool + Send + Sync>,
     /// Number of seccomp filters that this process inherited, and under which its remote calls were tried.
@@ -71,23 +85,126 @@ pub fn install(tracee: &mut Tracee, config: &InjectionConfig) -> Result<()> {
         region::suits_pages_of(bytes)?;
     }
     let maps = maps::of(pid)?;
-    let (kernel, vdso) = kernels(tracee, config, &stack, &maps)?;
-    let sysinfo = image.symbol("__kernel_vsyscall");
     let code = Code::of(pid, &config.scans, &stack, &maps)?;
-    let plan = Plan {
-        config,
+    let program = Program {
+        abi,
         image,
-        kernel,
         hook,
-        beside: vdso.filter(|_| sysinfo.is_some()),
-        sysinfo,
+        vdso: kernels_vdso(tracee, config, &stack, &maps)?,
         code,
-        maps: &maps,
-        stack: &stack,
+        maps,
+        stack,
     };
+    let at = program.place()?;
+    let mut plan = program.plan(config, at)?;
+    let files = hooked_calls::files_at_exec(&program.code, hook);
+    let mut calls = HookedCalls::of(pid, &program.maps, at, hook, plan.room(), &files)?;
+    #[cfg(target_arch = "x86_64")]
+    if config.rescue {
+        let is_filtered = config.filters > 0;
+        let found = RescuedCalls::with(pid, &program.maps, is_filtered, &plan, at, &mut calls, &config.scans)?;
+        plan.add(&found.records, &found.moved)?;
+        calls.pages.extend(found.pages);
+    }
+    plan.add(&calls.records, &calls.moved)?;
+    let start = program.start(config, at, &mut plan)?;
+    let mailbox = (config.mailbox)()?;
+    let region = Region {
+        at,
+        plan: &plan,
+        thunk_pages: &calls.pages,
+        page: &config.page,
+        mailbox: &mailbox,
+        state: start.state,
+    };
+    let reserve = program.stack.bytes().len() as u64 + 64;
+    remote::at_exec(tracee, &program.maps, reserve, |calls| {
+        surgery::perform(calls, &region, &start.stack)
+    })
+}
 
-    let reserve = stack.bytes().len() as u64 + 64;
-    remote::at_exec(tracee, &maps, reserve, |calls| surgery::perform(calls, &plan))
+/// A program that is stopped at its exec.
+struct Program {
+    abi: &'static dyn Abi,
+    image: &'static Image,
+    hook: &'static Hook,
+    /// Kernel's vDSO, if it has one: the address and the bytes of its code.
+    vdso: Option<(u64, Vec<u8>)>,
+    code: Code,
+    maps: Vec<Mapping>,
+    stack: InitialStack,
+}
+
+/// Start of a program on the synthetic vDSO.
+struct Start {
+    stack: InitialStack,
+    state: HookState,
+}
+
+impl Program {
+    /// Returns where its region goes: near the kernel's vDSO, where the entry points jump to the image, or else beside
+    /// its own code.
+    fn place(&self) -> Result<u64> {
+        if let Some((base, _)) = &self.vdso {
+            return region::place_near(&self.maps, *base);
+        }
+        let beside = region::place_beside(&self.maps, self.code.lowest(), region::SIZE);
+        beside.ok_or_else(|| Error::Unsupported("there is no room near the program".into()))
+    }
+
+    fn plan(&self, config: &InjectionConfig, at: u64) -> Result<RegionPlan> {
+        match &self.vdso {
+            Some((base, bytes)) if config.serve => redirection::region_for(bytes, *base, at, config.clocks),
+            _ => RegionPlan::without_patches(self.abi, at, config.clocks),
+        }
+    }
+
+    /// Returns the initial stack, with the addresses by which the program gets to the region, and what the hook must
+    /// know. A program with a kernel's vDSO keeps it: only where there is none does AT_SYSINFO_EHDR point to the image.
+    /// AT_ENTRY points to the hook where the C library is still to be mapped.
+    fn start(&self, config: &InjectionConfig, at: u64, plan: &mut RegionPlan) -> Result<Start> {
+        let old = &self.stack;
+        let mut stack = old.clone();
+        let image = at + region::IMAGE;
+        match (&self.vdso, config.serve) {
+            (Some(_), true) => {}
+            (None, true) => stack.set(AT_SYSINFO_EHDR, image),
+            (_, false) if config.without_vdso => stack.remove(AT_SYSINFO_EHDR),
+            (_, false) => {}
+        }
+        let sysinfo = self.sysinfo_thunk(config, at);
+        if let Some(thunk) = &sysinfo {
+            plan.put_sysinfo_thunk(thunk)?;
+            stack.set(AT_SYSINFO, at + region::THUNKS);
+        }
+        plan.is_of_start(self.vdso.is_none() || !config.serve || sysinfo.is_some())?;
+        let entry = old.get(AT_ENTRY).filter(|_| self.code.has_more_to_come());
+        let detour = entry.zip(self.hook.entry);
+        if let Some((_, door)) = detour {
+            stack.set(AT_ENTRY, at + region::HOOK + door);
+        }
+        if !stack.same_size(old) {
+            stack.place_below(old);
+        }
+        let mut state = HookState {
+            ptracer: config.ptracer,
+            ..HookState::default()
+        };
+        if let (Some((entry, _)), Some(entry_cell)) = (detour, stack.address_of(AT_ENTRY)) {
+            (state.entry, state.entry_cell) = (entry, entry_cell);
+        }
+        Ok(Start { stack, state })
+    }
+
+    /// Returns the thunk that AT_SYSINFO will point to, in an ABI that has it. The thunk continues in the kernel's code
+    /// if there is some, else in the image's.
+    fn sysinfo_thunk(&self, config: &InjectionConfig, at: u64) -> Option<Vec<u8>> {
+        let kernels = self.stack.get(AT_SYSINFO).filter(|_| !config.without_vdso);
+        let ours = || Some(at + region::IMAGE + self.image.symbol("__kernel_vsyscall")?);
+        let door = at + region::HOOK + self.hook.before_syscall;
+        self.abi
+            .sysinfo_thunk(at + region::THUNKS, door, kernels.or_else(ours)?)
+    }
 }
 
 fn time_namespace(pid: &str) -> Result<Option<std::path::PathBuf>> {
@@ -99,27 +216,23 @@ fn time_namespace(pid: &str) -> Result<Option<std::path::PathBuf>> {
     }
 }
 
-/// Returns the functions of this program's own vDSO, and the vDSO itself.
-fn kernels(
+/// Returns the kernel's vDSO of a program: the address of its code, and the code.
+fn kernels_vdso(
     tracee: &mut Tracee,
     config: &InjectionConfig,
     stack: &InitialStack,
     maps: &[Mapping],
-) -> Result<(KernelFunctions, Option<KernelVdso>)> {
-    let refuse = |e: &dyn std::fmt::Display| Error::Unsupported(format!("the kernel's vDSO: {e}"));
-    let kernel = stack.get(AT_SYSINFO_EHDR).filter(|_| !config.without_vdso);
-    let Some(base) = kernel else {
-        return Ok((KernelFunctions::NONE, None));
+) -> Result<Option<(u64, Vec<u8>)>> {
+    let Some(base) = stack.get(AT_SYSINFO_EHDR).filter(|_| !config.without_vdso) else {
+        return Ok(None);
     };
     let mapping = maps
         .iter()
         .find(|m| m.start == base)
-        .ok_or_else(|| refuse(&"it is not mapped where it should be"))?;
+        .ok_or_else(|| Error::Unsupported("the kernel's vDSO is not mapped where it should be".into()))?;
     let mut bytes = vec![0; (mapping.end - mapping.start) as usize];
     tracee.read(base, &mut bytes)?;
-    let vdso = Vdso::parse(&bytes).map_err(|e| refuse(&e))?;
-    let functions = KernelFunctions::of(&vdso, base);
-    Ok((functions, Some(KernelVdso::new(maps, mapping, bytes))))
+    Ok(Some((base, bytes)))
 }
 
 /// Redirects the calls in the program's libraries. On this second visit the loader has mapped them, and the program
@@ -131,18 +244,79 @@ pub fn install_in_libraries(
     region: u64,
 ) -> Result<()> {
     let pid = tracee.pid();
-    let thunks = region + region::THUNKS;
     let (_, hook) = abi::of_this_build(abi::of(&tracee.registers()?))?;
-    let doors = surgery::doors(hook, region);
-    let mut used = sites::thunks_in_use(&tracee.read_words(thunks, 4096 / 8, 8)?);
+    let memory = Memory::of(pid)?;
+    let mut journal = Journal::parse(&memory.bytes(region + region::JOURNAL, PAGE as usize)?).ok_or(Error::Gone)?;
+    if journal.state == State::Withdrawn {
+        return Err(Error::Gone);
+    }
+    let pages: Vec<u64> = mapping::thunk_pages(maps).map(|page| page.start).collect();
     let libraries = maps
         .iter()
         .filter(|m| m.executable && m.inode != 0 && program::is_c_library(&m.name));
     for mapping in libraries {
-        if let Some((scan, bias)) = program::library(pid, &config.scans, maps, mapping) {
-            // If this fails, the redirections made so far are complete: there is nothing to undo.
-            used += surgery::redirect(tracee, &scan.sites, bias, thunks, used, doors, &mut Vec::new())?;
+        let Some((scan, bias)) = program::library(pid, &config.scans, maps, mapping) else {
+            continue;
+        };
+        let loaded = bias.wrapping_add(scan.lowest);
+        let file = HookedFile { scan, bias, loaded };
+        let Some(&at) = pages.iter().min_by_key(|at| at.abs_diff(loaded)) else {
+            continue;
+        };
+        let mut thunks = memory.bytes(at, PAGE as usize)?;
+        let used = sites::thunks_in_use(&thunks) * THUNK_BYTES;
+        let mut calls = HookedCalls::default();
+        let room = MOST_RECORDS.saturating_sub(journal.records.len());
+        calls.add(&memory, &file, (at, &mut thunks), doors(hook, region), room);
+        #[cfg(target_arch = "x86_64")]
+        if config.rescue && config.filters == 0 {
+            let library = (mapping, maps);
+            rescue_in_library(
+                pid,
+                config,
+                library,
+                &memory,
+                hook,
+                region,
+                (at, &mut thunks),
+                room,
+                &mut calls,
+            );
         }
+        // The jumps last: what they need is complete before. If this fails, those made so far work.
+        let new = used..sites::thunks_in_use(&thunks) * THUNK_BYTES;
+        tracee.write(at + new.start as u64, &thunks[new])?;
+        journal.records.extend_from_slice(&calls.records);
+        tracee.write(region + region::JOURNAL, &journal.bytes()?)?;
+        apply(tracee, &calls.records).map_err(|e| Error::Unsupported(e.to_string()))?;
     }
     Ok(())
+}
+
+/// Redirects the system calls for time in a library, through the free thunks of a page.
+#[cfg(target_arch = "x86_64")]
+fn rescue_in_library(
+    pid: i32,
+    config: &InjectionConfig,
+    (mapping, maps): (&Mapping, &[Mapping]),
+    memory: &Memory,
+    hook: &Hook,
+    region: u64,
+    (at, page): (u64, &mut [u8]),
+    room: usize,
+    calls: &mut HookedCalls,
+) {
+    let Some(file) = rescued_calls::file_with_sites(pid, maps, mapping, &config.scans) else {
+        return;
+    };
+    let mut rescued = RescuedCalls::default();
+    let mut room = Room {
+        at,
+        used: sites::thunks_in_use(page) * THUNK_BYTES,
+        page,
+        records: room.saturating_sub(calls.records.len()),
+    };
+    let routines = rescued_calls::routines_of(memory, hook, region);
+    rescued.add(memory, &file, routines, calls, &mut room, |_| None);
+    calls.records.extend(rescued.records);
 }

@@ -10,6 +10,7 @@ pub mod attach;
 pub mod attendant;
 mod credentials;
 mod error;
+mod hooked_calls;
 mod in_process;
 mod install;
 pub mod lease;
@@ -22,16 +23,19 @@ mod program;
 pub mod redirection;
 pub mod region;
 mod remote;
+#[cfg(target_arch = "x86_64")]
+mod rescued_calls;
 mod sites;
 mod stack;
 mod surgery;
 pub mod target;
 mod tracee;
-mod unwind;
 
 pub use error::{Error, Result};
 pub use in_process::InProcess;
 pub use install::InjectionConfig;
 pub use lease::{MAILBOX_MAPPED_NAME, MAILBOX_NAME};
 pub use mailbox::Shared;
+#[cfg(target_arch = "x86_64")]
+pub use rescued_calls::{NotRescued, Rescued};
 pub use sites::Cache;

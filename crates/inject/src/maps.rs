@@ -25,11 +25,6 @@ pub fn gap_below(maps: &[Mapping], below: u64, size: u64, guard: u64) -> Option<
     ceiling.checked_sub(guard + size).filter(|a| *a >= LOWEST)
 }
 
-/// Returns whether nothing is mapped there.
-pub fn is_free(maps: &[Mapping], start: u64, size: u64) -> bool {
-    maps.iter().all(|m| m.end <= start || m.start >= start + size)
-}
-
 /// Returns the lowest address, above the mappings that closely follow each other from `above` on, at which `size` bytes
 /// are free, at least `guard` bytes away from either neighbour.
 pub fn gap_above(maps: &[Mapping], above: u64, size: u64, guard: u64) -> Option<u64> {

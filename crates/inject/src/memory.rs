@@ -15,7 +15,6 @@ pub struct Memory {
 
 impl Memory {
     /// Opens the memory for reading.
-    #[cfg(target_arch = "x86_64")]
     pub fn of(pid: i32) -> Result<Memory> {
         Memory::open(pid, File::options().read(true))
     }

@@ -14,8 +14,8 @@ use crate::target;
 
 /// Code of the program that is mapped already: the program, and its interpreter if it names one.
 pub struct Code {
-    /// Address that the region must be near, to be in a jump's reach of all this code, if that matters.
-    pub near: Option<u64>,
+    /// Address at which the program is loaded.
+    pub loaded: u64,
     /// Sites and load bias of the program itself and of its interpreter.
     pub program: (Arc<sites::Scan>, u64),
     pub interpreter: Option<(Arc<sites::Scan>, u64)>,
@@ -28,15 +28,21 @@ impl Code {
         let program = scans.scan(&file, Role::Program).map_err(|e| Error::io(&exe, e))?;
         let loaded = stack.get(AT_PHDR).and_then(|phdr| file_start(maps, phdr)).unwrap_or(0);
         let program_bias = loaded.wrapping_sub(program.lowest);
-        let near = (!program.sites.is_empty()).then_some(loaded);
         let base = stack.get(AT_BASE).filter(|base| *base != 0);
         let mapping = base.and_then(|base| maps.iter().find(|m| m.start == base));
         let interpreter = mapping.and_then(|mapping| library(pid, scans, maps, mapping));
         Ok(Code {
-            near,
+            loaded,
             program: (program, program_bias),
             interpreter,
         })
+    }
+
+    /// Returns the lowest address of code that all its calls are near: the interpreter's, near which libraries are
+    /// mapped, or the program's.
+    pub fn lowest(&self) -> u64 {
+        let interpreter = self.interpreter.as_ref();
+        interpreter.map_or(self.loaded, |(scan, bias)| bias.wrapping_add(scan.lowest))
     }
 
     /// Returns whether the interpreter still has to map the C library. musl's is the interpreter itself.

@@ -28,8 +28,7 @@ pub struct Vdso {
     /// What it exports. One that cannot be read is there all the same: libc may have found its way through it.
     elf: Option<fastpath_image::Vdso>,
     page: Option<MappedPage>,
-    /// Whether it is the kernel's, and jumps to fastpath's image from clock_gettime and gettimeofday alone: `attach` and the preloaded
-    /// library do that.
+    /// Whether it is the kernel's, and jumps to fastpath's image from clock_gettime and gettimeofday alone.
     is_redirected: bool,
     /// The clocks that a copied page answered when it was copied; an anchor in it does not stay good.
     answered: Option<Vec<Clock>>,
@@ -116,7 +115,6 @@ impl Vdso {
 
     fn function(&self, name: &str) -> Option<usize> {
         let offset = self.elf.as_ref()?.find(name)?;
-        // A symbol of an image of ours may lead to the kernel's function, which may lie before the image.
         Some(self.address.wrapping_add(offset as usize))
     }
 
@@ -146,7 +144,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// An image is one page, and what leads to it may lie behind it.
+/// An image is one page, and on AArch64 a thunk that leads to it lies behind it.
 const IMAGE_REACH: u64 = 16 * PAGE_SIZE as u64;
 
 /// fastpath's page, right below its image, or a copy of one.

@@ -81,13 +81,21 @@ pub struct Thunk {
 }
 
 /// Returns the thunk at `at` for a window that is loaded with `bias`; `None` if there is no routine for its calls, or
-/// one is out of reach of the other.
-pub fn thunk(window: &Window, calls: Calls, bias: u64, at: u64, routines: Routines) -> Option<Thunk> {
+/// one is out of reach of the other. Other calls continue at `otherwise`, with the registers that they had at the window,
+/// or are made as without the thunk. Only for a number that the window does not set.
+pub fn thunk(
+    window: &Window,
+    calls: Calls,
+    bias: u64,
+    at: u64,
+    routines: Routines,
+    otherwise: Option<u64>,
+) -> Option<Thunk> {
     let wanted: Vec<(u32, u64)> = match calls {
         Calls::One(call) => vec![routines.number_of(call)?],
         Calls::Any => routines.all().collect(),
     };
-    if wanted.is_empty() {
+    if wanted.is_empty() || (otherwise.is_some() && calls != Calls::Any) {
         return None;
     }
     let builder = Builder {
@@ -96,10 +104,11 @@ pub fn thunk(window: &Window, calls: Calls, bias: u64, at: u64, routines: Routin
         at,
         code: Vec::new(),
     };
-    match window.kind {
-        Kind::Before => builder.before(&wanted),
-        Kind::Behind => builder.behind(&wanted),
-        Kind::Vsyscall => builder.vsyscall(wanted[0]),
+    match (window.kind, otherwise) {
+        (Kind::Before, None) => builder.before(&wanted),
+        (Kind::Before, Some(otherwise)) => builder.before_or(&wanted, otherwise),
+        (Kind::Behind, otherwise) => builder.behind(&wanted, otherwise),
+        (Kind::Vsyscall, _) => builder.vsyscall(wanted[0]),
     }
 }
 
@@ -217,20 +226,48 @@ impl Builder<'_> {
         self.finish(moved, None)
     }
 
-    fn behind(mut self, wanted: &[(u32, u64)]) -> Option<Thunk> {
+    /// As `before`, but compares the number first, and goes on to `otherwise` with everything as it was.
+    fn before_or(mut self, wanted: &[(u32, u64)], otherwise: u64) -> Option<Thunk> {
+        let behind = self.address + (self.window.bytes.len() + SYSCALL_BYTES) as u64;
         let jumps = self.compare(wanted);
-        self.code.extend([0x0f, 0x05]);
-        let called = self.code.len() as u16;
-        // jmp over the routines
-        self.code.extend([0xeb, 0]);
-        let over = self.code.len() - 1;
+        self.jump_to(otherwise)?;
+        let mut ends = Vec::new();
+        for ((_, routine), from) in wanted.iter().zip(&jumps) {
+            self.code[*from] = i8::try_from(self.code.len() - (from + 1)).ok()? as u8;
+            self.copy(0)?;
+            ends.push(self.to_routine(*routine));
+        }
+        self.end(&ends);
+        self.rcx(behind);
+        self.jump_to(behind)?;
+        self.finish(Vec::new(), None)
+    }
+
+    fn behind(mut self, wanted: &[(u32, u64)], otherwise: Option<u64>) -> Option<Thunk> {
+        let jumps = self.compare(wanted);
+        let (mut called, mut over) = (None, None);
+        if let Some(otherwise) = otherwise {
+            self.jump_to(otherwise)?;
+        } else {
+            self.code.extend([0x0f, 0x05]);
+            called = Some(self.code.len() as u16);
+            // jmp over the routines
+            self.code.extend([0xeb, 0]);
+            over = Some(self.code.len() - 1);
+        }
         let ends = self.routines(wanted, &jumps)?;
-        self.code[over] = i8::try_from(self.code.len() - (over + 1)).ok()? as u8;
+        if let Some(over) = over {
+            self.code[over] = i8::try_from(self.code.len() - (over + 1)).ok()? as u8;
+        }
         self.end(&ends);
         let behind = self.address + SYSCALL_BYTES as u64;
         self.rcx(behind);
         let mut moved = self.copy(SYSCALL_BYTES)?;
         self.jump_to(self.address + self.window.bytes.len() as u64)?;
+        let Some(called) = called else {
+            // Threads that wait in the call are in the code at `otherwise`.
+            return self.finish(Vec::new(), None);
+        };
         // A thread there has made its system call: rcx is as it left it.
         if let Some(first) = moved.first_mut() {
             first.1 = called;

@@ -303,7 +303,7 @@ fn a_thunk_does_what_its_window_does_and_a_system_call_no_more() {
             let bias = WINDOW.wrapping_sub(window.address);
             // Jumps are the same for all calls, so each site is tried with its number as an argument too.
             for calls in [site.calls, Calls::Any] {
-                let Some(thunk) = thunk(window, calls, bias, THUNK, routines) else {
+                let Some(thunk) = thunk(window, calls, bias, THUNK, routines, None) else {
                     continue;
                 };
                 machine.write(THUNK, &thunk.code);

@@ -5,7 +5,7 @@ use std::process::Command;
 use super::stepping::entries;
 use super::{Memory, attach, detach};
 use crate::common::processes::holds_within;
-use crate::common::{Pid, fastpath, finish, start, tool, wait_until};
+use crate::common::{Pid, fastpath, finish, served, start, tool, wait_until};
 
 /// Some looks of the helper's whether anybody needs it.
 const LOOKS: std::time::Duration = std::time::Duration::from_secs(1);
@@ -38,6 +38,26 @@ fn nothing_stays_behind_where_nothing_was_attached() {
     let mark = attaching.mark().to_owned();
     attaching.finish().expect_code(3);
     wait_until("the helper's end", || Pid::helpers(&mark).is_empty());
+}
+
+#[test]
+fn a_program_under_run_is_detached_as_one_that_was_attached() {
+    let Some(python) = tool("python3") else { return };
+    let script =
+        "import os, time\nprint('ready', flush=True)\nwhile True:\n    time.sleep(0.01)\n    time.monotonic()\n";
+    let running = start(served(&[python, "-I", "-c", script]));
+    wait_until("its loop", || running.out_so_far().contains("ready"));
+    assert!(running.pid().is_served());
+    detach(running.pid()).expect_success().expect_output("");
+    assert!(
+        !running.pid().read("maps").contains("fastpath"),
+        "{}",
+        running.pid().read("maps")
+    );
+    let begun = running.pid().cpu_time();
+    wait_until("going on", || running.pid().cpu_time() > begun);
+    attach(running.pid()).expect_success();
+    assert!(running.pid().is_served());
 }
 
 #[test]

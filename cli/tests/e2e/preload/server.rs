@@ -196,13 +196,13 @@ impl Plan {
         let mut answer = Answer::new(request.operation);
         answer.descriptors = 3;
         answer.clocks = ClockSet::ALL.0;
-        answer.region_size = region::ATTACHED_SIZE as u32;
+        answer.region_size = region::SIZE as u32;
         answer.section[..5].copy_from_slice(&[
             section(Source::Page, region::PAGE, region::IMAGE, read),
             section(Source::Bytes, region::IMAGE, region::STATE, code),
             zeros(section(Source::Bytes, region::STATE, region::MAILBOX, write)),
             section(Source::Mailbox, region::MAILBOX, region::JOURNAL, write),
-            section(Source::Bytes, region::JOURNAL, region::ATTACHED_SIZE, code),
+            section(Source::Bytes, region::JOURNAL, region::SIZE, code),
         ]);
         let bytes = |given: &[u8]| {
             let mut all = [0; PATCH_BYTES];

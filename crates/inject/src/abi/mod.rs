@@ -31,7 +31,6 @@ pub enum Call {
     #[cfg(target_arch = "x86_64")]
     MemfdCreate,
     Mmap,
-    Mprotect,
     Munmap,
     Prctl,
     Recvmsg,
@@ -48,7 +47,6 @@ fn number_on_this_host(call: Call) -> u64 {
         #[cfg(target_arch = "x86_64")]
         Call::MemfdCreate => libc::SYS_memfd_create,
         Call::Mmap => libc::SYS_mmap,
-        Call::Mprotect => libc::SYS_mprotect,
         Call::Munmap => libc::SYS_munmap,
         Call::Prctl => libc::SYS_prctl,
         Call::Recvmsg => libc::SYS_recvmsg,
@@ -84,8 +82,7 @@ pub fn of_this_build(abi: &dyn Abi) -> Result<(&'static Image, &'static Hook)> {
 }
 
 /// Size in bytes of a system call instruction of the host's own programs.
-#[cfg(target_arch = "x86_64")]
-pub const CALL_BYTES: u16 = 2;
+pub const CALL_BYTES: u16 = if cfg!(target_arch = "aarch64") { 4 } else { 2 };
 
 /// Returns the ABI of the host's own programs.
 #[cfg(target_arch = "x86_64")]
@@ -104,6 +101,11 @@ pub trait Abi: Sync {
 
     /// Returns the number of a system call.
     fn number(&self, call: Call) -> u64;
+
+    /// Returns how mmap's last argument states an offset in bytes.
+    fn mmap_offset(&self, bytes: u64) -> u64 {
+        bytes
+    }
 
     /// Returns the system call instruction that works at any address.
     fn system_call(&self) -> &'static [u8];

@@ -12,12 +12,12 @@ use super::regions::{Found, find};
 use crate::error::Error;
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
+use crate::redirection::State;
 use crate::target::{self, Status};
 
 /// A process that may be changed.
 #[derive(Debug)]
 pub struct Target {
-    pub pid: i32,
     pub maps: Vec<Mapping>,
     /// Code of the kernel's vDSO there.
     pub vdso: Vec<u8>,
@@ -127,6 +127,7 @@ pub fn look_at(pid: i32) -> Answer<Target> {
     let status = Status::of(&pid.to_string())?;
     let maps = maps::of(pid)?;
     let leftover = match find(pid, &maps)? {
+        Some(found) if found.journal.state == State::Kept => return Err(Refusal::UnderRun),
         Some(found) if found.is_in_force()? => return Err(Refusal::AttachedAlready { pid }),
         None if maps.iter().any(|m| m.name.starts_with("/memfd:fastpath-page")) => return Err(Refusal::UnderRun),
         found => found,
@@ -148,7 +149,6 @@ pub fn look_at(pid: i32) -> Answer<Target> {
         return Err(Refusal::SharesMemory { with });
     }
     Ok(Target {
-        pid,
         maps,
         vdso,
         vdso_base,

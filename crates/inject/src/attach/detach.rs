@@ -43,6 +43,9 @@ fn detach_held(session: &Session<'_>) -> Answer<Detached> {
             Refusal::NotAttached
         });
     };
+    if found.journal.state == State::Kept {
+        return Err(Refusal::UnderRun);
+    }
     take_back(session, &found)?;
     leftovers::clear(session)?;
     match clear(session, &found) {
@@ -81,6 +84,9 @@ fn place_of(record: &Record, pc: u64) -> Option<u64> {
 
 /// Unmaps a region that no code points to, once no thread is in it.
 pub fn clear(session: &Session<'_>, found: &Found) -> Answer<()> {
+    if found.is_before_entry()? {
+        return Err(Refusal::InTheWay { tid: session.pid() });
+    }
     let code = found.memory()?;
     until_no_thread_is_in(session, &code, |all| {
         // Threads that wait in a system call continue where they would be without the thunk.

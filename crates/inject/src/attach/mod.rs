@@ -9,11 +9,9 @@ mod checks;
 mod detach;
 mod execs;
 mod frames;
-mod hooked_calls;
 mod leftovers;
 mod refusal;
 mod regions;
-mod rescued_calls;
 mod session;
 mod thread_state;
 mod threads;
@@ -22,16 +20,17 @@ mod watchdog;
 use fastpath_page::Grant;
 
 use crate::error::Error;
+use crate::hooked_calls::{self, HookedCalls};
 use crate::mailbox_layout::HookState;
+use crate::redirection::apply::{NotApplied, apply};
 use crate::redirection::mapping::Region;
 use crate::redirection::{LeftAlone, Record, RegionPlan, region_for};
 use crate::remote::{RemoteCalls, counter_is_readable};
+use crate::rescued_calls::{Rescued, RescuedCalls};
 use crate::sites::Cache;
-use crate::{maps, region};
+use crate::{abi, maps, region};
 use calling_thread::with_calls;
 use frames::{Frames, Stacks};
-use hooked_calls::HookedCalls;
-use rescued_calls::RescuedCalls;
 use session::Session;
 use threads::{AllStopped, Stopped};
 
@@ -39,7 +38,6 @@ pub use detach::{Detached, detach};
 pub use refusal::{Answer, Refusal};
 pub use regions::Found;
 use regions::find;
-pub use rescued_calls::{NotRescued, Rescued};
 pub use session::Pauses;
 pub use watchdog::{LastResort, StoppedTooLong};
 
@@ -99,23 +97,27 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     if let Some(leftover) = &target.leftover {
         detach::clear(session, leftover)?;
     }
+    let own_scans = Cache::default();
     let at = region::place_near(&target.maps, target.vdso_base)?;
     let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks)?;
-    let mut taken = target.maps.clone();
-    hooked_calls::reserve(&mut taken, at, region::ATTACHED_SIZE);
     let mut calls = match config.children {
         // The target's filter may kill it for the system calls of the hook.
-        Some(scans) if !target.is_filtered => HookedCalls::of(pid, &target.maps, at, scans, &mut taken)?,
+        Some(scans) if !target.is_filtered => {
+            let (_, hook) = abi::of_this_build(abi::of_isa_of_this_host()?)?;
+            let files = hooked_calls::files_of_running(pid, &target.maps, scans);
+            HookedCalls::of(pid, &target.maps, at, hook, plan.room(), &files)?
+        }
         _ => HookedCalls::default(),
     };
-    plan.add(&calls.records, &calls.moved)?;
     let mut rescued = None;
     if config.rescue {
-        let found = RescuedCalls::of(&target, &plan, &mut taken)?;
+        let scans = config.children.unwrap_or(&own_scans);
+        let found = RescuedCalls::with(pid, &target.maps, target.is_filtered, &plan, at, &mut calls, scans)?;
         plan.add(&found.records, &found.moved)?;
         calls.pages.extend(found.pages);
         rescued = Some(found.result);
     }
+    plan.add(&calls.records, &calls.moved)?;
     let region = Region {
         at,
         plan: &plan,
@@ -218,25 +220,11 @@ fn write(all: &mut AllStopped<'_>, plan: &RegionPlan, at: u64) -> Answer<()> {
     if journal != plan.journal.bytes()? {
         return Err(Error::Unsupported("the process changed meanwhile".into()).into());
     }
-    let records = &plan.journal.records;
-    for record in records {
-        let mut bytes = vec![0; record.original.len()];
-        tracee.read(record.address, &mut bytes)?;
-        if bytes != record.original {
-            return Err(Refusal::ChangedSince {
-                address: record.address,
-            });
-        }
-    }
-    for (done, record) in records.iter().enumerate() {
-        if let Err(e) = tracee.write(record.address, &record.replacement) {
-            for record in &records[..done] {
-                tracee.write(record.address, &record.original)?;
-            }
-            return Err(Refusal::Sealed { why: e.to_string() });
-        }
-    }
-    Ok(())
+    apply(tracee, &plan.journal.records).map_err(|e| match e {
+        NotApplied::Changed { address } => Refusal::ChangedSince { address },
+        NotApplied::Sealed { why } => Refusal::Sealed { why },
+        NotApplied::Failed(e) => e.into(),
+    })
 }
 
 /// Waits until no thread is in `code`, to which nothing points any more. Calls `help` first each time, with all threads

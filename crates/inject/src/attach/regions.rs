@@ -1,10 +1,13 @@
 //! Finds the region in a process, whichever fastpath mapped it.
 
+use std::mem::offset_of;
+
 use super::refusal::{Answer, Refusal};
 use crate::error::Error;
+use crate::mailbox_layout::HookState;
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
-use crate::redirection::{Journal, REGION_NAME, Record, State, mapping};
+use crate::redirection::{Journal, Record, State, mapping};
 use crate::region;
 
 /// A region in a process.
@@ -18,13 +21,10 @@ pub struct Found {
 
 /// Returns the region of a process with these mappings.
 pub fn find(pid: i32, maps: &[Mapping]) -> Answer<Option<Found>> {
-    let name = format!("/memfd:{REGION_NAME}");
-    let ours = |m: &&Mapping| m.name.starts_with(&name) && m.offset < region::ATTACHED_SIZE;
-    let Some(at) = maps.iter().find(ours).map(|m| m.start.wrapping_sub(m.offset)) else {
+    let Some((at, journal)) = Journal::of(pid, maps)? else {
         return Ok(None);
     };
-    let page = Memory::of(pid)?.bytes(at + region::JOURNAL, 4096)?;
-    let journal = Journal::parse(&page).ok_or_else(|| {
+    let journal = journal.ok_or_else(|| {
         Error::Unsupported("it was attached by another version of fastpath; detach it by that one".into())
     })?;
     Ok(Some(Found { pid, at, journal }))
@@ -51,6 +51,19 @@ impl Found {
     /// Returns whether any change is in place.
     pub fn is_in_force(&self) -> Answer<bool> {
         Ok(self.journal.state == State::InForce && !self.in_force()?.is_empty())
+    }
+
+    /// Returns whether its program has yet to get to its entry point, by way of the hook: AT_ENTRY points there until then,
+    /// and the loader may have read it.
+    pub fn is_before_entry(&self) -> Answer<bool> {
+        let memory = Memory::of(self.pid)?;
+        let word = |at: u64| {
+            let bytes = memory.bytes(at, 8).ok()?;
+            Some(u64::from_le_bytes(bytes.try_into().ok()?))
+        };
+        let entry_cell = word(self.at + region::STATE + offset_of!(HookState, entry_cell) as u64);
+        let entry = entry_cell.filter(|cell| *cell != 0).and_then(word);
+        Ok(entry.is_some_and(|entry| (self.at..self.at + region::SIZE).contains(&entry)))
     }
 
     /// Returns everything that was mapped for it, with its thunks beside libraries.

@@ -61,6 +61,12 @@ fn signature(instruction: u32) -> Option<(u32, u32)> {
     }
 }
 
+/// Returns the code of `b to`, at `from`.
+pub fn jump(from: u64, to: u64) -> Result<Vec<u8>, String> {
+    let jump = branch(from, to).ok_or("the image is out of a branch's reach")?;
+    Ok(jump.to_le_bytes().to_vec())
+}
+
 /// Returns `b to`, at `from`.
 fn branch(from: u64, to: u64) -> Option<u32> {
     let distance = to.wrapping_sub(from) as i64;

@@ -5,6 +5,8 @@
 //! trusted: a fastpath that undoes a change checks first that it is there.
 
 use crate::error::{Error, Result};
+use crate::maps::Mapping;
+use crate::memory::Memory;
 use crate::region;
 
 /// "fastjrnl", little-endian.
@@ -13,6 +15,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"fastjrnl");
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 64;
 const RECORD_BYTES: usize = 40;
+/// Number of records that fit.
+pub const MOST_RECORDS: usize = (region::JOURNAL_ROOM as usize - HEADER_BYTES) / RECORD_BYTES;
 /// Size of the longest change: Go's `syscall; cmp`, or an address.
 pub const MOST_BYTES: usize = 8;
 
@@ -24,6 +28,8 @@ pub enum State {
     InForce = 1,
     /// They were undone; the region stayed, because a thread was still in it.
     Withdrawn = 2,
+    /// They cannot be undone: the program was started with addresses in the region.
+    Kept = 3,
 }
 
 /// What a change is for.
@@ -70,6 +76,8 @@ pub struct Journal {
     pub state: State,
     /// Address of the vDSO that they belong to.
     pub vdso_base: u64,
+    /// Whether the program was started with the region, and not attached while it ran.
+    pub is_of_start: bool,
     /// Clocks that its page was made for, as a [`fastpath_page::ClockSet`] holds them.
     pub clocks: u32,
     /// Changes, in the order in which they were made.
@@ -80,6 +88,17 @@ impl Journal {
     /// Offset of [`Journal::state`] in the page.
     pub const STATE_AT: u64 = 16;
 
+    /// Returns the region of a process with these mappings: its address and its journal, which is `None` if it was
+    /// written by another version.
+    pub fn of(pid: i32, maps: &[Mapping]) -> Result<Option<(u64, Option<Journal>)>> {
+        let mut regions = maps.iter().filter(|m| super::is_region(m) && m.offset < region::SIZE);
+        let Some(at) = regions.next().map(|m| m.start.wrapping_sub(m.offset)) else {
+            return Ok(None);
+        };
+        let page = Memory::of(pid)?.bytes(at + region::JOURNAL, 4096)?;
+        Ok(Some((at, Journal::parse(&page))))
+    }
+
     /// Returns the bytes as they lie in memory.
     pub fn bytes(&self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -89,6 +108,7 @@ impl Journal {
         bytes.extend((self.state as u32).to_le_bytes());
         bytes.extend(self.clocks.to_le_bytes());
         bytes.extend(self.vdso_base.to_le_bytes());
+        bytes.extend(u32::from(self.is_of_start).to_le_bytes());
         bytes.resize(HEADER_BYTES, 0);
         for record in &self.records {
             let at = bytes.len();
@@ -138,10 +158,12 @@ impl Journal {
             state: match u32_at(Journal::STATE_AT as usize)? {
                 1 => State::InForce,
                 2 => State::Withdrawn,
+                3 => State::Kept,
                 _ => return None,
             },
             clocks: u32_at(20)?,
             vdso_base: u64_at(24)?,
+            is_of_start: u32_at(32)? != 0,
             records: (0..count).map(record).collect::<Option<_>>()?,
         })
     }
@@ -163,6 +185,7 @@ mod tests {
         };
         Journal {
             state: State::InForce,
+            is_of_start: true,
             vdso_base: 0x7fff_0000_0000,
             clocks: 3,
             records: vec![record(0x7fff_0000_0af0), record(0x7fff_0000_0810)],

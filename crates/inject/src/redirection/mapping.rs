@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::{REGION_NAME, RegionPlan};
+use super::{REGION_NAME, RegionPlan, is_region};
 use crate::error::{Error, Result, tried};
 use crate::mailbox_layout::HookState;
 use crate::maps::{self, Mapping};
@@ -20,7 +20,7 @@ pub struct Region<'a> {
     /// Address of its start.
     pub at: u64,
     pub plan: &'a RegionPlan,
-    /// Addresses and bytes of pages of thunks beside the program's libraries.
+    /// Addresses and bytes of pages of thunks beside the program's code.
     pub thunk_pages: &'a [(u64, Vec<u8>)],
     /// Page, to be mapped read-only.
     pub page: &'a OwnedFd,
@@ -40,7 +40,7 @@ impl Region<'_> {
         mapped
     }
 
-    /// Returns a file with the region's bytes, followed by the pages of thunks.
+    /// Returns a file with the region's bytes, followed by the pages of thunks. Pages of zeros take no memory.
     fn file(&self) -> Result<OwnedFd> {
         /// MFD_EXEC, include/uapi/linux/memfd.h (Linux 6.3); older kernels refuse unknown flags.
         const EXECUTABLE: MFdFlags = MFdFlags::from_bits_retain(0x10);
@@ -51,7 +51,13 @@ impl Region<'_> {
         let make = |flags| memfd_create(REGION_NAME, MFdFlags::MFD_CLOEXEC | flags);
         let made = make(EXECUTABLE).or_else(|_| make(MFdFlags::empty()));
         let file = File::from(made.map_err(tried("memfd_create"))?);
-        file.write_all_at(&bytes, 0).map_err(|e| Error::io("memfd", e))?;
+        let in_file = |e| Error::io("memfd", e);
+        file.set_len(bytes.len() as u64).map_err(in_file)?;
+        for (page, at) in bytes.chunks(PAGE as usize).zip((0..).step_by(PAGE as usize)) {
+            if page.iter().any(|byte| *byte != 0) {
+                file.write_all_at(page, at).map_err(in_file)?;
+            }
+        }
         Ok(file.into())
     }
 
@@ -64,20 +70,20 @@ impl Region<'_> {
         const NEW: i32 = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
         let at = self.at;
         // The whole region first; the parts are mapped over it.
-        let mapped = calls.mmap(at, region::ATTACHED_SIZE, EXECUTE, NEW, code, 0)?;
+        let mapped = calls.mmap(at, region::SIZE, EXECUTE, NEW, code, 0)?;
         let parts = [
             (at + region::STATE, WRITE, PRIVATE, code, region::STATE),
             (at + region::PAGE, READ, SHARED, page, 0),
             (at + region::MAILBOX, WRITE, SHARED, mailbox, 0),
         ];
-        let offsets = (region::ATTACHED_SIZE..).step_by(PAGE as usize);
+        let offsets = (region::SIZE..).step_by(PAGE as usize);
         let thunks = offsets.zip(self.thunk_pages);
         let thunks = thunks.map(|(offset, (at, _))| (*at, EXECUTE, NEW, code, offset));
         let mut map = |(at, protection, flags, fd, offset)| {
             // A kernel before 4.17 takes the address for a hint.
             match calls.mmap(at, PAGE, protection, flags, fd, offset)? {
                 mapped if mapped == at => Ok(()),
-                _ => Err(no_room("its libraries")),
+                _ => Err(no_room("its code")),
             }
         };
         let done = match mapped == at {
@@ -106,10 +112,12 @@ pub fn unmap(calls: &mut RemoteCalls<'_>, at: u64) -> Result<()> {
 
 /// Returns the parts of the region at `at` in a process with these mappings.
 pub fn parts(at: u64, maps: &[Mapping]) -> Vec<std::ops::Range<u64>> {
-    let name = format!("/memfd:{REGION_NAME}");
-    let thunks = maps
-        .iter()
-        .filter(|m| m.name.starts_with(&name) && m.offset >= region::ATTACHED_SIZE);
-    let whole = at..at + region::ATTACHED_SIZE;
-    std::iter::once(whole).chain(thunks.map(|m| m.start..m.end)).collect()
+    let whole = at..at + region::SIZE;
+    std::iter::once(whole).chain(thunk_pages(maps)).collect()
+}
+
+/// Returns the pages of thunks in a process with these mappings.
+pub fn thunk_pages(maps: &[Mapping]) -> impl Iterator<Item = std::ops::Range<u64>> {
+    let thunks = maps.iter().filter(|m| is_region(m) && m.offset >= region::SIZE);
+    thunks.map(|m| m.start..m.end)
 }

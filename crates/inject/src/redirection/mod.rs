@@ -6,10 +6,10 @@
 //! changes its address.
 
 mod aarch64;
+pub(crate) mod apply;
 #[cfg(target_arch = "x86_64")]
 mod general;
 mod journal;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod mapping;
 mod plan_region;
 mod x86;
@@ -18,16 +18,23 @@ use fastpath_image::{Image, Isa, KernelFunctions, Vdso};
 use fastpath_page::ClockSet;
 
 use crate::error::{Error, Result};
+use crate::maps::Mapping;
 
-pub use journal::{Journal, Purpose, Record, State};
+pub use journal::{Journal, MOST_RECORDS, Purpose, Record, State};
 pub use plan_region::{RegionPlan, region_for};
 
 /// Name of the memory that a region is mapped from. The memory holds the image, the hook, the thunks and the journal,
 /// so the region is complete as soon as it is mapped, and /proc/PID/maps identifies it.
 pub const REGION_NAME: &str = "fastpath-region";
 
+/// Returns whether a mapping is of the memory of a region.
+pub(crate) fn is_region(mapping: &Mapping) -> bool {
+    let name = mapping.name.strip_prefix("/memfd:");
+    name.is_some_and(|name| name.starts_with(REGION_NAME))
+}
+
 /// Redirection of the entry points of one vDSO to an image, and its thunks.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Redirection {
     /// Code for the address that the plan was made for: the displaced instructions of each entry, and the jump back.
     pub thunks: Vec<u8>,
@@ -85,7 +92,7 @@ struct Displaced {
 
 /// Functions that gain by the image. It would only pass the others on (time, getcpu, getrandom), or answers them only
 /// as fast as the kernel does without the counter (clock_getres).
-const SERVED: [&str; 3] = ["clock_gettime", "clock_gettime64", "gettimeofday"];
+pub(crate) const SERVED: [&str; 3] = ["clock_gettime", "clock_gettime64", "gettimeofday"];
 /// Alignment of a thunk in bytes.
 const THUNK_ALIGNMENT: usize = 16;
 
@@ -118,7 +125,7 @@ pub fn plan(
         let Some(export) = exports.iter().find(|e| plain_name(&e.name) == function) else {
             continue;
         };
-        let Some(in_image) = image.functions().iter().find(|f| plain_name(f.name) == function) else {
+        let Some(in_image) = function_of(image, function) else {
             continue;
         };
         let same_place = |e: &&&fastpath_image::vdso::Export| e.offset == export.offset;
@@ -139,7 +146,7 @@ pub fn plan(
         };
         let thunk_offset = redirection.thunks.len().next_multiple_of(THUNK_ALIGNMENT);
         let thunk_at = thunks_at + thunk_offset as u64;
-        let target = image_at + in_image.offset;
+        let target = image_at + in_image;
         let displaced = match image.isa() {
             Isa::X86_64 => x86::displace(&entry, 64, target, thunk_at),
             Isa::I386 => x86::displace(&entry, 32, target, thunk_at),
@@ -152,6 +159,23 @@ pub fn plan(
         }
     }
     Ok(redirection)
+}
+
+/// Returns the offset in an image of the function with this plain name.
+pub(crate) fn function_of(image: &Image, name: &str) -> Option<u64> {
+    let functions = image.functions();
+    let function = functions.iter().find(|function| plain_name(function.name) == name);
+    function.map(|function| function.offset)
+}
+
+/// Returns the jump at `from` to `to` by which entry points are redirected.
+pub(crate) fn jump(isa: Isa, from: u64, to: u64) -> std::result::Result<Vec<u8>, String> {
+    match isa {
+        Isa::X86_64 => x86::jump(64, from, to),
+        Isa::I386 => x86::jump(32, from, to),
+        Isa::Aarch64 => aarch64::jump(from, to),
+        isa => Err(format!("programs of {isa} are not redirected")),
+    }
 }
 
 impl Redirection {

@@ -1,10 +1,12 @@
-//! The whole region of a process whose kernel's vDSO is redirected, as bytes.
+//! The whole region of a process, as bytes.
 
-use fastpath_image::{Image, Instance, Isa, Options, Placement, Vdso};
+use std::ops::Range;
+
+use fastpath_image::{Image, Instance, Isa, KernelFunctions, Options, Placement, Vdso};
 use fastpath_page::ClockSet;
 
-use super::{EntryPatch, Journal, LeftAlone, Moved, Purpose, Record, State, plan};
-use crate::abi;
+use super::{EntryPatch, Journal, LeftAlone, MOST_RECORDS, Moved, Purpose, Record, Redirection, State, plan};
+use crate::abi::{self, Abi};
 use crate::error::{Error, Result};
 use crate::region;
 
@@ -37,92 +39,133 @@ pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet)
     let abi = isa.and_then(abi::of_isa).ok_or_else(|| {
         Error::Unsupported("its vDSO is of an instruction set whose programs are not redirected".into())
     })?;
-    let (image, hook) = abi::of_this_build(abi)?;
+    let (image, _) = abi::of_this_build(abi)?;
     let image_at = region_at + region::IMAGE;
     let thunks_at = region_at + region::ENTRY_THUNKS;
     let redirection = plan(image, vdso, vdso_base, image_at, thunks_at, clocks)?;
     if let Some(why) = redirection.refusal() {
         return Err(Error::Unsupported(why));
     }
-    let journal = Journal {
-        state: State::InForce,
-        vdso_base,
-        clocks: clocks.0,
-        records: redirection.patches.iter().map(Record::of).collect(),
-    };
-    let mut code = vec![0; region::ATTACHED_SIZE as usize];
-    let mut put = |at: u64, room: u64, bytes: &[u8]| {
-        if bytes.len() as u64 > room {
-            return Err(Error::Unsupported(
-                "its code is larger than its room in the region".into(),
-            ));
-        }
-        code[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    };
-    let instance = instance(image, image_at, &redirection)?;
-    put(region::IMAGE, region::IMAGE_ROOM, instance.bytes())?;
-    put(region::HOOK, region::THUNKS - region::HOOK, hook.code)?;
-    put(region::JOURNAL, region::JOURNAL_ROOM, &journal.bytes()?)?;
-    let room = region::ATTACHED_SIZE - region::ENTRY_THUNKS;
-    put(region::ENTRY_THUNKS, room, &redirection.thunks)?;
     #[cfg(target_arch = "x86_64")]
-    let routines = super::general::uses_general_registers(vdso, &parsed, &["clock_gettime", "gettimeofday", "time"])
-        .then(|| routines(image, hook, &redirection, region_at, &mut code))
-        .unwrap_or_default();
-    Ok(RegionPlan {
-        #[cfg(target_arch = "x86_64")]
-        routines,
-        code,
-        patches: redirection.patches,
-        moved: redirection.moved,
-        left_alone: redirection.left_alone,
-        journal,
-    })
-}
-
-/// Fills in which functions the hook's routines call, in the region's `code`, and returns the routines' addresses.
-#[cfg(target_arch = "x86_64")]
-fn routines(
-    image: &Image,
-    hook: &abi::Hook,
-    redirection: &super::Redirection,
-    region_at: u64,
-    code: &mut [u8],
-) -> fastpath_rescue::thunk::Routines {
-    let mut routines = fastpath_rescue::thunk::Routines::default();
-    for (name, routine, answers) in hook.rescue {
-        let function = match *name {
-            // It follows the kernel's tick: only the kernel knows it.
-            "time" => redirection.kernel.address(name),
-            _ => {
-                let mut functions = image.functions().iter();
-                let found = functions.find(|function| super::plain_name(function.name) == *name);
-                found.map_or(0, |function| region_at + region::IMAGE + function.offset)
-            }
-        };
-        if function != 0 {
-            let word = (region::HOOK + answers) as usize;
-            code[word..word + 8].copy_from_slice(&function.to_le_bytes());
-            routines.set(name, region_at + region::HOOK + routine);
-        }
+    let has_routines =
+        super::general::uses_general_registers(vdso, &parsed, &["clock_gettime", "gettimeofday", "time"]);
+    let kernel = redirection.kernel;
+    let mut plan = RegionPlan::of(abi, region_at, redirection, vdso_base, clocks)?;
+    #[cfg(target_arch = "x86_64")]
+    if has_routines {
+        plan.put_routines(abi, region_at, kernel)?;
     }
-    routines
+    Ok(plan)
 }
 
 impl RegionPlan {
-    /// Adds changes of the program's own code.
+    /// Plans a region at `region_at` for a program without a kernel's vDSO, or one whose vDSO is left alone.
+    pub(crate) fn without_patches(abi: &dyn Abi, region_at: u64, clocks: ClockSet) -> Result<RegionPlan> {
+        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut))]
+        let mut plan = RegionPlan::of(abi, region_at, Redirection::default(), 0, clocks)?;
+        #[cfg(target_arch = "x86_64")]
+        plan.put_routines(abi, region_at, KernelFunctions::NONE)?;
+        Ok(plan)
+    }
+
+    fn of(
+        abi: &dyn Abi,
+        region_at: u64,
+        redirection: Redirection,
+        vdso_base: u64,
+        clocks: ClockSet,
+    ) -> Result<RegionPlan> {
+        let (image, hook) = abi::of_this_build(abi)?;
+        let journal = Journal {
+            state: State::InForce,
+            is_of_start: false,
+            vdso_base,
+            clocks: clocks.0,
+            records: redirection.patches.iter().map(Record::of).collect(),
+        };
+        let instance = instance(image, region_at + region::IMAGE, &redirection)?;
+        let mut plan = RegionPlan {
+            code: vec![0; region::SIZE as usize],
+            patches: redirection.patches,
+            moved: redirection.moved,
+            left_alone: redirection.left_alone,
+            journal,
+            #[cfg(target_arch = "x86_64")]
+            routines: Default::default(),
+        };
+        plan.put(region::IMAGE..region::HOOK, instance.bytes())?;
+        plan.put(region::HOOK..region::THUNKS, hook.code)?;
+        plan.put(region::ENTRY_THUNKS..region::SIZE, &redirection.thunks)?;
+        plan.write_journal()?;
+        Ok(plan)
+    }
+
+    /// Puts bytes at the start of a part of the region.
+    fn put(&mut self, part: Range<u64>, bytes: &[u8]) -> Result<()> {
+        let room = &mut self.code[part.start as usize..part.end as usize];
+        let room = room
+            .get_mut(..bytes.len())
+            .ok_or_else(|| Error::Unsupported("its code is larger than its room in the region".into()))?;
+        room.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Fills in which functions the hook's routines call, the image's and the kernel's.
     #[cfg(target_arch = "x86_64")]
+    fn put_routines(&mut self, abi: &dyn Abi, region_at: u64, kernel: KernelFunctions) -> Result<()> {
+        let (image, hook) = abi::of_this_build(abi)?;
+        for (name, routine, answers) in hook.rescue {
+            let function = match *name {
+                // It follows the kernel's tick: only the kernel knows it.
+                "time" => kernel.address(name),
+                _ => {
+                    let mut functions = image.functions().iter();
+                    let found = functions.find(|function| super::plain_name(function.name) == *name);
+                    found.map_or(0, |function| region_at + region::IMAGE + function.offset)
+                }
+            };
+            if function != 0 {
+                let word = region::HOOK + answers;
+                self.put(word..word + 8, &function.to_le_bytes())?;
+                self.routines.set(name, region_at + region::HOOK + routine);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_journal(&mut self) -> Result<()> {
+        let journal = self.journal.bytes()?;
+        self.put(region::JOURNAL..region::ENTRY_THUNKS, &journal)
+    }
+
+    /// Returns how many records the journal still has room for.
+    pub(crate) fn room(&self) -> usize {
+        MOST_RECORDS - self.journal.records.len()
+    }
+
+    /// Adds changes of the program's own code.
     pub(crate) fn add(&mut self, records: &[Record], moved: &[Moved]) -> Result<()> {
         self.journal.records.extend_from_slice(records);
         self.moved.extend_from_slice(moved);
-        let journal = self.journal.bytes()?;
-        self.code[region::JOURNAL as usize..][..journal.len()].copy_from_slice(&journal);
-        Ok(())
+        self.write_journal()
+    }
+
+    /// Notes that the program is started with the region, and whether it can never be unmapped.
+    pub(crate) fn is_of_start(&mut self, is_kept: bool) -> Result<()> {
+        self.journal.is_of_start = true;
+        if is_kept {
+            self.journal.state = State::Kept;
+        }
+        self.write_journal()
+    }
+
+    /// Puts the thunk for AT_SYSINFO.
+    pub(crate) fn put_sysinfo_thunk(&mut self, thunk: &[u8]) -> Result<()> {
+        self.put(region::THUNKS..region::STATE, thunk)
     }
 }
 
-fn instance(image: &Image, image_at: u64, redirection: &super::Redirection) -> Result<Instance> {
+fn instance(image: &Image, image_at: u64, redirection: &Redirection) -> Result<Instance> {
     let options = Options {
         kernel: redirection.kernel,
         ..Options::at(Placement::at(image_at))

@@ -45,6 +45,24 @@ fn this_machines_vdso_can_be_redirected_and_only_its_clock_functions_are() {
     assert_eq!(without_realtime.patches.len(), 1);
 }
 
+/// Regression test: Linux 7.2 exports a function that fastpath does not know, and `run` refused every program on it.
+#[test]
+fn a_vdso_with_an_unknown_function_is_redirected_all_the_same() {
+    let mut vdso = this_machines();
+    let name = b"__vdso_getcpu\0";
+    let at = vdso.bytes.windows(name.len()).position(|window| window == name);
+    let at = at.expect("every x86-64 kernel has it") + "__vdso_".len();
+    vdso.bytes[at..at + "getcpu".len()].copy_from_slice(b"unlock");
+    let parsed = fastpath_image::Vdso::parse(&vdso.bytes).unwrap();
+    assert!(parsed.find("__vdso_unlock").is_some());
+    let plan = region_for(&vdso.bytes, vdso.base, vdso.base - (1 << 20), ClockSet::ALL).unwrap();
+    assert_eq!(
+        plan.patches.len(),
+        SERVED.len() - 1,
+        "clock_gettime64 is for 32-bit programs"
+    );
+}
+
 #[test]
 fn functions_that_are_not_served_keep_their_addresses_and_those_that_are_get_their_thunks() {
     let vdso = this_machines();
@@ -111,7 +129,7 @@ fn foreign_page() -> OwnedFd {
 
 /// Maps the region and redirects the vDSO of this process; returns the plan.
 fn redirect_this_process(vdso: &Vdso, page: &OwnedFd) -> RegionPlan {
-    let size = region::ATTACHED_SIZE as usize;
+    let size = region::SIZE as usize;
     let map = |at: u64, size: usize, protection, flags, fd| {
         // SAFETY: a fresh mapping, or one over part of the region.
         let mapped = unsafe { libc::mmap(at as *mut libc::c_void, size, protection, flags, fd, 0) };

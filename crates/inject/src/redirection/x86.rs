@@ -21,12 +21,15 @@ pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Res
         if instruction.is_invalid() {
             return Err("it is too short, or not understood".into());
         }
-        // A call would leave a return address in the thunk, and after an instruction that ends a function another
-        // function may start.
-        if instruction.flow_control() != FlowControl::Next {
-            return Err(format!("it branches in its first {JUMP_BYTES} bytes"));
-        }
         length += instruction.len();
+        // After an instruction that does not continue with the next one, another function may start.
+        let is_last = length >= JUMP_BYTES;
+        match instruction.flow_control() {
+            FlowControl::Next | FlowControl::ConditionalBranch => {}
+            FlowControl::UnconditionalBranch if is_last => {}
+            FlowControl::Call if is_last && bits == 32 => {}
+            _ => return Err(format!("it branches in its first {JUMP_BYTES} bytes")),
+        }
         instructions.push(instruction);
     }
     let displaced = first + 1..first + length as u64;
@@ -43,13 +46,8 @@ pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Res
     let jump = jump(bits, first, target)?;
 
     let moved_from: Vec<_> = instructions.iter().map(|i| (i.ip() - first) as usize).collect();
-    let back = if bits == 64 {
-        Code::Jmp_rel32_64
-    } else {
-        Code::Jmp_rel32_32
-    };
-    let back = Instruction::with_branch(back, first + length as u64).map_err(|e| e.to_string())?;
-    instructions.push(back);
+    let back = back_to(&mut instructions, bits, first + length as u64).map_err(|e| e.to_string())?;
+    instructions.extend(back);
     let block = InstructionBlock::new(&instructions, thunk_at);
     let encoded = BlockEncoder::encode(bits, block, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)
         .map_err(|e| format!("its first instructions cannot be moved: {e}"))?;
@@ -67,6 +65,34 @@ pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Res
     })
 }
 
+/// Returns what continues at `next`, after the displaced instructions. A call as the last of them becomes a push of its
+/// own return address and a jump: i386's compilers begin functions with a call to a function that returns the address
+/// to which it returns (`__x86.get_pc_thunk`).
+fn back_to(
+    instructions: &mut Vec<Instruction>,
+    bits: u32,
+    next: u64,
+) -> Result<Option<Instruction>, iced_x86::IcedError> {
+    let jump = if bits == 64 {
+        Code::Jmp_rel32_64
+    } else {
+        Code::Jmp_rel32_32
+    };
+    let last = instructions.last().map(|last| (last.flow_control(), *last));
+    let to = match last {
+        Some((FlowControl::UnconditionalBranch, _)) => return Ok(None),
+        Some((FlowControl::Call, call)) => {
+            let mut push = Instruction::with1(Code::Pushd_imm32, next as u32)?;
+            push.set_ip(call.ip());
+            instructions.pop();
+            instructions.push(push);
+            call.near_branch_target()
+        }
+        _ => next,
+    };
+    Instruction::with_branch(jump, to).map(Some)
+}
+
 fn is_branch(instruction: &Instruction) -> bool {
     matches!(
         instruction.flow_control(),
@@ -74,7 +100,7 @@ fn is_branch(instruction: &Instruction) -> bool {
     ) && instruction.near_branch_target() != 0
 }
 
-fn jump(bits: u32, from: u64, to: u64) -> Result<Vec<u8>, String> {
+pub fn jump(bits: u32, from: u64, to: u64) -> Result<Vec<u8>, String> {
     let distance = to.wrapping_sub(from + JUMP_BYTES as u64);
     let reached = bits == 32 || i32::try_from(distance as i64).is_ok();
     if !reached {
@@ -99,6 +125,20 @@ mod tests {
             size: code.len(),
         };
         displace(&entry, 64, TARGET, THUNK)
+    }
+
+    /// Returns the instructions of a thunk of a 32-bit function with this code at `base`.
+    fn thunk_of_32_bit(code: &[u8], base: u64) -> Vec<Instruction> {
+        let entry = Entry {
+            code,
+            base,
+            offset: 0,
+            size: code.len(),
+        };
+        let thunk = displace(&entry, 32, base - 0x10_0000, base - 0x8000).unwrap().thunk;
+        Decoder::with_ip(32, &thunk, base - 0x8000, DecoderOptions::NONE)
+            .iter()
+            .collect()
     }
 
     /// Returns the target of the thunk's last instruction, a jump.
@@ -130,6 +170,34 @@ mod tests {
         assert_eq!(displaced.thunk[..5], code[..5]);
         assert_eq!(returns_to(&displaced.thunk), BASE + 5);
         assert_eq!(displaced.moved, [(4, 4)]);
+    }
+
+    #[test]
+    fn a_call_as_the_last_instruction_returns_to_the_function_itself_on_i386() {
+        // call +0x11c1; add $0xfffffd27, %eax: Linux 6.18's __vdso_gettimeofday. With `push %ebp` before the call: older ones.
+        let call_and_add = [0xe8, 0xc1, 0x11, 0, 0, 0x05, 0x27, 0xfd, 0xff, 0xff];
+        let pushed_before = [&[0x55][..], &call_and_add].concat();
+        for (code, before) in [(&call_and_add[..], 0), (&pushed_before, 1)] {
+            let base = 0xf7f0_b700;
+            let thunk = thunk_of_32_bit(code, base);
+            let next = base + before as u64 + 5;
+            let [push, jump] = thunk[before..] else {
+                panic!("{thunk:?}")
+            };
+            assert_eq!((push.code(), push.immediate32()), (Code::Pushd_imm32, next as u32));
+            assert_eq!(jump.flow_control(), FlowControl::UnconditionalBranch);
+            assert_eq!(jump.near_branch_target(), next + 0x11c1);
+        }
+    }
+
+    #[test]
+    fn a_branch_out_of_the_displaced_instructions_keeps_its_target() {
+        // cmp $1, %edi; ja +0x20; nop; ret
+        let displaced = displaced(&[0x83, 0xff, 0x01, 0x77, 0x20, 0x90, 0xc3]).unwrap();
+        let mut decoder = Decoder::with_ip(64, &displaced.thunk, THUNK, DecoderOptions::NONE);
+        let instructions: Vec<Instruction> = decoder.iter().collect();
+        assert_eq!(instructions[1].near_branch_target(), BASE + 5 + 0x20);
+        assert_eq!(returns_to(&displaced.thunk), BASE + 5);
     }
 
     #[test]

@@ -209,6 +209,7 @@ impl<'t> RemoteCalls<'t> {
 
     /// Maps memory; `protection` and `flags` are those of mmap(2).
     pub fn mmap(&mut self, at: u64, size: u64, protection: i32, flags: i32, fd: u64, offset: u64) -> Result<u64> {
+        let offset = self.abi.mmap_offset(offset);
         let arguments = [at, size, protection as u64, flags as u64, fd, offset];
         self.call("mmap", Call::Mmap, arguments)
     }

@@ -125,6 +125,18 @@ pub fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
     code
 }
 
+/// Returns where the system call returns to, as offsets in the thunk and from the start of its site.
+pub fn behind_call(_shape: Shape) -> Option<(u16, u16)> {
+    /// The thunk's instructions up to the call and with it.
+    const THUNKS: usize = 5;
+    Some(((THUNKS * INSTRUCTION) as u16, INSTRUCTION as u16))
+}
+
+/// Returns the offsets of an overwritten instruction besides the first: there is none.
+pub fn copied(_shape: Shape) -> Option<(u16, u16)> {
+    None
+}
+
 /// Returns a jump at `from` to `to`, of the size of what it replaces; `None` if it cannot reach.
 pub fn jump(_shape: Shape, from: u64, to: u64) -> Option<Vec<u8>> {
     branch(from, to).map(|instruction| instruction.to_le_bytes().to_vec())

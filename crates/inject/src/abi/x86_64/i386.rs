@@ -31,7 +31,7 @@ impl Abi for I386 {
         4
     }
 
-    /// arch/x86/entry/syscalls/syscall_32.tbl. mmap is mmap2, which counts the offset in pages.
+    /// arch/x86/entry/syscalls/syscall_32.tbl. mmap is mmap2.
     fn number(&self, call: Call) -> u64 {
         match call {
             Call::Close => 6,
@@ -40,12 +40,16 @@ impl Abi for I386 {
             Call::ExitGroup => 252,
             Call::MemfdCreate => 356,
             Call::Mmap => 192,
-            Call::Mprotect => 125,
             Call::Munmap => 91,
             Call::Prctl => 172,
             Call::Recvmsg => 372,
             Call::Socketpair => 360,
         }
+    }
+
+    /// mmap2 counts in pages.
+    fn mmap_offset(&self, bytes: u64) -> u64 {
+        bytes / 4096
     }
 
     fn system_call(&self) -> &'static [u8] {

@@ -1,0 +1,196 @@
+//! System calls of a program that are redirected to the hook ([`crate::sites`]), so that the programs that it executes
+//! are served as they start.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use crate::abi::sites::{behind_call, copied};
+use crate::abi::{self, Hook};
+use crate::error::Result;
+use crate::maps::Mapping;
+use crate::memory::Memory;
+use crate::program::{self, Code, is_c_library};
+use crate::redirection::{Moved, Purpose, Record};
+use crate::region;
+use crate::sites::{self, Cache, Doors, Redirect, Role, Scan, Site};
+
+/// Size of a page of thunks.
+pub const PAGE: u64 = 4096;
+
+/// System calls of a process, redirected to the hook.
+#[derive(Debug, Default)]
+pub struct HookedCalls {
+    /// Addresses and bytes of the pages of thunks, each within a jump's reach of the file whose calls it serves.
+    pub pages: Vec<(u64, Vec<u8>)>,
+    pub records: Vec<Record>,
+    /// Instructions that will be overwritten, or that an interrupted call returns to so that it is made again.
+    pub moved: Vec<Moved>,
+}
+
+/// A mapped file whose calls matter.
+pub struct HookedFile {
+    pub scan: Arc<Scan>,
+    /// Load bias: its addresses in memory less those in the file.
+    pub bias: u64,
+    /// Address at which it is mapped.
+    pub loaded: u64,
+}
+
+impl HookedCalls {
+    /// Returns the calls of these files of the process `pid`, through pages of thunks beside them. The region of the
+    /// process will be at `region_at`, and has room for `room` records.
+    pub fn of(
+        pid: i32,
+        maps: &[Mapping],
+        region_at: u64,
+        hook: &Hook,
+        room: usize,
+        files: &[HookedFile],
+    ) -> Result<HookedCalls> {
+        let mut calls = HookedCalls::default();
+        let mut taken = maps.to_vec();
+        reserve(&mut taken, region_at, region::SIZE);
+        for file in files {
+            let Some(at) = region::place_beside(&taken, file.loaded, PAGE) else {
+                continue;
+            };
+            let mut page = vec![0; PAGE as usize];
+            let room = room - calls.records.len();
+            calls.add(&Memory::of(pid)?, file, (at, &mut page), doors(hook, region_at), room);
+            reserve(&mut taken, at, PAGE);
+            calls.pages.push((at, page));
+        }
+        Ok(calls)
+    }
+
+    /// Adds at most `room` calls of a file, through the free thunks of a page with these bytes. Leaves out a site whose
+    /// bytes differ from those in its file.
+    pub fn add(&mut self, memory: &Memory, file: &HookedFile, (at, page): (u64, &mut [u8]), doors: Doors, room: usize) {
+        let is_usable = |site: &&Site| {
+            let (address, expected) = (file.bias.wrapping_add(site.address), abi::sites::original(site.shape));
+            let bytes = memory.bytes(address, expected.len());
+            bytes.is_ok_and(|bytes| bytes == expected) && !crosses_a_page(address, expected.len())
+        };
+        let sites: Vec<Site> = file.scan.sites.iter().filter(is_usable).take(room).copied().collect();
+        let used = sites::thunks_in_use(page);
+        for redirect in sites::redirects(&sites, file.bias, at, used, doors) {
+            let offset = (redirect.thunk.address - at) as usize;
+            page[offset..offset + redirect.thunk.bytes.len()].copy_from_slice(&redirect.thunk.bytes);
+            let site = |site: &&Site| file.bias.wrapping_add(site.address) == redirect.jump.address;
+            if let Some(site) = sites.iter().find(site) {
+                self.note(&redirect, site);
+            }
+        }
+    }
+
+    fn note(&mut self, redirect: &Redirect, site: &Site) {
+        let (place, thunk) = (redirect.jump.address, redirect.thunk.address);
+        let behind = behind_call(site.shape);
+        let (in_thunk, in_place) = behind.unwrap_or_default();
+        self.records.push(Record {
+            address: place,
+            original: redirect.expected.clone(),
+            replacement: redirect.jump.bytes.clone(),
+            thunk: behind.map_or(0, |_| thunk),
+            in_thunk,
+            in_place,
+            purpose: Purpose::Hook,
+        });
+        let call = abi::CALL_BYTES;
+        // An interrupted call is made again from the address of its instruction.
+        let behind = [in_place, in_place.saturating_sub(call)].into_iter();
+        let behind = behind
+            .filter(|behind| *behind > 0)
+            .map(|behind| (behind, in_thunk - (in_place - behind)));
+        self.moved
+            .extend(behind.chain(copied(site.shape)).map(|(from, to)| Moved {
+                from: place + u64::from(from),
+                to: thunk + u64::from(to),
+            }));
+    }
+}
+
+/// Returns the files of a running process whose calls matter. Leaves out files that cannot be read.
+#[cfg(target_arch = "x86_64")]
+pub fn files_of_running(pid: i32, maps: &[Mapping], scans: &Cache) -> Vec<HookedFile> {
+    let mut found: Vec<HookedFile> = Vec::new();
+    let exe = File::open(format!("/proc/{pid}/exe"));
+    let exe_inode = exe
+        .as_ref()
+        .ok()
+        .and_then(|file| file.metadata().ok())
+        .map(|meta| meta.ino());
+    for mapping in maps.iter().filter(|m| m.executable && m.inode != 0) {
+        let is_library = is_c_library(&mapping.name) || mapping.name.contains("/ld-musl-");
+        let scanned = if is_library {
+            program::library(pid, scans, maps, mapping)
+        } else if Some(mapping.inode) == exe_inode {
+            let scan = exe.as_ref().ok().and_then(|file| scans.scan(file, Role::Program).ok());
+            scan.zip(program::file_start(maps, mapping.start))
+                .map(|(scan, start)| (scan.clone(), start.wrapping_sub(scan.lowest)))
+        } else {
+            None
+        };
+        let Some((scan, bias)) = scanned.filter(|(scan, _)| !scan.sites.is_empty()) else {
+            continue;
+        };
+        // One file may have several mappings with code.
+        if found.iter().all(|known| known.bias != bias) {
+            let loaded = program::file_start(maps, mapping.start).unwrap_or(mapping.start);
+            found.push(HookedFile { scan, bias, loaded });
+        }
+    }
+    found
+}
+
+/// Returns the files of a program at its exec whose calls matter. The thunks beside its interpreter also serve the
+/// libraries that are mapped later.
+pub fn files_at_exec(code: &Code, hook: &Hook) -> Vec<HookedFile> {
+    let mut files = Vec::new();
+    let (program, bias) = &code.program;
+    if !program.sites.is_empty() {
+        files.push(HookedFile {
+            scan: program.clone(),
+            bias: *bias,
+            loaded: code.loaded,
+        });
+    }
+    if let Some((scan, bias)) = &code.interpreter
+        && (!scan.sites.is_empty() || hook.entry.is_some())
+    {
+        files.push(HookedFile {
+            scan: scan.clone(),
+            bias: *bias,
+            loaded: bias.wrapping_add(scan.lowest),
+        });
+    }
+    files
+}
+
+/// Returns the addresses of the hook's doors in a process with this region.
+pub fn doors(hook: &Hook, region: u64) -> Doors {
+    let start = region + region::HOOK;
+    Doors {
+        c: start + hook.before_syscall,
+        go: start + hook.before_syscall_go.unwrap_or(hook.before_syscall),
+    }
+}
+
+/// Returns whether the death of fastpath could cut a write in two.
+fn crosses_a_page(first: u64, bytes: usize) -> bool {
+    first / PAGE != (first + bytes as u64 - 1) / PAGE
+}
+
+/// Marks a range as used, so that it is not chosen twice.
+pub fn reserve(maps: &mut Vec<Mapping>, start: u64, size: u64) {
+    let index = maps.partition_point(|m| m.start < start);
+    maps.insert(
+        index,
+        Mapping {
+            start,
+            end: start + size,
+            ..Mapping::default()
+        },
+    );
+}

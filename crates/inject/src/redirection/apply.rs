@@ -1,0 +1,51 @@
+//! Makes the changes of a journal in a process whose threads are all stopped.
+
+use super::Record;
+use crate::error::Error;
+use crate::tracee::Tracee;
+
+/// Reason why no change was made.
+#[derive(Debug, thiserror::Error)]
+pub enum NotApplied {
+    /// The process has other bytes there than the plan was made for.
+    #[error("the code at {address:#x} changed meanwhile")]
+    Changed {
+        /// Address of the code.
+        address: u64,
+    },
+    /// The system does not permit the change.
+    #[error(
+        "the kernel does not let fastpath write the code of its vDSO (sealed mappings, or proc_mem.force_override): {why}"
+    )]
+    Sealed {
+        /// The system's answer.
+        why: String,
+    },
+    /// Another error.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
+/// Makes all changes, or none.
+pub fn apply(tracee: &mut Tracee, records: &[Record]) -> Result<(), NotApplied> {
+    for Record { address, original, .. } in records {
+        let mut bytes = vec![0; original.len()];
+        tracee.read(*address, &mut bytes)?;
+        if bytes != *original {
+            return Err(NotApplied::Changed { address: *address });
+        }
+    }
+    for (done, record) in records.iter().enumerate() {
+        if let Err(e) = tracee.write(record.address, &record.replacement) {
+            revert(tracee, &records[..done])?;
+            return Err(NotApplied::Sealed { why: e.to_string() });
+        }
+    }
+    Ok(())
+}
+
+/// Takes changes back, the last one first.
+pub fn revert(tracee: &mut Tracee, records: &[Record]) -> Result<(), Error> {
+    let mut records = records.iter().rev();
+    records.try_for_each(|record| tracee.write(record.address, &record.original))
+}
