@@ -292,31 +292,3 @@ pub fn install_in_libraries(
     }
     Ok(())
 }
-
-/// Redirects the system calls for time in a library, through the free thunks of a page.
-#[cfg(target_arch = "x86_64")]
-fn rescue_in_library(
-    pid: i32,
-    config: &InjectionConfig,
-    (mapping, maps): (&Mapping, &[Mapping]),
-    memory: &Memory,
-    hook: &Hook,
-    region: u64,
-    (at, page): (u64, &mut [u8]),
-    room: usize,
-    calls: &mut HookedCalls,
-) {
-    let Some(file) = rescued_calls::file_with_sites(pid, maps, mapping, &config.scans) else {
-        return;
-    };
-    let mut rescued = RescuedCalls::default();
-    let mut room = Room {
-        at,
-        used: sites::thunks_in_use(page) * THUNK_BYTES,
-        page,
-        records: room.saturating_sub(calls.records.len()),
-    };
-    let routines = rescued_calls::routines_of(memory, hook, region);
-    rescued.add(memory, &file, routines, calls, &mut room, |_| None);
-    calls.records.extend(rescued.records);
-}

@@ -82,12 +82,8 @@ impl RescuedCalls {
         let memory = Memory::of(pid)?;
         for file in files_with_sites(pid, maps, scans) {
             let mut page = vec![0; PAGE as usize];
-            let mut room = Room {
-                at: 0,
-                page: &mut page,
-                used: 0,
-                records: plan.room().saturating_sub(hooked.records.len() + calls.records.len()),
-            };
+            let records = plan.room().saturating_sub(hooked.records.len() + calls.records.len());
+            let mut room = Room::on_page(0, &mut page, 0, records);
             calls.add(&memory, &file, plan.routines, hooked, &mut room, |start| {
                 let at = region::place_beside(&taken, start, PAGE)?;
                 reserve(&mut taken, at, PAGE);
@@ -217,6 +213,18 @@ pub fn routines_of(memory: &Memory, hook: &Hook, region: u64) -> Routines {
         }
     }
     routines
+}
+
+impl<'p> Room<'p> {
+    /// Returns the room on a page at `at`, of which `used` bytes are taken, and for so many records.
+    pub fn on_page(at: u64, page: &'p mut [u8], used: usize, records: usize) -> Room<'p> {
+        Room {
+            at,
+            page,
+            used,
+            records,
+        }
+    }
 }
 
 fn overlaps(record: &Record, range: &Range<u64>) -> bool {

@@ -191,13 +191,13 @@ impl Builder<'_> {
         for ((_, routine), from) in wanted.iter().zip(jumps) {
             let distance = self.code.len() - (from + 1);
             self.code[*from] = i8::try_from(distance).ok()? as u8;
-            ends.push(self.to_routine(*routine));
+            ends.push(self.go_to_routine(*routine));
         }
         Some(ends)
     }
 
     /// Appends a jump to a routine, and returns the offset of the word for its end.
-    fn to_routine(&mut self, routine: u64) -> usize {
+    fn go_to_routine(&mut self, routine: u64) -> usize {
         self.rcx(0);
         let end = self.code.len() - 8;
         // mov $routine, %r11; jmp *%r11
@@ -235,7 +235,7 @@ impl Builder<'_> {
         for ((_, routine), from) in wanted.iter().zip(&jumps) {
             self.code[*from] = i8::try_from(self.code.len() - (from + 1)).ok()? as u8;
             self.copy(0)?;
-            ends.push(self.to_routine(*routine));
+            ends.push(self.go_to_routine(*routine));
         }
         self.end(&ends);
         self.rcx(behind);
@@ -279,7 +279,7 @@ impl Builder<'_> {
         // endbr64; mov $number, %eax
         self.code.extend([0xf3, 0x0f, 0x1e, 0xfa, 0xb8]);
         self.code.extend(number.to_le_bytes());
-        let end = self.to_routine(routine);
+        let end = self.go_to_routine(routine);
         self.end(&[end]);
         // ret
         self.code.push(0xc3);

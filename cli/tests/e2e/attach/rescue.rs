@@ -107,6 +107,45 @@ fn a_rescued_program_makes_no_system_calls_for_time() {
     wait_until("reads by the page", || clock_calls(&strace, running.pid()) == 0);
 }
 
+/// A program that is started by this command line after `fastpath`, once it is in its loop.
+fn started(arguments: &[&str]) -> Running {
+    let running = start(fastpath(arguments));
+    wait_until("its loop", || running.out_so_far().contains("ready"));
+    running
+}
+
+#[test]
+fn a_program_that_is_started_with_rescue_sees_no_difference_either() {
+    for flags in [&[][..], &["-static", "-no-pie"]] {
+        let Some(program) = helper_program("raw-calls", "cc", flags) else {
+            return;
+        };
+        let outcome = finish(fastpath(&["run", "--require", "--rescue", &program, "-1"])).expect_success();
+        assert!(outcome.out.contains(" 0 differences"), "{outcome:#?}");
+    }
+}
+
+#[test]
+fn the_calls_of_a_program_and_its_descendants_are_rescued_from_the_start() {
+    let Some(strace) = tool("strace") else { return };
+    for flags in [&[][..], &["-static", "-no-pie"]] {
+        let Some(program) = helper_program("raw-clock", "cc", flags) else {
+            return;
+        };
+        let plain = started(&["run", "--require", "--clocks", "all", &program]);
+        assert!(
+            clock_calls(&strace, plain.pid()) > 100,
+            "they are rescued only on demand"
+        );
+        let itself = started(&["run", "--require", "--rescue", &program]);
+        wait_until("reads by the page", || clock_calls(&strace, itself.pid()) == 0);
+        let shell = format!("{program}; true");
+        let shell = started(&["run", "--require", "--rescue", "sh", "-c", &shell]);
+        let child = shell.pid().children()[0];
+        wait_until("the child's reads by the page", || clock_calls(&strace, child) == 0);
+    }
+}
+
 #[test]
 fn a_filtered_program_is_attached_and_not_rescued() {
     let Some(program) = helper_program("raw-clock", "cc", &["-static", "-no-pie"]) else {
