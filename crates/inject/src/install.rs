@@ -269,16 +269,17 @@ pub fn install_in_libraries(
         let room = MOST_RECORDS.saturating_sub(journal.records.len());
         calls.add(&memory, &file, (at, &mut thunks), doors(hook, region), room);
         #[cfg(target_arch = "x86_64")]
-        if config.rescue && config.filters == 0 {
-            if let Some(file) = rescued_calls::file_with_sites(pid, maps, mapping, &config.scans) {
-                let routines = rescued_calls::routines_of(&memory, hook, region);
-                let used = sites::thunks_in_use(&thunks) * THUNK_BYTES;
-                let room = room.saturating_sub(calls.records.len());
-                let mut rescued = RescuedCalls::default();
-                let mut place = Room::on_page(at, &mut thunks, used, room);
-                rescued.add(&memory, &file, routines, &mut calls, &mut place, |_| None);
-                calls.records.extend(rescued.records);
-            }
+        if config.rescue
+            && config.filters == 0
+            && let Some(file) = rescued_calls::file_with_sites(pid, maps, mapping, &config.scans)
+        {
+            let routines = rescued_calls::routines_of(&memory, hook, region);
+            let used = sites::thunks_in_use(&thunks) * THUNK_BYTES;
+            let room = room.saturating_sub(calls.records.len());
+            let mut rescued = RescuedCalls::default();
+            let mut place = Room::on_page(at, &mut thunks, used, room);
+            rescued.add(&memory, &file, routines, &mut calls, &mut place, |_| None);
+            calls.records.extend(rescued.records);
         }
         // The jumps last: what they need is complete before. If this fails, those made so far work.
         let new = used..sites::thunks_in_use(&thunks) * THUNK_BYTES;
