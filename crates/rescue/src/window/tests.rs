@@ -1,3 +1,5 @@
+#![allow(clippy::single_range_in_vec_init, reason = "a list of functions, which may be one")]
+
 use super::*;
 use crate::file::Part;
 
