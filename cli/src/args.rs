@@ -450,6 +450,12 @@ pub struct Run {
     #[arg(long)]
     pub trust_counter: bool,
 
+    /// Also answer the system calls for time in the code of the program and of those that it starts, as static, old and
+    /// raw-calling programs make them: their instructions are redirected where that is proven to change nothing else
+    /// (docs/rescue.md). All clocks are served unless --clocks names others. x86-64 only
+    #[arg(long)]
+    pub rescue: bool,
+
     /// Start the program as on a host with vdso=0
     #[arg(long)]
     pub without_vdso: bool,
@@ -505,6 +511,11 @@ pub struct Attach {
     /// Use a counter (TSC) for which the CPU does not guarantee a constant rate; see `fastpath run --help`
     #[arg(long)]
     pub trust_counter: bool,
+
+    /// Also answer the system calls for time in the program's own code, as static, old and raw-calling programs make them:
+    /// their instructions are redirected where that is proven to change nothing else (docs/rescue.md). x86-64 only
+    #[arg(long)]
+    pub rescue: bool,
 
     /// Print how long each process was stopped, on standard error
     #[arg(long, short)]
@@ -623,6 +634,10 @@ pub struct Audit {
     /// Also list the programs and libraries without findings
     #[arg(long)]
     pub all: bool,
+
+    /// List instead which system calls for time `attach --rescue` would redirect, and the reason why not for the others. x86-64 only
+    #[arg(long, conflicts_with_all = ["sarif", "fail_on", "all"])]
+    pub rescue: bool,
 
     /// Files, directories, images
     #[arg(required = true, value_name = "PATH")]

@@ -109,7 +109,9 @@ fn compile(isa: &Isa, hook: &Path, asserts: &Path, out: &Path) -> Result<String,
         "-U_FORTIFY_SOURCE",
     ];
     let mut objects = Vec::new();
-    for input in [&hook.join("hook.c"), &folder.join("hook.S"), asserts] {
+    let rescue = folder.join("rescue.S");
+    let inputs = [hook.join("hook.c"), folder.join("hook.S"), asserts.to_owned()];
+    for input in inputs.iter().chain(rescue.exists().then_some(&rescue)) {
         let name = input.file_name().unwrap_or_default().to_string_lossy();
         let object = out.join(format!("{name}.{}.o", isa.name));
         run(Command::new(&compiler)
@@ -155,10 +157,30 @@ fn compile(isa: &Isa, hook: &Path, asserts: &Path, out: &Path) -> Result<String,
     fs::write(&flat, code).map_err(|e| e.to_string())?;
     Ok(format!(
         "Some(Hook {{ code: include_bytes!({flat:?}), before_syscall: {before_syscall}, \
-         before_syscall_go: {:?}, entry: {:?} }})",
+         before_syscall_go: {:?}, entry: {:?}, rescue: &{:?} }})",
         offset("fp_hook_before_syscall_go"),
-        offset("fp_hook_entry")
+        offset("fp_hook_entry"),
+        rescue_offsets(offset)?,
     ))
+}
+
+/// Returns the calls that have a routine: their names, the offsets of the routines, and those of the words for the
+/// addresses of the functions that answer.
+fn rescue_offsets(offset: impl Fn(&str) -> Option<u64>) -> Result<Vec<(&'static str, u64, u64)>, String> {
+    let names = ["clock_gettime", "gettimeofday", "time"];
+    let known = names
+        .into_iter()
+        .filter_map(|name| Some((name, offset(&format!("fp_rescue_{name}"))?)));
+    known
+        .map(|(name, routine)| {
+            let answers = offset(&format!("fp_rescue_image_{name}"));
+            Ok((
+                name,
+                routine,
+                answers.ok_or(format!("the routine for {name} has no word for its function"))?,
+            ))
+        })
+        .collect()
 }
 
 fn run(command: &mut Command) -> Result<(), String> {

@@ -3,6 +3,7 @@
 use fastpath_helper::attach::{Outcome, Wanted, attach_all};
 use fastpath_helper::policy::DaemonsPolicy;
 use fastpath_helper::process::Surroundings;
+use fastpath_inject::Rescued;
 use fastpath_inject::attach::{self, Attached, Refusal};
 use fastpath_publisher::evidence::{self, Trust};
 
@@ -47,7 +48,7 @@ pub fn attach(options: &args::Attach) -> i32 {
         note(why.refusal());
         return NO_PAGE;
     }
-    let clocks = match Selection::of(options.clocks.as_ref(), false, false) {
+    let clocks = match Selection::of(options.clocks.as_ref(), options.rescue, false, false) {
         Selection::Nothing(why) => {
             note(format_args!("{why}; nothing was attached"));
             return status;
@@ -59,6 +60,7 @@ pub fn attach(options: &args::Attach) -> i32 {
         trust,
         children: options.children,
         policy: options.children.then(DaemonsPolicy::find).flatten(),
+        rescue: options.rescue,
         may_publish: true,
     };
     attach_all(&pids, &wanted, &surroundings, give_up, |pid, is_named, outcome| {
@@ -100,6 +102,9 @@ fn report(pid: i32, attached: &Attached, verbose: bool) {
             "{pid}: the programs that it executes will not be served: {why}"
         ));
     }
+    if let Some(rescued) = &attached.rescued {
+        report_rescued(pid, rescued, verbose);
+    }
     if verbose {
         let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
         let attach::Pauses {
@@ -118,6 +123,39 @@ fn report(pid: i32, attached: &Attached, verbose: bool) {
             if attached.threads == 1 { "was" } else { "were" },
             ms(together)
         ));
+    }
+}
+
+/// Reports what became of a process's own system calls for time.
+fn report_rescued(pid: i32, rescued: &Rescued, verbose: bool) {
+    if let Some(why) = rescued.refused {
+        warn(format_args!(
+            "{pid}: its own system calls for time are not rescued: {why}"
+        ));
+        return;
+    }
+    if rescued.sites == 0 {
+        let found = match rescued.left_alone.len() {
+            0 => "none was found in its code".to_owned(),
+            1 => "the only one found cannot be redirected safely (-v says why)".to_owned(),
+            count => format!("none of the {count} found can be redirected safely (-v says why)"),
+        };
+        warn(format_args!(
+            "{pid}: none of its own system calls for time is rescued: {found}"
+        ));
+    }
+    if verbose {
+        note(format_args!(
+            "{pid}: {} of its own system calls for time are rescued, {} are not",
+            rescued.sites,
+            rescued.left_alone.len()
+        ));
+        for left in &rescued.left_alone {
+            note(format_args!(
+                "{pid}: {} at {:#x}: {}",
+                left.file, left.address, left.why
+            ));
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! `fastpath audit`: programs that will never take the fast path.
 
+pub mod rescue;
+
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -14,6 +16,9 @@ use crate::progress;
 
 /// Runs the command; returns its exit status.
 pub fn run(options: &args::Audit) -> i32 {
+    if options.rescue {
+        return rescue::run(&options.paths, options.json);
+    }
     let how = Options {
         with_programs: options.all,
         ..Options::default()

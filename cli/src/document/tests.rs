@@ -23,6 +23,10 @@ fn documents() -> Vec<(&'static str, Value)> {
         ("doctor", schema_of::<fastpath_doctor::Report>("doctor")),
         ("trace", schema_of::<fastpath_trace::Report>("trace")),
         ("audit", schema_of::<fastpath_audit::Report>("audit")),
+        (
+            "audit --rescue",
+            schema_of::<crate::audit::rescue::Report>("audit --rescue"),
+        ),
         ("bench", schema_of::<crate::bench::Report>("bench")),
         ("guard", schema_of::<fastpath_guard::Report>("guard")),
         ("status", schema_of::<crate::attach::status::Status>("status")),
@@ -173,7 +177,8 @@ fn schemas_and_docs_match_the_types() {
     let mut undescribed = Vec::new();
     for (command, schema) in documents() {
         let text = serde_json::to_string_pretty(&schema).expect("a schema") + "\n";
-        is_as_written(&docs().join(format!("schema/{command}.json")), &text);
+        let file = command.replace(" --", "-");
+        is_as_written(&docs().join(format!("schema/{file}.json")), &text);
         let none = Map::new();
         let mut rows = Rows {
             definitions: schema["$defs"].as_object().unwrap_or(&none),
@@ -188,7 +193,7 @@ fn schemas_and_docs_match_the_types() {
         rows.add_fields("", &own);
         let _ = write!(
             page,
-            "\n## `fastpath {command} --json`\n\nJSON Schema: [schema/{command}.json](schema/{command}.json)\n\n\
+            "\n## `fastpath {command} --json`\n\nJSON Schema: [schema/{file}.json](schema/{file}.json)\n\n\
              | field | value | what it is |\n|---|---|---|\n{}",
             rows.text
         );

@@ -59,6 +59,7 @@ pub fn leave_behind(
         trust: super::trust(options),
         without_vdso: options.without_vdso,
         serve: selection.serves(),
+        rescue: options.rescue && selection.serves(),
         trial,
         name: options.command[0].to_string_lossy().into_owned(),
     };
@@ -108,6 +109,7 @@ struct Helper {
     trust: Trust,
     without_vdso: bool,
     serve: bool,
+    rescue: bool,
     trial: Trial,
     name: String,
 }
@@ -148,6 +150,7 @@ impl Helper {
             clocks,
             without_vdso: self.without_vdso,
             serve: self.serve,
+            rescue: self.rescue,
             allows: Box::new(|_| true),
             filters: self.trial.filters,
             refuses_32_bit: self.trial.refuses_32_bit.clone(),

@@ -14,9 +14,11 @@ pub enum Selection {
 }
 
 impl Selection {
-    /// Decides; `auto` measures for a millisecond or two, the paths of a 32-bit program if CMD is one.
-    pub fn of(clocks: Option<&Clocks>, without_vdso: bool, is_32_bit: bool) -> Selection {
+    /// Decides; `auto` measures for a millisecond or two, the paths of a 32-bit program if CMD is one. With
+    /// `rescue`, all clocks are served unless others are named: a program's own system calls are slow on every host.
+    pub fn of(clocks: Option<&Clocks>, rescue: bool, without_vdso: bool, is_32_bit: bool) -> Selection {
         match clocks {
+            None if rescue => Selection::Serve(ClockSet::ALL),
             None if without_vdso => Selection::WithoutVdso,
             Some(Clocks::Set(set)) => Selection::Serve(*set),
             None | Some(Clocks::Auto) => Selection::measure(without_vdso, is_32_bit),

@@ -26,8 +26,21 @@ pub struct Wanted {
     pub children: bool,
     /// Policy that excludes some processes.
     pub policy: Option<DaemonsPolicy>,
+    /// Whether the processes' own system calls for time are redirected too.
+    pub rescue: bool,
     /// Whether a private daemon is started where the host's daemon gives no page.
     pub may_publish: bool,
+}
+
+impl Wanted {
+    fn config<'a>(&self, grant: &'a Grant, children: Option<&'a Cache>, ptracer: u32) -> AttachConfig<'a> {
+        AttachConfig {
+            grant,
+            children,
+            ptracer,
+            rescue: self.rescue,
+        }
+    }
 }
 
 /// Result for one process.
@@ -67,7 +80,7 @@ pub fn attach_all(
                 continue;
             }
             None => match of_host(wanted, pid) {
-                Ok(grant) => attach_one(pid, &grant, None, 0, give_up),
+                Ok(grant) => attach_one(pid, &wanted.config(&grant, None, 0), give_up),
                 Err(failure) if grant::is_forbidden(&failure) => Outcome::Forbidden(failure.to_string()),
                 Err(_) if wanted.may_publish => {
                     of_helper.push(pid);
@@ -89,7 +102,11 @@ pub fn attach_all(
             }
         };
         for pid in pids {
-            let outcome = attach_one(pid, &served.grant, scans.as_ref(), served.ptracer, give_up);
+            let outcome = attach_one(
+                pid,
+                &wanted.config(&served.grant, scans.as_ref(), served.ptracer),
+                give_up,
+            );
             report(pid, is_named(pid), outcome);
         }
     }
@@ -102,13 +119,8 @@ fn of_host(wanted: &Wanted, pid: i32) -> Result<Grant, Failure> {
     grant::of_host(Purpose::of(wanted.clocks, &process), None)
 }
 
-fn attach_one(pid: i32, grant: &Grant, scans: Option<&Cache>, ptracer: u32, give_up: LastResort) -> Outcome {
-    let config = AttachConfig {
-        grant,
-        children: scans,
-        ptracer,
-    };
-    match attach::attach(pid, &config, give_up) {
+fn attach_one(pid: i32, config: &AttachConfig<'_>, give_up: LastResort) -> Outcome {
+    match attach::attach(pid, config, give_up) {
         Ok(attached) => Outcome::Attached(attached),
         Err(refusal) => Outcome::Refused(refusal),
     }

@@ -67,6 +67,7 @@ fn attach_it(task: &Task, surroundings: &Surroundings) -> Result<Option<u64>, St
         trust: task.trust,
         children: task.children,
         policy: task.children.then(DaemonsPolicy::find).flatten(),
+        rescue: false,
         may_publish: false,
     };
     let mut done = Ok(None);

@@ -15,7 +15,6 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use crate::attach::Wanted;
 use crate::grant::{self, Purpose};
 use crate::log::Log;
-use crate::policy::DaemonsPolicy;
 use crate::process::{self, Surroundings};
 
 /// Timeout for the helper's answer: comparing the CPUs' counters and making a page takes milliseconds, on a busy
@@ -104,7 +103,7 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
     let mailbox = Arc::new(Shared::create().map_err(|e| e.to_string())?);
     let grant = granted(wanted, pid, &mailbox)?;
     if wanted.children {
-        attend(&grant, &mailbox, wanted.policy.clone())?;
+        attend(&grant, &mailbox, wanted)?;
     }
     let numbers = u64::from(grant.clocks.0) << 32 | u64::from(process::ptracer());
     packet::send(
@@ -140,7 +139,8 @@ fn process_name(pid: i32) -> String {
 }
 
 /// Serves the descendants of attached processes.
-fn attend(grant: &Grant, mailbox: &Arc<Shared>, policy: Option<DaemonsPolicy>) -> Result<(), String> {
+fn attend(grant: &Grant, mailbox: &Arc<Shared>, wanted: &Wanted) -> Result<(), String> {
+    let policy = wanted.policy.clone();
     let config = InjectionConfig {
         page: grant.page.try_clone().map_err(|e| format!("the page: {e}"))?,
         mailbox: Box::new({
@@ -150,6 +150,7 @@ fn attend(grant: &Grant, mailbox: &Arc<Shared>, policy: Option<DaemonsPolicy>) -
         clocks: grant.clocks,
         without_vdso: false,
         serve: true,
+        rescue: wanted.rescue,
         allows: Box::new(move |pid| policy.as_ref().is_none_or(|policy| policy.against(pid).is_none())),
         filters: 0,
         refuses_32_bit: None,

@@ -63,7 +63,7 @@ impl KernelFunctions {
     }
 
     /// Returns the address of the function of this plain name; 0 if there is none.
-    pub(crate) fn address(&self, function: &str) -> u64 {
+    pub fn address(&self, function: &str) -> u64 {
         let index = FUNCTIONS.iter().position(|&known| known == function);
         index.map_or(0, |index| self.addresses[index])
     }

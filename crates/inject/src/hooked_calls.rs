@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::maps::Mapping;
 use crate::memory::Memory;
 use crate::program::{self, Code, is_c_library};
-use crate::redirection::{Moved, Record};
+use crate::redirection::{Moved, Purpose, Record};
 use crate::region;
 use crate::sites::{self, Cache, Doors, Redirect, Role, Scan, Site};
 
@@ -95,6 +95,7 @@ impl HookedCalls {
             thunk: behind.map_or(0, |_| thunk),
             in_thunk,
             in_place,
+            purpose: Purpose::Hook,
         });
         let call = abi::CALL_BYTES;
         // An interrupted call is made again from the address of its instruction.
@@ -182,7 +183,7 @@ fn crosses_a_page(first: u64, bytes: usize) -> bool {
 }
 
 /// Marks a range as used, so that it is not chosen twice.
-fn reserve(maps: &mut Vec<Mapping>, start: u64, size: u64) {
+pub fn reserve(maps: &mut Vec<Mapping>, start: u64, size: u64) {
     let index = maps.partition_point(|m| m.start < start);
     maps.insert(
         index,

@@ -18,6 +18,8 @@ use crate::redirection::mapping::{self, Region};
 use crate::redirection::{self, Journal, MOST_RECORDS, RegionPlan, State};
 use crate::region;
 use crate::remote;
+#[cfg(target_arch = "x86_64")]
+use crate::rescued_calls::{self, RescuedCalls, Room};
 use crate::sites;
 use crate::stack::{AT_ENTRY, AT_PAGESZ, AT_SECURE, AT_SYSINFO, AT_SYSINFO_EHDR, InitialStack};
 use crate::surgery;
@@ -37,6 +39,8 @@ pub struct InjectionConfig {
     /// Whether programs get the synthetic vDSO. If not, they only get the hook, so that their descendants are treated
     /// alike.
     pub serve: bool,
+    /// Whether the programs' own system calls for time are redirected too.
+    pub rescue: bool,
     /// Returns whether a program that has just started, the process of this number, is to be served.
     pub allows: Box<dyn Fn(i32) -> bool + Send + Sync>,
     /// Number of seccomp filters that this process inherited, and under which its remote calls were tried.
@@ -94,7 +98,14 @@ pub fn install(tracee: &mut Tracee, config: &InjectionConfig) -> Result<()> {
     let at = program.place()?;
     let mut plan = program.plan(config, at)?;
     let files = hooked_calls::files_at_exec(&program.code, hook);
-    let calls = HookedCalls::of(pid, &program.maps, at, hook, plan.room(), &files)?;
+    let mut calls = HookedCalls::of(pid, &program.maps, at, hook, plan.room(), &files)?;
+    #[cfg(target_arch = "x86_64")]
+    if config.rescue {
+        let is_filtered = config.filters > 0;
+        let found = RescuedCalls::with(pid, &program.maps, is_filtered, &plan, at, &mut calls, &config.scans)?;
+        plan.add(&found.records, &found.moved)?;
+        calls.pages.extend(found.pages);
+    }
     plan.add(&calls.records, &calls.moved)?;
     let start = program.start(config, at, &mut plan)?;
     let mailbox = (config.mailbox)()?;
@@ -257,6 +268,19 @@ pub fn install_in_libraries(
         let mut calls = HookedCalls::default();
         let room = MOST_RECORDS.saturating_sub(journal.records.len());
         calls.add(&memory, &file, (at, &mut thunks), doors(hook, region), room);
+        #[cfg(target_arch = "x86_64")]
+        if config.rescue
+            && config.filters == 0
+            && let Some(file) = rescued_calls::file_with_sites(pid, maps, mapping, &config.scans)
+        {
+            let routines = rescued_calls::routines_of(&memory, hook, region);
+            let used = sites::thunks_in_use(&thunks) * THUNK_BYTES;
+            let room = room.saturating_sub(calls.records.len());
+            let mut rescued = RescuedCalls::default();
+            let mut place = Room::on_page(at, &mut thunks, used, room);
+            rescued.add(&memory, &file, routines, &mut calls, &mut place, |_| None);
+            calls.records.extend(rescued.records);
+        }
         // The jumps last: what they need is complete before. If this fails, those made so far work.
         let new = used..sites::thunks_in_use(&thunks) * THUNK_BYTES;
         tracee.write(at + new.start as u64, &thunks[new])?;

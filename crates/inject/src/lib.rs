@@ -23,6 +23,8 @@ mod program;
 pub mod redirection;
 pub mod region;
 mod remote;
+#[cfg(target_arch = "x86_64")]
+mod rescued_calls;
 mod sites;
 mod stack;
 mod surgery;
@@ -34,4 +36,6 @@ pub use in_process::InProcess;
 pub use install::InjectionConfig;
 pub use lease::{MAILBOX_MAPPED_NAME, MAILBOX_NAME};
 pub use mailbox::Shared;
+#[cfg(target_arch = "x86_64")]
+pub use rescued_calls::{NotRescued, Rescued};
 pub use sites::Cache;

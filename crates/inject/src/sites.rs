@@ -16,8 +16,7 @@ use crate::abi::sites::{Shape, THUNK_BYTES, find, jump, original, thunk};
 
 /// Thunks on one page: more than the sites of any library.
 pub const MOST_SITES: usize = 4096 / THUNK_BYTES;
-/// Size above which a file is not searched for Go's or a static library's calls: reading it would cost more than it
-/// gains.
+/// Size above which a file is not searched: reading it would cost more than it gains.
 const MOST_FILE_BYTES: u64 = 512 << 20;
 
 /// Numbers of the calls that the hook watches; arch/x86/entry/syscalls/syscall_64.tbl,
@@ -83,12 +82,6 @@ pub fn scan(file: &[u8], role: Role) -> Scan {
     let headers = elf.elf_program_headers();
     let interpreter = headers.iter().find_map(|h| h.interpreter(endian, file).ok().flatten());
     let interpreter = interpreter.map(|path| String::from_utf8_lossy(path).into_owned());
-    let lowest = headers
-        .iter()
-        .filter(|h| h.p_type(endian) == PT_LOAD)
-        .map(|h| h.p_vaddr(endian))
-        .min()
-        .unwrap_or(0);
     let mut sites = Vec::new();
     if role == Role::Library || interpreter.is_none() || is_go(&elf) {
         for header in headers
@@ -105,8 +98,15 @@ pub fn scan(file: &[u8], role: Role) -> Scan {
     Scan {
         sites,
         interpreter,
-        lowest: lowest & !4095,
+        lowest: lowest_of(&elf).unwrap_or(0),
     }
+}
+
+/// Returns the lowest address that an ELF file states for its segments, at the start of its page.
+fn lowest_of(elf: &ElfFile64<'_, Endianness>) -> Option<u64> {
+    let endian = elf.endian();
+    let loaded = elf.elf_program_headers().iter().filter(|h| h.p_type(endian) == PT_LOAD);
+    Some(loaded.map(|h| h.p_vaddr(endian)).min()? & !4095)
 }
 
 fn is_go(elf: &ElfFile64<'_, Endianness>) -> bool {
@@ -187,7 +187,20 @@ pub fn thunks_in_use(page: &[u8]) -> usize {
 
 /// Scans of files by their identity, so that each library is read only once for all programs.
 #[derive(Default)]
-pub struct Cache(Mutex<HashMap<Identity, Arc<Scan>>>);
+pub struct Cache {
+    scans: Mutex<HashMap<Identity, Arc<Scan>>>,
+    #[cfg(target_arch = "x86_64")]
+    rescue: Mutex<HashMap<Identity, Arc<RescueScan>>>,
+}
+
+/// System calls for time in a file ([`fastpath_rescue`]).
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug, Default)]
+pub struct RescueScan {
+    pub sites: Arc<Vec<fastpath_rescue::Site>>,
+    /// Lowest address that is loaded.
+    pub lowest: u64,
+}
 
 /// Device, inode, time of the last change, size, and role.
 type Identity = (u64, u64, i64, u64, Role);
@@ -195,26 +208,48 @@ type Identity = (u64, u64, i64, u64, Role);
 impl Cache {
     /// Returns the scan of an open file.
     pub fn scan(&self, file: &File, role: Role) -> std::io::Result<Arc<Scan>> {
-        let meta = file.metadata()?;
-        let key = (
-            meta.dev(),
-            meta.ino(),
-            meta.mtime_nsec() ^ meta.mtime(),
-            meta.size(),
-            role,
-        );
-        let mut known = self.0.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(scan) = known.get(&key) {
-            return Ok(scan.clone());
-        }
-        let scan = if meta.size() > MOST_FILE_BYTES {
-            Arc::default()
-        } else {
-            Arc::new(scan(&Mapped::of(file, meta.len() as usize)?, role))
-        };
-        known.insert(key, scan.clone());
-        Ok(scan)
+        known(&self.scans, file, role, |bytes| scan(bytes, role))
     }
+
+    /// Returns the system calls for time in an open file. A file that cannot be parsed has none.
+    #[cfg(target_arch = "x86_64")]
+    pub fn rescue_sites(&self, file: &File) -> std::io::Result<Arc<RescueScan>> {
+        known(&self.rescue, file, Role::Library, |bytes| RescueScan {
+            sites: fastpath_rescue::analyse(bytes).unwrap_or_default().into(),
+            lowest: ElfFile64::parse(bytes)
+                .ok()
+                .and_then(|elf| lowest_of(&elf))
+                .unwrap_or(0),
+        })
+    }
+}
+
+/// Returns what is known of an open file, or finds it out. Nothing is known of a file that is too large.
+fn known<T: Default>(
+    known: &Mutex<HashMap<Identity, Arc<T>>>,
+    file: &File,
+    role: Role,
+    find: impl FnOnce(&[u8]) -> T,
+) -> std::io::Result<Arc<T>> {
+    let meta = file.metadata()?;
+    let key = (
+        meta.dev(),
+        meta.ino(),
+        meta.mtime_nsec() ^ meta.mtime(),
+        meta.size(),
+        role,
+    );
+    let mut known = known.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(found) = known.get(&key) {
+        return Ok(found.clone());
+    }
+    let found = if meta.size() > MOST_FILE_BYTES {
+        Arc::default()
+    } else {
+        Arc::new(find(&Mapped::of(file, meta.len() as usize)?))
+    };
+    known.insert(key, found.clone());
+    Ok(found)
 }
 
 /// A file's bytes, mapped so that only the pages that are accessed are read: programs of 100 MB are common.

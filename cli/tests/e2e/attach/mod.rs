@@ -6,6 +6,7 @@ mod killed;
 mod named;
 pub mod namespaces;
 mod refusals;
+mod rescue;
 mod restored;
 mod runtimes;
 mod sequences;

@@ -26,6 +26,7 @@ use crate::redirection::apply::{NotApplied, apply};
 use crate::redirection::mapping::Region;
 use crate::redirection::{LeftAlone, Record, RegionPlan, region_for};
 use crate::remote::{RemoteCalls, counter_is_readable};
+use crate::rescued_calls::{Rescued, RescuedCalls};
 use crate::sites::Cache;
 use crate::{abi, maps, region};
 use calling_thread::with_calls;
@@ -49,6 +50,8 @@ pub struct AttachConfig<'a> {
     pub children: Option<&'a Cache>,
     /// Process that must be allowed to trace the target (PR_SET_PTRACER), where Yama requires that; 0: none.
     pub ptracer: u32,
+    /// Whether the program's own system calls for time are redirected too.
+    pub rescue: bool,
 }
 
 /// Result of an attach.
@@ -62,6 +65,8 @@ pub struct Attached {
     pub left_alone: Vec<LeftAlone>,
     /// Reason why the programs that the target executes will not be served, though that was asked for.
     pub without_children: Option<&'static str>,
+    /// The program's own system calls for time, if they were to be redirected.
+    pub rescued: Option<Rescued>,
 }
 
 /// Returns the region of a process, if it has one.
@@ -92,9 +97,10 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     if let Some(leftover) = &target.leftover {
         detach::clear(session, leftover)?;
     }
+    let own_scans = Cache::default();
     let at = region::place_near(&target.maps, target.vdso_base)?;
     let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks)?;
-    let calls = match config.children {
+    let mut calls = match config.children {
         // The target's filter may kill it for the system calls of the hook.
         Some(scans) if !target.is_filtered => {
             let (_, hook) = abi::of_this_build(abi::of_isa_of_this_host()?)?;
@@ -103,6 +109,14 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
         }
         _ => HookedCalls::default(),
     };
+    let mut rescued = None;
+    if config.rescue {
+        let scans = config.children.unwrap_or(&own_scans);
+        let found = RescuedCalls::with(pid, &target.maps, target.is_filtered, &plan, at, &mut calls, scans)?;
+        plan.add(&found.records, &found.moved)?;
+        calls.pages.extend(found.pages);
+        rescued = Some(found.result);
+    }
     plan.add(&calls.records, &calls.moved)?;
     let region = Region {
         at,
@@ -136,6 +150,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     };
     in_force.map(|attached| Attached {
         without_children,
+        rescued,
         ..attached
     })
 }
@@ -177,6 +192,7 @@ fn put_in_force(session: &Session<'_>, plan: &RegionPlan, at: u64) -> Answer<Att
         pauses: session.pauses(),
         left_alone: plan.left_alone.clone(),
         without_children: None,
+        rescued: None,
     })
 }
 
@@ -240,6 +256,7 @@ fn thread_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>], used_up: O
     for thread in &all.threads {
         let pc = thread.registers.pc();
         if code.iter().any(|range| range.contains(&pc))
+            || thread.registers.point_into(code)
             || frames_of(thread, &stacks)?.mention(thread.look(), code, used_up)
         {
             return Ok(Some(thread.tid()));

@@ -12,12 +12,12 @@ use crate::region;
 /// "fastjrnl", little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"fastjrnl");
 /// Version of this layout.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 64;
 const RECORD_BYTES: usize = 40;
 /// Number of records that fit.
 pub const MOST_RECORDS: usize = (region::JOURNAL_ROOM as usize - HEADER_BYTES) / RECORD_BYTES;
-/// Size of the longest change: Go's `syscall; cmp`.
+/// Size of the longest change: Go's `syscall; cmp`, or an address.
 pub const MOST_BYTES: usize = 8;
 
 /// State of the changes.
@@ -30,6 +30,25 @@ pub enum State {
     Withdrawn = 2,
     /// They cannot be undone: the program was started with addresses in the region.
     Kept = 3,
+}
+
+/// What a change is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Purpose {
+    /// An entry point of the kernel's vDSO goes to the image.
+    Entry = 1,
+    /// A system call is reported to the hook first.
+    Hook = 2,
+    /// A system call for time is answered by the image.
+    Rescue = 3,
+}
+
+impl Purpose {
+    fn of(number: u16) -> Option<Purpose> {
+        let all = [Purpose::Entry, Purpose::Hook, Purpose::Rescue];
+        all.into_iter().find(|purpose| *purpose as u16 == number)
+    }
 }
 
 /// One change.
@@ -47,6 +66,7 @@ pub struct Record {
     pub in_thunk: u16,
     /// Offset from `address` at which it would be without the change.
     pub in_place: u16,
+    pub purpose: Purpose,
 }
 
 /// All changes of one region.
@@ -94,7 +114,8 @@ impl Journal {
             let at = bytes.len();
             bytes.extend(record.address.to_le_bytes());
             bytes.extend(record.thunk.to_le_bytes());
-            bytes.extend((record.original.len() as u32).to_le_bytes());
+            bytes.extend((record.original.len() as u16).to_le_bytes());
+            bytes.extend((record.purpose as u16).to_le_bytes());
             bytes.extend(record.in_thunk.to_le_bytes());
             bytes.extend(record.in_place.to_le_bytes());
             bytes.extend(&record.original);
@@ -118,7 +139,7 @@ impl Journal {
         }
         let record = |index: usize| {
             let at = HEADER_BYTES + index * RECORD_BYTES;
-            let length = u32_at(at + 16)? as usize;
+            let length = usize::from(u16_at(at + 16)?);
             if length > MOST_BYTES {
                 return None;
             }
@@ -127,6 +148,7 @@ impl Journal {
                 thunk: u64_at(at + 8)?,
                 in_thunk: u16_at(at + 20)?,
                 in_place: u16_at(at + 22)?,
+                purpose: Purpose::of(u16_at(at + 18)?)?,
                 original: page.get(at + 24..at + 24 + length)?.to_vec(),
                 replacement: page.get(at + 32..at + 32 + length)?.to_vec(),
             })
@@ -159,6 +181,7 @@ mod tests {
             thunk: 0x1234,
             in_thunk: 40,
             in_place: 2,
+            purpose: Purpose::Rescue,
         };
         Journal {
             state: State::InForce,
@@ -183,7 +206,7 @@ mod tests {
         assert_eq!(Journal::parse(&[0; 4096]), None);
         assert_eq!(Journal::parse(&[]), None);
         let page = journal().bytes().unwrap();
-        for (at, byte) in [(0, b'x'), (8, 2), (16, 9), (64 + 16, 9)] {
+        for (at, byte) in [(0, b'x'), (8, 9), (16, 9), (64 + 16, 9), (64 + 18, 9)] {
             let mut other = page.clone();
             other[at] = byte;
             assert_eq!(Journal::parse(&other), None, "{at}");

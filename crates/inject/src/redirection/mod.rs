@@ -7,6 +7,8 @@
 
 mod aarch64;
 pub(crate) mod apply;
+#[cfg(target_arch = "x86_64")]
+mod general;
 mod journal;
 pub(crate) mod mapping;
 mod plan_region;
@@ -18,7 +20,7 @@ use fastpath_page::ClockSet;
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
 
-pub use journal::{Journal, MOST_RECORDS, Record, State};
+pub use journal::{Journal, MOST_RECORDS, Purpose, Record, State};
 pub use plan_region::{RegionPlan, region_for};
 
 /// Name of the memory that a region is mapped from. The memory holds the image, the hook, the thunks and the journal,

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use fastpath_image::{Image, Instance, Isa, Options, Placement, Vdso};
+use fastpath_image::{Image, Instance, Isa, KernelFunctions, Options, Placement, Vdso};
 use fastpath_page::ClockSet;
 
-use super::{EntryPatch, Journal, LeftAlone, MOST_RECORDS, Moved, Record, Redirection, State, plan};
+use super::{EntryPatch, Journal, LeftAlone, MOST_RECORDS, Moved, Purpose, Record, Redirection, State, plan};
 use crate::abi::{self, Abi};
 use crate::error::{Error, Result};
 use crate::region;
@@ -25,6 +25,10 @@ pub struct RegionPlan {
     pub left_alone: Vec<LeftAlone>,
     /// Contents of the region's journal; already in `code`.
     pub journal: Journal,
+    /// Code for the program's own system calls for time. None, if the kernel's functions may change registers that a
+    /// system call keeps.
+    #[cfg(target_arch = "x86_64")]
+    pub routines: fastpath_rescue::thunk::Routines,
 }
 
 /// Plans a region at `region_at` for a process whose kernel's vDSO has these bytes at `vdso_base`; `clocks` are those
@@ -42,13 +46,26 @@ pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet)
     if let Some(why) = redirection.refusal() {
         return Err(Error::Unsupported(why));
     }
-    RegionPlan::of(abi, region_at, redirection, vdso_base, clocks)
+    #[cfg(target_arch = "x86_64")]
+    let has_routines =
+        super::general::uses_general_registers(vdso, &parsed, &["clock_gettime", "gettimeofday", "time"]);
+    let kernel = redirection.kernel;
+    let mut plan = RegionPlan::of(abi, region_at, redirection, vdso_base, clocks)?;
+    #[cfg(target_arch = "x86_64")]
+    if has_routines {
+        plan.put_routines(abi, region_at, kernel)?;
+    }
+    Ok(plan)
 }
 
 impl RegionPlan {
     /// Plans a region at `region_at` for a program without a kernel's vDSO, or one whose vDSO is left alone.
     pub(crate) fn without_patches(abi: &dyn Abi, region_at: u64, clocks: ClockSet) -> Result<RegionPlan> {
-        RegionPlan::of(abi, region_at, Redirection::default(), 0, clocks)
+        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut))]
+        let mut plan = RegionPlan::of(abi, region_at, Redirection::default(), 0, clocks)?;
+        #[cfg(target_arch = "x86_64")]
+        plan.put_routines(abi, region_at, KernelFunctions::NONE)?;
+        Ok(plan)
     }
 
     fn of(
@@ -73,6 +90,8 @@ impl RegionPlan {
             moved: redirection.moved,
             left_alone: redirection.left_alone,
             journal,
+            #[cfg(target_arch = "x86_64")]
+            routines: Default::default(),
         };
         plan.put(region::IMAGE..region::HOOK, instance.bytes())?;
         plan.put(region::HOOK..region::THUNKS, hook.code)?;
@@ -88,6 +107,29 @@ impl RegionPlan {
             .get_mut(..bytes.len())
             .ok_or_else(|| Error::Unsupported("its code is larger than its room in the region".into()))?;
         room.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Fills in which functions the hook's routines call, the image's and the kernel's.
+    #[cfg(target_arch = "x86_64")]
+    fn put_routines(&mut self, abi: &dyn Abi, region_at: u64, kernel: KernelFunctions) -> Result<()> {
+        let (image, hook) = abi::of_this_build(abi)?;
+        for (name, routine, answers) in hook.rescue {
+            let function = match *name {
+                // It follows the kernel's tick: only the kernel knows it.
+                "time" => kernel.address(name),
+                _ => {
+                    let mut functions = image.functions().iter();
+                    let found = functions.find(|function| super::plain_name(function.name) == *name);
+                    found.map_or(0, |function| region_at + region::IMAGE + function.offset)
+                }
+            };
+            if function != 0 {
+                let word = region::HOOK + answers;
+                self.put(word..word + 8, &function.to_le_bytes())?;
+                self.routines.set(name, region_at + region::HOOK + routine);
+            }
+        }
         Ok(())
     }
 
@@ -140,6 +182,7 @@ impl Record {
             thunk: 0,
             in_thunk: 0,
             in_place: 0,
+            purpose: Purpose::Entry,
         }
     }
 }

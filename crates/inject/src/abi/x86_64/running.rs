@@ -50,6 +50,16 @@ impl Registers {
         self.0.rip = pc;
     }
 
+    /// Returns whether a general register holds an address in one of these ranges: a program that has loaded the address
+    /// of a thunk may be about to call it. rcx and r11 hold nothing that a program can rely on.
+    pub fn point_into(&self, ranges: &[std::ops::Range<u64>]) -> bool {
+        let r = &self.0;
+        let words = [
+            r.rax, r.rbx, r.rdx, r.rsi, r.rdi, r.rbp, r.r8, r.r9, r.r10, r.r12, r.r13, r.r14, r.r15,
+        ];
+        words.iter().any(|word| ranges.iter().any(|range| range.contains(word)))
+    }
+
     /// Returns whether the thread is in a system call.
     pub fn is_in_call(&self) -> bool {
         self.0.orig_rax as i64 >= 0

@@ -1,0 +1,164 @@
+//! `fastpath audit --rescue`: which system calls for time `--rescue` would redirect, and why not the others.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fastpath_audit::{By, Options, Progress};
+use fastpath_rescue::window::Kind;
+use fastpath_rescue::{Site, analyse};
+
+use super::visible;
+use crate::document;
+use crate::exit;
+use crate::output;
+use crate::progress;
+
+/// Size in bytes above which `--rescue` does not examine a file.
+const MOST_FILE_BYTES: u64 = 512 << 20;
+
+/// What is printed with `--json`.
+#[derive(serde::Serialize, schemars::JsonSchema)]
+pub struct Report {
+    /// Files that have sites
+    files: Vec<FileSites>,
+    /// Sites that `--rescue` redirects
+    proven: usize,
+    /// Sites that it leaves alone
+    refused: usize,
+    /// Files that were not examined
+    unjudged: Vec<fastpath_audit::Unjudged>,
+}
+
+/// The sites of one file.
+#[derive(serde::Serialize, schemars::JsonSchema)]
+struct FileSites {
+    /// The file
+    path: String,
+    /// Its system calls for time, lowest address first
+    sites: Vec<OneSite>,
+}
+
+/// One system call for time.
+#[derive(serde::Serialize, schemars::JsonSchema)]
+struct OneSite {
+    /// Address of the instruction as the file states it, before relocation
+    address: u64,
+    /// The call, or `any call` where its number is an argument, as in libc's `syscall()`
+    calls: String,
+    /// How it is called
+    by: By,
+    /// The bytes that are replaced; nothing: the site is left alone
+    window: Option<Kind>,
+    /// Why the site is left alone
+    why_not: Option<String>,
+}
+
+impl From<Site> for OneSite {
+    fn from(site: Site) -> OneSite {
+        OneSite {
+            address: site.address,
+            calls: site.calls.to_string(),
+            by: site.by,
+            window: site.window.as_ref().ok().map(|window| window.kind),
+            why_not: site.window.err().map(|reason| reason.to_string()),
+        }
+    }
+}
+
+/// Runs the dry run; returns its exit status.
+pub fn run(paths: &[std::path::PathBuf], json: bool) -> i32 {
+    let examined = AtomicUsize::new(0);
+    let so_far = || format!("{} files", examined.load(Ordering::Relaxed));
+    let (report, missing) = progress::watched(Duration::from_millis(100), so_far, || gather(paths, &examined));
+    for missing in &missing {
+        output::note(format_args!("{}: {}", visible(&missing.path), missing.why));
+    }
+    let written = if json {
+        document::print("audit --rescue", &report)
+    } else {
+        for unjudged in &report.unjudged {
+            output::warn(format_args!("{}: {}", visible(&unjudged.path), visible(&unjudged.why)));
+        }
+        output::print(text(&report))
+    };
+    match written {
+        0 if !missing.is_empty() => exit::NO_INPUT,
+        written => written,
+    }
+}
+
+fn gather(paths: &[std::path::PathBuf], examined: &AtomicUsize) -> (Report, Vec<fastpath_audit::Unjudged>) {
+    let options = Options {
+        with_programs: true,
+        ..Options::default()
+    };
+    let audited = fastpath_audit::audit(paths, &options, &Progress::default());
+    let mut report = Report {
+        files: Vec::new(),
+        proven: 0,
+        refused: 0,
+        unjudged: audited.unjudged,
+    };
+    for program in audited.programs {
+        examined.fetch_add(1, Ordering::Relaxed);
+        match sites_of(&program.path) {
+            Ok(sites) if sites.is_empty() => {}
+            Ok(sites) => {
+                let proven = sites.iter().filter(|site| site.window.is_ok()).count();
+                report.proven += proven;
+                report.refused += sites.len() - proven;
+                report.files.push(FileSites {
+                    path: program.path,
+                    sites: sites.into_iter().map(OneSite::from).collect(),
+                });
+            }
+            Err(why) => report.unjudged.push(fastpath_audit::Unjudged {
+                path: program.path,
+                why,
+            }),
+        }
+    }
+    (report, audited.missing)
+}
+
+fn sites_of(path: &str) -> Result<Vec<Site>, String> {
+    let path = Path::new(path);
+    let size = std::fs::metadata(path)
+        .map_err(|_| "--rescue examines no files in archives")?
+        .len();
+    if size > MOST_FILE_BYTES {
+        return Err(format!("it is larger than {} MiB", MOST_FILE_BYTES >> 20));
+    }
+    let bytes = std::fs::read(path).map_err(|e| format!("it cannot be read: {e}"))?;
+    analyse(&bytes)
+}
+
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    for file in &report.files {
+        text += &format!("{}\n", visible(&file.path));
+        for site in &file.sites {
+            let verdict = match (&site.window, &site.why_not) {
+                (Some(_), _) => output::painted("rescued", output::Paint::Good),
+                (None, why) => format!(
+                    "{}: {}",
+                    output::painted("left alone", output::Paint::Doubtful),
+                    why.as_deref().unwrap_or_default()
+                ),
+            };
+            let by = match site.by {
+                By::SystemCall => "system call",
+                By::Vsyscall => "vsyscall",
+            };
+            text += &format!("  {:#x}  {} by {by}: {verdict}\n", site.address, site.calls);
+        }
+    }
+    text + &format!(
+        "{} system calls for time in {} files: --rescue would redirect {}, and leave {} alone\n",
+        report.proven + report.refused,
+        report.files.len(),
+        report.proven,
+        report.refused
+    )
+}

@@ -1,0 +1,198 @@
+//! `attach --rescue`: system calls for time in the program's own code.
+#![cfg(target_arch = "x86_64")]
+
+use std::process::Command;
+use std::time::Duration;
+
+use super::{attach, bytes, detach};
+use crate::common::{Outcome, Pid, Running, fastpath, finish, helper_program, start, tool, wait_until};
+
+fn rescue(pid: Pid) -> Outcome {
+    finish(fastpath(&["attach", "--rescue", "-v", &pid.0.to_string()]))
+}
+
+/// A program that makes such calls all the time and detects any difference from a system call. It has made some of each
+/// form.
+fn raw_calls(flags: &[&str]) -> Option<Running> {
+    let running = start(Command::new(helper_program("raw-calls", "cc", flags)?));
+    wait_until("its first round", || {
+        running.out_so_far().contains("ready") || !running.pid().exists()
+    });
+    Some(running)
+}
+
+/// Ends the program, and asserts that it detected nothing.
+fn end(running: Running) {
+    // SAFETY: kill takes integers.
+    unsafe { libc::kill(running.pid().0, libc::SIGTERM) };
+    let outcome = running.finish().expect_success();
+    assert!(outcome.out.contains(" 0 differences"), "{outcome:#?}");
+}
+
+/// All code of a process that comes from files, and its vDSO.
+fn code(pid: Pid) -> Vec<(String, Vec<u8>)> {
+    let maps = pid.read("maps");
+    let is_code = |line: &&str| line.contains(" r-xp ") && (line.contains('/') || line.contains("[vdso]"));
+    let lines = maps.lines().filter(is_code);
+    lines
+        .map(|line| {
+            let (range, _) = line.split_once(' ').expect("a line of maps");
+            let (from, to) = range.split_once('-').expect("a range");
+            let number = |text| u64::from_str_radix(text, 16).expect("an address");
+            (line.to_owned(), bytes(pid, number(from), number(to)))
+        })
+        .collect()
+}
+
+/// Number of clock calls that a thread of the process makes in a while.
+fn clock_calls(strace: &str, pid: Pid) -> usize {
+    let traced = Command::new("timeout")
+        .args([
+            "-s",
+            "INT",
+            "1",
+            strace,
+            "-qq",
+            "-e",
+            "trace=clock_gettime,gettimeofday,time",
+            "-p",
+        ])
+        .arg(pid.0.to_string())
+        .output()
+        .expect("strace");
+    let said = String::from_utf8_lossy(&traced.stderr).into_owned();
+    assert!(!said.contains("attach:"), "{said}");
+    said.lines().filter(|line| line.contains("(")).count()
+}
+
+#[test]
+fn a_rescued_program_sees_no_difference_from_its_system_calls() {
+    for flags in [&[][..], &["-static", "-no-pie"]] {
+        let Some(running) = raw_calls(flags) else { return };
+        let pid = running.pid();
+        let before = code(pid);
+        for _ in 0..3 {
+            let outcome = rescue(pid).expect_success();
+            assert!(outcome.err.contains("are rescued, 0 are not"), "{outcome:#?}");
+            assert!(code(pid) != before);
+            std::thread::sleep(Duration::from_millis(300));
+            detach(pid).expect_success();
+            assert!(code(pid) == before, "a byte is not restored");
+        }
+        // It ends while it is rescued.
+        rescue(pid).expect_success();
+        std::thread::sleep(Duration::from_millis(300));
+        end(running);
+    }
+}
+
+#[test]
+fn a_rescued_program_makes_no_system_calls_for_time() {
+    let Some(strace) = tool("strace") else { return };
+    // Inline, and by libc's function for any call; each turn ends with a call that is none for time.
+    let Some(program) = helper_program("raw-clock", "cc", &["-static", "-no-pie"]) else {
+        return;
+    };
+    let running = start(Command::new(program));
+    wait_until("its loop", || running.out_so_far().contains("ready"));
+    assert!(clock_calls(&strace, running.pid()) > 100, "it makes none at all");
+    attach(running.pid()).expect_success();
+    assert!(
+        clock_calls(&strace, running.pid()) > 100,
+        "they are rescued only on demand"
+    );
+    detach(running.pid()).expect_success();
+    rescue(running.pid()).expect_success();
+    // An anchor may end while its publisher gets no CPU, so some calls may be made on a busy machine.
+    wait_until("reads by the page", || clock_calls(&strace, running.pid()) == 0);
+}
+
+/// A program that is started by this command line after `fastpath`, once it is in its loop.
+fn started(arguments: &[&str]) -> Running {
+    let running = start(fastpath(arguments));
+    wait_until("its loop", || running.out_so_far().contains("ready"));
+    running
+}
+
+#[test]
+fn a_program_that_is_started_with_rescue_sees_no_difference_either() {
+    for flags in [&[][..], &["-static", "-no-pie"]] {
+        let Some(program) = helper_program("raw-calls", "cc", flags) else {
+            return;
+        };
+        let outcome = finish(fastpath(&["run", "--require", "--rescue", &program, "-1"])).expect_success();
+        assert!(outcome.out.contains(" 0 differences"), "{outcome:#?}");
+    }
+}
+
+#[test]
+fn the_calls_of_a_program_and_its_descendants_are_rescued_from_the_start() {
+    let Some(strace) = tool("strace") else { return };
+    for flags in [&[][..], &["-static", "-no-pie"]] {
+        let Some(program) = helper_program("raw-clock", "cc", flags) else {
+            return;
+        };
+        let plain = started(&["run", "--require", "--clocks", "all", &program]);
+        assert!(
+            clock_calls(&strace, plain.pid()) > 100,
+            "they are rescued only on demand"
+        );
+        let itself = started(&["run", "--require", "--rescue", &program]);
+        wait_until("reads by the page", || clock_calls(&strace, itself.pid()) == 0);
+        let shell = format!("{program}; true");
+        let shell = started(&["run", "--require", "--rescue", "sh", "-c", &shell]);
+        let child = shell.pid().children()[0];
+        wait_until("the child's reads by the page", || clock_calls(&strace, child) == 0);
+    }
+}
+
+#[test]
+fn a_filtered_program_is_attached_and_not_rescued() {
+    let Some(program) = helper_program("raw-clock", "cc", &["-static", "-no-pie"]) else {
+        return;
+    };
+    let mut command = Command::new(program);
+    command.arg("filtered");
+    let running = start(command);
+    wait_until("its loop", || running.out_so_far().contains("ready"));
+    let outcome = rescue(running.pid());
+    // Without root, the filter cannot be suspended.
+    if outcome.status.success() {
+        assert!(outcome.err.contains("seccomp filter"), "{outcome:#?}");
+    } else {
+        assert_eq!(outcome.status.code(), Some(11), "{outcome:#?}");
+    }
+    assert!(running.pid().exists());
+}
+
+#[test]
+fn a_program_without_such_calls_is_attached_with_a_word() {
+    let Some(python) = tool("sleep") else { return };
+    let mut command = Command::new(python);
+    command.arg("1000");
+    let running = start(command);
+    wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
+    let outcome = rescue(running.pid()).expect_success();
+    // libc has calls of its own, to which it falls back.
+    assert!(outcome.err.contains("of its own system calls for time"), "{outcome:#?}");
+    detach(running.pid()).expect_success();
+}
+
+#[test]
+fn the_dry_run_lists_the_sites_and_the_reasons() {
+    let Some(program) = helper_program("raw-calls", "cc", &[]) else {
+        return;
+    };
+    let outcome = finish(fastpath(&["audit", "--rescue", "--json", &program])).expect_success();
+    let document: serde_json::Value = serde_json::from_str(&outcome.out).expect("a document");
+    let sites = document["files"][0]["sites"].as_array().expect("sites");
+    let count = |kind: &str| sites.iter().filter(|site| site["window"] == kind).count();
+    assert_eq!((count("before"), count("behind")), (4, 1), "{document:#}");
+    let outcome = finish(fastpath(&["audit", "--rescue", &program])).expect_success();
+    assert!(
+        outcome.out.contains("would redirect 5, and leave 0 alone"),
+        "{outcome:#?}"
+    );
+    finish(fastpath(&["audit", "--rescue", "/no/such/file"])).expect_code(66);
+    finish(fastpath(&["audit", "--rescue", "--sarif", &program])).expect_code(2);
+}
