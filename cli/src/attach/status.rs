@@ -7,7 +7,7 @@ use fastpath_evidence::{PageCopy, Residuals};
 #[cfg(not(target_arch = "x86_64"))]
 use fastpath_inject::redirection::Journal;
 #[cfg(target_arch = "x86_64")]
-use fastpath_inject::redirection::State;
+use fastpath_inject::redirection::{Purpose, State};
 use fastpath_measure::Clock;
 use fastpath_page::{ClockSet, MAPPED_NAME, Page, Reader};
 use fastpath_proc::Mapping;
@@ -68,6 +68,9 @@ struct Served {
     by: By,
     /// The rule of the daemon's policy that attached it.
     rule: Option<usize>,
+    /// The system calls for time in its own code that are redirected (`--rescue`).
+    #[serde(default)]
+    rescued_sites: usize,
     /// The clocks that the page answers; empty: they are withdrawn, or there are none yet.
     clocks: Vec<String>,
     /// Age of the anchor in force.
@@ -190,13 +193,7 @@ fn text(status: &Status) -> String {
         table.add_row([
             served.pid.to_string(),
             output::visible(&served.comm).replace(['\n', '\t'], "?"),
-            match (served.by, served.rule) {
-                #[cfg(target_arch = "x86_64")]
-                (By::Detached, _) => "(detached)".into(),
-                (_, Some(rule)) => format!("rule {rule}"),
-                (By::Attach, None) => "attach".into(),
-                (By::Run, None) => "run".into(),
-            },
+            by_in_words(served),
             match &served.withdrawn {
                 Some(why) => format!("none ({why})"),
                 None if served.clocks.is_empty() => dash(),
@@ -415,10 +412,12 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
         .filter(|pid| *pid != 0);
     let clocks = page.map(clocks).unwrap_or_default();
     let usable = counter::is_readable();
+    let (by, rescued_sites) = by(pid, has_region);
     Some(Served {
         pid,
         comm,
-        by: by(pid, has_region),
+        by,
+        rescued_sites,
         rule,
         is_fresh: reader.as_ref().filter(|_| usable).map(|reader| {
             let mut ids = clocks.iter();
@@ -441,16 +440,32 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
     })
 }
 
+/// Returns the table's cell for how a process got its page.
+fn by_in_words(served: &Served) -> String {
+    let by = match (served.by, served.rule) {
+        #[cfg(target_arch = "x86_64")]
+        (By::Detached, _) => "(detached)".into(),
+        (_, Some(rule)) => format!("rule {rule}"),
+        (By::Attach, None) => "attach".into(),
+        (By::Run, None) => "run".into(),
+    };
+    match served.rescued_sites {
+        0 => by,
+        count => format!("{by}, {count} rescued"),
+    }
+}
+
 /// Returns the clocks of the anchors in force.
 fn clocks(page: &Page) -> ClockSet {
     let of = |latch: &fastpath_page::layout::Latch| ClockSet(latch.copy[0].clocks.load(Ordering::Relaxed));
     of(&page.hres).union(of(&page.raw)).intersection(ClockSet::ALL)
 }
 
+/// Returns how a process got its page, and how many of its own system calls for time are redirected.
 #[cfg(target_arch = "x86_64")]
-fn by(pid: i32, has_region: bool) -> By {
+fn by(pid: i32, has_region: bool) -> (By, usize) {
     let found = fastpath_inject::attach::find_in(pid);
-    match found {
+    let by = match &found {
         Ok(Some(found)) if found.journal.state == State::Kept => By::Run,
         Ok(Some(found)) if found.is_in_force().unwrap_or(true) => match found.journal.is_of_start {
             true => By::Run,
@@ -459,15 +474,22 @@ fn by(pid: i32, has_region: bool) -> By {
         Ok(Some(_)) => By::Detached,
         _ if has_region => By::Attach,
         _ => By::Run,
-    }
+    };
+    let journal = found.ok().flatten().map(|found| found.journal);
+    let rescued = journal.filter(|_| by != By::Detached).map_or(0, |journal| {
+        let records = journal.records.iter();
+        records.filter(|record| record.purpose == Purpose::Rescue).count()
+    });
+    (by, rescued)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn by(pid: i32, has_region: bool) -> By {
+fn by(pid: i32, has_region: bool) -> (By, usize) {
     let maps = fastpath_proc::maps::of(pid).unwrap_or_default();
-    match Journal::of(pid, &maps) {
+    let by = match Journal::of(pid, &maps) {
         Ok(Some((_, Some(journal)))) if journal.is_of_start => By::Run,
         _ if has_region => By::Attach,
         _ => By::Run,
-    }
+    };
+    (by, 0)
 }

@@ -95,16 +95,16 @@ fn a_rescued_program_makes_no_system_calls_for_time() {
     };
     let running = start(Command::new(program));
     wait_until("its loop", || running.out_so_far().contains("ready"));
-    assert!(clock_calls(&strace, running.pid()) > 100, "it makes none at all");
+    assert!(clock_calls(strace, running.pid()) > 100, "it makes none at all");
     attach(running.pid()).expect_success();
     assert!(
-        clock_calls(&strace, running.pid()) > 100,
+        clock_calls(strace, running.pid()) > 100,
         "they are rescued only on demand"
     );
     detach(running.pid()).expect_success();
     rescue(running.pid()).expect_success();
     // An anchor may end while its publisher gets no CPU, so some calls may be made on a busy machine.
-    wait_until("reads by the page", || clock_calls(&strace, running.pid()) == 0);
+    wait_until("reads by the page", || clock_calls(strace, running.pid()) == 0);
 }
 
 /// A program that is started by this command line after `fastpath`, once it is in its loop.
@@ -134,15 +134,21 @@ fn the_calls_of_a_program_and_its_descendants_are_rescued_from_the_start() {
         };
         let plain = started(&["run", "--require", "--clocks", "all", &program]);
         assert!(
-            clock_calls(&strace, plain.pid()) > 100,
+            clock_calls(strace, plain.pid()) > 100,
             "they are rescued only on demand"
         );
         let itself = started(&["run", "--require", "--rescue", &program]);
-        wait_until("reads by the page", || clock_calls(&strace, itself.pid()) == 0);
+        let status = finish(fastpath(&["status", "--json"])).expect_success();
+        let status: serde_json::Value = serde_json::from_str(&status.out).expect("a document");
+        let processes = status["processes"].as_array().expect("processes");
+        let listed = processes.iter().find(|process| process["pid"] == itself.pid().0);
+        let sites = listed.expect("the process")["rescued_sites"].as_u64();
+        assert!(sites.is_some_and(|sites| sites >= 2), "{sites:?}");
+        wait_until("reads by the page", || clock_calls(strace, itself.pid()) == 0);
         let shell = format!("{program}; true");
         let shell = started(&["run", "--require", "--rescue", "sh", "-c", &shell]);
         let child = shell.pid().children()[0];
-        wait_until("the child's reads by the page", || clock_calls(&strace, child) == 0);
+        wait_until("the child's reads by the page", || clock_calls(strace, child) == 0);
     }
 }
 
