@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use super::{Memory, attach, detach, hazard};
 use crate::common::{
-    Outcome, Pid, Running, fastpath, finish, helper_program, needs_root, program_32, skip, start, tool,
-    unprivileged, wait_until,
+    Outcome, Pid, Running, fastpath, finish, helper_program, needs_root, program_32, skip, start, tool, unprivileged,
+    wait_until,
 };
 
 #[track_caller]
@@ -121,7 +121,9 @@ fn a_process_that_is_attached() {
 #[test]
 fn a_process_that_run_started() {
     let run = |options: &[&str]| {
-        let running = start(fastpath(&[&["run"], options, &["--clocks", "all", "--", "sleep", "1000"]].concat()));
+        let running = start(fastpath(
+            &[&["run"], options, &["--clocks", "all", "--", "sleep", "1000"]].concat(),
+        ));
         wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
         running
     };

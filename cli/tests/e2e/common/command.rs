@@ -12,8 +12,11 @@ use std::time::{Duration, Instant};
 use super::Pid;
 use super::processes::PATIENCE;
 
-/// How a program is started on a lost clock path that fastpath gives back, or not at all.
+/// How a program is started with its kernel's vDSO redirected, or not at all.
 pub const SERVED: &[&str] = &["run", "--clocks", "all", "--require", "--"];
+/// How a program is started as on a host without a vDSO, on a clock path that only fastpath gives: a read that fastpath
+/// does not answer is a system call.
+pub const SERVED_WITHOUT_VDSO: &[&str] = &["run", "--without-vdso", "--clocks", "all", "--require", "--"];
 
 /// The name of the variable by which a test recognises its own processes: the kernel keeps showing the environment that a
 /// process was started with.
@@ -40,6 +43,13 @@ pub fn unprivileged() -> Command {
 /// `fastpath run --clocks all --require -- COMMAND`.
 pub fn served(command: &[&str]) -> Command {
     let mut run = fastpath(SERVED);
+    run.args(command);
+    run
+}
+
+/// `fastpath run --without-vdso --clocks all --require -- COMMAND`.
+pub fn served_without_vdso(command: &[&str]) -> Command {
+    let mut run = fastpath(SERVED_WITHOUT_VDSO);
     run.args(command);
     run
 }
