@@ -8,7 +8,8 @@ use fastpath_inject::MAILBOX_MAPPED_NAME;
 
 use crate::common::clock_calls::{fewest_clock_calls, makes_clock_calls};
 use crate::common::{
-    Pid, Running, fastpath, finish, helper_program, program, program_32, served, start, torture, wait_until,
+    Pid, Running, fastpath, finish, helper_program, program, program_32, served, served_without_vdso, start, torture,
+    wait_until,
 };
 
 /// Longer than an anchor is valid.
@@ -16,7 +17,7 @@ const ANCHOR_IS_OLD: Duration = Duration::from_millis(700);
 
 fn busy(command: &[impl AsRef<str>]) -> (Running, Pid) {
     let command: Vec<_> = command.iter().map(AsRef::as_ref).collect();
-    let running = start(served(&command));
+    let running = start(served_without_vdso(&command));
     // fastpath is the same process before it becomes the program, and on a slow machine it computes for long: it would
     // wait for a helper that is stopped then.
     wait_until("the program", || {

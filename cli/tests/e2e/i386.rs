@@ -84,10 +84,7 @@ fn threads_of_a_32_bit_program_see_no_contradiction() {
 fn signals_reach_a_32_bit_program_and_return() {
     for name in ["signals-i386-glibc", "signals-i386-musl-static"] {
         let Some(signals) = program_32(name) else { return };
-        for options in [
-            &["run", "--clocks", "all", "--require", "--"][..],
-            crate::common::SERVED,
-        ] {
+        for options in [crate::common::SERVED, crate::common::SERVED_WITHOUT_VDSO] {
             let mut command = fastpath(options);
             command.arg(&signals);
             let outcome = finish(command).expect_success();
@@ -104,10 +101,7 @@ fn a_stack_is_unwound_through_a_system_call_of_a_32_bit_program() {
     };
     let bare = finish(Command::new(&unwind)).expect_success().out;
     assert!(bare.ends_with("cancelled\n"), "{bare}");
-    for options in [
-        &["run", "--clocks", "all", "--require", "--"][..],
-        crate::common::SERVED,
-    ] {
+    for options in [crate::common::SERVED, crate::common::SERVED_WITHOUT_VDSO] {
         let mut command = fastpath(options);
         command.arg(&unwind);
         assert_eq!(finish(command).expect_success().out, bare, "{options:?}");
@@ -204,8 +198,9 @@ fn probe_shows_the_paths_of_32_bit_programs() {
         monotonic(&lost).contains("\"path\":\"syscall\"")
     });
     // If the publisher gets no CPU for longer than an anchor lasts, the kernel answers.
-    wait_until("fastpath's path", || {
-        let given_back = probe(&[&[fastpath], crate::common::SERVED].concat());
-        monotonic(&given_back).contains("\"path\":\"fastpath\"")
-    });
+    for served in [crate::common::SERVED, crate::common::SERVED_WITHOUT_VDSO] {
+        wait_until(&format!("fastpath's path with {served:?}"), || {
+            monotonic(&probe(&[&[fastpath], served].concat())).contains("\"path\":\"fastpath\"")
+        });
+    }
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::clock_calls::{clock_calls, fewest_clock_calls};
-use crate::common::{Pid, fastpath, finish, program, served, start, wait_until};
+use crate::common::{Pid, fastpath, finish, program, served, served_without_vdso, start, wait_until};
 
 /// More reads than any program makes while it is watched.
 const ENDLESS: &str = "2000000000";
@@ -18,11 +18,13 @@ const STARTED: Duration = Duration::from_millis(300);
 fn reads_clocks_without_system_calls(name: &str, runs: &str) {
     let Some(path) = program(name) else { return };
 
-    let outcome = finish(served(&[&path, "2000"])).expect_success();
-    assert!(
-        outcome.out.lines().count() >= 2 && outcome.err.is_empty(),
-        "{outcome:#?}"
-    );
+    for run in [served, served_without_vdso] {
+        let outcome = finish(run(&[&path, "2000"])).expect_success();
+        assert!(
+            outcome.out.lines().count() >= 2 && outcome.err.is_empty(),
+            "{outcome:#?}"
+        );
+    }
 
     // A script starts the program, which is untouched if the publisher gets no CPU at that moment; then it is started
     // again.
@@ -36,7 +38,13 @@ fn reads_clocks_without_system_calls(name: &str, runs: &str) {
         });
         right.expect("just found")
     };
-    let on_the_page = start_until(&|| served(&[&path, ENDLESS, "MONOTONIC"]), &|pid| pid.is_served());
+    let redirected = start_until(&|| served(&[&path, ENDLESS, "MONOTONIC"]), &|pid| pid.is_served());
+    #[cfg(target_arch = "x86_64")]
+    assert!(!crate::attach::stepping::entries(redirected.pid()).is_empty(), "{name}");
+    drop(redirected);
+    let on_the_page = start_until(&|| served_without_vdso(&[&path, ENDLESS, "MONOTONIC"]), &|pid| {
+        pid.is_served()
+    });
     assert_eq!(on_the_page.pid().status("TracerPid"), "0");
     let Some(calls) = fewest_clock_calls(on_the_page.pid()) else {
         return;

@@ -1,8 +1,6 @@
 //! System calls of a program that are redirected to the hook ([`crate::sites`]), so that the programs that it executes
 //! are served as they start.
 
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use crate::abi::sites::{behind_call, copied};
@@ -10,10 +8,10 @@ use crate::abi::{self, Hook};
 use crate::error::Result;
 use crate::maps::Mapping;
 use crate::memory::Memory;
-use crate::program::{self, Code, is_c_library};
+use crate::program::Code;
 use crate::redirection::{Moved, Purpose, Record};
 use crate::region;
-use crate::sites::{self, Cache, Doors, Redirect, Role, Scan, Site};
+use crate::sites::{self, Doors, Redirect, Scan, Site};
 
 /// Size of a page of thunks.
 pub const PAGE: u64 = 4096;
@@ -109,39 +107,6 @@ impl HookedCalls {
                 to: thunk + u64::from(to),
             }));
     }
-}
-
-/// Returns the files of a running process whose calls matter. Leaves out files that cannot be read.
-#[cfg(target_arch = "x86_64")]
-pub fn files_of_running(pid: i32, maps: &[Mapping], scans: &Cache) -> Vec<HookedFile> {
-    let mut found: Vec<HookedFile> = Vec::new();
-    let exe = File::open(format!("/proc/{pid}/exe"));
-    let exe_inode = exe
-        .as_ref()
-        .ok()
-        .and_then(|file| file.metadata().ok())
-        .map(|meta| meta.ino());
-    for mapping in maps.iter().filter(|m| m.executable && m.inode != 0) {
-        let is_library = is_c_library(&mapping.name) || mapping.name.contains("/ld-musl-");
-        let scanned = if is_library {
-            program::library(pid, scans, maps, mapping)
-        } else if Some(mapping.inode) == exe_inode {
-            let scan = exe.as_ref().ok().and_then(|file| scans.scan(file, Role::Program).ok());
-            scan.zip(program::file_start(maps, mapping.start))
-                .map(|(scan, start)| (scan.clone(), start.wrapping_sub(scan.lowest)))
-        } else {
-            None
-        };
-        let Some((scan, bias)) = scanned.filter(|(scan, _)| !scan.sites.is_empty()) else {
-            continue;
-        };
-        // One file may have several mappings with code.
-        if found.iter().all(|known| known.bias != bias) {
-            let loaded = program::file_start(maps, mapping.start).unwrap_or(mapping.start);
-            found.push(HookedFile { scan, bias, loaded });
-        }
-    }
-    found
 }
 
 /// Returns the files of a program at its exec whose calls matter. The thunks beside its interpreter also serve the

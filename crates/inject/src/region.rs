@@ -106,6 +106,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_region_near_a_vdso_at_the_end_of_the_address_space_lies_below_it() {
+        for (vdso, end) in [(0xffff_b000, 0xffff_d000u64), (0x7fff_ffff_c000, 0x7fff_ffff_e000)] {
+            let maps = fastpath_proc::maps::parse(&format!("{vdso:x}-{end:x} r-xp 0 0:0 0 [vdso]\n"));
+            let at = place_near(&maps, vdso).unwrap();
+            assert!(at + SIZE < vdso, "{at:#x}");
+        }
+        let maps = fastpath_proc::maps::parse("f7f0b000-f7f0d000 r-xp 0 0:0 0 [vdso]\n");
+        assert_eq!(place_near(&maps, 0xf7f0_b000).unwrap(), 0xf7f0_e000);
+    }
+
+    #[test]
     fn a_kernel_with_larger_pages_is_refused_in_one_sentence() {
         suits_pages_of(4096).unwrap();
         for bytes in [16384, 65536] {

@@ -51,7 +51,7 @@ impl Vdso {
         Vdso::at(mapping.start as usize, &maps)
     }
 
-    /// One that was seen in another process this moment, and what lay in the page below it.
+    /// One that was seen in another process this moment, and what lay in the page below the image that it is or jumps to.
     pub fn seen(address: usize, below: &[u8], bytes: &[u8]) -> Vdso {
         let page = MappedPage::copy(below);
         let answered = page.as_ref().map(|page| {
@@ -62,7 +62,7 @@ impl Vdso {
             address,
             elf: fastpath_image::Vdso::parse(bytes).ok(),
             page,
-            is_redirected: false,
+            is_redirected: !fastpath_image::is_fastpath(bytes),
             answered,
             kernels_is_mapped: true,
         }

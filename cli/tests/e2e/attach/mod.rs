@@ -12,7 +12,7 @@ mod runtimes;
 mod sequences;
 mod sleepers;
 pub mod status;
-mod stepping;
+pub mod stepping;
 
 use std::hash::{DefaultHasher, Hasher};
 use std::process::Command;

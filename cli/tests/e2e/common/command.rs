@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 use super::Pid;
 use super::processes::TIMEOUT;
 
-/// Starts a program on a lost clock path that fastpath restores; fails if the program cannot be served.
+/// Starts a program with its kernel's vDSO redirected; fails if the program cannot be served.
 pub const SERVED: &[&str] = &["run", "--clocks", "all", "--require", "--"];
+/// Starts a program as on a host without a vDSO: a read that fastpath does not answer is a system call.
+pub const SERVED_WITHOUT_VDSO: &[&str] = &["run", "--without-vdso", "--clocks", "all", "--require", "--"];
 
 /// The name of the variable by which a test recognises its own processes: the kernel keeps showing the environment that
 /// a process was started with.
@@ -41,6 +43,13 @@ pub fn unprivileged() -> Command {
 /// `fastpath run --clocks all --require -- COMMAND`.
 pub fn served(command: &[&str]) -> Command {
     let mut run = fastpath(SERVED);
+    run.args(command);
+    run
+}
+
+/// `fastpath run --without-vdso --clocks all --require -- COMMAND`.
+pub fn served_without_vdso(command: &[&str]) -> Command {
+    let mut run = fastpath(SERVED_WITHOUT_VDSO);
     run.args(command);
     run
 }

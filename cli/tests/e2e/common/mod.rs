@@ -9,7 +9,10 @@ pub mod skip;
 pub mod terminal;
 pub mod torture;
 
-pub use command::{NOBODY, Outcome, Running, SERVED, comes_to, fastpath, finish, served, start, unprivileged};
+pub use command::{
+    NOBODY, Outcome, Running, SERVED, SERVED_WITHOUT_VDSO, comes_to, fastpath, finish, served, served_without_vdso,
+    start, unprivileged,
+};
 pub use processes::{Pid, wait_until};
 pub use programs::{helper_program, install, install_script, program, program_32};
 pub use skip::{needs_root, skip, tool};

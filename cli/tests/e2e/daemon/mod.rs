@@ -20,7 +20,7 @@ use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use fastpath_protocol::{Client, Failure, Status};
 
 use crate::common::processes::{TIMEOUT, holds_within};
-use crate::common::{Pid, Running, SERVED, fastpath, start, wait_until};
+use crate::common::{Pid, Running, SERVED_WITHOUT_VDSO, fastpath, start, wait_until};
 
 /// A daemon adopts the pages of any dead one. So a test that kills one runs alone; on a host there is one daemon at a
 /// time.
@@ -96,9 +96,9 @@ impl Place {
         command
     }
 
-    /// `fastpath run --clocks all --require -- COMMAND`.
+    /// `fastpath run --without-vdso --clocks all --require -- COMMAND`.
     fn served(&self, command: &[impl AsRef<str>]) -> Command {
-        let mut served = self.fastpath(SERVED);
+        let mut served = self.fastpath(SERVED_WITHOUT_VDSO);
         served.args(command.iter().map(AsRef::as_ref));
         served
     }

@@ -9,6 +9,7 @@ mod checks;
 mod detach;
 mod execs;
 mod frames;
+mod hooked_files;
 mod leftovers;
 mod refusal;
 mod regions;
@@ -20,7 +21,7 @@ mod watchdog;
 use fastpath_page::Grant;
 
 use crate::error::Error;
-use crate::hooked_calls::{self, HookedCalls};
+use crate::hooked_calls::HookedCalls;
 use crate::mailbox_layout::HookState;
 use crate::redirection::apply::{NotApplied, apply};
 use crate::redirection::mapping::Region;
@@ -104,7 +105,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
         // The target's filter may kill it for the system calls of the hook.
         Some(scans) if !target.is_filtered => {
             let (_, hook) = abi::of_this_build(abi::of_isa_of_this_host()?)?;
-            let files = hooked_calls::files_of_running(pid, &target.maps, scans);
+            let files = hooked_files::of(pid, &target.maps, scans);
             HookedCalls::of(pid, &target.maps, at, hook, plan.room(), &files)?
         }
         _ => HookedCalls::default(),

@@ -199,6 +199,8 @@ mod tests {
         assert_eq!(Journal::parse(&page), Some(journal()));
         page[Journal::STATE_AT as usize] = 2;
         assert_eq!(Journal::parse(&page).unwrap().state, State::Withdrawn);
+        page[Journal::STATE_AT as usize] = 3;
+        assert_eq!(Journal::parse(&page).unwrap().state, State::Kept);
     }
 
     #[test]

@@ -1,0 +1,41 @@
+//! The files of a running process whose system calls are redirected to the hook.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+
+use crate::hooked_calls::HookedFile;
+use crate::maps::Mapping;
+use crate::program::{self, is_c_library};
+use crate::sites::{Cache, Role};
+
+/// Returns the files of a running process whose calls matter. Leaves out files that cannot be read.
+pub fn of(pid: i32, maps: &[Mapping], scans: &Cache) -> Vec<HookedFile> {
+    let mut found: Vec<HookedFile> = Vec::new();
+    let exe = File::open(format!("/proc/{pid}/exe"));
+    let exe_inode = exe
+        .as_ref()
+        .ok()
+        .and_then(|file| file.metadata().ok())
+        .map(|meta| meta.ino());
+    for mapping in maps.iter().filter(|m| m.executable && m.inode != 0) {
+        let is_library = is_c_library(&mapping.name) || mapping.name.contains("/ld-musl-");
+        let scanned = if is_library {
+            program::library(pid, scans, maps, mapping)
+        } else if Some(mapping.inode) == exe_inode {
+            let scan = exe.as_ref().ok().and_then(|file| scans.scan(file, Role::Program).ok());
+            scan.zip(program::file_start(maps, mapping.start))
+                .map(|(scan, start)| (scan.clone(), start.wrapping_sub(scan.lowest)))
+        } else {
+            None
+        };
+        let Some((scan, bias)) = scanned.filter(|(scan, _)| !scan.sites.is_empty()) else {
+            continue;
+        };
+        // One file may have several mappings with code.
+        if found.iter().all(|known| known.bias != bias) {
+            let loaded = program::file_start(maps, mapping.start).unwrap_or(mapping.start);
+            found.push(HookedFile { scan, bias, loaded });
+        }
+    }
+    found
+}
