@@ -103,6 +103,8 @@ fn a_rescued_program_makes_no_system_calls_for_time() {
     );
     detach(running.pid()).expect_success();
     rescue(running.pid()).expect_success();
+    let doctor = finish(fastpath(&["doctor", &running.pid().0.to_string()]));
+    assert!(doctor.out.contains("fastpath answers it in"), "{doctor:#?}");
     // An anchor may end while its publisher gets no CPU, so some calls may be made on a busy machine.
     wait_until("reads by the page", || clock_calls(strace, running.pid()) == 0);
 }

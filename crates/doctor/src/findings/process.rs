@@ -86,6 +86,10 @@ fn of_own_calls(own: &OwnCalls, process: &Process, facts: &Facts) -> Finding {
         format!("{} places", own.places)
     };
     let shows = format!("`fastpath audit`: {}, {calls} in {places}", own.rule);
+    if own.rescued >= own.places {
+        let says = format!("{whose} makes the system call itself ({calls}), and fastpath answers it in {places}");
+        return finding("process-is-rescued", Severity::Note, says).proof(source, &shows);
+    }
     let (id, says) = match own.rule {
         VSYSCALL => {
             let says = format!("{whose} calls the vsyscall page ({calls}): each call traps into the kernel");
@@ -98,6 +102,13 @@ fn of_own_calls(own: &OwnCalls, process: &Process, facts: &Facts) -> Finding {
             );
             ("process-makes-own-calls", says)
         }
+    };
+    let says = match own.rescuable {
+        Some(count) if count > 0 => format!(
+            "{says}; `fastpath attach --rescue {}` redirects {count} of {}",
+            process.pid, own.places
+        ),
+        _ => says,
     };
     if own.is_program || own.rule != OWN_SYSTEM_CALL {
         return finding(id, Severity::Slow, says).proof(source, &shows);

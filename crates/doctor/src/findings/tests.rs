@@ -285,6 +285,8 @@ fn with_own_calls(is_program: bool, rule: &'static str) -> Facts {
             rule,
             calls: vec!["clock_gettime"],
             places: 3,
+            rescuable: Some(2),
+            rescued: 0,
         }],
         ..samples::process()
     });
@@ -304,6 +306,24 @@ fn calls_of_the_programs_own_make_a_process_slow_and_those_of_a_library_are_note
         assert_eq!(report.verdict, verdict, "{rule} {is_program}");
         assert!(report.findings[0].says.contains("clock_gettime"), "{report:#?}");
     }
+}
+
+#[test]
+fn calls_that_can_be_redirected_have_a_remedy_and_redirected_ones_are_no_fault() {
+    let mut facts = with_own_calls(true, "own-system-call");
+    let pid = facts.process.as_ref().unwrap().pid;
+    let says = report(facts.clone()).findings[0].says.clone();
+    assert!(
+        says.contains(&format!("`fastpath attach --rescue {pid}` redirects 2 of 3")),
+        "{says}"
+    );
+    facts.process.as_mut().unwrap().own_calls[0].rescued = 3;
+    let report = report(facts);
+    assert_eq!(report.verdict, Verdict::Healthy);
+    assert!(
+        report.findings[0].says.contains("fastpath answers it in 3 places"),
+        "{report:#?}"
+    );
 }
 
 #[test]
