@@ -30,7 +30,7 @@ pub fn run(options: &args::Run) -> i32 {
     if options.verbose && !options.rescue {
         // Only then: reading the program delays its start.
         if let Some(path) = exec::find(&options.command[0]) {
-            rescue_hint::give(path.as_ref(), &shown(&options.command[0]));
+            rescue_hint::give(&path, &shown(&options.command[0]));
         }
     }
     match prepared {
