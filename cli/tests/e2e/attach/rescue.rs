@@ -50,7 +50,7 @@ fn clock_calls(strace: &str, pid: Pid) -> usize {
         .args([
             "-s",
             "INT",
-            "1",
+            "0.3",
             strace,
             "-qq",
             "-e",
