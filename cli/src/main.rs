@@ -26,6 +26,7 @@ mod processes;
 mod programs;
 mod progress;
 mod report;
+mod rescue_hint;
 mod run;
 mod shell;
 mod trace;

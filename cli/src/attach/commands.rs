@@ -1,5 +1,7 @@
 //! Attaching and detaching.
 
+use std::path::Path;
+
 use fastpath_helper::attach::{Outcome, Wanted, attach_all};
 use fastpath_helper::policy::DaemonsPolicy;
 use fastpath_helper::process::Surroundings;
@@ -13,7 +15,7 @@ use crate::limits::{FileSize, LARGEST_FILE};
 use crate::output::{note, warn};
 use crate::run::selection::Selection;
 
-use crate::{groups, processes};
+use crate::{groups, processes, rescue_hint};
 
 /// The counter is not trusted, or no page is available.
 const NO_PAGE: i32 = 16;
@@ -40,7 +42,7 @@ pub fn attach(options: &args::Attach) -> i32 {
         return status;
     }
     let trust = if options.trust_counter {
-        Trust::Anyway
+        Trust::AllowNonInvariant
     } else {
         Trust::Invariant
     };
@@ -102,8 +104,9 @@ fn report(pid: i32, attached: &Attached, verbose: bool) {
             "{pid}: the programs that it executes will not be served: {why}"
         ));
     }
-    if let Some(rescued) = &attached.rescued {
-        report_rescued(pid, rescued, verbose);
+    match &attached.rescued {
+        Some(rescued) => report_rescued(pid, rescued, verbose),
+        None => rescue_hint::give(Path::new(&format!("/proc/{pid}/exe")), &pid),
     }
     if verbose {
         let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;

@@ -17,6 +17,7 @@ use fastpath_publisher::evidence::{self, Distrust, Trust};
 use crate::args;
 use crate::limits::{FileSize, LARGEST_FILE};
 use crate::output::{note, warn};
+use crate::rescue_hint;
 use selection::Selection;
 use timeline::Timeline;
 
@@ -25,7 +26,14 @@ const REQUIREMENT_NOT_MET: i32 = 125;
 
 /// Runs the command. Returns, with an exit status, only if it cannot be run.
 pub fn run(options: &args::Run) -> i32 {
-    match prepare(options) {
+    let prepared = prepare(options);
+    if options.verbose && !options.rescue {
+        // Only then: reading the program delays its start.
+        if let Some(path) = exec::find(&options.command[0]) {
+            rescue_hint::give(&path, &shown(&options.command[0]));
+        }
+    }
+    match prepared {
         Prepared::Ready => {}
         Prepared::Nothing(why) if options.verbose => {
             note(format_args!("{why}; running {} untouched", shown(&options.command[0])));
@@ -110,7 +118,7 @@ fn source(selection: &Selection) -> Result<helper::Source, String> {
 
 fn trust(options: &args::Run) -> Trust {
     if options.trust_counter {
-        Trust::Anyway
+        Trust::AllowNonInvariant
     } else {
         Trust::Invariant
     }

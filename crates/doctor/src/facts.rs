@@ -250,6 +250,10 @@ pub struct OwnCalls {
     pub calls: Vec<&'static str>,
     /// How many places in its code make them.
     pub places: usize,
+    /// The number of these places that `--rescue` can redirect; nothing: it was not examined.
+    pub rescuable: Option<usize>,
+    /// The number of these places that are redirected in this process.
+    pub rescued: usize,
 }
 
 /// A library and its version.

@@ -191,11 +191,11 @@ fn notes(facts: &Facts) -> Vec<Finding> {
     }
     let verdict = |trust| facts.counter.evidence.verdict(trust);
     if let Err(distrust) = verdict(Trust::Invariant) {
-        let vouched = match verdict(Trust::Anyway) {
+        let allowed = match verdict(Trust::AllowNonInvariant) {
             Ok(()) => "; `fastpath run --trust-counter` would serve them",
             Err(_) => "",
         };
-        let says = format!("`fastpath run` would refuse to serve programs here: {distrust}{vouched}");
+        let says = format!("`fastpath run` would refuse to serve programs here: {distrust}{allowed}");
         findings.push(finding("run-refuses", Severity::Note, says));
     }
     if !facts.kernel.has_small_pages() {

@@ -49,7 +49,7 @@ pub struct Options<'a> {
 /// Whether `fastpath run` would believe the counter, by the evidence among the facts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Belief {
-    /// `invariant`; with `--trust-counter`, `anyway`.
+    /// `invariant`; with `--trust-counter`, `allow-non-invariant`.
     pub trust: Trust,
     /// Nothing if it would; else why not, with its `kind` first.
     pub distrust: Option<Distrust>,
@@ -122,7 +122,8 @@ impl Report {
             gains: findings::gains(&facts),
             unseen,
             evidence: evidence::of(&facts),
-            beliefs: [Trust::Invariant, Trust::Anyway].map(|trust| Belief::of(&facts.counter.evidence, trust)),
+            beliefs: [Trust::Invariant, Trust::AllowNonInvariant]
+                .map(|trust| Belief::of(&facts.counter.evidence, trust)),
             findings,
             facts,
             elapsed_ms: 0,

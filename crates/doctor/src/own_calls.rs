@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use fastpath_audit::{OnDisk, Rule};
 use fastpath_proc::Mapping;
@@ -26,7 +26,7 @@ pub(super) fn look(root: &Root, directory: &str, program: Option<&str>, maps: &[
             continue;
         }
         let is_program = program == Some(mapping.name.as_str());
-        match of_file(root, directory, mapping, is_program, &mut searched) {
+        match of_file(root, directory, mapping, maps, is_program, &mut searched) {
             Ok(of_file) => found.extend(of_file),
             Err(why) => root.miss(
                 "system calls in the process's own code",
@@ -44,6 +44,7 @@ fn of_file(
     root: &Root,
     directory: &str,
     mapping: &Mapping,
+    maps: &[Mapping],
     is_program: bool,
     searched: &mut u64,
 ) -> Result<Vec<OwnCalls>, String> {
@@ -52,12 +53,19 @@ fn of_file(
     if *searched > SEARCHED {
         return Err(format!("the process's files have more than {} MiB", SEARCHED >> 20));
     }
-    let Some(judged) = fastpath_audit::judge(&OnDisk::new(file, length))? else {
+    let Some(judged) = fastpath_audit::judge(&OnDisk::new(file.try_clone().map_err(|e| e.to_string())?, length))?
+    else {
         return Ok(Vec::new());
     };
     let counts = |rule: Rule| matches!(rule, Rule::OwnSystemCall | Rule::Vsyscall | Rule::Libc);
     let findings = judged.findings.into_iter().filter(|found| counts(found.rule));
+    let findings: Vec<_> = findings.collect();
+    let rescue = match findings.is_empty() {
+        true => None,
+        false => Rescue::of(root, directory, mapping, maps, &file, length),
+    };
     Ok(findings
+        .into_iter()
         .map(|found| {
             let calls: BTreeSet<_> = found.sites.iter().map(|site| site.call.name()).collect();
             OwnCalls {
@@ -66,9 +74,51 @@ fn of_file(
                 rule: found.rule.id(),
                 calls: calls.into_iter().collect(),
                 places: found.site_count,
+                rescuable: rescue.as_ref().map(|rescue| rescue.rescuable),
+                rescued: rescue.as_ref().map_or(0, |rescue| rescue.rescued),
             }
         })
         .collect())
+}
+
+/// What `--rescue` can do, or has done, for the places in a file.
+struct Rescue {
+    rescuable: usize,
+    rescued: usize,
+}
+
+impl Rescue {
+    /// Returns `None` if the file cannot be examined.
+    fn of(
+        root: &Root,
+        directory: &str,
+        mapping: &Mapping,
+        maps: &[Mapping],
+        file: &File,
+        length: u64,
+    ) -> Option<Rescue> {
+        let mut bytes = vec![0; usize::try_from(length).ok()?];
+        file.read_exact_at(&mut bytes, 0).ok()?;
+        let sites = fastpath_rescue::analyse(&bytes).ok()?;
+        let with_number = sites.iter().filter(|site| site.calls != fastpath_rescue::Calls::Any);
+        let windows: Vec<_> = with_number.filter_map(|site| site.window.as_ref().ok()).collect();
+        // The file's lowest mapping is that of its lowest address, which is 0 unless the program has a fixed place.
+        let is_same = |m: &&Mapping| (&m.device, m.inode) == (&mapping.device, mapping.inode);
+        let start = maps.iter().filter(is_same).map(|m| m.start).min()?;
+        let bias = start.wrapping_sub(fastpath_rescue::lowest_address(&bytes)?);
+        let memory = File::open(root.path_of(&format!("{directory}/mem"))).ok();
+        let is_rescued = |window: &&&fastpath_rescue::Window| {
+            let mut found = vec![0; window.bytes.len()];
+            let read = memory
+                .as_ref()
+                .map(|memory| memory.read_exact_at(&mut found, bias.wrapping_add(window.address)));
+            matches!(read, Some(Ok(()))) && found != window.bytes
+        };
+        Some(Rescue {
+            rescuable: windows.len(),
+            rescued: windows.iter().filter(is_rescued).count(),
+        })
+    }
 }
 
 /// Opens what is mapped: by its mapping, which needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE, or by its name. A name may have been given to

@@ -178,7 +178,10 @@ fn is_served_by_run(facts: &Facts, findings: &[Finding]) -> bool {
 
 fn run(facts: &Facts) -> Option<Remedy> {
     let verdict = |trust| facts.counter.evidence.verdict(trust);
-    if verdict(Trust::Anyway).is_err() || !facts.kernel.has_small_pages() || facts.clocksource.is_too_coarse() {
+    if verdict(Trust::AllowNonInvariant).is_err()
+        || !facts.kernel.has_small_pages()
+        || facts.clocksource.is_too_coarse()
+    {
         return None;
     }
     let cost = facts
@@ -473,7 +476,7 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn a_counter_that_lacks_only_the_cpus_promise_can_be_vouched_for() {
+    fn a_counter_that_lacks_only_the_cpus_promise_can_be_allowed() {
         let facts = samples::without_promise(samples::hpet());
         let mut not_compared = facts.clone();
         not_compared.counter.evidence.warp.as_mut().unwrap().pairs.clear();
@@ -503,8 +506,8 @@ mod tests {
             ..Process::default()
         };
         assert_eq!(of_process(samples::hpet(), plain.clone())[..2], ["attach", "run"]);
-        let vouched = of_process(samples::without_promise(samples::hpet()), plain.clone());
-        assert_eq!(vouched[..2], ["attach", "run-trusting"]);
+        let allowed = of_process(samples::without_promise(samples::hpet()), plain.clone());
+        assert_eq!(allowed[..2], ["attach", "run-trusting"]);
         let changes: [fn(&mut Process); 3] = [
             |process| process.vdso = Some(VdsoKind::None),
             |process| process.isa = Some("i386".to_owned()),

@@ -47,6 +47,14 @@ impl fmt::Display for Calls {
     }
 }
 
+/// Returns the lowest address that a file states for its segments, at the start of its page: a file that is mapped
+/// elsewhere is moved by the difference. `None` for a file that [`analyse`] does not examine.
+pub fn lowest_address(bytes: &[u8]) -> Option<u64> {
+    let file = file::File::parse(bytes)?;
+    let parts = file.code.iter().chain(&file.data);
+    Some(parts.map(|part| part.address).min()? & !4095)
+}
+
 /// Returns the sites of an ELF file, lowest address first. A file that is not one, or of another ISA, has none.
 ///
 /// # Errors

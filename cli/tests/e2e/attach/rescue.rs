@@ -50,7 +50,7 @@ fn clock_calls(strace: &str, pid: Pid) -> usize {
         .args([
             "-s",
             "INT",
-            "1",
+            "0.3",
             strace,
             "-qq",
             "-e",
@@ -95,14 +95,16 @@ fn a_rescued_program_makes_no_system_calls_for_time() {
     };
     let running = start(Command::new(program));
     wait_until("its loop", || running.out_so_far().contains("ready"));
-    assert!(clock_calls(strace, running.pid()) > 100, "it makes none at all");
+    assert!(clock_calls(strace, running.pid()) > 20, "it makes none at all");
     attach(running.pid()).expect_success();
     assert!(
-        clock_calls(strace, running.pid()) > 100,
+        clock_calls(strace, running.pid()) > 20,
         "they are rescued only on demand"
     );
     detach(running.pid()).expect_success();
     rescue(running.pid()).expect_success();
+    let doctor = finish(fastpath(&["doctor", &running.pid().0.to_string()]));
+    assert!(doctor.out.contains("fastpath answers it in"), "{doctor:#?}");
     // An anchor may end while its publisher gets no CPU, so some calls may be made on a busy machine.
     wait_until("reads by the page", || clock_calls(strace, running.pid()) == 0);
 }
@@ -133,10 +135,7 @@ fn the_calls_of_a_program_and_its_descendants_are_rescued_from_the_start() {
             return;
         };
         let plain = started(&["run", "--require", "--clocks", "all", &program]);
-        assert!(
-            clock_calls(strace, plain.pid()) > 100,
-            "they are rescued only on demand"
-        );
+        assert!(clock_calls(strace, plain.pid()) > 20, "they are rescued only on demand");
         let itself = started(&["run", "--require", "--rescue", &program]);
         let status = finish(fastpath(&["status", "--json"])).expect_success();
         let status: serde_json::Value = serde_json::from_str(&status.out).expect("a document");

@@ -27,8 +27,8 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
     }
     let is_unpromised = evidence.verdict(Trust::Invariant) == Err(Distrust::NotInvariant);
     // Who vouches for it changes nothing else.
-    let vouched = is_unpromised.then_some(("--trust-counter", Trust::Anyway));
-    for (command, trust) in [("fastpath run", Trust::Invariant)].into_iter().chain(vouched) {
+    let allowed = is_unpromised.then_some(("--trust-counter", Trust::AllowNonInvariant));
+    for (command, trust) in [("fastpath run", Trust::Invariant)].into_iter().chain(allowed) {
         let (mark, shows) = match evidence.verdict(trust) {
             Ok(()) => (Mark::Ok, "would believe it".to_owned()),
             Err(why) => (if_it_matters(facts), format!("would not believe it: {why}")),

@@ -86,6 +86,10 @@ fn of_own_calls(own: &OwnCalls, process: &Process, facts: &Facts) -> Finding {
         format!("{} places", own.places)
     };
     let shows = format!("`fastpath audit`: {}, {calls} in {places}", own.rule);
+    if own.rescued >= own.places {
+        let says = format!("{whose} makes the system call itself ({calls}), and fastpath answers it in {places}");
+        return finding("process-is-rescued", Severity::Note, says).proof(source, &shows);
+    }
     let (id, says) = match own.rule {
         VSYSCALL => {
             let says = format!("{whose} calls the vsyscall page ({calls}): each call traps into the kernel");
@@ -98,6 +102,13 @@ fn of_own_calls(own: &OwnCalls, process: &Process, facts: &Facts) -> Finding {
             );
             ("process-makes-own-calls", says)
         }
+    };
+    let says = match own.rescuable {
+        Some(count) if count > 0 => format!(
+            "{says}; `fastpath attach --rescue {}` redirects {count} of {}",
+            process.pid, own.places
+        ),
+        _ => says,
     };
     if own.is_program || own.rule != OWN_SYSTEM_CALL {
         return finding(id, Severity::Slow, says).proof(source, &shows);
@@ -191,7 +202,7 @@ fn of_served(process: &Process, facts: &Facts, maps: &str) -> Finding {
             let says = format!("fastpath serves {} in the process", serves.join(", "));
             let found = mapped(finding("process-served", Severity::Note, says));
             match page.experience {
-                Some(experience) if experience.is_vouched_for => found.because(
+                Some(experience) if experience.allows_non_invariant => found.because(
                     "it was started with --trust-counter: the CPU does not promise the counter's rate, so it is watched more \
                      closely (docs/counter.md)",
                 ),

@@ -285,6 +285,8 @@ fn with_own_calls(is_program: bool, rule: &'static str) -> Facts {
             rule,
             calls: vec!["clock_gettime"],
             places: 3,
+            rescuable: Some(2),
+            rescued: 0,
         }],
         ..samples::process()
     });
@@ -307,6 +309,24 @@ fn calls_of_the_programs_own_make_a_process_slow_and_those_of_a_library_are_note
 }
 
 #[test]
+fn calls_that_can_be_redirected_have_a_remedy_and_redirected_ones_are_no_fault() {
+    let mut facts = with_own_calls(true, "own-system-call");
+    let pid = facts.process.as_ref().unwrap().pid;
+    let says = report(facts.clone()).findings[0].says.clone();
+    assert!(
+        says.contains(&format!("`fastpath attach --rescue {pid}` redirects 2 of 3")),
+        "{says}"
+    );
+    facts.process.as_mut().unwrap().own_calls[0].rescued = 3;
+    let report = report(facts);
+    assert_eq!(report.verdict, Verdict::Healthy);
+    assert!(
+        report.findings[0].says.contains("fastpath answers it in 3 places"),
+        "{report:#?}"
+    );
+}
+
+#[test]
 fn a_process_that_fastpath_serves_is_well_on_a_sick_host_and_its_remedy_is_none() {
     let served = report(samples::served_process());
     assert_eq!(served.verdict, Verdict::Healthy);
@@ -318,7 +338,7 @@ fn a_process_that_fastpath_serves_is_well_on_a_sick_host_and_its_remedy_is_none(
 fn a_process_that_is_served_on_somebodys_word_is_well_and_that_is_said() {
     let mut facts = samples::without_promise(samples::served_process());
     facts.process.as_mut().unwrap().page.as_mut().unwrap().experience = Some(Residuals {
-        is_vouched_for: true,
+        allows_non_invariant: true,
         ..Residuals::default()
     });
     let report = report(facts);
