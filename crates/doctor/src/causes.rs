@@ -81,7 +81,7 @@ const MESSAGES: &[(&str, Kind, &str)] = &[
     (
         "due to running on Hyper-V",
         Kind::Hypervisor,
-        "Hyper-V does not vouch for the TSC of this virtual machine",
+        "Hyper-V does not state that the TSC of this virtual machine is invariant",
     ),
     (
         "TSC found unstable after boot",
@@ -228,7 +228,9 @@ fn of_hypervisor(facts: &Facts) -> Option<Cause> {
     let current = facts.clocksource.current.as_deref()?;
     let own = match current {
         "xen" => "Xen brings a clocksource of its own, which this kernel cannot read in user space",
-        "kvm-clock" => "kvm-clock is read in user space only if the host vouches for one stable TSC on all CPUs",
+        "kvm-clock" => {
+            "kvm-clock is read in user space only if the host states that the TSC is stable and the same on all CPUs"
+        }
         "hyperv_clocksource_msr" => "Hyper-V's clocksource is read by a trap, as the host offers no TSC page",
         _ => return None,
     };
@@ -244,7 +246,9 @@ fn of_choice(facts: &Facts) -> Option<Cause> {
     let counter = facts.clocksource.available.iter().find(|name| is_counter(name))?;
     (current != counter).then(|| Cause {
         kind: Kind::Choice,
-        says: format!("the kernel could use {counter}, so somebody has chosen {current}, or nobody has chosen yet"),
+        says: format!(
+            "the kernel could use {counter}, so {current} was chosen by hand, or nothing has been chosen yet"
+        ),
         proof: Proof::new(
             "/sys/devices/system/clocksource",
             &format!("available: {}", facts.clocksource.available.join(" ")),

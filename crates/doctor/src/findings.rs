@@ -171,8 +171,9 @@ fn notes(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let parameters = || facts.kernel.parameters.iter().flatten();
     if let Some(trusting) = parameters().find(|p| matches!(p.as_str(), "tsc=reliable" | "tsc=nowatchdog")) {
-        let says =
-            format!("`{trusting}`: nobody watches the TSC; if it goes wrong, time goes wrong and nothing says so");
+        let says = format!(
+            "`{trusting}`: the kernel does not watch the TSC; if it goes wrong, time goes wrong without a report"
+        );
         findings.push(finding("counter-unwatched", Severity::Note, says).proof("/proc/cmdline", trusting));
     }
     let taxes: Vec<&str> = facts

@@ -130,7 +130,7 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
             "host",
             When::Now,
             format!("run `fastpath doctor` on the host: {name} has its time from there"),
-            "none; what programs inside pay beyond it is the price of that sandbox",
+            "none; what programs inside pay beyond it is the cost of that sandbox",
         )];
     }
     let mut remedies = Vec::new();

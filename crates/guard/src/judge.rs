@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(
             judge(&any, &seen, None),
             Ok(()),
-            "where every path is allowed, the price decides"
+            "where every path is allowed, the cost decides"
         );
     }
 

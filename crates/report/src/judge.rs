@@ -28,7 +28,7 @@ impl Host {
         }
         match self.verdict() {
             Verdict::Slow => format!("slow here: {}", self.slow().join(", ")),
-            Verdict::Unknown => "of some clocks, path or price could not be told".to_owned(),
+            Verdict::Unknown => "of some clocks, path or cost could not be determined".to_owned(),
             _ => format!("every clock that can be fast is fast{}", self.reference()),
         }
     }
@@ -54,7 +54,7 @@ impl Host {
         match (&self.doctor, self.verdict()) {
             (Some(doctor), _) if !doctor.remedies.is_empty() => doctor.remedies.clone(),
             (_, Verdict::Healthy) => vec![step(
-                "nothing needs mending; `fastpath guard` in CI, or `fastpath export` for Prometheus, tells when that changes",
+                "nothing needs fixing; `fastpath guard` in CI, or `fastpath export` for Prometheus, reports when that changes",
                 "",
             )],
             (None, Verdict::Slow) => vec![
@@ -116,7 +116,7 @@ pub(crate) fn fleet_summary(hosts: &[&Host]) -> String {
             parts.push(match verdict {
                 Verdict::Wrong => format!("{these} of {count} hosts {} a counter that is not sound", has(these)),
                 Verdict::Slow => format!("{these} of {count} hosts {} slow clocks", has(these)),
-                _ => format!("of {these} of {count} hosts it could not be told"),
+                _ => format!("of {these} of {count} hosts it could not be determined"),
             });
         }
     }

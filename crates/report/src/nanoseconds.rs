@@ -32,7 +32,7 @@ impl<'de> Deserialize<'de> for Nanoseconds {
         if (0.0..=MOST).contains(&ns) {
             Ok(Nanoseconds(ns))
         } else {
-            Err(de::Error::custom(format_args!("{ns} nanoseconds cannot be a price")))
+            Err(de::Error::custom(format_args!("{ns} nanoseconds cannot be a cost")))
         }
     }
 }

@@ -103,8 +103,6 @@ fn a_rescued_program_makes_no_system_calls_for_time() {
     );
     detach(running.pid()).expect_success();
     rescue(running.pid()).expect_success();
-    let doctor = finish(fastpath(&["doctor", &running.pid().0.to_string()]));
-    assert!(doctor.out.contains("fastpath answers it in"), "{doctor:#?}");
     // An anchor may end while its publisher gets no CPU, so some calls may be made on a busy machine.
     wait_until("reads by the page", || clock_calls(strace, running.pid()) == 0);
 }
@@ -144,6 +142,11 @@ fn the_calls_of_a_program_and_its_descendants_are_rescued_from_the_start() {
         let sites = listed.expect("the process")["rescued_sites"].as_u64();
         assert!(sites.is_some_and(|sites| sites >= 2), "{sites:?}");
         wait_until("reads by the page", || clock_calls(strace, itself.pid()) == 0);
+        if flags.is_empty() {
+            // A static glibc that looks for the vDSO makes such calls only as a fallback, as far as an audit can see.
+            let doctor = finish(fastpath(&["doctor", &itself.pid().0.to_string()]));
+            assert!(doctor.out.contains("fastpath answers it in one place"), "{doctor:#?}");
+        }
         let shell = format!("{program}; true");
         let shell = started(&["run", "--require", "--rescue", "sh", "-c", &shell]);
         let child = shell.pid().children()[0];

@@ -65,7 +65,7 @@ fn of_vdso(process: &Process, file: &dyn Fn(&str) -> String, add: &mut Add<'_>) 
         Some(VdsoKind::None) => Some((Mark::Bad, "none".to_owned())),
         Some(VdsoKind::Kernel) => Some((Mark::Ok, "the kernel's".to_owned())),
         Some(VdsoKind::Fastpath) => Some((Mark::Ok, page_shows(process))),
-        Some(VdsoKind::Other) => Some((Mark::Unknown, "somebody else's".to_owned())),
+        Some(VdsoKind::Other) => Some((Mark::Unknown, "of another program".to_owned())),
         // What has no memory has none either.
         None if process.is_kernel_thread || matches!(process.state, Some('Z' | 'X')) => None,
         None => Some((Mark::Unknown, "not to be seen".to_owned())),

@@ -176,11 +176,13 @@ fn counter_unused(facts: &Facts, slow: &[&ClockReport]) -> Finding {
     }
     if found.because.is_empty() {
         found = found.because(match &facts.log {
-            None => "why could not be told: the kernel's log cannot be read here",
+            None => "the reason could not be determined: the kernel's log cannot be read here",
             Some(log) if !log.is_complete => {
-                "why could not be told: the kernel's log no longer reaches back to the boot"
+                "the reason could not be determined: the kernel's log no longer reaches back to the boot"
             }
-            Some(_) => "why could not be told: neither the log, the command line nor the CPU's flags say it",
+            Some(_) => {
+                "the reason could not be determined: neither the log, the command line nor the CPU's flags say it"
+            }
         });
     }
     found

@@ -15,7 +15,7 @@ pub(super) fn section(host: &Host, index: usize, level: u8) -> Markup {
     let at = format!("/hosts/{index}");
     html! {
         section aria-labelledby={ (id) "-clocks" } {
-            (heading(level, &format!("{id}-clocks"), "Clocks: path and price"))
+            (heading(level, &format!("{id}-clocks"), "Clocks: path and cost"))
             @if let Some(prices) = &host.prices {
                 (spread::chart(&format!("{id}-spread"), host, prices, &format!("{at}/prices")))
             }

@@ -47,7 +47,7 @@ pub fn page(report: &Report) -> String {
                 footer {
                     p {
                         "Made by fastpath " (crate::words::shown(&report.fastpath)) ". Prices are in nanoseconds per call. A path is established "
-                        "by taking the system call away, not guessed from the price. This page loads nothing and sends nothing."
+                        "by taking the system call away, not guessed from the cost. This page loads nothing and sends nothing."
                     }
                 }
                 script { (PreEscaped(SCRIPT)) }

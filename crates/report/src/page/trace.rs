@@ -43,7 +43,7 @@ fn table(trace: &Trace, at: &str) -> Markup {
         table {
             caption {
                 span {
-                    "The dearest first."
+                    "The most expensive first."
                     @if trace.rows_left_out > 0 { " Not shown: " (plural(trace.rows_left_out, "cheaper row")) "." }
                 }
             }
