@@ -1,41 +1,42 @@
-//! Why the kernel does not read the counter: what its log, its command line, the hypervisor and the CPU's flags say to that.
+//! Reasons why the kernel does not read the counter: from its log, its command line, the hypervisor and the CPU's
+//! flags.
 
 use super::arch;
 use super::facts::Facts;
 use super::findings::Proof;
 
-/// Why a clocksource was chosen or given up. What kind of cause it is decides what helps.
+/// Kind of reason for choosing or rejecting a clocksource. It decides which remedy helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Somebody asked for it on the kernel's command line.
+    /// A parameter on the kernel's command line.
     CommandLine,
-    /// The kernel's watchdog compared it with another clock and found them apart.
+    /// The kernel's watchdog, which compared it with another clock and found a difference.
     Watchdog,
-    /// The CPUs' counters are not the same.
+    /// The CPUs' counters differ.
     Unsynchronized,
     /// The counter stops or changes its rate.
     NotInvariant,
-    /// The kernel could not find out its rate.
+    /// The kernel could not determine its rate.
     NotCalibrated,
-    /// The hypervisor brings a clock of its own, or does not vouch for the counter.
+    /// The hypervisor has a clock of its own, or does not guarantee the counter.
     Hypervisor,
-    /// It could be used, and another one was chosen.
+    /// The counter could be used, but another clocksource was chosen.
     Choice,
-    /// Access from user space is trapped.
+    /// Reads from user space are trapped.
     Trapped,
-    /// The kernel is a program of another one.
+    /// The kernel is a program that runs on another kernel.
     StandIn,
 }
 
-/// A cause and what proves it.
+/// A cause and its proof.
 pub(super) struct Cause {
     pub(super) kind: Kind,
     pub(super) says: String,
     pub(super) proof: Proof,
 }
 
-/// Messages of Linux and what they mean: arch/x86/kernel/tsc.c and tsc_sync.c, kernel/time/clocksource.c,
-/// drivers/clocksource/arm_arch_timer.c. The first that fits a line explains it.
+/// Messages of Linux and their meanings: arch/x86/kernel/tsc.c and tsc_sync.c, kernel/time/clocksource.c,
+/// drivers/clocksource/arm_arch_timer.c. The first message that a line contains explains it.
 const MESSAGES: &[(&str, Kind, &str)] = &[
     (
         "due to clocksource watchdog",
@@ -121,15 +122,15 @@ const MESSAGES: &[(&str, Kind, &str)] = &[
     ),
 ];
 
-/// What a line of the kernel's log means, if it has to do with a counter that was given up.
+/// Returns the meaning of a line of the kernel's log, if it is about a counter that was rejected.
 pub(super) fn explain(line: &str) -> Option<(Kind, &'static str)> {
     let found = MESSAGES.iter().find(|(words, ..)| line.contains(words));
     let (words, kind, meaning) = found?;
-    // "workaround for" is no rare phrase; only the timer's counts.
+    // "workaround for" is a common phrase; only the timer's workarounds count.
     (*words != "workaround for" || line.contains("arch_timer")).then_some((*kind, *meaning))
 }
 
-/// All that speaks for a cause, the strongest first.
+/// Returns all causes with a proof, the strongest first.
 pub(super) fn of(facts: &Facts) -> Vec<Cause> {
     if let Some(name) = facts.machine.stand_in {
         return vec![Cause {
@@ -141,7 +142,8 @@ pub(super) fn of(facts: &Facts) -> Vec<Cause> {
         }];
     }
     let mut causes = of_command_line(facts);
-    // The kernel lists a counter only as long as it would use it: whatever the log says, another clocksource was chosen.
+    // The kernel lists a counter only while it would use it: if it does, another clocksource was chosen, regardless of
+    // the log.
     if causes.is_empty() {
         causes.extend(of_choice(facts));
     }
@@ -151,7 +153,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Cause> {
     causes
 }
 
-/// Words by which a kernel says that it knows the TSC's rate after all (arch/x86/kernel/tsc.c).
+/// Messages that show that the kernel knows the TSC's rate despite an earlier failure (arch/x86/kernel/tsc.c).
 const CALIBRATED: [&str; 4] = [
     "Refined TSC clocksource calibration",
     "MHz processor",
@@ -183,7 +185,7 @@ fn of_command_line(facts: &Facts) -> Vec<Cause> {
 fn of_log(facts: &Facts) -> Vec<Cause> {
     let Some(log) = &facts.log else { return Vec::new() };
     let mut causes: Vec<Cause> = Vec::new();
-    // What the log says last counts.
+    // The log's last message about the rate counts.
     let says_rate = |line: &String| CALIBRATED.iter().any(|words| line.contains(words));
     let calibrated_at = log.lines.iter().rposition(says_rate);
     for (index, line) in log.lines.iter().enumerate() {
@@ -191,7 +193,7 @@ fn of_log(facts: &Facts) -> Vec<Cause> {
         if kind == Kind::NotCalibrated && calibrated_at.is_some_and(|at| at > index) {
             continue;
         }
-        // The kernel says one thing in several lines.
+        // Several lines of the kernel can have the same meaning.
         if causes.iter().all(|cause| cause.says != meaning) {
             causes.push(Cause {
                 kind,
@@ -200,7 +202,7 @@ fn of_log(facts: &Facts) -> Vec<Cause> {
             });
         }
     }
-    // What the kernel decided comes before what led it there.
+    // The kernel's decision comes before the reasons for it.
     causes.sort_by_key(|cause| !cause.proof.shows.contains("unstable"));
     causes
 }
@@ -252,7 +254,7 @@ fn of_choice(facts: &Facts) -> Option<Cause> {
     })
 }
 
-/// Whether a clocksource is the CPU's counter itself.
+/// Returns whether a clocksource is the CPU's counter itself.
 pub(super) fn is_counter(name: &str) -> bool {
     arch::COUNTER_CLOCKSOURCES.first() == Some(&name)
 }

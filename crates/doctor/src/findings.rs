@@ -1,4 +1,5 @@
-//! What the facts mean. A file for each subject; here, what a finding is, and notes on the host.
+//! Findings: what the facts mean. There is a file for each subject; this one defines a finding, and has the notes on
+//! the host.
 
 mod clocks;
 mod counter;
@@ -16,17 +17,17 @@ use fastpath_evidence::Trust;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// What it comes to; the gravest first.
+/// The verdict of an examination; the worst is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The counter that clocks are read from is not sound.
+    /// The counter that clocks are read from is not reliable.
     Wrong,
-    /// A clock or a function costs more than it need.
+    /// A clock or a function costs more than necessary.
     Slow,
-    /// It could not be told.
+    /// The verdict could not be determined.
     Unknown,
-    /// Every clock that can be fast is fast, and nothing speaks against the counter.
+    /// Every clock that can be fast is fast, and there is no evidence against the counter.
     Healthy,
 }
 
@@ -42,17 +43,17 @@ impl Verdict {
     }
 }
 
-/// How grave a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
     /// Time can be wrong.
     Wrong,
-    /// Something costs more than it need.
+    /// Something costs more than necessary.
     Slow,
-    /// Something that matters could not be told.
+    /// Something that matters could not be determined.
     Unknown,
-    /// Nothing is wrong, but it is good to know.
+    /// Nothing is wrong; the finding is for information.
     Note,
 }
 
@@ -68,12 +69,12 @@ impl Severity {
     }
 }
 
-/// A file, an instruction or a measurement, and what it shows.
+/// A file, an instruction or a measurement, and its content or result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Proof {
-    /// Where.
+    /// The file, the instruction or the measurement.
     pub source: String,
-    /// What stands there.
+    /// Its content or result.
     pub shows: String,
 }
 
@@ -86,35 +87,35 @@ impl Proof {
     }
 }
 
-/// One thing that was found.
+/// A result of the examination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Finding {
-    /// Its stable name.
+    /// Stable identifier of the finding.
     #[serde(default)]
     pub id: Cow<'static, str>,
-    /// How grave it is.
+    /// Its severity.
     pub severity: Severity,
-    /// What it is.
+    /// The finding in a sentence.
     pub says: String,
-    /// What it is concluded from.
+    /// The evidence for it.
     pub proofs: Vec<Proof>,
-    /// Why that is so, as far as it could be told.
+    /// Its reasons, as far as they are known.
     pub because: Vec<Because>,
 }
 
-/// A reason.
+/// A reason for a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Because {
-    /// What it is.
+    /// The reason in a sentence.
     pub says: String,
-    /// Where that stands.
+    /// The evidence for it.
     pub proof: Option<Proof>,
 }
 
-/// An entry to the kernel costs 50 to 150 ns where nothing is added to it.
+/// Cost above which a system call is reported. An entry to the kernel costs 50 to 150 ns if no mitigation adds to it.
 const DEAR_SYSTEM_CALL_NS: f64 = 400.0;
 
-/// Everything, the gravest first.
+/// Returns all findings, the most severe first; notes are last.
 pub(super) fn of(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(facts.process.iter().flat_map(|asked| process::of(asked, facts)));
@@ -122,7 +123,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Finding> {
     findings.extend(clocks::unknown(facts));
     findings.extend(counter::of(facts));
     findings.extend(notes(facts));
-    // What was asked about comes before what the host is like.
+    // Findings about the process that was asked about come before those about the host.
     findings.sort_by_key(|finding| {
         (
             finding.severity == Severity::Note,
@@ -152,7 +153,7 @@ impl Finding {
         self
     }
 
-    /// The same, with its proof.
+    /// Adds a reason with its proof.
     fn because_of(mut self, why: &str, source: &str, shows: &str) -> Finding {
         self.because.push(Because {
             says: why.to_owned(),

@@ -1,4 +1,4 @@
-//! What to do, and what it costs to do it.
+//! Remedies, and the cost of each.
 
 use super::causes::{self, Kind};
 use super::facts::{Facts, VdsoKind};
@@ -7,20 +7,20 @@ use fastpath_evidence::Trust;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// When a remedy helps, and for how long.
+/// When a remedy takes effect, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum When {
-    /// At once, for programs that are started this way.
+    /// Immediately, for programs that are started this way.
     Now,
-    /// At once, until the next boot.
+    /// Immediately, until the next boot.
     UntilReboot,
-    /// For good.
+    /// Permanently.
     Permanent,
 }
 
 impl When {
-    /// Returns the words for it.
+    /// Returns it in words.
     pub fn words(self) -> &'static str {
         match self {
             When::Now => "now",
@@ -30,17 +30,17 @@ impl When {
     }
 }
 
-/// Something that can be done.
+/// A way to fix a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Remedy {
-    /// Its stable name.
+    /// Stable identifier of the remedy.
     #[serde(default)]
     pub id: Cow<'static, str>,
-    /// When it helps.
+    /// When it takes effect.
     pub when: When,
     /// What to type or to change.
     pub does: String,
-    /// What that costs, and how it can fail.
+    /// Its cost, and how it can fail.
     pub price: String,
 }
 
@@ -55,7 +55,7 @@ fn remedy(id: &'static str, when: When, does: impl Into<String>, price: impl Int
     }
 }
 
-/// What helps against a finding, by the findings' names.
+/// The remedies of a finding, by the findings' identifiers.
 type Helps = fn(&Facts, &[Finding]) -> Vec<Remedy>;
 const BY_FINDING: [(&[&str], Helps); 10] = [
     (&["counter-unused"], |facts, _| counter_unused(facts)),
@@ -112,7 +112,7 @@ const BY_FINDING: [(&[&str], Helps); 10] = [
     }),
 ];
 
-/// What helps against the findings, what helps at once first.
+/// Returns the remedies of the findings, those with an immediate effect first.
 pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
     let found = |id: &str| findings.iter().any(|finding| finding.id == id);
     if let Some(name) = facts.machine.stand_in
@@ -137,7 +137,7 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
     if is_served_by_run(facts, findings) {
         let run = run(facts);
         let attach = run.as_ref().and_then(|run| attach(facts, findings, run));
-        // Who asks about a process would rather keep it.
+        // A user who asks about a running process prefers not to restart it.
         let in_order = if facts.process.is_some() {
             [attach, run]
         } else {
@@ -154,7 +154,7 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
     remedies
 }
 
-/// Whether something is slow that `fastpath run` would make fast.
+/// Returns whether `fastpath run` would make any slow clock fast.
 fn is_served_by_run(facts: &Facts, findings: &[Finding]) -> bool {
     const SERVED: [&str; 6] = [
         "counter-unused",
@@ -206,7 +206,8 @@ fn run(facts: &Facts) -> Option<Remedy> {
     ))
 }
 
-/// The same for processes that run already: those that have a vDSO to be redirected, of the kind that `fastpath attach` takes.
+/// Returns the remedy for a running process: one with a vDSO that can be redirected, of a kind that `fastpath attach`
+/// supports.
 fn attach(facts: &Facts, findings: &[Finding], run: &Remedy) -> Option<Remedy> {
     let (target, is_attachable) = match &facts.process {
         Some(process) => (
@@ -240,7 +241,7 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
         .map(String::as_str)
         .filter(|p| matches!(*p, "notsc" | "tsc=unstable") || p.starts_with("clocksource=") || p.starts_with("clock="))
         .collect();
-    // Without it the kernel would choose again: what it could not choose, it would not have afterwards either.
+    // Without the parameter the kernel would choose again, but could not choose a counter that it does not accept.
     let forbids = against.iter().any(|p| matches!(*p, "notsc" | "tsc=unstable"));
     let is_invariant = facts
         .counter
@@ -277,7 +278,7 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
     remedies
 }
 
-/// The first two numbers of a kernel's release.
+/// Returns the first two numbers of a kernel's release.
 fn version(release: &str) -> (u32, u32) {
     let mut numbers = release
         .split(|c: char| !c.is_ascii_digit())
@@ -285,7 +286,7 @@ fn version(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// By /sys, where the kernel lists the counter.
+/// Returns the change of clocksource in /sys, if the kernel lists the counter.
 fn choose_counter(facts: &Facts) -> Option<Remedy> {
     let current = facts.clocksource.current.as_deref()?;
     let counter = facts
@@ -300,7 +301,7 @@ fn choose_counter(facts: &Facts) -> Option<Remedy> {
 }
 
 fn trust(facts: &Facts, unsynchronized: bool) -> Option<Remedy> {
-    // Where two CPUs were seen apart, it would make time wrong for certain.
+    // If two CPUs were found to differ, `tsc=reliable` would certainly make time wrong.
     let evidence = &facts.counter.evidence;
     let apart = evidence
         .warp
@@ -331,7 +332,7 @@ fn trust(facts: &Facts, unsynchronized: bool) -> Option<Remedy> {
     ))
 }
 
-/// What whoever runs the hypervisor can do.
+/// Returns what the operator of the hypervisor can change.
 fn hypervisor(facts: &Facts) -> Option<Remedy> {
     let name = facts.machine.hypervisor.as_deref()?;
     let (does, price) = match name {

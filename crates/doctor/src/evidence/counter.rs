@@ -1,4 +1,4 @@
-//! The CPU's counter: all that the verdict on it is made of, and the verdict.
+//! Facts about the CPU's counter, and the verdict on it.
 
 use super::super::causes;
 use super::super::facts::{Facts, Rate, StatedBy};
@@ -26,7 +26,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
         }
     }
     let is_unpromised = evidence.verdict(Trust::Invariant) == Err(Distrust::NotInvariant);
-    // Who vouches for it changes nothing else.
+    // `--trust-counter` changes nothing else about the verdict.
     let vouched = is_unpromised.then_some(("--trust-counter", Trust::Anyway));
     for (command, trust) in [("fastpath run", Trust::Invariant)].into_iter().chain(vouched) {
         let (mark, shows) = match evidence.verdict(trust) {
@@ -105,7 +105,7 @@ fn of_rates(facts: &Facts, add: &mut Add<'_>) {
     }
 }
 
-/// Pairs that have a line each; `--json` has them all.
+/// Most pairs that have a line each; `--json` has all.
 const MOST_PAIRS: usize = 6;
 
 fn agreement(warp: &Warp) -> (Mark, String) {
@@ -134,7 +134,7 @@ fn agreement(warp: &Warp) -> (Mark, String) {
     }
 }
 
-/// What could not be compared, by its reason.
+/// Lists the pairs of CPUs that were not compared, by reason.
 fn missed(warp: &Warp) -> String {
     let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for pair in &warp.missed {

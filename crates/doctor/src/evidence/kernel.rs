@@ -1,4 +1,4 @@
-//! The kernel and what it runs on.
+//! Facts about the kernel and the machine that it runs on.
 
 use super::super::causes;
 use super::super::facts::{Facts, VdsoKind};

@@ -1,4 +1,4 @@
-//! This process, and the one that was asked about.
+//! Facts about this process, and about the one that was asked about.
 
 use super::super::facts::{Process, VdsoKind};
 use super::{Add, Line, Mark, line};
@@ -66,7 +66,7 @@ fn of_vdso(process: &Process, file: &dyn Fn(&str) -> String, add: &mut Add<'_>) 
         Some(VdsoKind::Kernel) => Some((Mark::Ok, "the kernel's".to_owned())),
         Some(VdsoKind::Fastpath) => Some((Mark::Ok, page_shows(process))),
         Some(VdsoKind::Other) => Some((Mark::Unknown, "somebody else's".to_owned())),
-        // What has no memory has none either.
+        // A process without memory has no vDSO either.
         None if process.is_kernel_thread || matches!(process.state, Some('Z' | 'X')) => None,
         None => Some((Mark::Unknown, "not to be seen".to_owned())),
     };
@@ -116,7 +116,7 @@ fn of_restrictions(process: &Process, file: &dyn Fn(&str) -> String, add: &mut A
     }
 }
 
-/// How the counter did for those who are served, with the last withdrawals.
+/// Returns the results of the publisher's checks of the counter, with the last withdrawals.
 fn experience_shows(experience: &Residuals) -> (Mark, String) {
     let mut shows = match experience.warp_within_cycles {
         Some(cycles) => format!(

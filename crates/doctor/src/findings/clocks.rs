@@ -1,4 +1,4 @@
-//! Clocks and functions that cost more than they need.
+//! Findings about clocks and functions that cost more than necessary.
 
 use super::super::facts::{Facts, VdsoKind};
 use super::super::root::plain;
@@ -10,7 +10,7 @@ use fastpath_measure::path::Path;
 use fastpath_measure::probe::{ClockReport, Measured};
 use fastpath_measure::verdict::Verdict as Judged;
 
-/// Clocks that a vDSO could read from the counter and that are slow.
+/// Returns the slow clocks that a vDSO could read from the counter.
 pub(crate) fn slow_counter_clocks(facts: &Facts) -> Vec<&ClockReport> {
     let slow = |report: &&ClockReport| report.clock.kind() == Kind::Counter && report.measured.verdict == Judged::Slow;
     facts.clocks.iter().filter(slow).collect()
@@ -36,7 +36,8 @@ fn is_slow_by_call(facts: &Facts, clock: Clock) -> bool {
         .any(|report| report.clock == clock && report.measured.path == Path::Syscall)
 }
 
-/// Whether the clocks that everybody reads are system calls although there is a vDSO: the kernel does not read the counter.
+/// Returns whether MONOTONIC and REALTIME are system calls although there is a vDSO: the kernel does not read the
+/// counter.
 pub(crate) fn counter_is_unused(facts: &Facts) -> bool {
     facts.here.vdso != Some(VdsoKind::None)
         && is_slow_by_call(facts, Clock::MONOTONIC)
@@ -49,7 +50,7 @@ pub(super) fn slow(facts: &Facts) -> Vec<Finding> {
     let mut others = slow_others(facts);
     if facts.here.vdso == Some(VdsoKind::None) && !slow.is_empty() {
         findings.push(no_vdso(facts, &slow));
-        // All of them are calls for the same reason.
+        // Without a vDSO, all functions are system calls for the same reason.
         others.clear();
     } else if counter_is_unused(facts) {
         findings.push(counter_unused(facts, &slow));
@@ -98,7 +99,7 @@ fn slow_functions(facts: &Facts, names: &[&str], listed: &str) -> Finding {
     }
     let says = format!("not answered by this kernel's vDSO: {listed}");
     let mut found = finding("function-not-in-vdso", Severity::Slow, says);
-    // What else it lacks (getrandom, which reads no clock) makes none of these slow.
+    // Other functions that it lacks (getrandom, which reads no clock) do not explain why these are slow.
     let is_named = |symbol: &str| {
         let plain = symbol.trim_start_matches("__vdso_").trim_start_matches("__kernel_");
         names.contains(&plain)

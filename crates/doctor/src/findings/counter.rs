@@ -1,4 +1,4 @@
-//! The CPU's counter.
+//! Findings about the CPU's counter.
 
 use super::super::causes;
 use super::super::facts::{Facts, Stated, StatedBy};
@@ -7,10 +7,11 @@ use super::{Finding, Severity, finding};
 use fastpath_evidence::Warp;
 use fastpath_evidence::counter::Features;
 
-/// A counter read costs 5 to 30 ns; trapped by a hypervisor, microseconds.
+/// Cost above which a counter read is reported. It costs 5 to 30 ns, but microseconds if a hypervisor traps it.
 const DEAR_COUNTER_NS: f64 = 100.0;
 
-/// What the kernel itself warns of when it calibrates again (arch/x86/kernel/tsc.c, tsc=recalibrate).
+/// Difference of rates at which the kernel itself warns when it calibrates again (arch/x86/kernel/tsc.c,
+/// tsc=recalibrate).
 const RATE_TOLERANCE: f64 = 500e-6;
 
 pub(super) fn of(facts: &Facts) -> Vec<Finding> {
@@ -68,7 +69,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Finding> {
 
 fn rate_mismatch(facts: &Facts, in_use: bool) -> Option<Finding> {
     let measured = facts.counter.measured.as_ref()?;
-    // The kernel's own clock is made of the rate that the kernel states: then the two cannot differ, or that rate is wrong.
+    // The kernel's own clock is derived from the rate that the kernel states, so if the two differ, that rate is wrong.
     let is_off = |stated: &&Stated| {
         let apart = (measured.hz - stated.hz).abs() - measured.error_hz;
         stated.by != StatedBy::CpuNominal && apart > RATE_TOLERANCE * stated.hz

@@ -71,7 +71,8 @@ pub(super) fn of(process: &Process, facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// A library may be mapped for other functions than those that read clocks, so one that has the vDSO beside such calls does not decide.
+/// Reports calls in the process's own code. If a library makes such calls and also uses the vDSO, the finding is only a
+/// note: the library may be mapped for functions that read no clock.
 fn of_own_calls(own: &OwnCalls, process: &Process, facts: &Facts) -> Finding {
     let exe = format!("/proc/{}/exe", process.pid);
     let (source, whose) = if own.is_program {
@@ -106,11 +107,11 @@ fn of_own_calls(own: &OwnCalls, process: &Process, facts: &Facts) -> Finding {
     finding(id, Severity::Note, says).proof(source, &shows)
 }
 
-/// Rules of `fastpath audit`.
+/// Names of rules of `fastpath audit`.
 const OWN_SYSTEM_CALL: &str = "own-system-call";
 const VSYSCALL: &str = "vsyscall-page";
 
-/// Programs of other ISAs have another vDSO.
+/// Reports a slow vDSO of another ISA, whose programs have a vDSO of their own.
 fn of_other_isa(process: &Process, facts: &Facts) -> Option<Finding> {
     if !is_of_other_isa(process) {
         return None;
@@ -133,7 +134,7 @@ pub(super) fn is_of_other_isa(process: &Process) -> bool {
     process.isa.as_deref().is_some_and(|isa| isa != std::env::consts::ARCH)
 }
 
-/// The clocks as the process that was asked about gets them; without one, as this one does.
+/// Returns the clocks as the process that was asked about reads them; without one, as this process does.
 pub(super) fn clocks_of_subject(facts: &Facts) -> &[ClockReport] {
     let is_other = facts.process.as_ref().is_some_and(is_of_other_isa);
     facts
@@ -154,7 +155,7 @@ fn call_price(facts: &Facts) -> String {
 fn of_served(process: &Process, facts: &Facts, maps: &str) -> Finding {
     let page = process.page.clone().unwrap_or_default();
     let mapped = |found: Finding| found.proof(maps, fastpath_page::MAPPED_NAME);
-    // What fastpath does not answer, the kernel does: by its vDSO, as slowly as it does here, or by system call.
+    // The kernel answers the clocks that fastpath does not: through its vDSO, as slowly as here, or by system call.
     let is_without_vdso = page.is_without_vdso == Some(true);
     let severity = if slow_counter_clocks(facts).is_empty() && !is_without_vdso {
         Severity::Note
