@@ -41,13 +41,13 @@ const MESSAGES: &[(&str, Kind, &str)] = &[
     (
         "due to clocksource watchdog",
         Kind::Watchdog,
-        "the kernel compared the TSC with another clock and found them apart; under load, or beside a virtual hpet, that can be \
+        "the kernel compared the TSC with another clock and found a difference; under load, or with a virtual hpet, that can be \
          a false alarm",
     ),
     (
         "as unstable because the skew is too large",
         Kind::Watchdog,
-        "the kernel's watchdog found the clocksource apart from its reference",
+        "the kernel's watchdog found that the clocksource differs from its reference",
     ),
     (
         "due to check_tsc_sync_source failed",
@@ -62,7 +62,7 @@ const MESSAGES: &[(&str, Kind, &str)] = &[
     (
         "due to TSCs unsynchronized",
         Kind::Unsynchronized,
-        "the CPU does not promise that its TSCs agree, and there are several",
+        "the CPU does not guarantee that its several TSCs agree",
     ),
     (
         "due to TSC halts in idle",
@@ -82,14 +82,18 @@ const MESSAGES: &[(&str, Kind, &str)] = &[
     (
         "due to running on Hyper-V",
         Kind::Hypervisor,
-        "Hyper-V does not vouch for the TSC of this virtual machine",
+        "Hyper-V does not guarantee the TSC of this virtual machine",
     ),
     (
         "TSC found unstable after boot",
         Kind::Unsynchronized,
-        "firmware has changed the TSC behind the kernel's back",
+        "firmware has changed the TSC without the kernel's knowledge",
     ),
-    ("Marking TSC unstable", Kind::Watchdog, "the kernel gave the TSC up"),
+    (
+        "Marking TSC unstable",
+        Kind::Watchdog,
+        "the kernel marked the TSC unstable",
+    ),
     (
         "Fast TSC calibration failed",
         Kind::NotCalibrated,
@@ -108,12 +112,12 @@ const MESSAGES: &[(&str, Kind, &str)] = &[
     (
         "TSC ADJUST",
         Kind::Unsynchronized,
-        "firmware has changed a CPU's TSC, and the kernel set it right",
+        "firmware has changed a CPU's TSC, and the kernel corrected it",
     ),
     (
         "Trapping CNTVCT access",
         Kind::Trapped,
-        "an erratum makes the kernel trap reads of the counter, and take it out of the vDSO",
+        "because of an erratum, the kernel traps reads of the counter and removes it from the vDSO",
     ),
     (
         "workaround for",
@@ -135,9 +139,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Cause> {
     if let Some(name) = facts.machine.stand_in {
         return vec![Cause {
             kind: Kind::StandIn,
-            says: format!(
-                "what acts as the kernel here is {name}, a program of another kernel's, which it asks for the time"
-            ),
+            says: format!("the kernel here is {name}, a program that runs on another kernel and asks it for the time"),
             proof: Proof::new("/proc/cpuinfo, /proc/version", name),
         }];
     }
@@ -218,7 +220,7 @@ fn of_flags(facts: &Facts) -> Option<Cause> {
     (!missing.is_empty()).then(|| Cause {
         kind: Kind::NotInvariant,
         says: format!(
-            "the CPU, or the hypervisor for it, does not promise {}",
+            "the CPU, or the hypervisor, does not guarantee {}",
             missing.join(" and ")
         ),
         proof: Proof::new("/proc/cpuinfo", "not among the flags"),
@@ -229,9 +231,9 @@ fn of_hypervisor(facts: &Facts) -> Option<Cause> {
     let hypervisor = facts.machine.hypervisor.as_deref()?;
     let current = facts.clocksource.current.as_deref()?;
     let own = match current {
-        "xen" => "Xen brings a clocksource of its own, which this kernel cannot read in user space",
-        "kvm-clock" => "kvm-clock is read in user space only if the host vouches for one stable TSC on all CPUs",
-        "hyperv_clocksource_msr" => "Hyper-V's clocksource is read by a trap, as the host offers no TSC page",
+        "xen" => "Xen has its own clocksource, which this kernel cannot read in user space",
+        "kvm-clock" => "kvm-clock is read in user space only if the host guarantees one stable TSC on all CPUs",
+        "hyperv_clocksource_msr" => "Hyper-V's clocksource is read by a trap, because the host offers no TSC page",
         _ => return None,
     };
     Some(Cause {
@@ -246,7 +248,7 @@ fn of_choice(facts: &Facts) -> Option<Cause> {
     let counter = facts.clocksource.available.iter().find(|name| is_counter(name))?;
     (current != counter).then(|| Cause {
         kind: Kind::Choice,
-        says: format!("the kernel could use {counter}, so somebody has chosen {current}, or nobody has chosen yet"),
+        says: format!("the kernel could use {counter}, but {current} was chosen, or no choice has been made yet"),
         proof: Proof::new(
             "/sys/devices/system/clocksource",
             &format!("available: {}", facts.clocksource.available.join(" ")),

@@ -113,7 +113,7 @@ pub struct Because {
 }
 
 /// Cost above which a system call is reported. An entry to the kernel costs 50 to 150 ns if no mitigation adds to it.
-const DEAR_SYSTEM_CALL_NS: f64 = 400.0;
+const EXPENSIVE_SYSTEM_CALL_NS: f64 = 400.0;
 
 /// Returns all findings, the most severe first; notes are last.
 pub(super) fn of(facts: &Facts) -> Vec<Finding> {
@@ -172,8 +172,9 @@ fn notes(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let parameters = || facts.kernel.parameters.iter().flatten();
     if let Some(trusting) = parameters().find(|p| matches!(p.as_str(), "tsc=reliable" | "tsc=nowatchdog")) {
-        let says =
-            format!("`{trusting}`: nobody watches the TSC; if it goes wrong, time goes wrong and nothing says so");
+        let says = format!(
+            "`{trusting}`: the kernel does not check the TSC; if it goes wrong, time goes wrong and nothing reports it"
+        );
         findings.push(finding("counter-unwatched", Severity::Note, says).proof("/proc/cmdline", trusting));
     }
     let taxes: Vec<&str> = facts
@@ -182,11 +183,16 @@ fn notes(facts: &Facts) -> Vec<Finding> {
         .filter(|m| m.taxes_system_calls)
         .map(|m| m.name.as_str())
         .collect();
-    if let Some(ns) = facts.syscall_ns.filter(|ns| *ns > DEAR_SYSTEM_CALL_NS) {
-        let says = format!("a system call costs {ns:.0} ns here, so a lost clock path costs more than elsewhere");
+    if let Some(ns) = facts.syscall_ns.filter(|ns| *ns > EXPENSIVE_SYSTEM_CALL_NS) {
+        let says = format!(
+            "a system call costs {ns:.0} ns here, so a clock read by system call costs more than on other hosts"
+        );
         let mut found = finding("system-calls-dear", Severity::Note, says).proof("measured", &format!("{ns:.1} ns"));
         if !taxes.is_empty() {
-            found = found.because(&format!("each entry to the kernel pays for {}", taxes.join(", ")));
+            found = found.because(&format!(
+                "each entry to the kernel includes the cost of {}",
+                taxes.join(", ")
+            ));
         }
         findings.push(found);
     }
@@ -202,7 +208,7 @@ fn notes(facts: &Facts) -> Vec<Finding> {
     if !facts.kernel.has_small_pages() {
         let bytes = facts.kernel.page_size.to_string();
         let says = format!(
-            "`fastpath run` would refuse to serve programs here: it needs a kernel whose memory pages are of {} bytes",
+            "`fastpath run` would refuse to serve programs here: it requires a kernel with memory pages of {} bytes",
             fastpath_page::PAGE_SIZE
         );
         findings.push(finding("run-refuses", Severity::Note, says).proof("auxiliary vector: AT_PAGESZ", &bytes));
@@ -216,7 +222,10 @@ fn notes(facts: &Facts) -> Vec<Finding> {
         .map(|offset| format!("{} {} s", offset.clock, offset.sec))
         .collect();
     if !offsets.is_empty() {
-        let says = format!("this is a time namespace of its own: {}", offsets.join(", "));
+        let says = format!(
+            "this process is in a time namespace with offsets: {}",
+            offsets.join(", ")
+        );
         findings.push(
             finding("time-namespace", Severity::Note, says).proof("/proc/self/timens_offsets", &offsets.join(", ")),
         );

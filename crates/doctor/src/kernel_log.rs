@@ -45,7 +45,7 @@ pub(super) fn read(root: &Root) -> Option<KernelLog> {
             Ok(text) if !text.trim().is_empty() => return Some(of_text("journalctl -k -b", &text)),
             Ok(_) => note(
                 "journalctl -k -b",
-                io::Error::other("it shows this user nothing of the kernel's"),
+                io::Error::other("it shows this user none of the kernel's messages"),
             ),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => note("journalctl -k -b", error),
@@ -54,7 +54,7 @@ pub(super) fn read(root: &Root) -> Option<KernelLog> {
     let sources: Vec<&str> = refused.iter().map(|(source, _)| source.as_str()).collect();
     let first = refused.first().map(|(_, error)| error.to_string()).unwrap_or_default();
     root.miss(
-        "the kernel's log, which says why a clocksource was given up",
+        "the kernel's log, which says why a clocksource was rejected",
         &sources.join(", "),
         &first,
         "run doctor as root, or look at `sudo dmesg | grep -iE 'tsc|clocksource'`",

@@ -33,7 +33,7 @@ pub(super) fn look(root: &Root, directory: &str, program: Option<&str>, maps: &[
                 "system calls in the process's own code",
                 &mapping.name,
                 &why,
-                "fastpath audit FILE looks at it, as a user who may read it",
+                "run `fastpath audit FILE` as a user who may read it",
             ),
         }
     }

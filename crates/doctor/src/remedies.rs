@@ -90,7 +90,7 @@ const BY_FINDING: [(&[&str], Helps); 10] = [
             "start-again",
             When::Now,
             "start the program again under `fastpath run`",
-            "its restart; until then its reads are slow and right",
+            "a restart of the program; until then its reads fall back to the kernel, which is slow but correct",
         )]
     }),
     (&["process-bypasses-vdso"], |_, _| {
@@ -98,7 +98,7 @@ const BY_FINDING: [(&[&str], Helps); 10] = [
             "rebuild",
             When::Permanent,
             "build the program against a libc that uses the vDSO (glibc 2.31, musl 1.1, any Go)",
-            "a rebuild; no vDSO, fastpath's neither, can help a program that does not call it",
+            "a rebuild; no vDSO, not even fastpath's, can help a program that does not call it",
         )]
     }),
     (&["process-makes-own-calls", "process-calls-vsyscall"], |_, _| {
@@ -107,7 +107,7 @@ const BY_FINDING: [(&[&str], Helps); 10] = [
             When::Permanent,
             "have the code call the C library's clock_gettime, or the vDSO's function (AT_SYSINFO_EHDR), instead of making the system \
              call",
-            "a change of the program; no vDSO, fastpath's neither, can help code that does not call it",
+            "a change of the program; no vDSO, not even fastpath's, can help code that does not call it",
         )]
     }),
 ];
@@ -129,8 +129,8 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
         return vec![remedy(
             "host",
             When::Now,
-            format!("run `fastpath doctor` on the host: {name} has its time from there"),
-            "none; what programs inside pay beyond it is the price of that sandbox",
+            format!("run `fastpath doctor` on the host: {name} gets its time from there"),
+            "none; programs inside also pay the cost of that sandbox, which this does not reduce",
         )];
     }
     let mut remedies = Vec::new();
@@ -192,8 +192,8 @@ fn run(facts: &Facts) -> Option<Remedy> {
             "run-trusting",
             When::Now,
             format!("`fastpath run --trust-counter -- PROGRAM`{cost}"),
-            "you vouch for a counter that the CPU makes no promise of. It is watched more closely, for 1 to 2 % of a CPU; if \
-                    it goes wrong, that program reads wrong time until it is caught: up to 40 ms off, for up to 15 ms on two CPUs \
+            "you guarantee a counter that the CPU does not. It is checked more often, which takes 1 to 2 % of a CPU; if \
+                    it goes wrong, that program reads wrong time until that is detected: up to 40 ms off, for up to 15 ms on two CPUs \
                     and longer on more (docs/counter.md)",
         ));
     }
@@ -201,7 +201,7 @@ fn run(facts: &Facts) -> Option<Remedy> {
         "run",
         When::Now,
         format!("`fastpath run -- PROGRAM`{cost}"),
-        "a start of the program, and one helper process beside it; needs no root and no reboot, only that ptrace is \
+        "a start of the program, and one helper process beside it; requires neither root nor a reboot, but ptrace must be \
                 allowed at the start",
     ))
 }
@@ -227,8 +227,8 @@ fn attach(facts: &Facts, findings: &[Finding], run: &Remedy) -> Option<Remedy> {
         _ => ("", String::new()),
     };
     is_attachable.then(|| remedy("attach", When::Now, format!("`fastpath attach{trusting} {target}`, as its user or as root"), format!(
-            "no restart: its threads stand still for some milliseconds, and one helper process stays beside it, or fastpathd; \
-             `fastpath detach {target}` takes it back{vouching}"
+            "no restart: its threads are stopped for some milliseconds, and one helper process, or fastpathd, keeps running; \
+             `fastpath detach {target}` undoes it{vouching}"
         )))
 }
 
@@ -254,8 +254,8 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
         remedies.push(remedy(
             "command-line",
             When::Permanent,
-            format!("take `{}` off the kernel's command line", against.join(" ")),
-            "a reboot; it may be there for a reason, so look at the log after it",
+            format!("remove `{}` from the kernel's command line", against.join(" ")),
+            "a reboot; the parameter may be there for a reason, so check the kernel's log afterwards",
         ));
     }
     remedies.extend(choose_counter(facts));
@@ -295,8 +295,8 @@ fn choose_counter(facts: &Facts) -> Option<Remedy> {
         .iter()
         .find(|name| causes::is_counter(name))?;
     (counter != current).then(|| remedy("choose-clocksource", When::UntilReboot, format!("`echo {counter} | sudo tee {CLOCKSOURCE}`"), format!(
-            "needs root; lost at the next boot; for all programs of the host. A kernel that has marked {counter} unstable \
-             accepts the words and changes nothing: read the file again"
+            "requires root; lost at the next boot; affects all programs of the host. A kernel that has marked {counter} unstable \
+             accepts the write and changes nothing: read the file afterwards"
         )))
 }
 
@@ -313,11 +313,11 @@ fn trust(facts: &Facts, unsynchronized: bool) -> Option<Remedy> {
         return None;
     }
     let seen = match &evidence.warp {
-        Some(warp) if !warp.pairs.is_empty() => "The CPUs were seen to agree just now, which is no promise",
+        Some(warp) if !warp.pairs.is_empty() => "The CPUs' counters agreed in this examination, which is no guarantee",
         _ => "The CPUs could not be compared here",
     };
     let warning = if unsynchronized {
-        ", and this kernel has found its TSCs apart before"
+        ", and this kernel has already found that the TSCs differ"
     } else {
         ""
     };
@@ -326,8 +326,8 @@ fn trust(facts: &Facts, unsynchronized: bool) -> Option<Remedy> {
         When::Permanent,
         "add `tsc=reliable clocksource=tsc` to the kernel's command line",
         format!(
-            "a reboot. DANGER: it switches off every check of the TSC. If the TSC drifts, stops or differs between CPUs, time is \
-             wrong for every program, and nothing says so. {seen}{warning}"
+            "a reboot. DANGER: this disables every check of the TSC. If the TSC drifts, stops or differs between CPUs, time is \
+             wrong for every program, and nothing reports it. {seen}{warning}"
         ),
     ))
 }
@@ -339,23 +339,23 @@ fn hypervisor(facts: &Facts) -> Option<Remedy> {
         _ if name.contains("KVM") => (
             "on the host: give the guest an invariant TSC (QEMU: `-cpu host,+invtsc`; libvirt: `<feature policy='require' \
              name='invtsc'/>`)",
-            "a restart of the guest; it can then be migrated only to hosts of the same TSC frequency, or that scale it",
+            "a restart of the guest; it can then be migrated only to hosts that have the same TSC frequency or can scale it",
         ),
         "QEMU (TCG)" => (
             "on the host: run the guest under KVM (`-accel kvm`) instead of emulation",
-            "needs hardware virtualisation on the host",
+            "requires hardware virtualisation on the host",
         ),
         "Xen" => (
             "in the guest's configuration: `tsc_mode=\"native\"`; in the guest: `clocksource=tsc` on the kernel's command line",
-            "a restart of the guest; after a migration to a host of another frequency its time runs wrong",
+            "a restart of the guest; after a migration to a host with another frequency its time is wrong",
         ),
         "Hyper-V" => (
             "on the host: a VM of a current configuration version offers the TSC page (clocksource `hyperv_clocksource_tsc_page`); \
-             upgrade an older one by `Update-VMVersion`",
+             upgrade an older one with `Update-VMVersion`",
             "a restart of the guest; an upgraded VM no longer runs on older hosts",
         ),
         "VMware" => (
-            "in the guest's .vmx file: take out `monitor_control.virtual_rdtsc` if it is there; use a current hardware version",
+            "in the guest's .vmx file: remove `monitor_control.virtual_rdtsc` if present; use a current hardware version",
             "a restart of the guest",
         ),
         _ => return None,
@@ -374,7 +374,7 @@ fn no_vdso(facts: &Facts) -> Option<Remedy> {
         remedy(
             "command-line",
             When::Permanent,
-            "take `vdso=0` off the kernel's command line",
+            "remove `vdso=0` from the kernel's command line",
             "a reboot",
         )
     })

@@ -13,7 +13,7 @@ pub(super) fn costs(reports: &[&ClockReport]) -> String {
     match (costs().min_by(f64::total_cmp), costs().max_by(f64::total_cmp)) {
         (Some(least), Some(most)) if most > 1.1 * least => format!("{:.0} to {}", least, nanoseconds(most)),
         (Some(least), _) => nanoseconds(least),
-        _ => "at a price that could not be measured".to_owned(),
+        _ => "at a cost that could not be measured".to_owned(),
     }
 }
 

@@ -30,8 +30,8 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
     let vouched = is_unpromised.then_some(("--trust-counter", Trust::Anyway));
     for (command, trust) in [("fastpath run", Trust::Invariant)].into_iter().chain(vouched) {
         let (mark, shows) = match evidence.verdict(trust) {
-            Ok(()) => (Mark::Ok, "would believe it".to_owned()),
-            Err(why) => (if_it_matters(facts), format!("would not believe it: {why}")),
+            Ok(()) => (Mark::Ok, "would accept it".to_owned()),
+            Err(why) => (if_it_matters(facts), format!("would not accept it: {why}")),
         };
         add(command, mark, shows, "all of this");
     }
@@ -64,15 +64,15 @@ fn of_promises(facts: &Facts, add: &mut Add<'_>) {
     let counter = &facts.counter;
     if let Some(features) = counter.evidence.features {
         let (mark, shows) = if features.invariant {
-            (Mark::Ok, "promised")
+            (Mark::Ok, "guaranteed")
         } else {
-            (if_it_matters(facts), "not promised")
+            (if_it_matters(facts), "not guaranteed")
         };
         add("one rate", mark, shows.to_owned(), Features::INVARIANT_SOURCE);
     }
     let missing = counter.flags_missing.join(" ");
     let (mark, shows) = match &counter.flags {
-        None => (Mark::Unknown, "not to be seen".to_owned()),
+        None => (Mark::Unknown, "cannot be seen".to_owned()),
         Some(flags) if flags.is_empty() && missing.is_empty() => return,
         Some(flags) if missing.is_empty() => (Mark::Ok, flags.join(" ")),
         Some(flags) => (if_it_matters(facts), format!("{}; missing: {missing}", flags.join(" "))),
@@ -218,10 +218,10 @@ mod tests {
     fn the_verdict_is_shown_with_and_without_somebody_who_vouches() {
         let facts = samples::without_promise(samples::hpet());
         let (mark, shows) = shown(&facts, "fastpath run");
-        assert!(mark == Mark::Bad && shows.contains("would not believe it"), "{shows}");
+        assert!(mark == Mark::Bad && shows.contains("would not accept it"), "{shows}");
         assert_eq!(
             shown(&facts, "--trust-counter"),
-            (Mark::Ok, "would believe it".to_owned())
+            (Mark::Ok, "would accept it".to_owned())
         );
     }
 }

@@ -56,7 +56,7 @@ pub(super) fn slow(facts: &Facts) -> Vec<Finding> {
         findings.push(counter_unused(facts, &slow));
         others.retain(|(name, _)| *name != "gettimeofday");
     } else {
-        let (calls, dear): (Vec<_>, Vec<_>) = slow.into_iter().partition(|r| r.measured.path == Path::Syscall);
+        let (calls, expensive): (Vec<_>, Vec<_>) = slow.into_iter().partition(|r| r.measured.path == Path::Syscall);
         if !calls.is_empty() {
             let names = clock_names(&calls);
             let says = format!(
@@ -67,11 +67,11 @@ pub(super) fn slow(facts: &Facts) -> Vec<Finding> {
             let kernel = format!("Linux {}", facts.kernel.release);
             findings.push(finding("clock-not-in-vdso", Severity::Slow, says).proof("uname -r", &kernel));
         }
-        if !dear.is_empty() {
+        if !expensive.is_empty() {
             let says = format!(
                 "{} cost {} a call although no system call is made",
-                clock_names(&dear),
-                costs(&dear)
+                clock_names(&expensive),
+                costs(&expensive)
             );
             let counter = facts
                 .counter
@@ -169,7 +169,7 @@ fn counter_unused(facts: &Facts, slow: &[&ClockReport]) -> Finding {
     }
     if facts.clocksource.is_too_coarse() {
         found = found.because_of(
-            "the kernel found no clocksource but its own timer ticks: its clocks move by milliseconds, and fastpath cannot follow them \
+            "the kernel found no clocksource but its own timer ticks: its clocks advance by milliseconds, and fastpath cannot follow them \
              (`fastpath run` leaves every read to the kernel)",
             "/sys/devices/system/clocksource",
             current.unwrap_or_default(),
@@ -177,11 +177,9 @@ fn counter_unused(facts: &Facts, slow: &[&ClockReport]) -> Finding {
     }
     if found.because.is_empty() {
         found = found.because(match &facts.log {
-            None => "why could not be told: the kernel's log cannot be read here",
-            Some(log) if !log.is_complete => {
-                "why could not be told: the kernel's log no longer reaches back to the boot"
-            }
-            Some(_) => "why could not be told: neither the log, the command line nor the CPU's flags say it",
+            None => "the reason is unknown: the kernel's log cannot be read here",
+            Some(log) if !log.is_complete => "the reason is unknown: the kernel's log no longer goes back to the boot",
+            Some(_) => "the reason is unknown: neither the log, the command line nor the CPU's flags contain it",
         });
     }
     found
@@ -192,7 +190,7 @@ pub(super) fn unknown(facts: &Facts) -> Option<Finding> {
     let unknown: Vec<&ClockReport> = facts.clocks.iter().filter(unknown).collect();
     let first = unknown.first()?;
     let says = format!(
-        "which path {} {} could not be established",
+        "the path that {} {} could not be established",
         clock_names(&unknown),
         take(unknown.len())
     );
@@ -200,7 +198,7 @@ pub(super) fn unknown(facts: &Facts) -> Option<Finding> {
     Some(match &first.measured.why {
         Some(why) => found.because(&plain(why)),
         None if facts.here.seccomp.is_some_and(|mode| mode != 0) => {
-            found.because("the seccomp filter of this process forbids what is needed to find out")
+            found.because("the seccomp filter of this process forbids the system calls that would show it")
         }
         None => found,
     })

@@ -8,7 +8,7 @@ use fastpath_evidence::Warp;
 use fastpath_evidence::counter::Features;
 
 /// Cost above which a counter read is reported. It costs 5 to 30 ns, but microseconds if a hypervisor traps it.
-const DEAR_COUNTER_NS: f64 = 100.0;
+const EXPENSIVE_COUNTER_NS: f64 = 100.0;
 
 /// Difference of rates at which the kernel itself warns when it calibrates again (arch/x86/kernel/tsc.c,
 /// tsc=recalibrate).
@@ -27,7 +27,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Finding> {
                 .proof("prctl PR_GET_TSC", "PR_TSC_SIGSEGV"),
         );
     }
-    if let Some(ns) = counter.read_ns.filter(|ns| *ns > DEAR_COUNTER_NS) {
+    if let Some(ns) = counter.read_ns.filter(|ns| *ns > EXPENSIVE_COUNTER_NS) {
         let says = format!("reading the counter itself costs {ns:.0} ns: no vDSO can be faster than that");
         let found =
             finding("counter-dear", Severity::Slow, says).proof("measured", &format!("{}: {ns:.1} ns", counter.name));
@@ -59,7 +59,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Finding> {
         } else {
             ""
         };
-        let says = format!("the CPU does not promise that its counter keeps one rate{used}");
+        let says = format!("the CPU does not guarantee that its counter keeps one rate{used}");
         findings
             .push(finding("counter-not-invariant", Severity::Note, says).proof(Features::INVARIANT_SOURCE, "not set"));
     }
@@ -77,7 +77,7 @@ fn rate_mismatch(facts: &Facts, in_use: bool) -> Option<Finding> {
     let stated = facts.counter.stated.iter().find(is_off)?;
     let ppm = (measured.hz / stated.hz - 1.0) * 1e6;
     let says = format!(
-        "the counter runs at {}, which is {ppm:+.0} ppm off what is stated",
+        "the counter runs at {}, which is {ppm:+.0} ppm off the stated rate",
         megahertz(measured.hz)
     );
     let severity = if in_use { Severity::Wrong } else { Severity::Note };

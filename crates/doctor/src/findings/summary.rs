@@ -72,7 +72,7 @@ fn is_served(facts: &Facts) -> bool {
 }
 
 fn named(subject: Option<String>, says: Option<String>) -> String {
-    let says = says.unwrap_or_else(|| "it could not be told".to_owned());
+    let says = says.unwrap_or_else(|| "the verdict could not be determined".to_owned());
     subject.map_or(says.clone(), |subject| format!("{subject}: {says}"))
 }
 

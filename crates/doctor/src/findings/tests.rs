@@ -151,7 +151,7 @@ fn what_fastpath_passes_on_is_not_blamed_on_an_old_kernel() {
 }
 
 #[test]
-fn dear_system_calls_are_explained_by_what_is_paid_at_each() {
+fn expensive_system_calls_are_explained_by_the_mitigations() {
     let report = report(samples::mitigated());
     let found = finding(&report, "system-calls-dear");
     assert_eq!(found.severity, Severity::Note);
