@@ -201,7 +201,7 @@ fn run(facts: &Facts) -> Option<Remedy> {
         "run",
         When::Now,
         format!("`fastpath run -- PROGRAM`{cost}"),
-        "a start of the program, and one helper process beside it; requires neither root nor a reboot, but ptrace must be \
+        "a start of the program, and one helper process beside it; needs no root and no reboot, only that ptrace is \
                 allowed at the start",
     ))
 }
