@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// A price. One that was read from a file is a number that can be one.
+/// A cost in nanoseconds. A value read from a file is checked to be a possible cost.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, schemars::JsonSchema)]
 pub struct Nanoseconds(f64);
 
@@ -32,7 +32,7 @@ impl<'de> Deserialize<'de> for Nanoseconds {
         if (0.0..=MOST).contains(&ns) {
             Ok(Nanoseconds(ns))
         } else {
-            Err(de::Error::custom(format_args!("{ns} nanoseconds cannot be a price")))
+            Err(de::Error::custom(format_args!("{ns} nanoseconds cannot be a cost")))
         }
     }
 }

@@ -288,7 +288,7 @@ mod tests {
 
     /// Regression test: the kernel's clocksource was blamed.
     #[test]
-    fn who_traces_without_a_vdso_blames_that_and_not_the_kernels_clocksource() {
+    fn a_tracer_without_a_vdso_reports_that_and_not_the_kernels_clocksource() {
         let counters: Vec<Clock> = Clock::ALL.to_vec();
         let mut probe = host(&counters);
         probe.host.vdso = None;

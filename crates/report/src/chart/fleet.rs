@@ -44,7 +44,7 @@ pub(crate) fn chart(hosts: &[(&Host, &str, usize)]) -> Option<Markup> {
         last_higher: if others.is_empty() { 0 } else { LINE * (LINES - 1) },
     };
     let description = format!(
-        "A mark for each of {} hosts on a logarithmic axis of nanoseconds, the sickest first. The table below has the figures.",
+        "A mark for each of {} hosts on a logarithmic axis of nanoseconds, the worst first. The table below has the figures.",
         marks.len()
     );
     let drawing = html! {
@@ -64,7 +64,7 @@ pub(crate) fn chart(hosts: &[(&Host, &str, usize)]) -> Option<Markup> {
         }
     };
     let caption = html! {
-        "One mark for each host, the sickest first: the price of a read of MONOTONIC. "
+        "One mark for each host, the worst first: the cost of a read of MONOTONIC. "
         @for verdict in [Verdict::Healthy, Verdict::Slow, Verdict::Wrong, Verdict::Unknown] {
             @if marks.iter().any(|mark| mark.verdict == verdict) {
                 span.key {
@@ -79,7 +79,7 @@ pub(crate) fn chart(hosts: &[(&Host, &str, usize)]) -> Option<Markup> {
     Some(figure(
         "fleet",
         rows.height() + AXIS,
-        "Price of a read of MONOTONIC on each host",
+        "Cost of a read of MONOTONIC on each host",
         &description,
         caption,
         drawing,

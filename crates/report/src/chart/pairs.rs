@@ -54,7 +54,7 @@ pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Option<
         last_higher: 0,
     };
     let description = format!(
-        "Two bars for each of {} clocks: the median price of a read now, and with fastpath. The table below has the figures.",
+        "Two bars for each of {} clocks: the median cost of a read now, and with fastpath. The table below has the figures.",
         pairs.len()
     );
     let caption = html! {
@@ -89,7 +89,7 @@ pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Option<
     Some(figure(
         id,
         rows.height() + AXIS,
-        "Price of a read now and with fastpath",
+        "Cost of a read now and with fastpath",
         &description,
         caption,
         drawing,

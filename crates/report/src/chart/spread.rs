@@ -32,10 +32,10 @@ pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Markup 
     );
     let caption = html! {
         "Each sample is the mean of " (prices.calls_per_sample) " calls in a row. Areas grow with the square root of how many samples lie "
-        "there, so that rare ones are seen. "
+        "there, so that rare ones are visible. "
         span.key { span.bar {} " half are cheaper (p50)" }
         span.key { span.dash {} " 99 of 100 are (p99)" }
-        span.key { "✕ the dearest (→ beyond the axis)" }
+        span.key { "✕ the most expensive (→ beyond the axis)" }
         @if let Some(counter) = counter { span.key { span.dots {} " the counter's own read, " (in_words(counter)) } }
         @if has_fastpath { span.key { "above the line: now; below it: with fastpath" } }
     };
@@ -61,7 +61,7 @@ pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Markup 
     figure(
         id,
         rows.height() + AXIS,
-        "Price of a read of each clock, distribution",
+        "Distribution of the cost of a read of each clock",
         &description,
         caption,
         drawing,
@@ -121,7 +121,7 @@ fn strip(spread: &Distribution, axis: &Log, line: u32, is_below: bool, path: Pat
         }
         @if axis.has(max.get()) {
             svg.max x=(percent(axis.place(max.get()))) y=(middle) data-json={ (at) "/max_ns" } {
-                path d="M-4-4 4 4M-4 4 4-4" { title { "dearest " (in_words(max)) ", " (whose) } }
+                path d="M-4-4 4 4M-4 4 4-4" { title { "most expensive " (in_words(max)) ", " (whose) } }
             }
         } @else {
             text.beyond x="100%" y=(middle + 4) text-anchor="end" { "✕ " (round_figure(max.get())) " →" }
