@@ -24,8 +24,8 @@ pub(crate) const MORE_FLAGS: &[&str] = &["ecv"];
 /// Reads the registers that user space may read.
 pub(crate) fn stated() -> Vec<Stated> {
     let hz: u64;
-    // SAFETY: Linux lets user space read cntfrq_el0 wherever it lets it read the counter, and traps it to the same value
-    // where it does not; reading it changes nothing.
+    // SAFETY: Linux lets user space read cntfrq_el0 wherever it lets it read the counter, and traps it to the same
+    // value where it does not; reading it changes nothing.
     unsafe { asm!("mrs {}, cntfrq_el0", out(reg) hz, options(nomem, nostack, preserves_flags)) };
     vec![Stated {
         source: "CNTFRQ_EL0".to_owned(),

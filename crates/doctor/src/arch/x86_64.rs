@@ -78,8 +78,8 @@ pub(crate) fn rate_of_log_line(line: &str) -> Option<f64> {
     Some(megahertz * 1e6)
 }
 
-/// Returns the TSC's rate in Hz, from half of `bogomips`. The kernel derives its delay loop from the TSC where there is one, and prints twice the
-/// TSC's rate in MHz.
+/// Returns the TSC's rate in Hz, from half of `bogomips`. The kernel derives its delay loop from the TSC where there is
+/// one, and prints twice the TSC's rate in MHz.
 pub(crate) fn rate_of_cpuinfo(cpuinfo: &str, flags: &[String]) -> Option<(&'static str, f64)> {
     let constant = flags.iter().any(|flag| flag == "constant_tsc");
     let line = cpuinfo.lines().find(|line| line.starts_with("bogomips"))?;
