@@ -1,52 +1,53 @@
-//! Why the kernel does not read the counter: what its log, its command line, the hypervisor and the CPU's flags say to that.
+//! Reasons why the kernel does not read the counter: from its log, its command line, the hypervisor and the CPU's
+//! flags.
 
 use super::arch;
 use super::facts::Facts;
 use super::findings::Proof;
 
-/// Why a clocksource was chosen or given up. What kind of cause it is decides what helps.
+/// Kind of reason for choosing or rejecting a clocksource. It decides which remedy helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Somebody asked for it on the kernel's command line.
+    /// A parameter on the kernel's command line.
     CommandLine,
-    /// The kernel's watchdog compared it with another clock and found them apart.
+    /// The kernel's watchdog, which compared it with another clock and found a difference.
     Watchdog,
-    /// The CPUs' counters are not the same.
+    /// The CPUs' counters differ.
     Unsynchronized,
     /// The counter stops or changes its rate.
     NotInvariant,
-    /// The kernel could not find out its rate.
+    /// The kernel could not determine its rate.
     NotCalibrated,
-    /// The hypervisor brings a clock of its own, or does not vouch for the counter.
+    /// The hypervisor has a clock of its own, or does not guarantee the counter.
     Hypervisor,
-    /// It could be used, and another one was chosen.
+    /// The counter could be used, but another clocksource was chosen.
     Choice,
-    /// Access from user space is trapped.
+    /// Reads from user space are trapped.
     Trapped,
-    /// The kernel is a program of another one.
+    /// The kernel is a program that runs on another kernel.
     StandIn,
 }
 
-/// A cause and what proves it.
+/// A cause and its proof.
 pub(super) struct Cause {
     pub(super) kind: Kind,
     pub(super) says: String,
     pub(super) proof: Proof,
 }
 
-/// Messages of Linux and what they mean: arch/x86/kernel/tsc.c and tsc_sync.c, kernel/time/clocksource.c,
-/// drivers/clocksource/arm_arch_timer.c. The first that fits a line explains it.
+/// Messages of Linux and their meanings: arch/x86/kernel/tsc.c and tsc_sync.c, kernel/time/clocksource.c,
+/// drivers/clocksource/arm_arch_timer.c. The first message that a line contains explains it.
 const MESSAGES: &[(&str, Kind, &str)] = &[
     (
         "due to clocksource watchdog",
         Kind::Watchdog,
-        "the kernel compared the TSC with another clock and found them apart; under load, or beside a virtual hpet, that can be \
+        "the kernel compared the TSC with another clock and found a difference; under load, or with a virtual hpet, that can be \
          a false alarm",
     ),
     (
         "as unstable because the skew is too large",
         Kind::Watchdog,
-        "the kernel's watchdog found the clocksource apart from its reference",
+        "the kernel's watchdog found that the clocksource differs from its reference",
     ),
     (
         "due to check_tsc_sync_source failed",
@@ -61,7 +62,7 @@ const MESSAGES: &[(&str, Kind, &str)] = &[
     (
         "due to TSCs unsynchronized",
         Kind::Unsynchronized,
-        "the CPU does not promise that its TSCs agree, and there are several",
+        "the CPU does not guarantee that its several TSCs agree",
     ),
     (
         "due to TSC halts in idle",
@@ -81,14 +82,18 @@ const MESSAGES: &[(&str, Kind, &str)] = &[
     (
         "due to running on Hyper-V",
         Kind::Hypervisor,
-        "Hyper-V does not state that the TSC of this virtual machine is invariant",
+        "Hyper-V does not guarantee the TSC of this virtual machine",
     ),
     (
         "TSC found unstable after boot",
         Kind::Unsynchronized,
-        "firmware has changed the TSC behind the kernel's back",
+        "firmware has changed the TSC without the kernel's knowledge",
     ),
-    ("Marking TSC unstable", Kind::Watchdog, "the kernel gave the TSC up"),
+    (
+        "Marking TSC unstable",
+        Kind::Watchdog,
+        "the kernel marked the TSC unstable",
+    ),
     (
         "Fast TSC calibration failed",
         Kind::NotCalibrated,
@@ -107,12 +112,12 @@ const MESSAGES: &[(&str, Kind, &str)] = &[
     (
         "TSC ADJUST",
         Kind::Unsynchronized,
-        "firmware has changed a CPU's TSC, and the kernel set it right",
+        "firmware has changed a CPU's TSC, and the kernel corrected it",
     ),
     (
         "Trapping CNTVCT access",
         Kind::Trapped,
-        "an erratum makes the kernel trap reads of the counter, and take it out of the vDSO",
+        "because of an erratum, the kernel traps reads of the counter and removes it from the vDSO",
     ),
     (
         "workaround for",
@@ -121,27 +126,26 @@ const MESSAGES: &[(&str, Kind, &str)] = &[
     ),
 ];
 
-/// What a line of the kernel's log means, if it has to do with a counter that was given up.
+/// Returns the meaning of a line of the kernel's log, if it is about a counter that was rejected.
 pub(super) fn explain(line: &str) -> Option<(Kind, &'static str)> {
     let found = MESSAGES.iter().find(|(words, ..)| line.contains(words));
     let (words, kind, meaning) = found?;
-    // "workaround for" is no rare phrase; only the timer's counts.
+    // "workaround for" is a common phrase; only the timer's workarounds count.
     (*words != "workaround for" || line.contains("arch_timer")).then_some((*kind, *meaning))
 }
 
-/// All that speaks for a cause, the strongest first.
+/// Returns all causes with a proof, the strongest first.
 pub(super) fn of(facts: &Facts) -> Vec<Cause> {
     if let Some(name) = facts.machine.stand_in {
         return vec![Cause {
             kind: Kind::StandIn,
-            says: format!(
-                "what acts as the kernel here is {name}, a program of another kernel's, which it asks for the time"
-            ),
+            says: format!("the kernel here is {name}, a program that runs on another kernel and asks it for the time"),
             proof: Proof::new("/proc/cpuinfo, /proc/version", name),
         }];
     }
     let mut causes = of_command_line(facts);
-    // The kernel lists a counter only as long as it would use it: whatever the log says, another clocksource was chosen.
+    // The kernel lists a counter only while it would use it: if it does, another clocksource was chosen, regardless of
+    // the log.
     if causes.is_empty() {
         causes.extend(of_choice(facts));
     }
@@ -151,7 +155,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Cause> {
     causes
 }
 
-/// Words by which a kernel says that it knows the TSC's rate after all (arch/x86/kernel/tsc.c).
+/// Messages that show that the kernel knows the TSC's rate despite an earlier failure (arch/x86/kernel/tsc.c).
 const CALIBRATED: [&str; 4] = [
     "Refined TSC clocksource calibration",
     "MHz processor",
@@ -183,7 +187,7 @@ fn of_command_line(facts: &Facts) -> Vec<Cause> {
 fn of_log(facts: &Facts) -> Vec<Cause> {
     let Some(log) = &facts.log else { return Vec::new() };
     let mut causes: Vec<Cause> = Vec::new();
-    // What the log says last counts.
+    // The log's last message about the rate counts.
     let says_rate = |line: &String| CALIBRATED.iter().any(|words| line.contains(words));
     let calibrated_at = log.lines.iter().rposition(says_rate);
     for (index, line) in log.lines.iter().enumerate() {
@@ -191,7 +195,7 @@ fn of_log(facts: &Facts) -> Vec<Cause> {
         if kind == Kind::NotCalibrated && calibrated_at.is_some_and(|at| at > index) {
             continue;
         }
-        // The kernel says one thing in several lines.
+        // Several lines of the kernel can have the same meaning.
         if causes.iter().all(|cause| cause.says != meaning) {
             causes.push(Cause {
                 kind,
@@ -200,7 +204,7 @@ fn of_log(facts: &Facts) -> Vec<Cause> {
             });
         }
     }
-    // What the kernel decided comes before what led it there.
+    // The kernel's decision comes before the reasons for it.
     causes.sort_by_key(|cause| !cause.proof.shows.contains("unstable"));
     causes
 }
@@ -216,7 +220,7 @@ fn of_flags(facts: &Facts) -> Option<Cause> {
     (!missing.is_empty()).then(|| Cause {
         kind: Kind::NotInvariant,
         says: format!(
-            "the CPU, or the hypervisor for it, does not promise {}",
+            "the CPU, or the hypervisor, does not guarantee {}",
             missing.join(" and ")
         ),
         proof: Proof::new("/proc/cpuinfo", "not among the flags"),
@@ -227,11 +231,9 @@ fn of_hypervisor(facts: &Facts) -> Option<Cause> {
     let hypervisor = facts.machine.hypervisor.as_deref()?;
     let current = facts.clocksource.current.as_deref()?;
     let own = match current {
-        "xen" => "Xen brings a clocksource of its own, which this kernel cannot read in user space",
-        "kvm-clock" => {
-            "kvm-clock is read in user space only if the host states that the TSC is stable and the same on all CPUs"
-        }
-        "hyperv_clocksource_msr" => "Hyper-V's clocksource is read by a trap, as the host offers no TSC page",
+        "xen" => "Xen has its own clocksource, which this kernel cannot read in user space",
+        "kvm-clock" => "kvm-clock is read in user space only if the host guarantees one stable TSC on all CPUs",
+        "hyperv_clocksource_msr" => "Hyper-V's clocksource is read by a trap, because the host offers no TSC page",
         _ => return None,
     };
     Some(Cause {
@@ -246,9 +248,7 @@ fn of_choice(facts: &Facts) -> Option<Cause> {
     let counter = facts.clocksource.available.iter().find(|name| is_counter(name))?;
     (current != counter).then(|| Cause {
         kind: Kind::Choice,
-        says: format!(
-            "the kernel could use {counter}, so {current} was chosen by hand, or nothing has been chosen yet"
-        ),
+        says: format!("the kernel could use {counter}, but {current} was chosen, or no choice has been made yet"),
         proof: Proof::new(
             "/sys/devices/system/clocksource",
             &format!("available: {}", facts.clocksource.available.join(" ")),
@@ -256,7 +256,7 @@ fn of_choice(facts: &Facts) -> Option<Cause> {
     })
 }
 
-/// Whether a clocksource is the CPU's counter itself.
+/// Returns whether a clocksource is the CPU's counter itself.
 pub(super) fn is_counter(name: &str) -> bool {
     arch::COUNTER_CLOCKSOURCES.first() == Some(&name)
 }

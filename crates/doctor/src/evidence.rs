@@ -1,4 +1,4 @@
-//! The facts that bear on the verdict, a line each: what, what is seen, where, and whether that is good.
+//! The facts that bear on the verdict, one per line: what was examined, the result, its source, and whether it is good.
 
 mod clocks;
 mod counter;
@@ -10,36 +10,36 @@ use super::findings;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// What a fact means for clocks.
+/// Meaning of a fact for clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mark {
-    /// As it should be.
+    /// The fact is as it should be.
     Ok,
-    /// It makes clocks slow, or wrong.
+    /// The fact makes clocks slow or wrong.
     Bad,
-    /// It could not be told.
+    /// The fact could not be determined.
     Unknown,
-    /// Neither good nor bad.
+    /// The fact is neither good nor bad.
     Info,
 }
 
-/// One line.
+/// A fact as one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Line {
-    /// What kind of fact.
+    /// Section of the report that contains it.
     pub section: Cow<'static, str>,
-    /// Which.
+    /// Name of the fact.
     pub what: String,
-    /// What is seen.
+    /// Result of the examination.
     pub shows: String,
-    /// What it means.
+    /// Meaning of the result.
     pub mark: Mark,
     /// The file, the instruction, or `measured`.
     pub source: String,
 }
 
-/// Adds a line to a section: what, its mark, what is seen, and where.
+/// Adds a line to a section: name, mark, result and source.
 type Add<'a> = dyn FnMut(&str, Mark, String, &str) + 'a;
 
 fn line(section: &'static str, what: &str, mark: Mark, shows: String, source: &str) -> Line {
@@ -52,7 +52,7 @@ fn line(section: &'static str, what: &str, mark: Mark, shows: String, source: &s
     }
 }
 
-/// Everything, section by section.
+/// Returns all lines, section by section.
 pub(super) fn of(facts: &Facts) -> Vec<Line> {
     let asked = facts
         .process
@@ -67,7 +67,8 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
         .collect()
 }
 
-/// What speaks against the counter is bad where it has been given up; else it is good to know.
+/// Returns the mark of evidence against the counter: bad if the kernel has rejected the counter, otherwise for
+/// information.
 fn if_it_matters(facts: &Facts) -> Mark {
     if findings::slow_counter_clocks(facts).is_empty() {
         Mark::Info

@@ -1,4 +1,4 @@
-//! What is known of a host and of a process, as plain data. Nothing here is a judgement.
+//! The facts about a host and a process, as plain data without judgement.
 
 use fastpath_evidence::{Evidence, Residuals};
 use fastpath_measure::host::TimensOffset;
@@ -6,24 +6,24 @@ use fastpath_measure::probe::{ClockReport, FunctionReport};
 use fastpath_measure::vsyscall::Vsyscall;
 use serde::Serialize;
 
-/// Everything that was found out.
+/// All facts.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Facts {
-    /// The kernel and how it was started.
+    /// The kernel and its parameters.
     pub kernel: Kernel,
-    /// What it runs on.
+    /// The machine that the kernel runs on.
     pub machine: Machine,
-    /// The kernel's choice of a clock.
+    /// The kernel's clocksource.
     pub clocksource: Clocksource,
-    /// What the kernel said about clocks; nothing if its log could not be read.
+    /// The kernel's messages about clocks; nothing if its log could not be read.
     pub log: Option<KernelLog>,
     /// The CPU's counter.
     pub counter: Counter,
-    /// Every clock id: path and price of a call here.
+    /// Every clock id, with path and cost of a call here.
     pub clocks: Vec<ClockReport>,
     /// The other functions of a vDSO.
     pub functions: Vec<FunctionReport>,
-    /// The cheapest system call measured: what entering the kernel costs.
+    /// Cost of the cheapest system call measured, which is that of entering the kernel.
     pub syscall_ns: Option<f64>,
     /// The vsyscall page (x86-64).
     pub vsyscall: Option<Vsyscall>,
@@ -35,7 +35,7 @@ pub struct Facts {
     pub here: Process,
     /// The process that was asked about.
     pub process: Option<Process>,
-    /// Every clock id as programs of that process's ISA get it, where that is another one than this process's and could be
+    /// Every clock id as programs of that process's ISA read it, if that is not this process's ISA and could be
     /// measured.
     pub process_clocks: Option<Vec<ClockReport>>,
 }
@@ -47,36 +47,36 @@ pub struct Kernel {
     pub release: String,
     /// `uname -m`.
     pub machine: String,
-    /// The parameters that have to do with clocks; nothing if the command line could not be read.
+    /// The parameters that affect clocks; nothing if the command line could not be read.
     pub parameters: Option<Vec<String>>,
-    /// Bytes of a memory page; 0 if it was not told.
+    /// Bytes of a memory page; 0 if unknown.
     pub page_size: u64,
 }
 
 impl Kernel {
-    /// Whether `fastpath run` can map what it needs: not in parts of a page.
+    /// Returns whether `fastpath run` can map its pages, which it cannot do in parts of a larger page.
     pub(super) fn has_small_pages(&self) -> bool {
         self.page_size <= fastpath_page::PAGE_SIZE as u64
     }
 }
 
-/// What the kernel runs on.
+/// The machine that the kernel runs on.
 #[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct Machine {
     /// The CPU's name.
     pub cpu: Option<String>,
     /// CPUs that this process may run on.
     pub cpus: usize,
-    /// The hypervisor, where it says that it is one.
+    /// The hypervisor, if it identifies itself.
     pub hypervisor: Option<String>,
-    /// What acts as the kernel, where that is a program of another one: User Mode Linux, gVisor.
+    /// The program that acts as the kernel, if there is one: User Mode Linux, gVisor.
     pub stand_in: Option<&'static str>,
-    /// Who made the machine, and what he calls it (DMI).
+    /// The machine's manufacturer and model (DMI).
     pub product: Option<String>,
 }
 
 impl Machine {
-    /// Whether its instructions are emulated: then code costs many times what a counter read does.
+    /// Returns whether its instructions are emulated: then code costs many times as much as a counter read.
     pub(crate) fn is_emulated(&self) -> bool {
         self.hypervisor.as_deref() == Some("QEMU (TCG)")
     }
@@ -85,15 +85,15 @@ impl Machine {
 /// `/sys/devices/system/clocksource/clocksource0`.
 #[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct Clocksource {
-    /// In use.
+    /// The clocksource in use.
     pub current: Option<String>,
-    /// Could be used.
+    /// The clocksources that could be used.
     pub available: Vec<String>,
 }
 
 impl Clocksource {
-    /// Whether the kernel found none but its own timer ticks: its clocks move by milliseconds, and no page can follow them to within what
-    /// is promised.
+    /// Returns whether the kernel found no clocksource but its own timer ticks. Its clocks then advance by
+    /// milliseconds, and no page can follow them within the promised error.
     pub(crate) fn is_too_coarse(&self) -> bool {
         matches!(self.current.as_deref(), Some("jiffies" | "refined-jiffies"))
     }
@@ -102,67 +102,67 @@ impl Clocksource {
 /// Lines of the kernel's log.
 #[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct KernelLog {
-    /// Where it was read.
+    /// The source of the lines: a file or a command.
     pub source: String,
-    /// Whether it reaches back to the boot.
+    /// Whether they reach back to the boot.
     pub is_complete: bool,
     /// The lines about clocks, at most 40, without time stamps.
     pub lines: Vec<String>,
 }
 
-/// The counter that a vDSO reads.
+/// The CPU's counter, which a vDSO reads.
 #[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct Counter {
     /// The instructions of an ordered read.
     pub name: &'static str,
-    /// What an ordered read costs.
+    /// Cost of an ordered read.
     pub read_ns: Option<f64>,
-    /// What the verdict on it is made of, as `fastpath run` takes it too: whether it may be read, what CPUID says, every pair of
-    /// CPUs with its bounds or with the reason why it was left out.
+    /// The evidence for the verdict on it, the same as that of `fastpath run`: whether it may be read, the features
+    /// that CPUID reports, and every pair of CPUs with its bounds or the reason why it was left out.
     pub evidence: Evidence,
-    /// The CPU's flags about it that are set; nothing if /proc/cpuinfo could not be read.
+    /// The CPU's flags about the counter that are set; nothing if /proc/cpuinfo could not be read.
     pub flags: Option<Vec<String>>,
-    /// Those that a kernel would like to see and does not.
+    /// The flags that a kernel looks for and that are not set.
     pub flags_missing: Vec<&'static str>,
-    /// Its rate as the CPU and the kernel state it.
+    /// Its rates as the CPU and the kernel state them.
     pub stated: Vec<Stated>,
-    /// Its rate against a clock of the kernel's.
+    /// Its rate measured against one of the kernel's clocks.
     pub measured: Option<Rate>,
 }
 
-/// Who states a rate.
+/// Source of a stated rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum StatedBy {
-    /// The CPU or the hypervisor, of the counter.
+    /// The CPU or the hypervisor, which states the counter's rate.
     Cpu,
-    /// The CPU, of itself: usually the counter's too.
+    /// The CPU, which states its own rate; usually the counter has the same.
     CpuNominal,
-    /// The kernel, of the counter.
+    /// The kernel, which states the counter's rate.
     Kernel,
 }
 
-/// A rate that somebody states.
+/// A stated rate.
 #[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Stated {
-    /// Where.
+    /// The file, the instruction or the log.
     pub source: String,
-    /// Who.
+    /// The part of the system that states it.
     pub by: StatedBy,
     /// Counts per second.
     pub hz: f64,
 }
 
-/// A rate that was measured.
+/// A measured rate.
 #[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Rate {
     /// Counts per second of the kernel's clock.
     pub hz: f64,
-    /// It lies within so much of it: half of the two brackets' widths over the time between them.
+    /// Largest error of the rate: half of the two brackets' widths over the time between them.
     pub error_hz: f64,
     /// The kernel's clock.
     pub against: &'static str,
-    /// How long it was watched.
+    /// Duration of the measurement.
     pub over_ms: f64,
 }
 
@@ -171,9 +171,9 @@ pub struct Rate {
 pub struct KernelVdso {
     /// Whether it is mapped here.
     pub is_mapped: bool,
-    /// What it exports, of what a newest one would.
+    /// The functions that it exports, of those that the newest one has.
     pub functions: Vec<&'static str>,
-    /// What it lacks, and since which Linux there is such a thing.
+    /// The functions that it lacks, with the Linux version that added each.
     pub lacks: Vec<(&'static str, &'static str)>,
 }
 
@@ -182,16 +182,16 @@ pub struct KernelVdso {
 pub struct Mitigation {
     /// The file's name.
     pub name: String,
-    /// What it says.
+    /// The kernel's text in it.
     pub status: String,
-    /// Whether it is paid for at every system call.
+    /// Whether it adds to the cost of every system call.
     pub taxes_system_calls: bool,
 }
 
-/// A process, as /proc shows it. What could not be seen is missing.
+/// A process, as /proc shows it. Facts that could not be seen are missing.
 #[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct Process {
-    /// Its number.
+    /// The process ID.
     pub pid: u32,
     /// Its name.
     pub name: Option<String>,
@@ -199,25 +199,27 @@ pub struct Process {
     pub program: Option<String>,
     /// R, S, D, T, t, Z, as in /proc/PID/stat.
     pub state: Option<char>,
-    /// It has no program: the kernel's own.
+    /// Whether it is a kernel thread, which has no program.
     pub is_kernel_thread: bool,
-    /// 32 or 64.
+    /// Word size of the program: 32 or 64.
     pub word_bits: Option<u8>,
-    /// `x86_64`, `i386`, `aarch64`, `arm`.
+    /// ISA of the program: `x86_64`, `i386`, `aarch64`, `arm`.
     pub isa: Option<String>,
-    /// Whether it has an interpreter (ld.so).
+    /// Whether the program is static: it has no interpreter (ld.so).
     pub is_static: Option<bool>,
-    /// Its libc.
+    /// The libc that it uses.
     pub libc: Option<Library>,
-    /// The Go that it was built with.
+    /// Version of Go that built it.
     pub go: Option<String>,
-    /// The Java that runs it.
+    /// The Java version that runs it.
     pub java: Option<String>,
-    /// Whether a static program contains the name of a vDSO's clock_gettime; one that does not enters the kernel always.
+    /// Whether a static program contains the name of a vDSO's clock_gettime; one that does not always enters the
+    /// kernel.
     pub asks_for_vdso: Option<bool>,
-    /// The files that it executes whose own code reads clocks by system call, whatever the vDSO is like: the program first.
+    /// The files that it executes whose own code reads clocks by system call, even if the vDSO is fast; the program is
+    /// first.
     pub own_calls: Vec<OwnCalls>,
-    /// What AT_SYSINFO_EHDR names.
+    /// The vDSO that AT_SYSINFO_EHDR names.
     pub vdso: Option<VdsoKind>,
     /// Whether `[vdso]` is mapped.
     pub has_kernel_vdso: Option<bool>,
@@ -225,30 +227,30 @@ pub struct Process {
     pub has_vvar: Option<bool>,
     /// fastpath's page, where it is mapped.
     pub page: Option<PageFacts>,
-    /// Its time namespace.
+    /// The time namespace of the process.
     pub time_namespace: Option<TimeNamespace>,
-    /// 0 none, 1 strict, 2 filter.
+    /// Seccomp mode: 0 none, 1 strict, 2 filter.
     pub seccomp: Option<u32>,
-    /// Filters that are in force.
+    /// Number of seccomp filters in force.
     pub seccomp_filters: Option<u32>,
-    /// Whether it may gain privileges at an exec.
+    /// Whether it cannot gain privileges at an exec.
     pub no_new_privs: Option<bool>,
-    /// The PID of its tracer; 0: it has none.
+    /// PID of its tracer; 0 if it has none.
     pub tracer_pid: Option<u32>,
 }
 
 /// A file whose own code reads clocks by system call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct OwnCalls {
-    /// Its name, as the process has it mapped.
+    /// Name of the file, as the process has it mapped.
     pub file: String,
-    /// Whether it is the program; else it is a library.
+    /// Whether it is the program; otherwise it is a library.
     pub is_program: bool,
     /// The rule of `fastpath audit` that found it: `own-system-call`, `vsyscall-page`, `libc-without-vdso`.
     pub rule: &'static str,
-    /// The system calls, among the first places.
+    /// The system calls at the first places.
     pub calls: Vec<&'static str>,
-    /// How many places in its code make them.
+    /// Number of places in its code that make them.
     pub places: usize,
     /// The number of these places that `--rescue` can redirect; nothing: it was not examined.
     pub rescuable: Option<usize>,
@@ -256,28 +258,28 @@ pub struct OwnCalls {
     pub rescued: usize,
 }
 
-/// A library and its version.
+/// A libc and its version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Library {
     /// `glibc` or `musl`.
     pub name: &'static str,
-    /// Such as `2.36`.
+    /// The version, such as `2.36`.
     pub version: Option<String>,
-    /// Its file; nothing if it is part of the program.
+    /// The file; nothing if the library is part of the program.
     pub path: Option<String>,
 }
 
-/// Which vDSO a process was given.
+/// Kind of the vDSO that a process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VdsoKind {
-    /// None.
+    /// No vDSO.
     None,
-    /// The kernel's.
+    /// The kernel's vDSO.
     Kernel,
-    /// fastpath's.
+    /// fastpath's vDSO.
     Fastpath,
-    /// Somebody else's.
+    /// Another program's vDSO.
     Other,
 }
 
@@ -286,31 +288,31 @@ pub enum VdsoKind {
 pub struct PageFacts {
     /// The clocks that it answers at this moment; nothing if the page could not be read.
     pub serves: Option<Vec<&'static str>>,
-    /// The clocks that it is kept for: none under `run --without-vdso` without `--clocks`.
+    /// The clocks that it is published for: none under `run --without-vdso` without `--clocks`.
     pub clocks: Option<Vec<&'static str>>,
-    /// Whether what it does not answer becomes a system call, there being no vDSO of the kernel's behind it.
+    /// Whether a clock that it does not answer becomes a system call, because there is no kernel's vDSO behind it.
     pub is_without_vdso: Option<bool>,
-    /// How long ago the newest anchor's base was; 0 where it is ahead.
+    /// Age of the newest anchor's base; 0 if the base is ahead.
     pub age_ns: Option<u64>,
-    /// Anchors published since it was made.
+    /// Number of anchors published since the page was made.
     pub refreshes: Option<u64>,
-    /// The last error against the kernel's clock before a refresh.
+    /// Error against the kernel's clock just before the last refresh.
     pub residual_ns: Option<i64>,
-    /// The publisher, by its own number.
+    /// Process ID of the publisher, in its own PID namespace.
     pub publisher_pid: Option<u32>,
-    /// Why the anchors were withdrawn, where they are.
+    /// Reason why the anchors are withdrawn, if they are.
     pub withdrawn: Option<String>,
-    /// How its publisher watches the counter, and the last withdrawals.
+    /// Results of its publisher's checks of the counter, and the last withdrawals.
     pub experience: Option<Residuals>,
 }
 
 /// A time namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct TimeNamespace {
-    /// `time:[4026531834]`.
+    /// Identifier of the namespace: `time:[4026531834]`.
     pub id: Option<String>,
-    /// Whether it is that of this process; nothing if that cannot be told.
+    /// Whether it is this process's namespace; nothing if unknown.
     pub is_ours: Option<bool>,
-    /// How far its clocks are off.
+    /// Offsets of its clocks.
     pub offsets: Vec<TimensOffset>,
 }

@@ -1,4 +1,5 @@
-//! What the facts mean. A file for each subject; here, what a finding is, and notes on the host.
+//! Findings: what the facts mean. There is a file for each subject; this one defines a finding, and has the notes on
+//! the host.
 
 mod clocks;
 mod counter;
@@ -16,17 +17,17 @@ use fastpath_evidence::Trust;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// What it comes to; the gravest first.
+/// The verdict of an examination; the worst is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The counter that clocks are read from is not sound.
+    /// The counter that clocks are read from is not reliable.
     Wrong,
-    /// A clock or a function costs more than it need.
+    /// A clock or a function costs more than necessary.
     Slow,
-    /// It could not be told.
+    /// The verdict could not be determined.
     Unknown,
-    /// Every clock that can be fast is fast, and nothing speaks against the counter.
+    /// Every clock that can be fast is fast, and there is no evidence against the counter.
     Healthy,
 }
 
@@ -42,17 +43,17 @@ impl Verdict {
     }
 }
 
-/// How grave a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
     /// Time can be wrong.
     Wrong,
-    /// Something costs more than it need.
+    /// Something costs more than necessary.
     Slow,
-    /// Something that matters could not be told.
+    /// Something that matters could not be determined.
     Unknown,
-    /// Nothing is wrong, but it is good to know.
+    /// Nothing is wrong; the finding is for information.
     Note,
 }
 
@@ -68,12 +69,12 @@ impl Severity {
     }
 }
 
-/// A file, an instruction or a measurement, and what it shows.
+/// A file, an instruction or a measurement, and its content or result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Proof {
-    /// Where.
+    /// The file, the instruction or the measurement.
     pub source: String,
-    /// What stands there.
+    /// Its content or result.
     pub shows: String,
 }
 
@@ -86,35 +87,35 @@ impl Proof {
     }
 }
 
-/// One thing that was found.
+/// A result of the examination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Finding {
-    /// Its stable name.
+    /// Stable identifier of the finding.
     #[serde(default)]
     pub id: Cow<'static, str>,
-    /// How grave it is.
+    /// Its severity.
     pub severity: Severity,
-    /// What it is.
+    /// The finding in a sentence.
     pub says: String,
-    /// What it is concluded from.
+    /// The evidence for it.
     pub proofs: Vec<Proof>,
-    /// Why that is so, as far as it could be told.
+    /// Its reasons, as far as they are known.
     pub because: Vec<Because>,
 }
 
-/// A reason.
+/// A reason for a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Because {
-    /// What it is.
+    /// The reason in a sentence.
     pub says: String,
-    /// Where that stands.
+    /// The evidence for it.
     pub proof: Option<Proof>,
 }
 
-/// An entry to the kernel costs 50 to 150 ns where nothing is added to it.
-const DEAR_SYSTEM_CALL_NS: f64 = 400.0;
+/// Cost above which a system call is reported. An entry to the kernel costs 50 to 150 ns if no mitigation adds to it.
+const EXPENSIVE_SYSTEM_CALL_NS: f64 = 400.0;
 
-/// Everything, the gravest first.
+/// Returns all findings, the most severe first; notes are last.
 pub(super) fn of(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(facts.process.iter().flat_map(|asked| process::of(asked, facts)));
@@ -122,7 +123,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Finding> {
     findings.extend(clocks::unknown(facts));
     findings.extend(counter::of(facts));
     findings.extend(notes(facts));
-    // What was asked about comes before what the host is like.
+    // Findings about the process that was asked about come before those about the host.
     findings.sort_by_key(|finding| {
         (
             finding.severity == Severity::Note,
@@ -152,7 +153,7 @@ impl Finding {
         self
     }
 
-    /// The same, with its proof.
+    /// Adds a reason with its proof.
     fn because_of(mut self, why: &str, source: &str, shows: &str) -> Finding {
         self.because.push(Because {
             says: why.to_owned(),
@@ -172,7 +173,7 @@ fn notes(facts: &Facts) -> Vec<Finding> {
     let parameters = || facts.kernel.parameters.iter().flatten();
     if let Some(trusting) = parameters().find(|p| matches!(p.as_str(), "tsc=reliable" | "tsc=nowatchdog")) {
         let says = format!(
-            "`{trusting}`: the kernel does not watch the TSC; if it goes wrong, time goes wrong without a report"
+            "`{trusting}`: the kernel does not check the TSC; if it goes wrong, time goes wrong and nothing reports it"
         );
         findings.push(finding("counter-unwatched", Severity::Note, says).proof("/proc/cmdline", trusting));
     }
@@ -182,11 +183,16 @@ fn notes(facts: &Facts) -> Vec<Finding> {
         .filter(|m| m.taxes_system_calls)
         .map(|m| m.name.as_str())
         .collect();
-    if let Some(ns) = facts.syscall_ns.filter(|ns| *ns > DEAR_SYSTEM_CALL_NS) {
-        let says = format!("a system call costs {ns:.0} ns here, so a lost clock path costs more than elsewhere");
+    if let Some(ns) = facts.syscall_ns.filter(|ns| *ns > EXPENSIVE_SYSTEM_CALL_NS) {
+        let says = format!(
+            "a system call costs {ns:.0} ns here, so a clock read by system call costs more than on other hosts"
+        );
         let mut found = finding("system-calls-dear", Severity::Note, says).proof("measured", &format!("{ns:.1} ns"));
         if !taxes.is_empty() {
-            found = found.because(&format!("each entry to the kernel pays for {}", taxes.join(", ")));
+            found = found.because(&format!(
+                "each entry to the kernel includes the cost of {}",
+                taxes.join(", ")
+            ));
         }
         findings.push(found);
     }
@@ -202,7 +208,7 @@ fn notes(facts: &Facts) -> Vec<Finding> {
     if !facts.kernel.has_small_pages() {
         let bytes = facts.kernel.page_size.to_string();
         let says = format!(
-            "`fastpath run` would refuse to serve programs here: it needs a kernel whose memory pages are of {} bytes",
+            "`fastpath run` would refuse to serve programs here: it requires a kernel with memory pages of {} bytes",
             fastpath_page::PAGE_SIZE
         );
         findings.push(finding("run-refuses", Severity::Note, says).proof("auxiliary vector: AT_PAGESZ", &bytes));
@@ -216,7 +222,10 @@ fn notes(facts: &Facts) -> Vec<Finding> {
         .map(|offset| format!("{} {} s", offset.clock, offset.sec))
         .collect();
     if !offsets.is_empty() {
-        let says = format!("this is a time namespace of its own: {}", offsets.join(", "));
+        let says = format!(
+            "this process is in a time namespace with offsets: {}",
+            offsets.join(", ")
+        );
         findings.push(
             finding("time-namespace", Severity::Note, says).proof("/proc/self/timens_offsets", &offsets.join(", ")),
         );

@@ -1,4 +1,4 @@
-//! Finding everything out, in an order that leaves the rate's measurement a long base without waiting for it.
+//! Gathers all facts, in an order that gives the rate's measurement a long base without waiting for it.
 
 use super::facts::{Counter, Facts, Kernel, KernelLog, Machine, Process, Stated, StatedBy};
 use super::root::Root;
@@ -10,18 +10,18 @@ use fastpath_measure::probe::{ClockReport, Probe};
 use fastpath_measure::vdso::Vdso;
 use std::time::{Duration, Instant};
 
-/// More than `run` has at a start: whoever asks doctor waits a second, on a busy machine too.
+/// Timeouts longer than those of `run` at a start: doctor may take a second, on a busy machine too.
 const TIMEOUTS: Timeouts = Timeouts {
     in_all: Duration::from_millis(350),
     for_a_pair: Duration::from_millis(175),
     for_an_answer: Duration::from_millis(60),
 };
-/// The rate is measured over this at least: brackets of 100 ns, as through a vDSO, then make an error of 0.7 ppm; of 4 us, as
-/// through hpet, one of 27.
+/// Least duration of the rate's measurement. Brackets of 100 ns, as through a vDSO, then cause an error of 0.7 ppm, and
+/// brackets of 4 µs, as through hpet, one of 27 ppm.
 const RATE_BASE: Duration = Duration::from_millis(150);
 
 pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {
-    // What may turn out not to be there comes first.
+    // The process comes first, because it may not exist.
     let asked = options
         .pid
         .map(|pid| process::look(root, &pid.to_string()))
@@ -50,7 +50,7 @@ pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {
     };
     let stand_in = host::stand_in(root, cpuinfo.as_deref(), &probe.host.kernel);
     if stand_in.is_some() {
-        // User Mode Linux computes bogomips by a delay loop of its own: it says nothing about the counter.
+        // User Mode Linux computes bogomips with a delay loop of its own, which says nothing about the counter.
         counter.stated.clear();
     }
     let mut facts = Facts {
@@ -58,13 +58,13 @@ pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {
             release: probe.host.kernel.clone(),
             machine: probe.host.machine.clone(),
             parameters: host::parameters(root),
-            // SAFETY: getauxval only looks at what the kernel gave this process.
+            // SAFETY: getauxval only reads the kernel's data of this process.
             page_size: unsafe { libc::getauxval(libc::AT_PAGESZ) },
         },
         machine: Machine {
             cpu: probe.host.cpu.clone(),
             cpus: probe.host.ncpu,
-            // CPUID is the other kernel's machine's.
+            // CPUID describes the machine of the kernel below.
             hypervisor: match stand_in {
                 Some(_) => None,
                 None => probe
@@ -96,7 +96,8 @@ pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {
     Ok(facts)
 }
 
-/// A program of another ISA has another vDSO, which can be left out of a kernel, or be slower.
+/// Measures the clocks of a process of another ISA. It has another vDSO, which a kernel may lack, or which may be
+/// slower.
 fn clocks_of_its_isa(process: &Process) -> Option<Vec<ClockReport>> {
     let isa = process.isa.as_deref()?;
     let is_other = isa != std::env::consts::ARCH && Probe::isas().contains(&isa);
@@ -106,13 +107,14 @@ fn clocks_of_its_isa(process: &Process) -> Option<Vec<ClockReport>> {
         .map(|probe| probe.clocks)
 }
 
-/// What enters the kernel for a clock may be answered with death by a filter; probe found that out in a child.
+/// Returns whether the rate can be measured. A seccomp filter may kill a process that makes a clock's system call;
+/// probe has tried it in a child.
 fn may_measure_rate(probe: &Probe) -> bool {
     let raw = probe.clocks.iter().find(|report| report.clock == Clock::MONOTONIC_RAW);
     counter::usable() && raw.is_some_and(|report| report.measured.ns.is_some())
 }
 
-/// getcpu does next to nothing once it is in the kernel.
+/// Returns the cost of the cheapest system call. That is usually getcpu, which does almost nothing in the kernel.
 fn cheapest_system_call(probe: &Probe) -> Option<f64> {
     let functions = probe.functions.iter().map(|report| &report.measured);
     let clocks = probe.clocks.iter().map(|report| &report.measured);
@@ -133,7 +135,7 @@ fn counter_facts(root: &Root, probe: &Probe, cpuinfo: Option<&str>, log: Option<
         });
     };
     if let Some(log) = log {
-        // Refined later than detected, and better.
+        // The refined rate is logged after the detected one and is more precise.
         if let Some(hz) = log.lines.iter().rev().find_map(|line| arch::rate_of_log_line(line)) {
             by_kernel(&log.source, hz);
         }
@@ -156,7 +158,7 @@ fn counter_facts(root: &Root, probe: &Probe, cpuinfo: Option<&str>, log: Option<
     }
 }
 
-/// Not in every kernel; where it is, it is exact.
+/// Reads the exact rate from a file that only some kernels have.
 const TSC_FREQ: &str = "/sys/devices/system/cpu/cpu0/tsc_freq_khz";
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::facts::{Clocksource, KernelVdso, Mitigation};
 use super::root::Root;
 use fastpath_measure::vdso::Vdso;
 
-/// Parameters of the kernel's command line that have to do with clocks (admin-guide/kernel-parameters.txt).
+/// Parameters of the kernel's command line that affect clocks (admin-guide/kernel-parameters.txt).
 const PARAMETERS: &[&str] = &[
     "tsc",
     "notsc",
@@ -35,7 +35,7 @@ const PARAMETERS: &[&str] = &[
 const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0";
 const VULNERABILITIES: &str = "/sys/devices/system/cpu/vulnerabilities";
 
-/// The parameters about clocks; nothing if the command line cannot be read.
+/// Returns the parameters that affect clocks; `None` if the command line cannot be read.
 pub(super) fn parameters(root: &Root) -> Option<Vec<String>> {
     let line = root.expect(
         "the kernel's command line",
@@ -44,7 +44,7 @@ pub(super) fn parameters(root: &Root) -> Option<Vec<String>> {
     )?;
     let name = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
     let wanted = |word: &&str| PARAMETERS.contains(&name(word).as_str());
-    // What stands behind `--` is for init.
+    // The words after `--` are for init.
     let words = line.split_whitespace().take_while(|word| *word != "--");
     Some(words.filter(wanted).map(str::to_owned).collect())
 }
@@ -62,7 +62,7 @@ pub(super) fn clocksource(root: &Root) -> Clocksource {
         .map(|text| text.trim().to_owned())
         .filter(|name| !name.is_empty());
     let available = match &current {
-        // What is missing is said once.
+        // Missing files are reported once, not once per file.
         None => String::new(),
         Some(_) => read("available").unwrap_or_default(),
     };
@@ -72,7 +72,8 @@ pub(super) fn clocksource(root: &Root) -> Clocksource {
     }
 }
 
-/// The CPU's flags about its counter: those that it has, and those that the kernel would like.
+/// Returns the CPU's flags about its counter: those that are set, and those that the kernel looks for and that are
+/// missing.
 pub(super) fn flags(cpuinfo: &str) -> (Vec<String>, Vec<&'static str>) {
     // `flags` on x86, `Features` on Arm.
     let line = cpuinfo
@@ -92,7 +93,7 @@ pub(super) fn flags(cpuinfo: &str) -> (Vec<String>, Vec<&'static str>) {
     (set, missing)
 }
 
-/// The hypervisor as files tell it: Xen's own, else by the machine's maker.
+/// Returns the hypervisor as files name it: by Xen's own file, or else by the machine's manufacturer.
 pub(super) fn hypervisor(root: &Root, product: Option<&str>) -> Option<String> {
     let kind = root.line("/sys/hypervisor/type").map(|kind| match kind.as_str() {
         "xen" => "Xen".to_owned(),
@@ -118,9 +119,10 @@ pub(super) fn hypervisor(root: &Root, product: Option<&str>) -> Option<String> {
     kind.or_else(by_maker)
 }
 
-/// The program that acts as the kernel, if it is one. Its clocks are the other kernel's, and CPUID shows the machine of that one.
+/// Returns the program that acts as the kernel, if there is one. Its clocks are those of the kernel below it, and CPUID
+/// describes that kernel's machine.
 pub(super) fn stand_in(root: &Root, cpuinfo: Option<&str>, release: &str) -> Option<&'static str> {
-    // gVisor's pkg/sentry/syscalls/linux: what uname(2) answers, before and since it says its name.
+    // gVisor's pkg/sentry/syscalls/linux: the answers of uname(2) in versions with and without its name.
     const GVISOR_VERSION: &str = "#1 SMP Sun Jan 10 15:06:54 PST 2016";
     let is_uml = cpuinfo.is_some_and(|cpuinfo| cpuinfo.contains("User Mode Linux"));
     let version = root.text("/proc/version").unwrap_or_default();
@@ -132,14 +134,14 @@ pub(super) fn stand_in(root: &Root, cpuinfo: Option<&str>, release: &str) -> Opt
     }
 }
 
-/// What the firmware says the machine is.
+/// Returns the machine's name as the firmware states it.
 pub(super) fn product(root: &Root) -> Option<String> {
     let read = |name| root.line(&format!("/sys/class/dmi/id/{name}"));
     let words: Vec<String> = [read("sys_vendor"), read("product_name")]
         .into_iter()
         .flatten()
         .collect();
-    // Arm boards have a device tree instead.
+    // Arm boards have a device tree instead of DMI.
     let model = || root.line("/proc/device-tree/model");
     (!words.is_empty()).then(|| words.join(" ")).or_else(model)
 }
@@ -171,8 +173,8 @@ pub(super) fn mitigations(root: &Root) -> Vec<Mitigation> {
     names.into_iter().filter_map(read).collect()
 }
 
-/// Whether a mitigation does something at each entry to the kernel or return from it (admin-guide/hw-vuln): switching page
-/// tables, clearing buffers, writing IBRS, untraining the return predictor.
+/// Returns whether a mitigation adds work to each kernel entry or exit (admin-guide/hw-vuln): switching page tables,
+/// clearing buffers, writing IBRS, untraining the return predictor.
 fn taxes_system_calls(name: &str, status: &str) -> bool {
     let Some(mitigation) = status.strip_prefix("Mitigation: ") else {
         return false;
@@ -191,7 +193,7 @@ fn taxes_system_calls(name: &str, status: &str) -> bool {
     }
 }
 
-/// The kernel's vDSO in this process, and what a newer one would have.
+/// Describes the kernel's vDSO in this process, and the functions that a newer one would have.
 pub(super) fn kernel_vdso(vdso: Option<&Vdso>) -> KernelVdso {
     let Some(vdso) = vdso else {
         return KernelVdso::default();

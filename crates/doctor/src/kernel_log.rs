@@ -1,4 +1,4 @@
-//! What the kernel said about clocks: from its own buffer, else from what a log daemon wrote down.
+//! The kernel's messages about clocks: from its own buffer, or else from the file of a log daemon.
 
 use super::facts::KernelLog;
 use super::root::Root;
@@ -10,16 +10,16 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const KMSG: &str = "/dev/kmsg";
-/// Where a syslog daemon leaves the kernel's messages, and where some distributions leave the boot's.
+/// Files where a syslog daemon stores the kernel's messages, and where some distributions store those of the boot.
 const FILES: [&str; 3] = ["/var/log/kern.log", "/var/log/dmesg", "/var/log/messages"];
-/// A log file is read from so far before its end.
+/// Bytes read from the end of a log file.
 const TAIL: u64 = 8 << 20;
-/// journalctl answers within this, or is left alone.
+/// Longest wait for journalctl.
 const TIMEOUT: Duration = Duration::from_millis(300);
-/// Lines kept.
+/// Most lines that are kept.
 const MOST_LINES: usize = 40;
 
-/// The log's lines about clocks. Where none can be read, every source is listed among what could not be seen.
+/// Returns the log's lines about clocks. If no source can be read, each one is listed as not visible.
 pub(super) fn read(root: &Root) -> Option<KernelLog> {
     let mut refused = Vec::new();
     let mut note = |source: &str, error: io::Error| refused.push((source.to_owned(), error));
@@ -45,7 +45,7 @@ pub(super) fn read(root: &Root) -> Option<KernelLog> {
             Ok(text) if !text.trim().is_empty() => return Some(of_text("journalctl -k -b", &text)),
             Ok(_) => note(
                 "journalctl -k -b",
-                io::Error::other("it shows this user nothing of the kernel's"),
+                io::Error::other("it shows this user none of the kernel's messages"),
             ),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => note("journalctl -k -b", error),
@@ -54,7 +54,7 @@ pub(super) fn read(root: &Root) -> Option<KernelLog> {
     let sources: Vec<&str> = refused.iter().map(|(source, _)| source.as_str()).collect();
     let first = refused.first().map(|(_, error)| error.to_string()).unwrap_or_default();
     root.miss(
-        "the kernel's log, which says why a clocksource was given up",
+        "the kernel's log, which says why a clocksource was rejected",
         &sources.join(", "),
         &first,
         "run doctor as root, or look at `sudo dmesg | grep -iE 'tsc|clocksource'`",
@@ -62,7 +62,7 @@ pub(super) fn read(root: &Root) -> Option<KernelLog> {
     None
 }
 
-/// One read(2) of the device gives one record; at the end it would block.
+/// Reads the device. Each read(2) returns one record; at the end it would block.
 fn read_kmsg(root: &Root) -> io::Result<String> {
     let mut file = File::options()
         .read(true)
@@ -85,7 +85,7 @@ fn read_kmsg(root: &Root) -> io::Result<String> {
             break;
         }
         match io::Error::last_os_error() {
-            // EPIPE: records were overwritten while we read; the next read goes on behind them.
+            // EPIPE: records were overwritten during the reads; the next read continues after them.
             error if error.raw_os_error() == Some(libc::EPIPE) => {}
             error if error.kind() == io::ErrorKind::Interrupted => {}
             error if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -95,7 +95,7 @@ fn read_kmsg(root: &Root) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// klogctl(3): where /dev/kmsg is missing, as in many containers, this may be allowed.
+/// Reads the log with klogctl(3), which may be allowed where /dev/kmsg is missing, as in many containers.
 fn read_syslog() -> io::Result<String> {
     const READ_ALL: libc::c_int = 3;
     const SIZE_BUFFER: libc::c_int = 10;
@@ -124,7 +124,7 @@ fn tail(root: &Root, file: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A file can hold many boots; the last one begins with the kernel's version.
+/// Returns the lines of the last boot. A file can contain many boots; each begins with the kernel's version.
 fn since_boot(text: &str) -> &str {
     let at = text.rfind("Linux version").unwrap_or(0);
     &text[text[..at].rfind('\n').map_or(0, |end| end + 1)..]
@@ -148,7 +148,7 @@ fn journal() -> io::Result<String> {
         .spawn()?;
     let begun = Instant::now();
     let pipe = child.stdout.take();
-    // A pipe holds 64 KiB; the clocks' lines are a few KiB. What does not fit is not waited for.
+    // A pipe holds 64 KiB, and the lines about clocks are a few KiB. Anything beyond that is not read.
     let ended = loop {
         match child.try_wait()? {
             Some(_) => break true,
@@ -166,7 +166,8 @@ fn journal() -> io::Result<String> {
     Ok(text)
 }
 
-/// Documentation/ABI/testing/dev-kmsg: `priority,sequence,microseconds,flags;message`, and lines of detail after a blank.
+/// Parses records as Documentation/ABI/testing/dev-kmsg defines them: `priority,sequence,microseconds,flags;message`,
+/// and lines of detail that begin with a blank.
 fn of_kmsg(text: &str) -> KernelLog {
     let records = text.lines().filter(|line| !line.starts_with(' '));
     let fields = records.filter_map(|line| line.split_once(';'));
@@ -176,7 +177,8 @@ fn of_kmsg(text: &str) -> KernelLog {
         let mut head = head.split(',');
         let priority: u32 = head.next().and_then(|p| p.parse().ok()).unwrap_or(0);
         first = first.or(head.next().map(str::to_owned));
-        // The low three bits are the level; facility 0 is the kernel. Others come from user space and prove nothing.
+        // The low three bits are the level; facility 0 is the kernel. Other facilities are from user space and prove
+        // nothing.
         if priority >> 3 == 0 {
             lines.push(message);
         }
@@ -188,17 +190,18 @@ fn of_kmsg(text: &str) -> KernelLog {
     }
 }
 
-/// Lines as dmesg or a log daemon writes them.
+/// Parses lines as dmesg or a log daemon writes them.
 fn of_text(source: &str, text: &str) -> KernelLog {
     KernelLog {
         source: source.to_owned(),
-        // The journal was asked for lines about clocks only; of the others, the first line is the kernel's version.
+        // journalctl was asked for lines about clocks only; the only other line is the first, the kernel's version.
         is_complete: source.starts_with("journalctl") || text.contains("Linux version"),
         lines: about_clocks(text.lines().map(bare)),
     }
 }
 
-/// The message without priority, date and time stamp: `<6>[    0.000000] tsc: ...`, `Jan 1 00:00:00 host kernel: [ 0.0] tsc: ...`.
+/// Returns the message without priority, date and time stamp: `<6>[    0.000000] tsc: ...`, `Jan 1 00:00:00 host
+/// kernel: [ 0.0] tsc: ...`.
 fn bare(line: &str) -> &str {
     let line = line.split_once("kernel: ").map_or(line, |(_, message)| message);
     let line = line
@@ -212,7 +215,7 @@ fn bare(line: &str) -> &str {
     }
 }
 
-/// Words that only messages about clocks have.
+/// Words that occur only in messages about clocks.
 const WORDS: [&str; 8] = [
     "clocksource",
     "tsc:",
@@ -225,11 +228,11 @@ const WORDS: [&str; 8] = [
 ];
 
 fn about_clocks<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
-    // The command line, which the kernel repeats, is read elsewhere.
+    // The command line, which the kernel repeats in its log, is read from /proc.
     let wanted = |line: &&str| WORDS.iter().any(|word| line.contains(word)) && !line.contains("ommand line:");
     let mut kept: Vec<String> = lines.filter(wanted).map(|line| line.trim().to_owned()).collect();
     if kept.len() > MOST_LINES {
-        // The boot tells the choice, the end tells what became of it.
+        // The first lines show the clocksource that was chosen at boot, the last ones whether it was kept.
         kept.drain(MOST_LINES / 2..kept.len() - MOST_LINES / 2);
     }
     kept

@@ -1,7 +1,8 @@
-//! Why clocks are slow here, or are not: what an expert would look up, in about a second.
+//! Explains why clocks are slow on a host, or are not: the checks that an expert would make, in about a second.
 //!
-//! Facts are gathered first, as plain data ([`facts`]); what they mean is derived from them by functions that look at nothing
-//! else (`findings.rs`, `remedies.rs`, `evidence.rs`), so that a host that is sick in a way that this one is not can be tested.
+//! Facts are gathered first, as plain data ([`facts`]). Their meaning is derived by functions that read nothing else
+//! (`findings.rs`, `remedies.rs`, `evidence.rs`), so that tests can cover hosts with faults that the test machine does
+//! not have.
 
 mod arch;
 mod causes;
@@ -38,22 +39,22 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
 
-/// What is to be examined.
+/// Options of an examination.
 pub struct Options<'a> {
-    /// `/`, or a directory with a host's /proc, /sys and /dev.
+    /// The root: `/`, or a directory with a copy of a host's /proc, /sys and /dev.
     pub root: &'a Path,
-    /// A process, beside the host.
+    /// A process to examine in addition to the host.
     pub pid: Option<u32>,
 }
 
-/// Whether `fastpath run` would believe the counter, by the evidence among the facts.
+/// Verdict of `fastpath run` on the counter, from the evidence among the facts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Belief {
-    /// `invariant`; with `--trust-counter`, `allow-non-invariant`.
+    /// The level of trust: `invariant`, or `anyway` with `--trust-counter`.
     pub trust: Trust,
-    /// Nothing if it would; else why not, with its `kind` first.
+    /// The reason why it would refuse the counter, with its `kind` first; nothing if it would accept it.
     pub distrust: Option<Distrust>,
-    /// The same in a sentence.
+    /// The reason in a sentence.
     pub says: Option<String>,
 }
 
@@ -68,35 +69,37 @@ impl Belief {
     }
 }
 
-/// The outcome.
+/// Result of an examination.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Report {
-    /// What it comes to.
+    /// The verdict.
     pub verdict: Verdict,
-    /// The same in a sentence.
+    /// The verdict in a sentence.
     pub summary: String,
-    /// What is the matter: with the process that was asked about, with the host, notes; the gravest first.
+    /// The findings: on the process that was asked about, then on the host, then notes; within each, the most severe
+    /// first.
     pub findings: Vec<Finding>,
-    /// What to do, what helps at once first.
+    /// The remedies, those with an immediate effect first.
     pub remedies: Vec<Remedy>,
-    /// What the process that was asked about pays for a call, and would pay under fastpath.
+    /// Cost of a call in the process that was asked about, now and under fastpath.
     pub gains: Vec<Gain>,
-    /// What could not be seen.
+    /// Evidence that could not be read.
     pub unseen: Vec<Unseen>,
-    /// Every fact that bears on the verdict, a line each.
+    /// Every fact that bears on the verdict, one per line.
     pub evidence: Vec<Line>,
-    /// Whether `fastpath run` would believe the counter, without and with `--trust-counter`.
+    /// Whether `fastpath run` would accept the counter, without and with `--trust-counter`.
     pub beliefs: [Belief; 2],
-    /// All that was found out.
+    /// All facts.
     pub facts: Facts,
-    /// How long it took.
+    /// Duration of the examination.
     pub elapsed_ms: u64,
 }
 
-/// Examines the host, and the process if there is one. Where this process may not read the counter (PR_SET_TSC), it allows
-/// itself to: there is no other way to go on living, and it is reported. The error says why nothing can be seen of the process.
+/// Examines the host, and the process if there is one. If this process may not read the counter (PR_SET_TSC), it allows
+/// itself to, because a clock read would otherwise kill it, and reports that. The error says why nothing of the process
+/// can be seen.
 pub fn examine(options: &Options) -> Result<Report, String> {
-    // Before any clock is read: where the counter is forbidden, the kernel's vDSO dies of it too.
+    // This must precede every clock read: where the counter is forbidden, the kernel's vDSO is killed by it too.
     if !counter::usable() {
         counter::allow();
     }
@@ -111,7 +114,7 @@ pub fn examine(options: &Options) -> Result<Report, String> {
 }
 
 impl Report {
-    /// What facts mean. Looks at nothing but them.
+    /// Derives the report from facts, without reading anything else.
     pub fn of(facts: Facts, unseen: Vec<Unseen>) -> Report {
         let findings = findings::of(&facts);
         let verdict = Verdict::of(&facts, &findings);

@@ -1,4 +1,5 @@
-//! The clock reads that a process's own code makes by system call: audit's search, in the files that the process executes.
+//! Finds the clock reads that a process's own code makes by system call, with the search of `fastpath audit` in the
+//! files that the process executes.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -11,16 +12,16 @@ use fastpath_proc::Mapping;
 use super::facts::OwnCalls;
 use super::root::Root;
 
-/// Bytes of files that are searched, in all: a quarter of a second's work for each.
+/// Most bytes of files that are searched for a process: about a quarter of a second's work.
 const SEARCHED: u64 = 512 << 20;
 
-/// Returns the files with such calls, the largest number first.
+/// Returns the files with such calls, those with the most calls first.
 pub(super) fn look(root: &Root, directory: &str, program: Option<&str>, maps: &[Mapping]) -> Vec<OwnCalls> {
     let mut seen = BTreeSet::new();
     let mut searched = 0;
     let mut found = Vec::new();
     for mapping in maps {
-        // A memfd's code is not a program's own: fastpath's image, or code that a compiler made at run time.
+        // The code in a memfd does not belong to the program: it is fastpath's image, or was compiled at run time.
         let is_file = mapping.inode != 0 && mapping.name.starts_with('/') && !mapping.name.starts_with("/memfd:");
         if !mapping.executable || !is_file || !seen.insert((&mapping.device, mapping.inode)) {
             continue;
@@ -32,7 +33,7 @@ pub(super) fn look(root: &Root, directory: &str, program: Option<&str>, maps: &[
                 "system calls in the process's own code",
                 &mapping.name,
                 &why,
-                "fastpath audit FILE looks at it, as a user who may read it",
+                "run `fastpath audit FILE` as a user who may read it",
             ),
         }
     }
@@ -121,8 +122,8 @@ impl Rescue {
     }
 }
 
-/// Opens what is mapped: by its mapping, which needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE, or by its name. A name may have been given to
-/// another file since: to none that could keep this process waiting.
+/// Opens a mapped file: through its mapping, which requires CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE, or by its name.
+/// The name may refer to another file by now; a file that could block this process is not opened.
 fn open(root: &Root, directory: &str, mapping: &Mapping, is_program: bool) -> io::Result<(File, u64)> {
     let mapped = format!("{directory}/map_files/{:x}-{:x}", mapping.start, mapping.end);
     let named = if is_program {

@@ -1,4 +1,4 @@
-//! fastpath's page in a process, as far as it may be read.
+//! fastpath's page in a process, as far as it can be read.
 
 use super::facts::PageFacts;
 use super::root::Root;
@@ -12,7 +12,8 @@ use fastpath_proc::Mapping;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-/// The page among a process's mappings. What it says is read through /proc/PID/mem, which needs the right to trace it.
+/// Finds the page among a process's mappings. Its contents are read through /proc/PID/mem, which requires the right to
+/// trace the process.
 pub(super) fn look(root: &Root, process: &str, maps: &[Mapping]) -> Option<PageFacts> {
     let mapping = maps.iter().find(|mapping| mapping.name.starts_with(MAPPED_NAME))?;
     let file = format!("/proc/{process}/mem");
@@ -22,7 +23,7 @@ pub(super) fn look(root: &Root, process: &str, maps: &[Mapping]) -> Option<PageF
         .and_then(|memory| Ok((PageCopy::read(&memory, address)?, memory)));
     match read {
         Ok((Some(first), memory)) => {
-            // A copy that was made in the middle of a refresh answers less; the next is whole.
+            // A copy made during a refresh may answer fewer clocks; the next copy is complete.
             let more = (0..2).filter_map(|_| PageCopy::read(&memory, address).ok()?);
             let facts = std::iter::once(first)
                 .chain(more)
@@ -42,8 +43,8 @@ pub(super) fn look(root: &Root, process: &str, maps: &[Mapping]) -> Option<PageF
     }
 }
 
-/// What the image behind the page goes back to. Where there is no image, `run --without-vdso` took the kernel's vDSO away and put none
-/// in its place.
+/// Returns whether no vDSO of the kernel's is behind the image. Without an image, `run --without-vdso` has removed the
+/// kernel's vDSO and mapped nothing in its place.
 fn is_without_vdso(memory: &std::fs::File, image_at: u64, facts: &PageFacts) -> Option<bool> {
     let mut bytes = vec![0; PAGE_SIZE];
     memory.read_exact_at(&mut bytes, image_at).ok()?;
@@ -60,7 +61,7 @@ fn is_without_vdso(memory: &std::fs::File, image_at: u64, facts: &PageFacts) -> 
 fn of_page(page: &Page) -> PageFacts {
     let reader = Reader::new(page);
     let in_force = |latch: &Latch| ClockSet(latch.copy[0].clocks.load(Ordering::Relaxed));
-    // A page of `run` says so by its anchors only.
+    // The page of a plain `run` states its clocks only in its anchors.
     let kept = reader.clocks().union(in_force(&page.hres)).union(in_force(&page.raw));
     let is_kept = |clock: &&Clock| kept.contains(ClockSet::of_id(clock.id() as u32));
     let stats = reader.stats();
@@ -107,7 +108,7 @@ mod tests {
             ahead_ns: Some(-70),
         });
         let tree = Tree::new(&[]);
-        // SAFETY: a page is as many bytes, all of them initialized, and nobody writes to it any more.
+        // SAFETY: a page has this many bytes, all of them initialized, and nothing writes to it any more.
         let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(&page).cast(), PAGE_SIZE) };
         tree.add("proc/7/mem", bytes);
         let maps = [mapping("/memfd:fastpath-page (deleted)", 0)];

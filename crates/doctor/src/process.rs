@@ -1,4 +1,4 @@
-//! A process, as /proc shows it to whoever asks.
+//! A process, as /proc shows it to this one.
 
 use super::facts::{Library, Process, TimeNamespace, VdsoKind};
 use super::root::Root;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 const REMEDY: &str = "run doctor as that process's user, or as root";
 
-/// Looks at a process: a number, or `self`. The error says why there is nothing to be seen of it.
+/// Examines a process: a number, or `self`. The error says why nothing of it can be seen.
 pub(super) fn look(root: &Root, pid: &str) -> Result<Process, String> {
     let directory = format!("/proc/{pid}");
     let status = root
@@ -22,7 +22,7 @@ pub(super) fn look(root: &Root, pid: &str) -> Result<Process, String> {
         pid: status.number("Pid").unwrap_or(0),
         name: status.field("Name").map(str::to_owned),
         state,
-        // Its own memory is what a kernel thread lacks, and a zombie has no more.
+        // A kernel thread has no memory of its own, and a zombie no longer has any.
         is_kernel_thread: status.field("VmSize").is_none() && !matches!(state, Some('Z' | 'X') | None),
         seccomp: status.number("Seccomp"),
         seccomp_filters: status.number("Seccomp_filters"),
@@ -42,13 +42,14 @@ pub(super) fn look(root: &Root, pid: &str) -> Result<Process, String> {
     Ok(process)
 }
 
-/// What /proc shows of the auxiliary vector is what the kernel wrote; whoever starts a program can hide the vDSO from it.
+/// Reads this process's own auxiliary vector. /proc shows the vector as the kernel wrote it, but the program that
+/// starts another one can hide the vDSO from it.
 fn was_given_vdso() -> bool {
-    // SAFETY: getauxval only looks.
+    // SAFETY: getauxval only reads.
     unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) != 0 }
 }
 
-/// What this process knows of itself where /proc is not to be had.
+/// Returns what this process knows of itself if /proc is not available.
 pub(super) fn unseen_self() -> Process {
     Process {
         pid: std::process::id(),
@@ -67,7 +68,7 @@ fn absent(root: &Root, pid: &str, error: &io::Error) -> String {
         return format!("process {pid} cannot be seen: /proc is not mounted here");
     }
     let exists = pid.parse().is_ok_and(|pid: i32| {
-        // SAFETY: signal 0 is not sent; the call only says whether it could be.
+        // SAFETY: signal 0 is not sent; the call only reports whether a signal could be sent.
         let answer = unsafe { libc::kill(pid, 0) };
         root.is_host() && (answer == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM))
     });
@@ -92,7 +93,7 @@ fn look_at_program(root: &Root, directory: &str, process: &mut Process) {
             process.libc = program.libc;
             process.asks_for_vdso = program.asks_for_vdso;
         }
-        // One that has no name either is reported with its mappings.
+        // A process that has no name either is reported with its mappings.
         Err(error) if opened.is_some() => root.miss("the process's program", &file, &error, REMEDY),
         Err(_) => {}
     }
@@ -117,8 +118,8 @@ fn look_at_memory(root: &Root, directory: &str, pid: &str, process: &mut Process
     process.java = maps.iter().find_map(|mapping| java(root, directory, &mapping.name));
 }
 
-/// The auxiliary vector that /proc shows is the kernel's own copy: it still names the kernel's vDSO where fastpath led the
-/// program to another one. So what is mapped decides.
+/// Returns the kind of vDSO from the mappings. The auxiliary vector in /proc is the kernel's own copy: it names the
+/// kernel's vDSO even where fastpath has redirected the program to another one.
 fn vdso_kind(root: &Root, directory: &str, process: &Process, maps: &[Mapping]) -> VdsoKind {
     if process.page.is_some() {
         return VdsoKind::Fastpath;
@@ -132,7 +133,7 @@ fn vdso_kind(root: &Root, directory: &str, process: &Process, maps: &[Mapping]) 
     }
 }
 
-/// AT_SYSINFO_EHDR (getauxval(3)).
+/// Returns AT_SYSINFO_EHDR (getauxval(3)).
 fn sysinfo_ehdr(root: &Root, directory: &str, word_bits: u8) -> Option<u64> {
     const AT_SYSINFO_EHDR: u64 = 33;
     let bytes = root.bytes(&format!("{directory}/auxv")).ok()?;
@@ -150,12 +151,13 @@ fn sysinfo_ehdr(root: &Root, directory: &str, word_bits: u8) -> Option<u64> {
     None
 }
 
-/// A libc by its file's name, and the version that stands in it. The path is the process's own, below its root.
+/// Returns a libc by its file's name, with the version in that file. The path is as the process sees it, below its
+/// root.
 fn library(root: &Root, directory: &str, path: &str) -> Option<Library> {
     let path = fastpath_proc::without_deleted(path);
     let file = Path::new(path).file_name()?.to_str()?;
     let is_glibc = file == "libc.so.6" || file.starts_with("libc-2.");
-    // musl's loader and its libc are one file; where the loader is a link, the file has the name of any libc.
+    // musl's loader and its libc are one file; where the loader is a link, the file may have the name of any libc.
     let is_musl = file.starts_with("ld-musl-") || file.starts_with("libc.musl-");
     if !path.starts_with('/') || !(is_glibc || is_musl || file == "libc.so") {
         return None;
@@ -172,13 +174,13 @@ fn library(root: &Root, directory: &str, path: &str) -> Option<Library> {
     })
 }
 
-/// A JVM, by its library; the version is in the file `release` of its directory.
+/// Returns the JVM by its library. The version is in the file `release` of its directory.
 fn java(root: &Root, directory: &str, path: &str) -> Option<String> {
     if Path::new(path).file_name()? != "libjvm.so" {
         return None;
     }
     let release = |home: &Path| root.text(&format!("{directory}/root{}/release", home.display())).ok();
-    // HOME/lib/server/libjvm.so; HOME/jre/lib/amd64/server/libjvm.so up to Java 8.
+    // HOME/lib/server/libjvm.so; up to Java 8, HOME/jre/lib/amd64/server/libjvm.so.
     let release = Path::new(path).ancestors().skip(2).take(5).find_map(release);
     let value = |key: &str| {
         let release = release.as_ref()?;
@@ -198,7 +200,7 @@ fn time_namespace(root: &Root, directory: &str) -> Option<TimeNamespace> {
     let link = |process: &str, name: &str| root.link(&format!("{process}/ns/{name}")).ok();
     let (id, children) = (link(directory, "time"), link(directory, "time_for_children"));
     let own = link("/proc/self", "time");
-    // The offsets are of the namespace that children will get. After unshare(CLONE_NEWTIME) it is another one.
+    // The offsets are those of the children's namespace, which is a different one after unshare(CLONE_NEWTIME).
     let offsets = match (&id, &children) {
         (Some(id), Some(children)) if id == children => {
             parse_timens_offsets(&root.text(&format!("{directory}/timens_offsets")).unwrap_or_default())

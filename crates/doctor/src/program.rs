@@ -1,4 +1,4 @@
-//! What a program's file says of itself: word size, libc, Go, whether it asks for a vDSO at all.
+//! Facts about a program from its file: word size, libc, Go, and whether it asks for a vDSO.
 
 use super::facts::Library;
 use fastpath_image::Isa;
@@ -9,24 +9,24 @@ use object::{Endianness, ReadCache, ReadRef};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// What is known of a program.
+/// Facts about a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
-    /// 32 or 64.
+    /// Word size: 32 or 64.
     pub word_bits: u8,
-    /// `x86_64`, `i386`, `aarch64`, `arm`.
+    /// The ISA: `x86_64`, `i386`, `aarch64`, `arm`.
     pub isa: String,
-    /// Whether it has no interpreter (ld.so).
+    /// Whether it is static: it has no interpreter (ld.so).
     pub is_static: bool,
-    /// The Go that it was built with.
+    /// Version of Go that built it.
     pub go: Option<String>,
-    /// Of a static program.
+    /// The libc of a static program.
     pub libc: Option<Library>,
-    /// Of a static program: whether it knows the name of a vDSO's function.
+    /// Whether a static program contains the name of a vDSO's function.
     pub asks_for_vdso: Option<bool>,
 }
 
-/// Reads a program. `None`: it is no ELF file.
+/// Reads a program. Returns `None` if it is not an ELF file.
 pub fn read(mut file: File) -> Option<Program> {
     let mut ident = [0; 16];
     file.read_exact(&mut ident).ok()?;
@@ -39,7 +39,7 @@ pub fn read(mut file: File) -> Option<Program> {
     if program.is_static {
         let found = search(&mut file, &[VDSO_X86_AND_ARM, VDSO_AARCH64, GLIBC]).ok()?;
         program.asks_for_vdso = Some(found[0] || found[1]);
-        // Its version is not in it: the banner is part of the shared library only.
+        // The version is not in a static program: only the shared library contains the banner.
         program.libc = found[2].then_some(Library {
             name: "glibc",
             version: None,
@@ -51,7 +51,7 @@ pub fn read(mut file: File) -> Option<Program> {
 
 const VDSO_X86_AND_ARM: &[u8] = b"__vdso_clock_gettime";
 const VDSO_AARCH64: &[u8] = b"__kernel_clock_gettime";
-/// Part of every static glibc since 2.26.
+/// Text that every static glibc since 2.26 contains.
 const GLIBC: &[u8] = b"GLIBC_TUNABLES";
 
 fn of_elf<'a, Elf, R>(data: R, word_bits: u8) -> Option<Program>
@@ -87,10 +87,10 @@ where
     fastpath_image::go_version(section.data(endian, data).ok()?)
 }
 
-/// A program is searched this far: more would take longer than the rest of the examination.
+/// Bytes of a program that are searched: more would take longer than the rest of the examination.
 const SEARCHED: u64 = 256 << 20;
 
-/// Which of some words are in a file.
+/// Returns which of some words are in a file.
 fn search(file: &mut File, words: &[&[u8]]) -> io::Result<Vec<bool>> {
     const CHUNK: usize = 1 << 20;
     let overlap = words.iter().map(|word| word.len()).max().unwrap_or(0);
@@ -110,7 +110,7 @@ fn search(file: &mut File, words: &[&[u8]]) -> io::Result<Vec<bool>> {
     }
 }
 
-/// glibc's banner: `GNU C Library (Debian GLIBC 2.36-9+deb12u9) stable release version 2.36.`
+/// Parses glibc's banner: `GNU C Library (Debian GLIBC 2.36-9+deb12u9) stable release version 2.36.`
 pub(super) fn glibc_version(library: &[u8]) -> Option<String> {
     const BEFORE: &[u8] = b"release version ";
     let banner = &library[memmem::find(library, b"GNU C Library")?..];
@@ -122,7 +122,7 @@ pub(super) fn glibc_version(library: &[u8]) -> Option<String> {
     (!version.is_empty()).then(|| version.to_owned())
 }
 
-/// Of musl's shared library, and of no other.
+/// Returns the version of musl's shared library; other files contain none.
 pub(super) fn musl_version(library: &[u8]) -> Option<String> {
     memmem::find(library, b"musl libc")?;
     fastpath_image::musl_version(library)

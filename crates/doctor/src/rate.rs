@@ -1,26 +1,27 @@
-//! The counter's rate against a clock of the kernel's.
+//! Measures the counter's rate against one of the kernel's clocks.
 
 use super::facts::Rate;
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
 use fastpath_measure::functions::Functions;
 
-/// A change of the clock: the counter and the clock at that time, and the time within which it happened.
+/// A change of the clock: the values of counter and clock at that time, and the width of the bracket around it.
 pub(super) struct Start {
     ticks: u64,
     ns: i64,
     width: u64,
 }
 
-/// Attempts to see a change in a short time: one without an interrupt.
+/// Attempts to observe a change in a narrow bracket, that is, without an interrupt.
 const TRIES: u32 = 32;
-/// A change that takes more reads than this to come is that of a coarse clock (jiffies: every 1 to 10 ms). No other is waited for.
+/// Reads after which a change is that of a coarse clock (jiffies: every 1 to 10 ms). A second change of such a clock is
+/// not awaited.
 const READS_OF_A_FINE_CLOCK: u32 = 1_000;
-/// 10 ms of reads at 50 ns: then the clock stands still.
+/// Most reads without a change: 10 ms at 50 ns each. A clock that has not changed by then has stopped.
 const MOST_READS: u32 = 200_000;
 
 impl Start {
-    /// Now. `None` where this clock does not answer, or stands still.
+    /// Observes a change now. Returns `None` if the clock does not answer or has stopped.
     pub(super) fn now() -> Option<Start> {
         let libc = Functions::libc();
         Start::tightest(counter::read, || libc.now_ns(Clock::MONOTONIC_RAW))
@@ -40,8 +41,8 @@ impl Start {
         tightest
     }
 
-    /// Reads the clock until it changes, and returns how often that was. Between two changes a coarse clock is late by up to their distance, and
-    /// no bracket shows it.
+    /// Reads the clock until it changes, and returns the change and the number of reads. A coarse clock is late by up
+    /// to its step between two changes, and no bracket shows that.
     fn at_change(counter: &impl Fn() -> u64, clock: &impl Fn() -> Option<i64>) -> Option<(Start, u32)> {
         let mut before = counter();
         let old = clock()?;
@@ -58,7 +59,7 @@ impl Start {
         None
     }
 
-    /// The rate from then till now.
+    /// Returns the rate between that change and one now.
     pub(super) fn rate(&self) -> Option<Rate> {
         rate_between(self, &Start::now()?)
     }
@@ -92,7 +93,7 @@ mod tests {
         assert_eq!(rate_between(&at(0, 5, 1), &at(9, 5, 1)), None);
     }
 
-    /// A clock that changes every `step_ns`, of a counter of 1 GHz, of which each read takes `read_ns`.
+    /// Measures a clock that changes every `step_ns`, by a counter of 1 GHz that takes `read_ns` per read.
     fn rate_of_clock(step_ns: u64, read_ns: u64) -> Option<Rate> {
         let now = Cell::new(12_345_678_u64);
         let counter = || now.replace(now.get() + read_ns);

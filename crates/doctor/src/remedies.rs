@@ -1,4 +1,4 @@
-//! What to do, and what it costs to do it.
+//! Remedies, and the cost of each.
 
 use super::causes::{self, Kind};
 use super::facts::{Facts, VdsoKind};
@@ -7,20 +7,20 @@ use fastpath_evidence::Trust;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// When a remedy helps, and for how long.
+/// When a remedy takes effect, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum When {
-    /// At once, for programs that are started this way.
+    /// Immediately, for programs that are started this way.
     Now,
-    /// At once, until the next boot.
+    /// Immediately, until the next boot.
     UntilReboot,
-    /// For good.
+    /// Permanently.
     Permanent,
 }
 
 impl When {
-    /// Returns the words for it.
+    /// Returns it in words.
     pub fn words(self) -> &'static str {
         match self {
             When::Now => "now",
@@ -30,17 +30,17 @@ impl When {
     }
 }
 
-/// Something that can be done.
+/// A way to fix a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Remedy {
-    /// Its stable name.
+    /// Stable identifier of the remedy.
     #[serde(default)]
     pub id: Cow<'static, str>,
-    /// When it helps.
+    /// When it takes effect.
     pub when: When,
     /// What to type or to change.
     pub does: String,
-    /// What that costs, and how it can fail.
+    /// Its cost, and how it can fail.
     pub price: String,
 }
 
@@ -55,7 +55,7 @@ fn remedy(id: &'static str, when: When, does: impl Into<String>, price: impl Int
     }
 }
 
-/// What helps against a finding, by the findings' names.
+/// The remedies of a finding, by the findings' identifiers.
 type Helps = fn(&Facts, &[Finding]) -> Vec<Remedy>;
 const BY_FINDING: [(&[&str], Helps); 10] = [
     (&["counter-unused"], |facts, _| counter_unused(facts)),
@@ -90,7 +90,7 @@ const BY_FINDING: [(&[&str], Helps); 10] = [
             "start-again",
             When::Now,
             "start the program again under `fastpath run`",
-            "its restart; until then its reads are slow and right",
+            "a restart of the program; until then its reads fall back to the kernel, which is slow but correct",
         )]
     }),
     (&["process-bypasses-vdso"], |_, _| {
@@ -98,7 +98,7 @@ const BY_FINDING: [(&[&str], Helps); 10] = [
             "rebuild",
             When::Permanent,
             "build the program against a libc that uses the vDSO (glibc 2.31, musl 1.1, any Go)",
-            "a rebuild; no vDSO, fastpath's neither, can help a program that does not call it",
+            "a rebuild; no vDSO, not even fastpath's, can help a program that does not call it",
         )]
     }),
     (&["process-makes-own-calls", "process-calls-vsyscall"], |_, _| {
@@ -107,12 +107,12 @@ const BY_FINDING: [(&[&str], Helps); 10] = [
             When::Permanent,
             "have the code call the C library's clock_gettime, or the vDSO's function (AT_SYSINFO_EHDR), instead of making the system \
              call",
-            "a change of the program; no vDSO, fastpath's neither, can help code that does not call it",
+            "a change of the program; no vDSO, not even fastpath's, can help code that does not call it",
         )]
     }),
 ];
 
-/// What helps against the findings, what helps at once first.
+/// Returns the remedies of the findings, those with an immediate effect first.
 pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
     let found = |id: &str| findings.iter().any(|finding| finding.id == id);
     if let Some(name) = facts.machine.stand_in
@@ -129,15 +129,15 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
         return vec![remedy(
             "host",
             When::Now,
-            format!("run `fastpath doctor` on the host: {name} has its time from there"),
-            "none; what programs inside pay beyond it is the cost of that sandbox",
+            format!("run `fastpath doctor` on the host: {name} gets its time from there"),
+            "none; programs inside also pay the cost of that sandbox, which this does not reduce",
         )];
     }
     let mut remedies = Vec::new();
     if is_served_by_run(facts, findings) {
         let run = run(facts);
         let attach = run.as_ref().and_then(|run| attach(facts, findings, run));
-        // Who asks about a process would rather keep it.
+        // A user who asks about a running process prefers not to restart it.
         let in_order = if facts.process.is_some() {
             [attach, run]
         } else {
@@ -154,7 +154,7 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
     remedies
 }
 
-/// Whether something is slow that `fastpath run` would make fast.
+/// Returns whether `fastpath run` would make any slow clock fast.
 fn is_served_by_run(facts: &Facts, findings: &[Finding]) -> bool {
     const SERVED: [&str; 6] = [
         "counter-unused",
@@ -195,8 +195,8 @@ fn run(facts: &Facts) -> Option<Remedy> {
             "run-trusting",
             When::Now,
             format!("`fastpath run --trust-counter -- PROGRAM`{cost}"),
-            "you vouch for a counter that the CPU makes no promise of. It is watched more closely, for 1 to 2 % of a CPU; if \
-                    it goes wrong, that program reads wrong time until it is caught: up to 40 ms off, for up to 15 ms on two CPUs \
+            "you guarantee a counter that the CPU does not. It is checked more often, which takes 1 to 2 % of a CPU; if \
+                    it goes wrong, that program reads wrong time until that is detected: up to 40 ms off, for up to 15 ms on two CPUs \
                     and longer on more (docs/counter.md)",
         ));
     }
@@ -209,7 +209,8 @@ fn run(facts: &Facts) -> Option<Remedy> {
     ))
 }
 
-/// The same for processes that run already: those that have a vDSO to be redirected, of the kind that `fastpath attach` takes.
+/// Returns the remedy for a running process: one with a vDSO that can be redirected, of a kind that `fastpath attach`
+/// supports.
 fn attach(facts: &Facts, findings: &[Finding], run: &Remedy) -> Option<Remedy> {
     let (target, is_attachable) = match &facts.process {
         Some(process) => (
@@ -229,8 +230,8 @@ fn attach(facts: &Facts, findings: &[Finding], run: &Remedy) -> Option<Remedy> {
         _ => ("", String::new()),
     };
     is_attachable.then(|| remedy("attach", When::Now, format!("`fastpath attach{trusting} {target}`, as its user or as root"), format!(
-            "no restart: its threads stand still for some milliseconds, and one helper process stays beside it, or fastpathd; \
-             `fastpath detach {target}` takes it back{vouching}"
+            "no restart: its threads are stopped for some milliseconds, and one helper process, or fastpathd, keeps running; \
+             `fastpath detach {target}` undoes it{vouching}"
         )))
 }
 
@@ -243,7 +244,7 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
         .map(String::as_str)
         .filter(|p| matches!(*p, "notsc" | "tsc=unstable") || p.starts_with("clocksource=") || p.starts_with("clock="))
         .collect();
-    // Without it the kernel would choose again: what it could not choose, it would not have afterwards either.
+    // Without the parameter the kernel would choose again, but could not choose a counter that it does not accept.
     let forbids = against.iter().any(|p| matches!(*p, "notsc" | "tsc=unstable"));
     let is_invariant = facts
         .counter
@@ -256,8 +257,8 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
         remedies.push(remedy(
             "command-line",
             When::Permanent,
-            format!("take `{}` off the kernel's command line", against.join(" ")),
-            "a reboot; it may be there for a reason, so look at the log after it",
+            format!("remove `{}` from the kernel's command line", against.join(" ")),
+            "a reboot; the parameter may be there for a reason, so check the kernel's log afterwards",
         ));
     }
     remedies.extend(choose_counter(facts));
@@ -280,7 +281,7 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
     remedies
 }
 
-/// The first two numbers of a kernel's release.
+/// Returns the first two numbers of a kernel's release.
 fn version(release: &str) -> (u32, u32) {
     let mut numbers = release
         .split(|c: char| !c.is_ascii_digit())
@@ -288,7 +289,7 @@ fn version(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// By /sys, where the kernel lists the counter.
+/// Returns the change of clocksource in /sys, if the kernel lists the counter.
 fn choose_counter(facts: &Facts) -> Option<Remedy> {
     let current = facts.clocksource.current.as_deref()?;
     let counter = facts
@@ -297,13 +298,13 @@ fn choose_counter(facts: &Facts) -> Option<Remedy> {
         .iter()
         .find(|name| causes::is_counter(name))?;
     (counter != current).then(|| remedy("choose-clocksource", When::UntilReboot, format!("`echo {counter} | sudo tee {CLOCKSOURCE}`"), format!(
-            "needs root; lost at the next boot; for all programs of the host. A kernel that has marked {counter} unstable \
-             accepts the words and changes nothing: read the file again"
+            "requires root; lost at the next boot; affects all programs of the host. A kernel that has marked {counter} unstable \
+             accepts the write and changes nothing: read the file afterwards"
         )))
 }
 
 fn trust(facts: &Facts, unsynchronized: bool) -> Option<Remedy> {
-    // Where two CPUs were seen apart, it would make time wrong for certain.
+    // If two CPUs were found to differ, `tsc=reliable` would certainly make time wrong.
     let evidence = &facts.counter.evidence;
     let apart = evidence
         .warp
@@ -315,11 +316,11 @@ fn trust(facts: &Facts, unsynchronized: bool) -> Option<Remedy> {
         return None;
     }
     let seen = match &evidence.warp {
-        Some(warp) if !warp.pairs.is_empty() => "The CPUs were seen to agree just now, which is no promise",
+        Some(warp) if !warp.pairs.is_empty() => "The CPUs' counters agreed in this examination, which is no guarantee",
         _ => "The CPUs could not be compared here",
     };
     let warning = if unsynchronized {
-        ", and this kernel has found its TSCs apart before"
+        ", and this kernel has already found that the TSCs differ"
     } else {
         ""
     };
@@ -328,36 +329,36 @@ fn trust(facts: &Facts, unsynchronized: bool) -> Option<Remedy> {
         When::Permanent,
         "add `tsc=reliable clocksource=tsc` to the kernel's command line",
         format!(
-            "a reboot. DANGER: it switches off every check of the TSC. If the TSC drifts, stops or differs between CPUs, time is \
-             wrong for every program, and nothing says so. {seen}{warning}"
+            "a reboot. DANGER: this disables every check of the TSC. If the TSC drifts, stops or differs between CPUs, time is \
+             wrong for every program, and nothing reports it. {seen}{warning}"
         ),
     ))
 }
 
-/// What whoever runs the hypervisor can do.
+/// Returns what the operator of the hypervisor can change.
 fn hypervisor(facts: &Facts) -> Option<Remedy> {
     let name = facts.machine.hypervisor.as_deref()?;
     let (does, price) = match name {
         _ if name.contains("KVM") => (
             "on the host: give the guest an invariant TSC (QEMU: `-cpu host,+invtsc`; libvirt: `<feature policy='require' \
              name='invtsc'/>`)",
-            "a restart of the guest; it can then be migrated only to hosts of the same TSC frequency, or that scale it",
+            "a restart of the guest; it can then be migrated only to hosts that have the same TSC frequency or can scale it",
         ),
         "QEMU (TCG)" => (
             "on the host: run the guest under KVM (`-accel kvm`) instead of emulation",
-            "needs hardware virtualisation on the host",
+            "requires hardware virtualisation on the host",
         ),
         "Xen" => (
             "in the guest's configuration: `tsc_mode=\"native\"`; in the guest: `clocksource=tsc` on the kernel's command line",
-            "a restart of the guest; after a migration to a host of another frequency its time runs wrong",
+            "a restart of the guest; after a migration to a host with another frequency its time is wrong",
         ),
         "Hyper-V" => (
             "on the host: a VM of a current configuration version offers the TSC page (clocksource `hyperv_clocksource_tsc_page`); \
-             upgrade an older one by `Update-VMVersion`",
+             upgrade an older one with `Update-VMVersion`",
             "a restart of the guest; an upgraded VM no longer runs on older hosts",
         ),
         "VMware" => (
-            "in the guest's .vmx file: take out `monitor_control.virtual_rdtsc` if it is there; use a current hardware version",
+            "in the guest's .vmx file: remove `monitor_control.virtual_rdtsc` if present; use a current hardware version",
             "a restart of the guest",
         ),
         _ => return None,
@@ -376,7 +377,7 @@ fn no_vdso(facts: &Facts) -> Option<Remedy> {
         remedy(
             "command-line",
             When::Permanent,
-            "take `vdso=0` off the kernel's command line",
+            "remove `vdso=0` from the kernel's command line",
             "a reboot",
         )
     })

@@ -1,4 +1,4 @@
-//! Reading files below a root, and keeping account of what could not be read.
+//! Reads files below a root, and records those that could not be read.
 
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -6,23 +6,23 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// No file that is read whole here is longer; /proc/PID/maps of a large JVM comes closest.
+/// Most bytes of a file that is read whole. The largest is /proc/PID/maps of a large JVM.
 const LONGEST: u64 = 64 << 20;
 
-/// Something that would have been evidence and could not be had.
+/// Evidence that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Unseen {
-    /// What, in a user's words.
+    /// The evidence, in a user's words.
     pub what: String,
     /// The file or system call.
     pub source: String,
-    /// What the system answered.
+    /// The system's answer.
     pub why: String,
-    /// What would make it visible.
+    /// What to do to make it visible.
     pub remedy: String,
 }
 
-/// The files of a host: below `/`, or below a directory that stands for it.
+/// The files of a host: below `/`, or below a directory that contains a copy of them.
 pub(super) struct Root {
     path: PathBuf,
     unseen: RefCell<Vec<Unseen>>,
@@ -36,7 +36,8 @@ impl Root {
         }
     }
 
-    /// Whether these are the running host's own files, so that system calls and instructions speak of the same host.
+    /// Returns whether these are the running host's own files, so that system calls and instructions describe the same
+    /// host.
     pub(super) fn is_host(&self) -> bool {
         self.path == Path::new("/")
     }
@@ -59,14 +60,14 @@ impl Root {
         Ok(String::from_utf8_lossy(&self.bytes(file)?).into_owned())
     }
 
-    /// A file of one line. Nothing if it is not there, or empty.
+    /// Reads a file of one line. Returns `None` if it does not exist or is empty.
     pub(super) fn line(&self, file: &str) -> Option<String> {
         let text = self.text(file).ok()?;
         let line = text.trim_end_matches('\0').trim();
         (!line.is_empty()).then(|| line.to_owned())
     }
 
-    /// A file whose absence is worth telling.
+    /// Reads a file, and records it as missing if it cannot be read.
     pub(super) fn expect(&self, what: &str, file: &str, remedy: &str) -> Option<String> {
         let text = self.text(file);
         text.map_err(|error| self.miss(what, file, &error, remedy)).ok()
@@ -77,7 +78,7 @@ impl Root {
         Ok(link.to_string_lossy().into_owned())
     }
 
-    /// The names in a directory, in order; none if it cannot be read.
+    /// Returns the names in a directory, in order; none if it cannot be read.
     pub(super) fn names(&self, directory: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path_of(directory)) else {
             return Vec::new();
@@ -88,7 +89,7 @@ impl Root {
         names
     }
 
-    /// Notes that something could not be seen.
+    /// Records that something could not be seen.
     pub(super) fn miss(&self, what: &str, source: &str, why: &dyn std::fmt::Display, remedy: &str) {
         self.unseen.borrow_mut().push(Unseen {
             what: what.to_owned(),
@@ -103,7 +104,7 @@ impl Root {
     }
 }
 
-/// `Permission denied (os error 13)` without the number, which says nothing more.
+/// Returns the error without its number: `Permission denied (os error 13)` says no more than `Permission denied`.
 pub(super) fn plain(error: &str) -> String {
     match error.split_once(" (os error ") {
         Some((before, after)) => before.to_owned() + after.split_once(')').map_or("", |(_, rest)| rest),
@@ -115,7 +116,7 @@ pub(super) fn plain(error: &str) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// A directory that stands for a host, with these files; it goes with the value.
+    /// A temporary directory with these files, used as a root. It is removed when the value is dropped.
     pub(crate) struct Tree(PathBuf);
 
     impl Tree {

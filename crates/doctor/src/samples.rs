@@ -1,4 +1,4 @@
-//! Hosts and processes of the field, as facts, for tests.
+//! Hosts and processes as in the field, for tests.
 
 use super::facts::*;
 use fastpath_evidence::counter::Features;
@@ -22,7 +22,7 @@ fn measured(call: Call, path: Path, ns: f64, syscall_ns: f64) -> Measured {
     }
 }
 
-/// A host whose clocks of the counter take this path at this price; COARSE and the rest are as ever.
+/// Returns a host whose counter clocks take this path at this cost; COARSE and the others are as usual.
 fn clocks(path: Path, ns: f64, syscall_ns: f64) -> (Vec<ClockReport>, Vec<FunctionReport>) {
     let clock = |clock: &Clock| {
         let call = Call::ClockGettime(*clock);
@@ -70,7 +70,7 @@ fn own_process() -> Process {
     }
 }
 
-/// A server on its counter.
+/// Returns a server whose kernel reads the counter.
 pub(super) fn healthy() -> Facts {
     let (clocks, functions) = clocks(Path::Vdso, 21.0, 130.0);
     let counter = super::arch::COUNTER_CLOCKSOURCES[0];
@@ -153,7 +153,7 @@ pub(super) fn stated(hz: f64) -> Stated {
     }
 }
 
-/// The kernel's watchdog gave the TSC up.
+/// Returns a host whose kernel's watchdog marked the TSC unstable.
 pub(super) fn hpet() -> Facts {
     let (clocks, functions) = clocks(Path::Syscall, 1100.0, 1090.0);
     Facts {
@@ -172,7 +172,7 @@ pub(super) fn hpet() -> Facts {
     }
 }
 
-/// acpi_pm, chosen by somebody on the command line.
+/// Returns a host where acpi_pm was chosen on the command line.
 pub(super) fn acpi_pm() -> Facts {
     let mut facts = hpet();
     facts.clocksource = Clocksource {
@@ -184,7 +184,7 @@ pub(super) fn acpi_pm() -> Facts {
     facts
 }
 
-/// A Xen guest of a cloud.
+/// Returns a cloud's Xen guest.
 pub(super) fn xen() -> Facts {
     let mut facts = hpet();
     facts.clocksource = Clocksource {
@@ -196,14 +196,14 @@ pub(super) fn xen() -> Facts {
     facts
 }
 
-/// `vdso=0`.
+/// Returns a host started with `vdso=0`.
 pub(super) fn without_vdso_by_command_line() -> Facts {
     let mut facts = without_vdso();
     facts.kernel.parameters = Some(strings(&["vdso=0"]));
     facts
 }
 
-/// A process that a sandbox started.
+/// Returns a host whose processes are started by a sandbox without a vDSO.
 pub(super) fn without_vdso() -> Facts {
     let (mut clocks, mut functions) = clocks(Path::Syscall, 140.0, 135.0);
     let measured_of_clocks = clocks
@@ -229,7 +229,7 @@ pub(super) fn without_vdso() -> Facts {
     facts
 }
 
-/// Page tables are switched, and buffers cleared, at each system call.
+/// Returns a host that switches page tables and clears buffers at each system call.
 pub(super) fn mitigated() -> Facts {
     let mitigation = |name: &str, status: &str| Mitigation {
         name: name.to_owned(),
@@ -246,7 +246,7 @@ pub(super) fn mitigated() -> Facts {
     }
 }
 
-/// A container without /sys, whose kernel log nobody may read.
+/// Returns a container without /sys where the kernel log cannot be read.
 pub(super) fn container() -> Facts {
     Facts {
         clocksource: Clocksource::default(),
@@ -256,7 +256,7 @@ pub(super) fn container() -> Facts {
     }
 }
 
-/// An old kernel, whose vDSO knows few clocks.
+/// Returns a host with an old kernel whose vDSO answers few clocks.
 pub(super) fn old_kernel() -> Facts {
     let mut facts = healthy();
     for report in &mut facts.clocks {
@@ -270,7 +270,7 @@ pub(super) fn old_kernel() -> Facts {
     facts
 }
 
-/// Debian 12's kernel on AArch64: no getrandom in its vDSO yet, and never a getcpu.
+/// Returns a host with Debian 12's kernel on AArch64: its vDSO has no getrandom yet, and no version has a getcpu.
 pub(super) fn aarch64() -> Facts {
     let mut facts = healthy();
     facts.kernel.release = "6.1.0-42-arm64".to_owned();
@@ -292,12 +292,12 @@ pub(super) fn aarch64() -> Facts {
     facts
 }
 
-/// Counters that are apart.
+/// Returns a host whose CPUs' counters differ.
 pub(super) fn warped() -> Warp {
     warp(2, -90_000, -89_500)
 }
 
-/// So many CPUs, any two of which were found apart by so much.
+/// Returns the comparison of this many CPUs, any two of which differ by this much.
 fn warp(cpus: usize, least_cycles: i64, most_cycles: i64) -> Warp {
     let pair = |cpu, other| Pair {
         cpu,
@@ -314,7 +314,7 @@ fn warp(cpus: usize, least_cycles: i64, most_cycles: i64) -> Warp {
     }
 }
 
-/// The same host, whose CPU does not promise that its counter keeps one rate.
+/// Returns the same host with a CPU that does not promise that its counter keeps one rate.
 pub(super) fn without_promise(mut facts: Facts) -> Facts {
     if let Some(features) = &mut facts.counter.evidence.features {
         features.invariant = false;
@@ -322,7 +322,7 @@ pub(super) fn without_promise(mut facts: Facts) -> Facts {
     facts
 }
 
-/// A process on the kernel's vDSO.
+/// Returns a process with the kernel's vDSO.
 pub(super) fn process() -> Process {
     Process {
         pid: 7,
@@ -331,7 +331,7 @@ pub(super) fn process() -> Process {
     }
 }
 
-/// A static program that has never heard of vDSOs, on a healthy host.
+/// Returns a static program that never asks for a vDSO, on a healthy host.
 pub(super) fn bypassing_process() -> Facts {
     let mut facts = healthy();
     facts.process = Some(Process {
@@ -342,7 +342,7 @@ pub(super) fn bypassing_process() -> Facts {
     facts
 }
 
-/// A 32-bit process on a host whose 64-bit clocks are fast and whose 32-bit ones are not.
+/// Returns a 32-bit process on a host whose 64-bit clocks are fast and whose 32-bit clocks are not.
 pub(super) fn other_isa() -> Facts {
     let mut facts = healthy();
     facts.process = Some(Process {
@@ -354,7 +354,7 @@ pub(super) fn other_isa() -> Facts {
     facts
 }
 
-/// A process that fastpath serves on a host that lost its counter.
+/// Returns a process that fastpath serves, on a host that lost its counter.
 pub(super) fn served_process() -> Facts {
     let mut facts = hpet();
     facts.process = Some(Process {
@@ -369,7 +369,7 @@ pub(super) fn served_process() -> Facts {
     facts
 }
 
-/// A time namespace a day ahead.
+/// Returns a process in a time namespace that is a day ahead.
 pub(super) fn time_namespace() -> TimeNamespace {
     TimeNamespace {
         id: Some("time:[2]".to_owned()),

@@ -1,4 +1,4 @@
-//! Who is on fastpath: every process that maps a page of ours, by publisher.
+//! The processes on fastpath: all that map one of its pages, by publisher.
 
 use super::facts::PageFacts;
 use super::page;
@@ -8,27 +8,27 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What a walk over /proc showed.
+/// Result of a walk over /proc.
 #[derive(Clone, Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct Served {
-    /// Each page, which is a publisher's, and who maps it.
+    /// All pages; each has a publisher of its own.
     pub pages: Vec<ServedPage>,
-    /// Processes whose mappings this process may not read.
+    /// Number of processes whose mappings this process may not read.
     pub unreadable: u64,
 }
 
-/// One page.
+/// A page, and how many processes map it.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct ServedPage {
-    /// The number of its memfd's inode: pages of a host differ in it.
+    /// Inode number of its memfd, which is different for each page of a host.
     pub inode: u64,
-    /// Processes that map it.
+    /// Number of processes that map it.
     pub processes: u64,
-    /// What it says.
+    /// Contents of the page.
     pub facts: PageFacts,
 }
 
-/// Walks over a directory like `/`, with a `proc` in it.
+/// Walks over the `proc` of a directory like `/`.
 pub fn served(root: &Path) -> Served {
     let root = Root::at(root);
     let mut served = Served::default();
@@ -37,7 +37,7 @@ pub fn served(root: &Path) -> Served {
     for pid in root.names("/proc").into_iter().filter(is_number) {
         let text = match root.text(&format!("/proc/{pid}/maps")) {
             Ok(text) => text,
-            // A process that has ended in the meantime is none.
+            // A process that has ended in the meantime is not counted.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 served.unreadable += 1;
                 continue;
@@ -47,7 +47,8 @@ pub fn served(root: &Path) -> Served {
         let Some(inode) = text.lines().find(|line| line.contains(MAPPED_NAME)).and_then(inode) else {
             continue;
         };
-        // One process's view is everybody's; who may not be looked into tells nothing.
+        // Every process that maps a page sees the same contents, so one copy is sufficient. A process that may not be
+        // examined provides none.
         let known = pages.get(&inode).is_some_and(|page| page.facts.refreshes.is_some());
         let facts = if known {
             None
@@ -68,7 +69,7 @@ pub fn served(root: &Path) -> Served {
     served
 }
 
-/// Of a line of `/proc/PID/maps`.
+/// Parses a line of `/proc/PID/maps`.
 fn inode(line: &str) -> Option<u64> {
     line.split(' ').nth(4)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Names and figures as sentences have them.
+//! Formats names and figures for sentences.
 
 use fastpath_measure::probe::ClockReport;
 
@@ -7,7 +7,7 @@ pub(super) fn clock_names(reports: &[&ClockReport]) -> String {
     names.join(", ")
 }
 
-/// `812 ns`, or `812 to 1,040 ns`.
+/// Formats a range of costs: `812 ns`, or `812 to 1,040 ns`.
 pub(super) fn costs(reports: &[&ClockReport]) -> String {
     let costs = || reports.iter().filter_map(|report| report.measured.ns);
     match (costs().min_by(f64::total_cmp), costs().max_by(f64::total_cmp)) {

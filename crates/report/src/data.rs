@@ -1,9 +1,9 @@
 //! The data that a page shows, which `fastpath report --json` prints and reads again.
 //!
-//! The parts `probe`, `doctor` and `trace` are named after the commands whose JSON they are read from. What they
-//! consist of has the commands' own types where a page shows all of it. Where it shows only some fields, or where
-//! another version's names must not make a file unreadable (of clocks, ISAs, system calls), the types are here, with the
-//! same names of fields.
+//! The parts `probe`, `doctor` and `trace` are named after the commands whose JSON they are read from. Their fields
+//! have the commands' own types where a page shows all of a value. The types are here, with the same names of fields,
+//! where a page shows only some fields, or where another version's names (of clocks, ISAs, system calls) must not make
+//! a file unreadable.
 
 use crate::distribution::Distribution;
 use crate::nanoseconds::Nanoseconds;
@@ -15,68 +15,68 @@ use serde::{Deserialize, Serialize};
 /// Version of the schema. It changes when a field is removed or changes its meaning, not when one is added.
 pub const SCHEMA: u32 = 1;
 
-/// A page.
+/// The data of a page.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Report {
-    /// The version of fastpath that wrote this. As JSON it stands before what is in here.
+    /// Version of fastpath that wrote this data. In JSON it comes first.
     #[serde(default, skip_serializing)]
     pub fastpath: String,
-    /// One, or a fleet.
+    /// The hosts: one, or a fleet.
     pub hosts: Vec<Host>,
 }
 
-/// What is known of a host. Only a probe is always there.
+/// The data of a host. Only the probe is always present.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Host {
-    /// `uname -n`; of a probe that does not tell it, the file's name.
+    /// Name of the host, `uname -n`; the file's name if the probe does not contain it.
     pub name: String,
     /// The file that this was read from.
     #[serde(skip)]
     pub file: Option<String>,
-    /// Seconds since 1970.
+    /// Time of the measurement, in seconds since 1970.
     #[serde(default)]
     pub measured_unix: Option<u64>,
-    /// `fastpath probe --json`.
+    /// Output of `fastpath probe --json`.
     pub probe: Probe,
-    /// Prices one by one.
+    /// Distributions of costs.
     #[serde(default)]
     pub prices: Option<Prices>,
-    /// `fastpath doctor --json`.
+    /// Output of `fastpath doctor --json`.
     #[serde(default)]
     pub doctor: Option<Doctor>,
-    /// `fastpath trace --json`, for a moment.
+    /// Output of `fastpath trace --json`, over a short time.
     #[serde(default)]
     pub trace: Option<Trace>,
-    /// What could not be had.
+    /// Parts that are missing.
     #[serde(default)]
     pub missing: Vec<Missing>,
 }
 
-/// What a host may lack.
+/// A part that a host may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
-    /// The distributions under fastpath.
+    /// The distributions of costs under fastpath.
     Fastpath,
     /// Doctor's examination.
     Doctor,
-    /// Who calls.
+    /// The processes that read clocks by system call.
     Trace,
 }
 
-/// Something that could not be had.
+/// A part that is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Missing {
-    /// What.
+    /// The part.
     pub what: Part,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }
 
-/// Which path every clock takes.
+/// The path of every clock.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Probe {
-    /// Whose programs these are the paths of.
+    /// ISA of the programs that take these paths.
     pub isa: String,
     /// Every clock id.
     pub clocks: Vec<Clock>,
@@ -92,38 +92,38 @@ pub struct Probe {
 
 // The fields of both are written out, because an error in a flattened struct could not name the field.
 
-/// A clock's path and price.
+/// A clock's path and cost.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Clock {
-    /// Its name.
+    /// Name of the clock.
     pub clock: String,
     /// The path that libc takes.
     pub path: Path,
-    /// A call by libc.
+    /// Cost of a call by libc.
     pub ns: Option<Nanoseconds>,
-    /// The bare system call.
+    /// Cost of the bare system call.
     pub syscall_ns: Option<Nanoseconds>,
-    /// What that means.
+    /// Verdict on the path and cost.
     pub verdict: CallVerdict,
-    /// What is strange about it.
+    /// Remark on an unusual path or cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// A function's path and price.
+/// A function's path and cost.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Function {
-    /// Its name.
+    /// Name of the function.
     pub function: String,
     /// The path that libc takes.
     pub path: Path,
-    /// A call by libc.
+    /// Cost of a call by libc.
     pub ns: Option<Nanoseconds>,
-    /// The bare system call.
+    /// Cost of the bare system call.
     pub syscall_ns: Option<Nanoseconds>,
-    /// What that means.
+    /// Verdict on the path and cost.
     pub verdict: CallVerdict,
-    /// What is strange about it.
+    /// Remark on an unusual path or cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -131,22 +131,22 @@ pub struct Function {
 /// The vsyscall page.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Vsyscall {
-    /// `none`, `xonly`, `emulate`.
+    /// Mode of the page: `none`, `xonly`, `emulate`.
     pub mode: String,
-    /// Its functions.
+    /// The functions on it.
     pub entries: Vec<Entry>,
 }
 
 /// A function of the vsyscall page.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Entry {
-    /// Its name.
+    /// Name of the function.
     pub function: String,
-    /// A call.
+    /// Cost of a call.
     pub ns: Option<Nanoseconds>,
 }
 
-/// What a price depends on.
+/// Properties of a host that costs depend on.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Facts {
     /// `uname -n`.
@@ -159,18 +159,18 @@ pub struct Facts {
     /// The CPU's name.
     #[serde(default)]
     pub cpu: Option<String>,
-    /// CPUs that could be used.
+    /// Number of CPUs that the process could use.
     pub ncpu: u64,
-    /// In use.
+    /// The clocksource in use.
     #[serde(default)]
     pub clocksource: Option<String>,
-    /// Could be used.
+    /// The clocksources that could be used.
     #[serde(default)]
     pub clocksources_available: Vec<String>,
     /// The instructions of a read of the counter.
     #[serde(default)]
     pub counter: Option<String>,
-    /// What such a read costs.
+    /// Cost of such a read.
     #[serde(default)]
     pub counter_ns: Option<Nanoseconds>,
     /// The vDSO that programs get.
@@ -188,91 +188,91 @@ pub struct Vdso {
     pub is_fastpath: bool,
 }
 
-/// Prices one by one, taken in turns.
+/// Distributions of costs, from calls to each clock in turns.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Prices {
-    /// A sample is the mean of so many calls in a row.
+    /// Number of calls in a row per sample; a sample is their mean.
     pub calls_per_sample: u32,
-    /// Each clock that can be fast.
+    /// All clocks that can be fast.
     pub clocks: Vec<ClockPrices>,
 }
 
-/// A clock's prices.
+/// Distributions of a clock's cost.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ClockPrices {
-    /// Its name.
+    /// Name of the clock.
     pub clock: String,
-    /// By libc, as programs read it here.
+    /// Cost by libc, as programs read the clock here.
     pub now: Distribution,
-    /// By fastpath's vDSO.
+    /// Cost by fastpath's vDSO.
     #[serde(default)]
     pub fastpath: Option<Distribution>,
 }
 
-/// What doctor says.
+/// Doctor's examination.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Doctor {
-    /// What it comes to.
+    /// The verdict.
     pub verdict: Verdict,
-    /// The same in a sentence.
+    /// The verdict in a sentence.
     pub summary: String,
-    /// What is the matter.
+    /// The findings.
     pub findings: Vec<Finding>,
-    /// What to do.
+    /// The remedies.
     pub remedies: Vec<Remedy>,
-    /// What was not allowed to be seen.
+    /// Evidence that could not be read.
     pub unseen: Vec<Unseen>,
-    /// Every fact, a line each.
+    /// All facts, one per line.
     pub evidence: Vec<Line>,
 }
 
-/// Who made system calls to read clocks.
+/// The processes that made system calls to read clocks.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Trace {
-    /// For how long they were counted.
+    /// Duration of the counting, in seconds.
     pub seconds: f64,
-    /// All of them.
+    /// Number of all calls.
     pub calls: u64,
-    /// What is missing.
+    /// Numbers of records that were lost.
     pub lost: Lost,
-    /// The most expensive calls, first.
+    /// The rows with the most expensive calls, the most expensive first.
     pub rows: Vec<Row>,
-    /// Rows beyond those.
+    /// Number of other rows.
     #[serde(default)]
     pub rows_left_out: u64,
 }
 
-/// What there was no room for.
+/// Numbers of records that were lost for lack of room.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Lost {
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
-    /// What processes did.
+    /// Number of process events.
     pub process_events: u64,
 }
 
 /// A program's calls for a clock.
 #[derive(Clone, Debug, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Row {
-    /// The process.
+    /// Process ID.
     pub pid: u32,
-    /// Its name.
+    /// Name of the process.
     pub comm: String,
-    /// Its file.
+    /// The program's file.
     pub program: Option<String>,
     /// The system call.
     pub call: String,
     /// The clock.
     pub clock: Option<String>,
-    /// How many.
+    /// Number of calls.
     pub calls: u64,
-    /// Over the whole time.
+    /// Mean rate over the whole duration.
     pub calls_per_second: f64,
-    /// What one costs.
+    /// Cost of such a call.
     pub price_ns: Option<Nanoseconds>,
-    /// Both multiplied.
+    /// Cost of all these calls, as a share of one CPU.
     pub cpu_percent: Option<f64>,
-    /// Why it entered the kernel.
+    /// Reason why the calls entered the kernel.
     pub says: String,
 }
 

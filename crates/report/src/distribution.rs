@@ -3,31 +3,31 @@
 use crate::nanoseconds::Nanoseconds;
 use serde::{Deserialize, Serialize};
 
-/// Prices of one kind.
+/// Distribution of costs of one kind, in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Distribution {
-    /// How many there are.
+    /// Number of samples.
     pub samples: u64,
-    /// The least.
+    /// The least sample.
     pub min_ns: Nanoseconds,
-    /// Half of them are at or below this.
+    /// Median: half of the samples are at or below it.
     pub p50_ns: Nanoseconds,
-    /// 99% of them are.
+    /// 99% of the samples are at or below it.
     pub p99_ns: Nanoseconds,
-    /// The largest.
+    /// The largest sample.
     pub max_ns: Nanoseconds,
-    /// How many lie where, in order; where none lie, there is no bucket.
+    /// Numbers of samples by cost, in order; empty buckets are left out.
     pub buckets: Vec<Bucket>,
 }
 
-/// Prices from one to another, the latter not included.
+/// Samples within a range of costs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Bucket {
-    /// From.
+    /// Lower edge, included.
     pub from_ns: Nanoseconds,
-    /// To.
+    /// Upper edge, not included.
     pub up_to_ns: Nanoseconds,
-    /// How many.
+    /// Number of samples.
     pub count: u64,
 }
 

@@ -28,7 +28,7 @@ impl Host {
         }
         match self.verdict() {
             Verdict::Slow => format!("slow here: {}", self.slow().join(", ")),
-            Verdict::Unknown => "of some clocks, path or cost could not be determined".to_owned(),
+            Verdict::Unknown => "the path or the cost of some clocks could not be determined".to_owned(),
             _ => format!("every clock that can be fast is fast{}", self.reference()),
         }
     }
@@ -54,18 +54,18 @@ impl Host {
         match (&self.doctor, self.verdict()) {
             (Some(doctor), _) if !doctor.remedies.is_empty() => doctor.remedies.clone(),
             (_, Verdict::Healthy) => vec![step(
-                "nothing needs fixing; `fastpath guard` in CI, or `fastpath export` for Prometheus, reports when that changes",
+                "nothing needs to be fixed; `fastpath guard` in CI, or `fastpath export` for Prometheus, reports when that changes",
                 "",
             )],
             (None, Verdict::Slow) => vec![
-                step("`fastpath doctor` on the host says why", "a second"),
+                step("`fastpath doctor` on the host explains why", "a second"),
                 step(
                     "`fastpath run -- PROGRAM` starts a program on the fast path",
                     "a start of the program",
                 ),
             ],
-            (None, _) => vec![step("`fastpath doctor` on the host says more", "a second")],
-            (Some(_), _) => vec![step("the findings below say what there is to know", "")],
+            (None, _) => vec![step("`fastpath doctor` on the host examines it", "a second")],
+            (Some(_), _) => vec![step("there is no remedy; see the findings below", "")],
         }
     }
 
@@ -114,9 +114,9 @@ pub(crate) fn fleet_summary(hosts: &[&Host]) -> String {
         let these = of(verdict);
         if these > 0 {
             parts.push(match verdict {
-                Verdict::Wrong => format!("{these} of {count} hosts {} a counter that is not sound", has(these)),
+                Verdict::Wrong => format!("{these} of {count} hosts {} a counter that is not reliable", has(these)),
                 Verdict::Slow => format!("{these} of {count} hosts {} slow clocks", has(these)),
-                _ => format!("of {these} of {count} hosts it could not be determined"),
+                _ => format!("the verdict on {these} of {count} hosts could not be determined"),
             });
         }
     }
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_probe_alone_is_judged_by_its_calls() {
-        let mut host = samples::sick("db1");
+        let mut host = samples::slow("db1");
         host.doctor = None;
         assert_eq!(host.verdict(), Verdict::Slow);
         assert!(host.summary().contains("MONOTONIC"), "{}", host.summary());
@@ -167,12 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn the_sick_come_first_and_the_dearest_of_them_before_others() {
+    fn slow_hosts_come_first_and_the_most_expensive_of_them_before_others() {
         let (well, also_well) = (samples::healthy("a"), samples::healthy("b"));
-        let (sick, mut sicker) = (samples::sick("c"), samples::sick("d"));
-        let monotonic = sicker.probe.clocks.iter_mut().find(|clock| clock.clock == "MONOTONIC");
+        let (slow, mut slower) = (samples::slow("c"), samples::slow("d"));
+        let monotonic = slower.probe.clocks.iter_mut().find(|clock| clock.clock == "MONOTONIC");
         monotonic.unwrap().ns = Some(crate::Nanoseconds::new(5000.0));
-        let mut hosts = vec![&also_well, &sick, &well, &sicker];
+        let mut hosts = vec![&also_well, &slow, &well, &slower];
         sort(&mut hosts);
         let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
         assert_eq!(names, ["d", "c", "a", "b"]);
@@ -184,8 +184,8 @@ mod tests {
     }
 
     #[test]
-    fn what_helps_many_hosts_is_said_once() {
-        let (a, b) = (samples::sick("a"), samples::sick("b"));
+    fn a_step_that_helps_many_hosts_is_listed_once() {
+        let (a, b) = (samples::slow("a"), samples::slow("b"));
         let steps = fleet_steps(&[&a, &b]);
         assert!(!steps.is_empty() && steps.iter().all(|(_, hosts)| hosts.len() == 2));
     }

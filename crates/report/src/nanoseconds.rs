@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// A price. One that was read from a file is a number that can be one.
+/// A cost in nanoseconds. A value read from a file is checked to be a possible cost.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, schemars::JsonSchema)]
 pub struct Nanoseconds(f64);
 

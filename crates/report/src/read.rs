@@ -24,7 +24,7 @@ pub fn read(text: &str, file: &str, stem: &str) -> Result<Vec<Host>, String> {
     Ok(hosts)
 }
 
-const WANTED: &str = "wanted is what `fastpath probe --json` or `fastpath report --json` writes";
+const WANTED: &str = "expected the output of `fastpath probe --json` or `fastpath report --json`";
 
 fn hosts_of(value: Value, stem: &str) -> Result<Vec<Host>, String> {
     let schema = value.get("schema").and_then(Value::as_u64);
@@ -93,10 +93,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_data_is_read_again() {
         let report = Report {
             fastpath: "0.1.0".to_owned(),
-            hosts: vec![samples::healthy("a"), samples::sick("b")],
+            hosts: vec![samples::healthy("a"), samples::slow("b")],
         };
         let text = serde_json::to_string(&report).unwrap();
         let hosts = read(&text, "a.json", "a").unwrap();
@@ -108,7 +108,7 @@ mod tests {
     fn a_file_of_an_older_version_is_read_and_unknown_fields_are_left_out() {
         let report = Report {
             fastpath: "0.1.0".to_owned(),
-            hosts: vec![samples::sick("a")],
+            hosts: vec![samples::slow("a")],
         };
         let mut value = serde_json::to_value(&report).unwrap();
         let doctor = &mut value["hosts"][0]["doctor"];
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_shape_is_told_by_file_and_field() {
+    fn an_error_names_the_file_and_the_field() {
         let mut value = probe();
         value["clocks"][1]["path"] = "warp".into();
         let error = refused(&value);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_something_else_is_told_so() {
+    fn other_data_is_reported_as_such() {
         for text in ["{}", "[]", "3", "{\"rows\": [], \"calls\": 0}"] {
             let error = read(text, "a.json", "a").unwrap_err();
             assert!(error.contains("neither a probe nor a report"), "{text}: {error}");

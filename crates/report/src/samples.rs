@@ -83,8 +83,8 @@ pub(crate) fn healthy(name: &str) -> Host {
     host
 }
 
-/// Returns a host that lost its counter to hpet, with a process that pays for it.
-pub(crate) fn sick(name: &str) -> Host {
+/// Returns a host whose kernel uses hpet instead of the counter, with a process that reads clocks by system call.
+pub(crate) fn slow(name: &str) -> Host {
     let mut host = host(&probe(name, "syscall", 836.4, "slow", "hpet"));
     host.prices = Some(prices(&host, 836.4));
     host.doctor = doctor(json!({
@@ -131,7 +131,7 @@ pub(crate) fn only_probed(name: &str) -> Host {
 
 /// Returns a host with little data, for these reasons.
 pub(crate) fn partial(name: &str) -> Host {
-    let mut host = sick(name);
+    let mut host = slow(name);
     host.trace = None;
     host.prices
         .as_mut()

@@ -2,7 +2,7 @@
 
 use crate::call::Function;
 
-/// A system call's number, and the function that it is.
+/// A system call's number and its function.
 pub(crate) type Number = (u32, Function);
 
 /// Offsets into `struct pt_regs`, and the numbers of both ABIs.

@@ -21,7 +21,7 @@ pub(crate) struct Waiting {
 /// Forks. The child runs `prepare` before its exec; `prepare` must be async-signal-safe and return 0 or an errno.
 pub(crate) fn start(command: &[OsString], prepare: impl Fn() -> i32) -> Result<Waiting, String> {
     let strings: Result<Vec<CString>, _> = command.iter().map(|word| CString::new(word.as_bytes())).collect();
-    let strings = strings.map_err(|_| "an argument has a null byte in it".to_owned())?;
+    let strings = strings.map_err(|_| "an argument contains a null byte".to_owned())?;
     let argv: Vec<_> = strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect();
     let failed = |error: nix::Error| format!("{}: cannot be started: {error}", command[0].to_string_lossy());
     let (wait_end, go_end) = pipe().map_err(failed)?;
@@ -63,7 +63,7 @@ fn close_on_exec(fd: &OwnedFd) {
 }
 
 impl Waiting {
-    /// Lets it start. The result tells, once the program has ended, whether the exec succeeded.
+    /// Lets it start. The result shows, once the program has ended, whether the exec succeeded.
     pub(crate) fn go(mut self) -> Started {
         let _ = self.go.write_all(b"!");
         Started {

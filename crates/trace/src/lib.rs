@@ -1,6 +1,6 @@
 //! Finds the processes that make system calls to read clocks: how often, at what cost, from where, and why.
 //!
-//! BPF programs (`bpf/`) count the calls in the kernel; perf's side-band records (`sideband.rs`) tell which programs
+//! BPF programs (`bpf/`) count the calls in the kernel; perf's side-band records (`sideband.rs`) show which programs
 //! the processes run. Without the privilege for that, ptrace can watch a command (`ptrace.rs`). Either way `tally.rs`
 //! adds up the sites for the report. Nothing here prints, and no process but the command's is stopped.
 

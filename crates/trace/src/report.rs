@@ -1,47 +1,47 @@
-//! The report's data, which serialises.
+//! The data of the report, which can be serialised.
 
 use crate::symbols::Frame;
 use crate::why::Why;
 use serde::Serialize;
 
-/// How calls are counted.
+/// Method of counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
-    /// By BPF programs at the kernel's tracepoints.
+    /// BPF programs at the kernel's tracepoints count.
     Bpf,
-    /// By stopping the program at each call.
+    /// The program is stopped at each call.
     Ptrace,
 }
 
-/// Who made system calls to read clocks.
+/// The processes that made system calls to read clocks.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Report {
-    /// How they were counted.
+    /// Method by which the calls were counted.
     pub method: Method,
-    /// How long.
+    /// Duration of the counting.
     pub seconds: f64,
-    /// All of them.
+    /// Number of all calls.
     pub calls: u64,
-    /// What is missing.
+    /// Data that was lost.
     pub lost: Lost,
-    /// The calls of a process, a clock and a reason; the most expensive first.
+    /// Calls by process, clock and reason; the most expensive first.
     pub rows: Vec<Row>,
 }
 
-/// What could not be kept for lack of room.
+/// Numbers of records that were lost for lack of room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Lost {
     /// Calls that are in no row. They may be of processes that were not asked about.
     pub calls: u64,
-    /// Stacks.
+    /// Samples of stacks.
     pub stacks: u64,
-    /// What processes did: a row may have a wrong name, or none.
+    /// Process events. A row may therefore have a wrong name, or none.
     pub process_events: u64,
 }
 
 impl Lost {
-    /// Returns whether anything is missing.
+    /// Returns whether anything was lost.
     pub fn is_anything(&self) -> bool {
         *self != Lost::default()
     }
@@ -50,46 +50,46 @@ impl Lost {
 /// One program's calls for one clock, for one reason.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Row {
-    /// The process.
+    /// Process ID.
     pub pid: u32,
-    /// Its name when it was first seen.
+    /// Name of the process when it was first seen.
     pub comm: String,
     /// The program's file.
     pub program: Option<String>,
-    /// Whether it ended while it was watched.
+    /// Whether the process ended while it was watched.
     pub has_ended: bool,
     /// The system call.
     pub call: &'static str,
-    /// The clock, where the call takes one: its name, `dynamic`, or a number that is none.
+    /// The clock, if the call takes one: its name, `dynamic`, or the number of a clock that does not exist.
     pub clock: Option<String>,
-    /// The door: `x86_64`, `i386`, `vsyscall`, ...
+    /// ABI by which the kernel was entered: `x86_64`, `i386`, `vsyscall`, ...
     pub abi: &'static str,
-    /// How many.
+    /// Number of calls.
     pub calls: u64,
-    /// Over the whole time.
+    /// Mean rate over the whole duration.
     pub calls_per_second: f64,
-    /// What one costs here, measured.
+    /// Measured cost of such a call on this host.
     pub price_ns: Option<f64>,
-    /// Both multiplied: of one CPU.
+    /// Cost of all these calls, as a share of one CPU.
     pub cpu_percent: Option<f64>,
-    /// Why it entered the kernel.
+    /// Reason why the calls entered the kernel.
     pub why: Why,
-    /// The same in a sentence.
+    /// The reason in a sentence.
     pub says: &'static str,
-    /// Who called, where stacks were asked for: the most frequent first. Estimated from samples.
+    /// Callers, if stacks were recorded, the most frequent first. Their numbers are estimated from samples.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub callers: Vec<Caller>,
 }
 
-/// Where calls came from.
+/// A caller.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Caller {
-    /// The innermost function that is not of the C library or a vDSO.
+    /// The innermost function that does not belong to the C library or a vDSO.
     pub function: Option<String>,
-    /// The file that it is in.
+    /// The file that contains it.
     pub library: Option<String>,
-    /// How many calls, estimated.
+    /// Estimated number of calls.
     pub calls: u64,
-    /// All that was seen, from the inside out.
+    /// All known frames, innermost first.
     pub stack: Vec<Frame>,
 }

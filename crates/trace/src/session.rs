@@ -10,12 +10,12 @@ use std::ffi::OsString;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// The processes to watch.
+/// Selection of the processes to watch.
 #[derive(Clone, Debug)]
 pub enum Whom {
     /// All processes.
     All,
-    /// A process, and those that it starts from now on.
+    /// A process, and its descendants that start from now on.
     Process(u32),
     /// A new program and its descendants.
     Command(Vec<OsString>),
@@ -26,7 +26,7 @@ pub enum Whom {
 pub struct Options {
     /// The processes to watch.
     pub whom: Whom,
-    /// Method of counting. `None`: BPF, or ptrace where that is not allowed.
+    /// Method of counting; `None` means BPF, or ptrace if BPF is not allowed.
     pub method: Option<Method>,
     /// Whether to find callers.
     pub stacks: bool,
@@ -128,7 +128,7 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Outcome, St
 /// namespace's numbers belong to other processes.
 fn proc_is_of_our_pids() -> Result<(), String> {
     let own = std::fs::read_link("/proc/self").map_err(|error| {
-        format!("/proc, where processes get their names from, cannot be read: {error}; mount -t proc proc /proc")
+        format!("/proc, which has the names of processes, cannot be read: {error}; mount it: mount -t proc proc /proc")
     })?;
     if own.as_os_str() == std::process::id().to_string().as_str() {
         return Ok(());
@@ -188,7 +188,7 @@ impl Watch {
         let elapsed = begun.elapsed();
         self.counter.stop();
         samples.extend(self.counter.samples());
-        self.sideband.tell(&mut tally.processes, u64::MAX);
+        self.sideband.pass_events(&mut tally.processes, u64::MAX);
         self.look(&mut tally, true);
         for sample in samples {
             tally.sample(&sample);
@@ -200,7 +200,7 @@ impl Watch {
 
     fn glance(&mut self, tally: &mut Tally, waiting: &mut Vec<Sample>) {
         let now_ns = monotonic_ns();
-        self.sideband.tell(&mut tally.processes, now_ns);
+        self.sideband.pass_events(&mut tally.processes, now_ns);
         waiting.extend(self.counter.samples());
         let is_due = |sample: &Sample| sample.time_ns <= now_ns;
         for sample in waiting.extract_if(.., |sample| is_due(sample)) {
@@ -213,7 +213,7 @@ impl Watch {
     fn look(&mut self, tally: &mut Tally, is_last: bool) {
         let now_ns = monotonic_ns();
         if !is_last {
-            self.sideband.tell(&mut tally.processes, now_ns);
+            self.sideband.pass_events(&mut tally.processes, now_ns);
         }
         let counts = self.counter.read(|site| tally.processes.has_ended(site.pid));
         for count in counts {

@@ -62,7 +62,7 @@ impl Sideband {
     }
 
     /// Passes the events up to `now_ns` (CLOCK_MONOTONIC, read before the call) to `processes`.
-    pub(crate) fn tell(&mut self, processes: &mut Processes, now_ns: u64) {
+    pub(crate) fn pass_events(&mut self, processes: &mut Processes, now_ns: u64) {
         for ring in &mut self.rings {
             while let Some(record) = ring.next_record() {
                 read(&record, &mut self.waiting, &mut self.lost);

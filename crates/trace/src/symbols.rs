@@ -13,14 +13,14 @@ use std::sync::Arc;
 /// One function on a stack.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, schemars::JsonSchema)]
 pub struct Frame {
-    /// Its name, demangled; nothing where the file has no symbol for it.
+    /// The function's name, demangled; nothing if the file has no symbol for it.
     pub function: Option<String>,
-    /// The file that it is in, `[vdso]`, `//anon` for code made at run time; nothing if it was not known what was mapped.
+    /// The file that contains it, `[vdso]`, or `//anon` for code made at run time; nothing if the mapping is not known.
     pub library: Option<String>,
 }
 
 impl Frame {
-    /// Returns whether it only makes system calls on behalf of others: libc, the loader, a vDSO.
+    /// Returns whether it only makes system calls for its callers: libc, the loader, a vDSO.
     pub(crate) fn is_go_between(&self) -> bool {
         let Some(library) = self.library.as_deref() else {
             return false;
@@ -103,7 +103,7 @@ impl Symbols {
         name
     }
 
-    /// Returns the callers, innermost first: the function that entered the kernel leads the list. Only frames within
+    /// Returns the callers, innermost first, beginning with the function that entered the kernel. Only frames within
     /// the sample's piece of stack are found.
     pub(crate) fn callers(&mut self, sample: &Sample, image: &Image) -> Vec<Frame> {
         let addresses = self.unwind(sample, image);

@@ -52,7 +52,7 @@ impl Host {
     }
 }
 
-/// A site, with the time from which it was counted, which identifies the program of the process.
+/// A site, and the time from which it was counted, which identifies the program of the process.
 type Counted = (Site, u64);
 
 /// All counts.
@@ -168,7 +168,7 @@ impl Tally {
     }
 
     /// Returns the callers. A sample represents the calls since the previous one; the calls after the last sample are
-    /// shared out among all.
+    /// distributed over all of them.
     fn callers(&self, row: &RowKey, sites: &[Site], calls: u64) -> Vec<Caller> {
         let mut sums: HashMap<&Vec<Frame>, u64> = HashMap::new();
         let mut distinct = sites.to_vec();

@@ -8,12 +8,12 @@ use fastpath_measure::{Clock, Kind, Path, Probe};
 use serde::{Serialize, Serializer};
 use std::collections::HashMap;
 
-/// Why a call entered the kernel.
+/// Reason why a call entered the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Why {
     /// A jump to the vsyscall page, which traps.
     Vsyscall,
-    /// CPU time, alarm clocks, devices' clocks: only the kernel has them, on every host.
+    /// CPU time, alarm clocks and devices' clocks, which only the kernel has, on every host.
     KernelOnly,
     /// This host's vDSO does not answer this clock or function, though it answers others.
     NotInVdso,
@@ -23,13 +23,13 @@ pub enum Why {
     NoVdso,
     /// A static program that never asks for a vDSO.
     StaticBinary,
-    /// A `syscall` instruction of the program's own, or `syscall(2)`.
+    /// A `syscall` instruction in the program's own code, or `syscall(2)`.
     OwnInstruction,
     /// The C library made the call itself.
     Libc,
     /// The vDSO did not answer this time.
     VdsoFellBack,
-    /// The mapping that called is not known.
+    /// The mapping that contains the call is not known.
     Unknown,
 }
 
@@ -54,7 +54,7 @@ impl schemars::JsonSchema for Why {
 }
 
 impl Why {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Why; 10] = [
         Why::Vsyscall,
         Why::KernelOnly,
@@ -93,10 +93,10 @@ impl Why {
             Why::Clocksource => "the kernel's clocksource cannot be read in user space (fastpath doctor says why)",
             Why::NoVdso => "the process has no vDSO",
             Why::StaticBinary => "static binary that never asks for the vDSO",
-            Why::OwnInstruction => "makes the system call by an instruction of its own",
+            Why::OwnInstruction => "makes the system call with an instruction of its own",
             Why::Libc => "its C library makes the system call without the vDSO",
             Why::VdsoFellBack => "the vDSO passed the call on to the kernel",
-            Why::Unknown => "unknown: what is mapped at the call could not be seen",
+            Why::Unknown => "unknown: the mapping at the call could not be seen",
         }
     }
 }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_call_in_its_own_code_is_told_so_and_who_has_it_in_libc_too() {
+    fn a_call_in_the_programs_own_code_is_distinguished_from_one_in_libc() {
         let healthy = host(&[]);
         let of = |library, function| why(&healthy, Clock::MONOTONIC, library, function, true);
         assert_eq!(of(Some("/bin/x"), "main"), Why::OwnInstruction);
@@ -288,7 +288,7 @@ mod tests {
 
     /// Regression test: the kernel's clocksource was blamed.
     #[test]
-    fn who_traces_without_a_vdso_blames_that_and_not_the_kernels_clocksource() {
+    fn a_tracer_without_a_vdso_reports_that_and_not_the_kernels_clocksource() {
         let counters: Vec<Clock> = Clock::ALL.to_vec();
         let mut probe = host(&counters);
         probe.host.vdso = None;
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_this_vdso_lacks_is_told_from_a_sick_clocksource() {
+    fn a_clock_that_this_vdso_lacks_is_distinguished_from_an_unreadable_clocksource() {
         let counters: Vec<Clock> = Clock::ALL
             .iter()
             .copied()

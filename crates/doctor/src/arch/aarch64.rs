@@ -3,10 +3,10 @@
 use super::super::facts::{Stated, StatedBy};
 use std::arch::asm;
 
-/// drivers/clocksource/arm_arch_timer.c.
+/// Defined in drivers/clocksource/arm_arch_timer.c.
 pub(crate) const COUNTER_CLOCKSOURCES: &[&str] = &["arch_sys_counter"];
 
-/// arch/arm64/kernel/vdso/vdso.lds.S. There is no time() and no getcpu() in it.
+/// Exports of arch/arm64/kernel/vdso/vdso.lds.S. They contain neither time() nor getcpu().
 pub(crate) const FUNCTIONS: &[(&str, &str)] = &[
     ("__kernel_clock_gettime", "2.6.39"),
     ("__kernel_gettimeofday", "2.6.39"),
@@ -15,17 +15,17 @@ pub(crate) const FUNCTIONS: &[(&str, &str)] = &[
     ("__kernel_getrandom", "6.12"),
 ];
 
-/// The counter is part of the architecture, not a feature.
+/// No flags: the counter is part of the architecture, not a feature.
 pub(crate) const FLAGS: &[&str] = &[];
 
 /// "ecv": CNTVCTSS_EL0, which needs no barrier before it.
 pub(crate) const MORE_FLAGS: &[&str] = &["ecv"];
 
-/// Asks the registers that user space may read.
+/// Reads the registers that user space may read.
 pub(crate) fn stated() -> Vec<Stated> {
     let hz: u64;
-    // SAFETY: Linux lets user space read cntfrq_el0 wherever it lets it read the counter, and traps it to the same value
-    // where it does not; reading it changes nothing.
+    // SAFETY: Linux lets user space read cntfrq_el0 wherever it lets it read the counter, and traps it to the same
+    // value where it does not; reading it changes nothing.
     unsafe { asm!("mrs {}, cntfrq_el0", out(reg) hz, options(nomem, nostack, preserves_flags)) };
     vec![Stated {
         source: "CNTFRQ_EL0".to_owned(),
@@ -34,7 +34,7 @@ pub(crate) fn stated() -> Vec<Stated> {
     }]
 }
 
-/// `arch_timer: cp15 timer(s) running at 24.00MHz (virt).`
+/// Parses `arch_timer: cp15 timer(s) running at 24.00MHz (virt).`
 pub(crate) fn rate_of_log_line(line: &str) -> Option<f64> {
     let (_, rest) = line.split_once("arch_timer: ")?;
     let (_, rate) = rest.split_once("running at ")?;
@@ -42,7 +42,7 @@ pub(crate) fn rate_of_log_line(line: &str) -> Option<f64> {
     Some(megahertz * 1e6)
 }
 
-/// /proc/cpuinfo says nothing about the counter here, except by BogoMIPS, which the kernel rounds.
+/// Returns `None`: /proc/cpuinfo describes the counter here only by BogoMIPS, which the kernel rounds.
 pub(crate) fn rate_of_cpuinfo(_: &str, _: &[String]) -> Option<(&'static str, f64)> {
     None
 }

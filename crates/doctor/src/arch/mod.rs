@@ -1,9 +1,9 @@
-//! What differs between instruction sets when a host is examined: each file here has the same few names.
+//! The parts of an examination that differ between ISAs. Each file here has the same names:
 //!
 //! - `COUNTER_CLOCKSOURCES`: the kernel's clocksources that a vDSO can read
-//! - `FUNCTIONS`: what a kernel's vDSO exports, and since which Linux
-//! - `FLAGS`: the CPU's flags in /proc/cpuinfo that the kernel wants to see before it trusts the counter
-//! - `stated()`: what the CPU itself says about its counter
+//! - `FUNCTIONS`: the exports of a kernel's vDSO, and the Linux version that added each
+//! - `FLAGS`: the CPU's flags in /proc/cpuinfo that the kernel looks for before it trusts the counter
+//! - `stated()`: the counter's rate as the CPU states it
 //! - `rate_of_log_line()`, `rate_of_cpuinfo()`: the counter's rate as the kernel states it
 
 #[cfg(target_arch = "aarch64")]

@@ -1,13 +1,14 @@
-//! The time stamp counter: CPUID, and how Linux for x86 speaks of it.
+//! The time stamp counter: CPUID, and the words that Linux for x86 has for the counter.
 
 use super::super::facts::{Stated, StatedBy};
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 
-/// Clocksources with a vDSO mode (enum vdso_clock_mode, arch/x86/include/asm/vdso/clocksource.h): the counter itself, and the
-/// two that hypervisors correct by a page. `xen` has one on some versions only; its price tells.
+/// Clocksources with a vDSO mode (enum vdso_clock_mode, arch/x86/include/asm/vdso/clocksource.h): the counter itself,
+/// and the two that hypervisors correct by a page. `xen` has a vDSO mode in some versions only; its cost shows whether
+/// it has.
 pub(crate) const COUNTER_CLOCKSOURCES: &[&str] = &["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
 
-/// arch/x86/entry/vdso/vdso.lds.S, and the first version with each beyond the original four.
+/// Exports of arch/x86/entry/vdso/vdso.lds.S, with the first version that has each one beyond the original four.
 pub(crate) const FUNCTIONS: &[(&str, &str)] = &[
     ("__vdso_clock_gettime", "2.6.24"),
     ("__vdso_gettimeofday", "2.6.24"),
@@ -17,13 +18,13 @@ pub(crate) const FUNCTIONS: &[(&str, &str)] = &[
     ("__vdso_getrandom", "6.11"),
 ];
 
-/// arch/x86/kernel/tsc.c (unsynchronized_tsc, check_system_tsc_reliable) asks for these.
+/// Flags that arch/x86/kernel/tsc.c looks for (unsynchronized_tsc, check_system_tsc_reliable).
 pub(crate) const FLAGS: &[&str] = &["tsc", "constant_tsc", "nonstop_tsc", "rdtscp"];
 
-/// Flags that only add to the counter's credit.
+/// Flags that are further evidence for the counter; their absence is not evidence against it.
 pub(crate) const MORE_FLAGS: &[&str] = &["tsc_known_freq", "tsc_reliable", "tsc_adjust"];
 
-/// Asks CPUID. Under a hypervisor each question costs a microsecond or more.
+/// Executes CPUID. Under a hypervisor each execution costs a microsecond or more.
 pub(crate) fn stated() -> Vec<Stated> {
     let mut rates = Vec::new();
     let mut add = |source: &str, by, hz: f64| {
@@ -55,7 +56,8 @@ pub(crate) fn stated() -> Vec<Stated> {
             f64::from(megahertz) * 1e6,
         );
     }
-    // The leaf that VMware began and KVM may offer: the guest's TSC in kHz. Above 4000_0000H there is no other meaning to it.
+    // This leaf, which VMware introduced and KVM may offer, contains the guest's TSC rate in kHz. No hypervisor uses
+    // the leaf for anything else.
     let hypervised = __cpuid(1).ecx >> 31 == 1;
     if hypervised && (0x4000_0010..0x4000_1000).contains(&__cpuid(0x4000_0000).eax) {
         let kilohertz = __cpuid(0x4000_0010).eax;
@@ -64,7 +66,7 @@ pub(crate) fn stated() -> Vec<Stated> {
     rates
 }
 
-/// `tsc: Detected 2299.998 MHz processor`, `tsc: Refined TSC clocksource calibration: 2095.078 MHz`.
+/// Parses `tsc: Detected 2299.998 MHz processor` or `tsc: Refined TSC clocksource calibration: 2095.078 MHz`.
 pub(crate) fn rate_of_log_line(line: &str) -> Option<f64> {
     let (_, rest) = line.split_once("tsc: ")?;
     if !rest.starts_with("Detected ") && !rest.starts_with("Refined ") {
@@ -76,7 +78,8 @@ pub(crate) fn rate_of_log_line(line: &str) -> Option<f64> {
     Some(megahertz * 1e6)
 }
 
-/// The kernel derives its delay loop from the TSC where it has one, and prints twice that: `bogomips` is 2 MHz a MHz.
+/// Returns the TSC's rate in Hz, from half of `bogomips`. The kernel derives its delay loop from the TSC where there is
+/// one, and prints twice the TSC's rate in MHz.
 pub(crate) fn rate_of_cpuinfo(cpuinfo: &str, flags: &[String]) -> Option<(&'static str, f64)> {
     let constant = flags.iter().any(|flag| flag == "constant_tsc");
     let line = cpuinfo.lines().find(|line| line.starts_with("bogomips"))?;

@@ -1,4 +1,4 @@
-//! Path and price of every call.
+//! Path and cost of every call.
 
 use super::super::facts::Facts;
 use super::super::root::plain;
@@ -32,7 +32,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
     lines
 }
 
-/// As programs of the ISA of the process that was asked about get them, where that is another one.
+/// Returns the clocks as programs of the asked process's ISA read them, if that is another ISA than this process's.
 pub(super) fn of_other_isa(facts: &Facts) -> Vec<Line> {
     let reports = facts.process_clocks.iter().flatten();
     let reports = reports.filter(|report| report.clock.kind() != Kind::KernelOnly);
@@ -47,7 +47,7 @@ pub(super) fn of_other_isa(facts: &Facts) -> Vec<Line> {
     reports.map(of_report).collect()
 }
 
-/// What is to be said about every call's path alike: that none could be established.
+/// Returns the reason why paths could not be established, if it is the same for all such calls.
 fn common_remark<'a>(calls: &[(&str, &'a Measured)]) -> Option<&'a String> {
     let mut remarks = calls
         .iter()

@@ -1,4 +1,4 @@
-//! The CPU's counter: all that the verdict on it is made of, and the verdict.
+//! Facts about the CPU's counter, and the verdict on it.
 
 use super::super::causes;
 use super::super::facts::{Facts, Rate, StatedBy};
@@ -26,12 +26,12 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
         }
     }
     let is_unpromised = evidence.verdict(Trust::Invariant) == Err(Distrust::NotInvariant);
-    // Who vouches for it changes nothing else.
+    // `--trust-counter` changes nothing else about the verdict.
     let allowed = is_unpromised.then_some(("--trust-counter", Trust::AllowNonInvariant));
     for (command, trust) in [("fastpath run", Trust::Invariant)].into_iter().chain(allowed) {
         let (mark, shows) = match evidence.verdict(trust) {
-            Ok(()) => (Mark::Ok, "would believe it".to_owned()),
-            Err(why) => (if_it_matters(facts), format!("would not believe it: {why}")),
+            Ok(()) => (Mark::Ok, "would accept it".to_owned()),
+            Err(why) => (if_it_matters(facts), format!("would not accept it: {why}")),
         };
         add(command, mark, shows, "all of this");
     }
@@ -64,15 +64,15 @@ fn of_promises(facts: &Facts, add: &mut Add<'_>) {
     let counter = &facts.counter;
     if let Some(features) = counter.evidence.features {
         let (mark, shows) = if features.invariant {
-            (Mark::Ok, "promised")
+            (Mark::Ok, "guaranteed")
         } else {
-            (if_it_matters(facts), "not promised")
+            (if_it_matters(facts), "not guaranteed")
         };
         add("one rate", mark, shows.to_owned(), Features::INVARIANT_SOURCE);
     }
     let missing = counter.flags_missing.join(" ");
     let (mark, shows) = match &counter.flags {
-        None => (Mark::Unknown, "not to be seen".to_owned()),
+        None => (Mark::Unknown, "cannot be seen".to_owned()),
         Some(flags) if flags.is_empty() && missing.is_empty() => return,
         Some(flags) if missing.is_empty() => (Mark::Ok, flags.join(" ")),
         Some(flags) => (if_it_matters(facts), format!("{}; missing: {missing}", flags.join(" "))),
@@ -105,7 +105,7 @@ fn of_rates(facts: &Facts, add: &mut Add<'_>) {
     }
 }
 
-/// Pairs that have a line each; `--json` has them all.
+/// Most pairs that have a line each; `--json` has all.
 const MOST_PAIRS: usize = 6;
 
 fn agreement(warp: &Warp) -> (Mark, String) {
@@ -134,7 +134,7 @@ fn agreement(warp: &Warp) -> (Mark, String) {
     }
 }
 
-/// What could not be compared, by its reason.
+/// Lists the pairs of CPUs that were not compared, by reason.
 fn missed(warp: &Warp) -> String {
     let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for pair in &warp.missed {
@@ -218,10 +218,10 @@ mod tests {
     fn the_verdict_is_shown_with_and_without_somebody_who_vouches() {
         let facts = samples::without_promise(samples::hpet());
         let (mark, shows) = shown(&facts, "fastpath run");
-        assert!(mark == Mark::Bad && shows.contains("would not believe it"), "{shows}");
+        assert!(mark == Mark::Bad && shows.contains("would not accept it"), "{shows}");
         assert_eq!(
             shown(&facts, "--trust-counter"),
-            (Mark::Ok, "would believe it".to_owned())
+            (Mark::Ok, "would accept it".to_owned())
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel and what it runs on.
+//! Facts about the kernel and the machine that it runs on.
 
 use super::super::causes;
 use super::super::facts::{Facts, VdsoKind};
@@ -17,7 +17,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
     let (mark, shows) = clocksource(facts);
     add("clocksource", mark, shows, "/sys/devices/system/clocksource");
     let (mark, shows) = match &facts.kernel.parameters {
-        None => (Mark::Unknown, "not to be seen".to_owned()),
+        None => (Mark::Unknown, "cannot be seen".to_owned()),
         Some(parameters) if parameters.is_empty() => (Mark::Ok, "nothing about clocks".to_owned()),
         Some(parameters) => (Mark::Info, parameters.join(" ")),
     };
@@ -32,7 +32,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
 
 fn clocksource(facts: &Facts) -> (Mark, String) {
     let Some(current) = &facts.clocksource.current else {
-        return (Mark::Unknown, "not to be seen".to_owned());
+        return (Mark::Unknown, "cannot be seen".to_owned());
     };
     let mark = if findings::counter_is_unused(facts) {
         Mark::Bad
@@ -60,7 +60,7 @@ fn of_log(facts: &Facts, add: &mut Add<'_>) {
             let reach = if log.is_complete {
                 ""
             } else {
-                "; it no longer reaches back to the boot"
+                "; it no longer goes back to the boot"
             };
             let shows = format!("nothing against the counter{reach}");
             add("log", Mark::Info, shows, &log.source);
@@ -76,7 +76,7 @@ fn machine(facts: &Facts) -> String {
         (_, Some(hypervisor), Some(product)) => format!("guest of {hypervisor} ({product})"),
         (_, Some(hypervisor), None) => format!("guest of {hypervisor}"),
         (_, None, Some(product)) => product.clone(),
-        (_, None, None) => "no hypervisor says that it is one".to_owned(),
+        (_, None, None) => "no hypervisor identifies itself".to_owned(),
     }
 }
 
@@ -85,7 +85,7 @@ fn of_calls(facts: &Facts, add: &mut Add<'_>) {
         let price = vsyscall.entries.iter().find_map(|entry| entry.ns);
         let price = price.map_or(String::new(), |ns| format!(", {} a call", nanoseconds(ns)));
         let shows = match vsyscall.mode {
-            Mode::None if facts.here.has_kernel_vdso.is_none() => "not to be seen".to_owned(),
+            Mode::None if facts.here.has_kernel_vdso.is_none() => "cannot be seen".to_owned(),
             Mode::None => "not mapped: programs that still jump to it die".to_owned(),
             Mode::Xonly => format!("trapped (xonly){price}; only programs from before 2011 jump to it"),
             Mode::Emulate => format!("trapped (emulate){price}; only programs from before 2011 jump to it"),
@@ -96,7 +96,7 @@ fn of_calls(facts: &Facts, add: &mut Add<'_>) {
         let taxes = facts.mitigations.iter().filter(|m| m.taxes_system_calls);
         let taxes: Vec<&str> = taxes.map(|m| m.name.as_str()).collect();
         let paid = match (facts.mitigations.is_empty(), taxes.is_empty()) {
-            (true, _) => "mitigations not to be seen".to_owned(),
+            (true, _) => "mitigations cannot be seen".to_owned(),
             (false, true) => "no mitigation adds to it".to_owned(),
             (false, false) => format!("mitigations that add to it: {}", taxes.join(", ")),
         };
@@ -116,7 +116,7 @@ fn vdso_mark(facts: &Facts) -> Mark {
 
 fn vdso_shows(facts: &Facts) -> String {
     if facts.here.has_kernel_vdso.is_none() {
-        return "not to be seen".to_owned();
+        return "cannot be seen".to_owned();
     }
     if !facts.vdso.is_mapped {
         return "the kernel's is not mapped here".to_owned();

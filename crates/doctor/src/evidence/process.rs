@@ -1,4 +1,4 @@
-//! This process, and the one that was asked about.
+//! Facts about this process, and about the one that was asked about.
 
 use super::super::facts::{Process, VdsoKind};
 use super::{Add, Line, Mark, line};
@@ -65,10 +65,10 @@ fn of_vdso(process: &Process, file: &dyn Fn(&str) -> String, add: &mut Add<'_>) 
         Some(VdsoKind::None) => Some((Mark::Bad, "none".to_owned())),
         Some(VdsoKind::Kernel) => Some((Mark::Ok, "the kernel's".to_owned())),
         Some(VdsoKind::Fastpath) => Some((Mark::Ok, page_shows(process))),
-        Some(VdsoKind::Other) => Some((Mark::Unknown, "of another program".to_owned())),
-        // What has no memory has none either.
+        Some(VdsoKind::Other) => Some((Mark::Unknown, "neither the kernel's nor fastpath's".to_owned())),
+        // A process without memory has no vDSO either.
         None if process.is_kernel_thread || matches!(process.state, Some('Z' | 'X')) => None,
-        None => Some((Mark::Unknown, "not to be seen".to_owned())),
+        None => Some((Mark::Unknown, "cannot be seen".to_owned())),
     };
     if let Some((mark, shows)) = vdso {
         add("vDSO", mark, shows, &file("maps"));
@@ -111,12 +111,13 @@ fn of_restrictions(process: &Process, file: &dyn Fn(&str) -> String, add: &mut A
         add("no_new_privs", Mark::Info, "set".to_owned(), &file("status"));
     }
     if let Some(tracer) = process.tracer_pid.filter(|pid| *pid != 0) {
-        let shows = format!("by process {tracer}: `fastpath run` leaves a program alone that is traced at its start");
+        let shows =
+            format!("by process {tracer}: `fastpath run` does not change a program that is traced at its start");
         add("traced", Mark::Info, shows, &file("status"));
     }
 }
 
-/// How the counter did for those who are served, with the last withdrawals.
+/// Returns the results of the publisher's checks of the counter, with the last withdrawals.
 fn experience_shows(experience: &Residuals) -> (Mark, String) {
     let mut shows = match experience.warp_within_cycles {
         Some(cycles) => format!(

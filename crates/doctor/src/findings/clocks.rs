@@ -1,4 +1,4 @@
-//! Clocks and functions that cost more than they need.
+//! Findings about clocks and functions that cost more than necessary.
 
 use super::super::facts::{Facts, VdsoKind};
 use super::super::root::plain;
@@ -10,7 +10,7 @@ use fastpath_measure::path::Path;
 use fastpath_measure::probe::{ClockReport, Measured};
 use fastpath_measure::verdict::Verdict as Judged;
 
-/// Clocks that a vDSO could read from the counter and that are slow.
+/// Returns the slow clocks that a vDSO could read from the counter.
 pub(crate) fn slow_counter_clocks(facts: &Facts) -> Vec<&ClockReport> {
     let slow = |report: &&ClockReport| report.clock.kind() == Kind::Counter && report.measured.verdict == Judged::Slow;
     facts.clocks.iter().filter(slow).collect()
@@ -36,7 +36,8 @@ fn is_slow_by_call(facts: &Facts, clock: Clock) -> bool {
         .any(|report| report.clock == clock && report.measured.path == Path::Syscall)
 }
 
-/// Whether the clocks that everybody reads are system calls although there is a vDSO: the kernel does not read the counter.
+/// Returns whether MONOTONIC and REALTIME are system calls although there is a vDSO: the kernel does not read the
+/// counter.
 pub(crate) fn counter_is_unused(facts: &Facts) -> bool {
     facts.here.vdso != Some(VdsoKind::None)
         && is_slow_by_call(facts, Clock::MONOTONIC)
@@ -49,13 +50,13 @@ pub(super) fn slow(facts: &Facts) -> Vec<Finding> {
     let mut others = slow_others(facts);
     if facts.here.vdso == Some(VdsoKind::None) && !slow.is_empty() {
         findings.push(no_vdso(facts, &slow));
-        // All of them are calls for the same reason.
+        // Without a vDSO, all functions are system calls for the same reason.
         others.clear();
     } else if counter_is_unused(facts) {
         findings.push(counter_unused(facts, &slow));
         others.retain(|(name, _)| *name != "gettimeofday");
     } else {
-        let (calls, dear): (Vec<_>, Vec<_>) = slow.into_iter().partition(|r| r.measured.path == Path::Syscall);
+        let (calls, expensive): (Vec<_>, Vec<_>) = slow.into_iter().partition(|r| r.measured.path == Path::Syscall);
         if !calls.is_empty() {
             let names = clock_names(&calls);
             let says = format!(
@@ -66,11 +67,11 @@ pub(super) fn slow(facts: &Facts) -> Vec<Finding> {
             let kernel = format!("Linux {}", facts.kernel.release);
             findings.push(finding("clock-not-in-vdso", Severity::Slow, says).proof("uname -r", &kernel));
         }
-        if !dear.is_empty() {
+        if !expensive.is_empty() {
             let says = format!(
                 "{} cost {} a call although no system call is made",
-                clock_names(&dear),
-                costs(&dear)
+                clock_names(&expensive),
+                costs(&expensive)
             );
             let counter = facts
                 .counter
@@ -98,7 +99,7 @@ fn slow_functions(facts: &Facts, names: &[&str], listed: &str) -> Finding {
     }
     let says = format!("not answered by this kernel's vDSO: {listed}");
     let mut found = finding("function-not-in-vdso", Severity::Slow, says);
-    // What else it lacks (getrandom, which reads no clock) makes none of these slow.
+    // Other functions that it lacks (getrandom, which reads no clock) do not explain why these are slow.
     let is_named = |symbol: &str| {
         let plain = symbol.trim_start_matches("__vdso_").trim_start_matches("__kernel_");
         names.contains(&plain)
@@ -168,7 +169,7 @@ fn counter_unused(facts: &Facts, slow: &[&ClockReport]) -> Finding {
     }
     if facts.clocksource.is_too_coarse() {
         found = found.because_of(
-            "the kernel found no clocksource but its own timer ticks: its clocks move by milliseconds, and fastpath cannot follow them \
+            "the kernel found no clocksource but its own timer ticks: its clocks advance by milliseconds, and fastpath cannot follow them \
              (`fastpath run` leaves every read to the kernel)",
             "/sys/devices/system/clocksource",
             current.unwrap_or_default(),
@@ -176,13 +177,9 @@ fn counter_unused(facts: &Facts, slow: &[&ClockReport]) -> Finding {
     }
     if found.because.is_empty() {
         found = found.because(match &facts.log {
-            None => "the reason could not be determined: the kernel's log cannot be read here",
-            Some(log) if !log.is_complete => {
-                "the reason could not be determined: the kernel's log no longer reaches back to the boot"
-            }
-            Some(_) => {
-                "the reason could not be determined: neither the log, the command line nor the CPU's flags say it"
-            }
+            None => "the reason is unknown: the kernel's log cannot be read here",
+            Some(log) if !log.is_complete => "the reason is unknown: the kernel's log no longer goes back to the boot",
+            Some(_) => "the reason is unknown: neither the log, the command line nor the CPU's flags contain it",
         });
     }
     found
@@ -193,7 +190,7 @@ pub(super) fn unknown(facts: &Facts) -> Option<Finding> {
     let unknown: Vec<&ClockReport> = facts.clocks.iter().filter(unknown).collect();
     let first = unknown.first()?;
     let says = format!(
-        "which path {} {} could not be established",
+        "the path that {} {} could not be established",
         clock_names(&unknown),
         take(unknown.len())
     );
@@ -201,7 +198,7 @@ pub(super) fn unknown(facts: &Facts) -> Option<Finding> {
     Some(match &first.measured.why {
         Some(why) => found.because(&plain(why)),
         None if facts.here.seccomp.is_some_and(|mode| mode != 0) => {
-            found.because("the seccomp filter of this process forbids what is needed to find out")
+            found.because("the seccomp filter of this process forbids the system calls that would show it")
         }
         None => found,
     })

@@ -1,4 +1,4 @@
-//! The CPU's counter.
+//! Findings about the CPU's counter.
 
 use super::super::causes;
 use super::super::facts::{Facts, Stated, StatedBy};
@@ -7,10 +7,11 @@ use super::{Finding, Severity, finding};
 use fastpath_evidence::Warp;
 use fastpath_evidence::counter::Features;
 
-/// A counter read costs 5 to 30 ns; trapped by a hypervisor, microseconds.
-const DEAR_COUNTER_NS: f64 = 100.0;
+/// Cost above which a counter read is reported. It costs 5 to 30 ns, but microseconds if a hypervisor traps it.
+const EXPENSIVE_COUNTER_NS: f64 = 100.0;
 
-/// What the kernel itself warns of when it calibrates again (arch/x86/kernel/tsc.c, tsc=recalibrate).
+/// Difference of rates at which the kernel itself warns when it calibrates again (arch/x86/kernel/tsc.c,
+/// tsc=recalibrate).
 const RATE_TOLERANCE: f64 = 500e-6;
 
 pub(super) fn of(facts: &Facts) -> Vec<Finding> {
@@ -26,7 +27,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Finding> {
                 .proof("prctl PR_GET_TSC", "PR_TSC_SIGSEGV"),
         );
     }
-    if let Some(ns) = counter.read_ns.filter(|ns| *ns > DEAR_COUNTER_NS) {
+    if let Some(ns) = counter.read_ns.filter(|ns| *ns > EXPENSIVE_COUNTER_NS) {
         let says = format!("reading the counter itself costs {ns:.0} ns: no vDSO can be faster than that");
         let found =
             finding("counter-dear", Severity::Slow, says).proof("measured", &format!("{}: {ns:.1} ns", counter.name));
@@ -58,7 +59,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Finding> {
         } else {
             ""
         };
-        let says = format!("the CPU does not promise that its counter keeps one rate{used}");
+        let says = format!("the CPU does not guarantee that its counter keeps one rate{used}");
         findings
             .push(finding("counter-not-invariant", Severity::Note, says).proof(Features::INVARIANT_SOURCE, "not set"));
     }
@@ -68,7 +69,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Finding> {
 
 fn rate_mismatch(facts: &Facts, in_use: bool) -> Option<Finding> {
     let measured = facts.counter.measured.as_ref()?;
-    // The kernel's own clock is made of the rate that the kernel states: then the two cannot differ, or that rate is wrong.
+    // The kernel's own clock is derived from the rate that the kernel states, so if the two differ, that rate is wrong.
     let is_off = |stated: &&Stated| {
         let apart = (measured.hz - stated.hz).abs() - measured.error_hz;
         stated.by != StatedBy::CpuNominal && apart > RATE_TOLERANCE * stated.hz
@@ -76,7 +77,7 @@ fn rate_mismatch(facts: &Facts, in_use: bool) -> Option<Finding> {
     let stated = facts.counter.stated.iter().find(is_off)?;
     let ppm = (measured.hz / stated.hz - 1.0) * 1e6;
     let says = format!(
-        "the counter runs at {}, which is {ppm:+.0} ppm off what is stated",
+        "the counter runs at {}, which is {ppm:+.0} ppm off the stated rate",
         megahertz(measured.hz)
     );
     let severity = if in_use { Severity::Wrong } else { Severity::Note };

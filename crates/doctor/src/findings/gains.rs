@@ -1,4 +1,4 @@
-//! What a process would gain.
+//! The gain of a process under fastpath.
 
 use super::super::facts::{Facts, VdsoKind};
 use super::process::is_of_other_isa;
@@ -7,21 +7,22 @@ use fastpath_measure::clocks::Clock;
 use fastpath_measure::probe::ClockReport;
 use serde::Serialize;
 
-/// What a process pays for a clock.
+/// Cost of a clock read in a process, now and under fastpath.
 #[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Gain {
     /// The clock.
     pub clock: Clock,
-    /// A call in that process, judged by the same path here.
+    /// Cost of a call in that process: that of the same path here.
     pub now_ns: f64,
-    /// A call under fastpath: the counter's read and a fifth, as `fastpath bench` shows it.
+    /// Cost of a call under fastpath: that of a counter read and a fifth more, as `fastpath bench` shows.
     pub under_fastpath_ns: f64,
 }
 
-/// `fastpath bench`: our clock_gettime costs 1.13 to 1.18 bare counter reads.
+/// Cost of fastpath's clock_gettime in counter reads; `fastpath bench` shows 1.13 to 1.18.
 const OVER_COUNTER: f64 = 1.2;
 
-/// What a process pays a call, and would pay under fastpath. Nothing where that would be a guess.
+/// Returns the cost of a call in the process, now and under fastpath. Clocks for which that would be a guess are left
+/// out.
 pub(crate) fn gains(facts: &Facts) -> Vec<Gain> {
     let (Some(process), Some(read_ns)) = (&facts.process, facts.counter.read_ns) else {
         return Vec::new();

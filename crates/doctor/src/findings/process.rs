@@ -13,7 +13,7 @@ pub(super) fn of(process: &Process, facts: &Facts) -> Vec<Finding> {
     let maps = format!("/proc/{}/maps", process.pid);
     let status = format!("/proc/{}/status", process.pid);
     if process.is_kernel_thread {
-        let says = "the process is a thread of the kernel's, which reads no clock by a vDSO".to_owned();
+        let says = "the process is a kernel thread, which reads no clock through a vDSO".to_owned();
         return vec![finding("process-of-kernel", Severity::Unknown, says).proof(&status, "no memory of its own")];
     }
     if matches!(process.state, Some('Z' | 'X')) {
@@ -23,9 +23,9 @@ pub(super) fn of(process: &Process, facts: &Facts) -> Vec<Finding> {
     }
     match process.vdso {
         None => {
-            let says = "which vDSO the process has cannot be seen".to_owned();
+            let says = "the vDSO of the process cannot be seen".to_owned();
             findings.push(
-                finding("process-unseen", Severity::Unknown, says).because("it may not be looked into by this user"),
+                finding("process-unseen", Severity::Unknown, says).because("this user may not examine the process"),
             );
         }
         Some(VdsoKind::None) => {
@@ -42,14 +42,14 @@ pub(super) fn of(process: &Process, facts: &Facts) -> Vec<Finding> {
         Some(VdsoKind::Other) => {
             let says = "the process has a vDSO that is neither the kernel's nor fastpath's".to_owned();
             findings.push(
-                finding("process-other-vdso", Severity::Unknown, says).proof(&maps, "AT_SYSINFO_EHDR leads elsewhere"),
+                finding("process-other-vdso", Severity::Unknown, says).proof(&maps, "AT_SYSINFO_EHDR points elsewhere"),
             );
         }
         Some(VdsoKind::Kernel) => {}
     }
     if process.asks_for_vdso == Some(false) && process.vdso.is_some() {
         let says = format!(
-            "the program is static and never asks for a vDSO: where it reads a clock, it makes the system call itself{}",
+            "the program is static and never asks for a vDSO: when it reads a clock, it makes the system call itself{}",
             call_price(facts)
         );
         let exe = format!("/proc/{}/exe", process.pid);
@@ -71,7 +71,8 @@ pub(super) fn of(process: &Process, facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// A library may be mapped for other functions than those that read clocks, so one that has the vDSO beside such calls does not decide.
+/// Reports calls in the process's own code. If a library makes such calls and also uses the vDSO, the finding is only a
+/// note: the library may be mapped for functions that read no clock.
 fn of_own_calls(own: &OwnCalls, process: &Process, facts: &Facts) -> Finding {
     let exe = format!("/proc/{}/exe", process.pid);
     let (source, whose) = if own.is_program {
@@ -117,18 +118,18 @@ fn of_own_calls(own: &OwnCalls, process: &Process, facts: &Facts) -> Finding {
     finding(id, Severity::Note, says).proof(source, &shows)
 }
 
-/// Rules of `fastpath audit`.
+/// Names of rules of `fastpath audit`.
 const OWN_SYSTEM_CALL: &str = "own-system-call";
 const VSYSCALL: &str = "vsyscall-page";
 
-/// Programs of other ISAs have another vDSO.
+/// Reports a slow vDSO of another ISA, whose programs have a vDSO of their own.
 fn of_other_isa(process: &Process, facts: &Facts) -> Option<Finding> {
     if !is_of_other_isa(process) {
         return None;
     }
     let isa = process.isa.as_deref().unwrap_or("other");
     let Some(clocks) = &facts.process_clocks else {
-        let says = format!("the process is an {isa} program; what its calls cost could not be measured here");
+        let says = format!("the process is an {isa} program; the cost of its calls could not be measured here");
         return Some(finding("process-other-isa", Severity::Note, says));
     };
     let slow = |r: &&ClockReport| r.clock.kind() == Kind::Counter && r.measured.verdict == Judged::Slow;
@@ -144,7 +145,7 @@ pub(super) fn is_of_other_isa(process: &Process) -> bool {
     process.isa.as_deref().is_some_and(|isa| isa != std::env::consts::ARCH)
 }
 
-/// The clocks as the process that was asked about gets them; without one, as this one does.
+/// Returns the clocks as the process that was asked about reads them; without one, as this process does.
 pub(super) fn clocks_of_subject(facts: &Facts) -> &[ClockReport] {
     let is_other = facts.process.as_ref().is_some_and(is_of_other_isa);
     facts
@@ -165,7 +166,7 @@ fn call_price(facts: &Facts) -> String {
 fn of_served(process: &Process, facts: &Facts, maps: &str) -> Finding {
     let page = process.page.clone().unwrap_or_default();
     let mapped = |found: Finding| found.proof(maps, fastpath_page::MAPPED_NAME);
-    // What fastpath does not answer, the kernel does: by its vDSO, as slowly as it does here, or by system call.
+    // The kernel answers the clocks that fastpath does not: through its vDSO, as slowly as here, or by system call.
     let is_without_vdso = page.is_without_vdso == Some(true);
     let severity = if slow_counter_clocks(facts).is_empty() && !is_without_vdso {
         Severity::Note
@@ -188,7 +189,7 @@ fn of_served(process: &Process, facts: &Facts, maps: &str) -> Finding {
         (None, Some(serves)) if serves.is_empty() && page.clocks.as_ref().is_some_and(Vec::is_empty) => {
             let says = format!("fastpath serves no clock in the process{behind}");
             mapped(finding("process-not-served", severity, says))
-                .because("`run --without-vdso` serves clocks if `--clocks` says which")
+                .because("`run --without-vdso` serves only the clocks that `--clocks` lists")
         }
         (None, Some(serves)) if serves.is_empty() => {
             let says = if is_without_vdso {
@@ -203,8 +204,8 @@ fn of_served(process: &Process, facts: &Facts, maps: &str) -> Finding {
             let found = mapped(finding("process-served", Severity::Note, says));
             match page.experience {
                 Some(experience) if experience.allows_non_invariant => found.because(
-                    "it was started with --trust-counter: the CPU does not promise the counter's rate, so it is watched more \
-                     closely (docs/counter.md)",
+                    "it was started with --trust-counter: the CPU does not guarantee the counter's rate, so it is checked more \
+                     often (docs/counter.md)",
                 ),
                 _ => found,
             }

@@ -1,4 +1,4 @@
-//! What the findings come to.
+//! The verdict and its sentence.
 
 use super::super::facts::{Facts, VdsoKind};
 use super::super::words::nanoseconds;
@@ -8,7 +8,7 @@ use fastpath_measure::clocks::Clock;
 use fastpath_measure::probe::Measured;
 
 impl Verdict {
-    /// Of the host; with a process, of that process.
+    /// Returns the verdict on the process that was asked about or, without one, on the host.
     pub(crate) fn of(facts: &Facts, findings: &[Finding]) -> Verdict {
         let of = |severities: Vec<Severity>| match severities.iter().min() {
             Some(Severity::Wrong) => Verdict::Wrong,
@@ -28,14 +28,14 @@ impl Verdict {
             return of(severities(false));
         };
         match (of(severities(true)), process.vdso) {
-            // It reads the clocks as this process does.
+            // The process reads the clocks as this process does.
             (Verdict::Healthy, Some(VdsoKind::Kernel)) => of(severities(false)),
             (verdict, _) => verdict,
         }
     }
 }
 
-/// The verdict in a sentence.
+/// Returns the verdict in a sentence.
 pub(crate) fn summary(facts: &Facts, findings: &[Finding], verdict: Verdict) -> String {
     let subject = facts.process.as_ref().map(|process| {
         let name = process.name.as_deref().unwrap_or("process");
@@ -72,7 +72,7 @@ fn is_served(facts: &Facts) -> bool {
 }
 
 fn named(subject: Option<String>, says: Option<String>) -> String {
-    let says = says.unwrap_or_else(|| "it could not be determined".to_owned());
+    let says = says.unwrap_or_else(|| "the verdict could not be determined".to_owned());
     subject.map_or(says.clone(), |subject| format!("{subject}: {says}"))
 }
 

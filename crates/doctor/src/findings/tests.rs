@@ -151,7 +151,7 @@ fn what_fastpath_passes_on_is_not_blamed_on_an_old_kernel() {
 }
 
 #[test]
-fn dear_system_calls_are_explained_by_what_is_paid_at_each() {
+fn expensive_system_calls_are_explained_by_the_mitigations() {
     let report = report(samples::mitigated());
     let found = finding(&report, "system-calls-dear");
     assert_eq!(found.severity, Severity::Note);
@@ -377,7 +377,7 @@ fn a_page_that_was_withdrawn_tells_why_and_one_that_is_stale_whom_to_look_for() 
     assert_eq!(with(PageFacts::default()).verdict, Verdict::Unknown);
 }
 
-/// Such a process was called healthy on a host whose own clocks are fast.
+/// Regression test: such a process was called healthy on a host whose own clocks are fast.
 #[test]
 fn a_process_without_a_vdso_that_fastpath_does_not_serve_is_slow_on_a_healthy_host_too() {
     let with = |page: PageFacts| {
@@ -415,7 +415,7 @@ fn a_process_without_a_vdso_that_fastpath_does_not_serve_is_slow_on_a_healthy_ho
             report.summary
         );
     }
-    // With the kernel's fast vDSO behind it nothing is lost, and nothing is fast by fastpath.
+    // With the kernel's fast vDSO behind the page nothing is slow, and fastpath makes nothing faster.
     let behind = with(PageFacts {
         clocks: Some(vec!["MONOTONIC"]),
         is_without_vdso: Some(false),
@@ -525,7 +525,8 @@ fn what_was_asked_about_comes_first_then_the_gravest() {
     );
 }
 
-/// "Guest of KVM", QEMU's invtsc and tsc=reliable were what a user-mode kernel was told, a newer kernel than 4.4.0 what gVisor was.
+/// Regression test: under a user-mode kernel, doctor reported "guest of KVM" and advised QEMU's invtsc and
+/// tsc=reliable; under gVisor, it advised a kernel newer than 4.4.0.
 #[test]
 fn a_program_that_acts_as_a_kernel_is_named_and_gets_no_advice_for_kernels() {
     for name in ["User Mode Linux", "gVisor"] {
@@ -559,21 +560,21 @@ fn a_rate_that_the_kernel_found_after_all_is_no_cause_and_a_choice_is_one_whatev
 #[test]
 fn advice_is_judged_by_what_the_host_would_have_afterwards() {
     let has = |facts: Facts, id: &str| report(facts).remedies.iter().any(|remedy| remedy.id == id);
-    // Without the parameter, this kernel would run on another clock that is not the counter.
+    // Without the parameter, this kernel would use another clocksource that is not the counter either.
     let mut facts = samples::hpet();
     facts.kernel.parameters = Some(vec!["clocksource=hpet".to_owned()]);
     facts.clocksource.available = vec!["hpet".to_owned(), "acpi_pm".to_owned()];
     assert!(!has(facts.clone(), "command-line"));
     facts.clocksource.available.push("tsc".to_owned());
     assert!(has(facts, "command-line"));
-    // A newer kernel than 5.16 is no advice for one.
+    // A kernel newer than 5.16 gets no advice to upgrade to 5.16.
     let mut facts = samples::hpet();
     facts.log = Some(samples::log(&["tsc: Marking TSC unstable due to clocksource watchdog"]));
     facts.kernel.release = "6.1.0-28-amd64".to_owned();
     assert!(!has(facts.clone(), "newer-kernel"));
     facts.kernel.release = "5.10.0-33-amd64".to_owned();
     assert!(has(facts, "newer-kernel"));
-    // Timer ticks cannot be followed.
+    // fastpath cannot follow timer ticks.
     let mut facts = samples::hpet();
     facts.clocksource.current = Some("refined-jiffies".to_owned());
     assert!(!has(facts.clone(), "run") && !has(facts, "run-trusting"));

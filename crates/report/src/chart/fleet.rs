@@ -79,7 +79,7 @@ pub(crate) fn chart(hosts: &[(&Host, &str, usize)]) -> Option<Markup> {
     Some(figure(
         "fleet",
         rows.height() + AXIS,
-        "Price of a read of MONOTONIC on each host",
+        "Cost of a read of MONOTONIC on each host",
         &description,
         caption,
         drawing,

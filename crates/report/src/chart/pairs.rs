@@ -89,7 +89,7 @@ pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Option<
     Some(figure(
         id,
         rows.height() + AXIS,
-        "Price of a read now and with fastpath",
+        "Cost of a read now and with fastpath",
         &description,
         caption,
         drawing,

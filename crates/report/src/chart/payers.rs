@@ -30,7 +30,7 @@ pub(crate) fn chart(id: &str, trace: &Trace, at: &str) -> Option<Markup> {
         last_higher: 0,
     };
     let description = format!(
-        "A bar for each of the {} that pay most: the share of one CPU that their system calls for clocks cost. The table below has the figures.",
+        "A bar for each of the {} most expensive rows: the share of one CPU that their system calls for clocks cost. The table below has the figures.",
         payers.len()
     );
     let drawing = html! {
@@ -50,7 +50,7 @@ pub(crate) fn chart(id: &str, trace: &Trace, at: &str) -> Option<Markup> {
     Some(figure(
         id,
         rows.height() + AXIS,
-        "Who pays for system calls that read clocks",
+        "Processes that spend most on system calls that read clocks",
         &description,
         caption,
         drawing,

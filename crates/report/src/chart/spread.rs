@@ -32,7 +32,7 @@ pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Markup 
     );
     let caption = html! {
         "Each sample is the mean of " (prices.calls_per_sample) " calls in a row. Areas grow with the square root of how many samples lie "
-        "there, so that rare ones are seen. "
+        "there, so that rare ones are visible. "
         span.key { span.bar {} " half are cheaper (p50)" }
         span.key { span.dash {} " 99 of 100 are (p99)" }
         span.key { "✕ the most expensive (→ beyond the axis)" }
@@ -61,7 +61,7 @@ pub(crate) fn chart(id: &str, host: &Host, prices: &Prices, at: &str) -> Markup 
     figure(
         id,
         rows.height() + AXIS,
-        "Price of a read of each clock, distribution",
+        "Distribution of the cost of a read of each clock",
         &description,
         caption,
         drawing,

@@ -46,14 +46,14 @@ fn clocks(host: &Host, at: &str) -> Markup {
     };
     let has_spread = host.prices.is_some();
     let explained = host.probe.clocks.iter().any(|clock| clock.why.is_some());
-    let best = if has_spread { "Probe" } else { "Price" };
+    let best = if has_spread { "Probe" } else { "Cost" };
     let table = html! {
         table {
             caption {
                 span {
                     "clock_gettime of each clock by " (shown(&host.probe.isa)) " programs, in nanoseconds."
                     @if has_spread {
-                        " “Probe” is what " code { "fastpath probe" } " shows: the least of five medians, each of longer rows of calls. The "
+                        " “Probe” is the result of " code { "fastpath probe" } ": the least of five medians, each of longer rows of calls. The "
                         "next three columns are of the samples in the chart."
                     }
                 }
@@ -109,7 +109,7 @@ fn comparison(prices: &Prices, at: &str) -> Markup {
     let table = html! {
         table {
             caption {
-                span { "The same samples in nanoseconds, taken in turns: what programs get now, and what fastpath's vDSO gives them." }
+                span { "The same samples in nanoseconds, taken in turns: the costs for programs now, and with fastpath's vDSO." }
             }
             thead {
                 tr {
@@ -141,7 +141,7 @@ fn comparison(prices: &Prices, at: &str) -> Markup {
             }
         }
     };
-    scrolling("Table of prices now and with fastpath", table)
+    scrolling("Table of costs now and with fastpath", table)
 }
 
 fn functions(host: &Host, at: &str) -> Markup {
@@ -154,7 +154,7 @@ fn functions(host: &Host, at: &str) -> Markup {
                     th scope="col" { "Function" }
                     th scope="col" { "Verdict" }
                     th scope="col" { "Path" }
-                    th.number scope="col" { "Price" }
+                    th.number scope="col" { "Cost" }
                     th.number scope="col" { "System call" }
                     @if explained { th scope="col" { "Why" } }
                 }

@@ -31,7 +31,7 @@ pub(super) fn body(hosts: &[Host], labels: &[String]) -> Markup {
         section aria-labelledby="next" {
             h2 id="next" { "What to do next" }
             @if steps.is_empty() {
-                p { "Nothing needs fixing. " code { "fastpath guard" } " in CI, or " code { "fastpath export" } " for Prometheus, reports when that changes." }
+                p { "Nothing needs to be fixed. " code { "fastpath guard" } " in CI, or " code { "fastpath export" } " for Prometheus, reports when that changes." }
             } @else {
                 ol.steps { @for (step, on) in &steps { (host::step(step, Some(names(on, &listed)))) } }
             }
@@ -69,14 +69,14 @@ fn table(hosts: &[(&Host, &str, usize)]) -> Markup {
     let table = html! {
         table.sortable {
             caption {
-                span { "The worst first. Costs of MONOTONIC in nanoseconds. A host's name links to its details." }
+                span { "The worst hosts first. Costs of MONOTONIC in nanoseconds. Each host's name is a link to its details." }
             }
             thead {
                 tr {
                     th scope="col" { "Host" }
                     th scope="col" { "Verdict" }
                     th scope="col" { "Path" }
-                    th.number scope="col" { "Price" }
+                    th.number scope="col" { "Cost" }
                     th.number scope="col" { "System call" }
                     th.number scope="col" { "Slow calls" }
                     th scope="col" { "Clocksource" }

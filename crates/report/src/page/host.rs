@@ -94,7 +94,7 @@ pub(super) fn why_missing(host: &Host, part: Part) -> Markup {
         p.missing {
             @match missing {
                 Some(missing) => { "Not measured: " (sentence(&ended(&missing.why))) },
-                None => { "Not measured: the file has a probe only. " code { "fastpath report --json" } " on the host has all." },
+                None => { "Not measured: the file contains only a probe. " code { "fastpath report --json" } " on the host measures everything." },
             }
         }
     }

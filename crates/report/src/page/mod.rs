@@ -46,8 +46,8 @@ pub fn page(report: &Report) -> String {
                 main id="main" { (body) }
                 footer {
                     p {
-                        "Made by fastpath " (crate::words::shown(&report.fastpath)) ". Prices are in nanoseconds per call. A path is established "
-                        "by taking the system call away, not guessed from the cost. This page loads nothing and sends nothing."
+                        "Made by fastpath " (crate::words::shown(&report.fastpath)) ". Costs are in nanoseconds per call. A path is determined "
+                        "by forbidding the system call, not inferred from the cost. This page loads nothing and sends nothing."
                     }
                 }
                 script { (PreEscaped(SCRIPT)) }

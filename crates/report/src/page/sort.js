@@ -1,9 +1,10 @@
-// Heads of the fleet's table become buttons that sort it by their column. Without this it stays sorted, the sickest first.
+// Turns the heads of the fleet's table into buttons that sort it by their column. Without this script it stays sorted,
+// the worst hosts first.
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   const key = (row, column) => row.cells[column].dataset.sort ?? row.cells[column].textContent;
   const compare = (a, b, turned) => {
-    // What could not be measured comes last either way.
+    // Missing values come last in both directions.
     if (a === "" || b === "") return (a === "") - (b === "");
     return turned * (a - b || a.localeCompare(b, "en", { numeric: true }));
   };

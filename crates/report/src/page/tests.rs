@@ -44,18 +44,18 @@ fn count(page: &str, what: &str) -> usize {
 }
 
 #[test]
-fn a_healthy_host_is_told_so_first() {
+fn the_page_of_a_healthy_host_says_so_first() {
     let page = of(vec![samples::healthy("web1")]);
     let all = elements(&page);
     assert!(page.contains("data-verdict=\"healthy\"") && page.contains("MONOTONIC 21.9 ns, by system call 246 ns."));
     assert!(page.find("healthy").unwrap() < page.find("What to do next").unwrap());
-    assert!(page.contains("Nobody pays.") && page.contains("2026-11-21 12:38 UTC"));
+    assert!(page.contains("No process reads clocks by system call.") && page.contains("2026-11-21 12:38 UTC"));
     assert_eq!(all.iter().filter(|tag| tag.starts_with("h1")).count(), 1);
 }
 
 #[test]
-fn a_sick_host_has_its_evidence_its_remedies_and_its_payers() {
-    let page = of(vec![samples::sick("db1")]);
+fn a_slow_host_has_its_evidence_its_remedies_and_its_processes() {
+    let page = of(vec![samples::slow("db1")]);
     elements(&page);
     let page = page.replace('\'', "&#39;");
     for text in [
@@ -73,7 +73,7 @@ fn a_sick_host_has_its_evidence_its_remedies_and_its_payers() {
 
 #[test]
 fn every_chart_has_a_name_a_description_and_a_table() {
-    let page = of(vec![samples::sick("db1")]);
+    let page = of(vec![samples::slow("db1")]);
     let all = elements(&page);
     let charts: Vec<_> = all.iter().filter(|tag| tag.contains("role=\"img\"")).collect();
     assert_eq!(charts.len(), 3, "{charts:?}");
@@ -91,8 +91,8 @@ fn every_chart_has_a_name_a_description_and_a_table() {
 }
 
 #[test]
-fn identifiers_are_unique_and_links_lead_somewhere() {
-    let page = of((0..20).map(|n| samples::sick(&format!("db{n}"))).collect());
+fn identifiers_are_unique_and_links_have_targets() {
+    let page = of((0..20).map(|n| samples::slow(&format!("db{n}"))).collect());
     let ids: Vec<&str> = page
         .split(" id=\"")
         .skip(1)
@@ -109,7 +109,7 @@ fn identifiers_are_unique_and_links_lead_somewhere() {
 }
 
 #[test]
-fn what_could_not_be_had_is_said_with_its_reason() {
+fn missing_parts_are_listed_with_their_reasons() {
     let page = of(vec![samples::partial("db1")]);
     elements(&page);
     assert!(page.contains("Not measured: only root may count the system calls of all processes."));
@@ -127,7 +127,7 @@ const HOSTILE: &str =
 
 #[test]
 fn names_from_outside_stay_names() {
-    let mut host = samples::sick(HOSTILE);
+    let mut host = samples::slow(HOSTILE);
     host.file = Some(HOSTILE.to_owned());
     let facts = &mut host.probe.host;
     facts.kernel = HOSTILE.to_owned();
@@ -171,7 +171,7 @@ fn names_from_outside_stay_names() {
 }
 
 #[test]
-fn the_page_may_load_nothing_and_run_only_what_is_its_own() {
+fn the_page_may_load_nothing_and_run_only_its_own_script() {
     let page = of(vec![samples::healthy("web1")]);
     let policy = page.split("Content-Security-Policy\" content=\"").nth(1).unwrap();
     let policy = policy.split('"').next().unwrap();
@@ -189,10 +189,10 @@ fn the_page_may_load_nothing_and_run_only_what_is_its_own() {
 }
 
 #[test]
-fn a_fleet_shows_its_sick_hosts_first_and_all_of_each() {
+fn a_fleet_shows_its_slow_hosts_first_and_all_of_each() {
     let mut hosts: Vec<Host> = (0..197).map(|n| samples::only_probed(&format!("web{n:03}"))).collect();
-    hosts.insert(50, samples::sick("db1"));
-    hosts.insert(150, samples::sick("db2"));
+    hosts.insert(50, samples::slow("db1"));
+    hosts.insert(150, samples::slow("db2"));
     hosts.push(samples::healthy("web001"));
     let page = of(hosts);
     elements(&page);
@@ -211,10 +211,10 @@ fn a_fleet_shows_its_sick_hosts_first_and_all_of_each() {
 }
 
 #[test]
-fn figures_say_where_they_stand_in_the_data() {
+fn figures_carry_their_path_in_the_data() {
     let report = Report {
         fastpath: "0.1.0".to_owned(),
-        hosts: vec![samples::healthy("a"), samples::sick("b"), samples::partial("c")],
+        hosts: vec![samples::healthy("a"), samples::slow("b"), samples::partial("c")],
     };
     let data = serde_json::to_value(&report).unwrap();
     let page = page(&report);

@@ -12,7 +12,7 @@ pub(super) fn section(host: &Host, index: usize, level: u8) -> Markup {
     let id = format!("h{index}-trace");
     html! {
         section aria-labelledby=(id) {
-            (heading(level, &id, "Who pays: system calls that read clocks"))
+            (heading(level, &id, "Processes that read clocks by system call"))
             @match &host.trace {
                 Some(trace) => (counted(trace, index)),
                 None => (why_missing(host, Part::Trace)),
@@ -27,9 +27,9 @@ fn counted(trace: &Trace, index: usize) -> Markup {
         p.lead {
             (count(&format!("{at}/calls"), trace.calls)) " calls in "
             (value(&format!("{at}/seconds"), trace.seconds, &format!("{:.1}", trace.seconds))) " s, by all processes."
-            @if trace.rows.is_empty() { " Nobody pays." }
+            @if trace.rows.is_empty() { " No process reads clocks by system call." }
             @if trace.lost.calls > 0 { " Lost for lack of room: " (plural(trace.lost.calls, "call")) "." }
-            @if trace.lost.process_events > 0 { " Names may be wrong or missing: what processes did was lost in part." }
+            @if trace.lost.process_events > 0 { " Names may be wrong or missing, because some process events were lost." }
         }
         @if !trace.rows.is_empty() {
             @if let Some(chart) = payers::chart(&format!("h{index}-payers"), trace, &at) { (chart) }
@@ -60,7 +60,7 @@ fn table(trace: &Trace, at: &str) -> Markup {
             tbody { @for (index, row) in trace.rows.iter().enumerate() { (of_row(row, &format!("{at}/rows/{index}"))) } }
         }
     };
-    scrolling("Table of those who pay", table)
+    scrolling("Table of processes that read clocks by system call", table)
 }
 
 fn of_row(row: &Row, at: &str) -> Markup {
