@@ -41,7 +41,7 @@ pub fn attach(options: &args::Attach) -> i32 {
         return status;
     }
     let trust = if options.trust_counter {
-        Trust::Anyway
+        Trust::AllowNonInvariant
     } else {
         Trust::Invariant
     };

@@ -93,7 +93,7 @@ struct Args {
 impl Args {
     fn trust(&self) -> Trust {
         if self.trust_counter {
-            Trust::Anyway
+            Trust::AllowNonInvariant
         } else {
             Trust::Invariant
         }

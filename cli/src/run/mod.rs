@@ -125,7 +125,7 @@ fn source(selection: &Selection) -> Result<helper::Source, String> {
 
 fn trust(options: &args::Run) -> Trust {
     if options.trust_counter {
-        Trust::Anyway
+        Trust::AllowNonInvariant
     } else {
         Trust::Invariant
     }

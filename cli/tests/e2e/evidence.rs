@@ -29,12 +29,12 @@ fn experience(pid: Pid) -> Residuals {
 
 #[test]
 fn the_cpus_are_compared_again_and_again_while_a_program_is_served() {
-    for (options, is_vouched_for) in [(&[][..], false), (&["--trust-counter"][..], true)] {
+    for (options, allows_non_invariant) in [(&[][..], false), (&["--trust-counter"][..], true)] {
         while_served(options, |sleeper| {
             wait_until("three comparisons", || experience(sleeper).warp_tests >= 3);
             wait_until("anchors", || experience(sleeper).refreshes > 10);
             let found = experience(sleeper);
-            assert_eq!(found.is_vouched_for, is_vouched_for, "{found:?}");
+            assert_eq!(found.allows_non_invariant, allows_non_invariant, "{found:?}");
             assert_eq!(found.withdrawals, 0, "{found:?}");
             assert_eq!(found.withdrawn, None, "{found:?}");
         });

@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_user_lets_go_of_his_own_pages_and_root_of_all() {
-        let (_publisher, handle) = Publisher::new(ClockSet::ALL, Trust::Anyway).unwrap();
+        let (_publisher, handle) = Publisher::new(ClockSet::ALL, Trust::AllowNonInvariant).unwrap();
         let mut book = Book::new(handle, limits(1), Some(1));
         let process = Process { pid: 7, uid: 1000 };
         let open = |book: &mut Book| {
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn pages_are_shown_a_few_at_a_time_each_once_and_only_to_who_may_see_them() {
-        let (_publisher, handle) = Publisher::new(ClockSet::ALL, Trust::Anyway).unwrap();
+        let (_publisher, handle) = Publisher::new(ClockSet::ALL, Trust::AllowNonInvariant).unwrap();
         let mut book = Book::new(handle, limits(10), Some(1));
         let mut kept = Vec::new();
         for pid in 0..10 {

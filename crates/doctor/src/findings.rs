@@ -191,7 +191,7 @@ fn notes(facts: &Facts) -> Vec<Finding> {
     }
     let verdict = |trust| facts.counter.evidence.verdict(trust);
     if let Err(distrust) = verdict(Trust::Invariant) {
-        let vouched = match verdict(Trust::Anyway) {
+        let vouched = match verdict(Trust::AllowNonInvariant) {
             Ok(()) => "; `fastpath run --trust-counter` would serve them",
             Err(_) => "",
         };

@@ -3,7 +3,7 @@
 use super::facts::{Counter, Facts, Kernel, KernelLog, Machine, Process, Stated, StatedBy};
 use super::root::Root;
 use super::{Options, arch, host, kernel_log, process, rate};
-use fastpath_evidence::{Evidence, Patience};
+use fastpath_evidence::{Evidence, Timeouts};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
 use fastpath_measure::probe::{ClockReport, Probe};
@@ -11,7 +11,7 @@ use fastpath_measure::vdso::Vdso;
 use std::time::{Duration, Instant};
 
 /// More than `run` has at a start: whoever asks doctor waits a second, on a busy machine too.
-const PATIENCE: Patience = Patience {
+const TIMEOUTS: Timeouts = Timeouts {
     in_all: Duration::from_millis(350),
     for_a_pair: Duration::from_millis(175),
     for_an_answer: Duration::from_millis(60),
@@ -44,7 +44,7 @@ pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {
     let log = kernel_log::read(root);
     let mut counter = counter_facts(root, &probe, cpuinfo.as_deref(), log.as_ref());
     counter.evidence = if root.is_host() {
-        Evidence::gather(PATIENCE)
+        Evidence::gather(TIMEOUTS)
     } else {
         Evidence::at_first_sight()
     };

@@ -15,7 +15,7 @@ const FILES: [&str; 3] = ["/var/log/kern.log", "/var/log/dmesg", "/var/log/messa
 /// A log file is read from so far before its end.
 const TAIL: u64 = 8 << 20;
 /// journalctl answers within this, or is left alone.
-const PATIENCE: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_millis(300);
 /// Lines kept.
 const MOST_LINES: usize = 40;
 
@@ -152,14 +152,14 @@ fn journal() -> io::Result<String> {
     let ended = loop {
         match child.try_wait()? {
             Some(_) => break true,
-            None if begun.elapsed() > PATIENCE => break false,
+            None if begun.elapsed() > TIMEOUT => break false,
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
     if !ended {
         let _ = child.kill();
         let _ = child.wait();
-        return Err(io::Error::other(format!("no answer in {} ms", PATIENCE.as_millis())));
+        return Err(io::Error::other(format!("no answer in {} ms", TIMEOUT.as_millis())));
     }
     let mut text = String::new();
     pipe.map(|mut pipe| pipe.read_to_string(&mut text)).transpose()?;

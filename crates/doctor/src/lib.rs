@@ -122,7 +122,8 @@ impl Report {
             gains: findings::gains(&facts),
             unseen,
             evidence: evidence::of(&facts),
-            beliefs: [Trust::Invariant, Trust::Anyway].map(|trust| Belief::of(&facts.counter.evidence, trust)),
+            beliefs: [Trust::Invariant, Trust::AllowNonInvariant]
+                .map(|trust| Belief::of(&facts.counter.evidence, trust)),
             findings,
             facts,
             elapsed_ms: 0,

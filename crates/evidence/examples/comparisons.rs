@@ -3,13 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use fastpath_evidence::{Evidence, Patience, Patrol};
+use fastpath_evidence::{Evidence, Patrol, Timeouts};
 
 const ROUNDS: u32 = 200;
 
 fn main() {
     let begun = Instant::now();
-    let evidence = Evidence::gather(Patience {
+    let evidence = Evidence::gather(Timeouts {
         in_all: Duration::from_secs(1),
         for_a_pair: Duration::from_millis(500),
         for_an_answer: Duration::from_millis(100),

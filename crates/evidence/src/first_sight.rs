@@ -78,7 +78,7 @@ mod tests {
             if child == 0 {
                 let forbidden = libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) == 0;
                 let refused = |trust| is_promising(trust) == Err(Distrust::NotReadable);
-                let right = forbidden && refused(Trust::Invariant) && refused(Trust::Anyway);
+                let right = forbidden && refused(Trust::Invariant) && refused(Trust::AllowNonInvariant);
                 libc::_exit(i32::from(!right));
             }
             let mut status = -1;

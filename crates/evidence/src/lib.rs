@@ -23,24 +23,24 @@ use fastpath_isa::Isa;
 pub use page_copy::PageCopy;
 pub use pause::pause;
 pub use residuals::{Residuals, Withdrawal};
-pub use warp::{LeftOut, Missed, Pair, Patience, Patrol, Warp};
+pub use warp::{LeftOut, Missed, Pair, Patrol, Timeouts, Warp};
 
 /// Time limits at a start.
-const PATIENCE: Patience = Patience {
+const TIMEOUTS: Timeouts = Timeouts {
     in_all: Duration::from_millis(40),
     for_a_pair: Duration::from_millis(20),
     for_an_answer: Duration::from_millis(4),
 };
 /// Time limits at a start where the kernel itself runs on the counter: it compared all CPUs at boot and has watched
 /// them since.
-const WHERE_KERNEL_TRUSTS: Patience = Patience {
+const WHERE_KERNEL_TRUSTS: Timeouts = Timeouts {
     in_all: Duration::from_millis(8),
     for_a_pair: Duration::from_millis(4),
-    ..PATIENCE
+    ..TIMEOUTS
 };
 /// Time limits where the user vouches for the counter and no two CPUs were compared: virtual CPUs of a busy host may
 /// not run at once for a long time.
-const WHERE_VOUCHED: Patience = Patience {
+const WHERE_VOUCHED: Timeouts = Timeouts {
     in_all: Duration::from_millis(500),
     for_a_pair: Duration::from_millis(250),
     for_an_answer: Duration::from_millis(50),
@@ -55,7 +55,8 @@ pub enum Trust {
     Invariant,
     /// `--trust-counter`: the user vouches for the rate. All other requirements remain, and the counter is watched more
     /// closely ([`fastpath_clock::Config::watched`]).
-    Anyway,
+    #[serde(rename = "anyway")]
+    AllowNonInvariant,
 }
 
 /// Reason why the counter is not believed.
@@ -127,11 +128,11 @@ impl Evidence {
 
     /// Gathers all evidence about a host: [`Evidence::at_first_sight`], and every pair of CPUs compared. Starts
     /// threads.
-    pub fn gather(patience: Patience) -> Evidence {
+    pub fn gather(timeouts: Timeouts) -> Evidence {
         let mut evidence = Evidence::at_first_sight();
         if evidence.is_readable {
             evidence.is_trapped = first_sight::is_trapped();
-            evidence.warp = Some(warp::of_every_pair(patience));
+            evidence.warp = Some(warp::of_every_pair(timeouts));
         }
         evidence
     }
@@ -144,12 +145,12 @@ impl Evidence {
         if evidence.verdict(trust).is_err() {
             return evidence;
         }
-        let patience = if first_sight::kernel_trusts_counter() {
+        let timeouts = if first_sight::kernel_trusts_counter() {
             WHERE_KERNEL_TRUSTS
         } else {
-            PATIENCE
+            TIMEOUTS
         };
-        let evidence = Evidence::gather(patience);
+        let evidence = Evidence::gather(timeouts);
         if evidence.verdict(trust) == Err(Distrust::NotCompared) {
             return Evidence::gather(WHERE_VOUCHED);
         }
@@ -243,7 +244,7 @@ mod tests {
         evidence
     }
 
-    const BOTH: [Trust; 2] = [Trust::Invariant, Trust::Anyway];
+    const BOTH: [Trust; 2] = [Trust::Invariant, Trust::AllowNonInvariant];
 
     #[test]
     fn a_healthy_counter_is_believed() {
@@ -256,7 +257,7 @@ mod tests {
     fn a_counter_without_invariance_is_refused_unless_the_user_vouches_for_it() {
         let evidence = not_invariant(healthy());
         assert_eq!(evidence.verdict(Trust::Invariant), Err(Distrust::NotInvariant));
-        assert_eq!(evidence.verdict(Trust::Anyway), Ok(()));
+        assert_eq!(evidence.verdict(Trust::AllowNonInvariant), Ok(()));
     }
 
     #[test]
@@ -296,7 +297,7 @@ mod tests {
         // Busy CPUs are no reason to refuse a counter that the CPU and the kernel vouch for.
         assert_eq!(evidence.verdict(Trust::Invariant), Ok(()));
         assert_eq!(
-            not_invariant(evidence.clone()).verdict(Trust::Anyway),
+            not_invariant(evidence.clone()).verdict(Trust::AllowNonInvariant),
             Err(Distrust::NotCompared)
         );
         // A single CPU has no other to be compared with.
@@ -304,7 +305,7 @@ mod tests {
             cpus: vec![0],
             ..Warp::default()
         });
-        assert_eq!(not_invariant(evidence).verdict(Trust::Anyway), Ok(()));
+        assert_eq!(not_invariant(evidence).verdict(Trust::AllowNonInvariant), Ok(()));
     }
 
     #[test]
@@ -314,7 +315,7 @@ mod tests {
             withdrawn: Some("the counter stopped".into()),
             ..Residuals::default()
         });
-        let refused = evidence.verdict(Trust::Anyway).expect_err("withdrawn");
+        let refused = evidence.verdict(Trust::AllowNonInvariant).expect_err("withdrawn");
         assert_eq!(refused.to_string(), "the counter stopped");
     }
 

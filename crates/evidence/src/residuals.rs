@@ -26,7 +26,8 @@ pub struct Residuals {
     /// smaller warp.
     pub warp_within_cycles: Option<u64>,
     /// Whether `--trust-counter` was given: the CPU does not state that the counter has one rate.
-    pub is_vouched_for: bool,
+    #[serde(rename = "is_vouched_for")]
+    pub allows_non_invariant: bool,
 }
 
 /// A withdrawal of anchors from a page.
@@ -57,7 +58,7 @@ impl Residuals {
                 .collect(),
             warp_tests: watch.warp_tests.into(),
             warp_within_cycles: watch.warp_within_cycles,
-            is_vouched_for: watch.is_vouched_for,
+            allows_non_invariant: watch.allows_non_invariant,
         }
     }
 
@@ -99,7 +100,7 @@ mod tests {
         writer.set_watch(&Watch {
             warp_tests: 2,
             warp_within_cycles: None,
-            is_vouched_for: true,
+            allows_non_invariant: true,
         });
         let residuals = Residuals::of_page(&page);
         assert_eq!(
@@ -108,7 +109,7 @@ mod tests {
         );
         assert_eq!((residuals.withdrawals, residuals.warp_tests), (1, 2));
         assert_eq!(residuals.history[0].ahead_ns, Some(-90));
-        assert!(residuals.is_vouched_for);
+        assert!(residuals.allows_non_invariant);
     }
 
     #[test]

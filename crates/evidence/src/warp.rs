@@ -15,7 +15,7 @@ use crate::exchange::{self, Effort, Meeting};
 /// Time limits of a comparison. Idle CPUs take about 50 us a round, and there are as many rounds as CPUs; the rest is
 /// for CPUs that are busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct Timeouts {
     /// For all pairs.
     pub in_all: Duration,
     /// For a pair. Virtual CPUs that a busy host runs in turn do run at once now and then.
@@ -172,7 +172,7 @@ const TOO_BUSY: &str = "too busy to answer in time";
 
 /// Compares every pair, within the time limits, by a round-robin tournament. In each round all CPUs work, two by two,
 /// and after the last each has met every other.
-pub(super) fn of_every_pair(patience: Patience) -> Warp {
+pub(super) fn of_every_pair(timeouts: Timeouts) -> Warp {
     let begun = Instant::now();
     let cpus = cpus::allowed();
     if cpus.len() < 2 {
@@ -189,11 +189,11 @@ pub(super) fn of_every_pair(patience: Patience) -> Warp {
         }
     };
     let effort = || {
-        let left = patience.in_all.saturating_sub(begun.elapsed());
+        let left = timeouts.in_all.saturating_sub(begun.elapsed());
         (!left.is_zero()).then_some(Effort {
             exchanges: EXCHANGES,
-            timeout: patience.for_an_answer.min(left),
-            limit: patience.for_a_pair.min(left),
+            timeout: timeouts.for_an_answer.min(left),
+            limit: timeouts.for_a_pair.min(left),
         })
     };
     let play = |seat: usize| {
@@ -522,7 +522,7 @@ mod tests {
         }
     }
 
-    const PATIENT: Patience = Patience {
+    const GENEROUS: Timeouts = Timeouts {
         in_all: Duration::from_secs(1),
         for_a_pair: Duration::from_millis(500),
         for_an_answer: Duration::from_millis(100),
@@ -545,7 +545,7 @@ mod tests {
     fn the_cpus_of_this_host_agree_within_a_bound() {
         let mut patrol = Patrol::default();
         for warp in [
-            in_one_of_ten(|| of_every_pair(PATIENT)),
+            in_one_of_ten(|| of_every_pair(GENEROUS)),
             in_one_of_ten(|| patrol.round().0),
         ] {
             println!("{warp:?}");
@@ -563,9 +563,9 @@ mod tests {
 
     #[test]
     fn no_time_leaves_every_cpu_out_and_says_so() {
-        let warp = of_every_pair(Patience {
+        let warp = of_every_pair(Timeouts {
             in_all: Duration::ZERO,
-            ..PATIENT
+            ..GENEROUS
         });
         if warp.cpus.len() > 1 {
             assert_eq!(warp.left_out.len(), warp.cpus.len());

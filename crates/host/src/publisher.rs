@@ -21,7 +21,7 @@ pub struct Options {
     pub on_demand: bool,
     /// Relation of the guest's counter to the host's.
     pub relation: Relation,
-    /// [`Trust::Anyway`]: the counter's rate is the host's own risk. Anchors live for at most 40 ms, and the CPUs'
+    /// [`Trust::AllowNonInvariant`]: the counter's rate is the host's own risk. Anchors live for at most 40 ms, and the CPUs'
     /// counters should be compared every 10 ms ([`Publisher::compared`]).
     pub trust: Trust,
 }
@@ -91,12 +91,12 @@ impl<'p, S: Source> Publisher<'p, S> {
                 ..Config::default()
             }
         };
-        let is_vouched_for = options.trust == Trust::Anyway;
-        let config = if is_vouched_for { config.watched() } else { config };
+        let allows_non_invariant = options.trust == Trust::AllowNonInvariant;
+        let config = if allows_non_invariant { config.watched() } else { config };
         let mut refresher = Refresher::new(config, std::process::id());
         let boottime_ns = source.clock(libc::CLOCK_BOOTTIME).unwrap_or(0);
         let counter = || options.relation.guest(source.counter());
-        refresher.begin(&mut Writer::new(page), boottime_ns, is_vouched_for, counter);
+        refresher.begin(&mut Writer::new(page), boottime_ns, allows_non_invariant, counter);
         Publisher {
             page,
             source,

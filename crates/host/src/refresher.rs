@@ -92,10 +92,16 @@ impl Refresher {
 
     /// Starts with a page: stores the statistics of the counter there, and withdraws what another publisher left.
     ///
-    /// `boottime_ns` is the host's CLOCK_BOOTTIME; `is_vouched_for` says that the counter's invariance is not
+    /// `boottime_ns` is the host's CLOCK_BOOTTIME; `allows_non_invariant` says that the counter's invariance is not
     /// established and the user vouches for it.
-    pub fn begin(&mut self, pages: &mut impl Pages, boottime_ns: u64, is_vouched_for: bool, counter: impl Fn() -> u64) {
-        self.watch.is_vouched_for = is_vouched_for;
+    pub fn begin(
+        &mut self,
+        pages: &mut impl Pages,
+        boottime_ns: u64,
+        allows_non_invariant: bool,
+        counter: impl Fn() -> u64,
+    ) {
+        self.watch.allows_non_invariant = allows_non_invariant;
         pages.set_watch(&self.watch);
         if pages.are_in_force() {
             self.take_off(pages, Reason::NewPublisher, None, boottime_ns, counter);

@@ -262,7 +262,7 @@ unsafe fn publisher_options(options: *const PublisherOptions) -> Result<(Callbac
             on_demand: options.flags & ON_DEMAND != 0,
             relation,
             trust: if options.flags & TRUST_COUNTER != 0 {
-                Trust::Anyway
+                Trust::AllowNonInvariant
             } else {
                 Trust::Invariant
             },

@@ -75,7 +75,7 @@ fn examine(flags: u32) -> Verdict {
         reserved: 0,
     };
     let trust = if flags & TRUST_COUNTER != 0 {
-        Trust::Anyway
+        Trust::AllowNonInvariant
     } else {
         Trust::Invariant
     };

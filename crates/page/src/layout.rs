@@ -20,9 +20,9 @@ pub const BASES: usize = 4;
 pub const FLOOR_LIMIT_NS: u32 = 1 << 27;
 /// Number of withdrawals in a page's history.
 pub const HISTORY: usize = 8;
-/// [`StatsCell::watch_flags`]: the counter's invariance is not established; the user vouches for it
-/// (`--trust-counter`).
-pub const WATCH_VOUCHED_FOR: u32 = 1;
+/// [`StatsCell::watch_flags`]: the publisher may use a counter whose rate is not stated to be
+/// constant (`--trust-counter`).
+pub const WATCH_ALLOWS_NON_INVARIANT: u32 = 1;
 /// [`WithdrawalCell::ahead_ns`]: no reader was served, or the value could not be measured.
 pub const AHEAD_UNKNOWN: i64 = i64::MIN;
 
@@ -113,7 +113,7 @@ pub struct StatsCell {
     pub withdrawals: AtomicU64,
     /// Comparisons of the CPUs' counters since the publisher started.
     pub warp_tests: AtomicU32,
-    /// [`WATCH_VOUCHED_FOR`] or 0.
+    /// [`WATCH_ALLOWS_NON_INVARIANT`] or 0.
     pub watch_flags: AtomicU32,
     /// Upper bound of the distance of any two CPUs' counters in the last comparison; 0: there was none.
     pub warp_within_cycles: AtomicU64,

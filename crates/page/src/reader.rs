@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use crate::anchor::{ClockSet, NSEC_PER_SEC, base_index};
 use crate::layout::{
-    ABI, AHEAD_UNKNOWN, AnchorCell, HISTORY, Header, Latch, MAGIC, PAGE_SIZE, Page, WATCH_VOUCHED_FOR,
+    ABI, AHEAD_UNKNOWN, AnchorCell, HISTORY, Header, Latch, MAGIC, PAGE_SIZE, Page, WATCH_ALLOWS_NON_INVARIANT,
 };
 use crate::reason::Reason;
 use crate::sync::{Ordering, fence};
@@ -222,7 +222,7 @@ impl<'p> Reader<'p> {
         Watch {
             warp_tests: stats.warp_tests.load(Ordering::Relaxed),
             warp_within_cycles: Some(stats.warp_within_cycles.load(Ordering::Relaxed)).filter(|cycles| *cycles != 0),
-            is_vouched_for: stats.watch_flags.load(Ordering::Relaxed) & WATCH_VOUCHED_FOR != 0,
+            allows_non_invariant: stats.watch_flags.load(Ordering::Relaxed) & WATCH_ALLOWS_NON_INVARIANT != 0,
         }
     }
 }

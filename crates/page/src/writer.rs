@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 
 use crate::anchor::{Anchor, Base, ClockSet, MAX_SHIFT, Rate, base_index};
 use crate::layout::{
-    ABI, AHEAD_UNKNOWN, AnchorCell, BASES, FLOOR_LIMIT_NS, HISTORY, Latch, MAGIC, Page, WATCH_VOUCHED_FOR,
+    ABI, AHEAD_UNKNOWN, AnchorCell, BASES, FLOOR_LIMIT_NS, HISTORY, Latch, MAGIC, Page, WATCH_ALLOWS_NON_INVARIANT,
 };
 use crate::reason::Reason;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, fence_before_counter};
@@ -75,8 +75,8 @@ pub struct Watch {
     pub warp_tests: u32,
     /// Upper bound of the distance of any two CPUs' counters in the last one.
     pub warp_within_cycles: Option<u64>,
-    /// The counter's invariance is not established; the user vouches for it.
-    pub is_vouched_for: bool,
+    /// Whether the publisher may use a counter whose rate is not stated to be constant (`--trust-counter`).
+    pub allows_non_invariant: bool,
 }
 
 /// Reason why an anchor was not published. The page keeps the anchor that it had.
@@ -263,7 +263,11 @@ impl<'p> Writer<'p> {
     pub fn set_watch(&self, watch: &Watch) {
         let stats = &self.page.stats;
         self.store32(&stats.warp_tests, watch.warp_tests);
-        let flags = if watch.is_vouched_for { WATCH_VOUCHED_FOR } else { 0 };
+        let flags = if watch.allows_non_invariant {
+            WATCH_ALLOWS_NON_INVARIANT
+        } else {
+            0
+        };
         self.store32(&stats.watch_flags, flags);
         self.store64(&stats.warp_within_cycles, watch.warp_within_cycles.unwrap_or(0));
     }

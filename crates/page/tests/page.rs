@@ -273,7 +273,7 @@ fn a_page_says_how_its_counter_is_watched() {
     let watch = Watch {
         warp_tests: 3,
         warp_within_cycles: Some(90),
-        is_vouched_for: true,
+        allows_non_invariant: true,
     };
     Writer::new(&page).set_watch(&watch);
     assert_eq!(Reader::new(&page).watch(), watch);

@@ -82,12 +82,12 @@ impl Keeper {
             clocks,
             ..Config::default()
         };
-        let is_vouched_for = trust == Trust::Anyway;
-        let config = if is_vouched_for { config.watched() } else { config };
+        let allows_non_invariant = trust == Trust::AllowNonInvariant;
+        let config = if allows_non_invariant { config.watched() } else { config };
         let mut refresher = Refresher::new(config, 0);
         let boottime_ns = ThisHost.clock(libc::CLOCK_BOOTTIME).unwrap_or(0);
         // Anchors in force were made by another publisher, from samples that are not available here.
-        refresher.begin(&mut pages, boottime_ns, is_vouched_for, counter::read);
+        refresher.begin(&mut pages, boottime_ns, allows_non_invariant, counter::read);
         Keeper {
             pages,
             refresher,

@@ -27,7 +27,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
     }
     let is_unpromised = evidence.verdict(Trust::Invariant) == Err(Distrust::NotInvariant);
     // Who vouches for it changes nothing else.
-    let vouched = is_unpromised.then_some(("--trust-counter", Trust::Anyway));
+    let vouched = is_unpromised.then_some(("--trust-counter", Trust::AllowNonInvariant));
     for (command, trust) in [("fastpath run", Trust::Invariant)].into_iter().chain(vouched) {
         let (mark, shows) = match evidence.verdict(trust) {
             Ok(()) => (Mark::Ok, "would believe it".to_owned()),

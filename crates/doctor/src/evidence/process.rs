@@ -125,7 +125,7 @@ fn experience_shows(experience: &Residuals) -> (Mark, String) {
         ),
         None => format!("CPUs compared {} times", experience.warp_tests),
     };
-    if experience.is_vouched_for {
+    if experience.allows_non_invariant {
         shows += "; believed by --trust-counter only";
     }
     if experience.withdrawals == 0 {
@@ -178,7 +178,7 @@ mod tests {
         let mut experience = Residuals {
             warp_tests: 12,
             warp_within_cycles: Some(240),
-            is_vouched_for: true,
+            allows_non_invariant: true,
             ..Residuals::default()
         };
         let (mark, shows) = experience_shows(&experience);

@@ -191,7 +191,7 @@ fn of_served(process: &Process, facts: &Facts, maps: &str) -> Finding {
             let says = format!("fastpath serves {} in the process", serves.join(", "));
             let found = mapped(finding("process-served", Severity::Note, says));
             match page.experience {
-                Some(experience) if experience.is_vouched_for => found.because(
+                Some(experience) if experience.allows_non_invariant => found.because(
                     "it was started with --trust-counter: the CPU does not promise the counter's rate, so it is watched more \
                      closely (docs/counter.md)",
                 ),

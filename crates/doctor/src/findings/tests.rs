@@ -318,7 +318,7 @@ fn a_process_that_fastpath_serves_is_well_on_a_sick_host_and_its_remedy_is_none(
 fn a_process_that_is_served_on_somebodys_word_is_well_and_that_is_said() {
     let mut facts = samples::without_promise(samples::served_process());
     facts.process.as_mut().unwrap().page.as_mut().unwrap().experience = Some(Residuals {
-        is_vouched_for: true,
+        allows_non_invariant: true,
         ..Residuals::default()
     });
     let report = report(facts);
