@@ -1,4 +1,5 @@
-//! A probe inside a sandbox: this test starts itself again under a seccomp filter, and reads what the probe says there.
+//! A probe inside a sandbox: this test starts itself again under a seccomp filter, and reads the probe's report from
+//! there.
 
 use fastpath_measure::{Assume, Clock, Measured, Path, Probe, Verdict, measure_for_auto};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
@@ -9,7 +10,7 @@ use std::process::{Command, Stdio};
 
 const INSIDE: &str = "FASTPATH_OBSERVE_PROBE_INSIDE";
 
-/// What a filter does with some system calls.
+/// Returns a filter that applies `action` to these system calls.
 fn filter(numbers: &[i64], action: SeccompAction) -> BpfProgram {
     let rules = numbers.iter().map(|number| (*number, Vec::new())).collect();
     let arch = std::env::consts::ARCH.try_into().unwrap();
@@ -19,7 +20,7 @@ fn filter(numbers: &[i64], action: SeccompAction) -> BpfProgram {
         .unwrap()
 }
 
-/// What the probe says in a process under the filter.
+/// Returns the report of a probe in a process under the filter.
 fn probe_under(filter: BpfProgram) -> Value {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -48,7 +49,7 @@ fn clock<'a>(probe: &'a Value, name: &str) -> &'a Value {
         .unwrap()
 }
 
-/// Not a test by itself: the process that the tests below look at.
+/// Not a test by itself: the process in which the tests below run the probe.
 #[test]
 fn the_inner_process() {
     if std::env::var_os(INSIDE).is_some() {
