@@ -20,7 +20,7 @@ pub(super) fn is_trapped() -> bool {
     Isa::HOST.facts().counter.trapped.is_some() && prices().is_of_trapped_reads()
 }
 
-/// The shortest times of some reads of the counter, and of as many system calls.
+/// The shortest durations of some reads of the counter, and of as many system calls.
 #[derive(Clone, Copy, Debug)]
 struct Prices {
     reads: Duration,
@@ -37,7 +37,7 @@ impl Prices {
 }
 
 fn prices() -> Prices {
-    /// Enough for some counts of the slowest counters, at 1 MHz.
+    /// Number of reads: enough for some counts of the slowest counters, at 1 MHz.
     const TIMES: u32 = 64;
     let shortest = |work: &dyn Fn()| {
         let time = |_| {
@@ -59,7 +59,7 @@ fn prices() -> Prices {
 }
 
 pub(super) fn kernel_trusts_counter() -> bool {
-    /// The kernel's clocksource on the counter that we read: x86's, Arm's.
+    /// The kernel's clocksources on the counter that fastpath reads: x86's, Arm's.
     const CLOCKSOURCES: [&str; 2] = ["tsc", "arch_sys_counter"];
     std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
         .is_ok_and(|name| CLOCKSOURCES.contains(&name.trim()))

@@ -8,9 +8,9 @@
 //! - [`Publisher::trapped`]: what to do when the guest made a system call, so that no timer is needed;
 //! - [`State`]: staleness, residual, drift, for a log.
 //!
-//! Except for [`evidence`], which starts threads and reads other processes, nothing here allocates, locks, waits or keeps
-//! global state, and all of it can be used in a signal handler. `fastpath run` follows the same rules: [`Refresher`] is
-//! what the two share. The C interface (`crates/libfastpath`) is a thin layer over this crate.
+//! Except for [`evidence`], which starts threads and reads other processes, nothing here allocates, locks, waits or
+//! keeps global state, and all of it can be used in a signal handler. `fastpath run` follows the same rules:
+//! [`Refresher`] is what the two share. The C interface (`crates/libfastpath`) is a thin layer over this crate.
 
 pub mod init;
 mod pages;

@@ -21,8 +21,8 @@ pub struct Options {
     pub on_demand: bool,
     /// Relation of the guest's counter to the host's.
     pub relation: Relation,
-    /// [`Trust::AllowNonInvariant`]: the counter's rate is the host's own risk. Anchors live for at most 40 ms, and the CPUs'
-    /// counters should be compared every 10 ms ([`Publisher::compared`]).
+    /// [`Trust::AllowNonInvariant`]: the counter's rate is the host's own risk. Anchors live for at most 40 ms, and the
+    /// CPUs' counters should be compared every 10 ms ([`Publisher::compared`]).
     pub trust: Trust,
 }
 
@@ -252,8 +252,8 @@ impl Deref for Alone<'_> {
 
 impl DerefMut for Alone<'_> {
     fn deref_mut(&mut self) -> &mut Refresher {
-        // SAFETY: `busy` was false, and stays true while this lives; `self` is borrowed mutably, so there is no reference
-        // by it either.
+        // SAFETY: `busy` was false, and stays true while this lives; `self` is borrowed mutably, so there is no
+        // reference by it either.
         unsafe { &mut *self.refresher.get() }
     }
 }

@@ -78,8 +78,8 @@ impl Vdso {
         let mapping = maps
             .iter()
             .find(|mapping| mapping.start == address as u64 && mapping.readable)?;
-        // SAFETY: the range is mapped and readable by the kernel's own account, and neither the kernel nor fastpath
-        // writes to a vDSO's code, or unmaps it while its process runs.
+        // SAFETY: /proc reports the range as mapped and readable, and neither the kernel nor fastpath writes to a
+        // vDSO's code, or unmaps it while its process runs.
         let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, mapping.len() as usize) };
         let elf = fastpath_image::Vdso::parse(bytes).ok();
         let below = MappedPage::below(address, maps);
@@ -178,9 +178,9 @@ impl MappedPage {
         let entry = names.iter().find_map(|name| elf.find(name))? as usize;
         let code = bytes.get(entry..entry + 16)?;
         let target = (Isa::HOST.facts().jump_target)(code, (vdso + entry) as u64)?;
-        let leads_behind = |page: &&Mapping| (page.end..page.end + IMAGE_REACH).contains(&target);
+        let is_before_target = |page: &&Mapping| (page.end..page.end + IMAGE_REACH).contains(&target);
         let mut pages = maps.iter().filter(|mapping| mapping.name.starts_with(MAPPED_NAME));
-        MappedPage::below(pages.find(leads_behind)?.end as usize, maps)
+        MappedPage::below(pages.find(is_before_target)?.end as usize, maps)
     }
 
     /// Copies a page. The copy is leaked; there is one in each probe.
