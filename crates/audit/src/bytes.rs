@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 /// A file's bytes, at any offset.
 pub trait Bytes {
-    /// Returns how many there are.
+    /// Returns the number of bytes.
     fn length(&self) -> u64;
     /// Fills `buffer` from `offset` on. Fewer bytes than requested are an error.
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
@@ -61,7 +61,7 @@ pub struct Piece<'a> {
     pub offset: u64,
 }
 
-/// Bytes of one piece.
+/// Size of a piece, in bytes.
 const PIECE: u64 = 1 << 20;
 
 /// Passes `size` bytes from `offset` on in pieces that overlap by `before` and `after`.

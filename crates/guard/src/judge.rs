@@ -38,7 +38,7 @@ const GETPID_COUNTER_READS: f64 = 64.0;
 /// Most getpids that getrandom of 16 bytes may cost by system call. Measured: 2.7, ChaCha20 included, and less than 5
 /// on kernels before 5.18, which lock.
 const GETRANDOM_SYSTEM_CALLS: f64 = 8.0;
-/// Most getpids that getrandom of 16 bytes may cost by a vDSO. Measured: a fifth.
+/// Most getpids that getrandom of 16 bytes may cost by a vDSO. Measured: a fifth of one.
 const GETRANDOM_SYSTEM_CALLS_BY_VDSO: f64 = 1.0;
 /// Most getpids that a read of one byte may cost. Measured: 2.9, for the same work and the kernel's file layer.
 const URANDOM_SYSTEM_CALLS: f64 = 12.0;
@@ -63,7 +63,7 @@ pub(super) fn judge(limits: &Limits, seen: &Seen, baseline: Option<&Baseline>) -
     let Some(price) = seen.price else {
         return Err(match route.path {
             Path::Syscall => Broken(format!("{call} goes by system call, and that is forbidden here")),
-            _ => Unknown(format!("{call}: what it costs could not be measured")),
+            _ => Unknown(format!("{call}: its cost could not be measured")),
         });
     };
     match call {

@@ -13,7 +13,7 @@ pub struct Relation {
     offset: u64,
 }
 
-/// The numbers are not those of a relation of counters.
+/// Error: the numbers are not those of a relation of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a counter's multiplier is not 0 and has at most 63 bits of fraction, not {multiplier} with {fraction_bits}; \

@@ -209,7 +209,7 @@ pub fn value(records: &[Record], step: u64, item: u64) -> Option<u64> {
 }
 
 pub fn interpret(calls: usize, records: &[Record], end: End) -> Vec<Result<u64, String>> {
-    let died = || format!("a child process that was to try it {}", end.describe());
+    let died = || format!("a child process that tried it {}", end.describe());
     let refused = match (value(records, step::FILTER, 0), value(records, step::CONTROL, 0)) {
         (Some(0), Some(errno)) if errno == TAKEN_AWAY as u64 => None,
         (Some(0), Some(_)) => Some("this system accepts a seccomp filter, but does not obey it".to_owned()),
