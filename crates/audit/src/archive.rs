@@ -117,7 +117,7 @@ impl<R: Read> Entries<R> {
     /// Returns the next header, or `None` at a block of zeros or at the last byte, either of which ends an archive.
     fn header(&mut self) -> io::Result<Option<Header>> {
         if io::copy(&mut self.reader.by_ref().take(self.data), &mut io::sink())? < self.data {
-            return Err(broken("it is cut short"));
+            return Err(broken("it is truncated"));
         }
         io::copy(&mut self.reader.by_ref().take(self.padding), &mut io::sink())?;
         self.expect(0);
@@ -127,7 +127,7 @@ impl<R: Read> Entries<R> {
         while filled < block.len() {
             match self.reader.read(&mut block[filled..])? {
                 0 if filled == 0 => return Ok(None),
-                0 => return Err(broken("it is cut short")),
+                0 => return Err(broken("it is truncated")),
                 more => filled += more,
             }
         }
@@ -153,7 +153,7 @@ impl<R: Read> Entries<R> {
         let mut name = Vec::new();
         self.data().read_to_end(&mut name)?;
         if self.data > 0 {
-            return Err(broken("it is cut short"));
+            return Err(broken("it is truncated"));
         }
         while name.last() == Some(&0) {
             name.pop();
@@ -175,7 +175,7 @@ impl<R: Read> Read for Data<'_, R> {
         let most = self.0.data.min(buffer.len() as u64) as usize;
         let count = self.0.reader.read(&mut buffer[..most])?;
         if count == 0 && most > 0 {
-            return Err(broken("it is cut short"));
+            return Err(broken("it is truncated"));
         }
         self.0.data -= count as u64;
         Ok(count)

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_an_error() {
+    fn missing_bytes_are_an_error() {
         let bytes: &[u8] = &[1, 2, 3];
         assert!(in_pieces(bytes, 1, 3, (0, 0), |_| {}).is_err());
         assert!(bytes.read_exact_at(u64::MAX, &mut [0]).is_err());

@@ -232,7 +232,7 @@ fn apart(mut parts: Vec<Part>, length: u64) -> Result<Vec<Part>, String> {
         // The addresses must not exceed the address space.
         part.address
             .checked_add(part.size)
-            .ok_or("what it maps would not fit an address space")?;
+            .ok_or("its mapped parts would not fit an address space")?;
         total += part.size;
         result.push(part);
     }
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_must_be_there() {
+    fn mapped_parts_must_be_in_the_file() {
         assert!(apart(vec![part(1, LENGTH)], LENGTH).unwrap_err().contains("cut short"));
         assert!(apart(vec![part(u64::MAX - 5, 10)], LENGTH).is_err());
     }

@@ -45,8 +45,7 @@ pub struct Facts {
     pub runtime: Option<Runtime>,
 }
 
-/// The names of the vDSO's functions without their prefix, which is `__vdso_` on x86 and Arm and `__kernel_` on
-/// AArch64.
+/// The names of the vDSO's functions, which start with `__vdso_` on x86 and Arm and with `__kernel_` on AArch64.
 const LOOKUPS: [(&[u8], Call); 5] = [
     (b"__vdso_clock_gettime", Call::ClockGettime),
     (b"__kernel_clock_gettime", Call::ClockGettime),

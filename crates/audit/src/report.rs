@@ -88,7 +88,7 @@ pub struct Summary {
 /// The outcome.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Report {
-    /// The totals of a report.
+    /// The totals.
     pub summary: Summary,
     /// The findings, the gravest first.
     pub findings: Vec<Finding>,

@@ -587,12 +587,12 @@ fn every_fault_stays_within_its_bound(config: Config) {
 }
 
 #[test]
-fn what_can_be_read_wrong_is_bounded() {
+fn wrong_reads_are_bounded() {
     every_fault_stays_within_its_bound(usual());
 }
 
 #[test]
-fn what_can_be_read_wrong_from_a_counter_that_nobody_vouches_for_is_bounded_ten_times_closer() {
+fn wrong_reads_of_a_non_invariant_counter_are_bounded_ten_times_closer() {
     every_fault_stays_within_its_bound(watched());
 }
 

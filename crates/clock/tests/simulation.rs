@@ -187,7 +187,7 @@ fn realtime_follows_a_step_at_once_and_monotonic_does_not_notice() {
 }
 
 #[test]
-fn a_step_that_nobody_told_of_is_found_by_the_next_refresh() {
+fn a_step_without_notification_is_found_by_the_next_refresh() {
     let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
     publisher.settle(3.0);
     for _ in 0..200 {

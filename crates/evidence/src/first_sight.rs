@@ -71,7 +71,7 @@ mod tests {
     use crate::{Distrust, Trust, is_promising};
 
     #[test]
-    fn a_process_that_may_not_read_the_counter_is_told_so_without_reading_it() {
+    fn a_forbidden_counter_is_reported_without_reading_it() {
         // SAFETY: the child makes system calls only; the pointers given to prctl and waitpid are valid.
         unsafe {
             let child = libc::fork();
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_the_cpu_answers_itself_is_told_from_one_that_the_kernel_does() {
+    fn untrapped_reads_are_distinguished_from_trapped_ones() {
         let is_trapped = |reads: u64, calls: u64| {
             Prices {
                 reads: Duration::from_nanos(64 * reads),

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_a_processs_memory_is_copied_if_it_is_a_page() {
+    fn memory_of_a_process_is_copied_if_it_is_a_page() {
         let page = Page::zeroed();
         let memory = File::open("/proc/self/mem").expect("our own memory");
         let address = NonNull::from(&page).as_ptr() as u64;

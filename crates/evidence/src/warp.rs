@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_have_been_missed_adds_up_where_two_met_a_third_only() {
+    fn bounds_add_up_if_two_met_a_third_only() {
         let mut warp = Warp {
             pairs: vec![pair(1, -80, 90), pair(2, -120, 70), pair(3, -30, 30)],
             ..Warp::default()

@@ -49,7 +49,7 @@ pub struct Options {
     pub tolerance: f64,
 }
 
-/// What it comes to.
+/// The outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
@@ -64,7 +64,7 @@ pub enum Outcome {
 /// The measurements and the outcome.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Report {
-    /// What it comes to.
+    /// The outcome.
     pub outcome: Outcome,
     /// The outcome in one line.
     pub summary: String,
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn a_thread_that_may_not_read_the_counter_is_told_so_and_lives() {
+    fn a_forbidden_counter_is_reported_and_the_thread_lives() {
         let forbid = || {
             // SAFETY: the permission is that of this thread alone, which reads no clock from here to its end.
             unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) };

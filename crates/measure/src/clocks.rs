@@ -115,7 +115,7 @@ impl schemars::JsonSchema for Clock {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown clock '{name}'{}; the clocks are {}", meant(name, Clock::ALL.iter().map(|clock| clock.name)), valid_names())]
 pub struct UnknownClock {
-    /// What was typed.
+    /// The name that was typed.
     pub name: String,
 }
 
@@ -236,7 +236,7 @@ impl fmt::Display for Clocks {
     Clock::SERVED.iter().map(|clock| clock.name).collect::<Vec<_>>().join(", ")
 )]
 pub struct NotServed {
-    /// What was typed.
+    /// The name that was typed.
     pub name: String,
 }
 
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_clock_that_is_served_is_answered_with_those_that_are() {
+    fn the_error_about_an_unserved_clock_names_the_served_ones() {
         for (typed, meant) in [
             ("monotonc", " (did you mean MONOTONIC?)"),
             ("autoo", " (did you mean auto?)"),

@@ -223,7 +223,7 @@ impl schemars::JsonSchema for Call {
 #[inline(always)]
 fn gettime(f: ClockFn, clock: Clock) -> (c_int, timespec) {
     let mut now = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `f` is clock_gettime or clock_getres by the promise of whoever made the Functions; it writes one
+    // SAFETY: `f` is clock_gettime or clock_getres by the promise of the caller of `Functions::at`; it writes one
     // timespec.
     let answer = unsafe { f(clock.id(), &mut now) };
     black_box(&mut now);
@@ -233,7 +233,7 @@ fn gettime(f: ClockFn, clock: Clock) -> (c_int, timespec) {
 #[inline(always)]
 fn gettimeofday(f: GettimeofdayFn) -> c_int {
     let mut now = timeval { tv_sec: 0, tv_usec: 0 };
-    // SAFETY: `f` is gettimeofday by the promise of whoever made the Functions; it writes one timeval, and no time
+    // SAFETY: `f` is gettimeofday by the promise of the caller of `Functions::at`; it writes one timeval, and no time
     // zone.
     let answer = unsafe { f(&mut now, null_mut()) };
     black_box(&mut now);
@@ -242,14 +242,14 @@ fn gettimeofday(f: GettimeofdayFn) -> c_int {
 
 #[inline(always)]
 fn time(f: TimeFn) -> time_t {
-    // SAFETY: `f` is time by the promise of whoever made the Functions; with a null pointer it writes nothing.
+    // SAFETY: `f` is time by the promise of the caller of `Functions::at`; with a null pointer it writes nothing.
     black_box(unsafe { f(null_mut()) })
 }
 
 #[inline(always)]
 fn getcpu(f: GetcpuFn) -> c_int {
     let mut cpu: c_uint = 0;
-    // SAFETY: `f` is getcpu by the promise of whoever made the Functions; it writes the CPU's number, and no node.
+    // SAFETY: `f` is getcpu by the promise of the caller of `Functions::at`; it writes the CPU's number, and no node.
     let answer = unsafe { f(&mut cpu, null_mut(), null_mut()) };
     black_box(&mut cpu);
     answer

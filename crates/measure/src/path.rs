@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_child_said_before_it_died_is_believed() {
+    fn records_of_a_child_that_was_killed_are_used() {
         let made = interpret(
             2,
             &[[step::FILTER, 0, 0], CONTROL, [step::LIBC, 0, 0]],
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn one_stray_system_call_does_not_make_a_path_but_is_told() {
+    fn one_stray_system_call_does_not_make_a_path_but_is_reported() {
         assert_eq!(
             evidence(1).enters_kernel(),
             Ok((false, Some("1 of 32 calls made a system call".to_owned())))

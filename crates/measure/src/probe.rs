@@ -49,7 +49,7 @@ pub struct ClockReport {
     pub clock: Clock,
     /// Its number.
     pub id: i32,
-    /// Path, prices and verdict.
+    /// Path, costs and verdict.
     #[serde(flatten)]
     pub measured: Measured,
 }
@@ -59,7 +59,7 @@ pub struct ClockReport {
 pub struct FunctionReport {
     /// Its name.
     pub function: &'static str,
-    /// Path, prices and verdict.
+    /// Path, costs and verdict.
     #[serde(flatten)]
     pub measured: Measured,
 }

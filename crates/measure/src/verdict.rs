@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_kernel_knows_is_no_sickness() {
+    fn a_clock_that_only_the_kernel_answers_is_not_slow() {
         for clock in [
             Clock::PROCESS_CPUTIME_ID,
             Clock::THREAD_CPUTIME_ID,

@@ -91,7 +91,7 @@ fn a_path_is_established_under_a_filter_that_refuses_the_clocks() {
     ));
     let monotonic = clock(&probe, "MONOTONIC");
     assert_eq!(monotonic["path"], serde_json::to_value(outside).unwrap());
-    assert_eq!(monotonic["syscall_ns"], Value::Null, "a refusal is no price");
+    assert_eq!(monotonic["syscall_ns"], Value::Null, "a refused call has no cost");
     if (outside, verdict) == (Path::Vdso, Verdict::Fast) {
         assert_eq!(monotonic["verdict"], "fast");
     }
