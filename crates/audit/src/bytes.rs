@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_cover_every_byte_once_and_show_what_is_around_them() {
+    fn pieces_cover_every_byte_once_and_include_their_surroundings() {
         let bytes: Vec<u8> = (0..3 * PIECE + 17).map(|i| (i % 251) as u8).collect();
         let mut covered = Vec::new();
         in_pieces(bytes.as_slice(), 5, bytes.length() - 5, (100, 200), |piece| {

@@ -398,7 +398,7 @@ fn a_publisher_that_is_late_changes_nothing_and_tries_again() {
 }
 
 #[test]
-fn a_suspend_leads_to_a_new_measurement_and_not_to_distrust() {
+fn a_suspend_causes_a_new_measurement_and_no_distrust() {
     for counter_goes_on in [false, true] {
         for _ in 0..20 {
             let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_one_who_is_not_there() {
+    fn neither_side_waits_for_one_that_has_left() {
         let effort = Effort {
             timeout: Duration::from_millis(1),
             ..EFFORT

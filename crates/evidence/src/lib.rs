@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_without_invariance_is_refused_with_its_reason_and_what_to_do() {
+    fn a_counter_without_invariance_is_refused_with_reason_and_advice() {
         let refusal = Distrust::NotInvariant.refusal();
         assert!(
             refusal.contains("cannot be trusted") && refusal.contains("--trust-counter"),

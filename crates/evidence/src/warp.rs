@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_that_was_not_compared_is_named_with_what_kept_its_cpu_out() {
+    fn a_pair_that_was_not_compared_is_named_with_its_reason() {
         let obstacles = [LeftOut {
             cpu: 2,
             why: "sched_setaffinity: EPERM".to_owned(),

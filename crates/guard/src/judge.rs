@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vdso_is_broken_above_the_limit_and_where_it_costs_what_a_system_call_does() {
+    fn a_vdso_is_broken_above_the_limit_and_at_the_cost_of_a_system_call() {
         assert!(broken(of(MONOTONIC, Path::Vdso, 101.0, None)).contains("more than 100"));
         assert!(broken(of(MONOTONIC, Path::Vdso, 90.0, None)).contains("system calls"));
         let coarse = Subject::Clock(Clock::MONOTONIC_COARSE);

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_on_a_busy_machine_is_scaled_by_what_the_counter_cost_then() {
+    fn a_look_on_a_busy_machine_is_scaled_by_its_cost_of_the_counter() {
         let busy = Price::sample(60.0, 45.0, Some(400.0));
         let quiet = Price::sample(22.0, 15.0, Some(140.0));
         let best = busy.best(quiet);

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guest_whose_counter_was_set_to_zero_reads_what_has_passed_since() {
+    fn a_guest_with_a_counter_set_to_zero_reads_the_time_passed_since() {
         let relation = Relation::new(1, 0, 5_000_u64.wrapping_neg()).expect("a relation");
         assert_eq!(relation.guest(7_500), 2_500);
     }

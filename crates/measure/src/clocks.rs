@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_mistyped_is_answered_with_what_was_meant() {
+    fn a_mistyped_name_is_answered_with_the_nearest_one() {
         for (typed, meant) in [
             ("monotonc", "MONOTONIC?"),
             ("CLOCK_RELATIME", "REALTIME?"),

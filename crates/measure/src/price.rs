@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_takes_a_microsecond_is_priced_at_one() {
+    fn a_call_that_takes_a_microsecond_is_measured_at_one() {
         let timer = Timer::start();
         let spin = |calls| {
             for _ in 0..calls {
@@ -79,9 +79,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cheap_call_is_repeated_more_often_than_a_dear_one() {
-        let dear = |calls| std::thread::sleep(Duration::from_micros(10) * calls);
-        assert_eq!(calls_per_batch(Duration::from_micros(15), dear), 4);
+    fn a_cheap_call_is_repeated_more_often_than_an_expensive_one() {
+        let expensive = |calls| std::thread::sleep(Duration::from_micros(10) * calls);
+        assert_eq!(calls_per_batch(Duration::from_micros(15), expensive), 4);
         assert!(calls_per_batch(Duration::from_micros(15), |_| ()) > 50);
     }
 }

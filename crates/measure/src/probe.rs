@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vdso_that_seems_dear_is_looked_at_again_and_a_system_call_is_not() {
+    fn a_vdso_that_seems_expensive_is_measured_again_and_a_system_call_is_not() {
         let price = |libc: f64| Price {
             libc: Some(libc),
             syscall: Some(140.0),

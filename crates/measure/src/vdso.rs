@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_serves_what_its_anchor_says_for_as_long_as_it_is_fresh() {
+    fn the_page_serves_its_anchors_clocks_for_as_long_as_it_is_fresh() {
         if without_a_kernels_vdso() {
             return;
         }

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vdso_is_slow_when_it_costs_what_a_system_call_does() {
+    fn a_vdso_is_slow_when_it_costs_as_much_as_a_system_call() {
         assert_eq!(of(Path::Vdso, 20.0), Verdict::Fast);
         assert_eq!(of(Path::Fastpath, 69.0), Verdict::Fast);
         assert_eq!(of(Path::Vdso, 71.0), Verdict::Slow);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dear_counter_is_not_blamed_on_the_vdso() {
+    fn an_expensive_counter_is_not_blamed_on_the_vdso() {
         assert_eq!(
             judge(MONOTONIC, Path::Vdso, Some(1100.0), Some(1200.0), Some(900.0)),
             Verdict::Fast

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_of_a_mapped_page_has_a_price_above_a_trap_or_says_why_not() {
+    fn every_entry_of_a_mapped_page_has_a_cost_above_a_trap_or_a_reason() {
         let timer = Timer::start();
         let vsyscall = price(&timer);
         let mapped = fastpath_proc::maps::own()

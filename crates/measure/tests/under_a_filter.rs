@@ -66,7 +66,7 @@ fn the_inner_process() {
 }
 
 #[test]
-fn a_probe_survives_a_filter_that_kills_and_says_what_it_could_not_find_out() {
+fn a_probe_survives_a_filter_that_kills_and_reports_the_unknown_paths() {
     let probe = probe_under(filter(&[libc::SYS_clock_gettime], SeccompAction::KillProcess));
     let monotonic = clock(&probe, "MONOTONIC");
     assert_eq!(monotonic["path"], "unknown");
