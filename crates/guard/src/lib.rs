@@ -91,7 +91,7 @@ pub struct Checked {
     pub counter_reads: Option<f64>,
     /// Cost of the call in system calls: that of the same clock, else getpid.
     pub system_calls: Option<f64>,
-    /// Reason why the call does not pass or could not be judged; `null` if it passes.
+    /// Reason why the call does not pass or could not be judged; absent if it passes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub complaint: Option<String>,
 }
