@@ -512,8 +512,9 @@ pub struct Attach {
     #[arg(long)]
     pub trust_counter: bool,
 
-    /// Also answer the system calls for time in the program's own code, as static, old and raw-calling programs make them:
-    /// their instructions are redirected where that is proven to change nothing else (docs/rescue.md). x86-64 only
+    /// Also answer the system calls for time in the program's own code, as static, old and raw-calling programs make
+    /// them: their instructions are redirected where that is proven to change nothing else (docs/rescue.md). x86-64
+    /// only
     #[arg(long)]
     pub rescue: bool,
 
@@ -635,7 +636,8 @@ pub struct Audit {
     #[arg(long)]
     pub all: bool,
 
-    /// List instead which system calls for time `attach --rescue` would redirect, and the reason why not for the others. x86-64 only
+    /// List instead which system calls for time `attach --rescue` would redirect, and the reason why not for the
+    /// others. x86-64 only
     #[arg(long, conflicts_with_all = ["sarif", "fail_on", "all"])]
     pub rescue: bool,
 

@@ -1,4 +1,4 @@
-//! Compiles the prober of 32-bit programs, where the kernel starts those beside its own.
+//! Compiles the prober of 32-bit programs for kernels that run those beside 64-bit ones.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! clock COUNT [CLOCK...]: reads each clock COUNT times; prints its name and ns per read. Exits 3 if one went backwards.
+//! clock COUNT [CLOCK...]: reads each clock COUNT times; prints its name and ns per read. Exits 3 if one went
+//! backwards.
 
 use std::process::exit;
 use std::time::{Instant, SystemTime};

@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 
 use tar::{EntryType, Header};
 
-/// Longest name or extension header. Linux has no longer paths.
+/// Longest name or extension header. Paths on Linux are not longer.
 const MOST_NAME: u64 = 64 << 10;
 const BLOCK: u64 = 512;
 
-/// Kind of an entry.
+/// The kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     File,
     Directory,
     /// A hard link to an entry of this name.
     HardLink(String),
-    /// A file with holes, whose data in the archive is not laid out as in the file.
+    /// A file with holes: its data in the archive is not laid out as in the file.
     Sparse,
-    /// An entry that is no program: a symbolic link, a device.
+    /// Any other entry: a symbolic link, a device.
     Other,
 }
 
@@ -54,7 +54,7 @@ impl<R: Read> Entries<R> {
     /// Returns the next entry.
     ///
     /// # Errors
-    /// If the archive is broken or ends too early.
+    /// Fails if the archive is broken or ends too early.
     pub fn next(&mut self) -> io::Result<Option<Entry>> {
         let (mut long_name, mut long_link, mut extended) = (None, None, Extended::default());
         loop {
@@ -117,7 +117,7 @@ impl<R: Read> Entries<R> {
     /// Returns the next header, or `None` at a block of zeros or at the last byte, either of which ends an archive.
     fn header(&mut self) -> io::Result<Option<Header>> {
         if io::copy(&mut self.reader.by_ref().take(self.data), &mut io::sink())? < self.data {
-            return Err(broken("it is cut short"));
+            return Err(broken("it is truncated"));
         }
         io::copy(&mut self.reader.by_ref().take(self.padding), &mut io::sink())?;
         self.expect(0);
@@ -127,7 +127,7 @@ impl<R: Read> Entries<R> {
         while filled < block.len() {
             match self.reader.read(&mut block[filled..])? {
                 0 if filled == 0 => return Ok(None),
-                0 => return Err(broken("it is cut short")),
+                0 => return Err(broken("it is truncated")),
                 more => filled += more,
             }
         }
@@ -153,7 +153,7 @@ impl<R: Read> Entries<R> {
         let mut name = Vec::new();
         self.data().read_to_end(&mut name)?;
         if self.data > 0 {
-            return Err(broken("it is cut short"));
+            return Err(broken("it is truncated"));
         }
         while name.last() == Some(&0) {
             name.pop();
@@ -175,7 +175,7 @@ impl<R: Read> Read for Data<'_, R> {
         let most = self.0.data.min(buffer.len() as u64) as usize;
         let count = self.0.reader.read(&mut buffer[..most])?;
         if count == 0 && most > 0 {
-            return Err(broken("it is cut short"));
+            return Err(broken("it is truncated"));
         }
         self.0.data -= count as u64;
         Ok(count)
@@ -225,8 +225,8 @@ impl Extended {
     }
 }
 
-/// Returns a name as a path in the root: a leading `/` is dropped, as tar and container engines do. `None` if it leads
-/// out of the root.
+/// Returns a name as a path in the root: a leading `/` is dropped, as tar and container engines do. `None` if it lies
+/// outside of the root.
 fn inside(name: &[u8]) -> Option<String> {
     let name = String::from_utf8_lossy(name);
     let parts: Vec<&str> = name.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
@@ -238,7 +238,7 @@ fn inside(name: &[u8]) -> Option<String> {
 pub struct Budget {
     pub bytes: u64,
     pub time: Duration,
-    /// Bytes out for one byte in, beyond the first [`FREE_BYTES`].
+    /// Largest number of bytes out for one byte in, beyond the first [`FREE_BYTES`].
     pub ratio: u64,
 }
 
@@ -264,7 +264,7 @@ impl Meter {
         }
     }
 
-    /// Returns a reader that counts what is read from the archive itself.
+    /// Returns a reader that counts the bytes read from the archive itself.
     pub fn input<R>(&self, reader: R) -> Counted<R> {
         Counted {
             reader,
@@ -275,7 +275,7 @@ impl Meter {
     /// Returns a reader of a layer that is plain, gzip or zstd, as its first bytes show.
     ///
     /// # Errors
-    /// If it cannot be read or has another format.
+    /// Fails if it cannot be read or has another format.
     pub fn unpacked<'a>(&self, mut reader: impl Read + 'a) -> io::Result<Metered<'a>> {
         let mut first = Vec::new();
         reader.by_ref().take(BLOCK).read_to_end(&mut first)?;

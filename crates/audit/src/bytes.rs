@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 /// A file's bytes, at any offset.
 pub trait Bytes {
-    /// Returns how many there are.
+    /// Returns the number of bytes.
     fn length(&self) -> u64;
     /// Fills `buffer` from `offset` on. Fewer bytes than requested are an error.
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
@@ -61,7 +61,7 @@ pub struct Piece<'a> {
     pub offset: u64,
 }
 
-/// Bytes of one piece.
+/// Size of a piece, in bytes.
 const PIECE: u64 = 1 << 20;
 
 /// Passes `size` bytes from `offset` on in pieces that overlap by `before` and `after`.
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_cover_every_byte_once_and_show_what_is_around_them() {
+    fn pieces_cover_every_byte_once_and_include_their_surroundings() {
         let bytes: Vec<u8> = (0..3 * PIECE + 17).map(|i| (i % 251) as u8).collect();
         let mut covered = Vec::new();
         in_pieces(bytes.as_slice(), 5, bytes.length() - 5, (100, 200), |piece| {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_an_error() {
+    fn missing_bytes_are_an_error() {
         let bytes: &[u8] = &[1, 2, 3];
         assert!(in_pieces(bytes, 1, 3, (0, 0), |_| {}).is_err());
         assert!(bytes.read_exact_at(u64::MAX, &mut [0]).is_err());

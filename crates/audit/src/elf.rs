@@ -20,7 +20,7 @@ const MOST_NAMES: u64 = 1 << 20;
 /// Most bytes of code: more than any program has, and read in some seconds.
 const MOST_CODE: u64 = 2 << 30;
 
-/// What kind of file.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -52,7 +52,7 @@ pub struct Elf {
     pub mapped: Vec<Part>,
     /// Go's version.
     pub go: Option<String>,
-    /// Whether it is a part of a shared glibc, whose parts get the vDSO's functions from its loader.
+    /// Whether it is a part of a shared glibc. These parts get the vDSO's functions from its loader.
     pub is_of_shared_glibc: bool,
 }
 
@@ -65,7 +65,7 @@ pub fn is_elf(first: &[u8]) -> bool {
 /// dumps, debug information).
 ///
 /// # Errors
-/// A message, if the file is broken.
+/// Fails with a message if the file is broken.
 pub fn read<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Elf>, String> {
     let mut ident = [0; 16];
     if bytes.read_exact_at(0, &mut ident).is_err() {
@@ -198,8 +198,8 @@ where
     has_code_of(elf::SHT_NOBITS) && !has_code_of(elf::SHT_PROGBITS)
 }
 
-/// Returns whether a file is one of the parts of glibc that use what its loader has found: its name is one of theirs,
-/// and it has private symbols.
+/// Returns whether a file is one of the parts of glibc that use the functions found by its loader: its name is one of
+/// theirs, and it has private symbols.
 fn is_of_glibc(soname: Option<&str>, names: &[u8]) -> bool {
     const LIBRARIES: [&str; 4] = ["libc.so.6", "libpthread.so.0", "librt.so.1", "ld-linux"];
     let has = |name: &[u8]| memmem::find(names, name).is_some();
@@ -219,7 +219,7 @@ fn apart(mut parts: Vec<Part>, length: u64) -> Result<Vec<Part>, String> {
             .checked_add(part.size)
             .filter(|end| *end <= length)
             .ok_or_else(|| {
-                format!("it is cut short: {length} bytes are there, and what it maps would end behind them")
+                format!("it is truncated: it has {length} bytes, and its mapped parts would end behind them")
             })?;
         let taken = result.last().map_or(0, |last| last.offset + last.size);
         if end <= taken {
@@ -229,10 +229,10 @@ fn apart(mut parts: Vec<Part>, length: u64) -> Result<Vec<Part>, String> {
         part.offset += shared;
         part.size -= shared;
         part.address = part.address.wrapping_add(shared);
-        // An address space has an end.
+        // The addresses must not exceed the address space.
         part.address
             .checked_add(part.size)
-            .ok_or("what it maps would not fit an address space")?;
+            .ok_or("its mapped parts would not fit an address space")?;
         total += part.size;
         result.push(part);
     }
@@ -242,7 +242,8 @@ fn apart(mut parts: Vec<Part>, length: u64) -> Result<Vec<Part>, String> {
     Ok(result)
 }
 
-/// Reads for `object`, which needs references that stay valid: what was read is kept, so it has a limit.
+/// Reads for `object`, which needs references that stay valid: all bytes that were read are kept, so their total is
+/// limited.
 struct Tables<'a, B: Bytes + ?Sized> {
     cache: &'a ReadCache<Cursor<'a, B>>,
     read: &'a Cell<u64>,
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_must_be_there() {
+    fn mapped_parts_must_be_in_the_file() {
         assert!(apart(vec![part(1, LENGTH)], LENGTH).unwrap_err().contains("cut short"));
         assert!(apart(vec![part(u64::MAX - 5, 10)], LENGTH).is_err());
     }

@@ -9,7 +9,7 @@ use crate::bytes::{self, Bytes};
 use crate::calls::Call;
 use crate::elf::Elf;
 
-/// Which functions of the vDSO a file knows by name: who looks one up has to.
+/// The functions of the vDSO that a file contains by name, as a lookup requires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct Lookups {
     /// `clock_gettime`.
@@ -28,13 +28,13 @@ impl Lookups {
     }
 }
 
-/// Whose runtime is in a file.
+/// The language runtime in a file.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Runtime {
     /// `glibc`, `musl`, `go`.
     pub name: &'static str,
-    /// A version (`1.2.5`), or what is known of it (`2.35 to 2.37`, `1.2.0 or newer`).
+    /// A version (`1.2.5`) or a range of versions (`2.35 to 2.37`, `1.2.0 or newer`).
     pub version: Option<String>,
 }
 
@@ -45,7 +45,7 @@ pub struct Facts {
     pub runtime: Option<Runtime>,
 }
 
-/// Names start with `__vdso_` on x86 and Arm, with `__kernel_` on AArch64.
+/// The names of the vDSO's functions, which start with `__vdso_` on x86 and Arm and with `__kernel_` on AArch64.
 const LOOKUPS: [(&[u8], Call); 5] = [
     (b"__vdso_clock_gettime", Call::ClockGettime),
     (b"__kernel_clock_gettime", Call::ClockGettime),
@@ -78,7 +78,7 @@ const TUNABLES: [(&[u8], u8); 9] = [
 /// Searches all mapped parts of a file.
 ///
 /// # Errors
-/// If the file cannot be read.
+/// Fails if the file cannot be read.
 pub fn of<B: Bytes + ?Sized>(bytes: &B, elf: &Elf) -> io::Result<Facts> {
     const LONGEST: u64 = 64;
     let mut facts = Facts::default();

@@ -7,7 +7,7 @@ use crate::facts::{self, Facts, Runtime};
 use crate::report::{Finding, Program};
 use crate::rules::{Level, Rule};
 
-/// Most sites that a finding lists; it counts them all.
+/// Largest number of sites that a finding lists; it counts them all.
 const SHOWN_SITES: usize = 16;
 
 /// One file and its findings.
@@ -18,7 +18,7 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// Returns about how much memory it takes.
+    /// Returns about how much memory the result takes.
     pub(crate) fn bytes(&self) -> usize {
         let sites = |finding: &Finding| finding.sites.capacity() * size_of::<Site>();
         let findings = self
@@ -32,7 +32,7 @@ impl Judged {
 /// Judges one file. `None` if it is not run on one of the ISAs of the images.
 ///
 /// # Errors
-/// The reason why an ELF file cannot be judged.
+/// Fails with the reason why an ELF file cannot be judged.
 pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
     let mut first = [0; 4];
     if bytes.length() < 4 || bytes.read_exact_at(0, &mut first).is_err() || !elf::is_elf(&first) {
@@ -64,8 +64,8 @@ pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
     Ok(Some(Judged { program, findings }))
 }
 
-/// Returns the places in a file that make a system call for time, lowest address first. None, if it is not run on one of
-/// the ISAs of the images.
+/// Returns the places in a file that make a system call for time, lowest address first. None, if it is not run on one
+/// of the ISAs of the images.
 ///
 /// # Errors
 /// The reason why an ELF file cannot be judged.

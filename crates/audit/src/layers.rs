@@ -22,15 +22,15 @@ use crate::walk::{self, Options, Progress};
 /// Limits for one archive.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes that come out of it.
+    /// Largest number of bytes that come out of it.
     pub bytes: u64,
-    /// Time to read it.
+    /// Longest time to read it.
     pub time: Duration,
-    /// Bytes that come out of one byte of it. gzip cannot do more than 1,032.
+    /// Largest number of bytes that come out of one byte of it. The limit of gzip is 1,032.
     pub ratio: u64,
     /// Size of the largest ELF file in it that is judged; a larger one is listed as not judged.
     pub file_bytes: u64,
-    /// Bytes of all names in it.
+    /// Largest number of bytes of all names in it.
     pub name_bytes: usize,
 }
 
@@ -203,7 +203,7 @@ fn judge_archive(
     Ok(())
 }
 
-/// Returns whether a name is where images keep their layers and manifests.
+/// Returns whether images keep layers or manifests under this name.
 fn is_of_image(name: &str) -> bool {
     let is_hex = |text: &str| text.len() >= 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if let Some(rest) = name.strip_prefix("blobs/") {
@@ -353,7 +353,7 @@ fn each<R: Read>(
 /// Weight of a change apart from its name.
 const WEIGHT_OF_A_CHANGE: usize = 64;
 
-/// Records why a file was not judged, unless there are too many records.
+/// Records the reason why a file was not judged, unless there are too many records.
 fn note(layer: &mut Layer, path: &str, why: &str) {
     const MOST: usize = 1_000;
     if layer.unjudged.len() < MOST {
@@ -362,7 +362,7 @@ fn note(layer: &mut Layer, path: &str, why: &str) {
     }
 }
 
-/// Judges a file of an archive. The outer error is the archive's, the inner one the file's.
+/// Judges a file of an archive. The outer error is about the archive, the inner one about the file.
 fn judge_entry<R: Read>(
     entries: &mut Entries<R>,
     size: u64,
@@ -553,7 +553,7 @@ impl<'a> Manifests<'a> {
                 images.extend(self.of_index(&blob, depth + 1)?);
                 continue;
             }
-            // Attestations and the like are no layers.
+            // Attestations and the like are not layers.
             let is_layer = |layer: &&Descriptor| layer.media_type.as_deref().unwrap_or("tar").contains("tar");
             let layers = manifest.layers.0.iter().take(MOST_LAYERS).filter(is_layer);
             let layers = layers.filter_map(blob_of).collect();
@@ -588,7 +588,7 @@ fn report(path: &Path, images: &[ImageOf], bundle: &Bundle, options: &Options, g
             let Some(layer) = bundle.layer(name) else {
                 gathered.give_up_image(
                     format!("{prefix}{name}"),
-                    "a layer that is named and not there".to_owned(),
+                    "the archive names this layer and does not contain it".to_owned(),
                 );
                 work_left = work_left.saturating_sub(WEIGHT_OF_A_CHANGE + prefix.len());
                 continue;
@@ -674,7 +674,7 @@ fn apply<'a>(layer: &'a Layer, name: &'a str, files: &mut BTreeMap<&'a str, (Arc
     }
 }
 
-/// Removes what is below a path and, if `with_itself`, the path itself.
+/// Removes all names below a path and, if `with_itself`, the path itself.
 fn remove<T>(files: &mut BTreeMap<&str, T>, path: &str, with_itself: bool) {
     if with_itself {
         files.remove(path);

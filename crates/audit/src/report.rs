@@ -7,32 +7,32 @@ use crate::elf::Kind;
 use crate::facts::{Lookups, Runtime};
 use crate::rules::{Level, Rule};
 
-/// One thing that keeps one file from the fast path.
+/// One reason why one file does not take the fast path.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Finding {
     /// The file; in an archive, the archive, `!/`, and the file in it.
     pub path: String,
-    /// The layer of an image that brought the file.
+    /// The layer of an image that contains the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layer: Option<String>,
-    /// Which check found it.
+    /// The rule of the finding.
     pub rule: Rule,
-    /// How grave it is.
+    /// The finding's level.
     pub level: Level,
     /// The file's instruction set.
     pub isa: &'static str,
     /// How it is linked.
     pub kind: Kind,
-    /// The language runtime in it, where one is recognised.
+    /// The language runtime in it, if one is recognised.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<Runtime>,
-    /// What is the matter, in a sentence.
+    /// The statement of the finding, in a sentence.
     pub says: &'static str,
-    /// What to do about it.
+    /// The advice.
     pub help: &'static str,
-    /// The first of them.
+    /// The first sites of system calls.
     pub sites: Vec<Site>,
-    /// All of them.
+    /// Number of all sites.
     pub site_count: usize,
 }
 
@@ -45,30 +45,31 @@ pub struct Program {
     pub isa: &'static str,
     /// How it is linked.
     pub kind: Kind,
-    /// The language runtime in it, where one is recognised.
+    /// The language runtime in it, if one is recognised.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<Runtime>,
-    /// Known where it matters: of static programs, and of those that make system calls for time.
+    /// The functions of the vDSO that it looks up. Determined only for static programs, and for those that make system
+    /// calls for time.
     pub looks_for_vdso: Lookups,
-    /// Places that make a system call for time, those behind the vDSO too.
+    /// Number of places that make a system call for time, including those behind the vDSO.
     pub system_calls: usize,
 }
 
-/// What could not be judged.
+/// A file or archive that could not be judged.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, schemars::JsonSchema)]
 pub struct Unjudged {
     /// The file or archive.
     pub path: String,
-    /// Why it could not be judged.
+    /// The reason.
     pub why: String,
 }
 
-/// Counts.
+/// The totals of a report.
 #[derive(Clone, Copy, Debug, Default, Serialize, schemars::JsonSchema)]
 pub struct Summary {
-    /// Regular files that were looked at.
+    /// Number of regular files that were examined.
     pub files: u64,
-    /// ELF files that are run, of the ISAs of the images.
+    /// Number of ELF files that are run, of the ISAs of the images.
     pub programs: u64,
     /// Findings of this level.
     pub errors: usize,
@@ -76,27 +77,27 @@ pub struct Summary {
     pub warnings: usize,
     /// Findings of this level.
     pub notes: usize,
-    /// Files and archives that could not be judged, those that are not listed too.
+    /// Number of files and archives that could not be judged, including those that are not listed.
     pub unjudged: usize,
-    /// Of those, images, layers and files that were asked for by name.
+    /// Number of those that are images, layers, or files that were requested by name.
     pub incomplete: usize,
-    /// How long it took.
+    /// Duration of the audit.
     pub seconds: f64,
 }
 
 /// The outcome.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Report {
-    /// Counts.
+    /// The totals.
     pub summary: Summary,
-    /// What keeps programs from the fast path, the gravest first.
+    /// The findings, the gravest first.
     pub findings: Vec<Finding>,
-    /// Where asked for.
+    /// The programs that were judged, if requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<Program>,
     /// Files and archives that could not be judged.
     pub unjudged: Vec<Unjudged>,
-    /// Paths that were asked for and are not there, or may not be read.
+    /// Requested paths that do not exist or may not be read.
     pub missing: Vec<Unjudged>,
 }
 
@@ -107,7 +108,7 @@ impl Report {
     }
 }
 
-/// Most findings that are kept, so that a directory made for it cannot fill the memory. All are counted.
+/// Largest number of findings that are kept, so that a malicious directory cannot fill the memory. All are counted.
 const MOST_FINDINGS: usize = 50_000;
 const MOST_LINES: usize = 10_000;
 /// Most bytes of all paths that are kept: an archive can give a file a name of 64 KiB, and name it in a thousand

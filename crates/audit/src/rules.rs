@@ -1,14 +1,14 @@
 //! The rules. Their names and meanings stay the same from release to release.
 
-/// How much a finding matters.
+/// The level of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// It would matter if the program read a clock, and it was not seen to.
+    /// The finding matters only if the program reads a clock, and no such read was found.
     Note,
-    /// Some of its clock reads are system calls.
+    /// Some of the program's clock reads are system calls.
     Warning,
-    /// All of its clock reads are system calls, or worse.
+    /// All of the program's clock reads are system calls, or worse.
     Error,
 }
 
@@ -57,7 +57,7 @@ impl Rule {
         }
     }
 
-    /// Returns its level, unless a circumstance of the file lowers it.
+    /// Returns the rule's level, unless a circumstance of the file lowers it.
     pub fn level(self) -> Level {
         if self == Rule::OwnSystemCall {
             Level::Warning

@@ -18,7 +18,8 @@ use crate::judge::judge;
 use crate::layers::{self, Limits};
 use crate::report::{Gathered, Report, Unjudged};
 
-/// Most threads, however many CPUs there are: each takes up to some 20 MiB, and together they must stay below 512.
+/// Largest number of threads, on any number of CPUs: each takes up to some 20 MiB, and together they must stay below
+/// 512.
 const MOST_THREADS: usize = 16;
 /// Deepest nesting of directories. Linux has paths of 4,096 bytes.
 const DEEPEST: usize = 2_000;
@@ -27,7 +28,7 @@ const DEEPEST: usize = 2_000;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     pub limits: Limits,
-    /// Whether all programs are listed, those without findings too.
+    /// Whether all programs are listed, including those without findings.
     pub with_programs: bool,
 }
 
@@ -78,9 +79,9 @@ struct Audit<'a> {
     options: &'a Options,
     progress: &'a Progress,
     gathered: Mutex<Gathered>,
-    /// Device and inode of files that may come up again and are judged only once.
+    /// Device and inode of files that may be found again, and are judged only once.
     seen: Mutex<HashSet<(u64, u64)>>,
-    /// Whether any file may come up again, because one path may lie below another.
+    /// Whether any file may be found again, because one path may lie below another.
     may_meet_again: bool,
 }
 
@@ -167,7 +168,7 @@ impl Audit<'_> {
     }
 
     fn file(&self, path: &Path, file: File, meta: &Metadata, give_up: fn(&mut Gathered, String, String)) {
-        // It may have changed its type since it was listed.
+        // The type may have changed since the file was listed.
         if !meta.is_file() {
             return;
         }

@@ -1,5 +1,5 @@
-//! Small archives that were made to take much time or memory. The test is alone in its process, because its allocator
-//! counts the memory.
+//! Tests with small archives that were made to take much time or memory. The test is alone in its process, because its
+//! allocator counts the memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
@@ -39,7 +39,7 @@ static ALLOCATOR: Counting = Counting;
 
 /// Most memory that an audit may take, as documented.
 const MOST_BYTES: usize = 512 << 20;
-/// Many times what it takes, and a tenth of what these archives took before there were limits.
+/// Largest duration: many times the usual one, and a tenth of the duration without limits.
 const MOST_TIME: Duration = Duration::from_secs(60);
 
 /// Returns the report about these bytes and asserts the limits. Runs one audit at a time.

@@ -55,7 +55,7 @@ fn layers() -> (Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn what_a_later_layer_removes_or_replaces_is_not_reported() {
+fn files_that_a_later_layer_removes_or_replaces_are_not_reported() {
     let (low, high) = layers();
     let (low_name, high_name) = (format!("{LOW}/layer.tar"), format!("{HIGH}/layer.tar"));
     let manifest = json!([{ "RepoTags": ["app:1"], "Layers": [low_name, high_name] }]).to_string();
@@ -185,7 +185,7 @@ fn links_and_special_files_of_a_directory_are_passed_over() {
 }
 
 #[test]
-fn what_is_asked_for_twice_is_looked_at_once() {
+fn a_file_that_is_requested_twice_is_judged_once() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     std::fs::create_dir(at("below")).unwrap();

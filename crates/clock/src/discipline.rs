@@ -16,7 +16,7 @@ const REALTIME: usize = 0;
 pub(crate) const MONOTONIC: usize = 1;
 const BOOTTIME: usize = 2;
 const TAI: usize = 3;
-/// Index in the raw clock's own latch.
+/// Index of the raw clock in its own latch.
 const RAW: usize = 0;
 /// The clocks of the `hres` latch and their indices there.
 const CLOCKS: [(usize, ClockSet); BASES] = [
@@ -26,7 +26,8 @@ const CLOCKS: [(usize, ClockSet); BASES] = [
     (TAI, ClockSet::TAI),
 ];
 
-/// NTP may take the kernel's frequency from -500 to +500 ppm at once; the rest allows for the counter's own wander.
+/// Limits where MONOTONIC_RAW is not available: NTP may change the kernel's frequency from -500 to +500 ppm at once;
+/// the rest allows for the counter's own wander.
 const NTP_LIMITS: RateLimits = RateLimits {
     change: 1_100e-6,
     total: 2_200e-6,
@@ -67,12 +68,12 @@ const MAX_STRIKES: u32 = 7;
 /// Time without a fault after which the strikes are forgotten.
 const FORGIVEN_AFTER_NS: u64 = 600_000_000_000;
 
-/// Max age of anchors on a counter whose invariance is not established: it limits how long a wrong value is read. A
-/// busy machine delays a publisher for some milliseconds, rarely for more than 20; a lower limit would send readers to
-/// the kernel for nothing.
+/// Max age of anchors on a counter whose invariance is not established: it limits the time for which a wrong value is
+/// read. A busy machine delays a publisher for some milliseconds, rarely for more than 20; with a lower limit, readers
+/// would fall back to the kernel without need.
 const WATCHED_CAP_NS: u64 = 40_000_000;
 
-/// What to serve, and how often to refresh it.
+/// Settings of a discipline: the clocks to serve, and the intervals of samples and comparisons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The clocks to serve.
@@ -161,8 +162,8 @@ pub enum Outcome {
 struct InForce {
     hres: Option<Anchor>,
     raw: Option<Anchor>,
-    /// While nothing is in force: the withdrawn anchor, cut short at that moment. No later anchor begins at an earlier
-    /// time.
+    /// The withdrawn anchor, cut short at the withdrawal, while nothing is in force. No later anchor begins at an
+    /// earlier time.
     floor_hres: Option<Anchor>,
     floor_raw: Option<Anchor>,
     /// Clocks that the kernel stepped since `hres` was made; these may go back.
@@ -194,20 +195,20 @@ pub struct Discipline {
     before: InForce,
     window_ns: u64,
     retry: bool,
-    /// The line's rate is an average of two rates, neither of which is the kernel's present one.
+    /// Whether the line's rate is an average of two rates, neither of which is the kernel's present one.
     line_is_average: bool,
     strikes: u32,
-    /// On the kernel's MONOTONIC; meaningful only while there are strikes.
+    /// Time of the last strike on the kernel's MONOTONIC; meaningful only while there are strikes.
     caught_at_ns: u64,
-    /// The last comparison of the CPUs' counters found two that are apart.
+    /// Whether the last comparison of the CPUs' counters found two that are apart.
     apart: bool,
-    /// On the kernel's MONOTONIC.
+    /// Time of the last sample on the kernel's MONOTONIC.
     sampled_at_ns: u64,
     /// The kernel's REALTIME at the same sample.
     sampled_real_ns: u64,
     /// The kernel's settings to which the line's rate belongs.
     ntp: Option<Ntp>,
-    /// When a slew that changes the rate each second was last seen pending.
+    /// Time at which a slew that changes the rate each second was last seen pending.
     pending_at_ns: Option<u64>,
     ahead_ns: Option<i64>,
 }
@@ -312,8 +313,8 @@ impl Discipline {
         self.retry = true;
     }
 
-    /// Reports that the page sends readers to the kernel, at the latest since the counter showed `counter`. The next
-    /// anchors continue from what was shown until then, with the known rate.
+    /// Reports that readers fall back to the kernel, at the latest since the counter showed `counter`. The next anchors
+    /// continue from the last time that was shown, with the known rate.
     pub fn end_at(&mut self, counter: u64) {
         let InForce {
             hres,
@@ -362,7 +363,7 @@ impl Discipline {
         let raw_seen = sample.raw.map(|raw| self.raw.see(&raw, RAW_LIMITS));
         let limits = if raw_seen.is_some() { TICK_LIMITS } else { NTP_LIMITS };
         let suspended = self.was_suspended(sample);
-        // A turn explains nothing about an average.
+        // A change of rate by adjtimex(2) does not explain the residual of an average.
         let was_turned = self.turned_by(sample).is_some_and(|factor| factor != 1.0);
         let was_slewed_unseen = self.was_slewed_unseen(sample) || (self.line_is_average && was_turned);
         self.line_is_average = was_slewed_unseen;
@@ -421,7 +422,7 @@ impl Discipline {
         if self.apart || self.is_on_probation(sample.mono.time_ns) {
             return Outcome::Wait;
         }
-        // Readers already have the kernel's time; until the new rate is known, the page would show them an earlier one.
+        // Readers have seen the kernel's time; until the new rate is known, the page would show them an earlier one.
         if (rate_changed || was_slewed_unseen) && shown.is_none() && self.in_force.hres.is_some() {
             self.retry = true;
             return Outcome::Wait;
@@ -570,7 +571,7 @@ impl Discipline {
                 Some(offset) if is_good => {
                     self.in_force.stepped[index] |= offset.observe(&measured) == Change::Stepped;
                 }
-                // Certainly stepped, but an interrupted read does not show exactly where to.
+                // The clock was certainly stepped, but an interrupted read does not show its new value exactly.
                 Some(offset) if offset.is_step(&measured) => return false,
                 Some(_) => {}
                 none => *none = is_good.then(|| Offset::new(&measured)),
@@ -633,7 +634,7 @@ impl Discipline {
     }
 
     /// Returns how long anchors that begin at a time of REALTIME may be read, in nanoseconds; `None` while the kernel
-    /// is about to make a leap second, because REALTIME is not known until it has.
+    /// is about to make a leap second, because REALTIME is unknown until then.
     fn cap_before_leap_ns(&self, real_ns: u64) -> Option<u64> {
         let cap_ns = self.cap_ns();
         let to_leap_ns = self.ntp.and_then(|ntp| ntp.to_leap_ns(real_ns));
@@ -765,8 +766,8 @@ impl Discipline {
             .map(Track::known_for_ns)
             .fold(f64::INFINITY, f64::min);
         let known_window_ns = (known_for_ns / self.config.cap_windows.max(1) as f64) as u64;
-        // Over a shorter time, noise would look like a rate that no counter has. And anchors that end sooner send
-        // readers to the kernel, which exposes an error that is being worked off.
+        // Over a shorter time, noise would look like a rate that no counter has. And when anchors end sooner, readers
+        // fall back to the kernel, which exposes an error that is being worked off.
         let least_ns = self.window_ns.min(UNSETTLED_WINDOW_NS);
         self.window_ns = wanted_ns
             .min(known_window_ns.max(least_ns))
@@ -818,7 +819,7 @@ fn others(sample: &Sample) -> impl Iterator<Item = (usize, Bracket)> {
 /// Returns whether so much time passed within a sample that clocks read one after the other do not determine their
 /// distance, if the kernel's rate is not known well.
 fn was_interrupted(sample: &Sample) -> bool {
-    // Twenty-five attempts for each of five clocks, and the same again.
+    // Time for twenty-five attempts for each of five clocks, doubled.
     const LONGEST_WIDTHS: u64 = 256;
     let last = [sample.tai, sample.boot, sample.raw].into_iter().flatten().next();
     let took_cycles = cycles_between(sample.mono.before, last.unwrap_or(sample.real).after);

@@ -1,4 +1,5 @@
-//! Counter to time: what the kernel's clocks show at a value of the CPU's counter, and how fast they run.
+//! Conversion of the counter to time: the values of the kernel's clocks at a value of the CPU's counter, and their
+//! rates.
 //!
 //! Pure arithmetic over samples, without clock reads or system calls. A publisher regularly takes a [`Sample`], gives
 //! it to a [`Discipline`], and carries out the [`Outcome`]:

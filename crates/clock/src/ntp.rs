@@ -5,9 +5,9 @@
 //! file).
 
 const NS_PER_SEC: u64 = 1_000_000_000;
-/// REALTIME's day: a leap second comes at its end (adjtimex(2), STA_INS and STA_DEL).
+/// Length of REALTIME's day, at the end of which a leap second comes (adjtimex(2), STA_INS and STA_DEL).
 const DAY_NS: u64 = 86_400 * NS_PER_SEC;
-/// `freq` is in units of 2^-16 ppm (adjtimex(2)).
+/// Unit of `freq`: 2^-16 ppm (adjtimex(2)).
 const FREQ_UNIT: f64 = 1e-6 / 65_536.0;
 /// Microseconds of a tick when nothing is adjusted, and USER_HZ = 100 (adjtimex(2), `tick`).
 const NOMINAL_TICK_US: f64 = 10_000.0;
@@ -15,8 +15,8 @@ const NOMINAL_TICK_US: f64 = 10_000.0;
 const SHIFT_PLL: u32 = 2;
 /// Rate of a slew that a refresh at the usual time follows: 1 ppm of 100 ms is 100 ns.
 const NEGLIGIBLE_PPM: f64 = 1.0;
-/// A tick further off than this is a slew, such as chronyd's (`maxslewrate`); a host whose oscillator is off may
-/// permanently need one or two.
+/// Largest distance of the tick from nominal that is not a slew, such as chronyd's (`maxslewrate`): to correct its
+/// oscillator, a host may permanently need one or two.
 const SETTLED_TICK_US: i64 = 10;
 /// A single-shot adjustment (adjtime(3)) slews by 500 ppm, or by the rest of it, in each second.
 const SINGLE_SHOT_PPM: f64 = 500.0;

@@ -3,11 +3,11 @@
 //! The kernel keeps REALTIME, BOOTTIME and TAI as whole nanoseconds above MONOTONIC, and changes them only in steps. So
 //! the offset is held as a whole number, and refined when the average of many measurements becomes more precise.
 
-/// Most measurements that the average spans: some seconds at ten a second.
+/// Largest number of measurements that the average spans: some seconds at ten a second.
 const AVERAGED: f64 = 64.0;
 /// Distance of the average from the held number at which another number is nearer, plus a margin against flutter.
 const REFINE_NS: f64 = 0.75;
-/// Measurements before the first refinement.
+/// Number of measurements before the first refinement.
 const REFINE_AFTER: f64 = 4.0;
 
 /// The effect of a measurement on the offset.

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_to_be_kept_leaves_the_rest_in_order() {
+    fn retain_keeps_the_rest_in_order() {
         let mut recent = Recent::<u32, 8>::default();
         for value in 1..=6 {
             recent.push(value);

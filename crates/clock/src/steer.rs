@@ -16,7 +16,7 @@ const FLATTEST: f64 = 1.0 - 1.0 / 64.0;
 /// backwards. Further behind, readers step forward, which is visible to none of them.
 const VISIBLE_NS: f64 = 50.0;
 const ONE_Q64: f64 = 18_446_744_073_709_551_616.0;
-/// The kernel shows whole nanoseconds, rounded down: on average its time is half of one later.
+/// Mean error of the kernel's times, which are whole nanoseconds, rounded down.
 const ROUNDED_DOWN_NS: f64 = 0.5;
 
 /// The start, the rate and the max age of the next anchor.
@@ -43,7 +43,7 @@ pub(crate) struct Times {
 pub(crate) struct Shown {
     ns_shifted: u128,
     shift: u32,
-    /// Readers have asked the kernel since then.
+    /// Whether readers have fallen back to the kernel since then.
     pub expired: bool,
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn steer(
     })
 }
 
-/// Returns the error, in nanoseconds, that a program cannot see when it mixes our reads and the kernel's.
+/// Returns the error, in nanoseconds, that a program cannot see when it mixes reads of the page and of the kernel.
 pub(crate) fn visible_ns(noise_ns: f64) -> f64 {
     VISIBLE_NS + 4.0 * noise_ns
 }
@@ -144,7 +144,7 @@ fn ahead_of_origin_ns(shown_ns_shifted: u128, shift: u32, origin_ns: u64) -> f64
 
 /// Returns a rate as a page holds it.
 pub(crate) fn rate_of(ns_per_cycle: f64) -> Option<Rate> {
-    // A float that is negative, too large or not a number saturates here; `Rate` refuses it.
+    // A float that is negative, too large or not a number saturates here, and `Rate` refuses the result.
     Rate::from_ns_per_cycle_q64((ns_per_cycle * ONE_Q64) as u128)
 }
 

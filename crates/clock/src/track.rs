@@ -6,9 +6,9 @@ use crate::recent::Recent;
 use crate::widths::Widths;
 use fastpath_page::Reason;
 
-/// Number of second differences that determine how noisy the points are. With 16, whose median is often half of the
-/// true one where a clock advances in steps (acpi_pm), a rate seemed to change more than once a minute, at a hundred
-/// samples a second.
+/// Number of second differences that determine how noisy the points are. With 16 of them, the median is often half of
+/// the true one if a clock advances in steps (acpi_pm), and a rate seemed to change more than once a minute, at a
+/// hundred samples a second.
 const DIFFERENCES: usize = 64;
 /// Fewest differences that are used at all.
 const FEW_DIFFERENCES: f64 = 4.0;
@@ -18,7 +18,7 @@ const HORIZON_NS: f64 = 2e9;
 const PRECISE_NS: f64 = 5.0;
 /// Longest time for which points are kept: oscillators wander.
 const LONGEST_HORIZON_NS: f64 = 16e9;
-/// Somewhat more than the points of the longest horizon at ten a second.
+/// Largest number of points, somewhat more than those of the longest horizon at ten a second.
 const POINTS: usize = 256;
 /// Standard deviations that count as a change of rate and not as noise. At ten refreshes a second and three tests each,
 /// fewer would show a change every few minutes where there is none.
@@ -28,7 +28,7 @@ const SIGNIFICANT: f64 = 4.0;
 const SYSTEMATIC: f64 = 8.0;
 /// Lower bound of a clock's noise.
 const LEAST_NOISE_NS: f64 = 0.5;
-/// Half of the least cost of a system call.
+/// Least value of the promised error: half of the least cost of a system call.
 const LEAST_PROMISED_NS: f64 = 50.0;
 /// Standard deviations of the line within which the promised error must hold.
 const RECKONED_WITH: f64 = 3.0;
@@ -38,9 +38,9 @@ const REFERENCE_BASELINE_NS: f64 = 1e9;
 /// Limits on the change of a clock's rate against a believable counter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RateLimits {
-    /// From one sample to the next, relative.
+    /// Largest relative change from one sample to the next.
     pub change: f64,
-    /// From what it was when the counter was first believed, relative.
+    /// Largest relative change since the counter was first believed.
     pub total: f64,
 }
 
@@ -49,11 +49,11 @@ pub(crate) struct RateLimits {
 pub(crate) enum Seen {
     /// Too wide: the publisher was interrupted. It changes nothing.
     Poor,
-    /// It fits.
+    /// The bracket fits.
     Fits {
-        /// It begins another rate, of which little is known yet.
+        /// Whether the bracket begins another rate, of which little is known yet.
         rate_changed: bool,
-        /// It follows a time without samples, over which the line only knows the average rate.
+        /// Whether it follows a time without samples, over which only the average rate is known.
         after_gap: bool,
     },
     /// No clock of the kernel behaves like this against a believable counter.

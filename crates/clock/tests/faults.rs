@@ -1,4 +1,4 @@
-//! The worst error that a program reads when the counter goes wrong while it is being served: the figures of
+//! Measures the worst error that a program reads when the counter fails while it is being served: the figures of
 //! docs/counter.md.
 //!
 //! A machine has two CPUs, of which the second may have a counter of its own. On both a program reads all the time, and
@@ -35,21 +35,21 @@ enum PublisherOn {
 /// Fault of the counters from some moment on.
 #[derive(Clone, Copy)]
 enum Fault {
-    /// One CPU's counter is off by so much.
+    /// One CPU's counter is off by this much.
     OneCpuOffset { ns: f64 },
     /// One CPU's counter runs at another rate.
     OneCpuDrifts { ppm: f64 },
     /// One CPU's counter stops while that CPU is idle: half of the time.
     OneCpuStopsInIdle,
-    /// All stop for a moment, again and again.
+    /// All counters stop for a moment, again and again.
     AllStopInIdle,
-    /// All jump.
+    /// All counters jump.
     Jump { ns: f64 },
-    /// All start again from zero.
+    /// All counters start again from zero.
     Reset,
-    /// All change their rate.
+    /// All counters change their rate.
     Rate { factor: f64 },
-    /// All change their rate, and the publisher is kept from running.
+    /// All counters change their rate, and the publisher is kept from running.
     RateWhileStarved { factor: f64 },
     /// The machine sleeps, as CLOCK_BOOTTIME shows.
     Suspend { ns: f64, counter: Asleep },
@@ -83,7 +83,7 @@ struct Harm {
     lasts_ns: f64,
     /// From the fault to the first withdrawal.
     withdrawn_after_ns: Option<f64>,
-    /// Whether nothing was withdrawn in some trial.
+    /// Whether there was a trial without a withdrawal.
     unseen: bool,
     reasons: Vec<Reason>,
     /// Whether a program was served at the end of any trial.
@@ -272,12 +272,12 @@ struct Bound {
     ahead_ns: f64,
     behind_ns: f64,
     lasts_ns: f64,
-    /// `None`: never withdrawn.
+    /// Time from the fault to the withdrawal; `None` if there is none.
     withdrawn_after_ns: Option<f64>,
 }
 
 impl Bound {
-    /// No wrong value is read.
+    /// Returns the bound of a fault by which no wrong value is read.
     fn harmless(withdrawn_after_ns: f64) -> Bound {
         Bound {
             ahead_ns: 0.0,
@@ -322,8 +322,8 @@ fn faults(config: &Config) -> Vec<(&'static str, Fault, Bound, &'static str)> {
     let comparison_ns = compare_every_ns(config) * 1.03 + 4.0 * MS;
     let window_ns = config.longest_window_ns as f64;
     let cap_ns = window_ns * config.cap_windows as f64;
-    // A sample on the bad CPU, right after the fault began, is off by less than is blamed on the counter: then the good
-    // CPU's readers are off.
+    // A sample on the bad CPU, right after the fault began, is off by less than the limit for a fault of the counter:
+    // then the good CPU's readers are off.
     let believed_ns = 100e-6 * window_ns + 2.0 * US;
     let older_ns = 2.0 * window_ns + 2.0 * MS;
     const APART: &str = "the kernel answers for as long as they are apart";
@@ -587,12 +587,12 @@ fn every_fault_stays_within_its_bound(config: Config) {
 }
 
 #[test]
-fn what_can_be_read_wrong_is_bounded() {
+fn wrong_reads_are_bounded() {
     every_fault_stays_within_its_bound(usual());
 }
 
 #[test]
-fn what_can_be_read_wrong_from_a_counter_that_nobody_vouches_for_is_bounded_ten_times_closer() {
+fn wrong_reads_of_a_non_invariant_counter_are_bounded_ten_times_closer() {
     every_fault_stays_within_its_bound(watched());
 }
 

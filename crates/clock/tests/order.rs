@@ -21,8 +21,8 @@ const MS: f64 = 1e6;
 enum Care {
     /// It runs when it is due, and polls adjtimex(2) every ten milliseconds.
     Prompt,
-    /// The same, and it is notified of a call of adjtimex(2) at once.
-    Told,
+    /// It runs when it is due, and is notified of a call of adjtimex(2) at once.
+    Notified,
     /// adjtimex(2) is not available.
     Blind,
     /// A refresh may come late, by up to so many milliseconds.
@@ -94,7 +94,7 @@ impl Reader {
             let now_ns = self.publisher.host.elapsed_ns;
             let polls = !matches!(self.care, Care::Blind | Care::Stopped);
             let is_news = polls && self.publisher.discipline.is_news(&self.publisher.host.ntp());
-            let hears = self.care == Care::Told || now_ns >= self.poll_at_ns;
+            let hears = self.care == Care::Notified || now_ns >= self.poll_at_ns;
             if self.care != Care::Stopped && (now_ns >= self.refresh_at_ns || (is_news && hears)) {
                 self.publisher.refresh_now();
                 let window_ns = self.publisher.discipline.next_window_ns() as f64;
@@ -135,7 +135,7 @@ impl Reader {
 }
 
 const ALL: [Care; 5] = [
-    Care::Told,
+    Care::Notified,
     Care::Prompt,
     Care::Blind,
     Care::Starved { ms: 600.0 },
@@ -175,7 +175,7 @@ fn slews_by_tick_and_frequency_never_take_time_back() {
 
 #[test]
 fn a_phase_locked_loop_is_followed_from_second_to_second() {
-    for (care, limit_us) in [(Care::Told, 150.0), (Care::Prompt, 150.0)] {
+    for (care, limit_us) in [(Care::Notified, 150.0), (Care::Prompt, 150.0)] {
         for offset_ms in [100.0, -100.0, 400.0, -400.0] {
             let mut reader = Reader::new(care);
             // An interrupted sample of the kernel's clock, repeated 10 ms later, is one in a thousand of ten seconds.
@@ -222,7 +222,7 @@ fn who_asks_the_kernel_returns_to_no_page_that_does_not_know_its_rate() {
 
 #[test]
 fn a_frequency_that_is_toggled_is_followed_within_ten_microseconds() {
-    for (care, limit_us) in [(Care::Told, 4.0), (Care::Prompt, 13.0)] {
+    for (care, limit_us) in [(Care::Notified, 4.0), (Care::Prompt, 13.0)] {
         let mut reader = Reader::new(care);
         for round in 0..100 {
             reader.publisher.host.ntp_ppm = [500.0, -500.0][round % 2];
@@ -236,7 +236,7 @@ fn a_frequency_that_is_toggled_is_followed_within_ten_microseconds() {
 
 #[test]
 fn a_changed_tick_is_followed_when_it_is_heard_of() {
-    for (care, limit_us) in [(Care::Told, 200.0), (Care::Prompt, 900.0)] {
+    for (care, limit_us) in [(Care::Notified, 200.0), (Care::Prompt, 900.0)] {
         let mut reader = Reader::new(care);
         for round in 0..60 {
             reader.publisher.host.ntp_ppm = [83_300.0, 0.0, -83_300.0, 0.0][round % 4];
@@ -255,7 +255,7 @@ fn a_changed_tick_is_followed_when_it_is_heard_of() {
 #[test]
 fn a_counter_that_is_given_up_while_ahead_leaves_a_floor() {
     for _ in 0..20 {
-        let mut reader = Reader::new(Care::Told);
+        let mut reader = Reader::new(Care::Notified);
         // Stopped while the kernel is slewed down by 8.33 %: 8 ms ahead.
         reader.care = Care::Stopped;
         reader.publisher.host.ntp_ppm = -83_300.0;

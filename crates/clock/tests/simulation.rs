@@ -187,7 +187,7 @@ fn realtime_follows_a_step_at_once_and_monotonic_does_not_notice() {
 }
 
 #[test]
-fn a_step_that_nobody_told_of_is_found_by_the_next_refresh() {
+fn a_step_without_notification_is_found_by_the_next_refresh() {
     let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
     publisher.settle(3.0);
     for _ in 0..200 {
@@ -398,7 +398,7 @@ fn a_publisher_that_is_late_changes_nothing_and_tries_again() {
 }
 
 #[test]
-fn a_suspend_leads_to_a_new_measurement_and_not_to_distrust() {
+fn a_suspend_causes_a_new_measurement_and_no_distrust() {
     for counter_goes_on in [false, true] {
         for _ in 0..20 {
             let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));

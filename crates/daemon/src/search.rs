@@ -1,8 +1,9 @@
 //! Examines many processes one after the other, although some of them may never answer.
 //!
-//! A worker thread examines them. If a process does not answer in time, its worker is left behind, and another one continues with the
-//! next process; the worker that was left behind still reports what it finds. A user can have many such processes: after
-//! [`Bounds::first`] of them the user's other processes are examined last and with a shorter timeout, and after [`Bounds::most`] not at all.
+//! A worker thread examines them. If a process does not answer in time, its worker is left behind, and another one
+//! continues with the next process; the worker that was left behind still reports what it finds. A user can have many
+//! such processes: after [`Bounds::first`] of them the user's other processes are examined last and with a shorter
+//! timeout, and after [`Bounds::most`] not at all.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -36,7 +37,8 @@ pub trait Examine: Send + Sync + 'static {
     fn report(&self, found: Self::Found);
 }
 
-/// Examines each process, and calls `is_late` for each one that does not answer in time. `processes` has the process and its user.
+/// Examines each process, and calls `is_late` for each one that does not answer in time. `processes` has the process
+/// and its user.
 pub fn search<U: Copy + Eq + Hash>(
     processes: impl IntoIterator<Item = (i32, U)>,
     bounds: Bounds,

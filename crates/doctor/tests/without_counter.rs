@@ -1,5 +1,5 @@
-//! A program that was forbidden to read the counter is examined and not killed. Alone in its process: the permission is the
-//! thread's, and those that it starts inherit it.
+//! A program that was forbidden to read the counter is examined and not killed. Alone in its process: the permission is
+//! the thread's, and those that it starts inherit it.
 #![cfg(target_arch = "x86_64")]
 
 use fastpath_doctor::{Options, Verdict, examine};

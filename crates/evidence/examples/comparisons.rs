@@ -1,5 +1,5 @@
-//! Result and cost of comparing the CPUs' counters on this host: `cargo run --release -p fastpath-evidence --example
-//! comparisons`.
+//! Prints result and cost of a comparison of the CPUs' counters on this host: `cargo run --release -p fastpath-evidence
+//! --example comparisons`.
 
 use std::time::{Duration, Instant};
 

@@ -6,18 +6,18 @@ use fastpath_isa::{Isa, cpu};
 /// The CPU's statement about the counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct Features {
-    /// It ticks at one rate in all power states.
+    /// Whether it ticks at one rate in all power states.
     pub invariant: bool,
-    /// RDTSCP (leaf 8000_0001H, EDX bit 27).
+    /// Whether the CPU has RDTSCP (leaf 8000_0001H, EDX bit 27).
     #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
     pub rdtscp: bool,
-    /// CNTVCTSS_EL0, which needs no barrier (FEAT_ECV, shown as HWCAP2_ECV).
+    /// Whether the CPU has CNTVCTSS_EL0, which needs no barrier (FEAT_ECV, shown as HWCAP2_ECV).
     #[cfg(target_arch = "aarch64")]
     pub cntvctss: bool,
 }
 
 impl Features {
-    /// Where the CPU states whether the counter has one rate.
+    /// Source of the CPU's statement whether the counter has one rate.
     pub const INVARIANT_SOURCE: &str = Isa::HOST.facts().counter.invariant_source;
 
     /// Returns the features of this CPU.

@@ -22,13 +22,13 @@ pub(super) struct Meeting {
 }
 
 const LEFT: u64 = u64::MAX;
-/// Width of the bounds beyond which the two were never awake together: they count as not compared.
+/// Width of the bounds beyond which the two CPUs count as not compared: they never ran at the same time.
 const WORTHLESS_CYCLES: i64 = 200_000;
 /// Exchanges between two looks at the time, which can cost microseconds on slow hosts.
 const BETWEEN_LOOKS: u64 = 16;
 const SPINS_BETWEEN_LOOKS: u32 = 2_000;
-/// Time for which a side spins. Sleeping in between lets other threads run, and the scheduler soon runs the sleeper
-/// again, so that both are awake together before long even where every CPU has a queue.
+/// Time for which a side spins. A sleep in between lets other threads run, and the scheduler soon runs the sleeper
+/// again, so that both soon run at the same time even if every CPU has a queue.
 const AWAKE: Duration = Duration::from_micros(500);
 
 /// Limits of one comparison.
@@ -80,7 +80,7 @@ pub(super) fn answer(meeting: &Meeting, effort: &Effort, read: impl Fn() -> u64)
     }
 }
 
-/// Tells the other side not to wait.
+/// Notifies the other side not to wait.
 pub(super) fn leave(meeting: &Meeting) {
     meeting.turn.store(LEFT, Ordering::Release);
 }
@@ -93,7 +93,7 @@ fn pass(meeting: &Meeting, turn: u64) -> bool {
         .is_ok()
 }
 
-/// Waits for the turn. Returns false if it did not come; the other side is then told not to wait either.
+/// Waits for the turn. Returns false if it did not come; the other side is then notified not to wait either.
 fn wait_for(meeting: &Meeting, turn: u64, timeout: Duration) -> bool {
     let mut begun = None;
     let mut slept = Duration::ZERO;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_one_who_is_not_there() {
+    fn neither_side_waits_for_one_that_has_left() {
         let effort = Effort {
             timeout: Duration::from_millis(1),
             ..EFFORT

@@ -20,7 +20,7 @@ pub(super) fn is_trapped() -> bool {
     Isa::HOST.facts().counter.trapped.is_some() && prices().is_of_trapped_reads()
 }
 
-/// The shortest times of some reads of the counter, and of as many system calls.
+/// The shortest durations of some reads of the counter, and of as many system calls.
 #[derive(Clone, Copy, Debug)]
 struct Prices {
     reads: Duration,
@@ -37,7 +37,7 @@ impl Prices {
 }
 
 fn prices() -> Prices {
-    /// Enough for some counts of the slowest counters, at 1 MHz.
+    /// Number of reads: enough for some counts of the slowest counters, at 1 MHz.
     const TIMES: u32 = 64;
     let shortest = |work: &dyn Fn()| {
         let time = |_| {
@@ -59,7 +59,7 @@ fn prices() -> Prices {
 }
 
 pub(super) fn kernel_trusts_counter() -> bool {
-    /// The kernel's clocksource on the counter that we read: x86's, Arm's.
+    /// The kernel's clocksources on the counter that fastpath reads: x86's, Arm's.
     const CLOCKSOURCES: [&str; 2] = ["tsc", "arch_sys_counter"];
     std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
         .is_ok_and(|name| CLOCKSOURCES.contains(&name.trim()))
@@ -71,7 +71,7 @@ mod tests {
     use crate::{Distrust, Trust, is_promising};
 
     #[test]
-    fn a_process_that_may_not_read_the_counter_is_told_so_without_reading_it() {
+    fn a_forbidden_counter_is_reported_without_reading_it() {
         // SAFETY: the child makes system calls only; the pointers given to prctl and waitpid are valid.
         unsafe {
             let child = libc::fork();
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_the_cpu_answers_itself_is_told_from_one_that_the_kernel_does() {
+    fn untrapped_reads_are_distinguished_from_trapped_ones() {
         let is_trapped = |reads: u64, calls: u64| {
             Prices {
                 reads: Duration::from_nanos(64 * reads),

@@ -1,5 +1,5 @@
-//! Whether the counter can be believed: what the CPU states, what the kernel allows, how the CPUs' counters compare,
-//! and how well the counter predicts the kernel's clock.
+//! Establishes whether the counter can be believed, by the CPU's statement, the kernel's permission, a comparison of
+//! the CPUs' counters, and the counter's predictions of the kernel's clock.
 //!
 //! [`Evidence`] is plain data, and [`Evidence::verdict`] a function of it and of nothing else: the same for `fastpath
 //! run`, which obeys it, for `doctor`, which prints it, and for hosts of guests, which log it.
@@ -25,21 +25,21 @@ pub use pause::pause;
 pub use residuals::{Residuals, Withdrawal};
 pub use warp::{LeftOut, Missed, Pair, Patrol, Timeouts, Warp};
 
-/// Time limits at a start.
+/// Timeouts at a start.
 const TIMEOUTS: Timeouts = Timeouts {
     in_all: Duration::from_millis(40),
     for_a_pair: Duration::from_millis(20),
     for_an_answer: Duration::from_millis(4),
 };
-/// Time limits at a start where the kernel itself runs on the counter: it compared all CPUs at boot and has watched
-/// them since.
+/// Timeouts at a start where the kernel itself runs on the counter: it compared all CPUs at boot and has watched them
+/// since.
 const WHERE_KERNEL_TRUSTS: Timeouts = Timeouts {
     in_all: Duration::from_millis(8),
     for_a_pair: Duration::from_millis(4),
     ..TIMEOUTS
 };
-/// Time limits where a non-invariant counter is allowed and no two CPUs were compared: virtual CPUs of a busy host may
-/// not run at once for a long time.
+/// Timeouts where the user gave `--trust-counter` and no two CPUs were compared: virtual CPUs of a busy host may not
+/// run at once for a long time.
 const WHERE_ALLOWED: Timeouts = Timeouts {
     in_all: Duration::from_millis(500),
     for_a_pair: Duration::from_millis(250),
@@ -53,8 +53,9 @@ pub enum Trust {
     /// The CPU must state one rate.
     #[default]
     Invariant,
-    /// `--trust-counter`: the CPU need not state it, at the user's risk. All other requirements remain, and the counter is watched more
-    /// closely ([`fastpath_clock::Config::watched`]).
+    /// `--trust-counter`: the CPU need not state one rate. All other requirements remain, and the counter is watched
+    /// more closely ([`fastpath_clock::Config::watched`]).
+    #[serde(rename = "anyway")]
     AllowNonInvariant,
 }
 
@@ -74,9 +75,9 @@ pub enum Distrust {
     /// The counters of two CPUs disagree.
     #[error("the counters of CPUs {cpu} and {other} disagree by {cycles} counts or more")]
     Warp {
-        /// One of the two that are furthest apart.
+        /// One of the two CPUs with the largest distance.
         cpu: usize,
-        /// The other.
+        /// The other CPU.
         other: usize,
         /// Least distance of the two, in counts.
         cycles: u64,
@@ -93,7 +94,7 @@ pub enum Distrust {
 }
 
 impl Distrust {
-    /// Returns why the counter is not used, and what to do about it, for a person.
+    /// Returns a message with the reason why the counter is not used, and what to do about it.
     pub fn refusal(&self) -> String {
         let advice = match self {
             Distrust::NotInvariant => "; --trust-counter reads it all the same, and watches it closely",
@@ -112,9 +113,9 @@ pub struct Evidence {
     pub features: Option<Features>,
     /// Whether reads trap to the kernel.
     pub is_trapped: bool,
-    /// The comparison of the CPUs' counters, where it was made.
+    /// The comparison of the CPUs' counters, if it was made.
     pub warp: Option<Warp>,
-    /// How well the counter predicted the kernel's clock, where a publisher runs.
+    /// How well the counter predicted the kernel's clock, if a publisher runs.
     pub residuals: Option<Residuals>,
 }
 
@@ -140,7 +141,7 @@ impl Evidence {
     /// are idle; less where the first sight suffices. Starts threads.
     pub fn of_this_host(trust: Trust) -> Evidence {
         let evidence = Evidence::at_first_sight();
-        // The counter may only be read, and is only worth comparing, where the rest is in order.
+        // The counter may be read, and is worth comparing, only if the rest is in order.
         if evidence.verdict(trust).is_err() {
             return evidence;
         }
@@ -293,7 +294,7 @@ mod tests {
         if let Some(warp) = &mut evidence.warp {
             warp.pairs.clear();
         }
-        // Busy CPUs are no reason to refuse a counter that the CPU and the kernel vouch for.
+        // Busy CPUs are no reason to refuse a counter that the CPU states to be invariant and the kernel uses.
         assert_eq!(evidence.verdict(Trust::Invariant), Ok(()));
         assert_eq!(
             not_invariant(evidence.clone()).verdict(Trust::AllowNonInvariant),
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_without_invariance_is_refused_with_its_reason_and_what_to_do() {
+    fn a_counter_without_invariance_is_refused_with_reason_and_advice() {
         let refusal = Distrust::NotInvariant.refusal();
         assert!(
             refusal.contains("cannot be trusted") && refusal.contains("--trust-counter"),

@@ -17,7 +17,7 @@ impl PageCopy {
     /// Copies the page that a process maps; `Ok(None)` if it maps none.
     ///
     /// # Errors
-    /// Those of /proc/PID/maps or /proc/PID/mem, which need the right to trace the process.
+    /// Fails if /proc/PID/maps or /proc/PID/mem cannot be read, which need the right to trace the process.
     pub fn of_process(pid: u32) -> io::Result<Option<PageCopy>> {
         let maps = fastpath_proc::maps::of(pid)?;
         let Some(address) = address_of_page(&maps) else {
@@ -34,7 +34,7 @@ impl PageCopy {
         Ok(PageCopy::from_bytes(&bytes))
     }
 
-    /// Makes a copy from bytes; `None` if they are no page of this version.
+    /// Makes a copy from bytes; `None` if they are not a page of this version.
     pub fn from_bytes(bytes: &[u8]) -> Option<PageCopy> {
         fastpath_page::check(bytes).ok()?;
         let mut page = Box::new(MaybeUninit::<Page>::uninit());
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_a_processs_memory_is_copied_if_it_is_a_page() {
+    fn memory_of_a_process_is_copied_if_it_is_a_page() {
         let page = Page::zeroed();
         let memory = File::open("/proc/self/mem").expect("our own memory");
         let address = NonNull::from(&page).as_ptr() as u64;

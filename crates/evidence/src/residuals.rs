@@ -10,7 +10,7 @@ use crate::page_copy::PageCopy;
 /// Statistics of a publisher about the counter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Residuals {
-    /// Anchors published.
+    /// Number of anchors published.
     pub refreshes: u64,
     /// How far the last anchor was ahead of the kernel's MONOTONIC when it was replaced, in nanoseconds.
     pub last_ns: i64,
@@ -20,12 +20,13 @@ pub struct Residuals {
     pub withdrawals: u64,
     /// The last withdrawals, oldest first.
     pub history: Vec<Withdrawal>,
-    /// Comparisons of the CPUs' counters since the publisher started.
+    /// Number of comparisons of the CPUs' counters since the publisher started.
     pub warp_tests: u64,
     /// Upper bound of the distance of any two CPUs' counters in the last comparison, in counts: it could have missed a
     /// smaller warp.
     pub warp_within_cycles: Option<u64>,
     /// Whether `--trust-counter` was given: the CPU does not state that the counter has one rate.
+    #[serde(rename = "is_vouched_for")]
     pub allows_non_invariant: bool,
 }
 
@@ -64,7 +65,7 @@ impl Residuals {
     /// Returns the statistics of the page of a process that `fastpath run` serves; `Ok(None)` if it has no page.
     ///
     /// # Errors
-    /// Those of /proc/PID/maps or /proc/PID/mem, which need the right to trace the process.
+    /// Fails if /proc/PID/maps or /proc/PID/mem cannot be read, which need the right to trace the process.
     pub fn of_process(pid: u32) -> io::Result<Option<Residuals>> {
         Ok(PageCopy::of_process(pid)?.map(|page| Residuals::of_page(&page)))
     }

@@ -12,19 +12,19 @@ use serde::Serialize;
 use crate::cpus;
 use crate::exchange::{self, Effort, Meeting};
 
-/// Time limits of a comparison. Idle CPUs take about 50 us a round, and there are as many rounds as CPUs; the rest is
-/// for CPUs that are busy.
+/// Timeouts of a comparison. Idle CPUs take about 50 us a round, and there are as many rounds as CPUs; the rest is for
+/// CPUs that are busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For all pairs.
+    /// Timeout for all pairs.
     pub in_all: Duration,
-    /// For a pair. Virtual CPUs that a busy host runs in turn do run at once now and then.
+    /// Timeout for a pair. Virtual CPUs that a busy host runs in turn do run at once now and then.
     pub for_a_pair: Duration,
-    /// For one answer. A scheduler's slice is 3 ms, and there can be many in a queue.
+    /// Timeout for one answer. A scheduler's slice is 3 ms, and there can be many in a queue.
     pub for_an_answer: Duration,
 }
 
-/// Exchanges of a pair: 20 us on idle CPUs.
+/// Number of exchanges of a pair: 20 us on idle CPUs.
 const EXCHANGES: u64 = 128;
 /// Limits of one comparison of a patrol. A few exchanges give bounds as tight as many, unless all of them are
 /// interrupted.
@@ -79,9 +79,9 @@ pub struct LeftOut {
 /// A pair that was not compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Missed {
-    /// One of the two.
+    /// One of the two CPUs.
     pub cpu: usize,
-    /// The other.
+    /// The other CPU.
     pub other: usize,
     /// The reason.
     pub why: String,
@@ -106,7 +106,7 @@ pub struct Warp {
 }
 
 impl Warp {
-    /// Returns the pair that is certainly apart, and furthest.
+    /// Returns the pair with the largest certain distance.
     pub fn furthest_apart(&self) -> Option<&Pair> {
         let apart = self.pairs.iter().filter(|pair| pair.apart_cycles() > 0);
         apart.max_by_key(|pair| pair.apart_cycles())
@@ -287,7 +287,7 @@ fn beyond_memory(cpus: &[usize], planned: &[(usize, usize)]) -> Vec<Missed> {
 fn partner(seat: usize, round: usize, seats: usize) -> usize {
     let circle = seats - 1;
     if seat == circle {
-        // The seat that would meet itself: 2 s = round (mod circle), and circle is odd.
+        // This seat would meet itself: 2 s = round (mod circle), and circle is odd.
         return (round * (circle + 1) / 2) % circle;
     }
     let other = (round + circle - seat) % circle;
@@ -302,7 +302,7 @@ fn small_thread() -> thread::Builder {
 #[derive(Debug, Default)]
 pub struct Patrol {
     rounds: usize,
-    /// Kept from round to round: starting a thread takes as long as a meeting.
+    /// The worker thread, kept from round to round because starting a thread takes as long as a meeting.
     worker: Option<Worker>,
 }
 
@@ -363,20 +363,20 @@ impl Patrol {
 #[derive(Debug)]
 struct Worker {
     orders: Sender<Arc<Tour>>,
-    /// The CPUs that it could not visit, and the CPU time that it took.
+    /// Receives the CPUs that the worker could not visit, and the CPU time that it took.
     back: Receiver<(Vec<LeftOut>, Duration)>,
 }
 
 impl Worker {
     fn start() -> std::io::Result<Worker> {
         let (orders, taken) = mpsc::channel::<Arc<Tour>>();
-        let (told, back) = mpsc::channel();
+        let (sender, back) = mpsc::channel();
         small_thread().spawn(move || {
             let mut until_now = cpu_time();
             for tour in taken {
                 let obstacles = go_round(&tour);
                 let now = cpu_time();
-                if told.send((obstacles, now.saturating_sub(until_now))).is_err() {
+                if sender.send((obstacles, now.saturating_sub(until_now))).is_err() {
                     return;
                 }
                 until_now = now;
@@ -390,7 +390,7 @@ impl Worker {
 #[derive(Debug)]
 struct Tour {
     others: Vec<usize>,
-    /// One for each of `others`.
+    /// One stop for each of `others`.
     stops: Vec<Stop>,
     asker: Thread,
 }
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_have_been_missed_adds_up_where_two_met_a_third_only() {
+    fn bounds_add_up_if_two_met_a_third_only() {
         let mut warp = Warp {
             pairs: vec![pair(1, -80, 90), pair(2, -120, 70), pair(3, -30, 30)],
             ..Warp::default()
@@ -522,7 +522,7 @@ mod tests {
         }
     }
 
-    const LONG_TIMEOUTS: Timeouts = Timeouts {
+    const GENEROUS: Timeouts = Timeouts {
         in_all: Duration::from_secs(1),
         for_a_pair: Duration::from_millis(500),
         for_an_answer: Duration::from_millis(100),
@@ -545,7 +545,7 @@ mod tests {
     fn the_cpus_of_this_host_agree_within_a_bound() {
         let mut patrol = Patrol::default();
         for warp in [
-            in_one_of_ten(|| of_every_pair(LONG_TIMEOUTS)),
+            in_one_of_ten(|| of_every_pair(GENEROUS)),
             in_one_of_ten(|| patrol.round().0),
         ] {
             println!("{warp:?}");
@@ -565,7 +565,7 @@ mod tests {
     fn no_time_leaves_every_cpu_out_and_says_so() {
         let warp = of_every_pair(Timeouts {
             in_all: Duration::ZERO,
-            ..LONG_TIMEOUTS
+            ..GENEROUS
         });
         if warp.cpus.len() > 1 {
             assert_eq!(warp.left_out.len(), warp.cpus.len());
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_that_was_not_compared_is_named_with_what_kept_its_cpu_out() {
+    fn a_pair_that_was_not_compared_is_named_with_its_reason() {
         let obstacles = [LeftOut {
             cpu: 2,
             why: "sched_setaffinity: EPERM".to_owned(),

@@ -1,15 +1,15 @@
-//! What it was once: an earlier report, as `--json` prints it.
+//! The baseline: an earlier report, as `--json` prints it.
 
 use serde::Deserialize;
 
-/// What of a report is compared with a later one. Ratios, so that it holds on another machine too.
+/// The part of a report that is compared with a later one: ratios, which are valid on another machine too.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Baseline {
-    /// Each call.
+    /// The calls.
     pub calls: Vec<Remembered>,
 }
 
-/// One call.
+/// One call of the earlier report.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Remembered {
     /// As in [`Checked`](super::Checked).

@@ -1,4 +1,4 @@
-//! What was seen, against the limits. Looks at nothing else.
+//! Compares the measurements with the limits. A pure function of the two.
 
 use super::baseline::Baseline;
 use super::price::Price;
@@ -8,22 +8,22 @@ use fastpath_measure::clocks::Kind;
 use fastpath_measure::path::Path;
 use fastpath_measure::verdict::costs_too_much;
 
-/// What a clock read may cost, which way it may go, and what may have changed.
+/// The limits: cost and path of a clock read, and the change since the baseline.
 pub(super) struct Limits<'a> {
     pub max_ns: f64,
-    /// None: any.
+    /// The allowed paths; empty: any.
     pub paths: &'a [Path],
     pub tolerance: f64,
 }
 
-/// What is known of one call; prices in nanoseconds.
+/// The findings about one call; costs are in nanoseconds.
 pub(super) struct Seen<'a> {
     pub subject: Subject,
     pub route: &'a Route,
     pub price: Option<Price>,
 }
 
-/// Why a call does not pass, in a sentence that names it.
+/// Reason why a call does not pass, as a sentence that names the call.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Complaint {
     Broken(String),
@@ -32,23 +32,24 @@ pub(super) enum Complaint {
 
 use Complaint::{Broken, Unknown};
 
-/// getpid costs 6 counter reads where this was written, and up to 40 on CPUs that flush on every entry (page-table isolation
-/// and IBRS); under ptrace, or a user-space kernel that is, hundreds.
+/// Most counter reads that getpid may cost. Measured: 6, and up to 40 on CPUs that flush on every entry (page-table
+/// isolation and IBRS). Under ptrace, or a user-space kernel that uses it, hundreds.
 const GETPID_COUNTER_READS: f64 = 64.0;
-/// getrandom of 16 bytes by system call costs 2.7 getpids, ChaCha20 included, and below 5 on kernels before 5.18, which lock.
+/// Most getpids that getrandom of 16 bytes may cost by system call. Measured: 2.7, ChaCha20 included, and less than 5
+/// on kernels before 5.18, which lock.
 const GETRANDOM_SYSTEM_CALLS: f64 = 8.0;
-/// By a vDSO it costs a fifth of one.
+/// Most getpids that getrandom of 16 bytes may cost by a vDSO. Measured: a fifth of one.
 const GETRANDOM_SYSTEM_CALLS_BY_VDSO: f64 = 1.0;
-/// A read of one byte costs 2.9: the same, and a descriptor's way through the kernel.
+/// Most getpids that a read of one byte may cost. Measured: 2.9, for the same work and the kernel's file layer.
 const URANDOM_SYSTEM_CALLS: f64 = 12.0;
 
-/// Whether a call is as it should be.
+/// Judges whether a call is as expected.
 pub(super) fn judge(limits: &Limits, seen: &Seen, baseline: Option<&Baseline>) -> Result<(), Complaint> {
     let route = seen.route;
     let call = seen.subject;
     match (route.path, &route.why) {
         (Path::Unsupported, _) => return Err(Broken(format!("{call} is not supported by this kernel"))),
-        // Where every path is allowed it need not be known, as long as there is a price.
+        // If every path is allowed, the path need not be known, as long as the cost is.
         (Path::Unknown, why) if seen.price.is_none() || !limits.paths.is_empty() => {
             let why = why.as_deref().unwrap_or("its path could not be established");
             return Err(if route.is_forbidden {
@@ -62,7 +63,7 @@ pub(super) fn judge(limits: &Limits, seen: &Seen, baseline: Option<&Baseline>) -
     let Some(price) = seen.price else {
         return Err(match route.path {
             Path::Syscall => Broken(format!("{call} goes by system call, and that is forbidden here")),
-            _ => Unknown(format!("{call}: what it costs could not be measured")),
+            _ => Unknown(format!("{call}: its cost could not be measured")),
         });
     };
     match call {
@@ -158,7 +159,7 @@ fn against(baseline: &Baseline, tolerance: f64, seen: &Seen, price: Price) -> Re
     Ok(())
 }
 
-/// A call that passes, in a few words.
+/// Describes a call that passes.
 pub(super) fn in_words(seen: &Seen) -> String {
     let ns = seen.price.map_or(f64::NAN, |price| price.call);
     match seen.subject {
@@ -196,7 +197,7 @@ mod tests {
         }
     }
 
-    /// What is said of a call on a host whose counter costs 15 ns and whose system call costs 140.
+    /// Judges a call on a host with a counter read of 15 ns and a system call of 140 ns.
     fn of(subject: Subject, path: Path, ns: f64, baseline: Option<&Baseline>) -> Result<(), Complaint> {
         let limits = Limits {
             max_ns: 100.0,
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vdso_is_broken_above_the_limit_and_where_it_costs_what_a_system_call_does() {
+    fn a_vdso_is_broken_above_the_limit_and_at_the_cost_of_a_system_call() {
         assert!(broken(of(MONOTONIC, Path::Vdso, 101.0, None)).contains("more than 100"));
         assert!(broken(of(MONOTONIC, Path::Vdso, 90.0, None)).contains("system calls"));
         let coarse = Subject::Clock(Clock::MONOTONIC_COARSE);
@@ -263,7 +264,7 @@ mod tests {
         assert_eq!(
             judge(&any, &seen, None),
             Ok(()),
-            "where every path is allowed, the cost decides"
+            "if every path is allowed, the cost decides"
         );
     }
 

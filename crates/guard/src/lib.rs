@@ -1,8 +1,9 @@
-//! A gate: whether the calls that programs make all day still take the path that they should, at the price that they should.
+//! A gate: tests whether frequent calls of programs still take the expected path, at the expected cost.
 //!
-//! **The path decides**, and it is established, not guessed. Prices are judged as ratios: to the counter and to a system call
-//! that were measured beside the call, in turns, so that a busy neighbour or a slow clock of the CPU weighs on all three. What
-//! looks broken is looked at again: noise makes a fast path look slow, but never a slow one fast, so the best look counts.
+//! **The path decides**, and it is established, not inferred from the cost. Costs are judged as ratios to a read of the
+//! counter and to a system call, which are measured alternately with the call, so that a busy neighbour or a slow clock
+//! of the CPU affects all three. A call that seems broken is measured again: noise makes a fast path look slow, but
+//! never a slow one fast, so the best measurement counts.
 
 mod baseline;
 mod judge;
@@ -25,89 +26,91 @@ use route::Route;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Before each look. A publisher that was kept from running for a while is back by then, and a burst of load is over.
+/// Pauses before each look. In the longest of them a publisher that was kept from running recovers, and a burst of load
+/// ends.
 const PAUSES_MS: [u64; 6] = [0, 20, 60, 120, 200, 300];
 
-/// The kernel's path does not come and go with the load; fastpath's does, where its publisher gets no CPU.
+/// Number of looks that suffice if only the path is wrong. The kernel's path does not depend on the load; fastpath's
+/// does, if its publisher gets no CPU.
 const ENOUGH_FOR_A_PATH: usize = 2;
 
-/// What is to be checked, and against what.
+/// Options of a check.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What is checked.
+    /// The calls to check.
     pub subjects: Vec<Subject>,
-    /// What a clock read may cost.
+    /// Most that a clock read may cost, in nanoseconds.
     pub max_ns: f64,
-    /// The paths that a clock read may take; none: any.
+    /// The paths that a clock read may take; empty: any.
     pub paths: Vec<Path>,
-    /// What it was once.
+    /// An earlier report to compare with.
     pub baseline: Option<Baseline>,
-    /// How many times a ratio of the baseline's may have grown.
+    /// Factor by which a ratio may exceed the baseline's.
     pub tolerance: f64,
 }
 
-/// What it comes to.
+/// The outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// Everything is as it should be.
+    /// All calls pass.
     Ok,
-    /// Something is not.
+    /// A call does not pass.
     Broken,
-    /// Nothing is known to be broken, and something could not be told.
+    /// No call is known to be broken, but some call could not be judged.
     Unknown,
 }
 
-/// What was seen, and what it comes to.
+/// The measurements and the outcome.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Report {
-    /// What it comes to.
+    /// The outcome.
     pub outcome: Outcome,
-    /// The same in a line.
+    /// The outcome in one line.
     pub summary: String,
-    /// Each call.
+    /// The calls.
     pub calls: Vec<Checked>,
-    /// What an ordered read of the counter costs.
+    /// Cost of an ordered read of the counter.
     pub counter_ns: Option<f64>,
-    /// What a system call costs that does nothing (getpid).
+    /// Cost of a system call that does nothing (getpid).
     pub syscall_ns: Option<f64>,
-    /// How often it was looked before the outcome stood.
+    /// Number of looks before the outcome was final.
     pub looks: usize,
 }
 
-/// One call.
+/// The result for one call.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Checked {
     /// `clock_gettime MONOTONIC`, `getpid` and the like.
     pub call: String,
-    /// The path that it takes.
+    /// The path that the call takes.
     pub path: Path,
-    /// What it costs; nothing if it could not be measured.
+    /// Cost of the call; `null` if it could not be measured.
     pub ns: Option<f64>,
-    /// How many reads of the counter one call costs, both measured in turns.
+    /// Cost of the call in reads of the counter; both are measured alternately.
     pub counter_reads: Option<f64>,
-    /// How many system calls: of the same clock's, else of getpid's.
+    /// Cost of the call in system calls: that of the same clock, else getpid.
     pub system_calls: Option<f64>,
-    /// What is wrong with it, or could not be told; nothing if it is as it should be.
+    /// Reason why the call does not pass or could not be judged; absent if it passes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub complaint: Option<String>,
 }
 
-/// One call as it was seen so far.
+/// The findings about one call so far.
 struct Look {
     subject: Subject,
     route: Route,
     price: Option<Price>,
 }
 
-/// Looks, and judges. Takes some 20 ms where everything is well, up to a second where something is too dear.
+/// Measures and judges the calls. Takes some 20 ms if all calls pass, up to a second if one is too expensive.
 pub fn guard(options: &Options) -> Report {
     if !counter::usable() {
         let why = "this process may not read the CPU's counter (PR_SET_TSC): a clock read by a vDSO would kill it";
         return forbidden(&options.subjects, why);
     }
-    // Before any clock is read here: it could be the end.
-    // SAFETY: a clock read is async-signal-safe, and ends.
+    // Tested before any clock is read here: the read could kill the process.
+    // SAFETY: a clock read is async-signal-safe and returns.
     match unsafe { child::exit_of(|| Subject::Clock(Clock::MONOTONIC).call()) } {
         None | Some(End::Finished) => {}
         Some(End::Exited(errno)) => {
@@ -184,7 +187,7 @@ impl Look {
         self.price(timer);
     }
 
-    /// Every call enters the kernel, and there is no page in this process that would answer a little later.
+    /// Returns whether every call enters the kernel, and no page in this process could answer a little later.
     fn is_lost_for_good(&self, allowed: &[Path]) -> bool {
         let is_allowed = allowed.is_empty() || allowed.contains(&Path::Syscall);
         self.route.path == Path::Syscall && !is_allowed && !self.route.has_page
@@ -246,7 +249,7 @@ fn report(limits: &Limits, baseline: Option<&Baseline>, looks: &[Look], ns_per_t
     report
 }
 
-/// Where reading a clock is death: nothing can be measured.
+/// Returns the report for a process that a clock read would kill: nothing can be measured.
 fn forbidden(subjects: &[Subject], why: &str) -> Report {
     let checked = |subject: &Subject| Checked {
         call: subject.to_string(),
@@ -301,9 +304,9 @@ mod tests {
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn a_thread_that_may_not_read_the_counter_is_told_so_and_lives() {
+    fn a_forbidden_counter_is_reported_and_the_thread_lives() {
         let forbid = || {
-            // SAFETY: the permission is this thread's alone, which reads no clock from here to its end.
+            // SAFETY: the permission is that of this thread alone, which reads no clock from here to its end.
             unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) };
             guard(&options())
         };

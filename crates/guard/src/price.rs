@@ -1,4 +1,4 @@
-//! What a call costs beside the counter and a system call, measured in turns.
+//! Measures a call, the counter and a system call alternately.
 
 use super::subject::{Subject, repeat_getpid};
 use fastpath_measure::counter;
@@ -6,25 +6,25 @@ use fastpath_measure::price::{Effort, batch, calls_per_batch};
 use fastpath_measure::stats::median;
 use fastpath_measure::timer::Timer;
 
-/// Prices in ticks, or in nanoseconds; and ratios.
+/// Costs in ticks or in nanoseconds, and their ratios.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Price {
-    /// A call, at the counter's best.
+    /// Cost of a call, scaled to the least cost of a counter read.
     pub call: f64,
-    /// An ordered read of the counter.
+    /// Cost of an ordered read of the counter.
     pub counter: f64,
-    /// A system call that does nothing, where that was the one compared with.
+    /// Cost of a system call that does nothing, if the call is compared with that.
     pub getpid: Option<f64>,
-    /// How many counter reads a call costs.
+    /// Cost of a call in counter reads.
     pub to_counter: f64,
-    /// How many system calls.
+    /// Cost of a call in system calls.
     pub to_syscall: Option<f64>,
-    /// A call as it was measured.
+    /// Cost of a call as it was measured.
     measured: f64,
 }
 
 impl Price {
-    /// In ticks. The system call that it is compared with is left out where a filter forbids it.
+    /// Measures a call, in ticks. Leaves out the system call that it is compared with if a filter forbids it.
     pub(super) fn of(timer: &Timer, subject: Subject, syscall_works: bool) -> Price {
         const EFFORT: Effort = Effort::PROBE;
         let is_clock = matches!(subject, Subject::Clock(_));
@@ -44,7 +44,7 @@ impl Price {
             0
         };
         let group = || {
-            // One batch of each in turn, so that what slows one down slows down its neighbours.
+            // One batch of each, alternately, so that a disturbance affects all of them alike.
             let rounds: Vec<[f64; 3]> = (0..EFFORT.batches)
                 .map(|_| {
                     let read = batch(timer, reads, counter::repeat);
@@ -73,7 +73,7 @@ impl Price {
         (1..EFFORT.groups).fold(group(), |best, _| best.best(group()))
     }
 
-    /// The least of everything that two looks saw.
+    /// Returns the least of each value in two looks.
     pub(super) fn best(self, other: Price) -> Price {
         let least = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a.min(b)).or(a).or(b);
         Price {
@@ -87,8 +87,8 @@ impl Price {
         .scaled()
     }
 
-    /// What a call costs while the counter costs the least that it was seen to cost: where this is less than was measured, the
-    /// machine was busy, or its CPU slow, while the call was.
+    /// Returns the cost of a call while a counter read costs the least that was measured. If this is below the measured
+    /// cost, the machine was busy during the measurement, or its CPU slow.
     fn scaled(self) -> Price {
         Price {
             call: self.measured.min(self.to_counter * self.counter),
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_on_a_busy_machine_is_scaled_by_what_the_counter_cost_then() {
+    fn a_look_on_a_busy_machine_is_scaled_by_its_cost_of_the_counter() {
         let busy = Price::sample(60.0, 45.0, Some(400.0));
         let quiet = Price::sample(22.0, 15.0, Some(140.0));
         let best = busy.best(quiet);

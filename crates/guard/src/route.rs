@@ -1,4 +1,4 @@
-//! Which path a guarded call takes, and whether it can be made here at all.
+//! Determines the path of a guarded call, and whether the call can be made here.
 
 use super::subject::{Subject, urandom};
 use fastpath_measure::child::{self, End};
@@ -14,21 +14,21 @@ use fastpath_measure::vdso::Vdso;
 pub(super) struct Route {
     /// The path.
     pub path: Path,
-    /// Why it is unknown, or what the call answers instead of succeeding.
+    /// Reason why the path is unknown, or the error that the call returns.
     pub why: Option<String>,
-    /// Whether it can be made in this process, so that its price can be measured.
+    /// Whether it can be made in this process, so that its cost can be measured.
     pub is_callable: bool,
-    /// Whether the system call that it is compared with can be.
+    /// Whether the system call that it is compared with can be made.
     pub syscall_works: bool,
-    /// Whether a seccomp filter of this process kills for it.
+    /// Whether a seccomp filter kills this process for the call.
     pub is_forbidden: bool,
     /// Whether fastpath's page is in this process.
     pub has_page: bool,
-    /// Whether a vDSO should answer it here: libc asks one, and the kernel has it.
+    /// Whether a vDSO should answer it here: libc calls one, and the kernel's has the function.
     pub can_be_fast: bool,
 }
 
-/// The paths of all.
+/// Returns the path of each call.
 pub(super) fn of_all(subjects: &[Subject]) -> Vec<Route> {
     let calls: Vec<Call> = subjects
         .iter()
@@ -49,7 +49,7 @@ pub(super) fn of_all(subjects: &[Subject]) -> Vec<Route> {
         Subject::Clock(clock) => {
             let call = Call::ClockGettime(*clock);
             let Some(evidence) = evidence.next() else {
-                return unknown("it was not looked at".to_owned());
+                return unknown("it was not examined".to_owned());
             };
             let evidence = path::Evidence {
                 syscalls: evidence.syscalls.or_else(|why| by_filter_in_force(*clock).ok_or(why)),
@@ -87,9 +87,10 @@ fn unknown(why: String) -> Route {
     }
 }
 
-/// A call that is a system call everywhere, or nearly.
+/// Returns the path of a call that is a system call on all or nearly all hosts.
 fn kernels(subject: Subject, getpid_works: bool) -> Route {
-    // Whatever a first call sets up (a descriptor, getrandom's state in glibc) is set up before there are children.
+    // The state that a first call sets up (a descriptor, getrandom's state in glibc) is set up before a child is
+    // forked.
     urandom();
     let route = |path, why| Route {
         path,
@@ -130,7 +131,7 @@ fn kernels(subject: Subject, getpid_works: bool) -> Route {
     }
 }
 
-const KILLED: &str = "a seccomp filter of this process kills for it";
+const KILLED: &str = "a seccomp filter kills this process for it";
 
 fn forbidden(path: Path) -> Route {
     Route {
@@ -140,12 +141,12 @@ fn forbidden(path: Path) -> Route {
     }
 }
 
-/// Why it is not known what a call answers.
+/// Reason why a call's result is unknown.
 #[derive(Debug, PartialEq)]
 enum Refusal {
-    /// A seccomp filter of this process kills for it.
+    /// A seccomp filter kills this process for the call.
     Killed,
-    /// In words.
+    /// Another reason, in words.
     Other(String),
 }
 
@@ -158,8 +159,8 @@ impl Refusal {
     }
 }
 
-/// Where a seccomp filter of this process kills for the clock's system call, that filter is the evidence: who survives it makes
-/// none. How many of so many calls by libc did; nothing if there is no such filter.
+/// Uses a seccomp filter that kills this process for the clock's system call as evidence: a child that survives made
+/// none. Returns how many of the calls by libc made one; `None` if there is no such filter.
 fn by_filter_in_force(clock: Clock) -> Option<u64> {
     let raw = Functions::syscalls();
     let killed = |repeat: &dyn Fn()| {
@@ -177,7 +178,8 @@ fn by_filter_in_force(clock: Clock) -> Option<u64> {
     killed(&|| Subject::Clock(clock).repeat(TRIES as u32)).map(|killed| if killed { TRIES } else { 0 })
 }
 
-/// What a call answers in a child: 0 or an errno. The system call `taken_away` is answered there with an errno of its own.
+/// Returns the result of a call in a child: 0 or an errno. There, the system call `taken_away` fails with an errno of
+/// its own.
 fn answer_of(subject: Subject, taken_away: Option<libc::c_long>) -> Result<i32, Refusal> {
     let filter = taken_away
         .map(|number| path::filter(&[number]))
@@ -202,13 +204,13 @@ fn answer_of(subject: Subject, taken_away: Option<libc::c_long>) -> Result<i32, 
         (Some(errno), _) => Ok(errno as i32),
         (None, End::Killed(libc::SIGSYS)) if installed.is_some() => Err(Refusal::Killed),
         (None, end) => Err(Refusal::Other(format!(
-            "a child process that was to try it {}",
+            "a child process that tried it {}",
             end.describe()
         ))),
     }
 }
 
-/// glibc from 2.41 on. Only a process's own libc can be asked.
+/// Returns whether this process's libc calls the vDSO's getrandom: glibc does since 2.41.
 #[cfg(target_env = "gnu")]
 fn libc_asks_for_getrandom() -> bool {
     // SAFETY: a constant string of libc's.
@@ -221,7 +223,7 @@ fn libc_asks_for_getrandom() -> bool {
     false
 }
 
-/// The kernel's own vDSO says so where it can be seen; else its version does.
+/// Returns whether the kernel's vDSO has getrandom: by its symbols if it is mapped, else by the kernel's version.
 fn kernel_answers_getrandom() -> bool {
     // Linux 6.11 on x86-64, 6.12 on AArch64.
     const SINCE: (u32, u32) = if cfg!(target_arch = "x86_64") { (6, 11) } else { (6, 12) };
@@ -231,7 +233,7 @@ fn kernel_answers_getrandom() -> bool {
     }
 }
 
-/// The first two numbers of a version; 0 for what is none.
+/// Returns the first two numbers of a version; 0 for a missing or malformed one.
 fn version_in(text: &str) -> (u32, u32) {
     let mut numbers = text
         .split(|c: char| !c.is_ascii_digit())
@@ -270,7 +272,7 @@ mod tests {
         if before.path == Path::Syscall {
             return eprintln!("SKIPPED: a clock read in this process would be killed");
         }
-        // A filter is the thread's that installs it.
+        // A filter applies to the thread that installs it.
         let (seen, after) = std::thread::spawn(look).join().unwrap();
         assert_eq!(seen, [Some(0), Some(TRIES)]);
         assert_eq!(

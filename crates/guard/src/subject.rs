@@ -1,4 +1,4 @@
-//! What can be guarded.
+//! The calls that can be guarded.
 
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::functions::{Call, Functions};
@@ -6,14 +6,14 @@ use std::fmt;
 use std::hint::black_box;
 use std::sync::OnceLock;
 
-/// A call that programs make often enough to notice its price.
+/// A call that programs make often enough to notice its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// `clock_gettime` of one clock.
     Clock(Clock),
-    /// `getpid`: what entering the kernel costs, and nothing else.
+    /// `getpid`: the cost of entering the kernel, and nothing else.
     Getpid,
-    /// `getrandom` of 16 bytes: a key, a UUID.
+    /// `getrandom` of 16 bytes, the size of a key or a UUID.
     Getrandom,
     /// A read of one byte of `/dev/urandom`.
     Urandom,
@@ -31,7 +31,7 @@ impl fmt::Display for Subject {
 }
 
 impl Subject {
-    /// One call as programs make it, by libc: 0, or the errno.
+    /// Makes one call by libc, as programs do. Returns 0 or the errno.
     pub(super) fn call(self) -> i32 {
         let done = match self {
             Subject::Clock(clock) => Functions::libc().call(Call::ClockGettime(clock)) == 0,
@@ -47,7 +47,7 @@ impl Subject {
         error.raw_os_error().filter(|errno| *errno != 0).unwrap_or(libc::EIO)
     }
 
-    /// So many calls.
+    /// Makes this number of calls.
     pub(super) fn repeat(self, calls: u32) {
         match self {
             Subject::Clock(clock) => Functions::libc().repeat(Call::ClockGettime(clock), calls),
@@ -64,7 +64,7 @@ impl Subject {
         }
     }
 
-    /// The system call that it is compared with: the same clock's, else one that does nothing.
+    /// Makes the system call that the call is compared with: that of the same clock, else one that does nothing.
     pub(super) fn repeat_syscall(self, calls: u32) {
         match self {
             Subject::Clock(clock) => Functions::syscalls().repeat(Call::ClockGettime(clock), calls),
@@ -73,7 +73,7 @@ impl Subject {
     }
 }
 
-/// The cheapest way into the kernel and back.
+/// Makes the cheapest system call.
 pub(super) fn repeat_getpid(calls: u32) {
     for _ in 0..calls {
         // SAFETY: getpid takes nothing and cannot fail.
@@ -99,7 +99,8 @@ fn read_urandom() -> isize {
     answer
 }
 
-/// Opened once and for good; -1 if it cannot be, which `read` answers with EBADF.
+/// Returns a descriptor that is opened once and never closed; -1 if it cannot be opened, for which `read` returns
+/// EBADF.
 pub(super) fn urandom() -> i32 {
     static OPENED: OnceLock<i32> = OnceLock::new();
     *OPENED.get_or_init(|| {

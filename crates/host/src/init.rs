@@ -26,9 +26,9 @@ fn resolution_ns(clock: libc::clockid_t) -> u32 {
 /// (arch/x86/kernel/cpu/common.c, setup_getcpu): compared with getcpu(2) on the current CPU.
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 fn cpu_flags() -> u32 {
-    /// arch/x86/include/asm/segment.h: __CPUNODE_SEG
+    /// `__CPUNODE_SEG` of arch/x86/include/asm/segment.h.
     const CPUNODE_SEG: u32 = 0x7b;
-    // A thread that migrates in between each time goes without it.
+    // If the thread migrates between the two each time, the page has no CPU number.
     for _ in 0..5 {
         let (mut cpu, mut node) = (0u32, 0u32);
         let segment = |limit: &mut u32| -> bool {
@@ -48,7 +48,7 @@ fn cpu_flags() -> u32 {
             return 0;
         }
         if before == after {
-            // arch/x86/include/asm/segment.h: VDSO_CPUNODE_BITS
+            // `VDSO_CPUNODE_BITS` of arch/x86/include/asm/segment.h.
             return if before & 0xfff == cpu && before >> 12 == node {
                 fastpath_page::layout::FLAG_CPU_SEGMENT
             } else {
@@ -59,7 +59,7 @@ fn cpu_flags() -> u32 {
     0
 }
 
-/// Elsewhere only the kernel knows the CPU.
+/// Returns no flags: on other ISAs only the kernel knows the CPU.
 #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
 fn cpu_flags() -> u32 {
     0

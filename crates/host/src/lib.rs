@@ -1,16 +1,16 @@
-//! For hosts of guests: runtimes, sandboxes, emulators, VMMs.
+//! The publisher for hosts of guests: runtimes, sandboxes, emulators, VMMs.
 //!
 //! Such a host maps an image of [`mod@image`] and a page into its guest, and keeps the page fresh:
 //!
 //! - [`evidence`]: whether this host's counter can be believed;
 //! - [`init`]: constants of a page's lifetime;
 //! - [`Publisher`]: samples the host's clocks and publishes them on the page, in the guest's counts ([`Relation`]);
-//! - [`Publisher::trapped`]: what to do when the guest made a system call, so that no timer is needed;
+//! - [`Publisher::trapped`]: advice after a system call of the guest, so that no timer is needed;
 //! - [`State`]: staleness, residual, drift, for a log.
 //!
-//! Except for [`evidence`], which starts threads and reads other processes, nothing here allocates, locks, waits or keeps
-//! global state, and all of it can be used in a signal handler. `fastpath run` follows the same rules: [`Refresher`] is
-//! what the two share. The C interface (`crates/libfastpath`) is a thin layer over this crate.
+//! Except for [`evidence`], which starts threads and reads other processes, nothing here allocates, locks, waits or
+//! keeps global state, and all of it can be used in a signal handler. `fastpath run` follows the same rules: the two
+//! share [`Refresher`]. The C interface (`crates/libfastpath`) is a thin layer over this crate.
 
 pub mod init;
 mod pages;

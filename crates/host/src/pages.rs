@@ -21,9 +21,9 @@ pub trait Pages {
     fn telling_cycles(&self) -> u64 {
         0
     }
-    /// Takes all clocks off: see [`Writer::withdraw`].
+    /// Withdraws all clocks: see [`Writer::withdraw`].
     fn withdraw(&mut self, reason: Reason, counter: impl Fn() -> u64);
-    /// Takes some clocks off, because they were set: see [`Writer::forget`].
+    /// Withdraws some clocks, because they were set: see [`Writer::forget`].
     fn forget(&mut self, clocks: ClockSet);
     /// Adds to the page's history.
     fn note_withdrawal(&mut self, withdrawal: &Withdrawal);

@@ -17,12 +17,12 @@ use crate::sample::{self, Source};
 pub struct Options {
     /// The clocks that the page answers.
     pub clocks: ClockSet,
-    /// Whether refreshes come when the guest made a system call ([`Publisher::trapped`]), and not by a timer.
+    /// Whether refreshes follow system calls of the guest ([`Publisher::trapped`]) and not a timer.
     pub on_demand: bool,
     /// Relation of the guest's counter to the host's.
     pub relation: Relation,
-    /// [`Trust::AllowNonInvariant`]: the counter's rate is the host's own risk. Anchors live for at most 40 ms, and the CPUs'
-    /// counters should be compared every 10 ms ([`Publisher::compared`]).
+    /// Requirements on the counter. With [`Trust::AllowNonInvariant`] the host takes the risk that its rate changes:
+    /// anchors live for at most 40 ms, and the CPUs' counters should be compared every 10 ms ([`Publisher::compared`]).
     pub trust: Trust,
 }
 
@@ -80,8 +80,8 @@ pub struct Publisher<'p, S> {
 unsafe impl<S: Sync> Sync for Publisher<'_, S> {}
 
 impl<'p, S: Source> Publisher<'p, S> {
-    /// Returns a publisher for a page whose header is written ([`Writer::init`]), and which has no other writer any
-    /// more. The anchors of a former publisher are withdrawn.
+    /// Returns a publisher for a page whose header is written ([`Writer::init`]), and which no longer has another
+    /// writer. The anchors of a former publisher are withdrawn.
     pub fn new(page: &'p Page, source: S, options: Options) -> Publisher<'p, S> {
         let config = if options.on_demand {
             Config::on_demand(options.clocks)
@@ -116,7 +116,7 @@ impl<'p, S: Source> Publisher<'p, S> {
         )
     }
 
-    /// Takes a sample from the host, in host counts. A sample must never depend on what the guest says.
+    /// Takes a sample from the host, in host counts. A sample must never depend on data of the guest.
     pub fn publish_sample(&self, sample: &Sample) -> Result<Refreshed, NotPublished> {
         let mut given = Some(possible(sample)?);
         self.refresh(
@@ -143,8 +143,8 @@ impl<'p, S: Source> Publisher<'p, S> {
         )
     }
 
-    /// Takes all clocks off the page: from now on the guest makes system calls, until the next anchors are published.
-    /// The known rate is kept, and no clock will show less than it last did.
+    /// Withdraws all clocks from the page: from now on the guest makes system calls, until the next anchors are
+    /// published. The known rate is kept, and no clock will show less than it last showed.
     pub fn withdraw(&self, reason: Reason) -> Result<(), Busy> {
         let mut refresher = self.alone()?;
         refresher.withdraw(&mut Writer::new(self.page), reason, || self.guest_counter());
@@ -252,8 +252,8 @@ impl Deref for Alone<'_> {
 
 impl DerefMut for Alone<'_> {
     fn deref_mut(&mut self) -> &mut Refresher {
-        // SAFETY: `busy` was false, and stays true while this lives; `self` is borrowed mutably, so there is no reference
-        // by it either.
+        // SAFETY: `busy` was false, and stays true while this lives; `self` is borrowed mutably, so there is no
+        // reference by it either.
         unsafe { &mut *self.refresher.get() }
     }
 }

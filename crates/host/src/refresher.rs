@@ -1,4 +1,4 @@
-//! From a sample to the page: the result of each sample, and the retries when the moment was missed.
+//! Carries out the result of each sample on the page, and retries if an anchor was too late.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ use fastpath_page::{Anchor, ClockSet, Rate};
 
 use crate::pages::Pages;
 
-/// How far ahead of the counter a new anchor takes effect, in nanoseconds: long enough to write it before (some 100
-/// ns), short enough that the prediction it was computed from holds.
+/// Lead of a new anchor: how far ahead of the counter it takes effect, in nanoseconds: long enough to write it before
+/// (some 100 ns), short enough that the prediction it was computed from holds.
 pub const LEAD_NS: u64 = 50_000;
 /// Longest lead, in nanoseconds. It doubles up to this on a host that misses it repeatedly. Readers use the previous
 /// anchor until an anchor's base, so a long lead only delays a step of REALTIME.
@@ -18,7 +18,8 @@ const LONGEST_LEAD_NS: u64 = 2_000_000;
 /// Attempts to publish one anchor. Only a publisher that is preempted within [`LEAD_NS`] each time needs more than one.
 const ATTEMPTS: u32 = 5;
 
-/// Most reads of the kernel's clock right before a change. More than one is needed only when a read is interrupted.
+/// Largest number of reads of the kernel's clock right before a change. More than one is needed only when a read is
+/// interrupted.
 const LOOKS: u32 = 3;
 
 /// Result of a refresh.
@@ -28,7 +29,7 @@ pub enum Refreshed {
     Waiting,
     /// New anchors are on the page.
     Published,
-    /// The anchors no longer show the kernel's time, and are off the page.
+    /// The anchors no longer show the kernel's time, and were withdrawn.
     Withdrawn(Reason),
     /// The counter, or the kernel's clock, passed the new anchor's base before it could be published: another sample is
     /// due at once.
@@ -92,8 +93,8 @@ impl Refresher {
 
     /// Starts with a page: stores the statistics of the counter there, and withdraws what another publisher left.
     ///
-    /// `boottime_ns` is the host's CLOCK_BOOTTIME; `allows_non_invariant` says that the counter's invariance is not
-    /// established and the user vouches for it.
+    /// `boottime_ns` is the host's CLOCK_BOOTTIME; `allows_non_invariant` says that the counter may be used although
+    /// its rate is not stated to be constant.
     pub fn begin(
         &mut self,
         pages: &mut impl Pages,
@@ -143,7 +144,7 @@ impl Refresher {
         self.discipline.next_window_ns()
     }
 
-    /// Takes one sample and carries out its result. Where the moment was missed it pauses and takes another, a few
+    /// Takes one sample and carries out its result. If the anchor was too late, pauses and takes another sample, a few
     /// times.
     ///
     /// `counter` and the samples are in the counts that the readers of the page read. `look` reads the kernel's
@@ -160,7 +161,7 @@ impl Refresher {
         for _ in 0..ATTEMPTS {
             let Some(sample) = sample() else { break };
             if self.last == Some(sample) {
-                // A sample taken twice would look like a counter that stopped.
+                // The same sample twice would look like a counter that stopped.
                 return Refreshed::Waiting;
             }
             self.last = Some(sample);
@@ -175,7 +176,7 @@ impl Refresher {
         refreshed
     }
 
-    /// Does the same when the kernel reports that REALTIME was set. Where the moment is missed each time, readers fall
+    /// Does the same when the kernel reports that REALTIME was set. If the anchor is too late each time, readers fall
     /// back to the kernel until the next refresh: the page's time is known to be wrong.
     pub fn follow_step(
         &mut self,
@@ -205,7 +206,7 @@ impl Refresher {
         refreshed
     }
 
-    /// Takes all clocks off the page, for `status` to show `reason`. The next anchors continue from those that were in
+    /// Withdraws all clocks from the page; `status` shows `reason`. The next anchors continue from those that were in
     /// force.
     pub fn withdraw(&mut self, pages: &mut impl Pages, reason: Reason, counter: impl Fn() -> u64) {
         self.take_off(pages, reason, None, self.sampled_boottime_ns(), counter);
@@ -219,7 +220,8 @@ impl Refresher {
             return 0;
         }
         self.rate.map_or(0, |rate| {
-            // Caches are colder the next time. An interrupted attempt is no measure.
+            // Doubled, because caches may be colder the next time, and limited, because an interrupted attempt is not
+            // representative.
             let telling_cycles = (2 * pages.telling_cycles()).min(rate.cycles_for_ns(LONGEST_LEAD_NS));
             rate.cycles_for_ns(self.lead_ns) + telling_cycles
         })
@@ -328,7 +330,8 @@ impl Refresher {
     }
 }
 
-/// Reads the kernel's clock, again if the read was interrupted: its bracket is then much wider than the sample's.
+/// Reads the kernel's clock, and again if the read was interrupted, which its bracket shows: it is much wider than the
+/// sample's.
 fn undisturbed(look: impl Fn() -> Option<Bracket>, sample: &Sample) -> Option<Bracket> {
     let widest_cycles = sample.mono.width_cycles().saturating_add(1).saturating_mul(4);
     let mut best: Option<Bracket> = None;
@@ -352,7 +355,7 @@ mod tests {
 
     use super::*;
 
-    /// A host whose counter ticks twice a nanosecond and where each look at it takes `look_ns`.
+    /// A host with a counter that ticks twice a nanosecond, on which each read of a clock takes `look_ns`.
     struct Slow {
         counter: Cell<u64>,
         look_ns: u64,

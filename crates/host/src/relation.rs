@@ -13,7 +13,7 @@ pub struct Relation {
     offset: u64,
 }
 
-/// The numbers are not those of a relation of counters.
+/// Error: the numbers are not those of a relation of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a counter's multiplier is not 0 and has at most 63 bits of fraction, not {multiplier} with {fraction_bits}; \
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guest_whose_counter_was_set_to_zero_reads_what_has_passed_since() {
+    fn a_guest_with_a_counter_set_to_zero_reads_the_time_passed_since() {
         let relation = Relation::new(1, 0, 5_000_u64.wrapping_neg()).expect("a relation");
         assert_eq!(relation.guest(7_500), 2_500);
     }

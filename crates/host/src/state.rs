@@ -7,7 +7,7 @@ use fastpath_page::{ClockSet, Reader, Reason, Writer};
 use crate::publisher::Publisher;
 use crate::sample::Source;
 
-/// Measurements of the distance from the host's clock, of which one is not interrupted.
+/// Number of measurements of the distance from the host's clock; enough that one of them is not interrupted.
 const ATTEMPTS: u32 = 5;
 
 /// State of a publisher's page at one moment. If another thread publishes meanwhile, some of it may be newer than the
@@ -20,16 +20,16 @@ pub struct State {
     pub withdrawn_reason: Option<Reason>,
     /// Whether the page has, or had, an anchor.
     pub seeded: bool,
-    /// Anchors published since the publisher was made.
+    /// Number of anchors published since the publisher was made.
     pub refreshes: u64,
     /// How far the page was ahead of the host's MONOTONIC before the last refresh, in nanoseconds.
     pub residual_ns: i64,
-    /// Age of the newest anchor, in nanoseconds. Below 0: it takes effect in a moment. Beyond `cap_ns` the guest makes
-    /// system calls.
+    /// Age of the newest anchor, in nanoseconds. A negative age belongs to an anchor that has yet to take effect.
+    /// Beyond `cap_ns` the guest makes system calls.
     pub age_ns: i64,
     /// Max age of the anchor, in nanoseconds.
     pub cap_ns: u64,
-    /// How far the page is ahead of the host's MONOTONIC, in nanoseconds; 0 where it does not answer that clock.
+    /// How far the page is ahead of the host's MONOTONIC, in nanoseconds; 0 if it does not answer that clock.
     pub drift_ns: i64,
     /// Time from the last sample to the next, in nanoseconds.
     pub next_window_ns: u64,

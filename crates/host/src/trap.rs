@@ -1,4 +1,4 @@
-//! What to do when the guest made a system call, so that no timer has to keep the page fresh.
+//! Advice after a system call of the guest, which replaces a timer.
 
 use std::sync::atomic::Ordering;
 
@@ -30,11 +30,11 @@ pub struct Trap<'i> {
     pub answered_ns: Option<u64>,
 }
 
-/// What the host should do.
+/// The action that the host should take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// Nothing: the call does not come from the image, the clock is not served, it is too soon for a sample to help, or
-    /// all is well.
+    /// Do nothing: the call does not come from the image, the clock is not served, it is too soon for a sample to help,
+    /// or the page is correct.
     LeaveAlone,
     /// Publish: the page has no anchor.
     Seed,

@@ -40,7 +40,7 @@ fn served<S: Source>(publisher: &Publisher<'_, S>) -> State {
 }
 
 #[test]
-fn the_image_answers_what_the_kernel_does_wherever_its_page_lies() {
+fn the_image_answers_as_the_kernel_does_at_any_address() {
     let _clock = clock_lock::ClockLock::shared();
     for page_below in [true, false] {
         let mapped = Mapped::new(page_below, true);

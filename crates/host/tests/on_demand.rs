@@ -68,7 +68,7 @@ fn a_guest_that_sleeps_for_minutes_reads_right_when_it_wakes() {
 }
 
 #[test]
-fn a_host_whose_clocks_are_dear_to_read_serves_its_guest_as_well() {
+fn a_host_with_expensive_clock_reads_serves_its_guest_too() {
     for (name, reads, bound_ns) in [("hpet", HPET, 1_000), ("acpi_pm", ACPI_PM, 2_000)] {
         let page = Box::new(Page::zeroed());
         let mut guest = Guest::new(&page, reads, Relation::SAME);

@@ -1,4 +1,4 @@
-//! Impossible samples: a host's mistake must not end its process, nor put a wrong time on the page.
+//! Impossible samples: an error of a host must not end its process, nor put a wrong time on the page.
 
 use std::cell::Cell;
 

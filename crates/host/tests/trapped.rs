@@ -1,4 +1,4 @@
-//! The advice to a host about a system call of its guest, and the effect of a guest that lies.
+//! The advice to a host about a system call of its guest, and the effect of a guest that makes false statements.
 
 mod simulated;
 

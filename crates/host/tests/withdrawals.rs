@@ -40,7 +40,7 @@ impl Simple {
 const SECOND_NS: u64 = 1_000_000_000;
 
 #[test]
-fn a_withdrawal_is_told_once_with_its_reason_and_what_clocks_were_off_by() {
+fn a_withdrawal_is_reported_once_with_its_reason_and_the_clocks_error() {
     let host = Simple {
         now_ns: Cell::new(SECOND_NS),
         moved_cycles: Cell::new(0),
@@ -55,19 +55,22 @@ fn a_withdrawal_is_told_once_with_its_reason_and_what_clocks_were_off_by() {
     let at_ns = host.now_ns.get();
     let refreshed = publisher.publish().expect("a sample");
     assert_eq!(refreshed, Refreshed::Withdrawn(Reason::RateImplausible));
-    let Ok(Some(News::Withdrawn(told))) = publisher.take_news() else {
+    let Ok(Some(News::Withdrawn(reported))) = publisher.take_news() else {
         panic!("the withdrawal was not reported");
     };
-    assert_eq!(told.reason, Reason::RateImplausible);
+    assert_eq!(reported.reason, Reason::RateImplausible);
     assert!(
-        told.ahead_ns.is_some_and(|ns| (990_000..=1_010_000).contains(&ns)),
-        "{told:?}"
+        reported.ahead_ns.is_some_and(|ns| (990_000..=1_010_000).contains(&ns)),
+        "{reported:?}"
     );
-    assert!((at_ns..at_ns + 1_000_000).contains(&told.boottime_ns), "{told:?}");
+    assert!(
+        (at_ns..at_ns + 1_000_000).contains(&reported.boottime_ns),
+        "{reported:?}"
+    );
     let seen = Residuals::of_page(&page);
     assert_eq!((seen.withdrawals, seen.history.len()), (1, 1));
-    assert_eq!(seen.withdrawn.as_deref(), Some(told.reason.to_string().as_str()));
-    assert_eq!(seen.history[0].ahead_ns, told.ahead_ns);
+    assert_eq!(seen.withdrawn.as_deref(), Some(reported.reason.to_string().as_str()));
+    assert_eq!(seen.history[0].ahead_ns, reported.ahead_ns);
 
     host.publish_for(&publisher, 2 * SECOND_NS);
     assert_eq!(publisher.take_news(), Ok(Some(News::ServedAgain)));
@@ -76,7 +79,7 @@ fn a_withdrawal_is_told_once_with_its_reason_and_what_clocks_were_off_by() {
 }
 
 #[test]
-fn cpus_that_are_apart_withdraw_and_stay_withdrawn_and_are_told_once() {
+fn cpus_that_are_apart_withdraw_and_stay_withdrawn_and_are_reported_once() {
     let host = Simple {
         now_ns: Cell::new(SECOND_NS),
         moved_cycles: Cell::new(0),

@@ -54,8 +54,8 @@ pub struct RescuedCalls {
 }
 
 impl RescuedCalls {
-    /// Returns the calls in all files whose code the process `pid` has mapped; its region will be at `region_at`. A site
-    /// that `hooked` reports to the hook is changed there: only other calls continue to the hook.
+    /// Returns the calls in all files whose code the process `pid` has mapped; its region will be at `region_at`. A
+    /// site that `hooked` reports to the hook is changed there: only other calls continue to the hook.
     pub fn with(
         pid: i32,
         maps: &[Mapping],
@@ -251,8 +251,8 @@ pub struct RescuedFile {
     pub sites: Arc<Vec<Site>>,
 }
 
-/// Returns the files that have sites. A file that cannot be read has none, and neither has one that was replaced on disk:
-/// its code is not the mapped code.
+/// Returns the files that have sites. A file that cannot be read has none, and neither has one that was replaced on
+/// disk: its code is not the mapped code.
 fn files_with_sites(pid: i32, maps: &[Mapping], scans: &Cache) -> Vec<RescuedFile> {
     let mut seen = BTreeSet::new();
     // Code that a program makes at run time may lie in a memfd, and changes.

@@ -1,7 +1,7 @@
 //! RISC-V, 64-bit, little-endian. Instructions: the unprivileged specification, RV64I and Zicsr.
 //!
-//! The image uses no compressed instructions and no extension beyond M and A, so it runs on every CPU that Linux runs on,
-//! and each of its instructions has four bytes.
+//! The image uses no compressed instructions and no extension beyond M and A, so it runs on every CPU that Linux runs
+//! on, and each of its instructions has four bytes.
 
 use crate::bytes::{first_u32, put_u32, u32_at};
 use crate::calls::ASM_GENERIC;
@@ -66,10 +66,10 @@ pub const FACTS: Facts = Facts {
 
 /// The `time` CSR (Zicntr). It counts real time at one rate, and all harts' are within one tick of each other.
 ///
-/// RVWMO does not order a CSR read with accesses to memory ("CSR Access Ordering"): only a fence does, for which the read
-/// is device input, or a dependency. Ztso, which orders loads with loads, does not change that. The kernel's vDSO has no
-/// fence, because on the first CPUs the read trapped to the firmware, which is an order of its own; where the CPU has the
-/// CSR, the read may run ahead of earlier loads. `vdso/riscv64/counter.h` has the proof of the order.
+/// RVWMO does not order a CSR read with accesses to memory ("CSR Access Ordering"): only a fence does, for which the
+/// read is device input, or a dependency. Ztso, which orders loads with loads, does not change that. The kernel's vDSO
+/// has no fence, because on the first CPUs the read trapped to the firmware, which is an order of its own; where the
+/// CPU has the CSR, the read may run ahead of earlier loads. `vdso/riscv64/counter.h` has the proof of the order.
 const COUNTER: Counter = Counter {
     // Orders every load before it, in program order, before every load after it.
     load_barrier: "fence r, r",
@@ -144,8 +144,8 @@ pub mod cpu {
 
     /// Makes every earlier store visible to all CPUs before a counter read after it.
     ///
-    /// A fence of the memory model orders only accesses to memory. This one orders stores before device input, which the
-    /// read of a CSR is. RVWMO is multi-copy atomic: a store that comes before is visible to all.
+    /// A fence of the memory model orders only accesses to memory. This one orders stores before device input, which
+    /// the read of a CSR is. RVWMO is multi-copy atomic: a store that comes before is visible to all.
     pub fn complete_stores() {
         // SAFETY: a fence changes no register and no memory.
         unsafe { asm!("fence w, i", options(nostack, preserves_flags)) };
@@ -169,7 +169,8 @@ pub mod cpu {
         "fence r,i; rdtime"
     }
 
-    /// Returns whether the counter ticks at one rate: the specification requires that of Zicntr, and Linux requires Zicntr.
+    /// Returns whether the counter ticks at one rate: the specification requires that of Zicntr, and Linux requires
+    /// Zicntr.
     pub fn is_counter_invariant() -> bool {
         true
     }

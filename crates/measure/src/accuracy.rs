@@ -1,7 +1,8 @@
-//! How far fastpath's clocks are from the kernel's.
+//! Measures how far fastpath's clocks are from the kernel's.
 //!
-//! Every read is taken between two of the kernel's. If it lies outside of the two it is certainly wrong by the distance;
-//! the distance from their middle estimates the error, as finely as the two are close.
+//! Every read is taken between two reads of the kernel's clock. A read outside of the two is certainly wrong, by its
+//! distance from them; the distance from their middle estimates the error, with the distance of the two as its
+//! resolution.
 
 use crate::clocks::Clock;
 use crate::functions::Functions;
@@ -14,7 +15,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Whose answer counts as the kernel's.
+/// The source of the kernel's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reference {
@@ -27,11 +28,11 @@ pub enum Reference {
 /// The errors of several clocks.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Accuracy {
-    /// What was compared with.
+    /// The source of the kernel's time.
     pub reference: Reference,
-    /// How many threads read at once, each on a CPU of its own.
+    /// Number of threads that read at once, each on a CPU of its own.
     pub threads: usize,
-    /// How long.
+    /// Duration of the comparison.
     pub seconds: f64,
     /// Each clock's errors.
     pub clocks: Vec<ClockAccuracy>,
@@ -44,19 +45,20 @@ pub struct ClockAccuracy {
     pub clock: Clock,
     /// Reads that were not answered.
     pub unanswered: u64,
-    /// How far reads lie outside of the two reads of the kernel's clock around them; 0 inside.
+    /// Distance of the reads from the two reads of the kernel's clock around them; 0 for a read between the two.
     pub outside: Distribution,
-    /// How far they lie from the middle. Only where the two are close: between others the thread was interrupted.
+    /// Distance of the reads from the middle of the two. Counted only if the two are close: between others the thread
+    /// was interrupted.
     pub from_middle: Distribution,
-    /// The furthest ahead of the middle.
+    /// Largest distance ahead of the middle.
     pub ahead_max_ns: i64,
-    /// The furthest behind it.
+    /// Largest distance behind the middle.
     pub behind_max_ns: i64,
-    /// A usual distance of the two reads.
+    /// Median distance of the two reads of the kernel's clock.
     pub bracket_ns: f64,
 }
 
-/// Compares `ours` with the kernel's clocks for `duration`, on every CPU at once, the clocks taking turns.
+/// Compares `ours` with the kernel's clocks for `duration`, on every CPU at once, one clock after the other.
 pub fn accuracy(ours: &Functions, reference: Reference, clocks: &[Clock], duration: Duration) -> Accuracy {
     let kernel_vdso = || Vdso::of_kernel().and_then(|vdso| vdso.functions());
     let (reference, kernel) = match reference {
@@ -114,7 +116,7 @@ impl Errors {
     fn add(&mut self, (before, here, after): (i64, i64, i64)) {
         self.outside
             .add(before.saturating_sub(here).max(here.saturating_sub(after)).max(0) as u64);
-        // Twice the usual distance: above it lies an interrupt, and the middle says nothing.
+        // Above twice the usual distance the thread was interrupted, and the middle is meaningless.
         if (after - before) as f64 <= 2.0 * self.bracket_ns {
             let ahead = here - (before + (after - before) / 2);
             self.from_middle.add(ahead.unsigned_abs());
@@ -145,7 +147,7 @@ impl Errors {
     }
 }
 
-/// Reads of one clock before the next has its turn.
+/// Number of reads of one clock before the thread turns to the next.
 const TURN: u32 = 256;
 
 fn measure(
@@ -155,7 +157,7 @@ fn measure(
     begin: &Barrier,
     duration: Duration,
 ) -> Vec<Errors> {
-    // Where that is forbidden, it runs where the kernel puts it.
+    // If pinning is forbidden, the thread runs on the CPUs that the kernel chooses.
     let _ = cpus::run_on(cpu);
     let bracket = |clock| Some((kernel.now_ns(clock)?, ours.now_ns(clock)?, kernel.now_ns(clock)?));
     let mut errors: Vec<Errors> = clocks.iter().map(|_| Errors::new()).collect();
@@ -201,12 +203,12 @@ mod tests {
         }
     }
 
-    /// A clock that is ahead of the kernel's by 2 us, and cannot show TAI.
+    /// A clock that is ahead of the kernel's by 2 us, and does not answer TAI.
     unsafe extern "C" fn ahead(id: clockid_t, now: *mut timespec) -> c_int {
         if id == libc::CLOCK_TAI {
             return -1;
         }
-        // SAFETY: the caller's pointer, passed on.
+        // SAFETY: the caller's pointer is passed on unchanged.
         unsafe {
             let answer = libc::clock_gettime(id, now);
             (*now).tv_nsec += 2000;
@@ -244,7 +246,7 @@ mod tests {
         errors.add((1000, 1020, 1040));
         errors.add((1000, 1049, 1040));
         errors.add((1000, 993, 1040));
-        errors.add((1000, 5000, 9000)); // interrupted: inside, and its middle means nothing
+        errors.add((1000, 5000, 9000)); // interrupted: inside, and the middle is meaningless
         let report = errors.report(Clock::TAI);
         assert_eq!((report.outside.samples, report.outside.max_ns), (4, 9));
         assert_eq!((report.from_middle.samples, report.from_middle.max_ns), (3, 29));

@@ -1,4 +1,4 @@
-//! The quick look by which `run` decides which clocks to take over.
+//! The quick measurement by which `run` decides which clocks to serve.
 
 use crate::clocks::Clock;
 use crate::functions::{Call, Functions};
@@ -9,37 +9,39 @@ use crate::verdict::costs_too_much;
 use crate::{counter, foreign, host, path};
 use serde::Serialize;
 
-/// What is known about one clock's present path after a quick look.
+/// One clock's present path, as far as a quick measurement shows it.
 #[derive(Clone, Copy, Debug, Serialize, schemars::JsonSchema)]
 pub struct PresentPath {
     /// The clock.
     pub clock: Clock,
-    /// A call by libc; nothing if the kernel does not have the clock, or a seccomp filter does not allow its system call.
+    /// Cost of a call by libc; `None` if the kernel does not have the clock, or a seccomp filter does not allow its
+    /// system call.
     pub ns: Option<f64>,
-    /// The bare system call.
+    /// Cost of the bare system call.
     pub syscall_ns: Option<f64>,
-    /// Whether fastpath would make a difference.
+    /// Whether fastpath would be faster.
     pub is_slow: bool,
 }
 
-/// Which path a program that is about to be started will have.
+/// The path that a program about to be started will have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assume {
-    /// The one that this process has.
+    /// The path of this process.
     SamePath,
-    /// None: every clock that the kernel has is a system call (`--without-vdso`).
+    /// No vDSO: every clock that the kernel has is a system call (`--without-vdso`).
     NoVdso,
 }
 
-/// What looks slow is measured again: a busy neighbour makes a fast path look slow, but never a slow one fast.
+/// Number of measurements of a clock that seems slow: a busy neighbour makes a fast path look slow, but never a slow
+/// one fast.
 const ATTEMPTS: u32 = 4;
 
-/// Measures the clocks that fastpath can serve. Below 1.5 ms on a healthy host.
+/// Measures the clocks that fastpath can serve. Takes less than 1.5 ms on a healthy host.
 pub fn measure_for_auto(assume: Assume) -> Vec<PresentPath> {
     let timer = Timer::start();
     let (libc, raw) = (Functions::libc(), Functions::syscalls());
     let syscall_works = works_here();
-    // Ticks throughout: only ratios decide.
+    // Costs stay in ticks, because only their ratios are judged.
     let look = |clock: Clock| {
         let price =
             |from: Functions| ticks_per_call(&timer, Effort::QUICK, |n| from.repeat(Call::ClockGettime(clock), n));
@@ -70,8 +72,8 @@ pub fn measure_for_auto(assume: Assume) -> Vec<PresentPath> {
     looks.into_iter().map(present).collect()
 }
 
-/// The same for a 32-bit program on an x86-64 kernel, looked at by one of ours: below 3 ms. None: that cannot be done here, or not
-/// without risk, for this process is under a seccomp filter.
+/// Does the same for 32-bit programs on an x86-64 kernel, with a program of that kind. Takes less than 3 ms. Returns
+/// `None` if the measurement is impossible here, or unsafe because this process is under a seccomp filter.
 pub fn measure_for_auto_of_i386() -> Option<Vec<PresentPath>> {
     let timer = Timer::start();
     if !timer.is_counter() || host::seccomp_mode_of_this_process() != Some(0) {
@@ -101,9 +103,10 @@ pub fn measure_for_auto_of_i386() -> Option<Vec<PresentPath>> {
     Some(Clock::SERVED.iter().zip(least).map(present).collect())
 }
 
-/// Tells whether the kernel answers a clock's system call.
+/// Returns a function that tests whether the kernel answers a clock's system call.
 fn works_here() -> impl Fn(Clock) -> bool {
-    // Only a filter can answer with more than an error; then a child tries. Else there is no need to spend a fork on it.
+    // Only under a filter can the call do worse than fail, so only then is it tried in a child. Otherwise the fork is
+    // saved.
     let filtered = host::seccomp_mode_of_this_process() != Some(0);
     let calls: Vec<Call> = Clock::SERVED.iter().map(|clock| Call::ClockGettime(*clock)).collect();
     let errnos = filtered.then(|| path::raw_errnos(&calls));
@@ -177,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_decision_is_made_in_a_few_milliseconds() {
-        // 0.4 ms where this was written, in a build without optimisation 1 ms; more where others take the CPU meanwhile.
+        // Measured: 0.4 ms, and 1 ms in a build without optimisation; more if other processes take the CPU meanwhile.
         let is_quick = |_| {
             let start = Instant::now();
             measure_for_auto(Assume::NoVdso);

@@ -1,10 +1,10 @@
-//! Work that is done in a forked child, because it may kill the process or cannot be undone in it.
+//! Runs work in a forked child, because it may kill the process or cannot be undone in it.
 
 use std::io::{self, PipeReader, Read};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// What a child reports: which step, of which item, with what result.
+/// One record of a child's report: step, item, result.
 pub type Record = [u64; 3];
 
 const RECORD_BYTES: usize = size_of::<Record>();
@@ -12,20 +12,20 @@ const RECORD_BYTES: usize = size_of::<Record>();
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It ran to its end.
+    /// The child ran to its end.
     Finished,
-    /// It left with this status; not by our doing.
+    /// The child exited with this status, which `body` did not cause.
     Exited(i32),
-    /// A signal killed it.
+    /// A signal killed the child.
     Killed(i32),
-    /// It did not end in time and was killed.
+    /// The child did not end in time and was killed.
     TimedOut,
-    /// Somebody else in this process reaped it.
+    /// Other code of this process reaped the child.
     Reaped,
 }
 
 impl End {
-    /// For a sentence that begins with "a child process".
+    /// Returns the predicate of a sentence that begins with "a child process".
     pub fn describe(self) -> String {
         match self {
             End::Finished => "ended".to_owned(),
@@ -46,24 +46,26 @@ fn signal_name(signal: i32) -> String {
     }
 }
 
-/// The child's way to report.
+/// The end of the pipe to which the child writes its report.
 pub struct Reporter(i32);
 
 impl Reporter {
-    /// Where the records go.
+    /// Returns the descriptor to which the records are written.
     pub fn descriptor(&self) -> i32 {
         self.0
     }
 
-    /// One record: the pipe holds thousands, so this neither blocks nor is cut in two.
+    /// Writes one record. The pipe holds thousands, so the write neither blocks nor is split.
     pub fn report(&self, step: u64, item: u64, value: u64) {
         let record: Record = [step, item, value];
-        // SAFETY: writes the bytes of a local array. A failure leaves the record out, which the parent takes for "unknown".
+        // SAFETY: writes the bytes of a local array. If it fails, the record is missing, which the parent takes for
+        // "unknown".
         unsafe { libc::write(self.0, record.as_ptr().cast(), RECORD_BYTES) };
     }
 }
 
-/// Leaves the child at once, whatever happens in it: a panic must not unwind into the caller's code a second time.
+/// Exits from the child when it is dropped, also in a panic, which must not unwind into the caller's code a second
+/// time.
 struct ExitOnDrop;
 
 impl Drop for ExitOnDrop {
@@ -75,22 +77,23 @@ impl Drop for ExitOnDrop {
 
 const PANICKED: i32 = 101;
 
-/// Runs `body` in a forked child and returns what it reported by its end, or by `limit`.
+/// Runs `body` in a forked child and returns the records that it wrote before it ended, or before `limit`.
 ///
 /// # Safety
-/// The process may have other threads, of which the child has none, but all locks that they held: `body` does only what is
-/// async-signal-safe (no allocation, no lock).
+/// The process may have other threads, which the child does not have, although it has the locks that they held. `body`
+/// must therefore be async-signal-safe (no allocation, no lock).
 pub unsafe fn run(limit: Duration, body: impl FnOnce(&Reporter)) -> io::Result<(Vec<Record>, End)> {
     let (read_end, write_end) = io::pipe()?;
     let was_pending = is_pending(libc::SIGCHLD);
-    // SAFETY: the child does only what `body` does, which the caller vouches for, and calls _exit.
+    // SAFETY: the child does only what `body` does (the caller promises its safety) and calls _exit.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
         return Err(io::Error::last_os_error());
     }
     if pid == 0 {
         let _guard = ExitOnDrop;
-        // A death in here is expected in places; it shall leave no core file, nor run a handler that the parent installed.
+        // The child may be killed by a signal, as some callers expect; it must leave no core file, nor run a handler
+        // that the parent installed.
         // SAFETY: both calls change the child alone.
         unsafe {
             libc::prctl(libc::PR_SET_DUMPABLE, 0);
@@ -126,14 +129,15 @@ fn is_pending(signal: libc::c_int) -> bool {
     }
 }
 
-/// Where SIGCHLD is blocked, the end of the child left one pending, which what this process execs later would find.
+/// Removes the SIGCHLD that the child's end left pending, if SIGCHLD is blocked: a program that this process execs
+/// later would receive it.
 ///
-/// A child without an exit signal would not do: one that execs has it again (execve(2)).
+/// A child without an exit signal is no alternative: exec sets the signal to SIGCHLD again (execve(2)).
 fn take_back_sigchld(pid: libc::pid_t) {
     if !is_pending(libc::SIGCHLD) {
         return;
     }
-    // SAFETY: the set and the info are locals; a signal that is somebody else's is put back.
+    // SAFETY: the set and the info are locals; a signal from another sender is put back.
     unsafe {
         let mut child: libc::sigset_t = std::mem::zeroed();
         libc::sigaddset(&mut child, libc::SIGCHLD);
@@ -145,13 +149,13 @@ fn take_back_sigchld(pid: libc::pid_t) {
     }
 }
 
-/// How a child ends that exits with what `body` returns. Unlike [`run`] this reads no clock, which may be what kills. `None`: there
-/// is no child.
+/// Runs a child that exits with the result of `body`, and returns how it ended, or `None` if there is no child. Unlike
+/// [`run`] this reads no clock, because a clock read may be what kills the process.
 ///
 /// # Safety
-/// As of [`run`]; besides, `body` ends.
+/// The same as for [`run`]; besides, `body` must return.
 pub unsafe fn exit_of(body: impl FnOnce() -> i32) -> Option<End> {
-    // SAFETY: the child does only what `body` does, which the caller vouches for, and calls _exit.
+    // SAFETY: the child does only what `body` does (the caller promises its safety) and calls _exit.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let _guard = ExitOnDrop;
@@ -173,7 +177,7 @@ fn decode(bytes: &[u8]) -> Record {
     record
 }
 
-/// All bytes to the end of the file, and whether that end came before the deadline.
+/// Returns all bytes to the end of the file, and whether that end came before the deadline.
 fn read_until(mut pipe: PipeReader, deadline: Instant) -> (Vec<u8>, bool) {
     let mut bytes = Vec::new();
     let mut chunk = [0u8; 4096];
@@ -187,10 +191,10 @@ fn read_until(mut pipe: PipeReader, deadline: Instant) -> (Vec<u8>, bool) {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: the pointer is to one pollfd, a local, and the count is one.
+        // SAFETY: the pointer is that of one local pollfd, and the count is one.
         let ready = unsafe { libc::poll(&mut poll, 1, left.as_millis().max(1) as i32) };
         if ready == 0 || ready < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
-            continue; // a signal, or the deadline, which the head of the loop sees
+            continue; // a signal, or the deadline, for which the head of the loop tests
         }
         match pipe.read(&mut chunk) {
             Ok(count) if count > 0 => bytes.extend_from_slice(&chunk[..count]),
@@ -225,7 +229,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(10);
 
     #[test]
-    fn what_a_child_reports_arrives_in_order() {
+    fn a_childs_records_arrive_in_order() {
         // SAFETY: reporting is one write(2).
         let (records, end) =
             unsafe { run(LONG, |reporter| (0..100).for_each(|i| reporter.report(1, i, i * i))) }.unwrap();
@@ -234,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_dies_is_told_from_one_that_ends() {
+    fn a_child_that_is_killed_is_distinguished_from_one_that_ends() {
         let die = |signal| {
             move |reporter: &Reporter| {
                 reporter.report(7, 0, 0);
@@ -253,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_hangs_is_ended_and_what_it_said_is_kept() {
+    fn a_child_that_hangs_is_killed_and_its_records_are_kept() {
         let start = Instant::now();
         let hang = |reporter: &Reporter| {
             reporter.report(1, 2, 3);

@@ -7,14 +7,14 @@ use fastpath_page::ClockSet;
 use serde::{Deserialize, Serialize, Serializer};
 use strsim::levenshtein;
 
-/// What kind of answer a clock id has.
+/// How a clock id is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Read from the counter: a vDSO can answer it, and so can fastpath.
+    /// From the counter: a vDSO can answer it, and so can fastpath.
     Counter,
-    /// The time of the last tick: a vDSO answers it without the counter.
+    /// With the time of the last tick: a vDSO answers it without the counter.
     Coarse,
-    /// CPU time, or an alarm clock: only the kernel knows. Always a system call, on every host.
+    /// By a system call on every host: a CPU-time clock or an alarm clock.
     KernelOnly,
 }
 
@@ -39,7 +39,7 @@ macro_rules! clocks {
     };
 }
 
-// include/uapi/linux/time.h; 10 was CLOCK_SGI_CYCLE and is gone.
+// include/uapi/linux/time.h; 10 was CLOCK_SGI_CYCLE, which was removed.
 clocks! {
     REALTIME = 0, Counter;
     MONOTONIC = 1, Counter;
@@ -64,22 +64,22 @@ impl Clock {
         Clock::TAI,
     ];
 
-    /// The number that `clock_gettime` takes.
+    /// Returns the number that `clock_gettime` takes.
     pub fn id(self) -> i32 {
         self.id
     }
 
-    /// The name, without `CLOCK_`.
+    /// Returns the name, without `CLOCK_`.
     pub fn name(self) -> &'static str {
         self.name
     }
 
-    /// What kind of answer this clock has.
+    /// Returns how this clock is answered.
     pub fn kind(self) -> Kind {
         self.kind
     }
 
-    /// The clock with this id.
+    /// Returns the clock with this id.
     pub fn from_id(id: i32) -> Option<Clock> {
         Self::ALL.iter().copied().find(|clock| clock.id == id)
     }
@@ -111,17 +111,17 @@ impl schemars::JsonSchema for Clock {
     }
 }
 
-/// A name that is no clock's.
+/// Error: no clock has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown clock '{name}'{}; the clocks are {}", meant(name, Clock::ALL.iter().map(|clock| clock.name)), valid_names())]
 pub struct UnknownClock {
-    /// What was typed.
+    /// The name that was typed.
     pub name: String,
 }
 
-/// The word that is next to what was typed, as a question.
+/// Returns the word that resembles `typed` most, as a question; empty if none resembles it.
 fn meant<'w>(typed: &str, words: impl Iterator<Item = &'w str>) -> String {
-    /// More wrong letters than these are another word.
+    /// Largest number of wrong letters in a misspelt word.
     const MOST: usize = 3;
     let name = plain(typed);
     let distance = |word: &str| levenshtein(&name, &plain(word));
@@ -133,7 +133,7 @@ fn meant<'w>(typed: &str, words: impl Iterator<Item = &'w str>) -> String {
     nearest.map_or(String::new(), |word| format!(" (did you mean {word}?)"))
 }
 
-/// A name as the kernel's header has it, without its prefix.
+/// Returns the name as the kernel's header has it, without its prefix.
 fn plain(typed: &str) -> String {
     let name = typed.trim().to_ascii_uppercase().replace('-', "_");
     name.strip_prefix("CLOCK_").unwrap_or(&name).to_owned()
@@ -146,7 +146,8 @@ fn valid_names() -> String {
 impl FromStr for Clock {
     type Err = UnknownClock;
 
-    /// `monotonic-raw`, `CLOCK_MONOTONIC_RAW` and `Monotonic_Raw` are one clock.
+    /// Accepts a name in any case, with `-` or `_`, with or without its prefix: `monotonic-raw`, `CLOCK_MONOTONIC_RAW`
+    /// and `Monotonic_Raw` name one clock.
     fn from_str(typed: &str) -> Result<Self, UnknownClock> {
         let name = plain(typed);
         let found = Self::ALL.iter().copied().find(|clock| clock.name == name);
@@ -154,13 +155,14 @@ impl FromStr for Clock {
     }
 }
 
-/// Which clocks fastpath serves or checks, as users write it: the same for every `--clocks`, and for a rule of fastpathd's policy.
+/// The clocks that fastpath serves or checks, as users write them: the same for every `--clocks`, and for a rule of
+/// fastpathd's policy.
 ///
-/// `preload/preload.c` reads FASTPATH_PRELOAD_CLOCKS so.
+/// `preload/preload.c` parses FASTPATH_PRELOAD_CLOCKS by the same rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Clocks {
-    /// `auto`: those whose present path is slow.
+    /// `auto`: the clocks with a slow present path.
     #[default]
     Auto,
     /// `all`, or a list.
@@ -171,11 +173,11 @@ impl Clocks {
     /// Every clock that fastpath serves.
     pub const ALL: Clocks = Clocks::Set(ClockSet::ALL);
 
-    /// What can be written, for a command's help.
+    /// The valid values, for a command's help.
     pub const HELP: &'static str = "Which clocks: `auto`, those whose present path is slow (for guard: MONOTONIC and REALTIME); \
                                     `all`; or a comma-separated list of REALTIME, MONOTONIC, MONOTONIC_RAW, BOOTTIME, TAI";
 
-    /// The clocks that were named; `None` for `auto`.
+    /// Returns the clocks that were named; `None` for `auto`.
     pub fn named(self) -> Option<ClockSet> {
         match self {
             Clocks::Auto => None,
@@ -211,7 +213,7 @@ impl TryFrom<String> for Clocks {
     }
 }
 
-/// As it is parsed.
+/// Writes the clocks in the notation that [`Clocks`] is parsed from.
 impl fmt::Display for Clocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -226,7 +228,7 @@ impl fmt::Display for Clocks {
     }
 }
 
-/// A name that is not one of a clock that fastpath serves.
+/// Error: no clock that fastpath serves has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{name}` is not a clock that fastpath serves{}; valid: auto, all, or a list of {}",
@@ -234,7 +236,7 @@ impl fmt::Display for Clocks {
     Clock::SERVED.iter().map(|clock| clock.name).collect::<Vec<_>>().join(", ")
 )]
 pub struct NotServed {
-    /// What was typed.
+    /// The name that was typed.
     pub name: String,
 }
 
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_mistyped_is_answered_with_what_was_meant() {
+    fn a_mistyped_name_is_answered_with_the_nearest_one() {
         for (typed, meant) in [
             ("monotonc", "MONOTONIC?"),
             ("CLOCK_RELATIME", "REALTIME?"),
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_clock_that_is_served_is_answered_with_those_that_are() {
+    fn the_error_about_an_unserved_clock_names_the_served_ones() {
         for (typed, meant) in [
             ("monotonc", " (did you mean MONOTONIC?)"),
             ("autoo", " (did you mean auto?)"),

@@ -9,25 +9,25 @@ pub use fastpath_isa::cpu::{image_read as counter_name, repeat_image_reads as re
 
 static WAS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process was forbidden to read the counter before it allowed itself to.
+/// Returns whether this process was forbidden to read the counter before it called [`allow`].
 pub fn was_forbidden() -> bool {
     WAS_FORBIDDEN.load(Ordering::Relaxed)
 }
 
-/// Forbids it as before.
+/// Forbids this process to read the counter again.
 pub fn forbid() {
     // SAFETY: PR_SET_TSC takes an integer. Reads of the counter then end in SIGSEGV, which is no undefined behaviour.
     unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV) };
 }
 
-/// Allows this process to read the counter again.
+/// Allows this process to read the counter.
 pub fn allow() {
     WAS_FORBIDDEN.store(true, Ordering::Relaxed);
     // SAFETY: prctl with integers; it changes the calling thread's permission and nothing else.
     unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_ENABLE) };
 }
 
-/// Ticks that one bare ordered read takes; `None` where the counter may not be read.
+/// Returns the ticks that one bare ordered read takes; `None` where the counter may not be read.
 pub fn ticks_per_read(timer: &Timer, effort: Effort) -> Option<f64> {
     timer.is_counter().then(|| ticks_per_call(timer, effort, repeat))
 }

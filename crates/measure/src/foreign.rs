@@ -1,4 +1,4 @@
-//! The clock paths of 32-bit programs on a 64-bit kernel: looked at by a program of that kind, which this process starts from
+//! The clock paths of 32-bit programs on a 64-bit kernel, established by a 32-bit program that this process starts from
 //! memory (`prober/prober.c`).
 
 use std::ffi::{CStr, CString};
@@ -16,15 +16,16 @@ use crate::price::Effort;
 use crate::stats;
 use crate::vdso::Vdso;
 
-/// The prober. `None`: the kernel for which this was built starts no such programs, or its compiler made none.
+/// The prober. `None` if the kernel for which this was built does not start such programs, or the compiler could not
+/// build one.
 static PROBER: Option<&[u8]> = include!(concat!(env!("OUT_DIR"), "/prober.rs"));
 
-/// Whether this build can look.
+/// Returns whether this build has the prober.
 pub(crate) fn is_built() -> bool {
     PROBER.is_some()
 }
 
-/// What is asked about, with the name that a report gives it. The clocks are read with 64 bits of seconds.
+/// Returns the calls that are examined, in the order of the report. The clocks are read with 64 bits of seconds.
 pub(crate) fn calls() -> Vec<(Call, Width)> {
     let clocks = Clock::ALL
         .iter()
@@ -34,30 +35,31 @@ pub(crate) fn calls() -> Vec<(Call, Width)> {
     clocks.chain(functions).chain([old]).collect()
 }
 
-/// Seconds in the answer: 32-bit programs have functions for both.
+/// Width of the seconds in the answer: 32-bit programs have functions for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Width {
     Bits32,
     Bits64,
 }
 
-/// What is known about one call.
+/// The findings about one call.
 pub(crate) struct Seen {
     pub evidence: Evidence,
-    /// Ticks by libc and by the bare system call.
+    /// Ticks of a call by libc, and of the bare system call below.
     pub libc: Option<f64>,
     pub syscall: Option<f64>,
 }
 
-/// What the prober found.
+/// The findings of the prober.
 pub(crate) struct Findings {
-    /// In the order of [`calls`].
+    /// The findings about each call, in the order of [`calls`].
     pub calls: Vec<Seen>,
     /// The vDSO that such a program gets.
     pub vdso: Option<Vdso>,
 }
 
-/// Looks at every call. `price`: whether the counter may be read, and how many ticks a batch is to take.
+/// Examines every call. `batch_ticks` is the number of ticks that a batch should take; `None` if the counter may not be
+/// read.
 pub(crate) fn look(batch_ticks: Option<f64>) -> Result<Findings, String> {
     let prober = Prober::new()?;
     let calls = calls();
@@ -80,7 +82,7 @@ pub(crate) fn look(batch_ticks: Option<f64>) -> Result<Findings, String> {
         })
         .collect();
     if let Some(batch_ticks) = batch_ticks {
-        // What a filter of this process answers with death is not called again.
+        // A call for which a filter kills the process is not made again.
         let safe = |seen: &Seen| {
             let in_page = matches!(seen.evidence.enters_kernel(), Ok((false, _)));
             !seen.evidence.is_unsupported() && (seen.evidence.syscall_works() || in_page)
@@ -94,7 +96,8 @@ pub(crate) fn look(batch_ticks: Option<f64>) -> Result<Findings, String> {
             seen[index].syscall = price(step::PRICE_RAW);
         }
     }
-    // Last: a publisher that has just begun changes its anchors every millisecond, and a copy of the page would be old at once.
+    // The vDSO is copied last: a publisher that has just begun changes its anchors every millisecond, so an earlier
+    // copy of the page would be outdated.
     let mut vdso = prober.vdso()?;
     for _ in 1..PAGE_LOOKS {
         if !vdso.as_ref().is_some_and(Vdso::answered_nothing) {
@@ -106,12 +109,12 @@ pub(crate) fn look(batch_ticks: Option<f64>) -> Result<Findings, String> {
     Ok(Findings { calls: seen, vdso })
 }
 
-/// How often a page is looked at that answers nothing: an anchor may have been on its way.
+/// Number of looks at a page that answers nothing: the publisher may have been between two anchors.
 const PAGE_LOOKS: u32 = 5;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
-/// Ticks that a call of each clock takes, by libc and by the system call, after a quick look; None for one that the kernel does not
-/// have. An error: nothing could be found out.
+/// Returns the ticks that a call of each clock takes, by libc and by the system call, after a quick measurement; `None`
+/// for a clock that the kernel does not have. Fails if nothing could be measured.
 pub(crate) fn quick_look(
     clocks: &[Clock],
     batch_ticks: f64,
@@ -131,7 +134,7 @@ pub(crate) fn quick_look(
     Ok((0..clocks.len() as u32).map(both).collect())
 }
 
-/// As the prober reads it.
+/// Returns the call in the notation of the prober's arguments.
 fn item(call: Call, width: Width) -> String {
     let function = match (call, width) {
         (Call::ClockGettime(_), Width::Bits64) => 0,
@@ -144,7 +147,8 @@ fn item(call: Call, width: Width) -> String {
     format!("{function}:{}", call.clock().map_or(0, Clock::id))
 }
 
-/// The least of the groups' medians, in ticks per call. A record's item has the number of calls in its upper half.
+/// Returns the least of the groups' medians, in ticks per call. The upper half of a record's item is the number of
+/// calls.
 fn cheapest(records: &[Record], step: u64, item: u32, effort: Effort) -> Option<f64> {
     let batches: Vec<f64> = records
         .iter()
@@ -171,7 +175,8 @@ impl Prober {
         Ok(Prober(file.into()))
     }
 
-    /// The vDSO that it gets. It says one record with the address, then the page below and the vDSO, as they are.
+    /// Returns the prober's vDSO. The prober writes one record with the address, then the bytes of the page below and
+    /// of the vDSO.
     fn vdso(&self) -> Result<Option<Vdso>, String> {
         let (records, end) = self.run(&["vdso"], &[], &[])?;
         let words = records.concat();
@@ -195,7 +200,7 @@ impl Prober {
         self.run(&["prices", &ticks, &batches], asked, items)
     }
 
-    /// Starts it with `arguments`, and those of `items` that are asked for.
+    /// Starts the prober with `arguments`, and with those of `items` that `asked` selects.
     fn run(&self, arguments: &[&str], asked: &[usize], items: &[String]) -> Result<(Vec<Record>, End), String> {
         let asked = asked.iter().map(|index| items[*index].as_str());
         let strings: Result<Vec<CString>, _> = ["prober"]
@@ -207,7 +212,7 @@ impl Prober {
         let strings = strings.map_err(|e| e.to_string())?;
         let argv: Vec<_> = strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect();
         let body = |reporter: &child::Reporter| {
-            let errno = self.become_it(reporter, &argv);
+            let errno = self.exec(reporter, &argv);
             reporter.report(step::EXEC, 0, errno as u64);
         };
         // SAFETY: dup2, fcntl, prctl, execveat and write are async-signal-safe; everything was allocated above.
@@ -222,14 +227,14 @@ impl Prober {
         }
     }
 
-    /// Returns an errno if it fails.
-    fn become_it(&self, reporter: &child::Reporter, argv: &[*const libc::c_char]) -> i32 {
+    /// Execs the prober. Returns only if that fails, with the errno.
+    fn exec(&self, reporter: &child::Reporter, argv: &[*const libc::c_char]) -> i32 {
         const OUTPUT: i32 = 1;
         const EMPTY: &CStr = c"";
         let environment = [std::ptr::null::<libc::c_char>()];
         // SAFETY: in a child of one thread; argv and the environment are null-terminated arrays of C strings.
         unsafe {
-            // Where `fastpath run` serves this process, it must be able to meet the prober.
+            // If `fastpath run` serves this process, it must be allowed to inject the prober too.
             libc::prctl(libc::PR_SET_DUMPABLE, 1);
             if reporter.descriptor() == OUTPUT {
                 libc::fcntl(OUTPUT, libc::F_SETFD, 0);

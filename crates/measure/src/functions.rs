@@ -1,4 +1,4 @@
-//! The functions by which a program asks for the time, from whichever place it takes them.
+//! The functions with which a program reads the time: libc's, a vDSO's, or the bare system calls.
 
 use crate::clocks::Clock;
 use libc::{c_int, c_long, c_uint, c_void, clockid_t, time_t, timespec, timeval};
@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 #[cfg(not(target_env = "musl"))]
 use std::sync::OnceLock;
 
-/// `clock_gettime` and `clock_getres`.
+/// Signature of `clock_gettime` and `clock_getres`.
 pub type ClockFn = unsafe extern "C" fn(clockid_t, *mut timespec) -> c_int;
 /// `gettimeofday`.
 pub type GettimeofdayFn = unsafe extern "C" fn(*mut timeval, *mut c_void) -> c_int;
@@ -17,8 +17,8 @@ pub type TimeFn = unsafe extern "C" fn(*mut time_t) -> time_t;
 /// `getcpu`.
 pub type GetcpuFn = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_void) -> c_int;
 
-/// One place's functions: libc's, a vDSO's, or the bare system calls. All are called through a pointer, so that what
-/// differs between two of them is the function alone.
+/// The functions of one source: libc, a vDSO, or the bare system calls. All are called through a pointer, so that two
+/// sources differ in the function alone.
 #[derive(Clone, Copy)]
 pub struct Functions {
     clock_gettime: ClockFn,
@@ -29,15 +29,15 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// Functions at the addresses that `find` gives for the names `clock_gettime`, `clock_getres`, `gettimeofday`, `time`
-    /// and `getcpu`. `None` without a `clock_gettime`.
+    /// Returns the functions at the addresses that `find` returns for the names `clock_gettime`, `clock_getres`,
+    /// `gettimeofday`, `time` and `getcpu`; `None` without a `clock_gettime`.
     ///
     /// # Safety
-    /// Each address is of a C function with the kernel's vDSO's signature of that name, and stays one for as long as the
-    /// process runs.
+    /// Each address must be that of a C function with the signature that the kernel's vDSO gives that name, and must
+    /// remain so for as long as the process runs.
     pub unsafe fn at(find: impl Fn(&str) -> Option<usize>) -> Option<Functions> {
         let find = |name| find(name).filter(|address| *address != 0);
-        // SAFETY: the caller promises addresses of functions of these types; 0, which is none, was filtered out.
+        // SAFETY: the caller promises addresses of functions of these types; `find` returns `None` for a missing one.
         unsafe {
             Some(Functions {
                 clock_gettime: std::mem::transmute::<usize, ClockFn>(find("clock_gettime")?),
@@ -49,7 +49,7 @@ impl Functions {
         }
     }
 
-    /// libc's: what a program gets without doing anything about it.
+    /// Returns libc's functions, which programs call by default.
     pub fn libc() -> Functions {
         Functions {
             clock_gettime: libc::clock_gettime,
@@ -60,7 +60,7 @@ impl Functions {
         }
     }
 
-    /// The system calls. `time` exists on x86-64 only.
+    /// Returns the bare system calls. `time` exists on x86-64 only.
     pub fn syscalls() -> Functions {
         Functions {
             clock_gettime: syscall::clock_gettime,
@@ -74,7 +74,7 @@ impl Functions {
         }
     }
 
-    /// Whether this place has the function at all.
+    /// Returns whether this source has the function.
     pub fn has(&self, call: Call) -> bool {
         match call {
             Call::ClockGettime(_) => true,
@@ -85,8 +85,8 @@ impl Functions {
         }
     }
 
-    /// One call. What it answered is libc's convention in a libc function and the system call, else the vDSO's (minus errno);
-    /// a place without the function does nothing.
+    /// Makes one call. The result follows libc's convention for a libc function and a system call, and the vDSO's
+    /// (minus errno) for a vDSO's. Does nothing if the source does not have the function.
     pub fn call(&self, call: Call) -> c_long {
         match call {
             Call::ClockGettime(clock) => c_long::from(gettime(self.clock_gettime, clock).0),
@@ -97,10 +97,10 @@ impl Functions {
         }
     }
 
-    /// `calls` calls, back to back.
+    /// Makes `calls` calls, back to back.
     #[inline(never)]
     pub fn repeat(&self, call: Call, calls: u32) {
-        // The pointer is hidden from the optimiser: every place is called in the same, indirect way.
+        // The pointer is hidden from the optimiser, so that every source is called in the same, indirect way.
         match call {
             Call::ClockGettime(clock) => {
                 let f = black_box(self.clock_gettime);
@@ -135,7 +135,7 @@ impl Functions {
         }
     }
 
-    /// The clock in nanoseconds since its epoch; `None` if it was not answered.
+    /// Returns the clock in nanoseconds since its epoch; `None` if the read was not answered.
     #[inline(always)]
     pub fn now_ns(&self, clock: Clock) -> Option<i64> {
         let (answer, now) = gettime(self.clock_gettime, clock);
@@ -143,7 +143,7 @@ impl Functions {
     }
 }
 
-/// Something that a program asks for, and that a vDSO can answer.
+/// A call that a vDSO can answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// `clock_gettime` of one clock.
@@ -159,7 +159,8 @@ pub enum Call {
 }
 
 impl Call {
-    /// The functions other than `clock_gettime`. A resolution is the same for all clocks of a kind: one stands for them.
+    /// The functions other than `clock_gettime`. The resolution is the same for all clocks of a kind, so one of them is
+    /// enough.
     pub const FUNCTIONS: &'static [Call] = &[
         Call::Gettimeofday,
         Call::Time,
@@ -167,7 +168,7 @@ impl Call {
         Call::ClockGetres(Clock::MONOTONIC),
     ];
 
-    /// The function's name.
+    /// Returns the function's name.
     pub fn function(self) -> &'static str {
         match self {
             Call::ClockGettime(_) => "clock_gettime",
@@ -178,7 +179,7 @@ impl Call {
         }
     }
 
-    /// The clock that is asked for, where the function takes one.
+    /// Returns the clock that the function takes, if it takes one.
     pub fn clock(self) -> Option<Clock> {
         match self {
             Call::ClockGettime(clock) | Call::ClockGetres(clock) => Some(clock),
@@ -216,13 +217,14 @@ impl schemars::JsonSchema for Call {
     }
 }
 
-// The answers are given to `black_box` by reference: moving one whole, right after the callee stored it in two halves, would
-// wait for those stores to leave the store buffer, some 10 ns that no caller pays.
+// The answers are passed to `black_box` by reference: moving one whole, right after the callee stored it in two halves,
+// would wait for those stores to leave the store buffer, some 10 ns that no caller spends.
 
 #[inline(always)]
 fn gettime(f: ClockFn, clock: Clock) -> (c_int, timespec) {
     let mut now = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `f` is clock_gettime or clock_getres by the promise of whoever made the Functions; it writes one timespec.
+    // SAFETY: `f` is clock_gettime or clock_getres by the promise of the caller of `Functions::at`; it writes one
+    // timespec.
     let answer = unsafe { f(clock.id(), &mut now) };
     black_box(&mut now);
     (answer, now)
@@ -231,7 +233,8 @@ fn gettime(f: ClockFn, clock: Clock) -> (c_int, timespec) {
 #[inline(always)]
 fn gettimeofday(f: GettimeofdayFn) -> c_int {
     let mut now = timeval { tv_sec: 0, tv_usec: 0 };
-    // SAFETY: `f` is gettimeofday by the promise of whoever made the Functions; it writes one timeval, and no time zone.
+    // SAFETY: `f` is gettimeofday by the promise of the caller of `Functions::at`; it writes one timeval, and no time
+    // zone.
     let answer = unsafe { f(&mut now, null_mut()) };
     black_box(&mut now);
     answer
@@ -239,26 +242,27 @@ fn gettimeofday(f: GettimeofdayFn) -> c_int {
 
 #[inline(always)]
 fn time(f: TimeFn) -> time_t {
-    // SAFETY: `f` is time by the promise of whoever made the Functions; with a null pointer it writes nothing.
+    // SAFETY: `f` is time by the promise of the caller of `Functions::at`; with a null pointer it writes nothing.
     black_box(unsafe { f(null_mut()) })
 }
 
 #[inline(always)]
 fn getcpu(f: GetcpuFn) -> c_int {
     let mut cpu: c_uint = 0;
-    // SAFETY: `f` is getcpu by the promise of whoever made the Functions; it writes the CPU's number, and no node.
+    // SAFETY: `f` is getcpu by the promise of the caller of `Functions::at`; it writes the CPU's number, and no node.
     let answer = unsafe { f(&mut cpu, null_mut(), null_mut()) };
     black_box(&mut cpu);
     answer
 }
 
 unsafe extern "C" {
-    /// The libc crate gives the time zone another type with each C library.
+    /// Declared here because the libc crate gives the time zone another type with each C library.
     #[link_name = "gettimeofday"]
     fn libc_gettimeofday(now: *mut timeval, zone: *mut c_void) -> c_int;
 }
 
-/// Returns libc's getcpu. It is looked up, because not every libc has it, and only once: the lookup would count as part of a timed call.
+/// Returns libc's getcpu. The symbol is looked up, because not every libc has it, and only once, because the lookup
+/// would count as part of a timed call.
 #[cfg(not(target_env = "musl"))]
 fn libc_getcpu() -> Option<GetcpuFn> {
     static FOUND: OnceLock<Option<GetcpuFn>> = OnceLock::new();
@@ -269,17 +273,18 @@ fn libc_getcpu() -> Option<GetcpuFn> {
 fn look_up_getcpu() -> Option<GetcpuFn> {
     // SAFETY: dlsym only reads the name.
     let getcpu = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getcpu".as_ptr()) };
-    // No substitute: glibc's sched_getcpu asks neither a vDSO nor the kernel, but reads what rseq(2) keeps in the thread.
-    // SAFETY: getcpu(2) in libc takes the first two of these arguments; the third, which it does not look at, is in a register
+    // No substitute: glibc's sched_getcpu asks neither a vDSO nor the kernel, but reads what rseq(2) keeps in the
+    // thread.
+    // SAFETY: getcpu(2) in libc takes the first two of these arguments; the third, which it ignores, is in a register
     // by every Linux ABI.
     (!getcpu.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, GetcpuFn>(getcpu) })
 }
 
-/// musl has sched_getcpu only, which asks the vDSO.
+/// Returns a substitute: musl has sched_getcpu only, which calls the vDSO.
 #[cfg(target_env = "musl")]
 fn libc_getcpu() -> Option<GetcpuFn> {
     unsafe extern "C" fn getcpu(cpu: *mut c_uint, _node: *mut c_uint, _unused: *mut c_void) -> c_int {
-        // SAFETY: sched_getcpu takes nothing; `cpu` is the caller's to be written to.
+        // SAFETY: sched_getcpu takes nothing; the caller passes a `cpu` that may be written.
         unsafe {
             let answer = libc::sched_getcpu();
             if answer < 0 {
@@ -345,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_place_without_clock_gettime_is_none() {
-        // SAFETY: the address is of a function of the kernel's signature.
+        // SAFETY: the address is that of a function with the kernel's signature.
         let none = unsafe { Functions::at(|name| (name == "time").then_some(libc::time as *const () as usize)) };
         assert!(none.is_none());
     }

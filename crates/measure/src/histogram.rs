@@ -1,44 +1,44 @@
-//! Counts of nanoseconds, cheap enough for a measuring loop.
+//! A histogram of nanoseconds, cheap enough for a measuring loop.
 
 use serde::Serialize;
 
-/// Counts exactly below this, beyond it only how many and the largest. Errors of interest are below a microsecond, and
-/// the exporter's last bound is 5 µs.
+/// Values below this are counted exactly; of the others only their number and the largest are known. Errors of interest
+/// are below a microsecond, and the exporter's last bound is 5 µs.
 const EXACT_NS: usize = 5001;
 
 /// Counts of values.
 #[derive(Clone)]
 pub struct Histogram {
-    /// By value.
+    /// Number of occurrences of each value.
     counts: Vec<u64>,
     beyond: u64,
     max: u64,
 }
 
-/// What a report shows of a histogram.
+/// A histogram's summary in a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Distribution {
-    /// How many values there are.
+    /// Number of values.
     pub samples: u64,
-    /// Half of them are at or below this.
+    /// Half of the values are at or below this.
     pub p50_ns: u64,
-    /// 99% of them are.
+    /// 99% of the values are at or below this.
     pub p99_ns: u64,
-    /// 99.9% of them are.
+    /// 99.9% of the values are at or below this.
     #[serde(rename = "p99.9_ns")]
     pub p99_9_ns: u64,
-    /// The largest.
+    /// The largest value.
     pub max_ns: u64,
-    /// How many lie in each range.
+    /// Number of values in each range.
     pub buckets: Vec<Bucket>,
 }
 
-/// Values from the one before to this one.
+/// A range of values, which begins where the one before it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Bucket {
-    /// The largest value that counts here; nothing in the last one, which is open.
+    /// Largest value of the range; `null` in the last one, which is open.
     pub up_to_ns: Option<u64>,
-    /// How many there are.
+    /// Number of values in the range.
     pub count: u64,
 }
 
@@ -96,7 +96,8 @@ impl Histogram {
         }
     }
 
-    /// The least value that at least `per_mille` of the samples do not exceed. Beyond the exact range, the largest one.
+    /// Returns the least value that at least `per_mille` of the samples do not exceed; beyond the exact range, the
+    /// largest one.
     fn quantile(&self, samples: u64, per_mille: u64) -> u64 {
         let rank = (u128::from(samples) * u128::from(per_mille)).div_ceil(1000) as u64;
         let mut below = 0;
@@ -148,11 +149,7 @@ mod tests {
         histogram.merge(&other);
         let distribution = histogram.distribution();
         assert_eq!((distribution.samples, distribution.max_ns), (3, u64::MAX));
-        assert_eq!(
-            distribution.p50_ns,
-            u64::MAX,
-            "all that is known of it is that it is beyond"
-        );
+        assert_eq!(distribution.p50_ns, u64::MAX, "only known to be beyond the exact range");
         let counts: Vec<u64> = distribution.buckets.iter().map(|bucket| bucket.count).collect();
         assert_eq!(counts, [0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 2]);
     }

@@ -1,4 +1,4 @@
-//! What a clock read's cost depends on, on this host.
+//! The facts of this host on which the cost of a clock read depends.
 
 use crate::stats::tenths;
 use crate::vdso::VdsoFacts;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fs;
 use std::mem::MaybeUninit;
 
-/// The facts of a host that a clock report needs beside it.
+/// The facts of a host that accompany a report about clocks.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Host {
     /// `uname -n`.
@@ -15,42 +15,42 @@ pub struct Host {
     pub kernel: String,
     /// `uname -m`.
     pub machine: String,
-    /// The CPU's name, where the kernel tells it.
+    /// The CPU's name, where the kernel states it.
     pub cpu: Option<String>,
     /// CPUs that this process may run on.
     pub ncpu: usize,
     /// The kernel's clocksource in use.
     pub clocksource: Option<String>,
-    /// The clocksources that it could use.
+    /// The clocksources that the kernel could use.
     pub clocksources_available: Vec<String>,
     /// The instructions of a bare ordered counter read.
     pub counter: &'static str,
-    /// What such a read costs; nothing where the process may not read the counter.
+    /// Cost of such a read; `null` if the process may not read the counter.
     pub counter_ns: Option<f64>,
-    /// The CPU's flags that say how far the TSC is to be trusted (x86-64), those that are set.
+    /// The CPU's flags about the TSC's reliability (x86-64) that are set.
     pub tsc_flags: Vec<String>,
     /// The vDSO that AT_SYSINFO_EHDR names.
     pub vdso: Option<VdsoFacts>,
-    /// Offsets of this process's time namespace, where it has any.
+    /// Offsets of this process's time namespace, if it has any.
     pub timens_offsets: Vec<TimensOffset>,
-    /// 0 none, 1 strict, 2 filter, as in `/proc/self/status`.
+    /// The seccomp mode: 0 none, 1 strict, 2 filter, as in `/proc/self/status`.
     pub seccomp: Option<u32>,
-    /// The hypervisor's name, when it gives one.
+    /// The hypervisor's name, if it states one.
     pub hypervisor: Option<String>,
 }
 
-/// How far one clock of a time namespace is from the host's.
+/// Offset of one clock of a time namespace from the host's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct TimensOffset {
     /// `monotonic` or `boottime`.
     pub clock: String,
     /// Whole seconds.
     pub sec: i64,
-    /// Nanoseconds to be added to them.
+    /// Nanoseconds in addition to the seconds.
     pub nsec: i64,
 }
 
-/// `/proc/cpuinfo` names these; the others say nothing about clocks.
+/// The flags in `/proc/cpuinfo` that concern clocks.
 const TSC_FLAGS: &[&str] = &[
     "tsc",
     "rdtscp",
@@ -131,14 +131,14 @@ fn clocksource(which: &str) -> Vec<String> {
         .collect()
 }
 
-/// 0 none, 1 strict, 2 filter; `None` where /proc does not tell.
+/// Returns the seccomp mode (0 none, 1 strict, 2 filter); `None` if /proc does not state it.
 pub fn seccomp_mode_of_this_process() -> Option<u32> {
     fastpath_proc::Status::of("self").ok()?.number("Seccomp")
 }
 
 fn timens_offsets() -> Vec<TimensOffset> {
-    // The offsets shown are those of the namespace that children will get. After unshare(CLONE_NEWTIME) this process is
-    // not in it itself.
+    // The file shows the offsets of the namespace that children will get. After unshare(CLONE_NEWTIME) this process
+    // itself is not in it.
     let link = |name| fs::read_link(format!("/proc/self/ns/{name}")).ok();
     if link("time") != link("time_for_children") {
         return Vec::new();
@@ -161,7 +161,8 @@ pub fn parse_timens_offsets(offsets: &str) -> Vec<TimensOffset> {
 #[cfg(target_arch = "x86_64")]
 fn hypervisor() -> Option<String> {
     use std::arch::x86_64::__cpuid;
-    // CPUID leaf 1, ECX bit 31 is 0 on every real CPU and 1 under a hypervisor, whose leaves begin at 0x4000_0000.
+    // CPUID leaf 1, ECX bit 31 is 0 on every physical CPU and 1 under a hypervisor. The hypervisor's leaves begin at
+    // 0x4000_0000.
     if __cpuid(1).ecx >> 31 == 0 {
         return None;
     }

@@ -1,7 +1,7 @@
-//! Looks at clocks and never changes anything: which path a call takes and what it costs ([`Probe`]), the paths side by
-//! side ([`mod@bench`]), how right fastpath is ([`accuracy`], [`monotonicity`]).
+//! Measures clocks and never changes anything: the path that a call takes and its cost ([`Probe`]), the paths side by
+//! side ([`mod@bench`]), how accurate fastpath is ([`accuracy`], [`monotonicity`]).
 //!
-//! Everything is returned as data that serialises; nothing here prints.
+//! All results are returned as serializable data; nothing here prints.
 
 mod accuracy;
 mod auto;

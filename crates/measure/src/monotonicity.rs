@@ -1,4 +1,4 @@
-//! Whether time ever goes backwards: on one thread, between threads, and between fastpath and the system call.
+//! Tests whether time goes backwards: on one thread, between threads, and between fastpath and the system call.
 
 use crate::clocks::Clock;
 use crate::functions::Functions;
@@ -9,23 +9,23 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// When to stop: at whichever comes first.
+/// The limits of a measurement. It stops at the first that is reached.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
-    /// After this time.
+    /// Duration.
     pub duration: Duration,
-    /// After so many reads of fastpath's clocks by all threads together.
+    /// Number of reads of fastpath's clocks, by all threads together.
     pub reads: u64,
 }
 
 /// The backward steps of several clocks.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Monotonicity {
-    /// How many threads read at once, each on a CPU of its own.
+    /// Number of threads that read at once, each on a CPU of its own.
     pub threads: usize,
-    /// How long.
+    /// Duration of the measurement.
     pub seconds: f64,
-    /// Reads of fastpath's clocks, all together.
+    /// Number of reads of fastpath's clocks, by all threads together.
     pub reads: u64,
     /// Each clock's backward steps.
     pub clocks: Vec<ClockMonotonicity>,
@@ -34,31 +34,31 @@ pub struct Monotonicity {
 /// One clock's backward steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Steps {
-    /// Pairs of reads that were compared.
+    /// Number of pairs of reads that were compared.
     pub compared: u64,
-    /// Pairs of which the later showed an earlier time.
+    /// Number of pairs in which the later read returned an earlier time.
     pub backward: u64,
-    /// By how much at most.
+    /// Largest backward step.
     pub worst_ns: i64,
 }
 
-/// One clock's backward steps in each way that they can be seen.
+/// One clock's backward steps, by the way in which they are observed.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct ClockMonotonicity {
     /// The clock.
     pub clock: Clock,
-    /// Each read against the one before it on the same thread.
+    /// Each read compared with the one before it on the same thread.
     pub same_thread: Steps,
-    /// Each read against the latest that any thread had shown before it began.
+    /// Each read compared with the latest time that any thread had read before it began.
     pub across_threads: Steps,
-    /// Reads and system calls in turns.
+    /// Reads alternating with system calls.
     pub with_syscalls: Steps,
-    /// Reads that were not answered.
+    /// Number of reads that were not answered.
     pub unanswered: u64,
 }
 
 impl Monotonicity {
-    /// All backward steps; 0 is what is promised.
+    /// Returns the number of all backward steps; fastpath guarantees 0.
     pub fn backward(&self) -> u64 {
         let steps = |clock: &ClockMonotonicity| {
             clock.same_thread.backward + clock.across_threads.backward + clock.with_syscalls.backward
@@ -84,8 +84,8 @@ impl Steps {
     }
 }
 
-/// Reads of each kind before the next clock has its turn. Those across threads contend for a cache line and those with
-/// system calls are dear: most reads are of the first kind.
+/// Number of reads of each kind before a thread turns to the next clock. Most reads are on one thread, because those
+/// across threads contend for a cache line, and system calls are expensive.
 const SAME_THREAD: u64 = 2048;
 const ACROSS_THREADS: u64 = 256;
 const WITH_SYSCALLS: u64 = 16;
@@ -98,9 +98,9 @@ pub fn monotonicity(ours: &Functions, clocks: &[Clock], limit: Limit) -> Monoton
     let begin = Barrier::new(cpus.len());
     let start = Instant::now();
     let watch = |cpu: usize| {
-        // Where that is forbidden, it runs where the kernel puts it.
+        // If pinning is forbidden, the thread runs on the CPUs that the kernel chooses.
         let _ = cpus::run_on(cpu);
-        // Together, or the first could be done before the last has begun.
+        // The threads begin together, otherwise the first could finish before the last has begun.
         begin.wait();
         let start = Instant::now();
         let mut watchers: Vec<Watcher> = clocks.iter().map(|clock| Watcher::new(ours, *clock)).collect();
@@ -155,7 +155,7 @@ impl ClockMonotonicity {
     }
 }
 
-/// The latest time of a clock that any thread has shown; alone in its cache lines.
+/// The latest time of a clock that any thread has read, alone in its cache lines.
 #[repr(align(128))]
 struct Latest(AtomicI64);
 
@@ -163,7 +163,7 @@ struct Latest(AtomicI64);
 struct Watcher<'f> {
     ours: &'f Functions,
     raw: Functions,
-    /// Kept from turn to turn, so that steps across refreshes of the page are seen too.
+    /// The last read of the turn before, so that a step at a refresh of the page between two turns is seen too.
     last_ns: i64,
     seen: ClockMonotonicity,
 }
@@ -178,7 +178,7 @@ impl Watcher<'_> {
         }
     }
 
-    /// fastpath's clock. A read that is not answered shows nothing, and is counted.
+    /// Reads fastpath's clock. A read that is not answered is counted and returns `None`.
     #[inline(always)]
     fn read(&mut self) -> Option<i64> {
         let now = self.ours.now_ns(self.seen.clock);
@@ -198,7 +198,8 @@ impl Watcher<'_> {
 
     fn across_threads(&mut self, latest: &AtomicI64) {
         for _ in 0..ACROSS_THREADS {
-            // Causal: what another thread stored before this load, it had read before this read begins.
+            // This order is causal: a time that another thread stored before this load was read before this read
+            // begins.
             let shown = latest.load(Ordering::Acquire);
             let Some(now) = self.read() else { continue };
             self.seen.across_threads.compare(shown, now);
@@ -227,15 +228,15 @@ mod tests {
     use libc::{c_int, clockid_t, timespec};
     use std::sync::atomic::AtomicU32;
 
-    /// Milliseconds, where this process gets a CPU.
+    /// A limit that is reached in milliseconds, if this process gets a CPU.
     const SHORT: Limit = Limit {
         duration: Duration::from_secs(60),
         reads: 200_000,
     };
 
-    /// The system's clock, which may be spoilt by what `spoil` adds, in nanoseconds, to a read with this number.
+    /// The system's clock plus `add_ns`: a clock with an error.
     unsafe fn spoilt(id: clockid_t, now: *mut timespec, add_ns: i64) -> c_int {
-        // SAFETY: the caller's pointer, passed on.
+        // SAFETY: the caller's pointer is passed on unchanged.
         unsafe {
             let answer = libc::clock_gettime(id, now);
             let ns = (*now).tv_sec * 1_000_000_000 + (*now).tv_nsec + add_ns;
@@ -292,7 +293,7 @@ mod tests {
                 spoilt(id, now, -1_000_000_000 * cpu)
             }
         }
-        // Long against a scheduler's slice, so that on a busy machine too the threads run in turns, sooner or later.
+        // Long compared with a scheduler's slice, so that the threads alternate even on a busy machine.
         let limit = Limit {
             duration: Duration::from_millis(200),
             reads: u64::MAX,

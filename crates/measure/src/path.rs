@@ -1,7 +1,7 @@
-//! The path that a call takes: established by taking the system call away, not guessed from its price.
+//! The path that a call takes, established by blocking the system call, not inferred from the cost.
 //!
-//! A forked child puts itself under a seccomp filter that answers the clocks' system calls with an errno that they never
-//! give by themselves, and then calls libc. What still works made no system call.
+//! A forked child puts itself under a seccomp filter that answers the clocks' system calls with an errno that they
+//! never give by themselves, and then calls libc. A call that still works made no system call.
 
 use crate::child::{self, End, Record};
 use crate::clocks::Clock;
@@ -22,7 +22,7 @@ pub enum Path {
     Syscall,
     /// The kernel has no such clock or function.
     Unsupported,
-    /// It could not be established; the report says why.
+    /// The path could not be established; the report states the reason.
     Unknown,
 }
 
@@ -39,18 +39,19 @@ impl Path {
     }
 }
 
-/// "Exchange full": none of the system calls below can fail with it.
+/// Errno with which the filter blocks a system call ("Exchange full"): none of the system calls below can fail with it.
 pub const TAKEN_AWAY: i32 = libc::EXFULL;
 
-/// One call may enter the kernel by accident (a reader that was preempted twice in the middle of a read asks the kernel).
+/// Number of calls. A single one may enter the kernel by accident: a reader that is preempted twice in the middle of a
+/// read falls back to the kernel.
 pub const TRIES: u64 = 32;
 
-/// What is known about one call without its price.
+/// The evidence about one call's path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evidence {
-    /// What the bare system call answered: 0 or an errno. `None`: not tried, there being no such system call, or unknown.
+    /// Result of the bare system call: 0 or an errno. `None` if there is no such system call, or the result is unknown.
     pub raw_errno: Option<i32>,
-    /// How many of `TRIES` calls by libc made a system call.
+    /// Number of the `TRIES` calls by libc that made a system call.
     pub syscalls: Result<u64, String>,
 }
 
@@ -60,12 +61,12 @@ impl Evidence {
         matches!(self.raw_errno, Some(libc::EINVAL | libc::ENOSYS))
     }
 
-    /// The bare system call answers, so its price can be measured.
+    /// Returns whether the bare system call answers, so that its cost can be measured.
     pub fn syscall_works(&self) -> bool {
         self.raw_errno == Some(0)
     }
 
-    /// Whether the calls went to the kernel, and a remark when they did not all take one path.
+    /// Returns whether the calls entered the kernel, and a remark if they did not all take the same path.
     pub fn enters_kernel(&self) -> Result<(bool, Option<String>), String> {
         let syscalls = self.syscalls.clone()?;
         let mixed = syscalls != 0 && syscalls != TRIES;
@@ -74,7 +75,7 @@ impl Evidence {
     }
 }
 
-/// Steps of the child, as it reports them; the prober has the same numbers.
+/// The steps of a child's records; the prober uses the same numbers.
 pub mod step {
     pub const RAW: u64 = 1;
     pub const FILTER: u64 = 2;
@@ -100,8 +101,8 @@ fn establish_for(program: Functions, calls: &[Call]) -> Vec<Evidence> {
         .collect()
 }
 
-/// What the bare system calls answer: 0 or an errno. Found out in a child, because a filter of this process may answer one
-/// with death; from that one on nothing is known.
+/// Returns the results of the bare system calls: 0 or an errno. They are called in a child, because a filter of this
+/// process may kill it for one; nothing is known about that call and those after it.
 pub fn raw_errnos(calls: &[Call]) -> Vec<Option<i32>> {
     let raw = Functions::syscalls();
     let body = |reporter: &child::Reporter| {
@@ -118,7 +119,7 @@ pub fn raw_errnos(calls: &[Call]) -> Vec<Option<i32>> {
         .collect()
 }
 
-/// How many of `TRIES` calls each made a system call.
+/// Returns for each call how many of `TRIES` made a system call.
 fn syscalls_made(program: Functions, calls: &[Call]) -> Vec<Result<u64, String>> {
     // Everything that allocates is done before the fork.
     let raw = Functions::syscalls();
@@ -141,13 +142,14 @@ fn syscalls_made(program: Functions, calls: &[Call]) -> Vec<Result<u64, String>>
     }
 }
 
-/// A child needs well below a millisecond.
+/// Time limit of a child, which needs well below a millisecond.
 pub const TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// libc's functions, with and without a system call behind them, leave errno alone when they succeed. Some of them are the
-/// vDSO's itself (glibc binds gettimeofday and time to it, by IFUNC), which answers with minus the error instead.
+/// Returns the errno of a call, 0 if it succeeded. libc's functions leave errno alone when they succeed, with or
+/// without a system call behind them. Some of them are the vDSO's own (glibc binds gettimeofday and time to it, by
+/// IFUNC) and return minus the error instead.
 fn errno_of(call: impl FnOnce() -> libc::c_long) -> i32 {
-    /// Minus the kernel's MAX_ERRNO.
+    /// Least value of minus an errno: minus the kernel's MAX_ERRNO.
     const LEAST: libc::c_long = -4095;
     // SAFETY: errno is this thread's.
     let (answer, errno) = unsafe {
@@ -155,7 +157,7 @@ fn errno_of(call: impl FnOnce() -> libc::c_long) -> i32 {
         *errno = 0;
         (call(), *errno)
     };
-    // -1 is libc's own way to say that errno is set, and EPERM if it is not.
+    // -1 means that errno is set, by libc's convention, or EPERM if it is not.
     match answer {
         LEAST..=-1 if errno == 0 => -answer as i32,
         _ => errno,
@@ -172,7 +174,7 @@ const OF_CLOCKS: &[libc::c_long] = &[
     libc::SYS_time,
 ];
 
-/// A filter that answers these system calls with [`TAKEN_AWAY`].
+/// Returns a filter that answers these system calls with [`TAKEN_AWAY`].
 pub fn filter(numbers: &[libc::c_long]) -> Result<BpfProgram, String> {
     let build = || -> Result<BpfProgram, seccompiler::BackendError> {
         let rules = numbers.iter().map(|number| (*number, Vec::new())).collect();
@@ -188,7 +190,7 @@ pub fn filter(numbers: &[libc::c_long]) -> Result<BpfProgram, String> {
     build().map_err(|error| format!("no seccomp filter could be made: {error}"))
 }
 
-/// 0 or the errno of what failed.
+/// Installs the filter. Returns 0 or the errno.
 pub fn install(filter: &BpfProgram) -> i32 {
     match seccompiler::apply_filter(filter) {
         Ok(()) => 0,
@@ -207,7 +209,7 @@ pub fn value(records: &[Record], step: u64, item: u64) -> Option<u64> {
 }
 
 pub fn interpret(calls: usize, records: &[Record], end: End) -> Vec<Result<u64, String>> {
-    let died = || format!("a child process that was to try it {}", end.describe());
+    let died = || format!("a child process that tried it {}", end.describe());
     let refused = match (value(records, step::FILTER, 0), value(records, step::CONTROL, 0)) {
         (Some(0), Some(errno)) if errno == TAKEN_AWAY as u64 => None,
         (Some(0), Some(_)) => Some("this system accepts a seccomp filter, but does not obey it".to_owned()),
@@ -248,7 +250,7 @@ mod tests {
         assert!(evidence.iter().all(Evidence::syscall_works), "{evidence:?}");
         assert_eq!(evidence[0].enters_kernel(), Ok((true, None)));
         assert_eq!(evidence[1].enters_kernel(), Ok((true, None)));
-        // SAFETY: getauxval only looks.
+        // SAFETY: getauxval only reads.
         let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } != 0;
         assert_eq!(evidence[2].enters_kernel(), Ok((!vdso, None)), "vDSO: {vdso}");
     }
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_child_said_before_it_died_is_believed() {
+    fn records_of_a_child_that_was_killed_are_used() {
         let made = interpret(
             2,
             &[[step::FILTER, 0, 0], CONTROL, [step::LIBC, 0, 0]],
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn one_stray_system_call_does_not_make_a_path_but_is_told() {
+    fn one_stray_system_call_does_not_make_a_path_but_is_reported() {
         assert_eq!(
             evidence(1).enters_kernel(),
             Ok((false, Some("1 of 32 calls made a system call".to_owned())))

@@ -1,27 +1,27 @@
-//! What one call costs.
+//! Measures the cost of one call.
 
 use crate::stats;
 use crate::timer::Timer;
 use std::time::{Duration, Instant};
 
-/// How much is done to price one call.
+/// The effort spent on the measurement of one call.
 #[derive(Clone, Copy)]
 pub struct Effort {
     pub groups: u32,
     pub batches: u32,
-    /// Aimed at by the number of calls in a batch.
+    /// Target duration of a batch, which determines the number of calls in it.
     pub batch_time: Duration,
 }
 
 impl Effort {
-    /// 35 batches of 15 us: half a millisecond a call, while a batch is long against the two counter reads around it
-    /// and short against a scheduler's slice.
+    /// 35 batches of 15 us: half a millisecond a call, while a batch is long compared with the two counter reads around
+    /// it and short compared with a scheduler's slice.
     pub const PROBE: Effort = Effort {
         groups: 5,
         batches: 7,
         batch_time: Duration::from_micros(15),
     };
-    /// 6 batches of 4 us: so that all that `run` has to decide fits in a millisecond.
+    /// 6 batches of 4 us, so that all decisions of `run` fit in a millisecond.
     pub const QUICK: Effort = Effort {
         groups: 2,
         batches: 3,
@@ -29,8 +29,8 @@ impl Effort {
     };
 }
 
-/// Ticks per call: the least of the groups' medians. The median drops what interrupts add to a batch, the minimum drops a
-/// group that ran beside a busy neighbour.
+/// Returns the ticks per call: the least of the groups' medians. The median drops what interrupts add to a batch, the
+/// minimum drops a group that ran beside a busy neighbour.
 pub fn ticks_per_call(timer: &Timer, effort: Effort, repeat: impl Fn(u32)) -> f64 {
     let calls = calls_per_batch(effort.batch_time, &repeat);
     let group = || {
@@ -40,7 +40,7 @@ pub fn ticks_per_call(timer: &Timer, effort: Effort, repeat: impl Fn(u32)) -> f6
     (0..effort.groups).map(|_| group()).fold(f64::INFINITY, f64::min)
 }
 
-/// Ticks per call in one batch.
+/// Returns the ticks per call in one batch.
 #[inline(always)]
 pub fn batch(timer: &Timer, calls: u32, repeat: impl Fn(u32)) -> f64 {
     let start = timer.ticks();
@@ -50,7 +50,7 @@ pub fn batch(timer: &Timer, calls: u32, repeat: impl Fn(u32)) -> f64 {
 
 pub fn calls_per_batch(batch_time: Duration, repeat: impl Fn(u32)) -> u32 {
     const TRIAL: u32 = 8;
-    repeat(TRIAL); // cold caches and lazy binding are no part of a price
+    repeat(TRIAL); // cold caches and lazy binding are not part of the cost
     let trial = |_| {
         let start = Instant::now();
         repeat(TRIAL);
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_takes_a_microsecond_is_priced_at_one() {
+    fn a_call_that_takes_a_microsecond_is_measured_at_one() {
         let timer = Timer::start();
         let spin = |calls| {
             for _ in 0..calls {
@@ -79,9 +79,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cheap_call_is_repeated_more_often_than_a_dear_one() {
-        let dear = |calls| std::thread::sleep(Duration::from_micros(10) * calls);
-        assert_eq!(calls_per_batch(Duration::from_micros(15), dear), 4);
+    fn a_cheap_call_is_repeated_more_often_than_an_expensive_one() {
+        let expensive = |calls| std::thread::sleep(Duration::from_micros(10) * calls);
+        assert_eq!(calls_per_batch(Duration::from_micros(15), expensive), 4);
         assert!(calls_per_batch(Duration::from_micros(15), |_| ()) > 50);
     }
 }

@@ -1,15 +1,16 @@
-//! Prices one by one, for who wants their distribution.
+//! Single samples of a read's cost, for callers that need their distribution.
 
 use crate::clocks::Clock;
 use crate::functions::{Call, Functions};
 use crate::price::batch;
 use crate::timer::Timer;
 
-/// Calls that are timed together: the two counter reads around them then weigh little, and an interruption is still seen.
+/// Number of calls that are timed together: enough that the two counter reads around them weigh little, and few enough
+/// that an interruption is still seen.
 pub const CALLS_PER_SAMPLE: u32 = 16;
 
-/// What a read of each clock by these functions costs in nanoseconds, so many times, in turns: what disturbs one disturbs its
-/// neighbours too. Only for clocks that can be read here.
+/// Returns `times` samples of the cost of each read, in nanoseconds. The reads alternate, so that a disturbance affects
+/// all of them alike. Only for clocks that can be read here.
 pub fn price_samples(reads: &[(Functions, Clock)], times: u32) -> Vec<Vec<f64>> {
     let timer = Timer::start();
     let price = |(functions, clock): &(Functions, Clock)| {
@@ -18,7 +19,7 @@ pub fn price_samples(reads: &[(Functions, Clock)], times: u32) -> Vec<Vec<f64>> 
         })
     };
     reads.iter().for_each(|read| {
-        price(read); // cold caches are no part of a price
+        price(read); // cold caches are not part of the cost
     });
     let mut samples = vec![Vec::new(); reads.len()];
     for _ in 0..times {

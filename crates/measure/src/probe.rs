@@ -1,4 +1,4 @@
-//! Which path every clock takes here, and what a call costs.
+//! Determines the path that every clock takes here, and the cost of a call.
 
 use crate::clocks::Clock;
 use crate::foreign::{self, Width};
@@ -14,10 +14,11 @@ use crate::{counter, vsyscall};
 use serde::Serialize;
 use std::time::Duration;
 
-/// 32-bit programs on an x86-64 kernel.
+/// The name of 32-bit programs on an x86-64 kernel.
 const I386: &str = "i386";
 
-/// Pauses before a call that seems to cost too much is measured again. A call that always does costs a quarter of a second.
+/// Pauses before a call that seems to cost too much is measured again. A call that is always slow takes a quarter of a
+/// second.
 const PAUSES: [Duration; 4] = [
     Duration::from_millis(5),
     Duration::from_millis(20),
@@ -25,62 +26,62 @@ const PAUSES: [Duration; 4] = [
     Duration::from_millis(120),
 ];
 
-/// What `fastpath probe` shows.
+/// The output of `fastpath probe`.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Probe {
-    /// Whose programs these are the paths of, as `--isa` names it.
+    /// The ISA of the programs that take these paths, as `--isa` names it.
     pub isa: &'static str,
-    /// Every clock id, in their order.
+    /// Every clock id, in numerical order.
     pub clocks: Vec<ClockReport>,
-    /// The other functions that a vDSO answers, those that this libc has.
+    /// The other functions that a vDSO answers, if this libc has them.
     pub functions: Vec<FunctionReport>,
     /// The vsyscall page (x86-64).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vsyscall: Option<vsyscall::Vsyscall>,
-    /// The host that this was measured on.
+    /// The host on which this was measured.
     pub host: Host,
 }
 
-/// One clock id's path and price.
+/// One clock id's path and cost.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct ClockReport {
     /// The clock.
     pub clock: Clock,
     /// Its number.
     pub id: i32,
-    /// Path, prices and verdict.
+    /// Path, costs and verdict.
     #[serde(flatten)]
     pub measured: Measured,
 }
 
-/// One function's path and price.
+/// One function's path and cost.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct FunctionReport {
     /// Its name.
     pub function: &'static str,
-    /// Path, prices and verdict.
+    /// Path, costs and verdict.
     #[serde(flatten)]
     pub measured: Measured,
 }
 
-/// Path and price of a call.
+/// Path and cost of a call.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Measured {
     /// The path that libc takes.
     pub path: Path,
-    /// A call by libc.
+    /// Cost of a call by libc.
     pub ns: Option<f64>,
-    /// The bare system call.
+    /// Cost of the bare system call.
     pub syscall_ns: Option<f64>,
-    /// What that means.
+    /// Whether that cost is as expected.
     pub verdict: Verdict,
-    /// Why the path is unknown, or what is strange about it.
+    /// Reason why the path is unknown, or a remark about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
 impl Probe {
-    /// Looks at this process and this host. Takes some tens of milliseconds.
+    /// Probes this process and this host. Takes some tens of milliseconds.
     pub fn run() -> Probe {
         let timer = Timer::start();
         let vdso = Vdso::of_auxv();
@@ -141,13 +142,13 @@ impl Probe {
         }
     }
 
-    /// The instruction sets whose programs can be looked at here, this process's own first.
+    /// Returns the ISAs that can be probed here, this process's own first.
     pub fn isas() -> Vec<&'static str> {
         let foreign = foreign::is_built().then_some(I386);
         [std::env::consts::ARCH].into_iter().chain(foreign).collect()
     }
 
-    /// Looks at what programs of one of [`Probe::isas`] get on this host.
+    /// Probes this host for programs of one of [`Probe::isas`].
     pub fn of(isa: &str) -> Result<Probe, String> {
         if isa == I386 && foreign::is_built() {
             Probe::of_i386()
@@ -156,7 +157,7 @@ impl Probe {
         }
     }
 
-    /// By a 32-bit program of our own, which calls the vDSO as a C library does.
+    /// Probes with a 32-bit program, which calls the vDSO as a C library does.
     fn of_i386() -> Result<Probe, String> {
         let timer = Timer::start();
         let mut counter_ticks = counter::ticks_per_read(&timer, Effort::PROBE);
@@ -212,7 +213,7 @@ impl Probe {
         Ok(probe)
     }
 
-    /// The clocks and functions that are slow and need not be, by name.
+    /// Returns the names of the clocks and functions that are slow and need not be.
     pub fn slow(&self) -> Vec<&'static str> {
         let clocks = self.clocks.iter().map(|report| (report.clock.name(), &report.measured));
         let functions = self.functions.iter().map(|report| (report.function, &report.measured));
@@ -228,7 +229,7 @@ fn least(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     a.zip(b).map(|(a, b)| a.min(b)).or(a).or(b)
 }
 
-/// What a call costs: in ticks, or in nanoseconds.
+/// Cost of a call, in ticks or in nanoseconds.
 #[derive(Clone, Copy)]
 struct Price {
     libc: Option<f64>,
@@ -237,7 +238,7 @@ struct Price {
 
 impl Price {
     fn of(timer: &Timer, call: Call, evidence: &Evidence) -> Price {
-        // What a filter of this process answers with death was found out in a child; it is not tried here.
+        // A call for which a filter kills the process was identified in a child; it is not made here.
         let (libc, raw) = (Functions::libc(), Functions::syscalls());
         let enters_kernel = !matches!(evidence.enters_kernel(), Ok((false, _)));
         let libc_is_safe = !evidence.is_unsupported() && (evidence.syscall_works() || !enters_kernel);
@@ -248,8 +249,8 @@ impl Price {
         }
     }
 
-    /// Returns whether the call stays in the process and seems to cost too much. Other programs on a busy machine evict it from the caches, so one
-    /// look does not decide.
+    /// Returns whether the call stays in the process and seems to cost too much. Other programs on a busy machine evict
+    /// it from the caches, so one measurement does not decide.
     fn is_doubtful(self, call: Call, evidence: &Evidence, counter: Option<f64>, vdso: Option<&Vdso>) -> bool {
         let (path, _) = path_of(call, evidence, vdso);
         let is_in_process = matches!(path, Path::Vdso | Path::Fastpath);
@@ -296,7 +297,7 @@ pub fn path_of(call: Call, evidence: &Evidence, vdso: Option<&Vdso>) -> (Path, O
         (Ok((false, remark)), Some(_)) => (Path::Vdso, remark),
         (Ok((false, _)), None) => (
             Path::Unknown,
-            Some("libc makes no system call, although no vDSO is to be seen in this process".to_owned()),
+            Some("libc makes no system call, although no vDSO is visible in this process".to_owned()),
         ),
     }
 }
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vdso_that_seems_dear_is_looked_at_again_and_a_system_call_is_not() {
+    fn a_vdso_that_seems_expensive_is_measured_again_and_a_system_call_is_not() {
         let price = |libc: f64| Price {
             libc: Some(libc),
             syscall: Some(140.0),

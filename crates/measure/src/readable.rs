@@ -1,32 +1,33 @@
-//! Whether this process can read a clock at all: asked before the first read, which might be its end.
+//! Tests whether this process can read a clock, before the first read, which might kill the process.
 
 use crate::child::{self, End};
 use crate::clocks::Clock;
 use crate::counter;
 use crate::functions::{Call, Functions};
 
-/// What was met on the way to a readable clock.
+/// The obstacle that was found before clocks could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met {
-    /// Nothing.
+    /// No obstacle.
     Nothing,
-    /// Reading the counter was forbidden (PR_SET_TSC): programs that read a clock by the vDSO die of it here. This process has allowed
-    /// itself to.
+    /// Reading the counter was forbidden (PR_SET_TSC), which kills programs that read a clock by the vDSO. This process
+    /// has allowed itself to read it.
     CounterForbidden,
 }
 
-/// Takes back what [`make_clocks_readable`] allowed, for a program that this process becomes: it must find what it would have found.
-/// Makes one system call, if any.
+/// Restores the prohibition that [`make_clocks_readable`] lifted, so that a program that this process execs finds the
+/// original state. Makes at most one system call.
 pub fn forbid_counter_again() {
     if counter::was_forbidden() {
         counter::forbid();
     }
 }
 
-/// Makes sure that clocks can be read in this process. Where the counter is forbidden, this process allows itself to read it.
+/// Makes sure that clocks can be read in this process. If reading the counter is forbidden, this process allows itself
+/// to read it.
 ///
 /// # Errors
-/// In words: why no clock can be read, and what to do.
+/// A message with the reason why no clock can be read, and what to do.
 pub fn make_clocks_readable() -> Result<Met, String> {
     let met = if counter::usable() {
         Met::Nothing
@@ -42,9 +43,9 @@ pub fn make_clocks_readable() -> Result<Met, String> {
         };
         clocks.iter().find_map(errno).unwrap_or(0)
     };
-    // SAFETY: a clock read is async-signal-safe, and ends.
+    // SAFETY: a clock read is async-signal-safe and returns.
     let why = match unsafe { child::exit_of(read) } {
-        // Without a child it cannot be found out, and is rarely so.
+        // Without a child this cannot be tested. The clocks are assumed to be readable, as they nearly always are.
         None | Some(End::Finished | End::Reaped) => return Ok(met),
         Some(End::Exited(errno)) => format!(
             "is answered with an error: {}",

@@ -1,13 +1,13 @@
-//! Statistics that one preempted sample cannot spoil.
+//! Statistics that are robust against a preempted sample.
 
 use serde::Serialize;
 
-/// A number as a report shows it: one digit behind the point for nanoseconds.
+/// Rounds a number of nanoseconds to one decimal digit, as a report shows it.
 pub fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// A ratio as a report shows it: three digits behind the point.
+/// Rounds a ratio to three decimal digits, as a report shows it.
 pub fn thousandths(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
@@ -16,14 +16,14 @@ fn sort(values: &mut [f64]) {
     values.sort_unstable_by(f64::total_cmp);
 }
 
-/// The value below which `fraction` of the sorted values lie (nearest rank). `None` without values.
+/// Returns the value below which `fraction` of the sorted values lie (nearest rank); `None` without values.
 pub fn quantile(sorted: &[f64], fraction: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let rank = (fraction * sorted.len() as f64).ceil() as usize;
     Some(sorted[rank.saturating_sub(1).min(last)])
 }
 
-/// The middle value; the mean of the two middle ones of an even number.
+/// Returns the middle value, or the mean of the two middle ones of an even number.
 pub fn median(values: &mut [f64]) -> Option<f64> {
     sort(values);
     let half = values.len() / 2;
@@ -34,7 +34,7 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
     }
 }
 
-/// Median and spread of what was measured in many rounds.
+/// Median and spread of a measurement in many rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Spread {
     /// 5% of the rounds were at or below this.
@@ -65,7 +65,7 @@ impl Spread {
     }
 }
 
-/// What a cost came to in many rounds.
+/// Statistics of a cost that was measured in many rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Summary {
     /// 5% of the rounds were at or below this.
@@ -76,14 +76,14 @@ pub struct Summary {
     pub p95: f64,
     /// The mean of all rounds.
     pub mean: f64,
-    /// Their standard deviation; nothing of a single round.
+    /// The standard deviation of the rounds; `null` for a single round.
     pub stddev: Option<f64>,
-    /// The least.
+    /// The least value.
     pub min: f64,
-    /// The most.
+    /// The largest value.
     pub max: f64,
-    /// How many rounds are outliers: their modified z-score, 0.6745 times the distance from the median by the median absolute deviation, is
-    /// above 14.826.
+    /// Number of outliers: rounds with a modified z-score (0.6745 times the distance from the median, divided by the
+    /// median absolute deviation) above 14.826.
     pub outliers: usize,
 }
 
@@ -106,7 +106,7 @@ impl Summary {
         })
     }
 
-    /// The same in another unit.
+    /// Returns the same statistics in another unit.
     pub fn map(self, f: impl Fn(f64) -> f64) -> Summary {
         Summary {
             p5: f(self.p5),
@@ -121,8 +121,8 @@ impl Summary {
     }
 }
 
-/// Values far from the others, as hyperfine counts them (Iglewicz and Hoaglin, How to Detect and Handle Outliers). Where more than half of all
-/// values are the same, that is no measure.
+/// Counts the values far from the others, as hyperfine does (Iglewicz and Hoaglin, How to Detect and Handle Outliers).
+/// Returns `None` if more than half of all values are the same, because the score is then undefined.
 fn outliers(values: &[f64], median: f64) -> Option<usize> {
     const MOST: f64 = 14.826;
     let mut distances: Vec<f64> = values.iter().map(|value| (value - median).abs()).collect();

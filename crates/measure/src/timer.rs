@@ -1,12 +1,13 @@
-//! The ruler that costs are measured with.
+//! The timer with which costs are measured.
 
 use crate::counter;
 use std::time::Instant;
 
-/// Counts ticks: of the CPU's counter where it may be read, else nanoseconds of the kernel's clock.
+/// Counts ticks of the CPU's counter, or nanoseconds of the kernel's clock if the counter may not be read.
 ///
-/// Ticks become nanoseconds only at the end: the longer the timer has run by then, the better it knows its own rate, and
-/// no time is spent on calibration. On a host whose counter is not to be trusted over seconds it still is over a batch.
+/// Ticks are converted to nanoseconds only at the end: the longer the timer has run by then, the better it knows its
+/// own rate, and no time is spent on calibration. A counter that is unreliable over seconds is still good enough for a
+/// batch.
 pub struct Timer {
     counter: bool,
     start: Instant,
@@ -24,7 +25,7 @@ impl Timer {
         timer
     }
 
-    /// Whether ticks are the counter's.
+    /// Returns whether ticks are the counter's.
     pub fn is_counter(&self) -> bool {
         self.counter
     }
@@ -43,14 +44,15 @@ impl Timer {
             return 1.0;
         }
         let (mut ticks, mut now) = self.pair();
-        // Right after the start one pair's jitter would be all there is to see.
+        // Right after the start the rate would consist of one pair's jitter.
         while now.duration_since(self.start).as_micros() < 100 {
             (ticks, now) = self.pair();
         }
         now.duration_since(self.start).as_nanos() as f64 / ticks.wrapping_sub(self.start_ticks) as f64
     }
 
-    /// Ticks and time at one moment: the tightest of a few tries, so that a preemption in between does not count.
+    /// Returns ticks and time at one moment: the tightest of a few tries, so that a preemption between the two reads
+    /// does not count.
     fn pair(&self) -> (u64, Instant) {
         let try_once = || {
             let before = self.ticks();

@@ -1,4 +1,4 @@
-//! The vDSOs in this process: the one that AT_SYSINFO_EHDR names, and the kernel's, which can be another.
+//! The vDSOs in this process: the one that AT_SYSINFO_EHDR names, and the kernel's, which can be a different one.
 
 use crate::Clock;
 use crate::counter;
@@ -11,10 +11,10 @@ use serde::Serialize;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-/// What a report says about a vDSO.
+/// The facts about a vDSO in a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct VdsoFacts {
-    /// Where it is mapped, in hexadecimal.
+    /// Address at which it is mapped, in hexadecimal.
     pub address: String,
     /// Its build id, in hexadecimal.
     pub build_id: Option<String>,
@@ -25,33 +25,33 @@ pub struct VdsoFacts {
 /// A vDSO that is mapped into this process.
 pub struct Vdso {
     address: usize,
-    /// What it exports. One that cannot be read is there all the same: libc may have found its way through it.
+    /// Its exports. `None` if the ELF file cannot be parsed; libc may still be able to use it.
     elf: Option<fastpath_image::Vdso>,
     page: Option<MappedPage>,
-    /// Whether it is the kernel's, and jumps to fastpath's image from clock_gettime and gettimeofday alone.
+    /// Whether it is the kernel's, redirected to fastpath's image in clock_gettime and gettimeofday alone.
     is_redirected: bool,
-    /// The clocks that a copied page answered when it was copied; an anchor in it does not stay good.
+    /// The clocks that a copied page answered when it was copied: the anchors in the copy expire.
     answered: Option<Vec<Clock>>,
-    /// Whether the kernel's own vDSO is there as well.
+    /// Whether the kernel's own vDSO is mapped as well.
     kernels_is_mapped: bool,
 }
 
 impl Vdso {
-    /// The one that AT_SYSINFO_EHDR names: libc's.
+    /// Returns the vDSO that AT_SYSINFO_EHDR names, which libc uses.
     pub fn of_auxv() -> Option<Vdso> {
-        // SAFETY: getauxval only looks.
+        // SAFETY: getauxval only reads.
         let address = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
         Vdso::at(address, &fastpath_proc::maps::own().ok()?)
     }
 
-    /// The kernel's, which is mapped even where the auxiliary vector names another one, or none.
+    /// Returns the kernel's vDSO, which is mapped even if the auxiliary vector names another one, or none.
     pub fn of_kernel() -> Option<Vdso> {
         let maps = fastpath_proc::maps::own().ok()?;
         let mapping = maps.iter().find(|mapping| mapping.name == "[vdso]")?;
         Vdso::at(mapping.start as usize, &maps)
     }
 
-    /// One that was seen in another process this moment, and what lay in the page below the image that it is or jumps to.
+    /// Returns a vDSO copied from another process just now, with the page below the image that it is or jumps to.
     pub fn seen(address: usize, below: &[u8], bytes: &[u8]) -> Vdso {
         let page = MappedPage::copy(below);
         let answered = page.as_ref().map(|page| {
@@ -68,7 +68,7 @@ impl Vdso {
         }
     }
 
-    /// Whether a copied page is fastpath's and answered no clock: it may have been copied between two anchors.
+    /// Returns whether a copied page is fastpath's and answered no clock: it may have been copied between two anchors.
     pub fn answered_nothing(&self) -> bool {
         self.answered.as_ref().is_some_and(Vec::is_empty)
     }
@@ -77,8 +77,8 @@ impl Vdso {
         let mapping = maps
             .iter()
             .find(|mapping| mapping.start == address as u64 && mapping.readable)?;
-        // SAFETY: the range is mapped and readable by the kernel's own account, and neither the kernel nor fastpath writes to
-        // a vDSO's code, or unmaps it while its process runs.
+        // SAFETY: /proc reports the range as mapped and readable, and neither the kernel nor fastpath writes to a
+        // vDSO's code, or unmaps it while its process runs.
         let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, mapping.len() as usize) };
         let elf = fastpath_image::Vdso::parse(bytes).ok();
         let below = MappedPage::below(address, maps);
@@ -101,14 +101,14 @@ impl Vdso {
         }
     }
 
-    /// Its functions, to be called directly.
+    /// Returns its functions, for direct calls.
     pub fn functions(&self) -> Option<Functions> {
         let find = |name: &str| self.function(&format!("{}{name}", Isa::HOST.facts().prefix));
         // SAFETY: these symbols of a vDSO are functions of these signatures (vdso(7)), and it stays mapped.
         unsafe { Functions::at(find) }
     }
 
-    /// Whether it has a symbol of this name.
+    /// Returns whether it has a symbol of this name.
     pub fn exports(&self, name: &str) -> bool {
         self.function(name).is_some()
     }
@@ -118,7 +118,7 @@ impl Vdso {
         Some(self.address.wrapping_add(offset as usize))
     }
 
-    /// Whether fastpath's page is what answers this call at present.
+    /// Returns whether fastpath's page answers this call at present.
     pub fn serves_from_page(&self, call: Call) -> bool {
         let Some(page) = &self.page else { return false };
         let serves = |clock| match &self.answered {
@@ -130,7 +130,7 @@ impl Vdso {
             Call::Gettimeofday => serves(Clock::REALTIME),
             Call::ClockGetres(_) | Call::Getcpu if self.is_redirected => false,
             Call::ClockGetres(_) => page.page().header.hres_res_ns.load(Ordering::Relaxed) != 0,
-            // The image prefers the kernel's function, where there is one.
+            // The image prefers the kernel's function if there is one.
             Call::Getcpu => {
                 let flags = page.page().header.flags.load(Ordering::Relaxed);
                 !self.kernels_is_mapped && flags & fastpath_page::layout::FLAG_CPU_SEGMENT != 0
@@ -144,7 +144,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// An image is one page, and on AArch64 a thunk that leads to it lies behind it.
+/// Largest distance of a jump's target from the page: the image is one page, and the code that jumps to it may lie
+/// behind it.
 const IMAGE_REACH: u64 = 16 * PAGE_SIZE as u64;
 
 /// fastpath's page, right below its image, or a copy of one.
@@ -169,28 +170,29 @@ impl MappedPage {
         Some(MappedPage(page))
     }
 
-    /// The page of the image that a vDSO's clock_gettime jumps to.
+    /// Returns the page of the image to which a vDSO's clock_gettime jumps.
     fn redirected_to(vdso: usize, bytes: &[u8], elf: &fastpath_image::Vdso, maps: &[Mapping]) -> Option<MappedPage> {
         let names = ["__vdso_clock_gettime", "__kernel_clock_gettime"];
         let entry = names.iter().find_map(|name| elf.find(name))? as usize;
         let code = bytes.get(entry..entry + 16)?;
         let target = (Isa::HOST.facts().jump_target)(code, (vdso + entry) as u64)?;
-        let leads_behind = |page: &&Mapping| (page.end..page.end + IMAGE_REACH).contains(&target);
+        let is_before_target = |page: &&Mapping| (page.end..page.end + IMAGE_REACH).contains(&target);
         let mut pages = maps.iter().filter(|mapping| mapping.name.starts_with(MAPPED_NAME));
-        MappedPage::below(pages.find(leads_behind)?.end as usize, maps)
+        MappedPage::below(pages.find(is_before_target)?.end as usize, maps)
     }
 
-    /// A copy stays for as long as this process; there is one in each probe.
+    /// Copies a page. The copy is leaked; there is one in each probe.
     fn copy(bytes: &[u8]) -> Option<MappedPage> {
         Some(MappedPage(NonNull::from(PageCopy::from_bytes(bytes)?.leak())))
     }
 
     fn page(&self) -> &Page {
-        // SAFETY: the page lies in a mapping that stays for as long as the image does, or is leaked; it consists of atomics.
+        // SAFETY: the page lies in a mapping that stays for as long as the image does, or is leaked; it consists of
+        // atomics.
         unsafe { self.0.as_ref() }
     }
 
-    /// Whether an anchor answers the clock now. A reader that was interrupted may be refused once.
+    /// Returns whether an anchor answers the clock now. Reads more than once, because an interrupted read may fail.
     fn serves(&self, clock: Clock) -> bool {
         let reader = Reader::new(self.page());
         counter::usable() && (0..4).any(|_| reader.read(clock.id() as u32, counter::read).is_some())
@@ -227,7 +229,8 @@ mod tests {
         );
     }
 
-    /// A page and an image in one region, as fastpath lays them: the page a sealed memfd, the image a copy of the kernel's.
+    /// A page and an image in one region, as fastpath maps them: the page is a sealed memfd, the image a copy of the
+    /// kernel's.
     struct Region(*mut u8);
 
     const IMAGE_PAGES: usize = 2;
@@ -279,7 +282,7 @@ mod tests {
         }
     }
 
-    /// An anchor of two clocks that holds from now on for so many counts.
+    /// Returns an anchor of two clocks that is valid from now on for `cap_cycles` counts.
     fn anchor(cap_cycles: u32) -> Anchor {
         Anchor {
             clocks: ClockSet::REALTIME | ClockSet::BOOTTIME,
@@ -293,7 +296,7 @@ mod tests {
         }
     }
 
-    /// Loudly, where there is nothing to copy an image from.
+    /// Returns whether there is no kernel's vDSO to copy an image from, and prints that.
     fn without_a_kernels_vdso() -> bool {
         let missing = Vdso::of_kernel().is_none();
         if missing {
@@ -303,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_serves_what_its_anchor_says_for_as_long_as_it_is_fresh() {
+    fn the_page_serves_its_anchors_clocks_for_as_long_as_it_is_fresh() {
         if without_a_kernels_vdso() {
             return;
         }
@@ -351,7 +354,7 @@ mod tests {
         if without_a_kernels_vdso() {
             return;
         }
-        let other_name = Region::new(c"somebody-elses");
+        let other_name = Region::new(c"of-another-program");
         other_name.writer().init(&Init::default());
         assert!(!other_name.vdso().facts().is_fastpath);
         let garbage = Region::new(c"fastpath-page");

@@ -1,4 +1,4 @@
-//! Whether a call's cost is what it should be.
+//! Judges whether a call's cost is as expected.
 
 use crate::clocks::Kind;
 use crate::functions::Call;
@@ -6,18 +6,18 @@ use crate::path::Path;
 use fastpath_isa::Isa;
 use serde::{Deserialize, Serialize};
 
-/// What a cost means.
+/// The judgement of a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "CallVerdict")]
 pub enum Verdict {
-    /// As fast as it gets.
+    /// As fast as possible.
     Fast,
-    /// A vDSO could answer this, and none does, or not at its usual price.
+    /// A vDSO could answer this call, but none does, or not at its usual cost.
     Slow,
     /// The kernel has no such clock or function.
     Unsupported,
-    /// A system call on every host: nothing is wrong.
+    /// The call is a system call on every host: nothing is wrong.
     SyscallOnly,
     /// Neither path nor cost could be established.
     Unknown,
@@ -36,18 +36,20 @@ impl Verdict {
     }
 }
 
-/// A healthy vDSO costs a tenth to a fifth of a system call; from half of one on, something is wrong.
+/// Slow is a vDSO call that costs half of a system call or more: a healthy one costs a tenth to a fifth.
 const SLOW_AGAINST_SYSCALL: f64 = 0.5;
-/// ... unless it is the counter itself that is dear. A healthy read costs 1.2 to 1.5 counter reads.
+/// A call below this many counter reads is not slow, because then the counter itself is expensive. A healthy read costs
+/// 1.2 to 1.5 counter reads.
 const SLOW_AGAINST_COUNTER: f64 = 2.5;
 
-/// Above this a call costs more than a vDSO would; nothing if there is no system call to compare it with.
+/// Returns the cost above which a call costs more than a vDSO would; `None` if there is no system call to compare it
+/// with.
 pub fn slow_above(syscall_ns: Option<f64>, counter_ns: Option<f64>) -> Option<f64> {
     let near_a_syscall = SLOW_AGAINST_SYSCALL * syscall_ns?;
     Some(near_a_syscall.max(SLOW_AGAINST_COUNTER * counter_ns.unwrap_or(0.0)))
 }
 
-/// Whether a call costs more than a vDSO would.
+/// Returns whether a call costs more than a vDSO would.
 pub fn costs_too_much(ns: f64, syscall_ns: Option<f64>, counter_ns: Option<f64>) -> bool {
     slow_above(syscall_ns, counter_ns).is_some_and(|limit| ns > limit)
 }
@@ -57,7 +59,7 @@ fn a_vdso_can_answer(call: Call, isa: Isa) -> bool {
     !matches!(call, Call::Getcpu) || isa.facts().has_cpu_number
 }
 
-/// What path and cost of a call mean.
+/// Judges a call by its path and its cost.
 pub fn judge(call: Call, path: Path, ns: Option<f64>, syscall_ns: Option<f64>, counter: Option<f64>) -> Verdict {
     if path == Path::Unsupported {
         return Verdict::Unsupported;
@@ -70,7 +72,7 @@ pub fn judge(call: Call, path: Path, ns: Option<f64>, syscall_ns: Option<f64>, c
         (Path::Syscall, _) => Verdict::Slow,
         (_, None) => Verdict::Unknown,
         (_, Some(ns)) if costs_too_much(ns, syscall_ns, counter) => Verdict::Slow,
-        // Cheap it is, whoever answered.
+        // The call is cheap, whatever answered it.
         (_, Some(_)) if syscall_ns.is_some() || path != Path::Unknown => Verdict::Fast,
         _ => Verdict::Unknown,
     }
@@ -99,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vdso_is_slow_when_it_costs_what_a_system_call_does() {
+    fn a_vdso_is_slow_when_it_costs_as_much_as_a_system_call() {
         assert_eq!(of(Path::Vdso, 20.0), Verdict::Fast);
         assert_eq!(of(Path::Fastpath, 69.0), Verdict::Fast);
         assert_eq!(of(Path::Vdso, 71.0), Verdict::Slow);
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dear_counter_is_not_blamed_on_the_vdso() {
+    fn an_expensive_counter_is_not_blamed_on_the_vdso() {
         assert_eq!(
             judge(MONOTONIC, Path::Vdso, Some(1100.0), Some(1200.0), Some(900.0)),
             Verdict::Fast
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_kernel_knows_is_no_sickness() {
+    fn a_clock_that_only_the_kernel_answers_is_not_slow() {
         for clock in [
             Clock::PROCESS_CPUTIME_ID,
             Clock::THREAD_CPUTIME_ID,

@@ -1,4 +1,4 @@
-//! The vsyscall page of x86-64: what the vDSO replaced, and what old static binaries still jump to.
+//! The vsyscall page of x86-64, which the vDSO replaced, and to which old static binaries still jump.
 
 use crate::child::{self, End, Record};
 use crate::functions::{Call, Functions};
@@ -9,7 +9,7 @@ use fastpath_proc::Mapping;
 use serde::Serialize;
 use std::time::Duration;
 
-/// The page has stood here since Linux 2.6, and at no other place.
+/// Address of the page, the same since Linux 2.6.
 const PAGE: usize = 0xffff_ffff_ff60_0000;
 
 /// Its three entries (arch/x86/entry/vsyscall): 1024 bytes apart.
@@ -19,24 +19,24 @@ const ENTRIES: [(Call, usize); 3] = [
     (Call::Getcpu, PAGE + 0x800),
 ];
 
-/// What the kernel does with a jump to the page.
+/// The kernel's treatment of a jump to the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The page is not mapped: such a program dies.
+    /// The page is not mapped: a program that jumps to it is killed.
     None,
-    /// Executing it traps to the kernel, which answers. Reading it faults.
+    /// Execution traps to the kernel, which answers. A read faults.
     Xonly,
-    /// The same, and it can be read.
+    /// Execution traps to the kernel, which answers. The page can be read.
     Emulate,
 }
 
-/// The vsyscall page's state and prices.
+/// The vsyscall page's state and costs.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Vsyscall {
-    /// What the kernel does with it.
+    /// The kernel's treatment of the page.
     pub mode: Mode,
-    /// What a call of each entry costs.
+    /// Each entry and its cost.
     pub entries: Vec<Entry>,
 }
 
@@ -45,14 +45,14 @@ pub struct Vsyscall {
 pub struct Entry {
     /// The function that the entry is.
     pub function: Call,
-    /// What a call costs; nothing if it could not be called.
+    /// Cost of a call; `null` if it could not be called.
     pub ns: Option<f64>,
-    /// Why not.
+    /// Reason why it could not be called.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// Prices the page, in a child, for a seccomp filter or the kernel may answer a jump to it with death.
+/// Measures the page in a child, because a seccomp filter or the kernel may kill a process that jumps to it.
 pub(crate) fn price(timer: &Timer) -> Vsyscall {
     let mode = fastpath_proc::maps::own().map_or(Mode::None, |maps| mode(&maps));
     let entries = match mode {
@@ -73,7 +73,7 @@ fn mode(maps: &[Mapping]) -> Mode {
     }
 }
 
-/// Calls of one batch, and how many batches: a trap costs a microsecond or two.
+/// Number of calls in a batch, and below the number of batches: a trap takes a microsecond or two.
 const CALLS: u32 = 16;
 const BATCHES: u64 = 15;
 
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_of_a_mapped_page_has_a_price_above_a_trap_or_says_why_not() {
+    fn every_entry_of_a_mapped_page_has_a_cost_above_a_trap_or_a_reason() {
         let timer = Timer::start();
         let vsyscall = price(&timer);
         let mapped = fastpath_proc::maps::own()
@@ -157,7 +157,7 @@ mod tests {
         let entry = interpret(Call::Time, &[], End::Killed(libc::SIGSEGV), 1.0);
         assert_eq!(entry.ns, None);
         assert!(entry.why.unwrap().contains("SIGSEGV"));
-        // Nothing is mapped at 0x400 either: a real fault, in a real child.
+        // Nothing is mapped at 0x400, so the child faults.
         let fault = price_entry(&Timer::start(), Call::Time, 0x400);
         assert!(
             fault.ns.is_none() && fault.why.as_ref().unwrap().contains("SIGSEGV"),

@@ -1,4 +1,5 @@
-//! A probe inside a sandbox: this test starts itself again under a seccomp filter, and reads what the probe says there.
+//! A probe inside a sandbox: this test starts itself again under a seccomp filter, and reads the probe's report from
+//! there.
 
 use fastpath_measure::{Assume, Clock, Measured, Path, Probe, Verdict, measure_for_auto};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
@@ -9,7 +10,7 @@ use std::process::{Command, Stdio};
 
 const INSIDE: &str = "FASTPATH_OBSERVE_PROBE_INSIDE";
 
-/// What a filter does with some system calls.
+/// Returns a filter that applies `action` to these system calls.
 fn filter(numbers: &[i64], action: SeccompAction) -> BpfProgram {
     let rules = numbers.iter().map(|number| (*number, Vec::new())).collect();
     let arch = std::env::consts::ARCH.try_into().unwrap();
@@ -19,7 +20,7 @@ fn filter(numbers: &[i64], action: SeccompAction) -> BpfProgram {
         .unwrap()
 }
 
-/// What the probe says in a process under the filter.
+/// Returns the report of a probe in a process under the filter.
 fn probe_under(filter: BpfProgram) -> Value {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -48,7 +49,7 @@ fn clock<'a>(probe: &'a Value, name: &str) -> &'a Value {
         .unwrap()
 }
 
-/// Not a test by itself: the process that the tests below look at.
+/// Not a test by itself: the process in which the tests below run the probe.
 #[test]
 fn the_inner_process() {
     if std::env::var_os(INSIDE).is_some() {
@@ -65,7 +66,7 @@ fn the_inner_process() {
 }
 
 #[test]
-fn a_probe_survives_a_filter_that_kills_and_says_what_it_could_not_find_out() {
+fn a_probe_survives_a_filter_that_kills_and_reports_the_unknown_paths() {
     let probe = probe_under(filter(&[libc::SYS_clock_gettime], SeccompAction::KillProcess));
     let monotonic = clock(&probe, "MONOTONIC");
     assert_eq!(monotonic["path"], "unknown");
@@ -90,7 +91,7 @@ fn a_path_is_established_under_a_filter_that_refuses_the_clocks() {
     ));
     let monotonic = clock(&probe, "MONOTONIC");
     assert_eq!(monotonic["path"], serde_json::to_value(outside).unwrap());
-    assert_eq!(monotonic["syscall_ns"], Value::Null, "a refusal is no price");
+    assert_eq!(monotonic["syscall_ns"], Value::Null, "a refused call has no cost");
     if (outside, verdict) == (Path::Vdso, Verdict::Fast) {
         assert_eq!(monotonic["verdict"], "fast");
     }

@@ -20,8 +20,8 @@ pub const BASES: usize = 4;
 pub const FLOOR_LIMIT_NS: u32 = 1 << 27;
 /// Number of withdrawals in a page's history.
 pub const HISTORY: usize = 8;
-/// [`StatsCell::watch_flags`]: the CPU does not state the counter's invariance; the user allows it (--trust-counter)
-/// (`--trust-counter`).
+/// [`StatsCell::watch_flags`]: the publisher may use a counter whose rate is not stated to be
+/// constant (`--trust-counter`).
 pub const WATCH_ALLOWS_NON_INVARIANT: u32 = 1;
 /// [`WithdrawalCell::ahead_ns`]: no reader was served, or the value could not be measured.
 pub const AHEAD_UNKNOWN: i64 = i64::MIN;

@@ -75,7 +75,7 @@ pub struct Watch {
     pub warp_tests: u32,
     /// Upper bound of the distance of any two CPUs' counters in the last one.
     pub warp_within_cycles: Option<u64>,
-    /// The CPU does not state the counter's invariance; the user allows it (--trust-counter).
+    /// Whether the publisher may use a counter whose rate is not stated to be constant (`--trust-counter`).
     pub allows_non_invariant: bool,
 }
 

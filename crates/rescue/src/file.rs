@@ -46,8 +46,8 @@ pub struct File<'f> {
 const SHT_RELR: u32 = 19;
 
 impl<'f> File<'f> {
-    /// Returns `None` for anything but an x86-64 program or library with section headers: without those, relocations and
-    /// call frames cannot be found.
+    /// Returns `None` for anything but an x86-64 program or library with section headers: without those, relocations
+    /// and call frames cannot be found.
     pub fn parse(bytes: &'f [u8]) -> Option<File<'f>> {
         let elf = ElfFile64::<Endianness>::parse(bytes).ok()?;
         let endian = elf.endian();

@@ -11,8 +11,8 @@ use crate::file::{File, Part};
 /// Most words of one table of relative addresses.
 const MOST_TABLE_WORDS: usize = 16 << 10;
 
-/// Most words of all tables, and most instructions, so that a file made for it cannot keep the analysis busy for more than
-/// some seconds.
+/// Most words of all tables, and most instructions, so that a file made for it cannot keep the analysis busy for more
+/// than some seconds.
 const MOST_ALL_TABLE_WORDS: usize = 64 << 20;
 const MOST_INSTRUCTIONS: usize = 512 << 20;
 
@@ -250,8 +250,8 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Notes the targets of all jumps in a part, and the addresses in its constants, as it decodes from its start, and anew
-    /// from each function.
+    /// Notes the targets of all jumps in a part, and the addresses in its constants, as it decodes from its start, and
+    /// anew from each function.
     fn sweep(&mut self, part: &Part<'_>) {
         let mut starts: Vec<u64> = self.file.functions.iter().map(|function| function.start).collect();
         starts.sort_unstable();

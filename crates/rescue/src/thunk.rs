@@ -1,9 +1,9 @@
 //! The code to which the jump at a site goes.
 //!
-//! A `syscall` changes rax, rcx (the address after it) and r11 (the flags), and a thunk changes nothing else: it compares
-//! the number without the flags, in rcx, which is free until the system call, and so is r11. It goes on to a *routine*
-//! with the address of its own end in rcx. The routine answers or makes the system call, leaves rax and r11 as the system
-//! call does, and jumps to the address in rcx. A thunk uses no stack.
+//! A `syscall` changes rax, rcx (the address after it) and r11 (the flags), and a thunk changes nothing else: it
+//! compares the number without the flags, in rcx, which is free until the system call, and so is r11. It goes on to a
+//! *routine* with the address of its own end in rcx. The routine answers or makes the system call, leaves rax and r11
+//! as the system call does, and jumps to the address in rcx. A thunk uses no stack.
 
 use fastpath_audit::Call;
 use fastpath_isa::Isa;
@@ -72,17 +72,17 @@ pub struct Thunk {
     pub original: Vec<u8>,
     /// Bytes after the change; as many.
     pub replacement: Vec<u8>,
-    /// Instructions of the window besides the first, as offsets in it, and their copies, as offsets in the thunk. A thread
-    /// at the one may continue at the other.
+    /// Instructions of the window besides the first, as offsets in it, and their copies, as offsets in the thunk. A
+    /// thread at the one may continue at the other.
     pub moved: Vec<(u16, u16)>,
-    /// Where a system call that the thunk makes returns to, as offsets in the thunk and in the window: a thread that waits
-    /// there may continue at the other. Only a window behind the `syscall` has one.
+    /// Where a system call that the thunk makes returns to, as offsets in the thunk and in the window: a thread that
+    /// waits there may continue at the other. Only a window behind the `syscall` has one.
     pub in_call: Option<(u16, u16)>,
 }
 
 /// Returns the thunk at `at` for a window that is loaded with `bias`; `None` if there is no routine for its calls, or
-/// one is out of reach of the other. Other calls continue at `otherwise`, with the registers that they had at the window,
-/// or are made as without the thunk. Only for a number that the window does not set.
+/// one is out of reach of the other. Other calls continue at `otherwise`, with the registers that they had at the
+/// window, or are made as without the thunk. Only for a number that the window does not set.
 pub fn thunk(
     window: &Window,
     calls: Calls,

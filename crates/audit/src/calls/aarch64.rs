@@ -4,7 +4,7 @@ use fastpath_image::Isa;
 
 use super::{Found, Piece, find_words, word};
 
-/// Most instructions to look back.
+/// Largest number of instructions to look back.
 const BEFORE: usize = 32;
 
 pub(super) fn find(piece: &Piece<'_>, address: u64, found: &mut Found) {

@@ -4,7 +4,7 @@ use fastpath_image::Isa;
 
 use super::{Found, Piece, find_words, word};
 
-/// Most instructions to look back.
+/// Largest number of instructions to look back.
 const BEFORE: usize = 32;
 
 pub(super) fn find(piece: &Piece<'_>, address: u64, found: &mut Found) {
@@ -49,7 +49,7 @@ fn modified(instruction: u32) -> u32 {
     (instruction & 0xff).rotate_right(2 * (instruction >> 8 & 15))
 }
 
-/// Returns what ldr loads from a pool of constants near the code.
+/// Returns the value that ldr loads from a pool of constants near the code.
 fn literal(bytes: &[u8], at: usize, instruction: u32) -> Option<u32> {
     let distance = (instruction & 0xfff) as usize;
     let base = at + 8;

@@ -13,7 +13,7 @@ use memchr::memmem;
 use crate::bytes::{self, Bytes, Piece};
 use crate::elf::Part;
 
-/// What is called.
+/// The clock call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Call {
@@ -38,7 +38,7 @@ impl Call {
     }
 }
 
-/// How it is called.
+/// The means of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum By {
@@ -51,7 +51,7 @@ pub enum By {
 /// One place in the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct Site {
-    /// As the file states it, before relocation.
+    /// Its address as the file states it, before relocation.
     pub address: u64,
     pub call: Call,
     pub by: By,
@@ -70,7 +70,7 @@ fn call_of(isa: Isa, number: u64) -> Option<Call> {
     found.map(|(_, call)| call)
 }
 
-/// Most sites that are kept of one file: no program has as many.
+/// Largest number of sites that are kept of one file: no program has as many.
 const MOST_SITES: usize = 10_000;
 /// Most system-call instructions, or bytes that look like one, that are examined in a file. The largest programs have
 /// some thousand.
@@ -156,7 +156,7 @@ fn vote<R: Default>(
             step(bytes, first + 2 * index, &mut registers)?;
             index += size(index)?;
         }
-        // A decoding that starts behind the load does not know the value.
+        // A decoding that starts behind the load cannot determine the value.
         if let Some(value) = value(&registers) {
             match votes.iter_mut().find(|(known, _)| *known == value) {
                 Some((_, count)) => *count += 1,
@@ -174,7 +174,7 @@ fn vote<R: Default>(
 /// Finds the calls in code.
 ///
 /// # Errors
-/// If the file cannot be read.
+/// Fails if the file cannot be read.
 pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::Result<Found> {
     // Surroundings of a piece: enough for the straight lines that are followed and, on Arm, for constants and the
     // helper behind the code.

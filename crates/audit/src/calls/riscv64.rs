@@ -59,7 +59,7 @@ impl Registers {
         }
     }
 
-    /// The next instruction is reached from elsewhere.
+    /// Forgets all registers, because the next instruction is reached from elsewhere.
     fn jump(&mut self) {
         self.0 = [None; 32];
     }
@@ -89,7 +89,7 @@ fn wide(instruction: u32, registers: &mut Registers) {
         // jal, jalr
         (0x6f | 0x67, _) if target == 0 => registers.jump(),
         (0x6f | 0x67, _) => registers.call(),
-        // ecall; ebreak and what only a kernel executes
+        // ecall; ebreak and privileged instructions
         (0x73, 0) if instruction == 0x73 => registers.set(10, None),
         (0x73, 0) => registers.jump(),
         _ => registers.set(target, None),

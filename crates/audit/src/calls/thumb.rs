@@ -166,8 +166,8 @@ fn modified(constant: u32) -> u32 {
     }
 }
 
-/// Returns what ldr loads from a pool of constants behind the code. The piece's offsets have the alignment of the code,
-/// because pieces begin at whole pages or at the beginning of a segment.
+/// Returns the value that ldr loads from a pool of constants behind the code. The piece's offsets have the alignment of
+/// the code, because pieces begin at whole pages or at the beginning of a segment.
 fn literal(bytes: &[u8], at: usize, distance: usize) -> Option<u32> {
     word(bytes, ((at + 4) & !3) + distance)
 }

@@ -1,6 +1,6 @@
 //! x86-64 and i386.
 //!
-//! Instructions have no fixed length, so code cannot be read backwards. But decoding from a wrong byte falls into step
+//! Instructions have no fixed length, so code cannot be read backwards. But decoding from a wrong byte synchronizes
 //! after a few instructions. Therefore code is decoded from each of the bytes before a system call, and the number
 //! counts on which most of the decodings that arrive at the call agree.
 
@@ -13,7 +13,7 @@ use memchr::memmem;
 
 use super::{By, Call, Found, Piece, Site, call_of};
 
-/// Bytes before a system call in which to look for its number. Compilers put it within some ten.
+/// Bytes before a system call in which to look for its number. Compilers put it within about ten.
 const BEFORE: usize = 96;
 /// Instructions behind the load of an address in which to look for its call.
 const BEHIND: usize = 16;

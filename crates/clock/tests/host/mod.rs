@@ -8,7 +8,8 @@ use fastpath_clock::{Bracket, Ntp, Sample, tightest};
 pub struct Random(u64);
 
 impl Random {
-    /// Seeded from FASTPATH_SEED, else from the time; printed, so that a failure can be run again.
+    /// Returns a generator seeded from FASTPATH_SEED, else from the time. Prints the seed, so that a failure can be run
+    /// again.
     pub fn seeded() -> Random {
         let seed = match std::env::var("FASTPATH_SEED") {
             Ok(text) => text.parse().expect("FASTPATH_SEED is a number"),
@@ -26,7 +27,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// In [0, 1).
+    /// Returns a number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -200,7 +201,7 @@ impl Host {
         (1_000_000_000 - since_ns) as f64
     }
 
-    /// second_overflow() in kernel/time/ntp.c.
+    /// Does the work of second_overflow() in kernel/time/ntp.c.
     fn overflow(&mut self) {
         let taken_off_ns = self.offset_ns / f64::from(1u32 << (2 + self.constant));
         self.offset_ns -= taken_off_ns;

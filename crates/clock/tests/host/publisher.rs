@@ -6,7 +6,7 @@ use fastpath_page::{Anchor, Page, Reader, Writer};
 use super::Host;
 
 const MONOTONIC: u32 = 1;
-/// How far ahead of its sample an anchor takes effect.
+/// Lead of an anchor over its sample.
 const LEAD_NS: f64 = 50_000.0;
 /// Attempts of a refresh, as in crates/host.
 const ATTEMPTS: u32 = 5;
@@ -17,7 +17,7 @@ pub struct Refresh {
     pub outcome: Outcome,
     /// Whether the anchor reached the page.
     pub published: bool,
-    /// Whether readers ask the kernel, and the anchor was made too long ago for them.
+    /// Whether readers have fallen back to the kernel, so that the anchor was too old for them.
     was_late: bool,
 }
 

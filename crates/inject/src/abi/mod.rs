@@ -113,8 +113,8 @@ pub trait Abi: Sync {
     /// Returns `from`, changed to make a system call by the instruction at `pc`.
     fn call_registers(&self, from: &Registers, pc: u64, number: u64, args: [u64; 6]) -> Registers;
 
-    /// Returns the code at `at` that restores every register of `program` that a system call changes, and jumps to where
-    /// the program was. It touches nothing else: neither the stack nor the flags, which a system call keeps.
+    /// Returns the code at `at` that restores every register of `program` that a system call changes, and jumps to
+    /// where the program was. It touches nothing else: neither the stack nor the flags, which a system call keeps.
     fn trampoline(&self, program: &Registers, at: u64) -> Vec<u8>;
 
     /// Returns the hook for its programs; `None` if this build left it out.

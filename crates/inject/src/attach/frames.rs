@@ -110,8 +110,8 @@ impl Frames {
         frames
     }
 
-    /// Returns whether a word of the stack may point into one of these ranges of fastpath's code. Words that equal `used_up`
-    /// do not count.
+    /// Returns whether a word of the stack may point into one of these ranges of fastpath's code. Words that equal
+    /// `used_up` do not count.
     ///
     /// Return addresses of this code's own calls do not count: a thread that will return to such an address has its
     /// program counter in this code too, or in a signal frame, or in the kernel's vDSO, the only other code that it

@@ -53,8 +53,8 @@ impl Found {
         Ok(self.journal.state == State::InForce && !self.in_force()?.is_empty())
     }
 
-    /// Returns whether its program has yet to get to its entry point, by way of the hook: AT_ENTRY points there until then,
-    /// and the loader may have read it.
+    /// Returns whether its program has yet to get to its entry point, by way of the hook: AT_ENTRY points there until
+    /// then, and the loader may have read it.
     pub fn is_before_entry(&self) -> Answer<bool> {
         let memory = Memory::of(self.pid)?;
         let word = |at: u64| {

@@ -4,8 +4,8 @@
 use fastpath_image::Vdso;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Register};
 
-/// Returns whether the functions of these names, as far as the vDSO has them, and all code that they jump to or call use
-/// general registers only.
+/// Returns whether the functions of these names, as far as the vDSO has them, and all code that they jump to or call
+/// use general registers only.
 pub fn uses_general_registers(vdso: &[u8], parsed: &Vdso, names: &[&str]) -> bool {
     let exports = parsed.exports().iter().filter(|export| export.is_function);
     let wanted = exports.filter(|export| names.contains(&super::plain_name(&export.name)));

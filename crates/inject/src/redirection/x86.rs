@@ -174,7 +174,8 @@ mod tests {
 
     #[test]
     fn a_call_as_the_last_instruction_returns_to_the_function_itself_on_i386() {
-        // call +0x11c1; add $0xfffffd27, %eax: Linux 6.18's __vdso_gettimeofday. With `push %ebp` before the call: older ones.
+        // call +0x11c1; add $0xfffffd27, %eax: Linux 6.18's __vdso_gettimeofday. With `push %ebp` before the call:
+        // older ones.
         let call_and_add = [0xe8, 0xc1, 0x11, 0, 0, 0x05, 0x27, 0xfd, 0xff, 0xff];
         let pushed_before = [&[0x55][..], &call_and_add].concat();
         for (code, before) in [(&call_and_add[..], 0), (&pushed_before, 1)] {

@@ -3,9 +3,9 @@
 //!
 //! The calls are made by a system call instruction in the unused tail of an executable mapping ([`tail`]). The code
 //! after it is the *return trampoline*: it restores every register that a remote call changes, and jumps to where the
-//! thread was. The tracer stops the thread as it leaves the call. If the tracer dies, the kernel lets the thread run on,
-//! and the thread returns by itself. Neither its stack nor its signal mask is touched: a goroutine's stack has no room,
-//! and a mask would stay changed.
+//! thread was. The tracer stops the thread as it leaves the call. If the tracer dies, the kernel lets the thread run
+//! on, and the thread returns by itself. Neither its stack nor its signal mask is touched: a goroutine's stack has no
+//! room, and a mask would stay changed.
 //!
 //! A signal that arrives meanwhile is delivered at the program's own registers, as without a tracer, and the call is
 //! made after it. Before and after the calls, the thread is in a stop from which the kernel itself decides how an

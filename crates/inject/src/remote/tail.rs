@@ -35,8 +35,8 @@ enum Contents {
 }
 
 impl Tail {
-    /// Finds an unused tail. The kernel's vDSO comes first, as no page of a file is copied for it. With `ours_are_free`,
-    /// a tail that a killed fastpath left in use counts as unused.
+    /// Finds an unused tail. The kernel's vDSO comes first, as no page of a file is copied for it. With
+    /// `ours_are_free`, a tail that a killed fastpath left in use counts as unused.
     pub fn find(pid: i32, maps: &[Mapping], ours_are_free: bool) -> Result<Tail> {
         let memory = Rc::new(Memory::writable(pid)?);
         let (present, absent) = places(pid, maps);

@@ -22,8 +22,9 @@ impl Tracee {
     /// Returns the system call that it is leaving; `None` if it is not stopped at the exit of one
     /// (PTRACE_GET_SYSCALL_INFO, Linux 5.3).
     pub fn leaving_call(&self) -> Result<Option<LeavingCall>> {
-        /// include/uapi/linux/ptrace.h: struct ptrace_syscall_info is the kind of stop (one byte), the architecture, the
-        /// program counter and the stack pointer; at an exit, then the result, and whether it is an error (one byte).
+        /// include/uapi/linux/ptrace.h: struct ptrace_syscall_info is the kind of stop (one byte), the architecture,
+        /// the program counter and the stack pointer; at an exit, then the result, and whether it is an error (one
+        /// byte).
         const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
         const INFO_EXIT: u8 = 2;
         let info: [u64; 11] = self

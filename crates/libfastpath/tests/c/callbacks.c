@@ -51,13 +51,13 @@ static struct fastpath_sample sample(void) {
 /* Publishes until the guest has been served for a while: how often an anchor is published depends on how steadily
  * this process runs. */
 static void serve(int own_samples) {
-	const uint64_t patience_ns = 60000000000u, from_ns = now_ns(CLOCK_MONOTONIC);
+	const uint64_t timeout_ns = 60000000000u, from_ns = now_ns(CLOCK_MONOTONIC);
 	int published = 0, answered = 0;
 	uint64_t sec;
 	uint32_t nsec;
 
 	while (published <= 10 || answered <= 10) {
-		CHECK(now_ns(CLOCK_MONOTONIC) - from_ns < patience_ns);
+		CHECK(now_ns(CLOCK_MONOTONIC) - from_ns < timeout_ns);
 		struct timespec pause = {0, 1000000};
 		struct fastpath_sample own = sample();
 		int result = fastpath_publish(&publisher, own_samples ? &own : NULL);

@@ -1,4 +1,4 @@
-//! The paths side by side: the same calls, in one run, in interleaved rounds.
+//! Compares the paths: the same calls, in one run, in interleaved rounds.
 
 mod row;
 mod subject;
@@ -17,21 +17,21 @@ use crate::{counter, path};
 use serde::Serialize;
 use std::time::Duration;
 
-/// How much is measured.
+/// The extent of a measurement.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `clock_gettime` is compared for these.
+    /// The clocks for which `clock_gettime` is compared.
     pub clocks: Vec<Clock>,
-    /// Rounds per call; each round measures every path once.
+    /// Number of rounds per call; each round measures every path once.
     pub rounds: u32,
-    /// Calls of a path in one round; of the system call, which is dearer, an eighth.
+    /// Number of calls of a path in one round; an eighth of it for the system call, which is more expensive.
     pub batch: u32,
-    /// How long one measurement of throughput takes; zero leaves throughput out.
+    /// Duration of one measurement of throughput; zero leaves throughput out.
     pub throughput_window: Duration,
 }
 
 impl Default for Options {
-    /// About two seconds.
+    /// Returns options that take about two seconds.
     fn default() -> Options {
         let coarse = [Clock::REALTIME_COARSE, Clock::MONOTONIC_COARSE];
         Options {
@@ -43,30 +43,31 @@ impl Default for Options {
     }
 }
 
-/// What `fastpath bench` shows.
+/// The output of `fastpath bench`.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Bench {
-    /// Rounds per call.
+    /// Number of rounds per call.
     pub rounds: u32,
-    /// Calls of a path in one round.
+    /// Number of calls of a path in one round.
     pub batch: u32,
     /// Each call by every path.
     pub rows: Vec<Row>,
-    /// One thread against two, by fastpath's function if there is one, else by libc's.
+    /// One thread compared with two, by fastpath's function if there is one, else by libc's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throughput: Option<Throughput>,
-    /// The host that this was measured on.
+    /// The host on which this was measured.
     pub host: Host,
 }
 
-/// Compares fastpath's functions, if given, with the kernel's vDSO, the system calls, the bare counter and `quanta`. `progress` is given how
-/// many rounds have been measured, of how many, after each; it is called between measurements.
+/// Compares fastpath's functions, if given, with the kernel's vDSO, the system calls, the bare counter and `quanta`.
+/// `progress` is called between measurements, after each round, with the number of rounds measured so far and their
+/// total.
 pub fn run(ours: Option<&Functions>, options: &Options, progress: &mut dyn FnMut(u64, u64)) -> Bench {
     let timer = Timer::start();
     let kernel = Vdso::of_kernel();
     let clocks = options.clocks.iter().map(|clock| Call::ClockGettime(*clock));
     let calls: Vec<Call> = clocks.chain(Call::FUNCTIONS.iter().copied()).collect();
-    // A path that is not there, or that a filter forbids, is left out; as in the probe, a child finds out.
+    // A path that is missing, or that a filter forbids, is left out. As in the probe, this is tested in a child.
     let evidence = path::establish(&calls);
     let kernel_functions = kernel.as_ref().and_then(Vdso::functions);
     let is_supported = |(_, evidence): &(&Call, &path::Evidence)| !evidence.is_unsupported();
@@ -84,7 +85,7 @@ pub fn run(ours: Option<&Functions>, options: &Options, progress: &mut dyn FnMut
         .map(|(call, evidence)| {
             let works = evidence.syscall_works();
             let raw = works.then(Functions::syscalls);
-            // Both may make the system call after all.
+            // Both may fall back to the system call.
             let ours = ours.filter(|_| works);
             let stays_outside = matches!(evidence.enters_kernel(), Ok((false, _)));
             let kernel = kernel_functions.filter(|_| works || stays_outside);
@@ -136,7 +137,7 @@ mod tests {
             eprintln!("SKIPPED: this process has no vDSO of the kernel's");
             return;
         };
-        // One quiet run of five is enough: what is tested is the arithmetic, not this machine.
+        // One quiet run of five is enough: the arithmetic is tested, not this machine.
         let ratio = |_| {
             run(Some(&kernel), &quick(), &mut |_, _| {}).rows[0]
                 .ratios

@@ -1,4 +1,4 @@
-//! One call, by every path, round by round.
+//! Measures one call by every path, round by round.
 
 use super::Options;
 use super::subject::{Path, Subject};
@@ -8,10 +8,10 @@ use crate::stats::{Spread, Summary, tenths, thousandths};
 use crate::timer::Timer;
 use serde::Serialize;
 
-/// What one call costs by each path.
+/// The cost of one call by each path.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Row {
-    /// The function, and the clock where it takes one.
+    /// The function, and the clock if it takes one.
     pub call: Call,
     /// A bare ordered read of the counter.
     pub counter_ns: Option<Summary>,
@@ -21,40 +21,40 @@ pub struct Row {
     pub kernel_vdso_ns: Option<Summary>,
     /// The bare system call.
     pub syscall_ns: Option<Summary>,
-    /// `quanta::Instant::now()`: on x86-64 a counter read that is not ordered, so it may show a time from before a write that the
-    /// thread has already seen.
+    /// `quanta::Instant::now()`: on x86-64 a counter read that is not ordered, so it may show a time from before a
+    /// write that the thread has already seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quanta_instant_ns: Option<Summary>,
     /// `quanta::Clock::raw()`: a counter read that is neither ordered nor scaled to nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quanta_raw_ns: Option<Summary>,
-    /// Costs against each other.
+    /// Ratios of the costs.
     pub ratios: Ratios,
 }
 
-/// Ratios of two costs, each taken within one round: what disturbs the whole round cancels.
+/// Ratios of two costs, each taken within one round, so that a disturbance of the whole round cancels.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Ratios {
-    /// Below 1: fastpath is faster than the kernel's vDSO.
+    /// fastpath's cost by that of the kernel's vDSO; below 1, fastpath is faster.
     pub ours_to_kernel_vdso: Option<Spread>,
-    /// What fastpath adds to reading the counter.
+    /// fastpath's cost by that of a read of the counter.
     pub ours_to_counter: Option<Spread>,
-    /// The same for the kernel's vDSO.
+    /// Cost of the kernel's vDSO by that of a read of the counter.
     pub kernel_vdso_to_counter: Option<Spread>,
-    /// How much faster than a system call.
+    /// Cost of a system call by fastpath's.
     pub syscall_to_ours: Option<Spread>,
-    /// How much faster than `quanta::Instant::now()`.
+    /// Cost of `quanta::Instant::now()` by fastpath's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quanta_instant_to_ours: Option<Spread>,
 }
 
-/// Ticks per call of each path, one value a round.
+/// Ticks per call of each path, one value per round.
 pub(super) struct Ticks {
     call: Call,
     rounds: Vec<(Path, Vec<f64>)>,
 }
 
-/// Calls `is_done` after each round.
+/// Measures the subjects in rounds. Calls `is_done` after each round.
 pub(super) fn measure(
     timer: &Timer,
     call: Call,
@@ -71,11 +71,12 @@ pub(super) fn measure(
         }
     };
     for subject in subjects {
-        (subject.repeat)(calls(subject.path)); // cold caches are not what is compared
+        (subject.repeat)(calls(subject.path)); // cold caches are not compared
     }
     for round in 0..options.rounds {
         for step in 0..subjects.len() {
-            // Forth and back, so that no path profits from always following the same other.
+            // Rounds alternate between forward and backward, so that no path profits from always following the same
+            // other one.
             let index = if round % 2 == 0 {
                 step
             } else {

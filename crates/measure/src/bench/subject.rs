@@ -1,11 +1,11 @@
-//! The paths that a call is compared on.
+//! The paths on which a call is compared.
 
 use crate::clocks::Clock;
 use crate::counter;
 use crate::functions::{Call, Functions};
 use std::hint::black_box;
 
-/// Which column of a row a measurement goes to.
+/// The path that a measurement belongs to: a column of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Path {
     Counter,
@@ -22,7 +22,7 @@ pub(super) struct Subject {
     pub repeat: Box<dyn Fn(u32)>,
 }
 
-/// What there is to compare for a call, in the order of a round.
+/// Returns the paths to compare for a call, in the order of a round.
 pub(super) fn subjects(
     call: Call,
     ours: Option<&Functions>,
@@ -49,7 +49,7 @@ pub(super) fn subjects(
             });
         }
     }
-    // What a programmer would link instead answers this one question only.
+    // The library that a programmer would link instead answers this call only.
     if call == Call::ClockGettime(Clock::MONOTONIC) {
         subjects.push(Subject {
             path: Path::QuantaInstant,

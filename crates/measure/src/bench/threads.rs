@@ -1,4 +1,4 @@
-//! Whether two threads read twice as much as one: readers share the page's cache lines, and write to none.
+//! Measures whether two threads read twice as much as one: readers share the page's cache lines, and write to none.
 
 use crate::clocks::Clock;
 use crate::functions::{Call, Functions};
@@ -9,20 +9,20 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// One thread's reads against those of several, in rounds.
+/// One thread's reads compared with those of several, in rounds.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
 pub struct Throughput {
-    /// What is called.
+    /// The call.
     pub call: Call,
-    /// How many threads are compared with one, each on a CPU of its own.
+    /// Number of threads that are compared with one, each on a CPU of its own.
     pub threads: usize,
     /// Calls per microsecond of one thread.
     pub one: Spread,
     /// Calls per microsecond of all of them.
     pub all: Spread,
-    /// The second by the first.
+    /// Throughput of all threads by that of one.
     pub scaling: Spread,
-    /// The same per CPU time: what other programs take away does not count.
+    /// The same per CPU time, so that CPU time taken by other programs does not count.
     pub scaling_per_cpu_time: Spread,
 }
 
@@ -63,7 +63,7 @@ struct Rate {
 fn read(functions: Functions, cpus: &[usize], window: Duration) -> Rate {
     let barrier = Barrier::new(cpus.len());
     let reader = |cpu: usize| {
-        // Where that is forbidden, it runs where the kernel puts it.
+        // If pinning is forbidden, the thread runs on the CPUs that the kernel chooses.
         let _ = cpus::run_on(cpu);
         functions.repeat(CALL, 1000);
         barrier.wait();
@@ -107,7 +107,7 @@ mod tests {
         if cpus::allowed().len() < 2 {
             return eprintln!("SKIPPED: one CPU only");
         }
-        // Per CPU time, so that others' work does not count; a lock between the readers would halve it, every time.
+        // Per CPU time, so that others' work does not count; a lock between the readers would always halve it.
         let scales = |_| {
             let throughput = measure(Functions::libc(), Duration::from_millis(2)).unwrap();
             assert_eq!(throughput.threads, 2);

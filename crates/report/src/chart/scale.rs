@@ -102,7 +102,8 @@ impl Linear {
     }
 }
 
-/// The rows of a chart: each is a line of text with a drawing below it. Vertical lines cross the drawings and not the text.
+/// The rows of a chart: each is a line of text with a drawing below it. Vertical lines cross the drawings and not the
+/// text.
 pub(crate) struct Rows {
     pub(crate) count: usize,
     pub(crate) text: u32,

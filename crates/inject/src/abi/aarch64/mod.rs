@@ -51,8 +51,9 @@ impl Abi for Aarch64 {
         to
     }
 
-    /// The jump needs a register, and changes x17: a program that has not run an instruction has nothing in it (AAPCS64:
-    /// linkers' code may change it between any two functions). RET, unlike BR, needs no landing pad in guarded pages.
+    /// The jump needs a register, and changes x17: a program that has not run an instruction has nothing in it
+    /// (AAPCS64: linkers' code may change it between any two functions). RET, unlike BR, needs no landing pad in
+    /// guarded pages.
     fn trampoline(&self, program: &Registers, _at: u64) -> Vec<u8> {
         const RESTORED: [usize; 7] = [0, 1, 2, 3, 4, 5, 8];
         const JUMP: usize = 17;

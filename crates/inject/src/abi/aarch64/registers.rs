@@ -77,8 +77,8 @@ impl Registers {
         self.system_call == -1 && self.general.regs[8] == number && self.general.regs[0] == address
     }
 
-    /// Changes nothing: an AArch64 kernel has already prepared the restart of an interrupted call, or chosen EINTR, when
-    /// the thread stops.
+    /// Changes nothing: an AArch64 kernel has already prepared the restart of an interrupted call, or chosen EINTR,
+    /// when the thread stops.
     pub fn undo_interruption(&mut self) -> bool {
         false
     }

@@ -50,8 +50,8 @@ impl Registers {
         self.0.rip = pc;
     }
 
-    /// Returns whether a general register holds an address in one of these ranges: a program that has loaded the address
-    /// of a thunk may be about to call it. rcx and r11 hold nothing that a program can rely on.
+    /// Returns whether a general register holds an address in one of these ranges: a program that has loaded the
+    /// address of a thunk may be about to call it. rcx and r11 hold nothing that a program can rely on.
     pub fn point_into(&self, ranges: &[std::ops::Range<u64>]) -> bool {
         let r = &self.0;
         let words = [
@@ -66,8 +66,8 @@ impl Registers {
     }
 
     /// If the thread is in a system call that only a stop ended with EINTR, replaces the result by one with which the
-    /// kernel restarts the call. The kernel does so when the thread goes on, even if its tracer is dead; if a handler runs
-    /// first, the call returns EINTR as usual. Returns whether it was such a call.
+    /// kernel restarts the call. The kernel does so when the thread goes on, even if its tracer is dead; if a handler
+    /// runs first, the call returns EINTR as usual. Returns whether it was such a call.
     pub fn undo_interruption(&mut self) -> bool {
         let number = self.0.orig_rax as i64;
         let is_one = self.0.rax as i64 == -i64::from(libc::EINTR) && answers_eintr(number);
