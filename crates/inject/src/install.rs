@@ -18,7 +18,6 @@ use crate::redirection::mapping::{self, Region};
 use crate::redirection::{self, Journal, MOST_RECORDS, RegionPlan, State};
 use crate::region;
 use crate::remote;
-#[cfg(target_arch = "x86_64")]
 use crate::rescued_calls::{self, RescuedCalls, Room};
 use crate::sites;
 use crate::stack::{AT_ENTRY, AT_PAGESZ, AT_SECURE, AT_SYSINFO, AT_SYSINFO_EHDR, InitialStack};
@@ -99,7 +98,6 @@ pub fn install(tracee: &mut Tracee, config: &InjectionConfig) -> Result<()> {
     let mut plan = program.plan(config, at)?;
     let files = hooked_calls::files_at_exec(&program.code, hook);
     let mut calls = HookedCalls::of(pid, &program.maps, at, hook, plan.room(), &files)?;
-    #[cfg(target_arch = "x86_64")]
     if config.rescue {
         let is_filtered = config.filters > 0;
         let found = RescuedCalls::with(pid, &program.maps, is_filtered, &plan, at, &mut calls, &config.scans)?;
@@ -268,7 +266,6 @@ pub fn install_in_libraries(
         let mut calls = HookedCalls::default();
         let room = MOST_RECORDS.saturating_sub(journal.records.len());
         calls.add(&memory, &file, (at, &mut thunks), doors(hook, region), room);
-        #[cfg(target_arch = "x86_64")]
         if config.rescue
             && config.filters == 0
             && let Some(file) = rescued_calls::file_with_sites(pid, maps, mapping, &config.scans)

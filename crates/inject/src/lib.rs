@@ -23,7 +23,6 @@ mod program;
 pub mod redirection;
 pub mod region;
 mod remote;
-#[cfg(target_arch = "x86_64")]
 mod rescued_calls;
 mod sites;
 mod stack;
@@ -36,6 +35,5 @@ pub use in_process::InProcess;
 pub use install::InjectionConfig;
 pub use lease::{MAILBOX_MAPPED_NAME, MAILBOX_NAME};
 pub use mailbox::Shared;
-#[cfg(target_arch = "x86_64")]
 pub use rescued_calls::{NotRescued, Rescued};
 pub use sites::Cache;

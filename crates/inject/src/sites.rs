@@ -189,12 +189,10 @@ pub fn thunks_in_use(page: &[u8]) -> usize {
 #[derive(Default)]
 pub struct Cache {
     scans: Mutex<HashMap<Identity, Arc<Scan>>>,
-    #[cfg(target_arch = "x86_64")]
     rescue: Mutex<HashMap<Identity, Arc<RescueScan>>>,
 }
 
 /// System calls for time in a file ([`fastpath_rescue`]).
-#[cfg(target_arch = "x86_64")]
 #[derive(Debug, Default)]
 pub struct RescueScan {
     pub sites: Arc<Vec<fastpath_rescue::Site>>,
@@ -212,7 +210,6 @@ impl Cache {
     }
 
     /// Returns the system calls for time in an open file. A file that cannot be parsed has none.
-    #[cfg(target_arch = "x86_64")]
     pub fn rescue_sites(&self, file: &File) -> std::io::Result<Arc<RescueScan>> {
         known(&self.rescue, file, Role::Library, |bytes| RescueScan {
             sites: fastpath_rescue::analyse(bytes).unwrap_or_default().into(),

@@ -7,7 +7,6 @@
 
 mod aarch64;
 pub(crate) mod apply;
-#[cfg(target_arch = "x86_64")]
 mod general;
 mod journal;
 pub(crate) mod mapping;

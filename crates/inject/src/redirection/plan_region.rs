@@ -27,7 +27,6 @@ pub struct RegionPlan {
     pub journal: Journal,
     /// Code for the program's own system calls for time. None, if the kernel's functions may change registers that a
     /// system call keeps.
-    #[cfg(target_arch = "x86_64")]
     pub routines: fastpath_rescue::thunk::Routines,
 }
 
@@ -46,12 +45,10 @@ pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet)
     if let Some(why) = redirection.refusal() {
         return Err(Error::Unsupported(why));
     }
-    #[cfg(target_arch = "x86_64")]
     let has_routines =
         super::general::uses_general_registers(vdso, &parsed, &["clock_gettime", "gettimeofday", "time"]);
     let kernel = redirection.kernel;
     let mut plan = RegionPlan::of(abi, region_at, redirection, vdso_base, clocks)?;
-    #[cfg(target_arch = "x86_64")]
     if has_routines {
         plan.put_routines(abi, region_at, kernel)?;
     }
@@ -61,9 +58,7 @@ pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet)
 impl RegionPlan {
     /// Plans a region at `region_at` for a program without a kernel's vDSO, or one whose vDSO is left alone.
     pub(crate) fn without_patches(abi: &dyn Abi, region_at: u64, clocks: ClockSet) -> Result<RegionPlan> {
-        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut))]
         let mut plan = RegionPlan::of(abi, region_at, Redirection::default(), 0, clocks)?;
-        #[cfg(target_arch = "x86_64")]
         plan.put_routines(abi, region_at, KernelFunctions::NONE)?;
         Ok(plan)
     }
@@ -90,7 +85,6 @@ impl RegionPlan {
             moved: redirection.moved,
             left_alone: redirection.left_alone,
             journal,
-            #[cfg(target_arch = "x86_64")]
             routines: Default::default(),
         };
         plan.put(region::IMAGE..region::HOOK, instance.bytes())?;
@@ -111,7 +105,6 @@ impl RegionPlan {
     }
 
     /// Fills in which functions the hook's routines call, the image's and the kernel's.
-    #[cfg(target_arch = "x86_64")]
     fn put_routines(&mut self, abi: &dyn Abi, region_at: u64, kernel: KernelFunctions) -> Result<()> {
         let (image, hook) = abi::of_this_build(abi)?;
         for (name, routine, answers) in hook.rescue {
