@@ -117,7 +117,7 @@ fn missing_parts_are_listed_with_their_reasons() {
     assert!(page.contains("is not allowed"));
     let page = of(vec![samples::only_probed("web1")]);
     elements(&page);
-    assert_eq!(count(&page, "the file has a probe only"), 3);
+    assert_eq!(count(&page, "the file contains only a probe"), 3);
     assert!(!page.contains("role=\"img\""));
 }
 
