@@ -44,6 +44,10 @@ fn code(pid: Pid) -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
+/// Most clock calls of a rescued program in the span that [`clock_calls`] looks at. It makes some hundred if it is not
+/// rescued; if it is, only while an anchor has ended because the publisher gets no CPU.
+const MOST_CALLS: usize = 20;
+
 /// Number of clock calls that a thread of the process makes in a while.
 fn clock_calls(strace: &str, pid: Pid) -> usize {
     let traced = Command::new("timeout")
@@ -103,8 +107,7 @@ fn a_rescued_program_makes_no_system_calls_for_time() {
     );
     detach(running.pid()).expect_success();
     rescue(running.pid()).expect_success();
-    // An anchor may end while its publisher gets no CPU, so some calls may be made on a busy machine.
-    wait_until("reads by the page", || clock_calls(strace, running.pid()) == 0);
+    wait_until("reads by the page", || clock_calls(strace, running.pid()) <= MOST_CALLS);
 }
 
 /// A program that is started by this command line after `fastpath`, once it is in its loop.
@@ -141,7 +144,7 @@ fn the_calls_of_a_program_and_its_descendants_are_rescued_from_the_start() {
         let listed = processes.iter().find(|process| process["pid"] == itself.pid().0);
         let sites = listed.expect("the process")["rescued_sites"].as_u64();
         assert!(sites.is_some_and(|sites| sites >= 2), "{sites:?}");
-        wait_until("reads by the page", || clock_calls(strace, itself.pid()) == 0);
+        wait_until("reads by the page", || clock_calls(strace, itself.pid()) <= MOST_CALLS);
         if flags.is_empty() {
             // A static glibc that looks for the vDSO makes such calls only as a fallback, as far as an audit can see.
             let doctor = finish(fastpath(&["doctor", "--json", &itself.pid().0.to_string()]));
@@ -150,7 +153,9 @@ fn the_calls_of_a_program_and_its_descendants_are_rescued_from_the_start() {
         let shell = format!("{program}; true");
         let shell = started(&["run", "--require", "--rescue", "sh", "-c", &shell]);
         let child = shell.pid().children()[0];
-        wait_until("the child's reads by the page", || clock_calls(strace, child) == 0);
+        wait_until("the child's reads by the page", || {
+            clock_calls(strace, child) <= MOST_CALLS
+        });
     }
 }
 
