@@ -402,7 +402,7 @@ mod tests {
         header.set_cksum();
         let mut entries = Entries::new(header.as_bytes().chain(io::repeat(b'x').take(999)));
         assert!(entries.next().unwrap().is_some());
-        assert!(entries.next().unwrap_err().to_string().contains("cut short"));
+        assert!(entries.next().unwrap_err().to_string().contains("truncated"));
     }
 
     #[test]

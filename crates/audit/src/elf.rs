@@ -99,7 +99,7 @@ where
     Elf64: FileHeader<Endian = Endianness>,
     R: ReadRef<'a>,
 {
-    let broken = |what: &str| format!("its {what} cannot be read (cut short, or not what the header says)");
+    let broken = |what: &str| format!("its {what} cannot be read (truncated, or not what the header says)");
     let header = Elf64::parse(data).map_err(|_| broken("ELF header"))?;
     let endian = header.endian().map_err(|_| broken("ELF header"))?;
     let Some(isa) = Isa::of_elf(header.e_machine(endian), is_64) else {
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn mapped_parts_must_be_in_the_file() {
-        assert!(apart(vec![part(1, LENGTH)], LENGTH).unwrap_err().contains("cut short"));
+        assert!(apart(vec![part(1, LENGTH)], LENGTH).unwrap_err().contains("truncated"));
         assert!(apart(vec![part(u64::MAX - 5, 10)], LENGTH).is_err());
     }
 }

@@ -133,7 +133,7 @@ fn hostile_archives_give_a_line_each() {
     let whole = tar(&[("bin/x", &program)]);
     let cut = of_bytes(&whole[..600], &Options::default());
     assert!(
-        cut.unjudged.len() == 1 && cut.unjudged[0].why.contains("cut short"),
+        cut.unjudged.len() == 1 && cut.unjudged[0].why.contains("truncated"),
         "{:?}",
         cut.unjudged
     );
