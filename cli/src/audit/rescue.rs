@@ -131,7 +131,7 @@ fn sites_of(path: &str) -> Result<Vec<Site>, String> {
         return Err(format!("it is larger than {} MiB", MOST_FILE_BYTES >> 20));
     }
     let bytes = std::fs::read(path).map_err(|e| format!("it cannot be read: {e}"))?;
-    analyse(&bytes)
+    analyse(&bytes).map(|analysis| analysis.sites)
 }
 
 fn text(report: &Report) -> String {

@@ -163,7 +163,7 @@ fn prepare(state: &mut State, peer: Peer, request: &Request) -> Result<Answered,
         ));
     }
     let offsets = process.offsets()?;
-    let plan = region_for(&own.bytes, request.vdso, request.region, clocks).map_err(|e| unsupported(&e))?;
+    let plan = region_for(&own.bytes, request.vdso, request.region, clocks, false).map_err(|e| unsupported(&e))?;
     let mut answer = Answer {
         clocks: clocks.0,
         region_size: region::SIZE as u32,

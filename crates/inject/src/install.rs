@@ -18,7 +18,7 @@ use crate::redirection::mapping::{self, Region};
 use crate::redirection::{self, Journal, MOST_RECORDS, RegionPlan, State};
 use crate::region;
 use crate::remote;
-use crate::rescued_calls::{self, RescuedCalls, Room};
+use crate::rescued_calls::{self, Rescued, RescuedFile, Room};
 use crate::sites;
 use crate::stack::{AT_ENTRY, AT_PAGESZ, AT_SECURE, AT_SYSINFO, AT_SYSINFO_EHDR, InitialStack};
 use crate::surgery;
@@ -100,9 +100,7 @@ pub fn install(tracee: &mut Tracee, config: &InjectionConfig) -> Result<()> {
     let mut calls = HookedCalls::of(pid, &program.maps, at, hook, plan.room(), &files)?;
     if config.rescue {
         let is_filtered = config.filters > 0;
-        let found = RescuedCalls::with(pid, &program.maps, is_filtered, &plan, at, &mut calls, &config.scans)?;
-        plan.add(&found.records, &found.moved)?;
-        calls.pages.extend(found.pages);
+        rescued_calls::add(pid, &program.maps, is_filtered, &plan, at, &mut calls, &config.scans)?;
     }
     plan.add(&calls.records, &calls.moved)?;
     let start = program.start(config, at, &mut plan)?;
@@ -152,8 +150,10 @@ impl Program {
 
     fn plan(&self, config: &InjectionConfig, at: u64) -> Result<RegionPlan> {
         match &self.vdso {
-            Some((base, bytes)) if config.serve => redirection::region_for(bytes, *base, at, config.clocks),
-            _ => RegionPlan::without_patches(self.abi, at, config.clocks),
+            Some((base, bytes)) if config.serve => {
+                redirection::region_for(bytes, *base, at, config.clocks, config.rescue)
+            }
+            _ => RegionPlan::without_patches(self.abi, at, config.clocks, config.rescue),
         }
     }
 
@@ -242,7 +242,8 @@ pub fn install_in_libraries(
     region: u64,
 ) -> Result<()> {
     let pid = tracee.pid();
-    let (_, hook) = abi::of_this_build(abi::of(&tracee.registers()?))?;
+    let abi = abi::of(&tracee.registers()?);
+    let (_, hook) = abi::of_this_build(abi)?;
     let memory = Memory::of(pid)?;
     let mut journal = Journal::parse(&memory.bytes(region + region::JOURNAL, PAGE as usize)?).ok_or(Error::Gone)?;
     if journal.state == State::Withdrawn {
@@ -268,15 +269,18 @@ pub fn install_in_libraries(
         calls.add(&memory, &file, (at, &mut thunks), doors(hook, region), room);
         if config.rescue
             && config.filters == 0
-            && let Some(file) = rescued_calls::file_with_sites(pid, maps, mapping, &config.scans)
+            && let Some(file) = RescuedFile::of(pid, maps, mapping, &config.scans)
         {
-            let routines = rescued_calls::routines_of(&memory, hook, region);
+            let routines = rescued_calls::routines_of(&memory, abi.isa(), hook, region);
             let used = sites::thunks_in_use(&thunks) * THUNK_BYTES;
-            let room = room.saturating_sub(calls.records.len());
-            let mut rescued = RescuedCalls::default();
-            let mut place = Room::on_page(at, &mut thunks, used, room);
-            rescued.add(&memory, &file, routines, &mut calls, &mut place, |_| None);
-            calls.records.extend(rescued.records);
+            let mut room = Room {
+                at,
+                page: &mut thunks,
+                used,
+                most_records: room,
+            };
+            let mut result = Rescued::default();
+            rescued_calls::add_file(&memory, &file, &routines, &mut calls, &mut room, &mut result);
         }
         // The jumps last: what they need is complete before. If this fails, those made so far work.
         let new = used..sites::thunks_in_use(&thunks) * THUNK_BYTES;

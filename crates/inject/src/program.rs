@@ -63,15 +63,19 @@ pub fn file_start(maps: &[Mapping], address: u64) -> Option<u64> {
 /// Returns scan and load bias of the library mapped at `mapping`; `None` if the file cannot be read, or was replaced on
 /// disk since: its code is then not the mapped code.
 pub fn library(pid: i32, scans: &Cache, maps: &[Mapping], mapping: &Mapping) -> Option<(Arc<sites::Scan>, u64)> {
-    // Another kind of file may have taken its name.
-    let handle = target::open_path(&format!("/proc/{pid}/root{}", mapping.name)).ok()?;
-    let file = target::open_regular(&handle).ok()?;
-    if file.metadata().ok()?.ino() != mapping.inode {
-        return None;
-    }
-    let scan = scans.scan(&file, Role::Library).ok()?;
+    let scan = scans.scan(&open_mapped(pid, mapping)?, Role::Library).ok()?;
     let bias = file_start(maps, mapping.start)?.wrapping_sub(scan.lowest);
     Some((scan, bias))
+}
+
+/// Opens the file that is mapped at `mapping`; `None` if it cannot be opened, or its name refers to another file by now.
+pub fn open_mapped(pid: i32, mapping: &Mapping) -> Option<File> {
+    // Another kind of file may have taken its name.
+    let open = |path: String| target::open_regular(&target::open_path(&path).ok()?).ok();
+    // This path needs a privilege, and leads to the file even if it has another name, or none.
+    let mapped = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    let file = open(mapped).or_else(|| open(format!("/proc/{pid}/root{}", mapping.name)))?;
+    (file.metadata().ok()?.ino() == mapping.inode).then_some(file)
 }
 
 /// Scans the C library and the interpreter of this process.

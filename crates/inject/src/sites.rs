@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
+use fastpath_rescue::Analysis;
 use object::elf::{PF_X, PT_LOAD, PT_NOTE};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection};
@@ -189,15 +190,7 @@ pub fn thunks_in_use(page: &[u8]) -> usize {
 #[derive(Default)]
 pub struct Cache {
     scans: Mutex<HashMap<Identity, Arc<Scan>>>,
-    rescue: Mutex<HashMap<Identity, Arc<RescueScan>>>,
-}
-
-/// System calls for time in a file ([`fastpath_rescue`]).
-#[derive(Debug, Default)]
-pub struct RescueScan {
-    pub sites: Arc<Vec<fastpath_rescue::Site>>,
-    /// Lowest address that is loaded.
-    pub lowest: u64,
+    own_calls: Mutex<HashMap<Identity, Arc<Analysis>>>,
 }
 
 /// Device, inode, time of the last change, size, and role.
@@ -210,14 +203,9 @@ impl Cache {
     }
 
     /// Returns the system calls for time in an open file. A file that cannot be parsed has none.
-    pub fn rescue_sites(&self, file: &File) -> std::io::Result<Arc<RescueScan>> {
-        known(&self.rescue, file, Role::Library, |bytes| RescueScan {
-            sites: fastpath_rescue::analyse(bytes).unwrap_or_default().into(),
-            lowest: ElfFile64::parse(bytes)
-                .ok()
-                .and_then(|elf| lowest_of(&elf))
-                .unwrap_or(0),
-        })
+    pub fn own_calls(&self, file: &File) -> std::io::Result<Arc<Analysis>> {
+        let find = |bytes: &[u8]| fastpath_rescue::analyse(bytes).unwrap_or_default();
+        known(&self.own_calls, file, Role::Library, find)
     }
 }
 

@@ -1,7 +1,8 @@
 //! What an ELF file states about its code.
 
-use object::elf::{self, PF_X, PT_LOAD, SHT_REL, SHT_RELA, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
-use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
+use fastpath_isa::Isa;
+use object::elf::{self, FileHeader64, PF_X, PT_LOAD, SHT_REL, SHT_RELA, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
+use object::read::elf::{ElfFile, FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
 use object::{Endianness, Object};
 
 use crate::frames;
@@ -21,9 +22,10 @@ impl Part<'_> {
     }
 }
 
-/// An x86-64 program or library.
+/// A program or library.
 #[derive(Debug)]
 pub struct File<'f> {
+    pub isa: Isa,
     /// Executable parts.
     pub code: Vec<Part<'f>>,
     /// The other loaded parts.
@@ -45,18 +47,20 @@ pub struct File<'f> {
 /// SHT_RELR, System V ABI (gABI), "Sections"; object has no name for it.
 const SHT_RELR: u32 = 19;
 
+type Elf<'f> = ElfFile<'f, FileHeader64<Endianness>>;
+
 impl<'f> File<'f> {
-    /// Returns `None` for anything but an x86-64 program or library with section headers: without those, relocations
-    /// and call frames cannot be found.
+    /// Returns the loaded parts of a program or library; `None` if it has no section headers, or is of another ISA.
     pub fn parse(bytes: &'f [u8]) -> Option<File<'f>> {
-        let elf = ElfFile64::<Endianness>::parse(bytes).ok()?;
+        let elf = Elf::parse(bytes).ok()?;
         let endian = elf.endian();
         let header = elf.elf_header();
+        let isa = Isa::of_elf(header.e_machine(endian), header.is_class_64())?;
         let kind = header.e_type(endian);
-        if header.e_machine(endian) != elf::EM_X86_64 || (kind != elf::ET_EXEC && kind != elf::ET_DYN) {
+        if !matches!(isa, Isa::X86_64 | Isa::Aarch64) || (kind != elf::ET_EXEC && kind != elf::ET_DYN) {
             return None;
         }
-        if elf.elf_section_table().is_empty() {
+        if endian != Endianness::Little || elf.elf_section_table().is_empty() {
             return None;
         }
         let (mut code, mut data) = (Vec::new(), Vec::new());
@@ -72,7 +76,8 @@ impl<'f> File<'f> {
                 if is_code { &mut code } else { &mut data }.push(part);
             }
         }
-        let mut file = File {
+        Some(File {
+            isa,
             code,
             data,
             is_fixed: kind == elf::ET_EXEC,
@@ -81,13 +86,24 @@ impl<'f> File<'f> {
             objects: Vec::new(),
             relocated: Vec::new(),
             entry: elf.entry(),
-        };
-        file.add_symbols(&elf);
-        file.add_relocations(&elf, bytes)?;
+        })
+    }
+
+    /// Adds symbols, relocations and call frames. `None` if a table is broken.
+    pub fn add_tables(&mut self, bytes: &'f [u8]) -> Option<()> {
+        let elf = Elf::parse(bytes).ok()?;
+        self.add_symbols(&elf);
+        self.add_relocations(&elf, bytes)?;
         let frames = frames::of(&elf);
-        file.functions.extend(frames.functions);
-        file.labels.extend(frames.landing_pads);
-        Some(file)
+        self.functions.extend(frames.functions);
+        self.labels.extend(frames.landing_pads);
+        Some(())
+    }
+
+    /// Returns the lowest address of its parts, at the start of its page.
+    pub fn lowest(&self) -> u64 {
+        let parts = self.code.iter().chain(&self.data);
+        parts.map(|part| part.address).min().unwrap_or(0) & !4095
     }
 
     /// Returns the executable part that holds an address, and the offset in it.
@@ -98,7 +114,7 @@ impl<'f> File<'f> {
             .next()
     }
 
-    fn add_symbols(&mut self, elf: &ElfFile64<'f, Endianness>) {
+    fn add_symbols(&mut self, elf: &Elf<'f>) {
         let endian = elf.endian();
         for symbols in [elf.elf_symbol_table(), elf.elf_dynamic_symbol_table()] {
             for symbol in symbols.iter() {
@@ -113,7 +129,7 @@ impl<'f> File<'f> {
     }
 
     /// Adds the words that relocations change, and the addresses that they store. `None` if a table is broken.
-    fn add_relocations(&mut self, elf: &ElfFile64<'f, Endianness>, bytes: &'f [u8]) -> Option<()> {
+    fn add_relocations(&mut self, elf: &Elf<'f>, bytes: &'f [u8]) -> Option<()> {
         let endian = elf.endian();
         for section in elf.elf_section_table().iter() {
             match section.sh_type(endian) {
@@ -124,7 +140,7 @@ impl<'f> File<'f> {
                         self.labels.push(relocation.r_addend(endian) as u64);
                     }
                 }
-                // The x86-64 psABI has only RELA.
+                // The psABIs of x86-64 and AArch64 have only RELA.
                 SHT_REL => return None,
                 SHT_RELR => {
                     let words = section.data_as_array::<u64, _>(endian, bytes).ok()?;

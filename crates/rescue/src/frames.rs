@@ -97,7 +97,7 @@ mod tests {
             landing_pads(Bytes::new(&data, LittleEndian), 0x1000),
             Some(vec![0x1020])
         );
-        // Cut short.
+        // Truncated.
         assert_eq!(landing_pads(Bytes::new(&data[..9], LittleEndian), 0x1000), None);
     }
 }

@@ -1,20 +1,21 @@
 //! Finds the system calls for time that a program's own code makes, and proves for each whether it can be redirected to
 //! an image without any other effect.
 //!
-//! [`analyse`] reads an ELF file. A site is *proven* if whole instructions of at least five bytes beside the `syscall`
-//! can be replaced by a jump, and nothing can jump between them ([`window`]); any other is refused with its [`Reason`].
-//! [`thunk::thunk`] makes the code to which the jump goes. Only x86-64 so far: a file of another ISA has no sites.
+//! [`analyse`] reads an ELF file of x86-64 or AArch64. A site is *proven* if the bytes of a jump beside the system call
+//! can be replaced, and nothing can jump between them; any other is refused with its [`Reason`]. [`thunk::thunk`] makes
+//! the code to which the jump goes.
 
-mod bits;
+mod aarch64;
 mod file;
-mod flow;
 mod frames;
 pub mod thunk;
 pub mod window;
+mod x86;
 
 use std::fmt;
 
 use fastpath_audit::{By, Call};
+use fastpath_isa::Isa;
 
 pub use window::{Reason, Window};
 
@@ -38,6 +39,16 @@ pub struct Site {
     pub window: Result<Window, Reason>,
 }
 
+/// The sites of a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Analysis {
+    /// Sites, lowest address first.
+    pub sites: Vec<Site>,
+    /// Lowest address that the file states for its segments, at the start of its page: a file that is mapped elsewhere is
+    /// moved by the difference.
+    pub lowest: u64,
+}
+
 impl fmt::Display for Calls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -47,21 +58,14 @@ impl fmt::Display for Calls {
     }
 }
 
-/// Returns the lowest address that a file states for its segments, at the start of its page: a file that is mapped
-/// elsewhere is moved by the difference. `None` for a file that [`analyse`] does not examine.
-pub fn lowest_address(bytes: &[u8]) -> Option<u64> {
-    let file = file::File::parse(bytes)?;
-    let parts = file.code.iter().chain(&file.data);
-    Some(parts.map(|part| part.address).min()? & !4095)
-}
-
-/// Returns the sites of an ELF file, lowest address first. A file that is not one, or of another ISA, has none.
+/// Returns the sites of an ELF file. A file that is not one, of another ISA, or without section headers (its relocations
+/// and call frames cannot be found) has none.
 ///
 /// # Errors
 /// A message, if the file is broken.
-pub fn analyse(bytes: &[u8]) -> Result<Vec<Site>, String> {
-    let Some(file) = file::File::parse(bytes) else {
-        return Ok(Vec::new());
+pub fn analyse(bytes: &[u8]) -> Result<Analysis, String> {
+    let Some(mut file) = file::File::parse(bytes) else {
+        return Ok(Analysis::default());
     };
     let found = fastpath_audit::clock_calls(bytes)?;
     let mut wanted: Vec<(u64, Calls, By)> = found
@@ -69,21 +73,42 @@ pub fn analyse(bytes: &[u8]) -> Result<Vec<Site>, String> {
         .map(|site| (site.address, Calls::One(site.call), site.by))
         .collect();
     let dynamic = file.code.iter().flat_map(|part| {
-        let sites = window::dynamic(part.bytes);
+        let sites = match file.isa {
+            Isa::Aarch64 => aarch64::dynamic(part.bytes),
+            _ => x86::window::dynamic(part.bytes),
+        };
+        let sites = sites.into_iter();
         sites.map(|at| (part.address + at as u64, Calls::Any, By::SystemCall))
     });
     wanted.extend(dynamic);
-    wanted.sort_unstable_by_key(|(address, ..)| *address);
+    // Stable: a known number is before the same site without.
+    wanted.sort_by_key(|(address, ..)| *address);
     wanted.dedup_by_key(|(address, ..)| *address);
-    if wanted.is_empty() {
-        return Ok(Vec::new());
+    if wanted.is_empty() || file.add_tables(bytes).is_none() {
+        return Ok(Analysis::default());
     }
-    let flow = flow::Flow::of(&file);
-    let sites = wanted.into_iter().map(|(address, calls, by)| Site {
-        address,
-        calls,
-        by,
-        window: window::find(&file, &flow, address, by),
-    });
-    Ok(sites.collect())
+    let windows: Vec<_> = match file.isa {
+        Isa::Aarch64 => wanted
+            .iter()
+            .map(|(address, ..)| aarch64::find(&file, *address))
+            .collect(),
+        _ => {
+            let flow = x86::flow::Flow::of(&file);
+            let find = |(address, _, by): &_| x86::window::find(&file, &flow, *address, *by);
+            wanted.iter().map(find).collect()
+        }
+    };
+    let sites = wanted
+        .into_iter()
+        .zip(windows)
+        .map(|((address, calls, by), window)| Site {
+            address,
+            calls,
+            by,
+            window,
+        });
+    Ok(Analysis {
+        sites: sites.collect(),
+        lowest: file.lowest(),
+    })
 }

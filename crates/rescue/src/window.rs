@@ -1,37 +1,28 @@
 //! The bytes of a site that a jump replaces.
 //!
-//! | window | what is replaced | where the system call is made |
-//! |---|---|---|
-//! | before | whole instructions right before the `syscall` | at its own address |
-//! | behind | the `syscall` and whole instructions after it | in the thunk |
-//! | vsyscall | the constant of the instruction that loads the address | in the thunk |
+//! | window | ISA | what is replaced | where the system call is made |
+//! |---|---|---|---|
+//! | before | x86-64 | whole instructions right before the `syscall` | at its own address |
+//! | behind | x86-64 | the `syscall` and whole instructions after it | in the thunk |
+//! | behind | AArch64 | the `svc` alone | in the thunk |
+//! | vsyscall | x86-64 | the constant of the instruction that loads the address | in the thunk |
 //!
 //! A jump to the `syscall` behind a window *before* it finds it unchanged.
 
 use std::fmt;
+use std::ops::Range;
 
-use fastpath_audit::By;
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction};
-use memchr::memmem;
+use fastpath_isa::Isa;
 
 use crate::file::File;
-use crate::flow::Flow;
-
-/// Size of `jmp rel32`.
-pub const JUMP_BYTES: usize = 5;
-/// Size of `syscall`.
-pub const SYSCALL_BYTES: usize = 2;
-/// Longest window: five bytes may end within an instruction, which is of 15 bytes at most.
-pub const MOST_BYTES: usize = 19;
-const PAGE: u64 = 4096;
 
 /// Where a window is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Before the `syscall`, which stays.
+    /// Before the system call, which stays.
     Before,
-    /// The `syscall` and what follows.
+    /// The system call and what follows.
     Behind,
     /// The constant in an instruction that loads an address in the vsyscall page.
     Vsyscall,
@@ -40,6 +31,7 @@ pub enum Kind {
 /// Bytes that can be replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
+    pub isa: Isa,
     pub kind: Kind,
     /// Address of the first byte, before relocation.
     pub address: u64,
@@ -47,9 +39,25 @@ pub struct Window {
     pub bytes: Vec<u8>,
 }
 
+impl Window {
+    /// Refuses code that the loader changes.
+    pub(crate) fn unless_relocated(self, file: &File<'_>) -> Result<Window, Reason> {
+        let range = self.range();
+        // A relocation changes up to 8 bytes.
+        let range = range.start.saturating_sub(7)..range.end;
+        match file.relocated.iter().find(|at| range.contains(at)) {
+            Some(at) => Err(Reason::Relocated(*at)),
+            None => Ok(self),
+        }
+    }
+
+    fn range(&self) -> Range<u64> {
+        self.address..self.address + self.bytes.len() as u64
+    }
+}
+
 /// Reason why a site is left alone. Addresses are those of the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// No function that the file states reaches it.
     NotReached,
@@ -83,190 +91,3 @@ impl fmt::Display for Reason {
         }
     }
 }
-
-/// Code before or behind a `syscall` whose number is an argument. Each is the code of one library's function for any
-/// system call.
-struct Shape {
-    before: &'static [u8],
-    behind: &'static [u8],
-}
-
-const SHAPES: [Shape; 3] = [
-    // glibc, syscall(): mov rdi,rax; rsi,rdi; rdx,rsi; rcx,rdx; r8,r10; r9,r8; 8(rsp),r9
-    Shape {
-        before: &[
-            0x48, 0x89, 0xf8, 0x48, 0x89, 0xf7, 0x48, 0x89, 0xd6, 0x48, 0x89, 0xca, 0x4d, 0x89, 0xc2, 0x4d, 0x89, 0xc8,
-            0x4c, 0x8b, 0x4c, 0x24, 0x08,
-        ],
-        behind: &[],
-    },
-    // musl, syscall(), as compilers make it: mov 16(rdx),rsi; 24(rdx),rdx
-    Shape {
-        before: &[0x48, 0x8b, 0x72, 0x10, 0x48, 0x8b, 0x52, 0x18],
-        behind: &[],
-    },
-    // Go, all calls: cmp $-4095, rax; jbe
-    Shape {
-        before: &[],
-        behind: &[0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x76],
-    },
-];
-
-/// Returns the offsets of the `syscall` instructions in `code` whose number is an argument.
-pub fn dynamic(code: &[u8]) -> impl Iterator<Item = usize> + '_ {
-    memmem::find_iter(code, &[0x0f, 0x05]).filter(|at| {
-        SHAPES
-            .iter()
-            .any(|shape| code[..*at].ends_with(shape.before) && code[at + SYSCALL_BYTES..].starts_with(shape.behind))
-    })
-}
-
-/// Returns the window of the site at `address`.
-pub fn find(file: &File<'_>, flow: &Flow, address: u64, by: By) -> Result<Window, Reason> {
-    if !flow.is_complete {
-        return Err(Reason::TooLarge);
-    }
-    let begins = |(part, offset): (usize, usize)| match by {
-        By::SystemCall => flow.begins((part, offset)).then_some((part, offset)),
-        // The address is that of the constant.
-        By::Vsyscall => Some((part, flow.previous((part, offset))?)),
-    };
-    let place = file.place(address).and_then(begins).ok_or(Reason::NotReached)?;
-    let search = Search { file, flow, place };
-    let window = match by {
-        By::Vsyscall => search.constant()?,
-        By::SystemCall => match search.before() {
-            Ok(window) => window,
-            // The reason of the first window, which is the usual one, is reported.
-            Err(reason) => search.behind().map_err(|_| reason)?,
-        },
-    };
-    search.is_left_alone(&window)?;
-    Ok(window)
-}
-
-struct Search<'a, 'f> {
-    file: &'a File<'f>,
-    flow: &'a Flow,
-    /// Executable part and offset of the site.
-    place: (usize, usize),
-}
-
-impl Search<'_, '_> {
-    fn code(&self) -> &[u8] {
-        self.file.code[self.place.0].bytes
-    }
-
-    fn address(&self, offset: usize) -> u64 {
-        self.file.code[self.place.0].address + offset as u64
-    }
-
-    fn decode(&self, offset: usize) -> Instruction {
-        let code = &self.code()[offset..];
-        Decoder::with_ip(64, code, self.address(offset), DecoderOptions::NONE).decode()
-    }
-
-    /// Returns the shortest window right before the `syscall`.
-    fn before(&self) -> Result<Window, Reason> {
-        let (part, end) = self.place;
-        let mut start = end;
-        while end - start < JUMP_BYTES {
-            let previous = self.flow.previous((part, start)).ok_or(Reason::NoRoom)?;
-            let instruction = self.decode(previous);
-            // An instruction that does not end where the next begins comes of another decoding.
-            if previous + instruction.len() != start {
-                return Err(Reason::Ambiguous(self.address(previous)));
-            }
-            if !is_movable(&instruction) {
-                return Err(Reason::NoRoom);
-            }
-            start = previous;
-        }
-        self.window(Kind::Before, start, end)
-    }
-
-    /// Returns the window of the `syscall` and the instructions after it.
-    fn behind(&self) -> Result<Window, Reason> {
-        let (part, start) = self.place;
-        let mut end = start + SYSCALL_BYTES;
-        while end - start < JUMP_BYTES {
-            if !self.flow.begins((part, end)) {
-                return Err(Reason::NoRoom);
-            }
-            let instruction = self.decode(end);
-            if instruction.is_invalid() || !is_movable(&instruction) {
-                return Err(Reason::NoRoom);
-            }
-            end += instruction.len();
-        }
-        self.window(Kind::Behind, start, end)
-    }
-
-    /// Returns the constant of the instruction at the site.
-    fn constant(&self) -> Result<Window, Reason> {
-        let (_, start) = self.place;
-        let load = self.decode(start);
-        let size = match load.code() {
-            // The constant is extended with its sign: the thunk must be below 2 GiB.
-            Code::Mov_rm64_imm32 if self.file.is_fixed => 4,
-            Code::Mov_rm64_imm32 => return Err(Reason::Movable),
-            Code::Mov_r64_imm64 => 8,
-            _ => return Err(Reason::NoRoom),
-        };
-        let end = start + load.len();
-        self.jumps_between(start, end)?;
-        self.window_of(Kind::Vsyscall, end - size, end, size)
-    }
-
-    fn window(&self, kind: Kind, start: usize, end: usize) -> Result<Window, Reason> {
-        self.jumps_between(start, end)?;
-        self.window_of(kind, start, end, JUMP_BYTES)
-    }
-
-    fn window_of(&self, kind: Kind, start: usize, end: usize, written: usize) -> Result<Window, Reason> {
-        let address = self.address(start);
-        if address / PAGE != (address + written as u64 - 1) / PAGE {
-            return Err(Reason::CrossesPage);
-        }
-        Ok(Window {
-            kind,
-            address,
-            bytes: self.code()[start..end].to_vec(),
-        })
-    }
-
-    /// Refuses code that something may jump into, and code in which another decoding begins instructions elsewhere.
-    fn jumps_between(&self, start: usize, end: usize) -> Result<(), Reason> {
-        let (part, _) = self.place;
-        if let Some(at) = self.flow.landing_in(part, start + 1..end) {
-            return Err(Reason::Landing(self.address(at)));
-        }
-        let mut offset = start;
-        while offset < end {
-            let next = offset + self.decode(offset).len().max(1);
-            if let Some(at) = self.flow.begin_in(part, offset + 1..next.min(end)) {
-                return Err(Reason::Ambiguous(self.address(at)));
-            }
-            offset = next;
-        }
-        Ok(())
-    }
-
-    /// Refuses code that the loader changes.
-    fn is_left_alone(&self, window: &Window) -> Result<(), Reason> {
-        let end = window.address + window.bytes.len() as u64;
-        // A relocation changes up to 8 bytes.
-        let range = window.address.saturating_sub(7)..end;
-        let relocated = self.file.relocated.iter().find(|at| range.contains(at));
-        relocated.map_or(Ok(()), |at| Err(Reason::Relocated(*at)))
-    }
-}
-
-/// Returns whether an instruction does the same at another address. Those that refer to memory by their own address are
-/// encoded anew.
-fn is_movable(instruction: &Instruction) -> bool {
-    instruction.flow_control() == FlowControl::Next
-}
-
-#[cfg(test)]
-mod tests;

@@ -8,7 +8,8 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use fastpath_rescue::thunk::{Routines, Thunk, thunk};
+use fastpath_isa::Isa;
+use fastpath_rescue::thunk::{Routine, Thunk, thunk};
 use fastpath_rescue::window::Kind;
 use fastpath_rescue::{Calls, Window, analyse};
 use libc::user_regs_struct as Registers;
@@ -289,21 +290,18 @@ fn a_thunk_does_what_its_window_does_and_a_system_call_no_more() {
     let machine = Machine::start();
     let from = ptrace::getregs(machine.pid).unwrap();
     machine.write(ROUTINE, &[BREAKPOINT]);
-    let routines = Routines {
-        clock_gettime: ROUTINE,
-        gettimeofday: ROUTINE,
-        time: ROUTINE,
-    };
+    let routines = ["clock_gettime", "gettimeofday", "time"];
+    let routines = routines.map(|name| Routine::of(Isa::X86_64, name, ROUTINE).unwrap());
     let mut random = Random(1);
     let (mut before, mut behind) = (0, 0);
     for path in files() {
         let bytes = std::fs::read(&path).unwrap();
-        for site in analyse(&bytes).unwrap() {
+        for site in analyse(&bytes).unwrap().sites {
             let Ok(window) = &site.window else { continue };
             let bias = WINDOW.wrapping_sub(window.address);
             // Jumps are the same for all calls, so each site is tried with its number as an argument too.
             for calls in [site.calls, Calls::Any] {
-                let Some(thunk) = thunk(window, calls, bias, THUNK, routines, None) else {
+                let Some(thunk) = thunk(window, calls, bias, THUNK, &routines, None) else {
                     continue;
                 };
                 machine.write(THUNK, &thunk.code);

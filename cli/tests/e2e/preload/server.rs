@@ -178,7 +178,7 @@ impl Plan {
     fn of(request: &fastpath_protocol::Request, page: OwnedFd, mailbox: OwnedFd) -> Plan {
         use fastpath_protocol::{Answer, PATCH_BYTES, Patch, Section, Source};
         let own = own_vdso().expect("a vDSO").expect("a vDSO");
-        let plan = region_for(&own.bytes, request.vdso, request.region, ClockSet::ALL).expect("a plan");
+        let plan = region_for(&own.bytes, request.vdso, request.region, ClockSet::ALL, false).expect("a plan");
         let section = |source: Source, from: u64, to: u64, protection: i32| Section {
             source: source as u32,
             offset: from as u32,

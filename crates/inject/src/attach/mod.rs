@@ -27,7 +27,7 @@ use crate::redirection::apply::{NotApplied, apply};
 use crate::redirection::mapping::Region;
 use crate::redirection::{LeftAlone, Record, RegionPlan, region_for};
 use crate::remote::{RemoteCalls, counter_is_readable};
-use crate::rescued_calls::{Rescued, RescuedCalls};
+use crate::rescued_calls::{self, Rescued};
 use crate::sites::Cache;
 use crate::{abi, maps, region};
 use calling_thread::with_calls;
@@ -100,7 +100,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     }
     let own_scans = Cache::default();
     let at = region::place_near(&target.maps, target.vdso_base)?;
-    let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks)?;
+    let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks, config.rescue)?;
     let mut calls = match config.children {
         // The target's filter may kill it for the system calls of the hook.
         Some(scans) if !target.is_filtered => {
@@ -113,10 +113,9 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let mut rescued = None;
     if config.rescue {
         let scans = config.children.unwrap_or(&own_scans);
-        let found = RescuedCalls::with(pid, &target.maps, target.is_filtered, &plan, at, &mut calls, scans)?;
-        plan.add(&found.records, &found.moved)?;
-        calls.pages.extend(found.pages);
-        rescued = Some(found.result);
+        let is_filtered = target.is_filtered;
+        let found = rescued_calls::add(pid, &target.maps, is_filtered, &plan, at, &mut calls, scans)?;
+        rescued = Some(found);
     }
     plan.add(&calls.records, &calls.moved)?;
     let region = Region {

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use fastpath_image::{Image, Instance, Isa, KernelFunctions, Options, Placement, Vdso};
 use fastpath_page::ClockSet;
+use fastpath_rescue::thunk::Routine;
 
 use super::{EntryPatch, Journal, LeftAlone, MOST_RECORDS, Moved, Purpose, Record, Redirection, State, plan};
 use crate::abi::{self, Abi};
@@ -25,31 +26,31 @@ pub struct RegionPlan {
     pub left_alone: Vec<LeftAlone>,
     /// Contents of the region's journal; already in `code`.
     pub journal: Journal,
-    /// Code for the program's own system calls for time. None, if the kernel's functions may change registers that a
-    /// system call keeps.
-    pub routines: fastpath_rescue::thunk::Routines,
+    /// Code for the program's own system calls for time. None, unless they were asked for, or if the kernel's functions
+    /// may change registers that a system call keeps.
+    pub routines: Vec<Routine>,
 }
 
 /// Plans a region at `region_at` for a process whose kernel's vDSO has these bytes at `vdso_base`; `clocks` are those
-/// that its page will answer. Refuses unless clock_gettime can be redirected.
-pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet) -> Result<RegionPlan> {
+/// that its page will answer. `rescue`: its own system calls for time are to be redirected too. Refuses unless
+/// clock_gettime can be redirected.
+pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet, rescue: bool) -> Result<RegionPlan> {
     let parsed = Vdso::parse(vdso).map_err(|e| Error::Unsupported(format!("the kernel's vDSO: {e}")))?;
     let isa = Isa::of_elf(parsed.machine(), parsed.is_64());
     let abi = isa.and_then(abi::of_isa).ok_or_else(|| {
         Error::Unsupported("its vDSO is of an instruction set whose programs are not redirected".into())
     })?;
-    let (image, _) = abi::of_this_build(abi)?;
+    let (image, hook) = abi::of_this_build(abi)?;
     let image_at = region_at + region::IMAGE;
     let thunks_at = region_at + region::ENTRY_THUNKS;
     let redirection = plan(image, vdso, vdso_base, image_at, thunks_at, clocks)?;
     if let Some(why) = redirection.refusal() {
         return Err(Error::Unsupported(why));
     }
-    let has_routines =
-        super::general::uses_general_registers(vdso, &parsed, &["clock_gettime", "gettimeofday", "time"]);
     let kernel = redirection.kernel;
     let mut plan = RegionPlan::of(abi, region_at, redirection, vdso_base, clocks)?;
-    if has_routines {
+    let names: Vec<&str> = hook.rescue.iter().map(|(name, ..)| *name).collect();
+    if rescue && super::general::uses_general_registers(vdso, &parsed, &names) {
         plan.put_routines(abi, region_at, kernel)?;
     }
     Ok(plan)
@@ -57,9 +58,11 @@ pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet)
 
 impl RegionPlan {
     /// Plans a region at `region_at` for a program without a kernel's vDSO, or one whose vDSO is left alone.
-    pub(crate) fn without_patches(abi: &dyn Abi, region_at: u64, clocks: ClockSet) -> Result<RegionPlan> {
+    pub(crate) fn without_patches(abi: &dyn Abi, region_at: u64, clocks: ClockSet, rescue: bool) -> Result<RegionPlan> {
         let mut plan = RegionPlan::of(abi, region_at, Redirection::default(), 0, clocks)?;
-        plan.put_routines(abi, region_at, KernelFunctions::NONE)?;
+        if rescue {
+            plan.put_routines(abi, region_at, KernelFunctions::NONE)?;
+        }
         Ok(plan)
     }
 
@@ -85,7 +88,7 @@ impl RegionPlan {
             moved: redirection.moved,
             left_alone: redirection.left_alone,
             journal,
-            routines: Default::default(),
+            routines: Vec::new(),
         };
         plan.put(region::IMAGE..region::HOOK, instance.bytes())?;
         plan.put(region::HOOK..region::THUNKS, hook.code)?;
@@ -111,16 +114,13 @@ impl RegionPlan {
             let function = match *name {
                 // It follows the kernel's tick: only the kernel knows it.
                 "time" => kernel.address(name),
-                _ => {
-                    let mut functions = image.functions().iter();
-                    let found = functions.find(|function| super::plain_name(function.name) == *name);
-                    found.map_or(0, |function| region_at + region::IMAGE + function.offset)
-                }
+                _ => super::function_of(image, name).map_or(0, |offset| region_at + region::IMAGE + offset),
             };
             if function != 0 {
                 let word = region::HOOK + answers;
                 self.put(word..word + 8, &function.to_le_bytes())?;
-                self.routines.set(name, region_at + region::HOOK + routine);
+                let routine = Routine::of(abi.isa(), name, region_at + region::HOOK + routine);
+                self.routines.extend(routine);
             }
         }
         Ok(())

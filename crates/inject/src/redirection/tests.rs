@@ -30,7 +30,7 @@ fn this_machines() -> Vdso {
 fn this_machines_vdso_can_be_redirected_and_only_its_clock_functions_are() {
     let vdso = this_machines();
     let region = vdso.base - (1 << 20);
-    let plan = region_for(&vdso.bytes, vdso.base, region, ClockSet::ALL).unwrap();
+    let plan = region_for(&vdso.bytes, vdso.base, region, ClockSet::ALL, false).unwrap();
     assert_eq!(plan.left_alone, []);
     let functions: Vec<_> = plan.patches.iter().map(|p| p.function).collect();
     assert_eq!(functions, ["clock_gettime", "gettimeofday"]);
@@ -41,7 +41,7 @@ fn this_machines_vdso_can_be_redirected_and_only_its_clock_functions_are() {
     }
     let journal = Journal::parse(&plan.code[region::JOURNAL as usize..]).unwrap();
     assert_eq!(journal, plan.journal);
-    let without_realtime = region_for(&vdso.bytes, vdso.base, region, ClockSet::MONOTONIC).unwrap();
+    let without_realtime = region_for(&vdso.bytes, vdso.base, region, ClockSet::MONOTONIC, false).unwrap();
     assert_eq!(without_realtime.patches.len(), 1);
 }
 
@@ -55,7 +55,7 @@ fn a_vdso_with_an_unknown_function_is_redirected_all_the_same() {
     vdso.bytes[at..at + "getcpu".len()].copy_from_slice(b"unlock");
     let parsed = fastpath_image::Vdso::parse(&vdso.bytes).unwrap();
     assert!(parsed.find("__vdso_unlock").is_some());
-    let plan = region_for(&vdso.bytes, vdso.base, vdso.base - (1 << 20), ClockSet::ALL).unwrap();
+    let plan = region_for(&vdso.bytes, vdso.base, vdso.base - (1 << 20), ClockSet::ALL, false).unwrap();
     assert_eq!(
         plan.patches.len(),
         SERVED.len() - 1,
@@ -141,7 +141,7 @@ fn redirect_this_process(vdso: &Vdso, page: &OwnedFd) -> RegionPlan {
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     map(at, size, libc::PROT_READ | libc::PROT_EXEC, private, -1);
     let shared = libc::MAP_SHARED | libc::MAP_FIXED;
-    let plan = region_for(&vdso.bytes, vdso.base, at, ClockSet::ALL).unwrap();
+    let plan = region_for(&vdso.bytes, vdso.base, at, ClockSet::ALL, false).unwrap();
     let memory = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
     memory.write_all_at(&plan.code, at).unwrap();
     map(at + region::PAGE, 4096, libc::PROT_READ, shared, page.as_raw_fd());

@@ -93,7 +93,7 @@ fn back_to(
     Instruction::with_branch(jump, to).map(Some)
 }
 
-fn is_branch(instruction: &Instruction) -> bool {
+pub fn is_branch(instruction: &Instruction) -> bool {
     matches!(
         instruction.flow_control(),
         FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch | FlowControl::Call

@@ -5,7 +5,7 @@
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 
-use crate::bits::Bits;
+use super::bits::Bits;
 use crate::file::{File, Part};
 
 /// Most words of one table of relative addresses.

@@ -16,6 +16,7 @@ fn window_at(at: u64, before: &[&[u8]], behind: &[&[u8]], change: impl Fn(&mut F
     let before = before.concat();
     let code = [&before, SYSCALL, &behind.concat()].concat();
     let mut file = File {
+        isa: fastpath_isa::Isa::X86_64,
         code: vec![Part {
             address: at,
             bytes: &code,
@@ -165,6 +166,7 @@ fn a_load_of_a_vsyscall_is_replaced_in_its_constant() {
     // mov $0xffffffffff600000, %rax; call *%rax; ret
     let code: &[u8] = &[0x48, 0xc7, 0xc0, 0, 0, 0x60, 0xff, 0xff, 0xd0, 0xc3];
     let mut file = File {
+        isa: fastpath_isa::Isa::X86_64,
         code: vec![Part {
             address: 0x40_0000,
             bytes: code,
@@ -194,7 +196,7 @@ fn the_functions_for_any_call_are_found_in_this_machines_libc() {
         .split_whitespace()
         .find(|word| word.ends_with("/libc.so.6"))
         .unwrap();
-    let sites = crate::analyse(&std::fs::read(libc).unwrap()).unwrap();
+    let sites = crate::analyse(&std::fs::read(libc).unwrap()).unwrap().sites;
     let any: Vec<_> = sites.iter().filter(|site| site.calls == crate::Calls::Any).collect();
     assert!(
         !any.is_empty() && any.iter().all(|site| site.window.is_ok()),

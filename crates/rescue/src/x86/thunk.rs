@@ -1,0 +1,212 @@
+//! Thunks of x86-64.
+//!
+//! A `syscall` changes rax, rcx (the address after it) and r11 (the flags), and a thunk changes nothing else: it compares
+//! the number in rcx, which is free until the system call, and so is r11. A routine gets the address to continue at in
+//! rcx. A thunk uses no stack.
+
+use iced_x86::{BlockEncoder, BlockEncoderOptions, Decoder, DecoderOptions, Instruction, InstructionBlock};
+
+use super::window::{JUMP_BYTES, SYSCALL_BYTES};
+use crate::thunk::{Place, Routine, Thunk};
+use crate::window::Kind;
+
+/// Returns the thunk for a window: see [`crate::thunk::thunk`].
+pub fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
+    let builder = Builder {
+        place,
+        code: Vec::new(),
+    };
+    match builder.place.window.kind {
+        Kind::Before => builder.before(wanted, otherwise),
+        Kind::Behind => builder.behind(wanted, otherwise),
+        Kind::Vsyscall => builder.vsyscall(wanted.first()?),
+    }
+}
+
+/// Returns `jmp rel32`.
+fn jump(from: u64, to: u64) -> Option<[u8; JUMP_BYTES]> {
+    let distance = to.wrapping_sub(from.wrapping_add(JUMP_BYTES as u64)) as i64;
+    let [a, b, c, d] = i32::try_from(distance).ok()?.to_le_bytes();
+    Some([0xe9, a, b, c, d])
+}
+
+struct Builder<'w> {
+    place: Place<'w>,
+    code: Vec<u8>,
+}
+
+impl Builder<'_> {
+    fn here(&self) -> u64 {
+        self.place.at + self.code.len() as u64
+    }
+
+    fn jump_to(&mut self, to: u64) -> Option<()> {
+        self.code.extend(jump(self.here(), to)?);
+        Some(())
+    }
+
+    /// Appends `mov $value, %rcx`.
+    fn rcx(&mut self, value: u64) {
+        self.code.extend([0x48, 0xb9]);
+        self.code.extend(value.to_le_bytes());
+    }
+
+    /// Appends copies of instructions of the window, from this offset on. Returns the offsets of each, and of its copy.
+    fn copy(&mut self, from: usize) -> Option<Vec<(u16, u16)>> {
+        let bytes = &self.place.window.bytes[from..];
+        if bytes.is_empty() {
+            return Some(Vec::new());
+        }
+        let first = self.place.address + from as u64;
+        let decoder = Decoder::with_ip(64, bytes, first, DecoderOptions::NONE);
+        let instructions: Vec<Instruction> = decoder.into_iter().collect();
+        let block = InstructionBlock::new(&instructions, self.here());
+        let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
+        let encoded = BlockEncoder::encode(64, block, options).ok()?;
+        let base = self.code.len();
+        let copies = encoded
+            .new_instruction_offsets
+            .iter()
+            .map(|offset| base + *offset as usize);
+        let moved = instructions
+            .iter()
+            .map(|instruction| (instruction.ip() - self.place.address) as usize)
+            .zip(copies)
+            .map(|(from, to)| (from as u16, to as u16))
+            .collect();
+        self.code.extend(encoded.code_buffer);
+        Some(moved)
+    }
+
+    /// Appends the comparison of the number with those of the routines, which does not change the flags. Returns the
+    /// offsets of the distances of their jumps.
+    fn compare(&mut self, wanted: &[Routine]) -> Vec<usize> {
+        let mut jumps = Vec::new();
+        for routine in wanted {
+            // lea -number(%rax), %rcx; jrcxz
+            self.code.extend([0x48, 0x8d, 0x88]);
+            self.code.extend(routine.number.wrapping_neg().to_le_bytes());
+            self.code.extend([0xe3, 0]);
+            jumps.push(self.code.len() - 1);
+        }
+        jumps
+    }
+
+    /// Makes this the target of the short jump whose distance is at this offset.
+    fn land(&mut self, distance: usize) -> Option<()> {
+        self.code[distance] = i8::try_from(self.code.len() - (distance + 1)).ok()? as u8;
+        Some(())
+    }
+
+    /// Appends a jump to a routine, and returns the offset of the word for its end.
+    fn go_to_routine(&mut self, routine: &Routine) -> usize {
+        self.rcx(0);
+        let end = self.code.len() - 8;
+        // mov $routine, %r11; jmp *%r11
+        self.code.extend([0x49, 0xbb]);
+        self.code.extend(routine.address.to_le_bytes());
+        self.code.extend([0x41, 0xff, 0xe3]);
+        end
+    }
+
+    /// Makes this the place where the routines come back to.
+    fn end(&mut self, ends: &[usize]) {
+        let here = self.here().to_le_bytes();
+        ends.iter().for_each(|at| self.code[*at..at + 8].copy_from_slice(&here));
+    }
+
+    fn before(mut self, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
+        let syscall = self.place.address + self.place.window.bytes.len() as u64;
+        let behind = syscall + SYSCALL_BYTES as u64;
+        // The code at `otherwise` has the instructions of the window itself.
+        let moved = match otherwise {
+            None => self.copy(0)?,
+            Some(_) => Vec::new(),
+        };
+        let jumps = self.compare(wanted);
+        self.jump_to(otherwise.unwrap_or(syscall))?;
+        let mut ends = Vec::new();
+        for (routine, jump) in wanted.iter().zip(jumps) {
+            self.land(jump)?;
+            if otherwise.is_some() {
+                self.copy(0)?;
+            }
+            ends.push(self.go_to_routine(routine));
+        }
+        self.end(&ends);
+        self.rcx(behind);
+        self.jump_to(behind)?;
+        self.finish(moved, None)
+    }
+
+    fn behind(mut self, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
+        let jumps = self.compare(wanted);
+        let called = match otherwise {
+            Some(otherwise) => {
+                self.jump_to(otherwise)?;
+                None
+            }
+            None => {
+                // syscall; jmp over the routines
+                self.code.extend([0x0f, 0x05, 0xeb, 0]);
+                Some(self.code.len() - 2)
+            }
+        };
+        let mut ends = Vec::new();
+        for (routine, jump) in wanted.iter().zip(jumps) {
+            self.land(jump)?;
+            ends.push(self.go_to_routine(routine));
+        }
+        if let Some(called) = called {
+            self.land(called + 1)?;
+        }
+        self.end(&ends);
+        self.rcx(self.place.address + SYSCALL_BYTES as u64);
+        let mut moved = self.copy(SYSCALL_BYTES)?;
+        self.jump_to(self.place.address + self.place.window.bytes.len() as u64)?;
+        let Some(called) = called else {
+            // Threads that wait in the call are in the code at `otherwise`.
+            return self.finish(Vec::new(), None);
+        };
+        // A thread there has made its system call: rcx is as it left it.
+        if let Some(first) = moved.first_mut() {
+            first.1 = called as u16;
+        }
+        self.finish(moved, Some((called as u16, SYSCALL_BYTES as u16)))
+    }
+
+    fn vsyscall(mut self, routine: &Routine) -> Option<Thunk> {
+        // endbr64; mov $number, %eax
+        self.code.extend([0xf3, 0x0f, 0x1e, 0xfa, 0xb8]);
+        self.code.extend(routine.number.to_le_bytes());
+        let end = self.go_to_routine(routine);
+        self.end(&[end]);
+        // ret
+        self.code.push(0xc3);
+        let replacement = match self.place.window.bytes.len() {
+            // Extended with its sign.
+            4 => i32::try_from(self.place.at).ok()?.to_le_bytes().to_vec(),
+            _ => self.place.at.to_le_bytes().to_vec(),
+        };
+        Some(Thunk {
+            address: self.place.address,
+            original: self.place.window.bytes.clone(),
+            replacement,
+            code: self.code,
+            moved: Vec::new(),
+            in_call: None,
+        })
+    }
+
+    fn finish(self, mut moved: Vec<(u16, u16)>, in_call: Option<(u16, u16)>) -> Option<Thunk> {
+        moved.retain(|(from, _)| *from > 0);
+        Some(Thunk {
+            address: self.place.address,
+            original: self.place.window.bytes[..JUMP_BYTES].to_vec(),
+            replacement: jump(self.place.address, self.place.at)?.to_vec(),
+            code: self.code,
+            moved,
+            in_call,
+        })
+    }
+}

@@ -1,0 +1,194 @@
+//! The bytes beside a `syscall` that a jump can replace.
+
+use fastpath_audit::By;
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction};
+use memchr::memmem;
+
+use super::flow::Flow;
+use crate::file::File;
+use crate::window::{Kind, Reason, Window};
+
+/// Size of `jmp rel32`.
+pub const JUMP_BYTES: usize = 5;
+/// Size of `syscall`.
+pub const SYSCALL_BYTES: usize = 2;
+const PAGE: u64 = 4096;
+
+/// Code before or behind a `syscall` whose number is an argument. Each is the code of one library's function for any
+/// system call.
+struct Shape {
+    before: &'static [u8],
+    behind: &'static [u8],
+}
+
+const SHAPES: [Shape; 3] = [
+    // glibc, syscall(): mov rdi,rax; rsi,rdi; rdx,rsi; rcx,rdx; r8,r10; r9,r8; 8(rsp),r9
+    Shape {
+        before: &[
+            0x48, 0x89, 0xf8, 0x48, 0x89, 0xf7, 0x48, 0x89, 0xd6, 0x48, 0x89, 0xca, 0x4d, 0x89, 0xc2, 0x4d, 0x89, 0xc8,
+            0x4c, 0x8b, 0x4c, 0x24, 0x08,
+        ],
+        behind: &[],
+    },
+    // musl, syscall(), as compilers make it: mov 16(rdx),rsi; 24(rdx),rdx
+    Shape {
+        before: &[0x48, 0x8b, 0x72, 0x10, 0x48, 0x8b, 0x52, 0x18],
+        behind: &[],
+    },
+    // Go, all calls: cmp $-4095, rax; jbe
+    Shape {
+        before: &[],
+        behind: &[0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x76],
+    },
+];
+
+/// Returns the offsets of the `syscall` instructions in `code` whose number is an argument.
+pub fn dynamic(code: &[u8]) -> Vec<usize> {
+    let is_dynamic = |at: &usize| {
+        SHAPES
+            .iter()
+            .any(|shape| code[..*at].ends_with(shape.before) && code[at + SYSCALL_BYTES..].starts_with(shape.behind))
+    };
+    memmem::find_iter(code, &[0x0f, 0x05]).filter(is_dynamic).collect()
+}
+
+/// Returns the window of the site at `address`.
+pub fn find(file: &File<'_>, flow: &Flow, address: u64, by: By) -> Result<Window, Reason> {
+    if !flow.is_complete {
+        return Err(Reason::TooLarge);
+    }
+    let begins = |(part, offset): (usize, usize)| match by {
+        By::SystemCall => flow.begins((part, offset)).then_some((part, offset)),
+        // The address is that of the constant.
+        By::Vsyscall => Some((part, flow.previous((part, offset))?)),
+    };
+    let place = file.place(address).and_then(begins).ok_or(Reason::NotReached)?;
+    let search = Search { file, flow, place };
+    let window = match by {
+        By::Vsyscall => search.constant()?,
+        By::SystemCall => match search.before() {
+            Ok(window) => window,
+            // The reason of the first window, which is the usual one, is reported.
+            Err(reason) => search.behind().map_err(|_| reason)?,
+        },
+    };
+    window.unless_relocated(file)
+}
+
+struct Search<'a, 'f> {
+    file: &'a File<'f>,
+    flow: &'a Flow,
+    /// Executable part and offset of the site.
+    place: (usize, usize),
+}
+
+impl Search<'_, '_> {
+    fn code(&self) -> &[u8] {
+        self.file.code[self.place.0].bytes
+    }
+
+    fn address(&self, offset: usize) -> u64 {
+        self.file.code[self.place.0].address + offset as u64
+    }
+
+    fn decode(&self, offset: usize) -> Instruction {
+        let code = &self.code()[offset..];
+        Decoder::with_ip(64, code, self.address(offset), DecoderOptions::NONE).decode()
+    }
+
+    /// Returns the shortest window right before the `syscall`.
+    fn before(&self) -> Result<Window, Reason> {
+        let (part, end) = self.place;
+        let mut start = end;
+        while end - start < JUMP_BYTES {
+            let previous = self.flow.previous((part, start)).ok_or(Reason::NoRoom)?;
+            let instruction = self.decode(previous);
+            // An instruction that does not end where the next begins comes of another decoding.
+            if previous + instruction.len() != start {
+                return Err(Reason::Ambiguous(self.address(previous)));
+            }
+            if !is_movable(&instruction) {
+                return Err(Reason::NoRoom);
+            }
+            start = previous;
+        }
+        self.window(Kind::Before, start, end)
+    }
+
+    /// Returns the window of the `syscall` and the instructions after it.
+    fn behind(&self) -> Result<Window, Reason> {
+        let (part, start) = self.place;
+        let mut end = start + SYSCALL_BYTES;
+        while end - start < JUMP_BYTES {
+            if !self.flow.begins((part, end)) {
+                return Err(Reason::NoRoom);
+            }
+            let instruction = self.decode(end);
+            if instruction.is_invalid() || !is_movable(&instruction) {
+                return Err(Reason::NoRoom);
+            }
+            end += instruction.len();
+        }
+        self.window(Kind::Behind, start, end)
+    }
+
+    /// Returns the constant of the instruction at the site.
+    fn constant(&self) -> Result<Window, Reason> {
+        let (_, start) = self.place;
+        let load = self.decode(start);
+        let size = match load.code() {
+            // The constant is extended with its sign: the thunk must be below 2 GiB.
+            Code::Mov_rm64_imm32 if self.file.is_fixed => 4,
+            Code::Mov_rm64_imm32 => return Err(Reason::Movable),
+            Code::Mov_r64_imm64 => 8,
+            _ => return Err(Reason::NoRoom),
+        };
+        let end = start + load.len();
+        self.jumps_between(start, end)?;
+        self.window_of(Kind::Vsyscall, end - size, end, size)
+    }
+
+    fn window(&self, kind: Kind, start: usize, end: usize) -> Result<Window, Reason> {
+        self.jumps_between(start, end)?;
+        self.window_of(kind, start, end, JUMP_BYTES)
+    }
+
+    fn window_of(&self, kind: Kind, start: usize, end: usize, written: usize) -> Result<Window, Reason> {
+        let address = self.address(start);
+        if address / PAGE != (address + written as u64 - 1) / PAGE {
+            return Err(Reason::CrossesPage);
+        }
+        Ok(Window {
+            isa: self.file.isa,
+            kind,
+            address,
+            bytes: self.code()[start..end].to_vec(),
+        })
+    }
+
+    /// Refuses code that something may jump into, and code in which another decoding begins instructions elsewhere.
+    fn jumps_between(&self, start: usize, end: usize) -> Result<(), Reason> {
+        let (part, _) = self.place;
+        if let Some(at) = self.flow.landing_in(part, start + 1..end) {
+            return Err(Reason::Landing(self.address(at)));
+        }
+        let mut offset = start;
+        while offset < end {
+            let next = offset + self.decode(offset).len().max(1);
+            if let Some(at) = self.flow.begin_in(part, offset + 1..next.min(end)) {
+                return Err(Reason::Ambiguous(self.address(at)));
+            }
+            offset = next;
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether an instruction does the same at another address. Those that refer to memory by their own address are
+/// encoded anew.
+fn is_movable(instruction: &Instruction) -> bool {
+    instruction.flow_control() == FlowControl::Next
+}
+
+#[cfg(test)]
+mod tests;
