@@ -452,7 +452,7 @@ pub struct Run {
 
     /// Also answer the system calls for time in the code of the program and of those that it starts, as static, old and
     /// raw-calling programs make them: their instructions are redirected where that is proven to change nothing else
-    /// (docs/rescue.md). All clocks are served unless --clocks names others. x86-64 only
+    /// (docs/rescue.md). All clocks are served unless --clocks names others
     #[arg(long)]
     pub rescue: bool,
 
@@ -513,8 +513,7 @@ pub struct Attach {
     pub trust_counter: bool,
 
     /// Also answer the system calls for time in the program's own code, as static, old and raw-calling programs make
-    /// them: their instructions are redirected where that is proven to change nothing else (docs/rescue.md). x86-64
-    /// only
+    /// them: their instructions are redirected where that is proven to change nothing else (docs/rescue.md)
     #[arg(long)]
     pub rescue: bool,
 

@@ -139,3 +139,109 @@ fn branch(from: u64, to: u64) -> Option<u32> {
     let distance = to.wrapping_sub(from) as i64;
     (distance.unsigned_abs() < REACH).then_some(0x1400_0000 | (distance >> 2) as u32 & 0x03ff_ffff)
 }
+
+#[cfg(test)]
+mod tests {
+    use fastpath_isa::Isa;
+
+    use super::*;
+    use crate::file::Part;
+
+    const MOV_X0_X1: u32 = 0xaa01_03e0;
+
+    fn code(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn only_calls_whose_number_is_an_argument_are_of_any_number() {
+        let found = |words: &[u32]| dynamic(&code(words));
+        // mov w8, w0; mov x8, x3; ldr x8, [sp, #8]
+        for source in [0x2a00_03e8, 0xaa03_03e8, 0xf940_07e8] {
+            assert_eq!(found(&[source, MOV_X0_X1, SVC]), [8], "{source:#x}");
+        }
+        // mov x8, #113; ldr x8, [x1]; a call in between; no source at all.
+        assert!(found(&[0xd280_0e28, SVC]).is_empty());
+        assert!(found(&[0xf940_0028, SVC]).is_empty());
+        assert!(found(&[0xaa03_03e8, 0x9400_0001, SVC]).is_empty());
+        assert!(found(&[SVC]).is_empty());
+    }
+
+    #[test]
+    fn a_call_outside_of_all_functions_or_that_is_relocated_is_left_alone() {
+        let bytes = code(&[SVC, SVC, SVC]);
+        let mut file = File {
+            isa: Isa::Aarch64,
+            code: vec![Part {
+                address: 0x1000,
+                bytes: &bytes,
+            }],
+            data: Vec::new(),
+            is_fixed: true,
+            functions: std::iter::once(0x1000..0x1008).collect(),
+            labels: Vec::new(),
+            objects: Vec::new(),
+            relocated: Vec::new(),
+            entry: 0x1000,
+        };
+        assert_eq!(find(&file, 0x1004).unwrap().bytes, SVC.to_le_bytes());
+        assert_eq!(find(&file, 0x1008), Err(Reason::NotReached));
+        file.relocated.push(0x1000);
+        assert_eq!(find(&file, 0x1004), Err(Reason::Relocated(0x1000)));
+    }
+
+    #[test]
+    fn a_thunk_leads_to_the_routines_and_back() {
+        let window = Window {
+            isa: Isa::Aarch64,
+            kind: Kind::Behind,
+            address: 0x2000,
+            bytes: SVC.to_le_bytes().to_vec(),
+        };
+        let routines = [("clock_gettime", 0x7000), ("gettimeofday", 0x8000)];
+        let routines = routines.map(|(name, address)| Routine::of(Isa::Aarch64, name, address).unwrap());
+        let place = |at| Place {
+            window: &window,
+            address: 0x5000_2000,
+            at,
+        };
+        let (at, behind) = (0x5000_4000, 0x5000_2004);
+        let thunk = super::thunk(place(at), &routines, None).unwrap();
+        let jump_target = Isa::Aarch64.facts().jump_target;
+        assert_eq!(jump_target(&thunk.replacement, thunk.address), Some(at));
+        let (in_thunk, in_place) = thunk.in_call.unwrap();
+        assert_eq!(
+            (in_place, &thunk.code[usize::from(in_thunk) - 4..][..4]),
+            (4, &SVC.to_le_bytes()[..])
+        );
+        assert_eq!(
+            jump_target(&thunk.code[in_thunk.into()..], at + u64::from(in_thunk)),
+            Some(behind)
+        );
+        let word = |index: usize| u32::from_le_bytes(thunk.code[4 * index..][..4].try_into().unwrap());
+        let mut seen = Vec::new();
+        for index in (0..thunk.code.len() / 4).filter(|index| word(*index) & 0xff00_001f == 0xb400_0010) {
+            let number = word(index - 1) >> 10 & 0xfff;
+            // adr x16, end; ldr x17, literal
+            let target = index + (word(index) >> 5 & 0x7_ffff) as usize;
+            let end = target as i32 + ((word(target) << 8) as i32 >> 13);
+            assert_eq!(word(end as usize), 0xa8c1_47f0);
+            assert_eq!(
+                jump_target(&thunk.code[4 * end as usize + 4..], at + 4 * end as u64 + 4),
+                Some(behind)
+            );
+            let literal = 4 * (target + 1 + (word(target + 1) >> 5 & 0x7_ffff) as usize);
+            assert_eq!(literal % 8, 0);
+            seen.push((
+                number,
+                u64::from_le_bytes(thunk.code[literal..][..8].try_into().unwrap()),
+            ));
+        }
+        assert_eq!(seen, [(113, 0x7000), (169, 0x8000)]);
+        // Another place for other calls; out of reach.
+        let other = super::thunk(place(at), &routines, Some(0x5000_9000)).unwrap();
+        assert_eq!(other.in_call, None);
+        assert!((0..other.code.len() / 4).all(|index| other.code[4 * index..][..4] != SVC.to_le_bytes()));
+        assert_eq!(super::thunk(place(at + (1 << 28)), &routines, None), None);
+    }
+}

@@ -12,10 +12,18 @@
 #include <unistd.h>
 
 static int read_inline(struct timespec *time) {
+#if defined(__x86_64__)
 	long result;
 
 	__asm__ volatile("mov $228, %%eax\n	syscall" : "=a"(result) : "D"(1), "S"(time) : "rcx", "r11", "memory");
 	return (int)result;
+#else
+	register long x0 __asm__("x0") = 1;
+	register struct timespec *x1 __asm__("x1") = time;
+
+	__asm__ volatile("mov x8, #113\n	svc #0" : "+r"(x0) : "r"(x1) : "x8", "memory");
+	return (int)x0;
+#endif
 }
 
 int main(int argc, char **argv) {

@@ -66,7 +66,7 @@ pub struct Hook {
     pub before_syscall_go: Option<u64>,
     /// Offset of the code that replaces the program's entry point; only where libraries have sites.
     pub entry: Option<u64>,
-    /// Calls for time that have a routine (`hook/x86_64/rescue.S`): their names, the offsets of the routines, and those
+    /// Calls for time that have a routine (`hook/ISA/rescue.S`): their names, the offsets of the routines, and those
     /// of the words for the addresses of the functions that answer.
     pub rescue: &'static [(&'static str, u64, u64)],
 }
