@@ -51,8 +51,8 @@ FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
 	return answers;
 
 none:
-	/* The result of an earlier round is not a valid floor any more. */
-	time->sec = 0;
+	/* The result of an earlier round is no valid floor any more, and in the first one `time` was never written. */
+	time->nsec = FP_NO_FLOOR;
 	return 0;
 }
 

@@ -180,6 +180,35 @@ fn what_is_stale_withdrawn_or_not_served_is_the_kernels() {
     });
 }
 
+/// Regression test: 32-bit images took what was on the stack for a time that a reader was shown, where a clock has none
+/// and the kernel's answer is below a second, as CPU times are.
+#[test]
+fn cpu_times_are_the_kernels_whatever_is_on_the_stack() {
+    Guest::each(|guest| {
+        let anchor = still(guest);
+        guest.lay(&anchor, None, 2);
+        for id in [2, 3] {
+            let number = guest.isa.facts().calls.clock_gettime.into();
+            let by_kernel = guest.system_call(number, [id, buffer(0), 0]);
+            let before = (by_kernel.long(guest.isa, 0, 0), by_kernel.long(guest.isa, 0, 1));
+            let mut ours = vec![read(guest, id)];
+            if !guest.isa.is_64() {
+                let wide = guest.call("clock_gettime64", [id, buffer(0), 0]);
+                ours.push((wide.long64(0, 0), wide.long64(0, 1)));
+            }
+            let by_kernel = guest.system_call(number, [id, buffer(0), 0]);
+            let after = (by_kernel.long(guest.isa, 0, 0), by_kernel.long(guest.isa, 0, 1));
+            for ours in ours {
+                assert!(
+                    ns(before) <= ns(ours) && ns(ours) <= ns(after),
+                    "{} clock {id}: {before:?} {ours:?} {after:?}",
+                    guest.isa
+                );
+            }
+        }
+    });
+}
+
 #[test]
 fn time_is_computed_as_the_page_says() {
     Guest::each(|guest| {
