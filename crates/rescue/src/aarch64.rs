@@ -51,6 +51,7 @@ pub fn find(file: &File<'_>, address: u64) -> Result<Window, Reason> {
         kind: Kind::Behind,
         address,
         bytes: SVC.to_le_bytes().to_vec(),
+        call_bytes: WORD,
     };
     window.unless_relocated(file)
 }
@@ -182,6 +183,7 @@ mod tests {
             labels: Vec::new(),
             objects: Vec::new(),
             relocated: Vec::new(),
+            global_offsets: None,
             entry: 0x1000,
         };
         assert_eq!(find(&file, 0x1004).unwrap().bytes, SVC.to_le_bytes());
@@ -197,6 +199,7 @@ mod tests {
             kind: Kind::Behind,
             address: 0x2000,
             bytes: SVC.to_le_bytes().to_vec(),
+            call_bytes: WORD,
         };
         let routines = [("clock_gettime", 0x7000), ("gettimeofday", 0x8000)];
         let routines = routines.map(|(name, address)| Routine::of(Isa::Aarch64, name, address).unwrap());

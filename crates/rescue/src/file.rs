@@ -1,9 +1,11 @@
 //! What an ELF file states about its code.
 
 use fastpath_isa::Isa;
-use object::elf::{self, FileHeader64, PF_X, PT_LOAD, SHT_REL, SHT_RELA, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
-use object::read::elf::{ElfFile, FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
-use object::{Endianness, Object};
+use object::elf::{
+    self, FileHeader32, FileHeader64, PF_X, PT_LOAD, SHT_REL, SHT_RELA, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE,
+};
+use object::read::elf::{ElfFile, FileHeader, ProgramHeader, Rel, Rela, SectionHeader, Sym};
+use object::{Endianness, Object, ObjectSection};
 
 use crate::frames;
 
@@ -41,23 +43,35 @@ pub struct File<'f> {
     pub objects: Vec<u64>,
     /// Addresses of words that relocations change.
     pub relocated: Vec<u64>,
+    /// Address of the global offset table. i386's code states addresses relative to it.
+    pub global_offsets: Option<u64>,
     pub entry: u64,
 }
 
 /// SHT_RELR, System V ABI (gABI), "Sections"; object has no name for it.
 const SHT_RELR: u32 = 19;
 
-type Elf<'f> = ElfFile<'f, FileHeader64<Endianness>>;
+type Elf64<'f> = ElfFile<'f, FileHeader64<Endianness>>;
+type Elf32<'f> = ElfFile<'f, FileHeader32<Endianness>>;
 
 impl<'f> File<'f> {
     /// Returns the loaded parts of a program or library; `None` if it has no section headers, or is of another ISA.
     pub fn parse(bytes: &'f [u8]) -> Option<File<'f>> {
-        let elf = Elf::parse(bytes).ok()?;
+        match Elf64::parse(bytes) {
+            Ok(elf) => File::parts_of(&elf, bytes),
+            Err(_) => File::parts_of(&Elf32::parse(bytes).ok()?, bytes),
+        }
+    }
+
+    fn parts_of<E>(elf: &ElfFile<'f, E>, bytes: &'f [u8]) -> Option<File<'f>>
+    where
+        E: FileHeader<Endian = Endianness>,
+    {
         let endian = elf.endian();
         let header = elf.elf_header();
         let isa = Isa::of_elf(header.e_machine(endian), header.is_class_64())?;
         let kind = header.e_type(endian);
-        if !matches!(isa, Isa::X86_64 | Isa::Aarch64) || (kind != elf::ET_EXEC && kind != elf::ET_DYN) {
+        if !matches!(isa, Isa::X86_64 | Isa::I386 | Isa::Aarch64) || (kind != elf::ET_EXEC && kind != elf::ET_DYN) {
             return None;
         }
         if endian != Endianness::Little || elf.elf_section_table().is_empty() {
@@ -67,7 +81,7 @@ impl<'f> File<'f> {
         for segment in elf.elf_program_headers() {
             if segment.p_type(endian) == PT_LOAD {
                 let part = Part {
-                    address: segment.p_vaddr(endian),
+                    address: segment.p_vaddr(endian).into(),
                     bytes: segment.data(endian, bytes).ok()?,
                 };
                 // No address may wrap.
@@ -85,16 +99,29 @@ impl<'f> File<'f> {
             labels: Vec::new(),
             objects: Vec::new(),
             relocated: Vec::new(),
+            global_offsets: elf
+                .section_by_name(".got.plt")
+                .or_else(|| elf.section_by_name(".got"))
+                .map(|section| section.address()),
             entry: elf.entry(),
         })
     }
 
     /// Adds symbols, relocations and call frames. `None` if a table is broken.
     pub fn add_tables(&mut self, bytes: &'f [u8]) -> Option<()> {
-        let elf = Elf::parse(bytes).ok()?;
-        self.add_symbols(&elf);
-        self.add_relocations(&elf, bytes)?;
-        let frames = frames::of(&elf);
+        match self.isa.is_64() {
+            true => self.add_tables_of(&Elf64::parse(bytes).ok()?, bytes),
+            false => self.add_tables_of(&Elf32::parse(bytes).ok()?, bytes),
+        }
+    }
+
+    fn add_tables_of<E>(&mut self, elf: &ElfFile<'f, E>, bytes: &'f [u8]) -> Option<()>
+    where
+        E: FileHeader<Endian = Endianness>,
+    {
+        self.add_symbols(elf);
+        self.add_relocations(elf, bytes)?;
+        let frames = frames::of(elf, self.isa);
         self.functions.extend(frames.functions);
         self.labels.extend(frames.landing_pads);
         Some(())
@@ -114,13 +141,15 @@ impl<'f> File<'f> {
             .next()
     }
 
-    fn add_symbols(&mut self, elf: &Elf<'f>) {
+    fn add_symbols<E: FileHeader<Endian = Endianness>>(&mut self, elf: &ElfFile<'f, E>) {
         let endian = elf.endian();
         for symbols in [elf.elf_symbol_table(), elf.elf_dynamic_symbol_table()] {
             for symbol in symbols.iter() {
-                let at = symbol.st_value(endian);
+                let at = symbol.st_value(endian).into();
                 match symbol.st_type() {
-                    STT_FUNC | STT_GNU_IFUNC => self.functions.push(at..at.saturating_add(symbol.st_size(endian))),
+                    STT_FUNC | STT_GNU_IFUNC => self
+                        .functions
+                        .push(at..at.saturating_add(symbol.st_size(endian).into())),
                     STT_NOTYPE => self.labels.push(at),
                     _ => self.objects.push(at),
                 }
@@ -129,19 +158,29 @@ impl<'f> File<'f> {
     }
 
     /// Adds the words that relocations change, and the addresses that they store. `None` if a table is broken.
-    fn add_relocations(&mut self, elf: &Elf<'f>, bytes: &'f [u8]) -> Option<()> {
+    fn add_relocations<E>(&mut self, elf: &ElfFile<'f, E>, bytes: &'f [u8]) -> Option<()>
+    where
+        E: FileHeader<Endian = Endianness>,
+    {
         let endian = elf.endian();
         for section in elf.elf_section_table().iter() {
             match section.sh_type(endian) {
                 SHT_RELA => {
                     let (relocations, _) = section.rela(endian, bytes).ok()??;
                     for relocation in relocations {
-                        self.relocated.push(relocation.r_offset(endian));
-                        self.labels.push(relocation.r_addend(endian) as u64);
+                        self.relocated.push(relocation.r_offset(endian).into());
+                        self.labels.push(relocation.r_addend(endian).into() as u64);
                     }
                 }
-                // The psABIs of x86-64 and AArch64 have only RELA.
+                SHT_REL if self.isa == Isa::I386 => {
+                    let (relocations, _) = section.rel(endian, bytes).ok()??;
+                    relocations
+                        .iter()
+                        .for_each(|relocation| self.add_relative(relocation.r_offset(endian).into()));
+                }
+                // The psABIs of x86-64 and AArch64 have only RELA. Nobody packs i386's relocations.
                 SHT_REL => return None,
+                SHT_RELR if self.isa == Isa::I386 => return None,
                 SHT_RELR => {
                     let words = section.data_as_array::<u64, _>(endian, bytes).ok()?;
                     self.add_packed(words);
@@ -172,10 +211,13 @@ impl<'f> File<'f> {
     /// Adds a relocation whose addend is the word itself.
     fn add_relative(&mut self, at: u64) {
         self.relocated.push(at);
-        let parts = self.data.iter().chain(&self.code);
-        let word = parts
-            .filter_map(|part| part.bytes.get(part.offset(at)?..)?.first_chunk())
-            .next();
-        self.labels.extend(word.map(|word| u64::from_le_bytes(*word)));
+        let mut parts = self.data.iter().chain(&self.code);
+        let size = if self.isa.is_64() { 8 } else { 4 };
+        let word = parts.find_map(|part| part.bytes.get(part.offset(at)?..)?.get(..size));
+        self.labels.extend(word.map(|bytes| {
+            let mut word = [0; 8];
+            word[..size].copy_from_slice(bytes);
+            u64::from_le_bytes(word)
+        }));
     }
 }

@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 
+use fastpath_isa::Isa;
 use gimli::{BaseAddresses, EhFrame, EndianSlice, LittleEndian, Pointer, Reader, UnwindSection};
-use object::read::elf::ElfFile64;
+use object::read::elf::{ElfFile, FileHeader};
 use object::{Endianness, Object, ObjectSection};
 
 /// What the call frames of a file tell about its code.
@@ -17,7 +18,7 @@ pub struct Frames {
 type Bytes<'f> = EndianSlice<'f, LittleEndian>;
 
 /// Reads `.eh_frame`. A broken entry ends the reading: what follows it is unknown.
-pub fn of(elf: &ElfFile64<'_, Endianness>) -> Frames {
+pub fn of<E: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, E>, isa: Isa) -> Frames {
     let mut frames = Frames::default();
     let Some(section) = elf.section_by_name(".eh_frame") else {
         return frames;
@@ -25,7 +26,8 @@ pub fn of(elf: &ElfFile64<'_, Endianness>) -> Frames {
     let Ok(bytes) = section.data() else {
         return frames;
     };
-    let table = EhFrame::new(bytes, LittleEndian);
+    let mut table = EhFrame::new(bytes, LittleEndian);
+    table.set_address_size(if isa.is_64() { 8 } else { 4 });
     let address_of = |name| elf.section_by_name(name).map_or(0, |section| section.address());
     let bases = BaseAddresses::default()
         .set_eh_frame(section.address())

@@ -1,7 +1,7 @@
 //! Finds the system calls for time that a program's own code makes, and proves for each whether it can be redirected to
 //! an image without any other effect.
 //!
-//! [`analyse`] reads an ELF file of x86-64 or AArch64. A site is *proven* if the bytes of a jump beside the system call
+//! [`analyse`] reads an ELF file of x86-64, i386 or AArch64. A site is *proven* if the bytes of a jump beside the system call
 //! can be replaced, and nothing can jump between them; any other is refused with its [`Reason`]. [`thunk::thunk`] makes
 //! the code to which the jump goes.
 
@@ -75,7 +75,7 @@ pub fn analyse(bytes: &[u8]) -> Result<Analysis, String> {
     let dynamic = file.code.iter().flat_map(|part| {
         let sites = match file.isa {
             Isa::Aarch64 => aarch64::dynamic(part.bytes),
-            _ => x86::window::dynamic(part.bytes),
+            isa => x86::window::dynamic(isa, part.bytes),
         };
         let sites = sites.into_iter();
         sites.map(|at| (part.address + at as u64, Calls::Any, By::SystemCall))

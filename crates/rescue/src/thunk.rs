@@ -74,6 +74,7 @@ pub fn thunk(
     };
     match window.isa {
         Isa::Aarch64 => aarch64::thunk(place, &wanted, otherwise),
+        Isa::I386 => x86::thunk32::thunk(place, &wanted, otherwise),
         _ => x86::thunk::thunk(place, &wanted, otherwise),
     }
 }

@@ -4,6 +4,8 @@
 //! |---|---|---|---|
 //! | before | x86-64 | whole instructions right before the `syscall` | at its own address |
 //! | behind | x86-64 | the `syscall` and whole instructions after it | in the thunk |
+//! | before | i386 | the same; the call is `int $0x80` or a call of the kernel's function | at its own address |
+//! | behind | i386 | an `int $0x80` and whole instructions after it | in the thunk |
 //! | behind | AArch64 | the `svc` alone | in the thunk |
 //! | vsyscall | x86-64 | the constant of the instruction that loads the address | in the thunk |
 //!
@@ -37,6 +39,8 @@ pub struct Window {
     pub address: u64,
     /// What is there.
     pub bytes: Vec<u8>,
+    /// Size of the system call instruction.
+    pub call_bytes: usize,
 }
 
 impl Window {
@@ -65,6 +69,9 @@ pub enum Reason {
     TooLarge,
     /// Too few instructions beside it can be moved.
     NoRoom,
+    /// It is not the instruction that the ISA's programs use: `int $0x80` in an x86-64 program, which takes i386's numbers,
+    /// or `sysenter`, which does not return behind it.
+    OtherCall,
     /// Something may jump to this address in it.
     Landing(u64),
     /// Two decodings of the code disagree.
@@ -83,6 +90,7 @@ impl fmt::Display for Reason {
             Reason::NotReached => f.write_str("no known function reaches it"),
             Reason::TooLarge => f.write_str("its file has more code than can be examined"),
             Reason::NoRoom => f.write_str("too few instructions beside it can be moved"),
+            Reason::OtherCall => f.write_str("it is not made by the usual instruction"),
             Reason::Landing(at) => write!(f, "something may jump to {at:#x}"),
             Reason::Ambiguous(at) => write!(f, "its code can be decoded in two ways at {at:#x}"),
             Reason::Relocated(at) => write!(f, "the loader changes its code at {at:#x}"),

@@ -11,7 +11,7 @@ struct state {
 
 /* A system call's arguments and its result. */
 enum { FIRST = X0, SECOND = X1, RESULT = X0 };
-enum { CLOCK_GETTIME = SYS_clock_gettime, GETTIMEOFDAY = SYS_gettimeofday, TIME = -1 };
+enum { CLOCK_GETTIME = SYS_clock_gettime, GETTIMEOFDAY = SYS_gettimeofday, TIME = -1, CLOCK_GETTIME64 = -2 };
 
 /* Each makes one system call for time with the registers and flags of `before`, and stores those after it. */
 #define CALL_WITH(name, site)                                                                                          \
@@ -55,7 +55,7 @@ static const struct form forms[] = {
     {"gettimeofday", gettimeofday_at_once, GETTIMEOFDAY},
 };
 
-static long by_kernel(long number, uint64_t first, uint64_t second) {
+static long by_kernel(long number, uintptr_t first, uintptr_t second) {
 	register uint64_t x0 __asm__("x0") = first;
 	register uint64_t x1 __asm__("x1") = second;
 	volatile long *source = &number_in_memory;

@@ -15,7 +15,7 @@ enum { ARITHMETIC = 0x8d5, DIRECTION = 0x400, TRAP = 0x100 };
 
 /* A system call's arguments and its result. */
 enum { FIRST = RDI, SECOND = RSI, RESULT = RAX };
-enum { CLOCK_GETTIME = SYS_clock_gettime, GETTIMEOFDAY = SYS_gettimeofday, TIME = SYS_time };
+enum { CLOCK_GETTIME = SYS_clock_gettime, GETTIMEOFDAY = SYS_gettimeofday, TIME = SYS_time, CLOCK_GETTIME64 = -1 };
 /*
  * Each makes one system call for time with the registers, flags and red zone of `before`, and stores those after it.
  * The sites are of all forms: the number right before the call, further before it, and a label in between, so that only
@@ -94,7 +94,7 @@ static const struct form forms[] = {
     {"time", time_at_once, 201},
 };
 
-static long by_kernel(long number, uint64_t first, uint64_t second) {
+static long by_kernel(long number, uintptr_t first, uintptr_t second) {
 	long result;
 
 	number_in_memory = number;

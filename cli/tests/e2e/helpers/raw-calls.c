@@ -39,20 +39,22 @@ struct form {
 	long number;
 };
 
-static void difference(const char *form, const char *what, uint64_t is, uint64_t should);
+static void difference(const char *form, const char *what, uintptr_t is, uintptr_t should);
 
 /* A call that no fastpath redirects: its number is not in the code. */
 static _Thread_local volatile long number_in_memory;
 
 #if defined(__x86_64__)
 #include "raw-calls-x86_64.h"
+#elif defined(__i386__)
+#include "raw-calls-i386.h"
 #else
 #include "raw-calls-aarch64.h"
 #endif
 
 enum { FORMS = sizeof(forms) / sizeof(forms[0]) };
 
-static void difference(const char *form, const char *what, uint64_t is, uint64_t should) {
+static void difference(const char *form, const char *what, uintptr_t is, uintptr_t should) {
 	char line[256];
 	int size = snprintf(line, sizeof(line), "%s: %s: %#llx, should be %#llx\n", form, what, (unsigned long long)is,
 			    (unsigned long long)should);
@@ -67,31 +69,41 @@ static void difference(const char *form, const char *what, uint64_t is, uint64_t
 static unsigned char *pages;
 enum { PAGE = 4096 };
 
-static uint64_t buffer(const struct form *form, unsigned which, struct timespec *on_stack) {
-	static _Thread_local struct timespec of_thread;
-	static struct timespec of_program;
-	unsigned size = form->number == TIME ? 8 : 16;
+static int is_clock_gettime(const struct form *form) {
+	return form->number == CLOCK_GETTIME || form->number == CLOCK_GETTIME64;
+}
+
+/* Bytes that the kernel writes. */
+static unsigned size_of(const struct form *form) {
+	return form->number == TIME ? sizeof(long) : form->number == CLOCK_GETTIME64 ? 16 : 2 * sizeof(long);
+}
+
+static uintptr_t buffer(const struct form *form, unsigned which, void *on_stack) {
+	static _Thread_local int64_t of_thread[2];
+	static int64_t of_program[2];
 
 	switch (which % 10) {
 	case 0:
 	case 1:
-		return (uint64_t)on_stack;
+		return (uintptr_t)on_stack;
 	case 2:
-		return (uint64_t)&of_thread;
+		return (uintptr_t)of_thread;
 	case 3:
-		return (uint64_t)&of_program;
+		return (uintptr_t)of_program;
 	case 4:
-		return (uint64_t)pages + PAGE - size;
+		return (uintptr_t)pages + PAGE - size_of(form);
 	case 5:
-		return (uint64_t)pages + PAGE - 4; /* into the page that can only be read */
+		/* Into the page that can only be read; time's result is of the size of a long. */
+		return (uintptr_t)pages + PAGE - (form->number == TIME ? sizeof(long) / 2 : 4);
 	case 6:
-		return (uint64_t)pages + PAGE;
+		return (uintptr_t)pages + PAGE;
 	case 7:
-		return (uint64_t)pages + 2 * PAGE;
+		return (uintptr_t)pages + 2 * PAGE;
 	case 8:
 		return 0;
 	default:
-		return UINT64_C(0x8000000000000000) + which;
+		/* No address of user space. */
+		return UINTPTR_MAX / 2 + 1 + (sizeof(long) == 4 ? UINTPTR_MAX / 2 - PAGE : 0) + which % PAGE;
 	}
 }
 
@@ -103,72 +115,77 @@ static uint64_t word(uint64_t *seed) {
 	return *seed ^ *seed >> 29;
 }
 
-static long long ns_of(const struct form *form, const struct timespec *time) {
-	return form->number == TIME
-		   ? time->tv_sec * 1000000000LL
-		   : time->tv_sec * 1000000000LL + time->tv_nsec * (form->number == GETTIMEOFDAY ? 1000 : 1);
+/* Returns the time that a call of this form has written. */
+static long long ns_at(const struct form *form, const void *at) {
+	long words[2] = {0, 0};
+	int64_t wide[2];
+
+	if (form->number == CLOCK_GETTIME64) {
+		memcpy(wide, at, sizeof(wide));
+		return wide[0] * 1000000000 + wide[1];
+	}
+	memcpy(words, at, size_of(form));
+	return words[0] * 1000000000LL + words[1] * (form->number == GETTIMEOFDAY ? 1000LL : 1LL);
 }
 
-/* Returns how far the time that the kernel tells is after the one in `time`. */
-static void between(const struct form *form, int clock, const struct timespec *before, const struct timespec *time) {
-	struct timespec after;
-	long long grain_ns = form->number == TIME ? 1000000000 : form->number == GETTIMEOFDAY ? 1000 : 1;
-	long long read_ns = ns_of(form, time);
+/* The kernel's time. */
+static long long kernels_ns(int clock) {
+	long words[2];
 
-	by_kernel(CLOCK_GETTIME, (uint64_t)clock, (uint64_t)&after);
-	if (read_ns < ns_of(&forms[0], before) / grain_ns * grain_ns || read_ns > ns_of(&forms[0], &after)) {
-		difference(form->name, "time is not between the kernel's", (uint64_t)read_ns,
-			   (uint64_t)ns_of(&forms[0], before));
+	by_kernel(CLOCK_GETTIME, (uintptr_t)clock, (uintptr_t)words);
+	return ns_at(&forms[0], words);
+}
+
+/* Compares a time with the kernel's before and after it. */
+static void between(const struct form *form, int clock, long long before_ns, long long read_ns) {
+	long long grain_ns = form->number == TIME ? 1000000000 : form->number == GETTIMEOFDAY ? 1000 : 1;
+	long long after_ns = kernels_ns(clock);
+
+	if (read_ns < before_ns / grain_ns * grain_ns || read_ns > after_ns) {
+		difference(form->name, "time is not between the kernel's", (uintptr_t)read_ns, (uintptr_t)before_ns);
 	}
 }
 
 /* Makes one call with registers that look random, and compares everything with what the kernel does. */
 static void look(const struct form *form, unsigned turn, uint64_t *seed, int steps) {
 	struct state before, after;
-	struct timespec on_stack = {-1, -1}, kernels, first = {0, 0};
-	int clock = form->number == CLOCK_GETTIME ? clocks[turn / 10 % CLOCKS] : form->number == GETTIMEOFDAY ? 0 : 5;
-	uint64_t at = buffer(form, turn, &on_stack);
+	int64_t on_stack[2] = {-1, -1}, kernels[2];
+	int clock = is_clock_gettime(form) ? clocks[turn / 10 % CLOCKS] : form->number == GETTIMEOFDAY ? 0 : 5;
+	uintptr_t at = buffer(form, turn, on_stack);
+	long long first_ns;
 	long wanted;
 
 	for (size_t i = 0; i < sizeof(before) / 8; i++) {
 		((uint64_t *)(void *)&before)[i] = word(seed);
 	}
 	before.registers[FLAGS] = flags_of(word(seed), steps);
-	if (form->number == CLOCK_GETTIME) {
-		before.registers[FIRST] = (uint64_t)(int64_t)clock;
+	if (is_clock_gettime(form)) {
+		before.registers[FIRST] = (uintptr_t)(intptr_t)clock;
 		before.registers[SECOND] = at;
+		wanted = by_kernel(form->number, (uintptr_t)(intptr_t)clock, at ? (uintptr_t)kernels : 0);
+		wanted = wanted == 0 ? by_kernel(form->number, (uintptr_t)(intptr_t)clock, at) : wanted;
 	} else {
 		before.registers[FIRST] = at;
 		before.registers[SECOND] = 0;
-	}
-	if (form->number == CLOCK_GETTIME) {
-		wanted = by_kernel(CLOCK_GETTIME, (uint64_t)(int64_t)clock, at ? (uint64_t)&kernels : 0);
-		wanted = wanted == 0 ? by_kernel(CLOCK_GETTIME, (uint64_t)(int64_t)clock, at) : wanted;
-	} else {
 		wanted = by_kernel(form->number, at, 0);
 	}
-	by_kernel(CLOCK_GETTIME, (uint64_t)clock, (uint64_t)&first);
+	/* Some of the clocks do not exist. */
+	first_ns = wanted == 0 || !is_clock_gettime(form) ? kernels_ns(clock) : 0;
 	is_stepping = steps;
 	form->call(&before, &after);
 	is_stepping = 0;
 	compare(form, &before, &after);
 	if (form->number == TIME && wanted > 0) {
 		if ((long)after.registers[RESULT] < wanted || (long)after.registers[RESULT] > wanted + 2) {
-			difference(form->name, "seconds", after.registers[RESULT], (uint64_t)wanted);
+			difference(form->name, "seconds", after.registers[RESULT], (uintptr_t)wanted);
 		}
 	} else if ((long)after.registers[RESULT] != wanted) {
-		difference(form->name, "result", after.registers[RESULT], (uint64_t)wanted);
+		difference(form->name, "result", after.registers[RESULT], (uintptr_t)wanted);
 	}
-	/* CPU time passes only while the thread runs: kernel's and own reads alike. */
-	if (wanted >= 0 && at != 0 && (form->number != CLOCK_GETTIME || after.registers[RESULT] == 0)) {
-		struct timespec read = {0, 0};
-		memcpy(&read, (const void *)at, form->number == TIME ? 8 : 16);
-		if (at != (uint64_t)pages + PAGE - 4 && !steps) {
-			static const char shared_by_threads = 3;
-			if (turn % 10 != (unsigned)shared_by_threads && turn % 10 != 4) {
-				between(form, clock, &first, &read);
-			}
-		}
+	/* Other threads write to the program's buffer and to the end of the page. */
+	if (wanted >= 0 && at != 0 && !steps && turn % 10 < 3 &&
+	    (form->number == TIME || after.registers[RESULT] == 0)) {
+		between(form, clock, first_ns, ns_at(form, (const void *)at));
 	}
 }
 
@@ -201,35 +218,32 @@ static void look_at_children(uint64_t *seed) {
 		_exit(atomic_load(&differences) == known ? 0 : 1);
 	}
 	if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
-		difference("fork", "status", (uint64_t)status, 0);
+		difference("fork", "status", (uintptr_t)status, 0);
 	}
 	child = vfork();
 	if (child == 0) {
-		struct timespec time;
-		_exit(syscall(SYS_clock_gettime, 1, &time) == 0 ? 0 : 1);
+		long words[2];
+		_exit(syscall(CLOCK_GETTIME, 1, words) == 0 ? 0 : 1);
 	}
 	if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
-		difference("vfork", "status", (uint64_t)status, 0);
+		difference("vfork", "status", (uintptr_t)status, 0);
 	}
 }
 
 /* libc's function for any system call. */
 static void look_at_libc(void) {
-	struct timespec before, time, after;
+	long words[2] = {0, 0};
+	long long before_ns = kernels_ns(1);
 
-	by_kernel(CLOCK_GETTIME, 1, (uint64_t)&before);
-	if (syscall(SYS_clock_gettime, 1, &time) != 0) {
-		difference("syscall()", "errno", (uint64_t)errno, 0);
+	if (syscall(CLOCK_GETTIME, 1, words) != 0) {
+		difference("syscall()", "errno", (uintptr_t)errno, 0);
 	}
-	by_kernel(CLOCK_GETTIME, 1, (uint64_t)&after);
-	if (ns_of(&forms[0], &time) < ns_of(&forms[0], &before) || ns_of(&forms[0], &time) > ns_of(&forms[0], &after)) {
-		difference("syscall()", "time", (uint64_t)ns_of(&forms[0], &time), (uint64_t)ns_of(&forms[0], &before));
-	}
-	if (syscall(SYS_clock_gettime, 99, &time) != -1 || errno != EINVAL) {
-		difference("syscall()", "errno", (uint64_t)errno, EINVAL);
+	between(&forms[0], 1, before_ns, ns_at(&forms[0], words));
+	if (syscall(CLOCK_GETTIME, 99, words) != -1 || errno != EINVAL) {
+		difference("syscall()", "errno", (uintptr_t)errno, EINVAL);
 	}
 	if (syscall(SYS_getpid) != getpid()) {
-		difference("syscall()", "getpid", 0, (uint64_t)getpid());
+		difference("syscall()", "getpid", 0, (uintptr_t)getpid());
 	}
 }
 
@@ -237,7 +251,7 @@ static _Atomic int ready;
 static int is_once;
 
 static void *work(void *argument) {
-	uint64_t seed = (uint64_t)(uintptr_t)argument * 77 + 1;
+	uint64_t seed = (uintptr_t)argument * 77 + 1;
 
 	if (prepare_steps() != 0) {
 		_exit(2);

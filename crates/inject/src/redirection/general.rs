@@ -12,6 +12,7 @@ pub fn uses_general_registers(vdso: &[u8], parsed: &Vdso, names: &[&str]) -> boo
     match Isa::of_elf(parsed.machine(), parsed.is_64()) {
         Some(Isa::Aarch64) => wanted.all(|export| words_are_general(vdso, export.offset, export.size)),
         Some(Isa::X86_64) => instructions_are_general(vdso, 64, wanted.map(|export| export.offset).collect()),
+        Some(Isa::I386) => instructions_are_general(vdso, 32, wanted.map(|export| export.offset).collect()),
         _ => false,
     }
 }

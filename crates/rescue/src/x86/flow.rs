@@ -47,7 +47,17 @@ impl Flow {
             search.mark(*object);
         }
         if file.is_fixed {
-            file.data.iter().chain(&file.code).for_each(|part| search.words(part));
+            file.data
+                .iter()
+                .chain(&file.code)
+                .for_each(|part| search.words(part, 0));
+        }
+        // Tables for switches of i386's position-independent code.
+        if let Some(base) = file.global_offsets.filter(|_| search.bits() == 32) {
+            file.data
+                .iter()
+                .chain(&file.code)
+                .for_each(|part| search.words(part, base));
         }
         file.code.iter().for_each(|part| search.any_jump(part));
         for function in &file.functions {
@@ -99,6 +109,10 @@ struct Search<'a, 'f> {
 }
 
 impl Search<'_, '_> {
+    fn bits(&self) -> u32 {
+        super::bits_of(self.file.isa)
+    }
+
     /// Notes that something may jump to an address.
     fn mark(&mut self, address: u64) -> bool {
         let place = self.file.place(address);
@@ -137,7 +151,7 @@ impl Search<'_, '_> {
             return;
         };
         let code = &self.file.code[part];
-        let mut decoder = Decoder::with_ip(64, &code.bytes[first..], address, DecoderOptions::NONE);
+        let mut decoder = Decoder::with_ip(self.bits(), &code.bytes[first..], address, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
         while decoder.can_decode() && decoder.ip() < end && self.is_affordable() {
             let offset = (decoder.ip() - code.address) as usize;
@@ -172,12 +186,18 @@ impl Search<'_, '_> {
     fn targets(&mut self, instruction: &Instruction) {
         for operand in 0..instruction.op_count() {
             match instruction.op_kind(operand) {
-                OpKind::NearBranch64 => self.land(instruction.near_branch_target()),
+                OpKind::NearBranch32 | OpKind::NearBranch64 => self.land(instruction.near_branch_target()),
                 OpKind::Memory if instruction.is_ip_rel_memory_operand() => {
                     let address = instruction.ip_rel_memory_address();
                     if instruction.mnemonic() == iced_x86::Mnemonic::Lea {
                         self.land(address);
                         self.table(address);
+                    }
+                }
+                // i386: lea table@GOTOFF(%ebx), %eax.
+                OpKind::Memory => {
+                    if let Some(base) = self.file.global_offsets.filter(|_| self.bits() == 32) {
+                        self.mark(base.wrapping_add(instruction.memory_displacement64()) & 0xffff_ffff);
                     }
                 }
                 OpKind::Immediate32 | OpKind::Immediate32to64 | OpKind::Immediate64 if self.file.is_fixed => {
@@ -216,16 +236,16 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Notes every address in the words of 8 and 4 bytes of a file that is loaded where it states. Constants in
+    /// Notes every address in the words of 8 and 4 bytes of a file, which state it relative to `base`. Constants in
     /// instructions are found by decoding them.
-    fn words(&mut self, part: &Part<'_>) {
+    fn words(&mut self, part: &Part<'_>, base: u64) {
         let skipped = part.address.wrapping_neg() as usize % 4;
         let words = part.bytes.get(skipped..).unwrap_or_default();
         let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         let mut words = words.chunks_exact(4).map(word).peekable();
         while let Some(low) = words.next() {
-            self.mark(low.into());
-            if let Some(high) = words.peek().filter(|high| **high != 0) {
+            self.mark(base.wrapping_add(low.into()) & 0xffff_ffff);
+            if let Some(high) = words.peek().filter(|high| **high != 0 && base == 0) {
                 self.mark(u64::from(*high) << 32 | u64::from(low));
             }
         }
@@ -234,10 +254,13 @@ impl Search<'_, '_> {
     /// Notes the target of whatever looks like a jump of 32 bits, at any byte: so none is missed, wherever instructions
     /// begin.
     fn any_jump(&mut self, part: &Part<'_>) {
+        let is_32_bit = self.bits() == 32;
         for (offset, bytes) in part.bytes.windows(6).enumerate() {
             let word = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-            let after =
-                |size: u64, relative: i32| (part.address + offset as u64 + size).wrapping_add_signed(relative.into());
+            let after = |size: u64, relative: i32| {
+                let target = (part.address + offset as u64 + size).wrapping_add_signed(relative.into());
+                if is_32_bit { target & 0xffff_ffff } else { target }
+            };
             match bytes[..2] {
                 [0xe8 | 0xe9, _] => {
                     self.mark(after(5, word(1)));
@@ -255,14 +278,14 @@ impl Search<'_, '_> {
     fn sweep(&mut self, part: &Part<'_>) {
         let mut starts: Vec<u64> = self.file.functions.iter().map(|function| function.start).collect();
         starts.sort_unstable();
-        let mut decoder = Decoder::with_ip(64, part.bytes, part.address, DecoderOptions::NONE);
+        let mut decoder = Decoder::with_ip(self.bits(), part.bytes, part.address, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
         let mut next = starts.partition_point(|start| *start <= part.address);
         while decoder.can_decode() && self.is_affordable() {
             decoder.decode_out(&mut instruction);
             for operand in 0..instruction.op_count() {
                 match instruction.op_kind(operand) {
-                    OpKind::NearBranch64 => self.mark(instruction.near_branch_target()),
+                    OpKind::NearBranch32 | OpKind::NearBranch64 => self.mark(instruction.near_branch_target()),
                     OpKind::Immediate32 | OpKind::Immediate32to64 | OpKind::Immediate64 if self.file.is_fixed => {
                         self.mark(instruction.immediate(operand))
                     }

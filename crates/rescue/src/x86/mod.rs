@@ -1,6 +1,15 @@
-//! x86-64: instructions of one to 15 bytes, of which a jump replaces several.
+//! x86-64 and i386: instructions of one to 15 bytes, of which a jump replaces several.
 
 mod bits;
+mod builder;
 pub mod flow;
 pub mod thunk;
+pub mod thunk32;
 pub mod window;
+
+use fastpath_isa::Isa;
+
+/// Returns the size of addresses, as decoders need it.
+fn bits_of(isa: Isa) -> u32 {
+    if isa.is_64() { 64 } else { 32 }
+}

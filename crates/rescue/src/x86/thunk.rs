@@ -4,18 +4,13 @@
 //! the number in rcx, which is free until the system call, and so is r11. A routine gets the address to continue at in
 //! rcx. A thunk uses no stack.
 
-use iced_x86::{BlockEncoder, BlockEncoderOptions, Decoder, DecoderOptions, Instruction, InstructionBlock};
-
-use super::window::{JUMP_BYTES, SYSCALL_BYTES};
+use super::builder::Builder;
 use crate::thunk::{Place, Routine, Thunk};
 use crate::window::Kind;
 
 /// Returns the thunk for a window: see [`crate::thunk::thunk`].
 pub fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
-    let builder = Builder {
-        place,
-        code: Vec::new(),
-    };
+    let builder = Builder::of(place);
     match builder.place.window.kind {
         Kind::Before => builder.before(wanted, otherwise),
         Kind::Behind => builder.behind(wanted, otherwise),
@@ -23,59 +18,11 @@ pub fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Op
     }
 }
 
-/// Returns `jmp rel32`.
-fn jump(from: u64, to: u64) -> Option<[u8; JUMP_BYTES]> {
-    let distance = to.wrapping_sub(from.wrapping_add(JUMP_BYTES as u64)) as i64;
-    let [a, b, c, d] = i32::try_from(distance).ok()?.to_le_bytes();
-    Some([0xe9, a, b, c, d])
-}
-
-struct Builder<'w> {
-    place: Place<'w>,
-    code: Vec<u8>,
-}
-
 impl Builder<'_> {
-    fn here(&self) -> u64 {
-        self.place.at + self.code.len() as u64
-    }
-
-    fn jump_to(&mut self, to: u64) -> Option<()> {
-        self.code.extend(jump(self.here(), to)?);
-        Some(())
-    }
-
     /// Appends `mov $value, %rcx`.
     fn rcx(&mut self, value: u64) {
         self.code.extend([0x48, 0xb9]);
         self.code.extend(value.to_le_bytes());
-    }
-
-    /// Appends copies of instructions of the window, from this offset on. Returns the offsets of each, and of its copy.
-    fn copy(&mut self, from: usize) -> Option<Vec<(u16, u16)>> {
-        let bytes = &self.place.window.bytes[from..];
-        if bytes.is_empty() {
-            return Some(Vec::new());
-        }
-        let first = self.place.address + from as u64;
-        let decoder = Decoder::with_ip(64, bytes, first, DecoderOptions::NONE);
-        let instructions: Vec<Instruction> = decoder.into_iter().collect();
-        let block = InstructionBlock::new(&instructions, self.here());
-        let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
-        let encoded = BlockEncoder::encode(64, block, options).ok()?;
-        let base = self.code.len();
-        let copies = encoded
-            .new_instruction_offsets
-            .iter()
-            .map(|offset| base + *offset as usize);
-        let moved = instructions
-            .iter()
-            .map(|instruction| (instruction.ip() - self.place.address) as usize)
-            .zip(copies)
-            .map(|(from, to)| (from as u16, to as u16))
-            .collect();
-        self.code.extend(encoded.code_buffer);
-        Some(moved)
     }
 
     /// Appends the comparison of the number with those of the routines, which does not change the flags. Returns the
@@ -90,12 +37,6 @@ impl Builder<'_> {
             jumps.push(self.code.len() - 1);
         }
         jumps
-    }
-
-    /// Makes this the target of the short jump whose distance is at this offset.
-    fn land(&mut self, distance: usize) -> Option<()> {
-        self.code[distance] = i8::try_from(self.code.len() - (distance + 1)).ok()? as u8;
-        Some(())
     }
 
     /// Appends a jump to a routine, and returns the offset of the word for its end.
@@ -117,7 +58,7 @@ impl Builder<'_> {
 
     fn before(mut self, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
         let syscall = self.place.address + self.place.window.bytes.len() as u64;
-        let behind = syscall + SYSCALL_BYTES as u64;
+        let behind = syscall + self.place.window.call_bytes as u64;
         // The code at `otherwise` has the instructions of the window itself.
         let moved = match otherwise {
             None => self.copy(0)?,
@@ -161,8 +102,9 @@ impl Builder<'_> {
             self.land(called + 1)?;
         }
         self.end(&ends);
-        self.rcx(self.place.address + SYSCALL_BYTES as u64);
-        let mut moved = self.copy(SYSCALL_BYTES)?;
+        let call_bytes = self.place.window.call_bytes;
+        self.rcx(self.place.address + call_bytes as u64);
+        let mut moved = self.copy(call_bytes)?;
         self.jump_to(self.place.address + self.place.window.bytes.len() as u64)?;
         let Some(called) = called else {
             // Threads that wait in the call are in the code at `otherwise`.
@@ -172,7 +114,7 @@ impl Builder<'_> {
         if let Some(first) = moved.first_mut() {
             first.1 = called as u16;
         }
-        self.finish(moved, Some((called as u16, SYSCALL_BYTES as u16)))
+        self.finish(moved, Some((called as u16, call_bytes as u16)))
     }
 
     fn vsyscall(mut self, routine: &Routine) -> Option<Thunk> {
@@ -195,18 +137,6 @@ impl Builder<'_> {
             code: self.code,
             moved: Vec::new(),
             in_call: None,
-        })
-    }
-
-    fn finish(self, mut moved: Vec<(u16, u16)>, in_call: Option<(u16, u16)>) -> Option<Thunk> {
-        moved.retain(|(from, _)| *from > 0);
-        Some(Thunk {
-            address: self.place.address,
-            original: self.place.window.bytes[..JUMP_BYTES].to_vec(),
-            replacement: jump(self.place.address, self.place.at)?.to_vec(),
-            code: self.code,
-            moved,
-            in_call,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The bytes beside a `syscall` that a jump can replace.
 
 use fastpath_audit::By;
+use fastpath_isa::Isa;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction};
 use memchr::memmem;
 
@@ -10,8 +11,8 @@ use crate::window::{Kind, Reason, Window};
 
 /// Size of `jmp rel32`.
 pub const JUMP_BYTES: usize = 5;
-/// Size of `syscall`.
-pub const SYSCALL_BYTES: usize = 2;
+/// Size of `syscall` and `int $0x80`.
+const SYSCALL_BYTES: usize = 2;
 const PAGE: u64 = 4096;
 
 /// Code before or behind a `syscall` whose number is an argument. Each is the code of one library's function for any
@@ -43,14 +44,36 @@ const SHAPES: [Shape; 3] = [
 ];
 
 /// Returns the offsets of the `syscall` instructions in `code` whose number is an argument.
-pub fn dynamic(code: &[u8]) -> Vec<usize> {
+pub fn dynamic(isa: Isa, code: &[u8]) -> Vec<usize> {
+    if isa == Isa::I386 {
+        return dynamic_32(code);
+    }
     let is_dynamic = |at: &usize| {
         SHAPES
             .iter()
             .any(|shape| code[..*at].ends_with(shape.before) && code[at + SYSCALL_BYTES..].starts_with(shape.behind))
     };
-    memmem::find_iter(code, &[0x0f, 0x05]).filter(is_dynamic).collect()
+    memmem::find_iter(code, &SYSCALL).filter(is_dynamic).collect()
 }
+
+/// glibc's syscall() for i386: mov 44(%esp), %ebp; 40, %edi; 36, %esi; 32, %edx; 28, %ecx; 24, %ebx; 20, %eax
+const GLIBC_32: &[u8] = &[
+    0x8b, 0x6c, 0x24, 0x2c, 0x8b, 0x7c, 0x24, 0x28, 0x8b, 0x74, 0x24, 0x24, 0x8b, 0x54, 0x24, 0x20, 0x8b, 0x4c, 0x24,
+    0x1c, 0x8b, 0x5c, 0x24, 0x18, 0x8b, 0x44, 0x24, 0x14,
+];
+
+/// Returns the offsets of the system calls behind that code: `int $0x80`, `call *%gs:0x10` or `call *_dl_sysinfo`.
+fn dynamic_32(code: &[u8]) -> Vec<usize> {
+    let behind = memmem::find_iter(code, GLIBC_32).map(|at| at + GLIBC_32.len());
+    behind.filter(|at| is_call_32(&code[*at..])).collect()
+}
+
+fn is_call_32(code: &[u8]) -> bool {
+    code.starts_with(&INT_80) || code.starts_with(&[0x65, 0xff, 0x15, 0x10, 0, 0, 0]) || code.starts_with(&[0xff, 0x15])
+}
+
+const SYSCALL: [u8; SYSCALL_BYTES] = [0x0f, 0x05];
+const INT_80: [u8; SYSCALL_BYTES] = [0xcd, 0x80];
 
 /// Returns the window of the site at `address`.
 pub fn find(file: &File<'_>, flow: &Flow, address: u64, by: By) -> Result<Window, Reason> {
@@ -64,6 +87,9 @@ pub fn find(file: &File<'_>, flow: &Flow, address: u64, by: By) -> Result<Window
     };
     let place = file.place(address).and_then(begins).ok_or(Reason::NotReached)?;
     let search = Search { file, flow, place };
+    if by == By::SystemCall && !search.is_usual() {
+        return Err(Reason::OtherCall);
+    }
     let window = match by {
         By::Vsyscall => search.constant()?,
         By::SystemCall => match search.before() {
@@ -87,13 +113,28 @@ impl Search<'_, '_> {
         self.file.code[self.place.0].bytes
     }
 
+    /// Returns whether the system call is the instruction that this ISA's programs use.
+    fn is_usual(&self) -> bool {
+        let code = &self.code()[self.place.1..];
+        match self.file.isa {
+            Isa::I386 => is_call_32(code),
+            _ => code.starts_with(&SYSCALL),
+        }
+    }
+
     fn address(&self, offset: usize) -> u64 {
         self.file.code[self.place.0].address + offset as u64
     }
 
     fn decode(&self, offset: usize) -> Instruction {
         let code = &self.code()[offset..];
-        Decoder::with_ip(64, code, self.address(offset), DecoderOptions::NONE).decode()
+        Decoder::with_ip(
+            super::bits_of(self.file.isa),
+            code,
+            self.address(offset),
+            DecoderOptions::NONE,
+        )
+        .decode()
     }
 
     /// Returns the shortest window right before the `syscall`.
@@ -118,6 +159,11 @@ impl Search<'_, '_> {
     /// Returns the window of the `syscall` and the instructions after it.
     fn behind(&self) -> Result<Window, Reason> {
         let (part, start) = self.place;
+        // i386's other system calls would leave an address in the thunk on the stack while they wait.
+        let call = if self.file.isa == Isa::I386 { INT_80 } else { SYSCALL };
+        if !self.code()[start..].starts_with(&call) {
+            return Err(Reason::NoRoom);
+        }
         let mut end = start + SYSCALL_BYTES;
         while end - start < JUMP_BYTES {
             if !self.flow.begins((part, end)) {
@@ -163,6 +209,7 @@ impl Search<'_, '_> {
             kind,
             address,
             bytes: self.code()[start..end].to_vec(),
+            call_bytes: self.decode(self.place.1).len(),
         })
     }
 

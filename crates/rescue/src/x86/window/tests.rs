@@ -13,8 +13,19 @@ const RET: &[u8] = &[0xc3];
 
 /// Returns the window of the `syscall` after `before`, in a function at `at` that goes on with `behind`.
 fn window_at(at: u64, before: &[&[u8]], behind: &[&[u8]], change: impl Fn(&mut File<'_>)) -> Result<Window, Reason> {
+    window_of(at, before, SYSCALL, behind, change)
+}
+
+/// The same for another system call.
+fn window_of(
+    at: u64,
+    before: &[&[u8]],
+    call: &[u8],
+    behind: &[&[u8]],
+    change: impl Fn(&mut File<'_>),
+) -> Result<Window, Reason> {
     let before = before.concat();
-    let code = [&before, SYSCALL, &behind.concat()].concat();
+    let code = [&before, call, &behind.concat()].concat();
     let mut file = File {
         isa: fastpath_isa::Isa::X86_64,
         code: vec![Part {
@@ -27,6 +38,7 @@ fn window_at(at: u64, before: &[&[u8]], behind: &[&[u8]], change: impl Fn(&mut F
         labels: Vec::new(),
         objects: Vec::new(),
         relocated: Vec::new(),
+        global_offsets: None,
         entry: at,
     };
     change(&mut file);
@@ -161,6 +173,70 @@ fn code_that_the_loader_changes_is_left_alone() {
     );
 }
 
+/// Regression test: a thunk would have made it a system call of the same number in the table of x86-64.
+#[test]
+fn i386s_calls_in_a_program_for_x86_64_are_left_alone() {
+    let refusal = window_of(0x40_0000, &[CLOCK_GETTIME], &[0xcd, 0x80], &[RET], |_| {});
+    assert_eq!(refusal, Err(Reason::OtherCall));
+}
+
+#[test]
+fn i386s_calls_are_replaced_where_they_return_behind_their_instruction() {
+    let number: &[u8] = &[0xb8, 0x09, 1, 0, 0];
+    let as_i386 = |file: &mut File<'_>| file.isa = Isa::I386;
+    let window = |call: &[u8], behind: &[&[u8]]| window_of(0x40_0000, &[number], call, behind, as_i386);
+    // int $0x80; call *%gs:0x10; call *0x8100000
+    for call in [
+        &[0xcd, 0x80][..],
+        &[0x65, 0xff, 0x15, 0x10, 0, 0, 0],
+        &[0xff, 0x15, 0, 0, 0x10, 8],
+    ] {
+        let found = window(call, &[RET]).unwrap();
+        assert_eq!(
+            (found.kind, &*found.bytes, found.call_bytes),
+            (Kind::Before, number, call.len())
+        );
+    }
+    // sysenter returns elsewhere.
+    assert_eq!(window(&[0x0f, 0x34], &[RET]), Err(Reason::OtherCall));
+    // A label before the call; lea 0(%esi), %esi.
+    let label: &[u8] = &[0xeb, 0];
+    let behind = [&[0x8d, 0x76, 0][..], RET];
+    let found = window_of(0x40_0000, &[label], &[0xcd, 0x80], &behind, as_i386).unwrap();
+    assert_eq!((found.kind, found.bytes.len()), (Kind::Behind, 5));
+    let refusal = window_of(
+        0x40_0000,
+        &[label],
+        &[0x65, 0xff, 0x15, 0x10, 0, 0, 0],
+        &behind,
+        as_i386,
+    );
+    assert_eq!(refusal, Err(Reason::NoRoom));
+}
+
+#[test]
+fn tables_relative_to_the_global_offset_table_are_jumps_too() {
+    let two: [&[u8]; 2] = [&[0x8b, 0x74, 0x24, 4], &[0x31, 0xff]]; // mov 4(%esp), %esi; xor %edi, %edi
+    let into = 0x40_0004_u32;
+    let word = |word: u32| -> &'static [u8] { word.to_le_bytes().to_vec().leak() };
+    let with_word = |bytes: &'static [u8]| {
+        window_of(0x40_0000, &two, &[0xcd, 0x80], &[RET], move |file| {
+            file.isa = Isa::I386;
+            file.is_fixed = false;
+            file.global_offsets = Some(0x50_0000);
+            file.data.push(Part {
+                address: 0x60_0000,
+                bytes,
+            });
+        })
+    };
+    assert_eq!(
+        with_word(word(into.wrapping_sub(0x50_0000))),
+        Err(Reason::Landing(into.into()))
+    );
+    assert!(with_word(word(into)).is_ok());
+}
+
 #[test]
 fn a_load_of_a_vsyscall_is_replaced_in_its_constant() {
     // mov $0xffffffffff600000, %rax; call *%rax; ret
@@ -177,6 +253,7 @@ fn a_load_of_a_vsyscall_is_replaced_in_its_constant() {
         labels: Vec::new(),
         objects: Vec::new(),
         relocated: Vec::new(),
+        global_offsets: None,
         entry: 0x40_0000,
     };
     let found = find(&file, &Flow::of(&file), 0x40_0003, By::Vsyscall).unwrap();
