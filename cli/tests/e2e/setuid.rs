@@ -30,7 +30,7 @@ impl Place {
         install(from, self.directory.path().join(name), mode)
     }
 
-    /// As the user nobody: the command alone, or under `fastpath run OPTIONS`.
+    /// As the user `nobody`: the command alone, or under `fastpath run OPTIONS`.
     fn as_nobody(&self, options: Option<&[&str]>, command: &[&str]) -> Command {
         let mut run = unprivileged();
         if let Some(options) = options {

@@ -28,10 +28,10 @@ pub fn fastpath(arguments: &[&str]) -> Command {
     command
 }
 
-/// The user nobody, the same number on every Linux.
+/// The unprivileged user `nobody`, whose number is the same on every Linux.
 pub const NOBODY: u32 = 65534;
 
-/// Returns a command that gives the program which is added to it the rights of the user nobody and no more. Needs root
+/// Returns a command that gives the program which is added to it the rights of the user `nobody` and no more. Needs root
 /// and setpriv(1).
 pub fn unprivileged() -> Command {
     let id = NOBODY.to_string();
