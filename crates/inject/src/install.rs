@@ -99,8 +99,15 @@ pub fn install(tracee: &mut Tracee, config: &InjectionConfig) -> Result<()> {
     let files = hooked_calls::files_at_exec(&program.code, hook);
     let mut calls = HookedCalls::of(pid, &program.maps, at, hook, plan.room(), &files)?;
     if config.rescue {
-        let is_filtered = config.filters > 0;
-        rescued_calls::add(pid, &program.maps, is_filtered, &plan, at, &mut calls, &config.scans)?;
+        let withheld = match config.filters {
+            0 => Vec::new(),
+            // This process has the same filters, and only one without filters can read them.
+            _ => {
+                plan.routines.clear();
+                vec!["it has a seccomp filter, which may answer these calls itself".to_owned()]
+            }
+        };
+        rescued_calls::add(pid, &program.maps, withheld, &plan, at, &mut calls, &config.scans)?;
     }
     plan.add(&calls.records, &calls.moved)?;
     let start = program.start(config, at, &mut plan)?;

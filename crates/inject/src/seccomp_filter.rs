@@ -25,7 +25,7 @@ const ARCH_AT: u32 = 4;
 const ADDRESS_AT: [u32; 2] = [8, 12];
 
 /// One instruction (struct sock_filter in include/uapi/linux/filter.h).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Instruction {
     pub code: u16,
@@ -35,7 +35,7 @@ pub struct Instruction {
 }
 
 /// A filter.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter(Vec<Instruction>);
 
 /// A system call as a filter sees it.
@@ -72,22 +72,31 @@ impl Action {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let data = self.0 & libc::SECCOMP_RET_DATA;
-        match self.0 & libc::SECCOMP_RET_ACTION_FULL {
-            libc::SECCOMP_RET_ERRNO => write!(f, "{:?}", nix::errno::Errno::from_raw(data as i32)),
-            libc::SECCOMP_RET_TRAP => f.write_str("SIGSYS"),
-            libc::SECCOMP_RET_USER_NOTIF => f.write_str("asking another process"),
-            libc::SECCOMP_RET_TRACE => f.write_str("asking a tracer"),
-            libc::SECCOMP_RET_LOG => f.write_str("logging it"),
-            // The kernel kills for an answer that it does not know, too.
-            _ => f.write_str("death"),
-        }
+        let name = match self.0 & libc::SECCOMP_RET_ACTION_FULL {
+            libc::SECCOMP_RET_ERRNO => return write!(f, "SECCOMP_RET_ERRNO (errno {data})"),
+            libc::SECCOMP_RET_TRAP => "SECCOMP_RET_TRAP",
+            libc::SECCOMP_RET_USER_NOTIF => "SECCOMP_RET_USER_NOTIF",
+            libc::SECCOMP_RET_TRACE => "SECCOMP_RET_TRACE",
+            libc::SECCOMP_RET_LOG => "SECCOMP_RET_LOG",
+            libc::SECCOMP_RET_KILL_THREAD => "SECCOMP_RET_KILL_THREAD",
+            // Also for an answer that it does not know.
+            _ => "SECCOMP_RET_KILL_PROCESS",
+        };
+        f.write_str(name)
     }
 }
 
 impl Filter {
     /// Takes a filter's instructions.
+    #[cfg(target_arch = "x86_64")]
     pub fn new(instructions: &[Instruction]) -> Filter {
         Filter(instructions.to_vec())
+    }
+
+    /// Returns whether these are its instructions.
+    #[cfg(target_arch = "x86_64")]
+    pub fn is(&self, instructions: &[Instruction]) -> bool {
+        self.0 == instructions
     }
 
     /// Returns whether an answer may depend on the address of the instruction that makes a call.
@@ -113,11 +122,15 @@ impl Filter {
                 };
                 match next {
                     Next::Here => {}
-                    Next::Either(other) => {
-                        let other = State { at: other, ..state };
-                        if seen.insert(other) {
-                            pending.push(other);
+                    // Paths that meet again in the same state continue as one.
+                    Next::Either(places) => {
+                        for at in places {
+                            state.at = at;
+                            if seen.insert(state) {
+                                pending.push(state);
+                            }
                         }
+                        break;
                     }
                     Next::Answer(action) if action.is_allow() => break,
                     Next::Answer(action) => return Verdict::Not(action),
@@ -154,8 +167,8 @@ impl Default for State {
 enum Next {
     /// At the state's instruction.
     Here,
-    /// There, or with the same words at this index.
-    Either(usize),
+    /// With the same words at one of these indices.
+    Either([usize; 2]),
     Answer(Action),
 }
 
@@ -264,8 +277,7 @@ impl State {
             }
             None => {
                 is_taken(0, 0)?;
-                self.at = taken;
-                Some(Next::Either(not_taken))
+                Some(Next::Either([taken, not_taken]))
             }
         }
     }

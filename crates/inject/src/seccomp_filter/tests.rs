@@ -148,6 +148,15 @@ fn a_filter_with_too_many_paths_or_no_end_is_unknown() {
 }
 
 #[test]
+fn paths_that_meet_again_are_followed_once() {
+    // Both branches of each comparison lead to the next.
+    let mut code = vec![(EQUAL, 0, 0, 7); MOST_INSTRUCTIONS];
+    code[0] = (LOAD, 0, 0, FIRST_ARGUMENT);
+    code[MOST_INSTRUCTIONS - 1] = (RETURN, 0, 0, libc::SECCOMP_RET_ALLOW);
+    assert_eq!(verdicts(&filter(&code)), [Verdict::Allowed; 3]);
+}
+
+#[test]
 fn any_bytes_are_judged_in_bounded_time() {
     let corpus: Vec<&[u8]> = vec![
         include_bytes!("filters/container-tree.bpf"),
