@@ -4,10 +4,11 @@
  * process, on the caller's stack, between the caller's last instruction and its system call.
  *
  *     execve, execveat   the new program has none of our mappings: ask the attendant to attach when it starts
- *     seccomp filters,   from now on this process makes no system call that is not its own: send no more requests
- *     PR_SET_SYSCALL_USER_DISPATCH
+ *     seccomp filters,   from now on this process makes no system call that is not its own: send no more requests. It
+ *     PR_SET_SYSCALL_    makes all of its own: rescued calls are system calls again
+ *     USER_DISPATCH
  *     time namespaces,   the page is no longer right here: replace it by an unseeded one, so that every clock falls
- *     PR_SET_TSC         back to the kernel
+ *     PR_SET_TSC         back to the kernel. Without the counter, rescued calls are system calls again
  *     clock_settime,     make the call here, and wait until the old time is off the page: a program that sets the
  *     settimeofday       clock then reads the time that it set
  */
@@ -147,6 +148,14 @@ static int set_clock(const struct fp_call *call) {
 	return 1;
 }
 
+/* rescue.S has this offset. */
+_Static_assert(__builtin_offsetof(struct fp_hook_state, real_calls) == 28, "real_calls lies elsewhere");
+
+static void confine(void) {
+	fp_state.filtered = 1;
+	fp_state.real_calls = 1;
+}
+
 static void withdraw_here(void) {
 	fp_syscall6(FP_NR_mmap, (long)&fp_page, FP_PAGE_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
 		    0);
@@ -175,13 +184,15 @@ HIDDEN void fp_hook_call(struct fp_call *call) {
 		ask(FP_REQUEST_EXEC, a[0], a[1], (fp_u32)a[4]);
 		break;
 	case FP_NR_seccomp:
-		fp_state.filtered = 1;
+		confine();
 		break;
 	case FP_NR_prctl:
-		if (a[0] == PR_SET_SECCOMP || (a[0] == PR_SET_SYSCALL_USER_DISPATCH && a[1]))
-			fp_state.filtered = 1;
-		else if (a[0] == PR_SET_TSC)
+		if (a[0] == PR_SET_SECCOMP || (a[0] == PR_SET_SYSCALL_USER_DISPATCH && a[1])) {
+			confine();
+		} else if (a[0] == PR_SET_TSC) {
+			fp_state.real_calls = 1;
 			withdraw_here();
+		}
 		break;
 	case FP_NR_unshare:
 		if (a[0] & CLONE_NEWTIME)

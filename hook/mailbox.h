@@ -56,7 +56,10 @@ struct fp_hook_state {
 	/* Not 0: Yama requires that this PID is declared by PR_SET_PTRACER first. Here, where no other process can
 	 * write. */
 	fp_u32 ptracer;
-	fp_u32 reserved;
+	/* Not 0: rescued calls are system calls (rescue.S). A seccomp filter or a dispatcher of system calls was
+	 * installed here, or the counter was forbidden, or that would not be noticed, because the libraries' calls are
+	 * not redirected yet. */
+	fp_u32 real_calls;
 };
 
 #endif

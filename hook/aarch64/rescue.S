@@ -14,10 +14,12 @@
 /* Pages to which the kernel has written, by the lowest bits of their numbers; 0: none. In the hook's private page. */
 	.set	KNOWN, 1024
 	.set	KNOWN_COUNT, 64
+/* real_calls in struct fp_hook_state (mailbox.h). */
+	.set	REAL_CALLS, 28
 /* What a thunk and `enter` put on the stack. */
 	.set	SAVED, 16 + 176
 
-/* x18 is the platform's, and the image leaves it alone. */
+/* x18 is the platform's, and the image leaves it alone. Jumps to 8 if rescued calls are system calls again. */
 	.macro	enter
 	stp	x29, x30, [sp, #-176]!
 	mrs	x17, nzcv
@@ -30,6 +32,9 @@
 	stp	x13, x14, [sp, #112]
 	stp	x15, x16, [sp, #128]
 	str	x17, [sp, #144]
+	adrp	x17, fp_state + REAL_CALLS
+	ldr	w17, [x17, :lo12:fp_state + REAL_CALLS]
+	cbnz	w17, 8f
 	.endm
 
 /* Jumps to 9 unless the image may write 16 bytes at `buffer`. Leaves the page's number in x9 (0: two pages), and its

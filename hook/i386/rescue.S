@@ -13,24 +13,30 @@
 /* Pages to which the kernel has written, by the lowest bits of their numbers; 0: none. In the hook's private page. */
 	.set	KNOWN, 1024
 	.set	KNOWN_COUNT, 64
+/* real_calls in struct fp_hook_state (mailbox.h). */
+	.set	REAL_CALLS, 28
 /* EFLAGS.AC: unaligned accesses trap in user space, and not in the kernel. */
 	.set	AC, 0x40000
 /* What a thunk's call and `enter` put on the stack. */
 	.set	SAVED, 24
-
-	.macro	enter
-	pushf
-	push	%eax
-	push	%ecx
-	push	%edx
-	push	%esi
-	.endm
 
 /* Sets edx to the address of a word of this page, or near it. */
 	.macro	address_of word
 	call	7f
 7:	pop	%edx
 	lea	\word - 7b(%edx), %edx
+	.endm
+
+/* Leaves the address of fp_state in edx. Jumps to 8 if rescued calls are system calls again. */
+	.macro	enter
+	pushf
+	push	%eax
+	push	%ecx
+	push	%edx
+	push	%esi
+	address_of fp_state
+	cmpl	$0, REAL_CALLS(%edx)
+	jne	8f
 	.endm
 
 /* Jumps to 9 unless the image may write `size` bytes at `buffer`. Leaves the page's number in esi (0: two pages), and
@@ -50,10 +56,9 @@
 	je	1f
 	test	%esi, %esi
 	jz	9f
-	address_of fp_state + KNOWN
 	mov	%esi, %eax
 	and	$KNOWN_COUNT - 1, %eax
-	lea	(%edx, %eax, 4), %edx
+	lea	KNOWN(%edx, %eax, 4), %edx
 	cmp	%esi, (%edx)
 	jne	9f
 1:

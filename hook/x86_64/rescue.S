@@ -14,10 +14,13 @@
 /* Pages to which the kernel has written, by the lowest bits of their numbers; 0: none. In the hook's private page. */
 	.set	KNOWN, 1024
 	.set	KNOWN_COUNT, 64
+/* real_calls in struct fp_hook_state (mailbox.h). */
+	.set	REAL_CALLS, 28
 /* EFLAGS.AC: unaligned accesses trap in user space, and not in the kernel. */
 	.set	AC, 0x40000
 	.set	SAVED, 128 + 8 * 8
 
+/* Jumps to 8 if rescued calls are system calls again. */
 	.macro	enter
 	lea	-128(%rsp), %rsp
 	pushf
@@ -28,6 +31,8 @@
 	push	%r8
 	push	%r9
 	push	%r10
+	cmpl	$0, fp_state + REAL_CALLS(%rip)
+	jne	8f
 	.endm
 
 /* Jumps to 9 unless the image may write `size` bytes at `buffer`. Leaves the page's number in r8 (0: two pages), and

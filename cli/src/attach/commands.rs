@@ -131,7 +131,7 @@ fn report(pid: i32, attached: &Attached, verbose: bool) {
 
 /// Reports what became of a process's own system calls for time.
 fn report_rescued(pid: i32, rescued: &Rescued, verbose: bool) {
-    if let Some(why) = rescued.refused {
+    if let Some(why) = &rescued.refused {
         warn(format_args!(
             "{pid}: its own system calls for time are not rescued: {why}"
         ));
@@ -153,6 +153,9 @@ fn report_rescued(pid: i32, rescued: &Rescued, verbose: bool) {
             rescued.sites,
             rescued.left_alone.len()
         ));
+        for why in &rescued.withheld {
+            note(format_args!("{pid}: {why}"));
+        }
         for left in &rescued.left_alone {
             note(format_args!(
                 "{pid}: {} at {:#x}: {}",

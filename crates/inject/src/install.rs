@@ -1,5 +1,6 @@
 //! Puts a program that has just been exec'd, and has not run an instruction, on the synthetic vDSO.
 
+use std::mem::offset_of;
 use std::os::fd::OwnedFd;
 
 use fastpath_image::Image;
@@ -99,8 +100,15 @@ pub fn install(tracee: &mut Tracee, config: &InjectionConfig) -> Result<()> {
     let files = hooked_calls::files_at_exec(&program.code, hook);
     let mut calls = HookedCalls::of(pid, &program.maps, at, hook, plan.room(), &files)?;
     if config.rescue {
-        let is_filtered = config.filters > 0;
-        rescued_calls::add(pid, &program.maps, is_filtered, &plan, at, &mut calls, &config.scans)?;
+        let withheld = match config.filters {
+            0 => Vec::new(),
+            // This process has the same filters, and only one without filters can read them.
+            _ => {
+                plan.routines.clear();
+                vec!["it has a seccomp filter, which may answer these calls itself".to_owned()]
+            }
+        };
+        rescued_calls::add(pid, &program.maps, withheld, &plan, at, &mut calls, &config.scans)?;
     }
     plan.add(&calls.records, &calls.moved)?;
     let start = program.start(config, at, &mut plan)?;
@@ -190,6 +198,8 @@ impl Program {
         };
         if let (Some((entry, _)), Some(entry_cell)) = (detour, stack.address_of(AT_ENTRY)) {
             (state.entry, state.entry_cell) = (entry, entry_cell);
+            // Until the libraries' calls are redirected, the hook would not see that the program confines itself.
+            state.real_calls = 1;
         }
         Ok(Start { stack, state })
     }
@@ -289,5 +299,6 @@ pub fn install_in_libraries(
         tracee.write(region + region::JOURNAL, &journal.bytes()?)?;
         apply(tracee, &calls.records).map_err(|e| Error::Unsupported(e.to_string()))?;
     }
-    Ok(())
+    let real_calls = region + region::STATE + offset_of!(HookState, real_calls) as u64;
+    tracee.write(real_calls, &0u32.to_ne_bytes())
 }

@@ -24,6 +24,8 @@ pub mod redirection;
 pub mod region;
 mod remote;
 mod rescued_calls;
+#[cfg(any(target_arch = "x86_64", test))]
+mod seccomp_filter;
 mod sites;
 mod stack;
 mod surgery;

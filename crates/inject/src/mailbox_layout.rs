@@ -35,7 +35,7 @@ pub struct HookState {
     pub filtered: u32,
     pub stack_lock: u32,
     pub ptracer: u32,
-    pub reserved: u32,
+    pub real_calls: u32,
 }
 
 /// Returns every field: struct, name, offset.
@@ -54,6 +54,7 @@ pub fn fields() -> Vec<(&'static str, &'static str, usize)> {
         ("fp_hook_state", "filtered", offset_of!(HookState, filtered)),
         ("fp_hook_state", "stack_lock", offset_of!(HookState, stack_lock)),
         ("fp_hook_state", "ptracer", offset_of!(HookState, ptracer)),
+        ("fp_hook_state", "real_calls", offset_of!(HookState, real_calls)),
     ]
 }
 

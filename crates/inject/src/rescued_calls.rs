@@ -26,8 +26,10 @@ pub struct Rescued {
     pub sites: usize,
     /// Sites that are left alone.
     pub left_alone: Vec<NotRescued>,
+    /// Calls that remain system calls everywhere, each with the reason.
+    pub withheld: Vec<String>,
     /// Reason why no site was looked for.
-    pub refused: Option<&'static str>,
+    pub refused: Option<String>,
 }
 
 /// A site that is left alone.
@@ -42,23 +44,26 @@ pub struct NotRescued {
 }
 
 /// Adds to `calls` those in all files whose code the process `pid` has mapped; its region will be at `region_at`. A
-/// site that `calls` reports to the hook already is changed there: only other calls continue to the hook.
+/// site that `calls` reports to the hook already is changed there: only other calls continue to the hook. `withheld`: the
+/// reasons for which `plan` lacks routines.
 pub fn add(
     pid: i32,
     maps: &[Mapping],
-    is_filtered: bool,
+    withheld: Vec<String>,
     plan: &RegionPlan,
     region_at: u64,
     calls: &mut HookedCalls,
     scans: &Cache,
 ) -> Result<Rescued> {
-    let mut result = Rescued::default();
-    if is_filtered {
-        result.refused = Some("it has a seccomp filter, which may answer these calls itself");
-        return Ok(result);
-    }
+    let mut result = Rescued {
+        withheld,
+        ..Rescued::default()
+    };
     if plan.routines.is_empty() {
-        result.refused = Some("the kernel's functions may change registers that a system call keeps");
+        result.refused = Some(match result.withheld.is_empty() {
+            true => "the kernel's functions may change registers that a system call keeps".to_owned(),
+            false => result.withheld.join("; "),
+        });
         return Ok(result);
     }
     let mut taken = maps.to_vec();

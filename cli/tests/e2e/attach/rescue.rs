@@ -5,7 +5,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::{attach, bytes, detach};
-use crate::common::{Outcome, Pid, Running, fastpath, finish, helper_program, program_32, start, tool, wait_until};
+use crate::common::{
+    Outcome, Pid, Running, fastpath, finish, helper_program, needs_root, program_32, start, tool, unprivileged,
+    wait_until,
+};
 
 fn rescue(pid: Pid) -> Outcome {
     finish(fastpath(&["attach", "--rescue", "-v", &pid.0.to_string()]))
@@ -50,6 +53,10 @@ const MOST_CALLS: usize = 20;
 
 /// Number of clock calls that a thread of the process makes in a while.
 fn clock_calls(strace: &str, pid: Pid) -> usize {
+    clock_calls_named(strace, pid, &["clock_gettime", "gettimeofday", "time"])
+}
+
+fn clock_calls_named(strace: &str, pid: Pid, names: &[&str]) -> usize {
     let traced = Command::new("timeout")
         .args([
             "-s",
@@ -58,7 +65,7 @@ fn clock_calls(strace: &str, pid: Pid) -> usize {
             strace,
             "-qq",
             "-e",
-            "trace=clock_gettime,gettimeofday,time",
+            &format!("trace={}", names.join(",")),
             "-p",
         ])
         .arg(pid.0.to_string())
@@ -185,23 +192,91 @@ fn the_calls_of_a_program_and_its_descendants_are_rescued_from_the_start() {
     }
 }
 
+/// `raw-clock` in this mode, in its loop. `None`: its filters cannot be read here.
+fn confined(mode: &str) -> Option<Running> {
+    needs_root()?;
+    let mut command = Command::new(helper_program("raw-clock", "cc", &["-static", "-no-pie"])?);
+    command.arg(mode);
+    let running = start(command);
+    wait_until("its loop", || running.out_so_far().contains("ready"));
+    Some(running)
+}
+
 #[test]
-fn a_filtered_program_is_attached_and_not_rescued() {
+fn a_program_whose_seccomp_filter_allows_the_calls_is_rescued() {
+    let (Some(strace), Some(running)) = (tool("strace"), confined("filtered")) else {
+        return;
+    };
+    let outcome = rescue(running.pid()).expect_success();
+    assert!(outcome.err.contains("are rescued"), "{outcome:#?}");
+    wait_until("reads by the page", || clock_calls(strace, running.pid()) <= MOST_CALLS);
+    detach(running.pid()).expect_success();
+    assert!(clock_calls(strace, running.pid()) > 20, "it is rescued after detach");
+}
+
+#[test]
+fn a_call_that_a_filter_of_any_thread_answers_is_not_rescued() {
+    let Some(strace) = tool("strace") else { return };
+    for mode in ["refused", "thread"] {
+        let Some(running) = confined(mode) else { return };
+        let pid = running.pid();
+        let outcome = rescue(pid).expect_success();
+        let reason = "may answer clock_gettime by SECCOMP_RET_ERRNO (errno 1)";
+        assert!(outcome.err.contains(reason), "{outcome:#?}");
+        // The filter allows gettimeofday.
+        assert!(outcome.err.contains("are rescued"), "{outcome:#?}");
+        let count = |name: &str| clock_calls_named(strace, pid, &[name]);
+        wait_until("reads by the page", || count("gettimeofday") <= MOST_CALLS);
+        assert!(count("clock_gettime") > 20);
+        std::thread::sleep(Duration::from_millis(300));
+        detach(pid).expect_success();
+        std::thread::sleep(Duration::from_millis(100));
+        // It ends if a call returns something else.
+        assert!(pid.exists(), "{mode}: {:#?}", running.finish());
+    }
+}
+
+#[test]
+fn a_program_that_seccomp_kills_for_the_calls_or_whose_filter_tests_addresses_is_not_rescued() {
+    for (mode, reason) in [
+        ("strict", "SECCOMP_MODE_STRICT"),
+        ("address", "tests the address of a call"),
+    ] {
+        let Some(running) = confined(mode) else { return };
+        let outcome = rescue(running.pid()).expect_success();
+        assert!(outcome.err.contains("are not rescued: "), "{outcome:#?}");
+        assert!(outcome.err.contains(reason), "{outcome:#?}");
+        assert!(running.pid().exists());
+    }
+}
+
+#[test]
+fn a_filter_that_the_user_may_not_read_is_refused() {
+    let Some(()) = needs_root() else { return };
     let Some(program) = helper_program("raw-clock", "cc", &["-static", "-no-pie"]) else {
         return;
     };
-    let mut command = Command::new(program);
-    command.arg("filtered");
+    let mut command = unprivileged();
+    command.args([&program, "filtered"]);
     let running = start(command);
     wait_until("its loop", || running.out_so_far().contains("ready"));
-    let outcome = rescue(running.pid());
-    // Without root, the filter cannot be suspended.
-    if outcome.status.success() {
-        assert!(outcome.err.contains("seccomp filter"), "{outcome:#?}");
-    } else {
-        assert_eq!(outcome.status.code(), Some(11), "{outcome:#?}");
-    }
+    let mut other = unprivileged();
+    let pid = running.pid().0.to_string();
+    other.args([env!("CARGO_BIN_EXE_fastpath"), "attach", "--rescue", &pid]);
+    finish(other).expect_code(11);
     assert!(running.pid().exists());
+}
+
+#[test]
+fn a_rescued_program_that_confines_itself_makes_its_system_calls_again() {
+    for flags in [&[][..], &["-static", "-no-pie"]] {
+        let Some(program) = helper_program("raw-clock", "cc", flags) else {
+            return;
+        };
+        for mode in ["later", "counter"] {
+            finish(fastpath(&["run", "--require", "--rescue", &program, mode])).expect_success();
+        }
+    }
 }
 
 #[test]

@@ -1,13 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Reads a clock by its own system calls: inline, and by libc's function for any call. With the argument "filtered",
- * under a seccomp filter that allows everything.
+ * Reads clocks by its own system calls: clock_gettime inline, and both clock_gettime and gettimeofday by libc's
+ * function for any call.
+ *
+ * raw-clock           without a seccomp filter
+ * raw-clock filtered  under a filter that allows everything
+ * raw-clock address   the same, but it tests the address of the call
+ * raw-clock refused   under a filter that returns EPERM for clock_gettime
+ * raw-clock thread    with a second thread, only which has that filter
+ * raw-clock later     installs that filter after some time, and ends
+ * raw-clock counter   forbids itself the counter after some time, and ends
+ * raw-clock strict    with a second thread in seccomp's strict mode, which waits forever
+ *
+ * It ends with 1 if a call returns anything else than without fastpath.
  */
+#include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,23 +49,124 @@ static int read_inline(struct timespec *time) {
 #endif
 }
 
-int main(int argc, char **argv) {
-	struct timespec time;
+static void install(struct sock_filter *code, size_t length) {
+	struct sock_fprog program = {.len = (unsigned short)length, .filter = code};
 
-	(void)argv;
-	if (argc > 1) {
-		struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-		struct sock_fprog program = {1, &allow};
-		if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
-			return 2;
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
+		exit(2);
+	}
+}
+
+static void allow(void) {
+	struct sock_filter code[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+
+	install(code, 1);
+}
+
+static void allow_by_address(void) {
+	struct sock_filter code[] = {
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, instruction_pointer)),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 0),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+
+	install(code, sizeof(code) / sizeof(code[0]));
+}
+
+static void refuse(void) {
+	struct sock_filter code[] = {
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clock_gettime, 0, 1),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+
+	install(code, sizeof(code) / sizeof(code[0]));
+}
+
+static atomic_int is_confined;
+static int is_busy;
+
+/* Makes each call a number of times (-1: forever), and ends the program if one returns something else. */
+static void read_clocks(int is_refused, long times) {
+	struct timespec time;
+	struct timeval of_day;
+
+	while (times < 0 || times-- > 0) {
+		const int result = read_inline(&time);
+		const long of_libc = syscall(SYS_clock_gettime, 0, &time) ? -errno : 0;
+		const int expected = is_refused ? -EPERM : 0;
+
+		if (result != expected || of_libc != expected || syscall(SYS_gettimeofday, &of_day, NULL)) {
+			exit(1);
 		}
+		if (!is_busy) {
+			usleep(1000);
+		}
+	}
+}
+
+static void *read_refused(void *unused) {
+	refuse();
+	is_confined = 1;
+	read_clocks(1, -1);
+	return unused;
+}
+
+static void *wait_strictly(void *unused) {
+	int ends[2];
+	char input;
+
+	if (pipe(ends) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT)) {
+		exit(2);
+	}
+	is_confined = 1;
+	while (read(ends[0], &input, 1)) {
+	}
+	return unused;
+}
+
+static void start(void *run(void *)) {
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, run, NULL)) {
+		exit(2);
+	}
+	while (!is_confined) {
+		usleep(1000);
+	}
+}
+
+int main(int argc, char **argv) {
+	const char *mode = argc > 1 ? argv[1] : "";
+	const int is_refused = strcmp(mode, "refused") == 0;
+
+	if (strcmp(mode, "filtered") == 0) {
+		allow();
+	} else if (strcmp(mode, "address") == 0) {
+		allow_by_address();
+	} else if (is_refused) {
+		refuse();
+	} else if (strcmp(mode, "thread") == 0) {
+		start(read_refused);
+	} else if (strcmp(mode, "strict") == 0) {
+		/* `attach` prefers a thread that is in no call. */
+		is_busy = 1;
+		start(wait_strictly);
 	}
 	printf("ready\n");
 	fflush(stdout);
-	for (;;) {
-		if (read_inline(&time) || syscall(SYS_clock_gettime, 0, &time)) {
-			return 1;
-		}
-		usleep(1000);
+	if (strcmp(mode, "later") == 0) {
+		read_clocks(0, 200);
+		refuse();
+		read_clocks(1, 200);
+		return 0;
 	}
+	if (strcmp(mode, "counter") == 0) {
+		read_clocks(0, 200);
+		prctl(PR_SET_TSC, PR_TSC_SIGSEGV);
+		read_clocks(0, 200);
+		return 0;
+	}
+	read_clocks(is_refused, -1);
 }

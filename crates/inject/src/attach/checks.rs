@@ -22,8 +22,6 @@ pub struct Target {
     /// Code of the kernel's vDSO there.
     pub vdso: Vec<u8>,
     pub vdso_base: u64,
-    /// Whether it has seccomp filters.
-    pub is_filtered: bool,
     /// Region that an earlier attach left, with nothing in force.
     pub leftover: Option<Found>,
 }
@@ -124,7 +122,6 @@ pub fn may_attach(pid: i32) -> Answer<()> {
 
 /// Makes the checks that a tracer may make too, and returns what they found.
 pub fn look_at(pid: i32) -> Answer<Target> {
-    let status = Status::of(&pid.to_string())?;
     let maps = maps::of(pid)?;
     let leftover = match find(pid, &maps)? {
         Some(found) if found.journal.state == State::Kept => return Err(Refusal::UnderRun),
@@ -152,7 +149,6 @@ pub fn look_at(pid: i32) -> Answer<Target> {
         maps,
         vdso,
         vdso_base,
-        is_filtered: status.filters > 0,
         leftover,
     })
 }

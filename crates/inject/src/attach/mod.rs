@@ -8,6 +8,7 @@ mod calling_thread;
 mod checks;
 mod detach;
 mod execs;
+mod filters;
 mod frames;
 mod hooked_files;
 mod leftovers;
@@ -101,10 +102,12 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let own_scans = Cache::default();
     let at = region::place_near(&target.maps, target.vdso_base)?;
     let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks, config.rescue)?;
+    let abi = abi::of_isa_of_this_host()?;
+    let is_filtered = (config.children.is_some() || config.rescue) && filters::are_on(pid);
     let mut calls = match config.children {
         // The target's filter may kill it for the system calls of the hook.
-        Some(scans) if !target.is_filtered => {
-            let (_, hook) = abi::of_this_build(abi::of_isa_of_this_host()?)?;
+        Some(scans) if !is_filtered => {
+            let (_, hook) = abi::of_this_build(abi)?;
             let files = hooked_files::of(pid, &target.maps, scans);
             HookedCalls::of(pid, &target.maps, at, hook, plan.room(), &files)?
         }
@@ -113,8 +116,11 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let mut rescued = None;
     if config.rescue {
         let scans = config.children.unwrap_or(&own_scans);
-        let is_filtered = target.is_filtered;
-        let found = rescued_calls::add(pid, &target.maps, is_filtered, &plan, at, &mut calls, scans)?;
+        let withheld = match is_filtered {
+            true => filters::remove_answered(session, abi.isa(), &mut plan.routines)?,
+            false => Vec::new(),
+        };
+        let found = rescued_calls::add(pid, &target.maps, withheld, &plan, at, &mut calls, scans)?;
         rescued = Some(found);
     }
     plan.add(&calls.records, &calls.moved)?;
@@ -144,7 +150,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
         }
     }
     let without_children = match config.children {
-        Some(_) if target.is_filtered => Some("it has a seccomp filter"),
+        Some(_) if is_filtered => Some("it has a seccomp filter"),
         Some(_) if calls.records.is_empty() => Some("none of its system calls was recognised"),
         _ => None,
     };
