@@ -45,7 +45,8 @@ struct Args {
           help = format!("Clocks of programs under libfastpath-preload.so. {}", Clocks::HELP))]
     clocks: Clocks,
 
-    /// Rules for the processes that are attached when they appear, and those that never are (example:
+    /// Rules for the processes that are attached when they appear, with their descendants (`children`) and their own
+    /// system calls for time (`rescue`) if a rule says so, and for those that never are (example:
     /// deploy/fastpath-policy.toml). SIGHUP reloads it. The default, /etc/fastpath/policy.toml, need not exist; FILE
     /// must
     #[arg(long, value_name = "FILE")]
@@ -76,6 +77,10 @@ struct Args {
     /// With --attach: its descendants, too
     #[arg(long, hide = true, requires = "attach")]
     attach_children: bool,
+
+    /// With --attach: the system calls for time in its own code, too
+    #[arg(long, hide = true, requires = "attach")]
+    attach_rescue: bool,
 
     /// With --attach: its name in the log
     #[arg(long, value_name = "NAME", hide = true, requires = "attach")]
@@ -170,6 +175,7 @@ fn attach_one(args: Args, pid: i32, surroundings: &Surroundings) -> ExitCode {
         trust: args.trust(),
         clocks: args.clocks,
         children: args.attach_children,
+        rescue: args.attach_rescue,
         executable: args.attach_name,
     };
     match by_rule::attach(&task, surroundings) {

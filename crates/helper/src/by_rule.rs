@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use fastpath_daemon::log::{Priority, say};
+use fastpath_inject::Rescued;
 use fastpath_inject::attach::{Answer, Refusal, StoppedTooLong, may_attach};
 use fastpath_measure::Clocks;
 use fastpath_page::{ClockSet, MAPPED_NAME};
@@ -22,6 +23,8 @@ pub struct Task {
     pub clocks: Clocks,
     /// Whether its descendants are served.
     pub children: bool,
+    /// Whether its own system calls for time are redirected, too.
+    pub rescue: bool,
     /// Evidence that the daemon requires of the counter.
     pub trust: Trust,
     /// Name for the log.
@@ -67,14 +70,17 @@ fn attach_it(task: &Task, surroundings: &Surroundings) -> Result<Option<u64>, St
         trust: task.trust,
         children: task.children,
         policy: task.children.then(DaemonsPolicy::find).flatten(),
-        rescue: false,
+        rescue: task.rescue,
         may_publish: false,
     };
     let mut done = Ok(None);
     attach_all(&[task.pid], &wanted, surroundings, give_up, |pid, _, outcome| {
         if pid == task.pid {
             done = match outcome {
-                Outcome::Attached(_) => Ok(page_of(pid)),
+                Outcome::Attached(attached) => {
+                    attached.rescued.iter().for_each(|rescued| log_rescued(pid, rescued));
+                    Ok(page_of(pid))
+                }
                 Outcome::Refused(refusal) if is_no_news(&refusal) => Ok(None),
                 Outcome::Refused(refusal) => Err(refusal.to_string()),
                 Outcome::NoPage(_) if !exists(pid) => Ok(None),
@@ -83,6 +89,27 @@ fn attach_it(task: &Task, surroundings: &Surroundings) -> Result<Option<u64>, St
         }
     });
     done
+}
+
+/// Logs what became of a process's own system calls for time.
+fn log_rescued(pid: i32, rescued: &Rescued) {
+    let left_alone = rescued.left_alone.len();
+    match (rescued.refused, rescued.sites) {
+        (Some(why), _) => say(
+            Priority::Notice,
+            format_args!("process {pid}: its own system calls for time are not rescued: {why}"),
+        ),
+        (None, 0) => say(
+            Priority::Notice,
+            format_args!(
+                "process {pid}: none of its own system calls for time is rescued; {left_alone} cannot be redirected safely"
+            ),
+        ),
+        (None, sites) => say(
+            Priority::Info,
+            format_args!("process {pid}: {sites} of its own system calls for time are rescued, {left_alone} are not"),
+        ),
+    }
 }
 
 fn exists(pid: i32) -> bool {

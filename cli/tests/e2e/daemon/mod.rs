@@ -11,6 +11,8 @@ mod life;
 mod obstruction;
 mod policy;
 #[cfg(target_arch = "x86_64")]
+mod rescue;
+#[cfg(target_arch = "x86_64")]
 mod status;
 
 use std::path::{Path, PathBuf};

@@ -108,6 +108,7 @@ impl Attacher {
             .arg(format!("--attach={}", task.pid))
             .arg(format!("--clocks={}", task.decision.clocks))
             .args(task.decision.children.then_some("--attach-children"))
+            .args(task.decision.rescue.then_some("--attach-rescue"))
             .args((self.trust == Trust::AllowNonInvariant).then_some("--trust-counter"))
             .args(task.executable.as_ref().map(|name| format!("--attach-name={name}")))
             .env(SOCKET_VARIABLE, &self.socket)

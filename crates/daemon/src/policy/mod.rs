@@ -48,12 +48,15 @@ struct Rule {
     /// User that it runs as.
     user: Option<User>,
     action: Action,
-    /// Clocks that it gets; `auto` by default.
-    #[serde(default)]
-    clocks: Clocks,
+    /// Clocks that it gets. By default `auto`, and with `rescue` all: a program's own system calls are slow on every host.
+    clocks: Option<Clocks>,
     /// Whether its descendants are attached with it, and the programs that they execute are served as they start.
     #[serde(default)]
     children: bool,
+    /// Whether the system calls for time in its own code are redirected, too, and with `children` those of the programs
+    /// that it executes.
+    #[serde(default)]
+    rescue: bool,
 }
 
 /// Action for a process.
@@ -103,6 +106,8 @@ pub struct Decision {
     pub clocks: Clocks,
     /// Whether its descendants are attached, too.
     pub children: bool,
+    /// Whether the system calls for time in its own code are redirected, too.
+    pub rescue: bool,
     /// Number of the deciding rule, from 1.
     pub rule: usize,
 }
@@ -156,8 +161,9 @@ impl Policy {
         let (index, rule) = self.rules.iter().enumerate().find(|(_, rule)| rule.fits(facts))?;
         Some(Decision {
             action: rule.action,
-            clocks: rule.clocks,
+            clocks: rule.clocks(),
             children: rule.children,
+            rescue: rule.rescue,
             rule: index + 1,
         })
     }
@@ -182,6 +188,15 @@ impl Rule {
     /// Returns whether it has a selector.
     fn selects(&self) -> bool {
         self.executable.is_some() || self.cgroup.is_some() || self.unit.is_some() || self.user.is_some()
+    }
+
+    /// Returns the clocks that the rule names, or those that it implies, as `fastpath attach` chooses them.
+    fn clocks(&self) -> Clocks {
+        match self.clocks {
+            Some(clocks) => clocks,
+            None if self.rescue => Clocks::ALL,
+            None => Clocks::Auto,
+        }
     }
 
     /// Returns whether the rule fits. An unknown fact fits a rule with `never`, and none that attaches: leaving a
@@ -283,6 +298,31 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_rescues_only_if_it_says_so_and_then_serves_all_clocks_unless_it_names_others() {
+        let decision = |keys: &str| {
+            let text = format!("[[rule]]\nexecutable = \"/x\"\naction = \"attach\"\n{keys}");
+            let policy = Policy::parse(&text).expect(keys);
+            let Decision {
+                rescue,
+                clocks,
+                children,
+                ..
+            } = policy.decide(&facts("/x", "/", 0)).expect("a decision");
+            (rescue, clocks, children)
+        };
+        assert_eq!(decision(""), (false, Clocks::Auto, false));
+        assert_eq!(decision("rescue = false"), (false, Clocks::Auto, false));
+        assert_eq!(decision("rescue = true"), (true, Clocks::ALL, false));
+        assert_eq!(decision("children = true\nrescue = true"), (true, Clocks::ALL, true));
+        assert_eq!(
+            decision("clocks = \"auto\"\nrescue = true"),
+            (true, Clocks::Auto, false)
+        );
+        let tai = "tai".parse().expect("a clock");
+        assert_eq!(decision("rescue = true\nclocks = \"tai\""), (true, tai, false));
+    }
+
+    #[test]
     fn what_cannot_be_told_of_a_process_is_no_reason_to_attach_it_and_one_to_leave_it_alone() {
         let unknown = Facts {
             uid: 0,
@@ -328,6 +368,11 @@ mod tests {
                 "line 4, column 10: ",
                 "did you mean MONOTONIC?",
             ),
+            (
+                "[[rule]]\nuser = \"root\"\naction = \"attach\"\nrescue = \"yes\"\n",
+                "line 4, column 10: ",
+                "boolean",
+            ),
         ];
         for (text, place, what) in wrong {
             let why = Policy::parse(text).expect_err(text);
@@ -359,6 +404,6 @@ mod tests {
             .map(|line| format!("{line}\n"))
             .collect();
         let rules = rules.replace("\"postgres\"", "\"root\"");
-        assert_eq!(Policy::parse(&rules).expect(&rules).rules(), 5);
+        assert_eq!(Policy::parse(&rules).expect(&rules).rules(), 6);
     }
 }

@@ -86,7 +86,11 @@ impl Preview {
         let mut text = String::new();
         for fit in attached {
             let Decision {
-                clocks, children, rule, ..
+                clocks,
+                children,
+                rescue,
+                rule,
+                ..
             } = fit.decision;
             let clocks = match clocks {
                 Clocks::Auto => "clocks that are slow".to_owned(),
@@ -94,7 +98,12 @@ impl Preview {
                 some => some.to_string(),
             };
             let children = if children { ", with its descendants" } else { "" };
-            text += &format!("{:>8} {}: {clocks}{children} (rule {rule})\n", fit.pid, name(fit));
+            let rescue = if rescue { ", rescued" } else { "" };
+            text += &format!(
+                "{:>8} {}: {clocks}{children}{rescue} (rule {rule})\n",
+                fit.pid,
+                name(fit)
+            );
         }
         if text.is_empty() {
             text = "no process would be attached\n".to_owned();
@@ -148,6 +157,18 @@ mod tests {
             preview
                 .attached()
                 .contains(&format!("{pid} {}: all clocks (rule 2)", own.display()))
+        );
+        let rescues = format!(
+            "[[rule]]\nexecutable = \"{}\"\naction = \"attach\"\nchildren = true\nrescue = true\n",
+            own.display()
+        );
+        let attached = Policy::parse(&rescues).unwrap().preview().attached();
+        assert!(
+            attached.contains(&format!(
+                "{pid} {}: all clocks, with its descendants, rescued (rule 1)",
+                own.display()
+            )),
+            "{attached}"
         );
     }
 }

@@ -189,6 +189,7 @@ mod tests {
             action: Action::Attach,
             clocks: Clocks::ALL,
             children: false,
+            rescue: false,
             rule: 1,
         };
         Task {

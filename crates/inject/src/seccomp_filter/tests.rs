@@ -16,21 +16,20 @@ const GETTIMEOFDAY: u32 = 96;
 const TIME: u32 = 201;
 const MOUNT: u32 = 165;
 
-fn parse(bytes: &[u8]) -> Filter {
-    let (instructions, rest) = bytes.as_chunks::<8>();
-    assert!(rest.is_empty() && !instructions.is_empty());
-    let instruction = |[c0, c1, jt, jf, k @ ..]: &[u8; 8]| Instruction {
-        code: u16::from_le_bytes([*c0, *c1]),
-        jt: *jt,
-        jf: *jf,
-        k: u32::from_le_bytes(*k),
+fn parse(text: &str) -> Filter {
+    let instruction = |line: &str| {
+        let numbers: Vec<u32> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+        let [code, jt, jf, k] = numbers[..] else {
+            panic!("{line}")
+        };
+        (code, jt as u8, jf as u8, k)
     };
-    Filter(instructions.iter().map(instruction).collect())
+    filter(&text.lines().map(instruction).collect::<Vec<_>>())
 }
 
 macro_rules! filter {
     ($name:literal) => {
-        parse(include_bytes!(concat!("filters/", $name, ".bpf")))
+        parse(include_str!(concat!("filters/", $name, ".txt")))
     };
 }
 
@@ -158,15 +157,22 @@ fn paths_that_meet_again_are_followed_once() {
 
 #[test]
 fn any_bytes_are_judged_in_bounded_time() {
-    let corpus: Vec<&[u8]> = vec![
-        include_bytes!("filters/container-tree.bpf"),
-        include_bytes!("filters/systemd-write-execute.bpf"),
-    ];
-    let corpus: Vec<Vec<u8>> = corpus.into_iter().map(<[u8]>::to_vec).collect();
+    let bytes_of = |filter: &Filter| -> Vec<u8> {
+        let bytes = |it: &Instruction| [&it.code.to_le_bytes()[..], &[it.jt, it.jf], &it.k.to_le_bytes()].concat();
+        filter.0.iter().flat_map(bytes).collect()
+    };
+    let corpus = [filter!("container-tree"), filter!("systemd-write-execute")];
+    let corpus: Vec<Vec<u8>> = corpus.iter().map(bytes_of).collect();
     fastpath_mutations::feed(&corpus, Duration::from_secs(2), 2, |bytes| {
-        let whole = bytes.len() / 8 * 8;
-        if whole > 0 {
-            verdicts(&parse(&bytes[..whole]));
+        let (instructions, _) = bytes.as_chunks::<8>();
+        let instruction = |[c0, c1, jt, jf, k @ ..]: &[u8; 8]| Instruction {
+            code: u16::from_le_bytes([*c0, *c1]),
+            jt: *jt,
+            jf: *jf,
+            k: u32::from_le_bytes(*k),
+        };
+        if !instructions.is_empty() {
+            verdicts(&Filter(instructions.iter().map(instruction).collect()));
         }
     });
 }

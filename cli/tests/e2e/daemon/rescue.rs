@@ -1,0 +1,87 @@
+//! Rules with `rescue`.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::policy::{daemon, rule};
+use super::{Place, among_others};
+use crate::common::{Pid, finish, helper_program, install, needs_root, start, wait_until};
+
+/// Installs a copy of a program that makes system calls for time, under a name of its own: other tests run the same
+/// program at the same time.
+fn raw_clock(place: &Place, name: &str) -> Option<String> {
+    let program = helper_program("raw-clock", "cc", &["-static", "-no-pie"])?;
+    Some(install(program, place.0.path().join(name), 0o755))
+}
+
+/// Returns the number of rescued sites of each process that runs this program and is served.
+#[track_caller]
+fn rescued_sites(place: &Place, program: &str) -> Vec<u64> {
+    let status = finish(place.fastpath(&["status", "--json"])).expect_success();
+    let status: serde_json::Value = serde_json::from_str(&status.out).expect("a document");
+    let runs_it = |pid: u64| {
+        let executable = std::fs::read_link(format!("/proc/{pid}/exe"));
+        executable.is_ok_and(|executable| executable == Path::new(program))
+    };
+    let processes = status["processes"].as_array().expect("processes").iter();
+    processes
+        .filter(|process| process["pid"].as_u64().is_some_and(runs_it))
+        .filter_map(|process| process["rescued_sites"].as_u64())
+        .collect()
+}
+
+/// Waits until the attach is complete.
+#[track_caller]
+fn wait_until_attached(place: &Place, pid: Pid, rule: usize) {
+    wait_until("it to be attached", || {
+        let pages = place.status().pages;
+        pages.iter().any(|page| page.pid == pid.0 && page.rule == Some(rule))
+    });
+}
+
+#[test]
+fn a_rule_with_rescue_redirects_a_programs_own_calls_and_another_rule_does_not() {
+    let Some(()) = needs_root() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let (Some(plain), Some(rescued)) = (raw_clock(&place, "plain"), raw_clock(&place, "rescued")) else {
+        return;
+    };
+    let (plain_rule, rescue_rule) = (rule(&plain, "attach"), rule(&rescued, "attach"));
+    let (_daemon, _) = daemon(&place, &format!("{plain_rule}{rescue_rule}rescue = true\n"));
+    for (number, program) in [&plain, &rescued].into_iter().enumerate() {
+        let running = start(Command::new(program));
+        wait_until_attached(&place, running.pid(), number + 1);
+        let sites = rescued_sites(&place, program);
+        let is_rescued = program == &rescued;
+        assert!(sites.len() == 1 && (sites[0] > 0) == is_rescued, "{program}: {sites:?}");
+    }
+}
+
+#[test]
+fn a_rule_with_children_and_rescue_rescues_the_programs_that_are_executed() {
+    let Some(()) = needs_root() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let Some(program) = raw_clock(&place, "executed") else {
+        return;
+    };
+    let shell = install("/bin/sh", place.0.path().join("shell"), 0o755);
+    for (keys, is_rescued) in [("", false), ("rescue = true\n", true)] {
+        let (_daemon, _) = daemon(&place, &format!("{}children = true\n{keys}", rule(&shell, "attach")));
+        let go = place.0.path().join(format!("go{is_rescued}"));
+        let mut command = Command::new(&shell);
+        // If the attendant gets no CPU in time, a program starts on the kernel's path: then the next one is tried.
+        let script = "until test -e \"$0\"; do :; done; while :; do timeout --foreground 5 \"$1\"; done";
+        command.args(["-c", script]).arg(&go).arg(&program);
+        let running = start(command);
+        wait_until_attached(&place, running.pid(), 1);
+        std::fs::write(&go, "").expect("a file");
+        let mut sites = Vec::new();
+        wait_until("a program that is served", || {
+            sites = rescued_sites(&place, &program);
+            !sites.is_empty()
+        });
+        assert!(sites.iter().all(|sites| (*sites > 0) == is_rescued), "{sites:?}");
+    }
+}
