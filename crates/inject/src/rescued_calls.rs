@@ -149,7 +149,7 @@ fn add_site(
     };
     let at = room.at + room.used as u64;
     let thunk = thunk(window, site.calls, file.bias, at, routines, otherwise);
-    let thunk = thunk.ok_or("the image does not answer its call, or is out of a jump's reach")?;
+    let thunk = thunk.ok_or("its call remains a system call here, or the image is out of a jump's reach")?;
     let found = memory.bytes(range.start, window.bytes.len());
     if found.map_err(|e| e.to_string())? != window.bytes {
         return Err("its code is not that of its file".into());

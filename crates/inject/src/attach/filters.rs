@@ -87,13 +87,15 @@ fn audit_arch(isa: Isa) -> u32 {
 fn read(session: &Session<'_>, all: &AllStopped<'_>) -> Result<Vec<Filter>, String> {
     let mut filters: Vec<Filter> = Vec::new();
     let mut buffer = vec![Instruction::default(); MOST_INSTRUCTIONS];
+    let too_many = || "it has too many seccomp filters to read all of them".to_owned();
     for thread in &all.threads {
         for index in 0.. {
-            if session.stop_time.elapsed() > LONGEST || filters.len() > MOST_FILTERS {
-                return Err("it has too many seccomp filters to read all of them".to_owned());
+            if session.stop_time.elapsed() > LONGEST {
+                return Err(too_many());
             }
             match thread.look().seccomp_filter(index, &mut buffer) {
                 Ok(filter) if filters.iter().any(|known| known.is(filter)) => {}
+                Ok(_) if filters.len() == MOST_FILTERS => return Err(too_many()),
                 Ok(filter) => filters.push(Filter::new(filter)),
                 Err(Errno::ENOENT) => break,
                 Err(errno) => match unreadable(all.pid(), thread.tid(), errno) {
