@@ -94,7 +94,7 @@ fn attach_it(task: &Task, surroundings: &Surroundings) -> Result<Option<u64>, St
 /// Logs what became of a process's own system calls for time.
 fn log_rescued(pid: i32, rescued: &Rescued) {
     let left_alone = rescued.left_alone.len();
-    match (rescued.refused, rescued.sites) {
+    match (&rescued.refused, rescued.sites) {
         (Some(why), _) => say(
             Priority::Notice,
             format_args!("process {pid}: its own system calls for time are not rescued: {why}"),

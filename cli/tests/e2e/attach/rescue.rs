@@ -124,6 +124,29 @@ fn started(arguments: &[&str]) -> Running {
     running
 }
 
+/// The same, once the sites of all files of this process of it are redirected. The hook waits for a moment only: if
+/// fastpath gets no CPU in it, the libraries are left alone.
+fn started_and_rescued(arguments: &[&str], process: impl Fn(&Running) -> Pid) -> Running {
+    const TRIES: usize = 10;
+    for _ in 0..TRIES {
+        let running = started(arguments);
+        if rescued_sites(process(&running)) >= 2 {
+            return running;
+        }
+    }
+    panic!("{arguments:?}: not rescued in {TRIES} tries");
+}
+
+fn rescued_sites(pid: Pid) -> u64 {
+    let status = finish(fastpath(&["status", "--json"])).expect_success();
+    let status: serde_json::Value = serde_json::from_str(&status.out).expect("a document");
+    let processes = status["processes"].as_array().expect("processes");
+    let listed = processes.iter().find(|process| process["pid"] == pid.0);
+    listed.expect("the process")["rescued_sites"]
+        .as_u64()
+        .expect("a number")
+}
+
 #[test]
 fn a_program_that_is_started_with_rescue_sees_no_difference_either() {
     for flags in [&[][..], &["-static", "-no-pie"]] {
@@ -170,13 +193,7 @@ fn the_calls_of_a_program_and_its_descendants_are_rescued_from_the_start() {
         };
         let plain = started(&["run", "--require", "--clocks", "all", &program]);
         assert!(clock_calls(strace, plain.pid()) > 20, "they are rescued only on demand");
-        let itself = started(&["run", "--require", "--rescue", &program]);
-        let status = finish(fastpath(&["status", "--json"])).expect_success();
-        let status: serde_json::Value = serde_json::from_str(&status.out).expect("a document");
-        let processes = status["processes"].as_array().expect("processes");
-        let listed = processes.iter().find(|process| process["pid"] == itself.pid().0);
-        let sites = listed.expect("the process")["rescued_sites"].as_u64();
-        assert!(sites.is_some_and(|sites| sites >= 2), "{sites:?}");
+        let itself = started_and_rescued(&["run", "--require", "--rescue", &program], Running::pid);
         wait_until("reads by the page", || clock_calls(strace, itself.pid()) <= MOST_CALLS);
         if flags.is_empty() {
             // A static glibc that looks for the vDSO makes such calls only as a fallback, as far as an audit can see.
@@ -184,8 +201,9 @@ fn the_calls_of_a_program_and_its_descendants_are_rescued_from_the_start() {
             assert!(doctor.out.contains("\"process-is-rescued\""), "{doctor:#?}");
         }
         let shell = format!("{program}; true");
-        let shell = started(&["run", "--require", "--rescue", "sh", "-c", &shell]);
-        let child = shell.pid().children()[0];
+        let child = |shell: &Running| shell.pid().children()[0];
+        let shell = started_and_rescued(&["run", "--require", "--rescue", "sh", "-c", &shell], child);
+        let child = child(&shell);
         wait_until("the child's reads by the page", || {
             clock_calls(strace, child) <= MOST_CALLS
         });
