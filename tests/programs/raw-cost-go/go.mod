@@ -1,0 +1,3 @@
+module raw-cost
+
+go 1.21
