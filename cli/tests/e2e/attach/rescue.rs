@@ -235,7 +235,7 @@ fn a_program_whose_seccomp_filter_allows_the_calls_is_rescued() {
 #[test]
 fn a_call_that_a_filter_of_any_thread_answers_is_not_rescued() {
     let Some(strace) = tool("strace") else { return };
-    for mode in ["refused", "thread"] {
+    for mode in ["refused", "thread", "threads"] {
         let Some(running) = confined(mode) else { return };
         let pid = running.pid();
         let outcome = rescue(pid).expect_success();

@@ -8,6 +8,7 @@
  * raw-clock address   the same, but it tests the address of the call
  * raw-clock refused   under a filter that returns EPERM for clock_gettime
  * raw-clock thread    with a second thread, only which has that filter
+ * raw-clock threads   the same, with 3,000 other threads without a filter
  * raw-clock later     installs that filter after some time, and ends
  * raw-clock counter   forbids itself the counter after some time, and ends
  * raw-clock strict    with a second thread in seccomp's strict mode, which waits forever
@@ -126,6 +127,26 @@ static void *wait_strictly(void *unused) {
 	return unused;
 }
 
+static void *wait_forever(void *unused) {
+	for (;;) {
+		pause();
+	}
+	return unused;
+}
+
+static void start_many(void) {
+	pthread_attr_t small;
+	pthread_t thread;
+
+	pthread_attr_init(&small);
+	pthread_attr_setstacksize(&small, 64 * 1024);
+	for (int i = 0; i < 3000; i++) {
+		if (pthread_create(&thread, &small, wait_forever, NULL)) {
+			exit(2);
+		}
+	}
+}
+
 static void start(void *run(void *)) {
 	pthread_t thread;
 
@@ -148,6 +169,9 @@ int main(int argc, char **argv) {
 	} else if (is_refused) {
 		refuse();
 	} else if (strcmp(mode, "thread") == 0) {
+		start(read_refused);
+	} else if (strcmp(mode, "threads") == 0) {
+		start_many();
 		start(read_refused);
 	} else if (strcmp(mode, "strict") == 0) {
 		/* `attach` prefers a thread that is in no call. */

@@ -1,19 +1,21 @@
 //! Seccomp filters of a process's threads, and the calls for time on which they have no effect.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use fastpath_image::Isa;
 use fastpath_rescue::thunk::Routine;
 use nix::errno::Errno;
 
-use super::refusal::Answer;
+use super::refusal::{Answer, Refusal};
 use super::session::Session;
-use super::threads::{self, AllStopped};
+use super::threads::{self, AllStopped, Stopped};
 use crate::seccomp_filter::{Call, Filter, Instruction, MOST_INSTRUCTIONS, Verdict};
 use crate::target::Status;
+use crate::tracee::Tracee;
 
-/// Time for which threads may be stopped for this: half of the deadline. A call for each filter of each thread takes
-/// some microseconds.
+/// Time after which the filters of no further thread are read before the threads run for a while: half of the deadline.
+/// A call for each filter of each thread takes some microseconds.
 const LONGEST: Duration = Duration::from_millis(50);
 
 /// Most different filters that are judged, which takes milliseconds for each in the worst case. A service of systemd
@@ -33,23 +35,25 @@ pub fn are_on(pid: i32) -> bool {
 /// A thread that starts later inherits its filters from one of these. A filter that is installed later is like one that
 /// is installed after the rescue.
 pub fn remove_answered(session: &Session<'_>, isa: Isa, routines: &mut Vec<Routine>) -> Answer<Vec<String>> {
-    let (stopped, read) = AllStopped::of(session, |all| Ok(Some(read(session, all))))?;
-    drop(stopped);
-    let filters = read.and_then(|filters| match filters.iter().any(Filter::reads_the_address) {
+    let mut reader = Reader::default();
+    let read = AllStopped::of(session, |all| Ok(reader.read(session, all))).map(|(_, read)| read);
+    let why = match read {
+        Ok(Err(why)) => Some(why),
         // The calls of a changed site are made from other addresses.
-        true => Err("it has a seccomp filter that tests the address of a call".to_owned()),
-        false => Ok(filters),
-    });
-    let filters = match filters {
-        Ok(filters) => filters,
-        Err(why) => {
-            routines.clear();
-            return Ok(vec![why]);
+        Ok(Ok(())) if reader.filters.iter().any(Filter::reads_the_address) => {
+            Some("it has a seccomp filter that tests the address of a call".to_owned())
         }
+        Ok(Ok(())) => None,
+        Err(Refusal::InTheWay { .. }) => Some("its seccomp filters could not be read in time; try again".to_owned()),
+        Err(refusal) => return Err(refusal),
     };
+    if let Some(why) = why {
+        routines.clear();
+        return Ok(vec![why]);
+    }
     let mut reasons = Vec::new();
     routines.retain(|routine| {
-        let why = reason(&filters, isa, routine);
+        let why = reason(&reader.filters, isa, routine);
         let is_allowed = why.is_none();
         reasons.extend(why);
         is_allowed
@@ -82,30 +86,51 @@ fn audit_arch(isa: Isa) -> u32 {
     u32::from(facts.elf_machine) | IS_LITTLE_ENDIAN | width
 }
 
-/// Reads the filters of all threads, which are stopped. Filters that threads have in common are listed once. An error is
-/// the reason why they are unknown.
-fn read(session: &Session<'_>, all: &AllStopped<'_>) -> Result<Vec<Filter>, String> {
-    let mut filters: Vec<Filter> = Vec::new();
-    let mut buffer = vec![Instruction::default(); MOST_INSTRUCTIONS];
-    let too_many = || "it has too many seccomp filters to read all of them".to_owned();
-    for thread in &all.threads {
-        for index in 0.. {
-            if session.stop_time.elapsed() > LONGEST {
-                return Err(too_many());
+/// Filters that were read so far. Those that threads have in common are listed once.
+#[derive(Default)]
+struct Reader {
+    filters: Vec<Filter>,
+    /// Threads whose filters were read.
+    read: HashSet<i32>,
+}
+
+impl Reader {
+    /// Reads the filters of those stopped threads whose filters were not read yet. Returns `None` if there was no time
+    /// for all of them; an error is the reason why they stay unknown.
+    fn read(&mut self, session: &Session<'_>, all: &AllStopped<'_>) -> Option<Result<(), String>> {
+        let mut buffer = vec![Instruction::default(); MOST_INSTRUCTIONS];
+        let mut is_first = true;
+        for thread in all.threads.iter().map(Stopped::look) {
+            if self.read.contains(&thread.pid()) {
+                continue;
             }
-            match thread.look().seccomp_filter(index, &mut buffer) {
-                Ok(filter) if filters.iter().any(|known| known.is(filter)) => {}
-                Ok(_) if filters.len() == MOST_FILTERS => return Err(too_many()),
-                Ok(filter) => filters.push(Filter::new(filter)),
+            // Each stop is long enough for one thread.
+            if !is_first && session.stop_time.elapsed() > LONGEST {
+                return None;
+            }
+            is_first = false;
+            if let Err(why) = self.read_thread(all.pid(), thread, &mut buffer) {
+                return Some(Err(why));
+            }
+            self.read.insert(thread.pid());
+        }
+        Some(Ok(()))
+    }
+
+    fn read_thread(&mut self, pid: i32, thread: &Tracee, buffer: &mut [Instruction]) -> Result<(), String> {
+        for index in 0.. {
+            match thread.seccomp_filter(index, buffer) {
+                Ok(filter) if self.filters.iter().any(|known| known.is(filter)) => {}
+                Ok(_) if self.filters.len() == MOST_FILTERS => {
+                    return Err("it has too many seccomp filters to read all of them".to_owned());
+                }
+                Ok(filter) => self.filters.push(Filter::new(filter)),
                 Err(Errno::ENOENT) => break,
-                Err(errno) => match unreadable(all.pid(), thread.tid(), errno) {
-                    None => break,
-                    Some(why) => return Err(why),
-                },
+                Err(errno) => return unreadable(pid, thread.pid(), errno).map_or(Ok(()), Err),
             }
         }
+        Ok(())
     }
-    Ok(filters)
 }
 
 /// Returns why a thread's filters cannot be read; `None` if it has none.
