@@ -29,7 +29,11 @@ pub fn run(options: &args::Audit) -> i32 {
         format!("{} files, {bytes}", progress.files.load(Ordering::Relaxed))
     };
     let every = Duration::from_millis(100);
-    let report = progress::watched(every, so_far, || fastpath_audit::audit(&options.paths, &how, &progress));
+    let report = progress::watched(every, so_far, || {
+        let mut report = fastpath_audit::audit(&options.paths, &how, &progress);
+        rescue::count(&mut report.findings);
+        report
+    });
     for missing in &report.missing {
         output::note(format_args!("{}: {}", visible(&missing.path), missing.why));
     }
@@ -126,7 +130,11 @@ fn of_finding(finding: &Finding) -> String {
         facts += &format!(", and {} more", finding.site_count - 3);
     }
     text += &output::wrapped("          ", &format!("{facts}."));
-    text + &output::wrapped("          ", &format!("To fix it: {}.", finding.help))
+    text += &output::wrapped("          ", &format!("To fix it: {}.", finding.help));
+    if let Some(remedy) = rescue::remedy(finding) {
+        text += &output::wrapped("          ", &remedy);
+    }
+    text
 }
 
 #[cfg(test)]

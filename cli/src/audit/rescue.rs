@@ -1,12 +1,13 @@
 //! `fastpath audit --rescue`: which system calls for time `--rescue` would redirect, and why not the others.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fastpath_audit::{By, Options, Progress};
+use fastpath_audit::{By, Finding, Options, Progress, Rule};
 use fastpath_rescue::window::Kind;
-use fastpath_rescue::{Site, analyse};
+use fastpath_rescue::{Calls, Site, analyse};
 
 use super::visible;
 use crate::document;
@@ -64,6 +65,41 @@ impl From<Site> for OneSite {
             why_not: site.window.err().map(|reason| reason.to_string()),
         }
     }
+}
+
+/// Most files whose sites are counted for a plain audit.
+const MOST_COUNTED_FILES: usize = 1000;
+
+/// Counts the sites of each finding that `--rescue` redirects.
+pub fn count(findings: &mut [Finding]) {
+    let mut files: HashMap<String, Vec<Site>> = HashMap::new();
+    for finding in findings.iter_mut().filter(|finding| finding.site_count > 0) {
+        if files.len() == MOST_COUNTED_FILES && !files.contains_key(&finding.path) {
+            return;
+        }
+        let by = match finding.rule {
+            Rule::Vsyscall => By::Vsyscall,
+            _ => By::SystemCall,
+        };
+        let path = finding.path.clone();
+        // A file that cannot be examined has none.
+        let sites = files
+            .entry(path)
+            .or_insert_with_key(|path| sites_of(path).unwrap_or_default());
+        let is_proven = |site: &&Site| site.by == by && site.calls != Calls::Any && site.window.is_ok();
+        finding.rescuable = Some(sites.iter().filter(is_proven).count()).filter(|proven| *proven > 0);
+    }
+}
+
+/// Returns the sentence that names `--rescue` as the remedy, if it is one.
+pub fn remedy(finding: &Finding) -> Option<String> {
+    let proven = finding.rescuable?;
+    let commands = match finding.isa {
+        "x86_64" => "`fastpath run --rescue` and `fastpath attach --rescue` redirect",
+        _ => "`fastpath run --rescue` redirects",
+    };
+    let calls = finding.site_count;
+    Some(format!("Without a new build: {commands} {proven} of {calls} calls."))
 }
 
 /// Runs the dry run; returns its exit status.

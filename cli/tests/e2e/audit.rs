@@ -1,6 +1,6 @@
 //! The exit statuses and documents of `fastpath audit`.
 
-use crate::common::{fastpath, finish};
+use crate::common::{fastpath, finish, helper_program};
 
 /// A static program for x86-64 that makes the system call itself, of the fuzzer's corpus.
 const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/any/x86_64");
@@ -14,6 +14,25 @@ fn a_finding_at_the_requested_level_is_exit_status_1() {
     );
     finish(fastpath(&["audit", "--fail-on", "never", OWN])).expect_code(0);
     finish(fastpath(&["audit", "--fail-on", "note", "/bin/true"])).expect_code(0);
+}
+
+#[test]
+fn a_finding_names_rescue_with_the_number_of_calls_that_it_redirects() {
+    let Some(program) = helper_program("raw-calls", "cc", &[]) else {
+        return;
+    };
+    let outcome = finish(fastpath(&["audit", "--json", &program])).expect_code(0);
+    let report: serde_json::Value = serde_json::from_str(&outcome.out).unwrap();
+    let finding = &report["findings"][0];
+    let (proven, all) = (&finding["rescuable"], &finding["site_count"]);
+    assert!(
+        proven.as_u64() > Some(0) && proven.as_u64() <= all.as_u64(),
+        "{finding:#}"
+    );
+    let outcome = finish(fastpath(&["audit", &program])).expect_code(0);
+    let words: Vec<&str> = outcome.out.split_whitespace().collect();
+    let remedy = format!("redirect {proven} of {all} calls.");
+    assert!(words.join(" ").contains(&remedy), "{outcome:#?}");
 }
 
 #[test]

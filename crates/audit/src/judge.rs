@@ -132,5 +132,6 @@ fn finding(elf: &Elf, runtime: Option<&Runtime>, rule: Rule, level: Level, mut s
         help: rule.help(),
         sites,
         site_count: count,
+        rescuable: None,
     }
 }

@@ -34,6 +34,10 @@ pub struct Finding {
     pub sites: Vec<Site>,
     /// Number of all sites.
     pub site_count: usize,
+    /// Number of sites that `fastpath run --rescue` redirects, where there are any. Determined for files that are not in
+    /// an archive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rescuable: Option<usize>,
 }
 
 /// A file that was judged.
