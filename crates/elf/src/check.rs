@@ -2,7 +2,7 @@
 //!
 //! The build runs this on the finished image and fails if a rule is broken; the tests break each rule once.
 
-use fastpath_isa::{Isa, Unwind, Version};
+use fastpath_isa::{HOSTS_VERSION, Isa, Unwind, Version};
 
 use crate::elf::*;
 use object::elf::{
@@ -11,7 +11,9 @@ use object::elf::{
 };
 
 /// Largest image: two pages.
-pub const MAX_SIZE: usize = 8192;
+pub const MAX_SIZE: usize = 2 * 4096;
+/// Largest image for hosts.
+pub const MAX_SIZE_FOR_HOSTS: usize = 3 * 4096;
 
 /// Size of a SHA-1.
 const BUILD_ID_SIZE: usize = 20;
@@ -25,7 +27,9 @@ pub const NOTE_KIND: u32 = 1;
 pub struct Contract {
     pub isa: Isa,
     pub page_abi: u32,
-    pub versions: &'static [Version],
+    pub versions: Vec<&'static Version>,
+    /// Largest image, in bytes.
+    pub max_size: usize,
 }
 
 impl Contract {
@@ -33,8 +37,17 @@ impl Contract {
         Contract {
             isa,
             page_abi,
-            versions: isa.facts().vdso,
+            versions: isa.facts().vdso.iter().collect(),
+            max_size: MAX_SIZE,
         }
+    }
+
+    /// Returns the contract of the image for hosts.
+    pub fn for_hosts(isa: Isa, page_abi: u32) -> Contract {
+        let mut contract = Contract::of(isa, page_abi);
+        contract.versions.push(&HOSTS_VERSION);
+        contract.max_size = MAX_SIZE_FOR_HOSTS;
+        contract
     }
 
     /// Returns the type of the segment by which unwinders find their tables.
@@ -47,8 +60,8 @@ impl Contract {
 
     /// Returns the name and binding (STB_*) of every function.
     pub fn functions(&self) -> impl Iterator<Item = (&'static str, u8)> + use<> {
-        let versions = self.versions;
-        versions.iter().flat_map(|version| {
+        let versions = self.versions.clone();
+        versions.into_iter().flat_map(|version| {
             let strong = version.functions.iter().map(|&name| (name, STB_GLOBAL));
             strong.chain(version.weak.iter().map(|&name| (name, STB_WEAK)))
         })
@@ -62,7 +75,7 @@ pub enum Rule {
     Elf,
     /// ET_DYN.
     SharedObject,
-    /// At most two pages.
+    /// At most two pages, three for hosts.
     Size,
     /// PT_LOAD, PT_DYNAMIC, PT_NOTE and PT_GNU_EH_FRAME (PT_ARM_EXIDX on Arm), each once, and nothing else.
     Segments,
@@ -174,7 +187,7 @@ impl<'a> Checker<'a> {
             format!("machine {machine}, 64 bits: {is_64}")
         });
         self.require(Rule::SharedObject, kind == ET_DYN, || format!("ELF type {kind}"));
-        self.require(Rule::Size, size <= MAX_SIZE, || format!("{size} bytes"));
+        self.require(Rule::Size, size <= contract.max_size, || format!("{size} bytes"));
     }
 
     fn segments(&mut self) {
@@ -353,7 +366,7 @@ impl<'a> Checker<'a> {
     fn versions(&mut self) {
         let versions = self.elf.versions();
         let count = self.elf.dynamic_value(DT_VERDEFNUM);
-        for contract in self.contract.versions {
+        for contract in &self.contract.versions {
             let version = versions
                 .iter()
                 .find(|(_, flags, name)| flags & VER_FLG_BASE == 0 && *name == contract.name.as_bytes());

@@ -1,7 +1,7 @@
 //! AArch64. Instructions: Arm ARM (DDI 0487) C6.2.
 
 use crate::bytes::{first_u32, put_u32, u32_at};
-use crate::calls::ASM_GENERIC;
+use crate::calls::{ASM_GENERIC, ASM_GENERIC_ANSWERED};
 use crate::{Counter, CpuFeatures, Facts, Unwind, Version};
 
 pub const FACTS: Facts = Facts {
@@ -11,6 +11,7 @@ pub const FACTS: Facts = Facts {
     elf_machine: 183,
     unwind: Unwind::EhFrame,
     calls: ASM_GENERIC,
+    answered: Some(ASM_GENERIC_ANSWERED),
     // svc #0
     system_call: &[0x01, 0x00, 0x00, 0xd4],
     prefix: "__kernel_",
