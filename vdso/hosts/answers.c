@@ -156,7 +156,7 @@ static FP_COLD struct fp_answer gettimeofday(const struct call *call) {
 	if (!fp_read_latch(FP_CLOCK_REALTIME, &time))
 		return no_answer;
 	tv->tv_sec = time.sec;
-	tv->tv_usec = time.nsec / 1000;
+	tv->tv_usec = fp_to_usec(time.nsec);
 	return answer(0);
 }
 

@@ -11,9 +11,7 @@ use object::elf::{
 };
 
 /// Largest image: two pages.
-pub const MAX_SIZE: usize = 2 * 4096;
-/// Largest image for hosts.
-pub const MAX_SIZE_FOR_HOSTS: usize = 3 * 4096;
+pub const MAX_SIZE: usize = 8192;
 
 /// Size of a SHA-1.
 const BUILD_ID_SIZE: usize = 20;
@@ -28,8 +26,6 @@ pub struct Contract {
     pub isa: Isa,
     pub page_abi: u32,
     pub versions: Vec<&'static Version>,
-    /// Largest image, in bytes.
-    pub max_size: usize,
 }
 
 impl Contract {
@@ -38,7 +34,6 @@ impl Contract {
             isa,
             page_abi,
             versions: isa.facts().vdso.iter().collect(),
-            max_size: MAX_SIZE,
         }
     }
 
@@ -46,7 +41,6 @@ impl Contract {
     pub fn for_hosts(isa: Isa, page_abi: u32) -> Contract {
         let mut contract = Contract::of(isa, page_abi);
         contract.versions.push(&HOSTS_VERSION);
-        contract.max_size = MAX_SIZE_FOR_HOSTS;
         contract
     }
 
@@ -75,7 +69,7 @@ pub enum Rule {
     Elf,
     /// ET_DYN.
     SharedObject,
-    /// At most two pages, three for hosts.
+    /// At most two pages.
     Size,
     /// PT_LOAD, PT_DYNAMIC, PT_NOTE and PT_GNU_EH_FRAME (PT_ARM_EXIDX on Arm), each once, and nothing else.
     Segments,
@@ -187,7 +181,7 @@ impl<'a> Checker<'a> {
             format!("machine {machine}, 64 bits: {is_64}")
         });
         self.require(Rule::SharedObject, kind == ET_DYN, || format!("ELF type {kind}"));
-        self.require(Rule::Size, size <= contract.max_size, || format!("{size} bytes"));
+        self.require(Rule::Size, size <= MAX_SIZE, || format!("{size} bytes"));
     }
 
     fn segments(&mut self) {

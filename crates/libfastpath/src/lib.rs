@@ -4,6 +4,7 @@
 //! part of the header. Nothing here panics; if something did, `extern "C"` would end the process and not unwind into
 //! the host's frames.
 
+mod answers;
 mod error;
 mod image;
 mod page;
@@ -11,6 +12,7 @@ mod plain;
 mod publisher;
 mod verdict;
 
+pub use answers::*;
 pub use error::*;
 pub use image::*;
 pub use page::*;
