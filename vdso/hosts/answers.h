@@ -13,7 +13,8 @@
  * other: the value in the low half, its complement in the high half. A host that cannot make one store (it writes by
  * process_vm_writev or /proc/PID/mem) writes 0 first: a mixture of 0 and a valid word is not valid.
  *
- * Calls that return several answers read `changes` before and after: a host changes it before it changes words.
+ * Calls that return several answers read `changes` before and after: a host changes it after it has made words
+ * invalid, and before it writes new ones.
  *
  * The Rust side (crates/page/src/answers.rs) has the same structs; the build asserts that every offset agrees.
  */

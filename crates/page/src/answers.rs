@@ -149,13 +149,13 @@ impl<M: Memory> Answers<M> {
         if identities.iter().all(|identity| self.0.load(*identity as usize) == 0) {
             return Ok(());
         }
-        self.count(CHANGES)?;
         for &identity in identities {
             if self.0.load(identity as usize) != 0 {
                 self.0.store(identity as usize, 0)?;
             }
         }
-        Ok(())
+        // Whoever reads the new number finds none of the old values.
+        self.count(CHANGES)
     }
 
     /// Makes an answer valid.
@@ -274,13 +274,13 @@ mod tests {
     }
 
     #[test]
-    fn a_new_value_is_stored_after_a_change_was_announced_and_the_old_one_removed() {
+    fn a_new_value_is_stored_after_the_old_one_was_removed_and_the_change_counted() {
         let mut answers = Answers(Recorded::default());
         answers.set(Identity::Uid, 7).unwrap();
         assert_eq!(answers.0.order, [Identity::Uid as usize]);
         answers.set(Identity::Uid, 8).unwrap();
         let uid = Identity::Uid as usize;
-        assert_eq!(answers.0.order, [uid, CHANGES, uid, uid]);
+        assert_eq!(answers.0.order, [uid, uid, CHANGES, uid]);
         assert_eq!(answers.get(Identity::Uid), Some(8));
         answers.set(Identity::Uid, 8).unwrap();
         assert_eq!(answers.0.order.len(), 4);
