@@ -41,7 +41,11 @@ fn a_valid_answer_is_returned_and_any_other_asks_the_kernel() {
     let guest = Guest::new();
     let mut answers = guest.answers();
     for (number, argument, identity) in CALLS {
-        assert_eq!(guest.call(number, [argument, 0, 0]), truth(number, argument), "{number}");
+        assert_eq!(
+            guest.call(number, [argument, 0, 0]),
+            truth(number, argument),
+            "{number}"
+        );
         assert_eq!(guest.ask(number, [argument, 0, 0]), None);
         for value in [0, 1, 65_534, 0x8000_0000, u32::MAX] {
             answers.set(identity, value).unwrap();
@@ -49,7 +53,11 @@ fn a_valid_answer_is_returned_and_any_other_asks_the_kernel() {
             assert_eq!(guest.ask(number, [argument, 0, 0]), Some(i64::from(value)));
         }
         answers.invalidate(&[identity]).unwrap();
-        assert_eq!(guest.call(number, [argument, 0, 0]), truth(number, argument), "{number}");
+        assert_eq!(
+            guest.call(number, [argument, 0, 0]),
+            truth(number, argument),
+            "{number}"
+        );
     }
 }
 
@@ -224,7 +232,8 @@ fn clocks_are_answered_by_their_page() {
     assert_eq!(guest.call(libc::SYS_clock_gettime, [1, at, 0]), 0);
     for _ in 0..10_000 {
         std::thread::sleep(std::time::Duration::from_millis(1));
-        if publisher.publish() == Ok(Refreshed::Published) && guest.ask(libc::SYS_clock_gettime, [1, at, 0]) == Some(0) {
+        if publisher.publish() == Ok(Refreshed::Published) && guest.ask(libc::SYS_clock_gettime, [1, at, 0]) == Some(0)
+        {
             break;
         }
     }
@@ -235,7 +244,10 @@ fn clocks_are_answered_by_their_page() {
         assert!(now >= last, "{now} after {last}");
         last = now;
     }
-    assert_eq!(guest.call(libc::SYS_clock_gettime, [99, at, 0]), -i64::from(libc::EINVAL));
+    assert_eq!(
+        guest.call(libc::SYS_clock_gettime, [99, at, 0]),
+        -i64::from(libc::EINVAL)
+    );
     assert_eq!(guest.ask(libc::SYS_clock_gettime, [99, at, 0]), None);
     assert_eq!(guest.call(libc::SYS_gettimeofday, [at, 0, 0]), 0);
     assert_eq!(guest.call(libc::SYS_clock_getres, [1, at, 0]), 0);
@@ -304,13 +316,13 @@ fn requests_of_every_size_and_flag_are_as_the_kernels() {
             kernel(&mut registers);
             for _ in 0..3 {
                 buffer.fill(0);
-                let result = guest.call(
-                    libc::SYS_getrandom,
-                    [buffer.as_mut_ptr() as u64, size, flags],
-                );
+                let result = guest.call(libc::SYS_getrandom, [buffer.as_mut_ptr() as u64, size, flags]);
                 assert_eq!(result, registers.result(), "{size} bytes with {flags}");
                 let written = result.max(0) as usize;
-                assert!(buffer[written..].iter().all(|byte| *byte == 0), "{size} bytes with {flags}");
+                assert!(
+                    buffer[written..].iter().all(|byte| *byte == 0),
+                    "{size} bytes with {flags}"
+                );
                 if written >= 16 {
                     assert!(buffer[..written].iter().any(|byte| *byte != 0));
                 }
@@ -359,7 +371,9 @@ fn a_child_has_neither_answers_nor_random_bytes() {
     if child == 0 {
         let is_right = guest.call(libc::SYS_getpid, [0; 3]) == truth(libc::SYS_getpid, 0)
             && guest.ring().iter().all(|byte| *byte == 0)
-            && guest.ask(libc::SYS_getrandom, [bytes.as_mut_ptr() as u64, 16, 0]).is_none();
+            && guest
+                .ask(libc::SYS_getrandom, [bytes.as_mut_ptr() as u64, 16, 0])
+                .is_none();
         // SAFETY: it ends the child at once.
         unsafe { libc::_exit(i32::from(!is_right)) };
     }

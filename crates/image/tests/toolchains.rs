@@ -258,7 +258,14 @@ fn a_missing_compiler_is_reported_with_what_to_install() {
 fn a_variable_in_the_image_is_refused() {
     let source = copied_sources("source-with-a-variable");
     std::fs::write(source.join("x86_64/variable.c"), "unsigned fp_calls = 1;\n").unwrap();
-    let linked = link_image(&toolchain("cc", None), HOST, Audience::Native, &source, &out("variable")).unwrap();
+    let linked = link_image(
+        &toolchain("cc", None),
+        HOST,
+        Audience::Native,
+        &source,
+        &out("variable"),
+    )
+    .unwrap();
     let message = trim(&linked).expect_err("a refusal");
     assert!(message.contains(".data"), "{message}");
 }

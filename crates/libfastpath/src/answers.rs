@@ -101,7 +101,9 @@ pub extern "C" fn fastpath_image_for_hosts(isa: c_int) -> Option<&'static Image>
 pub unsafe extern "C" fn fastpath_answers_set(answers: *const CAnswers, identity: c_int, value: u32) -> c_int {
     let set = || {
         let identity = usize::try_from(identity).ok();
-        let identity = *identity.and_then(|index| Identity::ALL.get(index)).ok_or(Error::INVALID)?;
+        let identity = *identity
+            .and_then(|index| Identity::ALL.get(index))
+            .ok_or(Error::INVALID)?;
         // SAFETY: the caller guarantees what `of` requires.
         unsafe { of(answers)? }.set(identity, value).map(|()| 0)
     };

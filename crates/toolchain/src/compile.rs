@@ -131,13 +131,7 @@ pub enum Audience {
 ///
 /// # Errors
 /// A message with the compiler's, and what to install.
-pub fn link(
-    toolchain: &Toolchain,
-    isa: Isa,
-    audience: Audience,
-    source: &Path,
-    out: &Path,
-) -> Result<Vec<u8>, String> {
+pub fn link(toolchain: &Toolchain, isa: Isa, audience: Audience, source: &Path, out: &Path) -> Result<Vec<u8>, String> {
     let facts = isa.facts();
     let folder = source.join(isa.name());
     let mut versions: Vec<_> = facts.vdso.iter().collect();

@@ -149,7 +149,8 @@ impl Registers {
         const BITS: [u64; 7] = [1, 1 << 2, 1 << 4, 1 << 6, 1 << 7, 1 << 10, 1 << 11];
         (0..1 << BITS.len()).map(|set: u64| {
             let bits = BITS.iter().enumerate();
-            bits.filter(|(at, _)| set >> at & 1 == 1).fold(0x202, |all, (_, bit)| all | bit)
+            bits.filter(|(at, _)| set >> at & 1 == 1)
+                .fold(0x202, |all, (_, bit)| all | bit)
         })
     }
 }
