@@ -58,6 +58,65 @@ impl fmt::Display for Calls {
     }
 }
 
+/// One system call instruction of any call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnySite {
+    /// Address of the instruction as the file states it, before relocation.
+    pub address: u64,
+    /// The call's number, if an instruction shortly before loads it. Other code may come there with another one.
+    pub number: Option<u32>,
+    /// The bytes to replace, or the reason why the site is left alone.
+    pub window: Result<Window, Reason>,
+}
+
+/// All system calls of a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AllSites {
+    /// Sites, lowest address first.
+    pub sites: Vec<AnySite>,
+    /// As [`Analysis::lowest`].
+    pub lowest: u64,
+}
+
+/// Returns every system call instruction of an ELF file that its functions reach, for [`thunk::to_entry`]. A file that
+/// is not one, of another ISA than x86-64 and AArch64, without section headers or with broken tables has none.
+pub fn analyse_all(bytes: &[u8]) -> AllSites {
+    let of_isa = |file: &file::File<'_>| matches!(file.isa, Isa::X86_64 | Isa::Aarch64);
+    let Some(mut file) = file::File::parse(bytes).filter(of_isa) else {
+        return AllSites::default();
+    };
+    if file.add_tables(bytes).is_none() {
+        return AllSites::default();
+    }
+    let site = |(address, number): (u64, Option<u32>), window| AnySite {
+        address,
+        number,
+        window,
+    };
+    let mut sites: Vec<AnySite> = match file.isa {
+        Isa::Aarch64 => {
+            let parts = file.code.iter();
+            let all = parts.flat_map(|part| {
+                let calls = aarch64::all(part.bytes).into_iter();
+                calls.map(|(at, number)| (part.address + at as u64, number))
+            });
+            all.map(|call| site(call, aarch64::find(&file, call.0))).collect()
+        }
+        _ => {
+            let flow = x86::flow::Flow::of(&file);
+            let all = x86::window::all(&file, &flow).into_iter();
+            all.map(|call| site(call, x86::window::find(&file, &flow, call.0, By::SystemCall)))
+                .collect()
+        }
+    };
+    sites.retain(|site| site.window != Err(Reason::NotReached));
+    sites.sort_by_key(|site| site.address);
+    AllSites {
+        sites,
+        lowest: file.lowest(),
+    }
+}
+
 /// Returns the sites of an ELF file. A file that is not one, of another ISA, or without section headers (its relocations
 /// and call frames cannot be found) has none.
 ///
