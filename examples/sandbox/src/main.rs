@@ -18,6 +18,7 @@ mod policy;
 mod ptrace;
 mod remote;
 mod report;
+mod sites;
 mod tracer;
 mod vdso;
 

@@ -19,7 +19,9 @@ use crate::guest::Outcome;
 use crate::memory::Memory;
 use crate::policy::Policy;
 use crate::ptrace::{self, SystemCall};
+use crate::remote::RemoteCalls;
 use crate::report::Report;
+use crate::sites::Files;
 use crate::vdso::{Advice, HostedVdso};
 
 /// One thread of a guest.
@@ -35,6 +37,8 @@ struct Thread {
     new_program: bool,
     /// It stopped before the event of its parent's fork, and waits for that event.
     early: bool,
+    /// It is mapping code of a file.
+    maps_code: bool,
     /// What its system call changes, and the process whose answers that are.
     change: Option<(Pid, Change)>,
 }
@@ -47,6 +51,7 @@ impl Thread {
             clock: None,
             new_program: false,
             early: false,
+            maps_code: false,
             change: None,
         }
     }
@@ -63,6 +68,7 @@ pub struct Tracer {
     processes: HashMap<Pid, Process>,
     /// Processes that use another one's memory, and that one.
     borrowers: HashMap<Pid, Pid>,
+    files: Files,
     report: Report,
 }
 
@@ -77,6 +83,7 @@ impl Tracer {
             threads: HashMap::from([(first, Thread::of(first))]),
             processes: HashMap::new(),
             borrowers: HashMap::new(),
+            files: Files::default(),
             report: Report::default(),
         }
     }
@@ -184,6 +191,13 @@ impl Tracer {
                     self.changed(guest, process, change, result);
                 }
                 let thread = self.threads.entry(guest).or_insert_with(|| Thread::of(guest));
+                if let Some(image) = thread
+                    .image
+                    .filter(|_| std::mem::take(&mut thread.maps_code) && result > 0)
+                {
+                    self.lead(guest, image, &[result as u64]);
+                }
+                let thread = self.threads.entry(guest).or_insert_with(|| Thread::of(guest));
                 if std::mem::take(&mut thread.new_program) {
                     self.at_first_instruction(guest);
                 } else if let Some(clock) = thread.clock.take() {
@@ -209,6 +223,10 @@ impl Tracer {
             }
             return arch::refuse(guest, errno);
         }
+        let thread = self.threads.entry(guest).or_insert_with(|| Thread::of(guest));
+        thread.maps_code = call.sysno == Some(Sysno::mmap)
+            && call.args[2] & libc::PROT_EXEC as u64 != 0
+            && call.args[3] & libc::MAP_ANONYMOUS as u64 == 0;
         self.changes(guest, call);
         Ok(())
     }
@@ -276,6 +294,27 @@ impl Tracer {
         }
     }
 
+    /// Leads the system calls of the files that are mapped at these addresses to the image. A file for which that fails
+    /// makes its calls as before.
+    fn lead(&mut self, guest: Pid, image: u64, addresses: &[u64]) {
+        let Some(vdso) = &self.vdso else { return };
+        let mut lead = || {
+            let memory = Memory::of(guest)?;
+            let mut remote = RemoteCalls::begin_before(guest, &memory, vdso.behind_a_call(image))?;
+            let entry = vdso.entry(image);
+            for address in addresses {
+                let led = self.files.lead(guest, &memory, *address, entry, &mut remote);
+                self.report.led += led.unwrap_or_default();
+            }
+            remote.finish()
+        };
+        if let Err(error) = lead()
+            && self.log
+        {
+            eprintln!("sandbox: {guest}: its system calls are not led to the image: {error}");
+        }
+    }
+
     /// Forgets a thread that has ended, or the process whose first thread it was.
     fn ended(&mut self, guest: Pid) {
         let thread = self.threads.remove(&guest);
@@ -325,6 +364,15 @@ impl Tracer {
                 self.threads.entry(guest).or_insert_with(|| Thread::of(guest)).image = image;
                 let is_first = guest == self.first;
                 let process = image.map(|image| Process::new(guest, HostedVdso::answers_at(image), is_first));
+                if let Some(image) = image {
+                    // The program and its interpreter.
+                    let code = fastpath_proc::maps::of(guest).unwrap_or_default();
+                    let code = code
+                        .iter()
+                        .filter(|mapping| mapping.executable)
+                        .map(|mapping| mapping.start);
+                    self.lead(guest, image, &code.collect::<Vec<_>>());
+                }
                 match process {
                     Some(Ok(process)) => drop(self.processes.insert(guest, process)),
                     Some(Err(error)) => eprintln!("sandbox: {guest}: its answers cannot be written: {error}"),

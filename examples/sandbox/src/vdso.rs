@@ -35,6 +35,8 @@ pub struct HostedVdso {
     image: Vec<u8>,
     publisher: Publisher<'static, ThisHost>,
     system_calls: &'static [u64],
+    /// Offset of `__fastpath_syscall`.
+    entry: u64,
 }
 
 impl HostedVdso {
@@ -69,6 +71,9 @@ impl HostedVdso {
             image: instance.bytes().to_vec(),
             publisher: Publisher::new(page, ThisHost, on_demand),
             system_calls: image.system_calls(),
+            entry: image
+                .symbol("__fastpath_syscall")
+                .ok_or("the image has no entry point")?,
         })
     }
 
@@ -117,6 +122,16 @@ impl HostedVdso {
     /// Returns the address of the answers for an image at this address.
     pub fn answers_at(image_address: u64) -> u64 {
         image_address - PAGE_SIZE as u64 - PAGE_SIZE as u64
+    }
+
+    /// Returns the address behind a system call instruction of an image at this address.
+    pub fn behind_a_call(&self, image_address: u64) -> u64 {
+        image_address + self.system_calls[0]
+    }
+
+    /// Returns the address of the entry point to which system calls are led, in an image at this address.
+    pub fn entry(&self, image_address: u64) -> u64 {
+        image_address + self.entry
     }
 
     /// Returns whether the image made a system call that returned to `pc`, because the page had no answer.
