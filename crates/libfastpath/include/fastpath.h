@@ -491,6 +491,63 @@ int fastpath_answers_forget_memory(const struct fastpath_answers *answers);
 int fastpath_answer(const void *function, unsigned long number, const long arguments[6], unsigned long guest_sp,
 		    long *result);
 
+/* ---- leading a guest's system calls to the image ---- */
+
+/*
+ * Analyses an ELF file of x86-64 or AArch64: finds the system call instructions that its functions reach, and proves
+ * for each whether a jump can take its place without any other effect (docs/rescue.md). Returns an object to be freed,
+ * with no sites for a file of another kind; NULL without a file.
+ *
+ * These functions allocate, and take up to some seconds for a large file: they are not for signal handlers.
+ * fastpath_site_at and fastpath_site_patch are, and may run in several threads.
+ */
+typedef struct fastpath_sites fastpath_sites;
+fastpath_sites *fastpath_sites_of(const void *elf, size_t size);
+void fastpath_sites_free(fastpath_sites *sites);
+size_t fastpath_sites_count(const fastpath_sites *sites);
+/* Returns the lowest address that the file states, at the start of its page: the address where a guest has mapped that
+ * page, less this, is the bias. */
+uint64_t fastpath_sites_lowest(const fastpath_sites *sites);
+
+struct fastpath_site {
+	uint32_t size;
+	uint32_t is_proven;   /* 1: fastpath_site_patch takes it */
+	uint64_t address;     /* of the instruction, as the file states it */
+	int32_t number;       /* of the call, if an instruction shortly before loads it; -1: unknown */
+	uint32_t is_argument; /* 1: it is that of a function for any call, as libc's syscall() */
+	char reason[96];      /* why it is not proven, terminated */
+};
+
+/* Describes a site, by its index in the order of addresses. Returns 0. */
+int fastpath_site_at(const fastpath_sites *sites, size_t index, struct fastpath_site *site);
+
+#define FASTPATH_PATCH_SIZE 16
+#define FASTPATH_THUNK_SIZE 128
+
+struct fastpath_patch {
+	uint32_t size;
+	uint32_t length;  /* bytes of `original` and `replacement`: a jump */
+	uint64_t address; /* where they belong in the guest; they do not cross a page of 4096 bytes */
+	uint8_t original[FASTPATH_PATCH_SIZE];
+	uint8_t replacement[FASTPATH_PATCH_SIZE];
+	uint32_t thunk_length; /* bytes of `thunk` */
+	uint32_t reserved;
+	uint8_t thunk[FASTPATH_THUNK_SIZE];
+};
+
+/*
+ * Makes the patch that leads a site to `entry`, the address of __fastpath_syscall in the guest, by a thunk at
+ * `thunk_address`, for a file that is mapped with `bias`. Returns 0, FASTPATH_EINVAL for a site that is not proven, or
+ * FASTPATH_EPLACEMENT if a jump does not reach the thunk (2 GiB on x86-64, 128 MiB on AArch64). The entry may be
+ * anywhere.
+ *
+ * The host compares `original` with the guest's memory (the file may have changed), writes the thunk, makes it
+ * executable, and only then writes `replacement`. No thread may execute the replaced instructions meanwhile: write it
+ * when the file has just been mapped, or stop all threads, none of them inside of these bytes.
+ */
+int fastpath_site_patch(const fastpath_sites *sites, size_t index, uint64_t bias, uint64_t thunk_address,
+			uint64_t entry, struct fastpath_patch *patch);
+
 #ifdef __cplusplus
 }
 #endif

@@ -10,6 +10,7 @@ mod image;
 mod page;
 mod plain;
 mod publisher;
+mod sites;
 mod verdict;
 
 pub use answers::*;
@@ -17,6 +18,7 @@ pub use error::*;
 pub use image::*;
 pub use page::*;
 pub use publisher::*;
+pub use sites::*;
 pub use verdict::*;
 
 /// `FASTPATH_VERSION` of the header that belongs to this library.

@@ -114,6 +114,8 @@ fn every_struct_lies_in_c_as_in_rust() {
     layout!(text, InstanceOptions as "struct fastpath_instance_options": size, flags, address, page_offset, cpu_features,
         kernel_function_count, kernel_functions);
     layout!(text, CAnswers as "struct fastpath_answers": size, reserved, page, store, context);
+    layout!(text, CSite as "struct fastpath_site": size, is_proven, address, number, is_argument, reason);
+    layout!(text, CPatch as "struct fastpath_patch": size, length, address, original, replacement, thunk_length, reserved, thunk);
     layout!(text, PageOptions as "struct fastpath_page_options": size, flags, hres_res_ns, coarse_res_ns, cpu, node);
     layout!(text, CWithdrawal as "struct fastpath_withdrawal": boottime_ns, ahead_ns, reason, reserved);
     layout!(text, Verdict as "struct fastpath_verdict": size, distrust, warp_cycles, cpu_features, cpus, cpus_tested, reserved);
@@ -169,6 +171,8 @@ fn every_struct_lies_in_c_as_in_rust() {
     ] {
         number(&format!("FASTPATH_{name}"), error.0.into());
     }
+    number("FASTPATH_PATCH_SIZE", PATCH_SIZE as i64);
+    number("FASTPATH_THUNK_SIZE", THUNK_SIZE as i64);
     number("FASTPATH_ANSWERS_SIZE", ANSWERS_SIZE as i64);
     number("FASTPATH_ANSWERS_OFFSET", ANSWERS_OFFSET);
     number("FASTPATH_RING_OFFSET", RING_OFFSET);

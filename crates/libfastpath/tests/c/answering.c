@@ -83,6 +83,78 @@ static void refuse(const void *function, struct fastpath_answers answers) {
 	CHECK(fastpath_answers_set(&answers, FASTPATH_PID, 1) == FASTPATH_EINVAL);
 }
 
+/* A file in memory, of which the C library's own is one. */
+static void *read_file(const char *path, size_t *size) {
+	FILE *file = fopen(path, "rb");
+	char *bytes = NULL;
+	size_t capacity = 0, got;
+
+	CHECK(file != NULL);
+	*size = 0;
+	do {
+		capacity += 1 << 20;
+		bytes = realloc(bytes, capacity);
+		CHECK(bytes != NULL);
+		got = fread(bytes + *size, 1, capacity - *size, file);
+		*size += got;
+	} while (got > 0);
+	fclose(file);
+	return bytes;
+}
+
+/* The sites of this program, which makes a call itself. */
+static long own_call(void) {
+	long result;
+#ifdef __x86_64__
+	__asm__ volatile("mov %1, %%eax\n	syscall" : "=a"(result) : "i"(SYS_getpid) : "rcx", "r11", "memory");
+#else
+	register long x8 __asm__("x8") = SYS_getpid;
+	register long x0 __asm__("x0");
+
+	__asm__ volatile("svc #0" : "=r"(x0) : "r"(x8) : "memory");
+	result = x0;
+#endif
+	return result;
+}
+
+static void sites(void) {
+	struct fastpath_site site = {.size = sizeof site};
+	struct fastpath_patch patch = {.size = sizeof patch};
+	fastpath_sites *sites;
+	size_t size, proven = 0, own = 0;
+	void *file = read_file("/proc/self/exe", &size);
+
+	CHECK(own_call() == getpid());
+	CHECK(fastpath_sites_of(NULL, 0) == NULL && fastpath_sites_count(NULL) == 0);
+	sites = fastpath_sites_of("no ELF file", 11);
+	CHECK(sites != NULL && fastpath_sites_count(sites) == 0);
+	fastpath_sites_free(sites);
+	fastpath_sites_free(NULL);
+	sites = fastpath_sites_of(file, size);
+	CHECK(sites != NULL && fastpath_sites_count(sites) > 0);
+	for (size_t i = 0; i < fastpath_sites_count(sites); i++) {
+		const uint64_t at = 0x10000000;
+		const int patched = fastpath_site_patch(sites, i, 0, at, 0x7f0000001000, &patch);
+
+		CHECK(fastpath_site_at(sites, i, &site) == 0 && (site.reason[0] == 0) == site.is_proven);
+		CHECK(patched == (site.is_proven ? 0 : FASTPATH_EINVAL));
+		if (!site.is_proven)
+			continue;
+		proven++;
+		own += site.number == SYS_getpid;
+		CHECK(patch.length >= 4 && patch.length <= FASTPATH_PATCH_SIZE && patch.thunk_length > 8);
+		CHECK(memcmp(patch.original, patch.replacement, patch.length) != 0);
+		CHECK(site.address - patch.address < 64);
+		CHECK(fastpath_site_patch(sites, i, 0, at + (1ull << 40), 1, &patch) == FASTPATH_EPLACEMENT);
+	}
+	CHECK(proven > 0 && own > 0);
+	CHECK(fastpath_site_at(sites, fastpath_sites_count(sites), &site) == FASTPATH_EINVAL);
+	site.size--;
+	CHECK(fastpath_site_at(sites, 0, &site) == FASTPATH_ESIZE);
+	fastpath_sites_free(sites);
+	free(file);
+}
+
 int main(void) {
 	static uint64_t copy[FASTPATH_ANSWERS_SIZE / 8];
 	const void *function = map();
@@ -98,6 +170,7 @@ int main(void) {
 	CHECK(fastpath_answers_set(&copied, FASTPATH_GID, 7) == FASTPATH_ESTORE);
 	CHECK(copy[FASTPATH_GID] == 0);
 	refuse(function, mapped);
+	sites();
 	printf("ok\n");
 	return 0;
 }
