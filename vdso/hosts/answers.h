@@ -62,9 +62,8 @@ struct fp_answers {
 
 struct fp_ring {
 	/*
-	 * From the highest bit: 32 for the generation, which is different after each fill and each wipe; 16 for the
-	 * number of threads that are copying, or FP_RING_FILLING; 16 for the number of bytes left, the first ones of
-	 * `bytes`.
+	 * From the highest bit: 32 for the generation, which is different after each fill and each wipe; the lock; 16
+	 * for the number of bytes left, the first ones of `bytes`. 0: wiped.
 	 */
 	fp_u64 state;
 	fp_u64 reserved[63];

@@ -2,57 +2,29 @@
 /*
  * The ring of random bytes (answers.h).
  *
- * A thread claims the last of the bytes that are left, and counts itself as one that copies; then it copies and erases
- * them; then it takes itself off the count. The ring is filled only while nobody copies, so no byte is written while
- * it is copied. A signal may interrupt anywhere: the handler claims other bytes. A thread that never comes back to
- * its copy (siglongjmp) makes the ring empty for good, and the kernel answers.
+ * A thread locks the ring, takes the last of the bytes that are left, erases them, and unlocks it. Others wait for the
+ * lock for a short time only, and then ask the kernel: its owner may be a thread without a CPU, or the code that a
+ * signal handler has interrupted. If an owner never comes back (siglongjmp out of a handler), the kernel answers from
+ * then on.
  *
- * A fork wipes the child's ring, also in the middle of this code if a signal handler forks: the generation has
- * changed then, and the kernel answers instead.
+ * A fork wipes the child's ring, also in the middle of this code if a signal handler forks. The lock is then not what
+ * it was, since it contains the generation, and the kernel answers instead.
  */
 #include "answers.h"
 #include "compiler.h"
 #include "guest.h"
 #include "isa.h"
+#include "own.h"
 #include "syscall.h"
 
 enum { GRND_NONBLOCK = 1 };
 
 #define LEFT 0xffffu
-#define ONE_USER 0x10000u
-#define USERS 0xffff0000u
-#define MOST_USERS (USERS - ONE_USER)
-#define FILLING USERS
+#define LOCKED 0x10000u
 #define GENERATION_SHIFT 32
 
-FP_INLINE int exchange(fp_u64 *state, fp_u64 *from, fp_u64 to) {
-	return __atomic_compare_exchange_n(state, from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-}
-
-FP_INLINE fp_u64 generation(fp_u64 state) { return state >> GENERATION_SHIFT; }
-
-/* Claims bytes of the ring. Returns 0 if there are too few, else 1 and the state after it. */
-FP_INLINE int claim(fp_u64 *ring, unsigned long size, fp_u64 *state) {
-	fp_u64 before = __atomic_load_n(ring, __ATOMIC_ACQUIRE);
-
-	do {
-		if ((before & LEFT) < size || (before & USERS) >= MOST_USERS)
-			return 0;
-		*state = before - size + ONE_USER;
-	} while (!exchange(ring, &before, *state));
-	return 1;
-}
-
-/* Ends a copy. Returns 0 if the ring was wiped since. */
-FP_INLINE int release(fp_u64 *ring, fp_u64 claimed) {
-	fp_u64 now = claimed;
-
-	do {
-		if (generation(now) != generation(claimed) || !(now & USERS))
-			return 0;
-	} while (!exchange(ring, &now, now - ONE_USER));
-	return 1;
-}
+/* Turns that a thread waits for the lock: it is held for some nanoseconds. */
+enum { TURNS = 32 };
 
 /* Moves bytes, and leaves zeros. The barriers keep compilers from calling memset, which the image does not have. */
 FP_INLINE void move_bytes(unsigned char *to, unsigned char *from, unsigned long size) {
@@ -68,36 +40,60 @@ FP_INLINE void move_bytes(unsigned char *to, unsigned char *from, unsigned long 
 	}
 }
 
-/* Fills the ring, if nobody copies and nobody else fills it. */
-static FP_COLD void fill(struct fp_ring *ring) {
-	fp_u64 state = __atomic_load_n(&ring->state, __ATOMIC_ACQUIRE), filling;
-	fp_u32 next = generation(state) + 1;
-	long got;
+/* Returns a ring's first generation, which is not that of a parent's; 0 if there is none now. */
+static FP_COLD fp_u64 first_generation(void) {
+	fp_u32 generation;
 
-	if (state & USERS)
-		return;
-	/* A wiped ring: its first generation must not be one of the parent's. */
-	if (!state && fp_syscall3(FP_NR_getrandom, (long)&next, sizeof(next), GRND_NONBLOCK) != sizeof(next))
-		return;
-	filling = (fp_u64)next << GENERATION_SHIFT | FILLING;
-	if (!exchange(&ring->state, &state, filling))
-		return;
-	got = fp_syscall3(FP_NR_getrandom, (long)ring->bytes, sizeof(ring->bytes), GRND_NONBLOCK);
-	state = (fp_u64)next << GENERATION_SHIFT | (got > 0 ? got : 0);
-	exchange(&ring->state, &filling, state);
+	if (fp_syscall3(FP_NR_getrandom, (long)&generation, sizeof(generation), GRND_NONBLOCK) != sizeof(generation))
+		return 0;
+	return (fp_u64)generation << GENERATION_SHIFT;
+}
+
+/* Locks the ring. Returns its state, which has the bit LOCKED, or 0. */
+FP_INLINE fp_u64 lock(fp_u64 *ring, int may_fill) {
+	fp_u64 state = __atomic_load_n(ring, __ATOMIC_RELAXED), locked;
+
+	for (int turn = 0; turn < TURNS; turn++) {
+		locked = state | LOCKED;
+		if (fp_unlikely(!state)) {
+			if (!may_fill)
+				return 0;
+			locked |= first_generation();
+		}
+		if (fp_likely(!(state & LOCKED))) {
+			if (fp_likely(__atomic_compare_exchange_n(ring, &state, locked, 0, __ATOMIC_ACQUIRE,
+								  __ATOMIC_RELAXED)))
+				return locked;
+			continue;
+		}
+		fp_pause();
+		state = __atomic_load_n(ring, __ATOMIC_RELAXED);
+	}
+	return 0;
+}
+
+/* Fills a locked ring. Returns the state to leave. */
+static FP_COLD fp_u64 fill(struct fp_ring *ring, fp_u64 locked) {
+	const fp_u64 generation = (locked >> GENERATION_SHIFT) + 1;
+	const long got = fp_syscall3(FP_NR_getrandom, (long)ring->bytes, sizeof(ring->bytes), GRND_NONBLOCK);
+
+	return generation << GENERATION_SHIFT | (got > 0 ? got : 0);
 }
 
 int fp_take_random(struct fp_buffer buffer, int may_fill) {
 	struct fp_ring *ring = fp_ring();
-	fp_u64 claimed;
+	fp_u64 locked = lock(&ring->state, may_fill), left;
+	int is_taken;
 
-	if (fp_unlikely(!claim(&ring->state, buffer.size, &claimed))) {
-		if (!may_fill)
-			return 0;
-		fill(ring);
-		if (!claim(&ring->state, buffer.size, &claimed))
-			return 0;
+	if (fp_unlikely(!locked))
+		return 0;
+	left = locked & ~(fp_u64)LOCKED;
+	if (fp_unlikely((left & LEFT) < buffer.size) && may_fill)
+		left = fill(ring, locked);
+	is_taken = (left & LEFT) >= buffer.size;
+	if (fp_likely(is_taken)) {
+		left -= buffer.size;
+		move_bytes((unsigned char *)buffer.at, ring->bytes + (left & LEFT), buffer.size);
 	}
-	move_bytes((unsigned char *)buffer.at, ring->bytes + (claimed & LEFT), buffer.size);
-	return release(&ring->state, claimed);
+	return fp_replace_own(&ring->state, locked, left) && is_taken;
 }

@@ -135,13 +135,14 @@ pub fn link(toolchain: &Toolchain, isa: Isa, audience: Audience, source: &Path, 
     let facts = isa.facts();
     let folder = source.join(isa.name());
     let mut versions: Vec<_> = facts.vdso.iter().collect();
-    let mut further = Vec::new();
+    let (mut further, mut further_includes) = (Vec::new(), Vec::new());
     let mut name = isa.to_string();
     if audience == Audience::Hosts {
         versions.push(&HOSTS_VERSION);
-        let hosts = source.join("hosts");
-        further.extend(sources(&hosts)?);
-        further.extend(sources(&hosts.join(isa.name()))?);
+        for folder in [source.join("hosts"), source.join("hosts").join(isa.name())] {
+            further.extend(sources(&folder)?);
+            further_includes.push(folder);
+        }
         name += "-hosts";
     }
     let linked = out.join(format!("{name}.so"));
@@ -156,7 +157,8 @@ pub fn link(toolchain: &Toolchain, isa: Isa, audience: Audience, source: &Path, 
         .args(facts.image_flags);
     let shared = facts.shared_folder.map(|shared| source.join(shared));
     let includes = [folder.as_path(), source, &generated.folder];
-    for include in includes.into_iter().chain(shared.as_deref()) {
+    let further_includes = further_includes.iter().map(PathBuf::as_path);
+    for include in includes.into_iter().chain(shared.as_deref()).chain(further_includes) {
         command.arg("-I").arg(include);
     }
     let optional = OPTIONAL.iter().filter(|(function, _)| facts.exports(function));
