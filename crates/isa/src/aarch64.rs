@@ -42,8 +42,13 @@ pub const FACTS: Facts = Facts {
     clang_target: "aarch64-linux-gnu",
     machine_flags: &[],
     // Landing pads at every function, for processes that enforce them. x18 is reserved for the platform, which may be
-    // any.
-    image_flags: &["-mgeneral-regs-only", "-mbranch-protection=bti", "-ffixed-x18"],
+    // any. Compilers would call a library's atomics.
+    image_flags: &[
+        "-mgeneral-regs-only",
+        "-mbranch-protection=bti",
+        "-ffixed-x18",
+        "-mno-outline-atomics",
+    ],
     hot_alignment: 64,
     shared_folder: None,
     // ADRP counts 21 bits of pages.
