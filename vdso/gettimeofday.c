@@ -5,8 +5,7 @@
 
 FP_INLINE int answer(struct fp_timeval *tv, struct fp_time now) {
 	tv->tv_sec = now.sec;
-	/* nsec / 1000, exact for all 32 bits, and nsec has 30: 274877907 is 2^38 / 1000, rounded up. */
-	tv->tv_usec = (fp_u64)now.nsec * 274877907u >> 38;
+	tv->tv_usec = fp_to_usec(now.nsec);
 	return 0;
 }
 

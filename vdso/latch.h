@@ -71,6 +71,9 @@ FP_INLINE int fp_read_newest(const struct fp_latch *latch, fp_clockid id, unsign
 	return fp_likely(anchor->seq == seq);
 }
 
+/* nsec / 1000, exact for all 32 bits, and nsec has 30: 274877907 is 2^38 / 1000, rounded up. */
+FP_INLINE long fp_to_usec(unsigned long nsec) { return (fp_u64)nsec * 274877907u >> 38; }
+
 /* The place of a clock on the page. */
 struct fp_place {
 	const struct fp_latch *latch;

@@ -12,6 +12,7 @@
  */
 #include "cpu.h"
 #include "own_vdso.h"
+#include "trapping.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -68,11 +69,17 @@ __attribute__((noinline)) static int empty_cpu(unsigned *cpu, unsigned *node, vo
 	return 0;
 }
 
-static int trapped_gettime(clockid_t id, struct timespec *ts) { return (int)syscall(SYS_clock_gettime, id, ts); }
-static int trapped_getres(clockid_t id, struct timespec *ts) { return (int)syscall(SYS_clock_getres, id, ts); }
-static int trapped_day(struct timeval *tv, void *tz) { return (int)syscall(SYS_gettimeofday, tv, tz); }
+static trapping_fn *trapping;
+
+static int trapped_gettime(clockid_t id, struct timespec *ts) {
+	return (int)trapping(SYS_clock_gettime, id, (long)ts, 0);
+}
+static int trapped_getres(clockid_t id, struct timespec *ts) {
+	return (int)trapping(SYS_clock_getres, id, (long)ts, 0);
+}
+static int trapped_day(struct timeval *tv, void *tz) { return (int)trapping(SYS_gettimeofday, (long)tv, (long)tz, 0); }
 static int trapped_cpu(unsigned *cpu, unsigned *node, void *unused) {
-	return (int)syscall(SYS_getcpu, cpu, node, unused);
+	return (int)trapping(SYS_getcpu, (long)cpu, (long)node, (long)unused);
 }
 
 /* musl has none. */
@@ -287,6 +294,11 @@ int main(int argc, char **argv) {
 	int missed = 0;
 
 	(void)argc;
+	trapping = trapping_call();
+	if (!trapping) {
+		fprintf(stderr, "costs: there is no memory for the system calls to compare with\n");
+		return 2;
+	}
 	trapped_gettime(CLOCK_MONOTONIC, &began);
 	stay_here();
 	for (int i = 0; i < CALLS; i++) {

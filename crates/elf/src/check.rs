@@ -2,7 +2,7 @@
 //!
 //! The build runs this on the finished image and fails if a rule is broken; the tests break each rule once.
 
-use fastpath_isa::{Isa, Unwind, Version};
+use fastpath_isa::{HOSTS_VERSION, Isa, Unwind, Version};
 
 use crate::elf::*;
 use object::elf::{
@@ -25,7 +25,7 @@ pub const NOTE_KIND: u32 = 1;
 pub struct Contract {
     pub isa: Isa,
     pub page_abi: u32,
-    pub versions: &'static [Version],
+    pub versions: Vec<&'static Version>,
 }
 
 impl Contract {
@@ -33,8 +33,15 @@ impl Contract {
         Contract {
             isa,
             page_abi,
-            versions: isa.facts().vdso,
+            versions: isa.facts().vdso.iter().collect(),
         }
+    }
+
+    /// Returns the contract of the image for hosts.
+    pub fn for_hosts(isa: Isa, page_abi: u32) -> Contract {
+        let mut contract = Contract::of(isa, page_abi);
+        contract.versions.push(&HOSTS_VERSION);
+        contract
     }
 
     /// Returns the type of the segment by which unwinders find their tables.
@@ -47,8 +54,8 @@ impl Contract {
 
     /// Returns the name and binding (STB_*) of every function.
     pub fn functions(&self) -> impl Iterator<Item = (&'static str, u8)> + use<> {
-        let versions = self.versions;
-        versions.iter().flat_map(|version| {
+        let versions = self.versions.clone();
+        versions.into_iter().flat_map(|version| {
             let strong = version.functions.iter().map(|&name| (name, STB_GLOBAL));
             strong.chain(version.weak.iter().map(|&name| (name, STB_WEAK)))
         })
@@ -353,7 +360,7 @@ impl<'a> Checker<'a> {
     fn versions(&mut self) {
         let versions = self.elf.versions();
         let count = self.elf.dynamic_value(DT_VERDEFNUM);
-        for contract in self.contract.versions {
+        for contract in &self.contract.versions {
             let version = versions
                 .iter()
                 .find(|(_, flags, name)| flags & VER_FLG_BASE == 0 && *name == contract.name.as_bytes());

@@ -6,9 +6,10 @@ use std::path::Path;
 use object::{Object, ObjectSection, ObjectSymbol};
 
 use fastpath_elf::{Elf, Isa, STT_FUNC};
+use fastpath_toolchain::Audience;
 
 /// Writes the image to `out`, and returns an expression of type `Image` for it.
-pub fn describe(out: &Path, linked: &[u8], image: &[u8], isa: Isa) -> Result<String, String> {
+pub fn describe(out: &Path, linked: &[u8], image: &[u8], isa: Isa, audience: Audience) -> Result<String, String> {
     let unreadable = |error: object::Error| format!("cannot read the linked vDSO image for {isa}: {error}");
     let file = object::File::parse(linked).map_err(unreadable)?;
     let slots = file.symbols().find(|symbol| symbol.name() == Ok("fp_slots"));
@@ -46,7 +47,11 @@ pub fn describe(out: &Path, linked: &[u8], image: &[u8], isa: Isa) -> Result<Str
         ));
     }
 
-    let image_path = out.join(format!("{isa}.img"));
+    let name = match audience {
+        Audience::Native => format!("{isa}.img"),
+        Audience::Hosts => format!("{isa}-hosts.img"),
+    };
+    let image_path = out.join(name);
     std::fs::write(&image_path, image).map_err(|error| format!("cannot write {}: {error}", image_path.display()))?;
     let functions = functions(image)?;
     Ok(format!(

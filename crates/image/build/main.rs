@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use fastpath_elf::{Isa, check};
-use fastpath_toolchain::{LINKER_VARIABLE, Toolchain};
+use fastpath_toolchain::{Audience, LINKER_VARIABLE, Toolchain};
 
 fn main() -> ExitCode {
     match build() {
@@ -40,14 +40,25 @@ fn build() -> Result<(), String> {
         .ok_or_else(|| format!("fastpath has no vDSO image for {arch} yet (see docs/porting.md)"))?;
 
     let mut images = vec![String::from("None"); Isa::ALL.len()];
+    let mut images_for_hosts = images.clone();
     let own = Toolchain::of_target()?;
-    let text = image(&own, host, &source, &out)?;
+    let text = image(&own, host, Audience::Native, &source, &out)?;
     let mut constants = format!("/// The target's own.\npub static HOST: Image = {text};\n");
     images[host as usize] = format!("Some({text})");
+    let mut add_for_hosts = |toolchain: &Toolchain, isa: Isa| {
+        if isa.facts().answered.is_some() {
+            let text = image(toolchain, isa, Audience::Hosts, &source, &out)?;
+            images_for_hosts[isa as usize] = format!("Some({text})");
+        }
+        Ok::<(), String>(())
+    };
+    add_for_hosts(&own, host)?;
     let foreign = Isa::ALL.into_iter().filter(|isa| *isa != host);
     if let Some(clang) = Toolchain::clang_and_lld() {
         for isa in foreign {
-            images[isa as usize] = format!("Some({})", image(&clang, isa, &source, &out)?);
+            let text = image(&clang, isa, Audience::Native, &source, &out)?;
+            images[isa as usize] = format!("Some({text})");
+            add_for_hosts(&clang, isa)?;
         }
     } else {
         let names: Vec<_> = foreign.map(Isa::name).collect();
@@ -58,11 +69,13 @@ fn build() -> Result<(), String> {
             names.join(", ")
         );
     }
-    constants += &format!(
-        "/// In the order of the ISAs.\npub static IMAGES: [Option<Image>; {}] = [{}];\n",
-        images.len(),
-        images.join(", ")
-    );
+    for (name, list) in [("IMAGES", images), ("IMAGES_FOR_HOSTS", images_for_hosts)] {
+        constants += &format!(
+            "/// In the order of the ISAs.\npub static {name}: [Option<Image>; {}] = [{}];\n",
+            list.len(),
+            list.join(", ")
+        );
+    }
     let path = out.join("built.rs");
     std::fs::write(&path, constants).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
@@ -78,10 +91,13 @@ fn watch_for_programs() {
 }
 
 /// Makes one image, and returns an expression for it.
-fn image(toolchain: &Toolchain, isa: Isa, source: &Path, out: &Path) -> Result<String, String> {
-    let linked = fastpath_toolchain::link(toolchain, isa, source, out)?;
+fn image(toolchain: &Toolchain, isa: Isa, audience: Audience, source: &Path, out: &Path) -> Result<String, String> {
+    let linked = fastpath_toolchain::link(toolchain, isa, audience, source, out)?;
     let image = fastpath_toolchain::trim(&linked)?;
-    let contract = check::Contract::of(isa, fastpath_page::layout::ABI);
+    let contract = match audience {
+        Audience::Native => check::Contract::of(isa, fastpath_page::layout::ABI),
+        Audience::Hosts => check::Contract::for_hosts(isa, fastpath_page::layout::ABI),
+    };
     let violations = check::check(&image, &contract);
     if !violations.is_empty() {
         let list: String = violations.iter().map(|violation| format!("\n  {violation}")).collect();
@@ -89,7 +105,7 @@ fn image(toolchain: &Toolchain, isa: Isa, source: &Path, out: &Path) -> Result<S
             "{toolchain} made a vDSO image for {isa} that programs could not load:{list}"
         ));
     }
-    constants::describe(out, &linked, &image, isa)
+    constants::describe(out, &linked, &image, isa, audience)
 }
 
 fn env(name: &str) -> Result<String, String> {

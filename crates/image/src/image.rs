@@ -46,6 +46,13 @@ impl Image {
         built::IMAGES[isa as usize].as_ref()
     }
 
+    /// Returns the image for the guests of a host: its two further functions answer more calls than those for clocks
+    /// (`fastpath_page::answers`), and it needs the pages of these below that of the clocks. `None` for an ISA that has
+    /// none (it is made for x86-64 and AArch64), or if this build left it out for lack of a compiler.
+    pub fn for_hosts(isa: Isa) -> Option<&'static Image> {
+        built::IMAGES_FOR_HOSTS[isa as usize].as_ref()
+    }
+
     /// Returns the image of the ISA that this was compiled for.
     pub fn host() -> &'static Image {
         &built::HOST

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fastpath_elf::{Elf, Isa, check};
-use fastpath_toolchain::{Toolchain, link as link_image, trim};
+use fastpath_toolchain::{Audience, Toolchain, link as link_image, trim};
 
 const TOOLCHAINS: [(&str, &str); 4] = [("gcc", "bfd"), ("gcc", "lld"), ("clang", "bfd"), ("clang", "lld")];
 
@@ -46,8 +46,18 @@ const HOST: Isa = Isa::X86_64;
 /// Links an image. Returns the linked file and its path.
 fn link(test: &str, isa: Isa, compiler: &str, linker: &str) -> (Vec<u8>, PathBuf) {
     let out = out(&format!("{test}-{compiler}-{linker}"));
-    let linked = link_image(&toolchain(compiler, Some(linker)), isa, &vdso_sources(), &out);
+    let toolchain = toolchain(compiler, Some(linker));
+    let linked = link_image(&toolchain, isa, Audience::Native, &vdso_sources(), &out);
     (linked.unwrap(), out.join(format!("{isa}.so")))
+}
+
+/// Links an image for hosts, if the ISA has one.
+fn link_for_hosts(test: &str, isa: Isa, compiler: &str, linker: &str) -> Option<(Vec<u8>, PathBuf)> {
+    isa.facts().answered?;
+    let out = out(&format!("{test}-{compiler}-{linker}"));
+    let toolchain = toolchain(compiler, Some(linker));
+    let linked = link_image(&toolchain, isa, Audience::Hosts, &vdso_sources(), &out);
+    Some((linked.unwrap(), out.join(format!("{isa}-hosts.so"))))
 }
 
 /// Copies the sources, to be damaged.
@@ -55,7 +65,7 @@ fn copied_sources(name: &str) -> PathBuf {
     let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     // An earlier run may have copied files that the sources no longer have.
     let _ = std::fs::remove_dir_all(&copy);
-    for folder in ["", HOST.name(), HOST.facts().shared_folder.unwrap_or_default()] {
+    for folder in ["", "hosts", HOST.name(), HOST.facts().shared_folder.unwrap_or_default()] {
         std::fs::create_dir_all(copy.join(folder)).unwrap();
         for entry in std::fs::read_dir(vdso_sources().join(folder)).unwrap() {
             let entry = entry.unwrap();
@@ -101,6 +111,19 @@ fn every_toolchain_makes_an_image_that_breaks_no_rule() {
     assert!(beyond_a_page.is_empty(), "more than a page: {beyond_a_page:?}");
 }
 
+#[test]
+fn every_toolchain_makes_an_image_for_hosts_that_breaks_no_rule() {
+    for (isa, compiler, linker) in available() {
+        let Some((linked, _)) = link_for_hosts("rules", isa, compiler, linker) else {
+            continue;
+        };
+        let image = trim(&linked).unwrap();
+        let contract = check::Contract::for_hosts(isa, fastpath_page::layout::ABI);
+        assert_eq!(check::check(&image, &contract), [], "{isa}: {compiler} with {linker}");
+        println!("{isa}: {compiler} with {linker}: {} bytes", image.len());
+    }
+}
+
 /// Returns the instructions of each function, as objdump names them.
 fn disassemble(linked: &Path) -> Vec<(String, Vec<String>)> {
     let output = Command::new("objdump")
@@ -131,7 +154,9 @@ fn no_toolchain_emits_a_division_or_a_vector_register() {
         if !isa.is_x86() {
             continue;
         }
-        for (name, instructions) in disassemble(&link("code", isa, compiler, linker).1) {
+        let for_hosts = link_for_hosts("code", isa, compiler, linker).map(|(_, path)| disassemble(&path));
+        let native = disassemble(&link("code", isa, compiler, linker).1);
+        for (name, instructions) in native.into_iter().chain(for_hosts.into_iter().flatten()) {
             for instruction in instructions {
                 let found =
                     instruction.starts_with("div") || instruction.starts_with("idiv") || instruction.contains("%xmm");
@@ -222,7 +247,7 @@ fn a_read_of_monotonic_executes_at_most_42_instructions_on_aarch64() {
 #[test]
 fn a_missing_compiler_is_reported_with_what_to_install() {
     let nowhere = toolchain("/nonexistent/cc", None);
-    let message = link_image(&nowhere, HOST, &vdso_sources(), &out("nowhere")).unwrap_err();
+    let message = link_image(&nowhere, HOST, Audience::Native, &vdso_sources(), &out("nowhere")).unwrap_err();
     assert!(
         message.contains("/nonexistent/cc") && message.contains("apt-get install gcc"),
         "{message}"
@@ -233,7 +258,14 @@ fn a_missing_compiler_is_reported_with_what_to_install() {
 fn a_variable_in_the_image_is_refused() {
     let source = copied_sources("source-with-a-variable");
     std::fs::write(source.join("x86_64/variable.c"), "unsigned fp_calls = 1;\n").unwrap();
-    let linked = link_image(&toolchain("cc", None), HOST, &source, &out("variable")).unwrap();
+    let linked = link_image(
+        &toolchain("cc", None),
+        HOST,
+        Audience::Native,
+        &source,
+        &out("variable"),
+    )
+    .unwrap();
     let message = trim(&linked).expect_err("a refusal");
     assert!(message.contains(".data"), "{message}");
 }
@@ -248,6 +280,6 @@ fn a_page_that_differs_between_c_and_rust_is_refused() {
         .replace("swap;", "shift;");
     assert_ne!(page, swapped);
     std::fs::write(source.join("page.h"), swapped).unwrap();
-    let message = link_image(&toolchain("cc", None), HOST, &source, &out("page")).unwrap_err();
+    let message = link_image(&toolchain("cc", None), HOST, Audience::Native, &source, &out("page")).unwrap_err();
     assert!(message.contains("crates/page and vdso/page.h disagree"), "{message}");
 }

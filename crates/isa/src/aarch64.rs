@@ -1,7 +1,7 @@
 //! AArch64. Instructions: Arm ARM (DDI 0487) C6.2.
 
 use crate::bytes::{first_u32, put_u32, u32_at};
-use crate::calls::ASM_GENERIC;
+use crate::calls::{ASM_GENERIC, ASM_GENERIC_ANSWERED};
 use crate::{Counter, CpuFeatures, Facts, Unwind, Version};
 
 pub const FACTS: Facts = Facts {
@@ -11,6 +11,7 @@ pub const FACTS: Facts = Facts {
     elf_machine: 183,
     unwind: Unwind::EhFrame,
     calls: ASM_GENERIC,
+    answered: Some(ASM_GENERIC_ANSWERED),
     // svc #0
     system_call: &[0x01, 0x00, 0x00, 0xd4],
     prefix: "__kernel_",
@@ -41,8 +42,13 @@ pub const FACTS: Facts = Facts {
     clang_target: "aarch64-linux-gnu",
     machine_flags: &[],
     // Landing pads at every function, for processes that enforce them. x18 is reserved for the platform, which may be
-    // any.
-    image_flags: &["-mgeneral-regs-only", "-mbranch-protection=bti", "-ffixed-x18"],
+    // any. Compilers would call a library's atomics.
+    image_flags: &[
+        "-mgeneral-regs-only",
+        "-mbranch-protection=bti",
+        "-ffixed-x18",
+        "-mno-outline-atomics",
+    ],
     hot_alignment: 64,
     shared_folder: None,
     // ADRP counts 21 bits of pages.

@@ -10,6 +10,7 @@ pub const FACTS: Facts = Facts {
     elf_machine: 40,
     unwind: Unwind::ArmExidx,
     calls: CALLS,
+    answered: None,
     // svc #0
     system_call: &[0x00, 0x00, 0x00, 0xef],
     prefix: "__vdso_",

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::Isa;
+use crate::{AnsweredCalls, Isa, Version};
 
 /// Returns the header `isa.h`. All its constants are for the assembler too.
 pub fn header(isa: Isa) -> String {
@@ -16,6 +16,9 @@ pub fn header(isa: Isa) -> String {
         let _ = writeln!(text, "#define {name} {value}");
     };
     for (name, number) in facts.calls.list() {
+        define(&format!("FP_NR_{name}"), &number);
+    }
+    for (name, number) in facts.answered.iter().flat_map(AnsweredCalls::list) {
         define(&format!("FP_NR_{name}"), &number);
     }
     // Offsets in bytes of the slots in `fp_slots` (vdso/slots.h).
@@ -38,6 +41,7 @@ pub fn header(isa: Isa) -> String {
     // The definition of an exported function, and its second name without the prefix.
     const EXPORTED: &str = "visibility(\"default\")";
     let prefix = facts.prefix;
+    define("FP_PREFIX", &format!("{prefix:?}"));
     define(
         "FP_NAME(function)",
         &format!("__attribute__(({EXPORTED})) {prefix}##function"),
@@ -54,10 +58,9 @@ pub fn header(isa: Isa) -> String {
     text
 }
 
-/// Returns the linker's version script of the image.
-pub fn version_script(isa: Isa) -> String {
+/// Returns the linker's version script of an image that exports these functions.
+pub fn version_script(versions: &[&Version]) -> String {
     let mut text = String::new();
-    let versions = isa.facts().vdso;
     for (index, version) in versions.iter().enumerate() {
         let _ = writeln!(text, "{} {{\n\tglobal:", version.name);
         for name in version.functions.iter().chain(version.weak) {

@@ -1,16 +1,16 @@
 //! The numbers of the system calls that fastpath's own code makes, watches or finds in programs.
 
 macro_rules! system_calls {
-    ($($name:ident)* ; $($optional:ident)*) => {
-        /// System call numbers, by the names of the kernel's tables.
+    ($(#[$doc:meta])* $struct:ident: $($name:ident)* ; $($optional:ident)*) => {
+        $(#[$doc])*
         #[allow(missing_docs)]
         #[derive(Clone, Copy, Debug)]
-        pub struct SystemCalls {
+        pub struct $struct {
             $(pub $name: u32,)*
             $(pub $optional: Option<u32>,)*
         }
 
-        impl SystemCalls {
+        impl $struct {
             /// Returns the name and number of each call that the ISA has.
             pub fn list(&self) -> impl Iterator<Item = (&'static str, u32)> {
                 let all = [
@@ -26,11 +26,21 @@ macro_rules! system_calls {
 // `mmap` is mmap2 on 32-bit ISAs, which counts the offset in pages. Optional are the calls that only some ISAs have:
 // time, those for 64-bit seconds (32-bit ISAs), and sigreturn.
 system_calls! {
+    /// System call numbers, by the names of the kernel's tables.
+    SystemCalls:
     clock_getres clock_gettime clock_settime clone close connect execve execveat exit_group futex getcpu getpid
     gettid gettimeofday kill mmap mprotect munmap openat prctl pread64 prlimit64 read recvmsg rt_sigaction
     rt_sigreturn sched_yield seccomp sendmsg setns setsockopt settimeofday socket unshare wait4 write
     ;
     clock_gettime64 clock_settime64 sigreturn time
+}
+
+system_calls! {
+    /// Numbers of the calls without a clock that the image for hosts answers, by the names of the kernel's tables.
+    AnsweredCalls:
+    getegid geteuid getgid getpgid getppid getrandom getresgid getresuid getsid getuid setfsgid setfsuid
+    ;
+    getpgrp
 }
 
 /// The table that newer ISAs share: include/uapi/asm-generic/unistd.h.
@@ -75,4 +85,21 @@ pub const ASM_GENERIC: SystemCalls = SystemCalls {
     clock_settime64: None,
     sigreturn: None,
     time: None,
+};
+
+/// The same for the calls that the image for hosts answers.
+pub const ASM_GENERIC_ANSWERED: AnsweredCalls = AnsweredCalls {
+    getresuid: 148,
+    getresgid: 150,
+    setfsuid: 151,
+    setfsgid: 152,
+    getpgid: 155,
+    getsid: 156,
+    getppid: 173,
+    getuid: 174,
+    geteuid: 175,
+    getgid: 176,
+    getegid: 177,
+    getrandom: 278,
+    getpgrp: None,
 };

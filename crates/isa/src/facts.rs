@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use crate::{CpuFeatures, SystemCalls};
+use crate::{AnsweredCalls, CpuFeatures, SystemCalls};
 
 /// What an ISA differs in.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub struct Facts {
     pub unwind: Unwind,
     /// System call numbers.
     pub calls: SystemCalls,
+    /// The other calls that the image for hosts answers; `None` where there is no such image.
+    pub answered: Option<AnsweredCalls>,
     /// The instruction that makes a system call, as bytes.
     pub system_call: &'static [u8],
     /// Prefix of the names of its vDSO's functions.
@@ -97,6 +99,13 @@ pub struct Version {
     /// Weak symbols: second names of functions.
     pub weak: &'static [&'static str],
 }
+
+/// The further exports of an image for hosts (`vdso/hosts`).
+pub static HOSTS_VERSION: Version = Version {
+    name: "FASTPATH_0.1",
+    functions: &["__fastpath_syscall", "__fastpath_answer"],
+    weak: &[],
+};
 
 impl Facts {
     /// Returns whether the image exports a function of this plain name.

@@ -10,6 +10,7 @@ pub const FACTS: Facts = Facts {
     elf_machine: 3,
     unwind: Unwind::EhFrame,
     calls: CALLS,
+    answered: None,
     // int $0x80
     system_call: &[0xcd, 0x80],
     prefix: "__vdso_",

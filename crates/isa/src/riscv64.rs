@@ -14,6 +14,7 @@ pub const FACTS: Facts = Facts {
     elf_machine: 243,
     unwind: Unwind::EhFrame,
     calls: ASM_GENERIC,
+    answered: None,
     // ecall
     system_call: &[0x73, 0x00, 0x00, 0x00],
     prefix: "__vdso_",

@@ -1,7 +1,7 @@
 //! x86-64.
 
 use crate::bytes::put_u32;
-use crate::{Facts, SystemCalls, Unwind, Version, x86};
+use crate::{AnsweredCalls, Facts, SystemCalls, Unwind, Version, x86};
 
 pub const FACTS: Facts = Facts {
     name: c"x86_64",
@@ -10,6 +10,7 @@ pub const FACTS: Facts = Facts {
     elf_machine: 62,
     unwind: Unwind::EhFrame,
     calls: CALLS,
+    answered: Some(ANSWERED),
     // syscall
     system_call: &[0x0f, 0x05],
     prefix: "__vdso_",
@@ -105,6 +106,23 @@ const CALLS: SystemCalls = SystemCalls {
     clock_gettime64: None,
     clock_settime64: None,
     sigreturn: None,
+};
+
+/// The same table.
+const ANSWERED: AnsweredCalls = AnsweredCalls {
+    getuid: 102,
+    getgid: 104,
+    geteuid: 107,
+    getegid: 108,
+    getppid: 110,
+    getpgrp: Some(111),
+    getresuid: 118,
+    getresgid: 120,
+    getpgid: 121,
+    setfsuid: 122,
+    setfsgid: 123,
+    getsid: 124,
+    getrandom: 318,
 };
 
 /// Writes `jmp *distance(%rip)`.

@@ -70,6 +70,7 @@ uint32_t fastpath_version(void);
 	(-6)                /* a clock could not be read, or the sample lacks MONOTONIC or REALTIME, or is impossible */
 #define FASTPATH_EPAGE (-7) /* not a page that fastpath_page_init made */
 #define FASTPATH_ECOUNTER (-8) /* no such relation of counters: more than 63 bits of fraction */
+#define FASTPATH_ESTORE (-9)   /* fastpath_answers.store has failed; the words before it are stored */
 
 /* Returns the description of an error. Never NULL; static. */
 const char *fastpath_strerror(int error);
@@ -394,6 +395,158 @@ struct fastpath_state {
 
 /* Stores the state of the page, for a log. Returns 0. */
 int fastpath_state_of(const fastpath_publisher *publisher, struct fastpath_state *state);
+
+/* ---- answers beside the clocks ---- */
+
+/*
+ * Returns the image for guests whose host answers more calls than those for clocks: it has two functions more, and
+ * reads two pages more, right below the clocks' page. NULL: no such ISA, an ISA that has none (it is made for x86-64
+ * and AArch64), or this build left it out.
+ *
+ * __fastpath_syscall takes the place of a system call instruction of the guest, which jumps to it with the call's
+ * registers and
+ *   x86-64:   in rcx the address behind a `syscall` instruction, where the call returns to. It continues there if it
+ * has answered, and at that instruction if not; r11 is free, as for a system call. AArch64:  on the stack x16 and x17
+ * (stp x16, x17, [sp, #-16]!), in x16 the address to continue at if it has answered; if not, it continues 12 bytes
+ * before. Both addresses must restore x16 and x17 first (ldp x16, x17, [sp], #16); the second then makes the call. It
+ * leaves all other registers, the flags and the stack as the system call leaves them, and may be called in signal
+ * handlers.
+ *
+ * __fastpath_answer is for hosts that translate or dispatch: see fastpath_answer().
+ */
+const fastpath_image *fastpath_image_for_hosts(int isa);
+
+/*
+ * The two pages are private, anonymous memory of the guest, of FASTPATH_PAGE_SIZE bytes each, zero at first, with
+ * MADV_WIPEONFORK (Linux 4.14): a child then has no answers until its host writes them. The page of answers is
+ * read-only in the guest, the ring is writable and better MADV_DONTDUMP. Never share them between processes, and wipe
+ * both in a copy that is made in another way (a snapshot, a checkpoint).
+ */
+#define FASTPATH_ANSWERS_OFFSET (-4096) /* from the clocks' page */
+#define FASTPATH_RING_OFFSET (-8192)
+#define FASTPATH_ANSWERS_SIZE 640 /* bytes at the beginning of the page that are used */
+
+/* A host's access to the page of answers of one guest process. One thread at a time writes one page. */
+struct fastpath_answers {
+	uint32_t size;
+	uint32_t reserved;
+	/* The page, if the host has it mapped writable (then `store` is NULL), else the host's own copy of its first
+	 * FASTPATH_ANSWERS_SIZE bytes, zero at first; aligned to 8 bytes. */
+	void *page;
+	/* Stores a word in the guest, for example by process_vm_writev(2) or /proc/PID/mem, at this offset of the page.
+	 * Returns 0, or else on failure. It is called in the order in which the words must change. */
+	int (*store)(void *context, uint32_t offset, uint64_t word);
+	void *context;
+};
+
+/* Identities. A tid is one for all threads: it is to be valid only while the guest has one thread. */
+#define FASTPATH_PID 0
+#define FASTPATH_TID 1
+#define FASTPATH_PPID 2
+#define FASTPATH_PGID 3
+#define FASTPATH_SID 4
+#define FASTPATH_UID 5
+#define FASTPATH_EUID 6
+#define FASTPATH_SUID 7
+#define FASTPATH_FSUID 8
+#define FASTPATH_GID 9
+#define FASTPATH_EGID 10
+#define FASTPATH_SGID 11
+#define FASTPATH_FSGID 12
+#define FASTPATH_IDENTITY_BIT(identity) (1u << (identity))
+#define FASTPATH_CREDENTIALS 0x1fe0u /* the bits of FASTPATH_UID to FASTPATH_FSGID */
+
+/* Makes an answer valid, after the call that changed it. Returns 0. */
+int fastpath_answers_set(const struct fastpath_answers *answers, int identity, uint32_t value);
+/* Makes answers invalid, before a call that changes one takes effect: the guest then makes these calls. `identities`
+ * is a set of FASTPATH_IDENTITY_BIT. Returns 0. */
+int fastpath_answers_invalidate(const struct fastpath_answers *answers, uint32_t identities);
+
+/* Lets getrandom(2) and reads of marked descriptors be answered from the ring (1), or not (0, as at first). The image
+ * fills the ring by the guest's own getrandom(2). Returns 0. */
+int fastpath_answers_set_random(const struct fastpath_answers *answers, int is_on);
+
+#define FASTPATH_ANSWERS_DESCRIPTORS 1024
+/* Marks a descriptor that is open for reading on /dev/urandom. Returns 1, or 0 for one that cannot be marked
+ * (FASTPATH_ANSWERS_DESCRIPTORS or above). */
+int fastpath_answers_mark_urandom(const struct fastpath_answers *answers, uint32_t descriptor);
+/* Takes the marks from `first` to `last`, before a call that closes or replaces them takes effect. Returns 0. */
+int fastpath_answers_unmark(const struct fastpath_answers *answers, uint32_t first, uint32_t last);
+
+/*
+ * Voids what the image knows about the guest's memory. The image writes results only to the page of the stack pointer,
+ * and to pages to which the kernel has written one for it; where a page is not known, the guest makes the call, so
+ * that EFAULT stays EFAULT. Call this before a call that unmaps memory or protects it from writing takes effect:
+ * munmap, mremap, mprotect, pkey_mprotect, shmdt, brk, and mmap and shmat at an address. Returns 0.
+ */
+int fastpath_answers_forget_memory(const struct fastpath_answers *answers);
+
+/*
+ * Answers a call of a guest in this process without making any: for a host that translates or dispatches system calls.
+ * `function` is the address of __fastpath_answer in the guest's instance, `arguments` are the call's six, and
+ * `guest_sp` is the guest's stack pointer, or 0. Returns 1 and stores the result (-errno on failure), or 0 if the host
+ * has to make the call. A host that generates code can call the function itself: int (unsigned long number, const long
+ * arguments[6], unsigned long guest_sp, long *result).
+ */
+int fastpath_answer(const void *function, unsigned long number, const long arguments[6], unsigned long guest_sp,
+		    long *result);
+
+/* ---- leading a guest's system calls to the image ---- */
+
+/*
+ * Analyses an ELF file of x86-64 or AArch64: finds the system call instructions that its functions reach, and proves
+ * for each whether a jump can take its place without any other effect (docs/rescue.md). Returns an object to be freed,
+ * with no sites for a file of another kind; NULL without a file.
+ *
+ * These functions allocate, and take up to some seconds for a large file: they are not for signal handlers.
+ * fastpath_site_at and fastpath_site_patch are, and may run in several threads.
+ */
+typedef struct fastpath_sites fastpath_sites;
+fastpath_sites *fastpath_sites_of(const void *elf, size_t size);
+void fastpath_sites_free(fastpath_sites *sites);
+size_t fastpath_sites_count(const fastpath_sites *sites);
+/* Returns the lowest address that the file states, at the start of its page: the address where a guest has mapped that
+ * page, less this, is the bias. */
+uint64_t fastpath_sites_lowest(const fastpath_sites *sites);
+
+struct fastpath_site {
+	uint32_t size;
+	uint32_t is_proven;   /* 1: fastpath_site_patch takes it */
+	uint64_t address;     /* of the instruction, as the file states it */
+	int32_t number;       /* of the call, if an instruction shortly before loads it; -1: unknown */
+	uint32_t is_argument; /* 1: it is that of a function for any call, as libc's syscall() */
+	char reason[96];      /* why it is not proven, terminated */
+};
+
+/* Describes a site, by its index in the order of addresses. Returns 0. */
+int fastpath_site_at(const fastpath_sites *sites, size_t index, struct fastpath_site *site);
+
+#define FASTPATH_PATCH_SIZE 16
+#define FASTPATH_THUNK_SIZE 128
+
+struct fastpath_patch {
+	uint32_t size;
+	uint32_t length;  /* bytes of `original` and `replacement`: a jump */
+	uint64_t address; /* where they belong in the guest; they do not cross a page of 4096 bytes */
+	uint8_t original[FASTPATH_PATCH_SIZE];
+	uint8_t replacement[FASTPATH_PATCH_SIZE];
+	uint32_t thunk_length; /* bytes of `thunk` */
+	uint32_t reserved;
+	uint8_t thunk[FASTPATH_THUNK_SIZE];
+};
+
+/*
+ * Makes the patch that leads a site to `entry`, the address of __fastpath_syscall in the guest, by a thunk at
+ * `thunk_address`, for a file that is mapped with `bias`. Returns 0, FASTPATH_EINVAL for a site that is not proven, or
+ * FASTPATH_EPLACEMENT if a jump does not reach the thunk (2 GiB on x86-64, 128 MiB on AArch64). The entry may be
+ * anywhere.
+ *
+ * The host compares `original` with the guest's memory (the file may have changed), writes the thunk, makes it
+ * executable, and only then writes `replacement`. No thread may execute the replaced instructions meanwhile: write it
+ * when the file has just been mapped, or stop all threads, none of them inside of these bytes.
+ */
+int fastpath_site_patch(const fastpath_sites *sites, size_t index, uint64_t bias, uint64_t thunk_address,
+			uint64_t entry, struct fastpath_patch *patch);
 
 #ifdef __cplusplus
 }

@@ -24,6 +24,8 @@ impl Error {
     pub const PAGE: Error = Error(-7);
     /// `FASTPATH_ECOUNTER`
     pub const COUNTER: Error = Error(-8);
+    /// `FASTPATH_ESTORE`
+    pub const STORE: Error = Error(-9);
 }
 
 /// Returns a call's result for C: a number that is not negative, or an error.
@@ -45,6 +47,7 @@ pub extern "C" fn fastpath_strerror(error: c_int) -> *const c_char {
         Error::SAMPLE => c"CLOCK_MONOTONIC or CLOCK_REALTIME cannot be read, or is not in the sample, or the sample is impossible",
         Error::PAGE => c"not a page that fastpath_page_init of this version made",
         Error::COUNTER => c"the guest's counter cannot relate to the host's like that: at most 63 bits of fraction, and a multiplier if there are any",
+        Error::STORE => c"the host's function that stores a word in its guest has failed",
         _ if error >= 0 => c"no error",
         _ => c"an error that this libfastpath does not know",
     };

@@ -61,7 +61,7 @@ pub struct InstanceOptions {
 // SAFETY: `#[repr(C)]`, with its size first, and made of integers and pointers.
 unsafe impl Sized32 for InstanceOptions {}
 
-fn isa_of(number: c_int) -> Option<Isa> {
+pub(crate) fn isa_of(number: c_int) -> Option<Isa> {
     Isa::ALL.into_iter().find(|isa| number_of(*isa) == number)
 }
 

@@ -4,17 +4,21 @@
 //! part of the header. Nothing here panics; if something did, `extern "C"` would end the process and not unwind into
 //! the host's frames.
 
+mod answers;
 mod error;
 mod image;
 mod page;
 mod plain;
 mod publisher;
+mod sites;
 mod verdict;
 
+pub use answers::*;
 pub use error::*;
 pub use image::*;
 pub use page::*;
 pub use publisher::*;
+pub use sites::*;
 pub use verdict::*;
 
 /// `FASTPATH_VERSION` of the header that belongs to this library.

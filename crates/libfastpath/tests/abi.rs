@@ -113,6 +113,9 @@ fn every_struct_lies_in_c_as_in_rust() {
     layout!(text, KernelFunction as "struct fastpath_kernel_function": name, address);
     layout!(text, InstanceOptions as "struct fastpath_instance_options": size, flags, address, page_offset, cpu_features,
         kernel_function_count, kernel_functions);
+    layout!(text, CAnswers as "struct fastpath_answers": size, reserved, page, store, context);
+    layout!(text, CSite as "struct fastpath_site": size, is_proven, address, number, is_argument, reason);
+    layout!(text, CPatch as "struct fastpath_patch": size, length, address, original, replacement, thunk_length, reserved, thunk);
     layout!(text, PageOptions as "struct fastpath_page_options": size, flags, hres_res_ns, coarse_res_ns, cpu, node);
     layout!(text, CWithdrawal as "struct fastpath_withdrawal": boottime_ns, ahead_ns, reason, reserved);
     layout!(text, Verdict as "struct fastpath_verdict": size, distrust, warp_cycles, cpu_features, cpus, cpus_tested, reserved);
@@ -164,8 +167,20 @@ fn every_struct_lies_in_c_as_in_rust() {
         ("ESAMPLE", Error::SAMPLE),
         ("EPAGE", Error::PAGE),
         ("ECOUNTER", Error::COUNTER),
+        ("ESTORE", Error::STORE),
     ] {
         number(&format!("FASTPATH_{name}"), error.0.into());
+    }
+    number("FASTPATH_PATCH_SIZE", PATCH_SIZE as i64);
+    number("FASTPATH_THUNK_SIZE", THUNK_SIZE as i64);
+    number("FASTPATH_ANSWERS_SIZE", ANSWERS_SIZE as i64);
+    number("FASTPATH_ANSWERS_OFFSET", ANSWERS_OFFSET);
+    number("FASTPATH_RING_OFFSET", RING_OFFSET);
+    number("FASTPATH_ANSWERS_DESCRIPTORS", ANSWERS_DESCRIPTORS.into());
+    number("FASTPATH_CREDENTIALS", CREDENTIALS.into());
+    for identity in fastpath_page::answers::Identity::ALL {
+        let name = format!("FASTPATH_{identity:?}").to_uppercase();
+        number(&name, identity as i64);
     }
     for isa in fastpath_image::Isa::ALL {
         let name = format!("FASTPATH_{}", isa.name().to_uppercase());

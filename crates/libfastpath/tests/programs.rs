@@ -45,6 +45,11 @@ fn arguments_that_no_call_takes_are_refused_and_change_nothing() {
 }
 
 #[test]
+fn a_host_in_c_answers_calls_of_its_guest() {
+    works("answering");
+}
+
+#[test]
 fn a_host_in_c_that_traps_calls_needs_no_timer() {
     works("trapping");
 }

@@ -201,7 +201,7 @@ pub struct Struct {
     pub size: usize,
 }
 
-fn size_of_field<S, F>(_: fn(&S) -> &F) -> usize {
+pub(crate) fn size_of_field<S, F>(_: fn(&S) -> &F) -> usize {
     size_of::<F>()
 }
 
@@ -211,10 +211,12 @@ macro_rules! fields_of {
             struct_name: $c,
             field: stringify!($field),
             offset: offset_of!($rust, $field),
-            size: size_of_field(|s: &$rust| &s.$field),
+            size: $crate::layout::size_of_field(|s: &$rust| &s.$field),
         });)+
     };
 }
+
+pub(crate) use fields_of;
 
 /// Returns every field of every struct, for the image's build to assert in C.
 pub fn fields() -> Vec<Field> {

@@ -3,9 +3,10 @@
 //! [`layout`] is the memory as both sides see it (the C side is `vdso/page.h`; the build of the image asserts that
 //! every offset agrees), [`Anchor`] is one anchor as a plain value with its arithmetic and limits, [`writer`] is the
 //! only code that stores to a page, and [`reader`] is a model in Rust of the image's C code, for tests and for
-//! `status`.
+//! `status`. [`answers`] are the further pages of a hosted guest.
 
 pub mod anchor;
+pub mod answers;
 mod grant;
 pub mod layout;
 pub mod reader;

@@ -40,6 +40,20 @@ fn number_is_argument(mut latest_first: impl Iterator<Item = u32>) -> bool {
     })
 }
 
+/// Returns the offsets of all `svc` instructions, each with its number if an instruction shortly before loads it.
+pub fn all(code: &[u8]) -> Vec<(usize, Option<u32>)> {
+    let (words, _) = code.as_chunks::<WORD>();
+    let at = |index: usize| words.get(index).map(|bytes| u32::from_le_bytes(*bytes));
+    let number = |index: usize| {
+        let mut before = (1..=LOOK_BACK).map_while(|back| at(index.checked_sub(back)?));
+        let last = before.find(|word| word & 0x1c00_0000 == 0x1400_0000 || word & 0x1f == 8)?;
+        // movz x8, #number or movz w8, #number
+        (last & 0x7fe0_001f == 0x5280_0008).then_some(last >> 5 & 0xffff)
+    };
+    let calls = (0..words.len()).filter(|index| at(*index) == Some(SVC));
+    calls.map(|index| (index * WORD, number(index))).collect()
+}
+
 /// Returns the window of the `svc` at `address`.
 pub fn find(file: &File<'_>, address: u64) -> Result<Window, Reason> {
     // Only what a function contains is code: there may be tables of data between functions.
@@ -61,8 +75,6 @@ pub fn find(file: &File<'_>, address: u64) -> Result<Window, Reason> {
 /// A system call changes x0 alone. x16 and x17, which the thunk needs, are saved on the stack: AArch64 has no red zone
 /// below the stack pointer. A routine gets the address to continue at in x16, and leaves x17 as it likes.
 pub fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
-    const SAVE: u32 = 0xa9bf_47f0; // stp x16, x17, [sp, #-16]!
-    const RESTORE: u32 = 0xa8c1_47f0; // ldp x16, x17, [sp], #16
     let behind = place.address + WORD as u64;
     let mut code = Code {
         at: place.at,
@@ -119,6 +131,41 @@ pub fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Op
         in_call,
     })
 }
+
+/// Returns the thunk for a window: see [`crate::thunk::to_entry`].
+///
+/// The entry gets the address to continue at in x16. The call that it does not answer is three instructions before:
+/// `ldp`, `svc`, `b`.
+pub fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
+    let behind = place.address + WORD as u64;
+    let mut code = Code {
+        at: place.at,
+        // stp; adr x16, the second ldp; ldr x17, the literal; br x17
+        words: vec![SAVE, 0x1000_0010 | 6 << 5, 0x5800_0011 | 8 << 5, 0xd61f_0220],
+    };
+    code.words.extend([RESTORE, SVC]);
+    let called = code.words.len() * WORD;
+    code.branch(behind)?;
+    code.words.push(RESTORE);
+    code.branch(behind)?;
+    // The literal is at a multiple of its size.
+    code.words.push(0);
+    let mut bytes: Vec<u8> = code.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.extend(entry.to_le_bytes());
+    Some(Thunk {
+        code: bytes,
+        address: place.address,
+        original: place.window.bytes.clone(),
+        replacement: branch(place.address, place.at)?.to_le_bytes().to_vec(),
+        moved: Vec::new(),
+        in_call: Some((called as u16, WORD as u16)),
+    })
+}
+
+/// `stp x16, x17, [sp, #-16]!`
+const SAVE: u32 = 0xa9bf_47f0;
+/// `ldp x16, x17, [sp], #16`
+const RESTORE: u32 = 0xa8c1_47f0;
 
 /// Instructions at an address.
 struct Code {
@@ -190,6 +237,42 @@ mod tests {
         assert_eq!(find(&file, 0x1008), Err(Reason::NotReached));
         file.relocated.push(0x1000);
         assert_eq!(find(&file, 0x1004), Err(Reason::Relocated(0x1000)));
+    }
+
+    #[test]
+    fn every_call_is_found_with_its_number_if_that_is_constant() {
+        // mov x8, #172; mov w8, #178; mov x8, x3
+        let words = [0xd280_1588, SVC, 0x5280_1648, MOV_X0_X1, SVC, 0xaa03_03e8, SVC];
+        assert_eq!(all(&code(&words)), [(4, Some(172)), (16, Some(178)), (24, None)]);
+    }
+
+    #[test]
+    fn a_thunk_leads_to_an_entry_and_makes_the_call_before_its_end() {
+        let window = Window {
+            isa: Isa::Aarch64,
+            kind: Kind::Behind,
+            address: 0x2000,
+            bytes: SVC.to_le_bytes().to_vec(),
+            call_bytes: WORD,
+        };
+        let (at, entry) = (0x5000_4000, 0x7fff_1234_5000);
+        let thunk = crate::thunk::to_entry(&window, 0x5000_0000, at, entry).unwrap();
+        let words: Vec<u32> = thunk
+            .code
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|word| u32::from_le_bytes(*word))
+            .collect();
+        let end = 7;
+        assert_eq!(words[1], 0x1000_0010 | (end - 1) << 5, "adr x16, end");
+        assert_eq!((words[end as usize - 3], words[end as usize - 2]), (RESTORE, SVC));
+        for branch in [6, 8] {
+            let (code, address) = (&thunk.code[4 * branch..], at + 4 * branch as u64);
+            assert_eq!((Isa::Aarch64.facts().jump_target)(code, address), Some(0x5000_2004));
+        }
+        assert_eq!(thunk.code[40..], entry.to_le_bytes());
+        assert_eq!(thunk.in_call, Some((24, 4)));
     }
 
     #[test]

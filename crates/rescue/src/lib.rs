@@ -12,6 +12,7 @@ pub mod thunk;
 pub mod window;
 mod x86;
 
+use std::collections::HashSet;
 use std::fmt;
 
 use fastpath_audit::{By, Call};
@@ -58,6 +59,79 @@ impl fmt::Display for Calls {
     }
 }
 
+/// Returns the addresses of the system calls whose number is an argument.
+fn dynamic(isa: Isa, part: &file::Part<'_>) -> Vec<u64> {
+    let sites = match isa {
+        Isa::Aarch64 => aarch64::dynamic(part.bytes),
+        isa => x86::window::dynamic(isa, part.bytes),
+    };
+    sites.into_iter().map(|at| part.address + at as u64).collect()
+}
+
+/// One system call instruction of any call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnySite {
+    /// Address of the instruction as the file states it, before relocation.
+    pub address: u64,
+    /// The call's number, if an instruction shortly before loads it. Other code may come there with another one.
+    pub number: Option<u32>,
+    /// Whether the number is an argument of a function for any call, as libc's `syscall()`.
+    pub is_argument: bool,
+    /// The bytes to replace, or the reason why the site is left alone.
+    pub window: Result<Window, Reason>,
+}
+
+/// All system calls of a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AllSites {
+    /// Sites, lowest address first.
+    pub sites: Vec<AnySite>,
+    /// As [`Analysis::lowest`].
+    pub lowest: u64,
+}
+
+/// Returns every system call instruction of an ELF file that its functions reach, for [`thunk::to_entry`]. A file that
+/// is not one, of another ISA than x86-64 and AArch64, without section headers or with broken tables has none.
+pub fn analyse_all(bytes: &[u8]) -> AllSites {
+    let of_isa = |file: &file::File<'_>| matches!(file.isa, Isa::X86_64 | Isa::Aarch64);
+    let Some(mut file) = file::File::parse(bytes).filter(of_isa) else {
+        return AllSites::default();
+    };
+    if file.add_tables(bytes).is_none() {
+        return AllSites::default();
+    }
+    let found: Vec<_> = match file.isa {
+        Isa::Aarch64 => {
+            let parts = file.code.iter();
+            let all = parts.flat_map(|part| {
+                let calls = aarch64::all(part.bytes).into_iter();
+                calls.map(|(at, number)| (part.address + at as u64, number))
+            });
+            all.map(|call| (call, aarch64::find(&file, call.0))).collect()
+        }
+        _ => {
+            let flow = x86::flow::Flow::of(&file);
+            let all = x86::window::all(&file, &flow).into_iter();
+            all.map(|call| (call, x86::window::find(&file, &flow, call.0, By::SystemCall)))
+                .collect()
+        }
+    };
+    let arguments: HashSet<u64> = file.code.iter().flat_map(|part| dynamic(file.isa, part)).collect();
+    let site = |((address, number), window)| AnySite {
+        address,
+        number,
+        is_argument: arguments.contains(&address),
+        window,
+    };
+    let mut sites: Vec<AnySite> = found.into_iter().map(site).collect();
+    sites.retain(|site| site.window != Err(Reason::NotReached));
+    sites.sort_by_key(|site| site.address);
+    AllSites {
+        sites,
+        lowest: file.lowest(),
+    }
+}
+
 /// Returns the sites of an ELF file. A file that is not one, of another ISA, or without section headers (its relocations
 /// and call frames cannot be found) has none.
 ///
@@ -72,15 +146,8 @@ pub fn analyse(bytes: &[u8]) -> Result<Analysis, String> {
         .into_iter()
         .map(|site| (site.address, Calls::One(site.call), site.by))
         .collect();
-    let dynamic = file.code.iter().flat_map(|part| {
-        let sites = match file.isa {
-            Isa::Aarch64 => aarch64::dynamic(part.bytes),
-            isa => x86::window::dynamic(isa, part.bytes),
-        };
-        let sites = sites.into_iter();
-        sites.map(|at| (part.address + at as u64, Calls::Any, By::SystemCall))
-    });
-    wanted.extend(dynamic);
+    let arguments = file.code.iter().flat_map(|part| dynamic(file.isa, part));
+    wanted.extend(arguments.map(|address| (address, Calls::Any, By::SystemCall)));
     // Stable: a known number is before the same site without.
     wanted.sort_by_key(|(address, ..)| *address);
     wanted.dedup_by_key(|(address, ..)| *address);

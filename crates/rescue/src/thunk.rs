@@ -3,6 +3,10 @@
 //! A system call changes few registers, and a thunk changes no others: it compares the number without the flags, and
 //! jumps to a *routine* (`hook/ISA/rescue.S`) with the address of its own end. The routine answers or makes the system
 //! call, leaves the registers as the system call does, and jumps to that address.
+//!
+//! For the guests of a host, [`to_entry`] makes thunks that compare nothing: all calls go to one entry point,
+//! `__fastpath_syscall` of the image for hosts (`vdso/hosts/ISA/entry.S`). It comes back to the end too if it has answered,
+//! and else to a system call instruction at a known distance before it.
 
 use fastpath_isa::Isa;
 
@@ -76,6 +80,22 @@ pub fn thunk(
         Isa::Aarch64 => aarch64::thunk(place, &wanted, otherwise),
         Isa::I386 => x86::thunk32::thunk(place, &wanted, otherwise),
         _ => x86::thunk::thunk(place, &wanted, otherwise),
+    }
+}
+
+/// Returns the thunk at `at` for a window that is loaded with `bias`, which leads every call to `entry`. `None` if the
+/// window is of another ISA than x86-64 and AArch64, or loads an address of the vsyscall page, or the thunk is out of
+/// a jump's reach of it. The entry may be anywhere.
+pub fn to_entry(window: &Window, bias: u64, at: u64, entry: u64) -> Option<Thunk> {
+    let place = Place {
+        window,
+        address: bias.wrapping_add(window.address),
+        at,
+    };
+    match window.isa {
+        Isa::Aarch64 => aarch64::to_entry(place, entry),
+        Isa::X86_64 => x86::thunk::to_entry(place, entry),
+        _ => None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fastpath_isa::Isa;
+use fastpath_isa::{HOSTS_VERSION, Isa};
 
 use crate::generated;
 
@@ -117,16 +117,36 @@ impl Toolchain {
     }
 }
 
-/// Compiles and links the image of one ISA from the folder `vdso/`. `out` gets what is generated for it, and the linked
-/// file, `ISA.so`. Returns the ELF file with its symbols.
+/// Who runs the programs that an image is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// The kernel: native programs.
+    Native,
+    /// A host of guests: the image answers more calls (`vdso/hosts`), and takes two pages.
+    Hosts,
+}
+
+/// Compiles and links an image of one ISA from the folder `vdso/`. `out` gets what is generated for it, and the linked
+/// file, `ISA.so` or `ISA-hosts.so`. Returns the ELF file with its symbols.
 ///
 /// # Errors
 /// A message with the compiler's, and what to install.
-pub fn link(toolchain: &Toolchain, isa: Isa, source: &Path, out: &Path) -> Result<Vec<u8>, String> {
+pub fn link(toolchain: &Toolchain, isa: Isa, audience: Audience, source: &Path, out: &Path) -> Result<Vec<u8>, String> {
     let facts = isa.facts();
     let folder = source.join(isa.name());
-    let linked = out.join(format!("{isa}.so"));
-    let generated = generated::write(isa, &out.join(isa.name()))?;
+    let mut versions: Vec<_> = facts.vdso.iter().collect();
+    let (mut further, mut further_includes) = (Vec::new(), Vec::new());
+    let mut name = isa.to_string();
+    if audience == Audience::Hosts {
+        versions.push(&HOSTS_VERSION);
+        for folder in [source.join("hosts"), source.join("hosts").join(isa.name())] {
+            further.extend(sources(&folder)?);
+            further_includes.push(folder);
+        }
+        name += "-hosts";
+    }
+    let linked = out.join(format!("{name}.so"));
+    let generated = generated::write(isa, &versions, &out.join(name))?;
     let mut command = Command::new(&toolchain.compiler);
     if toolchain.is_clang {
         command.arg(format!("--target={}", facts.clang_target));
@@ -137,7 +157,8 @@ pub fn link(toolchain: &Toolchain, isa: Isa, source: &Path, out: &Path) -> Resul
         .args(facts.image_flags);
     let shared = facts.shared_folder.map(|shared| source.join(shared));
     let includes = [folder.as_path(), source, &generated.folder];
-    for include in includes.into_iter().chain(shared.as_deref()) {
+    let further_includes = further_includes.iter().map(PathBuf::as_path);
+    for include in includes.into_iter().chain(shared.as_deref()).chain(further_includes) {
         command.arg("-I").arg(include);
     }
     let optional = OPTIONAL.iter().filter(|(function, _)| facts.exports(function));
@@ -145,6 +166,7 @@ pub fn link(toolchain: &Toolchain, isa: Isa, source: &Path, out: &Path) -> Resul
     command
         .args(functions.map(|file| source.join(file)))
         .args(sources(&folder)?)
+        .args(further)
         .arg(&generated.page_layout);
     command.args(LINK_FLAGS);
     if let Some(linker) = &toolchain.linker {

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use fastpath_isa::{Isa, c};
-use fastpath_page::layout;
+use fastpath_isa::{Isa, Version, c};
+use fastpath_page::{answers, layout};
 
 /// The paths of the files.
 pub struct Generated {
@@ -15,7 +15,7 @@ pub struct Generated {
 }
 
 /// Writes the files to a folder.
-pub fn write(isa: Isa, folder: &Path) -> Result<Generated, String> {
+pub fn write(isa: Isa, versions: &[&Version], folder: &Path) -> Result<Generated, String> {
     let save = |name: &str, text: String| {
         let path = folder.join(name);
         let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
@@ -28,19 +28,19 @@ pub fn write(isa: Isa, folder: &Path) -> Result<Generated, String> {
     Ok(Generated {
         folder: folder.to_owned(),
         page_layout: save("page_layout.c", assertions())?,
-        version_script: save("versions.lds", c::version_script(isa))?,
+        version_script: save("versions.lds", c::version_script(versions))?,
     })
 }
 
 fn assertions() -> String {
-    let mut text = String::from("#include \"page.h\"\n\n");
+    let mut text = String::from("#include \"hosts/answers.h\"\n\n");
     let mut assert = |expression: String, value: usize| {
         let _ = writeln!(
             text,
             "_Static_assert({expression} == {value}, \"crates/page and vdso/page.h disagree: {expression} is {value} in Rust\");"
         );
     };
-    for layout::Struct { name, size } in layout::structs() {
+    for layout::Struct { name, size } in layout::structs().into_iter().chain(answers::structs()) {
         assert(format!("sizeof(struct {name})"), size);
     }
     for layout::Field {
@@ -48,11 +48,13 @@ fn assertions() -> String {
         field,
         offset,
         size,
-    } in layout::fields()
+    } in layout::fields().into_iter().chain(answers::fields())
     {
         assert(format!("__builtin_offsetof(struct {struct_name}, {field})"), offset);
         assert(format!("sizeof(((struct {struct_name} *)0)->{field})"), size);
     }
+    assert("FP_ANSWERS".into(), answers::Identity::ALL.len());
+    assert("FP_DESCRIPTORS".into(), answers::DESCRIPTORS as usize);
     assert("FP_PAGE_SIZE".into(), layout::PAGE_SIZE);
     assert("FP_PAGE_CPU_SEGMENT".into(), layout::FLAG_CPU_SEGMENT as usize);
     assert("FP_PAGE_ONE_CPU".into(), layout::FLAG_ONE_CPU as usize);

@@ -7,5 +7,5 @@ mod compile;
 mod generated;
 mod trim;
 
-pub use compile::{LINKER_VARIABLE, Toolchain, link};
+pub use compile::{Audience, LINKER_VARIABLE, Toolchain, link};
 pub use trim::trim;

@@ -5,10 +5,12 @@
 //! threads can exchange a path between the check and the call (a sandbox against a hostile guest opens files itself),
 //! and only programs of this machine's own instruction set run in it.
 
+mod answers;
 mod arch;
 mod arguments;
 mod auxv;
 mod call;
+mod change;
 mod guest;
 mod memory;
 mod paths;
@@ -16,6 +18,7 @@ mod policy;
 mod ptrace;
 mod remote;
 mod report;
+mod sites;
 mod tracer;
 mod vdso;
 

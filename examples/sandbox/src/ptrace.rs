@@ -12,7 +12,7 @@ pub enum SystemCall {
     /// About to make it.
     Entry { audit_arch: u32, nr: u64, args: [u64; 6] },
     /// Returned from it.
-    Exit { pc: u64 },
+    Exit { pc: u64, result: i64 },
     /// In no system call.
     None,
 }
@@ -36,6 +36,8 @@ pub fn system_call(guest: Pid) -> Result<SystemCall> {
         }
         libc::PTRACE_SYSCALL_INFO_EXIT => SystemCall::Exit {
             pc: info.instruction_pointer,
+            // SAFETY: `op` says which member of the union is valid.
+            result: unsafe { info.u.exit }.sval,
         },
         _ => SystemCall::None,
     })

@@ -1,5 +1,5 @@
-//! Makes system calls in a guest that has loaded a new program and has not run an instruction of it: at the program's
-//! entry point, it makes the sandbox's calls first.
+//! Makes system calls in a guest: at the entry point of a new program, of which it has not run an instruction, or at the
+//! end of a system call of its own.
 
 use std::io;
 
@@ -16,11 +16,14 @@ use crate::ptrace::{self, SystemCall};
 /// Bytes below the stack pointer for data that calls pass by pointer.
 const SCRATCH: u64 = 512;
 
-/// A guest at its entry point, while it makes the sandbox's calls.
+/// A guest, while it makes the sandbox's calls.
 pub struct RemoteCalls<'g> {
     guest: Pid,
     memory: &'g Memory,
     saved: Registers,
+    /// Address of the system call instruction.
+    at: u64,
+    /// What was there, if it was put there.
     displaced: Vec<u8>,
     mask: u64,
     stopped: bool,
@@ -29,16 +32,26 @@ pub struct RemoteCalls<'g> {
 impl<'g> RemoteCalls<'g> {
     /// Puts a system-call instruction at the program's entry point, and blocks its signals.
     pub fn begin(guest: Pid, memory: &'g Memory) -> io::Result<RemoteCalls<'g>> {
-        let saved = arch::registers(guest)?;
+        let at = arch::pc(&arch::registers(guest)?);
         let mut displaced = vec![0; arch::SYSTEM_CALL.len()];
-        memory.read(arch::pc(&saved), &mut displaced)?;
-        memory.write(arch::pc(&saved), arch::SYSTEM_CALL)?;
+        memory.read(at, &mut displaced)?;
+        memory.write(at, arch::SYSTEM_CALL)?;
+        RemoteCalls::begin_at(guest, memory, at, displaced)
+    }
+
+    /// Takes the system-call instruction right before this address, and blocks the guest's signals.
+    pub fn begin_before(guest: Pid, memory: &'g Memory, address: u64) -> io::Result<RemoteCalls<'g>> {
+        RemoteCalls::begin_at(guest, memory, address - arch::SYSTEM_CALL.len() as u64, Vec::new())
+    }
+
+    fn begin_at(guest: Pid, memory: &'g Memory, at: u64, displaced: Vec<u8>) -> io::Result<RemoteCalls<'g>> {
         let mask = ptrace::signal_mask(guest)?;
         ptrace::set_signal_mask(guest, u64::MAX)?;
         Ok(RemoteCalls {
             guest,
             memory,
-            saved,
+            saved: arch::registers(guest)?,
+            at,
             displaced,
             mask,
             stopped: false,
@@ -57,7 +70,7 @@ impl<'g> RemoteCalls<'g> {
     /// Makes one call in the guest.
     pub fn call(&mut self, sysno: Sysno, args: [u64; 6]) -> io::Result<u64> {
         let nr = sysno.id() as usize;
-        arch::set_registers(self.guest, &arch::calling(&self.saved, nr, args))?;
+        arch::set_registers(self.guest, &arch::calling(&self.saved, self.at, nr, args))?;
         loop {
             ptrace::resume(self.guest, None)?;
             match waitpid(self.guest, Some(WaitPidFlag::__WALL))? {
@@ -79,7 +92,7 @@ impl<'g> RemoteCalls<'g> {
 
     /// Restores the guest, except for the effects of the calls.
     pub fn finish(self) -> io::Result<Registers> {
-        self.memory.write(arch::pc(&self.saved), &self.displaced)?;
+        self.memory.write(self.at, &self.displaced)?;
         arch::set_registers(self.guest, &self.saved)?;
         ptrace::set_signal_mask(self.guest, self.mask)?;
         if self.stopped {

@@ -17,6 +17,8 @@ pub struct Report {
     pub seeds: u64,
     /// ... or one that was too old.
     pub refreshes: u64,
+    /// System call instructions that were led to the image.
+    pub led: u64,
 }
 
 impl fmt::Display for Report {
@@ -24,8 +26,8 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "sandbox: {} system calls stopped, {} refused; {} about clocks, {} of them from the image, which led to {} seeds and \
-             {} refreshes",
-            self.calls, self.refused, self.clock_calls, self.from_image, self.seeds, self.refreshes
+             {} refreshes; {} call sites led to the image",
+            self.calls, self.refused, self.clock_calls, self.from_image, self.seeds, self.refreshes, self.led
         )
     }
 }

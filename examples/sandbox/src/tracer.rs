@@ -10,19 +10,25 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use syscalls::Sysno;
 
+use crate::answers::Process;
 use crate::arch;
 use crate::auxv;
 use crate::call::Call;
+use crate::change::Change;
 use crate::guest::Outcome;
 use crate::memory::Memory;
 use crate::policy::Policy;
 use crate::ptrace::{self, SystemCall};
+use crate::remote::RemoteCalls;
 use crate::report::Report;
+use crate::sites::Files;
 use crate::vdso::{Advice, HostedVdso};
 
 /// One thread of a guest.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Thread {
+    /// Its process.
+    process: Pid,
     /// Address of the image in its process.
     image: Option<u64>,
     /// The clock that it is reading by a system call, from the entry to the exit.
@@ -31,6 +37,24 @@ struct Thread {
     new_program: bool,
     /// It stopped before the event of its parent's fork, and waits for that event.
     early: bool,
+    /// It is mapping code of a file.
+    maps_code: bool,
+    /// What its system call changes, and the process whose answers that are.
+    change: Option<(Pid, Change)>,
+}
+
+impl Thread {
+    fn of(process: Pid) -> Thread {
+        Thread {
+            process,
+            image: None,
+            clock: None,
+            new_program: false,
+            early: false,
+            maps_code: false,
+            change: None,
+        }
+    }
 }
 
 /// A running sandbox.
@@ -40,6 +64,11 @@ pub struct Tracer {
     vdso: Option<HostedVdso>,
     log: bool,
     threads: HashMap<Pid, Thread>,
+    /// Processes with answers.
+    processes: HashMap<Pid, Process>,
+    /// Processes that use another one's memory, and that one.
+    borrowers: HashMap<Pid, Pid>,
+    files: Files,
     report: Report,
 }
 
@@ -51,7 +80,10 @@ impl Tracer {
             policy,
             vdso,
             log,
-            threads: HashMap::from([(first, Thread::default())]),
+            threads: HashMap::from([(first, Thread::of(first))]),
+            processes: HashMap::new(),
+            borrowers: HashMap::new(),
+            files: Files::default(),
             report: Report::default(),
         }
     }
@@ -72,13 +104,13 @@ impl Tracer {
             };
             match status {
                 WaitStatus::Exited(guest, code) => {
-                    self.threads.remove(&guest);
+                    self.ended(guest);
                     if guest == self.first {
                         outcome = Outcome::Exited(code as u8);
                     }
                 }
                 WaitStatus::Signaled(guest, signal, _) => {
-                    self.threads.remove(&guest);
+                    self.ended(guest);
                     if guest == self.first {
                         outcome = Outcome::Killed(signal);
                     }
@@ -109,21 +141,19 @@ impl Tracer {
             libc::PTRACE_EVENT_EXEC => {
                 // Only this thread of its process is left, and it has taken the first thread's number.
                 let former = Pid::from_raw(getevent(guest)? as i32);
-                self.threads.remove(&former);
+                self.ended(former);
+                self.ended(guest);
                 let new = Thread {
                     new_program: true,
-                    ..Thread::default()
+                    ..Thread::of(guest)
                 };
                 self.threads.insert(guest, new);
                 ptrace::resume(guest, None)
             }
             libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
                 let child = Pid::from_raw(getevent(guest)? as i32);
-                let inherited = Thread {
-                    image: self.threads.get(&guest).and_then(|thread| thread.image),
-                    ..Thread::default()
-                };
-                if self.threads.insert(child, inherited).is_some_and(|child| child.early) {
+                let new = self.forked(guest, child);
+                if self.threads.insert(child, new).is_some_and(|child| child.early) {
                     ptrace::resume(child, None)?;
                 }
                 ptrace::resume(guest, None)
@@ -131,7 +161,7 @@ impl Tracer {
             libc::PTRACE_EVENT_STOP if !self.threads.contains_key(&guest) => {
                 let early = Thread {
                     early: true,
-                    ..Thread::default()
+                    ..Thread::of(guest)
                 };
                 self.threads.insert(guest, early);
                 Ok(())
@@ -155,8 +185,19 @@ impl Tracer {
                 };
                 self.at_entry(guest, &call)
             }
-            SystemCall::Exit { pc } => {
-                let thread = self.threads.entry(guest).or_default();
+            SystemCall::Exit { pc, result } => {
+                let thread = self.threads.entry(guest).or_insert_with(|| Thread::of(guest));
+                if let Some((process, change)) = thread.change.take() {
+                    self.changed(guest, process, change, result);
+                }
+                let thread = self.threads.entry(guest).or_insert_with(|| Thread::of(guest));
+                if let Some(image) = thread
+                    .image
+                    .filter(|_| std::mem::take(&mut thread.maps_code) && result > 0)
+                {
+                    self.lead(guest, image, &[result as u64]);
+                }
+                let thread = self.threads.entry(guest).or_insert_with(|| Thread::of(guest));
                 if std::mem::take(&mut thread.new_program) {
                     self.at_first_instruction(guest);
                 } else if let Some(clock) = thread.clock.take() {
@@ -173,16 +214,117 @@ impl Tracer {
         self.report.calls += 1;
         let clock = call.clock();
         self.report.clock_calls += u64::from(clock.is_some());
-        self.threads.entry(guest).or_default().clock = clock;
+        self.threads.entry(guest).or_insert_with(|| Thread::of(guest)).clock = clock;
         if let Some(errno) = self.policy.refusal(call, guest) {
             self.report.refused += 1;
             if self.log {
                 let name = call.sysno.map_or("unknown system call", |sysno| sysno.name());
                 eprintln!("sandbox: {guest}: {name} refused: {}", errno.desc());
             }
-            arch::refuse(guest, errno)?;
+            return arch::refuse(guest, errno);
         }
+        let thread = self.threads.entry(guest).or_insert_with(|| Thread::of(guest));
+        thread.maps_code = call.sysno == Some(Sysno::mmap)
+            && call.args[2] & libc::PROT_EXEC as u64 != 0
+            && call.args[3] & libc::MAP_ANONYMOUS as u64 == 0;
+        self.changes(guest, call);
         Ok(())
+    }
+
+    /// Takes back the answers that a call is going to change. A guest whose memory cannot be written is about to end, or
+    /// has unmapped its answers.
+    fn changes(&mut self, guest: Pid, call: &Call) {
+        let Some(change) = Change::of(call, || Memory::of(guest)) else {
+            return;
+        };
+        let Some(thread) = self.threads.get_mut(&guest) else {
+            return;
+        };
+        let target = Change::target(call, thread.process);
+        thread.change = Some((target, change));
+        if let Some(process) = self.processes.get_mut(&target) {
+            let _ = process.before(guest, change);
+        }
+        self.borrowed_memory_changes(target, change);
+    }
+
+    /// Writes the answers that a call has changed.
+    fn changed(&mut self, guest: Pid, target: Pid, change: Change, result: i64) {
+        if let Some(process) = self.processes.get_mut(&target) {
+            let _ = process.after(guest, change, result);
+        }
+        self.borrowed_memory_changes(target, change);
+    }
+
+    fn borrowed_memory_changes(&mut self, borrower: Pid, change: Change) {
+        let owner = self.borrowers.get(&borrower).filter(|_| change == Change::Memory);
+        if let Some(owner) = owner.and_then(|owner| self.processes.get_mut(owner)) {
+            let _ = owner.memory_changes();
+        }
+    }
+
+    /// Returns a new thread, in this process or in a new one. It has not run an instruction.
+    fn forked(&mut self, parent: Pid, child: Pid) -> Thread {
+        let Some(parent) = self.threads.get(&parent).copied() else {
+            return Thread::of(child);
+        };
+        let change = parent.change.map(|(_, change)| change);
+        let process = if change == Some(Change::Threads) {
+            parent.process
+        } else {
+            child
+        };
+        let owner = self.borrowers.get(&parent.process).copied().unwrap_or(parent.process);
+        match change {
+            Some(Change::Threads) => {}
+            Some(Change::LendMemory { .. }) => {
+                self.borrowers.insert(child, owner);
+            }
+            _ => {
+                let shares_descriptors = change == Some(Change::ShareDescriptors);
+                let of_parent = self.processes.get(&parent.process);
+                if let Some(Ok(process)) = of_parent.map(|of_parent| of_parent.forked(child, shares_descriptors)) {
+                    self.processes.insert(child, process);
+                }
+            }
+        }
+        Thread {
+            image: parent.image,
+            ..Thread::of(process)
+        }
+    }
+
+    /// Leads the system calls of the files that are mapped at these addresses to the image. A file for which that fails
+    /// makes its calls as before.
+    fn lead(&mut self, guest: Pid, image: u64, addresses: &[u64]) {
+        let Some(vdso) = &self.vdso else { return };
+        let mut lead = || {
+            let memory = Memory::of(guest)?;
+            let mut remote = RemoteCalls::begin_before(guest, &memory, vdso.behind_a_call(image))?;
+            let entry = vdso.entry(image);
+            for address in addresses {
+                let led = self.files.lead(guest, &memory, *address, entry, &mut remote);
+                self.report.led += led.unwrap_or_default();
+            }
+            remote.finish()
+        };
+        if let Err(error) = lead()
+            && self.log
+        {
+            eprintln!("sandbox: {guest}: its system calls are not led to the image: {error}");
+        }
+    }
+
+    /// Forgets a thread that has ended, or the process whose first thread it was.
+    fn ended(&mut self, guest: Pid) {
+        let thread = self.threads.remove(&guest);
+        self.processes.remove(&guest);
+        self.borrowers.remove(&guest);
+        if let Some((target, _)) = thread.and_then(|thread| thread.change)
+            && let Some(process) = self.processes.get_mut(&target)
+        {
+            process.ended(guest);
+        }
     }
 
     /// Updates the page if the guest's slow path shows that it needs a sample.
@@ -218,7 +360,25 @@ impl Tracer {
             }
         };
         match install() {
-            Ok(image) => self.threads.entry(guest).or_default().image = image,
+            Ok(image) => {
+                self.threads.entry(guest).or_insert_with(|| Thread::of(guest)).image = image;
+                let is_first = guest == self.first;
+                let process = image.map(|image| Process::new(guest, HostedVdso::answers_at(image), is_first));
+                if let Some(image) = image {
+                    // The program and its interpreter.
+                    let code = fastpath_proc::maps::of(guest).unwrap_or_default();
+                    let code = code
+                        .iter()
+                        .filter(|mapping| mapping.executable)
+                        .map(|mapping| mapping.start);
+                    self.lead(guest, image, &code.collect::<Vec<_>>());
+                }
+                match process {
+                    Some(Ok(process)) => drop(self.processes.insert(guest, process)),
+                    Some(Err(error)) => eprintln!("sandbox: {guest}: its answers cannot be written: {error}"),
+                    None => {}
+                }
+            }
             Err(error) => eprintln!("sandbox: {guest}: its stack cannot be prepared: {error}"),
         }
     }

@@ -9,7 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
 use fastpath_host::{Options, Page, Publisher, Source, ThisHost, Trap, evidence, init};
-use fastpath_image::{Image, Instance, Placement};
+use fastpath_image::{Image, Instance, Isa, Placement};
+use fastpath_page::answers::{ANSWERS_OFFSET, RING_OFFSET};
 use fastpath_page::{PAGE_SIZE, Writer};
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -34,6 +35,8 @@ pub struct HostedVdso {
     image: Vec<u8>,
     publisher: Publisher<'static, ThisHost>,
     system_calls: &'static [u64],
+    /// Offset of `__fastpath_syscall`.
+    entry: u64,
 }
 
 impl HostedVdso {
@@ -41,7 +44,7 @@ impl HostedVdso {
     pub fn new() -> Result<HostedVdso, Box<dyn std::error::Error>> {
         evidence::examine(evidence::Trust::Invariant)
             .map_err(|distrust| format!("{distrust}; run the guest with --no-vdso"))?;
-        let image = Image::host();
+        let image = Image::for_hosts(Isa::HOST).ok_or("libfastpath has no image for the guests of hosts here")?;
         // The instance uses no kernel function, so its bytes do not depend on the address.
         let instance = Instance::new(image, &fastpath_image::Options::at(Placement::at(0)))?;
         let file = File::from(memfd_create(
@@ -68,10 +71,13 @@ impl HostedVdso {
             image: instance.bytes().to_vec(),
             publisher: Publisher::new(page, ThisHost, on_demand),
             system_calls: image.system_calls(),
+            entry: image
+                .symbol("__fastpath_syscall")
+                .ok_or("the image has no entry point")?,
         })
     }
 
-    /// Maps both into a guest that has not run an instruction, and returns the image's address there.
+    /// Maps both, and pages for answers, into a guest that has not run an instruction, and returns the image's address there.
     pub fn map_into(&self, guest: Pid, memory: &Memory) -> io::Result<u64> {
         let mut remote = RemoteCalls::begin(guest, memory)?;
         let mapped = self.map_by(&mut remote);
@@ -89,6 +95,7 @@ impl HostedVdso {
 
     fn map_by(&self, remote: &mut RemoteCalls<'_>) -> io::Result<u64> {
         const READ: u64 = ProtFlags::PROT_READ.bits() as u64;
+        const READ_WRITE: u64 = READ | ProtFlags::PROT_WRITE.bits() as u64;
         const EXECUTE: u64 = READ | ProtFlags::PROT_EXEC.bits() as u64;
         const RESERVED: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
         const IN_PLACE: u64 = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
@@ -97,11 +104,34 @@ impl HostedVdso {
         let path = remote.pass(path.as_bytes())?;
         let file = remote.call(Sysno::openat, [libc::AT_FDCWD as u64, path, flags, 0, 0, 0])?;
         let (page, image) = (PAGE_SIZE as u64, self.image.len() as u64);
-        let area = remote.call(Sysno::mmap, [0, page + image, 0, RESERVED, u64::MAX, 0])?;
-        remote.call(Sysno::mmap, [area, page, READ, IN_PLACE, file, 0])?;
-        remote.call(Sysno::mmap, [area + page, image, EXECUTE, IN_PLACE, file, page])?;
+        // The ring and the answers are this process's own; a fork wipes them.
+        let own = 2 * page;
+        let area = remote.call(Sysno::mmap, [0, own + page + image, READ_WRITE, RESERVED, u64::MAX, 0])?;
+        let clocks = area + own;
+        remote.call(Sysno::madvise, [area, own, libc::MADV_WIPEONFORK as u64, 0, 0, 0])?;
+        let ring = clocks.wrapping_add_signed(RING_OFFSET);
+        remote.call(Sysno::madvise, [ring, page, libc::MADV_DONTDUMP as u64, 0, 0, 0])?;
+        let answers = clocks.wrapping_add_signed(ANSWERS_OFFSET);
+        remote.call(Sysno::mprotect, [answers, page, READ, 0, 0, 0])?;
+        remote.call(Sysno::mmap, [clocks, page, READ, IN_PLACE, file, 0])?;
+        remote.call(Sysno::mmap, [clocks + page, image, EXECUTE, IN_PLACE, file, page])?;
         remote.call(Sysno::close, [file, 0, 0, 0, 0, 0])?;
-        Ok(area + page)
+        Ok(clocks + page)
+    }
+
+    /// Returns the address of the answers for an image at this address.
+    pub fn answers_at(image_address: u64) -> u64 {
+        image_address - PAGE_SIZE as u64 - PAGE_SIZE as u64
+    }
+
+    /// Returns the address behind a system call instruction of an image at this address.
+    pub fn behind_a_call(&self, image_address: u64) -> u64 {
+        image_address + self.system_calls[0]
+    }
+
+    /// Returns the address of the entry point to which system calls are led, in an image at this address.
+    pub fn entry(&self, image_address: u64) -> u64 {
+        image_address + self.entry
     }
 
     /// Returns whether the image made a system call that returned to `pc`, because the page had no answer.

@@ -18,6 +18,16 @@ pub fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Op
     }
 }
 
+/// Returns the thunk for a window: see [`crate::thunk::to_entry`].
+pub fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
+    let builder = Builder::of(place);
+    match builder.place.window.kind {
+        Kind::Before => builder.before_to_entry(entry),
+        Kind::Behind => builder.behind_to_entry(entry),
+        Kind::Vsyscall => None,
+    }
+}
+
 impl Builder<'_> {
     /// Appends `mov $value, %rcx`.
     fn rcx(&mut self, value: u64) {
@@ -43,11 +53,16 @@ impl Builder<'_> {
     fn go_to_routine(&mut self, routine: &Routine) -> usize {
         self.rcx(0);
         let end = self.code.len() - 8;
-        // mov $routine, %r11; jmp *%r11
-        self.code.extend([0x49, 0xbb]);
-        self.code.extend(routine.address.to_le_bytes());
-        self.code.extend([0x41, 0xff, 0xe3]);
+        self.go_to(routine.address);
         end
+    }
+
+    /// Appends a jump to any address.
+    fn go_to(&mut self, address: u64) {
+        // mov $address, %r11; jmp *%r11
+        self.code.extend([0x49, 0xbb]);
+        self.code.extend(address.to_le_bytes());
+        self.code.extend([0x41, 0xff, 0xe3]);
     }
 
     /// Makes this the place where the routines come back to.
@@ -115,6 +130,35 @@ impl Builder<'_> {
             first.1 = called as u16;
         }
         self.finish(moved, Some((called as u16, call_bytes as u16)))
+    }
+
+    /// The `syscall` of the window itself makes the calls that the entry does not answer.
+    fn before_to_entry(mut self, entry: u64) -> Option<Thunk> {
+        let window = self.place.window;
+        let behind = self.place.address + (window.bytes.len() + window.call_bytes) as u64;
+        let moved = self.copy(0)?;
+        self.rcx(behind);
+        self.go_to(entry);
+        self.finish(moved, None)
+    }
+
+    fn behind_to_entry(mut self, entry: u64) -> Option<Thunk> {
+        self.rcx(0);
+        let end = self.code.len() - 8;
+        self.go_to(entry);
+        // syscall
+        self.code.extend([0x0f, 0x05]);
+        self.end(&[end]);
+        let called = self.code.len() as u16;
+        let call_bytes = self.place.window.call_bytes;
+        self.rcx(self.place.address + call_bytes as u64);
+        let mut moved = self.copy(call_bytes)?;
+        self.jump_to(self.place.address + self.place.window.bytes.len() as u64)?;
+        // A thread there has made its system call: rcx is as it left it.
+        if let Some(first) = moved.first_mut() {
+            first.1 = called;
+        }
+        self.finish(moved, Some((called, call_bytes as u16)))
     }
 
     fn vsyscall(mut self, routine: &Routine) -> Option<Thunk> {

@@ -2,7 +2,7 @@
 
 use fastpath_audit::By;
 use fastpath_isa::Isa;
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register};
 use memchr::memmem;
 
 use super::flow::Flow;
@@ -75,6 +75,21 @@ fn is_call_32(code: &[u8]) -> bool {
 const SYSCALL: [u8; SYSCALL_BYTES] = [0x0f, 0x05];
 const INT_80: [u8; SYSCALL_BYTES] = [0xcd, 0x80];
 
+/// Returns the addresses of all `syscall` instructions that are reached, each with its number if an instruction shortly
+/// before loads it.
+pub fn all(file: &File<'_>, flow: &Flow) -> Vec<(u64, Option<u32>)> {
+    let parts = file.code.iter().enumerate();
+    let sites = parts.flat_map(|(part, code)| {
+        let calls = memmem::find_iter(code.bytes, &SYSCALL).filter(move |at| flow.begins((part, *at)));
+        calls.map(move |at| (part, at))
+    });
+    let site = |place: (usize, usize)| {
+        let search = Search { file, flow, place };
+        (search.address(place.1), search.number())
+    };
+    sites.map(site).collect()
+}
+
 /// Returns the window of the site at `address`.
 pub fn find(file: &File<'_>, flow: &Flow, address: u64, by: By) -> Result<Window, Reason> {
     if !flow.is_complete {
@@ -135,6 +150,39 @@ impl Search<'_, '_> {
             DecoderOptions::NONE,
         )
         .decode()
+    }
+
+    /// Returns the number that the last instruction which writes it loads, if that is a constant. Something may jump
+    /// between the two with another number.
+    fn number(&self) -> Option<u32> {
+        /// Instructions before the call that are searched.
+        const LOOK_BACK: usize = 8;
+        let (part, mut at) = self.place;
+        let mut factory = InstructionInfoFactory::new();
+        for _ in 0..LOOK_BACK {
+            at = self.flow.previous((part, at))?;
+            let instruction = self.decode(at);
+            let registers = factory.info(&instruction).used_registers().to_vec();
+            let writes = |used: &iced_x86::UsedRegister| {
+                used.register().full_register() == Register::RAX
+                    && !matches!(
+                        used.access(),
+                        OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess
+                    )
+            };
+            if registers.iter().any(writes) || !is_movable(&instruction) {
+                return match instruction.code() {
+                    Code::Mov_r32_imm32 => Some(instruction.immediate32()),
+                    Code::Xor_r32_rm32 | Code::Xor_rm32_r32
+                        if instruction.op0_register() == instruction.op1_register() =>
+                    {
+                        Some(0)
+                    }
+                    _ => None,
+                };
+            }
+        }
+        None
     }
 
     /// Returns the shortest window right before the `syscall`.

@@ -70,9 +70,10 @@ pub fn result(registers: &Registers) -> i64 {
     registers.regs[0] as i64
 }
 
-/// Returns `registers`, changed to make a system call at the program counter.
-pub fn calling(registers: &Registers, nr: usize, args: [u64; 6]) -> Registers {
+/// Returns `registers`, changed to make a system call at an address.
+pub fn calling(registers: &Registers, pc: u64, nr: usize, args: [u64; 6]) -> Registers {
     let mut calling = *registers;
+    calling.pc = pc;
     calling.regs[8] = nr as u64;
     calling.regs[..6].copy_from_slice(&args);
     calling

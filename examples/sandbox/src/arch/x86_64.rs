@@ -46,9 +46,10 @@ pub fn result(registers: &Registers) -> i64 {
     registers.rax as i64
 }
 
-/// Returns `registers`, changed to make a system call at the program counter.
-pub fn calling(registers: &Registers, nr: usize, args: [u64; 6]) -> Registers {
+/// Returns `registers`, changed to make a system call at an address.
+pub fn calling(registers: &Registers, pc: u64, nr: usize, args: [u64; 6]) -> Registers {
     let mut calling = *registers;
+    calling.rip = pc;
     calling.rax = nr as u64;
     [
         calling.rdi,
