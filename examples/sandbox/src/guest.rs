@@ -12,7 +12,8 @@ use nix::unistd::{ForkResult, Pid, execvp, fork};
 /// End of the guest.
 pub enum Outcome {
     Exited(u8),
-    Killed(Signal),
+    /// By a signal of this number.
+    Killed(i32),
 }
 
 impl Outcome {
@@ -21,10 +22,12 @@ impl Outcome {
         match self {
             Outcome::Exited(code) => ExitCode::from(code),
             Outcome::Killed(by) => {
-                // SAFETY: the default action runs no handler of this process.
-                let _ = unsafe { signal(by, SigHandler::SigDfl) };
-                let _ = raise(by);
-                // The signal is blocked here: use the exit status that a shell would return.
+                if let Ok(by) = Signal::try_from(by) {
+                    // SAFETY: the default action runs no handler of this process.
+                    let _ = unsafe { signal(by, SigHandler::SigDfl) };
+                    let _ = raise(by);
+                }
+                // The signal is blocked here, or has no name: use the exit status that a shell would return.
                 ExitCode::from(128 + by as u8)
             }
         }

@@ -4,7 +4,6 @@ use std::mem::{size_of, zeroed};
 
 use nix::Result;
 use nix::errno::Errno;
-use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 /// Position of the guest relative to a system call.
@@ -43,9 +42,47 @@ pub fn system_call(guest: Pid) -> Result<SystemCall> {
     })
 }
 
-/// Resumes the guest until its next system call, and delivers a signal.
-pub fn resume(guest: Pid, signal: Option<Signal>) -> Result<()> {
-    nix::sys::ptrace::syscall(guest, signal)
+/// What a guest's wait reports. Signals are numbers: the C library's own (32 and above) have no names.
+pub enum Wait {
+    /// It has ended with this status.
+    Exited(Pid, u8),
+    /// A signal has killed it.
+    Signaled(Pid, i32),
+    /// It has stopped at a system call.
+    SystemCall(Pid),
+    /// A signal is to be delivered.
+    Stopped(Pid, i32),
+    /// A stop of ptrace(2), with its signal and its event (PTRACE_EVENT_*).
+    Event(Pid, i32, i32),
+}
+
+/// Waits for a guest, or for any.
+pub fn wait(guest: Option<Pid>) -> Result<Wait> {
+    let mut status = 0;
+    let which = guest.map_or(-1, Pid::as_raw);
+    // SAFETY: `status` is valid for the write.
+    let pid = Errno::result(unsafe { libc::waitpid(which, &mut status, libc::__WALL) })?;
+    let pid = Pid::from_raw(pid);
+    if libc::WIFEXITED(status) {
+        return Ok(Wait::Exited(pid, libc::WEXITSTATUS(status) as u8));
+    }
+    if libc::WIFSIGNALED(status) {
+        return Ok(Wait::Signaled(pid, libc::WTERMSIG(status)));
+    }
+    /// With PTRACE_O_TRACESYSGOOD.
+    const SYSTEM_CALL: i32 = libc::SIGTRAP | 0x80;
+    Ok(match (status >> 16, libc::WSTOPSIG(status)) {
+        (0, SYSTEM_CALL) => Wait::SystemCall(pid),
+        (0, signal) => Wait::Stopped(pid, signal),
+        (event, signal) => Wait::Event(pid, signal, event),
+    })
+}
+
+/// Resumes the guest until its next system call, and delivers a signal; 0: none.
+pub fn resume(guest: Pid, signal: i32) -> Result<()> {
+    // SAFETY: the request takes no pointers.
+    Errno::result(unsafe { libc::ptrace(libc::PTRACE_SYSCALL, guest.as_raw(), 0, libc::c_long::from(signal)) })
+        .map(drop)
 }
 
 /// Keeps a guest stopped that job control has stopped, until SIGCONT.

@@ -5,13 +5,12 @@ use std::io;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use syscalls::Sysno;
 
 use crate::arch::{self, Registers};
 use crate::memory::Memory;
-use crate::ptrace::{self, SystemCall};
+use crate::ptrace::{self, SystemCall, Wait};
 
 /// Bytes below the stack pointer for data that calls pass by pointer.
 const SCRATCH: u64 = 512;
@@ -72,15 +71,15 @@ impl<'g> RemoteCalls<'g> {
         let nr = sysno.id() as usize;
         arch::set_registers(self.guest, &arch::calling(&self.saved, self.at, nr, args))?;
         loop {
-            ptrace::resume(self.guest, None)?;
-            match waitpid(self.guest, Some(WaitPidFlag::__WALL))? {
-                WaitStatus::PtraceSyscall(_) => {
+            ptrace::resume(self.guest, 0)?;
+            match ptrace::wait(Some(self.guest))? {
+                Wait::SystemCall(_) => {
                     if let SystemCall::Exit { .. } = ptrace::system_call(self.guest)? {
                         break;
                     }
                 }
-                WaitStatus::Exited(..) | WaitStatus::Signaled(..) => return Err(Errno::ESRCH.into()),
-                WaitStatus::Stopped(_, Signal::SIGSTOP) => self.stopped = true,
+                Wait::Exited(..) | Wait::Signaled(..) => return Err(Errno::ESRCH.into()),
+                Wait::Stopped(_, libc::SIGSTOP) => self.stopped = true,
                 _ => {}
             }
         }

@@ -5,8 +5,6 @@ use std::collections::HashMap;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::ptrace::getevent;
-use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use syscalls::Sysno;
 
@@ -18,7 +16,7 @@ use crate::change::Change;
 use crate::guest::Outcome;
 use crate::memory::Memory;
 use crate::policy::Policy;
-use crate::ptrace::{self, SystemCall};
+use crate::ptrace::{self, SystemCall, Wait};
 use crate::remote::RemoteCalls;
 use crate::report::Report;
 use crate::sites::Files;
@@ -95,21 +93,21 @@ impl Tracer {
 
     /// Runs until the last guest has ended. Returns how the first did.
     pub fn run(&mut self) -> nix::Result<Outcome> {
-        let mut outcome = Outcome::Killed(Signal::SIGKILL);
+        let mut outcome = Outcome::Killed(libc::SIGKILL);
         loop {
-            let status = match waitpid(None, Some(WaitPidFlag::__WALL)) {
+            let status = match ptrace::wait(None) {
                 Err(Errno::ECHILD) => return Ok(outcome),
                 Err(Errno::EINTR) => continue,
                 status => status?,
             };
             match status {
-                WaitStatus::Exited(guest, code) => {
+                Wait::Exited(guest, code) => {
                     self.ended(guest);
                     if guest == self.first {
-                        outcome = Outcome::Exited(code as u8);
+                        outcome = Outcome::Exited(code);
                     }
                 }
-                WaitStatus::Signaled(guest, signal, _) => {
+                Wait::Signaled(guest, signal) => {
                     self.ended(guest);
                     if guest == self.first {
                         outcome = Outcome::Killed(signal);
@@ -124,19 +122,19 @@ impl Tracer {
         }
     }
 
-    fn stopped(&mut self, status: WaitStatus) -> nix::Result<()> {
+    fn stopped(&mut self, status: Wait) -> nix::Result<()> {
         match status {
-            WaitStatus::PtraceSyscall(guest) => {
+            Wait::SystemCall(guest) => {
                 self.at_system_call(guest)?;
-                ptrace::resume(guest, None)
+                ptrace::resume(guest, 0)
             }
-            WaitStatus::Stopped(guest, signal) => ptrace::resume(guest, Some(signal)),
-            WaitStatus::PtraceEvent(guest, signal, event) => self.at_event(guest, signal, event),
+            Wait::Stopped(guest, signal) => ptrace::resume(guest, signal),
+            Wait::Event(guest, signal, event) => self.at_event(guest, signal, event),
             _ => Ok(()),
         }
     }
 
-    fn at_event(&mut self, guest: Pid, signal: Signal, event: libc::c_int) -> nix::Result<()> {
+    fn at_event(&mut self, guest: Pid, signal: i32, event: i32) -> nix::Result<()> {
         match event {
             libc::PTRACE_EVENT_EXEC => {
                 // Only this thread of its process is left, and it has taken the first thread's number.
@@ -148,15 +146,15 @@ impl Tracer {
                     ..Thread::of(guest)
                 };
                 self.threads.insert(guest, new);
-                ptrace::resume(guest, None)
+                ptrace::resume(guest, 0)
             }
             libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
                 let child = Pid::from_raw(getevent(guest)? as i32);
                 let new = self.forked(guest, child);
                 if self.threads.insert(child, new).is_some_and(|child| child.early) {
-                    ptrace::resume(child, None)?;
+                    ptrace::resume(child, 0)?;
                 }
-                ptrace::resume(guest, None)
+                ptrace::resume(guest, 0)
             }
             libc::PTRACE_EVENT_STOP if !self.threads.contains_key(&guest) => {
                 let early = Thread {
@@ -167,7 +165,7 @@ impl Tracer {
                 Ok(())
             }
             libc::PTRACE_EVENT_STOP if is_job_control(signal) => ptrace::listen(guest),
-            _ => ptrace::resume(guest, None),
+            _ => ptrace::resume(guest, 0),
         }
     }
 
@@ -384,9 +382,6 @@ impl Tracer {
     }
 }
 
-fn is_job_control(signal: Signal) -> bool {
-    matches!(
-        signal,
-        Signal::SIGSTOP | Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU
-    )
+fn is_job_control(signal: i32) -> bool {
+    matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)
 }
