@@ -18,7 +18,7 @@
 /*
  * Jumps to the entry point. It continues at the label if it has answered, and three instructions before it if not.
  */
-static inline __attribute__((noinline)) long jump_to_entry(unsigned long entry, long number, long a, long b, long c) {
+static inline long jump_to_entry(unsigned long entry, long number, long a, long b, long c) {
 	register long x0 __asm__("x0") = a;
 	register long x1 __asm__("x1") = b;
 	register long x2 __asm__("x2") = c;

@@ -16,7 +16,7 @@
 /*
  * Jumps to the entry point. It continues at the label if it has answered, and before it, at the instruction, if not.
  */
-static inline __attribute__((noinline)) long jump_to_entry(unsigned long entry, long number, long a, long b, long c) {
+static inline long jump_to_entry(unsigned long entry, long number, long a, long b, long c) {
 	long result = number;
 
 	__asm__ volatile("leaq 1f(%%rip), %%rcx\n\t"
