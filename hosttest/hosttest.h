@@ -16,6 +16,8 @@ enum { MOST_TESTS = 48, MOST_MESSAGES = 6, MESSAGE_BYTES = 200, MOST_WRONG = 200
 /* What a test has found. It lies in memory that all processes of the kit share. */
 struct results {
 	atomic_ulong operations;
+	/* Those that count for the budget. */
+	atomic_ulong spent;
 	atomic_ulong wrong;
 	atomic_uint messages;
 	char message[MOST_MESSAGES][MESSAGE_BYTES];
@@ -39,6 +41,8 @@ extern const unsigned tests_count;
 extern struct results *results;
 extern unsigned long budget;
 extern unsigned long seed;
+/* Set in threads that ask while others make changes: the budget is for the changes. */
+extern _Thread_local int is_beside;
 
 /* Counts an operation, and a wrong answer unless `is_right`. Returns is_right. */
 int expect(int is_right, const char *format, ...) __attribute__((format(printf, 2, 3)));

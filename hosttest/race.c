@@ -52,6 +52,7 @@ void race_ask(struct race *race) {
 }
 
 void race_reader(struct race *race) {
+	is_beside = 1;
 	atomic_fetch_add(&race->readers, 1);
 	while (!atomic_load(&race->is_over))
 		race_ask(race);

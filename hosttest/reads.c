@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { READ_BYTES = 16, KINDS = 64 };
+enum { READ_BYTES = 16 };
 
 const char *kind_name(unsigned kind) {
 	switch (kind) {
@@ -130,6 +130,7 @@ void reading_loop(struct reading *reading) {
 }
 
 static void *reader(void *reading) {
+	is_beside = 1;
 	pick_seed(seed + 100 + atomic_load(&((struct reading *)reading)->readers));
 	reading_loop(reading);
 	return NULL;

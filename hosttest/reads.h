@@ -27,6 +27,8 @@ void check_kind(int descriptor, enum kind wanted, const char *when);
 /* Opens a file of the kind, with close-on-exec. */
 int open_kind(enum kind kind);
 
+enum { KINDS = 64 };
+
 /* A descriptor that is changed while others read it. It lies in shared memory. */
 struct reading {
 	int descriptor;
@@ -36,7 +38,7 @@ struct reading {
 	atomic_ulong begun;
 	atomic_ulong done;
 	/* Kinds that are allowed before, and after each change, the last ones only: by number modulo their count. */
-	atomic_uint kinds[64];
+	atomic_uint kinds[KINDS];
 };
 
 struct reading *reading_new(int descriptor, enum kind kind, const char *when);

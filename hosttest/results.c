@@ -15,6 +15,7 @@
 struct results *results;
 unsigned long budget;
 unsigned long seed;
+_Thread_local int is_beside;
 
 static struct results *all;
 static int file = -1;
@@ -59,6 +60,12 @@ static void note(const char *format, va_list arguments) {
 		vsnprintf(results->message[index], MESSAGE_BYTES, format, arguments);
 }
 
+static void count(void) {
+	atomic_fetch_add_explicit(&results->operations, 1, memory_order_relaxed);
+	if (!is_beside)
+		atomic_fetch_add_explicit(&results->spent, 1, memory_order_relaxed);
+}
+
 void wrong(const char *format, ...) {
 	va_list arguments;
 
@@ -71,7 +78,7 @@ void wrong(const char *format, ...) {
 int expect(int is_right, const char *format, ...) {
 	va_list arguments;
 
-	atomic_fetch_add_explicit(&results->operations, 1, memory_order_relaxed);
+	count();
 	if (is_right)
 		return 1;
 	atomic_fetch_add(&results->wrong, 1);
@@ -82,7 +89,7 @@ int expect(int is_right, const char *format, ...) {
 }
 
 int expect_equal(long got, long wanted, const char *when, const char *call, enum way way) {
-	atomic_fetch_add_explicit(&results->operations, 1, memory_order_relaxed);
+	count();
 	if (got == wanted)
 		return 1;
 	wrong("%s: %s by %s: %ld instead of %ld", when, call, way_names[way], got, wanted);
@@ -102,7 +109,7 @@ void skip(const char *format, ...) {
 int is_enough(void) { return is_enough_of(1); }
 
 int is_enough_of(double share) {
-	return atomic_load(&results->operations) >= (unsigned long)(budget * share) ||
+	return atomic_load(&results->spent) >= (unsigned long)(budget * share) ||
 	       atomic_load(&results->wrong) >= MOST_WRONG;
 }
 

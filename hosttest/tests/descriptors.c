@@ -109,6 +109,20 @@ static void change_in_race(void *nothing) {
 	reading_join(reading, threads);
 }
 
+/* A child has the same file under the same number, until one of them changes it. */
+static void inherit(enum kind kind) {
+	const pid_t child = fork_child();
+
+	if (child == 0) {
+		check_kind(NUMBER, kind, "child with an inherited descriptor");
+		dup2(sources[1], NUMBER);
+		check_kind(NUMBER, KIND_ZERO, "child that has replaced a descriptor");
+		_exit(0);
+	}
+	check_kind(NUMBER, kind, "beside a child that replaces a descriptor");
+	wait_child(child, "child with an inherited descriptor");
+}
+
 /* The same without threads, where a host may answer more. */
 static void change_alone(void *nothing) {
 	struct reading *reading;
@@ -123,14 +137,7 @@ static void change_alone(void *nothing) {
 		replace(reading, pick(SOURCES), pick(2));
 		close_and_open(reading, pick(SOURCES), 0);
 		close_and_open_by_name(reading);
-		if (pick(2) && fork_child() == 0) {
-			const enum kind kind = atomic_load(&reading->kinds[atomic_load(&reading->begun) % 64]);
-
-			check_kind(NUMBER, kind, "child with an inherited descriptor");
-			dup2(sources[1], NUMBER);
-			check_kind(NUMBER, KIND_ZERO, "child that has replaced a descriptor");
-			_exit(0);
-		}
+		inherit(atomic_load(&reading->kinds[atomic_load(&reading->begun) % KINDS]));
 		reading_ask(reading);
 	} while (!is_enough_of(0.4));
 }

@@ -44,6 +44,7 @@ static void *execute_in_thread(void *execution) {
 }
 
 static void *ask_for_ever(void *nothing) {
+	is_beside = 1;
 	for (;;)
 		check_questions(BIT(ASK_PID) | BIT(ASK_TID), "thread beside execve");
 	return nothing;

@@ -131,6 +131,7 @@ struct toggled {
 static void *write_for_ever(void *argument) {
 	struct toggled *toggled = argument;
 
+	is_beside = 1;
 	pick_seed(seed + (unsigned long)&toggled);
 	while (!atomic_load(&toggled->is_over)) {
 		const enum way way = pick(WAYS);

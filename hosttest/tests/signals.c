@@ -108,6 +108,7 @@ static void alone(void *nothing) {
 }
 
 static void *calls_beside(void *is_over) {
+	is_beside = 1;
 	while (!atomic_load((atomic_int *)is_over))
 		ask_some("thread beside signals");
 	return NULL;
