@@ -3,8 +3,9 @@
  * Answers system calls from the pages (answers.h).
  *
  * The kernel answers EFAULT where a result cannot be written, and a write here would end the guest. So results are
- * written only to the page of the stack pointer, and to pages to which the kernel has written one before; others are
- * the kernel's to write. The host voids that knowledge when memory is unmapped.
+ * written only to the page of the stack pointer, and, while the process has one thread (its tid is valid), to pages to
+ * which the kernel has written one before; others are the kernel's to write. The host voids that knowledge when memory
+ * is unmapped. Another thread could unmap it between the check and the write.
  */
 #include "answers.h"
 #include "barrier.h"
@@ -96,7 +97,9 @@ FP_INLINE fp_u64 known_as(unsigned long page, fp_u64 unmapped) { return page | u
 FP_INLINE int is_known(unsigned long page, unsigned long sp) {
 	if (page == (sp - 1) / FP_PAGE_SIZE)
 		return 1;
-	return page && fp_load(&fp_ring()->known[page % FP_KNOWN]) == known_as(page, fp_load(&fp_answers()->unmapped));
+	if (!page || !is_valid(fp_load(&fp_answers()->words[FP_ANSWER_TID])))
+		return 0;
+	return fp_load(&fp_ring()->known[page % FP_KNOWN]) == known_as(page, fp_load(&fp_answers()->unmapped));
 }
 
 static __attribute__((noinline)) int is_writable(struct fp_buffer buffer, unsigned long sp) {

@@ -197,6 +197,7 @@ fn results_that_cannot_be_written_are_the_kernels_to_refuse() {
 #[test]
 fn memory_that_is_unmapped_is_forgotten_when_the_host_says_so() {
     let guest = Guest::new();
+    guest.has_one_thread();
     let mut answers = guest.answers();
     answers.set_random(true).unwrap();
     // SAFETY: a new mapping, which only this test uses.
@@ -222,9 +223,26 @@ fn memory_that_is_unmapped_is_forgotten_when_the_host_says_so() {
 }
 
 #[test]
+fn memory_is_only_known_in_a_process_with_one_thread() {
+    let guest = Guest::new();
+    guest.answers().set_random(true).unwrap();
+    let mut heap = vec![0_u8; 64];
+    let bytes = [heap.as_mut_ptr() as u64, 16, 0];
+    for is_alone in [false, true, false] {
+        match is_alone {
+            true => guest.has_one_thread(),
+            false => guest.answers().invalidate(&[Identity::Tid]).unwrap(),
+        }
+        assert_eq!(guest.call(libc::SYS_getrandom, bytes), 16);
+        assert_eq!(guest.ask(libc::SYS_getrandom, bytes).is_some(), is_alone);
+    }
+}
+
+#[test]
 fn clocks_are_answered_by_their_page() {
     let _clock = clock_lock::ClockLock::shared();
     let guest = Guest::new();
+    guest.has_one_thread();
     let publisher = Publisher::new(guest.page(), ThisHost, Options::default());
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let at = std::ptr::from_mut(&mut time) as u64;
@@ -264,6 +282,7 @@ fn draw(guest: &Guest, to: &mut [u8; 16]) {
 #[test]
 fn each_byte_is_handed_out_once_and_erased() {
     let guest = Guest::new();
+    guest.has_one_thread();
     guest.answers().set_random(true).unwrap();
     let mut bytes = [0; 16];
     draw(&guest, &mut bytes);
@@ -308,6 +327,7 @@ fn each_byte_is_handed_out_once_and_erased() {
 #[test]
 fn requests_of_every_size_and_flag_are_as_the_kernels() {
     let guest = Guest::new();
+    guest.has_one_thread();
     guest.answers().set_random(true).unwrap();
     let mut buffer = [0_u8; 8192];
     for size in [0, 1, 7, 8, 9, 255, 256, 257, 4096] {
@@ -334,6 +354,7 @@ fn requests_of_every_size_and_flag_are_as_the_kernels() {
 #[test]
 fn a_marked_descriptor_is_read_from_the_ring_and_another_is_not() {
     let guest = Guest::new();
+    guest.has_one_thread();
     let mut answers = guest.answers();
     let zeros = std::fs::File::open("/dev/zero").unwrap();
     let descriptor = std::os::fd::AsRawFd::as_raw_fd(&zeros) as u64;
@@ -359,6 +380,7 @@ fn a_marked_descriptor_is_read_from_the_ring_and_another_is_not() {
 #[test]
 fn a_child_has_neither_answers_nor_random_bytes() {
     let guest = Guest::new();
+    guest.has_one_thread();
     let mut answers = guest.answers();
     answers.set_random(true).unwrap();
     answers.set(Identity::Pid, 12_345).unwrap();

@@ -474,10 +474,11 @@ int fastpath_answers_mark_urandom(const struct fastpath_answers *answers, uint32
 int fastpath_answers_unmark(const struct fastpath_answers *answers, uint32_t first, uint32_t last);
 
 /*
- * Voids what the image knows about the guest's memory. The image writes results only to the page of the stack pointer,
- * and to pages to which the kernel has written one for it; where a page is not known, the guest makes the call, so
- * that EFAULT stays EFAULT. Call this before a call that unmaps memory or protects it from writing takes effect:
- * munmap, mremap, mprotect, pkey_mprotect, shmdt, brk, and mmap and shmat at an address. Returns 0.
+ * Voids what the image knows about the guest's memory. The image writes results only to the page of the stack pointer
+ * and, while the tid is valid, to pages to which the kernel has written one for it; where a page is not known, the
+ * guest makes the call, so that EFAULT stays EFAULT. Call this before a call that unmaps memory or protects it from
+ * writing takes effect: munmap, mremap, mprotect, pkey_mprotect, shmdt, brk, and mmap and shmat at an address; and
+ * again after it. Returns 0.
  */
 int fastpath_answers_forget_memory(const struct fastpath_answers *answers);
 

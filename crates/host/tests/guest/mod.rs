@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use fastpath_host::image::{Image, Instance, Isa, Options, Placement};
 use fastpath_host::{Page, init};
-use fastpath_page::answers::{Answers, Mapped};
+use fastpath_page::answers::{Answers, Identity, Mapped};
 use fastpath_page::{PAGE_SIZE, Writer};
 
 /// Pages below the image: ring, answers, clocks.
@@ -73,6 +73,11 @@ impl Guest {
     pub fn answers(&self) -> Answers<Mapped> {
         // SAFETY: mapped until the process ends, and aligned.
         Answers(unsafe { Mapped::new(self.region.add(PAGE_SIZE)) })
+    }
+
+    /// Says that the process has one thread, so that the image may know its memory. No test unmaps memory in another one.
+    pub fn has_one_thread(&self) {
+        self.answers().set(Identity::Tid, std::process::id()).expect("mapped");
     }
 
     /// Returns a copy of the ring.
