@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::ptrace::getevent;
 use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
 use syscalls::Sysno;
 
@@ -65,7 +65,7 @@ impl Tracer {
     pub fn run(&mut self) -> nix::Result<Outcome> {
         let mut outcome = Outcome::Killed(Signal::SIGKILL);
         loop {
-            let status = match waitpid(None, Some(WaitPidFlag::__WALL)) {
+            let status = match ptrace::wait() {
                 Err(Errno::ECHILD) => return Ok(outcome),
                 Err(Errno::EINTR) => continue,
                 status => status?,
