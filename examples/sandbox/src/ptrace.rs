@@ -85,32 +85,6 @@ pub fn resume(guest: Pid, signal: i32) -> Result<()> {
         .map(drop)
 }
 
-/// Waits for the next event of any guest. Delivers real-time signals itself, because nix's types do not hold them: the C
-/// libraries use them to change the ids of all threads.
-pub fn wait() -> Result<WaitStatus> {
-    loop {
-        let mut status = 0;
-        // SAFETY: `status` has room for what the kernel stores.
-        let guest = Pid::from_raw(Errno::result(unsafe { libc::waitpid(-1, &mut status, libc::__WALL) })?);
-        let is_event = status >> 16 != 0;
-        let signal = libc::WSTOPSIG(status);
-        if libc::WIFSTOPPED(status) && !is_event && signal & 0x80 == 0 && Signal::try_from(signal).is_err() {
-            // SAFETY: the request takes no pointers.
-            let resumed = unsafe { libc::ptrace(libc::PTRACE_SYSCALL, guest.as_raw(), 0, signal) };
-            match Errno::result(resumed) {
-                // Killed while it was stopped: its end is reported next.
-                Ok(_) | Err(Errno::ESRCH) => continue,
-                Err(error) => return Err(error),
-            }
-        }
-        if libc::WIFSIGNALED(status) && Signal::try_from(libc::WTERMSIG(status)).is_err() {
-            // As a shell reports it.
-            return Ok(WaitStatus::Exited(guest, 128 + libc::WTERMSIG(status)));
-        }
-        return WaitStatus::from_raw(guest, status);
-    }
-}
-
 /// Keeps a guest stopped that job control has stopped, until SIGCONT.
 pub fn listen(guest: Pid) -> Result<()> {
     // SAFETY: the request takes no pointers.
