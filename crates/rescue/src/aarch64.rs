@@ -1,5 +1,5 @@
 //! AArch64: every instruction has the size of a jump, so the jump replaces the `svc` alone, and no other code can jump
-//! between the replaced bytes. A thunk compares the number, whoever jumps to it.
+//! between the replaced bytes. A thunk compares the number, because code with another one may jump to the `svc` too.
 
 use crate::file::File;
 use crate::thunk::{Place, Routine, Thunk};

@@ -178,7 +178,7 @@ impl<'f> File<'f> {
                         .iter()
                         .for_each(|relocation| self.add_relative(relocation.r_offset(endian).into()));
                 }
-                // The psABIs of x86-64 and AArch64 have only RELA. Nobody packs i386's relocations.
+                // Not in the psABIs of x86-64 and AArch64, which have RELA; and packed relocations of i386 are not read.
                 SHT_REL => return None,
                 SHT_RELR if self.isa == Isa::I386 => return None,
                 SHT_RELR => {
