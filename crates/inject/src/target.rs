@@ -165,6 +165,8 @@ pub struct Status {
     pub blocks_handled_sigsys: bool,
     /// Number of installed seccomp filters. Kernels before 5.9 do not count them: then 1 for any.
     pub filters: u32,
+    /// Whether it is in seccomp's strict mode, which also forbids it the counter.
+    pub is_strict: bool,
 }
 
 impl Status {
@@ -189,6 +191,7 @@ impl From<&fastpath_proc::Status> for Status {
             filters: number("Seccomp_filters")
                 .unwrap_or(0)
                 .max(u32::from(number("Seccomp").unwrap_or(0) > 0)),
+            is_strict: number("Seccomp") == Some(libc::SECCOMP_MODE_STRICT),
         }
     }
 }
@@ -313,9 +316,11 @@ mod tests {
                 inner_pid: 1,
                 is_nested: true,
                 tracer: 3,
-                filters: 4
+                filters: 4,
+                is_strict: false
             }
         );
+        assert!(parse("Seccomp:\t1\nSeccomp_filters:\t0\n").is_strict);
         assert_eq!(
             parse("Pid:\t7\nSigBlk:\t0000000040000000\nSigCgt:\t0000000000000000\nSeccomp:\t2\n"),
             Status {
@@ -324,7 +329,8 @@ mod tests {
                 inner_pid: 7,
                 is_nested: false,
                 tracer: 0,
-                filters: 1
+                filters: 1,
+                is_strict: false
             }
         );
     }

@@ -123,7 +123,7 @@ impl Caller {
 }
 
 /// Waits for an interrupted thread to stop, and returns its registers and the stop.
-fn wait_for_interrupt(tracee: &Tracee) -> Answer<(Registers, Stop)> {
+pub fn wait_for_interrupt(tracee: &Tracee) -> Answer<(Registers, Stop)> {
     let timeout = StopTimeout::start();
     tracee.wait_for_interrupt(Some(&|| timeout.wait(tracee.process(), tracee.pid())))
 }

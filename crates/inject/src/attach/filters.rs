@@ -1,22 +1,22 @@
 //! Seccomp filters of a process's threads, and the calls for time on which they have no effect.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fastpath_image::Isa;
 use fastpath_rescue::thunk::Routine;
 use nix::errno::Errno;
 
-use super::refusal::{Answer, Refusal};
+use super::refusal::Answer;
 use super::session::Session;
-use super::threads::{self, AllStopped, Stopped};
+use super::threads;
+use super::{calling_thread, checks};
 use crate::seccomp_filter::{Call, Filter, Instruction, MOST_INSTRUCTIONS, Verdict};
 use crate::target::Status;
 use crate::tracee::Tracee;
 
-/// Time after which the filters of no further thread are read before the threads run for a while: half of the deadline.
-/// A call for each filter of each thread takes some microseconds.
-const LONGEST: Duration = Duration::from_millis(50);
+/// Time after which the filters of no further thread are read. One takes some tens of microseconds.
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// Most different filters that are judged, which takes milliseconds for each in the worst case. A service of systemd
 /// has about 20.
@@ -36,16 +36,13 @@ pub fn are_on(pid: i32) -> bool {
 /// is installed after the rescue.
 pub fn remove_answered(session: &Session<'_>, isa: Isa, routines: &mut Vec<Routine>) -> Answer<Vec<String>> {
     let mut reader = Reader::default();
-    let read = AllStopped::of(session, |all| Ok(reader.read(session, all))).map(|(_, read)| read);
-    let why = match read {
-        Ok(Err(why)) => Some(why),
+    let why = match reader.read_all(session)? {
+        Err(why) => Some(why),
         // The calls of a changed site are made from other addresses.
-        Ok(Ok(())) if reader.filters.iter().any(Filter::reads_the_address) => {
+        Ok(()) if reader.filters.iter().any(Filter::reads_the_address) => {
             Some("it has a seccomp filter that tests the address of a call".to_owned())
         }
-        Ok(Ok(())) => None,
-        Err(Refusal::InTheWay { .. }) => Some("its seccomp filters could not be read in time; try again".to_owned()),
-        Err(refusal) => return Err(refusal),
+        Ok(()) => None,
     };
     if let Some(why) = why {
         routines.clear();
@@ -95,26 +92,49 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads the filters of those stopped threads whose filters were not read yet. Returns `None` if there was no time
-    /// for all of them; an error is the reason why they stay unknown.
-    fn read(&mut self, session: &Session<'_>, all: &AllStopped<'_>) -> Option<Result<(), String>> {
+    /// Reads the filters of all threads, one after the other: each is stopped for some microseconds, and none with others,
+    /// so it does not matter how many there are. An error is the reason why they stay unknown.
+    fn read_all(&mut self, session: &Session<'_>) -> Answer<Result<(), String>> {
+        let pid = session.pid();
+        let begun = Instant::now();
         let mut buffer = vec![Instruction::default(); MOST_INSTRUCTIONS];
-        let mut is_first = true;
-        for thread in all.threads.iter().map(Stopped::look) {
-            if self.read.contains(&thread.pid()) {
-                continue;
+        loop {
+            let is_new = |tid: &i32| !self.read.contains(tid) && !checks::is_worker(pid, *tid);
+            let new: Vec<i32> = threads::of(pid).into_iter().filter(is_new).collect();
+            if new.is_empty() {
+                return Ok(Ok(()));
             }
-            // Each stop is long enough for one thread.
-            if !is_first && session.stop_time.elapsed() > LONGEST {
-                return None;
+            for tid in new {
+                if begun.elapsed() > LONGEST {
+                    return Ok(Err(
+                        "its seccomp filters could not be read in time; try again".to_owned()
+                    ));
+                }
+                match self.read_one(session, tid, &mut buffer) {
+                    Ok(Ok(())) => {}
+                    Ok(Err(why)) => return Ok(Err(why)),
+                    Err(_) if threads::has_ended(pid, tid) => {}
+                    Err(refusal) => return Err(refusal),
+                }
+                self.read.insert(tid);
             }
-            is_first = false;
-            if let Err(why) = self.read_thread(all.pid(), thread, &mut buffer) {
-                return Some(Err(why));
-            }
-            self.read.insert(thread.pid());
         }
-        Some(Ok(()))
+    }
+
+    /// Stops a thread, and reads its filters.
+    fn read_one(&mut self, session: &Session<'_>, tid: i32, buffer: &mut [Instruction]) -> Answer<Result<(), String>> {
+        let thread = session.thread(tid)?;
+        thread.tracee.interrupt()?;
+        let (_, stop) = match calling_thread::wait_for_interrupt(&thread.tracee) {
+            Ok(stopped) => stopped,
+            Err(refusal) => {
+                session.keep(thread);
+                return Err(refusal);
+            }
+        };
+        let read = self.read_thread(session.pid(), &thread.tracee, buffer);
+        thread.go_on(stop);
+        Ok(read)
     }
 
     fn read_thread(&mut self, pid: i32, thread: &Tracee, buffer: &mut [Instruction]) -> Result<(), String> {

@@ -10,13 +10,17 @@ use crate::target::Status;
 use crate::tracee::Tracee;
 
 /// Prepares a stopped thread for remote calls: refuses one that cannot make them, aborts a restartable sequence, and
-/// suspends filters. Returns false if the thread may be in a restartable sequence, unless `even_in_sequence`.
-pub fn prepare(tracee: &mut Tracee, program: &mut Registers, even_in_sequence: bool) -> Answer<bool> {
+/// suspends filters. Returns false if another thread is better, unless this is the last choice: it may be in a
+/// restartable sequence, or seccomp's strict mode forbids it the counter.
+pub fn prepare(tracee: &mut Tracee, program: &mut Registers, is_last_choice: bool) -> Answer<bool> {
     if program.is_32_bit() {
         return Err(Error::Unsupported("it runs 32-bit code".into()).into());
     }
     refuse_dispatcher(tracee)?;
-    if !abort_restartable_sequence(tracee, program)? && !even_in_sequence {
+    if !is_last_choice && Status::of(&tracee.pid().to_string())?.is_strict {
+        return Ok(false);
+    }
+    if !abort_restartable_sequence(tracee, program)? && !is_last_choice {
         return Ok(false);
     }
     suspend_filters(tracee)?;
