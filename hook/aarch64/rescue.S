@@ -96,6 +96,17 @@
 	ask_kernel
 	.size	fp_rescue_gettimeofday, . - fp_rescue_gettimeofday
 
+	routine	fp_rescue_clock_getres
+	enter
+	cbz	x1, 1f
+	examine	x1
+	ldr	x17, fp_rescue_image_clock_getres
+	blr	x17
+	sxtw	x0, w0
+	b	leave
+	ask_kernel
+	.size	fp_rescue_clock_getres, . - fp_rescue_clock_getres
+
 leave:
 	ldr	x17, [sp, #144]
 	ldp	x15, x16, [sp, #128]
@@ -119,5 +130,6 @@ leave:
 	.endm
 	slot	fp_rescue_image_clock_gettime
 	slot	fp_rescue_image_gettimeofday
+	slot	fp_rescue_image_clock_getres
 
 	.section .note.GNU-stack, "", %progbits

@@ -126,6 +126,35 @@
 	ask_kernel
 	.size	fp_rescue_time, . - fp_rescue_time
 
+	routine	fp_rescue_clock_getres
+	enter
+	test	%ecx, %ecx
+	jz	1f
+	examine	%ecx, 8
+	call_function fp_rescue_image_clock_getres
+	ask_kernel
+	.size	fp_rescue_clock_getres, . - fp_rescue_clock_getres
+
+/* Answered if the words for CPU and node, or the one that is asked for, are in one page. */
+	routine	fp_rescue_getcpu
+	enter
+	mov	%ebx, %eax
+	test	%ebx, %ebx
+	cmovz	%ecx, %eax
+	mov	%ecx, %esi
+	test	%ecx, %ecx
+	cmovz	%ebx, %esi
+	xor	%eax, %esi
+	cmp	$4096, %esi
+	jae	8f
+	xor	%eax, %esi
+	cmp	%esi, %eax
+	cmovb	%esi, %eax
+	examine	%eax, 4
+	call_function fp_rescue_image_getcpu
+	ask_kernel
+	.size	fp_rescue_getcpu, . - fp_rescue_getcpu
+
 /* The flags are restored without popf, which is slow: the overflow flag by an addition, and the others by sahf. No
  * instruction between changes those that remain (direction, alignment check). */
 leave:
@@ -143,7 +172,7 @@ leave:
 	lea	4(%esp), %esp
 	ret
 
-/* The functions that answer: the image's, and the kernel's `time`. Filled in before this code is written to a process
+/* The functions that answer: the image's, and the kernel's `time` and `getcpu`. Filled in before this code is written to a process
  * (crates/inject). */
 	.balign	8
 	.macro	slot name
@@ -155,5 +184,7 @@ leave:
 	slot	fp_rescue_image_clock_gettime64
 	slot	fp_rescue_image_gettimeofday
 	slot	fp_rescue_image_time
+	slot	fp_rescue_image_clock_getres
+	slot	fp_rescue_image_getcpu
 
 	.section .note.GNU-stack, "", @progbits

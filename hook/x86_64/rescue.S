@@ -109,6 +109,39 @@
 	ask_kernel
 	.size	fp_rescue_time, . - fp_rescue_time
 
+	routine	fp_rescue_clock_getres
+	enter
+	test	%rsi, %rsi
+	jz	1f
+	examine	%rsi, 16
+	call	*fp_rescue_image_clock_getres(%rip)
+	cltq
+	jmp	leave
+	ask_kernel
+	.size	fp_rescue_clock_getres, . - fp_rescue_clock_getres
+
+/* Answered if the words for CPU and node, or the one that is asked for, are in one page. */
+	routine	fp_rescue_getcpu
+	enter
+	mov	%rdi, %rcx
+	test	%rdi, %rdi
+	cmovz	%rsi, %rcx
+	mov	%rsi, %r11
+	test	%rsi, %rsi
+	cmovz	%rdi, %r11
+	mov	%rcx, %r8
+	xor	%r11, %r8
+	shr	$12, %r8
+	jnz	8f
+	cmp	%rcx, %r11
+	cmovb	%rcx, %r11
+	examine	%r11, 4
+	call	*fp_rescue_image_getcpu(%rip)
+	cltq
+	jmp	leave
+	ask_kernel
+	.size	fp_rescue_getcpu, . - fp_rescue_getcpu
+
 /* The flags are restored without popf, which is slow: the overflow flag by an addition, and the others by sahf. No
  * instruction between changes those that remain (direction, alignment check). */
 leave:
@@ -131,7 +164,7 @@ leave:
 	lea	8 + 128(%rsp), %rsp
 	jmp	*%rcx
 
-/* The functions that answer: the image's, and the kernel's `time`. Filled in before this code is written to a process
+/* The functions that answer: the image's, and the kernel's `time` and `getcpu`. Filled in before this code is written to a process
  * (crates/inject). */
 	.balign	8
 	.macro	slot name
@@ -142,5 +175,7 @@ leave:
 	slot	fp_rescue_image_clock_gettime
 	slot	fp_rescue_image_gettimeofday
 	slot	fp_rescue_image_time
+	slot	fp_rescue_image_clock_getres
+	slot	fp_rescue_image_getcpu
 
 	.section .note.GNU-stack, "", @progbits

@@ -7,8 +7,8 @@
  *
  * The calls: libc's `clock_gettime`, `gettimeofday` and `time`; `syscall`, which is clock_gettime by libc's syscall();
  * `instruction`, by an instruction of the program, and `to-data`, the same into the program's data; `vsyscall`, which
- * is gettimeofday by the vsyscall page; and `getppid` by libc's syscall(), which is no clock read. With -DZIG, also the
- * calls of raw-cost.zig: `zig-syscall2` and `zig-gettimeofday`.
+ * is gettimeofday by the vsyscall page; `clock_getres`, `getcpu` and `getppid` by libc's syscall(), which are no clock
+ * reads. With -DZIG, also the calls of raw-cost.zig: `zig-syscall2` and `zig-gettimeofday`.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,6 +70,16 @@ static void by_syscall(void) {
 	syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
 }
 
+static void clock_getres_by_syscall(void) {
+	struct timespec resolution;
+	syscall(SYS_clock_getres, CLOCK_MONOTONIC, &resolution);
+}
+
+static void getcpu_by_syscall(void) {
+	unsigned cpu, node;
+	syscall(SYS_getcpu, &cpu, &node, NULL);
+}
+
 static void getppid_by_syscall(void) { syscall(SYS_getppid); }
 
 #if defined(__x86_64__)
@@ -92,6 +102,8 @@ static const struct {
     {"gettimeofday", by_gettimeofday},
     {"time", by_time},
     {"syscall", by_syscall},
+    {"clock_getres", clock_getres_by_syscall},
+    {"getcpu", getcpu_by_syscall},
     {"getppid", getppid_by_syscall},
     {"instruction", by_instruction},
     {"to-data", by_instruction_to_data},

@@ -1,4 +1,4 @@
-//! `fastpath audit --rescue`: which system calls for time `--rescue` would redirect, and why not the others.
+//! `fastpath audit --rescue`: which system calls `--rescue` would redirect, and why not the others.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -86,7 +86,8 @@ pub fn count(findings: &mut [Finding]) {
         let sites = files
             .entry(path)
             .or_insert_with_key(|path| sites_of(path).unwrap_or_default());
-        let is_proven = |site: &&Site| site.by == by && site.calls != Calls::Any && site.window.is_ok();
+        let reads_a_clock = |calls: Calls| matches!(calls, Calls::One(call) if call.reads_a_clock());
+        let is_proven = |site: &&Site| site.by == by && reads_a_clock(site.calls) && site.window.is_ok();
         finding.rescuable = Some(sites.iter().filter(is_proven).count()).filter(|proven| *proven > 0);
     }
 }
@@ -191,7 +192,7 @@ fn text(report: &Report) -> String {
         }
     }
     text + &format!(
-        "{} system calls for time in {} files: --rescue would redirect {}, and leave {} alone\n",
+        "{} system calls in {} files: --rescue would redirect {}, and leave {} alone\n",
         report.proven + report.refused,
         report.files.len(),
         report.proven,

@@ -42,7 +42,8 @@ pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
         return Ok(None);
     };
     let unreadable = |e: std::io::Error| format!("it cannot be read: {e}");
-    let found = calls::find(elf.isa, bytes, &elf.code).map_err(unreadable)?;
+    let mut found = calls::find(elf.isa, bytes, &elf.code).map_err(unreadable)?;
+    found.sites.retain(|site| site.call.reads_a_clock());
     if !found.is_complete() {
         return Err("its code has more system calls than any program: not judged".to_owned());
     }
@@ -64,12 +65,12 @@ pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
     Ok(Some(Judged { program, findings }))
 }
 
-/// Returns the places in a file that make a system call for time, lowest address first. None, if it is not run on one
-/// of the ISAs of the images.
+/// Returns the places in a file that make a system call for time or for the CPU's number, lowest address first. None,
+/// if it is not run on one of the ISAs of the images.
 ///
 /// # Errors
 /// The reason why an ELF file cannot be judged.
-pub fn clock_calls<B: Bytes + ?Sized>(bytes: &B) -> Result<Vec<Site>, String> {
+pub fn calls_for_time<B: Bytes + ?Sized>(bytes: &B) -> Result<Vec<Site>, String> {
     let Some(elf) = elf::read(bytes)? else {
         return Ok(Vec::new());
     };

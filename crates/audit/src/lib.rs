@@ -20,7 +20,7 @@ pub use bytes::{Bytes, OnDisk};
 pub use calls::{By, Call, Site};
 pub use elf::Kind;
 pub use facts::{Lookups, Runtime};
-pub use judge::{Judged, clock_calls, judge};
+pub use judge::{Judged, calls_for_time, judge};
 pub use layers::{Limits, of_bytes};
 pub use report::{Finding, Program, Report, Summary, Unjudged};
 pub use rules::{Level, Rule};

@@ -1,4 +1,4 @@
-//! Finds the system calls for time that a program's own code makes, and proves for each whether it can be redirected to
+//! Finds the system calls for time, and for the CPU's number, that a program's own code makes, and proves for each whether it can be redirected to
 //! an image without any other effect.
 //!
 //! [`analyse`] reads an ELF file of x86-64, i386 or AArch64. A site is *proven* if the bytes of a jump beside the system call
@@ -141,7 +141,7 @@ pub fn analyse(bytes: &[u8]) -> Result<Analysis, String> {
     let Some(mut file) = file::File::parse(bytes) else {
         return Ok(Analysis::default());
     };
-    let found = fastpath_audit::clock_calls(bytes)?;
+    let found = fastpath_audit::calls_for_time(bytes)?;
     let mut wanted: Vec<(u64, Calls, By)> = found
         .into_iter()
         .map(|site| (site.address, Calls::One(site.call), site.by))

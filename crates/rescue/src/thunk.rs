@@ -52,7 +52,7 @@ pub struct Thunk {
 }
 
 /// Returns the thunk at `at` for a window that is loaded with `bias`; `None` if there is no routine for its calls, or
-/// one is out of reach of the other. Other calls continue at `otherwise`, with the registers that they had at the
+/// one is out of reach of the other. The first of `routines` are compared if there is no room for all. Other calls continue at `otherwise`, with the registers that they had at the
 /// window, or are made as without the thunk. Only for a number that the window does not set.
 pub fn thunk(
     window: &Window,
@@ -76,11 +76,13 @@ pub fn thunk(
         address: bias.wrapping_add(window.address),
         at,
     };
-    match window.isa {
-        Isa::Aarch64 => aarch64::thunk(place, &wanted, otherwise),
-        Isa::I386 => x86::thunk32::thunk(place, &wanted, otherwise),
-        _ => x86::thunk::thunk(place, &wanted, otherwise),
-    }
+    let thunk = |wanted: &[Routine]| match window.isa {
+        Isa::Aarch64 => aarch64::thunk(place, wanted, otherwise),
+        Isa::I386 => x86::thunk32::thunk(place, wanted, otherwise),
+        _ => x86::thunk::thunk(place, wanted, otherwise),
+    };
+    // The jumps of x86 that keep the flags reach 127 bytes: long copied instructions leave room for fewer routines.
+    (1..=wanted.len()).rev().find_map(|count| thunk(&wanted[..count]))
 }
 
 /// Returns the thunk at `at` for a window that is loaded with `bias`, which leads every call to `entry`. `None` if the
@@ -100,6 +102,7 @@ pub fn to_entry(window: &Window, bias: u64, at: u64, entry: u64) -> Option<Thunk
 }
 
 /// A window in a process, and where its thunk goes.
+#[derive(Clone, Copy)]
 pub(crate) struct Place<'w> {
     pub window: &'w Window,
     /// Address of the window in the process.

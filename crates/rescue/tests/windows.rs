@@ -202,7 +202,7 @@ fn compare_before(machine: &Machine, window: &Window, thunk: &Thunk, random: &mu
     let syscall = WINDOW + window.bytes.len() as u64;
     for state in 0..STATES {
         // The number is an argument of some sites.
-        let number = [228, 96, 201, 39].get(state as usize % 5).copied();
+        let number = [228, 96, 201, 229, 309, 39].get(state as usize % 7).copied();
         let registers = random_state(random, from, number);
         let seed = random.0;
         machine.fill(&mut Random(seed));
@@ -388,7 +388,7 @@ fn a_thunk_does_what_its_window_does_and_a_system_call_no_more() {
     let machine = Machine::start();
     let from = ptrace::getregs(machine.pid).unwrap();
     machine.write(ROUTINE, &[BREAKPOINT]);
-    let routines = ["clock_gettime", "gettimeofday", "time"];
+    let routines = ["clock_gettime", "gettimeofday", "time", "getcpu", "clock_getres"];
     let routines = routines.map(|name| Routine::of(Isa::X86_64, name, ROUTINE).unwrap());
     let mut random = Random(1);
     let (mut before, mut behind) = (0, 0);

@@ -2,15 +2,20 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use super::policy::{daemon, rule};
 use super::{Place, among_others};
 use crate::common::{Pid, finish, helper_program, install, needs_root, start, wait_until};
 
-/// Installs a copy of a program that makes system calls for time, under a name of its own: other tests run the same
+/// Installs a copy of `raw-clock`, which makes system calls for time, under a name of its own: other tests run the same
 /// program at the same time.
 fn raw_clock(place: &Place, name: &str) -> Option<String> {
-    let program = helper_program("raw-clock", "cc", &["-static", "-no-pie"])?;
+    copy_of("raw-clock", place, name)
+}
+
+fn copy_of(helper: &str, place: &Place, name: &str) -> Option<String> {
+    let program = helper_program(helper, "cc", &["-static", "-no-pie"])?;
     Some(install(program, place.0.path().join(name), 0o755))
 }
 
@@ -84,4 +89,49 @@ fn a_rule_with_children_and_rescue_rescues_the_programs_that_are_executed() {
         });
         assert!(sites.iter().all(|sites| (*sites > 0) == is_rescued), "{sites:?}");
     }
+}
+
+#[test]
+fn a_rule_that_begins_to_rescue_leaves_attached_processes_as_they_are_and_rescues_new_ones() {
+    let Some(()) = needs_root() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let Some(program) = raw_clock(&place, "ruled") else {
+        return;
+    };
+    let plain = rule(&program, "attach");
+    let (daemon, file) = daemon(&place, &plain);
+    let first = start(Command::new(&program));
+    wait_until_attached(&place, first.pid(), 1);
+    // The second rule shows that the new policy is in force.
+    let another = rule("/nonexistent/a", "never");
+    std::fs::write(&file, format!("{plain}rescue = true\n{another}")).expect("write");
+    daemon.pid().signal(libc::SIGHUP);
+    wait_until("the new policy", || place.status().rules == 2);
+    let second = start(Command::new(&program));
+    wait_until_attached(&place, second.pid(), 1);
+    let mut sites = rescued_sites(&place, &program);
+    sites.sort_unstable();
+    assert!(sites.len() == 2 && sites[0] == 0 && sites[1] > 0, "{sites:?}");
+}
+
+#[test]
+fn a_program_that_a_rule_rescues_sees_no_difference_from_its_system_calls_also_when_the_daemon_ends() {
+    let Some(()) = needs_root() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let Some(program) = copy_of("raw-calls", &place, "compared") else {
+        return;
+    };
+    let (daemon, _) = daemon(&place, &format!("{}rescue = true\n", rule(&program, "attach")));
+    let running = start(Command::new(&program));
+    wait_until_attached(&place, running.pid(), 1);
+    assert!(rescued_sites(&place, &program).iter().all(|sites| *sites > 0));
+    wait_until("its first round", || running.out_so_far().contains("ready"));
+    std::thread::sleep(Duration::from_millis(300));
+    drop(daemon);
+    std::thread::sleep(Duration::from_millis(300));
+    running.pid().signal(libc::SIGTERM);
+    let outcome = running.finish().expect_success();
+    assert!(outcome.out.contains(" 0 differences"), "{outcome:#?}");
 }

@@ -11,7 +11,14 @@ struct state {
 
 /* A system call's arguments and its result. */
 enum { FIRST = X0, SECOND = X1, RESULT = X0 };
-enum { CLOCK_GETTIME = SYS_clock_gettime, GETTIMEOFDAY = SYS_gettimeofday, TIME = -1, CLOCK_GETTIME64 = -2 };
+enum {
+	CLOCK_GETTIME = SYS_clock_gettime,
+	GETTIMEOFDAY = SYS_gettimeofday,
+	CLOCK_GETRES = SYS_clock_getres,
+	TIME = -1,
+	CLOCK_GETTIME64 = -2,
+	GETCPU = -3
+};
 
 /* Each makes one system call for time with the registers and flags of `before`, and stores those after it. */
 #define CALL_WITH(name, site)                                                                                          \
@@ -48,11 +55,13 @@ enum { CLOCK_GETTIME = SYS_clock_gettime, GETTIMEOFDAY = SYS_gettimeofday, TIME 
 CALL_WITH(clock_gettime_at_once, "	mov x8, #113\n	svc #0\n");
 CALL_WITH(clock_gettime_early, "	mov w8, #113\n	mov x2, x2\n	add x3, x3, #0\n	svc #0\n");
 CALL_WITH(gettimeofday_at_once, "	mov x8, #169\n	svc #0\n");
+CALL_WITH(clock_getres_at_once, "	mov x8, #114\n	svc #0\n");
 
 static const struct form forms[] = {
     {"clock_gettime", clock_gettime_at_once, CLOCK_GETTIME},
     {"clock_gettime, number set early", clock_gettime_early, CLOCK_GETTIME},
     {"gettimeofday", gettimeofday_at_once, GETTIMEOFDAY},
+    {"clock_getres", clock_getres_at_once, CLOCK_GETRES},
 };
 
 static long by_kernel(long number, uintptr_t first, uintptr_t second) {

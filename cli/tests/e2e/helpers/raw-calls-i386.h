@@ -12,7 +12,7 @@ struct state {
 /* A system call's arguments and its result. */
 enum { FIRST = EBX, SECOND = ECX, RESULT = EAX };
 /* Numbers: arch/x86/entry/syscalls/syscall_32.tbl. */
-enum { CLOCK_GETTIME = 265, GETTIMEOFDAY = 78, TIME = 13, CLOCK_GETTIME64 = 403 };
+enum { CLOCK_GETTIME = 265, GETTIMEOFDAY = 78, TIME = 13, CLOCK_GETRES = 266, GETCPU = 318, CLOCK_GETTIME64 = 403 };
 /* Carry, parity, adjust, zero, sign, direction, overflow. */
 enum { ARITHMETIC = 0x8d5, DIRECTION = 0x400, TRAP = 0x100 };
 
@@ -51,6 +51,8 @@ CALL_WITH(clock_gettime_by_libc, "	mov $265, %eax\n	call *%gs:0x10\n");
 CALL_WITH(clock_gettime64_at_once, "	mov $403, %eax\n	int $0x80\n");
 CALL_WITH(gettimeofday_at_once, "	mov $78, %eax\n	int $0x80\n");
 CALL_WITH(time_at_once, "	mov $13, %eax\n	int $0x80\n");
+CALL_WITH(clock_getres_at_once, "	mov $266, %eax\n	int $0x80\n");
+CALL_WITH(getcpu_at_once, "	mov $318, %eax\n	int $0x80\n");
 
 static const struct form forms[] = {
     {"clock_gettime", clock_gettime_at_once, CLOCK_GETTIME},
@@ -60,6 +62,8 @@ static const struct form forms[] = {
     {"clock_gettime64", clock_gettime64_at_once, CLOCK_GETTIME64},
     {"gettimeofday", gettimeofday_at_once, GETTIMEOFDAY},
     {"time", time_at_once, TIME},
+    {"clock_getres", clock_getres_at_once, CLOCK_GETRES},
+    {"getcpu", getcpu_at_once, GETCPU},
 };
 
 static long by_kernel(long number, uintptr_t first, uintptr_t second) {

@@ -15,7 +15,15 @@ enum { ARITHMETIC = 0x8d5, DIRECTION = 0x400, TRAP = 0x100 };
 
 /* A system call's arguments and its result. */
 enum { FIRST = RDI, SECOND = RSI, RESULT = RAX };
-enum { CLOCK_GETTIME = SYS_clock_gettime, GETTIMEOFDAY = SYS_gettimeofday, TIME = SYS_time, CLOCK_GETTIME64 = -1 };
+enum {
+	CLOCK_GETTIME = SYS_clock_gettime,
+	GETTIMEOFDAY = SYS_gettimeofday,
+	TIME = SYS_time,
+	CLOCK_GETRES = SYS_clock_getres,
+	GETCPU = SYS_getcpu,
+	CLOCK_GETTIME64 = -1
+};
+
 /*
  * Each makes one system call for time with the registers, flags and red zone of `before`, and stores those after it.
  * The sites are of all forms: the number right before the call, further before it, and a label in between, so that only
@@ -85,6 +93,8 @@ CALL_WITH(clock_gettime_label, 228,
 	  "6f\n	jmp 5b\n6:\n");
 CALL_WITH(gettimeofday_at_once, 96, "	mov $96, %eax\n	syscall\n");
 CALL_WITH(time_at_once, 201, "	mov $201, %eax\n	syscall\n");
+CALL_WITH(clock_getres_at_once, 229, "	mov $229, %eax\n	syscall\n");
+CALL_WITH(getcpu_at_once, 309, "	mov $309, %eax\n	syscall\n");
 
 static const struct form forms[] = {
     {"clock_gettime", clock_gettime_at_once, 228},
@@ -92,6 +102,8 @@ static const struct form forms[] = {
     {"clock_gettime, label before the call", clock_gettime_label, 228},
     {"gettimeofday", gettimeofday_at_once, 96},
     {"time", time_at_once, 201},
+    {"clock_getres", clock_getres_at_once, 229},
+    {"getcpu", getcpu_at_once, 309},
 };
 
 static long by_kernel(long number, uintptr_t first, uintptr_t second) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Makes system calls for time by its own instructions, all the time, and detects any difference from a system call.
+ * Makes system calls for time, and for the CPU's number, by its own instructions, all the time, and detects any
+ * difference from a system call.
  *
  *   raw-calls [-t THREADS] [-1]
  *
@@ -69,13 +70,24 @@ static void difference(const char *form, const char *what, uintptr_t is, uintptr
 static unsigned char *pages;
 enum { PAGE = 4096 };
 
-static int is_clock_gettime(const struct form *form) {
-	return form->number == CLOCK_GETTIME || form->number == CLOCK_GETTIME64;
+static int reads_a_clock(const struct form *form) { return form->number != CLOCK_GETRES && form->number != GETCPU; }
+
+static int takes_a_clock(const struct form *form) {
+	return form->number == CLOCK_GETTIME || form->number == CLOCK_GETTIME64 || form->number == CLOCK_GETRES;
 }
 
-/* Bytes that the kernel writes. */
+/* Bytes that the kernel writes to a buffer. */
 static unsigned size_of(const struct form *form) {
-	return form->number == TIME ? sizeof(long) : form->number == CLOCK_GETTIME64 ? 16 : 2 * sizeof(long);
+	switch (form->number) {
+	case GETCPU:
+		return sizeof(unsigned);
+	case TIME:
+		return sizeof(long);
+	case CLOCK_GETTIME64:
+		return 16;
+	default:
+		return 2 * sizeof(long);
+	}
 }
 
 static uintptr_t buffer(const struct form *form, unsigned which, void *on_stack) {
@@ -93,8 +105,8 @@ static uintptr_t buffer(const struct form *form, unsigned which, void *on_stack)
 	case 4:
 		return (uintptr_t)pages + PAGE - size_of(form);
 	case 5:
-		/* Into the page that can only be read; time's result is of the size of a long. */
-		return (uintptr_t)pages + PAGE - (form->number == TIME ? sizeof(long) / 2 : 4);
+		/* Into the page that can only be read. */
+		return (uintptr_t)pages + PAGE - (size_of(form) < 16 ? size_of(form) / 2 : 4);
 	case 6:
 		return (uintptr_t)pages + PAGE;
 	case 7:
@@ -146,12 +158,51 @@ static void between(const struct form *form, int clock, long long before_ns, lon
 	}
 }
 
+/* Returns getcpu's other buffer, and none in `first` in some of the turns. */
+static uintptr_t second_buffer(unsigned which, uintptr_t *first, void *on_stack) {
+	uintptr_t at = *first;
+
+	switch (which % 4) {
+	case 0:
+		return 0;
+	case 1:
+		return at + sizeof(unsigned);
+	case 2:
+		return (uintptr_t)on_stack + sizeof(int64_t);
+	default:
+		*first = 0;
+		return at;
+	}
+}
+
+/* Compares a clock's resolution with the kernel's. */
+static void look_at_resolution(const struct form *form, const void *at, const void *kernels) {
+	if (memcmp(at, kernels, size_of(form)) != 0) {
+		difference(form->name, "resolution", (uintptr_t)ns_at(form, at), (uintptr_t)ns_at(form, kernels));
+	}
+}
+
+/* The thread may be on another CPU by now. */
+static void look_at_cpu(const struct form *form, const unsigned *cpu, const unsigned *node) {
+	unsigned cpus = (unsigned)sysconf(_SC_NPROCESSORS_CONF);
+
+	if (cpu && *cpu >= cpus) {
+		difference(form->name, "CPU", *cpu, cpus - 1);
+	}
+	if (node && *node > (cpu ? *cpu : cpus - 1)) {
+		difference(form->name, "node", *node, 0);
+	}
+}
+
 /* Makes one call with registers that look random, and compares everything with what the kernel does. */
 static void look(const struct form *form, unsigned turn, uint64_t *seed, int steps) {
 	struct state before, after;
 	int64_t on_stack[2] = {-1, -1}, kernels[2];
-	int clock = is_clock_gettime(form) ? clocks[turn / 10 % CLOCKS] : form->number == GETTIMEOFDAY ? 0 : 5;
+	int clock = takes_a_clock(form) ? clocks[turn / 10 % CLOCKS] : form->number == GETTIMEOFDAY ? 0 : 5;
 	uintptr_t at = buffer(form, turn, on_stack);
+	uintptr_t other = form->number == GETCPU ? second_buffer(turn / 10, &at, on_stack) : 0;
+	/* Other threads write to the program's buffer and to the end of the page. */
+	int is_own = turn % 10 < 3 && !steps;
 	long long first_ns;
 	long wanted;
 
@@ -159,18 +210,21 @@ static void look(const struct form *form, unsigned turn, uint64_t *seed, int ste
 		((uint64_t *)(void *)&before)[i] = word(seed);
 	}
 	before.registers[FLAGS] = flags_of(word(seed), steps);
-	if (is_clock_gettime(form)) {
+	if (takes_a_clock(form)) {
 		before.registers[FIRST] = (uintptr_t)(intptr_t)clock;
 		before.registers[SECOND] = at;
 		wanted = by_kernel(form->number, (uintptr_t)(intptr_t)clock, at ? (uintptr_t)kernels : 0);
 		wanted = wanted == 0 ? by_kernel(form->number, (uintptr_t)(intptr_t)clock, at) : wanted;
 	} else {
 		before.registers[FIRST] = at;
-		before.registers[SECOND] = 0;
-		wanted = by_kernel(form->number, at, 0);
+		before.registers[SECOND] = other;
+		wanted = by_kernel(form->number, at, other);
 	}
 	/* Some of the clocks do not exist. */
-	first_ns = wanted == 0 || !is_clock_gettime(form) ? kernels_ns(clock) : 0;
+	first_ns = wanted == 0 || !takes_a_clock(form) ? kernels_ns(clock) : 0;
+	if (is_own && !reads_a_clock(form) && wanted == 0) {
+		memset((void *)(at ? at : other), 0xff, size_of(form));
+	}
 	is_stepping = steps;
 	form->call(&before, &after);
 	is_stepping = 0;
@@ -182,9 +236,14 @@ static void look(const struct form *form, unsigned turn, uint64_t *seed, int ste
 	} else if ((long)after.registers[RESULT] != wanted) {
 		difference(form->name, "result", after.registers[RESULT], (uintptr_t)wanted);
 	}
-	/* Other threads write to the program's buffer and to the end of the page. */
-	if (wanted >= 0 && at != 0 && !steps && turn % 10 < 3 &&
-	    (form->number == TIME || after.registers[RESULT] == 0)) {
+	if (wanted < 0 || !is_own || (form->number != TIME && after.registers[RESULT] != 0)) {
+		return;
+	}
+	if (form->number == GETCPU) {
+		look_at_cpu(form, (const void *)at, (const void *)other);
+	} else if (form->number == CLOCK_GETRES) {
+		look_at_resolution(form, (const void *)at, kernels);
+	} else if (at != 0) {
 		between(form, clock, first_ns, ns_at(form, (const void *)at));
 	}
 }
@@ -241,6 +300,12 @@ static void look_at_libc(void) {
 	between(&forms[0], 1, before_ns, ns_at(&forms[0], words));
 	if (syscall(CLOCK_GETTIME, 99, words) != -1 || errno != EINVAL) {
 		difference("syscall()", "errno", (uintptr_t)errno, EINVAL);
+	}
+	if (syscall(CLOCK_GETRES, 1, words) != 0 || words[0] != 0 || words[1] == 0) {
+		difference("syscall()", "resolution", (uintptr_t)words[1], 1);
+	}
+	if (syscall(SYS_getcpu, NULL, NULL, NULL) != 0) {
+		difference("syscall()", "getcpu", (uintptr_t)errno, 0);
 	}
 	if (syscall(SYS_getpid) != getpid()) {
 		difference("syscall()", "getpid", 0, (uintptr_t)getpid());

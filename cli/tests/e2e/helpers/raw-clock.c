@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Reads clocks by its own system calls: clock_gettime inline, and both clock_gettime and gettimeofday by libc's
- * function for any call.
+ * Reads clocks by its own system calls: clock_gettime inline, and clock_gettime, gettimeofday, clock_getres and getcpu
+ * by libc's function for any call.
  *
  * raw-clock           without a seccomp filter
  * raw-clock filtered  under a filter that allows everything
@@ -89,15 +89,17 @@ static atomic_int is_confined;
 
 /* Makes each call a number of times (-1: forever), and ends the program if one returns something else. */
 static void read_clocks(int is_refused, long times) {
-	struct timespec time;
+	struct timespec time, resolution;
 	struct timeval of_day;
+	unsigned cpu;
 
 	while (times < 0 || times-- > 0) {
 		const int result = read_inline(&time);
 		const long of_libc = syscall(SYS_clock_gettime, 0, &time) ? -errno : 0;
 		const int expected = is_refused ? -EPERM : 0;
 
-		if (result != expected || of_libc != expected || syscall(SYS_gettimeofday, &of_day, NULL)) {
+		if (result != expected || of_libc != expected || syscall(SYS_gettimeofday, &of_day, NULL) ||
+		    syscall(SYS_clock_getres, 1, &resolution) || syscall(SYS_getcpu, &cpu, NULL, NULL)) {
 			exit(1);
 		}
 		usleep(1000);

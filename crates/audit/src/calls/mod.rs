@@ -1,5 +1,6 @@
-//! System calls for time that a file's own code makes: a system-call instruction that is reached with a clock call's
-//! number in the register for it. The number is followed only through the straight line of code before the instruction.
+//! System calls for time, and for the CPU's number, that a file's own code makes: a system-call instruction that is
+//! reached with such a call's number in the register for it. The number is followed only through the straight line of
+//! code before the instruction.
 
 mod aarch64;
 mod arm;
@@ -13,7 +14,7 @@ use memchr::memmem;
 use crate::bytes::{self, Bytes, Piece};
 use crate::elf::Part;
 
-/// The clock call.
+/// The call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Call {
@@ -24,6 +25,11 @@ pub enum Call {
     #[serde(rename = "gettimeofday")]
     Gettimeofday,
     Time,
+    /// No finding: programs ask for a clock's resolution seldom. `audit --rescue` lists it.
+    #[serde(rename = "clock_getres")]
+    ClockGetres,
+    /// No finding: it reads no clock. `audit --rescue` lists it.
+    Getcpu,
 }
 
 impl Call {
@@ -34,7 +40,14 @@ impl Call {
             Call::ClockGettime64 => "clock_gettime64",
             Call::Gettimeofday => "gettimeofday",
             Call::Time => "time",
+            Call::ClockGetres => "clock_getres",
+            Call::Getcpu => "getcpu",
         }
+    }
+
+    /// Returns whether it reads a clock.
+    pub fn reads_a_clock(self) -> bool {
+        !matches!(self, Call::ClockGetres | Call::Getcpu)
     }
 }
 
@@ -57,7 +70,7 @@ pub struct Site {
     pub by: By,
 }
 
-/// Returns the clock call of this number. An i386 program's number is also that of `int $0x80` in an x86-64 program.
+/// Returns the call of this number. An i386 program's number is also that of `int $0x80` in an x86-64 program.
 fn call_of(isa: Isa, number: u64) -> Option<Call> {
     let calls = &isa.facts().calls;
     let all = [
@@ -65,6 +78,8 @@ fn call_of(isa: Isa, number: u64) -> Option<Call> {
         (calls.clock_gettime64, Call::ClockGettime64),
         (Some(calls.gettimeofday), Call::Gettimeofday),
         (calls.time, Call::Time),
+        (Some(calls.clock_getres), Call::ClockGetres),
+        (Some(calls.getcpu), Call::Getcpu),
     ];
     let found = all.into_iter().find(|(known, _)| known.map(u64::from) == Some(number));
     found.map(|(_, call)| call)

@@ -117,7 +117,7 @@ fn number_at(isa: Isa, bytes: &[u8], at: usize) -> Option<u64> {
         .and_then(|(value, _)| value)
 }
 
-/// Returns whether a constant is a clock call's number, or becomes one by an addition.
+/// Returns whether a constant is the number of one of the calls, or becomes one by an addition.
 fn is_near_a_number(isa: Isa, value: u64) -> bool {
     let value = value & 0xffff_ffff;
     let is_one = |isa, value| call_of(isa, value).is_some();
@@ -126,8 +126,8 @@ fn is_near_a_number(isa: Isa, value: u64) -> bool {
         || is_one(Isa::X86_64, value & 0xff)
 }
 
-/// The entries of the vsyscall page that read clocks, as the second lowest bytes of their addresses.
-const VSYSCALLS: [(u8, Call); 2] = [(0x00, Call::Gettimeofday), (0x04, Call::Time)];
+/// The entries of the vsyscall page, as the second lowest bytes of their addresses.
+const VSYSCALLS: [(u8, Call); 3] = [(0x00, Call::Gettimeofday), (0x04, Call::Time), (0x08, Call::Getcpu)];
 
 /// Returns the vsyscall whose address is the constant at `at`, if it is loaded into a register and then called.
 fn vsyscall_at(bytes: &[u8], at: usize) -> Option<Call> {

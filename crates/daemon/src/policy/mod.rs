@@ -323,6 +323,24 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_that_changes_any_key_makes_another_decision() {
+        let decision = |keys: &str| {
+            let text = format!("[[rule]]\nexecutable = \"/x\"\naction = \"attach\"\n{keys}");
+            let policy = Policy::parse(&text).expect(keys);
+            policy.decide(&facts("/x", "/", 0)).expect("a decision")
+        };
+        let plain = decision("clocks = \"all\"");
+        assert_eq!(plain, decision("clocks = \"all\"\nrescue = false\nchildren = false"));
+        for keys in [
+            "rescue = true",
+            "clocks = \"all\"\nchildren = true",
+            "clocks = \"auto\"",
+        ] {
+            assert_ne!(plain, decision(keys), "{keys}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_told_of_a_process_is_no_reason_to_attach_it_and_one_to_leave_it_alone() {
         let unknown = Facts {
             uid: 0,

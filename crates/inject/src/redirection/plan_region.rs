@@ -112,8 +112,8 @@ impl RegionPlan {
         let (image, hook) = abi::of_this_build(abi)?;
         for (name, routine, answers) in hook.rescue {
             let function = match *name {
-                // It follows the kernel's tick: only the kernel knows it.
-                "time" => kernel.address(name),
+                // Only the kernel knows them: time follows its tick.
+                "time" | "getcpu" => kernel.address(name),
                 _ => super::function_of(image, name).map_or(0, |offset| region_at + region::IMAGE + offset),
             };
             if function != 0 {

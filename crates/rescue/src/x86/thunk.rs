@@ -49,12 +49,13 @@ impl Builder<'_> {
         jumps
     }
 
-    /// Appends a jump to a routine, and returns the offset of the word for its end.
-    fn go_to_routine(&mut self, routine: &Routine) -> usize {
-        self.rcx(0);
-        let end = self.code.len() - 8;
-        self.go_to(routine.address);
-        end
+    /// Appends a jump to any address, with the address of the end in rcx, and returns what [`Builder::end`] takes.
+    fn go_to_with_end(&mut self, address: u64) -> usize {
+        // lea end(%rip), %rcx
+        self.code.extend([0x48, 0x8d, 0x0d, 0, 0, 0, 0]);
+        let behind = self.code.len();
+        self.go_to(address);
+        behind
     }
 
     /// Appends a jump to any address.
@@ -66,9 +67,12 @@ impl Builder<'_> {
     }
 
     /// Makes this the place where the routines come back to.
-    fn end(&mut self, ends: &[usize]) {
-        let here = self.here().to_le_bytes();
-        ends.iter().for_each(|at| self.code[*at..at + 8].copy_from_slice(&here));
+    fn end(&mut self, behind_loads: &[usize]) {
+        let here = self.code.len();
+        for behind in behind_loads {
+            let distance = (here - behind) as u32;
+            self.code[behind - 4..*behind].copy_from_slice(&distance.to_le_bytes());
+        }
     }
 
     fn before(mut self, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
@@ -87,7 +91,7 @@ impl Builder<'_> {
             if otherwise.is_some() {
                 self.copy(0)?;
             }
-            ends.push(self.go_to_routine(routine));
+            ends.push(self.go_to_with_end(routine.address));
         }
         self.end(&ends);
         self.rcx(behind);
@@ -111,7 +115,7 @@ impl Builder<'_> {
         let mut ends = Vec::new();
         for (routine, jump) in wanted.iter().zip(jumps) {
             self.land(jump)?;
-            ends.push(self.go_to_routine(routine));
+            ends.push(self.go_to_with_end(routine.address));
         }
         if let Some(called) = called {
             self.land(called + 1)?;
@@ -143,9 +147,7 @@ impl Builder<'_> {
     }
 
     fn behind_to_entry(mut self, entry: u64) -> Option<Thunk> {
-        self.rcx(0);
-        let end = self.code.len() - 8;
-        self.go_to(entry);
+        let end = self.go_to_with_end(entry);
         // syscall
         self.code.extend([0x0f, 0x05]);
         self.end(&[end]);
@@ -165,7 +167,7 @@ impl Builder<'_> {
         // endbr64; mov $number, %eax
         self.code.extend([0xf3, 0x0f, 0x1e, 0xfa, 0xb8]);
         self.code.extend(routine.number.to_le_bytes());
-        let end = self.go_to_routine(routine);
+        let end = self.go_to_with_end(routine.address);
         self.end(&[end]);
         // ret
         self.code.push(0xc3);
