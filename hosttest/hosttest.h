@@ -13,7 +13,7 @@
 
 enum { MOST_TESTS = 48, MOST_MESSAGES = 6, MESSAGE_BYTES = 200, MOST_WRONG = 200 };
 
-/* What a test has found. It lies in memory that all processes of the kit share. */
+/* What a test has found. It lies in memory that all processes of the program share. */
 struct results {
 	atomic_ulong operations;
 	/* Those that count for the budget. */

@@ -44,7 +44,7 @@ static const char help[] =
     "A line for each test: its name, compared answers, wrong answers, and the reason if it, or a part of it, was\n"
     "skipped. The first wrong answers follow.\n"
     "\n"
-    "Exit status: 0 all answers were right, 1 some were wrong, 2 wrong usage, or the kit cannot run here.\n";
+    "Exit status: 0 all answers were right, 1 some were wrong, 2 wrong usage, or the tests cannot run here.\n";
 
 static int fail(const char *what, const char *detail) {
 	fprintf(stderr, "fastpath-hosttest: %s%s%s\n", what, detail ? ": " : "", detail ? detail : "");

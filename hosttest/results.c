@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the tests have found, in a file that all processes of the kit have mapped, programs that it executes too.
+ * What the tests have found, in a file that all its processes have mapped, programs that it executes too.
  */
 #include <errno.h>
 #include <stdarg.h>

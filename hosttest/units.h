@@ -16,7 +16,7 @@ void units_create(unsigned long requests);
 void units_keep(const unsigned char *bytes, size_t size);
 /* Forgets what is collected, in a child: its parent has the same. */
 void units_forget_collected(void);
-/* Makes one picked request, and keeps what it yields if nobody has forked meanwhile. Returns -errno if it fails. */
+/* Makes one picked request, and keeps what it yields if no thread has forked meanwhile. Returns -errno if it fails. */
 long units_request(int urandom);
 /* To be called in the child after each fork, also in handlers. */
 void units_forked(void);

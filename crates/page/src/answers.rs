@@ -154,7 +154,7 @@ impl<M: Memory> Answers<M> {
                 self.0.store(identity as usize, 0)?;
             }
         }
-        // Whoever reads the new number finds none of the old values.
+        // A reader that sees the new number sees none of the old values.
         self.count(CHANGES)
     }
 
