@@ -10,6 +10,7 @@
 
 #include "calls.h"
 #include "isa.h"
+#include "jump.h"
 
 unsigned long entry_address;
 

@@ -8,23 +8,20 @@
  * batch of random bytes is small enough that most batches do not fill the ring; the mean contains the fills.
  * --require: exit status 1 if a limit is exceeded.
  */
+#include "bench.h"
 #include "cpu.h"
+#include "jump.h"
 #include "own_vdso.h"
-#include "raw.h"
 #include "trapping.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { ROUNDS = 401, QUICK_ROUNDS = 41, CALLS_IN_BATCH = 50, TRAPPED_CALLS = 10, WARM_UP = 4 };
+enum { ROUNDS = MOST_ROUNDS, QUICK_ROUNDS = 41, CALLS_IN_BATCH = 50, TRAPPED_CALLS = 10, WARM_UP = 4 };
 
 enum kind { COUNTER, EMPTY, ANSWER, LIBC, TRAP, KINDS };
 
@@ -50,7 +47,7 @@ static const struct call calls[] = {
 enum { CALLS = sizeof(calls) / sizeof(calls[0]) };
 
 static trapping_fn *trapping;
-static void *entry;
+static unsigned long entry;
 static int urandom;
 static unsigned char bytes[64];
 
@@ -94,7 +91,7 @@ static double timed(const struct call *call, enum kind kind, unsigned times) {
 		break;
 	case ANSWER:
 		while (times--)
-			call_by_entry(entry, call->number, a, b, c);
+			jump_to_entry(entry, call->number, a, b, c);
 		break;
 	case LIBC:
 		while (times--)
@@ -123,86 +120,34 @@ static void measure(const struct call *call, struct rounds *rounds) {
 		}
 }
 
-static int by_value(const void *a, const void *b) {
-	const double *left = a, *right = b;
-
-	return (*left > *right) - (*left < *right);
-}
-
-static double median_of(const double *values, int count) {
-	double sorted[ROUNDS];
-
-	memcpy(sorted, values, (size_t)count * sizeof(*values));
-	qsort(sorted, (size_t)count, sizeof(*sorted), by_value);
-	return sorted[count / 2];
-}
-
-static double least_of(const double *values, int count) {
-	double least = values[0];
-
-	for (int i = 1; i < count; i++)
-		if (values[i] < least)
-			least = values[i];
-	return least;
-}
-
-static double mean_of(const double *values, int count) {
-	double sum = 0;
-
-	for (int i = 0; i < count; i++)
-		sum += values[i];
-	return sum / count;
-}
-
-static double ns_per_count(uint64_t start, const struct timespec *began) {
-	struct timespec now;
-	uint64_t counts;
-
-	syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
-	counts = read_counter() - start;
-	return ((double)(now.tv_sec - began->tv_sec) * 1e9 + (double)(now.tv_nsec - began->tv_nsec)) / (double)counts;
-}
-
 /* Finds the entry point, and makes the trapping code. */
 static int prepare(void) {
-	cpu_set_t here;
-
 	trapping = trapping_call();
-	entry = own_vdso_function("__fastpath_syscall");
+	entry = (unsigned long)own_vdso_function("__fastpath_syscall");
 	urandom = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
 	if (!entry || !trapping || urandom < 0) {
 		fprintf(stderr, "answers: this process has no image for hosts: run it under target/release/sandbox\n");
 		return 0;
 	}
-	CPU_ZERO(&here);
-	CPU_SET(sched_getcpu(), &here);
-	sched_setaffinity(0, sizeof(here), &here);
+	stay_here();
 	return 1;
-}
-
-static int has_option(char **argv, const char *option) {
-	while (*++argv)
-		if (strcmp(*argv, option) == 0)
-			return 1;
-	return 0;
 }
 
 int main(int argc, char **argv) {
 	static struct rounds rounds[CALLS];
-	const uint64_t start = read_counter();
-	struct timespec began;
+	struct scale started;
 	int missed = 0;
 	double ns;
 
 	(void)argc;
-	syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &began);
 	if (!prepare())
 		return 2;
+	started = start_scale();
 	for (int i = 0; i < CALLS; i++) {
 		rounds[i].count = has_option(argv, "--quick") ? QUICK_ROUNDS : ROUNDS;
 		measure(&calls[i], &rounds[i]);
 	}
-	ns = ns_per_count(start, &began);
+	ns = ns_per_count(&started);
 	printf("ns, median of %d rounds, of the trap the least; (mean of the answer, with filling the ring)\n%-24s",
 	       rounds[0].count, "");
 	for (int kind = 0; kind < KINDS; kind++)

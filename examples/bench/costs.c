@@ -10,18 +10,15 @@
  * A ratio to the trap depends on the trap's cost, so the limits are on the fast calls. --require: exit status 1 if one
  * is exceeded.
  */
+#include "bench.h"
 #include "cpu.h"
 #include "own_vdso.h"
 #include "trapping.h"
 
-#include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
-#include <unistd.h>
 
 /* 2,000 reads take 40 us: long against the two reads of the counter around them, short against a scheduler's slice. */
 enum { ROUNDS = 201, QUICK_ROUNDS = 21, FAST_CALLS = 2000, TRAPPED_CALLS = 20, WARM_UP = 20 };
@@ -171,29 +168,6 @@ static double batch(const struct call *call, enum kind kind) {
 	return timed(call, kind, times) / times;
 }
 
-static int by_value(const void *a, const void *b) {
-	const double *left = a, *right = b;
-
-	return (*left > *right) - (*left < *right);
-}
-
-static double median_of(const double *values, int count) {
-	double sorted[ROUNDS];
-
-	memcpy(sorted, values, (size_t)count * sizeof(*values));
-	qsort(sorted, (size_t)count, sizeof(*sorted), by_value);
-	return sorted[count / 2];
-}
-
-static double least_of(const double *values, int count) {
-	double least = values[0];
-
-	for (int i = 1; i < count; i++)
-		if (values[i] < least)
-			least = values[i];
-	return least;
-}
-
 struct rounds {
 	int count;
 	double counts[KINDS][ROUNDS];
@@ -217,15 +191,6 @@ static double ratio(const struct rounds *rounds, enum kind of, enum kind base, e
 		ratios[i] = rounds->counts[of][i] /
 			    (share * rounds->counts[base][i] + (more == KINDS ? 0 : rounds->counts[more][i]));
 	return median_of(ratios, rounds->count);
-}
-
-static double ns_per_count(uint64_t start, const struct timespec *began) {
-	struct timespec now;
-	uint64_t counts;
-
-	trapped_gettime(CLOCK_MONOTONIC, &now);
-	counts = read_counter() - start;
-	return ((double)(now.tv_sec - began->tv_sec) * 1e9 + (double)(now.tv_nsec - began->tv_nsec)) / (double)counts;
 }
 
 static void print_costs(const struct call *call, const struct rounds *rounds, double ns) {
@@ -270,26 +235,9 @@ static int print_ratios(const struct call *call, const struct rounds *rounds) {
 	return missed;
 }
 
-static int has_option(char **argv, const char *option) {
-	while (*++argv)
-		if (strcmp(*argv, option) == 0)
-			return 1;
-	return 0;
-}
-
-/* Pins the guest to one CPU, so that it does not migrate between two kinds. Its tracer runs elsewhere if it can. */
-static void stay_here(void) {
-	cpu_set_t here;
-
-	CPU_ZERO(&here);
-	CPU_SET(sched_getcpu(), &here);
-	sched_setaffinity(0, sizeof(here), &here);
-}
-
 int main(int argc, char **argv) {
 	static struct rounds rounds[CALLS];
-	const uint64_t start = read_counter();
-	struct timespec began;
+	struct scale started;
 	double ns;
 	int missed = 0;
 
@@ -299,8 +247,8 @@ int main(int argc, char **argv) {
 		fprintf(stderr, "costs: there is no memory for the system calls to compare with\n");
 		return 2;
 	}
-	trapped_gettime(CLOCK_MONOTONIC, &began);
 	stay_here();
+	started = start_scale();
 	for (int i = 0; i < CALLS; i++) {
 		if (!there_is(&calls[i], DIRECT)) {
 			fprintf(stderr, "costs: this process has no vDSO with %s: nothing to compare\n", calls[i].name);
@@ -309,7 +257,7 @@ int main(int argc, char **argv) {
 		rounds[i].count = has_option(argv, "--quick") ? QUICK_ROUNDS : ROUNDS;
 		measure(&calls[i], &rounds[i]);
 	}
-	ns = ns_per_count(start, &began);
+	ns = ns_per_count(&started);
 	printf("ns, median and least of %d rounds\n%-23s", rounds[0].count, "");
 	for (int kind = 0; kind < KINDS; kind++) {
 		static const char *const names[KINDS] = {"counter", "empty call", "instruction",

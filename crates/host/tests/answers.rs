@@ -2,6 +2,7 @@
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 mod guest;
+mod region;
 
 #[path = "../../publisher/tests/clock_lock/mod.rs"]
 #[allow(dead_code)]

@@ -2,6 +2,7 @@
 
 #[allow(dead_code)]
 mod mapped;
+mod region;
 
 #[path = "../../publisher/tests/clock_lock/mod.rs"]
 mod clock_lock;

@@ -5,6 +5,7 @@
 mod clock_lock;
 #[allow(dead_code)]
 mod mapped;
+mod region;
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::{Duration, Instant};

@@ -17,41 +17,32 @@ const REACH: u64 = (128 << 20) - 4096;
 /// Returns the offsets of the `svc` instructions in `code` whose number is an argument: `mov x8, xN` of glibc's and musl's
 /// `syscall()` and of Go, or `ldr x8, [sp, ...]` of an older Go, and nothing else that may write x8 after it.
 pub fn dynamic(code: &[u8]) -> Vec<usize> {
-    let (words, _) = code.as_chunks::<WORD>();
-    let at = |index: usize| words.get(index).map(|bytes| u32::from_le_bytes(*bytes));
-    let is_argument = |index: &usize| {
-        let before = (1..=LOOK_BACK).map_while(|back| at(index.checked_sub(back)?));
-        number_is_argument(before)
-    };
-    (0..words.len())
-        .filter(|index| at(*index) == Some(SVC))
-        .filter(is_argument)
-        .map(|index| index * WORD)
-        .collect()
-}
-
-/// Returns whether x8 comes from another register or from the stack, given the instructions before, latest first.
-fn number_is_argument(mut latest_first: impl Iterator<Item = u32>) -> bool {
-    // A branch, a call or an exception (Arm ARM, C4.1), or an instruction that may write x8.
-    let decides = |instruction: &u32| instruction & 0x1c00_0000 == 0x1400_0000 || instruction & 0x1f == 8;
-    latest_first.find(decides).is_some_and(|instruction| {
-        // mov x8, xN or mov w8, wN; ldr x8, [sp, #imm]
-        instruction & 0x7fe0_ffff == 0x2a00_03e8 || instruction & 0xffc0_03ff == 0xf940_03e8
-    })
+    // mov x8, xN or mov w8, wN; ldr x8, [sp, #imm]
+    let is_argument = |source: u32| source & 0x7fe0_ffff == 0x2a00_03e8 || source & 0xffc0_03ff == 0xf940_03e8;
+    let found = calls(code).filter(|(_, source)| source.is_some_and(is_argument));
+    found.map(|(offset, _)| offset).collect()
 }
 
 /// Returns the offsets of all `svc` instructions, each with its number if an instruction shortly before loads it.
 pub fn all(code: &[u8]) -> Vec<(usize, Option<u32>)> {
+    // movz x8, #number or movz w8, #number
+    let number = |source: u32| (source & 0x7fe0_001f == 0x5280_0008).then_some(source >> 5 & 0xffff);
+    let found = calls(code).map(|(offset, source)| (offset, source.and_then(number)));
+    found.collect()
+}
+
+/// Returns the offsets of all `svc` instructions, each with the last instruction before it that may write x8.
+fn calls(code: &[u8]) -> impl Iterator<Item = (usize, Option<u32>)> {
     let (words, _) = code.as_chunks::<WORD>();
     let at = |index: usize| words.get(index).map(|bytes| u32::from_le_bytes(*bytes));
-    let number = |index: usize| {
+    // A branch, a call or an exception (Arm ARM, C4.1), or an instruction that may write x8.
+    let decides = |instruction: &u32| instruction & 0x1c00_0000 == 0x1400_0000 || instruction & 0x1f == 8;
+    let source = move |index: usize| {
         let mut before = (1..=LOOK_BACK).map_while(|back| at(index.checked_sub(back)?));
-        let last = before.find(|word| word & 0x1c00_0000 == 0x1400_0000 || word & 0x1f == 8)?;
-        // movz x8, #number or movz w8, #number
-        (last & 0x7fe0_001f == 0x5280_0008).then_some(last >> 5 & 0xffff)
+        before.find(decides)
     };
-    let calls = (0..words.len()).filter(|index| at(*index) == Some(SVC));
-    calls.map(|index| (index * WORD, number(index))).collect()
+    let found = (0..words.len()).filter(move |index| at(*index) == Some(SVC));
+    found.map(move |index| (index * WORD, source(index)))
 }
 
 /// Returns the window of the `svc` at `address`.
@@ -197,6 +188,16 @@ mod tests {
 
     const MOV_X0_X1: u32 = 0xaa01_03e0;
 
+    fn window() -> Window {
+        Window {
+            isa: Isa::Aarch64,
+            kind: Kind::Behind,
+            address: 0x2000,
+            bytes: SVC.to_le_bytes().to_vec(),
+            call_bytes: WORD,
+        }
+    }
+
     fn code(words: &[u32]) -> Vec<u8> {
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
@@ -248,13 +249,7 @@ mod tests {
 
     #[test]
     fn a_thunk_leads_to_an_entry_and_makes_the_call_before_its_end() {
-        let window = Window {
-            isa: Isa::Aarch64,
-            kind: Kind::Behind,
-            address: 0x2000,
-            bytes: SVC.to_le_bytes().to_vec(),
-            call_bytes: WORD,
-        };
+        let window = window();
         let (at, entry) = (0x5000_4000, 0x7fff_1234_5000);
         let thunk = crate::thunk::to_entry(&window, 0x5000_0000, at, entry).unwrap();
         let words: Vec<u32> = thunk
@@ -277,13 +272,7 @@ mod tests {
 
     #[test]
     fn a_thunk_leads_to_the_routines_and_back() {
-        let window = Window {
-            isa: Isa::Aarch64,
-            kind: Kind::Behind,
-            address: 0x2000,
-            bytes: SVC.to_le_bytes().to_vec(),
-            call_bytes: WORD,
-        };
+        let window = window();
         let routines = [("clock_gettime", 0x7000), ("gettimeofday", 0x8000)];
         let routines = routines.map(|(name, address)| Routine::of(Isa::Aarch64, name, address).unwrap());
         let place = |at| Place {

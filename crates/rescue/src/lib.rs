@@ -68,6 +68,42 @@ fn dynamic(isa: Isa, part: &file::Part<'_>) -> Vec<u64> {
     sites.into_iter().map(|at| part.address + at as u64).collect()
 }
 
+/// The code of a file. On x86 it must be followed first: its instructions can only be told from where they begin.
+struct Code<'a, 'f> {
+    file: &'a file::File<'f>,
+    flow: Option<x86::flow::Flow>,
+}
+
+impl<'a, 'f> Code<'a, 'f> {
+    fn of(file: &'a file::File<'f>) -> Code<'a, 'f> {
+        let is_x86 = file.isa != Isa::Aarch64;
+        Code {
+            file,
+            flow: is_x86.then(|| x86::flow::Flow::of(file)),
+        }
+    }
+
+    /// Returns the addresses of all system calls, each with its number if an instruction shortly before loads it.
+    fn all(&self) -> Vec<(u64, Option<u32>)> {
+        let Some(flow) = &self.flow else {
+            let calls_in = |part: &file::Part<'_>| {
+                let address = part.address;
+                let calls = aarch64::all(part.bytes).into_iter();
+                calls.map(move |(at, number)| (address + at as u64, number))
+            };
+            return self.file.code.iter().flat_map(calls_in).collect();
+        };
+        x86::window::all(self.file, flow)
+    }
+
+    fn window(&self, address: u64, by: By) -> Result<Window, Reason> {
+        match &self.flow {
+            Some(flow) => x86::window::find(self.file, flow, address, by),
+            None => aarch64::find(self.file, address),
+        }
+    }
+}
+
 /// One system call instruction of any call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnySite {
@@ -100,30 +136,15 @@ pub fn analyse_all(bytes: &[u8]) -> AllSites {
     if file.add_tables(bytes).is_none() {
         return AllSites::default();
     }
-    let found: Vec<_> = match file.isa {
-        Isa::Aarch64 => {
-            let parts = file.code.iter();
-            let all = parts.flat_map(|part| {
-                let calls = aarch64::all(part.bytes).into_iter();
-                calls.map(|(at, number)| (part.address + at as u64, number))
-            });
-            all.map(|call| (call, aarch64::find(&file, call.0))).collect()
-        }
-        _ => {
-            let flow = x86::flow::Flow::of(&file);
-            let all = x86::window::all(&file, &flow).into_iter();
-            all.map(|call| (call, x86::window::find(&file, &flow, call.0, By::SystemCall)))
-                .collect()
-        }
-    };
+    let code = Code::of(&file);
     let arguments: HashSet<u64> = file.code.iter().flat_map(|part| dynamic(file.isa, part)).collect();
-    let site = |((address, number), window)| AnySite {
+    let site = |(address, number)| AnySite {
         address,
         number,
         is_argument: arguments.contains(&address),
-        window,
+        window: code.window(address, By::SystemCall),
     };
-    let mut sites: Vec<AnySite> = found.into_iter().map(site).collect();
+    let mut sites: Vec<AnySite> = code.all().into_iter().map(site).collect();
     sites.retain(|site| site.window != Err(Reason::NotReached));
     sites.sort_by_key(|site| site.address);
     AllSites {
@@ -154,26 +175,13 @@ pub fn analyse(bytes: &[u8]) -> Result<Analysis, String> {
     if wanted.is_empty() || file.add_tables(bytes).is_none() {
         return Ok(Analysis::default());
     }
-    let windows: Vec<_> = match file.isa {
-        Isa::Aarch64 => wanted
-            .iter()
-            .map(|(address, ..)| aarch64::find(&file, *address))
-            .collect(),
-        _ => {
-            let flow = x86::flow::Flow::of(&file);
-            let find = |(address, _, by): &_| x86::window::find(&file, &flow, *address, *by);
-            wanted.iter().map(find).collect()
-        }
-    };
-    let sites = wanted
-        .into_iter()
-        .zip(windows)
-        .map(|((address, calls, by), window)| Site {
-            address,
-            calls,
-            by,
-            window,
-        });
+    let code = Code::of(&file);
+    let sites = wanted.into_iter().map(|(address, calls, by)| Site {
+        address,
+        calls,
+        by,
+        window: code.window(address, by),
+    });
     Ok(Analysis {
         sites: sites.collect(),
         lowest: file.lowest(),

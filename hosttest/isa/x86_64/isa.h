@@ -13,22 +13,6 @@
 		return result;                                                                                         \
 	}
 
-/*
- * Jumps to the entry point. It continues at the label if it has answered, and before it, at the instruction, if not.
- */
-static inline long jump_to_entry(unsigned long entry, long number, long a, long b, long c) {
-	long result = number;
-
-	__asm__ volatile("leaq 1f(%%rip), %%rcx\n\t"
-			 "jmp *%[entry]\n\t"
-			 "syscall\n"
-			 "1:"
-			 : "+a"(result)
-			 : [entry] "r"(entry), "D"(a), "S"(b), "d"(c)
-			 : "rcx", "r11", "memory");
-	return result;
-}
-
 /* long truth(number, a, b, c) */
 static const unsigned char truth_code[] = {
     0x48, 0x89, 0xf8, /* mov %rdi, %rax */

@@ -7,6 +7,8 @@ use fastpath_host::{Page, init};
 use fastpath_page::answers::{Answers, Identity, Mapped};
 use fastpath_page::{PAGE_SIZE, Writer};
 
+use crate::region;
+
 /// Pages below the image: ring, answers, clocks.
 const PAGES: usize = 3;
 
@@ -33,22 +35,8 @@ impl Guest {
     pub fn new() -> Guest {
         let image = Image::for_hosts(Isa::HOST).expect("this ISA has one");
         let length = image.size() + PAGES * PAGE_SIZE;
-        // SAFETY: a new mapping.
-        let region = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        assert_ne!(region, libc::MAP_FAILED);
-        let guest = Guest {
-            region: NonNull::new(region.cast()).expect("not at 0"),
-            image,
-        };
+        let region = region::map(length);
+        let guest = Guest { region, image };
         let address = guest.region.addr().get() + PAGES * PAGE_SIZE;
         let instance = Instance::new(image, &Options::at(Placement::at(address as u64))).expect("an instance");
         // SAFETY: inside of the mapping just made, which nothing else uses.
@@ -57,7 +45,10 @@ impl Guest {
             code.copy_from(NonNull::from(instance.bytes()).cast(), instance.bytes().len());
             let code = code.as_ptr().cast();
             assert_eq!(libc::mprotect(code, image.size(), libc::PROT_READ | libc::PROT_EXEC), 0);
-            assert_eq!(libc::madvise(region, 2 * PAGE_SIZE, libc::MADV_WIPEONFORK), 0);
+            assert_eq!(
+                libc::madvise(region.as_ptr().cast(), 2 * PAGE_SIZE, libc::MADV_WIPEONFORK),
+                0
+            );
         }
         Writer::new(guest.page()).init(&init::of_this_host());
         guest

@@ -6,6 +6,8 @@ use fastpath_host::image::{Image, KernelFunctions, Options, Placement};
 use fastpath_host::{Page, init};
 use fastpath_page::{PAGE_SIZE, Writer};
 
+use crate::region;
+
 /// A reservation for the image with its page far from it, on either side.
 pub struct Mapped {
     region: NonNull<u8>,
@@ -29,19 +31,7 @@ impl Mapped {
             (0, size + PAGE_SIZE * APART)
         };
         let length = size + PAGE_SIZE * (APART + 1);
-        // SAFETY: a new mapping.
-        let region = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        assert_ne!(region, libc::MAP_FAILED);
-        let region = NonNull::new(region.cast::<u8>()).expect("not at 0");
+        let region = region::map(length);
         let address = region.addr().get() + image_at;
         // SAFETY: inside of the mapping just made, which nothing else uses.
         unsafe {
