@@ -58,11 +58,13 @@ hostile: build ## measure how soon fastpathd answers a user while another one at
 	@./scripts/setup test
 	$(ENV) FASTPATH_MEASURE_BYSTANDER=1 cargo test --release --package fastpath --test e2e bystander -- --nocapture
 
-bench-hosts: ## measure the clock calls, identities and random bytes of a sandbox's guest beside the counter and the trap
+bench-hosts: ## measure the clock calls, identities and random bytes of hosts' guests beside the counter and the trap
 	@./scripts/setup --check build
 	$(ENV) cargo build --release --package fastpath-sandbox && $(MAKE) --no-print-directory -s -C examples && \
 		"$${CARGO_TARGET_DIR:-target}/release/sandbox" --log "target/examples/$$(uname -m)/costs" && \
-		"$${CARGO_TARGET_DIR:-target}/release/sandbox" --log "target/examples/$$(uname -m)/answers"
+		"$${CARGO_TARGET_DIR:-target}/release/sandbox" --log "target/examples/$$(uname -m)/answers" && \
+		if [ -x target/examples/x86_64/dispatch ]; then \
+			target/examples/x86_64/dispatch --log target/examples/x86_64/answers; fi
 
 docs: ## build the documentation as a book, in target/book; installs mdBook in target/tools if there is none
 	@$(ENV) PATH="$$PATH:$(CURDIR)/target/tools/bin" && { command -v mdbook >/dev/null || \

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "host.h"
-#include "program.h"
 #include "publisher.h"
 
 #include <errno.h>
@@ -35,26 +34,12 @@ static void report(const struct publisher *publisher) {
 	struct fastpath_state state = {.size = sizeof(state)};
 
 	fastpath_state_of(&publisher->publisher, &state);
-	fprintf(stderr, "loader: %s; clocks on the page: %#x; %.6f ns a count; %llu refreshes\n",
-		fastpath_distrust_string(publisher->distrust), (unsigned)state.clocks, state.ns_per_cycle,
-		(unsigned long long)state.refreshes);
+	fprintf(stderr, "%s: %s; clocks on the page: %#x; %.6f ns a count; %llu refreshes\n",
+		program_invocation_short_name, fastpath_distrust_string(publisher->distrust), (unsigned)state.clocks,
+		state.ns_per_cycle, (unsigned long long)state.refreshes);
 }
 
-/* Turns the child into the program. */
-static void become(char **command, char **envp, struct publisher *publisher, prepare_fn *prepare,
-		   const sigset_t *usual) {
-	const uint32_t flags = publisher->distrust == FASTPATH_BELIEVED ? 0 : FASTPATH_INSTANCE_NO_CLOCKS;
-	struct vdso vdso;
-
-	leave_publisher(publisher);
-	if (map_vdso(publisher->page_fd, flags, &vdso) || (prepare && prepare(&vdso)) || seal_vdso(&vdso))
-		return;
-	close(publisher->page_fd);
-	sigprocmask(SIG_SETMASK, usual, NULL);
-	become_program(command, envp, &vdso);
-}
-
-int host_program(char **command, char **envp, int verbose, prepare_fn *prepare) {
+int host_program(become_fn *become, char **command, char **envp, int verbose) {
 	static struct publisher publisher;
 	sigset_t signals, usual;
 	pid_t program;
@@ -68,11 +53,15 @@ int host_program(char **command, char **envp, int verbose, prepare_fn *prepare) 
 	sigprocmask(SIG_BLOCK, &signals, &usual);
 	program = fork();
 	if (program < 0) {
-		fprintf(stderr, "loader: fork: %s\n", strerror(errno));
+		fprintf(stderr, "%s: fork: %s\n", program_invocation_short_name, strerror(errno));
 		return EXIT_LOADER_FAILED;
 	}
 	if (program == 0) {
-		become(command, envp, &publisher, prepare, &usual);
+		const uint32_t flags = publisher.distrust == FASTPATH_BELIEVED ? 0 : FASTPATH_INSTANCE_NO_CLOCKS;
+
+		leave_publisher(&publisher);
+		sigprocmask(SIG_SETMASK, &usual, NULL);
+		become(command, envp, publisher.page_fd, flags);
 		_exit(EXIT_CANNOT_RUN);
 	}
 	status = publish_until_exit(&publisher, program, &signals);

@@ -9,9 +9,20 @@
  * Limit: programs that the program itself starts are loaded by the kernel, as always.
  */
 #include "host.h"
+#include "program.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+static void become(char **command, char **envp, int page_fd, uint32_t flags) {
+	struct vdso vdso;
+
+	if (map_vdso(page_fd, flags, &vdso) || seal_vdso(&vdso))
+		return;
+	close(page_fd);
+	become_command(command, envp, &vdso);
+}
 
 int main(int argc, char **argv, char **envp) {
 	const int verbose = argc > 1 && strcmp(argv[1], "--verbose") == 0;
@@ -21,5 +32,5 @@ int main(int argc, char **argv, char **envp) {
 		fputs("usage: loader [--verbose] PROGRAM [ARGS]\n", stderr);
 		return EXIT_LOADER_FAILED;
 	}
-	return host_program(command, envp, verbose, NULL);
+	return host_program(become, command, envp, verbose);
 }

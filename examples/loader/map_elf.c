@@ -25,7 +25,7 @@ struct file {
 __attribute__((format(printf, 2, 3))) static int complain(const struct file *file, const char *format, ...) {
 	va_list arguments;
 
-	fprintf(stderr, "loader: %s: ", file->path);
+	fprintf(stderr, "%s: %s: ", program_invocation_short_name, file->path);
 	va_start(arguments, format);
 	vfprintf(stderr, format, arguments);
 	va_end(arguments);
@@ -169,14 +169,26 @@ static int map_file(const struct file *file, struct mapped *mapped) {
 	return 0;
 }
 
-int map_elf(const char *path, struct mapped *mapped) {
-	struct file file = {.path = path, .fd = open(path, O_RDONLY | O_CLOEXEC)};
-	int status;
+int map_elf(const char *path, int fd, struct mapped *mapped) {
+	struct file file = {.path = path, .fd = fd};
 
 	*mapped = (struct mapped){0};
-	if (file.fd < 0)
-		return complain_errno(&file, "opening it");
-	status = read_headers(&file) || map_file(&file, mapped) ? -1 : 0;
-	close(file.fd);
+	return read_headers(&file) || map_file(&file, mapped) ? -1 : 0;
+}
+
+int open_elf(const char *path) {
+	const int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	return fd < 0 ? complain_errno(&(const struct file){.path = path}, "opening it") : fd;
+}
+
+int map_elf_at(const char *path, struct mapped *mapped) {
+	const int fd = open_elf(path);
+	int status;
+
+	if (fd < 0)
+		return -1;
+	status = map_elf(path, fd, mapped);
+	close(fd);
 	return status;
 }

@@ -5,7 +5,18 @@
 
 #include "vdso.h"
 
+struct program {
+	const char *path;
+	int fd; /* open for reading */
+	char **argv, **envp;
+	uintptr_t vdso;      /* address of the image */
+	uintptr_t vsyscall;  /* i386: that of __kernel_vsyscall, or 0 */
+	void (*enter)(void); /* called last, or NULL */
+};
+
+/* The program of a command, on this image. Returns only if it cannot be loaded, after a message. */
+void become_command(char **command, char **envp, const struct vdso *vdso);
 /* Returns only if the program cannot be loaded, after a message. */
-void become_program(char **argv, char **envp, const struct vdso *vdso);
+void become_program(const struct program *program);
 
 #endif

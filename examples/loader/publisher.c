@@ -24,7 +24,7 @@
 enum { FIRST_SAMPLES = 100 };
 
 static int complain(const char *what, const char *why) {
-	fprintf(stderr, "loader: %s: %s\n", what, why);
+	fprintf(stderr, "%s: %s: %s\n", program_invocation_short_name, what, why);
 	return -1;
 }
 

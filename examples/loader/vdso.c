@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 
 static int complain(const char *what, const char *why) {
-	fprintf(stderr, "loader: %s: %s\n", what, why);
+	fprintf(stderr, "%s: %s: %s\n", program_invocation_short_name, what, why);
 	return -1;
 }
 

@@ -12,11 +12,13 @@
  *   versions   the version definitions are for another name
  */
 #include "host.h"
+#include "program.h"
 
 #include <elf.h>
 #include <link.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static unsigned char *image;
 
@@ -122,13 +124,24 @@ static const struct {
 
 static const char *wanted;
 
-static int prepare(const struct vdso *vdso) {
-	image = vdso->address;
+static int break_part(void) {
 	for (size_t i = 0; i < sizeof(breakages) / sizeof(breakages[0]); i++)
 		if (strcmp(breakages[i].what, wanted) == 0 && breakages[i].break_it() == 0)
 			return 0;
 	fprintf(stderr, "binding: the image has no %s to break\n", wanted);
 	return -1;
+}
+
+static void become(char **command, char **envp, int page_fd, uint32_t flags) {
+	struct vdso vdso;
+
+	if (map_vdso(page_fd, flags, &vdso))
+		return;
+	image = vdso.address;
+	if (break_part() || seal_vdso(&vdso))
+		return;
+	close(page_fd);
+	become_command(command, envp, &vdso);
 }
 
 int main(int argc, char **argv, char **envp) {
@@ -137,5 +150,5 @@ int main(int argc, char **argv, char **envp) {
 		return EXIT_LOADER_FAILED;
 	}
 	wanted = argv[1];
-	return host_program(argv + 2, envp, 0, prepare);
+	return host_program(become, argv + 2, envp, 0);
 }
