@@ -8,7 +8,8 @@
  * then on.
  *
  * A fork wipes the child's ring, also in the middle of this code if a signal handler forks. The lock is then not what
- * it was, since it contains the generation, and the kernel answers instead.
+ * it was, since it contains the generation, and the kernel answers instead. That handler may fill the child's ring anew
+ * before it returns to the middle of this code, which must then erase nothing: an erased byte would be handed out.
  */
 #include "answers.h"
 #include "compiler.h"
@@ -26,18 +27,40 @@ enum { GRND_NONBLOCK = 1 };
 /* Turns that a thread waits for the lock: it is held for some nanoseconds. */
 enum { TURNS = 32 };
 
-/* Moves bytes, and leaves zeros. The barriers keep compilers from calling memset, which the image does not have. */
-FP_INLINE void move_bytes(unsigned char *to, unsigned char *from, unsigned long size) {
-	for (; size >= 8; size -= 8, to += 8, from += 8) {
-		__builtin_memcpy(to, from, 8);
-		__builtin_memset(from, 0, 8);
+/*
+ * Moves bytes from a place in the ring, while it is locked with this state, and leaves zeros. Returns whether it still
+ * is. A signal may come between any two instructions, and a fork in it with a new ring behind it: so a word is only
+ * replaced if it is what it was when the ring was still this one.
+ */
+FP_INLINE int move_bytes(struct fp_ring *ring, fp_u64 locked, unsigned long from, struct fp_buffer buffer) {
+	unsigned char *to = (unsigned char *)buffer.at;
+
+	do {
+		fp_u64 *word = (fp_u64 *)(ring->bytes + (from & ~7ul));
+		const unsigned long bit = from % 8 * 8;
+		const fp_u64 bytes = fp_load(word);
+		fp_u64 moved = bytes >> bit, mask;
+		unsigned long size = 8 - from % 8;
+
 		fp_compiler_barrier();
-	}
-	for (; size; size--) {
-		*to++ = *from;
-		*from++ = 0;
-		fp_compiler_barrier();
-	}
+		if (size > buffer.size)
+			size = buffer.size;
+		mask = ~(fp_u64)0 >> (64 - 8 * size) << bit;
+		if (fp_load(&ring->state) != locked || !fp_replace_own(word, bytes, bytes & ~mask))
+			return 0;
+		from += size;
+		buffer.size -= size;
+		if (size == 8) {
+			__builtin_memcpy(to, &moved, 8);
+			to += 8;
+			continue;
+		}
+		do {
+			*to++ = moved;
+			moved >>= 8;
+		} while (--size);
+	} while (buffer.size);
+	return 1;
 }
 
 /* Returns a ring's first generation, which is not that of a parent's; 0 if there is none now. */
@@ -72,11 +95,14 @@ FP_INLINE fp_u64 lock(fp_u64 *ring, int may_fill) {
 	return 0;
 }
 
-/* Fills a locked ring. Returns the state to leave. */
-static FP_COLD fp_u64 fill(struct fp_ring *ring, fp_u64 locked) {
+/* Fills a locked ring, if it may. Returns the state to leave. */
+static FP_COLD fp_u64 fill(struct fp_ring *ring, fp_u64 locked, int may_fill) {
 	const fp_u64 generation = (locked >> GENERATION_SHIFT) + 1;
-	const long got = fp_syscall3(FP_NR_getrandom, (long)ring->bytes, sizeof(ring->bytes), GRND_NONBLOCK);
+	long got;
 
+	if (!may_fill)
+		return locked & ~(fp_u64)LOCKED;
+	got = fp_syscall3(FP_NR_getrandom, (long)ring->bytes, sizeof(ring->bytes), GRND_NONBLOCK);
 	return generation << GENERATION_SHIFT | (got > 0 ? got : 0);
 }
 
@@ -88,12 +114,13 @@ int fp_take_random(struct fp_buffer buffer, int may_fill) {
 	if (fp_unlikely(!locked))
 		return 0;
 	left = locked & ~(fp_u64)LOCKED;
-	if (fp_unlikely((left & LEFT) < buffer.size) && may_fill)
-		left = fill(ring, locked);
+	if (fp_unlikely((left & LEFT) < buffer.size))
+		left = fill(ring, locked, may_fill);
 	is_taken = (left & LEFT) >= buffer.size;
 	if (fp_likely(is_taken)) {
 		left -= buffer.size;
-		move_bytes((unsigned char *)buffer.at, ring->bytes + (left & LEFT), buffer.size);
+		if (fp_unlikely(!move_bytes(ring, locked, left & LEFT, buffer)))
+			return 0;
 	}
 	return fp_replace_own(&ring->state, locked, left) && is_taken;
 }
