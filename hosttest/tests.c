@@ -28,6 +28,7 @@ const struct test tests[] = {
     {"arguments", "sizes, flags and numbers, valid and not", 4, test_arguments, 0},
     {"registers", "registers, flags and the red zone over a call", 4, test_registers, 0},
     {"signals", "calls in handlers that interrupt calls, and jumps out of them", 6, test_signals, 0},
+    {"integrity", "processes that write their own image and the pages beside it", 2, test_integrity, 0},
     {"random-unique", "random bytes of threads: none is handed out twice", 10, test_random_unique, 0},
     {"random-fork", "random bytes of parents and children, also by fork in a handler", 10, test_random_fork, 0},
     {"random-statistics", "random bytes are random", 4, test_random_statistics, 0},

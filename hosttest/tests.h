@@ -30,6 +30,7 @@ void test_memory(void);
 void test_arguments(void);
 void test_registers(void);
 void test_signals(void);
+void test_integrity(void);
 void test_random_unique(void);
 void test_random_fork(void);
 void test_random_statistics(void);
