@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "analysis.h"
 #include "gate.h"
+#include "memory.h"
 #include "sites.h"
 
 #include <asm/prctl.h>
@@ -167,12 +168,6 @@ static void in_child(void *argument) {
 
 /* ---- in the guest's process ---- */
 
-static void *map(size_t size, int flags) {
-	const long at = CALL_6(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
-
-	return (unsigned long)at > -4096UL ? NULL : (void *)at;
-}
-
 /* The next child may be the first of a new namespace, which would end with it (unshare(2), CLONE_NEWPID). */
 static bool may_have_children(void) {
 	char own[64], of_children[64];
@@ -189,12 +184,12 @@ const struct analysis *analyse_file_at(uint64_t address) {
 
 	if (!may_have_children())
 		return NULL;
-	request.analysis = map(sizeof(struct analysis), MAP_SHARED);
+	request.analysis = map_memory(sizeof(struct analysis), MAP_SHARED);
 	if (!request.analysis)
 		return NULL;
 	child = CALL_5(SYS_clone, 0, 0, 0, 0, 0);
 	if (child == 0) {
-		char *stack = map(STACK_BYTES, MAP_PRIVATE);
+		char *stack = map_memory(STACK_BYTES, MAP_PRIVATE);
 
 		CALL_2(SYS_arch_prctl, ARCH_SET_FS, own_thread_pointer);
 		if (stack)

@@ -44,10 +44,15 @@ static struct {
 
 static int has_ended(uint32_t thread) { return CALL_2(SYS_tkill, thread, 0) == -ESRCH; }
 
-static void forget_all(void) {
-	state.shares_memory = 1;
+/* The marks in `state` stay: their descriptors are marked again when the memory is returned. */
+static void invalidate_all(void) {
 	fastpath_answers_invalidate(&gate.answers, (1u << (FASTPATH_FSGID + 1)) - 1);
 	fastpath_answers_unmark(&gate.answers, 0, UINT_MAX);
+}
+
+static void forget_all(void) {
+	state.shares_memory = 1;
+	invalidate_all();
 	fastpath_answers_forget_memory(&gate.answers);
 }
 
@@ -63,7 +68,7 @@ uint64_t enter(void) {
 
 		if (__atomic_compare_exchange_n(&state.owner, &owner, own, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
 			return mask;
-		/* A child of vfork was killed here. Nobody knows what it has done. */
+		/* A child of vfork was killed while it had the lock: what it has changed is unknown. */
 		if (turn % TURNS_BETWEEN_CHECKS == 0 && has_ended(owner) &&
 		    __atomic_compare_exchange_n(&state.owner, &owner, own, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
 			forget_all();
@@ -103,22 +108,23 @@ static void set_users(void) {
 static int is_own(void) { return !state.shares_memory && !state.lent && !state.changing[NAMESPACES]; }
 
 static void set_all(void) {
-	const long parent = CALL_1(SYS_getppid, 0);
-	const long group = CALL_1(SYS_getpgid, 0), session = CALL_1(SYS_getsid, 0), own = CALL_1(SYS_getpid, 0);
+	long own, session;
 
 	if (!is_own())
 		return;
+	own = CALL_1(SYS_getpid, 0);
 	set(FASTPATH_PID, own);
 	if (!state.has_threads)
 		set(FASTPATH_TID, own);
 	/* Any other parent may be killed at any time. */
 	if (state.knows_parent)
-		set(FASTPATH_PPID, parent);
+		set(FASTPATH_PPID, CALL_1(SYS_getppid, 0));
 	if (!state.changing[GROUP]) {
+		session = CALL_1(SYS_getsid, 0);
 		set(FASTPATH_SID, session);
 		/* The leader of a session has its group for good. */
 		if (state.owns_group || session == own)
-			set(FASTPATH_PGID, group);
+			set(FASTPATH_PGID, CALL_1(SYS_getpgid, 0));
 	}
 	if (state.knows_users && !state.users_differ && !state.changing[CREDENTIALS])
 		set_users();
@@ -158,12 +164,6 @@ static void unmark(unsigned first, unsigned last) {
 static void share_descriptors(void) {
 	state.owns_descriptors = 0;
 	unmark(0, UINT_MAX);
-}
-
-static void invalidate_all(void) {
-	fastpath_answers_invalidate(&gate.answers, (1u << (FASTPATH_FSGID + 1)) - 1);
-	/* They are marked again when the memory is returned. */
-	fastpath_answers_unmark(&gate.answers, 0, UINT_MAX);
 }
 
 /* ---- changes ---- */
@@ -255,8 +255,7 @@ void answers_after(const struct changing *changing, long result) {
 	leave(mask);
 }
 
-/* A child that uses this memory gives it back if its parent waits for that, and if the two have different descriptors.
- */
+/* A child that uses this memory returns it if its parent waits for that, and if their descriptors are not shared. */
 static int is_returned(uint64_t flags) { return flags & CLONE_VFORK && !(flags & CLONE_FILES); }
 
 void answers_before_clone(uint64_t flags) {

@@ -58,7 +58,7 @@ static long block_signals(struct trap *trap, uint64_t stack) {
 	if (write_guest((uintptr_t)gate_mask_at(stack), mask, sizeof(*mask)))
 		return -EFAULT;
 	*gate_mask_at((uint64_t)trap->registers[REG_RSP]) = *mask;
-	*mask = ~((uint64_t)1 << (SIGSYS - 1));
+	*mask = ~SIGSYS_BIT;
 	return 0;
 }
 

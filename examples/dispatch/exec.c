@@ -56,10 +56,10 @@ static struct {
 } rooms[MOST_ROOMS];
 
 static void *take_room(size_t size) {
-	void *memory = (void *)CALL_6(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *memory = map_memory(size, MAP_PRIVATE);
 	uint64_t mask;
 
-	if ((unsigned long)memory > -4096UL)
+	if (!memory)
 		return NULL;
 	mask = enter();
 	for (unsigned i = 0; i < MOST_ROOMS; i++)
@@ -84,20 +84,7 @@ void free_rooms_of(uint32_t thread) {
 	leave(mask);
 }
 
-static char *put_number(char *to, unsigned number) {
-	char digits[12];
-	int count = 0;
-
-	do
-		digits[count++] = (char)('0' + number % 10);
-	while ((number /= 10) != 0);
-	while (count)
-		*to++ = digits[--count];
-	*to = '\0';
-	return to;
-}
-
-/* As the kernel names a file that a descriptor leads to: /dev/fd/N, or /dev/fd/N/PATH. */
+/* Names the file as the kernel does if a descriptor points to it: /dev/fd/N, or /dev/fd/N/PATH. */
 static long name_file(struct execution *execution) {
 	char *name = execution->name, *end;
 	const long length = read_guest_string(name, execution->path, PATH_MAX);
@@ -115,18 +102,16 @@ static long name_file(struct execution *execution) {
 /* Opens what may be executed. Returns -errno if it may not be; the descriptor is -errno if it cannot be read. */
 static long open_executable(struct execution *execution) {
 	enum { FACCESSAT2 = 439 };
-	const int is_named = !(execution->flags & AT_EMPTY_PATH);
 	const int no_follow = execution->flags & AT_SYMLINK_NOFOLLOW ? O_NOFOLLOW : 0;
 	const long error =
 	    CALL_4(FACCESSAT2, execution->directory, execution->path, X_OK, AT_EACCESS | execution->flags);
 	long file = CALL_4(SYS_openat, execution->directory, execution->path, O_RDONLY | no_follow, 0);
 
 	/* A descriptor with an empty path: opened anew, because its position and flags are the guest's. */
-	if (file == -ENOENT && !is_named) {
-		char path[40] = "/proc/self/fd/";
+	if (file == -ENOENT && execution->flags & AT_EMPTY_PATH) {
+		char link[LINK_BYTES];
 
-		put_number(path + sizeof("/proc/self/fd/") - 1, (unsigned)execution->directory);
-		file = CALL_4(SYS_openat, AT_FDCWD, path, O_RDONLY, 0);
+		file = CALL_4(SYS_openat, AT_FDCWD, put_link(link, (unsigned)execution->directory), O_RDONLY, 0);
 	}
 	execution->file = file;
 	return error == -ENOSYS ? 0 : error;
@@ -185,7 +170,7 @@ static int follow_script(struct execution *execution, unsigned depth) {
 	return 1;
 }
 
-/* Opens the program, through scripts. Returns 0, -errno, or 1 if the kernel shall execute the file. */
+/* Opens the program, or the interpreter of a script. Returns 0, -errno, or 1 if the kernel must execute the file. */
 static long find_program(struct execution *execution) {
 	for (unsigned depth = 0;; depth++) {
 		const long error = open_executable(execution);
@@ -258,7 +243,7 @@ static long execute_host(struct execution *execution) {
 	return CALL_5(SYS_execveat, inherited.host, "", all, execution->environment, AT_EMPTY_PATH);
 }
 
-/* Returns -errno, or 1 if the kernel shall execute the file. */
+/* Returns -errno, or 1 if the kernel must execute the file. */
 static long execute(struct execution *execution) {
 	long result = name_file(execution);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "gate.h"
+#include "complain.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -17,15 +18,10 @@ struct gate gate;
 
 static const size_t page = FASTPATH_PAGE_SIZE;
 
-static int complain(const char *what, const char *why) {
-	fprintf(stderr, "%s: %s: %s\n", program_invocation_short_name, what, why);
-	return -1;
-}
-
 /* Ring and answers are this process's own, and zero in a child. */
 static int map_answers(unsigned char *ring) {
 	if (madvise(ring, 2 * page, MADV_WIPEONFORK))
-		return complain("madvise(MADV_WIPEONFORK)", strerror(errno));
+		return complain_errno("madvise(MADV_WIPEONFORK)");
 	gate.answers = (struct fastpath_answers){.size = sizeof(gate.answers), .page = ring + page};
 	return 0;
 }
@@ -43,7 +39,7 @@ static int map_image(const fastpath_image *image, uint32_t flags) {
 	gate.answer = gate.image + fastpath_image_symbol(image, "__fastpath_answer");
 	gate.entry = (uintptr_t)gate.image + fastpath_image_symbol(image, "__fastpath_syscall");
 	if (mprotect(gate.image, size, PROT_READ | PROT_EXEC))
-		return complain("making the image executable", strerror(errno));
+		return complain_errno("making the image executable");
 	return 0;
 }
 
@@ -54,7 +50,7 @@ static int map_gate_code(unsigned char *at) {
 	memcpy(at, gate_start, (size_t)(gate_end - gate_start));
 	memcpy(at + (gate_slots - gate_start), slots, sizeof(slots));
 	if (mprotect(at, page, PROT_READ | PROT_EXEC))
-		return complain("making the gate executable", strerror(errno));
+		return complain_errno("making the gate executable");
 	gate.call = (long (*)(long, long, long, long, long, long, long))((uintptr_t)gate_call + moved);
 	gate.restorer = (uintptr_t)gate_restorer + moved;
 	gate.forward = (uintptr_t)gate_forward + moved;
@@ -71,7 +67,7 @@ int map_gate(int page_fd, uint32_t flags) {
 
 	if (ring == MAP_FAILED ||
 	    mmap(ring + 2 * page, page, PROT_READ, MAP_SHARED | MAP_FIXED, page_fd, 0) == MAP_FAILED)
-		return complain("mapping the pages", strerror(errno));
+		return complain_errno("mapping the pages");
 	gate.image = ring + 3 * page;
 	gate.stubs = gate.image + image_size + page;
 	gate.start = (uintptr_t)gate.image;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Syscall User Dispatch (Documentation/admin-guide/syscall-user-dispatch.rst): each system call of a thread raises
- *SIGSYS, unless its instruction lies in one range of addresses. Here that is the region's code:
+ * SIGSYS, unless its instruction lies in one range of addresses. Here that is the region's code:
  *
  *	ring  |  answers  |  page  |  image  |  gate  |  stubs
  *	                             '------ no traps ------'
  *
  * The host itself makes its calls by the gate. A call of the guest, once the host has seen it, is made by the gate's
- *code or a stub with the guest's own registers, after the handler has returned.
+ * code or a stub with the guest's own registers, after the handler has returned.
  */
 #ifndef DISPATCH_GATE_H
 #define DISPATCH_GATE_H

@@ -16,17 +16,10 @@
 #define SYS_USER_DISPATCH 2 /* include/uapi/asm-generic/siginfo.h */
 #endif
 
-/* struct sigaction of the kernel */
-struct kernel_action {
-	void (*handler)(int, siginfo_t *, void *);
-	unsigned long flags;
-	uint64_t restorer;
-	uint64_t mask;
-};
-
 enum { SA_RESTORER_FLAG = 0x04000000, RED_ZONE = 128 };
 
-void forward(const struct trap *trap) {
+/* Lets the guest make the call with its own registers, when the handler has returned. */
+static void forward(const struct trap *trap) {
 	const uint64_t stack_pointer = (uint64_t)trap->registers[REG_RSP];
 	struct gate_forwarded *top = (void *)((stack_pointer - RED_ZONE - sizeof(*top)) & ~(uint64_t)15);
 
@@ -40,11 +33,9 @@ void forward(const struct trap *trap) {
 }
 
 static int answer(struct trap *trap) {
-	long arguments[6], result;
+	long result;
 
-	for (unsigned i = 0; i < 6; i++)
-		arguments[i] = (long)trap->arguments[i];
-	if (!fastpath_answer(gate.answer, (unsigned long)trap->number, arguments,
+	if (!fastpath_answer(gate.answer, (unsigned long)trap->number, (const long *)trap->arguments,
 			     (unsigned long)trap->registers[REG_RSP], &result))
 		return 0;
 	finish(trap, result);
@@ -99,10 +90,10 @@ static void on_sigsys(int signal, siginfo_t *info, void *context) {
 
 void start_dispatch(void) {
 	/* A call in the handler traps as well. */
-	const struct kernel_action action = {.handler = on_sigsys,
+	const struct kernel_action action = {.handler = (uintptr_t)on_sigsys,
 					     .flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK | SA_RESTORER_FLAG,
 					     .restorer = gate.restorer};
-	const uint64_t sigsys = (uint64_t)1 << (SIGSYS - 1);
+	const uint64_t sigsys = SIGSYS_BIT;
 
 	CALL_4(SYS_rt_sigaction, SIGSYS, &action, NULL, sizeof(action.mask));
 	CALL_4(SYS_rt_sigprocmask, SIG_UNBLOCK, &sigsys, NULL, sizeof(sigsys));

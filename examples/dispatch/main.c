@@ -9,6 +9,7 @@
  * that wants to get past its host.
  */
 #include "analysis.h"
+#include "complain.h"
 #include "host.h"
 #include "inherited.h"
 #include "log.h"
@@ -32,11 +33,6 @@ uint64_t *counters;
 
 enum { COUNTERS_BYTES = 4096, HIGH_DESCRIPTOR = 900 };
 
-static int complain(const char *what) {
-	fprintf(stderr, "%s: %s: %s\n", program_invocation_short_name, what, strerror(errno));
-	return -1;
-}
-
 /* Moves a descriptor above those that programs use, where exec keeps it. */
 static int keep(int fd) {
 	int kept = fcntl(fd, F_DUPFD, HIGH_DESCRIPTOR);
@@ -51,7 +47,7 @@ static int map_counters(int fd) {
 	void *mapped = mmap(NULL, COUNTERS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 	if (mapped == MAP_FAILED)
-		return complain("mapping the counters");
+		return complain_errno("mapping the counters");
 	counters = mapped;
 	return 0;
 }
@@ -61,7 +57,7 @@ static int make_counters(void) {
 	const int fd = memfd_create("dispatch-log", MFD_CLOEXEC);
 
 	if (fd < 0 || ftruncate(fd, COUNTERS_BYTES))
-		return complain("making counters");
+		return complain_errno("making counters");
 	return map_counters(fd) ? -1 : fd;
 }
 
@@ -136,7 +132,7 @@ static void become(char **command, char **envp, int page_fd, uint32_t flags) {
 	if (fd < 0)
 		return;
 	if (prctl(GATE_DISPATCH, 0, 0, 0, 0)) {
-		complain("this kernel has no Syscall User Dispatch");
+		complain_errno("this kernel has no Syscall User Dispatch");
 		return;
 	}
 	inherited.page = keep(page_fd);
@@ -147,7 +143,7 @@ static void become(char **command, char **envp, int page_fd, uint32_t flags) {
 	/* The program ends with its publisher, so that it never has another parent. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (inherited.page < 0 || inherited.host < 0 || inherited.log < 0)
-		complain("keeping descriptors");
+		complain_errno("keeping descriptors");
 	else
 		run(path, fd, command, envp, knows_users());
 }

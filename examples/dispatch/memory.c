@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
@@ -36,4 +37,31 @@ long read_guest_string(char *to, uint64_t from, size_t size) {
 		length += part;
 	}
 	return -ENAMETOOLONG;
+}
+
+void *map_memory(size_t size, int flags) {
+	const long at = CALL_6(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+
+	return (unsigned long)at > -4096UL ? NULL : (void *)at;
+}
+
+char *put_number(char *to, unsigned number) {
+	char digits[12];
+	int count = 0;
+
+	do
+		digits[count++] = (char)('0' + number % 10);
+	while ((number /= 10) != 0);
+	while (count)
+		*to++ = digits[--count];
+	*to = '\0';
+	return to;
+}
+
+const char *put_link(char path[LINK_BYTES], unsigned descriptor) {
+	static const char folder[] = "/proc/self/fd/";
+
+	memcpy(path, folder, sizeof(folder));
+	put_number(path + sizeof(folder) - 1, descriptor);
+	return path;
 }

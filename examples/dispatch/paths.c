@@ -40,11 +40,9 @@ static int is_own_exe(uint64_t address) {
 static int path_argument(long number) {
 	switch (number) {
 	case SYS_open:
-	case SYS_readlink:
 	case SYS_execve:
 		return 0;
 	case SYS_openat:
-	case SYS_readlinkat:
 	case 437: /* openat2 */
 	case SYS_execveat:
 		return 1;

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <linux/prctl.h>
 #include <sched.h>
+#include <string.h>
 #include <sys/syscall.h>
 
 #ifndef CLONE_NEWTIME
@@ -14,20 +15,10 @@
 
 /* Returns whether a descriptor is a time namespace, by what its link says. */
 static int is_time_namespace(unsigned descriptor) {
-	char path[32] = "/proc/self/fd/", link[64];
-	char *end = path + sizeof("/proc/self/fd/") - 1;
-	char digits[12];
-	int count = 0;
-	long length;
+	char path[LINK_BYTES], link[64];
+	const long length = CALL_3(SYS_readlink, put_link(path, descriptor), link, sizeof(link));
 
-	do
-		digits[count++] = (char)('0' + descriptor % 10);
-	while ((descriptor /= 10) != 0);
-	while (count)
-		*end++ = digits[--count];
-	*end = '\0';
-	length = CALL_3(SYS_readlink, path, link, sizeof(link));
-	return length > 5 && __builtin_memcmp(link, "time:", 5) == 0;
+	return length > 5 && memcmp(link, "time:", 5) == 0;
 }
 
 static long refusal(const struct trap *trap) {

@@ -11,18 +11,12 @@
 
 enum { MASK_BYTES = 8 };
 
-static const uint64_t sigsys = (uint64_t)1 << (SIGSYS - 1);
-
-struct action {
-	uint64_t handler, flags, restorer, mask;
-};
-
-static struct action own_action;
+static struct kernel_action own_action;
 
 static long read_mask(uint64_t *mask, uint64_t from) {
 	const long error = read_guest(mask, from, MASK_BYTES);
 
-	*mask &= ~sigsys;
+	*mask &= ~SIGSYS_BIT;
 	return error;
 }
 
@@ -41,11 +35,11 @@ static long sigprocmask_without_sigsys(struct trap *trap) {
 }
 
 static long sigaction_without_sigsys(const struct trap *trap) {
-	struct action action;
+	struct kernel_action action;
 
 	if (trap->arguments[1] && read_guest(&action, trap->arguments[1], sizeof(action)))
 		return -EFAULT;
-	action.mask &= ~sigsys;
+	action.mask &= ~SIGSYS_BIT;
 	if (trap->arguments[0] != SIGSYS)
 		return CALL_4(SYS_rt_sigaction, trap->arguments[0], trap->arguments[1] ? &action : NULL,
 			      trap->arguments[2], MASK_BYTES);
@@ -127,7 +121,7 @@ int treat_signals(struct trap *trap) {
 }
 
 void pass_sigsys(int signal, siginfo_t *info, void *context) {
-	struct action usual = {0};
+	struct kernel_action usual = {0};
 
 	if (own_action.handler == (uint64_t)(uintptr_t)SIG_IGN)
 		return;

@@ -13,6 +13,14 @@
 /* Unaligned accesses trap. */
 enum { EFLAGS_AC = 0x40000 };
 
+/* SIGSYS in a signal mask. */
+#define SIGSYS_BIT ((uint64_t)1 << (SIGSYS - 1))
+
+/* The kernel's struct sigaction. */
+struct kernel_action {
+	uint64_t handler, flags, restorer, mask;
+};
+
 struct trap {
 	ucontext_t *context;
 	greg_t *registers;
@@ -29,10 +37,7 @@ static inline long make(const struct trap *trap) {
 	return CALL_6(trap->number, of[0], of[1], of[2], of[3], of[4], of[5]);
 }
 
-/* Lets the guest make the call with its own registers, when the handler has returned. */
-void forward(const struct trap *trap);
-
-/* Calls that need more than that. Each returns whether it has treated the call. */
+/* Calls that the guest must not make unchanged. Each returns whether it has treated the call. */
 int treat_signals(struct trap *trap);
 int treat_changes(struct trap *trap);
 int treat_clone(struct trap *trap);
@@ -42,14 +47,13 @@ void free_rooms_of(uint32_t thread);
 int treat_paths(struct trap *trap);
 int treat_refused(struct trap *trap);
 
-/* /proc/self/exe is the host. Replaces such a path in the arguments of a call that opens it by the guest's program's.
- */
+/* Replaces /proc/self/exe, which is the host, by the path of the guest's program in a call that opens it. */
 void name_own_program(struct trap *trap);
 
 /* The path of the program that was executed. */
 extern const char *own_program;
 
-/* Behind gate_cloned. */
+/* Ends a call that makes a process or a thread, in both: gate_cloned has trapped. */
 void cloned(struct trap *trap);
 
 /* A SIGSYS that is not the host's. */

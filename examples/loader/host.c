@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "host.h"
+#include "complain.h"
 #include "publisher.h"
 
 #include <errno.h>
@@ -53,7 +54,7 @@ int host_program(become_fn *become, char **command, char **envp, int verbose) {
 	sigprocmask(SIG_BLOCK, &signals, &usual);
 	program = fork();
 	if (program < 0) {
-		fprintf(stderr, "%s: fork: %s\n", program_invocation_short_name, strerror(errno));
+		complain_errno("fork");
 		return EXIT_LOADER_FAILED;
 	}
 	if (program == 0) {

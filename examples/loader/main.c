@@ -13,15 +13,12 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 static void become(char **command, char **envp, int page_fd, uint32_t flags) {
 	struct vdso vdso;
 
-	if (map_vdso(page_fd, flags, &vdso) || seal_vdso(&vdso))
-		return;
-	close(page_fd);
-	become_command(command, envp, &vdso);
+	if (map_vdso(page_fd, flags, &vdso) == 0)
+		become_command(command, envp, page_fd, &vdso);
 }
 
 int main(int argc, char **argv, char **envp) {

@@ -22,7 +22,7 @@ struct file {
 	ElfW(Phdr) segments[MAX_HEADERS];
 };
 
-__attribute__((format(printf, 2, 3))) static int complain(const struct file *file, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static int complain_of_file(const struct file *file, const char *format, ...) {
 	va_list arguments;
 
 	fprintf(stderr, "%s: %s: ", program_invocation_short_name, file->path);
@@ -33,8 +33,8 @@ __attribute__((format(printf, 2, 3))) static int complain(const struct file *fil
 	return -1;
 }
 
-static int complain_errno(const struct file *file, const char *what) {
-	return complain(file, "%s: %s", what, strerror(errno));
+static int complain_of_file_errno(const struct file *file, const char *what) {
+	return complain_of_file(file, "%s: %s", what, strerror(errno));
 }
 
 static int read_at(const struct file *file, void *buffer, size_t size, off_t offset) {
@@ -46,17 +46,17 @@ static int read_headers(struct file *file) {
 	size_t size;
 
 	if (read_at(file, &file->header, sizeof(file->header), 0) || memcmp(header->e_ident, ELFMAG, SELFMAG) != 0)
-		return complain(file, "not an ELF program (for a script, give its interpreter)");
+		return complain_of_file(file, "not an ELF program (for a script, give its interpreter)");
 	if (header->e_machine != LOADER_MACHINE || header->e_ident[EI_CLASS] != LOADER_CLASS)
-		return complain(file, "a program for another machine (%d) than this loader is for (%d)",
-				header->e_machine, LOADER_MACHINE);
+		return complain_of_file(file, "a program for another machine (%d) than this loader is for (%d)",
+					header->e_machine, LOADER_MACHINE);
 	if (header->e_type != ET_EXEC && header->e_type != ET_DYN)
-		return complain(file, "neither a program nor a shared object (ELF type %d)", header->e_type);
+		return complain_of_file(file, "neither a program nor a shared object (ELF type %d)", header->e_type);
 	if (header->e_phentsize != sizeof(ElfW(Phdr)) || header->e_phnum == 0 || header->e_phnum > MAX_HEADERS)
-		return complain(file, "%d program headers; 1 to %d can be read", header->e_phnum, MAX_HEADERS);
+		return complain_of_file(file, "%d program headers; 1 to %d can be read", header->e_phnum, MAX_HEADERS);
 	size = header->e_phnum * sizeof(ElfW(Phdr));
 	if (read_at(file, file->segments, size, (off_t)header->e_phoff))
-		return complain(file, "the program headers lie beyond its end");
+		return complain_of_file(file, "the program headers lie beyond its end");
 	return 0;
 }
 
@@ -78,7 +78,7 @@ static int find_span(const struct file *file, struct span *span) {
 		if (segment->p_type != PT_LOAD)
 			continue;
 		if (end < segment->p_vaddr || segment->p_filesz > segment->p_memsz)
-			return complain(file, "segment %zu has a size that cannot be", i);
+			return complain_of_file(file, "segment %zu has a size that cannot be", i);
 		if (segment->p_vaddr < span->start)
 			span->start = page_down(segment->p_vaddr);
 		if (end > span->end)
@@ -86,7 +86,7 @@ static int find_span(const struct file *file, struct span *span) {
 		if (segment->p_align > span->align)
 			span->align = segment->p_align;
 	}
-	return span->start < span->end ? 0 : complain(file, "it has no loadable segment");
+	return span->start < span->end ? 0 : complain_of_file(file, "it has no loadable segment");
 }
 
 /* Reserves address space for the whole span, with nothing mapped in it. Returns -1 after a message. */
@@ -105,7 +105,7 @@ static int reserve(const struct file *file, const struct span *span, uintptr_t *
 		at = MAP_FAILED;
 	}
 	if (at == MAP_FAILED)
-		return complain(file, "no room for its %zu bytes at %p: %s", size, wanted, strerror(errno));
+		return complain_of_file(file, "no room for its %zu bytes at %p: %s", size, wanted, strerror(errno));
 	start = ((uintptr_t)at + slack) & ~(span->align - 1);
 	*base = movable ? start - (span->start & ~(span->align - 1)) : 0;
 	return 0;
@@ -126,22 +126,23 @@ static int map_segment(const struct file *file, const ElfW(Phdr) * segment, uint
 	if (segment->p_filesz &&
 	    mmap((void *)page_down(start), segment->p_filesz + before, protection(segment), MAP_PRIVATE | MAP_FIXED,
 		 file->fd, (off_t)(segment->p_offset - before)) == MAP_FAILED)
-		return complain_errno(file, "mapping a segment");
+		return complain_of_file_errno(file, "mapping a segment");
 	/* Zero up to the end of the page, beyond the segment's end: glibc's loader keeps its first objects there,
 	 * and assumes zeros. */
 	if (end > file_end && segment->p_filesz && segment->p_flags & PF_W)
 		memset((void *)file_end, 0, mapped_end - file_end);
 	if (end > mapped_end && mmap((void *)mapped_end, page_up(end) - mapped_end, protection(segment),
 				     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
-		return complain_errno(file, "mapping a segment's zeros");
+		return complain_of_file_errno(file, "mapping a segment's zeros");
 	return 0;
 }
 
 static int read_interpreter(const struct file *file, const ElfW(Phdr) * segment, char *interpreter) {
 	if (segment->p_filesz == 0 || segment->p_filesz > PATH_MAX)
-		return complain(file, "its interpreter's name is %lu bytes long", (unsigned long)segment->p_filesz);
+		return complain_of_file(file, "its interpreter's name is %lu bytes long",
+					(unsigned long)segment->p_filesz);
 	if (read_at(file, interpreter, segment->p_filesz, (off_t)segment->p_offset))
-		return complain(file, "its interpreter's name lies beyond its end");
+		return complain_of_file(file, "its interpreter's name lies beyond its end");
 	interpreter[segment->p_filesz - 1] = '\0';
 	return 0;
 }
@@ -179,7 +180,7 @@ int map_elf(const char *path, int fd, struct mapped *mapped) {
 int open_elf(const char *path) {
 	const int fd = open(path, O_RDONLY | O_CLOEXEC);
 
-	return fd < 0 ? complain_errno(&(const struct file){.path = path}, "opening it") : fd;
+	return fd < 0 ? complain_of_file_errno(&(const struct file){.path = path}, "opening it") : fd;
 }
 
 int map_elf_at(const char *path, struct mapped *mapped) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "program.h"
+#include "complain.h"
 #include "map_elf.h"
 #include "rseq.h"
 #include "stack.h"
@@ -14,7 +15,7 @@
 /* Size of AT_RANDOM's data: seeds for the libc's canary and mangled pointers. */
 enum { RANDOM_BYTES = 16 };
 
-void become_command(char **command, char **envp, const struct vdso *vdso) {
+void become_command(char **command, char **envp, int page_fd, const struct vdso *vdso) {
 	const struct program program = {
 	    .path = command[0],
 	    .fd = open_elf(command[0]),
@@ -24,8 +25,10 @@ void become_command(char **command, char **envp, const struct vdso *vdso) {
 	    .vsyscall = vdso_symbol(vdso, "__kernel_vsyscall"),
 	};
 
-	if (program.fd >= 0)
-		become_program(&program);
+	if (program.fd < 0 || seal_vdso(vdso))
+		return;
+	close(page_fd);
+	become_program(&program);
 }
 
 void become_program(const struct program *program) {
@@ -37,7 +40,7 @@ void become_program(const struct program *program) {
 	if (main.interpreter[0] && map_elf_at(main.interpreter, &interpreter))
 		return;
 	if (getrandom(seed, sizeof(seed), 0) != sizeof(seed)) {
-		fprintf(stderr, "%s: getrandom: %s\n", program_invocation_short_name, strerror(errno));
+		complain_errno("getrandom");
 		return;
 	}
 	close(program->fd);

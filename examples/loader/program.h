@@ -14,8 +14,9 @@ struct program {
 	void (*enter)(void); /* called last, or NULL */
 };
 
-/* The program of a command, on this image. Returns only if it cannot be loaded, after a message. */
-void become_command(char **command, char **envp, const struct vdso *vdso);
+/* Seals the image, closes the page's descriptor, and becomes the program of a command. Returns only if that fails,
+ * after a message. */
+void become_command(char **command, char **envp, int page_fd, const struct vdso *vdso);
 /* Returns only if the program cannot be loaded, after a message. */
 void become_program(const struct program *program);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "publisher.h"
+#include "complain.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,11 +23,6 @@
 
 /* The rate is known after a few windows; the first one is a millisecond long. */
 enum { FIRST_SAMPLES = 100 };
-
-static int complain(const char *what, const char *why) {
-	fprintf(stderr, "%s: %s: %s\n", program_invocation_short_name, what, why);
-	return -1;
-}
 
 static uint64_t window_ns(const struct publisher *publisher) {
 	struct fastpath_state state = {.size = sizeof(state)};
@@ -61,18 +57,18 @@ static int map_page(struct publisher *publisher) {
 	char path[64];
 
 	if (fd < 0 || ftruncate(fd, FASTPATH_PAGE_SIZE))
-		return complain("making a file for the page", strerror(errno));
+		return complain_errno("making a file for the page");
 	publisher->page = mmap(NULL, FASTPATH_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (publisher->page == MAP_FAILED)
-		return complain("mapping the page", strerror(errno));
+		return complain_errno("mapping the page");
 	/* The mapping above stays writable and no other can be, and the file cannot shrink, which would make a
 	 * reader fault. */
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL))
-		return complain("sealing the page", strerror(errno));
+		return complain_errno("sealing the page");
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	publisher->page_fd = open(path, O_RDONLY | O_CLOEXEC);
 	close(fd);
-	return publisher->page_fd < 0 ? complain("opening the page for readers", strerror(errno)) : 0;
+	return publisher->page_fd < 0 ? complain_errno("opening the page for readers") : 0;
 }
 
 int start_publisher(struct publisher *publisher) {
@@ -138,7 +134,7 @@ int publish_until_exit(struct publisher *publisher, pid_t program, const sigset_
 	int status;
 
 	if (ready[0].fd < 0)
-		return complain("waiting for the program", strerror(errno));
+		return complain_errno("waiting for the program");
 	while (!handle_signals(ready[0].fd, program, &status)) {
 		struct timespec timeout = {0};
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "vdso.h"
+#include "complain.h"
 
 #include <elf.h>
 #include <errno.h>
@@ -7,11 +8,6 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
-
-static int complain(const char *what, const char *why) {
-	fprintf(stderr, "%s: %s: %s\n", program_invocation_short_name, what, why);
-	return -1;
-}
 
 int map_vdso(int page_fd, uint32_t instance_flags, struct vdso *vdso) {
 	const fastpath_image *image = fastpath_image_of(fastpath_host_isa());
@@ -30,7 +26,7 @@ int map_vdso(int page_fd, uint32_t instance_flags, struct vdso *vdso) {
 
 	if (page == MAP_FAILED ||
 	    mmap(page, FASTPATH_PAGE_SIZE, PROT_READ, MAP_SHARED | MAP_FIXED, page_fd, 0) == MAP_FAILED)
-		return complain("mapping the page", strerror(errno));
+		return complain_errno("mapping the page");
 	*vdso = (struct vdso){.image = image, .address = page + FASTPATH_PAGE_SIZE};
 	options.address = (uintptr_t)vdso->address;
 	written = fastpath_instantiate(image, &options, vdso->address, size);
@@ -39,7 +35,7 @@ int map_vdso(int page_fd, uint32_t instance_flags, struct vdso *vdso) {
 
 int seal_vdso(const struct vdso *vdso) {
 	if (mprotect(vdso->address, fastpath_image_size(vdso->image), PROT_READ | PROT_EXEC))
-		return complain("making the image executable", strerror(errno));
+		return complain_errno("making the image executable");
 	return 0;
 }
 

@@ -18,7 +18,6 @@
 #include <link.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 static unsigned char *image;
 
@@ -138,10 +137,8 @@ static void become(char **command, char **envp, int page_fd, uint32_t flags) {
 	if (map_vdso(page_fd, flags, &vdso))
 		return;
 	image = vdso.address;
-	if (break_part() || seal_vdso(&vdso))
-		return;
-	close(page_fd);
-	become_command(command, envp, &vdso);
+	if (break_part() == 0)
+		become_command(command, envp, page_fd, &vdso);
 }
 
 int main(int argc, char **argv, char **envp) {

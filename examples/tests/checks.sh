@@ -78,17 +78,24 @@ clocks_of() {
 
 has() { [ -x "$programs/$1" ]; }
 
+# test_clocks NAME HOST PROGRAM...: tests that those programs that there are read clocks without a system call.
+test_clocks() {
+	local name=$1 host=$2 program
+	shift 2
+	for program; do
+		if has "$program"; then
+			# shellcheck disable=SC2046 # words
+			check "$name: $program reads without a system call" \
+				reads_without_calls "$host" "$programs/$program" "$reads" $(clocks_of "$program")
+		fi
+	done
+}
+
 # test_loader ISA HOST INFIX: tests the loader in the folder HOST, on programs of one ISA.
 test_loader() {
 	local isa=$1 host=$2 infix=$3
 	local glibc=clock$infix-glibc musl=clock$infix-musl program
-	for program in $glibc $glibc-static $glibc-static-pie $musl $musl-static clock$infix-go; do
-		if has "$program"; then
-			# shellcheck disable=SC2046 # words
-			check "loader $isa: $program reads without a system call" \
-				reads_without_calls "$host/loader" "$programs/$program" "$reads" $(clocks_of "$program")
-		fi
-	done
+	test_clocks "loader $isa" "$host/loader" "$glibc" "$glibc-static" "$glibc-static-pie" "$musl" "$musl-static" "clock$infix-go"
 	# The parts of the image that each libc depends on. No libc here checks the ABI tag (the build's check does),
 	# and glibc checks versions only after it has bound.
 	for program in $glibc $glibc-static; do

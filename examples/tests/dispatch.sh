@@ -21,17 +21,11 @@ prints() {
 }
 
 test_dispatch() {
-	local of program
+	local of
 	of=$(dirname "$dispatch")
 	check "dispatch: instructions that make answered calls trap no more" traps_are_few "$of/identities" 1
 	check "dispatch: nor do those that several threads execute" traps_are_few "$of/identities" 8
-	for program in clock-glibc clock-glibc-static clock-glibc-static-pie clock-musl clock-musl-static clock-go; do
-		if [ -x "$programs/$program" ]; then
-			# shellcheck disable=SC2046 # words
-			check "dispatch: $program reads without a system call" \
-				reads_without_calls "$dispatch" "$programs/$program" "$reads" $(clocks_of "$program")
-		fi
-	done
+	test_clocks dispatch "$dispatch" clock-glibc clock-glibc-static clock-glibc-static-pie clock-musl clock-musl-static clock-go
 	check "dispatch: time stays ordered" exits_with 0 "$dispatch" "$programs/torture" -s 3 -m same,causal
 	check "dispatch: the exit status comes back" exits_with 7 "$dispatch" /bin/sh -c 'exit 7'
 	check "dispatch: the signal comes back" test "$(bash -c "$dispatch /bin/sh -c 'kill -TERM \$\$'; echo \$?" 2>&1 | tail -1)" = 143

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A guest that writes its own image, and tries to write the pages beside it: it harms nobody but itself.
+ * A guest that writes its own image, and tries to write the pages beside it: no other process is affected.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -28,17 +28,13 @@ fn guest() -> &'static Guest {
     GUEST.get().expect("it was made")
 }
 
-fn draw(to: &mut [u8]) {
-    let arguments = [to.as_mut_ptr() as u64, to.len() as u64, 0];
-    assert_eq!(guest().call(libc::SYS_getrandom, arguments), to.len() as i64);
-}
-
 /// Makes pages and memory known, and fills the ring.
 fn start_ring() {
     guest().has_one_thread();
     guest().answers().set_random(true).expect("mapped");
-    let mut byte = [0; 16];
-    draw(&mut byte);
+    let mut bytes = [0; 16];
+    let arguments = [bytes.as_mut_ptr() as u64, 16, 0];
+    assert_eq!(guest().call(libc::SYS_getrandom, arguments), 16);
 }
 
 extern "C" fn at_step(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
