@@ -105,16 +105,21 @@ static long open_executable(struct execution *execution) {
 	const int no_follow = execution->flags & AT_SYMLINK_NOFOLLOW ? O_NOFOLLOW : 0;
 	const long error =
 	    CALL_4(FACCESSAT2, execution->directory, execution->path, X_OK, AT_EACCESS | execution->flags);
-	long file = CALL_4(SYS_openat, execution->directory, execution->path, O_RDONLY | no_follow, 0);
+	long file;
 
+	if (error && error != -ENOSYS)
+		return error;
+	/* Without waiting: it may be a FIFO. */
+	file = CALL_4(SYS_openat, execution->directory, execution->path, O_RDONLY | O_NONBLOCK | no_follow, 0);
 	/* A descriptor with an empty path: opened anew, because its position and flags are the guest's. */
 	if (file == -ENOENT && execution->flags & AT_EMPTY_PATH) {
 		char link[LINK_BYTES];
 
-		file = CALL_4(SYS_openat, AT_FDCWD, put_link(link, (unsigned)execution->directory), O_RDONLY, 0);
+		file = CALL_4(SYS_openat, AT_FDCWD, put_link(link, (unsigned)execution->directory),
+			      O_RDONLY | O_NONBLOCK, 0);
 	}
 	execution->file = file;
-	return error == -ENOSYS ? 0 : error;
+	return 0;
 }
 
 /* Reads what the file is. Returns whether this is a program or script that the host can load. */

@@ -40,14 +40,17 @@ test_dispatch() {
 	check "dispatch: descriptors of the host stay open" \
 		prints yes "$dispatch" /usr/bin/python3 -c 'import os; os.closerange(3, 5000); os.execv("/bin/echo", ["echo", "yes"])'
 	check "dispatch: what cannot be executed has the kernel's error" \
-		prints "13 2 8 20" "$dispatch" /usr/bin/python3 -c '
+		prints "13 2 8 20 13 13" "$dispatch" /usr/bin/python3 -c '
 import os
 def error(path):
     try: os.execv(path, ["x"])
     except OSError as e: return e.errno
 open("'"$work"'/text", "w").write("no program")
 os.chmod("'"$work"'/text", 0o755)
-print(error("/etc/passwd"), error("/nonexistent"), error("'"$work"'/text"), error("/etc/passwd/x"))'
+os.mkfifo("'"$work"'/fifo", 0o644)
+os.mkfifo("'"$work"'/executable-fifo", 0o755)
+print(error("/etc/passwd"), error("/nonexistent"), error("'"$work"'/text"), error("/etc/passwd/x"),
+    error("'"$work"'/fifo"), error("'"$work"'/executable-fifo"))'
 	check "dispatch: a process of many programs" \
 		prints 100 "$dispatch" /bin/bash -c 'for i in $(seq 50); do /bin/echo $i; (echo $BASHPID | grep -c .); done | wc -l'
 	check "dispatch: signals that are blocked while a call waits" \
