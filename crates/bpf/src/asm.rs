@@ -79,6 +79,12 @@ impl Assembler {
         self.push(0, R0, R0, 0, 0);
     }
 
+    /// Loads an address in the stack frame.
+    pub fn address(&mut self, dst: Register, offset: i16) {
+        self.mov(dst, FP);
+        self.add(dst, i32::from(offset));
+    }
+
     pub fn add(&mut self, dst: Register, value: i32) {
         self.push(0x07, dst, R0, 0, value);
     }
@@ -132,6 +138,11 @@ impl Assembler {
     /// Compares unsigned.
     pub fn if_at_most(&mut self, left: Register, value: i32, label: &str) {
         self.jump(0xb5, left, R0, value, label);
+    }
+
+    /// Compares unsigned.
+    pub fn if_at_least(&mut self, left: Register, right: Register, label: &str) {
+        self.jump(0x3d, left, right, 0, label);
     }
 
     pub fn call(&mut self, helper: i32) {

@@ -2,8 +2,11 @@
 //! neither a compiler nor a C library, so the static build stays one file.
 
 pub mod asm;
+pub mod helper;
+mod process;
 mod ring;
 mod sys;
 
+pub use process::PidNamespace;
 pub use ring::Ring;
 pub use sys::{Attached, Kind, Map, attach};

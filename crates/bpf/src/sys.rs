@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 // include/uapi/linux/bpf.h
 const MAP_CREATE: libc::c_long = 0;
 const MAP_LOOKUP: libc::c_long = 1;
+const MAP_UPDATE: libc::c_long = 2;
 const MAP_DELETE: libc::c_long = 3;
 const MAP_GET_NEXT_KEY: libc::c_long = 4;
 const PROG_LOAD: libc::c_long = 5;
@@ -20,6 +21,7 @@ const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
 pub enum Kind {
     Hash = 1,
     Array = 2,
+    CgroupArray = 8,
     Ring = 27,
 }
 
@@ -108,6 +110,17 @@ impl Map {
         let element = self.element(Some(key), Some(&mut value));
         // SAFETY: `element` points to a key and to room for a value, of this map's sizes.
         unsafe { bpf(MAP_LOOKUP, &element) }.ok().map(|_| value)
+    }
+
+    /// Stores a value at a key.
+    pub fn set(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        assert_eq!((key.len(), value.len()), (self.key_size, self.value_size));
+        let element = Element {
+            value_or_next_key: value.as_ptr() as u64,
+            ..self.element(Some(key), None)
+        };
+        // SAFETY: `element` points to a key and a value of this map's sizes, which the kernel only reads.
+        unsafe { bpf(MAP_UPDATE, &element) }.map(drop)
     }
 
     /// Removes a key and returns its value, in one step since Linux 5.14. On older kernels, a call that is counted

@@ -6,12 +6,9 @@ use crate::call::{Abi, Function, Sample, Site};
 use program::{KEY_SIZE, Parameters, SAMPLE_HEAD, VALUE_SIZE};
 use std::collections::HashMap;
 use std::io;
-use std::os::linux::fs::MetadataExt;
 
-use fastpath_bpf::{Attached, Kind, Map, Ring, attach};
+use fastpath_bpf::{Attached, Kind, Map, PidNamespace, Ring, attach};
 
-/// The inode of the initial PID namespace (include/linux/proc_ns.h).
-const PROC_PID_INIT_INO: u64 = 0xEFFF_FFFC;
 /// Interval of the random samples, in calls. A power of two.
 const SAMPLE_ONE_IN: u32 = 64;
 /// Bytes of the ring: 4 MiB, some two thousand samples.
@@ -46,7 +43,7 @@ impl Counter {
         let ring_map = stacks.then(|| Map::new(Kind::Ring, 0, 0, RING_SIZE)).transpose()?;
         let parameters = Parameters {
             own_pid: std::process::id(),
-            namespace: pid_namespace()?,
+            namespace: PidNamespace::own()?,
             counts: counts.fd(),
             lost: lost.fd(),
             samples: ring_map.as_ref().map(|map| (map.fd(), SAMPLE_ONE_IN)),
@@ -152,11 +149,4 @@ fn site_of(key: &[u8]) -> Option<Site> {
         clock: half(key, 12) as i32,
         ip: word(key, 16),
     })
-}
-
-/// Returns this process's PID namespace, or `None` if it is the initial one.
-fn pid_namespace() -> io::Result<Option<(u64, u64)>> {
-    let namespace = std::fs::metadata("/proc/self/ns/pid")?;
-    let is_initial = namespace.st_ino() == PROC_PID_INIT_INO;
-    Ok((!is_initial).then(|| (namespace.st_dev(), namespace.st_ino())))
 }

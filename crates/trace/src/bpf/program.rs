@@ -3,6 +3,7 @@
 //! They depend on no layout of kernel structures but `pt_regs`, which is ABI: no BTF, no tracefs, no compiler.
 
 use fastpath_bpf::asm::*;
+use fastpath_bpf::{PidNamespace, helper};
 
 use crate::arch;
 use crate::call::Abi;
@@ -13,8 +14,8 @@ use crate::call::Function;
 pub(super) struct Parameters {
     /// Process whose calls are not counted.
     pub own_pid: u32,
-    /// Device and inode of the PID namespace to number processes in; `None` for the initial one.
-    pub namespace: Option<(u64, u64)>,
+    /// PID namespace to number processes in.
+    pub namespace: PidNamespace,
     /// Descriptor of the map from site to count.
     pub counts: i32,
     /// Descriptor of a map of two counters: calls that found no room in `counts`, and samples that found none in
@@ -37,24 +38,6 @@ const STACK_AT_LEAST: u32 = 256;
 /// Number of a site's first calls, all of which are sampled.
 const ALWAYS_SAMPLED: i32 = 64;
 
-// include/uapi/linux/bpf.h
-mod helper {
-    pub const MAP_LOOKUP: i32 = 1;
-    pub const MAP_UPDATE: i32 = 2;
-    pub const KTIME_GET_NS: i32 = 5;
-    pub const GET_PRANDOM: i32 = 7;
-    pub const GET_CURRENT_PID_TGID: i32 = 14;
-    pub const GET_CURRENT_COMM: i32 = 16;
-    pub const PROBE_READ_USER: i32 = 112;
-    pub const PROBE_READ_KERNEL: i32 = 113;
-    pub const GET_NS_CURRENT_PID_TGID: i32 = 120;
-    pub const RINGBUF_RESERVE: i32 = 131;
-    pub const RINGBUF_SUBMIT: i32 = 132;
-    #[cfg(target_arch = "x86_64")]
-    pub const GET_CURRENT_TASK_BTF: i32 = 158;
-    #[cfg(target_arch = "x86_64")]
-    pub const TASK_PT_REGS: i32 = 175;
-}
 const BPF_NOEXIST: i32 = 1;
 const BPF_RB_NO_WAKEUP: i32 = 1;
 
@@ -74,11 +57,6 @@ fn register(offset: i16) -> i16 {
     REGISTERS + offset
 }
 
-fn address(asm: &mut Assembler, dst: Register, offset: i16) {
-    asm.mov(dst, FP);
-    asm.add(dst, i32::from(offset));
-}
-
 /// Returns the program for the raw tracepoint `sys_enter`, whose arguments are the registers and the number.
 pub(super) fn at_system_call(parameters: &Parameters) -> Vec<Instruction> {
     let mut asm = Assembler::default();
@@ -95,7 +73,7 @@ pub(super) fn at_system_call(parameters: &Parameters) -> Vec<Instruction> {
 
     asm.label("candidate");
     asm.load(Width::Double, R3, R1, 0);
-    address(&mut asm, R1, REGISTERS);
+    asm.address(R1, REGISTERS);
     asm.set(R2, i32::from(arch::REGISTERS.size));
     asm.call(helper::PROBE_READ_KERNEL);
     asm.if_is_not(R0, 0, "done");
@@ -145,12 +123,12 @@ fn return_from_vsyscall(asm: &mut Assembler) {
     asm.mov(R1, R0);
     asm.call(helper::TASK_PT_REGS);
     asm.mov(R3, R0);
-    address(asm, R1, REGISTERS);
+    asm.address(R1, REGISTERS);
     asm.set(R2, i32::from(arch::REGISTERS.size));
     asm.call(helper::PROBE_READ_KERNEL);
     asm.if_is_not(R0, 0, "done");
     asm.load(Width::Double, R6, FP, register(arch::REGISTERS.sp));
-    address(asm, R1, SCRATCH);
+    asm.address(R1, SCRATCH);
     asm.set(R2, 8);
     asm.mov(R3, R6);
     asm.call(helper::PROBE_READ_USER);
@@ -172,7 +150,7 @@ fn branch_on_abi(asm: &mut Assembler) {
     // seldom has to be read.
     asm.load(Width::Double, R1, FP, register(arch::CX));
     asm.if_equal(R1, R6, "native");
-    address(asm, R1, SCRATCH);
+    asm.address(R1, SCRATCH);
     asm.set(R2, 2);
     asm.mov(R3, R6);
     asm.add(R3, -2);
@@ -213,22 +191,7 @@ fn numbers(asm: &mut Assembler, label: &str, number: Register, numbers: &[arch::
 
 fn count(asm: &mut Assembler, parameters: &Parameters, has_registers: bool) {
     asm.label("count");
-    match parameters.namespace {
-        Some((device, inode)) => {
-            asm.set64(R1, device);
-            asm.set64(R2, inode);
-            address(asm, R3, SCRATCH);
-            asm.set(R4, 8);
-            asm.call(helper::GET_NS_CURRENT_PID_TGID);
-            // The process is not in that namespace.
-            asm.if_is_not(R0, 0, "done");
-            asm.load(Width::Word, R0, FP, SCRATCH + 4);
-        }
-        None => {
-            asm.call(helper::GET_CURRENT_PID_TGID);
-            asm.shift_right(R0, 32);
-        }
-    }
+    parameters.namespace.load_pid(asm, SCRATCH, "done");
     asm.if_is(R0, parameters.own_pid as i32, "done");
     asm.store(Width::Word, FP, KEY_PID, R0);
     lookup(asm, parameters);
@@ -239,12 +202,12 @@ fn count(asm: &mut Assembler, parameters: &Parameters, has_registers: bool) {
     asm.store(Width::Double, FP, VALUE + 8, R0);
     asm.store_value(Width::Double, FP, VALUE + 16, 0);
     asm.store_value(Width::Double, FP, VALUE + 24, 0);
-    address(asm, R1, VALUE + 16);
+    asm.address(R1, VALUE + 16);
     asm.set(R2, 16);
     asm.call(helper::GET_CURRENT_COMM);
     asm.map(R1, parameters.counts);
-    address(asm, R2, KEY);
-    address(asm, R3, VALUE);
+    asm.address(R2, KEY);
+    asm.address(R3, VALUE);
     asm.set(R4, BPF_NOEXIST);
     asm.call(helper::MAP_UPDATE);
     asm.set(R7, 1);
@@ -268,14 +231,14 @@ fn count(asm: &mut Assembler, parameters: &Parameters, has_registers: bool) {
 
 fn lookup(asm: &mut Assembler, parameters: &Parameters) {
     asm.map(R1, parameters.counts);
-    address(asm, R2, KEY);
+    asm.address(R2, KEY);
     asm.call(helper::MAP_LOOKUP);
 }
 
 fn count_lost(asm: &mut Assembler, parameters: &Parameters, which: i32) {
     asm.store_value(Width::Word, FP, SCRATCH, which);
     asm.map(R1, parameters.lost);
-    address(asm, R2, SCRATCH);
+    asm.address(R2, SCRATCH);
     asm.call(helper::MAP_LOOKUP);
     asm.if_is(R0, 0, "done");
     asm.set(R1, 1);
