@@ -28,11 +28,14 @@ impl Cgroup {
         let parent = own()?;
         remove_leftovers(&parent);
         let path = parent.join(format!("{NAME}{}", std::process::id()));
-        let failed = |e: io::Error| format!("{}: {e}", path.display());
-        fs::create_dir(&path).map_err(failed)?;
-        let directory = File::open(&path).map_err(failed)?;
-        let directory = Flock::lock(directory, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| failed(e.into()))?;
-        Ok(Cgroup { path, directory })
+        loop {
+            match lock_new(&path) {
+                // Until it was locked, another slow-clock may have taken it for a leftover.
+                Ok(directory) if path.exists() => return Ok(Cgroup { path, directory }),
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(format!("{}: {e}", path.display())),
+                _ => {}
+            }
+        }
     }
 
     /// Returns the file by which a process joins: it writes `0`.
@@ -61,6 +64,12 @@ impl Drop for Cgroup {
         }
         eprintln!("slow-clock: processes remain in {}", self.path.display());
     }
+}
+
+fn lock_new(path: &Path) -> io::Result<Flock<File>> {
+    fs::create_dir(path)?;
+    let directory = File::open(path)?;
+    Flock::lock(directory, FlockArg::LockExclusive).map_err(|(_, e)| e.into())
 }
 
 /// Returns the directory of the cgroup that this process is in.
