@@ -184,7 +184,7 @@ fn what_the_command_leaves_running_ends_with_it() {
     if !is_possible() {
         return;
     }
-    let script = format!("sleep 1000 >&- & echo $!; {CGROUP}");
+    let script = format!("sleep 1000 >&- 2>&- & echo $!; {CGROUP}");
     let out = slow_clock(&["--", "sh", "-c", &script]).output().expect("slow-clock");
     let out = expect_code(out, 0);
     let (pid, cgroup) = out.trim().split_once('\n').expect("two lines");
