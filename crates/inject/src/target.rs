@@ -212,9 +212,18 @@ pub fn proc_shows_this_namespace() -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a thread waits on the futex at `address` (proc_pid_syscall(5)).
-pub fn waits_on_futex(tid: i32, address: u64) -> bool {
-    std::fs::read_to_string(format!("/proc/{tid}/syscall")).is_ok_and(|text| is_wait_on_futex(&text, address))
+/// Returns whether a thread waits on the futex at `address` (proc_pid_syscall(5)). `None`: this kernel does not show the
+/// calls of threads (it takes CONFIG_HAVE_ARCH_TRACEHOOK, which User Mode Linux has not).
+pub fn waits_on_futex(tid: i32, address: u64) -> Option<bool> {
+    match std::fs::read_to_string(format!("/proc/{tid}/syscall")) {
+        Ok(text) => Some(is_wait_on_futex(&text, address)),
+        Err(_) => std::path::Path::new("/proc/self/syscall").exists().then_some(false),
+    }
+}
+
+/// Returns whether the kernel's function in which a thread waits is one of a futex (proc_pid_wchan(5)).
+pub fn waits_on_some_futex(tid: i32) -> bool {
+    fastpath_proc::wchan(tid).starts_with("futex")
 }
 
 fn is_wait_on_futex(text: &str, address: u64) -> bool {
