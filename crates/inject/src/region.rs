@@ -127,6 +127,12 @@ fn place_near_below(maps: &[Mapping], vdso_base: u64, ceiling: u64) -> Result<u6
     } else {
         1 << 30
     };
+    /// Room for the growth of the stack; within the reach of a jump only on x86-64.
+    const STACK_ROOM: Option<u64> = if cfg!(target_arch = "x86_64") {
+        Some(512 << 20)
+    } else {
+        None
+    };
     let reached = |at: &u64| at.abs_diff(vdso_base) < REACH;
     let above =
         maps::gap_above(maps, vdso_base, SIZE, DISTANCE).filter(|at| reached(at) && at + SIZE + DISTANCE <= ceiling);
@@ -139,8 +145,8 @@ fn place_near_below(maps: &[Mapping], vdso_base: u64, ceiling: u64) -> Result<u6
             if continues { Ok(m.start) } else { Err(lowest) }
         });
     let lowest = lowest.unwrap_or_else(|lowest| lowest);
+    let is_stack = |m: &&Mapping| m.name.starts_with("[stack");
     let below = || {
-        let is_stack = |m: &&Mapping| m.name.starts_with("[stack");
         let free = maps::gap_below(maps, lowest, SIZE, DISTANCE).filter(reached)?;
         // Not where the stack would grow to.
         let grows_here = maps
@@ -149,8 +155,16 @@ fn place_near_below(maps: &[Mapping], vdso_base: u64, ceiling: u64) -> Result<u6
             .is_some_and(|stack| free < stack.start && stack.start <= lowest);
         (!grows_here).then_some(free)
     };
+    // Where a stack that ends at the vDSO is in the way: below all that it may become. The kernel itself may map as
+    // near to it as 128 MiB (arch/x86/mm/mmap.c: SIZE_128M, stack_maxrandom_size).
+    let below_the_stack = || {
+        let stack = maps.iter().find(is_stack)?;
+        let ceiling = stack.start.checked_sub(STACK_ROOM?)?;
+        maps::gap_below(maps, ceiling, SIZE, DISTANCE).filter(reached)
+    };
     above
         .or_else(below)
+        .or_else(below_the_stack)
         .ok_or_else(|| Error::Unsupported("there is no room near its vDSO".into()))
 }
 
@@ -177,6 +191,18 @@ mod tests {
         );
         let at = place_near_below(&maps, 0x7f_bfff_f000, 0x7f_c000_0000).unwrap();
         assert!(0x7f_bfe0_7000 < at && at + SIZE < 0x7f_bfff_f000, "{at:#x}");
+        // Its stack may end right below the vDSO.
+        let maps = fastpath_proc::maps::parse(
+            "7fbffdd000-7fbfffe000 rw-p 0 0:0 0 [stack]\n7fbffff000-7fc0000000 r-xp 0 0:0 0 [vdso]\n",
+        );
+        let at = place_near_below(&maps, 0x7f_bfff_f000, 0x7f_c000_0000);
+        if cfg!(target_arch = "x86_64") {
+            let at = at.unwrap();
+            assert!(
+                at + SIZE + (512 << 20) < 0x7f_bffd_d000 && 0x7f_bfff_f000 - at < 1 << 30,
+                "{at:#x}"
+            );
+        }
     }
 
     #[test]
@@ -184,7 +210,7 @@ mod tests {
         for end in [CEILING, CEILING - 4096, 0x7f_c000_0000, 0x10_0000, 4096, 0] {
             assert_eq!(end_of(CEILING, |at| at < end), end);
         }
-        assert!(may_be_mapped(0x1000_0000) && may_be_mapped(std::ptr::from_ref(&()).addr() as u64));
+        assert!(may_be_mapped(0x1000_0000) && may_be_mapped(end_of as *const () as u64 & !4095));
         assert!(!may_be_mapped(1 << 60));
         let maps = maps::of(std::process::id() as i32).unwrap();
         let last = maps.iter().rev().find(|m| m.end <= CEILING).unwrap();

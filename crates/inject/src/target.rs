@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use fastpath_image::Isa;
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::{Mode, fstat};
 
@@ -65,7 +66,10 @@ impl View {
             false => (&self.cwd, ResolveFlag::empty()),
         };
         let how = OpenHow::new().flags(HANDLE).resolve(resolve);
-        openat2(from, path, how).map_err(|e| Error::io(path.to_string_lossy(), e.into()))
+        openat2(from, path, how).map_err(|errno| match errno {
+            Errno::ENOSYS => Error::Unsupported("this kernel has no openat2 (Linux has it since 5.6)".into()),
+            _ => Error::io(path.to_string_lossy(), errno.into()),
+        })
     }
 
     /// Refuses a program that must be left alone: setuid, setgid or with file capabilities (tracing its exec would
