@@ -14,13 +14,22 @@ static bool is_within_reach(uintptr_t region, const struct vdso *vdso) {
 
 /*
  * Where the kernel maps the vDSO next to the libraries, any address that it chooses is near. Where the vDSO is above
- * the stack, the addresses above it are free; those below it are not tried, because the stack grows there.
+ * the stack, the addresses above it are free, unless the address space ends there (User Mode Linux). Then the region
+ * goes below the stack, and leaves it room to grow: more than the 128 MiB that the kernel leaves it
+ * (arch/x86/mm/mmap.c).
  */
 uintptr_t fp_reserve_region(const struct vdso *vdso, struct why *why) {
 	enum { TRIES = 16 };
+	const uintptr_t stack_room = 512u << 20;
+	uintptr_t stack = (uintptr_t)__builtin_frame_address(0);
 	uintptr_t wish = vdso->end;
 
-	for (int i = 0; i < TRIES; i++, wish += ROOM) {
+	for (int i = 0; i < 2 * TRIES; i++, wish += ROOM) {
+		if (i == TRIES) {
+			if (stack > vdso->base || stack < stack_room)
+				break;
+			wish = ((stack - stack_room) & ~(uintptr_t)4095) - TRIES * ROOM;
+		}
 		long at = fp_map(wish, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (fp_failed(at))
 			return fp_because(why, "no memory for the image", at);

@@ -3,13 +3,14 @@
  * cost: measures the cost of a call by libc, and of a bare read of the counter. Prints one line of JSON, in
  * nanoseconds.
  *
- * Each figure is the minimum of many short rounds: other load on the machine only makes a round more expensive.
+ * Each figure is the minimum of many short rounds: other load on the machine only makes a round more expensive. A round
+ * of expensive calls has fewer of them.
  */
 #include "clocks.h"
 
 #include <stdio.h>
 
-enum { ROUNDS = 150, CALLS = 2000 };
+enum { ROUNDS = 150, MOST_CALLS = 2000, LEAST_CALLS = 20, ROUND_NS = 2000000 };
 
 /* The reference is the kernel's own answer, independent of what serves the measured calls. */
 static double now_ns(void) { return (double)read_syscall_ns(ID_MONOTONIC); }
@@ -40,16 +41,23 @@ static void call(int id) {
 	}
 }
 
+static double average_ns(int id, int calls) {
+	double start = now_ns();
+
+	for (int i = 0; i < calls; i++) {
+		call(id);
+	}
+	return (now_ns() - start) / calls;
+}
+
 static double cheapest_ns(int id) {
 	double cheapest = 1e9;
 
 	for (int round = 0; round < ROUNDS; round++) {
-		double start = now_ns();
+		int calls = (int)(ROUND_NS / (cheapest + 1));
 
-		for (int i = 0; i < CALLS; i++) {
-			call(id);
-		}
-		double each = (now_ns() - start) / CALLS;
+		calls = calls < LEAST_CALLS ? LEAST_CALLS : calls > MOST_CALLS ? MOST_CALLS : calls;
+		double each = average_ns(id, calls);
 
 		cheapest = each < cheapest ? each : cheapest;
 	}
@@ -62,10 +70,10 @@ static double cheapest_counter_ns(void) {
 	for (int round = 0; round < ROUNDS; round++) {
 		double start = now_ns();
 
-		for (int i = 0; i < CALLS; i++) {
+		for (int i = 0; i < MOST_CALLS; i++) {
 			read_counter();
 		}
-		double each = (now_ns() - start) / CALLS;
+		double each = (now_ns() - start) / MOST_CALLS;
 
 		cheapest = each < cheapest ? each : cheapest;
 	}

@@ -139,7 +139,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Cause> {
     if let Some(name) = facts.machine.stand_in {
         return vec![Cause {
             kind: Kind::StandIn,
-            says: format!("the kernel here is {name}, a program that runs on another kernel and asks it for the time"),
+            says: format!("the kernel here is {name}, which runs on another kernel and asks it for the time"),
             proof: Proof::new("/proc/cpuinfo, /proc/version", name),
         }];
     }

@@ -119,8 +119,18 @@ pub(super) fn hypervisor(root: &Root, product: Option<&str>) -> Option<String> {
     kind.or_else(by_maker)
 }
 
-/// Returns the program that acts as the kernel, if there is one. Its clocks are those of the kernel below it, and CPUID
-/// describes that kernel's machine.
+/// Name of gVisor.
+pub(super) const GVISOR: &str = "gVisor";
+
+/// Returns the program or kernel that acts as a Linux kernel on top of another one, if there is one. Its clocks are those
+/// of the kernel below it, and CPUID describes that kernel's machine.
+///
+/// | kernel | recognised by |
+/// |---|---|
+/// | User Mode Linux | /proc/cpuinfo, `vendor_id` (arch/um/kernel/um_arch.c: show_cpuinfo) |
+/// | gVisor | the version that uname(2) and /proc/version state (pkg/sentry/syscalls/linux) |
+/// | WSL 1 | a release that ends with `-Microsoft`; WSL 2, a real kernel, has `-microsoft-standard-WSL2` |
+/// | FreeBSD's Linuxulator | /proc/version names `des@freebsd.org` (sys/compat/linprocfs/linprocfs.c: linprocfs_doversion) |
 pub(super) fn stand_in(root: &Root, cpuinfo: Option<&str>, release: &str) -> Option<&'static str> {
     // gVisor's pkg/sentry/syscalls/linux: the answers of uname(2) in versions with and without its name.
     const GVISOR_VERSION: &str = "#1 SMP Sun Jan 10 15:06:54 PST 2016";
@@ -129,7 +139,9 @@ pub(super) fn stand_in(root: &Root, cpuinfo: Option<&str>, release: &str) -> Opt
     let is_gvisor = release.contains("gvisor") || version.contains(GVISOR_VERSION) || version.contains("gvisor");
     match (is_uml, is_gvisor) {
         (true, _) => Some("User Mode Linux"),
-        (_, true) => Some("gVisor"),
+        (_, true) => Some(GVISOR),
+        _ if release.ends_with("-Microsoft") => Some("WSL 1"),
+        _ if version.contains("des@freebsd.org") => Some("FreeBSD's Linuxulator"),
         _ => None,
     }
 }
@@ -250,6 +262,34 @@ mod tests {
         let unseen = root.into_unseen();
         assert_eq!(unseen.len(), 2, "{unseen:?}");
         assert!(unseen[0].source.ends_with("current_clocksource"));
+    }
+
+    #[test]
+    fn kernels_on_top_of_other_kernels_are_recognised_by_what_they_state() {
+        const GVISORS: &str = "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016\n";
+        const FREEBSDS: &str =
+            "Linux version 5.15.0 (des@freebsd.org) (gcc version 4.6.3) #4 Sun Dec 18 04:30:00 CET 1977\n";
+        const DEBIANS: &str = "Linux version 6.1.0-42-amd64 (debian-kernel@lists.debian.org) #1 SMP PREEMPT_DYNAMIC\n";
+        let uml = Some("processor\t: 0\nvendor_id\t: User Mode Linux\nmodel name\t: UML\n");
+        let cpu = Some("processor\t: 0\nvendor_id\t: GenuineIntel\n");
+        let cases = [
+            (DEBIANS, uml, "6.1.176", Some("User Mode Linux")),
+            (GVISORS, cpu, "4.4.0", Some(GVISOR)),
+            (DEBIANS, cpu, "4.19.0-gvisor", Some(GVISOR)),
+            (DEBIANS, cpu, "4.4.0-19041-Microsoft", Some("WSL 1")),
+            (DEBIANS, cpu, "5.15.167.4-microsoft-standard-WSL2", None),
+            (FREEBSDS, cpu, "5.15.0", Some("FreeBSD's Linuxulator")),
+            (DEBIANS, cpu, "6.1.0-42-amd64", None),
+            (DEBIANS, None, "6.1.0-42-amd64", None),
+        ];
+        for (version, cpuinfo, release, expected) in cases {
+            let tree = Tree::new(&[("proc/version", version)]);
+            assert_eq!(
+                stand_in(&tree.root(), cpuinfo, release),
+                expected,
+                "{release}: {version}"
+            );
+        }
     }
 
     #[test]

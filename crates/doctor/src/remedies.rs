@@ -3,6 +3,7 @@
 use super::causes::{self, Kind};
 use super::facts::{Facts, VdsoKind};
 use super::findings::{Finding, Severity};
+use super::host;
 use fastpath_evidence::Trust;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -126,31 +127,55 @@ pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
         .iter()
         .any(|id| found(id))
     {
-        return vec![remedy(
-            "host",
-            When::Now,
-            format!("run `fastpath doctor` on the host: {name} gets its time from there"),
-            "none; programs inside also pay the cost of that sandbox, which this does not reduce",
-        )];
+        return of_stand_in(facts, findings, name);
     }
-    let mut remedies = Vec::new();
-    if is_served_by_run(facts, findings) {
-        let run = run(facts);
-        let attach = run.as_ref().and_then(|run| attach(facts, findings, run));
-        // A user who asks about a running process prefers not to restart it.
-        let in_order = if facts.process.is_some() {
-            [attach, run]
-        } else {
-            [run, attach]
-        };
-        remedies.extend(in_order.into_iter().flatten());
-    }
+    let mut remedies = by_fastpath(facts, findings);
     for (ids, helps) in BY_FINDING {
         if ids.iter().any(|id| found(id)) {
             remedies.extend(helps(facts, findings));
         }
     }
     remedies.sort_by_key(|remedy| remedy.when);
+    remedies
+}
+
+/// Returns `run` and `attach`, where they help, in the order of their use.
+fn by_fastpath(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
+    if !is_served_by_run(facts, findings) {
+        return Vec::new();
+    }
+    let run = run(facts);
+    let attach = run.as_ref().and_then(|run| attach(facts, findings, run));
+    // A user who asks about a running process prefers not to restart it.
+    let in_order = if facts.process.is_some() {
+        [attach, run]
+    } else {
+        [run, attach]
+    };
+    in_order.into_iter().flatten().collect()
+}
+
+/// Returns the remedies where another program acts as the kernel: its clocksource, command line and version are no
+/// matter of the machine's.
+fn of_stand_in(facts: &Facts, findings: &[Finding], name: &str) -> Vec<Remedy> {
+    let mut remedies = match name {
+        // It has no pidfd_getfd(2) and no /proc/PID/mem, which `run` and `attach` need. pkg/sentry/time: the vDSO makes
+        // system calls until the calibration against the host's clock has settled.
+        host::GVISOR => vec![remedy(
+            "again",
+            When::Now,
+            "run `fastpath doctor` again: gVisor's own vDSO makes system calls in a sandbox's first seconds, until gVisor has \
+             calibrated the counter",
+            "none; if the result stays, gVisor does not get a counter that it trusts",
+        )],
+        _ => by_fastpath(facts, findings),
+    };
+    remedies.push(remedy(
+        "host",
+        When::Now,
+        format!("run `fastpath doctor` on the host: {name} gets its time from there"),
+        "none; a call that reaches the kernel also pays the cost of that sandbox, which this does not reduce",
+    ));
     remedies
 }
 

@@ -196,6 +196,37 @@ pub(super) fn xen() -> Facts {
     facts
 }
 
+/// Returns User Mode Linux: a vDSO of one page makes a system call for every clock, which the kernel below traps.
+pub(super) fn user_mode_linux() -> Facts {
+    let mut facts = hpet();
+    (facts.clocks, facts.functions) = clocks(Path::Syscall, 14_650.0, 14_640.0);
+    for report in &mut facts.clocks {
+        if report.clock.kind() == ClockKind::Coarse {
+            report.measured = measured(Call::ClockGettime(report.clock), Path::Syscall, 14_650.0, 14_640.0);
+        }
+    }
+    facts.kernel.release = "6.1.176".to_owned();
+    facts.machine.cpus = 1;
+    facts.machine.stand_in = Some("User Mode Linux");
+    facts.clocksource.current = Some("timer".to_owned());
+    facts.clocksource.available = strings(&["timer"]);
+    facts.syscall_ns = Some(14_540.0);
+    facts.vdso.lacks = vec![("__vdso_clock_getres", "5.3")];
+    facts.log = None;
+    facts.mitigations = Vec::new();
+    facts
+}
+
+/// Returns gVisor in a sandbox's first seconds: its vDSO still makes system calls.
+pub(super) fn gvisor() -> Facts {
+    let mut facts = user_mode_linux();
+    facts.kernel.release = "4.4.0".to_owned();
+    facts.machine.cpus = 2;
+    facts.machine.stand_in = Some(super::host::GVISOR);
+    facts.clocksource = Clocksource::default();
+    facts
+}
+
 /// Returns a host started with `vdso=0`.
 pub(super) fn without_vdso_by_command_line() -> Facts {
     let mut facts = without_vdso();

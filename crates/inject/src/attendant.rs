@@ -183,10 +183,11 @@ impl Attendant {
             && self.waits(tid, taken)
     }
 
-    /// Returns whether a thread waits for the answer to this request.
+    /// Returns whether a thread waits for the answer to this request. Where the kernel does not show the futex, a thread
+    /// that maps the mailbox and waits on any counts, and its registers decide once it is stopped.
     fn waits(&self, tid: i32, taken: &Taken) -> bool {
         self.futex(tid, taken)
-            .is_some_and(|futex| target::waits_on_futex(tid, futex))
+            .is_some_and(|futex| target::waits_on_futex(tid, futex).unwrap_or_else(|| target::waits_on_some_futex(tid)))
     }
 
     /// Returns the address of a request's futex in a thread's process.
@@ -214,7 +215,8 @@ impl Attendant {
         }
         // The thread may have stopped waiting meanwhile, or the number may be another thread's.
         if let Some(futex) = self.futex(tracee.pid(), taken)
-            && (target::waits_on_futex(tracee.pid(), futex) || tracee.registers()?.repeats_wait_on_futex(futex))
+            && (target::waits_on_futex(tracee.pid(), futex) == Some(true)
+                || tracee.registers()?.repeats_wait_on_futex(futex))
         {
             return Ok(tracee);
         }

@@ -13,7 +13,10 @@
 //! Thunks for system calls of the program and its libraries are on pages of their own, near that code
 //! (`hooked_calls.rs`).
 
+use std::num::NonZero;
+
 use fastpath_page::PAGE_SIZE;
+use nix::errno::Errno;
 
 use crate::error::{Error, Result};
 use crate::maps::{self, Mapping};
@@ -56,9 +59,66 @@ pub fn place_beside(maps: &[Mapping], code: u64, size: u64) -> Option<u64> {
     maps::gap_below(maps, code, size, GUARD).or_else(|| maps::gap_above(maps, code, size, GUARD_ABOVE))
 }
 
+/// Last page of a program's address space with four levels of page tables on x86-64
+/// (Documentation/arch/x86/x86_64/mm.rst); programs of all ISAs stay below it unless they ask for more.
+const CEILING: u64 = 0x7fff_ffff_f000;
+
+/// Returns the end of the address space of this kernel's programs, at most [`CEILING`]. User Mode Linux has less, and its
+/// vDSO is the last page of it.
+fn end_of_address_space() -> u64 {
+    static END: std::sync::LazyLock<u64> = std::sync::LazyLock::new(|| end_of(CEILING, may_be_mapped));
+    *END
+}
+
+/// Returns the end of the pages below `ceiling` that exist. They are the first ones.
+fn end_of(ceiling: u64, exists: impl Fn(u64) -> bool) -> u64 {
+    let page = PAGE_SIZE as u64;
+    if exists(ceiling - page) {
+        return ceiling;
+    }
+    let (mut low, mut high) = (0, ceiling / page - 1);
+    while low < high {
+        let middle = low.midpoint(high);
+        if exists(middle * page) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low * page
+}
+
+/// Returns whether this process could map the page at `at`, or has mapped something there.
+fn may_be_mapped(at: u64) -> bool {
+    use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    let (Some(size), Some(hint)) = (NonZero::new(PAGE_SIZE), NonZero::new(at as usize)) else {
+        return true;
+    };
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE;
+    // SAFETY: the flag keeps the kernel from replacing a mapping, and the new one is only unmapped.
+    match unsafe { mmap_anonymous(Some(hint), size, ProtFlags::PROT_NONE, flags) } {
+        Ok(mapped) => {
+            // SAFETY: it was mapped just now, and nothing refers to it.
+            let _ = unsafe { munmap(mapped, PAGE_SIZE) };
+            true
+        }
+        // EPERM: below vm.mmap_min_addr.
+        Err(errno) => matches!(errno, Errno::EEXIST | Errno::EPERM | Errno::EACCES),
+    }
+}
+
 /// Returns where a region can be mapped so that jumps from the vDSO at `vdso_base` reach it.
-/// Tries above the vDSO first: the mapping below it is often the stack, which grows.
 pub fn place_near(maps: &[Mapping], vdso_base: u64) -> Result<u64> {
+    /// End of the address space of 32-bit programs (arch/x86/include/asm/page_64_types.h, IA32_PAGE_OFFSET).
+    const CEILING_32: u64 = 0xffff_e000;
+    let is_32_bit = vdso_base <= u64::from(u32::MAX);
+    let ceiling = if is_32_bit { CEILING_32 } else { end_of_address_space() };
+    place_near_below(maps, vdso_base, ceiling)
+}
+
+/// The same in an address space that ends at `ceiling`. Tries above the vDSO first: the mapping below it is often the
+/// stack, which grows.
+fn place_near_below(maps: &[Mapping], vdso_base: u64, ceiling: u64) -> Result<u64> {
     /// One page to either neighbour, so that an overrun of one does not hit the other.
     const DISTANCE: u64 = 4096;
     /// Well within the reach of a jump: 128 MiB on AArch64, 2 GiB on x86-64.
@@ -67,13 +127,12 @@ pub fn place_near(maps: &[Mapping], vdso_base: u64) -> Result<u64> {
     } else {
         1 << 30
     };
-    /// Last page of a program's address space with four levels of page tables on x86-64
-    /// (Documentation/arch/x86/x86_64/mm.rst); programs of all ISAs stay below it unless they ask for more.
-    const CEILING: u64 = 0x7fff_ffff_f000;
-    /// The same for 32-bit programs (arch/x86/include/asm/page_64_types.h, IA32_PAGE_OFFSET).
-    const CEILING_32: u64 = 0xffff_e000;
-    let is_32_bit = vdso_base <= u64::from(u32::MAX);
-    let ceiling = if is_32_bit { CEILING_32 } else { CEILING };
+    /// Room for the growth of the stack; within the reach of a jump only on x86-64.
+    const STACK_ROOM: Option<u64> = if cfg!(target_arch = "x86_64") {
+        Some(512 << 20)
+    } else {
+        None
+    };
     let reached = |at: &u64| at.abs_diff(vdso_base) < REACH;
     let above =
         maps::gap_above(maps, vdso_base, SIZE, DISTANCE).filter(|at| reached(at) && at + SIZE + DISTANCE <= ceiling);
@@ -86,8 +145,8 @@ pub fn place_near(maps: &[Mapping], vdso_base: u64) -> Result<u64> {
             if continues { Ok(m.start) } else { Err(lowest) }
         });
     let lowest = lowest.unwrap_or_else(|lowest| lowest);
+    let is_stack = |m: &&Mapping| m.name.starts_with("[stack");
     let below = || {
-        let is_stack = |m: &&Mapping| m.name.starts_with("[stack");
         let free = maps::gap_below(maps, lowest, SIZE, DISTANCE).filter(reached)?;
         // Not where the stack would grow to.
         let grows_here = maps
@@ -96,8 +155,16 @@ pub fn place_near(maps: &[Mapping], vdso_base: u64) -> Result<u64> {
             .is_some_and(|stack| free < stack.start && stack.start <= lowest);
         (!grows_here).then_some(free)
     };
+    // Where a stack that ends at the vDSO is in the way: below all that it may become. The kernel itself may map as
+    // near to it as 128 MiB (arch/x86/mm/mmap.c: SIZE_128M, stack_maxrandom_size).
+    let below_the_stack = || {
+        let stack = maps.iter().find(is_stack)?;
+        let ceiling = stack.start.checked_sub(STACK_ROOM?)?;
+        maps::gap_below(maps, ceiling, SIZE, DISTANCE).filter(reached)
+    };
     above
         .or_else(below)
+        .or_else(below_the_stack)
         .ok_or_else(|| Error::Unsupported("there is no room near its vDSO".into()))
 }
 
@@ -114,6 +181,40 @@ mod tests {
         }
         let maps = fastpath_proc::maps::parse("f7f0b000-f7f0d000 r-xp 0 0:0 0 [vdso]\n");
         assert_eq!(place_near(&maps, 0xf7f0_b000).unwrap(), 0xf7f0_e000);
+    }
+
+    /// Regression: User Mode Linux's address space ends with the vDSO, and the region was placed behind it.
+    #[test]
+    fn a_region_near_a_vdso_at_the_end_of_a_smaller_address_space_lies_below_it() {
+        let maps = fastpath_proc::maps::parse(
+            "7fbfde6000-7fbfe07000 rw-p 0 0:0 0 [stack]\n7fbffff000-7fc0000000 r-xp 0 0:0 0 [vdso]\n",
+        );
+        let at = place_near_below(&maps, 0x7f_bfff_f000, 0x7f_c000_0000).unwrap();
+        assert!(0x7f_bfe0_7000 < at && at + SIZE < 0x7f_bfff_f000, "{at:#x}");
+        // Its stack may end right below the vDSO.
+        let maps = fastpath_proc::maps::parse(
+            "7fbffdd000-7fbfffe000 rw-p 0 0:0 0 [stack]\n7fbffff000-7fc0000000 r-xp 0 0:0 0 [vdso]\n",
+        );
+        let at = place_near_below(&maps, 0x7f_bfff_f000, 0x7f_c000_0000);
+        if cfg!(target_arch = "x86_64") {
+            let at = at.unwrap();
+            assert!(
+                at + SIZE + (512 << 20) < 0x7f_bffd_d000 && 0x7f_bfff_f000 - at < 1 << 30,
+                "{at:#x}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_end_of_an_address_space_is_found_by_its_pages() {
+        for end in [CEILING, CEILING - 4096, 0x7f_c000_0000, 0x10_0000, 4096, 0] {
+            assert_eq!(end_of(CEILING, |at| at < end), end);
+        }
+        assert!(may_be_mapped(0x1000_0000) && may_be_mapped(end_of as *const () as u64 & !4095));
+        assert!(!may_be_mapped(1 << 60));
+        let maps = maps::of(std::process::id() as i32).unwrap();
+        let last = maps.iter().rev().find(|m| m.end <= CEILING).unwrap();
+        assert!(end_of_address_space() >= last.end);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use fastpath_image::Isa;
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::{Mode, fstat};
 
@@ -65,7 +66,10 @@ impl View {
             false => (&self.cwd, ResolveFlag::empty()),
         };
         let how = OpenHow::new().flags(HANDLE).resolve(resolve);
-        openat2(from, path, how).map_err(|e| Error::io(path.to_string_lossy(), e.into()))
+        openat2(from, path, how).map_err(|errno| match errno {
+            Errno::ENOSYS => Error::Unsupported("this kernel has no openat2 (Linux has it since 5.6)".into()),
+            _ => Error::io(path.to_string_lossy(), errno.into()),
+        })
     }
 
     /// Refuses a program that must be left alone: setuid, setgid or with file capabilities (tracing its exec would
@@ -212,9 +216,18 @@ pub fn proc_shows_this_namespace() -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a thread waits on the futex at `address` (proc_pid_syscall(5)).
-pub fn waits_on_futex(tid: i32, address: u64) -> bool {
-    std::fs::read_to_string(format!("/proc/{tid}/syscall")).is_ok_and(|text| is_wait_on_futex(&text, address))
+/// Returns whether a thread waits on the futex at `address` (proc_pid_syscall(5)). `None`: this kernel does not show the
+/// calls of threads (it takes CONFIG_HAVE_ARCH_TRACEHOOK, which User Mode Linux has not).
+pub fn waits_on_futex(tid: i32, address: u64) -> Option<bool> {
+    match std::fs::read_to_string(format!("/proc/{tid}/syscall")) {
+        Ok(text) => Some(is_wait_on_futex(&text, address)),
+        Err(_) => std::path::Path::new("/proc/self/syscall").exists().then_some(false),
+    }
+}
+
+/// Returns whether the kernel's function in which a thread waits is one of a futex (proc_pid_wchan(5)).
+pub fn waits_on_some_futex(tid: i32) -> bool {
+    fastpath_proc::wchan(tid).starts_with("futex")
 }
 
 fn is_wait_on_futex(text: &str, address: u64) -> bool {

@@ -129,8 +129,16 @@ pub fn look_at(pid: i32) -> Answer<Target> {
         None if maps.iter().any(|m| m.name.starts_with("/memfd:fastpath-page")) => return Err(Refusal::UnderRun),
         found => found,
     };
-    let Some(code) = maps.iter().find(|m| m.name == "[vdso]") else {
-        return Err(Refusal::NoVdso { pid });
+    let is_vdso = |m: &&Mapping| m.name == "[vdso]";
+    let Some(code) = maps.iter().find(is_vdso) else {
+        return Err(match fastpath_image::own_vdso() {
+            // gVisor maps it without a name.
+            Ok(Some(_)) if !maps::of(std::process::id() as i32)?.iter().any(|m| is_vdso(&m)) => {
+                let why = "this kernel does not show vDSOs in /proc/PID/maps (gVisor does not)";
+                Error::Unsupported(why.into()).into()
+            }
+            _ => Refusal::NoVdso { pid },
+        });
     };
     let vdso = Memory::of(pid)?.bytes(code.start, (code.end - code.start) as usize)?;
     let vdso_base = code.start;

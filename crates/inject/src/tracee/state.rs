@@ -5,6 +5,8 @@ use nix::errno::Errno;
 use nix::sys::ptrace;
 
 use super::Tracee;
+#[cfg(target_arch = "x86_64")]
+use crate::error::Error;
 use crate::error::{Result, tried};
 #[cfg(target_arch = "x86_64")]
 use crate::seccomp_filter::{Instruction, MOST_INSTRUCTIONS};
@@ -21,17 +23,20 @@ pub struct LeavingCall {
 }
 
 impl Tracee {
-    /// Returns the system call that it is leaving; `None` if it is not stopped at the exit of one
-    /// (PTRACE_GET_SYSCALL_INFO, Linux 5.3).
+    /// Returns the system call that it is leaving; `None` if it is not stopped at the exit of one. The thread must be in
+    /// a syscall-stop (PTRACE_GET_SYSCALL_INFO, Linux 5.3).
     pub fn leaving_call(&self) -> Result<Option<LeavingCall>> {
         /// include/uapi/linux/ptrace.h: struct ptrace_syscall_info is the kind of stop (one byte), the architecture,
         /// the program counter and the stack pointer; at an exit, then the result, and whether it is an error (one
         /// byte).
         const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
         const INFO_EXIT: u8 = 2;
-        let info: [u64; 11] = self
-            .describe(GET_SYSCALL_INFO)
-            .map_err(tried("PTRACE_GET_SYSCALL_INFO"))?;
+        let info: [u64; 11] = match self.describe(GET_SYSCALL_INFO) {
+            Ok(info) => info,
+            #[cfg(target_arch = "x86_64")]
+            Err(Errno::EIO) if states_syscall_stops() => return self.leaving_call_by_message(),
+            Err(errno) => return Err(tried("PTRACE_GET_SYSCALL_INFO")(errno)),
+        };
         let [kind, pc, _, value, is_error, ..] = info;
         if kind as u8 != INFO_EXIT {
             return Ok(None);
@@ -42,6 +47,47 @@ impl Tracee {
         };
         Ok(Some(LeavingCall { pc, result }))
     }
+
+    /// The same where an architecture of the kernel lacks that request (it takes CONFIG_HAVE_ARCH_TRACEHOOK, which User
+    /// Mode Linux has not): by the event message of the stop, and the registers.
+    #[cfg(target_arch = "x86_64")]
+    fn leaving_call_by_message(&self) -> Result<Option<LeavingCall>> {
+        /// include/uapi/linux/ptrace.h: PTRACE_EVENTMSG_SYSCALL_ENTRY and PTRACE_EVENTMSG_SYSCALL_EXIT.
+        const ENTRY: i64 = 1;
+        const EXIT: i64 = 2;
+        let message = ptrace::getevent(self.pid).map_err(tried("PTRACE_GETEVENTMSG"))?;
+        let registers = self.registers()?;
+        match message {
+            ENTRY => Ok(None),
+            EXIT if !registers.is_32_bit() => Ok(Some(LeavingCall {
+                pc: registers.pc(),
+                result: registers.call_result(),
+            })),
+            _ => Err(Error::Unsupported(
+                "this kernel does not tell a system call's entry from its exit (PTRACE_GET_SYSCALL_INFO)".into(),
+            )),
+        }
+    }
+}
+
+/// Returns whether this kernel states in the event message of a syscall-stop whether it is an entry or an exit: Linux 5.3
+/// and newer, on every architecture (include/linux/ptrace.h: ptrace_report_syscall). An older one leaves the message of
+/// an earlier event there.
+#[cfg(target_arch = "x86_64")]
+fn states_syscall_stops() -> bool {
+    static STATES: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
+        std::fs::read_to_string("/proc/sys/kernel/osrelease").is_ok_and(|release| is_from_5_3(&release))
+    });
+    *STATES
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_from_5_3(release: &str) -> bool {
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map_while(|n| n.parse().ok());
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    version >= (5, 3)
 }
 
 /// State that only a thread of a running program has: an exec resets it.
@@ -131,5 +177,48 @@ impl Tracee {
             start.add(CALL_ADDRESS_AT).cast::<u64>().read_unaligned()
         };
         Ok(information.si_code == SYS_USER_DISPATCH && call_address == after_call)
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use crate::tracee::{Stop, Until};
+
+    #[test]
+    fn entry_and_exit_of_a_call_are_told_apart_with_and_without_the_request_for_it() {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let pid = child.id() as i32;
+        let tracee = Tracee::seize(pid, pid, ptrace::Options::empty()).unwrap();
+        tracee.interrupt().unwrap();
+        tracee.wait_for_interrupt::<Error>(None).unwrap();
+        let mut told = Vec::new();
+        // The call that was interrupted is made again and again; each interrupt ends it.
+        while told.len() < 6 {
+            tracee.resume(Until::Syscall, 0).unwrap();
+            let Some(Stop::Syscall) = tracee.event(true).unwrap() else {
+                continue;
+            };
+            let [by_request, by_message] = [tracee.leaving_call(), tracee.leaving_call_by_message()]
+                .map(|left| left.unwrap().map(|left| (left.pc, left.result)));
+            assert_eq!(by_request, by_message);
+            told.push(by_message.is_some());
+            if by_message.is_none() {
+                tracee.interrupt().unwrap();
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(told, [false, true, false, true, false, true]);
+    }
+
+    #[test]
+    fn a_kernel_before_5_3_is_not_asked_for_the_kind_of_a_stop_by_its_message() {
+        for release in ["5.3.0", "5.10.0-30-amd64", "6.1.176", "10.0"] {
+            assert!(is_from_5_3(release), "{release}");
+        }
+        for release in ["5.2.21", "4.4.0", "3.17", "5", "", "odd", "4.19.0-26-amd64"] {
+            assert!(!is_from_5_3(release), "{release}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Registers of a thread on an x86-64 kernel.
 
+use nix::errno::Errno;
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 
@@ -44,10 +45,19 @@ impl Registers {
         self.0.orig_rax
     }
 
-    /// Returns whether a stop interrupted the thread's wait on a futex without the kernel still showing that. Always
-    /// false: an x86-64 kernel shows it (orig_rax).
-    pub fn repeats_wait_on_futex(&self, _address: u64) -> bool {
-        false
+    /// Returns the result of the system call that a 64-bit thread is leaving.
+    pub fn call_result(&self) -> std::result::Result<u64, Errno> {
+        /// Results from here up to -1 are errors (include/linux/err.h: MAX_ERRNO).
+        const FIRST_ERROR: i64 = -4095;
+        match self.0.rax as i64 {
+            error @ FIRST_ERROR..0 => Err(Errno::from_raw(-error as i32)),
+            _ => Ok(self.0.rax),
+        }
+    }
+
+    /// Returns whether a stop interrupted a 64-bit thread's wait on the futex at `address`.
+    pub fn repeats_wait_on_futex(&self, address: u64) -> bool {
+        [libc::SYS_futex, libc::SYS_restart_syscall].contains(&(self.0.orig_rax as i64)) && self.0.rdi == address
     }
 
     /// Returns whether the thread runs 32-bit code.
