@@ -27,6 +27,7 @@ mod i386;
 mod instruments;
 mod job_control;
 mod json;
+mod kernels;
 mod misuse;
 mod namespaces;
 mod pipeline;

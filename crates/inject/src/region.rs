@@ -210,7 +210,7 @@ mod tests {
         for end in [CEILING, CEILING - 4096, 0x7f_c000_0000, 0x10_0000, 4096, 0] {
             assert_eq!(end_of(CEILING, |at| at < end), end);
         }
-        assert!(may_be_mapped(0x1000_0000) && may_be_mapped(end_of as *const () as u64 & !4095));
+        assert!(may_be_mapped(0x1000_0000) && may_be_mapped(may_be_mapped as *const () as u64 & !4095));
         assert!(!may_be_mapped(1 << 60));
         let maps = maps::of(std::process::id() as i32).unwrap();
         let last = maps.iter().rev().find(|m| m.end <= CEILING).unwrap();
