@@ -1,10 +1,11 @@
 //! All threads of a process, stopped at once, and resumed as they were.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use super::checks;
+use super::priority::Raised;
 use super::refusal::{Answer, Refusal};
 use super::session::{Session, Thread};
 use crate::abi::{Registers, running};
@@ -23,6 +24,19 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// stopped ends within one.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 const BETWEEN_LATE_TRIES: Duration = Duration::from_millis(640);
+
+/// Time within which a thread stops if it has a CPU: until then the waiting thread only yields its own CPU.
+const AT_ONCE: Duration = Duration::from_micros(20);
+/// Length of a pause after that. The threads may need this CPU.
+const PAUSE: Duration = Duration::from_micros(20);
+/// Number of threads that are looked at in vain before a pause. Threads stop about in the order in which they are asked.
+const LOOKS: usize = 8;
+
+/// Time after which threads whose call returns EINTR are not stopped one by one any more: as many of them remain, or the
+/// CPUs are so busy, that the deadline would pass.
+const ONE_BY_ONE: Duration = Duration::from_millis(40);
+/// Number of them that are asked to stop at the same time from then on.
+const MOST_TOGETHER: usize = 16;
 
 /// Limit of incomplete listings that show no new thread. A listing is incomplete where a thread ended while it was
 /// read; such a sequence normally ends soon.
@@ -65,9 +79,15 @@ impl StopTimeout {
 
     /// Waits a little for this thread to stop; refuses after the timeout.
     pub fn wait(&self, pid: i32, tid: i32) -> Answer<()> {
+        self.check(pid, tid)?;
+        nap(self.0);
+        Ok(())
+    }
+
+    /// Refuses after the timeout for this thread.
+    fn check(&self, pid: i32, tid: i32) -> Answer<()> {
         let waits = self.0.elapsed() > UNINTERRUPTIBLE_TIMEOUT && is_uninterruptible(pid, tid);
         if !waits && self.0.elapsed() <= TIMEOUT {
-            nap(self.0);
             return Ok(());
         }
         let place = fastpath_proc::wchan(format!("{pid}/task/{tid}"));
@@ -85,6 +105,15 @@ fn call_of(pid: i32, tid: i32) -> Option<i64> {
     Some(fastpath_proc::syscall(format!("{pid}/task/{tid}"))?.0)
 }
 
+/// Returns the number of threads of a process, its kernel workers and a first thread that has ended included; 0 if it
+/// has none.
+fn number_of(pid: i32) -> usize {
+    /// Links of the directory itself; each thread adds one.
+    const OWN_LINKS: u64 = 2;
+    let links = std::fs::metadata(format!("/proc/{pid}/task")).map_or(0, |meta| meta.nlink());
+    links.saturating_sub(OWN_LINKS) as usize
+}
+
 /// Threads of a process as a directory shows them, and their number after it had been read.
 ///
 /// The kernel walks from thread to thread: if the thread that it has reached ends, it ends the listing there
@@ -96,13 +125,10 @@ struct Listing {
 
 impl Listing {
     fn of(pid: i32) -> Listing {
-        /// Links of the directory itself; each thread adds one.
-        const OWN_LINKS: u64 = 2;
         let tids = of(pid);
-        let links = std::fs::metadata(format!("/proc/{pid}/task")).map_or(0, |meta| meta.nlink());
         Listing {
             tids,
-            alive: links.saturating_sub(OWN_LINKS) as usize,
+            alive: number_of(pid),
         }
     }
 
@@ -146,9 +172,11 @@ pub struct AllStopped<'s> {
     /// Threads that are traced and have not been asked to stop yet.
     waiting: Vec<Thread>,
     /// Threads that were asked to stop.
-    running: Vec<Thread>,
+    running: VecDeque<Thread>,
     /// Time at which the first was asked to stop.
     begun: Option<Instant>,
+    /// Priority since then.
+    raised: Option<Raised>,
 }
 
 impl AllStopped<'_> {
@@ -187,20 +215,23 @@ impl AllStopped<'_> {
     fn try_of<'s>(session: &'s Session<'s>) -> Answer<AllStopped<'s>> {
         let pid = session.pid();
         refuse_uninterruptible(session)?;
-        let answers_eintr = |tid: &i32| call_of(pid, *tid).is_some_and(running::answers_eintr);
-        let with_care: HashSet<i32> = of(pid).into_iter().filter(answers_eintr).collect();
         let mut all = AllStopped {
             session,
             threads: Vec::new(),
             known: HashSet::new(),
             waiting: Vec::new(),
-            running: Vec::new(),
+            running: VecDeque::new(),
             begun: None,
+            raised: None,
         };
         let begun = Instant::now();
         let mut cut = 0;
         loop {
             all.are_in_time()?;
+            // Stopped threads start no others.
+            if !all.threads.is_empty() && all.threads.len() == number_of(pid) {
+                return Ok(all);
+            }
             let listing = Listing::of(pid);
             let is_whole = listing.is_whole();
             let is_new = |tid: &i32| !all.known.contains(tid);
@@ -223,24 +254,43 @@ impl AllStopped<'_> {
                 let traced = all.trace(tid)?;
                 all.waiting.extend(traced);
             }
-            let is_one_by_one = |thread: &mut Thread| with_care.contains(&thread.tracee.pid());
-            let one_by_one: Vec<Thread> = all.waiting.extract_if(.., is_one_by_one).collect();
-            let at_once = std::mem::replace(&mut all.waiting, one_by_one);
-            all.begun.get_or_insert_with(Instant::now);
-            session.stop_time.begin();
-            let mut asked = Ok(());
-            for thread in at_once {
-                asked = asked.and(all.ask_to_stop(thread));
-            }
-            asked?;
-            all.collect()?;
-            // One by one: if fastpath dies, at most one of them gets EINTR. Their stops are the shortest, and do not
-            // happen if the others do not stop: a stop restarts their timeouts.
-            while let Some(thread) = all.waiting.pop() {
-                all.ask_to_stop(thread)?;
-                all.collect()?;
-            }
+            all.stop_waiting()?;
         }
+    }
+
+    /// Stops the threads that are traced already.
+    fn stop_waiting(&mut self) -> Answer<()> {
+        let pid = self.pid();
+        let answers_eintr = |thread: &mut Thread| {
+            let call = call_of(pid, thread.tracee.pid());
+            call.is_some_and(running::answers_eintr)
+        };
+        // The first threads are asked while all run.
+        let (at_once, one_by_one) = match self.begun {
+            None => {
+                let with_care: Vec<Thread> = self.waiting.extract_if(.., answers_eintr).collect();
+                (std::mem::take(&mut self.waiting), with_care)
+            }
+            Some(_) => (std::mem::take(&mut self.waiting), Vec::new()),
+        };
+        self.waiting = one_by_one;
+        self.raised.get_or_insert_with(Raised::of_this_thread);
+        self.begun.get_or_insert_with(Instant::now);
+        self.session.stop_time.begin();
+        let mut asked = Ok(());
+        for thread in at_once {
+            asked = asked.and(self.ask_to_stop(thread));
+        }
+        asked?;
+        self.collect(0)?;
+        // One by one: if fastpath dies, at most one of them gets EINTR. Their stops are the shortest, and do not
+        // happen if the others do not stop: a stop restarts their timeouts.
+        while let Some(thread) = self.waiting.pop() {
+            self.ask_to_stop(thread)?;
+            let is_late = self.session.stop_time.elapsed() >= ONE_BY_ONE;
+            self.collect(if is_late { MOST_TOGETHER - 1 } else { 0 })?;
+        }
+        self.collect(0)
     }
 
     /// Traces a thread; returns `None` for one that need not stop.
@@ -255,7 +305,7 @@ impl AllStopped<'_> {
     fn ask_to_stop(&mut self, thread: Thread) -> Answer<()> {
         let tid = thread.tracee.pid();
         let asked = thread.tracee.interrupt();
-        self.running.push(thread);
+        self.running.push_back(thread);
         match asked {
             Err(_) if self.need_not_stop(tid) => Ok(()),
             asked => Ok(asked?),
@@ -280,34 +330,52 @@ impl AllStopped<'_> {
         has_ended(self.session.pid(), tid) || checks::is_worker(self.session.pid(), tid)
     }
 
-    /// Waits until all threads that were asked to stop have stopped.
-    fn collect(&mut self) -> Answer<()> {
+    /// Waits until no more than `left` of the threads that were asked to stop have not stopped.
+    fn collect(&mut self, left: usize) -> Answer<()> {
         let timeout = StopTimeout::start();
-        while !self.running.is_empty() {
-            for thread in std::mem::take(&mut self.running) {
-                match thread.tracee.event(false) {
-                    Ok(None) => self.running.push(thread),
-                    // The end of a thread is reported to its tracer only.
-                    Ok(Some(Stop::Exited)) | Err(_) => {}
-                    Ok(Some(stop)) => {
-                        // The thread may have been killed since its stop.
-                        let Ok(registers) = thread.tracee.registers() else {
-                            continue;
-                        };
-                        self.threads.push(Stopped {
-                            thread,
-                            registers,
-                            stop,
-                        });
+        let mut last = Instant::now();
+        let mut in_vain = 0;
+        while self.running.len() > left
+            && let Some(thread) = self.running.pop_front()
+        {
+            match thread.tracee.event_with_registers(false) {
+                Ok(None) => {
+                    let tid = thread.tracee.pid();
+                    self.running.push_back(thread);
+                    in_vain += 1;
+                    if in_vain >= LOOKS.min(self.running.len()) {
+                        in_vain = 0;
+                        self.are_in_time()?;
+                        timeout.check(self.pid(), tid)?;
+                        pause(last);
                     }
+                    continue;
+                }
+                // The end of a thread is reported to its tracer only.
+                Ok(Some((Stop::Exited, _))) | Err(_) => {}
+                // A thread without registers has been killed since its stop.
+                Ok(Some((stop, registers))) => {
+                    let registers = registers.or_else(|| thread.tracee.registers().ok());
+                    self.threads.extend(registers.map(|registers| Stopped {
+                        thread,
+                        registers,
+                        stop,
+                    }));
                 }
             }
-            self.are_in_time()?;
-            if let Some(first) = self.running.first() {
-                timeout.wait(self.session.pid(), first.tracee.pid())?;
-            }
+            in_vain = 0;
+            last = Instant::now();
         }
-        Ok(())
+        self.are_in_time()
+    }
+}
+
+/// Waits a little for threads to stop, the last of which stopped at `last`.
+fn pause(last: Instant) {
+    if last.elapsed() < AT_ONCE {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(PAUSE);
     }
 }
 
@@ -323,6 +391,7 @@ impl Drop for AllStopped<'_> {
         if let Some(begun) = self.begun {
             self.session.note_pause(begun.elapsed());
         }
+        self.raised = None;
     }
 }
 
