@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use super::checks;
-use super::priority::Raised;
+use super::priority::Priority;
 use super::refusal::{Answer, Refusal};
 use super::session::{Session, Thread};
 use crate::abi::{Registers, running};
@@ -25,10 +25,6 @@ const LONGEST: Duration = Duration::from_secs(10);
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 const BETWEEN_LATE_TRIES: Duration = Duration::from_millis(640);
 
-/// Time within which a thread stops if it has a CPU: until then the waiting thread only yields its own CPU.
-const AT_ONCE: Duration = Duration::from_micros(20);
-/// Length of a pause after that. The threads may need this CPU.
-const PAUSE: Duration = Duration::from_micros(20);
 /// Number of threads that are looked at in vain before a pause. Threads stop about in the order in which they are asked.
 const LOOKS: usize = 8;
 
@@ -175,8 +171,8 @@ pub struct AllStopped<'s> {
     running: VecDeque<Thread>,
     /// Time at which the first was asked to stop.
     begun: Option<Instant>,
-    /// Priority since then.
-    raised: Option<Raised>,
+    /// Priority of this thread since then.
+    priority: Option<Priority>,
 }
 
 impl AllStopped<'_> {
@@ -222,7 +218,7 @@ impl AllStopped<'_> {
             waiting: Vec::new(),
             running: VecDeque::new(),
             begun: None,
-            raised: None,
+            priority: None,
         };
         let begun = Instant::now();
         let mut cut = 0;
@@ -274,14 +270,16 @@ impl AllStopped<'_> {
             Some(_) => (std::mem::take(&mut self.waiting), Vec::new()),
         };
         self.waiting = one_by_one;
-        self.raised.get_or_insert_with(Raised::of_this_thread);
         self.begun.get_or_insert_with(Instant::now);
         self.session.stop_time.begin();
+        let priority = self.priority.get_or_insert_with(Priority::of_this_thread);
+        priority.before_all();
         let mut asked = Ok(());
         for thread in at_once {
             asked = asked.and(self.ask_to_stop(thread));
         }
         asked?;
+        self.priority.iter().for_each(Priority::above_others);
         self.collect(0)?;
         // One by one: if fastpath dies, at most one of them gets EINTR. Their stops are the shortest, and do not
         // happen if the others do not stop: a stop restarts their timeouts.
@@ -290,7 +288,9 @@ impl AllStopped<'_> {
             let is_late = self.session.stop_time.elapsed() >= ONE_BY_ONE;
             self.collect(if is_late { MOST_TOGETHER - 1 } else { 0 })?;
         }
-        self.collect(0)
+        self.collect(0)?;
+        self.priority.iter().for_each(Priority::before_all);
+        Ok(())
     }
 
     /// Traces a thread; returns `None` for one that need not stop.
@@ -347,7 +347,7 @@ impl AllStopped<'_> {
                         in_vain = 0;
                         self.are_in_time()?;
                         timeout.check(self.pid(), tid)?;
-                        pause(last);
+                        nap(last);
                     }
                     continue;
                 }
@@ -370,17 +370,9 @@ impl AllStopped<'_> {
     }
 }
 
-/// Waits a little for threads to stop, the last of which stopped at `last`.
-fn pause(last: Instant) {
-    if last.elapsed() < AT_ONCE {
-        std::thread::yield_now();
-    } else {
-        std::thread::sleep(PAUSE);
-    }
-}
-
 impl Drop for AllStopped<'_> {
     fn drop(&mut self) {
+        self.priority.iter().for_each(Priority::before_all);
         for stopped in &self.threads {
             stopped.thread.go_on(stopped.stop);
         }
@@ -391,7 +383,7 @@ impl Drop for AllStopped<'_> {
         if let Some(begun) = self.begun {
             self.session.note_pause(begun.elapsed());
         }
-        self.raised = None;
+        self.priority = None;
     }
 }
 

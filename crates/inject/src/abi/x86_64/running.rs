@@ -205,5 +205,10 @@ mod tests {
         words[20 + 3] = 0x33;
         assert_eq!(interrupted_at(&words).count(), 1);
         assert_eq!(interrupted_at(&[0x33, 0x33]).count(), 0);
+        for at in 3..200 {
+            let mut words = vec![7; 200];
+            words[at - 3..=at].copy_from_slice(&[0x7ffd_0000, 0x7fff_1000, 0x246, 0x33]);
+            assert_eq!(interrupted_at(&words).collect::<Vec<_>>(), [(0x7fff_1000, 0x7ffd_0000)], "{at}");
+        }
     }
 }
