@@ -88,6 +88,8 @@ struct Several<'t> {
     pieces: Vec<RemoteIoVec>,
     bytes: usize,
     buffer: Vec<u8>,
+    /// Words of one stack.
+    words: Vec<u64>,
 }
 
 impl<'t> Several<'t> {
@@ -121,9 +123,11 @@ impl<'t> Several<'t> {
                 continue;
             };
             rest = behind;
+            self.words.clear();
             let (words, _) = stack.as_chunks();
-            let words: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-            if running::interrupted_at(&words).next().is_some() || words.into_iter().any(&is_telling) {
+            self.words.extend(words.iter().map(|word| u64::from_ne_bytes(*word)));
+            if running::interrupted_at(&self.words).next().is_some() || self.words.iter().any(|word| is_telling(*word))
+            {
                 found.push(thread);
             }
         }

@@ -269,6 +269,9 @@ impl AllStopped<'_> {
             }
             Some(_) => (std::mem::take(&mut self.waiting), Vec::new()),
         };
+        let count = at_once.len() + one_by_one.len();
+        self.threads.reserve(count);
+        self.running.reserve(count);
         self.waiting = one_by_one;
         self.begun.get_or_insert_with(Instant::now);
         self.session.stop_time.begin();
