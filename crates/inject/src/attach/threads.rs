@@ -28,10 +28,10 @@ const BETWEEN_LATE_TRIES: Duration = Duration::from_millis(640);
 /// Number of threads that are looked at in vain before a pause. Threads stop about in the order in which they are asked.
 const LOOKS: usize = 8;
 
-/// Time after which threads whose call returns EINTR are not stopped one by one any more: as many of them remain, or the
-/// CPUs are so busy, that the deadline would pass.
-const ONE_BY_ONE: Duration = Duration::from_millis(40);
-/// Number of them that are asked to stop at the same time from then on.
+/// Longest time for which threads whose call returns EINTR are stopped one by one. If it would take longer, because there
+/// are thousands of them or the CPUs are busy, the deadline might pass. A few are always stopped one by one.
+const ONE_BY_ONE: Duration = Duration::from_millis(20);
+/// Number of them that are asked to stop at the same time then.
 const MOST_TOGETHER: usize = 16;
 
 /// Limit of incomplete listings that show no new thread. A listing is incomplete where a thread ended while it was
@@ -286,10 +286,17 @@ impl AllStopped<'_> {
         self.collect(0)?;
         // One by one: if fastpath dies, at most one of them gets EINTR. Their stops are the shortest, and do not
         // happen if the others do not stop: a stop restarts their timeouts.
+        let begun = Instant::now();
+        let mut together = 1;
+        let mut stopped = 0;
         while let Some(thread) = self.waiting.pop() {
             self.ask_to_stop(thread)?;
-            let is_late = self.session.stop_time.elapsed() >= ONE_BY_ONE;
-            self.collect(if is_late { MOST_TOGETHER - 1 } else { 0 })?;
+            self.collect(together - 1)?;
+            stopped += 1;
+            let left = self.waiting.len();
+            if left > MOST_TOGETHER && begun.elapsed() / stopped * left as u32 > ONE_BY_ONE {
+                together = MOST_TOGETHER;
+            }
         }
         self.collect(0)?;
         self.priority.iter().for_each(Priority::before_all);
