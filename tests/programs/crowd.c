@@ -7,8 +7,8 @@
  * Of 100 threads (or THREADS), one only reads the system's clock, every 100 us; a third of the threads waits in
  * epoll_wait for an event that never comes, a third on a futex; the others sleep a millisecond and read a clock, again
  * and again. With WAY other than `mixed`, all of them do one thing: `epoll` and `futex` wait, `sleep` sleeps and reads,
- * `busy` only reads. For each line of input, the program prints the longest time in microseconds, since the line before,
- * between two reads of the first thread.
+ * `busy` only reads. For each line of input, the program prints the longest time in microseconds, since the line
+ * before, between two reads of the first thread.
  */
 #include "clocks.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* waiters THREADS: threads that wait in epoll_wait for an event that never comes. Prints `ready` when all of them wait, and
- * ends with 3 if a wait ends. */
+/* waiters THREADS: threads that wait in epoll_wait for an event that never comes. Prints `ready` when all of them wait,
+ * and ends with 3 if a wait ends. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
