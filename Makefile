@@ -46,7 +46,7 @@ static: ## build fastpath as one file that needs no library
 bench: build ## compare the clock paths of this machine
 	./target/release/fastpath bench
 
-bench-attach: build ## measure how long attach and detach stop a process of 100 threads
+bench-attach: build ## measure how long attach and detach stop processes of 100 and of 1,000 threads
 	@$(MAKE) --no-print-directory -s -C tests/programs
 	@./scripts/bench-attach
 

@@ -2,12 +2,13 @@
 /*
  * crowd: threads as in a server, and one that notices when it did not run.
  *
- *   crowd [-t THREADS]
+ *   crowd [-t THREADS] [-w WAY]
  *
  * Of 100 threads (or THREADS), one only reads the system's clock, every 100 us; a third of the threads waits in
  * epoll_wait for an event that never comes, a third on a futex; the others sleep a millisecond and read a clock, again
- * and again. For each line of input, the program prints the longest time in microseconds, since the line before,
- * between two reads of the first thread.
+ * and again. With WAY other than `mixed`, all of them do one thing: `epoll` and `futex` wait, `sleep` sleeps and reads,
+ * `busy` only reads. For each line of input, the program prints the longest time in microseconds, since the line
+ * before, between two reads of the first thread.
  */
 #include "clocks.h"
 
@@ -16,6 +17,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 
 static _Atomic long long longest_ns;
@@ -66,18 +68,51 @@ static void *work(void *unused) {
 	return unused;
 }
 
+static void *read_on(void *unused) {
+	for (;;) {
+		read_last = read_libc_ns(ID_MONOTONIC);
+	}
+	return unused;
+}
+
+typedef void *body(void *);
+
+static const struct {
+	const char *name;
+	body *bodies[3];
+} ways[] = {
+    {"mixed", {work, wait_for_event, wait_for_turn}},
+    {"epoll", {wait_for_event, wait_for_event, wait_for_event}},
+    {"futex", {wait_for_turn, wait_for_turn, wait_for_turn}},
+    {"sleep", {work, work, work}},
+    {"busy", {read_on, read_on, read_on}},
+};
+
+/* Returns what the threads do in this way; NULL if there is no such way. */
+static body *const *bodies_of(const char *name) {
+	for (size_t i = 0; i < sizeof(ways) / sizeof(*ways); i++) {
+		if (!strcmp(ways[i].name, name)) {
+			return ways[i].bodies;
+		}
+	}
+	return NULL;
+}
+
 int main(int argc, char **argv) {
-	static void *(*const bodies[])(void *) = {work, wait_for_event, wait_for_turn};
+	body *const *bodies = ways[0].bodies;
 	int threads = 100, option;
 	char line[16];
 	pthread_t thread;
 
-	while ((option = getopt(argc, argv, "t:")) != -1) {
+	while ((option = getopt(argc, argv, "t:w:")) != -1) {
 		if (option == 't') {
 			threads = atoi(optarg);
 		}
-		if (option != 't' || threads < 2) {
-			fputs("usage: crowd [-t THREADS]\n", stderr);
+		if (option == 'w') {
+			bodies = bodies_of(optarg);
+		}
+		if (option == '?' || threads < 2 || !bodies) {
+			fputs("usage: crowd [-t THREADS] [-w mixed|epoll|futex|sleep|busy]\n", stderr);
 			return 2;
 		}
 	}

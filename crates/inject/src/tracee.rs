@@ -130,15 +130,26 @@ impl Tracee {
     /// system call with EINTR, makes the kernel restart that call at once: if the tracer died first, the program would
     /// see an EINTR that it would not have seen without a tracer.
     pub fn event(&self, wait: bool) -> Result<Option<Stop>> {
-        let stop = self.next_event(wait)?;
-        if let Some(Stop::Interrupt | Stop::Group | Stop::Signal(_)) = stop
+        Ok(self.event_with_registers(wait)?.map(|(stop, _)| stop))
+    }
+
+    /// Returns the next stop as [`Tracee::event`] does, and the registers with which the program will go on from a stop
+    /// that does not end a system call of the tracer's; `None` for another stop, or if the thread has been killed since.
+    pub fn event_with_registers(&self, wait: bool) -> Result<Option<(Stop, Option<Registers>)>> {
+        let Some(stop) = self.next_event(wait)? else {
+            return Ok(None);
+        };
+        let mut registers = None;
+        if let Stop::Interrupt | Stop::Group | Stop::Signal(_) = stop {
             // The thread may have been killed since its stop; its end is the next event.
-            && let Ok(mut registers) = self.registers()
-            && registers.undo_interruption()
-        {
-            let _ = self.set_registers(&registers);
+            registers = self.registers().ok();
+            if let Some(registers) = &mut registers
+                && registers.undo_interruption()
+            {
+                let _ = self.set_registers(registers);
+            }
         }
-        Ok(stop)
+        Ok(Some((stop, registers)))
     }
 
     fn next_event(&self, wait: bool) -> Result<Option<Stop>> {

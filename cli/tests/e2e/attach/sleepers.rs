@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Memory, attach, detach};
+use super::{Memory, attach, detach, hazard};
 use crate::common::{fastpath, finish, helper_program, start, wait_until};
 
 #[test]
@@ -26,6 +26,22 @@ fn attach_does_not_disturb_waits_of_any_kind() {
     assert_eq!((after.mappings, after.vdso), (before.mappings, before.vdso));
     running.pid().signal(libc::SIGTERM);
     running.finish().expect_success().expect_output("ready\ndone");
+}
+
+#[test]
+fn attach_interrupts_no_wait_of_hundreds_of_threads() {
+    let Some(running) = hazard("waiters", &["300"], "ready") else {
+        return;
+    };
+    let before = Memory::of(running.pid());
+    for _ in 0..5 {
+        attach(running.pid()).expect_success().expect_output("");
+        assert!(running.pid().is_served());
+        detach(running.pid()).expect_success().expect_output("");
+    }
+    assert!(running.pid().exists() && running.pid().state() != 'Z');
+    assert_eq!(Memory::of(running.pid()), before);
+    assert_eq!(running.out_so_far(), "ready\n");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Takes a process off the fast path: restores the bytes of its entry points, and unmaps the region once no thread is
 //! in it.
 
+use std::ops::Range;
+
 use super::calling_thread::with_calls;
 use super::checks;
 use super::execs;
@@ -9,8 +11,8 @@ use super::refusal::{Answer, Refusal};
 use super::regions::{Found, find};
 use super::session::{self, Session};
 use super::threads::AllStopped;
-use super::until_no_thread_is_in;
 use super::watchdog::LastResort;
+use super::{thread_in, until_no_thread_is_in};
 use crate::abi;
 use crate::maps;
 use crate::redirection::{Journal, Record, State, mapping};
@@ -46,9 +48,13 @@ fn detach_held(session: &Session<'_>) -> Answer<Detached> {
     if found.journal.state == State::Kept {
         return Err(Refusal::UnderRun);
     }
-    take_back(session, &found)?;
+    let is_unused = take_back(session, &found)?;
     leftovers::clear(session)?;
-    match clear(session, &found) {
+    let cleared = match is_unused {
+        true => unmap_unused(session, &found),
+        false => clear(session, &found),
+    };
+    match cleared {
         Ok(()) => Ok(Detached { region_stays_for: None }),
         Err(refusal @ (Refusal::InTheWay { .. } | Refusal::StackNotReadable { .. })) => Ok(Detached {
             region_stays_for: Some(refusal),
@@ -57,8 +63,11 @@ fn detach_held(session: &Session<'_>) -> Answer<Detached> {
     }
 }
 
-/// Restores the original bytes.
-fn take_back(session: &Session<'_>, found: &Found) -> Answer<()> {
+/// Restores the original bytes. Returns whether no thread is in the region any more: then the threads need not be stopped
+/// again for it.
+fn take_back(session: &Session<'_>, found: &Found) -> Answer<bool> {
+    let may_be_cleared = !found.is_before_entry()?;
+    let (code, entry) = code_of(found)?;
     let (mut all, ()) = AllStopped::of(session, |_| Ok(Some(())))?;
     let in_force: Vec<Record> = found.in_force()?.into_iter().cloned().collect();
     let tracee = all.threads[0].tracee();
@@ -69,6 +78,29 @@ fn take_back(session: &Session<'_>, found: &Found) -> Answer<()> {
     }
     let state = (State::Withdrawn as u32).to_le_bytes();
     tracee.write(found.at + region::JOURNAL + Journal::STATE_AT, &state)?;
+    if !may_be_cleared || session.stop_time.is_over() {
+        return Ok(false);
+    }
+    leave_thunks(&mut all, found)?;
+    Ok(matches!(thread_in(&mut all, &code, entry), Ok(None)))
+}
+
+/// Returns the region's code, and the address in it that the loader has used.
+fn code_of(found: &Found) -> Answer<(Vec<Range<u64>>, Option<u64>)> {
+    // The loader's copy of AT_ENTRY: it has jumped there.
+    let (_, hook) = abi::of_this_build(abi::of_isa_of_this_host()?)?;
+    let entry = hook.entry.map(|entry| found.at + region::HOOK + entry);
+    Ok((found.memory()?, entry))
+}
+
+/// Moves threads that wait in a system call to where they would be without the thunk.
+fn leave_thunks(all: &mut AllStopped<'_>, found: &Found) -> Answer<()> {
+    for thread in &mut all.threads {
+        let pc = thread.registers.pc();
+        if let Some(place) = found.journal.records.iter().find_map(|record| place_of(record, pc)) {
+            thread.move_to(place)?;
+        }
+    }
     Ok(())
 }
 
@@ -87,20 +119,8 @@ pub fn clear(session: &Session<'_>, found: &Found) -> Answer<()> {
     if found.is_before_entry()? {
         return Err(Refusal::InTheWay { tid: session.pid() });
     }
-    let code = found.memory()?;
-    // The loader's copy of AT_ENTRY: it has jumped there.
-    let (_, hook) = abi::of_this_build(abi::of_isa_of_this_host()?)?;
-    let entry = hook.entry.map(|entry| found.at + region::HOOK + entry);
-    until_no_thread_is_in(session, &code, entry, |all| {
-        // Threads that wait in a system call continue where they would be without the thunk.
-        for thread in &mut all.threads {
-            let pc = thread.registers.pc();
-            if let Some(place) = found.journal.records.iter().find_map(|record| place_of(record, pc)) {
-                thread.move_to(place)?;
-            }
-        }
-        Ok(())
-    })?;
+    let (code, entry) = code_of(found)?;
+    until_no_thread_is_in(session, &code, entry, |all| leave_thunks(all, found))?;
     // No thread is in the region and no code points to it, so none enters it, though all run again.
     unmap_unused(session, found)
 }

@@ -2,9 +2,12 @@
 
 use std::ops::Range;
 
+use nix::sys::uio::RemoteIoVec;
+
+use super::mapping_at::Mappings;
+use super::threads::Stopped;
 use crate::abi::running;
 use crate::error::Result;
-use crate::maps::{self, Mapping};
 use crate::memory::Pagemap;
 use crate::tracee::Tracee;
 
@@ -19,29 +22,46 @@ const PAGE: u64 = 4096;
 /// Stacks of a process whose threads are all stopped. A page that is not present must not be read: the thread that
 /// would provide it (userfaultfd(2)) is stopped as well.
 pub struct Stacks {
-    maps: Vec<Mapping>,
+    mappings: Mappings,
     pagemap: Pagemap,
 }
 
+/// Limits of one read from many stacks: its pieces (UIO_MAXIOV, include/uapi/linux/uio.h), and its bytes.
+const MOST_PIECES: usize = 1024;
+const MOST_BYTES: usize = 256 << 10;
+
 impl Stacks {
-    /// Reads the mappings of a process.
+    /// Opens the stacks of a process.
     pub fn of(pid: i32) -> Result<Stacks> {
         Ok(Stacks {
-            maps: maps::of(pid)?,
+            mappings: Mappings::of(pid)?,
             pagemap: Pagemap::of(pid),
         })
     }
 
-    /// Returns whether this is the code of the kernel's vDSO.
-    fn is_kernels_code(&self, pc: u64) -> bool {
-        let mut vdso = self.maps.iter().filter(|m| m.name == "[vdso]");
-        vdso.any(|m| m.range().contains(&pc))
-    }
-
     /// Returns the stack from `at` on, up to the end of the mapping that `at` is in.
     fn extent(&self, at: u64) -> Option<Range<u64>> {
-        let mapping = self.maps.iter().find(|m| m.readable && m.range().contains(&at))?;
+        let mapping = self.mappings.readable_at(at)?;
         Some(at..mapping.end.min(at.saturating_add(DEPTH)))
+    }
+
+    /// Returns the threads whose frames must be examined one by one: those whose stack may contain a signal frame, or
+    /// a word that `is_telling`, or is not readable.
+    ///
+    /// Reads many stacks at once: a call costs more than the few hundred bytes of most.
+    pub fn to_examine<'t>(&self, threads: &'t [Stopped], is_telling: impl Fn(u64) -> bool) -> Vec<&'t Stopped> {
+        let mut found = Vec::new();
+        let mut several = Several::default();
+        for thread in threads {
+            let at = thread.registers.sp() & !7;
+            let pieces = self.extent(at).map_or(Vec::new(), |extent| self.pages(extent));
+            if !several.has_room_for(&pieces) {
+                several.read(&is_telling, &mut found);
+            }
+            several.add(thread, &pieces);
+        }
+        several.read(&is_telling, &mut found);
+        found
     }
 
     /// Returns the parts of a range that are in memory.
@@ -58,6 +78,66 @@ impl Stacks {
         }
         ranges
     }
+}
+
+/// Stacks of several threads that are read by one call.
+#[derive(Default)]
+struct Several<'t> {
+    /// Threads, with the number of bytes of each.
+    threads: Vec<(&'t Stopped, usize)>,
+    pieces: Vec<RemoteIoVec>,
+    bytes: usize,
+    buffer: Vec<u8>,
+    /// Words of one stack.
+    words: Vec<u64>,
+}
+
+impl<'t> Several<'t> {
+    fn has_room_for(&self, pieces: &[Range<u64>]) -> bool {
+        self.pieces.len() + pieces.len() <= MOST_PIECES && self.bytes + length(pieces) <= MOST_BYTES
+    }
+
+    fn add(&mut self, thread: &'t Stopped, pieces: &[Range<u64>]) {
+        let bytes = length(pieces);
+        self.threads.push((thread, bytes));
+        self.bytes += bytes;
+        self.pieces.extend(pieces.iter().map(|piece| RemoteIoVec {
+            base: piece.start as usize,
+            len: (piece.end - piece.start) as usize,
+        }));
+    }
+
+    /// Reads and removes them, and adds to `found` those that must be examined.
+    fn read(&mut self, is_telling: impl Fn(u64) -> bool, found: &mut Vec<&'t Stopped>) {
+        self.buffer.resize(self.bytes.max(self.buffer.len()), 0);
+        let read = match self.threads.first() {
+            Some((thread, _)) => thread.look().read_pieces(&mut self.buffer[..self.bytes], &self.pieces),
+            None => 0,
+        };
+        let mut rest = &self.buffer[..read];
+        for (thread, bytes) in self.threads.drain(..) {
+            let Some((stack, behind)) = rest.split_at_checked(bytes) else {
+                // The read ended at a piece that is not readable.
+                rest = &[];
+                found.push(thread);
+                continue;
+            };
+            rest = behind;
+            self.words.clear();
+            let (words, _) = stack.as_chunks();
+            self.words.extend(words.iter().map(|word| u64::from_ne_bytes(*word)));
+            if running::interrupted_at(&self.words).next().is_some() || self.words.iter().any(|word| is_telling(*word))
+            {
+                found.push(thread);
+            }
+        }
+        self.pieces.clear();
+        self.bytes = 0;
+    }
+}
+
+fn length(pieces: &[Range<u64>]) -> usize {
+    pieces.iter().map(|piece| (piece.end - piece.start) as usize).sum()
 }
 
 /// Upper limit of the stack that a function of the kernel's vDSO uses, in bytes (the frames are of some hundred bytes).
@@ -80,7 +160,7 @@ impl Frames {
     pub fn of(tracee: &Tracee, pc: u64, sp: u64, stacks: &Stacks) -> Frames {
         let mut frames = Frames {
             interrupted: Vec::new(),
-            in_vdso: stacks.is_kernels_code(pc).then_some(sp).into_iter().collect(),
+            in_vdso: stacks.mappings.is_vdso(pc).then_some(sp).into_iter().collect(),
             words: Vec::new(),
             is_unreadable: false,
         };
@@ -101,7 +181,7 @@ impl Frames {
                 frames.is_unreadable |= words.len() < bytes / 8 && stacks.pagemap.is_known();
                 for (pc, sp) in running::interrupted_at(&words) {
                     frames.interrupted.push(pc);
-                    frames.in_vdso.extend(stacks.is_kernels_code(pc).then_some(sp));
+                    frames.in_vdso.extend(stacks.mappings.is_vdso(pc).then_some(sp));
                     to_see.push(sp & !7);
                 }
                 frames.words.push((range.start, words));

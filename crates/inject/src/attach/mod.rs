@@ -12,6 +12,8 @@ mod filters;
 mod frames;
 mod hooked_files;
 mod leftovers;
+mod mapping_at;
+mod priority;
 mod refusal;
 mod regions;
 mod session;
@@ -210,7 +212,7 @@ fn returns_into(all: &mut AllStopped<'_>, records: &[Record]) -> Answer<Option<i
             .any(|p| (p.address + 1..p.address + p.original.len() as u64).contains(pc))
     };
     let stacks = Stacks::of(all.pid())?;
-    for thread in &all.threads {
+    for thread in stacks.to_examine(&all.threads, |_| false) {
         if frames_of(thread, &stacks)?.interrupted.iter().any(is_inside) {
             return Ok(Some(thread.tid()));
         }
@@ -258,13 +260,14 @@ fn until_no_thread_is_in(
 
 /// Returns a thread that is about to execute an instruction in `code`, or will return there.
 fn thread_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>], used_up: Option<u64>) -> Answer<Option<i32>> {
+    let is_ours = |address: u64| code.iter().any(|range| range.contains(&address));
+    let is_in = |thread: &&Stopped| is_ours(thread.registers.pc()) || thread.registers.point_into(code);
+    if let Some(thread) = all.threads.iter().find(is_in) {
+        return Ok(Some(thread.tid()));
+    }
     let stacks = Stacks::of(all.pid())?;
-    for thread in &all.threads {
-        let pc = thread.registers.pc();
-        if code.iter().any(|range| range.contains(&pc))
-            || thread.registers.point_into(code)
-            || frames_of(thread, &stacks)?.mention(thread.look(), code, used_up)
-        {
+    for thread in stacks.to_examine(&all.threads, is_ours) {
+        if frames_of(thread, &stacks)?.mention(thread.look(), code, used_up) {
             return Ok(Some(thread.tid()));
         }
     }

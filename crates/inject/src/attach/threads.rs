@@ -1,10 +1,11 @@
 //! All threads of a process, stopped at once, and resumed as they were.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use super::checks;
+use super::priority::Priority;
 use super::refusal::{Answer, Refusal};
 use super::session::{Session, Thread};
 use crate::abi::{Registers, running};
@@ -23,6 +24,15 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// stopped ends within one.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 const BETWEEN_LATE_TRIES: Duration = Duration::from_millis(640);
+
+/// Number of threads that are looked at in vain before a pause. Threads stop about in the order in which they are asked.
+const LOOKS: usize = 8;
+
+/// Longest time for which threads whose call returns EINTR are stopped one by one. If it would take longer, because there
+/// are thousands of them or the CPUs are busy, the deadline might pass. A few are always stopped one by one.
+const ONE_BY_ONE: Duration = Duration::from_millis(20);
+/// Number of them that are asked to stop at the same time then.
+const MOST_TOGETHER: usize = 16;
 
 /// Limit of incomplete listings that show no new thread. A listing is incomplete where a thread ended while it was
 /// read; such a sequence normally ends soon.
@@ -65,9 +75,15 @@ impl StopTimeout {
 
     /// Waits a little for this thread to stop; refuses after the timeout.
     pub fn wait(&self, pid: i32, tid: i32) -> Answer<()> {
+        self.check(pid, tid)?;
+        nap(self.0);
+        Ok(())
+    }
+
+    /// Refuses after the timeout for this thread.
+    fn check(&self, pid: i32, tid: i32) -> Answer<()> {
         let waits = self.0.elapsed() > UNINTERRUPTIBLE_TIMEOUT && is_uninterruptible(pid, tid);
         if !waits && self.0.elapsed() <= TIMEOUT {
-            nap(self.0);
             return Ok(());
         }
         let place = fastpath_proc::wchan(format!("{pid}/task/{tid}"));
@@ -85,6 +101,15 @@ fn call_of(pid: i32, tid: i32) -> Option<i64> {
     Some(fastpath_proc::syscall(format!("{pid}/task/{tid}"))?.0)
 }
 
+/// Returns the number of threads of a process, its kernel workers and a first thread that has ended included; 0 if it
+/// has none.
+fn number_of(pid: i32) -> usize {
+    /// Links of the directory itself; each thread adds one.
+    const OWN_LINKS: u64 = 2;
+    let links = std::fs::metadata(format!("/proc/{pid}/task")).map_or(0, |meta| meta.nlink());
+    links.saturating_sub(OWN_LINKS) as usize
+}
+
 /// Threads of a process as a directory shows them, and their number after it had been read.
 ///
 /// The kernel walks from thread to thread: if the thread that it has reached ends, it ends the listing there
@@ -96,13 +121,10 @@ struct Listing {
 
 impl Listing {
     fn of(pid: i32) -> Listing {
-        /// Links of the directory itself; each thread adds one.
-        const OWN_LINKS: u64 = 2;
         let tids = of(pid);
-        let links = std::fs::metadata(format!("/proc/{pid}/task")).map_or(0, |meta| meta.nlink());
         Listing {
             tids,
-            alive: links.saturating_sub(OWN_LINKS) as usize,
+            alive: number_of(pid),
         }
     }
 
@@ -146,9 +168,11 @@ pub struct AllStopped<'s> {
     /// Threads that are traced and have not been asked to stop yet.
     waiting: Vec<Thread>,
     /// Threads that were asked to stop.
-    running: Vec<Thread>,
+    running: VecDeque<Thread>,
     /// Time at which the first was asked to stop.
     begun: Option<Instant>,
+    /// Priority of this thread since then.
+    priority: Option<Priority>,
 }
 
 impl AllStopped<'_> {
@@ -187,20 +211,23 @@ impl AllStopped<'_> {
     fn try_of<'s>(session: &'s Session<'s>) -> Answer<AllStopped<'s>> {
         let pid = session.pid();
         refuse_uninterruptible(session)?;
-        let answers_eintr = |tid: &i32| call_of(pid, *tid).is_some_and(running::answers_eintr);
-        let with_care: HashSet<i32> = of(pid).into_iter().filter(answers_eintr).collect();
         let mut all = AllStopped {
             session,
             threads: Vec::new(),
             known: HashSet::new(),
             waiting: Vec::new(),
-            running: Vec::new(),
+            running: VecDeque::new(),
             begun: None,
+            priority: None,
         };
         let begun = Instant::now();
         let mut cut = 0;
         loop {
             all.are_in_time()?;
+            // Stopped threads start no others.
+            if !all.threads.is_empty() && all.threads.len() == number_of(pid) {
+                return Ok(all);
+            }
             let listing = Listing::of(pid);
             let is_whole = listing.is_whole();
             let is_new = |tid: &i32| !all.known.contains(tid);
@@ -223,24 +250,57 @@ impl AllStopped<'_> {
                 let traced = all.trace(tid)?;
                 all.waiting.extend(traced);
             }
-            let is_one_by_one = |thread: &mut Thread| with_care.contains(&thread.tracee.pid());
-            let one_by_one: Vec<Thread> = all.waiting.extract_if(.., is_one_by_one).collect();
-            let at_once = std::mem::replace(&mut all.waiting, one_by_one);
-            all.begun.get_or_insert_with(Instant::now);
-            session.stop_time.begin();
-            let mut asked = Ok(());
-            for thread in at_once {
-                asked = asked.and(all.ask_to_stop(thread));
+            all.stop_waiting()?;
+        }
+    }
+
+    /// Stops the threads that are traced already.
+    fn stop_waiting(&mut self) -> Answer<()> {
+        let pid = self.pid();
+        let answers_eintr = |thread: &mut Thread| {
+            let call = call_of(pid, thread.tracee.pid());
+            call.is_some_and(running::answers_eintr)
+        };
+        // The first threads are asked while all run.
+        let (at_once, one_by_one) = match self.begun {
+            None => {
+                let with_care: Vec<Thread> = self.waiting.extract_if(.., answers_eintr).collect();
+                (std::mem::take(&mut self.waiting), with_care)
             }
-            asked?;
-            all.collect()?;
-            // One by one: if fastpath dies, at most one of them gets EINTR. Their stops are the shortest, and do not
-            // happen if the others do not stop: a stop restarts their timeouts.
-            while let Some(thread) = all.waiting.pop() {
-                all.ask_to_stop(thread)?;
-                all.collect()?;
+            Some(_) => (std::mem::take(&mut self.waiting), Vec::new()),
+        };
+        let count = at_once.len() + one_by_one.len();
+        self.threads.reserve(count);
+        self.running.reserve(count);
+        self.waiting = one_by_one;
+        self.begun.get_or_insert_with(Instant::now);
+        self.session.stop_time.begin();
+        let priority = self.priority.get_or_insert_with(Priority::of_this_thread);
+        priority.before_all();
+        let mut asked = Ok(());
+        for thread in at_once {
+            asked = asked.and(self.ask_to_stop(thread));
+        }
+        asked?;
+        self.priority.iter().for_each(Priority::above_others);
+        self.collect(0)?;
+        // One by one: if fastpath dies, at most one of them gets EINTR. Their stops are the shortest, and do not
+        // happen if the others do not stop: a stop restarts their timeouts.
+        let begun = Instant::now();
+        let mut together = 1;
+        let mut stopped = 0;
+        while let Some(thread) = self.waiting.pop() {
+            self.ask_to_stop(thread)?;
+            self.collect(together - 1)?;
+            stopped += 1;
+            let left = self.waiting.len();
+            if left > MOST_TOGETHER && begun.elapsed() / stopped * left as u32 > ONE_BY_ONE {
+                together = MOST_TOGETHER;
             }
         }
+        self.collect(0)?;
+        self.priority.iter().for_each(Priority::before_all);
+        Ok(())
     }
 
     /// Traces a thread; returns `None` for one that need not stop.
@@ -255,7 +315,7 @@ impl AllStopped<'_> {
     fn ask_to_stop(&mut self, thread: Thread) -> Answer<()> {
         let tid = thread.tracee.pid();
         let asked = thread.tracee.interrupt();
-        self.running.push(thread);
+        self.running.push_back(thread);
         match asked {
             Err(_) if self.need_not_stop(tid) => Ok(()),
             asked => Ok(asked?),
@@ -280,39 +340,49 @@ impl AllStopped<'_> {
         has_ended(self.session.pid(), tid) || checks::is_worker(self.session.pid(), tid)
     }
 
-    /// Waits until all threads that were asked to stop have stopped.
-    fn collect(&mut self) -> Answer<()> {
+    /// Waits until no more than `left` of the threads that were asked to stop have not stopped.
+    fn collect(&mut self, left: usize) -> Answer<()> {
         let timeout = StopTimeout::start();
-        while !self.running.is_empty() {
-            for thread in std::mem::take(&mut self.running) {
-                match thread.tracee.event(false) {
-                    Ok(None) => self.running.push(thread),
-                    // The end of a thread is reported to its tracer only.
-                    Ok(Some(Stop::Exited)) | Err(_) => {}
-                    Ok(Some(stop)) => {
-                        // The thread may have been killed since its stop.
-                        let Ok(registers) = thread.tracee.registers() else {
-                            continue;
-                        };
-                        self.threads.push(Stopped {
-                            thread,
-                            registers,
-                            stop,
-                        });
+        let mut last = Instant::now();
+        let mut in_vain = 0;
+        while self.running.len() > left
+            && let Some(thread) = self.running.pop_front()
+        {
+            match thread.tracee.event_with_registers(false) {
+                Ok(None) => {
+                    let tid = thread.tracee.pid();
+                    self.running.push_back(thread);
+                    in_vain += 1;
+                    if in_vain >= LOOKS.min(self.running.len()) {
+                        in_vain = 0;
+                        self.are_in_time()?;
+                        timeout.check(self.pid(), tid)?;
+                        nap(last);
                     }
+                    continue;
+                }
+                // The end of a thread is reported to its tracer only.
+                Ok(Some((Stop::Exited, _))) | Err(_) => {}
+                // A thread without registers has been killed since its stop.
+                Ok(Some((stop, registers))) => {
+                    let registers = registers.or_else(|| thread.tracee.registers().ok());
+                    self.threads.extend(registers.map(|registers| Stopped {
+                        thread,
+                        registers,
+                        stop,
+                    }));
                 }
             }
-            self.are_in_time()?;
-            if let Some(first) = self.running.first() {
-                timeout.wait(self.session.pid(), first.tracee.pid())?;
-            }
+            in_vain = 0;
+            last = Instant::now();
         }
-        Ok(())
+        self.are_in_time()
     }
 }
 
 impl Drop for AllStopped<'_> {
     fn drop(&mut self) {
+        self.priority.iter().for_each(Priority::before_all);
         for stopped in &self.threads {
             stopped.thread.go_on(stopped.stop);
         }
@@ -323,6 +393,7 @@ impl Drop for AllStopped<'_> {
         if let Some(begun) = self.begun {
             self.session.note_pause(begun.elapsed());
         }
+        self.priority = None;
     }
 }
 

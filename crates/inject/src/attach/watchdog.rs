@@ -22,6 +22,9 @@ pub const DEADLINE: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_millis(100);
 /// Time between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Length of a stop from which on the watchdog waits for threads that end. Before that, it would take from the stopped
+/// threads the CPU that they need to stop: the wait is one system call for each thread.
+const LONG_STOP: Duration = Duration::from_millis(20);
 
 /// Called when threads are stopped and the thread that stopped them waits for something else: it must end this process.
 pub type LastResort = fn(&StoppedTooLong) -> !;
@@ -92,12 +95,17 @@ impl StopTime {
 /// Watches until the sender of `over` is dropped.
 pub fn watch(pid: i32, stop_time: &StopTime, over: &Receiver<()>, last_resort: LastResort) {
     let mut waits = Waits::default();
+    let mut before = 0;
     while over.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
         let (traced, since, tid) = {
             let state = stop_time.state();
             (state.traced.clone(), state.since, state.tid)
         };
-        traced.into_iter().for_each(reap);
+        // A tracing thread that waits in PTRACE_SEIZE traces no further thread.
+        let is_tracing = std::mem::replace(&mut before, traced.len()) != traced.len();
+        if !is_tracing && since.is_none_or(|since| since.elapsed() >= LONG_STOP) {
+            traced.into_iter().for_each(reap);
+        }
         if since.is_none_or(|since| since.elapsed() < DEADLINE) {
             waits = Waits::default();
         } else if waits.have_lasted(tid) {

@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 #[cfg(target_arch = "x86_64")]
-use nix::sys::ptrace;
+use nix::sys::{ptrace, uio::RemoteIoVec};
 
 use super::Tracee;
 #[cfg(target_arch = "x86_64")]
@@ -149,16 +149,22 @@ impl Tracee {
         let mut at = address;
         while at < end {
             let next = ((at / PAGE + 1) * PAGE).min(end);
-            pieces.push(nix::sys::uio::RemoteIoVec {
+            pieces.push(RemoteIoVec {
                 base: at as usize,
                 len: (next - at) as usize,
             });
             at = next;
         }
-        let local = &mut [std::io::IoSliceMut::new(&mut buffer)];
-        let read = nix::sys::uio::process_vm_readv(self.pid, local, &pieces).unwrap_or(0);
+        let read = self.read_pieces(&mut buffer, &pieces);
         let (words, _) = buffer[..read].as_chunks();
         words.iter().map(|word| u64::from_ne_bytes(*word)).collect()
+    }
+
+    /// Reads pieces of its memory, one behind the other, up to the first that is not readable. Returns the number of
+    /// bytes.
+    pub fn read_pieces(&self, buffer: &mut [u8], pieces: &[RemoteIoVec]) -> usize {
+        let local = &mut [std::io::IoSliceMut::new(buffer)];
+        nix::sys::uio::process_vm_readv(self.pid, local, pieces).unwrap_or(0)
     }
 
     /// Returns whether the SIGSYS that is about to be delivered is for a call by the instruction before `after_call`,

@@ -107,7 +107,13 @@ impl Registers {
 /// before Linux 4.2, 0. Returns the program counter and the stack pointer in each.
 pub fn interrupted_at(words: &[u64]) -> impl Iterator<Item = (u64, u64)> + '_ {
     const SEGMENTS: [u64; 2] = [0x002b_0000_0000_0033, 0x33];
-    let indices = (3..words.len()).filter(|i| SEGMENTS.contains(&words[*i]));
+    /// Words that are tested together, which takes fewer instructions than one after the other.
+    const TOGETHER: usize = 64;
+    let is_segments = |word: &u64| SEGMENTS.contains(word);
+    let chunks = words.chunks(TOGETHER).enumerate();
+    let telling = chunks.filter(move |(_, chunk)| chunk.iter().fold(false, |any, word| any | is_segments(word)));
+    let indices = telling.flat_map(|(number, chunk)| number * TOGETHER..number * TOGETHER + chunk.len());
+    let indices = indices.filter(move |i| *i >= 3 && is_segments(&words[*i]));
     // rsp, rip, eflags, segments.
     indices.map(|i| (words[i - 2], words[i - 3]))
 }
@@ -199,5 +205,10 @@ mod tests {
         words[20 + 3] = 0x33;
         assert_eq!(interrupted_at(&words).count(), 1);
         assert_eq!(interrupted_at(&[0x33, 0x33]).count(), 0);
+        for at in 3..200 {
+            let mut words = vec![7; 200];
+            words[at - 3..=at].copy_from_slice(&[0x7ffd_0000, 0x7fff_1000, 0x246, 0x33]);
+            assert_eq!(interrupted_at(&words).collect::<Vec<_>>(), [(0x7fff_1000, 0x7ffd_0000)], "{at}");
+        }
     }
 }
