@@ -43,13 +43,34 @@ struct Post {
     wake: EventFd,
 }
 
+impl Post {
+    fn new() -> io::Result<Post> {
+        Ok(Post {
+            found: Mutex::new(None),
+            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+        })
+    }
+
+    /// Leaves a result for the publisher, and wakes it if two counters disagree. A difference is not replaced before the
+    /// publisher has taken it.
+    fn leave(&self, warp: Warp) {
+        let are_apart = warp.furthest_apart().is_some();
+        if let Ok(mut found) = self.found.lock()
+            && (are_apart || found.as_ref().is_none_or(|found| found.furthest_apart().is_none()))
+        {
+            *found = Some(warp);
+        }
+        if are_apart {
+            // Fails only if the publisher has not read yet.
+            let _ = self.wake.write(1);
+        }
+    }
+}
+
 impl Patrol {
     /// Starts the thread.
     pub fn start(rhythm: Rhythm) -> io::Result<Patrol> {
-        let post = Arc::new(Post {
-            found: Mutex::new(None),
-            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
-        });
+        let post = Arc::new(Post::new()?);
         let theirs = Arc::downgrade(&post);
         std::thread::Builder::new()
             .name("fastpath-patrol".into())
@@ -86,17 +107,7 @@ fn go(post: &Weak<Post>, rhythm: Rhythm) {
         next = Instant::now() + rest;
         let (warp, cost) = patrol.round(next);
         rest = rhythm.rest_after(cost);
-        let are_apart = warp.furthest_apart().is_some();
-        if let Ok(mut found) = post.found.lock() {
-            // A difference is not forgotten before the publisher has taken it.
-            if are_apart || found.as_ref().is_none_or(|found| found.furthest_apart().is_none()) {
-                *found = Some(warp);
-            }
-        }
-        if are_apart {
-            // Fails only if the publisher has not read yet.
-            let _ = post.wake.write(1);
-        }
+        post.leave(warp);
     }
 }
 
@@ -125,6 +136,33 @@ mod tests {
         }
         let mut fds = [PollFd::new(patrol.as_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut fds, 0_u16), Ok(0));
+    }
+
+    #[test]
+    fn a_difference_wakes_the_publisher_and_is_not_replaced_before_it_is_taken() {
+        let patrol = Patrol(Arc::new(Post::new().expect("an eventfd")));
+        let is_readable = || {
+            let mut fds = [PollFd::new(patrol.as_fd(), PollFlags::POLLIN)];
+            poll(&mut fds, 0_u16) == Ok(1)
+        };
+        let apart = Warp {
+            pairs: vec![fastpath_evidence::Pair {
+                cpu: 0,
+                other: 1,
+                least_cycles: 500,
+                most_cycles: 700,
+            }],
+            ..Warp::default()
+        };
+        patrol.0.leave(Warp::default());
+        assert!(!is_readable());
+        patrol.0.leave(apart.clone());
+        // The next comparison could not be made: both CPUs were busy.
+        patrol.0.leave(Warp::default());
+        assert!(is_readable());
+        assert_eq!(patrol.take(true), Some(apart));
+        assert!(!is_readable());
+        assert_eq!(patrol.take(false), None);
     }
 
     #[test]
