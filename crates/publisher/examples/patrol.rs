@@ -21,7 +21,7 @@ const HOSTS: [u32; 9] = [2, 4, 8, 16, 32, 64, 128, 256, 512];
 struct Unit {
     /// Both threads wake up, meet once, and go to sleep.
     rendezvous: Duration,
-    /// One more visit: the worker moves, wakes the asker, and both make their exchanges.
+    /// One more visit: the worker moves and wakes the asker. Their exchanges, 2 us of each thread, are not in it.
     visit: Duration,
 }
 
