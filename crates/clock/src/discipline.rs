@@ -116,7 +116,7 @@ impl Config {
         let usual = Config::default();
         Config {
             longest_window_ns: self.longest_window_ns.min(WATCHED_CAP_NS / self.cap_windows.max(1)),
-            compare_every_ns: usual.compare_every_ns / 10,
+            compare_every_ns: usual.compare_every_ns / 20,
             compare_rests: usual.compare_rests / 20,
             ..self
         }
@@ -131,7 +131,7 @@ impl Default for Config {
             longest_window_ns: 100_000_000,
             // One or two late refreshes must not slow readers down.
             cap_windows: 4,
-            compare_every_ns: 100_000_000,
+            compare_every_ns: 300_000_000,
             compare_rests: 2_000,
         }
     }

@@ -75,6 +75,11 @@ impl Ntp {
         (self.tick_us - NOMINAL_TICK_US as i64).abs() > SETTLED_TICK_US || self.changes_each_second()
     }
 
+    /// Returns whether the kernel changes nothing by itself: it does not slew, and no leap second is announced.
+    pub fn is_steady(self) -> bool {
+        !self.is_slewing() && self.leap.is_none()
+    }
+
     /// Returns whether the rate changes from second to second by more than a refresh at the usual time can follow.
     pub(crate) fn changes_each_second(self) -> bool {
         let shift = SHIFT_PLL + self.constant.min(32);

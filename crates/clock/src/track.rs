@@ -1,7 +1,7 @@
 //! The recent points of one clock: its rate, its noise, whether either changed, and whether the counter is believable.
 
 use crate::bracket::Bracket;
-use crate::line::{Line, Point, cycles_between, ns_between};
+use crate::line::{Fit, Line, Point, cycles_between, ns_between};
 use crate::recent::Recent;
 use crate::widths::Widths;
 use fastpath_page::Reason;
@@ -296,11 +296,19 @@ impl Track {
     fn forget_another_rate(&mut self) -> bool {
         let count = self.points.len();
         let noise_ns = self.noise_ns();
-        for (newest, older) in [(1, 2), (2, 3), (4, 4), (8, 8)] {
+        const TESTS: [(usize, usize); 4] = [(1, 2), (2, 3), (4, 4), (8, 8)];
+        let (mut fit, mut without) = (Fit::default(), [Fit::default(); TESTS.len()]);
+        for (at, point) in self.points.iter().enumerate() {
+            fit.add(point);
+            if let Some(test) = TESTS.iter().position(|(newest, _)| at + 1 + newest == count) {
+                without[test] = fit;
+            }
+        }
+        for ((newest, older), fit) in TESTS.into_iter().zip(without) {
             if count < newest + older {
                 break;
             }
-            let Some(line) = Line::fit(self.points[..count - newest].iter()) else {
+            let Some(line) = fit.line() else {
                 continue;
             };
             let (mut off_ns, mut variance) = (0.0, 0.0);

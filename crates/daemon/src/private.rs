@@ -20,7 +20,10 @@ use crate::closing::Closer;
 use crate::lease;
 use crate::payer::Payer;
 use crate::peer::Peer;
-use crate::server::{Connection, SWEEP_EVERY, State};
+use crate::server::{Connection, State};
+
+/// Time between two checks whether pages are in use. There are few, and each check wakes up a CPU.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// Starts a private daemon in threads of this process, and returns its client. It examines
 /// the counter first, and publishes until this process ends.
@@ -73,9 +76,8 @@ fn serve(socket: OwnedFd, program: i32, book: Book) {
             .iter()
             .map(|connection| PollFd::new(connection.socket().as_fd(), PollFlags::POLLIN))
             .collect();
-        let left = SWEEP_EVERY
-            .saturating_sub(swept.elapsed())
-            .max(Duration::from_millis(1));
+        // In whole milliseconds, rounded up: rounded down, it would wake up too soon, and once more.
+        let left = SWEEP_EVERY.saturating_sub(swept.elapsed()) + Duration::from_millis(1);
         let ready =
             poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)).is_ok_and(|ready| ready > 0);
         let now = Instant::now();

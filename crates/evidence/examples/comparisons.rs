@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fastpath_evidence::{Evidence, Patrol, Timeouts};
 
 const ROUNDS: u32 = 200;
+const REST: Duration = Duration::from_millis(20);
 
 fn main() {
     let begun = Instant::now();
@@ -20,11 +21,12 @@ fn main() {
     let mut within = Vec::new();
     let mut complete = 0;
     for _ in 0..ROUNDS {
-        let (warp, cost) = patrol.round();
+        let next = Instant::now() + REST;
+        let (warp, cost) = patrol.round(next);
         complete += u32::from(warp.left_out.is_empty());
         within.extend(warp.within_cycles());
         costs.push(cost);
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     costs.sort_unstable();
     within.sort_unstable();

@@ -29,12 +29,17 @@ const EXCHANGES: u64 = 128;
 /// Limits of one comparison of a patrol. A few exchanges give bounds as tight as many, unless all of them are
 /// interrupted.
 const CHEAP: Effort = Effort {
-    exchanges: 32,
+    exchanges: 12,
     timeout: Duration::from_micros(500),
     limit: Duration::from_millis(1),
 };
 /// Time for which the asker sleeps until the worker arrives on a busy CPU.
 const ARRIVAL: Duration = Duration::from_millis(5);
+/// Time for which two threads that were woken up for the same moment spin for each other, before one sleeps and the
+/// other wakes it up, which costs more.
+const SOON: Duration = Duration::from_micros(30);
+/// Time after which the CPUs that this process may use are looked up again.
+const LOOK_UP_EVERY: Duration = Duration::from_secs(1);
 /// Most rounds (2 MiB of memory for 128 CPUs). On hosts with more CPUs, each is compared with so many others.
 const MOST_ROUNDS: usize = 128;
 
@@ -298,10 +303,20 @@ fn small_thread() -> thread::Builder {
     thread::Builder::new().name("fastpath-warp".into()).stack_size(64 << 10)
 }
 
-/// Compares the CPUs regularly while a publisher runs, each time from another CPU.
+/// Compares the CPUs regularly while a publisher runs.
+///
+/// Most of the cost is that threads wake up. So both threads of a patrol sleep until the same moment, each on its CPU,
+/// and none wakes the other.
 #[derive(Debug, Default)]
 pub struct Patrol {
     rounds: usize,
+    /// The CPUs that this thread may use when it is not bound to one, and when that was looked up.
+    cpus: Option<(Vec<usize>, Instant)>,
+    /// The index of the CPU on which this thread stays.
+    hub: usize,
+    bound: Bound,
+    /// CPU time of this thread at the end of the last round.
+    cpu_time: Duration,
     /// The worker thread, kept from round to round because starting a thread takes as long as a meeting.
     worker: Option<Worker>,
 }
@@ -309,18 +324,25 @@ pub struct Patrol {
 impl Patrol {
     /// Compares one CPU with each of the others, one after the other: this thread stays on one, and a worker thread
     /// visits the others. Counters that are equal to the same one are equal to each other; so it costs as many
-    /// exchanges as there are CPUs, not as there are pairs, and most of the time is migration. CPUs that are busy for
-    /// longer are left out this time.
+    /// exchanges as there are CPUs, not as there are pairs. CPUs that are busy for longer are left out this time, and
+    /// then the next round begins from another CPU.
     ///
-    /// Returns the result and the CPU time that it took.
-    pub fn round(&mut self) -> (Warp, Duration) {
-        let (begun, begun_cpu) = (Instant::now(), cpu_time());
-        let cpus = cpus::allowed();
+    /// `next` is when the caller will call again: the worker sleeps until then. This thread remains bound to a CPU, with a
+    /// timer slack of 1 ns.
+    ///
+    /// Returns the result and the CPU time that it took, waking up included.
+    pub fn round(&mut self, next: Instant) -> (Warp, Duration) {
+        let begun = Instant::now();
+        let cpus = self.cpus(begun);
+        if self.rounds == 0 {
+            be_on_time();
+            self.cpu_time = cpu_time();
+        }
+        self.rounds = self.rounds.wrapping_add(1);
         if cpus.len() < 2 {
             return (Warp::of(cpus, &[], Vec::new(), &[], begun), Duration::ZERO);
         }
-        let at = self.rounds % cpus.len();
-        self.rounds = self.rounds.wrapping_add(1);
+        let at = self.hub % cpus.len();
         let hub = cpus[at];
         let others: Vec<usize> = [&cpus[at + 1..], &cpus[..at]].concat();
         let planned: Vec<_> = others.iter().map(|other| (hub, *other)).collect();
@@ -328,11 +350,13 @@ impl Patrol {
             stops: others.iter().map(|_| Stop::default()).collect(),
             others,
             asker: thread::current(),
+            next,
         });
+        let is_bound = self.bound.run_on(hub).is_ok();
         let (pairs, travelled) = match self.send_off(&tour) {
             Ok(worker) => {
-                let pairs = stay(hub, &tour);
-                (pairs, worker.back.recv().map_err(std::io::Error::other))
+                let pairs = stay(is_bound.then_some(hub), &tour);
+                (pairs, soon(&worker.back))
             }
             Err(error) => (Vec::new(), Err(error)),
         };
@@ -342,11 +366,28 @@ impl Patrol {
             let all = cpus.iter().map(|&cpu| LeftOut { cpu, why: why.clone() });
             (all.collect(), Duration::ZERO)
         });
-        // The next round reads this thread's affinity.
-        let _ = cpus::run_on_any(&cpus);
         let warp = Warp::of(cpus, &planned, pairs, &obstacles, begun);
-        let cost = cpu_time().saturating_sub(begun_cpu) + travel_cost;
+        if !warp.missed.is_empty() {
+            self.hub = at + 1;
+        }
+        let until_now = std::mem::replace(&mut self.cpu_time, cpu_time());
+        let cost = self.cpu_time.saturating_sub(until_now) + travel_cost;
         (Warp { hub: Some(hub), ..warp }, cost)
+    }
+
+    /// Returns the CPUs that this thread may use, except that it is bound to one of them.
+    fn cpus(&mut self, now: Instant) -> Vec<usize> {
+        if let Some((cpus, at)) = &self.cpus {
+            if now.duration_since(*at) < LOOK_UP_EVERY {
+                return cpus.clone();
+            }
+            // The kernel leaves out those that the process has lost meanwhile (cpuset(7)).
+            let _ = cpus::run_on_any(cpus);
+            self.bound = Bound::default();
+        }
+        let cpus = cpus::allowed();
+        self.cpus = Some((cpus.clone(), now));
+        cpus
     }
 
     fn send_off(&mut self, tour: &Arc<Tour>) -> std::io::Result<&Worker> {
@@ -357,6 +398,45 @@ impl Patrol {
         worker.orders.send(tour.clone()).map_err(std::io::Error::other)?;
         Ok(self.worker.insert(worker))
     }
+}
+
+/// The CPU that a thread is bound to.
+#[derive(Debug, Default)]
+struct Bound(Option<usize>);
+
+impl Bound {
+    /// Binds this thread to a CPU, unless it is and runs there: the kernel lets it run elsewhere when the process's set
+    /// of CPUs changes.
+    fn run_on(&mut self, cpu: usize) -> std::io::Result<()> {
+        // SAFETY: sched_getcpu accesses no memory of the caller.
+        let here = usize::try_from(unsafe { libc::sched_getcpu() }).ok();
+        if self.0 == Some(cpu) && here == Some(cpu) {
+            return Ok(());
+        }
+        self.0 = None;
+        cpus::run_on(cpu)?;
+        self.0 = Some(cpu);
+        Ok(())
+    }
+}
+
+/// Makes this thread's sleeps end on time, and not up to 50 us later, together with other timers (prctl(2),
+/// PR_SET_TIMERSLACK): two threads must wake up at once.
+fn be_on_time() {
+    // SAFETY: this call of prctl accesses no memory of the caller.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+}
+
+/// Receives a message that is about to be sent: spins at first.
+fn soon<T>(receiver: &Receiver<T>) -> std::io::Result<T> {
+    let begun = Instant::now();
+    while begun.elapsed() < SOON {
+        if let Ok(message) = receiver.try_recv() {
+            return Ok(message);
+        }
+        std::hint::spin_loop();
+    }
+    receiver.recv().map_err(std::io::Error::other)
 }
 
 /// A worker thread that visits the CPUs of each tour, until its sender is dropped.
@@ -372,14 +452,16 @@ impl Worker {
         let (orders, taken) = mpsc::channel::<Arc<Tour>>();
         let (sender, back) = mpsc::channel();
         small_thread().spawn(move || {
-            let mut until_now = cpu_time();
-            for tour in taken {
-                let obstacles = go_round(&tour);
+            be_on_time();
+            let (mut until_now, mut bound) = (cpu_time(), Bound::default());
+            while let Ok(tour) = soon(&taken) {
+                let obstacles = go_round(&tour, &mut bound);
                 let now = cpu_time();
                 if sender.send((obstacles, now.saturating_sub(until_now))).is_err() {
                     return;
                 }
                 until_now = now;
+                thread::sleep(tour.next.saturating_duration_since(Instant::now()));
             }
         })?;
         Ok(Worker { orders, back })
@@ -393,6 +475,8 @@ struct Tour {
     /// One stop for each of `others`.
     stops: Vec<Stop>,
     asker: Thread,
+    /// When the next tour begins.
+    next: Instant,
 }
 
 /// One meeting of a patrol.
@@ -408,31 +492,36 @@ impl Stop {
         asker.unpark();
     }
 
-    /// Sleeps until the worker has arrived: its CPU may be busy, and spinning would waste this one.
+    /// Waits until the worker has arrived. Sleeps, because its CPU may be busy, unless it comes soon.
     fn wait_for_arrival(&self) -> bool {
-        let until = Instant::now() + ARRIVAL;
+        let begun = Instant::now();
+        let until = begun + ARRIVAL;
         while !self.arrived.load(Ordering::Acquire) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let now = Instant::now();
+            if now >= until {
                 return false;
             }
-            thread::park_timeout(left);
+            if now.duration_since(begun) < SOON {
+                std::hint::spin_loop();
+            } else {
+                thread::park_timeout(until - now);
+            }
         }
         true
     }
 }
 
-fn stay(hub: usize, tour: &Tour) -> Vec<Pair> {
-    let bound = cpus::run_on(hub).is_ok();
+/// Meets the worker at each of its stops. `hub`: the CPU that this thread is bound to.
+fn stay(hub: Option<usize>, tour: &Tour) -> Vec<Pair> {
     let mut pairs = Vec::new();
     for (other, stop) in tour.others.iter().zip(&tour.stops) {
-        if !bound || !stop.wait_for_arrival() {
+        let Some(cpu) = hub.filter(|_| stop.wait_for_arrival()) else {
             exchange::leave(&stop.meeting);
             continue;
-        }
+        };
         let bounds = exchange::ask(&stop.meeting, &CHEAP, exchange::read);
         pairs.extend(bounds.map(|(least_cycles, most_cycles)| Pair {
-            cpu: hub,
+            cpu,
             other: *other,
             least_cycles,
             most_cycles,
@@ -441,10 +530,10 @@ fn stay(hub: usize, tour: &Tour) -> Vec<Pair> {
     pairs
 }
 
-fn go_round(tour: &Tour) -> Vec<LeftOut> {
+fn go_round(tour: &Tour, bound: &mut Bound) -> Vec<LeftOut> {
     let mut obstacles = Vec::new();
     for (cpu, stop) in tour.others.iter().zip(&tour.stops) {
-        if let Err(error) = cpus::run_on(*cpu) {
+        if let Err(error) = bound.run_on(*cpu) {
             exchange::leave(&stop.meeting);
             obstacles.push(LeftOut {
                 cpu: *cpu,
@@ -546,7 +635,7 @@ mod tests {
         let mut patrol = Patrol::default();
         for warp in [
             in_one_of_ten(|| of_every_pair(GENEROUS)),
-            in_one_of_ten(|| patrol.round().0),
+            in_one_of_ten(|| patrol.round(Instant::now()).0),
         ] {
             println!("{warp:?}");
             assert_eq!(warp.furthest_apart(), None);
@@ -612,15 +701,35 @@ mod tests {
     }
 
     #[test]
-    fn a_patrol_starts_from_another_cpu_each_time_and_takes_its_own_for_no_limit() {
+    fn a_patrol_stays_on_its_cpu_until_a_meeting_there_fails_and_takes_it_for_no_limit() {
         let mut patrol = Patrol::default();
         let cpus = cpus::allowed();
         if cpus.len() < 2 {
             return eprintln!("SKIPPED: one CPU only");
         }
-        for cpu in &cpus {
-            let warp = patrol.round().0;
-            assert_eq!((warp.hub, &warp.cpus), (Some(*cpu), &cpus));
+        let mut hub = cpus[0];
+        for _ in 0..10 {
+            let warp = patrol.round(Instant::now()).0;
+            assert_eq!((warp.hub, &warp.cpus), (Some(hub), &cpus));
+            if !warp.missed.is_empty() {
+                let at = cpus.iter().position(|cpu| *cpu == hub).unwrap_or(0);
+                hub = cpus[(at + 1) % cpus.len()];
+            }
+        }
+    }
+
+    #[test]
+    fn a_worker_that_sleeps_until_the_next_round_comes_to_it() {
+        let mut patrol = Patrol::default();
+        let begun = Instant::now();
+        // The first round starts the worker; a busy CPU may miss some.
+        let mut complete = 0;
+        while complete < 3 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{complete} complete rounds");
+            let next = Instant::now() + Duration::from_millis(2);
+            let warp = patrol.round(next).0;
+            complete += u32::from(warp.left_out.is_empty());
+            thread::sleep(next.saturating_duration_since(Instant::now()));
         }
     }
 }

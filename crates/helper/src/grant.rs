@@ -14,8 +14,9 @@ use fastpath_protocol::{Client, Code, Refusal};
 use fastpath_publisher::News;
 use fastpath_publisher::evidence::Trust;
 
-/// Time between two checks whether a helper is still needed.
-const NEEDED_EVERY: Duration = Duration::from_millis(250);
+/// Time between two checks whether a helper is still needed: at first, for programs that end soon, and in the end, to
+/// which it doubles.
+const NEEDED_EVERY: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
 
 /// What a grant is for.
 #[derive(Clone, Copy)]
@@ -90,8 +91,10 @@ pub fn seeded(page: &OwnedFd) -> impl Fn() -> bool + Send + use<> {
 
 /// Keeps this process as long as `needed`, called from time to time, returns true.
 pub fn stay_while(mut needed: impl FnMut() -> bool) {
+    let [mut every, longest] = NEEDED_EVERY;
     while needed() {
-        std::thread::sleep(NEEDED_EVERY);
+        std::thread::sleep(every);
+        every = (2 * every).min(longest);
     }
 }
 

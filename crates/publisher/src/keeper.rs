@@ -35,6 +35,9 @@ const CHECK_TO_CHANGE: Duration = Duration::from_micros(20);
 const CHANGED_WITHIN: Duration = Duration::from_millis(20);
 /// Time before a [`SettingsWatch`] is made, which takes a part of a millisecond: programs that end sooner do without.
 const WATCH_SETTINGS_AFTER: Duration = Duration::from_secs(1);
+/// Time for which the kernel's state is taken for unchanged while a [`SettingsWatch`] reports nothing: less than a
+/// window by default, ten windows on a counter that is watched closely. The two calls cost as much as a sample.
+const ASKED_WITHIN: Duration = Duration::from_millis(90);
 /// Time until the next try after a step of CLOCK_REALTIME in the middle of a sample.
 const RETRY: Duration = Duration::from_micros(100);
 
@@ -43,7 +46,7 @@ const RETRY: Duration = Duration::from_micros(100);
 struct Woken {
     /// CLOCK_REALTIME was stepped.
     by_step: bool,
-    /// The CPUs' counters were compared.
+    /// The counters of two CPUs disagree.
     by_patrol: bool,
     /// A process is about to change the clocks.
     by_settings: bool,
@@ -73,6 +76,8 @@ pub struct Keeper {
     ask_next: Option<Instant>,
     ask_often_until: Instant,
     has_asked: bool,
+    /// The kernel's state at the last question, and when that was.
+    asked: Option<(Ntp, Instant)>,
 }
 
 impl Keeper {
@@ -95,15 +100,13 @@ impl Keeper {
             ntp: None,
             settings: Settings::Unknown,
             patrol: None,
-            rhythm: Rhythm {
-                every: Duration::from_nanos(config.compare_every_ns),
-                rests: config.compare_rests,
-            },
+            rhythm: Rhythm::of(&config),
             hear: Box::new(|_| {}),
             next: Instant::now(),
             ask_next: None,
             ask_often_until: Instant::now(),
             has_asked: false,
+            asked: None,
         }
     }
 
@@ -131,7 +134,7 @@ impl Keeper {
         let timeout = wake.saturating_duration_since(Instant::now());
         let (woken, by_other) = self.sleep(timeout, other);
         if woken.by_patrol {
-            self.take_in_comparison();
+            self.take_in_comparison(true);
         }
         if woken.by_step {
             self.follow_step();
@@ -147,17 +150,33 @@ impl Keeper {
         let is_due = now >= self.next;
         if is_due || self.ask_next.is_some_and(|ask| now >= ask) {
             self.see_to_settings(now);
-            let ntp = self.ntp.as_ref().and_then(NtpWatch::read);
+            let ntp = self.kernel_state(now);
             let is_news = ntp.is_some_and(|ntp| self.refresher.is_news(&ntp));
             self.ask_next = ntp.and_then(|ntp| self.next_question(now, &ntp, is_news));
             if is_due || is_news {
                 self.refresh(ntp);
+                self.take_in_comparison(false);
             }
         }
         if let Some(news) = self.refresher.take_news() {
             (self.hear)(&news);
         }
         by_other
+    }
+
+    /// Returns the kernel's state by adjtimex(2), or what it was a moment ago if nothing can have changed it since.
+    fn kernel_state(&mut self, now: Instant) -> Option<Ntp> {
+        let is_watched = matches!(self.settings, Settings::Watched(_)) && now >= self.ask_often_until;
+        if let Some((ntp, at)) = self.asked
+            && is_watched
+            && ntp.is_steady()
+            && now.duration_since(at) < ASKED_WITHIN
+        {
+            return Some(ntp);
+        }
+        let ntp = self.ntp.as_ref().and_then(NtpWatch::read);
+        self.asked = ntp.map(|ntp| (ntp, now));
+        ntp
     }
 
     fn see_to_settings(&mut self, now: Instant) {
@@ -205,8 +224,8 @@ impl Keeper {
         (woken, by(Some(other)))
     }
 
-    fn take_in_comparison(&mut self) {
-        if let Some(warp) = self.patrol.as_ref().and_then(Patrol::take) {
+    fn take_in_comparison(&mut self, was_woken: bool) {
+        if let Some(warp) = self.patrol.as_ref().and_then(|patrol| patrol.take(was_woken)) {
             self.refresher.compared(&mut self.pages, &warp, counter::read);
         }
     }

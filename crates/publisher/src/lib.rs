@@ -11,5 +11,6 @@ mod steps;
 
 pub use fastpath_evidence::{self as evidence, counter};
 pub use fastpath_host::News;
+pub use patrol::Rhythm;
 pub use publisher::{Handle, Member, Offsets, Publisher};
 pub use shared_page::{NotAPage, SharedPage};

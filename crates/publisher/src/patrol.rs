@@ -4,8 +4,9 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use fastpath_clock::Config;
 use fastpath_evidence::Warp;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -19,12 +20,22 @@ pub struct Rhythm {
 }
 
 impl Rhythm {
-    fn rest_after(self, cost: Duration) -> Duration {
+    /// Returns the rhythm of these settings.
+    pub fn of(config: &Config) -> Rhythm {
+        Rhythm {
+            every: Duration::from_nanos(config.compare_every_ns),
+            rests: config.compare_rests,
+        }
+    }
+
+    /// Returns the time from a comparison to the next, if one takes so much CPU time.
+    pub fn rest_after(self, cost: Duration) -> Duration {
         self.every.max(cost.saturating_mul(self.rests))
     }
 }
 
-/// The thread, which ends when this is dropped.
+/// The thread, which ends when this is dropped. Its descriptor becomes readable when the counters of two CPUs disagree:
+/// that cannot wait, and all else is taken at the next refresh.
 pub struct Patrol(Arc<Post>);
 
 struct Post {
@@ -32,13 +43,34 @@ struct Post {
     wake: EventFd,
 }
 
+impl Post {
+    fn new() -> io::Result<Post> {
+        Ok(Post {
+            found: Mutex::new(None),
+            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+        })
+    }
+
+    /// Leaves a result for the publisher, and wakes it if two counters disagree. A difference is not replaced before the
+    /// publisher has taken it.
+    fn leave(&self, warp: Warp) {
+        let are_apart = warp.furthest_apart().is_some();
+        if let Ok(mut found) = self.found.lock()
+            && (are_apart || found.as_ref().is_none_or(|found| found.furthest_apart().is_none()))
+        {
+            *found = Some(warp);
+        }
+        if are_apart {
+            // Fails only if the publisher has not read yet.
+            let _ = self.wake.write(1);
+        }
+    }
+}
+
 impl Patrol {
     /// Starts the thread.
     pub fn start(rhythm: Rhythm) -> io::Result<Patrol> {
-        let post = Arc::new(Post {
-            found: Mutex::new(None),
-            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
-        });
+        let post = Arc::new(Post::new()?);
         let theirs = Arc::downgrade(&post);
         std::thread::Builder::new()
             .name("fastpath-patrol".into())
@@ -47,10 +79,12 @@ impl Patrol {
         Ok(Patrol(post))
     }
 
-    /// Returns the result of the last comparison, if it was not taken yet.
-    pub fn take(&self) -> Option<Warp> {
-        // The eventfd may already have been read.
-        let _ = self.0.wake.read();
+    /// Returns the result of the last comparison, if it was not taken yet. `was_woken` says that the descriptor was
+    /// readable.
+    pub fn take(&self, was_woken: bool) -> Option<Warp> {
+        if was_woken {
+            let _ = self.0.wake.read();
+        }
         self.0.found.lock().ok()?.take()
     }
 }
@@ -64,17 +98,16 @@ impl AsFd for Patrol {
 fn go(post: &Weak<Post>, rhythm: Rhythm) {
     let mut patrol = fastpath_evidence::Patrol::default();
     let mut rest = rhythm.every;
+    let mut next = Instant::now() + rest;
     loop {
-        std::thread::sleep(rest);
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
         // The publisher has ended.
         let Some(post) = post.upgrade() else { return };
-        let (warp, cost) = patrol.round();
+        // The worker must know it before this round: it costs as much as the last.
+        next = Instant::now() + rest;
+        let (warp, cost) = patrol.round(next);
         rest = rhythm.rest_after(cost);
-        if let Ok(mut found) = post.found.lock() {
-            *found = Some(warp);
-        }
-        // Fails only if the publisher has not read yet.
-        let _ = post.wake.write(1);
+        post.leave(warp);
     }
 }
 
@@ -84,18 +117,52 @@ mod tests {
     use nix::poll::{PollFd, PollFlags, poll};
 
     #[test]
-    fn comparisons_come_again_and_again_and_wake_who_waits() {
+    fn comparisons_come_again_and_again_and_wake_nothing_while_counters_agree() {
         let rhythm = Rhythm {
             every: Duration::from_millis(1),
             rests: 0,
         };
         let patrol = Patrol::start(rhythm).expect("a thread");
+        let begun = Instant::now();
         for _ in 0..3 {
-            let mut fds = [PollFd::new(patrol.as_fd(), PollFlags::POLLIN)];
-            assert_eq!(poll(&mut fds, 10_000_u16), Ok(1));
-            let warp = patrol.take().expect("a comparison");
+            let warp = loop {
+                if let Some(warp) = patrol.take(false) {
+                    break warp;
+                }
+                assert!(begun.elapsed() < Duration::from_secs(60), "no comparison");
+                std::thread::sleep(Duration::from_millis(1));
+            };
             assert_eq!(warp.furthest_apart(), None);
         }
+        let mut fds = [PollFd::new(patrol.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut fds, 0_u16), Ok(0));
+    }
+
+    #[test]
+    fn a_difference_wakes_the_publisher_and_is_not_replaced_before_it_is_taken() {
+        let patrol = Patrol(Arc::new(Post::new().expect("an eventfd")));
+        let is_readable = || {
+            let mut fds = [PollFd::new(patrol.as_fd(), PollFlags::POLLIN)];
+            poll(&mut fds, 0_u16) == Ok(1)
+        };
+        let apart = Warp {
+            pairs: vec![fastpath_evidence::Pair {
+                cpu: 0,
+                other: 1,
+                least_cycles: 500,
+                most_cycles: 700,
+            }],
+            ..Warp::default()
+        };
+        patrol.0.leave(Warp::default());
+        assert!(!is_readable());
+        patrol.0.leave(apart.clone());
+        // The next comparison could not be made: both CPUs were busy.
+        patrol.0.leave(Warp::default());
+        assert!(is_readable());
+        assert_eq!(patrol.take(true), Some(apart));
+        assert!(!is_readable());
+        assert_eq!(patrol.take(false), None);
     }
 
     #[test]
