@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The servers, each with the commands that start it, load it and ask it for the time. `run` describes their use."""
 
+import collections
 import glob
 import os
 import random
 import re
 import shutil
 import socket
+import struct
 import subprocess
+import sys
 import time
 import urllib.request
 from email.utils import parsedate_to_datetime
@@ -16,7 +19,16 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # The user nobody on Debian: PostgreSQL refuses to run as root.
 NOBODY = 65534
 CLIENTS = 8
-WARM_UP_S = 3
+# Time in which the compilers of Java and JavaScript finish.
+WARM_UP_S = 1
+# Called in the process of a load generator before it is executed: a place's, where clients are elsewhere.
+LEAVE = None
+# The Python of the servers. `run` takes one with pyinstrument, if it could install that.
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+
+
+# What a server has done under load: a number of requests in a time.
+Done = collections.namedtuple("Done", ["requests", "seconds"])
 
 
 class Failed(Exception):
@@ -52,11 +64,16 @@ def command(*words, **options):
     return done.stdout
 
 
-def number(pattern, text):
+def client(*words, **options):
+    """Runs a load generator or another client of a server, and returns its output."""
+    return command(*words, preexec_fn=LEAVE, **options)
+
+
+def numbers(pattern, text):
     found = re.search(pattern, text)
     if not found:
         raise Failed(f"no `{pattern}` in: {text}")
-    return float(found.group(1))
+    return [float(each) for each in found.groups()]
 
 
 class Server:
@@ -64,14 +81,22 @@ class Server:
 
     name = ""
     needs = ()
+    # The noun of its requests.
+    requests = "requests"
     # Resolution of the time that it returns, in nanoseconds.
     grain_ns = 1
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, prefix=()):
+        """`prefix` are words before the command that starts it."""
+        self.folder, self.prefix = folder, [*prefix]
         self.port = free_port()
         self.user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         self.process = None
+
+    @classmethod
+    def missing(cls):
+        """Returns what it lacks here; None if nothing."""
+        return next((program for program in cls.needs if not find(program)), None)
 
     def __enter__(self):
         os.mkdir(self.folder)
@@ -80,7 +105,13 @@ class Server:
         self.prepare()
         with open(f"{self.folder}.log", "w") as log:
             self.process = subprocess.Popen(
-                self.words(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True, **self.user
+                [*self.prefix, *self.words()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                start_new_session=True,
+                **self.user,
             )
         end = time.monotonic() + 120
         while not self.is_ready():
@@ -119,7 +150,17 @@ class Server:
         raise NotImplementedError
 
     def load(self, seconds):
-        """Returns the requests per second over so many seconds; raises Failed if one of them failed."""
+        """Loads it for so many seconds, and returns what it has done; raises Failed if a request failed. On a busy machine it may
+        answer none in that time: then for longer."""
+        for _ in range(5):
+            done = self.load_for(seconds)
+            if done.requests:
+                return done
+            seconds *= 2
+        raise Failed(f"it answered no request in {seconds // 2} s")
+
+    def load_for(self, seconds):
+        """The same for exactly that long."""
         raise NotImplementedError
 
     def time_ns(self):
@@ -148,7 +189,7 @@ class PostgreSQL(Server):
         ]
 
     def ask(self, sql):
-        return command(find("psql"), *self.connect(), "-d", "postgres", "-XAtqc", sql, cwd=self.folder)
+        return client(find("psql"), *self.connect(), "-d", "postgres", "-XAtqc", sql, cwd=self.folder)
 
     def is_ready(self):
         try:
@@ -157,15 +198,19 @@ class PostgreSQL(Server):
             return False
 
     def fill(self):
-        command(find("pgbench"), *self.connect(), "-i", "-q", "-s", "1", "postgres", cwd=self.folder)
+        client(find("pgbench"), *self.connect(), "-i", "-q", "-s", "1", "postgres", cwd=self.folder)
 
-    def load(self, seconds):
+    def load_for(self, seconds):
         options = ["-n", *self.load_options, "-c", str(CLIENTS), "-j", "1", "-T", str(seconds), "postgres"]
-        said = command(find("pgbench"), *self.connect(), *options, cwd=self.folder)
+        said = client(find("pgbench"), *self.connect(), *options, cwd=self.folder)
         failed = re.search(r"failed transactions: (\d+)", said)
         if failed and failed.group(1) != "0" or "aborted" in said:
             raise Failed(f"pgbench: {said}")
-        return number(r"tps = ([0-9.]+) \(without", said)
+        (done,) = numbers(r"transactions actually processed: (\d+)", said)
+        if not done:
+            return Done(0, seconds)
+        (per_second,) = numbers(r"tps = ([0-9.]+) \(without", said)
+        return Done(done, done / per_second)
 
     def time_ns(self):
         return int(self.ask("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")) * 1000
@@ -197,43 +242,56 @@ class Redis(Server):
 
     def benchmark(self, requests):
         words = [find("redis-benchmark"), "-p", str(self.port), "-t", "get", "-c", str(CLIENTS), "-n", str(requests), "--csv"]
-        said = command(*words)
+        said = client(*words)
         if "rror" in said:
             raise Failed(f"redis-benchmark: {said}")
-        return number(r'"GET","([0-9.]+)"', said)
+        return numbers(r'"GET","([0-9.]+)"', said)[0]
 
-    def load(self, seconds):
-        self.per_second = self.benchmark(max(1000, int(seconds * self.per_second)))
-        return self.per_second
+    def load_for(self, seconds):
+        requests = max(1000, int(seconds * self.per_second))
+        self.per_second = self.benchmark(requests)
+        return Done(requests, requests / self.per_second)
 
     def time_ns(self):
-        seconds, microseconds = command(find("redis-cli"), "-p", str(self.port), "TIME").split()
+        seconds, microseconds = client(find("redis-cli"), "-p", str(self.port), "TIME").split()
         return int(seconds) * 1_000_000_000 + int(microseconds) * 1000
 
 
 class Http(Server):
     """Servers that wrk loads."""
 
+    path = "/"
+
     def url(self):
-        return f"http://127.0.0.1:{self.port}/"
+        return f"http://127.0.0.1:{self.port}{self.path}"
 
     def get(self):
         with urllib.request.urlopen(self.url(), timeout=120) as answer:
             return answer.read().decode(), answer.headers
 
-    def load(self, seconds):
+    def fill(self):
+        # The first answer may take much longer than others.
+        self.get()
+
+    def load_for(self, seconds):
         # A request that is answered within half a minute has not failed, because all processes share a few CPUs.
-        said = command(find("wrk"), "-t", "1", "-c", str(CLIENTS), "-d", f"{seconds}s", "--timeout", "30s", self.url())
+        said = client(find("wrk"), "-t", "1", "-c", str(CLIENTS), "-d", f"{seconds}s", "--timeout", "30s", self.url())
         if "Socket errors" in said or "Non-2xx" in said:
             raise Failed(f"wrk: {said}")
-        return number(r"Requests/sec: *([0-9.]+)", said)
+        (done,) = numbers(r"(\d+) requests in", said)
+        (per_second,) = numbers(r"Requests/sec: *([0-9.]+)", said)
+        if not done:
+            return Done(0, seconds)
+        return Done(done, done / per_second)
 
     def time_ns(self):
         return int(self.get()[0].split()[0])
 
 
 class Nginx(Http):
-    name = "nginx"
+    """Logs the time of each request."""
+
+    name = "nginx, timed log"
     needs = ("nginx", "wrk")
     grain_ns = 1_000_000_000
 
@@ -243,7 +301,8 @@ class Nginx(Http):
                 f"daemon off; worker_processes 2; pid {self.folder}/pid; error_log {self.folder}/error.log;\n"
                 "events { worker_connections 64; }\n"
                 "http {\n"
-                f"  access_log {self.folder}/access.log;\n"
+                "  log_format timed '$msec $request_time $status';\n"
+                f"  access_log {self.folder}/access.log timed;\n"
                 + "".join(
                     f"  {kind}_temp_path {self.folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
                 )
@@ -253,6 +312,19 @@ class Nginx(Http):
 
     def words(self):
         return [find("nginx"), "-p", self.folder, "-e", f"{self.folder}/error.log", "-c", f"{self.folder}/nginx.conf"]
+
+    def load_for(self, seconds):
+        log = f"{self.folder}/access.log"
+        os.truncate(log, 0)
+        began = time.time()
+        done = super().load_for(seconds)
+        with open(log) as lines:
+            # Its processes log in turn, and keep a time for all events that they found ready.
+            for line in lines:
+                at, took, _ = line.split()
+                if not (began - 1 <= float(at) <= time.time() + 0.1 and 0 <= float(took) <= seconds + 60):
+                    raise Failed(f"its log says, in seconds: {line.strip()}")
+        return done
 
     def time_ns(self):
         return int(parsedate_to_datetime(self.get()[1]["Date"]).timestamp()) * 1_000_000_000
@@ -277,8 +349,104 @@ class Java(Http):
         return [find("java"), "-Xshare:auto", "-Xmx128m", "-Dsun.net.httpserver.nodelay=true", "-cp", classes, "ClockServer", str(self.port)]
 
     def fill(self):
-        # Its compilers must finish first.
         self.load(WARM_UP_S)
 
 
-ALL = (PostgreSQL, Explain, Redis, Nginx, Go, Java)
+class Queue(Server):
+    """A queue of records with its producers and consumers in one process."""
+
+    name = "Java queue"
+    needs = ("java", "Queue.class")
+    requests = "records"
+    grain_ns = 1000
+
+    def words(self):
+        classes = os.path.dirname(find("Queue.class"))
+        return [find("java"), "-Xshare:auto", "-Xmx128m", "-cp", classes, "Queue", str(self.port)]
+
+    def fill(self):
+        self.load(WARM_UP_S)
+
+    def ask(self, kind, question, answers, limit):
+        with socket.create_connection(("127.0.0.1", self.port), timeout=limit) as s:
+            s.sendall(kind + question)
+            answer = s.makefile("rb").read(8 * answers)
+        if len(answer) != 8 * answers:
+            raise Failed(f"it ended the connection: {self.last_words()}")
+        return struct.unpack(f">{answers}q", answer)
+
+    def load_for(self, seconds):
+        began = time.monotonic()
+        records, failures = self.ask(b"L", struct.pack(">q", seconds), 2, seconds + 120)
+        if failures:
+            raise Failed(f"{failures} of {records} records were lost, out of order, or received before they were sent")
+        return Done(records, time.monotonic() - began)
+
+    def time_ns(self):
+        return self.ask(b"T", b"", 1, 120)[0]
+
+
+class Node(Http):
+    name = "Node, traced requests"
+    needs = ("node", "wrk")
+    grain_ns = 1_000_000
+
+    def words(self):
+        return [find("node"), f"{HERE}/clock-server.js", str(self.port)]
+
+    def fill(self):
+        self.load(WARM_UP_S)
+
+
+class Asyncio(Http):
+    name = "Python asyncio"
+    needs = ("wrk",)
+
+    def words(self):
+        return [PYTHON, f"{HERE}/asyncio-server.py", str(self.port)]
+
+
+class CProfile(Asyncio):
+    """Reads the clock at each call and return of a function."""
+
+    name = "Python under cProfile"
+    path = "/cprofile"
+
+
+class Pyinstrument(Asyncio):
+    name = "Python under pyinstrument"
+    path = "/pyinstrument"
+
+    @classmethod
+    def missing(cls):
+        found = subprocess.run([PYTHON, "-c", "import pyinstrument"], stdin=subprocess.DEVNULL, capture_output=True)
+        return super().missing() or (None if found.returncode == 0 else "pyinstrument")
+
+
+class Program(Server):
+    """A program that ends by itself, served by `fastpath run`: nothing of it is left to attach."""
+
+    def __enter__(self):
+        os.mkdir(self.folder)
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+class Timing(Program):
+    """Reads the clock as fast as it can."""
+
+    name = "pg_test_timing"
+    needs = ("pg_test_timing",)
+    requests = "reads"
+
+    def load_for(self, seconds):
+        said = command(*self.prefix, find("pg_test_timing"), "-d", str(seconds), cwd=self.folder, **self.user)
+        if "backward" in said or "untouched" in said:
+            raise Failed(f"pg_test_timing: {said}")
+        (ns,) = numbers(r"including overhead: ([0-9.]+) ns", said)
+        return Done(seconds * 1_000_000_000 / ns, seconds)
+
+
+ALL = (PostgreSQL, Explain, Timing, Redis, Nginx, Go, Java, Queue, Node, Asyncio, CProfile, Pyinstrument)

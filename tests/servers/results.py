@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Results of `run`: what `run --json` keeps of them, and the table that it prints.
+
+A result is what was measured of one server in one place:
+
+  place, server, requests   its names, and the noun of its requests
+  rounds[]                  for each step of each round its requests per second; `cpu_ns`, the CPU time of the server's
+                            processes per request, and `busy_ns`, that of the load generator too
+  publisher[]               the publisher's share of one CPU while attached, in per cent, for each round
+  reads                     clock reads per request, or null
+  read_ns                   what a read costs before and while attached, in nanoseconds, or null
+"""
+
+import json
+import pathlib
+import statistics
+
+STEPS = ("before", "attached", "detached")
+
+
+def median(result, step, figure="per_second"):
+    return statistics.median(each[step][figure] for each in result["rounds"])
+
+
+def ratios(result, step):
+    """Returns the ratios of requests per second to those before, of all rounds."""
+    return [each[step]["per_second"] / each["before"]["per_second"] for each in result["rounds"]]
+
+
+def predicted(result):
+    """Returns the gain in CPU time that the clock reads explain: what a request takes while attached, and besides what its
+    reads took before, against the former. None without these figures."""
+    spent = median(result, "attached", "cpu_ns")
+    if not result["reads"] or not result["read_ns"] or not spent:
+        return None
+    return 1 + result["reads"] * (result["read_ns"]["before"] - result["read_ns"]["attached"]) / spent
+
+
+def merge(files):
+    """Returns the results of several files; of the same server and place, the last one."""
+    found = {}
+    for file in files:
+        for result in json.loads(pathlib.Path(file).read_text())["results"]:
+            found[result["place"], result["server"]] = result
+    return list(found.values())
+
+
+def figure(value):
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def spread(values):
+    return f"{statistics.median(values):.2f}x ({min(values):.2f}..{max(values):.2f})"
+
+
+HEADS = ("server", "reads/request", "before/s", "attached/s", "attached", "detached", "CPU us/request", "less CPU", "predicted", "publisher")
+
+
+def row(result):
+    gain = predicted(result)
+    cpu_before, cpu_attached = (median(result, step, "cpu_ns") for step in ("before", "attached"))
+    return (
+        result["server"],
+        figure(result["reads"]) if result["reads"] is not None else "-",
+        figure(median(result, "before")),
+        figure(median(result, "attached")),
+        spread(ratios(result, "attached")),
+        spread(ratios(result, "detached")),
+        f"{figure(cpu_before / 1000)} → {figure(cpu_attached / 1000)}" if cpu_before else "-",
+        f"{cpu_before / cpu_attached:.2f}x" if cpu_before and cpu_attached else "-",
+        f"{gain:.2f}x" if gain else "-",
+        f"{statistics.median(result['publisher']):.2f} %" if result["publisher"] else "-",
+    )
+
+
+def table(results, markdown=False):
+    """Returns the tables of the places, as text."""
+    lines = []
+    for place in dict.fromkeys(each["place"] for each in results):
+        here = [each for each in results if each["place"] == place]
+        lines += ["", title(here[0]), ""]
+        rows = [HEADS, *map(row, here)]
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        for at, cells in enumerate(rows):
+            if markdown:
+                lines.append("| " + " | ".join(cells) + " |")
+                if at == 0:
+                    lines.append("|" + "---|" * len(cells))
+            else:
+                first, *others = (cell.ljust(width) if which == 0 else cell.rjust(width) for which, (cell, width) in enumerate(zip(cells, widths)))
+                lines.append("  ".join([first, *others]))
+    return "\n".join(lines)
+
+
+def title(result):
+    price = result["read_ns"]
+    reads = f"; a clock read costs {price['before']:.0f} ns before, {price['attached']:.0f} ns attached" if price else ""
+    return f"{result['place']}, medians of {len(result['rounds'])} rounds{reads}"
