@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+pub use fastpath_daemon::Examination;
 use fastpath_daemon::private;
 use fastpath_evidence::PageCopy;
 use fastpath_inject::Shared;
@@ -14,8 +15,9 @@ use fastpath_protocol::{Client, Code, Refusal};
 use fastpath_publisher::News;
 use fastpath_publisher::evidence::Trust;
 
-/// Time between two checks whether a helper is still needed.
-const NEEDED_EVERY: Duration = Duration::from_millis(250);
+/// Shortest and longest time between two checks whether a helper is still needed: many programs end soon.
+const FIRST_CHECK: Duration = Duration::from_millis(8);
+const NEEDED_EVERY: Duration = Duration::from_millis(256);
 
 /// What a grant is for.
 #[derive(Clone, Copy)]
@@ -69,9 +71,10 @@ pub fn of_private(
     mailbox: &Shared,
     trust: Trust,
     program: i32,
+    examination: Examination,
     hear: impl FnMut(&News) + Send + 'static,
 ) -> Result<Grant, String> {
-    let client = private(purpose.clocks, trust, program, hear)?;
+    let client = private(purpose.clocks, trust, program, examination, hear)?;
     let granted = ask(&client, purpose, Some(mailbox));
     granted.map_err(|failure| match failure {
         Failure::Refused(refusal) => refusal.sentence,
@@ -90,8 +93,10 @@ pub fn seeded(page: &OwnedFd) -> impl Fn() -> bool + Send + use<> {
 
 /// Keeps this process as long as `needed`, called from time to time, returns true.
 pub fn stay_while(mut needed: impl FnMut() -> bool) {
+    let mut every = FIRST_CHECK;
     while needed() {
-        std::thread::sleep(NEEDED_EVERY);
+        std::thread::sleep(every);
+        every = (every * 2).min(NEEDED_EVERY);
     }
 }
 

@@ -33,6 +33,9 @@ const MOST_CALLS: u32 = 256;
 const FIRST_NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_millis(5);
 
+/// Most threads that wait for requests; a thread that has answered one ends if there are as many.
+const MOST_IDLE: usize = 2;
+
 /// Fate of a program in which nothing could be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
@@ -42,11 +45,23 @@ pub enum Fate {
     Exit(u8),
 }
 
+/// The process that the calling thread traces, and that becomes the first program.
+pub struct First(Tracee);
+
+impl First {
+    /// Traces the process `pid`.
+    pub fn seize(pid: i32) -> Result<First> {
+        seize(pid).map(First)
+    }
+}
+
 /// Serves one tree of processes.
 pub struct Attendant {
     config: InjectionConfig,
     mailbox: Arc<Shared>,
     visits: AtomicUsize,
+    /// Number of threads that wait for requests.
+    idle: AtomicUsize,
 }
 
 impl Attendant {
@@ -56,6 +71,7 @@ impl Attendant {
             config,
             mailbox,
             visits: AtomicUsize::new(0),
+            idle: AtomicUsize::new(0),
         })
     }
 
@@ -70,21 +86,15 @@ impl Attendant {
         Visit(self.clone())
     }
 
-    /// Meets the first program: traces `pid`, reports that by `seized`, waits for its exec, then calls `before`,
-    /// installs, and asks `installed` what to do with the result. Returns when the program is not traced any more.
+    /// Meets the first program: waits for its exec, then calls `before`, installs, and asks `installed` what to do with
+    /// the result. Returns when the program is not traced any more.
     pub fn meet_first(
         &self,
-        _visit: Visit,
-        pid: i32,
-        seized: impl FnOnce(&Result<()>),
+        first: First,
         before: impl FnOnce(),
         installed: impl FnOnce(&Result<()>) -> Fate,
     ) {
-        let mut tracee = match seize(pid) {
-            Ok(tracee) => tracee,
-            Err(e) => return seized(&Err(e)),
-        };
-        seized(&Ok(()));
+        let First(mut tracee) = first;
         let done = match self.wait_for_exec(&mut tracee, false) {
             // The process ended without an exec, and reported the reason itself.
             Ok(false) => return,
@@ -105,38 +115,56 @@ impl Attendant {
 
     /// Answers requests for as long as the process lives.
     pub fn serve(self: Arc<Self>) {
-        // The program's libraries are most likely those of this process: scan them before they are needed.
-        crate::program::scan_own_libraries(&self.config.scans);
+        // The second thread waits already when the first has taken a request.
+        self.idle.fetch_add(2, Ordering::AcqRel);
+        let second = self.clone();
+        if start(move || second.follow()).is_err() {
+            self.idle.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.follow();
+    }
+
+    /// Answers requests as long as it is one of a few idle threads. The thread that takes a request answers it: handing
+    /// it to another would take as long as some steps of the answer. `idle` counts it already.
+    fn follow(self: Arc<Self>) {
         let mut held = Held::default();
         loop {
             let seen = self.mailbox.doorbell();
-            let requests = self.mailbox.take();
-            let are_held = self.mailbox.free_abandoned(&mut held, ABANDONED);
-            if requests.is_empty() {
+            let Some(taken) = self.mailbox.take() else {
+                let are_held = self.mailbox.free_abandoned(&mut held, ABANDONED);
                 self.mailbox.wait(seen, are_held.then_some(ABANDONED / 2));
-            }
-            for taken in requests {
-                let attendant = self.clone();
-                let visit = self.expect_visit();
-                let spawned = thread::Builder::new().stack_size(256 << 10).spawn(move || {
-                    let _visit = visit;
-                    let mut waiting = Waiting {
-                        mailbox: &attendant.mailbox,
-                        taken: Some(taken),
-                    };
-                    // A program whose visit fails stays on the kernel's path: correct, only slower.
-                    let _ = match taken.request {
-                        Request::Exec { path, dirfd, flags } => {
-                            attendant.meet(&mut waiting, &taken, path, dirfd, flags)
-                        }
-                        Request::Entry => attendant.revisit(&taken),
-                    };
-                });
-                if spawned.is_err() {
+                continue;
+            };
+            let visit = self.expect_visit();
+            if self.idle.fetch_sub(1, Ordering::AcqRel) == 1 {
+                self.idle.fetch_add(1, Ordering::AcqRel);
+                let next = self.clone();
+                if start(move || next.follow()).is_err() {
+                    // Without a thread that would wait for the next request, this one does.
                     self.mailbox.go(&taken);
+                    continue;
                 }
             }
+            self.answer(taken);
+            drop(visit);
+            let was_idle = self.idle.fetch_add(1, Ordering::AcqRel);
+            if was_idle >= MOST_IDLE {
+                self.idle.fetch_sub(1, Ordering::AcqRel);
+                return;
+            }
         }
+    }
+
+    fn answer(&self, taken: Taken) {
+        let mut waiting = Waiting {
+            mailbox: &self.mailbox,
+            taken: Some(taken),
+        };
+        // A program whose visit fails stays on the kernel's path: correct, only slower.
+        let _ = match taken.request {
+            Request::Exec { path, dirfd, flags } => self.meet(&mut waiting, &taken, path, dirfd, flags),
+            Request::Entry => self.revisit(&taken),
+        };
     }
 
     /// Returns the thread that asked, by its number in this PID namespace. The mailbox may contain anything, so a
@@ -243,6 +271,11 @@ impl Attendant {
             }
         };
         waiting.go();
+        let mut registers = tracee.registers()?;
+        if registers.end_wait_on_futex() {
+            // The hook looks at its slot again; otherwise the kernel would make the call again, and stop for it twice.
+            tracee.set_registers(&registers)?;
+        }
         tracee.resume(Until::Syscall, 0)?;
         let met = self
             .wait_for_exec(&mut tracee, true)
@@ -272,6 +305,8 @@ impl Attendant {
         loop {
             match tracee.wait()? {
                 Stop::Exited => return Ok(false),
+                // The registers are the new program's, except for the result of the execve, which is set later.
+                Stop::Exec if asked => return Ok(true),
                 Stop::Exec => happened = true,
                 // The exit of the execve itself: its registers are the new program's.
                 Stop::Syscall if happened => return Ok(true),
@@ -316,6 +351,11 @@ impl Attendant {
         }
         install::install_in_libraries(tracee, &self.config, &maps, region)
     }
+}
+
+/// Starts a thread that answers requests.
+fn start(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    thread::Builder::new().stack_size(256 << 10).spawn(work).map(drop)
 }
 
 /// Returns threads, by their numbers here, of processes in inner PID namespaces, in which they have the number `inner`.

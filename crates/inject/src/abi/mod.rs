@@ -117,6 +117,30 @@ pub trait Abi: Sync {
     /// where the program was. It touches nothing else: neither the stack nor the flags, which a system call keeps.
     fn trampoline(&self, program: &Registers, at: u64) -> Vec<u8>;
 
+    /// Returns the room in bytes for the code of [`Abi::batch`]; `None`: remote calls are made one by one.
+    fn batch_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    /// Returns the code at `at` that makes the calls of a table (`remote/batch.rs`), then sends `signal` to the process
+    /// `process`, which it runs in, and jumps to the return trampoline at `trampoline`; and the offset at which the
+    /// signal stops it.
+    fn batch(
+        &self,
+        _program: &Registers,
+        _at: u64,
+        _trampoline: u64,
+        _process: i32,
+        _signal: i32,
+    ) -> Option<(Vec<u8>, usize)> {
+        None
+    }
+
+    /// Returns `from`, changed to execute the code of [`Abi::batch`] at `pc` for the table at `table`.
+    fn batch_registers(&self, from: &Registers, pc: u64, table: u64) -> Registers {
+        self.call_registers(from, pc, 0, [table, 0, 0, 0, 0, 0])
+    }
+
     /// Returns the hook for its programs; `None` if this build left it out.
     fn hook(&self) -> Option<&'static Hook>;
 
