@@ -69,8 +69,8 @@ static int has_anchor(void) { return __atomic_load_n(&fp_page.hres.copy[0].cap_c
 
 /* Returns whether the publisher is about to make its first anchor. A page that was withdrawn here has no header. */
 static int publisher_begins(void) {
-	return fp_page.header.magic &&
-	       !__atomic_load_n(&fp_page.stats.withdrawn_reason, __ATOMIC_RELAXED) && !load(&fp_mailbox.closed);
+	return fp_page.header.magic && !__atomic_load_n(&fp_page.stats.withdrawn_reason, __ATOMIC_RELAXED) &&
+	       !load(&fp_mailbox.closed);
 }
 
 /* Returns whether the publisher is alive: its page is fresh, or is still to be seeded. */

@@ -27,6 +27,9 @@ use crate::output::{note, warn};
 /// Longest delay of a program's start for its first anchor, with `--require`. The anchor takes about a millisecond; a
 /// program that starts without one is on the kernel's path until it is there.
 const FIRST_ANCHOR: Duration = Duration::from_millis(20);
+/// Time between the program's start and the examination of the counter, which takes time on all CPUs. A program that has
+/// ended by then, as `true` has, needs neither that nor a publisher.
+const UNDISTURBED: Duration = Duration::from_millis(1);
 /// Longest wait for the result of the counter's examination after the program has started. The examination has a
 /// timeout of its own, which is shorter.
 const EXAMINATION: Duration = Duration::from_secs(5);
@@ -240,17 +243,25 @@ impl Helper {
             }
         };
         let is_served = Cell::new(false);
-        attendant.meet_first(first, before, |result| {
+        let runs = attendant.meet_first(first, before, |result| {
             timeline.borrow_mut().mark("inject");
             timeline.borrow().report(note);
             is_served.set(result.is_ok());
             self.installed(result)
         });
+        if !runs {
+            return Ok(());
+        }
         let others = attendant.clone();
         process::spawn(move || others.serve())?;
         // The mailbox was in use until the program mapped it.
         drop(kept);
+        let is_needed = || attendant.is_busy() || mailbox.in_use();
         let refused = meanwhile.and_then(|Meanwhile { begin, result }| {
+            std::thread::sleep(UNDISTURBED);
+            if !is_needed() {
+                return None;
+            }
             drop(begin);
             result.recv_timeout(EXAMINATION).ok()?.err()
         });
@@ -262,7 +273,7 @@ impl Helper {
         }
         process::let_go_of_standard_error();
         if refused.is_none() {
-            grant::stay_while(|| attendant.is_busy() || mailbox.in_use());
+            grant::stay_while(is_needed);
         }
         Ok(())
     }

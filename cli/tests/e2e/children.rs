@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::clock_calls::fewest_clock_calls;
-use crate::common::{Pid, comes_to, fastpath, finish, helper_program, install_script, program, served, start, tool, wait_until};
+use crate::common::{
+    Pid, comes_to, fastpath, finish, helper_program, install_script, program, served, start, tool, wait_until,
+};
 
 /// A program that prints how many pages of fastpath it maps, and fails if there is none.
 const LEAF: [&str; 4] = ["grep", "-c", "memfd:fastpath-page", "/proc/self/maps"];
@@ -76,7 +78,12 @@ s.pthread_sigmask(s.SIG_BLOCK, eval(sys.argv[1]))
 os.execv(sys.argv[2], sys.argv[2:])";
     const LOOK: &str =
         "import signal as s; print(s.sigpending(), 'memfd:fastpath-page' in open('/proc/self/maps').read())";
-    for blocked in ["set()", "{s.SIGURG}", "{s.SIGURG, s.SIGWINCH}", "{s.SIGURG, s.SIGWINCH, s.SIGCHLD}"] {
+    for blocked in [
+        "set()",
+        "{s.SIGURG}",
+        "{s.SIGURG, s.SIGWINCH}",
+        "{s.SIGURG, s.SIGWINCH, s.SIGCHLD}",
+    ] {
         let blocking = || {
             let mut command = Command::new(python);
             command.args(["-c", BLOCK, blocked, env!("CARGO_BIN_EXE_fastpath")]);

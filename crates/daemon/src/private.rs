@@ -170,13 +170,7 @@ mod tests {
     #[test]
     fn a_private_daemons_page_answers_and_is_taken_up_by_no_other() {
         let own = std::process::id() as i32;
-        let client = private(
-            ClockSet::ALL,
-            Trust::AllowNonInvariant,
-            own,
-            Examination::First,
-            |_| {},
-        ).unwrap();
+        let client = private(ClockSet::ALL, Trust::AllowNonInvariant, own, Examination::First, |_| {}).unwrap();
         let grant = client.page(ClockSet::HRES, None, None).unwrap();
         assert_eq!(grant.clocks, ClockSet::HRES);
         let page = File::from(grant.page);

@@ -146,5 +146,9 @@ pub fn tracer_must_be_declared() -> bool {
 
 /// Returns this process, if it must be declared as a tracer; else 0.
 pub fn ptracer() -> u32 {
-    if tracer_must_be_declared() { std::process::id() } else { 0 }
+    if tracer_must_be_declared() {
+        std::process::id()
+    } else {
+        0
+    }
 }

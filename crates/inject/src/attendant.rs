@@ -87,30 +87,26 @@ impl Attendant {
     }
 
     /// Meets the first program: waits for its exec, then calls `before`, installs, and asks `installed` what to do with
-    /// the result. Returns when the program is not traced any more.
-    pub fn meet_first(
-        &self,
-        first: First,
-        before: impl FnOnce(),
-        installed: impl FnOnce(&Result<()>) -> Fate,
-    ) {
+    /// the result. Returns whether the program runs, untraced. If not, it has ended, or the end of this thread releases
+    /// it.
+    pub fn meet_first(&self, first: First, before: impl FnOnce(), installed: impl FnOnce(&Result<()>) -> Fate) -> bool {
         let First(mut tracee) = first;
         let done = match self.wait_for_exec(&mut tracee, false) {
             // The process ended without an exec, and reported the reason itself.
-            Ok(false) => return,
+            Ok(false) => return false,
             Ok(true) => {
                 before();
-                install::install(&mut tracee, &self.config)
+                status(tracee.pid()).and_then(|status| install::install(&mut tracee, &status, &self.config))
             }
             Err(e) => Err(e),
         };
         if let Fate::Exit(status) = installed(&done) {
             // If even that fails the program runs, as without --require.
             if tracee.exit(status).is_ok() {
-                return;
+                return false;
             }
         }
-        let _ = tracee.detach(0);
+        tracee.detach(0).is_ok()
     }
 
     /// Answers requests for as long as the process lives.
@@ -145,8 +141,12 @@ impl Attendant {
                     continue;
                 }
             }
-            self.answer(taken);
+            let answered = self.answer(taken);
             drop(visit);
+            if answered.is_err() {
+                // The end of this thread releases a thread that it may still trace.
+                return;
+            }
             let was_idle = self.idle.fetch_add(1, Ordering::AcqRel);
             if was_idle >= MOST_IDLE {
                 self.idle.fetch_sub(1, Ordering::AcqRel);
@@ -155,16 +155,16 @@ impl Attendant {
         }
     }
 
-    fn answer(&self, taken: Taken) {
+    /// An error leaves a program on the kernel's path: correct, only slower.
+    fn answer(&self, taken: Taken) -> Result<()> {
         let mut waiting = Waiting {
             mailbox: &self.mailbox,
             taken: Some(taken),
         };
-        // A program whose visit fails stays on the kernel's path: correct, only slower.
-        let _ = match taken.request {
+        match taken.request {
             Request::Exec { path, dirfd, flags } => self.meet(&mut waiting, &taken, path, dirfd, flags),
             Request::Entry => self.revisit(&taken),
-        };
+        }
     }
 
     /// Returns the thread that asked, by its number in this PID namespace. The mailbox may contain anything, so a
@@ -214,14 +214,15 @@ impl Attendant {
     /// Returns whether a thread waits for the answer to this request. Where the kernel does not show the futex, a thread
     /// that maps the mailbox and waits on any counts, and its registers decide once it is stopped.
     fn waits(&self, tid: i32, taken: &Taken) -> bool {
-        self.futex(tid, taken)
-            .is_some_and(|futex| target::waits_on_futex(tid, futex).unwrap_or_else(|| target::waits_on_some_futex(tid)))
+        let futex = maps::of(tid).ok().and_then(|maps| self.futex(&maps, taken));
+        futex.is_some_and(|futex| {
+            target::waits_on_futex(tid, futex).unwrap_or_else(|| target::waits_on_some_futex(tid))
+        })
     }
 
-    /// Returns the address of a request's futex in a thread's process.
-    fn futex(&self, tid: i32, taken: &Taken) -> Option<u64> {
-        let maps = maps::of(tid).ok()?;
-        Some(self.mailbox.mapping(&maps)?.start + taken.offset())
+    /// Returns the address of a request's futex in a process with these mappings.
+    fn futex(&self, maps: &[maps::Mapping], taken: &Taken) -> Option<u64> {
+        Some(self.mailbox.mapping(maps)?.start + taken.offset())
     }
 
     /// Returns the address of the region in a process that maps this mailbox.
@@ -230,7 +231,7 @@ impl Attendant {
     }
 
     /// Traces a thread that waits in the hook, and stops it there.
-    fn stop(&self, taken: &Taken) -> Result<Tracee> {
+    fn stop(&self, taken: &Taken) -> Result<(Tracee, Vec<maps::Mapping>)> {
         let mut tracee = seize(self.find(taken)?)?;
         tracee.interrupt()?;
         loop {
@@ -242,22 +243,23 @@ impl Attendant {
             }
         }
         // The thread may have stopped waiting meanwhile, or the number may be another thread's.
-        if let Some(futex) = self.futex(tracee.pid(), taken)
+        let maps = maps::of(tracee.pid())?;
+        if let Some(futex) = self.futex(&maps, taken)
             && (target::waits_on_futex(tracee.pid(), futex) == Some(true)
                 || tracee.registers()?.repeats_wait_on_futex(futex))
         {
-            return Ok(tracee);
+            return Ok((tracee, maps));
         }
         tracee.detach(0)?;
         Err(Error::Gone)
     }
 
     fn meet(&self, waiting: &mut Waiting<'_>, taken: &Taken, path: u64, dirfd: i32, flags: u32) -> Result<()> {
-        let mut tracee = self.stop(taken)?;
+        let (mut tracee, _) = self.stop(taken)?;
         let pid = tracee.pid().to_string();
         let target = read_path(&mut tracee, path, flags);
         let checked = target.and_then(|path| {
-            let before = Credentials::of(&pid)?;
+            let before = Credentials::of(&status(tracee.pid())?)?;
             let view = View::of(&pid, dirfd)?;
             // The target names the file: it must not get a file opened that it could not open itself.
             let _rights = Assumed::of(&before)?;
@@ -289,12 +291,13 @@ impl Attendant {
     /// Installs in a program that has just started, unless it has rights beyond `before`, those of the program before
     /// it: another file may have replaced the one that was checked.
     fn install(&self, tracee: &mut Tracee, before: &Credentials) -> Result<()> {
-        if before.have_grown_to(&Credentials::of(&tracee.pid().to_string())?) {
+        let status = status(tracee.pid())?;
+        if before.have_grown_to(&Credentials::of(&status)?) {
             return Err(Error::Unsupported(
                 "it runs with other privileges than its caller's".into(),
             ));
         }
-        install::install(tracee, &self.config)
+        install::install(tracee, &status, &self.config)
     }
 
     /// Waits until the exec has happened and the new program is stopped before its first instruction. Returns false if
@@ -333,29 +336,33 @@ impl Attendant {
     }
 
     fn revisit(&self, taken: &Taken) -> Result<()> {
-        let mut tracee = self.stop(taken)?;
-        let done = self.see_to_libraries(&mut tracee);
+        let (mut tracee, maps) = self.stop(taken)?;
+        let done = self.see_to_libraries(&mut tracee, &maps);
         // Detach before the program is released.
         tracee.detach(0)?;
         done
     }
 
-    fn see_to_libraries(&self, tracee: &mut Tracee) -> Result<()> {
-        let maps = maps::of(tracee.pid())?;
-        let region = self.region(&maps).ok_or(Error::Gone)?;
+    fn see_to_libraries(&self, tracee: &mut Tracee, maps: &[maps::Mapping]) -> Result<()> {
+        let region = self.region(maps).ok_or(Error::Gone)?;
         // Only a program that was started through its hook still needs its libraries redirected. In an attached
         // program, the journal lists the changes.
         let entry = tracee.read_words(region + region::STATE, 1, 8)?;
         if entry == [0] {
             return Err(Error::Gone);
         }
-        install::install_in_libraries(tracee, &self.config, &maps, region)
+        install::install_in_libraries(tracee, &self.config, maps, region)
     }
 }
 
 /// Starts a thread that answers requests.
 fn start(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     thread::Builder::new().stack_size(256 << 10).spawn(work).map(drop)
+}
+
+/// Reads the status of a process or thread.
+fn status(pid: i32) -> Result<fastpath_proc::Status> {
+    fastpath_proc::Status::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/status"), e))
 }
 
 /// Returns threads, by their numbers here, of processes in inner PID namespaces, in which they have the number `inner`.

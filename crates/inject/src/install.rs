@@ -54,8 +54,9 @@ pub struct InjectionConfig {
     pub scans: sites::Cache,
 }
 
-/// Installs the region and redirects the program's start through it. On an error the program is as it was.
-pub fn install(tracee: &mut Tracee, config: &InjectionConfig) -> Result<()> {
+/// Installs the region and redirects the program's start through it. `shown` is the status of its process. On an error
+/// the program is as it was.
+pub fn install(tracee: &mut Tracee, shown: &fastpath_proc::Status, config: &InjectionConfig) -> Result<()> {
     let registers = tracee.registers()?;
     let abi = abi::of(&registers);
     if let Some(why) = config.refuses_32_bit.as_ref().filter(|_| abi.word() == 4) {
@@ -66,8 +67,7 @@ pub fn install(tracee: &mut Tracee, config: &InjectionConfig) -> Result<()> {
     if !(config.allows)(pid) {
         return Err(Error::Unsupported("a policy says never".into()));
     }
-    let shown = fastpath_proc::Status::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/status"), e))?;
-    let status = Status::from(&shown);
+    let status = Status::from(shown);
     if status.filters > config.filters {
         return Err(Error::Unsupported(
             "it has a seccomp filter that this process cannot try out".into(),

@@ -32,6 +32,7 @@ pub enum Call {
     MemfdCreate,
     Mmap,
     Munmap,
+    #[cfg(target_arch = "x86_64")]
     Prctl,
     Recvmsg,
     Socketpair,
@@ -48,6 +49,7 @@ fn number_on_this_host(call: Call) -> u64 {
         Call::MemfdCreate => libc::SYS_memfd_create,
         Call::Mmap => libc::SYS_mmap,
         Call::Munmap => libc::SYS_munmap,
+        #[cfg(target_arch = "x86_64")]
         Call::Prctl => libc::SYS_prctl,
         Call::Recvmsg => libc::SYS_recvmsg,
         Call::Socketpair => libc::SYS_socketpair,
@@ -147,7 +149,4 @@ pub trait Abi: Sync {
     /// Returns the thunk at `at` for AT_SYSINFO, in an ABI whose C libraries make their system calls through that
     /// address: it calls the hook's `door` and goes on to `next`. `None`: the calls are found by their sites.
     fn sysinfo_thunk(&self, at: u64, door: u64, next: u64) -> Option<Vec<u8>>;
-
-    /// Returns whether a program may have been forbidden to read the counter (PR_SET_TSC, prctl(2)).
-    fn counter_may_be_forbidden(&self) -> bool;
 }

@@ -7,11 +7,11 @@ use std::os::unix::fs::FileExt;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::{REGION_NAME, RegionPlan, is_region};
+use crate::abi::Call;
 use crate::error::{Error, Result, tried};
 use crate::mailbox_layout::HookState;
 use crate::maps::{self, Mapping};
 use crate::region;
-use crate::abi::Call;
 use crate::remote::{self, RemoteCall, RemoteCalls};
 
 const PAGE: u64 = 4096;
@@ -116,7 +116,11 @@ impl Region<'_> {
             expected: 0,
         };
         let descriptors = fds.iter().chain(&pair);
-        let all: Vec<_> = mappings.iter().map(mmap).chain(descriptors.clone().map(close)).collect();
+        let all: Vec<_> = mappings
+            .iter()
+            .map(mmap)
+            .chain(descriptors.clone().map(close))
+            .collect();
         let Err(other) = calls.call_all(&all)? else {
             return Ok(());
         };
@@ -124,7 +128,11 @@ impl Region<'_> {
         self.undo(calls, other.call, (!is_error).then_some(other.result))?;
         // Closing fails for a descriptor that is closed already, and for no other.
         descriptors.for_each(|fd| drop(calls.close(*fd)));
-        Err(if is_error { other.error } else { self.no_room(other.call) })
+        Err(if is_error {
+            other.error
+        } else {
+            self.no_room(other.call)
+        })
     }
 
     /// Unmaps what the first `done` mappings have mapped, and what the next one has `mapped` elsewhere: a kernel before

@@ -88,7 +88,10 @@ impl RemoteCalls<'_> {
         let Some(code) = self.tail.room_below(room) else {
             return Ok(false);
         };
-        let Some((bytes, stop)) = self.abi.batch(&self.program, code, self.after_call(), end.process, end.signal) else {
+        let Some((bytes, stop)) = self
+            .abi
+            .batch(&self.program, code, self.after_call(), end.process, end.signal)
+        else {
             return Ok(false);
         };
         self.tail.write_below(code, &bytes)?;
@@ -125,7 +128,11 @@ impl RemoteCalls<'_> {
         self.tracee.write(table, &bytes)?;
         self.run_batch(&registers, signal, stops_at)?;
         let results = self.tracee.read_words(table, calls.len() * ROW_BYTES / 8, 8)?;
-        let mut results = results.chunks_exact(ROW_BYTES / 8).map(|row| row[0]).zip(calls).enumerate();
+        let mut results = results
+            .chunks_exact(ROW_BYTES / 8)
+            .map(|row| row[0])
+            .zip(calls)
+            .enumerate();
         let other = results.find(|(_, (result, call))| *result != call.expected);
         Ok(match other {
             None => Ok(()),
@@ -148,7 +155,9 @@ impl RemoteCalls<'_> {
         loop {
             self.tracee.resume(Until::Event, deliver)?;
             deliver = match self.tracee.event(AtExec.timeout().is_none())? {
-                Some(Stop::Signal(this)) if this == signal && self.tracee.registers()?.pc() == stops_at => return Ok(()),
+                Some(Stop::Signal(this)) if this == signal && self.tracee.registers()?.pc() == stops_at => {
+                    return Ok(());
+                }
                 Some(Stop::Signal(other)) => other,
                 Some(Stop::Exited | Stop::Exec) => {
                     self.is_lost = true;

@@ -110,7 +110,8 @@ impl Tail {
 
     /// Restores the padding from `at`, before the tail, to its end.
     pub fn erase_from(&self, at: u64) -> Result<()> {
-        self.memory.write(at, &vec![self.pad; (self.at + BYTES as u64 - at) as usize])
+        self.memory
+            .write(at, &vec![self.pad; (self.at + BYTES as u64 - at) as usize])
     }
 
     /// Restores the padding.

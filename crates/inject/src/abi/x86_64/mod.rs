@@ -116,7 +116,12 @@ impl Abi for X86_64 {
     ) -> Option<(Vec<u8>, usize)> {
         let mut code = BATCH.to_vec();
         // mov $process, %edi; the same in %esi: it is its only thread; mov $signal, %edx; mov $SYS_tgkill, %eax
-        for (opcode, value) in [(0xbf, process), (0xbe, process), (0xba, signal), (0xb8, libc::SYS_tgkill as i32)] {
+        for (opcode, value) in [
+            (0xbf, process),
+            (0xbe, process),
+            (0xba, signal),
+            (0xb8, libc::SYS_tgkill as i32),
+        ] {
             code.push(opcode);
             code.extend(value.to_le_bytes());
         }
@@ -144,10 +149,6 @@ impl Abi for X86_64 {
     fn sysinfo_thunk(&self, _at: u64, _door: u64, _next: u64) -> Option<Vec<u8>> {
         None
     }
-
-    fn counter_may_be_forbidden(&self) -> bool {
-        true
-    }
 }
 
 #[cfg(test)]
@@ -162,18 +163,23 @@ mod tests {
         // SAFETY: registers are plain integers, for which all-zero bytes are valid.
         let mut r: libc::user_regs_struct = unsafe { std::mem::zeroed() };
         r.rbx = 0x1234_5678_9abc;
-        let (code, stop) = X86_64
-            .batch(&Registers(r), AT, TRAMPOLINE, 77, libc::SIGURG)
-            .unwrap();
+        let (code, stop) = X86_64.batch(&Registers(r), AT, TRAMPOLINE, 77, libc::SIGURG).unwrap();
         let decoder = Decoder::with_ip(64, &code, AT, DecoderOptions::NONE);
         let code: Vec<_> = decoder.into_iter().collect();
         assert!(code.iter().all(|i| !i.is_invalid()));
         let jumps: Vec<_> = code.iter().filter(|i| i.is_jcc_short()).collect();
-        assert_eq!((jumps[0].mnemonic(), jumps[1].near_branch_target()), (Mnemonic::Jne, AT));
+        assert_eq!(
+            (jumps[0].mnemonic(), jumps[1].near_branch_target()),
+            (Mnemonic::Jne, AT)
+        );
         let after_loop = jumps[1].next_ip();
         assert_eq!(jumps[0].near_branch_target(), after_loop);
         let signal: Vec<_> = code.iter().filter(|i| i.ip() >= after_loop).collect();
-        let loaded: Vec<_> = signal.iter().take(4).map(|i| (i.op0_register(), i.immediate(1))).collect();
+        let loaded: Vec<_> = signal
+            .iter()
+            .take(4)
+            .map(|i| (i.op0_register(), i.immediate(1)))
+            .collect();
         let expected = [
             (Register::EDI, 77),
             (Register::ESI, 77),
@@ -181,8 +187,14 @@ mod tests {
             (Register::EAX, libc::SYS_tgkill as u64),
         ];
         assert_eq!(loaded, expected);
-        assert_eq!((signal[4].mnemonic(), signal[4].next_ip()), (Mnemonic::Syscall, AT + stop as u64));
-        assert_eq!((signal[5].op0_register(), signal[5].immediate(1)), (Register::RBX, r.rbx));
+        assert_eq!(
+            (signal[4].mnemonic(), signal[4].next_ip()),
+            (Mnemonic::Syscall, AT + stop as u64)
+        );
+        assert_eq!(
+            (signal[5].op0_register(), signal[5].immediate(1)),
+            (Register::RBX, r.rbx)
+        );
         assert_eq!(signal[6].near_branch_target(), TRAMPOLINE);
     }
 
