@@ -55,6 +55,9 @@ bench-attach: build ## measure how long attach and detach stop processes of 100 
 bench-publisher: build ## measure the CPU time of the helper that serves a program, by thread
 	@./scripts/bench-publisher
 
+bench-run: build ## measure what run adds to the start of a program, and to the programs that it executes
+	@./scripts/bench-run
+
 torture: build ## 1,000 cycles of attach and detach on each of fifteen programs that check their own work
 	@./scripts/setup test
 	$(ENV) FASTPATH_ATTACH_CYCLES=1000 cargo test --release --package fastpath attach_torture
@@ -130,4 +133,4 @@ clean: ## remove everything that was built
 help: ## print this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1	\2/p' Makefile | expand -t 16
 
-.PHONY: build demo test check docs lab servers slews long static bench bench-attach bench-publisher bench-hosts torture hostile lib preload lint setup install uninstall clean help
+.PHONY: build demo test check docs lab servers slews long static bench bench-attach bench-publisher bench-hosts bench-run torture hostile lib preload lint setup install uninstall clean help

@@ -65,13 +65,21 @@ static int not_late_yet(const struct fp_anchor *newest, fp_u64 age) {
 	return age >> 32 == 0 && age * mult >> (shift & 63) < NOT_LATE_YET_NS;
 }
 
-/* Returns whether the publisher is alive: its page is fresh. */
+static int has_anchor(void) { return __atomic_load_n(&fp_page.hres.copy[0].cap_cycles, __ATOMIC_RELAXED) != 0; }
+
+/* Returns whether the publisher is about to make its first anchor. A page that was withdrawn here has no header. */
+static int publisher_begins(void) {
+	return fp_page.header.magic && !__atomic_load_n(&fp_page.stats.withdrawn_reason, __ATOMIC_RELAXED) &&
+	       !load(&fp_mailbox.closed);
+}
+
+/* Returns whether the publisher is alive: its page is fresh, or is still to be seeded. */
 static int publisher_is_alive(void) {
 	const struct fp_anchor *newest = &fp_page.hres.copy[0];
 	fp_u64 base = fp_load(&newest->base_cycles);
 	fp_u32 cap = __atomic_load_n(&newest->cap_cycles, __ATOMIC_RELAXED);
 	if (!cap)
-		return 0; /* not seeded, or withdrawn here: the counter may not even be readable */
+		return publisher_begins(); /* the counter may not even be readable */
 	fp_u64 age = fp_counter() - base;
 	return age <= cap || not_late_yet(newest, age) || (long long)age < 0;
 }
@@ -87,8 +95,12 @@ static void wait_for_attendant(struct fp_slot *slot, fp_u32 freed) {
 		long r = fp_syscall4(FP_NR_futex, (long)&slot->state, FUTEX_WAIT, word, (long)&timeout);
 		if (r != -FP_ETIMEDOUT)
 			continue;
-		if (exchange_if(&slot->state, freed | FP_SLOT_REQUEST, freed + FP_SLOT_ONCE_FREED))
+		if (exchange_if(&slot->state, freed | FP_SLOT_REQUEST, freed + FP_SLOT_ONCE_FREED)) {
+			/* Otherwise each exec would wait if the attendant died before its first anchor. */
+			if (!has_anchor())
+				__atomic_store_n(&fp_mailbox.closed, 1, __ATOMIC_RELEASE);
 			return;
+		}
 		timeouts++;
 	}
 }
@@ -138,7 +150,7 @@ static int set_clock(const struct fp_call *call) {
 	const fp_u32 before = __atomic_load_n(steps, __ATOMIC_ACQUIRE);
 	const struct timespec a_moment = {0, LOOK_EVERY_NS};
 
-	if (fp_state.filtered || !publisher_is_alive())
+	if (fp_state.filtered || !has_anchor() || !publisher_is_alive())
 		return 0;
 	if (fp_syscall4((long)call->nr, (long)call->arg[0], (long)call->arg[1], 0, 0) != 0)
 		return 0;

@@ -42,7 +42,10 @@ struct fp_slot {
 
 struct fp_mailbox {
 	fp_u32 doorbell; /* futex: counts requests */
-	fp_u32 reserved[15];
+	/* Not 0: no attendant answers. It matters as long as the page has had no anchor, by which the hook sees later
+	 * whether the attendant lives. */
+	fp_u32 closed;
+	fp_u32 reserved[14];
 	struct fp_slot slot[FP_SLOTS];
 };
 

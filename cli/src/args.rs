@@ -51,6 +51,29 @@ pub struct Args {
     pub command: Command,
 }
 
+/// The arguments of `run` alone.
+#[derive(Parser)]
+struct OnlyRun {
+    #[command(flatten)]
+    run: Run,
+}
+
+impl Args {
+    /// Parses the command line; ends this process with a message if it is wrong, or asks for help.
+    pub fn of(args: &[OsString]) -> Args {
+        // The other commands are left out, because building their definitions would delay the start of the program. A
+        // message comes from all of them.
+        if args.get(1).is_some_and(|command| command == "run")
+            && let Ok(OnlyRun { run }) = OnlyRun::try_parse_from(&args[1..])
+        {
+            return Args {
+                command: Command::Run(run),
+            };
+        }
+        Args::parse_from(args)
+    }
+}
+
 #[derive(Subcommand)]
 pub enum Command {
     Probe(Probe),
@@ -438,7 +461,8 @@ pub struct Run {
     #[arg(long, value_name = "auto|all|LIST", help = Clocks::HELP, add = complete::clocks())]
     pub clocks: Option<Clocks>,
 
-    /// Exit with 125 if the program cannot be served, instead of running it untouched
+    /// Exit with 125 if the program cannot be served, instead of running it untouched. It starts some milliseconds later, when its clocks are
+    /// served; without this option they are served from about a millisecond after its start
     #[arg(long)]
     pub require: bool,
 

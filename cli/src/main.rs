@@ -34,8 +34,6 @@ mod trace;
 use std::ffi::{CStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStringExt;
 
-use clap::Parser;
-
 use args::{Args, Command};
 use fastpath_measure::{Met, make_clocks_readable};
 
@@ -58,7 +56,7 @@ extern "C" fn begin(argc: c_int, argv: *const *const c_char) -> ! {
     if let Some(status) = shell::PROGRAM.answer(args.clone()) {
         std::process::exit(status);
     }
-    let args = Args::parse_from(args);
+    let args = Args::of(&args);
     if let Some(status) = unreadable_clocks(&args.command) {
         std::process::exit(status);
     }

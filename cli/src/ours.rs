@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fastpath_helper::grant::{self, Purpose};
+use fastpath_helper::grant::{self, Examination, Purpose};
 use fastpath_inject::{InProcess, Shared};
 use fastpath_measure::Functions;
 use fastpath_page::ClockSet;
@@ -17,7 +17,8 @@ pub fn functions() -> Result<Functions, String> {
         clocks: ClockSet::ALL,
         process: None,
     };
-    let grant = grant::of_private(purpose, &mailbox, Trust::Invariant, std::process::id() as i32, |_| {})?;
+    let own = std::process::id() as i32;
+    let grant = grant::of_private(purpose, &mailbox, Trust::Invariant, own, Examination::First, |_| {})?;
     let seeded = grant::seeded(&grant.page);
     let vdso = InProcess::map(&grant.page).map_err(|e| e.to_string())?;
     // The mailbox keeps the page.

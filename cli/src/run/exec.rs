@@ -35,8 +35,16 @@ pub fn become_program(command: &[OsString]) -> i32 {
     let Ok(strings) = strings else { return 126 };
     let mut argv: Vec<_> = strings.iter().map(|a| a.as_ptr()).collect();
     argv.push(std::ptr::null());
-    // SAFETY: argv is a null-terminated array of C strings that are valid until exec.
-    unsafe { libc::execvp(argv[0], argv.as_ptr()) };
+    // The file that execvp would find after failing in the directories before. It fails in other ways, or starts a shell
+    // for a script without an interpreter: that is left to execvp.
+    let found = find(&command[0]).and_then(|path| CString::new(path.into_os_string().into_vec()).ok());
+    // SAFETY: argv is a null-terminated array of C strings that are valid until exec, as is the path.
+    unsafe {
+        if let Some(path) = &found {
+            libc::execv(path.as_ptr(), argv.as_ptr());
+        }
+        libc::execvp(argv[0], argv.as_ptr());
+    }
     let errno = Errno::last();
     note(format_args!(
         "cannot execute {}: {}",

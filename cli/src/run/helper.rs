@@ -1,18 +1,19 @@
 //! The helper: it publishes the page, injects programs at their exec, and ends when no process of the tree is left. The
 //! program never sees it as a child.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use fastpath_helper::grant::{self, Purpose};
+use fastpath_helper::grant::{self, Examination, Purpose};
 use fastpath_helper::log::Log;
 use fastpath_helper::process::{self, Surroundings};
 use fastpath_inject::Shared;
-use fastpath_inject::attendant::{Attendant, Fate};
+use fastpath_inject::attendant::{Attendant, Fate, First};
 use fastpath_inject::{Cache, InjectionConfig};
 use fastpath_page::{ClockSet, Grant};
 use fastpath_publisher::evidence::Trust;
@@ -23,9 +24,15 @@ use super::trial::Trial;
 use crate::args;
 use crate::output::{note, warn};
 
-/// Longest delay of a program's start for its first anchor. The anchor takes about a millisecond; a program that starts
-/// without one is on the kernel's path until it is there.
+/// Longest delay of a program's start for its first anchor, with `--require`. The anchor takes about a millisecond; a
+/// program that starts without one is on the kernel's path until it is there.
 const FIRST_ANCHOR: Duration = Duration::from_millis(20);
+/// Time between the program's start and the examination of the counter, which takes time on all CPUs. A program that has
+/// ended by then, as `true` has, needs neither that nor a publisher.
+const UNDISTURBED: Duration = Duration::from_millis(1);
+/// Longest wait for the result of the counter's examination after the program has started. The examination has a
+/// timeout of its own, which is shorter.
+const EXAMINATION: Duration = Duration::from_secs(5);
 
 /// Source of the page and the mailbox for programs.
 pub struct Source {
@@ -62,7 +69,9 @@ pub fn leave_behind(
         rescue: options.rescue && selection.serves(),
         trial,
         name: options.command[0].to_string_lossy().into_owned(),
+        is_declared: process::tracer_must_be_declared(),
     };
+    let is_declared = helper.is_declared;
 
     let ours_there = ours.as_raw_fd();
     let started = process::start(|| {
@@ -71,23 +80,24 @@ pub fn leave_behind(
         helper.run(&surroundings)
     })
     .map_err(failed("clone"))?;
-    let ready = wait_until_ready(&mut ours);
+    let ready = wait_until_ready(&mut ours, is_declared);
     if ready.is_err() {
         started.end();
     }
     ready
 }
 
-/// Allows the helper to trace this process, and waits until it does.
-fn wait_until_ready(channel: &mut UnixStream) -> Result<(), String> {
+/// Waits until the helper traces this process; first allows that, if it must be declared.
+fn wait_until_ready(channel: &mut UnixStream, is_declared: bool) -> Result<(), String> {
     let gone = |_| "the helper ended before it was ready".to_owned();
-    let mut pid = [0; 4];
-    channel.read_exact(&mut pid).map_err(gone)?;
-    // Where Yama restricts ptrace to ancestors (Documentation/admin-guide/LSM/Yama.rst), this allows the one helper.
-    // Elsewhere the call fails, and is not needed.
-    // SAFETY: prctl with integers.
-    unsafe { libc::prctl(libc::PR_SET_PTRACER, u32::from_le_bytes(pid) as libc::c_ulong, 0, 0, 0) };
-    channel.write_all(b"g").map_err(gone)?;
+    if is_declared {
+        let mut pid = [0; 4];
+        channel.read_exact(&mut pid).map_err(gone)?;
+        // Yama (Documentation/admin-guide/LSM/Yama.rst).
+        // SAFETY: prctl with integers.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, u32::from_le_bytes(pid) as libc::c_ulong, 0, 0, 0) };
+        channel.write_all(b"g").map_err(gone)?;
+    }
     let mut answer = String::new();
     channel.read_to_string(&mut answer).map_err(gone)?;
     match answer.as_str() {
@@ -112,12 +122,13 @@ struct Helper {
     rescue: bool,
     trial: Trial,
     name: String,
+    /// Whether this process must be declared as a tracer.
+    is_declared: bool,
 }
 
 impl Helper {
     fn run(mut self, surroundings: &Surroundings) -> i32 {
-        process::settle(surroundings);
-        match self.work() {
+        match self.work(surroundings) {
             Ok(()) => 0,
             Err(e) => {
                 let _ = self.channel.write_all(e.as_bytes());
@@ -126,19 +137,80 @@ impl Helper {
         }
     }
 
-    fn work(&mut self) -> Result<(), String> {
-        self.channel
-            .write_all(&std::process::id().to_le_bytes())
-            .map_err(|e| e.to_string())?;
-        self.channel.read_exact(&mut [0]).map_err(|e| e.to_string())?;
+    /// Traces the program before anything else, so that its exec goes on. With `--require`, the program waits until the
+    /// counter is examined.
+    fn work(&mut self, surroundings: &Surroundings) -> Result<(), String> {
+        if self.is_declared {
+            self.channel
+                .write_all(&std::process::id().to_le_bytes())
+                .map_err(|e| e.to_string())?;
+            self.channel.read_exact(&mut [0]).map_err(|e| e.to_string())?;
+        }
+        if self.require {
+            process::settle(surroundings);
+            let grant = self.grant(Examination::First)?;
+            self.timeline.mark("start the helper, examine the counter");
+            let first = self.trace()?;
+            return self.meet(first, grant, None);
+        }
+        let first = self.trace()?;
+        self.timeline.mark("start the helper");
+        process::settle(surroundings);
+        let (begin, may_begin) = mpsc::channel();
+        let (examined, result) = mpsc::channel();
+        let examination = Examination::Meanwhile {
+            begin: Box::new(move || {
+                // An error: it has been dropped.
+                let _ = may_begin.recv();
+            }),
+            examined: Box::new(move |result| drop(examined.send(result))),
+        };
+        let meanwhile = self.grant.is_none().then_some(Meanwhile { begin, result });
+        // The program runs from here on: without a grant it is released when this process ends.
+        let grant = self.grant(examination).inspect_err(|why| self.complain(why))?;
+        self.meet(first, grant, meanwhile)
+    }
+
+    /// Traces the program, and lets it execute its file.
+    fn trace(&mut self) -> Result<First, String> {
+        let first = First::seize(self.program);
+        let answer = match &first {
+            Ok(_) => "ok".to_owned(),
+            Err(e) => format!("tracing is not possible here: {e}{}", advice()),
+        };
+        let _ = self.channel.write_all(answer.as_bytes());
+        let _ = self.channel.shutdown(std::net::Shutdown::Both);
+        first.map_err(|e| e.to_string())
+    }
+
+    /// Returns the grant of the host's daemon, or of a private one. That one is started here and not in the program's
+    /// process: its threads would leave traces in that process's signal handling.
+    fn grant(&mut self, examination: Examination) -> Result<Grant, String> {
+        if let Some(grant) = self.grant.take() {
+            return Ok(grant);
+        }
+        let purpose = Purpose {
+            clocks: self.clocks,
+            process: None,
+        };
+        let log = Log::new(self.program, &self.name);
+        grant::of_private(
+            purpose,
+            &self.mailbox,
+            self.trust,
+            self.program,
+            examination,
+            move |news| log.tell(news),
+        )
+    }
+
+    /// Installs in the program at its exec, and serves it and its descendants as long as there are some.
+    fn meet(&mut self, first: First, grant: Grant, meanwhile: Option<Meanwhile>) -> Result<(), String> {
         let Grant {
             page,
             mailbox: kept,
             clocks,
-        } = match self.grant.take() {
-            Some(grant) => grant,
-            None => self.publish()?,
-        };
+        } = grant;
         let seeded = grant::seeded(&page);
         let mailbox = self.mailbox.clone();
         let config = InjectionConfig {
@@ -154,110 +226,84 @@ impl Helper {
             allows: Box::new(|_| true),
             filters: self.trial.filters,
             refuses_32_bit: self.trial.refuses_32_bit.clone(),
-            ptracer: process::ptracer(),
+            ptracer: if self.is_declared { std::process::id() } else { 0 },
             scans: Cache::default(),
         };
+        fastpath_inject::scan_own_libraries(&config.scans);
         let attendant = Attendant::new(config, mailbox.clone());
-        self.start_visits(&attendant, kept, Box::new(seeded))?;
-        grant::stay_while(|| attendant.is_busy() || mailbox.in_use());
+        let timeline = RefCell::new(std::mem::replace(&mut self.timeline, Timeline::start(false)));
+        let before = || {
+            timeline.borrow_mut().mark("exec");
+            if self.require {
+                let begun = Instant::now();
+                while !seeded() && begun.elapsed() < FIRST_ANCHOR {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+                timeline.borrow_mut().mark("calibrate and publish");
+            }
+        };
+        let is_served = Cell::new(false);
+        let runs = attendant.meet_first(first, before, |result| {
+            timeline.borrow_mut().mark("inject");
+            timeline.borrow().report(note);
+            is_served.set(result.is_ok());
+            self.installed(result)
+        });
+        if !runs {
+            return Ok(());
+        }
+        let others = attendant.clone();
+        process::spawn(move || others.serve())?;
+        // The mailbox was in use until the program mapped it.
+        drop(kept);
+        let is_needed = || attendant.is_busy() || mailbox.in_use();
+        let refused = meanwhile.and_then(|Meanwhile { begin, result }| {
+            std::thread::sleep(UNDISTURBED);
+            if !is_needed() {
+                return None;
+            }
+            drop(begin);
+            result.recv_timeout(EXAMINATION).ok()?.err()
+        });
+        if let Some(why) = &refused {
+            mailbox.close();
+            if is_served.get() && !self.quiet {
+                warn(format_args!("{why}; {} stays on the kernel's path", self.name));
+            }
+        }
+        process::let_go_of_standard_error();
+        if refused.is_none() {
+            grant::stay_while(is_needed);
+        }
         Ok(())
     }
 
-    /// Returns the grant of a private daemon. The daemon is started here and not in the program's process: its threads
-    /// would leave traces in that process's signal handling.
-    fn publish(&self) -> Result<Grant, String> {
-        let purpose = Purpose {
-            clocks: self.clocks,
-            process: None,
-        };
-        let log = Log::new(self.program, &self.name);
-        grant::of_private(purpose, &self.mailbox, self.trust, self.program, move |news| {
-            log.tell(news)
-        })
-    }
-
-    /// Starts the thread that injects the program, and the thread that serves its descendants.
-    fn start_visits(
-        &mut self,
-        attendant: &Arc<Attendant>,
-        kept: OwnedFd,
-        seeded: Box<dyn Fn() -> bool + Send>,
-    ) -> Result<(), String> {
-        let meeting = Meeting {
-            _kept: kept,
-            channel: self.channel.try_clone().map_err(|e| e.to_string())?,
-            seeded,
-            timeline: RefCell::new(std::mem::replace(&mut self.timeline, Timeline::start(false))),
-            require: self.require,
-            quiet: self.quiet,
-            name: self.name.clone(),
-        };
-        let (first, visit, program) = (attendant.clone(), attendant.expect_visit(), self.program);
-        process::spawn(move || {
-            first.meet_first(
-                visit,
-                program,
-                |r| meeting.seized(r),
-                || meeting.before(),
-                |r| meeting.installed(r),
-            );
-            process::let_go_of_standard_error();
-        })?;
-        let others = attendant.clone();
-        process::spawn(move || others.serve())
-    }
-}
-
-/// Reports to the user while the first program starts.
-struct Meeting {
-    /// Keeps the mailbox in use until a program maps it.
-    _kept: OwnedFd,
-    channel: UnixStream,
-    seeded: Box<dyn Fn() -> bool + Send>,
-    timeline: RefCell<Timeline>,
-    require: bool,
-    quiet: bool,
-    name: String,
-}
-
-impl Meeting {
-    fn seized(&self, result: &fastpath_inject::Result<()>) {
-        self.timeline.borrow_mut().mark("start the helper, examine the counter");
-        let answer = match result {
-            Ok(()) => "ok".to_owned(),
-            Err(e) => format!("tracing is not possible here: {e}{}", advice()),
-        };
-        let _ = (&self.channel).write_all(answer.as_bytes());
-        let _ = self.channel.shutdown(std::net::Shutdown::Both);
-    }
-
-    fn before(&self) {
-        self.timeline.borrow_mut().mark("exec");
-        let begun = Instant::now();
-        while !(self.seeded)() && begun.elapsed() < FIRST_ANCHOR {
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        self.timeline.borrow_mut().mark("calibrate and publish");
-    }
-
     fn installed(&self, result: &fastpath_inject::Result<()>) -> Fate {
-        self.timeline.borrow_mut().mark("inject");
-        self.timeline.borrow().report(note);
-        let fate = match result {
+        match result {
             Err(e) if self.require => {
                 note(format_args!("{}: not started: {e}", self.name));
                 Fate::Exit(super::REQUIREMENT_NOT_MET as u8)
             }
-            Err(_) if self.quiet => Fate::Run,
             Err(e) => {
-                warn(format_args!("{e}; running {} untouched", self.name));
+                self.complain(&e.to_string());
                 Fate::Run
             }
             Ok(()) => Fate::Run,
-        };
-        process::let_go_of_standard_error();
-        fate
+        }
     }
+
+    fn complain(&self, why: &str) {
+        if !self.quiet {
+            warn(format_args!("{why}; running {} untouched", self.name));
+        }
+    }
+}
+
+/// An examination of the counter that does not delay the program.
+struct Meanwhile {
+    /// It begins when this is dropped.
+    begin: Sender<()>,
+    result: Receiver<Result<(), String>>,
 }
 
 /// Returns advice for a refused ptrace.

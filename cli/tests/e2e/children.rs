@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::clock_calls::fewest_clock_calls;
-use crate::common::{Pid, comes_to, finish, helper_program, install_script, program, served, start, tool, wait_until};
+use crate::common::{
+    Pid, comes_to, fastpath, finish, helper_program, install_script, program, served, start, tool, wait_until,
+};
 
 /// A program that prints how many pages of fastpath it maps, and fails if there is none.
 const LEAF: [&str; 4] = ["grep", "-c", "memfd:fastpath-page", "/proc/self/maps"];
@@ -56,6 +58,40 @@ fn children_of_a_shell_are_served() {
                 &format!("{LEAF_IN_SHELL}; {LEAF_IN_SHELL}; exec {LEAF_IN_SHELL}"),
             ],
         );
+    }
+}
+
+#[test]
+fn a_program_that_is_executed_before_the_first_anchor_is_served() {
+    // Without --require, nothing waits for the anchor. A hook does not wait forever for a busy attendant.
+    let first = ["run", "--clocks", "all", "--", "sh", "-c", "exec env -i \"$0\" \"$@\""];
+    let is_served = |_: &i32| finish(fastpath(&[&first[..], &LEAF].concat())).out == "1\n";
+    let served = (0..10).filter(is_served).count();
+    assert!(served >= 5, "{served} of 10");
+}
+
+#[test]
+fn a_program_that_blocks_the_signals_of_the_injection_is_served_and_finds_none_pending() {
+    let Some(python) = tool("python3") else { return };
+    const BLOCK: &str = "import os, signal as s, sys
+s.pthread_sigmask(s.SIG_BLOCK, eval(sys.argv[1]))
+os.execv(sys.argv[2], sys.argv[2:])";
+    const LOOK: &str =
+        "import signal as s; print(s.sigpending(), 'memfd:fastpath-page' in open('/proc/self/maps').read())";
+    for blocked in [
+        "set()",
+        "{s.SIGURG}",
+        "{s.SIGURG, s.SIGWINCH}",
+        "{s.SIGURG, s.SIGWINCH, s.SIGCHLD}",
+    ] {
+        let blocking = || {
+            let mut command = Command::new(python);
+            command.args(["-c", BLOCK, blocked, env!("CARGO_BIN_EXE_fastpath")]);
+            command.args(["run", "--clocks", "all", "--require", "--", "sh", "-c"]);
+            command.args(["\"$@\"; \"$@\"", "sh", python, "-c", LOOK]);
+            command
+        };
+        comes_to(blocking, 0, "set() True\nset() True");
     }
 }
 

@@ -186,7 +186,7 @@ fn a_program_that_cannot_be_served_starts_with_a_warning_unless_quiet() {
 fn verbose_times_each_step_of_the_start() {
     let outcome = finish(fastpath(&["run", "--clocks", "all", "--verbose", "--", "echo", "ran"])).expect_success();
     assert_eq!(outcome.out, "ran\n");
-    for step in ["ask fastpathd", "calibrate and publish", "inject", "in all"] {
+    for step in ["ask fastpathd", "start the helper", "inject", "in all"] {
         assert!(outcome.err.contains(step), "{step}: {outcome:#?}");
     }
 }

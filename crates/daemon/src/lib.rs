@@ -32,7 +32,7 @@ use fastpath_publisher::evidence::{self, Trust};
 
 use book::{Book, Limits};
 pub use policy::{Action, Decision, Facts, Fit, Policy, Preview};
-pub use private::private;
+pub use private::{Examination, private};
 use server::Server;
 
 /// Options of a daemon.

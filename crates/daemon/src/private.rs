@@ -25,8 +25,20 @@ use crate::server::{Connection, State};
 /// Time between two checks whether pages are in use. There are few, and each check wakes up a CPU.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// Starts a private daemon in threads of this process, and returns its client. It examines
-/// the counter first, and publishes until this process ends.
+/// When the counter is examined, which takes milliseconds.
+pub enum Examination {
+    /// First: a refusal is an error.
+    First,
+    /// While the first pages are in use; their readers fall back to the kernel until then, and after a refusal.
+    Meanwhile {
+        /// Returns when the examination may begin: it takes time on all CPUs.
+        begin: Box<dyn FnOnce() + Send>,
+        /// Called with the result.
+        examined: Box<dyn FnOnce(Result<(), String>) + Send>,
+    },
+}
+
+/// Starts a private daemon in threads of this process, and returns its client. It publishes until this process ends.
 ///
 /// `clocks` are those that any page will answer; `program` is the process that pages are for, unless a request names
 /// another one; `hear` is called for every withdrawal, and when clocks are served again.
@@ -37,21 +49,44 @@ pub fn private(
     clocks: ClockSet,
     trust: Trust,
     program: i32,
+    examination: Examination,
     hear: impl FnMut(&News) + Send + 'static,
 ) -> Result<Client, String> {
-    evidence::examine(trust).map_err(|e| e.refusal())?;
+    let examine = move || evidence::examine(trust).map(drop).map_err(|e| e.refusal());
+    let meanwhile = match examination {
+        Examination::First => {
+            examine()?;
+            None
+        }
+        Examination::Meanwhile { begin, examined } => Some((begin, examined)),
+    };
     let failed = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
     lease::outlive_breaks().map_err(failed("signals"))?;
     let (mut publisher, handle) = Publisher::new(clocks, trust).map_err(failed("the publisher"))?;
-    publisher.watch_for_steps();
-    publisher
-        .compare_cpus()
-        .map_err(failed("a thread that compares the CPUs' counters"))?;
     publisher.on_news(hear);
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
         .map_err(|e| format!("socketpair: {e}"))?;
     let book = Book::new(handle, Limits::of_this_process(usize::MAX), None);
-    thread("fastpath-pages", move || publisher.run(&AtomicBool::new(false)))?;
+    thread("fastpath-pages", move || {
+        let mut result = Ok(());
+        let examined = meanwhile.map(|(begin, examined)| {
+            begin();
+            result = examine();
+            examined
+        });
+        let result = result.and_then(|()| {
+            publisher.watch_for_steps();
+            let failed = failed("a thread that compares the CPUs' counters");
+            publisher.compare_cpus().map_err(failed)
+        });
+        let is_refused = result.is_err();
+        if let Some(examined) = examined {
+            examined(result);
+        }
+        if !is_refused {
+            publisher.run(&AtomicBool::new(false));
+        }
+    })?;
     thread("fastpath-grants", move || serve(ours, program, book))?;
     Ok(Client::over(theirs))
 }
@@ -103,22 +138,45 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_private_daemons_page_answers_and_is_taken_up_by_no_other() {
-        let own = std::process::id() as i32;
-        let client = private(ClockSet::ALL, Trust::AllowNonInvariant, own, |_| {}).unwrap();
-        let grant = client.page(ClockSet::HRES, None, None).unwrap();
-        assert_eq!(grant.clocks, ClockSet::HRES);
-        let page = File::from(grant.page);
+    fn refreshes(page: &File) -> u64 {
+        let copy = PageCopy::read(page, 0).unwrap().expect("a page");
+        copy.stats.refreshes.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn wait_until_published(page: &File) {
         let begun = Instant::now();
-        loop {
-            let copy = PageCopy::read(&page, 0).unwrap().expect("a page");
-            if copy.stats.refreshes.load(std::sync::atomic::Ordering::Relaxed) > 0 {
-                break;
-            }
+        while refreshes(page) == 0 {
             assert!(begun.elapsed() < Duration::from_secs(60), "it is never published");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn a_page_can_be_had_before_the_counter_is_examined_and_answers_only_after_that() {
+        let (begin, may_begin) = std::sync::mpsc::channel::<()>();
+        let (examined, result) = std::sync::mpsc::channel();
+        let examination = Examination::Meanwhile {
+            begin: Box::new(move || may_begin.recv().unwrap()),
+            examined: Box::new(move |result| examined.send(result).unwrap()),
+        };
+        let own = std::process::id() as i32;
+        let client = private(ClockSet::ALL, Trust::AllowNonInvariant, own, examination, |_| {}).unwrap();
+        let page = File::from(client.page(ClockSet::HRES, None, None).unwrap().page);
+        assert!(result.recv_timeout(Duration::from_millis(50)).is_err());
+        assert_eq!(refreshes(&page), 0);
+        begin.send(()).unwrap();
+        assert_eq!(result.recv().unwrap(), Ok(()));
+        wait_until_published(&page);
+    }
+
+    #[test]
+    fn a_private_daemons_page_answers_and_is_taken_up_by_no_other() {
+        let own = std::process::id() as i32;
+        let client = private(ClockSet::ALL, Trust::AllowNonInvariant, own, Examination::First, |_| {}).unwrap();
+        let grant = client.page(ClockSet::HRES, None, None).unwrap();
+        assert_eq!(grant.clocks, ClockSet::HRES);
+        let page = File::from(grant.page);
+        wait_until_published(&page);
         // 0 is the mark of a page that no daemon made.
         for keeper in [0, 1] {
             assert!(SharedPage::take_up(&page, keeper).is_err());

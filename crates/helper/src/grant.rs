@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+pub use fastpath_daemon::Examination;
 use fastpath_daemon::private;
 use fastpath_evidence::PageCopy;
 use fastpath_inject::Shared;
@@ -14,9 +15,10 @@ use fastpath_protocol::{Client, Code, Refusal};
 use fastpath_publisher::News;
 use fastpath_publisher::evidence::Trust;
 
-/// Time between two checks whether a helper is still needed: at first, for programs that end soon, and in the end, to
-/// which it doubles.
-const NEEDED_EVERY: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
+/// Shortest and longest time between two checks whether a helper is still needed: many programs end soon, and each check
+/// wakes up a CPU.
+const FIRST_CHECK: Duration = Duration::from_millis(8);
+const LATE_CHECKS: Duration = Duration::from_secs(1);
 
 /// What a grant is for.
 #[derive(Clone, Copy)]
@@ -70,9 +72,10 @@ pub fn of_private(
     mailbox: &Shared,
     trust: Trust,
     program: i32,
+    examination: Examination,
     hear: impl FnMut(&News) + Send + 'static,
 ) -> Result<Grant, String> {
-    let client = private(purpose.clocks, trust, program, hear)?;
+    let client = private(purpose.clocks, trust, program, examination, hear)?;
     let granted = ask(&client, purpose, Some(mailbox));
     granted.map_err(|failure| match failure {
         Failure::Refused(refusal) => refusal.sentence,
@@ -91,10 +94,10 @@ pub fn seeded(page: &OwnedFd) -> impl Fn() -> bool + Send + use<> {
 
 /// Keeps this process as long as `needed`, called from time to time, returns true.
 pub fn stay_while(mut needed: impl FnMut() -> bool) {
-    let [mut every, longest] = NEEDED_EVERY;
+    let mut every = FIRST_CHECK;
     while needed() {
         std::thread::sleep(every);
-        every = (2 * every).min(longest);
+        every = (every * 2).min(LATE_CHECKS);
     }
 }
 

@@ -139,8 +139,16 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), String> {
 /// Setting of Yama (Documentation/admin-guide/LSM/Yama.rst).
 pub const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
-/// Returns this process, if Yama requires a tracer that is no ancestor to be declared (mode 1); else 0.
+/// Returns whether Yama requires a tracer that is no ancestor to be declared (mode 1).
+pub fn tracer_must_be_declared() -> bool {
+    std::fs::read_to_string(YAMA).is_ok_and(|mode| mode.trim() == "1")
+}
+
+/// Returns this process, if it must be declared as a tracer; else 0.
 pub fn ptracer() -> u32 {
-    let is_restricted = std::fs::read_to_string(YAMA).is_ok_and(|mode| mode.trim() == "1");
-    if is_restricted { std::process::id() } else { 0 }
+    if tracer_must_be_declared() {
+        std::process::id()
+    } else {
+        0
+    }
 }

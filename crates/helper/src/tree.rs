@@ -13,7 +13,7 @@ use fastpath_protocol::packet;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
 use crate::attach::Wanted;
-use crate::grant::{self, Purpose};
+use crate::grant::{self, Examination, Purpose};
 use crate::log::Log;
 use crate::process::{self, Surroundings};
 
@@ -130,7 +130,9 @@ fn granted(wanted: &Wanted, pid: i32, mailbox: &Shared) -> Result<Grant, String>
         }
     }
     let log = Log::new(pid, &process_name(pid));
-    grant::of_private(purpose, mailbox, wanted.trust, pid, move |news| log.tell(news))
+    grant::of_private(purpose, mailbox, wanted.trust, pid, Examination::First, move |news| {
+        log.tell(news)
+    })
 }
 
 fn process_name(pid: i32) -> String {
@@ -157,6 +159,7 @@ fn attend(grant: &Grant, mailbox: &Arc<Shared>, wanted: &Wanted) -> Result<(), S
         ptracer: process::ptracer(),
         scans: Cache::default(),
     };
+    fastpath_inject::scan_own_libraries(&config.scans);
     let attendant = Attendant::new(config, mailbox.clone());
     process::spawn(move || attendant.serve())
 }

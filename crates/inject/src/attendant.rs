@@ -33,6 +33,9 @@ const MOST_CALLS: u32 = 256;
 const FIRST_NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_millis(5);
 
+/// Most threads that wait for requests; a thread that has answered one ends if there are as many.
+const MOST_IDLE: usize = 2;
+
 /// Fate of a program in which nothing could be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
@@ -42,11 +45,23 @@ pub enum Fate {
     Exit(u8),
 }
 
+/// The process that the calling thread traces, and that becomes the first program.
+pub struct First(Tracee);
+
+impl First {
+    /// Traces the process `pid`.
+    pub fn seize(pid: i32) -> Result<First> {
+        seize(pid).map(First)
+    }
+}
+
 /// Serves one tree of processes.
 pub struct Attendant {
     config: InjectionConfig,
     mailbox: Arc<Shared>,
     visits: AtomicUsize,
+    /// Number of threads that wait for requests.
+    idle: AtomicUsize,
 }
 
 impl Attendant {
@@ -56,6 +71,7 @@ impl Attendant {
             config,
             mailbox,
             visits: AtomicUsize::new(0),
+            idle: AtomicUsize::new(0),
         })
     }
 
@@ -70,72 +86,84 @@ impl Attendant {
         Visit(self.clone())
     }
 
-    /// Meets the first program: traces `pid`, reports that by `seized`, waits for its exec, then calls `before`,
-    /// installs, and asks `installed` what to do with the result. Returns when the program is not traced any more.
-    pub fn meet_first(
-        &self,
-        _visit: Visit,
-        pid: i32,
-        seized: impl FnOnce(&Result<()>),
-        before: impl FnOnce(),
-        installed: impl FnOnce(&Result<()>) -> Fate,
-    ) {
-        let mut tracee = match seize(pid) {
-            Ok(tracee) => tracee,
-            Err(e) => return seized(&Err(e)),
-        };
-        seized(&Ok(()));
+    /// Meets the first program: waits for its exec, then calls `before`, installs, and asks `installed` what to do with
+    /// the result. Returns whether the program runs, untraced. If not, it has ended, or the end of this thread releases
+    /// it.
+    pub fn meet_first(&self, first: First, before: impl FnOnce(), installed: impl FnOnce(&Result<()>) -> Fate) -> bool {
+        let First(mut tracee) = first;
         let done = match self.wait_for_exec(&mut tracee, false) {
             // The process ended without an exec, and reported the reason itself.
-            Ok(false) => return,
+            Ok(false) => return false,
             Ok(true) => {
                 before();
-                install::install(&mut tracee, &self.config)
+                status(tracee.pid()).and_then(|status| install::install(&mut tracee, &status, &self.config))
             }
             Err(e) => Err(e),
         };
         if let Fate::Exit(status) = installed(&done) {
             // If even that fails the program runs, as without --require.
             if tracee.exit(status).is_ok() {
-                return;
+                return false;
             }
         }
-        let _ = tracee.detach(0);
+        tracee.detach(0).is_ok()
     }
 
     /// Answers requests for as long as the process lives.
     pub fn serve(self: Arc<Self>) {
-        // The program's libraries are most likely those of this process: scan them before they are needed.
-        crate::program::scan_own_libraries(&self.config.scans);
+        // The second thread waits already when the first has taken a request.
+        self.idle.fetch_add(2, Ordering::AcqRel);
+        let second = self.clone();
+        if start(move || second.follow()).is_err() {
+            self.idle.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.follow();
+    }
+
+    /// Answers requests as long as it is one of a few idle threads. The thread that takes a request answers it: handing
+    /// it to another would take as long as some steps of the answer. `idle` counts it already.
+    fn follow(self: Arc<Self>) {
         let mut held = Held::default();
         loop {
             let seen = self.mailbox.doorbell();
-            let requests = self.mailbox.take();
-            let are_held = self.mailbox.free_abandoned(&mut held, ABANDONED);
-            if requests.is_empty() {
+            let Some(taken) = self.mailbox.take() else {
+                let are_held = self.mailbox.free_abandoned(&mut held, ABANDONED);
                 self.mailbox.wait(seen, are_held.then_some(ABANDONED / 2));
-            }
-            for taken in requests {
-                let attendant = self.clone();
-                let visit = self.expect_visit();
-                let spawned = thread::Builder::new().stack_size(256 << 10).spawn(move || {
-                    let _visit = visit;
-                    let mut waiting = Waiting {
-                        mailbox: &attendant.mailbox,
-                        taken: Some(taken),
-                    };
-                    // A program whose visit fails stays on the kernel's path: correct, only slower.
-                    let _ = match taken.request {
-                        Request::Exec { path, dirfd, flags } => {
-                            attendant.meet(&mut waiting, &taken, path, dirfd, flags)
-                        }
-                        Request::Entry => attendant.revisit(&taken),
-                    };
-                });
-                if spawned.is_err() {
+                continue;
+            };
+            let visit = self.expect_visit();
+            if self.idle.fetch_sub(1, Ordering::AcqRel) == 1 {
+                self.idle.fetch_add(1, Ordering::AcqRel);
+                let next = self.clone();
+                if start(move || next.follow()).is_err() {
+                    // Without a thread that would wait for the next request, this one does.
                     self.mailbox.go(&taken);
+                    continue;
                 }
             }
+            let answered = self.answer(taken);
+            drop(visit);
+            if answered.is_err() {
+                // The end of this thread releases a thread that it may still trace.
+                return;
+            }
+            let was_idle = self.idle.fetch_add(1, Ordering::AcqRel);
+            if was_idle >= MOST_IDLE {
+                self.idle.fetch_sub(1, Ordering::AcqRel);
+                return;
+            }
+        }
+    }
+
+    /// An error leaves a program on the kernel's path: correct, only slower.
+    fn answer(&self, taken: Taken) -> Result<()> {
+        let mut waiting = Waiting {
+            mailbox: &self.mailbox,
+            taken: Some(taken),
+        };
+        match taken.request {
+            Request::Exec { path, dirfd, flags } => self.meet(&mut waiting, &taken, path, dirfd, flags),
+            Request::Entry => self.revisit(&taken),
         }
     }
 
@@ -186,14 +214,15 @@ impl Attendant {
     /// Returns whether a thread waits for the answer to this request. Where the kernel does not show the futex, a thread
     /// that maps the mailbox and waits on any counts, and its registers decide once it is stopped.
     fn waits(&self, tid: i32, taken: &Taken) -> bool {
-        self.futex(tid, taken)
-            .is_some_and(|futex| target::waits_on_futex(tid, futex).unwrap_or_else(|| target::waits_on_some_futex(tid)))
+        let futex = maps::of(tid).ok().and_then(|maps| self.futex(&maps, taken));
+        futex.is_some_and(|futex| {
+            target::waits_on_futex(tid, futex).unwrap_or_else(|| target::waits_on_some_futex(tid))
+        })
     }
 
-    /// Returns the address of a request's futex in a thread's process.
-    fn futex(&self, tid: i32, taken: &Taken) -> Option<u64> {
-        let maps = maps::of(tid).ok()?;
-        Some(self.mailbox.mapping(&maps)?.start + taken.offset())
+    /// Returns the address of a request's futex in a process with these mappings.
+    fn futex(&self, maps: &[maps::Mapping], taken: &Taken) -> Option<u64> {
+        Some(self.mailbox.mapping(maps)?.start + taken.offset())
     }
 
     /// Returns the address of the region in a process that maps this mailbox.
@@ -202,7 +231,7 @@ impl Attendant {
     }
 
     /// Traces a thread that waits in the hook, and stops it there.
-    fn stop(&self, taken: &Taken) -> Result<Tracee> {
+    fn stop(&self, taken: &Taken) -> Result<(Tracee, Vec<maps::Mapping>)> {
         let mut tracee = seize(self.find(taken)?)?;
         tracee.interrupt()?;
         loop {
@@ -214,22 +243,23 @@ impl Attendant {
             }
         }
         // The thread may have stopped waiting meanwhile, or the number may be another thread's.
-        if let Some(futex) = self.futex(tracee.pid(), taken)
+        let maps = maps::of(tracee.pid())?;
+        if let Some(futex) = self.futex(&maps, taken)
             && (target::waits_on_futex(tracee.pid(), futex) == Some(true)
                 || tracee.registers()?.repeats_wait_on_futex(futex))
         {
-            return Ok(tracee);
+            return Ok((tracee, maps));
         }
         tracee.detach(0)?;
         Err(Error::Gone)
     }
 
     fn meet(&self, waiting: &mut Waiting<'_>, taken: &Taken, path: u64, dirfd: i32, flags: u32) -> Result<()> {
-        let mut tracee = self.stop(taken)?;
+        let (mut tracee, _) = self.stop(taken)?;
         let pid = tracee.pid().to_string();
         let target = read_path(&mut tracee, path, flags);
         let checked = target.and_then(|path| {
-            let before = Credentials::of(&pid)?;
+            let before = Credentials::of(&status(tracee.pid())?)?;
             let view = View::of(&pid, dirfd)?;
             // The target names the file: it must not get a file opened that it could not open itself.
             let _rights = Assumed::of(&before)?;
@@ -243,6 +273,11 @@ impl Attendant {
             }
         };
         waiting.go();
+        let mut registers = tracee.registers()?;
+        if registers.end_wait_on_futex() {
+            // The hook looks at its slot again; otherwise the kernel would make the call again, and stop for it twice.
+            tracee.set_registers(&registers)?;
+        }
         tracee.resume(Until::Syscall, 0)?;
         let met = self
             .wait_for_exec(&mut tracee, true)
@@ -256,12 +291,13 @@ impl Attendant {
     /// Installs in a program that has just started, unless it has rights beyond `before`, those of the program before
     /// it: another file may have replaced the one that was checked.
     fn install(&self, tracee: &mut Tracee, before: &Credentials) -> Result<()> {
-        if before.have_grown_to(&Credentials::of(&tracee.pid().to_string())?) {
+        let status = status(tracee.pid())?;
+        if before.have_grown_to(&Credentials::of(&status)?) {
             return Err(Error::Unsupported(
                 "it runs with other privileges than its caller's".into(),
             ));
         }
-        install::install(tracee, &self.config)
+        install::install(tracee, &status, &self.config)
     }
 
     /// Waits until the exec has happened and the new program is stopped before its first instruction. Returns false if
@@ -272,6 +308,8 @@ impl Attendant {
         loop {
             match tracee.wait()? {
                 Stop::Exited => return Ok(false),
+                // The registers are the new program's, except for the result of the execve, which is set later.
+                Stop::Exec if asked => return Ok(true),
                 Stop::Exec => happened = true,
                 // The exit of the execve itself: its registers are the new program's.
                 Stop::Syscall if happened => return Ok(true),
@@ -298,24 +336,33 @@ impl Attendant {
     }
 
     fn revisit(&self, taken: &Taken) -> Result<()> {
-        let mut tracee = self.stop(taken)?;
-        let done = self.see_to_libraries(&mut tracee);
+        let (mut tracee, maps) = self.stop(taken)?;
+        let done = self.see_to_libraries(&mut tracee, &maps);
         // Detach before the program is released.
         tracee.detach(0)?;
         done
     }
 
-    fn see_to_libraries(&self, tracee: &mut Tracee) -> Result<()> {
-        let maps = maps::of(tracee.pid())?;
-        let region = self.region(&maps).ok_or(Error::Gone)?;
+    fn see_to_libraries(&self, tracee: &mut Tracee, maps: &[maps::Mapping]) -> Result<()> {
+        let region = self.region(maps).ok_or(Error::Gone)?;
         // Only a program that was started through its hook still needs its libraries redirected. In an attached
         // program, the journal lists the changes.
         let entry = tracee.read_words(region + region::STATE, 1, 8)?;
         if entry == [0] {
             return Err(Error::Gone);
         }
-        install::install_in_libraries(tracee, &self.config, &maps, region)
+        install::install_in_libraries(tracee, &self.config, maps, region)
     }
+}
+
+/// Starts a thread that answers requests.
+fn start(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    thread::Builder::new().stack_size(256 << 10).spawn(work).map(drop)
+}
+
+/// Reads the status of a process or thread.
+fn status(pid: i32) -> Result<fastpath_proc::Status> {
+    fastpath_proc::Status::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/status"), e))
 }
 
 /// Returns threads, by their numbers here, of processes in inner PID namespaces, in which they have the number `inner`.

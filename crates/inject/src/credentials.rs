@@ -10,32 +10,55 @@ use crate::error::{Error, Result, tried};
 pub struct Credentials {
     effective_uid: u32,
     effective_gid: u32,
-    /// User id for access to files.
-    file_uid: u32,
-    file_gid: u32,
-    groups: Vec<u32>,
+    files: FileRights,
     permitted: u64,
     effective: u64,
 }
 
+/// Ids that decide which files a thread may open.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct FileRights {
+    uid: u32,
+    gid: u32,
+    /// In ascending order.
+    groups: Vec<u32>,
+}
+
+impl FileRights {
+    /// Returns those of the calling thread.
+    fn own() -> Result<FileRights> {
+        let groups = rustix::process::getgroups().map_err(tried("getgroups"))?;
+        let mut groups: Vec<u32> = groups.iter().map(|group| group.as_raw()).collect();
+        groups.sort_unstable();
+        Ok(FileRights {
+            uid: nix::unistd::setfsuid(Uid::from_raw(u32::MAX)).as_raw(),
+            gid: nix::unistd::setfsgid(Gid::from_raw(u32::MAX)).as_raw(),
+            groups,
+        })
+    }
+}
+
 impl Credentials {
-    /// Reads those of a process or thread.
-    pub fn of(pid: &str) -> Result<Credentials> {
-        let path = format!("/proc/{pid}/status");
-        let status = fastpath_proc::Status::of(pid).map_err(|e| Error::io(&path, e))?;
-        Credentials::parse(&status).ok_or_else(|| Error::Unsupported(format!("{path} does not show its credentials")))
+    /// Returns those in the status of a process or thread.
+    pub fn of(status: &fastpath_proc::Status) -> Result<Credentials> {
+        let hidden = || Error::Unsupported("/proc does not show its credentials".into());
+        Credentials::parse(status).ok_or_else(hidden)
     }
 
     fn parse(status: &fastpath_proc::Status) -> Option<Credentials> {
         // Real, effective, saved, file system.
         let [_, effective_uid, _, file_uid] = status.numbers("Uid")?.try_into().ok()?;
         let [_, effective_gid, _, file_gid] = status.numbers("Gid")?.try_into().ok()?;
+        let mut groups: Vec<u32> = status.numbers("Groups")?;
+        groups.sort_unstable();
         Some(Credentials {
             effective_uid,
             effective_gid,
-            file_uid,
-            file_gid,
-            groups: status.numbers("Groups")?,
+            files: FileRights {
+                uid: file_uid,
+                gid: file_gid,
+                groups,
+            },
             permitted: status.set("CapPrm")?,
             effective: status.set("CapEff")?,
         })
@@ -48,32 +71,23 @@ impl Credentials {
             || later.permitted & !self.permitted != 0
             || later.effective & !self.effective != 0
     }
-
-    fn open_the_same_files_as(&self, other: &Credentials) -> bool {
-        let groups = |of: &Credentials| {
-            let mut groups = of.groups.clone();
-            groups.sort_unstable();
-            groups
-        };
-        (self.file_uid, self.file_gid, groups(self)) == (other.file_uid, other.file_gid, groups(other))
-    }
 }
 
 /// The calling thread opens files with another thread's rights. Dropping this restores its own.
-pub struct Assumed(Option<Credentials>);
+pub struct Assumed(Option<FileRights>);
 
 impl Assumed {
     /// Assumes the rights of a thread with these credentials. The capabilities that go beyond a user's rights to files
     /// are lost with user 0 (capabilities(7), "Effect of user ID changes on capabilities").
     pub fn of(wanted: &Credentials) -> Result<Assumed> {
-        let own = Credentials::of("thread-self")?;
-        if own.open_the_same_files_as(wanted) {
+        let (own, wanted) = (FileRights::own()?, &wanted.files);
+        if own == *wanted {
             return Ok(Assumed(None));
         }
         let assumed = Assumed(Some(own));
         set_groups(&wanted.groups)?;
-        set_file_gid(wanted.file_gid)?;
-        set_file_uid(wanted.file_uid)?;
+        set_file_gid(wanted.gid)?;
+        set_file_uid(wanted.uid)?;
         Ok(assumed)
     }
 }
@@ -83,8 +97,8 @@ impl Drop for Assumed {
         let Some(own) = &self.0 else { return };
         // The user first: that restores the capabilities. A failure leaves this thread with fewer rights, and programs
         // untouched.
-        let _ = set_file_uid(own.file_uid);
-        let _ = set_file_gid(own.file_gid);
+        let _ = set_file_uid(own.uid);
+        let _ = set_file_gid(own.gid);
         let _ = set_groups(&own.groups);
     }
 }
@@ -121,7 +135,7 @@ fn is_set(is_set: bool, what: &'static str) -> Result<()> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapPrm:\t0000000000000003\n\
+    const TEXT: &str = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t10 9 \nCapPrm:\t0000000000000003\n\
         CapEff:\t0000000000000001\n";
 
     #[test]
@@ -129,16 +143,19 @@ mod tests {
         let expected = Credentials {
             effective_uid: 2,
             effective_gid: 6,
-            file_uid: 4,
-            file_gid: 8,
-            groups: vec![9, 10],
+            files: FileRights {
+                uid: 4,
+                gid: 8,
+                groups: vec![9, 10],
+            },
             permitted: 3,
             effective: 1,
         };
         let parse = |text: &str| Credentials::parse(&fastpath_proc::Status::parse(text));
         assert_eq!(parse(TEXT), Some(expected));
         assert_eq!(parse("Uid:\t1\n"), None);
-        Credentials::of("self").unwrap();
+        let own = Credentials::of(&fastpath_proc::Status::of("thread-self").unwrap()).unwrap();
+        assert_eq!(own.files, FileRights::own().unwrap());
     }
 
     #[test]
@@ -163,18 +180,21 @@ mod tests {
         let secret = std::env::temp_dir().join(format!("fastpath-secret-{}", std::process::id()));
         std::fs::write(&secret, "x").unwrap();
         std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        let own = Credentials::of("thread-self").unwrap();
+        let own = || Credentials::of(&fastpath_proc::Status::of("thread-self").unwrap()).unwrap();
+        let before = own();
         let nobody = Credentials {
-            file_uid: 65534,
-            file_gid: 65534,
-            groups: Vec::new(),
-            ..own.clone()
+            files: FileRights {
+                uid: 65534,
+                gid: 65534,
+                groups: Vec::new(),
+            },
+            ..before.clone()
         };
         let assumed = Assumed::of(&nobody).unwrap();
         let refused = std::fs::File::open(&secret).is_err();
         drop(assumed);
         assert!(refused && std::fs::File::open(&secret).is_ok());
-        assert_eq!(Credentials::of("thread-self").unwrap(), own);
+        assert_eq!(own(), before);
         std::fs::remove_file(secret).unwrap();
     }
 }

@@ -54,8 +54,9 @@ pub struct InjectionConfig {
     pub scans: sites::Cache,
 }
 
-/// Installs the region and redirects the program's start through it. On an error the program is as it was.
-pub fn install(tracee: &mut Tracee, config: &InjectionConfig) -> Result<()> {
+/// Installs the region and redirects the program's start through it. `shown` is the status of its process. On an error
+/// the program is as it was.
+pub fn install(tracee: &mut Tracee, shown: &fastpath_proc::Status, config: &InjectionConfig) -> Result<()> {
     let registers = tracee.registers()?;
     let abi = abi::of(&registers);
     if let Some(why) = config.refuses_32_bit.as_ref().filter(|_| abi.word() == 4) {
@@ -66,7 +67,8 @@ pub fn install(tracee: &mut Tracee, config: &InjectionConfig) -> Result<()> {
     if !(config.allows)(pid) {
         return Err(Error::Unsupported("a policy says never".into()));
     }
-    if Status::of(&pid.to_string())?.filters > config.filters {
+    let status = Status::from(shown);
+    if status.filters > config.filters {
         return Err(Error::Unsupported(
             "it has a seccomp filter that this process cannot try out".into(),
         ));
@@ -122,7 +124,10 @@ pub fn install(tracee: &mut Tracee, config: &InjectionConfig) -> Result<()> {
         state: start.state,
     };
     let reserve = program.stack.bytes().len() as u64 + 64;
-    remote::at_exec(tracee, &program.maps, reserve, |calls| {
+    // The calls of a batch include one that was not tried under the filters.
+    let end = shown.set("SigBlk").filter(|_| status.filters == 0);
+    let end = end.and_then(|blocked| remote::End::of(status.inner_pid, blocked));
+    remote::at_exec(tracee, &program.maps, reserve, end, |calls| {
         surgery::perform(calls, &region, &start.stack)
     })
 }

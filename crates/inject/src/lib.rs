@@ -37,5 +37,6 @@ pub use in_process::InProcess;
 pub use install::InjectionConfig;
 pub use lease::{MAILBOX_MAPPED_NAME, MAILBOX_NAME};
 pub use mailbox::Shared;
+pub use program::scan_own_libraries;
 pub use rescued_calls::{NotRescued, Rescued};
 pub use sites::Cache;

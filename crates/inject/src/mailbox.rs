@@ -172,6 +172,11 @@ impl Shared {
             .find(|m| m.inode == self.inode && m.name.starts_with(MAILBOX_MAPPED_NAME))
     }
 
+    /// Reports to the processes that no attendant answers, where the page does not show that: it never had an anchor.
+    pub fn close(&self) {
+        self.mailbox().closed.store(1, Ordering::Release);
+    }
+
     /// Sleeps until a request may be there, for `at_most` at the longest.
     pub fn wait(&self, seen: u32, at_most: Option<Duration>) {
         let timeout = at_most.and_then(|at_most| at_most.try_into().ok());
@@ -184,14 +189,13 @@ impl Shared {
         self.mailbox().doorbell.load(Ordering::Acquire)
     }
 
-    /// Takes all requests that are there.
-    pub fn take(&self) -> Vec<Taken> {
-        let mut taken = Vec::new();
-        for (i, slot) in self.mailbox().slot.iter().enumerate() {
+    /// Takes a request, if there is one.
+    pub fn take(&self) -> Option<Taken> {
+        self.mailbox().slot.iter().enumerate().find_map(|(i, slot)| {
             let old = slot.state.load(Ordering::Acquire);
             let word = old & !state::MASK | state::TAKEN;
             if old & state::MASK != state::REQUEST || !exchange(&slot.state, old, word) {
-                continue;
+                return None;
             }
             let request = match slot.kind.load(Ordering::Relaxed) {
                 1 => Request::Exec {
@@ -201,14 +205,13 @@ impl Shared {
                 },
                 _ => Request::Entry,
             };
-            taken.push(Taken {
+            Some(Taken {
                 slot: i,
                 word,
                 tid: slot.tid.load(Ordering::Relaxed) as i32,
                 request,
-            });
-        }
-        taken
+            })
+        })
     }
 
     /// Returns whether the slot of a request is still held for it.
@@ -271,13 +274,13 @@ mod tests {
         let shared = Shared::create().unwrap();
         let slot = &shared.mailbox().slot[3];
         put(slot, 16, state::REQUEST);
-        let taken = shared.take();
-        assert_eq!((taken.len(), taken[0].tid, shared.take().len()), (1, 7, 0));
-        shared.go(&taken[0]);
+        let taken = shared.take().unwrap();
+        assert_eq!((taken.tid, shared.take()), (7, None));
+        shared.go(&taken);
         assert_eq!(slot.state.load(Ordering::Relaxed), 24 | state::FREE);
         // The slot belongs to another thread by now.
         put(slot, 24, state::REQUEST);
-        shared.go(&taken[0]);
+        shared.go(&taken);
         assert_eq!(slot.state.load(Ordering::Relaxed), 24 | state::REQUEST);
     }
 
@@ -316,8 +319,8 @@ mod tests {
             file.write_all_at(&bytes[..length], 0).unwrap();
             // The count differs from the one that was seen, so this does not wait.
             shared.wait(shared.doorbell().wrapping_add(1), Some(Duration::from_secs(5)));
-            let taken = shared.take();
-            assert!(taken.len() <= SLOTS && shared.take().is_empty());
+            let taken: Vec<_> = std::iter::from_fn(|| shared.take()).take(SLOTS + 1).collect();
+            assert!(taken.len() <= SLOTS);
             for one in taken {
                 assert!(shared.is_taken(&one) && one.offset() < size_of::<Mailbox>() as u64);
                 shared.go(&one);

@@ -22,7 +22,8 @@ pub struct Slot {
 #[repr(C)]
 pub struct Mailbox {
     pub doorbell: AtomicU32,
-    pub reserved: [AtomicU32; 15],
+    pub closed: AtomicU32,
+    pub reserved: [AtomicU32; 14],
     pub slot: [Slot; SLOTS],
 }
 
@@ -48,6 +49,7 @@ pub fn fields() -> Vec<(&'static str, &'static str, usize)> {
         ("fp_slot", "path", offset_of!(Slot, path)),
         ("fp_slot", "dirfd", offset_of!(Slot, dirfd)),
         ("fp_mailbox", "doorbell", offset_of!(Mailbox, doorbell)),
+        ("fp_mailbox", "closed", offset_of!(Mailbox, closed)),
         ("fp_mailbox", "slot", offset_of!(Mailbox, slot)),
         ("fp_hook_state", "entry", offset_of!(HookState, entry)),
         ("fp_hook_state", "entry_cell", offset_of!(HookState, entry_cell)),

@@ -78,7 +78,8 @@ pub fn open_mapped(pid: i32, mapping: &Mapping) -> Option<File> {
     (file.metadata().ok()?.ino() == mapping.inode).then_some(file)
 }
 
-/// Scans the C library and the interpreter of this process.
+/// Scans the C library and the interpreter of this process: those of a program are most likely the same, and need not be
+/// scanned when it is stopped.
 pub fn scan_own_libraries(scans: &Cache) {
     let maps = maps::of(std::process::id() as i32).unwrap_or_default();
     let is_interpreter = |name: &str| {

@@ -224,16 +224,17 @@ fn known<T: Default>(
         meta.size(),
         role,
     );
-    let mut known = known.lock().unwrap_or_else(|e| e.into_inner());
-    if let Some(found) = known.get(&key) {
+    let lock = || known.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(found) = lock().get(&key) {
         return Ok(found.clone());
     }
+    // Without the lock: other visits must not wait. Two may find out the same.
     let found = if meta.size() > MOST_FILE_BYTES {
         Arc::default()
     } else {
         Arc::new(find(&Mapped::of(file, meta.len() as usize)?))
     };
-    known.insert(key, found.clone());
+    lock().insert(key, found.clone());
     Ok(found)
 }
 

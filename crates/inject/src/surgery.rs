@@ -3,17 +3,12 @@
 use crate::error::{Error, Result};
 use crate::redirection::apply::{apply, revert};
 use crate::redirection::mapping::{self, Region};
-use crate::remote::{RemoteCalls, counter_is_readable};
+use crate::remote::RemoteCalls;
 use crate::stack::InitialStack;
 
 /// Maps the region, then makes the changes that put it in force, then sets the initial stack `stack`. On an error the
 /// program's memory is as it was.
 pub fn perform(calls: &mut RemoteCalls<'_>, region: &Region<'_>, stack: &InitialStack) -> Result<()> {
-    if !counter_is_readable(calls)? {
-        return Err(Error::Unsupported(
-            "the counter may not be read there (PR_SET_TSC)".into(),
-        ));
-    }
     region.map(calls)?;
     let done = put_in_force(calls, region, stack);
     if done.is_err() {

@@ -219,7 +219,7 @@ pub fn proc_shows_this_namespace() -> Result<()> {
 /// Returns whether a thread waits on the futex at `address` (proc_pid_syscall(5)). `None`: this kernel does not show the
 /// calls of threads (it takes CONFIG_HAVE_ARCH_TRACEHOOK, which User Mode Linux has not).
 pub fn waits_on_futex(tid: i32, address: u64) -> Option<bool> {
-    match std::fs::read_to_string(format!("/proc/{tid}/syscall")) {
+    match fastpath_proc::text(tid, "syscall") {
         Ok(text) => Some(is_wait_on_futex(&text, address)),
         Err(_) => std::path::Path::new("/proc/self/syscall").exists().then_some(false),
     }

@@ -12,7 +12,7 @@ mod status;
 
 use std::fmt::Display;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 
 pub use maps::Mapping;
@@ -36,8 +36,11 @@ fn numbers(directory: &str) -> io::Result<impl Iterator<Item = i32> + use<>> {
 
 /// Returns the text of a file of a process.
 pub fn text(pid: impl Display, file: &str) -> io::Result<String> {
-    // The files are read whole, and most are small: a conversion that copies is no matter.
-    Ok(String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/{file}"))?).into_owned())
+    // The kernel states no size, and fills a page at a time at most: without room for that, the reads begin with 32
+    // bytes.
+    let mut bytes = Vec::with_capacity(8 << 10);
+    fs::File::open(format!("/proc/{pid}/{file}"))?.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
 }
 
 /// Returns the name of a process or thread, cut off at 15 bytes (proc_pid_comm(5)).

@@ -32,6 +32,7 @@ pub enum Call {
     MemfdCreate,
     Mmap,
     Munmap,
+    #[cfg(target_arch = "x86_64")]
     Prctl,
     Recvmsg,
     Socketpair,
@@ -48,6 +49,7 @@ fn number_on_this_host(call: Call) -> u64 {
         Call::MemfdCreate => libc::SYS_memfd_create,
         Call::Mmap => libc::SYS_mmap,
         Call::Munmap => libc::SYS_munmap,
+        #[cfg(target_arch = "x86_64")]
         Call::Prctl => libc::SYS_prctl,
         Call::Recvmsg => libc::SYS_recvmsg,
         Call::Socketpair => libc::SYS_socketpair,
@@ -117,13 +119,34 @@ pub trait Abi: Sync {
     /// where the program was. It touches nothing else: neither the stack nor the flags, which a system call keeps.
     fn trampoline(&self, program: &Registers, at: u64) -> Vec<u8>;
 
+    /// Returns the room in bytes for the code of [`Abi::batch`]; `None`: remote calls are made one by one.
+    fn batch_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    /// Returns the code at `at` that makes the calls of a table (`remote/batch.rs`), then sends `signal` to the process
+    /// `process`, which it runs in, and jumps to the return trampoline at `trampoline`; and the offset at which the
+    /// signal stops it.
+    fn batch(
+        &self,
+        _program: &Registers,
+        _at: u64,
+        _trampoline: u64,
+        _process: i32,
+        _signal: i32,
+    ) -> Option<(Vec<u8>, usize)> {
+        None
+    }
+
+    /// Returns `from`, changed to execute the code of [`Abi::batch`] at `pc` for the table at `table`.
+    fn batch_registers(&self, from: &Registers, pc: u64, table: u64) -> Registers {
+        self.call_registers(from, pc, 0, [table, 0, 0, 0, 0, 0])
+    }
+
     /// Returns the hook for its programs; `None` if this build left it out.
     fn hook(&self) -> Option<&'static Hook>;
 
     /// Returns the thunk at `at` for AT_SYSINFO, in an ABI whose C libraries make their system calls through that
     /// address: it calls the hook's `door` and goes on to `next`. `None`: the calls are found by their sites.
     fn sysinfo_thunk(&self, at: u64, door: u64, next: u64) -> Option<Vec<u8>>;
-
-    /// Returns whether a program may have been forbidden to read the counter (PR_SET_TSC, prctl(2)).
-    fn counter_may_be_forbidden(&self) -> bool;
 }

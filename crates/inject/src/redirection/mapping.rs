@@ -7,11 +7,12 @@ use std::os::unix::fs::FileExt;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::{REGION_NAME, RegionPlan, is_region};
+use crate::abi::Call;
 use crate::error::{Error, Result, tried};
 use crate::mailbox_layout::HookState;
 use crate::maps::{self, Mapping};
 use crate::region;
-use crate::remote::{self, RemoteCalls};
+use crate::remote::{self, RemoteCall, RemoteCalls};
 
 const PAGE: u64 = 4096;
 
@@ -32,6 +33,9 @@ pub struct Region<'a> {
 impl Region<'_> {
     /// Maps the whole region. Nothing in the program points to it yet.
     pub fn map(&self, calls: &mut RemoteCalls<'_>) -> Result<()> {
+        if calls.has_batch() {
+            return self.map_at_once(calls);
+        }
         let fds = remote::pass(calls, [self.page, self.mailbox, &self.file()?])?;
         let mapped = self.map_parts(calls, fds);
         for fd in fds {
@@ -61,7 +65,8 @@ impl Region<'_> {
         Ok(file.into())
     }
 
-    fn map_parts(&self, calls: &mut RemoteCalls<'_>, [page, mailbox, code]: [u64; 3]) -> Result<()> {
+    /// Returns the mappings, in this order: the whole region first, the others over it and beside the program's code.
+    fn mappings(&self, [page, mailbox, code]: [u64; 3]) -> Vec<[u64; 6]> {
         const READ: i32 = libc::PROT_READ;
         const WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
         const EXECUTE: i32 = libc::PROT_READ | libc::PROT_EXEC;
@@ -69,36 +74,80 @@ impl Region<'_> {
         const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_FIXED;
         const NEW: i32 = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
         let at = self.at;
-        // The whole region first; the parts are mapped over it.
-        let mapped = calls.mmap(at, region::SIZE, EXECUTE, NEW, code, 0)?;
         let parts = [
-            (at + region::STATE, WRITE, PRIVATE, code, region::STATE),
-            (at + region::PAGE, READ, SHARED, page, 0),
-            (at + region::MAILBOX, WRITE, SHARED, mailbox, 0),
+            (at, region::SIZE, EXECUTE, NEW, code, 0),
+            (at + region::STATE, PAGE, WRITE, PRIVATE, code, region::STATE),
+            (at + region::PAGE, PAGE, READ, SHARED, page, 0),
+            (at + region::MAILBOX, PAGE, WRITE, SHARED, mailbox, 0),
         ];
         let offsets = (region::SIZE..).step_by(PAGE as usize);
         let thunks = offsets.zip(self.thunk_pages);
-        let thunks = thunks.map(|(offset, (at, _))| (*at, EXECUTE, NEW, code, offset));
-        let mut map = |(at, protection, flags, fd, offset)| {
-            // A kernel before 4.17 takes the address for a hint.
-            match calls.mmap(at, PAGE, protection, flags, fd, offset)? {
-                mapped if mapped == at => Ok(()),
-                _ => Err(no_room("its code")),
-            }
-        };
-        let done = match mapped == at {
-            true => parts.into_iter().chain(thunks).try_for_each(&mut map),
-            false => Err(no_room("its vDSO")),
-        };
-        if done.is_err() {
-            unmap(calls, mapped)?;
-        }
-        done
+        let thunks = thunks.map(|(offset, (at, _))| (*at, PAGE, EXECUTE, NEW, code, offset));
+        let all = parts.into_iter().chain(thunks);
+        all.map(|(at, size, protection, flags, fd, offset)| [at, size, protection as u64, flags as u64, fd, offset])
+            .collect()
     }
-}
 
-fn no_room(near: &str) -> Error {
-    Error::Unsupported(format!("there is no room near {near}"))
+    fn map_parts(&self, calls: &mut RemoteCalls<'_>, fds: [u64; 3]) -> Result<()> {
+        for (index, [at, size, protection, flags, fd, offset]) in self.mappings(fds).into_iter().enumerate() {
+            let result = calls.mmap(at, size, protection as i32, flags as i32, fd, offset);
+            if !result.as_ref().is_ok_and(|mapped| *mapped == at) {
+                self.undo(calls, index, result.as_ref().ok().copied())?;
+                return Err(result.map_or_else(|e| e, |_| self.no_room(index)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The same as [`Region::map`], by few stops of the program.
+    fn map_at_once(&self, calls: &mut RemoteCalls<'_>) -> Result<()> {
+        let (fds, pair) = remote::pass_at_once(calls, [self.page, self.mailbox, &self.file()?])?;
+        let mappings = self.mappings(fds);
+        let mmap = |arguments: &[u64; 6]| RemoteCall {
+            what: "mmap",
+            call: Call::Mmap,
+            arguments: *arguments,
+            expected: arguments[0],
+        };
+        let close = |fd: &u64| RemoteCall {
+            what: "close",
+            call: Call::Close,
+            arguments: [*fd, 0, 0, 0, 0, 0],
+            expected: 0,
+        };
+        let descriptors = fds.iter().chain(&pair);
+        let all: Vec<_> = mappings
+            .iter()
+            .map(mmap)
+            .chain(descriptors.clone().map(close))
+            .collect();
+        let Err(other) = calls.call_all(&all)? else {
+            return Ok(());
+        };
+        let is_error = other.result > u64::MAX - 4096;
+        self.undo(calls, other.call, (!is_error).then_some(other.result))?;
+        // Closing fails for a descriptor that is closed already, and for no other.
+        descriptors.for_each(|fd| drop(calls.close(*fd)));
+        Err(if is_error {
+            other.error
+        } else {
+            self.no_room(other.call)
+        })
+    }
+
+    /// Unmaps what the first `done` mappings have mapped, and what the next one has `mapped` elsewhere: a kernel before
+    /// 4.17 takes the address for a hint.
+    fn undo(&self, calls: &mut RemoteCalls<'_>, done: usize, mapped: Option<u64>) -> Result<()> {
+        if let Some(mapped) = mapped {
+            calls.munmap(mapped, if done == 0 { region::SIZE } else { PAGE })?;
+        }
+        if done > 0 { unmap(calls, self.at) } else { Ok(()) }
+    }
+
+    fn no_room(&self, index: usize) -> Error {
+        let near = if index == 0 { "its vDSO" } else { "its code" };
+        Error::Unsupported(format!("there is no room near {near}"))
+    }
 }
 
 /// Unmaps the region at `at`. Its thunks beside libraries go first, because they are found by the region.

@@ -11,9 +11,6 @@ const ENABLED: u32 = 1;
 
 /// Returns whether the program may read the counter: under PR_SET_TSC it would be killed.
 pub fn counter_is_readable(calls: &mut RemoteCalls<'_>) -> Result<bool> {
-    if !calls.abi().counter_may_be_forbidden() {
-        return Ok(true);
-    }
     let at = calls.scratch();
     let arguments = [libc::PR_GET_TSC as u64, at, 0, 0, 0, 0];
     match calls.call("prctl(PR_GET_TSC)", Call::Prctl, arguments) {

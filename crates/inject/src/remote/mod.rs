@@ -13,6 +13,8 @@
 //!
 //! A program that is stopped at its exec and a thread of a running program differ in a [`Policy`] only.
 
+mod batch;
+#[cfg(target_arch = "x86_64")]
 mod counter;
 mod descriptors;
 pub mod tail;
@@ -23,14 +25,17 @@ use crate::abi::{self, Abi, Call, Registers};
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
 use crate::tracee::{CallResult, Stop, Tracee, Until};
+use batch::Batch;
+pub use batch::{End, RemoteCall};
+#[cfg(target_arch = "x86_64")]
 pub use counter::counter_is_readable;
 #[cfg(target_arch = "x86_64")]
 pub use descriptors::CONTROL_AT;
-pub use descriptors::pass;
+pub use descriptors::{pass, pass_at_once};
 use tail::Tail;
 
 /// Size of the scratch memory on the stack, for what remote calls pass by pointer.
-const SCRATCH_BYTES: u64 = 1024;
+const SCRATCH_BYTES: u64 = batch::SCRATCH_BYTES.next_multiple_of(1024);
 /// Size of the ABI's red zone below the stack pointer, which belongs to the program.
 const RED_ZONE: u64 = 128;
 /// More signals in a row than a program lives with.
@@ -105,24 +110,31 @@ pub struct RemoteCalls<'t> {
     stop: Stop,
     tail: Tail,
     scratch: u64,
+    /// Loop for several calls at once, in a program at its exec.
+    batch: Option<Batch>,
     /// The thread's registers must not be changed any more: another program may be running.
     is_lost: bool,
 }
 
 /// Does `work` with remote calls in `tracee`, which is stopped at its exec, then restores its registers, whatever the
-/// result. `reserve` bytes below the stack pointer stay free for the caller.
+/// result. `reserve` bytes below the stack pointer stay free for the caller. `end` allows several calls at once.
 pub fn at_exec<T>(
     tracee: &mut Tracee,
     maps: &[Mapping],
     reserve: u64,
+    end: Option<End>,
     work: impl FnOnce(&mut RemoteCalls<'_>) -> Result<T>,
 ) -> Result<T> {
-    tracee.interrupt()?;
-    tracee.resume(Until::Event, 0)?;
-    let (program, stop) = AtExec.wait_for_interrupt(tracee)?;
     let tail = Tail::find(tracee.pid(), maps, false)?;
-    let mut calls = RemoteCalls::begin(tracee, &AtExec, tail, program, stop)?;
+    let program = tracee.registers()?;
+    let mut calls = RemoteCalls::begin(tracee, &AtExec, tail, program, Stop::Syscall)?;
     calls.scratch = (program.sp() - RED_ZONE - reserve - SCRATCH_BYTES) & !15;
+    if !end.map_or(Ok(false), |end| calls.prepare_batch(end))? {
+        // Remote calls one by one end in a stop of this kind.
+        calls.tracee.interrupt()?;
+        calls.tracee.resume(Until::Event, 0)?;
+        calls.take_over()?;
+    }
     let done = work(&mut calls);
     calls.finish()?;
     done
@@ -146,6 +158,7 @@ impl<'t> RemoteCalls<'t> {
             stop,
             tail,
             scratch: 0,
+            batch: None,
             is_lost: false,
         };
         calls.write_trampoline().map(|()| calls)
@@ -337,8 +350,17 @@ impl<'t> RemoteCalls<'t> {
 
     /// Restores the program's registers and the tail. The thread is then in the stop that this returns.
     pub fn finish(mut self) -> Result<Stop> {
-        self.return_to_program()?;
-        self.tail.erase()?;
+        match &self.batch {
+            // The program has not begun: there is no call of its own whose continuation the kernel could decide.
+            Some(batch) if !self.is_lost => {
+                self.tracee.set_registers(&self.program)?;
+                self.tail.erase_from(batch.code())?;
+            }
+            _ => {
+                self.return_to_program()?;
+                self.tail.erase()?;
+            }
+        }
         Ok(self.stop)
     }
 }

@@ -96,6 +96,24 @@ impl Tail {
         self.memory.write(self.code(), &bytes)
     }
 
+    /// Returns the address of `bytes` unused bytes before the tail, if there are so many.
+    pub fn room_below(&self, bytes: usize) -> Option<u64> {
+        let at = self.at - bytes as u64;
+        let found = self.memory.bytes(at, bytes).ok()?;
+        found.iter().all(|byte| *byte == self.pad).then_some(at)
+    }
+
+    /// Writes code into the room at `at` before the tail.
+    pub fn write_below(&self, at: u64, code: &[u8]) -> Result<()> {
+        self.memory.write(at, code)
+    }
+
+    /// Restores the padding from `at`, before the tail, to its end.
+    pub fn erase_from(&self, at: u64) -> Result<()> {
+        self.memory
+            .write(at, &vec![self.pad; (self.at + BYTES as u64 - at) as usize])
+    }
+
     /// Restores the padding.
     pub fn erase(&self) -> Result<()> {
         self.memory.write(self.code(), &[self.pad; BYTES - CODE_AT])

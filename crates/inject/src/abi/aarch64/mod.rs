@@ -80,11 +80,6 @@ impl Abi for Aarch64 {
     fn sysinfo_thunk(&self, _at: u64, _door: u64, _next: u64) -> Option<Vec<u8>> {
         None
     }
-
-    /// Since Linux 6.12.
-    fn counter_may_be_forbidden(&self) -> bool {
-        true
-    }
 }
 
 #[cfg(test)]

@@ -70,6 +70,12 @@ impl Registers {
         self.system_call as u64
     }
 
+    /// Makes the wait on a futex, in which the thread was stopped, return as if it had been woken up. Returns whether
+    /// the registers have changed: never, because ptrace does not show here whether the kernel will make the call again.
+    pub fn end_wait_on_futex(&mut self) -> bool {
+        false
+    }
+
     /// Returns whether a stop interrupted the thread's wait on the futex at `address`. By then the kernel has moved the
     /// program counter back to the instruction, and shows no system call (arch/arm64/kernel/signal.c, do_signal).
     pub fn repeats_wait_on_futex(&self, address: u64) -> bool {

@@ -94,8 +94,4 @@ impl Abi for I386 {
     fn sysinfo_thunk(&self, at: u64, door: u64, next: u64) -> Option<Vec<u8>> {
         Some([branch(CALL, at, door), branch(JMP, at + BRANCH_BYTES as u64, next)].concat())
     }
-
-    fn counter_may_be_forbidden(&self) -> bool {
-        true
-    }
 }

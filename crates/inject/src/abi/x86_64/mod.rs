@@ -30,6 +30,27 @@ struct X86_64;
 
 static HOOK: Option<Hook> = include!(concat!(env!("OUT_DIR"), "/hook_x86_64.rs"));
 
+/// Room for the code of [`Abi::batch`].
+const BATCH_BYTES: usize = 112;
+
+/// Makes the calls of the table in rbx, which the return trampoline does not restore. The result replaces the number.
+const BATCH: [u8; 48] = [
+    0x48, 0x8b, 0x03, //       1: mov (%rbx), %rax
+    0x48, 0x8b, 0x7b, 0x08, //    mov 8(%rbx), %rdi
+    0x48, 0x8b, 0x73, 0x10, //    mov 16(%rbx), %rsi
+    0x48, 0x8b, 0x53, 0x18, //    mov 24(%rbx), %rdx
+    0x4c, 0x8b, 0x53, 0x20, //    mov 32(%rbx), %r10
+    0x4c, 0x8b, 0x43, 0x28, //    mov 40(%rbx), %r8
+    0x4c, 0x8b, 0x4b, 0x30, //    mov 48(%rbx), %r9
+    0x0f, 0x05, //                syscall
+    0x48, 0x89, 0x03, //          mov %rax, (%rbx)
+    0x48, 0x3b, 0x43, 0x38, //    cmp 56(%rbx), %rax
+    0x75, 0x0a, //                jne 2f
+    0x48, 0x83, 0xc3, 0x40, //    add $64, %rbx
+    0x48, 0x83, 0x3b, 0xff, //    cmpq $-1, (%rbx)
+    0x75, 0xd0, //                jne 1b; 2:
+];
+
 impl Abi for X86_64 {
     fn isa(&self) -> Isa {
         Isa::X86_64
@@ -81,6 +102,46 @@ impl Abi for X86_64 {
         code
     }
 
+    fn batch_bytes(&self) -> Option<usize> {
+        Some(BATCH_BYTES)
+    }
+
+    fn batch(
+        &self,
+        program: &Registers,
+        at: u64,
+        trampoline: u64,
+        process: i32,
+        signal: i32,
+    ) -> Option<(Vec<u8>, usize)> {
+        let mut code = BATCH.to_vec();
+        // mov $process, %edi; the same in %esi: it is its only thread; mov $signal, %edx; mov $SYS_tgkill, %eax
+        for (opcode, value) in [
+            (0xbf, process),
+            (0xbe, process),
+            (0xba, signal),
+            (0xb8, libc::SYS_tgkill as i32),
+        ] {
+            code.push(opcode);
+            code.extend(value.to_le_bytes());
+        }
+        code.extend(running::SYSCALL);
+        let stop = code.len();
+        // movabs $rbx, %rbx; jmp trampoline
+        code.extend([0x48, 0xbb]);
+        code.extend(program.0.rbx.to_le_bytes());
+        code.push(0xe9);
+        let distance = trampoline.wrapping_sub(at + code.len() as u64 + 4) as i64;
+        code.extend(i32::try_from(distance).ok()?.to_le_bytes());
+        (code.len() <= BATCH_BYTES).then_some((code, stop))
+    }
+
+    fn batch_registers(&self, from: &Registers, pc: u64, table: u64) -> Registers {
+        let mut r = self.call_registers(from, pc, 0, [0; 6]);
+        r.0.rbx = table;
+        r
+    }
+
     fn hook(&self) -> Option<&'static Hook> {
         HOOK.as_ref()
     }
@@ -88,16 +149,54 @@ impl Abi for X86_64 {
     fn sysinfo_thunk(&self, _at: u64, _door: u64, _next: u64) -> Option<Vec<u8>> {
         None
     }
-
-    fn counter_may_be_forbidden(&self) -> bool {
-        true
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+    use iced_x86::{Decoder, DecoderOptions, Mnemonic, Register};
+
+    #[test]
+    fn the_code_of_a_batch_loops_to_its_start_and_ends_in_the_return_trampoline() {
+        const AT: u64 = 0x7000;
+        const TRAMPOLINE: u64 = 0x7100;
+        // SAFETY: registers are plain integers, for which all-zero bytes are valid.
+        let mut r: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        r.rbx = 0x1234_5678_9abc;
+        let (code, stop) = X86_64.batch(&Registers(r), AT, TRAMPOLINE, 77, libc::SIGURG).unwrap();
+        let decoder = Decoder::with_ip(64, &code, AT, DecoderOptions::NONE);
+        let code: Vec<_> = decoder.into_iter().collect();
+        assert!(code.iter().all(|i| !i.is_invalid()));
+        let jumps: Vec<_> = code.iter().filter(|i| i.is_jcc_short()).collect();
+        assert_eq!(
+            (jumps[0].mnemonic(), jumps[1].near_branch_target()),
+            (Mnemonic::Jne, AT)
+        );
+        let after_loop = jumps[1].next_ip();
+        assert_eq!(jumps[0].near_branch_target(), after_loop);
+        let signal: Vec<_> = code.iter().filter(|i| i.ip() >= after_loop).collect();
+        let loaded: Vec<_> = signal
+            .iter()
+            .take(4)
+            .map(|i| (i.op0_register(), i.immediate(1)))
+            .collect();
+        let expected = [
+            (Register::EDI, 77),
+            (Register::ESI, 77),
+            (Register::EDX, libc::SIGURG as u64),
+            (Register::EAX, libc::SYS_tgkill as u64),
+        ];
+        assert_eq!(loaded, expected);
+        assert_eq!(
+            (signal[4].mnemonic(), signal[4].next_ip()),
+            (Mnemonic::Syscall, AT + stop as u64)
+        );
+        assert_eq!(
+            (signal[5].op0_register(), signal[5].immediate(1)),
+            (Register::RBX, r.rbx)
+        );
+        assert_eq!(signal[6].near_branch_target(), TRAMPOLINE);
+    }
 
     #[test]
     fn a_return_trampoline_restores_every_register_that_a_remote_call_changes() {

@@ -60,6 +60,13 @@ impl Registers {
         [libc::SYS_futex, libc::SYS_restart_syscall].contains(&(self.0.orig_rax as i64)) && self.0.rdi == address
     }
 
+    /// Makes the wait on a futex, in which the thread was stopped, return as if it had been woken up. Returns whether
+    /// the registers have changed.
+    pub fn end_wait_on_futex(&mut self) -> bool {
+        (self.0.rax, self.0.orig_rax) = (0, u64::MAX);
+        true
+    }
+
     /// Returns whether the thread runs 32-bit code.
     pub fn is_32_bit(&self) -> bool {
         self.0.cs == USER32_CS

@@ -1,0 +1,185 @@
+//! Several remote calls without a stop at each, in a program that is stopped at its exec.
+//!
+//! A stop takes as long as two changes of the CPU's thread, which on a virtual machine is most of the time of a start. A
+//! loop in the program makes the calls from a table in the scratch memory, until a result is not the expected one. Then
+//! it sends the program a signal that is ignored unless a tracer is there, for which it stops. If the tracer has died,
+//! the program continues by the return trampoline, and all calls of the table have been made.
+
+use super::{AtExec, Policy, RemoteCalls};
+use crate::abi::{Call, Registers};
+use crate::error::{Error, Result};
+use crate::tracee::{Stop, Until};
+use nix::errno::Errno;
+
+/// Offset of the table in the scratch memory: behind what a message needs (`descriptors.rs`).
+const TABLE_AT: u64 = 512;
+/// Most calls of one table.
+pub const MOST_CALLS: usize = 20;
+/// Marks the end of the table, in place of a number.
+const END: u64 = u64::MAX;
+/// Size of a row in bytes: number, arguments, expected result.
+const ROW_BYTES: usize = 64;
+/// Bytes of the scratch memory for all of it.
+pub const SCRATCH_BYTES: u64 = TABLE_AT + (MOST_CALLS * ROW_BYTES) as u64 + 8;
+
+/// Signals that end the calls: by default they are ignored (signal(7)).
+const SIGNALS: [i32; 3] = [libc::SIGURG, libc::SIGWINCH, libc::SIGCHLD];
+
+/// The signal that ends the calls, and the process that gets it.
+#[derive(Debug, Clone, Copy)]
+pub struct End {
+    /// Number of the process in its own PID namespace. It has one thread.
+    pub process: i32,
+    pub signal: i32,
+}
+
+impl End {
+    /// Returns the end for a process that blocks the signals `blocked`, a set as in /proc/PID/status. `None`: it blocks
+    /// all that would do; a blocked one would stay pending if the tracer died.
+    pub fn of(process: i32, blocked: u64) -> Option<End> {
+        let is_free = |signal: &&i32| blocked >> (**signal - 1) & 1 == 0;
+        let signal = *SIGNALS.iter().find(is_free)?;
+        Some(End { process, signal })
+    }
+}
+
+/// The loop in the program.
+pub(super) struct Batch {
+    end: End,
+    /// Address of its code.
+    code: u64,
+    /// Program counter at the stop that ends it.
+    stops_at: u64,
+}
+
+impl Batch {
+    /// Returns the address of its code.
+    pub(super) fn code(&self) -> u64 {
+        self.code
+    }
+}
+
+/// One call of a table.
+pub struct RemoteCall {
+    /// Name for errors.
+    pub what: &'static str,
+    pub call: Call,
+    pub arguments: [u64; 6],
+    pub expected: u64,
+}
+
+/// A call of a table with another result than the expected one. Those before it have been made, those after it have
+/// not.
+#[derive(Debug)]
+pub struct Unexpected {
+    /// Index of the call.
+    pub call: usize,
+    /// Its result; an error is the negative number.
+    pub result: u64,
+    pub error: Error,
+}
+
+impl RemoteCalls<'_> {
+    /// Puts the loop beside the return trampoline, if there is room and the program's ABI has one.
+    pub(super) fn prepare_batch(&mut self, end: End) -> Result<bool> {
+        let Some(room) = self.abi.batch_bytes() else {
+            return Ok(false);
+        };
+        let Some(code) = self.tail.room_below(room) else {
+            return Ok(false);
+        };
+        let Some((bytes, stop)) = self
+            .abi
+            .batch(&self.program, code, self.after_call(), end.process, end.signal)
+        else {
+            return Ok(false);
+        };
+        self.tail.write_below(code, &bytes)?;
+        self.batch = Some(Batch {
+            end,
+            code,
+            stops_at: code + stop as u64,
+        });
+        Ok(true)
+    }
+
+    /// Returns whether [`RemoteCalls::call_all`] is available.
+    pub fn has_batch(&self) -> bool {
+        self.batch.is_some()
+    }
+
+    /// Makes all these calls, of which there are at most [`MOST_CALLS`].
+    pub fn call_all(&mut self, calls: &[RemoteCall]) -> Result<std::result::Result<(), Unexpected>> {
+        let row = |call: &RemoteCall| {
+            let mut row = [0; 8];
+            row[0] = self.abi.number(call.call);
+            row[1..7].copy_from_slice(&call.arguments);
+            row[7] = call.expected;
+            row
+        };
+        let Some(batch) = self.batch.as_ref().filter(|_| calls.len() <= MOST_CALLS) else {
+            return Err(Error::Unsupported("too many remote calls at once".into()));
+        };
+        let words = calls.iter().flat_map(row).chain([END]);
+        let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        let table = self.scratch + TABLE_AT;
+        let registers = self.abi.batch_registers(&self.program, batch.code, table);
+        let (signal, stops_at) = (batch.end.signal, batch.stops_at);
+        self.tracee.write(table, &bytes)?;
+        self.run_batch(&registers, signal, stops_at)?;
+        let results = self.tracee.read_words(table, calls.len() * ROW_BYTES / 8, 8)?;
+        let mut results = results
+            .chunks_exact(ROW_BYTES / 8)
+            .map(|row| row[0])
+            .zip(calls)
+            .enumerate();
+        let other = results.find(|(_, (result, call))| *result != call.expected);
+        Ok(match other {
+            None => Ok(()),
+            Some((index, (result, call))) => Err(Unexpected {
+                call: index,
+                result,
+                error: Error::Remote {
+                    what: call.what,
+                    errno: Errno::from_raw((result as i64).wrapping_neg() as i32),
+                },
+            }),
+        })
+    }
+
+    /// Runs the loop to its end. A signal of another kind takes effect at once: a program at its exec has no handlers,
+    /// so it matters to none where it is.
+    fn run_batch(&mut self, registers: &Registers, signal: i32, stops_at: u64) -> Result<()> {
+        self.tracee.set_registers(registers)?;
+        let mut deliver = 0;
+        loop {
+            self.tracee.resume(Until::Event, deliver)?;
+            deliver = match self.tracee.event(AtExec.timeout().is_none())? {
+                Some(Stop::Signal(this)) if this == signal && self.tracee.registers()?.pc() == stops_at => {
+                    return Ok(());
+                }
+                Some(Stop::Signal(other)) => other,
+                Some(Stop::Exited | Stop::Exec) => {
+                    self.is_lost = true;
+                    return Err(Error::Gone);
+                }
+                _ => 0,
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_signal_that_ends_the_calls_is_one_that_the_program_does_not_block() {
+        let blocked = |signals: &[i32]| signals.iter().fold(0, |set, signal| set | 1u64 << (signal - 1));
+        let chosen = |signals: &[i32]| End::of(1, blocked(signals)).map(|end| end.signal);
+        assert_eq!(chosen(&[]), Some(libc::SIGURG));
+        assert_eq!(chosen(&[libc::SIGURG, libc::SIGTERM]), Some(libc::SIGWINCH));
+        assert_eq!(chosen(&[libc::SIGURG, libc::SIGWINCH]), Some(libc::SIGCHLD));
+        assert_eq!(chosen(&SIGNALS), None);
+    }
+}
