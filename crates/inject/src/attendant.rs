@@ -215,9 +215,8 @@ impl Attendant {
     /// that maps the mailbox and waits on any counts, and its registers decide once it is stopped.
     fn waits(&self, tid: i32, taken: &Taken) -> bool {
         let futex = maps::of(tid).ok().and_then(|maps| self.futex(&maps, taken));
-        futex.is_some_and(|futex| {
-            target::waits_on_futex(tid, futex).unwrap_or_else(|| target::waits_on_some_futex(tid))
-        })
+        futex
+            .is_some_and(|futex| target::waits_on_futex(tid, futex).unwrap_or_else(|| target::waits_on_some_futex(tid)))
     }
 
     /// Returns the address of a request's futex in a process with these mappings.
