@@ -78,8 +78,10 @@ def table(results, markdown=False):
     lines = []
     for place in dict.fromkeys(each["place"] for each in results):
         here = [each for each in results if each["place"] == place]
-        lines += ["", title(here[0]), ""]
-        rows = [HEADS, *map(row, here)]
+        lines += ["", title(here), ""]
+        columns = zip(HEADS, *map(row, here))
+        # Without those in which nothing was measured.
+        rows = list(zip(*(column for column in columns if set(column[1:]) != {"-"})))
         widths = [max(map(len, column)) for column in zip(*rows)]
         for at, cells in enumerate(rows):
             if markdown:
@@ -92,7 +94,9 @@ def table(results, markdown=False):
     return "\n".join(lines)
 
 
-def title(result):
-    price = result["read_ns"]
-    reads = f"; a clock read costs {price['before']:.0f} ns before, {price['attached']:.0f} ns attached" if price else ""
-    return f"{result['place']}, medians of {len(result['rounds'])} rounds{reads}"
+def title(here):
+    """Returns the title of the table of a place's results."""
+    costs = [each["read_ns"] for each in here if each["read_ns"]]
+    before, attached = (statistics.median(each[step] for each in costs) if costs else 0 for step in ("before", "attached"))
+    reads = f"; a clock read costs {before:.0f} ns before, {attached:.0f} ns attached" if costs else ""
+    return f"{here[0]['place']}, medians of {len(here[0]['rounds'])} rounds{reads}"

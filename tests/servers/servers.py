@@ -85,6 +85,8 @@ class Server:
     requests = "requests"
     # Resolution of the time that it returns, in nanoseconds.
     grain_ns = 1
+    # Whether its load generator abandons the requests that are unanswered at its end: one for each client.
+    abandons = False
 
     def __init__(self, folder, prefix=()):
         """`prefix` are words before the command that starts it."""
@@ -261,6 +263,7 @@ class Http(Server):
     """Servers that wrk loads."""
 
     path = "/"
+    abandons = True
 
     def url(self):
         return f"http://127.0.0.1:{self.port}{self.path}"
