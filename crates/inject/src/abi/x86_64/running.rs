@@ -208,7 +208,11 @@ mod tests {
         for at in 3..200 {
             let mut words = vec![7; 200];
             words[at - 3..=at].copy_from_slice(&[0x7ffd_0000, 0x7fff_1000, 0x246, 0x33]);
-            assert_eq!(interrupted_at(&words).collect::<Vec<_>>(), [(0x7fff_1000, 0x7ffd_0000)], "{at}");
+            assert_eq!(
+                interrupted_at(&words).collect::<Vec<_>>(),
+                [(0x7fff_1000, 0x7ffd_0000)],
+                "{at}"
+            );
         }
     }
 }
