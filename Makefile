@@ -31,7 +31,7 @@ lab: ## boot real kernels with lost clock paths in QEMU, and check fastpath in e
 servers: build ## load real servers before, while and after they are attached; prints a table of requests per second
 	@./scripts/setup test
 	$(ENV) cargo build --quiet --release --package fastpath-slow-clock
-	for place in healthy model; do $(ENV) ./tests/servers/run --place $$place --seconds 2 --rounds 7 --count; done
+	for place in healthy model; do $(ENV) ./tests/servers/run --place $$place --seconds 2 --rounds 7 --count || exit 1; done
 	$(ENV) ./tests/servers/run --place uml --seconds 4 --rounds 5 --count
 
 slews: build ## slew this machine's clock, as root, and check what programs read meanwhile; ten times as long as in make test
