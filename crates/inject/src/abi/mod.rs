@@ -32,7 +32,6 @@ pub enum Call {
     MemfdCreate,
     Mmap,
     Munmap,
-    #[cfg(target_arch = "x86_64")]
     Prctl,
     Recvmsg,
     Socketpair,
@@ -49,7 +48,6 @@ fn number_on_this_host(call: Call) -> u64 {
         Call::MemfdCreate => libc::SYS_memfd_create,
         Call::Mmap => libc::SYS_mmap,
         Call::Munmap => libc::SYS_munmap,
-        #[cfg(target_arch = "x86_64")]
         Call::Prctl => libc::SYS_prctl,
         Call::Recvmsg => libc::SYS_recvmsg,
         Call::Socketpair => libc::SYS_socketpair,

@@ -7,12 +7,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 
-use super::{RemoteCall, RemoteCalls};
+use super::{RemoteCall, RemoteCalls, counter};
 use crate::abi::Call;
 use crate::error::{Error, Result, tried};
 
 /// Offset in the scratch memory of the control message with the numbers of the received descriptors.
 pub const CONTROL_AT: u64 = 128;
+/// Offset of the answer whether the program may read the counter, behind the numbers of the socket pair.
+const COUNTER_AT: u64 = 8;
 
 /// Passes `fds`, and returns their numbers in the program. They are open there until the caller closes them.
 pub fn pass<const N: usize>(calls: &mut RemoteCalls<'_>, fds: [&OwnedFd; N]) -> Result<[u64; N]> {
@@ -35,7 +37,8 @@ pub fn pass<const N: usize>(calls: &mut RemoteCalls<'_>, fds: [&OwnedFd; N]) -> 
 }
 
 /// Passes `fds` as [`pass`] does, by calls that are made at once. Returns their numbers in the program, and those of the
-/// socket pair; all are open there until the caller closes them.
+/// socket pair; all are open there until the caller closes them. Refuses a program that may not read the counter: the
+/// first stop serves that question, too.
 pub fn pass_at_once<const N: usize>(calls: &mut RemoteCalls<'_>, fds: [&OwnedFd; N]) -> Result<([u64; N], [u64; 2])> {
     let scratch = calls.scratch();
     let flags = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as u64;
@@ -45,9 +48,16 @@ pub fn pass_at_once<const N: usize>(calls: &mut RemoteCalls<'_>, fds: [&OwnedFd;
         arguments: [libc::AF_UNIX as u64, flags, 0, scratch, 0, 0],
         expected: 0,
     };
-    calls.call_all(&[socketpair])?.map_err(|other| other.error)?;
+    let question = counter::question(scratch + COUNTER_AT);
+    let asked = match calls.call_all(&[socketpair, question])? {
+        Err(other) if other.call == 0 => return Err(other.error),
+        asked => asked.map_err(|other| other.error),
+    };
     let pair = calls.tracee().read_words(scratch, 2, 4)?;
     let passed = (|| {
+        if !counter::answer(calls, scratch + COUNTER_AT, asked)? {
+            return Err(counter::counter_forbidden());
+        }
         send(calls, pair[0], fds)?;
         let receive = RemoteCall {
             what: "recvmsg",

@@ -14,7 +14,6 @@
 //! A program that is stopped at its exec and a thread of a running program differ in a [`Policy`] only.
 
 mod batch;
-#[cfg(target_arch = "x86_64")]
 mod counter;
 mod descriptors;
 pub mod tail;
@@ -27,8 +26,7 @@ use crate::maps::Mapping;
 use crate::tracee::{CallResult, Stop, Tracee, Until};
 use batch::Batch;
 pub use batch::{End, RemoteCall};
-#[cfg(target_arch = "x86_64")]
-pub use counter::counter_is_readable;
+pub use counter::{counter_forbidden, counter_is_readable};
 #[cfg(target_arch = "x86_64")]
 pub use descriptors::CONTROL_AT;
 pub use descriptors::{pass, pass_at_once};
