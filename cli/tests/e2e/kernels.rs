@@ -148,7 +148,7 @@ code() { name=$1; shift; timeout 60 "$@" >/dev/null; echo "$name-code: $?"; }
 tries=0
 until timeout 60 $0 guard >/dev/null || [ $((tries += 1)) -gt 30 ]; do sleep 1; done
 say guard $0 guard
-say doctor $0 doctor
+say doctor $0 doctor --verbose
 say run $0 run --verbose -- echo untouched
 code run $0 run -- true
 say forced $0 run --clocks all -- echo untouched
