@@ -229,7 +229,7 @@ impl Helper {
             ptracer: if self.is_declared { std::process::id() } else { 0 },
             scans: Cache::default(),
         };
-        fastpath_inject::scan_own_libraries(&config.scans);
+        fastpath_inject::prepare(&config);
         let attendant = Attendant::new(config, mailbox.clone());
         let timeline = RefCell::new(std::mem::replace(&mut self.timeline, Timeline::start(false)));
         let before = || {

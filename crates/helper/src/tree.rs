@@ -159,7 +159,7 @@ fn attend(grant: &Grant, mailbox: &Arc<Shared>, wanted: &Wanted) -> Result<(), S
         ptracer: process::ptracer(),
         scans: Cache::default(),
     };
-    fastpath_inject::scan_own_libraries(&config.scans);
+    fastpath_inject::prepare(&config);
     let attendant = Attendant::new(config, mailbox.clone());
     process::spawn(move || attendant.serve())
 }

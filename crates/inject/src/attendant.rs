@@ -117,6 +117,8 @@ impl Attendant {
         if start(move || second.follow()).is_err() {
             self.idle.fetch_sub(1, Ordering::AcqRel);
         }
+        // Meanwhile the first program is loaded, and then asks for its libraries.
+        crate::program::scan_own_libraries(&self.config.scans);
         self.follow();
     }
 

@@ -54,6 +54,18 @@ pub struct InjectionConfig {
     pub scans: sites::Cache,
 }
 
+/// Plans a region for this process's own vDSO, which is most likely the programs' too, and forgets the plan: the
+/// disassembler fills its tables at its first use, which takes half a millisecond, and no program is stopped yet.
+pub fn prepare(config: &InjectionConfig) {
+    if config.serve
+        && !config.without_vdso
+        && let Ok(Some(own)) = fastpath_image::own_vdso()
+    {
+        let region_at = own.base.saturating_sub(2 * region::SIZE);
+        let _ = redirection::region_for(&own.bytes, own.base, region_at, config.clocks, config.rescue);
+    }
+}
+
 /// Installs the region and redirects the program's start through it. `shown` is the status of its process. On an error
 /// the program is as it was.
 pub fn install(tracee: &mut Tracee, shown: &fastpath_proc::Status, config: &InjectionConfig) -> Result<()> {

@@ -34,9 +34,8 @@ mod tracee;
 
 pub use error::{Error, Result};
 pub use in_process::InProcess;
-pub use install::InjectionConfig;
+pub use install::{InjectionConfig, prepare};
 pub use lease::{MAILBOX_MAPPED_NAME, MAILBOX_NAME};
 pub use mailbox::Shared;
-pub use program::scan_own_libraries;
 pub use rescued_calls::{NotRescued, Rescued};
 pub use sites::Cache;

@@ -1,5 +1,5 @@
-//! x86-64 and i386: a jump of five bytes. iced-x86's encoder moves the displaced instructions, and keeps the targets of
-//! those that are relative to their own address.
+//! x86-64 and i386: a jump of five bytes. Displaced instructions are copied; if one is relative to its own address,
+//! iced-x86's encoder moves them, and keeps its target.
 
 use iced_x86::{
     BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionBlock,
@@ -44,9 +44,23 @@ pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Res
             branch.ip()
         ));
     }
-    let jump = jump(bits, first, target)?;
+    let jump_there = jump(bits, first, target)?;
 
     let moved_from: Vec<_> = instructions.iter().map(|i| (i.ip() - first) as usize).collect();
+    // The encoder's tables take most of a millisecond to fill, at the first start of a program under each `run`.
+    if !instructions.iter().any(is_relative) {
+        let back = jump(bits, thunk_at + length as u64, first + length as u64)?;
+        return Ok(Displaced {
+            at: 0,
+            jump: jump_there,
+            thunk: [&entry.bytes()[..length], &back].concat(),
+            moved: moved_from
+                .into_iter()
+                .filter(|from| *from > 0)
+                .map(|from| (from, from))
+                .collect(),
+        });
+    }
     let back = back_to(entry, &mut instructions, bits, first + length as u64).map_err(|e| e.to_string())?;
     instructions.extend(back);
     let block = InstructionBlock::new(&instructions, thunk_at);
@@ -60,7 +74,7 @@ pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Res
         .collect();
     Ok(Displaced {
         at: 0,
-        jump,
+        jump: jump_there,
         thunk: encoded.code_buffer,
         moved,
     })
@@ -116,6 +130,11 @@ fn returned_address_in(entry: &Entry<'_>, address: u64) -> Option<Register> {
         && !load.has_segment_prefix();
     let register = load.op0_register();
     (is_load && register != Register::ESP && ret.code() == Code::Retnd).then_some(register)
+}
+
+/// Returns whether an instruction would do something else at another address.
+fn is_relative(instruction: &Instruction) -> bool {
+    instruction.flow_control() != FlowControl::Next || instruction.is_ip_rel_memory_operand()
 }
 
 pub fn is_branch(instruction: &Instruction) -> bool {
