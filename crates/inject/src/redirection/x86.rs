@@ -1,5 +1,5 @@
-//! x86-64 and i386: a jump of five bytes. Displaced instructions are copied; if one is relative to its own address,
-//! iced-x86's encoder moves them, and keeps its target.
+//! x86-64 and i386: a jump of five bytes. Displaced instructions are copied, with their operands in memory kept where they
+//! are; branches are moved by iced-x86's encoder, which keeps their targets.
 
 use iced_x86::{
     BlockEncoder, BlockEncoderOptions, Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionBlock,
@@ -48,17 +48,15 @@ pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Res
 
     let moved_from: Vec<_> = instructions.iter().map(|i| (i.ip() - first) as usize).collect();
     // The encoder's tables take most of a millisecond to fill, at the first start of a program under each `run`.
-    if !instructions.iter().any(is_relative) {
-        let back = jump(bits, thunk_at + length as u64, first + length as u64)?;
+    if instructions.iter().all(|i| i.flow_control() == FlowControl::Next) {
+        let mut thunk = copied(&entry.bytes()[..length], bits, first, thunk_at)?;
+        thunk.extend(jump(bits, thunk_at + length as u64, first + length as u64)?);
+        let moved = moved_from.into_iter().filter(|from| *from > 0);
         return Ok(Displaced {
             at: 0,
             jump: jump_there,
-            thunk: [&entry.bytes()[..length], &back].concat(),
-            moved: moved_from
-                .into_iter()
-                .filter(|from| *from > 0)
-                .map(|from| (from, from))
-                .collect(),
+            thunk,
+            moved: moved.map(|from| (from, from)).collect(),
         });
     }
     let back = back_to(entry, &mut instructions, bits, first + length as u64).map_err(|e| e.to_string())?;
@@ -132,9 +130,29 @@ fn returned_address_in(entry: &Entry<'_>, address: u64) -> Option<Register> {
     (is_load && register != Register::ESP && ret.code() == Code::Retnd).then_some(register)
 }
 
-/// Returns whether an instruction would do something else at another address.
-fn is_relative(instruction: &Instruction) -> bool {
-    instruction.flow_control() != FlowControl::Next || instruction.is_ip_rel_memory_operand()
+/// Returns the copies at `at` of the instructions `code` at `from`, which do not branch. An operand that is relative to
+/// the address of its instruction keeps its place.
+fn copied(code: &[u8], bits: u32, from: u64, at: u64) -> Result<Vec<u8>, String> {
+    let mut copies = code.to_vec();
+    let mut decoder = Decoder::with_ip(bits, code, from, DecoderOptions::NONE);
+    while decoder.can_decode() {
+        let start = decoder.position();
+        let instruction = decoder.decode();
+        if !instruction.is_ip_rel_memory_operand() {
+            continue;
+        }
+        let end = (start + instruction.len()) as u64;
+        let offsets = decoder.get_constant_offsets(&instruction);
+        let distance = instruction.ip_rel_memory_address().wrapping_sub(at + end) as i64;
+        match i32::try_from(distance) {
+            Ok(distance) if offsets.displacement_size() == 4 => {
+                let place = start + offsets.displacement_offset();
+                copies[place..place + 4].copy_from_slice(&distance.to_le_bytes());
+            }
+            _ => return Err("its first instructions cannot be moved: an operand is out of reach".into()),
+        }
+    }
+    Ok(copies)
 }
 
 pub fn is_branch(instruction: &Instruction) -> bool {
@@ -265,6 +283,24 @@ mod tests {
                 base + function.len() as u64,
                 "{other:x?}"
             );
+        }
+    }
+
+    #[test]
+    fn an_operand_relative_to_the_instruction_keeps_its_place() {
+        // push %rbp; lea -0x6818(%rip), %r10: Linux 6.18's __vdso_gettimeofday; cmpl $5, 0x100(%rip); ret
+        let lea = [0x55, 0x4c, 0x8d, 0x15, 0xe8, 0x97, 0xff, 0xff, 0xc3];
+        let compare = [0x83, 0x3d, 0, 1, 0, 0, 5, 0xc3];
+        for (code, length) in [(&lea[..], 8), (&compare[..], 7)] {
+            let displaced = displaced(code).unwrap();
+            let address = |code: &[u8], at| {
+                let mut decoder = Decoder::with_ip(64, code, at, DecoderOptions::NONE);
+                let found = decoder.iter().find(|i| i.is_ip_rel_memory_operand()).unwrap();
+                (found.code(), found.ip_rel_memory_address())
+            };
+            assert_eq!(address(&displaced.thunk, THUNK), address(code, BASE));
+            assert_eq!(displaced.thunk.len(), length + 5);
+            assert_eq!(returns_to(&displaced.thunk), BASE + length as u64);
         }
     }
 
