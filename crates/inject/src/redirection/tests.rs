@@ -167,6 +167,10 @@ fn by_system_call(clock: libc::clockid_t) -> Option<i64> {
 
 /// Forks, lets the child do `work`, and returns its answer as an exit status; 0 is success.
 fn in_a_child(work: impl FnOnce() -> u8 + std::panic::UnwindSafe) -> i32 {
+    // The disassembler fills its tables at its first use, under a lock: a child that is forked while another test's thread
+    // does that would wait forever.
+    let nop = iced_x86::Decoder::new(64, &[0x90], 0).decode();
+    iced_x86::Encoder::new(64).encode(&nop, 0).unwrap();
     // SAFETY: the child allocates, which glibc allows after the fork of a process with threads, and ends by _exit.
     unsafe {
         let child = libc::fork();
