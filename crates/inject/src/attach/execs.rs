@@ -10,6 +10,9 @@ use crate::error::Error;
 
 /// Time for which a process is examined again that executes one program after another.
 const LONGEST: Duration = Duration::from_secs(3);
+/// The same while its program stays: a thread that made remote calls, and was released between two of them, now waits
+/// in the kernel uninterruptibly, as the parent of a vfork does, or its threads end.
+const SAME_PROGRAM: Duration = Duration::from_secs(10);
 /// Time to wait for a process without memory: its first thread may have ended for good.
 const WITHOUT_MEMORY: Duration = Duration::from_secs(1);
 /// Time for which a process is examined again that unmaps what is being examined.
@@ -56,8 +59,14 @@ pub fn outside<T>(pid: i32, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
         match (&before, &after) {
             _ if has_ended => return Err(refusal),
             (Some(_), Some(_)) if is_unmapped(&refusal) && begun.elapsed() < UNMAPPING => {}
-            // `Gone` with the same program before and after: the threads end before the program is replaced.
+            // `Gone` with the same program before and after: the threads end before the program is replaced, or one of
+            // them was lost between two remote calls.
             (Some(before), Some(after)) if before == after && !is_gone(&refusal) => return Err(refusal),
+            (Some(before), Some(after)) if before == after && begun.elapsed() < SAME_PROGRAM => {}
+            (Some(before), Some(after)) if before == after => {
+                let place = fastpath_proc::wchan(pid);
+                return Err(Refusal::DoesNotStop { tid: pid, place });
+            }
             (_, Some(_)) if begun.elapsed() >= LONGEST => return Err(Refusal::KeepsExecuting),
             (_, Some(_)) => {}
             (_, None) if without_since.get_or_insert_with(Instant::now).elapsed() < WITHOUT_MEMORY => {}
