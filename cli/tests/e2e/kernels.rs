@@ -1,7 +1,6 @@
 //! Kernels that run as programs of another one: User Mode Linux, where everything is served, and gVisor, where nothing
 //! needs to be and nothing breaks.
 
-use std::path::Path;
 use std::process::Command;
 
 use crate::common::{Outcome, finish, needs_root, program, skip, tool};
@@ -10,8 +9,9 @@ const FASTPATH: &str = env!("CARGO_BIN_EXE_fastpath");
 #[cfg(target_arch = "x86_64")]
 const FASTPATHD: &str = env!("CARGO_BIN_EXE_fastpathd");
 
+#[cfg(target_arch = "x86_64")]
 fn repository() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// Returns the lines `NAME: ...` of a script's output, by the names of its steps.
