@@ -45,7 +45,8 @@ fn on_user_mode_linux(script: &str, arguments: &[&str]) -> Option<Outcome> {
     Some(outcome)
 }
 
-/// Regression test: PTRACE_GET_SYSCALL_INFO, /proc/PID/syscall, and room above the vDSO are missing there.
+/// Regression test: PTRACE_GET_SYSCALL_INFO, /proc/PID/syscall, room above the vDSO, and unused bytes behind its code
+/// are missing there.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn programs_are_served_on_user_mode_linux_from_their_start_and_while_they_run() {
@@ -88,6 +89,7 @@ echo "is: $daemon"
         "clock-musl",
         "clock-musl-static",
         "clock-go",
+        "clock-rust-static",
     ];
     let programs: Vec<String> = names.into_iter().filter_map(program).collect();
     let arguments: Vec<&str> = programs.iter().map(String::as_str).collect();

@@ -129,6 +129,11 @@ fn a_rust_program_reads_clocks_without_system_calls() {
 }
 
 #[test]
+fn a_static_rust_program_reads_clocks_without_system_calls() {
+    reads_clocks_without_system_calls("clock-rust-static", "clock-rust-static");
+}
+
+#[test]
 fn python_reads_clocks_without_system_calls() {
     reads_clocks_without_system_calls("clock-python", "python");
 }

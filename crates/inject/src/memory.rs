@@ -51,7 +51,8 @@ impl Memory {
     }
 }
 
-const PAGE: u64 = 4096;
+/// Size of a page of every supported architecture.
+pub const PAGE: u64 = 4096;
 
 /// Which pages of a process are in memory (Documentation/admin-guide/mm/pagemap.rst). Reading others could wait for
 /// their file system, or for a thread of the process (userfaultfd(2)).

@@ -1,11 +1,19 @@
 //! Unused executable memory: the tail of a mapping's last page, after the code of a file. The code for remote calls is
 //! in it while they are made.
+//!
+//! Most linkers pad that page. LLVM's, which is Rust's, lets the next segment's bytes follow in the file: then the tail
+//! holds a second copy of them, at addresses of no segment, where no program looks for anything.
 
+use std::ops::Range;
 use std::rc::Rc;
+
+use object::LittleEndian;
+use object::elf::{FileHeader32, FileHeader64, PT_LOAD};
+use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
-use crate::memory::{Memory, Pagemap};
+use crate::memory::{Memory, PAGE, Pagemap};
 
 /// Size in bytes: the margin, the longest code of any ISA (x86-64's, 106 bytes), and the mark.
 const BYTES: usize = 160;
@@ -16,12 +24,17 @@ const CODE_AT: usize = 32;
 pub const MARK: &std::ffi::CStr = c"fastpath-scratch";
 const MARK_BYTES: &[u8] = MARK.to_bytes_with_nul();
 
+/// Most bytes before the tail that are used with it: the longest loop for several calls (`batch.rs`) has fewer.
+const MOST_BELOW: u64 = 256;
+
 /// The last bytes of a mapping.
 #[derive(Clone)]
 pub struct Tail {
     at: u64,
-    /// Value of each byte while it is unused.
-    pad: u8,
+    /// Address of the first unused byte, at most [`MOST_BELOW`] before the tail.
+    unused_from: u64,
+    /// Bytes from there to the tail's end while they are unused.
+    original: Rc<[u8]>,
     memory: Rc<Memory>,
 }
 
@@ -34,6 +47,9 @@ enum Contents {
     Used,
 }
 
+/// An unused tail: its address, that of the first unused byte, and its bytes from there.
+type Unused = (u64, u64, Vec<u8>);
+
 impl Tail {
     /// Finds an unused tail. The kernel's vDSO comes first, as no page of a file is copied for it. With
     /// `ours_are_free`, a tail that a killed fastpath left in use counts as unused.
@@ -41,15 +57,21 @@ impl Tail {
         let memory = Rc::new(Memory::writable(pid)?);
         let (present, absent) = places(pid, maps);
         let mut places = present.into_iter().chain(absent);
-        let free = places.find_map(|at| match contents(&memory, at) {
-            Contents::Unused(pad) => Some((at, pad)),
-            Contents::Ours(pad) if ours_are_free => Some((at, pad)),
+        let padded = places.find_map(|at| match contents(&memory, at) {
+            Contents::Unused(pad) => Some(padding(&memory, at, pad)),
+            Contents::Ours(pad) if ours_are_free => Some((at, at, vec![pad; BYTES])),
             _ => None,
         });
-        let (at, pad) = free.ok_or_else(|| {
+        let unused = padded.or_else(|| maps.iter().find_map(|mapping| beside_segments(&memory, maps, mapping)));
+        let (at, unused_from, original) = unused.ok_or_else(|| {
             Error::Unsupported("no unused executable bytes in the program to make system calls from".into())
         })?;
-        Ok(Tail { at, pad, memory })
+        Ok(Tail {
+            at,
+            unused_from,
+            original: original.into(),
+            memory,
+        })
     }
 
     /// Returns the tails in which a killed fastpath left its code. Reads only pages that are present: a page that was
@@ -61,7 +83,8 @@ impl Tail {
         let ours = present.into_iter().filter_map(|at| match contents(&memory, at) {
             Contents::Ours(pad) => Some(Tail {
                 at,
-                pad,
+                unused_from: at,
+                original: Rc::new([pad; BYTES]),
                 memory: memory.clone(),
             }),
             _ => None,
@@ -99,8 +122,7 @@ impl Tail {
     /// Returns the address of `bytes` unused bytes before the tail, if there are so many.
     pub fn room_below(&self, bytes: usize) -> Option<u64> {
         let at = self.at - bytes as u64;
-        let found = self.memory.bytes(at, bytes).ok()?;
-        found.iter().all(|byte| *byte == self.pad).then_some(at)
+        (at >= self.unused_from).then_some(at)
     }
 
     /// Writes code into the room at `at` before the tail.
@@ -108,15 +130,15 @@ impl Tail {
         self.memory.write(at, code)
     }
 
-    /// Restores the padding from `at`, before the tail, to its end.
+    /// Restores what was there from `at`, before the tail, to its end.
     pub fn erase_from(&self, at: u64) -> Result<()> {
         self.memory
-            .write(at, &vec![self.pad; (self.at + BYTES as u64 - at) as usize])
+            .write(at, &self.original[(at - self.unused_from) as usize..])
     }
 
-    /// Restores the padding.
+    /// Restores what was there.
     pub fn erase(&self) -> Result<()> {
-        self.memory.write(self.code(), &[self.pad; BYTES - CODE_AT])
+        self.erase_from(self.code())
     }
 }
 
@@ -138,12 +160,74 @@ fn places(pid: i32, maps: &[Mapping]) -> (Vec<u64>, Vec<u64>) {
     (vdso.into_iter().map(tail).chain(present).collect(), absent)
 }
 
+/// Returns the tail at `at` and the padding before it.
+fn padding(memory: &Memory, at: u64, pad: u8) -> Unused {
+    let below = memory.bytes(at - MOST_BELOW, MOST_BELOW as usize).unwrap_or_default();
+    let count = below.iter().rev().take_while(|byte| **byte == pad).count();
+    (at, at - count as u64, vec![pad; count + BYTES])
+}
+
+/// Returns the tail of `mapping` if its addresses belong to no segment of its file.
+fn beside_segments(memory: &Memory, maps: &[Mapping], mapping: &Mapping) -> Option<Unused> {
+    const LONGEST_HEADERS: usize = 4096;
+    if !mapping.executable || mapping.inode == 0 || mapping.name.starts_with("/memfd:fastpath") {
+        return None;
+    }
+    let is_of_it = |m: &&Mapping| (&m.device, m.inode, m.offset) == (&mapping.device, mapping.inode, 0);
+    let first = maps.iter().rev().find(|m| is_of_it(m) && m.start <= mapping.start)?;
+    let headers = memory.bytes(first.start, LONGEST_HEADERS).ok()?;
+    let loaded = segments(&headers)?;
+    let bias = first.start.wrapping_sub(loaded.first()?.addresses.start & !(PAGE - 1));
+    let address = |segment: &Segment| bias.wrapping_add(segment.addresses.start);
+    let below = loaded.iter().filter(|segment| address(segment) < mapping.end);
+    let last = below.max_by_key(|segment| address(segment))?;
+    // Another mapping of the file's start would give another bias.
+    if mapping.start.wrapping_sub(address(last)) != mapping.offset.wrapping_sub(last.offset) {
+        return None;
+    }
+    let unused_from = bias.wrapping_add(last.addresses.end);
+    let at = mapping.end - BYTES as u64;
+    let unused_from = unused_from.max(at - MOST_BELOW);
+    if unused_from > at || mapping.start >= unused_from {
+        return None;
+    }
+    let original = memory.bytes(unused_from, (mapping.end - unused_from) as usize).ok()?;
+    Some((at, unused_from, original))
+}
+
+/// A loaded segment of a file.
+struct Segment {
+    /// Addresses in the file.
+    addresses: Range<u64>,
+    /// Offset of its first byte in the file.
+    offset: u64,
+}
+
+/// Returns the loaded segments of a file that begins with `bytes`.
+fn segments(bytes: &[u8]) -> Option<Vec<Segment>> {
+    fn of_class<H: FileHeader<Endian = LittleEndian>>(bytes: &[u8]) -> Option<Vec<Segment>> {
+        let headers = H::parse(bytes).ok()?.program_headers(LittleEndian, bytes).ok()?;
+        let loaded = headers.iter().filter(|header| header.p_type(LittleEndian) == PT_LOAD);
+        let segment = |header: &H::ProgramHeader| {
+            let start: u64 = header.p_vaddr(LittleEndian).into();
+            Some(Segment {
+                addresses: start..start.checked_add(header.p_memsz(LittleEndian).into())?,
+                offset: header.p_offset(LittleEndian).into(),
+            })
+        };
+        loaded.map(segment).collect()
+    }
+    of_class::<FileHeader64<LittleEndian>>(bytes).or_else(|| of_class::<FileHeader32<LittleEndian>>(bytes))
+}
+
 fn contents(memory: &Memory, at: u64) -> Contents {
     let mut bytes = [0; BYTES];
     let is_unused = |bytes: &[u8]| [0, 0x90, 0xcc].iter().any(|pad| bytes.iter().all(|b| b == pad));
     match memory.read(at, &mut bytes) {
         Ok(()) if is_unused(&bytes) => Contents::Unused(bytes[0]),
+        // Beside segments (`beside_segments`) there is no padding before it, and its value does not matter.
         Ok(()) if bytes.ends_with(MARK_BYTES) && is_unused(&bytes[..CODE_AT]) => Contents::Ours(bytes[0]),
+        Ok(()) if bytes.ends_with(MARK_BYTES) => Contents::Ours(0),
         _ => Contents::Used,
     }
 }
