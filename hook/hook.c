@@ -80,7 +80,7 @@ static int publisher_is_alive(void) {
 	fp_u32 cap = __atomic_load_n(&newest->cap_cycles, __ATOMIC_RELAXED);
 	if (!cap)
 		return publisher_begins(); /* the counter may not even be readable */
-	fp_u64 age = fp_counter() - base;
+	fp_u64 age = fp_counter_of_page(&fp_page) - base;
 	return age <= cap || not_late_yet(newest, age) || (long long)age < 0;
 }
 

@@ -4,6 +4,7 @@
 
 #define FP_TIMESPEC struct fp_timespec
 #define ASK_KERNEL fp_call_clock_gettime
+#define READ_SLOWLY fp_read_slowly
 #include "clock_gettime.h"
 
 FP_HOT int FP_NAME(clock_gettime)(fp_clockid id, struct fp_timespec *ts) { return read_any_clock(id, ts); }

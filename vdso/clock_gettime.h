@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * clock_gettime for one type of timespec, FP_TIMESPEC. The including file defines that, and ASK_KERNEL(id, ts) for
- * what the page does not answer.
+ * clock_gettime for one type of timespec, FP_TIMESPEC. The including file defines that, ASK_KERNEL(id, ts) for what
+ * the page does not answer, and READ_SLOWLY, the name of the function for the exceptional cases.
  */
 #include "latch.h"
 
@@ -16,7 +16,7 @@ FP_INLINE int answer(FP_TIMESPEC *ts, struct fp_time now) {
  * Reads by any anchor that answers, else returns the kernel's time, but nothing earlier than a reader was shown. Out
  * of line, so that it takes no register of the hot path.
  */
-static FP_COLD int read_slow_path(fp_clockid id, FP_TIMESPEC *ts) {
+FP_COLD int READ_SLOWLY(fp_clockid id, FP_TIMESPEC *ts) {
 	struct fp_time time;
 
 	if (!fp_read_latch(id, &time)) {
@@ -33,7 +33,7 @@ FP_INLINE int read_clock(fp_clockid id, FP_TIMESPEC *ts, const struct fp_latch *
 
 	if (fp_likely(fp_read_newest(latch, id, base, &now)))
 		return answer(ts, now);
-	return read_slow_path(id, ts);
+	return READ_SLOWLY(id, ts);
 }
 
 #if __SIZEOF_POINTER__ == 8
@@ -41,13 +41,13 @@ FP_INLINE int read_clock(fp_clockid id, FP_TIMESPEC *ts, const struct fp_latch *
 static __attribute__((noinline)) int other_clock(fp_clockid id, FP_TIMESPEC *ts) {
 	struct fp_place place;
 
-	if (!fp_find_clock(id, &place))
+	if (!fp_find_clock(fp_hres(), id, &place))
 		return ASK_KERNEL(id, ts);
 	return read_clock(id, ts, place.latch, place.base);
 }
 #else
 /* One page has no room for the straight code of two calls, each for two kinds of clock: this costs some nanoseconds. */
-#define other_clock read_slow_path
+#define other_clock READ_SLOWLY
 #endif
 
 FP_INLINE int read_any_clock(fp_clockid id, FP_TIMESPEC *ts) {

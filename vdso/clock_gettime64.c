@@ -6,6 +6,8 @@
 
 #define FP_TIMESPEC struct fp_timespec64
 #define ASK_KERNEL fp_call_clock_gettime64
+#define READ_SLOWLY read_slowly64
+static int read_slowly64(fp_clockid id, struct fp_timespec64 *ts);
 #include "clock_gettime.h"
 
 /* Linux before 5.1, whose clocks are before 2038, only has the call with 32 bits. */

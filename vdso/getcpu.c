@@ -16,14 +16,6 @@ FP_INLINE int fp_read_cpu_node(fp_u32 page_flags, struct fp_cpu_node *here) {
 }
 #endif
 
-FP_INLINE long answer(unsigned *cpu, unsigned *node, struct fp_cpu_node here) {
-	if (cpu)
-		*cpu = here.cpu;
-	if (node)
-		*node = here.node;
-	return 0;
-}
-
 /* For a process whose kernel has this function, an instance replaces this one by a jump to it
  * (crates/image/src/instance.rs). */
 long FP_NAME(getcpu)(unsigned *cpu, unsigned *node, void *unused) {
@@ -32,9 +24,13 @@ long FP_NAME(getcpu)(unsigned *cpu, unsigned *node, void *unused) {
 
 	flags = fp_header()->flags;
 	if (flags & FP_PAGE_ONE_CPU)
-		return answer(cpu, node, (struct fp_cpu_node){fp_header()->cpu, fp_header()->node});
-	if (fp_read_cpu_node(flags, &here))
-		return answer(cpu, node, here);
-	return fp_syscall3(FP_NR_getcpu, (long)cpu, (long)node, (long)unused);
+		here = (struct fp_cpu_node){fp_header()->cpu, fp_header()->node};
+	else if (!fp_read_cpu_node(flags, &here))
+		return fp_syscall3(FP_NR_getcpu, (long)cpu, (long)node, (long)unused);
+	if (cpu)
+		*cpu = here.cpu;
+	if (node)
+		*node = here.node;
+	return 0;
 }
 FP_ALIAS(getcpu)

@@ -1,10 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-#include "latch.h"
+#include "isa.h"
 
-FP_INLINE int find(fp_clockid id, struct fp_place *place) {
-	place->latch = fp_hres();
+#include "latch.h"
+#ifdef FP_HAS_CPU_NUMBER
+#include "cpu.h"
+#endif
+
+FP_INLINE int find(const struct fp_page *page, fp_clockid id, struct fp_place *place) {
+	place->latch = &page->hres;
 	place->base = id;
-	return (unsigned)id <= FP_CLOCK_MONOTONIC || fp_find_clock(id, place);
+	return (unsigned)id <= FP_CLOCK_MONOTONIC || fp_find_clock(&page->hres, id, place);
+}
+
+/* Reads the counter in the counts of the anchors. */
+FP_INLINE fp_u64 read_counter(const struct fp_page *page) {
+#ifdef FP_HAS_CPU_NUMBER
+	if (page->header.flags & FP_PAGE_OFFSETS) {
+		const struct fp_offsets *offsets = &page->offsets;
+		fp_u32 cpu;
+		const fp_u64 counter = fp_read_counter_and_cpu(&cpu);
+
+		return counter - ((fp_u64)(long long)offsets->high[cpu] << 32) - offsets->low[cpu];
+	}
+#endif
+	(void)page;
+	return fp_read_counter();
 }
 
 /*
@@ -12,12 +32,13 @@ FP_INLINE int find(fp_clockid id, struct fp_place *place) {
  * dies in the middle of a change delays no reader: a change of seq makes a reader begin again, not its value.
  */
 FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
+	const struct fp_page *page = fp_page_at(0);
 	struct fp_place place;
 	const struct fp_latch *latch;
 	fp_u32 seq;
 	int answers;
 
-	if (!find(id, &place))
+	if (!find(page, id, &place))
 		goto none;
 	do {
 		const struct fp_anchor *anchor;
@@ -27,7 +48,7 @@ FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
 		anchor = &place.latch->copy[seq & 1];
 		if (!fp_has(anchor->floors, id))
 			goto none;
-		counter = fp_read_counter();
+		counter = read_counter(page);
 		latch = fp_after_counter(place.latch, counter);
 		anchor = &latch->copy[seq & 1];
 		age_cycles = counter - anchor->base_cycles;
@@ -38,7 +59,7 @@ FP_OUTLINE int fp_read_latch(fp_clockid id, struct fp_time *time) {
 		}
 		if (!fp_has(anchor->floors, id))
 			goto none;
-		answers = fp_has(anchor->clocks, id);
+		answers = fp_has(anchor->clocks | anchor->by_cpu, id);
 		if (age_cycles > anchor->cap_cycles) {
 			answers = 0;
 			/* A counter before the base was reset, and does not show how long ago that was. */

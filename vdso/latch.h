@@ -81,8 +81,8 @@ struct fp_place {
 };
 
 /* Returns whether the page can hold the clock. The caller handles REALTIME and MONOTONIC. */
-FP_INLINE int fp_find_clock(fp_clockid id, struct fp_place *place) {
-	place->latch = fp_hres();
+FP_INLINE int fp_find_clock(const struct fp_latch *hres, fp_clockid id, struct fp_place *place) {
+	place->latch = hres;
 	if (id == FP_CLOCK_BOOTTIME) {
 		place->base = FP_BASE_BOOTTIME;
 	} else if (id == FP_CLOCK_MONOTONIC_RAW) {
@@ -105,5 +105,9 @@ FP_INTERNAL int fp_read_latch(fp_clockid id, struct fp_time *time);
 #define FP_NO_FLOOR (~0x7fffffffL)
 /* Returns whether a floor is later than the kernel's answer, which must then not be shown. */
 FP_INTERNAL int fp_is_later(const struct fp_time *floor, fp_u32 kernel_sec, fp_u32 kernel_nsec);
+
+/* clock_gettime in the exceptional cases: returns the time of any anchor that answers, else the kernel's, but nothing
+ * earlier than a reader was shown. */
+FP_INTERNAL int fp_read_slowly(fp_clockid id, struct fp_timespec *ts);
 
 #endif

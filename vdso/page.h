@@ -47,7 +47,8 @@ struct fp_anchor {
 	fp_u32 cap_cycles;             /* max age in counts: an older anchor answers nothing */
 	fp_u32 floors;                 /* bit per clock id that this anchor answers or has answered: see above */
 	struct fp_base base[FP_BASES]; /* REALTIME and MONOTONIC share the first cache line with all of the above */
-	fp_u32 reserved2[8];
+	fp_u32 by_cpu;                 /* in place of `clocks`, with FP_PAGE_OFFSETS */
+	fp_u32 reserved2[7];
 };
 
 /*
@@ -79,6 +80,12 @@ struct fp_header {
 #define FP_PAGE_CPU_SEGMENT 1u
 /* The page's readers see one CPU only, the header's: a hosted guest does. */
 #define FP_PAGE_ONE_CPU 2u
+/*
+ * The CPUs' counters tick at one rate from different values (x86). Anchors are in the counts of one CPU, and a reader
+ * subtracts the offset of its own. Their clocks are in `by_cpu` and not in `clocks`: the hot
+ * path does not find them there, and all other pages are read as if there were no offsets.
+ */
+#define FP_PAGE_OFFSETS 4u
 
 /* A withdrawal of anchors from the page. */
 struct fp_withdrawal {
@@ -105,11 +112,25 @@ struct fp_stats {
 	fp_u32 reserved[3];
 };
 
+/*
+ * How far the counter of each CPU is ahead, in counts: (high << 32) + low, and so a signed number of 40 bits. Written
+ * before the page's first anchor, and later only between a withdrawal and the next anchor. The offset of a CPU without
+ * one, FP_NO_OFFSET in `high`, puts its readers minutes before any anchor, so the kernel answers them. A host whose
+ * CPUs' numbers go beyond the table has no such page.
+ */
+#define FP_OFFSETS 512
+#define FP_NO_OFFSET 127
+struct fp_offsets {
+	fp_u32 low[FP_OFFSETS];
+	signed char high[FP_OFFSETS];
+};
+
 struct fp_page {
 	struct fp_header header;
 	struct fp_latch hres; /* REALTIME, MONOTONIC, BOOTTIME, TAI: one NTP-disciplined rate */
 	struct fp_latch raw;  /* MONOTONIC_RAW */
 	struct fp_stats stats;
+	struct fp_offsets offsets; /* with FP_PAGE_OFFSETS */
 };
 
 #define FP_PAGE_SIZE 4096

@@ -1,6 +1,5 @@
 //! `fastpath status`: the processes that have fastpath's page, and the state of the pages.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fastpath_evidence::{PageCopy, Residuals};
@@ -419,14 +418,13 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
         by,
         rescued_sites,
         rule,
-        is_fresh: reader.as_ref().filter(|_| usable).map(|reader| {
+        is_fresh: page.filter(|_| usable).map(|page| {
             let mut ids = clocks.iter();
-            ids.any(|id| reader.read(id, counter::read).is_some())
+            ids.any(|id| Reader::new(page).read(id, counter::of_page(page)).is_some())
         }),
-        age_ns: reader
-            .as_ref()
+        age_ns: page
             .filter(|_| usable)
-            .and_then(|reader| reader.age_ns(counter::read())),
+            .and_then(|page| Reader::new(page).age_ns(counter::of_page(page)())),
         clocks: Clock::SERVED
             .iter()
             .filter(|clock| clocks.contains(ClockSet::of_id(clock.id() as u32)))
@@ -457,7 +455,7 @@ fn by_in_words(served: &Served) -> String {
 
 /// Returns the clocks of the anchors in force.
 fn clocks(page: &Page) -> ClockSet {
-    let of = |latch: &fastpath_page::layout::Latch| ClockSet(latch.copy[0].clocks.load(Ordering::Relaxed));
+    let of = |latch: &fastpath_page::layout::Latch| latch.copy[0].answered();
     of(&page.hres).union(of(&page.raw)).intersection(ClockSet::ALL)
 }
 

@@ -74,7 +74,7 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
     let signals = server::Signals::block().map_err(|e| start("signals", e))?;
     lease::outlive_breaks().map_err(|e| start("signals", e))?;
     raise_descriptor_limit();
-    evidence::examine(trust).map_err(|e| Failure::Host(e.refusal()))?;
+    evidence::examine(trust).map_err(Failure::Host)?;
 
     // A process that maps a page is never attached: a daemon that read the clocks that it publishes would follow
     // itself.

@@ -52,7 +52,7 @@ pub fn private(
     examination: Examination,
     hear: impl FnMut(&News) + Send + 'static,
 ) -> Result<Client, String> {
-    let examine = move || evidence::examine(trust).map(drop).map_err(|e| e.refusal());
+    let examine = move || evidence::examine(trust).map(drop);
     let meanwhile = match examination {
         Examination::First => {
             examine()?;

@@ -1,10 +1,25 @@
 //! The facts about a host and a process, as plain data without judgement.
 
-use fastpath_evidence::{Evidence, Residuals};
+use fastpath_evidence::{Distrust, Evidence, KernelsClock, Residuals, Trust};
 use fastpath_measure::host::TimensOffset;
 use fastpath_measure::probe::{ClockReport, FunctionReport};
 use fastpath_measure::vsyscall::Vsyscall;
 use serde::Serialize;
+
+use crate::causes;
+
+impl Facts {
+    /// Returns the verdict of `fastpath run` on the counter.
+    pub(crate) fn verdict(&self, trust: Trust) -> Result<(), Distrust> {
+        let in_use = self.clocksource.current.as_deref().is_some_and(causes::is_counter);
+        let kernels = if in_use {
+            KernelsClock::Counter
+        } else {
+            KernelsClock::Other
+        };
+        self.counter.evidence.verdict_with_offsets(trust, kernels)
+    }
+}
 
 /// All facts.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]

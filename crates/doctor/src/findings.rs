@@ -196,7 +196,7 @@ fn notes(facts: &Facts) -> Vec<Finding> {
         }
         findings.push(found);
     }
-    let verdict = |trust| facts.counter.evidence.verdict(trust);
+    let verdict = |trust| facts.verdict(trust);
     if let Err(distrust) = verdict(Trust::Invariant) {
         let allowed = match verdict(Trust::AllowNonInvariant) {
             Ok(()) => "; `fastpath run --trust-counter` would serve them",

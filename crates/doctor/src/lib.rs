@@ -32,7 +32,7 @@ pub use remedies::{Remedy, When};
 pub use root::Unseen;
 pub use served::{Served, ServedPage, served};
 
-use fastpath_evidence::{Distrust, Evidence, Trust};
+use fastpath_evidence::{Distrust, Trust};
 use fastpath_measure::counter;
 use root::Root;
 use serde::Serialize;
@@ -59,8 +59,8 @@ pub struct Belief {
 }
 
 impl Belief {
-    fn of(evidence: &Evidence, trust: Trust) -> Belief {
-        let distrust = evidence.verdict(trust).err();
+    fn of(facts: &Facts, trust: Trust) -> Belief {
+        let distrust = facts.verdict(trust).err();
         Belief {
             trust,
             says: distrust.as_ref().map(Distrust::to_string),
@@ -125,8 +125,7 @@ impl Report {
             gains: findings::gains(&facts),
             unseen,
             evidence: evidence::of(&facts),
-            beliefs: [Trust::Invariant, Trust::AllowNonInvariant]
-                .map(|trust| Belief::of(&facts.counter.evidence, trust)),
+            beliefs: [Trust::Invariant, Trust::AllowNonInvariant].map(|trust| Belief::of(&facts, trust)),
             findings,
             facts,
             elapsed_ms: 0,

@@ -10,7 +10,6 @@ use fastpath_page::layout::Latch;
 use fastpath_page::{ClockSet, MAPPED_NAME, PAGE_SIZE, Page, Reader};
 use fastpath_proc::Mapping;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::Ordering;
 
 /// Finds the page among a process's mappings. Its contents are read through /proc/PID/mem, which requires the right to
 /// trace the process.
@@ -60,18 +59,20 @@ fn is_without_vdso(memory: &std::fs::File, image_at: u64, facts: &PageFacts) -> 
 
 fn of_page(page: &Page) -> PageFacts {
     let reader = Reader::new(page);
-    let in_force = |latch: &Latch| ClockSet(latch.copy[0].clocks.load(Ordering::Relaxed));
+    let in_force = |latch: &Latch| latch.copy[0].answered();
     // The page of a plain `run` states its clocks only in its anchors.
     let kept = reader.clocks().union(in_force(&page.hres)).union(in_force(&page.raw));
     let is_kept = |clock: &&Clock| kept.contains(ClockSet::of_id(clock.id() as u32));
     let stats = reader.stats();
-    let answers = |clock: &&Clock| reader.read(clock.id() as u32, counter::read).is_some();
+    let answers = |clock: &&Clock| reader.read(clock.id() as u32, counter::of_page(page)).is_some();
     let serves = || Clock::SERVED.iter().filter(answers).map(|clock| clock.name()).collect();
     PageFacts {
         serves: counter::usable().then(serves),
         clocks: Some(Clock::SERVED.iter().filter(is_kept).map(|clock| clock.name()).collect()),
         is_without_vdso: None,
-        age_ns: counter::usable().then(|| reader.age_ns(counter::read())).flatten(),
+        age_ns: counter::usable()
+            .then(|| reader.age_ns(counter::of_page(page)()))
+            .flatten(),
         refreshes: Some(stats.refreshes),
         residual_ns: Some(stats.residual_ns),
         publisher_pid: Some(stats.publisher_pid),

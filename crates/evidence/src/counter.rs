@@ -1,7 +1,36 @@
 //! The CPU's counter, read in order, and the CPU's statement about it. The instructions are in `fastpath-isa`.
 
-pub use fastpath_isa::cpu::read_counter as read;
 use fastpath_isa::{Isa, cpu};
+use fastpath_page::Page;
+use fastpath_page::layout::FLAG_OFFSETS;
+
+use crate::offsets;
+
+/// Reads this CPU's own counter: after all that precedes it in the program, before all that follows it.
+pub use fastpath_isa::cpu::read_counter as read_raw;
+
+/// Reads the counter, ordered in the same way: in a publisher whose CPUs' counters differ, in the counts that all of its
+/// anchors are in ([`offsets::in_force`]).
+#[inline]
+pub fn read() -> u64 {
+    match offsets::in_force() {
+        None => read_raw(),
+        Some(offsets) => offsets::read(offsets),
+    }
+}
+
+/// Returns a function that reads the counter in the counts of a page's anchors, whoever publishes on it.
+pub fn of_page(page: &Page) -> impl Fn() -> u64 {
+    let offsets = page.header.flags.load(std::sync::atomic::Ordering::Relaxed) & FLAG_OFFSETS != 0;
+    let offsets = offsets.then_some(&page.offsets);
+    move || match (offsets, offsets.and_then(|_| cpu::read_counter_and_cpu())) {
+        // A CPU without an offset is before all anchors.
+        (Some(offsets), Some((counter, cpu))) => {
+            offsets.get(cpu).map_or(0, |offset| counter.wrapping_sub(offset as u64))
+        }
+        _ => read(),
+    }
+}
 
 /// The CPU's statement about the counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]

@@ -9,7 +9,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::counter;
 use crate::pause;
 
 /// The shared memory of two CPUs. Alone on its cache lines (prefetchers work on pairs of them).
@@ -117,14 +116,10 @@ fn wait_for(meeting: &Meeting, turn: u64, timeout: Duration) -> bool {
     }
 }
 
-/// Reads the counter, for [`ask`] and [`answer`] outside of tests.
-pub(super) fn read() -> u64 {
-    counter::read()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counter::read;
     use std::thread;
 
     /// Timeout, longer than a busy machine needs.

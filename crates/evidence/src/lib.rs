@@ -8,6 +8,7 @@ pub mod counter;
 pub mod cpus;
 mod exchange;
 mod first_sight;
+pub mod offsets;
 mod page_copy;
 mod pause;
 mod residuals;
@@ -20,6 +21,7 @@ use serde::Serialize;
 use crate::counter::Features;
 use fastpath_isa::Isa;
 
+pub use offsets::{Offsets, Unsolvable};
 pub use page_copy::PageCopy;
 pub use pause::pause;
 pub use residuals::{Residuals, Withdrawal};
@@ -94,10 +96,20 @@ pub enum Distrust {
 }
 
 impl Distrust {
+    /// Returns a message: the CPUs' counters differ, and offsets do not help.
+    fn differ(why: &Unsolvable) -> String {
+        format!("the counters of this host's CPUs differ, and cannot be made to agree: {why}")
+    }
+
     /// Returns a message with the reason why the counter is not used, and what to do about it.
     pub fn refusal(&self) -> String {
         let advice = match self {
             Distrust::NotInvariant => "; --trust-counter reads it all the same, and watches it closely",
+            Distrust::Warp { .. }
+                if has_rdtscp(Some(Features::of_this_cpu())) && !first_sight::kernel_trusts_counter() =>
+            {
+                "; --trust-counter measures how far each is ahead, subtracts that, and watches it"
+            }
             _ => "",
         };
         format!("the counter cannot be trusted: {self}{advice}")
@@ -192,6 +204,46 @@ impl Evidence {
     }
 }
 
+/// Whether the kernel reads its own clock from the counter. Where the CPUs' counters differ, that clock then is no reference
+/// by which offsets could be checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelsClock {
+    /// From the counter.
+    Counter,
+    /// From another source, such as the HPET.
+    Other,
+}
+
+impl Evidence {
+    /// Returns the verdict on a counter whose CPUs may differ by constant offsets: the error is the first reason not to
+    /// use it even with [`Offsets`]. A host of guests, whose pages have none, goes by [`Evidence::verdict`].
+    pub fn verdict_with_offsets(&self, trust: Trust, kernels: KernelsClock) -> Result<(), Distrust> {
+        let verdict = self.verdict(trust);
+        let is_explained = || self.warp.as_ref().is_some_and(|warp| warp.offsets().is_ok());
+        match verdict {
+            Err(Distrust::Warp { .. })
+                if trust == Trust::AllowNonInvariant
+                    && kernels == KernelsClock::Other
+                    && has_rdtscp(self.features)
+                    && is_explained() =>
+            {
+                Ok(())
+            }
+            verdict => verdict,
+        }
+    }
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
+fn has_rdtscp(features: Option<Features>) -> bool {
+    features.is_some_and(|features| features.rdtscp)
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
+fn has_rdtscp(_: Option<Features>) -> bool {
+    false
+}
+
 /// Returns the counter's features if it may be read and its rate satisfies `trust`. Must be called before the counter
 /// is read for any purpose.
 pub fn is_promising(trust: Trust) -> Result<Features, Distrust> {
@@ -200,11 +252,22 @@ pub fn is_promising(trust: Trust) -> Result<Features, Distrust> {
     evidence.features.ok_or(Distrust::NotReadable)
 }
 
-/// Returns [`Evidence::of_this_host`], if its verdict is good.
-pub fn examine(trust: Trust) -> Result<Evidence, Distrust> {
+/// Examines this host's counter for a publisher, by [`Evidence::of_this_host`]. If the CPUs' counters differ and the user
+/// vouches for them, measures their offsets and puts those in force ([`offsets::in_force`]).
+///
+/// # Errors
+/// The reason not to use the counter, and what to do about it.
+pub fn examine(trust: Trust) -> Result<Evidence, String> {
     let evidence = Evidence::of_this_host(trust);
-    evidence.verdict(trust)?;
-    Ok(evidence)
+    match evidence.verdict(trust) {
+        Ok(()) => Ok(evidence),
+        Err(Distrust::Warp { .. }) if trust == Trust::AllowNonInvariant && !first_sight::kernel_trusts_counter() => {
+            let (measured, _) = Offsets::measure().map_err(|e| Distrust::differ(&e))?;
+            offsets::put_in_force(measured);
+            Ok(evidence)
+        }
+        Err(distrust) => Err(distrust.refusal()),
+    }
 }
 
 #[cfg(test)]
@@ -289,6 +352,32 @@ mod tests {
     }
 
     #[test]
+    fn constant_offsets_can_be_vouched_for_unless_the_kernels_clock_has_them_too() {
+        let mut apart = healthy();
+        if let Some(warp) = &mut apart.warp {
+            warp.pairs = vec![pair(7_000_000_000, 7_000_000_200)];
+        }
+        let verdict = |evidence: &Evidence, trust, kernels| evidence.verdict_with_offsets(trust, kernels).is_ok();
+        let is_served = has_rdtscp(apart.features);
+        assert_eq!(
+            verdict(&apart, Trust::AllowNonInvariant, KernelsClock::Other),
+            is_served
+        );
+        assert!(!verdict(&apart, Trust::AllowNonInvariant, KernelsClock::Counter));
+        assert!(!verdict(&apart, Trust::Invariant, KernelsClock::Other));
+        // The bounds contradict each other.
+        if let Some(warp) = &mut apart.warp {
+            warp.pairs.push(pair(7_000_001_000, 7_000_001_200));
+        }
+        assert!(!verdict(&apart, Trust::AllowNonInvariant, KernelsClock::Other));
+        let refused = apart.verdict(Trust::AllowNonInvariant);
+        assert!(
+            matches!(refused, Err(Distrust::Warp { .. })),
+            "a host's pages have no offsets"
+        );
+    }
+
+    #[test]
     fn a_counter_without_invariance_must_have_been_compared() {
         let mut evidence = healthy();
         if let Some(warp) = &mut evidence.warp {
@@ -320,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_without_invariance_is_refused_with_reason_and_advice() {
+    fn a_counter_is_refused_with_reason_and_advice() {
         let refusal = Distrust::NotInvariant.refusal();
         assert!(
             refusal.contains("cannot be trusted") && refusal.contains("--trust-counter"),
@@ -332,7 +421,12 @@ mod tests {
             other: 3,
             cycles: 700,
         };
-        for why in [Distrust::NotReadable, warp, Distrust::NotCompared] {
+        // Against this, it helps where the kernel reads its clock from another source.
+        assert_eq!(
+            warp.refusal().contains("--trust-counter"),
+            has_rdtscp(Some(Features::of_this_cpu())) && !first_sight::kernel_trusts_counter()
+        );
+        for why in [Distrust::NotReadable, Distrust::NotCompared] {
             assert!(!why.refusal().contains("--trust-counter"), "{}", why.refusal());
         }
     }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::cpus;
 use crate::exchange::{self, Effort, Meeting};
+use crate::{counter, cpus, offsets};
 
 /// Timeouts of a comparison. Idle CPUs take about 50 us a round, and there are as many rounds as CPUs; the rest is for
 /// CPUs that are busy.
@@ -64,6 +64,15 @@ impl Pair {
             .max(self.most_cycles.saturating_neg())
             .max(0)
             .unsigned_abs()
+    }
+
+    /// Returns the pair with bounds that are closer by so many counts on either side.
+    fn narrowed(self, cycles: i64) -> Pair {
+        Pair {
+            least_cycles: self.least_cycles.saturating_add(cycles),
+            most_cycles: self.most_cycles.saturating_sub(cycles),
+            ..self
+        }
     }
 
     /// Returns by how many counts the two are apart at most: a smaller difference could have been missed.
@@ -217,7 +226,7 @@ pub(super) fn of_every_pair(timeouts: Timeouts) -> Warp {
                 continue;
             };
             if seat < partner {
-                let bounds = exchange::ask(meeting, &effort, exchange::read);
+                let bounds = exchange::ask(meeting, &effort, counter::read_raw);
                 pairs.extend(bounds.map(|(least_cycles, most_cycles)| Pair {
                     cpu: cpus[seat],
                     other: cpus[partner],
@@ -225,7 +234,7 @@ pub(super) fn of_every_pair(timeouts: Timeouts) -> Warp {
                     most_cycles,
                 }));
             } else {
-                exchange::answer(meeting, &effort, exchange::read);
+                exchange::answer(meeting, &effort, counter::read_raw);
             }
         }
         if let Err(error) = bound {
@@ -312,6 +321,10 @@ pub struct Patrol {
     rounds: usize,
     /// The CPUs that this thread may use when it is not bound to one, and when that was looked up.
     cpus: Option<(Vec<usize>, Instant)>,
+    /// All CPUs that it could ever use.
+    everywhere: Vec<usize>,
+    /// Whether those are others than the ones with an offset.
+    have_changed: bool,
     /// The index of the CPU on which this thread stays.
     hub: usize,
     bound: Bound,
@@ -366,6 +379,9 @@ impl Patrol {
             let all = cpus.iter().map(|&cpu| LeftOut { cpu, why: why.clone() });
             (all.collect(), Duration::ZERO)
         });
+        // No message is faster than the fastest measured, so a margin that is half used up proves that an offset changes.
+        let guard_cycles = offsets::in_force().map_or(0, |offsets| offsets.margin_cycles as i64 / 2);
+        let pairs = pairs.into_iter().map(|pair| pair.narrowed(guard_cycles)).collect();
         let warp = Warp::of(cpus, &planned, pairs, &obstacles, begun);
         if !warp.missed.is_empty() {
             self.hub = at + 1;
@@ -375,17 +391,37 @@ impl Patrol {
         (Warp { hub: Some(hub), ..warp }, cost)
     }
 
-    /// Returns the CPUs that this thread may use, except that it is bound to one of them.
-    fn cpus(&mut self, now: Instant) -> Vec<usize> {
-        if let Some((cpus, at)) = &self.cpus {
-            if now.duration_since(*at) < LOOK_UP_EVERY {
-                return cpus.clone();
-            }
-            // The kernel leaves out those that the process has lost meanwhile (cpuset(7)).
-            let _ = cpus::run_on_any(cpus);
+    /// Returns whether other CPUs than those with an offset are there: their readers use the kernel, or an offset may be of
+    /// a counter that has started anew.
+    pub fn cpus_have_changed(&self) -> bool {
+        self.have_changed
+    }
+
+    /// Lets this thread run on all CPUs again, until the next round.
+    pub fn leave_cpu(&mut self) {
+        if !self.everywhere.is_empty() {
+            // The kernel leaves out those that are off, and those that the process has lost meanwhile (cpuset(7)).
+            let _ = cpus::run_on_any(&self.everywhere);
             self.bound = Bound::default();
         }
-        let cpus = cpus::allowed();
+    }
+
+    /// Returns the CPUs that this thread may use, except that it is bound to one of them.
+    fn cpus(&mut self, now: Instant) -> Vec<usize> {
+        if let Some((cpus, at)) = &self.cpus
+            && now.duration_since(*at) < LOOK_UP_EVERY
+        {
+            return cpus.clone();
+        }
+        self.leave_cpu();
+        let mut cpus = cpus::allowed();
+        let come = cpus.iter().filter(|cpu| !self.everywhere.contains(cpu));
+        self.everywhere.extend(come.copied().collect::<Vec<_>>());
+        if let Some(offsets) = offsets::in_force() {
+            let known = |cpu: &usize| offsets.get(*cpu).is_some();
+            self.have_changed = !cpus.iter().all(known) || cpus.len() != offsets.of.len();
+            cpus.retain(known);
+        }
         self.cpus = Some((cpus.clone(), now));
         cpus
     }
@@ -519,7 +555,7 @@ fn stay(hub: Option<usize>, tour: &Tour) -> Vec<Pair> {
             exchange::leave(&stop.meeting);
             continue;
         };
-        let bounds = exchange::ask(&stop.meeting, &CHEAP, exchange::read);
+        let bounds = exchange::ask(&stop.meeting, &CHEAP, counter::read);
         pairs.extend(bounds.map(|(least_cycles, most_cycles)| Pair {
             cpu,
             other: *other,
@@ -541,7 +577,7 @@ fn go_round(tour: &Tour, bound: &mut Bound) -> Vec<LeftOut> {
             });
         }
         stop.arrive(&tour.asker);
-        exchange::answer(&stop.meeting, &CHEAP, exchange::read);
+        exchange::answer(&stop.meeting, &CHEAP, counter::read);
     }
     obstacles
 }

@@ -138,6 +138,11 @@ pub mod cpu {
     /// The ISA of this CPU's programs.
     pub const ISA: crate::Isa = crate::Isa::Aarch64;
 
+    /// Returns nothing: no instruction reads the counter together with the CPU's number.
+    pub fn read_counter_and_cpu() -> Option<(u64, usize)> {
+        None
+    }
+
     /// Reads the counter: after all that precedes it in the program, before all that follows it.
     #[inline]
     pub fn read_counter() -> u64 {

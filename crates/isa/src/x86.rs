@@ -71,6 +71,23 @@ pub mod cpu {
         }
     }
 
+    /// Reads the counter, as [`read_counter`] does, and the number of the CPU that it belongs to, in one instruction;
+    /// `None` if the CPU has no RDTSCP. Linux stores (node << 12) | cpu in IA32_TSC_AUX
+    /// (arch/x86/kernel/cpu/common.c); other kernels may not.
+    #[inline]
+    pub fn read_counter_and_cpu() -> Option<(u64, usize)> {
+        if !has_rdtscp() {
+            return None;
+        }
+        let mut aux = 0;
+        // SAFETY: the CPU has the instruction, which stores to the given variable; otherwise as in `read_counter`.
+        unsafe {
+            let counter = __rdtscp(&mut aux);
+            _mm_lfence();
+            Some((counter, (aux & 0xfff) as usize))
+        }
+    }
+
     /// Makes every earlier store visible to all CPUs before a counter read after it.
     ///
     /// Nothing is left to do after a fence of the memory model, which is MFENCE or a locked instruction: `read_counter`

@@ -195,7 +195,8 @@ impl MappedPage {
     /// Returns whether an anchor answers the clock now. Reads more than once, because an interrupted read may fail.
     fn serves(&self, clock: Clock) -> bool {
         let reader = Reader::new(self.page());
-        counter::usable() && (0..4).any(|_| reader.read(clock.id() as u32, counter::read).is_some())
+        let counter = counter::of_page(self.page());
+        counter::usable() && (0..4).any(|_| reader.read(clock.id() as u32, &counter).is_some())
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::mem::{offset_of, size_of};
 
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::anchor::ClockSet;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Size of a page in a process, in bytes.
 pub const PAGE_SIZE: usize = 4096;
@@ -14,6 +15,13 @@ pub const ABI: u32 = 1;
 pub const FLAG_CPU_SEGMENT: u32 = 1;
 /// [`Header::flags`]: the page's readers see one CPU only, the header's. For a host whose guest has one CPU.
 pub const FLAG_ONE_CPU: u32 = 2;
+/// [`Header::flags`]: the CPUs' counters differ by the [`OffsetsCell`] (x86). The clocks of anchors are in
+/// [`AnchorCell::by_cpu`].
+pub const FLAG_OFFSETS: u32 = 4;
+/// Number of CPUs that can have an offset.
+pub const OFFSETS: usize = 512;
+/// [`OffsetsCell::high`]: the CPU has no offset.
+pub const NO_OFFSET: i8 = i8::MAX;
 /// Clocks in one anchor: REALTIME, MONOTONIC, BOOTTIME, TAI; the raw latch uses the first only.
 pub const BASES: usize = 4;
 /// `FP_FLOOR_LIMIT_NS`: a floor this far above the kernel's time is ignored; `vdso/page.h` says why.
@@ -57,8 +65,17 @@ pub struct AnchorCell {
     pub floors: AtomicU32,
     /// The time of each clock at `base_cycles`.
     pub base: [BaseCell; BASES],
+    /// In place of `clocks` on a page with [`FLAG_OFFSETS`].
+    pub by_cpu: AtomicU32,
     /// Zero. Fills two cache lines, so that a latch's copies never share one.
-    pub reserved2: [AtomicU32; 8],
+    pub reserved2: [AtomicU32; 7],
+}
+
+impl AnchorCell {
+    /// Returns the clocks that this anchor answers, to readers of either kind.
+    pub fn answered(&self) -> ClockSet {
+        ClockSet(self.clocks.load(Ordering::Relaxed) | self.by_cpu.load(Ordering::Relaxed))
+    }
 }
 
 /// The newest anchor and the one before it: `struct fp_latch`.
@@ -83,7 +100,7 @@ pub struct Header {
     pub hres_res_ns: AtomicU32,
     /// `clock_getres` of the COARSE clocks, in nanoseconds; 0: readers fall back to the kernel.
     pub coarse_res_ns: AtomicU32,
-    /// [`FLAG_CPU_SEGMENT`], [`FLAG_ONE_CPU`] or 0.
+    /// [`FLAG_CPU_SEGMENT`], [`FLAG_ONE_CPU`], [`FLAG_OFFSETS`].
     pub flags: AtomicU32,
     /// The CPU's number, with [`FLAG_ONE_CPU`].
     pub cpu: AtomicU32,
@@ -141,6 +158,38 @@ pub struct WithdrawalCell {
     pub reserved: AtomicU32,
 }
 
+/// How far the counter of each CPU is ahead, in counts, as a signed number of 40 bits: `struct fp_offsets`.
+#[repr(C)]
+pub struct OffsetsCell {
+    /// The lower 32 bits.
+    pub low: [std::sync::atomic::AtomicU32; OFFSETS],
+    /// The upper 8 bits, or [`NO_OFFSET`].
+    pub high: [std::sync::atomic::AtomicI8; OFFSETS],
+}
+
+impl Default for OffsetsCell {
+    fn default() -> OffsetsCell {
+        OffsetsCell {
+            low: [const { std::sync::atomic::AtomicU32::new(0) }; OFFSETS],
+            high: [const { std::sync::atomic::AtomicI8::new(0) }; OFFSETS],
+        }
+    }
+}
+
+impl OffsetsCell {
+    /// Returns how far the counter of a CPU is ahead, in counts; `None`: the CPU has no offset.
+    pub fn get(&self, cpu: usize) -> Option<i64> {
+        let high = self.high.get(cpu)?.load(std::sync::atomic::Ordering::Relaxed);
+        let low = self.low[cpu].load(std::sync::atomic::Ordering::Relaxed);
+        (high != NO_OFFSET).then_some((i64::from(high) << 32) + i64::from(low))
+    }
+
+    /// Returns whether an offset fits the table.
+    pub fn can_hold(offset: i64) -> bool {
+        (-(128 << 32)..i64::from(NO_OFFSET) << 32).contains(&offset)
+    }
+}
+
 /// The whole page: `struct fp_page`. It takes the first bytes of [`PAGE_SIZE`]; the rest is zero.
 #[repr(C)]
 #[derive(Default)]
@@ -153,6 +202,9 @@ pub struct Page {
     pub raw: Latch,
     /// Statistics.
     pub stats: StatsCell,
+    /// With [`FLAG_OFFSETS`]. The model checker's atomics are too many for it.
+    #[cfg(not(loom))]
+    pub offsets: OffsetsCell,
 }
 
 impl Page {
@@ -167,6 +219,7 @@ impl Page {
 const _: () = {
     const CACHE_LINE: usize = 64;
     assert!(size_of::<Page>() <= PAGE_SIZE);
+    assert!(offset_of!(Page, offsets) % CACHE_LINE == 0);
     assert!(size_of::<BaseCell>() == 16);
     assert!(size_of::<AnchorCell>() == 2 * CACHE_LINE);
     assert!(size_of::<Latch>() == 4 * CACHE_LINE);
@@ -222,7 +275,8 @@ pub(crate) use fields_of;
 pub fn fields() -> Vec<Field> {
     let mut out = Vec::new();
     fields_of!(out, BaseCell as "fp_base": sec, nsec_shifted);
-    fields_of!(out, AnchorCell as "fp_anchor": seq, clocks, base_cycles, mult, shift, cap_cycles, floors, base, reserved2);
+    fields_of!(out, AnchorCell as "fp_anchor": seq, clocks, base_cycles, mult, shift, cap_cycles, floors, base, by_cpu,
+        reserved2);
     fields_of!(out, Latch as "fp_latch": copy);
     fields_of!(out, Header as "fp_header": magic, abi, size, hres_res_ns, coarse_res_ns, flags, cpu, node, clocks, keeper,
         reserved);
@@ -230,11 +284,14 @@ pub fn fields() -> Vec<Field> {
     fields_of!(out, StatsCell as "fp_stats": refreshes, residual_ns, publisher_pid, withdrawn_reason, withdrawals, warp_tests,
         watch_flags, warp_within_cycles, history, steps, reserved);
     fields_of!(out, Page as "fp_page": header, hres, raw, stats);
+    #[cfg(not(loom))]
+    fields_of!(out, Page as "fp_page": offsets);
+    fields_of!(out, OffsetsCell as "fp_offsets": low, high);
     out
 }
 
 /// Returns the size of every struct, for the image's build to assert in C.
-pub fn structs() -> [Struct; 7] {
+pub fn structs() -> [Struct; 8] {
     [
         Struct {
             name: "fp_base",
@@ -263,6 +320,10 @@ pub fn structs() -> [Struct; 7] {
         Struct {
             name: "fp_page",
             size: size_of::<Page>(),
+        },
+        Struct {
+            name: "fp_offsets",
+            size: size_of::<OffsetsCell>(),
         },
     ]
 }

@@ -149,7 +149,7 @@ impl<'p> Reader<'p> {
     }
 
     /// Returns seconds and nanoseconds of a clock id at the value that `counter` reads, or `None` where the reader must
-    /// fall back to the kernel.
+    /// fall back to the kernel. `counter` is in the counts of the anchors.
     pub fn read(&self, clock_id: u32, counter: impl FnMut() -> u64) -> Option<(u64, u32)> {
         self.look(clock_id, Wanted::Now, counter)
     }
@@ -262,10 +262,10 @@ fn attempt(latch: &Latch, clock_id: u32, index: usize, wanted: Wanted, counter: 
 
 fn has(copy: &AnchorCell, wanted: Wanted, clock_id: u32) -> bool {
     let clocks = match wanted {
-        Wanted::Now => &copy.clocks,
-        Wanted::Floor => &copy.floors,
+        Wanted::Now => copy.answered().0,
+        Wanted::Floor => copy.floors.load(Ordering::Relaxed),
     };
-    clocks.load(Ordering::Relaxed) >> clock_id & 1 == 1
+    clocks >> clock_id & 1 == 1
 }
 
 /// Torn fields can give any value here, which the recheck discards. The wrapping arithmetic keeps them from panicking.

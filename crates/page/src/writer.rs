@@ -19,8 +19,11 @@ use std::ptr::NonNull;
 
 use crate::anchor::{Anchor, Base, ClockSet, MAX_SHIFT, Rate, base_index};
 use crate::layout::{
-    ABI, AHEAD_UNKNOWN, AnchorCell, BASES, FLOOR_LIMIT_NS, HISTORY, Latch, MAGIC, Page, WATCH_ALLOWS_NON_INVARIANT,
+    ABI, AHEAD_UNKNOWN, AnchorCell, BASES, FLAG_OFFSETS, FLOOR_LIMIT_NS, HISTORY, Latch, MAGIC, Page,
+    WATCH_ALLOWS_NON_INVARIANT,
 };
+#[cfg(not(loom))]
+use crate::layout::{NO_OFFSET, OFFSETS};
 use crate::reason::Reason;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, fence_before_counter};
 
@@ -163,6 +166,35 @@ impl<'p> Writer<'p> {
         self.store64(&header.magic, MAGIC);
     }
 
+    /// Stores how far the counters of the CPUs are ahead of the counts that the anchors are in; CPUs that are not listed
+    /// are left to the kernel. No anchor may be in force, and from now on anchors are for readers that subtract these;
+    /// `None`: for readers of counters that agree.
+    ///
+    /// Each CPU's number must be below [`OFFSETS`], and each offset one that the page [can
+    /// hold](crate::layout::OffsetsCell::can_hold).
+    #[cfg(not(loom))]
+    pub fn set_offsets(&self, offsets: Option<&[(usize, i64)]>) {
+        let (flags, cells) = (&self.page.header.flags, &self.page.offsets);
+        let Some(offsets) = offsets else {
+            return self.store32(flags, flags.load(Ordering::Relaxed) & !FLAG_OFFSETS);
+        };
+        // A reader that sees a store below finds seq changed by the withdrawal, or no anchor in force.
+        fence(Ordering::Release);
+        for cpu in 0..OFFSETS {
+            let offset = offsets.iter().find(|(of, _)| *of == cpu);
+            let (high, low) = offset.map_or((NO_OFFSET, 0), |(_, offset)| ((*offset >> 32) as i8, *offset as u32));
+            cells.low[cpu].store(low, std::sync::atomic::Ordering::Relaxed);
+            cells.high[cpu].store(high, std::sync::atomic::Ordering::Relaxed);
+        }
+        self.store32(flags, flags.load(Ordering::Relaxed) | FLAG_OFFSETS);
+        fence(Ordering::Release);
+    }
+
+    /// Returns whether readers subtract the offset of their CPU.
+    fn has_offsets(&self) -> bool {
+        self.page.header.flags.load(Ordering::Relaxed) & FLAG_OFFSETS != 0
+    }
+
     /// Stores for which clocks the page is kept, for the next publisher.
     pub fn set_clocks(&self, clocks: ClockSet) {
         self.store32(&self.page.header.clocks, clocks.0);
@@ -189,6 +221,7 @@ impl<'p> Writer<'p> {
             self.repair(latch);
             for copy in &latch.copy {
                 self.store32(&copy.clocks, 0);
+                self.store32(&copy.by_cpu, 0);
             }
             // A reader that saw the clocks finds seq changed at its recheck, or has read its counter before `ended`.
             self.turn_away(latch);
@@ -210,7 +243,7 @@ impl<'p> Writer<'p> {
             let latch = self.latch(which);
             self.repair(latch);
             for copy in &latch.copy {
-                for set in [&copy.clocks, &copy.floors] {
+                for set in [&copy.clocks, &copy.by_cpu, &copy.floors] {
                     self.store32(set, set.load(Ordering::Relaxed) & !clocks.0);
                 }
             }
@@ -351,7 +384,12 @@ impl<'p> Writer<'p> {
     }
 
     fn store_anchor(&self, cell: &AnchorCell, anchor: &Anchor, floors: ClockSet) {
-        self.store32(&cell.clocks, anchor.clocks.0);
+        let (in_all, by_cpu) = match self.has_offsets() {
+            true => (0, anchor.clocks.0),
+            false => (anchor.clocks.0, 0),
+        };
+        self.store32(&cell.clocks, in_all);
+        self.store32(&cell.by_cpu, by_cpu);
         self.store32(&cell.floors, floors.0);
         self.store64(&cell.base_cycles, anchor.base_cycles);
         self.store32(&cell.mult, anchor.rate.mult);
@@ -595,7 +633,7 @@ fn load(cell: &AnchorCell) -> Anchor {
         base.nsec_shifted = cell.nsec_shifted.load(Ordering::Relaxed);
     }
     Anchor {
-        clocks: ClockSet(cell.clocks.load(Ordering::Relaxed)),
+        clocks: cell.answered(),
         base_cycles: cell.base_cycles.load(Ordering::Relaxed),
         rate: Rate {
             mult: cell.mult.load(Ordering::Relaxed),

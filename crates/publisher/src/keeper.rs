@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use fastpath_clock::{Bracket, Config, Ntp, Sample};
-use fastpath_evidence::{Trust, counter};
+use fastpath_evidence::{Trust, counter, offsets};
 use fastpath_host::{News, Refresher, Source, ThisHost, sample};
-use fastpath_page::ClockSet;
+use fastpath_page::{ClockSet, Reason};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
@@ -227,6 +227,11 @@ impl Keeper {
     fn take_in_comparison(&mut self, was_woken: bool) {
         if let Some(warp) = self.patrol.as_ref().and_then(|patrol| patrol.take(was_woken)) {
             self.refresher.compared(&mut self.pages, &warp, counter::read);
+        }
+        if let Some(measured) = self.patrol.as_ref().and_then(Patrol::take_offsets) {
+            self.refresher.withdraw(&mut self.pages, Reason::Warp, counter::read);
+            offsets::put_in_force(measured);
+            self.pages.store_offsets();
         }
     }
 

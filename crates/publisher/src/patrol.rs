@@ -1,13 +1,17 @@
 //! Compares the CPUs' counters while a publisher runs: in a separate thread, because a busy CPU must not delay a
 //! refresh.
+//!
+//! Where the counters differ by offsets that were measured (`fastpath_evidence::offsets`), a difference is a change of one.
+//! Then the thread measures them anew, while readers use the kernel. Counters that need that again and again drift.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use fastpath_clock::Config;
-use fastpath_evidence::Warp;
+use fastpath_evidence::{Offsets, Warp, offsets};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 /// When to compare.
@@ -40,13 +44,22 @@ pub struct Patrol(Arc<Post>);
 
 struct Post {
     found: Mutex<Option<Warp>>,
+    /// Offsets to put in force.
+    measured: Mutex<Option<Offsets>>,
     wake: EventFd,
 }
+
+/// Most changes of offsets within [`DRIFTS_WITHIN`]: with more, the counters' rates differ, and no offsets hold.
+const MOST_CHANGES: usize = 1;
+const DRIFTS_WITHIN: Duration = Duration::from_secs(600);
+/// Time between two measurements of offsets while none succeeds.
+const MEASURE_EVERY: Duration = Duration::from_secs(1);
 
 impl Post {
     fn new() -> io::Result<Post> {
         Ok(Post {
             found: Mutex::new(None),
+            measured: Mutex::new(None),
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
         })
     }
@@ -64,6 +77,17 @@ impl Post {
             // Fails only if the publisher has not read yet.
             let _ = self.wake.write(1);
         }
+    }
+
+    fn leave_offsets(&self, offsets: Offsets) {
+        if let Ok(mut measured) = self.measured.lock() {
+            *measured = Some(offsets);
+        }
+        let _ = self.wake.write(1);
+    }
+
+    fn has_offsets(&self) -> bool {
+        self.measured.lock().is_ok_and(|measured| measured.is_some())
     }
 }
 
@@ -87,6 +111,11 @@ impl Patrol {
         }
         self.0.found.lock().ok()?.take()
     }
+
+    /// Returns offsets that were measured and not taken yet. No comparison is made until they are.
+    pub fn take_offsets(&self) -> Option<Offsets> {
+        self.0.measured.lock().ok()?.take()
+    }
 }
 
 impl AsFd for Patrol {
@@ -97,6 +126,7 @@ impl AsFd for Patrol {
 
 fn go(post: &Weak<Post>, rhythm: Rhythm) {
     let mut patrol = fastpath_evidence::Patrol::default();
+    let mut changes = Changes::default();
     let mut rest = rhythm.every;
     let mut next = Instant::now() + rest;
     loop {
@@ -105,9 +135,59 @@ fn go(post: &Weak<Post>, rhythm: Rhythm) {
         let Some(post) = post.upgrade() else { return };
         // The worker must know it before this round: it costs as much as the last.
         next = Instant::now() + rest;
+        if post.has_offsets() {
+            continue;
+        }
+        let generation = offsets::generation();
         let (warp, cost) = patrol.round(next);
         rest = rhythm.rest_after(cost);
+        if offsets::generation() != generation {
+            continue;
+        }
+        let must_measure = warp.furthest_apart().is_some() || patrol.cpus_have_changed();
         post.leave(warp);
+        if must_measure && offsets::in_force().is_some() {
+            patrol.leave_cpu();
+            changes.measure(&post);
+        }
+    }
+}
+
+/// The changes of offsets so far.
+#[derive(Default)]
+struct Changes {
+    at: VecDeque<Instant>,
+    tried: Option<Instant>,
+}
+
+impl Changes {
+    /// Measures the offsets anew, unless the counters drift.
+    fn measure(&mut self, post: &Post) {
+        let now = Instant::now();
+        if self.at.len() > MOST_CHANGES || self.tried.is_some_and(|tried| now < tried + MEASURE_EVERY) {
+            return;
+        }
+        self.tried = Some(now);
+        let Ok((measured, has_changed)) = Offsets::measure() else {
+            return;
+        };
+        if has_changed {
+            self.note(now);
+        }
+        if self.at.len() <= MOST_CHANGES {
+            post.leave_offsets(measured);
+        }
+    }
+
+    fn note(&mut self, now: Instant) {
+        self.at.push_back(now);
+        while self
+            .at
+            .front()
+            .is_some_and(|first| now.duration_since(*first) > DRIFTS_WITHIN)
+        {
+            self.at.pop_front();
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use fastpath_clock::is_behind;
-use fastpath_evidence::Trust;
+use fastpath_evidence::{Trust, offsets};
 use fastpath_host::{News, Pages, Reason, counter};
 use fastpath_page::anchor::base_index;
 use fastpath_page::{Anchor, Change, ClockSet, PublishError, Stats, Watch, Withdrawal, Writer, publish_changes};
@@ -167,6 +167,12 @@ impl Many {
         }
     }
 
+    /// Stores the offsets in force of the CPUs' counters on all pages, of which no anchor is in force.
+    pub fn store_offsets(&self) {
+        let table = offsets::in_force().map(|offsets| offsets.table());
+        self.each().for_each(|writer| writer.set_offsets(table.as_deref()));
+    }
+
     fn each(&self) -> impl Iterator<Item = Writer<'_>> {
         self.groups.values().flatten().map(|entry| entry.member.page.writer())
     }
@@ -179,6 +185,7 @@ impl Many {
         if is_taken_over {
             writer.withdraw(Reason::NewPublisher, counter::read);
         }
+        writer.set_offsets(offsets::in_force().map(|offsets| offsets.table()).as_deref());
         writer.set_clocks(member.clocks);
         writer.set_watch(&self.watch);
         let entry = Entry {
@@ -418,6 +425,8 @@ impl Publisher {
 
     /// Publishes until `until`, checked at least a few times a second, is true.
     pub fn run(&mut self, until: &AtomicBool) {
+        // Pages may have been added before the counter was examined.
+        self.keeper.pages.store_offsets();
         while !until.load(Ordering::Relaxed) {
             self.turns.fetch_add(1, Ordering::Relaxed);
             if self.keeper.turn(self.wake.as_fd()) {

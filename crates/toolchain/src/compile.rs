@@ -172,6 +172,10 @@ pub fn link(toolchain: &Toolchain, isa: Isa, audience: Audience, source: &Path, 
     if let Some(linker) = &toolchain.linker {
         command.arg(format!("-fuse-ld={linker}"));
     }
+    // GNU's linker leaves room for five entries of the dynamic section, which an image has not. Others leave none.
+    if toolchain.linker.as_deref().is_none_or(|linker| linker == "bfd") {
+        command.arg("-Wl,--spare-dynamic-tags=0");
+    }
     let script = Some(folder.join("vdso.lds")).filter(|own| own.exists());
     command.arg(joined("-Wl,-T,", &script.unwrap_or_else(|| source.join("vdso.lds"))));
     command.arg(joined("-Wl,--version-script=", &generated.version_script));

@@ -58,6 +58,9 @@ fn assertions() -> String {
     assert("FP_PAGE_SIZE".into(), layout::PAGE_SIZE);
     assert("FP_PAGE_CPU_SEGMENT".into(), layout::FLAG_CPU_SEGMENT as usize);
     assert("FP_PAGE_ONE_CPU".into(), layout::FLAG_ONE_CPU as usize);
+    assert("FP_PAGE_OFFSETS".into(), layout::FLAG_OFFSETS as usize);
+    assert("FP_OFFSETS".into(), layout::OFFSETS);
+    assert("FP_NO_OFFSET".into(), layout::NO_OFFSET as usize);
     assert("FP_BASES".into(), layout::BASES);
     assert("FP_FLOOR_LIMIT_NS".into(), layout::FLOOR_LIMIT_NS as usize);
     text

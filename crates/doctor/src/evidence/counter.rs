@@ -25,11 +25,12 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
             add("a pair", mark, shows, "measured");
         }
     }
-    let is_unpromised = evidence.verdict(Trust::Invariant) == Err(Distrust::NotInvariant);
     // `--trust-counter` changes nothing else about the verdict.
-    let allowed = is_unpromised.then_some(("--trust-counter", Trust::AllowNonInvariant));
+    let refused = evidence.verdict(Trust::Invariant);
+    let can_be_allowed = matches!(refused, Err(Distrust::NotInvariant | Distrust::Warp { .. }));
+    let allowed = can_be_allowed.then_some(("--trust-counter", Trust::AllowNonInvariant));
     for (command, trust) in [("fastpath run", Trust::Invariant)].into_iter().chain(allowed) {
-        let (mark, shows) = match evidence.verdict(trust) {
+        let (mark, shows) = match facts.verdict(trust) {
             Ok(()) => (Mark::Ok, "would accept it".to_owned()),
             Err(why) => (if_it_matters(facts), format!("would not accept it: {why}")),
         };

@@ -49,6 +49,15 @@ pub(super) fn of(facts: &Facts) -> Vec<Finding> {
                 ""
             }
         );
+        let explained = match counter.evidence.warp.as_ref().map(Warp::offsets) {
+            Some(Ok(offsets)) => format!(
+                "; constant offsets of up to {} cycles explain all that was measured",
+                offsets.spread_cycles()
+            ),
+            _ => "; no constant offsets explain what was measured, so some counters run at other rates, or jump"
+                .to_owned(),
+        };
+        let says = says + &explained;
         let bounds = format!("{} to {} cycles", worst.least_cycles, worst.most_cycles);
         let severity = if in_use { Severity::Wrong } else { Severity::Note };
         findings.push(finding("counters-apart", severity, says).proof("measured", &bounds));

@@ -33,7 +33,7 @@ pub(crate) fn gains(facts: &Facts) -> Vec<Gain> {
         Some(&facts.clocks)
     };
     let Some(clocks) = clocks else { return Vec::new() };
-    let is_distrusted = facts.counter.evidence.verdict(Trust::AllowNonInvariant).is_err();
+    let is_distrusted = facts.verdict(Trust::AllowNonInvariant).is_err();
     if is_distrusted || facts.machine.is_emulated() || process.asks_for_vdso == Some(false) {
         return Vec::new();
     }

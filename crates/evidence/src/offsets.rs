@@ -1,0 +1,483 @@
+//! Counters that tick at one rate from different values: how far each CPU's is ahead.
+//!
+//! An exchange between two CPUs bounds the difference of their offsets from both sides: a message cannot arrive before it
+//! was sent. All bounds together are a system of difference constraints. It has a solution if no cycle of bounds adds up to
+//! less than nothing, and shortest paths are one. Of all solutions, those are wanted that leave the greatest *margin* to
+//! every bound: then a message that takes as long as the fastest one measured arrives that much later than it was sent, and
+//! no faster one was ever seen. The margin is the least mean of a cycle's bounds.
+//!
+//! Offsets are measured only for a user who vouches for the counter (`--trust-counter`).
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fastpath_isa::cpu;
+use fastpath_page::layout::{OFFSETS, OffsetsCell};
+use serde::Serialize;
+
+use crate::warp::{Pair, Timeouts, Warp};
+use crate::{cpus, pause, warp};
+
+/// Time between the two comparisons of a measurement: a drift of 10 ppm makes 100 ns of it, about a margin.
+const APART: Duration = Duration::from_millis(10);
+/// Timeouts of a measurement, for which the readers use the kernel.
+const TIMEOUTS: Timeouts = Timeouts {
+    in_all: Duration::from_millis(500),
+    for_a_pair: Duration::from_millis(250),
+    for_an_answer: Duration::from_millis(50),
+};
+
+/// How far the counter of one CPU is ahead of that of the first one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct Offset {
+    /// The CPU.
+    pub cpu: usize,
+    /// Its distance in counts; negative if it is behind.
+    pub cycles: i64,
+}
+
+/// How far the counters of all CPUs are ahead of that of the first one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct Offsets {
+    /// One for each CPU that was compared, in the order of their numbers.
+    pub of: Vec<Offset>,
+    /// With these offsets, every message between two CPUs took so many counts or more.
+    pub margin_cycles: u64,
+}
+
+/// Reason why there are no offsets by which the CPUs' counters agree.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unsolvable {
+    /// A CPU was not compared with the others.
+    #[error("CPU {0} could not be compared with the others")]
+    NotCompared(usize),
+    /// The bounds contradict each other: some counters tick at different rates, or jumped.
+    #[error("no constant differences explain the measurements: some counters run at other rates, or jumped")]
+    Inconsistent,
+    /// An offset, or a CPU's number, that a page cannot hold.
+    #[error("CPU {0} has a number, or a counter, that is beyond what a page can hold")]
+    OutOfRange(usize),
+    /// The register that names the CPU, which is read together with the counter, does not.
+    #[error("RDTSCP does not return the number of the CPU here (CPU {0})")]
+    NotNumbered(usize),
+}
+
+/// A bound: the counter of `to` is ahead of that of `from` by `weight` counts at most.
+#[derive(Debug, Clone, Copy)]
+struct Bound {
+    from: usize,
+    to: usize,
+    weight: i64,
+}
+
+impl Offsets {
+    /// Returns the offsets of `cpus` that leave the greatest margin to the bounds of these pairs.
+    pub fn solve(cpus: &[usize], pairs: &[Pair]) -> Result<Offsets, Unsolvable> {
+        let index: BTreeMap<usize, usize> = cpus.iter().enumerate().map(|(index, cpu)| (*cpu, index)).collect();
+        let of_pair = |pair: &Pair| {
+            let (from, to) = (*index.get(&pair.cpu)?, *index.get(&pair.other)?);
+            let (most, least) = (pair.most_cycles, pair.least_cycles.checked_neg()?);
+            let back = Bound {
+                from: to,
+                to: from,
+                weight: least,
+            };
+            Some([Bound { from, to, weight: most }, back])
+        };
+        let bounds: Vec<Bound> = pairs.iter().filter_map(of_pair).flatten().collect();
+        if let Some(cpu) = first_unreachable(cpus.len(), &bounds) {
+            return Err(Unsolvable::NotCompared(cpus[cpu]));
+        }
+        // A pair by itself is a cycle of two bounds; each longer cycle that contradicts a margin has a smaller mean.
+        let widths = pairs
+            .iter()
+            .map(|pair| pair.most_cycles.saturating_sub(pair.least_cycles));
+        let mut margin = widths.min().unwrap_or(0) / 2;
+        let paths = loop {
+            if margin <= 0 && cpus.len() > 1 {
+                return Err(Unsolvable::Inconsistent);
+            }
+            match shortest_paths(cpus.len(), &bounds, margin) {
+                Ok(paths) => break paths,
+                Err(mean) => margin = mean.min(margin - 1),
+            }
+        };
+        // The shortest paths to all CPUs and those from all CPUs are the extreme solutions; the middle of two solutions is
+        // one as well.
+        let turned: Vec<Bound> = bounds
+            .iter()
+            .map(|bound| Bound {
+                from: bound.to,
+                to: bound.from,
+                ..*bound
+            })
+            .collect();
+        let back =
+            shortest_paths(cpus.len(), &turned, margin).unwrap_or_else(|_| paths.iter().map(|path| -path).collect());
+        let middle: Vec<i64> = paths
+            .iter()
+            .zip(&back)
+            .map(|(to, from)| (to - from).div_euclid(2))
+            .collect();
+        let first = middle.first().copied().unwrap_or(0);
+        let of = cpus.iter().zip(&middle).map(|(cpu, middle)| Offset {
+            cpu: *cpu,
+            cycles: middle - first,
+        });
+        let offsets = Offsets {
+            of: of.collect(),
+            // The middle was rounded.
+            margin_cycles: (margin - 1).max(1).unsigned_abs(),
+        };
+        let beyond = |offset: &&Offset| offset.cpu >= OFFSETS || !OffsetsCell::can_hold(offset.cycles);
+        match offsets.of.iter().find(beyond) {
+            Some(offset) => Err(Unsolvable::OutOfRange(offset.cpu)),
+            None => Ok(offsets),
+        }
+    }
+
+    /// Measures the offsets of the CPUs that this process may use, by two comparisons of every pair. Bounds of an earlier
+    /// measurement are kept as long as they agree with the new ones. Returns as well whether they did not: an offset
+    /// has changed. Starts threads, and takes up to a second.
+    pub fn measure() -> Result<(Offsets, bool), Unsolvable> {
+        let first = warp::of_every_pair(TIMEOUTS);
+        pause(APART);
+        let second = warp::of_every_pair(TIMEOUTS);
+        let cpus = second.cpus.clone();
+        if possible_cpus() > OFFSETS {
+            return Err(Unsolvable::OutOfRange(possible_cpus() - 1));
+        }
+        if let Some(cpu) = first_misnumbered(&cpus) {
+            return Err(Unsolvable::NotNumbered(cpu));
+        }
+        let fresh = narrowest([first.pairs, second.pairs].concat());
+        let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let merged = narrowest([known.as_slice(), &fresh].concat());
+        if let Ok(offsets) = Offsets::solve(&cpus, &merged) {
+            *known = merged;
+            return Ok((offsets, false));
+        }
+        let offsets = Offsets::solve(&cpus, &fresh)?;
+        let has_changed = !known.is_empty();
+        *known = fresh;
+        Ok((offsets, has_changed))
+    }
+
+    /// Returns the offset of a CPU, in counts.
+    pub fn get(&self, cpu: usize) -> Option<i64> {
+        let at = self.of.binary_search_by_key(&cpu, |offset| offset.cpu).ok()?;
+        Some(self.of[at].cycles)
+    }
+
+    /// Returns the offsets as a page stores them.
+    pub fn table(&self) -> Vec<(usize, i64)> {
+        self.of.iter().map(|offset| (offset.cpu, offset.cycles)).collect()
+    }
+
+    /// Returns by how many counts the two CPUs that are furthest apart differ.
+    pub fn spread_cycles(&self) -> u64 {
+        let cycles = || self.of.iter().map(|offset| offset.cycles);
+        cycles().max().unwrap_or(0).abs_diff(cycles().min().unwrap_or(0))
+    }
+}
+
+/// Bounds of the offsets in force, in the counters' own counts.
+static KNOWN: Mutex<Vec<Pair>> = Mutex::new(Vec::new());
+
+/// Returns the tightest bounds of each pair.
+fn narrowest(pairs: Vec<Pair>) -> Vec<Pair> {
+    let mut narrowest: BTreeMap<(usize, usize), Pair> = BTreeMap::new();
+    for pair in pairs {
+        let pair = match pair.cpu < pair.other {
+            true => pair,
+            false => Pair {
+                cpu: pair.other,
+                other: pair.cpu,
+                least_cycles: pair.most_cycles.saturating_neg(),
+                most_cycles: pair.least_cycles.saturating_neg(),
+            },
+        };
+        let known = narrowest.entry((pair.cpu, pair.other)).or_insert(pair);
+        known.least_cycles = known.least_cycles.max(pair.least_cycles);
+        known.most_cycles = known.most_cycles.min(pair.most_cycles);
+    }
+    narrowest.into_values().collect()
+}
+
+/// Returns a CPU that no chain of bounds connects with the first.
+fn first_unreachable(count: usize, bounds: &[Bound]) -> Option<usize> {
+    let mut near = vec![Vec::new(); count];
+    for bound in bounds {
+        near[bound.from].push(bound.to);
+    }
+    let mut is_reached = vec![false; count];
+    let mut open: Vec<usize> = (0..count.min(1)).collect();
+    while let Some(at) = open.pop() {
+        if !std::mem::replace(&mut is_reached[at], true) {
+            open.extend(&near[at]);
+        }
+    }
+    is_reached.iter().position(|is_reached| !is_reached)
+}
+
+/// Returns the length of the shortest path to each CPU, where each bound is shorter by the margin (Bellman and Ford). The
+/// error is the mean of a cycle that is shorter than nothing, without the margin, rounded down.
+fn shortest_paths(count: usize, bounds: &[Bound], margin: i64) -> Result<Vec<i64>, i64> {
+    let mut paths = vec![0_i64; count];
+    let mut last: Vec<Option<usize>> = vec![None; count];
+    let mut changed = None;
+    for _ in 0..=count {
+        changed = None;
+        for (index, bound) in bounds.iter().enumerate() {
+            let path = paths[bound.from].saturating_add(bound.weight).saturating_sub(margin);
+            if path < paths[bound.to] {
+                paths[bound.to] = path;
+                last[bound.to] = Some(index);
+                changed = Some(bound.to);
+            }
+        }
+        if changed.is_none() {
+            return Ok(paths);
+        }
+    }
+    // After so many steps back, it is on the cycle.
+    let before = |at: usize| last[at].map_or(at, |index| bounds[index].from);
+    let start = (0..count).fold(changed.unwrap_or(0), |at, _| before(at));
+    let (mut at, mut sum, mut length) = (start, 0_i64, 0_i64);
+    while let Some(index) = last[at] {
+        sum = sum.saturating_add(bounds[index].weight);
+        length += 1;
+        at = bounds[index].from;
+        if at == start || length > count as i64 {
+            break;
+        }
+    }
+    Err(sum.div_euclid(length.max(1)))
+}
+
+/// Returns how many CPUs this kernel could ever have (Documentation/admin-guide/cputopology.rst).
+fn possible_cpus() -> usize {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = list
+        .trim()
+        .rsplit([',', '-'])
+        .next()
+        .and_then(|last| last.parse::<usize>().ok());
+    last.map_or(0, |last| last + 1)
+}
+
+/// Returns a CPU on which RDTSCP returns another number than the kernel.
+fn first_misnumbered(cpus: &[usize]) -> Option<usize> {
+    let cpus = cpus.to_vec();
+    let visit = move || {
+        let is_wrong = |cpu: &usize| cpus::run_on(*cpu).is_ok() && !is_numbered(*cpu);
+        cpus.iter().find(|cpu| is_wrong(cpu)).copied()
+    };
+    // In a thread of its own, which this binds to one CPU after the other.
+    std::thread::spawn(visit).join().unwrap_or(Some(0))
+}
+
+fn is_numbered(cpu: usize) -> bool {
+    cpu::read_counter_and_cpu().is_some_and(|(_, number)| number == cpu)
+}
+
+/// The offsets that [`crate::counter::read`] subtracts. They are never freed: a thread may be using them.
+static IN_FORCE: AtomicPtr<Offsets> = AtomicPtr::new(std::ptr::null_mut());
+/// How often they have changed.
+static GENERATION: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the offsets in force in this process; `None`: counters are read as they are.
+#[inline]
+pub fn in_force() -> Option<&'static Offsets> {
+    // SAFETY: null, or leaked by `put_in_force` and never changed.
+    unsafe { IN_FORCE.load(Ordering::Acquire).as_ref() }
+}
+
+/// Returns a number that changes with the offsets in force.
+pub fn generation() -> usize {
+    GENERATION.load(Ordering::Acquire)
+}
+
+/// From now on, this process's reads of the counter are in the counts of the first CPU of `offsets`.
+pub fn put_in_force(offsets: Offsets) {
+    IN_FORCE.store(Box::leak(Box::new(offsets)), Ordering::Release);
+    GENERATION.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Reads the counter in the counts of the first CPU.
+#[cold]
+pub(crate) fn read(offsets: &Offsets) -> u64 {
+    loop {
+        // Measured offsets exist only where this instruction does.
+        let Some((counter, cpu)) = cpu::read_counter_and_cpu() else {
+            return cpu::read_counter();
+        };
+        if let Some(offset) = offsets.get(cpu) {
+            return counter.wrapping_sub(offset as u64);
+        }
+        // A CPU that has come since: this thread has nothing to do there.
+        let known: Vec<usize> = offsets.of.iter().map(|offset| offset.cpu).collect();
+        if cpus::run_on_any(&known).is_err() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Warp {
+    /// Returns offsets that explain this comparison.
+    pub fn offsets(&self) -> Result<Offsets, Unsolvable> {
+        Offsets::solve(&self.cpus, &self.pairs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pair(cpu: usize, other: usize, least_cycles: i64, most_cycles: i64) -> Pair {
+        Pair {
+            cpu,
+            other,
+            least_cycles,
+            most_cycles,
+        }
+    }
+
+    /// Returns the bounds that exchanges give, which take at least as many counts in either direction.
+    fn measured(true_offsets: &[i64], there: impl Fn(usize, usize) -> i64) -> Vec<Pair> {
+        let mut pairs = Vec::new();
+        for cpu in 0..true_offsets.len() {
+            for other in cpu + 1..true_offsets.len() {
+                let ahead = true_offsets[other] - true_offsets[cpu];
+                pairs.push(pair(cpu, other, ahead - there(other, cpu), ahead + there(cpu, other)));
+            }
+        }
+        pairs
+    }
+
+    /// Returns the least time that one of the measured messages seems to take.
+    fn least_margin(offsets: &Offsets, pairs: &[Pair]) -> i64 {
+        let of = |cpu| offsets.get(cpu).expect("an offset");
+        let margins = pairs.iter().flat_map(|pair| {
+            let ahead = of(pair.other) - of(pair.cpu);
+            [ahead - pair.least_cycles, pair.most_cycles - ahead]
+        });
+        margins.min().expect("a pair")
+    }
+
+    #[test]
+    fn offsets_are_found_whatever_their_size() {
+        for size in [0, 1_000, -30_000_000_000] {
+            let truth: Vec<i64> = (0..8).map(|cpu| cpu * cpu * size / 49).collect();
+            let pairs = measured(&truth, |_, _| 100);
+            let cpus: Vec<usize> = (0..8).collect();
+            let offsets = Offsets::solve(&cpus, &pairs).expect("a solution");
+            for (offset, truth) in offsets.of.iter().zip(&truth) {
+                assert!((offset.cycles - truth).abs() <= 1, "{offset:?} {truth}");
+            }
+            assert!(offsets.margin_cycles >= 98);
+        }
+    }
+
+    #[test]
+    fn a_cycle_that_adds_up_to_less_than_nothing_has_no_solution() {
+        // 1 is ahead of 0 by 100, 2 of 1 by 100, and 0 of 2 as well.
+        let pairs = [pair(0, 1, 90, 110), pair(1, 2, 90, 110), pair(2, 0, 90, 110)];
+        assert_eq!(Offsets::solve(&[0, 1, 2], &pairs), Err(Unsolvable::Inconsistent));
+        let touching = [pair(0, 1, 5, 5)];
+        assert_eq!(Offsets::solve(&[0, 1], &touching), Err(Unsolvable::Inconsistent));
+    }
+
+    #[test]
+    fn a_cpu_that_was_compared_with_none_is_named() {
+        let pairs = [pair(3, 5, -9, 9)];
+        assert_eq!(Offsets::solve(&[3, 5, 6], &pairs), Err(Unsolvable::NotCompared(6)));
+    }
+
+    #[test]
+    fn what_a_page_cannot_hold_is_refused() {
+        let far = 200 << 32;
+        assert_eq!(
+            Offsets::solve(&[0, 1], &[pair(0, 1, far, far + 100)]),
+            Err(Unsolvable::OutOfRange(1))
+        );
+        assert_eq!(
+            Offsets::solve(&[0, 512], &[pair(0, 512, -9, 9)]),
+            Err(Unsolvable::OutOfRange(512))
+        );
+    }
+
+    #[test]
+    fn the_tightest_bounds_of_a_pair_count_whichever_cpu_asked() {
+        let pairs = narrowest(vec![pair(0, 1, -100, 300), pair(1, 0, -200, 150)]);
+        assert_eq!(pairs, [pair(0, 1, -100, 200)]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+        /// Simulated exchanges: of each direction, the fastest of some messages with noise, which may be far slower in one
+        /// direction than in the other.
+        #[test]
+        fn no_measured_message_arrives_before_it_was_sent(
+            truth in prop::collection::vec(-30_000_000_000_i64..30_000_000_000, 2..24),
+            noise in prop::collection::vec(0_i64..2_000, 24 * 24),
+            nodes in 1_usize..4,
+        ) {
+            let there = |from: usize, to: usize| {
+                let across = if from % nodes == to % nodes { 60 } else { 400 };
+                across + noise[from * 24 + to]
+            };
+            let pairs = measured(&truth, there);
+            let cpus: Vec<usize> = (0..truth.len()).collect();
+            let offsets = Offsets::solve(&cpus, &pairs).expect("the truth is a solution");
+            prop_assert!(least_margin(&offsets, &pairs) >= offsets.margin_cycles as i64);
+            // The truth's own margin is the fastest message; none is greater than the greatest.
+            prop_assert!(offsets.margin_cycles as i64 + 2 >= 60);
+        }
+
+        #[test]
+        fn counters_at_different_rates_have_no_solution_for_long(ppm in 1_i64..50, cpus in 2_usize..16) {
+            // In 100 ms, a counter of 3 GHz that is 1 ppm faster gains 300 counts.
+            let gained = |seconds_tenths: i64| (0..cpus).map(|cpu| cpu as i64 * ppm * 300 * seconds_tenths).collect::<Vec<_>>();
+            let all: Vec<usize> = (0..cpus).collect();
+            let before = measured(&gained(0), |_, _| 100);
+            let after = measured(&gained(1), |_, _| 100);
+            prop_assert!(Offsets::solve(&all, &before).is_ok());
+            prop_assert!(Offsets::solve(&all, &after).is_ok());
+            prop_assert_eq!(Offsets::solve(&all, &narrowest([before, after].concat())), Err(Unsolvable::Inconsistent));
+        }
+    }
+
+    #[test]
+    fn as_many_cpus_as_a_page_holds_are_solved_soon() {
+        let truth: Vec<i64> = (0..OFFSETS as i64).map(|cpu| cpu * 7_919 % 1_000_003).collect();
+        // As a tournament with few rounds leaves them: each CPU met some others.
+        let pairs: Vec<Pair> = measured(&truth, |from, to| 80 + ((from * 31 + to * 17) % 300) as i64)
+            .into_iter()
+            .filter(|pair| (pair.other - pair.cpu) % 8 == 1)
+            .collect();
+        let cpus: Vec<usize> = (0..OFFSETS).collect();
+        let offsets = Offsets::solve(&cpus, &pairs).expect("a solution");
+        assert!(least_margin(&offsets, &pairs) >= offsets.margin_cycles as i64);
+    }
+
+    #[test]
+    fn the_cpus_of_this_host_have_their_numbers_and_no_offsets_to_speak_of() {
+        let cpus = cpus::allowed();
+        if cpu::read_counter_and_cpu().is_some() {
+            assert_eq!(first_misnumbered(&cpus), None);
+        }
+        let measured = (0..20).find_map(|_| Offsets::measure().ok());
+        let Some((offsets, _)) = measured else {
+            return eprintln!("SKIPPED: this CPU has no RDTSCP, or the CPUs are too busy to compare");
+        };
+        assert_eq!(offsets.of.len(), cpus.len());
+        assert!(offsets.spread_cycles() < 2_000, "{offsets:?}");
+        assert!(in_force().is_none());
+    }
+}
