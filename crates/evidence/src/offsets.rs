@@ -18,7 +18,7 @@ use fastpath_page::layout::{OFFSETS, OffsetsCell};
 use serde::Serialize;
 
 use crate::warp::{Pair, Timeouts, Warp};
-use crate::{cpus, pause, warp};
+use crate::{cpus, first_sight, pause, warp};
 
 /// Time between the two comparisons of a measurement: a drift of 10 ppm makes 100 ns of it, about a margin.
 const APART: Duration = Duration::from_millis(10);
@@ -181,6 +181,12 @@ impl Offsets {
         let cycles = || self.of.iter().map(|offset| offset.cycles);
         cycles().max().unwrap_or(0).abs_diff(cycles().min().unwrap_or(0))
     }
+}
+
+/// Returns whether offsets can be measured here, and checked by the kernel's clock: the CPU has RDTSCP, and the kernel does
+/// not read its own clock from the counter.
+pub fn would_help() -> bool {
+    cpu::read_counter_and_cpu().is_some() && !first_sight::kernel_trusts_counter()
 }
 
 /// Bounds of the offsets in force, in the counters' own counts.

@@ -69,6 +69,7 @@ pub struct Keeper {
     ntp: Option<NtpWatch>,
     settings: Settings,
     patrol: Option<Patrol>,
+    may_measure_offsets: bool,
     rhythm: Rhythm,
     hear: Box<dyn FnMut(&News) + Send>,
     next: Instant,
@@ -100,6 +101,7 @@ impl Keeper {
             ntp: None,
             settings: Settings::Unknown,
             patrol: None,
+            may_measure_offsets: allows_non_invariant && offsets::would_help(),
             rhythm: Rhythm::of(&config),
             hear: Box::new(|_| {}),
             next: Instant::now(),
@@ -120,7 +122,7 @@ impl Keeper {
     }
 
     pub fn compare_cpus(&mut self) -> io::Result<()> {
-        self.patrol = Some(Patrol::start(self.rhythm)?);
+        self.patrol = Some(Patrol::start(self.rhythm, self.may_measure_offsets)?);
         Ok(())
     }
 
