@@ -7,8 +7,9 @@ COMPLETIONS = $(PREFIX)/share
 LIBDIR ?= $(PREFIX)/lib
 
 TARGET = $(or $(CARGO_TARGET_DIR),target)
-# The programs that install copies. RUNNER runs those of another architecture.
+# Where install finds what is built. RUNNER runs programs of another architecture.
 PROGRAMS = $(TARGET)/release
+PRELOAD = $(TARGET)/preload
 RUNNER =
 
 # Tools that installers leave outside PATH.
@@ -97,14 +98,14 @@ lib: ## build libfastpath, for hosts of guests, in target/lib
 
 preload: ## build libfastpath-preload.so, for containers that forbid ptrace, in target/preload
 	@./scripts/setup --check build
-	@$(ENV) $(MAKE) --no-print-directory -s -C preload OUT=$(abspath $(TARGET))/preload
+	@$(ENV) $(MAKE) --no-print-directory -s -C preload OUT=$(abspath $(PRELOAD))
 
 # Compiles nothing: root has no reason to, and may have no compiler.
 install: install-programs ## install fastpath and its libraries into PREFIX (/usr/local), as `make` built them
 	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) ./scripts/lib install
 
 install-programs:
-	@for file in $(PROGRAMS)/fastpath $(PROGRAMS)/fastpathd $(TARGET)/preload/libfastpath-preload.so; do \
+	@for file in $(PROGRAMS)/fastpath $(PROGRAMS)/fastpathd $(PRELOAD)/libfastpath-preload.so; do \
 		[ -e $$file ] || { echo "make install: there is no $$file; run \`make\` first, as the user who builds" >&2; exit 1; }; done
 	install -D -m 755 $(PROGRAMS)/fastpath $(DESTDIR)$(PREFIX)/bin/fastpath
 	install -D -m 755 $(PROGRAMS)/fastpathd $(DESTDIR)$(PREFIX)/bin/fastpathd
@@ -121,7 +122,11 @@ install-programs:
 	$(RUNNER) $(PROGRAMS)/fastpathd --completions bash >$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpathd
 	$(RUNNER) $(PROGRAMS)/fastpathd --completions zsh >$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpathd
 	$(RUNNER) $(PROGRAMS)/fastpathd --completions fish >$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpathd.fish
-	install -D -m 755 $(TARGET)/preload/libfastpath-preload.so $(DESTDIR)$(LIBDIR)/libfastpath-preload.so
+	install -D -m 755 $(PRELOAD)/libfastpath-preload.so $(DESTDIR)$(LIBDIR)/libfastpath-preload.so
+
+packages: ## build debs, rpms, static tarballs and their SBOM, in target/packages; see docs/install.md
+	@./scripts/setup --check packages
+	@./scripts/make-packages
 
 uninstall: ## remove what install put into PREFIX; processes that are served keep running; see docs/install.md
 	rm -f $(DESTDIR)$(PREFIX)/bin/fastpath $(DESTDIR)$(PREFIX)/bin/fastpathd \
@@ -145,4 +150,4 @@ clean: ## remove everything that was built
 help: ## print this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1	\2/p' Makefile | expand -t 16
 
-.PHONY: all build demo test check docs lab servers slews long static bench bench-attach bench-publisher bench-hosts bench-run torture hostile lib preload lint setup install install-programs uninstall clean help
+.PHONY: all build demo test check docs lab servers slews long static bench bench-attach bench-publisher bench-hosts bench-run torture hostile lib preload lint setup install install-programs packages uninstall clean help
