@@ -6,10 +6,18 @@ DESTDIR ?=
 COMPLETIONS = $(PREFIX)/share
 LIBDIR ?= $(PREFIX)/lib
 
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+# Where install finds what is built. RUNNER runs programs of another architecture.
+PROGRAMS = $(TARGET)/release
+PRELOAD = $(TARGET)/preload
+RUNNER =
+
 # Tools that installers leave outside PATH.
 ENV = . ./scripts/env &&
 
-build: ## build target/release/fastpath (the default)
+all: build lib preload ## build everything that install copies (the default)
+
+build: ## build target/release/fastpath and target/release/fastpathd
 	@./scripts/setup --check build
 	$(ENV) cargo build --release
 
@@ -90,26 +98,35 @@ lib: ## build libfastpath, for hosts of guests, in target/lib
 
 preload: ## build libfastpath-preload.so, for containers that forbid ptrace, in target/preload
 	@./scripts/setup --check build
-	@$(MAKE) --no-print-directory -s -C preload OUT=$(CURDIR)/target/preload
+	@$(ENV) $(MAKE) --no-print-directory -s -C preload OUT=$(abspath $(PRELOAD))
 
-install: build preload ## install fastpath and its libraries into PREFIX (/usr/local)
-	install -D -m 755 target/release/fastpath $(DESTDIR)$(PREFIX)/bin/fastpath
-	install -D -m 755 target/release/fastpathd $(DESTDIR)$(PREFIX)/bin/fastpathd
+# Compiles nothing: root has no reason to, and may have no compiler.
+install: install-programs ## install fastpath and its libraries into PREFIX (/usr/local), as `make` built them
+	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) ./scripts/lib install
+
+install-programs:
+	@for file in $(PROGRAMS)/fastpath $(PROGRAMS)/fastpathd $(PRELOAD)/libfastpath-preload.so; do \
+		[ -e $$file ] || { echo "make install: there is no $$file; run \`make\` first, as the user who builds" >&2; exit 1; }; done
+	install -D -m 755 $(PROGRAMS)/fastpath $(DESTDIR)$(PREFIX)/bin/fastpath
+	install -D -m 755 $(PROGRAMS)/fastpathd $(DESTDIR)$(PREFIX)/bin/fastpathd
 	install -D -m 644 deploy/fastpath-policy.toml $(DESTDIR)$(PREFIX)/share/doc/fastpath/policy.toml
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' deploy/systemd/fastpathd.service | \
 		install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/fastpathd.service
-	./target/release/fastpath man $(DESTDIR)$(PREFIX)/share/man/man1
-	./target/release/fastpathd --man $(DESTDIR)$(PREFIX)/share/man/man8
+	$(RUNNER) $(PROGRAMS)/fastpath man $(DESTDIR)$(PREFIX)/share/man/man1
+	$(RUNNER) $(PROGRAMS)/fastpathd --man $(DESTDIR)$(PREFIX)/share/man/man8
 	install -d $(DESTDIR)$(COMPLETIONS)/bash-completion/completions $(DESTDIR)$(COMPLETIONS)/zsh/site-functions \
 		$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d
-	./target/release/fastpath completions bash >$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpath
-	./target/release/fastpath completions zsh >$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpath
-	./target/release/fastpath completions fish >$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpath.fish
-	./target/release/fastpathd --completions bash >$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpathd
-	./target/release/fastpathd --completions zsh >$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpathd
-	./target/release/fastpathd --completions fish >$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpathd.fish
-	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) ./scripts/lib install
-	install -D -m 755 target/preload/libfastpath-preload.so $(DESTDIR)$(LIBDIR)/libfastpath-preload.so
+	$(RUNNER) $(PROGRAMS)/fastpath completions bash >$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpath
+	$(RUNNER) $(PROGRAMS)/fastpath completions zsh >$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpath
+	$(RUNNER) $(PROGRAMS)/fastpath completions fish >$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpath.fish
+	$(RUNNER) $(PROGRAMS)/fastpathd --completions bash >$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpathd
+	$(RUNNER) $(PROGRAMS)/fastpathd --completions zsh >$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpathd
+	$(RUNNER) $(PROGRAMS)/fastpathd --completions fish >$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpathd.fish
+	install -D -m 755 $(PRELOAD)/libfastpath-preload.so $(DESTDIR)$(LIBDIR)/libfastpath-preload.so
+
+packages: ## build debs, rpms, static tarballs and their SBOM, in target/packages; see docs/install.md
+	@./scripts/setup --check packages
+	@./scripts/make-packages
 
 uninstall: ## remove what install put into PREFIX; processes that are served keep running; see docs/install.md
 	rm -f $(DESTDIR)$(PREFIX)/bin/fastpath $(DESTDIR)$(PREFIX)/bin/fastpathd \
@@ -133,4 +150,4 @@ clean: ## remove everything that was built
 help: ## print this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1	\2/p' Makefile | expand -t 16
 
-.PHONY: build demo test check docs lab servers slews long static bench bench-attach bench-publisher bench-hosts bench-run torture hostile lib preload lint setup install uninstall clean help
+.PHONY: all build demo test check docs lab servers slews long static bench bench-attach bench-publisher bench-hosts bench-run torture hostile lib preload lint setup install install-programs packages uninstall clean help

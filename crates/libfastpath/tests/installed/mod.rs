@@ -17,6 +17,7 @@ pub fn destination() -> &'static Path {
     DESTINATION.get_or_init(|| {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("installed-{}", std::process::id()));
         let script = source().join("../../scripts/lib");
+        run(&mut Command::new(&script));
         run(Command::new(script)
             .arg("install")
             .env("DESTDIR", &directory)
