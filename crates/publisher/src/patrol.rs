@@ -52,8 +52,10 @@ struct Post {
 /// Most changes of offsets within [`DRIFTS_WITHIN`]: with more, the counters' rates differ, and no offsets hold.
 const MOST_CHANGES: usize = 1;
 const DRIFTS_WITHIN: Duration = Duration::from_secs(600);
-/// Time between two measurements of offsets while none succeeds.
+/// Least and most time from one measurement of offsets to the next, which takes time on all CPUs. It doubles while none
+/// succeeds.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
+const MEASURE_RARELY: Duration = Duration::from_secs(64);
 
 impl Post {
     fn new() -> io::Result<Post> {
@@ -158,18 +160,24 @@ fn go(post: &Weak<Post>, rhythm: Rhythm, may_measure: bool) {
 #[derive(Default)]
 struct Changes {
     at: VecDeque<Instant>,
-    tried: Option<Instant>,
+    /// When to measure again at the earliest, and how long that is after the last time.
+    next: Option<(Instant, Duration)>,
 }
 
 impl Changes {
     /// Measures the offsets anew, unless the counters drift.
     fn measure(&mut self, post: &Post) {
         let now = Instant::now();
-        if self.at.len() > MOST_CHANGES || self.tried.is_some_and(|tried| now < tried + MEASURE_EVERY) {
+        if self.at.len() > MOST_CHANGES || self.next.is_some_and(|(next, _)| now < next) {
             return;
         }
-        self.tried = Some(now);
-        let Ok((measured, has_changed)) = Offsets::measure() else {
+        let measured = Offsets::measure();
+        let rest = match (&measured, self.next) {
+            (Err(_), Some((_, rest))) => (2 * rest).min(MEASURE_RARELY),
+            _ => MEASURE_EVERY,
+        };
+        self.next = Some((Instant::now() + rest, rest));
+        let Ok((measured, has_changed)) = measured else {
             return;
         };
         if has_changed {
