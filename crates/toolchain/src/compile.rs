@@ -173,7 +173,11 @@ pub fn link(toolchain: &Toolchain, isa: Isa, audience: Audience, source: &Path, 
         command.arg(format!("-fuse-ld={linker}"));
     }
     // GNU's linker leaves room for five entries of the dynamic section, which an image has not. Others leave none.
-    if toolchain.linker.as_deref().is_none_or(|linker| linker == "bfd") {
+    let is_gnu = match toolchain.linker.as_deref() {
+        Some(linker) => linker == "bfd",
+        None => !toolchain.is_clang,
+    };
+    if is_gnu {
         command.arg("-Wl,--spare-dynamic-tags=0");
     }
     let script = Some(folder.join("vdso.lds")).filter(|own| own.exists());
