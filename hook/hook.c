@@ -73,6 +73,19 @@ static int publisher_begins(void) {
 	       !load(&fp_mailbox.closed);
 }
 
+/* Reads the counter in the counts of the anchors: vdso/page.h, FP_PAGE_OFFSETS. */
+static fp_u64 counter_of_page(void) {
+#ifdef FP_HAS_CPU_NUMBER
+	unsigned aux;
+
+	if (fp_page.header.flags & FP_PAGE_OFFSETS) {
+		fp_u64 counter = __builtin_ia32_rdtscp(&aux);
+		return counter - fp_offset_of(&fp_page.offsets, aux);
+	}
+#endif
+	return fp_counter();
+}
+
 /* Returns whether the publisher is alive: its page is fresh, or is still to be seeded. */
 static int publisher_is_alive(void) {
 	const struct fp_anchor *newest = &fp_page.hres.copy[0];
@@ -80,7 +93,7 @@ static int publisher_is_alive(void) {
 	fp_u32 cap = __atomic_load_n(&newest->cap_cycles, __ATOMIC_RELAXED);
 	if (!cap)
 		return publisher_begins(); /* the counter may not even be readable */
-	fp_u64 age = fp_counter_of_page(&fp_page) - base;
+	fp_u64 age = counter_of_page() - base;
 	return age <= cap || not_late_yet(newest, age) || (long long)age < 0;
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-#include "isa.h"
-
 #include "latch.h"
+#include "isa.h"
 #ifdef FP_HAS_CPU_NUMBER
 #include "cpu.h"
 #endif
@@ -16,11 +15,10 @@ FP_INLINE int find(const struct fp_page *page, fp_clockid id, struct fp_place *p
 FP_INLINE fp_u64 read_counter(const struct fp_page *page) {
 #ifdef FP_HAS_CPU_NUMBER
 	if (page->header.flags & FP_PAGE_OFFSETS) {
-		const struct fp_offsets *offsets = &page->offsets;
-		fp_u32 cpu;
-		const fp_u64 counter = fp_read_counter_and_cpu(&cpu);
+		fp_u32 aux;
+		const fp_u64 counter = fp_read_counter_and_aux(&aux);
 
-		return counter - ((fp_u64)(long long)offsets->high[cpu] << 32) - offsets->low[cpu];
+		return counter - fp_offset_of(&page->offsets, aux);
 	}
 #endif
 	(void)page;

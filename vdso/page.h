@@ -82,8 +82,8 @@ struct fp_header {
 #define FP_PAGE_ONE_CPU 2u
 /*
  * The CPUs' counters tick at one rate from different values (x86). Anchors are in the counts of one CPU, and a reader
- * subtracts the offset of its own. Their clocks are in `by_cpu` and not in `clocks`: the hot
- * path does not find them there, and all other pages are read as if there were no offsets.
+ * subtracts the offset of its own. Their clocks are in `by_cpu` and not in `clocks`: the hot path does not find them
+ * there, and all other pages are read as if there were no offsets.
  */
 #define FP_PAGE_OFFSETS 4u
 
@@ -124,6 +124,16 @@ struct fp_offsets {
 	fp_u32 low[FP_OFFSETS];
 	signed char high[FP_OFFSETS];
 };
+
+/*
+ * Returns how far the counter of a CPU is ahead, from IA32_TSC_AUX, which RDTSCP reads together with the counter:
+ * (node << 12) | cpu (arch/x86/kernel/cpu/common.c). Publishers compare it with getcpu(2).
+ */
+static inline __attribute__((always_inline)) fp_u64 fp_offset_of(const struct fp_offsets *offsets, fp_u32 aux) {
+	const fp_u32 cpu = aux & (FP_OFFSETS - 1);
+
+	return ((fp_u64)(long long)offsets->high[cpu] << 32) + offsets->low[cpu];
+}
 
 struct fp_page {
 	struct fp_header header;

@@ -28,9 +28,4 @@ static inline fp_u64 fp_counter(void) {
 	return counter;
 }
 
-static inline fp_u64 fp_counter_of_page(const struct fp_page *page) {
-	(void)page;
-	return fp_counter();
-}
-
 #endif

@@ -12,17 +12,6 @@ static inline long fp_syscall4(long nr, long a, long b, long c, long d) { return
 /* Not ordered, because it is only used for an age. */
 static inline fp_u64 fp_counter(void) { return __builtin_ia32_rdtsc(); }
 
-/* Reads the counter in the counts of the page's anchors: vdso/page.h, FP_PAGE_OFFSETS. */
-static inline fp_u64 fp_counter_of_page(const struct fp_page *page) {
-	unsigned cpu;
-
-	if (!(page->header.flags & FP_PAGE_OFFSETS))
-		return fp_counter();
-	fp_u64 counter = __builtin_ia32_rdtscp(&cpu);
-	cpu &= FP_OFFSETS - 1;
-	return counter - ((fp_u64)(long long)page->offsets.high[cpu] << 32) - page->offsets.low[cpu];
-}
-
 /* In halves: the instructions that load 64 bits at once need the FPU, or writable memory. */
 static inline fp_u64 fp_load(const fp_u64 *p) {
 	const fp_u32 *half = (const fp_u32 *)(const void *)p;

@@ -23,15 +23,4 @@ static inline fp_u64 fp_load(const fp_u64 *p) { return __atomic_load_n(p, __ATOM
 /* Not ordered, because it is only used for an age. */
 static inline fp_u64 fp_counter(void) { return __builtin_ia32_rdtsc(); }
 
-/* Reads the counter in the counts of the page's anchors: vdso/page.h, FP_PAGE_OFFSETS. */
-static inline fp_u64 fp_counter_of_page(const struct fp_page *page) {
-	unsigned cpu;
-
-	if (!(page->header.flags & FP_PAGE_OFFSETS))
-		return fp_counter();
-	fp_u64 counter = __builtin_ia32_rdtscp(&cpu);
-	cpu &= FP_OFFSETS - 1;
-	return counter - ((fp_u64)(long long)page->offsets.high[cpu] << 32) - page->offsets.low[cpu];
-}
-
 #endif

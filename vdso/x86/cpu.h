@@ -25,13 +25,11 @@ FP_INLINE int fp_read_cpu_node(fp_u32 page_flags, struct fp_cpu_node *here) {
 	return 1;
 }
 
-/* Reads the counter and the number of its CPU, which is below FP_OFFSETS, at once. */
-FP_INLINE fp_u64 fp_read_counter_and_cpu(fp_u32 *cpu) {
-	unsigned long low, high, aux;
+/* Reads the counter and IA32_TSC_AUX of its CPU at once. */
+FP_INLINE fp_u64 fp_read_counter_and_aux(fp_u32 *aux) {
+	unsigned long low, high;
 
-	__asm__ volatile("rdtscp" : "=a"(low), "=d"(high), "=c"(aux) : : "memory");
-	/* IA32_TSC_AUX is (node << 12) | cpu (arch/x86/kernel/cpu/common.c); publishers compare it with getcpu(2). */
-	*cpu = aux & (FP_OFFSETS - 1);
+	__asm__ volatile("rdtscp" : "=a"(low), "=d"(high), "=c"(*aux) : : "memory");
 	return (fp_u64)high << 32 | low;
 }
 

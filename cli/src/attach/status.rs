@@ -410,7 +410,9 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
         .map(|reader| reader.stats().publisher_pid)
         .filter(|pid| *pid != 0);
     let clocks = page.map(clocks).unwrap_or_default();
-    let usable = counter::is_readable();
+    let now = page
+        .filter(|_| counter::is_readable())
+        .map(|page| (Reader::new(page), counter::of_page(page)));
     let (by, rescued_sites) = by(pid, has_region);
     Some(Served {
         pid,
@@ -418,13 +420,11 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
         by,
         rescued_sites,
         rule,
-        is_fresh: page.filter(|_| usable).map(|page| {
+        is_fresh: now.as_ref().map(|(reader, counter)| {
             let mut ids = clocks.iter();
-            ids.any(|id| Reader::new(page).read(id, counter::of_page(page)).is_some())
+            ids.any(|id| reader.read(id, counter).is_some())
         }),
-        age_ns: page
-            .filter(|_| usable)
-            .and_then(|page| Reader::new(page).age_ns(counter::of_page(page)())),
+        age_ns: now.as_ref().and_then(|(reader, counter)| reader.age_ns(counter())),
         clocks: Clock::SERVED
             .iter()
             .filter(|clock| clocks.contains(ClockSet::of_id(clock.id() as u32)))

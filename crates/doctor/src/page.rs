@@ -64,15 +64,14 @@ fn of_page(page: &Page) -> PageFacts {
     let kept = reader.clocks().union(in_force(&page.hres)).union(in_force(&page.raw));
     let is_kept = |clock: &&Clock| kept.contains(ClockSet::of_id(clock.id() as u32));
     let stats = reader.stats();
-    let answers = |clock: &&Clock| reader.read(clock.id() as u32, counter::of_page(page)).is_some();
+    let counter_of_page = counter::of_page(page);
+    let answers = |clock: &&Clock| reader.read(clock.id() as u32, &counter_of_page).is_some();
     let serves = || Clock::SERVED.iter().filter(answers).map(|clock| clock.name()).collect();
     PageFacts {
         serves: counter::usable().then(serves),
         clocks: Some(Clock::SERVED.iter().filter(is_kept).map(|clock| clock.name()).collect()),
         is_without_vdso: None,
-        age_ns: counter::usable()
-            .then(|| reader.age_ns(counter::of_page(page)()))
-            .flatten(),
+        age_ns: counter::usable().then(|| reader.age_ns(counter_of_page())).flatten(),
         refreshes: Some(stats.refreshes),
         residual_ns: Some(stats.residual_ns),
         publisher_pid: Some(stats.publisher_pid),

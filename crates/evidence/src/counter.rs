@@ -19,16 +19,20 @@ pub fn read() -> u64 {
     }
 }
 
-/// Returns a function that reads the counter in the counts of a page's anchors, whoever publishes on it.
+/// Reads the counter less the offset of its CPU; `None` if that has none.
+pub(crate) fn read_less(offset_of: impl Fn(usize) -> Option<i64>) -> Option<u64> {
+    let (counter, cpu) = cpu::read_counter_and_cpu()?;
+    Some(counter.wrapping_sub(offset_of(cpu)? as u64))
+}
+
+/// Returns a function that reads the counter in the counts of a page's anchors, whichever process publishes them.
 pub fn of_page(page: &Page) -> impl Fn() -> u64 {
     let offsets = page.header.flags.load(std::sync::atomic::Ordering::Relaxed) & FLAG_OFFSETS != 0;
     let offsets = offsets.then_some(&page.offsets);
-    move || match (offsets, offsets.and_then(|_| cpu::read_counter_and_cpu())) {
+    move || match offsets {
+        None => read(),
         // A CPU without an offset is before all anchors.
-        (Some(offsets), Some((counter, cpu))) => {
-            offsets.get(cpu).map_or(0, |offset| counter.wrapping_sub(offset as u64))
-        }
-        _ => read(),
+        Some(offsets) => read_less(|cpu| offsets.get(cpu)).unwrap_or(0),
     }
 }
 

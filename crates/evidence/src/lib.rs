@@ -96,18 +96,11 @@ pub enum Distrust {
 }
 
 impl Distrust {
-    /// Returns a message: the CPUs' counters differ, and offsets do not help.
-    fn differ(why: &Unsolvable) -> String {
-        format!("the counters of this host's CPUs differ, and cannot be made to agree: {why}")
-    }
-
     /// Returns a message with the reason why the counter is not used, and what to do about it.
     pub fn refusal(&self) -> String {
         let advice = match self {
             Distrust::NotInvariant => "; --trust-counter reads it all the same, and watches it closely",
-            Distrust::Warp { .. }
-                if has_rdtscp(Some(Features::of_this_cpu())) && !first_sight::kernel_trusts_counter() =>
-            {
+            Distrust::Warp { .. } if offsets::would_help() => {
                 "; --trust-counter measures how far each is ahead, subtracts that, and watches it"
             }
             _ => "",
@@ -202,19 +195,7 @@ impl Evidence {
             None => Ok(()),
         }
     }
-}
 
-/// Whether the kernel reads its own clock from the counter. Where the CPUs' counters differ, that clock then is no reference
-/// by which offsets could be checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KernelsClock {
-    /// From the counter.
-    Counter,
-    /// From another source, such as the HPET.
-    Other,
-}
-
-impl Evidence {
     /// Returns the verdict on a counter whose CPUs may differ by constant offsets: the error is the first reason not to
     /// use it even with [`Offsets`]. A host of guests, whose pages have none, goes by [`Evidence::verdict`].
     pub fn verdict_with_offsets(&self, trust: Trust, kernels: KernelsClock) -> Result<(), Distrust> {
@@ -232,6 +213,16 @@ impl Evidence {
             verdict => verdict,
         }
     }
+}
+
+/// Whether the kernel reads its own clock from the counter. Where the CPUs' counters differ, that clock then is no reference
+/// by which offsets could be checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelsClock {
+    /// From the counter.
+    Counter,
+    /// From another source, such as the HPET.
+    Other,
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
@@ -262,7 +253,9 @@ pub fn examine(trust: Trust) -> Result<Evidence, String> {
     match evidence.verdict(trust) {
         Ok(()) => Ok(evidence),
         Err(Distrust::Warp { .. }) if trust == Trust::AllowNonInvariant && offsets::would_help() => {
-            let (measured, _) = Offsets::measure().map_err(|e| Distrust::differ(&e))?;
+            let (measured, _) = Offsets::measure().map_err(|why| {
+                format!("the counters of this host's CPUs differ, and cannot be made to agree: {why}")
+            })?;
             offsets::put_in_force(measured);
             Ok(evidence)
         }

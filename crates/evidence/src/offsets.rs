@@ -13,12 +13,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fastpath_isa::cpu;
+use fastpath_isa::{CpuFeatures, cpu};
 use fastpath_page::layout::{OFFSETS, OffsetsCell};
 use serde::Serialize;
 
 use crate::warp::{Pair, Timeouts, Warp};
-use crate::{cpus, first_sight, pause, warp};
+use crate::{counter, cpus, first_sight, pause, warp};
 
 /// Time between the two comparisons of a measurement: a drift of 10 ppm makes 100 ns of it, about a margin.
 const APART: Duration = Duration::from_millis(10);
@@ -142,16 +142,16 @@ impl Offsets {
     /// measurement are kept as long as they agree with the new ones. Returns as well whether they did not: an offset
     /// has changed. Starts threads, and takes up to a second.
     pub fn measure() -> Result<(Offsets, bool), Unsolvable> {
+        if let Some(cpu) = last_possible_cpu().filter(|cpu| *cpu >= OFFSETS) {
+            return Err(Unsolvable::OutOfRange(cpu));
+        }
+        if let Some(cpu) = first_misnumbered(cpus::allowed()) {
+            return Err(Unsolvable::NotNumbered(cpu));
+        }
         let first = warp::of_every_pair(TIMEOUTS);
         pause(APART);
         let second = warp::of_every_pair(TIMEOUTS);
-        let cpus = second.cpus.clone();
-        if possible_cpus() > OFFSETS {
-            return Err(Unsolvable::OutOfRange(possible_cpus() - 1));
-        }
-        if let Some(cpu) = first_misnumbered(&cpus) {
-            return Err(Unsolvable::NotNumbered(cpu));
-        }
+        let cpus = second.cpus;
         let fresh = narrowest([first.pairs, second.pairs].concat());
         let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let merged = narrowest([known.as_slice(), &fresh].concat());
@@ -186,7 +186,7 @@ impl Offsets {
 /// Returns whether offsets can be measured here, and checked by the kernel's clock: the CPU has RDTSCP, and the kernel does
 /// not read its own clock from the counter.
 pub fn would_help() -> bool {
-    cpu::read_counter_and_cpu().is_some() && !first_sight::kernel_trusts_counter()
+    CpuFeatures::of_this_cpu().rdtscp && !first_sight::kernel_trusts_counter()
 }
 
 /// Bounds of the offsets in force, in the counters' own counts.
@@ -263,20 +263,14 @@ fn shortest_paths(count: usize, bounds: &[Bound], margin: i64) -> Result<Vec<i64
     Err(sum.div_euclid(length.max(1)))
 }
 
-/// Returns how many CPUs this kernel could ever have (Documentation/admin-guide/cputopology.rst).
-fn possible_cpus() -> usize {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    let last = list
-        .trim()
-        .rsplit([',', '-'])
-        .next()
-        .and_then(|last| last.parse::<usize>().ok());
-    last.map_or(0, |last| last + 1)
+/// Returns the last CPU that this kernel could ever have (Documentation/admin-guide/cputopology.rst).
+fn last_possible_cpu() -> Option<usize> {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").ok()?;
+    list.trim().rsplit([',', '-']).next()?.parse().ok()
 }
 
 /// Returns a CPU on which RDTSCP returns another number than the kernel.
-fn first_misnumbered(cpus: &[usize]) -> Option<usize> {
-    let cpus = cpus.to_vec();
+fn first_misnumbered(cpus: Vec<usize>) -> Option<usize> {
     let visit = move || {
         let is_wrong = |cpu: &usize| cpus::run_on(*cpu).is_ok() && !is_numbered(*cpu);
         cpus.iter().find(|cpu| is_wrong(cpu)).copied()
@@ -316,12 +310,8 @@ pub fn put_in_force(offsets: Offsets) {
 #[cold]
 pub(crate) fn read(offsets: &Offsets) -> u64 {
     loop {
-        // Measured offsets exist only where this instruction does.
-        let Some((counter, cpu)) = cpu::read_counter_and_cpu() else {
-            return cpu::read_counter();
-        };
-        if let Some(offset) = offsets.get(cpu) {
-            return counter.wrapping_sub(offset as u64);
+        if let Some(count) = counter::read_less(|cpu| offsets.get(cpu)) {
+            return count;
         }
         // A CPU that has come since: this thread has nothing to do there.
         let known: Vec<usize> = offsets.of.iter().map(|offset| offset.cpu).collect();
@@ -476,7 +466,7 @@ mod tests {
     fn the_cpus_of_this_host_have_their_numbers_and_no_offsets_to_speak_of() {
         let cpus = cpus::allowed();
         if cpu::read_counter_and_cpu().is_some() {
-            assert_eq!(first_misnumbered(&cpus), None);
+            assert_eq!(first_misnumbered(cpus.clone()), None);
         }
         let measured = (0..20).find_map(|_| Offsets::measure().ok());
         let Some((offsets, _)) = measured else {

@@ -178,11 +178,13 @@ impl<'p> Writer<'p> {
         let Some(offsets) = offsets else {
             return self.store32(flags, flags.load(Ordering::Relaxed) & !FLAG_OFFSETS);
         };
+        let mut table = [(NO_OFFSET, 0); OFFSETS];
+        for (cpu, offset) in offsets {
+            table[*cpu] = ((*offset >> 32) as i8, *offset as u32);
+        }
         // A reader that sees a store below finds seq changed by the withdrawal, or no anchor in force.
         fence(Ordering::Release);
-        for cpu in 0..OFFSETS {
-            let offset = offsets.iter().find(|(of, _)| *of == cpu);
-            let (high, low) = offset.map_or((NO_OFFSET, 0), |(_, offset)| ((*offset >> 32) as i8, *offset as u32));
+        for (cpu, (high, low)) in table.into_iter().enumerate() {
             cells.low[cpu].store(low, std::sync::atomic::Ordering::Relaxed);
             cells.high[cpu].store(high, std::sync::atomic::Ordering::Relaxed);
         }

@@ -8,7 +8,7 @@ use super::mapping_at::Mappings;
 use super::threads::Stopped;
 use crate::abi::running;
 use crate::error::Result;
-use crate::memory::Pagemap;
+use crate::memory::{PAGE, Pagemap};
 use crate::tracee::Tracee;
 
 /// Bytes of a stack that are searched, from the stack pointer on. Handlers are usually not deep: they run on small
@@ -17,7 +17,6 @@ const DEPTH: u64 = 64 << 10;
 /// Limit of stacks per thread: a handler on an alternate stack interrupted code on another stack, which may have been a
 /// handler too.
 const MOST_STACKS: usize = 8;
-const PAGE: u64 = 4096;
 
 /// Stacks of a process whose threads are all stopped. A page that is not present must not be read: the thread that
 /// would provide it (userfaultfd(2)) is stopped as well.

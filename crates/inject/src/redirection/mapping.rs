@@ -11,10 +11,9 @@ use crate::abi::Call;
 use crate::error::{Error, Result, tried};
 use crate::mailbox_layout::HookState;
 use crate::maps::{self, Mapping};
+use crate::memory::PAGE;
 use crate::region;
 use crate::remote::{self, RemoteCall, RemoteCalls};
-
-const PAGE: u64 = 4096;
 
 /// A region to be mapped.
 pub struct Region<'a> {

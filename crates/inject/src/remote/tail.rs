@@ -94,7 +94,7 @@ impl Tail {
 
     /// Returns its addresses.
     #[cfg(target_arch = "x86_64")]
-    pub fn range(&self) -> std::ops::Range<u64> {
+    pub fn range(&self) -> Range<u64> {
         self.at..self.at + BYTES as u64
     }
 
@@ -145,19 +145,20 @@ impl Tail {
 /// Returns the addresses of the tails of executable mappings of files: those whose page is in memory, which are read
 /// without a wait, and those that have to be read from the file system.
 fn places(pid: i32, maps: &[Mapping]) -> (Vec<u64>, Vec<u64>) {
-    // Not of anonymous memory: the program may be about to use the rest of it.
-    let of_files = maps
-        .iter()
-        .filter(|m| m.executable && (m.inode != 0 || m.name == "[vdso]"));
-    let foreign = |m: &&Mapping| !m.name.starts_with("/memfd:fastpath");
-    let (vdso, others): (Vec<_>, Vec<_>) = of_files.filter(foreign).partition(|m| m.name == "[vdso]");
+    let vdso = maps.iter().filter(|m| m.executable && m.name == "[vdso]");
+    let others = maps.iter().filter(|m| is_of_file(m));
     let pagemap = Pagemap::of(pid);
     let tail = |mapping: &Mapping| mapping.end - BYTES as u64;
     let (present, absent) = others
-        .into_iter()
         .map(tail)
         .partition::<Vec<_>, _>(|at| pagemap.present(*at..*at + 1) == [true]);
-    (vdso.into_iter().map(tail).chain(present).collect(), absent)
+    (vdso.map(tail).chain(present).collect(), absent)
+}
+
+/// Returns whether a mapping has the code of a file that is not fastpath's. Anonymous memory does not count: the program may
+/// be about to use the rest of it.
+fn is_of_file(mapping: &Mapping) -> bool {
+    mapping.executable && mapping.inode != 0 && !mapping.name.starts_with("/memfd:fastpath")
 }
 
 /// Returns the tail at `at` and the padding before it.
@@ -170,7 +171,7 @@ fn padding(memory: &Memory, at: u64, pad: u8) -> Unused {
 /// Returns the tail of `mapping` if its addresses belong to no segment of its file.
 fn beside_segments(memory: &Memory, maps: &[Mapping], mapping: &Mapping) -> Option<Unused> {
     const LONGEST_HEADERS: usize = 4096;
-    if !mapping.executable || mapping.inode == 0 || mapping.name.starts_with("/memfd:fastpath") {
+    if !is_of_file(mapping) {
         return None;
     }
     let is_of_it = |m: &&Mapping| (&m.device, m.inode, m.offset) == (&mapping.device, mapping.inode, 0);

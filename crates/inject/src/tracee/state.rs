@@ -5,9 +5,10 @@ use nix::errno::Errno;
 use nix::sys::{ptrace, uio::RemoteIoVec};
 
 use super::Tracee;
-#[cfg(target_arch = "x86_64")]
 use crate::error::Error;
 use crate::error::{Result, tried};
+#[cfg(target_arch = "x86_64")]
+use crate::memory::PAGE;
 #[cfg(target_arch = "x86_64")]
 use crate::seccomp_filter::{Instruction, MOST_INSTRUCTIONS};
 
@@ -140,7 +141,6 @@ impl Tracee {
 
     /// Reads as many whole words of 8 bytes as the program could read, up to `bytes`. A guard page ends the read.
     pub fn read_present(&self, address: u64, bytes: usize) -> Vec<u64> {
-        const PAGE: u64 = 4096;
         let bytes = bytes / 8 * 8;
         let mut buffer = vec![0; bytes];
         let end = address + bytes as u64;
