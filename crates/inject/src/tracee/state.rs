@@ -5,6 +5,7 @@ use nix::errno::Errno;
 use nix::sys::{ptrace, uio::RemoteIoVec};
 
 use super::Tracee;
+#[cfg(target_arch = "x86_64")]
 use crate::error::Error;
 use crate::error::{Result, tried};
 #[cfg(target_arch = "x86_64")]
