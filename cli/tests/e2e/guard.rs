@@ -68,6 +68,35 @@ impl Drop for Load {
 }
 
 #[test]
+fn a_clock_that_goes_backward_is_reported_by_guard_and_by_doctor() {
+    let Some(library) = helper_program("backward-clock", "cc", &["-shared", "-fPIC"]) else {
+        return;
+    };
+    let preloaded = format!("LD_PRELOAD={library}");
+    let env: &[&str] = &["env", &preloaded, FASTPATH];
+    says(
+        command(&[env, &["guard", "--path", "any"]]),
+        BROKEN,
+        "MONOTONIC goes backward",
+    );
+    let report = command(&[env, &["guard", "--path", "any", "--json"]]).expect_code(BROKEN);
+    let report: serde_json::Value = serde_json::from_str(&report.out).expect("JSON");
+    let steps = &report["calls"][0]["backward"];
+    assert!(steps["worst_ns"].as_i64() > Some(900_000), "{report}");
+    assert!(
+        report["calls"][1].get("backward").is_none(),
+        "REALTIME can be set: {report}"
+    );
+
+    let report = command(&[env, &["doctor", "--json"]]).expect_code(BROKEN);
+    let report: serde_json::Value = serde_json::from_str(&report.out).expect("JSON");
+    assert_eq!(report["verdict"], "wrong", "{report}");
+    let findings = report["findings"].as_array().expect("a list");
+    let found = findings.iter().find(|finding| finding["id"] == "clock-backward");
+    assert!(found.is_some_and(|found| found["severity"] == "wrong"), "{report}");
+}
+
+#[test]
 fn a_busy_machine_raises_no_false_alarm() {
     if !is_healthy() {
         return;

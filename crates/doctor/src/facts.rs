@@ -1,6 +1,7 @@
 //! The facts about a host and a process, as plain data without judgement.
 
-use fastpath_evidence::{Distrust, Evidence, KernelsClock, Residuals, Trust};
+use fastpath_evidence::{Distrust, Drift, Evidence, KernelsClock, Residuals, Trust};
+use fastpath_measure::Monotonicity;
 use fastpath_measure::host::TimensOffset;
 use fastpath_measure::probe::{ClockReport, FunctionReport};
 use fastpath_measure::vsyscall::Vsyscall;
@@ -17,7 +18,13 @@ impl Facts {
         } else {
             KernelsClock::Other
         };
-        self.counter.evidence.verdict_with_offsets(trust, kernels)
+        let evidence = &self.counter.evidence;
+        let verdict = evidence.verdict_with_offsets(trust, kernels);
+        // Offsets would be found to change, and given up.
+        match evidence.verdict(trust) {
+            Err(apart) if self.counter.fastest_drift().is_some() => Err(apart),
+            _ => verdict,
+        }
     }
 }
 
@@ -36,6 +43,8 @@ pub struct Facts {
     pub counter: Counter,
     /// Every clock id, with path and cost of a call here.
     pub clocks: Vec<ClockReport>,
+    /// Whether the clocks go backwards, as libc reads them on all CPUs at once; nothing where a read could not be tried.
+    pub monotonicity: Option<Monotonicity>,
     /// The other functions of a vDSO.
     pub functions: Vec<FunctionReport>,
     /// Cost of the cheapest system call measured, which is that of entering the kernel.
@@ -143,6 +152,16 @@ pub struct Counter {
     pub stated: Vec<Stated>,
     /// Its rate measured against one of the kernel's clocks.
     pub measured: Option<Rate>,
+    /// How much faster each CPU's counter is than that of the first; measured where they are apart.
+    pub drifts: Vec<Drift>,
+}
+
+impl Counter {
+    /// Returns the largest drift that is certain.
+    pub(crate) fn fastest_drift(&self) -> Option<&Drift> {
+        let certain = self.drifts.iter().filter(|drift| drift.is_certain());
+        certain.max_by(|one, other| one.ppm.abs().total_cmp(&other.ppm.abs()))
+    }
 }
 
 /// Source of a stated rate.

@@ -119,6 +119,7 @@ const EXPENSIVE_SYSTEM_CALL_NS: f64 = 400.0;
 pub(super) fn of(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(facts.process.iter().flat_map(|asked| process::of(asked, facts)));
+    findings.extend(clocks::backward(facts));
     findings.extend(clocks::slow(facts));
     findings.extend(clocks::unknown(facts));
     findings.extend(counter::of(facts));

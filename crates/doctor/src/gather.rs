@@ -3,11 +3,13 @@
 use super::facts::{Counter, Facts, Kernel, KernelLog, Machine, Process, Stated, StatedBy};
 use super::root::Root;
 use super::{Options, arch, host, kernel_log, process, rate};
-use fastpath_evidence::{Evidence, Timeouts};
+use fastpath_evidence::{Drift, Evidence, Timeouts, Warp};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
+use fastpath_measure::functions::Functions;
 use fastpath_measure::probe::{ClockReport, Probe};
 use fastpath_measure::vdso::Vdso;
+use fastpath_measure::{Limit, Monotonicity, monotonicity};
 use std::time::{Duration, Instant};
 
 /// Timeouts longer than those of `run` at a start: doctor may take a second, on a busy machine too.
@@ -19,6 +21,14 @@ const TIMEOUTS: Timeouts = Timeouts {
 /// Least duration of the rate's measurement. Brackets of 100 ns, as through a vDSO, then cause an error of 0.7 ppm, and
 /// brackets of 4 µs, as through hpet, one of 27 ppm.
 const RATE_BASE: Duration = Duration::from_millis(150);
+
+/// Time between two comparisons of the CPUs' counters that are apart. Bounds of 200 ns then cause an error of 0.2 ppm.
+const DRIFT_BASE: Duration = Duration::from_secs(1);
+/// Time for which all CPUs read the clocks.
+const READS: Limit = Limit {
+    duration: Duration::from_millis(30),
+    reads: u64::MAX,
+};
 
 pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {
     // The process comes first, because it may not exist.
@@ -48,6 +58,10 @@ pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {
     } else {
         Evidence::at_first_sight()
     };
+    let is_apart = |warp: &Warp| warp.furthest_apart().is_some();
+    if counter.evidence.warp.as_ref().is_some_and(is_apart) {
+        counter.drifts = Drift::measure(TIMEOUTS, DRIFT_BASE);
+    }
     let stand_in = host::stand_in(root, cpuinfo.as_deref(), &probe.host.kernel);
     if stand_in.is_some() {
         // User Mode Linux computes bogomips with a delay loop of its own, which says nothing about the counter.
@@ -82,6 +96,7 @@ pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {
         syscall_ns: cheapest_system_call(&probe),
         vdso: host::kernel_vdso(Vdso::of_kernel().as_ref()),
         mitigations: host::mitigations(root),
+        monotonicity: backward_steps(&probe),
         clocks: probe.clocks,
         functions: probe.functions,
         vsyscall: probe.vsyscall,
@@ -105,6 +120,17 @@ fn clocks_of_its_isa(process: &Process) -> Option<Vec<ClockReport>> {
         .then(|| Probe::of(isa).ok())
         .flatten()
         .map(|probe| probe.clocks)
+}
+
+/// Looks for backward steps of the clocks that nobody sets. Those whose system call may kill are left out.
+fn backward_steps(probe: &Probe) -> Option<Monotonicity> {
+    let can_be_read = |clock: &Clock| {
+        let report = probe.clocks.iter().find(|report| report.clock == *clock);
+        report.is_some_and(|report| report.measured.ns.is_some() && report.measured.syscall_ns.is_some())
+    };
+    let clocks = [Clock::MONOTONIC, Clock::MONOTONIC_RAW, Clock::BOOTTIME];
+    let clocks: Vec<Clock> = clocks.into_iter().filter(can_be_read).collect();
+    (counter::usable() && !clocks.is_empty()).then(|| monotonicity(&Functions::libc(), &clocks, READS))
 }
 
 /// Returns whether the rate can be measured. A seccomp filter may kill a process that makes a clock's system call;

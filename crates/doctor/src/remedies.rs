@@ -80,7 +80,7 @@ const BY_FINDING: [(&[&str], Helps); 10] = [
         )]
     }),
     (&["counter-dear"], |facts, _| hypervisor(facts).into_iter().collect()),
-    (&["counters-apart"], |facts, findings| {
+    (&["counters-apart", "clock-backward"], |facts, findings| {
         unsound_counter(facts, findings).into_iter().collect()
     }),
     (&["rate-mismatch"], |_, findings| {
@@ -416,7 +416,8 @@ fn recalibrate(findings: &[Finding]) -> Option<Remedy> {
 }
 
 fn unsound_counter(facts: &Facts, findings: &[Finding]) -> Option<Remedy> {
-    let wrong = findings.iter().any(|finding| finding.severity == Severity::Wrong);
+    let in_use = facts.clocksource.current.as_deref().is_some_and(causes::is_counter);
+    let wrong = in_use && findings.iter().any(|finding| finding.severity == Severity::Wrong);
     let other = facts
         .clocksource
         .available

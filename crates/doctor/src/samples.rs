@@ -9,6 +9,7 @@ use fastpath_measure::host::TimensOffset;
 use fastpath_measure::path::Path;
 use fastpath_measure::probe::{ClockReport, FunctionReport, Measured};
 use fastpath_measure::verdict::{Verdict, judge};
+use fastpath_measure::{ClockMonotonicity, Monotonicity, Steps};
 
 const COUNTER_NS: f64 = 18.0;
 
@@ -109,6 +110,7 @@ pub(super) fn healthy() -> Facts {
             ..Counter::default()
         },
         clocks,
+        monotonicity: None,
         functions,
         syscall_ns: Some(80.0),
         vsyscall: None,
@@ -343,6 +345,37 @@ fn warp(cpus: usize, least_cycles: i64, most_cycles: i64) -> Warp {
             .collect(),
         ..Warp::default()
     }
+}
+
+/// Returns a host whose MONOTONIC goes back between CPUs.
+pub(super) fn backward() -> Facts {
+    let mut facts = healthy();
+    let none = Steps {
+        compared: 5_000,
+        ..Steps::default()
+    };
+    facts.monotonicity = Some(Monotonicity {
+        threads: 4,
+        seconds: 0.03,
+        reads: 15_000,
+        clocks: vec![ClockMonotonicity {
+            clock: Clock::MONOTONIC,
+            same_thread: none,
+            across_threads: Steps {
+                backward: 12,
+                worst_ns: 831,
+                ..none
+            },
+            // The system call rounds in another way.
+            with_syscalls: Steps {
+                backward: 3,
+                worst_ns: 1,
+                ..none
+            },
+            unanswered: 0,
+        }],
+    });
+    facts
 }
 
 /// Returns the same host with a CPU that does not promise that its counter keeps one rate.

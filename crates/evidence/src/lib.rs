@@ -6,6 +6,7 @@
 
 pub mod counter;
 pub mod cpus;
+mod drift;
 mod exchange;
 mod first_sight;
 pub mod offsets;
@@ -21,6 +22,7 @@ use serde::Serialize;
 use crate::counter::Features;
 use fastpath_isa::Isa;
 
+pub use drift::Drift;
 pub use offsets::{Offsets, Unsolvable};
 pub use page_copy::PageCopy;
 pub use pause::pause;
@@ -137,7 +139,7 @@ impl Evidence {
         let mut evidence = Evidence::at_first_sight();
         if evidence.is_readable {
             evidence.is_trapped = first_sight::is_trapped();
-            evidence.warp = Some(warp::of_every_pair(timeouts));
+            evidence.warp = Some(warp::of_every_pair(timeouts, warp::MOST_ROUNDS));
         }
         evidence
     }
@@ -253,7 +255,7 @@ pub fn examine(trust: Trust) -> Result<Evidence, String> {
     match evidence.verdict(trust) {
         Ok(()) => Ok(evidence),
         Err(Distrust::Warp { .. }) if trust == Trust::AllowNonInvariant && offsets::would_help() => {
-            let (measured, _) = Offsets::measure().map_err(|why| {
+            let (measured, _) = Offsets::measure(&[]).map_err(|why| {
                 format!("the counters of this host's CPUs differ, and cannot be made to agree: {why}")
             })?;
             offsets::put_in_force(measured);

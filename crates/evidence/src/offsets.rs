@@ -8,10 +8,16 @@
 //!
 //! Offsets are measured only for a user who vouches for the counter (`--trust-counter`).
 
+mod changes;
+#[cfg(test)]
+mod simulation;
+
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::time::Duration;
+
+pub use changes::Changes;
 
 use fastpath_isa::{CpuFeatures, cpu};
 use fastpath_page::layout::{OFFSETS, OffsetsCell};
@@ -45,6 +51,12 @@ pub struct Offsets {
     pub of: Vec<Offset>,
     /// With these offsets, every message between two CPUs took so many counts or more.
     pub margin_cycles: u64,
+    /// The bounds that were measured, less the offsets: how long the fastest messages of each pair took. Sorted by CPU.
+    #[serde(skip)]
+    fastest: Vec<Pair>,
+    /// How long the fastest message of a pair takes, in one direction: the median.
+    #[serde(skip)]
+    typical_cycles: i64,
 }
 
 /// Reason why there are no offsets by which the CPUs' counters agree.
@@ -104,8 +116,8 @@ impl Offsets {
                 Err(mean) => margin = mean.min(margin - 1),
             }
         };
-        // The shortest paths to all CPUs and those from all CPUs are the extreme solutions; the middle of two solutions is
-        // one as well.
+        // The shortest paths from a CPU to all others and those back are the extreme solutions; the middle of two solutions
+        // is one as well.
         let turned: Vec<Bound> = bounds
             .iter()
             .map(|bound| Bound {
@@ -130,39 +142,77 @@ impl Offsets {
             of: of.collect(),
             // The middle was rounded.
             margin_cycles: (margin - 1).max(1).unsigned_abs(),
+            fastest: Vec::new(),
+            typical_cycles: 0,
         };
         let beyond = |offset: &&Offset| offset.cpu >= OFFSETS || !OffsetsCell::can_hold(offset.cycles);
         match offsets.of.iter().find(beyond) {
             Some(offset) => Err(Unsolvable::OutOfRange(offset.cpu)),
-            None => Ok(offsets),
+            None => Ok(offsets.with_bounds(pairs)),
+        }
+    }
+
+    fn with_bounds(mut self, pairs: &[Pair]) -> Offsets {
+        self.fastest = narrowest(pairs.iter().filter_map(|pair| self.subtracted_from(*pair)).collect());
+        let either_way = |pair: &Pair| [-pair.least_cycles, pair.most_cycles];
+        let mut times: Vec<i64> = self.fastest.iter().flat_map(either_way).collect();
+        times.sort_unstable();
+        self.typical_cycles = times.get(times.len() / 2).copied().unwrap_or(0);
+        self
+    }
+
+    /// Returns the bounds of a pair in counts of which the offsets are subtracted.
+    fn subtracted_from(&self, pair: Pair) -> Option<Pair> {
+        let ahead = self.get(pair.other)?.checked_sub(self.get(pair.cpu)?)?;
+        Some(pair.less(ahead, ahead))
+    }
+
+    /// Returns the bounds of a pair in the counters' own counts.
+    pub(crate) fn added_to(&self, pair: Pair) -> Option<Pair> {
+        let ahead = self.get(pair.other)?.checked_sub(self.get(pair.cpu)?)?;
+        Some(pair.less(-ahead, -ahead))
+    }
+
+    /// Returns by how much a new comparison of two CPUs, in counts of which the offsets were subtracted, proves that their
+    /// offsets have changed, as bounds that do not include 0. Otherwise returns the comparison itself.
+    ///
+    /// If a message takes half as long as the fastest that was measured between the two, and half as long as those of
+    /// most pairs, an offset has changed, by the other half at least: a time is seen to go back once all is used up. (A pair
+    /// whose threads were interrupted whenever they were measured seems slower than it is.)
+    pub(crate) fn check(&self, pair: Pair) -> Pair {
+        let (cpu, other) = (pair.cpu.min(pair.other), pair.cpu.max(pair.other));
+        let known = self
+            .fastest
+            .binary_search_by_key(&(cpu, other), |pair| (pair.cpu, pair.other));
+        let (back, there) = match known.map(|at| self.fastest[at]) {
+            Ok(known) if known.cpu == pair.cpu => (-known.least_cycles, known.most_cycles),
+            Ok(known) => (known.most_cycles, -known.least_cycles),
+            // The two were not compared when the offsets were measured.
+            Err(_) => (self.margin_cycles as i64, self.margin_cycles as i64),
+        };
+        let half = |cycles: i64| cycles.min(self.typical_cycles) / 2;
+        let seen = pair.less(-half(back), half(there));
+        match seen.apart_cycles() {
+            0 => pair,
+            _ => seen,
         }
     }
 
     /// Measures the offsets of the CPUs that this process may use, by two comparisons of every pair. Bounds of an earlier
-    /// measurement are kept as long as they agree with the new ones. Returns as well whether they did not: an offset
-    /// has changed. Starts threads, and takes up to a second.
-    pub fn measure() -> Result<(Offsets, bool), Unsolvable> {
+    /// measurement are kept as long as they agree with the new ones, and with those that a patrol has `noticed`. Returns as
+    /// well whether they did not: an offset has changed. Starts threads, and takes up to a second.
+    pub fn measure(noticed: &[Pair]) -> Result<(Offsets, bool), Unsolvable> {
         if let Some(cpu) = last_possible_cpu().filter(|cpu| *cpu >= OFFSETS) {
             return Err(Unsolvable::OutOfRange(cpu));
         }
         if let Some(cpu) = first_misnumbered(cpus::allowed()) {
             return Err(Unsolvable::NotNumbered(cpu));
         }
-        let first = warp::of_every_pair(TIMEOUTS);
+        let first = warp::of_every_pair(TIMEOUTS, usize::MAX);
         pause(APART);
-        let second = warp::of_every_pair(TIMEOUTS);
-        let cpus = second.cpus;
-        let fresh = narrowest([first.pairs, second.pairs].concat());
+        let second = warp::of_every_pair(TIMEOUTS, usize::MAX);
         let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let merged = narrowest([known.as_slice(), &fresh].concat());
-        if let Ok(offsets) = Offsets::solve(&cpus, &merged) {
-            *known = merged;
-            return Ok((offsets, false));
-        }
-        let offsets = Offsets::solve(&cpus, &fresh)?;
-        let has_changed = !known.is_empty();
-        *known = fresh;
-        Ok((offsets, has_changed))
+        known.learn(&second.cpus, noticed, [first.pairs, second.pairs].concat())
     }
 
     /// Returns the offset of a CPU, in counts.
@@ -189,8 +239,27 @@ pub fn would_help() -> bool {
     CpuFeatures::of_this_cpu().rdtscp && !first_sight::kernel_trusts_counter()
 }
 
-/// Bounds of the offsets in force, in the counters' own counts.
-static KNOWN: Mutex<Vec<Pair>> = Mutex::new(Vec::new());
+/// The bounds of the offsets in force, in the counters' own counts.
+#[derive(Debug, Default)]
+struct Known(Vec<Pair>);
+
+static KNOWN: Mutex<Known> = Mutex::new(Known(Vec::new()));
+
+impl Known {
+    /// Returns the offsets of `cpus` by new bounds and, if they agree, those known; and whether they did not.
+    fn learn(&mut self, cpus: &[usize], noticed: &[Pair], fresh: Vec<Pair>) -> Result<(Offsets, bool), Unsolvable> {
+        let fresh = narrowest(fresh);
+        let merged = narrowest([self.0.as_slice(), noticed, &fresh].concat());
+        if let Ok(offsets) = Offsets::solve(cpus, &merged) {
+            self.0 = merged;
+            return Ok((offsets, false));
+        }
+        let offsets = Offsets::solve(cpus, &fresh)?;
+        let has_changed = !self.0.is_empty();
+        self.0 = fresh;
+        Ok((offsets, has_changed))
+    }
+}
 
 /// Returns the tightest bounds of each pair.
 fn narrowest(pairs: Vec<Pair>) -> Vec<Pair> {
@@ -198,12 +267,7 @@ fn narrowest(pairs: Vec<Pair>) -> Vec<Pair> {
     for pair in pairs {
         let pair = match pair.cpu < pair.other {
             true => pair,
-            false => Pair {
-                cpu: pair.other,
-                other: pair.cpu,
-                least_cycles: pair.most_cycles.saturating_neg(),
-                most_cycles: pair.least_cycles.saturating_neg(),
-            },
+            false => pair.turned(),
         };
         let known = narrowest.entry((pair.cpu, pair.other)).or_insert(pair);
         known.least_cycles = known.least_cycles.max(pair.least_cycles);
@@ -228,39 +292,63 @@ fn first_unreachable(count: usize, bounds: &[Bound]) -> Option<usize> {
     is_reached.iter().position(|is_reached| !is_reached)
 }
 
-/// Returns the length of the shortest path to each CPU, where each bound is shorter by the margin (Bellman and Ford). The
-/// error is the mean of a cycle that is shorter than nothing, without the margin, rounded down.
+/// Returns the length of the shortest path from the first CPU to each, where each bound is shorter by the margin (Bellman and
+/// Ford). The error is the mean of a cycle that is shorter than nothing, without the margin, rounded down.
 fn shortest_paths(count: usize, bounds: &[Bound], margin: i64) -> Result<Vec<i64>, i64> {
-    let mut paths = vec![0_i64; count];
+    const UNREACHED: i64 = i64::MAX;
+    let mut paths = vec![UNREACHED; count];
+    paths[..count.min(1)].fill(0);
     let mut last: Vec<Option<usize>> = vec![None; count];
-    let mut changed = None;
-    for _ in 0..=count {
-        changed = None;
-        for (index, bound) in bounds.iter().enumerate() {
+    loop {
+        let mut has_changed = false;
+        for (index, bound) in bounds.iter().enumerate().filter(|(_, bound)| bound.from != bound.to) {
+            if paths[bound.from] == UNREACHED {
+                continue;
+            }
             let path = paths[bound.from].saturating_add(bound.weight).saturating_sub(margin);
             if path < paths[bound.to] {
                 paths[bound.to] = path;
                 last[bound.to] = Some(index);
-                changed = Some(bound.to);
+                has_changed = true;
             }
         }
-        if changed.is_none() {
+        if !has_changed {
             return Ok(paths);
         }
-    }
-    // After so many steps back, it is on the cycle.
-    let before = |at: usize| last[at].map_or(at, |index| bounds[index].from);
-    let start = (0..count).fold(changed.unwrap_or(0), |at, _| before(at));
-    let (mut at, mut sum, mut length) = (start, 0_i64, 0_i64);
-    while let Some(index) = last[at] {
-        sum = sum.saturating_add(bounds[index].weight);
-        length += 1;
-        at = bounds[index].from;
-        if at == start || length > count as i64 {
-            break;
+        // The last bounds of the paths are on a cycle only if that is shorter than nothing, and are after so many rounds as
+        // there are CPUs; mostly much sooner.
+        if let Some(mean) = mean_of_cycle(&last, bounds) {
+            return Err(mean);
         }
     }
-    Err(sum.div_euclid(length.max(1)))
+}
+
+/// Returns the mean of the bounds of a cycle among the last bounds of each path, if there is one.
+fn mean_of_cycle(last: &[Option<usize>], bounds: &[Bound]) -> Option<i64> {
+    let mut seen_from = vec![None; last.len()];
+    for start in 0..last.len() {
+        let mut at = start;
+        while seen_from[at].is_none() {
+            seen_from[at] = Some(start);
+            match last[at] {
+                Some(index) => at = bounds[index].from,
+                None => break,
+            }
+        }
+        if seen_from[at] != Some(start) || last[at].is_none() {
+            continue;
+        }
+        let (end, mut sum, mut length) = (at, 0_i64, 0_i64);
+        while let Some(index) = last[at] {
+            sum = sum.saturating_add(bounds[index].weight);
+            length += 1;
+            at = bounds[index].from;
+            if at == end {
+                return Some(sum.div_euclid(length));
+            }
+        }
+    }
+    None
 }
 
 /// Returns the last CPU that this kernel could ever have (Documentation/admin-guide/cputopology.rst).
@@ -413,6 +501,68 @@ mod tests {
         assert_eq!(pairs, [pair(0, 1, -100, 200)]);
     }
 
+    #[test]
+    fn a_message_twice_as_fast_as_the_fastest_of_its_pair_and_as_most_proves_a_change() {
+        // 60 counts there and back, but 400 and 500 to the third CPU, which is ahead by 1,000, and 90,000 once interrupted.
+        let known = [
+            pair(0, 1, -60, 60),
+            pair(0, 2, 600, 1_500),
+            pair(1, 2, -89_000, 1_500),
+            pair(0, 3, -70, 60),
+        ];
+        let offsets = Offsets::solve(&[0, 1, 2, 3], &known).expect("a solution");
+        let ahead = |cpu| offsets.get(cpu).expect("an offset");
+        assert!((1_000..=1_060).contains(&ahead(2)), "{offsets:?}");
+        let proof = |pair: Pair| offsets.check(pair).apart_cycles();
+        let at = |cpu, other, less: i64| {
+            let raw = known
+                .iter()
+                .find(|pair| (pair.cpu, pair.other) == (cpu, other))
+                .expect("known");
+            let pair = offsets.subtracted_from(*raw).expect("offsets");
+            Pair {
+                most_cycles: pair.most_cycles - less,
+                least_cycles: pair.least_cycles - less,
+                ..pair
+            }
+        };
+        assert_eq!((proof(at(0, 1, 0)), proof(at(0, 1, 25))), (0, 0));
+        assert!(proof(at(0, 1, 35)) > 0);
+        assert!(proof(at(0, 1, -35).turned()) > 0, "whichever of the two asks");
+        // Between nodes half of the time of a typical message is left.
+        assert_eq!(proof(at(0, 2, 100)), 0);
+        assert!(proof(at(0, 2, 480)) > 0);
+        // What was interrupted at the measurement may well be faster now.
+        assert_eq!(
+            proof(Pair {
+                least_cycles: -500,
+                ..at(1, 2, 0)
+            }),
+            0
+        );
+        // A pair that was not compared has the margin.
+        assert_eq!((proof(pair(2, 3, -50, 31)), proof(pair(2, 3, -50, 20))), (0, 9));
+    }
+
+    #[test]
+    fn bounds_that_a_patrol_noticed_are_kept_if_they_agree_and_forgotten_after_a_jump() {
+        let mut known = Known::default();
+        let first = known
+            .learn(&[0, 1], &[], vec![pair(0, 1, -90, 110)])
+            .expect("a solution");
+        assert_eq!((first.0.get(1), first.1), (Some(10), false));
+        let noticed = [pair(0, 1, -100, 50)];
+        let again = known
+            .learn(&[0, 1], &noticed, vec![pair(0, 1, -95, 105)])
+            .expect("a solution");
+        assert_eq!((again.0.get(1), again.1), (Some(-20), false));
+        let jumped = known
+            .learn(&[0, 1], &noticed, vec![pair(0, 1, 905, 1_105)])
+            .expect("a solution");
+        assert_eq!((jumped.0.get(1), jumped.1), (Some(1_005), true));
+        assert_eq!(known.0, [pair(0, 1, 905, 1_105)]);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
@@ -468,7 +618,7 @@ mod tests {
         if cpu::read_counter_and_cpu().is_some() {
             assert_eq!(first_misnumbered(cpus.clone()), None);
         }
-        let measured = (0..20).find_map(|_| Offsets::measure().ok());
+        let measured = (0..20).find_map(|_| Offsets::measure(&[]).ok());
         let Some((offsets, _)) = measured else {
             return eprintln!("SKIPPED: this CPU has no RDTSCP, or the CPUs are too busy to compare");
         };

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::exchange::{self, Effort, Meeting};
-use crate::{counter, cpus, offsets};
+use crate::{Offsets, counter, cpus, offsets};
 
 /// Timeouts of a comparison. Idle CPUs take about 50 us a round, and there are as many rounds as CPUs; the rest is for
 /// CPUs that are busy.
@@ -40,8 +40,8 @@ const ARRIVAL: Duration = Duration::from_millis(5);
 const SOON: Duration = Duration::from_micros(30);
 /// Time after which the CPUs that this process may use are looked up again.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(1);
-/// Most rounds (2 MiB of memory for 128 CPUs). On hosts with more CPUs, each is compared with so many others.
-const MOST_ROUNDS: usize = 128;
+/// Most rounds of a start (2 MiB of memory for 128 CPUs). On hosts with more CPUs, each is compared with so many others.
+pub(crate) const MOST_ROUNDS: usize = 128;
 
 /// Distance of one CPU's counter ahead of another's: between `least_cycles` and `most_cycles`, whatever interrupted the
 /// comparison.
@@ -66,12 +66,22 @@ impl Pair {
             .unsigned_abs()
     }
 
-    /// Returns the pair with bounds that are closer by so many counts on either side.
-    fn narrowed(self, cycles: i64) -> Pair {
+    /// Returns the pair with so many counts subtracted from its bounds.
+    pub(crate) fn less(self, least_cycles: i64, most_cycles: i64) -> Pair {
         Pair {
-            least_cycles: self.least_cycles.saturating_add(cycles),
-            most_cycles: self.most_cycles.saturating_sub(cycles),
+            least_cycles: self.least_cycles.saturating_sub(least_cycles),
+            most_cycles: self.most_cycles.saturating_sub(most_cycles),
             ..self
+        }
+    }
+
+    /// Returns the same bounds for the other CPU as the one that is compared with.
+    pub(crate) fn turned(self) -> Pair {
+        Pair {
+            cpu: self.other,
+            other: self.cpu,
+            least_cycles: self.most_cycles.saturating_neg(),
+            most_cycles: self.least_cycles.saturating_neg(),
         }
     }
 
@@ -185,15 +195,15 @@ impl Warp {
 const TOO_BUSY: &str = "too busy to answer in time";
 
 /// Compares every pair, within the time limits, by a round-robin tournament. In each round all CPUs work, two by two,
-/// and after the last each has met every other.
-pub(super) fn of_every_pair(timeouts: Timeouts) -> Warp {
+/// and after the last each has met every other, unless there are more than `most_rounds`.
+pub(super) fn of_every_pair(timeouts: Timeouts, most_rounds: usize) -> Warp {
     let begun = Instant::now();
     let cpus = cpus::allowed();
     if cpus.len() < 2 {
         return Warp::of(cpus, &[], Vec::new(), &[], begun);
     }
     let seats = cpus.len().next_multiple_of(2);
-    let rounds = (seats - 1).min(MOST_ROUNDS);
+    let rounds = (seats - 1).min(most_rounds);
     let meetings: Vec<Meeting> = (0..rounds * seats).map(|_| Meeting::default()).collect();
     let gone: Vec<AtomicBool> = (0..seats).map(|_| AtomicBool::new(false)).collect();
     let obstacles = Mutex::new(Vec::new());
@@ -269,7 +279,7 @@ pub(super) fn of_every_pair(timeouts: Timeouts) -> Warp {
 }
 
 /// Returns the pairs that meet in so many rounds.
-fn meetings_of(cpus: &[usize], rounds: usize) -> Vec<(usize, usize)> {
+pub(crate) fn meetings_of(cpus: &[usize], rounds: usize) -> Vec<(usize, usize)> {
     let seats = cpus.len().next_multiple_of(2);
     let in_round = |round| {
         let pairs = (0..cpus.len()).map(move |seat| (seat, partner(seat, round, seats)));
@@ -325,6 +335,8 @@ pub struct Patrol {
     everywhere: Vec<usize>,
     /// Whether those are others than the ones with an offset.
     have_changed: bool,
+    /// See [`Patrol::noticed`].
+    noticed: Vec<Pair>,
     /// The index of the CPU on which this thread stays.
     hub: usize,
     bound: Bound,
@@ -379,9 +391,11 @@ impl Patrol {
             let all = cpus.iter().map(|&cpu| LeftOut { cpu, why: why.clone() });
             (all.collect(), Duration::ZERO)
         });
-        // No message is faster than the fastest measured, so a margin that is half used up proves that an offset changes.
-        let guard_cycles = offsets::in_force().map_or(0, |offsets| offsets.margin_cycles as i64 / 2);
-        let pairs = pairs.into_iter().map(|pair| pair.narrowed(guard_cycles)).collect();
+        self.noticed.clear();
+        let pairs = match offsets::in_force() {
+            Some(offsets) => pairs.into_iter().map(|pair| self.check(offsets, pair)).collect(),
+            None => pairs,
+        };
         let warp = Warp::of(cpus, &planned, pairs, &obstacles, begun);
         if !warp.missed.is_empty() {
             self.hub = at + 1;
@@ -395,6 +409,19 @@ impl Patrol {
     /// a counter that has started anew.
     pub fn cpus_have_changed(&self) -> bool {
         self.have_changed
+    }
+
+    /// Returns the bounds of the last round that prove that an offset has changed, in the counters' own counts.
+    pub fn noticed(&self) -> &[Pair] {
+        &self.noticed
+    }
+
+    fn check(&mut self, offsets: &Offsets, pair: Pair) -> Pair {
+        let checked = offsets.check(pair);
+        if checked.apart_cycles() > 0 {
+            self.noticed.extend(offsets.added_to(pair));
+        }
+        checked
     }
 
     /// Lets this thread run on all CPUs again, until the next round.
@@ -670,7 +697,7 @@ mod tests {
     fn the_cpus_of_this_host_agree_within_a_bound() {
         let mut patrol = Patrol::default();
         for warp in [
-            in_one_of_ten(|| of_every_pair(GENEROUS)),
+            in_one_of_ten(|| of_every_pair(GENEROUS, MOST_ROUNDS)),
             in_one_of_ten(|| patrol.round(Instant::now()).0),
         ] {
             println!("{warp:?}");
@@ -688,10 +715,11 @@ mod tests {
 
     #[test]
     fn no_time_leaves_every_cpu_out_and_says_so() {
-        let warp = of_every_pair(Timeouts {
+        let none = Timeouts {
             in_all: Duration::ZERO,
             ..GENEROUS
-        });
+        };
+        let warp = of_every_pair(none, MOST_ROUNDS);
         if warp.cpus.len() > 1 {
             assert_eq!(warp.left_out.len(), warp.cpus.len());
             assert_eq!(warp.missed.len(), warp.pairs_in_all());

@@ -1,5 +1,6 @@
 //! Compares the measurements with the limits. A pure function of the two.
 
+use super::Backward;
 use super::baseline::Baseline;
 use super::price::Price;
 use super::route::Route;
@@ -21,6 +22,7 @@ pub(super) struct Seen<'a> {
     pub subject: Subject,
     pub route: &'a Route,
     pub price: Option<Price>,
+    pub backward: Option<Backward>,
 }
 
 /// Reason why a call does not pass, as a sentence that names the call.
@@ -47,6 +49,12 @@ const URANDOM_SYSTEM_CALLS: f64 = 12.0;
 pub(super) fn judge(limits: &Limits, seen: &Seen, baseline: Option<&Baseline>) -> Result<(), Complaint> {
     let route = seen.route;
     let call = seen.subject;
+    if let Some(Backward { way, steps }) = seen.backward {
+        return Err(Broken(format!(
+            "{call} goes backward {way}: {} of {} reads, by up to {} ns",
+            steps.backward, steps.compared, steps.worst_ns
+        )));
+    }
     match (route.path, &route.why) {
         (Path::Unsupported, _) => return Err(Broken(format!("{call} is not supported by this kernel"))),
         // If every path is allowed, the path need not be known, as long as the cost is.
@@ -181,6 +189,7 @@ mod tests {
     use super::super::baseline::Remembered;
     use super::*;
     use crate::Clock;
+    use fastpath_measure::Steps;
 
     const FAST: &[Path] = &[Path::Vdso, Path::Fastpath];
     const MONOTONIC: Subject = Subject::Clock(Clock::MONOTONIC);
@@ -208,6 +217,7 @@ mod tests {
             subject,
             route: &route(path),
             price: Some(Price::sample(ns, 15.0, Some(140.0))),
+            backward: None,
         };
         judge(&limits, &seen, baseline)
     }
@@ -227,6 +237,33 @@ mod tests {
         assert_eq!(
             why,
             "clock_gettime MONOTONIC goes by system call (22.0 ns), not by vdso or fastpath"
+        );
+    }
+
+    #[test]
+    fn a_clock_that_goes_backward_is_broken_however_fast_it_is() {
+        let limits = Limits {
+            max_ns: 100.0,
+            paths: &[],
+            tolerance: 1.5,
+        };
+        let seen = Seen {
+            subject: MONOTONIC,
+            route: &route(Path::Vdso),
+            price: Some(Price::sample(20.0, 15.0, Some(140.0))),
+            backward: Some(Backward {
+                way: "between threads",
+                steps: Steps {
+                    compared: 5_000,
+                    backward: 12,
+                    worst_ns: 831,
+                },
+            }),
+        };
+        let why = broken(judge(&limits, &seen, None));
+        assert_eq!(
+            why,
+            "clock_gettime MONOTONIC goes backward between threads: 12 of 5000 reads, by up to 831 ns"
         );
     }
 
@@ -257,6 +294,7 @@ mod tests {
             subject: MONOTONIC,
             route: &route,
             price: Some(Price::sample(20.0, 15.0, Some(140.0))),
+            backward: None,
         };
         let expected = Unknown("clock_gettime MONOTONIC: no seccomp".to_owned());
         assert_eq!(judge(&limits, &seen, None), Err(expected));
@@ -308,6 +346,7 @@ mod tests {
             subject: MONOTONIC,
             route: &route(Path::Syscall),
             price: Some(Price::sample(140.0, 15.0, Some(140.0))),
+            backward: None,
         };
         let why = broken(judge(&limits, &seen, Some(&baseline("vdso", 1.3))));
         assert!(why.contains("by vdso in the baseline"), "{why}");

@@ -17,9 +17,11 @@ pub use subject::Subject;
 use fastpath_measure::child::{self, End};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
+use fastpath_measure::functions::Functions;
 use fastpath_measure::path::Path;
 use fastpath_measure::stats::{tenths, thousandths};
 use fastpath_measure::timer::Timer;
+use fastpath_measure::{Limit, Steps, monotonicity};
 use judge::{Complaint, Limits};
 use price::Price;
 use route::Route;
@@ -91,6 +93,9 @@ pub struct Checked {
     pub counter_reads: Option<f64>,
     /// Cost of the call in system calls: that of the same clock, else getpid.
     pub system_calls: Option<f64>,
+    /// The worst backward steps of a clock that nobody sets, read on all CPUs at once; absent if there were none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backward: Option<Steps>,
     /// Reason why the call does not pass or could not be judged; absent if it passes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub complaint: Option<String>,
@@ -101,9 +106,24 @@ struct Look {
     subject: Subject,
     route: Route,
     price: Option<Price>,
+    backward: Option<Backward>,
 }
 
-/// Measures and judges the calls. Takes some 20 ms if all calls pass, up to a second if one is too expensive.
+/// How a clock goes backward.
+#[derive(Clone, Copy)]
+struct Backward {
+    /// In words.
+    way: &'static str,
+    steps: Steps,
+}
+
+/// Time for which all CPUs read the clocks that nobody sets.
+const READS: Limit = Limit {
+    duration: Duration::from_millis(10),
+    reads: u64::MAX,
+};
+
+/// Measures and judges the calls. Takes some 30 ms if all calls pass, up to a second if one is too expensive.
 pub fn guard(options: &Options) -> Report {
     if !counter::usable() {
         let why = "this process may not read the CPU's counter (PR_SET_TSC): a clock read by a vDSO would kill it";
@@ -137,7 +157,9 @@ pub fn guard(options: &Options) -> Report {
         judge::judge(&limits, &seen, options.baseline.as_ref()).is_err()
     };
     let is_open = |look: &Look, looked, ns_per_tick| {
-        is_doubtful(look, ns_per_tick) && !(looked >= ENOUGH_FOR_A_PATH && look.is_lost_for_good(&options.paths))
+        look.backward.is_none()
+            && is_doubtful(look, ns_per_tick)
+            && !(looked >= ENOUGH_FOR_A_PATH && look.is_lost_for_good(&options.paths))
     };
     let mut looks: Vec<Look> = Vec::new();
     let mut looked = 0;
@@ -152,8 +174,10 @@ pub fn guard(options: &Options) -> Report {
                     subject: *subject,
                     route,
                     price: None,
+                    backward: None,
                 })
                 .collect();
+            look_for_backward_steps(&mut looks);
             looks.iter_mut().for_each(|look| look.price(&timer));
         } else {
             let ns_per_tick = timer.ns_per_tick();
@@ -167,6 +191,25 @@ pub fn guard(options: &Options) -> Report {
         }
     }
     report(&limits, options.baseline.as_ref(), &looks, timer.ns_per_tick(), looked)
+}
+
+/// Reads the clocks that nobody sets on all CPUs at once. A step back is no noise, so once is enough.
+fn look_for_backward_steps(looks: &mut [Look]) {
+    const NEVER_SET: [Clock; 3] = [Clock::MONOTONIC, Clock::MONOTONIC_RAW, Clock::BOOTTIME];
+    let clock_of = |look: &Look| match look.subject {
+        Subject::Clock(clock) => Some(clock).filter(|clock| NEVER_SET.contains(clock)),
+        _ => None,
+    };
+    let can_be_read = |look: &&Look| look.route.is_callable && look.route.syscall_works;
+    let clocks: Vec<Clock> = looks.iter().filter(can_be_read).filter_map(clock_of).collect();
+    if clocks.is_empty() {
+        return;
+    }
+    for seen in monotonicity(&Functions::libc(), &clocks, READS).clocks {
+        let worst = seen.faults().max_by_key(|(_, steps)| steps.worst_ns);
+        let of_clock = looks.iter_mut().filter(|look| clock_of(look) == Some(seen.clock));
+        of_clock.for_each(|look| look.backward = worst.map(|(way, steps)| Backward { way, steps }));
+    }
 }
 
 impl Look {
@@ -198,6 +241,7 @@ impl Look {
             subject: self.subject,
             route: &self.route,
             price: self.price.map(|price| price.in_ns(ns_per_tick)),
+            backward: self.backward,
         }
     }
 }
@@ -236,6 +280,7 @@ fn report(limits: &Limits, baseline: Option<&Baseline>, looks: &[Look], ns_per_t
             ns: price.map(|price| tenths(price.call)),
             counter_reads: price.map(|price| thousandths(price.to_counter)),
             system_calls: price.and_then(|price| price.to_syscall).map(thousandths),
+            backward: look.backward.map(|backward| backward.steps),
             complaint,
         });
     }
@@ -257,6 +302,7 @@ fn forbidden(subjects: &[Subject], why: &str) -> Report {
         ns: None,
         counter_reads: None,
         system_calls: None,
+        backward: None,
         complaint: Some(why.to_owned()),
     };
     Report {

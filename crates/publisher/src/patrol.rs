@@ -4,7 +4,6 @@
 //! Where the counters differ by offsets that were measured (`fastpath_evidence::offsets`), a difference is a change of one.
 //! Then the thread measures them anew, while readers use the kernel. Counters that need that again and again drift.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
@@ -48,14 +47,6 @@ struct Post {
     measured: Mutex<Option<Offsets>>,
     wake: EventFd,
 }
-
-/// Most changes of offsets within [`DRIFTS_WITHIN`]: with more, the counters' rates differ, and no offsets hold.
-const MOST_CHANGES: usize = 1;
-const DRIFTS_WITHIN: Duration = Duration::from_secs(600);
-/// Least and most time from one measurement of offsets to the next, which takes time on all CPUs. It doubles while none
-/// succeeds.
-const MEASURE_EVERY: Duration = Duration::from_secs(1);
-const MEASURE_RARELY: Duration = Duration::from_secs(64);
 
 impl Post {
     fn new() -> io::Result<Post> {
@@ -129,7 +120,7 @@ impl AsFd for Patrol {
 
 fn go(post: &Weak<Post>, rhythm: Rhythm, may_measure: bool) {
     let mut patrol = fastpath_evidence::Patrol::default();
-    let mut changes = Changes::default();
+    let mut changes = offsets::Changes::default();
     let mut rest = rhythm.every;
     let mut next = Instant::now() + rest;
     loop {
@@ -151,51 +142,9 @@ fn go(post: &Weak<Post>, rhythm: Rhythm, may_measure: bool) {
         post.leave(warp);
         if must_measure && may_measure {
             patrol.leave_cpu();
-            changes.measure(&post);
-        }
-    }
-}
-
-/// The changes of offsets so far.
-#[derive(Default)]
-struct Changes {
-    at: VecDeque<Instant>,
-    /// When to measure again at the earliest, and how long that is after the last time.
-    next: Option<(Instant, Duration)>,
-}
-
-impl Changes {
-    /// Measures the offsets anew, unless the counters drift.
-    fn measure(&mut self, post: &Post) {
-        let now = Instant::now();
-        if self.at.len() > MOST_CHANGES || self.next.is_some_and(|(next, _)| now < next) {
-            return;
-        }
-        let measured = Offsets::measure();
-        let rest = match (&measured, self.next) {
-            (Err(_), Some((_, rest))) => (2 * rest).min(MEASURE_RARELY),
-            _ => MEASURE_EVERY,
-        };
-        self.next = Some((Instant::now() + rest, rest));
-        let Ok((measured, has_changed)) = measured else {
-            return;
-        };
-        if has_changed {
-            self.note(now);
-        }
-        if self.at.len() <= MOST_CHANGES {
-            post.leave_offsets(measured);
-        }
-    }
-
-    fn note(&mut self, now: Instant) {
-        self.at.push_back(now);
-        while self
-            .at
-            .front()
-            .is_some_and(|first| now.duration_since(*first) > DRIFTS_WITHIN)
-        {
-            self.at.pop_front();
+            if let Some(measured) = changes.measure(Instant::now, || Offsets::measure(patrol.noticed())) {
+                post.leave_offsets(measured);
+            }
         }
     }
 }

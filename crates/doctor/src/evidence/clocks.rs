@@ -8,6 +8,7 @@ use fastpath_measure::clocks::Kind;
 use fastpath_measure::path::Path;
 use fastpath_measure::probe::{ClockReport, Measured};
 use fastpath_measure::verdict::{self, Verdict as Judged};
+use fastpath_measure::{ClockMonotonicity, Monotonicity};
 
 const CLOCKS: &str = "clocks";
 
@@ -29,7 +30,24 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
     let mut lines: Vec<Line> = calls.iter().map(of_call).collect();
     let path = |why: &String| line(CLOCKS, "paths", Mark::Unknown, plain(why), "measured");
     lines.extend(common.map(path));
+    lines.extend(facts.monotonicity.as_ref().map(of_monotonicity));
     lines
+}
+
+fn of_monotonicity(seen: &Monotonicity) -> Line {
+    let goes_back = |clock: &&ClockMonotonicity| clock.faults().next().is_some();
+    let backward: Vec<&str> = seen
+        .clocks
+        .iter()
+        .filter(goes_back)
+        .map(|clock| clock.clock.name())
+        .collect();
+    let (mark, shows) = match backward.as_slice() {
+        [] => (Mark::Ok, "never".to_owned()),
+        names => (Mark::Bad, names.join(", ")),
+    };
+    let shows = format!("{shows} ({} reads by {} threads)", seen.reads, seen.threads);
+    line(CLOCKS, "go backward", mark, shows, "measured")
 }
 
 /// Returns the clocks as programs of the asked process's ISA read them, if that is another ISA than this process's.

@@ -5,7 +5,7 @@ use super::super::facts::{Facts, Rate, StatedBy};
 use super::super::words::{megahertz, nanoseconds};
 use super::{Add, Line, Mark, if_it_matters, line};
 use fastpath_evidence::counter::Features;
-use fastpath_evidence::{Distrust, Pair, Trust, Warp};
+use fastpath_evidence::{Distrust, Drift, Pair, Trust, Warp};
 use std::collections::BTreeMap;
 
 const COUNTER: &str = "counter";
@@ -25,6 +25,14 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
             add("a pair", mark, shows, "measured");
         }
     }
+    for drift in counter_drifts(facts) {
+        let shows = format!(
+            "CPU {} runs {:+.2} ± {:.2} ppm against CPU {}",
+            drift.cpu, drift.ppm, drift.error_ppm, drift.against
+        );
+        let mark = if drift.is_certain() { Mark::Bad } else { Mark::Ok };
+        add("a drift", mark, shows, "measured");
+    }
     // `--trust-counter` changes nothing else about the verdict.
     let refused = evidence.verdict(Trust::Invariant);
     let can_be_allowed = matches!(refused, Err(Distrust::NotInvariant | Distrust::Warp { .. }));
@@ -37,6 +45,14 @@ pub(super) fn of(facts: &Facts) -> Vec<Line> {
         add(command, mark, shows, "all of this");
     }
     lines
+}
+
+/// Returns the largest drifts.
+fn counter_drifts(facts: &Facts) -> Vec<Drift> {
+    let mut drifts = facts.counter.drifts.clone();
+    drifts.sort_by(|one, other| other.ppm.abs().total_cmp(&one.ppm.abs()));
+    drifts.truncate(MOST_PAIRS);
+    drifts
 }
 
 fn of_reads(facts: &Facts, add: &mut Add<'_>) {

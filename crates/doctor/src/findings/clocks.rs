@@ -5,6 +5,7 @@ use super::super::root::plain;
 use super::super::words::{clock_names, costs, is_are, nanoseconds, take};
 use super::super::{arch, causes};
 use super::{Finding, Severity, finding};
+use fastpath_measure::ClockMonotonicity;
 use fastpath_measure::clocks::{Clock, Kind};
 use fastpath_measure::path::Path;
 use fastpath_measure::probe::{ClockReport, Measured};
@@ -89,6 +90,34 @@ pub(super) fn slow(facts: &Facts) -> Vec<Finding> {
         findings.push(slow_functions(facts, &names, &listed.join(", ")));
     }
     findings
+}
+
+/// Returns the clocks that nobody sets and that go backwards all the same.
+pub(super) fn backward(facts: &Facts) -> Vec<Finding> {
+    let clocks = facts.monotonicity.iter().flat_map(|seen| &seen.clocks);
+    let is_served = facts.here.vdso == Some(VdsoKind::Fastpath);
+    let found = |clock: &ClockMonotonicity| {
+        let faults: Vec<_> = clock.faults().collect();
+        let worst = faults.iter().map(|(_, steps)| steps.worst_ns).max()?;
+        let says = format!(
+            "{} goes backward, by up to {}, as {} reads it",
+            clock.clock.name(),
+            nanoseconds(worst as f64),
+            if is_served { "fastpath" } else { "the kernel" }
+        );
+        let mut found = finding("clock-backward", Severity::Wrong, says);
+        for (way, steps) in faults {
+            let shows = format!(
+                "{} of {} reads, by up to {}",
+                steps.backward,
+                steps.compared,
+                nanoseconds(steps.worst_ns as f64)
+            );
+            found = found.proof(&format!("measured {way}"), &shows);
+        }
+        Some(found)
+    };
+    clocks.filter_map(found).collect()
 }
 
 fn slow_functions(facts: &Facts, names: &[&str], listed: &str) -> Finding {

@@ -4,8 +4,8 @@ use super::super::causes;
 use super::super::facts::{Facts, Stated, StatedBy};
 use super::super::words::megahertz;
 use super::{Finding, Severity, finding};
-use fastpath_evidence::Warp;
 use fastpath_evidence::counter::Features;
+use fastpath_evidence::{Drift, Warp};
 
 /// Cost above which a counter read is reported. It costs 5 to 30 ns, but microseconds if a hypervisor traps it.
 const EXPENSIVE_COUNTER_NS: f64 = 100.0;
@@ -57,7 +57,7 @@ pub(super) fn of(facts: &Facts) -> Vec<Finding> {
             _ => "; no constant offsets explain what was measured, so some counters run at other rates, or jump"
                 .to_owned(),
         };
-        let says = says + &explained;
+        let says = says + &explained + &drift(facts);
         let bounds = format!("{} to {} cycles", worst.least_cycles, worst.most_cycles);
         let severity = if in_use { Severity::Wrong } else { Severity::Note };
         findings.push(finding("counters-apart", severity, says).proof("measured", &bounds));
@@ -74,6 +74,27 @@ pub(super) fn of(facts: &Facts) -> Vec<Finding> {
     }
     findings.extend(rate_mismatch(facts, in_use));
     findings
+}
+
+/// Describes how the counters' rates differ.
+fn drift(facts: &Facts) -> String {
+    let drifts = &facts.counter.drifts;
+    let most = |drift: &Drift| drift.ppm.abs() + drift.error_ppm;
+    match (
+        facts.counter.fastest_drift(),
+        drifts.iter().map(most).max_by(f64::total_cmp),
+    ) {
+        (Some(worst), _) => format!(
+            "; CPU {}'s counter runs {:.2} ppm {} than CPU {}'s (± {:.2})",
+            worst.cpu,
+            worst.ppm.abs(),
+            if worst.ppm > 0.0 { "faster" } else { "slower" },
+            worst.against,
+            worst.error_ppm
+        ),
+        (None, Some(most)) => format!("; their rates differ by {most:.2} ppm at most"),
+        (None, None) => String::new(),
+    }
 }
 
 fn rate_mismatch(facts: &Facts, in_use: bool) -> Option<Finding> {

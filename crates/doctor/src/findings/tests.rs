@@ -4,7 +4,7 @@ use super::super::facts::{OwnCalls, PageFacts, Stated};
 use super::super::facts::{Process, StatedBy, VdsoKind};
 use super::super::{Report, samples};
 use super::*;
-use fastpath_evidence::{Distrust, Residuals};
+use fastpath_evidence::{Distrust, Drift, Residuals};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::path::Path;
 use fastpath_measure::verdict::Verdict as Judged;
@@ -182,6 +182,47 @@ fn counters_that_are_apart_are_wrong_where_the_kernel_reads_them_and_a_reason_wh
     let slow = report(facts);
     assert_eq!(slow.verdict, Verdict::Slow);
     assert_eq!(finding(&slow, "counters-apart").severity, Severity::Note);
+}
+
+#[test]
+fn counters_that_drift_are_named_with_their_rates_and_offered_no_offsets() {
+    let mut facts = samples::hpet();
+    facts.counter.evidence.warp = Some(samples::warped());
+    let drift = |ppm| Drift {
+        cpu: 1,
+        against: 0,
+        ppm,
+        error_ppm: 0.25,
+    };
+    facts.counter.drifts = vec![drift(0.1)];
+    let steady = report(facts.clone());
+    let says = &finding(&steady, "counters-apart").says;
+    assert!(says.ends_with("; their rates differ by 0.35 ppm at most"), "{says}");
+    facts.counter.drifts = vec![drift(-12.0)];
+    let drifting = report(facts);
+    let says = &finding(&drifting, "counters-apart").says;
+    assert!(
+        says.ends_with("; CPU 1's counter runs 12.00 ppm slower than CPU 0's (± 0.25)"),
+        "{says}"
+    );
+    let by_offsets = |report: &Report| report.beliefs[1].distrust.is_none();
+    assert!(by_offsets(&steady) || !cfg!(target_arch = "x86_64"));
+    assert!(!by_offsets(&drifting));
+}
+
+#[test]
+fn a_clock_that_goes_backward_is_wrong_and_the_remedy_is_another_clocksource() {
+    let report = report(samples::backward());
+    assert_eq!(report.verdict, Verdict::Wrong);
+    let found = finding(&report, "clock-backward");
+    assert_eq!(
+        found.says,
+        "MONOTONIC goes backward, by up to 831 ns, as the kernel reads it"
+    );
+    let proofs: Vec<_> = found.proofs.iter().map(|proof| proof.source.as_str()).collect();
+    assert_eq!(proofs, ["measured between threads"], "a nanosecond is rounding");
+    let remedies: Vec<_> = report.remedies.iter().map(|remedy| &*remedy.id).collect();
+    assert_eq!(remedies, ["leave-counter"]);
 }
 
 #[test]

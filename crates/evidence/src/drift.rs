@@ -1,0 +1,130 @@
+//! How much faster one CPU's counter ticks than another's.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::warp::{Pair, Timeouts, Warp};
+use crate::{counter, cpus, pause, warp};
+
+/// Rate of one CPU's counter, compared with that of another.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct Drift {
+    /// The CPU.
+    pub cpu: usize,
+    /// The CPU that it is compared with.
+    pub against: usize,
+    /// By how much its counter is faster, in parts per million; negative if it is slower.
+    pub ppm: f64,
+    /// Largest error of `ppm`: half of the two comparisons' widths over the time between them.
+    pub error_ppm: f64,
+}
+
+impl Drift {
+    /// Measures the drift of each CPU that this process may use against the first, by two comparisons of every pair, which
+    /// are `apart`. Starts threads. CPUs that could not be compared are left out.
+    pub fn measure(timeouts: Timeouts, apart: Duration) -> Vec<Drift> {
+        let Some(first) = cpus::allowed().first().copied() else {
+            return Vec::new();
+        };
+        let compare = || {
+            let count = count_on(first)?;
+            Some((count, warp::of_every_pair(timeouts, warp::MOST_ROUNDS)))
+        };
+        let before = compare();
+        pause(apart);
+        match (before, compare()) {
+            (Some((begun, before)), Some((ended, after))) => {
+                Drift::between(first, &before, &after, ended.wrapping_sub(begun))
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns whether the counters of the two CPUs certainly tick at different rates.
+    pub fn is_certain(&self) -> bool {
+        self.ppm.abs() > self.error_ppm
+    }
+
+    /// Derives the drifts from two comparisons between which CPU `first` has counted so many `cycles`.
+    fn between(first: usize, before: &Warp, after: &Warp, cycles: u64) -> Vec<Drift> {
+        let before: BTreeMap<usize, Pair> = with_first(first, before).collect();
+        let drift = |(cpu, after): (usize, Pair)| {
+            let before = before.get(&cpu)?;
+            let twice = |pair: &Pair| (pair.least_cycles as f64 + pair.most_cycles as f64, width(pair));
+            let ((was, width_before), (is, width_after)) = (twice(before), twice(&after));
+            let per_million = 1e6 / (2.0 * cycles as f64);
+            Some(Drift {
+                cpu,
+                against: first,
+                ppm: (is - was) * per_million,
+                error_ppm: (width_before + width_after) * per_million,
+            })
+        };
+        with_first(first, after).filter_map(drift).collect()
+    }
+}
+
+/// Returns the pairs of CPU `first` with others, each turned so that it is the one that the other is compared with.
+fn with_first(first: usize, warp: &Warp) -> impl Iterator<Item = (usize, Pair)> {
+    warp.pairs.iter().filter_map(move |pair| match first {
+        _ if pair.cpu == first => Some((pair.other, *pair)),
+        _ if pair.other == first => Some((pair.cpu, pair.turned())),
+        _ => None,
+    })
+}
+
+fn width(pair: &Pair) -> f64 {
+    pair.most_cycles as f64 - pair.least_cycles as f64
+}
+
+/// Reads the counter on a CPU, by a thread of its own.
+fn count_on(cpu: usize) -> Option<u64> {
+    let read = move || cpus::run_on(cpu).ok().map(|()| counter::read_raw());
+    std::thread::Builder::new().spawn(read).ok()?.join().ok()?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn warp(pairs: &[(usize, usize, i64, i64)]) -> Warp {
+        let pair = |&(cpu, other, least_cycles, most_cycles): &(usize, usize, i64, i64)| Pair {
+            cpu,
+            other,
+            least_cycles,
+            most_cycles,
+        };
+        Warp {
+            pairs: pairs.iter().map(pair).collect(),
+            ..Warp::default()
+        }
+    }
+
+    #[test]
+    fn a_drift_is_the_change_of_a_difference_over_the_time_between_with_the_error_of_both() {
+        let before = warp(&[(0, 1, 900, 1_100), (2, 0, -50, 50), (1, 2, 0, 0)]);
+        let after = warp(&[(0, 1, 3_900, 4_100), (0, 2, -50, 50), (0, 3, 0, 100)]);
+        let drifts = Drift::between(0, &before, &after, 3_000_000_000);
+        assert_eq!(drifts.len(), 2, "CPU 3 was not compared before: {drifts:?}");
+        assert_eq!((drifts[0].cpu, drifts[0].against), (1, 0));
+        assert!((drifts[0].ppm - 1.0).abs() < 1e-9, "{drifts:?}");
+        assert!((drifts[0].error_ppm - 200.0 / 3_000.0).abs() < 1e-9, "{drifts:?}");
+        assert!(drifts[0].is_certain());
+        assert_eq!(drifts[1].cpu, 2);
+        assert!(drifts[1].ppm == 0.0 && !drifts[1].is_certain(), "{drifts:?}");
+    }
+
+    #[test]
+    fn the_counters_of_this_host_tick_alike() {
+        let timeouts = Timeouts {
+            in_all: Duration::from_secs(1),
+            for_a_pair: Duration::from_millis(500),
+            for_an_answer: Duration::from_millis(100),
+        };
+        for drift in Drift::measure(timeouts, Duration::from_millis(200)) {
+            assert!(!drift.is_certain(), "{drift:?}");
+        }
+    }
+}
