@@ -9,6 +9,7 @@ use fastpath_measure::Clocks;
 use crate::complete;
 use crate::processes::{Named, offered};
 use crate::programs;
+use crate::version;
 
 const OVERVIEW: &str = "\
 Reading a clock should cost 10 to 20 ns. When the kernel's vDSO is lost it costs 200 to 2,000 ns, silently.
@@ -41,6 +42,7 @@ Exit status, for all commands except the status of a program that `run` or `trac
 #[command(
     name = "fastpath",
     version,
+    long_version = version::LONG.as_str(),
     about,
     max_term_width = 100,
     after_help = OVERVIEW,
