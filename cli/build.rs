@@ -1,5 +1,5 @@
-//! Finds the commit of the source for `--version`: FASTPATH_COMMIT, which scripts/make-packages sets, else git's HEAD if
-//! the source is a repository of its own, else none.
+//! Finds the commit of the source for `--version`: FASTPATH_COMMIT, which scripts/make-packages sets, else that of
+//! cargo's package, else git's HEAD if the source is a repository of its own, else none.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,6 +17,11 @@ fn main() {
 
 fn head() -> Option<String> {
     let manifest = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR")?);
+    // {"git": {"sha1": "COMMIT"}, ...}, which cargo adds to a package.
+    if let Ok(package) = std::fs::read_to_string(manifest.join(".cargo_vcs_info.json")) {
+        let commit = package.split_once("\"sha1\":")?.1.split('"').nth(1)?;
+        return Some(commit.to_owned());
+    }
     let root = manifest.parent()?.canonicalize().ok()?;
     // The source of a tarball may be inside another project's repository.
     if Path::new(&git(&root, &["--show-toplevel"])?).canonicalize().ok()? != root {

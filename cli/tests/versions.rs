@@ -1,5 +1,7 @@
-//! The version is the same everywhere, the changelog has it with its date, and the build finds the commit of its source.
+//! The version is the same everywhere, the changelog has it with its date, the build finds the commit of its source,
+//! and every crate can be packaged.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -51,7 +53,13 @@ fn a_version_is_found_before_other_text() {
 #[test]
 fn every_file_that_states_the_version_states_the_same() {
     let mut stated = Vec::new();
-    let marks = ["fastpath:", "libfastpath.so.", "appVersion:"];
+    let marks = [
+        "fastpath:",
+        "fastpath-",
+        "fastpath-chart-",
+        "libfastpath.so.",
+        "appVersion:",
+    ];
     for folder in ["deploy", "docs", "packaging", "scripts"] {
         for (path, text) in files(folder) {
             let is_chart = path.ends_with("Chart.yaml");
@@ -70,10 +78,13 @@ fn every_file_that_states_the_version_states_the_same() {
     };
     let of_header = ["MAJOR", "MINOR", "PATCH"].map(number).join(".");
     stated.push((PathBuf::from("fastpath.h"), of_header));
-    for name in ["deploy/Containerfile", "docs/libfastpath.md"] {
-        let is_found = stated.iter().any(|(path, _)| path.ends_with(name));
-        assert!(is_found, "no version found in {name}: {stated:?}");
-    }
+    let count = |name: &str| stated.iter().filter(|(path, _)| path.ends_with(name)).count();
+    assert!(count("docs/libfastpath.md") > 0, "{stated:?}");
+    // A chart has its own version, and that of the program.
+    let charts = files("deploy")
+        .into_iter()
+        .filter(|(path, _)| path.ends_with("Chart.yaml"));
+    assert_eq!(count("Chart.yaml"), 2 * charts.count(), "{stated:?}");
     stated.retain(|(_, version)| version != VERSION);
     assert!(stated.is_empty(), "these are not {VERSION}: {stated:#?}");
 }
@@ -140,4 +151,71 @@ fn the_commit_is_that_of_the_source_or_of_the_environment_and_never_of_another_r
         assert_eq!(commit_found(&source, None), expected);
     }
     assert_eq!(commit_found(&source, Some("")), None);
+    let package = "{\n  \"git\": {\n    \"sha1\": \"def\"\n  },\n  \"path_in_vcs\": \"cli\"\n}";
+    std::fs::write(source.join("cli/.cargo_vcs_info.json"), package).expect("write");
+    assert_eq!(commit_found(&source, None), Some("def".to_owned()));
+}
+
+/// Returns the files in each package that `cargo package` makes of the workspace, by crate.
+fn packages() -> BTreeMap<String, Vec<String>> {
+    let target = tempfile::tempdir().expect("a directory");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args([
+        "package",
+        "--workspace",
+        "--no-verify",
+        "--offline",
+        "--quiet",
+        "--allow-dirty",
+    ]);
+    cargo.current_dir(root()).env("CARGO_TARGET_DIR", target.path());
+    let done = cargo.output().expect("cargo package");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let made = std::fs::read_dir(target.path().join("package"))
+        .expect("a folder")
+        .flatten();
+    let crates = made
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == "crate"));
+    let files = |package: PathBuf| {
+        let listed = Command::new("tar").arg("tzf").arg(&package).output().expect("tar");
+        let name = package
+            .file_stem()
+            .and_then(|name| name.to_str())
+            .expect("a name")
+            .to_owned();
+        let lines = String::from_utf8(listed.stdout).expect("UTF-8");
+        let files = lines
+            .lines()
+            .map(|line| line.trim_start_matches(&format!("{name}/")).to_owned());
+        (
+            name.trim_end_matches(&format!("-{VERSION}")).to_owned(),
+            files.collect(),
+        )
+    };
+    crates.map(files).collect()
+}
+
+#[test]
+fn every_crate_can_be_packaged_with_what_its_build_reads() {
+    let packages = packages();
+    for (name, files) in [
+        (
+            "fastpath",
+            &["build.rs", "src/main.rs", "src/bin/fastpathd.rs", "README.md"][..],
+        ),
+        ("fastpath-image", &["vdso/clock_gettime.c", "vdso/page.h"]),
+        ("fastpath-inject", &["hook/hook.c", "vdso/page.h"]),
+        ("fastpath-measure", &["prober/prober.c"]),
+    ] {
+        let package = packages
+            .get(name)
+            .unwrap_or_else(|| panic!("no package {name}: {:?}", packages.keys()));
+        for file in files {
+            assert!(
+                package.iter().any(|path| path == file),
+                "{name} has no {file}: {package:#?}"
+            );
+        }
+    }
 }
