@@ -9,6 +9,7 @@ use fastpath_measure::Clocks;
 use crate::complete;
 use crate::processes::{Named, offered};
 use crate::programs;
+use crate::version;
 
 const OVERVIEW: &str = "\
 Reading a clock should cost 10 to 20 ns. When the kernel's vDSO is lost it costs 200 to 2,000 ns, silently.
@@ -41,6 +42,7 @@ Exit status, for all commands except the status of a program that `run` or `trac
 #[command(
     name = "fastpath",
     version,
+    long_version = version::LONG.as_str(),
     about,
     max_term_width = 100,
     after_help = OVERVIEW,
@@ -248,7 +250,7 @@ is examined as by doctor every ten minutes. A client has five seconds; the 17th 
 
 Mappings of other users' processes are read with CAP_SYS_PTRACE; without it, fastpath_processes_unreadable counts these processes. \
 Nothing else needs a privilege. Units are seconds. deploy/ has a systemd unit, a container, a DaemonSet, alert rules (with \
-clock_gettime_path_ns as a recording rule) and a dashboard.
+fastpath_clock_gettime_path_ns as a recording rule) and a dashboard.
 
 Exit status: 0 ended by a signal, or the file was written; 2 usage error; 69 cannot listen on the address; 74 the file \
 cannot be written.

@@ -30,6 +30,7 @@ mod rescue_hint;
 mod run;
 mod shell;
 mod trace;
+mod version;
 
 use std::ffi::{CStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStringExt;

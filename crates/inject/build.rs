@@ -18,7 +18,8 @@ fn main() {
 
 fn build() -> Result<(), String> {
     let out = PathBuf::from(env::var("OUT_DIR").map_err(|e| format!("OUT_DIR: {e}"))?);
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    // With links in the repository: a package has only what is below its own folder.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let arch = env::var("CARGO_CFG_TARGET_ARCH").map_err(|e| format!("CARGO_CFG_TARGET_ARCH: {e}"))?;
     let hook = root.join("hook");
     println!("cargo:rerun-if-changed={}", hook.display());

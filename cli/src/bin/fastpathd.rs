@@ -4,6 +4,8 @@
 mod complete;
 #[path = "../man.rs"]
 mod man;
+#[path = "../version.rs"]
+mod version;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,6 +24,7 @@ use fastpath_publisher::evidence::Trust;
 #[command(
     name = "fastpathd",
     version,
+    long_version = version::LONG.as_str(),
     max_term_width = 100,
     after_long_help = "\
 One publisher for all pages. If it runs, `fastpath run`, `fastpath attach` and programs under libfastpath-preload.so take their pages from it. \

@@ -1,11 +1,12 @@
 //! `fastpath export` serves correct metrics, also to slow and broken clients.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 
 use crate::common::processes::TIMEOUT;
-use crate::common::{Running, fastpath, finish, start, wait_until};
+use crate::common::{Running, fastpath, finish, served_without_vdso, start, wait_until};
 
 const METRICS: &str = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
 
@@ -77,7 +78,10 @@ fn clients_get_the_text_that_they_accept_and_sigterm_ends_it() {
         plain.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"),
         "{plain}"
     );
-    assert!(plain.contains("# TYPE clock_gettime_path_seconds histogram"), "{plain}");
+    assert!(
+        plain.contains("# TYPE fastpath_clock_gettime_path_seconds histogram"),
+        "{plain}"
+    );
     let accept = METRICS.replace(
         "Host: x",
         "Accept: application/openmetrics-text;version=1.0.0,*/*;q=0.1",
@@ -107,9 +111,42 @@ fn a_lost_path_and_a_restored_one_are_exported() {
         text = back.answer(METRICS);
         value(&text, "fastpath_clock_path{clock=\"MONOTONIC\",path=\"fastpath\"}") == 1.0
     });
-    assert!(value(&text, "fastpath_served_processes") >= 1.0);
-    assert!(text.contains("fastpath_publisher_page_age_seconds{page="), "{text}");
+    assert!(value(&text, "fastpath_served_processes{state=\"serving\"}") >= 1.0);
+    assert!(value(&text, "fastpath_publisher_pages{state=\"serving\"}") >= 1.0);
     back.end();
+}
+
+/// Returns the names of all metrics, with their labels.
+fn series(text: &str) -> BTreeSet<&str> {
+    let body = text.split_once("\r\n\r\n").expect("a body").1;
+    let lines = body.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| line.rsplit_once(' ').expect("a value").0).collect()
+}
+
+#[test]
+fn more_pages_make_no_more_series_and_every_metric_has_the_prefix() {
+    let exporter = Exporter::start(&[]);
+    let run = || {
+        let running = start(served_without_vdso(&["sh", "-c", "echo served; exec sleep 1000"]));
+        wait_until("the program", || running.out_so_far().contains("served"));
+        running
+    };
+    let pages = |text: &str| value(text, "fastpath_publisher_pages{state=\"serving\"}");
+    let mut programs = vec![run()];
+    let mut few = String::new();
+    wait_until("a page", || {
+        few = exporter.answer(METRICS);
+        pages(&few) >= 1.0
+    });
+    programs.extend((0..4).map(|_| run()));
+    let mut many = String::new();
+    wait_until("five pages", || {
+        many = exporter.answer(METRICS);
+        pages(&many) >= 5.0
+    });
+    assert_eq!(series(&few), series(&many));
+    assert!(series(&many).iter().all(|name| name.starts_with("fastpath_")), "{many}");
+    exporter.end();
 }
 
 #[test]
@@ -118,7 +155,7 @@ fn costs_are_counted_in_buckets_that_grow_with_every_look() {
     let count = || {
         value(
             &exporter.answer(METRICS),
-            "clock_gettime_path_seconds_count{clock=\"TAI\"}",
+            "fastpath_clock_gettime_path_seconds_count{clock=\"TAI\"}",
         )
     };
     let first = count();
@@ -133,7 +170,11 @@ fn silent_clients_do_not_delay_others() {
     slow.iter_mut().for_each(|stream| {
         let _ = stream.write_all(b"GET /met");
     });
-    assert!(exporter.answer(METRICS).contains("clock_gettime_path_seconds_sum"));
+    assert!(
+        exporter
+            .answer(METRICS)
+            .contains("fastpath_clock_gettime_path_seconds_sum")
+    );
     // The exporter closes their connections, too.
     for mut stream in slow {
         let mut rest = Vec::new();
@@ -172,7 +213,7 @@ fn an_invalid_request_gets_an_error_and_affects_no_other_client() {
 #[test]
 fn a_scrape_a_minute_costs_less_than_a_thousandth_of_a_cpu() {
     let exporter = Exporter::start(&[]);
-    let spent = || value(&exporter.answer(METRICS), "process_cpu_seconds_total");
+    let spent = || value(&exporter.answer(METRICS), "fastpath_export_cpu_seconds_total");
     let mut before = spent();
     let looks = (0..5).map(|_| {
         let now = spent();

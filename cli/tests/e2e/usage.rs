@@ -190,3 +190,46 @@ fn verbose_times_each_step_of_the_start() {
         assert!(outcome.err.contains(step), "{step}: {outcome:#?}");
     }
 }
+
+#[test]
+fn the_version_names_the_commit_and_the_images() {
+    let head = Command::new("git").args(["rev-parse", "HEAD"]).output();
+    let head = head.ok().filter(|done| done.status.success());
+    for program in [env!("CARGO_BIN_EXE_fastpath"), env!("CARGO_BIN_EXE_fastpathd")] {
+        let name = program.rsplit('/').next().expect("a name");
+        let first = format!("{name} {}\n", env!("CARGO_PKG_VERSION"));
+        let says = |option| {
+            let mut command = Command::new(program);
+            command.arg(option);
+            finish(command).expect_success().out
+        };
+        assert_eq!(says("-V"), first);
+        let long = says("--version");
+        assert!(long.starts_with(&first), "{long}");
+        // The build knew a commit if the source is a repository, or was given one.
+        if let Some(commit) = option_env!("FASTPATH_BUILT_COMMIT") {
+            assert!(long.contains(&format!("\ncommit: {commit}\n")), "{long}");
+        }
+        if let Some(head) = &head
+            && option_env!("FASTPATH_COMMIT").is_none()
+        {
+            let head = String::from_utf8_lossy(&head.stdout);
+            assert!(long.contains(&format!("\ncommit: {head}")), "{long}");
+        }
+        let images = long.split_once("\nimages:\n").expect("images").1;
+        let named: Vec<_> = images
+            .lines()
+            .filter_map(|line| line.split_whitespace().next())
+            .collect();
+        assert_eq!(named, ["x86_64", "i386", "aarch64", "arm", "riscv64"], "{long}");
+        let own = images
+            .lines()
+            .find(|line| line.contains(std::env::consts::ARCH))
+            .expect("a line");
+        let size = own
+            .split_whitespace()
+            .nth(1)
+            .and_then(|size| size.parse::<usize>().ok());
+        assert!(size.is_some_and(|size| size > 1000), "{own}");
+    }
+}

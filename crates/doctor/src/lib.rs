@@ -25,7 +25,7 @@ mod served;
 mod words;
 
 pub use evidence::{Line, Mark};
-pub use facts::Facts;
+pub use facts::{Facts, PageFacts};
 pub use findings::{Because, Finding, Gain, Proof, Severity, Verdict};
 pub use program::{Program, read as read_program};
 pub use remedies::{Remedy, When};
