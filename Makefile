@@ -53,6 +53,10 @@ static: ## build fastpath as one file that needs no library
 	@./scripts/setup --check build
 	@$(ENV) ./scripts/static
 
+image: preload ## build an OCI image of this machine's architecture, without packages; prints its path
+	@$(ENV) mkdir -p target/image && ./scripts/oci-image target/image/fastpath.oci.tar \
+		"$$(dpkg --print-architecture)=$$(dirname "$$(./scripts/static)"),$(abspath $(PRELOAD))" && echo target/image/fastpath.oci.tar
+
 bench: build ## compare the clock paths of this machine
 	./target/release/fastpath bench
 
@@ -124,7 +128,7 @@ install-programs:
 	$(RUNNER) $(PROGRAMS)/fastpathd --completions fish >$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpathd.fish
 	install -D -m 755 $(PRELOAD)/libfastpath-preload.so $(DESTDIR)$(LIBDIR)/libfastpath-preload.so
 
-packages: ## build debs, rpms, static tarballs and their SBOM, in target/packages; see docs/install.md
+packages: ## build debs, rpms, static tarballs, an OCI image, a Helm chart, and their SBOM, in target/packages; see docs/install.md
 	@./scripts/setup --check packages
 	@./scripts/make-packages
 
@@ -150,4 +154,4 @@ clean: ## remove everything that was built
 help: ## print this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1	\2/p' Makefile | expand -t 16
 
-.PHONY: all build demo test check docs lab servers slews long static bench bench-attach bench-publisher bench-hosts bench-run torture hostile lib preload lint setup install install-programs packages uninstall clean help
+.PHONY: all build demo test check docs image lab servers slews long static bench bench-attach bench-publisher bench-hosts bench-run torture hostile lib preload lint setup install install-programs packages uninstall clean help

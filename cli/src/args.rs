@@ -90,6 +90,7 @@ pub enum Command {
     Trace(Trace),
     Export(Export),
     Report(Report),
+    InstallLibrary(InstallLibrary),
     /// Write the man pages to a directory
     #[command(hide = true)]
     Man {
@@ -308,6 +309,27 @@ pub struct Report {
     /// Files from other hosts; `-` is standard input
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
+}
+
+/// Copy libfastpath-preload.so to a directory that containers mount
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+An image without a shell puts the library on its node in this way: the Helm chart's init container runs it, with the node's directory mounted.
+
+The directory is created if it does not exist. An existing library is replaced atomically; a file with the same content is kept. Processes that \
+have loaded the previous one keep it. Every user can read the library, whatever the umask is.
+
+Exit status: 0; 2 usage error; 66 the library cannot be read; 74 it cannot be written.
+
+  fastpath install-library /var/lib/fastpath")]
+pub struct InstallLibrary {
+    /// Directory to copy to
+    #[arg(value_name = "DIRECTORY")]
+    pub directory: PathBuf,
+
+    /// Library to copy, instead of the libfastpath-preload.so beside this program
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
 }
 
 /// Calls that `guard` checks.

@@ -9,21 +9,20 @@ use crate::output;
 
 /// Replaces a file by `contents`, completely or not at all; a symbolic link keeps pointing to it. Other kinds of files
 /// (a pipe, a device, any descriptor of this process) are written to. The error names what failed.
-pub fn replace(path: &Path, contents: &str) -> io::Result<()> {
+pub fn replace(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
+    let contents = contents.as_ref();
     // The descriptor may be a file without a name: replacing it would replace the link.
     if let Some(fd) = descriptor_at(path) {
-        return descriptor(fd)?.write_all(contents.as_bytes());
+        return descriptor(fd)?.write_all(contents);
     }
     // Through links: else a link would be replaced by a file, and readers of its target would still read the old
     // contents.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if fs::metadata(path).is_ok_and(|is| !is.is_file() && !is.is_dir()) {
-        return File::options().write(true).open(path)?.write_all(contents.as_bytes());
+        return File::options().write(true).open(path)?.write_all(contents);
     }
     let (mut file, beside) = create_beside(path)?;
-    let written = file
-        .write_all(contents.as_bytes())
-        .and_then(|()| fs::rename(&beside, path));
+    let written = file.write_all(contents).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
         let _ = fs::remove_file(&beside);
     }

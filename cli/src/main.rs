@@ -16,6 +16,7 @@ mod file;
 #[cfg(target_arch = "x86_64")]
 mod groups;
 mod guard;
+mod install_library;
 mod limits;
 mod live;
 mod man;
@@ -70,6 +71,7 @@ extern "C" fn begin(argc: c_int, argv: *const *const c_char) -> ! {
         Command::Trace(options) => trace::run(&options),
         Command::Export(options) => export::run(&options),
         Command::Report(options) => report::run(&options),
+        Command::InstallLibrary(options) => install_library::run(&options),
         Command::Man { directory } => shell::man_pages(&directory),
         Command::Completions { shell } => shell::completions(shell),
         Command::Attach(options) => attach::attach(&options),

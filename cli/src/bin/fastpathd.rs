@@ -64,6 +64,10 @@ struct Args {
     #[arg(long, conflicts_with = "check_policy")]
     dry_run: bool,
 
+    /// Check that the daemon at the socket answers, and exit: 0 if it does, 1 if not. For health checks
+    #[arg(long, conflicts_with_all = ["check_policy", "dry_run"])]
+    ping: bool,
+
     /// Most pages of a user; root may have more
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pages_per_user: usize,
@@ -136,6 +140,9 @@ fn main() -> ExitCode {
     if let Some(pid) = args.attach {
         return attach_one(args, pid, &surroundings);
     }
+    if args.ping {
+        return ping(&args.socket);
+    }
     let missing = args.policy.as_ref().filter(|path| !path.exists());
     if let Some(path) = missing {
         eprintln!("fastpathd: --policy {}: no such file", path.display());
@@ -197,6 +204,18 @@ fn attach_one(_: Args, pid: i32, _: &Surroundings) -> ExitCode {
     let why = "running processes are attached on x86-64 only";
     eprintln!("fastpathd: process {pid} stays on the kernel's path: {why}");
     ExitCode::FAILURE
+}
+
+/// Asks the daemon at a socket for its state.
+fn ping(socket: &std::path::Path) -> ExitCode {
+    let state = fastpath_protocol::Client::connect_to(socket).and_then(|client| client.status());
+    match state {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("fastpathd: {why}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Prints the effect of a policy now.

@@ -24,6 +24,7 @@ mod helper_life;
 mod helper_loss;
 #[cfg(target_arch = "x86_64")]
 mod i386;
+mod install_library;
 mod instruments;
 mod job_control;
 mod json;

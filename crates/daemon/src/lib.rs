@@ -6,6 +6,7 @@
 //! process, has threads of its own.
 
 mod book;
+mod cgroup_namespace;
 mod closing;
 mod finding;
 mod lease;
@@ -70,7 +71,8 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
         .unwrap_or_default();
     target::kernels_pages_suit().map_err(|e| Failure::Host(e.to_string()))?;
     evidence::is_promising(trust).map_err(|e| Failure::Host(e.refusal()))?;
-    // Before any thread is started, so that all threads inherit the blocked signals.
+    // Before any thread is started, so that all threads inherit the namespace and the blocked signals.
+    let entered = cgroup_namespace::enter_that_of_the_first_process();
     let signals = server::Signals::block().map_err(|e| start("signals", e))?;
     lease::outlive_breaks().map_err(|e| start("signals", e))?;
     raise_descriptor_limit();
@@ -86,6 +88,12 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
         .map_err(|e| start("a thread that compares the CPUs' counters", e))?;
     log::start().map_err(|e| start("a thread that writes the log", e))?;
     publisher.on_news(log::say_news);
+    if let Err(error) = entered {
+        log::say(
+            log::Priority::Warning,
+            format_args!("cgroups are seen relative to this container's, in rules of the policy too: setns: {error}"),
+        );
+    }
     let over = Arc::new(AtomicBool::new(false));
     let publishing = {
         let over = over.clone();
