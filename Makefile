@@ -17,7 +17,7 @@ ENV = . ./scripts/env &&
 
 all: build lib preload ## build everything that install copies (the default)
 
-build: ## build target/release/fastpath and target/release/fastpathd
+build: ## build fastpath, fastpathd and fastpath-nri in target/release
 	@./scripts/setup --check build
 	$(ENV) cargo build --release
 
@@ -109,15 +109,19 @@ install: install-programs ## install fastpath and its libraries into PREFIX (/us
 	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) ./scripts/lib install
 
 install-programs:
-	@for file in $(PROGRAMS)/fastpath $(PROGRAMS)/fastpathd $(PRELOAD)/libfastpath-preload.so; do \
+	@for file in $(PROGRAMS)/fastpath $(PROGRAMS)/fastpathd $(PROGRAMS)/fastpath-nri $(PRELOAD)/libfastpath-preload.so; do \
 		[ -e $$file ] || { echo "make install: there is no $$file; run \`make\` first, as the user who builds" >&2; exit 1; }; done
 	install -D -m 755 $(PROGRAMS)/fastpath $(DESTDIR)$(PREFIX)/bin/fastpath
 	install -D -m 755 $(PROGRAMS)/fastpathd $(DESTDIR)$(PREFIX)/bin/fastpathd
+	install -D -m 755 $(PROGRAMS)/fastpath-nri $(DESTDIR)$(PREFIX)/bin/fastpath-nri
 	install -D -m 644 deploy/fastpath-policy.toml $(DESTDIR)$(PREFIX)/share/doc/fastpath/policy.toml
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' deploy/systemd/fastpathd.service | \
 		install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/fastpathd.service
+	sed 's|/usr/local/bin|$(PREFIX)/bin|' deploy/oci/fastpath.json | \
+		install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/containers/oci/hooks.d/fastpath.json
 	$(RUNNER) $(PROGRAMS)/fastpath man $(DESTDIR)$(PREFIX)/share/man/man1
 	$(RUNNER) $(PROGRAMS)/fastpathd --man $(DESTDIR)$(PREFIX)/share/man/man8
+	$(RUNNER) $(PROGRAMS)/fastpath-nri --man $(DESTDIR)$(PREFIX)/share/man/man8
 	install -d $(DESTDIR)$(COMPLETIONS)/bash-completion/completions $(DESTDIR)$(COMPLETIONS)/zsh/site-functions \
 		$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d
 	$(RUNNER) $(PROGRAMS)/fastpath completions bash >$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpath
@@ -126,6 +130,9 @@ install-programs:
 	$(RUNNER) $(PROGRAMS)/fastpathd --completions bash >$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpathd
 	$(RUNNER) $(PROGRAMS)/fastpathd --completions zsh >$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpathd
 	$(RUNNER) $(PROGRAMS)/fastpathd --completions fish >$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpathd.fish
+	$(RUNNER) $(PROGRAMS)/fastpath-nri --completions bash >$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpath-nri
+	$(RUNNER) $(PROGRAMS)/fastpath-nri --completions zsh >$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpath-nri
+	$(RUNNER) $(PROGRAMS)/fastpath-nri --completions fish >$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpath-nri.fish
 	install -D -m 755 $(PRELOAD)/libfastpath-preload.so $(DESTDIR)$(LIBDIR)/libfastpath-preload.so
 
 packages: ## build debs, rpms, static tarballs, an OCI image, a Helm chart, and their SBOM, in target/packages; see docs/install.md
@@ -133,17 +140,22 @@ packages: ## build debs, rpms, static tarballs, an OCI image, a Helm chart, and 
 	@./scripts/make-packages
 
 uninstall: ## remove what install put into PREFIX; processes that are served keep running; see docs/install.md
-	rm -f $(DESTDIR)$(PREFIX)/bin/fastpath $(DESTDIR)$(PREFIX)/bin/fastpathd \
+	rm -f $(DESTDIR)$(PREFIX)/bin/fastpath $(DESTDIR)$(PREFIX)/bin/fastpathd $(DESTDIR)$(PREFIX)/bin/fastpath-nri \
 		$(DESTDIR)$(PREFIX)/share/doc/fastpath/policy.toml \
 		$(DESTDIR)$(PREFIX)/lib/systemd/system/fastpathd.service \
+		$(DESTDIR)$(PREFIX)/share/containers/oci/hooks.d/fastpath.json \
 		$(DESTDIR)$(PREFIX)/share/man/man1/fastpath.1 $(DESTDIR)$(PREFIX)/share/man/man1/fastpath-*.1 \
 		$(DESTDIR)$(PREFIX)/share/man/man8/fastpathd.8 \
+		$(DESTDIR)$(PREFIX)/share/man/man8/fastpath-nri.8 $(DESTDIR)$(PREFIX)/share/man/man8/fastpath-nri-oci-hook.8 \
 		$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpath \
 		$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpath \
 		$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpath.fish \
 		$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpathd \
 		$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpathd \
 		$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpathd.fish \
+		$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpath-nri \
+		$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpath-nri \
+		$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpath-nri.fish \
 		$(DESTDIR)$(LIBDIR)/libfastpath-preload.so
 	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) ./scripts/lib uninstall
 	@rmdir $(DESTDIR)$(PREFIX)/share/doc/fastpath 2>/dev/null || true

@@ -112,6 +112,16 @@ fn files(name: &str) -> &'static [&'static str] {
             "  /run/fastpath/fastpathd.sock   socket that it listens on; FASTPATH_SOCKET sets another",
             "  /etc/fastpath/policy.toml      policy: the processes that are attached when they appear, or never",
         ],
+        "fastpath-nri" => &[
+            "  /opt/nri/plugins/10-fastpath       the program, or a link to it, where the runtime starts it",
+            "  /etc/nri/conf.d/10-fastpath.conf   its options then: socket, library, method",
+            "  /var/run/nri/nri.sock              socket of the runtime",
+            "  /run/fastpath/fastpathd.sock       socket of fastpathd(8)",
+        ],
+        "fastpath-nri-oci-hook" => &[
+            "  /usr/share/containers/oci/hooks.d/fastpath.json   says for which containers CRI-O and Podman run the hook",
+            "  /run/fastpath/fastpathd.sock                      socket of fastpathd(8)",
+        ],
         "fastpath-run" | "fastpath-attach" | "fastpath-status" => {
             &["  /run/fastpath/fastpathd.sock   socket of fastpathd(8); FASTPATH_SOCKET sets another"]
         }

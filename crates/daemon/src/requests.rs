@@ -58,6 +58,7 @@ pub fn answer(state: &mut State, peer: Peer, packet: &[u8], fds: Vec<OwnedFd>) -
                 Operation::Prepare => prepare(state, peer, &request),
                 Operation::Status => status(state, peer, &request),
                 Operation::Withdraw => withdraw(state, peer, &request, fds),
+                Operation::Attach => attach(state, peer, &request, fds),
             };
             (operation as u32, answered)
         }
@@ -284,6 +285,21 @@ fn withdraw(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>)
         )),
         _ => Ok(Answered::with(Answer::new(Operation::Withdraw as u32), Vec::new())),
     }
+}
+
+/// Queues a process to be attached, as if a rule of the policy selected it. Only the host's root may ask for that: the
+/// daemon has more privileges over a process than its user may have.
+fn attach(state: &State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> Result<Answered, Refusal> {
+    let [process, _] = descriptors(request, fds)?;
+    if peer.uid != 0 || !peer.payer.is_root() {
+        return Err(Refusal::new(Code::Denied, "only root may have processes attached"));
+    }
+    let process = process.ok_or_else(|| Refusal::new(Code::Malformed, "the request names no process"))?;
+    let (process, payer) = peer.process_of(process.as_fd())?;
+    state.policy_allows(process)?;
+    let clocks = clocks_of(state, request)?;
+    state.attach(process, payer, clocks)?;
+    Ok(Answered::with(Answer::new(Operation::Attach as u32), Vec::new()))
 }
 
 /// Returns a memfd with these bytes, sealed against every change.

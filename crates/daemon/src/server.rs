@@ -116,6 +116,18 @@ impl State {
         }
     }
 
+    /// Queues a process to be attached with its descendants.
+    pub fn attach(&self, process: Process, payer: Payer, clocks: ClockSet) -> Result<(), Refusal> {
+        let unsupported = |why| Refusal::new(Code::Unsupported, why);
+        if cfg!(not(target_arch = "x86_64")) {
+            return Err(unsupported("running processes are attached on x86-64 only"));
+        }
+        match &self.watcher {
+            Some(watcher) => watcher.attach(process, payer, clocks),
+            None => Err(unsupported("this daemon attaches no processes")),
+        }
+    }
+
     /// Reads the policy again. A policy with a mistake changes nothing.
     fn reload(&mut self) {
         match Policy::read(&self.policy_file) {

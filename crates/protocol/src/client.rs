@@ -170,6 +170,17 @@ impl Client {
         self.ask(&request, &fds).map(drop)
     }
 
+    /// Has the daemon attach the process of a pidfd with its descendants, and serve it `clocks` (none: those that are slow
+    /// here). Only for root. The daemon answers before it attaches the process, and logs the result.
+    pub fn attach(&self, process: BorrowedFd<'_>, clocks: ClockSet) -> Result<(), Failure> {
+        let request = Request {
+            clocks: clocks.0,
+            flags: WITH_PROCESS,
+            ..Request::new(Operation::Attach)
+        };
+        self.ask(&request, &[process]).map(drop)
+    }
+
     fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), Failure> {
         let answered = self.exchange(request, fds)?;
         Ok((answered.answer, answered.fds))

@@ -56,6 +56,8 @@ numbered! {
         Status = 3,
         /// Take the clocks off a process's pages permanently.
         Withdraw = 4,
+        /// Attach a process and its descendants.
+        Attach = 5,
     }
 }
 

@@ -147,6 +147,19 @@ fn a_user_reaches_only_its_own_processes_and_root_reaches_all() {
     let answer = ask(65534, "4", "0");
     assert!(answer.starts_with("8 ") && answer.contains("has no page"), "{answer}");
     assert_eq!(ask(65534, "1", "0").trim(), "0");
+    // The daemon attaches processes for root alone: not even a user's own.
+    let mut own = Command::new("sleep");
+    own.arg("1000").uid(65534).gid(65534);
+    let own = start(own);
+    for pid in [&pid, &own.pid().0.to_string()] {
+        let answer = ask(65534, "5", pid);
+        assert!(answer.starts_with("3 ") && answer.contains("only root"), "{answer}");
+    }
+    let answer = ask(0, "5", "0");
+    assert!(
+        answer.starts_with("1 ") && answer.contains("names no process"),
+        "{answer}"
+    );
     assert_eq!(ask(0, "4", &pid).trim(), "0");
     wait_until("the page to be let go", || {
         !place.status().pages.iter().any(|page| page.pid == roots.pid().0)

@@ -74,6 +74,50 @@ fn a_process_that_a_rule_forbids_gets_no_page_and_the_refusal_names_the_file() {
     );
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn root_has_a_process_and_the_programs_that_it_executes_attached_unless_a_rule_forbids_it() {
+    let (Some(mut torture), Some(())) = (torture::endless("2"), needs_root()) else {
+        return;
+    };
+    let _host = among_others();
+    let place = Place::new();
+    torture[0] = install(&torture[0], place.0.path().join("forbidden"), 0o755);
+    let (_daemon, _) = daemon(&place, &rule(&torture[0], "never"));
+    let client = || Client::connect_to(&place.socket()).expect("a daemon");
+    let pidfd = |running: &Running| {
+        // SAFETY: pidfd_open returns a new descriptor, which nothing else owns; the child has not been waited for.
+        unsafe {
+            let fd = libc::syscall(libc::SYS_pidfd_open, running.pid().0, 0) as i32;
+            <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd)
+        }
+    };
+    let forbidden = torture::start_endless(&torture);
+    wait_until("the loop", || forbidden.pid().cpu_time().as_millis() > 100);
+    let refused = client().attach(
+        std::os::fd::AsFd::as_fd(&pidfd(&forbidden)),
+        fastpath_page::ClockSet::ALL,
+    );
+    let refused = refused.expect_err("a refusal").to_string();
+    assert!(refused.contains("says never"), "{refused}");
+    assert_eq!(page_of(forbidden.pid()), None);
+    torture::end(forbidden);
+
+    let fifo = place.0.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("a fifo");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "read line <\"$0\"; exec sleep 1000"]).arg(&fifo);
+    let shell = start(shell);
+    wait_until("the shell", || shell.pid().read("comm").trim() == "sh");
+    let attached = client().attach(std::os::fd::AsFd::as_fd(&pidfd(&shell)), fastpath_page::ClockSet::ALL);
+    attached.expect("an answer");
+    wait_until("the shell to be attached", || page_of(shell.pid()).is_some());
+    std::fs::write(&fifo, "go\n").expect("write");
+    wait_until("the program that it executes", || {
+        shell.pid().read("comm").trim() == "sleep" && page_of(shell.pid()).is_some()
+    });
+}
+
 #[test]
 fn a_missing_policy_is_an_error_and_a_valid_one_shows_its_effect() {
     let place = Place::new();

@@ -36,6 +36,8 @@ pub struct Task {
     pub decision: Decision,
     /// Name for the log.
     pub executable: Option<String>,
+    /// Start time of the process ([`fastpath_proc::Stat`]) if root asked for it; `None` if a rule selects it.
+    pub asked_for: Option<u64>,
 }
 
 /// Result of an attach.

@@ -63,20 +63,32 @@ impl Queue {
         while tasks.waiting.len() >= WAITING {
             tasks = self.wait(tasks);
         }
+        let pid = task.pid;
+        if !self.add(tasks, task) {
+            say(
+                Priority::Notice,
+                format_args!("process {pid} stays on the kernel's path: too many of its user wait"),
+            );
+        }
+    }
+
+    /// Adds a task if there is room, and returns whether there was.
+    pub fn offer(&self, task: Task) -> bool {
+        let tasks = self.tasks();
+        tasks.waiting.len() < WAITING && self.add(tasks, task)
+    }
+
+    /// Adds a task unless too many of its user wait.
+    fn add(&self, mut tasks: MutexGuard<'_, Tasks>, task: Task) -> bool {
         let payer = task.payer;
         let of_payer = || tasks.waiting.iter().filter(|task| task.payer == payer).count();
         if !payer.is_root() && of_payer() >= OF_ONE_USER_WAITING {
-            return say(
-                Priority::Notice,
-                format_args!(
-                    "process {} stays on the kernel's path: too many of its user wait",
-                    task.pid
-                ),
-            );
+            return false;
         }
         tasks.waiting.push_back(task);
         drop(tasks);
         self.changed.notify_all();
+        true
     }
 
     /// Waits for the next task. It is in progress until it is given back.
@@ -197,6 +209,7 @@ mod tests {
             payer,
             decision,
             executable: None,
+            asked_for: None,
         }
     }
 

@@ -6,6 +6,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use fastpath_page::ClockSet;
+use fastpath_proc::Stat;
+use fastpath_protocol::{Code, Refusal};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -13,7 +16,7 @@ use super::attacher::{Attacher, Done, Task};
 use super::queue::AT_A_TIME;
 use super::queue::Queue;
 use super::source::Source;
-use super::{Action, Facts, Policy, is_ours};
+use super::{Action, Clocks, Decision, Facts, Policy, is_ours};
 use crate::Options;
 use crate::payer::Payer;
 use crate::peer::Process;
@@ -24,6 +27,7 @@ pub struct Watcher(Arc<Shared>);
 
 struct Shared {
     policy: Mutex<Arc<Policy>>,
+    tasks: Arc<Queue>,
     /// How processes are noticed at present.
     notices: Mutex<Option<&'static str>>,
     changed: EventFd,
@@ -34,20 +38,43 @@ struct Shared {
 impl Watcher {
     /// Starts with a policy.
     pub fn start(policy: Policy, options: &Options) -> io::Result<Watcher> {
+        let tasks = Arc::new(Queue::new());
         let watcher = Watcher(Arc::new(Shared {
             policy: Mutex::new(Arc::new(policy)),
+            tasks: tasks.clone(),
             notices: Mutex::new(None),
             changed: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             rules: Mutex::default(),
         }));
-        let tasks = Arc::new(Queue::new());
         for _ in 0..AT_A_TIME {
-            let (tasks, attacher, theirs) = (tasks.clone(), Attacher::new(options), watcher.0.clone());
-            spawn("fastpath-attach", move || theirs.attach_those(&tasks, &attacher))?;
+            let (attacher, theirs) = (Attacher::new(options), watcher.0.clone());
+            spawn("fastpath-attach", move || theirs.attach_those(&attacher))?;
         }
         let theirs = watcher.0.clone();
-        spawn("fastpath-policy", move || theirs.watch(&tasks))?;
+        spawn("fastpath-policy", move || theirs.watch())?;
         Ok(watcher)
+    }
+
+    /// Queues a process that a client names. Never waits.
+    pub fn attach(&self, process: Process, payer: Payer, clocks: ClockSet) -> Result<(), Refusal> {
+        let ended = |_| Refusal::new(Code::Process, format!("process {} has ended", process.pid));
+        let task = Task {
+            pid: process.pid,
+            payer,
+            decision: Decision {
+                action: Action::Attach,
+                clocks: Clocks::Set(clocks),
+                children: true,
+                rescue: false,
+                rule: 0,
+            },
+            executable: Facts::of(process).executable,
+            asked_for: Some(Stat::of(process.pid).map_err(ended)?.start_time),
+        };
+        match self.0.tasks.offer(task) {
+            true => Ok(()),
+            false => Err(Refusal::new(Code::Limit, "too many processes wait to be attached")),
+        }
     }
 
     /// Returns the policy in force.
@@ -87,21 +114,32 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    fn attach_those(&self, tasks: &Queue, attacher: &Attacher) {
+    fn attach_those(&self, attacher: &Attacher) {
         super::attacher::keep_clients_descriptors_out();
         loop {
-            let task = tasks.take();
-            // While the task waited, the policy may have changed, and the number may have been given to another
-            // process.
-            let is_as_it_was = self.policy().decide_for(task.pid) == Some(task.decision);
-            let done = match is_as_it_was {
+            let task = self.tasks.take();
+            let done = match self.is_still_to_be_attached(&task) {
                 true => attacher.attach(&task),
                 false => Done::InTime(None),
             };
-            if let Done::InTime(Some(inode)) = &done {
+            if let Done::InTime(Some(inode)) = &done
+                && task.asked_for.is_none()
+            {
                 locked(&self.rules).insert(*inode, task.decision.rule);
             }
-            tasks.give_back(&task, done);
+            self.tasks.give_back(&task, done);
+        }
+    }
+
+    /// Returns whether the reason for a task still holds: while it waited, the policy may have changed, and the number
+    /// may have been given to another process.
+    fn is_still_to_be_attached(&self, task: &Task) -> bool {
+        let policy = self.policy();
+        match task.asked_for {
+            Some(start_time) => {
+                Stat::of(task.pid).is_ok_and(|stat| stat.start_time == start_time) && !policy.forbids(task.pid)
+            }
+            None => policy.decide_for(task.pid) == Some(task.decision),
         }
     }
 
@@ -110,7 +148,7 @@ impl Shared {
     }
 
     /// Runs for as long as the daemon.
-    fn watch(&self, tasks: &Queue) {
+    fn watch(&self) {
         loop {
             let policy = self.policy();
             let mut source = policy.attaches().then(Source::open);
@@ -118,7 +156,7 @@ impl Shared {
             let mut noticed = source.as_mut().map(Source::all).unwrap_or_default();
             loop {
                 for pid in noticed {
-                    consider(&policy, pid, tasks);
+                    consider(&policy, pid, &self.tasks);
                 }
                 let (changed, ready) = self.wait(source.as_ref());
                 if changed {
@@ -167,6 +205,7 @@ fn consider(policy: &Policy, pid: i32, tasks: &Queue) {
             payer,
             decision,
             executable: facts.executable,
+            asked_for: None,
         });
     }
 }

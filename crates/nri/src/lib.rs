@@ -1,0 +1,18 @@
+//! Serves the containers whose pods have the annotation [`annotation::CLOCKS`]: an NRI plugin (containerd, CRI-O) and an
+//! OCI hook. Both ask fastpathd to attach a container's first process, with its descendants; the plugin can instead
+//! have libfastpath-preload.so loaded into the container.
+//!
+//! A container always starts: whatever goes wrong is logged, and the container stays on the kernel's path.
+
+mod annotation;
+mod attaching;
+mod connection;
+pub mod hook;
+pub mod log;
+mod messages;
+mod options;
+mod plugin;
+mod preload;
+
+pub use options::{Method, Options};
+pub use plugin::{Place, run};
