@@ -15,7 +15,7 @@ fn root() -> PathBuf {
 /// Returns the pages: those of the repository's root, of docs, and the README of each folder.
 fn pages() -> Vec<PathBuf> {
     let mut pages = Vec::new();
-    for folder in ["", "docs", "docs/design", "lab", "deploy", "examples"] {
+    for folder in ["", "docs", "docs/design", "docs/recipes", "lab", "deploy", "examples"] {
         let entries = std::fs::read_dir(root().join(folder)).expect("a folder").flatten();
         pages.extend(
             entries
