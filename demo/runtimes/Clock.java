@@ -7,7 +7,7 @@ import java.time.Instant;
 
 /** For each line of input that names a call, prints the nanoseconds that it takes. */
 public class Clock {
-    private static final int READS = 50_000;
+    private static final int READS = 5_000;
 
     // The results, so that no call is optimised away.
     private static long seen;
