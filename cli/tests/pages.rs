@@ -19,6 +19,7 @@ fn pages() -> Vec<PathBuf> {
         "",
         "docs",
         "docs/design",
+        "docs/recipes",
         "lab",
         "deploy",
         "deploy/helm/fastpath",
