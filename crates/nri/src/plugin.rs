@@ -230,7 +230,7 @@ impl Plugin<'_> {
                     self.attach(&pod, &container, wish, Some(program));
                 }
                 // The runtime names the process after the start.
-                None => return,
+                None => {}
             }
         } else {
             self.attach(&pod, &container, wish, None);
