@@ -219,9 +219,11 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = shell.id() as i32;
-        // The exec of the shell itself.
+        // Waits for an exec, and for its end.
         let started = |name: &str| {
-            while fastpath_proc::comm(pid).is_ok_and(|comm| comm.trim() != name) {
+            let is_started =
+                || fastpath_proc::comm(pid).is_ok_and(|comm| comm.trim() == name) && Program::of(pid).is_some();
+            while !is_started() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         };

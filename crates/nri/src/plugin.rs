@@ -224,13 +224,10 @@ impl Plugin<'_> {
             return;
         };
         if event == Event::StartContainer {
-            match Program::of(container.pid as i32).filter(|_| container.pid > 0) {
-                Some(program) => {
-                    self.begun.insert(container.id.clone());
-                    self.attach(&pod, &container, wish, Some(program));
-                }
-                // The runtime names the process after the start.
-                None => return,
+            // A runtime that does not name the process yet names it after the start.
+            if let Some(program) = Program::of(container.pid as i32).filter(|_| container.pid > 0) {
+                self.begun.insert(container.id.clone());
+                self.attach(&pod, &container, wish, Some(program));
             }
         } else {
             self.attach(&pod, &container, wish, None);
