@@ -13,6 +13,7 @@ use crate::args;
 use crate::exit;
 use crate::limits::{FileSize, LARGEST_FILE};
 use crate::output::{note, warn};
+use crate::processes::Named;
 use crate::run::selection::Selection;
 
 use crate::{groups, processes, rescue_hint};
@@ -35,9 +36,8 @@ pub fn attach(options: &args::Attach) -> i32 {
         }
     };
     // Before anything is started for these processes.
-    let (selected, named) = selected(&options.processes);
-    let (pids, status) = each(&selected, attach::may_attach);
-    let mut status = first(named, status);
+    let selected = Selected::of(&options.processes);
+    let (pids, mut status) = selected.each(attach::may_attach);
     if pids.is_empty() {
         return status;
     }
@@ -71,7 +71,7 @@ pub fn attach(options: &args::Attach) -> i32 {
                 report(pid, &attached, options.verbose);
                 0
             }
-            Outcome::Refused(refusal) => refuse(pid, &refusal),
+            Outcome::Refused(refusal) => selected.refuse(pid, &refusal),
             // The user did not name it.
             Outcome::Forbidden(_) if !is_named => 0,
             Outcome::Forbidden(why) => {
@@ -174,12 +174,12 @@ pub fn detach(options: &args::Detach) -> i32 {
             return exit::FAILED;
         }
     };
-    let (selected, named) = if options.all {
-        (super::status::attached(), 0)
+    let selected = if options.all {
+        Selected::found(super::status::attached())
     } else {
-        selected(&options.processes)
+        Selected::of(&options.processes)
     };
-    let (_, status) = each(&selected, |pid| {
+    let (_, status) = selected.each(|pid| {
         let detached = attach::detach(pid, give_up)?;
         if let Some(refusal) = detached.region_stays_for {
             let why = match refusal {
@@ -192,58 +192,90 @@ pub fn detach(options: &args::Detach) -> i32 {
         }
         Ok(())
     });
-    first(named, status)
+    status
 }
 
-/// Returns the named processes, each once, and the exit status if no process has a name.
-fn selected(options: &args::Processes) -> (Vec<i32>, i32) {
-    let mut found: Vec<i32> = Vec::new();
-    let mut status = 0;
-    let mut add = |pids: Vec<i32>, missing: &dyn Fn() -> String| {
+/// The processes that a command is for.
+struct Selected {
+    /// Each once.
+    pids: Vec<i32>,
+    /// Those that the user named by number.
+    numbers: Vec<i32>,
+    /// Exit status if no process has a name, else 0.
+    status: i32,
+}
+
+impl Selected {
+    /// Returns processes that were found, not named by number.
+    fn found(pids: Vec<i32>) -> Selected {
+        Selected {
+            pids,
+            numbers: Vec::new(),
+            status: 0,
+        }
+    }
+
+    fn of(options: &args::Processes) -> Selected {
+        let mut selected = Selected::found(Vec::new());
+        for name in &options.named {
+            if let Named::Pid(pid) = name {
+                selected.numbers.push(*pid);
+            }
+            selected.add(name.all(), || processes::none_is_called(name));
+        }
+        if let Some(group) = &options.cgroup {
+            selected.add(groups::of_cgroup(group), || {
+                format!("no process is in the control group {}", group.display())
+            });
+        }
+        if let Some(unit) = &options.unit {
+            selected.add(groups::of_unit(unit), || format!("no process is of the unit {unit}"));
+        }
+        selected
+    }
+
+    fn add(&mut self, pids: Vec<i32>, missing: impl Fn() -> String) {
         if pids.is_empty() {
             note(missing());
-            status = exit::NO_SUCH_PROCESS;
+            self.status = exit::NO_SUCH_PROCESS;
         }
         for pid in pids {
-            if !found.contains(&pid) {
-                found.push(pid);
+            if !self.pids.contains(&pid) {
+                self.pids.push(pid);
             }
         }
-    };
-    for name in &options.named {
-        add(name.all(), &|| processes::none_is_called(name));
     }
-    if let Some(group) = &options.cgroup {
-        add(groups::of_cgroup(group), &|| {
-            format!("no process is in the control group {}", group.display())
-        });
-    }
-    if let Some(unit) = &options.unit {
-        add(groups::of_unit(unit), &|| format!("no process is of the unit {unit}"));
-    }
-    (found, status)
-}
 
-/// Returns the processes for which `work` succeeded, and the exit status.
-fn each(pids: &[i32], mut work: impl FnMut(i32) -> attach::Answer<()>) -> (Vec<i32>, i32) {
-    let mut status = 0;
-    let mut done = Vec::new();
-    for pid in pids.iter().copied() {
-        match work(pid) {
-            Ok(()) => done.push(pid),
-            Err(refusal) => status = first(status, refuse(pid, &refusal)),
+    /// Returns the processes for which `work` succeeded, and the exit status.
+    fn each(&self, mut work: impl FnMut(i32) -> attach::Answer<()>) -> (Vec<i32>, i32) {
+        let mut status = self.status;
+        let mut done = Vec::new();
+        for pid in self.pids.iter().copied() {
+            match work(pid) {
+                Ok(()) => done.push(pid),
+                Err(refusal) => status = first(status, self.refuse(pid, &refusal)),
+            }
         }
+        if done.is_empty() && status == 0 && !self.pids.is_empty() {
+            note("the processes have ended meanwhile");
+            status = exit::NO_SUCH_PROCESS;
+        }
+        (done, status)
     }
-    (done, status)
+
+    /// Reports a refusal, and returns its exit status. A process that was found by its name may end before its turn,
+    /// as connections of servers do: that is no failure.
+    fn refuse(&self, pid: i32, refusal: &Refusal) -> i32 {
+        if matches!(refusal, Refusal::NoSuchProcess { .. }) && !self.numbers.contains(&pid) {
+            return 0;
+        }
+        note(format_args!("{pid}: {refusal}"));
+        exit_status(refusal)
+    }
 }
 
 fn first(status: i32, next: i32) -> i32 {
     if status == 0 { next } else { status }
-}
-
-fn refuse(pid: i32, refusal: &Refusal) -> i32 {
-    note(format_args!("{pid}: {refusal}"));
-    exit_status(refusal)
 }
 
 /// Ends this process, so that the kernel detaches all its tracees.
@@ -280,5 +312,25 @@ fn exit_status(refusal: &Refusal) -> i32 {
         | Refusal::SharesMemory { .. } => DOES_NOT_STOP,
         Refusal::NotAttached => 15,
         Refusal::ChangedSince { .. } => 17,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_was_found_by_name_and_has_ended_is_no_failure() {
+        let ended = |gone: &'static [i32]| {
+            move |pid: i32| match gone.contains(&pid) {
+                true => Err(Refusal::NoSuchProcess { hint: String::new() }),
+                false => Ok(()),
+            }
+        };
+        let mut selected = Selected::found(vec![1, 2, 3]);
+        assert_eq!(selected.each(ended(&[2])), (vec![1, 3], 0));
+        assert_eq!(selected.each(ended(&[1, 2, 3])), (vec![], exit::NO_SUCH_PROCESS));
+        selected.numbers.push(2);
+        assert_eq!(selected.each(ended(&[2])), (vec![1, 3], exit::NO_SUCH_PROCESS));
     }
 }
