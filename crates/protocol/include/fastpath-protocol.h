@@ -35,14 +35,15 @@ enum fastpathd_operation {
 	FASTPATHD_STATUS = 3,
 	/* Takes the clocks off a process's pages permanently: it falls back to the kernel from now on. */
 	FASTPATHD_WITHDRAW = 4,
-	/* Has the daemon attach a process, its descendants, and the programs that they execute from then on: as a rule of
-	 * the policy with `children`. Only for root. The answer comes before the process is attached; the daemon's log
-	 * has the result. */
+	/* Has the daemon attach a process, its descendants, and the programs that they execute from then on: as a rule
+	 * of the policy with `children`. Only for root. The answer comes before the process is attached; the daemon's
+	 * log has the result. */
 	FASTPATHD_ATTACH = 5,
 };
 
 /* fastpathd_request.flags: the descriptors that travel with the request, in this order. */
-/* PAGE, WITHDRAW: a pidfd of the page's process. Without it, the process is the peer. ATTACH: a pidfd of the process. */
+/* PAGE, WITHDRAW: a pidfd of the page's process. Without it, the process is the peer. ATTACH: a pidfd of the process.
+ */
 #define FASTPATHD_WITH_PROCESS 1u
 /* PAGE: a mailbox of the client (a memfd of 4096 bytes that is sealed against shrinking and growing), which keeps
  * the page; the answer has none. For an attendant, which gives page and mailbox to other processes. */
@@ -53,8 +54,8 @@ struct fastpathd_request {
 	uint32_t version;
 	uint32_t operation; /* enum fastpathd_operation */
 	uint32_t flags;
-	/* PAGE, PREPARE, ATTACH: a bit per clock id to be answered (1 << CLOCK_MONOTONIC ...). 0: those whose present path
-	 * is slow on this host; if there is none, the answer is FASTPATHD_ENOTHING. */
+	/* PAGE, PREPARE, ATTACH: a bit per clock id to be answered (1 << CLOCK_MONOTONIC ...). 0: those whose present
+	 * path is slow on this host; if there is none, the answer is FASTPATHD_ENOTHING. */
 	uint32_t clocks;
 	uint32_t machine; /* PREPARE: e_machine of the peer's vDSO: 62 (EM_X86_64) or 183 (EM_AARCH64) */
 	uint32_t reserved;
