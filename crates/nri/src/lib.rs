@@ -1,4 +1,4 @@
-//! Serves the containers whose pods have the annotation [`annotation::CLOCKS`]: an NRI plugin (containerd, CRI-O) and an
+//! Serves the containers whose pods have the annotation `fastpath.io/clocks`: an NRI plugin (containerd, CRI-O) and an
 //! OCI hook. Both ask fastpathd to attach a container's first process, with its descendants; the plugin can instead
 //! have libfastpath-preload.so loaded into the container.
 //!

@@ -41,7 +41,7 @@ impl std::str::FromStr for Method {
 pub struct Options {
     /// Socket of fastpathd.
     pub socket: PathBuf,
-    /// libfastpath-preload.so on the node; `None`: the first of [`LIBRARIES`] that exists.
+    /// libfastpath-preload.so on the node; `None`: the first of the usual places that has it.
     pub library: Option<PathBuf>,
     /// Method for pods that name none.
     pub method: Method,
