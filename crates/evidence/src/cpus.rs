@@ -1,5 +1,34 @@
 //! The CPUs that this process may use.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// The kernel's list of the CPUs that are on (Documentation/admin-guide/cputopology.rst).
+#[derive(Debug, Default)]
+pub(crate) struct Online {
+    file: Option<File>,
+    list: Vec<u8>,
+}
+
+impl Online {
+    /// Returns whether it differs from that of the last call; the first call returns true. A list that cannot be read is
+    /// taken for the same.
+    pub(crate) fn has_changed(&mut self) -> bool {
+        if self.file.is_none() {
+            self.file = File::open("/sys/devices/system/cpu/online").ok();
+        }
+        let mut list = [0; 4096];
+        let length = self.file.as_ref().map(|file| file.read_at(&mut list, 0));
+        match length {
+            Some(Ok(length)) if self.list != list[..length] => {
+                self.list = list[..length].to_vec();
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Returns the numbers of these CPUs.
 pub fn allowed() -> Vec<usize> {
     // SAFETY: a cpu_set_t is plain bits, valid when zeroed.
@@ -47,6 +76,21 @@ pub fn run_on_any(cpus: &[usize]) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_list_of_cpus_that_are_on_changes_when_it_does() {
+        let mut online = Online::default();
+        let is_there = std::fs::exists("/sys/devices/system/cpu/online").is_ok_and(|is_there| is_there);
+        assert_eq!((online.has_changed(), online.has_changed()), (is_there, false));
+        let other = std::env::temp_dir().join(format!("fastpath-online-{}", std::process::id()));
+        std::fs::write(&other, "0-1\n").unwrap();
+        online.file = Some(File::open(&other).unwrap());
+        online.list = b"0-1\n".to_vec();
+        assert!(!online.has_changed());
+        std::fs::write(&other, "0\n").unwrap();
+        assert!(online.has_changed() && !online.has_changed());
+        std::fs::remove_file(&other).unwrap();
+    }
 
     #[test]
     fn a_bound_thread_runs_where_it_was_put() {

@@ -331,6 +331,7 @@ pub struct Patrol {
     rounds: usize,
     /// The CPUs that this thread may use when it is not bound to one, and when that was looked up.
     cpus: Option<(Vec<usize>, Instant)>,
+    online: cpus::Online,
     /// All CPUs that it could ever use.
     everywhere: Vec<usize>,
     /// Whether those are others than the ones with an offset.
@@ -435,8 +436,11 @@ impl Patrol {
 
     /// Returns the CPUs that this thread may use, except that it is bound to one of them.
     fn cpus(&mut self, now: Instant) -> Vec<usize> {
+        // A CPU that comes back may have another counter, so that its offset must be forgotten while it is off.
+        let is_same = offsets::in_force().is_none() || !self.online.has_changed();
         if let Some((cpus, at)) = &self.cpus
             && now.duration_since(*at) < LOOK_UP_EVERY
+            && is_same
         {
             return cpus.clone();
         }
