@@ -26,7 +26,7 @@ demo: ## install what is missing, build, show the cost of a lost clock path, and
 	$(ENV) cargo build --release
 	@./demo/run
 
-test: ## install what is missing, run every lint and test; about 50 minutes
+test: ## install what is missing, run every lint and test; about an hour
 	@./scripts/test
 
 check: ## for daily work: lints, unit tests and the main end-to-end tests; under 5 minutes once everything is built
