@@ -250,7 +250,7 @@ A scrape probes every clock, which takes about 10 ms of CPU time. Scrapes within
 is examined as by doctor every ten minutes. A client has five seconds; the 17th connection closes the oldest.
 
 Mappings of other users' processes are read with CAP_SYS_PTRACE; without it, fastpath_processes_unreadable counts these processes. \
-Nothing else needs a privilege. Units are seconds. deploy/ has a systemd unit, a container, a DaemonSet, alert rules (with \
+Nothing else needs a privilege. Units are seconds. deploy/ has a systemd unit, a Helm chart, alert rules (with \
 fastpath_clock_gettime_path_ns as a recording rule) and a dashboard.
 
 Exit status: 0 ended by a signal, or the file was written; 2 usage error; 69 cannot listen on the address; 74 the file \

@@ -58,8 +58,7 @@ pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {
     } else {
         Evidence::at_first_sight()
     };
-    let is_apart = |warp: &Warp| warp.furthest_apart().is_some();
-    if counter.evidence.warp.as_ref().is_some_and(is_apart) {
+    if counter.evidence.warp.as_ref().and_then(Warp::furthest_apart).is_some() {
         counter.drifts = Drift::measure(TIMEOUTS, DRIFT_BASE);
     }
     let stand_in = host::stand_in(root, cpuinfo.as_deref(), &probe.host.kernel);
@@ -122,14 +121,13 @@ fn clocks_of_its_isa(process: &Process) -> Option<Vec<ClockReport>> {
         .map(|probe| probe.clocks)
 }
 
-/// Looks for backward steps of the clocks that nobody sets. Those whose system call may kill are left out.
+/// Looks for backward steps of the clocks that cannot be set. Leaves out those whose system call may kill.
 fn backward_steps(probe: &Probe) -> Option<Monotonicity> {
     let can_be_read = |clock: &Clock| {
         let report = probe.clocks.iter().find(|report| report.clock == *clock);
         report.is_some_and(|report| report.measured.ns.is_some() && report.measured.syscall_ns.is_some())
     };
-    let clocks = [Clock::MONOTONIC, Clock::MONOTONIC_RAW, Clock::BOOTTIME];
-    let clocks: Vec<Clock> = clocks.into_iter().filter(can_be_read).collect();
+    let clocks: Vec<Clock> = Clock::NEVER_SET.into_iter().filter(can_be_read).collect();
     (counter::usable() && !clocks.is_empty()).then(|| monotonicity(&Functions::libc(), &clocks, READS))
 }
 

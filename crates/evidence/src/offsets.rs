@@ -163,14 +163,19 @@ impl Offsets {
 
     /// Returns the bounds of a pair in counts of which the offsets are subtracted.
     fn subtracted_from(&self, pair: Pair) -> Option<Pair> {
-        let ahead = self.get(pair.other)?.checked_sub(self.get(pair.cpu)?)?;
+        let ahead = self.ahead(pair)?;
         Some(pair.less(ahead, ahead))
     }
 
     /// Returns the bounds of a pair in the counters' own counts.
     pub(crate) fn added_to(&self, pair: Pair) -> Option<Pair> {
-        let ahead = self.get(pair.other)?.checked_sub(self.get(pair.cpu)?)?;
+        let ahead = self.ahead(pair)?;
         Some(pair.less(-ahead, -ahead))
+    }
+
+    /// Returns how far the other CPU of a pair is ahead, in counts.
+    fn ahead(&self, pair: Pair) -> Option<i64> {
+        self.get(pair.other)?.checked_sub(self.get(pair.cpu)?)
     }
 
     /// Returns by how much a new comparison of two CPUs, in counts of which the offsets were subtracted, proves that their
@@ -301,7 +306,7 @@ fn shortest_paths(count: usize, bounds: &[Bound], margin: i64) -> Result<Vec<i64
     let mut last: Vec<Option<usize>> = vec![None; count];
     loop {
         let mut has_changed = false;
-        for (index, bound) in bounds.iter().enumerate().filter(|(_, bound)| bound.from != bound.to) {
+        for (index, bound) in bounds.iter().enumerate() {
             if paths[bound.from] == UNREACHED {
                 continue;
             }

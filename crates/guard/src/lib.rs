@@ -93,7 +93,7 @@ pub struct Checked {
     pub counter_reads: Option<f64>,
     /// Cost of the call in system calls: that of the same clock, else getpid.
     pub system_calls: Option<f64>,
-    /// The worst backward steps of a clock that nobody sets, read on all CPUs at once; absent if there were none.
+    /// The worst backward steps of a clock that cannot be set, read on all CPUs at once; absent if there were none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backward: Option<Steps>,
     /// Reason why the call does not pass or could not be judged; absent if it passes.
@@ -117,7 +117,7 @@ struct Backward {
     steps: Steps,
 }
 
-/// Time for which all CPUs read the clocks that nobody sets.
+/// Time for which all CPUs read the clocks that cannot be set.
 const READS: Limit = Limit {
     duration: Duration::from_millis(10),
     reads: u64::MAX,
@@ -193,11 +193,10 @@ pub fn guard(options: &Options) -> Report {
     report(&limits, options.baseline.as_ref(), &looks, timer.ns_per_tick(), looked)
 }
 
-/// Reads the clocks that nobody sets on all CPUs at once. A step back is no noise, so once is enough.
+/// Reads the clocks that cannot be set, on all CPUs at once. A step back is no noise, so once is enough.
 fn look_for_backward_steps(looks: &mut [Look]) {
-    const NEVER_SET: [Clock; 3] = [Clock::MONOTONIC, Clock::MONOTONIC_RAW, Clock::BOOTTIME];
     let clock_of = |look: &Look| match look.subject {
-        Subject::Clock(clock) => Some(clock).filter(|clock| NEVER_SET.contains(clock)),
+        Subject::Clock(clock) => Some(clock).filter(|clock| Clock::NEVER_SET.contains(clock)),
         _ => None,
     };
     let can_be_read = |look: &&Look| look.route.is_callable && look.route.syscall_works;

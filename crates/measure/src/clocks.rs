@@ -55,6 +55,9 @@ clocks! {
 }
 
 impl Clock {
+    /// The clocks that are read from the counter and cannot be set, so that a step back of one is always a fault.
+    pub const NEVER_SET: [Clock; 3] = [Clock::MONOTONIC, Clock::MONOTONIC_RAW, Clock::BOOTTIME];
+
     /// The clocks that fastpath can answer from the counter.
     pub const SERVED: &'static [Clock] = &[
         Clock::REALTIME,

@@ -15,7 +15,7 @@ use fastpath_page::ClockSet;
 use fastpath_protocol::{Client, Code, Failure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::log::say;
+use crate::log::{say, stays};
 
 /// Time between two checks whether the program has been executed: at first, and after [`SOON`].
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -139,7 +139,7 @@ impl Candidate {
     }
 
     fn log(&self, why: &dyn std::fmt::Display) {
-        say(&format!("{} stays on the kernel's path: {why}", self.name));
+        stays(&self.name, why);
     }
 }
 

@@ -17,6 +17,11 @@ pub fn to_system_alone() {
     TO_STDERR.store(false, Ordering::Relaxed);
 }
 
+/// Logs why a container is not served.
+pub fn stays(container: &str, why: &dyn std::fmt::Display) {
+    say(&format!("{container} stays on the kernel's path: {why}"));
+}
+
 /// Logs a line. Its text may be a pod's: control characters are escaped.
 pub fn say(line: &str) {
     let escaped = |c: char| match c.is_control() {

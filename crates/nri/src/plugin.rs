@@ -13,7 +13,7 @@ use prost::Message;
 use crate::annotation::{Wish, wish};
 use crate::attaching::{Attendant, Candidate, Program};
 use crate::connection::{Arrived, Connection};
-use crate::log::say;
+use crate::log::{say, stays};
 use crate::messages::{
     ConfigureRequest, ConfigureResponse, Container, CreateContainerRequest, CreateContainerResponse, Event, PodSandbox,
     RUNNING, RegisterPluginRequest, StateChangeEvent, SynchronizeRequest, SynchronizeResponse,
@@ -196,10 +196,7 @@ impl Plugin<'_> {
                 CreateContainerResponse { adjust }
             }
             Err(why) => {
-                say(&format!(
-                    "{} stays on the kernel's path: {why}",
-                    name_of(&pod, &container)
-                ));
+                stays(&name_of(&pod, &container), &why);
                 none
             }
         }
@@ -241,19 +238,13 @@ impl Plugin<'_> {
         let name = name_of(pod, container);
         match Candidate::new(name.clone(), container.pid as i32, wish.clocks, before) {
             Ok(candidate) => self.attendant.take(candidate, &self.options.socket),
-            Err(error) => say(&format!(
-                "{name} stays on the kernel's path: process {}: {error}",
-                container.pid
-            )),
+            Err(error) => stays(&name, &format_args!("process {}: {error}", container.pid)),
         }
     }
 
     fn wish(&self, pod: &PodSandbox, container: &Container) -> Option<Wish> {
         wish(&pod.annotations, &container.name, self.options.method).unwrap_or_else(|why| {
-            say(&format!(
-                "{} stays on the kernel's path: {why}",
-                name_of(pod, container)
-            ));
+            stays(&name_of(pod, container), &why);
             None
         })
     }

@@ -92,7 +92,7 @@ pub(super) fn slow(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Returns the clocks that nobody sets and that go backwards all the same.
+/// Returns the clocks that cannot be set but go backward.
 pub(super) fn backward(facts: &Facts) -> Vec<Finding> {
     let clocks = facts.monotonicity.iter().flat_map(|seen| &seen.clocks);
     let is_served = facts.here.vdso == Some(VdsoKind::Fastpath);
