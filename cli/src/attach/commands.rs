@@ -99,7 +99,7 @@ fn report(pid: i32, attached: &Attached, verbose: bool) {
             left.function, left.why
         ));
     }
-    if let Some(why) = attached.without_children {
+    if let Some(why) = &attached.without_children {
         warn(format_args!(
             "{pid}: the programs that it executes will not be served: {why}"
         ));

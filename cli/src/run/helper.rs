@@ -14,7 +14,7 @@ use fastpath_helper::log::Log;
 use fastpath_helper::process::{self, Surroundings};
 use fastpath_inject::Shared;
 use fastpath_inject::attendant::{Attendant, Fate, First};
-use fastpath_inject::{Cache, InjectionConfig};
+use fastpath_inject::{Cache, InjectionConfig, Permissions};
 use fastpath_page::{ClockSet, Grant};
 use fastpath_publisher::evidence::Trust;
 
@@ -225,6 +225,7 @@ impl Helper {
             rescue: self.rescue,
             allows: Box::new(|_| true),
             filters: self.trial.filters,
+            permissions: Permissions::default(),
             refuses_32_bit: self.trial.refuses_32_bit.clone(),
             ptracer: if self.is_declared { std::process::id() } else { 0 },
             scans: Cache::default(),

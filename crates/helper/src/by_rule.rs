@@ -78,6 +78,12 @@ fn attach_it(task: &Task, surroundings: &Surroundings) -> Result<Option<u64>, St
         if pid == task.pid {
             done = match outcome {
                 Outcome::Attached(attached) => {
+                    if let Some(why) = &attached.without_children {
+                        say(
+                            Priority::Notice,
+                            format_args!("process {pid}: the programs that it executes will not be served: {why}"),
+                        );
+                    }
                     attached.rescued.iter().for_each(|rescued| log_rescued(pid, rescued));
                     Ok(page_of(pid))
                 }

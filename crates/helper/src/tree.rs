@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastpath_inject::attendant::Attendant;
-use fastpath_inject::{Cache, InjectionConfig, Shared};
+use fastpath_inject::{Cache, InjectionConfig, Permissions, Shared};
 use fastpath_page::{ClockSet, Grant};
 use fastpath_protocol::packet;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
@@ -155,6 +155,7 @@ fn attend(grant: &Grant, mailbox: &Arc<Shared>, wanted: &Wanted) -> Result<(), S
         rescue: wanted.rescue,
         allows: Box::new(move |pid| policy.as_ref().is_none_or(|policy| policy.against(pid).is_none())),
         filters: 0,
+        permissions: Permissions::default(),
         refuses_32_bit: None,
         ptracer: process::ptracer(),
         scans: Cache::default(),

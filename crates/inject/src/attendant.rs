@@ -207,10 +207,7 @@ impl Attendant {
         let Ok(status) = Status::of(&tid.to_string()) else {
             return false;
         };
-        status.inner_pid == taken.tid
-            && status.filters <= self.config.filters
-            && status.tracer == 0
-            && self.waits(tid, taken)
+        status.inner_pid == taken.tid && status.tracer == 0 && self.waits(tid, taken)
     }
 
     /// Returns whether a thread waits for the answer to this request. Where the kernel does not show the futex, a thread

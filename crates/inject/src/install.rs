@@ -13,6 +13,7 @@ use crate::hooked_calls::{self, HookedCalls, HookedFile, PAGE, doors};
 use crate::mailbox_layout::HookState;
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
+use crate::own_calls::Permissions;
 use crate::program::{self, Code};
 use crate::redirection::apply::apply;
 use crate::redirection::mapping::{self, Region};
@@ -43,8 +44,11 @@ pub struct InjectionConfig {
     pub rescue: bool,
     /// Returns whether a program that has just started, the process of this number, is to be served.
     pub allows: Box<dyn Fn(i32) -> bool + Send + Sync>,
-    /// Number of seccomp filters that this process inherited, and under which its remote calls were tried.
+    /// Number of seccomp filters that this process inherited, and under which its remote calls were tried. Programs with
+    /// more are served only if those can be read, and allow fastpath's calls.
     pub filters: u32,
+    /// Whether filters that were seen so far allow them.
+    pub permissions: Permissions,
     /// Reason why 32-bit programs are left alone: those filters refuse their calls.
     pub refuses_32_bit: Option<String>,
     /// Process that programs must allow to trace them (PR_SET_PTRACER) before they ask, where Yama requires that; 0:
@@ -81,9 +85,12 @@ pub fn install(tracee: &mut Tracee, shown: &fastpath_proc::Status, config: &Inje
     }
     let status = Status::from(shown);
     if status.filters > config.filters {
-        return Err(Error::Unsupported(
-            "it has a seccomp filter that this process cannot try out".into(),
-        ));
+        if abi.word() == 4 {
+            return Err(Error::Unsupported(
+                "it is a 32-bit program with a seccomp filter".into(),
+            ));
+        }
+        config.permissions.require(tracee, abi.isa())?;
     }
     if time_namespace(&pid.to_string())? != time_namespace("self")? {
         return Err(Error::Unsupported("it is in another time namespace".into()));
@@ -114,9 +121,8 @@ pub fn install(tracee: &mut Tracee, shown: &fastpath_proc::Status, config: &Inje
     let files = hooked_calls::files_at_exec(&program.code, hook);
     let mut calls = HookedCalls::of(pid, &program.maps, at, hook, plan.room(), &files)?;
     if config.rescue {
-        let withheld = match config.filters {
+        let withheld = match status.filters {
             0 => Vec::new(),
-            // This process has the same filters, and only one without filters can read them.
             _ => {
                 plan.routines.clear();
                 vec!["it has a seccomp filter, which may answer these calls itself".to_owned()]
@@ -136,8 +142,8 @@ pub fn install(tracee: &mut Tracee, shown: &fastpath_proc::Status, config: &Inje
         state: start.state,
     };
     let reserve = program.stack.bytes().len() as u64 + 64;
-    // The calls of a batch include one that was not tried under the filters.
-    let end = shown.set("SigBlk").filter(|_| status.filters == 0);
+    // The calls of a batch include one that is not tried under this process's own filters.
+    let end = shown.set("SigBlk").filter(|_| config.filters == 0);
     let end = end.and_then(|blocked| remote::End::of(status.inner_pid, blocked));
     remote::at_exec(tracee, &program.maps, reserve, end, |calls| {
         surgery::perform(calls, &region, &start.stack)
@@ -272,6 +278,7 @@ pub fn install_in_libraries(
     let abi = abi::of(&tracee.registers()?);
     let (_, hook) = abi::of_this_build(abi)?;
     let memory = Memory::of(pid)?;
+    let is_rescued = config.rescue && Status::of(&pid.to_string())?.filters == 0;
     let mut journal = Journal::parse(&memory.bytes(region + region::JOURNAL, PAGE as usize)?).ok_or(Error::Gone)?;
     if journal.state == State::Withdrawn {
         return Err(Error::Gone);
@@ -294,10 +301,7 @@ pub fn install_in_libraries(
         let mut calls = HookedCalls::default();
         let room = MOST_RECORDS.saturating_sub(journal.records.len());
         calls.add(&memory, &file, (at, &mut thunks), doors(hook, region), room);
-        if config.rescue
-            && config.filters == 0
-            && let Some(file) = RescuedFile::of(pid, maps, mapping, &config.scans)
-        {
+        if is_rescued && let Some(file) = RescuedFile::of(pid, maps, mapping, &config.scans) {
             let routines = rescued_calls::routines_of(&memory, abi.isa(), hook, region);
             let used = sites::thunks_in_use(&thunks) * THUNK_BYTES;
             let mut room = Room {

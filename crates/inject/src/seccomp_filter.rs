@@ -88,13 +88,11 @@ impl fmt::Display for Action {
 
 impl Filter {
     /// Takes a filter's instructions.
-    #[cfg(target_arch = "x86_64")]
     pub fn new(instructions: &[Instruction]) -> Filter {
         Filter(instructions.to_vec())
     }
 
     /// Returns whether these are its instructions.
-    #[cfg(target_arch = "x86_64")]
     pub fn is(&self, instructions: &[Instruction]) -> bool {
         self.0 == instructions
     }

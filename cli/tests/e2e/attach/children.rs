@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{Memory, detach};
-use crate::common::{Outcome, Pid, Running, fastpath, finish, program, start, tool, wait_until};
+use crate::common::{
+    Outcome, Pid, Running, fastpath, finish, helper_program, needs_root, program, start, tool, wait_until,
+};
 
 fn attach_with_children(pid: Pid) -> Outcome {
     finish(fastpath(&[
@@ -58,6 +60,77 @@ fn without_children_the_programs_it_executes_are_not_served() {
     super::attach(running.pid()).expect_success();
     std::fs::write(&go, "").expect("a file");
     running.finish().expect_success().expect_output("ready\n0");
+}
+
+/// Starts the starter under a seccomp filter, by the helper `filter` with these arguments.
+fn confined(filter: &[&str], go: &Path, how: &str) -> Option<Running> {
+    let (Some(()), Some(python)) = (needs_root(), tool("python3")) else {
+        return None;
+    };
+    let script = format!(
+        "import os, subprocess, sys, time\n\
+        print('ready', flush=True)\n\
+        while not os.path.exists(sys.argv[1]):\n    time.sleep(0.01)\n\
+        {how}\n"
+    );
+    let mut command = Command::new(helper_program("filter", "cc", &[])?);
+    command.args(filter).args([python, "-I", "-c", &script]).arg(go);
+    let running = start(command);
+    wait_until("the starter", || running.out_so_far().contains("ready"));
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    Some(running)
+}
+
+#[test]
+fn programs_that_a_container_executes_under_its_seccomp_filters_are_served() {
+    let Some(filter) = helper_program("filter", "cc", &[]) else {
+        return;
+    };
+    let mount = libc::SYS_mount.to_string();
+    let how = format!(
+        "subprocess.run({IS_SERVED})\n\
+         subprocess.run(['sh', '-c', 'grep -c memfd:fastpath-page /proc/self/maps; :'])\n\
+         os.execvp('grep', {IS_SERVED})"
+    );
+    for (filters, count) in [
+        (&["container"][..], "1"),
+        (&["container", &filter, "forbid", &mount], "2"),
+    ] {
+        wait_until("programs that are served, all of them", || {
+            let directory = tempfile::tempdir().expect("a directory");
+            let go = directory.path().join("go");
+            let Some(running) = confined(filters, &go, &how) else {
+                return true;
+            };
+            assert_eq!(running.pid().status("Seccomp_filters"), count);
+            attach_with_children(running.pid()).expect_success().expect_output("");
+            std::fs::write(&go, "").expect("a file");
+            running.finish().expect_success().out == "ready\n1\n1\n1\n"
+        });
+    }
+}
+
+#[test]
+fn a_program_whose_filter_may_kill_for_calls_of_fastpath_keeps_its_page_and_its_programs_run_untouched() {
+    for (name, number) in [
+        ("sched_yield", libc::SYS_sched_yield),
+        ("recvmsg", libc::SYS_recvmsg),
+        ("socketpair", libc::SYS_socketpair),
+    ] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let go = directory.path().join("go");
+        let how = format!("os.execvp('grep', {IS_SERVED})");
+        let Some(running) = confined(&["kill", &number.to_string()], &go, &how) else {
+            return;
+        };
+        let attached = attach_with_children(running.pid()).expect_success();
+        let reason =
+            format!("will not be served: it has a seccomp filter that may answer {name} by SECCOMP_RET_KILL_PROCESS");
+        assert!(attached.err.contains(&reason), "{attached:#?}");
+        assert!(running.pid().is_served());
+        std::fs::write(&go, "").expect("a file");
+        running.finish().expect_code(1).expect_output("ready\n0");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Seccomp filters of a process's threads, and the calls for time on which they have no effect.
+//! Seccomp filters of a process's threads, and the calls on which they have no effect.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -11,7 +11,8 @@ use super::refusal::Answer;
 use super::session::Session;
 use super::threads;
 use super::{calling_thread, checks};
-use crate::seccomp_filter::{Call, Filter, Instruction, MOST_INSTRUCTIONS, Verdict};
+use crate::own_calls::{self, answer_other_than_allow, audit_arch};
+use crate::seccomp_filter::{Call, Filter, Instruction, MOST_INSTRUCTIONS};
 use crate::target::Status;
 use crate::tracee::Tracee;
 
@@ -30,57 +31,51 @@ pub fn are_on(pid: i32) -> bool {
     statuses.any(|status| status.filters > 0)
 }
 
-/// Removes the routines for calls that a filter of any thread may answer itself, and returns the reasons.
-///
-/// A thread that starts later inherits its filters from one of these. A filter that is installed later is like one that
-/// is installed after the rescue.
-pub fn remove_answered(session: &Session<'_>, isa: Isa, routines: &mut Vec<Routine>) -> Answer<Vec<String>> {
+/// The filters of all threads, each once; or the reason why they are unknown.
+pub type Known = Result<Vec<Filter>, String>;
+
+/// Reads the filters of all threads. A thread that starts later inherits its filters from one of these. A filter that is
+/// installed later is like one that is installed after an attach of a process without filters.
+pub fn read_all(session: &Session<'_>) -> Answer<Known> {
     let mut reader = Reader::default();
-    let why = match reader.read_all(session)? {
-        Err(why) => Some(why),
-        // The calls of a changed site are made from other addresses.
-        Ok(()) if reader.filters.iter().any(Filter::reads_the_address) => {
-            Some("it has a seccomp filter that tests the address of a call".to_owned())
+    let read = reader.read_all(session)?;
+    Ok(read.map(|()| reader.filters))
+}
+
+/// Removes the routines for calls that a filter may answer itself, and returns the reasons.
+pub fn remove_answered(known: &Known, isa: Isa, routines: &mut Vec<Routine>) -> Vec<String> {
+    let filters = match known {
+        Err(why) => {
+            routines.clear();
+            return vec![why.clone()];
         }
-        Ok(()) => None,
+        // The calls of a changed site are made from other addresses.
+        Ok(filters) if filters.iter().any(Filter::reads_the_address) => {
+            routines.clear();
+            return vec!["it has a seccomp filter that tests the address of a call".to_owned()];
+        }
+        Ok(filters) => filters,
     };
-    if let Some(why) = why {
-        routines.clear();
-        return Ok(vec![why]);
-    }
     let mut reasons = Vec::new();
     routines.retain(|routine| {
-        let why = reason(&reader.filters, isa, routine);
+        let call = Call {
+            arch: audit_arch(isa),
+            number: routine.number,
+        };
+        let why = answer_other_than_allow(filters, call, routine.name);
         let is_allowed = why.is_none();
         reasons.extend(why);
         is_allowed
     });
-    Ok(reasons)
+    reasons
 }
 
-/// Returns why a call must remain a system call, if a filter may answer it.
-fn reason(filters: &[Filter], isa: Isa, routine: &Routine) -> Option<String> {
-    let call = Call {
-        arch: audit_arch(isa),
-        number: routine.number,
-    };
-    let name = routine.name;
-    filters.iter().find_map(|filter| match filter.verdict(call) {
-        Verdict::Allowed => None,
-        Verdict::Not(action) => Some(format!("it has a seccomp filter that may answer {name} by {action}")),
-        Verdict::Unknown => Some(format!(
-            "it has a seccomp filter whose answer to {name} cannot be foreseen"
-        )),
-    })
-}
-
-/// Returns the number of an architecture (AUDIT_ARCH_* of include/uapi/linux/audit.h).
-fn audit_arch(isa: Isa) -> u32 {
-    const IS_64_BIT: u32 = 0x8000_0000;
-    const IS_LITTLE_ENDIAN: u32 = 0x4000_0000;
-    let facts = isa.facts();
-    let width = if facts.is_64 { IS_64_BIT } else { 0 };
-    u32::from(facts.elf_machine) | IS_LITTLE_ENDIAN | width
+/// Returns why the hook must not make its calls in a process with these filters, if there is a reason.
+pub fn obstacle(known: &Known, isa: Isa) -> Option<String> {
+    match known {
+        Ok(filters) => own_calls::obstacle(filters, isa),
+        Err(why) => Some(why.clone()),
+    }
 }
 
 /// Filters that were read so far. Those that threads have in common are listed once.
@@ -161,27 +156,6 @@ fn unreadable(pid: i32, tid: i32, errno: Errno) -> Option<String> {
     match status.ok().and_then(|status| status.number("Seccomp")) {
         Some(NONE) => None,
         Some(STRICT) => Some("seccomp kills it for these calls (SECCOMP_MODE_STRICT)".to_owned()),
-        _ => Some(format!(
-            "it has a seccomp filter, which cannot be read: {errno} (PTRACE_SECCOMP_GET_FILTER takes CAP_SYS_ADMIN, no filter \
-             on fastpath itself, and a kernel with CONFIG_CHECKPOINT_RESTORE)"
-        )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn architectures_have_the_kernels_numbers() {
-        let all = [
-            (Isa::X86_64, 0xc000_003e),
-            (Isa::I386, 0x4000_0003),
-            (Isa::Aarch64, 0xc000_00b7),
-            (Isa::Arm, 0x4000_0028),
-        ];
-        for (isa, number) in all {
-            assert_eq!(audit_arch(isa), number, "{isa}");
-        }
+        _ => Some(own_calls::unreadable(errno)),
     }
 }

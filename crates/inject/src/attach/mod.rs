@@ -68,7 +68,7 @@ pub struct Attached {
     /// Functions that stay on the kernel's path.
     pub left_alone: Vec<LeftAlone>,
     /// Reason why the programs that the target executes will not be served, though that was asked for.
-    pub without_children: Option<&'static str>,
+    pub without_children: Option<String>,
     /// The program's own system calls for time, if they were to be redirected.
     pub rescued: Option<Rescued>,
 }
@@ -106,9 +106,13 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks, config.rescue)?;
     let abi = abi::of_isa_of_this_host()?;
     let is_filtered = (config.children.is_some() || config.rescue) && filters::are_on(pid);
+    let known_filters = is_filtered.then(|| filters::read_all(session)).transpose()?;
+    // A filter may kill the target for the system calls of the hook.
+    let obstacle = known_filters
+        .as_ref()
+        .and_then(|known| filters::obstacle(known, abi.isa()));
     let mut calls = match config.children {
-        // The target's filter may kill it for the system calls of the hook.
-        Some(scans) if !is_filtered => {
+        Some(scans) if obstacle.is_none() => {
             let (_, hook) = abi::of_this_build(abi)?;
             let files = hooked_files::of(pid, &target.maps, scans);
             HookedCalls::of(pid, &target.maps, at, hook, plan.room(), &files)?
@@ -118,10 +122,9 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let mut rescued = None;
     if config.rescue {
         let scans = config.children.unwrap_or(&own_scans);
-        let withheld = match is_filtered {
-            true => filters::remove_answered(session, abi.isa(), &mut plan.routines)?,
-            false => Vec::new(),
-        };
+        let withheld = known_filters.as_ref().map_or_else(Vec::new, |known| {
+            filters::remove_answered(known, abi.isa(), &mut plan.routines)
+        });
         let found = rescued_calls::add(pid, &target.maps, withheld, &plan, at, &mut calls, scans)?;
         rescued = Some(found);
     }
@@ -152,8 +155,8 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
         }
     }
     let without_children = match config.children {
-        Some(_) if is_filtered => Some("it has a seccomp filter"),
-        Some(_) if calls.records.is_empty() => Some("none of its system calls was recognised"),
+        Some(_) if obstacle.is_some() => obstacle,
+        Some(_) if calls.records.is_empty() => Some("none of its system calls was recognised".into()),
         _ => None,
     };
     in_force.map(|attached| Attached {

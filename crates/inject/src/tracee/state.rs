@@ -10,7 +10,6 @@ use crate::error::Error;
 use crate::error::{Result, tried};
 #[cfg(target_arch = "x86_64")]
 use crate::memory::PAGE;
-#[cfg(target_arch = "x86_64")]
 use crate::seccomp_filter::{Instruction, MOST_INSTRUCTIONS};
 
 /// Result of a system call.
@@ -25,6 +24,25 @@ pub struct LeavingCall {
 }
 
 impl Tracee {
+    /// Reads one of its seccomp filters into `buffer`, which must have room for the largest
+    /// (PTRACE_SECCOMP_GET_FILTER). The errno is ENOENT for an index behind the last.
+    pub fn seccomp_filter<'b>(
+        &self,
+        index: usize,
+        buffer: &'b mut [Instruction],
+    ) -> std::result::Result<&'b [Instruction], Errno> {
+        /// include/uapi/linux/ptrace.h
+        const SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
+        if buffer.len() < MOST_INSTRUCTIONS {
+            return Err(Errno::ENOBUFS);
+        }
+        // SAFETY: the kernel writes a filter as an array of struct sock_filter, whose layout `Instruction` has. No filter
+        // has more instructions than the buffer (`bpf_check_basics_ok` in net/core/filter.c).
+        let length = unsafe { libc::ptrace(SECCOMP_GET_FILTER, self.pid(), index, buffer.as_mut_ptr()) };
+        let length = Errno::result(length)?;
+        buffer.get(..length as usize).ok_or(Errno::ENOBUFS)
+    }
+
     /// Returns the system call that it is leaving; `None` if it is not stopped at the exit of one. The thread must be in
     /// a syscall-stop (PTRACE_GET_SYSCALL_INFO, Linux 5.3).
     pub fn leaving_call(&self) -> Result<Option<LeavingCall>> {
@@ -119,25 +137,6 @@ impl Tracee {
             Err(Errno::EIO | Errno::EINVAL) => Ok(None),
             Err(errno) => Err(tried("PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG")(errno)),
         }
-    }
-
-    /// Reads one of its seccomp filters into `buffer`, which must have room for the largest
-    /// (PTRACE_SECCOMP_GET_FILTER). The errno is ENOENT for an index behind the last.
-    pub fn seccomp_filter<'b>(
-        &self,
-        index: usize,
-        buffer: &'b mut [Instruction],
-    ) -> std::result::Result<&'b [Instruction], Errno> {
-        /// include/uapi/linux/ptrace.h
-        const SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
-        if buffer.len() < MOST_INSTRUCTIONS {
-            return Err(Errno::ENOBUFS);
-        }
-        // SAFETY: the kernel writes a filter as an array of struct sock_filter, whose layout `Instruction` has. No filter
-        // has more instructions than the buffer (`bpf_check_basics_ok` in net/core/filter.c).
-        let length = unsafe { libc::ptrace(SECCOMP_GET_FILTER, self.pid(), index, buffer.as_mut_ptr()) };
-        let length = Errno::result(length)?;
-        buffer.get(..length as usize).ok_or(Errno::ENOBUFS)
     }
 
     /// Reads as many whole words of 8 bytes as the program could read, up to `bytes`. A guard page ends the read.

@@ -1,0 +1,138 @@
+//! The system calls that fastpath makes in a program, by the injection and by the hook, and whether a program's seccomp
+//! filters let all of them pass.
+//!
+//! A process's filters are inherited by what it forks and executes, and only others are added. `run` tries its calls
+//! under the filters that it inherited itself. Other filters are read, which takes a tracer with CAP_SYS_ADMIN and without
+//! filters, and evaluated.
+
+use std::sync::{Mutex, PoisonError};
+
+use fastpath_image::Isa;
+use nix::errno::Errno;
+
+use crate::error::{Error, Result};
+use crate::seccomp_filter::{Call, Filter, Instruction, MOST_INSTRUCTIONS, Verdict};
+use crate::tracee::Tracee;
+
+/// The calls of an injection (`surgery`, with those that make a batch end), and of the hook (`hook/hook.c`). The hook
+/// also repeats calls of the program itself. The image makes no call that the program did not make before.
+const OURS: [(&str, libc::c_long); 10] = [
+    ("close", libc::SYS_close),
+    ("futex", libc::SYS_futex),
+    ("gettid", libc::SYS_gettid),
+    ("mmap", libc::SYS_mmap),
+    ("munmap", libc::SYS_munmap),
+    ("prctl", libc::SYS_prctl),
+    ("recvmsg", libc::SYS_recvmsg),
+    ("sched_yield", libc::SYS_sched_yield),
+    ("socketpair", libc::SYS_socketpair),
+    ("tgkill", libc::SYS_tgkill),
+];
+
+/// Most filters of a thread that are read. The kernel limits the sum of their instructions (MAX_INSNS_PER_PATH in
+/// kernel/seccomp.c).
+const MOST_FILTERS: usize = 256;
+/// Most results that are kept: the services and containers of a host have a few different filters.
+const MOST_KEPT: usize = 16;
+
+/// Returns the number of an architecture (AUDIT_ARCH_* of include/uapi/linux/audit.h).
+pub fn audit_arch(isa: Isa) -> u32 {
+    const IS_64_BIT: u32 = 0x8000_0000;
+    const IS_LITTLE_ENDIAN: u32 = 0x4000_0000;
+    let facts = isa.facts();
+    let width = if facts.is_64 { IS_64_BIT } else { 0 };
+    u32::from(facts.elf_machine) | IS_LITTLE_ENDIAN | width
+}
+
+/// Returns why fastpath must not make its calls in a 64-bit program under these filters; `None`: all of them allow every
+/// one, whatever its arguments are, and wherever it is made.
+pub fn obstacle(filters: &[Filter], isa: Isa) -> Option<String> {
+    if filters.iter().any(Filter::reads_the_address) {
+        return Some("it has a seccomp filter that tests the address of a call".into());
+    }
+    OURS.iter().find_map(|(name, number)| {
+        let call = Call {
+            arch: audit_arch(isa),
+            number: *number as u32,
+        };
+        answer_other_than_allow(filters, call, name)
+    })
+}
+
+/// Returns what a filter may answer to a call other than SECCOMP_RET_ALLOW, in words.
+pub fn answer_other_than_allow(filters: &[Filter], call: Call, name: &str) -> Option<String> {
+    filters.iter().find_map(|filter| match filter.verdict(call) {
+        Verdict::Allowed => None,
+        Verdict::Not(action) => Some(format!("it has a seccomp filter that may answer {name} by {action}")),
+        Verdict::Unknown => Some(format!(
+            "it has a seccomp filter whose answer to {name} cannot be foreseen"
+        )),
+    })
+}
+
+/// The results for sets of filters that were seen before: a container's programs all have the same.
+#[derive(Default)]
+pub struct Permissions(Mutex<Vec<(Vec<Filter>, Option<String>)>>);
+
+impl Permissions {
+    /// Refuses a stopped 64-bit program whose filters do not let all of fastpath's calls pass.
+    pub fn require(&self, tracee: &Tracee, isa: Isa) -> Result<()> {
+        let filters = read(tracee)?;
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = match known.iter().find(|(theirs, _)| *theirs == filters) {
+            Some((_, why)) => why.clone(),
+            None => {
+                let why = obstacle(&filters, isa);
+                if known.len() == MOST_KEPT {
+                    known.remove(0);
+                }
+                known.push((filters, why.clone()));
+                why
+            }
+        };
+        why.map_or(Ok(()), |why| Err(Error::Unsupported(why)))
+    }
+}
+
+/// Reads the filters of a stopped thread.
+fn read(tracee: &Tracee) -> Result<Vec<Filter>> {
+    let mut buffer = vec![Instruction::default(); MOST_INSTRUCTIONS];
+    let mut filters = Vec::new();
+    loop {
+        match tracee.seccomp_filter(filters.len(), &mut buffer) {
+            Ok(_) if filters.len() == MOST_FILTERS => {
+                return Err(Error::Unsupported("it has too many seccomp filters".into()));
+            }
+            Ok(filter) => filters.push(Filter::new(filter)),
+            Err(Errno::ENOENT) => return Ok(filters),
+            Err(Errno::ESRCH) => return Err(Error::Gone),
+            Err(errno) => return Err(Error::Unsupported(unreadable(errno))),
+        }
+    }
+}
+
+/// Says why a filter cannot be read.
+pub fn unreadable(errno: Errno) -> String {
+    format!(
+        "it has a seccomp filter, which cannot be read: {errno} (PTRACE_SECCOMP_GET_FILTER takes CAP_SYS_ADMIN, no filter on \
+         fastpath itself, and a kernel with CONFIG_CHECKPOINT_RESTORE)"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn architectures_have_the_kernels_numbers() {
+        let all = [
+            (Isa::X86_64, 0xc000_003e),
+            (Isa::I386, 0x4000_0003),
+            (Isa::Aarch64, 0xc000_00b7),
+            (Isa::Arm, 0x4000_0028),
+        ];
+        for (isa, number) in all {
+            assert_eq!(audit_arch(isa), number, "{isa}");
+        }
+    }
+}
