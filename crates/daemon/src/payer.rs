@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// The account that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -160,12 +161,8 @@ fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: pidfd_open takes integers; the result is a new descriptor.
-    match unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32 {
-        -1 => Err(io::Error::last_os_error()),
-        // SAFETY: pidfd_open has just returned this descriptor, and nothing else owns it.
-        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-    }
+    let pid = Pid::from_raw(pid).ok_or_else(gone)?;
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
 /// Returns whether the process has ended: its pidfd is readable then (pidfd_open(2)).

@@ -196,6 +196,8 @@ pub fn is_pidfd(link: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
     use super::*;
 
     #[test]
@@ -216,13 +218,7 @@ mod tests {
     fn a_pidfd_names_its_process_until_that_ends() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id() as i32;
-        // SAFETY: pidfd_open returns a new descriptor, which nothing else owns; the child exists until it is waited
-        // for.
-        let pidfd = unsafe {
-            let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0) as i32;
-            std::os::fd::FromRawFd::from_raw_fd(fd)
-        };
-        let pidfd: std::os::fd::OwnedFd = pidfd;
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         assert_eq!(pid_of(pidfd.as_fd()), Ok(pid));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -250,9 +246,7 @@ mod tests {
     #[test]
     fn another_users_process_is_not_his_to_ask_for() {
         let init = Process { pid: 1, uid: 0 };
-        // SAFETY: pidfd_open returns a new descriptor, which nothing else owns.
-        let pidfd: std::os::fd::OwnedFd =
-            unsafe { std::os::fd::FromRawFd::from_raw_fd(libc::syscall(libc::SYS_pidfd_open, 1, 0) as i32) };
+        let pidfd = pidfd_open(Pid::INIT, PidfdFlags::empty()).unwrap();
         let user = Peer {
             pid: 7,
             uid: 65534,

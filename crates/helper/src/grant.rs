@@ -1,7 +1,7 @@
 //! Grants: from the host's daemon, or from a private one.
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use fastpath_protocol::client::Failure;
 use fastpath_protocol::{Client, Code, Refusal};
 use fastpath_publisher::News;
 use fastpath_publisher::evidence::Trust;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// Shortest and longest time between two checks whether a helper is still needed: many programs end soon, and each check
 /// wakes up a CPU.
@@ -103,14 +104,9 @@ pub fn stay_while(mut needed: impl FnMut() -> bool) {
 
 /// Opens a pidfd, which names a process for good.
 pub fn pidfd(pid: i32) -> Option<OwnedFd> {
-    let open = || {
-        // SAFETY: pidfd_open takes integers; the result is a new descriptor.
-        let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
-        // SAFETY: pidfd_open has just returned this descriptor, and nothing else owns it.
-        (pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) })
-    };
+    let pid = Pid::from_raw(pid)?;
     // See `ask`.
-    retried(open, Option::is_none)
+    retried(|| pidfd_open(pid, PidfdFlags::empty()).ok(), Option::is_none)
 }
 
 impl<'a> Purpose<'a> {

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use fastpath_measure::Clocks;
 use fastpath_page::ClockSet;
 use fastpath_protocol::{Client, Code, Failure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::log::{say, stays};
 
@@ -70,13 +71,9 @@ impl Candidate {
     /// Returns a candidate for the first process of a container; with `before`, it is attached once it runs another
     /// program than that one.
     pub fn new(name: String, pid: i32, clocks: Clocks, before: Option<Program>) -> io::Result<Candidate> {
-        // SAFETY: pidfd_open takes integers; the result is a new descriptor, close-on-exec.
-        let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
-        if pidfd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: pidfd_open has just returned this descriptor, and nothing else owns it.
-        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+        let process = Some(pid).filter(|pid| *pid > 0).and_then(Pid::from_raw);
+        let process = process.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+        let pidfd = pidfd_open(process, PidfdFlags::empty())?;
         Ok(Candidate {
             name,
             pid,

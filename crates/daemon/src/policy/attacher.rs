@@ -5,7 +5,7 @@
 //! does it.
 
 use std::io::Read;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use fastpath_protocol::SOCKET_VARIABLE;
 use fastpath_publisher::evidence::Trust;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::Decision;
 use crate::Options;
@@ -148,13 +149,9 @@ fn inode_in(mut stdout: std::process::ChildStdout) -> Option<u64> {
 }
 
 fn has_ended_within(child: &Child, limit: Duration) -> bool {
-    // SAFETY: pidfd_open takes integers; the result is a new descriptor.
-    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) } as i32;
-    if pidfd < 0 {
+    let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else {
         return false;
-    }
-    // SAFETY: pidfd_open has just returned this descriptor, and nothing else owns it.
-    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    };
     let begun = Instant::now();
     loop {
         let left = limit.saturating_sub(begun.elapsed());
