@@ -5,6 +5,7 @@
 //	pod SOCKET wait                                      waits until the runtime is ready
 //	pod SOCKET run NAME [KEY=VALUE]...                   makes a pod with these annotations, prints its id
 //	pod SOCKET start POD NAME [VAR=VALUE]... PROGRAM...  makes a container in a pod and starts it, prints its id and its PID
+//	pod SOCKET daemonset NAME <OBJECTS                   makes the pod of a DaemonSet, prints the ids of both and the PID; OBJECTS: JSON, one a line
 //	pod SOCKET remove POD                                stops and removes a pod
 package main
 
@@ -46,6 +47,8 @@ func run(socket, command string, args []string) error {
 		return runPod(ctx, client, args[0], args[1:])
 	case "start":
 		return start(ctx, client, args[0], args[1], args[2:])
+	case "daemonset":
+		return daemonset(ctx, client, args[0])
 	case "remove":
 		if _, err := client.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: args[0]}); err != nil {
 			return err
@@ -126,6 +129,10 @@ func start(ctx context.Context, client cri.RuntimeServiceClient, pod, name strin
 	if err != nil {
 		return err
 	}
+	return startMade(ctx, client, made)
+}
+
+func startMade(ctx context.Context, client cri.RuntimeServiceClient, made *cri.CreateContainerResponse) error {
 	if _, err := client.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
 		return err
 	}
