@@ -20,14 +20,20 @@ fn attach_with_children(pid: Pid) -> Outcome {
 
 /// Says `ready`, waits for a file, and starts the given program again and again.
 fn starter(python: &str, go: &Path, how: &str) -> Running {
+    starter_by(&[], python, go, how)
+}
+
+/// The same, executed by the program `by`, with arguments, if there is one.
+fn starter_by(by: &[&str], python: &str, go: &Path, how: &str) -> Running {
     let script = format!(
         "import os, subprocess, sys, time\n\
         print('ready', flush=True)\n\
         while not os.path.exists(sys.argv[1]):\n    time.sleep(0.01)\n\
         {how}\n"
     );
-    let mut command = Command::new(python);
-    command.args(["-I", "-c", &script]).arg(go);
+    let words = [by, &[python, "-I", "-c", &script]].concat();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).arg(go);
     let running = start(command);
     wait_until("the starter", || running.out_so_far().contains("ready"));
     std::thread::sleep(std::time::Duration::from_millis(100));
@@ -67,18 +73,8 @@ fn confined(filter: &[&str], go: &Path, how: &str) -> Option<Running> {
     let (Some(()), Some(python)) = (needs_root(), tool("python3")) else {
         return None;
     };
-    let script = format!(
-        "import os, subprocess, sys, time\n\
-        print('ready', flush=True)\n\
-        while not os.path.exists(sys.argv[1]):\n    time.sleep(0.01)\n\
-        {how}\n"
-    );
-    let mut command = Command::new(helper_program("filter", "cc", &[])?);
-    command.args(filter).args([python, "-I", "-c", &script]).arg(go);
-    let running = start(command);
-    wait_until("the starter", || running.out_so_far().contains("ready"));
-    std::thread::sleep(std::time::Duration::from_millis(100));
-    Some(running)
+    let program = helper_program("filter", "cc", &[])?;
+    Some(starter_by(&[&[program.as_str()], filter].concat(), python, go, how))
 }
 
 #[test]
