@@ -48,6 +48,7 @@ slews: build ## slew this machine's clock, as root, and check what programs read
 long: build ## tests that take hours: 10,000 kills, broken input for each parser, and other projects' tests under fastpath
 	@./scripts/setup long
 	$(ENV) ./tests/long/run
+	$(ENV) ./tests/packages/run bookworm trixie
 
 static: ## build fastpath as one file that needs no library
 	@./scripts/setup --check build
