@@ -83,9 +83,7 @@ bench-hosts: ## measure the clock calls, identities and random bytes of hosts' g
 	@./scripts/setup --check build
 	$(ENV) cargo build --release --package fastpath-sandbox && $(MAKE) --no-print-directory -s -C examples && \
 		"$${CARGO_TARGET_DIR:-target}/release/sandbox" --log "target/examples/$$(uname -m)/costs" && \
-		"$${CARGO_TARGET_DIR:-target}/release/sandbox" --log "target/examples/$$(uname -m)/answers" && \
-		if [ -x target/examples/x86_64/dispatch ]; then \
-			target/examples/x86_64/dispatch --log target/examples/x86_64/answers; fi
+		"$${CARGO_TARGET_DIR:-target}/release/sandbox" --log "target/examples/$$(uname -m)/answers"
 
 docs: ## build the documentation as a book, in target/book; installs mdBook in target/tools if there is none
 	@$(ENV) PATH="$$PATH:$(CURDIR)/target/tools/bin" && { command -v mdbook >/dev/null || \

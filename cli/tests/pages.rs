@@ -18,7 +18,6 @@ fn pages() -> Vec<PathBuf> {
     for folder in [
         "",
         "docs",
-        "docs/design",
         "docs/recipes",
         "lab",
         "deploy",

@@ -170,26 +170,14 @@ static int map_file(const struct file *file, struct mapped *mapped) {
 	return 0;
 }
 
-int map_elf(const char *path, int fd, struct mapped *mapped) {
-	struct file file = {.path = path, .fd = fd};
+int map_elf(const char *path, struct mapped *mapped) {
+	struct file file = {.path = path, .fd = open(path, O_RDONLY | O_CLOEXEC)};
+	int failed;
 
 	*mapped = (struct mapped){0};
-	return read_headers(&file) || map_file(&file, mapped) ? -1 : 0;
-}
-
-int open_elf(const char *path) {
-	const int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-	return fd < 0 ? complain_of_file_errno(&(const struct file){.path = path}, "opening it") : fd;
-}
-
-int map_elf_at(const char *path, struct mapped *mapped) {
-	const int fd = open_elf(path);
-	int status;
-
-	if (fd < 0)
-		return -1;
-	status = map_elf(path, fd, mapped);
-	close(fd);
-	return status;
+	if (file.fd < 0)
+		return complain_of_file_errno(&file, "opening it");
+	failed = read_headers(&file) || map_file(&file, mapped);
+	close(file.fd);
+	return failed ? -1 : 0;
 }

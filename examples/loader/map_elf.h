@@ -16,9 +16,7 @@ struct mapped {
 	char interpreter[PATH_MAX]; /* empty if it has none */
 };
 
-/* All return -1 after a message, which names the file by `path`; open_elf a descriptor, the others 0. */
-int open_elf(const char *path);
-int map_elf(const char *path, int fd, struct mapped *mapped);
-int map_elf_at(const char *path, struct mapped *mapped);
+/* Returns 0, or -1 after a message. */
+int map_elf(const char *path, struct mapped *mapped);
 
 #endif

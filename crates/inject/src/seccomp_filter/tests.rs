@@ -1,6 +1,8 @@
-//! Filters that libseccomp makes (`filters/make`), and random ones, against an interpreter that knows every word, and
+//! Filters that libseccomp makes (`make-filters`), and random ones, against an interpreter that knows every word, and
 //! against the kernel.
 
+use std::process::Command;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -16,21 +18,24 @@ const GETTIMEOFDAY: u32 = 96;
 const TIME: u32 = 201;
 const MOUNT: u32 = 165;
 
-fn parse(text: &str) -> Filter {
+/// Returns the filter of this name that `make-filters` prints.
+fn made(name: &str) -> Filter {
+    static PRINTED: LazyLock<String> = LazyLock::new(|| {
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/src/seccomp_filter/make-filters");
+        let done = Command::new(program).output().expect("python3");
+        let complaint = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "libseccomp2 (scripts/setup test installs it): {complaint}");
+        String::from_utf8(done.stdout).expect("text")
+    });
     let instruction = |line: &str| {
-        let numbers: Vec<u32> = line.split(' ').map(|number| number.parse().unwrap()).collect();
-        let [code, jt, jf, k] = numbers[..] else {
-            panic!("{line}")
-        };
+        let numbers = line.split(' ').map(|number| number.parse().expect("a number"));
+        let [code, jt, jf, k]: [u32; 4] = numbers.collect::<Vec<_>>().try_into().expect("four numbers");
         (code, jt as u8, jf as u8, k)
     };
-    filter(&text.lines().map(instruction).collect::<Vec<_>>())
-}
-
-macro_rules! filter {
-    ($name:literal) => {
-        parse(include_str!(concat!("filters/", $name, ".txt")))
-    };
+    let lines = PRINTED.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let instructions: Vec<_> = lines.map(instruction).collect();
+    assert!(!instructions.is_empty(), "no filter {name}");
+    filter(&instructions)
 }
 
 /// Returns a filter of these instructions: code, jt, jf, k.
@@ -60,11 +65,11 @@ const FIRST_ARGUMENT: u32 = 16;
 #[test]
 fn the_filters_of_containers_and_of_systemd_allow_clock_calls() {
     let filters = [
-        filter!("container"),
-        filter!("container-tree"),
-        filter!("systemd-deny"),
-        filter!("systemd-write-execute"),
-        filter!("systemd-native"),
+        made("container"),
+        made("container-tree"),
+        made("systemd-deny"),
+        made("systemd-write-execute"),
+        made("systemd-native"),
     ];
     for filter in &filters {
         assert_eq!(verdicts(filter), [Verdict::Allowed; 3], "{filter:?}");
@@ -82,19 +87,19 @@ fn the_filters_of_containers_and_of_systemd_allow_clock_calls() {
         number: MOUNT,
     };
     let killed = Verdict::Not(Action(libc::SECCOMP_RET_KILL_PROCESS));
-    assert_eq!(filter!("systemd-native").verdict(foreign), killed);
+    assert_eq!(made("systemd-native").verdict(foreign), killed);
 }
 
 #[test]
 fn a_filter_that_answers_a_clock_call_itself_is_recognised() {
     let logged = Verdict::Not(Action(libc::SECCOMP_RET_LOG));
     let allowed = Verdict::Allowed;
-    assert_eq!(verdicts(&filter!("systemd-log")), [logged, allowed, allowed]);
+    assert_eq!(verdicts(&made("systemd-log")), [logged, allowed, allowed]);
     let refused = errno(libc::ENOSYS);
-    assert_eq!(verdicts(&filter!("clock-errno")), [refused, allowed, refused]);
+    assert_eq!(verdicts(&made("clock-errno")), [refused, allowed, refused]);
     // Only for one clock.
     assert_eq!(
-        verdicts(&filter!("clock-argument")),
+        verdicts(&made("clock-argument")),
         [errno(libc::EPERM), allowed, allowed]
     );
 }
@@ -161,7 +166,7 @@ fn any_bytes_are_judged_in_bounded_time() {
         let bytes = |it: &Instruction| [&it.code.to_le_bytes()[..], &[it.jt, it.jf], &it.k.to_le_bytes()].concat();
         filter.0.iter().flat_map(bytes).collect()
     };
-    let corpus = [filter!("container-tree"), filter!("systemd-write-execute")];
+    let corpus = [made("container-tree"), made("systemd-write-execute")];
     let corpus: Vec<Vec<u8>> = corpus.iter().map(bytes_of).collect();
     fastpath_mutations::feed(&corpus, Duration::from_secs(2), 2, |bytes| {
         let (instructions, _) = bytes.as_chunks::<8>();
@@ -339,10 +344,10 @@ proptest! {
 #[test]
 fn a_verdict_holds_for_every_call_of_real_filters() {
     let filters = [
-        filter!("container"),
-        filter!("container-tree"),
-        filter!("systemd-write-execute"),
-        filter!("clock-argument"),
+        made("container"),
+        made("container-tree"),
+        made("systemd-write-execute"),
+        made("clock-argument"),
     ];
     let mut runner = TestRunner::deterministic();
     for filter in &filters {
