@@ -537,10 +537,11 @@ Exit status: 0; else the status for the first process that was refused, which is
    2  usage error                         11  a seccomp filter that cannot be suspended
    3  no such process                     12  its vDSO's code cannot be written
    4  a kernel thread                     13  it may not read the counter (PR_SET_TSC)
-   5  it has ended (a zombie)             14  a thread does not stop in time, or shares memory,
-                                             or has a stack that cannot be read
+   5  it has ended (a zombie)             14  a thread does not stop in time, or has a stack that cannot
+                                             be read; or it shares memory or file descriptors
    6  it is being traced                  16  the counter cannot be trusted, or no page is available
-   7  no permission                       17  its code was changed by another tool
+   7  no permission                       17  its code was changed by another tool (with --children, its
+                                             own clocks may be served nevertheless)
    8  attached already, or under `run`    18  fastpathd's policy says never
    9  not a 64-bit program of this host   70  another error
   10  it has no vDSO

@@ -22,6 +22,8 @@ use crate::{groups, processes, rescue_hint};
 const NO_PAGE: i32 = 16;
 /// A thread cannot be stopped for now.
 const DOES_NOT_STOP: i32 = 14;
+/// Another tool has changed the code.
+const CHANGED_SINCE: i32 = 17;
 /// The policy of this host's daemon says never.
 const FORBIDDEN: i32 = 18;
 
@@ -69,7 +71,11 @@ pub fn attach(options: &args::Attach) -> i32 {
         let one = match outcome {
             Outcome::Attached(attached) => {
                 report(pid, &attached, options.verbose);
-                0
+                if attached.is_changed_by_others {
+                    CHANGED_SINCE
+                } else {
+                    0
+                }
             }
             Outcome::Refused(refusal) => selected.refuse(pid, &refusal),
             // The user did not name it.
@@ -309,9 +315,9 @@ fn exit_status(refusal: &Refusal) -> i32 {
         | Refusal::Frozen
         | Refusal::InTheWay { .. }
         | Refusal::StackNotReadable { .. }
-        | Refusal::SharesMemory { .. } => DOES_NOT_STOP,
+        | Refusal::Shares { .. } => DOES_NOT_STOP,
         Refusal::NotAttached => 15,
-        Refusal::ChangedSince { .. } => 17,
+        Refusal::ChangedSince { .. } => CHANGED_SINCE,
     }
 }
 

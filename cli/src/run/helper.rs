@@ -244,7 +244,7 @@ impl Helper {
             }
         };
         let is_served = Cell::new(false);
-        let runs = attendant.meet_first(first, before, |result| {
+        let runs = attendant.meet_first(first, self.require, before, |result| {
             timeline.borrow_mut().mark("inject");
             timeline.borrow().report(note);
             is_served.set(result.is_ok());

@@ -276,3 +276,48 @@ fn children_of_java_are_served() {
         &with_leaf(&[java, "-XX:TieredStopAtLevel=1", "-cp", classes, "Spawn"]),
     );
 }
+
+#[test]
+fn a_program_that_is_executed_by_a_path_through_proc_is_served() {
+    let Some(python) = tool("python3") else { return };
+    const EXECUTE: &str = "import os, sys, tempfile
+leaf = ['sh', '-c', 'grep -c memfd:fastpath-page /proc/self/maps; :']
+again = ['python3', '-I', '-c', \"print(open('/proc/self/maps').read().count('memfd:fastpath-page'))\"]
+shell = os.path.realpath('/bin/sh')
+os.dup2(os.open(shell, os.O_RDONLY), 77)
+os.chdir(os.path.dirname(shell))
+links = [os.path.join(sys.argv[1], name) for name in 'ab']
+os.symlink('/proc/self/fd/77', links[0])
+os.symlink('/proc/thread-self/root' + shell, links[1])
+own = f'/proc/{os.getpid()}/'
+def execute(path, words):
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        os.execv(path, words)
+    os.waitpid(child, 0)
+for path in ['/proc/self/fd/77', '/dev/fd/77', '/proc/self/cwd/' + os.path.basename(shell), '/proc/self/root' + shell,
+             '/proc/self/../self/cwd/../' + os.path.basename(os.getcwd()) + '/sh', own + 'fd/77', own + 'root' + shell] + links:
+    execute(path, leaf)
+for path in ['/proc/self/exe', '/proc/thread-self/exe', own + 'exe', '/proc/self/task/../exe']:
+    execute(path, again)";
+    let served = || {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut command = served(&[python, "-I", "-c", EXECUTE]);
+        command.arg(directory.path());
+        let outcome = finish(command);
+        (directory, outcome.expect_success().out)
+    };
+    // Programs that start while the publisher gets no CPU run untouched.
+    wait_until("all of them are served", || served().1 == "1\n".repeat(13));
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn the_first_instruction_of_a_descendant_sees_the_registers_that_the_kernel_leaves() {
+    let Some(first) = helper_program("first-registers", "cc", &["-static", "-nostdlib"]) else {
+        return;
+    };
+    finish(Command::new(&first)).expect_success();
+    finish(served(&["sh", "-c", "\"$0\" && \"$0\" && exec \"$0\"", &first])).expect_success();
+}

@@ -33,6 +33,8 @@ mod misuse;
 mod namespaces;
 mod pipeline;
 mod preload;
+#[cfg(target_arch = "x86_64")]
+mod probes;
 mod refusals;
 mod report;
 mod runtimes;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::common::command::{MARK, start_in_group};
 use crate::common::terminal::give_terminal;
-use crate::common::{SERVED, fastpath, finish, program, program_32, served, tool};
+use crate::common::{SERVED, fastpath, finish, helper_program, program, program_32, served, served_without_vdso, tool};
 
 const OPTIONS: [&[&str]; 4] = [
     SERVED,
@@ -377,4 +377,28 @@ fn arguments_of_any_bytes_and_any_number_arrive() {
         .args(&many)
         .args(["", "--", "--clocks"]);
     assert_eq!(finish(command).expect_success().out, finish(bare).expect_success().out);
+}
+
+#[test]
+fn a_program_that_unmaps_what_it_takes_for_the_vdso_goes_on() {
+    let Some(program) = helper_program("unmap-image", "cc", &[]) else {
+        return;
+    };
+    for rescue in [&[][..], &["--rescue"]] {
+        let options = [&["run", "--without-vdso", "--clocks", "all", "--require"], rescue].concat();
+        finish(fastpath(&[&options[..], &["--", &program]].concat()))
+            .expect_success()
+            .expect_output("executed");
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_program_whose_code_fills_its_pages_is_served_where_there_is_no_vdso() {
+    let Some(program) = helper_program("full-page", "cc", &["-static", "-nostdlib"]) else {
+        return;
+    };
+    finish(served_without_vdso(&[&program]))
+        .expect_success()
+        .expect_output("");
 }

@@ -86,18 +86,28 @@ pub fn attach_all(
                     of_helper.push(pid);
                     continue;
                 }
-                Err(failure) => Outcome::NoPage(failure.to_string()),
+                Err(failure) => {
+                    attach::end_of(pid).map_or_else(|| Outcome::NoPage(failure.to_string()), Outcome::Refused)
+                }
             },
         };
         report(pid, is_named(pid), outcome);
     }
     let scans = wanted.children.then(Cache::default);
+    of_helper.retain(|pid| match attach::end_of(*pid) {
+        Some(refusal) => {
+            report(*pid, is_named(*pid), Outcome::Refused(refusal));
+            false
+        }
+        None => true,
+    });
     for (namespace, pids) in by_time_namespace(&of_helper) {
         let Some(first) = pids.first().copied() else { continue };
         let served = match tree::start(wanted, first, namespace.as_ref(), surroundings) {
             Ok(served) => served,
             Err(why) => {
-                report(first, is_named(first), Outcome::NoPage(why));
+                let ended = attach::end_of(first).map(Outcome::Refused);
+                report(first, is_named(first), ended.unwrap_or(Outcome::NoPage(why)));
                 continue;
             }
         };

@@ -19,8 +19,9 @@ use crate::install::{self, InjectionConfig};
 use crate::mailbox::{ABANDONED, Held, Request, Shared, Taken};
 use crate::maps;
 use crate::region;
-use crate::target::{self, Status, View};
+use crate::target::{self, Status};
 use crate::tracee::{Stop, Tracee, Until};
+use crate::view::View;
 
 /// Longest path that execve takes (limits.h: PATH_MAX).
 const PATH_MAX: usize = 4096;
@@ -89,14 +90,22 @@ impl Attendant {
     /// Meets the first program: waits for its exec, then calls `before`, installs, and asks `installed` what to do with
     /// the result. Returns whether the program runs, untraced. If not, it has ended, or the end of this thread releases
     /// it.
-    pub fn meet_first(&self, first: First, before: impl FnOnce(), installed: impl FnOnce(&Result<()>) -> Fate) -> bool {
+    /// `must_see_execs`: it counts as an error if the exec of another program would not be noticed.
+    pub fn meet_first(
+        &self,
+        first: First,
+        must_see_execs: bool,
+        before: impl FnOnce(),
+        installed: impl FnOnce(&Result<()>) -> Fate,
+    ) -> bool {
         let First(mut tracee) = first;
         let done = match self.wait_for_exec(&mut tracee, false) {
             // The process ended without an exec, and reported the reason itself.
             Ok(false) => return false,
             Ok(true) => {
                 before();
-                status(tracee.pid()).and_then(|status| install::install(&mut tracee, &status, &self.config))
+                status(tracee.pid())
+                    .and_then(|status| install::install(&mut tracee, &status, &self.config, must_see_execs))
             }
             Err(e) => Err(e),
         };
@@ -295,7 +304,7 @@ impl Attendant {
                 "it runs with other privileges than its caller's".into(),
             ));
         }
-        install::install(tracee, &status, &self.config)
+        install::install(tracee, &status, &self.config, false)
     }
 
     /// Waits until the exec has happened and the new program is stopped before its first instruction. Returns false if

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::abi::sites::{behind_call, copied};
+use crate::abi::sites::{THUNK_BYTES, behind_call, copied, expected};
 use crate::abi::{self, Hook};
 use crate::error::Result;
 use crate::maps::Mapping;
@@ -11,7 +11,7 @@ use crate::memory::Memory;
 use crate::program::Code;
 use crate::redirection::{Moved, Purpose, Record};
 use crate::region;
-use crate::sites::{self, Doors, Redirect, Scan, Site};
+use crate::sites::{self, Change, Doors, Scan, Site};
 
 /// Size of a page of thunks.
 pub const PAGE: u64 = 4096;
@@ -24,6 +24,8 @@ pub struct HookedCalls {
     pub records: Vec<Record>,
     /// Instructions that will be overwritten, or that an interrupted call returns to so that it is made again.
     pub moved: Vec<Moved>,
+    /// Addresses of sites that are left alone, because their bytes are not those of the file.
+    pub left_alone: Vec<u64>,
 }
 
 /// A mapped file whose calls matter.
@@ -48,7 +50,7 @@ impl HookedCalls {
     ) -> Result<HookedCalls> {
         let mut calls = HookedCalls::default();
         let mut taken = maps.to_vec();
-        reserve(&mut taken, region_at, region::SIZE);
+        reserve(&mut taken, region_at, region::SIZE_WITH_PUBLIC_IMAGE);
         for file in files {
             let Some(at) = region::place_beside(&taken, file.loaded, PAGE) else {
                 continue;
@@ -62,39 +64,61 @@ impl HookedCalls {
         Ok(calls)
     }
 
-    /// Adds at most `room` calls of a file, through the free thunks of a page with these bytes. Leaves out a site whose
-    /// bytes differ from those in its file.
+    /// Adds the calls of a file, by at most `room` records, through the free thunks of a page with these bytes. Leaves
+    /// alone a site whose bytes differ from those in its file.
     pub fn add(&mut self, memory: &Memory, file: &HookedFile, (at, page): (u64, &mut [u8]), doors: Doors, room: usize) {
-        let is_usable = |site: &&Site| {
-            let (address, expected) = (file.bias.wrapping_add(site.address), abi::sites::original(site.shape));
-            let bytes = memory.bytes(address, expected.len());
-            bytes.is_ok_and(|bytes| bytes == expected) && !crosses_a_page(address, expected.len())
-        };
-        let sites: Vec<Site> = file.scan.sites.iter().filter(is_usable).take(room).copied().collect();
-        let used = sites::thunks_in_use(page);
-        for redirect in sites::redirects(&sites, file.bias, at, used, doors) {
-            let offset = (redirect.thunk.address - at) as usize;
-            page[offset..offset + redirect.thunk.bytes.len()].copy_from_slice(&redirect.thunk.bytes);
-            let site = |site: &&Site| file.bias.wrapping_add(site.address) == redirect.jump.address;
-            if let Some(site) = sites.iter().find(site) {
-                self.note(&redirect, site);
+        let most = self.records.len() + room;
+        let mut used = sites::thunks_in_use(page) * THUNK_BYTES;
+        for site in &file.scan.sites {
+            let place = file.bias.wrapping_add(site.address);
+            let thunk = at + used as u64;
+            let Some(redirect) = sites::redirect(site, file.bias, thunk, doors) else {
+                continue;
+            };
+            let crosses = |change: &Change| crosses_a_page(change.address, change.original.len());
+            if used + THUNK_BYTES > page.len()
+                || self.records.len() + redirect.changes.len() > most
+                || redirect.changes.iter().any(crosses)
+            {
+                continue;
             }
+            let is_as_expected = |(offset, expected): (i64, Vec<u8>)| {
+                let bytes = memory.bytes(place.wrapping_add_signed(offset), expected.len());
+                bytes.is_ok_and(|bytes| bytes == expected)
+            };
+            if !expected(site.shape).into_iter().all(is_as_expected) {
+                self.left_alone.push(place);
+                continue;
+            }
+            page[used..used + redirect.thunk.len()].copy_from_slice(&redirect.thunk);
+            used += THUNK_BYTES;
+            self.note(redirect.changes, site, thunk);
         }
     }
 
-    fn note(&mut self, redirect: &Redirect, site: &Site) {
-        let (place, thunk) = (redirect.jump.address, redirect.thunk.address);
+    /// Returns why some of the calls are not redirected.
+    pub fn left_alone_because(&self) -> Option<String> {
+        let first = self.left_alone.first()?;
+        Some(format!(
+            "the code of a system call at {first:#x} is not that of its file (a probe or a breakpoint of another tool is there)"
+        ))
+    }
+
+    fn note(&mut self, changes: Vec<Change>, site: &Site, thunk: u64) {
+        let Some(place) = changes.first().map(|change| change.address) else {
+            return;
+        };
         let behind = behind_call(site.shape);
         let (in_thunk, in_place) = behind.unwrap_or_default();
-        self.records.push(Record {
-            address: place,
-            original: redirect.expected.clone(),
-            replacement: redirect.jump.bytes.clone(),
+        self.records.extend(changes.into_iter().map(|change| Record {
+            address: change.address,
+            original: change.original,
+            replacement: change.replacement,
             thunk: behind.map_or(0, |_| thunk),
             in_thunk,
             in_place,
             purpose: Purpose::Hook,
-        });
+        }));
         let call = abi::CALL_BYTES;
         // An interrupted call is made again from the address of its instruction.
         let behind = [in_place, in_place.saturating_sub(call)].into_iter();

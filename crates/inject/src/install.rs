@@ -70,9 +70,44 @@ pub fn prepare(config: &InjectionConfig) {
     }
 }
 
+/// Refuses if the exec of this program's descendants would not be noticed, because another tool has changed the code of
+/// the C library. That shows in this process, whose C library is most likely the program's.
+fn require_execs(calls: &HookedCalls, config: &InjectionConfig, hook: &Hook) -> Result<()> {
+    let own = std::process::id() as i32;
+    let maps = maps::of(own)?;
+    let memory = Memory::of(own)?;
+    let mut here = HookedCalls::default();
+    // Under `run`, its own code is changed by fastpath.
+    let is_served = maps.iter().any(redirection::is_region);
+    let libraries = maps.iter().filter(|_| !is_served).filter(is_c_library);
+    for file in libraries.filter_map(|mapping| hooked_file(own, &config.scans, &maps, mapping)) {
+        let mut page = vec![0; PAGE as usize];
+        let at = file.loaded.saturating_sub(PAGE);
+        here.add(&memory, &file, (at, &mut page), doors(hook, at), MOST_RECORDS);
+    }
+    let why = calls.left_alone_because().or_else(|| here.left_alone_because());
+    why.map_or(Ok(()), |why| Err(Error::Unsupported(why)))
+}
+
+fn is_c_library(mapping: &&Mapping) -> bool {
+    mapping.executable && mapping.inode != 0 && program::is_c_library(&mapping.name)
+}
+
+/// Returns the library that a process has mapped at `mapping`.
+fn hooked_file(pid: i32, scans: &sites::Cache, maps: &[Mapping], mapping: &Mapping) -> Option<HookedFile> {
+    let (scan, bias) = program::library(pid, scans, maps, mapping)?;
+    let loaded = bias.wrapping_add(scan.lowest);
+    Some(HookedFile { scan, bias, loaded })
+}
+
 /// Installs the region and redirects the program's start through it. `shown` is the status of its process. On an error
-/// the program is as it was.
-pub fn install(tracee: &mut Tracee, shown: &fastpath_proc::Status, config: &InjectionConfig) -> Result<()> {
+/// the program is as it was. `must_see_execs`: it is an error if the exec of another program would not be noticed.
+pub fn install(
+    tracee: &mut Tracee,
+    shown: &fastpath_proc::Status,
+    config: &InjectionConfig,
+    must_see_execs: bool,
+) -> Result<()> {
     let registers = tracee.registers()?;
     let abi = abi::of(&registers);
     if let Some(why) = config.refuses_32_bit.as_ref().filter(|_| abi.word() == 4) {
@@ -120,6 +155,9 @@ pub fn install(tracee: &mut Tracee, shown: &fastpath_proc::Status, config: &Inje
     let mut plan = program.plan(config, at)?;
     let files = hooked_calls::files_at_exec(&program.code, hook);
     let mut calls = HookedCalls::of(pid, &program.maps, at, hook, plan.room(), &files)?;
+    if must_see_execs {
+        require_execs(&calls, config, hook)?;
+    }
     if config.rescue {
         let withheld = match status.filters {
             0 => Vec::new(),
@@ -145,7 +183,10 @@ pub fn install(tracee: &mut Tracee, shown: &fastpath_proc::Status, config: &Inje
     // The calls of a batch include one that is not tried under this process's own filters.
     let end = shown.set("SigBlk").filter(|_| config.filters == 0);
     let end = end.and_then(|blocked| remote::End::of(status.inner_pid, blocked));
-    remote::at_exec(tracee, &program.maps, reserve, end, |calls| {
+    // A host without a vDSO has no tail of it either.
+    let has_tail = |mapping: &&Mapping| !(config.without_vdso && mapping.name == "[vdso]");
+    let maps: Vec<Mapping> = program.maps.iter().filter(has_tail).cloned().collect();
+    remote::at_exec(tracee, &maps, reserve, end, |calls| {
         surgery::perform(calls, &region, &start.stack)
     })
 }
@@ -175,7 +216,7 @@ impl Program {
         if let Some((base, _)) = &self.vdso {
             return region::place_near(&self.maps, *base);
         }
-        let beside = region::place_beside(&self.maps, self.code.lowest(), region::SIZE);
+        let beside = region::place_beside(&self.maps, self.code.lowest(), region::SIZE_WITH_PUBLIC_IMAGE);
         beside.ok_or_else(|| Error::Unsupported("there is no room near the program".into()))
     }
 
@@ -184,20 +225,25 @@ impl Program {
             Some((base, bytes)) if config.serve => {
                 redirection::region_for(bytes, *base, at, config.clocks, config.rescue)
             }
-            _ => RegionPlan::without_patches(self.abi, at, config.clocks, config.rescue),
+            vdso => {
+                let mut plan = RegionPlan::without_patches(self.abi, at, config.clocks, config.rescue)?;
+                if vdso.is_none() && config.serve {
+                    plan.add_public_image(self.image, at)?;
+                }
+                Ok(plan)
+            }
         }
     }
 
     /// Returns the initial stack, with the addresses by which the program gets to the region, and what the hook must
-    /// know. A program with a kernel's vDSO keeps it: only where there is none does AT_SYSINFO_EHDR point to the image.
+    /// know. A program with a kernel's vDSO keeps it: only where there is none does AT_SYSINFO_EHDR point to the second image.
     /// AT_ENTRY points to the hook where the C library is still to be mapped.
     fn start(&self, config: &InjectionConfig, at: u64, plan: &mut RegionPlan) -> Result<Start> {
         let old = &self.stack;
         let mut stack = old.clone();
-        let image = at + region::IMAGE;
         match (&self.vdso, config.serve) {
             (Some(_), true) => {}
-            (None, true) => stack.set(AT_SYSINFO_EHDR, image),
+            (None, true) => stack.set(AT_SYSINFO_EHDR, at + region::PUBLIC_IMAGE),
             (_, false) if config.without_vdso => stack.remove(AT_SYSINFO_EHDR),
             (_, false) => {}
         }
@@ -284,15 +330,11 @@ pub fn install_in_libraries(
         return Err(Error::Gone);
     }
     let pages: Vec<u64> = mapping::thunk_pages(maps).map(|page| page.start).collect();
-    let libraries = maps
-        .iter()
-        .filter(|m| m.executable && m.inode != 0 && program::is_c_library(&m.name));
-    for mapping in libraries {
-        let Some((scan, bias)) = program::library(pid, &config.scans, maps, mapping) else {
+    for mapping in maps.iter().filter(is_c_library) {
+        let Some(file) = hooked_file(pid, &config.scans, maps, mapping) else {
             continue;
         };
-        let loaded = bias.wrapping_add(scan.lowest);
-        let file = HookedFile { scan, bias, loaded };
+        let loaded = file.loaded;
         let Some(&at) = pages.iter().min_by_key(|at| at.abs_diff(loaded)) else {
             continue;
         };

@@ -31,6 +31,7 @@ mod stack;
 mod surgery;
 pub mod target;
 mod tracee;
+mod view;
 
 pub use error::{Error, Result};
 pub use in_process::InProcess;

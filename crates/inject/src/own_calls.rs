@@ -5,6 +5,8 @@
 //! under the filters that it inherited itself. Other filters are read, which takes a tracer with CAP_SYS_ADMIN and without
 //! filters, and evaluated.
 
+#[cfg(target_arch = "x86_64")]
+use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};
 
 use fastpath_image::Isa;
@@ -16,7 +18,7 @@ use crate::tracee::Tracee;
 
 /// The calls of an injection (`surgery`, with those that make a batch end), and of the hook (`hook/hook.c`). The hook
 /// also repeats calls of the program itself. The image makes no call that the program did not make before.
-const OURS: [(&str, libc::c_long); 10] = [
+const OURS: [(&str, libc::c_long); 11] = [
     ("close", libc::SYS_close),
     ("futex", libc::SYS_futex),
     ("gettid", libc::SYS_gettid),
@@ -24,6 +26,7 @@ const OURS: [(&str, libc::c_long); 10] = [
     ("munmap", libc::SYS_munmap),
     ("prctl", libc::SYS_prctl),
     ("recvmsg", libc::SYS_recvmsg),
+    ("restart_syscall", libc::SYS_restart_syscall),
     ("sched_yield", libc::SYS_sched_yield),
     ("socketpair", libc::SYS_socketpair),
     ("tgkill", libc::SYS_tgkill),
@@ -92,6 +95,39 @@ impl Permissions {
         };
         why.map_or(Ok(()), |why| Err(Error::Unsupported(why)))
     }
+}
+
+/// Returns whether the filters of a stopped thread allow restart_syscall, by which the kernel continues a sleep after a
+/// stop. Filters that cannot be read do not.
+#[cfg(target_arch = "x86_64")]
+pub fn may_restart(tracee: &Tracee, isa: Isa) -> bool {
+    thread_local! {
+        /// The filters that were read last, and the result: the threads of a process mostly have the same.
+        static LAST: RefCell<(Vec<Filter>, bool)> = const { RefCell::new((Vec::new(), true)) };
+    }
+    let has_none = || {
+        let status = fastpath_proc::Status::of(format!("{}/task/{}", tracee.process(), tracee.pid()));
+        status.is_ok_and(|status| status.number::<u32>("Seccomp") == Some(0))
+    };
+    // The errno of a thread without filters is EINVAL.
+    let mut buffer = vec![Instruction::default(); MOST_INSTRUCTIONS];
+    if tracee.seccomp_filter(0, &mut buffer).err() == Some(Errno::EINVAL) {
+        return true;
+    }
+    let Ok(filters) = read(tracee) else {
+        return has_none();
+    };
+    LAST.with_borrow_mut(|last| {
+        if last.0 != filters {
+            let call = Call {
+                arch: audit_arch(isa),
+                number: libc::SYS_restart_syscall as u32,
+            };
+            let is_allowed = answer_other_than_allow(&filters, call, "").is_none();
+            *last = (filters, is_allowed);
+        }
+        last.1
+    })
 }
 
 /// Reads the filters of a stopped thread.

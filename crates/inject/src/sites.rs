@@ -13,7 +13,7 @@ use object::elf::{PF_X, PT_LOAD, PT_NOTE};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection};
 
-use crate::abi::sites::{Shape, THUNK_BYTES, find, jump, original, thunk};
+use crate::abi::sites::{Shape, THUNK_BYTES, changes, find, thunk};
 
 /// Thunks on one page: more than the sites of any library.
 pub const MOST_SITES: usize = 4096 / THUNK_BYTES;
@@ -135,49 +135,33 @@ pub struct Doors {
     pub go: u64,
 }
 
-/// A change of a program's memory.
+/// A change of a program's memory; one write.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Patch {
+pub struct Change {
     /// Address of the change.
     pub address: u64,
-    /// New bytes.
-    pub bytes: Vec<u8>,
+    /// Bytes before the change.
+    pub original: Vec<u8>,
+    /// Bytes after the change.
+    pub replacement: Vec<u8>,
 }
 
 /// Redirection of one site through a thunk.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Redirect {
-    /// The thunk.
-    pub thunk: Patch,
-    /// The jump to it.
-    pub jump: Patch,
-    /// Bytes that must be found where the jump is written.
-    pub expected: Vec<u8>,
+    /// Code of the thunk.
+    pub thunk: Vec<u8>,
+    /// Changes, in the order in which they are made.
+    pub changes: Vec<Change>,
 }
 
-/// Returns redirections of `sites`, loaded with `bias`, through thunks on the page at `thunks`, of which `used` are
-/// taken. Omits sites that a jump cannot reach.
-pub fn redirects(sites: &[Site], bias: u64, thunks: u64, used: usize, doors: Doors) -> Vec<Redirect> {
-    let mut redirects = Vec::new();
-    for site in sites.iter().take(MOST_SITES.saturating_sub(used)) {
-        let from = bias.wrapping_add(site.address);
-        let to = thunks + ((used + redirects.len()) * THUNK_BYTES) as u64;
-        let Some(jump) = jump(site.shape, from, to) else {
-            continue;
-        };
-        redirects.push(Redirect {
-            thunk: Patch {
-                address: to,
-                bytes: thunk(site.shape, from, to, doors),
-            },
-            jump: Patch {
-                address: from,
-                bytes: jump,
-            },
-            expected: original(site.shape),
-        });
-    }
-    redirects
+/// Returns the redirection of a site, loaded with `bias`, through the thunk at `at`; `None` if a jump cannot reach it.
+pub fn redirect(site: &Site, bias: u64, at: u64, doors: Doors) -> Option<Redirect> {
+    let from = bias.wrapping_add(site.address);
+    Some(Redirect {
+        thunk: thunk(site.shape, from, at, doors),
+        changes: changes(site.shape, from, at)?,
+    })
 }
 
 /// Returns the number of thunks on a page with these bytes.
@@ -243,18 +227,12 @@ struct Mapped(NonNull<libc::c_void>, usize);
 
 impl Mapped {
     fn of(file: &File, size: usize) -> std::io::Result<Mapped> {
-        // SAFETY: a fresh private mapping.
-        let map = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                size,
-                libc::PROT_READ,
-                libc::MAP_PRIVATE,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        match NonNull::new(map).filter(|_| map != libc::MAP_FAILED) {
+        // SAFETY: a fresh mapping, which is only read.
+        let map =
+            |flags| unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ, flags, file.as_raw_fd(), 0) };
+        // The kernel puts breakpoints of uprobes into private mappings; a few file systems have no others.
+        let maps = [libc::MAP_SHARED, libc::MAP_PRIVATE].into_iter().map(map);
+        match maps.filter(|map| *map != libc::MAP_FAILED).find_map(NonNull::new) {
             Some(map) => Ok(Mapped(map, size)),
             None => Err(std::io::Error::last_os_error()),
         }
@@ -289,14 +267,9 @@ mod tests {
             address: 0,
             shape: Shape::Constant(libc::SYS_execve as u32),
         }];
-        assert_eq!(
-            redirects(&sites, 0x7000_0000_0000, 0x7000_1000_0000, 0, Doors::default()).len(),
-            1
-        );
-        assert_eq!(
-            redirects(&sites, 0x5000_0000_0000, 0x7000_1000_0000, 0, Doors::default()).len(),
-            0
-        );
+        let redirect = |bias| redirect(&sites[0], bias, 0x7000_1000_0000, Doors::default());
+        assert!(redirect(0x7000_0000_0000).is_some());
+        assert_eq!(redirect(0x5000_0000_0000), None);
     }
 
     #[test]
@@ -308,9 +281,7 @@ mod tests {
             .expect("a dynamic glibc");
         let scan = scan(&std::fs::read(&libc.name).unwrap(), Role::Library);
         assert!(
-            scan.sites
-                .iter()
-                .any(|s| s.shape == Shape::Constant(libc::SYS_execve as u32)),
+            scan.sites.iter().any(|s| s.shape.is_for(libc::SYS_execve as u32)),
             "{:?}",
             scan.sites
         );

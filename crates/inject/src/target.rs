@@ -8,13 +8,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use fastpath_image::Isa;
-use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, fstat};
 
 use crate::abi;
 use crate::error::{Error, Result};
 use crate::region;
+pub use crate::view::View;
 
 /// Refuses a kernel whose page size does not suit the region: the size is the same in all its programs (AT_PAGESZ).
 pub fn kernels_pages_suit() -> Result<()> {
@@ -22,56 +22,13 @@ pub fn kernels_pages_suit() -> Result<()> {
     region::suits_pages_of(unsafe { libc::getauxval(libc::AT_PAGESZ) })
 }
 
-/// A process's view of paths: its root and its working directory.
-pub struct View {
-    root: OwnedFd,
-    cwd: OwnedFd,
-    /// Path of its /proc/self/exe as seen from here.
-    exe: String,
-}
-
 /// Flags for a handle only.
-const HANDLE: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
+pub const HANDLE: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
 
 /// Limit of `#!` lines that are followed; the kernel follows five (BINPRM_BUF_SIZE, fs/exec.c).
 const MOST_INTERPRETERS: u32 = 5;
 
 impl View {
-    /// Returns the view of `pid`, in which relative paths start at `dirfd` (AT_FDCWD: its working directory).
-    pub fn of(pid: &str, dirfd: i32) -> Result<View> {
-        let start = if dirfd == libc::AT_FDCWD {
-            format!("/proc/{pid}/cwd")
-        } else {
-            format!("/proc/{pid}/fd/{dirfd}")
-        };
-        Ok(View {
-            root: open_path(&format!("/proc/{pid}/root"))?,
-            cwd: open_path(&start)?,
-            exe: format!("/proc/{pid}/exe"),
-        })
-    }
-
-    /// Opens a path as the process would, as a handle only (O_PATH).
-    fn open(&self, path: &OsStr) -> Result<OwnedFd> {
-        // Programs that start themselves again (busybox, container runtimes) use this name, which in this process is
-        // another file.
-        if path == "/proc/self/exe" {
-            return open_path(&self.exe);
-        }
-        if path.is_empty() {
-            return self.cwd.try_clone().map_err(|e| Error::io("", e));
-        }
-        let (from, resolve) = match path.as_bytes().starts_with(b"/") {
-            true => (&self.root, ResolveFlag::RESOLVE_IN_ROOT),
-            false => (&self.cwd, ResolveFlag::empty()),
-        };
-        let how = OpenHow::new().flags(HANDLE).resolve(resolve);
-        openat2(from, path, how).map_err(|errno| match errno {
-            Errno::ENOSYS => Error::Unsupported("this kernel has no openat2 (Linux has it since 5.6)".into()),
-            _ => Error::io(path.to_string_lossy(), errno.into()),
-        })
-    }
-
     /// Refuses a program that must be left alone: setuid, setgid or with file capabilities (tracing its exec would
     /// remove its privileges, ptrace(2)), unreadable, or for an ISA that is not served. Follows `#!` lines. The result
     /// only holds while the file is not replaced; after that the program runs untouched or without its privileges,

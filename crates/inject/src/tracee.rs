@@ -12,6 +12,8 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, WaitOptions, WaitStatus};
 use crate::abi::{self, Call, Registers};
 use crate::error::{Error, Result, tried};
 use crate::memory::Memory;
+#[cfg(target_arch = "x86_64")]
+use crate::own_calls::may_restart;
 pub use state::CallResult;
 
 /// State change of a traced thread, with signals by their numbers.
@@ -105,7 +107,6 @@ impl Tracee {
     }
 
     /// Changes the ptrace options; adds PTRACE_O_TRACESYSGOOD. The thread must be stopped.
-    #[cfg(target_arch = "x86_64")]
     pub fn set_options(&self, options: Options) -> Result<()> {
         let options = options | Options::PTRACE_O_TRACESYSGOOD;
         ptrace::setoptions(self.pid, options).map_err(tried("PTRACE_SETOPTIONS"))
@@ -144,12 +145,28 @@ impl Tracee {
             // The thread may have been killed since its stop; its end is the next event.
             registers = self.registers().ok();
             if let Some(registers) = &mut registers
-                && registers.undo_interruption()
+                && (registers.undo_interruption() || self.repeats_forbidden_restart(registers))
             {
                 let _ = self.set_registers(registers);
             }
         }
         Ok(Some((stop, registers)))
+    }
+
+    /// If the kernel would continue the interrupted call by restart_syscall, and a filter of the thread may not allow
+    /// that, makes it repeat the call itself: a sleep begins anew, but a filter that kills does not.
+    #[cfg(target_arch = "x86_64")]
+    fn repeats_forbidden_restart(&self, registers: &mut Registers) -> bool {
+        let is_forbidden = registers.is_restarted() && !may_restart(self, abi::of(registers).isa());
+        if is_forbidden {
+            registers.repeat_call();
+        }
+        is_forbidden
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn repeats_forbidden_restart(&self, _registers: &mut Registers) -> bool {
+        false
     }
 
     fn next_event(&self, wait: bool) -> Result<Option<Stop>> {

@@ -246,6 +246,25 @@ fn either_of_two_processes_that_share_memory() {
 }
 
 #[test]
+fn either_of_two_processes_that_share_file_descriptors() {
+    let Some(parent) = hazard("shared-files", &[], "\n") else {
+        return;
+    };
+    let child = Pid(parent.out_so_far().trim().parse().expect("a number"));
+    for (one, other) in [(parent.pid(), child), (child, parent.pid())] {
+        is_refused_and_untouched(
+            one,
+            14,
+            &format!("shares its file descriptors with process {}", other.0),
+        );
+    }
+    // One of them alone can be attached.
+    child.signal(libc::SIGKILL);
+    wait_until("the child's end", || !child.exists());
+    attach(parent.pid()).expect_success();
+}
+
+#[test]
 fn a_process_that_dispatches_system_calls_sees_no_injected_call() {
     let Some(running) = hazard("dispatcher", &[], "ready") else {
         return;

@@ -98,3 +98,22 @@ fn two_concurrent_attaches_attach_a_process_once() {
         assert!(!running.pid().read("maps").contains("fastpath"));
     }
 }
+
+#[test]
+fn a_sleeper_whose_filter_kills_for_restart_syscall_lives() {
+    let Some(program) = helper_program("filter", "cc", &[]) else {
+        return;
+    };
+    for rest in [&["sleep", "3"][..], &[&program, "kill", "39", "sleep", "3"]] {
+        let mut command = Command::new(&program);
+        command
+            .args(["kill", &libc::SYS_restart_syscall.to_string()])
+            .args(rest);
+        let running = start(command);
+        wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
+        attach(running.pid()).expect_success();
+        assert!(running.pid().is_served());
+        detach(running.pid()).expect_success();
+        running.finish().expect_success();
+    }
+}

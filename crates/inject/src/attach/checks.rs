@@ -150,8 +150,8 @@ pub fn look_at(pid: i32) -> Answer<Target> {
         });
         return Err(Refusal::OtherPrograms { what });
     }
-    if let Some(with) = shares_memory(pid) {
-        return Err(Refusal::SharesMemory { with });
+    if let Some((what, with)) = shares(pid) {
+        return Err(Refusal::Shares { what, with });
     }
     Ok(Target {
         maps,
@@ -161,25 +161,55 @@ pub fn look_at(pid: i32) -> Answer<Target> {
     })
 }
 
-/// Returns another process that runs in the same memory (clone(2), CLONE_VM), and not only for the moment of a vfork.
-fn shares_memory(pid: i32) -> Option<i32> {
-    /// include/uapi/linux/kcmp.h
-    const KCMP_VM: i32 = 1;
-    const MOMENT: std::time::Duration = std::time::Duration::from_secs(2);
-    let shares = |other: &i32| {
+/// What the remote calls change. Their process may share it with another one (clone(2)); what else it may share, they
+/// leave alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shared {
+    /// CLONE_VM.
+    Memory,
+    /// CLONE_FILES: the other process would see descriptors of fastpath, and might close them.
+    Descriptors,
+}
+
+impl Shared {
+    /// Returns whether two processes share it.
+    fn by(self, pid: i32, other: i32) -> bool {
+        // include/uapi/linux/kcmp.h: KCMP_VM, KCMP_FILES
+        let kind = match self {
+            Shared::Memory => 1,
+            Shared::Descriptors => 2,
+        };
         // SAFETY: kcmp takes integers.
-        unsafe { libc::syscall(libc::SYS_kcmp, pid, *other, KCMP_VM, 0, 0) == 0 }
-    };
-    let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut others = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    others.find(|other| {
-        // The child of a vfork leaves the memory within a moment, if it gets a CPU.
-        let begun = std::time::Instant::now();
-        while *other != pid && shares(other) {
+        unsafe { libc::syscall(libc::SYS_kcmp, pid, other, kind, 0, 0) == 0 }
+    }
+}
+
+impl std::fmt::Display for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Shared::Memory => "memory",
+            Shared::Descriptors => "file descriptors",
+        })
+    }
+}
+
+/// Returns another process with which this one shares something, and not only for a moment.
+fn shares(pid: i32) -> Option<(Shared, i32)> {
+    const MOMENT: Duration = Duration::from_secs(2);
+    let others = fastpath_proc::processes()
+        .into_iter()
+        .flatten()
+        .filter(|other| *other != pid);
+    let both = others.flat_map(|other| [Shared::Memory, Shared::Descriptors].map(|what| (what, other)));
+    let mut both = both.into_iter();
+    both.find(|(what, other)| {
+        // The child of a vfork, or one that only closes a descriptor, is gone within a moment, if it gets a CPU.
+        let begun = Instant::now();
+        while what.by(pid, *other) {
             if begun.elapsed() > MOMENT {
                 return true;
             }
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5));
         }
         false
     })

@@ -12,7 +12,7 @@ use super::regions::{Found, find};
 use super::session::{self, Session};
 use super::threads::AllStopped;
 use super::watchdog::LastResort;
-use super::{thread_in, until_no_thread_is_in};
+use super::{interrupted_at, thread_in, until_no_thread_is_in};
 use crate::abi;
 use crate::maps;
 use crate::redirection::{Journal, Record, State, mapping};
@@ -68,13 +68,28 @@ fn detach_held(session: &Session<'_>) -> Answer<Detached> {
 fn take_back(session: &Session<'_>, found: &Found) -> Answer<bool> {
     let may_be_cleared = !found.is_before_entry()?;
     let (code, entry) = code_of(found)?;
-    let (mut all, ()) = AllStopped::of(session, |_| Ok(Some(())))?;
-    let in_force: Vec<Record> = found.in_force()?.into_iter().cloned().collect();
+    let mut in_the_way = session.pid();
+    let stopped = AllStopped::of(session, |all| {
+        let in_force: Vec<_> = found.in_force()?;
+        let in_force: Vec<(Record, Vec<u8>)> = in_force
+            .into_iter()
+            .map(|(record, now)| (record.clone(), now))
+            .collect();
+        let inside = thread_inside(all, &in_force)?;
+        in_the_way = inside.unwrap_or(in_the_way);
+        Ok(inside.is_none().then_some(in_force))
+    });
+    let (mut all, in_force) = stopped.map_err(|refusal| match refusal {
+        Refusal::InTheWay { .. } => Refusal::InTheWay { tid: in_the_way },
+        other => other,
+    })?;
     let tracee = all.threads[0].tracee();
     // In the reverse order of the attach.
-    for record in in_force.iter().rev() {
-        let written = tracee.write(record.address, &record.original);
-        written.map_err(|e| Refusal::Sealed { why: e.to_string() })?;
+    for (record, now) in in_force.iter().rev() {
+        for (address, bytes) in record.restored(now) {
+            let written = tracee.write(address, &bytes);
+            written.map_err(|e| Refusal::Sealed { why: e.to_string() })?;
+        }
     }
     let state = (State::Withdrawn as u32).to_le_bytes();
     tracee.write(found.at + region::JOURNAL + Journal::STATE_AT, &state)?;
@@ -83,6 +98,23 @@ fn take_back(session: &Session<'_>, found: &Found) -> Answer<bool> {
     }
     leave_thunks(&mut all, found)?;
     Ok(matches!(thread_in(&mut all, &code, entry), Ok(None)))
+}
+
+/// Returns a thread that is at an instruction of the changed code, or will return there from a signal handler, where the
+/// original has none.
+fn thread_inside(all: &mut AllStopped<'_>, in_force: &[(Record, Vec<u8>)]) -> Answer<Option<i32>> {
+    let is_inside = |pc: &u64| in_force.iter().any(|(record, _)| record.is_inside(*pc));
+    if let Some(thread) = all.threads.iter().find(|thread| is_inside(&thread.registers.pc())) {
+        return Ok(Some(thread.tid()));
+    }
+    if !in_force.iter().any(|(record, _)| record.is_inside(record.address + 1)) {
+        return Ok(None);
+    }
+    match interrupted_at(all, is_inside) {
+        // Its region stays mapped, too.
+        Err(Refusal::StackNotReadable { .. }) => Ok(None),
+        found => found,
+    }
 }
 
 /// Returns the region's code, and the address in it that the loader has used.

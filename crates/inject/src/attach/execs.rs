@@ -57,7 +57,7 @@ pub fn outside<T>(pid: i32, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
             threads::of(pid).into_iter().all(|tid| threads::has_ended(pid, tid))
         });
         match (&before, &after) {
-            _ if has_ended => return Err(refusal),
+            _ if has_ended => return Err(super::end_of(pid).unwrap_or(refusal)),
             (Some(_), Some(_)) if is_unmapped(&refusal) && begun.elapsed() < UNMAPPING => {}
             // `Gone` with the same program before and after: the threads end before the program is replaced, or one of
             // them was lost between two remote calls.

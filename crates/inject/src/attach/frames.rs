@@ -199,9 +199,9 @@ impl Frames {
         let is_ours = |address: u64| ranges.iter().any(|range| range.contains(&address));
         let is_behind_own_call = |word: u64| {
             let before = tracee.read_present(word - running::BEFORE_BYTES, running::BEFORE_BYTES as usize);
-            before
-                .first()
-                .is_some_and(|bytes| running::called_by(*bytes, word).is_some_and(is_ours))
+            before.first().is_some_and(|bytes| {
+                running::is_behind_door(*bytes) || running::called_by(*bytes, word).is_some_and(is_ours)
+            })
         };
         let is_of_call_to_vdso = |at: u64| {
             self.in_vdso

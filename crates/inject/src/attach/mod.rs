@@ -38,6 +38,7 @@ use frames::{Frames, Stacks};
 use session::Session;
 use threads::{AllStopped, Stopped};
 
+pub use checks::Shared;
 pub use detach::{Detached, detach};
 pub use refusal::{Answer, Refusal};
 pub use regions::Found;
@@ -69,6 +70,8 @@ pub struct Attached {
     pub left_alone: Vec<LeftAlone>,
     /// Reason why the programs that the target executes will not be served, though that was asked for.
     pub without_children: Option<String>,
+    /// Whether that is because another tool has changed the program's code.
+    pub is_changed_by_others: bool,
     /// The program's own system calls for time, if they were to be redirected.
     pub rescued: Option<Rescued>,
 }
@@ -76,6 +79,15 @@ pub struct Attached {
 /// Returns the region of a process, if it has one.
 pub fn find_in(pid: i32) -> Answer<Option<Found>> {
     find(pid, &maps::of(pid)?)
+}
+
+/// Returns the refusal for a process that has ended: whatever failed failed for that.
+pub fn end_of(pid: i32) -> Option<Refusal> {
+    match fastpath_proc::Stat::of(pid) {
+        Err(_) => Some(Refusal::NoSuchProcess { hint: String::new() }),
+        Ok(_) if threads::of(pid).into_iter().all(|tid| threads::has_ended(pid, tid)) => Some(Refusal::Zombie),
+        Ok(_) => None,
+    }
 }
 
 /// Looks at a process without changing anything, and refuses one that cannot be attached.
@@ -157,10 +169,12 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let without_children = match config.children {
         Some(_) if obstacle.is_some() => obstacle,
         Some(_) if calls.records.is_empty() => Some("none of its system calls was recognised".into()),
+        Some(_) => calls.left_alone_because(),
         _ => None,
     };
     in_force.map(|attached| Attached {
         without_children,
+        is_changed_by_others: !calls.left_alone.is_empty(),
         rescued,
         ..attached
     })
@@ -203,6 +217,7 @@ fn put_in_force(session: &Session<'_>, plan: &RegionPlan, at: u64) -> Answer<Att
         pauses: session.pauses(),
         left_alone: plan.left_alone.clone(),
         without_children: None,
+        is_changed_by_others: false,
         rescued: None,
     })
 }
@@ -214,9 +229,14 @@ fn returns_into(all: &mut AllStopped<'_>, records: &[Record]) -> Answer<Option<i
             .iter()
             .any(|p| (p.address + 1..p.address + p.original.len() as u64).contains(pc))
     };
+    interrupted_at(all, is_inside)
+}
+
+/// Returns a thread that will return from a signal handler to an address that `is_inside`.
+fn interrupted_at(all: &mut AllStopped<'_>, is_inside: impl Fn(&u64) -> bool) -> Answer<Option<i32>> {
     let stacks = Stacks::of(all.pid())?;
     for thread in stacks.to_examine(&all.threads, |_| false) {
-        if frames_of(thread, &stacks)?.interrupted.iter().any(is_inside) {
+        if frames_of(thread, &stacks)?.interrupted.iter().any(&is_inside) {
             return Ok(Some(thread.tid()));
         }
     }

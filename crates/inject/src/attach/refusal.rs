@@ -1,5 +1,6 @@
 //! The reasons for which a process is left as it was.
 
+use super::checks::Shared;
 use crate::error::Error;
 
 /// Reason for which an attach or a detach was refused. The process is unchanged then.
@@ -111,9 +112,11 @@ pub enum Refusal {
         /// Thread id.
         tid: i32,
     },
-    /// The process shares its memory.
-    #[error("it shares its memory with process {with}, which would be changed as well")]
-    SharesMemory {
+    /// The process shares what would be changed.
+    #[error("it shares its {what} with process {with}, which would be changed as well; try again when that has ended")]
+    Shares {
+        /// What it shares.
+        what: Shared,
         /// The other process.
         with: i32,
     },

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::mailbox_layout::HookState;
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
-use crate::redirection::{Journal, Record, State, mapping};
+use crate::redirection::{Journal, Place, Record, State, mapping};
 use crate::region;
 
 /// A region in a process.
@@ -31,18 +31,21 @@ pub fn find(pid: i32, maps: &[Mapping]) -> Answer<Option<Found>> {
 }
 
 impl Found {
-    /// Returns the records whose changes are in place now. Refuses if there are other bytes in the place of one.
-    pub fn in_force(&self) -> Answer<Vec<&Record>> {
+    /// Returns the records of which any byte is in place now, with the bytes that are there. Refuses if there are bytes
+    /// of others in the place of one.
+    pub fn in_force(&self) -> Answer<Vec<(&Record, Vec<u8>)>> {
         let memory = Memory::of(self.pid)?;
         let mut in_force = Vec::new();
         for record in &self.journal.records {
             let bytes = memory.bytes(record.address, record.original.len())?;
-            if bytes == record.replacement {
-                in_force.push(record);
-            } else if bytes != record.original {
-                return Err(Refusal::ChangedSince {
-                    address: record.address,
-                });
+            match record.place(&bytes) {
+                Place::Original => {}
+                Place::Changed => in_force.push((record, bytes)),
+                Place::Foreign => {
+                    return Err(Refusal::ChangedSince {
+                        address: record.address,
+                    });
+                }
             }
         }
         Ok(in_force)

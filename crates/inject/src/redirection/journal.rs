@@ -69,6 +69,57 @@ pub struct Record {
     pub purpose: Purpose,
 }
 
+/// What is in the place of a record now. Other tools restore bytes from the file, and put breakpoints there.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The original bytes, but for breakpoints.
+    Original,
+    /// The change, or a part of it.
+    Changed,
+    /// Something else.
+    Foreign,
+}
+
+/// `int3`: the breakpoint of another tool.
+#[cfg(target_arch = "x86_64")]
+const BREAKPOINT: u8 = 0xcc;
+
+#[cfg(target_arch = "x86_64")]
+impl Record {
+    /// Returns what `bytes` in the place of the record are.
+    pub fn place(&self, bytes: &[u8]) -> Place {
+        let each = || bytes.iter().zip(self.original.iter().zip(&self.replacement));
+        if each().any(|(now, (original, changed))| ![*original, *changed, BREAKPOINT].contains(now)) {
+            Place::Foreign
+        } else if each().any(|(now, (original, changed))| now != original && now == changed) {
+            Place::Changed
+        } else {
+            Place::Original
+        }
+    }
+
+    /// Returns the writes that restore the original where there are `bytes` now. A breakpoint stays: the tool that put
+    /// it there restores the byte from the file.
+    pub fn restored(&self, bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
+        let is_breakpoint = |at: &usize| bytes.get(*at) == Some(&BREAKPOINT) && self.replacement[*at] != BREAKPOINT;
+        let indices: Vec<usize> = (0..self.original.len()).collect();
+        let between = indices.split(is_breakpoint).filter(|indices| !indices.is_empty());
+        let write = |indices: &[usize]| {
+            let bytes = indices.iter().map(|at| self.original[*at]).collect();
+            (self.address + indices[0] as u64, bytes)
+        };
+        between.map(write).collect()
+    }
+
+    /// Returns whether an address is in the middle of this change, though an instruction of the changed code may begin
+    /// there: such a change leaves the first byte as it is.
+    pub fn is_inside(&self, address: u64) -> bool {
+        let keeps_first = self.original.first() == self.replacement.first();
+        keeps_first && (self.address + 1..self.address + self.original.len() as u64).contains(&address)
+    }
+}
+
 /// All changes of one region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Journal {
@@ -201,6 +252,24 @@ mod tests {
         assert_eq!(Journal::parse(&page).unwrap().state, State::Withdrawn);
         page[Journal::STATE_AT as usize] = 3;
         assert_eq!(Journal::parse(&page).unwrap().state, State::Kept);
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_change_that_others_restored_in_part_is_completed_around_their_breakpoints() {
+        let record = &journal().records[0];
+        let place = |bytes: [u8; 5]| record.place(&bytes);
+        assert_eq!(place([1, 2, 3, 4, 5]), Place::Original);
+        assert_eq!(place([0xcc, 2, 3, 4, 5]), Place::Original);
+        assert_eq!(place([1, 7, 8, 9, 10]), Place::Changed);
+        assert_eq!(place([0xcc, 7, 3, 4, 5]), Place::Changed);
+        assert_eq!(place([6, 7, 8, 9, 11]), Place::Foreign);
+        let at = record.address;
+        assert_eq!(record.restored(&[1, 7, 3, 9, 10]), [(at, vec![1, 2, 3, 4, 5])]);
+        assert_eq!(
+            record.restored(&[0xcc, 7, 0xcc, 9, 10]),
+            [(at + 1, vec![2]), (at + 3, vec![4, 5])]
+        );
     }
 
     #[test]

@@ -15,6 +15,10 @@ use crate::memory::PAGE;
 use crate::region;
 use crate::remote::{self, RemoteCall, RemoteCalls};
 
+/// Offsets in the region's memory of what is mapped apart from it: the second image, and the pages of thunks.
+const PUBLIC_IMAGE_IN_FILE: u64 = region::SIZE;
+const THUNK_PAGES_IN_FILE: u64 = PUBLIC_IMAGE_IN_FILE + region::IMAGE_ROOM;
+
 /// A region to be mapped.
 pub struct Region<'a> {
     /// Address of its start.
@@ -43,13 +47,15 @@ impl Region<'_> {
         mapped
     }
 
-    /// Returns a file with the region's bytes, followed by the pages of thunks. Pages of zeros take no memory.
+    /// Returns a file with the region's bytes, followed by those that are mapped apart from it. Pages of zeros take no memory.
     fn file(&self) -> Result<OwnedFd> {
         /// MFD_EXEC, include/uapi/linux/memfd.h (Linux 6.3); older kernels refuse unknown flags.
         const EXECUTABLE: MFdFlags = MFdFlags::from_bits_retain(0x10);
         let state = self.state.bytes();
         let mut bytes = self.plan.code.clone();
         bytes[region::STATE as usize..][..state.len()].copy_from_slice(&state);
+        bytes.extend(&self.plan.public_image);
+        bytes.resize(THUNK_PAGES_IN_FILE as usize, 0);
         bytes.extend(self.thunk_pages.iter().flat_map(|(_, bytes)| bytes));
         let make = |flags| memfd_create(REGION_NAME, MFdFlags::MFD_CLOEXEC | flags);
         let made = make(EXECUTABLE).or_else(|_| make(MFdFlags::empty()));
@@ -79,10 +85,18 @@ impl Region<'_> {
             (at + region::PAGE, PAGE, READ, SHARED, page, 0),
             (at + region::MAILBOX, PAGE, WRITE, SHARED, mailbox, 0),
         ];
-        let offsets = (region::SIZE..).step_by(PAGE as usize);
+        let public_image = (!self.plan.public_image.is_empty()).then_some((
+            at + region::PUBLIC_IMAGE,
+            region::IMAGE_ROOM,
+            EXECUTE,
+            NEW,
+            code,
+            PUBLIC_IMAGE_IN_FILE,
+        ));
+        let offsets = (THUNK_PAGES_IN_FILE..).step_by(PAGE as usize);
         let thunks = offsets.zip(self.thunk_pages);
         let thunks = thunks.map(|(offset, (at, _))| (*at, PAGE, EXECUTE, NEW, code, offset));
-        let all = parts.into_iter().chain(thunks);
+        let all = parts.into_iter().chain(public_image).chain(thunks);
         all.map(|(at, size, protection, flags, fd, offset)| [at, size, protection as u64, flags as u64, fd, offset])
             .collect()
     }
@@ -91,7 +105,7 @@ impl Region<'_> {
         for (index, [at, size, protection, flags, fd, offset]) in self.mappings(fds).into_iter().enumerate() {
             let result = calls.mmap(at, size, protection as i32, flags as i32, fd, offset);
             if !result.as_ref().is_ok_and(|mapped| *mapped == at) {
-                self.undo(calls, index, result.as_ref().ok().copied())?;
+                self.undo(calls, index, size, result.as_ref().ok().copied())?;
                 return Err(result.map_or_else(|e| e, |_| self.no_room(index)));
             }
         }
@@ -124,7 +138,8 @@ impl Region<'_> {
             return Ok(());
         };
         let is_error = other.result > u64::MAX - 4096;
-        self.undo(calls, other.call, (!is_error).then_some(other.result))?;
+        let size = mappings.get(other.call).map_or(0, |[_, size, ..]| *size);
+        self.undo(calls, other.call, size, (!is_error).then_some(other.result))?;
         // Closing fails for a descriptor that is closed already, and for no other.
         descriptors.for_each(|fd| drop(calls.close(*fd)));
         Err(if is_error {
@@ -134,11 +149,11 @@ impl Region<'_> {
         })
     }
 
-    /// Unmaps what the first `done` mappings have mapped, and what the next one has `mapped` elsewhere: a kernel before
-    /// 4.17 takes the address for a hint.
-    fn undo(&self, calls: &mut RemoteCalls<'_>, done: usize, mapped: Option<u64>) -> Result<()> {
+    /// Unmaps what the first `done` mappings have mapped, and what the next one of `size` bytes has `mapped` elsewhere: a
+    /// kernel before 4.17 takes the address for a hint.
+    fn undo(&self, calls: &mut RemoteCalls<'_>, done: usize, size: u64, mapped: Option<u64>) -> Result<()> {
         if let Some(mapped) = mapped {
-            calls.munmap(mapped, if done == 0 { region::SIZE } else { PAGE })?;
+            calls.munmap(mapped, size)?;
         }
         if done > 0 { unmap(calls, self.at) } else { Ok(()) }
     }
@@ -149,7 +164,7 @@ impl Region<'_> {
     }
 }
 
-/// Unmaps the region at `at`. Its thunks beside libraries go first, because they are found by the region.
+/// Unmaps the region at `at`. What is mapped apart from it goes first, because it is found by the region.
 pub fn unmap(calls: &mut RemoteCalls<'_>, at: u64) -> Result<()> {
     let mut parts = parts(at, &maps::of(calls.tracee().pid())?);
     parts.reverse();
@@ -161,11 +176,16 @@ pub fn unmap(calls: &mut RemoteCalls<'_>, at: u64) -> Result<()> {
 /// Returns the parts of the region at `at` in a process with these mappings.
 pub fn parts(at: u64, maps: &[Mapping]) -> Vec<std::ops::Range<u64>> {
     let whole = at..at + region::SIZE;
-    std::iter::once(whole).chain(thunk_pages(maps)).collect()
+    std::iter::once(whole).chain(from(maps, region::SIZE)).collect()
 }
 
 /// Returns the pages of thunks in a process with these mappings.
 pub fn thunk_pages(maps: &[Mapping]) -> impl Iterator<Item = std::ops::Range<u64>> {
-    let thunks = maps.iter().filter(|m| is_region(m) && m.offset >= region::SIZE);
-    thunks.map(|m| m.start..m.end)
+    from(maps, THUNK_PAGES_IN_FILE)
+}
+
+/// Returns the mappings of a region's memory from `offset` on.
+fn from(maps: &[Mapping], offset: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
+    let parts = maps.iter().filter(move |m| is_region(m) && m.offset >= offset);
+    parts.map(|m| m.start..m.end)
 }

@@ -19,6 +19,8 @@ use fastpath_page::ClockSet;
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
 
+#[cfg(target_arch = "x86_64")]
+pub use journal::Place;
 pub use journal::{Journal, MOST_RECORDS, Purpose, Record, State};
 pub use plan_region::{RegionPlan, region_for};
 

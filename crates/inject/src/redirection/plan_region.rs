@@ -18,6 +18,8 @@ pub struct RegionPlan {
     /// state and the mailbox are to be mapped ([`crate::region`]). Everything but these three must be readable and
     /// executable.
     pub code: Vec<u8>,
+    /// Bytes of the second image; empty: there is none.
+    pub public_image: Vec<u8>,
     /// Changes that put the region in force, once it is mapped completely.
     pub patches: Vec<EntryPatch>,
     /// Overwritten instructions and their copies.
@@ -84,6 +86,7 @@ impl RegionPlan {
         let instance = instance(image, region_at + region::IMAGE, &redirection)?;
         let mut plan = RegionPlan {
             code: vec![0; region::SIZE as usize],
+            public_image: Vec::new(),
             patches: redirection.patches,
             moved: redirection.moved,
             left_alone: redirection.left_alone,
@@ -150,6 +153,18 @@ impl RegionPlan {
             self.journal.state = State::Kept;
         }
         self.write_journal()
+    }
+
+    /// Adds a second image, for a region at `region_at`, to which AT_SYSINFO_EHDR points.
+    pub(crate) fn add_public_image(&mut self, image: &Image, region_at: u64) -> Result<()> {
+        let placement = Placement {
+            address: region_at + region::PUBLIC_IMAGE,
+            page_offset: region::PAGE.cast_signed() - region::PUBLIC_IMAGE.cast_signed(),
+        };
+        let instance = Instance::new(image, &Options::at(placement));
+        let instance = instance.map_err(|e| Error::Unsupported(e.to_string()))?;
+        self.public_image = instance.bytes().to_vec();
+        Ok(())
     }
 
     /// Puts the thunk for AT_SYSINFO.

@@ -20,6 +20,8 @@ pub mod tail;
 
 use std::time::{Duration, Instant};
 
+use nix::sys::ptrace::Options;
+
 use crate::abi::{self, Abi, Call, Registers};
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
@@ -123,8 +125,30 @@ pub fn at_exec<T>(
     end: Option<End>,
     work: impl FnOnce(&mut RemoteCalls<'_>) -> Result<T>,
 ) -> Result<T> {
-    let tail = Tail::find(tracee.pid(), maps, false)?;
-    let program = tracee.registers()?;
+    let tail = match Tail::find(tracee.pid(), maps, false) {
+        Ok(tail) => tail,
+        Err(e) => {
+            let tail = Tail::borrow(tracee.pid(), maps).ok_or(e)?;
+            // If this process dies meanwhile, the program must not run: its code is not its own.
+            tracee.set_options(Options::PTRACE_O_TRACEEXEC | Options::PTRACE_O_EXITKILL)?;
+            let done = from_tail(tracee, tail.clone(), reserve, None, work);
+            tail.erase()?;
+            tracee.set_options(Options::PTRACE_O_TRACEEXEC)?;
+            return done;
+        }
+    };
+    from_tail(tracee, tail, reserve, end, work)
+}
+
+fn from_tail<T>(
+    tracee: &mut Tracee,
+    tail: Tail,
+    reserve: u64,
+    end: Option<End>,
+    work: impl FnOnce(&mut RemoteCalls<'_>) -> Result<T>,
+) -> Result<T> {
+    let mut program = tracee.registers()?;
+    program.end_exec();
     let mut calls = RemoteCalls::begin(tracee, &AtExec, tail, program, Stop::Syscall)?;
     calls.scratch = (program.sp() - RED_ZONE - reserve - SCRATCH_BYTES) & !15;
     if !end.map_or(Ok(false), |end| calls.prepare_batch(end))? {

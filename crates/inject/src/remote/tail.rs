@@ -74,6 +74,21 @@ impl Tail {
         })
     }
 
+    /// Borrows a tail that the program uses, to be erased before the program continues: a program that has not run an
+    /// instruction does not need it before.
+    pub fn borrow(pid: i32, maps: &[Mapping]) -> Option<Tail> {
+        let memory = Rc::new(Memory::writable(pid).ok()?);
+        let (present, absent) = places(pid, maps);
+        let mut tails = present.into_iter().chain(absent);
+        let (at, original) = tails.find_map(|at| Some((at, memory.bytes(at, BYTES).ok()?)))?;
+        Some(Tail {
+            at,
+            unused_from: at,
+            original: original.into(),
+            memory,
+        })
+    }
+
     /// Returns the tails in which a killed fastpath left its code. Reads only pages that are present: a page that was
     /// written to is the process's own copy, and reading others could wait for their file system.
     #[cfg(target_arch = "x86_64")]

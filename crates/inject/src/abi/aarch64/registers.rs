@@ -83,6 +83,9 @@ impl Registers {
         self.system_call == -1 && self.general.regs[8] == number && self.general.regs[0] == address
     }
 
+    /// Changes nothing: the first register is the result of an execve and 0 for the new program.
+    pub fn end_exec(&mut self) {}
+
     /// Changes nothing: an AArch64 kernel has already prepared the restart of an interrupted call, or chosen EINTR,
     /// when the thread stops.
     pub fn undo_interruption(&mut self) -> bool {

@@ -7,7 +7,7 @@
 //! - `mov w8, w0` (glibc), `mov x8, xN` (musl): `syscall()`;
 //! - `ldr x8, [sp, #8]`, and `cmn x0, #4095` after the `svc`: Go's assembly for all its calls.
 
-use crate::sites::{Doors, Site, WATCHED};
+use crate::sites::{Change, Doors, Site, WATCHED};
 
 /// Bytes of every instruction.
 const INSTRUCTION: usize = 4;
@@ -36,9 +36,12 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Returns the size of the code that is replaced.
-    pub fn bytes(self) -> usize {
-        INSTRUCTION
+    /// Returns whether the site makes this call only.
+    pub fn is_for(self, nr: u32) -> bool {
+        match self {
+            Shape::Constant(constant) => constant == nr,
+            _ => false,
+        }
     }
 }
 
@@ -137,14 +140,18 @@ pub fn copied(_shape: Shape) -> Option<(u16, u16)> {
     None
 }
 
-/// Returns a jump at `from` to `to`, of the size of what it replaces; `None` if it cannot reach.
-pub fn jump(_shape: Shape, from: u64, to: u64) -> Option<Vec<u8>> {
-    branch(from, to).map(|instruction| instruction.to_le_bytes().to_vec())
+/// Returns the changes that redirect a site at `from` to its thunk at `to`; `None` if a jump cannot reach.
+pub fn changes(_shape: Shape, from: u64, to: u64) -> Option<Vec<Change>> {
+    Some(vec![Change {
+        address: from,
+        original: SVC.to_le_bytes().to_vec(),
+        replacement: branch(from, to)?.to_le_bytes().to_vec(),
+    }])
 }
 
-/// Returns the bytes of a site.
-pub fn original(_shape: Shape) -> Vec<u8> {
-    SVC.to_le_bytes().to_vec()
+/// Returns the bytes that must be in memory for a site to be redirected, each with its offset from the site.
+pub fn expected(_shape: Shape) -> Vec<(i64, Vec<u8>)> {
+    vec![(0, SVC.to_le_bytes().to_vec())]
 }
 
 #[cfg(test)]
@@ -190,6 +197,6 @@ mod tests {
             assert_eq!((at + 20).wrapping_add_signed(distance), site + 4);
             assert_eq!(code[24..32], 0x7000u64.to_le_bytes());
         }
-        assert_eq!(jump(Shape::Go, 0, 128 << 20), None);
+        assert_eq!(changes(Shape::Go, 0, 128 << 20), None);
     }
 }

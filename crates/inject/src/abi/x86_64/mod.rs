@@ -4,6 +4,7 @@ mod i386;
 mod registers;
 pub mod running;
 pub mod sites;
+mod wrapper;
 
 pub use registers::Registers;
 

@@ -40,6 +40,11 @@ impl Registers {
         self.0.rsp = sp;
     }
 
+    /// Sets the result of an execve, which the kernel does only after its stop in it.
+    pub fn end_exec(&mut self) {
+        self.0.rax = 0;
+    }
+
     /// Returns the number of the system call that the thread is in.
     pub fn system_call(&self) -> u64 {
         self.0.orig_rax

@@ -77,6 +77,16 @@ impl Registers {
         is_one
     }
 
+    /// Returns whether the kernel will continue the interrupted call by restart_syscall.
+    pub fn is_restarted(&self) -> bool {
+        self.is_in_call() && self.0.rax as i64 == restart::RESTARTBLOCK
+    }
+
+    /// Makes the kernel repeat the interrupted call with its own number, unless a handler runs first.
+    pub fn repeat_call(&mut self) {
+        self.0.rax = restart::NOHAND as u64;
+    }
+
     /// Moves back to the instruction of the interrupted system call, to make it again.
     fn call_again(&mut self) {
         self.0.rip -= SYSCALL.len() as u64;
@@ -120,6 +130,11 @@ pub fn interrupted_at(words: &[u64]) -> impl Iterator<Item = (u64, u64)> + '_ {
 
 /// Number of bytes before an address that show whether a call returns there.
 pub const BEFORE_BYTES: u64 = 8;
+
+/// Returns whether the bytes before an address in a thunk are the thunk's call of the hook (`sites::call_door`).
+pub fn is_behind_door(before: u64) -> bool {
+    before.to_le_bytes().ends_with(&super::sites::CALL_R11)
+}
 
 /// Returns the target of the direct call (`call rel32`) that returns to `at`, if the bytes before that are one.
 pub fn called_by(before: u64, at: u64) -> Option<u64> {
@@ -195,6 +210,9 @@ mod tests {
         assert_eq!(called.near_branch_target(), 0x6fe0);
         assert_eq!(called_by(u64::from_le_bytes(code), 0x7000), Some(0x6fe0));
         assert_eq!(called_by(u64::from_le_bytes([0x90; 8]), 0x7000), None);
+        let door = super::super::sites::call_door(0x1234_5678);
+        assert!(is_behind_door(u64::from_le_bytes(*door.last_chunk().unwrap())));
+        assert!(!is_behind_door(u64::from_le_bytes(code)));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Few shapes cover the C libraries and Go. Each is long enough for a jump, and no code jumps into its middle:
 //!
-//! - `mov $NR, %eax; syscall`: a wrapper for one call, as every C library compiles it;
+//! - `mov $NR, %eax; syscall`: a wrapper for one call, as every C library compiles it; glibc's have a form of their own
+//!   ([`super::wrapper`]);
 //! - the register shuffles of `syscall()`: glibc's ends in `mov 8(%rsp), %r9; syscall`, musl's as compilers make it in
 //!   `mov 16(%rdx), %rsi; mov 24(%rdx), %rdx; syscall`;
 //! - `syscall; cmp $-4095, %rax; jbe`: Go's assembly for all its calls.
@@ -14,17 +15,20 @@
 
 use memchr::memmem::Finder;
 
-use crate::sites::{Doors, Site, WATCHED};
+use super::wrapper::{self, Wrapper};
+use crate::sites::{Change, Doors, Site, WATCHED};
 
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
+pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// `cmp $-4095, %rax`
 const GO_CHECK: [u8; 6] = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff];
 /// `mov 16(%rdx), %rsi`
 const MUSL_FIRST: [u8; 4] = [0x48, 0x8b, 0x72, 0x10];
 /// `mov 24(%rdx), %rdx`
 const MUSL_SECOND: [u8; 4] = [0x48, 0x8b, 0x52, 0x18];
+/// `call *%r11`
+pub const CALL_R11: [u8; 3] = [0x41, 0xff, 0xd3];
 /// Size of a jump in bytes.
-const JUMP_BYTES: usize = 5;
+pub const JUMP_BYTES: usize = 5;
 /// Reach of a jump, less the size of a thunk and a site: if a jump reaches a thunk, the thunk's jump reaches back.
 const REACH: u64 = (1 << 31) - 4096;
 /// Size of one thunk in bytes.
@@ -34,6 +38,8 @@ pub const THUNK_BYTES: usize = 64;
 pub enum Shape {
     /// `mov $NR, %eax`, before a `syscall`
     Constant(u32),
+    /// `syscall` of a glibc function for one call
+    Wrapper(Wrapper),
     /// `mov 8(%rsp), %r9`, before a `syscall`
     Glibc,
     /// `mov 16(%rdx), %rsi; mov 24(%rdx), %rdx`, before a `syscall`
@@ -43,9 +49,13 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Returns the size of the code that is replaced.
-    pub fn bytes(self) -> usize {
-        original(self).len()
+    /// Returns whether the site makes this call only.
+    pub fn is_for(self, nr: u32) -> bool {
+        match self {
+            Shape::Constant(constant) => constant == nr,
+            Shape::Wrapper(wrapper) => wrapper.nr == nr,
+            _ => false,
+        }
     }
 }
 
@@ -60,7 +70,16 @@ pub fn find(code: &[u8], address: u64, sites: &mut Vec<Site>) {
     const MUSL: [u8; 10] = [0x48, 0x8b, 0x72, 0x10, 0x48, 0x8b, 0x52, 0x18, 0x0f, 0x05];
     /// cmp $0xfffffffffffff001, %rax; jbe
     const GO_AFTER: [u8; 7] = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x76];
-    for at in Finder::new(&SYSCALL).find_iter(code) {
+    let calls: Vec<usize> = Finder::new(&SYSCALL).find_iter(code).collect();
+    let wrappers = wrapper::find(code, address, &calls);
+    for at in calls {
+        if let Some((_, wrapper)) = wrappers.iter().find(|(call, _)| *call == at) {
+            sites.push(Site {
+                address: address + at as u64,
+                shape: Shape::Wrapper(*wrapper),
+            });
+            continue;
+        }
         let constant = at.checked_sub(5).and_then(|start| match code[start..at] {
             [0xb8, a, b, c, d] => Some((start, u32::from_le_bytes([a, b, c, d]))),
             _ => None,
@@ -83,22 +102,29 @@ pub fn find(code: &[u8], address: u64, sites: &mut Vec<Site>) {
 /// Returns the thunk at `at` for a site at `site` (relocated), of at most [`THUNK_BYTES`]. It accesses no memory but
 /// the stack: the program may have unaligned accesses trapped (EFLAGS.AC).
 pub fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
-    let call = |door: u64| [&[0x49, 0xbb][..], &door.to_le_bytes(), &[0x41, 0xff, 0xd3]].concat(); // movabs, call *%r11
+    if let Shape::Wrapper(wrapper) = shape {
+        return wrapper.thunk(site, at, doors);
+    }
     let mut code = Vec::new();
     if shape == Shape::Go {
-        code.extend(call(doors.go));
+        code.extend(call_door(doors.go));
         code.extend(original(shape));
     } else {
         code.extend(original(shape));
         code.extend([0x48, 0x8d, 0x64, 0x24, 0x80]); // lea -128(%rsp), %rsp
-        code.extend(call(doors.c));
+        code.extend(call_door(doors.c));
         code.extend([0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea 128(%rsp), %rsp
     }
-    let back = jump_to(at + code.len() as u64, site + shape.bytes() as u64);
+    let back = jump_to(at + code.len() as u64, site + original(shape).len() as u64);
     // Where a jump reaches from the site to here, it also reaches back. A thunk that no jump points to traps.
     code.extend(back.unwrap_or([0xcc; JUMP_BYTES]));
     debug_assert!(code.len() <= THUNK_BYTES);
     code
+}
+
+/// Returns `movabs $door, %r11; call *%r11`.
+pub fn call_door(door: u64) -> Vec<u8> {
+    [&[0x49, 0xbb][..], &door.to_le_bytes(), &CALL_R11].concat()
 }
 
 /// Returns where the system call returns to, as offsets in the thunk and from the start of its site; `None` if the call
@@ -115,26 +141,45 @@ pub fn copied(shape: Shape) -> Option<(u16, u16)> {
     (shape == Shape::Musl).then_some((second, second))
 }
 
-fn jump_to(from: u64, to: u64) -> Option<[u8; JUMP_BYTES]> {
+/// Returns `jmp rel32` at `from` to `to`; `None` if it cannot reach.
+pub fn jump_to(from: u64, to: u64) -> Option<[u8; JUMP_BYTES]> {
     let distance = to.wrapping_sub(from + JUMP_BYTES as u64) as i64;
     let [a, b, c, d] = (distance as i32).to_le_bytes();
     (distance.unsigned_abs() < REACH).then_some([0xe9, a, b, c, d])
 }
 
-/// Returns a jump at `from` to `to`, of the size of what it replaces; `None` if it cannot reach.
-pub fn jump(shape: Shape, from: u64, to: u64) -> Option<Vec<u8>> {
-    let mut jump = jump_to(from, to)?.to_vec();
-    jump.resize(shape.bytes(), 0x90);
-    Some(jump)
+/// Returns the changes that redirect a site at `from` to its thunk at `to`, in their order; `None` if a jump cannot
+/// reach.
+pub fn changes(shape: Shape, from: u64, to: u64) -> Option<Vec<Change>> {
+    if let Shape::Wrapper(wrapper) = shape {
+        return wrapper.changes(from, to);
+    }
+    let original = original(shape);
+    let mut replacement = jump_to(from, to)?.to_vec();
+    replacement.resize(original.len(), 0x90);
+    Some(vec![Change {
+        address: from,
+        original,
+        replacement,
+    }])
 }
 
-/// Returns the bytes of a site, which a jump displaces.
-pub fn original(shape: Shape) -> Vec<u8> {
+/// Returns the bytes that must be in memory for a site to be redirected, each with its offset from the site.
+pub fn expected(shape: Shape) -> Vec<(i64, Vec<u8>)> {
+    match shape {
+        Shape::Wrapper(wrapper) => wrapper.expected(),
+        _ => vec![(0, original(shape))],
+    }
+}
+
+/// Returns the bytes of a site that a jump displaces.
+fn original(shape: Shape) -> Vec<u8> {
     match shape {
         Shape::Constant(nr) => [&[0xb8][..], &nr.to_le_bytes()].concat(),
         Shape::Glibc => vec![0x4c, 0x8b, 0x4c, 0x24, 0x08],
         Shape::Musl => [MUSL_FIRST, MUSL_SECOND].concat(),
         Shape::Go => [&SYSCALL[..], &GO_CHECK].concat(),
+        Shape::Wrapper(_) => Vec::new(),
     }
 }
 
@@ -150,7 +195,7 @@ mod tests {
             let (rest, jump) = code.split_at(code.len() - JUMP_BYTES);
             let back = i32::from_le_bytes(jump[1..].try_into().unwrap());
             let to = (at + code.len() as u64).wrapping_add_signed(back.into());
-            assert_eq!((jump[0], to), (0xe9, site + shape.bytes() as u64), "{shape:?}");
+            assert_eq!((jump[0], to), (0xe9, site + original(shape).len() as u64), "{shape:?}");
             assert_eq!(
                 Finder::new(&SYSCALL).find(rest).is_some(),
                 shape == Shape::Go,

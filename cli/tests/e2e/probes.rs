@@ -1,0 +1,68 @@
+//! Other tools change the same code: a uprobe writes a breakpoint over the first byte of an instruction, and later
+//! restores that byte from the file, whatever is there by then.
+
+use crate::attach::{detach, hazard};
+use crate::common::{fastpath, finish, helper_program, served, skip, wait_until};
+
+#[test]
+fn functions_work_after_a_probe_on_any_of_their_instructions_is_gone_and_programs_are_served() {
+    let Some(program) = helper_program("restored-bytes", "cc", &[]) else {
+        return;
+    };
+    // A program that starts while the publisher gets no CPU runs untouched.
+    wait_until("programs that are served", || {
+        let outcome = finish(served(&[&program, "calls"]));
+        if outcome.status.code() == Some(77) {
+            skip(format_args!("{outcome:?}"));
+            return true;
+        }
+        let outcome = outcome.expect_success();
+        let count = outcome.out.trim().strip_prefix("served ").expect("a number");
+        count.parse::<u32>().expect("a number") > 40
+    });
+}
+
+#[test]
+fn a_site_that_was_restored_in_part_is_detached_and_another_tools_breakpoint_stays() {
+    let Some(running) = hazard("restored-bytes", &["waits"], "ready") else {
+        return;
+    };
+    let pid = running.pid();
+    finish(fastpath(&[
+        "attach",
+        "--children",
+        "--clocks",
+        "all",
+        &pid.0.to_string(),
+    ]))
+    .expect_success()
+    .expect_output("");
+    pid.signal(libc::SIGUSR1);
+    wait_until("its bytes", || running.out_so_far().contains("restored"));
+    detach(pid).expect_success().expect_output("");
+    pid.signal(libc::SIGUSR1);
+    running.finish().expect_success().expect_output("ready\nrestored");
+}
+
+#[test]
+fn a_function_with_a_breakpoint_of_another_tool_is_left_alone_and_attach_says_so() {
+    let Some(running) = hazard("restored-bytes", &["waits"], "ready") else {
+        return;
+    };
+    let pid = running.pid();
+    running.pid().signal(libc::SIGUSR1);
+    wait_until("its breakpoint", || running.out_so_far().contains("restored"));
+    let attached = finish(fastpath(&[
+        "attach",
+        "--children",
+        "--clocks",
+        "all",
+        &pid.0.to_string(),
+    ]));
+    assert!(attached.err.contains("not that of its file"), "{attached:#?}");
+    attached.expect_code(17);
+    assert!(pid.is_served());
+    detach(pid).expect_success().expect_output("");
+    pid.signal(libc::SIGUSR1);
+    running.finish().expect_success().expect_output("ready\nrestored");
+}
