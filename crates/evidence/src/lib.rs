@@ -58,7 +58,7 @@ pub enum Trust {
     #[default]
     Invariant,
     /// `--trust-counter`: the CPU need not state one rate. All other requirements remain, and the counter is watched
-    /// more closely ([`fastpath_clock::Config::watched`]).
+    /// more closely (`fastpath_clock::Config::watched`).
     #[serde(rename = "anyway")]
     AllowNonInvariant,
 }
