@@ -143,7 +143,7 @@ the verdict is about that process.
 
   fastpath doctor            this host, as a program that is started here sees it
   fastpath doctor 1234       the process 1234; `fastpath doctor redis-server` by its name
-  fastpath doctor --json     the same as data (docs/json.md has the fields)")]
+  fastpath doctor --json     the same as data (docs/json.md describes it)")]
 pub struct Doctor {
     /// Print one line of JSON
     #[arg(long)]
@@ -235,7 +235,7 @@ pub struct Guard {
     #[arg(long, value_name = "FILE")]
     pub write_baseline: Option<PathBuf>,
 
-    /// Print one line of JSON; docs/json.md lists the fields
+    /// Print one line of JSON; docs/json.md describes it
     #[arg(long)]
     pub json: bool,
 }
@@ -292,7 +292,7 @@ be measured; 74 the output cannot be written.
   fastpath report -o clocks.html
   fastpath report web1.json web2.json db1.json -o fleet.html
   for host in web1 web2 db1; do ssh $host fastpath probe --json; done | fastpath report - -o fleet.html
-  fastpath report --json         the page's content as one object on one line (docs/json.md lists the fields)")]
+  fastpath report --json         the page's content as one object on one line (docs/json.md describes it)")]
 pub struct Report {
     /// File to write; without it, standard output, unless that is a terminal
     #[arg(short, long, value_name = "FILE")]
@@ -402,7 +402,7 @@ Exit status: 0; with CMD, its own (a signal that ends CMD ends fastpath too); 2 
 
   fastpath trace -d 10                    all processes, for ten seconds
   fastpath trace -p 1234 --stacks         a process, the processes it starts, and the calling functions
-  fastpath trace --json -o t.json -- ./app   one object on one line (docs/json.md lists the fields)"
+  fastpath trace --json -o t.json -- ./app   one object on one line (docs/json.md describes it)"
 )]
 pub struct Trace {
     /// A process, and the processes that it starts from now on
@@ -628,7 +628,7 @@ cannot be written, or its reader is gone.
   fastpath status --watch=0.2       five times a second
   fastpath status --json --watch=60 >>status.json   a line of JSON every minute")]
 pub struct Status {
-    /// Print one line of JSON; docs/json.md lists the fields
+    /// Print one line of JSON; docs/json.md describes it
     #[arg(long)]
     pub json: bool,
 
@@ -668,7 +668,7 @@ written.
   docker save app | zstd >app.tar.zst; fastpath audit --fail-on warning app.tar.zst
   fastpath audit --sarif build/ >audit.sarif")]
 pub struct Audit {
-    /// Print one line of JSON; docs/json.md lists the fields
+    /// Print one line of JSON; docs/json.md describes it
     #[arg(long, conflicts_with = "sarif")]
     pub json: bool,
 

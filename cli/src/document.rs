@@ -1,7 +1,6 @@
 //! Results for scripts: JSON, one object on one line, which begins with the same fields for every command.
 //!
-//! `docs/schema` has the JSON Schema of each, and `docs/json.md` their fields; both are generated from the types here,
-//! and a test fails if they differ.
+//! `docs/schema` has the JSON Schema of each, generated from the types here; a test fails if they differ.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

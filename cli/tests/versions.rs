@@ -1,4 +1,4 @@
-//! The version is the same everywhere, the changelog has it with its date, the build finds the commit of its source,
+//! The version is the same everywhere, the changelog begins with it, the build finds the commit of its source,
 //! and every crate can be packaged.
 
 use std::collections::BTreeMap;
@@ -90,15 +90,20 @@ fn every_file_that_states_the_version_states_the_same() {
 }
 
 #[test]
-fn the_changelog_begins_with_this_version_and_its_date() {
+fn the_changelog_begins_with_this_version_and_its_date_if_it_has_been_released() {
     let text = std::fs::read_to_string(root().join("CHANGELOG.md")).expect("CHANGELOG.md");
     let mut headings = text.lines().filter_map(|line| line.strip_prefix("## "));
     let first = headings.find(|heading| *heading != "[Unreleased]").expect("a version");
-    let (version, date) = first.split_once(" - ").expect("`[VERSION] - DATE`");
+    let (version, date) = first
+        .split_once(" - ")
+        .expect("`[VERSION] - DATE` or `[VERSION] - unreleased`");
     assert_eq!(version, format!("[{VERSION}]"));
     let parts: Vec<_> = date.split('-').map(str::parse::<u32>).collect();
     let is_date = matches!(parts[..], [Ok(2026..), Ok(1..=12), Ok(1..=31)]) && date.len() == 10;
-    assert!(is_date, "not a date as 2026-01-31: {date}");
+    assert!(
+        is_date || date == "unreleased",
+        "neither a date as 2026-01-31 nor `unreleased`: {date}"
+    );
     let groups = text.lines().filter_map(|line| line.strip_prefix("### "));
     for group in groups {
         let known = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"];

@@ -1,11 +1,10 @@
-//! Set FASTPATH_WRITE_DOCS=1 to write docs/schema and docs/json.md anew.
+//! Set FASTPATH_WRITE_DOCS=1 to write docs/schema anew.
 
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::Document;
 
@@ -34,175 +33,76 @@ fn documents() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Rows of a table from a schema's fields, each followed by those of its contents.
-struct Rows<'a> {
-    definitions: &'a Map<String, Value>,
-    text: String,
-    undescribed: Vec<String>,
-}
-
-impl Rows<'_> {
-    /// Resolves a schema; returns it with the description at the reference, and whether it may be `null`.
-    fn meant(&self, schema: &Value) -> (Value, Option<String>, bool) {
-        let mut described = schema["description"].as_str().map(str::to_owned);
-        let mut schema = schema.clone();
-        let mut may_be_null = false;
-        loop {
-            if let Some(name) = schema["$ref"].as_str().and_then(|name| name.strip_prefix("#/$defs/")) {
-                schema = self.definitions[name].clone();
-            } else if let Some(either) = schema["anyOf"].as_array() {
-                may_be_null = either.iter().any(|one| one["type"] == "null");
-                let Some(other) = either.iter().find(|one| one["type"] != "null") else {
-                    break;
-                };
-                schema = other.clone();
-            } else {
-                break;
-            }
-            described = described.or_else(|| schema["description"].as_str().map(str::to_owned));
-        }
-        if let Some(types) = schema["type"].as_array().cloned() {
-            may_be_null |= types.iter().any(|one| one == "null");
-            schema["type"] = types.into_iter().find(|one| one != "null").unwrap_or_default();
-        }
-        (schema, described, may_be_null)
-    }
-
-    fn add_fields(&mut self, prefix: &str, schema: &Value) {
-        let none = Map::new();
-        let required = schema["required"].as_array().cloned().unwrap_or_default();
-        for (name, field) in schema["properties"].as_object().unwrap_or(&none) {
-            let is_always_there = required.iter().any(|one| one == name);
-            self.add(&format!("{prefix}{name}"), field, is_always_there);
-        }
-        // An enum with data: one word names the variant, and the other fields exist for some variants.
-        let mut words: Vec<String> = Vec::new();
-        for one in schema["oneOf"].as_array().into_iter().flatten() {
-            let mut one = one.clone();
-            one["required"] = Value::Null;
-            let Some(fields) = one["properties"].as_object_mut() else {
-                continue;
-            };
-            fields.retain(|name, field| match field["const"].as_str() {
-                Some(word) => {
-                    words.push(format!("{prefix}{name}"));
-                    words.push(format!("`{word}`"));
-                    false
-                }
-                None => true,
-            });
-            self.add_fields(prefix, &one);
-        }
-        if let Some(tag) = words.first() {
-            let words: Vec<&str> = words.iter().skip(1).step_by(2).map(String::as_str).collect();
-            let _ = writeln!(self.text, "| `{tag}` | {} | The variant |", words.join(", "));
-        }
-    }
-
-    fn add(&mut self, path: &str, field: &Value, is_always_there: bool) {
-        let (schema, described, may_be_null) = self.meant(field);
-        let Some(described) = described else {
-            self.undescribed.push(path.to_owned());
-            return;
-        };
-        let mut kind = kind(&schema);
-        let mut inner = schema.clone();
-        let mut path = path.to_owned();
-        while inner["type"] == "array" {
-            path += "[]";
-            inner = self.meant(&inner["items"]).0;
-            kind = self::kind(&inner);
-        }
-        if may_be_null {
-            kind += " or null";
-        }
-        if !is_always_there {
-            kind += ", may be missing";
-        }
-        let described = described.replace(['\n', '|'], " ");
-        let described = described.trim_end_matches('.').replace("[`", "`").replace("`]", "`");
-        let _ = writeln!(self.text, "| `{path}` | {kind} | {described} |");
-        self.add_fields(&format!("{path}."), &inner);
-        if inner["additionalProperties"].is_object() {
-            let (of, ..) = self.meant(&inner["additionalProperties"]);
-            self.add_fields(&format!("{path}.*."), &of);
-        }
-    }
-}
-
-/// Returns the kind of a value, in words.
-fn kind(schema: &Value) -> String {
-    let words: Vec<&str> = match (schema["enum"].as_array(), schema["oneOf"].as_array()) {
-        (Some(words), _) => words.iter().filter_map(Value::as_str).collect(),
-        (None, Some(each)) => each
-            .iter()
-            .flat_map(|one| {
-                let several = one["enum"].as_array().into_iter().flatten().filter_map(Value::as_str);
-                one["const"].as_str().into_iter().chain(several)
-            })
-            .collect(),
-        (None, None) => Vec::new(),
+/// Adds the paths of fields that have no description, neither of their own nor of their type.
+fn add_undescribed(path: &str, schema: &Value, definitions: &Value, undescribed: &mut Vec<String>) {
+    let is_described = |field: &Value| {
+        let either = field["anyOf"].as_array();
+        let mut all = either.into_iter().flatten().chain([field]);
+        all.any(|one| {
+            let name = one["$ref"].as_str().and_then(|name| name.strip_prefix("#/$defs/"));
+            one["description"].is_string() || name.is_some_and(|name| definitions[name]["description"].is_string())
+        })
     };
-    if words.is_empty() {
-        return schema["type"].as_str().unwrap_or("object").to_owned();
+    match schema {
+        Value::Object(members) => {
+            for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+                if !is_described(field) && !field["const"].is_string() {
+                    undescribed.push(format!("{path}.{name}"));
+                }
+            }
+            for (name, member) in members {
+                add_undescribed(&format!("{path}.{name}"), member, definitions, undescribed);
+            }
+        }
+        Value::Array(items) => items
+            .iter()
+            .for_each(|item| add_undescribed(path, item, definitions, undescribed)),
+        _ => {}
     }
-    let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
-    words.join(", ")
 }
 
-fn docs() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs")
-}
-
-/// Compares a file with the generated text, or writes it anew.
-#[track_caller]
-fn is_as_written(path: &Path, text: &str) {
-    if std::env::var_os("FASTPATH_WRITE_DOCS").is_some() {
-        std::fs::create_dir_all(path.parent().expect("a directory")).expect("docs");
-        return std::fs::write(path, text).expect("docs");
+/// Returns JSON in which a value has a line of its own, or several if it is too long for one.
+fn as_text(value: &Value, indentation: &str) -> String {
+    let line = value.to_string();
+    if indentation.len() + line.len() < 150 {
+        return line;
     }
-    let written = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(
-        written == text,
-        "{} differs from the types: FASTPATH_WRITE_DOCS=1 cargo test -p fastpath --bin fastpath document",
-        path.display()
-    );
+    let deeper = format!("{indentation}  ");
+    let (brackets, parts): (_, Vec<String>) = match value {
+        Value::Array(items) => (["[", "]"], items.iter().map(|item| as_text(item, &deeper)).collect()),
+        Value::Object(members) => {
+            let member = |(name, member): (&String, &Value)| {
+                format!("{}: {}", Value::from(name.as_str()), as_text(member, &deeper))
+            };
+            (["{", "}"], members.iter().map(member).collect())
+        }
+        _ => return line,
+    };
+    let parts = parts.join(&format!(",\n{deeper}"));
+    format!("{}\n{deeper}{parts}\n{indentation}{}", brackets[0], brackets[1])
 }
 
 /// The counter's features are those of the CPU that fastpath was built for: x86-64's are documented.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn schemas_and_docs_match_the_types() {
-    let mut page = include_str!("json.md").to_owned();
+fn schemas_match_the_types_and_describe_every_field() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let page = std::fs::read_to_string(docs.join("json.md")).expect("docs");
     let mut undescribed = Vec::new();
     for (command, schema) in documents() {
-        let text = serde_json::to_string_pretty(&schema).expect("a schema") + "\n";
-        let file = command.replace(" --", "-");
-        is_as_written(&docs().join(format!("schema/{file}.json")), &text);
-        let none = Map::new();
-        let mut rows = Rows {
-            definitions: schema["$defs"].as_object().unwrap_or(&none),
-            text: String::new(),
-            undescribed: Vec::new(),
-        };
-        let mut own = schema.clone();
-        for common in ["schema", "fastpath", "command", "time_unix"] {
-            assert!(own["properties"][common].is_object(), "{command}: {common}");
-            own["properties"].as_object_mut().expect("fields").remove(common);
+        let file = format!("schema/{}.json", command.replace(" --", "-"));
+        assert!(page.contains(&file), "docs/json.md does not name {file}");
+        let text = as_text(&schema, "") + "\n";
+        let path = docs.join(&file);
+        if std::env::var_os("FASTPATH_WRITE_DOCS").is_some() {
+            std::fs::write(&path, &text).expect("docs");
         }
-        rows.add_fields("", &own);
-        let _ = write!(
-            page,
-            "\n## `fastpath {command} --json`\n\nJSON Schema: [schema/{file}.json](schema/{file}.json)\n\n\
-             | field | value | what it is |\n|---|---|---|\n{}",
-            rows.text
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            written == text,
+            "docs/{file} differs from the types: FASTPATH_WRITE_DOCS=1 cargo test -p fastpath --bin fastpath document"
         );
-        undescribed.extend(rows.undescribed.into_iter().map(|path| format!("{command}: {path}")));
+        add_undescribed(command, &schema, &schema["$defs"], &mut undescribed);
     }
-    assert!(
-        undescribed.is_empty(),
-        "without a description:\n{}",
-        undescribed.join("\n")
-    );
-    is_as_written(&docs().join("json.md"), &page);
+    assert!(undescribed.is_empty(), "without a description: {undescribed:#?}");
 }

@@ -1,51 +1,57 @@
-//! Every command's JSON document begins with the same fields, and has no field that docs/json.md does not list.
+//! Every command's JSON document begins with the same fields, and has no field that its schema does not list.
 
-use std::collections::BTreeSet;
+use std::path::Path;
 
 use serde_json::Value;
 
 use crate::common::{fastpath, finish};
 
-const PAGE: &str = include_str!("../../../docs/json.md");
-
-/// Returns the fields that the page lists for this command.
-fn documented(command: &str) -> BTreeSet<String> {
-    let title = format!("\n## `fastpath {command} --json`\n");
-    let (_, rest) = PAGE.split_once(&title).expect("a section");
-    let section = rest.split("\n## ").next().expect("its text");
-    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
-    rows.filter_map(|row| row.split('`').next())
-        .map(str::to_owned)
-        .collect()
-}
-
-/// Adds the fields of a document, by their paths.
-fn add_fields(prefix: &str, value: &Value, fields: &mut BTreeSet<String>) {
+/// Adds the paths of fields that a schema does not list.
+fn add_unlisted(path: &str, value: &Value, schema: &Value, definitions: &Value, unlisted: &mut Vec<String>) {
     match value {
         Value::Object(members) => {
             for (name, member) in members {
-                let path = if prefix.is_empty() {
-                    name.clone()
-                } else {
-                    format!("{prefix}.{name}")
+                let path = format!("{path}.{name}");
+                let lists =
+                    |one: &&Value| !one["properties"][name].is_null() || one["additionalProperties"].is_object();
+                let Some(variant) = variants(schema, definitions).into_iter().find(lists) else {
+                    unlisted.push(path);
+                    continue;
                 };
-                add_fields(&path, member, fields);
+                let field = &variant["properties"][name];
+                let field = if field.is_null() {
+                    &variant["additionalProperties"]
+                } else {
+                    field
+                };
+                add_unlisted(&path, member, field, definitions, unlisted);
             }
         }
         Value::Array(items) => {
-            items
-                .iter()
-                .for_each(|item| add_fields(&format!("{prefix}[]"), item, fields));
+            let lists = |one: &&Value| !one["items"].is_null();
+            let of = variants(schema, definitions).into_iter().find(lists);
+            let of = of.map_or(&Value::Null, |array| &array["items"]);
+            for item in items {
+                add_unlisted(&format!("{path}[]"), item, of, definitions, unlisted);
+            }
         }
-        Value::Null => {}
-        _ => {
-            fields.insert(prefix.to_owned());
-        }
+        _ => {}
     }
 }
 
+/// Returns a schema and all to which it refers or that it allows.
+fn variants<'a>(schema: &'a Value, definitions: &'a Value) -> Vec<&'a Value> {
+    let name = schema["$ref"].as_str().and_then(|name| name.strip_prefix("#/$defs/"));
+    let either = ["anyOf", "oneOf"]
+        .into_iter()
+        .flat_map(|key| schema[key].as_array().into_iter().flatten());
+    let inner = either.chain(name.map(|name| &definitions[name]));
+    let inner = inner.flat_map(|one| variants(one, definitions));
+    [schema].into_iter().chain(inner).collect()
+}
+
 #[track_caller]
-fn is_as_documented(arguments: &[&str], codes: &[i32]) {
+fn is_as_its_schema_lists(arguments: &[&str], codes: &[i32]) {
     let command = arguments[0];
     let outcome = finish(fastpath(arguments));
     assert!(
@@ -74,23 +80,25 @@ fn is_as_documented(arguments: &[&str], codes: &[i32]) {
         (written..=written + 600).contains(&now),
         "{command}: {written}, now {now}"
     );
-    let mut fields = BTreeSet::new();
-    add_fields("", &document, &mut fields);
-    assert!(!fields.is_empty(), "{command}");
-    let undocumented: Vec<_> = fields.difference(&documented(command)).cloned().collect();
-    assert!(undocumented.is_empty(), "{command}: {undocumented:?}");
+    assert!(!own.is_empty(), "{command}");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/schema/{command}.json"));
+    let schema = std::fs::read_to_string(path).expect("a schema");
+    let schema: Value = serde_json::from_str(&schema).expect("JSON");
+    let mut unlisted = Vec::new();
+    add_unlisted(command, &document, &schema, &schema["$defs"], &mut unlisted);
+    assert!(unlisted.is_empty(), "{unlisted:?}");
 }
 
 #[test]
-fn every_document_begins_with_the_same_fields_and_all_are_documented() {
+fn every_document_begins_with_the_same_fields_and_its_schema_lists_all() {
     let reads = format!("{} probe >/dev/null", env!("CARGO_BIN_EXE_fastpath"));
     let own_pid = std::process::id().to_string();
-    is_as_documented(&["probe", "--json"], &[0]);
-    is_as_documented(&["doctor", "--json", &own_pid], &[0, 1, 69]);
-    is_as_documented(&["status", "--json"], &[0]);
-    is_as_documented(&["guard", "--json"], &[0, 1, 69]);
-    is_as_documented(&["audit", "--json", "/bin/true"], &[0, 1]);
-    is_as_documented(&["bench", "--json", "--rounds", "3"], &[0]);
-    is_as_documented(&["report", "--json", "--trace", "0"], &[0]);
-    is_as_documented(&["trace", "--json", "--by", "ptrace", "--", "sh", "-c", &reads], &[0]);
+    is_as_its_schema_lists(&["probe", "--json"], &[0]);
+    is_as_its_schema_lists(&["doctor", "--json", &own_pid], &[0, 1, 69]);
+    is_as_its_schema_lists(&["status", "--json"], &[0]);
+    is_as_its_schema_lists(&["guard", "--json"], &[0, 1, 69]);
+    is_as_its_schema_lists(&["audit", "--json", "/bin/true"], &[0, 1]);
+    is_as_its_schema_lists(&["bench", "--json", "--rounds", "3"], &[0]);
+    is_as_its_schema_lists(&["report", "--json", "--trace", "0"], &[0]);
+    is_as_its_schema_lists(&["trace", "--json", "--by", "ptrace", "--", "sh", "-c", &reads], &[0]);
 }

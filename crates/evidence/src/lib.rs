@@ -3,6 +3,7 @@
 //!
 //! [`Evidence`] is plain data, and [`Evidence::verdict`] a function of it and of nothing else: the same for `fastpath
 //! run`, which obeys it, for `doctor`, which prints it, and for hosts of guests, which log it.
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 pub mod counter;
 pub mod cpus;
@@ -58,7 +59,7 @@ pub enum Trust {
     #[default]
     Invariant,
     /// `--trust-counter`: the CPU need not state one rate. All other requirements remain, and the counter is watched
-    /// more closely ([`fastpath_clock::Config::watched`]).
+    /// more closely (`fastpath_clock::Config::watched`).
     #[serde(rename = "anyway")]
     AllowNonInvariant,
 }

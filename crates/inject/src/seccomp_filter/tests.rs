@@ -24,7 +24,10 @@ fn made(name: &str) -> Filter {
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/src/seccomp_filter/make-filters");
         let done = Command::new(program).output().expect("python3");
         let complaint = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "libseccomp2 (scripts/setup test installs it): {complaint}");
+        assert!(
+            done.status.success(),
+            "libseccomp2 (scripts/setup test installs it): {complaint}"
+        );
         String::from_utf8(done.stdout).expect("text")
     });
     let instruction = |line: &str| {
@@ -32,7 +35,9 @@ fn made(name: &str) -> Filter {
         let [code, jt, jf, k]: [u32; 4] = numbers.collect::<Vec<_>>().try_into().expect("four numbers");
         (code, jt as u8, jf as u8, k)
     };
-    let lines = PRINTED.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let lines = PRINTED
+        .lines()
+        .filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     let instructions: Vec<_> = lines.map(instruction).collect();
     assert!(!instructions.is_empty(), "no filter {name}");
     filter(&instructions)
