@@ -126,9 +126,8 @@ fn action(action: Action) -> &'static str {
     }
 }
 
-/// A path can hold anything.
 fn name(fit: &Fit) -> String {
-    fit.executable.replace(char::is_control, "?")
+    fastpath_proc::printable(&fit.executable)
 }
 
 #[cfg(test)]
