@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use fastpath_inject::target;
 use fastpath_measure::{Assume, measure_for_auto};
 use fastpath_page::ClockSet;
 use fastpath_protocol::{Code, Refusal, Request, Status, packet};
@@ -171,6 +172,7 @@ impl State {
             policy: Some(cut_short(&policy, 4096)),
             policy_error: self.policy_error.as_deref().map(|why| cut_short(why, 1024)),
             notices: self.watcher.as_ref().and_then(Watcher::notices).map(str::to_owned),
+            leaves_filtered: target::why_filters_stay(),
             pages,
             pages_in_all: self.book.count(),
             next,
