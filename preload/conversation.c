@@ -5,6 +5,7 @@
 #include <sys/un.h>
 
 #include "calls.h"
+#include "text.h"
 
 /* Limits connect, which only waits where the daemon's queue is full, and the answer; sending never waits. */
 static long limit_waiting(int fd, uint32_t ms) {
@@ -28,6 +29,23 @@ static long connect_to(int fd, const char *path) {
 		address.sun_path[length] = path[length];
 	}
 	return fp_syscall4(FP_NR_connect, fd, (long)&address, sizeof(address), 0);
+}
+
+/* In a user namespace, root of the host is shown as this user; only root can listen in the default directory. */
+enum { UNMAPPED = 65534 };
+static const char DIRECTORY[] = "/run/fastpath/";
+
+/* Checks that the daemon is root's or this user's: another one could give any time, and change it. */
+static bool is_trusted(int fd, const char *path, uint32_t own, struct why *why) {
+	/* struct ucred: process, user, group */
+	uint32_t peer[3];
+	uint32_t size = sizeof(peer);
+	long error = fp_syscall6(FP_NR_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, (long)peer, (long)&size, 0);
+
+	if (error)
+		return fp_because(why, "getsockopt(SO_PEERCRED)", error);
+	return !peer[1] || peer[1] == own || (peer[1] == UNMAPPED && fp_after(path, DIRECTORY)) ||
+	       fp_because(why, "another user listens at the socket: only root's or this user's fastpathd is used", 0);
 }
 
 /* Room for exactly this many descriptors: the kernel drops what does not fit. */
@@ -84,17 +102,19 @@ static bool is_complete(long size, int flags, const struct prepared *prepared, s
 	return true;
 }
 
-static bool converse(int fd, const char *path, uint32_t timeout_ms, const struct fastpathd_request *request,
+static bool converse(int fd, const struct daemon *daemon, const struct fastpathd_request *request,
 		     struct prepared *prepared, struct why *why) {
 	struct iovec parts = {(void *)request, sizeof(*request)};
 	struct msghdr message = {.msg_iov = &parts, .msg_iovlen = 1};
 	int flags = 0;
 
-	long error = limit_waiting(fd, timeout_ms);
+	long error = limit_waiting(fd, daemon->timeout_ms);
 	if (!error)
-		error = connect_to(fd, path);
+		error = connect_to(fd, daemon->path);
 	if (error)
 		return fp_because(why, "no daemon answers at its socket", error);
+	if (!is_trusted(fd, daemon->path, daemon->user, why))
+		return false;
 	error = fp_syscall4(FP_NR_sendmsg, fd, (long)&message, MSG_NOSIGNAL, 0);
 	if (fp_failed(error))
 		return fp_because(why, "the daemon takes no request", error);
@@ -104,14 +124,14 @@ static bool converse(int fd, const char *path, uint32_t timeout_ms, const struct
 	return is_complete(size, flags, prepared, why);
 }
 
-bool fp_prepare(const char *path, uint32_t timeout_ms, const struct fastpathd_request *request,
-		struct prepared *prepared, struct why *why) {
+bool fp_prepare(const struct daemon *daemon, const struct fastpathd_request *request, struct prepared *prepared,
+		struct why *why) {
 	for (int i = 0; i < FP_DESCRIPTORS; i++)
 		prepared->fd[i] = -1;
 	long fd = fp_syscall4(FP_NR_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, 0);
 	if (fp_failed(fd))
 		return fp_because(why, "socket", fd);
-	bool done = converse((int)fd, path, timeout_ms, request, prepared, why);
+	bool done = converse((int)fd, daemon, request, prepared, why);
 	fp_close((int)fd);
 	if (!done)
 		fp_let_go(prepared);

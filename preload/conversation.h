@@ -13,9 +13,15 @@ struct prepared {
 	int fd[FP_DESCRIPTORS];
 };
 
-/* Sends a request to the daemon that listens at `path`. If it does not answer soon, the program starts without it. */
-bool fp_prepare(const char *path, uint32_t timeout_ms, const struct fastpathd_request *request,
-		struct prepared *prepared, struct why *why);
+struct daemon {
+	const char *path;
+	uint32_t timeout_ms;
+	uint32_t user; /* of this process: the daemon must be this user's or root's */
+};
+
+/* Sends a request to the daemon. If it does not answer soon, the program starts without it. */
+bool fp_prepare(const struct daemon *daemon, const struct fastpathd_request *request, struct prepared *prepared,
+		struct why *why);
 
 /* Closes the descriptors of an answer. */
 void fp_let_go(const struct prepared *prepared);

@@ -33,10 +33,9 @@
 	 1u << CLOCK_TAI)
 
 struct options {
-	const char *socket;
+	struct daemon daemon;
 	uint32_t clocks;     /* a bit each; 0: those whose path is slow */
 	const char *mistake; /* the error in them, or NULL */
-	uint32_t timeout_ms;
 	bool verbose;
 };
 
@@ -140,13 +139,14 @@ static struct options read_options(void) {
 	bool is_right = read_clocks(variable("FASTPATH_PRELOAD_CLOCKS="), &clocks);
 
 	return (struct options){
-	    .socket = socket && *socket ? socket : FASTPATHD_SOCKET,
+	    .daemon = {.path = socket && *socket ? socket : FASTPATHD_SOCKET,
+		       .timeout_ms = read_timeout(variable("FASTPATH_PRELOAD_TIMEOUT_MS=")),
+		       .user = (uint32_t)getauxval(AT_EUID)},
 	    .clocks = clocks,
 	    .mistake =
 		is_right ? NULL
 			 : "FASTPATH_PRELOAD_CLOCKS names a clock that fastpath does not serve; valid: auto, all, or a "
 			   "list of REALTIME, MONOTONIC, MONOTONIC_RAW, BOOTTIME, TAI",
-	    .timeout_ms = read_timeout(variable("FASTPATH_PRELOAD_TIMEOUT_MS=")),
 	    .verbose = verbose && fp_same(verbose, "1"),
 	};
 }
@@ -194,7 +194,7 @@ static bool redirect(const void *with, struct why *why) {
 	    .vdso = process->vdso.base,
 	    .region = region,
 	};
-	bool done = fp_prepare(process->options.socket, process->options.timeout_ms, &request, &prepared, why);
+	bool done = fp_prepare(&process->options.daemon, &request, &prepared, why);
 	if (done) {
 		done = put_in_force(process, region, &prepared, why);
 		fp_let_go(&prepared);
@@ -219,7 +219,7 @@ static bool serve(struct process *process, struct why *why) {
 
 	if (process->options.mistake)
 		return fp_because(why, process->options.mistake, 0);
-	if (!fp_vdso(getauxval(AT_SYSINFO_EHDR), &process->vdso, why) || !is_there(process->options.socket, why) ||
+	if (!fp_vdso(getauxval(AT_SYSINFO_EHDR), &process->vdso, why) || !is_there(process->options.daemon.path, why) ||
 	    !fp_own_status(&status, why))
 		return false;
 	if (status.threads != 1)

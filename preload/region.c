@@ -51,11 +51,12 @@ static bool is_sound(const struct fastpathd_section *section, uint32_t region_si
 	       !(section->protection & ~(uint32_t)(PROT_READ | both)) && (section->protection & both) != both;
 }
 
-/* Returns whether a file has so many bytes: an access beyond its end would kill the process. */
+/* Returns whether a file has so many bytes, and keeps them: an access beyond its end would kill the process. */
 static bool holds(int fd, uint64_t offset, uint32_t size) {
 	char last;
+	long seals = fp_syscall4(FP_NR_fcntl, fd, F_GET_SEALS, 0, 0);
 
-	return fp_read_at(fd, &last, 1, offset + size - 1) == 1;
+	return !fp_failed(seals) && seals & F_SEAL_SHRINK && fp_read_at(fd, &last, 1, offset + size - 1) == 1;
 }
 
 static bool copy(uintptr_t at, const struct fastpathd_section *section, int plan, struct why *why) {
@@ -77,7 +78,7 @@ static bool copy(uintptr_t at, const struct fastpathd_section *section, int plan
 static bool fill_with_bytes(uintptr_t at, const struct fastpathd_section *section, int plan, struct why *why) {
 	if (section->file_size == section->size && !(section->file_offset & 4095)) {
 		if (!holds(plan, section->file_offset, section->size))
-			return fp_because(why, "the daemon's plan is shorter than it says", 0);
+			return fp_because(why, "the daemon's plan is shorter than it says, or not sealed", 0);
 		long mapped = fp_map(at, section->size, (int)section->protection, MAP_PRIVATE | MAP_FIXED, plan,
 				     section->file_offset);
 		if (!fp_failed(mapped))
@@ -88,7 +89,7 @@ static bool fill_with_bytes(uintptr_t at, const struct fastpathd_section *sectio
 
 static bool map_shared(uintptr_t at, const struct fastpathd_section *section, int fd, struct why *why) {
 	if (!holds(fd, 0, section->size))
-		return fp_because(why, "the daemon's page or mailbox is too short", 0);
+		return fp_because(why, "the daemon's page or mailbox is too short, or not sealed", 0);
 	long mapped = fp_map(at, section->size, (int)section->protection, MAP_SHARED | MAP_FIXED, fd, 0);
 	return fp_failed(mapped) ? fp_because(why, "the daemon's page or mailbox cannot be mapped", mapped) : true;
 }

@@ -3,12 +3,17 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::FromRawFd;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Component, Path, PathBuf};
 
 use crate::output;
 
+/// Limit of links, the kernel's own (path_resolution(7)).
+const MOST_LINKS: u32 = 40;
+
 /// Replaces a file by `contents`, completely or not at all; a symbolic link keeps pointing to it. Other kinds of files
-/// (a pipe, a device, any descriptor of this process) are written to. The error names what failed.
+/// (a pipe, a device, any descriptor of this process) are written to. A link of another user is not followed: in /tmp,
+/// it could point to any file of this user. The error names what failed.
 pub fn replace(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
     let contents = contents.as_ref();
     // The descriptor may be a file without a name: replacing it would replace the link.
@@ -17,9 +22,9 @@ pub fn replace(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
     }
     // Through links: else a link would be replaced by a file, and readers of its target would still read the old
     // contents.
-    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    if fs::metadata(path).is_ok_and(|is| !is.is_file() && !is.is_dir()) {
-        return File::options().write(true).open(path)?.write_all(contents);
+    let path = &behind_links(path)?;
+    if fs::symlink_metadata(path).is_ok_and(|is| !is.is_file() && !is.is_dir()) {
+        return without_links().write(true).open(path)?.write_all(contents);
     }
     let (mut file, beside) = create_beside(path)?;
     let written = file.write_all(contents).and_then(|()| fs::rename(&beside, path));
@@ -29,12 +34,71 @@ pub fn replace(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
     written
 }
 
-/// Opens a file anew for writing.
+/// Opens a file anew for writing. A link of another user is not followed.
 pub fn create(path: &Path) -> io::Result<File> {
     match descriptor_at(path) {
         Some(fd) => descriptor(fd),
-        None => File::create(path),
+        None => {
+            let mut options = without_links();
+            options
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(behind_links(path)?)
+        }
     }
+}
+
+/// Returns options by which a path that is a link is not opened: it was none before.
+fn without_links() -> fs::OpenOptions {
+    let mut options = File::options();
+    options.custom_flags(libc::O_NOFOLLOW);
+    options
+}
+
+/// Returns a path without links to the same file, which need not exist. Only links of this user and of root are
+/// followed.
+fn behind_links(path: &Path) -> io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    // The last one is next.
+    let mut ahead: Vec<PathBuf> = parts(&absolute);
+    let (mut resolved, mut links) = (PathBuf::from("/"), 0);
+    while let Some(part) = ahead.pop() {
+        if part == Path::new("..") {
+            resolved.pop();
+            continue;
+        }
+        let next = resolved.join(part);
+        let Some(link) = fs::symlink_metadata(&next).ok().filter(fs::Metadata::is_symlink) else {
+            resolved = next;
+            continue;
+        };
+        // SAFETY: geteuid takes nothing and cannot fail.
+        let own = unsafe { libc::geteuid() };
+        if ![0, own].contains(&link.uid()) {
+            let why = format!(
+                "{} is a link of user {}, and is not followed",
+                next.display(),
+                link.uid()
+            );
+            return Err(io::Error::other(why));
+        }
+        links += 1;
+        if links > MOST_LINKS {
+            return Err(io::Error::from_raw_os_error(libc::ELOOP));
+        }
+        ahead.extend(parts(&resolved.join(fs::read_link(&next)?)));
+        resolved = PathBuf::from("/");
+    }
+    Ok(resolved)
+}
+
+/// Returns the parts of an absolute path behind the root, the last one first.
+fn parts(path: &Path) -> Vec<PathBuf> {
+    let all = path
+        .components()
+        .filter(|part| !matches!(part, Component::RootDir | Component::CurDir));
+    all.rev().map(|part| PathBuf::from(part.as_os_str())).collect()
 }
 
 /// Duplicates a descriptor of this process.
@@ -52,8 +116,6 @@ fn descriptor(fd: i32) -> io::Result<File> {
 
 /// Returns the descriptor of this process that a name such as /dev/stdout points to.
 fn descriptor_at(path: &Path) -> Option<i32> {
-    /// Limit of links, the kernel's own (path_resolution(7)).
-    const MOST_LINKS: u32 = 40;
     let descriptors = fs::canonicalize("/proc/self/fd").ok()?;
     let mut path = std::path::absolute(path).ok()?;
     for _ in 0..MOST_LINKS {
@@ -118,6 +180,30 @@ mod tests {
         replace(&link, "new").unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "new");
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn a_link_of_another_user_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (victim, link) = (directory.path().join("victim"), directory.path().join("link"));
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        if std::os::unix::fs::lchown(&link, Some(65534), None).is_err() {
+            return eprintln!("SKIPPED: only root can be other users");
+        }
+        let through = directory.path().join("through");
+        std::os::unix::fs::symlink("link", &through).unwrap();
+        let planted = directory.path().join("planted");
+        std::os::unix::fs::symlink(".", &planted).unwrap();
+        std::os::unix::fs::lchown(&planted, Some(65534), None).unwrap();
+        for path in [link, through, planted.join("file")].iter() {
+            for refused in [replace(path, "new"), create(path).map(drop)] {
+                let why = refused.unwrap_err().to_string();
+                assert!(why.contains("link of user 65534"), "{why}");
+            }
+        }
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 4);
     }
 
     #[test]

@@ -79,7 +79,8 @@ fn line(report: &Report) -> String {
         Outcome::Broken => ("broken", Paint::Bad),
         Outcome::Unknown => ("unknown", Paint::Doubtful),
     };
-    format!("{}: {}\n", output::painted(word, paint), report.summary)
+    let summary = fastpath_proc::printable(&report.summary);
+    format!("{}: {summary}\n", output::painted(word, paint))
 }
 
 fn read(path: &Path) -> Result<Baseline, String> {

@@ -111,14 +111,14 @@ impl Screen {
         self.lines = cut.len();
         self.size = output::terminal_size();
         // One write, so that no partial text is shown.
-        output::print(erase + &cut.join("\n") + "\n")
+        output::redraw(&erase, cut.join("\n") + "\n")
     }
 
     /// Erases the text.
     pub fn clear(&mut self) {
         let erase = self.erase();
         if !erase.is_empty() {
-            output::print(erase);
+            output::redraw(&erase, "");
         }
     }
 

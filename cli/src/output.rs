@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Table, presets};
+use fastpath_proc::{is_printable, printable};
 
 use crate::exit;
 
@@ -59,22 +60,36 @@ fn without_numbers(text: &str) -> String {
 
 /// Prints a message on standard error, in one write. There is nowhere to report a failure.
 pub fn note(message: impl Display) {
-    let _ = std::io::stderr()
-        .lock()
-        .write_all(without_numbers(&format!("fastpath: {}\n", visible(&message.to_string()))).as_bytes());
+    let _ = error_output(&without_numbers(&format!("fastpath: {message}\n")));
 }
 
-/// Returns a foreign text (names of processes, foreign files) as it can be shown: control characters are escaped.
-pub fn visible(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' | '\t' => shown.push(c),
-            c if c.is_control() => shown.extend(c.escape_default()),
-            c => shown.push(c),
+/// Writes a text to standard error, in one write.
+pub fn error_output(text: &str) -> std::io::Result<()> {
+    std::io::stderr().lock().write_all(safe(text).as_bytes())
+}
+
+/// Returns a text that may contain foreign parts as it is safe to print: only its lines, tabs and colours have an
+/// effect. A foreign part must be made [`printable`] before it is mixed with others, because it may have colours, too.
+fn safe(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let length = colour_length(rest).unwrap_or(c.len_utf8());
+        let (first, more) = rest.split_at(length);
+        match matches!(c, '\n' | '\t') || length > c.len_utf8() || is_printable(c) {
+            true => safe += first,
+            false => safe += &printable(first),
         }
+        rest = more;
     }
-    shown
+    safe
+}
+
+/// Returns the length of the control sequence that selects a colour (ECMA-48) at the start of a text.
+fn colour_length(text: &str) -> Option<usize> {
+    let parameters = text.strip_prefix("\x1b[")?;
+    let end = parameters.find(|c: char| c != ';' && !c.is_ascii_digit())?;
+    parameters[end..].starts_with('m').then_some("\x1b[".len() + end + 1)
 }
 
 /// Prints a warning.
@@ -91,12 +106,18 @@ pub fn progress(message: impl Display) {
 
 /// Prints a result; returns the exit status.
 pub fn print(text: impl Display) -> i32 {
+    redraw("", text)
+}
+
+/// Prints a text after a sequence that moves the terminal's cursor; returns the exit status.
+pub fn redraw(cursor: &str, text: impl Display) -> i32 {
     if was_closed(1) {
         note("standard output is closed");
         return exit::NOT_WRITTEN;
     }
     let mut out = std::io::stdout().lock();
-    match write!(out, "{text}").and_then(|()| out.flush()) {
+    let text = safe(&text.to_string());
+    match write!(out, "{cursor}{text}").and_then(|()| out.flush()) {
         Ok(()) => 0,
         Err(e) => {
             note(format_args!("standard output: {e}"));
@@ -118,9 +139,17 @@ pub fn print_json(value: &impl serde::Serialize) -> i32 {
 
 /// Returns a result as one line of JSON.
 pub fn json(value: &impl serde::Serialize) -> Result<String, String> {
-    let json = serde_json::to_string(value);
-    json.map(|json| json + "\n")
-        .map_err(|error| format!("the result cannot be written as JSON: {error}"))
+    let json =
+        serde_json::to_string(value).map_err(|error| format!("the result cannot be written as JSON: {error}"))?;
+    // Only strings have such characters. Their value stays the same.
+    let escaped = |c: char| {
+        c.encode_utf16(&mut [0; 2])
+            .iter()
+            .map(|unit| format!("\\u{unit:04x}"))
+            .collect()
+    };
+    let shown = |c: char| if is_printable(c) { c.to_string() } else { escaped(c) };
+    Ok(json.chars().map(shown).collect::<String>() + "\n")
 }
 
 /// Returns an empty table without lines.
@@ -214,16 +243,16 @@ pub fn painted(word: &str, paint: Paint) -> String {
 const COLUMNS: usize = 80;
 
 /// Returns a text after `head`, broken between words, with later lines indented. A word that is too long gets a line of
-/// its own.
+/// its own. Both may have foreign parts.
 pub fn wrapped(head: &str, text: &str) -> String {
     wrapped_at(COLUMNS, head, text)
 }
 
 fn wrapped_at(columns: usize, head: &str, text: &str) -> String {
     let indent = head.chars().count();
-    let mut lines = head.to_owned();
+    let mut lines: String = head.split('\n').map(printable).collect::<Vec<_>>().join("\n");
     let mut column = indent;
-    for word in text.split_whitespace() {
+    for word in text.split_whitespace().map(printable) {
         let length = word.chars().count();
         if column > indent && column + 1 + length > columns {
             lines += "\n";
@@ -234,7 +263,7 @@ fn wrapped_at(columns: usize, head: &str, text: &str) -> String {
             lines += " ";
             column += 1;
         }
-        lines += word;
+        lines += &word;
         column += length;
     }
     lines + "\n"
@@ -282,6 +311,30 @@ mod tests {
         for kept in ["(os error x)", "a (os error ", "plain", " (os error )"] {
             assert_eq!(without_numbers(kept), kept);
         }
+    }
+
+    #[test]
+    fn foreign_text_has_no_effect_on_a_terminal_but_its_lines_and_colours() {
+        let colour = "\x1b[31mred\x1b[0m\n\t→";
+        assert_eq!(safe(colour), colour);
+        for (text, shown) in [
+            ("\x1b[2J", "\\u{1b}[2J"),
+            ("\x1b[H\x1b[J\x1b]0;x\x07", "\\u{1b}[H\\u{1b}[J\\u{1b}]0;x\\u{7}"),
+            ("\x1b[31", "\\u{1b}[31"),
+            ("\r\u{9b}2J\u{202e}\u{200b}", "\\r\\u{9b}2J\\u{202e}\\u{200b}"),
+        ] {
+            assert_eq!(safe(text), shown);
+        }
+        assert_eq!(
+            wrapped("\x1b[1m ", "a\x1b[31m\u{202e}"),
+            "\\u{1b}[1m a\\u{1b}[31m\\u{202e}\n"
+        );
+        let json = json(&"\u{9b}\u{202e}\u{e0041}ü").unwrap();
+        assert_eq!(json, "\"\\u009b\\u202e\\udb40\\udc41ü\"\n");
+        assert_eq!(
+            serde_json::from_str::<String>(&json).unwrap(),
+            "\u{9b}\u{202e}\u{e0041}ü"
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Write;
 
 use comfy_table::{Cell, CellAlignment, Table};
+use fastpath_proc::printable;
 use fastpath_trace::{Caller, End, Method, NOT_EXECUTABLE, NOT_FOUND, Observer, Options, Report, Row, Whom};
 
 use crate::args;
@@ -141,7 +142,7 @@ impl Out {
         };
         let (written, name) = match self {
             Out::Standard => return output::print(text),
-            Out::StandardError => (std::io::stderr().write_all(text.as_bytes()), "standard error".into()),
+            Out::StandardError => (output::error_output(&text), "standard error".into()),
             Out::File(file, path) => (file.write_all(text.as_bytes()), path.display().to_string()),
         };
         match written {
@@ -307,11 +308,6 @@ fn text(report: &Report, most_rows: usize) -> String {
         text += &format!("\n{}\n", shown.trim_fmt());
     }
     text
-}
-
-/// Replaces control characters: a process can have any name.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn of_caller(caller: &Caller) -> String {

@@ -1,4 +1,5 @@
-//! ARCHITECTURE.md lists every crate of the workspace with its dependencies, and the code of each uses all of them.
+//! ARCHITECTURE.md lists every crate of the workspace with its dependencies, and the code of each uses all of them. Text is
+//! printed by the few modules that make it safe.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,23 +14,6 @@ fn short(name: &str) -> String {
         _ => name.strip_prefix("fastpath-").unwrap_or(name),
     }
     .to_owned()
-}
-
-/// Returns the code in a folder, without comments and tests.
-fn code(folder: &Path) -> String {
-    let mut all = String::new();
-    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            all += &code(&path);
-        } else if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs") {
-            let text = std::fs::read_to_string(&path).expect("source");
-            let product = text.split("\n#[cfg(test)]\nmod ").next().expect("text");
-            let lines = product.lines().filter(|line| !line.trim_start().starts_with("//"));
-            lines.for_each(|line| all += &format!("{line}\n"));
-        }
-    }
-    all
 }
 
 /// Returns the dependencies by the manifests, and those of them that the code names.
@@ -49,10 +33,14 @@ fn by_the_manifests_and_the_code() -> [Dependencies; 2] {
             .filter(|dependency| dependency["kind"].is_null() && dependency["path"].is_string());
         let names: Vec<String> = of_the_workspace.map(|dependency| text(&dependency["name"])).collect();
         let manifest = text(&package["manifest_path"]);
-        let code = code(&Path::new(&manifest).with_file_name("src"));
+        let mut files = Vec::new();
+        code(&Path::new(&manifest).with_file_name("src"), &mut files);
         let is_named = |name: &&String| {
             let name = name.replace('-', "_");
-            code.contains(&format!("{name}::")) || code.contains(&format!("use {name} as "))
+            let [path, renamed] = [format!("{name}::"), format!("use {name} as ")];
+            files
+                .iter()
+                .any(|(_, code)| code.contains(&path) || code.contains(&renamed))
         };
         let used = names.iter().filter(is_named).map(|name| short(name)).collect();
         let package = short(&text(&package["name"]));
@@ -88,4 +76,76 @@ fn the_list_of_crates_has_every_crate_with_the_dependencies_that_its_code_uses()
     assert!(manifests.len() > 10, "{manifests:?}");
     assert_eq!(manifests, code, "the manifests name crates that the code does not");
     assert_eq!(list, manifests);
+}
+
+/// The modules that print. Each makes its text safe first, or prints text without foreign parts.
+const PRINT: [&str; 5] = [
+    "cli/src/bin/fastpath-nri.rs",
+    "cli/src/bin/fastpathd.rs",
+    "cli/src/output.rs",
+    "crates/daemon/src/log.rs",
+    "crates/nri/src/log.rs",
+];
+/// The module that makes text safe.
+const SAFE: &str = "crates/proc/src/printable.rs";
+
+/// Returns the Rust files below a directory, with their code before the tests, without comments.
+fn code(directory: &Path, found: &mut Vec<(String, String)>) {
+    for entry in std::fs::read_dir(directory).expect("a directory").flatten() {
+        let path = entry.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && !matches!(&*name, "tests" | "build" | "mutations" | "examples") {
+            code(&path, found);
+        } else if name.ends_with(".rs") && !matches!(&*name, "tests.rs" | "simulation.rs" | "build.rs") {
+            let text = std::fs::read_to_string(&path).expect("a file");
+            let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+            let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let code = lines.flat_map(|line| [line, "\n"]).collect();
+            found.push((path.to_string_lossy().into_owned(), code));
+        }
+    }
+}
+
+#[test]
+fn text_is_printed_only_by_the_modules_that_make_it_safe_and_by_one_function() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = root.canonicalize().expect("the workspace");
+    let mut files = Vec::new();
+    for directory in ["cli/src", "crates"] {
+        code(&root.join(directory), &mut files);
+    }
+    assert!(files.len() > 200, "{}", files.len());
+    let prints = [
+        "println!(",
+        "print!(",
+        "stdout().write",
+        "stdout().lock",
+        "stderr().write",
+        "stderr().lock",
+    ];
+    let also = [
+        "(std::io::stdout()",
+        "(std::io::stderr()",
+        "(io::stdout()",
+        "(io::stderr()",
+    ];
+    let escapes = ["is_control", "escape_default", "escape_debug", "escape_unicode"];
+    let mut bypasses = Vec::new();
+    for (path, code) in &files {
+        let path = path
+            .strip_prefix(&*root.to_string_lossy())
+            .unwrap_or(path)
+            .trim_start_matches('/');
+        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        for line in lines {
+            let is_print = prints.iter().chain(&also).any(|print| line.contains(print));
+            if is_print && !PRINT.contains(&path) {
+                bypasses.push(format!("{path} prints by itself: {}", line.trim()));
+            }
+            if escapes.iter().any(|escape| line.contains(escape)) && path != SAFE {
+                bypasses.push(format!("{path} makes text safe by itself: {}", line.trim()));
+            }
+        }
+    }
+    assert!(bypasses.is_empty(), "{bypasses:#?}; see {SAFE}");
 }

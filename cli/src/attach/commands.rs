@@ -63,7 +63,7 @@ pub fn attach(options: &args::Attach) -> i32 {
         clocks,
         trust,
         children: options.children,
-        policy: options.children.then(DaemonsPolicy::find).flatten(),
+        policy: policy().filter(|_| options.children),
         rescue: options.rescue,
         may_publish: true,
     };
@@ -133,6 +133,14 @@ fn report(pid: i32, attached: &Attached, verbose: bool) {
             ms(together)
         ));
     }
+}
+
+/// Returns the policy of the host's daemon, if one runs.
+fn policy() -> Option<DaemonsPolicy> {
+    DaemonsPolicy::find().unwrap_or_else(|failure| {
+        warn(failure);
+        None
+    })
 }
 
 /// Reports what became of a process's own system calls for time.

@@ -191,7 +191,7 @@ fn text(status: &Status) -> String {
         let dash = || "-".to_owned();
         table.add_row([
             served.pid.to_string(),
-            output::visible(&served.comm).replace(['\n', '\t'], "?"),
+            fastpath_proc::printable(&served.comm),
             by_in_words(served),
             match &served.withdrawn {
                 Some(why) => format!("none ({why})"),
@@ -231,8 +231,7 @@ fn text(status: &Status) -> String {
         ));
     }
     if let Some(daemon) = &status.daemon {
-        let said = output::visible(&daemon.sentence());
-        text.extend(said.lines().map(output::fitted));
+        text.extend(daemon.sentence().lines().map(output::fitted));
     }
     text
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fastpath_audit::{By, Finding, Level, Options, Progress, Report, sarif};
+use fastpath_proc::printable;
 use indicatif::HumanBytes;
 
 use crate::args::{self, FailOn};
@@ -35,7 +36,7 @@ pub fn run(options: &args::Audit) -> i32 {
         report
     });
     for missing in &report.missing {
-        output::note(format_args!("{}: {}", visible(&missing.path), missing.why));
+        output::note(format_args!("{}: {}", printable(&missing.path), missing.why));
     }
     let written = if options.json {
         document::print("audit", &report)
@@ -43,7 +44,11 @@ pub fn run(options: &args::Audit) -> i32 {
         output::print_json(&sarif(&report, env!("CARGO_PKG_VERSION")))
     } else {
         for unjudged in &report.unjudged {
-            output::warn(format_args!("{}: {}", visible(&unjudged.path), visible(&unjudged.why)));
+            output::warn(format_args!(
+                "{}: {}",
+                printable(&unjudged.path),
+                printable(&unjudged.why)
+            ));
         }
         output::print(text(&report))
     };
@@ -60,19 +65,6 @@ pub fn run(options: &args::Audit) -> i32 {
     }
 }
 
-/// Escapes control characters: names come from the maker of an image.
-fn visible(name: &str) -> String {
-    name.chars()
-        .flat_map(|c| {
-            if c.is_control() {
-                c.escape_default().collect()
-            } else {
-                vec![c]
-            }
-        })
-        .collect()
-}
-
 fn text(report: &Report) -> String {
     let mut text = String::new();
     for finding in &report.findings {
@@ -86,7 +78,7 @@ fn text(report: &Report) -> String {
                 runtime.version.as_deref().unwrap_or("of an unknown version")
             )
         });
-        text += &format!("examined   {}: {}{runtime}\n", visible(&program.path), program.isa);
+        text += &format!("examined   {}: {}{runtime}\n", printable(&program.path), program.isa);
     }
     let summary = &report.summary;
     text + &format!(
@@ -107,7 +99,7 @@ fn of_finding(finding: &Finding) -> String {
         Level::Warning => ("warning", Paint::Doubtful),
         Level::Note => ("note", Paint::Plain),
     };
-    let mut text = format!("{:<9} {}\n", output::painted(word, paint), visible(&finding.path));
+    let mut text = format!("{:<9} {}\n", output::painted(word, paint), printable(&finding.path));
     text += &output::wrapped("          ", &format!("{}. [{}]", finding.says, finding.rule.id()));
     let mut facts = finding.isa.to_owned();
     if let Some(runtime) = &finding.runtime {
@@ -117,7 +109,7 @@ fn of_finding(finding: &Finding) -> String {
         }
     }
     if let Some(layer) = &finding.layer {
-        facts += &format!(", layer {}", visible(layer));
+        facts += &format!(", layer {}", printable(layer));
     }
     for site in finding.sites.iter().take(3) {
         let by = match site.by {
@@ -135,14 +127,4 @@ fn of_finding(finding: &Finding) -> String {
         text += &output::wrapped("          ", &remedy);
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_sends_no_control_characters_to_the_terminal() {
-        assert_eq!(visible("a\x1b[2Jb\nc ü"), "a\\u{1b}[2Jb\\nc ü");
-    }
 }

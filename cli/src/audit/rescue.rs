@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fastpath_audit::{By, Finding, Options, Progress, Rule};
+use fastpath_proc::printable;
 use fastpath_rescue::window::Kind;
 use fastpath_rescue::{Calls, Site, analyse};
 
-use super::visible;
 use crate::document;
 use crate::exit;
 use crate::output;
@@ -109,13 +109,17 @@ pub fn run(paths: &[std::path::PathBuf], json: bool) -> i32 {
     let so_far = || format!("{} files", examined.load(Ordering::Relaxed));
     let (report, missing) = progress::watched(Duration::from_millis(100), so_far, || gather(paths, &examined));
     for missing in &missing {
-        output::note(format_args!("{}: {}", visible(&missing.path), missing.why));
+        output::note(format_args!("{}: {}", printable(&missing.path), missing.why));
     }
     let written = if json {
         document::print("audit --rescue", &report)
     } else {
         for unjudged in &report.unjudged {
-            output::warn(format_args!("{}: {}", visible(&unjudged.path), visible(&unjudged.why)));
+            output::warn(format_args!(
+                "{}: {}",
+                printable(&unjudged.path),
+                printable(&unjudged.why)
+            ));
         }
         output::print(text(&report))
     };
@@ -174,7 +178,7 @@ fn sites_of(path: &str) -> Result<Vec<Site>, String> {
 fn text(report: &Report) -> String {
     let mut text = String::new();
     for file in &report.files {
-        text += &format!("{}\n", visible(&file.path));
+        text += &format!("{}\n", printable(&file.path));
         for site in &file.sites {
             let verdict = match (&site.window, &site.why_not) {
                 (Some(_), _) => output::painted("rescued", output::Paint::Good),

@@ -156,7 +156,7 @@ fn main() -> ExitCode {
         return match man::write(Args::command(), "8", directory) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("fastpath-nri: {}: {error}", directory.display());
+                log::say(&format!("{}: {error}", directory.display()));
                 ExitCode::from(74)
             }
         };

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use fastpath_daemon::{Failure, Options, Policy, serve};
+use fastpath_daemon::{Failure, Options, Policy, log, serve};
 #[cfg(target_arch = "x86_64")]
 use fastpath_helper::by_rule;
 use fastpath_helper::process::Surroundings;
@@ -37,7 +37,7 @@ pages are too large; 4 the policy has a mistake or cannot be read, so that proce
 a restart does not help.
 
   fastpathd                                            as deploy/systemd/fastpathd.service starts it
-  FASTPATH_SOCKET=/tmp/d fastpathd & FASTPATH_SOCKET=/tmp/d fastpath run -- CMD"
+  export FASTPATH_SOCKET=$XDG_RUNTIME_DIR/fastpathd.sock; fastpathd & fastpath run -- CMD"
 )]
 struct Args {
     /// Socket to listen on; clients use the same variable
@@ -60,7 +60,8 @@ struct Args {
     #[arg(long)]
     check_policy: bool,
 
-    /// List the processes that the policy would attach now, attach none, and exit like --check-policy
+    /// List the processes that the policy would attach now, and those that the daemon at the socket, if one runs, cannot
+    /// attach (`not: ...`), attach none, and exit like --check-policy
     #[arg(long, conflicts_with = "check_policy")]
     dry_run: bool,
 
@@ -145,7 +146,7 @@ fn main() -> ExitCode {
     }
     let missing = args.policy.as_ref().filter(|path| !path.exists());
     if let Some(path) = missing {
-        eprintln!("fastpathd: --policy {}: no such file", path.display());
+        complain(&format_args!("--policy {}: no such file", path.display()));
         return ExitCode::from(if args.check_policy || args.dry_run {
             1
         } else {
@@ -155,7 +156,7 @@ fn main() -> ExitCode {
     let trust = args.trust();
     let policy = args.policy.unwrap_or_else(|| PathBuf::from(POLICY));
     if args.check_policy || args.dry_run {
-        return preview(&policy, args.dry_run);
+        return preview(&policy, &args.socket, args.dry_run);
     }
     let options = Options {
         // Processes that it starts may have another working directory.
@@ -172,7 +173,7 @@ fn main() -> ExitCode {
         Err(Failure::Host(why)) => (why, 3),
         Err(Failure::Policy(why)) => (why, NO_POLICY),
     };
-    eprintln!("fastpathd: {why}");
+    complain(&why);
     ExitCode::from(status)
 }
 
@@ -202,7 +203,7 @@ fn attach_one(args: Args, pid: i32, surroundings: &Surroundings) -> ExitCode {
 #[cfg(not(target_arch = "x86_64"))]
 fn attach_one(_: Args, pid: i32, _: &Surroundings) -> ExitCode {
     let why = "running processes are attached on x86-64 only";
-    eprintln!("fastpathd: process {pid} stays on the kernel's path: {why}");
+    complain(&format_args!("process {pid} stays on the kernel's path: {why}"));
     ExitCode::FAILURE
 }
 
@@ -212,22 +213,23 @@ fn ping(socket: &std::path::Path) -> ExitCode {
     match state {
         Ok(_) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("fastpathd: {why}");
+            complain(&why);
             ExitCode::FAILURE
         }
     }
 }
 
-/// Prints the effect of a policy now.
-fn preview(path: &std::path::Path, dry_run: bool) -> ExitCode {
+/// Prints the effect of a policy now, by the daemon at a socket if one runs.
+fn preview(path: &std::path::Path, socket: &std::path::Path, dry_run: bool) -> ExitCode {
     let policy = match Policy::read(path) {
         Ok(policy) => policy.unwrap_or_default(),
         Err(why) => {
-            eprintln!("fastpathd: {why}");
+            complain(&why);
             return ExitCode::FAILURE;
         }
     };
-    let preview = policy.preview();
+    let daemon = fastpath_protocol::Client::connect_to(socket).and_then(|client| client.status());
+    let preview = policy.preview(daemon.ok().as_ref());
     let text = if dry_run {
         preview.attached()
     } else {
@@ -236,17 +238,23 @@ fn preview(path: &std::path::Path, dry_run: bool) -> ExitCode {
     match std::io::stdout().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("fastpathd: standard output: {e}");
+            complain(&format_args!("standard output: {e}"));
             ExitCode::from(74)
         }
     }
+}
+
+/// Says why something is not done.
+fn complain(why: &dyn std::fmt::Display) {
+    log::say(log::Priority::Warning, why);
+    log::flush();
 }
 
 fn man_page(directory: &std::path::Path) -> ExitCode {
     match man::write(Args::command(), "8", directory) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("fastpathd: {}: {e}", directory.display());
+            complain(&format_args!("{}: {e}", directory.display()));
             ExitCode::from(74)
         }
     }

@@ -44,7 +44,7 @@ fn candidates(pids: Vec<i32>) -> Vec<CompletionCandidate> {
         let Ok(comm) = fastpath_proc::comm(pid) else {
             continue;
         };
-        let name = crate::output::visible(&comm).replace(['\n', '\t'], "?");
+        let name = fastpath_proc::printable(&comm);
         numbers.push(CompletionCandidate::new(pid.to_string()).help(Some(name.clone().into())));
         if is_plain(&name) {
             *names.entry(name).or_default() += 1;

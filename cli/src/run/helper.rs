@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use fastpath_helper::grant::{self, Examination, Purpose};
 use fastpath_helper::log::Log;
+use fastpath_helper::policy::DaemonsPolicy;
 use fastpath_helper::process::{self, Surroundings};
 use fastpath_inject::Shared;
 use fastpath_inject::attendant::{Attendant, Fate, First};
@@ -40,6 +41,8 @@ pub struct Source {
     pub mailbox: Shared,
     /// The grant of the host's daemon; `None`: the helper publishes.
     pub grant: Option<Grant>,
+    /// The policy of the host's daemon, if one runs.
+    pub policy: Option<DaemonsPolicy>,
 }
 
 /// Starts the helper; returns when it traces this process, which must then exec.
@@ -60,6 +63,7 @@ pub fn leave_behind(
         clocks: source.clocks,
         mailbox: Arc::new(source.mailbox),
         grant: source.grant,
+        policy: source.policy,
         timeline,
         require: options.require,
         quiet: options.quiet,
@@ -113,6 +117,7 @@ struct Helper {
     clocks: ClockSet,
     mailbox: Arc<Shared>,
     grant: Option<Grant>,
+    policy: Option<DaemonsPolicy>,
     timeline: Timeline,
     require: bool,
     quiet: bool,
@@ -223,7 +228,7 @@ impl Helper {
             without_vdso: self.without_vdso,
             serve: self.serve,
             rescue: self.rescue,
-            allows: Box::new(|_| true),
+            allows: DaemonsPolicy::check(self.policy.take()),
             filters: self.trial.filters,
             permissions: Permissions::default(),
             refuses_32_bit: self.trial.refuses_32_bit.clone(),

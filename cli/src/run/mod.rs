@@ -9,6 +9,7 @@ mod trial;
 use std::ffi::OsStr;
 
 use fastpath_helper::grant::{self, Purpose};
+use fastpath_helper::policy::DaemonsPolicy;
 use fastpath_helper::process::Surroundings;
 use fastpath_inject::Shared;
 use fastpath_inject::target::{self, View};
@@ -89,7 +90,7 @@ fn prepare(options: &args::Run) -> Prepared {
         let trial = trial::seccomp_allows_surgery()?;
         // The helper inherits this limit.
         let _files = FileSize::at_least(LARGEST_FILE)?;
-        let source = source(&selection)?;
+        let source = source(&selection, options.quiet)?;
         timeline.mark("ask fastpathd");
         helper::leave_behind(options, &selection, trial, source, timeline, surroundings)
     })();
@@ -102,17 +103,27 @@ fn prepare(options: &args::Run) -> Prepared {
 /// Returns the mailbox, and the grant of the host's daemon, if one runs and has a page for this process. Otherwise the
 /// helper publishes: it still has to compare the CPUs' counters, as the daemon did. Where programs only get the hook,
 /// no process reads the page.
-fn source(selection: &Selection) -> Result<helper::Source, String> {
+fn source(selection: &Selection, quiet: bool) -> Result<helper::Source, String> {
     let mailbox = Shared::create().map_err(|e| e.to_string())?;
     let purpose = Purpose {
         clocks: selection.clocks(),
         process: None,
     };
     let grant = selection.serves().then(|| grant::of_host(purpose, Some(&mailbox)).ok());
+    let policy = match selection.serves().then(DaemonsPolicy::find).transpose() {
+        Ok(policy) => policy.flatten(),
+        Err(failure) => {
+            if !quiet {
+                warn(format_args!("{failure}; fastpath publishes for this program itself"));
+            }
+            None
+        }
+    };
     Ok(helper::Source {
         clocks: purpose.clocks,
         mailbox,
         grant: grant.flatten(),
+        policy,
     })
 }
 

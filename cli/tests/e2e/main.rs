@@ -30,6 +30,7 @@ mod job_control;
 mod json;
 mod kernels;
 mod misuse;
+mod names;
 mod namespaces;
 mod pipeline;
 mod preload;

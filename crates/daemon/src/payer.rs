@@ -27,6 +27,8 @@ pub enum Payer {
     Container(u64),
     /// All processes that cannot be examined from here, together.
     Unseen,
+    /// All processes that have ended, or closed their connection, before they were examined, together.
+    Ended,
 }
 
 /// SO_PEERPIDFD, include/uapi/asm-generic/socket.h (Linux 6.5).
@@ -38,27 +40,6 @@ const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
 const MOST_NESTED: usize = 33;
 
 impl Payer {
-    /// Returns the payer of a connected peer, with its process and user from SO_PEERCRED. The error: the peer has
-    /// ended, and its payer cannot be determined.
-    pub fn of_peer(socket: BorrowedFd<'_>, pid: i32, uid: u32) -> io::Result<Payer> {
-        if pid <= 0 {
-            return Ok(Payer::Unseen);
-        }
-        let pidfd = match peer_pidfd(socket) {
-            Ok(pidfd) => pidfd,
-            // A kernel before 6.5. The process with the number now counts as the peer, if it belongs to the same user.
-            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
-                let pidfd = open_pidfd(pid)?;
-                if effective_uid(pid)? != uid {
-                    return Err(gone());
-                }
-                pidfd
-            }
-            Err(error) => return Err(error),
-        };
-        Payer::of_process(&pidfd, pid, uid)
-    }
-
     /// Returns the payer of a process and its user, by their ids in the daemon's namespaces.
     pub fn of_pid(pid: i32, uid: u32) -> io::Result<Payer> {
         Payer::of_process(&open_pidfd(pid)?, pid, uid)
@@ -74,7 +55,9 @@ impl Payer {
         self == Payer::Root
     }
 
-    fn of_process(pidfd: &OwnedFd, pid: i32, uid: u32) -> io::Result<Payer> {
+    /// Returns the payer of a process and its user. The error: the process has ended, and its payer cannot be
+    /// determined.
+    pub fn of_process(pidfd: &OwnedFd, pid: i32, uid: u32) -> io::Result<Payer> {
         let payer = look(pid, uid);
         // The namespaces were the peer's only if it has not ended meanwhile.
         if has_ended(pidfd) {
@@ -140,6 +123,21 @@ fn owner_of(namespace: &File) -> io::Result<u32> {
     }
 }
 
+/// Returns a pidfd of a connected peer, with its process and user from SO_PEERCRED.
+pub fn pidfd_of_peer(socket: BorrowedFd<'_>, pid: i32, uid: u32) -> io::Result<OwnedFd> {
+    match peer_pidfd(socket) {
+        // A kernel before 6.5. The process with the number now counts as the peer, if it belongs to the same user.
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+            let pidfd = open_pidfd(pid)?;
+            match effective_uid(pid)? == uid {
+                true => Ok(pidfd),
+                false => Err(gone()),
+            }
+        }
+        pidfd => pidfd,
+    }
+}
+
 fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut fd: libc::c_int = -1;
     let mut size = size_of_val(&fd) as libc::socklen_t;
@@ -166,7 +164,7 @@ fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
 }
 
 /// Returns whether the process has ended: its pidfd is readable then (pidfd_open(2)).
-fn has_ended(pidfd: &OwnedFd) -> bool {
+pub fn has_ended(pidfd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
     poll(&mut fds, PollTimeout::ZERO) != Ok(0)
 }

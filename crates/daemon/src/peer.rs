@@ -1,16 +1,18 @@
 //! The clients, and facts about the process that a page is for.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use fastpath_protocol::{Code, Refusal};
 use fastpath_publisher::Offsets;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
-use crate::payer::Payer;
+use crate::payer::{Payer, has_ended, pidfd_of_peer};
 
 /// A client that has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,14 +25,64 @@ pub struct Peer {
     pub payer: Payer,
 }
 
-impl Peer {
+/// Time for which the examination of a client's process holds.
+const EXAMINED_EVERY: Duration = Duration::from_millis(250);
+/// Limit of processes that are remembered, each by a descriptor.
+const MOST_REMEMBERED: usize = 64;
+
+/// The clients' processes that were examined a short time ago: an examination takes longer than the rest of accept(2),
+/// and a process may connect thousands of times a second.
+#[derive(Default)]
+pub struct Examined(HashMap<(i32, u32), Known>);
+
+struct Known {
+    pidfd: OwnedFd,
+    payer: Payer,
+    at: Instant,
+}
+
+impl Examined {
     /// Reads SO_PEERCRED: the client at the time when it connected. The error: the client has ended.
-    pub fn of(socket: &impl AsFd) -> io::Result<Peer> {
+    pub fn peer(&mut self, socket: &impl AsFd, now: Instant) -> io::Result<Peer> {
         let credentials = getsockopt(&socket.as_fd(), PeerCredentials)?;
         let (pid, uid) = (credentials.pid(), credentials.uid());
-        let payer = Payer::of_peer(socket.as_fd(), pid, uid)?;
+        if pid <= 0 {
+            let payer = Payer::Unseen;
+            return Ok(Peer { pid, uid, payer });
+        }
+        let pidfd = pidfd_of_peer(socket.as_fd(), pid, uid)?;
+        // Of two processes with one number at most one lives.
+        let holds = |known: &Known| known.is_fresh(now) && !has_ended(&known.pidfd) && !has_ended(&pidfd);
+        if let Some(known) = self.0.get(&(pid, uid)).filter(|known| holds(known)) {
+            let payer = known.payer;
+            return Ok(Peer { pid, uid, payer });
+        }
+        let payer = Payer::of_process(&pidfd, pid, uid)?;
+        if self.0.len() < MOST_REMEMBERED {
+            self.0.insert((pid, uid), Known { pidfd, payer, at: now });
+        }
         Ok(Peer { pid, uid, payer })
     }
+
+    /// Forgets processes that must be examined again.
+    pub fn tidy(&mut self, now: Instant) {
+        self.0.retain(|_, known| known.is_fresh(now));
+    }
+}
+
+impl Known {
+    fn is_fresh(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) < EXAMINED_EVERY
+    }
+}
+
+impl Peer {
+    /// A client that has ended, or closed its connection, before it was examined.
+    pub const ENDED: Peer = Peer {
+        pid: 0,
+        uid: u32::MAX,
+        payer: Payer::Ended,
+    };
 
     /// Returns the client's own process.
     pub fn process(&self) -> Result<Process, Refusal> {

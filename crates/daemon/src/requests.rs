@@ -104,7 +104,7 @@ fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> 
         Some(pidfd) => peer.process_of(pidfd.as_fd())?,
         None => (peer.process()?, peer.payer),
     };
-    // The policy does not apply to a process that asks for itself: `fastpath run` made it do so.
+    // A process that asks for itself will execute another program. `fastpath run` asks the policy about that one.
     if of_another {
         state.policy_allows(process)?;
     }

@@ -1,23 +1,25 @@
-//! Serves clients: one poll(2) over all of them, without waiting for any.
+//! Serves clients: one epoll(7) instance over all of them, without waiting for any. Not poll(2), which fails once
+//! RLIMIT_NOFILE is below the number of descriptors.
 //!
 //! Each packet is a request, and its answer is sent at once; if there is no room for the answer, the client does not
 //! read, and its connection is closed. A connection without a request for [`SILENCE`] is closed, too. So no client
 //! costs more than a descriptor for a while.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use fastpath_inject::target;
 use fastpath_measure::{Assume, measure_for_auto};
 use fastpath_page::ClockSet;
 use fastpath_protocol::{Code, Refusal, Request, Status, packet};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{Shutdown, SockFlag, accept4, setsockopt, shutdown, sockopt};
+use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt};
 use sd_notify::NotifyState;
 
 use crate::book::Book;
@@ -25,19 +27,19 @@ use crate::closing::Closer;
 use crate::finding::Finder;
 use crate::log::{Priority, say};
 use crate::payer::Payer;
-use crate::peer::{Peer, Process};
+use crate::peer::{Examined, Peer, Process};
 use crate::policy::{Action, Facts, Policy, Watcher};
 use crate::requests;
 use crate::shares::Shares;
-use crate::sockets::Listener;
+use crate::sockets::{Listener, QUEUE};
 use crate::{Options, log};
 
 /// Timeout of a silent connection.
 const SILENCE: Duration = Duration::from_secs(5);
 /// Size in bytes of the answers that a client may leave unread, which the kernel doubles: room for the longest answer.
 const UNREAD: usize = 48 << 10;
-/// Number of clients that are accepted at a time, so that connected clients get their turn.
-const ACCEPTED_AT_A_TIME: usize = 32;
+/// Number of clients that are accepted at a time, so that connected clients get their turn: all of a full queue.
+const ACCEPTED_AT_A_TIME: usize = QUEUE as usize;
 /// Time between two checks whether pages are in use.
 pub const SWEEP_EVERY: Duration = Duration::from_millis(250);
 /// Number of checks that together cover all pages.
@@ -45,7 +47,7 @@ const SWEEPS_A_ROUND: usize = 16;
 /// Time for which a measurement of the kernel's clocks holds: a clocksource rarely changes.
 const MEASURE_EVERY: Duration = Duration::from_secs(60);
 
-/// SIGTERM, SIGINT and SIGHUP as a descriptor for poll(2).
+/// SIGTERM, SIGINT and SIGHUP as a descriptor for epoll(7).
 pub struct Signals(SignalFd);
 
 impl Signals {
@@ -170,6 +172,7 @@ impl State {
             policy: Some(cut_short(&policy, 4096)),
             policy_error: self.policy_error.as_deref().map(|why| cut_short(why, 1024)),
             notices: self.watcher.as_ref().and_then(Watcher::notices).map(str::to_owned),
+            leaves_filtered: target::why_filters_stay(),
             pages,
             pages_in_all: self.book.count(),
             next,
@@ -205,13 +208,24 @@ pub struct Connection {
     is_counted: bool,
 }
 
+/// Numbers of the events that are not a connection's.
+const SIGNALS: u64 = u64::MAX;
+const LISTENER: u64 = SIGNALS - 1;
+const FINDER: u64 = LISTENER - 1;
+/// Number of events that are handled at a time.
+const EVENTS: usize = 256;
+
 /// The server and all connections.
 pub struct Server {
     listener: Listener,
     signals: Signals,
-    connections: Vec<Connection>,
+    events: Epoll,
+    /// Each by its number, under which its events come unless it must wait.
+    connections: BTreeMap<u64, Connection>,
+    next_connection: u64,
     /// Connections that are over, and cannot be closed yet.
     over: Vec<Connection>,
+    examined: Examined,
     shares: Shares,
     closer: Closer,
     state: State,
@@ -242,16 +256,23 @@ impl Server {
         if options.clocks.is_none() {
             state.measure();
         }
-        let keeper = listener.keeper();
+        let finder = Finder::start(listener.keeper())?;
+        let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        events.add(&signals.0, readable(SIGNALS))?;
+        events.add(&listener, readable(LISTENER))?;
+        events.add(&finder, readable(FINDER))?;
         Ok(Server {
             listener,
             signals,
-            connections: Vec::new(),
+            events,
+            connections: BTreeMap::new(),
+            next_connection: 0,
             over: Vec::new(),
+            examined: Examined::default(),
             shares: Shares::new(),
             closer: Closer::default(),
             state,
-            finder: Finder::start(keeper)?,
+            finder,
         })
     }
 
@@ -292,36 +313,24 @@ impl Server {
 
     /// Waits for events and handles them. Returns false if the server must end.
     fn wait(&mut self) -> Result<bool, String> {
-        let mut fds = vec![
-            PollFd::new(self.signals.0.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.finder.as_fd(), PollFlags::POLLIN),
-        ];
-        let others = fds.len();
-        fds.extend(self.connections.iter().map(|connection| {
-            let wanted = if connection.must_wait {
-                PollFlags::empty()
-            } else {
-                PollFlags::POLLIN
-            };
-            PollFd::new(connection.socket.as_fd(), wanted)
-        }));
-        let waiting = self.connections.iter().any(|connection| connection.must_wait);
+        let waiting = self.connections.values().any(|connection| connection.must_wait);
         let timeout = if waiting { Duration::from_millis(5) } else { SWEEP_EVERY };
-        match poll(&mut fds, PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO)) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => return Err(format!("poll: {error}")),
-        }
-        let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
-        let (own, of_clients) = ready.split_at(others);
-        if own[0] && !self.hear_signals() {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let timeout = EpollTimeout::try_from(timeout).unwrap_or(EpollTimeout::ZERO);
+        let count = match self.events.wait(&mut events, timeout) {
+            Ok(count) => count,
+            Err(Errno::EINTR) => 0,
+            Err(error) => return Err(format!("epoll_wait: {error}")),
+        };
+        let ready: Vec<u64> = events[..count].iter().map(EpollEvent::data).collect();
+        if ready.contains(&SIGNALS) && !self.hear_signals() {
             return Ok(false);
         }
-        if own[2] {
+        if ready.contains(&FINDER) {
             self.take_up_found();
         }
-        self.serve_those(of_clients);
-        if own[1] {
+        self.serve_those(ready.iter().copied().filter(|number| *number < FINDER));
+        if ready.contains(&LISTENER) {
             self.accept();
         }
         Ok(true)
@@ -341,23 +350,26 @@ impl Server {
     fn accept(&mut self) {
         let now = Instant::now();
         for _ in 0..ACCEPTED_AT_A_TIME {
-            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-            let socket = match accept4(self.listener.as_fd().as_raw_fd(), flags) {
-                // SAFETY: accept4 has just returned this descriptor, and nothing else owns it.
-                Ok(fd) => unsafe { OwnedFd::from_raw_fd(fd) },
+            let socket = match self.listener.accept() {
+                Ok(socket) => socket,
                 Err(Errno::EMFILE | Errno::ENFILE) => {
                     // The kernel would report this again at once, until a descriptor is closed.
-                    let waiting = |connection: &mut Connection| connection.must_wait;
-                    for connection in self.connections.extract_if(.., waiting).collect::<Vec<_>>() {
-                        self.end(connection, now);
-                    }
+                    self.end_those(now, |connection| connection.must_wait);
                     self.close_over(now);
                     std::thread::sleep(Duration::from_millis(1));
                     return;
                 }
                 Err(_) => return,
             };
-            let Ok(peer) = Peer::of(&socket) else { continue };
+            let peer = match packet::is_closed(socket.as_fd()) {
+                false => self.examined.peer(&socket, now).unwrap_or(Peer::ENDED),
+                true => Peer::ENDED,
+            };
+            if peer == Peer::ENDED {
+                // Its descriptors may take long to close.
+                self.end(Connection::new(socket, peer), now);
+                continue;
+            }
             // Unread answers take the daemon's memory.
             let _ = setsockopt(&socket, sockopt::SndBuf, &UNREAD);
             let connection = Connection {
@@ -371,26 +383,48 @@ impl Server {
                 self.end(connection, now);
                 continue;
             }
-            self.connections.push(connection);
+            let number = self.next_connection;
+            self.next_connection += 1;
+            match self.events.add(&connection.socket, readable(number)) {
+                Ok(()) => drop(self.connections.insert(number, connection)),
+                Err(_) => self.end(connection, now),
+            }
         }
     }
 
-    /// Answers one packet of each client that is `ready`, if its share allows that.
-    fn serve_those(&mut self, ready: &[bool]) {
+    /// Answers one packet of each client that is `ready` or had to wait, if its share allows that.
+    fn serve_those(&mut self, ready: impl Iterator<Item = u64>) {
         let now = Instant::now();
-        let mut ready = ready.iter();
-        let (shares, state, closer) = (&mut self.shares, &mut self.state, &self.closer);
-        let is_over = |connection: &mut Connection| {
-            let is_ready = ready.next() == Some(&true) || connection.must_wait;
-            if is_ready {
-                connection.must_wait = !shares.ask(connection.peer.payer, now);
-                !connection.must_wait && !connection.serve(state, closer, now)
-            } else {
-                now.duration_since(connection.heard) >= SILENCE
+        let waiting = self.connections.iter().filter(|(_, connection)| connection.must_wait);
+        let mut numbers: Vec<u64> = waiting.map(|(number, _)| *number).chain(ready).collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            let Some(connection) = self.connections.get_mut(&number) else {
+                continue;
+            };
+            let had_to_wait = connection.must_wait;
+            connection.must_wait = !self.shares.ask(connection.peer.payer, now);
+            let is_over = !connection.must_wait && !connection.serve(&mut self.state, &self.closer, now);
+            let watched = match (had_to_wait, connection.must_wait) {
+                (false, true) => self.events.delete(&connection.socket),
+                (true, false) if !is_over => self.events.add(&connection.socket, readable(number)),
+                _ => Ok(()),
+            };
+            if (is_over || watched.is_err())
+                && let Some(connection) = self.connections.remove(&number)
+            {
+                self.end(connection, now);
             }
-        };
-        for connection in self.connections.extract_if(.., is_over).collect::<Vec<_>>() {
-            self.end(connection, now);
+        }
+    }
+
+    /// Closes some connections.
+    fn end_those(&mut self, now: Instant, which: impl Fn(&Connection) -> bool) {
+        let them = self.connections.iter().filter(|(_, connection)| which(connection));
+        for number in them.map(|(number, _)| *number).collect::<Vec<_>>() {
+            if let Some(connection) = self.connections.remove(&number) {
+                self.end(connection, now);
+            }
         }
     }
 
@@ -398,6 +432,8 @@ impl Server {
     /// done by another thread a little later; until then the connection counts.
     fn end(&mut self, connection: Connection, now: Instant) {
         if connection.has_descriptors_unread() {
+            // It is still open, and would be reported again and again.
+            let _ = self.events.delete(&connection.socket);
             self.over.push(connection);
         } else if connection.is_counted {
             self.shares.disconnect(connection.peer.payer, now);
@@ -446,6 +482,10 @@ impl Server {
         let pages = self.state.book.size().div_ceil(SWEEPS_A_ROUND);
         self.state.book.sweep(pages);
         self.shares.tidy(now);
+        self.examined.tidy(now);
+        self.end_those(now, |connection| {
+            !connection.must_wait && now.duration_since(connection.heard) >= SILENCE
+        });
         self.close_over(now);
         if let Some(watcher) = &self.state.watcher {
             watcher.forget_all_but(|inode| self.state.book.has(inode));
@@ -505,6 +545,11 @@ impl Connection {
             Err(error) => error.kind() == io::ErrorKind::WouldBlock && now.duration_since(self.heard) < SILENCE,
         }
     }
+}
+
+/// Returns what is waited for of a descriptor, with the number of its events.
+fn readable(number: u64) -> EpollEvent {
+    EpollEvent::new(EpollFlags::EPOLLIN, number)
 }
 
 /// Reports the daemon's state to the service manager, if one started it (sd_notify(3)).

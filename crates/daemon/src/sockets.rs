@@ -2,30 +2,39 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fastpath_protocol::{Client, Failure};
-use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen as listen_on, socket};
+use fastpath_protocol::{Client, Failure, SOCKET, SOCKET_VARIABLE};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, listen as listen_on, socket,
+};
 use sha2::{Digest, Sha256};
 
 /// Limit of clients that wait to be accepted; the kernel makes others wait, or refuses them. They are accepted in their
-/// order, at some 60 us each, and one user can fill the queue, so the limit bounds how long the others wait.
-const QUEUE: i32 = 128;
+/// order, and one user can fill the queue, so the limit bounds how long the others wait.
+pub const QUEUE: i32 = 128;
 
 /// Listens at a path that every user may connect to. Removes the socket of a dead daemon there, but not that of a
-/// running one.
+/// running one. Makes the directory of the default socket only: another path may be mistyped.
 pub fn listen(path: &Path) -> Result<Listener, String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| format!("{}: {what}: {error}", path.display());
-    if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+    if let Some(directory) = path.parent().filter(|_| path == Path::new(SOCKET)) {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o755)
             .create(directory)
             .map_err(|e| failed("its directory cannot be made", &e))?;
+    }
+    if path
+        .parent()
+        .is_some_and(|directory| !directory.as_os_str().is_empty() && !directory.is_dir())
+    {
+        let advice = format!("its directory does not exist: make it, or correct --socket or {SOCKET_VARIABLE}");
+        return Err(failed("cannot listen", &advice));
     }
     // Two daemons that start at the same time would each remove the other's socket.
     let _alone = alone_at(path).map_err(|e| failed("cannot listen", &e))?;
@@ -66,6 +75,20 @@ pub struct Listener {
 }
 
 impl Listener {
+    /// Accepts a client.
+    pub fn accept(&self) -> nix::Result<OwnedFd> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let accepted = accept4(self.socket.as_raw_fd(), flags)?;
+        // SAFETY: accept4 has just returned this descriptor, and nothing else owns it.
+        Ok(unsafe { OwnedFd::from_raw_fd(accepted) })
+    }
+
+    /// Returns whether the path is this daemon's: the socket may have been removed, and another daemon may have made a
+    /// new one.
+    fn is_at_path(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|there| there.ino() == self.inode)
+    }
+
     /// Returns the mark of the pages of a daemon that listens here: only the next daemon at the same path takes them
     /// up. Never 0.
     pub fn keeper(&self) -> u64 {
@@ -84,8 +107,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // The socket may have been removed, and another daemon may have made a new one.
-        if fs::symlink_metadata(&self.path).is_ok_and(|there| there.ino() == self.inode) {
+        if self.is_at_path() {
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -65,11 +65,16 @@ fn attach_it(task: &Task, surroundings: &Surroundings) -> Result<Option<u64>, St
     if clocks == ClockSet::NONE {
         return Ok(None);
     }
+    let policy = task
+        .children
+        .then(DaemonsPolicy::find)
+        .transpose()
+        .map_err(|failure| failure.to_string())?;
     let wanted = Wanted {
         clocks,
         trust: task.trust,
         children: task.children,
-        policy: task.children.then(DaemonsPolicy::find).flatten(),
+        policy: policy.flatten(),
         rescue: task.rescue,
         may_publish: false,
     };

@@ -10,7 +10,6 @@ pub mod attach;
 pub mod by_rule;
 pub mod grant;
 pub mod log;
-#[cfg(target_arch = "x86_64")]
 pub mod policy;
 pub mod process;
 mod title;

@@ -38,8 +38,7 @@ impl Log {
             News::Withdrawn(_) => WARNING,
             News::ServedAgain => NOTICE,
         };
-        // A name may contain anything; a log contains lines.
-        let program = self.program.replace(char::is_control, "?");
+        let program = fastpath_proc::printable(&self.program);
         format!(
             "<{}>fastpath[{}]: {program}: {news}",
             DAEMON | priority,
@@ -75,7 +74,7 @@ mod tests {
         let line = log.line(&withdrawn(Some(-1_500)));
         assert!(line.starts_with("<28>fastpath["), "{line}");
         assert!(
-            line.contains("]: a?b [7]: clocks are left to the kernel (they were off by -1500 ns"),
+            line.contains("]: a\\nb [7]: clocks are left to the kernel (they were off by -1500 ns"),
             "{line}"
         );
         assert!(

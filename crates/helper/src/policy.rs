@@ -3,17 +3,30 @@
 use std::path::PathBuf;
 
 use fastpath_daemon::Policy;
-use fastpath_protocol::Client;
+use fastpath_protocol::{Client, Failure};
 
 /// Policy of this host's daemon, read at each question: the file may change.
 #[derive(Clone)]
 pub struct DaemonsPolicy(PathBuf);
 
 impl DaemonsPolicy {
-    /// Finds the policy; `None` if no daemon runs.
-    pub fn find() -> Option<DaemonsPolicy> {
-        let status = Client::connect().ok()?.status().ok()?;
-        Some(DaemonsPolicy(status.policy?.into()))
+    /// Finds the policy; `None` if no daemon runs. The error: another user listens in its place.
+    pub fn find() -> Result<Option<DaemonsPolicy>, Failure> {
+        let status = match Client::connect() {
+            Err(failure @ Failure::AnotherUsers { .. }) => return Err(failure),
+            connected => connected.and_then(|client| client.status()).ok(),
+        };
+        Ok(status.and_then(|status| Some(DaemonsPolicy(status.policy?.into()))))
+    }
+
+    /// Returns the check that decides at each exec whether the process may be served.
+    pub fn check(policy: Option<DaemonsPolicy>) -> Box<dyn Fn(i32) -> Result<(), String> + Send + Sync> {
+        Box::new(
+            move |pid| match policy.as_ref().and_then(|policy| policy.against(pid)) {
+                Some(why) => Err(why),
+                None => Ok(()),
+            },
+        )
     }
 
     /// Returns why a process must not be served. A policy that cannot be read, or has a mistake, forbids it: leaving a

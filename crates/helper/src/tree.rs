@@ -15,6 +15,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use crate::attach::Wanted;
 use crate::grant::{self, Examination, Purpose};
 use crate::log::Log;
+use crate::policy::DaemonsPolicy;
 use crate::process::{self, Surroundings};
 
 /// Timeout for the helper's answer: comparing the CPUs' counters and making a page takes milliseconds, on a busy
@@ -142,7 +143,6 @@ fn process_name(pid: i32) -> String {
 
 /// Serves the descendants of attached processes.
 fn attend(grant: &Grant, mailbox: &Arc<Shared>, wanted: &Wanted) -> Result<(), String> {
-    let policy = wanted.policy.clone();
     let config = InjectionConfig {
         page: grant.page.try_clone().map_err(|e| format!("the page: {e}"))?,
         mailbox: Box::new({
@@ -153,7 +153,7 @@ fn attend(grant: &Grant, mailbox: &Arc<Shared>, wanted: &Wanted) -> Result<(), S
         without_vdso: false,
         serve: true,
         rescue: wanted.rescue,
-        allows: Box::new(move |pid| policy.as_ref().is_none_or(|policy| policy.against(pid).is_none())),
+        allows: DaemonsPolicy::check(wanted.policy.clone()),
         filters: 0,
         permissions: Permissions::default(),
         refuses_32_bit: None,

@@ -42,8 +42,9 @@ pub struct InjectionConfig {
     pub serve: bool,
     /// Whether the programs' own system calls for time are redirected too.
     pub rescue: bool,
-    /// Returns whether a program that has just started, the process of this number, is to be served.
-    pub allows: Box<dyn Fn(i32) -> bool + Send + Sync>,
+    /// Decides whether a program that has just started, the process of this number, may be served. The error says why
+    /// not.
+    pub allows: Box<dyn Fn(i32) -> std::result::Result<(), String> + Send + Sync>,
     /// Number of seccomp filters that this process inherited, and under which its remote calls were tried. Programs with
     /// more are served only if those can be read, and allow fastpath's calls.
     pub filters: u32,
@@ -115,9 +116,7 @@ pub fn install(
     }
     let (image, hook) = abi::of_this_build(abi)?;
     let pid = tracee.pid();
-    if !(config.allows)(pid) {
-        return Err(Error::Unsupported("a policy says never".into()));
-    }
+    (config.allows)(pid).map_err(Error::Unsupported)?;
     let status = Status::from(shown);
     if status.filters > config.filters {
         if abi.word() == 4 {

@@ -14,6 +14,7 @@ use nix::errno::Errno;
 
 use crate::error::{Error, Result};
 use crate::seccomp_filter::{Call, Filter, Instruction, MOST_INSTRUCTIONS, Verdict};
+use crate::target;
 use crate::tracee::Tracee;
 
 /// The calls of an injection (`surgery`, with those that make a batch end), and of the hook (`hook/hook.c`). The hook
@@ -149,10 +150,11 @@ fn read(tracee: &Tracee) -> Result<Vec<Filter>> {
 
 /// Says why a filter cannot be read.
 pub fn unreadable(errno: Errno) -> String {
-    format!(
-        "it has a seccomp filter, which cannot be read: {errno} (PTRACE_SECCOMP_GET_FILTER takes CAP_SYS_ADMIN, no filter on \
-         fastpath itself, and a kernel with CONFIG_CHECKPOINT_RESTORE)"
-    )
+    let why = match target::why_filters_stay() {
+        Some(why) => why,
+        None => format!("{errno} (PTRACE_SECCOMP_GET_FILTER takes a kernel with CONFIG_CHECKPOINT_RESTORE)"),
+    };
+    format!("it has a seccomp filter, which cannot be read: {why}")
 }
 
 #[cfg(test)]

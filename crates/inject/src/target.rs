@@ -16,6 +16,19 @@ use crate::error::{Error, Result};
 use crate::region;
 pub use crate::view::View;
 
+/// Returns why the kernel does not let this process suspend or read the seccomp filters of others, as far as this
+/// process is the reason (ptrace(2), PTRACE_O_SUSPEND_SECCOMP and PTRACE_SECCOMP_GET_FILTER).
+pub fn why_filters_stay() -> Option<String> {
+    const CAP_SYS_ADMIN: u64 = 1 << 21;
+    let own = fastpath_proc::Status::of("thread-self").ok()?;
+    if own.number::<u32>("Seccomp") > Some(0) {
+        let why = "fastpath has a seccomp filter itself, of its service or container, and can suspend no other";
+        return Some(why.into());
+    }
+    let lacks = own.set("CapEff").is_some_and(|has| has & CAP_SYS_ADMIN == 0);
+    lacks.then(|| "PTRACE_O_SUSPEND_SECCOMP takes CAP_SYS_ADMIN".into())
+}
+
 /// Refuses a kernel whose page size does not suit the region: the size is the same in all its programs (AT_PAGESZ).
 pub fn kernels_pages_suit() -> Result<()> {
     // SAFETY: getauxval only reads what the kernel gave this process.

@@ -98,6 +98,8 @@ const CALLS: SystemCalls = SystemCalls {
     rt_sigaction: 174,
     pread64: 180,
     mmap: 192,
+    // fcntl64
+    fcntl: 221,
     gettid: 224,
     futex: 240,
     exit_group: 248,
@@ -107,6 +109,7 @@ const CALLS: SystemCalls = SystemCalls {
     socket: 281,
     connect: 283,
     setsockopt: 294,
+    getsockopt: 295,
     sendmsg: 296,
     recvmsg: 297,
     openat: 322,

@@ -28,8 +28,8 @@ macro_rules! system_calls {
 system_calls! {
     /// System call numbers, by the names of the kernel's tables.
     SystemCalls:
-    clock_getres clock_gettime clock_settime clone close connect execve execveat exit_group futex getcpu getpid
-    gettid gettimeofday kill mmap mprotect munmap openat prctl pread64 prlimit64 read recvmsg rt_sigaction
+    clock_getres clock_gettime clock_settime clone close connect execve execveat exit_group fcntl futex getcpu getpid
+    getsockopt gettid gettimeofday kill mmap mprotect munmap openat prctl pread64 prlimit64 read recvmsg rt_sigaction
     rt_sigreturn sched_yield seccomp sendmsg setns setsockopt settimeofday socket unshare wait4 write
     ;
     clock_gettime64 clock_settime64 sigreturn time
@@ -45,6 +45,7 @@ system_calls! {
 
 /// The table that newer ISAs share: include/uapi/asm-generic/unistd.h.
 pub const ASM_GENERIC: SystemCalls = SystemCalls {
+    fcntl: 25,
     openat: 56,
     close: 57,
     read: 63,
@@ -69,6 +70,7 @@ pub const ASM_GENERIC: SystemCalls = SystemCalls {
     socket: 198,
     connect: 203,
     setsockopt: 208,
+    getsockopt: 209,
     sendmsg: 211,
     recvmsg: 212,
     munmap: 215,

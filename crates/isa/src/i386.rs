@@ -94,6 +94,8 @@ const CALLS: SystemCalls = SystemCalls {
     rt_sigaction: 174,
     pread64: 180,
     mmap: 192,
+    // fcntl64
+    fcntl: 221,
     gettid: 224,
     futex: 240,
     exit_group: 252,
@@ -109,6 +111,7 @@ const CALLS: SystemCalls = SystemCalls {
     execveat: 358,
     socket: 359,
     connect: 362,
+    getsockopt: 365,
     setsockopt: 366,
     sendmsg: 370,
     recvmsg: 372,

@@ -22,13 +22,9 @@ pub fn stays(container: &str, why: &dyn std::fmt::Display) {
     say(&format!("{container} stays on the kernel's path: {why}"));
 }
 
-/// Logs a line. Its text may be a pod's: control characters are escaped.
+/// Logs a line. Its text may be a pod's.
 pub fn say(line: &str) {
-    let escaped = |c: char| match c.is_control() {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
-    };
-    let line: String = format!("fastpath-nri: {line}").chars().map(escaped).collect();
+    let line = format!("fastpath-nri: {}", fastpath_proc::printable(line));
     if TO_STDERR.load(Ordering::Relaxed) {
         use std::io::Write;
         // Standard error may be closed.

@@ -2,12 +2,14 @@
 //!
 //! A process is named by its number, by `self` or `thread-self`, or, for one of its threads, as `PID/task/TID`. What it
 //! chooses itself, its name and the names of its files, need not be UTF-8: invalid bytes are replaced, never an error.
+//! [`printable`] makes such a text safe to print.
 //!
 //! The crate `procfs` is not used: a process could make it fail or panic by a file's name. It reads mappings as UTF-8,
 //! indexes names that begin with `/SYSV` without a check, and refuses a status that lacks a field.
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 pub mod maps;
+mod printable;
 mod stat;
 mod status;
 
@@ -17,6 +19,7 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 
 pub use maps::Mapping;
+pub use printable::{is_printable, printable};
 pub use stat::Stat;
 pub use status::Status;
 

@@ -5,9 +5,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fastpath_page::{ClockSet, Grant};
+use fastpath_page::{ClockSet, Grant, PAGE_SIZE};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt::SendTimeout,
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, setsockopt, socket, sockopt::PeerCredentials,
+    sockopt::SendTimeout,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
@@ -22,6 +24,11 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of the answer of a daemon without which nothing can be done.
 const LONG_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Most pages in a status. A daemon has at most half as many.
+const MOST_PAGES: usize = 1 << 16;
+/// User that a user namespace shows in place of one that it does not map (/proc/sys/kernel/overflowuid).
+const UNMAPPED: u32 = 65534;
+
 /// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -32,6 +39,16 @@ pub enum Failure {
         path: PathBuf,
         /// The error of the system call.
         error: io::Error,
+    },
+    /// Another user listens.
+    #[error(
+        "{} is a socket of user {uid}: pages are accepted only from a fastpathd of root or of this user", path.display()
+    )]
+    AnotherUsers {
+        /// The socket.
+        path: PathBuf,
+        /// The user.
+        uid: u32,
     },
     /// A daemon listens, and the conversation broke off.
     #[error("fastpathd at {} does not answer: {error}", path.display())]
@@ -68,13 +85,37 @@ pub fn socket_path() -> PathBuf {
     }
 }
 
+/// Returns whether a daemon of this user gives pages that this process may use. In a user namespace, root of the host
+/// is not mapped; only root can listen in the default directory.
+fn is_trusted(path: &Path, uid: u32) -> bool {
+    let own = nix::unistd::geteuid().as_raw();
+    uid == 0 || uid == own || uid == UNMAPPED && path.parent() == Path::new(SOCKET).parent()
+}
+
+/// Checks that no other process can shorten a memory that is mapped: a read beyond its end kills the reader (SIGBUS).
+fn is_safe_to_map(fd: &OwnedFd) -> Result<(), String> {
+    // A file that is not a memfd has no seals.
+    let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_truncate);
+    if !seals.is_ok_and(|seals| seals.contains(SealFlag::F_SEAL_SHRINK)) {
+        return Err("is not sealed against shrinking".into());
+    }
+    let size = nix::sys::stat::fstat(fd)
+        .map_err(|e| format!("cannot be examined: {e}"))?
+        .st_size;
+    match size >= PAGE_SIZE as i64 {
+        true => Ok(()),
+        false => Err(format!("has {size} bytes")),
+    }
+}
+
 impl Client {
     /// Connects to the daemon of this host, or of `FASTPATH_SOCKET`.
     pub fn connect() -> Result<Client, Failure> {
         Client::connect_to(&socket_path())
     }
 
-    /// Connects to the daemon at `path`.
+    /// Connects to the daemon at `path`, if it is root's or this user's: another one could hand out a page with any
+    /// time, and change it.
     pub fn connect_to(path: &Path) -> Result<Client, Failure> {
         let connected = (|| {
             let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
@@ -82,15 +123,17 @@ impl Client {
             setsockopt(&socket, SendTimeout, &timeout)?;
             let address = UnixAddr::new(path)?;
             packet::uninterrupted(|| connect(socket.as_raw_fd(), &address))?;
-            Ok(socket)
+            let uid = getsockopt(&socket, PeerCredentials)?.uid();
+            io::Result::Ok((uid, socket))
         })();
         let path = path.to_owned();
         match connected {
-            Ok(socket) => Ok(Client {
+            Ok((uid, socket)) if is_trusted(&path, uid) => Ok(Client {
                 socket,
                 path,
                 timeout: TIMEOUT,
             }),
+            Ok((uid, _)) => Err(Failure::AnotherUsers { path, uid }),
             Err(error) => Err(Failure::NoDaemon { path, error }),
         }
     }
@@ -126,6 +169,9 @@ impl Client {
         let (Some(page), Some(mailbox)) = (fds.next(), fds.next()) else {
             return Err(self.incomplete());
         };
+        for (fd, what) in [(&page, "page"), (&mailbox, "mailbox")] {
+            is_safe_to_map(fd).map_err(|why| self.broken(io::Error::other(format!("its {what} {why}"))))?;
+        }
         let clocks = ClockSet(answer.clocks);
         Ok(Grant { page, mailbox, clocks })
     }
@@ -141,11 +187,11 @@ impl Client {
         let mut status = self.status_after(0)?;
         while let Some(after) = status.next {
             let more = self.status_after(after)?;
-            let goes_on = more.next.is_none_or(|next| next > after);
-            if !goes_on {
-                return Err(self.broken(io::Error::other("its status does not go on")));
-            }
+            let goes_on = more.next.is_none_or(|next| next > after && !more.pages.is_empty());
             status.pages.extend(more.pages);
+            if !goes_on || status.pages.len() > MOST_PAGES {
+                return Err(self.broken(io::Error::other("its status does not end")));
+            }
             status.next = more.next;
         }
         Ok(status)
@@ -221,5 +267,88 @@ impl Client {
         self.broken(io::Error::other(
             "descriptors did not arrive: there may be no room for them (ulimit -n)",
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use nix::sys::socket::socketpair;
+
+    use super::*;
+
+    /// A client of a daemon that answers each request by what `reply` returns.
+    fn client_of(reply: impl Fn(&Request) -> (Answer, Vec<u8>, Vec<OwnedFd>) + Send + 'static) -> Client {
+        let kind = SockType::SeqPacket;
+        let (here, there) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        std::thread::spawn(move || {
+            let mut bytes = [0; Request::SIZE];
+            while let Ok(Some(_)) = packet::receive(there.as_fd(), &mut bytes) {
+                let (answer, text, fds) = reply(&Request::parse(&bytes).unwrap().1);
+                let answer = Answer {
+                    descriptors: fds.len() as u32,
+                    text_size: text.len() as u64,
+                    ..answer
+                };
+                let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+                packet::send(there.as_fd(), &[answer.bytes(), text].concat(), &fds).unwrap();
+            }
+        });
+        Client::over(here)
+    }
+
+    fn memory(size: usize, seals: SealFlag) -> OwnedFd {
+        let mut file = File::from(memfd_create(c"x", MFdFlags::MFD_ALLOW_SEALING).unwrap());
+        file.write_all(&vec![0; size]).unwrap();
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+        file.into()
+    }
+
+    #[test]
+    fn memory_that_could_be_shortened_is_not_accepted() {
+        let sealed = || memory(PAGE_SIZE, SealFlag::F_SEAL_SHRINK);
+        let unsealed = || memory(PAGE_SIZE, SealFlag::F_SEAL_GROW);
+        let short = || memory(PAGE_SIZE - 1, SealFlag::F_SEAL_SHRINK);
+        let file = || File::open("/dev/zero").unwrap().into();
+        let page = |page: OwnedFd, mailbox: OwnedFd| {
+            let fds = std::sync::Mutex::new(vec![page, mailbox]);
+            let reply = move |request: &Request| {
+                let fds = std::mem::take(&mut *fds.lock().unwrap());
+                (Answer::new(request.operation), Vec::new(), fds)
+            };
+            client_of(reply).page(ClockSet::ALL, None, None)
+        };
+        assert!(page(sealed(), sealed()).is_ok());
+        for (one, other, why) in [
+            (unsealed(), sealed(), "its page is not sealed"),
+            (sealed(), unsealed(), "its mailbox is not sealed"),
+            (file(), sealed(), "its page is not sealed"),
+            (short(), sealed(), "its page has 4095 bytes"),
+        ] {
+            let failure = page(one, other).map(drop).unwrap_err().to_string();
+            assert!(failure.contains(why), "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_status_without_an_end_is_an_error() {
+        const PAGE: &str = r#"{"pid":1,"uid":0,"inode":1,"clocks":[],"is_offset":false,"refreshes":0,"residual_ns":0,
+            "age_ns":null,"withdrawn":null,"was_found_again":false}"#;
+        for (pages, least) in [(0, 1), (60, 1 << 16)] {
+            let reply = move |request: &Request| {
+                let (all, next) = (vec![PAGE; pages].join(","), request.after + 1);
+                let text = format!(
+                    r#"{{"version":"","pid":1,"uptime_seconds":0,"slow_clocks":[],"rules":0,"policy":null,"policy_error":null,
+                    "notices":null,"pages":[{all}],"pages_in_all":1,"next":{next}}}"#
+                );
+                assert!(request.after <= 1 + least / 60, "it continues");
+                (Answer::new(request.operation), text.into_bytes(), Vec::new())
+            };
+            let failure = client_of(reply).status().unwrap_err().to_string();
+            assert!(failure.contains("does not end"), "{failure}");
+        }
     }
 }

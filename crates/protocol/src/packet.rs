@@ -34,6 +34,16 @@ pub fn wait_for(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
     }
 }
 
+/// Returns whether the other side has closed its end.
+pub fn is_closed(socket: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::empty())];
+    let polled = poll(&mut fds, PollTimeout::ZERO);
+    polled.is_ok()
+        && fds[0]
+            .revents()
+            .is_some_and(|events| events.contains(PollFlags::POLLHUP))
+}
+
 /// Repeats a call while it returns EINTR. A call with a timeout is interrupted even when the process is stopped, or
 /// attached to (signal(7)).
 pub fn uninterrupted<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {

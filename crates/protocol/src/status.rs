@@ -21,6 +21,9 @@ pub struct Status {
     pub policy_error: Option<String>,
     /// How the daemon notices new processes for the policy: `connector`, `polling`, or null.
     pub notices: Option<String>,
+    /// Reason why it attaches no process that has a seccomp filter; null: it does.
+    #[serde(default)]
+    pub leaves_filtered: Option<String>,
     /// Pages that the asking user may see.
     pub pages: Vec<Page>,
     /// Number of all pages.

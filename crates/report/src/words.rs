@@ -6,17 +6,11 @@ use maud::{Markup, html};
 /// Longest name that is shown in full; no meaningful one is longer.
 const LONGEST: usize = 2000;
 
-/// Returns the part of an untrusted text (from a process, a host or a file) that is shown: no control characters, and
-/// none that change the reading direction of the rest of a line.
+/// Returns the part of an untrusted text (from a process, a host or a file) that is shown.
 pub(crate) fn shown(text: &str) -> String {
-    let turns =
-        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let clean = |c: char| {
-        if c.is_control() && c != '\n' || turns(c) {
-            char::REPLACEMENT_CHARACTER
-        } else {
-            c
-        }
+    let clean = |c: char| match c == '\n' || fastpath_proc::is_printable(c) {
+        true => c,
+        false => char::REPLACEMENT_CHARACTER,
     };
     let mut shown: String = text.chars().take(LONGEST).map(clean).collect();
     if text.chars().nth(LONGEST).is_some() {

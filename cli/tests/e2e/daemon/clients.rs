@@ -3,8 +3,10 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use fastpath_protocol::Client;
+
 use super::{Place, among_others, page_of, wait_until_served};
-use crate::common::{Pid, finish, needs_root, skip, start, tool, torture, wait_until};
+use crate::common::{NOBODY, Pid, finish, needs_root, skip, start, tool, torture, wait_until};
 
 #[test]
 fn run_takes_its_page_from_the_daemon_and_its_helper_publishes_nothing() {
@@ -164,4 +166,34 @@ fn a_user_reaches_only_its_own_processes_and_root_reaches_all() {
     wait_until("the page to be let go", || {
         !place.status().pages.iter().any(|page| page.pid == roots.pid().0)
     });
+}
+
+/// A daemon of another user, which accepts all and answers nothing.
+const ANOTHERS: &str = r#"
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind(sys.argv[1])
+os.chmod(sys.argv[1], 0o666)
+listener.listen(50)
+say("listens")
+kept = []
+while True:
+    kept.append(listener.accept())
+"#;
+
+#[test]
+fn a_socket_of_another_user_is_not_used_and_the_message_names_the_user() {
+    let Some(()) = super::attacks::wanted() else { return };
+    let place = Place::new();
+    std::os::unix::fs::chown(place.0.path(), Some(NOBODY), None).expect("chown");
+    let another = super::attacks::client(&place, NOBODY, ANOTHERS);
+    super::attacks::wait_until_says(&another, "listens");
+    let why = format!("{} is a socket of user {NOBODY}", place.socket().display());
+    let failure = Client::connect_to(&place.socket()).map(drop).expect_err("a refusal");
+    assert!(failure.to_string().contains(&why), "{failure}");
+    for arguments in [&["run", "--clocks", "all", "--", "true"][..], &["status"]] {
+        let outcome = finish(place.fastpath(arguments)).expect_success();
+        assert!(outcome.err.contains(&why), "{outcome:#?}");
+    }
+    let daemon = finish(place.command(&[])).expect_code(1);
+    assert!(daemon.err.contains(&why), "{daemon:#?}");
 }

@@ -133,7 +133,7 @@ fn pages_of_an_unprivileged_daemon_end_with_it_and_readers_fall_back_to_the_kern
         command.args(["--clocks", "all"]);
         let daemon = start(command);
         wait_until("fastpathd", || {
-            fastpath_protocol::Client::connect_to(&place.socket()).is_ok()
+            as_user(65534, || fastpath_protocol::Client::connect_to(&place.socket()).is_ok())
         });
         daemon
     };
@@ -153,7 +153,8 @@ fn pages_of_an_unprivileged_daemon_end_with_it_and_readers_fall_back_to_the_kern
     drop(first);
     let next = daemon();
     let served = serve("2");
-    let pages = place.status().pages;
+    // Root does not use a daemon of another user.
+    let pages = as_user(65534, || place.status().pages);
     let pages: Vec<_> = pages
         .iter()
         .map(|page| (Some(page.inode), page.was_found_again))
@@ -275,4 +276,25 @@ fn without_a_daemon_run_has_a_publisher_of_its_own() {
     let place = Place::new();
     let script = "grep -c memfd:fastpath-page /proc/self/maps";
     comes_to(|| place.served(&["sh", "-c", script]), 0, "1");
+}
+
+/// Calls a function while this thread has the rights of another user.
+fn as_user<T>(user: u32, call: impl FnOnce() -> T) -> T {
+    // SAFETY: takes integers; the system call itself, unlike libc's function, changes this thread alone.
+    let change = |user: u32| unsafe { libc::syscall(libc::SYS_setresuid, u32::MAX, user, u32::MAX) };
+    assert_eq!(change(user), 0);
+    let result = call();
+    assert_eq!(change(0), 0);
+    result
+}
+
+#[test]
+fn a_mistyped_socket_makes_no_directories() {
+    let place = Place::new();
+    let socket = place.0.path().join("mistyped/fastpath/socket");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fastpathd"));
+    command.env("FASTPATH_SOCKET", &socket);
+    let refused = crate::common::finish(command).expect_code(1);
+    assert!(refused.err.contains("its directory does not exist"), "{refused:#?}");
+    assert!(!place.0.path().join("mistyped").exists());
 }

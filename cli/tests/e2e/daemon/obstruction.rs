@@ -263,6 +263,36 @@ while True:
     assert_eq!(later.finish().expect_success().out, "0\n");
 }
 
+#[test]
+fn a_socket_that_lingers_of_a_process_that_has_ended_delays_no_other_client() {
+    let Some(()) = wanted() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let daemon = place.daemon();
+    daemon.pid().signal(libc::SIGSTOP);
+    let hostile = client(
+        &place,
+        NOBODY,
+        r#"
+listener, kept = socket.socket(), []
+listener.bind(("127.0.0.1", 0))
+listener.listen()
+lingers = lingering(listener, kept)
+if os.fork() == 0:
+    # The other end of the lingering socket lives on. This process is not the client.
+    os.close(lingers.detach())
+    time.sleep(60)
+s = connect()
+send(s, PAGE, [lingers.fileno()], WITH_PROCESS)
+say("sent")
+os._exit(0)
+"#,
+    );
+    wait_until_says(&hostile, "sent");
+    daemon.pid().signal(libc::SIGCONT);
+    others_are_served(&place);
+}
+
 fn limit_descriptors(daemon: &Running, most: u64) {
     let limit = libc::rlimit {
         rlim_cur: most,

@@ -9,9 +9,9 @@ use fastpath_protocol::Client;
 #[cfg(target_arch = "x86_64")]
 use super::page_of;
 use super::{Place, among_others};
-use crate::common::{Running, finish, needs_root, start, wait_until};
+use crate::common::{Running, finish, install, needs_root, start, wait_until};
 #[cfg(target_arch = "x86_64")]
-use crate::common::{install, program, tool, torture};
+use crate::common::{helper_program, program, tool, torture};
 
 /// Starts a daemon with this policy.
 #[track_caller]
@@ -116,6 +116,88 @@ fn root_has_a_process_and_the_programs_that_it_executes_attached_unless_a_rule_f
     wait_until("the program that it executes", || {
         shell.pid().read("comm").trim() == "sleep" && page_of(shell.pid()).is_some()
     });
+}
+
+#[test]
+fn run_starts_a_program_that_a_rule_forbids_untouched_and_says_why() {
+    let Some(()) = needs_root() else { return };
+    let _host = among_others();
+    let place = Place::new();
+    let forbidden = install("/usr/bin/cat", place.0.path().join("forbidden"), 0o755);
+    let (_daemon, file) = daemon(&place, &rule(&forbidden, "never"));
+    let maps = |command: &[&str]| {
+        let options = ["run", "--without-vdso", "--clocks", "all"];
+        finish(place.fastpath(&[&options[..], &["--"], command].concat())).expect_success()
+    };
+    wait_until("another program to be served", || {
+        maps(&["cat", "/proc/self/maps"]).out.contains("fastpath-page")
+    });
+    let by_a_shell = format!("{forbidden} /proc/self/maps; :");
+    for command in [&[&*forbidden, "/proc/self/maps"][..], &["sh", "-c", &by_a_shell]] {
+        let outcome = maps(command);
+        assert!(!outcome.out.contains("fastpath-page"), "{outcome:#?}");
+    }
+    let said = maps(&[&forbidden, "/proc/self/maps"]).err;
+    let why = format!("{} says never", file.display());
+    assert!(said.contains(&why) && said.contains("untouched"), "{said}");
+    let required = [
+        "run",
+        "--require",
+        "--without-vdso",
+        "--clocks",
+        "all",
+        "--",
+        &forbidden,
+    ];
+    let required = finish(place.fastpath(&required));
+    assert!(required.err.contains(&why) && required.out.is_empty(), "{required:#?}");
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_daemon_under_a_filter_says_which_processes_it_cannot_attach_and_why() {
+    let (Some(()), Some(filter)) = (needs_root(), helper_program("filter", "cc", &[])) else {
+        return;
+    };
+    let _host = among_others();
+    let place = Place::new();
+    // A call that no program here makes: only the filter's presence matters.
+    let filtered = |command: &Command| {
+        let mut under = Command::new(&filter);
+        under.args(["kill", &libc::SYS_vmsplice.to_string()]);
+        under.arg(command.get_program()).args(command.get_args());
+        under
+    };
+    let program = install("/usr/bin/sleep", place.0.path().join("confined"), 0o755);
+    let mut sleep = Command::new(&program);
+    sleep.arg("1000");
+    let running = start(filtered(&sleep));
+    wait_until("the program", || running.pid().read("comm").trim() == "confined");
+    let file = place.0.path().join("policy.toml");
+    std::fs::write(&file, rule(&program, "attach")).expect("write");
+    let policy = ["--policy", file.to_str().expect("UTF-8")];
+    let daemon = start(filtered(&place.command(&policy)));
+    wait_until("fastpathd", || Client::connect_to(&place.socket()).is_ok());
+    let why = "fastpath has a seccomp filter itself";
+    let named = format!("{} {program}", running.pid().0);
+    for option in ["--dry-run", "--check-policy"] {
+        let shown = finish(place.command(&[&policy[..], &[option]].concat())).expect_success();
+        let lines = ["not: it has a seccomp filter", why, &named];
+        assert!(lines.iter().all(|part| shown.out.contains(part)), "{shown:#?}");
+    }
+    wait_until("the log to say so", || daemon.err_so_far().contains(why));
+    assert!(
+        !daemon.err_so_far().contains("CAP_SYS_ADMIN"),
+        "{}",
+        daemon.err_so_far()
+    );
+    drop(daemon);
+    // Without a filter, the daemon attaches it.
+    let daemon = start(place.command(&policy));
+    wait_until("it to be attached", || page_of(running.pid()).is_some());
+    let dry = finish(place.command(&[&policy[..], &["--dry-run"]].concat())).expect_success();
+    assert!(dry.out.contains(&named) && !dry.out.contains("not: "), "{dry:#?}");
+    drop(daemon);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use fastpath_page::{ClockSet, Reader};
 use fastpath_publisher::SharedPage;
 use fastpath_publisher::evidence::Trust;
 use fastpath_publisher::{Member, Offsets, Publisher};
+use nix::fcntl::{FcntlArg, SealFlag};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{
@@ -240,8 +241,15 @@ impl Plan {
 
 /// Returns a file with these contents.
 pub fn memfd(bytes: &[u8]) -> OwnedFd {
-    let fd = memfd_create(c"fastpath-region", MFdFlags::MFD_CLOEXEC).expect("memfd_create");
-    let mut file = File::from(fd);
+    let fd = unsealed(bytes);
+    nix::fcntl::fcntl(&fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).expect("seal");
+    fd
+}
+
+/// A memfd that its maker can shorten.
+pub fn unsealed(bytes: &[u8]) -> OwnedFd {
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let mut file = File::from(memfd_create(c"fastpath-region", flags).expect("memfd_create"));
     std::io::Write::write_all(&mut file, bytes).expect("write");
     file.into()
 }

@@ -1,11 +1,15 @@
 //! The effect of a policy on the processes that exist now, shown to a user before it is put in force.
 
+use fastpath_protocol::Status;
+
 use super::{Action, Clocks, Decision, Facts, Policy, is_ours};
 use crate::peer::Process;
 
 /// Effect of a policy now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preview {
+    /// Reason why the daemon attaches no process that has a seccomp filter; `None`: it does, or no daemon runs.
+    pub leaves_filtered: Option<String>,
     /// Processes that a rule decides about, by process id.
     pub fits: Vec<Fit>,
     /// Number of processes whose executables this user cannot see: whether a rule fits them is not known.
@@ -21,12 +25,17 @@ pub struct Fit {
     pub executable: String,
     /// The rule's decision.
     pub decision: Decision,
+    /// Whether a thread of it has a seccomp filter.
+    pub is_filtered: bool,
 }
 
 impl Policy {
-    /// Examines all processes. Changes nothing.
-    pub fn preview(&self) -> Preview {
-        let mut preview = Preview::default();
+    /// Examines all processes, for a daemon with this status. Changes nothing.
+    pub fn preview(&self, daemon: Option<&Status>) -> Preview {
+        let mut preview = Preview {
+            leaves_filtered: daemon.and_then(|daemon| daemon.leaves_filtered.clone()),
+            ..Preview::default()
+        };
         for pid in fastpath_proc::processes().into_iter().flatten() {
             // The process may have ended.
             let Ok(process) = Process::of(pid) else { continue };
@@ -43,6 +52,7 @@ impl Policy {
                     pid,
                     executable,
                     decision,
+                    is_filtered: is_filtered(pid),
                 });
             }
         }
@@ -56,7 +66,21 @@ fn has_program(pid: i32) -> bool {
     std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
+/// Returns whether a thread of a process has a seccomp filter.
+fn is_filtered(pid: i32) -> bool {
+    let mut threads = fastpath_proc::threads(pid).into_iter().flatten();
+    threads.any(|tid| fastpath_proc::Status::of(tid).is_ok_and(|status| status.number("Seccomp") > Some(0)))
+}
+
 impl Preview {
+    /// Returns why the daemon will not attach a process that a rule attaches.
+    fn hindrance(&self, fit: &Fit) -> Option<String> {
+        let why = self.leaves_filtered.as_ref().filter(|_| fit.is_filtered)?;
+        Some(format!(
+            "not: it has a seccomp filter, which cannot be suspended: {why}"
+        ))
+    }
+
     /// Returns, for each rule, its action and how many processes it decides about now.
     pub fn by_rule(&self, policy: &Policy) -> String {
         let mut text = String::new();
@@ -65,7 +89,12 @@ impl Preview {
             let shown: Vec<String> = fits
                 .iter()
                 .take(5)
-                .map(|fit| format!("{} {}", fit.pid, name(fit)))
+                .map(
+                    |fit| match self.hindrance(fit).filter(|_| rule.action == Action::Attach) {
+                        Some(not) => format!("{} {} ({not})", fit.pid, name(fit)),
+                        None => format!("{} {}", fit.pid, name(fit)),
+                    },
+                )
                 .collect();
             let more = if fits.len() > shown.len() { ", ..." } else { "" };
             let which = if shown.is_empty() {
@@ -99,11 +128,10 @@ impl Preview {
             };
             let children = if children { ", with its descendants" } else { "" };
             let rescue = if rescue { ", rescued" } else { "" };
-            text += &format!(
-                "{:>8} {}: {clocks}{children}{rescue} (rule {rule})\n",
-                fit.pid,
-                name(fit)
-            );
+            let how = self
+                .hindrance(fit)
+                .unwrap_or_else(|| format!("{clocks}{children}{rescue}"));
+            text += &format!("{:>8} {}: {how} (rule {rule})\n", fit.pid, name(fit));
         }
         if text.is_empty() {
             text = "no process would be attached\n".to_owned();
@@ -126,9 +154,8 @@ fn action(action: Action) -> &'static str {
     }
 }
 
-/// A path can hold anything.
 fn name(fit: &Fit) -> String {
-    fit.executable.replace(char::is_control, "?")
+    fastpath_proc::printable(&fit.executable)
 }
 
 #[cfg(test)]
@@ -144,7 +171,7 @@ mod tests {
             own.display()
         ))
         .unwrap();
-        let preview = policy.preview();
+        let preview = policy.preview(None);
         let pid = std::process::id() as i32;
         let fit = preview.fits.iter().find(|fit| fit.pid == pid).expect("this process");
         assert_eq!((fit.decision.rule, fit.decision.action), (2, Action::Attach));
@@ -162,7 +189,7 @@ mod tests {
             "[[rule]]\nexecutable = \"{}\"\naction = \"attach\"\nchildren = true\nrescue = true\n",
             own.display()
         );
-        let attached = Policy::parse(&rescues).unwrap().preview().attached();
+        let attached = Policy::parse(&rescues).unwrap().preview(None).attached();
         assert!(
             attached.contains(&format!(
                 "{pid} {}: all clocks, with its descendants, rescued (rule 1)",

@@ -6,7 +6,7 @@ use nix::sys::ptrace::Options;
 use super::refusal::{Answer, Refusal};
 use crate::abi::Registers;
 use crate::error::{Error, Result};
-use crate::target::Status;
+use crate::target::{self, Status};
 use crate::tracee::Tracee;
 
 /// Prepares a stopped thread for remote calls: refuses one that cannot make them, aborts a restartable sequence, and
@@ -55,7 +55,10 @@ fn suspend_filters(tracee: &Tracee) -> Answer<()> {
     };
     let set = tracee.set_options(suspend | Options::PTRACE_O_TRACEEXEC);
     set.map_err(|e| Refusal::Seccomp {
-        why: format!("{e} (PTRACE_O_SUSPEND_SECCOMP takes CAP_SYS_ADMIN, and a kernel with CONFIG_CHECKPOINT_RESTORE)"),
+        why: match target::why_filters_stay() {
+            Some(why) => why,
+            None => format!("{e} (PTRACE_O_SUSPEND_SECCOMP takes a kernel with CONFIG_CHECKPOINT_RESTORE)"),
+        },
     })
 }
 
