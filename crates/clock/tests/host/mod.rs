@@ -107,6 +107,14 @@ pub const ACPI_PM: Reads = Reads {
     attempts: 5,
 };
 
+/// Behaviour of the counter while the machine sleeps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Asleep {
+    GoesOn,
+    Stops,
+    IsReset,
+}
+
 /// Delay of the kernel's tick after REALTIME's second.
 const TICK_AFTER_NS: i64 = 2_700_000;
 
@@ -135,6 +143,8 @@ pub struct Host {
     slewed_ppm: f64,
     pub constant: u32,
     pub elapsed_ns: f64,
+    /// A sleep to come: after so many moments at which the publisher may be stopped, and how long.
+    pub sleep_after: Option<(u32, f64, Asleep)>,
 }
 
 impl Host {
@@ -167,6 +177,7 @@ impl Host {
             slewed_ppm: 0.0,
             constant: 1,
             elapsed_ns: 0.0,
+            sleep_after: None,
             random,
         }
     }
@@ -313,7 +324,32 @@ impl Host {
         tightest(&brackets)
     }
 
+    /// Sleeps, as CLOCK_BOOTTIME shows.
+    pub fn sleep(&mut self, ns: f64, counter: Asleep) {
+        self.boot_offset_ns += ns as i64;
+        self.real_offset_ns += ns as i64;
+        match counter {
+            Asleep::GoesOn => self.counter.add(ns * self.ghz),
+            Asleep::Stops => {}
+            Asleep::IsReset => self.counter = Accumulator::new(0),
+        }
+    }
+
+    /// Passes a moment at which the publisher may be stopped, and sleeps if that is due.
+    pub fn maybe_sleep(&mut self) {
+        match &mut self.sleep_after {
+            Some((0, ns, counter)) => {
+                let (ns, counter) = (*ns, *counter);
+                self.sleep_after = None;
+                self.sleep(ns, counter);
+            }
+            Some((left, _, _)) => *left -= 1,
+            None => {}
+        }
+    }
+
     fn maybe_interrupt(&mut self) {
+        self.maybe_sleep();
         if self.random.chance(self.reads.interrupted / 2.0) {
             let ns = self.random.between(500.0, self.reads.interrupted_for_ns);
             self.advance(ns);
