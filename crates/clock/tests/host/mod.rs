@@ -2,7 +2,7 @@
 
 pub mod publisher;
 
-use fastpath_clock::{Bracket, Ntp, Sample, tightest};
+use fastpath_clock::{Bracket, Leap, Ntp, Sample, tightest};
 
 /// splitmix64.
 pub struct Random(u64);
@@ -116,7 +116,7 @@ pub enum Asleep {
 }
 
 /// Delay of the kernel's tick after REALTIME's second.
-const TICK_AFTER_NS: i64 = 2_700_000;
+pub const TICK_AFTER_NS: i64 = 2_700_000;
 
 pub struct Host {
     pub random: Random,
@@ -138,6 +138,8 @@ pub struct Host {
     pub has_raw: bool,
     /// Whether adjtimex(2) is available.
     pub tells: bool,
+    /// The leap second that is announced.
+    pub leap: Option<Leap>,
     /// The offset that a phase-locked loop has still to remove, its slew in this second, and its time constant.
     pub offset_ns: f64,
     slewed_ppm: f64,
@@ -173,6 +175,7 @@ impl Host {
             reads,
             has_raw: true,
             tells: false,
+            leap: None,
             offset_ns: 0.0,
             slewed_ppm: 0.0,
             constant: 1,
@@ -197,7 +200,7 @@ impl Host {
             constant: self.constant,
             single_shot_us: 0,
             tai_s: self.tai_offset_s as i32,
-            leap: None,
+            leap: self.leap,
             is_synchronized: true,
         }
     }

@@ -34,6 +34,8 @@ pub struct Publisher {
     pub withdrawals: Vec<Reason>,
     /// Probability that the publisher is preempted between the sample and the page.
     pub late: f64,
+    /// Whether the kernel set REALTIME back, by a leap second, since the last anchor.
+    pub was_set_back: bool,
     /// A program's answers right before each anchor is published.
     pub before_anchors: Vec<[(u64, bool); 5]>,
 }
@@ -50,6 +52,7 @@ impl Publisher {
             kernel_reads: 0,
             withdrawals: Vec::new(),
             late: 0.0,
+            was_set_back: false,
             before_anchors: Vec::new(),
         }
     }
@@ -135,7 +138,10 @@ impl Publisher {
         let effective_at = self.effective_at();
         self.host.maybe_sleep();
         let outcome = self.discipline.observe(&sample, || effective_at);
-        self.carry_out(outcome, [false; 5])
+        let may_go_back = [self.was_set_back, false, false, false, false];
+        let refresh = self.carry_out(outcome, may_go_back);
+        self.was_set_back &= !refresh.published;
+        refresh
     }
 
     /// Handles a cancelled timerfd: REALTIME, and TAI with it, may go back.
