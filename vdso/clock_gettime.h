@@ -15,6 +15,11 @@ FP_INLINE int answer(FP_TIMESPEC *ts, struct fp_time now) {
 /*
  * Reads by any anchor that answers, else returns the kernel's time, but nothing earlier than a reader was shown. Out
  * of line, so that it takes no register of the hot path.
+ *
+ * The kernel's time is returned only if no anchor answers after it was read. An anchor that came into force while this
+ * reader was stopped may be behind the kernel by now, and the next read would go back. One that comes into force later
+ * is compared with the kernel then (publish_changes() in crates/page/src/writer.rs). The floor is that of the second
+ * look, because it covers what other readers were shown meanwhile.
  */
 FP_COLD int READ_SLOWLY(fp_clockid id, FP_TIMESPEC *ts) {
 	struct fp_time time;
@@ -22,8 +27,10 @@ FP_COLD int READ_SLOWLY(fp_clockid id, FP_TIMESPEC *ts) {
 	if (!fp_read_latch(id, &time)) {
 		const int error = ASK_KERNEL(id, ts);
 
-		if (error || !fp_is_later(&time, ts->tv_sec, ts->tv_nsec))
+		if (error)
 			return error;
+		if (!fp_read_latch(id, &time) && !fp_is_later(&time, ts->tv_sec, ts->tv_nsec))
+			return 0;
 	}
 	return answer(ts, time);
 }

@@ -49,6 +49,9 @@ const UNSETTLED_WINDOW_NS: u64 = 10_000_000;
 /// Relative error of the line's rate above which the kernel was slewed between two samples: 25 ns in the time that an
 /// anchor may take to reach the page.
 const SLEWED_UNSEEN: f64 = 50e-6;
+/// Longest time from a sample to the base of its anchor, by the counter: several times what the slowest host needs. A
+/// publisher that was stopped for longer takes another sample.
+const LONGEST_EXTRAPOLATION_NS: f64 = 10e6;
 /// Time until the next try after a sample that was interrupted.
 const RETRY_WINDOW_NS: u64 = 2_000_000;
 /// A served error beyond this, and beyond noise, indicates a rate that is changing.
@@ -370,9 +373,7 @@ impl Discipline {
         self.turn(sample);
         let mono_seen = self.mono.see(&sample.mono, limits);
         if suspended {
-            // The two need not have stopped and started at the same moments, so earlier samples are void. No program
-            // ran meanwhile, so no reader has seen what the anchors show at their end.
-            self.in_force = InForce::default();
+            // The two need not have stopped and started at the same moments, so earlier samples are void.
             return self.start_over(Reason::Suspended);
         }
         let (rate_changed, after_gap) = match mono_seen {
@@ -659,6 +660,12 @@ impl Discipline {
             .origin_ns
             .wrapping_add_signed(line.above_origin_ns(effective_at) as i64);
         let effective_real_ns = effective_mono_ns.wrapping_add_signed(self.offset_ns(REALTIME).unwrap_or(0));
+        // The machine may have slept since the sample, while the counter went on.
+        let since_cycles = cycles_between(line.origin_cycles, effective_at);
+        if (since_cycles as f64 * line.ns_per_cycle).abs() > LONGEST_EXTRAPOLATION_NS {
+            self.retry = true;
+            return Outcome::Wait;
+        }
         let known_cap_ns = self.known_cap_ns(&self.mono, previous, effective_at);
         let (Some(known_cap_ns), Some(leap_cap_ns)) = (known_cap_ns, self.cap_before_leap_ns(effective_real_ns)) else {
             return Outcome::Wait;
@@ -669,6 +676,13 @@ impl Discipline {
         };
         let InForce { hres, floor_hres, .. } = self.in_force;
         let shown = Shown::by(hres, floor_hres, MONOTONIC, effective_at);
+        let is_far_ahead = |shown: Shown| shown.ahead_ns(line, effective_at) > visible_ns(self.mono.noise_ns());
+        if hres.is_none() && shown.is_some_and(is_far_ahead) {
+            // Readers of MONOTONIC keep the floor until the kernel is past it. An anchor from there would take the other
+            // clocks ahead as well.
+            self.retry = true;
+            return Outcome::Wait;
+        }
         // Readers that fall back to the kernel have seen its time since the sample, at a rate that the line does not
         // know if it has just changed.
         let readers_ask_kernel = shown.is_none_or(|shown| shown.expired);
@@ -724,6 +738,10 @@ impl Discipline {
             ..times
         };
         let shown = Shown::by(self.in_force.raw, self.in_force.floor_raw, RAW, effective_at);
+        let is_far_ahead = |shown: Shown| shown.ahead_ns(line, effective_at) > visible_ns(self.raw.noise_ns());
+        if previous.is_none() && shown.is_some_and(is_far_ahead) {
+            return Ok(None);
+        }
         let course = steer(shown, line, effective_at, times, self.raw.noise_ns()).ok_or(Reason::RateImplausible)?;
         let mut base = [Base::default(); BASES];
         base[RAW] = Base::from_ns_shifted(course.start_ns_shifted, course.rate.shift);

@@ -57,7 +57,8 @@ pub struct Ntp {
     pub single_shot_us: i64,
     /// TAI less REALTIME, in seconds.
     pub tai_s: i32,
-    /// The leap second at the end of REALTIME's day.
+    /// The leap second at the end of REALTIME's day, as the status announces it (STA_INS, STA_DEL): also after the leap,
+    /// until a daemon takes the announcement back.
     pub leap: Option<Leap>,
     /// Whether a daemon synchronizes the kernel's clock (no STA_UNSYNC) and therefore changes it again.
     pub is_synchronized: bool,

@@ -61,6 +61,15 @@ impl Shown {
             expired,
         })
     }
+
+    /// Returns how far this is ahead of the kernel's clock at `effective_at`, as `line` predicts it.
+    pub fn ahead_ns(&self, line: &Line, effective_at: u64) -> f64 {
+        ahead_of_origin_ns(self.ns_shifted, self.shift, line.origin_ns) - kernel_above_ns(line, effective_at)
+    }
+}
+
+fn kernel_above_ns(line: &Line, effective_at: u64) -> f64 {
+    line.above_origin_ns(effective_at) + ROUNDED_DOWN_NS
 }
 
 /// Returns the course at `effective_at` to the kernel's clock, as `line` predicts it, until the new anchor ends. `None`
@@ -76,9 +85,8 @@ pub(crate) fn steer(
     times: Times,
     noise_ns: f64,
 ) -> Option<Course> {
-    let kernel_above_ns = line.above_origin_ns(effective_at) + ROUNDED_DOWN_NS;
     let natural = rate_of(line.ns_per_cycle)?;
-    let kernel = shifted(line.origin_ns, kernel_above_ns, natural.shift)?;
+    let kernel = shifted(line.origin_ns, kernel_above_ns(line, effective_at), natural.shift)?;
     let at_the_kernel = |start_ns_shifted| Course {
         rate: natural,
         start_ns_shifted,
@@ -88,7 +96,7 @@ pub(crate) fn steer(
         return Some(at_the_kernel(kernel));
     };
 
-    let ahead_ns = ahead_of_origin_ns(shown.ns_shifted, shown.shift, line.origin_ns) - kernel_above_ns;
+    let ahead_ns = shown.ahead_ns(line, effective_at);
     let visible_ns = visible_ns(noise_ns);
     if ahead_ns < -visible_ns || (shown.expired && ahead_ns < 0.0) {
         // Rounding alone could go below what was shown, so compare in the new units.

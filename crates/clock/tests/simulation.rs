@@ -6,9 +6,9 @@
 #[allow(dead_code, reason = "the other tests need the rest")]
 mod host;
 
-use fastpath_clock::{Outcome, Reason};
+use fastpath_clock::{Leap, Outcome, Reason};
 use host::publisher::Publisher;
-use host::{ACPI_PM, HPET, Host, Reads, VDSO};
+use host::{ACPI_PM, HPET, Host, Reads, TICK_AFTER_NS, VDSO};
 
 const SECOND_NS: i64 = 1_000_000_000;
 
@@ -234,6 +234,44 @@ fn a_leap_second_moves_realtime_and_leaves_tai_alone() {
     assert_eq!(after, apart);
 }
 
+/// The kernel makes a leap second at its next tick after midnight, and the announcement stays.
+#[test]
+fn no_read_is_a_second_off_about_a_leap_second() {
+    const DAY_NS: i64 = 86_400 * SECOND_NS;
+    for (leap, by_ns, early_ns) in [(Leap::Insert, -SECOND_NS, 0), (Leap::Delete, SECOND_NS, SECOND_NS)] {
+        for tick_after_ns in [100_000, TICK_AFTER_NS, 30_000_000] {
+            let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
+            publisher.late = f64::MIN_POSITIVE;
+            publisher.host.tells = true;
+            publisher.host.ntp_ppm = 0.0;
+            publisher.host.leap = Some(leap);
+            let mono_ns = publisher.host.mono_ns() as i64;
+            let leap_ns = 20_000 * DAY_NS - early_ns;
+            publisher.host.real_offset_ns = leap_ns - mono_ns - 4 * SECOND_NS;
+            let mut has_leapt = false;
+            let mut refresh_at_ns = 0.0;
+            while publisher.host.elapsed_ns < 8e9 {
+                if publisher.host.elapsed_ns >= refresh_at_ns {
+                    publisher.refresh_now();
+                    refresh_at_ns = publisher.host.elapsed_ns + publisher.discipline.next_window_ns() as f64;
+                }
+                publisher.host.advance(150_000.0);
+                if !has_leapt && publisher.host.real_ns() as i64 >= leap_ns + tick_after_ns {
+                    has_leapt = true;
+                    publisher.was_set_back = by_ns < 0;
+                    publisher.host.real_offset_ns += by_ns;
+                    publisher.host.tai_offset_s -= by_ns / SECOND_NS;
+                }
+                let (real_ns, by_page) = publisher.answer(0);
+                let error_ns = real_ns.wrapping_sub(publisher.host.real_ns()) as i64;
+                // The kernel's answers have a floor below which they do not go, until the step is noticed.
+                assert!(error_ns.abs() < 100 || !by_page, "{leap:?}: {error_ns} ns");
+            }
+            assert!(has_leapt && publisher.real_error_ns().is_some(), "served again");
+        }
+    }
+}
+
 #[test]
 fn a_step_in_the_middle_of_a_sample_is_not_half_believed() {
     let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));
@@ -420,6 +458,8 @@ fn a_suspend_causes_a_new_measurement_and_no_distrust() {
             while publisher.withdrawals.is_empty() {
                 publisher.refresh_now();
             }
+            // Readers keep what the anchor in force showed at its end, until the kernel's clock is past it.
+            publisher.run_for(0.5);
             publisher.errors_ns.clear();
             publisher.run_for(0.2);
             assert!(publisher.worst_ns() <= 20, "{} ns", publisher.worst_ns());

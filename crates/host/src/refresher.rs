@@ -237,10 +237,6 @@ impl Refresher {
         match outcome {
             Outcome::Wait => Refreshed::Waiting,
             Outcome::Withdraw(reason) => {
-                if reason == Reason::Suspended {
-                    // No program ran: no reader has seen what the anchors show at their end.
-                    pages.forget(ClockSet::ALL);
-                }
                 let ahead_ns = self.discipline.ahead_ns();
                 self.take_off(pages, reason, ahead_ns, self.sampled_boottime_ns(), counter);
                 Refreshed::Withdrawn(reason)
@@ -351,7 +347,7 @@ fn undisturbed(look: impl Fn() -> Option<Bracket>, sample: &Sample) -> Option<Br
 mod tests {
     use std::cell::Cell;
 
-    use fastpath_page::{Page, Writer};
+    use fastpath_page::{Page, Reader, Writer};
 
     use super::*;
 
@@ -464,6 +460,43 @@ mod tests {
             || (),
         );
         assert_eq!(refreshed, Refreshed::Published);
+    }
+
+    #[test]
+    fn what_readers_were_shown_outlives_a_suspend() {
+        let host = Slow {
+            counter: Cell::new(0),
+            look_ns: 100,
+        };
+        let page = Page::zeroed();
+        let mut writer = Writer::new(&page);
+        let mut refresher = Refresher::new(Config::default(), 0);
+        let mut refresh = |slept_ns: u64| {
+            host.pass(refresher.next_window_ns());
+            let sample = || {
+                let mut sample = host.sample()?;
+                for bracket in [&mut sample.mono, sample.raw.as_mut()?] {
+                    bracket.time_ns -= slept_ns;
+                }
+                Some(sample)
+            };
+            refresher.refresh(
+                &mut writer,
+                || host.pass(host.look_ns),
+                || Some(host.look()),
+                sample,
+                || (),
+            )
+        };
+        for _ in 0..20 {
+            refresh(0);
+        }
+        // Asleep for less than an anchor may be used, and the counter goes on.
+        host.pass(200_000_000);
+        let reader = Reader::new(&page);
+        let shown = reader.read(1, || host.counter.get()).expect("the anchor answers");
+        assert_eq!(refresh(200_000_000), Refreshed::Withdrawn(Reason::Suspended));
+        assert!(reader.floor(1, || host.counter.get()) >= Some(shown));
     }
 
     fn share_missed(look_ns: u64) -> f64 {

@@ -25,7 +25,7 @@ pub const NO_OFFSET: i8 = i8::MAX;
 /// Clocks in one anchor: REALTIME, MONOTONIC, BOOTTIME, TAI; the raw latch uses the first only.
 pub const BASES: usize = 4;
 /// `FP_FLOOR_LIMIT_NS`: a floor this far above the kernel's time is ignored; `vdso/page.h` says why.
-pub const FLOOR_LIMIT_NS: u32 = 1 << 27;
+pub const FLOOR_LIMIT_NS: u32 = 1 << 29;
 /// Number of withdrawals in a page's history.
 pub const HISTORY: usize = 8;
 /// [`StatsCell::watch_flags`]: the publisher may use a counter whose rate is not stated to be

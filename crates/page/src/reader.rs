@@ -5,7 +5,8 @@ use std::ptr::NonNull;
 
 use crate::anchor::{ClockSet, NSEC_PER_SEC, base_index};
 use crate::layout::{
-    ABI, AHEAD_UNKNOWN, AnchorCell, HISTORY, Header, Latch, MAGIC, PAGE_SIZE, Page, WATCH_ALLOWS_NON_INVARIANT,
+    ABI, AHEAD_UNKNOWN, AnchorCell, FLOOR_LIMIT_NS, HISTORY, Header, Latch, MAGIC, PAGE_SIZE, Page,
+    WATCH_ALLOWS_NON_INVARIANT,
 };
 use crate::reason::Reason;
 use crate::sync::{Ordering, fence};
@@ -103,19 +104,13 @@ pub struct Reader<'p> {
     page: &'p Page,
 }
 
-/// The wanted time of an anchor.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    /// The time, by the anchor in force.
-    Now,
-    /// The latest time that any reader can have had.
-    Floor,
-}
-
 /// Result of one attempt.
 enum Attempt {
+    /// An anchor answers.
     Answer((u64, u32)),
-    Kernel,
+    /// None does, and readers were shown this time at most.
+    Floor((u64, u32)),
+    Nothing,
     Again,
 }
 
@@ -151,30 +146,56 @@ impl<'p> Reader<'p> {
     /// Returns seconds and nanoseconds of a clock id at the value that `counter` reads, or `None` where the reader must
     /// fall back to the kernel. `counter` is in the counts of the anchors.
     pub fn read(&self, clock_id: u32, counter: impl FnMut() -> u64) -> Option<(u64, u32)> {
-        self.look(clock_id, Wanted::Now, counter)
+        match self.look(clock_id, ATTEMPTS, counter) {
+            Attempt::Answer(time) => Some(time),
+            _ => None,
+        }
     }
 
     /// Returns the latest time that any reader can have had of a clock id. A reader returns it where the kernel answers
     /// less.
     pub fn floor(&self, clock_id: u32, counter: impl FnMut() -> u64) -> Option<(u64, u32)> {
-        self.look(clock_id, Wanted::Floor, counter)
+        match self.look(clock_id, ATTEMPTS, counter) {
+            Attempt::Answer(time) | Attempt::Floor(time) => Some(time),
+            _ => None,
+        }
     }
 
-    fn look(&self, clock_id: u32, wanted: Wanted, mut counter: impl FnMut() -> u64) -> Option<(u64, u32)> {
-        let index = base_index(clock_id)?;
+    /// Returns what a program gets, as the image's slow path does (`READ_SLOWLY` in vdso/clock_gettime.h). `kernel`
+    /// reads the kernel's clock.
+    pub fn answer(
+        &self,
+        clock_id: u32,
+        mut counter: impl FnMut() -> u64,
+        kernel: impl FnOnce() -> (u64, u32),
+    ) -> (u64, u32) {
+        if let Attempt::Answer(time) = self.look(clock_id, u32::MAX, &mut counter) {
+            return time;
+        }
+        let kernel = kernel();
+        match self.look(clock_id, u32::MAX, &mut counter) {
+            Attempt::Answer(time) => time,
+            Attempt::Floor(floor) if is_later(floor, kernel) => floor,
+            _ => kernel,
+        }
+    }
+
+    fn look(&self, clock_id: u32, attempts: u32, mut counter: impl FnMut() -> u64) -> Attempt {
+        let Some(index) = base_index(clock_id) else {
+            return Attempt::Nothing;
+        };
         let latch = if clock_id == MONOTONIC_RAW {
             &self.page.raw
         } else {
             &self.page.hres
         };
-        for _ in 0..ATTEMPTS {
-            match attempt(latch, clock_id, index, wanted, &mut counter) {
-                Attempt::Answer(time) => return Some(time),
-                Attempt::Kernel => return None,
+        for _ in 0..attempts {
+            match attempt(latch, clock_id, index, &mut counter) {
                 Attempt::Again => {}
+                result => return result,
             }
         }
-        None
+        Attempt::Nothing
     }
 
     /// Returns the clocks that the page is kept for; none if the page does not say.
@@ -227,28 +248,33 @@ impl<'p> Reader<'p> {
     }
 }
 
-fn attempt(latch: &Latch, clock_id: u32, index: usize, wanted: Wanted, counter: &mut impl FnMut() -> u64) -> Attempt {
+/// Returns whether a floor binds (`fp_is_later` in vdso/latch.c).
+fn is_later(floor: (u64, u32), kernel: (u64, u32)) -> bool {
+    let ns = |(sec, nsec): (u64, u32)| i128::from(sec) * i128::from(NSEC_PER_SEC) + i128::from(nsec);
+    (1..=i128::from(FLOOR_LIMIT_NS)).contains(&(ns(floor) - ns(kernel)))
+}
+
+fn attempt(latch: &Latch, clock_id: u32, index: usize, counter: &mut impl FnMut() -> u64) -> Attempt {
     let seq = latch.copy[0].seq.load(Ordering::Acquire);
     let odd = seq & 1 == 1;
     let mut copy = &latch.copy[usize::from(odd)];
-    if !has(copy, wanted, clock_id) {
-        return Attempt::Kernel;
+    if !has_floor(copy, clock_id) {
+        return Attempt::Nothing;
     }
     let now = counter();
     let mut elapsed_cycles = now.wrapping_sub(copy.base_cycles.load(Ordering::Relaxed));
     if !odd && (elapsed_cycles as i64) < 0 {
         // The newest anchor is not in force yet: the one before it answers.
         copy = &latch.copy[1];
-        if !has(copy, wanted, clock_id) {
-            return Attempt::Kernel;
-        }
         elapsed_cycles = now.wrapping_sub(copy.base_cycles.load(Ordering::Relaxed));
+        if !has_floor(copy, clock_id) {
+            return Attempt::Nothing;
+        }
     }
+    let mut answers = copy.answered().0 >> clock_id & 1 == 1;
     let cap_cycles = u64::from(copy.cap_cycles.load(Ordering::Relaxed));
     if elapsed_cycles > cap_cycles {
-        if wanted == Wanted::Now {
-            return Attempt::Kernel;
-        }
+        answers = false;
         elapsed_cycles = if (elapsed_cycles as i64) < 0 { 0 } else { cap_cycles };
     }
     let time = compute(copy, index, elapsed_cycles);
@@ -257,15 +283,15 @@ fn attempt(latch: &Latch, clock_id: u32, index: usize, wanted: Wanted, counter: 
     if latch.copy[0].seq.load(Ordering::Relaxed) != seq {
         return Attempt::Again;
     }
-    Attempt::Answer(time)
+    if answers {
+        Attempt::Answer(time)
+    } else {
+        Attempt::Floor(time)
+    }
 }
 
-fn has(copy: &AnchorCell, wanted: Wanted, clock_id: u32) -> bool {
-    let clocks = match wanted {
-        Wanted::Now => copy.answered().0,
-        Wanted::Floor => copy.floors.load(Ordering::Relaxed),
-    };
-    clocks >> clock_id & 1 == 1
+fn has_floor(copy: &AnchorCell, clock_id: u32) -> bool {
+    copy.floors.load(Ordering::Relaxed) >> clock_id & 1 == 1
 }
 
 /// Torn fields can give any value here, which the recheck discards. The wrapping arithmetic keeps them from panicking.

@@ -85,12 +85,13 @@ pub struct Watch {
 /// Reason why an anchor was not published. The page keeps the anchor that it had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// The anchor in force begins in the future, so readers still need the one before it.
-    #[error("the counter ({counter}) has not reached the base of the anchor in force ({base_cycles}) yet")]
+    /// The anchor in force begins in the future, so readers still need the one before it; or the new one does, and
+    /// readers use the kernel until then.
+    #[error("the counter ({counter}) has not reached the anchor's base ({base_cycles}) yet")]
     TooEarly {
         /// The counter when publishing began.
         counter: u64,
-        /// The base of the anchor in force.
+        /// The base of that anchor.
         base_cycles: u64,
     },
     /// The counter passed the new base before all readers were redirected.
@@ -512,6 +513,20 @@ impl<'p> Change<'p> {
         })
     }
 
+    /// Returns whether readers of a clock that the new anchor answers use the kernel when the counter shows `counter`.
+    fn asks_kernel(&self, counter: u64) -> bool {
+        let (old, new) = (self.old(), self.as_on_page(self.new));
+        let old_answers = old.may_answer_from(counter) && old.clocks.contains(new.clocks);
+        !old_answers && !new.clocks.is_empty()
+    }
+
+    /// Returns whether no anchor answers right before the new one begins, so that readers use the kernel, whose rate may
+    /// change until then. That of MONOTONIC_RAW does not change.
+    pub fn leaves_gap(&self) -> bool {
+        let answers_until_then = self.old().may_answer_from(self.new.base_cycles.wrapping_sub(1));
+        matches!(self.which, Which::Hres) && !answers_until_then && !self.as_on_page(self.new).clocks.is_empty()
+    }
+
     fn as_on_page(&self, anchor: &Anchor) -> Anchor {
         Anchor {
             clocks: anchor.clocks.intersection(self.clocks),
@@ -555,7 +570,8 @@ pub fn publish_all<'w, 'p: 'w>(
 ///
 /// The readers of such a page use the kernel until the change is made. The kernel's rate can change after the anchor
 /// was computed, and the publisher can be preempted: `is_behind_kernel` is therefore called last, between the two
-/// phases. If it returns true, nothing changes.
+/// phases. If it returns true, nothing changes. For the same reason the base of such a change does not lie in the
+/// future.
 pub fn publish_changes<'p>(
     changes: impl Iterator<Item = Change<'p>> + Clone,
     spare_cycles: u64,
@@ -590,23 +606,26 @@ pub fn publish_changes<'p>(
     fence_before_counter();
     let redirected_at = counter();
 
-    let late = changes.clone().find(|change| {
+    let mut refused = None;
+    for change in changes.clone() {
         let base_cycles = change.new.base_cycles;
-        (redirected_at.wrapping_add(spare_cycles).wrapping_sub(base_cycles) as i64) >= 0
-            && change.old().may_answer_from(base_cycles)
-    });
-    let refused = match late {
-        Some(late) => Some(PublishError::TooLate {
-            counter: redirected_at,
-            base_cycles: late.new.base_cycles,
-        }),
-        None => {
-            let ask_kernel = changes
-                .clone()
-                .any(|change| !change.old().may_answer_from(redirected_at));
-            (ask_kernel && is_behind_kernel()).then_some(PublishError::BehindKernel)
+        let left_cycles = base_cycles.wrapping_sub(redirected_at) as i64;
+        if left_cycles <= spare_cycles as i64 && change.old().may_answer_from(base_cycles) {
+            refused = Some(PublishError::TooLate {
+                counter: redirected_at,
+                base_cycles,
+            });
+        } else if left_cycles > 0 && change.leaves_gap() {
+            refused = Some(PublishError::TooEarly {
+                counter: redirected_at,
+                base_cycles,
+            });
         }
-    };
+    }
+    let mut ask_kernel = changes.clone().filter(|change| change.asks_kernel(redirected_at));
+    if refused.is_none() && ask_kernel.next().is_some() && is_behind_kernel() {
+        refused = Some(PublishError::BehindKernel);
+    }
     if let Some(refused) = refused {
         for change in changes {
             change.writer.finish(change.latch());

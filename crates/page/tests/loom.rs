@@ -9,7 +9,13 @@
 //! - writer: `copy[1]` rewritten before seq turns its readers away ->
 //!   `a_reader_of_the_previous_anchor_never_sees_it_rewritten`;
 //! - writer: `copy[1]`'s cap not cut at the new base, or the counter not compared after the readers were redirected ->
-//!   `time_never_goes_back_when_a_writer_is_late`.
+//!   `time_never_goes_back_when_a_writer_is_late`;
+//! - reader: no second look at the latch after the kernel's answer ->
+//!   `a_reader_that_is_stopped_before_it_asks_the_kernel_never_goes_back`;
+//! - writer: an anchor whose readers use the kernel until its base, which is to come ->
+//!   `no_anchor_takes_over_from_the_kernel_at_a_later_time`;
+//! - publisher: `forget` at the withdrawal after a sleep, or reader: a limit of floors below the age cap ->
+//!   `what_was_shown_after_a_sleep_outlives_the_withdrawal`.
 #![cfg(loom)]
 
 use std::cell::Cell;
@@ -148,7 +154,11 @@ fn a_writer_that_dies_between_any_two_stores_strands_no_reader() {
 
             // The next publisher continues.
             let next = anchor(3, 3_000, 10_000);
-            publish(&Writer::new(&page), &next, 2_600);
+            let writer = Writer::new(&page);
+            // Where the old anchor ends at a base that no anchor follows, not before the next base.
+            if let Err(PublishError::TooEarly { .. }) = writer.publish_hres(&next, || 2_600) {
+                publish(&writer, &next, 3_000);
+            }
             assert_eq!(reader.read(MONOTONIC_ID, || 3_500), next.at(INDEX, 3_500));
         });
     }
@@ -258,4 +268,134 @@ fn a_withdrawn_page_answers_nothing() {
             assert_eq!(Reader::new(&page).read(MONOTONIC_ID, || counter), None);
         }
     });
+}
+
+/// The counter, and the kernel's clock: a nanosecond a count, until it is slewed or the machine sleeps.
+struct Machine {
+    counter: AtomicU64,
+    /// How far the kernel's clock was slewed forward since the start.
+    slewed_ns: AtomicU64,
+    /// Counts during which the kernel's clock was asleep.
+    slept_cycles: AtomicU64,
+}
+
+impl Machine {
+    fn new(counter: u64) -> Machine {
+        Machine {
+            counter: AtomicU64::new(counter),
+            slewed_ns: AtomicU64::new(0),
+            slept_cycles: AtomicU64::new(0),
+        }
+    }
+
+    /// Reads the counter. A later read, by any thread, is greater.
+    fn count(&self) -> u64 {
+        self.counter.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    fn kernel_ns(&self) -> u64 {
+        let counter = self.count();
+        counter + self.slewed_ns.load(Ordering::Acquire) - self.slept_cycles.load(Ordering::Acquire)
+    }
+
+    /// Slews the kernel forward within the next `ns`.
+    fn slew(&self, ns: u64) {
+        self.counter.fetch_add(ns, Ordering::AcqRel);
+        self.slewed_ns.store(ns / 10, Ordering::Release);
+    }
+
+    /// Sleeps while the counter goes on. No program runs meanwhile, so the two change in one step for it.
+    fn sleep(&self, cycles: u64) {
+        self.slept_cycles.store(cycles, Ordering::Release);
+        self.counter.fetch_add(cycles, Ordering::AcqRel);
+    }
+
+    /// Reads the clock twice, as a program does.
+    fn read_twice(&self, page: &Page) {
+        let reader = Reader::new(page);
+        let read = || reader.answer(MONOTONIC_ID, || self.count(), || (0, self.kernel_ns() as u32));
+        let first = read();
+        let second = read();
+        assert!(second >= first, "{first:?} then {second:?}");
+    }
+}
+
+/// Returns an anchor that shows the counter's value as nanoseconds.
+fn anchor_at(base_cycles: u64, cap_cycles: u32) -> Anchor {
+    Anchor {
+        clocks: ClockSet::MONOTONIC,
+        base_cycles,
+        rate: Rate { mult: 1, shift: 0 },
+        cap_cycles,
+        base: [Base {
+            sec: 0,
+            nsec_shifted: base_cycles,
+        }; 4],
+    }
+}
+
+#[test]
+fn a_reader_that_is_stopped_before_it_asks_the_kernel_never_goes_back() {
+    // The first anchor of a page; one after an anchor that has ended; one after an anchor that was withdrawn.
+    for before in 0..3 {
+        // One preemption suffices: the reader's, before it asks the kernel.
+        model_with_preemptions(1, move || {
+            let page = Arc::new(Page::zeroed());
+            let machine = Arc::new(Machine::new(2_000));
+            let writer = Writer::new(&page);
+            if before > 0 {
+                publish(&writer, &anchor_at(1_000, 500), 1_100);
+            }
+            if before > 1 {
+                writer.withdraw(Reason::Warp, || 1_600);
+            }
+            let reader = {
+                let (page, machine) = (page.clone(), machine.clone());
+                thread::spawn(move || machine.read_twice(&page))
+            };
+            let new = anchor_at(2_000, 10_000);
+            fastpath_page::publish_all([&writer], Some(&new), None, 0, || machine.count(), || false).expect("in time");
+            machine.slew(1_000);
+            reader.join().expect("reader");
+        });
+    }
+}
+
+#[test]
+fn no_anchor_takes_over_from_the_kernel_at_a_later_time() {
+    model(|| {
+        let page = Arc::new(Page::zeroed());
+        let machine = Arc::new(Machine::new(2_000));
+        let writer = Writer::new(&page);
+        publish(&writer, &anchor_at(1_000, 1_010), 1_100);
+        let reader = {
+            let (page, machine) = (page.clone(), machine.clone());
+            thread::spawn(move || machine.read_twice(&page))
+        };
+        // The anchor in force ends at 2,010.
+        let new = anchor_at(2_100, 10_000);
+        let published = fastpath_page::publish_all([&writer], Some(&new), None, 0, || machine.count(), || false);
+        assert!(matches!(published, Err(PublishError::TooEarly { .. })), "{published:?}");
+        machine.slew(95);
+        reader.join().expect("reader");
+    });
+}
+
+#[test]
+fn what_was_shown_after_a_sleep_outlives_the_withdrawal() {
+    for slept_cycles in [300_000_000, 399_000_000, 5_000_000_000] {
+        model(move || {
+            let page = Arc::new(Page::zeroed());
+            let machine = Arc::new(Machine::new(2_000));
+            let writer = Writer::new(&page);
+            publish(&writer, &anchor_at(1_000, 400_000_000), 1_100);
+            machine.sleep(slept_cycles);
+            let reader = {
+                let (page, machine) = (page.clone(), machine.clone());
+                thread::spawn(move || machine.read_twice(&page))
+            };
+            writer.withdraw(Reason::Suspended, || machine.count());
+            reader.join().expect("reader");
+        });
+    }
 }

@@ -2,10 +2,6 @@
 
 use fastpath_clock::{Leap, Ntp};
 
-/// The states that adjtimex(2) returns.
-const TIME_OK: libc::c_int = 0;
-const TIME_INS: libc::c_int = 1;
-const TIME_DEL: libc::c_int = 2;
 /// Mode that reads the rest of adjtime(3)'s slew, and changes nothing (include/uapi/linux/timex.h).
 const ADJ_OFFSET_SS_READ: libc::c_uint = 0xa001;
 
@@ -22,17 +18,9 @@ impl NtpWatch {
 
     /// Returns the kernel's state.
     pub fn read(&self) -> Option<Ntp> {
-        let (state, timex) = adjtimex(0)?;
-        let (_, single_shot) = adjtimex(ADJ_OFFSET_SS_READ)?;
+        let timex = adjtimex(0)?;
+        let single_shot = adjtimex(ADJ_OFFSET_SS_READ)?;
         let is_set = |bit: libc::c_int| timex.status & bit != 0;
-        let leap = match state {
-            TIME_INS => Some(Leap::Insert),
-            TIME_DEL => Some(Leap::Delete),
-            // Announced since the last second began.
-            TIME_OK if is_set(libc::STA_INS) => Some(Leap::Insert),
-            TIME_OK if is_set(libc::STA_DEL) => Some(Leap::Delete),
-            _ => None,
-        };
         let unit_ns = if is_set(libc::STA_NANO) { 1 } else { 1_000 };
         Some(Ntp {
             freq: timex.freq,
@@ -41,20 +29,32 @@ impl NtpWatch {
             constant: u32::try_from(timex.constant).unwrap_or(0),
             single_shot_us: single_shot.offset,
             tai_s: timex.tai,
-            leap,
+            leap: announced(timex.status),
             is_synchronized: !is_set(libc::STA_UNSYNC),
         })
     }
 }
 
-/// Returns the call's state and the struct that it fills in.
-fn adjtimex(modes: libc::c_uint) -> Option<(libc::c_int, libc::timex)> {
+/// Returns the leap second that the status announces. The bits stay set until a daemon clears them, after the leap.
+///
+/// The call's result does not show whether the leap is still to come: it is TIME_ERROR while the clock is not
+/// synchronized, and from midnight on what it will be after the leap, which the kernel makes at its next tick
+/// (`__do_adjtimex` in kernel/time/ntp.c).
+fn announced(status: libc::c_int) -> Option<Leap> {
+    match status {
+        _ if status & libc::STA_INS != 0 => Some(Leap::Insert),
+        _ if status & libc::STA_DEL != 0 => Some(Leap::Delete),
+        _ => None,
+    }
+}
+
+/// Returns the struct that the call fills in.
+fn adjtimex(modes: libc::c_uint) -> Option<libc::timex> {
     // SAFETY: a timex of zeros is valid; the call fills it in.
     unsafe {
         let mut timex: libc::timex = std::mem::zeroed();
         timex.modes = modes;
-        let state = libc::adjtimex(&mut timex);
-        (state >= 0).then_some((state, timex))
+        (libc::adjtimex(&mut timex) >= 0).then_some(timex)
     }
 }
 
@@ -89,6 +89,15 @@ pub(crate) fn is_allowed(attempt: impl FnOnce() -> bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_leap_second_is_announced_by_the_status_alone() {
+        for other in [0, libc::STA_UNSYNC, libc::STA_PLL | libc::STA_NANO] {
+            assert_eq!(announced(libc::STA_INS | other), Some(Leap::Insert));
+            assert_eq!(announced(libc::STA_DEL | other), Some(Leap::Delete));
+            assert_eq!(announced(other), None);
+        }
+    }
 
     #[test]
     fn a_machines_tick_is_near_its_nominal_length() {

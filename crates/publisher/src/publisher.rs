@@ -217,6 +217,15 @@ impl Many {
         publish_changes(row.changes(), 0, counter::read, is_behind_kernel).is_ok()
     }
 
+    /// Puts the anchor in force on the pages that answer nothing yet.
+    fn seed_waiting(&mut self) {
+        let mut groups = std::mem::take(&mut self.groups);
+        for entry in groups.values_mut().flatten().filter(|entry| !entry.follows) {
+            entry.follows = self.seed(&entry.member);
+        }
+        self.groups = groups;
+    }
+
     fn remove(&mut self, id: u64) -> Option<Arc<Member>> {
         for group in self.groups.values_mut() {
             if let Some(at) = group.iter().position(|entry| entry.id == id) {
@@ -250,13 +259,18 @@ impl Pages for Many {
             hres: *hres,
             raw: raw.copied().unwrap_or(self.in_force.raw),
         };
+        let now = counter();
+        let begins_later = (hres.base_cycles.wrapping_sub(now) as i64) > 0;
+        if begins_later {
+            self.seed_waiting();
+        }
         let seen = |offsets: &Offsets| (self.in_force.seen_with(*offsets), new.seen_with(*offsets));
         let groups: Vec<_> = self.groups.iter().map(|(offsets, all)| (all, seen(offsets))).collect();
         let mut rows = Vec::with_capacity(self.groups.values().map(Vec::len).sum());
         // These pages wait, and delay no other page: those that were taken over, until the kernel's clock is past what
-        // their readers saw; and those whose readers use the kernel, while our clocks are behind it.
+        // their readers saw; and those whose readers use the kernel, while our clocks are behind it or the new anchor
+        // begins later.
         let mut waiting = Vec::new();
-        let now = counter();
         let behind = std::cell::OnceCell::new();
         let is_behind = || *behind.get_or_init(&is_behind_kernel);
         for (entries, (old, new)) in &groups {
@@ -269,7 +283,10 @@ impl Pages for Many {
                     with_raw: raw.is_some() || !entry.follows,
                 };
                 let asks_kernel = !row.old.hres.may_answer_from(now);
-                if row.changes().any(|change| change.is_below_floor()) || (asks_kernel && is_behind()) {
+                let must_wait = |change: Change<'_>| {
+                    change.is_below_floor() || (!entry.follows && begins_later && change.leaves_gap())
+                };
+                if row.changes().any(must_wait) || (asks_kernel && is_behind()) {
                     waiting.push(entry.id);
                 } else {
                     rows.push(row);

@@ -2,7 +2,7 @@
 
 pub mod publisher;
 
-use fastpath_clock::{Bracket, Ntp, Sample, tightest};
+use fastpath_clock::{Bracket, Leap, Ntp, Sample, tightest};
 
 /// splitmix64.
 pub struct Random(u64);
@@ -107,8 +107,16 @@ pub const ACPI_PM: Reads = Reads {
     attempts: 5,
 };
 
+/// Behaviour of the counter while the machine sleeps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Asleep {
+    GoesOn,
+    Stops,
+    IsReset,
+}
+
 /// Delay of the kernel's tick after REALTIME's second.
-const TICK_AFTER_NS: i64 = 2_700_000;
+pub const TICK_AFTER_NS: i64 = 2_700_000;
 
 pub struct Host {
     pub random: Random,
@@ -130,11 +138,15 @@ pub struct Host {
     pub has_raw: bool,
     /// Whether adjtimex(2) is available.
     pub tells: bool,
+    /// The leap second that is announced.
+    pub leap: Option<Leap>,
     /// The offset that a phase-locked loop has still to remove, its slew in this second, and its time constant.
     pub offset_ns: f64,
     slewed_ppm: f64,
     pub constant: u32,
     pub elapsed_ns: f64,
+    /// A sleep to come: after so many moments at which the publisher may be stopped, and how long.
+    pub sleep_after: Option<(u32, f64, Asleep)>,
 }
 
 impl Host {
@@ -163,10 +175,12 @@ impl Host {
             reads,
             has_raw: true,
             tells: false,
+            leap: None,
             offset_ns: 0.0,
             slewed_ppm: 0.0,
             constant: 1,
             elapsed_ns: 0.0,
+            sleep_after: None,
             random,
         }
     }
@@ -186,7 +200,7 @@ impl Host {
             constant: self.constant,
             single_shot_us: 0,
             tai_s: self.tai_offset_s as i32,
-            leap: None,
+            leap: self.leap,
             is_synchronized: true,
         }
     }
@@ -313,7 +327,32 @@ impl Host {
         tightest(&brackets)
     }
 
+    /// Sleeps, as CLOCK_BOOTTIME shows.
+    pub fn sleep(&mut self, ns: f64, counter: Asleep) {
+        self.boot_offset_ns += ns as i64;
+        self.real_offset_ns += ns as i64;
+        match counter {
+            Asleep::GoesOn => self.counter.add(ns * self.ghz),
+            Asleep::Stops => {}
+            Asleep::IsReset => self.counter = Accumulator::new(0),
+        }
+    }
+
+    /// Passes a moment at which the publisher may be stopped, and sleeps if that is due.
+    pub fn maybe_sleep(&mut self) {
+        match &mut self.sleep_after {
+            Some((0, ns, counter)) => {
+                let (ns, counter) = (*ns, *counter);
+                self.sleep_after = None;
+                self.sleep(ns, counter);
+            }
+            Some((left, _, _)) => *left -= 1,
+            None => {}
+        }
+    }
+
     fn maybe_interrupt(&mut self) {
+        self.maybe_sleep();
         if self.random.chance(self.reads.interrupted / 2.0) {
             let ns = self.random.between(500.0, self.reads.interrupted_for_ns);
             self.advance(ns);

@@ -1,7 +1,7 @@
 //! A publisher on such a host, and a reader that reads continuously.
 
 use fastpath_clock::{Config, Discipline, Outcome, Reason};
-use fastpath_page::{Anchor, Page, Reader, Writer};
+use fastpath_page::{Anchor, Page, PublishError, Reader, Writer};
 
 use super::Host;
 
@@ -17,7 +17,7 @@ pub struct Refresh {
     pub outcome: Outcome,
     /// Whether the anchor reached the page.
     pub published: bool,
-    /// Whether readers have fallen back to the kernel, so that the anchor was too old for them.
+    /// Whether readers fall back to the kernel, for which the anchor was too old, or begins too late.
     was_late: bool,
 }
 
@@ -34,6 +34,8 @@ pub struct Publisher {
     pub withdrawals: Vec<Reason>,
     /// Probability that the publisher is preempted between the sample and the page.
     pub late: f64,
+    /// Whether the kernel set REALTIME back, by a leap second, since the last anchor.
+    pub was_set_back: bool,
     /// A program's answers right before each anchor is published.
     pub before_anchors: Vec<[(u64, bool); 5]>,
 }
@@ -50,6 +52,7 @@ impl Publisher {
             kernel_reads: 0,
             withdrawals: Vec::new(),
             late: 0.0,
+            was_set_back: false,
             before_anchors: Vec::new(),
         }
     }
@@ -64,14 +67,10 @@ impl Publisher {
     pub fn answer(&self, id: u32) -> (u64, bool) {
         let counter = self.host.count();
         let kernel_ns = self.host.clock_ns(id).expect("the kernel has all of them");
-        match self.read(id, counter) {
-            Some(page_ns) => (page_ns, true),
-            None => {
-                let floor = Reader::new(&self.page).floor(id, || counter);
-                let floor_ns = floor.map_or(0, |(sec, nsec)| sec * 1_000_000_000 + u64::from(nsec));
-                (kernel_ns.max(floor_ns), false)
-            }
-        }
+        let kernel = || (kernel_ns / 1_000_000_000, (kernel_ns % 1_000_000_000) as u32);
+        let (sec, nsec) = Reader::new(&self.page).answer(id, || counter, kernel);
+        let is_by_page = self.read(id, counter).is_some();
+        (sec * 1_000_000_000 + u64::from(nsec), is_by_page)
     }
 
     /// Returns the served MONOTONIC less the kernel's now.
@@ -135,9 +134,14 @@ impl Publisher {
 
     fn try_to_refresh(&mut self) -> Refresh {
         let sample = self.host.sample();
+        self.host.maybe_sleep();
         let effective_at = self.effective_at();
+        self.host.maybe_sleep();
         let outcome = self.discipline.observe(&sample, || effective_at);
-        self.carry_out(outcome, [false; 5])
+        let may_go_back = [self.was_set_back, false, false, false, false];
+        let refresh = self.carry_out(outcome, may_go_back);
+        self.was_set_back &= !refresh.published;
+        refresh
     }
 
     /// Handles a cancelled timerfd: REALTIME, and TAI with it, may go back.
@@ -175,6 +179,7 @@ impl Publisher {
                     2_000.0
                 };
                 self.host.advance(delay_ns);
+                self.host.maybe_sleep();
                 if self.host.has_raw {
                     self.before_anchors.push(IDS.map(|id| self.answer(id)));
                 }
@@ -186,7 +191,27 @@ impl Publisher {
                         was_late: true,
                     };
                 }
-                published = self.publish(hres, raw.as_ref(), may_go_back);
+                self.host.maybe_sleep();
+                match self.publish(hres, raw.as_ref(), may_go_back) {
+                    Ok(()) => published = true,
+                    Err(error) => {
+                        assert!(
+                            self.late > 0.0 || matches!(error, PublishError::TooEarly { .. }),
+                            "{error}"
+                        );
+                        self.discipline.retract();
+                        if matches!(error, PublishError::TooEarly { .. }) {
+                            self.host.advance(LEAD_NS);
+                            return Refresh {
+                                outcome,
+                                published,
+                                was_late: true,
+                            };
+                        }
+                    }
+                }
+                // As good as between the two phases: no program runs meanwhile.
+                self.host.maybe_sleep();
             }
         }
         Refresh {
@@ -197,7 +222,7 @@ impl Publisher {
     }
 
     /// Publishes, and checks that no clock goes back across the change, at any value of the counter around it.
-    fn publish(&mut self, hres: &Anchor, raw: Option<&Anchor>, may_go_back: [bool; 5]) -> bool {
+    fn publish(&mut self, hres: &Anchor, raw: Option<&Anchor>, may_go_back: [bool; 5]) -> Result<(), PublishError> {
         let base = hres.base_cycles;
         let around = || (0..8).map(|count| base.wrapping_add(count).wrapping_sub(4));
         let before: Vec<Vec<Option<u64>>> = IDS
@@ -207,11 +232,7 @@ impl Publisher {
         let ended = self.end_of_reads();
         let counter = self.host.count();
         let writer = Writer::new(&self.page);
-        if let Err(error) = fastpath_page::publish_all([&writer], Some(hres), raw, 0, || counter, || false) {
-            assert!(self.late > 0.0, "{error}");
-            self.discipline.retract();
-            return false;
-        }
+        fastpath_page::publish_all([&writer], Some(hres), raw, 0, || counter, || false)?;
         for (clock, id) in IDS.iter().enumerate() {
             if may_go_back[clock] {
                 continue;
@@ -235,7 +256,7 @@ impl Publisher {
                 last = now.or(last);
             }
         }
-        true
+        Ok(())
     }
 
     /// Returns the last value of each clock if the anchors in force end before the present.
