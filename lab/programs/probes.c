@@ -33,7 +33,7 @@ static const int STARTS_AT[STARTS] = {0, 5, 7, 13, 15, 16, 23, 25, 28, 32};
 static const char *const NAMES[FUNCTIONS] = {"execve", "unshare"};
 
 struct shared {
-	volatile long pid, rounds, served, failures;
+	volatile long pid, rounds, served, failures, is_paused;
 	char what[128];
 	unsigned char *at[FUNCTIONS];
 };
@@ -89,6 +89,7 @@ static void find(int i) {
 
 static void wrong(const char *what, int value) {
 	snprintf(shared->what, sizeof(shared->what), "%s: %d, errno %d", what, value, errno);
+	fprintf(stderr, "probes: %s\n", shared->what);
 	shared->failures++;
 }
 
@@ -127,6 +128,8 @@ static void worker(void) {
 			wrong("execve of nothing", 0);
 		clock_gettime(CLOCK_MONOTONIC, &now);
 		shared->rounds++;
+		while (shared->is_paused)
+			nanosleep(&(struct timespec){0, 5000000}, NULL);
 	}
 }
 
@@ -168,6 +171,16 @@ static int fastpath(char *const *arguments) {
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+/* Attaches the worker, and waits for the first anchor: a worker that executes programs meanwhile on an emulated CPU
+ * takes the attendant for dead. */
+static int attach_worker(char *const *arguments) {
+	shared->is_paused = 1;
+	const int status = fastpath(arguments);
+	sleep(2);
+	shared->is_paused = 0;
+	return status;
+}
+
 static void await_rounds(long rounds) {
 	const struct timespec moment = {0, 5000000};
 	const long until = shared->rounds + rounds;
@@ -192,17 +205,6 @@ static void expect_status(const char *what, int status, const int *accepted) {
 static const int ATTACHED[] = {0, 8, 14, 17, -1};
 static const int DETACHED[] = {0, 14, 15, -1};
 
-/* `run --require` starts nothing whose execs it would not notice. */
-static void require(void) {
-	char *const run[] = {"fastpath", "run", "--trust-counter", "--require", "--clocks",
-			     "all",      "--",  "/bin/probes",     "--leaf",    NULL};
-	const int is_in_the_way = functions[0].probes[2] >= 0 || functions[0].probes[3] >= 0 ||
-				  functions[1].probes[2] >= 0 || functions[1].probes[3] >= 0;
-	const int accepted[] = {is_in_the_way ? 125 : SERVED, -1};
-
-	expect_status("run --require", fastpath(run), accepted);
-}
-
 static void compare(void) {
 	char path[64];
 	unsigned char bytes[LENGTH];
@@ -216,7 +218,7 @@ static void compare(void) {
 	close(memory);
 }
 
-static long phase(const char *file, int under_run, double seconds, long *attached) {
+static long phase(const char *file, int under_run, double seconds) {
 	struct timespec begun, now;
 	long steps = 0;
 	char pid[16];
@@ -236,16 +238,12 @@ static long phase(const char *file, int under_run, double seconds, long *attache
 	clock_gettime(CLOCK_MONOTONIC, &begun);
 	do {
 		const int action = rand() % 10;
-		if (action == 6) {
-			require();
-		} else if (action < 6) {
+		if (action < 7) {
 			toggle(&functions[rand() % FUNCTIONS], rand() % STARTS);
 		} else if (action == 7) {
 			expect_status("detach", fastpath(detach), DETACHED);
 		} else {
-			const int status = fastpath(attach);
-			expect_status("attach", status, ATTACHED);
-			*attached += status == 0;
+			expect_status("attach", attach_worker(attach), ATTACHED);
 		}
 		await_rounds(2);
 		steps++;
@@ -259,7 +257,7 @@ static long phase(const char *file, int under_run, double seconds, long *attache
 	expect_status("the last detach", fastpath(detach), DETACHED);
 	compare();
 	/* It can be attached again, and all that it executes is served. */
-	expect_status("the last attach", fastpath(attach), ATTACHED);
+	expect_status("the last attach", attach_worker(attach), ATTACHED);
 	const long before = shared->served;
 	for (int i = 0; i < 50 && shared->served == before; i++)
 		await_rounds(5);
@@ -272,7 +270,7 @@ static long phase(const char *file, int under_run, double seconds, long *attache
 
 int main(int argc, char **argv) {
 	const char *const file = "/tmp/probes";
-	long steps = 0, attached = 0;
+	long steps = 0;
 
 	if (argc == 2 && !strcmp(argv[1], "--leaf"))
 		return leaf();
@@ -287,9 +285,9 @@ int main(int argc, char **argv) {
 	for (int i = 0; i < FUNCTIONS; i++)
 		find(i);
 	for (int under_run = 0; under_run < 2 && !shared->failures; under_run++)
-		steps += phase(file, under_run, atof(argv[1]) / 2, &attached);
-	printf("{\"steps\": %ld, \"attached\": %ld, \"rounds\": %ld, \"served\": %ld, \"failures\": %ld, \"what\": "
+		steps += phase(file, under_run, atof(argv[1]) / 2);
+	printf("{\"steps\": %ld, \"rounds\": %ld, \"served\": %ld, \"failures\": %ld, \"what\": "
 	       "\"%s\"}\n",
-	       steps, attached, shared->rounds, shared->served, shared->failures, shared->what);
+	       steps, shared->rounds, shared->served, shared->failures, shared->what);
 	return shared->failures != 0;
 }

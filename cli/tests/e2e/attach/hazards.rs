@@ -112,3 +112,16 @@ fn threads_are_not_stopped_while_another_cannot_be() {
     assert!(stopped < 200, "{stopped}");
     assert!(vdso(pid) == code, "it was attached");
 }
+
+#[test]
+fn a_thread_with_file_descriptors_of_its_own_is_not_used_and_no_file_changes() {
+    const BYTES: usize = 10_000;
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), [7; BYTES]).expect("its bytes");
+    let Some(running) = hazard("own-files", &[file.path().to_str().expect("UTF-8")], "ready") else {
+        return;
+    };
+    attach(running.pid()).expect_success();
+    detach(running.pid()).expect_success();
+    assert_eq!(std::fs::read(file.path()).expect("its bytes"), [7; BYTES]);
+}

@@ -55,7 +55,7 @@ impl Caller {
             for even_in_sequence in [false, true] {
                 for tid in threads::by_convenience(pid)
                     .into_iter()
-                    .filter(|tid| !checks::is_worker(pid, *tid))
+                    .filter(|tid| !checks::is_worker(pid, *tid) && !checks::has_own_descriptors(pid, *tid))
                 {
                     match Caller::on(session, tid, maps, even_in_sequence) {
                         Ok(Some(caller)) => return Ok(caller),

@@ -172,16 +172,23 @@ pub enum Shared {
 }
 
 impl Shared {
-    /// Returns whether two processes share it.
-    fn by(self, pid: i32, other: i32) -> bool {
+    /// Returns whether two processes or threads share it; `None` if that cannot be known.
+    fn by(self, pid: i32, other: i32) -> Option<bool> {
         // include/uapi/linux/kcmp.h: KCMP_VM, KCMP_FILES
         let kind = match self {
             Shared::Memory => 1,
             Shared::Descriptors => 2,
         };
         // SAFETY: kcmp takes integers.
-        unsafe { libc::syscall(libc::SYS_kcmp, pid, other, kind, 0, 0) == 0 }
+        let order = unsafe { libc::syscall(libc::SYS_kcmp, pid, other, kind, 0, 0) };
+        (order >= 0).then_some(order == 0)
     }
+}
+
+/// Returns whether a thread has other file descriptors than its process (unshare(2), CLONE_FILES). It cannot make remote
+/// calls: what it opens does not have that number in the process.
+pub fn has_own_descriptors(pid: i32, tid: i32) -> bool {
+    Shared::Descriptors.by(pid, tid) == Some(false)
 }
 
 impl std::fmt::Display for Shared {
@@ -205,7 +212,7 @@ fn shares(pid: i32) -> Option<(Shared, i32)> {
     both.find(|(what, other)| {
         // The child of a vfork, or one that only closes a descriptor, is gone within a moment, if it gets a CPU.
         let begun = Instant::now();
-        while what.by(pid, *other) {
+        while what.by(pid, *other) == Some(true) {
             if begun.elapsed() > MOMENT {
                 return true;
             }

@@ -122,7 +122,7 @@ fn code_of(found: &Found) -> Answer<(Vec<Range<u64>>, Option<u64>)> {
     // The loader's copy of AT_ENTRY: it has jumped there.
     let (_, hook) = abi::of_this_build(abi::of_isa_of_this_host()?)?;
     let entry = hook.entry.map(|entry| found.at + region::HOOK + entry);
-    Ok((found.memory()?, entry))
+    Ok((found.code()?, entry))
 }
 
 /// Moves threads that wait in a system call to where they would be without the thunk.

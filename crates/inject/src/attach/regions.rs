@@ -69,8 +69,8 @@ impl Found {
         Ok(entry.is_some_and(|entry| (self.at..self.at + region::SIZE).contains(&entry)))
     }
 
-    /// Returns everything that was mapped for it, with its thunks beside libraries.
-    pub fn memory(&self) -> Answer<Vec<std::ops::Range<u64>>> {
-        Ok(mapping::parts(self.at, &maps::of(self.pid)?))
+    /// Returns the code that was mapped for it, with its thunks beside libraries.
+    pub fn code(&self) -> Answer<Vec<std::ops::Range<u64>>> {
+        Ok(mapping::code(self.at, &maps::of(self.pid)?))
     }
 }

@@ -179,6 +179,14 @@ pub fn parts(at: u64, maps: &[Mapping]) -> Vec<std::ops::Range<u64>> {
     std::iter::once(whole).chain(from(maps, region::SIZE)).collect()
 }
 
+/// Returns the parts with code of the region at `at`. Addresses of its data are left on stacks by code that has returned.
+#[cfg(target_arch = "x86_64")]
+pub fn code(at: u64, maps: &[Mapping]) -> Vec<std::ops::Range<u64>> {
+    let own = [region::IMAGE..region::STATE, region::JOURNAL..region::SIZE];
+    let own = own.map(|part| at + part.start..at + part.end);
+    own.into_iter().chain(from(maps, region::SIZE)).collect()
+}
+
 /// Returns the pages of thunks in a process with these mappings.
 pub fn thunk_pages(maps: &[Mapping]) -> impl Iterator<Item = std::ops::Range<u64>> {
     from(maps, THUNK_PAGES_IN_FILE)
