@@ -18,6 +18,7 @@ fn pages() -> Vec<PathBuf> {
     for folder in [
         "",
         "docs",
+        "docs/design",
         "docs/recipes",
         "lab",
         "deploy",
