@@ -54,8 +54,8 @@ struct fp_anchor {
 /*
  * A floor this far above the kernel's time is ignored: REALTIME or TAI was set back while no publisher ran (a leap
  * second does so by a second), or the page comes from elsewhere. A publisher's anchor is used for at most 0.4 s, all of
- * which the machine may have slept while its counter went on, and the kernel's rate changes by at most a fifth (ticks of
- * 9,000 to 11,000 us, adjtimex(2)): 80 ms.
+ * which the machine may have slept while its counter went on; and the kernel's rate changes by at most a fifth (ticks
+ * of 9,000 to 11,000 us, adjtimex(2)): 80 ms.
  */
 #define FP_FLOOR_LIMIT_NS (1u << 29)
 
