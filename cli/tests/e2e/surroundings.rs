@@ -402,3 +402,11 @@ fn a_program_whose_code_fills_its_pages_is_served_where_there_is_no_vdso() {
         .expect_success()
         .expect_output("");
 }
+
+#[test]
+fn time_fails_for_a_bad_pointer_as_where_there_is_no_vdso() {
+    let Some(program) = helper_program("bad-pointer", "cc", &[]) else {
+        return;
+    };
+    finish(served_without_vdso(&[&program])).expect_success();
+}

@@ -104,6 +104,16 @@ impl Instance {
         Ok(Instance { bytes })
     }
 
+    /// Hides the names of a function of `image`, whose instance this is: a C library then makes the system call itself, and
+    /// sets errno.
+    pub fn hide(&mut self, image: &Image, function: &str) {
+        let named = image
+            .functions
+            .iter()
+            .filter(|named| plain_name(named.name) == function);
+        named.for_each(|named| symbols::hide(image.isa, &mut self.bytes, named.symbol_at));
+    }
+
     /// Returns the bytes to write at the address it was made for.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes

@@ -50,7 +50,7 @@ impl HookedCalls {
     ) -> Result<HookedCalls> {
         let mut calls = HookedCalls::default();
         let mut taken = maps.to_vec();
-        reserve(&mut taken, region_at, region::SIZE_WITH_PUBLIC_IMAGE);
+        reserve(&mut taken, region_at, region::SIZE_WITH_OWN_IMAGE);
         for file in files {
             let Some(at) = region::place_beside(&taken, file.loaded, PAGE) else {
                 continue;

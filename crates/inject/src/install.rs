@@ -215,7 +215,7 @@ impl Program {
         if let Some((base, _)) = &self.vdso {
             return region::place_near(&self.maps, *base);
         }
-        let beside = region::place_beside(&self.maps, self.code.lowest(), region::SIZE_WITH_PUBLIC_IMAGE);
+        let beside = region::place_beside(&self.maps, self.code.lowest(), region::SIZE_WITH_OWN_IMAGE);
         beside.ok_or_else(|| Error::Unsupported("there is no room near the program".into()))
     }
 
@@ -225,24 +225,21 @@ impl Program {
                 redirection::region_for(bytes, *base, at, config.clocks, config.rescue)
             }
             vdso => {
-                let mut plan = RegionPlan::without_patches(self.abi, at, config.clocks, config.rescue)?;
-                if vdso.is_none() && config.serve {
-                    plan.add_public_image(self.image, at)?;
-                }
-                Ok(plan)
+                let is_vdso = vdso.is_none() && config.serve;
+                RegionPlan::without_patches(self.abi, at, config.clocks, config.rescue, is_vdso)
             }
         }
     }
 
     /// Returns the initial stack, with the addresses by which the program gets to the region, and what the hook must
-    /// know. A program with a kernel's vDSO keeps it: only where there is none does AT_SYSINFO_EHDR point to the second image.
+    /// know. A program with a kernel's vDSO keeps it: only where there is none does AT_SYSINFO_EHDR point to the image.
     /// AT_ENTRY points to the hook where the C library is still to be mapped.
     fn start(&self, config: &InjectionConfig, at: u64, plan: &mut RegionPlan) -> Result<Start> {
         let old = &self.stack;
         let mut stack = old.clone();
         match (&self.vdso, config.serve) {
             (Some(_), true) => {}
-            (None, true) => stack.set(AT_SYSINFO_EHDR, at + region::PUBLIC_IMAGE),
+            (None, true) => stack.set(AT_SYSINFO_EHDR, at + region::IMAGE),
             (_, false) if config.without_vdso => stack.remove(AT_SYSINFO_EHDR),
             (_, false) => {}
         }

@@ -10,8 +10,8 @@
 //! | 24576 | 4096 | the mailbox, a memfd | read, write |
 //! | 28672 | 4096 | the journal of the changes, and the thunks of the vDSO's entry points (`redirection/`) | read, execute |
 //!
-//! A program that starts without a kernel's vDSO gets a second image, to which AT_SYSINFO_EHDR points. It is alone in its
-//! mapping: some programs unmap all of the mapping that holds the vDSO, as Valgrind does.
+//! In a program that starts without a kernel's vDSO, AT_SYSINFO_EHDR points to the image. It is alone in its mapping there:
+//! some programs unmap all of the mapping that holds the vDSO, as Valgrind does. fastpath's own code uses a second image.
 //!
 //! Thunks for system calls of the program and its libraries are on pages of their own, near that code
 //! (`hooked_calls.rs`).
@@ -38,10 +38,10 @@ pub const ENTRY_THUNKS: u64 = JOURNAL + JOURNAL_ROOM;
 /// Size of the region in bytes.
 pub const SIZE: u64 = JOURNAL + 4096;
 
-/// Offset of the second image, a page behind the region, so that the kernel does not join the two mappings.
-pub const PUBLIC_IMAGE: u64 = SIZE + 4096;
+/// Offset of the second image.
+pub const OWN_IMAGE: u64 = SIZE + 4096;
 /// Size of the region with the second image, in bytes.
-pub const SIZE_WITH_PUBLIC_IMAGE: u64 = PUBLIC_IMAGE + IMAGE_ROOM;
+pub const SIZE_WITH_OWN_IMAGE: u64 = OWN_IMAGE + IMAGE_ROOM;
 
 /// Refuses a kernel whose pages are larger than the region's (AArch64's may be of 16 or 64 KiB): parts of a page can be
 /// neither mapped nor protected.

@@ -67,7 +67,7 @@ pub fn add(
         return Ok(result);
     }
     let mut taken = maps.to_vec();
-    reserve(&mut taken, region_at, region::SIZE_WITH_PUBLIC_IMAGE);
+    reserve(&mut taken, region_at, region::SIZE_WITH_OWN_IMAGE);
     for (at, _) in &calls.pages {
         reserve(&mut taken, *at, PAGE);
     }

@@ -15,9 +15,9 @@ use crate::memory::PAGE;
 use crate::region;
 use crate::remote::{self, RemoteCall, RemoteCalls};
 
-/// Offsets in the region's memory of what is mapped apart from it: the second image, and the pages of thunks.
-const PUBLIC_IMAGE_IN_FILE: u64 = region::SIZE;
-const THUNK_PAGES_IN_FILE: u64 = PUBLIC_IMAGE_IN_FILE + region::IMAGE_ROOM;
+/// Offsets in the region's memory of what is mapped apart: an image that is a program's vDSO, and the pages of thunks.
+const VDSO_IN_FILE: u64 = region::SIZE;
+const THUNK_PAGES_IN_FILE: u64 = VDSO_IN_FILE + region::IMAGE_ROOM;
 
 /// A region to be mapped.
 pub struct Region<'a> {
@@ -54,7 +54,7 @@ impl Region<'_> {
         let state = self.state.bytes();
         let mut bytes = self.plan.code.clone();
         bytes[region::STATE as usize..][..state.len()].copy_from_slice(&state);
-        bytes.extend(&self.plan.public_image);
+        bytes.extend(&self.plan.vdso);
         bytes.resize(THUNK_PAGES_IN_FILE as usize, 0);
         bytes.extend(self.thunk_pages.iter().flat_map(|(_, bytes)| bytes));
         let make = |flags| memfd_create(REGION_NAME, MFdFlags::MFD_CLOEXEC | flags);
@@ -85,18 +85,29 @@ impl Region<'_> {
             (at + region::PAGE, PAGE, READ, SHARED, page, 0),
             (at + region::MAILBOX, PAGE, WRITE, SHARED, mailbox, 0),
         ];
-        let public_image = (!self.plan.public_image.is_empty()).then_some((
-            at + region::PUBLIC_IMAGE,
-            region::IMAGE_ROOM,
-            EXECUTE,
-            NEW,
-            code,
-            PUBLIC_IMAGE_IN_FILE,
-        ));
+        let images = [
+            (
+                at + region::IMAGE,
+                region::IMAGE_ROOM,
+                EXECUTE,
+                PRIVATE,
+                code,
+                VDSO_IN_FILE,
+            ),
+            (
+                at + region::OWN_IMAGE,
+                region::IMAGE_ROOM,
+                EXECUTE,
+                NEW,
+                code,
+                region::IMAGE,
+            ),
+        ];
+        let images = images.into_iter().filter(|_| !self.plan.vdso.is_empty());
         let offsets = (THUNK_PAGES_IN_FILE..).step_by(PAGE as usize);
         let thunks = offsets.zip(self.thunk_pages);
         let thunks = thunks.map(|(offset, (at, _))| (*at, PAGE, EXECUTE, NEW, code, offset));
-        let all = parts.into_iter().chain(public_image).chain(thunks);
+        let all = parts.into_iter().chain(images).chain(thunks);
         all.map(|(at, size, protection, flags, fd, offset)| [at, size, protection as u64, flags as u64, fd, offset])
             .collect()
     }
@@ -176,7 +187,10 @@ pub fn unmap(calls: &mut RemoteCalls<'_>, at: u64) -> Result<()> {
 /// Returns the parts of the region at `at` in a process with these mappings.
 pub fn parts(at: u64, maps: &[Mapping]) -> Vec<std::ops::Range<u64>> {
     let whole = at..at + region::SIZE;
-    std::iter::once(whole).chain(from(maps, region::SIZE)).collect()
+    let has_own_image = maps.iter().any(|m| is_region(m) && m.start == at + region::OWN_IMAGE);
+    let own_image = has_own_image.then_some(at + region::OWN_IMAGE..at + region::SIZE_WITH_OWN_IMAGE);
+    let parts = std::iter::once(whole).chain(own_image);
+    parts.chain(from(maps, region::SIZE)).collect()
 }
 
 /// Returns the parts with code of the region at `at`. Addresses of its data are left on stacks by code that has returned.

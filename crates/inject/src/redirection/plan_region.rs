@@ -18,8 +18,8 @@ pub struct RegionPlan {
     /// state and the mailbox are to be mapped ([`crate::region`]). Everything but these three must be readable and
     /// executable.
     pub code: Vec<u8>,
-    /// Bytes of the second image; empty: there is none.
-    pub public_image: Vec<u8>,
+    /// Bytes of the image that is the program's vDSO, if it is one: then the image in `code` is the second one.
+    pub vdso: Vec<u8>,
     /// Changes that put the region in force, once it is mapped completely.
     pub patches: Vec<EntryPatch>,
     /// Overwritten instructions and their copies.
@@ -59,9 +59,19 @@ pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet,
 }
 
 impl RegionPlan {
-    /// Plans a region at `region_at` for a program without a kernel's vDSO, or one whose vDSO is left alone.
-    pub(crate) fn without_patches(abi: &dyn Abi, region_at: u64, clocks: ClockSet, rescue: bool) -> Result<RegionPlan> {
+    /// Plans a region at `region_at` for a program without a kernel's vDSO, or one whose vDSO is left alone. `is_vdso`: the
+    /// image is to be the program's vDSO.
+    pub(crate) fn without_patches(
+        abi: &dyn Abi,
+        region_at: u64,
+        clocks: ClockSet,
+        rescue: bool,
+        is_vdso: bool,
+    ) -> Result<RegionPlan> {
         let mut plan = RegionPlan::of(abi, region_at, Redirection::default(), 0, clocks)?;
+        if is_vdso {
+            plan.add_own_image(abi, region_at)?;
+        }
         if rescue {
             plan.put_routines(abi, region_at, KernelFunctions::NONE)?;
         }
@@ -86,7 +96,7 @@ impl RegionPlan {
         let instance = instance(image, region_at + region::IMAGE, &redirection)?;
         let mut plan = RegionPlan {
             code: vec![0; region::SIZE as usize],
-            public_image: Vec::new(),
+            vdso: Vec::new(),
             patches: redirection.patches,
             moved: redirection.moved,
             left_alone: redirection.left_alone,
@@ -113,11 +123,17 @@ impl RegionPlan {
     /// Fills in which functions the hook's routines call, the image's and the kernel's.
     fn put_routines(&mut self, abi: &dyn Abi, region_at: u64, kernel: KernelFunctions) -> Result<()> {
         let (image, hook) = abi::of_this_build(abi)?;
+        let image_at = region_at
+            + if self.vdso.is_empty() {
+                region::IMAGE
+            } else {
+                region::OWN_IMAGE
+            };
         for (name, routine, answers) in hook.rescue {
             let function = match *name {
                 // Only the kernel knows them: time follows its tick.
                 "time" | "getcpu" => kernel.address(name),
-                _ => super::function_of(image, name).map_or(0, |offset| region_at + region::IMAGE + offset),
+                _ => super::function_of(image, name).map_or(0, |offset| image_at + offset),
             };
             if function != 0 {
                 let word = region::HOOK + answers;
@@ -155,16 +171,20 @@ impl RegionPlan {
         self.write_journal()
     }
 
-    /// Adds a second image, for a region at `region_at`, to which AT_SYSINFO_EHDR points.
-    pub(crate) fn add_public_image(&mut self, image: &Image, region_at: u64) -> Result<()> {
+    /// Makes the image the program's vDSO, and adds a second one.
+    fn add_own_image(&mut self, abi: &dyn Abi, region_at: u64) -> Result<()> {
+        let (image, _) = abi::of_this_build(abi)?;
+        let mut vdso = instance(image, region_at + region::IMAGE, &Redirection::default())?;
+        // It would only make the system call. glibc returns the function's result as it is, without errno.
+        vdso.hide(image, "time");
+        self.vdso = vdso.bytes().to_vec();
         let placement = Placement {
-            address: region_at + region::PUBLIC_IMAGE,
-            page_offset: region::PAGE.cast_signed() - region::PUBLIC_IMAGE.cast_signed(),
+            address: region_at + region::OWN_IMAGE,
+            page_offset: region::PAGE.cast_signed() - region::OWN_IMAGE.cast_signed(),
         };
-        let instance = Instance::new(image, &Options::at(placement));
-        let instance = instance.map_err(|e| Error::Unsupported(e.to_string()))?;
-        self.public_image = instance.bytes().to_vec();
-        Ok(())
+        let own = Instance::new(image, &Options::at(placement));
+        let own = own.map_err(|e| Error::Unsupported(e.to_string()))?;
+        self.put(region::IMAGE..region::HOOK, own.bytes())
     }
 
     /// Puts the thunk for AT_SYSINFO.

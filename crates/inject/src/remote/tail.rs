@@ -14,6 +14,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
 use crate::memory::{Memory, PAGE, Pagemap};
+use crate::redirection::is_region;
 
 /// Size in bytes: the margin, the longest code of any ISA (x86-64's, 106 bytes), and the mark.
 const BYTES: usize = 160;
@@ -173,7 +174,7 @@ fn places(pid: i32, maps: &[Mapping]) -> (Vec<u64>, Vec<u64>) {
 /// Returns whether a mapping has the code of a file that is not fastpath's. Anonymous memory does not count: the program may
 /// be about to use the rest of it.
 fn is_of_file(mapping: &Mapping) -> bool {
-    mapping.executable && mapping.inode != 0 && !mapping.name.starts_with("/memfd:fastpath")
+    mapping.executable && mapping.inode != 0 && !is_region(mapping)
 }
 
 /// Returns the tail at `at` and the padding before it.
