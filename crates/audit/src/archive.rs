@@ -14,7 +14,7 @@ const BLOCK: u64 = 512;
 
 /// The kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub(crate) enum What {
     File,
     Directory,
     /// A hard link to an entry of this name.
@@ -27,7 +27,7 @@ pub enum What {
 
 /// One entry. Its data must be read from [`Entries`] before the next call of `next`.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub(crate) struct Entry {
     /// Path relative to the root, without `.` and `..`. `None` if it would lie outside.
     pub path: Option<String>,
     pub what: What,
@@ -35,7 +35,7 @@ pub struct Entry {
 }
 
 /// The entries of an archive.
-pub struct Entries<R> {
+pub(crate) struct Entries<R> {
     reader: R,
     /// Bytes left of the present entry's data, and of the padding behind it.
     data: u64,
@@ -43,7 +43,7 @@ pub struct Entries<R> {
 }
 
 impl<R: Read> Entries<R> {
-    pub fn new(reader: R) -> Entries<R> {
+    pub(crate) fn new(reader: R) -> Entries<R> {
         Entries {
             reader,
             data: 0,
@@ -55,7 +55,7 @@ impl<R: Read> Entries<R> {
     ///
     /// # Errors
     /// Fails if the archive is broken or ends too early.
-    pub fn next(&mut self) -> io::Result<Option<Entry>> {
+    pub(crate) fn next(&mut self) -> io::Result<Option<Entry>> {
         let (mut long_name, mut long_link, mut extended) = (None, None, Extended::default());
         loop {
             let Some(header) = self.header()? else {
@@ -162,13 +162,13 @@ impl<R: Read> Entries<R> {
     }
 
     /// Returns a reader of the present entry's data.
-    pub fn data(&mut self) -> Data<'_, R> {
+    pub(crate) fn data(&mut self) -> Data<'_, R> {
         Data(self)
     }
 }
 
 /// The data of an entry.
-pub struct Data<'a, R>(&'a mut Entries<R>);
+pub(crate) struct Data<'a, R>(&'a mut Entries<R>);
 
 impl<R: Read> Read for Data<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -183,7 +183,7 @@ impl<R: Read> Read for Data<'_, R> {
 }
 
 /// Returns whether a block is a header, by its checksum.
-pub fn is_header(block: &[u8; BLOCK as usize]) -> bool {
+pub(crate) fn is_header(block: &[u8; BLOCK as usize]) -> bool {
     let sum: u32 = block[..148]
         .iter()
         .chain(&block[156..])
@@ -235,7 +235,7 @@ fn inside(name: &[u8]) -> Option<String> {
 
 /// Limits of a stream: bytes, time, and the ratio of decompression.
 #[derive(Clone, Copy, Debug)]
-pub struct Budget {
+pub(crate) struct Budget {
     pub bytes: u64,
     pub time: Duration,
     /// Largest number of bytes out for one byte in, beyond the first [`FREE_BYTES`].
@@ -247,7 +247,7 @@ const FREE_BYTES: u64 = 64 << 20;
 
 /// Counts what has been read, against a budget.
 #[derive(Clone)]
-pub struct Meter {
+pub(crate) struct Meter {
     budget: Budget,
     began: Instant,
     taken: Rc<Cell<u64>>,
@@ -255,7 +255,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    pub fn new(budget: Budget) -> Meter {
+    pub(crate) fn new(budget: Budget) -> Meter {
         Meter {
             budget,
             began: Instant::now(),
@@ -265,7 +265,7 @@ impl Meter {
     }
 
     /// Returns a reader that counts the bytes read from the archive itself.
-    pub fn input<R>(&self, reader: R) -> Counted<R> {
+    pub(crate) fn input<R>(&self, reader: R) -> Counted<R> {
         Counted {
             reader,
             count: self.read.clone(),
@@ -276,7 +276,7 @@ impl Meter {
     ///
     /// # Errors
     /// Fails if it cannot be read or has another format.
-    pub fn unpacked<'a>(&self, mut reader: impl Read + 'a) -> io::Result<Metered<'a>> {
+    pub(crate) fn unpacked<'a>(&self, mut reader: impl Read + 'a) -> io::Result<Metered<'a>> {
         let mut first = Vec::new();
         reader.by_ref().take(BLOCK).read_to_end(&mut first)?;
         let form: fn(&[u8]) -> Option<&'static str> = |first| match first {
@@ -307,7 +307,7 @@ impl Meter {
 }
 
 /// A reader that counts.
-pub struct Counted<R> {
+pub(crate) struct Counted<R> {
     reader: R,
     count: Rc<Cell<u64>>,
 }
@@ -321,7 +321,7 @@ impl<R: Read> Read for Counted<R> {
 }
 
 /// A reader that ends with an error when the budget is spent.
-pub struct Metered<'a> {
+pub(crate) struct Metered<'a> {
     reader: Box<dyn Read + 'a>,
     meter: Meter,
 }

@@ -34,7 +34,7 @@ pub enum Kind {
 
 /// A part of a file that is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub(crate) struct Part {
     pub offset: u64,
     pub size: u64,
     /// Address at which it is mapped, before relocation.
@@ -43,7 +43,7 @@ pub struct Part {
 
 /// Result of reading an ELF file.
 #[derive(Debug)]
-pub struct Elf {
+pub(crate) struct Elf {
     pub isa: Isa,
     pub kind: Kind,
     /// Parts with code. No byte of the file is in two of them.
@@ -57,7 +57,7 @@ pub struct Elf {
 }
 
 /// Returns whether a file begins as ELF files do.
-pub fn is_elf(first: &[u8]) -> bool {
+pub(crate) fn is_elf(first: &[u8]) -> bool {
     first.starts_with(&elf::ELFMAG)
 }
 
@@ -66,7 +66,7 @@ pub fn is_elf(first: &[u8]) -> bool {
 ///
 /// # Errors
 /// Fails with a message if the file is broken.
-pub fn read<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Elf>, String> {
+pub(crate) fn read<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Elf>, String> {
     let mut ident = [0; 16];
     if bytes.read_exact_at(0, &mut ident).is_err() {
         return Err("it ends within the ELF header".to_owned());

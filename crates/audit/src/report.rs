@@ -140,7 +140,7 @@ impl Gathered {
         bytes <= MOST_PATH_BYTES
     }
 
-    pub fn add(&mut self, path: &str, layer: Option<&str>, judged: crate::judge::Judged, with_programs: bool) {
+    pub(crate) fn add(&mut self, path: &str, layer: Option<&str>, judged: crate::judge::Judged, with_programs: bool) {
         self.summary.programs += 1;
         for mut finding in judged.findings {
             match finding.level {
@@ -161,7 +161,7 @@ impl Gathered {
         }
     }
 
-    pub fn give_up(&mut self, path: String, why: String) {
+    pub(crate) fn give_up(&mut self, path: String, why: String) {
         self.summary.unjudged += 1;
         if self.unjudged.len() < MOST_LINES && self.has_room_for(&path) {
             self.unjudged.push(Unjudged { path, why });
@@ -169,13 +169,13 @@ impl Gathered {
     }
 
     /// Records that an image, a layer of one or a requested file could not be judged as a whole.
-    pub fn give_up_image(&mut self, path: String, why: String) {
+    pub(crate) fn give_up_image(&mut self, path: String, why: String) {
         self.summary.incomplete += 1;
         self.give_up(path, why);
     }
 
     /// Adds what another thread has collected.
-    pub fn append(&mut self, other: Gathered) {
+    pub(crate) fn append(&mut self, other: Gathered) {
         self.summary.programs += other.summary.programs;
         self.summary.errors += other.summary.errors;
         self.summary.warnings += other.summary.warnings;
@@ -199,7 +199,7 @@ impl Gathered {
         }
     }
 
-    pub fn into_report(mut self, seconds: f64) -> Report {
+    pub(crate) fn into_report(mut self, seconds: f64) -> Report {
         self.summary.seconds = seconds;
         self.findings.sort_by(|a, b| (&a.path, a.rule).cmp(&(&b.path, b.rule)));
         self.programs.sort_by(|a, b| a.path.cmp(&b.path));

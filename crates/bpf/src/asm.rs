@@ -67,7 +67,7 @@ impl Assembler {
         self.push(0xb7, dst, R0, 0, value);
     }
 
-    pub fn set64(&mut self, dst: Register, value: u64) {
+    pub(crate) fn set64(&mut self, dst: Register, value: u64) {
         self.push(0x18, dst, R0, 0, value as u32 as i32);
         self.push(0, R0, R0, 0, (value >> 32) as i32);
     }
@@ -93,7 +93,7 @@ impl Assembler {
         self.push(0x57, dst, R0, 0, value);
     }
 
-    pub fn shift_right(&mut self, dst: Register, bits: i32) {
+    pub(crate) fn shift_right(&mut self, dst: Register, bits: i32) {
         self.push(0x77, dst, R0, 0, bits);
     }
 

@@ -16,7 +16,7 @@ pub const MAX_SIZE: usize = 8192;
 /// Size of a SHA-1.
 const BUILD_ID_SIZE: usize = 20;
 
-pub const SONAME: &str = "linux-vdso.so.1";
+pub(crate) const SONAME: &str = "linux-vdso.so.1";
 /// The name and type of the note by which fastpath recognizes its own image. Its description is the page's ABI version.
 pub const NOTE_NAME: &str = "fastpath";
 pub const NOTE_KIND: u32 = 1;

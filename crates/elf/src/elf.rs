@@ -101,7 +101,7 @@ pub struct Elf<'a> {
     symbols: Vec<Option<Symbol<'a>>>,
 }
 
-pub fn bytes_at(bytes: &[u8], offset: u64, size: u64) -> Option<&[u8]> {
+pub(crate) fn bytes_at(bytes: &[u8], offset: u64, size: u64) -> Option<&[u8]> {
     bytes.read_bytes_at(offset, size).ok()
 }
 
@@ -187,7 +187,7 @@ impl<'a> Elf<'a> {
     }
 
     /// Returns whether the bytes from this offset are in the loaded segment and in the file.
-    pub fn is_loaded(&self, offset: u64, size: u64) -> bool {
+    pub(crate) fn is_loaded(&self, offset: u64, size: u64) -> bool {
         let end = self.load.offset.saturating_add(self.load.file_size);
         offset >= self.load.offset
             && offset.checked_add(size).is_some_and(|last| last <= end)
@@ -199,7 +199,7 @@ impl<'a> Elf<'a> {
     }
 
     /// Returns the value of a dynamic tag.
-    pub fn dynamic_value(&self, tag: u32) -> Option<u64> {
+    pub(crate) fn dynamic_value(&self, tag: u32) -> Option<u64> {
         self.dynamic.iter().find(|entry| entry.0 == tag).map(|entry| entry.1)
     }
 
@@ -230,7 +230,7 @@ impl<'a> Elf<'a> {
     }
 
     /// Returns the size of an entry of the dynamic symbol table.
-    pub fn symbol_size(&self) -> u64 {
+    pub(crate) fn symbol_size(&self) -> u64 {
         if self.is_64 { 24 } else { 16 }
     }
 
@@ -251,7 +251,7 @@ impl<'a> Elf<'a> {
     }
 
     /// Returns the number of dynamic symbols, by the hash tables: the symbol table has no length of its own.
-    pub fn symbol_count(&self) -> u32 {
+    pub(crate) fn symbol_count(&self) -> u32 {
         self.symbol_count
     }
 

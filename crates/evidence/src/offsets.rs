@@ -86,7 +86,7 @@ struct Bound {
 
 impl Offsets {
     /// Returns the offsets of `cpus` that leave the greatest margin to the bounds of these pairs.
-    pub fn solve(cpus: &[usize], pairs: &[Pair]) -> Result<Offsets, Unsolvable> {
+    pub(crate) fn solve(cpus: &[usize], pairs: &[Pair]) -> Result<Offsets, Unsolvable> {
         let index: BTreeMap<usize, usize> = cpus.iter().enumerate().map(|(index, cpu)| (*cpu, index)).collect();
         let of_pair = |pair: &Pair| {
             let (from, to) = (*index.get(&pair.cpu)?, *index.get(&pair.other)?);

@@ -175,7 +175,7 @@ impl<'p, S: Source> Publisher<'p, S> {
     }
 
     /// Returns what the guest would read from its counter now.
-    pub fn guest_counter(&self) -> u64 {
+    pub(crate) fn guest_counter(&self) -> u64 {
         self.options.relation.guest(self.source.counter())
     }
 

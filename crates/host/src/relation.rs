@@ -56,7 +56,7 @@ impl Relation {
     }
 
     /// Converts a bracket of the host to the guest's counts.
-    pub fn guest_bracket(&self, host: Bracket) -> Bracket {
+    pub(crate) fn guest_bracket(&self, host: Bracket) -> Bracket {
         Bracket {
             before: self.guest(host.before),
             time_ns: host.time_ns,
@@ -65,7 +65,7 @@ impl Relation {
     }
 
     /// Converts a sample of the host to the guest's counts.
-    pub fn guest_sample(&self, host: &Sample) -> Sample {
+    pub(crate) fn guest_sample(&self, host: &Sample) -> Sample {
         let bracket = |host| self.guest_bracket(host);
         Sample {
             mono: bracket(host.mono),

@@ -39,7 +39,7 @@ fn build() -> Result<(), String> {
     let mut images_for_hosts = images.clone();
     let own = Toolchain::of_target()?;
     let text = image(&own, host, Audience::Native, &source, &out)?;
-    let mut constants = format!("/// The target's own.\npub static HOST: Image = {text};\n");
+    let mut constants = format!("/// The target's own.\npub(crate) static HOST: Image = {text};\n");
     images[host as usize] = format!("Some({text})");
     let mut add_for_hosts = |toolchain: &Toolchain, isa: Isa| {
         if isa.facts().answered.is_some() {
@@ -67,7 +67,7 @@ fn build() -> Result<(), String> {
     }
     for (name, list) in [("IMAGES", images), ("IMAGES_FOR_HOSTS", images_for_hosts)] {
         constants += &format!(
-            "/// In the order of the ISAs.\npub static {name}: [Option<Image>; {}] = [{}];\n",
+            "/// In the order of the ISAs.\npub(crate) static {name}: [Option<Image>; {}] = [{}];\n",
             list.len(),
             list.join(", ")
         );

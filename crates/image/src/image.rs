@@ -5,7 +5,7 @@ use crate::instance::plain_name;
 use fastpath_isa::Isa;
 
 /// Images consist of pages of this size, and are mapped at multiples of it, whatever the kernel's page size.
-pub const PAGE_SIZE: usize = 4096;
+pub(crate) const PAGE_SIZE: usize = 4096;
 
 /// A function that an image exports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ const STT_OBJECT: u8 = 1;
 
 /// Makes the dynamic symbol whose entry is at `entry` undefined, and no function. Every loader then skips it, as if
 /// this kernel did not have the function (rustix only checks the type); the hash tables stay unchanged.
-pub fn hide(isa: Isa, bytes: &mut [u8], entry: usize) {
+pub(crate) fn hide(isa: Isa, bytes: &mut [u8], entry: usize) {
     // Both classes have section index, value and size, in a different order and with two different widths.
     let fields = if isa.is_64() { [6..8, 8..24] } else { [4..12, 14..16] };
     for field in fields {

@@ -3,7 +3,7 @@
 use crate::bytes::{first_u32, put_u32, u32_at};
 use crate::{Counter, Facts, SystemCalls, Unwind, Version};
 
-pub const FACTS: Facts = Facts {
+pub(crate) const FACTS: Facts = Facts {
     name: c"arm",
     rust_name: "arm",
     is_64: false,

@@ -44,7 +44,7 @@ system_calls! {
 }
 
 /// The table that newer ISAs share: include/uapi/asm-generic/unistd.h.
-pub const ASM_GENERIC: SystemCalls = SystemCalls {
+pub(crate) const ASM_GENERIC: SystemCalls = SystemCalls {
     fcntl: 25,
     openat: 56,
     close: 57,
@@ -90,7 +90,7 @@ pub const ASM_GENERIC: SystemCalls = SystemCalls {
 };
 
 /// The same for the calls that the image for hosts answers.
-pub const ASM_GENERIC_ANSWERED: AnsweredCalls = AnsweredCalls {
+pub(crate) const ASM_GENERIC_ANSWERED: AnsweredCalls = AnsweredCalls {
     getresuid: 148,
     getresgid: 150,
     setfsuid: 151,

@@ -115,7 +115,7 @@ impl Facts {
     }
 
     /// Returns whether its vDSO has the functions also under their names without the prefix.
-    pub fn has_second_names(&self) -> bool {
+    pub(crate) fn has_second_names(&self) -> bool {
         self.vdso.iter().any(|version| !version.weak.is_empty())
     }
 }

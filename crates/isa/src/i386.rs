@@ -3,7 +3,7 @@
 use crate::bytes::{put_u32, u32_at};
 use crate::{Facts, SystemCalls, Unwind, Version, x86};
 
-pub const FACTS: Facts = Facts {
+pub(crate) const FACTS: Facts = Facts {
     name: c"i386",
     rust_name: "x86",
     is_64: false,

@@ -7,7 +7,7 @@ use crate::bytes::{first_u32, put_u32, u32_at};
 use crate::calls::ASM_GENERIC;
 use crate::{Counter, Facts, Unwind, Version};
 
-pub const FACTS: Facts = Facts {
+pub(crate) const FACTS: Facts = Facts {
     name: c"riscv64",
     rust_name: "riscv64",
     is_64: true,

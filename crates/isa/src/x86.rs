@@ -6,7 +6,7 @@ use crate::{Counter, CpuFeatures};
 
 /// The TSC: Intel SDM volume 2, RDTSC; AMD APM volume 3, RDTSC. `vdso/x86/counter.h` has the reasons for the order of
 /// the read.
-pub const COUNTER: Counter = Counter {
+pub(crate) const COUNTER: Counter = Counter {
     // x86 never reorders a load with another load (Intel SDM 3A, 9.2.2; AMD APM 2, 7.2): only the compiler must not.
     load_barrier: "",
     // lfence; rdtsc
@@ -17,13 +17,13 @@ pub const COUNTER: Counter = Counter {
 };
 
 /// Adds to the displacement of an LEA.
-pub fn move_page_reference(image: &mut [u8], at: usize, by: i64) {
+pub(crate) fn move_page_reference(image: &mut [u8], at: usize, by: i64) {
     let distance = u32_at(image, at).wrapping_add(by as u32);
     put_u32(image, at, distance);
 }
 
 /// Writes `rdtscp` and a no-op of two bytes, in place of `lfence; rdtsc`.
-pub fn improve_counter_read(image: &mut [u8], at: usize, cpu: CpuFeatures) {
+pub(crate) fn improve_counter_read(image: &mut [u8], at: usize, cpu: CpuFeatures) {
     const RDTSCP: [u8; 5] = [0x0f, 0x01, 0xf9, 0x66, 0x90];
     if cpu.rdtscp {
         image[at..at + RDTSCP.len()].copy_from_slice(&RDTSCP);
@@ -31,7 +31,7 @@ pub fn improve_counter_read(image: &mut [u8], at: usize, cpu: CpuFeatures) {
 }
 
 /// Decodes `jmp rel32`, first or behind `endbr64` or `endbr32`.
-pub fn jump_target(code: &[u8], address: u64) -> Option<u64> {
+pub(crate) fn jump_target(code: &[u8], address: u64) -> Option<u64> {
     const PADS: [[u8; 4]; 2] = [[0xf3, 0x0f, 0x1e, 0xfa], [0xf3, 0x0f, 0x1e, 0xfb]];
     let skipped = if PADS.iter().any(|pad| code.starts_with(pad)) {
         4
@@ -47,7 +47,7 @@ pub fn jump_target(code: &[u8], address: u64) -> Option<u64> {
 
 /// Code for this CPU.
 #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
-pub mod cpu {
+pub(crate) mod cpu {
     #[cfg(target_arch = "x86")]
     use core::arch::x86::{__cpuid, __rdtscp, _mm_lfence, _rdtsc};
     #[cfg(target_arch = "x86_64")]

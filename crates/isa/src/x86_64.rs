@@ -3,7 +3,7 @@
 use crate::bytes::put_u32;
 use crate::{AnsweredCalls, Facts, SystemCalls, Unwind, Version, x86};
 
-pub const FACTS: Facts = Facts {
+pub(crate) const FACTS: Facts = Facts {
     name: c"x86_64",
     rust_name: "x86_64",
     is_64: true,

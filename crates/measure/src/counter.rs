@@ -28,7 +28,7 @@ pub fn allow() {
 }
 
 /// Returns the ticks that one bare ordered read takes; `None` where the counter may not be read.
-pub fn ticks_per_read(timer: &Timer, effort: Effort) -> Option<f64> {
+pub(crate) fn ticks_per_read(timer: &Timer, effort: Effort) -> Option<f64> {
     timer.is_counter().then(|| ticks_per_call(timer, effort, repeat))
 }
 

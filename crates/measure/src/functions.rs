@@ -301,28 +301,28 @@ fn libc_getcpu() -> Option<GetcpuFn> {
 mod syscall {
     use super::*;
 
-    pub unsafe extern "C" fn clock_gettime(id: clockid_t, now: *mut timespec) -> c_int {
+    pub(crate) unsafe extern "C" fn clock_gettime(id: clockid_t, now: *mut timespec) -> c_int {
         // SAFETY: the caller's pointers are passed on to the kernel, which checks them.
         unsafe { libc::syscall(libc::SYS_clock_gettime, id, now) as c_int }
     }
 
-    pub unsafe extern "C" fn clock_getres(id: clockid_t, resolution: *mut timespec) -> c_int {
+    pub(crate) unsafe extern "C" fn clock_getres(id: clockid_t, resolution: *mut timespec) -> c_int {
         // SAFETY: the caller's pointers are passed on to the kernel, which checks them.
         unsafe { libc::syscall(libc::SYS_clock_getres, id, resolution) as c_int }
     }
 
-    pub unsafe extern "C" fn gettimeofday(now: *mut timeval, zone: *mut c_void) -> c_int {
+    pub(crate) unsafe extern "C" fn gettimeofday(now: *mut timeval, zone: *mut c_void) -> c_int {
         // SAFETY: the caller's pointers are passed on to the kernel, which checks them.
         unsafe { libc::syscall(libc::SYS_gettimeofday, now, zone) as c_int }
     }
 
     #[cfg(target_arch = "x86_64")]
-    pub unsafe extern "C" fn time(now: *mut time_t) -> time_t {
+    pub(crate) unsafe extern "C" fn time(now: *mut time_t) -> time_t {
         // SAFETY: the caller's pointers are passed on to the kernel, which checks them.
         unsafe { libc::syscall(libc::SYS_time, now) as time_t }
     }
 
-    pub unsafe extern "C" fn getcpu(cpu: *mut c_uint, node: *mut c_uint, unused: *mut c_void) -> c_int {
+    pub(crate) unsafe extern "C" fn getcpu(cpu: *mut c_uint, node: *mut c_uint, unused: *mut c_void) -> c_int {
         // SAFETY: the caller's pointers are passed on to the kernel, which checks them.
         unsafe { libc::syscall(libc::SYS_getcpu, cpu, node, unused) as c_int }
     }

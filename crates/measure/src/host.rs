@@ -132,7 +132,7 @@ fn clocksource(which: &str) -> Vec<String> {
 }
 
 /// Returns the seccomp mode (0 none, 1 strict, 2 filter); `None` if /proc does not state it.
-pub fn seccomp_mode_of_this_process() -> Option<u32> {
+pub(crate) fn seccomp_mode_of_this_process() -> Option<u32> {
     fastpath_proc::Status::of("self").ok()?.number("Seccomp")
 }
 

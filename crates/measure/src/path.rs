@@ -79,11 +79,11 @@ impl Evidence {
 pub mod step {
     pub const RAW: u64 = 1;
     pub const FILTER: u64 = 2;
-    pub const CONTROL: u64 = 3;
+    pub(crate) const CONTROL: u64 = 3;
     pub const LIBC: u64 = 4;
-    pub const PRICE_LIBC: u64 = 5;
-    pub const PRICE_RAW: u64 = 6;
-    pub const EXEC: u64 = 7;
+    pub(crate) const PRICE_LIBC: u64 = 5;
+    pub(crate) const PRICE_RAW: u64 = 6;
+    pub(crate) const EXEC: u64 = 7;
 }
 
 /// Establishes the path of each call by libc.
@@ -103,7 +103,7 @@ fn establish_for(program: Functions, calls: &[Call]) -> Vec<Evidence> {
 
 /// Returns the results of the bare system calls: 0 or an errno. They are called in a child, because a filter of this
 /// process may kill it for one; nothing is known about that call and those after it.
-pub fn raw_errnos(calls: &[Call]) -> Vec<Option<i32>> {
+pub(crate) fn raw_errnos(calls: &[Call]) -> Vec<Option<i32>> {
     let raw = Functions::syscalls();
     let body = |reporter: &child::Reporter| {
         for (item, call) in calls.iter().enumerate().filter(|(_, call)| raw.has(**call)) {
@@ -208,7 +208,7 @@ pub fn value(records: &[Record], step: u64, item: u64) -> Option<u64> {
         .map(|record| record[2])
 }
 
-pub fn interpret(calls: usize, records: &[Record], end: End) -> Vec<Result<u64, String>> {
+pub(crate) fn interpret(calls: usize, records: &[Record], end: End) -> Vec<Result<u64, String>> {
     let died = || format!("a child process that tried it {}", end.describe());
     let refused = match (value(records, step::FILTER, 0), value(records, step::CONTROL, 0)) {
         (Some(0), Some(errno)) if errno == TAKEN_AWAY as u64 => None,

@@ -22,7 +22,7 @@ impl Effort {
         batch_time: Duration::from_micros(15),
     };
     /// 6 batches of 4 us, so that all decisions of `run` fit in a millisecond.
-    pub const QUICK: Effort = Effort {
+    pub(crate) const QUICK: Effort = Effort {
         groups: 2,
         batches: 3,
         batch_time: Duration::from_micros(4),
@@ -31,7 +31,7 @@ impl Effort {
 
 /// Returns the ticks per call: the least of the groups' medians. The median drops what interrupts add to a batch, the
 /// minimum drops a group that ran beside a busy neighbour.
-pub fn ticks_per_call(timer: &Timer, effort: Effort, repeat: impl Fn(u32)) -> f64 {
+pub(crate) fn ticks_per_call(timer: &Timer, effort: Effort, repeat: impl Fn(u32)) -> f64 {
     let calls = calls_per_batch(effort.batch_time, &repeat);
     let group = || {
         let mut batches: Vec<f64> = (0..effort.batches).map(|_| batch(timer, calls, &repeat)).collect();

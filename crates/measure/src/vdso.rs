@@ -69,7 +69,7 @@ impl Vdso {
     }
 
     /// Returns whether a copied page is fastpath's and answered no clock: it may have been copied between two anchors.
-    pub fn answered_nothing(&self) -> bool {
+    pub(crate) fn answered_nothing(&self) -> bool {
         self.answered.as_ref().is_some_and(Vec::is_empty)
     }
 
@@ -119,7 +119,7 @@ impl Vdso {
     }
 
     /// Returns whether fastpath's page answers this call at present.
-    pub fn serves_from_page(&self, call: Call) -> bool {
+    pub(crate) fn serves_from_page(&self, call: Call) -> bool {
         let Some(page) = &self.page else { return false };
         let serves = |clock| match &self.answered {
             Some(answered) => answered.contains(&clock),

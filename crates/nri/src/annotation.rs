@@ -7,13 +7,13 @@ use fastpath_measure::Clocks;
 use crate::options::Method;
 
 /// Annotation with the clocks: `auto`, `all`, a list, or `off`.
-pub const CLOCKS: &str = "fastpath.io/clocks";
+pub(crate) const CLOCKS: &str = "fastpath.io/clocks";
 /// Annotation with the method: `attach` or `preload`.
-pub const METHOD: &str = "fastpath.io/method";
+pub(crate) const METHOD: &str = "fastpath.io/method";
 
 /// What a pod's annotations ask for one of its containers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Wish {
+pub(crate) struct Wish {
     /// Clocks to serve.
     pub clocks: Clocks,
     /// How to serve them.
@@ -22,7 +22,11 @@ pub struct Wish {
 
 /// Returns what the annotations ask for a container; `None` if they do not ask for it. The error: a value that cannot be
 /// understood, for which the container is left alone.
-pub fn wish(annotations: &HashMap<String, String>, container: &str, default: Method) -> Result<Option<Wish>, String> {
+pub(crate) fn wish(
+    annotations: &HashMap<String, String>,
+    container: &str,
+    default: Method,
+) -> Result<Option<Wish>, String> {
     let wrong = |key: &str, why: &dyn std::fmt::Display| format!("annotation {key}: {why}");
     let (key, clocks) = match value(annotations, CLOCKS, container) {
         None => return Ok(None),

@@ -29,14 +29,14 @@ const RETRY_EVERY: Duration = Duration::from_secs(5);
 
 /// What differs between a process before and after an exec.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Program(Vec<u8>);
+pub(crate) struct Program(Vec<u8>);
 
 impl Program {
     /// Returns what tells the present program of a process from its next: the auxiliary vector, which contains random
     /// addresses, or the command line, which needs no privilege. `None`: the process has ended, or is in the middle of an
     /// exec, and its program is not there yet. The kernel maps the vDSO before it writes the auxiliary vector
     /// (fs/binfmt_elf.c).
-    pub fn of(pid: i32) -> Option<Program> {
+    pub(crate) fn of(pid: i32) -> Option<Program> {
         match fs::read(format!("/proc/{pid}/auxv")) {
             Ok(auxv) => Some(auxv).filter(|auxv| auxv.iter().take(size_of::<usize>()).any(|byte| *byte != 0)),
             Err(_) => fs::read(format!("/proc/{pid}/cmdline"))
@@ -48,7 +48,7 @@ impl Program {
 }
 
 /// A container that is to be attached.
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// Name for the log.
     name: String,
     pid: i32,
@@ -70,7 +70,7 @@ enum Next {
 impl Candidate {
     /// Returns a candidate for the first process of a container; with `before`, it is attached once it runs another
     /// program than that one.
-    pub fn new(name: String, pid: i32, clocks: Clocks, before: Option<Program>) -> io::Result<Candidate> {
+    pub(crate) fn new(name: String, pid: i32, clocks: Clocks, before: Option<Program>) -> io::Result<Candidate> {
         let process = Some(pid).filter(|pid| *pid > 0).and_then(Pid::from_raw);
         let process = process.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
         let pidfd = pidfd_open(process, PidfdFlags::empty())?;
@@ -141,18 +141,18 @@ impl Candidate {
 }
 
 /// Attends to one candidate until nothing remains to be done. Without a daemon, it is given up.
-pub fn attend(mut candidate: Candidate, socket: &Path) {
+pub(crate) fn attend(mut candidate: Candidate, socket: &Path) {
     while let Next::After(wait) = candidate.go_on(socket, false) {
         std::thread::sleep(wait);
     }
 }
 
 /// A thread that attends to candidates: no call of the runtime waits for it. It asks until there is a daemon.
-pub struct Attendant(Sender<(Candidate, PathBuf)>);
+pub(crate) struct Attendant(Sender<(Candidate, PathBuf)>);
 
 impl Attendant {
     /// Starts it.
-    pub fn start() -> io::Result<Attendant> {
+    pub(crate) fn start() -> io::Result<Attendant> {
         let (sender, receiver) = mpsc::channel::<(Candidate, PathBuf)>();
         let work = move || {
             let mut waiting: Vec<(Instant, Candidate, PathBuf)> = Vec::new();
@@ -186,7 +186,7 @@ impl Attendant {
     }
 
     /// Hands it a candidate, and the socket of the daemon.
-    pub fn take(&self, candidate: Candidate, socket: &Path) {
+    pub(crate) fn take(&self, candidate: Candidate, socket: &Path) {
         // Its thread ends after its sender only.
         let _ = self.0.send((candidate, socket.to_owned()));
     }

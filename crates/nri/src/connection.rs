@@ -11,9 +11,9 @@ use prost::Message;
 use crate::messages::{Request, Response, Status};
 
 /// The connection on which the runtime calls the plugin.
-pub const PLUGIN: u32 = 1;
+pub(crate) const PLUGIN: u32 = 1;
 /// The connection on which the plugin calls the runtime.
-pub const RUNTIME: u32 = 2;
+pub(crate) const RUNTIME: u32 = 2;
 
 /// Longest message of ttrpc, in bytes (containerd's ttrpc: messageLengthMax).
 const LONGEST: usize = 4 << 20;
@@ -26,7 +26,7 @@ const UNIMPLEMENTED: i32 = 12;
 
 /// A message that has arrived.
 #[derive(Debug, PartialEq)]
-pub enum Arrived {
+pub(crate) enum Arrived {
     /// The runtime calls the plugin, on a stream.
     Call(u32, Request),
     /// The runtime answers a call of the plugin.
@@ -34,7 +34,7 @@ pub enum Arrived {
 }
 
 /// A connection to the runtime.
-pub struct Connection<S> {
+pub(crate) struct Connection<S> {
     socket: S,
     /// Bytes that have arrived on the connections [`PLUGIN`] and [`RUNTIME`] and are not a whole message yet.
     arrived: [Vec<u8>; 2],
@@ -42,7 +42,7 @@ pub struct Connection<S> {
 
 impl<S: Read + Write> Connection<S> {
     /// Returns a connection over a connected socket.
-    pub fn over(socket: S) -> Connection<S> {
+    pub(crate) fn over(socket: S) -> Connection<S> {
         Connection {
             socket,
             arrived: [Vec::new(), Vec::new()],
@@ -50,7 +50,7 @@ impl<S: Read + Write> Connection<S> {
     }
 
     /// Calls the runtime.
-    pub fn call(&mut self, service: &str, method: &str, payload: &impl Message) -> io::Result<()> {
+    pub(crate) fn call(&mut self, service: &str, method: &str, payload: &impl Message) -> io::Result<()> {
         let request = Request {
             service: service.into(),
             method: method.into(),
@@ -61,7 +61,7 @@ impl<S: Read + Write> Connection<S> {
     }
 
     /// Answers a call of the runtime: with a message, or that there is no such call.
-    pub fn answer(&mut self, stream: u32, answer: Option<Vec<u8>>) -> io::Result<()> {
+    pub(crate) fn answer(&mut self, stream: u32, answer: Option<Vec<u8>>) -> io::Result<()> {
         let response = match answer {
             Some(payload) => Response { status: None, payload },
             None => Response {
@@ -93,7 +93,7 @@ impl<S: Read + Write> Connection<S> {
     }
 
     /// Waits for the next message; `None`: the runtime has closed the connection.
-    pub fn next(&mut self) -> io::Result<Option<Arrived>> {
+    pub(crate) fn next(&mut self) -> io::Result<Option<Arrived>> {
         loop {
             for bytes in &mut self.arrived {
                 if let Some(arrived) = take_message(bytes)? {

@@ -12,7 +12,7 @@ pub fn to_system() {
 }
 
 /// Logs to the system's log alone.
-pub fn to_system_alone() {
+pub(crate) fn to_system_alone() {
     to_system();
     TO_STDERR.store(false, Ordering::Relaxed);
 }

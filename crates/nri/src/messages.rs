@@ -7,7 +7,7 @@ use prost::Message;
 
 /// A call of ttrpc.
 #[derive(Clone, PartialEq, Message)]
-pub struct Request {
+pub(crate) struct Request {
     #[prost(string, tag = "1")]
     pub service: String,
     #[prost(string, tag = "2")]
@@ -18,7 +18,7 @@ pub struct Request {
 
 /// The answer to a call of ttrpc.
 #[derive(Clone, PartialEq, Message)]
-pub struct Response {
+pub(crate) struct Response {
     #[prost(message, optional, tag = "1")]
     pub status: Option<Status>,
     #[prost(bytes = "vec", tag = "2")]
@@ -27,7 +27,7 @@ pub struct Response {
 
 /// google.rpc.Status.
 #[derive(Clone, PartialEq, Message)]
-pub struct Status {
+pub(crate) struct Status {
     #[prost(int32, tag = "1")]
     pub code: i32,
     #[prost(string, tag = "2")]
@@ -35,7 +35,7 @@ pub struct Status {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct RegisterPluginRequest {
+pub(crate) struct RegisterPluginRequest {
     #[prost(string, tag = "1")]
     pub plugin_name: String,
     #[prost(string, tag = "2")]
@@ -43,7 +43,7 @@ pub struct RegisterPluginRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct ConfigureRequest {
+pub(crate) struct ConfigureRequest {
     #[prost(string, tag = "1")]
     pub config: String,
     #[prost(string, tag = "2")]
@@ -53,14 +53,14 @@ pub struct ConfigureRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct ConfigureResponse {
+pub(crate) struct ConfigureResponse {
     /// A bit for each event: 1 << (event - 1).
     #[prost(int32, tag = "2")]
     pub events: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct SynchronizeRequest {
+pub(crate) struct SynchronizeRequest {
     #[prost(message, repeated, tag = "1")]
     pub pods: Vec<PodSandbox>,
     #[prost(message, repeated, tag = "2")]
@@ -70,13 +70,13 @@ pub struct SynchronizeRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct SynchronizeResponse {
+pub(crate) struct SynchronizeResponse {
     #[prost(bool, tag = "2")]
     pub more: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct CreateContainerRequest {
+pub(crate) struct CreateContainerRequest {
     #[prost(message, optional, tag = "1")]
     pub pod: Option<PodSandbox>,
     #[prost(message, optional, tag = "2")]
@@ -84,13 +84,13 @@ pub struct CreateContainerRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct CreateContainerResponse {
+pub(crate) struct CreateContainerResponse {
     #[prost(message, optional, tag = "1")]
     pub adjust: Option<ContainerAdjustment>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct StateChangeEvent {
+pub(crate) struct StateChangeEvent {
     #[prost(enumeration = "Event", tag = "1")]
     pub event: i32,
     #[prost(message, optional, tag = "2")]
@@ -110,7 +110,7 @@ pub enum Event {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct PodSandbox {
+pub(crate) struct PodSandbox {
     #[prost(string, tag = "1")]
     pub id: String,
     #[prost(string, tag = "2")]
@@ -122,7 +122,7 @@ pub struct PodSandbox {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Container {
+pub(crate) struct Container {
     #[prost(string, tag = "1")]
     pub id: String,
     #[prost(string, tag = "2")]
@@ -141,10 +141,10 @@ pub struct Container {
 }
 
 /// [`Container::state`] of a container whose program runs.
-pub const RUNNING: i32 = 3;
+pub(crate) const RUNNING: i32 = 3;
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Mount {
+pub(crate) struct Mount {
     #[prost(string, tag = "1")]
     pub destination: String,
     #[prost(string, tag = "2")]
@@ -156,7 +156,7 @@ pub struct Mount {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct ContainerAdjustment {
+pub(crate) struct ContainerAdjustment {
     #[prost(message, repeated, tag = "3")]
     pub mounts: Vec<Mount>,
     #[prost(message, repeated, tag = "4")]
@@ -164,7 +164,7 @@ pub struct ContainerAdjustment {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct KeyValue {
+pub(crate) struct KeyValue {
     #[prost(string, tag = "1")]
     pub key: String,
     #[prost(string, tag = "2")]

@@ -13,7 +13,7 @@ const CLOCKS: &str = "FASTPATH_PRELOAD_CLOCKS";
 
 /// Returns the changes to a container; `None` if it has them already. The error: why there can be none. A mount whose
 /// source is missing would keep the container from starting.
-pub fn adjustment(
+pub(crate) fn adjustment(
     container: &Container,
     clocks: Clocks,
     options: &Options,

@@ -16,7 +16,7 @@ const REACH: u64 = (128 << 20) - 4096;
 
 /// Returns the offsets of the `svc` instructions in `code` whose number is an argument: `mov x8, xN` of glibc's and musl's
 /// `syscall()` and of Go, or `ldr x8, [sp, ...]` of an older Go, and nothing else that may write x8 after it.
-pub fn dynamic(code: &[u8]) -> Vec<usize> {
+pub(crate) fn dynamic(code: &[u8]) -> Vec<usize> {
     // mov x8, xN or mov w8, wN; ldr x8, [sp, #imm]
     let is_argument = |source: u32| source & 0x7fe0_ffff == 0x2a00_03e8 || source & 0xffc0_03ff == 0xf940_03e8;
     let found = calls(code).filter(|(_, source)| source.is_some_and(is_argument));
@@ -24,7 +24,7 @@ pub fn dynamic(code: &[u8]) -> Vec<usize> {
 }
 
 /// Returns the offsets of all `svc` instructions, each with its number if an instruction shortly before loads it.
-pub fn all(code: &[u8]) -> Vec<(usize, Option<u32>)> {
+pub(crate) fn all(code: &[u8]) -> Vec<(usize, Option<u32>)> {
     // movz x8, #number or movz w8, #number
     let number = |source: u32| (source & 0x7fe0_001f == 0x5280_0008).then_some(source >> 5 & 0xffff);
     let found = calls(code).map(|(offset, source)| (offset, source.and_then(number)));
@@ -46,7 +46,7 @@ fn calls(code: &[u8]) -> impl Iterator<Item = (usize, Option<u32>)> {
 }
 
 /// Returns the window of the `svc` at `address`.
-pub fn find(file: &File<'_>, address: u64) -> Result<Window, Reason> {
+pub(crate) fn find(file: &File<'_>, address: u64) -> Result<Window, Reason> {
     // Only what a function contains is code: there may be tables of data between functions.
     if !file.functions.iter().any(|function| function.contains(&address)) {
         return Err(Reason::NotReached);
@@ -65,7 +65,7 @@ pub fn find(file: &File<'_>, address: u64) -> Result<Window, Reason> {
 ///
 /// A system call changes x0 alone. x16 and x17, which the thunk needs, are saved on the stack: AArch64 has no red zone
 /// below the stack pointer. A routine gets the address to continue at in x16, and leaves x17 as it likes.
-pub fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
+pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
     let behind = place.address + WORD as u64;
     let mut code = Code {
         at: place.at,
@@ -127,7 +127,7 @@ pub fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Op
 ///
 /// The entry gets the address to continue at in x16. The call that it does not answer is three instructions before:
 /// `ldp`, `svc`, `b`.
-pub fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
+pub(crate) fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
     let behind = place.address + WORD as u64;
     let mut code = Code {
         at: place.at,

@@ -11,14 +11,14 @@ use crate::frames;
 
 /// A loaded part of a file.
 #[derive(Debug, Clone, Copy)]
-pub struct Part<'f> {
+pub(crate) struct Part<'f> {
     pub address: u64,
     pub bytes: &'f [u8],
 }
 
 impl Part<'_> {
     /// Returns the offset of an address.
-    pub fn offset(&self, address: u64) -> Option<usize> {
+    pub(crate) fn offset(&self, address: u64) -> Option<usize> {
         let offset = usize::try_from(address.checked_sub(self.address)?).ok()?;
         (offset < self.bytes.len()).then_some(offset)
     }
@@ -26,7 +26,7 @@ impl Part<'_> {
 
 /// A program or library.
 #[derive(Debug)]
-pub struct File<'f> {
+pub(crate) struct File<'f> {
     pub isa: Isa,
     /// Executable parts.
     pub code: Vec<Part<'f>>,
@@ -56,7 +56,7 @@ type Elf32<'f> = ElfFile<'f, FileHeader32<Endianness>>;
 
 impl<'f> File<'f> {
     /// Returns the loaded parts of a program or library; `None` if it has no section headers, or is of another ISA.
-    pub fn parse(bytes: &'f [u8]) -> Option<File<'f>> {
+    pub(crate) fn parse(bytes: &'f [u8]) -> Option<File<'f>> {
         match Elf64::parse(bytes) {
             Ok(elf) => File::parts_of(&elf, bytes),
             Err(_) => File::parts_of(&Elf32::parse(bytes).ok()?, bytes),
@@ -108,7 +108,7 @@ impl<'f> File<'f> {
     }
 
     /// Adds symbols, relocations and call frames. `None` if a table is broken.
-    pub fn add_tables(&mut self, bytes: &'f [u8]) -> Option<()> {
+    pub(crate) fn add_tables(&mut self, bytes: &'f [u8]) -> Option<()> {
         match self.isa.is_64() {
             true => self.add_tables_of(&Elf64::parse(bytes).ok()?, bytes),
             false => self.add_tables_of(&Elf32::parse(bytes).ok()?, bytes),
@@ -128,13 +128,13 @@ impl<'f> File<'f> {
     }
 
     /// Returns the lowest address of its parts, at the start of its page.
-    pub fn lowest(&self) -> u64 {
+    pub(crate) fn lowest(&self) -> u64 {
         let parts = self.code.iter().chain(&self.data);
         parts.map(|part| part.address).min().unwrap_or(0) & !4095
     }
 
     /// Returns the executable part that holds an address, and the offset in it.
-    pub fn place(&self, address: u64) -> Option<(usize, usize)> {
+    pub(crate) fn place(&self, address: u64) -> Option<(usize, usize)> {
         let places = self.code.iter().enumerate();
         places
             .filter_map(|(index, part)| Some((index, part.offset(address)?)))

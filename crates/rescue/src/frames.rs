@@ -10,7 +10,7 @@ use object::{Endianness, Object, ObjectSection};
 
 /// What the call frames of a file tell about its code.
 #[derive(Debug, Default)]
-pub struct Frames {
+pub(crate) struct Frames {
     pub functions: Vec<Range<u64>>,
     pub landing_pads: Vec<u64>,
 }
@@ -18,7 +18,7 @@ pub struct Frames {
 type Bytes<'f> = EndianSlice<'f, LittleEndian>;
 
 /// Reads `.eh_frame`. A broken entry ends the reading: what follows it is unknown.
-pub fn of<E: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, E>, isa: Isa) -> Frames {
+pub(crate) fn of<E: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, E>, isa: Isa) -> Frames {
     let mut frames = Frames::default();
     let Some(section) = elf.section_by_name(".eh_frame") else {
         return frames;

@@ -7,7 +7,7 @@ use fastpath_isa::{Isa, Version, c};
 use fastpath_page::{answers, layout};
 
 /// The paths of the files.
-pub struct Generated {
+pub(crate) struct Generated {
     /// The folder of the headers.
     pub folder: PathBuf,
     pub page_layout: PathBuf,
@@ -15,7 +15,7 @@ pub struct Generated {
 }
 
 /// Writes the files to a folder.
-pub fn write(isa: Isa, versions: &[&Version], folder: &Path) -> Result<Generated, String> {
+pub(crate) fn write(isa: Isa, versions: &[&Version], folder: &Path) -> Result<Generated, String> {
     let save = |name: &str, text: String| {
         let path = folder.join(name);
         let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));

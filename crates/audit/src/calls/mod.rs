@@ -93,7 +93,7 @@ const MOST_CANDIDATES: usize = 200_000;
 
 /// The calls in a file.
 #[derive(Default)]
-pub struct Found {
+pub(crate) struct Found {
     pub sites: Vec<Site>,
     candidates: usize,
 }
@@ -112,7 +112,7 @@ impl Found {
     }
 
     /// Returns whether every candidate was examined.
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.candidates <= MOST_CANDIDATES
     }
 }
@@ -190,7 +190,7 @@ fn vote<R: Default>(
 ///
 /// # Errors
 /// Fails if the file cannot be read.
-pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::Result<Found> {
+pub(crate) fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::Result<Found> {
     // Surroundings of a piece: enough for the straight lines that are followed and, on Arm, for constants and the
     // helper behind the code.
     let around = match isa {

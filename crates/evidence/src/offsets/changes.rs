@@ -47,7 +47,7 @@ impl Changes {
     }
 
     /// Returns whether offsets are given up: there were too many changes.
-    pub fn is_drift(&self) -> bool {
+    pub(crate) fn is_drift(&self) -> bool {
         self.at.len() > MOST_CHANGES
     }
 

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 /// A bit for each number below a limit.
 #[derive(Debug, Clone, Default)]
-pub struct Bits {
+pub(crate) struct Bits {
     words: Vec<u64>,
     limit: usize,
 }
 
 impl Bits {
-    pub fn new(limit: usize) -> Bits {
+    pub(crate) fn new(limit: usize) -> Bits {
         Bits {
             words: vec![0; limit.div_ceil(64)],
             limit,
@@ -18,23 +18,23 @@ impl Bits {
     }
 
     /// Adds a number. Ignores one at or above the limit.
-    pub fn add(&mut self, number: usize) {
+    pub(crate) fn add(&mut self, number: usize) {
         if number < self.limit {
             self.words[number / 64] |= 1 << (number % 64);
         }
     }
 
-    pub fn has(&self, number: usize) -> bool {
+    pub(crate) fn has(&self, number: usize) -> bool {
         number < self.limit && self.words[number / 64] & 1 << (number % 64) != 0
     }
 
     /// Returns the lowest number of the set in a range.
-    pub fn first_in(&self, mut range: Range<usize>) -> Option<usize> {
+    pub(crate) fn first_in(&self, mut range: Range<usize>) -> Option<usize> {
         range.find(|number| self.has(*number))
     }
 
     /// Returns the highest number of the set below `number`, at most `reach` below.
-    pub fn last_before(&self, number: usize, reach: usize) -> Option<usize> {
+    pub(crate) fn last_before(&self, number: usize, reach: usize) -> Option<usize> {
         (number.saturating_sub(reach)..number)
             .rev()
             .find(|number| self.has(*number))

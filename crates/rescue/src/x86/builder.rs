@@ -6,25 +6,25 @@ use super::bits_of;
 use super::window::JUMP_BYTES;
 use crate::thunk::{Place, Thunk};
 
-pub struct Builder<'w> {
+pub(crate) struct Builder<'w> {
     pub place: Place<'w>,
     pub code: Vec<u8>,
 }
 
 impl<'w> Builder<'w> {
-    pub fn of(place: Place<'w>) -> Builder<'w> {
+    pub(crate) fn of(place: Place<'w>) -> Builder<'w> {
         Builder {
             place,
             code: Vec::new(),
         }
     }
 
-    pub fn here(&self) -> u64 {
+    pub(crate) fn here(&self) -> u64 {
         self.place.at + self.code.len() as u64
     }
 
     /// Returns the distance of a jump or call of 32 bits. On i386 it reaches every address.
-    pub fn distance(&self, from: u64, to: u64) -> Option<[u8; 4]> {
+    pub(crate) fn distance(&self, from: u64, to: u64) -> Option<[u8; 4]> {
         let distance = to.wrapping_sub(from.wrapping_add(JUMP_BYTES as u64)) as i64;
         match bits_of(self.place.window.isa) {
             32 => Some((distance as u32).to_le_bytes()),
@@ -38,14 +38,14 @@ impl<'w> Builder<'w> {
         Some([0xe9, a, b, c, d])
     }
 
-    pub fn jump_to(&mut self, to: u64) -> Option<()> {
+    pub(crate) fn jump_to(&mut self, to: u64) -> Option<()> {
         let jump = self.jump(self.here(), to)?;
         self.code.extend(jump);
         Some(())
     }
 
     /// Appends copies of instructions of the window, from this offset on. Returns the offsets of each, and of its copy.
-    pub fn copy(&mut self, from: usize) -> Option<Vec<(u16, u16)>> {
+    pub(crate) fn copy(&mut self, from: usize) -> Option<Vec<(u16, u16)>> {
         let bytes = &self.place.window.bytes[from..];
         if bytes.is_empty() {
             return Some(Vec::new());
@@ -73,12 +73,12 @@ impl<'w> Builder<'w> {
     }
 
     /// Makes this the target of the short jump whose distance is at this offset.
-    pub fn land(&mut self, distance: usize) -> Option<()> {
+    pub(crate) fn land(&mut self, distance: usize) -> Option<()> {
         self.code[distance] = i8::try_from(self.code.len() - (distance + 1)).ok()? as u8;
         Some(())
     }
 
-    pub fn finish(self, mut moved: Vec<(u16, u16)>, in_call: Option<(u16, u16)>) -> Option<Thunk> {
+    pub(crate) fn finish(self, mut moved: Vec<(u16, u16)>, in_call: Option<(u16, u16)>) -> Option<Thunk> {
         moved.retain(|(from, _)| *from > 0);
         Some(Thunk {
             address: self.place.address,

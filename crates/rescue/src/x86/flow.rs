@@ -17,7 +17,7 @@ const MOST_ALL_TABLE_WORDS: usize = 64 << 20;
 const MOST_INSTRUCTIONS: usize = 512 << 20;
 
 /// Result of decoding a file.
-pub struct Flow {
+pub(crate) struct Flow {
     /// Whether all of it was decoded. If not, nothing is proven.
     pub is_complete: bool,
     /// For each executable part, the offsets at which an instruction begins that is reached from a function.
@@ -27,7 +27,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    pub fn of(file: &File<'_>) -> Flow {
+    pub(crate) fn of(file: &File<'_>) -> Flow {
         let bits = || file.code.iter().map(|part| Bits::new(part.bytes.len())).collect();
         let mut search = Search {
             file,
@@ -75,24 +75,24 @@ impl Flow {
     }
 
     /// Returns whether an instruction that is reached from a function begins at this offset of an executable part.
-    pub fn begins(&self, (part, offset): (usize, usize)) -> bool {
+    pub(crate) fn begins(&self, (part, offset): (usize, usize)) -> bool {
         self.begins[part].has(offset)
     }
 
     /// Returns the first beginning of an instruction in the range.
-    pub fn begin_in(&self, part: usize, range: std::ops::Range<usize>) -> Option<usize> {
+    pub(crate) fn begin_in(&self, part: usize, range: std::ops::Range<usize>) -> Option<usize> {
         self.begins[part].first_in(range)
     }
 
     /// Returns the beginning of the last instruction before this offset.
-    pub fn previous(&self, (part, offset): (usize, usize)) -> Option<usize> {
+    pub(crate) fn previous(&self, (part, offset): (usize, usize)) -> Option<usize> {
         /// Longest instruction in bytes (Intel SDM, volume 2, 2.3.11).
         const LONGEST: usize = 15;
         self.begins[part].last_before(offset, LONGEST)
     }
 
     /// Returns the first offset in the range that something may jump to.
-    pub fn landing_in(&self, part: usize, range: std::ops::Range<usize>) -> Option<usize> {
+    pub(crate) fn landing_in(&self, part: usize, range: std::ops::Range<usize>) -> Option<usize> {
         self.lands[part].first_in(range)
     }
 }

@@ -2,10 +2,10 @@
 
 mod bits;
 mod builder;
-pub mod flow;
-pub mod thunk;
-pub mod thunk32;
-pub mod window;
+pub(crate) mod flow;
+pub(crate) mod thunk;
+pub(crate) mod thunk32;
+pub(crate) mod window;
 
 use fastpath_isa::Isa;
 

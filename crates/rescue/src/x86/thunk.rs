@@ -9,7 +9,7 @@ use crate::thunk::{Place, Routine, Thunk};
 use crate::window::Kind;
 
 /// Returns the thunk for a window: see [`crate::thunk::thunk`].
-pub fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
+pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
     let builder = Builder::of(place);
     match builder.place.window.kind {
         Kind::Before => builder.before(wanted, otherwise),
@@ -19,7 +19,7 @@ pub fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Op
 }
 
 /// Returns the thunk for a window: see [`crate::thunk::to_entry`].
-pub fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
+pub(crate) fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
     let builder = Builder::of(place);
     match builder.place.window.kind {
         Kind::Before => builder.before_to_entry(entry),

@@ -10,7 +10,7 @@ use crate::file::File;
 use crate::window::{Kind, Reason, Window};
 
 /// Size of `jmp rel32`.
-pub const JUMP_BYTES: usize = 5;
+pub(crate) const JUMP_BYTES: usize = 5;
 /// Size of `syscall` and `int $0x80`.
 const SYSCALL_BYTES: usize = 2;
 const PAGE: u64 = 4096;
@@ -44,7 +44,7 @@ const SHAPES: [Shape; 3] = [
 ];
 
 /// Returns the offsets of the `syscall` instructions in `code` whose number is an argument.
-pub fn dynamic(isa: Isa, code: &[u8]) -> Vec<usize> {
+pub(crate) fn dynamic(isa: Isa, code: &[u8]) -> Vec<usize> {
     if isa == Isa::I386 {
         return dynamic_32(code);
     }
@@ -77,7 +77,7 @@ const INT_80: [u8; SYSCALL_BYTES] = [0xcd, 0x80];
 
 /// Returns the addresses of all `syscall` instructions that are reached, each with its number if an instruction shortly
 /// before loads it.
-pub fn all(file: &File<'_>, flow: &Flow) -> Vec<(u64, Option<u32>)> {
+pub(crate) fn all(file: &File<'_>, flow: &Flow) -> Vec<(u64, Option<u32>)> {
     let parts = file.code.iter().enumerate();
     let sites = parts.flat_map(|(part, code)| {
         let calls = memmem::find_iter(code.bytes, &SYSCALL).filter(move |at| flow.begins((part, *at)));
@@ -91,7 +91,7 @@ pub fn all(file: &File<'_>, flow: &Flow) -> Vec<(u64, Option<u32>)> {
 }
 
 /// Returns the window of the site at `address`.
-pub fn find(file: &File<'_>, flow: &Flow, address: u64, by: By) -> Result<Window, Reason> {
+pub(crate) fn find(file: &File<'_>, flow: &Flow, address: u64, by: By) -> Result<Window, Reason> {
     if !flow.is_complete {
         return Err(Reason::TooLarge);
     }
