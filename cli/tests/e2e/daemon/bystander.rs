@@ -206,7 +206,7 @@ fn idle() -> Duration {
 }
 
 /// Attacks of one user that last until they are killed. Each prints "begun".
-const LASTING: [(&str, &str); 8] = [
+const LASTING: [(&str, &str); 9] = [
     (
         "connections as fast as they come",
         r#"
@@ -217,6 +217,30 @@ while True:
         connect().close()
     except OSError:
         pass
+"#,
+    ),
+    (
+        "2,000 threads that wait in connect(2)",
+        r#"
+import threading
+threading.stack_size(1 << 16)
+all_exist = threading.Event()
+def connects():
+    all_exist.wait()
+    while True:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+                s.connect(sys.argv[1])
+        except OSError:
+            pass
+for _ in range(2000):
+    try:
+        threading.Thread(target=connects, daemon=True).start()
+    except RuntimeError:
+        break  # A control group limits the number of tasks.
+all_exist.set()
+say("begun")
+time.sleep(1000)
 "#,
     ),
     (

@@ -244,11 +244,9 @@ while True:
     for _ in 0..3 {
         let hostile = hungry();
         wait_until_says(&hostile, "connected");
-        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid().0)).expect("its descriptors");
-        let highest = descriptors.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        let highest: u64 = highest.max().expect("descriptors");
         std::thread::sleep(Duration::from_secs(2));
-        limit_descriptors(&daemon, highest / 2);
+        // Far fewer than the daemon has open, with which poll(2) refuses to wait for all of them.
+        limit_descriptors(&daemon, 8);
         // The daemon has no descriptor left for this connection.
         let connected = Client::connect_to(&place.socket());
         std::thread::sleep(Duration::from_secs(1));
