@@ -706,7 +706,7 @@ impl Discipline {
             course.start_ns_shifted + lift_ns_shifted,
             std::array::from_fn(|index| self.offset_ns(index)),
         );
-        let raw = match self.next_raw(effective_at, times) {
+        let raw = match self.next_raw(effective_at, times, hres.cap_cycles) {
             Ok(raw) => raw,
             Err(reason) => return self.start_over(reason),
         };
@@ -721,7 +721,9 @@ impl Discipline {
         Outcome::Publish { hres, raw, residual_ns }
     }
 
-    fn next_raw(&self, effective_at: u64, times: Times) -> Result<Option<Anchor>, Reason> {
+    /// Returns the next anchor of MONOTONIC_RAW. It ends no later than the other, after `most_cycles`: where readers use
+    /// the kernel, an anchor begins at once, which it cannot while another one of its page is read.
+    fn next_raw(&self, effective_at: u64, times: Times, most_cycles: u32) -> Result<Option<Anchor>, Reason> {
         let Some(line) = self
             .raw
             .line()
@@ -749,7 +751,7 @@ impl Discipline {
             clocks: ClockSet::MONOTONIC_RAW,
             base_cycles: effective_at,
             rate: course.rate,
-            cap_cycles: course.cap_cycles,
+            cap_cycles: course.cap_cycles.min(most_cycles),
             base,
         }))
     }

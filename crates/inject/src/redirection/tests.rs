@@ -103,7 +103,7 @@ fn foreign_page() -> OwnedFd {
     let now = unsafe { std::arch::x86_64::_rdtsc() };
     let anchor = Anchor {
         clocks: ClockSet::HRES,
-        base_cycles: now + 1_000_000,
+        base_cycles: now,
         rate: Rate {
             mult: 1 << 20,
             shift: 23,
