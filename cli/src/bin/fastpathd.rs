@@ -209,7 +209,7 @@ fn attach_one(_: Args, pid: i32, _: &Surroundings) -> ExitCode {
 
 /// Asks the daemon at a socket for its state.
 fn ping(socket: &std::path::Path) -> ExitCode {
-    let state = fastpath_protocol::Client::connect_to(socket).and_then(|client| client.status());
+    let state = fastpath_protocol::Client::connect_to(socket).and_then(|client| client.state());
     match state {
         Ok(_) => ExitCode::SUCCESS,
         Err(why) => {
@@ -228,7 +228,7 @@ fn preview(path: &std::path::Path, socket: &std::path::Path, dry_run: bool) -> E
             return ExitCode::FAILURE;
         }
     };
-    let daemon = fastpath_protocol::Client::connect_to(socket).and_then(|client| client.status());
+    let daemon = fastpath_protocol::Client::connect_to(socket).and_then(|client| client.state());
     let preview = policy.preview(daemon.ok().as_ref());
     let text = if dry_run {
         preview.attached()

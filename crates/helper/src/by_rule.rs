@@ -56,7 +56,7 @@ fn attach_it(task: &Task, surroundings: &Surroundings) -> Result<Option<u64>, St
     let clocks = match task.clocks {
         Clocks::Set(set) => set,
         Clocks::Auto => {
-            let status = Client::connect().and_then(|client| client.status());
+            let status = Client::connect().and_then(|client| client.state());
             let slow = status.map_err(|failure| failure.to_string())?.slow_clocks;
             slow.iter()
                 .fold(ClockSet::NONE, |set, id| set.union(ClockSet::of_id(*id)))

@@ -14,7 +14,7 @@ impl DaemonsPolicy {
     pub fn find() -> Result<Option<DaemonsPolicy>, Failure> {
         let status = match Client::connect() {
             Err(failure @ Failure::AnotherUsers { .. }) => return Err(failure),
-            connected => connected.and_then(|client| client.status()).ok(),
+            connected => connected.and_then(|client| client.state()).ok(),
         };
         Ok(status.and_then(|status| Some(DaemonsPolicy(status.policy?.into()))))
     }

@@ -184,7 +184,7 @@ impl Client {
     /// Returns the daemon's state, and the pages that this user may see. The pages come a few at a time, and some may
     /// change meanwhile.
     pub fn status(&self) -> Result<Status, Failure> {
-        let mut status = self.status_after(0)?;
+        let mut status = self.state()?;
         while let Some(after) = status.next {
             let more = self.status_after(after)?;
             let goes_on = more.next.is_none_or(|next| next > after && !more.pages.is_empty());
@@ -195,6 +195,11 @@ impl Client {
             status.next = more.next;
         }
         Ok(status)
+    }
+
+    /// Returns the daemon's state, with some of the pages only.
+    pub fn state(&self) -> Result<Status, Failure> {
+        self.status_after(0)
     }
 
     fn status_after(&self, after: u64) -> Result<Status, Failure> {
