@@ -104,6 +104,31 @@ pub fn settle(surroundings: &Surroundings) {
     }
     let _ = std::env::set_current_dir("/");
     reset_signals();
+    raise_limits();
+}
+
+/// Raises the resource limits (setrlimit(2)) to the hard ones: the soft ones are meant for the program. The helper uses
+/// little, but it may live for years, and would die of a limit of CPU time.
+fn raise_limits() {
+    for resource in [
+        libc::RLIMIT_CPU,
+        libc::RLIMIT_FSIZE,
+        libc::RLIMIT_DATA,
+        libc::RLIMIT_AS,
+        libc::RLIMIT_NOFILE,
+    ] {
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: stores into a local, and reads it.
+        unsafe {
+            if libc::getrlimit(resource, &mut limit) == 0 {
+                limit.rlim_cur = limit.rlim_max;
+                libc::setrlimit(resource, &limit);
+            }
+        }
+    }
 }
 
 /// Resets signals: the helper must not be affected by those that the program chose to block or ignore, nor die of a
@@ -150,5 +175,31 @@ pub fn ptracer() -> u32 {
         std::process::id()
     } else {
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_cpu_time_for_the_program_does_not_end_the_helper() {
+        // SAFETY: the child makes system calls only, and ends; the status is a local.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let mut limit: libc::rlimit = std::mem::zeroed();
+                libc::getrlimit(libc::RLIMIT_CPU, &mut limit);
+                let hard = limit.rlim_max;
+                limit.rlim_cur = 1;
+                libc::setrlimit(libc::RLIMIT_CPU, &limit);
+                raise_limits();
+                libc::getrlimit(libc::RLIMIT_CPU, &mut limit);
+                libc::_exit(i32::from((limit.rlim_cur, limit.rlim_max) != (hard, hard)));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
+        }
     }
 }
