@@ -2,6 +2,7 @@
 /* Changes to the machine's clock. The guardian restores it. */
 #include "witness.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/timex.h>
 
@@ -177,15 +178,45 @@ static unsigned int turn_leap(unsigned int turn, struct tallies *tallies) {
 	return 100;
 }
 
+/* Writes to a file of /sys. */
+static void write_word(const char *path, const char *word) {
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 || write(fd, word, strlen(word)) < 0) {
+		fail(path);
+	}
+	close(fd);
+}
+
+/* Suspends, up to the point at which the kernel's clocks stop, for a second
+ * (Documentation/power/basic-pm-debugging.rst). The counter goes on. */
+static unsigned int turn_asleep(unsigned int turn, struct tallies *tallies) {
+	(void)turn;
+	begin_setting();
+	write_word("/sys/module/suspend/parameters/pm_test_delay", "1");
+	write_word("/sys/power/pm_test", "core");
+	write_word("/sys/power/state", "mem");
+	end_setting();
+	end_following(tallies, FOLLOWED);
+	return 300;
+}
+
 enum { STEPPED = 1U << REALTIME | 1U << TAI };
 
 static const struct upset upsets[] = {
-    {"none", 0, 0, turn_none},         {"steps", STEPPED, 0, turn_steps},
-    {"hours", STEPPED, 0, turn_hours}, {"settime", STEPPED, 0, turn_settime},
-    {"tai", 1U << TAI, 0, turn_tai},   {"frequency", 0, 0, turn_frequency},
-    {"single", 0, 1, turn_single},     {"tick", 0, 0, turn_tick},
-    {"fast", 0, 0, turn_fast},         {"slow", 0, 0, turn_slow},
-    {"pll", 0, 1, turn_pll},           {"leap", STEPPED, 0, turn_leap},
+    {"none", 0, 0, turn_none},
+    {"steps", STEPPED, 0, turn_steps},
+    {"hours", STEPPED, 0, turn_hours},
+    {"settime", STEPPED, 0, turn_settime},
+    {"tai", 1U << TAI, 0, turn_tai},
+    {"frequency", 0, 0, turn_frequency},
+    {"single", 0, 1, turn_single},
+    {"tick", 0, 0, turn_tick},
+    {"fast", 0, 0, turn_fast},
+    {"slow", 0, 0, turn_slow},
+    {"pll", 0, 1, turn_pll},
+    {"leap", STEPPED, 0, turn_leap},
+    {"asleep", STEPPED | 1U << BOOTTIME, 0, turn_asleep},
 };
 
 const struct upset *find_upset(const char *name) {
