@@ -1,8 +1,9 @@
 //! Other tools change the same code: a uprobe writes a breakpoint over the first byte of an instruction, and later
 //! restores that byte from the file, whatever is there by then.
 
+use crate::attach::children::attach_with_children;
 use crate::attach::{detach, hazard};
-use crate::common::{fastpath, finish, helper_program, served, skip, wait_until};
+use crate::common::{finish, helper_program, served, skip, wait_until};
 
 #[test]
 fn functions_work_after_a_probe_on_any_of_their_instructions_is_gone_and_programs_are_served() {
@@ -28,15 +29,7 @@ fn a_site_that_was_restored_in_part_is_detached_and_another_tools_breakpoint_sta
         return;
     };
     let pid = running.pid();
-    finish(fastpath(&[
-        "attach",
-        "--children",
-        "--clocks",
-        "all",
-        &pid.0.to_string(),
-    ]))
-    .expect_success()
-    .expect_output("");
+    attach_with_children(pid).expect_success().expect_output("");
     pid.signal(libc::SIGUSR1);
     wait_until("its bytes", || running.out_so_far().contains("restored"));
     detach(pid).expect_success().expect_output("");
@@ -52,13 +45,7 @@ fn a_function_with_a_breakpoint_of_another_tool_is_left_alone_and_attach_says_so
     let pid = running.pid();
     running.pid().signal(libc::SIGUSR1);
     wait_until("its breakpoint", || running.out_so_far().contains("restored"));
-    let attached = finish(fastpath(&[
-        "attach",
-        "--children",
-        "--clocks",
-        "all",
-        &pid.0.to_string(),
-    ]));
+    let attached = attach_with_children(pid);
     assert!(attached.err.contains("not that of its file"), "{attached:#?}");
     attached.expect_code(17);
     assert!(pid.is_served());

@@ -8,7 +8,8 @@ use crate::common::{
     Outcome, Pid, Running, fastpath, finish, helper_program, needs_root, program, start, tool, wait_until,
 };
 
-fn attach_with_children(pid: Pid) -> Outcome {
+/// `fastpath attach --children PID`.
+pub fn attach_with_children(pid: Pid) -> Outcome {
     finish(fastpath(&[
         "attach",
         "--children",

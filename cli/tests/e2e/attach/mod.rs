@@ -1,6 +1,6 @@
 //! `fastpath attach`, `detach` and `status`, on running programs.
 
-mod children;
+pub mod children;
 mod hazards;
 mod killed;
 mod named;
