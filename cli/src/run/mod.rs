@@ -75,7 +75,7 @@ fn prepare(options: &args::Run) -> Prepared {
         // Choosing clocks would already read the counter.
         return Prepared::Refused(Distrust::NotReadable.refusal());
     }
-    let may = View::of("self", libc::AT_FDCWD).and_then(|view| view.may_serve(path.as_os_str()));
+    let may = View::read("self", libc::AT_FDCWD).and_then(|view| view.may_serve(path.as_os_str()));
     let is_32_bit = may.as_ref().is_ok_and(|isa| !isa.is_64());
     let selection = match Selection::of(options.clocks.as_ref(), options.rescue, options.without_vdso, is_32_bit) {
         Selection::Nothing(why) => return Prepared::Nothing(why),

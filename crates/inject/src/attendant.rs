@@ -267,7 +267,7 @@ impl Attendant {
         let target = read_path(&mut tracee, path, flags);
         let checked = target.and_then(|path| {
             let before = Credentials::of(&status(tracee.pid())?)?;
-            let view = View::of(&pid, dirfd)?;
+            let view = View::read(&pid, dirfd)?;
             // The target names the file: it must not get a file opened that it could not open itself.
             let _rights = Assumed::of(&before)?;
             view.may_serve(&path).map(|_| before)

@@ -237,7 +237,7 @@ mod tests {
     }
 
     fn serve(path: &str) -> Result<Isa> {
-        View::of("self", libc::AT_FDCWD).unwrap().may_serve(OsStr::new(path))
+        View::read("self", libc::AT_FDCWD).unwrap().may_serve(OsStr::new(path))
     }
 
     #[test]

@@ -27,8 +27,8 @@ pub struct View {
 }
 
 impl View {
-    /// Returns the view of the thread `tid`, in which relative paths start at `dirfd` (AT_FDCWD: its working directory).
-    pub fn of(tid: &str, dirfd: i32) -> Result<View> {
+    /// Reads the view of the thread `tid` from /proc. Relative paths start at `dirfd` (AT_FDCWD: its working directory).
+    pub fn read(tid: &str, dirfd: i32) -> Result<View> {
         let start = if dirfd == libc::AT_FDCWD {
             format!("/proc/{tid}/cwd")
         } else {
