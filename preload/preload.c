@@ -111,7 +111,7 @@ static const char *read_clock(const char *text, uint32_t *clock) {
 	return NULL;
 }
 
-/* Reads the clocks as crates/measure/src/clocks.rs reads --clocks. Returns false if they are invalid. */
+/* Reads the clocks as crates/page/src/clocks.rs reads --clocks. Returns false if they are invalid. */
 static bool read_clocks(const char *text, uint32_t *clocks) {
 	*clocks = 0;
 	if (!text || !*text || is_word(text, "AUTO"))

@@ -65,19 +65,6 @@ pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
     Ok(Some(Judged { program, findings }))
 }
 
-/// Returns the places in a file that make a system call for time or for the CPU's number, lowest address first. None,
-/// if it is not run on one of the ISAs of the images.
-///
-/// # Errors
-/// The reason why an ELF file cannot be judged.
-pub fn calls_for_time<B: Bytes + ?Sized>(bytes: &B) -> Result<Vec<Site>, String> {
-    let Some(elf) = elf::read(bytes)? else {
-        return Ok(Vec::new());
-    };
-    let found = calls::find(elf.isa, bytes, &elf.code).map_err(|e| format!("it cannot be read: {e}"))?;
-    Ok(found.sites)
-}
-
 fn findings(elf: &Elf, facts: &Facts, sites: Vec<Site>) -> Vec<Finding> {
     let (vsyscalls, sites): (Vec<Site>, Vec<Site>) = sites.into_iter().partition(|site| site.by == By::Vsyscall);
     // A shared glibc gets the vDSO's functions from its loader.

@@ -6,9 +6,6 @@
 #![cfg_attr(not(test), warn(unreachable_pub, unused_crate_dependencies))]
 
 mod archive;
-mod bytes;
-mod calls;
-mod elf;
 mod facts;
 mod judge;
 mod layers;
@@ -17,11 +14,12 @@ mod rules;
 mod sarif;
 mod walk;
 
-pub use bytes::{Bytes, OnDisk};
-pub use calls::{By, Call, Site};
-pub use elf::Kind;
+use fastpath_code::{bytes, calls, elf};
+
 pub use facts::{Lookups, Runtime};
-pub use judge::{Judged, calls_for_time, judge};
+pub use fastpath_code::elf::Kind;
+pub use fastpath_code::{By, Bytes, Call, OnDisk, Site};
+pub use judge::{Judged, judge};
 pub use layers::{Limits, of_bytes};
 pub use report::{Finding, Program, Report, Summary, Unjudged};
 pub use rules::{Level, Rule};

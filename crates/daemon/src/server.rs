@@ -560,7 +560,7 @@ fn tell_manager(state: NotifyState<'_>) {
 fn names(clocks: ClockSet) -> String {
     let names: Vec<_> = clocks
         .iter()
-        .filter_map(|id| fastpath_measure::Clock::from_id(id as i32))
+        .filter_map(|id| fastpath_page::Clock::from_id(id as i32))
         .map(|clock| clock.name())
         .collect();
     if names.is_empty() {

@@ -9,7 +9,8 @@ use crate::warp::{Pair, Timeouts, Warp};
 use crate::{counter, cpus, pause, warp};
 
 /// Rate of one CPU's counter, compared with that of another.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Drift {
     /// The CPU.
     pub cpu: usize,

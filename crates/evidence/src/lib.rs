@@ -52,7 +52,8 @@ const WHERE_ALLOWED: Timeouts = Timeouts {
 };
 
 /// Requirements that a counter must meet before it is used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Trust {
     /// The CPU must state one rate.
@@ -65,7 +66,8 @@ pub enum Trust {
 }
 
 /// Reason why the counter is not believed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Distrust {
     /// The CPU does not state that the counter has one rate.
@@ -113,7 +115,8 @@ impl Distrust {
 }
 
 /// Findings about the counter.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Evidence {
     /// Whether this process may read the counter (PR_GET_TSC). If not, nothing else was examined.
     pub is_readable: bool,

@@ -36,7 +36,8 @@ const TIMEOUTS: Timeouts = Timeouts {
 };
 
 /// How far the counter of one CPU is ahead of that of the first one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Offset {
     /// The CPU.
     pub cpu: usize,
@@ -45,7 +46,8 @@ pub struct Offset {
 }
 
 /// How far the counters of all CPUs are ahead of that of the first one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Offsets {
     /// One for each CPU that was compared, in the order of their numbers.
     pub of: Vec<Offset>,

@@ -8,7 +8,8 @@ use serde::Serialize;
 use crate::page_copy::PageCopy;
 
 /// Statistics of a publisher about the counter.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Residuals {
     /// Number of anchors published.
     pub refreshes: u64,
@@ -31,7 +32,8 @@ pub struct Residuals {
 }
 
 /// A withdrawal of anchors from a page.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Withdrawal {
     /// Time on the kernel's CLOCK_BOOTTIME, in nanoseconds.
     pub boottime_ns: u64,

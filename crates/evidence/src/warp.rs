@@ -45,7 +45,8 @@ pub(crate) const MOST_ROUNDS: usize = 128;
 
 /// Distance of one CPU's counter ahead of another's: between `least_cycles` and `most_cycles`, whatever interrupted the
 /// comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pair {
     /// The CPU that the other is compared with.
     pub cpu: usize,
@@ -92,7 +93,8 @@ impl Pair {
 }
 
 /// A CPU that could not be compared.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeftOut {
     /// Its number.
     pub cpu: usize,
@@ -101,7 +103,8 @@ pub struct LeftOut {
 }
 
 /// A pair that was not compared.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Missed {
     /// One of the two CPUs.
     pub cpu: usize,
@@ -112,7 +115,8 @@ pub struct Missed {
 }
 
 /// Result of a comparison.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Warp {
     /// CPUs that this process may use (sched_getaffinity(2)). Others are not compared.
     pub cpus: Vec<usize>,

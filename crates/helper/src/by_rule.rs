@@ -6,7 +6,7 @@ use std::time::Duration;
 use fastpath_daemon::log::{Priority, say};
 use fastpath_inject::Rescued;
 use fastpath_inject::attach::{Answer, Refusal, StoppedTooLong, may_attach};
-use fastpath_measure::Clocks;
+use fastpath_page::Clocks;
 use fastpath_page::{ClockSet, MAPPED_NAME};
 use fastpath_protocol::Client;
 use fastpath_publisher::evidence::Trust;

@@ -16,7 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The source of the kernel's time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Reference {
     /// The kernel's vDSO: brackets of some 40 ns on a healthy host.
@@ -26,7 +27,8 @@ pub enum Reference {
 }
 
 /// The errors of several clocks.
-#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Accuracy {
     /// The source of the kernel's time.
     pub reference: Reference,
@@ -39,7 +41,8 @@ pub struct Accuracy {
 }
 
 /// One clock's errors.
-#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClockAccuracy {
     /// The clock.
     pub clock: Clock,

@@ -10,7 +10,8 @@ use crate::{counter, foreign, host, path};
 use serde::Serialize;
 
 /// One clock's present path, as far as a quick measurement shows it.
-#[derive(Clone, Copy, Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PresentPath {
     /// The clock.
     pub clock: Clock,

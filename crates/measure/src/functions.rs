@@ -203,6 +203,7 @@ impl Serialize for Call {
     }
 }
 
+#[cfg(feature = "schema")]
 impl schemars::JsonSchema for Call {
     fn inline_schema() -> bool {
         true

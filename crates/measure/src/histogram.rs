@@ -16,7 +16,8 @@ pub struct Histogram {
 }
 
 /// A histogram's summary in a report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Distribution {
     /// Number of values.
     pub samples: u64,
@@ -34,7 +35,8 @@ pub struct Distribution {
 }
 
 /// A range of values, which begins where the one before it ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bucket {
     /// Largest value of the range; `null` in the last one, which is open.
     pub up_to_ns: Option<u64>,

@@ -7,7 +7,8 @@ use std::fs;
 use std::mem::MaybeUninit;
 
 /// The facts of a host that accompany a report about clocks.
-#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Host {
     /// `uname -n`.
     pub name: String,
@@ -40,7 +41,8 @@ pub struct Host {
 }
 
 /// Offset of one clock of a time namespace from the host's.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TimensOffset {
     /// `monotonic` or `boottime`.
     pub clock: String,

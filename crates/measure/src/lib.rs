@@ -6,9 +6,9 @@
 
 mod accuracy;
 mod auto;
+#[cfg(feature = "bench")]
 pub mod bench;
 pub mod child;
-pub mod clocks;
 pub mod counter;
 mod foreign;
 pub mod functions;
@@ -28,7 +28,7 @@ pub mod vsyscall;
 
 pub use accuracy::{Accuracy, ClockAccuracy, Reference, accuracy};
 pub use auto::{Assume, PresentPath, measure_for_auto, measure_for_auto_of_i386};
-pub use clocks::{Clock, Clocks, Kind, NotServed, UnknownClock};
+pub use fastpath_page::clocks::{self, Clock, Clocks, Kind, NotServed, UnknownClock};
 pub use functions::{Call, ClockFn, Functions, GetcpuFn, GettimeofdayFn, TimeFn};
 pub use histogram::{Bucket, Distribution, Histogram};
 pub use host::{Host, TimensOffset};

@@ -18,7 +18,8 @@ pub struct Limit {
 }
 
 /// The backward steps of several clocks.
-#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Monotonicity {
     /// Number of threads that read at once, each on a CPU of its own.
     pub threads: usize,
@@ -31,7 +32,8 @@ pub struct Monotonicity {
 }
 
 /// One clock's backward steps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Steps {
     /// Number of pairs of reads that were compared.
     pub compared: u64,
@@ -42,7 +44,8 @@ pub struct Steps {
 }
 
 /// One clock's backward steps, by the way in which they are observed.
-#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClockMonotonicity {
     /// The clock.
     pub clock: Clock,

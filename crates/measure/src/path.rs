@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The path that libc takes for a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Path {
     /// The kernel's vDSO answers without a system call.

@@ -27,7 +27,8 @@ const PAUSES: [Duration; 4] = [
 ];
 
 /// The output of `fastpath probe`.
-#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Probe {
     /// The ISA of the programs that take these paths, as `--isa` names it.
     pub isa: &'static str,
@@ -43,7 +44,8 @@ pub struct Probe {
 }
 
 /// One clock id's path and cost.
-#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClockReport {
     /// The clock.
     pub clock: Clock,
@@ -55,7 +57,8 @@ pub struct ClockReport {
 }
 
 /// One function's path and cost.
-#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FunctionReport {
     /// Its name.
     pub function: &'static str,
@@ -65,7 +68,8 @@ pub struct FunctionReport {
 }
 
 /// Path and cost of a call.
-#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Measured {
     /// The path that libc takes.
     pub path: Path,

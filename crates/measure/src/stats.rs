@@ -35,7 +35,8 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
 }
 
 /// Median and spread of a measurement in many rounds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Spread {
     /// 5% of the rounds were at or below this.
     pub p5: f64,
@@ -66,7 +67,8 @@ impl Spread {
 }
 
 /// Statistics of a cost that was measured in many rounds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Summary {
     /// 5% of the rounds were at or below this.
     pub p5: f64,

@@ -12,7 +12,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 /// The facts about a vDSO in a report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VdsoFacts {
     /// Address at which it is mapped, in hexadecimal.
     pub address: String,

@@ -7,9 +7,10 @@ use fastpath_isa::Isa;
 use serde::{Deserialize, Serialize};
 
 /// The judgement of a cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
-#[schemars(rename = "CallVerdict")]
+#[cfg_attr(feature = "schema", schemars(rename = "CallVerdict"))]
 pub enum Verdict {
     /// As fast as possible.
     Fast,

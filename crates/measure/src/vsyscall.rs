@@ -20,7 +20,8 @@ const ENTRIES: [(Call, usize); 3] = [
 ];
 
 /// The kernel's treatment of a jump to the page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// The page is not mapped: a program that jumps to it is killed.
@@ -32,7 +33,8 @@ pub enum Mode {
 }
 
 /// The vsyscall page's state and costs.
-#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Vsyscall {
     /// The kernel's treatment of the page.
     pub mode: Mode,
@@ -41,7 +43,8 @@ pub struct Vsyscall {
 }
 
 /// One entry of the page.
-#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Entry {
     /// The function that the entry is.
     pub function: Call,

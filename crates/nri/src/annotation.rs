@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use fastpath_measure::Clocks;
+use fastpath_page::Clocks;
 
 use crate::options::Method;
 

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use fastpath_measure::Clocks;
 use fastpath_page::ClockSet;
+use fastpath_page::Clocks;
 use fastpath_protocol::{Client, Code, Failure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};

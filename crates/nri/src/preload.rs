@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fastpath_measure::Clocks;
+use fastpath_page::Clocks;
 use fastpath_protocol::{SOCKET, SOCKET_VARIABLE};
 
 use crate::messages::{Container, ContainerAdjustment, KeyValue, Mount};

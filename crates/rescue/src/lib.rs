@@ -16,7 +16,7 @@ mod x86;
 use std::collections::HashSet;
 use std::fmt;
 
-use fastpath_audit::{By, Call};
+use fastpath_code::{By, Call};
 use fastpath_isa::Isa;
 
 pub use window::{Reason, Window};
@@ -163,7 +163,7 @@ pub fn analyse(bytes: &[u8]) -> Result<Analysis, String> {
     let Some(mut file) = file::File::parse(bytes) else {
         return Ok(Analysis::default());
     };
-    let found = fastpath_audit::calls_for_time(bytes)?;
+    let found = fastpath_code::calls_for_time(bytes)?;
     let mut wanted: Vec<(u64, Calls, By)> = found
         .into_iter()
         .map(|site| (site.address, Calls::One(site.call), site.by))

@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use fastpath_measure::Clocks;
+use fastpath_page::Clocks;
 use serde::Deserialize;
 
 use crate::peer::Process;

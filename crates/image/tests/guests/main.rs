@@ -469,7 +469,7 @@ fn the_functions_of_signal_return_return_from_signals() {
 fn a_vsyscall_leads_to_the_kernels_or_makes_the_call() {
     Guest::of(Isa::I386, |guest| {
         let getpid = |guest: &mut Guest| guest.vsyscall([20, 1, 2]).result;
-        assert_eq!(getpid(guest), guest.pid().into());
+        assert_eq!(getpid(guest), i64::from(guest.pid()));
         let Some((vdso, base)) = guest.kernel_vdso() else {
             return;
         };
@@ -478,7 +478,7 @@ fn a_vsyscall_leads_to_the_kernels_or_makes_the_call() {
             kernel,
             ..Setup::default()
         });
-        assert_eq!(getpid(guest), guest.pid().into());
+        assert_eq!(getpid(guest), i64::from(guest.pid()));
         let from = guest.address("__kernel_vsyscall").unwrap();
         let to = base + vdso.find("__kernel_vsyscall").unwrap();
         let distance = (to as u32).wrapping_sub(from as u32 + 5);

@@ -44,7 +44,8 @@ impl Default for Options {
 }
 
 /// The output of `fastpath bench`.
-#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bench {
     /// Number of rounds per call.
     pub rounds: u32,

@@ -9,7 +9,8 @@ use crate::timer::Timer;
 use serde::Serialize;
 
 /// The cost of one call by each path.
-#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Row {
     /// The function, and the clock if it takes one.
     pub call: Call,
@@ -33,7 +34,8 @@ pub struct Row {
 }
 
 /// Ratios of two costs, each taken within one round, so that a disturbance of the whole round cancels.
-#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ratios {
     /// fastpath's cost by that of the kernel's vDSO; below 1, fastpath is faster.
     pub ours_to_kernel_vdso: Option<Spread>,

@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// One thread's reads compared with those of several, in rounds.
-#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Throughput {
     /// The call.
     pub call: Call,

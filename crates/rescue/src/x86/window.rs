@@ -1,6 +1,6 @@
 //! The bytes beside a `syscall` that a jump can replace.
 
-use fastpath_audit::By;
+use fastpath_code::By;
 use fastpath_isa::Isa;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register};
 use memchr::memmem;

@@ -15,7 +15,8 @@ use crate::bytes::{self, Bytes, Piece};
 use crate::elf::Part;
 
 /// The call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Call {
     #[serde(rename = "clock_gettime")]
@@ -52,7 +53,8 @@ impl Call {
 }
 
 /// The means of the call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum By {
     /// `syscall`, `sysenter`, `int $0x80`, i386's call through the thread's block, `svc #0`, `ecall`.
@@ -62,7 +64,8 @@ pub enum By {
 }
 
 /// One place in the code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Site {
     /// Its address as the file states it, before relocation.
     pub address: u64,
@@ -93,7 +96,7 @@ const MOST_CANDIDATES: usize = 200_000;
 
 /// The calls in a file.
 #[derive(Default)]
-pub(crate) struct Found {
+pub struct Found {
     pub sites: Vec<Site>,
     candidates: usize,
 }
@@ -112,7 +115,7 @@ impl Found {
     }
 
     /// Returns whether every candidate was examined.
-    pub(crate) fn is_complete(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.candidates <= MOST_CANDIDATES
     }
 }
@@ -190,7 +193,7 @@ fn vote<R: Default>(
 ///
 /// # Errors
 /// Fails if the file cannot be read.
-pub(crate) fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::Result<Found> {
+pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::Result<Found> {
     // Surroundings of a piece: enough for the straight lines that are followed and, on Arm, for constants and the
     // helper behind the code.
     let around = match isa {

@@ -52,7 +52,7 @@ impl Bytes for [u8] {
 }
 
 /// A piece of a part of a file.
-pub(crate) struct Piece<'a> {
+pub struct Piece<'a> {
     /// The piece, with its surroundings.
     pub bytes: &'a [u8],
     /// Range of the bytes that belong to this piece and to no other.
@@ -65,7 +65,7 @@ pub(crate) struct Piece<'a> {
 const PIECE: u64 = 1 << 20;
 
 /// Passes `size` bytes from `offset` on in pieces that overlap by `before` and `after`.
-pub(crate) fn in_pieces<B: Bytes + ?Sized>(
+pub fn in_pieces<B: Bytes + ?Sized>(
     bytes: &B,
     offset: u64,
     size: u64,

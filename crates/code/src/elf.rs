@@ -21,7 +21,8 @@ const MOST_NAMES: u64 = 1 << 20;
 const MOST_CODE: u64 = 2 << 30;
 
 /// The kind of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A program that names no interpreter.
@@ -34,7 +35,7 @@ pub enum Kind {
 
 /// A part of a file that is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub struct Part {
     pub offset: u64,
     pub size: u64,
     /// Address at which it is mapped, before relocation.
@@ -43,7 +44,7 @@ pub(crate) struct Part {
 
 /// Result of reading an ELF file.
 #[derive(Debug)]
-pub(crate) struct Elf {
+pub struct Elf {
     pub isa: Isa,
     pub kind: Kind,
     /// Parts with code. No byte of the file is in two of them.
@@ -57,7 +58,7 @@ pub(crate) struct Elf {
 }
 
 /// Returns whether a file begins as ELF files do.
-pub(crate) fn is_elf(first: &[u8]) -> bool {
+pub fn is_elf(first: &[u8]) -> bool {
     first.starts_with(&elf::ELFMAG)
 }
 
@@ -66,7 +67,7 @@ pub(crate) fn is_elf(first: &[u8]) -> bool {
 ///
 /// # Errors
 /// Fails with a message if the file is broken.
-pub(crate) fn read<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Elf>, String> {
+pub fn read<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Elf>, String> {
     let mut ident = [0; 16];
     if bytes.read_exact_at(0, &mut ident).is_err() {
         return Err("it ends within the ELF header".to_owned());

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use fastpath_page::ClockSet;
 use serde::{Deserialize, Serialize, Serializer};
 use strsim::levenshtein;
+
+use crate::ClockSet;
 
 /// How a clock id is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +101,7 @@ impl Serialize for Clock {
     }
 }
 
+#[cfg(feature = "schema")]
 impl schemars::JsonSchema for Clock {
     fn inline_schema() -> bool {
         true

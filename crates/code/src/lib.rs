@@ -1,0 +1,24 @@
+//! Finds the system calls for time, and for the CPU's number, that a program's own code makes.
+//!
+//! The file is read in bounded pieces and never mapped. Nothing in it is trusted: every table and every list has a limit.
+#![cfg_attr(not(test), warn(unreachable_pub, unused_crate_dependencies))]
+
+pub mod bytes;
+pub mod calls;
+pub mod elf;
+
+pub use bytes::{Bytes, OnDisk};
+pub use calls::{By, Call, Site};
+
+/// Returns the places in a file that make a system call for time or for the CPU's number, lowest address first. None,
+/// if it is not run on one of the ISAs of the images.
+///
+/// # Errors
+/// The reason why an ELF file cannot be judged.
+pub fn calls_for_time<B: Bytes + ?Sized>(bytes: &B) -> Result<Vec<Site>, String> {
+    let Some(elf) = elf::read(bytes)? else {
+        return Ok(Vec::new());
+    };
+    let found = calls::find(elf.isa, bytes, &elf.code).map_err(|e| format!("it cannot be read: {e}"))?;
+    Ok(found.sites)
+}
