@@ -41,7 +41,7 @@ pub fn of_unit(unit: &str) -> Vec<i32> {
 
 /// Returns the paths of a process's control group in each hierarchy.
 fn cgroups(pid: i32) -> impl Iterator<Item = PathBuf> {
-    let groups = fastpath_proc::cgroups(pid).unwrap_or_default().into_iter();
+    let groups = fastpath_os::cgroups(pid).unwrap_or_default().into_iter();
     groups.map(|(_, path)| PathBuf::from(path))
 }
 

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use fastpath_guard::{Baseline, Options, Outcome, Report, Subject};
+use fastpath_measure::guard::{Baseline, Options, Outcome, Report, Subject};
 use fastpath_measure::{Clock, Clocks};
 use fastpath_page::ClockSet;
 
@@ -25,7 +25,7 @@ pub fn run(options: &args::Guard) -> i32 {
             return exit::NO_INPUT;
         }
     };
-    let report = fastpath_guard::guard(&Options {
+    let report = fastpath_measure::guard::guard(&Options {
         subjects: subjects(options),
         max_ns: options.max_ns,
         paths: options.path.0.clone(),
@@ -79,7 +79,7 @@ fn line(report: &Report) -> String {
         Outcome::Broken => ("broken", Paint::Bad),
         Outcome::Unknown => ("unknown", Paint::Doubtful),
     };
-    let summary = fastpath_proc::printable(&report.summary);
+    let summary = fastpath_os::printable(&report.summary);
     format!("{}: {summary}\n", output::painted(word, paint))
 }
 

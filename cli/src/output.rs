@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Table, presets};
-use fastpath_proc::{is_printable, printable};
+use fastpath_os::{is_printable, printable};
 
 use crate::exit;
 

@@ -85,7 +85,7 @@ fn listed(pids: &[i32]) -> String {
 /// Returns the processes for which `is_meant` is true, never this process.
 pub fn matching(is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
     let own = std::process::id() as i32;
-    let processes = fastpath_proc::processes().into_iter().flatten();
+    let processes = fastpath_os::processes().into_iter().flatten();
     let mut found: Vec<_> = processes.filter(|pid| *pid != own && is_meant(*pid)).collect();
     found.sort_unstable();
     found
@@ -94,12 +94,12 @@ pub fn matching(is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
 /// Returns whether a process has this name. Does not read the command line: it lies in the process's memory, and
 /// reading that can wait for ever.
 fn has_name(pid: i32, name: &str) -> bool {
-    let comm = fastpath_proc::comm(pid).unwrap_or_default();
+    let comm = fastpath_os::comm(pid).unwrap_or_default();
     if comm == name {
         return true;
     }
     let may_be_cut = name.len() > COMM_BYTES && name.starts_with(&comm);
-    match fastpath_proc::executable(pid) {
+    match fastpath_os::executable(pid) {
         Ok(program) => program.rsplit('/').next() == Some(name),
         // Another user's process: only its name is visible.
         Err(e) => may_be_cut && e.kind() == std::io::ErrorKind::PermissionDenied,

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use fastpath_audit::OnDisk;
+use fastpath_tools::audit::OnDisk;
 
 use crate::output::note;
 
@@ -29,7 +29,7 @@ fn own_calls(program: &Path) -> usize {
         if !meta.is_file() || meta.len() > MOST_BYTES {
             return None;
         }
-        fastpath_audit::judge(&OnDisk::new(file, meta.len())).ok()?
+        fastpath_tools::audit::judge(&OnDisk::new(file, meta.len())).ok()?
     });
     let findings = judged.map(|judged| judged.findings).unwrap_or_default();
     findings.iter().map(|finding| finding.site_count).sum()

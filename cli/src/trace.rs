@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::Write;
 
 use comfy_table::{Cell, CellAlignment, Table};
-use fastpath_proc::printable;
-use fastpath_trace::{Caller, End, Method, NOT_EXECUTABLE, NOT_FOUND, Observer, Options, Report, Row, Whom};
+use fastpath_os::printable;
+use fastpath_tools::trace::{Caller, End, Method, NOT_EXECUTABLE, NOT_FOUND, Observer, Options, Report, Row, Whom};
 
 use crate::args;
 use crate::document;
@@ -44,7 +44,7 @@ pub fn run(options: &args::Trace) -> i32 {
         is_live: !options.json && matches!(out, Out::Standard) && output::can_redraw(),
         screen: Screen::default(),
     };
-    let traced = fastpath_trace::run(
+    let traced = fastpath_tools::trace::run(
         &Options {
             whom,
             method: options.by.as_deref().map(|by| match by {

@@ -87,7 +87,7 @@ const PRINT: [&str; 5] = [
     "crates/nri/src/log.rs",
 ];
 /// The module that makes text safe.
-const SAFE: &str = "crates/proc/src/printable.rs";
+const SAFE: &str = "crates/os/src/printable.rs";
 
 /// Returns the Rust files below a directory, with their code before the tests, without comments.
 fn code(directory: &Path, found: &mut Vec<(String, String)>) {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fastpath_audit::{Limits, Options, judge, of_bytes, sarif};
+use fastpath_tools::audit::{Limits, Options, judge, of_bytes, sarif};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let options = Options {

@@ -19,9 +19,9 @@ TARGETS = [
      "mailbox::tests::whatever_a_process_writes_into_its_mailbox_each_request_is_taken_once_and_every_slot_is_freed"),
     ("JSON", "fastpath-report", "mutations", "whatever_the_bytes_they_are_hosts_of_a_page_or_refused_with_a_sentence"),
     ("vDSO", "fastpath-image", "mutations", "whatever_the_bytes_they_are_a_vdso_or_refused"),
-    ("ELF", "fastpath-audit", "mutations", "whatever_the_bytes_there_is_an_answer_in_time"),
-    ("tar", "fastpath-audit", "mutations", "a_broken_tar_archive_has_an_answer_in_time"),
-    ("zstd", "fastpath-audit", "mutations", "a_broken_zstd_frame_has_an_answer_in_time"),
+    ("ELF", "fastpath-tools", "mutations", "whatever_the_bytes_there_is_an_answer_in_time"),
+    ("tar", "fastpath-tools", "mutations", "a_broken_tar_archive_has_an_answer_in_time"),
+    ("zstd", "fastpath-tools", "mutations", "a_broken_zstd_frame_has_an_answer_in_time"),
 ]
 # The audit promises to take at most 512 MiB; the rest is for the mappings of the test program and its threads.
 MOST_BYTES = 1 << 30

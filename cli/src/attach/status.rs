@@ -8,8 +8,8 @@ use fastpath_inject::redirection::Journal;
 #[cfg(target_arch = "x86_64")]
 use fastpath_inject::redirection::{Purpose, State};
 use fastpath_measure::Clock;
+use fastpath_os::Mapping;
 use fastpath_page::{ClockSet, MAPPED_NAME, Page, Reader};
-use fastpath_proc::Mapping;
 use fastpath_protocol::client::{Client, Failure};
 use fastpath_publisher::counter;
 use serde::{Deserialize, Serialize};
@@ -101,7 +101,7 @@ enum By {
 
 /// Prints the processes, with --watch repeatedly; returns the exit status.
 pub fn status(options: &args::Status) -> i32 {
-    if let Err(why) = fastpath_proc::processes().map(drop) {
+    if let Err(why) = fastpath_os::processes().map(drop) {
         output::note(format_args!(
             "status: processes cannot be listed: /proc: {why}; mount -t proc proc /proc"
         ));
@@ -191,7 +191,7 @@ fn text(status: &Status) -> String {
         let dash = || "-".to_owned();
         table.add_row([
             served.pid.to_string(),
-            fastpath_proc::printable(&served.comm),
+            fastpath_os::printable(&served.comm),
             by_in_words(served),
             match &served.withdrawn {
                 Some(why) => format!("none ({why})"),
@@ -278,7 +278,7 @@ fn age(ns: u64) -> String {
 
 /// Returns the processes, and the warnings.
 fn look() -> (Status, Vec<String>) {
-    let mut pids: Vec<i32> = fastpath_proc::processes().into_iter().flatten().collect();
+    let mut pids: Vec<i32> = fastpath_os::processes().into_iter().flatten().collect();
     pids.sort_unstable();
     let mut status = Status {
         processes: Vec::new(),
@@ -355,7 +355,7 @@ enum Looked {
 }
 
 fn look_at(pid: i32, of_daemon: &[fastpath_protocol::status::Page]) -> Looked {
-    match fastpath_proc::maps::of(memory_of(pid)) {
+    match fastpath_os::maps::of(memory_of(pid)) {
         Ok(maps) => served(pid, &maps, of_daemon).map_or(Looked::Without, |served| Looked::Served(Box::new(served))),
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Looked::Unreadable,
         Err(_) => Looked::Without,
@@ -367,12 +367,12 @@ fn memory_of(pid: i32) -> i32 {
     if !has_ended(pid) {
         return pid;
     }
-    let mut tids = fastpath_proc::threads(pid).into_iter().flatten();
+    let mut tids = fastpath_os::threads(pid).into_iter().flatten();
     tids.find(|tid| !has_ended(*tid)).unwrap_or(pid)
 }
 
 fn has_ended(tid: i32) -> bool {
-    fastpath_proc::Stat::of(tid).is_ok_and(|stat| stat.has_ended())
+    fastpath_os::Stat::of(tid).is_ok_and(|stat| stat.has_ended())
 }
 
 /// Returns the status of this host's daemon, if there is one; the error says why it cannot be asked.
@@ -398,7 +398,7 @@ fn served(pid: i32, maps: &[Mapping], of_daemon: &[fastpath_protocol::status::Pa
         .and_then(|page| page.rule);
     let region = format!("/memfd:{}", fastpath_inject::redirection::REGION_NAME);
     let has_region = maps.iter().any(|mapping| mapping.name.starts_with(&region));
-    let comm = fastpath_proc::comm(pid).ok()?;
+    let comm = fastpath_os::comm(pid).ok()?;
     // A process may belong to this user and still not be readable (prctl(2), PR_SET_DUMPABLE).
     let page = PageCopy::of_process(memory_of(pid) as u32).ok().flatten();
     let page: Option<&Page> = page.as_deref();
@@ -482,7 +482,7 @@ fn by(pid: i32, has_region: bool) -> (By, usize) {
 
 #[cfg(not(target_arch = "x86_64"))]
 fn by(pid: i32, has_region: bool) -> (By, usize) {
-    let maps = fastpath_proc::maps::of(pid).unwrap_or_default();
+    let maps = fastpath_os::maps::of(pid).unwrap_or_default();
     let by = match Journal::of(pid, &maps) {
         Ok(Some((_, Some(journal)))) if journal.is_of_start => By::Run,
         _ if has_region => By::Attach,

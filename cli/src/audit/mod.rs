@@ -5,8 +5,8 @@ pub mod rescue;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fastpath_audit::{By, Finding, Level, Options, Progress, Report, sarif};
-use fastpath_proc::printable;
+use fastpath_os::printable;
+use fastpath_tools::audit::{By, Finding, Level, Options, Progress, Report, sarif};
 use indicatif::HumanBytes;
 
 use crate::args::{self, FailOn};
@@ -31,7 +31,7 @@ pub fn run(options: &args::Audit) -> i32 {
     };
     let every = Duration::from_millis(100);
     let report = progress::watched(every, so_far, || {
-        let mut report = fastpath_audit::audit(&options.paths, &how, &progress);
+        let mut report = fastpath_tools::audit::audit(&options.paths, &how, &progress);
         rescue::count(&mut report.findings);
         report
     });

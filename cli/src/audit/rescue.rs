@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fastpath_audit::{By, Finding, Options, Progress, Rule};
-use fastpath_proc::printable;
+use fastpath_os::printable;
 use fastpath_rescue::window::Kind;
 use fastpath_rescue::{Calls, Site, analyse};
+use fastpath_tools::audit::{By, Finding, Options, Progress, Rule};
 
 use crate::document;
 use crate::exit;
@@ -28,7 +28,7 @@ pub struct Report {
     /// Sites that it leaves alone
     refused: usize,
     /// Files that were not examined
-    unjudged: Vec<fastpath_audit::Unjudged>,
+    unjudged: Vec<fastpath_tools::audit::Unjudged>,
 }
 
 /// The sites of one file.
@@ -129,12 +129,12 @@ pub fn run(paths: &[std::path::PathBuf], json: bool) -> i32 {
     }
 }
 
-fn gather(paths: &[std::path::PathBuf], examined: &AtomicUsize) -> (Report, Vec<fastpath_audit::Unjudged>) {
+fn gather(paths: &[std::path::PathBuf], examined: &AtomicUsize) -> (Report, Vec<fastpath_tools::audit::Unjudged>) {
     let options = Options {
         with_programs: true,
         ..Options::default()
     };
-    let audited = fastpath_audit::audit(paths, &options, &Progress::default());
+    let audited = fastpath_tools::audit::audit(paths, &options, &Progress::default());
     let mut report = Report {
         files: Vec::new(),
         proven: 0,
@@ -154,7 +154,7 @@ fn gather(paths: &[std::path::PathBuf], examined: &AtomicUsize) -> (Report, Vec<
                     sites: sites.into_iter().map(OneSite::from).collect(),
                 });
             }
-            Err(why) => report.unjudged.push(fastpath_audit::Unjudged {
+            Err(why) => report.unjudged.push(fastpath_tools::audit::Unjudged {
                 path: program.path,
                 why,
             }),

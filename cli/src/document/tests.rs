@@ -20,14 +20,14 @@ fn documents() -> Vec<(&'static str, Value)> {
     vec![
         ("probe", schema_of::<fastpath_measure::Probe>("probe")),
         ("doctor", schema_of::<fastpath_doctor::Report>("doctor")),
-        ("trace", schema_of::<fastpath_trace::Report>("trace")),
-        ("audit", schema_of::<fastpath_audit::Report>("audit")),
+        ("trace", schema_of::<fastpath_tools::trace::Report>("trace")),
+        ("audit", schema_of::<fastpath_tools::audit::Report>("audit")),
         (
             "audit --rescue",
             schema_of::<crate::audit::rescue::Report>("audit --rescue"),
         ),
         ("bench", schema_of::<crate::bench::Report>("bench")),
-        ("guard", schema_of::<fastpath_guard::Report>("guard")),
+        ("guard", schema_of::<fastpath_measure::guard::Report>("guard")),
         ("status", schema_of::<crate::attach::status::Status>("status")),
         ("report", schema_of::<fastpath_report::data::Report>("report")),
     ]

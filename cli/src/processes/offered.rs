@@ -32,7 +32,7 @@ pub fn attached() -> ArgValueCandidates {
 }
 
 fn all(is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
-    super::matching(|pid| is_meant(pid) && fastpath_proc::Stat::of(pid).is_ok_and(|stat| !stat.is_kernel_thread()))
+    super::matching(|pid| is_meant(pid) && fastpath_os::Stat::of(pid).is_ok_and(|stat| !stat.is_kernel_thread()))
 }
 
 /// Returns the numbers, each with its name, and the names, each once.
@@ -41,10 +41,10 @@ fn candidates(pids: Vec<i32>) -> Vec<CompletionCandidate> {
     let mut numbers = Vec::new();
     for pid in pids {
         // Only the name: the command line lies in the process's memory, and reading that can wait for ever.
-        let Ok(comm) = fastpath_proc::comm(pid) else {
+        let Ok(comm) = fastpath_os::comm(pid) else {
             continue;
         };
-        let name = fastpath_proc::printable(&comm);
+        let name = fastpath_os::printable(&comm);
         numbers.push(CompletionCandidate::new(pid.to_string()).help(Some(name.clone().into())));
         if is_plain(&name) {
             *names.entry(name).or_default() += 1;
@@ -84,9 +84,9 @@ mod tests {
         assert_eq!(found[0].get_value(), own.to_string().as_str());
         assert_eq!(
             found[0].get_help().map(ToString::to_string).as_deref(),
-            fastpath_proc::comm("self").ok().as_deref()
+            fastpath_os::comm("self").ok().as_deref()
         );
         // Process 2 is the first of the kernel's own, where they are visible.
-        assert!(all(|pid| pid == 2).is_empty() || fastpath_proc::executable(2).is_ok());
+        assert!(all(|pid| pid == 2).is_empty() || fastpath_os::executable(2).is_ok());
     }
 }

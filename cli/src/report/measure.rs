@@ -7,7 +7,7 @@ use fastpath_doctor::Options;
 use fastpath_measure::{CALLS_PER_SAMPLE, Clock, Functions, Kind, Probe, price_samples};
 use fastpath_report::Distribution;
 use fastpath_report::data::{self, ClockPrices, Host, Missing, Part, Prices, Trace};
-use fastpath_trace::{Method, Observer, Whom};
+use fastpath_tools::trace::{Method, Observer, Whom};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -119,8 +119,8 @@ fn trace(duration: Duration) -> Result<Trace, String> {
         "counting system calls that read clocks for {:.1} s",
         duration.as_secs_f64()
     ));
-    let outcome = fastpath_trace::run(
-        &fastpath_trace::Options {
+    let outcome = fastpath_tools::trace::run(
+        &fastpath_tools::trace::Options {
             whom: Whom::All,
             method: Some(Method::Bpf),
             stacks: false,
@@ -144,7 +144,7 @@ impl Observer for Unobserved {
 
     fn note(&mut self, _text: String) {}
 
-    fn show(&mut self, _report: fastpath_trace::Report) {}
+    fn show(&mut self, _report: fastpath_tools::trace::Report) {}
 
     fn is_looking(&self) -> bool {
         false

@@ -14,8 +14,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use fastpath_inject::{MAILBOX_MAPPED_NAME, region};
+use fastpath_os::Mapping;
 use fastpath_page::MAPPED_NAME;
-use fastpath_proc::Mapping;
 use fastpath_publisher::SharedPage;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -97,7 +97,7 @@ impl Examine for Examiner {
 }
 
 fn look_at_all(examiner: Examiner) {
-    let processes = fastpath_proc::processes().into_iter().flatten();
+    let processes = fastpath_os::processes().into_iter().flatten();
     let processes = processes.filter_map(|pid| Some((pid, payer_of(pid)?)));
     let searched = search(processes, BOUNDS, examiner, |pid| {
         say(
@@ -130,7 +130,7 @@ fn device_of_memory() -> io::Result<String> {
 /// Returns the page that a process maps, if it is this keeper's and no daemon keeps it. A page that several processes
 /// map is taken up with the first of them: for the others it is locked.
 fn of_process(pid: i32, device: &str, keeper: u64) -> Option<Found> {
-    let maps = fastpath_proc::maps::of(pid).ok()?;
+    let maps = fastpath_os::maps::of(pid).ok()?;
     let page = maps
         .iter()
         .find(|mapping| mapping.name.starts_with(MAPPED_NAME) && mapping.device == device)?;

@@ -67,7 +67,7 @@ fn write(line: &str) {
 /// Logs a line.
 pub fn say(priority: Priority, message: impl Display) {
     // Names of programs and files may contain anything; a log contains lines.
-    let message = fastpath_proc::printable(&message.to_string());
+    let message = fastpath_os::printable(&message.to_string());
     let line = if std::env::var_os("JOURNAL_STREAM").is_some() {
         format!("<{}>{message}\n", priority as u8)
     } else {

@@ -157,7 +157,7 @@ impl Process {
         };
         // A first thread that has ended is in no namespace any more; others of the process may live.
         let has_ended = fs::read_link(format!("/proc/{}/ns/time", self.pid)).is_err();
-        let living = || fastpath_proc::threads(self.pid).ok()?.find(|tid| *tid != self.pid);
+        let living = || fastpath_os::threads(self.pid).ok()?.find(|tid| *tid != self.pid);
         let pid = match living().filter(|_| has_ended) {
             Some(tid) => format!("{}/task/{tid}", self.pid),
             None => self.pid.to_string(),
@@ -198,7 +198,7 @@ fn gone(pid: i32) -> Refusal {
 /// Parses `monotonic  SECONDS  NANOSECONDS` and the same for boottime, in seconds that fit an i64 of nanoseconds.
 fn parse_offsets(text: &str) -> Option<Offsets> {
     let of = |clock: &str| {
-        let (_, seconds, ns) = fastpath_proc::parse_time_offsets(text).find(|(of, ..)| *of == clock)?;
+        let (_, seconds, ns) = fastpath_os::parse_time_offsets(text).find(|(of, ..)| *of == clock)?;
         seconds.checked_mul(1_000_000_000)?.checked_add(ns)
     };
     Some(Offsets {

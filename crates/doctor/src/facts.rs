@@ -5,6 +5,7 @@ use fastpath_measure::Monotonicity;
 use fastpath_measure::host::TimensOffset;
 use fastpath_measure::probe::{ClockReport, FunctionReport};
 use fastpath_measure::vsyscall::Vsyscall;
+use fastpath_tools::program::Library;
 use serde::Serialize;
 
 use crate::causes;
@@ -290,17 +291,6 @@ pub struct OwnCalls {
     pub rescuable: Option<usize>,
     /// The number of these places that are redirected in this process.
     pub rescued: usize,
-}
-
-/// A libc and its version.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
-pub struct Library {
-    /// `glibc` or `musl`.
-    pub name: &'static str,
-    /// The version, such as `2.36`.
-    pub version: Option<String>,
-    /// The file; nothing if the library is part of the program.
-    pub path: Option<String>,
 }
 
 /// Kind of the vDSO that a process has.

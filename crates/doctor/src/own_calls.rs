@@ -6,8 +6,8 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-use fastpath_audit::{OnDisk, Rule};
-use fastpath_proc::Mapping;
+use fastpath_os::Mapping;
+use fastpath_tools::audit::{OnDisk, Rule};
 
 use super::facts::OwnCalls;
 use super::root::Root;
@@ -54,7 +54,8 @@ fn of_file(
     if *searched > SEARCHED {
         return Err(format!("the process's files have more than {} MiB", SEARCHED >> 20));
     }
-    let Some(judged) = fastpath_audit::judge(&OnDisk::new(file.try_clone().map_err(|e| e.to_string())?, length))?
+    let Some(judged) =
+        fastpath_tools::audit::judge(&OnDisk::new(file.try_clone().map_err(|e| e.to_string())?, length))?
     else {
         return Ok(Vec::new());
     };

@@ -6,9 +6,9 @@ use fastpath_evidence::{PageCopy, Residuals};
 use fastpath_image::{Image, Isa, Vdso};
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
+use fastpath_os::Mapping;
 use fastpath_page::layout::Latch;
 use fastpath_page::{ClockSet, MAPPED_NAME, PAGE_SIZE, Page, Reader};
-use fastpath_proc::Mapping;
 use std::os::unix::fs::FileExt;
 
 /// Finds the page among a process's mappings. Its contents are read through /proc/PID/mem, which requires the right to

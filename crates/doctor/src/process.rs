@@ -1,10 +1,11 @@
 //! A process, as /proc shows it to this one.
 
-use super::facts::{Library, Process, TimeNamespace, VdsoKind};
+use super::facts::{Process, TimeNamespace, VdsoKind};
 use super::root::Root;
-use super::{own_calls, page, program};
+use super::{own_calls, page};
 use fastpath_measure::host::parse_timens_offsets;
-use fastpath_proc::Mapping;
+use fastpath_os::Mapping;
+use fastpath_tools::program::{self, Library};
 use std::io;
 use std::path::Path;
 
@@ -16,7 +17,7 @@ pub(super) fn look(root: &Root, pid: &str) -> Result<Process, String> {
     let status = root
         .text(&format!("{directory}/status"))
         .map_err(|error| absent(root, pid, &error))?;
-    let status = fastpath_proc::Status::parse(status);
+    let status = fastpath_os::Status::parse(status);
     let state = status.field("State").and_then(|state| state.chars().next());
     let mut process = Process {
         pid: status.number("Pid").unwrap_or(0),
@@ -104,7 +105,7 @@ fn look_at_memory(root: &Root, directory: &str, pid: &str, process: &mut Process
     let Some(text) = root.expect("the process's memory map, program and namespaces", &file, REMEDY) else {
         return;
     };
-    let maps = fastpath_proc::maps::parse(&text);
+    let maps = fastpath_os::maps::parse(&text);
     let named = |name: &str| maps.iter().find(|mapping| mapping.name == name);
     process.has_kernel_vdso = Some(named("[vdso]").is_some());
     process.has_vvar = Some(named("[vvar]").is_some());
@@ -154,7 +155,7 @@ fn sysinfo_ehdr(root: &Root, directory: &str, word_bits: u8) -> Option<u64> {
 /// Returns a libc by its file's name, with the version in that file. The path is as the process sees it, below its
 /// root.
 fn library(root: &Root, directory: &str, path: &str) -> Option<Library> {
-    let path = fastpath_proc::without_deleted(path);
+    let path = fastpath_os::without_deleted(path);
     let file = Path::new(path).file_name()?.to_str()?;
     let is_glibc = file == "libc.so.6" || file.starts_with("libc-2.");
     // musl's loader and its libc are one file; where the loader is a link, the file may have the name of any libc.

@@ -53,7 +53,7 @@ pub fn served(root: &Path) -> Served {
         let facts = if known {
             None
         } else {
-            page::look(&root, &pid, &fastpath_proc::maps::parse(&text))
+            page::look(&root, &pid, &fastpath_os::maps::parse(&text))
         };
         let page = pages.entry(inode).or_insert(ServedPage {
             inode,

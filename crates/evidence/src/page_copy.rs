@@ -6,8 +6,8 @@ use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::os::unix::fs::FileExt;
 
+use fastpath_os::Mapping;
 use fastpath_page::{MAPPED_NAME, PAGE_SIZE, Page};
-use fastpath_proc::Mapping;
 
 /// The contents of a page at one moment. A copy made in the middle of a refresh answers less, or nothing; the next is
 /// whole.
@@ -19,7 +19,7 @@ impl PageCopy {
     /// # Errors
     /// Fails if /proc/PID/maps or /proc/PID/mem cannot be read, which need the right to trace the process.
     pub fn of_process(pid: u32) -> io::Result<Option<PageCopy>> {
-        let maps = fastpath_proc::maps::of(pid)?;
+        let maps = fastpath_os::maps::of(pid)?;
         let Some(address) = address_of_page(&maps) else {
             return Ok(None);
         };
@@ -71,8 +71,8 @@ fn address_of_page(maps: &[Mapping]) -> Option<u64> {
 mod tests {
     use std::ptr::NonNull;
 
+    use fastpath_os::maps::parse;
     use fastpath_page::{Init, Writer};
-    use fastpath_proc::maps::parse;
 
     use super::*;
 

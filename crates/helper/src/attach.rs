@@ -138,9 +138,9 @@ fn attach_one(pid: i32, config: &AttachConfig<'_>, give_up: LastResort) -> Outco
 
 /// Returns the children of these processes, and their children, except those that are among them.
 fn descendants_of(pids: &[i32]) -> Vec<i32> {
-    let processes = fastpath_proc::processes().into_iter().flatten();
+    let processes = fastpath_os::processes().into_iter().flatten();
     let all: Vec<_> = processes
-        .filter_map(|pid| Some((pid, fastpath_proc::Stat::of(pid).ok()?.parent)))
+        .filter_map(|pid| Some((pid, fastpath_os::Stat::of(pid).ok()?.parent)))
         .collect();
     let mut found = pids.to_vec();
     let mut next = 0;

@@ -152,7 +152,7 @@ fn may_attach_soon(pid: i32) -> Answer<()> {
 
 /// Returns the inode of the page that a process maps.
 fn page_of(pid: i32) -> Option<u64> {
-    let maps = fastpath_proc::maps::of(pid).ok()?;
+    let maps = fastpath_os::maps::of(pid).ok()?;
     let page = maps.iter().find(|mapping| mapping.name.starts_with(MAPPED_NAME))?;
     Some(page.inode)
 }

@@ -38,7 +38,7 @@ impl Log {
             News::Withdrawn(_) => WARNING,
             News::ServedAgain => NOTICE,
         };
-        let program = fastpath_proc::printable(&self.program);
+        let program = fastpath_os::printable(&self.program);
         format!(
             "<{}>fastpath[{}]: {program}: {news}",
             DAEMON | priority,

@@ -5,12 +5,13 @@
 //! which compile for every ISA, and are left out, with a warning, without these.
 
 mod constants;
+mod toolchain;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::toolchain::{Audience, LINKER_VARIABLE, Toolchain};
 use fastpath_elf::{Isa, check};
-use fastpath_toolchain::{Audience, LINKER_VARIABLE, Toolchain};
 
 fn main() -> ExitCode {
     match build() {
@@ -88,8 +89,8 @@ fn watch_for_programs() {
 
 /// Makes one image, and returns an expression for it.
 fn image(toolchain: &Toolchain, isa: Isa, audience: Audience, source: &Path, out: &Path) -> Result<String, String> {
-    let linked = fastpath_toolchain::link(toolchain, isa, audience, source, out)?;
-    let image = fastpath_toolchain::trim(&linked)?;
+    let linked = crate::toolchain::link(toolchain, isa, audience, source, out)?;
+    let image = crate::toolchain::trim(&linked)?;
     let contract = match audience {
         Audience::Native => check::Contract::of(isa, fastpath_page::layout::ABI),
         Audience::Hosts => check::Contract::for_hosts(isa, fastpath_page::layout::ABI),

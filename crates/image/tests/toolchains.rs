@@ -1,10 +1,14 @@
 //! Every installed compiler and linker makes an image that satisfies every rule, and the expected code.
 
+#[allow(dead_code, unused_imports)]
+#[path = "../build/toolchain/mod.rs"]
+mod toolchain;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fastpath_elf::{Elf, Isa, check};
-use fastpath_toolchain::{Audience, Toolchain, link as link_image, trim};
+use toolchain::{Audience, Toolchain, link as link_image, trim};
 
 /// Without gcc and lld: its code with lld's longer tables of symbols would take 48 bytes more than a page.
 const TOOLCHAINS: [(&str, &str); 3] = [("gcc", "bfd"), ("clang", "bfd"), ("clang", "lld")];

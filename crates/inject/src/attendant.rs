@@ -368,16 +368,16 @@ fn start(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
 }
 
 /// Reads the status of a process or thread.
-fn status(pid: i32) -> Result<fastpath_proc::Status> {
-    fastpath_proc::Status::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/status"), e))
+fn status(pid: i32) -> Result<fastpath_os::Status> {
+    fastpath_os::Status::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/status"), e))
 }
 
 /// Returns threads, by their numbers here, of processes in inner PID namespaces, in which they have the number `inner`.
 fn threads_of_inner_namespaces(inner: i32) -> impl Iterator<Item = i32> {
     let status = |pid: i32| Status::of(&pid.to_string()).ok();
-    let processes = fastpath_proc::processes().into_iter().flatten();
+    let processes = fastpath_os::processes().into_iter().flatten();
     let nested = processes.filter(move |pid| status(*pid).is_some_and(|status| status.is_nested));
-    let threads = nested.flat_map(|pid| fastpath_proc::threads(pid).into_iter().flatten());
+    let threads = nested.flat_map(|pid| fastpath_os::threads(pid).into_iter().flatten());
     threads.filter(move |tid| status(*tid).is_some_and(|status| status.inner_pid == inner))
 }
 

@@ -40,12 +40,12 @@ impl FileRights {
 
 impl Credentials {
     /// Returns those in the status of a process or thread.
-    pub fn of(status: &fastpath_proc::Status) -> Result<Credentials> {
+    pub fn of(status: &fastpath_os::Status) -> Result<Credentials> {
         let hidden = || Error::Unsupported("/proc does not show its credentials".into());
         Credentials::parse(status).ok_or_else(hidden)
     }
 
-    fn parse(status: &fastpath_proc::Status) -> Option<Credentials> {
+    fn parse(status: &fastpath_os::Status) -> Option<Credentials> {
         // Real, effective, saved, file system.
         let [_, effective_uid, _, file_uid] = status.numbers("Uid")?.try_into().ok()?;
         let [_, effective_gid, _, file_gid] = status.numbers("Gid")?.try_into().ok()?;
@@ -151,16 +151,16 @@ mod tests {
             permitted: 3,
             effective: 1,
         };
-        let parse = |text: &str| Credentials::parse(&fastpath_proc::Status::parse(text));
+        let parse = |text: &str| Credentials::parse(&fastpath_os::Status::parse(text));
         assert_eq!(parse(TEXT), Some(expected));
         assert_eq!(parse("Uid:\t1\n"), None);
-        let own = Credentials::of(&fastpath_proc::Status::of("thread-self").unwrap()).unwrap();
+        let own = Credentials::of(&fastpath_os::Status::of("thread-self").unwrap()).unwrap();
         assert_eq!(own.files, FileRights::own().unwrap());
     }
 
     #[test]
     fn another_effective_user_or_one_capability_more_is_growth_and_one_less_is_not() {
-        let before = Credentials::parse(&fastpath_proc::Status::parse(TEXT)).unwrap();
+        let before = Credentials::parse(&fastpath_os::Status::parse(TEXT)).unwrap();
         let grown = |change: fn(&mut Credentials)| {
             let mut after = before.clone();
             change(&mut after);
@@ -180,7 +180,7 @@ mod tests {
         let secret = std::env::temp_dir().join(format!("fastpath-secret-{}", std::process::id()));
         std::fs::write(&secret, "x").unwrap();
         std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        let own = || Credentials::of(&fastpath_proc::Status::of("thread-self").unwrap()).unwrap();
+        let own = || Credentials::of(&fastpath_os::Status::of("thread-self").unwrap()).unwrap();
         let before = own();
         let nobody = Credentials {
             files: FileRights {

@@ -105,7 +105,7 @@ fn hooked_file(pid: i32, scans: &sites::Cache, maps: &[Mapping], mapping: &Mappi
 /// the program is as it was. `must_see_execs`: it is an error if the exec of another program would not be noticed.
 pub fn install(
     tracee: &mut Tracee,
-    shown: &fastpath_proc::Status,
+    shown: &fastpath_os::Status,
     config: &InjectionConfig,
     must_see_execs: bool,
 ) -> Result<()> {

@@ -78,7 +78,7 @@ pub fn reopen(mailbox: &impl AsRawFd) -> io::Result<OwnedFd> {
 
 /// Opens a memfd anew, without waiting for the holder of a lease on it.
 pub fn open(file: &impl AsRawFd, flags: OFlag) -> io::Result<OwnedFd> {
-    let path = fastpath_proc::path_of(file);
+    let path = fastpath_os::path_of(file);
     let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     match nix::fcntl::open(path.as_str(), flags, nix::sys::stat::Mode::empty()) {
         Err(Errno::EAGAIN) => Err(io::Error::other(

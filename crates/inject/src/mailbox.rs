@@ -160,7 +160,7 @@ impl Shared {
 
     fn is_mapped_by_anybody(&self) -> bool {
         let own = std::process::id() as i32;
-        let Ok(mut processes) = fastpath_proc::processes() else {
+        let Ok(mut processes) = fastpath_os::processes() else {
             return true;
         };
         processes.any(|pid| pid != own && maps::of(pid).is_ok_and(|maps| self.mapping(&maps).is_some()))

@@ -2,11 +2,11 @@
 
 use crate::error::{Error, Result};
 
-pub use fastpath_proc::Mapping;
+pub use fastpath_os::Mapping;
 
 /// Returns all mappings of a process (or a thread's process), lowest first.
 pub fn of(pid: i32) -> Result<Vec<Mapping>> {
-    fastpath_proc::maps::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/maps"), e))
+    fastpath_os::maps::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/maps"), e))
 }
 
 /// Returns the highest address below `below` at which `size` bytes are free, at least `guard` bytes away from the
@@ -41,7 +41,7 @@ pub fn gap_above(maps: &[Mapping], above: u64, size: u64, guard: u64) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fastpath_proc::maps::parse;
+    use fastpath_os::maps::parse;
 
     const TEXT: &str = "00400000-00401000 r-xp 00001000 fe:00 12 /bin/a b (deleted)\n\
                         7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n\

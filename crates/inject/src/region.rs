@@ -183,24 +183,24 @@ mod tests {
     #[test]
     fn a_region_near_a_vdso_at_the_end_of_the_address_space_lies_below_it() {
         for (vdso, end) in [(0xffff_b000, 0xffff_d000u64), (0x7fff_ffff_c000, 0x7fff_ffff_e000)] {
-            let maps = fastpath_proc::maps::parse(&format!("{vdso:x}-{end:x} r-xp 0 0:0 0 [vdso]\n"));
+            let maps = fastpath_os::maps::parse(&format!("{vdso:x}-{end:x} r-xp 0 0:0 0 [vdso]\n"));
             let at = place_near(&maps, vdso).unwrap();
             assert!(at + SIZE < vdso, "{at:#x}");
         }
-        let maps = fastpath_proc::maps::parse("f7f0b000-f7f0d000 r-xp 0 0:0 0 [vdso]\n");
+        let maps = fastpath_os::maps::parse("f7f0b000-f7f0d000 r-xp 0 0:0 0 [vdso]\n");
         assert_eq!(place_near(&maps, 0xf7f0_b000).unwrap(), 0xf7f0_e000);
     }
 
     /// Regression: User Mode Linux's address space ends with the vDSO, and the region was placed behind it.
     #[test]
     fn a_region_near_a_vdso_at_the_end_of_a_smaller_address_space_lies_below_it() {
-        let maps = fastpath_proc::maps::parse(
+        let maps = fastpath_os::maps::parse(
             "7fbfde6000-7fbfe07000 rw-p 0 0:0 0 [stack]\n7fbffff000-7fc0000000 r-xp 0 0:0 0 [vdso]\n",
         );
         let at = place_near_below(&maps, 0x7f_bfff_f000, 0x7f_c000_0000).unwrap();
         assert!(0x7f_bfe0_7000 < at && at + SIZE < 0x7f_bfff_f000, "{at:#x}");
         // Its stack may end right below the vDSO.
-        let maps = fastpath_proc::maps::parse(
+        let maps = fastpath_os::maps::parse(
             "7fbffdd000-7fbfffe000 rw-p 0 0:0 0 [stack]\n7fbffff000-7fc0000000 r-xp 0 0:0 0 [vdso]\n",
         );
         let at = place_near_below(&maps, 0x7f_bfff_f000, 0x7f_c000_0000);

@@ -20,7 +20,7 @@ pub use crate::view::View;
 /// process is the reason (ptrace(2), PTRACE_O_SUSPEND_SECCOMP and PTRACE_SECCOMP_GET_FILTER).
 pub fn why_filters_stay() -> Option<String> {
     const CAP_SYS_ADMIN: u64 = 1 << 21;
-    let own = fastpath_proc::Status::of("thread-self").ok()?;
+    let own = fastpath_os::Status::of("thread-self").ok()?;
     if own.number::<u32>("Seccomp") > Some(0) {
         let why = "fastpath has a seccomp filter itself, of its service or container, and can suspend no other";
         return Some(why.into());
@@ -50,7 +50,7 @@ impl View {
         let mut path = path.to_owned();
         for _ in 0..MOST_INTERPRETERS {
             let handle = self.open(&path)?;
-            let by_fd = fastpath_proc::path_of(&handle);
+            let by_fd = fastpath_os::path_of(&handle);
             let name = path.to_string_lossy().into_owned();
             let mut file = open_regular(&handle).map_err(|e| Error::io(&name, e))?;
             let meta = file.metadata().map_err(|e| Error::io(&name, e))?;
@@ -112,7 +112,7 @@ pub fn open_regular(handle: &OwnedFd) -> std::io::Result<File> {
     }
     let mut options = File::options();
     options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-    options.open(fastpath_proc::path_of(handle))
+    options.open(fastpath_os::path_of(handle))
 }
 
 /// Opens a path as a handle only (O_PATH).
@@ -146,13 +146,13 @@ pub struct Status {
 impl Status {
     /// Reads the status of a process or thread.
     pub fn of(pid: &str) -> Result<Status> {
-        let status = fastpath_proc::Status::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/status"), e))?;
+        let status = fastpath_os::Status::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/status"), e))?;
         Ok(Status::from(&status))
     }
 }
 
-impl From<&fastpath_proc::Status> for Status {
-    fn from(status: &fastpath_proc::Status) -> Status {
+impl From<&fastpath_os::Status> for Status {
+    fn from(status: &fastpath_os::Status) -> Status {
         let number = |name| status.number::<u32>(name);
         let has_sigsys = |name| status.set(name).is_some_and(|set| set >> (libc::SIGSYS - 1) & 1 == 1);
         let pids: Vec<i32> = status.numbers("NSpid").unwrap_or_default();
@@ -189,7 +189,7 @@ pub fn proc_shows_this_namespace() -> Result<()> {
 /// Returns whether a thread waits on the futex at `address` (proc_pid_syscall(5)). `None`: this kernel does not show the
 /// calls of threads (it takes CONFIG_HAVE_ARCH_TRACEHOOK, which User Mode Linux has not).
 pub fn waits_on_futex(tid: i32, address: u64) -> Option<bool> {
-    match fastpath_proc::text(tid, "syscall") {
+    match fastpath_os::text(tid, "syscall") {
         Ok(text) => Some(is_wait_on_futex(&text, address)),
         Err(_) => std::path::Path::new("/proc/self/syscall").exists().then_some(false),
     }
@@ -197,7 +197,7 @@ pub fn waits_on_futex(tid: i32, address: u64) -> Option<bool> {
 
 /// Returns whether the kernel's function in which a thread waits is one of a futex (proc_pid_wchan(5)).
 pub fn waits_on_some_futex(tid: i32) -> bool {
-    fastpath_proc::wchan(tid).starts_with("futex")
+    fastpath_os::wchan(tid).starts_with("futex")
 }
 
 fn is_wait_on_futex(text: &str, address: u64) -> bool {
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn status_reads_the_innermost_pid() {
-        let parse = |text: &str| Status::from(&fastpath_proc::Status::parse(text));
+        let parse = |text: &str| Status::from(&fastpath_os::Status::parse(text));
         let text = "Name:\tx\nTgid:\t6\nPid:\t7\nTracerPid:\t3\nNSpid:\t7\t1\nSigBlk:\t0000000040000000\nSigCgt:\t0000000040000000\n\
                     Seccomp:\t2\nSeccomp_filters:\t4\n";
         assert_eq!(

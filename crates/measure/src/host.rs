@@ -135,7 +135,7 @@ fn clocksource(which: &str) -> Vec<String> {
 
 /// Returns the seccomp mode (0 none, 1 strict, 2 filter); `None` if /proc does not state it.
 pub(crate) fn seccomp_mode_of_this_process() -> Option<u32> {
-    fastpath_proc::Status::of("self").ok()?.number("Seccomp")
+    fastpath_os::Status::of("self").ok()?.number("Seccomp")
 }
 
 fn timens_offsets() -> Vec<TimensOffset> {
@@ -154,7 +154,7 @@ pub fn parse_timens_offsets(offsets: &str) -> Vec<TimensOffset> {
         sec,
         nsec,
     };
-    fastpath_proc::parse_time_offsets(offsets)
+    fastpath_os::parse_time_offsets(offsets)
         .filter(|(_, sec, nsec)| (*sec, *nsec) != (0, 0))
         .map(offset)
         .collect()

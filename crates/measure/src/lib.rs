@@ -12,6 +12,7 @@ pub mod child;
 pub mod counter;
 mod foreign;
 pub mod functions;
+pub mod guard;
 mod histogram;
 pub mod host;
 mod monotonicity;

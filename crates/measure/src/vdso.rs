@@ -5,8 +5,8 @@ use crate::counter;
 use crate::functions::{Call, Functions};
 use fastpath_evidence::PageCopy;
 use fastpath_isa::Isa;
+use fastpath_os::Mapping;
 use fastpath_page::{MAPPED_NAME, PAGE_SIZE, Page, Reader};
-use fastpath_proc::Mapping;
 use serde::Serialize;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -42,12 +42,12 @@ impl Vdso {
     pub fn of_auxv() -> Option<Vdso> {
         // SAFETY: getauxval only reads.
         let address = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
-        Vdso::at(address, &fastpath_proc::maps::own().ok()?)
+        Vdso::at(address, &fastpath_os::maps::own().ok()?)
     }
 
     /// Returns the kernel's vDSO, which is mapped even if the auxiliary vector names another one, or none.
     pub fn of_kernel() -> Option<Vdso> {
-        let maps = fastpath_proc::maps::own().ok()?;
+        let maps = fastpath_os::maps::own().ok()?;
         let mapping = maps.iter().find(|mapping| mapping.name == "[vdso]")?;
         Vdso::at(mapping.start as usize, &maps)
     }
@@ -273,7 +273,7 @@ mod tests {
         }
 
         fn vdso(&self) -> Vdso {
-            Vdso::at(self.0 as usize + PAGE_SIZE, &fastpath_proc::maps::own().unwrap()).unwrap()
+            Vdso::at(self.0 as usize + PAGE_SIZE, &fastpath_os::maps::own().unwrap()).unwrap()
         }
     }
 
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_vdso_without_a_page_below_it_is_not_fastpaths() {
-        let name = |name: &str| fastpath_proc::maps::parse(&format!("1000-2000 r--s 0 00:01 9 {name}"));
+        let name = |name: &str| fastpath_os::maps::parse(&format!("1000-2000 r--s 0 00:01 9 {name}"));
         assert!(MappedPage::below(0x2000, &name("[vvar]")).is_none());
         assert!(MappedPage::below(0x3000, &name("/memfd:fastpath-page (deleted)")).is_none());
     }

@@ -5,7 +5,7 @@ use crate::functions::{Call, Functions};
 use crate::price;
 use crate::stats::tenths;
 use crate::timer::Timer;
-use fastpath_proc::Mapping;
+use fastpath_os::Mapping;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ pub struct Entry {
 
 /// Measures the page in a child, because a seccomp filter or the kernel may kill a process that jumps to it.
 pub(crate) fn price(timer: &Timer) -> Vsyscall {
-    let mode = fastpath_proc::maps::own().map_or(Mode::None, |maps| mode(&maps));
+    let mode = fastpath_os::maps::own().map_or(Mode::None, |maps| mode(&maps));
     let entries = match mode {
         Mode::None => Vec::new(),
         Mode::Xonly | Mode::Emulate => ENTRIES
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     fn page(permissions: &str) -> Vec<Mapping> {
-        fastpath_proc::maps::parse(&format!(
+        fastpath_os::maps::parse(&format!(
             "{PAGE:x}-{:x} {permissions} 0 00:00 0 [vsyscall]",
             PAGE + 4096
         ))
@@ -143,7 +143,7 @@ mod tests {
     fn every_entry_of_a_mapped_page_has_a_cost_above_a_trap_or_a_reason() {
         let timer = Timer::start();
         let vsyscall = price(&timer);
-        let mapped = fastpath_proc::maps::own()
+        let mapped = fastpath_os::maps::own()
             .unwrap()
             .iter()
             .any(|mapping| mapping.name == "[vsyscall]");

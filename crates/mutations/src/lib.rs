@@ -96,7 +96,7 @@ fn variable(name: &str) -> Option<u64> {
 /// The most memory that this process has had, in KiB: proc_pid_status(5).
 fn peak_kib() -> u64 {
     let peak = || {
-        fastpath_proc::Status::of("self")
+        fastpath_os::Status::of("self")
             .ok()?
             .field("VmHWM")?
             .split_whitespace()

@@ -219,7 +219,7 @@ mod tests {
         // Waits for an exec, and for its end.
         let started = |name: &str| {
             let is_started =
-                || fastpath_proc::comm(pid).is_ok_and(|comm| comm.trim() == name) && Program::of(pid).is_some();
+                || fastpath_os::comm(pid).is_ok_and(|comm| comm.trim() == name) && Program::of(pid).is_some();
             while !is_started() {
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -24,7 +24,7 @@ pub fn stays(container: &str, why: &dyn std::fmt::Display) {
 
 /// Logs a line. Its text may be a pod's.
 pub fn say(line: &str) {
-    let line = format!("fastpath-nri: {}", fastpath_proc::printable(line));
+    let line = format!("fastpath-nri: {}", fastpath_os::printable(line));
     if TO_STDERR.load(Ordering::Relaxed) {
         use std::io::Write;
         // Standard error may be closed.

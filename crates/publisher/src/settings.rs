@@ -5,8 +5,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use fastpath_bpf::asm::{Assembler, FP, R1, R2, R3, R4, Width};
-use fastpath_bpf::{Attached, Kind, Map, Ring, attach};
+use fastpath_os::bpf::asm::{Assembler, FP, R1, R2, R3, R4, Width};
+use fastpath_os::bpf::{Attached, Kind, Map, Ring, attach};
 
 use crate::ntp::is_allowed;
 

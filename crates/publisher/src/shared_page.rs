@@ -101,7 +101,7 @@ impl SharedPage {
             .read(true)
             .write(true)
             .custom_flags(libc::O_NONBLOCK)
-            .open(fastpath_proc::path_of(file));
+            .open(fastpath_os::path_of(file));
         file.set_permissions(Permissions::from_mode(OWNER_ONLY))?;
         let writable = writable?;
         lock(&writable)?;
@@ -132,7 +132,7 @@ impl SharedPage {
     /// Returns a read-only descriptor.
     pub fn reader(&self) -> io::Result<OwnedFd> {
         Ok(nix::fcntl::open(
-            fastpath_proc::path_of(&self.file).as_str(),
+            fastpath_os::path_of(&self.file).as_str(),
             OFlag::O_RDONLY | OFlag::O_CLOEXEC,
             Mode::empty(),
         )?)
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn nobody_else_can_write_shrink_or_unseal_the_page() {
         let page = SharedPage::create().unwrap();
-        let path = fastpath_proc::path_of(&page.file);
+        let path = fastpath_os::path_of(&page.file);
         let again = File::options().read(true).write(true).open(path).unwrap();
         let map = |protection| {
             // SAFETY: a new mapping, which is not accessed.
@@ -257,12 +257,12 @@ mod tests {
         let file: File = memfd_create(MEMFD_NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::from_bits_retain(8))
             .unwrap()
             .into();
-        let bytes = std::fs::read(fastpath_proc::path_of(&page.file)).unwrap();
+        let bytes = std::fs::read(fastpath_os::path_of(&page.file)).unwrap();
         file.set_len(PAGE_SIZE as u64).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
         file.set_permissions(Permissions::from_mode(OWNER_ONLY)).unwrap();
         seal(&file, SEALS).unwrap();
-        let reader = File::open(fastpath_proc::path_of(&file)).unwrap();
+        let reader = File::open(fastpath_os::path_of(&file)).unwrap();
         drop(file);
         assert!(taken_up_at_last(&reader).is_some());
     }
@@ -335,10 +335,7 @@ mod tests {
                         reader.as_raw_fd(),
                         0,
                     ) != libc::MAP_FAILED
-                    || File::options()
-                        .write(true)
-                        .open(fastpath_proc::path_of(&reader))
-                        .is_ok();
+                    || File::options().write(true).open(fastpath_os::path_of(&reader)).is_ok();
                 libc::_exit(i32::from(write))
             }
         }

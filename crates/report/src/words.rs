@@ -8,7 +8,7 @@ const LONGEST: usize = 2000;
 
 /// Returns the part of an untrusted text (from a process, a host or a file) that is shown.
 pub(crate) fn shown(text: &str) -> String {
-    let clean = |c: char| match c == '\n' || fastpath_proc::is_printable(c) {
+    let clean = |c: char| match c == '\n' || fastpath_os::is_printable(c) {
         true => c,
         false => char::REPLACEMENT_CHARACTER,
     };

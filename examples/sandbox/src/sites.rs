@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
 use fastpath_image::Isa;
-use fastpath_proc::maps::{self, Mapping};
+use fastpath_os::maps::{self, Mapping};
 use fastpath_rescue::thunk::to_entry;
 use fastpath_rescue::{AnySite, analyse_all};
 use nix::unistd::Pid;

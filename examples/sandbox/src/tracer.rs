@@ -364,7 +364,7 @@ impl Tracer {
                 let process = image.map(|image| Process::new(guest, HostedVdso::answers_at(image), is_first));
                 if let Some(image) = image {
                     // The program and its interpreter.
-                    let code = fastpath_proc::maps::of(guest).unwrap_or_default();
+                    let code = fastpath_os::maps::of(guest).unwrap_or_default();
                     let code = code
                         .iter()
                         .filter(|mapping| mapping.executable)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use fastpath_bpf::{Kind, Map};
+use fastpath_os::bpf::{Kind, Map};
 use nix::fcntl::{Flock, FlockArg};
 use std::os::fd::AsRawFd;
 
@@ -84,7 +84,7 @@ fn own() -> Result<PathBuf, String> {
     let Some(mount) = mount else {
         return Err("cgroup2 is not mounted; mount it: mount -t cgroup2 none /sys/fs/cgroup".into());
     };
-    let cgroups = fastpath_proc::cgroups("self").map_err(|e| format!("/proc/self/cgroup: {e}"))?;
+    let cgroups = fastpath_os::cgroups("self").map_err(|e| format!("/proc/self/cgroup: {e}"))?;
     let unified = cgroups.iter().find(|(controllers, _)| controllers.is_empty());
     let (_, path) = unified.ok_or("this kernel has no cgroup2 (CONFIG_CGROUPS)")?;
     Ok(Path::new(mount).join(path.trim_start_matches('/')))

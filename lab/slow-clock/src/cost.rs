@@ -8,8 +8,8 @@
 
 use std::io;
 
-use fastpath_bpf::asm::*;
-use fastpath_bpf::{Attached, attach, helper};
+use fastpath_os::bpf::asm::*;
+use fastpath_os::bpf::{Attached, attach, helper};
 
 use crate::cgroup::Cgroup;
 

@@ -11,8 +11,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
 
-use fastpath_bpf::asm::*;
-use fastpath_bpf::{Attached, Kind, Map, PidNamespace, Ring, attach, helper};
+use fastpath_os::bpf::asm::*;
+use fastpath_os::bpf::{Attached, Kind, Map, PidNamespace, Ring, attach, helper};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;

@@ -37,7 +37,7 @@ pub struct Task {
     pub decision: Decision,
     /// Name for the log.
     pub executable: Option<String>,
-    /// Start time of the process ([`fastpath_proc::Stat`]) if root asked for it; `None` if a rule selects it.
+    /// Start time of the process ([`fastpath_os::Stat`]) if root asked for it; `None` if a rule selects it.
     pub asked_for: Option<u64>,
 }
 

@@ -18,7 +18,7 @@ impl Facts {
     pub fn of(process: Process) -> Facts {
         Facts {
             uid: process.uid,
-            executable: fastpath_proc::executable(process.pid).ok(),
+            executable: fastpath_os::executable(process.pid).ok(),
             cgroup: cgroup(process.pid),
         }
     }
@@ -34,7 +34,7 @@ impl Facts {
 
 /// Returns the path in the unified hierarchy, on a host that has it; else in systemd's own.
 fn cgroup(pid: i32) -> Option<String> {
-    let groups = fastpath_proc::cgroups(pid).ok()?;
+    let groups = fastpath_os::cgroups(pid).ok()?;
     let of = |wanted: &str| groups.iter().find(|(controllers, _)| controllers == wanted);
     Some(of("").or_else(|| of("name=systemd"))?.1.clone())
 }

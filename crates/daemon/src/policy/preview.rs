@@ -36,7 +36,7 @@ impl Policy {
             leaves_filtered: daemon.and_then(|daemon| daemon.leaves_filtered.clone()),
             ..Preview::default()
         };
-        for pid in fastpath_proc::processes().into_iter().flatten() {
+        for pid in fastpath_os::processes().into_iter().flatten() {
             // The process may have ended.
             let Ok(process) = Process::of(pid) else { continue };
             let facts = Facts::of(process);
@@ -68,8 +68,8 @@ fn has_program(pid: i32) -> bool {
 
 /// Returns whether a thread of a process has a seccomp filter.
 fn is_filtered(pid: i32) -> bool {
-    let mut threads = fastpath_proc::threads(pid).into_iter().flatten();
-    threads.any(|tid| fastpath_proc::Status::of(tid).is_ok_and(|status| status.number("Seccomp") > Some(0)))
+    let mut threads = fastpath_os::threads(pid).into_iter().flatten();
+    threads.any(|tid| fastpath_os::Status::of(tid).is_ok_and(|status| status.number("Seccomp") > Some(0)))
 }
 
 impl Preview {
@@ -155,7 +155,7 @@ fn action(action: Action) -> &'static str {
 }
 
 fn name(fit: &Fit) -> String {
-    fastpath_proc::printable(&fit.executable)
+    fastpath_os::printable(&fit.executable)
 }
 
 #[cfg(test)]

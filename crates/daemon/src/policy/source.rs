@@ -93,11 +93,11 @@ impl Source {
 }
 
 fn all() -> Vec<i32> {
-    fastpath_proc::processes().into_iter().flatten().collect()
+    fastpath_os::processes().into_iter().flatten().collect()
 }
 
 fn look_at(pid: i32) -> Seen {
-    let started = fastpath_proc::Stat::of(pid).ok().map(|stat| stat.start_time);
+    let started = fastpath_os::Stat::of(pid).ok().map(|stat| stat.start_time);
     (started, fs::read_link(format!("/proc/{pid}/exe")).ok())
 }
 

@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use fastpath_os::Stat;
 use fastpath_page::ClockSet;
-use fastpath_proc::Stat;
 use fastpath_protocol::{Code, Refusal};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};

@@ -35,7 +35,7 @@ const WORKER: u32 = 0x10 | 0x4000;
 pub fn is_reachable(pid: i32) -> Answer<Status> {
     target::proc_shows_this_namespace()?;
     let no_such = |hint: &str| Refusal::NoSuchProcess { hint: hint.into() };
-    let Ok(stat) = fastpath_proc::Stat::of(pid) else {
+    let Ok(stat) = fastpath_os::Stat::of(pid) else {
         return Err(no_such(""));
     };
     let status = Status::of(&pid.to_string()).map_err(|_| no_such(""))?;
@@ -57,7 +57,7 @@ pub fn is_reachable(pid: i32) -> Answer<Status> {
     }
     // kernel/signal.c; a cgroup v1 freezer keeps threads from stopping at all.
     let is_frozen = |tid| {
-        let place = fastpath_proc::wchan(format!("{pid}/task/{tid}"));
+        let place = fastpath_os::wchan(format!("{pid}/task/{tid}"));
         super::threads::state(pid, tid) == Some('S') && ["do_freezer_trap", "get_signal"].contains(&place.trim())
     };
     if super::threads::of(pid).into_iter().any(is_frozen) {
@@ -91,7 +91,7 @@ fn open_memory(pid: i32) -> std::io::Result<File> {
 
 /// Returns whether a thread never executes the program's code. Such a thread cannot be traced.
 pub fn is_worker(pid: i32, tid: i32) -> bool {
-    fastpath_proc::Stat::of(format!("{pid}/task/{tid}")).is_ok_and(|stat| stat.flags & WORKER != 0)
+    fastpath_os::Stat::of(format!("{pid}/task/{tid}")).is_ok_and(|stat| stat.flags & WORKER != 0)
 }
 
 fn reason(pid: i32, path: &str, e: &std::io::Error) -> String {
@@ -110,7 +110,7 @@ pub fn tracer_of(pid: i32) -> Option<(i32, String)> {
     let by = tracers
         .filter_map(|tid| Some(Status::of(&format!("{pid}/task/{tid}")).ok()?.tracer))
         .find(|tracer| *tracer != 0)?;
-    Some((by, fastpath_proc::comm(by).unwrap_or_default()))
+    Some((by, fastpath_os::comm(by).unwrap_or_default()))
 }
 
 /// Refuses a process that cannot be attached.
@@ -203,7 +203,7 @@ impl std::fmt::Display for Shared {
 /// Returns another process with which this one shares something, and not only for a moment.
 fn shares(pid: i32) -> Option<(Shared, i32)> {
     const MOMENT: Duration = Duration::from_secs(2);
-    let others = fastpath_proc::processes()
+    let others = fastpath_os::processes()
         .into_iter()
         .flatten()
         .filter(|other| *other != pid);

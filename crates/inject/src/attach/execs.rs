@@ -64,7 +64,7 @@ pub fn outside<T>(pid: i32, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
             (Some(before), Some(after)) if before == after && !is_gone(&refusal) => return Err(refusal),
             (Some(before), Some(after)) if before == after && begun.elapsed() < SAME_PROGRAM => {}
             (Some(before), Some(after)) if before == after => {
-                let place = fastpath_proc::wchan(pid);
+                let place = fastpath_os::wchan(pid);
                 return Err(Refusal::DoesNotStop { tid: pid, place });
             }
             (_, Some(_)) if begun.elapsed() >= LONGEST => return Err(Refusal::KeepsExecuting),

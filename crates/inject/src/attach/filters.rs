@@ -152,7 +152,7 @@ impl Reader {
 fn unreadable(pid: i32, tid: i32, errno: Errno) -> Option<String> {
     const NONE: u32 = 0;
     const STRICT: u32 = 1;
-    let status = fastpath_proc::Status::of(format!("{pid}/task/{tid}"));
+    let status = fastpath_os::Status::of(format!("{pid}/task/{tid}"));
     match status.ok().and_then(|status| status.number("Seccomp")) {
         Some(NONE) => None,
         Some(STRICT) => Some("seccomp kills it for these calls (SECCOMP_MODE_STRICT)".to_owned()),

@@ -83,7 +83,7 @@ pub fn find_in(pid: i32) -> Answer<Option<Found>> {
 
 /// Returns the refusal for a process that has ended: whatever failed failed for that.
 pub fn end_of(pid: i32) -> Option<Refusal> {
-    match fastpath_proc::Stat::of(pid) {
+    match fastpath_os::Stat::of(pid) {
         Err(_) => Some(Refusal::NoSuchProcess { hint: String::new() }),
         Ok(_) if threads::of(pid).into_iter().all(|tid| threads::has_ended(pid, tid)) => Some(Refusal::Zombie),
         Ok(_) => None,

@@ -83,7 +83,7 @@ mod tests {
     /// Returns whether this thread has CAP_SYS_NICE.
     fn may_raise() -> bool {
         const CAP_SYS_NICE: u64 = 1 << 23;
-        let status = fastpath_proc::text("thread-self", "status").expect("the status of this thread");
+        let status = fastpath_os::text("thread-self", "status").expect("the status of this thread");
         let mut lines = status.lines();
         let effective = lines
             .find_map(|line| line.strip_prefix("CapEff:"))

@@ -86,19 +86,19 @@ impl StopTimeout {
         if !waits && self.0.elapsed() <= TIMEOUT {
             return Ok(());
         }
-        let place = fastpath_proc::wchan(format!("{pid}/task/{tid}"));
+        let place = fastpath_os::wchan(format!("{pid}/task/{tid}"));
         Err(Refusal::DoesNotStop { tid, place })
     }
 }
 
 /// Returns the thread ids of a process, those of its kernel workers included.
 pub fn of(pid: i32) -> Vec<i32> {
-    fastpath_proc::threads(pid).into_iter().flatten().collect()
+    fastpath_os::threads(pid).into_iter().flatten().collect()
 }
 
 /// Returns the system call that a thread waits in; `None` if it runs, or is in the kernel for another reason.
 fn call_of(pid: i32, tid: i32) -> Option<i64> {
-    Some(fastpath_proc::syscall(format!("{pid}/task/{tid}"))?.0)
+    Some(fastpath_os::syscall(format!("{pid}/task/{tid}"))?.0)
 }
 
 /// Returns the number of threads of a process, its kernel workers and a first thread that has ended included; 0 if it
@@ -432,7 +432,7 @@ pub fn go_on(tracee: &Tracee, from: Stop, is_held: bool) {
 
 /// Returns the state of a thread (proc_pid_stat(5)).
 pub fn state(pid: i32, tid: i32) -> Option<char> {
-    Some(fastpath_proc::Stat::of(format!("{pid}/task/{tid}")).ok()?.state)
+    Some(fastpath_os::Stat::of(format!("{pid}/task/{tid}")).ok()?.state)
 }
 
 /// Returns whether a thread has ended.

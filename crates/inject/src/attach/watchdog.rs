@@ -109,7 +109,7 @@ pub fn watch(pid: i32, stop_time: &StopTime, over: &Receiver<()>, last_resort: L
         if since.is_none_or(|since| since.elapsed() < DEADLINE) {
             waits = Waits::default();
         } else if waits.have_lasted(tid) {
-            let place = fastpath_proc::wchan(format!("self/task/{tid}"));
+            let place = fastpath_os::wchan(format!("self/task/{tid}"));
             last_resort(&StoppedTooLong { pid, place });
         }
     }

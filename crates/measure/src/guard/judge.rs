@@ -1,0 +1,356 @@
+//! Compares the measurements with the limits. A pure function of the two.
+
+use super::Backward;
+use super::baseline::Baseline;
+use super::price::Price;
+use super::route::Route;
+use super::subject::Subject;
+use crate::clocks::Kind;
+use crate::path::Path;
+use crate::verdict::costs_too_much;
+
+/// The limits: cost and path of a clock read, and the change since the baseline.
+pub(super) struct Limits<'a> {
+    pub max_ns: f64,
+    /// The allowed paths; empty: any.
+    pub paths: &'a [Path],
+    pub tolerance: f64,
+}
+
+/// The findings about one call; costs are in nanoseconds.
+pub(super) struct Seen<'a> {
+    pub subject: Subject,
+    pub route: &'a Route,
+    pub price: Option<Price>,
+    pub backward: Option<Backward>,
+}
+
+/// Reason why a call does not pass, as a sentence that names the call.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Complaint {
+    Broken(String),
+    Unknown(String),
+}
+
+use Complaint::{Broken, Unknown};
+
+/// Most counter reads that getpid may cost. Measured: 6, and up to 40 on CPUs that flush on every entry (page-table
+/// isolation and IBRS). Under ptrace, or a user-space kernel that uses it, hundreds.
+const GETPID_COUNTER_READS: f64 = 64.0;
+/// Most getpids that getrandom of 16 bytes may cost by system call. Measured: 2.7, ChaCha20 included, and less than 5
+/// on kernels before 5.18, which lock.
+const GETRANDOM_SYSTEM_CALLS: f64 = 8.0;
+/// Most getpids that getrandom of 16 bytes may cost by a vDSO. Measured: a fifth of one.
+const GETRANDOM_SYSTEM_CALLS_BY_VDSO: f64 = 1.0;
+/// Most getpids that a read of one byte may cost. Measured: 2.9, for the same work and the kernel's file layer.
+const URANDOM_SYSTEM_CALLS: f64 = 12.0;
+
+/// Judges whether a call is as expected.
+pub(super) fn judge(limits: &Limits, seen: &Seen, baseline: Option<&Baseline>) -> Result<(), Complaint> {
+    let route = seen.route;
+    let call = seen.subject;
+    if let Some(Backward { way, steps }) = seen.backward {
+        return Err(Broken(format!(
+            "{call} goes backward {way}: {} of {} reads, by up to {} ns",
+            steps.backward, steps.compared, steps.worst_ns
+        )));
+    }
+    match (route.path, &route.why) {
+        (Path::Unsupported, _) => return Err(Broken(format!("{call} is not supported by this kernel"))),
+        // If every path is allowed, the path need not be known, as long as the cost is.
+        (Path::Unknown, why) if seen.price.is_none() || !limits.paths.is_empty() => {
+            let why = why.as_deref().unwrap_or("its path could not be established");
+            return Err(if route.is_forbidden {
+                Broken(format!("{call} cannot be called: {why}"))
+            } else {
+                Unknown(format!("{call}: {why}"))
+            });
+        }
+        _ => {}
+    }
+    let Some(price) = seen.price else {
+        return Err(match route.path {
+            Path::Syscall => Broken(format!("{call} goes by system call, and that is forbidden here")),
+            _ => Unknown(format!("{call}: its cost could not be measured")),
+        });
+    };
+    match call {
+        Subject::Clock(clock) => clock_read(limits, seen, price, clock.kind())?,
+        Subject::Getpid => at_most(call, price.to_counter, GETPID_COUNTER_READS, "counter reads", price)?,
+        Subject::Getrandom if route.can_be_fast && route.path == Path::Syscall => {
+            return Err(Broken(format!(
+                "{call} goes by system call ({:.1} ns), although libc and kernel have it in the vDSO",
+                price.call
+            )));
+        }
+        Subject::Getrandom | Subject::Urandom => {
+            let limit = match (call, route.path) {
+                (Subject::Urandom, _) => URANDOM_SYSTEM_CALLS,
+                (_, Path::Vdso) => GETRANDOM_SYSTEM_CALLS_BY_VDSO,
+                _ => GETRANDOM_SYSTEM_CALLS,
+            };
+            match price.to_syscall {
+                Some(ratio) => at_most(call, ratio, limit, "getpids", price)?,
+                None => return Err(Unknown(format!("{call}: there is no getpid here to compare it with"))),
+            }
+        }
+    }
+    baseline.map_or(Ok(()), |baseline| against(baseline, limits.tolerance, seen, price))
+}
+
+fn clock_read(limits: &Limits, seen: &Seen, price: Price, kind: Kind) -> Result<(), Complaint> {
+    let (call, path) = (seen.subject, seen.route.path);
+    if !limits.paths.is_empty() && !limits.paths.contains(&path) {
+        let allowed: Vec<&str> = limits.paths.iter().map(|path| word(*path)).collect();
+        return Err(Broken(format!(
+            "{call} goes by {} ({:.1} ns), not by {}",
+            word(path),
+            price.call,
+            allowed.join(" or ")
+        )));
+    }
+    if price.call > limits.max_ns {
+        return Err(Broken(format!(
+            "{call} costs {:.1} ns by {}, more than {} ({:.1} counter reads)",
+            price.call,
+            word(path),
+            limits.max_ns,
+            price.to_counter
+        )));
+    }
+    // In units of the system call and of the counter, as they were measured beside it.
+    let in_system_calls = price.to_syscall.map(|ratio| price.to_counter / ratio);
+    let is_vdso = matches!(path, Path::Vdso | Path::Fastpath) && kind == Kind::Counter;
+    if is_vdso && costs_too_much(price.to_counter, in_system_calls, Some(1.0)) {
+        return Err(Broken(format!(
+            "{call} costs {:.1} ns by {}: {:.1} counter reads, {:.2} system calls",
+            price.call,
+            word(path),
+            price.to_counter,
+            price.to_syscall.unwrap_or_default()
+        )));
+    }
+    Ok(())
+}
+
+fn at_most(call: Subject, ratio: f64, limit: f64, unit: &str, price: Price) -> Result<(), Complaint> {
+    if ratio <= limit {
+        return Ok(());
+    }
+    Err(Broken(format!(
+        "{call} costs {:.1} ns: {ratio:.1} {unit}, more than {limit:.0}",
+        price.call
+    )))
+}
+
+fn against(baseline: &Baseline, tolerance: f64, seen: &Seen, price: Price) -> Result<(), Complaint> {
+    let call = seen.subject;
+    let Some(before) = baseline.of(&call.to_string()) else {
+        return Err(Unknown(format!("{call}: the baseline does not have it")));
+    };
+    let is_fast = |path: &str| path == Path::Vdso.word() || path == Path::Fastpath.word();
+    if is_fast(&before.path) && !is_fast(seen.route.path.word()) {
+        return Err(Broken(format!(
+            "{call} goes by {} ({:.1} ns), by {} in the baseline",
+            word(seen.route.path),
+            price.call,
+            before.path
+        )));
+    }
+    let grown = |now: f64, then: Option<f64>| then.filter(|then| now > tolerance * then);
+    if let Some(then) = grown(price.to_counter, before.counter_reads) {
+        return Err(Broken(format!(
+            "{call} costs {:.2} counter reads ({:.1} ns), {then:.2} in the baseline",
+            price.to_counter, price.call
+        )));
+    }
+    Ok(())
+}
+
+/// Describes a call that passes.
+pub(super) fn in_words(seen: &Seen) -> String {
+    let ns = seen.price.map_or(f64::NAN, |price| price.call);
+    match seen.subject {
+        Subject::Clock(_) => format!("{} {ns:.1} ns by {}", seen.subject, word(seen.route.path)),
+        _ => format!("{} {ns:.1} ns", seen.subject),
+    }
+}
+
+fn word(path: Path) -> &'static str {
+    match path {
+        Path::Syscall => "system call",
+        Path::Unknown => "an unknown path",
+        other => other.word(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::baseline::Remembered;
+    use super::*;
+    use crate::Clock;
+    use crate::Steps;
+
+    const FAST: &[Path] = &[Path::Vdso, Path::Fastpath];
+    const MONOTONIC: Subject = Subject::Clock(Clock::MONOTONIC);
+
+    fn route(path: Path) -> Route {
+        Route {
+            path,
+            why: None,
+            is_callable: true,
+            syscall_works: true,
+            is_forbidden: false,
+            has_page: false,
+            can_be_fast: true,
+        }
+    }
+
+    /// Judges a call on a host with a counter read of 15 ns and a system call of 140 ns.
+    fn of(subject: Subject, path: Path, ns: f64, baseline: Option<&Baseline>) -> Result<(), Complaint> {
+        let limits = Limits {
+            max_ns: 100.0,
+            paths: FAST,
+            tolerance: 1.5,
+        };
+        let seen = Seen {
+            subject,
+            route: &route(path),
+            price: Some(Price::sample(ns, 15.0, Some(140.0))),
+            backward: None,
+        };
+        judge(&limits, &seen, baseline)
+    }
+
+    fn broken(outcome: Result<(), Complaint>) -> String {
+        match outcome {
+            Err(Broken(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_system_call_is_broken_however_cheap_it_is() {
+        assert_eq!(of(MONOTONIC, Path::Vdso, 22.0, None), Ok(()));
+        assert_eq!(of(MONOTONIC, Path::Fastpath, 19.0, None), Ok(()));
+        let why = broken(of(MONOTONIC, Path::Syscall, 22.0, None));
+        assert_eq!(
+            why,
+            "clock_gettime MONOTONIC goes by system call (22.0 ns), not by vdso or fastpath"
+        );
+    }
+
+    #[test]
+    fn a_clock_that_goes_backward_is_broken_however_fast_it_is() {
+        let limits = Limits {
+            max_ns: 100.0,
+            paths: &[],
+            tolerance: 1.5,
+        };
+        let seen = Seen {
+            subject: MONOTONIC,
+            route: &route(Path::Vdso),
+            price: Some(Price::sample(20.0, 15.0, Some(140.0))),
+            backward: Some(Backward {
+                way: "between threads",
+                steps: Steps {
+                    compared: 5_000,
+                    backward: 12,
+                    worst_ns: 831,
+                },
+            }),
+        };
+        let why = broken(judge(&limits, &seen, None));
+        assert_eq!(
+            why,
+            "clock_gettime MONOTONIC goes backward between threads: 12 of 5000 reads, by up to 831 ns"
+        );
+    }
+
+    #[test]
+    fn a_vdso_is_broken_above_the_limit_and_at_the_cost_of_a_system_call() {
+        assert!(broken(of(MONOTONIC, Path::Vdso, 101.0, None)).contains("more than 100"));
+        assert!(broken(of(MONOTONIC, Path::Vdso, 90.0, None)).contains("system calls"));
+        let coarse = Subject::Clock(Clock::MONOTONIC_COARSE);
+        assert_eq!(
+            of(coarse, Path::Vdso, 90.0, None),
+            Ok(()),
+            "it does not read the counter"
+        );
+    }
+
+    #[test]
+    fn an_unknown_path_is_neither_ok_nor_broken() {
+        let limits = Limits {
+            max_ns: 100.0,
+            paths: FAST,
+            tolerance: 1.5,
+        };
+        let route = Route {
+            why: Some("no seccomp".to_owned()),
+            ..route(Path::Unknown)
+        };
+        let seen = Seen {
+            subject: MONOTONIC,
+            route: &route,
+            price: Some(Price::sample(20.0, 15.0, Some(140.0))),
+            backward: None,
+        };
+        let expected = Unknown("clock_gettime MONOTONIC: no seccomp".to_owned());
+        assert_eq!(judge(&limits, &seen, None), Err(expected));
+        let any = Limits { paths: &[], ..limits };
+        assert_eq!(
+            judge(&any, &seen, None),
+            Ok(()),
+            "if every path is allowed, the cost decides"
+        );
+    }
+
+    #[test]
+    fn system_calls_are_held_to_ratios_not_to_nanoseconds() {
+        assert_eq!(
+            of(Subject::Getpid, Path::Syscall, 900.0, None),
+            Ok(()),
+            "60 counter reads"
+        );
+        assert!(broken(of(Subject::Getpid, Path::Syscall, 6000.0, None)).contains("400.0 counter reads"));
+        assert_eq!(of(Subject::Urandom, Path::Syscall, 1600.0, None), Ok(()));
+        assert!(broken(of(Subject::Urandom, Path::Syscall, 1700.0, None)).contains("12.1 getpids"));
+    }
+
+    #[test]
+    fn getrandom_is_broken_where_a_vdso_could_answer_and_does_not() {
+        assert!(broken(of(Subject::Getrandom, Path::Syscall, 380.0, None)).contains("vDSO"));
+        assert_eq!(of(Subject::Getrandom, Path::Vdso, 28.0, None), Ok(()));
+        assert!(broken(of(Subject::Getrandom, Path::Vdso, 380.0, None)).contains("getpids"));
+    }
+
+    #[test]
+    fn a_baseline_is_kept_in_path_and_in_counter_reads() {
+        let baseline = |path: &str, counter_reads| Baseline {
+            calls: vec![Remembered {
+                call: "clock_gettime MONOTONIC".to_owned(),
+                path: path.to_owned(),
+                counter_reads: Some(counter_reads),
+            }],
+        };
+        let now = |baseline| of(MONOTONIC, Path::Vdso, 30.0, Some(&baseline));
+        assert_eq!(now(baseline("fastpath", 1.9)), Ok(()));
+        assert!(broken(now(baseline("vdso", 1.3))).contains("1.30 in the baseline"));
+        let limits = Limits {
+            max_ns: 1e9,
+            paths: &[],
+            tolerance: 1e9,
+        };
+        let seen = Seen {
+            subject: MONOTONIC,
+            route: &route(Path::Syscall),
+            price: Some(Price::sample(140.0, 15.0, Some(140.0))),
+            backward: None,
+        };
+        let why = broken(judge(&limits, &seen, Some(&baseline("vdso", 1.3))));
+        assert!(why.contains("by vdso in the baseline"), "{why}");
+        let other = Baseline { calls: Vec::new() };
+        assert!(matches!(now(other), Err(Unknown(_))));
+    }
+}

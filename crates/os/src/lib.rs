@@ -1,0 +1,172 @@
+//! Processes as /proc shows them (proc(5)), and small BPF programs ([`bpf`]).
+//!
+//! A process is named by its number, by `self` or `thread-self`, or, for one of its threads, as `PID/task/TID`. What it
+//! chooses itself, its name and the names of its files, need not be UTF-8: invalid bytes are replaced, never an error.
+//! [`printable`] makes such a text safe to print.
+//!
+//! The crate `procfs` is not used: a process could make it fail or panic by a file's name. It reads mappings as UTF-8,
+//! indexes names that begin with `/SYSV` without a check, and refuses a status that lacks a field.
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
+pub mod bpf;
+pub mod maps;
+mod printable;
+mod stat;
+mod status;
+
+use std::fmt::Display;
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+
+pub use maps::Mapping;
+pub use printable::{is_printable, printable};
+pub use stat::Stat;
+pub use status::Status;
+
+/// Returns the PIDs of all visible processes. Each may end at any time.
+pub fn processes() -> io::Result<impl Iterator<Item = i32>> {
+    numbers("/proc")
+}
+
+/// Returns the thread ids of a process, those of its kernel workers included.
+pub fn threads(pid: impl Display) -> io::Result<impl Iterator<Item = i32>> {
+    numbers(&format!("/proc/{pid}/task"))
+}
+
+fn numbers(directory: &str) -> io::Result<impl Iterator<Item = i32> + use<>> {
+    let entries = fs::read_dir(directory)?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
+}
+
+/// Returns the text of a file of a process.
+pub fn text(pid: impl Display, file: &str) -> io::Result<String> {
+    // The kernel states no size, and fills a page at a time at most: without room for that, the reads begin with 32
+    // bytes.
+    let mut bytes = Vec::with_capacity(8 << 10);
+    fs::File::open(format!("/proc/{pid}/{file}"))?.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+}
+
+/// Returns the name of a process or thread, cut off at 15 bytes (proc_pid_comm(5)).
+pub fn comm(pid: impl Display) -> io::Result<String> {
+    let text = text(pid, "comm")?;
+    Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+}
+
+/// Returns the path of a process's program, also if that was deleted or replaced since (proc_pid_exe(5)).
+pub fn executable(pid: impl Display) -> io::Result<String> {
+    let path = fs::read_link(format!("/proc/{pid}/exe"))?;
+    Ok(without_deleted(&path.to_string_lossy()).to_owned())
+}
+
+/// Returns a path without the mark that /proc gives to a deleted file's.
+pub fn without_deleted(path: &str) -> &str {
+    path.strip_suffix(" (deleted)").unwrap_or(path)
+}
+
+/// Returns the kernel's function in which a thread waits (proc_pid_wchan(5)); empty or `0` if unknown or running.
+pub fn wchan(pid: impl Display) -> String {
+    text(pid, "wchan").unwrap_or_default()
+}
+
+/// Returns the controllers and the path of a process's control group in each hierarchy (cgroups(7)). The unified
+/// hierarchy has no controllers.
+pub fn cgroups(pid: impl Display) -> io::Result<Vec<(String, String)>> {
+    Ok(parse_cgroups(&text(pid, "cgroup")?))
+}
+
+/// Parses `hierarchy:controllers:path`.
+fn parse_cgroups(text: &str) -> Vec<(String, String)> {
+    let line = |line: &str| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        Some((controllers.to_owned(), path.to_owned()))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Parses the offsets of a time namespace, in seconds and nanoseconds for each clock (/proc/PID/timens_offsets,
+/// time_namespaces(7)).
+pub fn parse_time_offsets(text: &str) -> impl Iterator<Item = (&str, i64, i64)> {
+    text.lines().filter_map(|line| {
+        let mut fields = line.split_whitespace();
+        let (clock, seconds, ns) = (fields.next()?, fields.next()?, fields.next()?);
+        Some((clock, seconds.parse().ok()?, ns.parse().ok()?))
+    })
+}
+
+/// Returns a path that opens the file of a descriptor of this process anew.
+pub fn path_of(descriptor: &impl AsRawFd) -> String {
+    format!("/proc/self/fd/{}", descriptor.as_raw_fd())
+}
+
+/// Returns the number of the system call that a thread waits in, and its first argument (proc_pid_syscall(5)); `None`
+/// if it runs, or is in the kernel for another reason.
+pub fn syscall(pid: impl Display) -> Option<(i64, u64)> {
+    parse_syscall(&text(pid, "syscall").ok()?)
+}
+
+fn parse_syscall(text: &str) -> Option<(i64, u64)> {
+    let mut words = text.split_whitespace();
+    let number = words.next()?.parse().ok().filter(|number| *number >= 0)?;
+    let first = u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;
+    Some((number, first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_and_this_thread_are_among_all() {
+        let own = std::process::id() as i32;
+        let all: Vec<i32> = processes().expect("/proc").collect();
+        assert_eq!(all.iter().filter(|pid| **pid == own).count(), 1);
+        assert!(all.iter().all(|pid| *pid > 0));
+        let tid = Status::of("thread-self").expect("its status").number("Pid");
+        assert!(threads(own).expect("its threads").any(|thread| Some(thread) == tid));
+        assert!(threads(-1).is_err());
+    }
+
+    #[test]
+    fn a_process_has_a_name_a_program_and_control_groups() {
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(executable("self").unwrap(), own.to_string_lossy());
+        assert!(
+            own.file_name()
+                .unwrap()
+                .to_string_lossy()
+                .starts_with(&comm("self").unwrap())
+        );
+        assert!(
+            cgroups("self")
+                .unwrap_or_default()
+                .iter()
+                .all(|(_, path)| path.starts_with('/'))
+        );
+        assert_eq!(without_deleted("/a (deleted)"), "/a");
+    }
+
+    #[test]
+    fn a_control_group_has_controllers_and_a_path_with_any_characters() {
+        let text = "12:cpu,cpuacct:/a:b\n1:name=systemd:/init.scope\n0::/\nbroken\n";
+        let expected = [("cpu,cpuacct", "/a:b"), ("name=systemd", "/init.scope"), ("", "/")];
+        assert_eq!(parse_cgroups(text), expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
+    }
+
+    #[test]
+    fn time_offsets_are_read_as_the_kernel_prints_them() {
+        let text = "monotonic           86400         0\nboottime         -604800        -5\nbroken 1\n";
+        let offsets: Vec<_> = parse_time_offsets(text).collect();
+        assert_eq!(offsets, [("monotonic", 86400, 0), ("boottime", -604_800, -5)]);
+    }
+
+    #[test]
+    fn only_a_thread_that_waits_in_a_system_call_shows_one() {
+        let waits = "202 0x7f00c040 0x0 0x3 0x7ffd10 0x0 0x0 0x7ffd00 0x7f0000\n";
+        assert_eq!(parse_syscall(waits), Some((202, 0x7f00_c040)));
+        for other in ["running\n", "-1 0x7f00c040 0x7f0000\n", ""] {
+            assert_eq!(parse_syscall(other), None, "{other}");
+        }
+    }
+}

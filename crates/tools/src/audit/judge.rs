@@ -1,0 +1,125 @@
+//! Derives the findings from the contents of a file.
+
+use crate::audit::bytes::Bytes;
+use crate::audit::calls::{self, By, Site};
+use crate::audit::elf::{self, Elf, Kind};
+use crate::audit::facts::{self, Facts, Runtime};
+use crate::audit::report::{Finding, Program};
+use crate::audit::rules::{Level, Rule};
+
+/// Largest number of sites that a finding lists; it counts them all.
+const SHOWN_SITES: usize = 16;
+
+/// One file and its findings.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    pub program: Program,
+    pub findings: Vec<Finding>,
+}
+
+impl Judged {
+    /// Returns about how much memory the result takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let sites = |finding: &Finding| finding.sites.capacity() * size_of::<Site>();
+        let findings = self
+            .findings
+            .iter()
+            .map(|finding| size_of::<Finding>() + sites(finding));
+        size_of::<Judged>() + findings.sum::<usize>()
+    }
+}
+
+/// Judges one file. `None` if it is not run on one of the ISAs of the images.
+///
+/// # Errors
+/// Fails with the reason why an ELF file cannot be judged.
+pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
+    let mut first = [0; 4];
+    if bytes.length() < 4 || bytes.read_exact_at(0, &mut first).is_err() || !elf::is_elf(&first) {
+        return Ok(None);
+    }
+    let Some(elf) = elf::read(bytes)? else {
+        return Ok(None);
+    };
+    let unreadable = |e: std::io::Error| format!("it cannot be read: {e}");
+    let mut found = calls::find(elf.isa, bytes, &elf.code).map_err(unreadable)?;
+    found.sites.retain(|site| site.call.reads_a_clock());
+    if !found.is_complete() {
+        return Err("its code has more system calls than any program: not judged".to_owned());
+    }
+    // Facts are needed only of static programs and of files with calls.
+    let facts = if elf.kind == Kind::StaticProgram || !found.sites.is_empty() {
+        facts::of(bytes, &elf).map_err(unreadable)?
+    } else {
+        Facts::default()
+    };
+    let program = Program {
+        path: String::new(),
+        isa: elf.isa.name(),
+        kind: elf.kind,
+        runtime: facts.runtime.clone(),
+        looks_for_vdso: facts.lookups,
+        system_calls: found.sites.len(),
+    };
+    let findings = findings(&elf, &facts, found.sites);
+    Ok(Some(Judged { program, findings }))
+}
+
+fn findings(elf: &Elf, facts: &Facts, sites: Vec<Site>) -> Vec<Finding> {
+    let (vsyscalls, sites): (Vec<Site>, Vec<Site>) = sites.into_iter().partition(|site| site.by == By::Vsyscall);
+    // A shared glibc gets the vDSO's functions from its loader.
+    let own = if elf.is_of_shared_glibc { Vec::new() } else { sites };
+    let runtime = facts.runtime.as_ref();
+    let is = |name| runtime.is_some_and(|runtime| runtime.name == name);
+    let mut found = Vec::new();
+    let mut add = |rule: Rule, level: Level, sites: Vec<Site>| found.push(finding(elf, runtime, rule, level, sites));
+    if facts.lookups.any() {
+        // A file that looks up the vDSO will take the fast path.
+    } else if elf.kind == Kind::StaticProgram {
+        let rule = if is("go") {
+            Rule::Go
+        } else if is("glibc") {
+            Rule::StaticGlibc
+        } else if is("musl") {
+            Rule::StaticMusl
+        } else {
+            Rule::Static
+        };
+        if !own.is_empty() {
+            add(rule, rule.level(), own);
+        } else if rule == Rule::StaticGlibc && vsyscalls.is_empty() {
+            add(rule, Level::Note, own);
+        }
+    } else if !own.is_empty() {
+        let rule = if elf.kind == Kind::Library && is("musl") {
+            Rule::Libc
+        } else {
+            Rule::OwnSystemCall
+        };
+        add(rule, rule.level(), own);
+    }
+    if !vsyscalls.is_empty() {
+        add(Rule::Vsyscall, Rule::Vsyscall.level(), vsyscalls);
+    }
+    found
+}
+
+fn finding(elf: &Elf, runtime: Option<&Runtime>, rule: Rule, level: Level, mut sites: Vec<Site>) -> Finding {
+    let count = sites.len();
+    sites.truncate(SHOWN_SITES);
+    sites.shrink_to_fit();
+    Finding {
+        path: String::new(),
+        layer: None,
+        rule,
+        level,
+        isa: elf.isa.name(),
+        kind: elf.kind,
+        runtime: runtime.cloned(),
+        says: rule.says(),
+        help: rule.help(),
+        sites,
+        site_count: count,
+        rescuable: None,
+    }
+}

@@ -1,0 +1,26 @@
+//! Finds programs that will never take the fast path to a clock, without running them: `fastpath audit`.
+//!
+//! [`judge()`] examines one ELF file; [`audit()`] examines files, directories and container images. The audit reads files
+//! and never maps or unpacks them. It trusts nothing in them: every table, every stream and every list has a limit
+//! ([`Limits`]).
+
+mod archive;
+mod facts;
+mod judge;
+mod layers;
+mod report;
+mod rules;
+mod sarif;
+mod walk;
+
+use fastpath_code::{bytes, calls, elf};
+
+pub use facts::{Lookups, Runtime};
+pub use fastpath_code::elf::Kind;
+pub use fastpath_code::{By, Bytes, Call, OnDisk, Site};
+pub use judge::{Judged, judge};
+pub use layers::{Limits, of_bytes};
+pub use report::{Finding, Program, Report, Summary, Unjudged};
+pub use rules::{Level, Rule};
+pub use sarif::sarif;
+pub use walk::{Options, Progress, audit};

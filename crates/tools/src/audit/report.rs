@@ -1,0 +1,221 @@
+//! The outcome of an audit.
+
+use serde::Serialize;
+
+use crate::audit::calls::Site;
+use crate::audit::elf::Kind;
+use crate::audit::facts::{Lookups, Runtime};
+use crate::audit::rules::{Level, Rule};
+
+/// One reason why one file does not take the fast path.
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+pub struct Finding {
+    /// The file; in an archive, the archive, `!/`, and the file in it.
+    pub path: String,
+    /// The layer of an image that contains the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layer: Option<String>,
+    /// The rule of the finding.
+    pub rule: Rule,
+    /// The finding's level.
+    pub level: Level,
+    /// The file's instruction set.
+    pub isa: &'static str,
+    /// How it is linked.
+    pub kind: Kind,
+    /// The language runtime in it, if one is recognised.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<Runtime>,
+    /// The statement of the finding, in a sentence.
+    pub says: &'static str,
+    /// The advice.
+    pub help: &'static str,
+    /// The first sites of system calls.
+    pub sites: Vec<Site>,
+    /// Number of all sites.
+    pub site_count: usize,
+    /// Number of sites that `fastpath run --rescue` redirects, where there are any. Determined for files that are not in
+    /// an archive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rescuable: Option<usize>,
+}
+
+/// A file that was judged.
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+pub struct Program {
+    /// The file; in an archive, the archive, `!/`, and the file in it.
+    pub path: String,
+    /// The file's instruction set.
+    pub isa: &'static str,
+    /// How it is linked.
+    pub kind: Kind,
+    /// The language runtime in it, if one is recognised.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<Runtime>,
+    /// The functions of the vDSO that it looks up. Determined only for static programs, and for those that make system
+    /// calls for time.
+    pub looks_for_vdso: Lookups,
+    /// Number of places that make a system call for time, including those behind the vDSO.
+    pub system_calls: usize,
+}
+
+/// A file or archive that could not be judged.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, schemars::JsonSchema)]
+pub struct Unjudged {
+    /// The file or archive.
+    pub path: String,
+    /// The reason.
+    pub why: String,
+}
+
+/// The totals of a report.
+#[derive(Clone, Copy, Debug, Default, Serialize, schemars::JsonSchema)]
+pub struct Summary {
+    /// Number of regular files that were examined.
+    pub files: u64,
+    /// Number of ELF files that are run, of the ISAs of the images.
+    pub programs: u64,
+    /// Findings of this level.
+    pub errors: usize,
+    /// Findings of this level.
+    pub warnings: usize,
+    /// Findings of this level.
+    pub notes: usize,
+    /// Number of files and archives that could not be judged, including those that are not listed.
+    pub unjudged: usize,
+    /// Number of those that are images, layers, or files that were requested by name.
+    pub incomplete: usize,
+    /// Duration of the audit.
+    pub seconds: f64,
+}
+
+/// The outcome.
+#[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
+pub struct Report {
+    /// The totals.
+    pub summary: Summary,
+    /// The findings, the gravest first.
+    pub findings: Vec<Finding>,
+    /// The programs that were judged, if requested.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<Program>,
+    /// Files and archives that could not be judged.
+    pub unjudged: Vec<Unjudged>,
+    /// Requested paths that do not exist or may not be read.
+    pub missing: Vec<Unjudged>,
+}
+
+impl Report {
+    /// Returns the highest level of all findings.
+    pub fn worst(&self) -> Option<Level> {
+        self.findings.iter().map(|finding| finding.level).max()
+    }
+}
+
+/// Largest number of findings that are kept, so that a malicious directory cannot fill the memory. All are counted.
+const MOST_FINDINGS: usize = 50_000;
+const MOST_LINES: usize = 10_000;
+/// Most bytes of all paths that are kept: an archive can give a file a name of 64 KiB, and name it in a thousand
+/// images.
+const MOST_PATH_BYTES: usize = 32 << 20;
+
+/// Collects the parts of a report.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    pub summary: Summary,
+    pub findings: Vec<Finding>,
+    pub programs: Vec<Program>,
+    pub unjudged: Vec<Unjudged>,
+    pub missing: Vec<Unjudged>,
+    path_bytes: usize,
+}
+
+impl Gathered {
+    /// Returns whether one more path may be kept.
+    fn has_room_for(&mut self, path: &str) -> bool {
+        let bytes = self.path_bytes + path.len();
+        if bytes <= MOST_PATH_BYTES {
+            self.path_bytes = bytes;
+        }
+        bytes <= MOST_PATH_BYTES
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        path: &str,
+        layer: Option<&str>,
+        judged: crate::audit::judge::Judged,
+        with_programs: bool,
+    ) {
+        self.summary.programs += 1;
+        for mut finding in judged.findings {
+            match finding.level {
+                Level::Error => self.summary.errors += 1,
+                Level::Warning => self.summary.warnings += 1,
+                Level::Note => self.summary.notes += 1,
+            }
+            if self.findings.len() < MOST_FINDINGS && self.has_room_for(path) {
+                path.clone_into(&mut finding.path);
+                finding.layer = layer.map(str::to_owned);
+                self.findings.push(finding);
+            }
+        }
+        if with_programs && self.programs.len() < MOST_FINDINGS && self.has_room_for(path) {
+            let mut program = judged.program;
+            path.clone_into(&mut program.path);
+            self.programs.push(program);
+        }
+    }
+
+    pub(crate) fn give_up(&mut self, path: String, why: String) {
+        self.summary.unjudged += 1;
+        if self.unjudged.len() < MOST_LINES && self.has_room_for(&path) {
+            self.unjudged.push(Unjudged { path, why });
+        }
+    }
+
+    /// Records that an image, a layer of one or a requested file could not be judged as a whole.
+    pub(crate) fn give_up_image(&mut self, path: String, why: String) {
+        self.summary.incomplete += 1;
+        self.give_up(path, why);
+    }
+
+    /// Adds what another thread has collected.
+    pub(crate) fn append(&mut self, other: Gathered) {
+        self.summary.programs += other.summary.programs;
+        self.summary.errors += other.summary.errors;
+        self.summary.warnings += other.summary.warnings;
+        self.summary.notes += other.summary.notes;
+        self.summary.unjudged += other.summary.unjudged;
+        self.summary.incomplete += other.summary.incomplete;
+        for finding in other.findings {
+            if self.findings.len() < MOST_FINDINGS && self.has_room_for(&finding.path) {
+                self.findings.push(finding);
+            }
+        }
+        for program in other.programs {
+            if self.programs.len() < MOST_FINDINGS && self.has_room_for(&program.path) {
+                self.programs.push(program);
+            }
+        }
+        for unjudged in other.unjudged {
+            if self.unjudged.len() < MOST_LINES && self.has_room_for(&unjudged.path) {
+                self.unjudged.push(unjudged);
+            }
+        }
+    }
+
+    pub(crate) fn into_report(mut self, seconds: f64) -> Report {
+        self.summary.seconds = seconds;
+        self.findings.sort_by(|a, b| (&a.path, a.rule).cmp(&(&b.path, b.rule)));
+        self.programs.sort_by(|a, b| a.path.cmp(&b.path));
+        self.unjudged.sort();
+        Report {
+            summary: self.summary,
+            findings: self.findings,
+            programs: self.programs,
+            unjudged: self.unjudged,
+            missing: self.missing,
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Finds the processes that make system calls to read clocks: how often, at what cost, from where, and why.
+//!
+//! BPF programs (`bpf/`) count the calls in the kernel; perf's side-band records (`sideband.rs`) show which programs
+//! the processes run. Without the privilege for that, ptrace can watch a command (`ptrace.rs`). Either way `tally.rs`
+//! adds up the sites for the report. Nothing here prints, and no process but the command's is stopped.
+
+mod arch;
+mod bpf;
+mod call;
+mod command;
+mod process;
+mod ptrace;
+mod report;
+mod session;
+mod sideband;
+mod symbols;
+mod tally;
+mod why;
+
+pub use command::{NOT_EXECUTABLE, NOT_FOUND};
+pub use report::{Caller, Lost, Method, Report, Row};
+pub use session::{End, Observer, Options, Outcome, Running, Whom, run};
+pub use symbols::Frame;
+pub use why::Why;

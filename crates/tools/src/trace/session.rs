@@ -1,0 +1,287 @@
+//! One run of the command, from the preparations to the report.
+
+use crate::trace::bpf::Counter;
+use crate::trace::command::{self, Started};
+use crate::trace::report::{Lost, Method, Report};
+use crate::trace::sideband::Sideband;
+use crate::trace::tally::{Host, Tally};
+use crate::trace::{call::Sample, process::Processes, ptrace};
+use std::ffi::OsString;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Selection of the processes to watch.
+#[derive(Clone, Debug)]
+pub enum Whom {
+    /// All processes.
+    All,
+    /// A process, and its descendants that start from now on.
+    Process(u32),
+    /// A new program and its descendants.
+    Command(Vec<OsString>),
+}
+
+/// Options of a run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The processes to watch.
+    pub whom: Whom,
+    /// Method of counting; `None` means BPF, or ptrace if BPF is not allowed.
+    pub method: Option<Method>,
+    /// Whether to find callers.
+    pub stacks: bool,
+    /// Most sites (process, call, clock, place in the code) that are counted at once.
+    pub sites: u32,
+    /// Longest duration.
+    pub duration: Option<Duration>,
+}
+
+/// Result of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The calls.
+    pub report: Report,
+    /// End of the command, if there was one and it has ended.
+    pub end: Option<End>,
+    /// The command, if it continues.
+    pub running: Option<Running>,
+}
+
+/// A command that continues unwatched.
+#[derive(Debug)]
+pub struct Running(Started);
+
+impl Running {
+    /// Returns its process ID.
+    pub fn pid(&self) -> u32 {
+        self.0.pid
+    }
+
+    /// Waits for its end. `None` if its status is not available, because another thread has waited for it.
+    pub fn wait(mut self) -> Option<End> {
+        ended(&mut self.0, true)
+    }
+}
+
+/// End of a command.
+#[derive(Debug)]
+pub enum End {
+    /// With this exit status.
+    Exited(i32),
+    /// By this signal.
+    Killed(i32),
+    /// It could not be executed.
+    NotStarted(io::Error),
+}
+
+/// The caller's interface to a run.
+pub trait Observer {
+    /// Returns whether counting must end.
+    fn is_to_stop(&self) -> bool;
+    /// Reports a message immediately.
+    fn note(&mut self, text: String);
+    /// Reports the state about once a second, while `is_looking` returns true.
+    fn show(&mut self, report: Report);
+    /// Returns whether reports are displayed; otherwise they are not made.
+    fn is_looking(&self) -> bool;
+}
+
+/// Interval between reads of the counts.
+const LOOK: Duration = Duration::from_secs(1);
+/// Interval between reads of the process events and samples.
+const GLANCE_MS: libc::c_int = 20;
+
+/// Counts until the command has ended, the time is over, or the observer stops it.
+pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Outcome, String> {
+    proc_is_of_our_pids()?;
+    if let Whom::Process(pid) = options.whom
+        && !std::path::Path::new(&format!("/proc/{pid}")).exists()
+    {
+        return Err(format!("there is no process {pid}"));
+    }
+    let is_command = matches!(options.whom, Whom::Command(_));
+    if options.method == Some(Method::Ptrace) && !is_command {
+        return Err("ptrace can only watch a command that is started for it (-- CMD)".to_owned());
+    }
+    // This must precede the counting, because measuring makes such calls itself.
+    let host = Host::look();
+    if options.method == Some(Method::Ptrace) {
+        return ptrace::run(options, host, observer);
+    }
+    match Watch::start(options) {
+        Ok(watch) => watch.run(options, host, observer),
+        Err(error) if options.method.is_none() && is_command => {
+            observer.note(format!(
+                "calls cannot be counted in the kernel ({error}); the program is stopped at each call instead, which takes it \
+                 some 10 us a call; set-user-ID programs that it starts gain no privileges"
+            ));
+            ptrace::run(options, host, observer)
+        }
+        Err(error) => Err(format!(
+            "calls cannot be counted in the kernel: {error}. It takes root, or CAP_BPF and CAP_PERFMON, and Linux 5.8; without \
+             them `fastpath trace -- CMD` watches a program by ptrace"
+        )),
+    }
+}
+
+/// Checks that /proc shows this PID namespace. Names, programs and mappings are looked up there by number, and another
+/// namespace's numbers belong to other processes.
+fn proc_is_of_our_pids() -> Result<(), String> {
+    let own = std::fs::read_link("/proc/self").map_err(|error| {
+        format!("/proc, which has the names of processes, cannot be read: {error}; mount it: mount -t proc proc /proc")
+    })?;
+    if own.as_os_str() == std::process::id().to_string().as_str() {
+        return Ok(());
+    }
+    Err("/proc shows the processes of another PID namespace; mount this one's: mount -t proc proc /proc, or unshare --mount-proc".to_owned())
+}
+
+/// A running BPF and perf session.
+struct Watch {
+    counter: Counter,
+    sideband: Sideband,
+}
+
+impl Watch {
+    fn start(options: &Options) -> Result<Watch, String> {
+        let counter = Counter::start(options.sites, options.stacks).map_err(|error| format!("BPF: {error}"))?;
+        let sideband = Sideband::start().map_err(|error| format!("perf events: {error}"))?;
+        Ok(Watch { counter, sideband })
+    }
+
+    fn run(mut self, options: &Options, mut host: Host, observer: &mut dyn Observer) -> Result<Outcome, String> {
+        let mut tally = Tally::default();
+        tally.processes = Processes::look();
+        let mut started = match &options.whom {
+            Whom::Command(command) => Some(command::start(command, || 0)?.go()),
+            _ => None,
+        };
+        let root = match options.whom {
+            Whom::All => None,
+            Whom::Process(pid) => Some(pid),
+            Whom::Command(_) => started.as_ref().map(|started| started.pid),
+        };
+        let begun = Instant::now();
+        let mut looked = Instant::now();
+        let mut end = None;
+        let mut samples = Vec::new();
+        loop {
+            // SAFETY: poll of no descriptors only waits.
+            unsafe { libc::poll(std::ptr::null_mut(), 0, GLANCE_MS) };
+            end = end.or_else(|| started.as_mut().and_then(|started| ended(started, false)));
+            let is_over = end.is_some()
+                || observer.is_to_stop()
+                || options.duration.is_some_and(|limit| begun.elapsed() >= limit)
+                || matches!(options.whom, Whom::Process(pid) if tally.processes.has_ended(pid));
+            if is_over {
+                break;
+            }
+            self.glance(&mut tally, &mut samples);
+            if looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                self.look(&mut tally, false);
+                if observer.is_looking() {
+                    observer.show(self.report(&mut tally, &mut host, begun.elapsed(), root, false));
+                }
+            }
+        }
+        let elapsed = begun.elapsed();
+        self.counter.stop();
+        samples.extend(self.counter.samples());
+        self.sideband.pass_events(&mut tally.processes, u64::MAX);
+        self.look(&mut tally, true);
+        for sample in samples {
+            tally.sample(&sample);
+        }
+        let report = self.report(&mut tally, &mut host, elapsed, root, true);
+        let running = started.filter(|_| end.is_none()).map(Running);
+        Ok(Outcome { report, end, running })
+    }
+
+    fn glance(&mut self, tally: &mut Tally, waiting: &mut Vec<Sample>) {
+        let now_ns = monotonic_ns();
+        self.sideband.pass_events(&mut tally.processes, now_ns);
+        waiting.extend(self.counter.samples());
+        let is_due = |sample: &Sample| sample.time_ns <= now_ns;
+        for sample in waiting.extract_if(.., |sample| is_due(sample)) {
+            tally.sample(&sample);
+        }
+    }
+
+    /// Reads the counts. A site that began after the read of the process events waits for the next time: its process
+    /// may not be known yet.
+    fn look(&mut self, tally: &mut Tally, is_last: bool) {
+        let now_ns = monotonic_ns();
+        if !is_last {
+            self.sideband.pass_events(&mut tally.processes, now_ns);
+        }
+        let counts = self.counter.read(|site| tally.processes.has_ended(site.pid));
+        for count in counts {
+            if !is_last && count.first_ns > now_ns && !tally.processes.has_ended(count.site.pid) {
+                continue;
+            }
+            tally.set(count.site, count.first_ns, &count.comm, count.calls);
+        }
+        tally.forget_the_dead();
+    }
+
+    fn report(
+        &mut self,
+        tally: &mut Tally,
+        host: &mut Host,
+        elapsed: Duration,
+        root: Option<u32>,
+        last: bool,
+    ) -> Report {
+        let (calls, stacks) = self.counter.lost();
+        let lost = Lost {
+            calls,
+            stacks,
+            process_events: self.sideband.lost(),
+        };
+        let rows = tally.rows(host, elapsed, root, last);
+        Report {
+            method: Method::Bpf,
+            seconds: (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
+            calls: rows.iter().map(|row| row.calls).sum(),
+            lost,
+            rows,
+        }
+    }
+}
+
+/// Returns how the command ended, if it has.
+fn ended(started: &mut Started, wait: bool) -> Option<End> {
+    let mut status = 0;
+    loop {
+        // SAFETY: stores into a local variable; the child belongs to this process.
+        let pid = unsafe { libc::waitpid(started.pid as i32, &mut status, if wait { 0 } else { libc::WNOHANG }) };
+        if pid == started.pid as i32 {
+            break;
+        }
+        if pid == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return None;
+        }
+    }
+    Some(End::of(status, started))
+}
+
+impl End {
+    pub(crate) fn of(status: i32, started: &mut Started) -> End {
+        if let Some(error) = started.failure() {
+            return End::NotStarted(error);
+        }
+        if libc::WIFSIGNALED(status) {
+            End::Killed(libc::WTERMSIG(status))
+        } else {
+            End::Exited(libc::WEXITSTATUS(status))
+        }
+    }
+}
+
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: stores into a local variable.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,266 @@
+//! Names of functions, and callers, from the mapped files. The work is done after the call.
+
+use crate::trace::call::Sample;
+use crate::trace::process::{self, Image, Mapping};
+use blazesym::symbolize::source::{Elf, Source};
+use blazesym::symbolize::{Input, Symbolizer};
+use object::{Object, ObjectSection, ObjectSegment};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// One function on a stack.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, schemars::JsonSchema)]
+pub struct Frame {
+    /// The function's name, demangled; nothing if the file has no symbol for it.
+    pub function: Option<String>,
+    /// The file that contains it, `[vdso]`, or `//anon` for code made at run time; nothing if the mapping is not known.
+    pub library: Option<String>,
+}
+
+impl Frame {
+    /// Returns whether it only makes system calls for its callers: libc, the loader, a vDSO.
+    pub(crate) fn is_go_between(&self) -> bool {
+        let Some(library) = self.library.as_deref() else {
+            return false;
+        };
+        let file = library.rsplit('/').next().unwrap_or_default();
+        let of_libc = [
+            "libc.so",
+            "libc-2.",
+            "ld-musl-",
+            "ld-linux",
+            "libc.musl-",
+            "libpthread",
+            "librt",
+        ];
+        is_vdso(library) || of_libc.iter().any(|name| file.starts_with(name))
+    }
+}
+
+/// Returns whether a mapping is a vDSO: the kernel's, or fastpath's.
+pub(crate) fn is_vdso(path: &str) -> bool {
+    path == "[vdso]" || path.starts_with("/memfd:fastpath")
+}
+
+/// The data of each file, read once.
+#[derive(Default)]
+pub(crate) struct Symbols {
+    symbolizer: Symbolizer,
+    modules: HashMap<PathBuf, Option<Arc<Unwinding>>>,
+    names: HashMap<(PathBuf, u64), Option<String>>,
+    /// Unwinders by process, program, and number of mappings.
+    unwinders: HashMap<(u32, u64, usize), Unwinder>,
+}
+
+type Unwinder = (isa::NativeUnwinder<Arc<[u8]>>, isa::Cache);
+
+/// The data of a file that unwinding needs.
+struct Unwinding {
+    /// File offset, size and address of each segment.
+    segments: Vec<(u64, u64, u64)>,
+    text: Option<std::ops::Range<u64>>,
+    eh_frame: Option<(std::ops::Range<u64>, Arc<[u8]>)>,
+    eh_frame_hdr: Option<(std::ops::Range<u64>, Arc<[u8]>)>,
+    debug_frame: Option<Arc<[u8]>>,
+}
+
+/// Size of the largest file that is read for its tables.
+const LARGEST: u64 = 1 << 30;
+const DEEPEST: usize = 16;
+
+impl Symbols {
+    /// Returns the function at an address of a process.
+    pub(crate) fn frame(&mut self, pid: u32, image: &Image, address: u64) -> Frame {
+        let Some(mapping) = image.mapping(address) else {
+            return Frame {
+                function: None,
+                library: None,
+            };
+        };
+        Frame {
+            function: self.name(pid, mapping, address),
+            library: Some(mapping.path.clone()).filter(|path| !path.is_empty()),
+        }
+    }
+
+    fn name(&mut self, pid: u32, mapping: &Mapping, address: u64) -> Option<String> {
+        if !mapping.path.starts_with('/') {
+            return None;
+        }
+        let offset = address - mapping.range.start + mapping.offset;
+        let key = (PathBuf::from(&mapping.path), offset);
+        if let Some(name) = self.names.get(&key) {
+            return name.clone();
+        }
+        let source = Source::Elf(Elf::new(process::reachable(pid, &mapping.path)));
+        let found = self.symbolizer.symbolize_single(&source, Input::FileOffset(offset));
+        let name = found
+            .ok()
+            .and_then(|found| found.into_sym().map(|sym| sym.name.into_owned()));
+        self.names.insert(key, name.clone());
+        name
+    }
+
+    /// Returns the callers, innermost first, beginning with the function that entered the kernel. Only frames within
+    /// the sample's piece of stack are found.
+    pub(crate) fn callers(&mut self, sample: &Sample, image: &Image) -> Vec<Frame> {
+        let addresses = self.unwind(sample, image);
+        let mut frames: Vec<Frame> = Vec::new();
+        for (depth, address) in addresses.into_iter().enumerate() {
+            // A return address may be the first byte of the next function.
+            let within = if depth == 0 { address } else { address - 1 };
+            frames.push(self.frame(sample.site.pid, image, within));
+        }
+        frames
+    }
+
+    fn module(&mut self, pid: u32, path: &str) -> Option<Arc<Unwinding>> {
+        let key = PathBuf::from(path);
+        if let Some(known) = self.modules.get(&key) {
+            return known.clone();
+        }
+        let module = Unwinding::read(&process::reachable(pid, path)).map(Arc::new);
+        self.modules.insert(key, module.clone());
+        module
+    }
+
+    fn unwind(&mut self, sample: &Sample, image: &Image) -> Vec<u64> {
+        use framehop::Unwinder as _;
+
+        // 32-bit stacks are not unwound. Callers of the vsyscall page are 64-bit code.
+        if sample.site.abi == crate::trace::call::Abi::Compat {
+            return vec![sample.site.ip];
+        }
+        const MANY: usize = 64;
+        if self.unwinders.len() > MANY {
+            self.unwinders.clear();
+        }
+        let key = (sample.site.pid, image.since_ns, image.maps.len());
+        let (unwinder, mut cache) = match self.unwinders.remove(&key) {
+            Some(known) => known,
+            None => (self.unwinder(sample.site.pid, image), isa::Cache::new()),
+        };
+        let mut read = |address: u64| {
+            let at = address.checked_sub(sample.sp).ok_or(())? as usize;
+            let bytes = sample.stack.get(at..).and_then(|rest| rest.first_chunk()).ok_or(())?;
+            Ok(u64::from_ne_bytes(*bytes))
+        };
+        let mut addresses = Vec::new();
+        let mut frames = unwinder.iter_frames(sample.site.ip, isa::registers(sample), &mut cache, &mut read);
+        while let Ok(Some(frame)) = frames.next() {
+            addresses.push(frame.address());
+            if addresses.len() == DEEPEST {
+                break;
+            }
+        }
+        self.unwinders.insert(key, (unwinder, cache));
+        addresses
+    }
+
+    fn unwinder(&mut self, pid: u32, image: &Image) -> isa::NativeUnwinder<Arc<[u8]>> {
+        use framehop::{ExplicitModuleSectionInfo, Module, Unwinder as _};
+
+        let mut unwinder = isa::NativeUnwinder::new();
+        for mapping in &image.maps {
+            let module = if mapping.path == "[vdso]" {
+                Unwinding::of_vdso().map(Arc::new)
+            } else {
+                self.module(pid, &mapping.path)
+            };
+            let Some(module) = module else { continue };
+            let Some(base) = module.base_of(mapping) else { continue };
+            let section = |part: &Option<(std::ops::Range<u64>, Arc<[u8]>)>| part.clone().unzip();
+            let (eh_frame_svma, eh_frame) = section(&module.eh_frame);
+            let (eh_frame_hdr_svma, eh_frame_hdr) = section(&module.eh_frame_hdr);
+            let sections = ExplicitModuleSectionInfo {
+                text_svma: module.text.clone(),
+                eh_frame_svma,
+                eh_frame,
+                eh_frame_hdr_svma,
+                eh_frame_hdr,
+                debug_frame: module.debug_frame.clone(),
+                ..ExplicitModuleSectionInfo::default()
+            };
+            unwinder.add_module(Module::new(mapping.path.clone(), mapping.range.clone(), base, sections));
+        }
+        unwinder
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod isa {
+    pub(super) use framehop::x86_64::{CacheX86_64 as Cache, UnwinderX86_64 as NativeUnwinder};
+
+    pub(super) fn registers(sample: &crate::trace::call::Sample) -> framehop::x86_64::UnwindRegsX86_64 {
+        framehop::x86_64::UnwindRegsX86_64::new(sample.site.ip, sample.sp, sample.frame)
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod isa {
+    pub(super) use framehop::aarch64::{CacheAarch64 as Cache, UnwinderAarch64 as NativeUnwinder};
+
+    /// The sample has no link register: a leaf's caller is missing, but the caller's caller is found.
+    pub(super) fn registers(sample: &crate::trace::call::Sample) -> framehop::aarch64::UnwindRegsAarch64 {
+        framehop::aarch64::UnwindRegsAarch64::new(0, sample.sp, sample.frame)
+    }
+}
+
+impl Unwinding {
+    fn read(path: &Path) -> Option<Unwinding> {
+        let metadata = std::fs::metadata(path).ok()?;
+        if !metadata.is_file() || metadata.len() > LARGEST {
+            return None;
+        }
+        Unwinding::of(&std::fs::read(path).ok()?)
+    }
+
+    /// Reads this process's own vDSO: the kernel's is the same in every process.
+    fn of_vdso() -> Option<Unwinding> {
+        let maps = fastpath_os::maps::own().ok()?;
+        let vdso = maps.iter().find(|mapping| mapping.name == "[vdso]")?;
+        // SAFETY: the kernel has mapped its vDSO there, readable, for as long as this process runs.
+        Unwinding::of(unsafe { std::slice::from_raw_parts(vdso.start as *const u8, vdso.len() as usize) })
+    }
+
+    fn of(bytes: &[u8]) -> Option<Unwinding> {
+        let file = object::File::parse(bytes).ok()?;
+        let section = |name: &str| {
+            let section = file.section_by_name(name)?;
+            let range = section.address()..section.address().checked_add(section.size())?;
+            Some((range, Arc::from(section.data().ok()?)))
+        };
+        let segments = file.segments().map(|segment| {
+            let (offset, size) = segment.file_range();
+            (offset, size, segment.address())
+        });
+        Some(Unwinding {
+            segments: segments.collect(),
+            text: file
+                .section_by_name(".text")
+                .map(|text| text.address()..text.address().saturating_add(text.size())),
+            eh_frame: section(".eh_frame"),
+            eh_frame_hdr: section(".eh_frame_hdr"),
+            debug_frame: section(".debug_frame").map(|(_, data)| data),
+        })
+    }
+
+    /// Returns where the file's address 0 is in the process.
+    fn base_of(&self, mapping: &Mapping) -> Option<u64> {
+        let of = |(offset, size, address): &(u64, u64, u64)| {
+            // A mapping begins at a page boundary, a segment anywhere in the page.
+            let end = mapping.offset.saturating_add(mapping.range.end - mapping.range.start);
+            (*offset < end && mapping.offset < offset.saturating_add(*size)).then(|| {
+                mapping
+                    .range
+                    .start
+                    .wrapping_add(*offset)
+                    .wrapping_sub(mapping.offset)
+                    .wrapping_sub(*address)
+            })
+        };
+        self.segments.iter().find_map(of)
+    }
+}
