@@ -2,27 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use fastpath_helper::grant::{self, Examination, Purpose};
+use fastpath_helper::{grant, process};
 use fastpath_inject::{InProcess, Shared};
 use fastpath_measure::Functions;
 use fastpath_page::ClockSet;
-use fastpath_publisher::evidence::{self, Trust};
+use fastpath_publisher::Offsets;
+use fastpath_publisher::evidence::Trust;
 
 /// Returns the functions, on a page that is kept up to date as long as this process runs, or the reason why there are
 /// none.
 pub fn functions() -> Result<Functions, String> {
-    evidence::examine(Trust::Invariant)?;
     let mailbox = Shared::create().map_err(|e| e.to_string())?;
-    let purpose = Purpose {
-        clocks: ClockSet::ALL,
-        process: None,
-    };
-    let own = std::process::id() as i32;
-    let grant = grant::of_private(purpose, &mailbox, Trust::Invariant, own, Examination::First, |_| {})?;
+    let (grant, mut publisher) = grant::publish(ClockSet::ALL, Offsets::default(), &mailbox, Trust::Invariant, |_| {})?;
+    grant::begin(&mut publisher, Trust::Invariant)?;
+    process::spawn(move || publisher.run(|| true))?;
     let seeded = grant::seeded(&grant.page);
     let vdso = InProcess::map(&grant.page).map_err(|e| e.to_string())?;
-    // The mailbox keeps the page.
-    std::mem::forget(grant);
     let begun = Instant::now();
     while !seeded() {
         if begun.elapsed() > Duration::from_secs(2) {

@@ -6,10 +6,9 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use fastpath_helper::grant::{self, Examination, Purpose};
+use fastpath_helper::grant;
 use fastpath_helper::log::Log;
 use fastpath_helper::policy::DaemonsPolicy;
 use fastpath_helper::process::{self, Surroundings};
@@ -18,6 +17,7 @@ use fastpath_inject::attendant::{Attendant, Fate, First};
 use fastpath_inject::{Cache, InjectionConfig, Permissions};
 use fastpath_page::{ClockSet, Grant};
 use fastpath_publisher::evidence::Trust;
+use fastpath_publisher::{Offsets, Publisher};
 
 use super::selection::Selection;
 use super::timeline::Timeline;
@@ -31,9 +31,6 @@ const FIRST_ANCHOR: Duration = Duration::from_millis(20);
 /// Time between the program's start and the examination of the counter, which takes time on all CPUs. A program that has
 /// ended by then, as `true` has, needs neither that nor a publisher.
 const UNDISTURBED: Duration = Duration::from_millis(1);
-/// Longest wait for the result of the counter's examination after the program has started. The examination has a
-/// timeout of its own, which is shorter.
-const EXAMINATION: Duration = Duration::from_secs(5);
 
 /// Source of the page and the mailbox for programs.
 pub struct Source {
@@ -153,27 +150,20 @@ impl Helper {
         }
         if self.require {
             process::settle(surroundings);
-            let grant = self.grant(Examination::First)?;
+            let (grant, mut publisher) = self.grant()?;
+            if let Some(publisher) = &mut publisher {
+                grant::begin(publisher, self.trust)?;
+            }
             self.timeline.mark("start the helper, examine the counter");
             let first = self.trace()?;
-            return self.meet(first, grant, None);
+            return self.meet(first, grant, publisher);
         }
         let first = self.trace()?;
         self.timeline.mark("start the helper");
         process::settle(surroundings);
-        let (begin, may_begin) = mpsc::channel();
-        let (examined, result) = mpsc::channel();
-        let examination = Examination::Meanwhile {
-            begin: Box::new(move || {
-                // An error: it has been dropped.
-                let _ = may_begin.recv();
-            }),
-            examined: Box::new(move |result| drop(examined.send(result))),
-        };
-        let meanwhile = self.grant.is_none().then_some(Meanwhile { begin, result });
         // The program runs from here on: without a grant it is released when this process ends.
-        let grant = self.grant(examination).inspect_err(|why| self.complain(why))?;
-        self.meet(first, grant, meanwhile)
+        let (grant, publisher) = self.grant().inspect_err(|why| self.complain(why))?;
+        self.meet(first, grant, publisher)
     }
 
     /// Traces the program, and lets it execute its file.
@@ -188,29 +178,22 @@ impl Helper {
         first.map_err(|e| e.to_string())
     }
 
-    /// Returns the grant of the host's daemon, or of a private one. That one is started here and not in the program's
+    /// Returns the grant of the host's daemon, or one of a publisher. That one is made here and not in the program's
     /// process: its threads would leave traces in that process's signal handling.
-    fn grant(&mut self, examination: Examination) -> Result<Grant, String> {
+    fn grant(&mut self) -> Result<(Grant, Option<Publisher>), String> {
         if let Some(grant) = self.grant.take() {
-            return Ok(grant);
+            return Ok((grant, None));
         }
-        let purpose = Purpose {
-            clocks: self.clocks,
-            process: None,
-        };
         let log = Log::new(self.program, &self.name);
-        grant::of_private(
-            purpose,
-            &self.mailbox,
-            self.trust,
-            self.program,
-            examination,
-            move |news| log.tell(news),
-        )
+        // The helper runs in the program's time namespace, or in the one that the program enters by its exec.
+        let (clocks, offsets) = (self.clocks, Offsets::default());
+        let hear = move |news: &_| log.tell(news);
+        let (grant, publisher) = grant::publish(clocks, offsets, &self.mailbox, self.trust, hear)?;
+        Ok((grant, Some(publisher)))
     }
 
     /// Installs in the program at its exec, and serves it and its descendants as long as there are some.
-    fn meet(&mut self, first: First, grant: Grant, meanwhile: Option<Meanwhile>) -> Result<(), String> {
+    fn meet(&mut self, first: First, grant: Grant, mut publisher: Option<Publisher>) -> Result<(), String> {
         let Grant {
             page,
             mailbox: kept,
@@ -242,8 +225,14 @@ impl Helper {
             timeline.borrow_mut().mark("exec");
             if self.require {
                 let begun = Instant::now();
-                while !seeded() && begun.elapsed() < FIRST_ANCHOR {
-                    std::thread::sleep(Duration::from_micros(50));
+                let waits = || !seeded() && begun.elapsed() < FIRST_ANCHOR;
+                match &mut publisher {
+                    Some(publisher) => publisher.run(waits),
+                    None => {
+                        while waits() {
+                            std::thread::sleep(Duration::from_micros(50));
+                        }
+                    }
                 }
                 timeline.borrow_mut().mark("calibrate and publish");
             }
@@ -263,24 +252,20 @@ impl Helper {
         // The mailbox was in use until the program mapped it.
         drop(kept);
         let is_needed = || attendant.is_busy() || mailbox.in_use();
-        let refused = meanwhile.and_then(|Meanwhile { begin, result }| {
+        if let Some(publisher) = publisher.as_mut().filter(|_| !self.require) {
             std::thread::sleep(UNDISTURBED);
-            if !is_needed() {
-                return None;
-            }
-            drop(begin);
-            result.recv_timeout(EXAMINATION).ok()?.err()
-        });
-        if let Some(why) = &refused {
-            mailbox.close();
-            if is_served.get() && !self.quiet {
-                warn(format_args!("{why}; {} stays on the kernel's path", self.name));
+            if is_needed()
+                && let Err(why) = grant::begin(publisher, self.trust)
+            {
+                mailbox.close();
+                if is_served.get() && !self.quiet {
+                    warn(format_args!("{why}; {} stays on the kernel's path", self.name));
+                }
+                return Ok(());
             }
         }
         process::let_go_of_standard_error();
-        if refused.is_none() {
-            grant::stay_while(is_needed);
-        }
+        grant::stay_while(publisher.as_mut(), is_needed);
         Ok(())
     }
 
@@ -303,13 +288,6 @@ impl Helper {
             warn(format_args!("{why}; running {} untouched", self.name));
         }
     }
-}
-
-/// An examination of the counter that does not delay the program.
-struct Meanwhile {
-    /// It begins when this is dropped.
-    begin: Sender<()>,
-    result: Receiver<Result<(), String>>,
 }
 
 /// Returns advice for a refused ptrace.

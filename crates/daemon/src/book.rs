@@ -8,7 +8,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use fastpath_host::init;
 use fastpath_page::{ClockSet, Grant, Reader, Reason};
 use fastpath_protocol::{Code, Refusal, status};
 use fastpath_publisher::{Handle, Member, Offsets, SharedPage, counter};
@@ -95,15 +94,15 @@ pub struct Book {
     of_containers: usize,
     inodes: HashSet<u64>,
     limits: Limits,
-    /// Mark of its pages, by which the next daemon takes them up; `None`: they end with this process.
-    keeper: Option<u64>,
+    /// Mark of its pages, by which the next daemon takes them up.
+    keeper: u64,
     publisher: Handle,
 }
 
 impl Book {
     /// Creates an empty book, whose pages `publisher` keeps. They are marked as `keeper`'s
-    /// ([`crate::sockets::Listener::keeper`]), or end with this process.
-    pub fn new(publisher: Handle, limits: Limits, keeper: Option<u64>) -> Book {
+    /// ([`crate::sockets::Listener::keeper`]).
+    pub fn new(publisher: Handle, limits: Limits, keeper: u64) -> Book {
         Book {
             entries: BTreeMap::new(),
             held: VecDeque::new(),
@@ -156,9 +155,7 @@ impl Book {
             }
         };
         let page = new_page(self.keeper).map_err(|e| trouble("a page", e))?;
-        page.writer().init(&init::of_this_host());
-        let reader = page.reader().map_err(|e| trouble("a page", e))?;
-        let member = Member { page, clocks, offsets };
+        let (member, reader) = Member::new(page, clocks, offsets).map_err(|e| trouble("a page", e))?;
         self.enter((process, payer), member, (lease, plan), false)
             .map_err(|e| trouble("a page", e))?;
         Ok(Grant {
@@ -340,10 +337,10 @@ impl Entry {
 /// Makes a page. The next daemon can take up root's pages, because no other user may open them. The processes of
 /// another user's daemon are that user's own, so a seal has to keep them from writing, and it also keeps the next
 /// daemon from it.
-fn new_page(keeper: Option<u64>) -> io::Result<SharedPage> {
-    match keeper.filter(|_| nix::unistd::geteuid().is_root()) {
-        Some(keeper) => SharedPage::create_to_be_taken_up(keeper),
-        None => SharedPage::create(),
+fn new_page(keeper: u64) -> io::Result<SharedPage> {
+    match nix::unistd::geteuid().is_root() {
+        true => SharedPage::create_to_be_taken_up(keeper),
+        false => SharedPage::create(),
     }
 }
 
@@ -369,7 +366,7 @@ mod tests {
     #[test]
     fn a_user_lets_go_of_his_own_pages_and_root_of_all() {
         let (_publisher, handle) = Publisher::new(ClockSet::ALL, Trust::AllowNonInvariant).unwrap();
-        let mut book = Book::new(handle, limits(1), Some(1));
+        let mut book = Book::new(handle, limits(1), 1);
         let process = Process { pid: 7, uid: 1000 };
         let open = |book: &mut Book| {
             book.open(
@@ -400,7 +397,7 @@ mod tests {
     #[test]
     fn pages_are_shown_a_few_at_a_time_each_once_and_only_to_who_may_see_them() {
         let (_publisher, handle) = Publisher::new(ClockSet::ALL, Trust::AllowNonInvariant).unwrap();
-        let mut book = Book::new(handle, limits(10), Some(1));
+        let mut book = Book::new(handle, limits(10), 1);
         let mut kept = Vec::new();
         for pid in 0..10 {
             let uid = 1000 + pid as u32 % 2;

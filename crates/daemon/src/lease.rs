@@ -9,7 +9,6 @@ pub use fastpath_inject::lease::{Lease, reopen};
 use fastpath_publisher::SharedPage;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 /// Descriptor of memory that a client got for reading, used to find out whether the client still has it.
 pub struct Plan(File);
@@ -48,21 +47,11 @@ pub fn is_page_read(page: &SharedPage) -> bool {
     is_read(page.file()) && page.reader().is_ok_and(|reader| is_read(&reader.into()))
 }
 
-/// Installs a handler for SIGIO. A client that opens its mailbox while this process takes the lease breaks the lease:
-/// the kernel then sends SIGIO, which would end the process. The lease is released at once anyway. Unlike SIG_IGN, a
-/// handler is not inherited by programs that this process starts.
-pub fn outlive_breaks() -> io::Result<()> {
-    extern "C" fn nothing(_: libc::c_int) {}
-    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
-    // SAFETY: a handler that does nothing is async-signal-safe.
-    unsafe { sigaction(Signal::SIGIO, &action) }?;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
 
+    use fastpath_inject::lease::outlive_breaks;
     use nix::sys::memfd::{MFdFlags, memfd_create};
 
     use super::*;

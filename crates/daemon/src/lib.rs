@@ -15,7 +15,6 @@ pub mod log;
 mod payer;
 mod peer;
 mod policy;
-mod private;
 mod requests;
 mod search;
 mod server;
@@ -34,7 +33,6 @@ use fastpath_publisher::evidence::{self, Trust};
 
 use book::{Book, Limits};
 pub use policy::{Action, Decision, Facts, Fit, Policy, Preview};
-pub use private::{Examination, private};
 use server::Server;
 
 /// Options of a daemon.
@@ -75,7 +73,7 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
     // Before any thread is started, so that all threads inherit the namespace and the blocked signals.
     let entered = cgroup_namespace::enter_that_of_the_first_process();
     let signals = server::Signals::block().map_err(|e| start("signals", e))?;
-    lease::outlive_breaks().map_err(|e| start("signals", e))?;
+    fastpath_inject::lease::outlive_breaks().map_err(|e| start("signals", e))?;
     raise_descriptor_limit();
     evidence::examine(trust).map_err(Failure::Host)?;
 
@@ -100,14 +98,14 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
         let over = over.clone();
         let thread = std::thread::Builder::new().name("fastpath-pages".into());
         thread
-            .spawn(move || publisher.run(&over))
+            .spawn(move || publisher.run(|| !over.load(Ordering::Relaxed)))
             .map_err(|e| start("the publisher's thread", e))?
     };
 
     // Last, so that every client that connects gets an answer at once.
     let socket = sockets::listen(&options.socket).map_err(Failure::Start)?;
     let limits = Limits::of_this_process(options.pages_per_user);
-    let book = Book::new(handle, limits, Some(socket.keeper()));
+    let book = Book::new(handle, limits, socket.keeper());
     let served = Server::new(options, policy, socket, signals, book)
         .map_err(|e| start("the server", e))?
         .run(&|| publishing.is_finished());

@@ -5,11 +5,10 @@ use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use fastpath_protocol::{Code, Refusal};
-use fastpath_publisher::Offsets;
+use fastpath_publisher::{Offsets, UnknownOffsets};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::payer::{Payer, has_ended, pidfd_of_peer};
@@ -143,68 +142,20 @@ impl Process {
         }
     }
 
-    /// Returns how its clocks differ from this process's (time_namespaces(7)).
+    /// Returns how its clocks differ from this process's.
     pub fn offsets(&self) -> Result<Offsets, Refusal> {
-        let link = |of: &str, name: &str| match fs::read_link(format!("/proc/{of}/ns/{name}")) {
-            Ok(link) => Ok(Some(link)),
-            // A kernel without time namespaces has no such link.
-            Err(e) if e.kind() == io::ErrorKind::NotFound && fs::metadata("/proc/self/ns/time").is_err() => Ok(None),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(gone(self.pid)),
-            Err(e) => Err(Refusal::new(
-                Code::Unsupported,
-                format!("the time namespace of process {} cannot be told: {e}", self.pid),
-            )),
-        };
-        // A first thread that has ended is in no namespace any more; others of the process may live.
-        let has_ended = fs::read_link(format!("/proc/{}/ns/time", self.pid)).is_err();
-        let living = || fastpath_os::threads(self.pid).ok()?.find(|tid| *tid != self.pid);
-        let pid = match living().filter(|_| has_ended) {
-            Some(tid) => format!("{}/task/{tid}", self.pid),
-            None => self.pid.to_string(),
-        };
-        let theirs: Option<PathBuf> = link(&pid, "time")?;
-        if theirs == link("self", "time")? {
-            return Ok(Offsets::default());
-        }
-        // The file shows the offsets of the namespace that children will be in.
-        if theirs != link(&pid, "time_for_children")? {
-            return Err(Refusal::new(
-                Code::Unsupported,
-                format!("process {pid} is about to enter another time namespace"),
-            ));
-        }
-        let of = |process: &str| {
-            let path = format!("/proc/{process}/timens_offsets");
-            let text = fs::read_to_string(&path).ok();
-            text.as_deref().and_then(parse_offsets).ok_or_else(|| {
-                Refusal::new(
-                    Code::Unsupported,
-                    format!("the clocks of process {pid} cannot be told: {path} cannot be read"),
-                )
-            })
-        };
-        let (theirs, ours) = (of(&pid)?, of("self")?);
-        Ok(Offsets {
-            monotonic_ns: theirs.monotonic_ns - ours.monotonic_ns,
-            boottime_ns: theirs.boottime_ns - ours.boottime_ns,
+        Offsets::read(self.pid).map_err(|unknown| {
+            let code = match unknown {
+                UnknownOffsets::Gone(_) => Code::Process,
+                UnknownOffsets::Unreadable(_) => Code::Unsupported,
+            };
+            Refusal::new(code, unknown.to_string())
         })
     }
 }
 
 fn gone(pid: i32) -> Refusal {
     Refusal::new(Code::Process, format!("there is no process {pid} any more"))
-}
-
-/// Parses `monotonic  SECONDS  NANOSECONDS` and the same for boottime, in seconds that fit an i64 of nanoseconds.
-fn parse_offsets(text: &str) -> Option<Offsets> {
-    let of = |clock: &str| {
-        let (_, seconds, ns) = fastpath_os::parse_time_offsets(text).find(|(of, ..)| *of == clock)?;
-        seconds.checked_mul(1_000_000_000)?.checked_add(ns)
-    };
-    Some(Offsets {
-        monotonic_ns: of("monotonic")?,
-        boottime_ns: of("boottime")?,
-    })
 }
 
 /// Returns the process that a pidfd names, from /proc/self/fdinfo (pidfd_open(2)).
@@ -251,20 +202,6 @@ mod tests {
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
-
-    #[test]
-    fn offsets_are_read_as_the_kernel_prints_them() {
-        let text = "monotonic           86400         0\nboottime         -604800        -5\n";
-        assert_eq!(
-            parse_offsets(text),
-            Some(Offsets {
-                monotonic_ns: 86_400_000_000_000,
-                boottime_ns: -604_800_000_000_005
-            })
-        );
-        assert_eq!(parse_offsets("monotonic 1 0\n"), None);
-        assert_eq!(parse_offsets("monotonic 9223372036854775807 0\nboottime 0 0\n"), None);
-    }
 
     #[test]
     fn a_pidfd_names_its_process_until_that_ends() {

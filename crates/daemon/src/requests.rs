@@ -12,7 +12,6 @@ use fastpath_protocol::{
     Answer, Code, Operation, PATCH_BYTES, Patch, REGION_ROOM, Refusal, Request, SECTIONS, Section, Source, TEXT,
     WITH_MAILBOX, WITH_PROCESS,
 };
-use fastpath_publisher::Offsets;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::lease::Plan;
@@ -109,11 +108,7 @@ fn page(state: &mut State, peer: Peer, request: &Request, fds: Vec<OwnedFd>) -> 
         state.policy_allows(process)?;
     }
     let clocks = clocks_of(state, request)?;
-    // A private daemon runs in its client's time namespace, or in the one that the client's program enters by its exec.
-    let offsets = match state.is_private() && !of_another {
-        true => Offsets::default(),
-        false => process.offsets()?,
-    };
+    let offsets = process.offsets()?;
     let is_theirs = mailbox.is_some();
     let grant = state.book.open((process, payer), clocks, offsets, mailbox, None)?;
     let answer = Answer {
@@ -131,8 +126,7 @@ fn clocks_of(state: &State, request: &Request) -> Result<ClockSet, Refusal> {
         0 => state.slow_clocks(),
         bits => ClockSet(bits).intersection(ClockSet::ALL),
     };
-    // A private daemon also publishes for programs that only get the hook.
-    if asked.is_empty() && !state.is_private() {
+    if asked.is_empty() {
         return Err(Refusal::new(
             Code::Nothing,
             "every clock is on its fast path here: nothing needs fixing",

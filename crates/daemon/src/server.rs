@@ -41,7 +41,7 @@ const UNREAD: usize = 48 << 10;
 /// Number of clients that are accepted at a time, so that connected clients get their turn: all of a full queue.
 const ACCEPTED_AT_A_TIME: usize = QUEUE as usize;
 /// Time between two checks whether pages are in use.
-pub const SWEEP_EVERY: Duration = Duration::from_millis(250);
+const SWEEP_EVERY: Duration = Duration::from_millis(250);
 /// Number of checks that together cover all pages.
 const SWEEPS_A_ROUND: usize = 16;
 /// Time for which a measurement of the kernel's clocks holds: a clocksource rarely changes.
@@ -74,38 +74,16 @@ pub struct State {
     policy_file: PathBuf,
     /// Reason why the present policy file is not in force.
     policy_error: Option<String>,
-    /// The policy; `None`: this is a private daemon, without one.
-    watcher: Option<Watcher>,
+    /// The policy.
+    watcher: Watcher,
     /// Number of refused requests so far.
     pub refused: u64,
 }
 
 impl State {
-    /// Returns the state of a private daemon, whose clients name their clocks.
-    pub fn private(book: Book) -> State {
-        let now = Instant::now();
-        State {
-            book,
-            begun: now,
-            clocks: Some(ClockSet::NONE),
-            slow: ClockSet::NONE,
-            measured: now,
-            policy_file: PathBuf::new(),
-            policy_error: None,
-            watcher: None,
-            refused: 0,
-        }
-    }
-
-    /// Returns whether this is a private daemon.
-    pub fn is_private(&self) -> bool {
-        self.watcher.is_none()
-    }
-
     /// Refuses a process for which the policy says never.
     pub fn policy_allows(&self, process: Process) -> Result<(), Refusal> {
-        let Some(watcher) = &self.watcher else { return Ok(()) };
-        let policy = watcher.policy();
+        let policy = self.watcher.policy();
         if policy.rules() == 0 {
             return Ok(());
         }
@@ -120,14 +98,11 @@ impl State {
 
     /// Queues a process to be attached with its descendants.
     pub fn attach(&self, process: Process, payer: Payer, clocks: ClockSet) -> Result<(), Refusal> {
-        let unsupported = |why| Refusal::new(Code::Unsupported, why);
         if cfg!(not(target_arch = "x86_64")) {
-            return Err(unsupported("running processes are attached on x86-64 only"));
+            let why = "running processes are attached on x86-64 only";
+            return Err(Refusal::new(Code::Unsupported, why));
         }
-        match &self.watcher {
-            Some(watcher) => watcher.attach(process, payer, clocks),
-            None => Err(unsupported("this daemon attaches no processes")),
-        }
+        self.watcher.attach(process, payer, clocks)
     }
 
     /// Reads the policy again. A policy with a mistake changes nothing.
@@ -139,9 +114,7 @@ impl State {
                     Priority::Info,
                     format_args!("the policy has {} rules now", policy.rules()),
                 );
-                if let Some(watcher) = &self.watcher {
-                    watcher.replace(policy);
-                }
+                self.watcher.replace(policy);
                 self.policy_error = None;
             }
             Err(why) => {
@@ -160,7 +133,7 @@ impl State {
     pub fn status(&self, peer: Peer, after: u64, most: usize) -> Status {
         let (mut pages, next) = self.book.shown_to(peer, after, most);
         for page in &mut pages {
-            page.rule = self.watcher.as_ref().and_then(|watcher| watcher.rule_of(page.inode));
+            page.rule = self.watcher.rule_of(page.inode);
         }
         let policy = self.policy_file.display().to_string();
         Status {
@@ -168,10 +141,10 @@ impl State {
             pid: std::process::id(),
             uptime_seconds: self.begun.elapsed().as_secs(),
             slow_clocks: self.slow_clocks().iter().collect(),
-            rules: self.watcher.as_ref().map_or(0, |watcher| watcher.policy().rules()),
+            rules: self.watcher.policy().rules(),
             policy: Some(cut_short(&policy, 4096)),
             policy_error: self.policy_error.as_deref().map(|why| cut_short(why, 1024)),
-            notices: self.watcher.as_ref().and_then(Watcher::notices).map(str::to_owned),
+            notices: self.watcher.notices().map(str::to_owned),
             leaves_filtered: target::why_filters_stay(),
             pages,
             pages_in_all: self.book.count(),
@@ -198,7 +171,7 @@ fn cut_short(text: &str, bytes: usize) -> String {
 }
 
 /// A connected client.
-pub struct Connection {
+struct Connection {
     socket: OwnedFd,
     peer: Peer,
     heard: Instant,
@@ -250,7 +223,7 @@ impl Server {
             measured: now,
             policy_file: options.policy.clone(),
             policy_error: None,
-            watcher: Some(Watcher::start(policy, options)?),
+            watcher: Watcher::start(policy, options)?,
             refused: 0,
         };
         if options.clocks.is_none() {
@@ -487,9 +460,8 @@ impl Server {
             !connection.must_wait && now.duration_since(connection.heard) >= SILENCE
         });
         self.close_over(now);
-        if let Some(watcher) = &self.state.watcher {
-            watcher.forget_all_but(|inode| self.state.book.has(inode));
-        }
+        let State { watcher, book, .. } = &self.state;
+        watcher.forget_all_but(|inode| book.has(inode));
         if self.state.clocks.is_none() && now.duration_since(self.state.measured) >= MEASURE_EVERY {
             self.state.measure();
         }
@@ -498,7 +470,7 @@ impl Server {
 
 impl Connection {
     /// Returns a connection that counts against no share.
-    pub fn new(socket: OwnedFd, peer: Peer) -> Connection {
+    fn new(socket: OwnedFd, peer: Peer) -> Connection {
         Connection {
             socket,
             peer,
@@ -508,11 +480,6 @@ impl Connection {
         }
     }
 
-    /// Returns the socket.
-    pub fn socket(&self) -> &OwnedFd {
-        &self.socket
-    }
-
     /// Returns whether a packet with descriptors was never received. No other packet comes after this.
     fn has_descriptors_unread(&self) -> bool {
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
@@ -520,7 +487,7 @@ impl Connection {
     }
 
     /// Answers one packet. Returns false if the connection is over, or must be closed.
-    pub fn serve(&mut self, state: &mut State, closer: &Closer, now: Instant) -> bool {
+    fn serve(&mut self, state: &mut State, closer: &Closer, now: Instant) -> bool {
         if closer.is_busy_for(self.peer.payer) {
             return false;
         }

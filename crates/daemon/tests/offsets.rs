@@ -248,7 +248,7 @@ fn counters_that_differ_are_made_to_agree_and_those_that_drift_are_left() {
     let withdrawn = || member.page.page().stats.withdrawn_reason.load(Relaxed);
     let refreshes = || member.page.page().stats.refreshes.load(Relaxed);
     std::thread::scope(|scope| {
-        scope.spawn(|| publisher.run(&over));
+        scope.spawn(|| publisher.run(|| !over.load(Relaxed)));
         let begun = Instant::now();
         while refreshes() == 0 {
             assert!(begun.elapsed() < TIMEOUT, "nothing is published");

@@ -20,7 +20,7 @@ use crate::tree::{self, TimeNamespace};
 pub struct Wanted {
     /// The clocks that the page answers; none: those that the host's daemon finds slow.
     pub clocks: ClockSet,
-    /// Evidence that a private daemon requires of the counter.
+    /// Evidence that a publisher in the helper requires of the counter.
     pub trust: Trust,
     /// Whether descendants are served, those that exist and those that are executed later.
     pub children: bool,
@@ -28,7 +28,7 @@ pub struct Wanted {
     pub policy: Option<DaemonsPolicy>,
     /// Whether the processes' own system calls for time are redirected too.
     pub rescue: bool,
-    /// Whether a private daemon is started where the host's daemon gives no page.
+    /// Whether the helper publishes where the host's daemon gives no page.
     pub may_publish: bool,
 }
 

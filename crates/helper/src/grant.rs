@@ -1,19 +1,17 @@
-//! Grants: from the host's daemon, or from a private one.
+//! Grants: of the host's daemon, or of a publisher in this process.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-pub use fastpath_daemon::Examination;
-use fastpath_daemon::private;
 use fastpath_evidence::PageCopy;
 use fastpath_inject::Shared;
 use fastpath_page::{ClockSet, Grant};
 use fastpath_protocol::client::Failure;
 use fastpath_protocol::{Client, Code, Refusal};
-use fastpath_publisher::News;
-use fastpath_publisher::evidence::Trust;
+use fastpath_publisher::evidence::{self, Trust};
+use fastpath_publisher::{News, Offsets, Publisher, UnknownOffsets};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// Shortest and longest time between two checks whether a helper is still needed: many programs end soon, and each check
@@ -32,12 +30,7 @@ pub struct Purpose<'a> {
 
 /// Returns a page of the host's daemon, kept as long as a process maps `mailbox`, or a mailbox of the daemon's.
 pub fn of_host(purpose: Purpose<'_>, mailbox: Option<&Shared>) -> Result<Grant, Failure> {
-    ask(&Client::connect()?, purpose, mailbox)
-}
-
-/// Asks for a page; again while the process is not found: when a thread other than the first executes a program, the
-/// process does not exist for a moment.
-fn ask(client: &Client, purpose: Purpose<'_>, mailbox: Option<&Shared>) -> Result<Grant, Failure> {
+    let client = Client::connect()?;
     let internal = |e: &dyn std::fmt::Display| Refusal::new(Code::Internal, e.to_string());
     let is_passing = |answer: &Result<Grant, Failure>| matches!(answer, Err(Failure::Refused(refusal)) if refusal.code == Code::Process);
     let once = || {
@@ -47,7 +40,14 @@ fn ask(client: &Client, purpose: Purpose<'_>, mailbox: Option<&Shared>) -> Resul
     retried(once, is_passing)
 }
 
-/// Repeats `work` for some milliseconds, as long as its result is a passing one.
+/// Reads the offsets of a process's clocks.
+pub fn offsets(pid: i32) -> Result<Offsets, String> {
+    let is_passing = |read: &Result<Offsets, UnknownOffsets>| matches!(read, Err(UnknownOffsets::Gone(_)));
+    retried(|| Offsets::read(pid), is_passing).map_err(|e| e.to_string())
+}
+
+/// Repeats `work` for some milliseconds, as long as its result is a passing one: when a thread other than the first
+/// executes a program, the process does not exist for a moment.
 fn retried<T>(work: impl Fn() -> T, is_passing: impl Fn(&T) -> bool) -> T {
     const TRIES: u32 = 20;
     const EVERY: Duration = Duration::from_millis(1);
@@ -66,22 +66,30 @@ pub fn is_forbidden(failure: &Failure) -> bool {
     matches!(failure, Failure::Refused(refusal) if refusal.code == Code::Policy)
 }
 
-/// Returns a page of a private daemon, which this starts in threads of this process. `program` and `hear` are those of
-/// [`private`]. The error: this host, or this process, cannot publish.
-pub fn of_private(
-    purpose: Purpose<'_>,
+/// Returns a publisher in this process, and its grant for programs with these offsets. It publishes once the counter is
+/// examined ([`begin`]), as long as its `run` runs. `hear` is called for every withdrawal, and when clocks are served
+/// again. The error: this process cannot publish.
+pub fn publish(
+    clocks: ClockSet,
+    offsets: Offsets,
     mailbox: &Shared,
     trust: Trust,
-    program: i32,
-    examination: Examination,
     hear: impl FnMut(&News) + Send + 'static,
-) -> Result<Grant, String> {
-    let client = private(purpose.clocks, trust, program, examination, hear)?;
-    let granted = ask(&client, purpose, Some(mailbox));
-    granted.map_err(|failure| match failure {
-        Failure::Refused(refusal) => refusal.sentence,
-        other => format!("the page could not be made: {other}"),
-    })
+) -> Result<(Grant, Publisher), String> {
+    let failed = |e: std::io::Error| format!("the publisher: {e}");
+    let (mut publisher, _) = Publisher::new(clocks, trust).map_err(failed)?;
+    publisher.on_news(hear);
+    let mailbox = mailbox.reopen().map_err(|e| e.to_string())?;
+    let grant = publisher.grant(clocks, offsets, mailbox).map_err(failed)?;
+    Ok((grant, publisher))
+}
+
+/// Examines the counter, and prepares the publisher to run. The error: this host cannot be served.
+pub fn begin(publisher: &mut Publisher, trust: Trust) -> Result<(), String> {
+    evidence::examine(trust)?;
+    publisher.watch_for_steps();
+    let failed = |e| format!("a thread that compares the CPUs' counters: {e}");
+    publisher.compare_cpus().map_err(failed)
 }
 
 /// Returns a function that reports, in any thread, whether a page has an anchor.
@@ -93,19 +101,31 @@ pub fn seeded(page: &OwnedFd) -> impl Fn() -> bool + Send + use<> {
     }
 }
 
-/// Keeps this process as long as `needed`, called from time to time, returns true.
-pub fn stay_while(mut needed: impl FnMut() -> bool) {
+/// Keeps this process as long as `needed`, called from time to time, returns true. Meanwhile `publisher` publishes.
+pub fn stay_while(publisher: Option<&mut Publisher>, mut needed: impl FnMut() -> bool) {
     let mut every = FIRST_CHECK;
-    while needed() {
-        std::thread::sleep(every);
+    let Some(publisher) = publisher else {
+        while needed() {
+            std::thread::sleep(every);
+            every = (every * 2).min(LATE_CHECKS);
+        }
+        return;
+    };
+    let mut next = Instant::now();
+    publisher.run(|| {
+        let now = Instant::now();
+        if now < next {
+            return true;
+        }
+        next = now + every;
         every = (every * 2).min(LATE_CHECKS);
-    }
+        needed()
+    });
 }
 
 /// Opens a pidfd, which names a process for good.
 pub fn pidfd(pid: i32) -> Option<OwnedFd> {
     let pid = Pid::from_raw(pid)?;
-    // See `ask`.
     retried(|| pidfd_open(pid, PidfdFlags::empty()).ok(), Option::is_none)
 }
 
@@ -115,6 +135,39 @@ impl<'a> Purpose<'a> {
         Purpose {
             clocks,
             process: Some(process.as_fd()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fastpath_publisher::SharedPage;
+
+    use super::*;
+
+    fn refreshes(page: &OwnedFd) -> u64 {
+        let page = File::from(page.try_clone().unwrap());
+        let copy = PageCopy::read(&page, 0).unwrap().expect("a page");
+        copy.stats.refreshes.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_page_answers_once_the_counter_is_examined_and_is_adopted_by_no_daemon() {
+        let mailbox = Shared::create().unwrap();
+        let trust = Trust::AllowNonInvariant;
+        let (grant, mut publisher) = publish(ClockSet::HRES, Offsets::default(), &mailbox, trust, |_| {}).unwrap();
+        assert_eq!(grant.clocks, ClockSet::HRES);
+        assert_eq!(refreshes(&grant.page), 0);
+        assert!(!seeded(&grant.page)());
+        begin(&mut publisher, trust).unwrap();
+        let begun = Instant::now();
+        publisher.run(|| {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it is never published");
+            refreshes(&grant.page) == 0
+        });
+        // 0 is the mark of a page that no daemon made.
+        for keeper in [0, 1] {
+            assert!(SharedPage::take_up(&File::from(grant.page.try_clone().unwrap()), keeper).is_err());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The helper: the process that `run` and `attach` leave beside the programs that they serve.
 //!
-//! It gets a page from the host's daemon, or publishes one itself as a private daemon ([`grant`]), serves the programs
+//! It gets a page from the host's daemon, or publishes one itself ([`grant`]), serves the programs
 //! that are executed ([`fastpath_inject::attendant`]), and ends when no process needs it any more.
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 

@@ -10,10 +10,11 @@ use fastpath_inject::attendant::Attendant;
 use fastpath_inject::{Cache, InjectionConfig, Permissions, Shared};
 use fastpath_page::{ClockSet, Grant};
 use fastpath_protocol::packet;
+use fastpath_publisher::Publisher;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
 use crate::attach::Wanted;
-use crate::grant::{self, Examination, Purpose};
+use crate::grant::{self, Purpose};
 use crate::log::Log;
 use crate::policy::DaemonsPolicy;
 use crate::process::{self, Surroundings};
@@ -102,7 +103,7 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
         }
     }
     let mailbox = Arc::new(Shared::create().map_err(|e| e.to_string())?);
-    let grant = granted(wanted, pid, &mailbox)?;
+    let (grant, mut publisher) = granted(wanted, pid, &mailbox)?;
     if wanted.children {
         attend(&grant, &mailbox, wanted)?;
     }
@@ -115,25 +116,26 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
     .map_err(|e| format!("sendmsg: {e}"))?;
     // If it stayed open here, it would count as a process that maps it.
     drop(grant);
-    grant::stay_while(|| !is_closed(channel) || mailbox.in_use());
+    grant::stay_while(publisher.as_mut(), || !is_closed(channel) || mailbox.in_use());
     Ok(())
 }
 
-/// Returns a grant of the host's daemon if this helper only serves descendants; else one of a private daemon.
-fn granted(wanted: &Wanted, pid: i32, mailbox: &Shared) -> Result<Grant, String> {
+/// Returns a grant of the host's daemon if this helper only serves descendants; else one of a publisher.
+fn granted(wanted: &Wanted, pid: i32, mailbox: &Shared) -> Result<(Grant, Option<Publisher>), String> {
     let process = grant::pidfd(pid).ok_or_else(|| format!("there is no process {pid} any more"))?;
     let purpose = Purpose::of(wanted.clocks, &process);
     if wanted.children {
         match grant::of_host(purpose, Some(mailbox)) {
-            Ok(grant) => return Ok(grant),
+            Ok(grant) => return Ok((grant, None)),
             Err(failure) if !wanted.may_publish || grant::is_forbidden(&failure) => return Err(failure.to_string()),
             Err(_) => {}
         }
     }
     let log = Log::new(pid, &process_name(pid));
-    grant::of_private(purpose, mailbox, wanted.trust, pid, Examination::First, move |news| {
-        log.tell(news)
-    })
+    let hear = move |news: &_| log.tell(news);
+    let (grant, mut publisher) = grant::publish(wanted.clocks, grant::offsets(pid)?, mailbox, wanted.trust, hear)?;
+    grant::begin(&mut publisher, wanted.trust)?;
+    Ok((grant, Some(publisher)))
 }
 
 fn process_name(pid: i32) -> String {

@@ -120,14 +120,10 @@ impl Attendant {
 
     /// Answers requests for as long as the process lives.
     pub fn serve(self: Arc<Self>) {
-        // The second thread waits already when the first has taken a request.
-        self.idle.fetch_add(2, Ordering::AcqRel);
-        let second = self.clone();
-        if start(move || second.follow()).is_err() {
-            self.idle.fetch_sub(1, Ordering::AcqRel);
-        }
-        // Meanwhile the first program is loaded, and then asks for its libraries.
-        crate::program::scan_own_libraries(&self.config.scans);
+        self.idle.fetch_add(1, Ordering::AcqRel);
+        // Meanwhile the first program is loaded, and then asks for its libraries. Without this they are scanned when needed.
+        let scanning = self.clone();
+        let _ = start(move || crate::program::scan_own_libraries(&scanning.config.scans));
         self.follow();
     }
 

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals};
 
 /// Name of a mailbox, for memfd_create(2).
@@ -86,6 +87,17 @@ pub fn open(file: &impl AsRawFd, flags: OFlag) -> io::Result<OwnedFd> {
         )),
         opened => Ok(opened?),
     }
+}
+
+/// Installs a handler for SIGIO. A client that opens its mailbox while this process takes the lease breaks the lease:
+/// the kernel then sends SIGIO, which would end the process. The lease is released at once anyway. Unlike SIG_IGN, a
+/// handler is not inherited by programs that this process starts.
+pub fn outlive_breaks() -> io::Result<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: a handler that does nothing is async-signal-safe.
+    unsafe { sigaction(Signal::SIGIO, &action) }?;
+    Ok(())
 }
 
 #[cfg(test)]

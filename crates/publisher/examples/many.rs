@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let over = Arc::new(AtomicBool::new(false));
     let theirs = over.clone();
     let thread = std::thread::spawn(move || {
-        publisher.run(&theirs);
+        publisher.run(|| !theirs.load(Ordering::Relaxed));
         cpu_time(libc::CLOCK_THREAD_CPUTIME_ID)
     });
     // The first windows are short.

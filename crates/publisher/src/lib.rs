@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 mod keeper;
+mod namespace;
 mod ntp;
 mod patrol;
 mod publisher;
@@ -12,6 +13,7 @@ mod steps;
 
 pub use fastpath_evidence::{self as evidence, counter};
 pub use fastpath_host::News;
+pub use namespace::UnknownOffsets;
 pub use patrol::Rhythm;
 pub use publisher::{Handle, Member, Offsets, Publisher};
 pub use shared_page::{NotAPage, SharedPage};

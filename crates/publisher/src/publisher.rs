@@ -7,16 +7,16 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use fastpath_clock::is_behind;
 use fastpath_evidence::{Trust, offsets};
-use fastpath_host::{News, Pages, Reason, counter};
+use fastpath_host::{News, Pages, Reason, counter, init};
 use fastpath_page::anchor::base_index;
-use fastpath_page::{Anchor, Change, ClockSet, PublishError, Stats, Watch, Withdrawal, Writer, publish_changes};
+use fastpath_page::{Anchor, Change, ClockSet, Grant, PublishError, Stats, Watch, Withdrawal, Writer, publish_changes};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::SharedPage;
@@ -62,6 +62,15 @@ pub struct Member {
     pub clocks: ClockSet,
     /// The time namespace of its readers.
     pub offsets: Offsets,
+}
+
+impl Member {
+    /// Writes a new page's header. Returns also the descriptor for its readers.
+    pub fn new(page: SharedPage, clocks: ClockSet, offsets: Offsets) -> io::Result<(Member, OwnedFd)> {
+        page.writer().init(&init::of_this_host());
+        let reader = page.reader()?;
+        Ok((Member { page, clocks, offsets }, reader))
+    }
 }
 
 /// The anchors of the pages of one namespace.
@@ -422,6 +431,16 @@ impl Publisher {
         Ok((publisher, handle))
     }
 
+    /// Makes a page for readers of a time namespace, which is published as long as [`Publisher::run`] runs, and grants
+    /// it with `mailbox`. Its clocks are among those that this publisher answers.
+    pub fn grant(&mut self, clocks: ClockSet, offsets: Offsets, mailbox: OwnedFd) -> io::Result<Grant> {
+        let (member, page) = Member::new(SharedPage::create()?, clocks, offsets)?;
+        // The ids of a handle's pages count up.
+        let id = u64::MAX - self.keeper.pages.each().count() as u64;
+        self.keeper.pages.add(id, Arc::new(member));
+        Ok(Grant { page, mailbox, clocks })
+    }
+
     /// Makes a step of CLOCK_REALTIME wake [`Publisher::run`] at once, and detects changes of the kernel's rate by
     /// adjtimex(2) within ten milliseconds. Otherwise (no timerfd; a seccomp filter against adjtimex) both are noticed
     /// at the next refresh.
@@ -430,8 +449,10 @@ impl Publisher {
     }
 
     /// Starts to compare the CPUs' counters regularly, in a separate thread: samples are taken on one CPU, and readers
-    /// run on all.
+    /// run on all. Must be called once the counter is examined.
     pub fn compare_cpus(&mut self) -> io::Result<()> {
+        // Pages may have been added before the examination.
+        self.keeper.pages.store_offsets();
         self.keeper.compare_cpus()
     }
 
@@ -440,11 +461,9 @@ impl Publisher {
         self.keeper.on_news(hear);
     }
 
-    /// Publishes until `until`, checked at least a few times a second, is true.
-    pub fn run(&mut self, until: &AtomicBool) {
-        // Pages may have been added before the counter was examined.
-        self.keeper.pages.store_offsets();
-        while !until.load(Ordering::Relaxed) {
+    /// Publishes as long as `goes_on`, called at least a few times a second, returns true.
+    pub fn run(&mut self, mut goes_on: impl FnMut() -> bool) {
+        while goes_on() {
             self.turns.fetch_add(1, Ordering::Relaxed);
             if self.keeper.turn(self.wake.as_fd()) {
                 self.obey();

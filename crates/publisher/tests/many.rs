@@ -60,7 +60,7 @@ fn with_publisher(work: impl FnOnce(&Handle)) {
     publisher.watch_for_steps();
     let over = Arc::new(AtomicBool::new(false));
     let theirs = over.clone();
-    let thread = std::thread::spawn(move || publisher.run(&theirs));
+    let thread = std::thread::spawn(move || publisher.run(|| !theirs.load(Ordering::Relaxed)));
     let end = EndOf(&over);
     work(&handle);
     drop(end);

@@ -53,7 +53,7 @@ fn a_step_of_realtime_is_followed_at_once() {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _end = EndOf(&over);
-        scope.spawn(|| publisher.run(&over));
+        scope.spawn(|| publisher.run(|| !over.load(Ordering::Relaxed)));
         let begun = Instant::now();
         let until = |mut what: Box<dyn FnMut() -> bool + '_>| {
             while !what() {

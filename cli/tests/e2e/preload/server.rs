@@ -86,7 +86,7 @@ impl Server {
         let page = member.page.reader().expect("the page");
         handle.add(1, member.clone());
         let until = stop.clone();
-        let publishing = std::thread::spawn(move || publisher.run(&until));
+        let publishing = std::thread::spawn(move || publisher.run(|| !until.load(Ordering::Relaxed)));
         super::wait_until("the page's first anchor", || {
             Reader::new(member.page.page()).clocks() == ClockSet::ALL
                 && Reader::new(member.page.page()).stats().refreshes > 0
