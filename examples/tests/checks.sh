@@ -2,7 +2,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 #
 # Checks of the loader, and of how each libc binds. Sourced by examples/test, which must set `work` (a folder),
-# `programs` (the folder of the test programs), `runner` (an emulator, or empty), `attempts`, and the function
+# `programs` (the folder of the test programs), `runner` (an emulator, or empty), `attempts`, `read_seconds`, and the function
 # `clock_calls COMMAND...`, which prints how many system calls for clocks COMMAND makes.
 
 reads=1000
@@ -122,6 +122,6 @@ test_loader() {
 			reads_without_calls "$host/binding" note "$programs/$program" "$reads" MONOTONIC
 	done
 	for program in "$host"/reads*; do
-		check "loader $isa: $(basename "$program") finds order and the ABI kept" succeeds_once "$host/loader" "$program"
+		check "loader $isa: $(basename "$program") finds order and the ABI kept" succeeds_once "$host/loader" "$program" "$read_seconds"
 	done
 }
