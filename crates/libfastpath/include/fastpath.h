@@ -81,11 +81,10 @@ const char *fastpath_strerror(int error);
 #define FASTPATH_I386 2
 #define FASTPATH_AARCH64 3
 #define FASTPATH_ARM 4
-#define FASTPATH_RISCV64 5
 
 /* Returns the ISA that this library was compiled for. */
 int fastpath_host_isa(void);
-/* Returns "x86_64", "i386", "aarch64", "arm" or "riscv64"; NULL for another number. */
+/* Returns "x86_64", "i386", "aarch64" or "arm"; NULL for another number. */
 const char *fastpath_isa_name(int isa);
 
 /* The synthetic vDSO for one ISA: an ELF shared object, position independent, mapped as it is. Static. */
