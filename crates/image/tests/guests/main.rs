@@ -680,7 +680,7 @@ fn getcpu_comes_from_the_page_or_the_cpu_or_the_kernel() {
             }
             guest.page.header.cpu.store(5, Relaxed);
             guest.page.header.node.store(3, Relaxed);
-            guest.page.header.flags.store(FLAG_ONE_CPU, Relaxed);
+            guest.page.header.flags.store(FLAG_ONE_CPU | FLAG_CPU_SEGMENT, Relaxed);
             guest.send_page();
             let ours = guest.call("getcpu", [buffer(0), buffer(1), 0]);
             assert_eq!((ours.word(0, 0), ours.word(1, 0)), (5, 3));
