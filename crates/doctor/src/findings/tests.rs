@@ -47,6 +47,43 @@ fn a_host_on_hpet_is_slow_because_the_watchdog_said_so() {
     assert!(proofs[0].shows.contains("as unstable"), "{proofs:?}");
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_true_fault_of_the_counter_is_not_called_a_false_alarm() {
+    let because = |facts: Facts| {
+        let report = report(facts);
+        let causes = &finding(&report, "counter-unused").because;
+        causes.iter().map(|why| why.says.clone()).collect::<Vec<_>>()
+    };
+    // Linux 7.2.
+    for (line, meaning) in [
+        (
+            "clocksource: Marking clocksource tsc unstable due to inter CPU skew",
+            "their TSCs differ",
+        ),
+        (
+            "clocksource: Marking clocksource tsc unstable due to frequency skew",
+            "different rates",
+        ),
+    ] {
+        let mut facts = samples::hpet();
+        facts.log = Some(samples::log(&[
+            line,
+            "tsc: Marking TSC unstable due to clocksource watchdog",
+            "TSC found unstable after boot, most likely due to broken BIOS. Use 'tsc=unstable'.",
+        ]));
+        let causes = because(facts);
+        assert!(causes[0].contains(meaning), "{causes:?}");
+        let is_wrong = |says: &String| says.contains("false alarm") || says.contains("firmware has changed");
+        assert!(!causes.iter().any(is_wrong), "{causes:?}");
+    }
+    // An older kernel, on a machine whose counters doctor itself has found to differ.
+    let mut facts = samples::hpet();
+    facts.counter.evidence.warp = Some(samples::warped());
+    let causes = because(facts);
+    assert!(!causes.iter().any(|says| says.contains("false alarm")), "{causes:?}");
+}
+
 #[test]
 fn a_clocksource_chosen_on_the_command_line_is_explained_without_the_log() {
     let report = report(samples::acpi_pm());
