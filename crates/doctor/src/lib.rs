@@ -13,6 +13,7 @@ mod findings;
 mod gather;
 mod host;
 mod kernel_log;
+mod messages;
 mod own_calls;
 mod page;
 mod process;

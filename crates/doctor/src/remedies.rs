@@ -198,10 +198,7 @@ fn is_served_by_run(facts: &Facts, findings: &[Finding]) -> bool {
 
 fn run(facts: &Facts) -> Option<Remedy> {
     let verdict = |trust| facts.verdict(trust);
-    if verdict(Trust::AllowNonInvariant).is_err()
-        || !facts.kernel.has_small_pages()
-        || facts.clocksource.is_too_coarse()
-    {
+    if verdict(Trust::AllowNonInvariant).is_err() || !facts.kernel.has_small_pages() {
         return None;
     }
     let cost = facts
@@ -264,16 +261,13 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
         .map(String::as_str)
         .filter(|p| matches!(*p, "notsc" | "tsc=unstable") || p.starts_with("clocksource=") || p.starts_with("clock="))
         .collect();
-    // Without the parameter the kernel would choose again, but could not choose a counter that it does not accept.
+    // Without the parameter the kernel would choose again, but could not choose a counter that it does not accept. Every other
+    // clocksource is better than timer ticks.
     let forbids = against.iter().any(|p| matches!(*p, "notsc" | "tsc=unstable"));
-    let is_invariant = facts
-        .counter
-        .evidence
-        .features
-        .is_none_or(|features| features.invariant);
     let lists_counter = facts.clocksource.available.iter().any(|name| causes::is_counter(name));
-    let would_help = lists_counter || (forbids && is_invariant);
-    if has(Kind::CommandLine) && !against.is_empty() && would_help {
+    let would_help = lists_counter || (forbids && would_be_taken(facts)) || facts.clocksource.is_too_coarse();
+    let is_command_line = has(Kind::CommandLine) && !against.is_empty() && would_help;
+    if is_command_line {
         remedies.push(remedy(
             "command-line",
             When::Permanent,
@@ -283,7 +277,7 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
     }
     remedies.extend(choose_counter(facts));
     let runs_on_counter = facts.clocksource.current.as_deref().is_some_and(causes::is_counter);
-    if !runs_on_counter {
+    if !runs_on_counter && (!is_command_line || !forbids) {
         remedies.extend(hypervisor(facts));
     }
     if cfg!(target_arch = "x86_64") && !has(Kind::CommandLine) {
@@ -299,6 +293,20 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
         ));
     }
     remedies
+}
+
+/// Returns whether a kernel without parameters about the TSC would use it (`unsynchronized_tsc` in arch/x86/kernel/tsc.c): if
+/// its rate is constant, or if there is one CPU; since Linux 6.9, if there is one socket, which several CPUs of a guest may be.
+fn would_be_taken(facts: &Facts) -> bool {
+    let counter = &facts.counter;
+    let is_apart = counter
+        .evidence
+        .warp
+        .as_ref()
+        .is_some_and(|warp| warp.furthest_apart().is_some());
+    let is_constant = counter.evidence.features.is_none_or(|features| features.invariant)
+        || !counter.flags_missing.contains(&"constant_tsc");
+    !is_apart && (is_constant || facts.machine.cpus == 1 || version(&facts.kernel.release) >= (6, 9))
 }
 
 /// Returns the first two numbers of a kernel's release.
