@@ -266,6 +266,45 @@ pub struct Process {
     pub no_new_privs: Option<bool>,
     /// PID of its tracer; 0 if it has none.
     pub tracer_pid: Option<u32>,
+    /// Its clock reads through a vDSO; nothing if they were not sampled.
+    pub reads: Option<Reads>,
+}
+
+/// Clock reads of a process through a vDSO, by samples of its CPU time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct Reads {
+    /// Duration of the sampling.
+    pub elapsed_ns: u64,
+    /// CPU time that the sampled threads used meanwhile.
+    pub cpu_ns: u64,
+    /// The part of it within functions of a vDSO that read clocks.
+    pub reads_ns: u64,
+    /// Number of samples.
+    pub samples: u64,
+    /// Whether time in the kernel is among the samples: that of a vDSO's function that makes a system call.
+    pub includes_kernel: bool,
+    /// Number of threads that were not sampled: those that had used the least CPU time.
+    pub unsampled_threads: usize,
+    /// The callers, the most frequent first.
+    pub callers: Vec<ReadCaller>,
+}
+
+impl Reads {
+    /// Returns the share of the CPU time that is spent in reads: 0 to 1.
+    pub fn share(&self) -> f64 {
+        self.reads_ns as f64 / self.cpu_ns.max(1) as f64
+    }
+}
+
+/// A function that calls a vDSO's, itself or by libc.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct ReadCaller {
+    /// Its name; nothing if its file has no symbol for it, or if the stack could not be unwound.
+    pub function: Option<String>,
+    /// The file that contains it.
+    pub file: Option<String>,
+    /// Its share of the time in reads: 0 to 1.
+    pub share: f64,
 }
 
 /// A file whose own code reads clocks by system call.

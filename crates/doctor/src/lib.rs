@@ -133,4 +133,31 @@ impl Report {
             elapsed_ms: 0,
         }
     }
+
+    /// Adds samples of the process's clock reads, or the reason why there are none, and derives the report anew.
+    pub fn with_reads(self, reads: Result<facts::Reads, std::io::Error>) -> Report {
+        let Report {
+            mut facts,
+            mut unseen,
+            elapsed_ms,
+            ..
+        } = self;
+        let Some(process) = &mut facts.process else {
+            return Report::of(facts, unseen);
+        };
+        match reads {
+            Ok(reads) => process.reads = Some(reads),
+            Err(error) => unseen.push(Unseen {
+                what: "how much of its CPU time the process spends in clock reads".to_owned(),
+                source: "perf_event_open".to_owned(),
+                why: error.to_string(),
+                remedy: "run doctor as root, or set kernel.perf_event_paranoid to 2 and run it as the process's user"
+                    .to_owned(),
+            }),
+        }
+        Report {
+            elapsed_ms,
+            ..Report::of(facts, unseen)
+        }
+    }
 }

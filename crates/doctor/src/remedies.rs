@@ -2,7 +2,7 @@
 
 use super::causes::{self, Kind};
 use super::facts::{Facts, VdsoKind};
-use super::findings::{Finding, Severity};
+use super::findings::{self, Finding, Severity};
 use super::host;
 use fastpath_evidence::Trust;
 use serde::{Deserialize, Serialize};
@@ -58,8 +58,11 @@ fn remedy(id: &'static str, when: When, does: impl Into<String>, price: impl Int
 
 /// The remedies of a finding, by the findings' identifiers.
 type Helps = fn(&Facts, &[Finding]) -> Vec<Remedy>;
-const BY_FINDING: [(&[&str], Helps); 10] = [
+const BY_FINDING: [(&[&str], Helps); 11] = [
     (&["counter-unused"], |facts, _| counter_unused(facts)),
+    (&["process-reads"], |facts, _| {
+        read_less_often(facts).into_iter().collect()
+    }),
     (&["no-vdso", "process-without-vdso"], |facts, _| {
         no_vdso(facts).into_iter().collect()
     }),
@@ -112,6 +115,19 @@ const BY_FINDING: [(&[&str], Helps); 10] = [
         )]
     }),
 ];
+
+fn read_less_often(facts: &Facts) -> Option<Remedy> {
+    let caller = findings::worth_a_change(facts)?;
+    Some(remedy(
+        "read-less-often",
+        When::Permanent,
+        format!(
+            "read clocks less often in {}: once in each turn of a loop, and pass the time on",
+            findings::caller_name(caller)
+        ),
+        "a change of the program; each read already costs no more than the counter does",
+    ))
+}
 
 /// Returns the remedies of the findings, those with an immediate effect first.
 pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
