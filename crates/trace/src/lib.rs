@@ -2,13 +2,9 @@
 //!
 //! BPF programs (`bpf/`) count the calls in the kernel; perf's side-band records (`sideband.rs`) show which programs
 //! the processes run. Without the privilege for that, ptrace can watch a command (`ptrace.rs`). Either way `tally.rs`
-<<<<<<< HEAD
-//! adds up the sites for the report. Nothing here prints, and no process but the command's is stopped.
+//! adds up the sites for the report. Reads that make no system call are found by samples (`reads.rs`). Nothing here
+//! prints, and no process but the command's is stopped.
 #![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
-=======
-//! adds up the sites for the report. Reads that make no system call are found by samples (`reads.rs`). Nothing here prints, and no process but the command's is stopped.
-#![cfg_attr(not(test), warn(unreachable_pub, unused_crate_dependencies))]
->>>>>>> minutes
 
 mod arch;
 mod bpf;
