@@ -308,7 +308,9 @@ fn a_process_that_reads_clocks_all_the_time_has_a_share_and_a_caller() {
         "{reads:#}"
     );
     assert!(ids(&report, "findings").iter().any(|id| id == "process-reads"));
-    let idle = start(Command::new("sleep").arg("60"));
+    let mut sleep = Command::new("sleep");
+    sleep.arg("60");
+    let idle = start(sleep);
     let report = json(&finish(doctor(&["--json", &idle.pid().0.to_string()])));
     assert_eq!(report["facts"]["process"]["reads"]["reads_ns"], 0, "{report:#}");
 }
