@@ -97,6 +97,13 @@ pub enum Command {
         /// Directory to write to
         directory: std::path::PathBuf,
     },
+    /// Print the JSON Schema of a command's --json
+    #[command(hide = true)]
+    Schema {
+        /// The command
+        #[arg(value_parser = crate::document::COMMANDS)]
+        command: String,
+    },
     /// Write a shell's completions to standard output
     Completions {
         /// The shell

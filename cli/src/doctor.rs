@@ -1,7 +1,10 @@
 //! `fastpath doctor`: why clocks are slow here, or are not, and how to fix that.
 
+use std::io;
 use std::path::Path;
+use std::time::Duration;
 
+use fastpath_doctor::facts::Reads;
 use fastpath_doctor::{Finding, Line, Mark, Options, Proof, Report, Unseen, Verdict};
 
 use crate::args;
@@ -12,6 +15,8 @@ use crate::processes::Named;
 
 /// Time after which a long examination is explained, in ms: it is rare.
 const LONG_MS: libc::c_int = 2000;
+/// Time for which a process's CPU time is sampled.
+const SAMPLED: Duration = Duration::from_secs(1);
 
 /// Runs the command; returns its exit status.
 pub fn run(options: &args::Doctor) -> i32 {
@@ -23,12 +28,18 @@ pub fn run(options: &args::Doctor) -> i32 {
             return exit::NO_SUCH_PROCESS;
         }
     };
+    let pid = process.map(i32::cast_unsigned);
+    let sampled = pid.map(|pid| std::thread::spawn(move || sample(pid)));
     let examined = fastpath_doctor::examine(&Options {
         root: Path::new("/"),
-        pid: process.map(i32::cast_unsigned),
+        pid,
     });
+    let sampled = sampled.and_then(|thread| thread.join().ok());
     let report = match examined {
-        Ok(report) => report,
+        Ok(report) => match sampled {
+            Some(reads) => report.with_reads(reads),
+            None => report,
+        },
         Err(why) => {
             note(why);
             return exit::without(process);
@@ -44,6 +55,19 @@ pub fn run(options: &args::Doctor) -> i32 {
         (0, Verdict::Slow | Verdict::Wrong) => exit::FOUND,
         (0, Verdict::Unknown) => exit::CANNOT_TELL,
         (written, _) => written,
+    }
+}
+
+/// Samples the clock reads of a process. A seccomp filter might kill this process for that.
+fn sample(pid: u32) -> io::Result<Reads> {
+    let mode = fastpath_os::Status::of("self")
+        .ok()
+        .and_then(|status| status.number("Seccomp"));
+    match mode {
+        Some(0) => fastpath_tools::trace::reads(pid, SAMPLED),
+        _ => Err(io::Error::other(
+            "not tried: this process may be under a seccomp filter",
+        )),
     }
 }
 

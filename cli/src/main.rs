@@ -73,6 +73,7 @@ extern "C" fn begin(argc: c_int, argv: *const *const c_char) -> ! {
         Command::Report(options) => report::run(&options),
         Command::InstallLibrary(options) => install_library::run(&options),
         Command::Man { directory } => shell::man_pages(&directory),
+        Command::Schema { command } => document::print_schema(&command),
         Command::Completions { shell } => shell::completions(shell),
         Command::Attach(options) => attach::attach(&options),
         Command::Detach(options) => attach::detach(&options),

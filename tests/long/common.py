@@ -10,8 +10,6 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 PROGRAMS = pathlib.Path(os.environ.get("FASTPATH_PROGRAMS", TARGET / "programs"))
 # Longer than any operation takes on a busy machine.
 TIMEOUT_S = 60
-# Variable that identifies the processes of a part; a helper keeps the environment of the process that started it.
-MARK = "FASTPATH_TEST_MARK"
 
 
 class Failed(Exception):
@@ -40,19 +38,6 @@ def read(path):
         return pathlib.Path(path).read_bytes()
     except OSError:
         return b""
-
-
-def processes():
-    """Returns the IDs of all processes that have not ended, lowest first."""
-    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
-    return [pid for pid in pids if read(f"/proc/{pid}/cmdline")]
-
-
-def helpers(mark):
-    """Returns the helpers that were started under this mark."""
-    entry = f"{MARK}={mark}".encode()
-    named = [pid for pid in processes() if read(f"/proc/{pid}/cmdline").startswith(b"fastpath-publisher")]
-    return [pid for pid in named if entry in read(f"/proc/{pid}/environ").split(b"\0")]
 
 
 def is_served(pid):

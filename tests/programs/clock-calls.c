@@ -29,8 +29,6 @@
 #define ARCH AUDIT_ARCH_X86_64
 #elif defined(__aarch64__)
 #define ARCH AUDIT_ARCH_AARCH64
-#elif defined(__riscv)
-#define ARCH AUDIT_ARCH_RISCV64
 #else
 #error "which AUDIT_ARCH is this?"
 #endif

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::common::{
-    Outcome, Pid, Running, fastpath, finish, helper_program, install, needs_root, program, served, start, tool,
+    Outcome, Pid, Running, fastpath, finish, helper_program, install, needs_root, program, served, skip, start, tool,
     unprivileged, wait_until,
 };
 
@@ -281,6 +281,38 @@ fn a_jvm_is_known_by_its_version() {
         process["java"].as_str().is_some_and(|version| version.contains('.')),
         "{process:#}"
     );
+}
+
+#[test]
+fn a_process_that_reads_clocks_all_the_time_has_a_share_and_a_caller() {
+    let Some(path) = program("clock-glibc") else { return };
+    let mut command = Command::new(&path);
+    command.args([ENDLESS, "MONOTONIC"]);
+    let running = running(&path, "clock-glibc", command);
+    let pid = running.pid().0.to_string();
+    let report = json(&finish(doctor(&["--json", &pid])).expect_code(status_of_this_host()));
+    let reads = &report["facts"]["process"]["reads"];
+    if reads.is_null() {
+        return skip(format_args!("no samples: {}", report["unseen"]));
+    }
+    let figure = |name: &str| reads[name].as_f64().expect("a number");
+    // The loop does little else. Time in libc's function and in the loop is not in the vDSO's.
+    let share = figure("reads_ns") / figure("cpu_ns");
+    assert!((0.2..=1.0).contains(&share), "{reads:#}");
+    assert!(figure("samples") > 20.0, "{reads:#}");
+    let caller = &reads["callers"][0];
+    assert!(
+        caller["file"]
+            .as_str()
+            .is_some_and(|file| file.ends_with("/clock-glibc")),
+        "{reads:#}"
+    );
+    assert!(ids(&report, "findings").iter().any(|id| id == "process-reads"));
+    let mut sleep = Command::new("sleep");
+    sleep.arg("60");
+    let idle = start(sleep);
+    let report = json(&finish(doctor(&["--json", &idle.pid().0.to_string()])));
+    assert_eq!(report["facts"]["process"]["reads"]["reads_ns"], 0, "{report:#}");
 }
 
 #[test]

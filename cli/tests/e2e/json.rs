@@ -1,7 +1,5 @@
 //! Every command's JSON document begins with the same fields, and has no field that its schema does not list.
 
-use std::path::Path;
-
 use serde_json::Value;
 
 use crate::common::{fastpath, finish};
@@ -81,8 +79,7 @@ fn is_as_its_schema_lists(arguments: &[&str], codes: &[i32]) {
         "{command}: {written}, now {now}"
     );
     assert!(!own.is_empty(), "{command}");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/schema/{command}.json"));
-    let schema = std::fs::read_to_string(path).expect("a schema");
+    let schema = finish(fastpath(&["schema", command])).expect_success().out;
     let schema: Value = serde_json::from_str(&schema).expect("JSON");
     let mut unlisted = Vec::new();
     add_unlisted(command, &document, &schema, &schema["$defs"], &mut unlisted);

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::clock_calls::{clock_calls, fewest_clock_calls};
-use crate::common::{Pid, fastpath, finish, program, served, served_without_vdso, start, wait_until};
+use crate::common::{Pid, fastpath, finish, program, served, served_without_vdso, start, tests, wait_until};
 
 /// More reads than any program makes while it is watched.
 const ENDLESS: &str = "2000000000";
@@ -63,87 +63,22 @@ fn wait_for_loop(pid: Pid, runs: &str) {
     wait_until(&format!("{runs} in its loop"), || pid.cpu_time() > before + STARTED);
 }
 
-#[test]
-fn a_program_on_glibc_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-glibc", "clock-glibc");
-}
-
-#[test]
-fn a_static_program_on_glibc_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-glibc-static", "clock-glibc-static");
-}
-
-#[test]
-fn a_static_pie_on_glibc_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-glibc-static-pie", "clock-glibc-static-pie");
-}
-
-#[test]
-fn a_program_on_musl_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-musl", "clock-musl");
-}
-
-#[test]
-fn a_static_program_on_musl_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-musl-static", "clock-musl-static");
-}
-
-#[test]
-fn a_32_bit_program_on_glibc_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-i386-glibc", "clock-i386-");
-}
-
-#[test]
-fn a_static_32_bit_program_on_glibc_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-i386-glibc-static", "clock-i386-");
-}
-
-#[test]
-fn a_32_bit_program_with_64_bit_time_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-i386-time64", "clock-i386-");
-}
-
-#[test]
-fn a_32_bit_program_on_musl_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-i386-musl", "clock-i386-");
-}
-
-#[test]
-fn a_static_32_bit_program_on_musl_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-i386-musl-static", "clock-i386-");
-}
-
-#[test]
-fn a_32_bit_go_program_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-i386-go", "clock-i386-");
-}
-
-#[test]
-fn a_go_program_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-go", "clock-go");
-}
-
-#[test]
-fn a_rust_program_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-rust", "clock-rust");
-}
-
-#[test]
-fn a_static_rust_program_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-rust-static", "clock-rust-static");
-}
-
-#[test]
-fn python_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-python", "python");
-}
-
-#[test]
-fn node_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-node", "node");
-}
-
-#[test]
-fn the_jvm_reads_clocks_without_system_calls() {
-    reads_clocks_without_system_calls("clock-java", "java");
+tests! { reads_clocks_without_system_calls:
+    a_program_on_glibc_reads_clocks_without_system_calls("clock-glibc", "clock-glibc");
+    a_static_program_on_glibc_reads_clocks_without_system_calls("clock-glibc-static", "clock-glibc-static");
+    a_static_pie_on_glibc_reads_clocks_without_system_calls("clock-glibc-static-pie", "clock-glibc-static-pie");
+    a_program_on_musl_reads_clocks_without_system_calls("clock-musl", "clock-musl");
+    a_static_program_on_musl_reads_clocks_without_system_calls("clock-musl-static", "clock-musl-static");
+    a_32_bit_program_on_glibc_reads_clocks_without_system_calls("clock-i386-glibc", "clock-i386-");
+    a_static_32_bit_program_on_glibc_reads_clocks_without_system_calls("clock-i386-glibc-static", "clock-i386-");
+    a_32_bit_program_with_64_bit_time_reads_clocks_without_system_calls("clock-i386-time64", "clock-i386-");
+    a_32_bit_program_on_musl_reads_clocks_without_system_calls("clock-i386-musl", "clock-i386-");
+    a_static_32_bit_program_on_musl_reads_clocks_without_system_calls("clock-i386-musl-static", "clock-i386-");
+    a_32_bit_go_program_reads_clocks_without_system_calls("clock-i386-go", "clock-i386-");
+    a_go_program_reads_clocks_without_system_calls("clock-go", "clock-go");
+    a_rust_program_reads_clocks_without_system_calls("clock-rust", "clock-rust");
+    a_static_rust_program_reads_clocks_without_system_calls("clock-rust-static", "clock-rust-static");
+    python_reads_clocks_without_system_calls("clock-python", "python");
+    node_reads_clocks_without_system_calls("clock-node", "node");
+    the_jvm_reads_clocks_without_system_calls("clock-java", "java");
 }

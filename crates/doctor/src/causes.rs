@@ -4,6 +4,7 @@
 use super::arch;
 use super::facts::Facts;
 use super::findings::Proof;
+use super::messages;
 
 /// Kind of reason for choosing or rejecting a clocksource. It decides which remedy helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,105 +34,6 @@ pub(super) struct Cause {
     pub(super) kind: Kind,
     pub(super) says: String,
     pub(super) proof: Proof,
-}
-
-/// Messages of Linux and their meanings: arch/x86/kernel/tsc.c and tsc_sync.c, kernel/time/clocksource.c,
-/// drivers/clocksource/arm_arch_timer.c. The first message that a line contains explains it.
-const MESSAGES: &[(&str, Kind, &str)] = &[
-    (
-        "due to clocksource watchdog",
-        Kind::Watchdog,
-        "the kernel compared the TSC with another clock and found a difference; under load, or with a virtual hpet, that can be \
-         a false alarm",
-    ),
-    (
-        "as unstable because the skew is too large",
-        Kind::Watchdog,
-        "the kernel's watchdog found that the clocksource differs from its reference",
-    ),
-    (
-        "due to check_tsc_sync_source failed",
-        Kind::Unsynchronized,
-        "at boot the kernel found CPUs whose TSCs differ",
-    ),
-    (
-        "TSC warp between CPUs",
-        Kind::Unsynchronized,
-        "at boot the kernel found CPUs whose TSCs differ",
-    ),
-    (
-        "due to TSCs unsynchronized",
-        Kind::Unsynchronized,
-        "the CPU does not guarantee that its several TSCs agree",
-    ),
-    (
-        "due to TSC halts in idle",
-        Kind::NotInvariant,
-        "the CPU stops its TSC in deep idle states (no nonstop_tsc)",
-    ),
-    (
-        "due to cpufreq changes",
-        Kind::NotInvariant,
-        "the TSC changes its rate with the CPU's frequency (no constant_tsc)",
-    ),
-    (
-        "due to boot parameter",
-        Kind::CommandLine,
-        "it was declared unstable on the kernel's command line",
-    ),
-    (
-        "due to running on Hyper-V",
-        Kind::Hypervisor,
-        "Hyper-V does not guarantee the TSC of this virtual machine",
-    ),
-    (
-        "TSC found unstable after boot",
-        Kind::Unsynchronized,
-        "firmware has changed the TSC without the kernel's knowledge",
-    ),
-    (
-        "Marking TSC unstable",
-        Kind::Watchdog,
-        "the kernel marked the TSC unstable",
-    ),
-    (
-        "Fast TSC calibration failed",
-        Kind::NotCalibrated,
-        "the kernel could not calibrate the TSC quickly",
-    ),
-    (
-        "Unable to calibrate against PIT",
-        Kind::NotCalibrated,
-        "the kernel could not calibrate the TSC against the PIT",
-    ),
-    (
-        "could not calculate TSC khz",
-        Kind::NotCalibrated,
-        "the kernel could not calibrate the TSC, and disabled it",
-    ),
-    (
-        "TSC ADJUST",
-        Kind::Unsynchronized,
-        "firmware has changed a CPU's TSC, and the kernel corrected it",
-    ),
-    (
-        "Trapping CNTVCT access",
-        Kind::Trapped,
-        "because of an erratum, the kernel traps reads of the counter and removes it from the vDSO",
-    ),
-    (
-        "workaround for",
-        Kind::Trapped,
-        "the counter of this CPU has an erratum that the kernel works around",
-    ),
-];
-
-/// Returns the meaning of a line of the kernel's log, if it is about a counter that was rejected.
-pub(super) fn explain(line: &str) -> Option<(Kind, &'static str)> {
-    let found = MESSAGES.iter().find(|(words, ..)| line.contains(words));
-    let (words, kind, meaning) = found?;
-    // "workaround for" is a common phrase; only the timer's workarounds count.
-    (*words != "workaround for" || line.contains("arch_timer")).then_some((*kind, *meaning))
 }
 
 /// Returns all causes with a proof, the strongest first.
@@ -186,27 +88,51 @@ fn of_command_line(facts: &Facts) -> Vec<Cause> {
 
 fn of_log(facts: &Facts) -> Vec<Cause> {
     let Some(log) = &facts.log else { return Vec::new() };
-    let mut causes: Vec<Cause> = Vec::new();
     // The log's last message about the rate counts.
     let says_rate = |line: &String| CALIBRATED.iter().any(|words| line.contains(words));
     let calibrated_at = log.lines.iter().rposition(says_rate);
-    for (index, line) in log.lines.iter().enumerate() {
-        let Some((kind, meaning)) = explain(line) else { continue };
-        if kind == Kind::NotCalibrated && calibrated_at.is_some_and(|at| at > index) {
-            continue;
-        }
+    let explained = log.lines.iter().enumerate().filter_map(|(index, line)| {
+        let message = messages::explain(line)?;
+        let is_past = message.kind == Kind::NotCalibrated && calibrated_at.is_some_and(|at| at > index);
+        (!is_past).then_some((message, line))
+    });
+    let mut explained: Vec<_> = explained.collect();
+    // A line that names the reason makes those that only name the result superfluous.
+    if explained
+        .iter()
+        .any(|(message, line)| !message.is_general && is_decision(line))
+    {
+        explained.retain(|(message, _)| !message.is_general);
+    }
+    let differ = facts
+        .counter
+        .evidence
+        .warp
+        .as_ref()
+        .is_some_and(|warp| warp.furthest_apart().is_some());
+    let mut causes: Vec<Cause> = Vec::new();
+    for (message, line) in explained {
+        let says = match message.can_be_false && !differ {
+            true => format!("{}; {}", message.meaning, messages::FALSE_ALARM),
+            false => message.meaning.to_owned(),
+        };
         // Several lines of the kernel can have the same meaning.
-        if causes.iter().all(|cause| cause.says != meaning) {
+        if causes.iter().all(|cause| cause.says != says) {
             causes.push(Cause {
-                kind,
-                says: meaning.to_owned(),
+                kind: message.kind,
+                says,
                 proof: Proof::new(&log.source, line),
             });
         }
     }
     // The kernel's decision comes before the reasons for it.
-    causes.sort_by_key(|cause| !cause.proof.shows.contains("unstable"));
+    causes.sort_by_key(|cause| !is_decision(&cause.proof.shows));
     causes
+}
+
+/// Returns whether a line of the kernel's log says that it rejected a clocksource.
+fn is_decision(line: &str) -> bool {
+    line.contains("unstable")
 }
 
 fn of_flags(facts: &Facts) -> Option<Cause> {
@@ -259,54 +185,4 @@ fn of_choice(facts: &Facts) -> Option<Cause> {
 /// Returns whether a clocksource is the CPU's counter itself.
 pub(super) fn is_counter(name: &str) -> bool {
     arch::COUNTER_CLOCKSOURCES.first() == Some(&name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_kernels_write_when_they_give_a_counter_up_is_understood() {
-        let lines = [
-            ("tsc: Marking TSC unstable due to clocksource watchdog", Kind::Watchdog),
-            (
-                "clocksource: timekeeping watchdog on CPU2: Marking clocksource 'tsc' as unstable because the skew is too large:",
-                Kind::Watchdog,
-            ),
-            ("tsc: Marking TSC unstable due to TSC halts in idle", Kind::NotInvariant),
-            (
-                "tsc: Marking TSC unstable due to TSCs unsynchronized",
-                Kind::Unsynchronized,
-            ),
-            (
-                "tsc: Marking TSC unstable due to check_tsc_sync_source failed",
-                Kind::Unsynchronized,
-            ),
-            (
-                "Measured 28745 cycles TSC warp between CPUs, turning off TSC clock.",
-                Kind::Unsynchronized,
-            ),
-            ("tsc: Marking TSC unstable due to boot parameter", Kind::CommandLine),
-            ("tsc: Fast TSC calibration failed", Kind::NotCalibrated),
-            (
-                "[Firmware Bug]: TSC ADJUST differs: CPU0 0 --> -5. Restoring",
-                Kind::Unsynchronized,
-            ),
-            ("arch_timer: CPU0: Trapping CNTVCT access", Kind::Trapped),
-            (
-                "arch_timer: Enabling global workaround for ARM erratum 858921",
-                Kind::Trapped,
-            ),
-        ];
-        for (line, kind) in lines {
-            assert_eq!(explain(line).map(|(kind, _)| kind), Some(kind), "{line}");
-        }
-        for line in [
-            "clocksource: Switched to clocksource tsc",
-            "tsc: Fast TSC calibration using PIT",
-            "spectre: workaround for something",
-        ] {
-            assert!(explain(line).is_none(), "{line}");
-        }
-    }
 }

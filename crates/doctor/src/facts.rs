@@ -6,19 +6,14 @@ use fastpath_measure::host::TimensOffset;
 use fastpath_measure::probe::{ClockReport, FunctionReport};
 use fastpath_measure::vsyscall::Vsyscall;
 use fastpath_tools::program::Library;
+pub use fastpath_tools::trace::{ReadCaller, Reads};
 use serde::Serialize;
-
-use crate::causes;
 
 impl Facts {
     /// Returns the verdict of `fastpath run` on the counter.
     pub(crate) fn verdict(&self, trust: Trust) -> Result<(), Distrust> {
-        let in_use = self.clocksource.current.as_deref().is_some_and(causes::is_counter);
-        let kernels = if in_use {
-            KernelsClock::Counter
-        } else {
-            KernelsClock::Other
-        };
+        let current = self.clocksource.current.as_deref();
+        let kernels = current.map_or(KernelsClock::Other, KernelsClock::of_clocksource);
         let evidence = &self.counter.evidence;
         let verdict = evidence.verdict_with_offsets(trust, kernels);
         // Offsets would be found to change, and given up.
@@ -117,10 +112,11 @@ pub struct Clocksource {
 }
 
 impl Clocksource {
-    /// Returns whether the kernel found no clocksource but its own timer ticks. Its clocks then advance by
-    /// milliseconds, and no page can follow them within the promised error.
+    /// Returns whether the kernel's clocksource is its own timer ticks. Its clocks then advance by milliseconds, and no
+    /// page can follow them within the promised error.
     pub(crate) fn is_too_coarse(&self) -> bool {
-        matches!(self.current.as_deref(), Some("jiffies" | "refined-jiffies"))
+        let current = self.current.as_deref();
+        current.map(KernelsClock::of_clocksource) == Some(KernelsClock::Ticks)
     }
 }
 
@@ -272,6 +268,8 @@ pub struct Process {
     pub no_new_privs: Option<bool>,
     /// PID of its tracer; 0 if it has none.
     pub tracer_pid: Option<u32>,
+    /// Its clock reads through a vDSO; nothing if they were not sampled.
+    pub reads: Option<Reads>,
 }
 
 /// A file whose own code reads clocks by system call.

@@ -5,11 +5,13 @@ mod clocks;
 mod counter;
 mod gains;
 mod process;
+mod reads;
 mod summary;
 
 pub(super) use clocks::{counter_is_unused, slow_counter_clocks};
 pub use gains::Gain;
 pub(super) use gains::gains;
+pub(super) use reads::{name as caller_name, worth_a_change};
 pub(super) use summary::summary;
 
 use super::facts::Facts;

@@ -3,7 +3,7 @@
 //! Facts are gathered first, as plain data ([`facts`]). Their meaning is derived by functions that read nothing else
 //! (`findings.rs`, `remedies.rs`, `evidence.rs`), so that tests can cover hosts with faults that the test machine does
 //! not have.
-#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+#![cfg_attr(all(clippy, not(test)), warn(unused_crate_dependencies))]
 
 mod arch;
 mod causes;
@@ -13,6 +13,7 @@ mod findings;
 mod gather;
 mod host;
 mod kernel_log;
+mod messages;
 mod own_calls;
 mod page;
 mod process;
@@ -128,6 +129,33 @@ impl Report {
             findings,
             facts,
             elapsed_ms: 0,
+        }
+    }
+
+    /// Adds samples of the process's clock reads, or the reason why there are none, and derives the report anew.
+    pub fn with_reads(self, reads: Result<facts::Reads, std::io::Error>) -> Report {
+        let Report {
+            mut facts,
+            mut unseen,
+            elapsed_ms,
+            ..
+        } = self;
+        let Some(process) = &mut facts.process else {
+            return Report::of(facts, unseen);
+        };
+        match reads {
+            Ok(reads) => process.reads = Some(reads),
+            Err(error) => unseen.push(Unseen {
+                what: "how much of its CPU time the process spends in clock reads".to_owned(),
+                source: "perf_event_open".to_owned(),
+                why: error.to_string(),
+                remedy: "run doctor as root, or set kernel.perf_event_paranoid to 2 and run it as the process's user"
+                    .to_owned(),
+            }),
+        }
+        Report {
+            elapsed_ms,
+            ..Report::of(facts, unseen)
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::causes::{self, Kind};
 use super::facts::{Facts, VdsoKind};
-use super::findings::{Finding, Severity};
+use super::findings::{self, Finding, Severity};
 use super::host;
 use fastpath_evidence::Trust;
 use serde::{Deserialize, Serialize};
@@ -58,8 +58,11 @@ fn remedy(id: &'static str, when: When, does: impl Into<String>, price: impl Int
 
 /// The remedies of a finding, by the findings' identifiers.
 type Helps = fn(&Facts, &[Finding]) -> Vec<Remedy>;
-const BY_FINDING: [(&[&str], Helps); 10] = [
+const BY_FINDING: [(&[&str], Helps); 11] = [
     (&["counter-unused"], |facts, _| counter_unused(facts)),
+    (&["process-reads"], |facts, _| {
+        read_less_often(facts).into_iter().collect()
+    }),
     (&["no-vdso", "process-without-vdso"], |facts, _| {
         no_vdso(facts).into_iter().collect()
     }),
@@ -112,6 +115,19 @@ const BY_FINDING: [(&[&str], Helps); 10] = [
         )]
     }),
 ];
+
+fn read_less_often(facts: &Facts) -> Option<Remedy> {
+    let caller = findings::worth_a_change(facts)?;
+    Some(remedy(
+        "read-less-often",
+        When::Permanent,
+        format!(
+            "read clocks less often in {}: once in each turn of a loop, and pass the time on",
+            findings::caller_name(caller)
+        ),
+        "a change of the program; each read already costs no more than the counter does",
+    ))
+}
 
 /// Returns the remedies of the findings, those with an immediate effect first.
 pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
@@ -198,10 +214,7 @@ fn is_served_by_run(facts: &Facts, findings: &[Finding]) -> bool {
 
 fn run(facts: &Facts) -> Option<Remedy> {
     let verdict = |trust| facts.verdict(trust);
-    if verdict(Trust::AllowNonInvariant).is_err()
-        || !facts.kernel.has_small_pages()
-        || facts.clocksource.is_too_coarse()
-    {
+    if verdict(Trust::AllowNonInvariant).is_err() || !facts.kernel.has_small_pages() {
         return None;
     }
     let cost = facts
@@ -264,16 +277,13 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
         .map(String::as_str)
         .filter(|p| matches!(*p, "notsc" | "tsc=unstable") || p.starts_with("clocksource=") || p.starts_with("clock="))
         .collect();
-    // Without the parameter the kernel would choose again, but could not choose a counter that it does not accept.
+    // Without the parameter the kernel would choose again, but could not choose a counter that it does not accept. Every other
+    // clocksource is better than timer ticks.
     let forbids = against.iter().any(|p| matches!(*p, "notsc" | "tsc=unstable"));
-    let is_invariant = facts
-        .counter
-        .evidence
-        .features
-        .is_none_or(|features| features.invariant);
     let lists_counter = facts.clocksource.available.iter().any(|name| causes::is_counter(name));
-    let would_help = lists_counter || (forbids && is_invariant);
-    if has(Kind::CommandLine) && !against.is_empty() && would_help {
+    let would_help = lists_counter || (forbids && would_be_taken(facts)) || facts.clocksource.is_too_coarse();
+    let is_command_line = has(Kind::CommandLine) && !against.is_empty() && would_help;
+    if is_command_line {
         remedies.push(remedy(
             "command-line",
             When::Permanent,
@@ -283,7 +293,7 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
     }
     remedies.extend(choose_counter(facts));
     let runs_on_counter = facts.clocksource.current.as_deref().is_some_and(causes::is_counter);
-    if !runs_on_counter {
+    if !runs_on_counter && (!is_command_line || !forbids) {
         remedies.extend(hypervisor(facts));
     }
     if cfg!(target_arch = "x86_64") && !has(Kind::CommandLine) {
@@ -299,6 +309,20 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
         ));
     }
     remedies
+}
+
+/// Returns whether a kernel without parameters about the TSC would use it (`unsynchronized_tsc` in arch/x86/kernel/tsc.c): if
+/// its rate is constant, or if there is one CPU; since Linux 6.9, if there is one socket, which several CPUs of a guest may be.
+fn would_be_taken(facts: &Facts) -> bool {
+    let counter = &facts.counter;
+    let is_apart = counter
+        .evidence
+        .warp
+        .as_ref()
+        .is_some_and(|warp| warp.furthest_apart().is_some());
+    let is_constant = counter.evidence.features.is_none_or(|features| features.invariant)
+        || !counter.flags_missing.contains(&"constant_tsc");
+    !is_apart && (is_constant || facts.machine.cpus == 1 || version(&facts.kernel.release) >= (6, 9))
 }
 
 /// Returns the first two numbers of a kernel's release.

@@ -7,7 +7,7 @@ use fastpath_isa::{HOSTS_VERSION, Isa, Unwind, Version};
 use crate::elf::*;
 use object::elf::{
     DT_FINI, DT_FINI_ARRAY, DT_INIT, DT_INIT_ARRAY, DT_JMPREL, DT_NEEDED, DT_PLTGOT, DT_PLTRELSZ, DT_REL, DT_RELA,
-    DT_RELASZ, DT_RPATH, DT_RUNPATH, DT_TEXTREL, ELF_NOTE_OS_LINUX, NT_GNU_ABI_TAG, SHF_WRITE,
+    DT_RPATH, DT_RUNPATH, DT_TEXTREL, ELF_NOTE_OS_LINUX, NT_GNU_ABI_TAG, SHF_WRITE,
 };
 
 /// Largest image: two pages.
@@ -311,12 +311,8 @@ impl<'a> Checker<'a> {
             format!("at {symbols:x?}, {size} bytes, entries of {entry_size:?}")
         });
 
-        let relocations = [DT_PLTRELSZ, DT_PLTGOT, DT_REL, DT_TEXTREL, DT_JMPREL, DT_RELR];
+        let relocations = [DT_PLTRELSZ, DT_PLTGOT, DT_RELA, DT_REL, DT_TEXTREL, DT_JMPREL, DT_RELR];
         self.forbid_tags(Rule::NoRelocations, &relocations);
-        // For RISC-V, GNU ld always writes a table, which is empty.
-        if self.elf.dynamic_value(DT_RELASZ) != Some(0) {
-            self.forbid_tags(Rule::NoRelocations, &[DT_RELA]);
-        }
 
         let dependencies = [
             DT_NEEDED,

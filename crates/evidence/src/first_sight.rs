@@ -58,13 +58,6 @@ fn prices() -> Prices {
     }
 }
 
-pub(super) fn kernel_trusts_counter() -> bool {
-    /// The kernel's clocksources on the counter that fastpath reads: x86's, Arm's.
-    const CLOCKSOURCES: [&str; 2] = ["tsc", "arch_sys_counter"];
-    std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-        .is_ok_and(|name| CLOCKSOURCES.contains(&name.trim()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

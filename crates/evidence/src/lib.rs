@@ -3,7 +3,7 @@
 //!
 //! [`Evidence`] is plain data, and [`Evidence::verdict`] a function of it and of nothing else: the same for `fastpath
 //! run`, which obeys it, for `doctor`, which prints it, and for hosts of guests, which log it.
-#![cfg_attr(not(test), warn(unreachable_pub, unused_crate_dependencies))]
+#![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
 pub mod counter;
 pub mod cpus;
@@ -92,6 +92,9 @@ pub enum Distrust {
     /// The CPU does not state one rate, and no pair of CPUs could be compared.
     #[error("the counters of this host's CPUs could not be compared with each other")]
     NotCompared,
+    /// The kernel's clock advances by its timer ticks (clocksource jiffies).
+    #[error("the kernel's clock advances with its timer ticks only (clocksource jiffies), and no page can follow that")]
+    CoarseClock,
     /// A publisher's anchors on this counter are withdrawn at present.
     #[error("{reason}")]
     Withdrawn {
@@ -156,7 +159,7 @@ impl Evidence {
         if evidence.verdict(trust).is_err() {
             return evidence;
         }
-        let timeouts = if first_sight::kernel_trusts_counter() {
+        let timeouts = if KernelsClock::of_this_host() == KernelsClock::Counter {
             WHERE_KERNEL_TRUSTS
         } else {
             TIMEOUTS
@@ -206,6 +209,9 @@ impl Evidence {
     /// use it even with [`Offsets`]. A host of guests, whose pages have none, goes by [`Evidence::verdict`].
     pub fn verdict_with_offsets(&self, trust: Trust, kernels: KernelsClock) -> Result<(), Distrust> {
         let verdict = self.verdict(trust);
+        if self.is_readable && kernels == KernelsClock::Ticks {
+            return Err(Distrust::CoarseClock);
+        }
         let is_explained = || self.warp.as_ref().is_some_and(|warp| warp.offsets().is_ok());
         match verdict {
             Err(Distrust::Warp { .. })
@@ -221,14 +227,33 @@ impl Evidence {
     }
 }
 
-/// Whether the kernel reads its own clock from the counter. Where the CPUs' counters differ, that clock then is no reference
-/// by which offsets could be checked.
+/// What the kernel reads its own clock from. Where that is the counter, and the CPUs' counters differ, that clock is no
+/// reference by which offsets could be checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelsClock {
     /// From the counter.
     Counter,
+    /// From its own timer ticks, which are milliseconds apart.
+    Ticks,
     /// From another source, such as the HPET.
     Other,
+}
+
+impl KernelsClock {
+    /// Returns the clock of the kernel whose current clocksource has this name.
+    pub fn of_clocksource(name: &str) -> KernelsClock {
+        match name {
+            // x86's and Arm's counter that fastpath reads.
+            "tsc" | "arch_sys_counter" => KernelsClock::Counter,
+            "jiffies" | "refined-jiffies" => KernelsClock::Ticks,
+            _ => KernelsClock::Other,
+        }
+    }
+
+    fn of_this_host() -> KernelsClock {
+        let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+        std::fs::read_to_string(path).map_or(KernelsClock::Other, |name| KernelsClock::of_clocksource(name.trim()))
+    }
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
@@ -245,7 +270,7 @@ fn has_rdtscp(_: Option<Features>) -> bool {
 /// is read for any purpose.
 pub fn is_promising(trust: Trust) -> Result<Features, Distrust> {
     let evidence = Evidence::at_first_sight();
-    evidence.verdict(trust)?;
+    evidence.verdict_with_offsets(trust, KernelsClock::of_this_host())?;
     evidence.features.ok_or(Distrust::NotReadable)
 }
 
@@ -255,6 +280,7 @@ pub fn is_promising(trust: Trust) -> Result<Features, Distrust> {
 /// # Errors
 /// The reason not to use the counter, and what to do about it.
 pub fn examine(trust: Trust) -> Result<Evidence, String> {
+    is_promising(trust).map_err(|distrust| distrust.refusal())?;
     let evidence = Evidence::of_this_host(trust);
     match evidence.verdict(trust) {
         Ok(()) => Ok(evidence),
@@ -377,6 +403,15 @@ mod tests {
     }
 
     #[test]
+    fn timer_ticks_cannot_be_followed_by_any_counter() {
+        assert_eq!(KernelsClock::of_clocksource("refined-jiffies"), KernelsClock::Ticks);
+        for trust in BOTH {
+            let refused = healthy().verdict_with_offsets(trust, KernelsClock::of_clocksource("jiffies"));
+            assert_eq!(refused, Err(Distrust::CoarseClock));
+        }
+    }
+
+    #[test]
     fn a_counter_without_invariance_must_have_been_compared() {
         let mut evidence = healthy();
         if let Some(warp) = &mut evidence.warp {
@@ -423,7 +458,7 @@ mod tests {
         // Against this, it helps where the kernel reads its clock from another source.
         assert_eq!(
             warp.refusal().contains("--trust-counter"),
-            has_rdtscp(Some(Features::of_this_cpu())) && !first_sight::kernel_trusts_counter()
+            has_rdtscp(Some(Features::of_this_cpu())) && KernelsClock::of_this_host() != KernelsClock::Counter
         );
         for why in [Distrust::NotReadable, Distrust::NotCompared] {
             assert!(!why.refusal().contains("--trust-counter"), "{}", why.refusal());

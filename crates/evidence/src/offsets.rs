@@ -24,7 +24,7 @@ use fastpath_page::layout::{OFFSETS, OffsetsCell};
 use serde::Serialize;
 
 use crate::warp::{Pair, Timeouts, Warp};
-use crate::{counter, cpus, first_sight, pause, warp};
+use crate::{KernelsClock, counter, cpus, pause, warp};
 
 /// Time between the two comparisons of a measurement: a drift of 10 ppm makes 100 ns of it, about a margin.
 const APART: Duration = Duration::from_millis(10);
@@ -243,7 +243,7 @@ impl Offsets {
 /// Returns whether offsets can be measured here, and checked by the kernel's clock: the CPU has RDTSCP, and the kernel does
 /// not read its own clock from the counter.
 pub fn would_help() -> bool {
-    CpuFeatures::of_this_cpu().rdtscp && !first_sight::kernel_trusts_counter()
+    CpuFeatures::of_this_cpu().rdtscp && KernelsClock::of_this_host() != KernelsClock::Counter
 }
 
 /// The bounds of the offsets in force, in the counters' own counts.

@@ -1,7 +1,6 @@
-//! Reading any bytes as a vDSO ends without a panic: they come from another process.
+//! What is read of a vDSO. `mutations` feeds any bytes.
 
-use fastpath_image::{ElfError, Image, Vdso, own_vdso, page_abi};
-use proptest::prelude::*;
+use fastpath_image::{ElfError, Image, Vdso, own_vdso};
 
 const CLASS: usize = 4;
 const LOAD_VADDR: usize = 64 + 16;
@@ -83,42 +82,4 @@ fn what_is_no_elf_file_is_refused() {
     unknown[CLASS + 1] = 2;
     assert_eq!(refused(&unknown), ElfError::ByteOrder(2));
     assert_eq!(refused(&Image::host().bytes()[..100]), ElfError::ProgramHeaders);
-}
-
-#[test]
-fn a_truncated_vdso_never_panics() {
-    for end in 0..Image::host().bytes().len() {
-        let _ = Vdso::parse(&Image::host().bytes()[..end]);
-        let _ = page_abi(&Image::host().bytes()[..end]);
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
-
-    #[test]
-    fn a_damaged_vdso_never_panics(
-        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
-        word in any::<prop::sample::Index>(),
-        value in prop::sample::select(vec![0, 1, u32::MAX, 1 << 31, 0x7fff_ffff, 4096]),
-    ) {
-        let mut bytes = Image::host().bytes().to_vec();
-        for (index, byte) in damage {
-            let at = index.index(bytes.len());
-            bytes[at] = byte;
-        }
-        // The header stays readable, so that the parser reaches the damage.
-        bytes[..64].copy_from_slice(&Image::host().bytes()[..64]);
-        let at = 64 + word.index(bytes.len() - 68);
-        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
-        let _ = Vdso::parse(&bytes);
-        let _ = page_abi(&bytes);
-    }
-
-    #[test]
-    fn arbitrary_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), 64..600), is_64: bool) {
-        bytes[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', 1 + u8::from(is_64), 1]);
-        let _ = Vdso::parse(&bytes);
-        let _ = page_abi(&bytes);
-    }
 }

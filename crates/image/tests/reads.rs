@@ -1,4 +1,4 @@
-//! Answers of the image's functions to a program, mapped in this process.
+//! Answers of the image's functions to a program, mapped in this process. `guests` has what is the same on every ISA.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use fastpath_image::{Image, KernelFunctions};
-use fastpath_page::layout::{AnchorCell, FLAG_CPU_SEGMENT, FLAG_ONE_CPU};
+use fastpath_page::layout::{AnchorCell, FLAG_CPU_SEGMENT};
 use fastpath_page::{Anchor, Base, ClockSet, Rate, Reader, Writer};
 use proptest::prelude::*;
 
@@ -90,67 +90,12 @@ fn both() -> [Mapped; 2] {
 }
 
 #[test]
-fn every_clock_of_the_page_is_answered_from_it() {
-    for mapped in both() {
-        lay(&mapped, &still(), None, 2);
-        for (id, seconds) in [
-            (REALTIME, 0),
-            (MONOTONIC, 100),
-            (BOOTTIME, 200),
-            (TAI, 300),
-            (MONOTONIC_RAW, 0),
-        ] {
-            let (code, ts) = mapped.clock_gettime(id);
-            let expected = Timespec {
-                sec: PAGE_SEC as i64 + seconds,
-                fraction: 123_456_789,
-            };
-            assert_eq!((code, ts), (0, expected), "clock {id}");
-        }
-    }
-}
-
-#[test]
 fn the_raw_clock_has_a_latch_of_its_own() {
     let mapped = Mapped::with_kernel();
     lay(&mapped, &still(), None, 2);
     mapped.page.raw.copy[0].clocks.store(0, Relaxed);
     assert_eq!(page_answer(&mapped, MONOTONIC_RAW), None);
     assert_eq!(page_answer(&mapped, MONOTONIC), Some(100));
-}
-
-#[test]
-fn a_clock_that_is_not_taken_over_is_the_kernels() {
-    for mapped in both() {
-        let anchor = Anchor {
-            clocks: ClockSet::MONOTONIC | ClockSet::TAI,
-            ..still()
-        };
-        lay(&mapped, &anchor, None, 2);
-        let answers = PAGE_CLOCKS.map(|id| page_answer(&mapped, id));
-        assert_eq!(answers, [None, Some(100), None, None, Some(300)]);
-    }
-}
-
-#[test]
-fn a_page_that_was_never_seeded_answers_nothing() {
-    for mapped in both() {
-        assert_kernel_answers(&mapped);
-    }
-}
-
-#[test]
-fn a_stale_anchor_answers_nothing() {
-    for mapped in both() {
-        let anchor = Anchor {
-            base_cycles: counter() - 1_000_000,
-            cap_cycles: 999_999,
-            ..still()
-        };
-        // Not even where an anchor before it would answer.
-        lay(&mapped, &anchor, Some(&still()), 2);
-        assert_kernel_answers(&mapped);
-    }
 }
 
 /// Stores an anchor that ended a moment ago, with every clock so far ahead of the kernel's, and that does not answer
@@ -246,95 +191,12 @@ fn a_floor_is_for_the_clocks_that_were_shown_and_no_nonsense() {
     }
 }
 
-#[test]
-fn a_withdrawn_page_answers_nothing() {
-    for mapped in both() {
-        lay(&mapped, &still(), Some(&still()), 2);
-        Writer::new(mapped.page).withdraw(fastpath_page::Reason::Warp, counter);
-        assert_kernel_answers(&mapped);
-    }
-}
-
 fn previous() -> Anchor {
     let mut previous = still();
     for base in &mut previous.base {
         base.sec += 7;
     }
     previous
-}
-
-#[test]
-fn before_an_anchor_begins_the_one_before_it_answers() {
-    for mapped in both() {
-        let anchor = Anchor {
-            base_cycles: ahead_cycles(),
-            ..still()
-        };
-        lay(&mapped, &anchor, Some(&previous()), 4);
-        let answers = PAGE_CLOCKS.map(|id| page_answer(&mapped, id));
-        assert_eq!(answers, [7, 107, 7, 207, 307].map(Some));
-    }
-}
-
-#[test]
-fn while_an_anchor_is_written_the_one_before_it_answers() {
-    for mapped in both() {
-        let garbage = Anchor {
-            base_cycles: 0,
-            rate: Rate {
-                mult: u32::MAX,
-                shift: 77,
-            },
-            ..still()
-        };
-        lay(&mapped, &garbage, Some(&previous()), 5);
-        let answers = PAGE_CLOCKS.map(|id| page_answer(&mapped, id));
-        assert_eq!(answers, [7, 107, 7, 207, 307].map(Some));
-    }
-}
-
-#[test]
-fn where_neither_anchor_covers_the_counter_the_kernel_answers() {
-    let future = Anchor {
-        base_cycles: ahead_cycles(),
-        ..still()
-    };
-    let stale = Anchor {
-        base_cycles: 0,
-        cap_cycles: 1,
-        ..previous()
-    };
-    let withdrawn = Anchor {
-        clocks: ClockSet::NONE,
-        ..previous()
-    };
-    for mapped in both() {
-        for seq in [4, 5] {
-            for unable in [&stale, &withdrawn, &future] {
-                lay(&mapped, &future, Some(unable), seq);
-                assert_kernel_answers(&mapped);
-            }
-        }
-    }
-}
-
-#[test]
-fn the_last_nanosecond_of_a_second_is_followed_by_the_next_second() {
-    let mapped = Mapped::without_kernel();
-    let mut anchor = still();
-    for (nsec_shifted, sec, fraction) in [
-        ((1_000_000_000 << SHIFT) - 1, 0, 999_999_999),
-        (1_000_000_000 << SHIFT, 1, 0),
-        ((2_000_000_000 << SHIFT) - 1, 1, 999_999_999),
-    ] {
-        anchor.base[1].nsec_shifted = nsec_shifted;
-        lay(&mapped, &anchor, None, 2);
-        let expected = Timespec {
-            sec: PAGE_SEC as i64 + 100 + sec,
-            fraction,
-        };
-        assert_eq!(mapped.clock_gettime(MONOTONIC), (0, expected));
-    }
 }
 
 proptest! {
@@ -473,25 +335,6 @@ fn every_other_clock_id_is_answered_as_the_kernel_answers_it() {
 }
 
 #[test]
-fn errors_come_back_as_the_kernel_reports_them() {
-    for mapped in both() {
-        lay(&mapped, &still(), None, 2);
-        // SAFETY: both functions have this type.
-        let [gettime, getres] = ["__vdso_clock_gettime", "__vdso_clock_getres"]
-            .map(|name| unsafe { mapped.function::<ClockGettime>(name) });
-        let nowhere = std::ptr::null_mut();
-        // SAFETY: the kernel checks these arguments, and refuses them.
-        unsafe {
-            assert_eq!(gettime(-1, nowhere), -libc::EINVAL);
-            assert_eq!(gettime(10, nowhere), -libc::EINVAL);
-            assert_eq!(gettime(libc::CLOCK_PROCESS_CPUTIME_ID, nowhere), -libc::EFAULT);
-            assert_eq!(getres(-1, nowhere), -libc::EINVAL);
-            assert_eq!(getres(libc::CLOCK_PROCESS_CPUTIME_ID, nowhere), 0);
-        }
-    }
-}
-
-#[test]
 fn every_resolution_is_the_kernels() {
     // The kernel has two answers for the AUX clocks (16 to 23, Linux 6.17) while they are off: a resolution from its
     // vDSO and an error from its system call. A program gets the same answer as without fastpath.
@@ -514,43 +357,6 @@ fn every_resolution_is_the_kernels() {
                 let code = unsafe { mapped.function::<ClockGettime>("__vdso_clock_getres")(id, std::ptr::null_mut()) };
                 assert_eq!(code, expected.0, "clock {id}");
             }
-        }
-    }
-}
-
-#[test]
-fn resolutions_come_from_the_page_where_it_knows_them() {
-    let mapped = Mapped::with_kernel();
-    mapped.page.header.hres_res_ns.store(17, Relaxed);
-    mapped.page.header.coarse_res_ns.store(19, Relaxed);
-    let resolution = |id| mapped.clock_getres(id).1.fraction;
-    assert_eq!(PAGE_CLOCKS.map(resolution), [17; 5]);
-    assert_eq!([5, 6].map(resolution), [19; 2]);
-    assert_ne!(resolution(libc::CLOCK_PROCESS_CPUTIME_ID), 17);
-}
-
-#[test]
-fn the_time_zone_comes_from_the_kernel_and_the_time_is_no_earlier_than_without_it() {
-    for mapped in both() {
-        lay(&mapped, &still(), None, 2);
-        // SAFETY: gettimeofday has this type.
-        let gettimeofday: Gettimeofday = unsafe { mapped.function("__vdso_gettimeofday") };
-        let nothing: *mut u8 = std::ptr::null_mut();
-        let (mut tv, mut zone, mut kernel_zone) = (Timespec::default(), [-1; 2], [-2; 2]);
-        // SAFETY: every pointer is valid or null, as gettimeofday allows.
-        unsafe {
-            syscall(SYS_GETTIMEOFDAY, [0, &raw mut kernel_zone as usize, 0]);
-            assert_eq!(gettimeofday(&mut tv, &mut zone), 0);
-            assert_eq!(zone, kernel_zone);
-            assert_eq!(tv.sec, PAGE_SEC as i64, "{tv:?}");
-
-            zone = [-1; 2];
-            assert_eq!(gettimeofday(nothing.cast(), &mut zone), 0);
-            assert_eq!(zone, kernel_zone);
-
-            assert_eq!(gettimeofday(nothing.cast(), nothing.cast()), 0);
-            assert_eq!(gettimeofday(&mut tv, nothing.cast()), 0);
-            assert!(tv.sec >= PAGE_SEC as i64);
         }
     }
 }
@@ -663,32 +469,10 @@ fn getcpu_tells_the_cpu_by_every_path() {
     }
 }
 
-extern "C" fn spy_clock(_: i32, ts: *mut Timespec) -> i32 {
-    // SAFETY: the tests below pass a valid pointer.
-    unsafe { (*ts).fraction = 4242 };
-    42
-}
-
 extern "C" fn spy_sum(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, on_stack: u64, also: u64) -> u64 {
     [a, b, c, d, e, f, on_stack, also]
         .into_iter()
         .fold(0, |sum, argument| sum * 10 + argument)
-}
-
-#[test]
-fn the_kernels_function_is_called_where_there_is_one() {
-    let mapped = Mapped::new(KernelFunctions::from_fn(|name| {
-        Some(if name.starts_with("clock_") {
-            spy_clock as *const ()
-        } else {
-            spy_sum as *const ()
-        } as u64)
-    }));
-    for id in PAGE_CLOCKS.into_iter().chain(other_ids()) {
-        let (code, ts) = mapped.clock_gettime(id);
-        assert_eq!((code, ts.fraction), (42, 4242), "clock {id}");
-        assert_eq!(mapped.clock_getres(id).0, 42, "clock {id}");
-    }
 }
 
 #[test]
@@ -713,66 +497,6 @@ fn the_unprefixed_names_are_the_same_functions() {
         );
         assert!(mapped.address(name).is_some(), "{name}");
     }
-}
-
-#[test]
-fn the_page_is_read_wherever_its_host_put_it() {
-    // Below by a page of 64 KiB, as on Arm kernels; after the code; and a whole gigabyte away.
-    for page_offset in [-0x1_0000, Image::host().size() as i64, 0x1_0000, -(1 << 30), 1 << 30] {
-        for kernel in [KernelFunctions::NONE, kernel_functions()] {
-            let mapped = Mapped::with(kernel, page_offset, true);
-            assert_kernel_answers(&mapped);
-            let anchor = Anchor {
-                base_cycles: ahead_cycles(),
-                ..still()
-            };
-            lay(&mapped, &still(), None, 2);
-            assert_eq!(
-                PAGE_CLOCKS.map(|id| page_answer(&mapped, id)),
-                [0, 100, 0, 200, 300].map(Some)
-            );
-            lay(&mapped, &anchor, Some(&previous()), 4);
-            assert_eq!(
-                PAGE_CLOCKS.map(|id| page_answer(&mapped, id)),
-                [7, 107, 7, 207, 307].map(Some)
-            );
-            mapped.page.header.hres_res_ns.store(17, Relaxed);
-            assert_eq!(mapped.clock_getres(MONOTONIC).1.fraction, 17);
-        }
-    }
-}
-
-#[test]
-fn clocks_that_are_not_served_lead_straight_to_the_kernel() {
-    let mapped = Mapped::with(kernel_functions(), Image::DEFAULT_PAGE_OFFSET, false);
-    lay(&mapped, &still(), None, 2);
-    assert_kernel_answers(&mapped);
-    mapped.page.header.hres_res_ns.store(17, Relaxed);
-    assert_ne!(mapped.clock_getres(MONOTONIC).1.fraction, 17);
-}
-
-#[test]
-fn clocks_that_nobody_serves_have_no_function() {
-    let mapped = Mapped::with(KernelFunctions::NONE, Image::DEFAULT_PAGE_OFFSET, false);
-    for name in ["clock_gettime", "gettimeofday", "time", "clock_getres"] {
-        assert_eq!(mapped.address(name), None, "{name}");
-        assert_eq!(mapped.address(&format!("__vdso_{name}")), None, "{name}");
-    }
-    assert!(mapped.address("__vdso_getcpu").is_some());
-}
-
-#[test]
-fn a_guest_with_one_cpu_learns_it_from_the_page() {
-    let mapped = Mapped::without_kernel();
-    mapped.page.header.cpu.store(5, Relaxed);
-    mapped.page.header.node.store(3, Relaxed);
-    mapped.page.header.flags.store(FLAG_ONE_CPU | FLAG_CPU_SEGMENT, Relaxed);
-    // SAFETY: getcpu has this type.
-    let getcpu: Getcpu = unsafe { mapped.function("__vdso_getcpu") };
-    let (mut cpu, mut node) = (0, 0);
-    // SAFETY: both pointers are valid.
-    assert_eq!(unsafe { getcpu(&mut cpu, &mut node, std::ptr::null_mut()) }, 0);
-    assert_eq!((cpu, node), (5, 3));
 }
 
 /// Returns how many instructions of the image a child executes between its call and the kernel's function, or its

@@ -3,7 +3,7 @@
 //! - `FACTS` ([`Facts`]) is for every ISA, on every host: numbers, names, instructions, and how its image is compiled.
 //!   The constants of the C and assembler code are generated from it ([`c::header`], [`c::version_script`]).
 //! - `cpu` is code for the CPU that this was compiled for: the ordered read of its counter, and the barriers around it.
-#![cfg_attr(not(test), warn(unreachable_pub, unused_crate_dependencies))]
+#![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
 mod aarch64;
 mod arm;
@@ -13,7 +13,6 @@ mod calls;
 mod facts;
 mod features;
 mod i386;
-mod riscv64;
 mod x86;
 mod x86_64;
 
@@ -28,8 +27,6 @@ pub use aarch64::cpu;
 pub use arm::cpu;
 #[cfg(target_arch = "x86")]
 pub use i386::cpu;
-#[cfg(target_arch = "riscv64")]
-pub use riscv64::cpu;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::cpu;
 
@@ -46,12 +43,10 @@ pub enum Isa {
     Aarch64,
     /// 32-bit Arm, version 7-A or later.
     Arm,
-    /// 64-bit RISC-V.
-    Riscv64,
 }
 
 /// The plain names of all functions of a kernel's vDSO to which an image falls back.
-pub const KERNEL_FUNCTIONS: [&str; 12] = [
+pub const KERNEL_FUNCTIONS: [&str; 10] = [
     "clock_gettime",
     "gettimeofday",
     "time",
@@ -62,13 +57,11 @@ pub const KERNEL_FUNCTIONS: [&str; 12] = [
     "clock_gettime64",
     "clock_getres_time64",
     "vsyscall",
-    "flush_icache",
-    "riscv_hwprobe",
 ];
 
 impl Isa {
     /// All ISAs.
-    pub const ALL: [Isa; 5] = [Isa::X86_64, Isa::I386, Isa::Aarch64, Isa::Arm, Isa::Riscv64];
+    pub const ALL: [Isa; 4] = [Isa::X86_64, Isa::I386, Isa::Aarch64, Isa::Arm];
 
     /// The ISA that this was compiled for.
     pub const HOST: Isa = cpu::ISA;
@@ -80,7 +73,6 @@ impl Isa {
             Isa::I386 => &i386::FACTS,
             Isa::Aarch64 => &aarch64::FACTS,
             Isa::Arm => &arm::FACTS,
-            Isa::Riscv64 => &riscv64::FACTS,
         }
     }
 

@@ -81,11 +81,10 @@ const char *fastpath_strerror(int error);
 #define FASTPATH_I386 2
 #define FASTPATH_AARCH64 3
 #define FASTPATH_ARM 4
-#define FASTPATH_RISCV64 5
 
 /* Returns the ISA that this library was compiled for. */
 int fastpath_host_isa(void);
-/* Returns "x86_64", "i386", "aarch64", "arm" or "riscv64"; NULL for another number. */
+/* Returns "x86_64", "i386", "aarch64" or "arm"; NULL for another number. */
 const char *fastpath_isa_name(int isa);
 
 /* The synthetic vDSO for one ISA: an ELF shared object, position independent, mapped as it is. Static. */
@@ -147,8 +146,8 @@ struct fastpath_instance_options {
 	uint32_t flags;        /* FASTPATH_INSTANCE_* */
 	uint64_t address;      /* address of the image's first byte in the guest: a multiple of 4096 */
 	int64_t page_offset;   /* page = address + page_offset: a multiple of 4096, before or after the image, within
-				* reach of its code (64-bit ISAs, less 64 KiB: 2 GiB on x86-64 and RISC-V, 4 GiB on
-				* AArch64;   32-bit ISAs: anywhere, the sum is taken modulo 4 GiB) */
+				* reach of its code (64-bit ISAs, less 64 KiB: 2 GiB on x86-64, 4 GiB on AArch64;
+				* 32-bit ISAs: anywhere, the sum is taken modulo 4 GiB) */
 	uint32_t cpu_features; /* FASTPATH_CPU_* */
 	uint32_t kernel_function_count;
 	const struct fastpath_kernel_function

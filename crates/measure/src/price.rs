@@ -2,7 +2,7 @@
 
 use crate::stats;
 use crate::timer::Timer;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The effort spent on the measurement of one call.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ impl Effort {
 /// Returns the ticks per call: the least of the groups' medians. The median drops what interrupts add to a batch, the
 /// minimum drops a group that ran beside a busy neighbour.
 pub(crate) fn ticks_per_call(timer: &Timer, effort: Effort, repeat: impl Fn(u32)) -> f64 {
-    let calls = calls_per_batch(effort.batch_time, &repeat);
+    let calls = calls_per_batch(timer, effort.batch_time, &repeat);
     let group = || {
         let mut batches: Vec<f64> = (0..effort.batches).map(|_| batch(timer, calls, &repeat)).collect();
         stats::median(&mut batches).unwrap_or(f64::INFINITY)
@@ -48,22 +48,25 @@ pub fn batch(timer: &Timer, calls: u32, repeat: impl Fn(u32)) -> f64 {
     timer.ticks().wrapping_sub(start) as f64 / f64::from(calls)
 }
 
-pub fn calls_per_batch(batch_time: Duration, repeat: impl Fn(u32)) -> u32 {
+/// Returns the number of calls that take `batch_time`. The timer measures them, because the kernel's clock may stand still
+/// meanwhile (clocksource jiffies).
+pub fn calls_per_batch(timer: &Timer, batch_time: Duration, repeat: impl Fn(u32)) -> u32 {
     const TRIAL: u32 = 8;
     repeat(TRIAL); // cold caches and lazy binding are not part of the cost
     let trial = |_| {
-        let start = Instant::now();
+        let start = timer.ticks();
         repeat(TRIAL);
-        start.elapsed()
+        timer.ticks().wrapping_sub(start)
     };
-    let shortest = (0..2).map(trial).min().unwrap_or_default().max(Duration::from_nanos(1));
-    let calls = batch_time.as_nanos() * u128::from(TRIAL) / shortest.as_nanos();
-    calls.clamp(4, 4096) as u32
+    let shortest_ns = (0..2).map(trial).min().unwrap_or_default().max(1) as f64 * timer.ns_per_tick();
+    let calls = batch_time.as_nanos() as f64 * f64::from(TRIAL) / shortest_ns;
+    calls.clamp(4.0, 4096.0) as u32
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     #[test]
     fn a_call_that_takes_a_microsecond_is_measured_at_one() {
@@ -81,7 +84,8 @@ mod tests {
     #[test]
     fn a_cheap_call_is_repeated_more_often_than_an_expensive_one() {
         let expensive = |calls| std::thread::sleep(Duration::from_micros(10) * calls);
-        assert_eq!(calls_per_batch(Duration::from_micros(15), expensive), 4);
-        assert!(calls_per_batch(Duration::from_micros(15), |_| ()) > 50);
+        let timer = Timer::start();
+        assert_eq!(calls_per_batch(&timer, Duration::from_micros(15), expensive), 4);
+        assert!(calls_per_batch(&timer, Duration::from_micros(15), |_| ()) > 50);
     }
 }

@@ -4,7 +4,7 @@
 use super::stepping::{entries, step};
 use super::{Memory, attach, detach};
 use crate::common::processes::{TIMEOUT, holds_within};
-use crate::common::{Pid, Running, program, start, tool, wait_until};
+use crate::common::{Pid, Running, program, start, tests, tool, wait_until};
 
 /// More reads than any program makes while it is watched.
 const ENDLESS: &str = "2000000000";
@@ -53,39 +53,14 @@ fn is_answered_by_the_page_while_attached(name: &str, runs: &str) {
     assert!(pid.exists());
 }
 
-#[test]
-fn a_program_on_glibc_is_answered_by_the_page_while_it_is_attached() {
-    is_answered_by_the_page_while_attached("clock-glibc", "clock-glibc");
-}
-
-#[test]
-fn a_static_program_on_glibc_is_answered_by_the_page_while_it_is_attached() {
-    is_answered_by_the_page_while_attached("clock-glibc-static", "clock-glibc-static");
-}
-
-#[test]
-fn a_static_pie_on_glibc_is_answered_by_the_page_while_it_is_attached() {
-    is_answered_by_the_page_while_attached("clock-glibc-static-pie", "clock-glibc-static-pie");
-}
-
-#[test]
-fn a_program_on_musl_is_answered_by_the_page_while_it_is_attached() {
-    is_answered_by_the_page_while_attached("clock-musl", "clock-musl");
-}
-
-#[test]
-fn a_static_program_on_musl_is_answered_by_the_page_while_it_is_attached() {
-    is_answered_by_the_page_while_attached("clock-musl-static", "clock-musl-static");
-}
-
-#[test]
-fn a_rust_program_is_answered_by_the_page_while_it_is_attached() {
-    is_answered_by_the_page_while_attached("clock-rust", "clock-rust");
-}
-
-#[test]
-fn python_is_answered_by_the_page_while_it_is_attached() {
-    is_answered_by_the_page_while_attached("clock-python", "python");
+tests! { is_answered_by_the_page_while_attached:
+    a_program_on_glibc_is_answered_by_the_page_while_it_is_attached("clock-glibc", "clock-glibc");
+    a_static_program_on_glibc_is_answered_by_the_page_while_it_is_attached("clock-glibc-static", "clock-glibc-static");
+    a_static_pie_on_glibc_is_answered_by_the_page_while_it_is_attached("clock-glibc-static-pie", "clock-glibc-static-pie");
+    a_program_on_musl_is_answered_by_the_page_while_it_is_attached("clock-musl", "clock-musl");
+    a_static_program_on_musl_is_answered_by_the_page_while_it_is_attached("clock-musl-static", "clock-musl-static");
+    a_rust_program_is_answered_by_the_page_while_it_is_attached("clock-rust", "clock-rust");
+    python_is_answered_by_the_page_while_it_is_attached("clock-python", "python");
 }
 
 /// For runtimes whose clocks are not read by the first thread.
@@ -108,19 +83,10 @@ fn goes_on(pid: Pid) {
     wait_until("some more of its work", || pid.cpu_time() > before);
 }
 
-#[test]
-fn a_go_program_survives_attach_and_detach() {
-    survives_attach_and_detach("clock-go", "clock-go");
-}
-
-#[test]
-fn node_survives_attach_and_detach() {
-    survives_attach_and_detach("clock-node", "node");
-}
-
-#[test]
-fn the_jvm_survives_attach_and_detach() {
-    survives_attach_and_detach("clock-java", "java");
+tests! { survives_attach_and_detach:
+    a_go_program_survives_attach_and_detach("clock-go", "clock-go");
+    node_survives_attach_and_detach("clock-node", "node");
+    the_jvm_survives_attach_and_detach("clock-java", "java");
 }
 
 #[test]

@@ -16,3 +16,11 @@ pub use command::{
 pub use processes::{Pid, wait_until};
 pub use programs::{helper_program, install, install_script, program, program_32};
 pub use skip::{needs_root, skip, tool};
+
+/// Defines tests by a check and the arguments of each: `tests! { check: name("argument"); }`.
+macro_rules! tests {
+    ($check:ident: $($name:ident($($argument:expr),*);)*) => {
+        $(#[test] fn $name() { $check($($argument),*); })*
+    };
+}
+pub(crate) use tests;

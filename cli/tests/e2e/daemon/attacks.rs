@@ -1,4 +1,4 @@
-//! Attacks by hostile clients: parts of their programs, and complete attacks that last.
+//! Parts of the programs of hostile clients.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -16,7 +16,7 @@ pub fn wanted() -> Option<()> {
 
 /// The beginning of a client's program.
 const CLIENT: &str = r#"
-import array, ctypes, fcntl, os, resource, select, signal, socket, struct, sys, time
+import array, ctypes, fcntl, os, random, resource, select, signal, socket, struct, sys, time
 MAGIC = int.from_bytes(b"fastpath", "little")
 PAGE, PREPARE, STATUS, WITHDRAW = 1, 2, 3, 4
 WITH_PROCESS, WITH_MAILBOX = 1, 2
@@ -25,8 +25,12 @@ def connect():
     s.settimeout(100)
     s.connect(sys.argv[1])
     return s
+def packet_of(operation, flags=0, clocks=62, *words):
+    words = words or (0, 0, 0x7f0000000000, 0x7effffff0000)
+    return struct.pack("<QIIIIIIQQQQ", MAGIC, 1, operation, flags, words[0], clocks, *words[1:], 0, 0)
 def send(s, operation, fds=[], flags=0):
-    packet = struct.pack("<QIIIIIIQQQQ", MAGIC, 1, operation, flags, 0, 62, 0, 0x7f0000000000, 0x7effffff0000, 0, 0)
+    send_packet(s, packet_of(operation, flags), fds)
+def send_packet(s, packet, fds=[]):
     s.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
 def receive(s):
     """The error, the text and the descriptors of an answer."""
@@ -111,65 +115,6 @@ pub fn client_with_users(place: &Place, script: &str) -> Option<Running> {
     let map = format!("/proc/{}/uid_map", client.pid().0);
     std::fs::write(&map, "0 100000 65536\n").expect(&map);
     Some(client)
-}
-
-/// Runs for longer than the test: garbage, partial requests, unrequested descriptors, connections that send nothing,
-/// requests whose answers are never read, odd requests, and as many valid requests as possible.
-const HOSTILE: &str = r#"
-import array, os, random, socket, struct, sys, time
-path, kind = sys.argv[1], sys.argv[2]
-request = struct.pack("<QIIIIIIQQQQ", int.from_bytes(b"fastpath", "little"), 1, 1, 0, 0, 0, 0, 0, 0, 0, 0)
-prepare = struct.pack("<QIIIIIIQQQQ", int.from_bytes(b"fastpath", "little"), 1, 2, 0, 0, 62, 0, 0x7f0000000000, 0x7effffff0000, 0, 0)
-kept = []
-end = time.monotonic() + 600
-files = [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
-own = os.pidfd_open(os.getpid())
-print("begun", flush=True)
-while time.monotonic() < end:
-    try:
-        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        s.settimeout(1)
-        s.connect(path)
-        if kind == "garbage":
-            for _ in range(20):
-                s.send(random.randbytes(random.choice([0, 1, 8, 63, 64, 65, 4000])) or b"x")
-        elif kind == "half":
-            s.send(request[:random.randrange(1, 64)])
-            s.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
-        elif kind == "silent":
-            kept.append(s)
-            kept = kept[-500:]
-        elif kind == "deaf":
-            kept.append(s)
-            kept = kept[-500:]
-            while True:
-                s.send(request)
-        elif kind == "odd":
-            # The fields that are checked first are well-formed; the others are random.
-            for _ in range(20):
-                word = lambda: random.choice([0, 1, 2, 3, 0xffffffff, random.getrandbits(32)])
-                place = lambda: random.choice([0, 4096, 0x7ffff7fc1000, 2**56 - 4096, 2**64 - 4096, random.getrandbits(64)])
-                odd = struct.pack("<QIIIIIIQQQQ", int.from_bytes(b"fastpath", "little"), 1, random.randrange(6), random.randrange(5),
-                                  word(), random.choice([62, word()]), random.choice([0, 0, word()]), place(), place(), 0, 0)
-                given = random.sample(files + [own], random.randrange(4))
-                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", given))] if given else []
-                s.sendmsg([odd], rights)
-                s.recvmsg(496, 64)
-        elif kind == "greedy":
-            while True:
-                s.send(prepare)
-                s.recvmsg(496, 64)
-    except OSError:
-        pass
-"#;
-
-/// Starts one of these programs.
-pub fn hostile(place: &Place, kind: &str) -> Running {
-    let mut command = Command::new("python3");
-    let socket = place.socket();
-    command.args(["-I", "-c", HOSTILE, socket.to_str().expect("UTF-8"), kind]);
-    command.uid(NOBODY).gid(NOBODY);
-    start(command)
 }
 
 /// A process with memory that it must provide itself by userfaultfd(2), and never does: a reader waits for ever. The

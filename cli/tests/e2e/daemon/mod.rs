@@ -6,7 +6,6 @@ mod bystander;
 #[cfg(target_arch = "x86_64")]
 mod children;
 mod clients;
-mod hostile;
 mod life;
 mod obstruction;
 mod policy;

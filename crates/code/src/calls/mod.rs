@@ -4,7 +4,6 @@
 
 mod aarch64;
 mod arm;
-mod riscv64;
 mod thumb;
 mod x86;
 
@@ -198,7 +197,7 @@ pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::R
     // helper behind the code.
     let around = match isa {
         Isa::X86_64 | Isa::I386 => (256, 256),
-        Isa::Aarch64 | Isa::Riscv64 => (256, 0),
+        Isa::Aarch64 => (256, 0),
         Isa::Arm => (4 << 20, 4 << 20),
     };
     let mut found = Found::default();
@@ -208,7 +207,6 @@ pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::R
             match isa {
                 Isa::X86_64 | Isa::I386 => x86::find(isa, &piece, address, &mut found),
                 Isa::Aarch64 => aarch64::find(&piece, address, &mut found),
-                Isa::Riscv64 => riscv64::find(&piece, address, &mut found),
                 Isa::Arm => {
                     arm::find(&piece, address, &mut found);
                     thumb::find(&piece, address, &mut found);

@@ -3,6 +3,7 @@
 use super::super::causes;
 use super::super::facts::{Facts, VdsoKind};
 use super::super::findings;
+use super::super::messages;
 use super::super::words::nanoseconds;
 use super::{Add, Line, Mark, if_it_matters, line};
 use fastpath_measure::vsyscall::Mode;
@@ -49,7 +50,7 @@ fn of_log(facts: &Facts, add: &mut Add<'_>) {
     let Some(log) = &facts.log else {
         return add("log", Mark::Unknown, "cannot be read".to_owned(), "/dev/kmsg");
     };
-    let telling = || log.lines.iter().filter(|line| causes::explain(line).is_some());
+    let telling = || log.lines.iter().filter(|line| messages::explain(line).is_some());
     for line in telling() {
         add("log", if_it_matters(facts), line.clone(), &log.source);
     }

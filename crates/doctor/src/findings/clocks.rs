@@ -145,7 +145,7 @@ fn no_vdso(facts: &Facts, slow: &[&ClockReport]) -> Finding {
         costs(slow)
     );
     let found = finding("no-vdso", Severity::Slow, says).proof("auxiliary vector", "no AT_SYSINFO_EHDR");
-    let found = match facts.clocksource.current.as_deref() {
+    let unreadable = |found: Finding| match facts.clocksource.current.as_deref() {
         Some(current) if !arch::COUNTER_CLOCKSOURCES.contains(&current) => found.because_of(
             "and a vDSO alone would not help: this kernel runs on a clocksource that none can read",
             "/sys/devices/system/clocksource",
@@ -153,15 +153,11 @@ fn no_vdso(facts: &Facts, slow: &[&ClockReport]) -> Finding {
         ),
         _ => found,
     };
-    if let Some(off) = facts
-        .kernel
-        .parameters
-        .iter()
-        .flatten()
-        .find(|p| p.as_str() == "vdso=0")
-    {
-        return found.because_of("the kernel was started without one", "/proc/cmdline", off);
+    let mut parameters = facts.kernel.parameters.iter().flatten();
+    if let Some(off) = parameters.find(|p| p.as_str() == "vdso=0") {
+        return unreadable(found.because_of("the kernel was started without one", "/proc/cmdline", off));
     }
+    let found = unreadable(found);
     match facts.here.has_kernel_vdso {
         Some(true) => found.because_of(
             "the kernel's vDSO is mapped, but was hidden from this process at its start",
@@ -198,8 +194,7 @@ fn counter_unused(facts: &Facts, slow: &[&ClockReport]) -> Finding {
     }
     if facts.clocksource.is_too_coarse() {
         found = found.because_of(
-            "the kernel found no clocksource but its own timer ticks: its clocks advance by milliseconds, and fastpath cannot follow them \
-             (`fastpath run` leaves every read to the kernel)",
+            "the kernel's clocks advance with its timer ticks, by milliseconds, and fastpath cannot follow them (`fastpath run` refuses)",
             "/sys/devices/system/clocksource",
             current.unwrap_or_default(),
         );

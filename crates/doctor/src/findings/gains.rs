@@ -19,7 +19,7 @@ pub struct Gain {
 }
 
 /// Cost of fastpath's clock_gettime in counter reads; `fastpath bench` shows 1.13 to 1.18.
-const OVER_COUNTER: f64 = 1.2;
+pub(super) const OVER_COUNTER: f64 = 1.2;
 
 /// Returns the cost of a call in the process, now and under fastpath. Clocks for which that would be a guess are left
 /// out.

@@ -2,7 +2,7 @@
 
 use super::super::facts::{OwnCalls, PageFacts, Stated};
 use super::super::facts::{Process, StatedBy, VdsoKind};
-use super::super::{Report, samples};
+use super::super::{Line, Report, samples};
 use super::*;
 use fastpath_evidence::{Distrust, Drift, Residuals};
 use fastpath_measure::clocks::Clock;
@@ -45,6 +45,43 @@ fn a_host_on_hpet_is_slow_because_the_watchdog_said_so() {
     );
     let proofs: Vec<&Proof> = found.because.iter().filter_map(|why| why.proof.as_ref()).collect();
     assert!(proofs[0].shows.contains("as unstable"), "{proofs:?}");
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_true_fault_of_the_counter_is_not_called_a_false_alarm() {
+    let because = |facts: Facts| {
+        let report = report(facts);
+        let causes = &finding(&report, "counter-unused").because;
+        causes.iter().map(|why| why.says.clone()).collect::<Vec<_>>()
+    };
+    // Linux 7.2.
+    for (line, meaning) in [
+        (
+            "clocksource: Marking clocksource tsc unstable due to inter CPU skew",
+            "their TSCs differ",
+        ),
+        (
+            "clocksource: Marking clocksource tsc unstable due to frequency skew",
+            "different rates",
+        ),
+    ] {
+        let mut facts = samples::hpet();
+        facts.log = Some(samples::log(&[
+            line,
+            "tsc: Marking TSC unstable due to clocksource watchdog",
+            "TSC found unstable after boot, most likely due to broken BIOS. Use 'tsc=unstable'.",
+        ]));
+        let causes = because(facts);
+        assert!(causes[0].contains(meaning), "{causes:?}");
+        let is_wrong = |says: &String| says.contains("false alarm") || says.contains("firmware has changed");
+        assert!(!causes.iter().any(is_wrong), "{causes:?}");
+    }
+    // An older kernel, on a machine whose counters doctor itself has found to differ.
+    let mut facts = samples::hpet();
+    facts.counter.evidence.warp = Some(samples::warped());
+    let causes = because(facts);
+    assert!(!causes.iter().any(|says| says.contains("false alarm")), "{causes:?}");
 }
 
 #[test]
@@ -257,18 +294,6 @@ fn a_counter_that_nobody_vouches_for_is_a_risk_and_no_sickness() {
             .contains("is read from it")
     );
     assert!(report.remedies.is_empty(), "{:?}", report.remedies);
-}
-
-#[test]
-fn where_the_clocksource_is_lost_too_a_vdso_alone_is_said_not_to_help() {
-    let mut facts = samples::without_vdso_by_command_line();
-    facts.clocksource = samples::hpet().clocksource;
-    let report = report(facts);
-    assert!(
-        finding(&report, "no-vdso").because[0]
-            .says
-            .contains("alone would not help")
-    );
 }
 
 #[test]
@@ -635,8 +660,67 @@ fn advice_is_judged_by_what_the_host_would_have_afterwards() {
     assert!(!has(facts.clone(), "newer-kernel"));
     facts.kernel.release = "5.10.0-33-amd64".to_owned();
     assert!(has(facts, "newer-kernel"));
-    // fastpath cannot follow timer ticks.
-    let mut facts = samples::hpet();
-    facts.clocksource.current = Some("refined-jiffies".to_owned());
-    assert!(!has(facts.clone(), "run") && !has(facts, "run-trusting"));
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn fastpath_cannot_follow_timer_ticks_and_the_parameter_for_them_is_removed() {
+    let mut facts = samples::without_promise(samples::hpet());
+    facts.clocksource.current = Some("jiffies".to_owned());
+    facts.kernel.parameters = Some(vec!["clocksource=jiffies".to_owned()]);
+    for trust in [Trust::Invariant, Trust::AllowNonInvariant] {
+        assert_eq!(facts.verdict(trust), Err(Distrust::CoarseClock));
+    }
+    let report = report(facts);
+    assert_eq!(report.remedies[0].id, "command-line", "{:?}", report.remedies);
+    assert!(!report.remedies.iter().any(|remedy| remedy.does.contains("fastpath ")));
+    let causes = &finding(&report, "counter-unused").because;
+    assert!(
+        causes[0].says.contains("chosen on the kernel's command line"),
+        "{causes:?}"
+    );
+    assert!(
+        causes.iter().any(|why| why.says.contains("cannot follow")),
+        "{causes:?}"
+    );
+    let would_accept = |line: &Line| line.shows.contains("would accept");
+    assert!(!report.evidence.iter().any(would_accept), "{:?}", report.evidence);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_parameter_against_the_tsc_is_removed_if_the_kernel_would_then_use_it() {
+    let remedies = |parameter: &str, cpus: usize, release: &str| {
+        let mut facts = samples::without_promise(samples::hpet());
+        facts.kernel.parameters = Some(vec![parameter.to_owned()]);
+        facts.kernel.release = release.to_owned();
+        facts.machine.cpus = cpus;
+        facts.counter.flags_missing = vec!["constant_tsc", "nonstop_tsc"];
+        facts.machine.hypervisor = Some("QEMU (TCG)".to_owned());
+        let remedies = report(facts).remedies;
+        remedies
+            .into_iter()
+            .map(|remedy| remedy.id.into_owned())
+            .collect::<Vec<_>>()
+    };
+    let has = |remedies: &[String], id: &str| remedies.iter().any(|other| other == id);
+    for parameter in ["notsc", "tsc=unstable"] {
+        for (cpus, release) in [(1, "6.1.0-56-cloud-amd64"), (2, "7.2.13+deb14-cloud-amd64")] {
+            let found = remedies(parameter, cpus, release);
+            assert!(has(&found, "command-line") && !has(&found, "hypervisor"), "{found:?}");
+        }
+        let found = remedies(parameter, 2, "6.1.0-56-cloud-amd64");
+        assert!(!has(&found, "command-line") && has(&found, "hypervisor"), "{found:?}");
+    }
+}
+
+#[test]
+fn of_two_causes_the_one_that_can_be_removed_is_first() {
+    let mut facts = samples::without_vdso_by_command_line();
+    facts.clocksource.current = Some("hpet".to_owned());
+    let report = report(facts);
+    let causes = &finding(&report, "no-vdso").because;
+    assert!(causes[0].says.contains("started without one"), "{causes:?}");
+    assert!(causes[1].says.contains("a vDSO alone would not help"), "{causes:?}");
+    assert_eq!(report.remedies.last().map(|remedy| &*remedy.id), Some("command-line"));
 }

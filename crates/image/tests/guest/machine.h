@@ -92,30 +92,5 @@ static inline long system_call(long number, long a, long b, long c, long d) {
 }
 NO_VSYSCALL
 
-#elif defined(__riscv)
-
-__asm__(".globl _start\n_start: call run");
-
-static inline long system_call(long number, long a, long b, long c, long d) {
-	register long a7 __asm__("a7") = number;
-	register long a0 __asm__("a0") = a;
-	register long a1 __asm__("a1") = b;
-	register long a2 __asm__("a2") = c;
-	register long a3 __asm__("a3") = d;
-
-	__asm__ volatile("ecall" : "+r"(a0) : "r"(a7), "r"(a1), "r"(a2), "r"(a3) : "memory");
-	return a0;
-}
-NO_VSYSCALL
-
-/* This kernel has no SA_RESTORER: signal handlers always return to its own vDSO. So the handler jumps to `restorer`
- * itself, with the stack as a return would leave it. */
-#undef SIGNAL_ACTION
-#define SIGNAL_ACTION(handler, flags, restorer)                                                                        \
-	{ (unsigned long)handle_and_return, (flags), 0 * (handler_restorer = (restorer)) }
-static unsigned long handler_restorer __attribute__((used));
-void handle_and_return(int number);
-__asm__(".globl handle_and_return\nhandle_and_return: call on_signal\n ld ra, handler_restorer\n ret");
-
 #endif
 #endif

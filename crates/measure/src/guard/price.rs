@@ -36,10 +36,10 @@ impl Price {
                 repeat_getpid(n);
             }
         };
-        let reads = calls_per_batch(EFFORT.batch_time, counter::repeat);
-        let calls = calls_per_batch(EFFORT.batch_time, by_call);
+        let reads = calls_per_batch(timer, EFFORT.batch_time, counter::repeat);
+        let calls = calls_per_batch(timer, EFFORT.batch_time, by_call);
         let system_calls = if syscall_works {
-            calls_per_batch(EFFORT.batch_time, by_syscall)
+            calls_per_batch(timer, EFFORT.batch_time, by_syscall)
         } else {
             0
         };

@@ -2,7 +2,8 @@
 //!
 //! BPF programs (`bpf/`) count the calls in the kernel; perf's side-band records (`sideband.rs`) show which programs
 //! the processes run. Without the privilege for that, ptrace can watch a command (`ptrace.rs`). Either way `tally.rs`
-//! adds up the sites for the report. Nothing here prints, and no process but the command's is stopped.
+//! adds up the sites for the report. Reads that make no system call are found by samples (`reads.rs`). Nothing here
+//! prints, and no process but the command's is stopped.
 
 mod arch;
 mod bpf;
@@ -10,6 +11,7 @@ mod call;
 mod command;
 mod process;
 mod ptrace;
+mod reads;
 mod report;
 mod session;
 mod sideband;
@@ -18,6 +20,7 @@ mod tally;
 mod why;
 
 pub use command::{NOT_EXECUTABLE, NOT_FOUND};
+pub use reads::{ReadCaller, Reads, reads};
 pub use report::{Caller, Lost, Method, Report, Row};
 pub use session::{End, Observer, Options, Outcome, Running, Whom, run};
 pub use symbols::Frame;

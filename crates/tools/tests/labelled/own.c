@@ -31,16 +31,6 @@ static long call(long number, long a, long b) {
 #elif defined(__arm__)
 #define CLOCK_GETTIME 263
 #define EXIT 1
-#elif defined(__riscv)
-#define CLOCK_GETTIME 113
-#define EXIT 93
-static long call(long number, long a, long b) {
-	register long a7 __asm__("a7") = number;
-	register long a0 __asm__("a0") = a;
-	register long a1 __asm__("a1") = b;
-	__asm__ volatile("ecall" : "+r"(a0) : "r"(a7), "r"(a1) : "memory");
-	return a0;
-}
 #endif
 
 #if WAY == 3
@@ -64,8 +54,6 @@ void _start(void) {
 	__asm__ volatile("mov $228, %%eax\n\tsyscall" : : "D"(1), "S"(time) : "rax", "rcx", "r11", "memory");
 #elif defined(__i386__)
 	__asm__ volatile("mov $403, %%eax\n\tint $0x80" : : "b"(1), "c"(time) : "eax", "memory");
-#elif defined(__riscv)
-	__asm__ volatile("li a0, 1\n\tmv a1, %0\n\tli a7, 113\n\tecall" : : "r"(time) : "a0", "a1", "a7", "memory");
 #else
 	__asm__ volatile("mov x0, #1\n\tmov x1, %0\n\tmov x8, #113\n\tsvc #0"
 			 :

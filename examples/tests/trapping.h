@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* System calls that trap: no host finds their instruction in a file, so none leads it elsewhere. */
-#ifndef BENCH_TRAPPING_H
-#define BENCH_TRAPPING_H
+#ifndef TRAPPING_H
+#define TRAPPING_H
 
 typedef long trapping_fn(long number, long a, long b, long c);
 

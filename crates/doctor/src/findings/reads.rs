@@ -1,0 +1,128 @@
+//! The share of its CPU time that the process spends in clock reads, and the functions that make them.
+
+use super::super::facts::{Facts, Process, ReadCaller, Reads, VdsoKind};
+use super::gains::{OVER_COUNTER, gains};
+use super::process::clocks_of_subject;
+use super::{Finding, Severity, finding};
+use fastpath_measure::clocks::Clock;
+
+/// Share of the CPU time below which reads are not worth a change of the program.
+const WORTHWHILE: f64 = 0.02;
+/// Least share of a CPU of which a share means anything, at a sample a millisecond.
+const LEAST_CPU: f64 = 0.02;
+
+pub(super) fn find(process: &Process, facts: &Facts) -> Option<Finding> {
+    let reads = process.reads.as_ref()?;
+    let seconds = reads.elapsed_ns as f64 / 1e9;
+    let cpu = reads.cpu_ns as f64 / reads.elapsed_ns.max(1) as f64;
+    let shows = format!(
+        "{:.0} of {:.0} ms in a vDSO, in {seconds:.1} s",
+        reads.reads_ns as f64 / 1e6,
+        reads.cpu_ns as f64 / 1e6
+    );
+    let says = if cpu < LEAST_CPU {
+        format!(
+            "the process used {:.1} % of a CPU while it was sampled, too little for its clock reads to matter",
+            100.0 * cpu
+        )
+    } else if reads.share() < WORTHWHILE / 2.0 {
+        "the process spends less than 1 % of its CPU time in clock reads".to_owned()
+    } else {
+        let rate = match cost_ns(process, facts) {
+            Some(ns) => format!(", about {} a second", rounded(reads.reads_ns as f64 / ns / seconds)),
+            None => String::new(),
+        };
+        format!(
+            "the process spends {:.0} % of its CPU time in clock reads{rate}",
+            100.0 * reads.share()
+        )
+    };
+    let found = finding("process-reads", Severity::Note, says).proof("samples of its CPU time", &shows);
+    if cpu < LEAST_CPU || reads.share() < WORTHWHILE / 2.0 {
+        return Some(found);
+    }
+    let found = reads.callers.iter().fold(found, |found, caller| {
+        found.because(&format!(
+            "{:.0} % of them are made by {}",
+            100.0 * caller.share,
+            name(caller)
+        ))
+    });
+    let found = match predicted(reads, facts) {
+        Some(share) => found.because(&format!(
+            "under fastpath they would take about {:.1} % of its CPU time",
+            100.0 * share
+        )),
+        None => found,
+    };
+    Some(match reads.includes_kernel {
+        true => found,
+        false => found.because("time in the kernel is not included: this user may sample user space only"),
+    })
+}
+
+/// Returns the caller of most reads, if they are worth a change of the program and no path of them is slow.
+pub(in super::super) fn worth_a_change(facts: &Facts) -> Option<&ReadCaller> {
+    let process = facts.process.as_ref()?;
+    let reads = process.reads.as_ref()?;
+    let is_fast = matches!(process.vdso, Some(VdsoKind::Kernel | VdsoKind::Fastpath)) && gains(facts).is_empty();
+    (is_fast && reads.share() >= WORTHWHILE)
+        .then(|| reads.callers.first())
+        .flatten()
+}
+
+/// Returns a caller in words.
+pub(in super::super) fn name(caller: &ReadCaller) -> String {
+    match (&caller.function, &caller.file) {
+        (Some(function), Some(file)) => format!("`{function}` ({file})"),
+        (None, Some(file)) => format!("a function of {file}"),
+        (Some(function), None) => format!("`{function}`"),
+        (None, None) => "a caller that could not be found".to_owned(),
+    }
+}
+
+/// Returns the cost of one of its reads.
+fn cost_ns(process: &Process, facts: &Facts) -> Option<f64> {
+    match process.vdso? {
+        VdsoKind::Fastpath => Some(facts.counter.read_ns? * OVER_COUNTER),
+        VdsoKind::Kernel => {
+            let monotonic = |report: &&fastpath_measure::probe::ClockReport| report.clock == Clock::MONOTONIC;
+            clocks_of_subject(facts).iter().find(monotonic)?.measured.ns
+        }
+        VdsoKind::None | VdsoKind::Other => None,
+    }
+}
+
+/// Returns the share that the reads would have of the CPU time under fastpath, where that gains anything.
+fn predicted(reads: &Reads, facts: &Facts) -> Option<f64> {
+    let gains = gains(facts);
+    let gain = gains.iter().find(|gain| gain.clock == Clock::MONOTONIC)?;
+    let share = reads.share();
+    let left = share * gain.under_fastpath_ns / gain.now_ns;
+    Some(left / (1.0 - share + left))
+}
+
+/// Rounds to two digits: `6.1 million`, `120,000`, `850`.
+fn rounded(value: f64) -> String {
+    if value < 1.0 {
+        return "less than one".to_owned();
+    }
+    let unit = 10f64.powf(value.log10().floor() - 1.0);
+    let value = (value / unit).round() * unit;
+    match value {
+        1e6.. => format!("{:.1} million", value / 1e6),
+        1e3.. => format!("{},{:03.0}", (value / 1e3) as u64, value % 1e3),
+        _ => format!("{value:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rounded;
+
+    #[test]
+    fn counts_have_two_digits() {
+        let texts = [6_123_456.0, 123_456.0, 1_049.0, 851.0, 0.2].map(rounded);
+        assert_eq!(texts, ["6.1 million", "120,000", "1,000", "850", "less than one"]);
+    }
+}
