@@ -6,8 +6,8 @@ use fastpath_helper::{grant, process};
 use fastpath_inject::{InProcess, Shared};
 use fastpath_measure::Functions;
 use fastpath_page::ClockSet;
-use fastpath_publisher::Offsets;
-use fastpath_publisher::evidence::Trust;
+use fastpath_publish::Offsets;
+use fastpath_publish::evidence::Trust;
 
 /// Returns the functions, on a page that is kept up to date as long as this process runs, or the reason why there are
 /// none.

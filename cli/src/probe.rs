@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment};
 use fastpath_measure::{Clock, Measured, Mode, Path, Probe, Verdict};
-use fastpath_publisher::evidence::{self, Distrust, Trust};
+use fastpath_publish::evidence::{self, Distrust, Trust};
 
 use crate::args;
 use crate::document;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What a program's own system calls for time are redirected to (crates/rescue). A thunk jumps here in place of the
+ * What a program's own system calls for time are redirected to (crates/code/src/rescue). A thunk jumps here in place of the
  * `svc`, with its registers, but for x16, the address to continue at, and x17, which is free: both are restored there.
  * A routine leaves the registers as the system call does: x0 is the result, and everything else is as before, the flags
  * too.

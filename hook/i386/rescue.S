@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What a program's own system calls for time are redirected to (crates/rescue). A thunk calls a routine in place of the
+ * What a program's own system calls for time are redirected to (crates/code/src/rescue). A thunk calls a routine in place of the
  * system call, with its registers. A routine leaves the registers as the system call does: eax is the result, and
  * everything else is as before, the flags too.
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What a program's own system calls for time are redirected to (crates/rescue). A thunk jumps here in place of the
+ * What a program's own system calls for time are redirected to (crates/code/src/rescue). A thunk jumps here in place of the
  * `syscall`, with its registers; rcx is the address to continue at, and r11 is free. A routine leaves the registers as
  * the system call does: rax is the result, r11 the flags, and everything else is as before, the flags and 128 bytes
  * below the stack pointer (the red zone) too.

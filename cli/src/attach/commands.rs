@@ -7,7 +7,7 @@ use fastpath_helper::policy::DaemonsPolicy;
 use fastpath_helper::process::Surroundings;
 use fastpath_inject::Rescued;
 use fastpath_inject::attach::{self, Attached, Refusal};
-use fastpath_publisher::evidence::{self, Trust};
+use fastpath_publish::evidence::{self, Trust};
 
 use crate::args;
 use crate::exit;

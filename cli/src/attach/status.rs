@@ -11,7 +11,7 @@ use fastpath_measure::Clock;
 use fastpath_os::Mapping;
 use fastpath_page::{ClockSet, MAPPED_NAME, Page, Reader};
 use fastpath_protocol::client::{Client, Failure};
-use fastpath_publisher::counter;
+use fastpath_publish::counter;
 use serde::{Deserialize, Serialize};
 
 use crate::args;

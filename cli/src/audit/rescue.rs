@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use fastpath_code::rescue::window::Kind;
+use fastpath_code::rescue::{Calls, Site, analyse};
 use fastpath_os::printable;
-use fastpath_rescue::window::Kind;
-use fastpath_rescue::{Calls, Site, analyse};
 use fastpath_tools::audit::{By, Finding, Options, Progress, Rule};
 
 use crate::document;

@@ -17,7 +17,7 @@ use fastpath_daemon::{Failure, Options, Policy, log, serve};
 use fastpath_helper::by_rule;
 use fastpath_helper::process::Surroundings;
 use fastpath_measure::Clocks;
-use fastpath_publisher::evidence::Trust;
+use fastpath_publish::evidence::Trust;
 
 /// Publish the time for all processes of a host that fastpath serves
 #[derive(Parser)]

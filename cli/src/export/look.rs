@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fastpath_doctor::{Options, PageFacts, Report, Served, ServedPage, Verdict as Health};
 use fastpath_measure::{Clock, Functions, Histogram, Path, Probe, Verdict, price_samples};
-use fastpath_publisher::evidence::Trust;
+use fastpath_publish::evidence::Trust;
 
 use super::metrics::{Family, Kind};
 use crate::version;

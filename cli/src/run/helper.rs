@@ -16,8 +16,8 @@ use fastpath_inject::Shared;
 use fastpath_inject::attendant::{Attendant, Fate, First};
 use fastpath_inject::{Cache, InjectionConfig, Permissions};
 use fastpath_page::{ClockSet, Grant};
-use fastpath_publisher::evidence::Trust;
-use fastpath_publisher::{Offsets, Publisher};
+use fastpath_publish::evidence::Trust;
+use fastpath_publish::{Offsets, Publisher};
 
 use super::selection::Selection;
 use super::timeline::Timeline;

@@ -13,7 +13,7 @@ use fastpath_helper::policy::DaemonsPolicy;
 use fastpath_helper::process::Surroundings;
 use fastpath_inject::Shared;
 use fastpath_inject::target::{self, View};
-use fastpath_publisher::evidence::{self, Distrust, Trust};
+use fastpath_publish::evidence::{self, Distrust, Trust};
 
 use crate::args;
 use crate::limits::{FileSize, LARGEST_FILE};

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 
 use fastpath_evidence::PageCopy;
-use fastpath_publisher::evidence::Residuals;
+use fastpath_publish::evidence::Residuals;
 
 use crate::common::{Pid, fastpath, finish, start, wait_until};
 

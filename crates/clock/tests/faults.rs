@@ -16,7 +16,7 @@ use host::{ACPI_PM, Asleep, HPET, Host, Reads, VDSO};
 /// Two counters this close cannot be distinguished: the bounds of crates/evidence/src/exchange.rs on common
 /// machines.
 const COMPARISON_BOUND_NS: f64 = 190.0;
-/// CPU time of a comparison of two CPUs, at most: `cargo run --release -p fastpath-publisher --example patrol`.
+/// CPU time of a comparison of two CPUs, at most: `cargo run --release -p fastpath-publish --example patrol`.
 const COMPARISON_COST_NS: u64 = 150_000;
 /// Error beyond what samples and slews leave.
 const WRONG_NS: i64 = 1_000;
@@ -192,7 +192,7 @@ impl Machine {
     }
 }
 
-/// Returns the time from one comparison to the next on two CPUs: crates/publisher/src/patrol.rs.
+/// Returns the time from one comparison to the next on two CPUs: crates/publish/src/patrol.rs.
 fn compare_every_ns(config: &Config) -> f64 {
     config
         .compare_every_ns

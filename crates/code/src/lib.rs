@@ -1,4 +1,4 @@
-//! Finds the system calls for time, and for the CPU's number, that a program's own code makes.
+//! Finds the system calls for time, and for the CPU's number, that a program's own code makes. [`rescue`] proves which of them can be redirected.
 //!
 //! The file is read in bounded pieces and never mapped. Nothing in it is trusted: every table and every list has a limit.
 #![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
@@ -6,6 +6,7 @@
 pub mod bytes;
 pub mod calls;
 pub mod elf;
+pub mod rescue;
 
 pub use bytes::{Bytes, OnDisk};
 pub use calls::{By, Call, Site};

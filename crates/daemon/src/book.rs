@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use fastpath_page::{ClockSet, Grant, Reader, Reason};
 use fastpath_protocol::{Code, Refusal, status};
-use fastpath_publisher::{Handle, Member, Offsets, SharedPage, counter};
+use fastpath_publish::{Handle, Member, Offsets, SharedPage, counter};
 
 use crate::lease::{Lease, Plan, is_page_read, reopen};
 use crate::payer::Payer;
@@ -346,8 +346,8 @@ fn new_page(keeper: u64) -> io::Result<SharedPage> {
 
 #[cfg(test)]
 mod tests {
-    use fastpath_publisher::Publisher;
-    use fastpath_publisher::evidence::Trust;
+    use fastpath_publish::Publisher;
+    use fastpath_publish::evidence::Trust;
 
     use super::*;
 

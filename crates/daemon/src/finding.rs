@@ -16,7 +16,7 @@ use std::time::Duration;
 use fastpath_inject::{MAILBOX_MAPPED_NAME, region};
 use fastpath_os::Mapping;
 use fastpath_page::MAPPED_NAME;
-use fastpath_publisher::SharedPage;
+use fastpath_publish::SharedPage;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 

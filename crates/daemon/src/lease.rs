@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use fastpath_inject::lease::open;
 pub use fastpath_inject::lease::{Lease, reopen};
-use fastpath_publisher::SharedPage;
+use fastpath_publish::SharedPage;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
@@ -97,7 +97,7 @@ mod tests {
             until(|| !is_page_read(&page));
         }
         let page = SharedPage::create_to_be_taken_up(1).unwrap();
-        page.writer().init(&fastpath_host::init::of_this_host());
+        page.writer().init(&fastpath_publish::host::init::of_this_host());
         let reader = File::from(page.reader().unwrap());
         drop(page);
         let mut taken_up = None;

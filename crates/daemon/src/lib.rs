@@ -1,6 +1,6 @@
 //! `fastpathd`: one publisher for all processes of a host.
 //!
-//! Two threads matter. One publishes ([`fastpath_publisher`]) and never waits for another thread; it gets its
+//! Two threads matter. One publishes ([`fastpath_publish`]) and never waits for another thread; it gets its
 //! pages through a queue. The other serves clients (`server`): it answers each request at once or not at all, and keeps
 //! nothing for a client that does not read. Work that may take long, such as a search of /proc or a change of a
 //! process, has threads of its own.
@@ -27,9 +27,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastpath_inject::target;
 use fastpath_page::ClockSet;
-use fastpath_publisher::Publisher;
-use fastpath_publisher::SharedPage;
-use fastpath_publisher::evidence::{self, Trust};
+use fastpath_publish::Publisher;
+use fastpath_publish::SharedPage;
+use fastpath_publish::evidence::{self, Trust};
 
 use book::{Book, Limits};
 pub use policy::{Action, Decision, Facts, Fit, Policy, Preview};

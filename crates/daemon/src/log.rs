@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use fastpath_publisher::News;
+use fastpath_publish::News;
 
 /// Priority of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

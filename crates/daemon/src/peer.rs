@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use fastpath_protocol::{Code, Refusal};
-use fastpath_publisher::{Offsets, UnknownOffsets};
+use fastpath_publish::{Offsets, UnknownOffsets};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::payer::{Payer, has_ended, pidfd_of_peer};

@@ -11,11 +11,11 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::time::{Duration, Instant};
 
-use fastpath_host::init;
 use fastpath_image::{Image, Instance, KernelFunctions, Options, Placement, Vdso, own_vdso};
 use fastpath_page::{ClockSet, PAGE_SIZE};
-use fastpath_publisher::evidence::{Offsets, Trust, offsets};
-use fastpath_publisher::{Member, Publisher, SharedPage};
+use fastpath_publish::evidence::{Offsets, Trust, offsets};
+use fastpath_publish::host::init;
+use fastpath_publish::{Member, Publisher, SharedPage};
 use std::os::fd::AsRawFd;
 
 const CPUS: usize = 64;
@@ -158,7 +158,7 @@ fn kernels_ns() -> i64 {
 }
 
 fn cpus() -> Vec<usize> {
-    fastpath_publisher::evidence::cpus::allowed()
+    fastpath_publish::evidence::cpus::allowed()
 }
 
 /// What readers have seen.
@@ -184,7 +184,7 @@ fn read_everywhere(clock_gettime: ClockGettime, until: impl Fn(u64) -> bool + Sy
         let mut turn = thread;
         while !until(reads.load(Relaxed)) {
             turn += 1;
-            let _ = fastpath_publisher::evidence::cpus::run_on(cpus[turn % cpus.len()]);
+            let _ = fastpath_publish::evidence::cpus::run_on(cpus[turn % cpus.len()]);
             let before = kernels_ns();
             let (mut first, mut last) = (i64::MAX, 0);
             for _ in 0..20 {

@@ -101,18 +101,18 @@ impl Rescue {
     ) -> Option<Rescue> {
         let mut bytes = vec![0; usize::try_from(length).ok()?];
         file.read_exact_at(&mut bytes, 0).ok()?;
-        let analysis = fastpath_rescue::analyse(&bytes).ok()?;
+        let analysis = fastpath_code::rescue::analyse(&bytes).ok()?;
         let with_number = analysis
             .sites
             .iter()
-            .filter(|site| site.calls != fastpath_rescue::Calls::Any);
+            .filter(|site| site.calls != fastpath_code::rescue::Calls::Any);
         let windows: Vec<_> = with_number.filter_map(|site| site.window.as_ref().ok()).collect();
         // The file's lowest mapping is that of its lowest address, which is 0 unless the program has a fixed place.
         let is_same = |m: &&Mapping| (&m.device, m.inode) == (&mapping.device, mapping.inode);
         let start = maps.iter().filter(is_same).map(|m| m.start).min()?;
         let bias = start.wrapping_sub(analysis.lowest);
         let memory = File::open(root.path_of(&format!("{directory}/mem"))).ok();
-        let is_rescued = |window: &&&fastpath_rescue::Window| {
+        let is_rescued = |window: &&&fastpath_code::rescue::Window| {
             let mut found = vec![0; window.bytes.len()];
             let read = memory
                 .as_ref()

@@ -9,7 +9,7 @@ use fastpath_inject::attach::{self, AttachConfig, Attached, LastResort, Refusal}
 use fastpath_page::{ClockSet, Grant};
 use fastpath_protocol::Code;
 use fastpath_protocol::client::Failure;
-use fastpath_publisher::evidence::Trust;
+use fastpath_publish::evidence::Trust;
 
 use crate::grant::{self, Purpose};
 use crate::policy::DaemonsPolicy;

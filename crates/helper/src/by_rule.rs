@@ -9,7 +9,7 @@ use fastpath_inject::attach::{Answer, Refusal, StoppedTooLong, may_attach};
 use fastpath_page::Clocks;
 use fastpath_page::{ClockSet, MAPPED_NAME};
 use fastpath_protocol::Client;
-use fastpath_publisher::evidence::Trust;
+use fastpath_publish::evidence::Trust;
 
 use crate::attach::{Outcome, Wanted, attach_all};
 use crate::policy::DaemonsPolicy;

@@ -10,8 +10,8 @@ use fastpath_inject::Shared;
 use fastpath_page::{ClockSet, Grant};
 use fastpath_protocol::client::Failure;
 use fastpath_protocol::{Client, Code, Refusal};
-use fastpath_publisher::evidence::{self, Trust};
-use fastpath_publisher::{News, Offsets, Publisher, UnknownOffsets};
+use fastpath_publish::evidence::{self, Trust};
+use fastpath_publish::{News, Offsets, Publisher, UnknownOffsets};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// Shortest and longest time between two checks whether a helper is still needed: many programs end soon, and each check
@@ -141,7 +141,7 @@ impl<'a> Purpose<'a> {
 
 #[cfg(test)]
 mod tests {
-    use fastpath_publisher::SharedPage;
+    use fastpath_publish::SharedPage;
 
     use super::*;
 

@@ -4,7 +4,7 @@
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
-use fastpath_publisher::News;
+use fastpath_publish::News;
 
 /// Socket of syslogd, or journald.
 const DEV_LOG: &str = "/dev/log";

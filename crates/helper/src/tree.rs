@@ -10,7 +10,7 @@ use fastpath_inject::attendant::Attendant;
 use fastpath_inject::{Cache, InjectionConfig, Permissions, Shared};
 use fastpath_page::{ClockSet, Grant};
 use fastpath_protocol::packet;
-use fastpath_publisher::Publisher;
+use fastpath_publish::Publisher;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
 use crate::attach::Wanted;

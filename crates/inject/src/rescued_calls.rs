@@ -1,12 +1,12 @@
-//! A program's own system calls for time, redirected to the image (`crates/rescue`).
+//! A program's own system calls for time, redirected to the image (`crates/code/src/rescue`).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use fastpath_code::rescue::thunk::{Routine, Thunk, thunk};
+use fastpath_code::rescue::{Analysis, Site};
 use fastpath_image::Isa;
-use fastpath_rescue::thunk::{Routine, Thunk, thunk};
-use fastpath_rescue::{Analysis, Site};
 
 use crate::abi::Hook;
 use crate::abi::sites::THUNK_BYTES;

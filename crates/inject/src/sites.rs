@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use fastpath_rescue::Analysis;
+use fastpath_code::rescue::Analysis;
 use object::elf::{PF_X, PT_LOAD, PT_NOTE};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection};
@@ -188,7 +188,7 @@ impl Cache {
 
     /// Returns the system calls for time in an open file. A file that cannot be parsed has none.
     pub fn own_calls(&self, file: &File) -> std::io::Result<Arc<Analysis>> {
-        let find = |bytes: &[u8]| fastpath_rescue::analyse(bytes).unwrap_or_default();
+        let find = |bytes: &[u8]| fastpath_code::rescue::analyse(bytes).unwrap_or_default();
         known(&self.own_calls, file, Role::Library, find)
     }
 }

@@ -3,8 +3,8 @@
 use std::ffi::{c_int, c_long, c_ulong, c_void};
 use std::ptr::NonNull;
 
-use fastpath_host::image::Image;
 use fastpath_page::answers::{Answers, DESCRIPTORS, Identity, Mapped, Memory, WORDS};
+use fastpath_publish::host::image::Image;
 
 use crate::error::{Error, answer};
 use crate::image::isa_of;

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use fastpath_host::image::{CpuFeatures, Image, InstanceError, Isa, KernelFunctions, Options, Placement};
+use fastpath_publish::host::image::{CpuFeatures, Image, InstanceError, Isa, KernelFunctions, Options, Placement};
 
 use crate::error::{Error, answer};
 use crate::plain::{Sized32, copy_out, take};

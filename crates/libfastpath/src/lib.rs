@@ -1,6 +1,6 @@
 //! The C interface of fastpath: `include/fastpath.h` documents each function, and `docs/libfastpath.md` is the guide.
 //!
-//! A thin layer over `fastpath-host`: it checks pointers and sizes, and turns errors into numbers. One file for each
+//! A thin layer over `fastpath-publish`: it checks pointers and sizes, and turns errors into numbers. One file for each
 //! part of the header. Nothing here panics; if something did, `extern "C"` would end the process and not unwind into
 //! the host's frames.
 #![cfg_attr(all(clippy, not(test)), warn(unused_crate_dependencies))]

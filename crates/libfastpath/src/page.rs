@@ -3,9 +3,9 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 
-use fastpath_host::{Page, init};
 use fastpath_page::layout::{FLAG_CPU_SEGMENT, FLAG_ONE_CPU};
 use fastpath_page::{Init, PAGE_SIZE, Reader, Writer};
+use fastpath_publish::host::{Page, init};
 
 use crate::error::{Error, answer};
 use crate::plain::{Sized32, take};

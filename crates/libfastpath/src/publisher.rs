@@ -4,9 +4,9 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fastpath_host::evidence::Trust;
-use fastpath_host::image::Image;
-use fastpath_host::{
+use fastpath_publish::host::evidence::Trust;
+use fastpath_publish::host::image::Image;
+use fastpath_publish::host::{
     Advice, BadRelation, Bracket, Busy, ClockSet, NotPublished, Options, Publisher, Reason, Refreshed, Relation,
     Sample, Source, ThisHost, Trap,
 };

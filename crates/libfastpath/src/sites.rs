@@ -2,8 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use fastpath_rescue::thunk::to_entry;
-use fastpath_rescue::{AllSites, analyse_all};
+use fastpath_code::rescue::thunk::to_entry;
+use fastpath_code::rescue::{AllSites, analyse_all};
 
 use crate::error::{Error, answer};
 use crate::plain::{Sized32, give, size_of_32};

@@ -2,8 +2,8 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use fastpath_host::evidence::{Distrust, Evidence, Trust};
-use fastpath_host::image::CpuFeatures;
+use fastpath_publish::host::evidence::{Distrust, Evidence, Trust};
+use fastpath_publish::host::image::CpuFeatures;
 
 use crate::error::{Error, answer};
 use crate::image::{CPU_CNTVCTSS, CPU_RDTSCP};

@@ -157,7 +157,10 @@ fn every_struct_lies_in_c_as_in_rust() {
     number("FASTPATH_WARP", WARP.into());
     number("FASTPATH_COUNTER_TRAPS", COUNTER_TRAPS.into());
     number("FASTPATH_NOT_COMPARED", NOT_COMPARED.into());
-    number("FASTPATH_REASON_HOST", fastpath_host::Reason::FIRST_OF_HOST.into());
+    number(
+        "FASTPATH_REASON_HOST",
+        fastpath_publish::host::Reason::FIRST_OF_HOST.into(),
+    );
     for (name, error) in [
         ("EINVAL", Error::INVALID),
         ("ESIZE", Error::SIZE),

@@ -12,7 +12,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Returns the clock that the call reads, as for `fastpath_host::Trap`: REALTIME for calls without a choice.
+    /// Returns the clock that the call reads, as for `fastpath_publish::host::Trap`: REALTIME for calls without a choice.
     pub fn clock(&self) -> Option<i32> {
         match self.sysno? {
             Sysno::clock_gettime => Some(self.args[0] as i32),

@@ -1,7 +1,7 @@
 //! A tracing sandbox: every system call of its guest stops and is checked, which costs microseconds; its clocks are
 //! read from a page, which costs nanoseconds.
 //!
-//! It is an example of a host on the crate `fastpath-host`, complete but small. Two limits: a guest with several
+//! It is an example of a host on the crate `fastpath-publish`, complete but small. Two limits: a guest with several
 //! threads can exchange a path between the check and the call (a sandbox against a hostile guest opens files itself),
 //! and only programs of this machine's own instruction set run in it.
 

@@ -7,10 +7,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
+use fastpath_code::rescue::thunk::to_entry;
+use fastpath_code::rescue::{AnySite, analyse_all};
 use fastpath_image::Isa;
 use fastpath_os::maps::{self, Mapping};
-use fastpath_rescue::thunk::to_entry;
-use fastpath_rescue::{AnySite, analyse_all};
 use nix::unistd::Pid;
 use syscalls::Sysno;
 

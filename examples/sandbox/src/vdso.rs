@@ -8,10 +8,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
-use fastpath_host::{Options, Page, Publisher, Source, ThisHost, Trap, evidence, init};
 use fastpath_image::{Image, Instance, Isa, Placement};
 use fastpath_page::answers::{ANSWERS_OFFSET, RING_OFFSET};
 use fastpath_page::{PAGE_SIZE, Writer};
+use fastpath_publish::host::{Options, Page, Publisher, Source, ThisHost, Trap, evidence, init};
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
@@ -22,7 +22,7 @@ use syscalls::Sysno;
 use crate::memory::Memory;
 use crate::remote::RemoteCalls;
 
-pub use fastpath_host::Advice;
+pub use fastpath_publish::host::Advice;
 
 /// F_SEAL_FUTURE_WRITE, include/uapi/linux/fcntl.h (Linux 5.1).
 const F_SEAL_FUTURE_WRITE: SealFlag = SealFlag::from_bits_retain(0x10);

@@ -12,9 +12,9 @@ use fastpath_image::own_vdso;
 use fastpath_inject::redirection::region_for;
 use fastpath_inject::{Shared, region};
 use fastpath_page::{ClockSet, Reader};
-use fastpath_publisher::SharedPage;
-use fastpath_publisher::evidence::Trust;
-use fastpath_publisher::{Member, Offsets, Publisher};
+use fastpath_publish::SharedPage;
+use fastpath_publish::evidence::Trust;
+use fastpath_publish::{Member, Offsets, Publisher};
 use nix::fcntl::{FcntlArg, SealFlag};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -82,7 +82,7 @@ impl Server {
             clocks: ClockSet::ALL,
             offsets,
         });
-        member.page.writer().init(&fastpath_host::init::of_this_host());
+        member.page.writer().init(&fastpath_publish::host::init::of_this_host());
         let page = member.page.reader().expect("the page");
         handle.add(1, member.clone());
         let until = stop.clone();

@@ -8,7 +8,7 @@ use super::Host;
 const MONOTONIC: u32 = 1;
 /// Lead of an anchor over its sample.
 const LEAD_NS: f64 = 50_000.0;
-/// Attempts of a refresh, as in crates/host.
+/// Attempts of a refresh, as in crates/publish/src/host.
 const ATTEMPTS: u32 = 5;
 const IDS: [u32; 5] = [0, 1, 7, 11, 4];
 
@@ -122,7 +122,7 @@ impl Publisher {
 
     pub fn refresh_now(&mut self) -> Refresh {
         let mut refresh = self.try_to_refresh();
-        // As crates/host does where readers wait for the anchor.
+        // As crates/publish/src/host does where readers wait for the anchor.
         for _ in 1..ATTEMPTS {
             if !refresh.was_late {
                 break;

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fastpath_protocol::SOCKET_VARIABLE;
-use fastpath_publisher::evidence::Trust;
+use fastpath_publish::evidence::Trust;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 

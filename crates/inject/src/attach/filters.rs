@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use fastpath_code::rescue::thunk::Routine;
 use fastpath_image::Isa;
-use fastpath_rescue::thunk::Routine;
 use nix::errno::Errno;
 
 use super::refusal::Answer;

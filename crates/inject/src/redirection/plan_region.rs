@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use fastpath_code::rescue::thunk::Routine;
 use fastpath_image::{Image, Instance, Isa, KernelFunctions, Options, Placement, Vdso};
 use fastpath_page::ClockSet;
-use fastpath_rescue::thunk::Routine;
 
 use super::{EntryPatch, Journal, LeftAlone, MOST_RECORDS, Moved, Purpose, Record, Redirection, State, plan};
 use crate::abi::{self, Abi};

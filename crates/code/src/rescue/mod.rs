@@ -1,0 +1,189 @@
+//! Finds the system calls for time, and for the CPU's number, that a program's own code makes, and proves for each whether it can be redirected to
+//! an image without any other effect.
+//!
+//! [`analyse`] reads an ELF file of x86-64, i386 or AArch64. A site is *proven* if the bytes of a jump beside the system call
+//! can be replaced, and nothing can jump between them; any other is refused with its [`Reason`]. [`thunk::thunk`] makes
+//! the code to which the jump goes.
+
+mod aarch64;
+mod file;
+mod frames;
+pub mod thunk;
+pub mod window;
+mod x86;
+
+use std::collections::HashSet;
+use std::fmt;
+
+use crate::{By, Call};
+use fastpath_isa::Isa;
+
+pub use window::{Reason, Window};
+
+/// Calls that a site may make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Calls {
+    /// Its code sets this call's number.
+    One(Call),
+    /// The number is an argument, as in libc's `syscall()`: the thunk compares it.
+    Any,
+}
+
+/// One system call instruction, or one load of an address in the vsyscall page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Site {
+    /// Address of the instruction as the file states it, before relocation.
+    pub address: u64,
+    pub calls: Calls,
+    pub by: By,
+    /// The bytes to replace, or the reason why the site is left alone.
+    pub window: Result<Window, Reason>,
+}
+
+/// The sites of a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Analysis {
+    /// Sites, lowest address first.
+    pub sites: Vec<Site>,
+    /// Lowest address that the file states for its segments, at the start of its page: a file that is mapped elsewhere is
+    /// moved by the difference.
+    pub lowest: u64,
+}
+
+impl fmt::Display for Calls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Calls::One(call) => call.name(),
+            Calls::Any => "any call",
+        })
+    }
+}
+
+/// Returns the addresses of the system calls whose number is an argument.
+fn dynamic(isa: Isa, part: &file::Part<'_>) -> Vec<u64> {
+    let sites = match isa {
+        Isa::Aarch64 => aarch64::dynamic(part.bytes),
+        isa => x86::window::dynamic(isa, part.bytes),
+    };
+    sites.into_iter().map(|at| part.address + at as u64).collect()
+}
+
+/// The code of a file. On x86 it must be followed first: its instructions can only be told from where they begin.
+struct Code<'a, 'f> {
+    file: &'a file::File<'f>,
+    flow: Option<x86::flow::Flow>,
+}
+
+impl<'a, 'f> Code<'a, 'f> {
+    fn of(file: &'a file::File<'f>) -> Code<'a, 'f> {
+        let is_x86 = file.isa != Isa::Aarch64;
+        Code {
+            file,
+            flow: is_x86.then(|| x86::flow::Flow::of(file)),
+        }
+    }
+
+    /// Returns the addresses of all system calls, each with its number if an instruction shortly before loads it.
+    fn all(&self) -> Vec<(u64, Option<u32>)> {
+        let Some(flow) = &self.flow else {
+            let calls_in = |part: &file::Part<'_>| {
+                let address = part.address;
+                let calls = aarch64::all(part.bytes).into_iter();
+                calls.map(move |(at, number)| (address + at as u64, number))
+            };
+            return self.file.code.iter().flat_map(calls_in).collect();
+        };
+        x86::window::all(self.file, flow)
+    }
+
+    fn window(&self, address: u64, by: By) -> Result<Window, Reason> {
+        match &self.flow {
+            Some(flow) => x86::window::find(self.file, flow, address, by),
+            None => aarch64::find(self.file, address),
+        }
+    }
+}
+
+/// One system call instruction of any call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnySite {
+    /// Address of the instruction as the file states it, before relocation.
+    pub address: u64,
+    /// The call's number, if an instruction shortly before loads it. Other code may come there with another one.
+    pub number: Option<u32>,
+    /// Whether the number is an argument of a function for any call, as libc's `syscall()`.
+    pub is_argument: bool,
+    /// The bytes to replace, or the reason why the site is left alone.
+    pub window: Result<Window, Reason>,
+}
+
+/// All system calls of a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AllSites {
+    /// Sites, lowest address first.
+    pub sites: Vec<AnySite>,
+    /// As [`Analysis::lowest`].
+    pub lowest: u64,
+}
+
+/// Returns every system call instruction of an ELF file that its functions reach, for [`thunk::to_entry`]. A file that
+/// is not one, of another ISA than x86-64 and AArch64, without section headers or with broken tables has none.
+pub fn analyse_all(bytes: &[u8]) -> AllSites {
+    let of_isa = |file: &file::File<'_>| matches!(file.isa, Isa::X86_64 | Isa::Aarch64);
+    let Some(mut file) = file::File::parse(bytes).filter(of_isa) else {
+        return AllSites::default();
+    };
+    if file.add_tables(bytes).is_none() {
+        return AllSites::default();
+    }
+    let code = Code::of(&file);
+    let arguments: HashSet<u64> = file.code.iter().flat_map(|part| dynamic(file.isa, part)).collect();
+    let site = |(address, number)| AnySite {
+        address,
+        number,
+        is_argument: arguments.contains(&address),
+        window: code.window(address, By::SystemCall),
+    };
+    let mut sites: Vec<AnySite> = code.all().into_iter().map(site).collect();
+    sites.retain(|site| site.window != Err(Reason::NotReached));
+    sites.sort_by_key(|site| site.address);
+    AllSites {
+        sites,
+        lowest: file.lowest(),
+    }
+}
+
+/// Returns the sites of an ELF file. A file that is not one, of another ISA, or without section headers (its relocations
+/// and call frames cannot be found) has none.
+///
+/// # Errors
+/// A message, if the file is broken.
+pub fn analyse(bytes: &[u8]) -> Result<Analysis, String> {
+    let Some(mut file) = file::File::parse(bytes) else {
+        return Ok(Analysis::default());
+    };
+    let found = crate::calls_for_time(bytes)?;
+    let mut wanted: Vec<(u64, Calls, By)> = found
+        .into_iter()
+        .map(|site| (site.address, Calls::One(site.call), site.by))
+        .collect();
+    let arguments = file.code.iter().flat_map(|part| dynamic(file.isa, part));
+    wanted.extend(arguments.map(|address| (address, Calls::Any, By::SystemCall)));
+    // Stable: a known number is before the same site without.
+    wanted.sort_by_key(|(address, ..)| *address);
+    wanted.dedup_by_key(|(address, ..)| *address);
+    if wanted.is_empty() || file.add_tables(bytes).is_none() {
+        return Ok(Analysis::default());
+    }
+    let code = Code::of(&file);
+    let sites = wanted.into_iter().map(|(address, calls, by)| Site {
+        address,
+        calls,
+        by,
+        window: code.window(address, by),
+    });
+    Ok(Analysis {
+        sites: sites.collect(),
+        lowest: file.lowest(),
+    })
+}

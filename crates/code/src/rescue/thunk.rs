@@ -1,0 +1,112 @@
+//! The code to which the jump at a site goes.
+//!
+//! A system call changes few registers, and a thunk changes no others: it compares the number without the flags, and
+//! jumps to a *routine* (`hook/ISA/rescue.S`) with the address of its own end. The routine answers or makes the system
+//! call, leaves the registers as the system call does, and jumps to that address.
+//!
+//! For the guests of a host, [`to_entry`] makes thunks that compare nothing: all calls go to one entry point,
+//! `__fastpath_syscall` of the image for hosts (`vdso/hosts/ISA/entry.S`). It comes back to the end too if it has answered,
+//! and else to a system call instruction at a known distance before it.
+
+use fastpath_isa::Isa;
+
+use crate::rescue::window::Window;
+use crate::rescue::{Calls, aarch64, x86};
+
+/// A routine in a process that answers one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Routine {
+    /// The call's name.
+    pub name: &'static str,
+    /// The call's number.
+    pub number: u32,
+    /// The routine's address.
+    pub address: u64,
+}
+
+impl Routine {
+    /// Returns the routine for the call of this name; `None` if the ISA has no such call.
+    pub fn of(isa: Isa, name: &'static str, address: u64) -> Option<Routine> {
+        let (name, number) = isa.facts().calls.list().find(|(known, _)| *known == name)?;
+        Some(Routine { name, number, address })
+    }
+}
+
+/// A thunk, and the change that leads to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Thunk {
+    /// The code, for the address that it was made for.
+    pub code: Vec<u8>,
+    /// Address of the change.
+    pub address: u64,
+    /// Bytes before the change.
+    pub original: Vec<u8>,
+    /// Bytes after the change; as many.
+    pub replacement: Vec<u8>,
+    /// Instructions of the window besides the first, as offsets in it, and their copies, as offsets in the thunk. A
+    /// thread at the one may continue at the other.
+    pub moved: Vec<(u16, u16)>,
+    /// Where a system call that the thunk makes returns to, as offsets in the thunk and in the window: a thread that
+    /// waits there may continue at the other. Only a window behind the system call has one.
+    pub in_call: Option<(u16, u16)>,
+}
+
+/// Returns the thunk at `at` for a window that is loaded with `bias`; `None` if there is no routine for its calls, or
+/// one is out of reach of the other. The first of `routines` are compared if there is no room for all. Other calls continue at `otherwise`, with the registers that they had at the
+/// window, or are made as without the thunk. Only for a number that the window does not set.
+pub fn thunk(
+    window: &Window,
+    calls: Calls,
+    bias: u64,
+    at: u64,
+    routines: &[Routine],
+    otherwise: Option<u64>,
+) -> Option<Thunk> {
+    let answers = |routine: &&Routine| match calls {
+        Calls::One(call) => routine.name == call.name(),
+        Calls::Any => true,
+    };
+    let wanted: Vec<Routine> = routines.iter().filter(answers).copied().collect();
+    // A window before the call may set the number.
+    if wanted.is_empty() || (otherwise.is_some() && calls != Calls::Any) {
+        return None;
+    }
+    let place = Place {
+        window,
+        address: bias.wrapping_add(window.address),
+        at,
+    };
+    let thunk = |wanted: &[Routine]| match window.isa {
+        Isa::Aarch64 => aarch64::thunk(place, wanted, otherwise),
+        Isa::I386 => x86::thunk32::thunk(place, wanted, otherwise),
+        _ => x86::thunk::thunk(place, wanted, otherwise),
+    };
+    // The jumps of x86 that keep the flags reach 127 bytes: long copied instructions leave room for fewer routines.
+    (1..=wanted.len()).rev().find_map(|count| thunk(&wanted[..count]))
+}
+
+/// Returns the thunk at `at` for a window that is loaded with `bias`, which leads every call to `entry`. `None` if the
+/// window is of another ISA than x86-64 and AArch64, or loads an address of the vsyscall page, or the thunk is out of
+/// a jump's reach of it. The entry may be anywhere.
+pub fn to_entry(window: &Window, bias: u64, at: u64, entry: u64) -> Option<Thunk> {
+    let place = Place {
+        window,
+        address: bias.wrapping_add(window.address),
+        at,
+    };
+    match window.isa {
+        Isa::Aarch64 => aarch64::to_entry(place, entry),
+        Isa::X86_64 => x86::thunk::to_entry(place, entry),
+        _ => None,
+    }
+}
+
+/// A window in a process, and where its thunk goes.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'w> {
+    pub window: &'w Window,
+    /// Address of the window in the process.
+    pub address: u64,
+    /// Address of the thunk.
+    pub at: u64,
+}

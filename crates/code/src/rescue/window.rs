@@ -1,0 +1,102 @@
+//! The bytes of a site that a jump replaces.
+//!
+//! | window | ISA | what is replaced | where the system call is made |
+//! |---|---|---|---|
+//! | before | x86-64 | whole instructions right before the `syscall` | at its own address |
+//! | behind | x86-64 | the `syscall` and whole instructions after it | in the thunk |
+//! | before | i386 | the same; the call is `int $0x80` or a call of the kernel's function | at its own address |
+//! | behind | i386 | an `int $0x80` and whole instructions after it | in the thunk |
+//! | behind | AArch64 | the `svc` alone | in the thunk |
+//! | vsyscall | x86-64 | the constant of the instruction that loads the address | in the thunk |
+//!
+//! A jump to the `syscall` behind a window *before* it finds it unchanged.
+
+use std::fmt;
+use std::ops::Range;
+
+use fastpath_isa::Isa;
+
+use crate::rescue::file::File;
+
+/// Where a window is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Before the system call, which stays.
+    Before,
+    /// The system call and what follows.
+    Behind,
+    /// The constant in an instruction that loads an address in the vsyscall page.
+    Vsyscall,
+}
+
+/// Bytes that can be replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Window {
+    pub isa: Isa,
+    pub kind: Kind,
+    /// Address of the first byte, before relocation.
+    pub address: u64,
+    /// What is there.
+    pub bytes: Vec<u8>,
+    /// Size of the system call instruction.
+    pub call_bytes: usize,
+}
+
+impl Window {
+    /// Refuses code that the loader changes.
+    pub(crate) fn unless_relocated(self, file: &File<'_>) -> Result<Window, Reason> {
+        let range = self.range();
+        // A relocation changes up to 8 bytes.
+        let range = range.start.saturating_sub(7)..range.end;
+        match file.relocated.iter().find(|at| range.contains(at)) {
+            Some(at) => Err(Reason::Relocated(*at)),
+            None => Ok(self),
+        }
+    }
+
+    fn range(&self) -> Range<u64> {
+        self.address..self.address + self.bytes.len() as u64
+    }
+}
+
+/// Reason why a site is left alone. Addresses are those of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// No function that the file states reaches it.
+    NotReached,
+    /// Decoding all of the file would take too long.
+    TooLarge,
+    /// Too few instructions beside it can be moved.
+    NoRoom,
+    /// It is not the instruction that the ISA's programs use: `int $0x80` in an x86-64 program, which takes i386's numbers,
+    /// or `sysenter`, which does not return behind it.
+    OtherCall,
+    /// Something may jump to this address in it.
+    Landing(u64),
+    /// Two decodings of the code disagree.
+    Ambiguous(u64),
+    /// The loader changes the code there.
+    Relocated(u64),
+    /// The write of a jump would cross a page, where the death of the writer could cut it in two.
+    CrossesPage,
+    /// The file is loaded at any address, and an address below 2 GiB is needed.
+    Movable,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::NotReached => f.write_str("no known function reaches it"),
+            Reason::TooLarge => f.write_str("its file has more code than can be examined"),
+            Reason::NoRoom => f.write_str("too few instructions beside it can be moved"),
+            Reason::OtherCall => f.write_str("it is not made by the usual instruction"),
+            Reason::Landing(at) => write!(f, "something may jump to {at:#x}"),
+            Reason::Ambiguous(at) => write!(f, "its code can be decoded in two ways at {at:#x}"),
+            Reason::Relocated(at) => write!(f, "the loader changes its code at {at:#x}"),
+            Reason::CrossesPage => f.write_str("a jump there would lie in two pages"),
+            Reason::Movable => f.write_str("its program may be loaded above 2 GiB"),
+        }
+    }
+}

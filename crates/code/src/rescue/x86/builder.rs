@@ -1,0 +1,92 @@
+//! Puts the code of a thunk together.
+
+use iced_x86::{BlockEncoder, BlockEncoderOptions, Decoder, DecoderOptions, Instruction, InstructionBlock};
+
+use super::bits_of;
+use super::window::JUMP_BYTES;
+use crate::rescue::thunk::{Place, Thunk};
+
+pub(crate) struct Builder<'w> {
+    pub place: Place<'w>,
+    pub code: Vec<u8>,
+}
+
+impl<'w> Builder<'w> {
+    pub(crate) fn of(place: Place<'w>) -> Builder<'w> {
+        Builder {
+            place,
+            code: Vec::new(),
+        }
+    }
+
+    pub(crate) fn here(&self) -> u64 {
+        self.place.at + self.code.len() as u64
+    }
+
+    /// Returns the distance of a jump or call of 32 bits. On i386 it reaches every address.
+    pub(crate) fn distance(&self, from: u64, to: u64) -> Option<[u8; 4]> {
+        let distance = to.wrapping_sub(from.wrapping_add(JUMP_BYTES as u64)) as i64;
+        match bits_of(self.place.window.isa) {
+            32 => Some((distance as u32).to_le_bytes()),
+            _ => Some(i32::try_from(distance).ok()?.to_le_bytes()),
+        }
+    }
+
+    /// Returns `jmp rel32`.
+    fn jump(&self, from: u64, to: u64) -> Option<[u8; JUMP_BYTES]> {
+        let [a, b, c, d] = self.distance(from, to)?;
+        Some([0xe9, a, b, c, d])
+    }
+
+    pub(crate) fn jump_to(&mut self, to: u64) -> Option<()> {
+        let jump = self.jump(self.here(), to)?;
+        self.code.extend(jump);
+        Some(())
+    }
+
+    /// Appends copies of instructions of the window, from this offset on. Returns the offsets of each, and of its copy.
+    pub(crate) fn copy(&mut self, from: usize) -> Option<Vec<(u16, u16)>> {
+        let bytes = &self.place.window.bytes[from..];
+        if bytes.is_empty() {
+            return Some(Vec::new());
+        }
+        let first = self.place.address + from as u64;
+        let bits = bits_of(self.place.window.isa);
+        let decoder = Decoder::with_ip(bits, bytes, first, DecoderOptions::NONE);
+        let instructions: Vec<Instruction> = decoder.into_iter().collect();
+        let block = InstructionBlock::new(&instructions, self.here());
+        let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
+        let encoded = BlockEncoder::encode(bits, block, options).ok()?;
+        let base = self.code.len();
+        let copies = encoded
+            .new_instruction_offsets
+            .iter()
+            .map(|offset| base + *offset as usize);
+        let moved = instructions
+            .iter()
+            .map(|instruction| (instruction.ip() - self.place.address) as usize)
+            .zip(copies)
+            .map(|(from, to)| (from as u16, to as u16))
+            .collect();
+        self.code.extend(encoded.code_buffer);
+        Some(moved)
+    }
+
+    /// Makes this the target of the short jump whose distance is at this offset.
+    pub(crate) fn land(&mut self, distance: usize) -> Option<()> {
+        self.code[distance] = i8::try_from(self.code.len() - (distance + 1)).ok()? as u8;
+        Some(())
+    }
+
+    pub(crate) fn finish(self, mut moved: Vec<(u16, u16)>, in_call: Option<(u16, u16)>) -> Option<Thunk> {
+        moved.retain(|(from, _)| *from > 0);
+        Some(Thunk {
+            address: self.place.address,
+            original: self.place.window.bytes[..JUMP_BYTES].to_vec(),
+            replacement: self.jump(self.place.address, self.place.at)?.to_vec(),
+            code: self.code,
+            moved,
+            in_call,
+        })
+    }
+}

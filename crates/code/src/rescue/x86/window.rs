@@ -1,0 +1,289 @@
+//! The bytes beside a `syscall` that a jump can replace.
+
+use crate::By;
+use fastpath_isa::Isa;
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register};
+use memchr::memmem;
+
+use super::flow::Flow;
+use crate::rescue::file::File;
+use crate::rescue::window::{Kind, Reason, Window};
+
+/// Size of `jmp rel32`.
+pub(crate) const JUMP_BYTES: usize = 5;
+/// Size of `syscall` and `int $0x80`.
+const SYSCALL_BYTES: usize = 2;
+const PAGE: u64 = 4096;
+
+/// Code before or behind a `syscall` whose number is an argument. Each is the code of one library's function for any
+/// system call.
+struct Shape {
+    before: &'static [u8],
+    behind: &'static [u8],
+}
+
+const SHAPES: [Shape; 3] = [
+    // glibc, syscall(): mov rdi,rax; rsi,rdi; rdx,rsi; rcx,rdx; r8,r10; r9,r8; 8(rsp),r9
+    Shape {
+        before: &[
+            0x48, 0x89, 0xf8, 0x48, 0x89, 0xf7, 0x48, 0x89, 0xd6, 0x48, 0x89, 0xca, 0x4d, 0x89, 0xc2, 0x4d, 0x89, 0xc8,
+            0x4c, 0x8b, 0x4c, 0x24, 0x08,
+        ],
+        behind: &[],
+    },
+    // musl, syscall(), as compilers make it: mov 16(rdx),rsi; 24(rdx),rdx
+    Shape {
+        before: &[0x48, 0x8b, 0x72, 0x10, 0x48, 0x8b, 0x52, 0x18],
+        behind: &[],
+    },
+    // Go, all calls: cmp $-4095, rax; jbe
+    Shape {
+        before: &[],
+        behind: &[0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x76],
+    },
+];
+
+/// Returns the offsets of the `syscall` instructions in `code` whose number is an argument.
+pub(crate) fn dynamic(isa: Isa, code: &[u8]) -> Vec<usize> {
+    if isa == Isa::I386 {
+        return dynamic_32(code);
+    }
+    let is_dynamic = |at: &usize| {
+        SHAPES
+            .iter()
+            .any(|shape| code[..*at].ends_with(shape.before) && code[at + SYSCALL_BYTES..].starts_with(shape.behind))
+    };
+    memmem::find_iter(code, &SYSCALL).filter(is_dynamic).collect()
+}
+
+/// glibc's syscall() for i386: mov 44(%esp), %ebp; 40, %edi; 36, %esi; 32, %edx; 28, %ecx; 24, %ebx; 20, %eax
+const GLIBC_32: &[u8] = &[
+    0x8b, 0x6c, 0x24, 0x2c, 0x8b, 0x7c, 0x24, 0x28, 0x8b, 0x74, 0x24, 0x24, 0x8b, 0x54, 0x24, 0x20, 0x8b, 0x4c, 0x24,
+    0x1c, 0x8b, 0x5c, 0x24, 0x18, 0x8b, 0x44, 0x24, 0x14,
+];
+
+/// Returns the offsets of the system calls behind that code: `int $0x80`, `call *%gs:0x10` or `call *_dl_sysinfo`.
+fn dynamic_32(code: &[u8]) -> Vec<usize> {
+    let behind = memmem::find_iter(code, GLIBC_32).map(|at| at + GLIBC_32.len());
+    behind.filter(|at| is_call_32(&code[*at..])).collect()
+}
+
+fn is_call_32(code: &[u8]) -> bool {
+    code.starts_with(&INT_80) || code.starts_with(&[0x65, 0xff, 0x15, 0x10, 0, 0, 0]) || code.starts_with(&[0xff, 0x15])
+}
+
+const SYSCALL: [u8; SYSCALL_BYTES] = [0x0f, 0x05];
+const INT_80: [u8; SYSCALL_BYTES] = [0xcd, 0x80];
+
+/// Returns the addresses of all `syscall` instructions that are reached, each with its number if an instruction shortly
+/// before loads it.
+pub(crate) fn all(file: &File<'_>, flow: &Flow) -> Vec<(u64, Option<u32>)> {
+    let parts = file.code.iter().enumerate();
+    let sites = parts.flat_map(|(part, code)| {
+        let calls = memmem::find_iter(code.bytes, &SYSCALL).filter(move |at| flow.begins((part, *at)));
+        calls.map(move |at| (part, at))
+    });
+    let site = |place: (usize, usize)| {
+        let search = Search { file, flow, place };
+        (search.address(place.1), search.number())
+    };
+    sites.map(site).collect()
+}
+
+/// Returns the window of the site at `address`.
+pub(crate) fn find(file: &File<'_>, flow: &Flow, address: u64, by: By) -> Result<Window, Reason> {
+    if !flow.is_complete {
+        return Err(Reason::TooLarge);
+    }
+    let begins = |(part, offset): (usize, usize)| match by {
+        By::SystemCall => flow.begins((part, offset)).then_some((part, offset)),
+        // The address is that of the constant.
+        By::Vsyscall => Some((part, flow.previous((part, offset))?)),
+    };
+    let place = file.place(address).and_then(begins).ok_or(Reason::NotReached)?;
+    let search = Search { file, flow, place };
+    if by == By::SystemCall && !search.is_usual() {
+        return Err(Reason::OtherCall);
+    }
+    let window = match by {
+        By::Vsyscall => search.constant()?,
+        By::SystemCall => match search.before() {
+            Ok(window) => window,
+            // The reason of the first window, which is the usual one, is reported.
+            Err(reason) => search.behind().map_err(|_| reason)?,
+        },
+    };
+    window.unless_relocated(file)
+}
+
+struct Search<'a, 'f> {
+    file: &'a File<'f>,
+    flow: &'a Flow,
+    /// Executable part and offset of the site.
+    place: (usize, usize),
+}
+
+impl Search<'_, '_> {
+    fn code(&self) -> &[u8] {
+        self.file.code[self.place.0].bytes
+    }
+
+    /// Returns whether the system call is the instruction that this ISA's programs use.
+    fn is_usual(&self) -> bool {
+        let code = &self.code()[self.place.1..];
+        match self.file.isa {
+            Isa::I386 => is_call_32(code),
+            _ => code.starts_with(&SYSCALL),
+        }
+    }
+
+    fn address(&self, offset: usize) -> u64 {
+        self.file.code[self.place.0].address + offset as u64
+    }
+
+    fn decode(&self, offset: usize) -> Instruction {
+        let code = &self.code()[offset..];
+        Decoder::with_ip(
+            super::bits_of(self.file.isa),
+            code,
+            self.address(offset),
+            DecoderOptions::NONE,
+        )
+        .decode()
+    }
+
+    /// Returns the number that the last instruction which writes it loads, if that is a constant. Something may jump
+    /// between the two with another number.
+    fn number(&self) -> Option<u32> {
+        /// Instructions before the call that are searched.
+        const LOOK_BACK: usize = 8;
+        let (part, mut at) = self.place;
+        let mut factory = InstructionInfoFactory::new();
+        for _ in 0..LOOK_BACK {
+            at = self.flow.previous((part, at))?;
+            let instruction = self.decode(at);
+            let registers = factory.info(&instruction).used_registers().to_vec();
+            let writes = |used: &iced_x86::UsedRegister| {
+                used.register().full_register() == Register::RAX
+                    && !matches!(
+                        used.access(),
+                        OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess
+                    )
+            };
+            if registers.iter().any(writes) || !is_movable(&instruction) {
+                return match instruction.code() {
+                    Code::Mov_r32_imm32 => Some(instruction.immediate32()),
+                    Code::Xor_r32_rm32 | Code::Xor_rm32_r32
+                        if instruction.op0_register() == instruction.op1_register() =>
+                    {
+                        Some(0)
+                    }
+                    _ => None,
+                };
+            }
+        }
+        None
+    }
+
+    /// Returns the shortest window right before the `syscall`.
+    fn before(&self) -> Result<Window, Reason> {
+        let (part, end) = self.place;
+        let mut start = end;
+        while end - start < JUMP_BYTES {
+            let previous = self.flow.previous((part, start)).ok_or(Reason::NoRoom)?;
+            let instruction = self.decode(previous);
+            // An instruction that does not end where the next begins comes of another decoding.
+            if previous + instruction.len() != start {
+                return Err(Reason::Ambiguous(self.address(previous)));
+            }
+            if !is_movable(&instruction) {
+                return Err(Reason::NoRoom);
+            }
+            start = previous;
+        }
+        self.window(Kind::Before, start, end)
+    }
+
+    /// Returns the window of the `syscall` and the instructions after it.
+    fn behind(&self) -> Result<Window, Reason> {
+        let (part, start) = self.place;
+        // i386's other system calls would leave an address in the thunk on the stack while they wait.
+        let call = if self.file.isa == Isa::I386 { INT_80 } else { SYSCALL };
+        if !self.code()[start..].starts_with(&call) {
+            return Err(Reason::NoRoom);
+        }
+        let mut end = start + SYSCALL_BYTES;
+        while end - start < JUMP_BYTES {
+            if !self.flow.begins((part, end)) {
+                return Err(Reason::NoRoom);
+            }
+            let instruction = self.decode(end);
+            if instruction.is_invalid() || !is_movable(&instruction) {
+                return Err(Reason::NoRoom);
+            }
+            end += instruction.len();
+        }
+        self.window(Kind::Behind, start, end)
+    }
+
+    /// Returns the constant of the instruction at the site.
+    fn constant(&self) -> Result<Window, Reason> {
+        let (_, start) = self.place;
+        let load = self.decode(start);
+        let size = match load.code() {
+            // The constant is extended with its sign: the thunk must be below 2 GiB.
+            Code::Mov_rm64_imm32 if self.file.is_fixed => 4,
+            Code::Mov_rm64_imm32 => return Err(Reason::Movable),
+            Code::Mov_r64_imm64 => 8,
+            _ => return Err(Reason::NoRoom),
+        };
+        let end = start + load.len();
+        self.jumps_between(start, end)?;
+        self.window_of(Kind::Vsyscall, end - size, end, size)
+    }
+
+    fn window(&self, kind: Kind, start: usize, end: usize) -> Result<Window, Reason> {
+        self.jumps_between(start, end)?;
+        self.window_of(kind, start, end, JUMP_BYTES)
+    }
+
+    fn window_of(&self, kind: Kind, start: usize, end: usize, written: usize) -> Result<Window, Reason> {
+        let address = self.address(start);
+        if address / PAGE != (address + written as u64 - 1) / PAGE {
+            return Err(Reason::CrossesPage);
+        }
+        Ok(Window {
+            isa: self.file.isa,
+            kind,
+            address,
+            bytes: self.code()[start..end].to_vec(),
+            call_bytes: self.decode(self.place.1).len(),
+        })
+    }
+
+    /// Refuses code that something may jump into, and code in which another decoding begins instructions elsewhere.
+    fn jumps_between(&self, start: usize, end: usize) -> Result<(), Reason> {
+        let (part, _) = self.place;
+        if let Some(at) = self.flow.landing_in(part, start + 1..end) {
+            return Err(Reason::Landing(self.address(at)));
+        }
+        let mut offset = start;
+        while offset < end {
+            let next = offset + self.decode(offset).len().max(1);
+            if let Some(at) = self.flow.begin_in(part, offset + 1..next.min(end)) {
+                return Err(Reason::Ambiguous(self.address(at)));
+            }
+            offset = next;
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether an instruction does the same at another address. Those that refer to memory by their own address are
+/// encoded anew.
+fn is_movable(instruction: &Instruction) -> bool {
+    instruction.flow_control() == FlowControl::Next
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,285 @@
+#![allow(clippy::single_range_in_vec_init, reason = "a list of functions, which may be one")]
+
+use super::*;
+use crate::rescue::file::Part;
+
+/// Address of the code of these tests, 16 bytes before a page's end.
+const AT: u64 = 0x40_0ff0;
+/// mov $228, %eax
+const CLOCK_GETTIME: &[u8] = &[0xb8, 0xe4, 0, 0, 0];
+const SYSCALL: &[u8] = &[0x0f, 0x05];
+/// ret
+const RET: &[u8] = &[0xc3];
+
+/// Returns the window of the `syscall` after `before`, in a function at `at` that goes on with `behind`.
+fn window_at(at: u64, before: &[&[u8]], behind: &[&[u8]], change: impl Fn(&mut File<'_>)) -> Result<Window, Reason> {
+    window_of(at, before, SYSCALL, behind, change)
+}
+
+/// The same for another system call.
+fn window_of(
+    at: u64,
+    before: &[&[u8]],
+    call: &[u8],
+    behind: &[&[u8]],
+    change: impl Fn(&mut File<'_>),
+) -> Result<Window, Reason> {
+    let before = before.concat();
+    let code = [&before, call, &behind.concat()].concat();
+    let mut file = File {
+        isa: fastpath_isa::Isa::X86_64,
+        code: vec![Part {
+            address: at,
+            bytes: &code,
+        }],
+        data: Vec::new(),
+        is_fixed: true,
+        functions: vec![at..at + code.len() as u64],
+        labels: Vec::new(),
+        objects: Vec::new(),
+        relocated: Vec::new(),
+        global_offsets: None,
+        entry: at,
+    };
+    change(&mut file);
+    let flow = Flow::of(&file);
+    find(&file, &flow, at + before.len() as u64, By::SystemCall)
+}
+
+fn window(before: &[&[u8]], behind: &[&[u8]]) -> Result<Window, Reason> {
+    window_at(0x40_0000, before, behind, |_| {})
+}
+
+#[test]
+fn the_load_of_the_number_right_before_the_call_is_replaced() {
+    let found = window(&[CLOCK_GETTIME], &[RET]).unwrap();
+    assert_eq!(
+        (found.kind, found.address, &*found.bytes),
+        (Kind::Before, 0x40_0000, CLOCK_GETTIME)
+    );
+}
+
+#[test]
+fn several_instructions_are_replaced_where_the_last_one_is_too_short() {
+    // mov %rsp, %rsi; xor %edi, %edi
+    let found = window(&[CLOCK_GETTIME, &[0x48, 0x89, 0xe6], &[0x31, 0xff]], &[RET]).unwrap();
+    assert_eq!((found.kind, found.address), (Kind::Before, 0x40_0005));
+    assert_eq!(found.bytes, [0x48, 0x89, 0xe6, 0x31, 0xff]);
+}
+
+#[test]
+fn what_follows_is_replaced_where_nothing_before_can_be() {
+    // A label right before the call; cmp $-4095, %rax.
+    let compare: &[u8] = &[0x48, 0x3d, 1, 0xf0, 0xff, 0xff];
+    let jump_to_call: &[u8] = &[0xeb, 0x00];
+    let found = window(&[jump_to_call], &[compare, RET]).unwrap();
+    assert_eq!((found.kind, found.address), (Kind::Behind, 0x40_0002));
+    assert_eq!(found.bytes, [SYSCALL, compare].concat());
+    // Too little follows.
+    assert_eq!(window(&[jump_to_call], &[RET]), Err(Reason::NoRoom));
+}
+
+#[test]
+fn a_jump_to_the_call_itself_finds_it_unchanged() {
+    // jmp to the syscall, behind it
+    let found = window(&[CLOCK_GETTIME], &[&[0xeb, 0xfc]]).unwrap();
+    assert_eq!(found.kind, Kind::Before);
+}
+
+#[test]
+fn a_jump_into_the_window_refuses_it_wherever_it_comes_from() {
+    let into = 0x40_0003;
+    let refused = Err(Reason::Landing(into));
+    let two: [&[u8]; 2] = [&[0x48, 0x89, 0xe6], &[0x31, 0xff]];
+    // A short jump: to the second instruction.
+    assert_eq!(window(&two, &[&[0xeb, 0xfa]]), refused);
+    // A long one, behind an instruction that ends the function.
+    assert_eq!(window(&two, &[RET, &[0xe9, 0xf6, 0xff, 0xff, 0xff]]), refused);
+    // A symbol, a relocation, a landing pad.
+    assert_eq!(
+        window_at(0x40_0000, &two, &[RET], |file| file.labels.push(into)),
+        refused
+    );
+    // Another function's start.
+    assert_eq!(
+        window_at(0x40_0000, &two, &[RET], |file| file.functions.push(into..into + 1)),
+        refused
+    );
+    // A word of data.
+    for word in [into.to_le_bytes().to_vec(), (into as u32).to_le_bytes().to_vec()] {
+        let refusal = window_at(0x40_0000, &two, &[RET], |file| {
+            let bytes: &'static [u8] = word.clone().leak();
+            file.data.push(Part {
+                address: 0x60_0000,
+                bytes,
+            });
+        });
+        assert_eq!(refusal, refused);
+    }
+    // A table of relative addresses that the code refers to: lea table(%rip), %rcx.
+    let lea: &[u8] = &[0x48, 0x8d, 0x0d, 0, 0, 0x20, 0];
+    let table = 0x40_0008 + 7 + 0x20_0000;
+    let refusal = window_at(0x40_0000, &two, &[RET, lea, RET], |file| {
+        file.is_fixed = false;
+        file.data.push(Part {
+            address: table,
+            bytes: (into.wrapping_sub(table) as u32).to_le_bytes().to_vec().leak(),
+        });
+    });
+    assert_eq!(refusal, refused);
+}
+
+#[test]
+fn code_that_no_function_reaches_is_left_alone() {
+    let refusal = window_at(0x40_0000, &[RET, CLOCK_GETTIME], &[RET], |file| {
+        file.functions = vec![0x40_0000..0x40_0001];
+    });
+    assert_eq!(refusal, Err(Reason::NotReached));
+}
+
+#[test]
+fn two_decodings_of_the_same_code_are_a_reason_to_leave_it_alone() {
+    // The constant contains another function.
+    let refusal = window_at(0x40_0000, &[CLOCK_GETTIME], &[RET], |file| {
+        file.functions.push(0x40_0002..0x40_0005);
+    });
+    assert!(
+        matches!(refusal, Err(Reason::Landing(_) | Reason::Ambiguous(_))),
+        "{refusal:?}"
+    );
+}
+
+#[test]
+fn a_jump_is_written_within_one_page() {
+    let pad: &[u8] = &[0x90; 13];
+    assert_eq!(
+        window_at(AT, &[pad, CLOCK_GETTIME], &[RET], |_| {}),
+        Err(Reason::CrossesPage)
+    );
+    assert!(window_at(AT, &[&pad[..11], CLOCK_GETTIME], &[RET], |_| {}).is_ok());
+}
+
+#[test]
+fn code_that_the_loader_changes_is_left_alone() {
+    for at in [0x40_0000 - 7, 0x40_0004] {
+        let refusal = window_at(0x40_0000, &[CLOCK_GETTIME], &[RET], |file| file.relocated.push(at));
+        assert_eq!(refusal, Err(Reason::Relocated(at)));
+    }
+    assert!(
+        window_at(0x40_0000, &[CLOCK_GETTIME], &[RET], |file| file
+            .relocated
+            .push(0x40_0005))
+        .is_ok()
+    );
+}
+
+/// Regression test: a thunk would have made it a system call of the same number in the table of x86-64.
+#[test]
+fn i386s_calls_in_a_program_for_x86_64_are_left_alone() {
+    let refusal = window_of(0x40_0000, &[CLOCK_GETTIME], &[0xcd, 0x80], &[RET], |_| {});
+    assert_eq!(refusal, Err(Reason::OtherCall));
+}
+
+#[test]
+fn i386s_calls_are_replaced_where_they_return_behind_their_instruction() {
+    let number: &[u8] = &[0xb8, 0x09, 1, 0, 0];
+    let as_i386 = |file: &mut File<'_>| file.isa = Isa::I386;
+    let window = |call: &[u8], behind: &[&[u8]]| window_of(0x40_0000, &[number], call, behind, as_i386);
+    // int $0x80; call *%gs:0x10; call *0x8100000
+    for call in [
+        &[0xcd, 0x80][..],
+        &[0x65, 0xff, 0x15, 0x10, 0, 0, 0],
+        &[0xff, 0x15, 0, 0, 0x10, 8],
+    ] {
+        let found = window(call, &[RET]).unwrap();
+        assert_eq!(
+            (found.kind, &*found.bytes, found.call_bytes),
+            (Kind::Before, number, call.len())
+        );
+    }
+    // sysenter returns elsewhere.
+    assert_eq!(window(&[0x0f, 0x34], &[RET]), Err(Reason::OtherCall));
+    // A label before the call; lea 0(%esi), %esi.
+    let label: &[u8] = &[0xeb, 0];
+    let behind = [&[0x8d, 0x76, 0][..], RET];
+    let found = window_of(0x40_0000, &[label], &[0xcd, 0x80], &behind, as_i386).unwrap();
+    assert_eq!((found.kind, found.bytes.len()), (Kind::Behind, 5));
+    let refusal = window_of(
+        0x40_0000,
+        &[label],
+        &[0x65, 0xff, 0x15, 0x10, 0, 0, 0],
+        &behind,
+        as_i386,
+    );
+    assert_eq!(refusal, Err(Reason::NoRoom));
+}
+
+#[test]
+fn tables_relative_to_the_global_offset_table_are_jumps_too() {
+    let two: [&[u8]; 2] = [&[0x8b, 0x74, 0x24, 4], &[0x31, 0xff]]; // mov 4(%esp), %esi; xor %edi, %edi
+    let into = 0x40_0004_u32;
+    let word = |word: u32| -> &'static [u8] { word.to_le_bytes().to_vec().leak() };
+    let with_word = |bytes: &'static [u8]| {
+        window_of(0x40_0000, &two, &[0xcd, 0x80], &[RET], move |file| {
+            file.isa = Isa::I386;
+            file.is_fixed = false;
+            file.global_offsets = Some(0x50_0000);
+            file.data.push(Part {
+                address: 0x60_0000,
+                bytes,
+            });
+        })
+    };
+    assert_eq!(
+        with_word(word(into.wrapping_sub(0x50_0000))),
+        Err(Reason::Landing(into.into()))
+    );
+    assert!(with_word(word(into)).is_ok());
+}
+
+#[test]
+fn a_load_of_a_vsyscall_is_replaced_in_its_constant() {
+    // mov $0xffffffffff600000, %rax; call *%rax; ret
+    let code: &[u8] = &[0x48, 0xc7, 0xc0, 0, 0, 0x60, 0xff, 0xff, 0xd0, 0xc3];
+    let mut file = File {
+        isa: fastpath_isa::Isa::X86_64,
+        code: vec![Part {
+            address: 0x40_0000,
+            bytes: code,
+        }],
+        data: Vec::new(),
+        is_fixed: true,
+        functions: vec![0x40_0000..0x40_000a],
+        labels: Vec::new(),
+        objects: Vec::new(),
+        relocated: Vec::new(),
+        global_offsets: None,
+        entry: 0x40_0000,
+    };
+    let found = find(&file, &Flow::of(&file), 0x40_0003, By::Vsyscall).unwrap();
+    assert_eq!(
+        (found.kind, found.address, found.bytes),
+        (Kind::Vsyscall, 0x40_0003, vec![0, 0, 0x60, 0xff])
+    );
+    file.is_fixed = false;
+    let refused = find(&file, &Flow::of(&file), 0x40_0003, By::Vsyscall);
+    assert_eq!(refused, Err(Reason::Movable));
+}
+
+#[test]
+fn the_functions_for_any_call_are_found_in_this_machines_libc() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let libc = maps
+        .split_whitespace()
+        .find(|word| word.ends_with("/libc.so.6"))
+        .unwrap();
+    let sites = crate::rescue::analyse(&std::fs::read(libc).unwrap()).unwrap().sites;
+    let any: Vec<_> = sites
+        .iter()
+        .filter(|site| site.calls == crate::rescue::Calls::Any)
+        .collect();
+    assert!(
+        !any.is_empty() && any.iter().all(|site| site.window.is_ok()),
+        "{sites:?}"
+    );
+}

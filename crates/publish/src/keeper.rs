@@ -1,0 +1,272 @@
+//! The loop that keeps pages up to date: it sleeps until the next refresh, or until an event that cannot wait for it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use crate::host::{News, Refresher, Source, ThisHost, sample};
+use fastpath_clock::{Bracket, Config, Ntp, Sample};
+use fastpath_evidence::{Trust, counter, offsets};
+use fastpath_page::{ClockSet, Reason};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+
+use crate::ntp::NtpWatch;
+use crate::patrol::{Patrol, Rhythm};
+use crate::publisher::Many;
+use crate::settings::SettingsWatch;
+use crate::steps::StepWatch;
+
+/// Time to wait after a refresh that missed its moment: by then the anchor before it is in force.
+const LEAD_NS: u64 = crate::host::LEAD_NS;
+/// Time between questions for changed kernel settings, where the clocks are being steered and [`SettingsWatch`] is not
+/// available. A slew of 500 ppm, or one from one end to the other, makes 5 or 10 us of this. Asking takes two system
+/// calls; on a host whose clocks are not steered, the question at each refresh is enough.
+const ASK_EVERY: Duration = Duration::from_millis(10);
+/// Time between questions for a while after a change: a slew by 8 %, as chronyd does it, ends soon, and 2 ms of it are
+/// 170 us.
+const ASK_OFTEN: Duration = Duration::from_millis(2);
+/// Length of that while.
+const OFTEN_FOR: Duration = Duration::from_secs(5);
+/// Time from the kernel's check of CAP_SYS_TIME to the change of the clock: some microseconds, unless the caller is
+/// interrupted.
+const CHECK_TO_CHANGE: Duration = Duration::from_micros(20);
+/// Time within which an interrupted caller continues; the next refresh finds later changes.
+const CHANGED_WITHIN: Duration = Duration::from_millis(20);
+/// Time before a [`SettingsWatch`] is made, which takes a part of a millisecond: programs that end sooner do without.
+const WATCH_SETTINGS_AFTER: Duration = Duration::from_secs(1);
+/// Time for which the kernel's state is taken for unchanged while a [`SettingsWatch`] reports nothing: less than a
+/// window by default, ten windows on a counter that is watched closely. The two calls cost as much as a sample.
+const ASKED_WITHIN: Duration = Duration::from_millis(90);
+/// Time until the next try after a step of CLOCK_REALTIME in the middle of a sample.
+const RETRY: Duration = Duration::from_micros(100);
+
+/// The events that ended a sleep early.
+#[derive(Default)]
+struct Woken {
+    /// CLOCK_REALTIME was stepped.
+    by_step: bool,
+    /// The counters of two CPUs disagree.
+    by_patrol: bool,
+    /// A process is about to change the clocks.
+    by_settings: bool,
+}
+
+/// State of the [`SettingsWatch`].
+enum Settings {
+    /// To be made at this time.
+    Later(Instant),
+    Watched(SettingsWatch),
+    /// Not available here.
+    Unknown,
+}
+
+/// Follows this host's clocks and keeps `pages` up to date.
+pub struct Keeper {
+    pub pages: Many,
+    refresher: Refresher,
+    steps: Option<StepWatch>,
+    ntp: Option<NtpWatch>,
+    settings: Settings,
+    patrol: Option<Patrol>,
+    may_measure_offsets: bool,
+    rhythm: Rhythm,
+    hear: Box<dyn FnMut(&News) + Send>,
+    next: Instant,
+    /// When to ask for the kernel's state, besides at each refresh.
+    ask_next: Option<Instant>,
+    ask_often_until: Instant,
+    has_asked: bool,
+    /// The kernel's state at the last question, and when that was.
+    asked: Option<(Ntp, Instant)>,
+}
+
+impl Keeper {
+    /// Starts with pages that no other publisher writes any more. `clocks` are those that any of them answers.
+    pub fn new(mut pages: Many, clocks: ClockSet, trust: Trust) -> Keeper {
+        let config = Config {
+            clocks,
+            ..Config::default()
+        };
+        let allows_non_invariant = trust == Trust::AllowNonInvariant;
+        let config = if allows_non_invariant { config.watched() } else { config };
+        let mut refresher = Refresher::new(config, 0);
+        let boottime_ns = ThisHost.clock(libc::CLOCK_BOOTTIME).unwrap_or(0);
+        // Anchors in force were made by another publisher, from samples that are not available here.
+        refresher.begin(&mut pages, boottime_ns, allows_non_invariant, counter::read);
+        Keeper {
+            pages,
+            refresher,
+            steps: None,
+            ntp: None,
+            settings: Settings::Unknown,
+            patrol: None,
+            may_measure_offsets: allows_non_invariant && offsets::would_help(),
+            rhythm: Rhythm::of(&config),
+            hear: Box::new(|_| {}),
+            next: Instant::now(),
+            ask_next: None,
+            ask_often_until: Instant::now(),
+            has_asked: false,
+            asked: None,
+        }
+    }
+
+    pub fn watch_for_steps(&mut self) {
+        self.steps = StepWatch::new().ok();
+        self.ntp = NtpWatch::new();
+        if self.ntp.is_some() {
+            self.settings = Settings::Later(Instant::now() + WATCH_SETTINGS_AFTER);
+        }
+        self.refresher.set_publisher_pid(std::process::id());
+    }
+
+    pub fn compare_cpus(&mut self) -> io::Result<()> {
+        self.patrol = Some(Patrol::start(self.rhythm, self.may_measure_offsets)?);
+        Ok(())
+    }
+
+    pub fn on_news(&mut self, hear: impl FnMut(&News) + Send + 'static) {
+        self.hear = Box::new(hear);
+    }
+
+    /// Sleeps until something is due, and does it. Returns true if `other` is readable.
+    pub fn turn(&mut self, other: BorrowedFd<'_>) -> bool {
+        let wake = self.ask_next.map_or(self.next, |ask| ask.min(self.next));
+        let timeout = wake.saturating_duration_since(Instant::now());
+        let (woken, by_other) = self.sleep(timeout, other);
+        if woken.by_patrol {
+            self.take_in_comparison(true);
+        }
+        if woken.by_step {
+            self.follow_step();
+        }
+        let now = Instant::now();
+        if woken.by_settings
+            && let Settings::Watched(settings) = &mut self.settings
+        {
+            settings.take();
+            self.ask_often_until = now + CHANGED_WITHIN;
+            self.ask_next = Some(now + CHECK_TO_CHANGE);
+        }
+        let is_due = now >= self.next;
+        if is_due || self.ask_next.is_some_and(|ask| now >= ask) {
+            self.see_to_settings(now);
+            let ntp = self.kernel_state(now);
+            let is_news = ntp.is_some_and(|ntp| self.refresher.is_news(&ntp));
+            self.ask_next = ntp.and_then(|ntp| self.next_question(now, &ntp, is_news));
+            if is_due || is_news {
+                self.refresh(ntp);
+                self.take_in_comparison(false);
+            }
+        }
+        if let Some(news) = self.refresher.take_news() {
+            (self.hear)(&news);
+        }
+        by_other
+    }
+
+    /// Returns the kernel's state by adjtimex(2), or what it was a moment ago if nothing can have changed it since.
+    fn kernel_state(&mut self, now: Instant) -> Option<Ntp> {
+        let is_watched = matches!(self.settings, Settings::Watched(_)) && now >= self.ask_often_until;
+        if let Some((ntp, at)) = self.asked
+            && is_watched
+            && ntp.is_steady()
+            && now.duration_since(at) < ASKED_WITHIN
+        {
+            return Some(ntp);
+        }
+        let ntp = self.ntp.as_ref().and_then(NtpWatch::read);
+        self.asked = ntp.map(|ntp| (ntp, now));
+        ntp
+    }
+
+    fn see_to_settings(&mut self, now: Instant) {
+        if let Settings::Later(at) = self.settings
+            && now >= at
+        {
+            self.settings = SettingsWatch::new().map_or(Settings::Unknown, Settings::Watched);
+        }
+    }
+
+    /// Returns when to ask for the kernel's state again, if not at the next refresh. `ntp` is the present state.
+    fn next_question(&mut self, now: Instant, ntp: &Ntp, is_news: bool) -> Option<Instant> {
+        let is_watched = matches!(self.settings, Settings::Watched(_));
+        // The first state that is read may be as old as the host.
+        if is_news && !is_watched && std::mem::replace(&mut self.has_asked, true) {
+            self.ask_often_until = now + OFTEN_FOR;
+        }
+        if now < self.ask_often_until {
+            Some(now + ASK_OFTEN)
+        } else {
+            (ntp.is_synchronized && !is_watched).then(|| now + ASK_EVERY)
+        }
+    }
+
+    fn sleep(&self, timeout: Duration, other: BorrowedFd<'_>) -> (Woken, bool) {
+        let steps = self.steps.as_ref().map(AsFd::as_fd);
+        let patrol = self.patrol.as_ref().map(AsFd::as_fd);
+        let settings = match &self.settings {
+            Settings::Watched(watch) => Some(watch.as_fd()),
+            _ => None,
+        };
+        let mut fds: Vec<_> = [steps, patrol, settings, Some(other)]
+            .into_iter()
+            .flatten()
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
+        let ready = ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None).is_ok();
+        let mut woken = fds.iter().map(|fd| ready && fd.any().unwrap_or(false));
+        let mut by = |fd: Option<BorrowedFd<'_>>| fd.is_some() && woken.next() == Some(true);
+        let woken = Woken {
+            by_step: by(steps),
+            by_patrol: by(patrol),
+            by_settings: by(settings),
+        };
+        (woken, by(Some(other)))
+    }
+
+    fn take_in_comparison(&mut self, was_woken: bool) {
+        if let Some(warp) = self.patrol.as_ref().and_then(|patrol| patrol.take(was_woken)) {
+            self.refresher.compared(&mut self.pages, &warp, counter::read);
+        }
+        if let Some(measured) = self.patrol.as_ref().and_then(Patrol::take_offsets) {
+            self.refresher.withdraw(&mut self.pages, Reason::Warp, counter::read);
+            offsets::put_in_force(measured);
+            self.pages.store_offsets();
+        }
+    }
+
+    fn follow_step(&mut self) {
+        if let Some(steps) = &mut self.steps {
+            steps.rearm();
+        }
+        self.refresher.follow_step(
+            &mut self.pages,
+            counter::read,
+            look,
+            || sample::careful_sample(&ThisHost),
+            || std::thread::sleep(RETRY),
+        );
+    }
+
+    /// Takes one sample and carries out its result. `ntp` is the kernel's state, read just before.
+    pub fn refresh(&mut self, ntp: Option<Ntp>) {
+        self.refresher.refresh(
+            &mut self.pages,
+            counter::read,
+            look,
+            || {
+                let sample = sample::sample(&ThisHost)?;
+                Some(Sample { ntp, ..sample })
+            },
+            || std::thread::sleep(Duration::from_nanos(LEAD_NS)),
+        );
+        self.next = Instant::now() + Duration::from_nanos(self.refresher.next_window_ns());
+    }
+}
+
+/// Reads the kernel's MONOTONIC once.
+pub(crate) fn look() -> Option<Bracket> {
+    sample::bracket(&ThisHost, libc::CLOCK_MONOTONIC)
+}

@@ -1,0 +1,487 @@
+//! The publisher: one sample, one discipline, one anchor, written to all of them.
+//!
+//! A page that is shown to a time namespace gets the anchor with that namespace's offsets; each page has its own
+//! clocks. The contents of a page decide nothing here: the publisher remembers the anchor in force, so a client that
+//! managed to write to its page affects only itself.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use crate::host::{News, Pages, Reason, counter, init};
+use fastpath_clock::is_behind;
+use fastpath_evidence::{Trust, offsets};
+use fastpath_page::anchor::base_index;
+use fastpath_page::{Anchor, Change, ClockSet, Grant, PublishError, Stats, Watch, Withdrawal, Writer, publish_changes};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::SharedPage;
+use crate::keeper::{Keeper, look};
+
+/// Commands handled between two looks at the clock: a thousand new clients must not delay a refresh.
+const AT_A_TIME: usize = 64;
+
+/// Largest error behind the kernel's clock, in nanoseconds, at which a new page gets the anchor in force. A read of the
+/// kernel's clock takes the same time.
+const SEEDED_BEHIND_NS: f64 = 50.0;
+
+/// Offsets of the clocks of a time namespace (time_namespaces(7)) from those here, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Offsets {
+    /// MONOTONIC and MONOTONIC_RAW.
+    pub monotonic_ns: i64,
+    /// BOOTTIME.
+    pub boottime_ns: i64,
+}
+
+impl Offsets {
+    /// Returns the anchor as that namespace sees it.
+    fn applied_to(self, anchor: Anchor, is_raw: bool) -> Anchor {
+        if self == Offsets::default() {
+            return anchor;
+        }
+        let index = |clock: libc::clockid_t| base_index(clock as u32).unwrap_or(0);
+        if is_raw {
+            return anchor.offset_by(index(libc::CLOCK_MONOTONIC_RAW), self.monotonic_ns);
+        }
+        anchor
+            .offset_by(index(libc::CLOCK_MONOTONIC), self.monotonic_ns)
+            .offset_by(index(libc::CLOCK_BOOTTIME), self.boottime_ns)
+    }
+}
+
+/// A page among many.
+pub struct Member {
+    /// The page itself, with its header written.
+    pub page: SharedPage,
+    /// The clocks that it answers.
+    pub clocks: ClockSet,
+    /// The time namespace of its readers.
+    pub offsets: Offsets,
+}
+
+impl Member {
+    /// Writes a new page's header. Returns also the descriptor for its readers.
+    pub fn new(page: SharedPage, clocks: ClockSet, offsets: Offsets) -> io::Result<(Member, OwnedFd)> {
+        page.writer().init(&init::of_this_host());
+        let reader = page.reader()?;
+        Ok((Member { page, clocks, offsets }, reader))
+    }
+}
+
+/// The anchors of the pages of one namespace.
+#[derive(Clone, Copy)]
+struct Anchors {
+    hres: Anchor,
+    raw: Anchor,
+}
+
+/// No clock.
+const NOTHING: Anchor = Anchor {
+    clocks: ClockSet::NONE,
+    base_cycles: 0,
+    rate: fastpath_page::Rate { mult: 1, shift: 0 },
+    cap_cycles: 0,
+    base: [fastpath_page::Base {
+        sec: 0,
+        nsec_shifted: 0,
+    }; fastpath_page::layout::BASES],
+};
+
+impl Anchors {
+    const NOTHING: Anchors = Anchors {
+        hres: NOTHING,
+        raw: NOTHING,
+    };
+
+    fn seen_with(self, offsets: Offsets) -> Anchors {
+        Anchors {
+            hres: offsets.applied_to(self.hres, false),
+            raw: offsets.applied_to(self.raw, true),
+        }
+    }
+}
+
+/// A page, and whether it holds the anchor in force.
+struct Entry {
+    id: u64,
+    member: Arc<Member>,
+    follows: bool,
+    /// Why it does not; `None`: its first anchor is not due yet.
+    reason: Option<Reason>,
+}
+
+impl Entry {
+    /// Stores the statistics of all pages. A page that answers nothing gets 0 refreshes of this publisher, and the
+    /// reason.
+    fn set_stats(&self, stats: &Stats) {
+        let stats = match self.follows {
+            true => *stats,
+            false => Stats {
+                refreshes: 0,
+                withdrawn_reason: stats.withdrawn_reason.or(self.reason),
+                ..*stats
+            },
+        };
+        self.member.page.writer().set_stats(&stats);
+    }
+}
+
+/// Pages that change together, by their readers' time namespace.
+pub struct Many {
+    groups: HashMap<Offsets, Vec<Entry>>,
+    in_force: Anchors,
+    stats: Stats,
+    watch: Watch,
+    telling_cycles: u64,
+}
+
+/// One page's part in a change.
+struct Row<'a> {
+    writer: Writer<'a>,
+    clocks: ClockSet,
+    old: &'a Anchors,
+    new: &'a Anchors,
+    with_raw: bool,
+}
+
+impl Row<'_> {
+    fn changes(&self) -> impl Iterator<Item = Change<'_>> + Clone {
+        let Row {
+            writer,
+            clocks,
+            old,
+            new,
+            with_raw,
+        } = self;
+        let hres = Change::hres(writer, *clocks, Some(&old.hres), &new.hres);
+        let raw = (*with_raw && clocks.contains(ClockSet::MONOTONIC_RAW))
+            .then(|| Change::raw(writer, *clocks, Some(&old.raw), &new.raw));
+        std::iter::once(hres).chain(raw)
+    }
+}
+
+impl Many {
+    fn new() -> Many {
+        Many {
+            groups: HashMap::new(),
+            in_force: Anchors::NOTHING,
+            stats: Stats::default(),
+            watch: Watch::default(),
+            telling_cycles: 0,
+        }
+    }
+
+    /// Stores the offsets in force of the CPUs' counters on all pages, of which no anchor is in force.
+    pub fn store_offsets(&self) {
+        let table = offsets::in_force().map(|offsets| offsets.table());
+        self.each().for_each(|writer| writer.set_offsets(table.as_deref()));
+    }
+
+    fn each(&self) -> impl Iterator<Item = Writer<'_>> {
+        self.groups.values().flatten().map(|entry| entry.member.page.writer())
+    }
+
+    /// Adds a page. A page of an earlier publisher is withdrawn, and answers again after the next refresh: its last
+    /// anchor came from other samples.
+    fn add(&mut self, id: u64, member: Arc<Member>) {
+        let writer = member.page.writer();
+        let is_taken_over = writer.are_in_force();
+        if is_taken_over {
+            writer.withdraw(Reason::NewPublisher, counter::read);
+        }
+        writer.set_offsets(offsets::in_force().map(|offsets| offsets.table()).as_deref());
+        writer.set_clocks(member.clocks);
+        writer.set_watch(&self.watch);
+        let entry = Entry {
+            id,
+            follows: !is_taken_over && self.seed(&member),
+            reason: is_taken_over.then_some(Reason::NewPublisher),
+            member,
+        };
+        entry.set_stats(&self.stats);
+        self.groups.entry(entry.member.offsets).or_default().push(entry);
+    }
+
+    /// Puts the anchor in force on a page that answers nothing.
+    fn seed(&self, member: &Member) -> bool {
+        let row = Row {
+            writer: member.page.writer(),
+            clocks: member.clocks,
+            old: &Anchors::NOTHING,
+            new: &self.in_force.seen_with(member.offsets),
+            with_raw: true,
+        };
+        // The page's readers use the kernel, and our clocks can be behind it while it is slewed.
+        let is_behind_kernel = || {
+            look().is_some_and(|kernel| {
+                let hres = &self.in_force.hres;
+                !hres.clocks.is_empty() && is_behind(hres, &kernel, SEEDED_BEHIND_NS)
+            })
+        };
+        publish_changes(row.changes(), 0, counter::read, is_behind_kernel).is_ok()
+    }
+
+    /// Puts the anchor in force on the pages that answer nothing yet.
+    fn seed_waiting(&mut self) {
+        let mut groups = std::mem::take(&mut self.groups);
+        for entry in groups.values_mut().flatten().filter(|entry| !entry.follows) {
+            entry.follows = self.seed(&entry.member);
+        }
+        self.groups = groups;
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Arc<Member>> {
+        for group in self.groups.values_mut() {
+            if let Some(at) = group.iter().position(|entry| entry.id == id) {
+                return Some(group.swap_remove(at).member);
+            }
+        }
+        None
+    }
+
+    fn let_go(&mut self, id: u64) {
+        if let Some(member) = self.remove(id) {
+            member.page.writer().withdraw(Reason::LetGo, counter::read);
+        }
+    }
+}
+
+impl Pages for Many {
+    fn are_in_force(&self) -> bool {
+        false
+    }
+
+    fn publish(
+        &mut self,
+        hres: &Anchor,
+        raw: Option<&Anchor>,
+        spare_cycles: u64,
+        counter: impl Fn() -> u64,
+        is_behind_kernel: impl Fn() -> bool,
+    ) -> Result<(), PublishError> {
+        let new = Anchors {
+            hres: *hres,
+            raw: raw.copied().unwrap_or(self.in_force.raw),
+        };
+        let now = counter();
+        let begins_later = (hres.base_cycles.wrapping_sub(now) as i64) > 0;
+        if begins_later {
+            self.seed_waiting();
+        }
+        let seen = |offsets: &Offsets| (self.in_force.seen_with(*offsets), new.seen_with(*offsets));
+        let groups: Vec<_> = self.groups.iter().map(|(offsets, all)| (all, seen(offsets))).collect();
+        let mut rows = Vec::with_capacity(self.groups.values().map(Vec::len).sum());
+        // These pages wait, and delay no other page: those that were taken over, until the kernel's clock is past what
+        // their readers saw; and those whose readers use the kernel, while our clocks are behind it or the new anchor
+        // begins later.
+        let mut waiting = Vec::new();
+        let behind = std::cell::OnceCell::new();
+        let is_behind = || *behind.get_or_init(&is_behind_kernel);
+        for (entries, (old, new)) in &groups {
+            for entry in *entries {
+                let row = Row {
+                    writer: entry.member.page.writer(),
+                    clocks: entry.member.clocks,
+                    old: if entry.follows { old } else { &Anchors::NOTHING },
+                    new,
+                    with_raw: raw.is_some() || !entry.follows,
+                };
+                let asks_kernel = !row.old.hres.may_answer_from(now);
+                let must_wait = |change: Change<'_>| {
+                    change.is_below_floor() || (!entry.follows && begins_later && change.leaves_gap())
+                };
+                if row.changes().any(must_wait) || (asks_kernel && is_behind()) {
+                    waiting.push(entry.id);
+                } else {
+                    rows.push(row);
+                }
+            }
+        }
+        // Read at the beginning and when all readers have been redirected.
+        let asked = Cell::new((0, 0));
+        let clocked = || {
+            let now = counter();
+            asked.set((asked.get().1, now));
+            now
+        };
+        let published = match behind.get() {
+            Some(true) if rows.is_empty() => Err(PublishError::BehindKernel),
+            _ => publish_changes(
+                rows.iter().flat_map(Row::changes),
+                spare_cycles,
+                clocked,
+                &is_behind_kernel,
+            ),
+        };
+        let (begun, told) = asked.get();
+        self.telling_cycles = told.saturating_sub(begun);
+        published?;
+        self.in_force = new;
+        for entry in self.groups.values_mut().flatten() {
+            entry.follows = !waiting.contains(&entry.id);
+        }
+        Ok(())
+    }
+
+    fn telling_cycles(&self) -> u64 {
+        self.telling_cycles
+    }
+
+    fn withdraw(&mut self, reason: Reason, counter: impl Fn() -> u64) {
+        self.in_force = Anchors::NOTHING;
+        self.stats.withdrawn_reason = Some(reason);
+        self.each().for_each(|writer| writer.withdraw(reason, &counter));
+    }
+
+    fn forget(&mut self, clocks: ClockSet) {
+        // The remembered anchors stand for the pages: the next change begins with what they answer now.
+        for anchor in [&mut self.in_force.hres, &mut self.in_force.raw] {
+            anchor.clocks = anchor.clocks.difference(clocks);
+        }
+        self.each().for_each(|writer| writer.forget(clocks));
+    }
+
+    fn note_withdrawal(&mut self, withdrawal: &Withdrawal) {
+        self.each().for_each(|writer| writer.note_withdrawal(withdrawal));
+    }
+
+    fn set_stats(&mut self, stats: &Stats) {
+        self.stats = *stats;
+        self.groups.values().flatten().for_each(|entry| entry.set_stats(stats));
+    }
+
+    fn set_watch(&mut self, watch: &Watch) {
+        self.watch = *watch;
+        self.each().for_each(|writer| writer.set_watch(watch));
+    }
+}
+
+enum Command {
+    Add(u64, Arc<Member>),
+    Remove(u64),
+    LetGo(u64),
+}
+
+/// Tells a publisher, from any thread, which pages it keeps. Nothing here waits.
+#[derive(Clone)]
+pub struct Handle {
+    commands: Sender<Command>,
+    wake: Arc<EventFd>,
+    turns: Arc<AtomicU64>,
+}
+
+impl Handle {
+    /// Returns how often the publisher has woken up. It wakes up at least ten times a second while it is alive.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
+    }
+
+    /// Makes the publisher keep `member`, under the name `id`. It is seeded within milliseconds.
+    pub fn add(&self, id: u64, member: Arc<Member>) {
+        self.send(Command::Add(id, member));
+    }
+
+    /// Removes a page that has no readers any more.
+    pub fn remove(&self, id: u64) {
+        self.send(Command::Remove(id));
+    }
+
+    /// Sends the page's readers to the kernel, permanently.
+    pub fn let_go(&self, id: u64) {
+        self.send(Command::LetGo(id));
+    }
+
+    fn send(&self, command: Command) {
+        // Fails only if the publisher has ended.
+        let _ = self.commands.send(command);
+        let _ = self.wake.write(1);
+    }
+}
+
+/// Publishes this host's clocks on many pages.
+pub struct Publisher {
+    keeper: Keeper,
+    commands: Receiver<Command>,
+    wake: Arc<EventFd>,
+    turns: Arc<AtomicU64>,
+}
+
+impl Publisher {
+    /// Returns a publisher, and the handle that adds and removes its pages. `clocks` are those that any of them will
+    /// answer.
+    pub fn new(clocks: ClockSet, trust: Trust) -> io::Result<(Publisher, Handle)> {
+        let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
+        let (sender, commands) = mpsc::channel();
+        let handle = Handle {
+            commands: sender,
+            wake: wake.clone(),
+            turns: Arc::default(),
+        };
+        let publisher = Publisher {
+            keeper: Keeper::new(Many::new(), clocks, trust),
+            commands,
+            wake,
+            turns: handle.turns.clone(),
+        };
+        Ok((publisher, handle))
+    }
+
+    /// Makes a page for readers of a time namespace, which is published as long as [`Publisher::run`] runs, and grants
+    /// it with `mailbox`. Its clocks are among those that this publisher answers.
+    pub fn grant(&mut self, clocks: ClockSet, offsets: Offsets, mailbox: OwnedFd) -> io::Result<Grant> {
+        let (member, page) = Member::new(SharedPage::create()?, clocks, offsets)?;
+        // The ids of a handle's pages count up.
+        let id = u64::MAX - self.keeper.pages.each().count() as u64;
+        self.keeper.pages.add(id, Arc::new(member));
+        Ok(Grant { page, mailbox, clocks })
+    }
+
+    /// Makes a step of CLOCK_REALTIME wake [`Publisher::run`] at once, and detects changes of the kernel's rate by
+    /// adjtimex(2) within ten milliseconds. Otherwise (no timerfd; a seccomp filter against adjtimex) both are noticed
+    /// at the next refresh.
+    pub fn watch_for_steps(&mut self) {
+        self.keeper.watch_for_steps();
+    }
+
+    /// Starts to compare the CPUs' counters regularly, in a separate thread: samples are taken on one CPU, and readers
+    /// run on all. Must be called once the counter is examined.
+    pub fn compare_cpus(&mut self) -> io::Result<()> {
+        // Pages may have been added before the examination.
+        self.keeper.pages.store_offsets();
+        self.keeper.compare_cpus()
+    }
+
+    /// Calls `hear` for every withdrawal, and when clocks are served again, for a log.
+    pub fn on_news(&mut self, hear: impl FnMut(&News) + Send + 'static) {
+        self.keeper.on_news(hear);
+    }
+
+    /// Publishes as long as `goes_on`, called at least a few times a second, returns true.
+    pub fn run(&mut self, mut goes_on: impl FnMut() -> bool) {
+        while goes_on() {
+            self.turns.fetch_add(1, Ordering::Relaxed);
+            if self.keeper.turn(self.wake.as_fd()) {
+                self.obey();
+            }
+        }
+    }
+
+    fn obey(&mut self) {
+        let _ = self.wake.read();
+        for _ in 0..AT_A_TIME {
+            match self.commands.try_recv() {
+                Ok(Command::Add(id, member)) => self.keeper.pages.add(id, member),
+                Ok(Command::Remove(id)) => drop(self.keeper.pages.remove(id)),
+                Ok(Command::LetGo(id)) => self.keeper.pages.let_go(id),
+                Err(_) => return,
+            }
+        }
+        // There may be more.
+        let _ = self.wake.write(1);
+    }
+}
