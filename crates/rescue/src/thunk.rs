@@ -72,7 +72,6 @@ pub struct Thunk {
 /// one is out of reach of the other. The first of `routines` are compared if there is no room for all. Other calls continue at `otherwise`, with the registers that they had at the
 /// window, or are made as without the thunk. Only for a number that the window does not set. `relay`: one of the window's,
 /// if its jump needs one.
-#[allow(clippy::too_many_arguments, reason = "a window and its surroundings")]
 pub fn thunk(
     window: &Window,
     calls: Calls,

@@ -452,6 +452,10 @@ fn a_thunk_does_what_its_window_does_and_a_system_call_no_more() {
         let bytes = std::fs::read(&path).unwrap();
         for site in analyse(&bytes).unwrap().sites {
             let Ok(window) = &site.window else { continue };
+            // What i386's windows do is compared by the end-to-end tests.
+            if window.isa != Isa::X86_64 {
+                continue;
+            }
             let bias = WINDOW.wrapping_sub(window.address);
             // Jumps are the same for all calls, so each site is tried with its number as an argument too.
             for calls in [site.calls, Calls::Any] {
@@ -460,7 +464,10 @@ fn a_thunk_does_what_its_window_does_and_a_system_call_no_more() {
                     continue;
                 };
                 machine.write(THUNK, &thunk.code);
-                keeps_first_bytes(window, &thunk);
+                // The constant of a vsyscall window is inside an instruction.
+                if window.kind != Kind::Vsyscall {
+                    keeps_first_bytes(window, &thunk);
+                }
                 match window.kind {
                     Kind::Behind if window.jump != Jump::First => {
                         let Calls::One(call) = calls else { continue };

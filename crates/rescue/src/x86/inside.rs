@@ -175,7 +175,7 @@ impl<D: Decoded> Search<'_, D> {
         let mut end = offset;
         let mut traps = 0;
         // A function that begins with nops may begin at the end of nops, but none begins with a trap.
-        let is_end = |at: usize| at > offset && self.address(at) % ALIGNMENT == 0 && self.code[at] != INT3;
+        let is_end = |at: usize| at > offset && self.address(at).is_multiple_of(ALIGNMENT) && self.code[at] != INT3;
         while end < self.code.len() && !is_end(end) {
             let instruction = self.decode(end);
             let size = instruction.len();
@@ -196,7 +196,7 @@ impl<D: Decoded> Search<'_, D> {
             }
             end += size;
         }
-        if self.address(end) % ALIGNMENT != 0 {
+        if !self.address(end).is_multiple_of(ALIGNMENT) {
             return;
         }
         for at in found {
