@@ -3,7 +3,7 @@
 
 use crate::attach::children::attach_with_children;
 use crate::attach::{detach, hazard};
-use crate::common::{finish, helper_program, served, skip, wait_until};
+use crate::common::{fastpath, finish, helper_program, served, skip, wait_until};
 
 #[test]
 fn functions_work_after_a_probe_on_any_of_their_instructions_is_gone_and_programs_are_served() {
@@ -52,4 +52,28 @@ fn a_function_with_a_breakpoint_of_another_tool_is_left_alone_and_attach_says_so
     detach(pid).expect_success().expect_output("");
     pid.signal(libc::SIGUSR1);
     running.finish().expect_success().expect_output("ready\nrestored");
+}
+
+#[test]
+fn a_rescued_program_reads_the_clock_while_probes_on_its_code_come_and_go() {
+    let Some(running) = hazard("probed-reads", &[], "ready") else {
+        return;
+    };
+    let pid = running.pid();
+    let attached = finish(fastpath(&["attach", "--rescue", "-v", &pid.0.to_string()])).expect_success();
+    let is_rescued = attached.err.contains("are rescued") && !attached.err.contains("probed-reads at 0x");
+    assert!(is_rescued, "{attached:#?}");
+    pid.signal(libc::SIGUSR1);
+    wait_until("its reads", || {
+        running.out_so_far().contains("failures") || !pid.exists() || pid.state() == 'Z'
+    });
+    if !running.out_so_far().contains("failures") {
+        let outcome = running.finish().expect_code(77);
+        skip(format_args!("no uprobes: {outcome:?}"));
+        return;
+    }
+    assert!(running.out_so_far().contains(" 0 failures"), "{}", running.out_so_far());
+    detach(pid).expect_success();
+    pid.signal(libc::SIGUSR1);
+    running.finish().expect_success();
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::abi::sites::{THUNK_BYTES, behind_call, copied, expected};
+use crate::abi::sites::{THUNK_BYTES, behind_call, expected};
 use crate::abi::{self, Hook};
 use crate::error::Result;
 use crate::maps::Mapping;
@@ -11,7 +11,7 @@ use crate::memory::Memory;
 use crate::program::Code;
 use crate::redirection::{Moved, Purpose, Record};
 use crate::region;
-use crate::sites::{self, Change, Doors, Scan, Site};
+use crate::sites::{self, Change, Doors, Scan};
 
 /// Size of a page of thunks.
 pub const PAGE: u64 = 4096;
@@ -86,13 +86,13 @@ impl HookedCalls {
                 let bytes = memory.bytes(place.wrapping_add_signed(offset), expected.len());
                 bytes.is_ok_and(|bytes| bytes == expected)
             };
-            if !expected(site.shape).into_iter().all(is_as_expected) {
+            if !expected(&site.shape).into_iter().all(is_as_expected) {
                 self.left_alone.push(place);
                 continue;
             }
             page[used..used + redirect.thunk.len()].copy_from_slice(&redirect.thunk);
             used += THUNK_BYTES;
-            self.note(redirect.changes, site, thunk);
+            self.note(redirect.changes, thunk);
         }
     }
 
@@ -104,11 +104,11 @@ impl HookedCalls {
         ))
     }
 
-    fn note(&mut self, changes: Vec<Change>, site: &Site, thunk: u64) {
+    fn note(&mut self, changes: Vec<Change>, thunk: u64) {
         let Some(place) = changes.first().map(|change| change.address) else {
             return;
         };
-        let behind = behind_call(site.shape);
+        let behind = behind_call();
         let (in_thunk, in_place) = behind.unwrap_or_default();
         self.records.extend(changes.into_iter().map(|change| Record {
             address: change.address,
@@ -125,11 +125,10 @@ impl HookedCalls {
         let behind = behind
             .filter(|behind| *behind > 0)
             .map(|behind| (behind, in_thunk - (in_place - behind)));
-        self.moved
-            .extend(behind.chain(copied(site.shape)).map(|(from, to)| Moved {
-                from: place + u64::from(from),
-                to: thunk + u64::from(to),
-            }));
+        self.moved.extend(behind.map(|(from, to)| Moved {
+            from: place + u64::from(from),
+            to: thunk + u64::from(to),
+        }));
     }
 }
 

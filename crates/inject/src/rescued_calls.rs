@@ -1,10 +1,10 @@
 //! A program's own system calls for time, redirected to the image (`crates/code/src/rescue`).
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::Arc;
 
-use fastpath_code::rescue::thunk::{Routine, Thunk, thunk};
+use fastpath_code::rescue::thunk::{Change, Routine, Thunk, thunk};
+use fastpath_code::rescue::window::{Jump, Kind, Relay, Window};
 use fastpath_code::rescue::{Analysis, Site};
 use fastpath_image::Isa;
 
@@ -133,57 +133,88 @@ fn add_site(
 ) -> std::result::Result<(), String> {
     let window = site.window.as_ref().map_err(ToString::to_string)?;
     let address = file.bias.wrapping_add(window.address);
-    let range = address..address + window.bytes.len() as u64;
-    let is_full = calls.records.len() >= room.most_records;
-    let hook = calls.records.iter_mut().find(|record| overlaps(record, &range));
-    let otherwise = match &hook {
-        Some(record) if record.purpose == Purpose::Rescue => {
-            return Err("its instructions are those of another site".into());
+    let is_as_in_file = |at: u64, expected: &[u8]| match memory.bytes(at, expected.len()) {
+        Ok(bytes) if bytes == expected => Ok(()),
+        Ok(_) => {
+            Err("its code is not that of its file (a probe or a breakpoint of another tool may be there)".to_owned())
         }
-        Some(record) => Some(
-            (window.isa.facts().jump_target)(&record.replacement, record.address)
-                .filter(|_| record.address == address)
-                .ok_or("its instructions are redirected for the programs that it executes")?,
-        ),
-        None => None,
+        Err(e) => Err(e.to_string()),
     };
+    is_as_in_file(address, &window.bytes)?;
+    if window.jump != Jump::First && window.kind == Kind::Before {
+        is_as_in_file(address + window.bytes.len() as u64, &[0x0f, 0x05])?;
+    }
     let at = room.at + room.used as u64;
-    let thunk = thunk(window, site.calls, file.bias, at, routines, otherwise);
-    let thunk = thunk.ok_or("its call remains a system call here, or the image is out of a jump's reach")?;
-    let found = memory.bytes(range.start, window.bytes.len());
-    if found.map_err(|e| e.to_string())? != window.bytes {
-        return Err("its code is not that of its file".into());
-    }
-    let size = (room.used + thunk.code.len()).next_multiple_of(THUNK_BYTES);
-    if size > room.page.len() {
-        return Err("its file has more sites than one page of thunks holds".into());
-    }
-    match hook {
-        Some(record) => {
-            record.replacement.clone_from(&thunk.replacement);
-            record.purpose = Purpose::Rescue;
+    let mut refused = "the paddings near it are used for other sites, or changed".to_owned();
+    let relays = window.jump.relays();
+    let relays = relays.map_or(vec![None], |relays| relays.iter().map(Some).collect());
+    for relay in relays {
+        if relay.is_some_and(|relay| is_as_in_file(relay.address(address), &relay.bytes).is_err()) {
+            continue;
         }
-        None if is_full => return Err("the region's journal is full".into()),
-        None => note(calls, &thunk, at),
+        let hook = hook_at(window, address, relay, &calls.records);
+        let otherwise = hook.map(|(_, target)| target);
+        let thunk = thunk(window, site.calls, file.bias, at, routines, otherwise, relay);
+        let thunk = thunk.ok_or("its call remains a system call here, or the image is out of a jump's reach")?;
+        let is_free = |change: &Change| !calls.records.iter().any(|record| overlaps(record, change));
+        if hook.is_none() && !thunk.changes.iter().all(is_free) {
+            if relay.is_none() {
+                refused = "its instructions are those of another site".to_owned();
+            }
+            continue;
+        }
+        let size = (room.used + thunk.code.len()).next_multiple_of(THUNK_BYTES);
+        if size > room.page.len() {
+            return Err("its file has more sites than one page of thunks holds".into());
+        }
+        match hook {
+            Some((index, _)) => {
+                let change = thunk.changes.first().ok_or("it has no change")?;
+                calls.records[index].replacement.clone_from(&change.replacement);
+                let site = calls.records.iter_mut().find(|record| record.address == address);
+                site.into_iter().for_each(|record| record.purpose = Purpose::Rescue);
+            }
+            None if calls.records.len() + thunk.changes.len() > room.most_records => {
+                return Err("the region's journal is full".into());
+            }
+            None => note(calls, &thunk, address, at),
+        }
+        room.page[room.used..room.used + thunk.code.len()].copy_from_slice(&thunk.code);
+        room.used = size;
+        return Ok(());
     }
-    room.page[room.used..room.used + thunk.code.len()].copy_from_slice(&thunk.code);
-    room.used = size;
-    Ok(())
+    Err(refused)
 }
 
-fn note(calls: &mut HookedCalls, thunk: &Thunk, at: u64) {
+/// Returns the record of the jump by which a window, with this relay, goes to the hook already, and where it goes.
+fn hook_at(window: &Window, address: u64, relay: Option<&Relay>, records: &[Record]) -> Option<(usize, u64)> {
+    let jump_at = relay.map_or(address, |relay| relay.address(address));
+    let is_hooked = |record: &Record| record.address == address && record.purpose == Purpose::Hook;
+    records.iter().find(|record| is_hooked(record))?;
+    let index = records.iter().position(|record| record.address == jump_at)?;
+    // The first byte may be the file's.
+    let kept = usize::from(window.jump != Jump::First);
+    let jump = records[index].replacement.get(kept..)?;
+    let target = (window.isa.facts().jump_target)(jump, jump_at + kept as u64)?;
+    Some((index, target))
+}
+
+fn note(calls: &mut HookedCalls, thunk: &Thunk, site: u64, at: u64) {
     let (in_thunk, in_place) = thunk.in_call.unwrap_or_default();
-    calls.records.push(Record {
-        address: thunk.address,
-        original: thunk.original.clone(),
-        replacement: thunk.replacement.clone(),
+    calls.records.extend(thunk.changes.iter().map(|change| Record {
+        address: change.address,
+        original: change.original.clone(),
+        replacement: change.replacement.clone(),
         thunk: thunk.in_call.map_or(0, |_| at),
         in_thunk,
         in_place,
-        purpose: Purpose::Rescue,
-    });
+        purpose: match change.address == site {
+            true => Purpose::Rescue,
+            false => Purpose::Relay,
+        },
+    }));
     calls.moved.extend(thunk.moved.iter().map(|(from, to)| Moved {
-        from: thunk.address + u64::from(*from),
+        from: site + u64::from(*from),
         to: at + u64::from(*to),
     }));
 }
@@ -200,9 +231,9 @@ pub fn routines_of(memory: &Memory, isa: Isa, hook: &Hook, region: u64) -> Vec<R
         .collect()
 }
 
-fn overlaps(record: &Record, range: &Range<u64>) -> bool {
-    let end = record.address + record.original.len() as u64;
-    record.address < range.end && range.start < end
+fn overlaps(record: &Record, change: &Change) -> bool {
+    let end = |address: u64, bytes: &[u8]| address + bytes.len() as u64;
+    record.address < end(change.address, &change.original) && change.address < end(record.address, &record.original)
 }
 
 /// A file with system calls for time, whose code a process has mapped.

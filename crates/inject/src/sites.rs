@@ -1,7 +1,7 @@
 //! Finds the system call instructions in a program's code that the hook must see (see `hook/hook.c`). Their shapes
 //! depend on the host ([`crate::abi::sites`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -9,11 +9,12 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use fastpath_code::rescue::Analysis;
+pub use fastpath_code::rescue::thunk::Change;
 use object::elf::{PF_X, PT_LOAD, PT_NOTE};
 use object::read::elf::{ElfFile64, ProgramHeader};
-use object::{Endianness, Object, ObjectSection};
+use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 
-use crate::abi::sites::{Shape, THUNK_BYTES, changes, find, thunk};
+use crate::abi::sites::{self, Shape, THUNK_BYTES, find};
 
 /// Thunks on one page: more than the sites of any library.
 pub const MOST_SITES: usize = 4096 / THUNK_BYTES;
@@ -34,7 +35,7 @@ pub const WATCHED: [u32; 8] = [
 ];
 
 /// One place in a file's code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
     /// Virtual address as the file states it (before relocation).
     pub address: u64,
@@ -83,6 +84,11 @@ pub fn scan(file: &[u8], role: Role) -> Scan {
     let headers = elf.elf_program_headers();
     let interpreter = headers.iter().find_map(|h| h.interpreter(endian, file).ok().flatten());
     let interpreter = interpreter.map(|path| String::from_utf8_lossy(path).into_owned());
+    let symbols = elf.symbols().chain(elf.dynamic_symbols());
+    let functions = symbols.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0);
+    let ends: HashSet<u64> = functions
+        .map(|symbol| symbol.address().wrapping_add(symbol.size()))
+        .collect();
     let mut sites = Vec::new();
     if role == Role::Library || interpreter.is_none() || is_go(&elf) {
         for header in headers
@@ -90,7 +96,7 @@ pub fn scan(file: &[u8], role: Role) -> Scan {
             .filter(|h| h.p_type(endian) == PT_LOAD && h.p_flags(endian) & PF_X != 0)
         {
             if let Ok(code) = header.data(endian, file) {
-                find(code, header.p_vaddr(endian), &mut sites);
+                find(code, header.p_vaddr(endian), &ends, &mut sites);
             }
         }
     }
@@ -135,17 +141,6 @@ pub struct Doors {
     pub go: u64,
 }
 
-/// A change of a program's memory; one write.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Change {
-    /// Address of the change.
-    pub address: u64,
-    /// Bytes before the change.
-    pub original: Vec<u8>,
-    /// Bytes after the change.
-    pub replacement: Vec<u8>,
-}
-
 /// Redirection of one site through a thunk.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Redirect {
@@ -158,10 +153,7 @@ pub struct Redirect {
 /// Returns the redirection of a site, loaded with `bias`, through the thunk at `at`; `None` if a jump cannot reach it.
 pub fn redirect(site: &Site, bias: u64, at: u64, doors: Doors) -> Option<Redirect> {
     let from = bias.wrapping_add(site.address);
-    Some(Redirect {
-        thunk: thunk(site.shape, from, at, doors),
-        changes: changes(site.shape, from, at)?,
-    })
+    sites::redirect(&site.shape, from, at, doors)
 }
 
 /// Returns the number of thunks on a page with these bytes.
@@ -263,11 +255,12 @@ mod tests {
 
     #[test]
     fn a_site_out_of_reach_of_a_jump_is_left_alone() {
-        let sites = [Site {
-            address: 0,
-            shape: Shape::Constant(libc::SYS_execve as u32),
-        }];
-        let redirect = |bias| redirect(&sites[0], bias, 0x7000_1000_0000, Doors::default());
+        let own = std::fs::read("/proc/self/exe").unwrap();
+        let file = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib/aarch64-linux-gnu/libc.so.6"].map(std::fs::read);
+        let file = file.into_iter().flatten().next().unwrap_or(own);
+        let scan = scan(&file, Role::Library);
+        let site = scan.sites.first().expect("a site");
+        let redirect = |bias| redirect(site, bias, 0x7000_1000_0000, Doors::default());
         assert!(redirect(0x7000_0000_0000).is_some());
         assert_eq!(redirect(0x5000_0000_0000), None);
     }
@@ -285,6 +278,12 @@ mod tests {
             "{:?}",
             scan.sites
         );
-        assert!(scan.sites.iter().any(|s| s.shape == Shape::Glibc), "{:?}", scan.sites);
+        assert!(
+            scan.sites
+                .iter()
+                .any(|s| matches!(s.shape, Shape::Before { nr: None, .. })),
+            "{:?}",
+            scan.sites
+        );
     }
 }

@@ -3,6 +3,8 @@
 mod state;
 
 use std::os::fd::OwnedFd;
+#[cfg(target_arch = "x86_64")]
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
@@ -147,6 +149,7 @@ impl Tracee {
             if let Some(registers) = &mut registers
                 && (registers.undo_interruption() || self.repeats_forbidden_restart(registers))
             {
+                self.bound_wait(registers);
                 let _ = self.set_registers(registers);
             }
         }
@@ -168,6 +171,23 @@ impl Tracee {
     fn repeats_forbidden_restart(&self, _registers: &mut Registers) -> bool {
         false
     }
+
+    /// Bounds a wait that the kernel will make again.
+    #[cfg(target_arch = "x86_64")]
+    fn bound_wait(&self, registers: &mut Registers) {
+        if !abi::waits::may_be_noted() {
+            return;
+        }
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
+        registers.bound_wait(now, |address| {
+            let word = Memory::of(self.process).ok()?.bytes(address, 8).ok()?;
+            Some(u64::from_le_bytes(word.try_into().ok()?))
+        });
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn bound_wait(&self, _registers: &mut Registers) {}
 
     fn next_event(&self, wait: bool) -> Result<Option<Stop>> {
         let any_kind = WaitOptions::from_bits_retain(libc::__WALL as u32);

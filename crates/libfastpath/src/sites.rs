@@ -149,18 +149,21 @@ pub unsafe extern "C" fn fastpath_site_patch(
     else {
         return Error::PLACEMENT.0;
     };
+    let [change] = &thunk.changes[..] else {
+        return Error::PLACEMENT.0;
+    };
     let mut made = CPatch {
         size: size_of_32::<CPatch>(),
-        length: thunk.replacement.len() as u32,
-        address: thunk.address,
+        length: change.replacement.len() as u32,
+        address: change.address,
         original: [0; PATCH_SIZE],
         replacement: [0; PATCH_SIZE],
         thunk_length: thunk.code.len() as u32,
         reserved: 0,
         thunk: [0; THUNK_SIZE],
     };
-    made.original[..thunk.original.len()].copy_from_slice(&thunk.original);
-    made.replacement[..thunk.replacement.len()].copy_from_slice(&thunk.replacement);
+    made.original[..change.original.len()].copy_from_slice(&change.original);
+    made.replacement[..change.replacement.len()].copy_from_slice(&change.replacement);
     made.thunk[..thunk.code.len()].copy_from_slice(&thunk.code);
     // SAFETY: the caller guarantees what `give` requires.
     answer(unsafe { give(patch, made) }.map(|()| 0))

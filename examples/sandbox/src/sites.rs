@@ -151,6 +151,8 @@ fn lead_site(memory: &Memory, site: &AnySite, bias: u64, at: u64, entry: u64) ->
         return Ok(false);
     }
     memory.write(at, &thunk.code)?;
-    memory.write(thunk.address, &thunk.replacement)?;
+    for change in &thunk.changes {
+        memory.write(change.address, &change.replacement)?;
+    }
     Ok(true)
 }

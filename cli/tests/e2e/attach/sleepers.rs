@@ -29,6 +29,23 @@ fn attach_does_not_disturb_waits_of_any_kind() {
 }
 
 #[test]
+fn waits_that_begin_anew_at_each_stop_end_however_often_the_process_is_attached() {
+    let Some(running) = hazard("bounded-waits", &[], "ready") else {
+        return;
+    };
+    // A stop in less than a timeout made each of them wait on, without end.
+    wait_until("the end of its waits", || {
+        let is_over = running.out_so_far().lines().count() > 1;
+        if !is_over {
+            // It may end meanwhile.
+            let _ = (attach(running.pid()), detach(running.pid()));
+        }
+        is_over
+    });
+    running.finish().expect_success().expect_output("ready\ndone");
+}
+
+#[test]
 fn attach_interrupts_no_wait_of_hundreds_of_threads() {
     let Some(running) = hazard("waiters", &["300"], "ready") else {
         return;

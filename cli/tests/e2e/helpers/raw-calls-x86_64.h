@@ -26,8 +26,8 @@ enum {
 
 /*
  * Each makes one system call for time with the registers, flags and red zone of `before`, and stores those after it.
- * The sites are of all forms: the number right before the call, further before it, and a label in between, so that only
- * what follows the call can be replaced.
+ * The sites are of all forms: the number right before the call, further before it, and a label in between. Padding is
+ * near.
  */
 #define CALL_WITH(name, number, site)                                                                                  \
 	void name(const struct state *before, struct state *after);                                                    \
@@ -53,8 +53,9 @@ enum {
 	    "	mov 48(%rax), %rbp\n	mov 56(%rax), %r8\n	mov 64(%rax), %r9\n	mov 72(%rax), %r10\n"                       \
 	    "	mov 80(%rax), %r11\n	mov 88(%rax), %r12\n	mov 96(%rax), %r13\n	mov 104(%rax), %r14\n"                    \
 	    "	mov 112(%rax), %r15\n	mov 16(%rax), %rcx\n"                                                              \
-	    "	lea 64(%rsp), %rsp\n	popf\n	lea -72(%rsp), %rsp\n" site                                            \
-	    "	lea -8(%rsp), %rsp\n	lea 8(%rsp), %rsp\n"  /* a step after the call */                              \
+	    "	lea 64(%rsp), %rsp\n	popf\n	lea -72(%rsp), %rsp\n	mov %rsi, %rsi\n" site                         \
+	    "	lea -8(%rsp), %rsp\n	lea 8(%rsp), %rsp\n"                     /* a step after the call */           \
+	    "	jmp 8f\n	.balign 16, 0xcc\n	.fill 16, 1, 0xcc\n8:\n" /* as between functions */            \
 	    "	mov %rax, 72(%rsp)\n	mov %rcx, 80(%rsp)\n" /* A handler may use what lies below the stack pointer   \
 								 from here on. */                                      \
 	    "	.set i, 0\n	.rept 16\n"                                                                                  \

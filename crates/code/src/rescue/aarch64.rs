@@ -2,8 +2,8 @@
 //! between the replaced bytes. A thunk compares the number, because code with another one may jump to the `svc` too.
 
 use crate::rescue::file::File;
-use crate::rescue::thunk::{Place, Routine, Thunk};
-use crate::rescue::window::{Kind, Reason, Window};
+use crate::rescue::thunk::{Change, Place, Routine, Thunk};
+use crate::rescue::window::{Jump, Kind, Reason, Window};
 
 /// Bytes of an instruction.
 const WORD: usize = 4;
@@ -57,6 +57,7 @@ pub(crate) fn find(file: &File<'_>, address: u64) -> Result<Window, Reason> {
         address,
         bytes: SVC.to_le_bytes().to_vec(),
         call_bytes: WORD,
+        jump: Jump::First,
     };
     window.unless_relocated(file)
 }
@@ -115,9 +116,11 @@ pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>
         .for_each(|routine| bytes.extend(routine.address.to_le_bytes()));
     Some(Thunk {
         code: bytes,
-        address: place.address,
-        original: place.window.bytes.clone(),
-        replacement: branch(place.address, place.at)?.to_le_bytes().to_vec(),
+        changes: vec![Change::new(
+            place.address,
+            &place.window.bytes,
+            branch(place.address, place.at)?.to_le_bytes(),
+        )],
         moved: Vec::new(),
         in_call,
     })
@@ -145,9 +148,11 @@ pub(crate) fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
     bytes.extend(entry.to_le_bytes());
     Some(Thunk {
         code: bytes,
-        address: place.address,
-        original: place.window.bytes.clone(),
-        replacement: branch(place.address, place.at)?.to_le_bytes().to_vec(),
+        changes: vec![Change::new(
+            place.address,
+            &place.window.bytes,
+            branch(place.address, place.at)?.to_le_bytes(),
+        )],
         moved: Vec::new(),
         in_call: Some((called as u16, WORD as u16)),
     })
@@ -195,6 +200,7 @@ mod tests {
             address: 0x2000,
             bytes: SVC.to_le_bytes().to_vec(),
             call_bytes: WORD,
+            jump: Jump::First,
         }
     }
 
@@ -279,11 +285,13 @@ mod tests {
             window: &window,
             address: 0x5000_2000,
             at,
+            relay: None,
         };
         let (at, behind) = (0x5000_4000, 0x5000_2004);
         let thunk = super::thunk(place(at), &routines, None).unwrap();
         let jump_target = Isa::Aarch64.facts().jump_target;
-        assert_eq!(jump_target(&thunk.replacement, thunk.address), Some(at));
+        let change = &thunk.changes[0];
+        assert_eq!(jump_target(&change.replacement, change.address), Some(at));
         let (in_thunk, in_place) = thunk.in_call.unwrap();
         assert_eq!(
             (in_place, &thunk.code[usize::from(in_thunk) - 4..][..4]),

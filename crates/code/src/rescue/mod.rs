@@ -96,9 +96,13 @@ impl<'a, 'f> Code<'a, 'f> {
         x86::window::all(self.file, flow)
     }
 
-    fn window(&self, address: u64, by: By) -> Result<Window, Reason> {
+    fn number(&self, address: u64) -> Option<u32> {
+        x86::window::number(self.file, self.flow.as_ref()?, address)
+    }
+
+    fn window(&self, address: u64, by: By, keeps_first: bool) -> Result<Window, Reason> {
         match &self.flow {
-            Some(flow) => x86::window::find(self.file, flow, address, by),
+            Some(flow) => x86::window::find(self.file, flow, address, by, keeps_first),
             None => aarch64::find(self.file, address),
         }
     }
@@ -142,7 +146,7 @@ pub fn analyse_all(bytes: &[u8]) -> AllSites {
         address,
         number,
         is_argument: arguments.contains(&address),
-        window: code.window(address, By::SystemCall),
+        window: code.window(address, By::SystemCall, false),
     };
     let mut sites: Vec<AnySite> = code.all().into_iter().map(site).collect();
     sites.retain(|site| site.window != Err(Reason::NotReached));
@@ -151,6 +155,12 @@ pub fn analyse_all(bytes: &[u8]) -> AllSites {
         sites,
         lowest: file.lowest(),
     }
+}
+
+/// Returns the window of the `syscall` at the offset `call` of x86-64 code, whose address in the file is `address`, by the
+/// bytes near it alone. `ends`: offsets at which functions end, as far as they are known.
+pub fn window_by_bytes(code: &[u8], address: u64, call: usize, ends: &HashSet<usize>) -> Result<Window, Reason> {
+    x86::window::find_by_bytes(code, address, call, ends)
 }
 
 /// Returns the sites of an ELF file. A file that is not one, of another ISA, or without section headers (its relocations
@@ -176,11 +186,13 @@ pub fn analyse(bytes: &[u8]) -> Result<Analysis, String> {
         return Ok(Analysis::default());
     }
     let code = Code::of(&file);
+    // Go's form for all calls is that of some for one call, too.
+    wanted.retain(|(address, calls, _)| *calls != Calls::Any || code.number(*address).is_none());
     let sites = wanted.into_iter().map(|(address, calls, by)| Site {
         address,
         calls,
         by,
-        window: code.window(address, by),
+        window: code.window(address, by, true),
     });
     Ok(Analysis {
         sites: sites.collect(),

@@ -10,7 +10,7 @@
 
 use fastpath_isa::Isa;
 
-use crate::rescue::window::Window;
+use crate::rescue::window::{Jump, Relay, Window};
 use crate::rescue::{Calls, aarch64, x86};
 
 /// A routine in a process that answers one call.
@@ -24,6 +24,16 @@ pub struct Routine {
     pub address: u64,
 }
 
+impl Change {
+    pub(crate) fn new(address: u64, original: &[u8], replacement: impl Into<Vec<u8>>) -> Change {
+        Change {
+            address,
+            original: original.to_vec(),
+            replacement: replacement.into(),
+        }
+    }
+}
+
 impl Routine {
     /// Returns the routine for the call of this name; `None` if the ISA has no such call.
     pub fn of(isa: Isa, name: &'static str, address: u64) -> Option<Routine> {
@@ -32,17 +42,24 @@ impl Routine {
     }
 }
 
-/// A thunk, and the change that leads to it.
+/// A change of a program's memory; one write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Thunk {
-    /// The code, for the address that it was made for.
-    pub code: Vec<u8>,
+pub struct Change {
     /// Address of the change.
     pub address: u64,
     /// Bytes before the change.
     pub original: Vec<u8>,
     /// Bytes after the change; as many.
     pub replacement: Vec<u8>,
+}
+
+/// A thunk, and the changes that lead to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Thunk {
+    /// The code, for the address that it was made for.
+    pub code: Vec<u8>,
+    /// In an order in which threads may execute the code between any two. The last is that of the window.
+    pub changes: Vec<Change>,
     /// Instructions of the window besides the first, as offsets in it, and their copies, as offsets in the thunk. A
     /// thread at the one may continue at the other.
     pub moved: Vec<(u16, u16)>,
@@ -53,7 +70,8 @@ pub struct Thunk {
 
 /// Returns the thunk at `at` for a window that is loaded with `bias`; `None` if there is no routine for its calls, or
 /// one is out of reach of the other. The first of `routines` are compared if there is no room for all. Other calls continue at `otherwise`, with the registers that they had at the
-/// window, or are made as without the thunk. Only for a number that the window does not set.
+/// window, or are made as without the thunk. Only for a number that the window does not set. `relay`: one of the window's,
+/// if its jump needs one.
 pub fn thunk(
     window: &Window,
     calls: Calls,
@@ -61,13 +79,17 @@ pub fn thunk(
     at: u64,
     routines: &[Routine],
     otherwise: Option<u64>,
+    relay: Option<&Relay>,
 ) -> Option<Thunk> {
     let answers = |routine: &&Routine| match calls {
         Calls::One(call) => routine.name == call.name(),
         Calls::Any => true,
     };
     let wanted: Vec<Routine> = routines.iter().filter(answers).copied().collect();
-    // A window before the call may set the number.
+    // A window before the call may set the number. One at the call tells by the number whether it is made.
+    if calls == Calls::Any && matches!(window.jump, Jump::AtCall(_)) {
+        return None;
+    }
     if wanted.is_empty() || (otherwise.is_some() && calls != Calls::Any) {
         return None;
     }
@@ -75,6 +97,7 @@ pub fn thunk(
         window,
         address: bias.wrapping_add(window.address),
         at,
+        relay,
     };
     let thunk = |wanted: &[Routine]| match window.isa {
         Isa::Aarch64 => aarch64::thunk(place, wanted, otherwise),
@@ -93,12 +116,25 @@ pub fn to_entry(window: &Window, bias: u64, at: u64, entry: u64) -> Option<Thunk
         window,
         address: bias.wrapping_add(window.address),
         at,
+        relay: None,
     };
     match window.isa {
         Isa::Aarch64 => aarch64::to_entry(place, entry),
         Isa::X86_64 => x86::thunk::to_entry(place, entry),
         _ => None,
     }
+}
+
+/// Returns the thunk at `at` for a window before a `syscall` of x86-64, which executes `code` before each call. `None` if
+/// one is out of a jump's reach of the other.
+pub fn with_code(window: &Window, address: u64, at: u64, code: &[u8], relay: Option<&Relay>) -> Option<Thunk> {
+    let place = Place {
+        window,
+        address,
+        at,
+        relay,
+    };
+    x86::thunk::with_code(place, code)
 }
 
 /// A window in a process, and where its thunk goes.
@@ -109,4 +145,5 @@ pub(crate) struct Place<'w> {
     pub address: u64,
     /// Address of the thunk.
     pub at: u64,
+    pub relay: Option<&'w Relay>,
 }

@@ -2,8 +2,10 @@
 //!
 //! | window | ISA | what is replaced | where the system call is made |
 //! |---|---|---|---|
-//! | before | x86-64 | whole instructions right before the `syscall` | at its own address |
-//! | behind | x86-64 | the `syscall` and whole instructions after it | in the thunk |
+//! | before | x86-64 | bytes of one instruction before the `syscall`, but not its first (`x86/inside.rs`) | at its own address |
+//! | behind | x86-64 | bytes of the `syscall` and of a `cmp` behind it, but not their first ones | in the region |
+//! | before | x86-64, for hosts' guests | whole instructions right before the `syscall` | at its own address |
+//! | behind | x86-64, for hosts' guests | the `syscall` and whole instructions after it | in the thunk |
 //! | before | i386 | the same; the call is `int $0x80` or a call of the kernel's function | at its own address |
 //! | behind | i386 | an `int $0x80` and whole instructions after it | in the thunk |
 //! | behind | AArch64 | the `svc` alone | in the thunk |
@@ -42,6 +44,47 @@ pub struct Window {
     pub bytes: Vec<u8>,
     /// Size of the system call instruction.
     pub call_bytes: usize,
+    pub jump: Jump,
+}
+
+/// The jump in a window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Jump {
+    /// It replaces the first bytes.
+    First,
+    /// It replaces bytes of the first instruction behind its first byte (`x86/inside.rs`).
+    Inside,
+    /// The same, but there is room for a short jump only: to one of these.
+    Relay(Vec<Relay>),
+    /// Bytes of the `syscall` and of the comparison behind it, but not their first ones, become a nop and a short jump to
+    /// one of these.
+    AtCall(Vec<Relay>),
+}
+
+/// Padding of 6 bytes, of which the first stays, that nothing executes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Relay {
+    /// Its distance from the window.
+    pub distance: i16,
+    /// What is there.
+    pub bytes: [u8; 6],
+}
+
+impl Jump {
+    /// Returns the relays, nearest first; `None` if it needs none.
+    pub fn relays(&self) -> Option<&[Relay]> {
+        match self {
+            Jump::First | Jump::Inside => None,
+            Jump::Relay(relays) | Jump::AtCall(relays) => Some(relays),
+        }
+    }
+}
+
+impl Relay {
+    /// Returns its address for a window at this address.
+    pub fn address(&self, window: u64) -> u64 {
+        window.wrapping_add_signed(self.distance.into())
+    }
 }
 
 impl Window {
@@ -81,6 +124,8 @@ pub enum Reason {
     Relocated(u64),
     /// The write of a jump would cross a page, where the death of the writer could cut it in two.
     CrossesPage,
+    /// No instruction shortly before it can become a jump and keep its first byte, which other tools restore.
+    FirstByte,
     /// The file is loaded at any address, and an address below 2 GiB is needed.
     Movable,
 }
@@ -96,6 +141,9 @@ impl fmt::Display for Reason {
             Reason::Ambiguous(at) => write!(f, "its code can be decoded in two ways at {at:#x}"),
             Reason::Relocated(at) => write!(f, "the loader changes its code at {at:#x}"),
             Reason::CrossesPage => f.write_str("a jump there would lie in two pages"),
+            Reason::FirstByte => {
+                f.write_str("no instruction before it can become a jump and keep its first byte, as probes require")
+            }
             Reason::Movable => f.write_str("its program may be loaded above 2 GiB"),
         }
     }

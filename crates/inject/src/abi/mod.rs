@@ -13,9 +13,9 @@ use aarch64 as host;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as host;
 
-#[cfg(target_arch = "x86_64")]
-pub use host::running;
 pub use host::{Registers, of, of_isa, sites};
+#[cfg(target_arch = "x86_64")]
+pub use host::{running, waits};
 
 use fastpath_image::{Image, Isa};
 

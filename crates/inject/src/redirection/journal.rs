@@ -42,11 +42,13 @@ pub enum Purpose {
     Hook = 2,
     /// A system call for time is answered by the image.
     Rescue = 3,
+    /// Another change goes there first.
+    Relay = 4,
 }
 
 impl Purpose {
     fn of(number: u16) -> Option<Purpose> {
-        let all = [Purpose::Entry, Purpose::Hook, Purpose::Rescue];
+        let all = [Purpose::Entry, Purpose::Hook, Purpose::Rescue, Purpose::Relay];
         all.into_iter().find(|purpose| *purpose as u16 == number)
     }
 }

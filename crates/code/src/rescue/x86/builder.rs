@@ -2,9 +2,10 @@
 
 use iced_x86::{BlockEncoder, BlockEncoderOptions, Decoder, DecoderOptions, Instruction, InstructionBlock};
 
-use super::bits_of;
 use super::window::JUMP_BYTES;
-use crate::rescue::thunk::{Place, Thunk};
+use super::{bits_of, inside};
+use crate::rescue::thunk::{Change, Place, Thunk};
+use crate::rescue::window::Jump;
 
 pub(crate) struct Builder<'w> {
     pub place: Place<'w>,
@@ -78,15 +79,52 @@ impl<'w> Builder<'w> {
         Some(())
     }
 
+    /// Returns the thunk. A window that keeps first bytes moves no thread: those behind its first instruction continue
+    /// there.
     pub(crate) fn finish(self, mut moved: Vec<(u16, u16)>, in_call: Option<(u16, u16)>) -> Option<Thunk> {
-        moved.retain(|(from, _)| *from > 0);
+        let is_first = self.place.window.jump == Jump::First;
+        moved.retain(|(from, _)| *from > 0 && is_first);
+        let changes = changes(self.place)?;
         Some(Thunk {
-            address: self.place.address,
-            original: self.place.window.bytes[..JUMP_BYTES].to_vec(),
-            replacement: self.jump(self.place.address, self.place.at)?.to_vec(),
             code: self.code,
+            changes,
             moved,
             in_call,
         })
     }
+}
+
+/// Returns the changes of a window with which it goes to `place.at`.
+pub(crate) fn changes(place: Place<'_>) -> Option<Vec<Change>> {
+    let jump = |from: u64| Builder::of(place).jump(from, place.at);
+    let (at, bytes) = (place.address, &place.window.bytes);
+    let first = *bytes.first()?;
+    let relay = || {
+        let relay = place.relay?;
+        let from = relay.address(at);
+        let jump = [&relay.bytes[..1], &jump(from + 1)?].concat();
+        Some((relay, Change::new(from, &relay.bytes, jump)))
+    };
+    Some(match place.window.jump {
+        Jump::First => vec![Change::new(at, bytes.get(..JUMP_BYTES)?, jump(at)?)],
+        Jump::Inside => {
+            let replacement = [&[first][..], &jump(at + 1)?].concat();
+            vec![Change::new(at, bytes.get(..replacement.len())?, replacement)]
+        }
+        Jump::Relay(_) => {
+            let (relay, change) = relay()?;
+            let replacement = [first, 0xeb, inside::short(relay, inside::SHORT)?];
+            vec![change, Change::new(at, bytes.get(..inside::SHORT)?, replacement)]
+        }
+        Jump::AtCall(_) => {
+            let (relay, change) = relay()?;
+            let compare = bytes.get(2..inside::COMPARED_JUMP)?;
+            let replacement = [compare[0], 0x90, 0xeb, inside::short(relay, inside::COMPARED_JUMP)?];
+            vec![
+                change,
+                Change::new(at + 2, compare, replacement),
+                Change::new(at, bytes.get(..2)?, [first, 0x1f]),
+            ]
+        }
+    })
 }

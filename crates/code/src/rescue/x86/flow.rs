@@ -24,6 +24,8 @@ pub(crate) struct Flow {
     begins: Vec<Bits>,
     /// For each executable part, the offsets that something may jump to.
     lands: Vec<Bits>,
+    /// For each executable part, the offsets at which a function ends.
+    ends: Vec<Bits>,
 }
 
 impl Flow {
@@ -35,6 +37,7 @@ impl Flow {
                 is_complete: true,
                 begins: bits(),
                 lands: bits(),
+                ends: bits(),
             },
             next: Vec::new(),
             tables: Default::default(),
@@ -65,6 +68,9 @@ impl Flow {
                 true => search.land(function.start),
                 false => {
                     search.mark(function.start);
+                    if let Some((part, offset)) = file.place(function.end) {
+                        search.flow.ends[part].add(offset);
+                    }
                     search.straight(function.start, function.end);
                 }
             }
@@ -89,6 +95,11 @@ impl Flow {
         /// Longest instruction in bytes (Intel SDM, volume 2, 2.3.11).
         const LONGEST: usize = 15;
         self.begins[part].last_before(offset, LONGEST)
+    }
+
+    /// Returns whether a function ends before this offset.
+    pub(crate) fn is_end(&self, (part, offset): (usize, usize)) -> bool {
+        self.ends[part].has(offset)
     }
 
     /// Returns the first offset in the range that something may jump to.

@@ -3,6 +3,7 @@
 mod bits;
 mod builder;
 pub(crate) mod flow;
+pub(crate) mod inside;
 pub(crate) mod thunk;
 pub(crate) mod thunk32;
 pub(crate) mod window;

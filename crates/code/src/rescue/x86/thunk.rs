@@ -5,14 +5,15 @@
 //! rcx. A thunk uses no stack.
 
 use super::builder::Builder;
-use crate::rescue::thunk::{Place, Routine, Thunk};
-use crate::rescue::window::Kind;
+use crate::rescue::thunk::{Change, Place, Routine, Thunk};
+use crate::rescue::window::{Jump, Kind};
 
 /// Returns the thunk for a window: see [`crate::rescue::thunk::thunk`].
 pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
     let builder = Builder::of(place);
     match builder.place.window.kind {
         Kind::Before => builder.before(wanted, otherwise),
+        Kind::Behind if builder.place.window.jump != Jump::First => builder.at_call(wanted, otherwise),
         Kind::Behind => builder.behind(wanted, otherwise),
         Kind::Vsyscall => builder.vsyscall(wanted.first()?),
     }
@@ -26,6 +27,15 @@ pub(crate) fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
         Kind::Behind => builder.behind_to_entry(entry),
         Kind::Vsyscall => None,
     }
+}
+
+/// Returns the thunk for a window before a call: see [`crate::rescue::thunk::with_code`].
+pub(crate) fn with_code(place: Place<'_>, code: &[u8]) -> Option<Thunk> {
+    let mut builder = Builder::of(place);
+    let moved = builder.copy(0)?;
+    builder.code.extend(code);
+    builder.jump_to(place.address + place.window.bytes.len() as u64)?;
+    builder.finish(moved, None)
 }
 
 impl Builder<'_> {
@@ -136,6 +146,27 @@ impl Builder<'_> {
         self.finish(moved, Some((called as u16, call_bytes as u16)))
     }
 
+    /// A breakpoint on the `syscall` may have made the call: then rax is not its number.
+    fn at_call(mut self, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
+        let [routine] = wanted else { return None };
+        if otherwise.is_some() {
+            return None;
+        }
+        let jumps = self.compare(wanted);
+        // jmp over the routine
+        self.code.extend([0xeb, 0]);
+        let made = self.code.len() - 1;
+        jumps.into_iter().try_for_each(|jump| self.land(jump))?;
+        let end = self.go_to_with_end(routine.address);
+        self.land(made)?;
+        self.end(&[end]);
+        let call_bytes = self.place.window.call_bytes;
+        self.rcx(self.place.address + call_bytes as u64);
+        self.copy(call_bytes)?;
+        self.jump_to(self.place.address + self.place.window.bytes.len() as u64)?;
+        self.finish(Vec::new(), None)
+    }
+
     /// The `syscall` of the window itself makes the calls that the entry does not answer.
     fn before_to_entry(mut self, entry: u64) -> Option<Thunk> {
         let window = self.place.window;
@@ -177,9 +208,7 @@ impl Builder<'_> {
             _ => self.place.at.to_le_bytes().to_vec(),
         };
         Some(Thunk {
-            address: self.place.address,
-            original: self.place.window.bytes.clone(),
-            replacement,
+            changes: vec![Change::new(self.place.address, &self.place.window.bytes, replacement)],
             code: self.code,
             moved: Vec::new(),
             in_call: None,

@@ -1,13 +1,17 @@
 //! The bytes beside a `syscall` that a jump can replace.
 
+use std::collections::HashSet;
+use std::ops::Range;
+
 use crate::By;
 use fastpath_isa::Isa;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register};
 use memchr::memmem;
 
 use super::flow::Flow;
+use super::inside;
 use crate::rescue::file::File;
-use crate::rescue::window::{Kind, Reason, Window};
+use crate::rescue::window::{Jump, Kind, Reason, Window};
 
 /// Size of `jmp rel32`.
 pub(crate) const JUMP_BYTES: usize = 5;
@@ -90,8 +94,30 @@ pub(crate) fn all(file: &File<'_>, flow: &Flow) -> Vec<(u64, Option<u32>)> {
     sites.map(site).collect()
 }
 
+/// Returns the number of the system call at this address, if an instruction shortly before loads it.
+pub(crate) fn number(file: &File<'_>, flow: &Flow, address: u64) -> Option<u32> {
+    let place = file.place(address)?;
+    Search { file, flow, place }.number()
+}
+
+/// Returns the window before the `syscall` at the offset `call`, in code of which no function is known.
+pub(crate) fn find_by_bytes(code: &[u8], address: u64, call: usize, ends: &HashSet<usize>) -> Result<Window, Reason> {
+    let decoded = inside::Agreed::around(code, call, ends);
+    let search = inside::Search { code, address, decoded };
+    let (start, jump) = search.find(call)?;
+    Ok(Window {
+        isa: Isa::X86_64,
+        kind: Kind::Before,
+        address: address + start as u64,
+        bytes: code[start..call].to_vec(),
+        call_bytes: SYSCALL_BYTES,
+        jump,
+    })
+}
+
 /// Returns the window of the site at `address`.
-pub(crate) fn find(file: &File<'_>, flow: &Flow, address: u64, by: By) -> Result<Window, Reason> {
+/// `keeps_first`: the first byte of each instruction stays.
+pub(crate) fn find(file: &File<'_>, flow: &Flow, address: u64, by: By, keeps_first: bool) -> Result<Window, Reason> {
     if !flow.is_complete {
         return Err(Reason::TooLarge);
     }
@@ -107,6 +133,7 @@ pub(crate) fn find(file: &File<'_>, flow: &Flow, address: u64, by: By) -> Result
     }
     let window = match by {
         By::Vsyscall => search.constant()?,
+        By::SystemCall if keeps_first && file.isa == Isa::X86_64 => search.inside()?,
         By::SystemCall => match search.before() {
             Ok(window) => window,
             // The reason of the first window, which is the usual one, is reported.
@@ -185,6 +212,31 @@ impl Search<'_, '_> {
         None
     }
 
+    /// Returns the window from the instruction that can become a jump up to the `syscall`.
+    fn inside(&self) -> Result<Window, Reason> {
+        let (part, call) = self.place;
+        let decoded = Reached { flow: self.flow, part };
+        let search = inside::Search {
+            code: self.code(),
+            address: self.address(0),
+            decoded,
+        };
+        match search.find(call) {
+            Ok((start, jump)) => Ok(Window {
+                jump,
+                ..self.window_of(Kind::Before, start, call, 1)?
+            }),
+            Err(reason) => {
+                let found = self.number().and_then(|number| search.find_at_call(call, number));
+                let (end, relays) = found.ok_or(reason)?;
+                Ok(Window {
+                    jump: Jump::AtCall(relays),
+                    ..self.window_of(Kind::Behind, call, end, 1)?
+                })
+            }
+        }
+    }
+
     /// Returns the shortest window right before the `syscall`.
     fn before(&self) -> Result<Window, Reason> {
         let (part, end) = self.place;
@@ -258,6 +310,7 @@ impl Search<'_, '_> {
             address,
             bytes: self.code()[start..end].to_vec(),
             call_bytes: self.decode(self.place.1).len(),
+            jump: Jump::First,
         })
     }
 
@@ -276,6 +329,30 @@ impl Search<'_, '_> {
             offset = next;
         }
         Ok(())
+    }
+}
+
+/// The code of an executable part that functions reach.
+struct Reached<'a> {
+    flow: &'a Flow,
+    part: usize,
+}
+
+impl inside::Decoded for Reached<'_> {
+    fn previous(&self, offset: usize) -> Option<usize> {
+        self.flow.previous((self.part, offset))
+    }
+
+    fn landing_in(&self, range: Range<usize>) -> Option<usize> {
+        self.flow.landing_in(self.part, range)
+    }
+
+    fn begin_in(&self, range: Range<usize>) -> Option<usize> {
+        self.flow.begin_in(self.part, range)
+    }
+
+    fn is_end(&self, offset: usize) -> bool {
+        self.flow.is_end((self.part, offset))
     }
 }
 

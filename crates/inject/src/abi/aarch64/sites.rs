@@ -7,7 +7,9 @@
 //! - `mov w8, w0` (glibc), `mov x8, xN` (musl): `syscall()`;
 //! - `ldr x8, [sp, #8]`, and `cmn x0, #4095` after the `svc`: Go's assembly for all its calls.
 
-use crate::sites::{Change, Doors, Site, WATCHED};
+use std::collections::HashSet;
+
+use crate::sites::{Change, Doors, Redirect, Site, WATCHED};
 
 /// Bytes of every instruction.
 const INSTRUCTION: usize = 4;
@@ -37,16 +39,16 @@ pub enum Shape {
 
 impl Shape {
     /// Returns whether the site makes this call only.
-    pub fn is_for(self, nr: u32) -> bool {
+    pub fn is_for(&self, nr: u32) -> bool {
         match self {
-            Shape::Constant(constant) => constant == nr,
+            Shape::Constant(constant) => *constant == nr,
             _ => false,
         }
     }
 }
 
 /// Finds the sites in `code`, whose address in the file is `address`.
-pub fn find(code: &[u8], address: u64, sites: &mut Vec<Site>) {
+pub fn find(code: &[u8], address: u64, _ends: &HashSet<u64>, sites: &mut Vec<Site>) {
     let (instructions, _) = code.as_chunks::<INSTRUCTION>();
     let at = |index: usize| instructions.get(index).map(|bytes| u32::from_le_bytes(*bytes));
     for index in 0..instructions.len() {
@@ -102,7 +104,7 @@ fn branch(from: u64, to: u64) -> Option<u32> {
 /// In C code no register is known to be free: x16 and x30, which the call needs, are saved on the stack, which has no
 /// red zone. In Go's code every register is free but those of the arguments, g and the return address, and the stack
 /// has no room.
-pub fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
+fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
     /// Index of the jump back among the instructions.
     const LAST: u64 = 5;
     let (before, door, after) = match shape {
@@ -129,19 +131,22 @@ pub fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
 }
 
 /// Returns where the system call returns to, as offsets in the thunk and from the start of its site.
-pub fn behind_call(_shape: Shape) -> Option<(u16, u16)> {
+pub fn behind_call() -> Option<(u16, u16)> {
     /// The thunk's instructions up to the call and with it.
     const THUNKS: usize = 5;
     Some(((THUNKS * INSTRUCTION) as u16, INSTRUCTION as u16))
 }
 
-/// Returns the offsets of an overwritten instruction besides the first: there is none.
-pub fn copied(_shape: Shape) -> Option<(u16, u16)> {
-    None
+/// Returns the redirection of a site at `site` (relocated) through a thunk at `at`; `None` if a jump cannot reach.
+pub fn redirect(shape: &Shape, site: u64, at: u64, doors: Doors) -> Option<Redirect> {
+    Some(Redirect {
+        thunk: thunk(*shape, site, at, doors),
+        changes: changes(site, at)?,
+    })
 }
 
 /// Returns the changes that redirect a site at `from` to its thunk at `to`; `None` if a jump cannot reach.
-pub fn changes(_shape: Shape, from: u64, to: u64) -> Option<Vec<Change>> {
+fn changes(from: u64, to: u64) -> Option<Vec<Change>> {
     Some(vec![Change {
         address: from,
         original: SVC.to_le_bytes().to_vec(),
@@ -150,7 +155,7 @@ pub fn changes(_shape: Shape, from: u64, to: u64) -> Option<Vec<Change>> {
 }
 
 /// Returns the bytes that must be in memory for a site to be redirected, each with its offset from the site.
-pub fn expected(_shape: Shape) -> Vec<(i64, Vec<u8>)> {
+pub fn expected(_shape: &Shape) -> Vec<(i64, Vec<u8>)> {
     vec![(0, SVC.to_le_bytes().to_vec())]
 }
 
@@ -161,7 +166,7 @@ mod tests {
     fn found(instructions: &[u32]) -> Vec<(u64, Shape)> {
         let code: Vec<u8> = instructions.iter().flat_map(|i| i.to_le_bytes()).collect();
         let mut sites = Vec::new();
-        find(&code, 0x1000, &mut sites);
+        find(&code, 0x1000, &HashSet::new(), &mut sites);
         sites.iter().map(|site| (site.address, site.shape)).collect()
     }
 
@@ -197,6 +202,6 @@ mod tests {
             assert_eq!((at + 20).wrapping_add_signed(distance), site + 4);
             assert_eq!(code[24..32], 0x7000u64.to_le_bytes());
         }
-        assert_eq!(changes(Shape::Go, 0, 128 << 20), None);
+        assert_eq!(changes(0, 128 << 20), None);
     }
 }

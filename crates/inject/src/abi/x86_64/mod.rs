@@ -4,6 +4,7 @@ mod i386;
 mod registers;
 pub mod running;
 pub mod sites;
+pub mod waits;
 mod wrapper;
 
 pub use registers::Registers;

@@ -65,12 +65,17 @@ impl Registers {
         self.0.orig_rax as i64 >= 0
     }
 
+    /// Returns the number of the system call that a 64-bit thread is in.
+    pub fn call(&self) -> Option<i64> {
+        // The upper half may have a note (`super::waits`).
+        (self.is_in_call() && !self.is_32_bit()).then_some(i64::from(self.0.orig_rax as u32))
+    }
+
     /// If the thread is in a system call that only a stop ended with EINTR, replaces the result by one with which the
     /// kernel restarts the call. The kernel does so when the thread goes on, even if its tracer is dead; if a handler
     /// runs first, the call returns EINTR as usual. Returns whether it was such a call.
     pub fn undo_interruption(&mut self) -> bool {
-        let number = self.0.orig_rax as i64;
-        let is_one = self.0.rax as i64 == -i64::from(libc::EINTR) && answers_eintr(number);
+        let is_one = self.0.rax as i64 == -i64::from(libc::EINTR) && self.call().is_some_and(answers_eintr);
         if is_one {
             self.0.rax = restart::NOHAND as u64;
         }

@@ -26,7 +26,7 @@ const CALL_AND_CHECK: usize = 8;
 const RET_AT: usize = 10;
 const RET: u8 = 0xc3;
 /// Size of a relay and of the smallest padding: a nop whose first byte stays.
-const RELAY_BYTES: usize = 6;
+pub const RELAY_BYTES: usize = 6;
 /// Most instructions that set errno.
 const MOST_TAIL: usize = 8;
 
@@ -155,6 +155,11 @@ fn jump_from_check(relay: i8) -> Option<u8> {
 }
 
 impl Wrapper {
+    /// Returns the address of the relay for a `syscall` at `call`.
+    pub fn relay_at(&self, call: u64) -> u64 {
+        call.wrapping_add_signed(self.relay.into())
+    }
+
     /// Returns the bytes that must be in memory, each with its offset from the `syscall`.
     pub fn expected(&self) -> Vec<(i64, Vec<u8>)> {
         vec![
@@ -167,7 +172,7 @@ impl Wrapper {
     /// Returns the changes for a `syscall` at `call` and a thunk at `thunk`, in an order in which a thread may execute
     /// the code between any two.
     pub fn changes(&self, call: u64, thunk: u64) -> Option<Vec<Change>> {
-        let relay = call.wrapping_add_signed(self.relay.into());
+        let relay = self.relay_at(call);
         let [first, ..] = self.padding;
         let [zero_f, five, rex, compare, low, high, ..] = self.call;
         jump_to(thunk, self.lender_at(call))?;

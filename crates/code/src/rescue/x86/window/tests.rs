@@ -43,7 +43,7 @@ fn window_of(
     };
     change(&mut file);
     let flow = Flow::of(&file);
-    find(&file, &flow, at + before.len() as u64, By::SystemCall)
+    find(&file, &flow, at + before.len() as u64, By::SystemCall, false)
 }
 
 fn window(before: &[&[u8]], behind: &[&[u8]]) -> Result<Window, Reason> {
@@ -256,13 +256,13 @@ fn a_load_of_a_vsyscall_is_replaced_in_its_constant() {
         global_offsets: None,
         entry: 0x40_0000,
     };
-    let found = find(&file, &Flow::of(&file), 0x40_0003, By::Vsyscall).unwrap();
+    let found = find(&file, &Flow::of(&file), 0x40_0003, By::Vsyscall, true).unwrap();
     assert_eq!(
         (found.kind, found.address, found.bytes),
         (Kind::Vsyscall, 0x40_0003, vec![0, 0, 0x60, 0xff])
     );
     file.is_fixed = false;
-    let refused = find(&file, &Flow::of(&file), 0x40_0003, By::Vsyscall);
+    let refused = find(&file, &Flow::of(&file), 0x40_0003, By::Vsyscall, true);
     assert_eq!(refused, Err(Reason::Movable));
 }
 
@@ -282,4 +282,70 @@ fn the_functions_for_any_call_are_found_in_this_machines_libc() {
         !any.is_empty() && any.iter().all(|site| site.window.is_ok()),
         "{sites:?}"
     );
+}
+
+/// int3, as padding behind a function.
+const PADDING: &[u8] = &[0xcc; 40];
+/// mov %rbx, %rdi
+const MOVE: &[u8] = &[0x48, 0x89, 0xdf];
+/// cmp $-4095, %rax; jae
+const CHECK: &[u8] = &[0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x73, 0x00];
+
+/// Returns the window that keeps first bytes, of a `syscall` in a function that padding follows.
+fn kept(before: &[&[u8]], behind: &[&[u8]], landing: Option<usize>) -> Result<Window, Reason> {
+    let before = before.concat();
+    let code = [&before, SYSCALL, &behind.concat()].concat();
+    let end = 0x40_0000 + code.len() as u64;
+    let code = [&code, PADDING].concat();
+    let aligned = code.len() / 16 * 16;
+    let file = File {
+        isa: fastpath_isa::Isa::X86_64,
+        code: vec![Part {
+            address: 0x40_0000,
+            bytes: &code[..aligned],
+        }],
+        data: Vec::new(),
+        is_fixed: true,
+        functions: vec![0x40_0000..end],
+        labels: landing.map(|offset| 0x40_0000 + offset as u64).into_iter().collect(),
+        objects: Vec::new(),
+        relocated: Vec::new(),
+        global_offsets: None,
+        entry: 0x40_0000,
+    };
+    let flow = Flow::of(&file);
+    find(&file, &flow, 0x40_0000 + before.len() as u64, By::SystemCall, true)
+}
+
+#[test]
+fn one_instruction_before_the_call_becomes_a_jump_behind_its_first_byte() {
+    let found = kept(&[MOVE, CLOCK_GETTIME], &[RET], None).unwrap();
+    assert_eq!((found.kind, found.address), (Kind::Before, 0x40_0000));
+    let relays = found.jump.relays().expect("a short jump");
+    // The code has 11 bytes.
+    assert_eq!((relays[0].distance, relays[0].bytes), (11, [0xcc; 6]));
+    // mov $228, %rax
+    let long = kept(&[&[0x48, 0xc7, 0xc0, 0xe4, 0, 0, 0]], &[RET], None).unwrap();
+    assert_eq!(long.jump, Jump::Inside);
+    // Another path to the number and the call is not changed.
+    assert!(kept(&[MOVE, CLOCK_GETTIME], &[RET], Some(3)).is_ok());
+    assert_eq!(kept(&[MOVE, CLOCK_GETTIME], &[RET], Some(1)), Err(Reason::FirstByte));
+    assert_eq!(kept(&[CLOCK_GETTIME], &[RET], None), Err(Reason::FirstByte));
+}
+
+#[test]
+fn a_call_without_such_an_instruction_and_its_check_become_a_nop_and_a_jump() {
+    let found = kept(&[CLOCK_GETTIME], &[CHECK, RET], None).unwrap();
+    assert_eq!(
+        (found.kind, found.address, found.bytes.len()),
+        (Kind::Behind, 0x40_0005, 8)
+    );
+    assert!(matches!(found.jump, Jump::AtCall(_)));
+    // With another number, or with the result of another call.
+    for landing in [5, 7] {
+        assert_eq!(
+            kept(&[CLOCK_GETTIME], &[CHECK, RET], Some(landing)),
+            Err(Reason::FirstByte)
+        );
+    }
 }
