@@ -11,7 +11,7 @@ use fastpath_publisher::evidence::{self, Trust};
 /// Returns the functions, on a page that is kept up to date as long as this process runs, or the reason why there are
 /// none.
 pub fn functions() -> Result<Functions, String> {
-    evidence::examine(Trust::Invariant)?;
+    evidence::examine_with_offsets(Trust::Invariant)?;
     let mailbox = Shared::create().map_err(|e| e.to_string())?;
     let purpose = Purpose {
         clocks: ClockSet::ALL,

@@ -52,7 +52,7 @@ pub fn private(
     examination: Examination,
     hear: impl FnMut(&News) + Send + 'static,
 ) -> Result<Client, String> {
-    let examine = move || evidence::examine(trust).map(drop);
+    let examine = move || evidence::examine_with_offsets(trust);
     let meanwhile = match examination {
         Examination::First => {
             examine()?;
