@@ -75,7 +75,7 @@ pub fn serve(options: &Options) -> Result<(), Failure> {
     let signals = server::Signals::block().map_err(|e| start("signals", e))?;
     fastpath_inject::lease::outlive_breaks().map_err(|e| start("signals", e))?;
     raise_descriptor_limit();
-    evidence::examine(trust).map_err(Failure::Host)?;
+    evidence::examine_with_offsets(trust).map_err(Failure::Host)?;
 
     // A process that maps a page is never attached: a daemon that read the clocks that it publishes would follow
     // itself.

@@ -45,6 +45,9 @@ pub struct Features {
     /// Whether the CPU has RDTSCP (leaf 8000_0001H, EDX bit 27).
     #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
     pub rdtscp: bool,
+    /// Whether a hypervisor makes the CPU (leaf 1, ECX bit 31): the statements are then the hypervisor's.
+    #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
+    pub virtual_cpu: bool,
     /// Whether the CPU has CNTVCTSS_EL0, which needs no barrier (FEAT_ECV, shown as HWCAP2_ECV).
     #[cfg(target_arch = "aarch64")]
     pub cntvctss: bool,
@@ -60,6 +63,8 @@ impl Features {
             invariant: cpu::is_counter_invariant(),
             #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
             rdtscp: cpu::features().rdtscp,
+            #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
+            virtual_cpu: cpu::is_virtual(),
             #[cfg(target_arch = "aarch64")]
             cntvctss: cpu::features().cntvctss,
         }

@@ -109,7 +109,7 @@ impl Distrust {
         let advice = match self {
             Distrust::NotInvariant => "; --trust-counter reads it all the same, and watches it closely",
             Distrust::Warp { .. } if offsets::would_help() => {
-                "; --trust-counter measures how far each is ahead, subtracts that, and watches it"
+                "; with --trust-counter, fastpath measures how far each is ahead, subtracts that, and watches it"
             }
             _ => "",
         };
@@ -215,7 +215,7 @@ impl Evidence {
         let is_explained = || self.warp.as_ref().is_some_and(|warp| warp.offsets().is_ok());
         match verdict {
             Err(Distrust::Warp { .. })
-                if trust == Trust::AllowNonInvariant
+                if self.may_have_offsets(trust)
                     && kernels == KernelsClock::Other
                     && has_rdtscp(self.features)
                     && is_explained() =>
@@ -224,6 +224,17 @@ impl Evidence {
             }
             verdict => verdict,
         }
+    }
+
+    /// Returns whether offsets may be used at all: if the user vouches for the counter, or if the CPU itself states that all
+    /// counters have one rate. The statement of a hypervisor is about the CPUs below, from one to another of which it may
+    /// move a virtual one. On hosts of more CPUs, a comparison of all takes longer than a CPU may be off.
+    fn may_have_offsets(&self, trust: Trust) -> bool {
+        let cpus = self.warp.as_ref().map_or(0, |warp| warp.cpus.len());
+        trust == Trust::AllowNonInvariant
+            || self.features.is_some_and(|features| features.invariant)
+                && !is_virtual(self.features)
+                && cpus <= offsets::MOST_CPUS_BY_DEFAULT
     }
 }
 
@@ -266,6 +277,16 @@ fn has_rdtscp(_: Option<Features>) -> bool {
     false
 }
 
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
+fn is_virtual(features: Option<Features>) -> bool {
+    features.is_some_and(|features| features.virtual_cpu)
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
+fn is_virtual(_: Option<Features>) -> bool {
+    true
+}
+
 /// Returns the counter's features if it may be read and its rate satisfies `trust`. Must be called before the counter
 /// is read for any purpose.
 pub fn is_promising(trust: Trust) -> Result<Features, Distrust> {
@@ -274,8 +295,7 @@ pub fn is_promising(trust: Trust) -> Result<Features, Distrust> {
     evidence.features.ok_or(Distrust::NotReadable)
 }
 
-/// Examines this host's counter for a publisher, by [`Evidence::of_this_host`]. If the CPUs' counters differ and the user
-/// vouches for them, measures their offsets and puts those in force ([`offsets::in_force`]).
+/// Examines this host's counter for a publisher whose pages have no offsets, by [`Evidence::of_this_host`].
 ///
 /// # Errors
 /// The reason not to use the counter, and what to do about it.
@@ -284,12 +304,27 @@ pub fn examine(trust: Trust) -> Result<Evidence, String> {
     let evidence = Evidence::of_this_host(trust);
     match evidence.verdict(trust) {
         Ok(()) => Ok(evidence),
-        Err(Distrust::Warp { .. }) if trust == Trust::AllowNonInvariant && offsets::would_help() => {
-            let (measured, _) = Offsets::measure(&[]).map_err(|why| {
+        Err(distrust) => Err(distrust.refusal()),
+    }
+}
+
+/// Does the same for a publisher whose pages have offsets. If the CPUs' counters differ, and the CPU states that they have
+/// one rate, or the user vouches for them, measures their offsets, which takes a second, and puts those in force
+/// ([`offsets::in_force`]).
+///
+/// # Errors
+/// The reason not to use the counter, and what to do about it.
+pub fn examine_with_offsets(trust: Trust) -> Result<(), String> {
+    is_promising(trust).map_err(|distrust| distrust.refusal())?;
+    let evidence = Evidence::of_this_host(trust);
+    match evidence.verdict(trust) {
+        Ok(()) => Ok(()),
+        Err(Distrust::Warp { .. }) if evidence.may_have_offsets(trust) && offsets::would_help() => {
+            let measured = Offsets::measure_steady().map_err(|why| {
                 format!("the counters of this host's CPUs differ, and cannot be made to agree: {why}")
             })?;
             offsets::put_in_force(measured);
-            Ok(evidence)
+            Ok(())
         }
         Err(distrust) => Err(distrust.refusal()),
     }
@@ -377,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn constant_offsets_can_be_vouched_for_unless_the_kernels_clock_has_them_too() {
+    fn constant_offsets_are_used_unless_the_kernels_clock_has_them_too() {
         let mut apart = healthy();
         if let Some(warp) = &mut apart.warp {
             warp.pairs = vec![pair(7_000_000_000, 7_000_000_200)];
@@ -389,7 +424,6 @@ mod tests {
             is_served
         );
         assert!(!verdict(&apart, Trust::AllowNonInvariant, KernelsClock::Counter));
-        assert!(!verdict(&apart, Trust::Invariant, KernelsClock::Other));
         // The bounds contradict each other.
         if let Some(warp) = &mut apart.warp {
             warp.pairs.push(pair(7_000_001_000, 7_000_001_200));
@@ -400,6 +434,44 @@ mod tests {
             matches!(refused, Err(Distrust::Warp { .. })),
             "a host's pages have no offsets"
         );
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn offsets_need_no_flag_where_the_cpu_itself_states_one_rate_and_few_cpus_are_watched() {
+        let apart = |change: fn(&mut Features), cpus: usize| {
+            let mut evidence = healthy();
+            let features = evidence.features.as_mut().expect("features");
+            (features.rdtscp, features.virtual_cpu) = (true, false);
+            change(features);
+            let pairs = (1..cpus).map(|other| Pair {
+                other,
+                ..pair(7_000_000_000, 7_000_000_200)
+            });
+            evidence.warp = Some(Warp {
+                cpus: (0..cpus).collect(),
+                pairs: pairs.collect(),
+                ..Warp::default()
+            });
+            evidence
+        };
+        let is_served = |evidence: &Evidence, trust| evidence.verdict_with_offsets(trust, KernelsClock::Other).is_ok();
+        let laptop = apart(|_| {}, 16);
+        assert!(is_served(&laptop, Trust::Invariant));
+        assert!(
+            laptop
+                .verdict_with_offsets(Trust::Invariant, KernelsClock::Counter)
+                .is_err()
+        );
+        let refused = [
+            apart(|features| features.invariant = false, 16),
+            apart(|features| features.virtual_cpu = true, 16),
+            apart(|_| {}, 64),
+        ];
+        for evidence in &refused {
+            assert!(!is_served(evidence, Trust::Invariant), "{evidence:?}");
+            assert!(is_served(evidence, Trust::AllowNonInvariant), "{evidence:?}");
+        }
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! every bound: then a message that takes as long as the fastest one measured arrives that much later than it was sent, and
 //! no faster one was ever seen. The margin is the least mean of a cycle's bounds.
 //!
-//! Offsets are measured only for a user who vouches for the counter (`--trust-counter`).
+//! Offsets are measured where the CPU states that its counters have one rate, or the user vouches for them
+//! (`--trust-counter`).
 
 mod changes;
 #[cfg(test)]
@@ -28,6 +29,12 @@ use crate::{KernelsClock, counter, cpus, pause, warp};
 
 /// Time between the two comparisons of a measurement: a drift of 10 ppm makes 100 ns of it, about a margin.
 const APART: Duration = Duration::from_millis(10);
+/// Time for which counters are observed before anything is served: a drift of 0.25 ppm makes 250 ns of it, more than two
+/// margins.
+const STEADY_FOR: Duration = Duration::from_secs(1);
+/// Most CPUs of a host that is served without `--trust-counter`: a comparison of all comes often enough to notice a CPU that is
+/// taken off for 0.3 s (`offsets/simulation.rs`).
+pub(crate) const MOST_CPUS_BY_DEFAULT: usize = 32;
 /// Timeouts of a measurement, for which the readers use the kernel.
 const TIMEOUTS: Timeouts = Timeouts {
     in_all: Duration::from_millis(500),
@@ -220,6 +227,27 @@ impl Offsets {
         let second = warp::of_every_pair(TIMEOUTS, usize::MAX);
         let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         known.learn(&second.cpus, noticed, [first.pairs, second.pairs].concat())
+    }
+
+    /// Measures the offsets for a start, and checks that they were the same a second before. Takes up to two seconds.
+    pub fn measure_steady() -> Result<Offsets, Unsolvable> {
+        let before = warp::of_every_pair(TIMEOUTS, usize::MAX);
+        pause(STEADY_FOR);
+        let (offsets, _) = Offsets::measure(&[])?;
+        let known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        offsets.check_steady(before.pairs, &known.0)?;
+        Ok(offsets)
+    }
+
+    /// Checks that the offsets of these CPUs can have been the same at two times.
+    fn check_steady(&self, before: Vec<Pair>, now: &[Pair]) -> Result<(), Unsolvable> {
+        let cpus: Vec<usize> = self.of.iter().map(|offset| offset.cpu).collect();
+        Offsets::solve(&cpus, &narrowest([before.as_slice(), now].concat())).map(drop)
+    }
+
+    /// Forgets the bounds of earlier measurements: firmware may have changed the counters, as it does at a suspend.
+    pub fn forget() {
+        KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).0.clear();
     }
 
     /// Returns the offset of a CPU, in counts.
@@ -568,6 +596,22 @@ mod tests {
             .expect("a solution");
         assert_eq!((jumped.0.get(1), jumped.1), (Some(1_005), true));
         assert_eq!(known.0, [pair(0, 1, 905, 1_105)]);
+    }
+
+    #[test]
+    fn offsets_that_change_at_each_of_many_suspends_are_no_drift() {
+        let mut known = Known::default();
+        let mut changes = Changes::default();
+        let begun = std::time::Instant::now();
+        for suspends in 0..20_u64 {
+            let ahead = suspends as i64 * 1_000_000;
+            known.0.clear();
+            let now = || begun + Duration::from_secs(10 * suspends);
+            let fresh = vec![pair(0, 1, ahead - 90, ahead + 110)];
+            let measured = changes.measure(now, || known.learn(&[0, 1], &[], fresh));
+            assert_eq!(measured.and_then(|offsets| offsets.get(1)), Some(ahead + 10));
+        }
+        assert!(!changes.is_drift());
     }
 
     proptest! {

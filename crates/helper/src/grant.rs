@@ -86,7 +86,7 @@ pub fn publish(
 
 /// Examines the counter, and prepares the publisher to run. The error: this host cannot be served.
 pub fn begin(publisher: &mut Publisher, trust: Trust) -> Result<(), String> {
-    evidence::examine(trust)?;
+    evidence::examine_with_offsets(trust)?;
     publisher.watch_for_steps();
     let failed = |e| format!("a thread that compares the CPUs' counters: {e}");
     publisher.compare_cpus().map_err(failed)

@@ -135,6 +135,12 @@ pub(crate) mod cpu {
         highest >= POWER_MANAGEMENT && __cpuid(POWER_MANAGEMENT).edx & INVARIANT_TSC != 0
     }
 
+    /// Returns whether a hypervisor states that it makes this CPU (leaf 1, ECX bit 31, 0 on every physical CPU).
+    pub fn is_virtual() -> bool {
+        const HYPERVISOR: u32 = 1 << 31;
+        __cpuid(1).ecx & HYPERVISOR != 0
+    }
+
     /// Returns whether the CPU has RDTSCP (leaf 8000_0001H, EDX bit 27). On AMD, RDTSCP does not depend on the kernel
     /// having made LFENCE wait for execution, and on Zen 4 it takes 0.3 ns less.
     pub fn features() -> CpuFeatures {

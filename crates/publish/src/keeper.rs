@@ -41,6 +41,43 @@ const ASKED_WITHIN: Duration = Duration::from_millis(90);
 /// Time until the next try after a step of CLOCK_REALTIME in the middle of a sample.
 const RETRY: Duration = Duration::from_micros(100);
 
+/// Time between questions whether offsets have been measured.
+const WAIT_FOR_OFFSETS: Duration = Duration::from_millis(100);
+
+/// How far BOOTTIME is ahead of MONOTONIC, between two bounds, in nanoseconds: it grows at a suspend only.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Asleep {
+    least_ns: i64,
+    most_ns: i64,
+}
+
+impl Asleep {
+    fn look() -> Option<Asleep> {
+        let read = |clock| Some(ThisHost.clock(clock)?.cast_signed());
+        let before = read(libc::CLOCK_MONOTONIC)?;
+        let boottime = read(libc::CLOCK_BOOTTIME)?;
+        let after = read(libc::CLOCK_MONOTONIC)?;
+        Some(Asleep {
+            least_ns: boottime - after,
+            most_ns: boottime - before,
+        })
+    }
+
+    /// Returns whether both can be of the same suspended time. Clocks are rounded to nanoseconds, and no suspend is as short as
+    /// a microsecond.
+    fn agrees(self, other: Asleep) -> bool {
+        const ROUNDED_NS: i64 = 1_000;
+        self.least_ns <= other.most_ns + ROUNDED_NS && other.least_ns <= self.most_ns + ROUNDED_NS
+    }
+
+    fn narrowed_by(self, other: Asleep) -> Asleep {
+        Asleep {
+            least_ns: self.least_ns.max(other.least_ns),
+            most_ns: self.most_ns.min(other.most_ns),
+        }
+    }
+}
+
 /// The events that ended a sleep early.
 #[derive(Default)]
 struct Woken {
@@ -69,8 +106,13 @@ pub struct Keeper {
     ntp: Option<NtpWatch>,
     settings: Settings,
     patrol: Option<Patrol>,
+    trust: Trust,
     may_measure_offsets: bool,
-    rhythm: Rhythm,
+    /// Where offsets are in force: how long the machine was suspended.
+    asleep: Option<Asleep>,
+    /// Whether the offsets in force may be wrong. Others are being measured, and nothing is published until then.
+    awaits_offsets: bool,
+    config: Config,
     hear: Box<dyn FnMut(&News) + Send>,
     next: Instant,
     /// When to ask for the kernel's state, besides at each refresh.
@@ -101,8 +143,11 @@ impl Keeper {
             ntp: None,
             settings: Settings::Unknown,
             patrol: None,
+            trust,
             may_measure_offsets: allows_non_invariant && offsets::would_help(),
-            rhythm: Rhythm::of(&config),
+            asleep: None,
+            awaits_offsets: false,
+            config,
             hear: Box::new(|_| {}),
             next: Instant::now(),
             ask_next: None,
@@ -121,8 +166,16 @@ impl Keeper {
         self.refresher.set_publisher_pid(std::process::id());
     }
 
+    /// Starts the comparisons, once the counter was examined. Counters that have offsets are watched closely.
     pub fn compare_cpus(&mut self) -> io::Result<()> {
-        self.patrol = Some(Patrol::start(self.rhythm, self.may_measure_offsets)?);
+        if offsets::in_force().is_some() && self.trust == Trust::Invariant {
+            self.config = self.config.watched();
+            self.refresher = Refresher::new(self.config, 0);
+            self.refresher.set_publisher_pid(std::process::id());
+            self.may_measure_offsets = true;
+        }
+        self.asleep = Asleep::look();
+        self.patrol = Some(Patrol::start(Rhythm::of(&self.config), self.may_measure_offsets)?);
         Ok(())
     }
 
@@ -135,6 +188,9 @@ impl Keeper {
         let wake = self.ask_next.map_or(self.next, |ask| ask.min(self.next));
         let timeout = wake.saturating_duration_since(Instant::now());
         let (woken, by_other) = self.sleep(timeout, other);
+        if self.was_suspended() {
+            self.measure_offsets_anew();
+        }
         if woken.by_patrol {
             self.take_in_comparison(true);
         }
@@ -150,7 +206,11 @@ impl Keeper {
             self.ask_next = Some(now + CHECK_TO_CHANGE);
         }
         let is_due = now >= self.next;
-        if is_due || self.ask_next.is_some_and(|ask| now >= ask) {
+        if self.awaits_offsets {
+            self.ask_next = None;
+            self.next = now + WAIT_FOR_OFFSETS;
+            self.take_in_comparison(false);
+        } else if is_due || self.ask_next.is_some_and(|ask| now >= ask) {
             self.see_to_settings(now);
             let ntp = self.kernel_state(now);
             let is_news = ntp.is_some_and(|ntp| self.refresher.is_news(&ntp));
@@ -226,20 +286,48 @@ impl Keeper {
         (woken, by(Some(other)))
     }
 
+    /// Returns whether the machine was suspended since the last call, where offsets are in force.
+    fn was_suspended(&mut self) -> bool {
+        if offsets::in_force().is_none() || self.patrol.is_none() {
+            return false;
+        }
+        let Some(now) = Asleep::look() else { return false };
+        let known = self.asleep.get_or_insert(now);
+        let has_changed = !known.agrees(now);
+        *known = if has_changed { now } else { known.narrowed_by(now) };
+        has_changed
+    }
+
+    /// Withdraws all clocks until the offsets are measured anew: firmware may have changed the counters.
+    fn measure_offsets_anew(&mut self) {
+        self.refresher
+            .withdraw(&mut self.pages, Reason::Suspended, counter::read);
+        if let Some(patrol) = &self.patrol {
+            patrol.measure_anew();
+            self.awaits_offsets = true;
+        }
+    }
+
     fn take_in_comparison(&mut self, was_woken: bool) {
-        if let Some(warp) = self.patrol.as_ref().and_then(|patrol| patrol.take(was_woken)) {
+        if let Some(warp) = self.patrol.as_ref().and_then(|patrol| patrol.take(was_woken))
+            && !self.awaits_offsets
+        {
             self.refresher.compared(&mut self.pages, &warp, counter::read);
         }
         if let Some(measured) = self.patrol.as_ref().and_then(Patrol::take_offsets) {
             self.refresher.withdraw(&mut self.pages, Reason::Warp, counter::read);
             offsets::put_in_force(measured);
             self.pages.store_offsets();
+            self.awaits_offsets = false;
         }
     }
 
     fn follow_step(&mut self) {
         if let Some(steps) = &mut self.steps {
             steps.rearm();
+        }
+        if self.awaits_offsets {
+            return;
         }
         self.refresher.follow_step(
             &mut self.pages,
@@ -269,4 +357,23 @@ impl Keeper {
 /// Reads the kernel's MONOTONIC once.
 pub(crate) fn look() -> Option<Bracket> {
     sample::bracket(&ThisHost, libc::CLOCK_MONOTONIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suspend_is_noticed_and_slow_reads_are_none() {
+        let asleep = |least_ns, most_ns| Asleep { least_ns, most_ns };
+        // Reads that took 2 us, then one that was interrupted for 20 ms.
+        let known = asleep(5_000_000_000, 5_000_002_000).narrowed_by(asleep(4_999_999_500, 5_000_001_500));
+        assert!(known.agrees(asleep(4_980_000_000, 5_000_000_900)));
+        assert!(known.narrowed_by(asleep(4_980_000_000, 5_000_000_900)).agrees(known));
+        // A second later, and ten milliseconds.
+        assert!(!known.agrees(asleep(6_000_000_000, 6_000_002_000)));
+        assert!(!known.agrees(asleep(5_010_000_000, 5_010_002_000)));
+        let now = Asleep::look().expect("both clocks");
+        assert!(now.least_ns <= now.most_ns && Asleep::look().is_some_and(|later| later.agrees(now)));
+    }
 }

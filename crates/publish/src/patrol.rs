@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,8 @@ struct Post {
     found: Mutex<Option<Warp>>,
     /// Offsets to put in force.
     measured: Mutex<Option<Offsets>>,
+    /// Whether the machine was suspended since offsets were measured. Set while `measured` is locked.
+    is_void: AtomicBool,
     wake: EventFd,
 }
 
@@ -53,6 +56,7 @@ impl Post {
         Ok(Post {
             found: Mutex::new(None),
             measured: Mutex::new(None),
+            is_void: AtomicBool::new(false),
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
         })
     }
@@ -73,7 +77,9 @@ impl Post {
     }
 
     fn leave_offsets(&self, offsets: Offsets) {
-        if let Ok(mut measured) = self.measured.lock() {
+        if let Ok(mut measured) = self.measured.lock()
+            && !self.is_void.load(Ordering::Relaxed)
+        {
             *measured = Some(offsets);
         }
         let _ = self.wake.write(1);
@@ -110,6 +116,15 @@ impl Patrol {
     pub fn take_offsets(&self) -> Option<Offsets> {
         self.0.measured.lock().ok()?.take()
     }
+
+    /// Has the offsets measured anew, and drops those that were measured and not taken: firmware may have changed the
+    /// counters.
+    pub fn measure_anew(&self) {
+        if let Ok(mut measured) = self.0.measured.lock() {
+            *measured = None;
+            self.0.is_void.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl AsFd for Patrol {
@@ -130,6 +145,15 @@ fn go(post: &Weak<Post>, rhythm: Rhythm, may_measure: bool) {
         // The worker must know it before this round: it costs as much as the last.
         next = Instant::now() + rest;
         if post.has_offsets() {
+            continue;
+        }
+        if post.is_void.swap(false, Ordering::Relaxed) {
+            patrol.leave_cpu();
+            Offsets::forget();
+            match changes.measure(Instant::now, || Offsets::measure(&[])) {
+                Some(measured) => post.leave_offsets(measured),
+                None => post.is_void.store(true, Ordering::Relaxed),
+            }
             continue;
         }
         let generation = offsets::generation();
@@ -201,6 +225,28 @@ mod tests {
         assert_eq!(patrol.take(true), Some(apart));
         assert!(!is_readable());
         assert_eq!(patrol.take(false), None);
+    }
+
+    #[test]
+    fn offsets_that_were_measured_before_a_suspend_are_never_taken() {
+        let patrol = Patrol(Arc::new(Post::new().expect("an eventfd")));
+        let offsets = || {
+            Warp {
+                cpus: vec![0],
+                ..Warp::default()
+            }
+            .offsets()
+            .expect("one CPU")
+        };
+        patrol.0.leave_offsets(offsets());
+        patrol.measure_anew();
+        assert_eq!(patrol.take_offsets(), None, "left before");
+        patrol.0.leave_offsets(offsets());
+        assert_eq!(patrol.take_offsets(), None, "measured before, and left after");
+        // As the thread does before it measures.
+        patrol.0.is_void.store(false, Ordering::Relaxed);
+        patrol.0.leave_offsets(offsets());
+        assert!(patrol.take_offsets().is_some());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::super::facts::{OwnCalls, PageFacts, Stated};
 use super::super::facts::{Process, StatedBy, VdsoKind};
-use super::super::{Line, Report, samples};
+use super::super::{Report, samples};
 use super::*;
 use fastpath_evidence::{Distrust, Drift, Residuals};
 use fastpath_measure::clocks::Clock;
@@ -683,7 +683,7 @@ fn fastpath_cannot_follow_timer_ticks_and_the_parameter_for_them_is_removed() {
         causes.iter().any(|why| why.says.contains("cannot follow")),
         "{causes:?}"
     );
-    let would_accept = |line: &Line| line.shows.contains("would accept");
+    let would_accept = |line: &super::super::Line| line.shows.contains("would accept");
     assert!(!report.evidence.iter().any(would_accept), "{:?}", report.evidence);
 }
 

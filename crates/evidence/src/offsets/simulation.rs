@@ -214,20 +214,36 @@ impl Machine {
 
     /// As [`Offsets::measure`].
     fn measure(&mut self) -> Result<(Offsets, bool), Unsolvable> {
-        let cpus = self.cpus();
-        let meetings = meetings_of(&cpus, cpus.len().next_multiple_of(2) - 1);
         let mut pairs = Vec::new();
         for _ in 0..2 {
-            for round in meetings.chunks((cpus.len() / 2).max(1)) {
-                for (cpu, other) in round {
-                    pairs.extend(self.meet(*cpu, *other, MEASURED));
-                }
-                self.pass(50_000.0);
-            }
+            pairs.extend(self.compare());
             self.pass(APART.as_nanos() as f64);
         }
         let noticed = std::mem::take(&mut self.noticed);
-        self.known.learn(&cpus, &noticed, pairs)
+        self.known.learn(&self.cpus(), &noticed, pairs)
+    }
+
+    /// Compares every pair.
+    fn compare(&mut self) -> Vec<Pair> {
+        let cpus = self.cpus();
+        let meetings = meetings_of(&cpus, cpus.len().next_multiple_of(2) - 1);
+        let mut pairs = Vec::new();
+        for round in meetings.chunks((cpus.len() / 2).max(1)) {
+            for (cpu, other) in round {
+                pairs.extend(self.meet(*cpu, *other, MEASURED));
+            }
+            self.pass(50_000.0);
+        }
+        pairs
+    }
+
+    /// As [`Offsets::measure_steady`].
+    fn measure_steady(&mut self) -> Result<Offsets, Unsolvable> {
+        let before = self.compare();
+        self.pass(STEADY_FOR.as_nanos() as f64);
+        let (offsets, _) = self.measure()?;
+        offsets.check_steady(before, &self.known.0)?;
+        Ok(offsets)
     }
 
     /// Compares one CPU with the others, as the patrol does, and measures the offsets anew if one has changed.
@@ -508,6 +524,46 @@ fn offsets_of_cpus_whose_counters_do_not_change_are_served_for_as_long_as_one_lo
     for shape in SHAPES {
         let harm = harm_of(shape, Fault::None);
         assert_bounded(shape, Fault::None, AGAIN, &harm, 0.0);
+    }
+}
+
+/// A host that is served without `--trust-counter`.
+const BY_DEFAULT: [Shape; 3] = [
+    SHAPES[0],
+    SHAPES[1],
+    Shape {
+        cpus: MOST_CPUS_BY_DEFAULT,
+        threads_of_a_core: 2,
+        nodes: 1,
+    },
+];
+
+#[test]
+fn counters_that_drift_are_refused_before_anything_is_served() {
+    for shape in BY_DEFAULT {
+        for (seed, ppm) in [(1, 0.25), (2, -0.25), (3, 1.0), (4, -5.0), (5, 100.0)] {
+            let mut machine = Machine::new(shape, seed);
+            machine.known = Known::default();
+            assert!(machine.measure_steady().is_ok(), "{} CPUs", shape.cpus);
+            (machine.known, machine.drift_ppm) = (Known::default(), ppm);
+            let measured = machine.measure_steady().map(drop);
+            assert_eq!(
+                measured,
+                Err(Unsolvable::Inconsistent),
+                "{} CPUs, {ppm} ppm",
+                shape.cpus
+            );
+        }
+    }
+}
+
+#[test]
+fn cpus_that_go_off_and_on_show_no_wrong_time_where_no_flag_is_needed() {
+    for shape in BY_DEFAULT {
+        for after_ns in [300.0 * MS, 5.0 * SECOND] {
+            let harm = harm_of(shape, Fault::ComesBack { after_ns });
+            assert_eq!(harm.backward_ns, 0.0, "{} CPUs, off for {after_ns} ns", shape.cpus);
+        }
     }
 }
 
