@@ -156,7 +156,7 @@ pub fn json(value: &impl serde::Serialize) -> Result<String, String> {
 pub fn table<const N: usize>(heads: [&str; N]) -> Table {
     let mut table = Table::new();
     table
-        .load_preset(presets::NOTHING)
+        .load_style(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Disabled)
         .set_header(heads);
     if !coloured_output() {

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use super::Place;
 #[cfg(target_arch = "x86_64")]
-use crate::common::helper_program;
-use crate::common::{NOBODY, Running, needs_root, skip, start, tool, wait_until};
+use crate::common::{NOBODY, helper_program, skip};
+use crate::common::{Running, needs_root, start, tool, wait_until};
 
 /// Returns `None`, and skips the test, if the attacks are not possible here.
 pub fn wanted() -> Option<()> {
@@ -104,6 +104,7 @@ pub fn wait_until_says(client: &Running, word: &str) {
 
 /// A client with subordinate users (subuid(5)), whose program begins with [`CLIENT`] and calls `enter_user_namespace`.
 /// Returns `None`, and skips the test, if users may have no namespace.
+#[cfg(target_arch = "x86_64")]
 #[track_caller]
 pub fn client_with_users(place: &Place, script: &str) -> Option<Running> {
     let client = client(place, NOBODY, script);
