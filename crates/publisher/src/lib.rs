@@ -2,6 +2,7 @@
 //! the failure rules.
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
+mod clocksource;
 mod keeper;
 mod ntp;
 mod patrol;
