@@ -115,9 +115,14 @@ pub fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
         code.extend(call_door(doors.c));
         code.extend([0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea 128(%rsp), %rsp
     }
-    let back = jump_to(at + code.len() as u64, site + original(shape).len() as u64);
-    // Where a jump reaches from the site to here, it also reaches back. A thunk that no jump points to traps.
-    code.extend(back.unwrap_or([0xcc; JUMP_BYTES]));
+    let call = site + original(shape).len() as u64;
+    // The hook returns to the second jump if it has made the call. One of Go has only the first.
+    let behind = (shape != Shape::Go).then_some(call + SYSCALL.len() as u64);
+    for to in [call].into_iter().chain(behind) {
+        // Where a jump reaches from the site to here, it also reaches back. A thunk that no jump points to traps.
+        let back = jump_to(at + code.len() as u64, to);
+        code.extend(back.unwrap_or([0xcc; JUMP_BYTES]));
+    }
     debug_assert!(code.len() <= THUNK_BYTES);
     code
 }
@@ -192,10 +197,16 @@ mod tests {
         for shape in [Shape::Constant(59), Shape::Glibc, Shape::Musl, Shape::Go] {
             let (site, at) = (0x7000_1000, 0x7000_8000);
             let code = thunk(shape, site, at, Doors { c: 1, go: 2 });
-            let (rest, jump) = code.split_at(code.len() - JUMP_BYTES);
-            let back = i32::from_le_bytes(jump[1..].try_into().unwrap());
-            let to = (at + code.len() as u64).wrapping_add_signed(back.into());
-            assert_eq!((jump[0], to), (0xe9, site + original(shape).len() as u64), "{shape:?}");
+            let mut rest = &code[..];
+            let call = site + original(shape).len() as u64;
+            let behind = (shape != Shape::Go).then_some(call + SYSCALL.len() as u64);
+            for expected in behind.into_iter().chain([call]) {
+                let (before, jump) = rest.split_at(rest.len() - JUMP_BYTES);
+                let back = i32::from_le_bytes(jump[1..].try_into().unwrap());
+                let to = (at + rest.len() as u64).wrapping_add_signed(back.into());
+                assert_eq!((jump[0], to), (0xe9, expected), "{shape:?}");
+                rest = before;
+            }
             assert_eq!(
                 Finder::new(&SYSCALL).find(rest).is_some(),
                 shape == Shape::Go,
