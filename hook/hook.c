@@ -9,8 +9,10 @@
  *     USER_DISPATCH
  *     time namespaces,   the page is no longer right here: replace it by an unseeded one, so that every clock falls
  *     PR_SET_TSC         back to the kernel. Without the counter, rescued calls are system calls again
- *     clock_settime,     make the call here, and wait until the old time is off the page: a program that sets the
- *     settimeofday       clock then reads the time that it set
+ *     clock_settime,     make the call here, and wait until the page has the kernel's time: a program that sets the
+ *     settimeofday,      clock then reads the time that it set
+ *     adjtimex,
+ *     clock_adjtime
  */
 #include "mailbox.h"
 #include "syscall.h"
@@ -24,7 +26,7 @@ extern struct fp_mailbox fp_mailbox HIDDEN;
 
 /* asm-generic/errno.h, linux/futex.h, linux/prctl.h, linux/sched.h, asm-generic/mman-common.h */
 enum { FP_ETIMEDOUT = 110 };
-enum { CLOCK_REALTIME = 0 };
+enum { CLOCK_REALTIME = 0, CLOCK_MONOTONIC = 1, CLOCK_TAI = 11 };
 enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1 };
 enum { PR_SET_SECCOMP = 22, PR_SET_TSC = 26, PR_SET_SYSCALL_USER_DISPATCH = 59 };
 enum { PROT_READ = 1, MAP_PRIVATE = 2, MAP_FIXED = 0x10, MAP_ANONYMOUS = 0x20 };
@@ -124,7 +126,7 @@ static void ring(void) {
 }
 
 static void ask(fp_u32 kind, fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
-	if (fp_state.filtered || !publisher_is_alive())
+	if (fp_state.silent || !publisher_is_alive())
 		return;
 	for (int i = 0; i < FP_SLOTS; i++) {
 		struct fp_slot *slot = &fp_mailbox.slot[i];
@@ -150,26 +152,74 @@ static void ask(fp_u32 kind, fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
 	ring();
 }
 
-/* Time between looks, and most looks: the kernel wakes the publisher, which needs a CPU. */
-#define LOOK_EVERY_NS 50000L
-#define MOST_LOOKS (TIMEOUT_NS / LOOK_EVERY_NS)
+/* The kernel's struct for 64-bit seconds, on every ISA. */
+struct kernel_timespec {
+	long long sec;
+	long long nsec;
+};
+
+#ifndef FP_NR_clock_gettime64
+#define FP_NR_clock_gettime64 FP_NR_clock_gettime
+#endif
+
+static long long kernel_ns(int clock) {
+	struct kernel_timespec now = {0, 0};
+
+	fp_syscall4(FP_NR_clock_gettime64, clock, (long)&now, 0, 0);
+	return now.sec * 1000000000 + now.nsec;
+}
+
+static long long base_ns(const struct fp_anchor *anchor, unsigned base) {
+	return (long long)(fp_load(&anchor->base[base].sec) * 1000000000 +
+			   (fp_load(&anchor->base[base].nsec_shifted) >> (anchor->shift & 63)));
+}
 
 /*
- * Returns whether the clock was set. A failed call is left to the program, which makes it again. A publisher that
- * follows another process's step at this moment may be mistaken for one that has seen this one.
+ * Returns whether no reader of the clock gets another time than the kernel's: the newest anchor is in force, and has
+ * the clock as far from MONOTONIC as the kernel, or no reader was shown the clock.
  */
-static int set_clock(const struct fp_call *call) {
-	const fp_u32 *steps = &fp_page.stats.steps;
-	const fp_u32 before = __atomic_load_n(steps, __ATOMIC_ACQUIRE);
-	const struct timespec a_moment = {0, LOOK_EVERY_NS};
+static int shows_kernels_time(int clock, unsigned base) {
+	const struct fp_anchor *newest = &fp_page.hres.copy[0];
+	const long long before_ns = kernel_ns(CLOCK_MONOTONIC);
+	const long long time_ns = kernel_ns(clock);
+	const long long after_ns = kernel_ns(CLOCK_MONOTONIC);
+	/* How precisely a publisher knows the distance, which measures it in the same way. */
+	const long long spare_ns = after_ns - before_ns + 1000;
+	const fp_u32 seq = __atomic_load_n(&newest->seq, __ATOMIC_ACQUIRE);
+	const int is_shown = __atomic_load_n(&newest->floors, __ATOMIC_RELAXED) >> clock & 1;
+	const long long above_ns = base_ns(newest, base) - base_ns(newest, FP_BASE_MONOTONIC);
+	const int has_begun = (long long)(counter_of_page() - fp_load(&newest->base_cycles)) >= 0;
 
-	if (fp_state.filtered || !has_anchor() || !publisher_is_alive())
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	if (seq & 1 || __atomic_load_n(&newest->seq, __ATOMIC_RELAXED) != seq)
 		return 0;
-	if (fp_syscall4((long)call->nr, (long)call->arg[0], (long)call->arg[1], 0, 0) != 0)
+	return !is_shown ||
+	       (has_begun && above_ns >= time_ns - after_ns - spare_ns && above_ns <= time_ns - before_ns + spare_ns);
+}
+
+/* Time between looks, and most looks. The publisher needs a CPU when the kernel wakes it. The kernel does not announce
+ * a change of TAI: the publisher may see it at the next refresh, and no anchor lives longer than this. */
+#define LOOK_EVERY_NS 50000L
+#define MOST_LOOKS (400000000L / LOOK_EVERY_NS)
+
+/*
+ * Makes the call and returns 1, with its result in the register of the result; returns 0 if the program must make it.
+ * What the call has set is not asked: its argument may be in memory that cannot be read.
+ */
+static int set_clock(struct fp_call *call) {
+	const struct timespec a_moment = {0, LOOK_EVERY_NS};
+	long result;
+
+	if (fp_state.silent || !has_anchor() || !publisher_is_alive())
 		return 0;
-	for (long look = 0; look < MOST_LOOKS && __atomic_load_n(steps, __ATOMIC_ACQUIRE) == before; look++)
+	result = fp_syscall4((long)call->nr, (long)call->arg[0], (long)call->arg[1], 0, 0);
+	for (long look = 0; result >= 0 && look < MOST_LOOKS; look++) {
+		if (shows_kernels_time(CLOCK_REALTIME, FP_BASE_REALTIME) && shows_kernels_time(CLOCK_TAI, FP_BASE_TAI))
+			break;
 		/* Nothing wakes it: this is a sleep by a system call that the hook makes anyway. */
-		fp_syscall4(FP_NR_futex, (long)&fp_state.filtered, FUTEX_WAIT, 0, (long)&a_moment);
+		fp_syscall4(FP_NR_futex, (long)&fp_state.silent, FUTEX_WAIT, 0, (long)&a_moment);
+	}
+	call->FP_RESULT = (unsigned long)result;
 	return 1;
 }
 
@@ -177,7 +227,7 @@ static int set_clock(const struct fp_call *call) {
 _Static_assert(__builtin_offsetof(struct fp_hook_state, real_calls) == 28, "real_calls lies elsewhere");
 
 static void confine(void) {
-	fp_state.filtered = 1;
+	fp_state.silent = 1;
 	fp_state.real_calls = 1;
 }
 
@@ -186,22 +236,22 @@ static void withdraw_here(void) {
 		    0);
 }
 
-/* Called before the system call, whose number is then `call->nr`. */
-HIDDEN void fp_hook_call(struct fp_call *call) {
+/* Called before a system call. Returns whether it was made here, with its result in the register for that. */
+HIDDEN int fp_hook_call(struct fp_call *call) {
 	const unsigned long *a = call->arg;
 	switch (call->nr) {
 	case FP_NR_clock_settime:
+	case FP_NR_clock_adjtime:
 #ifdef FP_NR_clock_settime64
 	case FP_NR_clock_settime64:
+	case FP_NR_clock_adjtime64:
 #endif
 		if (a[0] != CLOCK_REALTIME)
 			break;
 		/* fall through */
 	case FP_NR_settimeofday:
-		/* It takes no argument, changes nothing, and returns 0, as the call that was already made. */
-		if (set_clock(call))
-			call->nr = FP_NR_sched_yield;
-		break;
+	case FP_NR_adjtimex:
+		return set_clock(call);
 	case FP_NR_execve:
 		ask(FP_REQUEST_EXEC, (fp_u64)AT_FDCWD, a[0], 0);
 		break;
@@ -228,6 +278,7 @@ HIDDEN void fp_hook_call(struct fp_call *call) {
 			withdraw_here();
 		break;
 	}
+	return 0;
 }
 
 /* Called once by fp_hook_entry, at the loader's jump to AT_ENTRY. Returns the program's real entry point. */

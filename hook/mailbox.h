@@ -54,7 +54,8 @@ struct fp_mailbox {
 struct fp_hook_state {
 	fp_u64 entry;      /* the program's real entry point */
 	fp_u64 entry_cell; /* address of AT_ENTRY's value on the stack */
-	fp_u32 filtered;   /* a seccomp filter was installed here: send no more requests */
+	/* Not 0: send no requests. A seccomp filter was installed here, or no attendant answers. */
+	fp_u32 silent;
 	fp_u32 stack_lock; /* 1: a thread is on the page's stack */
 	/* Not 0: Yama requires that this PID is declared by PR_SET_PTRACER first. Here, where no other process can
 	 * write. */

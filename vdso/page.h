@@ -109,8 +109,7 @@ struct fp_stats {
 	fp_u32 watch_flags;        /* 1: invariance is not established: --trust-counter */
 	fp_u64 warp_within_cycles; /* bound on the distance of any two CPUs in the last comparison; 0: there was none */
 	struct fp_withdrawal history[FP_HISTORY];
-	fp_u32 steps; /* times that clocks were taken off because the kernel's were set: hook/hook.c waits for it */
-	fp_u32 reserved[3];
+	fp_u32 reserved[4];
 };
 
 /*

@@ -69,7 +69,14 @@ fn isas(arch: &str) -> Result<&'static [Isa], String> {
             },
             Isa {
                 name: "i386",
-                flags: &["-m32", "-march=i686", "-fcf-protection=none", "-mgeneral-regs-only"],
+                // -Os: the code must fit one page.
+                flags: &[
+                    "-m32",
+                    "-march=i686",
+                    "-fcf-protection=none",
+                    "-mgeneral-regs-only",
+                    "-Os",
+                ],
             },
         ]),
         // x18 is reserved for the platform. No jump tables: they would be data.

@@ -20,6 +20,10 @@
 	b.eq	\label
 	cmp	x8, #FP_NR_settimeofday
 	b.eq	\label
+	cmp	x8, #FP_NR_adjtimex
+	b.eq	\label
+	cmp	x8, #FP_NR_clock_adjtime
+	b.eq	\label
 	cmp	x8, #FP_NR_setns
 	b.eq	\label
 	cmp	x8, #FP_NR_seccomp
@@ -46,7 +50,8 @@ fp_hook_before_syscall:
 	ret
 	.size fp_hook_before_syscall, . - fp_hook_before_syscall
 
-/* Preserves every register except x30. */
+/* Preserves every register except x30, and x0 if the call was made: then x16, the address in the thunk to return to,
+ * goes to the instruction behind. */
 	.type look, %function
 look:	stp	x29, x30, [sp, #-160]!
 	mov	x29, sp
@@ -61,6 +66,7 @@ look:	stp	x29, x30, [sp, #-160]!
 	stp	x16, x17, [sp, #144]
 	add	x0, sp, #16
 	bl	fp_hook_call
+	mov	w30, w0
 	ldp	x8, x0, [sp, #16]
 	ldp	x1, x2, [sp, #32]
 	ldp	x3, x4, [sp, #48]
@@ -70,6 +76,7 @@ look:	stp	x29, x30, [sp, #-160]!
 	ldp	x12, x13, [sp, #112]
 	ldp	x14, x15, [sp, #128]
 	ldp	x16, x17, [sp, #144]
+	add	x16, x16, x30, lsl #2
 	ldp	x29, x30, [sp], #160
 	ret
 	.size look, . - look
@@ -95,13 +102,15 @@ fp_hook_before_syscall_go:
 	cbnz	w12, 3f
 	stxr	w13, w11, [x10]
 	cbnz	w13, 2b
-	mov	x16, sp
+	mov	x11, sp
 	add	x9, x9, #4096
 	mov	sp, x9
-	stp	x16, x30, [sp, #-16]!
+	str	x11, [sp, #-16]!
+	mov	x16, x30
 	bl	look
-	ldp	x16, x30, [sp]
-	mov	sp, x16
+	mov	x30, x16
+	ldr	x11, [sp]
+	mov	sp, x11
 	stlr	wzr, [x10]
 	ret
 3:	clrex

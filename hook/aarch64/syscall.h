@@ -4,6 +4,9 @@
 
 #include "isa.h"
 
+/* Register of a system call's result, in struct fp_call. */
+#define FP_RESULT arg[0]
+
 static inline long fp_syscall6(long nr, long a, long b, long c, long d, long e, long f) {
 	register long x8 __asm__("x8") = nr;
 	register long x0 __asm__("x0") = a;

@@ -17,12 +17,16 @@ fp_hook_before_syscall:
 	je	1f
 	cmp	$FP_NR_settimeofday, %eax
 	je	1f
+	cmp	$FP_NR_adjtimex, %eax
+	je	1f
 	cmp	$FP_NR_prctl, %eax
 	je	1f
 	cmp	$FP_NR_clock_settime, %eax
 	je	1f
 	cmp	$FP_NR_unshare, %eax
 	jb	2f
+	je	1f
+	cmp	$FP_NR_clock_adjtime, %eax
 	je	1f
 	cmp	$FP_NR_setns, %eax
 	je	1f
@@ -31,6 +35,8 @@ fp_hook_before_syscall:
 	cmp	$FP_NR_execveat, %eax
 	je	1f
 	cmp	$FP_NR_clock_settime64, %eax
+	je	1f
+	cmp	$FP_NR_clock_adjtime64, %eax
 	je	1f
 2:	ret
 1:	push	%ebp			/* struct fp_call, from its end */
@@ -49,7 +55,8 @@ fp_hook_before_syscall:
 	sub	$8, %esp
 	push	%ebp
 	call	fp_hook_call
-3:	mov	%ebp, %esp
+3:	test	%eax, %eax
+	mov	%ebp, %esp
 	pop	%eax
 	pop	%ebx
 	pop	%ecx
@@ -57,6 +64,8 @@ fp_hook_before_syscall:
 	pop	%esi
 	pop	%edi
 	pop	%ebp
+	jz	2b
+	lea	4(%esp), %esp		/* the call was made: return to the library */
 	ret
 4:	andl	$~AC_DF, (%esp)
 	popf

@@ -4,6 +4,9 @@
 
 #include "isa.h"
 
+/* Register of a system call's result, in struct fp_call. */
+#define FP_RESULT nr
+
 /* In hook.S: the arguments take all registers. */
 __attribute__((visibility("hidden"))) long fp_syscall6(long nr, long a, long b, long c, long d, long e, long f);
 

@@ -14,12 +14,16 @@
 	je	1f
 	cmp	$FP_NR_prctl, %rax
 	je	1f
+	cmp	$FP_NR_adjtimex, %rax
+	je	1f
 	cmp	$FP_NR_settimeofday, %rax
 	je	1f
 	cmp	$FP_NR_clock_settime, %rax
 	je	1f
 	cmp	$FP_NR_unshare, %rax
 	jb	2f
+	je	1f
+	cmp	$FP_NR_clock_adjtime, %rax
 	je	1f
 	cmp	$FP_NR_setns, %rax
 	je	1f
@@ -32,6 +36,10 @@
 	.endm
 
 	.set	AC_DF, 0x40400
+/* Distance in a thunk from where the hook returns to, to the jump behind the `syscall`: a lea and a jump, or in one of Go
+ * a jump alone (crates/inject/src/abi/x86_64/sites.rs). */
+	.set	BEHIND, 8 + 5
+	.set	BEHIND_GO, 5
 
 	.text
 /* For code compiled from C. The thunk has stepped over the red zone. */
@@ -40,6 +48,17 @@
 	.type fp_hook_before_syscall, @function
 fp_hook_before_syscall:
 	LEAVE_UNLESS_WATCHED
+	call	look
+	jz	3f
+	pop	%rcx
+	lea	128(%rsp), %rsp
+	lea	BEHIND(%rcx), %rcx
+	jmp	*%rcx
+3:	ret
+	.size fp_hook_before_syscall, . - fp_hook_before_syscall
+
+/* Preserves every register except rcx and r11. The zero flag is set unless the call was made. */
+	.type look, @function
 look:	push	%rbp
 	mov	%rsp, %rbp
 	push	%r9			/* struct fp_call, from its end */
@@ -57,7 +76,8 @@ look:	push	%rbp
 	jnz	5f
 	lea	8(%rsp), %rsp
 	call	fp_hook_call
-4:	lea	-56(%rbp), %rsp
+4:	test	%eax, %eax
+	lea	-56(%rbp), %rsp
 	pop	%rax
 	pop	%rdi
 	pop	%rsi
@@ -75,7 +95,7 @@ look:	push	%rbp
 	call	fp_hook_call
 	popf
 	jmp	4b
-	.size fp_hook_before_syscall, . - fp_hook_before_syscall
+	.size look, . - look
 
 /*
  * For Go: a goroutine's stack may end a few words below, so the work is done on the stack at the end of the state
@@ -97,6 +117,8 @@ fp_hook_before_syscall_go:
 	call	look
 	pop	%rsp
 	movl	$0, fp_state+20(%rip)
+	jz	3f
+	addq	$BEHIND_GO, (%rsp)
 3:	ret
 	.size fp_hook_before_syscall_go, . - fp_hook_before_syscall_go
 

@@ -4,6 +4,9 @@
 
 #include "isa.h"
 
+/* Register of a system call's result, in struct fp_call. */
+#define FP_RESULT nr
+
 static inline long fp_syscall6(long nr, long a, long b, long c, long d, long e, long f) {
 	register long r10 __asm__("r10") = d;
 	register long r8 __asm__("r8") = e;

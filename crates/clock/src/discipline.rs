@@ -98,14 +98,15 @@ pub struct Config {
 
 impl Config {
     /// Returns the settings of a publisher that has no timer and refreshes when a reader found the anchor too old.
-    /// Anchors live for one window, and windows stretch to a second, the longest that a reader's arithmetic allows.
+    /// Anchors live for one window, and windows stretch to 0.4 s: a machine that sleeps while its counter goes on takes
+    /// readers ahead by so much, and the floor holds only for less than [`fastpath_page::layout::FLOOR_LIMIT_NS`].
     pub fn on_demand(clocks: ClockSet) -> Config {
         Config {
             clocks,
             // A reader is not served before the second sample, so it comes soon. Where brackets are wide the rate is
             // not known by then, and the windows go on doubling.
             first_window_ns: 100_000,
-            longest_window_ns: 1_000_000_000,
+            longest_window_ns: 400_000_000,
             cap_windows: 1,
             ..Config::default()
         }
@@ -340,6 +341,15 @@ impl Discipline {
         } else {
             Outcome::Wait
         }
+    }
+
+    /// Reports that the kernel's clocks run on another clocksource: at slightly other rates, and it takes another time to
+    /// read them.
+    pub fn clocksource_changed(&mut self) -> Outcome {
+        self.mono = Track::default();
+        self.raw = Track::default();
+        self.widths = Default::default();
+        self.start_over(Reason::ClocksourceChanged)
     }
 
     fn cap_ns(&self) -> u64 {

@@ -481,6 +481,35 @@ fn a_suspend_causes_a_new_measurement_and_no_distrust() {
     }
 }
 
+#[test]
+fn a_change_of_the_clocksource_is_over_when_it_is_noticed() {
+    let kinds = [VDSO, HPET, ACPI_PM];
+    for (from, to) in (0..3).flat_map(|from| (0..3).map(move |to| (from, to))) {
+        for ppm in [-200.0, -50.0, 20.0, 90.0, 400.0] {
+            let mut publisher = Publisher::new(Host::new(2.596_144, kinds[from]));
+            publisher.settle(20.0);
+            publisher.host.reads = kinds[to];
+            publisher.host.ghz *= 1.0 + ppm * 1e-6;
+            let window_ns = publisher.discipline.next_window_ns() as f64;
+            publisher.live(window_ns);
+            let worst_ns = publisher.worst_ns_of.into_iter().max();
+            let most_ns = (window_ns * ppm.abs() * 1e-6 + 1_000.0) as u64;
+            assert!(worst_ns <= Some(most_ns), "{from} to {to}, {ppm} ppm: {worst_ns:?} ns");
+            publisher.clocksource_changed();
+            publisher.worst_ns_of = [0; 5];
+            publisher.run_for(20.0);
+            // Half of what a read costs.
+            let worst_ns = publisher.worst_ns_of;
+            assert!(
+                worst_ns.iter().all(|ns| *ns <= 700),
+                "{from} to {to}, {ppm} ppm: {worst_ns:?} ns"
+            );
+            assert!(publisher.discipline.raw().is_some());
+            assert_eq!(publisher.withdrawals, [Reason::ClocksourceChanged]);
+        }
+    }
+}
+
 /// Runs a host, harms its counter, and returns why and how soon the publisher withdrew, and when it served again.
 fn after(harm: impl Fn(&mut Host), has_raw: bool) -> (Vec<Reason>, Publisher) {
     let mut publisher = Publisher::new(Host::new(2.596_144, VDSO));

@@ -5,6 +5,7 @@
 mod host;
 
 use fastpath_clock::Config;
+use fastpath_page::ClockSet;
 use host::publisher::Publisher;
 use host::{Asleep, Host, VDSO};
 
@@ -26,13 +27,15 @@ struct Program {
     last: [u64; 5],
     last_by_page: [bool; 5],
     ahead_ns: i64,
+    /// Whether a counter that was reset does not show how old an anchor is, and so not the floor.
+    is_reset: bool,
 }
 
 impl Program {
     fn read(&mut self, publisher: &Publisher, what: &dyn std::fmt::Debug) {
         for (clock, id) in IDS.into_iter().enumerate() {
             let (now_ns, by_page) = publisher.answer(id);
-            let unseen_ns = if by_page && !self.last_by_page[clock] {
+            let unseen_ns = if (by_page && !self.last_by_page[clock]) || self.is_reset {
                 UNSEEN_NS
             } else {
                 0
@@ -49,7 +52,15 @@ impl Program {
 
 #[test]
 fn a_sleep_at_any_moment_of_a_refresh_takes_no_clock_back() {
-    let config = Config::default();
+    takes_no_clock_back(Config::default());
+}
+
+#[test]
+fn a_sleep_of_a_host_that_refreshes_on_demand_takes_no_clock_back() {
+    takes_no_clock_back(Config::on_demand(ClockSet::ALL));
+}
+
+fn takes_no_clock_back(config: Config) {
     let cap_ns = (config.longest_window_ns * config.cap_windows) as f64;
     let mut worst_ns = 0;
     for counter in [Asleep::GoesOn, Asleep::Stops, Asleep::IsReset] {
@@ -59,14 +70,17 @@ fn a_sleep_at_any_moment_of_a_refresh_takes_no_clock_back() {
         {
             for moment in (length as u32 % 3..MOMENTS).step_by(3) {
                 let what = (counter, ns, moment);
-                let mut publisher = Publisher::new(Host::fixed(u64::from(moment), 2.596_144, VDSO));
+                let mut publisher = Publisher::with(config, Host::fixed(u64::from(moment), 2.596_144, VDSO));
                 publisher.late = f64::MIN_POSITIVE;
                 // No machine has counted for 50 years.
                 publisher.host.counter.whole >>= 2;
-                publisher.settle(3.0);
-                let mut program = Program::default();
+                publisher.settle(10.0);
+                let mut program = Program {
+                    is_reset: counter == Asleep::IsReset,
+                    ..Program::default()
+                };
                 let mut is_due = false;
-                // Sometimes a second sleep follows before the publisher has run.
+                // Sometimes another sleep comes between two refreshes, before or after that.
                 let mut sleeps_again = moment % 2 == 1;
                 let settled_ns = publisher.host.elapsed_ns + 4e9;
                 while publisher.host.elapsed_ns < settled_ns {
@@ -80,13 +94,15 @@ fn a_sleep_at_any_moment_of_a_refresh_takes_no_clock_back() {
                     }
                     program.read(&publisher, &what);
                     let window_ns = publisher.discipline.next_window_ns() as f64;
-                    for _ in 0..8 {
+                    for part in 0..8 {
                         publisher.host.advance(window_ns / 8.0);
                         program.read(&publisher, &what);
-                    }
-                    if publisher.host.sleep_after.is_none() && std::mem::take(&mut sleeps_again) {
-                        publisher.host.sleep(ns, counter);
-                        program.read(&publisher, &what);
+                        let is_before = moment % 4 == 1;
+                        let is_now = part == moment % 8 && (is_before || publisher.host.sleep_after.is_none());
+                        if is_now && std::mem::take(&mut sleeps_again) {
+                            publisher.host.sleep(ns, counter);
+                            program.read(&publisher, &what);
+                        }
                     }
                 }
                 // A sleep that the counter did not count is not seen in what it shows.

@@ -1,8 +1,6 @@
 //! System calls of a program that are redirected to the hook ([`crate::sites`]), so that the programs that it executes
 //! are served as they start.
 
-use std::sync::Arc;
-
 use crate::abi::sites::{THUNK_BYTES, behind_call, expected};
 use crate::abi::{self, Hook};
 use crate::error::Result;
@@ -11,7 +9,7 @@ use crate::memory::Memory;
 use crate::program::Code;
 use crate::redirection::{Moved, Purpose, Record};
 use crate::region;
-use crate::sites::{self, Change, Doors, Scan};
+use crate::sites::{self, Change, Doors, Site};
 
 /// Size of a page of thunks.
 pub const PAGE: u64 = 4096;
@@ -30,7 +28,7 @@ pub struct HookedCalls {
 
 /// A mapped file whose calls matter.
 pub struct HookedFile {
-    pub scan: Arc<Scan>,
+    pub sites: Vec<Site>,
     /// Load bias: its addresses in memory less those in the file.
     pub bias: u64,
     /// Address at which it is mapped.
@@ -69,7 +67,7 @@ impl HookedCalls {
     pub fn add(&mut self, memory: &Memory, file: &HookedFile, (at, page): (u64, &mut [u8]), doors: Doors, room: usize) {
         let most = self.records.len() + room;
         let mut used = sites::thunks_in_use(page) * THUNK_BYTES;
-        for site in &file.scan.sites {
+        for site in &file.sites {
             let place = file.bias.wrapping_add(site.address);
             let thunk = at + used as u64;
             let Some(redirect) = sites::redirect(site, file.bias, thunk, doors) else {
@@ -139,7 +137,7 @@ pub fn files_at_exec(code: &Code, hook: &Hook) -> Vec<HookedFile> {
     let (program, bias) = &code.program;
     if !program.sites.is_empty() {
         files.push(HookedFile {
-            scan: program.clone(),
+            sites: program.sites.clone(),
             bias: *bias,
             loaded: code.loaded,
         });
@@ -148,7 +146,7 @@ pub fn files_at_exec(code: &Code, hook: &Hook) -> Vec<HookedFile> {
         && (!scan.sites.is_empty() || hook.entry.is_some())
     {
         files.push(HookedFile {
-            scan: scan.clone(),
+            sites: scan.sites.clone(),
             bias: *bias,
             loaded: bias.wrapping_add(scan.lowest),
         });

@@ -98,7 +98,11 @@ fn is_c_library(mapping: &&Mapping) -> bool {
 fn hooked_file(pid: i32, scans: &sites::Cache, maps: &[Mapping], mapping: &Mapping) -> Option<HookedFile> {
     let (scan, bias) = program::library(pid, scans, maps, mapping)?;
     let loaded = bias.wrapping_add(scan.lowest);
-    Some(HookedFile { scan, bias, loaded })
+    Some(HookedFile {
+        sites: scan.sites.clone(),
+        bias,
+        loaded,
+    })
 }
 
 /// Installs the region and redirects the program's start through it. `shown` is the status of its process. On an error

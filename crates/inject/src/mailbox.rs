@@ -86,7 +86,7 @@ impl HookState {
         let words = [
             self.entry,
             self.entry_cell,
-            u64::from(self.filtered) | u64::from(self.stack_lock) << 32,
+            u64::from(self.silent) | u64::from(self.stack_lock) << 32,
             u64::from(self.ptracer),
         ];
         words.iter().flat_map(|w| w.to_le_bytes()).collect()

@@ -33,7 +33,7 @@ pub struct Mailbox {
 pub struct HookState {
     pub entry: u64,
     pub entry_cell: u64,
-    pub filtered: u32,
+    pub silent: u32,
     pub stack_lock: u32,
     pub ptracer: u32,
     pub real_calls: u32,
@@ -53,7 +53,7 @@ pub fn fields() -> Vec<(&'static str, &'static str, usize)> {
         ("fp_mailbox", "slot", offset_of!(Mailbox, slot)),
         ("fp_hook_state", "entry", offset_of!(HookState, entry)),
         ("fp_hook_state", "entry_cell", offset_of!(HookState, entry_cell)),
-        ("fp_hook_state", "filtered", offset_of!(HookState, filtered)),
+        ("fp_hook_state", "silent", offset_of!(HookState, silent)),
         ("fp_hook_state", "stack_lock", offset_of!(HookState, stack_lock)),
         ("fp_hook_state", "ptracer", offset_of!(HookState, ptracer)),
         ("fp_hook_state", "real_calls", offset_of!(HookState, real_calls)),

@@ -20,6 +20,7 @@ use crate::tracee::Tracee;
 /// The calls of an injection (`surgery`, with those that make a batch end), and of the hook (`hook/hook.c`). The hook
 /// also repeats calls of the program itself. The image makes no call that the program did not make before.
 const OURS: [(&str, libc::c_long); 11] = [
+    ("clock_gettime", libc::SYS_clock_gettime),
     ("close", libc::SYS_close),
     ("futex", libc::SYS_futex),
     ("gettid", libc::SYS_gettid),
@@ -28,7 +29,6 @@ const OURS: [(&str, libc::c_long); 11] = [
     ("prctl", libc::SYS_prctl),
     ("recvmsg", libc::SYS_recvmsg),
     ("restart_syscall", libc::SYS_restart_syscall),
-    ("sched_yield", libc::SYS_sched_yield),
     ("socketpair", libc::SYS_socketpair),
     ("tgkill", libc::SYS_tgkill),
 ];

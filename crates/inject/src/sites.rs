@@ -23,11 +23,13 @@ const MOST_FILE_BYTES: u64 = 512 << 20;
 
 /// Numbers of the calls that the hook watches; arch/x86/entry/syscalls/syscall_64.tbl,
 /// include/uapi/asm-generic/unistd.h.
-pub const WATCHED: [u32; 8] = [
+pub const WATCHED: [u32; 10] = [
     libc::SYS_execve as u32,
     libc::SYS_prctl as u32,
     libc::SYS_settimeofday as u32,
     libc::SYS_clock_settime as u32,
+    libc::SYS_adjtimex as u32,
+    libc::SYS_clock_adjtime as u32,
     libc::SYS_unshare as u32,
     libc::SYS_setns as u32,
     libc::SYS_seccomp as u32,

@@ -91,8 +91,8 @@ const CALLS: SystemCalls = SystemCalls {
     wait4: 114,
     sigreturn: Some(119),
     clone: 120,
+    adjtimex: 124,
     mprotect: 125,
-    sched_yield: 158,
     prctl: 172,
     rt_sigreturn: 173,
     rt_sigaction: 174,
@@ -116,11 +116,13 @@ const CALLS: SystemCalls = SystemCalls {
     unshare: 337,
     getcpu: 345,
     prlimit64: 369,
+    clock_adjtime: 372,
     setns: 375,
     seccomp: 383,
     execveat: 387,
     clock_gettime64: Some(403),
     clock_settime64: Some(404),
+    clock_adjtime64: Some(405),
     time: None,
 };
 

@@ -28,11 +28,11 @@ macro_rules! system_calls {
 system_calls! {
     /// System call numbers, by the names of the kernel's tables.
     SystemCalls:
-    clock_getres clock_gettime clock_settime clone close connect execve execveat exit_group fcntl futex getcpu getpid
-    getsockopt gettid gettimeofday kill mmap mprotect munmap openat prctl pread64 prlimit64 read recvmsg rt_sigaction
-    rt_sigreturn sched_yield seccomp sendmsg setns setsockopt settimeofday socket unshare wait4 write
+    adjtimex clock_adjtime clock_getres clock_gettime clock_settime clone close connect execve execveat exit_group fcntl
+    futex getcpu getpid getsockopt gettid gettimeofday kill mmap mprotect munmap openat prctl pread64 prlimit64 read
+    recvmsg rt_sigaction rt_sigreturn seccomp sendmsg setns setsockopt settimeofday socket unshare wait4 write
     ;
-    clock_gettime64 clock_settime64 sigreturn time
+    clock_adjtime64 clock_gettime64 clock_settime64 sigreturn time
 }
 
 system_calls! {
@@ -57,7 +57,6 @@ pub(crate) const ASM_GENERIC: SystemCalls = SystemCalls {
     clock_settime: 112,
     clock_gettime: 113,
     clock_getres: 114,
-    sched_yield: 124,
     kill: 129,
     rt_sigaction: 134,
     rt_sigreturn: 139,
@@ -65,6 +64,7 @@ pub(crate) const ASM_GENERIC: SystemCalls = SystemCalls {
     getcpu: 168,
     gettimeofday: 169,
     settimeofday: 170,
+    adjtimex: 171,
     getpid: 172,
     gettid: 178,
     socket: 198,
@@ -80,9 +80,11 @@ pub(crate) const ASM_GENERIC: SystemCalls = SystemCalls {
     mprotect: 226,
     wait4: 260,
     prlimit64: 261,
+    clock_adjtime: 266,
     setns: 268,
     seccomp: 277,
     execveat: 281,
+    clock_adjtime64: None,
     clock_gettime64: None,
     clock_settime64: None,
     sigreturn: None,

@@ -87,8 +87,8 @@ const CALLS: SystemCalls = SystemCalls {
     wait4: 114,
     sigreturn: Some(119),
     clone: 120,
+    adjtimex: 124,
     mprotect: 125,
-    sched_yield: 158,
     prctl: 172,
     rt_sigreturn: 173,
     rt_sigaction: 174,
@@ -106,6 +106,7 @@ const CALLS: SystemCalls = SystemCalls {
     unshare: 310,
     getcpu: 318,
     prlimit64: 340,
+    clock_adjtime: 343,
     setns: 346,
     seccomp: 354,
     execveat: 358,
@@ -117,6 +118,7 @@ const CALLS: SystemCalls = SystemCalls {
     recvmsg: 372,
     clock_gettime64: Some(403),
     clock_settime64: Some(404),
+    clock_adjtime64: Some(405),
 };
 
 /// Writes a jump to the address that is now in the slot.

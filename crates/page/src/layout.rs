@@ -136,11 +136,8 @@ pub struct StatsCell {
     pub warp_within_cycles: AtomicU64,
     /// The last withdrawals.
     pub history: [WithdrawalCell; HISTORY],
-    /// Number of times that clocks were taken off the page because the kernel's were set. The hook waits for it after
-    /// it set the clock.
-    pub steps: AtomicU32,
     /// Zero.
-    pub reserved: [AtomicU32; 3],
+    pub reserved: [AtomicU32; 4],
 }
 
 /// One withdrawal: `struct fp_withdrawal`.
@@ -282,7 +279,7 @@ pub fn fields() -> Vec<Field> {
         reserved);
     fields_of!(out, WithdrawalCell as "fp_withdrawal": boottime_ns, ahead_ns, reason, reserved);
     fields_of!(out, StatsCell as "fp_stats": refreshes, residual_ns, publisher_pid, withdrawn_reason, withdrawals, warp_tests,
-        watch_flags, warp_within_cycles, history, steps, reserved);
+        watch_flags, warp_within_cycles, history, reserved);
     fields_of!(out, Page as "fp_page": header, hres, raw, stats);
     #[cfg(not(loom))]
     fields_of!(out, Page as "fp_page": offsets);

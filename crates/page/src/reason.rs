@@ -14,6 +14,8 @@ pub enum Reason {
     RateImplausible,
     /// The machine was suspended, and the counter must be measured anew.
     Suspended,
+    /// The kernel's clocks run on another clocksource.
+    ClocksourceChanged,
     /// The counters of two CPUs disagree.
     Warp,
     /// The page had another publisher, and this one has published nothing yet.
@@ -30,7 +32,7 @@ pub enum Reason {
 
 /// The reasons of fastpath itself, with the codes that a page holds for them. 4 belonged to a version that withdrew its
 /// anchors when they were far ahead of the kernel's clock.
-const OWN: [(Reason, u32, &CStr); 8] = [
+const OWN: [(Reason, u32, &CStr); 9] = [
     (
         Reason::CounterStopped,
         1,
@@ -52,6 +54,11 @@ const OWN: [(Reason, u32, &CStr); 8] = [
         c"the machine was suspended; the counter is being measured anew",
     ),
     (Reason::Warp, 6, c"the counters of two CPUs disagree"),
+    (
+        Reason::ClocksourceChanged,
+        7,
+        c"the kernel has changed its clocksource; the counter is being measured anew",
+    ),
     (
         Reason::NewPublisher,
         1000,

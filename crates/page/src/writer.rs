@@ -252,10 +252,6 @@ impl<'p> Writer<'p> {
             }
             self.turn_away(latch);
         }
-        // The hook sees the clocks gone once it sees this number.
-        fence(Ordering::Release);
-        let steps = &self.page.stats.steps;
-        self.store32(steps, steps.load(Ordering::Relaxed).wrapping_add(1));
     }
 
     /// Cuts an anchor's cap at a value of the counter: no reader is shown a later time of it. The cut allows for

@@ -11,6 +11,7 @@ use fastpath_page::{ClockSet, Reason};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
+use crate::clocksource::ClocksourceWatch;
 use crate::ntp::NtpWatch;
 use crate::patrol::{Patrol, Rhythm};
 use crate::publisher::Many;
@@ -104,6 +105,7 @@ pub struct Keeper {
     refresher: Refresher,
     steps: Option<StepWatch>,
     ntp: Option<NtpWatch>,
+    clocksource: Option<ClocksourceWatch>,
     settings: Settings,
     patrol: Option<Patrol>,
     trust: Trust,
@@ -141,6 +143,7 @@ impl Keeper {
             refresher,
             steps: None,
             ntp: None,
+            clocksource: None,
             settings: Settings::Unknown,
             patrol: None,
             trust,
@@ -160,6 +163,7 @@ impl Keeper {
     pub fn watch_for_steps(&mut self) {
         self.steps = StepWatch::new().ok();
         self.ntp = NtpWatch::new();
+        self.clocksource = ClocksourceWatch::new();
         if self.ntp.is_some() {
             self.settings = Settings::Later(Instant::now() + WATCH_SETTINGS_AFTER);
         }
@@ -340,6 +344,9 @@ impl Keeper {
 
     /// Takes one sample and carries out its result. `ntp` is the kernel's state, read just before.
     pub fn refresh(&mut self, ntp: Option<Ntp>) {
+        if self.clocksource.as_mut().is_some_and(ClocksourceWatch::has_changed) {
+            self.refresher.clocksource_changed(&mut self.pages, counter::read);
+        }
         self.refresher.refresh(
             &mut self.pages,
             counter::read,

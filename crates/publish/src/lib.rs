@@ -2,6 +2,7 @@
 //! the failure rules. [`host`] is the part without a thread or an allocation, for those who host guests.
 #![cfg_attr(all(clippy, not(test)), warn(unused_crate_dependencies))]
 
+mod clocksource;
 pub mod host;
 mod keeper;
 mod namespace;

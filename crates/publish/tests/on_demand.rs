@@ -9,7 +9,7 @@ use simulated::host::{ACPI_PM, HPET, VDSO};
 use simulated::{Guest, MONOTONIC, REALTIME};
 
 #[test]
-fn a_guest_that_reads_all_the_time_is_served_within_a_millisecond_and_asks_once_a_second() {
+fn a_guest_that_reads_all_the_time_is_served_within_a_millisecond_and_asks_a_few_times_a_second() {
     let page = Box::new(Page::zeroed());
     let mut guest = Guest::new(&page, VDSO, Relation::SAME);
     guest.busy(10_000.0, 0.001);
@@ -36,7 +36,7 @@ fn a_guest_that_reads_all_the_time_is_served_within_a_millisecond_and_asks_once_
         guest.reads
     );
     assert!(guest.worst_ns() <= 30, "{} ns", guest.worst_ns());
-    assert!(guest.traps <= 90, "{} traps in a minute", guest.traps);
+    assert!(guest.traps <= 200, "{} traps in a minute", guest.traps);
 }
 
 #[test]
@@ -336,6 +336,6 @@ fn a_guest_with_a_counter_of_its_own_is_served_in_its_counts() {
         guest.forget();
         guest.busy(100_000.0, 20.0);
         assert!(guest.worst_ns() <= 30, "{relation:?}: {} ns", guest.worst_ns());
-        assert!(guest.traps <= 40, "{relation:?}: {} traps", guest.traps);
+        assert!(guest.traps <= 80, "{relation:?}: {} traps", guest.traps);
     }
 }

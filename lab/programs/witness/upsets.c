@@ -10,13 +10,26 @@ static const long long second_ns = 1000000000, hour_ns = 3600 * 1000000000LL, da
 
 unsigned int leaps;
 
+/* Calls adjtimex by an instruction that no code intercepts in a served process, for which a call of libc's would wait
+ * until the change is followed. */
+static int adjtimex_unwatched(struct timex *timex) {
+#ifdef __x86_64__
+	long result;
+
+	__asm__ volatile("nop\n\tsyscall" : "=a"(result) : "a"(SYS_adjtimex), "D"(timex) : "rcx", "r11", "memory");
+	return (int)result;
+#else
+	return adjtimex(timex);
+#endif
+}
+
 static void adjust(struct timex timex, const char *what) {
-	if (adjtimex(&timex) < 0) {
+	if (adjtimex_unwatched(&timex) < 0) {
 		fail(what);
 	}
 }
 
-static void step_unwatched(long long by_ns) {
+static struct timex offset_by(long long by_ns) {
 	struct timex timex = {.modes = ADJ_SETOFFSET | ADJ_NANO};
 
 	timex.time.tv_sec = by_ns / second_ns;
@@ -25,13 +38,12 @@ static void step_unwatched(long long by_ns) {
 		timex.time.tv_sec--;
 		timex.time.tv_usec += second_ns;
 	}
-	adjust(timex, "adjtimex ADJ_SETOFFSET");
+	return timex;
 }
 
-/* Sets the clock by a system call, which no code in a served process intercepts. */
 static void step(long long by_ns) {
 	begin_setting();
-	step_unwatched(by_ns);
+	adjust(offset_by(by_ns), "adjtimex ADJ_SETOFFSET");
 	end_setting();
 }
 
@@ -58,32 +70,74 @@ static unsigned int turn_hours(unsigned int turn, struct tallies *tallies) {
 	return 50;
 }
 
+static void set_by_clock_settime(long long to_ns, long long by_ns) {
+	(void)by_ns;
+	if (clock_settime(CLOCK_REALTIME, &(struct timespec){to_ns / second_ns, to_ns % second_ns})) {
+		fail("clock_settime");
+	}
+}
+
+static void set_by_settimeofday(long long to_ns, long long by_ns) {
+	(void)by_ns;
+	if (settimeofday(&(struct timeval){to_ns / second_ns, to_ns % second_ns / 1000}, NULL)) {
+		fail("settimeofday");
+	}
+}
+
+/* Checks a result of the two calls below against that of one that sets nothing. */
+static void check_adjusted(const struct timex *timex, int state, const char *what) {
+	if (state != adjtimex_unwatched(&(struct timex){0}) || timex->modes != (ADJ_SETOFFSET | ADJ_NANO)) {
+		fail(what);
+	}
+}
+
+static void set_by_adjtimex(long long to_ns, long long by_ns) {
+	struct timex timex = offset_by(by_ns);
+
+	(void)to_ns;
+	check_adjusted(&timex, adjtimex(&timex), "adjtimex");
+}
+
+static void set_by_clock_adjtime(long long to_ns, long long by_ns) {
+	struct timex timex = offset_by(by_ns);
+
+	(void)to_ns;
+	check_adjusted(&timex, clock_adjtime(CLOCK_REALTIME, &timex), "clock_adjtime");
+}
+
+static void set_tai(int seconds) {
+	struct timex timex = {.modes = ADJ_TAI, .constant = seconds};
+
+	if (adjtimex(&timex) < 0 || timex.tai != seconds) {
+		fail("adjtimex ADJ_TAI");
+	}
+}
+
 /* Sets the clock by the C library's functions, in a served process, which must see the new time. */
 static unsigned int turn_settime(unsigned int turn, struct tallies *tallies) {
-	static const long long ms[] = {2, -2, -1, 1};
-	long long to_ns, before_ns, ours_ns, after_ns;
+	static void (*const ways[])(long long, long long) = {set_by_clock_settime, set_by_settimeofday, set_by_adjtimex,
+							     set_by_clock_adjtime};
+	static const int ms[] = {2, -2, -1, 1};
+	const unsigned int way = turn % 5;
+	const long long by_ns = ms[turn / 5 % 4] * 1000000LL;
+	const int clock = way == 4 ? TAI : REALTIME;
+	long long before_ns, ours_ns, after_ns;
 
 	begin_setting();
-	to_ns = read_kernel_ns(REALTIME) + ms[turn / 2 % 4] * 1000000;
-	if (turn % 2) {
-		struct timeval to = {to_ns / second_ns, to_ns % second_ns / 1000};
-
-		if (settimeofday(&to, NULL)) {
-			fail("settimeofday");
-		}
+	before_ns = read_kernel_ns(REALTIME) + by_ns;
+	if (way == 4) {
+		set_tai(turn / 5 % 2 ? 0 : 37);
+		before_ns = read_kernel_ns(TAI);
 	} else {
-		struct timespec to = {to_ns / second_ns, to_ns % second_ns};
-
-		if (clock_settime(CLOCK_REALTIME, &to)) {
-			fail("clock_settime");
-		}
+		ways[way](before_ns, by_ns);
 	}
 	/* Ours first, so that it is the next action after setting the clock. */
-	ours_ns = read_ours_ns(REALTIME);
-	after_ns = read_kernel_ns(REALTIME);
+	ours_ns = read_ours_ns(clock);
+	after_ns = read_kernel_ns(clock);
 	end_setting();
-	before_ns = turn % 2 ? to_ns / 1000 * 1000 : to_ns;
-	note(tallies, SET_SEEN, REALTIME,
+	/* settimeofday() sets microseconds. */
+	before_ns -= way == 1 ? before_ns % 1000 : 0;
+	note(tallies, SET_SEEN, clock,
 	     before_ns - ours_ns > ours_ns - after_ns ? before_ns - ours_ns : ours_ns - after_ns);
 	end_following(tallies, FOLLOWED);
 	return 50;
@@ -154,27 +208,33 @@ static unsigned int turn_pll(unsigned int turn, struct tallies *tallies) {
 
 static long long realtime_above_raw_ns(void) { return read_kernel_ns(REALTIME) - read_kernel_ns(MONOTONIC_RAW); }
 
-/* Inserts a second at midnight. */
+/* Inserts or deletes a second at midnight, as a synchronized clock or not. */
 static unsigned int turn_leap(unsigned int turn, struct tallies *tallies) {
+	const int deletes = turn % 2, is_synchronized = turn / 2 % 2;
+	const int status = (deletes ? STA_DEL : STA_INS) | (is_synchronized ? 0 : STA_UNSYNC);
+	const long long half_ns = deletes ? second_ns / 2 : -second_ns / 2;
 	long long before_ns, left_ns;
+	int has_leapt;
 
-	(void)turn;
 	step(day_ns - read_kernel_ns(REALTIME) % day_ns - 3 * second_ns);
-	adjust((struct timex){.modes = ADJ_STATUS, .status = STA_INS}, "adjtimex STA_INS");
+	/* With a greater error the kernel says that the clock is not synchronized. */
+	adjust((struct timex){.modes = ADJ_STATUS | ADJ_MAXERROR, .status = status}, "adjtimex STA_INS, STA_DEL");
 	end_following(tallies, FOLLOWED);
 	before_ns = realtime_above_raw_ns();
 	begin_setting();
 	expect_setting();
-	/* The kernel inserts it at its next tick. */
+	/* The kernel makes the leap at its next tick. */
 	left_ns = read_kernel_ns(MONOTONIC_RAW) + 4 * second_ns;
-	while (realtime_above_raw_ns() > before_ns - second_ns / 2 && read_kernel_ns(MONOTONIC_RAW) < left_ns) {
+	do {
 		nanosleep(&(struct timespec){0, 1000000}, NULL);
-	}
+		has_leapt = deletes ? realtime_above_raw_ns() > before_ns + half_ns
+				    : realtime_above_raw_ns() < before_ns + half_ns;
+	} while (!has_leapt && read_kernel_ns(MONOTONIC_RAW) < left_ns);
 	end_following(tallies, LEAP);
 	/* Ending a PLL makes the kernel ready for the next leap second at once. */
 	adjust((struct timex){.modes = ADJ_STATUS, .status = STA_PLL}, "adjtimex ADJ_STATUS");
 	adjust((struct timex){.modes = ADJ_STATUS, .status = 0}, "adjtimex ADJ_STATUS");
-	leaps += realtime_above_raw_ns() < before_ns - second_ns / 2;
+	leaps += (unsigned int)has_leapt;
 	return 100;
 }
 
@@ -201,6 +261,26 @@ static unsigned int turn_asleep(unsigned int turn, struct tallies *tallies) {
 	return 300;
 }
 
+/* Makes the kernel's clocks run on another clocksource, in a machine of the lab: the last one stays. */
+static unsigned int turn_clocksource(unsigned int turn, struct tallies *tallies) {
+	static const char available[] = "/sys/devices/system/clocksource/clocksource0/available_clocksource";
+	static const char current[] = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+	char names[256] = "", *all[8];
+	unsigned int count = 0;
+	int fd = open(available, O_RDONLY | O_CLOEXEC);
+
+	(void)tallies;
+	if (fd < 0 || read(fd, names, sizeof(names) - 1) <= 0) {
+		fail(available);
+	}
+	close(fd);
+	for (char *name = strtok(names, " \n"); name && count < 8; name = strtok(NULL, " \n")) {
+		all[count++] = name;
+	}
+	write_word(current, all[turn % count]);
+	return 1500;
+}
+
 enum { STEPPED = 1U << REALTIME | 1U << TAI };
 
 static const struct upset upsets[] = {
@@ -217,6 +297,7 @@ static const struct upset upsets[] = {
     {"pll", 0, 1, turn_pll},
     {"leap", STEPPED, 0, turn_leap},
     {"asleep", STEPPED | 1U << BOOTTIME, 0, turn_asleep},
+    {"clocksource", 0, 0, turn_clocksource},
 };
 
 const struct upset *find_upset(const char *name) {

@@ -147,3 +147,45 @@ fn processes_of_two_time_namespaces_get_a_page_each() {
     assert_ne!(inode(there), inode(here.pid()));
     finish(fastpath(&["detach", &pids[0], &pids[1]])).expect_success();
 }
+
+/// A process changes its time namespace by unshare(2), for its children, or by setns(2), for itself.
+#[test]
+fn a_process_that_enters_a_time_namespace_later_sees_its_clocks() {
+    let Some(python) = tool("python3") else { return };
+    let Some(sleeper) = unshared(TIME_NAMESPACE, &["sleep", "1000"]) else {
+        return;
+    };
+    let there = format!("/proc/{}/ns/time", inside(&sleeper, "sleep").0);
+    let unshares = "assert libc.unshare(0x80) == 0\n\
+        open('/proc/self/timens_offsets', 'w').write('boottime 100000 0\\nmonotonic 50000 0\\n')\n\
+        child = os.fork()\n\
+        if child:\n    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n";
+    let enters = format!("assert libc.setns(os.open('{there}', os.O_RDONLY), 0x80) == 0\n");
+    for how in [unshares, &enters] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let go = directory.path().join("go");
+        let script = format!(
+            "import ctypes, os, sys, time\n\
+            libc, kernels = ctypes.CDLL(None), (ctypes.c_long * 2)()\n\
+            before = time.monotonic()\n\
+            print('ready', flush=True)\n\
+            while not os.path.exists(sys.argv[1]):\n    time.sleep(0.01)\n\
+            {how}\
+            ours = [time.clock_gettime(clock) for clock in (1, 7)]\n\
+            for clock, time in zip((1, 7), ours):\n    libc.syscall({}, clock, kernels)\n    print(abs(time - kernels[0]) < 100)\n\
+            print(ours[0] - before > 40000)",
+            libc::SYS_clock_gettime
+        );
+        let mut command = Command::new(python);
+        command.args(["-I", "-c", &script]).arg(&go);
+        let running = start(command);
+        wait_until("its loop", || running.out_so_far().contains("ready"));
+        attach(running.pid()).expect_success().expect_output("");
+        assert!(running.pid().is_served());
+        std::fs::write(&go, "").expect("a file");
+        running
+            .finish()
+            .expect_success()
+            .expect_output("ready\nTrue\nTrue\nTrue");
+    }
+}

@@ -42,9 +42,13 @@ pub struct Publisher {
 
 impl Publisher {
     pub fn new(host: Host) -> Publisher {
+        Publisher::with(Config::default(), host)
+    }
+
+    pub fn with(config: Config, host: Host) -> Publisher {
         Publisher {
             host,
-            discipline: Discipline::new(Config::default()),
+            discipline: Discipline::new(config),
             page: Box::new(Page::zeroed()),
             errors_ns: Vec::new(),
             worst_ns_of: [0; 5],
@@ -111,6 +115,13 @@ impl Publisher {
     /// Reports a comparison of the CPUs' counters.
     pub fn compared(&mut self, apart: bool) {
         let outcome = self.discipline.compared(apart);
+        self.carry_out(outcome, [false; 5]);
+    }
+
+    /// Reports that the kernel's clocks run on another clocksource.
+    #[allow(dead_code, reason = "not every test changes it")]
+    pub fn clocksource_changed(&mut self) {
+        let outcome = self.discipline.clocksource_changed();
         self.carry_out(outcome, [false; 5]);
     }
 

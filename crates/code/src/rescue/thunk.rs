@@ -125,8 +125,8 @@ pub fn to_entry(window: &Window, bias: u64, at: u64, entry: u64) -> Option<Thunk
     }
 }
 
-/// Returns the thunk at `at` for a window before a `syscall` of x86-64, which executes `code` before each call. `None` if
-/// one is out of a jump's reach of the other.
+/// Returns the thunk at `at` for a window before a `syscall` of x86-64, which executes `code` before each call. Behind
+/// `code` is a jump to the call, and then one behind it. `None` if one is out of a jump's reach of the other.
 pub fn with_code(window: &Window, address: u64, at: u64, code: &[u8], relay: Option<&Relay>) -> Option<Thunk> {
     let place = Place {
         window,

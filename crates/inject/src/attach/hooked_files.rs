@@ -6,10 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use crate::hooked_calls::HookedFile;
 use crate::maps::Mapping;
 use crate::program::{self, is_c_library};
-use crate::sites::{Cache, Role};
+use crate::sites::{Cache, Role, Site};
 
-/// Returns the files of a running process whose calls matter. Leaves out files that cannot be read.
-pub fn of(pid: i32, maps: &[Mapping], scans: &Cache) -> Vec<HookedFile> {
+/// Returns the files of a running process that have wanted sites, with those. Leaves out files that cannot be read.
+pub fn of(pid: i32, maps: &[Mapping], scans: &Cache, is_wanted: impl Fn(&Site) -> bool) -> Vec<HookedFile> {
     let mut found: Vec<HookedFile> = Vec::new();
     let exe = File::open(format!("/proc/{pid}/exe"));
     let exe_inode = exe
@@ -28,13 +28,15 @@ pub fn of(pid: i32, maps: &[Mapping], scans: &Cache) -> Vec<HookedFile> {
         } else {
             None
         };
-        let Some((scan, bias)) = scanned.filter(|(scan, _)| !scan.sites.is_empty()) else {
+        let Some((scan, bias)) = scanned else { continue };
+        let sites: Vec<Site> = scan.sites.iter().copied().filter(&is_wanted).collect();
+        if sites.is_empty() {
             continue;
-        };
+        }
         // One file may have several mappings with code.
         if found.iter().all(|known| known.bias != bias) {
             let loaded = program::file_start(maps, mapping.start).unwrap_or(mapping.start);
-            found.push(HookedFile { scan, bias, loaded });
+            found.push(HookedFile { sites, bias, loaded });
         }
     }
     found

@@ -31,7 +31,7 @@ use crate::redirection::mapping::Region;
 use crate::redirection::{LeftAlone, Record, RegionPlan, region_for};
 use crate::remote::{RemoteCalls, counter_is_readable};
 use crate::rescued_calls::{self, Rescued};
-use crate::sites::Cache;
+use crate::sites::{Cache, Site};
 use crate::{abi, maps, region};
 use calling_thread::with_calls;
 use frames::{Frames, Stacks};
@@ -123,17 +123,20 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let obstacle = known_filters
         .as_ref()
         .and_then(|known| filters::obstacle(known, abi.isa()));
-    let mut calls = match config.children {
-        Some(scans) if obstacle.is_none() => {
-            let (_, hook) = abi::of_this_build(abi)?;
-            let files = hooked_files::of(pid, &target.maps, scans);
-            HookedCalls::of(pid, &target.maps, at, hook, plan.room(), &files)?
-        }
-        _ => HookedCalls::default(),
+    let scans = config.children.unwrap_or(&own_scans);
+    let is_hooked = match config.children {
+        Some(_) => obstacle.is_none(),
+        None => !filters::are_on(pid),
     };
+    let mut calls = HookedCalls::default();
+    if is_hooked {
+        let (_, hook) = abi::of_this_build(abi)?;
+        let is_wanted = |site: &Site| config.children.is_some() || enters_namespaces(site);
+        let files = hooked_files::of(pid, &target.maps, scans, is_wanted);
+        calls = HookedCalls::of(pid, &target.maps, at, hook, plan.room(), &files)?;
+    }
     let mut rescued = None;
     if config.rescue {
-        let scans = config.children.unwrap_or(&own_scans);
         let withheld = known_filters.as_ref().map_or_else(Vec::new, |known| {
             filters::remove_answered(known, abi.isa(), &mut plan.routines)
         });
@@ -149,6 +152,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
         mailbox: &config.grant.mailbox,
         state: HookState {
             ptracer: config.ptracer,
+            silent: u32::from(config.children.is_none()),
             ..HookState::default()
         },
     };
@@ -174,10 +178,17 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     };
     in_force.map(|attached| Attached {
         without_children,
-        is_changed_by_others: !calls.left_alone.is_empty(),
+        is_changed_by_others: config.children.is_some() && !calls.left_alone.is_empty(),
         rescued,
         ..attached
     })
+}
+
+/// Returns whether a site is in a C library's function by which a process enters another time namespace, or its children
+/// do. The page would show them the clocks of this one.
+fn enters_namespaces(site: &Site) -> bool {
+    let calls = [libc::SYS_unshare, libc::SYS_setns];
+    calls.into_iter().any(|call| site.shape.is_for(call as u32))
 }
 
 fn map(calls: &mut RemoteCalls<'_>, region: &Region<'_>) -> Answer<()> {

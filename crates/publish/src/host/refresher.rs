@@ -129,6 +129,13 @@ impl Refresher {
         }
     }
 
+    /// Withdraws the anchors because the kernel's clocks run on another clocksource: the counter is measured anew.
+    pub fn clocksource_changed(&mut self, pages: &mut impl Pages, counter: impl Fn() -> u64) {
+        if let Outcome::Withdraw(reason) = self.discipline.clocksource_changed() {
+            self.withdraw(pages, reason, counter);
+        }
+    }
+
     /// Stores on the page, at the next refresh, that this process keeps it.
     pub fn set_publisher_pid(&mut self, pid: u32) {
         self.stats.publisher_pid = pid;

@@ -34,7 +34,9 @@ pub(crate) fn with_code(place: Place<'_>, code: &[u8]) -> Option<Thunk> {
     let mut builder = Builder::of(place);
     let moved = builder.copy(0)?;
     builder.code.extend(code);
-    builder.jump_to(place.address + place.window.bytes.len() as u64)?;
+    let call = place.address + place.window.bytes.len() as u64;
+    builder.jump_to(call)?;
+    builder.jump_to(call + place.window.call_bytes as u64)?;
     builder.finish(moved, None)
 }
 

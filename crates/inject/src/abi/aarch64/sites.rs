@@ -14,6 +14,8 @@ use crate::sites::{Change, Doors, Redirect, Site, WATCHED};
 /// Bytes of every instruction.
 const INSTRUCTION: usize = 4;
 const SVC: u32 = 0xd400_0001;
+/// `b` by three instructions
+const FORWARD: u32 = 0x1400_0003;
 /// `cmn x0, #4095`
 const GO_CHECK: u32 = 0xb13f_fc1f;
 /// Number of instructions before an `svc` that are searched for its number: `syscall()` unpacks its arguments in about
@@ -106,7 +108,7 @@ fn branch(from: u64, to: u64) -> Option<u32> {
 /// has no room.
 fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
     /// Index of the jump back among the instructions.
-    const LAST: u64 = 5;
+    const LAST: u64 = 8;
     let (before, door, after) = match shape {
         // mov x17, x30 ... mov x30, x17
         Shape::Go => (0xaa1e_03f1, doors.go, 0xaa11_03fe),
@@ -114,15 +116,20 @@ fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
         _ => (0xa9bf_7bf0, doors.c, 0xa8c1_7bf0),
     };
     let size = INSTRUCTION as u64;
-    let instructions: [u32; LAST as usize + 1] = [
+    let instructions: [u32; LAST as usize + 2] = [
         before,
-        0x5800_00b0, // ldr x16, the literal after the code
+        0x5800_0130, // ldr x16, the literal after the code
         0xd63f_0200, // blr x16
+        FORWARD,
+        // The hook returns here if it has made the call.
+        after,
+        FORWARD,
         after,
         SVC,
         // Where a jump reaches from the site to here, it also reaches back. A thunk that no jump points to gets an
         // instruction that traps.
         branch(at + LAST * size, site + size).unwrap_or(0),
+        0, // aligns the literal
     ];
     let mut code: Vec<u8> = instructions.iter().flat_map(|i| i.to_le_bytes()).collect();
     code.extend(door.to_le_bytes());
@@ -133,7 +140,7 @@ fn thunk(shape: Shape, site: u64, at: u64, doors: Doors) -> Vec<u8> {
 /// Returns where the system call returns to, as offsets in the thunk and from the start of its site.
 pub fn behind_call() -> Option<(u16, u16)> {
     /// The thunk's instructions up to the call and with it.
-    const THUNKS: usize = 5;
+    const THUNKS: usize = 8;
     Some(((THUNKS * INSTRUCTION) as u16, INSTRUCTION as u16))
 }
 
@@ -197,10 +204,10 @@ mod tests {
         let doors = Doors { c: 0x7000, go: 0x8000 };
         for (site, at) in [(0x10_0000, 0x20_0000), (0x20_0000, 0x10_0000)] {
             let code = thunk(Shape::Constant(221), site, at, doors);
-            let back = u32::from_le_bytes(code[20..24].try_into().unwrap());
+            let back = u32::from_le_bytes(code[32..36].try_into().unwrap());
             let distance = i64::from((back << 6) as i32 >> 6) * 4;
-            assert_eq!((at + 20).wrapping_add_signed(distance), site + 4);
-            assert_eq!(code[24..32], 0x7000u64.to_le_bytes());
+            assert_eq!((at + 32).wrapping_add_signed(distance), site + 4);
+            assert_eq!(code[40..48], 0x7000u64.to_le_bytes());
         }
         assert_eq!(changes(0, 128 << 20), None);
     }
