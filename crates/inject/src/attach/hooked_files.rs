@@ -29,7 +29,7 @@ pub fn of(pid: i32, maps: &[Mapping], scans: &Cache, is_wanted: impl Fn(&Site) -
             None
         };
         let Some((scan, bias)) = scanned else { continue };
-        let sites: Vec<Site> = scan.sites.iter().copied().filter(&is_wanted).collect();
+        let sites: Vec<Site> = scan.sites.iter().filter(|site| is_wanted(site)).cloned().collect();
         if sites.is_empty() {
             continue;
         }
