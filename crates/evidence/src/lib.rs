@@ -252,6 +252,15 @@ pub enum KernelsClock {
     Other,
 }
 
+/// Returns the name of the clocksource in use, as the kernel's file has it, and zeros behind; `None` if this process cannot
+/// read it. Keeps no file open, and does not allocate.
+pub fn clocksource() -> Option<[u8; 64]> {
+    let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    let mut name = [0; 64];
+    let read = File::open(path).and_then(|mut file| file.read(&mut name));
+    read.ok().map(|_| name)
+}
+
 impl KernelsClock {
     /// Returns the clock of the kernel whose current clocksource has this name.
     pub fn of_clocksource(name: &str) -> KernelsClock {
@@ -263,13 +272,10 @@ impl KernelsClock {
         }
     }
 
-    /// Does not allocate: publishers in programs of others look.
     fn of_this_host() -> KernelsClock {
-        let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-        let mut name = [0; 64];
-        let read = File::open(path).and_then(|mut file| file.read(&mut name));
-        let name = read.ok().and_then(|count| str::from_utf8(&name[..count]).ok());
-        name.map_or(KernelsClock::Other, |name| KernelsClock::of_clocksource(name.trim()))
+        let name = clocksource().unwrap_or([0; 64]);
+        let name = str::from_utf8(&name).unwrap_or_default();
+        KernelsClock::of_clocksource(name.trim_end_matches(['\0', '\n']))
     }
 }
 
