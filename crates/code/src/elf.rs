@@ -1,5 +1,5 @@
 //! The parts of an ELF file that an audit needs. The file's statements are checked: tables are read up to a total of
-//! [`MOST_TABLES`], and the code that headers describe must be in the file.
+//! `MOST_TABLES`, and the code that headers describe must be in the file.
 
 use std::cell::Cell;
 use std::io::{self, Read, Seek, SeekFrom};

@@ -19,9 +19,9 @@ use crate::log::Log;
 use crate::policy::DaemonsPolicy;
 use crate::process::{self, Surroundings};
 
-/// Timeout for the helper's answer: comparing the CPUs' counters and making a page takes milliseconds, on a busy
-/// machine some hundred.
-const TIMEOUT: Duration = Duration::from_secs(20);
+/// Timeout for the helper's answer: comparing the CPUs' counters and making a page takes milliseconds, but beside 64 busy
+/// threads on two CPUs up to 20 seconds.
+const TIMEOUT: Duration = Duration::from_secs(45);
 /// Most bytes of the answer: the process that clients must declare, or the reason why there is no grant.
 const ANSWER: usize = 4096;
 
