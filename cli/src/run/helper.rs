@@ -187,8 +187,8 @@ impl Helper {
         let log = Log::new(self.program, &self.name);
         // The helper runs in the program's time namespace, or in the one that the program enters by its exec.
         let (clocks, offsets) = (self.clocks, Offsets::default());
-        let hear = move |news: &_| log.tell(news);
-        let (grant, publisher) = grant::publish(clocks, offsets, &self.mailbox, self.trust, hear)?;
+        let report = move |news: &_| log.tell(news);
+        let (grant, publisher) = grant::publish(clocks, offsets, &self.mailbox, self.trust, report)?;
         Ok((grant, Some(publisher)))
     }
 

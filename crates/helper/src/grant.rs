@@ -67,18 +67,18 @@ pub fn is_forbidden(failure: &Failure) -> bool {
 }
 
 /// Returns a publisher in this process, and its grant for programs with these offsets. It publishes once the counter is
-/// examined ([`begin`]), as long as its `run` runs. `hear` is called for every withdrawal, and when clocks are served
+/// examined ([`begin`]), as long as its `run` runs. `report` is called for every withdrawal, and when clocks are served
 /// again. The error: this process cannot publish.
 pub fn publish(
     clocks: ClockSet,
     offsets: Offsets,
     mailbox: &Shared,
     trust: Trust,
-    hear: impl FnMut(&News) + Send + 'static,
+    report: impl FnMut(&News) + Send + 'static,
 ) -> Result<(Grant, Publisher), String> {
     let failed = |e: std::io::Error| format!("the publisher: {e}");
     let (mut publisher, _) = Publisher::new(clocks, trust).map_err(failed)?;
-    publisher.on_news(hear);
+    publisher.on_news(report);
     let mailbox = mailbox.reopen().map_err(|e| e.to_string())?;
     let grant = publisher.grant(clocks, offsets, mailbox).map_err(failed)?;
     Ok((grant, publisher))

@@ -132,8 +132,8 @@ fn granted(wanted: &Wanted, pid: i32, mailbox: &Shared) -> Result<(Grant, Option
         }
     }
     let log = Log::new(pid, &process_name(pid));
-    let hear = move |news: &_| log.tell(news);
-    let (grant, mut publisher) = grant::publish(wanted.clocks, grant::offsets(pid)?, mailbox, wanted.trust, hear)?;
+    let report = move |news: &_| log.tell(news);
+    let (grant, mut publisher) = grant::publish(wanted.clocks, grant::offsets(pid)?, mailbox, wanted.trust, report)?;
     grant::begin(&mut publisher, wanted.trust)?;
     Ok((grant, Some(publisher)))
 }

@@ -115,7 +115,7 @@ pub struct Keeper {
     /// Whether the offsets in force may be wrong. Others are being measured, and nothing is published until then.
     awaits_offsets: bool,
     config: Config,
-    hear: Box<dyn FnMut(&News) + Send>,
+    report: Box<dyn FnMut(&News) + Send>,
     next: Instant,
     /// When to ask for the kernel's state, besides at each refresh.
     ask_next: Option<Instant>,
@@ -151,7 +151,7 @@ impl Keeper {
             asleep: None,
             awaits_offsets: false,
             config,
-            hear: Box::new(|_| {}),
+            report: Box::new(|_| {}),
             next: Instant::now(),
             ask_next: None,
             ask_often_until: Instant::now(),
@@ -183,8 +183,8 @@ impl Keeper {
         Ok(())
     }
 
-    pub fn on_news(&mut self, hear: impl FnMut(&News) + Send + 'static) {
-        self.hear = Box::new(hear);
+    pub fn on_news(&mut self, report: impl FnMut(&News) + Send + 'static) {
+        self.report = Box::new(report);
     }
 
     /// Sleeps until something is due, and does it. Returns true if `other` is readable.
@@ -225,7 +225,7 @@ impl Keeper {
             }
         }
         if let Some(news) = self.refresher.take_news() {
-            (self.hear)(&news);
+            (self.report)(&news);
         }
         by_other
     }

@@ -456,9 +456,9 @@ impl Publisher {
         self.keeper.compare_cpus()
     }
 
-    /// Calls `hear` for every withdrawal, and when clocks are served again, for a log.
-    pub fn on_news(&mut self, hear: impl FnMut(&News) + Send + 'static) {
-        self.keeper.on_news(hear);
+    /// Calls `report` for every withdrawal, and when clocks are served again, for a log.
+    pub fn on_news(&mut self, report: impl FnMut(&News) + Send + 'static) {
+        self.keeper.on_news(report);
     }
 
     /// Publishes as long as `goes_on`, called at least a few times a second, returns true.

@@ -9,7 +9,7 @@ use crate::program::{self, is_c_library};
 use crate::sites::{Cache, Role, Site};
 
 /// Returns the files of a running process that have wanted sites, with those. Leaves out files that cannot be read.
-pub fn of(pid: i32, maps: &[Mapping], scans: &Cache, is_wanted: impl Fn(&Site) -> bool) -> Vec<HookedFile> {
+pub fn find(pid: i32, maps: &[Mapping], scans: &Cache, is_wanted: impl Fn(&Site) -> bool) -> Vec<HookedFile> {
     let mut found: Vec<HookedFile> = Vec::new();
     let exe = File::open(format!("/proc/{pid}/exe"));
     let exe_inode = exe

@@ -132,7 +132,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     if is_hooked {
         let (_, hook) = abi::of_this_build(abi)?;
         let is_wanted = |site: &Site| config.children.is_some() || enters_namespaces(site);
-        let files = hooked_files::of(pid, &target.maps, scans, is_wanted);
+        let files = hooked_files::find(pid, &target.maps, scans, is_wanted);
         calls = HookedCalls::of(pid, &target.maps, at, hook, plan.room(), &files)?;
     }
     let mut rescued = None;
