@@ -23,16 +23,21 @@ impl NtpWatch {
         let is_set = |bit: libc::c_int| timex.status & bit != 0;
         let unit_ns = if is_set(libc::STA_NANO) { 1 } else { 1_000 };
         Some(Ntp {
-            freq: timex.freq,
-            tick_us: timex.tick,
-            offset_ns: timex.offset.saturating_mul(unit_ns),
+            freq: wide(timex.freq),
+            tick_us: wide(timex.tick),
+            offset_ns: wide(timex.offset).saturating_mul(unit_ns),
             constant: u32::try_from(timex.constant).unwrap_or(0),
-            single_shot_us: single_shot.offset,
+            single_shot_us: wide(single_shot.offset),
             tai_s: timex.tai,
             leap: announced(timex.status),
             is_synchronized: !is_set(libc::STA_UNSYNC),
         })
     }
+}
+
+/// Returns one of the kernel's `long`s, of which an ISA of 32 bits has smaller ones.
+fn wide(value: impl Into<i64>) -> i64 {
+    value.into()
 }
 
 /// Returns the leap second that the status announces. The bits stay set until a daemon clears them, after the leap.

@@ -159,7 +159,7 @@ impl SharedPage {
 /// Returns a memfd of a page's size.
 fn memory() -> io::Result<File> {
     let fd = memfd_create(MEMFD_NAME, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
-    nix::unistd::ftruncate(&fd, PAGE_SIZE as i64)?;
+    nix::unistd::ftruncate(&fd, PAGE_SIZE as libc::off_t)?;
     Ok(fd.into())
 }
 

@@ -127,7 +127,8 @@ const COUNT: usize = 30;
 impl Registers {
     /// The registers of a call; the others have values to be recognized.
     pub fn of(number: libc::c_long, arguments: [u64; 3]) -> Registers {
-        let mut general = std::array::from_fn(|index| 0x1111_0000_2222_0000 * (index as u64 + 1) + index as u64);
+        let mut general =
+            std::array::from_fn(|index| 0x1111_0000_2222_0000_u64.wrapping_mul(index as u64 + 1) + index as u64);
         general[0] = number as u64;
         general[5] = arguments[0];
         general[4] = arguments[1];
@@ -232,7 +233,8 @@ std::arch::global_asm!(
 impl Registers {
     /// The registers of a call; the others have values to be recognized.
     pub fn of(number: libc::c_long, arguments: [u64; 3]) -> Registers {
-        let mut general = std::array::from_fn(|index| 0x1111_0000_2222_0000 * (index as u64 + 1) + index as u64);
+        let mut general =
+            std::array::from_fn(|index| 0x1111_0000_2222_0000_u64.wrapping_mul(index as u64 + 1) + index as u64);
         general[..3].copy_from_slice(&arguments);
         general[8] = number as u64;
         Registers { general, flags: 0 }
