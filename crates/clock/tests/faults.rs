@@ -96,6 +96,9 @@ impl Machine {
     fn new(config: Config, publishes: PublisherOn, reads: Reads) -> Machine {
         let mut publisher = Publisher::new(Host::new(2.596_144, reads));
         publisher.discipline = Discipline::new(config);
+        // A counter that counts from the machine's start is below 2^63 for 97 years at 3 GHz. From beyond, one that starts
+        // again from zero would be past the anchors, not before them.
+        publisher.host.counter = host::Accumulator::new(publisher.host.count() >> 1);
         // A counter that goes back can put the anchor in force into the future; that is not an error of the writer.
         publisher.late = f64::MIN_POSITIVE;
         let compare_every_ns = compare_every_ns(&config);
