@@ -83,7 +83,7 @@ fn root_has_a_process_and_the_programs_that_it_executes_attached_unless_a_rule_f
     let _host = among_others();
     let place = Place::new();
     torture[0] = install(&torture[0], place.0.path().join("forbidden"), 0o755);
-    let (_daemon, _) = daemon(&place, &rule(&torture[0], "never"));
+    let (daemon, _) = daemon(&place, &rule(&torture[0], "never"));
     let client = || Client::connect_to(&place.socket()).expect("a daemon");
     let pidfd = |running: &Running| {
         // SAFETY: pidfd_open returns a new descriptor, which nothing else owns; the child has not been waited for.
@@ -111,7 +111,8 @@ fn root_has_a_process_and_the_programs_that_it_executes_attached_unless_a_rule_f
     wait_until("the shell", || shell.pid().read("comm").trim() == "sh");
     let attached = client().attach(std::os::fd::AsFd::as_fd(&pidfd(&shell)), fastpath_page::ClockSet::ALL);
     attached.expect("an answer");
-    wait_until("the shell to be attached", || page_of(shell.pid()).is_some());
+    // It has a page a little earlier than the functions that read it, and make execve.
+    wait_until("the shell to be attached", || daemon.err_so_far().contains("attached process"));
     std::fs::write(&fifo, "go\n").expect("write");
     wait_until("the program that it executes", || {
         shell.pid().read("comm").trim() == "sleep" && page_of(shell.pid()).is_some()
