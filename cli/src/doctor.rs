@@ -29,15 +29,17 @@ pub fn run(options: &args::Doctor) -> i32 {
         }
     };
     let pid = process.map(i32::cast_unsigned);
-    let sampled = pid.map(|pid| std::thread::spawn(move || sample(pid)));
+    let sampling = pid.map(|pid| std::thread::Builder::new().spawn(move || sample(pid)));
     let examined = fastpath_doctor::examine(&Options {
         root: Path::new("/"),
         pid,
     });
-    let sampled = sampled.and_then(|thread| thread.join().ok());
     let report = match examined {
-        Ok(report) => match sampled {
-            Some(reads) => report.with_reads(reads),
+        Ok(report) => match sampling {
+            Some(begun) => report.with_reads(begun.and_then(|thread| {
+                let failed = |_| Err(io::Error::other("the thread that samples has failed"));
+                thread.join().unwrap_or_else(failed)
+            })),
             None => report,
         },
         Err(why) => {

@@ -308,7 +308,7 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
     if cfg!(target_arch = "x86_64") && !has(Kind::CommandLine) {
         remedies.extend(trust(facts, has(Kind::Unsynchronized)));
     }
-    if has(Kind::Watchdog) && version(&facts.kernel.release) < (5, 16) {
+    if has(Kind::Watchdog) && fastpath_os::version(&facts.kernel.release) < (5, 16) {
         remedies.push(remedy(
             "newer-kernel",
             When::Permanent,
@@ -331,15 +331,7 @@ fn would_be_taken(facts: &Facts) -> bool {
         .is_some_and(|warp| warp.furthest_apart().is_some());
     let is_constant = counter.evidence.features.is_none_or(|features| features.invariant)
         || !counter.flags_missing.contains(&"constant_tsc");
-    !is_apart && (is_constant || facts.machine.cpus == 1 || version(&facts.kernel.release) >= (6, 9))
-}
-
-/// Returns the first two numbers of a kernel's release.
-fn version(release: &str) -> (u32, u32) {
-    let mut numbers = release
-        .split(|c: char| !c.is_ascii_digit())
-        .map(|digits| digits.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    !is_apart && (is_constant || facts.machine.cpus == 1 || fastpath_os::version(&facts.kernel.release) >= (6, 9))
 }
 
 /// Returns the change of clocksource in /sys, if the kernel lists the counter.

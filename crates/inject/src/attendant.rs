@@ -262,7 +262,7 @@ impl Attendant {
         let pid = tracee.pid().to_string();
         let target = read_path(&mut tracee, path, flags);
         let checked = target.and_then(|path| {
-            let before = Credentials::of(&status(tracee.pid())?)?;
+            let before = Credentials::from_status(&status(tracee.pid())?)?;
             let view = View::read(&pid, dirfd)?;
             // The target names the file: it must not get a file opened that it could not open itself.
             let _rights = Assumed::of(&before)?;
@@ -295,7 +295,7 @@ impl Attendant {
     /// it: another file may have replaced the one that was checked.
     fn install(&self, tracee: &mut Tracee, before: &Credentials) -> Result<()> {
         let status = status(tracee.pid())?;
-        if before.have_grown_to(&Credentials::of(&status)?) {
+        if before.have_grown_to(&Credentials::from_status(&status)?) {
             return Err(Error::Unsupported(
                 "it runs with other privileges than its caller's".into(),
             ));

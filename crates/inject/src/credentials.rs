@@ -40,7 +40,7 @@ impl FileRights {
 
 impl Credentials {
     /// Returns those in the status of a process or thread.
-    pub fn of(status: &fastpath_os::Status) -> Result<Credentials> {
+    pub fn from_status(status: &fastpath_os::Status) -> Result<Credentials> {
         let hidden = || Error::Unsupported("/proc does not show its credentials".into());
         Credentials::parse(status).ok_or_else(hidden)
     }
@@ -154,7 +154,7 @@ mod tests {
         let parse = |text: &str| Credentials::parse(&fastpath_os::Status::parse(text));
         assert_eq!(parse(TEXT), Some(expected));
         assert_eq!(parse("Uid:\t1\n"), None);
-        let own = Credentials::of(&fastpath_os::Status::of("thread-self").unwrap()).unwrap();
+        let own = Credentials::from_status(&fastpath_os::Status::of("thread-self").unwrap()).unwrap();
         assert_eq!(own.files, FileRights::own().unwrap());
     }
 
@@ -180,7 +180,7 @@ mod tests {
         let secret = std::env::temp_dir().join(format!("fastpath-secret-{}", std::process::id()));
         std::fs::write(&secret, "x").unwrap();
         std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        let own = || Credentials::of(&fastpath_os::Status::of("thread-self").unwrap()).unwrap();
+        let own = || Credentials::from_status(&fastpath_os::Status::of("thread-self").unwrap()).unwrap();
         let before = own();
         let nobody = Credentials {
             files: FileRights {

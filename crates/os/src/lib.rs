@@ -18,11 +18,27 @@ use std::fmt::Display;
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
+use std::sync::LazyLock;
 
 pub use maps::Mapping;
 pub use printable::{is_printable, printable};
 pub use stat::Stat;
 pub use status::Status;
+
+/// Returns the first two numbers of a version; 0 for a missing or malformed one.
+pub fn version(text: &str) -> (u32, u32) {
+    let mut numbers = text
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|digits| digits.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// Returns this kernel's version, whatever the personality (setarch(8), --uname-2.6); (0, 0) if /proc does not show it.
+pub fn kernel_version() -> (u32, u32) {
+    static VERSION: LazyLock<(u32, u32)> =
+        LazyLock::new(|| version(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()));
+    *VERSION
+}
 
 /// Returns the PIDs of all visible processes. Each may end at any time.
 pub fn processes() -> io::Result<impl Iterator<Item = i32>> {
@@ -116,6 +132,20 @@ fn parse_syscall(text: &str) -> Option<(i64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_is_its_first_two_numbers() {
+        assert_eq!(version("6.11.4-rt2"), (6, 11));
+        assert_eq!(version("2.41"), (2, 41));
+        assert_eq!(version("unknown"), (0, 0));
+        for release in ["5.3.0", "5.10.0-30-amd64", "6.1.176", "10.0"] {
+            assert!(version(release) >= (5, 3), "{release}");
+        }
+        for release in ["5.2.21", "4.4.0", "3.17", "5", "", "odd", "4.19.0-26-amd64"] {
+            assert!(version(release) < (5, 3), "{release}");
+        }
+        assert_ne!(kernel_version(), (0, 0));
+    }
 
     #[test]
     fn this_process_and_this_thread_are_among_all() {

@@ -12,6 +12,8 @@ pub struct Stat {
     pub parent: i32,
     /// PF_* of the kernel's include/linux/sched.h.
     pub flags: u32,
+    /// CPU time in user space and in the kernel, in clock ticks.
+    pub cpu_time: u64,
     /// Start time after boot, in clock ticks.
     pub start_time: u64,
 }
@@ -45,6 +47,7 @@ fn parse(text: &str) -> Option<Stat> {
         state: field(3)?.chars().next()?,
         parent: field(4)?.parse().ok()?,
         flags: field(9)?.parse().ok()?,
+        cpu_time: field(14)?.parse::<u64>().ok()? + field(15)?.parse::<u64>().ok()?,
         start_time: field(22)?.parse().ok()?,
     })
 }
@@ -55,11 +58,12 @@ mod tests {
 
     #[test]
     fn fields_are_counted_from_behind_a_name_of_any_characters() {
-        let text = "7 (a) Z (b) S 1 7 7 0 -1 2097152 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0\n";
+        let text = "7 (a) Z (b) S 1 7 7 0 -1 2097152 0 0 0 0 3 4 0 0 20 0 1 0 4242 0 0\n";
         let expected = Stat {
             state: 'S',
             parent: 1,
             flags: 0x0020_0000,
+            cpu_time: 7,
             start_time: 4242,
         };
         assert_eq!(parse(text), Some(expected));

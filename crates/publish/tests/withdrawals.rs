@@ -24,6 +24,13 @@ impl Source for &Simple {
 }
 
 impl Simple {
+    fn new() -> Simple {
+        Simple {
+            now_ns: Cell::new(SECOND_NS),
+            moved_cycles: Cell::new(0),
+        }
+    }
+
     /// Publishes for so long, at the wanted times, and returns the last result.
     fn publish_for(&self, publisher: &Publisher<'_, &Simple>, ns: u64) -> Refreshed {
         let until_ns = self.now_ns.get() + ns;
@@ -41,10 +48,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 #[test]
 fn a_withdrawal_is_reported_once_with_its_reason_and_the_clocks_error() {
-    let host = Simple {
-        now_ns: Cell::new(SECOND_NS),
-        moved_cycles: Cell::new(0),
-    };
+    let host = Simple::new();
     let page = Page::zeroed();
     Writer::new(&page).init(&init::of_this_host());
     let publisher = Publisher::new(&page, &host, Options::default());
@@ -80,10 +84,7 @@ fn a_withdrawal_is_reported_once_with_its_reason_and_the_clocks_error() {
 
 #[test]
 fn cpus_that_are_apart_withdraw_and_stay_withdrawn_and_are_reported_once() {
-    let host = Simple {
-        now_ns: Cell::new(SECOND_NS),
-        moved_cycles: Cell::new(0),
-    };
+    let host = Simple::new();
     let page = Page::zeroed();
     Writer::new(&page).init(&init::of_this_host());
     let publisher = Publisher::new(&page, &host, Options::default());

@@ -163,7 +163,7 @@ fn a_process_that_enters_a_time_namespace_later_sees_its_clocks() {
     let enters = format!("assert libc.setns(os.open('{there}', os.O_RDONLY), 0x80) == 0\n");
     for how in [unshares, &enters] {
         let directory = tempfile::tempdir().expect("a directory");
-        let go = directory.path().join("go");
+        let signal = directory.path().join("go");
         let script = format!(
             "import ctypes, os, sys, time\n\
             libc, kernels = ctypes.CDLL(None), (ctypes.c_long * 2)()\n\
@@ -177,12 +177,12 @@ fn a_process_that_enters_a_time_namespace_later_sees_its_clocks() {
             libc::SYS_clock_gettime
         );
         let mut command = Command::new(python);
-        command.args(["-I", "-c", &script]).arg(&go);
+        command.args(["-I", "-c", &script]).arg(&signal);
         let running = start(command);
         wait_until("its loop", || running.out_so_far().contains("ready"));
         attach(running.pid()).expect_success().expect_output("");
         assert!(running.pid().is_served());
-        std::fs::write(&go, "").expect("a file");
+        std::fs::write(&signal, "").expect("a file");
         running
             .finish()
             .expect_success()

@@ -65,6 +65,12 @@ def epoll_of(count):
     for _ in range(count):
         epoll.register(os.dup(watched), select.EPOLLIN)
     return epoll.fileno()
+def listening():
+    """A socket that listens."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    return listener
 def lingering(listener, kept):
     """A connection whose last close waits for the other end, which does not read."""
     lingers = socket.create_connection(listener.getsockname())

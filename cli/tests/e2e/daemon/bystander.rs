@@ -403,9 +403,7 @@ while True:
         "sockets that linger",
         r#"
 import threading
-listener, kept = socket.socket(), []
-listener.bind(("127.0.0.1", 0))
-listener.listen()
+listener, kept = listening(), []
 say("begun")
 while True:
     try:

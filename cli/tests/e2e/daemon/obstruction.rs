@@ -247,9 +247,7 @@ fn a_socket_that_lingers_of_a_process_that_has_ended_delays_no_other_client() {
         &place,
         NOBODY,
         r#"
-listener, kept = socket.socket(), []
-listener.bind(("127.0.0.1", 0))
-listener.listen()
+listener, kept = listening(), []
 lingers = lingering(listener, kept)
 if os.fork() == 0:
     # The other end of the lingering socket lives on. This process is not the client.
@@ -408,10 +406,7 @@ fn an_unreceived_descriptor_whose_close_waits_delays_no_other_client() {
         &place,
         NOBODY,
         r#"
-listener = socket.socket()
-listener.bind(("127.0.0.1", 0))
-listener.listen()
-kept = []
+listener, kept = listening(), []
 for _ in range(2):
     lingers = lingering(listener, kept)
     s = connect()

@@ -112,7 +112,9 @@ fn root_has_a_process_and_the_programs_that_it_executes_attached_unless_a_rule_f
     let attached = client().attach(std::os::fd::AsFd::as_fd(&pidfd(&shell)), fastpath_page::ClockSet::ALL);
     attached.expect("an answer");
     // It has a page a little earlier than the functions that read it, and make execve.
-    wait_until("the shell to be attached", || daemon.err_so_far().contains("attached process"));
+    wait_until("the shell to be attached", || {
+        daemon.err_so_far().contains("attached process")
+    });
     std::fs::write(&fifo, "go\n").expect("write");
     wait_until("the program that it executes", || {
         shell.pid().read("comm").trim() == "sleep" && page_of(shell.pid()).is_some()

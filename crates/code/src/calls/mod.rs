@@ -144,48 +144,18 @@ fn find_words(
     }
 }
 
-/// Returns the value before `at` of code whose instructions are one or two half words: that on which most of the
-/// decodings agree that arrive there, one from each of the half words in the `before` bytes. `step` steps over one
-/// instruction.
-fn vote<R: Default>(
-    bytes: &[u8],
-    at: usize,
-    before: usize,
-    is_wide: fn(u16) -> bool,
-    step: fn(&[u8], usize, &mut R) -> Option<()>,
-    value: impl Fn(&R) -> Option<u32>,
-) -> Option<u32> {
-    let halves = at.min(before) / 2;
-    let first = at - 2 * halves;
-    let size = |index: usize| Some(if is_wide(half(bytes, first + 2 * index)?) { 2 } else { 1 });
-    // Whether decoding from each half word arrives.
-    let mut arrives = vec![false; halves + 1];
-    arrives[halves] = true;
-    for index in (0..halves).rev() {
-        let next = index + size(index)?;
-        arrives[index] = next <= halves && arrives[next];
-    }
-    let mut votes: Vec<(u32, usize)> = Vec::new();
-    for start in (0..halves).filter(|index| arrives[*index]) {
-        let mut registers = R::default();
-        let mut index = start;
-        while index < halves {
-            step(bytes, first + 2 * index, &mut registers)?;
-            index += size(index)?;
-        }
-        // A decoding that starts behind the load cannot determine the value.
-        if let Some(value) = value(&registers) {
-            match votes.iter_mut().find(|(known, _)| *known == value) {
-                Some((_, count)) => *count += 1,
-                None => votes.push((value, 1)),
-            }
+/// Returns the value on which more than half of the decodings agree.
+fn majority<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Option<T> {
+    let mut votes: Vec<(T, usize)> = Vec::new();
+    for value in values {
+        match votes.iter_mut().find(|(known, _)| *known == value) {
+            Some((_, count)) => *count += 1,
+            None => votes.push((value, 1)),
         }
     }
     let all: usize = votes.iter().map(|(_, count)| count).sum();
-    votes
-        .into_iter()
-        .find(|(_, count)| 2 * count > all)
-        .map(|(value, _)| value)
+    let most = votes.into_iter().find(|(_, count)| 2 * count > all);
+    most.map(|(value, _)| value)
 }
 
 /// Finds the calls in code.

@@ -1,11 +1,11 @@
-//! Arm, in the encoding of 16 and 32 bits: code is decoded forwards from each half word before a system call (`vote`).
+//! Arm, in the encoding of 16 and 32 bits: code is decoded forwards from each half word before a system call.
 //!
 //! glibc makes system calls from Thumb through a helper, because its compiler reserves r7: the number is in r12 there.
 
 use fastpath_image::Isa;
 use memchr::memmem;
 
-use super::{By, Found, Piece, Site, call_of, half, vote, word};
+use super::{By, Found, Piece, Site, call_of, half, majority, word};
 
 /// Bytes before a system call in which to look for its number.
 const BEFORE: usize = 64;
@@ -68,12 +68,31 @@ fn call_target(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(at as i64 + 4 + distance).ok()
 }
 
-/// Returns the value of the register at `at`.
+/// Returns the value of the register at `at`: that on which most of the decodings agree that arrive there, one from each
+/// half word before.
 fn number_before(bytes: &[u8], at: usize, register: usize) -> Option<u64> {
-    vote(bytes, at, BEFORE, is_wide, step, |registers: &[Option<u32>; 16]| {
-        registers[register]
-    })
-    .map(u64::from)
+    let halves = at.min(BEFORE) / 2;
+    let first = at - 2 * halves;
+    let size = |index: usize| Some(if is_wide(half(bytes, first + 2 * index)?) { 2 } else { 1 });
+    // Whether decoding from each half word arrives.
+    let mut arrives = vec![false; halves + 1];
+    arrives[halves] = true;
+    for index in (0..halves).rev() {
+        let next = index + size(index)?;
+        arrives[index] = next <= halves && arrives[next];
+    }
+    let mut values = Vec::new();
+    for start in (0..halves).filter(|index| arrives[*index]) {
+        let mut registers = [None; 16];
+        let mut index = start;
+        while index < halves {
+            step(bytes, first + 2 * index, &mut registers)?;
+            index += size(index)?;
+        }
+        // A decoding that starts behind the load cannot determine the value.
+        values.extend(registers[register]);
+    }
+    majority(values).map(u64::from)
 }
 
 fn is_wide(first: u16) -> bool {

@@ -11,7 +11,7 @@ use iced_x86::{
 };
 use memchr::memmem;
 
-use super::{By, Call, Found, Piece, Site, call_of};
+use super::{By, Call, Found, Piece, Site, call_of, majority};
 
 /// Bytes before a system call in which to look for its number. Compilers put it within about ten.
 const BEFORE: usize = 96;
@@ -92,7 +92,7 @@ fn number_at(isa: Isa, bytes: &[u8], at: usize) -> Option<u64> {
         .rev()
         .find(|start| lines[*start].as_ref().is_some_and(is_load))?;
     let mut factory = InstructionInfoFactory::new();
-    let mut votes: Vec<(Option<u64>, usize)> = Vec::new();
+    let mut values = Vec::new();
     for start in (0..=last).filter(|start| lines[*start].is_some()) {
         let mut registers = Registers::default();
         let mut position = start;
@@ -105,16 +105,9 @@ fn number_at(isa: Isa, bytes: &[u8], at: usize) -> Option<u64> {
         if start == last && value.is_none() {
             continue;
         }
-        match votes.iter_mut().find(|(known, _)| *known == value) {
-            Some((_, count)) => *count += 1,
-            None => votes.push((value, 1)),
-        }
+        values.push(value);
     }
-    let all: usize = votes.iter().map(|(_, count)| count).sum();
-    votes
-        .into_iter()
-        .find(|(_, count)| 2 * count > all)
-        .and_then(|(value, _)| value)
+    majority(values).flatten()
 }
 
 /// Returns whether a constant is the number of one of the calls, or becomes one by an addition.

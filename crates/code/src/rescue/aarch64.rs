@@ -110,20 +110,7 @@ pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>
         code.words.push(0xd61f_0220);
     }
     code.words.resize(literals, 0);
-    let mut bytes: Vec<u8> = code.words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    wanted
-        .iter()
-        .for_each(|routine| bytes.extend(routine.address.to_le_bytes()));
-    Some(Thunk {
-        code: bytes,
-        changes: vec![Change::new(
-            place.address,
-            &place.window.bytes,
-            branch(place.address, place.at)?.to_le_bytes(),
-        )],
-        moved: Vec::new(),
-        in_call,
-    })
+    code.finish(place, wanted.iter().map(|routine| routine.address), in_call)
 }
 
 /// Returns the thunk for a window: see [`crate::rescue::thunk::to_entry`].
@@ -144,18 +131,7 @@ pub(crate) fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
     code.branch(behind)?;
     // The literal is at a multiple of its size.
     code.words.push(0);
-    let mut bytes: Vec<u8> = code.words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    bytes.extend(entry.to_le_bytes());
-    Some(Thunk {
-        code: bytes,
-        changes: vec![Change::new(
-            place.address,
-            &place.window.bytes,
-            branch(place.address, place.at)?.to_le_bytes(),
-        )],
-        moved: Vec::new(),
-        in_call: Some((called as u16, WORD as u16)),
-    })
+    code.finish(place, [entry], Some((called as u16, WORD as u16)))
 }
 
 /// `stp x16, x17, [sp, #-16]!`
@@ -175,6 +151,24 @@ impl Code {
         let here = self.at + (self.words.len() * WORD) as u64;
         self.words.push(branch(here, to)?);
         Some(())
+    }
+
+    /// Returns the thunk, with these literals behind its code.
+    fn finish(
+        self,
+        place: Place<'_>,
+        literals: impl IntoIterator<Item = u64>,
+        in_call: Option<(u16, u16)>,
+    ) -> Option<Thunk> {
+        let mut code: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        code.extend(literals.into_iter().flat_map(u64::to_le_bytes));
+        let jump = branch(place.address, place.at)?.to_le_bytes();
+        Some(Thunk {
+            code,
+            changes: vec![Change::new(place.address, &place.window.bytes, jump)],
+            moved: Vec::new(),
+            in_call,
+        })
     }
 }
 

@@ -137,6 +137,17 @@ pub fn with_code(window: &Window, address: u64, at: u64, code: &[u8], relay: Opt
     x86::thunk::with_code(place, code)
 }
 
+/// Returns the changes by which a window of x86-64 goes to the thunk at `at`, in an order in which threads may execute the
+/// code between any two. `None` if it is out of a jump's reach.
+pub fn changes(window: &Window, address: u64, at: u64, relay: Option<&Relay>) -> Option<Vec<Change>> {
+    x86::builder::changes(Place {
+        window,
+        address,
+        at,
+        relay,
+    })
+}
+
 /// A window in a process, and where its thunk goes.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'w> {

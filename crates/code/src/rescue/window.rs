@@ -67,7 +67,7 @@ pub struct Relay {
     /// Its distance from the window.
     pub distance: i16,
     /// What is there.
-    pub bytes: [u8; 6],
+    pub bytes: [u8; Relay::BYTES],
 }
 
 impl Jump {
@@ -81,6 +81,16 @@ impl Jump {
 }
 
 impl Relay {
+    /// Size of one.
+    pub const BYTES: usize = 6;
+
+    /// Returns the distance of a short jump that ends `behind` bytes after the window's start to the jump in it; `None` if
+    /// that is too far.
+    pub fn short(&self, behind: usize) -> Option<u8> {
+        let distance = i64::from(self.distance) + 1 - behind as i64;
+        Some(i8::try_from(distance).ok()?.cast_unsigned())
+    }
+
     /// Returns its address for a window at this address.
     pub fn address(&self, window: u64) -> u64 {
         window.wrapping_add_signed(self.distance.into())

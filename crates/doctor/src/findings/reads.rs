@@ -20,27 +20,26 @@ pub(super) fn find(process: &Process, facts: &Facts) -> Option<Finding> {
         reads.reads_ns as f64 / 1e6,
         reads.cpu_ns as f64 / 1e6
     );
-    let says = if cpu < LEAST_CPU {
-        format!(
+    let finding = |says| finding("process-reads", Severity::Note, says).proof("samples of its CPU time", &shows);
+    if cpu < LEAST_CPU {
+        return Some(finding(format!(
             "the process used {:.1} % of a CPU while it was sampled, too little for its clock reads to matter",
             100.0 * cpu
-        )
-    } else if reads.share() < WORTHWHILE / 2.0 {
-        "the process spends less than 1 % of its CPU time in clock reads".to_owned()
-    } else {
-        let rate = match cost_ns(process, facts) {
-            Some(ns) => format!(", about {} a second", rounded(reads.reads_ns as f64 / ns / seconds)),
-            None => String::new(),
-        };
-        format!(
-            "the process spends {:.0} % of its CPU time in clock reads{rate}",
-            100.0 * reads.share()
-        )
-    };
-    let found = finding("process-reads", Severity::Note, says).proof("samples of its CPU time", &shows);
-    if cpu < LEAST_CPU || reads.share() < WORTHWHILE / 2.0 {
-        return Some(found);
+        )));
     }
+    if reads.share() < WORTHWHILE / 2.0 {
+        return Some(finding(
+            "the process spends less than 1 % of its CPU time in clock reads".to_owned(),
+        ));
+    }
+    let rate = match cost_ns(process, facts) {
+        Some(ns) => format!(", about {} a second", rounded(reads.reads_ns as f64 / ns / seconds)),
+        None => String::new(),
+    };
+    let found = finding(format!(
+        "the process spends {:.0} % of its CPU time in clock reads{rate}",
+        100.0 * reads.share()
+    ));
     let found = reads.callers.iter().fold(found, |found, caller| {
         found.because(&format!(
             "{:.0} % of them are made by {}",

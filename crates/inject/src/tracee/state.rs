@@ -95,19 +95,7 @@ impl Tracee {
 /// an earlier event there.
 #[cfg(target_arch = "x86_64")]
 fn states_syscall_stops() -> bool {
-    static STATES: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
-        std::fs::read_to_string("/proc/sys/kernel/osrelease").is_ok_and(|release| is_from_5_3(&release))
-    });
-    *STATES
-}
-
-#[cfg(target_arch = "x86_64")]
-fn is_from_5_3(release: &str) -> bool {
-    let mut numbers = release
-        .split(|c: char| !c.is_ascii_digit())
-        .map_while(|n| n.parse().ok());
-    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    version >= (5, 3)
+    fastpath_os::kernel_version() >= (5, 3)
 }
 
 /// State that only a thread of a running program has: an exec resets it.
@@ -216,15 +204,5 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(told, [false, true, false, true, false, true]);
-    }
-
-    #[test]
-    fn a_kernel_before_5_3_is_not_asked_for_the_kind_of_a_stop_by_its_message() {
-        for release in ["5.3.0", "5.10.0-30-amd64", "6.1.176", "10.0"] {
-            assert!(is_from_5_3(release), "{release}");
-        }
-        for release in ["5.2.21", "4.4.0", "3.17", "5", "", "odd", "4.19.0-26-amd64"] {
-            assert!(!is_from_5_3(release), "{release}");
-        }
     }
 }

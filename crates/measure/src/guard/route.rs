@@ -215,7 +215,7 @@ fn answer_of(subject: Subject, taken_away: Option<libc::c_long>) -> Result<i32, 
 fn libc_asks_for_getrandom() -> bool {
     // SAFETY: a constant string of libc's.
     let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
-    version_in(&version.to_string_lossy()) >= (2, 41)
+    fastpath_os::version(&version.to_string_lossy()) >= (2, 41)
 }
 
 #[cfg(not(target_env = "gnu"))]
@@ -229,16 +229,8 @@ fn kernel_answers_getrandom() -> bool {
     const SINCE: (u32, u32) = if cfg!(target_arch = "x86_64") { (6, 11) } else { (6, 12) };
     match Vdso::of_kernel() {
         Some(vdso) => vdso.exports("__vdso_getrandom") || vdso.exports("__kernel_getrandom"),
-        None => version_in(&host::kernel_release()) >= SINCE,
+        None => fastpath_os::version(&host::kernel_release()) >= SINCE,
     }
-}
-
-/// Returns the first two numbers of a version; 0 for a missing or malformed one.
-fn version_in(text: &str) -> (u32, u32) {
-    let mut numbers = text
-        .split(|c: char| !c.is_ascii_digit())
-        .map(|digits| digits.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -284,13 +276,6 @@ mod tests {
             None,
             "there is no such filter here"
         );
-    }
-
-    #[test]
-    fn a_version_is_its_first_two_numbers() {
-        assert_eq!(version_in("6.11.4-rt2"), (6, 11));
-        assert_eq!(version_in("2.41"), (2, 41));
-        assert_eq!(version_in("unknown"), (0, 0));
     }
 
     #[test]

@@ -365,6 +365,13 @@ mod tests {
     }
 
     impl Slow {
+        fn new(look_ns: u64) -> Slow {
+            Slow {
+                counter: Cell::new(0),
+                look_ns,
+            }
+        }
+
         fn pass(&self, ns: u64) -> u64 {
             self.counter.set(self.counter.get() + 2 * ns);
             self.counter.get()
@@ -387,6 +394,17 @@ mod tests {
                 tai: Some(bracket()),
                 ntp: None,
             })
+        }
+
+        /// Lets a window pass, and refreshes from this sample.
+        fn refresh(
+            &self,
+            refresher: &mut Refresher,
+            writer: &mut Writer<'_>,
+            sample: impl FnMut() -> Option<Sample>,
+        ) -> Refreshed {
+            self.pass(refresher.next_window_ns());
+            refresher.refresh(writer, || self.pass(self.look_ns), || Some(self.look()), sample, || ())
         }
 
         /// Refreshes for five seconds and returns the results.
@@ -413,25 +431,12 @@ mod tests {
 
     #[test]
     fn a_step_that_is_missed_each_time_sends_readers_to_the_kernel() {
-        let host = Slow {
-            counter: Cell::new(0),
-            look_ns: 100,
-        };
+        let host = Slow::new(100);
         let page = Page::zeroed();
         let mut writer = Writer::new(&page);
         let mut refresher = Refresher::new(Config::default(), 0);
-        let mut refresh = |refresher: &mut Refresher| {
-            host.pass(refresher.next_window_ns());
-            refresher.refresh(
-                &mut writer,
-                || host.pass(host.look_ns),
-                || Some(host.look()),
-                || host.sample(),
-                || (),
-            )
-        };
         for _ in 0..20 {
-            refresh(&mut refresher);
+            host.refresh(&mut refresher, &mut writer, || host.sample());
         }
         assert!(writer.hres().is_some());
         host.pass(1_000_000);
@@ -458,28 +463,17 @@ mod tests {
         assert!(
             matches!(refresher.take_news(), Some(News::Withdrawn(withdrawal)) if withdrawal.reason == Reason::StepMissed)
         );
-        host.pass(refresher.next_window_ns());
-        let refreshed = refresher.refresh(
-            &mut writer,
-            || host.pass(host.look_ns),
-            || Some(host.look()),
-            set_back,
-            || (),
-        );
+        let refreshed = host.refresh(&mut refresher, &mut writer, set_back);
         assert_eq!(refreshed, Refreshed::Published);
     }
 
     #[test]
     fn what_readers_were_shown_outlives_a_suspend() {
-        let host = Slow {
-            counter: Cell::new(0),
-            look_ns: 100,
-        };
+        let host = Slow::new(100);
         let page = Page::zeroed();
         let mut writer = Writer::new(&page);
         let mut refresher = Refresher::new(Config::default(), 0);
         let mut refresh = |slept_ns: u64| {
-            host.pass(refresher.next_window_ns());
             let sample = || {
                 let mut sample = host.sample()?;
                 for bracket in [&mut sample.mono, sample.raw.as_mut()?] {
@@ -487,13 +481,7 @@ mod tests {
                 }
                 Some(sample)
             };
-            refresher.refresh(
-                &mut writer,
-                || host.pass(host.look_ns),
-                || Some(host.look()),
-                sample,
-                || (),
-            )
+            host.refresh(&mut refresher, &mut writer, sample)
         };
         for _ in 0..20 {
             refresh(0);
@@ -507,11 +495,7 @@ mod tests {
     }
 
     fn share_missed(look_ns: u64) -> f64 {
-        let all = Slow {
-            counter: Cell::new(0),
-            look_ns,
-        }
-        .live();
+        let all = Slow::new(look_ns).live();
         let missed = all.iter().filter(|refreshed| **refreshed == Refreshed::Missed).count();
         missed as f64 / all.len() as f64
     }

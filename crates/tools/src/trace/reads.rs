@@ -3,10 +3,12 @@
 use crate::trace::call::{Abi, Function, Sample, Site};
 use crate::trace::process::Processes;
 use crate::trace::symbols::{self, Symbols};
+use fastpath_os::Stat;
 use object::{Object, ObjectSymbol};
 use perf_event::data::{self, Record};
 use perf_event::events::Software;
 use perf_event::{Builder, SampleFlag, Sampler};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
@@ -111,28 +113,12 @@ pub fn reads(pid: u32, duration: Duration) -> io::Result<Reads> {
 
 /// Returns the threads of a process, those first that have used most CPU time.
 fn busiest_threads(pid: u32) -> io::Result<Vec<libc::pid_t>> {
-    let mut threads = Vec::new();
-    for entry in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let name = entry?.file_name();
-        let Some(thread) = name.to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        threads.push((cpu_ticks(pid, thread), thread));
-    }
-    threads.sort_unstable_by(|a, b| b.cmp(a));
+    let mut threads: Vec<libc::pid_t> = fastpath_os::threads(pid)?.collect();
+    threads.sort_by_cached_key(|thread| Reverse(Stat::of(thread).map_or(0, |stat| stat.cpu_time)));
     if threads.is_empty() {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
-    Ok(threads.into_iter().map(|(_, thread)| thread).collect())
-}
-
-/// Returns the CPU time that a thread has used, in ticks: fields 14 and 15 of proc_pid_stat(5).
-fn cpu_ticks(pid: u32, thread: libc::pid_t) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).unwrap_or_default();
-    // The name, in parentheses, may contain anything.
-    let behind_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let times = behind_name.split_whitespace().skip(11).take(2);
-    times.filter_map(|field| field.parse::<u64>().ok()).sum()
+    Ok(threads)
 }
 
 fn sampler(thread: libc::pid_t, includes_kernel: bool) -> io::Result<Sampler> {
@@ -188,13 +174,7 @@ fn callers(samples: &[Sample]) -> (u64, Vec<ReadCaller>) {
 /// Returns the functions of the kernel's vDSO that read no clock, by their offsets in it. It is the same in every
 /// process of this ISA.
 fn other_functions() -> Vec<Range<u64>> {
-    let maps = fastpath_os::maps::own().unwrap_or_default();
-    let Some(vdso) = maps.iter().find(|mapping| mapping.name == "[vdso]") else {
-        return Vec::new();
-    };
-    // SAFETY: the kernel has mapped its vDSO there, readable, for as long as this process runs.
-    let bytes = unsafe { std::slice::from_raw_parts(vdso.start as *const u8, vdso.len() as usize) };
-    let Ok(file) = object::File::parse(bytes) else {
+    let Some(file) = symbols::kernels_vdso().and_then(|bytes| object::File::parse(bytes).ok()) else {
         return Vec::new();
     };
     let reads_clock = |name: &str| ["time", "clock"].iter().any(|word| name.contains(word));

@@ -44,6 +44,14 @@ pub(crate) fn is_vdso(path: &str) -> bool {
     path == "[vdso]" || path.starts_with("/memfd:fastpath")
 }
 
+/// Returns the kernel's vDSO in this process, which is the same in every process of this ISA.
+pub(crate) fn kernels_vdso() -> Option<&'static [u8]> {
+    let maps = fastpath_os::maps::own().ok()?;
+    let vdso = maps.iter().find(|mapping| mapping.name == "[vdso]")?;
+    // SAFETY: the kernel has mapped its vDSO there, readable, for as long as this process runs.
+    Some(unsafe { std::slice::from_raw_parts(vdso.start as *const u8, vdso.len() as usize) })
+}
+
 /// The data of each file, read once.
 #[derive(Default)]
 pub(crate) struct Symbols {
@@ -165,7 +173,7 @@ impl Symbols {
         let mut unwinder = isa::NativeUnwinder::new();
         for mapping in &image.maps {
             let module = if mapping.path == "[vdso]" {
-                Unwinding::of_vdso().map(Arc::new)
+                kernels_vdso().and_then(Unwinding::of).map(Arc::new)
             } else {
                 self.module(pid, &mapping.path)
             };
@@ -215,14 +223,6 @@ impl Unwinding {
             return None;
         }
         Unwinding::of(&std::fs::read(path).ok()?)
-    }
-
-    /// Reads this process's own vDSO: the kernel's is the same in every process.
-    fn of_vdso() -> Option<Unwinding> {
-        let maps = fastpath_os::maps::own().ok()?;
-        let vdso = maps.iter().find(|mapping| mapping.name == "[vdso]")?;
-        // SAFETY: the kernel has mapped its vDSO there, readable, for as long as this process runs.
-        Unwinding::of(unsafe { std::slice::from_raw_parts(vdso.start as *const u8, vdso.len() as usize) })
     }
 
     fn of(bytes: &[u8]) -> Option<Unwinding> {

@@ -113,13 +113,13 @@ pub(crate) fn changes(place: Place<'_>) -> Option<Vec<Change>> {
         }
         Jump::Relay(_) => {
             let (relay, change) = relay()?;
-            let replacement = [first, 0xeb, inside::short(relay, inside::SHORT)?];
+            let replacement = [first, 0xeb, relay.short(inside::SHORT)?];
             vec![change, Change::new(at, bytes.get(..inside::SHORT)?, replacement)]
         }
         Jump::AtCall(_) => {
             let (relay, change) = relay()?;
             let compare = bytes.get(2..inside::COMPARED_JUMP)?;
-            let replacement = [compare[0], 0x90, 0xeb, inside::short(relay, inside::COMPARED_JUMP)?];
+            let replacement = [compare[0], 0x90, 0xeb, relay.short(inside::COMPARED_JUMP)?];
             vec![
                 change,
                 Change::new(at + 2, compare, replacement),

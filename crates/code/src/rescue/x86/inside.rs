@@ -25,7 +25,7 @@ use crate::rescue::window::{Jump, Reason, Relay};
 
 /// Size of `REX jmp rel8` and of `REX jmp rel32`.
 pub(crate) const SHORT: usize = 3;
-const LONG: usize = 6;
+const LONG: usize = Relay::BYTES;
 /// Size of `syscall; cmp $imm32, %rax`, and of the part of it that ends with a short jump.
 pub(crate) const COMPARED: usize = 8;
 pub(crate) const COMPARED_JUMP: usize = 6;
@@ -153,7 +153,7 @@ impl<D: Decoded> Search<'_, D> {
                 self.padding(offset, start, &mut relays);
             }
         }
-        relays.retain(|relay| short(relay, behind).is_some());
+        relays.retain(|relay| relay.short(behind).is_some());
         relays.sort_by_key(|relay| relay.distance.unsigned_abs());
         relays
     }
@@ -210,12 +210,6 @@ impl<D: Decoded> Search<'_, D> {
             }
         }
     }
-}
-
-/// Returns the distance of a short jump that ends `behind` bytes after the window's start to the jump in a relay.
-pub(crate) fn short(relay: &Relay, behind: usize) -> Option<u8> {
-    let distance = i64::from(relay.distance) + 1 - behind as i64;
-    Some(i8::try_from(distance).ok()?.cast_unsigned())
 }
 
 /// Where instructions begin near a call, in code of which no function is known: where all decodings agree that begin at

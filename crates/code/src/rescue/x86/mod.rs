@@ -1,7 +1,7 @@
 //! x86-64 and i386: instructions of one to 15 bytes, of which a jump replaces several.
 
 mod bits;
-mod builder;
+pub(crate) mod builder;
 pub(crate) mod flow;
 pub(crate) mod inside;
 pub(crate) mod thunk;

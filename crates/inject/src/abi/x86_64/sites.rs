@@ -19,7 +19,7 @@ use fastpath_code::rescue::window::Relay;
 use fastpath_code::rescue::{Window, window_by_bytes};
 use memchr::memmem::Finder;
 
-use super::wrapper::{self, RELAY_BYTES, Wrapper};
+use super::wrapper::{self, Wrapper};
 use crate::sites::{Doors, Redirect, Site, WATCHED};
 
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
@@ -81,7 +81,7 @@ pub fn find(code: &[u8], address: u64, ends: &HashSet<u64>, sites: &mut Vec<Site
         if let Some((_, wrapper)) = wrappers.iter().find(|(call, _)| *call == at) {
             sites.push(Site {
                 address: address + at as u64,
-                shape: Shape::Wrapper(*wrapper),
+                shape: Shape::Wrapper(wrapper.clone()),
             });
             continue;
         }
@@ -104,7 +104,7 @@ pub fn find(code: &[u8], address: u64, ends: &HashSet<u64>, sites: &mut Vec<Site
                 let is_free = |relay: &&Relay| {
                     taken
                         .iter()
-                        .all(|taken| taken.abs_diff(place(relay)) >= RELAY_BYTES as u64)
+                        .all(|taken| taken.abs_diff(place(relay)) >= Relay::BYTES as u64)
                 };
                 let Some(relay) = relays.iter().find(is_free) else {
                     continue;
@@ -226,13 +226,13 @@ mod tests {
         let exit = [&SUB[..], &[0xb8, 60, 0, 0, 0, 0x0f, 0x05]].concat();
         assert_eq!(shapes(&exit, 20), [], "not watched");
         assert_eq!(shapes(&EXECVE, 25), [], "no instruction keeps its first byte");
-        let go = [
+        let assembly = [
             &[0x48, 0x89, 0xdf][..],
             &SYSCALL,
             &[0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x76, 0x10],
         ]
         .concat();
-        assert_eq!(shapes(&go, 34), [(0x1100, None, true)]);
+        assert_eq!(shapes(&assembly, 34), [(0x1100, None, true)]);
         let glibc = [
             &[0x48, 0x89, 0xdf][..],
             &SYSCALL,

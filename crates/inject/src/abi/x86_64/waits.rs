@@ -79,10 +79,7 @@ impl Registers {
 
 /// Returns whether this kernel ignores the upper half of a call's number: arch/x86/entry/entry_64.S, `movslq`.
 pub fn may_be_noted() -> bool {
-    let release = rustix::system::uname();
-    let release = release.release().to_string_lossy();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
-    matches!((numbers.next(), numbers.next()), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (5, 14))
+    fastpath_os::kernel_version() >= (5, 14)
 }
 
 #[cfg(test)]

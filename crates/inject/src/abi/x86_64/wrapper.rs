@@ -15,6 +15,10 @@
 
 use std::collections::HashSet;
 
+use fastpath_code::rescue::Window;
+use fastpath_code::rescue::thunk::changes;
+use fastpath_code::rescue::window::{Jump, Kind, Relay};
+use fastpath_image::Isa;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Mnemonic};
 
 use super::sites::{JUMP_BYTES, SYSCALL, call_door, jump_to};
@@ -25,21 +29,19 @@ const CALL_AND_CHECK: usize = 8;
 /// Offset of the `ret` from the `syscall`.
 const RET_AT: usize = 10;
 const RET: u8 = 0xc3;
-/// Size of a relay and of the smallest padding: a nop whose first byte stays.
-pub const RELAY_BYTES: usize = 6;
+/// Offset behind the jump to the relay.
+const JUMP_END: usize = 6;
 /// Most instructions that set errno.
 const MOST_TAIL: usize = 8;
 
 /// A function whose calls are redirected. Offsets are from its `syscall`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wrapper {
     /// Number of the call.
     pub nr: u32,
     /// `syscall; cmp`, which are the lender's bytes too.
-    call: [u8; CALL_AND_CHECK],
-    /// Offset and bytes of the padding for the relay.
-    relay: i8,
-    padding: [u8; RELAY_BYTES],
+    window: Window,
+    relay: Relay,
     /// Offset of the lender's `syscall`.
     lender: i32,
 }
@@ -67,23 +69,32 @@ pub fn find(code: &[u8], address: u64, calls: &[usize]) -> Vec<(usize, Wrapper)>
             .iter()
             .filter(|other| !is_watched(other) && other.tail == found.tail);
         let lender = same.min_by_key(|other| other.at.abs_diff(at))?;
-        let offset = |padding: usize| i8::try_from(padding as i64 - at as i64).ok();
-        let free = all.iter().flat_map(|found| &found.paddings).filter(|padding| {
-            let is_in_reach = offset(**padding).is_some_and(|offset| jump_from_check(offset).is_some());
-            is_in_reach && !taken.contains(*padding)
-        });
+        let relay = |padding: usize| {
+            let distance = i8::try_from(padding as i64 - at as i64).ok()?.into();
+            let bytes = code.get(padding..padding + Relay::BYTES)?.try_into().ok()?;
+            Some(Relay { distance, bytes }).filter(|relay| relay.short(JUMP_END).is_some())
+        };
+        let free = all.iter().flat_map(|found| &found.paddings);
+        let free = free.filter(|padding| relay(**padding).is_some() && !taken.contains(*padding));
         let padding = *free.min_by_key(|padding| padding.abs_diff(at))?;
+        let relay = relay(padding)?;
         // The death of fastpath could cut a write across two pages in two.
         let is_in_a_page = |at: usize, bytes: usize| (address + at as u64) % 4096 + bytes as u64 <= 4096;
-        if !is_in_a_page(at, CALL_AND_CHECK) || !is_in_a_page(padding, RELAY_BYTES) {
+        if !is_in_a_page(at, CALL_AND_CHECK) || !is_in_a_page(padding, Relay::BYTES) {
             return None;
         }
         taken.insert(padding);
         let wrapper = Wrapper {
             nr: found.nr?,
-            call: code.get(at..at + CALL_AND_CHECK)?.try_into().ok()?,
-            relay: offset(padding)?,
-            padding: code.get(padding..padding + RELAY_BYTES)?.try_into().ok()?,
+            window: Window {
+                isa: Isa::X86_64,
+                kind: Kind::Behind,
+                address: address + at as u64,
+                bytes: code.get(at..at + CALL_AND_CHECK)?.to_vec(),
+                call_bytes: SYSCALL.len(),
+                jump: Jump::AtCall(vec![relay]),
+            },
+            relay,
             lender: i32::try_from(lender.at as i64 - at as i64).ok()?,
         };
         Some((at, wrapper))
@@ -124,7 +135,7 @@ fn parse(code: &[u8], address: u64, at: usize) -> Option<Found> {
         match instruction.flow_control() {
             FlowControl::Next if !instruction.is_invalid() => {}
             FlowControl::Return if instruction.code() == Code::Retnq && bytes.len() == 1 => {
-                let between = padding(code, address, behind).filter(|at| at + RELAY_BYTES <= error);
+                let between = padding(code, address, behind).filter(|at| at + Relay::BYTES <= error);
                 let paddings = between.into_iter().chain(padding(code, address, next)).collect();
                 let nr = number.and_then(|(_, nr)| Some(u32::from_le_bytes(nr.try_into().ok()?)));
                 return Some(Found { at, nr, tail, paddings });
@@ -139,7 +150,7 @@ fn parse(code: &[u8], address: u64, at: usize) -> Option<Found> {
 fn padding(code: &[u8], address: u64, at: usize) -> Option<usize> {
     let bytes = code.get(at..)?;
     let nop = decoder(bytes, address + at as u64).decode();
-    let is_nop = nop.mnemonic() == Mnemonic::Nop && nop.len() >= RELAY_BYTES && nop.memory_displacement64() == 0;
+    let is_nop = nop.mnemonic() == Mnemonic::Nop && nop.len() >= Relay::BYTES && nop.memory_displacement64() == 0;
     is_nop.then_some(at)
 }
 
@@ -147,52 +158,26 @@ fn decoder(code: &[u8], address: u64) -> Decoder<'_> {
     Decoder::with_ip(64, code, address, DecoderOptions::NONE)
 }
 
-/// Returns the distance of the jump to a relay whose padding has this offset.
-fn jump_from_check(relay: i8) -> Option<u8> {
-    /// Offset behind the jump.
-    const BEHIND: i8 = 6;
-    Some(relay.checked_add(1)?.checked_sub(BEHIND)?.cast_unsigned())
-}
-
 impl Wrapper {
     /// Returns the address of the relay for a `syscall` at `call`.
     pub fn relay_at(&self, call: u64) -> u64 {
-        call.wrapping_add_signed(self.relay.into())
+        self.relay.address(call)
     }
 
     /// Returns the bytes that must be in memory, each with its offset from the `syscall`.
     pub fn expected(&self) -> Vec<(i64, Vec<u8>)> {
         vec![
-            (0, self.call.to_vec()),
-            (self.relay.into(), self.padding.to_vec()),
-            (self.lender.into(), self.call.to_vec()),
+            (0, self.window.bytes.clone()),
+            (self.relay.distance.into(), self.relay.bytes.to_vec()),
+            (self.lender.into(), self.window.bytes.clone()),
         ]
     }
 
     /// Returns the changes for a `syscall` at `call` and a thunk at `thunk`, in an order in which a thread may execute
     /// the code between any two.
     pub fn changes(&self, call: u64, thunk: u64) -> Option<Vec<Change>> {
-        let relay = self.relay_at(call);
-        let [first, ..] = self.padding;
-        let [zero_f, five, rex, compare, low, high, ..] = self.call;
         jump_to(thunk, self.lender_at(call))?;
-        Some(vec![
-            Change {
-                address: relay,
-                original: self.padding.to_vec(),
-                replacement: [&[first][..], &jump_to(relay + 1, thunk)?].concat(),
-            },
-            Change {
-                address: call + 2,
-                original: vec![rex, compare, low, high],
-                replacement: vec![rex, 0x90, 0xeb, jump_from_check(self.relay)?],
-            },
-            Change {
-                address: call,
-                original: vec![zero_f, five],
-                replacement: vec![zero_f, 0x1f],
-            },
-        ])
+        changes(&self.window, call, thunk, Some(&self.relay))
     }
 
     /// Returns the thunk at `at` for a `syscall` at `call`.
