@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 use fastpath_measure::Clocks;
 
@@ -72,8 +74,47 @@ impl Args {
                 command: Command::Run(run),
             };
         }
-        Args::parse_from(args)
+        Args::try_parse_from(args).unwrap_or_else(|error| with_suggestion(error, args).exit())
     }
+}
+
+/// Adds what was probably meant, where other tools have that word or argument.
+fn with_suggestion(mut error: clap::Error, args: &[OsString]) -> clap::Error {
+    let word = |at: usize| args.get(at).and_then(|arg| arg.to_str()).unwrap_or_default();
+    match (error.kind(), word(1)) {
+        (ErrorKind::InvalidSubcommand, word) => {
+            let meant = match word {
+                "check" | "diagnose" => "doctor",
+                "list" | "ls" | "ps" => "status",
+                "fix" => "attach",
+                "exec" | "start" => "run",
+                "stop" | "unfix" => "detach",
+                _ => return error,
+            };
+            error.insert(
+                ContextKind::SuggestedSubcommand,
+                ContextValue::Strings(vec![meant.into()]),
+            );
+        }
+        (ErrorKind::UnknownArgument, command) => {
+            let number = match error.get(ContextKind::InvalidArg) {
+                Some(ContextValue::String(number)) if number.parse::<u32>().is_ok() => number,
+                _ => return error,
+            };
+            let tip = match command {
+                "trace" => format!("`fastpath trace -p {number}` counts the calls of process {number}"),
+                "probe" => format!("`fastpath doctor {number}` judges process {number}"),
+                "status" => format!("`fastpath status --watch={number}` repeats every {number} seconds"),
+                _ => return error,
+            };
+            error.insert(
+                ContextKind::Suggested,
+                ContextValue::StyledStrs(vec![StyledStr::from(tip)]),
+            );
+        }
+        _ => {}
+    }
+    error
 }
 
 #[derive(Subcommand)]

@@ -118,6 +118,22 @@ fn a_wrong_command_line_is_a_usage_error() {
 }
 
 #[test]
+fn words_and_arguments_of_other_tools_are_corrected() {
+    for (arguments, tip) in [
+        (&["check"][..], "'doctor'"),
+        (&["list"], "'status'"),
+        (&["fix", "1234"], "'attach'"),
+        (&["exec", "true"], "'run'"),
+        (&["trace", "1234"], "`fastpath trace -p 1234`"),
+        (&["probe", "1234"], "`fastpath doctor 1234`"),
+        (&["status", "--watch", "2"], "`fastpath status --watch=2`"),
+    ] {
+        let outcome = finish(fastpath(arguments)).expect_code(2);
+        assert!(outcome.err.contains(tip), "{outcome:#?}");
+    }
+}
+
+#[test]
 fn options_end_where_the_program_begins() {
     for (arguments, printed) in [
         (&["run", "--clocks", "all", "echo", "--clocks", "x"][..], "--clocks x"),
