@@ -170,20 +170,19 @@ impl From<&fastpath_os::Status> for Status {
     }
 }
 
-/// Refuses if /proc shows another PID namespace than this process's: a number then means one process there, and another
-/// one to ptrace(2).
+/// Refuses if /proc is not mounted, or shows another PID namespace than this process's: a number then means one process
+/// there, and another one to ptrace(2).
 pub fn proc_shows_this_namespace() -> Result<()> {
-    let is_of_another = match Status::of("self") {
-        Ok(own) => own.is_nested,
-        // /proc does not show this process, if it is mounted at all.
-        Err(_) => std::path::Path::new("/proc/stat").exists(),
+    let why = match Status::of("self") {
+        Ok(own) if !own.is_nested => return Ok(()),
+        Err(_) if !std::path::Path::new("/proc/stat").exists() => {
+            "/proc is not mounted, and processes are seen there: mount -t proc proc /proc"
+        }
+        _ => {
+            "/proc shows the processes of another PID namespace; mount this one's: mount -t proc proc /proc, or unshare --mount-proc"
+        }
     };
-    if is_of_another {
-        return Err(Error::Unsupported(
-            "/proc shows the processes of another PID namespace; mount this one's: mount -t proc proc /proc, or unshare --mount-proc".into(),
-        ));
-    }
-    Ok(())
+    Err(Error::Unsupported(why.into()))
 }
 
 /// Returns whether a thread waits on the futex at `address` (proc_pid_syscall(5)). `None`: this kernel does not show the

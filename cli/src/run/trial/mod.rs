@@ -63,9 +63,10 @@ fn try_in_child(calls: fn() -> Result<(), i32>, names: &[&str]) -> Result<(), St
     }
 }
 
-const CALLS: [&str; 8] = [
+const CALLS: [&str; 9] = [
     "socketpair",
     "sendmsg or recvmsg",
+    "memfd_create",
     "executable memory",
     "mmap of a memfd",
     "munmap",
@@ -106,20 +107,21 @@ fn try_calls() -> Result<(), i32> {
             2,
         )?;
         let memfd = libc::memfd_create(c"fastpath-trial".as_ptr(), libc::MFD_CLOEXEC);
+        check(memfd >= 0, 3)?;
         let code = map(libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE, memfd);
-        check(code != libc::MAP_FAILED, 3)?;
+        check(code != libc::MAP_FAILED, 4)?;
         let page = map(libc::PROT_READ, libc::MAP_SHARED, memfd);
-        check(memfd >= 0 && page != libc::MAP_FAILED, 4)?;
-        check(libc::munmap(code, 4096) == 0, 5)?;
+        check(page != libc::MAP_FAILED, 5)?;
+        check(libc::munmap(code, 4096) == 0, 6)?;
         let word = 0u32;
         check(
             libc::syscall(libc::SYS_futex, &word, libc::FUTEX_WAKE, 1, 0) == 0 && libc::syscall(libc::SYS_gettid) > 0,
-            6,
+            7,
         )?;
         let mut mode = 0;
-        check(libc::prctl(libc::PR_GET_TSC, &mut mode) == 0, 7)?;
+        check(libc::prctl(libc::PR_GET_TSC, &mut mode) == 0, 8)?;
         // The helper's own call: PTRACE_TRACEME represents the rest of ptrace.
-        check(libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) == 0, 8)?;
+        check(libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) == 0, 9)?;
         libc::close(pair[0].as_raw_fd());
     }
     Ok(())

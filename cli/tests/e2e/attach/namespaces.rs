@@ -78,18 +78,23 @@ fn from_inside_a_container() {
 /// A PID names one process in that /proc, and another one for ptrace(2): attach would change the registers of one and
 /// the memory of the other.
 #[test]
-fn no_process_is_touched_if_proc_is_another_namespaces() {
-    const WHY: &str = "/proc shows the processes of another PID namespace";
-    let script = "sleep 1000 & pid=$!; \"$0\" attach --clocks all $pid; echo $?; \"$0\" detach $pid; echo $?; \
+fn no_process_is_touched_if_proc_is_another_namespaces_or_missing() {
+    let tries = "sleep 1000 & pid=$!; \"$0\" attach --clocks all $pid; echo $?; \"$0\" detach $pid; echo $?; \
         \"$0\" run --without-vdso --clocks all -- echo untouched; \
         \"$0\" run --without-vdso --clocks all --require -- true; echo $?; kill -0 $pid && echo alive; kill $pid";
-    let options = ["--pid", "--fork", "--kill-child"];
-    let Some(running) = unshared(&options, &["sh", "-c", script, env!("CARGO_BIN_EXE_fastpath")]) else {
-        return;
-    };
-    let outcome = running.finish().expect_success();
-    assert_eq!(outcome.out, "70\n70\nuntouched\n125\nalive\n", "{outcome:#?}");
-    assert_eq!(outcome.err.matches(WHY).count(), 4, "{outcome:#?}");
+    let another: &[&str] = &["--pid", "--fork", "--kill-child"];
+    for (options, before, why) in [
+        (another, "", "/proc shows the processes of another PID namespace"),
+        (&["--mount"], "umount -l /proc; ", "/proc is not mounted"),
+    ] {
+        let script = format!("{before}{tries}");
+        let Some(running) = unshared(options, &["sh", "-c", &script, env!("CARGO_BIN_EXE_fastpath")]) else {
+            return;
+        };
+        let outcome = running.finish().expect_success();
+        assert_eq!(outcome.out, "70\n70\nuntouched\n125\nalive\n", "{outcome:#?}");
+        assert_eq!(outcome.err.matches(why).count(), 4, "{outcome:#?}");
+    }
 }
 
 const TIME_NAMESPACE: &[&str] = &[

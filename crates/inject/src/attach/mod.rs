@@ -83,6 +83,7 @@ pub fn find_in(pid: i32) -> Answer<Option<Found>> {
 
 /// Returns the refusal for a process that has ended: whatever failed failed for that.
 pub fn end_of(pid: i32) -> Option<Refusal> {
+    crate::target::proc_shows_this_namespace().ok()?;
     match fastpath_os::Stat::of(pid) {
         Err(_) => Some(Refusal::NoSuchProcess { hint: String::new() }),
         Ok(_) if threads::of(pid).into_iter().all(|tid| threads::has_ended(pid, tid)) => Some(Refusal::Zombie),
