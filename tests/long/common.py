@@ -3,7 +3,6 @@
 
 import os
 import pathlib
-import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
@@ -20,26 +19,9 @@ class Skipped(Exception):
     """A part needs something that is missing here."""
 
 
-def wait_until(what, condition, timeout_s=TIMEOUT_S):
-    """Returns the result of `condition` as soon as it is true."""
-    end = time.monotonic() + timeout_s
-    while True:
-        answer = condition()
-        if answer:
-            return answer
-        if time.monotonic() > end:
-            raise Failed(f"this did not happen within {timeout_s} s: {what}")
-        time.sleep(0.002)
-
-
 def read(path):
     """Returns a file of /proc, or nothing if the process has ended."""
     try:
         return pathlib.Path(path).read_bytes()
     except OSError:
         return b""
-
-
-def is_served(pid):
-    """Returns whether a process maps a page of fastpath."""
-    return b"/memfd:fastpath-page" in read(f"/proc/{pid}/maps")

@@ -8,7 +8,6 @@ import random
 import re
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -355,40 +354,6 @@ class Java(Http):
         self.load(WARM_UP_S)
 
 
-class Queue(Server):
-    """A queue of records with its producers and consumers in one process."""
-
-    name = "Java queue"
-    needs = ("java", "Queue.class")
-    requests = "records"
-    grain_ns = 1000
-
-    def words(self):
-        classes = os.path.dirname(find("Queue.class"))
-        return [find("java"), "-Xshare:auto", "-Xmx128m", "-cp", classes, "Queue", str(self.port)]
-
-    def fill(self):
-        self.load(WARM_UP_S)
-
-    def ask(self, kind, question, answers, limit):
-        with socket.create_connection(("127.0.0.1", self.port), timeout=limit) as s:
-            s.sendall(kind + question)
-            answer = s.makefile("rb").read(8 * answers)
-        if len(answer) != 8 * answers:
-            raise Failed(f"it ended the connection: {self.last_words()}")
-        return struct.unpack(f">{answers}q", answer)
-
-    def load_for(self, seconds):
-        began = time.monotonic()
-        records, failures = self.ask(b"L", struct.pack(">q", seconds), 2, seconds + 120)
-        if failures:
-            raise Failed(f"{failures} of {records} records were lost, out of order, or received before they were sent")
-        return Done(records, time.monotonic() - began)
-
-    def time_ns(self):
-        return self.ask(b"T", b"", 1, 120)[0]
-
-
 class Node(Http):
     name = "Node, traced requests"
     needs = ("node", "wrk")
@@ -452,4 +417,4 @@ class Timing(Program):
         return Done(seconds * 1_000_000_000 / ns, seconds)
 
 
-ALL = (PostgreSQL, Explain, Timing, Redis, Nginx, Go, Java, Queue, Node, Asyncio, CProfile, Pyinstrument)
+ALL = (PostgreSQL, Explain, Timing, Redis, Nginx, Go, Java, Node, Asyncio, CProfile, Pyinstrument)

@@ -206,50 +206,6 @@ fn jobs_of_make_and_xargs_are_served() {
 }
 
 #[test]
-fn children_of_python_are_served() {
-    let Some(python) = tool("python3") else { return };
-    let leaf = format!("{LEAF:?}");
-    for (times, statement) in [
-        (1, "subprocess.run(LEAF, check=True)"),
-        (1, "subprocess.run(' '.join(LEAF), shell=True, check=True)"),
-        (
-            1,
-            "subprocess.run(LEAF, check=True, preexec_fn=lambda: None, start_new_session=True)",
-        ),
-        (1, "os.waitpid(os.posix_spawnp('grep', LEAF, os.environ), 0)"),
-        (1, "os.execvp('grep', LEAF)"),
-        (
-            1,
-            "os.execve(os.open(shutil.which('grep'), os.O_RDONLY), LEAF, os.environ)",
-        ),
-        (
-            1,
-            "threading.Thread(target=os.execvp, args=('grep', LEAF)).start(); time.sleep(1000)",
-        ),
-        (20, "[p.wait() for p in [subprocess.Popen(LEAF) for _ in range(20)]]"),
-    ] {
-        let script = format!("import os, shutil, subprocess, threading, time\nLEAF = {leaf}\n{statement}\n");
-        serves_leaves(times, &[python, "-c", &script]);
-    }
-    if tool("bash").is_some() {
-        let script = format!(
-            "python3 -c \"import subprocess; subprocess.run({})\"; :",
-            leaf.replace('"', "'")
-        );
-        serves_leaves(1, &["bash", "-c", &script]);
-    }
-}
-
-#[test]
-fn children_of_node_are_served() {
-    let Some(node) = tool("node") else { return };
-    let script = "const child = require('child_process');\
-        console.log(child.execFileSync(process.argv[1], process.argv.slice(2)).toString().trim());\
-        child.spawn(process.argv[1], process.argv.slice(2), { stdio: 'inherit' });";
-    serves_leaves(2, &with_leaf(&[node, "-e", script]));
-}
-
-#[test]
 fn children_of_go_are_served() {
     let Some(go) = tool("go") else { return };
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/helpers/spawn.go");
@@ -259,22 +215,6 @@ fn children_of_go_are_served() {
     build.envs([("CGO_ENABLED", "0"), ("GOTOOLCHAIN", "local"), ("GO111MODULE", "off")]);
     finish(build).expect_success();
     serves_leaves(2, &with_leaf(&[built.to_str().expect("UTF-8")]));
-}
-
-#[test]
-fn children_of_java_are_served() {
-    let (Some(javac), Some(java)) = (tool("javac"), tool("java")) else {
-        return;
-    };
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/helpers/Spawn.java");
-    let classes = env!("CARGO_TARGET_TMPDIR");
-    let mut build = Command::new(javac);
-    build.args(["-d", classes]).arg(source);
-    finish(build).expect_success();
-    serves_leaves(
-        1,
-        &with_leaf(&[java, "-XX:TieredStopAtLevel=1", "-cp", classes, "Spawn"]),
-    );
 }
 
 #[test]

@@ -2,14 +2,13 @@
 
 mod common;
 
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
 use fastpath_image::{Image, KernelFunctions};
-use fastpath_page::layout::{AnchorCell, FLAG_CPU_SEGMENT};
-use fastpath_page::{Anchor, Base, ClockSet, Rate, Reader, Writer};
+use fastpath_page::layout::AnchorCell;
+use fastpath_page::{Anchor, Base, ClockSet, Rate, Reader};
 use proptest::prelude::*;
 
 const NSEC_PER_SEC: i64 = 1_000_000_000;
@@ -31,10 +30,6 @@ fn still() -> Anchor {
     }
 }
 
-fn ahead_cycles() -> u64 {
-    counter() + (1 << 45)
-}
-
 /// Stores an anchor by plain stores, so that tests can also store what a correct writer would not.
 fn store(cell: &AnchorCell, anchor: &Anchor) {
     cell.clocks.store(anchor.clocks.0, Relaxed);
@@ -49,14 +44,11 @@ fn store(cell: &AnchorCell, anchor: &Anchor) {
     }
 }
 
-/// Stores both latches: the newest anchor, the one before it, and the sequence count.
-fn lay(mapped: &Mapped, newest: &Anchor, previous: Option<&Anchor>, seq: u32) {
+/// Stores an anchor as the newest of both latches.
+fn lay(mapped: &Mapped, anchor: &Anchor) {
     for latch in [&mapped.page.hres, &mapped.page.raw] {
-        store(&latch.copy[0], newest);
-        if let Some(previous) = previous {
-            store(&latch.copy[1], previous);
-        }
-        latch.copy[0].seq.store(seq, SeqCst);
+        store(&latch.copy[0], anchor);
+        latch.copy[0].seq.store(2, SeqCst);
     }
 }
 
@@ -92,7 +84,7 @@ fn both() -> [Mapped; 2] {
 #[test]
 fn the_raw_clock_has_a_latch_of_its_own() {
     let mapped = Mapped::with_kernel();
-    lay(&mapped, &still(), None, 2);
+    lay(&mapped, &still());
     mapped.page.raw.copy[0].clocks.store(0, Relaxed);
     assert_eq!(page_answer(&mapped, MONOTONIC_RAW), None);
     assert_eq!(page_answer(&mapped, MONOTONIC), Some(100));
@@ -123,7 +115,7 @@ fn lay_floor(mapped: &Mapped, ahead_ns: i64, clocks: ClockSet) {
         base: [base(MONOTONIC_RAW); 4],
         ..hres
     };
-    lay(mapped, &hres, None, 2);
+    lay(mapped, &hres);
     store(&mapped.page.raw.copy[0], &raw);
 }
 
@@ -191,14 +183,6 @@ fn a_floor_is_for_the_clocks_that_were_shown_and_no_nonsense() {
     }
 }
 
-fn previous() -> Anchor {
-    let mut previous = still();
-    for base in &mut previous.base {
-        base.sec += 7;
-    }
-    previous
-}
-
 proptest! {
     #[test]
     fn the_image_computes_what_the_model_in_rust_computes(
@@ -216,7 +200,7 @@ proptest! {
         anchor.cap_cycles = cap_cycles;
         anchor.base[1] = Base { sec, nsec_shifted: ((limit - 1) as f64 * fraction) as u64 };
         anchor.base_cycles = counter() - (f64::from(cap_cycles) * age_share) as u64;
-        lay(&mapped, &anchor, None, 2);
+        lay(&mapped, &anchor);
 
         let reader = Reader::new(mapped.page);
         let model_at = |counter| reader.read(MONOTONIC as u32, || counter);
@@ -236,7 +220,7 @@ proptest! {
         let mapped = Mapped::without_kernel();
         let mut anchor = still();
         anchor.base[0].nsec_shifted = nsec << SHIFT;
-        lay(&mapped, &anchor, None, 2);
+        lay(&mapped, &anchor);
         let mut tv = Timespec::default();
         // SAFETY: gettimeofday takes a valid timeval, and a null time zone.
         let code = unsafe { mapped.function::<Gettimeofday>("__vdso_gettimeofday")(&mut tv, std::ptr::null_mut()) };
@@ -245,176 +229,10 @@ proptest! {
     }
 }
 
-/// Ends the other thread when this one returns or panics.
-struct EndOf<'a>(&'a AtomicBool);
-
-impl Drop for EndOf<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
-
-#[test]
-fn a_reader_never_stalls_or_goes_back_while_a_writer_refreshes() {
-    let mapped = Mapped::without_kernel();
-    let writer = Writer::new(mapped.page);
-    let rate = Rate {
-        mult: 1 << SHIFT,
-        shift: SHIFT,
-    };
-    let base_cycles = counter();
-    let at = |counter: u64| Anchor {
-        base_cycles: counter,
-        rate,
-        cap_cycles: 900_000_000,
-        base: [Base::from_ns_shifted(
-            (u128::from(PAGE_SEC) * 1_000_000_000 + u128::from(counter - base_cycles)) << SHIFT,
-            SHIFT,
-        ); 4],
-        ..still()
-    };
-    writer.publish_hres(&at(base_cycles), counter).unwrap();
-    const ENOUGH: u64 = 1_000_000;
-    let begun = Instant::now();
-    let over = AtomicBool::new(false);
-    let mut from_page = 0_u64;
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Relaxed) {
-                // The readers see a valid page whether it was too early, too late or published.
-                let _ = writer.publish_hres(&at(counter() + 20_000), counter);
-            }
-        });
-        let _end = EndOf(&over);
-        let mut last = Timespec::default();
-        // Takes some hundred milliseconds, where this process gets two CPUs.
-        while from_page < ENOUGH && begun.elapsed() < Duration::from_secs(60) {
-            for _ in 0..1000 {
-                let (code, ts) = mapped.clock_gettime(REALTIME);
-                assert_eq!(code, 0);
-                // A cycle of this page is a nanosecond, so only the page's own answers can be compared.
-                if ts.sec >= PAGE_SEC as i64 {
-                    assert!(ts >= last, "{last:?} was followed by {ts:?}");
-                    last = ts;
-                    from_page += 1;
-                }
-            }
-        }
-    });
-    assert!(from_page >= ENOUGH, "the page answered {from_page} times only");
-}
-
-/// Returns ids that no page answers: COARSE, CPU time, of threads, of processes, of files, out of range.
-fn other_ids() -> Vec<i32> {
-    let mut thread_clock = 0;
-    // SAFETY: the thread is this one, and the pointer valid.
-    let code = unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut thread_clock) };
-    assert_eq!(code, 0);
-    let of_process_1 = !1 << 3 | 2;
-    let of_file_0 = !0 << 3 | 3;
-    let mut ids = vec![thread_clock, of_process_1, of_file_0, i32::MIN, i32::MAX, -1, 1 << 30];
-    ids.extend((2..70).filter(|id| !PAGE_CLOCKS.contains(id)));
-    ids
-}
-
-#[test]
-fn every_other_clock_id_is_answered_as_the_kernel_answers_it() {
-    for mapped in both() {
-        lay(&mapped, &still(), None, 2);
-        for id in other_ids() {
-            let (before_code, before) = kernel_clock(SYS_CLOCK_GETTIME, id);
-            let (code, ts) = mapped.clock_gettime(id);
-            let (_, after) = kernel_clock(SYS_CLOCK_GETTIME, id);
-            assert_eq!(code, before_code, "clock {id}");
-            assert!(
-                before <= ts && ts <= after,
-                "clock {id}: {before:?} <= {ts:?} <= {after:?}"
-            );
-        }
-    }
-}
-
-#[test]
-fn every_resolution_is_the_kernels() {
-    // The kernel has two answers for the AUX clocks (16 to 23, Linux 6.17) while they are off: a resolution from its
-    // vDSO and an error from its system call. A program gets the same answer as without fastpath.
-    let kernel = Mapped::kernels_own();
-    for (mapped, expected) in [
-        (
-            Mapped::with_kernel(),
-            &(|id| kernel.clock_getres(id)) as &dyn Fn(i32) -> _,
-        ),
-        (Mapped::without_kernel(), &|id| kernel_clock(SYS_CLOCK_GETRES, id)),
-    ] {
-        let coarse = kernel_clock(SYS_CLOCK_GETRES, libc::CLOCK_REALTIME_COARSE).1.fraction;
-        for (hres_ns, coarse_ns) in [(0, 0), (1, coarse as u32)] {
-            mapped.page.header.hres_res_ns.store(hres_ns, Relaxed);
-            mapped.page.header.coarse_res_ns.store(coarse_ns, Relaxed);
-            for id in PAGE_CLOCKS.into_iter().chain(other_ids()) {
-                let expected = expected(id);
-                assert_eq!(mapped.clock_getres(id), expected, "clock {id}");
-                // SAFETY: clock_getres has this type, and accepts a null pointer.
-                let code = unsafe { mapped.function::<ClockGettime>("__vdso_clock_getres")(id, std::ptr::null_mut()) };
-                assert_eq!(code, expected.0, "clock {id}");
-            }
-        }
-    }
-}
-
-#[test]
-fn gettimeofday_falls_back_and_uses_the_anchor_before_as_clock_gettime_does() {
-    for mapped in both() {
-        // SAFETY: gettimeofday has this type.
-        let gettimeofday: Gettimeofday = unsafe { mapped.function("__vdso_gettimeofday") };
-        let read = || {
-            let mut tv = Timespec::default();
-            // SAFETY: a valid timeval, and no time zone.
-            assert_eq!(unsafe { gettimeofday(&mut tv, std::ptr::null_mut()) }, 0);
-            tv
-        };
-        let in_page = Timespec {
-            sec: PAGE_SEC as i64 + 7,
-            fraction: 123_456,
-        };
-        let kernel = || kernel_clock(SYS_CLOCK_GETTIME, REALTIME).1.sec;
-        assert!((read().sec - kernel()).abs() <= 1);
-        lay(&mapped, &still(), Some(&previous()), 5);
-        assert_eq!(read(), in_page);
-        let future = Anchor {
-            base_cycles: ahead_cycles(),
-            ..still()
-        };
-        lay(&mapped, &future, Some(&previous()), 4);
-        assert_eq!(read(), in_page);
-        lay(
-            &mapped,
-            &Anchor {
-                base_cycles: 0,
-                cap_cycles: 1,
-                ..still()
-            },
-            Some(&previous()),
-            4,
-        );
-        assert!((read().sec - kernel()).abs() <= 1);
-        lay(
-            &mapped,
-            &Anchor {
-                base_cycles: 0,
-                cap_cycles: 1,
-                ..still()
-            },
-            Some(&future),
-            5,
-        );
-        assert!((read().sec - kernel()).abs() <= 1);
-    }
-}
-
 #[test]
 fn time_is_the_kernels_with_and_without_a_pointer() {
     for mapped in both() {
-        lay(&mapped, &still(), None, 2);
+        lay(&mapped, &still());
         // SAFETY: time has this type.
         let time: Time = unsafe { mapped.function("__vdso_time") };
         let coarse = || kernel_clock(SYS_CLOCK_GETTIME, libc::CLOCK_REALTIME_COARSE).1.sec;
@@ -428,47 +246,6 @@ fn time_is_the_kernels_with_and_without_a_pointer() {
     }
 }
 
-#[test]
-fn getcpu_tells_the_cpu_by_every_path() {
-    let paths = [
-        (Mapped::with_kernel(), 0),
-        (Mapped::without_kernel(), 0),
-        (Mapped::without_kernel(), FLAG_CPU_SEGMENT),
-    ];
-    // SAFETY: a CPU set is plain bits; the calls read and write this one, for this thread.
-    let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    let size = size_of_val(&allowed);
-    // SAFETY: the kernel writes at most `size` bytes, which is the set's size.
-    assert_eq!(unsafe { libc::sched_getaffinity(0, size, &mut allowed) }, 0);
-    for cpu in 0..libc::CPU_SETSIZE as usize {
-        // SAFETY: the index is below CPU_SETSIZE.
-        if !unsafe { libc::CPU_ISSET(cpu, &allowed) } {
-            continue;
-        }
-        // SAFETY: a CPU set is plain bits, `cpu` is within it, and the kernel reads `size` bytes, which is its size.
-        unsafe {
-            let mut only: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(cpu, &mut only);
-            assert_eq!(libc::sched_setaffinity(0, size, &only), 0);
-        }
-        for (mapped, flags) in &paths {
-            mapped.page.header.flags.store(*flags, Relaxed);
-            // SAFETY: getcpu has this type.
-            let getcpu: Getcpu = unsafe { mapped.function("__vdso_getcpu") };
-            let nothing = std::ptr::null_mut();
-            let (mut here, mut node, mut kernel_cpu, mut kernel_node) = (u32::MAX, u32::MAX, 0_u32, 0_u32);
-            // SAFETY: getcpu takes valid pointers or null.
-            unsafe {
-                libc::syscall(libc::SYS_getcpu, &raw mut kernel_cpu, &raw mut kernel_node, 0);
-                assert_eq!(getcpu(&mut here, &mut node, nothing), 0);
-                assert_eq!((here, node), (kernel_cpu, kernel_node));
-                assert_eq!(here as usize, cpu);
-                assert_eq!(getcpu(nothing.cast(), nothing.cast(), nothing), 0);
-            }
-        }
-    }
-}
-
 extern "C" fn spy_sum(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, on_stack: u64, also: u64) -> u64 {
     [a, b, c, d, e, f, on_stack, also]
         .into_iter()
@@ -479,7 +256,12 @@ extern "C" fn spy_sum(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64, on_stack: 
 fn functions_that_are_not_clocks_are_passed_on_with_all_their_arguments() {
     let mapped = Mapped::new(KernelFunctions::from_fn(|_| Some(spy_sum as *const () as u64)));
     type Sum = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64) -> u64;
-    for name in ["__vdso_getrandom", "getrandom", "__vdso_sgx_enter_enclave"] {
+    for name in [
+        "__vdso_getrandom",
+        "getrandom",
+        "__vdso_sgx_enter_enclave",
+        "__vdso_getcpu",
+    ] {
         // SAFETY: the slot holds a function of this type, and the image passes calls on unchanged.
         let sum: Sum = unsafe { mapped.function(name) };
         assert_eq!(sum(1, 2, 3, 4, 5, 6, 7, 8), 12_345_678, "{name}");
@@ -538,7 +320,7 @@ fn instructions(mapped: &Mapped, id: i32) -> usize {
 #[test]
 fn a_coarse_clock_is_nine_instructions_from_the_kernels_function() {
     let mapped = Mapped::with_kernel();
-    lay(&mapped, &still(), None, 2);
+    lay(&mapped, &still());
     for id in [libc::CLOCK_REALTIME_COARSE, libc::CLOCK_MONOTONIC_COARSE] {
         assert_eq!(page_answer(&mapped, id), None);
         assert!(
@@ -555,16 +337,6 @@ fn a_coarse_clock_is_nine_instructions_from_the_kernels_function() {
             instructions(&mapped, id)
         );
     }
-}
-
-#[test]
-fn getcpu_is_a_jump_where_the_kernel_has_it() {
-    let kernel = KernelFunctions::NONE.with("getcpu", spy_sum as *const () as u64);
-    let mapped = Mapped::new(kernel);
-    type Sum = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64) -> u64;
-    // SAFETY: the slot holds a function of this type, and the image passes the call on unchanged.
-    let sum: Sum = unsafe { mapped.function("__vdso_getcpu") };
-    assert_eq!(sum(1, 2, 3, 4, 5, 6, 7, 8), 12_345_678);
 }
 
 #[test]

@@ -4,68 +4,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Memory, attach, detach, vdso};
-use crate::common::{Pid, Running, fastpath, finish, helper_program, start, tool, wait_until};
-
-const TIMES: u64 = 200;
-
-#[test]
-fn a_process_survives_the_death_of_fastpath_at_any_moment() {
-    let Some(path) = helper_program("sleepers", "cc", &[]) else {
-        return;
-    };
-    let running = start(Command::new(path));
-    wait_until("its threads", || running.out_so_far().contains("ready"));
-    std::thread::sleep(Duration::from_millis(300));
-    let (_, before) = vdso(running.pid());
-    let pid = running.pid().0.to_string();
-    // Time of one attach and of one detach, from start to end.
-    let begun = std::time::Instant::now();
-    finish(fastpath(&["attach", "--clocks", "all", &pid])).expect_success();
-    let attach_time = begun.elapsed();
-    let begun = std::time::Instant::now();
-    finish(fastpath(&["detach", &pid])).expect_success();
-    let detach_time = begun.elapsed();
-
-    let mut attached = 0;
-    for time in 0..TIMES {
-        let (arguments, length) = if running.pid().is_served() {
-            (vec!["detach", &pid], detach_time)
-        } else {
-            (vec!["attach", "--clocks", "all", &pid], attach_time)
-        };
-        let killed = start(fastpath(&arguments));
-        // Covers all parts of the duration in turn, independently of what happens in them: 0.618 is the golden ratio.
-        let part = (time as f64 * 0.618).fract();
-        std::thread::sleep(length.mul_f64(part));
-        killed.pid().signal(libc::SIGKILL);
-        killed.finish();
-        assert!(running.pid().exists(), "after {arguments:?}, {part} of {length:?}");
-        attached += u32::from(running.pid().is_served());
-    }
-    assert!(attached > 0, "no attempt attached it");
-    // Whatever was left behind, a detach that is not killed removes it.
-    let outcome = detach(running.pid());
-    assert!(matches!(outcome.status.code(), Some(0 | 15)), "{outcome:#?}");
-    finish(fastpath(&["attach", "--clocks", "all", &pid])).expect_success();
-    detach(running.pid()).expect_success();
-    let (_, after) = vdso(running.pid());
-    assert!(code(&after) == code(&before), "the vDSO's code differs");
-    assert!(!running.pid().read("maps").contains("fastpath-region"));
-    running.pid().signal(libc::SIGTERM);
-    let outcome = running.finish();
-    // A call that returns EINTR after a stop is restarted by the tracer that stopped it; a killed tracer cannot.
-    let others = outcome
-        .out
-        .lines()
-        .filter(|line| !line.contains("Interrupted system call"));
-    assert_eq!(others.collect::<Vec<_>>(), ["ready", "done"], "{outcome:#?}");
-}
-
-/// The code of a vDSO: behind it are zeros, or what a killed fastpath left there.
-fn code(vdso: &[u8]) -> &[u8] {
-    &vdso[..vdso.len() - 192]
-}
+use super::{Memory, attach, detach};
+use crate::common::{Pid, Running, helper_program, start, tool, wait_until};
 
 /// Attaches by a fastpath that is killed as it makes its `call`th ptrace(2) call. Returns whether it made that call.
 fn attach_and_be_killed(strace: &str, pid: Pid, call: u32) -> bool {

@@ -12,7 +12,6 @@ use fastpath_page::{PAGE_SIZE, Page};
 pub type ClockGettime = unsafe extern "C" fn(i32, *mut Timespec) -> i32;
 pub type Gettimeofday = unsafe extern "C" fn(*mut Timespec, *mut [i32; 2]) -> i32;
 pub type Time = unsafe extern "C" fn(*mut i64) -> i64;
-pub type Getcpu = unsafe extern "C" fn(*mut u32, *mut u32, *mut u8) -> i64;
 
 pub const REALTIME: i32 = 0;
 pub const MONOTONIC: i32 = 1;
@@ -24,7 +23,6 @@ pub const PAGE_CLOCKS: [i32; 5] = [REALTIME, MONOTONIC, MONOTONIC_RAW, BOOTTIME,
 
 pub const SYS_GETTIMEOFDAY: i64 = 96;
 pub const SYS_CLOCK_GETTIME: i64 = 228;
-pub const SYS_CLOCK_GETRES: i64 = 229;
 
 /// A timespec, also used as a timeval.
 #[repr(C)]
@@ -102,16 +100,6 @@ impl Mapped {
         Mapped::new(kernel_functions())
     }
 
-    /// Returns the kernel's vDSO, for comparison, with a page that it does not read.
-    pub fn kernels_own() -> Mapped {
-        let kernel = kernel_vdso();
-        Mapped {
-            image: NonNull::new(kernel.base as *mut u8).unwrap(),
-            page: Box::leak(Box::new(Page::zeroed())),
-            vdso: kernel.vdso,
-        }
-    }
-
     /// Maps an image as in a process without a vDSO.
     pub fn without_kernel() -> Mapped {
         Mapped::new(KernelFunctions::NONE)
@@ -143,13 +131,6 @@ impl Mapped {
         let mut ts = Timespec::default();
         // SAFETY: the type is clock_gettime's, and the pointer is valid.
         let code = unsafe { self.function::<ClockGettime>("__vdso_clock_gettime")(id, &mut ts) };
-        (code, ts)
-    }
-
-    pub fn clock_getres(&self, id: i32) -> (i32, Timespec) {
-        let mut ts = Timespec::default();
-        // SAFETY: clock_getres has the type of clock_gettime, and the pointer is valid.
-        let code = unsafe { self.function::<ClockGettime>("__vdso_clock_getres")(id, &mut ts) };
         (code, ts)
     }
 }

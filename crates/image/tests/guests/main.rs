@@ -82,7 +82,7 @@ fn read(guest: &mut Guest, id: u64) -> (i64, i64) {
     (answer.long(guest.isa, 0, 0), answer.long(guest.isa, 0, 1))
 }
 
-/// Returns the seconds after PAGE_SEC by clock_gettime, and by clock_gettime64 where there is one; None where the
+/// Returns the seconds after PAGE_SEC by clock_gettime, and by the other functions that read the clock; None where the
 /// kernel answered.
 fn page_seconds(guest: &mut Guest, id: u64) -> Option<i64> {
     let of_page = |seconds: i64| (seconds >= PAGE_SEC as i64).then(|| seconds - PAGE_SEC as i64);
@@ -91,6 +91,10 @@ fn page_seconds(guest: &mut Guest, id: u64) -> Option<i64> {
         let wide = guest.call("clock_gettime64", [id, buffer(0), 0]);
         assert_eq!(wide.result, 0);
         assert_eq!(of_page(wide.long64(0, 0)), of_page(seconds), "clock {id}");
+    }
+    if id == REALTIME {
+        let time = guest.call("gettimeofday", [buffer(0), 0, 0]);
+        assert_eq!(of_page(time.long(guest.isa, 0, 0)), of_page(seconds), "gettimeofday");
     }
     of_page(seconds)
 }

@@ -1,3 +1,0 @@
-module raw-cost
-
-go 1.21
