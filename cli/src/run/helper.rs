@@ -269,7 +269,7 @@ impl Helper {
         Ok(())
     }
 
-    fn installed(&self, result: &fastpath_inject::Result<()>) -> Fate {
+    fn installed(&self, result: &fastpath_inject::Result<Option<String>>) -> Fate {
         match result {
             Err(e) if self.require => {
                 note(format_args!("{}: not started: {e}", self.name));
@@ -279,7 +279,15 @@ impl Helper {
                 self.complain(&e.to_string());
                 Fate::Run
             }
-            Ok(()) => Fate::Run,
+            Ok(without_children) => {
+                if let Some(why) = without_children.as_ref().filter(|_| !self.quiet) {
+                    let name = &self.name;
+                    warn(format_args!(
+                        "{name}: the programs that it executes will not be served: {why}"
+                    ));
+                }
+                Fate::Run
+            }
         }
     }
 

@@ -1,9 +1,11 @@
 //! Other tools change the same code: a uprobe writes a breakpoint over the first byte of an instruction, and later
 //! restores that byte from the file, whatever is there by then.
 
+use std::process::Command;
+
 use crate::attach::children::attach_with_children;
 use crate::attach::{detach, hazard};
-use crate::common::{fastpath, finish, helper_program, served, skip, wait_until};
+use crate::common::{Running, fastpath, finish, helper_program, served, skip, start, tool, wait_until};
 
 #[test]
 fn functions_work_after_a_probe_on_any_of_their_instructions_is_gone_and_programs_are_served() {
@@ -76,4 +78,108 @@ fn a_rescued_program_reads_the_clock_while_probes_on_its_code_come_and_go() {
     detach(pid).expect_success();
     pid.signal(libc::SIGUSR1);
     running.finish().expect_success();
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn the_reason_is_reported_if_a_programs_exec_cannot_be_redirected_safely() {
+    let Some(program) = helper_program("no-relay", "cc", &["-static", "-nostdlib"]) else {
+        return;
+    };
+    let refused = finish(served(&[&program, "ends"])).expect_code(125);
+    assert!(refused.err.contains("keep its first byte"), "{refused:#?}");
+    let says_why = |err: &str| err.contains("will not be served") && err.contains("keep its first byte");
+    wait_until("a program that is served, and the reason", || {
+        let run = finish(fastpath(&["run", "--clocks", "all", "--", &program, "ends"])).expect_success();
+        says_why(&run.err)
+    });
+    let running = start(Command::new(&program));
+    let attached = attach_with_children(running.pid()).expect_success();
+    assert!(says_why(&attached.err), "{attached:#?}");
+    running.pid().signal(libc::SIGKILL);
+}
+
+/// Returns the last line that `reads-and-execs` prints, from now on.
+fn rounds(running: &Running) -> String {
+    let lines = || {
+        running
+            .out_so_far()
+            .lines()
+            .filter(|line| line.contains("rounds"))
+            .count()
+    };
+    let before = lines();
+    running.pid().signal(libc::SIGUSR1);
+    wait_until("its count", || lines() > before);
+    running.out_so_far().lines().last().expect("a line").to_owned()
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn gdbs_breakpoints_on_calls_and_reads_work_before_and_after_an_attach_and_leave_no_trace() {
+    let Some(gdb) = tool("gdb") else { return };
+    let Some(running) = hazard("reads-and-execs", &[], "ready") else {
+        return;
+    };
+    let pid = running.pid();
+    let out = running.out_so_far();
+    let words: Vec<&str> = out.split_whitespace().collect();
+    let [_, function, call] = words[..] else {
+        panic!("{out}")
+    };
+    let places = [
+        format!("break *{function}"),
+        // The `syscall`, and what is behind it.
+        format!("break *{call}"),
+        format!("break *({call}+2)"),
+        "break *__vdso_clock_gettime".to_owned(),
+    ];
+    // Returns what gdb prints. With its breakpoints set, `fastpath` cannot change the process.
+    let debug = |fastpath: &str| {
+        let mut debugger = std::process::Command::new(gdb);
+        debugger.args([
+            "-nx",
+            "-batch",
+            "-ex",
+            "set debuginfod enabled off",
+            "-p",
+            &pid.0.to_string(),
+        ]);
+        let commands = ["handle SIGCHLD SIGUSR1 nostop noprint pass".to_owned()].into_iter();
+        let commands = commands.chain(places.clone());
+        let commands = commands.chain((0..16).map(|_| "continue".to_owned()));
+        let own = env!("CARGO_BIN_EXE_fastpath");
+        let ends = [
+            format!("shell {own} {fastpath} {}; echo status $?", pid.0),
+            "info breakpoints".to_owned(),
+        ];
+        for command in commands.chain(ends).chain(["delete", "detach"].map(str::to_owned)) {
+            debugger.args(["-ex", &command]);
+        }
+        let seen = finish(debugger).expect_success();
+        assert!(seen.out.contains("status 6"), "{seen:#?}");
+        seen.out
+    };
+    let hits = |seen: &str| seen.matches("breakpoint already hit").count();
+    let seen = debug("attach --children --clocks all");
+    assert_eq!(hits(&seen), 4, "{seen}");
+    assert!(rounds(&running).ends_with(" 0 failures"), "{}", running.out_so_far());
+
+    attach_with_children(pid).expect_success().expect_output("");
+    let seen = debug("detach");
+    // A call goes past an instruction between the changed one and the `syscall`.
+    assert!(hits(&seen) >= 3, "{seen}");
+    assert!(pid.is_served());
+    wait_until("children that are served", || {
+        let line = rounds(&running);
+        assert!(line.ends_with(" 0 failures"), "{line}");
+        !line.contains(" 0 served")
+    });
+
+    detach(pid).expect_success().expect_output("");
+    let seen = debug("attach --children --clocks all");
+    assert_eq!(hits(&seen), 4, "{seen}");
+    let line = rounds(&running);
+    assert!(line.ends_with(" 0 failures"), "{line}");
+    pid.signal(libc::SIGKILL);
 }

@@ -1,11 +1,9 @@
 //! Attaches one process by a rule of the host's daemon, as its client: the daemon starts itself again for that, because
 //! it must not read another process's memory itself.
 
-use std::time::Duration;
-
 use fastpath_daemon::log::{Priority, say};
 use fastpath_inject::Rescued;
-use fastpath_inject::attach::{Answer, Refusal, StoppedTooLong, may_attach};
+use fastpath_inject::attach::{Refusal, StoppedTooLong, may_attach};
 use fastpath_page::Clocks;
 use fastpath_page::{ClockSet, MAPPED_NAME};
 use fastpath_protocol::Client;
@@ -36,7 +34,7 @@ pub struct Task {
 pub fn attach(task: &Task, surroundings: &Surroundings) -> Option<u64> {
     let Task { pid, executable, .. } = task;
     let name = executable.as_deref().unwrap_or("a program");
-    let done = match may_attach_soon(*pid) {
+    let done = match may_attach(*pid) {
         Ok(()) => attach_it(task, surroundings),
         Err(refusal) if is_no_news(&refusal) => Ok(None),
         Err(refusal) => Err(refusal.to_string()),
@@ -135,19 +133,6 @@ fn give_up(stands: &StoppedTooLong) -> ! {
     );
     // SAFETY: _exit ends the process at once, without waiting for the thread that waits in the kernel.
     unsafe { libc::_exit(1) }
-}
-
-/// Checks a process; waits a little while another fastpath traces it, which meets a program within milliseconds.
-fn may_attach_soon(pid: i32) -> Answer<()> {
-    const LOOKS: u32 = 20;
-    const EVERY: Duration = Duration::from_millis(50);
-    for _ in 0..LOOKS {
-        match may_attach(pid) {
-            Err(Refusal::Traced { name, .. }) if name == "fastpath" => std::thread::sleep(EVERY),
-            answer => return answer,
-        }
-    }
-    may_attach(pid)
 }
 
 /// Returns the inode of the page that a process maps.

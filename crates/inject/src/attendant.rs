@@ -88,7 +88,7 @@ impl Attendant {
     }
 
     /// Meets the first program: waits for its exec, then calls `before`, installs, and asks `installed` what to do with
-    /// the result. Returns whether the program runs, untraced. If not, it has ended, or the end of this thread releases
+    /// the result (without an error: why the programs that it executes will not be served, if so). Returns whether the program runs, untraced. If not, it has ended, or the end of this thread releases
     /// it.
     /// `must_see_execs`: it counts as an error if the exec of another program would not be noticed.
     pub fn meet_first(
@@ -96,7 +96,7 @@ impl Attendant {
         first: First,
         must_see_execs: bool,
         before: impl FnOnce(),
-        installed: impl FnOnce(&Result<()>) -> Fate,
+        installed: impl FnOnce(&Result<Option<String>>) -> Fate,
     ) -> bool {
         let First(mut tracee) = first;
         let done = match self.wait_for_exec(&mut tracee, false) {
@@ -300,7 +300,7 @@ impl Attendant {
                 "it runs with other privileges than its caller's".into(),
             ));
         }
-        install::install(tracee, &status, &self.config, false)
+        install::install(tracee, &status, &self.config, false).map(drop)
     }
 
     /// Waits until the exec has happened and the new program is stopped before its first instruction. Returns false if

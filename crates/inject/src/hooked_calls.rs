@@ -22,8 +22,10 @@ pub struct HookedCalls {
     pub records: Vec<Record>,
     /// Instructions that will be overwritten, or that an interrupted call returns to so that it is made again.
     pub moved: Vec<Moved>,
-    /// Addresses of sites that are left alone, because their bytes are not those of the file.
-    pub left_alone: Vec<u64>,
+    /// Sites that are left alone, each with the reason.
+    pub left_alone: Vec<String>,
+    /// Whether the bytes of one are not those of its file.
+    pub is_changed_by_others: bool,
 }
 
 /// A mapped file whose calls matter.
@@ -51,6 +53,9 @@ impl HookedCalls {
         reserve(&mut taken, region_at, region::SIZE_WITH_OWN_IMAGE);
         for file in files {
             let Some(at) = region::place_beside(&taken, file.loaded, PAGE) else {
+                for site in &file.sites {
+                    calls.leave_alone(file.bias.wrapping_add(site.address), "there is no room near its file");
+                }
                 continue;
             };
             let mut page = vec![0; PAGE as usize];
@@ -70,14 +75,27 @@ impl HookedCalls {
         for site in &file.sites {
             let place = file.bias.wrapping_add(site.address);
             let thunk = at + used as u64;
-            let Some(redirect) = sites::redirect(site, file.bias, thunk, doors) else {
-                continue;
+            let redirect = match sites::redirect(site, file.bias, thunk, doors) {
+                Ok(redirect) => redirect,
+                Err(why) => {
+                    self.leave_alone(place, &why);
+                    continue;
+                }
             };
             let crosses = |change: &Change| crosses_a_page(change.address, change.original.len());
-            if used + THUNK_BYTES > page.len()
-                || self.records.len() + redirect.changes.len() > most
-                || redirect.changes.iter().any(crosses)
-            {
+            let obstacles = [
+                (
+                    used + THUNK_BYTES > page.len(),
+                    "there are more calls than one page of thunks holds",
+                ),
+                (
+                    self.records.len() + redirect.changes.len() > most,
+                    "the region's journal is full",
+                ),
+                (redirect.changes.iter().any(crosses), "its code lies in two pages"),
+            ];
+            if let Some((_, why)) = obstacles.into_iter().find(|(is_one, _)| *is_one) {
+                self.leave_alone(place, why);
                 continue;
             }
             let is_as_expected = |(offset, expected): (i64, Vec<u8>)| {
@@ -85,7 +103,11 @@ impl HookedCalls {
                 bytes.is_ok_and(|bytes| bytes == expected)
             };
             if !expected(&site.shape).into_iter().all(is_as_expected) {
-                self.left_alone.push(place);
+                self.leave_alone(
+                    place,
+                    "its code is not that of its file (a probe or a breakpoint of another tool is there)",
+                );
+                self.is_changed_by_others = true;
                 continue;
             }
             page[used..used + redirect.thunk.len()].copy_from_slice(&redirect.thunk);
@@ -94,12 +116,9 @@ impl HookedCalls {
         }
     }
 
-    /// Returns why some of the calls are not redirected.
-    pub fn left_alone_because(&self) -> Option<String> {
-        let first = self.left_alone.first()?;
-        Some(format!(
-            "the code of a system call at {first:#x} is not that of its file (a probe or a breakpoint of another tool is there)"
-        ))
+    fn leave_alone(&mut self, place: u64, why: &str) {
+        self.left_alone
+            .push(format!("the system call at {place:#x} cannot be redirected: {why}"));
     }
 
     fn note(&mut self, changes: Vec<Change>, thunk: u64) {
@@ -145,8 +164,11 @@ pub fn files_at_exec(code: &Code, hook: &Hook) -> Vec<HookedFile> {
     if let Some((scan, bias)) = &code.interpreter
         && (!scan.sites.is_empty() || hook.entry.is_some())
     {
+        let mut sites = scan.sites.clone();
+        // An interpreter without a C library makes none of these calls once its program runs: it needs no reason.
+        sites.retain(|site| !(site.shape.is_fixed() && code.has_more_to_come()));
         files.push(HookedFile {
-            sites: scan.sites.clone(),
+            sites,
             bias: *bias,
             loaded: bias.wrapping_add(scan.lowest),
         });

@@ -71,8 +71,9 @@ pub fn prepare(config: &InjectionConfig) {
     }
 }
 
-/// Refuses if the exec of this program's descendants would not be noticed, because another tool has changed the code of
-/// the C library. That shows in this process, whose C library is most likely the program's.
+/// Refuses if the exec of this program's descendants would not be noticed, because a call cannot be redirected, or because
+/// another tool has changed the code of the C library. That shows in this process, whose C library is most likely the
+/// program's.
 fn require_execs(calls: &HookedCalls, config: &InjectionConfig, hook: &Hook) -> Result<()> {
     let own = std::process::id() as i32;
     let maps = maps::of(own)?;
@@ -86,8 +87,8 @@ fn require_execs(calls: &HookedCalls, config: &InjectionConfig, hook: &Hook) -> 
         let at = file.loaded.saturating_sub(PAGE);
         here.add(&memory, &file, (at, &mut page), doors(hook, at), MOST_RECORDS);
     }
-    let why = calls.left_alone_because().or_else(|| here.left_alone_because());
-    why.map_or(Ok(()), |why| Err(Error::Unsupported(why)))
+    let why = calls.left_alone.first().or(here.left_alone.first());
+    why.map_or(Ok(()), |why| Err(Error::Unsupported(why.clone())))
 }
 
 fn is_c_library(mapping: &&Mapping) -> bool {
@@ -107,12 +108,13 @@ fn hooked_file(pid: i32, scans: &sites::Cache, maps: &[Mapping], mapping: &Mappi
 
 /// Installs the region and redirects the program's start through it. `shown` is the status of its process. On an error
 /// the program is as it was. `must_see_execs`: it is an error if the exec of another program would not be noticed.
+/// Otherwise returns why it would not be.
 pub fn install(
     tracee: &mut Tracee,
     shown: &fastpath_os::Status,
     config: &InjectionConfig,
     must_see_execs: bool,
-) -> Result<()> {
+) -> Result<Option<String>> {
     let registers = tracee.registers()?;
     let abi = abi::of(&registers);
     if let Some(why) = config.refuses_32_bit.as_ref().filter(|_| abi.word() == 4) {
@@ -191,7 +193,8 @@ pub fn install(
     let maps: Vec<Mapping> = program.maps.iter().filter(has_tail).cloned().collect();
     remote::at_exec(tracee, &maps, reserve, end, |calls| {
         surgery::perform(calls, &region, &start.stack)
-    })
+    })?;
+    Ok(calls.left_alone.into_iter().next())
 }
 
 /// A program that is stopped at its exec.

@@ -18,6 +18,8 @@ use crate::abi::sites::{self, Shape, THUNK_BYTES, find};
 
 /// Thunks on one page: more than the sites of any library.
 pub const MOST_SITES: usize = 4096 / THUNK_BYTES;
+/// Reason why a site is not redirected.
+pub const OUT_OF_REACH: &str = "its thunk is out of a jump's reach";
 /// Size above which a file is not searched: reading it would cost more than it gains.
 const MOST_FILE_BYTES: u64 = 512 << 20;
 
@@ -103,7 +105,8 @@ pub fn scan(file: &[u8], role: Role) -> Scan {
         }
     }
     sites.sort_unstable_by_key(|s| s.address);
-    sites.truncate(MOST_SITES);
+    // One more, for which there is no thunk: then that is the reason why it is left alone.
+    sites.truncate(MOST_SITES + 1);
     Scan {
         sites,
         interpreter,
@@ -152,8 +155,8 @@ pub struct Redirect {
     pub changes: Vec<Change>,
 }
 
-/// Returns the redirection of a site, loaded with `bias`, through the thunk at `at`; `None` if a jump cannot reach it.
-pub fn redirect(site: &Site, bias: u64, at: u64, doors: Doors) -> Option<Redirect> {
+/// Returns the redirection of a site, loaded with `bias`, through the thunk at `at`, or the reason why there is none.
+pub fn redirect(site: &Site, bias: u64, at: u64, doors: Doors) -> Result<Redirect, String> {
     let from = bias.wrapping_add(site.address);
     sites::redirect(&site.shape, from, at, doors)
 }
@@ -263,8 +266,8 @@ mod tests {
         let scan = scan(&file, Role::Library);
         let site = scan.sites.first().expect("a site");
         let redirect = |bias| redirect(site, bias, 0x7000_1000_0000, Doors::default());
-        assert!(redirect(0x7000_0000_0000).is_some());
-        assert_eq!(redirect(0x5000_0000_0000), None);
+        assert!(redirect(0x7000_0000_0000).is_ok());
+        assert_eq!(redirect(0x5000_0000_0000), Err(OUT_OF_REACH.to_owned()));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::process::Command;
 use fastpath_protocol::Client;
 
 use super::{Place, among_others, page_of, wait_until_served};
-use crate::common::{NOBODY, Pid, finish, needs_root, skip, start, tool, torture, wait_until};
+use crate::common::{NOBODY, Pid, Running, finish, needs_root, program, skip, start, tool, torture, wait_until};
 
 #[test]
 fn run_takes_its_page_from_the_daemon_and_its_helper_publishes_nothing() {
@@ -196,4 +196,80 @@ fn a_socket_of_another_user_is_not_used_and_the_message_names_the_user() {
     }
     let daemon = finish(place.command(&[])).expect_code(1);
     assert!(daemon.err.contains(&why), "{daemon:#?}");
+}
+
+/// A daemon that hands out a page that it can shorten, and does: a reader of it ends by SIGBUS.
+const FORGES: &str = r#"
+os.chmod(sys.argv[1], 0o666)
+listener.listen(50)
+say("listens")
+while True:
+    client, _ = listener.accept()
+    if not client.recv(1 << 16):
+        continue
+    say("asked")
+    page = os.memfd_create("fastpath-page", os.MFD_ALLOW_SEALING)
+    os.ftruncate(page, 4096)
+    answer = struct.pack("<QIIIIIIQQ", MAGIC, 1, PAGE, 0, 2, 0x893, 0, 0, 0) + bytes(448)
+    fds = array.array("i", [page, sealed(2)])
+    client.sendmsg([answer], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+    os.ftruncate(page, 0)
+"#;
+const BINDS: &str = "listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\nlistener.bind(sys.argv[1])\n";
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn no_program_maps_the_page_of_a_daemon_that_listened_first() {
+    let Some(()) = super::attacks::wanted() else { return };
+    let Some(clock) = program("clock-glibc") else { return };
+    // Returns what `run` says, and whether the other daemon was asked. The program reads its own page, or the kernel's clock.
+    let run = |place: &Place, other: &Running, prefix: &[&str]| {
+        super::attacks::wait_until_says(other, "listens");
+        let own = env!("CARGO_BIN_EXE_fastpath");
+        let words = [
+            prefix,
+            &[own, "run", "--clocks", "all", "--", &clock, "1000000", "MONOTONIC"],
+        ]
+        .concat();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).env("FASTPATH_SOCKET", place.socket());
+        let outcome = finish(command).expect_success();
+        (outcome.err, other.out_so_far().contains("asked"))
+    };
+    let place_of = |uid: u32| {
+        let place = Place::new();
+        std::os::unix::fs::chown(place.0.path(), Some(uid), None).expect("chown");
+        place
+    };
+
+    // One's own user's: it is trusted, but its page is not mapped.
+    let place = Place::new();
+    let own = super::attacks::client(&place, 0, &format!("{BINDS}{FORGES}"));
+    let (err, was_asked) = run(&place, &own, &[]);
+    assert!(was_asked, "{err}");
+
+    // Another user's, and the same seen from a user namespace, in which that user has no number.
+    let place = place_of(NOBODY);
+    let another = super::attacks::client(&place, NOBODY, &format!("{BINDS}{FORGES}"));
+    let (err, was_asked) = run(&place, &another, &[]);
+    assert!(
+        !was_asked && err.contains(&format!("is a socket of user {NOBODY}")),
+        "{err}"
+    );
+    let inside = ["unshare", "--user", "--map-root-user"];
+    let mut trial = Command::new(inside[0]);
+    trial.args(&inside[1..]).arg("true");
+    if finish(trial).status.success() {
+        let (err, was_asked) = run(&place, &another, &inside);
+        assert!(!was_asked && err.contains("is a socket of user"), "{err}");
+    }
+
+    // One by root of a user namespace.
+    let place = place_of(100_000);
+    let becomes_root = "enter_user_namespace()\nos.setresuid(0, 0, 0)\n";
+    let Some(root) = super::attacks::client_with_users(&place, &format!("{becomes_root}{BINDS}{FORGES}")) else {
+        return;
+    };
+    let (err, was_asked) = run(&place, &root, &[]);
+    assert!(!was_asked && err.contains("is a socket of user 100000"), "{err}");
 }

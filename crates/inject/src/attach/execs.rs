@@ -1,6 +1,6 @@
 //! Retries for a process that replaces its program (execve(2)) while it is examined. For a moment it has no memory, and
 //! a first thread that has ended; before and after, its memory is of different programs. What is found meanwhile holds
-//! for neither.
+//! for neither. Of a process that is traced for a moment, the same is true.
 
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,8 @@ const SAME_PROGRAM: Duration = Duration::from_secs(10);
 const WITHOUT_MEMORY: Duration = Duration::from_secs(1);
 /// Time for which a process is examined again that unmaps what is being examined.
 const UNMAPPING: Duration = Duration::from_secs(1);
+/// Time for which a process is examined again that another fastpath traces: at each exec, for milliseconds.
+const TRACED: Duration = Duration::from_secs(1);
 const BETWEEN: Duration = Duration::from_millis(5);
 
 /// Returns what distinguishes one program of a process from the next: the kernel chooses new addresses each time
@@ -29,6 +31,10 @@ fn program(pid: i32) -> Option<Vec<u8>> {
 
 fn is_gone(refusal: &Refusal) -> bool {
     matches!(refusal, Refusal::Failed(Error::Gone))
+}
+
+fn is_traced_by_fastpath(refusal: &Refusal) -> bool {
+    matches!(refusal, Refusal::Traced { name, .. } if name == "fastpath")
 }
 
 /// Returns whether memory that was mapped a moment ago is not any more (proc_pid_mem(5)): the program unmapped it, or a
@@ -58,6 +64,7 @@ pub fn outside<T>(pid: i32, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
         });
         match (&before, &after) {
             _ if has_ended => return Err(super::end_of(pid).unwrap_or(refusal)),
+            _ if is_traced_by_fastpath(&refusal) && begun.elapsed() < TRACED => {}
             (Some(_), Some(_)) if is_unmapped(&refusal) && begun.elapsed() < UNMAPPING => {}
             // `Gone` with the same program before and after: the threads end before the program is replaced, or one of
             // them was lost between two remote calls.

@@ -173,13 +173,13 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     }
     let without_children = match config.children {
         Some(_) if obstacle.is_some() => obstacle,
+        Some(_) if !calls.left_alone.is_empty() => calls.left_alone.into_iter().next(),
         Some(_) if calls.records.is_empty() => Some("none of its system calls was recognised".into()),
-        Some(_) => calls.left_alone_because(),
         _ => None,
     };
     in_force.map(|attached| Attached {
         without_children,
-        is_changed_by_others: config.children.is_some() && !calls.left_alone.is_empty(),
+        is_changed_by_others: config.children.is_some() && calls.is_changed_by_others,
         rescued,
         ..attached
     })

@@ -9,7 +9,7 @@
 
 use std::collections::HashSet;
 
-use crate::sites::{Change, Doors, Redirect, Site, WATCHED};
+use crate::sites::{Change, Doors, OUT_OF_REACH, Redirect, Site, WATCHED};
 
 /// Bytes of every instruction.
 const INSTRUCTION: usize = 4;
@@ -46,6 +46,11 @@ impl Shape {
             Shape::Constant(constant) => *constant == nr,
             _ => false,
         }
+    }
+
+    /// Returns whether it cannot be redirected, wherever it is loaded.
+    pub fn is_fixed(&self) -> bool {
+        false
     }
 }
 
@@ -144,11 +149,11 @@ pub fn behind_call() -> Option<(u16, u16)> {
     Some(((THUNKS * INSTRUCTION) as u16, INSTRUCTION as u16))
 }
 
-/// Returns the redirection of a site at `site` (relocated) through a thunk at `at`; `None` if a jump cannot reach.
-pub fn redirect(shape: &Shape, site: u64, at: u64, doors: Doors) -> Option<Redirect> {
-    Some(Redirect {
+/// Returns the redirection of a site at `site` (relocated) through a thunk at `at`, or the reason why there is none.
+pub fn redirect(shape: &Shape, site: u64, at: u64, doors: Doors) -> Result<Redirect, String> {
+    Ok(Redirect {
         thunk: thunk(*shape, site, at, doors),
-        changes: changes(site, at)?,
+        changes: changes(site, at).ok_or(OUT_OF_REACH)?,
     })
 }
 

@@ -20,7 +20,7 @@ use fastpath_code::rescue::{Window, window_by_bytes};
 use memchr::memmem::Finder;
 
 use super::wrapper::{self, Wrapper};
-use crate::sites::{Doors, Redirect, Site, WATCHED};
+use crate::sites::{Doors, OUT_OF_REACH, Redirect, Site, WATCHED};
 
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// `call *%r11`
@@ -44,6 +44,12 @@ pub enum Shape {
         window: Window,
         relay: Option<Relay>,
     },
+    /// A `syscall` that cannot be redirected
+    Fixed {
+        /// As in [`Shape::Before`].
+        nr: Option<u32>,
+        why: String,
+    },
 }
 
 impl Shape {
@@ -51,8 +57,13 @@ impl Shape {
     pub fn is_for(&self, nr: u32) -> bool {
         match self {
             Shape::Wrapper(wrapper) => wrapper.nr == nr,
-            Shape::Before { nr: own, .. } => *own == Some(nr),
+            Shape::Before { nr: own, .. } | Shape::Fixed { nr: own, .. } => *own == Some(nr),
         }
+    }
+
+    /// Returns whether it cannot be redirected, wherever it is loaded.
+    pub fn is_fixed(&self) -> bool {
+        matches!(self, Shape::Fixed { .. })
     }
 }
 
@@ -94,45 +105,51 @@ pub fn find(code: &[u8], address: u64, ends: &HashSet<u64>, sites: &mut Vec<Site
         if !constant.map_or(is_for_any, |nr| WATCHED.contains(&nr)) {
             continue;
         }
-        let Ok(window) = window_by_bytes(code, address, at, &ends) else {
-            continue;
+        let site = match window_by_bytes(code, address, at, &ends) {
+            Ok(window) => before(window, constant, is_go, &mut taken),
+            Err(reason) => Err(reason.to_string()),
         };
-        let relay = match window.jump.relays() {
-            None => None,
-            Some(relays) => {
-                let place = |relay: &&Relay| relay.address(window.address);
-                let is_free = |relay: &&Relay| {
-                    taken
-                        .iter()
-                        .all(|taken| taken.abs_diff(place(relay)) >= Relay::BYTES as u64)
-                };
-                let Some(relay) = relays.iter().find(is_free) else {
-                    continue;
-                };
-                taken.push(place(&relay));
-                Some(*relay)
-            }
-        };
-        sites.push(Site {
-            address: window.address,
-            shape: Shape::Before {
-                nr: constant,
-                is_go,
-                window,
-                relay,
-            },
-        });
+        sites.push(site.unwrap_or_else(|why| Site {
+            address: address + at as u64,
+            shape: Shape::Fixed { nr: constant, why },
+        }));
     }
 }
 
-/// Returns the redirection of a site at `site` (relocated) through a thunk at `at`, of at most [`THUNK_BYTES`]; `None` if a
-/// jump cannot reach. The thunk accesses no memory but the stack: the program may have unaligned accesses trapped
+/// Returns the site of a window before a `syscall`, through a relay that is not `taken` if it needs one.
+fn before(window: Window, nr: Option<u32>, is_go: bool, taken: &mut Vec<u64>) -> Result<Site, String> {
+    let relay = match window.jump.relays() {
+        None => None,
+        Some(relays) => {
+            let place = |relay: &Relay| relay.address(window.address);
+            let is_near = |relay: &Relay, taken: &u64| taken.abs_diff(place(relay)) < Relay::BYTES as u64;
+            let is_free = |relay: &&Relay| !taken.iter().any(|taken| is_near(relay, taken));
+            let relay = relays.iter().find(is_free).copied();
+            let relay = relay.ok_or("the paddings near it are used for other calls")?;
+            taken.push(place(&relay));
+            Some(relay)
+        }
+    };
+    Ok(Site {
+        address: window.address,
+        shape: Shape::Before {
+            nr,
+            is_go,
+            window,
+            relay,
+        },
+    })
+}
+
+/// Returns the redirection of a site at `site` (relocated) through a thunk at `at`, of at most [`THUNK_BYTES`], or the
+/// reason why there is none. The thunk accesses no memory but the stack: the program may have unaligned accesses trapped
 /// (EFLAGS.AC).
-pub fn redirect(shape: &Shape, site: u64, at: u64, doors: Doors) -> Option<Redirect> {
+pub fn redirect(shape: &Shape, site: u64, at: u64, doors: Doors) -> Result<Redirect, String> {
     let redirect = match shape {
+        Shape::Fixed { why, .. } => return Err(why.clone()),
         Shape::Wrapper(wrapper) => Redirect {
             thunk: wrapper.thunk(site, at, doors),
-            changes: wrapper.changes(site, at)?,
+            changes: wrapper.changes(site, at).ok_or(OUT_OF_REACH)?,
         },
         Shape::Before {
             is_go, window, relay, ..
@@ -146,14 +163,17 @@ pub fn redirect(shape: &Shape, site: u64, at: u64, doors: Doors) -> Option<Redir
                 ]
                 .concat(),
             };
-            let thunk = with_code(window, site, at, &ask, relay.as_ref())?;
+            let thunk = with_code(window, site, at, &ask, relay.as_ref()).ok_or(OUT_OF_REACH)?;
             Redirect {
                 thunk: thunk.code,
                 changes: thunk.changes,
             }
         }
     };
-    (redirect.thunk.len() <= THUNK_BYTES).then_some(redirect)
+    match redirect.thunk.len() {
+        ..=THUNK_BYTES => Ok(redirect),
+        _ => Err("its code does not fit into a thunk".into()),
+    }
 }
 
 /// Returns `movabs $door, %r11; call *%r11`.
@@ -183,6 +203,7 @@ pub fn expected(shape: &Shape) -> Vec<(i64, Vec<u8>)> {
             let code = (0, [&window.bytes[..], &SYSCALL].concat());
             [code].into_iter().chain(relay).collect()
         }
+        Shape::Fixed { .. } => Vec::new(),
     }
 }
 
@@ -216,16 +237,14 @@ mod tests {
             let sites = found(code, padding).into_iter();
             let shape = |site: Site| match site.shape {
                 Shape::Before { nr, is_go, .. } => (site.address, nr, is_go),
-                Shape::Wrapper(_) => (site.address, None, false),
+                Shape::Wrapper(_) | Shape::Fixed { .. } => (site.address, None, false),
             };
             sites.map(shape).collect::<Vec<_>>()
         };
         let execve = [&SUB[..], &EXECVE].concat();
         assert_eq!(shapes(&execve, 20), [(0x1100, Some(59), false)]);
-        assert_eq!(shapes(&execve, 4), [], "no padding for the relay");
         let exit = [&SUB[..], &[0xb8, 60, 0, 0, 0, 0x0f, 0x05]].concat();
         assert_eq!(shapes(&exit, 20), [], "not watched");
-        assert_eq!(shapes(&EXECVE, 25), [], "no instruction keeps its first byte");
         let assembly = [
             &[0x48, 0x89, 0xdf][..],
             &SYSCALL,
@@ -240,6 +259,20 @@ mod tests {
         ]
         .concat();
         assert_eq!(shapes(&glibc, 34), [], "glibc's check of some other call");
+    }
+
+    #[test]
+    fn a_call_that_cannot_be_redirected_safely_is_found_with_the_reason() {
+        let no_padding = found(&[&SUB[..], &EXECVE].concat(), 4);
+        let no_instruction = found(&EXECVE, 25);
+        for (sites, call) in [(no_padding, 0x1109), (no_instruction, 0x1105)] {
+            let [site] = &sites[..] else {
+                panic!("one site: {sites:?}");
+            };
+            assert!(site.address == call && site.shape.is_for(59), "{site:?}");
+            let refused = redirect(&site.shape, 0x7000_1100, 0x7000_8000, Doors::default());
+            assert!(refused.unwrap_err().contains("first byte"));
+        }
     }
 
     #[test]
