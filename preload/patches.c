@@ -3,17 +3,22 @@
 
 #include "calls.h"
 
-static bool belongs_here(const struct fastpathd_patch *patch, const struct vdso *vdso) {
+/* Returns whether these bytes, as many as the patch has, are at its address. */
+static bool has(const struct fastpathd_patch *patch, const uint8_t *bytes) {
 	const uint8_t *there = (const void *)(uintptr_t)patch->address;
 
-	if (!patch->size || patch->size > FASTPATHD_PATCH_BYTES || patch->address < vdso->base ||
-	    patch->address > vdso->end - patch->size)
-		return false;
 	for (uint32_t i = 0; i < patch->size; i++)
-		if (there[i] != patch->original[i])
+		if (there[i] != bytes[i])
 			return false;
 	return true;
 }
+
+static bool belongs_here(const struct fastpathd_patch *patch, const struct vdso *vdso) {
+	return patch->size && patch->size <= FASTPATHD_PATCH_BYTES && patch->address >= vdso->base &&
+	       patch->address <= vdso->end - patch->size && has(patch, patch->original);
+}
+
+bool fp_is_applied(const struct fastpathd_patch *patch) { return has(patch, patch->replacement); }
 
 bool fp_read_patches(const struct prepared *prepared, const struct vdso *vdso, struct patches *patches,
 		     struct why *why) {

@@ -20,4 +20,7 @@ bool fp_read_patches(const struct prepared *prepared, const struct vdso *vdso, s
 /* Applies all patches, or none. */
 bool fp_apply_patches(const struct patches *patches, const struct vdso *vdso, struct why *why);
 
+/* Returns whether a patch is applied: `fastpath detach` reverts it. */
+bool fp_is_applied(const struct fastpathd_patch *patch);
+
 #endif

@@ -9,6 +9,7 @@
  *     FASTPATH_PRELOAD_TIMEOUT_MS=50    timeout of the daemon's answer
  *     FASTPATH_PRELOAD_VERBOSE=1        report on standard error what was done, or why nothing was
  */
+#include <sched.h>
 #include <sys/auxv.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -27,6 +28,11 @@
 #pragma weak getauxval
 #pragma weak environ
 #pragma weak __errno_location
+
+/* linux/sched.h; older C libraries lack it. */
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80
+#endif
 
 #define ALL_CLOCKS                                                                                                     \
 	(1u << CLOCK_REALTIME | 1u << CLOCK_MONOTONIC | 1u << CLOCK_MONOTONIC_RAW | 1u << CLOCK_BOOTTIME |             \
@@ -167,12 +173,22 @@ static bool counter_may_be_read(struct why *why) {
 	return mode == PR_TSC_ENABLE || fp_because(why, "this process may not read the counter (PR_SET_TSC)", 0);
 }
 
+/* What time namespaces need: the page, and one of the patches, which is applied as long as the page is there. */
+static struct {
+	uintptr_t page;
+	struct fastpathd_patch patch;
+} served;
+
 static bool put_in_force(const struct process *process, uintptr_t region, const struct prepared *prepared,
 			 struct why *why) {
 	struct patches patches;
 
-	return fp_read_patches(prepared, &process->vdso, &patches, why) && fp_fill_region(region, prepared, why) &&
-	       fp_apply_patches(&patches, &process->vdso, why);
+	if (!fp_read_patches(prepared, &process->vdso, &patches, why) || !fp_fill_region(region, prepared, why) ||
+	    !fp_apply_patches(&patches, &process->vdso, why))
+		return false;
+	served.patch = patches.patch[0];
+	served.page = fp_page_in(region, &prepared->answer);
+	return true;
 }
 
 /* Makes all changes to this process, or undoes them. */
@@ -244,4 +260,28 @@ __attribute__((constructor)) static void start(void) {
 			fp_report(done ? "served" : "not served", done ? NULL : &why);
 	}
 	errno = error;
+}
+
+/*
+ * The two functions by which a process, or its children, enter another time namespace: the page would show them the
+ * clocks of this one. As hook/hook.c does, this replaces the page by an unseeded one, so that every clock falls back
+ * to the kernel.
+ */
+static long call_from_here(long number, long first, long second, bool may_enter) {
+	if (may_enter && served.page && fp_is_applied(&served.patch))
+		fp_map(served.page, FP_PAGE_SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	long result = fp_syscall4(number, first, second, 0, 0);
+	if (!fp_failed(result))
+		return result;
+	if (__errno_location)
+		errno = (int)-result;
+	return -1;
+}
+
+__attribute__((visibility("default"))) int unshare(int flags) {
+	return (int)call_from_here(FP_NR_unshare, flags, 0, flags & CLONE_NEWTIME);
+}
+
+__attribute__((visibility("default"))) int setns(int fd, int kind) {
+	return (int)call_from_here(FP_NR_setns, fd, kind, !kind || kind & CLONE_NEWTIME);
 }

@@ -107,6 +107,13 @@ static bool fill(uintptr_t region, const struct fastpathd_section *section, cons
 	}
 }
 
+uintptr_t fp_page_in(uintptr_t region, const struct fastpathd_answer *answer) {
+	for (int i = 0; i < FASTPATHD_SECTIONS; i++)
+		if (answer->section[i].source == FASTPATHD_FROM_PAGE)
+			return region + answer->section[i].offset;
+	return 0;
+}
+
 bool fp_fill_region(uintptr_t region, const struct prepared *prepared, struct why *why) {
 	const struct fastpathd_answer *answer = &prepared->answer;
 	const struct fastpathd_section *section = answer->section;

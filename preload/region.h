@@ -12,6 +12,9 @@ uintptr_t fp_reserve_region(const struct vdso *vdso, struct why *why);
 /* Fills them by the plan, and unmaps the rest. On failure the caller must still give up the region. */
 bool fp_fill_region(uintptr_t region, const struct prepared *prepared, struct why *why);
 
+/* Returns the address of the page in a region with these sections, or 0. */
+uintptr_t fp_page_in(uintptr_t region, const struct fastpathd_answer *answer);
+
 void fp_give_up_region(uintptr_t region);
 
 #endif

@@ -5,7 +5,7 @@ use std::process::Command;
 use super::stepping::{entries, step};
 use super::{Memory, attach, detach};
 use crate::common::processes::{TIMEOUT, holds_within};
-use crate::common::{Pid, Running, fastpath, finish, program, skip, start, tool, wait_until};
+use crate::common::{Pid, Running, fastpath, finish, helper_program, program, skip, start, tool, wait_until};
 
 /// `unshare OPTIONS COMMAND`, if that works here.
 pub fn unshared(options: &[&str], command: &[&str]) -> Option<Running> {
@@ -153,44 +153,65 @@ fn processes_of_two_time_namespaces_get_a_page_each() {
     finish(fastpath(&["detach", &pids[0], &pids[1]])).expect_success();
 }
 
-/// A process changes its time namespace by unshare(2), for its children, or by setns(2), for itself.
-#[test]
-fn a_process_that_enters_a_time_namespace_later_sees_its_clocks() {
-    let Some(python) = tool("python3") else { return };
-    let Some(sleeper) = unshared(TIME_NAMESPACE, &["sleep", "1000"]) else {
-        return;
-    };
-    let there = format!("/proc/{}/ns/time", inside(&sleeper, "sleep").0);
-    let unshares = "assert libc.unshare(0x80) == 0\n\
+/// A script of Python that enters another time namespace in some way, or whose child does, once the file exists that is its
+/// argument, and then compares its clocks with the kernel's there.
+pub fn entering(how: &str) -> String {
+    format!(
+        "import ctypes, os, sys, time\n\
+        libc, kernels = ctypes.CDLL(None), (ctypes.c_long * 2)()\n\
+        before = time.monotonic()\n\
+        print('ready', flush=True)\n\
+        while not os.path.exists(sys.argv[1]):\n    time.sleep(0.01)\n\
+        {how}\
+        ours = [time.clock_gettime(clock) for clock in (1, 7)]\n\
+        for clock, time in zip((1, 7), ours):\n    libc.syscall({}, clock, kernels)\n    print(abs(time - kernels[0]) < 100)\n\
+        print(ours[0] - before > 40000)",
+        libc::SYS_clock_gettime
+    )
+}
+
+/// What such a script prints.
+pub const ENTERED: &str = "ready\nTrue\nTrue\nTrue";
+
+/// Returns the way for children, by this call of unshare(2).
+pub fn unsharing(call: &str) -> String {
+    format!(
+        "assert {call} == 0\n\
         open('/proc/self/timens_offsets', 'w').write('boottime 100000 0\\nmonotonic 50000 0\\n')\n\
         child = os.fork()\n\
-        if child:\n    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n";
-    let enters = format!("assert libc.setns(os.open('{there}', os.O_RDONLY), 0x80) == 0\n");
-    for how in [unshares, &enters] {
+        if child:\n    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+}
+
+/// Starts a process in another time namespace; returns it, and the way to enter that by setns(2).
+pub fn setting() -> Option<(Running, String)> {
+    let sleeper = unshared(TIME_NAMESPACE, &["sleep", "1000"])?;
+    let there = format!("/proc/{}/ns/time", inside(&sleeper, "sleep").0);
+    let way = format!("assert libc.setns(os.open('{there}', os.O_RDONLY), 0x80) == 0\n");
+    Some((sleeper, way))
+}
+
+#[test]
+fn a_process_that_enters_a_time_namespace_later_sees_its_clocks() {
+    let (Some(python), Some(filter)) = (tool("python3"), helper_program("filter", "cc", &[])) else {
+        return;
+    };
+    let Some((_sleeper, setns)) = setting() else { return };
+    let unshare = unsharing("libc.unshare(0x80)");
+    let syscall = unsharing(&format!("libc.syscall({}, 0x80)", libc::SYS_unshare));
+    let filter = [&filter, "forbid", &libc::SYS_acct.to_string()];
+    for (how, prefix) in [(&unshare, &[][..]), (&setns, &[]), (&syscall, &[]), (&unshare, &filter)] {
         let directory = tempfile::tempdir().expect("a directory");
         let signal = directory.path().join("go");
-        let script = format!(
-            "import ctypes, os, sys, time\n\
-            libc, kernels = ctypes.CDLL(None), (ctypes.c_long * 2)()\n\
-            before = time.monotonic()\n\
-            print('ready', flush=True)\n\
-            while not os.path.exists(sys.argv[1]):\n    time.sleep(0.01)\n\
-            {how}\
-            ours = [time.clock_gettime(clock) for clock in (1, 7)]\n\
-            for clock, time in zip((1, 7), ours):\n    libc.syscall({}, clock, kernels)\n    print(abs(time - kernels[0]) < 100)\n\
-            print(ours[0] - before > 40000)",
-            libc::SYS_clock_gettime
-        );
-        let mut command = Command::new(python);
-        command.args(["-I", "-c", &script]).arg(&signal);
+        let script = entering(how);
+        let words = [prefix, &[python, "-I", "-c", &script]].concat();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg(&signal);
         let running = start(command);
         wait_until("its loop", || running.out_so_far().contains("ready"));
         attach(running.pid()).expect_success().expect_output("");
         assert!(running.pid().is_served());
         std::fs::write(&signal, "").expect("a file");
-        running
-            .finish()
-            .expect_success()
-            .expect_output("ready\nTrue\nTrue\nTrue");
+        running.finish().expect_success().expect_output(ENTERED);
     }
 }

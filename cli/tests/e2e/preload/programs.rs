@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::{SERVED, Server, inherited, preloaded, verbose};
+use crate::attach::namespaces::{ENTERED, entering, setting, unsharing};
 use crate::common::clock_calls::{clock_calls, fewest_clock_calls};
 use crate::common::{finish, program, start, tool, torture, wait_until};
 
@@ -262,4 +263,20 @@ fn interpreters_and_virtual_machines_have_the_page() {
         let running = start(preloaded(&server, &[&[name], arguments].concat()));
         wait_until(&format!("{name} with the page"), || running.pid().is_served());
     }
+}
+
+#[test]
+fn a_process_that_enters_a_time_namespace_sees_its_clocks() {
+    let Some(python) = tool("python3") else { return };
+    let Some((_sleeper, setns)) = setting() else { return };
+    let server = Server::start();
+    for how in [&unsharing("libc.unshare(0x80)"), &setns] {
+        let outcome = finish(verbose(&server, &[python, "-I", "-c", &entering(how), "/"])).expect_success();
+        // Python may be a script that starts others first.
+        assert!(outcome.err.ends_with(SERVED), "{outcome:#?}");
+        assert_eq!(outcome.out.trim_end(), ENTERED);
+    }
+    let fails = "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nprint(libc.setns(-1, 0), os.strerror(ctypes.get_errno()))";
+    let outcome = finish(preloaded(&server, &[python, "-I", "-c", fails])).expect_success();
+    outcome.expect_output("-1 Bad file descriptor");
 }

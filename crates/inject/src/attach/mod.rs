@@ -23,6 +23,7 @@ mod watchdog;
 
 use fastpath_page::Grant;
 
+use crate::abi::sites::Shape;
 use crate::error::Error;
 use crate::hooked_calls::HookedCalls;
 use crate::mailbox_layout::HookState;
@@ -31,7 +32,7 @@ use crate::redirection::mapping::Region;
 use crate::redirection::{LeftAlone, Record, RegionPlan, region_for};
 use crate::remote::{RemoteCalls, counter_is_readable};
 use crate::rescued_calls::{self, Rescued};
-use crate::sites::{Cache, Site};
+use crate::sites::{Cache, Site, WATCHED};
 use crate::{abi, maps, region};
 use calling_thread::with_calls;
 use frames::{Frames, Stacks};
@@ -118,21 +119,16 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let at = region::place_near(&target.maps, target.vdso_base)?;
     let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks, config.rescue)?;
     let abi = abi::of_isa_of_this_host()?;
-    let is_filtered = (config.children.is_some() || config.rescue) && filters::are_on(pid);
-    let known_filters = is_filtered.then(|| filters::read_all(session)).transpose()?;
+    let known_filters = filters::are_on(pid).then(|| filters::read_all(session)).transpose()?;
     // A filter may kill the target for the system calls of the hook.
     let obstacle = known_filters
         .as_ref()
         .and_then(|known| filters::obstacle(known, abi.isa()));
     let scans = config.children.unwrap_or(&own_scans);
-    let is_hooked = match config.children {
-        Some(_) => obstacle.is_none(),
-        None => !filters::are_on(pid),
-    };
     let mut calls = HookedCalls::default();
-    if is_hooked {
+    if obstacle.is_none() {
         let (_, hook) = abi::of_this_build(abi)?;
-        let is_wanted = |site: &Site| config.children.is_some() || enters_namespaces(site);
+        let is_wanted = |site: &Site| config.children.is_some() || may_enter_namespaces(site);
         let files = hooked_files::find(pid, &target.maps, scans, is_wanted);
         calls = HookedCalls::of(pid, &target.maps, at, hook, plan.room(), &files)?;
     }
@@ -185,11 +181,14 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     })
 }
 
-/// Returns whether a site is in a C library's function by which a process enters another time namespace, or its children
-/// do. The page would show them the clocks of this one.
-fn enters_namespaces(site: &Site) -> bool {
-    let calls = [libc::SYS_unshare, libc::SYS_setns];
-    calls.into_iter().any(|call| site.shape.is_for(call as u32))
+/// Returns whether a process may enter another time namespace by a site, or have its children enter one, without an exec:
+/// the page would show them the clocks of this one. Go's programs cannot: they have threads, with which setns(2) fails,
+/// and do not fork without an exec.
+fn may_enter_namespaces(site: &Site) -> bool {
+    let is_go = matches!(site.shape, Shape::Before { is_go: true, .. });
+    let calls = [libc::SYS_unshare, libc::SYS_setns].map(|call| call as u32);
+    let is_for_another = |nr: &u32| !calls.contains(nr) && site.shape.is_for(*nr);
+    !is_go && !WATCHED.iter().any(is_for_another)
 }
 
 fn map(calls: &mut RemoteCalls<'_>, region: &Region<'_>) -> Answer<()> {
