@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Runs each mutation test of the crates (crates/mutations) for a long time, optimised, and with limited address
+"""Runs each mutation test of the crates (fuzz/mutations.rs) for a long time, optimised, and with limited address
 space."""
 
 import json

@@ -1,14 +1,17 @@
 //! Any policy file parses to a policy or to an error message that says what is wrong, within a short time.
 
+#[path = "../../../fuzz/mutations.rs"]
+mod mutations;
+
 use std::time::Duration;
 
 use fastpath_daemon::{Facts, Policy};
 
 #[test]
 fn whatever_the_bytes_they_are_a_policy_or_told_what_is_wrong() {
-    let seeds = fastpath_mutations::corpus("policy");
+    let seeds = mutations::corpus("policy");
     let (mut policies, mut mistakes) = (0, 0);
-    fastpath_mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| {
+    mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| {
         let text = String::from_utf8_lossy(bytes);
         match Policy::parse(&text) {
             Ok(policy) => {

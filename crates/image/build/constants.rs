@@ -5,8 +5,8 @@ use std::path::Path;
 
 use object::{Object, ObjectSection, ObjectSymbol};
 
+use crate::elf::{Elf, Isa, STT_FUNC};
 use crate::toolchain::Audience;
-use fastpath_elf::{Elf, Isa, STT_FUNC};
 
 /// Writes the image to `out`, and returns an expression of type `Image` for it.
 pub fn describe(out: &Path, linked: &[u8], image: &[u8], isa: Isa, audience: Audience) -> Result<String, String> {

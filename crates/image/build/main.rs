@@ -5,13 +5,17 @@
 //! which compile for every ISA, and are left out, with a warning, without these.
 
 mod constants;
+// The build uses the checker and what that needs.
+#[allow(dead_code, unused_imports, unreachable_pub)]
+#[path = "../src/elf/mod.rs"]
+mod elf;
 mod toolchain;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::elf::{Isa, check};
 use crate::toolchain::{Audience, LINKER_VARIABLE, Toolchain};
-use fastpath_elf::{Isa, check};
 
 fn main() -> ExitCode {
     match build() {

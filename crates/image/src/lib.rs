@@ -5,6 +5,7 @@
 //! whose address follows from its [`Placement`].
 #![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
+pub mod elf;
 mod image;
 mod instance;
 mod kernel;
@@ -21,7 +22,7 @@ mod built {
     include!(concat!(env!("OUT_DIR"), "/built.rs"));
 }
 
-pub use fastpath_elf::ElfError;
+pub use elf::ElfError;
 pub use fastpath_isa::{CpuFeatures, Isa};
 pub use image::{Function, Image};
 pub use instance::{Instance, InstanceError, Options, Placement};
@@ -32,10 +33,11 @@ pub use vdso::Vdso;
 
 /// Returns the version of the page that an image reads, if the bytes are a fastpath image, instantiated or not.
 pub fn page_abi(bytes: &[u8]) -> Option<u32> {
-    let elf = fastpath_elf::Elf::parse(bytes).ok()?;
-    let note = elf.notes.iter().find(|note| {
-        note.name == fastpath_elf::check::NOTE_NAME.as_bytes() && note.kind == fastpath_elf::check::NOTE_KIND
-    })?;
+    let elf = elf::Elf::parse(bytes).ok()?;
+    let note = elf
+        .notes
+        .iter()
+        .find(|note| note.name == elf::check::NOTE_NAME.as_bytes() && note.kind == elf::check::NOTE_KIND)?;
     note.description.try_into().ok().map(u32::from_le_bytes)
 }
 

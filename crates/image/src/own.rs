@@ -1,7 +1,7 @@
 //! The vDSO of this process.
 
+use crate::elf::{Elf, ElfError, PT_LOAD};
 use crate::vdso::Vdso;
-use fastpath_elf::{Elf, ElfError, PT_LOAD};
 
 /// Linux's smallest page size: so much of a mapping can be read before its size is known.
 const MIN_PAGE_SIZE: usize = 4096;

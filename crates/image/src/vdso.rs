@@ -1,6 +1,6 @@
 //! Reads any vDSO's symbols: ours, and any kernel's.
 
-use fastpath_elf::{
+use crate::elf::{
     Elf, ElfError, NT_GNU_BUILD_ID, SHN_ABS, SHN_UNDEF, STB_GLOBAL, STB_WEAK, STT_FUNC, STT_NOTYPE, VERSYM_VERSION,
 };
 

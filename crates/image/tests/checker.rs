@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use fastpath_elf::check::{Contract, Rule, Violation, check};
-use fastpath_elf::*;
 use fastpath_image::Image;
+use fastpath_image::elf::check::{Contract, Rule, Violation, check};
+use fastpath_image::elf::*;
 
 const E_TYPE: usize = 16;
 const E_MACHINE: usize = 18;

@@ -1,6 +1,6 @@
 //! Lookups of a function in our image, implemented as C libraries and runtimes do it.
 
-use fastpath_elf::*;
+use fastpath_image::elf::*;
 use fastpath_image::{
     Image, Instance, Isa, KernelFunctions, Options, Placement, Vdso, is_fastpath, own_vdso, page_abi,
 };

@@ -1,5 +1,8 @@
 //! Reading any bytes as a vDSO ends, in bounded time.
 
+#[path = "../../../fuzz/mutations.rs"]
+mod mutations;
+
 use std::time::Duration;
 
 use fastpath_image::{Image, Vdso, own_vdso, page_abi};
@@ -9,7 +12,7 @@ fn whatever_the_bytes_they_are_a_vdso_or_refused() {
     let mut seeds = vec![Image::host().bytes().to_vec()];
     seeds.extend(own_vdso().ok().flatten().map(|kernel| kernel.bytes));
     let (mut read, mut refused) = (0, 0);
-    fastpath_mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| {
+    mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| {
         let _ = page_abi(bytes);
         match Vdso::parse(bytes) {
             Ok(vdso) => {

@@ -7,7 +7,7 @@ mod toolchain;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fastpath_elf::{Elf, Isa, check};
+use fastpath_image::elf::{Elf, Isa, check};
 use toolchain::{Audience, Toolchain, link as link_image, trim};
 
 /// Without gcc and lld: its code with lld's longer tables of symbols would take 48 bytes more than a page.

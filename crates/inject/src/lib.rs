@@ -20,6 +20,9 @@ mod mailbox;
 mod mailbox_layout;
 mod maps;
 mod memory;
+#[cfg(test)]
+#[path = "../../../fuzz/mutations.rs"]
+mod mutations;
 mod own_calls;
 mod program;
 pub mod redirection;

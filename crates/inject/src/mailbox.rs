@@ -314,7 +314,7 @@ mod tests {
         file.read_exact_at(&mut full, 0).unwrap();
         let empty = vec![0; full.len()];
         let mut held = Held::default();
-        fastpath_mutations::feed(&[full, empty], Duration::from_secs(5), 2, |bytes| {
+        crate::mutations::feed(&[full, empty], Duration::from_secs(5), 2, |bytes| {
             let length = bytes.len().min(size_of::<Mailbox>());
             file.write_all_at(&bytes[..length], 0).unwrap();
             // The count differs from the one that was seen, so this does not wait.

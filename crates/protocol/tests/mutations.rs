@@ -1,14 +1,17 @@
 //! Any bytes from a socket are parsed as a message or refused.
 
+#[path = "../../../fuzz/mutations.rs"]
+mod mutations;
+
 use std::time::Duration;
 
 use fastpath_protocol::{Answer, Operation, Request, Status};
 
 #[test]
 fn whatever_the_bytes_they_are_a_message_or_refused_with_a_sentence() {
-    let seeds = fastpath_mutations::corpus("message");
+    let seeds = mutations::corpus("message");
     let (mut messages, mut refused) = (0, 0);
-    fastpath_mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| {
+    mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| {
         match Request::parse(bytes) {
             Ok((_, request)) => {
                 messages += 1;

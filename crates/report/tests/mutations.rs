@@ -1,14 +1,17 @@
 //! Any file of another host's figures becomes a page or an error message.
 
+#[path = "../../../fuzz/mutations.rs"]
+mod mutations;
+
 use std::time::Duration;
 
 use fastpath_report::data::Report;
 
 #[test]
 fn whatever_the_bytes_they_are_hosts_of_a_page_or_refused_with_a_sentence() {
-    let seeds = fastpath_mutations::corpus("report");
+    let seeds = mutations::corpus("report");
     let (mut pages, mut refused) = (0, 0);
-    fastpath_mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| {
+    mutations::feed(&seeds, Duration::from_secs(5), 5, |bytes| {
         let text = String::from_utf8_lossy(bytes);
         match fastpath_report::read(&text, "a.json", "a") {
             Ok(hosts) => {

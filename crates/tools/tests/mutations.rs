@@ -1,5 +1,8 @@
 //! The audit returns in bounded time for any bytes.
 
+#[path = "../../../fuzz/mutations.rs"]
+mod mutations;
+
 use std::io::Read;
 use std::time::Duration;
 
@@ -21,14 +24,14 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
 fn whatever_the_bytes_there_is_an_answer_in_time() {
-    let mut seeds = fastpath_mutations::corpus("any");
+    let mut seeds = mutations::corpus("any");
     seeds.extend(
         ["/bin/true", "/bin/ls"]
             .iter()
             .filter_map(|path| std::fs::read(path).ok()),
     );
     let options = options();
-    fastpath_mutations::feed(&seeds, LIMIT, u64::MAX, |bytes| {
+    mutations::feed(&seeds, LIMIT, u64::MAX, |bytes| {
         let _ = judge(bytes);
         let _ = of_bytes(bytes, &options);
     });
@@ -43,7 +46,7 @@ fn archives() -> Vec<Vec<u8>> {
             Err(_) => bytes,
         }
     };
-    let all: Vec<_> = fastpath_mutations::corpus("any").into_iter().map(unpacked).collect();
+    let all: Vec<_> = mutations::corpus("any").into_iter().map(unpacked).collect();
     all.into_iter()
         .filter(|bytes| bytes.get(257..262) == Some(b"ustar"))
         .collect()
@@ -53,7 +56,7 @@ fn archives() -> Vec<Vec<u8>> {
 fn a_broken_tar_archive_has_an_answer_in_time() {
     let options = options();
     let (mut whole, mut given_up) = (0, 0);
-    fastpath_mutations::feed(&archives(), LIMIT, 5, |bytes| {
+    mutations::feed(&archives(), LIMIT, 5, |bytes| {
         match of_bytes(bytes, &options).summary.unjudged == 0 {
             true => whole += 1,
             false => given_up += 1,
@@ -70,7 +73,7 @@ fn a_broken_zstd_frame_has_an_answer_in_time() {
         .map(|bytes| ruzstd::encoding::compress_to_vec(&bytes[..], level))
         .collect();
     let options = options();
-    fastpath_mutations::feed(&seeds, LIMIT, 5, |bytes| {
+    mutations::feed(&seeds, LIMIT, 5, |bytes| {
         let _ = of_bytes(bytes, &options);
     });
 }

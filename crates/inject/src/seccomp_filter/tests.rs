@@ -173,7 +173,7 @@ fn any_bytes_are_judged_in_bounded_time() {
     };
     let corpus = [made("container-tree"), made("systemd-write-execute")];
     let corpus: Vec<Vec<u8>> = corpus.iter().map(bytes_of).collect();
-    fastpath_mutations::feed(&corpus, Duration::from_secs(2), 2, |bytes| {
+    crate::mutations::feed(&corpus, Duration::from_secs(2), 2, |bytes| {
         let (instructions, _) = bytes.as_chunks::<8>();
         let instruction = |[c0, c1, jt, jf, k @ ..]: &[u8; 8]| Instruction {
             code: u16::from_le_bytes([*c0, *c1]),

@@ -4,10 +4,13 @@
 //! Every access is checked, by the crate `object`: a vDSO comes from another process, which may have written anything
 //! there. Unlike `object`'s own files, this reads by the program headers alone, as loaders do.
 
+pub mod check;
+
 use object::elf::{FileHeader32, FileHeader64, Verdaux, Verdef, Versym};
 use object::read::elf::{Dyn, FileHeader, GnuHashTable, HashTable, ProgramHeader, SectionHeader, Sym};
 use object::{LittleEndian, ReadRef, StringTable};
 
+pub use fastpath_isa::{Isa, Unwind};
 pub use object::elf::{
     DT_GNU_HASH, DT_HASH, DT_SONAME, DT_STRSZ, DT_STRTAB, DT_SYMENT, DT_SYMTAB, DT_VERDEF, DT_VERDEFNUM, DT_VERSYM,
     ET_DYN, NT_GNU_BUILD_ID, PF_R, PF_X, PT_ARM_EXIDX, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, SHN_ABS,

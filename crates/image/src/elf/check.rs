@@ -2,9 +2,9 @@
 //!
 //! The build runs this on the finished image and fails if a rule is broken; the tests break each rule once.
 
-use fastpath_isa::{HOSTS_VERSION, Isa, Unwind, Version};
+use fastpath_isa::{HOSTS_VERSION, Version};
 
-use crate::elf::*;
+use super::*;
 use object::elf::{
     DT_FINI, DT_FINI_ARRAY, DT_INIT, DT_INIT_ARRAY, DT_JMPREL, DT_NEEDED, DT_PLTGOT, DT_PLTRELSZ, DT_REL, DT_RELA,
     DT_RPATH, DT_RUNPATH, DT_TEXTREL, ELF_NOTE_OS_LINUX, NT_GNU_ABI_TAG, SHF_WRITE,
