@@ -110,6 +110,10 @@ static void wait_for_attendant(struct fp_slot *slot, fp_u32 freed) {
 		long r = fp_syscall4(FP_NR_futex, (long)&slot->state, FUTEX_WAIT, word, (long)&timeout);
 		if (r != -FP_ETIMEDOUT)
 			continue;
+		if (fp_state.more_timeouts) {
+			fp_state.more_timeouts--;
+			continue;
+		}
 		if (exchange_if(&slot->state, freed | FP_SLOT_REQUEST, freed + FP_SLOT_ONCE_FREED)) {
 			/* Otherwise each exec would wait if the attendant died before its first anchor. */
 			if (!has_anchor())
@@ -126,7 +130,9 @@ static void ring(void) {
 }
 
 static void ask(fp_u32 kind, fp_u64 dirfd, fp_u64 path, fp_u32 flags) {
-	if (fp_state.silent || !publisher_is_alive())
+	const int may_be_late = fp_state.more_timeouts && !load(&fp_mailbox.closed);
+
+	if (fp_state.silent || !(may_be_late || publisher_is_alive()))
 		return;
 	for (int i = 0; i < FP_SLOTS; i++) {
 		struct fp_slot *slot = &fp_mailbox.slot[i];
@@ -283,7 +289,13 @@ HIDDEN int fp_hook_call(struct fp_call *call) {
 
 /* Called once by fp_hook_entry, at the loader's jump to AT_ENTRY. Returns the program's real entry point. */
 HIDDEN unsigned long fp_hook_entered(void) {
+	const struct timespec timeout = {0, TIMEOUT_NS};
+
 	ask(FP_REQUEST_ENTRY, 0, 0, 0);
+	/* An exec right behind the entry is a request only if the page is fresh again. */
+	for (; fp_state.more_timeouts && !publisher_is_alive(); fp_state.more_timeouts--)
+		fp_syscall4(FP_NR_futex, (long)&fp_state.silent, FUTEX_WAIT, 0, (long)&timeout);
+	fp_state.more_timeouts = 0;
 	unsigned long entry = (unsigned long)fp_state.entry;
 	*(unsigned long *)(unsigned long)fp_state.entry_cell = entry; /* for getauxval(AT_ENTRY) */
 	return entry;

@@ -64,6 +64,11 @@ struct fp_hook_state {
 	 * installed here, or the counter was forbidden, or that would not be noticed, because the libraries' calls are
 	 * not redirected yet. */
 	fp_u32 real_calls;
+	/* Timeouts after which the request at the entry is still not taken back, and not 0: it is made even if the page
+	 * is stale. A program that must be served with those that it executes waits for an attendant that gets no CPU.
+	 */
+	fp_u32 more_timeouts;
+	fp_u32 reserved;
 };
 
 #endif

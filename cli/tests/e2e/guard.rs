@@ -151,27 +151,6 @@ fn every_lost_path_raises_an_alarm_on_a_busy_machine_too() {
 }
 
 #[test]
-fn a_static_build_raises_the_same_alarms() {
-    let made = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/static")).output();
-    let made = made.expect("scripts/static");
-    if !made.status.success() {
-        return skip(format_args!(
-            "no static build: {}",
-            String::from_utf8_lossy(&made.stderr).trim()
-        ));
-    }
-    let path = String::from_utf8(made.stdout).expect("UTF-8");
-    let guard = [path.trim(), "guard"];
-    if is_healthy() {
-        says(command(&[&guard]), 0, "by vdso");
-    }
-    let _load = Load::on_all_cpus();
-    for _ in 0..runs() {
-        says(command(&[LOST, &guard]), BROKEN, "goes by system call");
-    }
-}
-
-#[test]
 fn a_seccomp_filter_hides_no_lost_path() {
     let Some(filter) = helper_program("filter", "cc", &[]) else {
         return;

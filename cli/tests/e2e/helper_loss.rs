@@ -222,3 +222,28 @@ fn a_helper_that_is_killed_at_any_of_its_ptrace_calls_leaves_a_program_that_runs
         assert!(kills > 15, "{command:?}: the helper was killed only {kills} times");
     }
 }
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_program_that_must_be_served_waits_for_a_helper_that_gets_no_cpu_while_it_is_loaded() {
+    let Some(library) = helper_program("before-main", "cc", &["-shared", "-fPIC"]) else {
+        return;
+    };
+    // The request of the child may be late as well, for which no program waits.
+    wait_until("a child that is served", || {
+        let directory = tempfile::tempdir().expect("a directory");
+        let waits = directory.path().join("waits");
+        let mut run = served(&["sh", "-c", "grep -c memfd:fastpath-page /proc/self/maps; true"]);
+        run.env("LD_PRELOAD", &library).env("BEFORE_MAIN", &waits);
+        let running = start(run);
+        wait_until("its loader", || waits.exists());
+        let helper = Pid::helper(running.mark());
+        helper.signal(libc::SIGSTOP);
+        std::thread::sleep(ANCHOR_IS_OLD);
+        std::fs::remove_file(&waits).expect("the loader's file");
+        // Longer than other requests wait.
+        std::thread::sleep(Duration::from_millis(300));
+        helper.signal(libc::SIGCONT);
+        running.finish().out == "1\n"
+    });
+}

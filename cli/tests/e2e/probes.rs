@@ -165,7 +165,8 @@ fn gdbs_breakpoints_on_calls_and_reads_work_before_and_after_an_attach_and_leave
     assert_eq!(hits(&seen), 4, "{seen}");
     assert!(rounds(&running).ends_with(" 0 failures"), "{}", running.out_so_far());
 
-    attach_with_children(pid).expect_success().expect_output("");
+    // A child that ends meanwhile is a line on standard error.
+    attach_with_children(pid).expect_success();
     let seen = debug("detach");
     // A call goes past an instruction between the changed one and the `syscall`.
     assert!(hits(&seen) >= 3, "{seen}");

@@ -37,6 +37,8 @@ pub struct HookState {
     pub stack_lock: u32,
     pub ptracer: u32,
     pub real_calls: u32,
+    pub more_timeouts: u32,
+    pub reserved: u32,
 }
 
 /// Returns every field: struct, name, offset.
@@ -57,6 +59,7 @@ pub fn fields() -> Vec<(&'static str, &'static str, usize)> {
         ("fp_hook_state", "stack_lock", offset_of!(HookState, stack_lock)),
         ("fp_hook_state", "ptracer", offset_of!(HookState, ptracer)),
         ("fp_hook_state", "real_calls", offset_of!(HookState, real_calls)),
+        ("fp_hook_state", "more_timeouts", offset_of!(HookState, more_timeouts)),
     ]
 }
 

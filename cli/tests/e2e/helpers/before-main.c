@@ -2,10 +2,11 @@
 /*
  * A library for LD_PRELOAD: confines a program as a sandbox does, but only before its main. So the start of the program
  * is not affected (the loader reads the counter), and its vDSO, or the lack of one, stays. BEFORE_MAIN is `counter`
- * (a read of the counter raises SIGSEGV), `refuse` (clock_gettime returns EPERM) or `kill` (it kills). `fastpath run`
- * and programs that the program starts are left alone.
+ * (a read of the counter raises SIGSEGV), `refuse` (clock_gettime returns EPERM) or `kill` (it kills); or a path: then
+ * it makes that file, and waits until it is gone. `fastpath run` and programs that the program starts are left alone.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
@@ -13,6 +14,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 static void answer(unsigned int action) {
 	struct sock_filter code[] = {
@@ -43,6 +45,12 @@ __attribute__((constructor)) static void before_main(int argc, char **argv) {
 	}
 	if (strcmp(what, "kill") == 0) {
 		answer(SECCOMP_RET_KILL_PROCESS);
+	}
+	if (what[0] == '/') {
+		close(creat(what, 0600));
+		while (access(what, F_OK) == 0) {
+			usleep(1000);
+		}
 	}
 	unsetenv("LD_PRELOAD");
 	unsetenv("BEFORE_MAIN");
