@@ -45,11 +45,7 @@ pub fn attach(options: &args::Attach) -> i32 {
     if pids.is_empty() {
         return status;
     }
-    let trust = if options.trust_counter {
-        Trust::AllowNonInvariant
-    } else {
-        Trust::Invariant
-    };
+    let trust = Trust::from_option(options.trust_counter);
     if let Err(why) = evidence::is_promising(trust) {
         note(why.refusal());
         return NO_PAGE;

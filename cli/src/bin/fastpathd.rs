@@ -99,16 +99,6 @@ struct Args {
     completions: Option<clap_complete::Shell>,
 }
 
-impl Args {
-    fn trust(&self) -> Trust {
-        if self.trust_counter {
-            Trust::AllowNonInvariant
-        } else {
-            Trust::Invariant
-        }
-    }
-}
-
 /// The program that shells ask for completions.
 const PROGRAM: complete::Program = complete::Program {
     name: "fastpathd",
@@ -149,7 +139,6 @@ fn main() -> ExitCode {
             NO_POLICY
         });
     }
-    let trust = args.trust();
     let policy = args.policy.unwrap_or_else(|| PathBuf::from(POLICY));
     if args.check_policy || args.dry_run {
         return preview(&policy, &args.socket, args.dry_run);
@@ -158,7 +147,7 @@ fn main() -> ExitCode {
         // Processes that it starts may have another working directory.
         socket: std::path::absolute(&args.socket).unwrap_or(args.socket),
         clocks: args.clocks.named(),
-        trust,
+        trust: Trust::from_option(args.trust_counter),
         // Clients get the path, and may have another working directory.
         policy: std::path::absolute(&policy).unwrap_or(policy),
         pages_per_user: args.pages_per_user,

@@ -64,7 +64,8 @@ fn prepare(options: &args::Run) -> Prepared {
     let Some(path) = exec::find(&options.command[0]) else {
         return Prepared::Ready;
     };
-    let counter = evidence::is_promising(trust(options));
+    let trust = Trust::from_option(options.trust_counter);
+    let counter = evidence::is_promising(trust);
     if counter == Err(Distrust::NotReadable) {
         // Choosing clocks would already read the counter.
         return Prepared::Refused(Distrust::NotReadable.refusal());
@@ -89,7 +90,7 @@ fn prepare(options: &args::Run) -> Prepared {
                 clocks: Clocks::Set(clocks),
                 children: true,
                 rescue: options.rescue,
-                trust: trust(options),
+                trust,
             },
             without_vdso: options.without_vdso,
             require: options.require,
@@ -102,13 +103,5 @@ fn prepare(options: &args::Run) -> Prepared {
     match prepared {
         Ok(()) => Prepared::Ready,
         Err(why) => Prepared::Refused(why),
-    }
-}
-
-fn trust(options: &args::Run) -> Trust {
-    if options.trust_counter {
-        Trust::AllowNonInvariant
-    } else {
-        Trust::Invariant
     }
 }
