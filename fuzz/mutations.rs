@@ -1,9 +1,9 @@
 //! Feeds broken input to parsers, on a compiler that has no fuzzer: for any bytes, a parser must return, in bounded
 //! time.
 //!
-//! Tests of several crates include this file as a module. The input is a fuzz target's corpus, changed at random, from a seed that is
-//! printed; with the same FASTPATH_MUTATION_SEED the input is the same. A test takes FASTPATH_MUTATION_SECONDS (10) or
-//! its own limit, which FASTPATH_MUTATION_UNCAPPED removes.
+//! Tests of several crates include this file as a module. The input is a fuzz target's corpus, changed at random, from a
+//! seed that is printed; with the same FASTPATH_MUTATION_SEED the input is the same. A test takes
+//! FASTPATH_MUTATION_SECONDS (10) or its own limit, which FASTPATH_MUTATION_UNCAPPED removes.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
+use fastpath_daemon::Service;
 use fastpath_helper::attach::{Outcome, Wanted, attach_all};
 use fastpath_helper::policy::DaemonsPolicy;
 use fastpath_helper::process::Surroundings;
 use fastpath_inject::Rescued;
 use fastpath_inject::attach::{self, Attached, Refusal};
+use fastpath_measure::Clocks;
 use fastpath_publish::evidence::{self, Trust};
 
 use crate::args;
@@ -14,7 +16,7 @@ use crate::exit;
 use crate::limits::{FileSize, LARGEST_FILE};
 use crate::output::{note, warn};
 use crate::processes::Named;
-use crate::run::selection::Selection;
+use crate::run::selection::select;
 
 use crate::{groups, processes, rescue_hint};
 
@@ -43,28 +45,26 @@ pub fn attach(options: &args::Attach) -> i32 {
     if pids.is_empty() {
         return status;
     }
-    let trust = if options.trust_counter {
-        Trust::AllowNonInvariant
-    } else {
-        Trust::Invariant
-    };
+    let trust = Trust::from_option(options.trust_counter);
     if let Err(why) = evidence::is_promising(trust) {
         note(why.refusal());
         return NO_PAGE;
     }
-    let clocks = match Selection::of(options.clocks.as_ref(), options.rescue, false, false) {
-        Selection::Nothing(why) => {
+    let clocks = match select(options.clocks.as_ref(), options.rescue, false, false) {
+        Ok(clocks) => clocks,
+        Err(why) => {
             note(format_args!("{why}; nothing was attached"));
             return status;
         }
-        selection => selection.clocks(),
     };
     let wanted = Wanted {
-        clocks,
-        trust,
-        children: options.children,
+        service: Service {
+            clocks: Clocks::Set(clocks),
+            children: options.children,
+            rescue: options.rescue,
+            trust,
+        },
         policy: policy().filter(|_| options.children),
-        rescue: options.rescue,
         may_publish: true,
     };
     attach_all(&pids, &wanted, &surroundings, give_up, |pid, is_named, outcome| {

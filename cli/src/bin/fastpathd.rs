@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use fastpath_daemon::{Failure, Options, Policy, log, serve};
+use fastpath_daemon::{Failure, Options, Policy, Service, log, serve};
 #[cfg(target_arch = "x86_64")]
 use fastpath_helper::by_rule;
 use fastpath_helper::process::Surroundings;
@@ -82,13 +82,9 @@ struct Args {
     #[arg(long, value_name = "PID", hide = true)]
     attach: Option<i32>,
 
-    /// With --attach: its descendants, too
-    #[arg(long, hide = true, requires = "attach")]
-    attach_children: bool,
-
-    /// With --attach: the system calls for time in its own code, too
-    #[arg(long, hide = true, requires = "attach")]
-    attach_rescue: bool,
+    /// With --attach: what it gets
+    #[arg(long, value_name = "SERVICE", hide = true, requires = "attach", default_value_t)]
+    service: Service,
 
     /// With --attach: its name in the log
     #[arg(long, value_name = "NAME", hide = true, requires = "attach")]
@@ -101,16 +97,6 @@ struct Args {
     /// Write a shell's completions to standard output
     #[arg(long, value_name = "SHELL", hide = true)]
     completions: Option<clap_complete::Shell>,
-}
-
-impl Args {
-    fn trust(&self) -> Trust {
-        if self.trust_counter {
-            Trust::AllowNonInvariant
-        } else {
-            Trust::Invariant
-        }
-    }
 }
 
 /// The program that shells ask for completions.
@@ -139,7 +125,7 @@ fn main() -> ExitCode {
         return ExitCode::from(if written.is_ok() { 0 } else { 74 });
     }
     if let Some(pid) = args.attach {
-        return attach_one(args, pid, &surroundings);
+        return attach_one(&args, pid, &surroundings);
     }
     if args.ping {
         return ping(&args.socket);
@@ -153,7 +139,6 @@ fn main() -> ExitCode {
             NO_POLICY
         });
     }
-    let trust = args.trust();
     let policy = args.policy.unwrap_or_else(|| PathBuf::from(POLICY));
     if args.check_policy || args.dry_run {
         return preview(&policy, &args.socket, args.dry_run);
@@ -162,7 +147,7 @@ fn main() -> ExitCode {
         // Processes that it starts may have another working directory.
         socket: std::path::absolute(&args.socket).unwrap_or(args.socket),
         clocks: args.clocks.named(),
-        trust,
+        trust: Trust::from_option(args.trust_counter),
         // Clients get the path, and may have another working directory.
         policy: std::path::absolute(&policy).unwrap_or(policy),
         pages_per_user: args.pages_per_user,
@@ -180,16 +165,9 @@ fn main() -> ExitCode {
 /// Attaches one process: the daemon starts this program for that, because it must not read another process's memory
 /// itself.
 #[cfg(target_arch = "x86_64")]
-fn attach_one(args: Args, pid: i32, surroundings: &Surroundings) -> ExitCode {
-    let task = by_rule::Task {
-        pid,
-        trust: args.trust(),
-        clocks: args.clocks,
-        children: args.attach_children,
-        rescue: args.attach_rescue,
-        executable: args.attach_name,
-    };
-    match by_rule::attach(&task, surroundings) {
+fn attach_one(args: &Args, pid: i32, surroundings: &Surroundings) -> ExitCode {
+    let name = args.attach_name.as_deref().unwrap_or("a program");
+    match by_rule::attach(pid, name, args.service, surroundings) {
         Some(inode) => {
             // The daemon may have given this process up.
             let _ = writeln!(std::io::stdout(), "{inode}");
@@ -201,7 +179,7 @@ fn attach_one(args: Args, pid: i32, surroundings: &Surroundings) -> ExitCode {
 
 /// Logs that it is not supported.
 #[cfg(not(target_arch = "x86_64"))]
-fn attach_one(_: Args, pid: i32, _: &Surroundings) -> ExitCode {
+fn attach_one(_: &Args, pid: i32, _: &Surroundings) -> ExitCode {
     let why = "running processes are attached on x86-64 only";
     complain(&format_args!("process {pid} stays on the kernel's path: {why}"));
     ExitCode::FAILURE

@@ -1,29 +1,23 @@
 //! `fastpath run`: starts a helper, and becomes the program, which the helper injects at its exec.
 
 mod exec;
-mod helper;
 pub mod selection;
-mod timeline;
-mod trial;
 
 use std::ffi::OsStr;
 
-use fastpath_helper::grant::{self, Purpose};
-use fastpath_helper::policy::DaemonsPolicy;
+use fastpath_daemon::Service;
 use fastpath_helper::process::Surroundings;
-use fastpath_inject::Shared;
+use fastpath_helper::run::{Program, REQUIREMENT_NOT_MET, leave_behind};
+use fastpath_helper::timeline::Timeline;
 use fastpath_inject::target::{self, View};
+use fastpath_measure::Clocks;
 use fastpath_publish::evidence::{self, Distrust, Trust};
 
 use crate::args;
 use crate::limits::{FileSize, LARGEST_FILE};
 use crate::output::{note, warn};
 use crate::rescue_hint;
-use selection::Selection;
-use timeline::Timeline;
-
-/// Exit status where `--require` is not met; `env` uses it for its own failures.
-const REQUIREMENT_NOT_MET: i32 = 125;
+use selection::select;
 
 /// Runs the command. Returns, with an exit status, only if it cannot be run.
 pub fn run(options: &args::Run) -> i32 {
@@ -42,7 +36,7 @@ pub fn run(options: &args::Run) -> i32 {
         Prepared::Nothing(_) => {}
         Prepared::Refused(why) if options.require => {
             note(format_args!("{}: not started: {why}", shown(&options.command[0])));
-            return REQUIREMENT_NOT_MET;
+            return i32::from(REQUIREMENT_NOT_MET);
         }
         Prepared::Refused(_) if options.quiet => {}
         Prepared::Refused(why) => warn(format_args!("{why}; running {} untouched", shown(&options.command[0]))),
@@ -70,16 +64,17 @@ fn prepare(options: &args::Run) -> Prepared {
     let Some(path) = exec::find(&options.command[0]) else {
         return Prepared::Ready;
     };
-    let counter = evidence::is_promising(trust(options));
+    let trust = Trust::from_option(options.trust_counter);
+    let counter = evidence::is_promising(trust);
     if counter == Err(Distrust::NotReadable) {
         // Choosing clocks would already read the counter.
         return Prepared::Refused(Distrust::NotReadable.refusal());
     }
     let may = View::read("self", libc::AT_FDCWD).and_then(|view| view.may_serve(path.as_os_str()));
     let is_32_bit = may.as_ref().is_ok_and(|isa| !isa.is_64());
-    let selection = match Selection::of(options.clocks.as_ref(), options.rescue, options.without_vdso, is_32_bit) {
-        Selection::Nothing(why) => return Prepared::Nothing(why),
-        selection => selection,
+    let clocks = match select(options.clocks.as_ref(), options.rescue, options.without_vdso, is_32_bit) {
+        Ok(clocks) => clocks,
+        Err(why) => return Prepared::Nothing(why),
     };
     timeline.mark("choose clocks");
     let prepared = (|| {
@@ -87,50 +82,26 @@ fn prepare(options: &args::Run) -> Prepared {
         target::proc_shows_this_namespace().map_err(|e| e.to_string())?;
         counter.map_err(|e| e.refusal())?;
         may.map_err(|e| e.to_string())?;
-        let trial = trial::seccomp_allows_surgery()?;
         // The helper inherits this limit.
         let _files = FileSize::at_least(LARGEST_FILE)?;
-        let source = source(&selection, options.quiet)?;
-        timeline.mark("ask fastpathd");
-        helper::leave_behind(options, &selection, trial, source, timeline, surroundings)
+        let program = Program {
+            name: shown(&options.command[0]).into_owned(),
+            service: Service {
+                clocks: Clocks::Set(clocks),
+                children: true,
+                rescue: options.rescue,
+                trust,
+            },
+            without_vdso: options.without_vdso,
+            require: options.require,
+            timeline,
+            note: |text| note(text),
+            warn: if options.quiet { |_| {} } else { |text| warn(text) },
+        };
+        leave_behind(program, &surroundings)
     })();
     match prepared {
         Ok(()) => Prepared::Ready,
         Err(why) => Prepared::Refused(why),
-    }
-}
-
-/// Returns the mailbox, and the grant of the host's daemon, if one runs and has a page for this process. Otherwise the
-/// helper publishes: it still has to compare the CPUs' counters, as the daemon did. Where programs only get the hook,
-/// no process reads the page.
-fn source(selection: &Selection, quiet: bool) -> Result<helper::Source, String> {
-    let mailbox = Shared::create().map_err(|e| e.to_string())?;
-    let purpose = Purpose {
-        clocks: selection.clocks(),
-        process: None,
-    };
-    let grant = selection.serves().then(|| grant::of_host(purpose, Some(&mailbox)).ok());
-    let policy = match selection.serves().then(DaemonsPolicy::find).transpose() {
-        Ok(policy) => policy.flatten(),
-        Err(failure) => {
-            if !quiet {
-                warn(format_args!("{failure}; fastpath publishes for this program itself"));
-            }
-            None
-        }
-    };
-    Ok(helper::Source {
-        clocks: purpose.clocks,
-        mailbox,
-        grant: grant.flatten(),
-        policy,
-    })
-}
-
-fn trust(options: &args::Run) -> Trust {
-    if options.trust_counter {
-        Trust::AllowNonInvariant
-    } else {
-        Trust::Invariant
     }
 }

@@ -3,58 +3,36 @@
 use fastpath_measure::{Assume, Clocks};
 use fastpath_page::ClockSet;
 
-/// Result of `--clocks` and the state of this host.
-pub enum Selection {
-    /// Nothing needs to be done, for this reason.
-    Nothing(String),
-    /// Serve these clocks.
-    Serve(ClockSet),
-    /// Only remove the vDSO.
-    WithoutVdso,
+/// Returns the clocks that the page answers; none if programs only start without a vDSO. The error: nothing needs to be
+/// done, for this reason.
+///
+/// `auto` measures for a millisecond or two, the paths of a 32-bit program if CMD is one. With `rescue`, all clocks are
+/// served unless others are named: a program's own system calls are slow on every host.
+pub fn select(clocks: Option<&Clocks>, rescue: bool, without_vdso: bool, is_32_bit: bool) -> Result<ClockSet, String> {
+    match clocks {
+        None if rescue => Ok(ClockSet::ALL),
+        None if without_vdso => Ok(ClockSet::NONE),
+        Some(Clocks::Set(set)) => Ok(*set),
+        None | Some(Clocks::Auto) => measure(without_vdso, is_32_bit),
+    }
 }
 
-impl Selection {
-    /// Decides; `auto` measures for a millisecond or two, the paths of a 32-bit program if CMD is one. With
-    /// `rescue`, all clocks are served unless others are named: a program's own system calls are slow on every host.
-    pub fn of(clocks: Option<&Clocks>, rescue: bool, without_vdso: bool, is_32_bit: bool) -> Selection {
-        match clocks {
-            None if rescue => Selection::Serve(ClockSet::ALL),
-            None if without_vdso => Selection::WithoutVdso,
-            Some(Clocks::Set(set)) => Selection::Serve(*set),
-            None | Some(Clocks::Auto) => Selection::measure(without_vdso, is_32_bit),
-        }
+fn measure(without_vdso: bool, is_32_bit: bool) -> Result<ClockSet, String> {
+    let assume = if without_vdso { Assume::NoVdso } else { Assume::SamePath };
+    // If those cannot be examined, the paths of 64-bit programs are the best guess.
+    let foreign = if is_32_bit && !without_vdso {
+        fastpath_measure::measure_for_auto_of_i386()
+    } else {
+        None
+    };
+    let measured = foreign.unwrap_or_else(|| fastpath_measure::measure_for_auto(assume));
+    let slow = measured.iter().filter(|m| m.is_slow);
+    let set = slow.fold(ClockSet::NONE, |set, m| set.union(ClockSet::of_id(m.clock.id() as u32)));
+    if set.is_empty() {
+        let worst = measured.iter().filter_map(|m| m.ns).fold(0.0, f64::max);
+        return Err(format!(
+            "every clock is on its fast path here (at most {worst:.0} ns a call): nothing needs fixing"
+        ));
     }
-
-    fn measure(without_vdso: bool, is_32_bit: bool) -> Selection {
-        let assume = if without_vdso { Assume::NoVdso } else { Assume::SamePath };
-        // If those cannot be examined, the paths of 64-bit programs are the best guess.
-        let foreign = if is_32_bit && !without_vdso {
-            fastpath_measure::measure_for_auto_of_i386()
-        } else {
-            None
-        };
-        let measured = foreign.unwrap_or_else(|| fastpath_measure::measure_for_auto(assume));
-        let slow = measured.iter().filter(|m| m.is_slow);
-        let set = slow.fold(ClockSet::NONE, |set, m| set.union(ClockSet::of_id(m.clock.id() as u32)));
-        if set.is_empty() {
-            let worst = measured.iter().filter_map(|m| m.ns).fold(0.0, f64::max);
-            return Selection::Nothing(format!(
-                "every clock is on its fast path here (at most {worst:.0} ns a call): nothing needs fixing"
-            ));
-        }
-        Selection::Serve(set)
-    }
-
-    /// Returns the clocks that the page answers.
-    pub fn clocks(&self) -> ClockSet {
-        match self {
-            Selection::Serve(set) => *set,
-            _ => ClockSet::NONE,
-        }
-    }
-
-    /// Returns whether programs get the image.
-    pub fn serves(&self) -> bool {
-        matches!(self, Selection::Serve(_))
-    }
+    Ok(set)
 }

@@ -18,6 +18,7 @@ mod policy;
 mod requests;
 mod search;
 mod server;
+mod service;
 mod shares;
 mod sockets;
 
@@ -34,6 +35,7 @@ use fastpath_publish::evidence::{self, Trust};
 use book::{Book, Limits};
 pub use policy::{Action, Decision, Facts, Fit, Policy, Preview};
 use server::Server;
+pub use service::Service;
 
 /// Options of a daemon.
 #[derive(Clone, Debug)]

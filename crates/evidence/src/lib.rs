@@ -67,6 +67,16 @@ pub enum Trust {
     AllowNonInvariant,
 }
 
+impl Trust {
+    /// Returns the level of a command with or without `--trust-counter`.
+    pub fn from_option(trust_counter: bool) -> Trust {
+        match trust_counter {
+            true => Trust::AllowNonInvariant,
+            false => Trust::Invariant,
+        }
+    }
+}
+
 /// Reason why the counter is not believed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

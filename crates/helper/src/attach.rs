@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
+use fastpath_daemon::Service;
 use fastpath_inject::Cache;
 use fastpath_inject::attach::{self, AttachConfig, Attached, LastResort, Refusal};
-use fastpath_page::{ClockSet, Grant};
+use fastpath_page::Grant;
 use fastpath_protocol::Code;
 use fastpath_protocol::client::Failure;
-use fastpath_publish::evidence::Trust;
 
 use crate::grant::{self, Purpose};
 use crate::policy::DaemonsPolicy;
@@ -18,16 +18,10 @@ use crate::tree::{self, TimeNamespace};
 
 /// Options of an attach.
 pub struct Wanted {
-    /// The clocks that the page answers; none: those that the host's daemon finds slow.
-    pub clocks: ClockSet,
-    /// Evidence that a publisher in the helper requires of the counter.
-    pub trust: Trust,
-    /// Whether descendants are served, those that exist and those that are executed later.
-    pub children: bool,
+    /// What the processes get. With `auto`, the host's daemon chooses the clocks.
+    pub service: Service,
     /// Policy that excludes some processes.
     pub policy: Option<DaemonsPolicy>,
-    /// Whether the processes' own system calls for time are redirected too.
-    pub rescue: bool,
     /// Whether the helper publishes where the host's daemon gives no page.
     pub may_publish: bool,
 }
@@ -38,7 +32,7 @@ impl Wanted {
             grant,
             children,
             ptracer,
-            rescue: self.rescue,
+            rescue: self.service.rescue,
         }
     }
 }
@@ -65,7 +59,7 @@ pub fn attach_all(
     give_up: LastResort,
     mut report: impl FnMut(i32, bool, Outcome),
 ) {
-    let descendants = match wanted.children {
+    let descendants = match wanted.service.children {
         true => descendants_of(pids),
         false => Vec::new(),
     };
@@ -75,7 +69,7 @@ pub fn attach_all(
         let outcome = match wanted.policy.as_ref().and_then(|policy| policy.against(pid)) {
             Some(why) => Outcome::Forbidden(why),
             // Only a helper serves descendants.
-            None if wanted.children => {
+            None if wanted.service.children => {
                 of_helper.push(pid);
                 continue;
             }
@@ -93,7 +87,7 @@ pub fn attach_all(
         };
         report(pid, is_named(pid), outcome);
     }
-    let scans = wanted.children.then(Cache::default);
+    let scans = wanted.service.children.then(Cache::default);
     of_helper.retain(|pid| match attach::end_of(*pid) {
         Some(refusal) => {
             report(*pid, is_named(*pid), Outcome::Refused(refusal));
@@ -126,7 +120,7 @@ pub fn attach_all(
 fn of_host(wanted: &Wanted, pid: i32) -> Result<Grant, Failure> {
     let gone = || fastpath_protocol::Refusal::new(Code::Process, format!("there is no process {pid} any more"));
     let process = grant::pidfd(pid).ok_or_else(gone)?;
-    grant::of_host(Purpose::of(wanted.clocks, &process), None)
+    grant::of_host(Purpose::of(wanted.service.set(), &process), None)
 }
 
 fn attach_one(pid: i32, config: &AttachConfig<'_>, give_up: LastResort) -> Outcome {

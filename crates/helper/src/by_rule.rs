@@ -1,41 +1,22 @@
 //! Attaches one process by a rule of the host's daemon, as its client: the daemon starts itself again for that, because
 //! it must not read another process's memory itself.
 
+use fastpath_daemon::Service;
 use fastpath_daemon::log::{Priority, say};
 use fastpath_inject::Rescued;
 use fastpath_inject::attach::{Refusal, StoppedTooLong, may_attach};
-use fastpath_page::Clocks;
-use fastpath_page::{ClockSet, MAPPED_NAME};
+use fastpath_page::{ClockSet, Clocks, MAPPED_NAME};
 use fastpath_protocol::Client;
-use fastpath_publish::evidence::Trust;
 
 use crate::attach::{Outcome, Wanted, attach_all};
 use crate::policy::DaemonsPolicy;
 use crate::process::Surroundings;
 
-/// A process, and what the rule says of it.
-pub struct Task {
-    /// The process.
-    pub pid: i32,
-    /// Clocks to serve.
-    pub clocks: Clocks,
-    /// Whether its descendants are served.
-    pub children: bool,
-    /// Whether its own system calls for time are redirected, too.
-    pub rescue: bool,
-    /// Evidence that the daemon requires of the counter.
-    pub trust: Trust,
-    /// Name for the log.
-    pub executable: Option<String>,
-}
-
-/// Attaches the process, and logs the result, except in expected cases: the target has ended, is served already, or is
-/// fast by itself. Returns the inode of the page that the target got.
-pub fn attach(task: &Task, surroundings: &Surroundings) -> Option<u64> {
-    let Task { pid, executable, .. } = task;
-    let name = executable.as_deref().unwrap_or("a program");
-    let done = match may_attach(*pid) {
-        Ok(()) => attach_it(task, surroundings),
+/// Attaches a process, and logs the result, except in expected cases: the target has ended, is served already, or is
+/// fast by itself. `name` is its name in the log. Returns the inode of the page that the target got.
+pub fn attach(pid: i32, name: &str, service: Service, surroundings: &Surroundings) -> Option<u64> {
+    let done = match may_attach(pid) {
+        Ok(()) => attach_it(pid, service, surroundings),
         Err(refusal) if is_no_news(&refusal) => Ok(None),
         Err(refusal) => Err(refusal.to_string()),
     };
@@ -50,35 +31,29 @@ pub fn attach(task: &Task, surroundings: &Surroundings) -> Option<u64> {
     done.ok().flatten()
 }
 
-fn attach_it(task: &Task, surroundings: &Surroundings) -> Result<Option<u64>, String> {
-    let clocks = match task.clocks {
-        Clocks::Set(set) => set,
-        Clocks::Auto => {
-            let status = Client::connect().and_then(|client| client.state());
-            let slow = status.map_err(|failure| failure.to_string())?.slow_clocks;
-            slow.iter()
-                .fold(ClockSet::NONE, |set, id| set.union(ClockSet::of_id(*id)))
-        }
-    };
-    if clocks == ClockSet::NONE {
+fn attach_it(pid: i32, mut service: Service, surroundings: &Surroundings) -> Result<Option<u64>, String> {
+    if service.clocks == Clocks::Auto {
+        let status = Client::connect().and_then(|client| client.state());
+        let slow = status.map_err(|failure| failure.to_string())?.slow_clocks;
+        let ids = slow.iter().map(|id| ClockSet::of_id(*id));
+        service.clocks = Clocks::Set(ids.fold(ClockSet::NONE, ClockSet::union));
+    }
+    if service.set() == ClockSet::NONE {
         return Ok(None);
     }
-    let policy = task
+    let policy = service
         .children
         .then(DaemonsPolicy::find)
         .transpose()
         .map_err(|failure| failure.to_string())?;
     let wanted = Wanted {
-        clocks,
-        trust: task.trust,
-        children: task.children,
+        service,
         policy: policy.flatten(),
-        rescue: task.rescue,
         may_publish: false,
     };
     let mut done = Ok(None);
-    attach_all(&[task.pid], &wanted, surroundings, give_up, |pid, _, outcome| {
-        if pid == task.pid {
+    attach_all(&[pid], &wanted, surroundings, give_up, |attached_pid, _, outcome| {
+        if attached_pid == pid {
             done = match outcome {
                 Outcome::Attached(attached) => {
                     if let Some(why) = &attached.without_children {

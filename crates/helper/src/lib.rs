@@ -6,12 +6,16 @@
 
 #[cfg(target_arch = "x86_64")]
 pub mod attach;
+mod attendant;
 #[cfg(target_arch = "x86_64")]
 pub mod by_rule;
 pub mod grant;
-pub mod log;
+mod log;
 pub mod policy;
 pub mod process;
+pub mod run;
+pub mod timeline;
 mod title;
 #[cfg(target_arch = "x86_64")]
 mod tree;
+mod trial;

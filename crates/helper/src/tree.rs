@@ -6,18 +6,18 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fastpath_inject::attendant::Attendant;
-use fastpath_inject::{Cache, InjectionConfig, Permissions, Shared};
+use fastpath_inject::Shared;
 use fastpath_page::{ClockSet, Grant};
 use fastpath_protocol::packet;
 use fastpath_publish::Publisher;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
 use crate::attach::Wanted;
+use crate::attendant;
 use crate::grant::{self, Purpose};
 use crate::log::Log;
-use crate::policy::DaemonsPolicy;
 use crate::process::{self, Surroundings};
+use crate::trial::Trial;
 
 /// Timeout for the helper's answer: comparing the CPUs' counters and making a page takes milliseconds, but beside 64 busy
 /// threads on two CPUs up to 20 seconds.
@@ -93,7 +93,7 @@ fn receive(channel: OwnedFd) -> Result<Served, String> {
 fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: &OwnedFd) -> Result<(), String> {
     // First: programs are only served in the time namespace of their attendant, and a process with threads may not
     // enter one.
-    if let Some(TimeNamespace(file)) = namespace.filter(|_| wanted.children) {
+    if let Some(TimeNamespace(file)) = namespace.filter(|_| wanted.service.children) {
         // SAFETY: setns takes integers.
         if unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWTIME) } != 0 {
             let e = std::io::Error::last_os_error();
@@ -104,7 +104,7 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
     }
     let mailbox = Arc::new(Shared::create().map_err(|e| e.to_string())?);
     let (grant, mut publisher) = granted(wanted, pid, &mailbox)?;
-    if wanted.children {
+    if wanted.service.children {
         attend(&grant, &mailbox, wanted)?;
     }
     let numbers = u64::from(grant.clocks.0) << 32 | u64::from(process::ptracer());
@@ -123,8 +123,8 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
 /// Returns a grant of the host's daemon if this helper only serves descendants; else one of a publisher.
 fn granted(wanted: &Wanted, pid: i32, mailbox: &Shared) -> Result<(Grant, Option<Publisher>), String> {
     let process = grant::pidfd(pid).ok_or_else(|| format!("there is no process {pid} any more"))?;
-    let purpose = Purpose::of(wanted.clocks, &process);
-    if wanted.children {
+    let purpose = Purpose::of(wanted.service.set(), &process);
+    if wanted.service.children {
         match grant::of_host(purpose, Some(mailbox)) {
             Ok(grant) => return Ok((grant, None)),
             Err(failure) if !wanted.may_publish || grant::is_forbidden(&failure) => return Err(failure.to_string()),
@@ -132,9 +132,9 @@ fn granted(wanted: &Wanted, pid: i32, mailbox: &Shared) -> Result<(Grant, Option
         }
     }
     let log = Log::new(pid, &process_name(pid));
-    let report = move |news: &_| log.tell(news);
-    let (grant, mut publisher) = grant::publish(wanted.clocks, grant::offsets(pid)?, mailbox, wanted.trust, report)?;
-    grant::begin(&mut publisher, wanted.trust)?;
+    let (report, service) = (move |news: &_| log.tell(news), &wanted.service);
+    let (grant, mut publisher) = grant::publish(service.set(), grant::offsets(pid)?, mailbox, service.trust, report)?;
+    grant::begin(&mut publisher, service.trust)?;
     Ok((grant, Some(publisher)))
 }
 
@@ -145,25 +145,9 @@ fn process_name(pid: i32) -> String {
 
 /// Serves the descendants of attached processes.
 fn attend(grant: &Grant, mailbox: &Arc<Shared>, wanted: &Wanted) -> Result<(), String> {
-    let config = InjectionConfig {
-        page: grant.page.try_clone().map_err(|e| format!("the page: {e}"))?,
-        mailbox: Box::new({
-            let mailbox = mailbox.clone();
-            move || mailbox.reopen()
-        }),
-        clocks: grant.clocks,
-        without_vdso: false,
-        serve: true,
-        rescue: wanted.rescue,
-        allows: DaemonsPolicy::check(wanted.policy.clone()),
-        filters: 0,
-        permissions: Permissions::default(),
-        refuses_32_bit: None,
-        ptracer: process::ptracer(),
-        scans: Cache::default(),
-    };
-    fastpath_inject::prepare(&config);
-    let attendant = Attendant::new(config, mailbox.clone());
+    let page = grant.page.try_clone().map_err(|e| format!("the page: {e}"))?;
+    let (policy, trial) = (wanted.policy.clone(), Trial::default());
+    let attendant = attendant::create(page, grant.clocks, mailbox, &wanted.service, policy, trial, false);
     process::spawn(move || attendant.serve())
 }
 

@@ -17,9 +17,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::Decision;
-use crate::Options;
 use crate::log::{Priority, say};
 use crate::payer::Payer;
+use crate::{Options, Service};
 
 /// Timeout of an attach: a process that does not stop is given up much sooner.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ pub struct Task {
     pub pid: i32,
     /// Payer whose turn it is.
     pub payer: Payer,
-    /// Clocks and descendants to serve, and the rule.
+    /// What it gets, and the rule.
     pub decision: Decision,
     /// Name for the log.
     pub executable: Option<String>,
@@ -106,13 +106,14 @@ impl Attacher {
     /// Returns the command that runs this program again to attach one process ([`crate::Options::socket`] names the
     /// daemon to it).
     fn command(&self, task: &Task) -> Command {
+        let service = Service {
+            trust: self.trust,
+            ..task.decision.service
+        };
         let mut command = Command::new("/proc/self/exe");
         command
             .arg(format!("--attach={}", task.pid))
-            .arg(format!("--clocks={}", task.decision.clocks))
-            .args(task.decision.children.then_some("--attach-children"))
-            .args(task.decision.rescue.then_some("--attach-rescue"))
-            .args((self.trust == Trust::AllowNonInvariant).then_some("--trust-counter"))
+            .arg(format!("--service={service}"))
             .args(task.executable.as_ref().map(|name| format!("--attach-name={name}")))
             .env(SOCKET_VARIABLE, &self.socket)
             .stdin(Stdio::null())

@@ -15,6 +15,7 @@ use std::path::Path;
 use fastpath_page::Clocks;
 use serde::Deserialize;
 
+use crate::Service;
 use crate::peer::Process;
 pub use facts::Facts;
 use glob::Glob;
@@ -102,12 +103,8 @@ impl TryFrom<Name> for User {
 pub struct Decision {
     /// Action for the process.
     pub action: Action,
-    /// Clocks of the page.
-    pub clocks: Clocks,
-    /// Whether its descendants are attached, too.
-    pub children: bool,
-    /// Whether the system calls for time in its own code are redirected, too.
-    pub rescue: bool,
+    /// What the process gets.
+    pub service: Service,
     /// Number of the deciding rule, from 1.
     pub rule: usize,
 }
@@ -161,9 +158,7 @@ impl Policy {
         let (index, rule) = self.rules.iter().enumerate().find(|(_, rule)| rule.fits(facts))?;
         Some(Decision {
             action: rule.action,
-            clocks: rule.clocks(),
-            children: rule.children,
-            rescue: rule.rescue,
+            service: rule.service(),
             rule: index + 1,
         })
     }
@@ -190,12 +185,14 @@ impl Rule {
         self.executable.is_some() || self.cgroup.is_some() || self.unit.is_some() || self.user.is_some()
     }
 
-    /// Returns the clocks that the rule names, or those that it implies, as `fastpath attach` chooses them.
-    fn clocks(&self) -> Clocks {
-        match self.clocks {
-            Some(clocks) => clocks,
-            None if self.rescue => Clocks::ALL,
-            None => Clocks::Auto,
+    /// Returns what its processes get. The clocks are those that it names or implies, as `fastpath attach` chooses them.
+    fn service(&self) -> Service {
+        let implied = if self.rescue { Clocks::ALL } else { Clocks::Auto };
+        Service {
+            clocks: self.clocks.unwrap_or(implied),
+            children: self.children,
+            rescue: self.rescue,
+            ..Service::default()
         }
     }
 
@@ -275,7 +272,9 @@ mod tests {
 
     fn decide(text: &str, facts: &Facts) -> Option<(Action, Clocks)> {
         let policy = Policy::parse(text).expect("a policy");
-        policy.decide(facts).map(|decision| (decision.action, decision.clocks))
+        policy
+            .decide(facts)
+            .map(|decision| (decision.action, decision.service.clocks))
     }
 
     #[test]
@@ -302,13 +301,8 @@ mod tests {
         let decision = |keys: &str| {
             let text = format!("[[rule]]\nexecutable = \"/x\"\naction = \"attach\"\n{keys}");
             let policy = Policy::parse(&text).expect(keys);
-            let Decision {
-                rescue,
-                clocks,
-                children,
-                ..
-            } = policy.decide(&facts("/x", "/", 0)).expect("a decision");
-            (rescue, clocks, children)
+            let service = policy.decide(&facts("/x", "/", 0)).expect("a decision").service;
+            (service.rescue, service.clocks, service.children)
         };
         assert_eq!(decision(""), (false, Clocks::Auto, false));
         assert_eq!(decision("rescue = false"), (false, Clocks::Auto, false));

@@ -114,20 +114,14 @@ impl Preview {
         let attached = self.fits.iter().filter(|fit| fit.decision.action == Action::Attach);
         let mut text = String::new();
         for fit in attached {
-            let Decision {
-                clocks,
-                children,
-                rescue,
-                rule,
-                ..
-            } = fit.decision;
-            let clocks = match clocks {
+            let Decision { service, rule, .. } = fit.decision;
+            let clocks = match service.clocks {
                 Clocks::Auto => "clocks that are slow".to_owned(),
                 Clocks::ALL => "all clocks".to_owned(),
                 some => some.to_string(),
             };
-            let children = if children { ", with its descendants" } else { "" };
-            let rescue = if rescue { ", rescued" } else { "" };
+            let children = if service.children { ", with its descendants" } else { "" };
+            let rescue = if service.rescue { ", rescued" } else { "" };
             let how = self
                 .hindrance(fit)
                 .unwrap_or_else(|| format!("{clocks}{children}{rescue}"));

@@ -193,15 +193,14 @@ impl Tasks {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Action, Clocks, Decision};
+    use super::super::{Action, Decision};
     use super::*;
+    use crate::Service;
 
     fn task(pid: i32, payer: Payer) -> Task {
         let decision = Decision {
             action: Action::Attach,
-            clocks: Clocks::ALL,
-            children: false,
-            rescue: false,
+            service: Service::default(),
             rule: 1,
         };
         Task {

@@ -17,9 +17,9 @@ use super::queue::AT_A_TIME;
 use super::queue::Queue;
 use super::source::Source;
 use super::{Action, Clocks, Decision, Facts, Policy, is_ours};
-use crate::Options;
 use crate::payer::Payer;
 use crate::peer::Process;
+use crate::{Options, Service};
 
 /// The policy in force, shared by all its users.
 #[derive(Clone)]
@@ -63,9 +63,11 @@ impl Watcher {
             payer,
             decision: Decision {
                 action: Action::Attach,
-                clocks: Clocks::Set(clocks),
-                children: true,
-                rescue: false,
+                service: Service {
+                    clocks: Clocks::Set(clocks),
+                    children: true,
+                    ..Service::default()
+                },
                 rule: 0,
             },
             executable: Facts::of(process).executable,

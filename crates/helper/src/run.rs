@@ -1,29 +1,30 @@
-//! The helper: it publishes the page, injects programs at their exec, and ends when no process of the tree is left. The
-//! program never sees it as a child.
+//! The helper of `run`: it publishes the page, injects programs at their exec, and ends when no process of the tree is
+//! left. The program never sees it as a child.
 
 use std::cell::{Cell, RefCell};
+use std::fmt::Display;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fastpath_helper::grant;
-use fastpath_helper::log::Log;
-use fastpath_helper::policy::DaemonsPolicy;
-use fastpath_helper::process::{self, Surroundings};
+use fastpath_daemon::Service;
 use fastpath_inject::Shared;
-use fastpath_inject::attendant::{Attendant, Fate, First};
-use fastpath_inject::{Cache, InjectionConfig, Permissions};
+use fastpath_inject::attendant::{Fate, First};
 use fastpath_page::{ClockSet, Grant};
-use fastpath_publish::evidence::Trust;
 use fastpath_publish::{Offsets, Publisher};
 
-use super::selection::Selection;
-use super::timeline::Timeline;
-use super::trial::Trial;
-use crate::args;
-use crate::output::{note, warn};
+use crate::attendant;
+use crate::grant::{self, Purpose};
+use crate::log::Log;
+use crate::policy::DaemonsPolicy;
+use crate::process::{self, Surroundings};
+use crate::timeline::Timeline;
+use crate::trial::{self, Trial};
+
+/// Exit status where `--require` is not met; `env` uses it for its own failures.
+pub const REQUIREMENT_NOT_MET: u8 = 125;
 
 /// Longest delay of a program's start for its first anchor, with `--require`. The anchor takes about a millisecond; a
 /// program that starts without one is on the kernel's path until it is there.
@@ -32,53 +33,62 @@ const FIRST_ANCHOR: Duration = Duration::from_millis(20);
 /// ended by then, as `true` has, needs neither that nor a publisher.
 const UNDISTURBED: Duration = Duration::from_millis(1);
 
-/// Source of the page and the mailbox for programs.
-pub struct Source {
-    pub clocks: ClockSet,
-    pub mailbox: Shared,
-    /// The grant of the host's daemon; `None`: the helper publishes.
-    pub grant: Option<Grant>,
-    /// The policy of the host's daemon, if one runs.
-    pub policy: Option<DaemonsPolicy>,
+/// The program that this process becomes, and how it is served.
+pub struct Program {
+    /// Its name for messages.
+    pub name: String,
+    /// What it and its descendants get. Without clocks, they only get the hook.
+    pub service: Service,
+    /// Whether programs start as on a host whose kernel gives them no vDSO.
+    pub without_vdso: bool,
+    /// Whether it is not started if it cannot be served.
+    pub require: bool,
+    /// Durations of its start.
+    pub timeline: Timeline,
+    /// Tells the user something.
+    pub note: fn(&dyn Display),
+    /// Warns the user, unless that is not wanted.
+    pub warn: fn(&dyn Display),
 }
 
 /// Starts the helper; returns when it traces this process, which must then exec.
-pub fn leave_behind(
-    options: &args::Run,
-    selection: &Selection,
-    trial: Trial,
-    source: Source,
-    timeline: Timeline,
-    surroundings: Surroundings,
-) -> Result<(), String> {
+///
+/// The host's daemon grants the page if it has one for this process. Otherwise the helper publishes: it still has to
+/// compare the CPUs' counters, as the daemon did. Where programs only get the hook, no process reads the page.
+pub fn leave_behind(mut program: Program, surroundings: &Surroundings) -> Result<(), String> {
     let failed = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
+    let trial = trial::seccomp_allows_surgery()?;
+    let mailbox = Shared::create().map_err(|e| e.to_string())?;
+    let clocks = program.service.set();
+    let (mut grant, mut policy) = (None, None);
+    if clocks != ClockSet::NONE {
+        let purpose = Purpose { clocks, process: None };
+        grant = grant::of_host(purpose, Some(&mailbox)).ok();
+        policy = DaemonsPolicy::find().unwrap_or_else(|failure| {
+            (program.warn)(&format_args!("{failure}; fastpath publishes for this program itself"));
+            None
+        });
+    }
+    program.timeline.mark("ask fastpathd");
     let (mut ours, theirs) = UnixStream::pair().map_err(failed("socketpair"))?;
-    let program = std::process::id() as i32;
     let helper = Helper {
+        pid: std::process::id() as i32,
         program,
         channel: theirs,
-        clocks: source.clocks,
-        mailbox: Arc::new(source.mailbox),
-        grant: source.grant,
-        policy: source.policy,
-        timeline,
-        require: options.require,
-        quiet: options.quiet,
-        trust: super::trust(options),
-        without_vdso: options.without_vdso,
-        serve: selection.serves(),
-        rescue: options.rescue && selection.serves(),
+        mailbox: Arc::new(mailbox),
+        grant,
+        policy,
         trial,
-        name: options.command[0].to_string_lossy().into_owned(),
         is_declared: process::tracer_must_be_declared(),
     };
+
     let is_declared = helper.is_declared;
 
     let ours_there = ours.as_raw_fd();
     let started = process::start(|| {
         // SAFETY: the number is this process's copy of a descriptor that it never uses.
         unsafe { libc::close(ours_there) };
-        helper.run(&surroundings)
+        helper.run(surroundings)
     })
     .map_err(failed("clone"))?;
     let ready = wait_until_ready(&mut ours, is_declared);
@@ -109,21 +119,13 @@ fn wait_until_ready(channel: &mut UnixStream, is_declared: bool) -> Result<(), S
 }
 
 struct Helper {
-    program: i32,
+    pid: i32,
+    program: Program,
     channel: UnixStream,
-    clocks: ClockSet,
     mailbox: Arc<Shared>,
     grant: Option<Grant>,
     policy: Option<DaemonsPolicy>,
-    timeline: Timeline,
-    require: bool,
-    quiet: bool,
-    trust: Trust,
-    without_vdso: bool,
-    serve: bool,
-    rescue: bool,
     trial: Trial,
-    name: String,
     /// Whether this process must be declared as a tracer.
     is_declared: bool,
 }
@@ -148,18 +150,18 @@ impl Helper {
                 .map_err(|e| e.to_string())?;
             self.channel.read_exact(&mut [0]).map_err(|e| e.to_string())?;
         }
-        if self.require {
+        if self.program.require {
             process::settle(surroundings);
             let (grant, mut publisher) = self.grant()?;
             if let Some(publisher) = &mut publisher {
-                grant::begin(publisher, self.trust)?;
+                grant::begin(publisher, self.program.service.trust)?;
             }
-            self.timeline.mark("start the helper, examine the counter");
+            self.program.timeline.mark("start the helper, examine the counter");
             let first = self.trace()?;
             return self.meet(first, grant, publisher);
         }
         let first = self.trace()?;
-        self.timeline.mark("start the helper");
+        self.program.timeline.mark("start the helper");
         process::settle(surroundings);
         // The program runs from here on: without a grant it is released when this process ends.
         let (grant, publisher) = self.grant().inspect_err(|why| self.complain(why))?;
@@ -168,7 +170,7 @@ impl Helper {
 
     /// Traces the program, and lets it execute its file.
     fn trace(&mut self) -> Result<First, String> {
-        let first = First::seize(self.program);
+        let first = First::seize(self.pid);
         let answer = match &first {
             Ok(_) => "ok".to_owned(),
             Err(e) => format!("tracing is not possible here: {e}{}", advice()),
@@ -184,11 +186,11 @@ impl Helper {
         if let Some(grant) = self.grant.take() {
             return Ok((grant, None));
         }
-        let log = Log::new(self.program, &self.name);
+        let log = Log::new(self.pid, &self.program.name);
         // The helper runs in the program's time namespace, or in the one that the program enters by its exec.
-        let (clocks, offsets) = (self.clocks, Offsets::default());
+        let (clocks, offsets) = (self.program.service.set(), Offsets::default());
         let report = move |news: &_| log.tell(news);
-        let (grant, publisher) = grant::publish(clocks, offsets, &self.mailbox, self.trust, report)?;
+        let (grant, publisher) = grant::publish(clocks, offsets, &self.mailbox, self.program.service.trust, report)?;
         Ok((grant, Some(publisher)))
     }
 
@@ -201,29 +203,13 @@ impl Helper {
         } = grant;
         let seeded = grant::seeded(&page);
         let mailbox = self.mailbox.clone();
-        let config = InjectionConfig {
-            page,
-            mailbox: Box::new({
-                let mailbox = mailbox.clone();
-                move || mailbox.reopen()
-            }),
-            clocks,
-            without_vdso: self.without_vdso,
-            serve: self.serve,
-            rescue: self.rescue,
-            allows: DaemonsPolicy::check(self.policy.take()),
-            filters: self.trial.filters,
-            permissions: Permissions::default(),
-            refuses_32_bit: self.trial.refuses_32_bit.clone(),
-            ptracer: if self.is_declared { std::process::id() } else { 0 },
-            scans: Cache::default(),
-        };
-        fastpath_inject::prepare(&config);
-        let attendant = Attendant::new(config, mailbox.clone());
-        let timeline = RefCell::new(std::mem::replace(&mut self.timeline, Timeline::start(false)));
+        let (service, without_vdso) = (&self.program.service, self.program.without_vdso);
+        let (policy, trial) = (self.policy.take(), std::mem::take(&mut self.trial));
+        let attendant = attendant::create(page, clocks, &mailbox, service, policy, trial, without_vdso);
+        let timeline = RefCell::new(std::mem::replace(&mut self.program.timeline, Timeline::start(false)));
         let before = || {
             timeline.borrow_mut().mark("exec");
-            if self.require {
+            if self.program.require {
                 let begun = Instant::now();
                 let waits = || !seeded() && begun.elapsed() < FIRST_ANCHOR;
                 match &mut publisher {
@@ -238,9 +224,9 @@ impl Helper {
             }
         };
         let is_served = Cell::new(false);
-        let runs = attendant.meet_first(first, self.require, before, |result| {
+        let runs = attendant.meet_first(first, self.program.require, before, |result| {
             timeline.borrow_mut().mark("inject");
-            timeline.borrow().report(note);
+            timeline.borrow().report(|line| (self.program.note)(&line));
             is_served.set(result.is_ok());
             self.installed(result)
         });
@@ -252,14 +238,14 @@ impl Helper {
         // The mailbox was in use until the program mapped it.
         drop(kept);
         let is_needed = || attendant.is_busy() || mailbox.in_use();
-        if let Some(publisher) = publisher.as_mut().filter(|_| !self.require) {
+        if let Some(publisher) = publisher.as_mut().filter(|_| !self.program.require) {
             std::thread::sleep(UNDISTURBED);
             if is_needed()
-                && let Err(why) = grant::begin(publisher, self.trust)
+                && let Err(why) = grant::begin(publisher, self.program.service.trust)
             {
                 mailbox.close();
-                if is_served.get() && !self.quiet {
-                    warn(format_args!("{why}; {} stays on the kernel's path", self.name));
+                if is_served.get() {
+                    (self.program.warn)(&format_args!("{why}; {} stays on the kernel's path", self.program.name));
                 }
                 return Ok(());
             }
@@ -271,18 +257,18 @@ impl Helper {
 
     fn installed(&self, result: &fastpath_inject::Result<Option<String>>) -> Fate {
         match result {
-            Err(e) if self.require => {
-                note(format_args!("{}: not started: {e}", self.name));
-                Fate::Exit(super::REQUIREMENT_NOT_MET as u8)
+            Err(e) if self.program.require => {
+                (self.program.note)(&format_args!("{}: not started: {e}", self.program.name));
+                Fate::Exit(REQUIREMENT_NOT_MET)
             }
             Err(e) => {
                 self.complain(&e.to_string());
                 Fate::Run
             }
             Ok(without_children) => {
-                if let Some(why) = without_children.as_ref().filter(|_| !self.quiet) {
-                    let name = &self.name;
-                    warn(format_args!(
+                if let Some(why) = without_children {
+                    let name = &self.program.name;
+                    (self.program.warn)(&format_args!(
                         "{name}: the programs that it executes will not be served: {why}"
                     ));
                 }
@@ -292,9 +278,7 @@ impl Helper {
     }
 
     fn complain(&self, why: &str) {
-        if !self.quiet {
-            warn(format_args!("{why}; running {} untouched", self.name));
-        }
+        (self.program.warn)(&format_args!("{why}; running {} untouched", self.program.name));
     }
 }
 

@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use fastpath_inject::target::Status;
 
 /// Whether the surgery may be tried on programs, under the filters that this process has and they inherit.
+#[derive(Default)]
 pub struct Trial {
     /// Number of filters.
     pub filters: u32,

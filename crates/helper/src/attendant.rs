@@ -1,0 +1,43 @@
+//! The attendant of a helper, which installs in the programs that are executed.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use fastpath_daemon::Service;
+use fastpath_inject::attendant::Attendant;
+use fastpath_inject::{Cache, InjectionConfig, Permissions, Shared};
+use fastpath_page::ClockSet;
+
+use crate::policy::DaemonsPolicy;
+use crate::process;
+use crate::trial::Trial;
+
+/// Creates the attendant that gives programs `page`, which answers `clocks`, and serves those that ask in `mailbox`.
+/// Without clocks, they only get the hook.
+pub(crate) fn create(
+    page: OwnedFd,
+    clocks: ClockSet,
+    mailbox: &Arc<Shared>,
+    service: &Service,
+    policy: Option<DaemonsPolicy>,
+    trial: Trial,
+    without_vdso: bool,
+) -> Arc<Attendant> {
+    let theirs = mailbox.clone();
+    let config = InjectionConfig {
+        page,
+        mailbox: Box::new(move || theirs.reopen()),
+        clocks,
+        without_vdso,
+        serve: clocks != ClockSet::NONE,
+        rescue: service.rescue,
+        allows: DaemonsPolicy::check(policy),
+        filters: trial.filters,
+        permissions: Permissions::default(),
+        refuses_32_bit: trial.refuses_32_bit,
+        ptracer: process::ptracer(),
+        scans: Cache::default(),
+    };
+    fastpath_inject::prepare(&config);
+    Attendant::new(config, mailbox.clone())
+}
