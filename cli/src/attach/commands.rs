@@ -277,10 +277,11 @@ impl Selected {
         (done, status)
     }
 
-    /// Reports a refusal, and returns its exit status. A process that was found by its name may end before its turn,
-    /// as connections of servers do: that is no failure.
+    /// Reports a refusal, and returns its exit status. A process that was found by its name or its parent may end before
+    /// its turn, as connections of servers do: that is no failure.
     fn refuse(&self, pid: i32, refusal: &Refusal) -> i32 {
-        if matches!(refusal, Refusal::NoSuchProcess { .. }) && !self.numbers.contains(&pid) {
+        let has_ended = matches!(refusal, Refusal::NoSuchProcess { .. } | Refusal::Zombie);
+        if has_ended && !self.numbers.contains(&pid) {
             return 0;
         }
         note(format_args!("{pid}: {refusal}"));
