@@ -2,7 +2,7 @@
 /*
  * Judges the clocks while they are set and slewed.
  *
- *   witness [-s SECONDS] [-u UPSET] [-x HOW] [-l RELATION=NS[@PERCENT]]... [-f FOLLOW_MS] [-k] [-p]
+ *   witness [-s SECONDS] [-u UPSET] [-x HOW] [-l RELATION=NS[@PERCENT]]... [-f FOLLOW_MS] [-k] [-p] [-n [COMMAND...]]
  *
  * Threads read each clock by libc, and compare with earlier and later times: other reads of the same kind, by any
  * thread (`ours_then_ours`); the kernel's, by system call, before and after (`kernel_then_ours`, `ours_then_kernel`);
@@ -15,13 +15,15 @@
  *     than a read does.
  *
  * -u  UPSET that a thread applies meanwhile, defined in upsets.c: none, steps, hours, settime, tai, frequency, single,
- *     tick, fast, slow, pll, leap, asleep, clocksource. All but `none` require root and take the machine's lock; the
- *     clock is restored whatever happens to this process.
+ *     tick, fast, slow, pll, leap, asleep, hibernating, clocksource. All but `none` require root and take the machine's
+ *     lock; the clock is restored whatever happens to this process.
  *
  * -x  HOW this process's publisher is kept from its work, defined in starve.c: stops, quota, hog, kill.
  *
  * -f  Time for which a step may stay unseen before a read that misses it counts as wrong (`followed` is the actual
  *     time).
+ *
+ * -n  Goes on in a child in another time namespace, or executes there the command that follows.
  *
  * -k  Judges the kernel itself: system calls instead of libc's. It must find nothing.
  *
@@ -94,9 +96,9 @@ static double cost_ns(void) {
 }
 
 static int usage(void) {
-	fputs(
-	    "usage: witness [-s SECONDS] [-u UPSET] [-x HOW] [-l RELATION=NS[@PERCENT]]... [-f FOLLOW_MS] [-k] [-p]\n",
-	    stderr);
+	fputs("usage: witness [-s SECONDS] [-u UPSET] [-x HOW] [-l RELATION=NS[@PERCENT]]... [-f FOLLOW_MS] [-k] [-p] "
+	      "[-n [COMMAND...]]\n",
+	      stderr);
 	return 2;
 }
 
@@ -134,12 +136,12 @@ int main(int argc, char **argv) {
 	const struct upset *upset = find_upset("none");
 	const char *starving = NULL;
 	static struct tallies sum;
-	int seconds = 10, measures_cost = 0, option;
+	int seconds = 10, measures_cost = 0, is_inside = 0, option;
 	unsigned long long violations;
 	unsigned int upsets;
 	double before_ns, slewed_ns = 0;
 
-	while ((option = getopt(argc, argv, "s:u:x:l:f:kp")) != -1) {
+	while ((option = getopt(argc, argv, "+s:u:x:l:f:kpn")) != -1) {
 		switch (option) {
 		case 's':
 			seconds = atoi(optarg);
@@ -158,6 +160,9 @@ int main(int argc, char **argv) {
 		case 'f':
 			set_follow_ms(atoll(optarg));
 			break;
+		case 'n':
+			is_inside = 1;
+			break;
 		case 'k':
 			judges_kernel = 1;
 			break;
@@ -168,8 +173,11 @@ int main(int argc, char **argv) {
 			return usage();
 		}
 	}
-	if (seconds < 1 || !upset || optind < argc) {
+	if (seconds < 1 || !upset || (optind < argc && !is_inside)) {
 		return usage();
+	}
+	if (is_inside) {
+		enter_namespace(argv + optind);
 	}
 	clocks_set = upset->clocks_set;
 	if (upset == find_upset("none")) {

@@ -238,8 +238,7 @@ static unsigned int turn_leap(unsigned int turn, struct tallies *tallies) {
 	return 100;
 }
 
-/* Writes to a file of /sys. */
-static void write_word(const char *path, const char *word) {
+void write_word(const char *path, const char *word) {
 	int fd = open(path, O_WRONLY | O_CLOEXEC);
 
 	if (fd < 0 || write(fd, word, strlen(word)) < 0) {
@@ -248,17 +247,27 @@ static void write_word(const char *path, const char *word) {
 	close(fd);
 }
 
-/* Suspends, up to the point at which the kernel's clocks stop, for a second
+/* Suspends or hibernates, up to the point at which the kernel's clocks stop for some seconds
  * (Documentation/power/basic-pm-debugging.rst). The counter goes on. */
-static unsigned int turn_asleep(unsigned int turn, struct tallies *tallies) {
-	(void)turn;
+static unsigned int sleep_by(const char *state, struct tallies *tallies) {
 	begin_setting();
-	write_word("/sys/module/suspend/parameters/pm_test_delay", "1");
 	write_word("/sys/power/pm_test", "core");
-	write_word("/sys/power/state", "mem");
+	write_word("/sys/power/state", state);
 	end_setting();
 	end_following(tallies, FOLLOWED);
 	return 300;
+}
+
+static unsigned int turn_asleep(unsigned int turn, struct tallies *tallies) {
+	(void)turn;
+	write_word("/sys/module/suspend/parameters/pm_test_delay", "1");
+	return sleep_by("mem", tallies);
+}
+
+/* For five seconds, a fixed time. */
+static unsigned int turn_hibernating(unsigned int turn, struct tallies *tallies) {
+	(void)turn;
+	return sleep_by("disk", tallies);
 }
 
 /* Makes the kernel's clocks run on another clocksource, in a machine of the lab: the last one stays. */
@@ -297,6 +306,7 @@ static const struct upset upsets[] = {
     {"pll", 0, 1, turn_pll},
     {"leap", STEPPED, 0, turn_leap},
     {"asleep", STEPPED | 1U << BOOTTIME, 0, turn_asleep},
+    {"hibernating", STEPPED | 1U << BOOTTIME, 0, turn_hibernating},
     {"clocksource", 0, 0, turn_clocksource},
 };
 

@@ -41,6 +41,11 @@ void set_follow_ms(long long ms);
 /* Records that a read missed the last step, at this time of the kernel's MONOTONIC. */
 void note_unseen_step(int clock, long long monotonic_ns);
 
+/* --- namespace.c */
+
+/* Goes on in a child in another time namespace, which executes the command if there is one. */
+void enter_namespace(char **command);
+
 /* --- Threads that watch until `stop`. The argument is the thread's own struct tallies. */
 
 void *watch_order(void *tallies);
@@ -62,6 +67,8 @@ struct upset {
 
 /* Number of leap seconds that occurred. */
 extern unsigned int leaps;
+/* Writes to a file of /sys or /proc. */
+void write_word(const char *path, const char *word);
 /* Returns NULL if there is none of this name. */
 const struct upset *find_upset(const char *name);
 

@@ -201,17 +201,33 @@ fn a_process_that_enters_a_time_namespace_later_sees_its_clocks() {
     let syscall = unsharing(&format!("libc.syscall({}, 0x80)", libc::SYS_unshare));
     let filter = [&filter, "forbid", &libc::SYS_acct.to_string()];
     for (how, prefix) in [(&unshare, &[][..]), (&setns, &[]), (&syscall, &[]), (&unshare, &filter)] {
-        let directory = tempfile::tempdir().expect("a directory");
-        let signal = directory.path().join("go");
         let script = entering(how);
-        let words = [prefix, &[python, "-I", "-c", &script]].concat();
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]).arg(&signal);
-        let running = start(command);
-        wait_until("its loop", || running.out_so_far().contains("ready"));
-        attach(running.pid()).expect_success().expect_output("");
-        assert!(running.pid().is_served());
-        std::fs::write(&signal, "").expect("a file");
-        running.finish().expect_success().expect_output(ENTERED);
+        enters_when_attached(&[prefix, &[python, "-I", "-c", &script]].concat(), ENTERED);
     }
+}
+
+#[test]
+fn a_program_on_musl_that_enters_a_time_namespace_later_sees_its_clocks() {
+    for flags in [&[][..], &["-static"]] {
+        let Some(enter) = helper_program("enter-namespace", "musl-gcc", flags) else {
+            return;
+        };
+        enters_when_attached(&[&enter], "ready\nright");
+    }
+}
+
+/// Starts a command that enters another time namespace when the file exists that is its last argument, attaches it, and
+/// checks what it prints.
+#[track_caller]
+fn enters_when_attached(words: &[&str], out: &str) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let signal = directory.path().join("go");
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).arg(&signal);
+    let running = start(command);
+    wait_until("its loop", || running.out_so_far().contains("ready"));
+    attach(running.pid()).expect_success().expect_output("");
+    assert!(running.pid().is_served());
+    std::fs::write(&signal, "").expect("a file");
+    running.finish().expect_success().expect_output(out);
 }

@@ -18,7 +18,7 @@ pub fn find(pid: i32, maps: &[Mapping], scans: &Cache, is_wanted: impl Fn(&Site)
         .and_then(|file| file.metadata().ok())
         .map(|meta| meta.ino());
     for mapping in maps.iter().filter(|m| m.executable && m.inode != 0) {
-        let is_library = is_c_library(&mapping.name) || mapping.name.contains("/ld-musl-");
+        let is_library = is_c_library(&mapping.name) || is_musl(&mapping.name);
         let scanned = if is_library {
             program::library(pid, scans, maps, mapping)
         } else if Some(mapping.inode) == exe_inode {
@@ -40,4 +40,9 @@ pub fn find(pid: i32, maps: &[Mapping], scans: &Cache, is_wanted: impl Fn(&Site)
         }
     }
     found
+}
+
+/// Returns whether a file is musl, by the name of its interpreter or that of the file to which that is often a link.
+fn is_musl(path: &str) -> bool {
+    path.contains("/ld-musl-") || path.ends_with("/libc.so")
 }
