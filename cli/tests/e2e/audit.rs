@@ -3,7 +3,7 @@
 use crate::common::{fastpath, finish, helper_program};
 
 /// A static program for x86-64 that makes the system call itself, of the fuzzer's corpus.
-const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/any/x86_64");
+const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/mutations/corpus/any/x86_64");
 
 #[test]
 fn a_finding_at_the_requested_level_is_exit_status_1() {

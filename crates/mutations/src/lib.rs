@@ -1,7 +1,7 @@
 //! Feeds broken input to parsers, on a compiler that has no fuzzer: for any bytes, a parser must return, in bounded
 //! time.
 //!
-//! Tests of several crates use this. The input is a fuzz target's corpus, changed at random, from a seed that is
+//! Tests of several crates use this. The input is a parser's corpus, changed at random, from a seed that is
 //! printed; with the same FASTPATH_MUTATION_SEED the input is the same. A test takes FASTPATH_MUTATION_SECONDS (10) or
 //! its own limit, which FASTPATH_MUTATION_UNCAPPED removes.
 #![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
@@ -77,11 +77,9 @@ fn broken(seed: &[u8], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// The files of a fuzz target's corpus.
-pub fn corpus(target: &str) -> Vec<Vec<u8>> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fuzz/corpus")
-        .join(target);
+/// The files of a parser's corpus.
+pub fn corpus(parser: &str) -> Vec<Vec<u8>> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(parser);
     let files = std::fs::read_dir(directory).expect("a corpus");
     files
         .map(|entry| std::fs::read(entry.expect("an entry").path()).expect("a file"))
