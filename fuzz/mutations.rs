@@ -1,7 +1,7 @@
 //! Feeds broken input to parsers, on a compiler that has no fuzzer: for any bytes, a parser must return, in bounded
 //! time.
 //!
-//! Tests of several crates include this file as a module. The input is a fuzz target's corpus, changed at random, from a
+//! Tests of several crates include this file as a module. The input is a parser's corpus, changed at random, from a
 //! seed that is printed; with the same FASTPATH_MUTATION_SEED the input is the same. A test takes
 //! FASTPATH_MUTATION_SECONDS (10) or its own limit, which FASTPATH_MUTATION_UNCAPPED removes.
 
@@ -76,12 +76,12 @@ fn broken(seed: &[u8], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// The files of a fuzz target's corpus.
+/// The files of a parser's corpus.
 #[allow(dead_code, reason = "some tests make their own")]
-pub fn corpus(target: &str) -> Vec<Vec<u8>> {
+pub fn corpus(parser: &str) -> Vec<Vec<u8>> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../fuzz/corpus")
-        .join(target);
+        .join(parser);
     let files = std::fs::read_dir(directory).expect("a corpus");
     files
         .map(|entry| std::fs::read(entry.expect("an entry").path()).expect("a file"))

@@ -4,10 +4,9 @@
 // field, a field in another case, a field that is given twice or a value of another type is an error. Prints each object as
 // JSON on one line.
 //
-//	go run -modfile=1.29.mod . <manifests.yaml
+//	go run . <manifests.yaml
 //
-// Each .mod file has the API types of one release of Kubernetes; go.mod those of 1.37, and with `-tags monitors` also the
-// Prometheus operator's.
+// The API types are those of Kubernetes 1.37 and of the Prometheus operator.
 package main
 
 import (
@@ -17,6 +16,7 @@ import (
 	"os"
 	"regexp"
 
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -26,13 +26,16 @@ import (
 )
 
 var kinds = map[string]func() any{
-	"apps/v1 DaemonSet":                  func() any { return new(appsv1.DaemonSet) },
-	"v1 ConfigMap":                       func() any { return new(corev1.ConfigMap) },
-	"v1 Namespace":                       func() any { return new(corev1.Namespace) },
-	"v1 Pod":                             func() any { return new(corev1.Pod) },
-	"v1 Service":                         func() any { return new(corev1.Service) },
-	"v1 ServiceAccount":                  func() any { return new(corev1.ServiceAccount) },
-	"networking.k8s.io/v1 NetworkPolicy": func() any { return new(networkingv1.NetworkPolicy) },
+	"apps/v1 DaemonSet":                       func() any { return new(appsv1.DaemonSet) },
+	"v1 ConfigMap":                            func() any { return new(corev1.ConfigMap) },
+	"v1 Namespace":                            func() any { return new(corev1.Namespace) },
+	"v1 Pod":                                  func() any { return new(corev1.Pod) },
+	"v1 Service":                              func() any { return new(corev1.Service) },
+	"v1 ServiceAccount":                       func() any { return new(corev1.ServiceAccount) },
+	"networking.k8s.io/v1 NetworkPolicy":      func() any { return new(networkingv1.NetworkPolicy) },
+	"monitoring.coreos.com/v1 PodMonitor":     func() any { return new(monitoringv1.PodMonitor) },
+	"monitoring.coreos.com/v1 PrometheusRule": func() any { return new(monitoringv1.PrometheusRule) },
+	"monitoring.coreos.com/v1 ServiceMonitor": func() any { return new(monitoringv1.ServiceMonitor) },
 }
 
 var separator = regexp.MustCompile(`(?m)^---.*$`)
