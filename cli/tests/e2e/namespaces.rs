@@ -201,7 +201,7 @@ fn a_program_that_enters_a_time_namespace_sees_its_clocks() {
 
 #[test]
 fn of_two_processes_with_the_same_pid_in_their_namespaces_the_requesting_one_is_served() {
-    let (Some(prefix), Some(sleepers)) = (unshare(PID_NAMESPACE), helper_program("sleepers", "cc", &[])) else {
+    let (Some(prefix), Some(threads)) = (unshare(PID_NAMESPACE), helper_program("many-threads", "cc", &[])) else {
         return;
     };
     if std::fs::File::options()
@@ -213,9 +213,9 @@ fn of_two_processes_with_the_same_pid_in_their_namespaces_the_requesting_one_is_
     }
     let inner = format!("echo $(($0 - 1)) >/proc/sys/kernel/ns_last_pid; {LEAF_IN_SHELL}; :");
     let script = format!(
-        "\"$0\" & other=$!; sleep 1; {} sh -c '{inner}' $other; kill $other; wait $other",
+        "\"$0\" 10 & other=$!; sleep 1; {} sh -c '{inner}' $other; kill $other; wait $other",
         prefix.join(" ")
     );
-    let command = ["sh", "-c", &script, &sleepers];
+    let command = ["sh", "-c", &script, &threads];
     comes_to(|| served(&command), 0, "ready\n1\ndone");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Memory, attach, detach, hazard, vdso};
-use crate::common::{Pid, Running, needs_root, wait_until};
+use crate::common::{Pid, Running, needs_root};
 
 #[track_caller]
 fn is_attached_and_detached_again_and_again(running: &Running, said: &str) {
@@ -47,35 +47,6 @@ fn attach_waits_for_the_parent_of_a_vfork() {
     assert!(pid.is_served());
     detach(pid).expect_success().expect_output("");
     assert!(pid.exists() && !pid.is_served());
-}
-
-#[test]
-fn a_program_that_keeps_executing_itself_with_many_threads_is_never_left_stopped() {
-    const EXECS: &str = "60";
-    let Some(running) = hazard("exec-storm", &["150", EXECS], "ready") else {
-        return;
-    };
-    let pid = running.pid();
-    while !running.out_so_far().contains("done") {
-        // Both end: an execve waits for traced threads to end, and their tracer waits for the execve.
-        let outcome = attach(pid);
-        // Served, or in the middle of an execve each time, or replaced meanwhile.
-        let code = outcome.status.code();
-        assert!(matches!(code, Some(0 | 8 | 10 | 14 | 70)), "{outcome:#?}");
-        detach(pid);
-        // When another thread executes, the first thread does not exist for a moment.
-        wait_until("the process to exist", || pid.exists());
-    }
-    assert_eq!(running.out_so_far(), "ready\ndone\n");
-    is_attached_and_detached_again_and_again(&running, "ready\ndone\n");
-}
-
-#[test]
-fn pages_that_a_stopped_thread_would_have_to_provide_are_not_read() {
-    let Some(running) = hazard("missing-pages", &[], "ready") else {
-        return;
-    };
-    is_attached_and_detached_again_and_again(&running, "ready\n");
 }
 
 #[test]

@@ -45,11 +45,9 @@ fn a_number_that_no_process_has() {
 
 #[test]
 fn a_thread_that_is_not_a_process() {
-    let Some(path) = helper_program("sleepers", "cc", &[]) else {
+    let Some(running) = hazard("many-threads", &["10"], "ready") else {
         return;
     };
-    let running = start(Command::new(path));
-    wait_until("its threads", || running.out_so_far().contains("ready"));
     let threads = std::fs::read_dir(format!("/proc/{}/task", running.pid().0)).expect("its threads");
     let tid = threads
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())

@@ -8,27 +8,6 @@ use super::{Memory, attach, detach, hazard};
 use crate::common::{fastpath, finish, helper_program, start, wait_until};
 
 #[test]
-fn attach_does_not_disturb_waits_of_any_kind() {
-    let Some(path) = helper_program("sleepers", "cc", &[]) else {
-        return;
-    };
-    let running = start(Command::new(path));
-    wait_until("its threads", || running.out_so_far().contains("ready"));
-    std::thread::sleep(Duration::from_millis(300));
-    let before = Memory::of(running.pid());
-    for round in 0..20 {
-        attach(running.pid()).expect_success();
-        // Each time at another moment of their waits.
-        std::thread::sleep(Duration::from_millis(7 * round));
-        detach(running.pid()).expect_success();
-    }
-    let after = Memory::of(running.pid());
-    assert_eq!((after.mappings, after.vdso), (before.mappings, before.vdso));
-    running.pid().signal(libc::SIGTERM);
-    running.finish().expect_success().expect_output("ready\ndone");
-}
-
-#[test]
 fn waits_that_begin_anew_at_each_stop_end_however_often_the_process_is_attached() {
     let Some(running) = hazard("bounded-waits", &[], "ready") else {
         return;
@@ -43,22 +22,6 @@ fn waits_that_begin_anew_at_each_stop_end_however_often_the_process_is_attached(
         is_over
     });
     running.finish().expect_success().expect_output("ready\ndone");
-}
-
-#[test]
-fn attach_interrupts_no_wait_of_hundreds_of_threads() {
-    let Some(running) = hazard("waiters", &["300"], "ready") else {
-        return;
-    };
-    let before = Memory::of(running.pid());
-    for _ in 0..5 {
-        attach(running.pid()).expect_success().expect_output("");
-        assert!(running.pid().is_served());
-        detach(running.pid()).expect_success().expect_output("");
-    }
-    assert!(running.pid().exists() && running.pid().state() != 'Z');
-    assert_eq!(Memory::of(running.pid()), before);
-    assert_eq!(running.out_so_far(), "ready\n");
 }
 
 #[test]

@@ -2,18 +2,18 @@
 
 use crate::common::{comes_to, helper_program, served};
 
-/// Starts waits of all kinds, in the name of whose threads another process of the tree sends requests.
+/// Starts threads that wait, in the name of whose threads another process of the tree sends requests.
 #[track_caller]
 fn are_not_disturbed_by_requests_of(kind: &str) {
-    let (Some(sleepers), Some(forger)) = (
-        helper_program("sleepers", "cc", &[]),
+    let (Some(threads), Some(forger)) = (
+        helper_program("many-threads", "cc", &[]),
         helper_program("forger", "cc", &[]),
     ) else {
         return;
     };
-    let script = "\"$0\" & victim=$!; sleep 1; \"$1\" \"$2\" $(ls /proc/$victim/task) & forger=$!; \
+    let script = "\"$0\" 20 & victim=$!; sleep 1; \"$1\" \"$2\" $(ls /proc/$victim/task) & forger=$!; \
         sleep 2; kill -9 $forger; kill $victim; wait $victim";
-    let command = ["sh", "-c", script, &sleepers, &forger, kind];
+    let command = ["sh", "-c", script, &threads, &forger, kind];
     comes_to(|| served(&command), 0, "ready\nforging\ndone");
 }
 
