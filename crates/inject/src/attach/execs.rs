@@ -57,8 +57,8 @@ pub fn outside<T>(pid: i32, mut work: impl FnMut() -> Answer<T>) -> Answer<T> {
         if after.is_some() {
             without_since = None;
         }
-        // Twice: not all threads are listed while one of them takes the first one's number.
-        let has_ended = (0..2).all(|look| {
+        // For 50 ms: not all threads are listed while one of them takes the first one's number, and may wait for a CPU.
+        let has_ended = (0..5).all(|look| {
             std::thread::sleep(BETWEEN * look);
             threads::of(pid).into_iter().all(|tid| threads::has_ended(pid, tid))
         });
