@@ -24,8 +24,8 @@ pub struct HookedCalls {
     pub moved: Vec<Moved>,
     /// Sites that are left alone, each with the reason.
     pub left_alone: Vec<String>,
-    /// Whether the bytes of one are not those of its file.
-    pub is_changed_by_others: bool,
+    /// The first of them whose bytes are not those of its file.
+    pub changed_by_others: Option<String>,
 }
 
 /// A mapped file whose calls matter.
@@ -107,7 +107,7 @@ impl HookedCalls {
                     place,
                     "its code is not that of its file (a probe or a breakpoint of another tool is there)",
                 );
-                self.is_changed_by_others = true;
+                self.changed_by_others = self.changed_by_others.take().or(self.left_alone.last().cloned());
                 continue;
             }
             page[used..used + redirect.thunk.len()].copy_from_slice(&redirect.thunk);

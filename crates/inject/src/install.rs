@@ -75,9 +75,8 @@ pub fn prepare(config: &InjectionConfig) {
     }
 }
 
-/// Refuses if the exec of this program's descendants would not be noticed, because a call cannot be redirected, or because
-/// another tool has changed the code of the C library. That shows in this process, whose C library is most likely the
-/// program's.
+/// Refuses if the exec of this program's descendants would not be noticed, because another tool has changed the code of
+/// the C library. That shows in this process, whose C library is most likely the program's.
 fn require_execs(calls: &HookedCalls, config: &InjectionConfig, hook: &Hook) -> Result<()> {
     let own = std::process::id() as i32;
     let maps = maps::of(own)?;
@@ -91,7 +90,7 @@ fn require_execs(calls: &HookedCalls, config: &InjectionConfig, hook: &Hook) -> 
         let at = file.loaded.saturating_sub(PAGE);
         here.add(&memory, &file, (at, &mut page), doors(hook, at), MOST_RECORDS);
     }
-    let why = calls.left_alone.first().or(here.left_alone.first());
+    let why = calls.changed_by_others.as_ref().or(here.changed_by_others.as_ref());
     why.map_or(Ok(()), |why| Err(Error::Unsupported(why.clone())))
 }
 

@@ -175,7 +175,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     };
     in_force.map(|attached| Attached {
         without_children,
-        is_changed_by_others: config.children.is_some() && calls.is_changed_by_others,
+        is_changed_by_others: config.children.is_some() && calls.changed_by_others.is_some(),
         rescued,
         ..attached
     })
