@@ -6,7 +6,7 @@ use std::process::Command;
 use fastpath_protocol::Client;
 
 use super::{Place, among_others, page_of, wait_until_served};
-use crate::common::{NOBODY, Pid, Running, finish, needs_root, program, skip, start, tool, torture, wait_until};
+use crate::common::{NOBODY, Pid, finish, needs_root, skip, start, tool, torture, wait_until};
 
 #[test]
 fn run_takes_its_page_from_the_daemon_and_its_helper_publishes_nothing() {
@@ -199,6 +199,7 @@ fn a_socket_of_another_user_is_not_used_and_the_message_names_the_user() {
 }
 
 /// A daemon that hands out a page that it can shorten, and does: a reader of it ends by SIGBUS.
+#[cfg(target_arch = "x86_64")]
 const FORGES: &str = r#"
 os.chmod(sys.argv[1], 0o666)
 listener.listen(50)
@@ -215,11 +216,14 @@ while True:
     client.sendmsg([answer], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
     os.ftruncate(page, 0)
 "#;
+#[cfg(target_arch = "x86_64")]
 const BINDS: &str = "listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\nlistener.bind(sys.argv[1])\n";
 
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn no_program_maps_the_page_of_a_daemon_that_listened_first() {
+    use crate::common::{Running, program};
+
     let Some(()) = super::attacks::wanted() else { return };
     let Some(clock) = program("clock-glibc") else { return };
     // Returns what `run` says, and whether the other daemon was asked. The program reads its own page, or the kernel's clock.

@@ -4,7 +4,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::{SERVED, Server, inherited, preloaded, verbose};
-use crate::attach::namespaces::{ENTERED, entering, setting, unsharing};
 use crate::common::clock_calls::{clock_calls, fewest_clock_calls};
 use crate::common::{finish, program, start, tool, torture, wait_until};
 
@@ -266,7 +265,9 @@ fn interpreters_and_virtual_machines_have_the_page() {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn a_process_that_enters_a_time_namespace_sees_its_clocks() {
+    use crate::attach::namespaces::{ENTERED, entering, setting, unsharing};
     let Some(python) = tool("python3") else { return };
     let Some((_sleeper, setns)) = setting() else { return };
     let server = Server::start();
