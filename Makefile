@@ -26,7 +26,7 @@ demo: ## install what is missing, build, show the cost of a lost clock path, and
 	$(ENV) cargo build --release
 	@./demo/run
 
-test: ## install what is missing, run every lint and test; some 35 minutes on 2 cores
+test: ## install what is missing, run every lint and test; some 45 minutes on 2 cores
 	@./scripts/test
 
 check: ## for daily work: lints, unit tests and the main end-to-end tests; under 5 minutes once everything is built
