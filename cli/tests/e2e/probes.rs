@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::attach::children::attach_with_children;
 use crate::attach::{detach, hazard};
-use crate::common::{Running, fastpath, finish, helper_program, served, skip, start, tool, wait_until};
+use crate::common::{fastpath, finish, helper_program, served, skip, start, wait_until};
 
 #[test]
 fn functions_work_after_a_probe_on_any_of_their_instructions_is_gone_and_programs_are_served() {
@@ -94,92 +94,4 @@ fn the_reason_is_reported_if_a_programs_exec_cannot_be_redirected_safely() {
     let attached = attach_with_children(running.pid()).expect_success();
     assert!(says_why(&attached.err), "{attached:#?}");
     running.pid().signal(libc::SIGKILL);
-}
-
-/// Returns the last line that `reads-and-execs` prints, from now on.
-fn rounds(running: &Running) -> String {
-    let lines = || {
-        running
-            .out_so_far()
-            .lines()
-            .filter(|line| line.contains("rounds"))
-            .count()
-    };
-    let before = lines();
-    running.pid().signal(libc::SIGUSR1);
-    wait_until("its count", || lines() > before);
-    running.out_so_far().lines().last().expect("a line").to_owned()
-}
-
-#[test]
-#[cfg(target_arch = "x86_64")]
-fn gdbs_breakpoints_on_calls_and_reads_work_before_and_after_an_attach_and_leave_no_trace() {
-    let Some(gdb) = tool("gdb") else { return };
-    let Some(running) = hazard("reads-and-execs", &[], "ready") else {
-        return;
-    };
-    let pid = running.pid();
-    let out = running.out_so_far();
-    let words: Vec<&str> = out.split_whitespace().collect();
-    let [_, function, call] = words[..] else {
-        panic!("{out}")
-    };
-    let places = [
-        format!("break *{function}"),
-        // The `syscall`, and what is behind it.
-        format!("break *{call}"),
-        format!("break *({call}+2)"),
-        "break *__vdso_clock_gettime".to_owned(),
-    ];
-    let own = env!("CARGO_BIN_EXE_fastpath");
-    // Returns what gdb prints. With its breakpoints set, `fastpath` cannot change the process.
-    let debug = |fastpath: &str| {
-        let handle = "handle SIGCHLD SIGUSR1 nostop noprint pass".to_owned();
-        let shell = format!("shell {own} {fastpath} {}; echo status $?", pid.0);
-        let goes_on = (0..16).map(|_| "continue".to_owned());
-        let ends = ["info breakpoints", "delete", "detach"].map(str::to_owned);
-        let commands = [handle].into_iter().chain(places.clone()).chain(goes_on).chain([shell]);
-        let commands: Vec<_> = commands.chain(ends).collect();
-        let mut out = String::new();
-        wait_until("gdb, beside the helper that traces at each exec", || {
-            let mut debugger = Command::new(gdb);
-            debugger.args([
-                "-nx",
-                "-batch",
-                "-ex",
-                "set debuginfod enabled off",
-                "-p",
-                &pid.0.to_string(),
-            ]);
-            debugger.args(commands.iter().flat_map(|command| ["-ex", command]));
-            let seen = finish(debugger);
-            out = seen.out;
-            !seen.err.contains("already traced")
-        });
-        assert!(out.contains("status 6"), "{out}");
-        out
-    };
-    let hits = |seen: &str| seen.matches("breakpoint already hit").count();
-    let seen = debug("attach --children --clocks all");
-    assert_eq!(hits(&seen), 4, "{seen}");
-    assert!(rounds(&running).ends_with(" 0 failures"), "{}", running.out_so_far());
-
-    // A child that ends meanwhile is no failure, and not reported.
-    attach_with_children(pid).expect_success().expect_output("");
-    let seen = debug("detach");
-    // A call goes past an instruction between the changed one and the `syscall`.
-    assert!(hits(&seen) >= 3, "{seen}");
-    assert!(pid.is_served());
-    wait_until("children that are served", || {
-        let line = rounds(&running);
-        assert!(line.ends_with(" 0 failures"), "{line}");
-        !line.contains(" 0 served")
-    });
-
-    detach(pid).expect_success().expect_output("");
-    let seen = debug("attach --children --clocks all");
-    assert_eq!(hits(&seen), 4, "{seen}");
-    let line = rounds(&running);
-    assert!(line.ends_with(" 0 failures"), "{line}");
-    pid.signal(libc::SIGKILL);
 }
