@@ -150,7 +150,7 @@ impl RemoteCalls<'_> {
     /// Runs the loop to its end. A signal of another kind takes effect at once: a program at its exec has no handlers,
     /// so it matters to none where it is.
     fn run_batch(&mut self, registers: &Registers, signal: i32, stops_at: u64) -> Result<()> {
-        self.tracee.set_registers(registers)?;
+        self.set_registers(registers)?;
         let mut deliver = 0;
         loop {
             self.tracee.resume(Until::Event, deliver)?;

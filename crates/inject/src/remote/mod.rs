@@ -221,10 +221,6 @@ impl<'t> RemoteCalls<'t> {
 
     /// Makes one call, named `what` in errors.
     pub fn call(&mut self, what: &'static str, call: Call, args: [u64; 6]) -> Result<u64> {
-        // A caller that cleans up after an error makes more calls.
-        if self.is_lost {
-            return Err(Error::Gone);
-        }
         if self.policy.must_run() {
             self.return_to_program()?;
             self.is_lost = true;
@@ -258,6 +254,14 @@ impl<'t> RemoteCalls<'t> {
         self.call("munmap", Call::Munmap, [at, size, 0, 0, 0, 0]).map(drop)
     }
 
+    /// Changes the thread's registers, unless it is lost: a caller that cleans up after an error makes more calls.
+    fn set_registers(&self, registers: &Registers) -> Result<()> {
+        if self.is_lost {
+            return Err(Error::Gone);
+        }
+        self.tracee.set_registers(registers)
+    }
+
     fn write_trampoline(&self) -> Result<()> {
         let code = [
             self.abi.system_call(),
@@ -277,7 +281,7 @@ impl<'t> RemoteCalls<'t> {
         let registers = self
             .abi
             .call_registers(&self.program, self.tail.code(), self.abi.number(call), args);
-        self.tracee.set_registers(&registers)?;
+        self.set_registers(&registers)?;
         // Traced by entry and exit, not by single steps: the kernel does not clear the trap flag when a tracer dies,
         // and it forces SIGTRAP on a program that ignores it.
         self.tracee.resume(Until::Syscall, 0)?;
@@ -305,7 +309,7 @@ impl<'t> RemoteCalls<'t> {
                 Some(Stop::Signal(signal)) => {
                     let refused = self.policy.refuse_signal(self.tracee, signal, self.after_call());
                     if refused.is_err() {
-                        self.tracee.set_registers(&self.program)?;
+                        self.set_registers(&self.program)?;
                         return refused.map(|()| None);
                     }
                     self.deliver(signal)?;
@@ -316,7 +320,7 @@ impl<'t> RemoteCalls<'t> {
                     _ => {}
                 },
                 Some(Stop::Interrupt | Stop::Group) if was_asked && self.tracee.registers()?.pc() == registers.pc() => {
-                    self.tracee.set_registers(&self.program)?;
+                    self.set_registers(&self.program)?;
                     return Err(does_not_go_on());
                 }
                 Some(Stop::Interrupt | Stop::Group | Stop::Other) => {}
@@ -327,7 +331,7 @@ impl<'t> RemoteCalls<'t> {
 
     /// Delivers a signal that arrived while the registers were the tracer's.
     fn deliver(&mut self, signal: i32) -> Result<()> {
-        self.tracee.set_registers(&self.program)?;
+        self.set_registers(&self.program)?;
         self.tracee.interrupt()?;
         self.tracee.resume(Until::Event, signal)?;
         self.take_over()
@@ -371,7 +375,7 @@ impl<'t> RemoteCalls<'t> {
                 None => nap(begun),
             }
         }
-        self.tracee.set_registers(&self.program)
+        self.set_registers(&self.program)
     }
 
     /// Restores the program's registers and the tail. The thread is then in the stop that this returns.
@@ -379,7 +383,7 @@ impl<'t> RemoteCalls<'t> {
         match &self.batch {
             // The program has not begun: there is no call of its own whose continuation the kernel could decide.
             Some(batch) if !self.is_lost => {
-                self.tracee.set_registers(&self.program)?;
+                self.set_registers(&self.program)?;
                 self.tail.erase_from(batch.code())?;
             }
             _ => {
