@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::LazyLock;
 
 use crate::title;
 
@@ -165,9 +166,11 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), String> {
 /// Setting of Yama (Documentation/admin-guide/LSM/Yama.rst).
 pub const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
-/// Returns whether Yama requires a tracer that is no ancestor to be declared (mode 1).
+/// Returns whether Yama requires a tracer that is no ancestor to be declared (mode 1), as it did at the first look.
 pub fn tracer_must_be_declared() -> bool {
-    std::fs::read_to_string(YAMA).is_ok_and(|mode| mode.trim() == "1")
+    static MUST_BE: LazyLock<bool> =
+        LazyLock::new(|| std::fs::read_to_string(YAMA).is_ok_and(|mode| mode.trim() == "1"));
+    *MUST_BE
 }
 
 /// Returns this process, if it must be declared as a tracer; else 0.

@@ -81,9 +81,7 @@ pub fn leave_behind(mut program: Program, surroundings: &Surroundings) -> Result
         trial,
         is_declared: process::tracer_must_be_declared(),
     };
-
     let is_declared = helper.is_declared;
-
     let ours_there = ours.as_raw_fd();
     let started = process::start(|| {
         // SAFETY: the number is this process's copy of a descriptor that it never uses.
