@@ -80,10 +80,10 @@ impl Args {
 
 /// Adds what was probably meant, where other tools have that word or argument.
 fn with_suggestion(mut error: clap::Error, args: &[OsString]) -> clap::Error {
-    let word = |at: usize| args.get(at).and_then(|arg| arg.to_str()).unwrap_or_default();
-    match (error.kind(), word(1)) {
-        (ErrorKind::InvalidSubcommand, word) => {
-            let meant = match word {
+    let command = args.get(1).and_then(|arg| arg.to_str()).unwrap_or_default();
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let meant = match command {
                 "check" | "diagnose" => "doctor",
                 "list" | "ls" | "ps" => "status",
                 "fix" => "attach",
@@ -96,7 +96,7 @@ fn with_suggestion(mut error: clap::Error, args: &[OsString]) -> clap::Error {
                 ContextValue::Strings(vec![meant.into()]),
             );
         }
-        (ErrorKind::UnknownArgument, command) => {
+        ErrorKind::UnknownArgument => {
             let number = match error.get(ContextKind::InvalidArg) {
                 Some(ContextValue::String(number)) if number.parse::<u32>().is_ok() => number,
                 _ => return error,

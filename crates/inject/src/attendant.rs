@@ -88,8 +88,8 @@ impl Attendant {
     }
 
     /// Meets the first program: waits for its exec, then calls `before`, installs, and asks `installed` what to do with
-    /// the result (without an error: why the programs that it executes will not be served, if so). Returns whether the program runs, untraced. If not, it has ended, or the end of this thread releases
-    /// it.
+    /// the result (without an error: why the programs that it executes will not be served, if so). Returns whether the
+    /// program runs, untraced. If not, it has ended, or the end of this thread releases it.
     /// `must_see_execs`: it counts as an error if the exec of another program would not be noticed.
     pub fn meet_first(
         &self,

@@ -107,7 +107,9 @@ impl HookedCalls {
                     place,
                     "its code is not that of its file (a probe or a breakpoint of another tool is there)",
                 );
-                self.changed_by_others = self.changed_by_others.take().or(self.left_alone.last().cloned());
+                if self.changed_by_others.is_none() {
+                    self.changed_by_others = self.left_alone.last().cloned();
+                }
                 continue;
             }
             page[used..used + redirect.thunk.len()].copy_from_slice(&redirect.thunk);
