@@ -1,6 +1,6 @@
 //! fastpath's own functions in this process; `bench` and `report` compare the kernel's with them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fastpath_helper::{grant, process};
 use fastpath_inject::{InProcess, Shared};
@@ -16,14 +16,9 @@ pub fn functions() -> Result<Functions, String> {
     let (grant, mut publisher) = grant::publish(ClockSet::ALL, Offsets::default(), &mailbox, Trust::Invariant, |_| {})?;
     grant::begin(&mut publisher, Trust::Invariant)?;
     process::spawn(move || publisher.run(|| true))?;
-    let seeded = grant::seeded(&grant.page);
     let vdso = InProcess::map(&grant.page).map_err(|e| e.to_string())?;
-    let begun = Instant::now();
-    while !seeded() {
-        if begun.elapsed() > Duration::from_secs(2) {
-            return Err("its clock could not be calibrated in 2 s".into());
-        }
-        std::thread::sleep(Duration::from_millis(1));
+    if !grant::wait_for_anchor(&grant.page, Duration::from_secs(2)) {
+        return Err("its clock could not be calibrated in 2 s".into());
     }
     // The first windows are short; the steady state must be compared.
     std::thread::sleep(Duration::from_millis(500));

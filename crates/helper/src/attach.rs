@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 use fastpath_daemon::Service;
 use fastpath_inject::Cache;
@@ -15,6 +16,9 @@ use crate::grant::{self, Purpose};
 use crate::policy::DaemonsPolicy;
 use crate::process::Surroundings;
 use crate::tree::{self, TimeNamespace};
+
+/// Longest time to wait for a page's first anchor: a publisher needs milliseconds, but beside busy threads more.
+const FIRST_ANCHOR: Duration = Duration::from_secs(5);
 
 /// Options of an attach.
 pub struct Wanted {
@@ -124,6 +128,8 @@ fn of_host(wanted: &Wanted, pid: i32) -> Result<Grant, Failure> {
 }
 
 fn attach_one(pid: i32, config: &AttachConfig<'_>, give_up: LastResort) -> Outcome {
+    // What is attached is served from then on. Without an anchor its reads would take the kernel's path, correctly.
+    grant::wait_for_anchor(&config.grant.page, FIRST_ANCHOR);
     match attach::attach(pid, config, give_up) {
         Ok(attached) => Outcome::Attached(attached),
         Err(refusal) => Outcome::Refused(refusal),

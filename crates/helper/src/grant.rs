@@ -2,12 +2,11 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fastpath_evidence::PageCopy;
 use fastpath_inject::Shared;
-use fastpath_page::{ClockSet, Grant};
+use fastpath_page::{ClockSet, Grant, Page, Reader};
 use fastpath_protocol::client::Failure;
 use fastpath_protocol::{Client, Code, Refusal};
 use fastpath_publish::evidence::{self, Trust};
@@ -18,6 +17,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// wakes up a CPU.
 const FIRST_CHECK: Duration = Duration::from_millis(8);
 const LATE_CHECKS: Duration = Duration::from_secs(1);
+/// Time between two looks at a page that has no anchor yet.
+const LOOK_EVERY: Duration = Duration::from_micros(50);
 
 /// What a grant is for.
 #[derive(Clone, Copy)]
@@ -92,13 +93,34 @@ pub fn begin(publisher: &mut Publisher, trust: Trust) -> Result<(), String> {
     publisher.compare_cpus().map_err(failed)
 }
 
-/// Returns a function that reports, in any thread, whether a page has an anchor.
-pub fn seeded(page: &OwnedFd) -> impl Fn() -> bool + Send + use<> {
-    let page = page.try_clone().map(File::from).ok();
+/// Returns a function that reports, in any thread, whether to wait on for a page's first anchor: at most for `limit`, and
+/// no longer once the publisher has withdrawn the clocks.
+pub fn awaits_anchor(page: &OwnedFd, limit: Duration) -> impl Fn() -> bool + Send + use<> {
+    let page = page.try_clone();
+    let begun = Instant::now();
     move || {
-        let copy = page.as_ref().and_then(|page| PageCopy::read(page, 0).ok().flatten());
-        copy.is_some_and(|copy| copy.hres.copy[0].cap_cycles.load(Ordering::Acquire) != 0)
+        let copy = page.as_ref().ok().and_then(copy_of);
+        let is_due = |copy: PageCopy| !has_anchor(&copy) && Reader::new(&copy).stats().withdrawn_reason.is_none();
+        copy.is_some_and(is_due) && begun.elapsed() < limit
     }
+}
+
+/// Waits for a page's first anchor, of a publisher in another thread or process; returns whether there is one.
+pub fn wait_for_anchor(page: &OwnedFd, limit: Duration) -> bool {
+    let waits = awaits_anchor(page, limit);
+    while waits() {
+        std::thread::sleep(LOOK_EVERY);
+    }
+    copy_of(page).is_some_and(|copy| has_anchor(&copy))
+}
+
+fn copy_of(page: &OwnedFd) -> Option<PageCopy> {
+    let page = page.try_clone().map(File::from).ok()?;
+    PageCopy::read(&page, 0).ok().flatten()
+}
+
+fn has_anchor(page: &Page) -> bool {
+    Reader::new(page).age_ns(0).is_some()
 }
 
 /// Keeps this process as long as `needed`, called from time to time, returns true. Meanwhile `publisher` publishes.
@@ -141,6 +163,8 @@ impl<'a> Purpose<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use fastpath_publish::SharedPage;
 
     use super::*;
@@ -158,13 +182,11 @@ mod tests {
         let (grant, mut publisher) = publish(ClockSet::HRES, Offsets::default(), &mailbox, trust, |_| {}).unwrap();
         assert_eq!(grant.clocks, ClockSet::HRES);
         assert_eq!(refreshes(&grant.page), 0);
-        assert!(!seeded(&grant.page)());
+        assert!(!wait_for_anchor(&grant.page, Duration::ZERO));
         begin(&mut publisher, trust).unwrap();
-        let begun = Instant::now();
-        publisher.run(|| {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it is never published");
-            refreshes(&grant.page) == 0
-        });
+        publisher.run(awaits_anchor(&grant.page, Duration::from_secs(60)));
+        assert!(wait_for_anchor(&grant.page, Duration::ZERO));
+        assert_ne!(refreshes(&grant.page), 0, "it is never published");
         // 0 is the mark of a page that no daemon made.
         for keeper in [0, 1] {
             assert!(SharedPage::take_up(&File::from(grant.page.try_clone().unwrap()), keeper).is_err());

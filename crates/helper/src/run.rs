@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fastpath_daemon::Service;
 use fastpath_inject::Shared;
@@ -199,7 +199,7 @@ impl Helper {
             mailbox: kept,
             clocks,
         } = grant;
-        let seeded = grant::seeded(&page);
+        let shown = page.try_clone().map_err(|e| format!("the page: {e}"))?;
         let mailbox = self.mailbox.clone();
         let (service, without_vdso) = (&self.program.service, self.program.without_vdso);
         let (policy, trial) = (self.policy.take(), std::mem::take(&mut self.trial));
@@ -208,15 +208,9 @@ impl Helper {
         let before = || {
             timeline.borrow_mut().mark("exec");
             if self.program.require {
-                let begun = Instant::now();
-                let waits = || !seeded() && begun.elapsed() < FIRST_ANCHOR;
                 match &mut publisher {
-                    Some(publisher) => publisher.run(waits),
-                    None => {
-                        while waits() {
-                            std::thread::sleep(Duration::from_micros(50));
-                        }
-                    }
+                    Some(publisher) => publisher.run(grant::awaits_anchor(&shown, FIRST_ANCHOR)),
+                    None => drop(grant::wait_for_anchor(&shown, FIRST_ANCHOR)),
                 }
                 timeline.borrow_mut().mark("calibrate and publish");
             }

@@ -140,7 +140,8 @@ impl<'p> Reader<'p> {
         );
         let cycles = counter.saturating_sub(anchor.base_cycles.load(Ordering::Relaxed));
         let ns = (u128::from(cycles) * u128::from(mult)).checked_shr(shift)?;
-        (mult != 0).then(|| u64::try_from(ns).unwrap_or(u64::MAX))
+        let is_anchor = anchor.cap_cycles.load(Ordering::Relaxed) != 0;
+        is_anchor.then(|| u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
     /// Returns seconds and nanoseconds of a clock id at the value that `counter` reads, or `None` where the reader must

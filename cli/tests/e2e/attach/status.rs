@@ -16,6 +16,10 @@ pub fn of(pid: Pid) -> Option<serde_json::Value> {
     processes.into_iter().find(|process| process["pid"] == pid.0)
 }
 
+fn answers_all(pid: Pid) -> bool {
+    of(pid).is_some_and(|status| status["clocks"].as_array().is_some_and(|clocks| clocks.len() == 5))
+}
+
 #[test]
 fn status_shows_attach_or_run_with_clocks_and_publisher() {
     let mut sleep = Command::new("sleep");
@@ -24,13 +28,12 @@ fn status_shows_attach_or_run_with_clocks_and_publisher() {
     wait_until("its sleep", || attached.pid().read("wchan").contains("nanosleep"));
     assert_eq!(of(attached.pid()), None);
     attach(attached.pid()).expect_success();
+    assert!(answers_all(attached.pid()), "an attach ends before its page answers");
     let run = start(served(&["sleep", "1000"]));
     wait_until("its sleep", || run.pid().read("wchan").contains("nanosleep"));
     for (running, by) in [(&attached, "attach"), (&run, "run")] {
-        // A publisher that has just begun has not published yet.
-        wait_until("its clocks", || {
-            of(running.pid()).is_some_and(|status| status["clocks"].as_array().is_some_and(|clocks| clocks.len() == 5))
-        });
+        // `run` starts its program before the publisher's first anchor.
+        wait_until("its clocks", || answers_all(running.pid()));
         let status = of(running.pid()).expect("a process");
         assert_eq!((&status["by"], &status["comm"]), (&by.into(), &"sleep".into()));
         assert_eq!(status["publisher_is_alive"], true);
