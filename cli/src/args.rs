@@ -64,7 +64,7 @@ struct OnlyRun {
 
 impl Args {
     /// Parses the command line; ends this process with a message if it is wrong, or asks for help.
-    pub fn of(args: &[OsString]) -> Args {
+    pub fn parse(args: &[OsString]) -> Args {
         // The other commands are left out, because building their definitions would delay the start of the program. A
         // message comes from all of them.
         if args.get(1).is_some_and(|command| command == "run")

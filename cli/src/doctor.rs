@@ -62,7 +62,7 @@ pub fn run(options: &args::Doctor) -> i32 {
 
 /// Samples the clock reads of a process. A seccomp filter might kill this process for that.
 fn sample(pid: u32) -> io::Result<Reads> {
-    let mode = fastpath_os::Status::of("self")
+    let mode = fastpath_os::Status::read("self")
         .ok()
         .and_then(|status| status.number("Seccomp"));
     match mode {

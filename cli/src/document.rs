@@ -42,7 +42,7 @@ struct Document<'a, T> {
 }
 
 impl<'a, T> Document<'a, T> {
-    fn of(command: &'a str, result: &'a T) -> Document<'a, T> {
+    fn new(command: &'a str, result: &'a T) -> Document<'a, T> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Document {
             schema: SCHEMA,
@@ -56,12 +56,12 @@ impl<'a, T> Document<'a, T> {
 
 /// Returns the result of a command as one line.
 pub fn line<T: Serialize>(command: &str, result: &T) -> Result<String, String> {
-    output::json(&Document::of(command, result))
+    output::json(&Document::new(command, result))
 }
 
 /// Prints the result of a command; returns the exit status.
 pub fn print<T: Serialize>(command: &str, result: &T) -> i32 {
-    output::print_json(&Document::of(command, result))
+    output::print_json(&Document::new(command, result))
 }
 
 fn schema_of<T: JsonSchema>(command: &str) -> Schema {

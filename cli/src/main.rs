@@ -58,7 +58,7 @@ extern "C" fn begin(argc: c_int, argv: *const *const c_char) -> ! {
     if let Some(status) = shell::PROGRAM.answer(args.clone()) {
         std::process::exit(status);
     }
-    let args = Args::of(&args);
+    let args = Args::parse(&args);
     if let Some(status) = unreadable_clocks(&args.command) {
         std::process::exit(status);
     }

@@ -53,7 +53,7 @@ fn write_built(command: &Command, section: &'static str, siblings: &[Page], dire
     }
     let name = title(command);
     let long = command.get_after_long_help().or(command.get_after_help());
-    let mut ours = Sections::of(&long.map(ToString::to_string).unwrap_or_default());
+    let mut ours = Sections::parse(&long.map(ToString::to_string).unwrap_or_default());
     ours.0.push(("FILES", files(&name).join("\n")));
     ours.0.push(("SEE ALSO", see_also(&name, siblings)));
     ours.render(&mut text)?;
@@ -67,7 +67,7 @@ struct Sections(Vec<(&'static str, String)>);
 impl Sections {
     /// Separates the examples, which are indented, and the exit status, which has a heading, from the other paragraphs
     /// of a help text.
-    fn of(help: &str) -> Sections {
+    fn parse(help: &str) -> Sections {
         const EXIT_STATUS: &str = "Exit status: ";
         let (mut notes, mut status, mut examples) = (Vec::new(), Vec::new(), Vec::new());
         for paragraph in help.split("\n\n") {

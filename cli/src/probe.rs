@@ -11,7 +11,7 @@ use crate::output::{self, nanoseconds};
 
 /// Runs the command; returns its exit status.
 pub fn run(options: &args::Probe) -> i32 {
-    let probe = match Probe::of(&options.isa) {
+    let probe = match Probe::run_for(&options.isa) {
         Ok(probe) => probe,
         Err(why) => {
             output::note(format_args!("probe: {why}"));

@@ -16,7 +16,7 @@ pub static LONG: LazyLock<String> = LazyLock::new(|| {
     }
     text += "\nimages:";
     for isa in Isa::ALL {
-        let _ = match Image::of(isa) {
+        let _ = match Image::for_isa(isa) {
             Some(image) => write!(text, "\n  {:8}{} bytes", isa.name(), image.bytes().len()),
             None => write!(text, "\n  {:8}none: built without clang and lld", isa.name()),
         };

@@ -40,7 +40,7 @@ pub fn attach(options: &args::Attach) -> i32 {
         }
     };
     // Before anything is started for these processes.
-    let selected = Selected::of(&options.processes);
+    let selected = Selected::from_options(&options.processes);
     let (pids, mut status) = selected.each(attach::may_attach);
     if pids.is_empty() {
         return status;
@@ -191,7 +191,7 @@ pub fn detach(options: &args::Detach) -> i32 {
     let selected = if options.all {
         Selected::found(super::status::attached())
     } else {
-        Selected::of(&options.processes)
+        Selected::from_options(&options.processes)
     };
     let (_, status) = selected.each(|pid| {
         let detached = attach::detach(pid, give_up)?;
@@ -229,7 +229,7 @@ impl Selected {
         }
     }
 
-    fn of(options: &args::Processes) -> Selected {
+    fn from_options(options: &args::Processes) -> Selected {
         let mut selected = Selected::found(Vec::new());
         for name in &options.named {
             if let Named::Pid(pid) = name {

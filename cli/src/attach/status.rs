@@ -355,7 +355,7 @@ enum Looked {
 }
 
 fn look_at(pid: i32, of_daemon: &[fastpath_protocol::status::Page]) -> Looked {
-    match fastpath_os::maps::of(memory_of(pid)) {
+    match fastpath_os::maps::read(memory_of(pid)) {
         Ok(maps) => served(pid, &maps, of_daemon).map_or(Looked::Without, |served| Looked::Served(Box::new(served))),
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Looked::Unreadable,
         Err(_) => Looked::Without,
@@ -372,7 +372,7 @@ fn memory_of(pid: i32) -> i32 {
 }
 
 fn has_ended(tid: i32) -> bool {
-    fastpath_os::Stat::of(tid).is_ok_and(|stat| stat.has_ended())
+    fastpath_os::Stat::read(tid).is_ok_and(|stat| stat.has_ended())
 }
 
 /// Returns the status of this host's daemon, if there is one; the error says why it cannot be asked.
@@ -482,8 +482,8 @@ fn by(pid: i32, has_region: bool) -> (By, usize) {
 
 #[cfg(not(target_arch = "x86_64"))]
 fn by(pid: i32, has_region: bool) -> (By, usize) {
-    let maps = fastpath_os::maps::of(pid).unwrap_or_default();
-    let by = match Journal::of(pid, &maps) {
+    let maps = fastpath_os::maps::read(pid).unwrap_or_default();
+    let by = match Journal::find(pid, &maps) {
         Ok(Some((_, Some(journal)))) if journal.is_of_start => By::Run,
         _ if has_region => By::Attach,
         _ => By::Run,

@@ -246,7 +246,7 @@ impl State {
         (State::Unknown, "unknown"),
     ];
 
-    fn of(page: &PageFacts) -> State {
+    fn from_page(page: &PageFacts) -> State {
         if page.withdrawn.is_some() {
             return State::Withdrawn;
         }
@@ -300,7 +300,7 @@ fn publishers(served: &Served, anchors: u64) -> Vec<Family> {
         Kind::Gauge,
         "Processes on fastpath that can be seen, by the state of their page.",
     );
-    let states: Vec<State> = served.pages.iter().map(|page| State::of(&page.facts)).collect();
+    let states: Vec<State> = served.pages.iter().map(|page| State::from_page(&page.facts)).collect();
     for (state, name) in State::ALL {
         let in_state = || {
             let both = states.iter().zip(&served.pages);
@@ -468,7 +468,7 @@ mod tests {
     #[test]
     fn the_state_of_a_page_is_what_its_readers_see() {
         for (state, facts) in in_each_state() {
-            assert_eq!(State::of(&facts), state, "{facts:?}");
+            assert_eq!(State::from_page(&facts), state, "{facts:?}");
         }
     }
 

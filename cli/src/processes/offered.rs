@@ -32,7 +32,7 @@ pub fn attached() -> ArgValueCandidates {
 }
 
 fn all(is_meant: impl Fn(i32) -> bool) -> Vec<i32> {
-    super::matching(|pid| is_meant(pid) && fastpath_os::Stat::of(pid).is_ok_and(|stat| !stat.is_kernel_thread()))
+    super::matching(|pid| is_meant(pid) && fastpath_os::Stat::read(pid).is_ok_and(|stat| !stat.is_kernel_thread()))
 }
 
 /// Returns the numbers, each with its name, and the names, each once.

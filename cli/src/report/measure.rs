@@ -95,7 +95,9 @@ fn costs(probe: &Probe, ours: Option<Functions>) -> Prices {
     let now = clocks.iter().map(|clock| (Functions::libc(), *clock));
     let with_fastpath = clocks.iter().filter_map(|clock| Some((served(clock)?, *clock)));
     let reads: Vec<(Functions, Clock)> = now.chain(with_fastpath).collect();
-    let mut spreads = price_samples(&reads, SAMPLES).into_iter().map(Distribution::of);
+    let mut spreads = price_samples(&reads, SAMPLES)
+        .into_iter()
+        .map(Distribution::from_samples);
     let now: Vec<Option<Distribution>> = spreads.by_ref().take(clocks.len()).collect();
     let of_clock = |(clock, now): (&Clock, Option<Distribution>)| {
         let fastpath = served(clock).and_then(|_| spreads.next().flatten());

@@ -97,7 +97,7 @@ fn programs_start_without_delay_while_the_helper_is_stopped_or_gone() {
 
 /// Returns the number of requests to a program's helper: its mailbox's doorbell counts them.
 fn requests(pid: Pid) -> u32 {
-    let maps = fastpath_os::maps::of(pid.0).expect("its mappings");
+    let maps = fastpath_os::maps::read(pid.0).expect("its mappings");
     let mailbox = maps.iter().find(|one| one.name.starts_with(MAILBOX_MAPPED_NAME));
     let memory = std::fs::File::open(format!("/proc/{}/mem", pid.0)).expect("its memory");
     let mut doorbell = [0; 4];

@@ -445,7 +445,7 @@ fn a_thunk_does_what_its_window_does_and_a_system_call_no_more() {
     let from = ptrace::getregs(machine.pid).unwrap();
     machine.write(ROUTINE, &[BREAKPOINT]);
     let routines = ["clock_gettime", "gettimeofday", "time", "getcpu", "clock_getres"];
-    let routines = routines.map(|name| Routine::of(Isa::X86_64, name, ROUTINE).unwrap());
+    let routines = routines.map(|name| Routine::for_call(Isa::X86_64, name, ROUTINE).unwrap());
     let mut random = Random(1);
     let (mut before, mut behind) = (0, 0);
     for path in files() {
@@ -471,7 +471,7 @@ fn a_thunk_does_what_its_window_does_and_a_system_call_no_more() {
                 match window.kind {
                     Kind::Behind if window.jump != Jump::First => {
                         let Calls::One(call) = calls else { continue };
-                        let number = Routine::of(Isa::X86_64, call.name(), ROUTINE).unwrap().number;
+                        let number = Routine::for_call(Isa::X86_64, call.name(), ROUTINE).unwrap().number;
                         compare_at_call(&machine, window, &thunk, number, &mut random, &from);
                     }
                     Kind::Before => compare_before(&machine, window, &thunk, &mut random, &from),

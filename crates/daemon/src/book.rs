@@ -145,7 +145,7 @@ impl Book {
         }
         let (lease, mailbox) = match mailbox {
             Some(theirs) => {
-                let lease = Lease::of(&theirs);
+                let lease = Lease::take(&theirs);
                 let lease = lease.map_err(|e| Refusal::new(Code::Malformed, format!("the mailbox: {e}")))?;
                 (lease, theirs)
             }
@@ -234,7 +234,7 @@ impl Book {
             let Some(entry) = self.entries.get(&id) else { continue };
             let in_use = entry.lease.in_use();
             // Where leases are not available, a page is kept as long as the process lives that mapped it first.
-            if !in_use.unwrap_or_else(|| Process::of(entry.process.pid).is_ok()) {
+            if !in_use.unwrap_or_else(|| Process::read(entry.process.pid).is_ok()) {
                 self.forget(id);
                 self.publisher.remove(id);
             }

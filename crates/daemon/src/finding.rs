@@ -116,7 +116,7 @@ fn look_at_all(examiner: Examiner) {
 }
 
 fn payer_of(pid: i32) -> Option<Payer> {
-    let process = Process::of(pid).ok()?;
+    let process = Process::read(pid).ok()?;
     Payer::of_pid(pid, process.uid).ok()
 }
 
@@ -130,7 +130,7 @@ fn device_of_memory() -> io::Result<String> {
 /// Returns the page that a process maps, if it is this keeper's and no daemon keeps it. A page that several processes
 /// map is taken up with the first of them: for the others it is locked.
 fn of_process(pid: i32, device: &str, keeper: u64) -> Option<Found> {
-    let maps = fastpath_os::maps::of(pid).ok()?;
+    let maps = fastpath_os::maps::read(pid).ok()?;
     let page = maps
         .iter()
         .find(|mapping| mapping.name.starts_with(MAPPED_NAME) && mapping.device == device)?;
@@ -139,13 +139,13 @@ fn of_process(pid: i32, device: &str, keeper: u64) -> Option<Found> {
             && mapping.device == device
             && mapping.start == page.start + region::MAILBOX
     })?;
-    let process = Process::of(pid).ok()?;
+    let process = Process::read(pid).ok()?;
     let opened = open(pid, page).and_then(|page| Ok((page, open(pid, mailbox)?)));
     let (page, mailbox) = match opened {
         Ok(opened) => opened,
         Err(error) => {
             // The process may just have ended.
-            if Process::of(pid).is_ok() {
+            if Process::read(pid).is_ok() {
                 let why = "CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE opens what others map";
                 say(
                     Priority::Warning,
@@ -156,7 +156,7 @@ fn of_process(pid: i32, device: &str, keeper: u64) -> Option<Found> {
         }
     };
     let page = SharedPage::take_up(&page, keeper).ok()?;
-    let lease = Lease::of(&mailbox).ok()?;
+    let lease = Lease::take(&mailbox).ok()?;
     let payer = Payer::of_pid(process.pid, process.uid).ok()?;
     Some(Found {
         process,

@@ -16,7 +16,7 @@ pub struct Plan(File);
 impl Plan {
     /// Takes a memfd, and returns also the descriptor to give away: opened anew, so that the kernel counts it as long
     /// as it is open or mapped.
-    pub fn of(made: &impl AsRawFd) -> io::Result<(Plan, OwnedFd)> {
+    pub fn new(made: &impl AsRawFd) -> io::Result<(Plan, OwnedFd)> {
         Ok((Plan(open(made, OFlag::O_RDONLY)?.into()), open(made, OFlag::O_RDONLY)?))
     }
 
@@ -76,7 +76,7 @@ mod tests {
         // SAFETY: fcntl with an int argument. No other descriptor of the file is open.
         until(|| unsafe { libc::fcntl(mailbox.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) } == 0);
         let begun = Instant::now();
-        let refused = Lease::of(&mailbox).err().expect("it is refused").to_string();
+        let refused = Lease::take(&mailbox).err().expect("it is refused").to_string();
         assert!(refused.contains("lease"), "{refused}");
         assert!(begun.elapsed().as_secs() < 5, "it was waited for");
     }
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn what_was_given_for_reading_is_held_until_it_is_closed_and_unmapped() {
         let made = memfd_create(c"plan", MFdFlags::MFD_CLOEXEC).unwrap();
-        let (plan, given) = Plan::of(&made).unwrap();
+        let (plan, given) = Plan::new(&made).unwrap();
         assert!(plan.is_held());
         drop(given);
         until(|| !plan.is_held());

@@ -170,7 +170,7 @@ pub fn has_ended(pidfd: &OwnedFd) -> bool {
 }
 
 fn effective_uid(pid: i32) -> io::Result<u32> {
-    let ids = fastpath_os::Status::of(pid)?.numbers("Uid").unwrap_or_default();
+    let ids = fastpath_os::Status::read(pid)?.numbers("Uid").unwrap_or_default();
     ids.get(1).copied().ok_or_else(gone)
 }
 

@@ -95,13 +95,13 @@ impl Peer {
         // and left the connection to another process.
         Ok(Process {
             uid: self.uid,
-            ..Process::of(self.pid)?
+            ..Process::read(self.pid)?
         })
     }
 
     /// Returns the process that a pidfd names and its payer; refuses if the client may not act on that process.
     pub fn process_of(&self, pidfd: BorrowedFd<'_>) -> Result<(Process, Payer), Refusal> {
-        let process = Process::of(pid_of(pidfd)?)?;
+        let process = Process::read(pid_of(pidfd)?)?;
         let payer = Payer::of_pid(process.pid, process.uid).map_err(|_| gone(process.pid))?;
         if !self.has_to_do_with(process.uid, payer) {
             return Err(Refusal::new(
@@ -135,7 +135,7 @@ pub struct Process {
 
 impl Process {
     /// Returns the process with this id.
-    pub fn of(pid: i32) -> Result<Process, Refusal> {
+    pub fn read(pid: i32) -> Result<Process, Refusal> {
         match fs::metadata(format!("/proc/{pid}")) {
             Ok(about) => Ok(Process { pid, uid: about.uid() }),
             Err(_) => Err(gone(pid)),

@@ -241,7 +241,7 @@ fn contents(plan: &RegionPlan, answer: &mut Answer) -> Result<(Plan, OwnedFd), R
     // The client maps it, and a detach recognizes the region by this name.
     let name = std::ffi::CString::new(REGION_NAME).map_err(|e| Refusal::new(Code::Internal, e.to_string()))?;
     let made = sealed(&name, &bytes)?;
-    Plan::of(&made).map_err(|e| Refusal::new(Code::Internal, format!("memory for the answer: {e}")))
+    Plan::new(&made).map_err(|e| Refusal::new(Code::Internal, format!("memory for the answer: {e}")))
 }
 
 /// Answers in the packet itself: a memfd would be charged to this process for as long as the client keeps it.

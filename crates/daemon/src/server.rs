@@ -87,7 +87,7 @@ impl State {
         if policy.rules() == 0 {
             return Ok(());
         }
-        match policy.decide(&Facts::of(process)) {
+        match policy.decide(&Facts::read(process)) {
             Some(decision) if decision.action == Action::Never => Err(Refusal::new(
                 Code::Policy,
                 format!("{} says never for process {}", self.policy_file.display(), process.pid),

@@ -41,7 +41,7 @@ impl Shares {
         }
     }
 
-    fn of(&mut self, payer: Payer, now: Instant) -> &mut Share {
+    fn share(&mut self, payer: Payer, now: Instant) -> &mut Share {
         self.of_user.entry(payer).or_insert(Share {
             connections: 0,
             saved: SAVED,
@@ -54,7 +54,7 @@ impl Shares {
         let most = CONNECTIONS_IN_ALL - if payer.is_root() { 0 } else { CONNECTIONS };
         let is_full =
             self.connections >= most || payer.is_container() && self.of_containers >= CONNECTIONS_OF_CONTAINERS;
-        let share = self.of(payer, now);
+        let share = self.share(payer, now);
         if is_full || share.connections >= CONNECTIONS {
             return false;
         }
@@ -66,14 +66,14 @@ impl Shares {
 
     /// Gives a connection back.
     pub fn disconnect(&mut self, payer: Payer, now: Instant) {
-        self.of(payer, now).connections -= 1;
+        self.share(payer, now).connections -= 1;
         self.connections -= 1;
         self.of_containers -= usize::from(payer.is_container());
     }
 
     /// Takes a request of this user's share; returns false if the user has to wait.
     pub fn ask(&mut self, payer: Payer, now: Instant) -> bool {
-        let share = self.of(payer, now);
+        let share = self.share(payer, now);
         let passed = now.saturating_duration_since(share.counted);
         share.counted = now;
         share.saved = (share.saved + passed.as_secs_f64() * REQUESTS_A_SECOND).min(SAVED);

@@ -37,7 +37,7 @@ pub(super) struct Cause {
 }
 
 /// Returns all causes with a proof, the strongest first.
-pub(super) fn of(facts: &Facts) -> Vec<Cause> {
+pub(super) fn from_facts(facts: &Facts) -> Vec<Cause> {
     if let Some(name) = facts.machine.stand_in {
         return vec![Cause {
             kind: Kind::StandIn,

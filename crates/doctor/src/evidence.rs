@@ -53,17 +53,17 @@ fn line(section: &'static str, what: &str, mark: Mark, shows: String, source: &s
 }
 
 /// Returns all lines, section by section.
-pub(super) fn of(facts: &Facts) -> Vec<Line> {
+pub(super) fn from_facts(facts: &Facts) -> Vec<Line> {
     let asked = facts
         .process
         .iter()
-        .flat_map(|asked| process::of(process::ASKED, asked));
+        .flat_map(|asked| process::from_facts(process::ASKED, asked));
     asked
-        .chain(clocks::of(facts))
+        .chain(clocks::from_facts(facts))
         .chain(clocks::of_other_isa(facts))
-        .chain(kernel::of(facts))
-        .chain(counter::of(facts))
-        .chain(process::of(process::PROCESS, &facts.here))
+        .chain(kernel::from_facts(facts))
+        .chain(counter::from_facts(facts))
+        .chain(process::from_facts(process::PROCESS, &facts.here))
         .collect()
 }
 

@@ -118,13 +118,13 @@ pub struct Because {
 const EXPENSIVE_SYSTEM_CALL_NS: f64 = 400.0;
 
 /// Returns all findings, the most severe first; notes are last.
-pub(super) fn of(facts: &Facts) -> Vec<Finding> {
+pub(super) fn from_facts(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
-    findings.extend(facts.process.iter().flat_map(|asked| process::of(asked, facts)));
+    findings.extend(facts.process.iter().flat_map(|asked| process::from_facts(asked, facts)));
     findings.extend(clocks::backward(facts));
     findings.extend(clocks::slow(facts));
     findings.extend(clocks::unknown(facts));
-    findings.extend(counter::of(facts));
+    findings.extend(counter::from_facts(facts));
     findings.extend(notes(facts));
     // Findings about the process that was asked about come before those about the host.
     findings.sort_by_key(|finding| {

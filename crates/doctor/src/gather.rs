@@ -116,7 +116,7 @@ fn clocks_of_its_isa(process: &Process) -> Option<Vec<ClockReport>> {
     let isa = process.isa.as_deref()?;
     let is_other = isa != std::env::consts::ARCH && Probe::isas().contains(&isa);
     is_other
-        .then(|| Probe::of(isa).ok())
+        .then(|| Probe::run_for(isa).ok())
         .flatten()
         .map(|probe| probe.clocks)
 }

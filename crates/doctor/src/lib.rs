@@ -59,7 +59,7 @@ pub struct Belief {
 }
 
 impl Belief {
-    fn of(facts: &Facts, trust: Trust) -> Belief {
+    fn from_facts(facts: &Facts, trust: Trust) -> Belief {
         let distrust = facts.verdict(trust).err();
         Belief {
             trust,
@@ -108,24 +108,24 @@ pub fn examine(options: &Options) -> Result<Report, String> {
     let root = Root::at(options.root);
     let mut facts = gather::gather(&root, options)?;
     facts.counter.evidence.is_readable = was_readable;
-    let mut report = Report::of(facts, root.into_unseen());
+    let mut report = Report::from_facts(facts, root.into_unseen());
     report.elapsed_ms = begun.elapsed().as_millis() as u64;
     Ok(report)
 }
 
 impl Report {
     /// Derives the report from facts, without reading anything else.
-    pub fn of(facts: Facts, unseen: Vec<Unseen>) -> Report {
-        let findings = findings::of(&facts);
-        let verdict = Verdict::of(&facts, &findings);
+    pub fn from_facts(facts: Facts, unseen: Vec<Unseen>) -> Report {
+        let findings = findings::from_facts(&facts);
+        let verdict = Verdict::from_facts(&facts, &findings);
         Report {
             verdict,
             summary: findings::summary(&facts, &findings, verdict),
-            remedies: remedies::of(&facts, &findings),
+            remedies: remedies::from_facts(&facts, &findings),
             gains: findings::gains(&facts),
             unseen,
-            evidence: evidence::of(&facts),
-            beliefs: [Trust::Invariant, Trust::AllowNonInvariant].map(|trust| Belief::of(&facts, trust)),
+            evidence: evidence::from_facts(&facts),
+            beliefs: [Trust::Invariant, Trust::AllowNonInvariant].map(|trust| Belief::from_facts(&facts, trust)),
             findings,
             facts,
             elapsed_ms: 0,
@@ -141,7 +141,7 @@ impl Report {
             ..
         } = self;
         let Some(process) = &mut facts.process else {
-            return Report::of(facts, unseen);
+            return Report::from_facts(facts, unseen);
         };
         match reads {
             Ok(reads) => process.reads = Some(reads),
@@ -155,7 +155,7 @@ impl Report {
         }
         Report {
             elapsed_ms,
-            ..Report::of(facts, unseen)
+            ..Report::from_facts(facts, unseen)
         }
     }
 }

@@ -64,7 +64,7 @@ fn of_file(
     let findings: Vec<_> = findings.collect();
     let rescue = match findings.is_empty() {
         true => None,
-        false => Rescue::of(root, directory, mapping, maps, &file, length),
+        false => Rescue::analyse(root, directory, mapping, maps, &file, length),
     };
     Ok(findings
         .into_iter()
@@ -91,7 +91,7 @@ struct Rescue {
 
 impl Rescue {
     /// Returns `None` if the file cannot be examined.
-    fn of(
+    fn analyse(
         root: &Root,
         directory: &str,
         mapping: &Mapping,

@@ -49,7 +49,7 @@ fn is_without_vdso(memory: &std::fs::File, image_at: u64, facts: &PageFacts) -> 
     memory.read_exact_at(&mut bytes, image_at).ok()?;
     let has_kernel_behind = |bytes: &[u8]| {
         let vdso = Vdso::parse(bytes).ok()?;
-        Image::of(Isa::of_elf(vdso.machine(), vdso.is_64())?)?.has_kernel_behind(bytes)
+        Image::for_isa(Isa::of_elf(vdso.machine(), vdso.is_64())?)?.has_kernel_behind(bytes)
     };
     match has_kernel_behind(&bytes) {
         Some(is_behind) => Some(!is_behind),

@@ -130,7 +130,7 @@ fn read_less_often(facts: &Facts) -> Option<Remedy> {
 }
 
 /// Returns the remedies of the findings, those with an immediate effect first.
-pub(super) fn of(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
+pub(super) fn from_facts(facts: &Facts, findings: &[Finding]) -> Vec<Remedy> {
     let found = |id: &str| findings.iter().any(|finding| finding.id == id);
     if let Some(name) = facts.machine.stand_in {
         let of_clocks = ["counter-unused", "clock-not-in-vdso", "no-vdso", "vdso-dear"];
@@ -278,7 +278,7 @@ fn attach(facts: &Facts, findings: &[Finding], run: &Remedy) -> Option<Remedy> {
 }
 
 fn counter_unused(facts: &Facts) -> Vec<Remedy> {
-    let causes = causes::of(facts);
+    let causes = causes::from_facts(facts);
     let has = |kind| causes.iter().any(|cause| cause.kind == kind);
     let mut remedies = Vec::new();
     let parameters = facts.kernel.parameters.iter().flatten();
@@ -466,7 +466,7 @@ mod tests {
     use super::*;
 
     fn ids(facts: Facts) -> Vec<Cow<'static, str>> {
-        let remedies = Report::of(facts, Vec::new()).remedies.into_iter();
+        let remedies = Report::from_facts(facts, Vec::new()).remedies.into_iter();
         remedies.map(|remedy| remedy.id).collect()
     }
 
@@ -480,7 +480,7 @@ mod tests {
     fn every_remedy_has_its_price_and_the_dangerous_one_its_danger() {
         let mut facts = samples::hpet();
         facts.kernel.release = "5.10.0".to_owned();
-        let report = Report::of(facts, Vec::new());
+        let report = Report::from_facts(facts, Vec::new());
         let ids: Vec<_> = report.remedies.iter().map(|remedy| &*remedy.id).collect();
         assert_eq!(ids, ["run", "attach", "trust-tsc", "newer-kernel"]);
         assert!(report.remedies.iter().all(|remedy| !remedy.price.is_empty()));
@@ -498,7 +498,7 @@ mod tests {
         let mut typed = 0;
         for remedy in hosts
             .into_iter()
-            .flat_map(|facts| Report::of(facts, Vec::new()).remedies)
+            .flat_map(|facts| Report::from_facts(facts, Vec::new()).remedies)
         {
             let words: String = remedy.does.split('`').step_by(2).collect();
             for command in ["fastpath", "sudo", "echo", " -", "tsc=", "_mode"] {
@@ -518,7 +518,7 @@ mod tests {
         facts.counter.evidence.warp = Some(warped.clone());
         let features = facts.counter.evidence.features.as_mut().unwrap();
         (features.rdtscp, features.virtual_cpu) = (true, false);
-        let constant = Report::of(facts.clone(), Vec::new()).remedies;
+        let constant = Report::from_facts(facts.clone(), Vec::new()).remedies;
         assert!(
             constant[0].id == "run" && constant[0].price.contains("counters differ"),
             "{constant:?}"
@@ -546,7 +546,7 @@ mod tests {
         let mut not_compared = facts.clone();
         not_compared.counter.evidence.warp.as_mut().unwrap().pairs.clear();
         assert!(!ids(not_compared).contains(&"run-trusting".into()));
-        let remedies = Report::of(facts, Vec::new()).remedies;
+        let remedies = Report::from_facts(facts, Vec::new()).remedies;
         assert_eq!(remedies[0].id, "run-trusting");
         assert!(remedies[0].price.contains("wrong time"), "{remedies:?}");
     }

@@ -19,7 +19,7 @@ impl PageCopy {
     /// # Errors
     /// Fails if /proc/PID/maps or /proc/PID/mem cannot be read, which need the right to trace the process.
     pub fn of_process(pid: u32) -> io::Result<Option<PageCopy>> {
-        let maps = fastpath_os::maps::of(pid)?;
+        let maps = fastpath_os::maps::read(pid)?;
         let Some(address) = address_of_page(&maps) else {
             return Ok(None);
         };

@@ -159,7 +159,7 @@ impl Warp {
     }
 
     /// Makes the result of the `planned` meetings.
-    fn of(
+    fn from_pairs(
         cpus: Vec<usize>,
         planned: &[(usize, usize)],
         pairs: Vec<Pair>,
@@ -204,7 +204,7 @@ pub(super) fn of_every_pair(timeouts: Timeouts, most_rounds: usize) -> Warp {
     let begun = Instant::now();
     let cpus = cpus::allowed();
     if cpus.len() < 2 {
-        return Warp::of(cpus, &[], Vec::new(), &[], begun);
+        return Warp::from_pairs(cpus, &[], Vec::new(), &[], begun);
     }
     let seats = cpus.len().next_multiple_of(2);
     let rounds = (seats - 1).min(most_rounds);
@@ -275,7 +275,7 @@ pub(super) fn of_every_pair(timeouts: Timeouts, most_rounds: usize) -> Warp {
     });
     let obstacles = obstacles.into_inner().unwrap_or_default();
     let planned = meetings_of(&cpus, rounds);
-    let mut warp = Warp::of(cpus, &planned, pairs, &obstacles, begun);
+    let mut warp = Warp::from_pairs(cpus, &planned, pairs, &obstacles, begun);
     if planned.len() < warp.pairs_in_all() {
         warp.missed.extend(beyond_memory(&warp.cpus, &planned));
     }
@@ -370,7 +370,7 @@ impl Patrol {
         }
         self.rounds = self.rounds.wrapping_add(1);
         if cpus.len() < 2 {
-            return (Warp::of(cpus, &[], Vec::new(), &[], begun), Duration::ZERO);
+            return (Warp::from_pairs(cpus, &[], Vec::new(), &[], begun), Duration::ZERO);
         }
         let at = self.hub % cpus.len();
         let hub = cpus[at];
@@ -401,7 +401,7 @@ impl Patrol {
             Some(offsets) => pairs.into_iter().map(|pair| self.check(offsets, pair)).collect(),
             None => pairs,
         };
-        let warp = Warp::of(cpus, &planned, pairs, &obstacles, begun);
+        let warp = Warp::from_pairs(cpus, &planned, pairs, &obstacles, begun);
         if !warp.missed.is_empty() {
             self.hub = at + 1;
         }
@@ -743,7 +743,7 @@ mod tests {
             why: "sched_setaffinity: EPERM".to_owned(),
         }];
         let planned = [(0, 1), (0, 2), (1, 2)];
-        let warp = Warp::of(
+        let warp = Warp::from_pairs(
             vec![0, 1, 2],
             &planned,
             vec![pair(1, -9, 9)],

@@ -124,7 +124,7 @@ pub fn attach_all(
 fn of_host(wanted: &Wanted, pid: i32) -> Result<Grant, Failure> {
     let gone = || fastpath_protocol::Refusal::new(Code::Process, format!("there is no process {pid} any more"));
     let process = grant::pidfd(pid).ok_or_else(gone)?;
-    grant::of_host(Purpose::of(wanted.service.set(), &process), None)
+    grant::of_host(Purpose::for_process(wanted.service.set(), &process), None)
 }
 
 fn attach_one(pid: i32, config: &AttachConfig<'_>, give_up: LastResort) -> Outcome {
@@ -140,7 +140,7 @@ fn attach_one(pid: i32, config: &AttachConfig<'_>, give_up: LastResort) -> Outco
 fn descendants_of(pids: &[i32]) -> Vec<i32> {
     let processes = fastpath_os::processes().into_iter().flatten();
     let all: Vec<_> = processes
-        .filter_map(|pid| Some((pid, fastpath_os::Stat::of(pid).ok()?.parent)))
+        .filter_map(|pid| Some((pid, fastpath_os::Stat::read(pid).ok()?.parent)))
         .collect();
     let mut found = pids.to_vec();
     let mut next = 0;

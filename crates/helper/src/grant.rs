@@ -153,7 +153,7 @@ pub fn pidfd(pid: i32) -> Option<OwnedFd> {
 
 impl<'a> Purpose<'a> {
     /// Returns the purpose of a page for a process.
-    pub fn of(clocks: ClockSet, process: &'a impl AsFd) -> Purpose<'a> {
+    pub fn for_process(clocks: ClockSet, process: &'a impl AsFd) -> Purpose<'a> {
         Purpose {
             clocks,
             process: Some(process.as_fd()),

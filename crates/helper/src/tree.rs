@@ -123,7 +123,7 @@ fn serve(wanted: &Wanted, pid: i32, namespace: Option<&TimeNamespace>, channel: 
 /// Returns a grant of the host's daemon if this helper only serves descendants; else one of a publisher.
 fn granted(wanted: &Wanted, pid: i32, mailbox: &Shared) -> Result<(Grant, Option<Publisher>), String> {
     let process = grant::pidfd(pid).ok_or_else(|| format!("there is no process {pid} any more"))?;
-    let purpose = Purpose::of(wanted.service.set(), &process);
+    let purpose = Purpose::for_process(wanted.service.set(), &process);
     if wanted.service.children {
         match grant::of_host(purpose, Some(mailbox)) {
             Ok(grant) => return Ok((grant, None)),

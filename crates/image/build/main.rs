@@ -96,7 +96,7 @@ fn image(toolchain: &Toolchain, isa: Isa, audience: Audience, source: &Path, out
     let linked = crate::toolchain::link(toolchain, isa, audience, source, out)?;
     let image = crate::toolchain::trim(&linked)?;
     let contract = match audience {
-        Audience::Native => check::Contract::of(isa, fastpath_page::layout::ABI),
+        Audience::Native => check::Contract::for_isa(isa, fastpath_page::layout::ABI),
         Audience::Hosts => check::Contract::for_hosts(isa, fastpath_page::layout::ABI),
     };
     let violations = check::check(&image, &contract);

@@ -42,7 +42,7 @@ impl Image {
     pub const DEFAULT_PAGE_OFFSET: i64 = -4096;
 
     /// Returns the image of an ISA, or `None` if this build left it out for lack of a compiler.
-    pub fn of(isa: Isa) -> Option<&'static Image> {
+    pub fn for_isa(isa: Isa) -> Option<&'static Image> {
         built::IMAGES[isa as usize].as_ref()
     }
 

@@ -20,7 +20,7 @@ impl KernelFunctions {
 
     /// Returns the functions of this vDSO, whose first byte is at `base`. Functions that no image falls back to are
     /// left out.
-    pub fn of(vdso: &Vdso, base: u64) -> KernelFunctions {
+    pub fn from_vdso(vdso: &Vdso, base: u64) -> KernelFunctions {
         let functions = || vdso.exports().iter().filter(|export| export.is_function);
         KernelFunctions::from_fn(|function| {
             let is_it = |name: &str| {

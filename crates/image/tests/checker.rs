@@ -72,7 +72,7 @@ struct Subject {
 /// Returns the images that this build has: all four, or the host's alone.
 fn subjects() -> impl Iterator<Item = Subject> {
     Isa::ALL.into_iter().filter_map(|isa| {
-        let image = Image::of(isa)?;
+        let image = Image::for_isa(isa)?;
         Some(Subject {
             isa,
             bytes: image.bytes(),
@@ -152,7 +152,7 @@ impl Subject {
     }
 
     fn check(&self, bytes: &[u8]) -> Vec<Violation> {
-        check(bytes, &Contract::of(self.isa, fastpath_page::layout::ABI))
+        check(bytes, &Contract::for_isa(self.isa, fastpath_page::layout::ABI))
     }
 
     /// Returns the rules that the image breaks after this damage.
@@ -372,7 +372,7 @@ fn an_undefined_version_is_refused() {
     for image in subjects() {
         let count = image.tag(DT_VERDEFNUM) + image.class.word;
         image.breaks_only(Rule::VersionDefinition, |bytes| bytes[count] += 1);
-        for version in Contract::of(image.isa, 0).versions {
+        for version in Contract::for_isa(image.isa, 0).versions {
             let name = image.find(format!("{}\0", version.name).as_bytes());
             image.breaks_only(Rule::VersionDefinition, |bytes| bytes[name + 8] = b'7');
         }

@@ -244,7 +244,7 @@ fn parse_vdso(bytes: &[u8], name: &str, version: &str) -> Option<u64> {
 }
 
 fn images() -> impl Iterator<Item = &'static Image> {
-    Isa::ALL.into_iter().filter_map(Image::of)
+    Isa::ALL.into_iter().filter_map(Image::for_isa)
 }
 
 fn instance(image: &Image, kernel: KernelFunctions) -> Instance {
@@ -261,7 +261,7 @@ fn with_everything(image: &Image) -> Instance {
 
 fn of_kernel(vdso: &Vdso, base: u64) -> Instance {
     let image = Image::host();
-    instance(image, KernelFunctions::of(vdso, base))
+    instance(image, KernelFunctions::from_vdso(vdso, base))
 }
 
 /// Returns the names and versions of an image's exports.

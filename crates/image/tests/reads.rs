@@ -341,7 +341,7 @@ fn a_coarse_clock_is_nine_instructions_from_the_kernels_function() {
 
 #[test]
 fn an_instance_that_goes_back_to_nothing_runs_at_any_address() {
-    for image in fastpath_image::Isa::ALL.into_iter().filter_map(Image::of) {
+    for image in fastpath_image::Isa::ALL.into_iter().filter_map(Image::for_isa) {
         let at = |address| {
             let options = fastpath_image::Options::at(fastpath_image::Placement::at(address));
             fastpath_image::Instance::new(image, &options).unwrap()

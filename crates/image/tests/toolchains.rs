@@ -106,7 +106,7 @@ fn every_toolchain_makes_an_image_that_breaks_no_rule() {
     let mut beyond_a_page = Vec::new();
     for (isa, compiler, linker) in available() {
         let image = trim(&link("rules", isa, compiler, linker).0).unwrap();
-        let contract = check::Contract::of(isa, fastpath_page::layout::ABI);
+        let contract = check::Contract::for_isa(isa, fastpath_page::layout::ABI);
         assert_eq!(check::check(&image, &contract), [], "{isa}: {compiler} with {linker}");
         println!("{isa}: {compiler} with {linker}: {} bytes", image.len());
         if image.len() > 4096 {

@@ -23,7 +23,7 @@ fn readelf_has_nothing_to_complain_about() {
     if !installed("readelf") {
         return;
     }
-    for image in Isa::ALL.into_iter().filter_map(Image::of) {
+    for image in Isa::ALL.into_iter().filter_map(Image::for_isa) {
         let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.img", image.isa()));
         std::fs::write(&path, image.bytes()).unwrap();
         let output = Command::new("readelf")

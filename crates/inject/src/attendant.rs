@@ -205,11 +205,11 @@ impl Attendant {
     }
 
     fn is_ours(&self, tid: i32) -> bool {
-        maps::of(tid).is_ok_and(|maps| self.mailbox.mapping(&maps).is_some())
+        maps::read(tid).is_ok_and(|maps| self.mailbox.mapping(&maps).is_some())
     }
 
     fn asks(&self, tid: i32, taken: &Taken) -> bool {
-        let Ok(status) = Status::of(&tid.to_string()) else {
+        let Ok(status) = Status::read(&tid.to_string()) else {
             return false;
         };
         status.inner_pid == taken.tid && status.tracer == 0 && self.waits(tid, taken)
@@ -218,7 +218,7 @@ impl Attendant {
     /// Returns whether a thread waits for the answer to this request. Where the kernel does not show the futex, a thread
     /// that maps the mailbox and waits on any counts, and its registers decide once it is stopped.
     fn waits(&self, tid: i32, taken: &Taken) -> bool {
-        let futex = maps::of(tid).ok().and_then(|maps| self.futex(&maps, taken));
+        let futex = maps::read(tid).ok().and_then(|maps| self.futex(&maps, taken));
         futex
             .is_some_and(|futex| target::waits_on_futex(tid, futex).unwrap_or_else(|| target::waits_on_some_futex(tid)))
     }
@@ -246,7 +246,7 @@ impl Attendant {
             }
         }
         // The thread may have stopped waiting meanwhile, or the number may be another thread's.
-        let maps = maps::of(tracee.pid())?;
+        let maps = maps::read(tracee.pid())?;
         if let Some(futex) = self.futex(&maps, taken)
             && (target::waits_on_futex(tracee.pid(), futex) == Some(true)
                 || tracee.registers()?.repeats_wait_on_futex(futex))
@@ -265,7 +265,7 @@ impl Attendant {
             let before = Credentials::from_status(&status(tracee.pid())?)?;
             let view = View::read(&pid, dirfd)?;
             // The target names the file: it must not get a file opened that it could not open itself.
-            let _rights = Assumed::of(&before)?;
+            let _rights = Assumed::assume(&before)?;
             view.may_serve(&path).map(|_| before)
         });
         let before = match checked {
@@ -318,7 +318,7 @@ impl Attendant {
                 Stop::Syscall if happened => return Ok(true),
                 Stop::Syscall => {
                     let registers = tracee.registers()?;
-                    let is = |call| abi::of(&registers).number(call) == registers.system_call();
+                    let is = |call| abi::for_registers(&registers).number(call) == registers.system_call();
                     let failed = (is(Call::Execve) || is(Call::Execveat)) && tracee.leaving_call()?.is_some();
                     calls += 1;
                     if asked && (failed || calls > MOST_CALLS) {
@@ -365,12 +365,12 @@ fn start(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
 
 /// Reads the status of a process or thread.
 fn status(pid: i32) -> Result<fastpath_os::Status> {
-    fastpath_os::Status::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/status"), e))
+    fastpath_os::Status::read(pid).map_err(|e| Error::io(format!("/proc/{pid}/status"), e))
 }
 
 /// Returns threads, by their numbers here, of processes in inner PID namespaces, in which they have the number `inner`.
 fn threads_of_inner_namespaces(inner: i32) -> impl Iterator<Item = i32> {
-    let status = |pid: i32| Status::of(&pid.to_string()).ok();
+    let status = |pid: i32| Status::read(&pid.to_string()).ok();
     let processes = fastpath_os::processes().into_iter().flatten();
     let nested = processes.filter(move |pid| status(*pid).is_some_and(|status| status.is_nested));
     let threads = nested.flat_map(|pid| fastpath_os::threads(pid).into_iter().flatten());

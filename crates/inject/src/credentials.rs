@@ -79,7 +79,7 @@ pub struct Assumed(Option<FileRights>);
 impl Assumed {
     /// Assumes the rights of a thread with these credentials. The capabilities that go beyond a user's rights to files
     /// are lost with user 0 (capabilities(7), "Effect of user ID changes on capabilities").
-    pub fn of(wanted: &Credentials) -> Result<Assumed> {
+    pub fn assume(wanted: &Credentials) -> Result<Assumed> {
         let (own, wanted) = (FileRights::own()?, &wanted.files);
         if own == *wanted {
             return Ok(Assumed(None));
@@ -154,7 +154,7 @@ mod tests {
         let parse = |text: &str| Credentials::parse(&fastpath_os::Status::parse(text));
         assert_eq!(parse(TEXT), Some(expected));
         assert_eq!(parse("Uid:\t1\n"), None);
-        let own = Credentials::from_status(&fastpath_os::Status::of("thread-self").unwrap()).unwrap();
+        let own = Credentials::from_status(&fastpath_os::Status::read("thread-self").unwrap()).unwrap();
         assert_eq!(own.files, FileRights::own().unwrap());
     }
 
@@ -180,7 +180,7 @@ mod tests {
         let secret = std::env::temp_dir().join(format!("fastpath-secret-{}", std::process::id()));
         std::fs::write(&secret, "x").unwrap();
         std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        let own = || Credentials::from_status(&fastpath_os::Status::of("thread-self").unwrap()).unwrap();
+        let own = || Credentials::from_status(&fastpath_os::Status::read("thread-self").unwrap()).unwrap();
         let before = own();
         let nobody = Credentials {
             files: FileRights {
@@ -190,7 +190,7 @@ mod tests {
             },
             ..before.clone()
         };
-        let assumed = Assumed::of(&nobody).unwrap();
+        let assumed = Assumed::assume(&nobody).unwrap();
         let refused = std::fs::File::open(&secret).is_err();
         drop(assumed);
         assert!(refused && std::fs::File::open(&secret).is_ok());

@@ -40,7 +40,7 @@ pub struct HookedFile {
 impl HookedCalls {
     /// Returns the calls of these files of the process `pid`, through pages of thunks beside them. The region of the
     /// process will be at `region_at`, and has room for `room` records.
-    pub fn of(
+    pub fn plan(
         pid: i32,
         maps: &[Mapping],
         region_at: u64,
@@ -60,7 +60,7 @@ impl HookedCalls {
             };
             let mut page = vec![0; PAGE as usize];
             let room = room - calls.records.len();
-            calls.add(&Memory::of(pid)?, file, (at, &mut page), doors(hook, region_at), room);
+            calls.add(&Memory::open(pid)?, file, (at, &mut page), doors(hook, region_at), room);
             reserve(&mut taken, at, PAGE);
             calls.pages.push((at, page));
         }

@@ -28,7 +28,7 @@ impl InProcess {
         let refuse = |e: &dyn std::fmt::Display| Error::Unsupported(format!("this process's vDSO: {e}"));
         let kernels = own_vdso().map_err(|e| refuse(&e))?;
         let kernel = match &kernels {
-            Some(own) => KernelFunctions::of(&own.vdso, own.base),
+            Some(own) => KernelFunctions::from_vdso(&own.vdso, own.base),
             None => KernelFunctions::NONE,
         };
         let size = (region::THUNKS - region::PAGE) as usize;

@@ -79,8 +79,8 @@ pub fn prepare(config: &InjectionConfig) {
 /// the C library. That shows in this process, whose C library is most likely the program's.
 fn require_execs(calls: &HookedCalls, config: &InjectionConfig, hook: &Hook) -> Result<()> {
     let own = std::process::id() as i32;
-    let maps = maps::of(own)?;
-    let memory = Memory::of(own)?;
+    let maps = maps::read(own)?;
+    let memory = Memory::open(own)?;
     let mut here = HookedCalls::default();
     // Under `run`, its own code is changed by fastpath.
     let is_served = maps.iter().any(redirection::is_region);
@@ -119,7 +119,7 @@ pub fn install(
     must_see_execs: bool,
 ) -> Result<Option<String>> {
     let registers = tracee.registers()?;
-    let abi = abi::of(&registers);
+    let abi = abi::for_registers(&registers);
     if let Some(why) = config.refuses_32_bit.as_ref().filter(|_| abi.word() == 4) {
         return Err(Error::Unsupported(why.clone()));
     }
@@ -148,8 +148,8 @@ pub fn install(
     if let Some(bytes) = stack.get(AT_PAGESZ) {
         region::suits_pages_of(bytes)?;
     }
-    let maps = maps::of(pid)?;
-    let code = Code::of(pid, &config.scans, &stack, &maps)?;
+    let maps = maps::read(pid)?;
+    let code = Code::read(pid, &config.scans, &stack, &maps)?;
     let program = Program {
         abi,
         image,
@@ -162,7 +162,7 @@ pub fn install(
     let at = program.place()?;
     let mut plan = program.plan(config, at)?;
     let files = hooked_calls::files_at_exec(&program.code, hook);
-    let mut calls = HookedCalls::of(pid, &program.maps, at, hook, plan.room(), &files)?;
+    let mut calls = HookedCalls::plan(pid, &program.maps, at, hook, plan.room(), &files)?;
     if must_see_execs {
         require_execs(&calls, config, hook)?;
     }
@@ -193,7 +193,7 @@ pub fn install(
     let reserve = program.stack.bytes().len() as u64 + 64;
     // The calls of a batch include one that is not tried under this process's own filters.
     let end = shown.set("SigBlk").filter(|_| config.filters == 0);
-    let end = end.and_then(|blocked| remote::End::of(status.inner_pid, blocked));
+    let end = end.and_then(|blocked| remote::End::for_process(status.inner_pid, blocked));
     // A host without a vDSO has no tail of it either.
     let has_tail = |mapping: &&Mapping| !(config.without_vdso && mapping.name == "[vdso]");
     let maps: Vec<Mapping> = program.maps.iter().filter(has_tail).cloned().collect();
@@ -330,10 +330,10 @@ pub fn install_in_libraries(
     region: u64,
 ) -> Result<()> {
     let pid = tracee.pid();
-    let abi = abi::of(&tracee.registers()?);
+    let abi = abi::for_registers(&tracee.registers()?);
     let (_, hook) = abi::of_this_build(abi)?;
-    let memory = Memory::of(pid)?;
-    let is_rescued = config.rescue && Status::of(&pid.to_string())?.filters == 0;
+    let memory = Memory::open(pid)?;
+    let is_rescued = config.rescue && Status::read(&pid.to_string())?.filters == 0;
     let mut journal = Journal::parse(&memory.bytes(region + region::JOURNAL, PAGE as usize)?).ok_or(Error::Gone)?;
     if journal.state == State::Withdrawn {
         return Err(Error::Gone);
@@ -352,7 +352,7 @@ pub fn install_in_libraries(
         let mut calls = HookedCalls::default();
         let room = MOST_RECORDS.saturating_sub(journal.records.len());
         calls.add(&memory, &file, (at, &mut thunks), doors(hook, region), room);
-        if is_rescued && let Some(file) = RescuedFile::of(pid, maps, mapping, &config.scans) {
+        if is_rescued && let Some(file) = RescuedFile::scan(pid, maps, mapping, &config.scans) {
             let routines = rescued_calls::routines_of(&memory, abi.isa(), hook, region);
             let used = sites::thunks_in_use(&thunks) * THUNK_BYTES;
             let mut room = Room {

@@ -38,7 +38,7 @@ impl Lease {
 
     /// Returns the lease of a mailbox that another process made. A file that is not a sealed piece of memory is refused
     /// before it is opened.
-    pub fn of(mailbox: &(impl AsFd + AsRawFd)) -> io::Result<Lease> {
+    pub fn take(mailbox: &(impl AsFd + AsRawFd)) -> io::Result<Lease> {
         // A file that is not a memfd has no seals.
         if !fcntl_get_seals(mailbox).is_ok_and(|seals| seals.contains(SEALS)) {
             return Err(io::Error::other(
@@ -132,13 +132,13 @@ mod tests {
     #[test]
     fn what_is_not_a_sealed_memfd_of_the_right_size_is_no_mailbox() {
         let (_, mailbox) = Lease::create().unwrap();
-        assert!(Lease::of(&mailbox).is_ok());
+        assert!(Lease::take(&mailbox).is_ok());
         let (pipe, _other) = nix::unistd::pipe().unwrap();
-        assert!(Lease::of(&pipe).is_err());
-        assert!(Lease::of(&File::open("/proc/self/maps").unwrap()).is_err());
+        assert!(Lease::take(&pipe).is_err());
+        assert!(Lease::take(&File::open("/proc/self/maps").unwrap()).is_err());
         let unsealed = memfd_create(c"x", MFdFlags::MFD_ALLOW_SEALING).unwrap();
-        assert!(Lease::of(&unsealed).is_err());
+        assert!(Lease::take(&unsealed).is_err());
         fcntl_add_seals(&unsealed, SEALS).unwrap();
-        assert!(Lease::of(&unsealed).is_err(), "it is empty");
+        assert!(Lease::take(&unsealed).is_err(), "it is empty");
     }
 }

@@ -176,7 +176,7 @@ impl Shared {
         let Ok(mut processes) = fastpath_os::processes() else {
             return true;
         };
-        processes.any(|pid| pid != own && maps::of(pid).is_ok_and(|maps| self.mapping(&maps).is_some()))
+        processes.any(|pid| pid != own && maps::read(pid).is_ok_and(|maps| self.mapping(&maps).is_some()))
     }
 
     /// Returns the mailbox's mapping among the mappings of a process.

@@ -5,8 +5,8 @@ use crate::error::{Error, Result};
 pub use fastpath_os::Mapping;
 
 /// Returns all mappings of a process (or a thread's process), lowest first.
-pub fn of(pid: i32) -> Result<Vec<Mapping>> {
-    fastpath_os::maps::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/maps"), e))
+pub fn read(pid: i32) -> Result<Vec<Mapping>> {
+    fastpath_os::maps::read(pid).map_err(|e| Error::io(format!("/proc/{pid}/maps"), e))
 }
 
 /// Returns the highest address below `below` at which `size` bytes are free, at least `guard` bytes away from the

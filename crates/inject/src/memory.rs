@@ -15,16 +15,16 @@ pub struct Memory {
 
 impl Memory {
     /// Opens the memory for reading.
-    pub fn of(pid: i32) -> Result<Memory> {
-        Memory::open(pid, File::options().read(true))
+    pub fn open(pid: i32) -> Result<Memory> {
+        Memory::with(pid, File::options().read(true))
     }
 
     /// Opens the memory for reading and writing.
     pub fn writable(pid: i32) -> Result<Memory> {
-        Memory::open(pid, File::options().read(true).write(true))
+        Memory::with(pid, File::options().read(true).write(true))
     }
 
-    fn open(pid: i32, options: &std::fs::OpenOptions) -> Result<Memory> {
+    fn with(pid: i32, options: &std::fs::OpenOptions) -> Result<Memory> {
         let path = format!("/proc/{pid}/mem");
         match options.open(&path) {
             Ok(file) => Ok(Memory { path, file }),
@@ -60,7 +60,7 @@ pub struct Pagemap(Option<File>);
 
 impl Pagemap {
     /// Opens the page map of a process.
-    pub fn of(pid: i32) -> Pagemap {
+    pub fn open(pid: i32) -> Pagemap {
         Pagemap(File::open(format!("/proc/{pid}/pagemap")).ok())
     }
 

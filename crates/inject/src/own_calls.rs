@@ -107,7 +107,7 @@ pub fn may_restart(tracee: &Tracee, isa: Isa) -> bool {
         static LAST: RefCell<(Vec<Filter>, bool)> = const { RefCell::new((Vec::new(), true)) };
     }
     let has_none = || {
-        let status = fastpath_os::Status::of(format!("{}/task/{}", tracee.process(), tracee.pid()));
+        let status = fastpath_os::Status::read(format!("{}/task/{}", tracee.process(), tracee.pid()));
         status.is_ok_and(|status| status.number::<u32>("Seccomp") == Some(0))
     };
     // The errno of a thread without filters is EINVAL.

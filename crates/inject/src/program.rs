@@ -22,7 +22,7 @@ pub struct Code {
 }
 
 impl Code {
-    pub fn of(pid: i32, scans: &Cache, stack: &InitialStack, maps: &[Mapping]) -> Result<Code> {
+    pub fn read(pid: i32, scans: &Cache, stack: &InitialStack, maps: &[Mapping]) -> Result<Code> {
         let exe = format!("/proc/{pid}/exe");
         let file = File::open(&exe).map_err(|e| Error::io(&exe, e))?;
         let program = scans.scan(&file, Role::Program).map_err(|e| Error::io(&exe, e))?;
@@ -81,7 +81,7 @@ pub fn open_mapped(pid: i32, mapping: &Mapping) -> Option<File> {
 /// Scans the C library and the interpreter of this process: those of a program are most likely the same, and need not be
 /// scanned when it is stopped.
 pub fn scan_own_libraries(scans: &Cache) {
-    let maps = maps::of(std::process::id() as i32).unwrap_or_default();
+    let maps = maps::read(std::process::id() as i32).unwrap_or_default();
     let is_interpreter = |name: &str| {
         Path::new(name)
             .file_name()

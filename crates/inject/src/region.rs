@@ -220,7 +220,7 @@ mod tests {
         }
         assert!(may_be_mapped(0x1000_0000) && may_be_mapped(may_be_mapped as *const () as u64 & !4095));
         assert!(!may_be_mapped(1 << 60));
-        let maps = maps::of(std::process::id() as i32).unwrap();
+        let maps = maps::read(std::process::id() as i32).unwrap();
         let last = maps.iter().rev().find(|m| m.end <= CEILING).unwrap();
         assert!(end_of_address_space() >= last.end);
     }

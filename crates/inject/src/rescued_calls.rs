@@ -71,7 +71,7 @@ pub fn add(
     for (at, _) in &calls.pages {
         reserve(&mut taken, *at, PAGE);
     }
-    let memory = Memory::of(pid)?;
+    let memory = Memory::open(pid)?;
     for file in files_with_sites(pid, maps, scans) {
         let Some(at) = region::place_beside(&taken, file.start, PAGE) else {
             let sites = file.analysis.sites.iter();
@@ -227,7 +227,7 @@ pub fn routines_of(memory: &Memory, isa: Isa, hook: &Hook, region: u64) -> Vec<R
     };
     let routines = hook.rescue.iter().filter(|(.., answers)| is_filled_in(*answers));
     routines
-        .filter_map(|(name, routine, _)| Routine::of(isa, name, region + region::HOOK + routine))
+        .filter_map(|(name, routine, _)| Routine::for_call(isa, name, region + region::HOOK + routine))
         .collect()
 }
 
@@ -248,7 +248,7 @@ pub struct RescuedFile {
 
 impl RescuedFile {
     /// Returns a mapped file, if it has sites. A file that cannot be read has none.
-    pub fn of(pid: i32, maps: &[Mapping], mapping: &Mapping, scans: &Cache) -> Option<RescuedFile> {
+    pub fn scan(pid: i32, maps: &[Mapping], mapping: &Mapping, scans: &Cache) -> Option<RescuedFile> {
         let analysis = scans.own_calls(&program::open_mapped(pid, mapping)?).ok()?;
         let start = file_start(maps, mapping.start).filter(|_| !analysis.sites.is_empty())?;
         Some(RescuedFile {
@@ -276,6 +276,6 @@ fn files_with_sites(pid: i32, maps: &[Mapping], scans: &Cache) -> Vec<RescuedFil
     maps.iter()
         .filter(is_file)
         .filter(|mapping| seen.insert((mapping.device.clone(), mapping.inode)))
-        .filter_map(|mapping| RescuedFile::of(pid, maps, mapping, scans))
+        .filter_map(|mapping| RescuedFile::scan(pid, maps, mapping, scans))
         .collect()
 }

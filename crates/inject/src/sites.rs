@@ -213,7 +213,7 @@ fn known<T: Default>(
     let found = if meta.size() > MOST_FILE_BYTES {
         Arc::default()
     } else {
-        Arc::new(find(&Mapped::of(file, meta.len() as usize)?))
+        Arc::new(find(&Mapped::map(file, meta.len() as usize)?))
     };
     lock().insert(key, found.clone());
     Ok(found)
@@ -223,7 +223,7 @@ fn known<T: Default>(
 struct Mapped(NonNull<libc::c_void>, usize);
 
 impl Mapped {
-    fn of(file: &File, size: usize) -> std::io::Result<Mapped> {
+    fn map(file: &File, size: usize) -> std::io::Result<Mapped> {
         // SAFETY: a fresh mapping, which is only read.
         let map =
             |flags| unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ, flags, file.as_raw_fd(), 0) };
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn this_machines_libc_has_an_execve_site() {
-        let maps = crate::maps::of(std::process::id() as i32).unwrap();
+        let maps = crate::maps::read(std::process::id() as i32).unwrap();
         let libc = maps
             .iter()
             .find(|m| m.name.contains("/libc.so") || m.name.contains("/libc-2"))

@@ -20,7 +20,7 @@ pub use crate::view::View;
 /// process is the reason (ptrace(2), PTRACE_O_SUSPEND_SECCOMP and PTRACE_SECCOMP_GET_FILTER).
 pub fn why_filters_stay() -> Option<String> {
     const CAP_SYS_ADMIN: u64 = 1 << 21;
-    let own = fastpath_os::Status::of("thread-self").ok()?;
+    let own = fastpath_os::Status::read("thread-self").ok()?;
     if own.number::<u32>("Seccomp") > Some(0) {
         let why = "fastpath has a seccomp filter itself, of its service or container, and can suspend no other";
         return Some(why.into());
@@ -145,8 +145,8 @@ pub struct Status {
 
 impl Status {
     /// Reads the status of a process or thread.
-    pub fn of(pid: &str) -> Result<Status> {
-        let status = fastpath_os::Status::of(pid).map_err(|e| Error::io(format!("/proc/{pid}/status"), e))?;
+    pub fn read(pid: &str) -> Result<Status> {
+        let status = fastpath_os::Status::read(pid).map_err(|e| Error::io(format!("/proc/{pid}/status"), e))?;
         Ok(Status::from(&status))
     }
 }
@@ -173,7 +173,7 @@ impl From<&fastpath_os::Status> for Status {
 /// Refuses if /proc is not mounted, or shows another PID namespace than this process's: a number then means one process
 /// there, and another one to ptrace(2).
 pub fn proc_shows_this_namespace() -> Result<()> {
-    let why = match Status::of("self") {
+    let why = match Status::read("self") {
         Ok(own) if !own.is_nested => return Ok(()),
         Err(_) if !std::path::Path::new("/proc/stat").exists() => {
             "/proc is not mounted, and processes are seen there: mount -t proc proc /proc"

@@ -39,7 +39,7 @@ pub enum Stop {
 }
 
 impl Stop {
-    fn of(status: WaitStatus) -> Stop {
+    fn from_status(status: WaitStatus) -> Stop {
         let status = status.as_raw();
         if !libc::WIFSTOPPED(status) {
             return Stop::Exited;
@@ -122,7 +122,7 @@ impl Tracee {
         let options = WaitOptions::from_bits_retain(OF_THIS_THREAD);
         let waited = rustix::io::retry_on_intr(|| rustix::process::wait(options)).map_err(tried("wait"))?;
         let (pid, status) = waited.ok_or(Error::Gone)?;
-        let stop = Stop::of(status);
+        let stop = Stop::from_status(status);
         if self.pid() != pid.as_raw_pid() || stop == Stop::Exec {
             *self = Tracee::already(pid.as_raw_pid(), pid.as_raw_pid());
         }
@@ -160,7 +160,7 @@ impl Tracee {
     /// that, makes it repeat the call itself: a sleep begins anew, but a filter that kills does not.
     #[cfg(target_arch = "x86_64")]
     fn repeats_forbidden_restart(&self, registers: &mut Registers) -> bool {
-        let is_forbidden = registers.is_restarted() && !may_restart(self, abi::of(registers).isa());
+        let is_forbidden = registers.is_restarted() && !may_restart(self, abi::for_registers(registers).isa());
         if is_forbidden {
             registers.repeat_call();
         }
@@ -181,7 +181,7 @@ impl Tracee {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
         registers.bound_wait(now, |address| {
-            let word = Memory::of(self.process).ok()?.bytes(address, 8).ok()?;
+            let word = Memory::open(self.process).ok()?.bytes(address, 8).ok()?;
             Some(u64::from_le_bytes(word.try_into().ok()?))
         });
     }
@@ -194,7 +194,7 @@ impl Tracee {
         let options = if wait { any_kind } else { any_kind | WaitOptions::NOHANG };
         let pid = rustix::process::Pid::from_raw(self.pid());
         match rustix::io::retry_on_intr(|| rustix::process::waitpid(pid, options)) {
-            Ok(waited) => Ok(waited.map(|(_, status)| Stop::of(status))),
+            Ok(waited) => Ok(waited.map(|(_, status)| Stop::from_status(status))),
             // Its process ended, or replaced its program, and another thread of this process has waited for it.
             Err(rustix::io::Errno::CHILD) => Ok(Some(Stop::Exited)),
             Err(e) => Err(tried("waitpid")(e)),
@@ -262,7 +262,7 @@ impl Tracee {
 
     /// Returns its general registers.
     pub fn registers(&self) -> Result<Registers> {
-        Registers::of(self.pid)
+        Registers::read(self.pid)
     }
 
     /// Changes its general registers.
@@ -305,7 +305,7 @@ impl Tracee {
     /// Ends a program that has not run an instruction, with an exit status. Its memory may be overwritten.
     pub fn exit(&mut self, status: u8) -> Result<()> {
         let registers = self.registers()?;
-        let abi = abi::of(&registers);
+        let abi = abi::for_registers(&registers);
         self.write(registers.pc(), abi.system_call())?;
         let arguments = [u64::from(status), 0, 0, 0, 0, 0];
         let call = abi.number(Call::ExitGroup);

@@ -34,7 +34,7 @@ impl View {
         } else {
             format!("/proc/{tid}/fd/{dirfd}")
         };
-        let status = Status::of(tid)?;
+        let status = Status::read(tid)?;
         let process = format!("/proc/{}", status.group);
         Ok(View {
             root: open_path(&format!("/proc/{tid}/root"))?,

@@ -77,7 +77,7 @@ impl Memory for Stored {
 ///
 /// # Safety
 /// `answers` is NULL or a struct whose page is NULL or as many writable bytes as a page of answers has.
-unsafe fn of(answers: *const CAnswers) -> Result<Answers<Stored>, Error> {
+unsafe fn from_c(answers: *const CAnswers) -> Result<Answers<Stored>, Error> {
     // SAFETY: the caller guarantees that the struct begins with its size.
     let of = unsafe { take(answers)? };
     let page = NonNull::new(of.page.cast::<u8>()).filter(|page| page.addr().get() % 8 == 0);
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn fastpath_answers_set(answers: *const CAnswers, identity
             .and_then(|index| Identity::ALL.get(index))
             .ok_or(Error::INVALID)?;
         // SAFETY: the caller guarantees what `of` requires.
-        unsafe { of(answers)? }.set(identity, value).map(|()| 0)
+        unsafe { from_c(answers)? }.set(identity, value).map(|()| 0)
     };
     answer(set())
 }
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn fastpath_answers_invalidate(answers: *const CAnswers, i
             }
         }
         // SAFETY: the caller guarantees what `of` requires.
-        unsafe { of(answers)? }.invalidate(&list[..count]).map(|()| 0)
+        unsafe { from_c(answers)? }.invalidate(&list[..count]).map(|()| 0)
     };
     answer(invalidate())
 }
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn fastpath_answers_invalidate(answers: *const CAnswers, i
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_answers_set_random(answers: *const CAnswers, is_on: c_int) -> c_int {
     // SAFETY: the caller guarantees what `of` requires.
-    let answers = unsafe { of(answers) };
+    let answers = unsafe { from_c(answers) };
     answer(answers.and_then(|mut answers| answers.set_random(is_on != 0).map(|()| 0)))
 }
 
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn fastpath_answers_set_random(answers: *const CAnswers, i
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_answers_mark_urandom(answers: *const CAnswers, descriptor: u32) -> c_int {
     // SAFETY: the caller guarantees what `of` requires.
-    let answers = unsafe { of(answers) };
+    let answers = unsafe { from_c(answers) };
     answer(answers.and_then(|mut answers| answers.mark_urandom(descriptor, true).map(c_int::from)))
 }
 
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn fastpath_answers_mark_urandom(answers: *const CAnswers,
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_answers_unmark(answers: *const CAnswers, first: u32, last: u32) -> c_int {
     // SAFETY: the caller guarantees what `of` requires.
-    let answers = unsafe { of(answers) };
+    let answers = unsafe { from_c(answers) };
     answer(answers.and_then(|mut answers| answers.unmark(first, last).map(|()| 0)))
 }
 
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn fastpath_answers_unmark(answers: *const CAnswers, first
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fastpath_answers_forget_memory(answers: *const CAnswers) -> c_int {
     // SAFETY: the caller guarantees what `of` requires.
-    let answers = unsafe { of(answers) };
+    let answers = unsafe { from_c(answers) };
     answer(answers.and_then(|mut answers| answers.forget_memory().map(|()| 0)))
 }
 

@@ -85,7 +85,7 @@ pub extern "C" fn fastpath_isa_name(isa: c_int) -> *const c_char {
 /// Returns the image of an ISA, or NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn fastpath_image_of(isa: c_int) -> Option<&'static Image> {
-    Image::of(isa_of(isa)?)
+    Image::for_isa(isa_of(isa)?)
 }
 
 /// Returns the ISA of an image.

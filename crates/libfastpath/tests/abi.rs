@@ -220,7 +220,7 @@ fn the_header_is_c11_and_cpp17_without_a_warning() {
 #[test]
 fn no_function_name_of_any_image_is_too_long_for_the_header() {
     for isa in fastpath_image::Isa::ALL {
-        let Some(image) = fastpath_image::Image::of(isa) else {
+        let Some(image) = fastpath_image::Image::for_isa(isa) else {
             continue;
         };
         assert!(!image.functions().is_empty());

@@ -135,7 +135,7 @@ fn clocksource(which: &str) -> Vec<String> {
 
 /// Returns the seccomp mode (0 none, 1 strict, 2 filter); `None` if /proc does not state it.
 pub(crate) fn seccomp_mode_of_this_process() -> Option<u32> {
-    fastpath_os::Status::of("self").ok()?.number("Seccomp")
+    fastpath_os::Status::read("self").ok()?.number("Seccomp")
 }
 
 fn timens_offsets() -> Vec<TimensOffset> {

@@ -100,7 +100,7 @@ impl Probe {
         let mut prices: Vec<Price> = calls
             .iter()
             .zip(&evidence)
-            .map(|(call, known)| Price::of(&timer, *call, known))
+            .map(|(call, known)| Price::measure(&timer, *call, known))
             .collect();
         let mut counter_ticks = counter::ticks_per_read(&timer, Effort::PROBE);
         for pause in PAUSES {
@@ -112,7 +112,7 @@ impl Probe {
             }
             fastpath_evidence::pause(pause);
             for at in doubtful {
-                prices[at] = prices[at].least(Price::of(&timer, calls[at], &evidence[at]));
+                prices[at] = prices[at].least(Price::measure(&timer, calls[at], &evidence[at]));
             }
             counter_ticks = least(counter_ticks, counter::ticks_per_read(&timer, Effort::PROBE));
         }
@@ -153,7 +153,7 @@ impl Probe {
     }
 
     /// Probes this host for programs of one of [`Probe::isas`].
-    pub fn of(isa: &str) -> Result<Probe, String> {
+    pub fn run_for(isa: &str) -> Result<Probe, String> {
         if isa == I386 && foreign::is_built() {
             Probe::of_i386()
         } else {
@@ -241,7 +241,7 @@ struct Price {
 }
 
 impl Price {
-    fn of(timer: &Timer, call: Call, evidence: &Evidence) -> Price {
+    fn measure(timer: &Timer, call: Call, evidence: &Evidence) -> Price {
         // A call for which a filter kills the process was identified in a child; it is not made here.
         let (libc, raw) = (Functions::libc(), Functions::syscalls());
         let enters_kernel = !matches!(evidence.enters_kernel(), Ok((false, _)));
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn a_probe_of_32_bit_programs_sees_the_paths_that_they_have() {
-        let probe = match Probe::of(I386) {
+        let probe = match Probe::run_for(I386) {
             Ok(probe) => probe,
             Err(why) => return eprintln!("SKIPPED: {why}"),
         };

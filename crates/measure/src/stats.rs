@@ -48,7 +48,7 @@ pub struct Spread {
 
 impl Spread {
     /// `None` without values.
-    pub fn of(mut values: Vec<f64>) -> Option<Spread> {
+    pub fn from_samples(mut values: Vec<f64>) -> Option<Spread> {
         let median = median(&mut values)?;
         Some(Spread {
             p5: quantile(&values, 0.05)?,
@@ -91,7 +91,7 @@ pub struct Summary {
 
 impl Summary {
     /// `None` without values.
-    pub fn of(mut values: Vec<f64>) -> Option<Summary> {
+    pub fn from_samples(mut values: Vec<f64>) -> Option<Summary> {
         let median = median(&mut values)?;
         let count = values.len() as f64;
         let mean = values.iter().sum::<f64>() / count;
@@ -151,7 +151,7 @@ mod tests {
         let mut rounds = vec![20.0; 99];
         rounds.push(4_000_000.0);
         assert_eq!(
-            Spread::of(rounds),
+            Spread::from_samples(rounds),
             Some(Spread {
                 p5: 20.0,
                 median: 20.0,
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_summary_has_mean_deviation_range_and_outliers() {
-        let summary = Summary::of(vec![4.0, 2.0, 8.0, 6.0, 5.0]).unwrap();
+        let summary = Summary::from_samples(vec![4.0, 2.0, 8.0, 6.0, 5.0]).unwrap();
         assert_eq!(
             (summary.mean, summary.median, summary.min, summary.max),
             (5.0, 5.0, 2.0, 8.0)
@@ -174,10 +174,10 @@ mod tests {
         // An interrupted round among ordinary ones.
         let mut rounds: Vec<f64> = (0..100).map(|round| 20.0 + f64::from(round % 10) / 10.0).collect();
         rounds.extend([24.0, 500.0, 500.0]);
-        assert_eq!(Summary::of(rounds).unwrap().outliers, 2);
-        assert_eq!(Summary::of(vec![7.0]).unwrap().stddev, None);
-        assert_eq!(Summary::of(vec![7.0, 7.0, 7.0, 9.0]).unwrap().outliers, 0);
-        assert_eq!(Summary::of(Vec::new()), None);
+        assert_eq!(Summary::from_samples(rounds).unwrap().outliers, 2);
+        assert_eq!(Summary::from_samples(vec![7.0]).unwrap().stddev, None);
+        assert_eq!(Summary::from_samples(vec![7.0, 7.0, 7.0, 9.0]).unwrap().outliers, 0);
+        assert_eq!(Summary::from_samples(Vec::new()), None);
     }
 
     #[test]
@@ -193,10 +193,10 @@ mod tests {
         #[test]
         fn a_spread_is_in_order_and_within_its_values(values in prop::collection::vec(0.0..1e9f64, 1..200)) {
             let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(l, h), v| (l.min(*v), h.max(*v)));
-            let summary = Summary::of(values.clone()).unwrap();
+            let summary = Summary::from_samples(values.clone()).unwrap();
             prop_assert!(summary.min == low && summary.max == high && summary.outliers <= values.len());
             prop_assert!(low <= summary.mean + 1e-3 && summary.mean <= high + 1e-3);
-            let spread = Spread::of(values).unwrap();
+            let spread = Spread::from_samples(values).unwrap();
             prop_assert!(low <= spread.p5 && spread.p5 <= spread.median);
             prop_assert!(spread.median <= spread.p95 && spread.p95 <= high);
         }

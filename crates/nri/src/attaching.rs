@@ -36,7 +36,7 @@ impl Program {
     /// addresses, or the command line, which needs no privilege. `None`: the process has ended, or is in the middle of an
     /// exec, and its program is not there yet. The kernel maps the vDSO before it writes the auxiliary vector
     /// (fs/binfmt_elf.c).
-    pub(crate) fn of(pid: i32) -> Option<Program> {
+    pub(crate) fn read(pid: i32) -> Option<Program> {
         match fs::read(format!("/proc/{pid}/auxv")) {
             Ok(auxv) => Some(auxv).filter(|auxv| auxv.iter().take(size_of::<usize>()).any(|byte| *byte != 0)),
             Err(_) => fs::read(format!("/proc/{pid}/cmdline"))
@@ -95,7 +95,7 @@ impl Candidate {
         if self.has_ended() {
             return Next::Nothing;
         }
-        let program = Program::of(self.pid);
+        let program = Program::read(self.pid);
         if program.is_none() || program == self.before {
             let waited = self.since.elapsed();
             if waited < EXEC_TIMEOUT {
@@ -219,13 +219,13 @@ mod tests {
         // Waits for an exec, and for its end.
         let started = |name: &str| {
             let is_started =
-                || fastpath_os::comm(pid).is_ok_and(|comm| comm.trim() == name) && Program::of(pid).is_some();
+                || fastpath_os::comm(pid).is_ok_and(|comm| comm.trim() == name) && Program::read(pid).is_some();
             while !is_started() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         };
         started("sh");
-        let mut waits = candidate(&shell, Program::of(pid));
+        let mut waits = candidate(&shell, Program::read(pid));
         let socket = Path::new("/nonexistent/socket");
         assert_eq!(waits.go_on(socket, true), Next::After(LOOK_EVERY));
         drop(shell.stdin.take());

@@ -95,7 +95,7 @@ fn serve(state: &State, socket: &Path) -> Result<(), String> {
     let before = match state.status.as_str() {
         "creating" | "created" => {
             let program =
-                Program::of(state.pid).ok_or_else(|| stays(&format_args!("process {} has ended", state.pid)))?;
+                Program::read(state.pid).ok_or_else(|| stays(&format_args!("process {} has ended", state.pid)))?;
             Some(program)
         }
         "running" => None,

@@ -222,7 +222,7 @@ impl Plugin<'_> {
         };
         if event == Event::StartContainer {
             // A runtime that does not name the process yet names it after the start.
-            if let Some(program) = Program::of(container.pid as i32).filter(|_| container.pid > 0) {
+            if let Some(program) = Program::read(container.pid as i32).filter(|_| container.pid > 0) {
                 self.begun.insert(container.id.clone());
                 self.attach(&pod, &container, wish, Some(program));
             }

@@ -153,7 +153,7 @@ mod tests {
         let all: Vec<i32> = processes().expect("/proc").collect();
         assert_eq!(all.iter().filter(|pid| **pid == own).count(), 1);
         assert!(all.iter().all(|pid| *pid > 0));
-        let tid = Status::of("thread-self").expect("its status").number("Pid");
+        let tid = Status::read("thread-self").expect("its status").number("Pid");
         assert!(threads(own).expect("its threads").any(|thread| Some(thread) == tid));
         assert!(threads(-1).is_err());
     }

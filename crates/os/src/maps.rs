@@ -43,13 +43,13 @@ impl Mapping {
 }
 
 /// Returns all mappings of a process (or a thread's process), lowest first. Needs the right to trace it.
-pub fn of(pid: impl Display) -> io::Result<Vec<Mapping>> {
+pub fn read(pid: impl Display) -> io::Result<Vec<Mapping>> {
     Ok(parse(&crate::text(pid, "maps")?))
 }
 
 /// Returns all mappings of this process.
 pub fn own() -> io::Result<Vec<Mapping>> {
-    of("self")
+    read("self")
 }
 
 /// Parses the text of maps; skips invalid lines.
@@ -130,6 +130,6 @@ mod tests {
             maps.iter()
                 .any(|mapping| mapping.range().contains(&here) && mapping.executable)
         );
-        assert!(of(u32::MAX).is_err());
+        assert!(read(u32::MAX).is_err());
     }
 }

@@ -20,7 +20,7 @@ pub struct Stat {
 
 impl Stat {
     /// Reads the stat of a process or thread.
-    pub fn of(pid: impl Display) -> io::Result<Stat> {
+    pub fn read(pid: impl Display) -> io::Result<Stat> {
         let text = crate::text(pid, "stat")?;
         parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a stat that is none"))
     }
@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn this_process_runs_and_has_a_parent() {
-        let own = Stat::of("self").unwrap();
+        let own = Stat::read("self").unwrap();
         assert!(!own.has_ended() && !own.is_kernel_thread());
         assert_eq!(own.parent, std::os::unix::process::parent_id() as i32);
-        assert!(Stat::of(-1).is_err());
+        assert!(Stat::read(-1).is_err());
     }
 }

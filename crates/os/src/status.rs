@@ -10,7 +10,7 @@ pub struct Status(String);
 
 impl Status {
     /// Reads the status of a process or thread.
-    pub fn of(pid: impl Display) -> io::Result<Status> {
+    pub fn read(pid: impl Display) -> io::Result<Status> {
         crate::text(pid, "status").map(Status)
     }
 

@@ -102,7 +102,7 @@ fn main() {
         ("by default", Config::default()),
         ("--trust-counter", Config::default().watched()),
     ] {
-        let rhythm = Rhythm::of(&config);
+        let rhythm = Rhythm::from_config(&config);
         let unit = Unit::measure(rhythm.every);
         println!(
             "{name}: a rendezvous of two threads {:.0?}, each further visit {:.0?} of CPU time (medians)\n",

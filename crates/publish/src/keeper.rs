@@ -179,7 +179,10 @@ impl Keeper {
             self.may_measure_offsets = true;
         }
         self.asleep = Asleep::look();
-        self.patrol = Some(Patrol::start(Rhythm::of(&self.config), self.may_measure_offsets)?);
+        self.patrol = Some(Patrol::start(
+            Rhythm::from_config(&self.config),
+            self.may_measure_offsets,
+        )?);
         Ok(())
     }
 

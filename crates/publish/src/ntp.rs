@@ -66,7 +66,7 @@ fn adjtimex(modes: libc::c_uint) -> Option<libc::timex> {
 /// Returns whether this thread has a seccomp filter (proc(5), Seccomp in /proc/PID/status), also if that cannot be
 /// read.
 fn is_filtered() -> bool {
-    let mode = fastpath_os::Status::of("thread-self")
+    let mode = fastpath_os::Status::read("thread-self")
         .ok()
         .and_then(|status| status.number("Seccomp"));
     mode != Some(0)

@@ -25,7 +25,7 @@ pub struct Rhythm {
 
 impl Rhythm {
     /// Returns the rhythm of these settings.
-    pub fn of(config: &Config) -> Rhythm {
+    pub fn from_config(config: &Config) -> Rhythm {
         Rhythm {
             every: Duration::from_nanos(config.compare_every_ns),
             rests: config.compare_rests,

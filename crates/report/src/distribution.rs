@@ -38,7 +38,7 @@ const LEAST: i32 = -PER_DECADE;
 
 impl Distribution {
     /// Returns the distribution, or `None` without samples.
-    pub fn of(mut samples: Vec<f64>) -> Option<Distribution> {
+    pub fn from_samples(mut samples: Vec<f64>) -> Option<Distribution> {
         samples.sort_unstable_by(f64::total_cmp);
         let last = samples.len().checked_sub(1)?;
         // The least value that so many samples do not exceed (nearest rank).
@@ -100,12 +100,12 @@ mod tests {
 
     #[test]
     fn quantiles_are_those_of_the_samples() {
-        let distribution = Distribution::of((1..=1000).rev().map(f64::from).collect()).unwrap();
+        let distribution = Distribution::from_samples((1..=1000).rev().map(f64::from).collect()).unwrap();
         let ns = |ns: f64| Nanoseconds::new(ns);
         assert_eq!(distribution.samples, 1000);
         assert_eq!((distribution.min_ns, distribution.p50_ns), (ns(1.0), ns(500.0)));
         assert_eq!((distribution.p99_ns, distribution.max_ns), (ns(990.0), ns(1000.0)));
-        assert_eq!(Distribution::of(Vec::new()), None);
+        assert_eq!(Distribution::from_samples(Vec::new()), None);
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_sample_is_in_one_bucket_that_contains_it(samples in prop::collection::vec(0.0..1e9f64, 1..300)) {
-            let distribution = Distribution::of(samples.clone()).unwrap();
+            let distribution = Distribution::from_samples(samples.clone()).unwrap();
             prop_assert_eq!(distribution.buckets.iter().map(|bucket| bucket.count).sum::<u64>(), samples.len() as u64);
             for bucket in &distribution.buckets {
                 let (from, to) = (bucket.from_ns.get(), bucket.up_to_ns.get());

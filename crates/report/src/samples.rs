@@ -41,7 +41,7 @@ fn host(probe: &Value) -> Host {
 fn spread(around: f64) -> Distribution {
     let near = (0..990).map(|n| around * (1.0 + f64::from(n % 10) / 100.0));
     let far = (0..10).map(|n| around * (2.0 + f64::from(n)));
-    Distribution::of(near.chain(far).collect()).unwrap()
+    Distribution::from_samples(near.chain(far).collect()).unwrap()
 }
 
 fn prices(host: &Host, now: f64) -> Prices {

@@ -50,7 +50,7 @@ impl Process {
     /// Takes a process whose pages are new: zero, at this address.
     pub fn new(pid: Pid, address: u64, is_first: bool) -> io::Result<Process> {
         let remote = Remote {
-            memory: Memory::of(pid)?,
+            memory: Memory::open(pid)?,
             address,
             words: [0; answers::WORDS],
         };

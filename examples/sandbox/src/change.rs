@@ -42,7 +42,7 @@ impl Change {
     }
 
     /// Returns what a call changes, if it is an answer.
-    pub fn of(call: &Call, memory: impl Fn() -> std::io::Result<Memory>) -> Option<Change> {
+    pub fn from_call(call: &Call, memory: impl Fn() -> std::io::Result<Memory>) -> Option<Change> {
         let [first, second, third, fourth, ..] = call.args;
         Some(match call.sysno? {
             Sysno::clone => Change::by_clone(first)?,

@@ -11,7 +11,7 @@ pub struct Memory(File);
 
 impl Memory {
     /// Opens the memory of one process; it does not stay valid across an exec.
-    pub fn of(guest: Pid) -> io::Result<Memory> {
+    pub fn open(guest: Pid) -> io::Result<Memory> {
         let path = format!("/proc/{guest}/mem");
         Ok(Memory(File::options().read(true).write(true).open(path)?))
     }

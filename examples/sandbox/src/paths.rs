@@ -33,7 +33,7 @@ pub fn changed_by(call: &Call, guest: Pid) -> io::Result<Vec<PathBuf>> {
         return Ok(changed);
     }
     // Opened only now, because it costs as much as the rest of a stop.
-    let memory = Memory::of(guest)?;
+    let memory = Memory::open(guest)?;
     if opens_to_read(call, &memory)? {
         return Ok(changed);
     }

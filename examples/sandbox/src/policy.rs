@@ -75,7 +75,7 @@ fn parts_with_the_page(sysno: Sysno, call: &Call, guest: Pid) -> bool {
     match sysno {
         Sysno::prctl => call.args[0] == libc::PR_SET_TSC as u64,
         Sysno::unshare => call.args[0] & CLONE_NEWTIME != 0,
-        Sysno::clone3 => Memory::of(guest)
+        Sysno::clone3 => Memory::open(guest)
             .and_then(|memory| memory.word(call.args[0]))
             .is_ok_and(|flags| flags & CLONE_NEWTIME != 0),
         _ => false,

@@ -48,12 +48,12 @@ impl Files {
         entry: u64,
         remote: &mut RemoteCalls<'_>,
     ) -> io::Result<u64> {
-        let all = maps::of(guest)?;
+        let all = maps::read(guest)?;
         let Some(mapping) = all.iter().find(|mapping| mapping.range().contains(&address)) else {
             return Ok(0);
         };
         let is_file = mapping.executable && mapping.inode != 0 && !mapping.name.starts_with("/memfd:");
-        let Some(sites) = is_file.then(|| self.of(guest, mapping)).flatten() else {
+        let Some(sites) = is_file.then(|| self.sites(guest, mapping)).flatten() else {
             return Ok(0);
         };
         let same = |other: &&Mapping| other.inode == mapping.inode && other.device == mapping.device;
@@ -76,7 +76,7 @@ impl Files {
     }
 
     /// Returns the sites of the file that is mapped, if it can be read.
-    fn of(&mut self, guest: Pid, mapping: &Mapping) -> Option<Rc<Sites>> {
+    fn sites(&mut self, guest: Pid, mapping: &Mapping) -> Option<Rc<Sites>> {
         let path = format!("/proc/{guest}/root{}", mapping.name);
         let status = std::fs::metadata(&path).ok()?;
         if status.ino() != mapping.inode || status.size() > MOST_BYTES || !status.is_file() {

@@ -42,7 +42,7 @@ struct Thread {
 }
 
 impl Thread {
-    fn of(process: Pid) -> Thread {
+    fn new(process: Pid) -> Thread {
         Thread {
             process,
             image: None,
@@ -78,7 +78,7 @@ impl Tracer {
             policy,
             vdso,
             log,
-            threads: HashMap::from([(first, Thread::of(first))]),
+            threads: HashMap::from([(first, Thread::new(first))]),
             processes: HashMap::new(),
             borrowers: HashMap::new(),
             files: Files::default(),
@@ -143,7 +143,7 @@ impl Tracer {
                 self.ended(guest);
                 let new = Thread {
                     new_program: true,
-                    ..Thread::of(guest)
+                    ..Thread::new(guest)
                 };
                 self.threads.insert(guest, new);
                 ptrace::resume(guest, 0)
@@ -159,7 +159,7 @@ impl Tracer {
             libc::PTRACE_EVENT_STOP if !self.threads.contains_key(&guest) => {
                 let early = Thread {
                     early: true,
-                    ..Thread::of(guest)
+                    ..Thread::new(guest)
                 };
                 self.threads.insert(guest, early);
                 Ok(())
@@ -184,18 +184,18 @@ impl Tracer {
                 self.at_entry(guest, &call)
             }
             SystemCall::Exit { pc, result } => {
-                let thread = self.threads.entry(guest).or_insert_with(|| Thread::of(guest));
+                let thread = self.threads.entry(guest).or_insert_with(|| Thread::new(guest));
                 if let Some((process, change)) = thread.change.take() {
                     self.changed(guest, process, change, result);
                 }
-                let thread = self.threads.entry(guest).or_insert_with(|| Thread::of(guest));
+                let thread = self.threads.entry(guest).or_insert_with(|| Thread::new(guest));
                 if let Some(image) = thread
                     .image
                     .filter(|_| std::mem::take(&mut thread.maps_code) && result > 0)
                 {
                     self.lead(guest, image, &[result as u64]);
                 }
-                let thread = self.threads.entry(guest).or_insert_with(|| Thread::of(guest));
+                let thread = self.threads.entry(guest).or_insert_with(|| Thread::new(guest));
                 if std::mem::take(&mut thread.new_program) {
                     self.at_first_instruction(guest);
                 } else if let Some(clock) = thread.clock.take() {
@@ -212,7 +212,7 @@ impl Tracer {
         self.report.calls += 1;
         let clock = call.clock();
         self.report.clock_calls += u64::from(clock.is_some());
-        self.threads.entry(guest).or_insert_with(|| Thread::of(guest)).clock = clock;
+        self.threads.entry(guest).or_insert_with(|| Thread::new(guest)).clock = clock;
         if let Some(errno) = self.policy.refusal(call, guest) {
             self.report.refused += 1;
             if self.log {
@@ -221,7 +221,7 @@ impl Tracer {
             }
             return arch::refuse(guest, errno);
         }
-        let thread = self.threads.entry(guest).or_insert_with(|| Thread::of(guest));
+        let thread = self.threads.entry(guest).or_insert_with(|| Thread::new(guest));
         thread.maps_code = call.sysno == Some(Sysno::mmap)
             && call.args[2] & libc::PROT_EXEC as u64 != 0
             && call.args[3] & libc::MAP_ANONYMOUS as u64 == 0;
@@ -232,7 +232,7 @@ impl Tracer {
     /// Takes back the answers that a call is going to change. A guest whose memory cannot be written is about to end, or
     /// has unmapped its answers.
     fn changes(&mut self, guest: Pid, call: &Call) {
-        let Some(change) = Change::of(call, || Memory::of(guest)) else {
+        let Some(change) = Change::from_call(call, || Memory::open(guest)) else {
             return;
         };
         let Some(thread) = self.threads.get_mut(&guest) else {
@@ -264,7 +264,7 @@ impl Tracer {
     /// Returns a new thread, in this process or in a new one. It has not run an instruction.
     fn forked(&mut self, parent: Pid, child: Pid) -> Thread {
         let Some(parent) = self.threads.get(&parent).copied() else {
-            return Thread::of(child);
+            return Thread::new(child);
         };
         let change = parent.change.map(|(_, change)| change);
         let process = if change == Some(Change::Threads) {
@@ -288,7 +288,7 @@ impl Tracer {
         }
         Thread {
             image: parent.image,
-            ..Thread::of(process)
+            ..Thread::new(process)
         }
     }
 
@@ -297,7 +297,7 @@ impl Tracer {
     fn lead(&mut self, guest: Pid, image: u64, addresses: &[u64]) {
         let Some(vdso) = &self.vdso else { return };
         let mut lead = || {
-            let memory = Memory::of(guest)?;
+            let memory = Memory::open(guest)?;
             let mut remote = RemoteCalls::begin_before(guest, &memory, vdso.behind_a_call(image))?;
             let entry = vdso.entry(image);
             for address in addresses {
@@ -341,7 +341,7 @@ impl Tracer {
     /// Gives a new program the sandbox's vDSO, or none. Never the kernel's, whose answers would not stop.
     fn at_first_instruction(&mut self, guest: Pid) {
         let install = || {
-            let memory = Memory::of(guest)?;
+            let memory = Memory::open(guest)?;
             let image = match &self.vdso {
                 Some(vdso) => vdso.map_into(guest, &memory).map(Some),
                 None => Ok(None),
@@ -359,12 +359,12 @@ impl Tracer {
         };
         match install() {
             Ok(image) => {
-                self.threads.entry(guest).or_insert_with(|| Thread::of(guest)).image = image;
+                self.threads.entry(guest).or_insert_with(|| Thread::new(guest)).image = image;
                 let is_first = guest == self.first;
                 let process = image.map(|image| Process::new(guest, HostedVdso::answers_at(image), is_first));
                 if let Some(image) = image {
                     // The program and its interpreter.
-                    let code = fastpath_os::maps::of(guest).unwrap_or_default();
+                    let code = fastpath_os::maps::read(guest).unwrap_or_default();
                     let code = code
                         .iter()
                         .filter(|mapping| mapping.executable)

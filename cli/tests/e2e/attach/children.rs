@@ -147,7 +147,7 @@ fn descendants_are_attached_too_and_detach_reverts_all() {
     });
     let middle = child(tree.pid()).expect("a child");
     let family = [tree.pid(), middle, child(middle).expect("a child")];
-    let before = family.map(Memory::of);
+    let before = family.map(Memory::open);
     let libc = |pid: Pid| {
         let [start, end] = super::range(pid, "/libc");
         super::bytes(pid, start, end)
@@ -159,7 +159,7 @@ fn descendants_are_attached_too_and_detach_reverts_all() {
     for pid in family {
         detach(pid).expect_success().expect_output("");
     }
-    assert_eq!(family.map(Memory::of), before);
+    assert_eq!(family.map(Memory::open), before);
     assert!(libc(tree.pid()) == code, "its libc was not restored");
     drop(running);
 }

@@ -8,7 +8,7 @@ use crate::common::{Pid, Running, needs_root};
 #[track_caller]
 fn is_attached_and_detached_again_and_again(running: &Running, said: &str) {
     let pid = running.pid();
-    let before = Memory::of(pid);
+    let before = Memory::open(pid);
     for _ in 0..5 {
         attach(pid).expect_success().expect_output("");
         std::thread::sleep(Duration::from_millis(20));
@@ -16,7 +16,7 @@ fn is_attached_and_detached_again_and_again(running: &Running, said: &str) {
         std::thread::sleep(Duration::from_millis(20));
         assert!(pid.exists(), "it said {}", running.out_so_far());
     }
-    assert_eq!(Memory::of(pid), before);
+    assert_eq!(Memory::open(pid), before);
     assert_eq!(running.out_so_far(), said);
 }
 

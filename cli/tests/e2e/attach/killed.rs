@@ -46,13 +46,13 @@ const MOST_CALLS: u32 = 1000;
 fn the_next_fastpath_removes_what_a_killed_one_left_behind() {
     let Some(strace) = tool("strace") else { return };
     let running = sleeper();
-    let before = Memory::of(running.pid());
+    let before = Memory::open(running.pid());
     let mut sockets = 0;
     for call in (1..MOST_CALLS).step_by(EACH) {
         if !attach_and_be_killed(strace, running.pid(), call) {
             break;
         }
-        let after = Memory::of(running.pid());
+        let after = Memory::open(running.pid());
         assert_eq!(
             (&after.mappings, after.vdso),
             (&before.mappings, before.vdso),

@@ -57,7 +57,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    pub fn of(pid: Pid) -> Memory {
+    pub fn open(pid: Pid) -> Memory {
         let maps = pid.read("maps");
         let lines = maps
             .lines()

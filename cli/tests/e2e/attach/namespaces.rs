@@ -33,11 +33,11 @@ fn inside(running: &Running, program: &str) -> Pid {
 
 fn is_attached_and_detached(pid: Pid) {
     wait_until("its sleep", || pid.read("wchan").contains("nanosleep"));
-    let before = Memory::of(pid);
+    let before = Memory::open(pid);
     attach(pid).expect_success().expect_output("");
     assert!(pid.is_served() && !entries(pid).is_empty());
     detach(pid).expect_success().expect_output("");
-    assert_eq!(Memory::of(pid), before);
+    assert_eq!(Memory::open(pid), before);
 }
 
 #[test]

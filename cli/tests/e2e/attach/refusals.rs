@@ -23,9 +23,9 @@ fn is_refused(outcome: Outcome, code: i32, reason: &str) {
 /// Expects that attach and detach refuse the process, and leave it unchanged.
 #[track_caller]
 fn is_refused_and_untouched(pid: Pid, code: i32, reason: &str) {
-    let before = Memory::of(pid);
+    let before = Memory::open(pid);
     is_refused(attach(pid), code, reason);
-    assert_eq!(Memory::of(pid), before);
+    assert_eq!(Memory::open(pid), before);
     assert!(pid.exists());
 }
 
@@ -96,7 +96,7 @@ fn a_process_of_another_user() {
         return;
     };
     let running = sleeper();
-    let before = Memory::of(running.pid());
+    let before = Memory::open(running.pid());
     for verb in ["attach", "detach"] {
         let mut command = Command::new(setpriv);
         command
@@ -104,7 +104,7 @@ fn a_process_of_another_user() {
             .args([env!("CARGO_BIN_EXE_fastpath"), verb, &running.pid().0.to_string()]);
         is_refused(finish(command), 7, "belongs to user 0");
     }
-    assert_eq!(Memory::of(running.pid()), before);
+    assert_eq!(Memory::open(running.pid()), before);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_process_under_a_filter_is_attached_by_root_and_left_alone_by_others() {
     command.args([&filter, "kill", &number, "sleep", "1000"]);
     let running = start(command);
     wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
-    let before = Memory::of(running.pid());
+    let before = Memory::open(running.pid());
     let mut other = Command::new(setpriv);
     other
         .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
@@ -194,13 +194,13 @@ fn a_process_under_a_filter_is_attached_by_root_and_left_alone_by_others() {
             &running.pid().0.to_string(),
         ]);
     is_refused(finish(other), 11, "seccomp");
-    assert_eq!(Memory::of(running.pid()), before);
+    assert_eq!(Memory::open(running.pid()), before);
 
     attach(running.pid()).expect_success();
     assert!(running.pid().is_served());
     assert_eq!(running.pid().status("Seccomp"), "2");
     detach(running.pid()).expect_success();
-    assert_eq!(Memory::of(running.pid()), before);
+    assert_eq!(Memory::open(running.pid()), before);
 }
 
 #[test]

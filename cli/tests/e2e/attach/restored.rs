@@ -74,17 +74,17 @@ fn a_child_that_is_forked_stays_attached_and_is_detached_by_itself() {
     let running = start(command);
     wait_until("its loop", || running.out_so_far().contains("ready"));
     std::thread::sleep(std::time::Duration::from_millis(100));
-    let before = Memory::of(running.pid());
+    let before = Memory::open(running.pid());
     attach(running.pid()).expect_success();
     std::fs::write(&go, "").expect("a file");
     wait_until("a child", || running.pid().children().len() == 1);
     let child = running.pid().children()[0];
     assert!(child.is_served() && !entries(child).is_empty());
     detach(running.pid()).expect_success();
-    assert_eq!(Memory::of(running.pid()), before);
+    assert_eq!(Memory::open(running.pid()), before);
     assert!(child.is_served() && !entries(child).is_empty());
     detach(child).expect_success();
-    assert_eq!(Memory::of(child), before);
+    assert_eq!(Memory::open(child), before);
     assert!(child.exists());
 }
 

@@ -99,9 +99,9 @@ fn a_shell_that_waits_is_attached_and_detached_with_nothing_left_behind() {
     wait_until("its child", || {
         pid.children().iter().any(|child| child.program() == "sleep")
     });
-    let before = Memory::of(pid);
+    let before = Memory::open(pid);
     attach(pid).expect_success();
-    assert_ne!(Memory::of(pid), before);
+    assert_ne!(Memory::open(pid), before);
     detach(pid).expect_success();
-    assert_eq!(Memory::of(pid), before);
+    assert_eq!(Memory::open(pid), before);
 }

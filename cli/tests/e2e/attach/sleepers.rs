@@ -49,13 +49,13 @@ fn a_process_that_job_control_stopped_stays_stopped() {
     wait_until("its sleep", || pid.program() == "sleep" && pid.state() == 'S');
     pid.signal(libc::SIGSTOP);
     wait_until("its stop", || pid.state() == 'T');
-    let before = Memory::of(pid);
+    let before = Memory::open(pid);
     attach(pid).expect_success();
     wait_until("its stop again", || pid.state() == 'T');
     assert!(pid.is_served());
     detach(pid).expect_success();
     wait_until("its stop again", || pid.state() == 'T');
-    assert_eq!(Memory::of(pid), before);
+    assert_eq!(Memory::open(pid), before);
     pid.signal(libc::SIGCONT);
     wait_until("its sleep again", || pid.state() == 'S');
 }

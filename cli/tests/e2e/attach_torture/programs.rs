@@ -58,11 +58,11 @@ fn goes_on_with_its_work(program: &str, arguments: &[&str]) {
         return;
     };
     let pid = running.pid();
-    let before = Memory::of(pid);
+    let before = Memory::open(pid);
     for cycle in 0..cycles() {
         is_attached_and_detached(pid, cycle);
     }
-    assert_eq!(Memory::of(pid), before);
+    assert_eq!(Memory::open(pid), before);
     has_done_its_work(running, pid, "ready");
 }
 
@@ -132,10 +132,10 @@ fn a_process_with_a_thread_on_a_secret_stack_is_refused() {
         return;
     };
     let pid = running.pid();
-    let before = Memory::of(pid);
+    let before = Memory::open(pid);
     for cycle in 0..cycles() {
         is_refused(attach(pid), 14, NOT_READABLE);
-        assert_eq!(Memory::of(pid), before, "cycle {cycle}");
+        assert_eq!(Memory::open(pid), before, "cycle {cycle}");
         is_refused(detach(pid), 15, "not attached");
         let_it_work(cycle);
     }
@@ -181,11 +181,11 @@ fn a_process_whose_first_thread_has_ended_is_refused() {
     let pid = running.pid();
     wait_until("the first thread's end", || running.out_so_far().contains("ready"));
     let thread = another_thread(pid);
-    let before = Memory::of(thread);
+    let before = Memory::open(thread);
     for cycle in 0..cycles().div_ceil(10) {
         is_refused(attach(pid), 70, WITHOUT_LEADER);
         is_refused(detach(pid), 70, WITHOUT_LEADER);
-        assert_eq!(Memory::of(thread), before, "cycle {cycle}");
+        assert_eq!(Memory::open(thread), before, "cycle {cycle}");
     }
     has_done_its_work(running, pid, "ready");
 }
@@ -203,13 +203,13 @@ fn a_process_whose_first_thread_ends_once_it_is_attached_stays_attached() {
     pid.signal(libc::SIGUSR1);
     wait_until("the first thread's end", || running.out_so_far().contains("ready"));
     let thread = another_thread(pid);
-    let before = Memory::of(thread);
+    let before = Memory::open(thread);
     for cycle in 0..3 {
         is_refused(detach(pid), 70, WITHOUT_LEADER);
         is_refused(attach(pid), 70, WITHOUT_LEADER);
         let_it_work(cycle);
     }
-    assert_eq!(Memory::of(thread), before);
+    assert_eq!(Memory::open(thread), before);
     assert!(thread.is_served());
     let status = finish(fastpath(&["status"])).expect_success().out;
     assert!(status.contains(&pid.0.to_string()), "{status}");
@@ -223,14 +223,14 @@ fn waits_of_fifteen_hundred_threads_are_not_disturbed() {
         return;
     };
     let pid = running.pid();
-    let before = Memory::of(pid);
+    let before = Memory::open(pid);
     let mut attached = 0;
     for cycle in 0..cycles().div_ceil(2) {
         let outcome = attach(pid);
         if outcome.status.code() == Some(14) {
             // A busy machine does not stop this many threads in time.
             is_refused(outcome, 14, "try again");
-            assert_eq!(Memory::of(pid), before, "cycle {cycle}");
+            assert_eq!(Memory::open(pid), before, "cycle {cycle}");
             continue;
         }
         outcome.expect_success().expect_output("");
@@ -244,7 +244,7 @@ fn waits_of_fifteen_hundred_threads_are_not_disturbed() {
         };
         assert!(holds_within(TIMEOUT, is_detached), "{}", pid.describe());
     }
-    assert_eq!(Memory::of(pid), before);
+    assert_eq!(Memory::open(pid), before);
     has_done_its_work(running, pid, "ready");
     assert!(attached > 0, "it was never attached");
 }
@@ -290,7 +290,7 @@ fn a_process_in_a_nested_pid_namespace_is_attached_from_both_namespaces_above() 
             .arg(&numbers[numbers.len() - 2]);
         finish(command)
     };
-    let before = Memory::of(pid);
+    let before = Memory::open(pid);
     for cycle in 0..cycles() {
         let is_from_between = |bit: u32| cycle >> bit & 1 == 1;
         match is_from_between(0) {
@@ -309,7 +309,7 @@ fn a_process_in_a_nested_pid_namespace_is_attached_from_both_namespaces_above() 
         .expect_output("");
         assert!(!pid.is_served(), "cycle {cycle}");
     }
-    assert_eq!(Memory::of(pid), before);
+    assert_eq!(Memory::open(pid), before);
     has_done_its_work(running, pid, "ready");
 }
 
@@ -323,19 +323,19 @@ fn processes_that_trace_each_other_are_refused_until_they_let_go() {
     let both = [running.pid(), Pid(second)];
     let trace_or_let_go = || both.map(|pid| pid.signal(libc::SIGUSR1));
     let are_traced = || both.map(|pid| pid.status("TracerPid") != "0");
-    let before = both.map(Memory::of);
+    let before = both.map(Memory::open);
     for cycle in 0..cycles() {
         trace_or_let_go();
         // The trace may begin at any moment.
         let codes = both.map(|pid| attach(pid).status.code());
         assert!(codes.iter().all(|code| matches!(code, Some(0 | 6))), "{codes:?}");
         wait_until("tracers", || are_traced() == [true, true]);
-        let as_they_are = both.map(Memory::of);
+        let as_they_are = both.map(Memory::open);
         for pid in both {
             is_refused(attach(pid), 6, "(tracers");
             is_refused(detach(pid), 6, "(tracers");
         }
-        assert_eq!(both.map(Memory::of), as_they_are);
+        assert_eq!(both.map(Memory::open), as_they_are);
         let_it_work(cycle);
         trace_or_let_go();
         wait_until("freedom", || are_traced() == [false, false]);
@@ -346,7 +346,7 @@ fn processes_that_trace_each_other_are_refused_until_they_let_go() {
             is_attached_and_detached(pid, cycle);
         }
     }
-    assert_eq!(both.map(Memory::of), before);
+    assert_eq!(both.map(Memory::open), before);
     let pid = running.pid();
     pid.signal(libc::SIGTERM);
     let said = format!("{}\ndone\ndone", said.trim_end());
@@ -368,9 +368,9 @@ fn a_program_that_executes_itself_with_many_threads_survives() {
         detach(pid);
         wait_until("the process to exist", || pid.exists());
     }
-    let before = Memory::of(pid);
+    let before = Memory::open(pid);
     is_attached_and_detached(pid, 0);
-    assert_eq!(Memory::of(pid), before);
+    assert_eq!(Memory::open(pid), before);
     assert_eq!(running.out_so_far(), "ready\ndone\n");
 }
 
@@ -380,10 +380,10 @@ fn pages_that_the_program_itself_provides_are_not_read() {
         return;
     };
     let pid = running.pid();
-    let before = Memory::of(pid);
+    let before = Memory::open(pid);
     for cycle in 0..cycles() {
         is_attached_and_detached(pid, cycle);
     }
-    assert_eq!(Memory::of(pid), before);
+    assert_eq!(Memory::open(pid), before);
     assert_eq!(running.out_so_far(), "ready\n");
 }

@@ -100,7 +100,7 @@ fn number_at(isa: Isa, bytes: &[u8], at: usize) -> Option<u64> {
             registers.step(instruction, &mut factory);
             position += instruction.len();
         }
-        let value = registers.of(Register::RAX).map(|value| value & 0xffff_ffff);
+        let value = registers.value(Register::RAX).map(|value| value & 0xffff_ffff);
         // mov $0xe4, %al, after the rest of the register was cleared.
         if start == last && value.is_none() {
             continue;
@@ -200,7 +200,7 @@ fn index(register: Register) -> Option<usize> {
 }
 
 impl Registers {
-    fn of(&self, register: Register) -> Option<u64> {
+    fn value(&self, register: Register) -> Option<u64> {
         index(register).and_then(|index| self.values[index])
     }
 
@@ -217,7 +217,7 @@ impl Registers {
             OpKind::Register
                 if instruction.op_register(operand).is_gpr32() || instruction.op_register(operand).is_gpr64() =>
             {
-                self.of(instruction.op_register(operand))
+                self.value(instruction.op_register(operand))
             }
             OpKind::Immediate8
             | OpKind::Immediate32
@@ -254,7 +254,7 @@ impl Registers {
             Mnemonic::Pop if is_whole => self.pushed.pop().flatten(),
             Mnemonic::Mov if is_whole => self.operand(instruction, 1),
             Mnemonic::Mov if instruction.code() == Code::Mov_r8_imm8 && is_low_byte(target) => self
-                .of(target)
+                .value(target)
                 .map(|value| value & !0xff | instruction.immediate(1) & 0xff),
             Mnemonic::Xor | Mnemonic::Sub
                 if is_whole && instruction.op1_kind() == OpKind::Register && instruction.op1_register() == target =>
@@ -272,7 +272,7 @@ impl Registers {
                     && !instruction.is_ip_rel_memory_operand() =>
             {
                 add(
-                    self.of(instruction.memory_base()),
+                    self.value(instruction.memory_base()),
                     Some(instruction.memory_displacement64()),
                 )
             }

@@ -274,7 +274,7 @@ mod tests {
     fn a_thunk_leads_to_the_routines_and_back() {
         let window = window();
         let routines = [("clock_gettime", 0x7000), ("gettimeofday", 0x8000)];
-        let routines = routines.map(|(name, address)| Routine::of(Isa::Aarch64, name, address).unwrap());
+        let routines = routines.map(|(name, address)| Routine::for_call(Isa::Aarch64, name, address).unwrap());
         let place = |at| Place {
             window: &window,
             address: 0x5000_2000,

@@ -121,7 +121,7 @@ impl<'f> File<'f> {
     {
         self.add_symbols(elf);
         self.add_relocations(elf, bytes)?;
-        let frames = frames::of(elf, self.isa);
+        let frames = frames::read(elf, self.isa);
         self.functions.extend(frames.functions);
         self.labels.extend(frames.landing_pads);
         Some(())

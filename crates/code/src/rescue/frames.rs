@@ -18,7 +18,7 @@ pub(crate) struct Frames {
 type Bytes<'f> = EndianSlice<'f, LittleEndian>;
 
 /// Reads `.eh_frame`. A broken entry ends the reading: what follows it is unknown.
-pub(crate) fn of<E: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, E>, isa: Isa) -> Frames {
+pub(crate) fn read<E: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, E>, isa: Isa) -> Frames {
     let mut frames = Frames::default();
     let Some(section) = elf.section_by_name(".eh_frame") else {
         return frames;

@@ -75,11 +75,11 @@ struct Code<'a, 'f> {
 }
 
 impl<'a, 'f> Code<'a, 'f> {
-    fn of(file: &'a file::File<'f>) -> Code<'a, 'f> {
+    fn new(file: &'a file::File<'f>) -> Code<'a, 'f> {
         let is_x86 = file.isa != Isa::Aarch64;
         Code {
             file,
-            flow: is_x86.then(|| x86::flow::Flow::of(file)),
+            flow: is_x86.then(|| x86::flow::Flow::analyse(file)),
         }
     }
 
@@ -140,7 +140,7 @@ pub fn analyse_all(bytes: &[u8]) -> AllSites {
     if file.add_tables(bytes).is_none() {
         return AllSites::default();
     }
-    let code = Code::of(&file);
+    let code = Code::new(&file);
     let arguments: HashSet<u64> = file.code.iter().flat_map(|part| dynamic(file.isa, part)).collect();
     let site = |(address, number)| AnySite {
         address,
@@ -185,7 +185,7 @@ pub fn analyse(bytes: &[u8]) -> Result<Analysis, String> {
     if wanted.is_empty() || file.add_tables(bytes).is_none() {
         return Ok(Analysis::default());
     }
-    let code = Code::of(&file);
+    let code = Code::new(&file);
     // Go's form for all calls is that of some for one call, too.
     wanted.retain(|(address, calls, _)| *calls != Calls::Any || code.number(*address).is_none());
     let sites = wanted.into_iter().map(|(address, calls, by)| Site {

@@ -36,7 +36,7 @@ impl Change {
 
 impl Routine {
     /// Returns the routine for the call of this name; `None` if the ISA has no such call.
-    pub fn of(isa: Isa, name: &'static str, address: u64) -> Option<Routine> {
+    pub fn for_call(isa: Isa, name: &'static str, address: u64) -> Option<Routine> {
         let (name, number) = isa.facts().calls.list().find(|(known, _)| *known == name)?;
         Some(Routine { name, number, address })
     }

@@ -15,7 +15,7 @@ pub struct Facts {
 
 impl Facts {
     /// Reads the facts of a process.
-    pub fn of(process: Process) -> Facts {
+    pub fn read(process: Process) -> Facts {
         Facts {
             uid: process.uid,
             executable: fastpath_os::executable(process.pid).ok(),
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn this_process_has_an_executable_and_a_cgroup_that_is_a_path() {
-        let facts = Facts::of(Process::of(std::process::id() as i32).unwrap());
+        let facts = Facts::read(Process::read(std::process::id() as i32).unwrap());
         let own = std::env::current_exe().unwrap();
         assert_eq!(facts.executable.as_deref(), own.to_str());
         assert!(facts.cgroup.is_none_or(|cgroup| cgroup.starts_with('/')));

@@ -165,7 +165,7 @@ impl Policy {
 
     /// Returns the decision of the first rule that fits a process now; `None` also if it has ended.
     pub fn decide_for(&self, pid: i32) -> Option<Decision> {
-        self.decide(&Facts::of(Process::of(pid).ok()?))
+        self.decide(&Facts::read(Process::read(pid).ok()?))
     }
 
     /// Returns whether a process must never get a page.

@@ -38,8 +38,8 @@ impl Policy {
         };
         for pid in fastpath_os::processes().into_iter().flatten() {
             // The process may have ended.
-            let Ok(process) = Process::of(pid) else { continue };
-            let facts = Facts::of(process);
+            let Ok(process) = Process::read(pid) else { continue };
+            let facts = Facts::read(process);
             let Some(executable) = facts.executable.clone() else {
                 preview.unseen += usize::from(has_program(pid));
                 continue;
@@ -69,7 +69,7 @@ fn has_program(pid: i32) -> bool {
 /// Returns whether a thread of a process has a seccomp filter.
 fn is_filtered(pid: i32) -> bool {
     let mut threads = fastpath_os::threads(pid).into_iter().flatten();
-    threads.any(|tid| fastpath_os::Status::of(tid).is_ok_and(|status| status.number("Seccomp") > Some(0)))
+    threads.any(|tid| fastpath_os::Status::read(tid).is_ok_and(|status| status.number("Seccomp") > Some(0)))
 }
 
 impl Preview {

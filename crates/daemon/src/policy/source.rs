@@ -97,7 +97,7 @@ fn all() -> Vec<i32> {
 }
 
 fn look_at(pid: i32) -> Seen {
-    let started = fastpath_os::Stat::of(pid).ok().map(|stat| stat.start_time);
+    let started = fastpath_os::Stat::read(pid).ok().map(|stat| stat.start_time);
     (started, fs::read_link(format!("/proc/{pid}/exe")).ok())
 }
 

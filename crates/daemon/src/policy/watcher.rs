@@ -70,8 +70,8 @@ impl Watcher {
                 },
                 rule: 0,
             },
-            executable: Facts::of(process).executable,
-            asked_for: Some(Stat::of(process.pid).map_err(ended)?.start_time),
+            executable: Facts::read(process).executable,
+            asked_for: Some(Stat::read(process.pid).map_err(ended)?.start_time),
         };
         match self.0.tasks.offer(task) {
             true => Ok(()),
@@ -139,7 +139,7 @@ impl Shared {
         let policy = self.policy();
         match task.asked_for {
             Some(start_time) => {
-                Stat::of(task.pid).is_ok_and(|stat| stat.start_time == start_time) && !policy.forbids(task.pid)
+                Stat::read(task.pid).is_ok_and(|stat| stat.start_time == start_time) && !policy.forbids(task.pid)
             }
             None => policy.decide_for(task.pid) == Some(task.decision),
         }
@@ -193,8 +193,8 @@ impl Shared {
 /// Queues a process to be attached if a rule says so.
 fn consider(policy: &Policy, pid: i32, tasks: &Queue) {
     // The process may have ended.
-    let Ok(process) = Process::of(pid) else { return };
-    let facts = Facts::of(process);
+    let Ok(process) = Process::read(pid) else { return };
+    let facts = Facts::read(process);
     if facts.executable.as_deref().is_some_and(is_ours) {
         return;
     }

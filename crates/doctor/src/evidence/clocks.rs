@@ -14,7 +14,7 @@ const CLOCKS: &str = "clocks";
 
 const OTHER_ISA: &str = "clocks of programs of that process's ISA";
 
-pub(super) fn of(facts: &Facts) -> Vec<Line> {
+pub(super) fn from_facts(facts: &Facts) -> Vec<Line> {
     let clocks = facts
         .clocks
         .iter()

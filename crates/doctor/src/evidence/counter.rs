@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 const COUNTER: &str = "counter";
 
-pub(super) fn of(facts: &Facts) -> Vec<Line> {
+pub(super) fn from_facts(facts: &Facts) -> Vec<Line> {
     let evidence = &facts.counter.evidence;
     let mut lines = Vec::new();
     let mut add = |what: &str, mark, shows: String, source: &str| lines.push(line(COUNTER, what, mark, shows, source));
@@ -198,7 +198,7 @@ mod tests {
     use fastpath_evidence::Missed;
 
     fn shown(facts: &Facts, what: &str) -> (Mark, String) {
-        let lines = of(facts);
+        let lines = from_facts(facts);
         let line = lines.iter().find(|line| line.what == what);
         let line = line.unwrap_or_else(|| panic!("{what} is not among {lines:?}"));
         (line.mark, line.shows.clone())

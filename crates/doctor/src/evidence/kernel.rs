@@ -10,7 +10,7 @@ use fastpath_measure::vsyscall::Mode;
 
 const KERNEL: &str = "kernel";
 
-pub(super) fn of(facts: &Facts) -> Vec<Line> {
+pub(super) fn from_facts(facts: &Facts) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut add = |what: &str, mark, shows: String, source: &str| lines.push(line(KERNEL, what, mark, shows, source));
     let version = format!("Linux {} {}", facts.kernel.release, facts.kernel.machine);

@@ -8,7 +8,7 @@ pub(super) const PROCESS: &str = "this process";
 
 pub(super) const ASKED: &str = "that process";
 
-pub(super) fn of(section: &'static str, process: &Process) -> Vec<Line> {
+pub(super) fn from_facts(section: &'static str, process: &Process) -> Vec<Line> {
     let file = |name: &str| match section {
         PROCESS => format!("/proc/self/{name}"),
         _ => format!("/proc/{}/{name}", process.pid),

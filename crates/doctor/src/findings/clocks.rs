@@ -189,7 +189,7 @@ fn counter_unused(facts: &Facts, slow: &[&ClockReport]) -> Finding {
     if let Some(current) = current {
         found = found.proof("/sys/devices/system/clocksource", current);
     }
-    for cause in causes::of(facts) {
+    for cause in causes::from_facts(facts) {
         found = found.because_of(&cause.says, &cause.proof.source, &cause.proof.shows);
     }
     if facts.clocksource.is_too_coarse() {

@@ -14,7 +14,7 @@ const EXPENSIVE_COUNTER_NS: f64 = 100.0;
 /// tsc=recalibrate).
 const RATE_TOLERANCE: f64 = 500e-6;
 
-pub(super) fn of(facts: &Facts) -> Vec<Finding> {
+pub(super) fn from_facts(facts: &Facts) -> Vec<Finding> {
     let counter = &facts.counter;
     let mut findings = Vec::new();
     if !counter.evidence.is_readable {

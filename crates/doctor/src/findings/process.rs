@@ -8,7 +8,7 @@ use fastpath_measure::clocks::{Clock, Kind};
 use fastpath_measure::probe::ClockReport;
 use fastpath_measure::verdict::Verdict as Judged;
 
-pub(super) fn of(process: &Process, facts: &Facts) -> Vec<Finding> {
+pub(super) fn from_facts(process: &Process, facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let maps = format!("/proc/{}/maps", process.pid);
     let status = format!("/proc/{}/status", process.pid);

@@ -9,7 +9,7 @@ use fastpath_measure::probe::Measured;
 
 impl Verdict {
     /// Returns the verdict on the process that was asked about or, without one, on the host.
-    pub(crate) fn of(facts: &Facts, findings: &[Finding]) -> Verdict {
+    pub(crate) fn from_facts(facts: &Facts, findings: &[Finding]) -> Verdict {
         let of = |severities: Vec<Severity>| match severities.iter().min() {
             Some(Severity::Wrong) => Verdict::Wrong,
             Some(Severity::Slow) => Verdict::Slow,

@@ -10,7 +10,7 @@ use fastpath_measure::path::Path;
 use fastpath_measure::verdict::Verdict as Judged;
 
 fn report(facts: Facts) -> Report {
-    Report::of(facts, Vec::new())
+    Report::from_facts(facts, Vec::new())
 }
 
 fn ids(report: &Report) -> Vec<&str> {

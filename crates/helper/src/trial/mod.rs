@@ -19,7 +19,7 @@ pub struct Trial {
 
 /// Tries the system calls of the surgery and of the hook under this process's filters. Does nothing if it has none.
 pub fn seccomp_allows_surgery() -> Result<Trial, String> {
-    let filters = Status::of("self").map_err(|e| e.to_string())?.filters;
+    let filters = Status::read("self").map_err(|e| e.to_string())?.filters;
     if filters > 0 {
         try_in_child(try_calls, &CALLS)?;
     }

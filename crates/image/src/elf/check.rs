@@ -29,7 +29,7 @@ pub struct Contract {
 }
 
 impl Contract {
-    pub fn of(isa: Isa, page_abi: u32) -> Contract {
+    pub fn for_isa(isa: Isa, page_abi: u32) -> Contract {
         Contract {
             isa,
             page_abi,
@@ -39,7 +39,7 @@ impl Contract {
 
     /// Returns the contract of the image for hosts.
     pub fn for_hosts(isa: Isa, page_abi: u32) -> Contract {
-        let mut contract = Contract::of(isa, page_abi);
+        let mut contract = Contract::for_isa(isa, page_abi);
         contract.versions.push(&HOSTS_VERSION);
         contract
     }

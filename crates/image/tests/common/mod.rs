@@ -143,7 +143,7 @@ pub fn kernel_vdso() -> MappedVdso {
 /// Returns the functions of that vDSO.
 pub fn kernel_functions() -> KernelFunctions {
     let kernel = kernel_vdso();
-    KernelFunctions::of(&kernel.vdso, kernel.base)
+    KernelFunctions::from_vdso(&kernel.vdso, kernel.base)
 }
 
 /// Makes a system call of up to three arguments, and returns the kernel's own result.

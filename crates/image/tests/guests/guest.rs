@@ -175,7 +175,7 @@ impl Guest {
     }
 
     pub fn start(isa: Isa, prepare: impl FnOnce(&mut Command)) -> Option<Guest> {
-        let Some(image) = Image::of(isa) else {
+        let Some(image) = Image::for_isa(isa) else {
             skip(&format!("there is no image for {isa}: it takes clang and lld"));
             return None;
         };

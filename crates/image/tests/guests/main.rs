@@ -109,7 +109,10 @@ fn ns((seconds, nanoseconds): (i64, i64)) -> i128 {
 
 #[test]
 fn the_image_of_every_isa_is_here() {
-    let missing: Vec<_> = Isa::ALL.into_iter().filter(|&isa| Image::of(isa).is_none()).collect();
+    let missing: Vec<_> = Isa::ALL
+        .into_iter()
+        .filter(|&isa| Image::for_isa(isa).is_none())
+        .collect();
     // scripts/test, which CI runs, has installed the required tools.
     if std::env::var_os("FASTPATH_SKIPS").is_some() {
         assert_eq!(missing, []);
@@ -476,7 +479,7 @@ fn a_vsyscall_leads_to_the_kernels_or_makes_the_call() {
         let Some((vdso, base)) = guest.kernel_vdso() else {
             return;
         };
-        let kernel = KernelFunctions::of(&vdso, base);
+        let kernel = KernelFunctions::from_vdso(&vdso, base);
         guest.install(Setup {
             kernel,
             ..Setup::default()
@@ -507,7 +510,7 @@ fn with_the_kernels_vdso_behind_it_an_image_answers_everything() {
                 return;
             };
             assert_eq!(Isa::of_elf(vdso.machine(), vdso.is_64()), Some(isa));
-            let kernel = KernelFunctions::of(&vdso, base);
+            let kernel = KernelFunctions::from_vdso(&vdso, base);
             guest.install(Setup {
                 kernel,
                 ..Setup::default()
@@ -733,7 +736,7 @@ fn the_offset_of_the_cpu_is_subtracted_where_the_page_has_offsets() {
 #[test]
 fn system_calls_are_told_by_where_they_return() {
     for isa in Isa::ALL {
-        let Some(image) = Image::of(isa) else { continue };
+        let Some(image) = Image::for_isa(isa) else { continue };
         let instruction = isa.facts().system_call;
         assert!(image.system_calls().len() >= 3, "{isa}");
         for &at in image.system_calls() {
@@ -745,7 +748,7 @@ fn system_calls_are_told_by_where_they_return() {
 #[test]
 fn signal_return_is_known_by_its_bytes() {
     let code = |isa, name: &str| {
-        let image = Image::of(isa)?;
+        let image = Image::for_isa(isa)?;
         let at = image.symbol(name).unwrap_or_else(|| panic!("{isa} has no {name}")) as usize;
         Some(&image.bytes()[at..at + 8])
     };
@@ -759,7 +762,7 @@ fn signal_return_is_known_by_its_bytes() {
         assert_eq!(code, [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4]);
     }
     for isa in Isa::ALL {
-        let Some(image) = Image::of(isa) else { continue };
+        let Some(image) = Image::for_isa(isa) else { continue };
         assert_eq!(
             image.rt_sigreturn().is_some(),
             matches!(isa, Isa::I386 | Isa::Aarch64),

@@ -13,7 +13,7 @@ use aarch64 as host;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as host;
 
-pub use host::{Registers, of, of_isa, sites};
+pub use host::{Registers, for_registers, of_isa, sites};
 #[cfg(target_arch = "x86_64")]
 pub use host::{running, waits};
 
@@ -73,7 +73,7 @@ pub struct Hook {
 
 /// Returns the image and the hook of this build for the programs of an ABI.
 pub fn of_this_build(abi: &dyn Abi) -> Result<(&'static Image, &'static Hook)> {
-    Image::of(abi.isa()).zip(abi.hook()).ok_or_else(|| {
+    Image::for_isa(abi.isa()).zip(abi.hook()).ok_or_else(|| {
         Error::Unsupported(format!(
             "it is an {} program, and this build of fastpath has no image for those (building one takes clang and lld)",
             abi.isa()

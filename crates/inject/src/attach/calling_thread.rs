@@ -29,7 +29,7 @@ pub fn with_calls<T>(
     maps: &[Mapping],
     work: impl FnOnce(&mut RemoteCalls<'_>) -> Answer<T>,
 ) -> Answer<T> {
-    let mut caller = Caller::of(session, maps)?;
+    let mut caller = Caller::stop(session, maps)?;
     let done = caller.with_calls(session, work);
     session.stop_time.end();
     done
@@ -46,7 +46,7 @@ struct Caller {
 
 impl Caller {
     /// Stops a thread of the process, one that is not in a system call if there is any.
-    fn of(session: &Session<'_>, maps: &[Mapping]) -> Answer<Caller> {
+    fn stop(session: &Session<'_>, maps: &[Mapping]) -> Answer<Caller> {
         let pid = session.pid();
         let mut tries = Tries::start();
         loop {

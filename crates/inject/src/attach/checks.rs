@@ -35,10 +35,10 @@ const WORKER: u32 = 0x10 | 0x4000;
 pub fn is_reachable(pid: i32) -> Answer<Status> {
     target::proc_shows_this_namespace()?;
     let no_such = |hint: &str| Refusal::NoSuchProcess { hint: hint.into() };
-    let Ok(stat) = fastpath_os::Stat::of(pid) else {
+    let Ok(stat) = fastpath_os::Stat::read(pid) else {
         return Err(no_such(""));
     };
-    let status = Status::of(&pid.to_string()).map_err(|_| no_such(""))?;
+    let status = Status::read(&pid.to_string()).map_err(|_| no_such(""))?;
     if status.group != pid {
         return Err(no_such(&format!(": it is a thread of process {}", status.group)));
     }
@@ -47,7 +47,7 @@ pub fn is_reachable(pid: i32) -> Answer<Status> {
     }
     if super::threads::has_ended(pid, pid) {
         // The first thread may have ended before others.
-        return Err(match super::threads::of(pid).len() {
+        return Err(match super::threads::list(pid).len() {
             0 | 1 => Refusal::Zombie,
             _ => Refusal::FirstThreadEnded,
         });
@@ -60,7 +60,7 @@ pub fn is_reachable(pid: i32) -> Answer<Status> {
         let place = fastpath_os::wchan(format!("{pid}/task/{tid}"));
         super::threads::state(pid, tid) == Some('S') && ["do_freezer_trap", "get_signal"].contains(&place.trim())
     };
-    if super::threads::of(pid).into_iter().any(is_frozen) {
+    if super::threads::list(pid).into_iter().any(is_frozen) {
         return Err(Refusal::Frozen);
     }
     let memory = format!("/proc/{pid}/mem");
@@ -91,7 +91,7 @@ fn open_memory(pid: i32) -> std::io::Result<File> {
 
 /// Returns whether a thread never executes the program's code. Such a thread cannot be traced.
 pub fn is_worker(pid: i32, tid: i32) -> bool {
-    fastpath_os::Stat::of(format!("{pid}/task/{tid}")).is_ok_and(|stat| stat.flags & WORKER != 0)
+    fastpath_os::Stat::read(format!("{pid}/task/{tid}")).is_ok_and(|stat| stat.flags & WORKER != 0)
 }
 
 fn reason(pid: i32, path: &str, e: &std::io::Error) -> String {
@@ -106,9 +106,9 @@ fn reason(pid: i32, path: &str, e: &std::io::Error) -> String {
 
 /// Returns the process that traces a thread of the process, and its name.
 pub fn tracer_of(pid: i32) -> Option<(i32, String)> {
-    let tracers = super::threads::of(pid).into_iter();
+    let tracers = super::threads::list(pid).into_iter();
     let by = tracers
-        .filter_map(|tid| Some(Status::of(&format!("{pid}/task/{tid}")).ok()?.tracer))
+        .filter_map(|tid| Some(Status::read(&format!("{pid}/task/{tid}")).ok()?.tracer))
         .find(|tracer| *tracer != 0)?;
     Some((by, fastpath_os::comm(by).unwrap_or_default()))
 }
@@ -122,7 +122,7 @@ pub fn may_attach(pid: i32) -> Answer<()> {
 
 /// Makes the checks that a tracer may make too, and returns what they found.
 pub fn look_at(pid: i32) -> Answer<Target> {
-    let maps = maps::of(pid)?;
+    let maps = maps::read(pid)?;
     let leftover = match find(pid, &maps)? {
         Some(found) if found.journal.state == State::Kept => return Err(Refusal::UnderRun),
         Some(found) if found.is_in_force()? => return Err(Refusal::AttachedAlready { pid }),
@@ -133,14 +133,14 @@ pub fn look_at(pid: i32) -> Answer<Target> {
     let Some(code) = maps.iter().find(is_vdso) else {
         return Err(match fastpath_image::own_vdso() {
             // gVisor maps it without a name.
-            Ok(Some(_)) if !maps::of(std::process::id() as i32)?.iter().any(|m| is_vdso(&m)) => {
+            Ok(Some(_)) if !maps::read(std::process::id() as i32)?.iter().any(|m| is_vdso(&m)) => {
                 let why = "this kernel does not show vDSOs in /proc/PID/maps (gVisor does not)";
                 Error::Unsupported(why.into()).into()
             }
             _ => Refusal::NoVdso { pid },
         });
     };
-    let vdso = Memory::of(pid)?.bytes(code.start, (code.end - code.start) as usize)?;
+    let vdso = Memory::open(pid)?.bytes(code.start, (code.end - code.start) as usize)?;
     let vdso_base = code.start;
     let parsed = Vdso::parse(&vdso).map_err(|e| Error::Unsupported(format!("the kernel's vDSO: {e}")))?;
     let isa = Isa::of_elf(parsed.machine(), parsed.is_64());

@@ -35,7 +35,7 @@ pub fn detach(pid: i32, last_resort: LastResort) -> Answer<Detached> {
 
 fn detach_held(session: &Session<'_>) -> Answer<Detached> {
     let pid = session.pid();
-    let maps = maps::of(pid)?;
+    let maps = maps::read(pid)?;
     let Some(found) = find(pid, &maps)? else {
         leftovers::clear(session)?;
         let is_served = maps.iter().any(|m| m.name.starts_with("/memfd:fastpath-page"));
@@ -69,7 +69,7 @@ fn take_back(session: &Session<'_>, found: &Found) -> Answer<bool> {
     let may_be_cleared = !found.is_before_entry()?;
     let (code, entry) = code_of(found)?;
     let mut in_the_way = session.pid();
-    let stopped = AllStopped::of(session, |all| {
+    let stopped = AllStopped::stop(session, |all| {
         let in_force: Vec<_> = found.in_force()?;
         let in_force: Vec<(Record, Vec<u8>)> = in_force
             .into_iter()
@@ -159,6 +159,6 @@ pub fn clear(session: &Session<'_>, found: &Found) -> Answer<()> {
 
 /// Unmaps a region that no code points to, and that no thread is in.
 pub fn unmap_unused(session: &Session<'_>, found: &Found) -> Answer<()> {
-    let maps = maps::of(found.pid)?;
+    let maps = maps::read(found.pid)?;
     with_calls(session, &maps, |calls| Ok(mapping::unmap(calls, found.at)?))
 }

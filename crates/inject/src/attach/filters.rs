@@ -25,9 +25,9 @@ const MOST_FILTERS: usize = 256;
 
 /// Returns whether any thread has a filter: each may have its own.
 pub fn are_on(pid: i32) -> bool {
-    let mut statuses = threads::of(pid)
+    let mut statuses = threads::list(pid)
         .into_iter()
-        .filter_map(|tid| Status::of(&format!("{pid}/task/{tid}")).ok());
+        .filter_map(|tid| Status::read(&format!("{pid}/task/{tid}")).ok());
     statuses.any(|status| status.filters > 0)
 }
 
@@ -95,7 +95,7 @@ impl Reader {
         let mut buffer = vec![Instruction::default(); MOST_INSTRUCTIONS];
         loop {
             let is_new = |tid: &i32| !self.read.contains(tid) && !checks::is_worker(pid, *tid);
-            let new: Vec<i32> = threads::of(pid).into_iter().filter(is_new).collect();
+            let new: Vec<i32> = threads::list(pid).into_iter().filter(is_new).collect();
             if new.is_empty() {
                 return Ok(Ok(()));
             }
@@ -152,7 +152,7 @@ impl Reader {
 fn unreadable(pid: i32, tid: i32, errno: Errno) -> Option<String> {
     const NONE: u32 = 0;
     const STRICT: u32 = 1;
-    let status = fastpath_os::Status::of(format!("{pid}/task/{tid}"));
+    let status = fastpath_os::Status::read(format!("{pid}/task/{tid}"));
     match status.ok().and_then(|status| status.number("Seccomp")) {
         Some(NONE) => None,
         Some(STRICT) => Some("seccomp kills it for these calls (SECCOMP_MODE_STRICT)".to_owned()),

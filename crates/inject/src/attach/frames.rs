@@ -31,10 +31,10 @@ const MOST_BYTES: usize = 256 << 10;
 
 impl Stacks {
     /// Opens the stacks of a process.
-    pub fn of(pid: i32) -> Result<Stacks> {
+    pub fn read(pid: i32) -> Result<Stacks> {
         Ok(Stacks {
-            mappings: Mappings::of(pid)?,
-            pagemap: Pagemap::of(pid),
+            mappings: Mappings::read(pid)?,
+            pagemap: Pagemap::open(pid),
         })
     }
 
@@ -156,7 +156,7 @@ pub struct Frames {
 
 impl Frames {
     /// Reads the stack of a thread that is at `pc`, and whose stack pointer is `sp`.
-    pub fn of(tracee: &Tracee, pc: u64, sp: u64, stacks: &Stacks) -> Frames {
+    pub fn read(tracee: &Tracee, pc: u64, sp: u64, stacks: &Stacks) -> Frames {
         let mut frames = Frames {
             interrupted: Vec::new(),
             in_vdso: stacks.mappings.is_vdso(pc).then_some(sp).into_iter().collect(),

@@ -64,7 +64,7 @@ struct Descriptor {
 }
 
 impl Descriptor {
-    fn of(pid: i32, number: u64) -> Option<Descriptor> {
+    fn read(pid: i32, number: u64) -> Option<Descriptor> {
         let shown = std::fs::read_link(format!("/proc/{pid}/fd/{number}")).ok()?;
         let shown = shown.to_string_lossy().into_owned();
         Some(Descriptor { number, shown })
@@ -84,7 +84,7 @@ impl Descriptor {
 pub fn record(tracee: &mut Tracee, scratch: u64, numbers: [u64; 2]) -> Result<()> {
     let mut notes = Vec::new();
     for number in numbers {
-        let inode = Descriptor::of(tracee.process(), number).and_then(|made| made.socket_inode());
+        let inode = Descriptor::read(tracee.process(), number).and_then(|made| made.socket_inode());
         notes.extend(number.to_le_bytes());
         notes.extend(inode.unwrap_or(0).to_le_bytes());
     }
@@ -94,7 +94,7 @@ pub fn record(tracee: &mut Tracee, scratch: u64, numbers: [u64; 2]) -> Result<()
 /// Removes all leftovers.
 pub fn clear(session: &Session<'_>) -> Answer<()> {
     let pid = session.pid();
-    let maps = maps::of(pid)?;
+    let maps = maps::read(pid)?;
     let tails = tail::Tail::in_use(pid, &maps)?;
     if tails.is_empty() {
         return Ok(());
@@ -124,7 +124,7 @@ fn remove(calls: &mut RemoteCalls<'_>, maps: &[Mapping]) -> Result<()> {
     }
     for descriptor in descriptors {
         // The program may use the number for another descriptor by now.
-        if Descriptor::of(pid, descriptor.number).is_some_and(|now| now == descriptor) {
+        if Descriptor::read(pid, descriptor.number).is_some_and(|now| now == descriptor) {
             calls.close(descriptor.number)?;
         }
     }
@@ -141,7 +141,7 @@ fn unmapped_scratch(pid: i32) -> Vec<Descriptor> {
         .flatten()
         .flatten();
     names
-        .filter_map(|entry| Descriptor::of(pid, entry.file_name().to_str()?.parse().ok()?))
+        .filter_map(|entry| Descriptor::read(pid, entry.file_name().to_str()?.parse().ok()?))
         .filter(|descriptor| descriptor.is_of(SCRATCH_SHOWN))
         .collect()
 }
@@ -152,7 +152,7 @@ fn recorded(tracee: &mut Tracee, scratch: u64) -> Result<Vec<Descriptor>> {
     let notes = tracee.read_words(scratch + NOTES_AT, NOTES, 8)?;
     let sockets = notes
         .chunks_exact(2)
-        .filter_map(|note| Descriptor::of(pid, note[0]).filter(|made| made.socket_inode() == Some(note[1])));
+        .filter_map(|note| Descriptor::read(pid, note[0]).filter(|made| made.socket_inode() == Some(note[1])));
     // struct cmsghdr: its length, two ints, descriptors.
     const HEADER: u64 = 16;
     let length = tracee.read_words(scratch + CONTROL_AT, 1, 8)?[0];
@@ -160,6 +160,6 @@ fn recorded(tracee: &mut Tracee, scratch: u64) -> Result<Vec<Descriptor>> {
     let numbers = tracee.read_words(scratch + CONTROL_AT + HEADER, count as usize, 4)?;
     let passed = numbers
         .into_iter()
-        .filter_map(|number| Descriptor::of(pid, number).filter(|d| d.is_of("/memfd:fastpath-")));
+        .filter_map(|number| Descriptor::read(pid, number).filter(|d| d.is_of("/memfd:fastpath-")));
     Ok(sockets.chain(passed).collect())
 }

@@ -20,12 +20,12 @@ pub enum Mappings {
 
 impl Mappings {
     /// Opens, or reads, the mappings of a process.
-    pub fn of(pid: i32) -> Result<Mappings> {
+    pub fn read(pid: i32) -> Result<Mappings> {
         let path = format!("/proc/{pid}/maps");
         let file = File::open(&path).map_err(|e| Error::io(path, e))?;
         match query(&file, 0, &mut []) {
             Ok(_) | Err(Errno::ENOENT) => Ok(Mappings::Queried(file)),
-            Err(_) => Ok(Mappings::Listed(maps::of(pid)?)),
+            Err(_) => Ok(Mappings::Listed(maps::read(pid)?)),
         }
     }
 
@@ -115,8 +115,8 @@ mod tests {
     #[test]
     fn a_query_returns_what_the_list_shows() {
         let own = std::process::id() as i32;
-        let opened = Mappings::of(own).expect("the mappings of this process");
-        let list = maps::of(own).expect("its list");
+        let opened = Mappings::read(own).expect("the mappings of this process");
+        let list = maps::read(own).expect("its list");
         let in_code = a_query_returns_what_the_list_shows as fn() as usize as u64;
         let in_vdso = list.iter().find(|m| m.name == VDSO).expect("a vDSO").end - 1;
         let listed = Mappings::Listed(list);

@@ -79,15 +79,15 @@ pub struct Attached {
 
 /// Returns the region of a process, if it has one.
 pub fn find_in(pid: i32) -> Answer<Option<Found>> {
-    find(pid, &maps::of(pid)?)
+    find(pid, &maps::read(pid)?)
 }
 
 /// Returns the refusal for a process that has ended: whatever failed failed for that.
 pub fn end_of(pid: i32) -> Option<Refusal> {
     crate::target::proc_shows_this_namespace().ok()?;
-    match fastpath_os::Stat::of(pid) {
+    match fastpath_os::Stat::read(pid) {
         Err(_) => Some(Refusal::NoSuchProcess { hint: String::new() }),
-        Ok(_) if threads::of(pid).into_iter().all(|tid| threads::has_ended(pid, tid)) => Some(Refusal::Zombie),
+        Ok(_) if threads::list(pid).into_iter().all(|tid| threads::has_ended(pid, tid)) => Some(Refusal::Zombie),
         Ok(_) => None,
     }
 }
@@ -130,7 +130,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
         let (_, hook) = abi::of_this_build(abi)?;
         let is_wanted = |site: &Site| config.children.is_some() || may_enter_namespaces(site);
         let files = hooked_files::find(pid, &target.maps, scans, is_wanted);
-        calls = HookedCalls::of(pid, &target.maps, at, hook, plan.room(), &files)?;
+        calls = HookedCalls::plan(pid, &target.maps, at, hook, plan.room(), &files)?;
     }
     let mut rescued = None;
     if config.rescue {
@@ -159,7 +159,7 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     let in_force = put_in_force(session, &plan, at);
     if in_force.is_err() {
         // No code points to the region: it only takes up room.
-        if let Ok(Some(found)) = find(pid, &maps::of(pid)?) {
+        if let Ok(Some(found)) = find(pid, &maps::read(pid)?) {
             let _ = match in_force {
                 // Refused before any code pointed to the region, so no thread can be in it.
                 Err(Refusal::StackNotReadable { .. }) => detach::unmap_unused(session, &found),
@@ -201,7 +201,7 @@ fn map(calls: &mut RemoteCalls<'_>, region: &Region<'_>) -> Answer<()> {
 /// Stops all threads and redirects the entry points to the region.
 fn put_in_force(session: &Session<'_>, plan: &RegionPlan, at: u64) -> Answer<Attached> {
     let mut in_the_way = session.pid();
-    let stopped = AllStopped::of(session, |all| match returns_into(all, &plan.journal.records)? {
+    let stopped = AllStopped::stop(session, |all| match returns_into(all, &plan.journal.records)? {
         Some(tid) => {
             in_the_way = tid;
             Ok(None)
@@ -245,7 +245,7 @@ fn returns_into(all: &mut AllStopped<'_>, records: &[Record]) -> Answer<Option<i
 
 /// Returns a thread that will return from a signal handler to an address that `is_inside`.
 fn interrupted_at(all: &mut AllStopped<'_>, is_inside: impl Fn(&u64) -> bool) -> Answer<Option<i32>> {
-    let stacks = Stacks::of(all.pid())?;
+    let stacks = Stacks::read(all.pid())?;
     for thread in stacks.to_examine(&all.threads, |_| false) {
         if frames_of(thread, &stacks)?.interrupted.iter().any(&is_inside) {
             return Ok(Some(thread.tid()));
@@ -279,7 +279,7 @@ fn until_no_thread_is_in(
     mut help: impl FnMut(&mut AllStopped<'_>) -> Answer<()>,
 ) -> Answer<()> {
     let mut in_the_way = session.pid();
-    let stopped = AllStopped::of(session, |all| {
+    let stopped = AllStopped::stop(session, |all| {
         help(all)?;
         let found = thread_in(all, code, used_up)?;
         in_the_way = found.unwrap_or(in_the_way);
@@ -299,7 +299,7 @@ fn thread_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>], used_up: O
     if let Some(thread) = all.threads.iter().find(is_in) {
         return Ok(Some(thread.tid()));
     }
-    let stacks = Stacks::of(all.pid())?;
+    let stacks = Stacks::read(all.pid())?;
     for thread in stacks.to_examine(&all.threads, is_ours) {
         if frames_of(thread, &stacks)?.mention(thread.look(), code, used_up) {
             return Ok(Some(thread.tid()));
@@ -310,7 +310,7 @@ fn thread_in(all: &mut AllStopped<'_>, code: &[std::ops::Range<u64>], used_up: O
 
 /// Returns the frames of a thread; refuses a thread whose stack cannot be read.
 fn frames_of(thread: &Stopped, stacks: &Stacks) -> Answer<Frames> {
-    let frames = Frames::of(thread.look(), thread.registers.pc(), thread.registers.sp(), stacks);
+    let frames = Frames::read(thread.look(), thread.registers.pc(), thread.registers.sp(), stacks);
     if frames.is_unreadable {
         return Err(Refusal::StackNotReadable { tid: thread.tid() });
     }

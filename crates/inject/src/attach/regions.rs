@@ -21,7 +21,7 @@ pub struct Found {
 
 /// Returns the region of a process with these mappings.
 pub fn find(pid: i32, maps: &[Mapping]) -> Answer<Option<Found>> {
-    let Some((at, journal)) = Journal::of(pid, maps)? else {
+    let Some((at, journal)) = Journal::find(pid, maps)? else {
         return Ok(None);
     };
     let journal = journal.ok_or_else(|| {
@@ -34,7 +34,7 @@ impl Found {
     /// Returns the records of which any byte is in place now, with the bytes that are there. Refuses if there are bytes
     /// of others in the place of one.
     pub fn in_force(&self) -> Answer<Vec<(&Record, Vec<u8>)>> {
-        let memory = Memory::of(self.pid)?;
+        let memory = Memory::open(self.pid)?;
         let mut in_force = Vec::new();
         for record in &self.journal.records {
             let bytes = memory.bytes(record.address, record.original.len())?;
@@ -59,7 +59,7 @@ impl Found {
     /// Returns whether its program has yet to get to its entry point, by way of the hook: AT_ENTRY points there until
     /// then, and the loader may have read it.
     pub fn is_before_entry(&self) -> Answer<bool> {
-        let memory = Memory::of(self.pid)?;
+        let memory = Memory::open(self.pid)?;
         let word = |at: u64| {
             let bytes = memory.bytes(at, 8).ok()?;
             Some(u64::from_le_bytes(bytes.try_into().ok()?))
@@ -71,6 +71,6 @@ impl Found {
 
     /// Returns the code that was mapped for it, with its thunks beside libraries.
     pub fn code(&self) -> Answer<Vec<std::ops::Range<u64>>> {
-        Ok(mapping::code(self.at, &maps::of(self.pid)?))
+        Ok(mapping::code(self.at, &maps::read(self.pid)?))
     }
 }

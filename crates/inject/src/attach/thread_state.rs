@@ -17,7 +17,7 @@ pub fn prepare(tracee: &mut Tracee, program: &mut Registers, is_last_choice: boo
         return Err(Error::Unsupported("it runs 32-bit code".into()).into());
     }
     refuse_dispatcher(tracee)?;
-    if !is_last_choice && Status::of(&tracee.pid().to_string())?.is_strict {
+    if !is_last_choice && Status::read(&tracee.pid().to_string())?.is_strict {
         return Ok(false);
     }
     if !abort_restartable_sequence(tracee, program)? && !is_last_choice {
@@ -35,7 +35,7 @@ fn refuse_dispatcher(tracee: &Tracee) -> Result<()> {
         Some(false) => Ok(()),
         Some(true) => Err(dispatches_calls()),
         // A program without a handler does not dispatch, and one that does not block the signal loses no handler.
-        None if Status::of(&tracee.pid().to_string())?.blocks_handled_sigsys => Err(dispatches_calls()),
+        None if Status::read(&tracee.pid().to_string())?.blocks_handled_sigsys => Err(dispatches_calls()),
         None => Ok(()),
     }
 }
@@ -49,7 +49,7 @@ pub fn dispatches_calls() -> Error {
 fn suspend_filters(tracee: &Tracee) -> Answer<()> {
     /// PTRACE_O_SUSPEND_SECCOMP (ptrace(2)), which nix has no name for.
     const SUSPEND: Options = Options::from_bits_retain(1 << 21);
-    let suspend = match Status::of(&tracee.pid().to_string())?.filters {
+    let suspend = match Status::read(&tracee.pid().to_string())?.filters {
         0 => Options::empty(),
         _ => SUSPEND,
     };

@@ -92,7 +92,7 @@ impl StopTimeout {
 }
 
 /// Returns the thread ids of a process, those of its kernel workers included.
-pub fn of(pid: i32) -> Vec<i32> {
+pub fn list(pid: i32) -> Vec<i32> {
     fastpath_os::threads(pid).into_iter().flatten().collect()
 }
 
@@ -120,8 +120,8 @@ struct Listing {
 }
 
 impl Listing {
-    fn of(pid: i32) -> Listing {
-        let tids = of(pid);
+    fn read(pid: i32) -> Listing {
+        let tids = list(pid);
         Listing {
             tids,
             alive: number_of(pid),
@@ -146,7 +146,7 @@ pub fn by_convenience(pid: i32) -> Vec<i32> {
         Some(libc::SYS_nanosleep | libc::SYS_clock_nanosleep | libc::SYS_poll) => 2,
         Some(_) => 1,
     };
-    let mut all: Vec<_> = of(pid).into_iter().map(|tid| (rank(tid), tid)).collect();
+    let mut all: Vec<_> = list(pid).into_iter().map(|tid| (rank(tid), tid)).collect();
     all.sort_unstable();
     all.into_iter().map(|(_, tid)| tid).collect()
 }
@@ -178,7 +178,7 @@ pub struct AllStopped<'s> {
 impl AllStopped<'_> {
     /// Stops all threads of the process and keeps them stopped if `judge` returns `Some`; else lets them go, and tries
     /// again after a while. An error of `judge` is returned at once.
-    pub fn of<'s, T>(
+    pub fn stop<'s, T>(
         session: &'s Session<'s>,
         mut judge: impl FnMut(&mut AllStopped<'_>) -> Answer<Option<T>>,
     ) -> Answer<(AllStopped<'s>, T)> {
@@ -228,7 +228,7 @@ impl AllStopped<'_> {
             if !all.threads.is_empty() && all.threads.len() == number_of(pid) {
                 return Ok(all);
             }
-            let listing = Listing::of(pid);
+            let listing = Listing::read(pid);
             let is_whole = listing.is_whole();
             let is_new = |tid: &i32| !all.known.contains(tid);
             let new: Vec<_> = listing.tids.into_iter().filter(is_new).collect();
@@ -432,7 +432,7 @@ pub fn go_on(tracee: &Tracee, from: Stop, is_held: bool) {
 
 /// Returns the state of a thread (proc_pid_stat(5)).
 pub fn state(pid: i32, tid: i32) -> Option<char> {
-    Some(fastpath_os::Stat::of(format!("{pid}/task/{tid}")).ok()?.state)
+    Some(fastpath_os::Stat::read(format!("{pid}/task/{tid}")).ok()?.state)
 }
 
 /// Returns whether a thread has ended.
@@ -444,7 +444,7 @@ pub fn has_ended(pid: i32, tid: i32) -> bool {
 /// asked to stop as soon as it can.
 fn refuse_uninterruptible(session: &Session<'_>) -> Answer<()> {
     let pid = session.pid();
-    for tid in of(pid) {
+    for tid in list(pid) {
         let timeout = StopTimeout::start();
         while is_uninterruptible(pid, tid) {
             if let Err(refusal) = timeout.wait(pid, tid) {
@@ -474,7 +474,7 @@ mod tests {
         let another = std::thread::spawn(move || end.recv());
         let own = std::process::id() as i32;
         // Threads of other tests come and go.
-        let mut whole = (0..10_000).map(|_| Listing::of(own)).filter(Listing::is_whole);
+        let mut whole = (0..10_000).map(|_| Listing::read(own)).filter(Listing::is_whole);
         let mut listing = whole.next().expect("a moment at which none came or went");
         assert!(listing.tids.len() >= 2, "{:?}", listing.tids);
         listing.tids.pop();

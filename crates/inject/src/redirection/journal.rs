@@ -47,7 +47,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    fn of(number: u16) -> Option<Purpose> {
+    fn from_number(number: u16) -> Option<Purpose> {
         let all = [Purpose::Entry, Purpose::Hook, Purpose::Rescue, Purpose::Relay];
         all.into_iter().find(|purpose| *purpose as u16 == number)
     }
@@ -143,12 +143,12 @@ impl Journal {
 
     /// Returns the region of a process with these mappings: its address and its journal, which is `None` if it was
     /// written by another version.
-    pub fn of(pid: i32, maps: &[Mapping]) -> Result<Option<(u64, Option<Journal>)>> {
+    pub fn find(pid: i32, maps: &[Mapping]) -> Result<Option<(u64, Option<Journal>)>> {
         let mut regions = maps.iter().filter(|m| super::is_region(m) && m.offset < region::SIZE);
         let Some(at) = regions.next().map(|m| m.start.wrapping_sub(m.offset)) else {
             return Ok(None);
         };
-        let page = Memory::of(pid)?.bytes(at + region::JOURNAL, 4096)?;
+        let page = Memory::open(pid)?.bytes(at + region::JOURNAL, 4096)?;
         Ok(Some((at, Journal::parse(&page))))
     }
 
@@ -201,7 +201,7 @@ impl Journal {
                 thunk: u64_at(at + 8)?,
                 in_thunk: u16_at(at + 20)?,
                 in_place: u16_at(at + 22)?,
-                purpose: Purpose::of(u16_at(at + 18)?)?,
+                purpose: Purpose::from_number(u16_at(at + 18)?)?,
                 original: page.get(at + 24..at + 24 + length)?.to_vec(),
                 replacement: page.get(at + 32..at + 32 + length)?.to_vec(),
             })

@@ -177,7 +177,7 @@ impl Region<'_> {
 
 /// Unmaps the region at `at`. What is mapped apart from it goes first, because it is found by the region.
 pub fn unmap(calls: &mut RemoteCalls<'_>, at: u64) -> Result<()> {
-    let mut parts = parts(at, &maps::of(calls.tracee().pid())?);
+    let mut parts = parts(at, &maps::read(calls.tracee().pid())?);
     parts.reverse();
     parts
         .into_iter()

@@ -50,7 +50,7 @@ pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet,
         return Err(Error::Unsupported(why));
     }
     let kernel = redirection.kernel;
-    let mut plan = RegionPlan::of(abi, region_at, redirection, vdso_base, clocks)?;
+    let mut plan = RegionPlan::from_redirection(abi, region_at, redirection, vdso_base, clocks)?;
     let names: Vec<&str> = hook.rescue.iter().map(|(name, ..)| *name).collect();
     if rescue && super::general::uses_general_registers(vdso, &parsed, &names) {
         plan.put_routines(abi, region_at, kernel)?;
@@ -68,7 +68,7 @@ impl RegionPlan {
         rescue: bool,
         is_vdso: bool,
     ) -> Result<RegionPlan> {
-        let mut plan = RegionPlan::of(abi, region_at, Redirection::default(), 0, clocks)?;
+        let mut plan = RegionPlan::from_redirection(abi, region_at, Redirection::default(), 0, clocks)?;
         if is_vdso {
             plan.add_own_image(abi, region_at)?;
         }
@@ -78,7 +78,7 @@ impl RegionPlan {
         Ok(plan)
     }
 
-    fn of(
+    fn from_redirection(
         abi: &dyn Abi,
         region_at: u64,
         redirection: Redirection,
@@ -91,7 +91,7 @@ impl RegionPlan {
             is_of_start: false,
             vdso_base,
             clocks: clocks.0,
-            records: redirection.patches.iter().map(Record::of).collect(),
+            records: redirection.patches.iter().map(Record::from_patch).collect(),
         };
         let instance = instance(image, region_at + region::IMAGE, &redirection)?;
         let mut plan = RegionPlan {
@@ -138,7 +138,7 @@ impl RegionPlan {
             if function != 0 {
                 let word = region::HOOK + answers;
                 self.put(word..word + 8, &function.to_le_bytes())?;
-                let routine = Routine::of(abi.isa(), name, region_at + region::HOOK + routine);
+                let routine = Routine::for_call(abi.isa(), name, region_at + region::HOOK + routine);
                 self.routines.extend(routine);
             }
         }
@@ -202,7 +202,7 @@ fn instance(image: &Image, image_at: u64, redirection: &Redirection) -> Result<I
 }
 
 impl Record {
-    fn of(patch: &EntryPatch) -> Record {
+    fn from_patch(patch: &EntryPatch) -> Record {
         Record {
             address: patch.address,
             original: patch.original.clone(),

@@ -78,7 +78,7 @@ fn functions_that_are_not_served_keep_their_addresses_and_those_that_are_get_the
     )
     .unwrap();
     let parsed = fastpath_image::Vdso::parse(&vdso.bytes).unwrap();
-    let kernels = KernelFunctions::of(&parsed, vdso.base);
+    let kernels = KernelFunctions::from_vdso(&parsed, vdso.base);
     let wanted = |second: u64| kernels.with("clock_gettime", thunks).with("gettimeofday", second);
     let is_second = |offset: usize| plan.kernel == wanted(thunks + offset as u64);
     let second = (0..plan.thunks.len())
@@ -136,7 +136,7 @@ fn redirect_this_process(vdso: &Vdso, page: &OwnedFd) -> RegionPlan {
         assert_ne!(mapped, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
         mapped as u64
     };
-    let maps = crate::maps::of(std::process::id() as i32).unwrap();
+    let maps = crate::maps::read(std::process::id() as i32).unwrap();
     let at = crate::region::place_near(&maps, vdso.base).unwrap();
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     map(at, size, libc::PROT_READ | libc::PROT_EXEC, private, -1);

@@ -36,7 +36,7 @@ pub struct End {
 impl End {
     /// Returns the end for a process that blocks the signals `blocked`, a set as in /proc/PID/status. `None`: it blocks
     /// all that would do; a blocked one would stay pending if the tracer died.
-    pub fn of(process: i32, blocked: u64) -> Option<End> {
+    pub fn for_process(process: i32, blocked: u64) -> Option<End> {
         let is_free = |signal: &&i32| blocked >> (**signal - 1) & 1 == 0;
         let signal = *SIGNALS.iter().find(is_free)?;
         Some(End { process, signal })
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn the_signal_that_ends_the_calls_is_one_that_the_program_does_not_block() {
         let blocked = |signals: &[i32]| signals.iter().fold(0, |set, signal| set | 1u64 << (signal - 1));
-        let chosen = |signals: &[i32]| End::of(1, blocked(signals)).map(|end| end.signal);
+        let chosen = |signals: &[i32]| End::for_process(1, blocked(signals)).map(|end| end.signal);
         assert_eq!(chosen(&[]), Some(libc::SIGURG));
         assert_eq!(chosen(&[libc::SIGURG, libc::SIGTERM]), Some(libc::SIGWINCH));
         assert_eq!(chosen(&[libc::SIGURG, libc::SIGWINCH]), Some(libc::SIGCHLD));

@@ -175,7 +175,7 @@ impl<'t> RemoteCalls<'t> {
         let calls = RemoteCalls {
             tracee,
             policy,
-            abi: abi::of(&program),
+            abi: abi::for_registers(&program),
             program,
             stop,
             tail,
@@ -441,7 +441,7 @@ mod tests {
         let mut tracee = Tracee::seize(pid, pid, Options::empty()).unwrap();
         tracee.interrupt().unwrap();
         let (program, stop) = tracee.wait_for_interrupt::<Error>(None).unwrap();
-        let tail = Tail::find(pid, &maps::of(pid).unwrap(), false).unwrap();
+        let tail = Tail::find(pid, &maps::read(pid).unwrap(), false).unwrap();
         let mut calls = RemoteCalls::begin(&mut tracee, &policy, tail, program, stop).unwrap();
         let gone = |done: Result<u64>| matches!(done, Err(Error::Gone));
         assert!(gone(calls.mmap(

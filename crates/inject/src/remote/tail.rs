@@ -163,7 +163,7 @@ impl Tail {
 fn places(pid: i32, maps: &[Mapping]) -> (Vec<u64>, Vec<u64>) {
     let vdso = maps.iter().filter(|m| m.executable && m.name == "[vdso]");
     let others = maps.iter().filter(|m| is_of_file(m));
-    let pagemap = Pagemap::of(pid);
+    let pagemap = Pagemap::open(pid);
     let tail = |mapping: &Mapping| mapping.end - BYTES as u64;
     let (present, absent) = others
         .map(tail)

@@ -97,8 +97,8 @@ pub(super) fn measure(
 impl Ticks {
     pub(super) fn in_ns(self, ns_per_tick: f64) -> Row {
         let ns = |path| {
-            let ticks = self.of(path)?.to_vec();
-            Some(Summary::of(ticks)?.map(|ticks| tenths(ticks * ns_per_tick)))
+            let ticks = self.ticks(path)?.to_vec();
+            Some(Summary::from_samples(ticks)?.map(|ticks| tenths(ticks * ns_per_tick)))
         };
         Row {
             call: self.call,
@@ -118,7 +118,7 @@ impl Ticks {
         }
     }
 
-    fn of(&self, path: Path) -> Option<&[f64]> {
+    fn ticks(&self, path: Path) -> Option<&[f64]> {
         self.rounds
             .iter()
             .find(|(of, _)| *of == path)
@@ -126,8 +126,13 @@ impl Ticks {
     }
 
     fn ratio(&self, of: Path, to: Path) -> Option<Spread> {
-        let ratios = self.of(of)?.iter().zip(self.of(to)?).map(|(of, to)| of / to).collect();
-        Some(Spread::of(ratios)?.map(thousandths))
+        let ratios = self
+            .ticks(of)?
+            .iter()
+            .zip(self.ticks(to)?)
+            .map(|(of, to)| of / to)
+            .collect();
+        Some(Spread::from_samples(ratios)?.map(thousandths))
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn measure(functions: Functions, window: Duration) -> Option<Throughp
             )
         })
         .collect();
-    let spread = |of: fn(&(Rate, Rate)) -> f64| Spread::of(rounds.iter().map(of).collect());
+    let spread = |of: fn(&(Rate, Rate)) -> f64| Spread::from_samples(rounds.iter().map(of).collect());
     Some(Throughput {
         call: CALL,
         threads: cpus.len(),

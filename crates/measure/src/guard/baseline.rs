@@ -21,7 +21,7 @@ pub struct Remembered {
 }
 
 impl Baseline {
-    pub(super) fn of(&self, call: &str) -> Option<&Remembered> {
+    pub(super) fn remembered(&self, call: &str) -> Option<&Remembered> {
         self.calls.iter().find(|remembered| remembered.call == call)
     }
 }

@@ -145,7 +145,7 @@ fn at_most(call: Subject, ratio: f64, limit: f64, unit: &str, price: Price) -> R
 
 fn against(baseline: &Baseline, tolerance: f64, seen: &Seen, price: Price) -> Result<(), Complaint> {
     let call = seen.subject;
-    let Some(before) = baseline.of(&call.to_string()) else {
+    let Some(before) = baseline.remembered(&call.to_string()) else {
         return Err(Unknown(format!("{call}: the baseline does not have it")));
     };
     let is_fast = |path: &str| path == Path::Vdso.word() || path == Path::Fastpath.word();

@@ -217,7 +217,7 @@ fn look_for_backward_steps(looks: &mut [Look]) {
 impl Look {
     fn price(&mut self, timer: &Timer) {
         if self.route.is_callable {
-            let price = Price::of(timer, self.subject, self.route.syscall_works);
+            let price = Price::measure(timer, self.subject, self.route.syscall_works);
             self.price = Some(match self.price {
                 Some(before) => before.best(price),
                 None => price,

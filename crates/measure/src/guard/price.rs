@@ -25,7 +25,7 @@ pub(super) struct Price {
 
 impl Price {
     /// Measures a call, in ticks. Leaves out the system call that it is compared with if a filter forbids it.
-    pub(super) fn of(timer: &Timer, subject: Subject, syscall_works: bool) -> Price {
+    pub(super) fn measure(timer: &Timer, subject: Subject, syscall_works: bool) -> Price {
         const EFFORT: Effort = Effort::PROBE;
         let is_clock = matches!(subject, Subject::Clock(_));
         let by_call = |n| subject.repeat(n);

@@ -67,7 +67,7 @@ impl<R: Read> Entries<R> {
             match kind {
                 EntryType::GNULongName => long_name = Some(self.name()?),
                 EntryType::GNULongLink => long_link = Some(self.name()?),
-                EntryType::XHeader => extended = Extended::of(&self.name()?),
+                EntryType::XHeader => extended = Extended::parse(&self.name()?),
                 EntryType::XGlobalHeader => {}
                 _ => {
                     let name = extended
@@ -209,7 +209,7 @@ struct Extended {
 }
 
 impl Extended {
-    fn of(records: &[u8]) -> Extended {
+    fn parse(records: &[u8]) -> Extended {
         let mut extended = Extended::default();
         for record in tar::PaxExtensions::new(records).flatten() {
             let value = record.value_bytes();

@@ -79,7 +79,7 @@ const TUNABLES: [(&[u8], u8); 9] = [
 ///
 /// # Errors
 /// Fails if the file cannot be read.
-pub(crate) fn of<B: Bytes + ?Sized>(bytes: &B, elf: &Elf) -> io::Result<Facts> {
+pub(crate) fn read<B: Bytes + ?Sized>(bytes: &B, elf: &Elf) -> io::Result<Facts> {
     const LONGEST: u64 = 64;
     let mut facts = Facts::default();
     let (mut is_glibc, mut is_musl, mut has_64) = (false, false, false);

@@ -49,7 +49,7 @@ pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
     }
     // Facts are needed only of static programs and of files with calls.
     let facts = if elf.kind == Kind::StaticProgram || !found.sites.is_empty() {
-        facts::of(bytes, &elf).map_err(unreadable)?
+        facts::read(bytes, &elf).map_err(unreadable)?
     } else {
         Facts::default()
     };

@@ -184,7 +184,7 @@ fn program(pid: u32) -> Option<String> {
 
 /// Returns the executable mappings.
 fn mappings(pid: u32) -> impl Iterator<Item = Mapping> {
-    let maps = fastpath_os::maps::of(pid).unwrap_or_default().into_iter();
+    let maps = fastpath_os::maps::read(pid).unwrap_or_default().into_iter();
     maps.filter(|mapping| mapping.executable).map(|mapping| Mapping {
         range: mapping.range(),
         offset: mapping.offset,

@@ -62,7 +62,7 @@ pub(crate) fn run(options: &Options, host: Host, observer: &mut dyn Observer) ->
             tracer.processes.remove(&(tid as u32));
             tracer.tally.processes.exit(tid as u32);
             if tid as u32 == pid {
-                end = Some(End::of(status, &mut started));
+                end = Some(End::from_status(status, &mut started));
             }
         }
         let is_over = observer.is_to_stop() || options.duration.is_some_and(|limit| begun.elapsed() >= limit);
@@ -136,7 +136,7 @@ impl Tracer {
 
     fn process_of(&mut self, thread: u32) -> u32 {
         *self.processes.entry(thread).or_insert_with(|| {
-            let status = fastpath_os::Status::of(thread).ok();
+            let status = fastpath_os::Status::read(thread).ok();
             status.and_then(|status| status.number("Tgid")).unwrap_or(thread)
         })
     }

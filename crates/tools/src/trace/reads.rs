@@ -114,7 +114,7 @@ pub fn reads(pid: u32, duration: Duration) -> io::Result<Reads> {
 /// Returns the threads of a process, those first that have used most CPU time.
 fn busiest_threads(pid: u32) -> io::Result<Vec<libc::pid_t>> {
     let mut threads: Vec<libc::pid_t> = fastpath_os::threads(pid)?.collect();
-    threads.sort_by_cached_key(|thread| Reverse(Stat::of(thread).map_or(0, |stat| stat.cpu_time)));
+    threads.sort_by_cached_key(|thread| Reverse(Stat::read(thread).map_or(0, |stat| stat.cpu_time)));
     if threads.is_empty() {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }

@@ -263,11 +263,11 @@ fn ended(started: &mut Started, wait: bool) -> Option<End> {
             return None;
         }
     }
-    Some(End::of(status, started))
+    Some(End::from_status(status, started))
 }
 
 impl End {
-    pub(crate) fn of(status: i32, started: &mut Started) -> End {
+    pub(crate) fn from_status(status: i32, started: &mut Started) -> End {
         if let Some(error) = started.failure() {
             return End::NotStarted(error);
         }

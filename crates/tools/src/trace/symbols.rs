@@ -173,7 +173,7 @@ impl Symbols {
         let mut unwinder = isa::NativeUnwinder::new();
         for mapping in &image.maps {
             let module = if mapping.path == "[vdso]" {
-                kernels_vdso().and_then(Unwinding::of).map(Arc::new)
+                kernels_vdso().and_then(Unwinding::parse).map(Arc::new)
             } else {
                 self.module(pid, &mapping.path)
             };
@@ -222,10 +222,10 @@ impl Unwinding {
         if !metadata.is_file() || metadata.len() > LARGEST {
             return None;
         }
-        Unwinding::of(&std::fs::read(path).ok()?)
+        Unwinding::parse(&std::fs::read(path).ok()?)
     }
 
-    fn of(bytes: &[u8]) -> Option<Unwinding> {
+    fn parse(bytes: &[u8]) -> Option<Unwinding> {
         let file = object::File::parse(bytes).ok()?;
         let section = |name: &str| {
             let section = file.section_by_name(name)?;

@@ -30,7 +30,7 @@ impl Host {
             Abi::Native => &self.native,
             Abi::Compat => {
                 if self.compat.is_none() && may_measure {
-                    self.compat = Probe::of(crate::trace::arch::COMPAT_NAME).ok();
+                    self.compat = Probe::run_for(crate::trace::arch::COMPAT_NAME).ok();
                 }
                 self.compat.as_ref()?
             }

@@ -13,7 +13,7 @@ pub(crate) struct Builder<'w> {
 }
 
 impl<'w> Builder<'w> {
-    pub(crate) fn of(place: Place<'w>) -> Builder<'w> {
+    pub(crate) fn new(place: Place<'w>) -> Builder<'w> {
         Builder {
             place,
             code: Vec::new(),
@@ -96,7 +96,7 @@ impl<'w> Builder<'w> {
 
 /// Returns the changes of a window with which it goes to `place.at`.
 pub(crate) fn changes(place: Place<'_>) -> Option<Vec<Change>> {
-    let jump = |from: u64| Builder::of(place).jump(from, place.at);
+    let jump = |from: u64| Builder::new(place).jump(from, place.at);
     let (at, bytes) = (place.address, &place.window.bytes);
     let first = *bytes.first()?;
     let relay = || {

@@ -29,7 +29,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    pub(crate) fn of(file: &File<'_>) -> Flow {
+    pub(crate) fn analyse(file: &File<'_>) -> Flow {
         let bits = || file.code.iter().map(|part| Bits::new(part.bytes.len())).collect();
         let mut search = Search {
             file,

@@ -10,7 +10,7 @@ use crate::rescue::window::{Jump, Kind};
 
 /// Returns the thunk for a window: see [`crate::rescue::thunk::thunk`].
 pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
-    let builder = Builder::of(place);
+    let builder = Builder::new(place);
     match builder.place.window.kind {
         Kind::Before => builder.before(wanted, otherwise),
         Kind::Behind if builder.place.window.jump != Jump::First => builder.at_call(wanted, otherwise),
@@ -21,7 +21,7 @@ pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>
 
 /// Returns the thunk for a window: see [`crate::rescue::thunk::to_entry`].
 pub(crate) fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
-    let builder = Builder::of(place);
+    let builder = Builder::new(place);
     match builder.place.window.kind {
         Kind::Before => builder.before_to_entry(entry),
         Kind::Behind => builder.behind_to_entry(entry),
@@ -31,7 +31,7 @@ pub(crate) fn to_entry(place: Place<'_>, entry: u64) -> Option<Thunk> {
 
 /// Returns the thunk for a window before a call: see [`crate::rescue::thunk::with_code`].
 pub(crate) fn with_code(place: Place<'_>, code: &[u8]) -> Option<Thunk> {
-    let mut builder = Builder::of(place);
+    let mut builder = Builder::new(place);
     let moved = builder.copy(0)?;
     builder.code.extend(code);
     let call = place.address + place.window.bytes.len() as u64;

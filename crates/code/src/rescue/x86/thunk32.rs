@@ -10,7 +10,7 @@ use crate::rescue::window::Kind;
 /// Returns the thunk for a window: see [`crate::rescue::thunk::thunk`]. The hook sees the system calls of i386 by AT_SYSINFO and not
 /// by their sites, so there is no other place where a call continues.
 pub(crate) fn thunk(place: Place<'_>, wanted: &[Routine], otherwise: Option<u64>) -> Option<Thunk> {
-    let builder = Builder::of(place);
+    let builder = Builder::new(place);
     match builder.place.window.kind {
         Kind::Before if otherwise.is_none() => builder.before_32(wanted),
         Kind::Behind if otherwise.is_none() => builder.behind_32(wanted),

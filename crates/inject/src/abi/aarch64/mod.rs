@@ -10,7 +10,7 @@ use fastpath_image::Isa;
 use super::{Abi, Call, Hook};
 
 /// Returns the ABI of the program whose registers these are: a 32-bit program has none here.
-pub fn of(_registers: &Registers) -> &'static dyn Abi {
+pub fn for_registers(_registers: &Registers) -> &'static dyn Abi {
     &AARCH64
 }
 

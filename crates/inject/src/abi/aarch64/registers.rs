@@ -24,7 +24,7 @@ pub struct Registers {
 
 impl Registers {
     /// Reads those of a stopped thread.
-    pub fn of(pid: Pid) -> Result<Registers> {
+    pub fn read(pid: Pid) -> Result<Registers> {
         let mut general = MaybeUninit::<libc::user_regs_struct>::zeroed();
         // SAFETY: registers are plain integers, all of which may be zero.
         let bytes = unsafe { as_bytes(general.assume_init_mut()) };

@@ -14,7 +14,7 @@ use fastpath_image::Isa;
 use super::{Abi, Call, Hook};
 
 /// Returns the ABI of the program whose registers these are.
-pub fn of(registers: &Registers) -> &'static dyn Abi {
+pub fn for_registers(registers: &Registers) -> &'static dyn Abi {
     if registers.is_32_bit() { &i386::I386 } else { &X86_64 }
 }
 

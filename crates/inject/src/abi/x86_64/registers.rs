@@ -16,7 +16,7 @@ const USER32_CS: u64 = 0x23;
 
 impl Registers {
     /// Reads those of a stopped thread.
-    pub fn of(pid: Pid) -> Result<Registers> {
+    pub fn read(pid: Pid) -> Result<Registers> {
         ptrace::getregs(pid).map(Registers).map_err(tried("PTRACE_GETREGS"))
     }
 

@@ -42,7 +42,7 @@ fn window_of(
         entry: at,
     };
     change(&mut file);
-    let flow = Flow::of(&file);
+    let flow = Flow::analyse(&file);
     find(&file, &flow, at + before.len() as u64, By::SystemCall, false)
 }
 
@@ -256,13 +256,13 @@ fn a_load_of_a_vsyscall_is_replaced_in_its_constant() {
         global_offsets: None,
         entry: 0x40_0000,
     };
-    let found = find(&file, &Flow::of(&file), 0x40_0003, By::Vsyscall, true).unwrap();
+    let found = find(&file, &Flow::analyse(&file), 0x40_0003, By::Vsyscall, true).unwrap();
     assert_eq!(
         (found.kind, found.address, found.bytes),
         (Kind::Vsyscall, 0x40_0003, vec![0, 0, 0x60, 0xff])
     );
     file.is_fixed = false;
-    let refused = find(&file, &Flow::of(&file), 0x40_0003, By::Vsyscall, true);
+    let refused = find(&file, &Flow::analyse(&file), 0x40_0003, By::Vsyscall, true);
     assert_eq!(refused, Err(Reason::Movable));
 }
 
@@ -313,7 +313,7 @@ fn kept(before: &[&[u8]], behind: &[&[u8]], landing: Option<usize>) -> Result<Wi
         global_offsets: None,
         entry: 0x40_0000,
     };
-    let flow = Flow::of(&file);
+    let flow = Flow::analyse(&file);
     find(&file, &flow, 0x40_0000 + before.len() as u64, By::SystemCall, true)
 }
 
