@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Suspends and hibernates machines of the lab while the witness judges their clocks."""
+"""Suspends, hibernates, stops and restores machines of the lab while the witness judges their clocks."""
 
 import subprocess
 
@@ -7,7 +7,7 @@ from common import ROOT, Failed, Skipped
 
 
 def run(_options):
-    command = [ROOT / "lab" / "run", "asleep", "asleep-steered", "suspended"]
+    command = [ROOT / "lab" / "run", "asleep", "asleep-steered", "suspended", "hibernated", "restored", "stopped"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     print(done.stdout, flush=True)
     lines = done.stdout.splitlines()

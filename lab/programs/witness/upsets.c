@@ -247,26 +247,35 @@ void write_word(const char *path, const char *word) {
 	close(fd);
 }
 
-/* Suspends or hibernates, up to the point at which the kernel's clocks stop for some seconds
- * (Documentation/power/basic-pm-debugging.rst). The counter goes on. */
+/* Suspends or hibernates. */
 static unsigned int sleep_by(const char *state, struct tallies *tallies) {
 	begin_setting();
-	write_word("/sys/power/pm_test", "core");
 	write_word("/sys/power/state", state);
 	end_setting();
 	end_following(tallies, FOLLOWED);
 	return 300;
 }
 
+/* Suspends up to the point at which the kernel's clocks stop, for a second
+ * (Documentation/power/basic-pm-debugging.rst). The counter goes on. */
 static unsigned int turn_asleep(unsigned int turn, struct tallies *tallies) {
 	(void)turn;
 	write_word("/sys/module/suspend/parameters/pm_test_delay", "1");
+	write_word("/sys/power/pm_test", "core");
 	return sleep_by("mem", tallies);
 }
 
-/* For five seconds, a fixed time. */
+/* Hibernates up to that point, for five seconds, a fixed time. */
 static unsigned int turn_hibernating(unsigned int turn, struct tallies *tallies) {
 	(void)turn;
+	write_word("/sys/power/pm_test", "core");
+	return sleep_by("disk", tallies);
+}
+
+/* Hibernates, and switches the machine off. Its counter begins anew. */
+static unsigned int turn_hibernated(unsigned int turn, struct tallies *tallies) {
+	(void)turn;
+	write_word("/sys/power/disk", "shutdown");
 	return sleep_by("disk", tallies);
 }
 
@@ -307,6 +316,7 @@ static const struct upset upsets[] = {
     {"leap", STEPPED, 0, turn_leap},
     {"asleep", STEPPED | 1U << BOOTTIME, 0, turn_asleep},
     {"hibernating", STEPPED | 1U << BOOTTIME, 0, turn_hibernating},
+    {"hibernated", STEPPED | 1U << BOOTTIME, 0, turn_hibernated},
     {"clocksource", 0, 0, turn_clocksource},
 };
 
