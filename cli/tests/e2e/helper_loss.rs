@@ -204,6 +204,13 @@ fn a_helper_that_is_killed_at_any_of_its_ptrace_calls_leaves_a_program_that_runs
     // A program that a shell starts sends its helper a request by the mailbox.
     let in_shell = |clock| vec!["sh".to_owned(), "-c".to_owned(), format!("{clock} 10 MONOTONIC; exit")];
     commands.extend(program("clock-glibc").map(in_shell));
+    // The headers and the code of this one are in the same page of its file.
+    let spawned = |spawn, clock| [spawn, "fork".to_owned()].into_iter().chain(read(clock)).collect();
+    commands.extend(
+        program_32("spawn-i386-musl-static")
+            .zip(program("clock-glibc"))
+            .map(|(s, c)| spawned(s, c)),
+    );
     for command in commands {
         let killed = tempfile::NamedTempFile::new().expect("a file");
         for call in (1..EACH_OF).chain((EACH_OF..MOST_CALLS).step_by(EACH)) {

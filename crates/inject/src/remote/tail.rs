@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use object::LittleEndian;
-use object::elf::{FileHeader32, FileHeader64, PT_LOAD};
+use object::elf::{FileHeader32, FileHeader64, PF_X, PT_LOAD};
 use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::error::{Error, Result};
@@ -190,26 +190,29 @@ fn beside_segments(memory: &Memory, maps: &[Mapping], mapping: &Mapping) -> Opti
     if !is_of_file(mapping) {
         return None;
     }
-    let is_of_it = |m: &&Mapping| (&m.device, m.inode, m.offset) == (&mapping.device, mapping.inode, 0);
-    let first = maps.iter().rev().find(|m| is_of_it(m) && m.start <= mapping.start)?;
-    let headers = memory.bytes(first.start, LONGEST_HEADERS).ok()?;
-    let loaded = segments(&headers)?;
-    let bias = first.start.wrapping_sub(loaded.first()?.addresses.start & !(PAGE - 1));
+    // A small file's headers and code are in its first page: then the code's mapping has offset 0 too.
+    let is_start = |m: &&Mapping| (&m.device, m.inode, m.offset) == (&mapping.device, mapping.inode, 0);
+    let starts = maps.iter().rev().filter(|m| is_start(m) && m.start <= mapping.start);
+    let (unused_from, at) = starts.map(|start| start.start).find_map(|start| {
+        let headers = memory.bytes(start, LONGEST_HEADERS).ok()?;
+        let unused_from = end_of_segment(mapping, start, &segments(&headers)?)?;
+        let at = mapping.end - BYTES as u64;
+        let unused_from = unused_from.max(at - MOST_BELOW);
+        (unused_from <= at && mapping.start < unused_from).then_some((unused_from, at))
+    })?;
+    let original = memory.bytes(unused_from, (mapping.end - unused_from) as usize).ok()?;
+    Some((at, unused_from, original))
+}
+
+/// Returns the end of the last segment in `mapping` if the file is loaded at `start`.
+fn end_of_segment(mapping: &Mapping, start: u64, loaded: &[Segment]) -> Option<u64> {
+    let bias = start.wrapping_sub(loaded.first()?.addresses.start & !(PAGE - 1));
     let address = |segment: &Segment| bias.wrapping_add(segment.addresses.start);
     let below = loaded.iter().filter(|segment| address(segment) < mapping.end);
     let last = below.max_by_key(|segment| address(segment))?;
-    // Another mapping of the file's start would give another bias.
-    if mapping.start.wrapping_sub(address(last)) != mapping.offset.wrapping_sub(last.offset) {
-        return None;
-    }
-    let unused_from = bias.wrapping_add(last.addresses.end);
-    let at = mapping.end - BYTES as u64;
-    let unused_from = unused_from.max(at - MOST_BELOW);
-    if unused_from > at || mapping.start >= unused_from {
-        return None;
-    }
-    let original = memory.bytes(unused_from, (mapping.end - unused_from) as usize).ok()?;
-    Some((at, unused_from, original))
+    // Another start would give another bias.
+    let is_there = mapping.start.wrapping_sub(address(last)) == mapping.offset.wrapping_sub(last.offset);
+    (last.is_executable && is_there).then(|| bias.wrapping_add(last.addresses.end))
 }
 
 /// A loaded segment of a file.
@@ -218,6 +221,7 @@ struct Segment {
     addresses: Range<u64>,
     /// Offset of its first byte in the file.
     offset: u64,
+    is_executable: bool,
 }
 
 /// Returns the loaded segments of a file that begins with `bytes`.
@@ -230,6 +234,7 @@ fn segments(bytes: &[u8]) -> Option<Vec<Segment>> {
             Some(Segment {
                 addresses: start..start.checked_add(header.p_memsz(LittleEndian).into())?,
                 offset: header.p_offset(LittleEndian).into(),
+                is_executable: header.p_flags(LittleEndian) & PF_X != 0,
             })
         };
         loaded.map(segment).collect()
