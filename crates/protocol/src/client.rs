@@ -3,15 +3,14 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fastpath_page::{ClockSet, Grant, PAGE_SIZE};
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, setsockopt, socket, sockopt::PeerCredentials,
-    sockopt::SendTimeout,
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket, sockopt::PeerCredentials,
 };
-use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::message::{
     Answer, Code, Operation, Refusal, Request, SOCKET, SOCKET_VARIABLE, TEXT, WITH_MAILBOX, WITH_PROCESS,
@@ -21,6 +20,8 @@ use crate::status::Status;
 
 /// Timeout of the host's daemon's answer, which takes milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// Time between two attempts to connect while the daemon's queue is full.
+const RETRY: Duration = Duration::from_micros(200);
 /// Timeout of the answer of a daemon without which nothing can be done.
 const LONG_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -92,6 +93,18 @@ fn is_trusted(path: &Path, uid: u32) -> bool {
     uid == 0 || uid == own || uid == UNMAPPED && path.parent() == Path::new(SOCKET).parent()
 }
 
+/// Connects as soon as the daemon's queue has room. It does not wait in connect(2): threads that do are served in their
+/// order, and another user may have thousands of them.
+fn connect_when_possible(socket: &OwnedFd, address: &UnixAddr) -> io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        match packet::uninterrupted(|| connect(socket.as_raw_fd(), address)) {
+            Err(Errno::EAGAIN) if begun.elapsed() < TIMEOUT => std::thread::sleep(RETRY),
+            done => return Ok(done?),
+        }
+    }
+}
+
 /// Checks that no other process can shorten a memory that is mapped: a read beyond its end kills the reader (SIGBUS).
 fn is_safe_to_map(fd: &OwnedFd) -> Result<(), String> {
     // A file that is not a memfd has no seals.
@@ -118,11 +131,9 @@ impl Client {
     /// time, and change it.
     pub fn connect_to(path: &Path) -> Result<Client, Failure> {
         let connected = (|| {
-            let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
-            let timeout = TimeVal::milliseconds(TIMEOUT.as_millis() as i64);
-            setsockopt(&socket, SendTimeout, &timeout)?;
-            let address = UnixAddr::new(path)?;
-            packet::uninterrupted(|| connect(socket.as_raw_fd(), &address))?;
+            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+            connect_when_possible(&socket, &UnixAddr::new(path)?)?;
             let uid = getsockopt(&socket, PeerCredentials)?.uid();
             io::Result::Ok((uid, socket))
         })();
@@ -281,7 +292,7 @@ mod tests {
     use std::io::Write;
 
     use nix::sys::memfd::{MFdFlags, memfd_create};
-    use nix::sys::socket::socketpair;
+    use nix::sys::socket::{Backlog, accept, bind, listen, socketpair};
 
     use super::*;
 
@@ -336,6 +347,45 @@ mod tests {
             let failure = page(one, other).map(drop).unwrap_err().to_string();
             assert!(failure.contains(why), "{failure}");
         }
+    }
+
+    #[test]
+    fn a_client_does_not_wait_behind_others_for_a_full_queue() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let address = UnixAddr::new(&path).unwrap();
+        let one = || {
+            let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+            socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap()
+        };
+        let listener = one();
+        bind(listener.as_raw_fd(), &address).unwrap();
+        listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        let sockets = std::iter::repeat_with(one);
+        let full: Vec<_> = sockets
+            .take_while(|socket| connect(socket.as_raw_fd(), &address).is_ok())
+            .collect();
+        let (tell, told) = std::sync::mpsc::channel();
+        let connecting = std::thread::spawn(move || {
+            tell.send(nix::unistd::gettid()).unwrap();
+            Client::connect_to(&path).map(drop)
+        });
+        let current = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
+        let sleeps = format!("{} ", libc::SYS_clock_nanosleep);
+        while !std::fs::read_to_string(&current)
+            .unwrap_or_default()
+            .starts_with(&sleeps)
+        {
+            assert!(
+                !connecting.is_finished(),
+                "it waited in another call than clock_nanosleep"
+            );
+        }
+        drop(full);
+        while !connecting.is_finished() {
+            let _ = accept(listener.as_raw_fd()).map(nix::unistd::close);
+        }
+        connecting.join().unwrap().unwrap();
     }
 
     #[test]
