@@ -1,5 +1,6 @@
 //! The facts about a host and a process, as plain data without judgement.
 
+use super::arch;
 use fastpath_evidence::{Distrust, Drift, Evidence, KernelsClock, Residuals, Trust};
 use fastpath_measure::Monotonicity;
 use fastpath_measure::host::TimensOffset;
@@ -74,6 +75,11 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// Returns whether its command line has this parameter, which is one that affects clocks.
+    pub(super) fn has_parameter(&self, wanted: &str) -> bool {
+        self.parameters.iter().flatten().any(|parameter| parameter == wanted)
+    }
+
     /// Returns whether `fastpath run` can map its pages, which it cannot do in parts of a larger page.
     pub(super) fn has_small_pages(&self) -> bool {
         self.page_size <= fastpath_page::PAGE_SIZE as u64
@@ -93,6 +99,10 @@ pub struct Machine {
     pub stand_in: Option<&'static str>,
     /// The machine's manufacturer and model (DMI).
     pub product: Option<String>,
+    /// The CPU's manufacturer, as the CPU states it (x86).
+    pub vendor: Option<String>,
+    /// Sockets; 0 if unknown.
+    pub packages: usize,
 }
 
 impl Machine {
@@ -112,6 +122,12 @@ pub struct Clocksource {
 }
 
 impl Clocksource {
+    /// Returns the clocksource in use, if no vDSO can read it.
+    pub(crate) fn unreadable(&self) -> Option<&str> {
+        let current = self.current.as_deref();
+        current.filter(|name| !arch::COUNTER_CLOCKSOURCES.contains(name))
+    }
+
     /// Returns whether the kernel's clocksource is its own timer ticks. Its clocks then advance by milliseconds, and no
     /// page can follow them within the promised error.
     pub(crate) fn is_too_coarse(&self) -> bool {
@@ -171,6 +187,21 @@ pub enum StatedBy {
     CpuNominal,
     /// The kernel, which states the counter's rate.
     Kernel,
+    /// The kernel at its start. It corrects the rate later, by up to a hundredth (`tsc_refine_calibration_work` in
+    /// arch/x86/kernel/tsc.c).
+    KernelEarly,
+}
+
+impl StatedBy {
+    /// Returns the largest difference from the true rate, as a share of it, that is no fault; `None` if any is none.
+    pub(crate) fn tolerance(self) -> Option<f64> {
+        match self {
+            StatedBy::CpuNominal => None,
+            StatedBy::KernelEarly => Some(0.01),
+            // At this difference the kernel itself warns when it calibrates again (tsc=recalibrate).
+            StatedBy::Cpu | StatedBy::Kernel => Some(500e-6),
+        }
+    }
 }
 
 /// A stated rate.

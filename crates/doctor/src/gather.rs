@@ -88,6 +88,8 @@ pub(super) fn gather(root: &Root, options: &Options) -> Result<Facts, String> {
             },
             stand_in,
             product,
+            vendor: cpuinfo.as_deref().and_then(host::vendor),
+            packages: host::packages(root),
         },
         clocksource: host::clocksource(root),
         log,
@@ -151,25 +153,22 @@ fn cheapest_system_call(probe: &Probe) -> Option<f64> {
 fn counter_facts(root: &Root, probe: &Probe, cpuinfo: Option<&str>, log: Option<&KernelLog>) -> Counter {
     let flags = cpuinfo.map(host::flags);
     let mut stated = if root.is_host() { arch::stated() } else { Vec::new() };
-    let mut by_kernel = |source: &str, hz| {
-        stated.push(Stated {
-            source: source.to_owned(),
-            by: StatedBy::Kernel,
-            hz,
-        });
+    let mut add = |source: &str, by, hz| {
+        let source = source.to_owned();
+        stated.push(Stated { source, by, hz });
     };
     if let Some(log) = log {
         // The refined rate is logged after the detected one and is more precise.
-        if let Some(hz) = log.lines.iter().rev().find_map(|line| arch::rate_of_log_line(line)) {
-            by_kernel(&log.source, hz);
+        if let Some((by, hz)) = log.lines.iter().rev().find_map(|line| arch::rate_of_log_line(line)) {
+            add(&log.source, by, hz);
         }
     }
     if let Some(kilohertz) = root.line(TSC_FREQ).and_then(|line| line.parse::<f64>().ok()) {
-        by_kernel(TSC_FREQ, kilohertz * 1e3);
+        add(TSC_FREQ, StatedBy::Kernel, kilohertz * 1e3);
     }
     let set = flags.as_ref().map(|(set, _)| set.as_slice()).unwrap_or_default();
     if let Some((source, hz)) = cpuinfo.and_then(|cpuinfo| arch::rate_of_cpuinfo(cpuinfo, set)) {
-        by_kernel(source, hz);
+        add(source, StatedBy::KernelEarly, hz);
     }
     let (flags, flags_missing) = flags.map_or((None, Vec::new()), |(set, missing)| (Some(set), missing));
     Counter {

@@ -4,6 +4,7 @@ use super::arch;
 use super::facts::{Clocksource, KernelVdso, Mitigation};
 use super::root::Root;
 use fastpath_measure::vdso::Vdso;
+use std::collections::BTreeSet;
 
 /// Parameters of the kernel's command line that affect clocks (admin-guide/kernel-parameters.txt).
 const PARAMETERS: &[&str] = &[
@@ -91,6 +92,20 @@ pub(super) fn flags(cpuinfo: &str) -> (Vec<String>, Vec<&'static str>) {
         .collect();
     let missing = arch::FLAGS.iter().filter(|flag| !all.contains(flag)).copied().collect();
     (set, missing)
+}
+
+/// Returns the CPU's manufacturer.
+pub(super) fn vendor(cpuinfo: &str) -> Option<String> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("vendor_id"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// Returns the number of sockets; 0 if it cannot be read.
+pub(super) fn packages(root: &Root) -> usize {
+    const CPUS: &str = "/sys/devices/system/cpu";
+    let package = |cpu: String| root.line(&format!("{CPUS}/{cpu}/topology/physical_package_id"));
+    let packages: BTreeSet<String> = root.names(CPUS).into_iter().filter_map(package).collect();
+    packages.len()
 }
 
 /// Returns the hypervisor as files name it: by Xen's own file, or else by the machine's manufacturer.

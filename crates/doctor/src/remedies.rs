@@ -45,6 +45,9 @@ pub struct Remedy {
     pub price: String,
 }
 
+/// The parameter of some distributions' kernels by which the kernel writes the TSCs of CPUs that differ.
+pub(super) const DIRECT_SYNC: &str = "tsc=directsync";
+
 const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
 fn remedy(id: &'static str, when: When, does: impl Into<String>, price: impl Into<String>) -> Remedy {
@@ -63,9 +66,7 @@ const BY_FINDING: [(&[&str], Helps); 11] = [
     (&["process-reads"], |facts, _| {
         read_less_often(facts).into_iter().collect()
     }),
-    (&["no-vdso", "process-without-vdso"], |facts, _| {
-        no_vdso(facts).into_iter().collect()
-    }),
+    (&["no-vdso", "process-without-vdso"], |facts, _| no_vdso(facts)),
     (&["clock-not-in-vdso", "function-not-in-vdso"], |facts, _| {
         vec![remedy(
             "newer-kernel",
@@ -301,6 +302,7 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
         ));
     }
     remedies.extend(choose_counter(facts));
+    remedies.extend(write_counters(facts, has(Kind::Unsynchronized)));
     let runs_on_counter = facts.clocksource.current.as_deref().is_some_and(causes::is_counter);
     if !runs_on_counter && (!is_command_line || !forbids) {
         remedies.extend(hypervisor(facts));
@@ -321,7 +323,8 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
 }
 
 /// Returns whether a kernel without parameters about the TSC would use it (`unsynchronized_tsc` in arch/x86/kernel/tsc.c): if
-/// its rate is constant, or if there is one CPU; since Linux 6.9, if there is one socket, which several CPUs of a guest may be.
+/// its rate is constant, if Intel made the CPU, or if there is one CPU; since Linux 6.9, if there is one socket, which several
+/// CPUs of a guest may be.
 fn would_be_taken(facts: &Facts) -> bool {
     let counter = &facts.counter;
     let is_apart = counter
@@ -331,7 +334,33 @@ fn would_be_taken(facts: &Facts) -> bool {
         .is_some_and(|warp| warp.furthest_apart().is_some());
     let is_constant = counter.evidence.features.is_none_or(|features| features.invariant)
         || !counter.flags_missing.contains(&"constant_tsc");
-    !is_apart && (is_constant || facts.machine.cpus == 1 || fastpath_os::version(&facts.kernel.release) >= (6, 9))
+    let machine = &facts.machine;
+    let is_intels = machine.vendor.as_deref() == Some("GenuineIntel");
+    let is_one = match fastpath_os::version(&facts.kernel.release) >= (6, 9) {
+        true => machine.packages <= 1,
+        false => machine.cpus == 1,
+    };
+    !is_apart && (is_constant || is_intels || is_one)
+}
+
+/// Returns the parameter by which some kernels make the CPUs' TSCs agree: those of CPUs without IA32_TSC_ADJUST, by which Linux
+/// itself does (x86/tsc: implement tsc=directsync, a patch that Linux has not taken).
+fn write_counters(facts: &Facts, unsynchronized: bool) -> Option<Remedy> {
+    let flags = facts.counter.flags.as_ref()?;
+    let has = |flag| flags.iter().any(|set| set == flag);
+    let helps = unsynchronized && has("constant_tsc") && !has("tsc_adjust") && facts.counter.fastest_drift().is_none();
+    let is_tried = facts.kernel.has_parameter(DIRECT_SYNC);
+    (helps && !is_tried && facts.machine.hypervisor.is_none()).then(|| {
+        remedy(
+            "write-counters",
+            When::Permanent,
+            format!(
+                "on a kernel that knows the parameter, as SteamOS's and CachyOS's do, add `{DIRECT_SYNC}` to its command line"
+            ),
+            "a reboot; other kernels ignore it. The kernel then writes each CPU's TSC at its start, for up to 30 s, and checks the \
+             TSCs as before",
+        )
+    })
 }
 
 /// Returns the change of clocksource in /sys, if the kernel lists the counter.
@@ -411,21 +440,21 @@ fn hypervisor(facts: &Facts) -> Option<Remedy> {
     Some(remedy("hypervisor", When::Permanent, does, price))
 }
 
-fn no_vdso(facts: &Facts) -> Option<Remedy> {
-    let off = facts
-        .kernel
-        .parameters
-        .iter()
-        .flatten()
-        .any(|parameter| parameter == "vdso=0");
-    off.then(|| {
-        remedy(
-            "command-line",
-            When::Permanent,
-            "remove `vdso=0` from the kernel's command line",
-            "a reboot",
-        )
-    })
+fn no_vdso(facts: &Facts) -> Vec<Remedy> {
+    if !facts.kernel.has_parameter("vdso=0") {
+        return Vec::new();
+    }
+    let mut remedies = vec![remedy(
+        "command-line",
+        When::Permanent,
+        "remove `vdso=0` from the kernel's command line",
+        "a reboot",
+    )];
+    // A vDSO alone does not help.
+    if facts.clocksource.unreadable().is_some() {
+        remedies.extend(counter_unused(facts));
+    }
+    remedies
 }
 
 fn recalibrate(findings: &[Finding]) -> Option<Remedy> {

@@ -35,11 +35,11 @@ pub(crate) fn stated() -> Vec<Stated> {
 }
 
 /// Parses `arch_timer: cp15 timer(s) running at 24.00MHz (virt).`
-pub(crate) fn rate_of_log_line(line: &str) -> Option<f64> {
+pub(crate) fn rate_of_log_line(line: &str) -> Option<(StatedBy, f64)> {
     let (_, rest) = line.split_once("arch_timer: ")?;
     let (_, rate) = rest.split_once("running at ")?;
     let megahertz: f64 = rate.split_once("MHz")?.0.trim().parse().ok()?;
-    Some(megahertz * 1e6)
+    Some((StatedBy::Kernel, megahertz * 1e6))
 }
 
 /// Returns `None`: /proc/cpuinfo describes the counter here only by BogoMIPS, which the kernel rounds.
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn the_kernels_figure_is_found_in_its_log() {
         let line = "arch_timer: cp15 timer(s) running at 62.50MHz (virt).";
-        assert_eq!(rate_of_log_line(line), Some(62.5e6));
+        assert_eq!(rate_of_log_line(line), Some((StatedBy::Kernel, 62.5e6)));
         assert_eq!(rate_of_log_line("arch_timer: CPU0: Trapping CNTVCT access"), None);
     }
 }

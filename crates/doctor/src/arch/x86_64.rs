@@ -67,15 +67,17 @@ pub(crate) fn stated() -> Vec<Stated> {
 }
 
 /// Parses `tsc: Detected 2299.998 MHz processor` or `tsc: Refined TSC clocksource calibration: 2095.078 MHz`.
-pub(crate) fn rate_of_log_line(line: &str) -> Option<f64> {
+pub(crate) fn rate_of_log_line(line: &str) -> Option<(StatedBy, f64)> {
     let (_, rest) = line.split_once("tsc: ")?;
-    if !rest.starts_with("Detected ") && !rest.starts_with("Refined ") {
-        return None;
-    }
+    let by = match rest.split_once(' ')?.0 {
+        "Detected" => StatedBy::KernelEarly,
+        "Refined" => StatedBy::Kernel,
+        _ => return None,
+    };
     let words: Vec<&str> = rest.split_whitespace().collect();
     let unit = words.iter().position(|word| *word == "MHz")?;
     let megahertz: f64 = words.get(unit.checked_sub(1)?)?.parse().ok()?;
-    Some(megahertz * 1e6)
+    Some((by, megahertz * 1e6))
 }
 
 /// Returns the TSC's rate in Hz, from half of `bogomips`. The kernel derives its delay loop from the TSC where there is
@@ -94,11 +96,12 @@ mod tests {
     #[test]
     fn the_kernels_figure_is_found_in_its_log() {
         let rate = rate_of_log_line;
-        assert_eq!(rate("tsc: Detected 2299.998 MHz processor"), Some(2299.998e6));
-        assert_eq!(rate("tsc: Detected 3000.000 MHz TSC"), Some(3000e6));
+        let early = |hz| Some((StatedBy::KernelEarly, hz));
+        assert_eq!(rate("tsc: Detected 2299.998 MHz processor"), early(2299.998e6));
+        assert_eq!(rate("tsc: Detected 3000.000 MHz TSC"), early(3000e6));
         assert_eq!(
             rate("tsc: Refined TSC clocksource calibration: 2095.078 MHz"),
-            Some(2095.078e6)
+            Some((StatedBy::Kernel, 2095.078e6))
         );
         assert_eq!(rate("tsc: Fast TSC calibration using PIT"), None);
         assert_eq!(rate("clocksource: tsc: mask: 0xffffffffffffffff"), None);

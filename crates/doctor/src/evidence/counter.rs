@@ -1,7 +1,7 @@
 //! Facts about the CPU's counter, and the verdict on it.
 
 use super::super::causes;
-use super::super::facts::{Facts, Rate, StatedBy};
+use super::super::facts::{Facts, Rate};
 use super::super::words::{megahertz, nanoseconds};
 use super::{Add, Line, Mark, if_it_matters, line};
 use fastpath_evidence::counter::Features;
@@ -108,10 +108,10 @@ fn of_rates(facts: &Facts, add: &mut Add<'_>) {
             Some(measured) => {
                 let ppm = (stated.hz / measured.hz - 1.0) * 1e6;
                 let error = measured.error_hz / measured.hz * 1e6;
-                let mark = match stated.by {
-                    StatedBy::CpuNominal => Mark::Info,
-                    _ if ppm.abs() > 500.0 + error => Mark::Bad,
-                    _ => Mark::Ok,
+                let mark = match stated.by.tolerance() {
+                    None => Mark::Info,
+                    Some(share) if ppm.abs() > share * 1e6 + error => Mark::Bad,
+                    Some(_) => Mark::Ok,
                 };
                 (mark, format!(" ({ppm:+.1} ppm)"))
             }

@@ -1,9 +1,10 @@
 //! Findings about clocks and functions that cost more than necessary.
 
+use super::super::causes;
 use super::super::facts::{Facts, VdsoKind};
+use super::super::remedies::DIRECT_SYNC;
 use super::super::root::plain;
 use super::super::words::{clock_names, costs, is_are, nanoseconds, take};
-use super::super::{arch, causes};
 use super::{Finding, Severity, finding};
 use fastpath_measure::ClockMonotonicity;
 use fastpath_measure::clocks::{Clock, Kind};
@@ -145,17 +146,20 @@ fn no_vdso(facts: &Facts, slow: &[&ClockReport]) -> Finding {
         costs(slow)
     );
     let found = finding("no-vdso", Severity::Slow, says).proof("auxiliary vector", "no AT_SYSINFO_EHDR");
-    let unreadable = |found: Finding| match facts.clocksource.current.as_deref() {
-        Some(current) if !arch::COUNTER_CLOCKSOURCES.contains(&current) => found.because_of(
+    let unreadable = |found: Finding| match facts.clocksource.unreadable() {
+        Some(current) => found.because_of(
             "and a vDSO alone would not help: this kernel runs on a clocksource that none can read",
             "/sys/devices/system/clocksource",
             current,
         ),
-        _ => found,
+        None => found,
     };
-    let mut parameters = facts.kernel.parameters.iter().flatten();
-    if let Some(off) = parameters.find(|p| p.as_str() == "vdso=0") {
-        return unreadable(found.because_of("the kernel was started without one", "/proc/cmdline", off));
+    if facts.kernel.has_parameter("vdso=0") {
+        let found = unreadable(found.because_of("the kernel was started without one", "/proc/cmdline", "vdso=0"));
+        return match facts.clocksource.unreadable() {
+            Some(_) => because_of_causes(found, facts),
+            None => found,
+        };
     }
     let found = unreadable(found);
     match facts.here.has_kernel_vdso {
@@ -174,6 +178,23 @@ fn no_vdso(facts: &Facts, slow: &[&ClockReport]) -> Finding {
     }
 }
 
+/// Adds the reasons why the kernel does not read the counter.
+fn because_of_causes(found: Finding, facts: &Facts) -> Finding {
+    let causes = causes::from_facts(facts);
+    let differ = causes.iter().any(|cause| cause.kind == causes::Kind::Unsynchronized);
+    let found = causes.into_iter().fold(found, |found, cause| {
+        found.because_of(&cause.says, &cause.proof.source, &cause.proof.shows)
+    });
+    match differ && facts.kernel.has_parameter(DIRECT_SYNC) {
+        true => found.because_of(
+            "this kernel does not know the parameter that would make them agree, or it did not help",
+            "/proc/cmdline",
+            DIRECT_SYNC,
+        ),
+        false => found,
+    }
+}
+
 fn counter_unused(facts: &Facts, slow: &[&ClockReport]) -> Finding {
     let current = facts.clocksource.current.as_deref();
     let name = current.map_or("a clocksource that could not be seen".to_owned(), |name| {
@@ -189,9 +210,7 @@ fn counter_unused(facts: &Facts, slow: &[&ClockReport]) -> Finding {
     if let Some(current) = current {
         found = found.proof("/sys/devices/system/clocksource", current);
     }
-    for cause in causes::from_facts(facts) {
-        found = found.because_of(&cause.says, &cause.proof.source, &cause.proof.shows);
-    }
+    found = because_of_causes(found, facts);
     if facts.clocksource.is_too_coarse() {
         found = found.because_of(
             "the kernel's clocks advance with its timer ticks, by milliseconds, and fastpath cannot follow them (`fastpath run` refuses)",

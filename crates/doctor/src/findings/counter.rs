@@ -1,7 +1,7 @@
 //! Findings about the CPU's counter.
 
 use super::super::causes;
-use super::super::facts::{Facts, Stated, StatedBy};
+use super::super::facts::{Facts, Stated};
 use super::super::words::megahertz;
 use super::{Finding, Severity, finding};
 use fastpath_evidence::counter::Features;
@@ -9,10 +9,6 @@ use fastpath_evidence::{Drift, Warp};
 
 /// Cost above which a counter read is reported. It costs 5 to 30 ns, but microseconds if a hypervisor traps it.
 const EXPENSIVE_COUNTER_NS: f64 = 100.0;
-
-/// Difference of rates at which the kernel itself warns when it calibrates again (arch/x86/kernel/tsc.c,
-/// tsc=recalibrate).
-const RATE_TOLERANCE: f64 = 500e-6;
 
 pub(super) fn from_facts(facts: &Facts) -> Vec<Finding> {
     let counter = &facts.counter;
@@ -98,11 +94,16 @@ fn drift(facts: &Facts) -> String {
 }
 
 fn rate_mismatch(facts: &Facts, in_use: bool) -> Option<Finding> {
-    let measured = facts.counter.measured.as_ref()?;
+    // The kernel's timer ticks are no reference: a machine that was stopped has lost some.
+    let measured = facts
+        .counter
+        .measured
+        .as_ref()
+        .filter(|_| !facts.clocksource.is_too_coarse())?;
     // The kernel's own clock is derived from the rate that the kernel states, so if the two differ, that rate is wrong.
     let is_off = |stated: &&Stated| {
         let apart = (measured.hz - stated.hz).abs() - measured.error_hz;
-        stated.by != StatedBy::CpuNominal && apart > RATE_TOLERANCE * stated.hz
+        stated.by.tolerance().is_some_and(|share| apart > share * stated.hz)
     };
     let stated = facts.counter.stated.iter().find(is_off)?;
     let ppm = (measured.hz / stated.hz - 1.0) * 1e6;

@@ -690,11 +690,14 @@ fn fastpath_cannot_follow_timer_ticks_and_the_parameter_for_them_is_removed() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_parameter_against_the_tsc_is_removed_if_the_kernel_would_then_use_it() {
-    let remedies = |parameter: &str, cpus: usize, release: &str| {
+    const DEBIAN_12: &str = "6.1.0-56-cloud-amd64";
+    const NEWEST: &str = "7.2.13+deb14-cloud-amd64";
+    let remedies = |parameter: &str, vendor: &str, cpus: usize, packages: usize, release: &str| {
         let mut facts = samples::without_promise(samples::hpet());
         facts.kernel.parameters = Some(vec![parameter.to_owned()]);
         facts.kernel.release = release.to_owned();
-        facts.machine.cpus = cpus;
+        facts.machine.vendor = Some(vendor.to_owned());
+        (facts.machine.cpus, facts.machine.packages) = (cpus, packages);
         facts.counter.flags_missing = vec!["constant_tsc", "nonstop_tsc"];
         facts.machine.hypervisor = Some("QEMU (TCG)".to_owned());
         let remedies = report(facts).remedies;
@@ -705,12 +708,18 @@ fn a_parameter_against_the_tsc_is_removed_if_the_kernel_would_then_use_it() {
     };
     let has = |remedies: &[String], id: &str| remedies.iter().any(|other| other == id);
     for parameter in ["notsc", "tsc=unstable"] {
-        for (cpus, release) in [(1, "6.1.0-56-cloud-amd64"), (2, "7.2.13+deb14-cloud-amd64")] {
-            let found = remedies(parameter, cpus, release);
+        for (vendor, cpus, packages, release) in [
+            ("AuthenticAMD", 1, 1, DEBIAN_12),
+            ("AuthenticAMD", 2, 1, NEWEST),
+            ("GenuineIntel", 2, 2, DEBIAN_12),
+        ] {
+            let found = remedies(parameter, vendor, cpus, packages, release);
             assert!(has(&found, "command-line") && !has(&found, "hypervisor"), "{found:?}");
         }
-        let found = remedies(parameter, 2, "6.1.0-56-cloud-amd64");
-        assert!(!has(&found, "command-line") && has(&found, "hypervisor"), "{found:?}");
+        for (packages, release) in [(1, DEBIAN_12), (2, NEWEST)] {
+            let found = remedies(parameter, "AuthenticAMD", 2, packages, release);
+            assert!(!has(&found, "command-line") && has(&found, "hypervisor"), "{found:?}");
+        }
     }
 }
 
@@ -718,9 +727,73 @@ fn a_parameter_against_the_tsc_is_removed_if_the_kernel_would_then_use_it() {
 fn of_two_causes_the_one_that_can_be_removed_is_first() {
     let mut facts = samples::without_vdso_by_command_line();
     facts.clocksource.current = Some("hpet".to_owned());
+    facts.kernel.parameters = Some(vec!["vdso=0".to_owned(), "clocksource=hpet".to_owned()]);
     let report = report(facts);
     let causes = &finding(&report, "no-vdso").because;
     assert!(causes[0].says.contains("started without one"), "{causes:?}");
     assert!(causes[1].says.contains("a vDSO alone would not help"), "{causes:?}");
-    assert_eq!(report.remedies.last().map(|remedy| &*remedy.id), Some("command-line"));
+    assert!(
+        causes[2].says.contains("chosen on the kernel's command line"),
+        "{causes:?}"
+    );
+    // Without the first parameter alone, clocks stay slow.
+    let removed = report.remedies.iter().filter(|remedy| remedy.id == "command-line");
+    let removed: Vec<_> = removed.map(|remedy| remedy.does.split('`').nth(1)).collect();
+    assert_eq!(removed, [Some("vdso=0"), Some("clocksource=hpet")]);
+}
+
+/// Regression test: a guest whose kernel had corrected its rate by 1,066 ppm was called wrong, by its bogomips. A kernel that
+/// counts ticks has no rate to compare with.
+#[test]
+fn a_rate_that_the_kernel_corrected_since_is_no_fault_and_ticks_are_no_reference() {
+    let early = |facts: &mut Facts| {
+        let measured = facts.counter.measured.as_ref().unwrap().hz;
+        facts.counter.stated = vec![Stated {
+            by: StatedBy::KernelEarly,
+            ..samples::stated(measured / 1.001_066)
+        }];
+    };
+    let mut facts = samples::healthy();
+    early(&mut facts);
+    assert_eq!(ids(&report(facts)), [""; 0]);
+    let mut facts = samples::hpet();
+    facts.clocksource.current = Some("jiffies".to_owned());
+    facts.counter.stated = vec![samples::stated(1e9)];
+    assert!(!ids(&report(facts)).contains(&"rate-mismatch"));
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn counters_that_some_kernels_can_write_are_written_unless_that_was_tried() {
+    let sick = || {
+        let mut facts = samples::hpet();
+        facts.counter.evidence.warp = Some(samples::warped());
+        facts.log = Some(samples::log(&[
+            "tsc: Marking TSC unstable due to check_tsc_sync_source failed",
+        ]));
+        facts
+    };
+    let is_advised = |facts: Facts| {
+        let remedies = report(facts).remedies;
+        remedies.iter().any(|remedy| remedy.does.contains("`tsc=directsync`"))
+    };
+    assert!(is_advised(sick()));
+    let mut tried = sick();
+    tried.kernel.parameters = Some(vec!["tsc=directsync".to_owned()]);
+    assert!(!is_advised(tried.clone()));
+    let report = report(tried);
+    let causes = &finding(&report, "counter-unused").because;
+    assert!(
+        causes
+            .iter()
+            .any(|why| why.says.contains("does not know the parameter")),
+        "{causes:?}"
+    );
+    // Linux writes IA32_TSC_ADJUST by itself, and a guest's TSC is the hypervisor's.
+    let mut adjustable = sick();
+    adjustable.counter.flags.as_mut().unwrap().push("tsc_adjust".to_owned());
+    assert!(!is_advised(adjustable));
+    let mut guest = sick();
+    guest.machine.hypervisor = Some("KVM".to_owned());
+    assert!(!is_advised(guest));
 }
