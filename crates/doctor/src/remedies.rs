@@ -307,8 +307,9 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
     if !runs_on_counter && (!is_command_line || !forbids) {
         remedies.extend(hypervisor(facts));
     }
-    if cfg!(target_arch = "x86_64") && !has(Kind::CommandLine) {
-        remedies.extend(trust(facts, has(Kind::Unsynchronized)));
+    // Where TSCs differ, it would certainly make time wrong.
+    if cfg!(target_arch = "x86_64") && !has(Kind::CommandLine) && !has(Kind::Unsynchronized) {
+        remedies.extend(trust(facts));
     }
     if has(Kind::Watchdog) && fastpath_os::version(&facts.kernel.release) < (5, 16) {
         remedies.push(remedy(
@@ -377,7 +378,7 @@ fn choose_counter(facts: &Facts) -> Option<Remedy> {
         )))
 }
 
-fn trust(facts: &Facts, unsynchronized: bool) -> Option<Remedy> {
+fn trust(facts: &Facts) -> Option<Remedy> {
     // If two CPUs were found to differ, `tsc=reliable` would certainly make time wrong.
     let evidence = &facts.counter.evidence;
     let apart = evidence
@@ -393,18 +394,13 @@ fn trust(facts: &Facts, unsynchronized: bool) -> Option<Remedy> {
         Some(warp) if !warp.pairs.is_empty() => "The CPUs' counters agreed in this examination, which is no guarantee",
         _ => "The CPUs could not be compared here",
     };
-    let warning = if unsynchronized {
-        ", and this kernel has already found that the TSCs differ"
-    } else {
-        ""
-    };
     Some(remedy(
         "trust-tsc",
         When::Permanent,
         "add `tsc=reliable clocksource=tsc` to the kernel's command line",
         format!(
             "a reboot. DANGER: this disables every check of the TSC. If the TSC drifts, stops or differs between CPUs, time is \
-             wrong for every program, and nothing reports it. {seen}{warning}"
+             wrong for every program, and nothing reports it. {seen}"
         ),
     ))
 }
