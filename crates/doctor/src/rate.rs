@@ -1,6 +1,7 @@
 //! Measures the counter's rate against one of the kernel's clocks.
 
 use super::facts::Rate;
+use fastpath_evidence::cpus;
 use fastpath_measure::clocks::Clock;
 use fastpath_measure::counter;
 use fastpath_measure::functions::Functions;
@@ -10,6 +11,8 @@ pub(super) struct Start {
     ticks: u64,
     ns: i64,
     width: u64,
+    /// The CPU whose counter was read: another one's may be seconds apart.
+    cpu: usize,
 }
 
 /// Attempts to observe a change in a narrow bracket, that is, without an interrupt.
@@ -23,8 +26,20 @@ const MOST_READS: u32 = 200_000;
 impl Start {
     /// Observes a change now. Returns `None` if the clock does not answer or has stopped.
     pub(super) fn now() -> Option<Start> {
+        Start::now_on(current_cpu())
+    }
+
+    /// Observes it on a CPU, or on another one where this thread cannot be bound.
+    fn now_on(cpu: usize) -> Option<Start> {
         let libc = Functions::libc();
-        Start::tightest(counter::read, || libc.now_ns(Clock::MONOTONIC_RAW))
+        let before = cpus::allowed();
+        let is_bound = cpus::run_on(cpu).is_ok();
+        let start = Start::tightest(counter::read, || libc.now_ns(Clock::MONOTONIC_RAW));
+        let cpu = current_cpu();
+        if is_bound {
+            let _ = cpus::run_on_any(&before);
+        }
+        start.map(|start| Start { cpu, ..start })
     }
 
     fn tightest(counter: impl Fn() -> u64, clock: impl Fn() -> Option<i64>) -> Option<Start> {
@@ -52,17 +67,24 @@ impl Start {
             if ns != old {
                 let width = counter().wrapping_sub(before);
                 let ticks = before.wrapping_add(width / 2);
-                return Some((Start { ticks, ns, width }, reads));
+                let cpu = 0;
+                return Some((Start { ticks, ns, width, cpu }, reads));
             }
             before = between;
         }
         None
     }
 
-    /// Returns the rate between that change and one now.
+    /// Returns the rate between that change and one now, on the same CPU.
     pub(super) fn rate(&self) -> Option<Rate> {
-        rate_between(self, &Start::now()?)
+        let end = Start::now_on(self.cpu)?;
+        (end.cpu == self.cpu).then(|| rate_between(self, &end)).flatten()
     }
+}
+
+fn current_cpu() -> usize {
+    // SAFETY: sched_getcpu accesses no memory of the caller.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or_default()
 }
 
 fn rate_between(start: &Start, end: &Start) -> Option<Rate> {
@@ -87,7 +109,12 @@ mod tests {
 
     #[test]
     fn the_error_is_half_of_both_brackets_over_the_time_between() {
-        let at = |ticks, ns, width| Start { ticks, ns, width };
+        let at = |ticks, ns, width| Start {
+            ticks,
+            ns,
+            width,
+            cpu: 0,
+        };
         let rate = rate_between(&at(1000, 0, 100), &at(300_001_000, 100_000_000, 300)).unwrap();
         assert_eq!((rate.hz, rate.error_hz, rate.over_ms), (3e9, 2000.0, 100.0));
         assert_eq!(rate_between(&at(0, 5, 1), &at(9, 5, 1)), None);
@@ -122,7 +149,12 @@ mod tests {
 
     #[test]
     fn a_counter_that_went_backwards_has_a_negative_rate_and_not_a_huge_one() {
-        let at = |ticks, ns| Start { ticks, ns, width: 10 };
+        let at = |ticks, ns| Start {
+            ticks,
+            ns,
+            width: 10,
+            cpu: 0,
+        };
         assert!(rate_between(&at(5000, 0), &at(1000, 1000)).unwrap().hz < 0.0);
     }
 }

@@ -304,7 +304,7 @@ fn counter_unused(facts: &Facts) -> Vec<Remedy> {
     remedies.extend(choose_counter(facts));
     remedies.extend(write_counters(facts, has(Kind::Unsynchronized)));
     let runs_on_counter = facts.clocksource.current.as_deref().is_some_and(causes::is_counter);
-    if !runs_on_counter && (!is_command_line || !forbids) {
+    if !runs_on_counter && !(is_command_line && (forbids || lists_counter)) {
         remedies.extend(hypervisor(facts));
     }
     // Where TSCs differ, it would certainly make time wrong.
@@ -408,7 +408,13 @@ fn trust(facts: &Facts) -> Option<Remedy> {
 /// Returns what the operator of the hypervisor can change.
 fn hypervisor(facts: &Facts) -> Option<Remedy> {
     let name = facts.machine.hypervisor.as_deref()?;
+    let has_invariant = facts
+        .counter
+        .evidence
+        .features
+        .is_some_and(|features| features.invariant);
     let (does, price) = match name {
+        _ if name.contains("KVM") && has_invariant => return None,
         _ if name.contains("KVM") => (
             "on the host: give the guest an invariant TSC (QEMU: `-cpu host,+invtsc`; libvirt: `<feature policy='require' \
              name='invtsc'/>`)",
