@@ -13,17 +13,29 @@ use crate::processes::{Named, offered};
 use crate::programs;
 use crate::version;
 
-const OVERVIEW: &str = "\
-Reading a clock should cost 10 to 20 ns. When the kernel's vDSO is lost it costs 200 to 2,000 ns, silently.
+/// All commands, those first that find a slow clock and fix it. With the lines above it, it fits on a terminal of 24.
+const OVERVIEW: &str = "  doctor [PID|NAME]   why clocks are slow, here or in a process, and what to do
+  run -- CMD          start a program on fast clocks
+  attach PID|NAME     put running processes on fast clocks
+  detach PID|NAME     revert that
+  status              list the processes on fast clocks
 
-  fastpath probe                 which path each clock takes here, and what a call costs
-  fastpath doctor                why it costs that, and what to do about it
-  fastpath run -- python3 x.py   start a program on a synthetic vDSO
-  fastpath attach 1234           put a running process on it; `detach` reverts that, `status` lists processes
-  fastpath guard                 fail in CI if the fast path was lost
-  fastpath audit /usr image.tar  which programs will never take the fast path
-  fastpath trace -a              which programs make system calls to read clocks
-  fastpath report -o clocks.html all of it on one page, of this host or of many";
+Look closer
+  probe               which path each clock takes, and what a call costs
+  trace               which programs make system calls to read clocks
+  bench               compare the paths
+  audit PATH          which programs will never take the fast path
+Keep watch
+  guard               fail in CI if the fast path was lost
+  export              metrics for Prometheus
+  report -o FILE      all of it on one page, of this host or of many
+Set up
+  install-library     copy libfastpath-preload.so to where containers find it
+  completions SHELL   what a shell completes
+`fastpath COMMAND --help` says more, `fastpath --help` lists exit statuses.";
+
+/// Help without the list of commands that clap would make.
+const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}{after-help}";
 
 /// Statuses of crate::exit.
 const EXIT_STATUSES: &str = "\
@@ -47,6 +59,7 @@ Exit status, for all commands except the status of a program that `run` or `trac
     long_version = version::LONG.as_str(),
     about,
     max_term_width = 100,
+    help_template = TEMPLATE,
     after_help = OVERVIEW,
     after_long_help = format!("{OVERVIEW}\n\n{EXIT_STATUSES}")
 )]
@@ -154,7 +167,7 @@ pub enum Command {
 
 /// Show which path every clock takes here, and what a call costs
 #[derive(clap::Args)]
-#[command(after_long_help = "\
+#[command(after_help = "\
 Paths: `vdso` (the kernel's), `fastpath`, `syscall`, `unsupported` (the kernel has no such clock), `unknown` (not determined; the \
 verdict gives the reason). The path is determined by a test, not guessed from the cost: a child calls libc under a seccomp filter \
 that refuses the system call.
@@ -175,7 +188,7 @@ pub struct Probe {
 
 /// Explain why clocks are slow here, or are not, and what to do about it
 #[derive(clap::Args)]
-#[command(after_long_help = "\
+#[command(after_help = "\
 Examines within a second: the kernel's clocksource, and why it is not the CPU's counter (log, command line, hypervisor, CPU flags); \
 the counter (what the CPU guarantees, its rate, all CPUs against each other); path and cost of every clock; vDSO, vsyscall page, \
 seccomp, time namespace, cost of a system call. With PID, also that process: libc, Go or Java, its vDSO, whether fastpath serves it, \
@@ -187,10 +200,11 @@ Every remedy states its cost. One remedy can make time wrong; its text warns of 
 
 Exit status: 0 healthy: every clock that can be fast is fast; 1 a clock or a function is slow, or the counter that clocks are \
 read from is not sound; 2 usage error; 3 no such process; 69 not determined; 74 the output cannot be written. With PID, \
-the verdict is about that process.
+the verdict is about that process, with NAME the most severe of all; --json then prints a line for each.
 
   fastpath doctor            this host, as a program that is started here sees it
-  fastpath doctor 1234       the process 1234; `fastpath doctor redis-server` by its name
+  fastpath doctor 1234       the process 1234
+  fastpath doctor postgres   all processes of that name; those with the same findings are described once
   fastpath doctor --json     the same as data (docs/json.md describes it)")]
 pub struct Doctor {
     /// Print one line of JSON
@@ -201,14 +215,14 @@ pub struct Doctor {
     #[arg(long, short, conflicts_with = "json")]
     pub verbose: bool,
 
-    /// Also examine this process
+    /// Also examine this process, or all processes of this name
     #[arg(value_name = "PID|NAME", add = offered::any())]
     pub process: Option<Named>,
 }
 
 /// Compare the paths side by side: counter, fastpath's vDSO, the kernel's vDSO, system call
 #[derive(clap::Args)]
-#[command(after_long_help = "\
+#[command(after_help = "\
 Rounds are interleaved and ratios are taken within a round, so that a noisy machine disturbs both sides alike. Below the medians are mean, \
 standard deviation, minimum and maximum of each, and the number of outliers: rounds whose distance from the median is more than 22 times the \
 median distance, as hyperfine counts. If it takes more than two seconds, progress is shown on standard error, if that is a terminal.
@@ -236,7 +250,7 @@ pub struct Bench {
 
 /// Check that clock reads take the fast path, for CI, init containers and start-up probes
 #[derive(clap::Args)]
-#[command(after_long_help = "\
+#[command(after_help = "\
 Prints one line: the result, or what is broken. The path decides; it is determined under a seccomp filter, not guessed from the cost. \
 Costs are compared as ratios: every call is measured in turns with reads of the CPU's counter and with a system call, and scaled to \
 the counter's lowest cost, so that a busy machine raises no alarm. A call that seems broken is measured again, up to six times within \
@@ -279,7 +293,7 @@ pub struct Guard {
     #[arg(long, value_name = "TIMES", default_value = "1.5", value_parser = positive)]
     pub tolerance: f64,
 
-    /// Write the result as a baseline, if nothing is broken
+    /// Write the result as a baseline, if nothing is broken; `-` is standard output, which then gets nothing else
     #[arg(long, value_name = "FILE")]
     pub write_baseline: Option<PathBuf>,
 
@@ -290,7 +304,7 @@ pub struct Guard {
 
 /// Export the path and the cost of every clock to Prometheus
 #[derive(clap::Args)]
-#[command(after_long_help = "\
+#[command(after_help = "\
 Serves http://ADDR:PORT/metrics, in OpenMetrics or Prometheus text as the client accepts, until SIGTERM or SIGINT. With \
 --textfile, writes the metrics once to a file for node_exporter's textfile collector, and replaces the file atomically.
 
@@ -312,7 +326,7 @@ pub struct Export {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9812", value_parser = listen_at)]
     pub listen: std::net::SocketAddr,
 
-    /// Write the metrics once to a file instead
+    /// Write the metrics once to a file instead; `-` is standard output
     #[arg(long, value_name = "FILE", conflicts_with = "listen")]
     pub textfile: Option<PathBuf>,
 
@@ -323,7 +337,7 @@ pub struct Export {
 
 /// Write one page about the clocks of this host, or of many hosts, to read, send and print
 #[derive(clap::Args)]
-#[command(after_long_help = "\
+#[command(after_help = "\
 Without FILE, this host is measured for a few seconds: every clock's path and cost, the distribution of the costs, now and with \
 fastpath (measured in turns, in this process), doctor's findings, and the processes that make system calls to read clocks meanwhile \
 (root; or CAP_BPF and CAP_PERFMON). Parts that are not available are listed with the reason.
@@ -342,7 +356,7 @@ be measured; 74 the output cannot be written.
   for host in web1 web2 db1; do ssh $host fastpath probe --json; done | fastpath report - -o fleet.html
   fastpath report --json         the page's content as one object on one line (docs/json.md describes it)")]
 pub struct Report {
-    /// File to write; without it, standard output, unless that is a terminal
+    /// File to write, or `-` for standard output; without it, standard output, unless that is a terminal
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
@@ -361,7 +375,7 @@ pub struct Report {
 
 /// Copy libfastpath-preload.so to a directory that containers mount
 #[derive(clap::Args)]
-#[command(after_long_help = "\
+#[command(after_help = "\
 An image without a shell puts the library on its node in this way: the Helm chart's init container runs it, with the node's directory mounted.
 
 The directory is created if it does not exist. An existing library is replaced atomically; a file with the same content is kept. Processes that \
@@ -383,14 +397,10 @@ pub struct InstallLibrary {
 /// Calls that `guard` checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum GuardedCall {
-    /// Each of --clocks
     #[value(name = "clock_gettime")]
     ClockGettime,
-    /// Cost of every system call
     Getpid,
-    /// 16 random bytes
     Getrandom,
-    /// One byte of /dev/urandom
     Urandom,
 }
 
@@ -429,12 +439,12 @@ fn positive(text: &str) -> Result<f64, String> {
 #[derive(clap::Args)]
 #[command(
     group(clap::ArgGroup::new("which").args(["pid", "all", "command"])),
-    after_long_help = "\
+    after_help = "\
 Counts the system calls clock_gettime, clock_getres, gettimeofday, time and getcpu, also of 32-bit programs, and jumps to the vsyscall \
 page. Reads that a vDSO answers are not system calls and are not counted; neither are fastpath's own calls.
 
-Each row has the calls of one program for one clock, for one reason. `calls/s` is the average over the whole time; `ns` is the cost of such \
-a call on this host, measured before; `CPU` is their product, in percent of one CPU. The row with the highest cost comes first.
+Each row has the calls of one program for one clock, for one reason: `calls/s` on average, `ns`, the cost of such a call on this host, and \
+`CPU`, their product, in percent of one CPU.
 
 Ends after -d, on Ctrl-C, or when CMD or PID ends. With CMD, the table goes to standard error, or to FILE, because standard output is CMD's \
 own. On a terminal the table is shown while it grows, except with CMD. After -d, CMD continues, and trace waits for its end.
@@ -473,7 +483,7 @@ pub struct Trace {
     #[arg(long)]
     pub json: bool,
 
-    /// File for the result
+    /// File for the result; `-` is standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<std::path::PathBuf>,
 
@@ -519,7 +529,7 @@ fn interval(text: &str) -> Result<std::time::Duration, String> {
 
 /// Start a program on a synthetic vDSO
 #[derive(clap::Args)]
-#[command(after_long_help = "\
+#[command(after_help = "\
 The program runs in this process: it keeps the PID, parent, terminal, environment, descriptors, and exit status. Descendants are served \
 too; setuid programs and debugged programs run unchanged.
 
@@ -571,32 +581,28 @@ pub struct Run {
 
 /// Put running processes on a synthetic vDSO
 #[derive(clap::Args)]
-#[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit"]).required(true).multiple(true)), after_long_help = "\
-The process is not restarted: its threads are stopped for a few milliseconds, and a system call in which a thread waits continues. \
-From then on the process reads clocks without system calls. A helper process stays behind and refreshes the page, until the last process \
-has ended or was detached. If fastpathd runs, it refreshes the page instead, and only --children leaves a helper, for the programs that the \
-processes execute. If the process that refreshes the page dies, clock reads fall back to the kernel. `fastpath detach` works at any time, \
-also if the fastpath that attached has died.
+#[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit"]).required(true).multiple(true)), after_help = "\
+The process is not restarted: its threads are stopped for a few milliseconds, and calls that wait go on waiting. A helper process, or \
+fastpathd, refreshes the clocks from then on; if that ends, reads fall back to the kernel. `fastpath detach` works at any time.
 
-Needs permission to trace the process (the same user where Yama permits it, root, or CAP_SYS_PTRACE), and works from a host on processes in \
-containers. Children that a process forks stay attached; with --children, the programs that they execute are served as well.
+Needs permission to trace the process: the same user where Yama permits it, root, or CAP_SYS_PTRACE. Children that a process forks stay \
+attached.
 
-Exit status: 0; else the status for the first process that was refused, which is left untouched:
-   2  usage error                         11  a seccomp filter that cannot be suspended
-   3  no such process                     12  its vDSO's code cannot be written
-   4  a kernel thread                     13  it may not read the counter (PR_SET_TSC)
-   5  it has ended (a zombie)             14  a thread does not stop in time, or has a stack that cannot
-                                             be read; or it shares memory or file descriptors
-   6  it is being traced                  16  the counter cannot be trusted, or no page is available
-   7  no permission                       17  its code was changed by another tool (with --children, its
-                                             own clocks may be served nevertheless)
-   8  attached already, or under `run`    18  fastpathd's policy says never
-   9  not a 64-bit program of this host   70  another error
-  10  it has no vDSO
+Exit status: 0; else that of the first process refused, which is left untouched:
+   2  usage error                  11  a seccomp filter that cannot be suspended
+   3  no such process              12  its vDSO's code cannot be written
+   4  a kernel thread              13  it may not read the counter (PR_SET_TSC)
+   5  it has ended (a zombie)      14  a thread does not stop, a stack cannot be
+   6  it is being traced               read, or it shares memory or files
+   7  no permission                16  the counter is not trusted, or no page
+   8  attached, or under `run`     17  another tool changed its code (--children
+   9  no 64-bit program here           may have served its own clocks)
+  10  it has no vDSO               18  fastpathd's policy says never
+                                   70  another error
 
-  fastpath attach postgres                     all processes of that name, if clocks are slow on this host
-  fastpath attach --unit redis                 all processes of a service
-  fastpath attach 1234 --clocks all -v         all clocks; prints how long the process was stopped")]
+  fastpath attach postgres            all processes of that name
+  fastpath attach --unit redis        all processes of a service
+  fastpath attach 1234 --clocks all   also clocks that are fast here")]
 pub struct Attach {
     #[arg(long, value_name = "auto|all|LIST", help = Clocks::HELP, add = complete::clocks())]
     pub clocks: Option<Clocks>,
@@ -620,6 +626,26 @@ pub struct Attach {
 
     #[command(flatten)]
     pub processes: Processes,
+
+    #[command(flatten)]
+    pub quiet: Quiet,
+}
+
+/// Leaves out the list of changes, which `attach` and `detach` print on standard error
+#[derive(clap::Args)]
+pub struct Quiet {
+    /// Print no line for each process that was changed
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+impl Quiet {
+    /// Reports a change.
+    pub fn note(&self, change: impl std::fmt::Display) {
+        if !self.quiet {
+            crate::output::note(change);
+        }
+    }
 }
 
 /// Selects processes
@@ -642,7 +668,7 @@ pub struct Processes {
 /// Remove fastpath from attached processes
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("which").args(["named", "cgroup", "unit", "all"]).required(true).multiple(true)),
-    mut_arg("named", |named| named.add(offered::attached())), after_long_help = "\
+    mut_arg("named", |named| named.add(offered::attached())), after_help = "\
 Restores the kernel's bytes at the entry points, and unmaps fastpath's memory once no thread executes in it. If a thread does not leave it, \
 the memory stays mapped and unused, and another `detach` or the next `attach` removes it.
 
@@ -657,11 +683,18 @@ pub struct Detach {
     /// All attached processes
     #[arg(long, conflicts_with_all = ["named", "cgroup", "unit"])]
     pub all: bool,
+
+    /// Do not ask before --all, as it is done for root on a terminal
+    #[arg(long, short, requires = "all")]
+    pub yes: bool,
+
+    #[command(flatten)]
+    pub quiet: Quiet,
 }
 
 /// List the processes that fastpath serves
 #[derive(clap::Args)]
-#[command(after_long_help = "\
+#[command(after_help = "\
 AGE is the age of the last refresh, normally at most 100 ms. RESIDUAL is the error against the kernel's clock that the refresh measured. \
 FALLBACKS counts how often clocks were withdrawn from the page, so that reads fell back to the kernel. If fastpathd runs, status also asks it \
 which rule of its policy attached each process, and for its own state.
@@ -688,7 +721,7 @@ pub struct Status {
 
 /// Find programs that will never take the fast path, without running them
 #[derive(clap::Args)]
-#[command(after_long_help = "\
+#[command(after_help = "\
 Examines ELF programs and libraries of x86-64, i386, AArch64 and Arm. A PATH is a file, a directory (recursively; symbolic links are not \
 followed, a file with several names is examined once, and virtual file systems such as /proc are skipped), or an image: an OCI layout, the \
 output of `docker save`, or a layer (tar, plain or with gzip or zstd). An archive is examined if it is a PATH, not if it is found in a \
@@ -702,8 +735,7 @@ Rules, with their levels:
   libc-without-vdso          error    a shared C library that does not look for the vDSO
   own-system-call            warning  a program or library whose own code, beside its C library, makes the system calls
   vsyscall-page              error    it calls addresses in the vsyscall page
-Clock reads are clock_gettime, gettimeofday and time. The system calls to which a C library falls back without a vDSO are not findings. \
-Not detected are calls through a common function that gets the number as an argument (libc's syscall(), klibc's and dietlibc's on some \
+The system calls to which a C library falls back without a vDSO are not findings. Not detected are calls through a common function that gets the number as an argument (libc's syscall(), klibc's and dietlibc's on some \
 ISAs), and code that is packed or generated.
 
 A broken file gives one warning. Limits: 64 GiB and 10 minutes per archive, 2,000 bytes from each byte of it, 2 GiB \
@@ -800,6 +832,26 @@ mod tests {
     #[test]
     fn the_definition_of_the_command_line_is_sound() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn help_fits_on_a_screen_and_names_every_command() {
+        let mut command = Args::command().term_width(80);
+        let help = |words: &[&str]| {
+            let words = ["fastpath"].iter().chain(words);
+            let shown = Args::command().term_width(80).try_get_matches_from(words);
+            shown.expect_err("help").to_string()
+        };
+        let short = help(&[]);
+        assert!(short.lines().count() < 24, "{short}");
+        command.build();
+        for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let name = command.get_name();
+            if name != "help" {
+                assert!(short.contains(&format!("\n  {name} ")), "{name}: {short}");
+                assert!(help(&[name, "--help"]).lines().count() <= 60, "{name}");
+            }
+        }
     }
 
     #[test]

@@ -11,62 +11,131 @@ use crate::args;
 use crate::document;
 use crate::exit;
 use crate::output::{self, Paint, note, wrapped};
-use crate::processes::Named;
+use crate::processes::{listed, none_is_called};
 
 /// Time after which a long examination is explained, in ms: it is rare.
 const LONG_MS: libc::c_int = 2000;
 /// Time for which a process's CPU time is sampled.
 const SAMPLED: Duration = Duration::from_secs(1);
+/// Least such time where several processes share it.
+const LEAST_SAMPLED: Duration = Duration::from_millis(200);
 
 /// Runs the command; returns its exit status.
 pub fn run(options: &args::Doctor) -> i32 {
     explain_a_long_wait();
-    let process = match options.process.as_ref().map(Named::one).transpose() {
-        Ok(pid) => pid,
-        Err(why) => {
-            note(why);
-            return exit::NO_SUCH_PROCESS;
+    let Some(name) = &options.process else {
+        return match examine(None, SAMPLED) {
+            Ok(report) => print(options, &[report]),
+            Err(why) => {
+                note(why);
+                exit::CANNOT_TELL
+            }
+        };
+    };
+    let pids = name.all();
+    let sampled = (SAMPLED / pids.len().max(1) as u32).max(LEAST_SAMPLED);
+    let mut reports = Vec::new();
+    let mut status = 0;
+    for pid in &pids {
+        match examine(Some(*pid), sampled) {
+            Ok(report) => reports.push(report),
+            Err(why) => {
+                let failed = exit::without(Some(*pid));
+                // One of several may end meanwhile.
+                if failed != exit::NO_SUCH_PROCESS || pids.len() == 1 {
+                    note(why);
+                    status = failed;
+                }
+            }
         }
-    };
-    let pid = process.map(i32::cast_unsigned);
-    let sampling = pid.map(|pid| std::thread::Builder::new().spawn(move || sample(pid)));
-    let examined = fastpath_doctor::examine(&Options {
-        root: Path::new("/"),
-        pid,
-    });
-    let report = match examined {
-        Ok(report) => match sampling {
-            Some(begun) => report.with_reads(begun.and_then(|thread| {
-                let failed = |_| Err(io::Error::other("the thread that samples has failed"));
-                thread.join().unwrap_or_else(failed)
-            })),
-            None => report,
-        },
-        Err(why) => {
-            note(why);
-            return exit::without(process);
+    }
+    if reports.is_empty() {
+        if status == 0 {
+            note(none_is_called(name));
+            status = exit::NO_SUCH_PROCESS;
         }
-    };
-    let written = if options.json {
-        document::print("doctor", &report)
-    } else {
-        output::print(text(&report, options.verbose))
-    };
-    match (written, report.verdict) {
-        (0, Verdict::Healthy) => 0,
-        (0, Verdict::Slow | Verdict::Wrong) => exit::FOUND,
-        (0, Verdict::Unknown) => exit::CANNOT_TELL,
-        (written, _) => written,
+        return status;
+    }
+    match print(options, &reports) {
+        0 => status,
+        printed => printed,
     }
 }
 
+/// Examines this host, and a process.
+fn examine(process: Option<i32>, sampled: Duration) -> Result<Report, String> {
+    let pid = process.map(i32::cast_unsigned);
+    let sampling = pid.map(|pid| std::thread::Builder::new().spawn(move || sample(pid, sampled)));
+    let report = fastpath_doctor::examine(&Options {
+        root: Path::new("/"),
+        pid,
+    })?;
+    Ok(match sampling {
+        Some(begun) => report.with_reads(begun.and_then(|thread| {
+            let failed = |_| Err(io::Error::other("the thread that samples has failed"));
+            thread.join().unwrap_or_else(failed)
+        })),
+        None => report,
+    })
+}
+
+/// Prints the reports; returns the exit status, the most severe first.
+fn print(options: &args::Doctor, reports: &[Report]) -> i32 {
+    let written = if options.json {
+        let printed = reports.iter().map(|report| document::print("doctor", report));
+        printed.max().unwrap_or(0)
+    } else {
+        output::print(texts(reports, options.verbose))
+    };
+    let is_any = |verdicts: &[Verdict]| reports.iter().any(|report| verdicts.contains(&report.verdict));
+    if written != 0 {
+        written
+    } else if is_any(&[Verdict::Slow, Verdict::Wrong]) {
+        exit::FOUND
+    } else if is_any(&[Verdict::Unknown]) {
+        exit::CANNOT_TELL
+    } else {
+        0
+    }
+}
+
+/// Returns the text of each report. Of processes with the same findings, only the first is described.
+fn texts(reports: &[Report], with_evidence: bool) -> String {
+    let findings = |report: &Report| {
+        let ids: Vec<_> = report.findings.iter().map(|finding| finding.id.clone()).collect();
+        (report.verdict, ids)
+    };
+    let mut groups: Vec<Vec<&Report>> = Vec::new();
+    for report in reports {
+        match groups.iter_mut().find(|group| findings(group[0]) == findings(report)) {
+            Some(group) => group.push(report),
+            None => groups.push(vec![report]),
+        }
+    }
+    let of_group = |group: &Vec<&Report>| {
+        let text = text(group[0], with_evidence);
+        let processes = group.iter().filter_map(|report| report.facts.process.as_ref());
+        let pids: Vec<_> = processes.map(|process| process.pid.cast_signed()).collect();
+        match pids.len() {
+            0 | 1 => text,
+            count => {
+                wrapped(
+                    "",
+                    &format!("{count} processes are alike: {}. The first:", listed(&pids)),
+                ) + &text
+            }
+        }
+    };
+    groups.iter().map(of_group).collect::<Vec<_>>().join("\n")
+}
+
 /// Samples the clock reads of a process. A seccomp filter might kill this process for that.
-fn sample(pid: u32) -> io::Result<Reads> {
+fn sample(pid: u32, duration: Duration) -> io::Result<Reads> {
     let mode = fastpath_os::Status::read("self")
         .ok()
         .and_then(|status| status.number("Seccomp"));
     match mode {
-        Some(0) => fastpath_tools::trace::reads(pid, SAMPLED),
+        Some(0) => fastpath_tools::trace::reads(pid, duration),
         _ => Err(io::Error::other(
             "not tried: this process may be under a seccomp filter",
         )),

@@ -114,8 +114,16 @@ fn descriptor(fd: i32) -> io::Result<File> {
     }
 }
 
-/// Returns the descriptor of this process that a name such as /dev/stdout points to.
+/// Returns whether a file's name means standard output: `-`, as for other commands.
+pub fn is_standard_output(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// Returns the descriptor of this process that a name such as /dev/stdout or `-` points to.
 fn descriptor_at(path: &Path) -> Option<i32> {
+    if is_standard_output(path) {
+        return Some(1);
+    }
     let descriptors = fs::canonicalize("/proc/self/fd").ok()?;
     let mut path = std::path::absolute(path).ok()?;
     for _ in 0..MOST_LINKS {

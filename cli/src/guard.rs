@@ -36,10 +36,15 @@ pub fn run(options: &args::Guard) -> i32 {
         .write_baseline
         .as_deref()
         .filter(|_| report.outcome == Outcome::Ok)
-        && let Err(why) = write(path, &report)
     {
-        note(why);
-        return exit::NOT_WRITTEN;
+        if let Err(why) = write(path, &report) {
+            note(why);
+            return exit::NOT_WRITTEN;
+        }
+        // Nothing but the baseline.
+        if file::is_standard_output(path) {
+            return 0;
+        }
     }
     let written = if options.json {
         document::print("guard", &report)

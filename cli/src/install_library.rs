@@ -1,6 +1,7 @@
 //! `fastpath install-library`: puts libfastpath-preload.so where containers find it.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::{args, exit, file, output};
@@ -11,7 +12,12 @@ const LIBRARY: &str = "libfastpath-preload.so";
 /// Copies the library, and returns the exit status.
 pub fn run(options: &args::InstallLibrary) -> i32 {
     let failed = |what: &Path, why: std::io::Error, status| {
-        output::note(format_args!("install-library: {}: {why}", what.display()));
+        let advice = match (why.kind(), status) {
+            (ErrorKind::NotFound, exit::NO_INPUT) => "; `make preload` builds it, and --from names another file",
+            (ErrorKind::PermissionDenied, exit::NOT_WRITTEN) => "; run it as root, or name a directory of this user's",
+            _ => "",
+        };
+        output::note(format_args!("install-library: {}: {why}{advice}", what.display()));
         status
     };
     let from = match options.from.clone().map_or_else(beside_this_program, Ok) {

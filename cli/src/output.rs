@@ -65,7 +65,7 @@ pub fn note(message: impl Display) {
 
 /// Writes a text to standard error, in one write.
 pub fn error_output(text: &str) -> std::io::Result<()> {
-    std::io::stderr().lock().write_all(safe(text).as_bytes())
+    std::io::stderr().lock().write_all(in_charset(safe(text)).as_bytes())
 }
 
 /// Returns a text that may contain foreign parts as it is safe to print: only its lines, tabs and colours have an
@@ -111,6 +111,47 @@ pub fn print(text: impl Display) -> i32 {
 
 /// Prints a text after a sequence that moves the terminal's cursor; returns the exit status.
 pub fn redraw(cursor: &str, text: impl Display) -> i32 {
+    write_out(cursor, in_charset(text.to_string()))
+}
+
+/// Prints HTML, which is UTF-8 in every locale; returns the exit status.
+pub fn print_html(text: impl Display) -> i32 {
+    write_out("", text)
+}
+
+/// Returns whether this process's locale has all characters, not ASCII alone (locale(7)). If none is named, it has.
+fn is_utf8() -> bool {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .filter_map(std::env::var_os)
+        .find(|value| !value.is_empty());
+    let name = locale.map(|name| name.to_string_lossy().to_lowercase());
+    name.is_none_or(|name| name.contains("utf-8") || name.contains("utf8"))
+}
+
+/// Returns a text in the characters of this process's locale.
+fn in_charset(text: String) -> String {
+    if is_utf8() { text } else { in_ascii(&text) }
+}
+
+fn in_ascii(text: &str) -> String {
+    let mut ascii = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\0'..='\x7f' => ascii.push(c),
+            '±' => ascii += "+/-",
+            '×' => ascii.push('x'),
+            'µ' => ascii.push('u'),
+            '–' => ascii.push('-'),
+            '→' => ascii += "->",
+            '…' => ascii += "...",
+            other => ascii.extend(other.escape_unicode()),
+        }
+    }
+    ascii
+}
+
+fn write_out(cursor: &str, text: impl Display) -> i32 {
     if was_closed(1) {
         note("standard output is closed");
         return exit::NOT_WRITTEN;
@@ -148,7 +189,11 @@ pub fn json(value: &impl serde::Serialize) -> Result<String, String> {
             .map(|unit| format!("\\u{unit:04x}"))
             .collect()
     };
-    let shown = |c: char| if is_printable(c) { c.to_string() } else { escaped(c) };
+    let has_all = is_utf8();
+    let shown = |c: char| match is_printable(c) && (has_all || c.is_ascii()) {
+        true => c.to_string(),
+        false => escaped(c),
+    };
     Ok(json.chars().map(shown).collect::<String>() + "\n")
 }
 
@@ -335,6 +380,11 @@ mod tests {
             serde_json::from_str::<String>(&json).unwrap(),
             "\u{9b}\u{202e}\u{e0041}ü"
         );
+    }
+
+    #[test]
+    fn text_in_ascii_keeps_its_meaning() {
+        assert_eq!(in_ascii("2 ± 1 µs – 3× … ü"), "2 +/- 1 us - 3x ... \\u{fc}");
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub fn none_is_called(name: &Named) -> String {
 }
 
 /// Returns the first numbers, in words.
-fn listed(pids: &[i32]) -> String {
+pub fn listed(pids: &[i32]) -> String {
     const MOST: usize = 8;
     let first: Vec<_> = pids.iter().take(MOST).map(i32::to_string).collect();
     let more = if pids.len() > MOST { ", ..." } else { "" };

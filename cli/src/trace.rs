@@ -288,10 +288,16 @@ fn table(report: &Report, most_rows: usize, width: Width) -> Table {
 
 fn text(report: &Report, most_rows: usize) -> String {
     let mut shown = table(report, most_rows, Width::Wide);
+    let mut legend = String::new();
     if !output::fits(&shown) {
         shown = table(report, most_rows, Width::Narrow);
         // The cost of a call, and the total number.
         output::fit(&mut shown, &[5, 3]);
+        let words: BTreeMap<_, _> = report.rows.iter().map(|row| (row.why.word(), row.says)).collect();
+        legend = words
+            .iter()
+            .map(|(word, says)| output::wrapped(&format!("  {word}: "), says))
+            .collect();
     }
     let how = match report.method {
         Method::Bpf => "counted in the kernel",
@@ -306,6 +312,9 @@ fn text(report: &Report, most_rows: usize) -> String {
     }
     if !report.rows.is_empty() {
         text += &format!("\n{}\n", shown.trim_fmt());
+        if !legend.is_empty() {
+            text += &format!("\n{legend}");
+        }
     }
     text
 }

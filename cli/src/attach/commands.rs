@@ -1,5 +1,6 @@
 //! Attaching and detaching.
 
+use std::io::IsTerminal;
 use std::path::Path;
 
 use fastpath_daemon::Service;
@@ -9,12 +10,13 @@ use fastpath_helper::process::Surroundings;
 use fastpath_inject::Rescued;
 use fastpath_inject::attach::{self, Attached, Refusal};
 use fastpath_measure::Clocks;
+use fastpath_os::printable;
 use fastpath_publish::evidence::{self, Trust};
 
 use crate::args;
 use crate::exit;
 use crate::limits::{FileSize, LARGEST_FILE};
-use crate::output::{note, warn};
+use crate::output::{error_output, note, warn};
 use crate::processes::Named;
 use crate::run::selection::select;
 
@@ -70,6 +72,7 @@ pub fn attach(options: &args::Attach) -> i32 {
     attach_all(&pids, &wanted, &surroundings, give_up, |pid, is_named, outcome| {
         let one = match outcome {
             Outcome::Attached(attached) => {
+                options.quiet.note(changed(pid, "attached"));
                 report(pid, &attached, options.verbose);
                 if attached.is_changed_by_others {
                     CHANGED_SINCE
@@ -189,12 +192,22 @@ pub fn detach(options: &args::Detach) -> i32 {
         }
     };
     let selected = if options.all {
-        Selected::found(super::status::attached())
+        let all = Selected::found(super::status::attached());
+        if all.pids.is_empty() {
+            options.quiet.note("no process is attached");
+            return 0;
+        }
+        if !options.yes && !is_confirmed(all.pids.len()) {
+            note("nothing was detached");
+            return exit::FAILED;
+        }
+        all
     } else {
         Selected::from_options(&options.processes)
     };
     let (_, status) = selected.each(|pid| {
         let detached = attach::detach(pid, give_up)?;
+        options.quiet.note(changed(pid, "detached"));
         if let Some(refusal) = detached.region_stays_for {
             let why = match refusal {
                 Refusal::InTheWay { tid } => format!("thread {tid} has not left them"),
@@ -207,6 +220,30 @@ pub fn detach(options: &args::Detach) -> i32 {
         Ok(())
     });
     status
+}
+
+/// Returns what was changed: `7826: attached (python3)`.
+fn changed(pid: i32, how: &str) -> String {
+    match fastpath_os::comm(pid) {
+        Ok(name) => format!("{pid}: {how} ({})", printable(&name)),
+        Err(_) => format!("{pid}: {how}"),
+    }
+}
+
+/// Asks whether this many processes are to be detached, if root types the command: they belong to all users.
+fn is_confirmed(processes: usize) -> bool {
+    if !nix::unistd::geteuid().is_root() || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return true;
+    }
+    let count = if processes == 1 {
+        "1 process is".to_owned()
+    } else {
+        format!("{processes} processes are")
+    };
+    let mut answer = String::new();
+    let asked = error_output(&format!("fastpath: {count} attached. Detach all? [y/N] "));
+    let answered = asked.and_then(|()| std::io::stdin().read_line(&mut answer));
+    answered.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
 /// The processes that a command is for.

@@ -58,7 +58,7 @@ pub fn run(options: &args::Report) -> i32 {
     };
     match &options.output {
         Some(path) => write(path, &text),
-        None => output::print(text),
+        None => output::print_html(text),
     }
 }
 

@@ -50,6 +50,7 @@ fn a_library_that_cannot_be_read_or_written_is_reported() {
     fs::write(&library, "library").expect("write");
     let outcome = install(&lost, directory.path()).expect_code(66);
     assert!(outcome.err.contains("lost: No such file"), "{outcome:#?}");
+    assert!(outcome.err.contains("`make preload` builds it"), "{outcome:#?}");
     let outcome = install(&library, &library.join("below")).expect_code(74);
     assert!(
         outcome.err.contains("libfastpath-preload.so: Not a directory"),

@@ -505,6 +505,11 @@ fn a_page_that_cannot_be_written_is_exit_status_74_and_an_old_one_stays() {
     let probe = directory.path().join("probe.json");
     std::fs::write(&probe, finish(fastpath(&["probe", "--json"])).expect_success().out).expect("write");
     let probe = probe.to_str().expect("UTF-8");
+    let shown = finish(fastpath(&["report", probe, "-o", "-"])).expect_success().out;
+    assert!(
+        shown.contains("<html") && shown.trim_end().ends_with("</html>"),
+        "{shown}"
+    );
     for path in ["/dev/full", "/nonexistent/a.html", "/"] {
         let outcome = finish(fastpath(&["report", probe, "-o", path])).expect_code(74);
         assert!(outcome.err.contains(path), "{outcome:#?}");

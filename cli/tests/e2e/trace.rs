@@ -433,6 +433,8 @@ fn impossible_requests_have_a_message_and_an_exit_status() {
         finish(fastpath(usage)).expect_code(2);
     }
     finish(fastpath(&["trace", "-o", "/nonexistent/file", "--", "true"])).expect_code(NOT_WRITTEN);
+    let shown = finish(fastpath(&["trace", "-o", "-", "--", "true"])).expect_success();
+    assert!(shown.out.contains("system calls to read clocks"), "{shown:#?}");
     let Some(()) = needs_root() else { return };
     let mut closed = Command::new("sh");
     closed.args(["-c", "exec \"$0\" trace -d 0.1 >&-", env!("CARGO_BIN_EXE_fastpath")]);

@@ -27,7 +27,7 @@ pub fn listen(path: &Path) -> Result<Listener, String> {
             .recursive(true)
             .mode(0o755)
             .create(directory)
-            .map_err(|e| failed("its directory cannot be made", &e))?;
+            .map_err(|e| failed("its directory cannot be made", &with_advice(&e)))?;
     }
     if path
         .parent()
@@ -64,7 +64,17 @@ pub fn listen(path: &Path) -> Result<Listener, String> {
             inode,
         })
     })();
-    made.map_err(|e| failed("cannot listen", &e))
+    made.map_err(|e| failed("cannot listen", &with_advice(&e)))
+}
+
+/// Returns an error, with what to do about it if this user may not write there.
+fn with_advice(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            format!("{error}; run it as root, or set {SOCKET_VARIABLE} to a path of this user's, for its clients too")
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// A socket that clients find at its path. Without it, programs do without a daemon, and do not wait for one.
@@ -131,7 +141,7 @@ fn alone_at(path: &Path) -> Result<File, String> {
         .mode(LOCK_MODE)
         .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
         .open(&name)
-        .map_err(|e| failed(&e))?;
+        .map_err(|e| failed(&with_advice(&e)))?;
     let about = file.metadata().map_err(|e| failed(&e))?;
     if !about.is_file() || about.uid() != nix::unistd::geteuid().as_raw() {
         return Err(failed(&"it is not a file of this user's: remove it"));

@@ -8,10 +8,11 @@ use crate::common::{
     Outcome, Pid, Running, fastpath, finish, helper_program, needs_root, program, start, tool, wait_until,
 };
 
-/// `fastpath attach --children PID`.
+/// `fastpath attach --quiet --children PID`.
 pub fn attach_with_children(pid: Pid) -> Outcome {
     finish(fastpath(&[
         "attach",
+        "--quiet",
         "--children",
         "--clocks",
         "all",

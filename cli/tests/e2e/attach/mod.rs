@@ -20,14 +20,14 @@ use std::time::Duration;
 
 use crate::common::{Outcome, Pid, Running, fastpath, finish, helper_program, skip, start, wait_until};
 
-/// `fastpath attach --clocks all PID`.
+/// `fastpath attach --quiet --clocks all PID`.
 pub fn attach(pid: Pid) -> Outcome {
-    finish(fastpath(&["attach", "--clocks", "all", &pid.0.to_string()]))
+    finish(fastpath(&["attach", "--quiet", "--clocks", "all", &pid.0.to_string()]))
 }
 
-/// `fastpath detach PID`.
+/// `fastpath detach --quiet PID`.
 pub fn detach(pid: Pid) -> Outcome {
-    finish(fastpath(&["detach", &pid.0.to_string()]))
+    finish(fastpath(&["detach", "--quiet", &pid.0.to_string()]))
 }
 
 /// Starts a helper program and waits for its first word. `None`: this kernel lacks what the program needs.

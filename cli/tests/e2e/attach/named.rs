@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::attach;
-use crate::common::{Pid, Running, fastpath, finish, install, skip, start, wait_until};
+use crate::common::command::start_in_group;
+use crate::common::terminal::give_terminal;
+use crate::common::{Outcome, Pid, Running, fastpath, finish, install, needs_root, skip, start, wait_until};
 
 /// Returns a directory with a copy of sleep(1), under a name that no other process of this machine has.
 fn napper(long: bool) -> (tempfile::TempDir, String, String) {
@@ -39,9 +41,19 @@ fn all_processes_of_a_name_are_attached_and_detached() {
     for long in [false, true] {
         let (_place, name, program) = napper(long);
         let both = [asleep(&program), asleep(&program)];
-        finish(fastpath(&["attach", "--clocks", "all", &name])).expect_success();
+        let lists_both = |outcome: Outcome, how: &str| {
+            let outcome = outcome.expect_success();
+            for running in &both {
+                let line = format!("fastpath: {}: {how} ({:.15})\n", running.pid().0, name);
+                assert!(
+                    outcome.err.contains(&line) && outcome.out.is_empty(),
+                    "{line}{outcome:#?}"
+                );
+            }
+        };
+        lists_both(finish(fastpath(&["attach", "--clocks", "all", &name])), "attached");
         assert!(both.iter().all(|running| is_attached(running.pid())), "{name}");
-        finish(fastpath(&["detach", &name])).expect_success();
+        lists_both(finish(fastpath(&["detach", &name])), "detached");
         assert!(!both.iter().any(|running| is_attached(running.pid())), "{name}");
     }
 }
@@ -66,14 +78,62 @@ fn a_command_for_one_process_refuses_a_name_that_several_have() {
     let report: serde_json::Value = serde_json::from_str(&outcome.out).expect("JSON");
     assert_eq!(report["facts"]["process"]["pid"], one.pid().0, "{report:#}");
     let another = asleep(&program);
-    for command in [&["doctor"][..], &["trace", "-d", "1", "-p"]] {
-        let outcome = finish(fastpath(&[command, &[&name[..]]].concat()));
-        let listed = [&one, &another].map(|running| running.pid().0.to_string());
-        assert!(
-            !outcome.status.success() && listed.iter().all(|pid| outcome.err.contains(pid)),
-            "{outcome:#?}"
-        );
-    }
+    let listed = [&one, &another].map(|running| running.pid().0.to_string());
+    let outcome = finish(fastpath(&["trace", "-d", "1", "-p", &name]));
+    assert!(
+        !outcome.status.success() && listed.iter().all(|pid| outcome.err.contains(pid)),
+        "{outcome:#?}"
+    );
+    // doctor judges them all.
+    let outcome = finish(fastpath(&["doctor", "--json", &name]));
+    assert_eq!(outcome.status.code(), finish(fastpath(&["doctor"])).status.code());
+    let judged: Vec<serde_json::Value> = (outcome.out.lines())
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let pids: Vec<_> = judged
+        .iter()
+        .map(|report| report["facts"]["process"]["pid"].to_string())
+        .collect();
+    assert_eq!(pids, listed, "{outcome:#?}");
+    let text = finish(fastpath(&["doctor", &name])).out;
+    assert!(
+        text.contains("2 processes are alike") && listed.iter().all(|pid| text.contains(pid)),
+        "{text}"
+    );
+}
+
+#[test]
+fn detach_all_asks_root_on_a_terminal() {
+    let Some(()) = needs_root() else { return };
+    // In namespaces of its own, where no process of another test is attached.
+    let script = r#"
+        exec >&0 2>&0
+        mount -t proc proc /proc
+        sleep 1000 & pid=$!
+        until grep -q nanosleep "/proc/$pid/wchan"; do :; done
+        "$0" attach -q --clocks all "$pid" || exit 40
+        "$0" detach --all
+        echo "said no: $?"
+        grep -q fastpath-region "/proc/$pid/maps" || exit 41
+        "$0" detach --all || exit 42
+        ! grep -q fastpath-region "/proc/$pid/maps" || exit 43
+        "$0" attach -q --clocks all "$pid" && "$0" detach --all --yes || exit 44
+        kill "$pid"
+    "#;
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child", "--mount", "sh", "-c", script]);
+    command.arg(env!("CARGO_BIN_EXE_fastpath"));
+    let mut terminal = give_terminal(&mut command);
+    let running = start_in_group(command);
+    terminal.type_in(b"n\ny\n");
+    let shown = terminal.read_to_end(|_| {});
+    running.finish().expect_success();
+    let question = "fastpath: 1 process is attached. Detach all? [y/N] ";
+    assert_eq!(shown.matches(question).count(), 2, "{shown}");
+    assert!(
+        shown.contains("fastpath: nothing was detached\nsaid no: 70\n"),
+        "{shown}"
+    );
 }
 
 #[test]

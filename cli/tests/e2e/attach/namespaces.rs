@@ -59,7 +59,7 @@ fn a_process_in_a_user_and_a_mount_namespace() {
 #[test]
 fn from_inside_a_container() {
     let script = "sleep 1000 & until grep -q nanosleep /proc/$!/wchan; do sleep 0.05; done\n\
-        \"$0\" attach --clocks all $! && grep -c memfd:fastpath-page /proc/$!/maps && \"$0\" detach $! || exit 1\n\
+        \"$0\" attach -q --clocks all $! && grep -c memfd:fastpath-page /proc/$!/maps && \"$0\" detach -q $! || exit 1\n\
         ! grep fastpath /proc/$!/maps; kill $!";
     let options = [
         "--user",

@@ -294,7 +294,7 @@ fn a_process_in_a_nested_pid_namespace_is_attached_from_both_namespaces_above() 
     for cycle in 0..cycles() {
         let is_from_between = |bit: u32| cycle >> bit & 1 == 1;
         match is_from_between(0) {
-            true => from_between(&["attach", "--clocks", "all"]),
+            true => from_between(&["attach", "-q", "--clocks", "all"]),
             false => attach(pid),
         }
         .expect_success()
@@ -302,7 +302,7 @@ fn a_process_in_a_nested_pid_namespace_is_attached_from_both_namespaces_above() 
         assert!(pid.is_served(), "cycle {cycle}");
         let_it_work(cycle);
         match is_from_between(1) {
-            true => from_between(&["detach"]),
+            true => from_between(&["detach", "-q"]),
             false => detach(pid),
         }
         .expect_success()

@@ -49,7 +49,7 @@ fn attach_works_under_such_a_limit_of_its_own() {
     let running = start(sleep);
     wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
     let pid = running.pid().0.to_string();
-    for command in [&["attach", "--clocks", "all", &pid][..], &["detach", &pid]] {
+    for command in [&["attach", "-q", "--clocks", "all", &pid][..], &["detach", "-q", &pid]] {
         let outcome = finish(limited("-S -f 0", &fastpath(command)));
         outcome.expect_success().expect_output("");
         assert_eq!(running.pid().is_served(), command[0] == "attach");

@@ -82,7 +82,7 @@ fn attach_with_children_takes_its_page_from_the_daemon_and_leaves_an_attendant_t
     let _daemon = place.daemon();
     let tree = Tree::start(&copy_of("sh", &place), place.0.path(), PAGES);
     let pid = tree.pid().0.to_string();
-    finish(place.fastpath(&["attach", "--children", "--clocks", "all", &pid]))
+    finish(place.fastpath(&["attach", "-q", "--children", "--clocks", "all", &pid]))
         .expect_success()
         .expect_output("");
     let page = page_of(tree.pid()).expect("a page");

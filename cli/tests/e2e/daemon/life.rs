@@ -147,6 +147,13 @@ fn pages_of_an_unprivileged_daemon_end_with_it_and_readers_fall_back_to_the_kern
         });
         running
     };
+    let mut elsewhere = as_nobody(&fastpathd);
+    elsewhere.env("FASTPATH_SOCKET", "/usr/socket-of-nobody");
+    let refused = crate::common::finish(elsewhere).expect_code(1);
+    assert!(
+        refused.err.contains("run it as root, or set FASTPATH_SOCKET"),
+        "{refused:#?}"
+    );
     let first = daemon();
     let orphan = serve("6");
     first.pid().signal(libc::SIGKILL);

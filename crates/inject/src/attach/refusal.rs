@@ -45,7 +45,9 @@ pub enum Refusal {
         pid: i32,
     },
     /// The program was started with addresses of the region, and keeps them.
-    #[error("it was started on the fast path without the kernel's vDSO, by `fastpath run`, and cannot leave it")]
+    #[error(
+        "`fastpath run` started it, without the kernel's vDSO or as a 32-bit program, and it keeps its clocks' path until it ends: start it again to change that"
+    )]
     UnderRun,
     /// The program is of another kind.
     #[error("{what}: only 64-bit programs of this host's own instruction set can be attached")]
