@@ -26,6 +26,10 @@ demo: ## install what is missing, build, show the cost of a lost clock path, and
 	$(ENV) cargo build --release
 	@./demo/run
 
+rehearsal: build ## give a program a slow clock to fix, on a healthy machine (root): opens a shell, and says what to type there
+	$(ENV) cargo build --quiet --release --package fastpath-slow-clock
+	@./demo/rehearsal
+
 test: ## install what is missing, run every lint and test; some 45 minutes on 2 cores
 	@./scripts/test
 
@@ -164,4 +168,4 @@ clean: ## remove everything that was built
 help: ## print this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1	\2/p' Makefile | expand -t 16
 
-.PHONY: all build demo test check docs image lab servers slews long static bench bench-attach bench-publisher bench-hosts bench-run torture hostile lib preload lint setup install install-programs packages uninstall clean help
+.PHONY: all build demo rehearsal test check docs image lab servers slews long static bench bench-attach bench-publisher bench-hosts bench-run torture hostile lib preload lint setup install install-programs packages uninstall clean help
