@@ -12,6 +12,11 @@ PROGRAMS = $(TARGET)/release
 PRELOAD = $(TARGET)/preload
 RUNNER =
 
+UNITS = fastpathd.service fastpath-export.service
+# Those that `make install` makes in a PREFIX of its own.
+DIRECTORIES = bin include lib/pkgconfig lib64/pkgconfig lib/systemd/system share/bash-completion/completions \
+	share/containers/oci/hooks.d share/doc share/fish/vendor_completions.d share/man/man1 share/man/man8 share/zsh/site-functions
+
 # Tools that installers leave outside PATH.
 ENV = . ./scripts/env &&
 
@@ -117,8 +122,9 @@ install-programs:
 	install -D -m 755 $(PROGRAMS)/fastpathd $(DESTDIR)$(PREFIX)/bin/fastpathd
 	install -D -m 755 $(PROGRAMS)/fastpath-nri $(DESTDIR)$(PREFIX)/bin/fastpath-nri
 	install -D -m 644 deploy/fastpath-policy.toml $(DESTDIR)$(PREFIX)/share/doc/fastpath/policy.toml
-	sed 's|/usr/local/bin|$(PREFIX)/bin|' deploy/systemd/fastpathd.service | \
-		install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/fastpathd.service
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/fastpath/docs docs/*.md
+	for unit in $(UNITS); do sed 's|/usr/local/bin|$(PREFIX)/bin|' deploy/systemd/$$unit | \
+		install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit 1; done
 	sed 's|/usr/local/bin|$(PREFIX)/bin|' deploy/oci/fastpath.json | \
 		install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/containers/oci/hooks.d/fastpath.json
 	$(RUNNER) $(PROGRAMS)/fastpath man $(DESTDIR)$(PREFIX)/share/man/man1
@@ -143,8 +149,8 @@ packages: ## build debs, rpms, static tarballs, an OCI image, a Helm chart, and 
 
 uninstall: ## remove what install put into PREFIX; processes that are served keep running; see docs/install.md
 	rm -f $(DESTDIR)$(PREFIX)/bin/fastpath $(DESTDIR)$(PREFIX)/bin/fastpathd $(DESTDIR)$(PREFIX)/bin/fastpath-nri \
-		$(DESTDIR)$(PREFIX)/share/doc/fastpath/policy.toml \
-		$(DESTDIR)$(PREFIX)/lib/systemd/system/fastpathd.service \
+		$(DESTDIR)$(PREFIX)/share/doc/fastpath/policy.toml $(DESTDIR)$(PREFIX)/share/doc/fastpath/docs/*.md \
+		$(UNITS:%=$(DESTDIR)$(PREFIX)/lib/systemd/system/%) \
 		$(DESTDIR)$(PREFIX)/share/containers/oci/hooks.d/fastpath.json \
 		$(DESTDIR)$(PREFIX)/share/man/man1/fastpath.1 $(DESTDIR)$(PREFIX)/share/man/man1/fastpath-*.1 \
 		$(DESTDIR)$(PREFIX)/share/man/man8/fastpathd.8 \
@@ -160,7 +166,8 @@ uninstall: ## remove what install put into PREFIX; processes that are served kee
 		$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpath-nri.fish \
 		$(DESTDIR)$(LIBDIR)/libfastpath-preload.so
 	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) ./scripts/lib uninstall
-	@rmdir $(DESTDIR)$(PREFIX)/share/doc/fastpath 2>/dev/null || true
+	@rmdir $(DESTDIR)$(PREFIX)/share/doc/fastpath/docs $(DESTDIR)$(PREFIX)/share/doc/fastpath 2>/dev/null || true
+	@$(if $(filter $(PREFIX),/usr /usr/local),,cd $(DESTDIR)$(PREFIX) && rmdir -p $(DIRECTORIES) 2>/dev/null || true)
 
 clean: ## remove everything that was built
 	rm -rf target
