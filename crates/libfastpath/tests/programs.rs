@@ -2,19 +2,20 @@
 
 mod installed;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use installed::{destination, libraries, pkg_config, run, source, text};
 
-/// Builds `tests/c/NAME.c` against the shared library or the static one.
-fn build(name: &str, how: &str) -> PathBuf {
+/// Builds a C program against the shared library or the static one.
+fn build(file: &Path, how: &str) -> PathBuf {
+    let name = file.file_stem().expect("a name").to_string_lossy();
     let program = destination().join(format!("{name}-{how}"));
     let mut command = Command::new("cc");
     command
         .args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"])
         .args(pkg_config(&["--cflags"]))
-        .arg(source().join(format!("tests/c/{name}.c")))
+        .arg(file)
         .arg("-o")
         .arg(&program);
     match how {
@@ -28,7 +29,8 @@ fn build(name: &str, how: &str) -> PathBuf {
 
 fn works(name: &str) {
     for how in ["shared", "static"] {
-        let output = run(Command::new(build(name, how)).env("LD_LIBRARY_PATH", libraries()));
+        let file = source().join(format!("tests/c/{name}.c"));
+        let output = run(Command::new(build(&file, how)).env("LD_LIBRARY_PATH", libraries()));
         println!("{how}: {}", text(&output));
         assert!(text(&output).ends_with("ok\n"), "{how}: {}", text(&output));
     }
@@ -37,6 +39,23 @@ fn works(name: &str) {
 #[test]
 fn a_host_in_c_serves_its_guest() {
     works("host");
+}
+
+#[test]
+fn the_host_on_the_documentations_page_compiles_as_it_stands_and_serves_its_guest() {
+    let page = std::fs::read_to_string(source().join("../../docs/libfastpath.md")).expect("the page");
+    let code = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next());
+    let code = code.expect("a block of C");
+    assert!(code.lines().count() <= 60, "{}", code.lines().count());
+    let file = destination().join("host-of-the-page.c");
+    std::fs::write(&file, code).expect("write");
+    let output = text(&run(
+        Command::new(build(&file, "shared")).env("LD_LIBRARY_PATH", libraries())
+    ));
+    let seconds: Vec<f64> = (output.split([' ', ',', '\n']))
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    assert!(seconds.len() == 2 && seconds[1] + 1e-6 >= seconds[0], "{output}");
 }
 
 #[test]
