@@ -232,6 +232,13 @@ fn on_a_terminal_the_table_is_redrawn_in_place() {
     let calls = calls_in(&shown);
     assert_eq!(calls.len(), tables.len(), "{shown:?}");
     assert!(calls.is_sorted(), "{calls:?}");
+    // The table is narrow, and its words are explained below it.
+    let explains = |table: &str, line: &str| {
+        let word = line.strip_prefix("  ").and_then(|line| line.split_once(": "));
+        word.is_some_and(|(word, _)| table.matches(word).count() >= 2)
+    };
+    let is_explained = |table: &&str| table.lines().any(|line| explains(table, line));
+    assert!(tables.iter().any(|table| is_explained(&table)), "{shown}");
     // A line that is wider than the terminal would take two lines, and the next table would be drawn over half of it.
     for line in tables.iter().rev().skip(1).flat_map(|table| table.lines()) {
         assert!(
