@@ -134,6 +134,17 @@ fn words_and_arguments_of_other_tools_are_corrected() {
 }
 
 #[test]
+fn a_locale_of_ascii_gets_ascii() {
+    for (locale, shown) in [("C", " +/- "), ("C.UTF-8", " ± ")] {
+        let mut bench = fastpath(&["bench", "--rounds", "3"]);
+        bench.env("LC_ALL", locale);
+        let out = finish(bench).expect_success().out;
+        assert!(out.is_ascii() == (locale == "C"), "{out}");
+        assert!(out.contains(shown), "{out}");
+    }
+}
+
+#[test]
 fn options_end_where_the_program_begins() {
     for (arguments, printed) in [
         (&["run", "--clocks", "all", "echo", "--clocks", "x"][..], "--clocks x"),

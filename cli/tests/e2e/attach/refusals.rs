@@ -128,7 +128,7 @@ fn a_process_that_run_started() {
     let with_vdso = run(&[]);
     is_refused_and_untouched(with_vdso.pid(), 8, "on the fast path already");
     let without_vdso = run(&["--without-vdso"]);
-    is_refused_and_untouched(without_vdso.pid(), 8, "fastpath run");
+    is_refused_and_untouched(without_vdso.pid(), 8, "start it again");
     is_refused(detach(without_vdso.pid()), 8, "fastpath run");
 }
 
