@@ -24,20 +24,31 @@ static bool notes_name_fastpath(const char *note, const char *end) {
 	return false;
 }
 
-/* Returns whether a function begins with a jump out of the vDSO: `run` or `attach` put it there. */
+/* Returns whether an offset is in the middle of one of these functions. */
+static bool is_in_function(const Elf64_Sym *symbol, const Elf64_Sym *end, uintptr_t offset) {
+	for (; symbol < end; symbol++)
+		if (ELF64_ST_TYPE(symbol->st_info) == STT_FUNC && offset > symbol->st_value &&
+		    offset - symbol->st_value < symbol->st_size)
+			return true;
+	return false;
+}
+
+/* Returns whether a function begins with a jump out of the vDSO, or into another function: `run` or `attach` put it
+ * there. */
 static bool is_redirected(const struct vdso *vdso) {
 	const Elf64_Ehdr *elf = (const void *)vdso->base;
 	const Elf64_Shdr *section = (const void *)(vdso->base + elf->e_shoff);
 
 	for (int i = 0; i < elf->e_shnum; i++, section++) {
-		const Elf64_Sym *symbol = (const void *)(vdso->base + section->sh_offset);
+		const Elf64_Sym *first = (const void *)(vdso->base + section->sh_offset);
 		const Elf64_Sym *end = (const void *)(vdso->base + section->sh_offset + section->sh_size);
 
-		for (; section->sh_type == SHT_DYNSYM && symbol < end; symbol++) {
+		for (const Elf64_Sym *symbol = first; section->sh_type == SHT_DYNSYM && symbol < end; symbol++) {
 			if (ELF64_ST_TYPE(symbol->st_info) != STT_FUNC || !symbol->st_size)
 				continue;
 			uintptr_t target = fp_jump_target((const unsigned char *)vdso->base + symbol->st_value);
-			if (target && (target < vdso->base || target >= vdso->end))
+			if (target && (target < vdso->base || target >= vdso->end ||
+				       is_in_function(first, end, target - vdso->base)))
 				return true;
 		}
 	}

@@ -43,6 +43,31 @@ FP_INLINE int read_clock(fp_clockid id, FP_TIMESPEC *ts, const struct fp_latch *
 	return READ_SLOWLY(id, ts);
 }
 
+#ifdef __x86_64__
+/*
+ * Within clock_gettime, without a second copy of the straight code: all of it must fit one function of the kernel's
+ * (crates/inject/src/redirection/seat.rs). The second name of the call keeps gcc from merging it with that for the
+ * COARSE clocks, which would move registers for both.
+ */
+FP_HIDDEN int ask_kernel_too(fp_clockid id, FP_TIMESPEC *ts) __asm__("fp_call_clock_gettime");
+
+FP_INLINE int read_any_clock(fp_clockid id, FP_TIMESPEC *ts) {
+	struct fp_place place;
+
+	if (fp_likely((unsigned)id <= FP_CLOCK_MONOTONIC)) {
+		/* REALTIME is 0 and MONOTONIC 1, as clock ids and as bases. */
+		place.latch = fp_hres();
+		place.base = id;
+	} else {
+		/* Directly to the kernel: see below. */
+		if (fp_likely(id == FP_CLOCK_REALTIME_COARSE || id == FP_CLOCK_MONOTONIC_COARSE))
+			return ASK_KERNEL(id, ts);
+		if (!fp_find_clock(fp_hres(), id, &place))
+			return ask_kernel_too(id, ts);
+	}
+	return read_clock(id, ts, place.latch, place.base);
+}
+#else
 #if __SIZEOF_POINTER__ == 8
 /* The clocks whose base is not in the cache line of the rate: one line more, or another latch. */
 static __attribute__((noinline)) int other_clock(fp_clockid id, FP_TIMESPEC *ts) {
@@ -67,3 +92,4 @@ FP_INLINE int read_any_clock(fp_clockid id, FP_TIMESPEC *ts) {
 		return ASK_KERNEL(id, ts);
 	return other_clock(id, ts);
 }
+#endif

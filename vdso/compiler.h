@@ -29,7 +29,7 @@
 #else
 #define FP_APART FP_INLINE
 #endif
-/* First in the image's code; where there is room, at the start of a cache line. */
+/* First in the image's code; where there is room, at the start of a cache line, or of half of one. */
 #define FP_HOT __attribute__((section(".text.hot"), aligned(FP_HOT_ALIGNMENT)))
 /* Reached directly, not through a GOT, which this image does not have. */
 #define FP_HIDDEN __attribute__((visibility("hidden")))

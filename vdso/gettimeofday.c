@@ -23,7 +23,7 @@ static FP_COLD int read_slow_path(struct fp_timeval *tv, struct fp_timezone *tz)
 	return error;
 }
 
-int FP_NAME(gettimeofday)(struct fp_timeval *tv, struct fp_timezone *tz) {
+FP_HOT int FP_NAME(gettimeofday)(struct fp_timeval *tv, struct fp_timezone *tz) {
 #if __SIZEOF_POINTER__ == 8
 	struct fp_time now;
 #endif

@@ -214,7 +214,7 @@ pub fn detach(options: &args::Detach) -> i32 {
                 other => other.to_string(),
             };
             warn(format_args!(
-                "{pid}: its clocks are the kernel's again; 32 KiB stay mapped there: {why}"
+                "{pid}: its clocks are the kernel's again; 36 KiB stay mapped there: {why}"
             ));
         }
         Ok(())

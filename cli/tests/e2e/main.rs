@@ -11,6 +11,8 @@ mod attach_torture;
 mod audit;
 #[cfg(target_arch = "x86_64")]
 mod awkward;
+#[cfg(target_arch = "x86_64")]
+mod call_frames;
 mod children;
 mod completions;
 mod daemon;

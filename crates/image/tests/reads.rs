@@ -318,13 +318,14 @@ fn instructions(mapped: &Mapped, id: i32) -> usize {
 }
 
 #[test]
-fn a_coarse_clock_is_nine_instructions_from_the_kernels_function() {
+fn a_coarse_clock_is_ten_instructions_from_the_kernels_function() {
     let mapped = Mapped::with_kernel();
     lay(&mapped, &still());
     for id in [libc::CLOCK_REALTIME_COARSE, libc::CLOCK_MONOTONIC_COARSE] {
         assert_eq!(page_answer(&mapped, id), None);
+        // The last is a jump through a slot, which the code in the kernel's vDSO does without.
         assert!(
-            instructions(&mapped, id) <= 9,
+            instructions(&mapped, id) <= 10,
             "clock {id}: {}",
             instructions(&mapped, id)
         );

@@ -17,7 +17,7 @@ use crate::own_calls::Permissions;
 use crate::program::{self, Code};
 use crate::redirection::apply::apply;
 use crate::redirection::mapping::{self, Region};
-use crate::redirection::{self, Journal, MOST_RECORDS, RegionPlan, State};
+use crate::redirection::{self, Form, Journal, MOST_RECORDS, RegionPlan, State};
 use crate::region;
 use crate::remote;
 use crate::rescued_calls::{self, Rescued, RescuedFile, Room};
@@ -63,6 +63,15 @@ pub struct InjectionConfig {
     pub scans: sites::Cache,
 }
 
+impl InjectionConfig {
+    fn form(&self) -> Form {
+        Form {
+            seated: true,
+            rescue: self.rescue,
+        }
+    }
+}
+
 /// Plans a region for this process's own vDSO, which is most likely the programs' too, and forgets the plan: the
 /// disassembler fills its tables at its first use, which takes half a millisecond, and no program is stopped yet.
 pub fn prepare(config: &InjectionConfig) {
@@ -71,7 +80,7 @@ pub fn prepare(config: &InjectionConfig) {
         && let Ok(Some(own)) = fastpath_image::own_vdso()
     {
         let region_at = own.base.saturating_sub(2 * region::SIZE);
-        let _ = redirection::region_for(&own.bytes, own.base, region_at, config.clocks, config.rescue);
+        let _ = redirection::region_for(&own.bytes, own.base, region_at, config.clocks, config.form());
     }
 }
 
@@ -235,7 +244,7 @@ impl Program {
     fn plan(&self, config: &InjectionConfig, at: u64) -> Result<RegionPlan> {
         match &self.vdso {
             Some((base, bytes)) if config.serve => {
-                redirection::region_for(bytes, *base, at, config.clocks, config.rescue)
+                redirection::region_for(bytes, *base, at, config.clocks, config.form())
             }
             vdso => {
                 let is_vdso = vdso.is_none() && config.serve;
@@ -334,7 +343,8 @@ pub fn install_in_libraries(
     let (_, hook) = abi::of_this_build(abi)?;
     let memory = Memory::open(pid)?;
     let is_rescued = config.rescue && Status::read(&pid.to_string())?.filters == 0;
-    let mut journal = Journal::parse(&memory.bytes(region + region::JOURNAL, PAGE as usize)?).ok_or(Error::Gone)?;
+    let journal = memory.bytes(region + region::JOURNAL, region::JOURNAL_ROOM as usize)?;
+    let mut journal = Journal::parse(&journal).ok_or(Error::Gone)?;
     if journal.state == State::Withdrawn {
         return Err(Error::Gone);
     }
@@ -350,7 +360,7 @@ pub fn install_in_libraries(
         let mut thunks = memory.bytes(at, PAGE as usize)?;
         let used = sites::thunks_in_use(&thunks) * THUNK_BYTES;
         let mut calls = HookedCalls::default();
-        let room = MOST_RECORDS.saturating_sub(journal.records.len());
+        let room = journal.room();
         calls.add(&memory, &file, (at, &mut thunks), doors(hook, region), room);
         if is_rescued && let Some(file) = RescuedFile::scan(pid, maps, mapping, &config.scans) {
             let routines = rescued_calls::routines_of(&memory, abi.isa(), hook, region);

@@ -1,4 +1,4 @@
-//! The region that a process gets: eight pages, each at a fixed distance from the others.
+//! The region that a process gets: nine pages, each at a fixed distance from the others.
 //!
 //! | offset | bytes | what | access |
 //! |---|---|---|---|
@@ -8,7 +8,7 @@
 //! | 16384 | 4096 | the thunk for AT_SYSINFO, in 32-bit programs | read, execute |
 //! | 20480 | 4096 | the hook's state, private | read, write |
 //! | 24576 | 4096 | the mailbox, a memfd | read, write |
-//! | 28672 | 4096 | the journal of the changes, and the thunks of the vDSO's entry points (`redirection/`) | read, execute |
+//! | 28672 | 8192 | the journal of the changes, and the thunks of the vDSO's entry points (`redirection/`) | read, execute |
 //!
 //! In a program that starts without a kernel's vDSO, AT_SYSINFO_EHDR points to the image. It is alone in its mapping there:
 //! some programs unmap all of the mapping that holds the vDSO, as Valgrind does. fastpath's own code uses a second image.
@@ -33,10 +33,10 @@ pub const THUNKS: u64 = HOOK + 4096;
 pub const STATE: u64 = THUNKS + 4096;
 pub const MAILBOX: u64 = STATE + 4096;
 pub const JOURNAL: u64 = MAILBOX + 4096;
-pub const JOURNAL_ROOM: u64 = 3072;
+pub const JOURNAL_ROOM: u64 = 5120;
 pub const ENTRY_THUNKS: u64 = JOURNAL + JOURNAL_ROOM;
 /// Size of the region in bytes.
-pub const SIZE: u64 = JOURNAL + 4096;
+pub const SIZE: u64 = JOURNAL + 8192;
 
 /// Offset of the second image.
 pub const OWN_IMAGE: u64 = SIZE + 4096;

@@ -42,7 +42,7 @@ pub struct Facts {
     pub machine_flags: &'static [&'static str],
     /// Further compiler flags for the image.
     pub image_flags: &'static [&'static str],
-    /// Alignment of the image's hot functions, in bytes: a cache line, where one page has room for it.
+    /// Alignment of the image's hot functions, in bytes: a cache line or half of one, where there is room for it.
     pub hot_alignment: usize,
     /// The folder under `vdso/` with code that it shares with another ISA.
     pub shared_folder: Option<&'static str>,

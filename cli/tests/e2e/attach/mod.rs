@@ -32,14 +32,20 @@ pub fn detach(pid: Pid) -> Outcome {
 
 /// Starts a helper program and waits for its first word. `None`: this kernel lacks what the program needs.
 pub fn hazard(name: &str, arguments: &[&str], word: &str) -> Option<Running> {
-    let mut command = Command::new(helper_program(name, "cc", &[])?);
+    hazard_of(helper_program(name, "cc", &[]), arguments, word)
+}
+
+/// The same for a program at this path.
+pub fn hazard_of(program: Option<String>, arguments: &[&str], word: &str) -> Option<Running> {
+    let program = program?;
+    let mut command = Command::new(&program);
     command.args(arguments);
     let running = start(command);
     wait_until("its word", || {
         running.out_so_far().contains(word) || !running.pid().exists()
     });
     if !running.pid().exists() {
-        skip(format_args!("{name}: not on this kernel: {:?}", running.finish()));
+        skip(format_args!("{program}: not on this kernel: {:?}", running.finish()));
         return None;
     }
     std::thread::sleep(Duration::from_millis(100));

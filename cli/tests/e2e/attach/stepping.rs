@@ -30,6 +30,7 @@ pub fn step(pid: Pid) -> Steps {
     let [code_start, code_end] = range(pid, "[vdso]");
     let region = pid.is_served().then(|| range(pid, "/memfd:fastpath-region"));
     let entries = entries(pid);
+    let seat = seat(pid);
     let ptrace = |request, data: usize| {
         // SAFETY: these requests take no pointer.
         unsafe { libc::ptrace(request, pid.0, 0usize, data) }
@@ -52,7 +53,8 @@ pub fn step(pid: Pid) -> Steps {
             registers
         };
         let pc = registers.rip;
-        if region.is_some_and(|[start, end]| (start..end).contains(&pc)) {
+        let is_in_region = region.is_some_and(|[start, end]| (start..end).contains(&pc));
+        if is_in_region || seat.contains(&pc) {
             steps.in_region += 1;
         } else if (code_start..code_end).contains(&pc) && !entries.contains(&pc) {
             steps.in_kernels_vdso += 1;
@@ -64,6 +66,20 @@ pub fn step(pid: Pid) -> Steps {
     }
     ptrace(libc::PTRACE_DETACH, 0);
     steps
+}
+
+/// Addresses of the kernel's gettimeofday, if the image's code is in its place; else none.
+fn seat(pid: Pid) -> std::ops::Range<u64> {
+    let own = fastpath_image::own_vdso().expect("an ELF file").expect("a vDSO");
+    let functions = own.vdso.exports().iter();
+    let mut found = functions.filter(|export| export.name == "__vdso_gettimeofday");
+    let function = found.next().expect("every x86-64 kernel has it");
+    let (base, bytes) = vdso(pid);
+    let range = function.offset as usize..(function.offset + function.size) as usize;
+    match bytes[range.clone()] == own.bytes[range] {
+        true => 0..0,
+        false => base + function.offset..base + function.offset + function.size,
+    }
 }
 
 /// Addresses in the vDSO at which there is a jump to fastpath.

@@ -155,7 +155,7 @@ fn code_to_which_a_thread_on_a_secret_stack_may_return_stays_mapped() {
         let_it_work(cycle);
         let outcome = detach(pid).expect_success();
         assert!(
-            outcome.err.contains("32 KiB stay mapped") && outcome.err.contains(NOT_READABLE),
+            outcome.err.contains("36 KiB stay mapped") && outcome.err.contains(NOT_READABLE),
             "{outcome:#?}"
         );
         is_refused(attach(pid), 14, NOT_READABLE);

@@ -15,7 +15,7 @@ use super::watchdog::LastResort;
 use super::{interrupted_at, thread_in, until_no_thread_is_in};
 use crate::abi;
 use crate::maps;
-use crate::redirection::{Journal, Record, State, mapping};
+use crate::redirection::{Journal, Purpose, Record, State, mapping};
 use crate::region;
 
 /// Result of a detach.
@@ -65,14 +65,35 @@ fn detach_held(session: &Session<'_>) -> Answer<Detached> {
 
 /// Restores the original bytes. Returns whether no thread is in the region any more: then the threads need not be stopped
 /// again for it.
+///
+/// If a thread may return into the middle of the image's code in the vDSO, that code stays, and so does the region.
 fn take_back(session: &Session<'_>, found: &Found) -> Answer<bool> {
     let may_be_cleared = !found.is_before_entry()?;
     let (code, entry) = code_of(found)?;
+    let mut all = match restore(session, found, |_| true) {
+        Err(Refusal::InTheWay { .. } | Refusal::StackNotReadable { .. }) if found.is_seated()? => {
+            restore(session, found, |record| record.purpose != Purpose::Seat)?
+        }
+        restored => restored?,
+    };
+    let state = (State::Withdrawn as u32).to_le_bytes();
+    let tracee = all.threads[0].tracee();
+    tracee.write(found.at + region::JOURNAL + Journal::STATE_AT, &state)?;
+    if !may_be_cleared || session.stop_time.is_over() {
+        return Ok(false);
+    }
+    leave_thunks(&mut all, found)?;
+    Ok(matches!(thread_in(&mut all, &code, entry), Ok(None)) && !found.is_seated()?)
+}
+
+/// Restores the original bytes of those changes that are `wanted`. All threads are still stopped then.
+fn restore<'s>(session: &'s Session<'s>, found: &Found, wanted: impl Fn(&Record) -> bool) -> Answer<AllStopped<'s>> {
     let mut in_the_way = session.pid();
     let stopped = AllStopped::stop(session, |all| {
         let in_force: Vec<_> = found.in_force()?;
         let in_force: Vec<(Record, Vec<u8>)> = in_force
             .into_iter()
+            .filter(|(record, _)| wanted(record))
             .map(|(record, now)| (record.clone(), now))
             .collect();
         let inside = thread_inside(all, &in_force)?;
@@ -83,6 +104,12 @@ fn take_back(session: &Session<'_>, found: &Found) -> Answer<bool> {
         Refusal::InTheWay { .. } => Refusal::InTheWay { tid: in_the_way },
         other => other,
     })?;
+    // Before the bytes change: if fastpath dies in between, these threads are where they may be as well.
+    for thread in &mut all.threads {
+        if let Some(place) = in_image(&in_force, thread.registers.pc()) {
+            thread.move_to(place)?;
+        }
+    }
     let tracee = all.threads[0].tracee();
     // In the reverse order of the attach.
     for (record, now) in in_force.iter().rev() {
@@ -91,30 +118,37 @@ fn take_back(session: &Session<'_>, found: &Found) -> Answer<bool> {
             written.map_err(|e| Refusal::Sealed { why: e.to_string() })?;
         }
     }
-    let state = (State::Withdrawn as u32).to_le_bytes();
-    tracee.write(found.at + region::JOURNAL + Journal::STATE_AT, &state)?;
-    if !may_be_cleared || session.stop_time.is_over() {
-        return Ok(false);
-    }
-    leave_thunks(&mut all, found)?;
-    Ok(matches!(thread_in(&mut all, &code, entry), Ok(None)))
+    Ok(all)
 }
 
 /// Returns a thread that is at an instruction of the changed code, or will return there from a signal handler, where the
 /// original has none.
 fn thread_inside(all: &mut AllStopped<'_>, in_force: &[(Record, Vec<u8>)]) -> Answer<Option<i32>> {
     let is_inside = |pc: &u64| in_force.iter().any(|(record, _)| record.is_inside(*pc));
-    if let Some(thread) = all.threads.iter().find(|thread| is_inside(&thread.registers.pc())) {
+    let stays = |pc: u64| is_inside(&pc) && in_image(in_force, pc).is_none();
+    if let Some(thread) = all.threads.iter().find(|thread| stays(thread.registers.pc())) {
         return Ok(Some(thread.tid()));
     }
     if !in_force.iter().any(|(record, _)| record.is_inside(record.address + 1)) {
         return Ok(None);
     }
+    let is_seated = in_force.iter().any(|(record, _)| record.purpose == Purpose::Seat);
     match interrupted_at(all, is_inside) {
         // Its region stays mapped, too.
-        Err(Refusal::StackNotReadable { .. }) => Ok(None),
+        Err(Refusal::StackNotReadable { .. }) if !is_seated => Ok(None),
         found => found,
     }
+}
+
+/// Returns the same instruction in the image, for one of the image's code in the place of a kernel's function.
+fn in_image(in_force: &[(Record, Vec<u8>)], pc: u64) -> Option<u64> {
+    let mut seats = in_force.iter().filter(|(record, _)| record.purpose == Purpose::Seat);
+    seats.find_map(|(record, _)| {
+        let offset = pc.checked_sub(record.address)?;
+        (1..u64::from(record.in_thunk))
+            .contains(&offset)
+            .then(|| record.thunk + offset)
+    })
 }
 
 /// Returns the region's code, and the address in it that the loader has used.
@@ -138,7 +172,7 @@ fn leave_thunks(all: &mut AllStopped<'_>, found: &Found) -> Answer<()> {
 
 /// Returns where in a library a thread would be whose `pc` is in a thunk, before its system call or after it.
 fn place_of(record: &Record, pc: u64) -> Option<u64> {
-    if record.thunk == 0 {
+    if record.thunk == 0 || record.purpose == Purpose::Seat {
         return None;
     }
     let behind = (record.thunk + u64::from(record.in_thunk)).checked_sub(pc)?;
@@ -150,6 +184,9 @@ fn place_of(record: &Record, pc: u64) -> Option<u64> {
 pub fn clear(session: &Session<'_>, found: &Found) -> Answer<()> {
     if found.is_before_entry()? {
         return Err(Refusal::InTheWay { tid: session.pid() });
+    }
+    if found.is_seated()? {
+        drop(restore(session, found, |_| true)?);
     }
     let (code, entry) = code_of(found)?;
     until_no_thread_is_in(session, &code, entry, |all| leave_thunks(all, found))?;

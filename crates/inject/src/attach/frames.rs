@@ -189,6 +189,15 @@ impl Frames {
         frames
     }
 
+    /// Returns where functions of the kernel's vDSO that have no frame of their own will return.
+    pub fn returned_to(&self) -> impl Iterator<Item = u64> {
+        let word_at = |sp: &u64| {
+            let at = |(start, words): &(u64, Vec<u64>)| Some(*words.get(sp.checked_sub(*start)? as usize / 8)?);
+            self.words.iter().find_map(at)
+        };
+        self.in_vdso.iter().filter_map(word_at)
+    }
+
     /// Returns whether a word of the stack may point into one of these ranges of fastpath's code. Words that equal
     /// `used_up` do not count.
     ///

@@ -29,7 +29,7 @@ use crate::hooked_calls::HookedCalls;
 use crate::mailbox_layout::HookState;
 use crate::redirection::apply::{NotApplied, apply};
 use crate::redirection::mapping::Region;
-use crate::redirection::{LeftAlone, Record, RegionPlan, region_for};
+use crate::redirection::{Form, LeftAlone, Record, RegionPlan, region_for};
 use crate::remote::{RemoteCalls, counter_is_readable};
 use crate::rescued_calls::{self, Rescued};
 use crate::sites::{Cache, Site, WATCHED};
@@ -111,13 +111,18 @@ fn attach_held(session: &Session<'_>, config: &AttachConfig<'_>) -> Answer<Attac
     // Checked again: from here on no other tracer can change the target.
     checks::look_at(pid)?;
     leftovers::clear(session)?;
-    let target = checks::look_at(pid)?;
-    if let Some(leftover) = &target.leftover {
-        detach::clear(session, leftover)?;
+    let mut target = checks::look_at(pid)?;
+    if let Some(leftover) = target.leftover.take() {
+        detach::clear(session, &leftover)?;
+        target = checks::look_at(pid)?;
     }
     let own_scans = Cache::default();
     let at = region::place_near(&target.maps, target.vdso_base)?;
-    let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks, config.rescue)?;
+    let form = Form {
+        seated: true,
+        rescue: config.rescue,
+    };
+    let mut plan = region_for(&target.vdso, target.vdso_base, at, config.grant.clocks, form)?;
     let abi = abi::of_isa_of_this_host()?;
     let known_filters = filters::are_on(pid).then(|| filters::read_all(session)).transpose()?;
     // A filter may kill the target for the system calls of the hook.
@@ -233,14 +238,22 @@ fn put_in_force(session: &Session<'_>, plan: &RegionPlan, at: u64) -> Answer<Att
     })
 }
 
-/// Returns a thread that a signal interrupted inside an entry, and that has not returned there yet.
+/// Returns a thread that will return into the middle of an entry: from a signal handler, or from a function of the
+/// kernel's vDSO that the entry has called.
 fn returns_into(all: &mut AllStopped<'_>, records: &[Record]) -> Answer<Option<i32>> {
     let is_inside = |pc: &u64| {
         records
             .iter()
             .any(|p| (p.address + 1..p.address + p.original.len() as u64).contains(pc))
     };
-    interrupted_at(all, is_inside)
+    let stacks = Stacks::read(all.pid())?;
+    for thread in stacks.to_examine(&all.threads, |word| is_inside(&word)) {
+        let frames = frames_of(thread, &stacks)?;
+        if frames.interrupted.iter().any(is_inside) || frames.returned_to().any(|word| is_inside(&word)) {
+            return Ok(Some(thread.tid()));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns a thread that will return from a signal handler to an address that `is_inside`.

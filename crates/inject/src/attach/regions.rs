@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::mailbox_layout::HookState;
 use crate::maps::{self, Mapping};
 use crate::memory::Memory;
-use crate::redirection::{Journal, Place, Record, State, mapping};
+use crate::redirection::{Journal, Place, Purpose, Record, State, mapping};
 use crate::region;
 
 /// A region in a process.
@@ -54,6 +54,12 @@ impl Found {
     /// Returns whether any change is in place.
     pub fn is_in_force(&self) -> Answer<bool> {
         Ok(self.journal.state == State::InForce && !self.in_force()?.is_empty())
+    }
+
+    /// Returns whether the image's code is in the vDSO.
+    pub fn is_seated(&self) -> Answer<bool> {
+        let in_force = self.in_force()?;
+        Ok(in_force.iter().any(|(record, _)| record.purpose == Purpose::Seat))
     }
 
     /// Returns whether its program has yet to get to its entry point, by way of the hook: AT_ENTRY points there until

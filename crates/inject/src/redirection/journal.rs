@@ -12,13 +12,13 @@ use crate::region;
 /// "fastjrnl", little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"fastjrnl");
 /// Version of this layout.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const HEADER_BYTES: usize = 64;
-const RECORD_BYTES: usize = 40;
-/// Number of records that fit.
+const RECORD_HEADER_BYTES: usize = 24;
+/// Size of most records: their changes are of up to eight bytes.
+const RECORD_BYTES: usize = RECORD_HEADER_BYTES + 2 * 8;
+/// Number of such records that fit.
 pub const MOST_RECORDS: usize = (region::JOURNAL_ROOM as usize - HEADER_BYTES) / RECORD_BYTES;
-/// Size of the longest change: Go's `syscall; cmp`, or an address.
-pub const MOST_BYTES: usize = 8;
 
 /// State of the changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,11 +44,20 @@ pub enum Purpose {
     Rescue = 3,
     /// Another change goes there first.
     Relay = 4,
+    /// The image's code is in the place of a kernel's function, with as many bytes as [`Record::in_thunk`] says; or that
+    /// function's call frame information, with none.
+    Seat = 5,
 }
 
 impl Purpose {
     fn from_number(number: u16) -> Option<Purpose> {
-        let all = [Purpose::Entry, Purpose::Hook, Purpose::Rescue, Purpose::Relay];
+        let all = [
+            Purpose::Entry,
+            Purpose::Hook,
+            Purpose::Rescue,
+            Purpose::Relay,
+            Purpose::Seat,
+        ];
         all.into_iter().find(|purpose| *purpose as u16 == number)
     }
 }
@@ -62,7 +71,8 @@ pub struct Record {
     pub original: Vec<u8>,
     /// Bytes after the change.
     pub replacement: Vec<u8>,
-    /// Target of the change, for a system call in a library: a thread may wait in the call that is made there. 0: none.
+    /// Target of the change, for a system call in a library: a thread may wait in the call that is made there. For a
+    /// [`Purpose::Seat`], the same code in the image. 0: none.
     pub thunk: u64,
     /// Offset in the thunk at which such a thread is.
     pub in_thunk: u16,
@@ -115,10 +125,11 @@ impl Record {
     }
 
     /// Returns whether an address is in the middle of this change, though an instruction of the changed code may begin
-    /// there: such a change leaves the first byte as it is.
+    /// there: such a change leaves the first byte as it is, or replaces a function.
     pub fn is_inside(&self, address: u64) -> bool {
         let keeps_first = self.original.first() == self.replacement.first();
-        keeps_first && (self.address + 1..self.address + self.original.len() as u64).contains(&address)
+        (keeps_first || self.purpose == Purpose::Seat)
+            && (self.address + 1..self.address + self.original.len() as u64).contains(&address)
     }
 }
 
@@ -148,8 +159,8 @@ impl Journal {
         let Some(at) = regions.next().map(|m| m.start.wrapping_sub(m.offset)) else {
             return Ok(None);
         };
-        let page = Memory::open(pid)?.bytes(at + region::JOURNAL, 4096)?;
-        Ok(Some((at, Journal::parse(&page))))
+        let bytes = Memory::open(pid)?.bytes(at + region::JOURNAL, region::JOURNAL_ROOM as usize)?;
+        Ok(Some((at, Journal::parse(&bytes))))
     }
 
     /// Returns the bytes as they lie in memory.
@@ -171,10 +182,11 @@ impl Journal {
             bytes.extend((record.purpose as u16).to_le_bytes());
             bytes.extend(record.in_thunk.to_le_bytes());
             bytes.extend(record.in_place.to_le_bytes());
+            let room = room_of(record.original.len());
             bytes.extend(&record.original);
-            bytes.resize(at + 24 + MOST_BYTES, 0);
+            bytes.resize(at + RECORD_HEADER_BYTES + room, 0);
             bytes.extend(&record.replacement);
-            bytes.resize(at + RECORD_BYTES, 0);
+            bytes.resize(at + RECORD_HEADER_BYTES + 2 * room, 0);
         }
         if bytes.len() as u64 > region::JOURNAL_ROOM {
             return Err(Error::Unsupported("it has more system calls than can be noted".into()));
@@ -182,7 +194,14 @@ impl Journal {
         Ok(bytes)
     }
 
-    /// Parses the page's bytes. `None`: this is no journal, or one of another version.
+    /// Returns how many more records of system calls there is room for.
+    pub fn room(&self) -> usize {
+        let size = |record: &Record| RECORD_HEADER_BYTES + 2 * room_of(record.original.len());
+        let used = HEADER_BYTES + self.records.iter().map(size).sum::<usize>();
+        (region::JOURNAL_ROOM as usize).saturating_sub(used) / RECORD_BYTES
+    }
+
+    /// Parses the bytes. `None`: this is no journal, or one of another version.
     pub fn parse(page: &[u8]) -> Option<Journal> {
         let u16_at = |at: usize| Some(u16::from_le_bytes(page.get(at..at + 2)?.try_into().ok()?));
         let u32_at = |at: usize| Some(u32::from_le_bytes(page.get(at..at + 4)?.try_into().ok()?));
@@ -190,21 +209,21 @@ impl Journal {
         if u64_at(0)? != MAGIC || u32_at(8)? != VERSION {
             return None;
         }
-        let record = |index: usize| {
-            let at = HEADER_BYTES + index * RECORD_BYTES;
+        let mut at = HEADER_BYTES;
+        let record = |_| {
             let length = usize::from(u16_at(at + 16)?);
-            if length > MOST_BYTES {
-                return None;
-            }
-            Some(Record {
+            let (original, room) = (at + RECORD_HEADER_BYTES, room_of(length));
+            let record = Record {
                 address: u64_at(at)?,
                 thunk: u64_at(at + 8)?,
                 in_thunk: u16_at(at + 20)?,
                 in_place: u16_at(at + 22)?,
                 purpose: Purpose::from_number(u16_at(at + 18)?)?,
-                original: page.get(at + 24..at + 24 + length)?.to_vec(),
-                replacement: page.get(at + 32..at + 32 + length)?.to_vec(),
-            })
+                original: page.get(original..original + length)?.to_vec(),
+                replacement: page.get(original + room..original + room + length)?.to_vec(),
+            };
+            at = original + 2 * room;
+            Some(record)
         };
         let count = (u32_at(12)? as usize).min(page.len() / RECORD_BYTES);
         Some(Journal {
@@ -220,6 +239,11 @@ impl Journal {
             records: (0..count).map(record).collect::<Option<_>>()?,
         })
     }
+}
+
+/// Returns the room for the bytes before a change of this length, and for those after it.
+fn room_of(length: usize) -> usize {
+    length.max(1).next_multiple_of(8)
 }
 
 #[cfg(test)]
@@ -247,6 +271,10 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back_unchanged() {
+        let mut long = journal();
+        long.records[0].original = (0..=250).cycle().take(683).collect();
+        long.records[0].replacement = vec![0xcc; 683];
+        assert_eq!(Journal::parse(&long.bytes().unwrap()), Some(long));
         let mut page = journal().bytes().unwrap();
         page.resize(4096, 0);
         assert_eq!(Journal::parse(&page), Some(journal()));
@@ -279,7 +307,7 @@ mod tests {
         assert_eq!(Journal::parse(&[0; 4096]), None);
         assert_eq!(Journal::parse(&[]), None);
         let page = journal().bytes().unwrap();
-        for (at, byte) in [(0, b'x'), (8, 9), (16, 9), (64 + 16, 9), (64 + 18, 9)] {
+        for (at, byte) in [(0, b'x'), (8, 9), (16, 9), (64 + 17, 0xff), (64 + 18, 9)] {
             let mut other = page.clone();
             other[at] = byte;
             assert_eq!(Journal::parse(&other), None, "{at}");
@@ -290,7 +318,7 @@ mod tests {
     #[test]
     fn a_journal_that_does_not_fit_is_refused() {
         let mut long = journal();
-        long.records = vec![long.records[0].clone(); 100];
+        long.records = vec![long.records[0].clone(); MOST_RECORDS + 1];
         assert!(long.bytes().is_err());
     }
 }

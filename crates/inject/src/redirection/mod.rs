@@ -4,25 +4,31 @@
 //! image; the displaced instructions go to a thunk, which ends in a jump to the code after them. So the kernel's
 //! functions stay callable, with their data in place, and nothing that a thread, a signal frame or the kernel refers to
 //! changes its address.
+//!
+//! In programs for x86-64, the image's code is also put into the vDSO, and the jump goes there ([`seat`]).
 
 mod aarch64;
 pub(crate) mod apply;
+mod call_frames;
 mod general;
 mod journal;
 pub(crate) mod mapping;
 mod plan_region;
+mod seat;
 mod x86;
 
+use fastpath_image::vdso::Export;
 use fastpath_image::{Image, Isa, KernelFunctions, Vdso};
 use fastpath_page::ClockSet;
 
 use crate::error::{Error, Result};
 use crate::maps::Mapping;
+use seat::Seat;
 
 #[cfg(target_arch = "x86_64")]
 pub use journal::Place;
 pub use journal::{Journal, MOST_RECORDS, Purpose, Record, State};
-pub use plan_region::{RegionPlan, region_for};
+pub use plan_region::{Form, RegionPlan, region_for};
 
 /// Name of the memory that a region is mapped from. The memory holds the image, the hook, the thunks and the journal,
 /// so the region is complete as soon as it is mapped, and /proc/PID/maps identifies it.
@@ -47,6 +53,8 @@ pub struct Redirection {
     pub moved: Vec<Moved>,
     /// Functions that the image would serve, and that cannot be redirected.
     pub left_alone: Vec<LeftAlone>,
+    /// The image's code in the vDSO, if it is put there: the first patch.
+    seat: Option<Seat>,
 }
 
 /// Change of the first bytes of one function.
@@ -88,8 +96,11 @@ struct Displaced {
     jump: Vec<u8>,
     thunk: Vec<u8>,
     /// Offsets from the patch's start, and into the thunk.
-    moved: Vec<(usize, usize)>,
+    moved: Offsets,
 }
+
+/// Offsets of instructions in two places.
+type Offsets = Vec<(usize, usize)>;
 
 /// Functions that gain by the image. It would only pass the others on (time, getcpu, getrandom), or answers them only
 /// as fast as the kernel does without the counter (clock_getres).
@@ -98,7 +109,7 @@ pub(crate) const SERVED: [&str; 3] = ["clock_gettime", "clock_gettime64", "getti
 const THUNK_ALIGNMENT: usize = 16;
 
 /// Plans the redirection of the vDSO `vdso`, mapped at `vdso_base`, to `image`, to be mapped at `image_at`, with thunks
-/// at `thunks_at`. `clocks` are those that the page will answer.
+/// at `thunks_at`. `clocks` are those that the page will answer. `seated`: the image's code goes into the vDSO if it can.
 pub fn plan(
     image: &Image,
     vdso: &[u8],
@@ -106,6 +117,7 @@ pub fn plan(
     image_at: u64,
     thunks_at: u64,
     clocks: ClockSet,
+    seated: bool,
 ) -> Result<Redirection> {
     let parsed = Vdso::parse(vdso).map_err(|e| Error::Unsupported(format!("the kernel's vDSO: {e}")))?;
     let exports: Vec<_> = parsed.exports().iter().filter(|e| e.is_function).collect();
@@ -118,9 +130,14 @@ pub fn plan(
         patches: Vec::new(),
         moved: Vec::new(),
         left_alone: Vec::new(),
+        seat: None,
     };
+    if seated && image.isa() == Isa::X86_64 && clocks.contains(ClockSet::REALTIME) {
+        redirection.take_seat((image, image_at), vdso, vdso_base, &exports, thunks_at);
+    }
     for function in SERVED {
-        if function == "gettimeofday" && !clocks.contains(ClockSet::REALTIME) {
+        let is_seated = redirection.seat.is_some();
+        if function == "gettimeofday" && (is_seated || !clocks.contains(ClockSet::REALTIME)) {
             continue;
         }
         let Some(export) = exports.iter().find(|e| plain_name(&e.name) == function) else {
@@ -129,7 +146,7 @@ pub fn plan(
         let Some(in_image) = function_of(image, function) else {
             continue;
         };
-        let same_place = |e: &&&fastpath_image::vdso::Export| e.offset == export.offset;
+        let same_place = |e: &&&Export| e.offset == export.offset;
         if let Some(other) = exports
             .iter()
             .filter(same_place)
@@ -139,15 +156,11 @@ pub fn plan(
             redirection.left_alone.push(LeftAlone { function, why });
             continue;
         }
-        let entry = Entry {
-            code: vdso,
-            base: vdso_base,
-            offset: export.offset as usize,
-            size: export.size as usize,
-        };
+        let entry = Entry::new(vdso, vdso_base, export);
         let thunk_offset = redirection.thunks.len().next_multiple_of(THUNK_ALIGNMENT);
         let thunk_at = thunks_at + thunk_offset as u64;
-        let target = image_at + in_image;
+        let seat = redirection.seat.as_ref();
+        let target = seat.map_or(image_at + in_image, |seat| seat.clock_gettime);
         let displaced = match image.isa() {
             Isa::X86_64 => x86::displace(&entry, 64, target, thunk_at),
             Isa::I386 => x86::displace(&entry, 32, target, thunk_at),
@@ -180,6 +193,35 @@ pub(crate) fn jump(isa: Isa, from: u64, to: u64) -> std::result::Result<Vec<u8>,
 }
 
 impl Redirection {
+    /// Puts the image's code into the vDSO, if it can be: without it, all is as good but for call frames.
+    fn take_seat(&mut self, image: (&Image, u64), vdso: &[u8], base: u64, exports: &[&Export], thunks_at: u64) {
+        let find = |name: &str| {
+            let export = exports.iter().find(|export| plain_name(&export.name) == name)?;
+            let same = exports.iter().filter(|other| other.offset == export.offset);
+            let mut others = same.filter(|other| plain_name(&other.name) != name);
+            others.next().is_none().then(|| Entry::new(vdso, base, export))
+        };
+        let Some((gettimeofday, clock_gettime)) = find("gettimeofday").zip(find("clock_gettime")) else {
+            return;
+        };
+        let planned = Seat::plan(image, &gettimeofday, &clock_gettime, thunks_at);
+        let planned = planned.and_then(|(seat, displaced)| Ok((seat, gettimeofday.within_a_page(displaced)?)));
+        if let Ok((seat, displaced)) = planned {
+            self.add("gettimeofday", &gettimeofday, displaced, 0, thunks_at);
+            self.patches.push(seat.frames.clone());
+            self.seat = Some(seat);
+        }
+    }
+
+    /// Fills the image's code in, from an instance that will be mapped at `image_at`.
+    fn fill_seat(&mut self, instance: &[u8], image_at: u64) -> std::result::Result<(), String> {
+        if let (Some(seat), Some(patch)) = (&self.seat, self.patches.first_mut()) {
+            let code = seat.code(instance, image_at, self.kernel.address("clock_gettime"))?;
+            patch.replacement[..code.len()].copy_from_slice(&code);
+        }
+        Ok(())
+    }
+
     fn add(
         &mut self,
         function: &'static str,
@@ -227,7 +269,21 @@ struct Entry<'v> {
     size: usize,
 }
 
-impl Entry<'_> {
+impl<'v> Entry<'v> {
+    fn new(code: &'v [u8], base: u64, export: &Export) -> Entry<'v> {
+        Entry {
+            code,
+            base,
+            offset: export.offset as usize,
+            size: export.size as usize,
+        }
+    }
+
+    /// Returns the offsets of the function's code in the vDSO.
+    fn range(&self) -> std::ops::Range<u64> {
+        self.offset as u64..(self.offset + self.size) as u64
+    }
+
     /// Returns the function's own bytes.
     fn bytes(&self) -> &[u8] {
         let end = self.offset.saturating_add(self.size).min(self.code.len());

@@ -6,7 +6,7 @@ use fastpath_code::rescue::thunk::Routine;
 use fastpath_image::{Image, Instance, Isa, KernelFunctions, Options, Placement, Vdso};
 use fastpath_page::ClockSet;
 
-use super::{EntryPatch, Journal, LeftAlone, MOST_RECORDS, Moved, Purpose, Record, Redirection, State, plan};
+use super::{EntryPatch, Journal, LeftAlone, Moved, Purpose, Record, Redirection, State, plan};
 use crate::abi::{self, Abi};
 use crate::error::{Error, Result};
 use crate::region;
@@ -33,10 +33,18 @@ pub struct RegionPlan {
     pub routines: Vec<Routine>,
 }
 
+/// What a process gets besides.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Form {
+    /// The image's code in the kernel's vDSO, where that has room ([`super::seat`]).
+    pub seated: bool,
+    /// Its own system calls for time are to be redirected too.
+    pub rescue: bool,
+}
+
 /// Plans a region at `region_at` for a process whose kernel's vDSO has these bytes at `vdso_base`; `clocks` are those
-/// that its page will answer. `rescue`: its own system calls for time are to be redirected too. Refuses unless
-/// clock_gettime can be redirected.
-pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet, rescue: bool) -> Result<RegionPlan> {
+/// that its page will answer. Refuses unless clock_gettime can be redirected.
+pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet, form: Form) -> Result<RegionPlan> {
     let parsed = Vdso::parse(vdso).map_err(|e| Error::Unsupported(format!("the kernel's vDSO: {e}")))?;
     let isa = Isa::of_elf(parsed.machine(), parsed.is_64());
     let abi = isa.and_then(abi::of_isa).ok_or_else(|| {
@@ -45,14 +53,14 @@ pub fn region_for(vdso: &[u8], vdso_base: u64, region_at: u64, clocks: ClockSet,
     let (image, hook) = abi::of_this_build(abi)?;
     let image_at = region_at + region::IMAGE;
     let thunks_at = region_at + region::ENTRY_THUNKS;
-    let redirection = plan(image, vdso, vdso_base, image_at, thunks_at, clocks)?;
+    let redirection = plan(image, vdso, vdso_base, image_at, thunks_at, clocks, form.seated)?;
     if let Some(why) = redirection.refusal() {
         return Err(Error::Unsupported(why));
     }
     let kernel = redirection.kernel;
     let mut plan = RegionPlan::from_redirection(abi, region_at, redirection, vdso_base, clocks)?;
     let names: Vec<&str> = hook.rescue.iter().map(|(name, ..)| *name).collect();
-    if rescue && super::general::uses_general_registers(vdso, &parsed, &names) {
+    if form.rescue && super::general::uses_general_registers(vdso, &parsed, &names) {
         plan.put_routines(abi, region_at, kernel)?;
     }
     Ok(plan)
@@ -81,19 +89,29 @@ impl RegionPlan {
     fn from_redirection(
         abi: &dyn Abi,
         region_at: u64,
-        redirection: Redirection,
+        mut redirection: Redirection,
         vdso_base: u64,
         clocks: ClockSet,
     ) -> Result<RegionPlan> {
         let (image, hook) = abi::of_this_build(abi)?;
-        let journal = Journal {
+        let image_at = region_at + region::IMAGE;
+        let instance = instance(image, image_at, &redirection)?;
+        redirection
+            .fill_seat(instance.bytes(), image_at)
+            .map_err(Error::Unsupported)?;
+        let mut journal = Journal {
             state: State::InForce,
             is_of_start: false,
             vdso_base,
             clocks: clocks.0,
             records: redirection.patches.iter().map(Record::from_patch).collect(),
         };
-        let instance = instance(image, region_at + region::IMAGE, &redirection)?;
+        if let (Some(seat), [code, frames, ..]) = (&redirection.seat, &mut journal.records[..]) {
+            code.purpose = Purpose::Seat;
+            code.thunk = image_at + seat.code.start;
+            code.in_thunk = (seat.code.end - seat.code.start) as u16;
+            frames.purpose = Purpose::Seat;
+        }
         let mut plan = RegionPlan {
             code: vec![0; region::SIZE as usize],
             vdso: Vec::new(),
@@ -152,7 +170,7 @@ impl RegionPlan {
 
     /// Returns how many records the journal still has room for.
     pub(crate) fn room(&self) -> usize {
-        MOST_RECORDS - self.journal.records.len()
+        self.journal.room()
     }
 
     /// Adds changes of the program's own code.

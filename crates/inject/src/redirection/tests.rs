@@ -10,6 +10,11 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use super::*;
 use crate::region;
 
+const SEATED: Form = Form {
+    seated: true,
+    rescue: false,
+};
+
 /// A time that no clock of this machine shows.
 const FOREIGN_SEC: i64 = 77_000_000_000;
 
@@ -30,10 +35,11 @@ fn this_machines() -> Vdso {
 fn this_machines_vdso_can_be_redirected_and_only_its_clock_functions_are() {
     let vdso = this_machines();
     let region = vdso.base - (1 << 20);
-    let plan = region_for(&vdso.bytes, vdso.base, region, ClockSet::ALL, false).unwrap();
+    let plan = region_for(&vdso.bytes, vdso.base, region, ClockSet::ALL, SEATED).unwrap();
     assert_eq!(plan.left_alone, []);
     let functions: Vec<_> = plan.patches.iter().map(|p| p.function).collect();
-    assert_eq!(functions, ["clock_gettime", "gettimeofday"]);
+    // Its code, its call frames, and the jump there.
+    assert_eq!(functions, ["gettimeofday", "gettimeofday", "clock_gettime"]);
     for patch in &plan.patches {
         let at = (patch.address - vdso.base) as usize;
         assert_eq!(vdso.bytes[at..at + patch.original.len()], patch.original);
@@ -41,7 +47,7 @@ fn this_machines_vdso_can_be_redirected_and_only_its_clock_functions_are() {
     }
     let journal = Journal::parse(&plan.code[region::JOURNAL as usize..]).unwrap();
     assert_eq!(journal, plan.journal);
-    let without_realtime = region_for(&vdso.bytes, vdso.base, region, ClockSet::MONOTONIC, false).unwrap();
+    let without_realtime = region_for(&vdso.bytes, vdso.base, region, ClockSet::MONOTONIC, SEATED).unwrap();
     assert_eq!(without_realtime.patches.len(), 1);
 }
 
@@ -55,12 +61,95 @@ fn a_vdso_with_an_unknown_function_is_redirected_all_the_same() {
     vdso.bytes[at..at + "getcpu".len()].copy_from_slice(b"unlock");
     let parsed = fastpath_image::Vdso::parse(&vdso.bytes).unwrap();
     assert!(parsed.find("__vdso_unlock").is_some());
-    let plan = region_for(&vdso.bytes, vdso.base, vdso.base - (1 << 20), ClockSet::ALL, false).unwrap();
-    assert_eq!(
-        plan.patches.len(),
-        SERVED.len() - 1,
-        "clock_gettime64 is for 32-bit programs"
-    );
+    let plan = region_for(&vdso.bytes, vdso.base, vdso.base - (1 << 20), ClockSet::ALL, SEATED).unwrap();
+    let functions: Vec<_> = plan.patches.iter().map(|patch| patch.function).collect();
+    assert_eq!(functions, ["gettimeofday", "gettimeofday", "clock_gettime"]);
+}
+
+/// Kernels' vDSOs: this machine's, and those in the directory that the variable names.
+fn kernels_vdsos() -> Vec<(String, Vec<u8>)> {
+    let mut vdsos = vec![("this machine's".to_owned(), this_machines().bytes)];
+    if let Some(directory) = std::env::var_os("FASTPATH_KERNELS_VDSOS") {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            vdsos.push((path.display().to_string(), std::fs::read(path).unwrap()));
+        }
+    }
+    vdsos
+}
+
+#[test]
+fn the_images_code_is_described_by_call_frames_and_every_byte_can_be_put_back() {
+    let base = 0x7fff_0000_0000;
+    for (name, before) in kernels_vdsos() {
+        let plan = region_for(&before, base, base - (1 << 20), ClockSet::ALL, SEATED).unwrap();
+        let [seat, frames, entry] = &plan.journal.records[..] else {
+            panic!("{name}: {} changes", plan.journal.records.len());
+        };
+        assert_eq!(seat.purpose, Purpose::Seat, "{name}");
+        let seated = seat.address..seat.address + seat.original.len() as u64;
+        let jump = Isa::X86_64.facts().jump_target;
+        let target = jump(&entry.replacement, entry.address).unwrap();
+        assert!(
+            (seat.address..seat.address + u64::from(seat.in_thunk)).contains(&target),
+            "{name}"
+        );
+        // What is not served goes from the image's code to the displaced instructions behind it, and the kernel's code.
+        let thunk = seat.address + u64::from(seat.in_thunk);
+        let displaced = &plan.journal.records[2].original;
+        assert!(
+            seat.replacement[seat.in_thunk.into()..].starts_with(displaced),
+            "{name}"
+        );
+        // A thread that is still in the region after a detach does not go to what was there.
+        let word = |bytes: &[u8]| seated.contains(&u64::from_le_bytes(bytes.try_into().unwrap()));
+        let image = &plan.code[region::IMAGE as usize..region::HOOK as usize];
+        assert!(!image.chunks_exact(8).any(word), "{name}");
+        let copies: Vec<u64> = plan
+            .moved
+            .iter()
+            .filter(|moved| seated.contains(&moved.from))
+            .map(|m| m.to)
+            .collect();
+        assert!(
+            copies.len() > 50 && !copies.iter().any(|to| seated.contains(to)),
+            "{name}"
+        );
+        assert!(frames.replacement != frames.original && thunk < seated.end, "{name}");
+        let mut now = before.clone();
+        let mut write = |record: &Record, bytes: &[u8]| {
+            let at = (record.address - base) as usize;
+            now[at..at + bytes.len()].copy_from_slice(bytes);
+        };
+        plan.journal
+            .records
+            .iter()
+            .for_each(|record| write(record, &record.replacement));
+        plan.journal
+            .records
+            .iter()
+            .rev()
+            .for_each(|record| write(record, &record.original));
+        assert_eq!(now, before, "{name}");
+    }
+}
+
+#[test]
+fn a_gettimeofday_with_a_breakpoint_or_a_computed_jump_stays_in_its_place() {
+    let vdso = this_machines();
+    let parsed = fastpath_image::Vdso::parse(&vdso.bytes).unwrap();
+    let at = parsed.find("__vdso_gettimeofday").unwrap() as usize;
+    let size = |bytes: &[u8]| {
+        let plan = region_for(bytes, vdso.base, vdso.base - (1 << 20), ClockSet::ALL, SEATED).unwrap();
+        plan.patches.iter().map(|patch| patch.original.len()).max()
+    };
+    assert!(size(&vdso.bytes) > Some(400));
+    // A breakpoint, and `jmp *%rax`.
+    for other in [&[0xcc][..], &[0xff, 0xe0]] {
+        let mut bytes = vdso.bytes.clone();
+        bytes[at + 1..at + 1 + other.len()].copy_from_slice(other);
+        assert!(size(&bytes) < Some(10), "{other:x?}");
+    }
 }
 
 #[test]
@@ -75,6 +164,7 @@ fn functions_that_are_not_served_keep_their_addresses_and_those_that_are_get_the
         at + region::IMAGE,
         thunks,
         ClockSet::ALL,
+        false,
     )
     .unwrap();
     let parsed = fastpath_image::Vdso::parse(&vdso.bytes).unwrap();
@@ -141,7 +231,7 @@ fn redirect_this_process(vdso: &Vdso, page: &OwnedFd) -> RegionPlan {
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     map(at, size, libc::PROT_READ | libc::PROT_EXEC, private, -1);
     let shared = libc::MAP_SHARED | libc::MAP_FIXED;
-    let plan = region_for(&vdso.bytes, vdso.base, at, ClockSet::ALL, false).unwrap();
+    let plan = region_for(&vdso.bytes, vdso.base, at, ClockSet::ALL, SEATED).unwrap();
     let memory = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
     memory.write_all_at(&plan.code, at).unwrap();
     map(at + region::PAGE, 4096, libc::PROT_READ, shared, page.as_raw_fd());

@@ -6,10 +6,12 @@ use iced_x86::{
     OpKind, Register,
 };
 
-use super::{Displaced, Entry};
+use std::ops::Range;
+
+use super::{Displaced, Entry, Offsets};
 
 /// Size of `jmp rel32`.
-const JUMP_BYTES: usize = 5;
+pub const JUMP_BYTES: usize = 5;
 
 /// Displaces the instructions that a jump at the function's start overwrites. `bits`: 64 or 32.
 pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Result<Displaced, String> {
@@ -49,7 +51,7 @@ pub fn displace(entry: &Entry<'_>, bits: u32, target: u64, thunk_at: u64) -> Res
     let moved_from: Vec<_> = instructions.iter().map(|i| (i.ip() - first) as usize).collect();
     // The encoder's tables take most of a millisecond to fill, at the first start of a program under each `run`.
     if instructions.iter().all(|i| i.flow_control() == FlowControl::Next) {
-        let mut thunk = copied(&entry.bytes()[..length], bits, first, thunk_at)?;
+        let mut thunk = copied(&entry.bytes()[..length], bits, first, thunk_at, |target| target)?;
         thunk.extend(jump(bits, thunk_at + length as u64, first + length as u64)?);
         let moved = moved_from.into_iter().filter(|from| *from > 0);
         return Ok(Displaced {
@@ -130,29 +132,101 @@ fn returned_address_in(entry: &Entry<'_>, address: u64) -> Option<Register> {
     (is_load && register != Register::ESP && ret.code() == Code::Retnd).then_some(register)
 }
 
-/// Returns the copies at `at` of the instructions `code` at `from`, which do not branch. An operand that is relative to
-/// the address of its instruction keeps its place.
-fn copied(code: &[u8], bits: u32, from: u64, at: u64) -> Result<Vec<u8>, String> {
+/// Returns the copies at `at` of the instructions `code` at `from`. An operand that is relative to the address of its
+/// instruction keeps its place, and so does the target of a branch out of the code, but that `target` may replace it.
+pub fn copied(code: &[u8], bits: u32, from: u64, at: u64, target: impl Fn(u64) -> u64) -> Result<Vec<u8>, String> {
     let mut copies = code.to_vec();
+    let is_inside = |address: &u64| (from..from + code.len() as u64).contains(address);
     let mut decoder = Decoder::with_ip(bits, code, from, DecoderOptions::NONE);
     while decoder.can_decode() {
         let start = decoder.position();
         let instruction = decoder.decode();
-        if !instruction.is_ip_rel_memory_operand() {
-            continue;
-        }
-        let end = (start + instruction.len()) as u64;
         let offsets = decoder.get_constant_offsets(&instruction);
-        let distance = instruction.ip_rel_memory_address().wrapping_sub(at + end) as i64;
-        match i32::try_from(distance) {
-            Ok(distance) if offsets.displacement_size() == 4 => {
-                let place = start + offsets.displacement_offset();
+        let (operand, place, size) = if instruction.is_ip_rel_memory_operand() {
+            let operand = instruction.ip_rel_memory_address();
+            (operand, offsets.displacement_offset(), offsets.displacement_size())
+        } else if is_branch(&instruction) && !is_inside(&instruction.near_branch_target()) {
+            let operand = target(instruction.near_branch_target());
+            (operand, offsets.immediate_offset(), offsets.immediate_size())
+        } else {
+            continue;
+        };
+        let end = (start + instruction.len()) as u64;
+        match i32::try_from(operand.wrapping_sub(at + end) as i64) {
+            Ok(distance) if size == 4 => {
+                let place = start + place;
                 copies[place..place + 4].copy_from_slice(&distance.to_le_bytes());
             }
             _ => return Err("its first instructions cannot be moved: an operand is out of reach".into()),
         }
     }
     Ok(copies)
+}
+
+/// Returns a copy at `at` of a whole function for x86-64, and the offsets of its instructions in the function and in the
+/// copy.
+pub fn copy_function(entry: &Entry<'_>, at: u64) -> Result<(Vec<u8>, Offsets), String> {
+    let first = entry.address();
+    let mut decoder = Decoder::with_ip(64, entry.bytes(), first, DecoderOptions::NONE);
+    let instructions: Vec<Instruction> = decoder.iter().collect();
+    let ends = |i: &Instruction| matches!(i.flow_control(), FlowControl::Return | FlowControl::UnconditionalBranch);
+    let mut is_behind_end = false;
+    for instruction in &instructions {
+        let is_known = match instruction.flow_control() {
+            FlowControl::Next
+            | FlowControl::ConditionalBranch
+            | FlowControl::UnconditionalBranch
+            | FlowControl::Call
+            | FlowControl::Return => !instruction.is_invalid(),
+            // Compilers write `int3` behind the end of a block, against speculation. Elsewhere it is a breakpoint.
+            FlowControl::Interrupt => {
+                let is_reached = |i: &Instruction| is_branch(i) && i.near_branch_target() == instruction.ip();
+                instruction.code() == Code::Int3 && is_behind_end && !instructions.iter().any(is_reached)
+            }
+            _ => false,
+        };
+        if !is_known {
+            return Err(format!("its instruction at {:#x} is not understood", instruction.ip()));
+        }
+        is_behind_end = ends(instruction) || is_behind_end && instruction.code() == Code::Int3;
+    }
+    if !is_behind_end {
+        return Err("another function follows it".into());
+    }
+    let block = InstructionBlock::new(&instructions, at);
+    let encoded = BlockEncoder::encode(64, block, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)
+        .map_err(|e| format!("it cannot be moved: {e}"))?;
+    let mut moved = Vec::new();
+    for (instruction, offset) in instructions.iter().zip(&encoded.new_instruction_offsets) {
+        if *offset == u32::MAX {
+            return Err("it cannot be moved: a branch is out of reach".into());
+        }
+        moved.push(((instruction.ip() - first) as usize, *offset as usize));
+    }
+    moved.retain(|(from, _)| *from > 0);
+    Ok((encoded.code_buffer, moved))
+}
+
+/// Returns whether code of a vDSO branches into a function, but not to its start. Both are offsets.
+pub fn branches_into(vdso: &[u8], code: &Range<u64>, function: &Range<u64>) -> bool {
+    let middle = function.start + 1..function.end;
+    let is_into = |i: &Instruction| is_branch(i) && middle.contains(&i.near_branch_target());
+    instructions(vdso, code).iter().any(is_into)
+}
+
+/// Returns the functions that code of a vDSO calls, at offsets.
+pub fn callees(vdso: &[u8], code: &Range<u64>) -> Vec<u64> {
+    let is_call = |i: &&Instruction| i.is_call_near() || i.is_call_near_indirect();
+    let instructions = instructions(vdso, code);
+    let calls = instructions.iter().filter(is_call);
+    calls.map(Instruction::near_branch_target).collect()
+}
+
+fn instructions(vdso: &[u8], code: &Range<u64>) -> Vec<Instruction> {
+    let bytes = vdso.get(code.start as usize..code.end as usize).unwrap_or_default();
+    Decoder::with_ip(64, bytes, code.start, DecoderOptions::NONE)
+        .iter()
+        .collect()
 }
 
 pub fn is_branch(instruction: &Instruction) -> bool {

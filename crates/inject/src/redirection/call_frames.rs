@@ -1,0 +1,258 @@
+//! The call frame information of a kernel's vDSO for x86-64: unwinders look nowhere else for the code there.
+
+use std::ops::Range;
+
+use fastpath_image::elf::{Elf, u32_at};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, Register};
+use object::elf::PT_GNU_EH_FRAME;
+
+use super::x86;
+
+/// What is said about one function.
+pub struct Frames {
+    /// Offsets of the function's code in the vDSO.
+    pub function: Range<u64>,
+    /// Offsets of the instructions that describe its frames.
+    pub program: Range<usize>,
+    /// Whether the function begins with the frame of every function: the return address is what `rsp` points to.
+    is_usual: bool,
+}
+
+/// An instruction of a program (DWARF 5, 6.4.2), and the offset in the function from which on it applies.
+struct Row<'p> {
+    at: usize,
+    bytes: &'p [u8],
+}
+
+const NOP: u8 = 0x00;
+const ADVANCE_1: u8 = 0x02;
+const ADVANCE_2: u8 = 0x03;
+const DEF_CFA: u8 = 0x0c;
+const DEF_CFA_REGISTER: u8 = 0x0d;
+const DEF_CFA_OFFSET: u8 = 0x0e;
+/// Two bits, with an operand in the other six.
+const ADVANCE: u8 = 0x40;
+const OFFSET: u8 = 0x80;
+
+/// Numbers of registers (System V ABI for x86-64, 3.6.2).
+const RBP: u8 = 6;
+const RSP: u8 = 7;
+
+/// Registers that a function's caller finds unchanged.
+const KEPT: [Register; 6] = [
+    Register::RBX,
+    Register::RBP,
+    Register::R12,
+    Register::R13,
+    Register::R14,
+    Register::R15,
+];
+
+/// Reads the table of all functions; `None` if there is none, or it has another form than that of the linkers.
+pub fn read(vdso: &[u8]) -> Option<Vec<Frames>> {
+    /// Version 1; the table is in order, of two offsets from its start each, with four bytes.
+    const HEADER: u32 = 0x3b03_1b01;
+    /// More than any vDSO has functions.
+    const MOST: u32 = 1000;
+    let elf = Elf::parse(vdso).ok()?;
+    let header = elf.segments_of(PT_GNU_EH_FRAME).next()?.offset;
+    let word = |at: u64| u32_at(vdso, at);
+    if word(header)? != HEADER {
+        return None;
+    }
+    let relative = |at: u64, to: u64| Some(to.wrapping_add_signed(i64::from(word(at)?.cast_signed())));
+    let frames = |index: u32| {
+        let entry = header + 12 + 8 * u64::from(index);
+        let (start, at) = (relative(entry, header)?, relative(entry + 4, header)?);
+        let end = at.checked_add(4)?.checked_add(word(at)?.into())?;
+        let cie = at.checked_add(4)?.checked_sub(word(at + 4)?.into())?;
+        let size = word(at + 12)?;
+        // The length of the augmentation data, of which there are none.
+        let has_none = vdso.get(at as usize + 16) == Some(&0);
+        let program = at as usize + 17..end as usize;
+        let is_sound = relative(at + 8, at + 8)? == start && vdso.get(program.clone()).is_some();
+        is_sound.then(|| Frames {
+            function: start..start + u64::from(size),
+            program,
+            is_usual: has_none && is_usual(vdso, cie as usize),
+        })
+    };
+    (0..word(header + 8)?.min(MOST)).map(frames).collect()
+}
+
+/// Returns whether the CIE here is the one that gcc and clang write.
+fn is_usual(vdso: &[u8], at: usize) -> bool {
+    /// CIE id and version; augmentation "zR"; factors 1 and -8; return address in column 16; relative addresses of four
+    /// bytes; the CFA is rsp + 8, and the return address right below it.
+    const USUAL: [u8; 18] = *b"\0\0\0\0\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01";
+    let length = u32_at(vdso, at as u64).map_or(0, |length| length as usize);
+    let contents = vdso.get(at + 4..at + 4 + length);
+    contents
+        .and_then(|contents| contents.strip_prefix(&USUAL))
+        .is_some_and(is_padding)
+}
+
+fn is_padding(program: &[u8]) -> bool {
+    program.iter().all(|byte| *byte == NOP)
+}
+
+impl Frames {
+    /// Returns the frames of the function with exactly this code.
+    pub fn find(all: &[Frames], code: Range<u64>) -> Option<&Frames> {
+        all.iter().find(|frames| frames.is_usual && frames.function == code)
+    }
+
+    /// Returns whether the function has no frame of its own, and calls no other.
+    pub fn has_none(&self, vdso: &[u8]) -> bool {
+        let program = vdso.get(self.program.clone());
+        self.is_usual && program.is_some_and(is_padding) && x86::callees(vdso, &self.function).is_empty()
+    }
+
+    /// Returns the program that describes code without a frame of its own in the place of this function, but for the first
+    /// `displaced` instructions of `function`, which are copied to the offset `thunk_at`, and are followed by a jump.
+    /// `None` if it would be longer than this function's.
+    pub fn with_thunk(&self, vdso: &[u8], thunk_at: usize, function: &Frames, displaced: &[u8]) -> Option<Vec<u8>> {
+        let rows = rows(vdso.get(function.program.clone())?, displaced.len())?;
+        if !describe(&rows, displaced) {
+            return None;
+        }
+        let mut program = Vec::new();
+        let mut reached = 0;
+        for row in rows {
+            let at = thunk_at + row.at;
+            match at - reached {
+                0 => {}
+                distance @ 1..64 => program.push(ADVANCE | distance as u8),
+                distance @ 64..256 => program.extend([ADVANCE_1, distance as u8]),
+                distance => {
+                    program.push(ADVANCE_2);
+                    program.extend(u16::try_from(distance).ok()?.to_le_bytes());
+                }
+            }
+            reached = at;
+            program.extend(row.bytes);
+        }
+        self.padded(program)
+    }
+
+    /// Returns the program that describes code without a frame of its own in the place of this function.
+    pub fn without_any(&self) -> Vec<u8> {
+        vec![NOP; self.program.len()]
+    }
+
+    fn padded(&self, mut program: Vec<u8>) -> Option<Vec<u8>> {
+        (program.len() <= self.program.len()).then(|| {
+            program.resize(self.program.len(), NOP);
+            program
+        })
+    }
+}
+
+/// Returns the rows up to this offset in the function; `None` if an instruction is none of those that describe pushes.
+fn rows(program: &[u8], last: usize) -> Option<Vec<Row<'_>>> {
+    let mut rows = Vec::new();
+    let (mut at, mut rest) = (0, program);
+    while let Some(&first) = rest.first() {
+        let (length, distance) = match first {
+            NOP => (1, 0),
+            ADVANCE_1 => (2, usize::from(*rest.get(1)?)),
+            ADVANCE_2 => (3, usize::from(u16::from_le_bytes([*rest.get(1)?, *rest.get(2)?]))),
+            DEF_CFA_REGISTER | DEF_CFA_OFFSET => (2, 0),
+            DEF_CFA => (3, 0),
+            _ if first & 0xc0 == ADVANCE => (1, usize::from(first & 0x3f)),
+            _ if first & 0xc0 == OFFSET => (2, 0),
+            _ => return None,
+        };
+        let bytes = rest.get(..length)?;
+        // Operands of more than one byte.
+        if distance == 0 && bytes[1..].iter().any(|byte| *byte >= 0x80) {
+            return None;
+        }
+        at += distance;
+        if at > last {
+            break;
+        }
+        if distance == 0 && first != NOP {
+            rows.push(Row { at, bytes });
+        }
+        rest = &rest[length..];
+    }
+    Some(rows)
+}
+
+/// Returns whether rows describe the frames at each of these instructions, the first of a function, and after the last.
+/// Compilers are late with rows, but no unwinder would then find the caller.
+fn describe(rows: &[Row<'_>], code: &[u8]) -> bool {
+    let mut factory = InstructionInfoFactory::new();
+    let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
+    // Distances from the CFA down to rsp, and down to rbp.
+    let (mut depth, mut rbp) = (8u8, None);
+    let mut pushed: Vec<(u8, u8)> = Vec::new();
+    let (mut cfa, mut saved) = ((RSP, 8), Vec::new());
+    let mut rows = rows.iter().peekable();
+    loop {
+        while let Some(row) = rows.next_if(|row| row.at <= decoder.position()) {
+            match *row.bytes {
+                [DEF_CFA, register, offset] => cfa = (register, offset),
+                [DEF_CFA_REGISTER, register] => cfa.0 = register,
+                [DEF_CFA_OFFSET, offset] => cfa.1 = offset,
+                [offset, factored] if offset & 0xc0 == OFFSET => saved.push((offset & 0x3f, factored.wrapping_mul(8))),
+                _ => return false,
+            }
+        }
+        let is_right = match cfa {
+            (RSP, offset) => offset == depth,
+            (RBP, offset) => rbp == Some(offset),
+            _ => false,
+        };
+        let has_rbp = rbp.is_none() || saved.iter().any(|(register, _)| *register == RBP);
+        if !is_right || !has_rbp || !saved.iter().all(|place| pushed.contains(place)) {
+            return false;
+        }
+        if !decoder.can_decode() {
+            return true;
+        }
+        let instruction = decoder.decode();
+        match instruction.code() {
+            Code::Push_r64 => {
+                depth += 8;
+                pushed.extend(number_of(instruction.op0_register()).map(|number| (number, depth)));
+            }
+            Code::Mov_r64_rm64 | Code::Mov_rm64_r64
+                if (instruction.op0_register(), instruction.op1_register()) == (Register::RBP, Register::RSP) =>
+            {
+                rbp = Some(depth);
+            }
+            _ if keeps_frame(&mut factory, &instruction) => {}
+            _ => return false,
+        }
+    }
+}
+
+fn number_of(register: Register) -> Option<u8> {
+    Some(match register {
+        Register::RBX => 3,
+        Register::RBP => RBP,
+        Register::R12 => 12,
+        Register::R13 => 13,
+        Register::R14 => 14,
+        Register::R15 => 15,
+        _ => return None,
+    })
+}
+
+/// Returns whether an instruction changes neither the stack pointer nor a register that a caller finds unchanged.
+pub fn keeps_frame(factory: &mut InstructionInfoFactory, instruction: &Instruction) -> bool {
+    let reads = [
+        OpAccess::Read,
+        OpAccess::CondRead,
+        OpAccess::None,
+        OpAccess::NoMemAccess,
+    ];
+    let is_part = |register: Register| {
+        let whole = register.full_register();
+        whole == Register::RSP || KEPT.contains(&whole)
+    };
+    let mut used = factory.info(instruction).used_registers().iter();
+    !instruction.is_invalid() && used.all(|used| reads.contains(&used.access()) || !is_part(used.register()))
+}

@@ -1,0 +1,184 @@
+//! Puts the image's code for reads where every unwinder finds call frames: into the kernel's own vDSO.
+//!
+//! It stands in the place of the kernel's gettimeofday, and `clock_gettime` begins with a jump there. The kernel's
+//! gettimeofday goes on as a copy in the region, which only a caller that asks for the time zone gets to. The kernel's
+//! clock_gettime stays in its place, for the clocks that no page answers; the instructions that the jump displaces stand
+//! behind the image's code. So a thread is in code with call frames, unless no anchor answers (the image's slow path).
+//!
+//! All of it is one write within one page: fastpath may be killed before or after it.
+
+use std::ops::Range;
+
+use fastpath_image::Image;
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, InstructionInfoFactory};
+
+use super::call_frames::{self, Frames, keeps_frame};
+use super::{Displaced, Entry, EntryPatch, x86};
+
+/// A planned seat.
+#[derive(Debug, Clone)]
+pub(crate) struct Seat {
+    /// Offsets in the image of the code: of gettimeofday and clock_gettime, which are neighbours.
+    pub code: Range<u64>,
+    /// Address of the kernel's gettimeofday.
+    pub at: u64,
+    /// Address of clock_gettime there.
+    pub clock_gettime: u64,
+    /// Displaced instructions of the kernel's clock_gettime behind it: their address, and the bytes.
+    pub thunk: Option<(u64, Vec<u8>)>,
+    /// Change of the call frame information.
+    pub frames: EntryPatch,
+}
+
+/// Size of the largest function that is replaced: the journal keeps its bytes, and the region the copy.
+const MOST_BYTES: usize = 1024;
+/// Byte of the kernel's function behind the code: `int3`, which no thread gets to.
+const FILLER: u8 = 0xcc;
+
+impl Seat {
+    /// Plans the code of an image, which will be mapped at an address, in the place of the kernel's `gettimeofday`, whose
+    /// copy is to be at `copy_at`.
+    pub fn plan(
+        (image, image_at): (&Image, u64),
+        gettimeofday: &Entry<'_>,
+        clock_gettime: &Entry<'_>,
+        copy_at: u64,
+    ) -> Result<(Seat, Displaced), String> {
+        let ours = |name| {
+            let functions = image.functions().iter();
+            let mut found = functions.filter(|function| super::plain_name(function.name) == name);
+            found.next().map(|found| found.offset..found.offset + found.size)
+        };
+        let (first, second) = ours("gettimeofday")
+            .zip(ours("clock_gettime"))
+            .ok_or("not both are served")?;
+        let code = first.start..second.end;
+        let size = gettimeofday.bytes().len();
+        if first.end > second.start || code.end - code.start > size as u64 || size > MOST_BYTES {
+            return Err("its gettimeofday is too small, or too large".into());
+        }
+        let at = gettimeofday.address();
+        require_no_frames(&relocated(image.bytes(), &code, image_at, at, |target| target)?)?;
+        let vdso = gettimeofday.code;
+        let all = call_frames::read(vdso).ok_or("it has no call frames")?;
+        let frames = Frames::find(&all, gettimeofday.range()).ok_or("its gettimeofday has no call frames")?;
+        let others = all
+            .iter()
+            .map(|frames| &frames.function)
+            .filter(|other| **other != frames.function);
+        for other in others {
+            if x86::branches_into(vdso, other, &frames.function) {
+                return Err("its gettimeofday is part of another function".into());
+            }
+        }
+        let (copy, moved) = x86::copy_function(gettimeofday, copy_at)?;
+        // Then the return address of a thread in a callee is what its stack pointer points to (attach/frames.rs).
+        let has_no_frame = |callee: u64| {
+            let frames = all.iter().find(|frames| frames.function.start == callee);
+            frames.is_some_and(|frames| frames.has_none(vdso))
+        };
+        if !x86::callees(vdso, &frames.function).into_iter().all(has_no_frame) {
+            return Err("its gettimeofday calls functions with frames".into());
+        }
+        let displaced = Displaced {
+            at: 0,
+            jump: vec![FILLER; size],
+            thunk: copy,
+            moved,
+        };
+        let seated = at + second.start - code.start;
+        let thunk_at = (code.end - code.start) as usize;
+        let thunk = thunk_in_seat(frames, &all, clock_gettime, seated, at, thunk_at, size);
+        let (thunk, program) = match thunk {
+            Some((thunk, program)) => (Some((at + thunk_at as u64, thunk)), program),
+            None => (None, frames.without_any()),
+        };
+        let frames = EntryPatch {
+            function: "gettimeofday",
+            address: gettimeofday.base + frames.program.start as u64,
+            original: vdso[frames.program.clone()].to_vec(),
+            replacement: program,
+        };
+        let seat = Seat {
+            code,
+            at,
+            clock_gettime: seated,
+            thunk,
+            frames,
+        };
+        Ok((seat, displaced))
+    }
+
+    /// Returns the code, from an instance of the image that will be mapped at `image_at`, and that falls back to
+    /// `clock_gettime`. The image itself does not use what is in the seat: a thread may be in it after a detach.
+    pub fn code(&self, instance: &[u8], image_at: u64, clock_gettime: u64) -> Result<Vec<u8>, String> {
+        // The image falls back to the kernel by a jump through a slot.
+        let through_slot = |target: u64| {
+            let jump = instance.get(target.checked_sub(image_at)? as usize..)?;
+            let jump = Decoder::with_ip(64, jump, target, DecoderOptions::NONE).decode();
+            let is_jump = jump.code() == Code::Jmp_rm64 && jump.is_ip_rel_memory_operand();
+            let slot = jump.ip_rel_memory_address().checked_sub(image_at).filter(|_| is_jump)? as usize;
+            Some(u64::from_le_bytes(instance.get(slot..slot + 8)?.try_into().ok()?))
+        };
+        let target = |target: u64| match (through_slot(target), &self.thunk) {
+            (Some(function), Some((thunk, _))) if function == clock_gettime => *thunk,
+            _ => target,
+        };
+        let mut code = relocated(instance, &self.code, image_at, self.at, target)?;
+        if let Some((_, thunk)) = &self.thunk {
+            code.extend(thunk);
+        }
+        Ok(code)
+    }
+}
+
+/// Returns the code of an image at `image_at` as it is at `at`.
+fn relocated(
+    image: &[u8],
+    code: &Range<u64>,
+    image_at: u64,
+    at: u64,
+    target: impl Fn(u64) -> u64,
+) -> Result<Vec<u8>, String> {
+    let bytes = image.get(code.start as usize..code.end as usize);
+    let bytes = bytes.ok_or("the image is shorter")?;
+    x86::copied(bytes, 64, image_at + code.start, at, target)
+}
+
+/// Returns the displaced instructions of clock_gettime as they stand behind the image's code, at this offset, and the
+/// description of all; `None` if there is no room for them, or their frames are not understood.
+fn thunk_in_seat(
+    frames: &Frames,
+    all: &[Frames],
+    clock_gettime: &Entry<'_>,
+    seated: u64,
+    at: u64,
+    thunk_at: usize,
+    size: usize,
+) -> Option<(Vec<u8>, Vec<u8>)> {
+    let thunk = x86::displace(clock_gettime, 64, seated, at + thunk_at as u64)
+        .ok()?
+        .thunk;
+    let displaced = thunk.len().checked_sub(x86::JUMP_BYTES)?;
+    let is_same = clock_gettime.bytes().starts_with(&thunk[..displaced]);
+    if !is_same || thunk_at + thunk.len() > size {
+        return None;
+    }
+    let of_clock_gettime = Frames::find(all, clock_gettime.range())?;
+    let program = frames.with_thunk(clock_gettime.code, thunk_at, of_clock_gettime, &thunk[..displaced])?;
+    Some((thunk, program))
+}
+
+/// Refuses code that needs more than one rule: that its caller is right above the stack pointer, with all its registers.
+fn require_no_frames(code: &[u8]) -> Result<(), String> {
+    let mut factory = InstructionInfoFactory::new();
+    let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
+    let has_none = decoder.iter().all(|instruction| match instruction.flow_control() {
+        FlowControl::Return => instruction.code() == Code::Retnq,
+        FlowControl::Call | FlowControl::IndirectCall | FlowControl::Interrupt => false,
+        _ => keeps_frame(&mut factory, &instruction),
+    });
+    has_none
+        .then_some(())
+        .ok_or_else(|| "the image's code has frames".into())
+}
