@@ -171,15 +171,26 @@ impl MappedPage {
         Some(MappedPage(page))
     }
 
-    /// Returns the page of the image to which a vDSO's clock_gettime jumps.
+    /// Returns the page of the image to which a vDSO's clock_gettime jumps. If it jumps to the image's code within the
+    /// vDSO, that is the page below code that is nearest.
     fn redirected_to(vdso: usize, bytes: &[u8], elf: &fastpath_image::Vdso, maps: &[Mapping]) -> Option<MappedPage> {
         let names = ["__vdso_clock_gettime", "__kernel_clock_gettime"];
         let entry = names.iter().find_map(|name| elf.find(name))? as usize;
         let code = bytes.get(entry..entry + 16)?;
         let target = (Isa::HOST.facts().jump_target)(code, (vdso + entry) as u64)?;
-        let is_before_target = |page: &&Mapping| (page.end..page.end + IMAGE_REACH).contains(&target);
-        let mut pages = maps.iter().filter(|mapping| mapping.name.starts_with(MAPPED_NAME));
-        MappedPage::below(pages.find(is_before_target)?.end as usize, maps)
+        let is_inside = (vdso as u64..(vdso + bytes.len()) as u64).contains(&target);
+        let is_below_code = |page: &Mapping| maps.iter().any(|code| code.executable && code.start == page.end);
+        let is_before_target = |page: &Mapping| (page.end..page.end + IMAGE_REACH).contains(&target);
+        let pages = maps.iter().filter(|mapping| {
+            let is_its = if is_inside {
+                is_below_code(mapping)
+            } else {
+                is_before_target(mapping)
+            };
+            mapping.name.starts_with(MAPPED_NAME) && is_its
+        });
+        let page = pages.min_by_key(|page| page.end.abs_diff(vdso as u64))?;
+        MappedPage::below(page.end as usize, maps)
     }
 
     /// Copies a page. The copy is leaked; there is one in each probe.
