@@ -58,8 +58,19 @@ impl Found {
 
     /// Returns whether the image's code is in the vDSO.
     pub fn is_seated(&self) -> Answer<bool> {
-        let in_force = self.in_force()?;
-        Ok(in_force.iter().any(|(record, _)| record.purpose == Purpose::Seat))
+        let memory = Memory::open(self.pid)?;
+        for record in self
+            .journal
+            .records
+            .iter()
+            .filter(|record| record.purpose == Purpose::Seat)
+        {
+            let bytes = memory.bytes(record.address, record.original.len())?;
+            if record.place(&bytes) != Place::Original {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Returns whether its program has yet to get to its entry point, by way of the hook: AT_ENTRY points there until
