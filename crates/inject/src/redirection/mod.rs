@@ -5,7 +5,7 @@
 //! functions stay callable, with their data in place, and nothing that a thread, a signal frame or the kernel refers to
 //! changes its address.
 //!
-//! In programs for x86-64, the image's code is also put into the vDSO, and the jump goes there ([`seat`]).
+//! In programs for x86-64, the image's code is also put into the vDSO, and the jump goes there (`seat.rs`).
 
 mod aarch64;
 pub(crate) mod apply;

@@ -36,7 +36,7 @@ pub struct RegionPlan {
 /// What a process gets besides.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Form {
-    /// The image's code in the kernel's vDSO, where that has room ([`super::seat`]).
+    /// The image's code in the kernel's vDSO, where that has room (`seat.rs`).
     pub seated: bool,
     /// Its own system calls for time are to be redirected too.
     pub rescue: bool,
