@@ -639,15 +639,6 @@ pub struct Quiet {
     pub quiet: bool,
 }
 
-impl Quiet {
-    /// Reports a change.
-    pub fn note(&self, change: impl std::fmt::Display) {
-        if !self.quiet {
-            crate::output::note(change);
-        }
-    }
-}
-
 /// Selects processes
 #[derive(clap::Args)]
 #[group(skip)]

@@ -1,5 +1,6 @@
 //! Attaching and detaching.
 
+use std::fmt::Display;
 use std::io::IsTerminal;
 use std::path::Path;
 
@@ -72,7 +73,7 @@ pub fn attach(options: &args::Attach) -> i32 {
     attach_all(&pids, &wanted, &surroundings, give_up, |pid, is_named, outcome| {
         let one = match outcome {
             Outcome::Attached(attached) => {
-                options.quiet.note(changed(pid, "attached"));
+                note_change(&options.quiet, changed(pid, "attached"));
                 report(pid, &attached, options.verbose);
                 if attached.is_changed_by_others {
                     CHANGED_SINCE
@@ -194,7 +195,7 @@ pub fn detach(options: &args::Detach) -> i32 {
     let selected = if options.all {
         let all = Selected::found(super::status::attached());
         if all.pids.is_empty() {
-            options.quiet.note("no process is attached");
+            note_change(&options.quiet, "no process is attached");
             return 0;
         }
         if !options.yes && !is_confirmed(all.pids.len()) {
@@ -207,7 +208,7 @@ pub fn detach(options: &args::Detach) -> i32 {
     };
     let (_, status) = selected.each(|pid| {
         let detached = attach::detach(pid, give_up)?;
-        options.quiet.note(changed(pid, "detached"));
+        note_change(&options.quiet, changed(pid, "detached"));
         if let Some(refusal) = detached.region_stays_for {
             let why = match refusal {
                 Refusal::InTheWay { tid } => format!("thread {tid} has not left them"),
@@ -220,6 +221,13 @@ pub fn detach(options: &args::Detach) -> i32 {
         Ok(())
     });
     status
+}
+
+/// Reports a change, unless that is not wanted.
+fn note_change(quiet: &args::Quiet, change: impl Display) {
+    if !quiet.quiet {
+        note(change);
+    }
 }
 
 /// Returns what was changed: `7826: attached (python3)`.
