@@ -238,7 +238,7 @@ fn on_a_terminal_the_table_is_redrawn_in_place() {
         word.is_some_and(|(word, _)| table.matches(word).count() >= 2)
     };
     let is_explained = |table: &&str| table.lines().any(|line| explains(table, line));
-    assert!(tables.iter().any(|table| is_explained(&table)), "{shown}");
+    assert!(tables.iter().any(is_explained), "{shown}");
     // A line that is wider than the terminal would take two lines, and the next table would be drawn over half of it.
     for line in tables.iter().rev().skip(1).flat_map(|table| table.lines()) {
         assert!(
