@@ -15,8 +15,8 @@
  *     than a read does.
  *
  * -u  UPSET that a thread applies meanwhile, defined in upsets.c: none, steps, hours, settime, tai, frequency, single,
- *     tick, fast, slow, pll, leap, asleep, hibernating, hibernated, clocksource. All but `none` require root and take the machine's
- *     lock; the clock is restored whatever happens to this process.
+ *     tick, fast, slow, pll, leap, asleep, hibernating, hibernated, clocksource. All but `none` require root and take
+ *     the machine's lock; the clock is restored whatever happens to this process.
  *
  * -x  HOW this process's publisher is kept from its work, defined in starve.c: stops, quota, hog, kill.
  *
