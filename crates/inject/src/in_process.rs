@@ -99,11 +99,15 @@ impl InProcess {
 fn jumps(image: usize, entries: usize) -> std::result::Result<Vec<u8>, String> {
     let mut code = vec![0; SERVED.len() * ENTRY_BYTES];
     for (index, name) in SERVED.iter().enumerate() {
-        let Some(offset) = redirection::function_of(Image::host(), name) else {
+        let Some(function) = redirection::function_of(Image::host(), name) else {
             continue;
         };
         let at = index * ENTRY_BYTES;
-        let jump = redirection::jump(Image::host().isa(), (entries + at) as u64, image as u64 + offset)?;
+        let jump = redirection::jump(
+            Image::host().isa(),
+            (entries + at) as u64,
+            image as u64 + function.start,
+        )?;
         code[at..at + jump.len()].copy_from_slice(&jump);
     }
     Ok(code)

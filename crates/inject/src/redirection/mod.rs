@@ -17,6 +17,8 @@ mod plan_region;
 mod seat;
 mod x86;
 
+use std::ops::Range;
+
 use fastpath_image::vdso::Export;
 use fastpath_image::{Image, Isa, KernelFunctions, Vdso};
 use fastpath_page::ClockSet;
@@ -160,7 +162,7 @@ pub fn plan(
         let thunk_offset = redirection.thunks.len().next_multiple_of(THUNK_ALIGNMENT);
         let thunk_at = thunks_at + thunk_offset as u64;
         let seat = redirection.seat.as_ref();
-        let target = seat.map_or(image_at + in_image, |seat| seat.clock_gettime);
+        let target = seat.map_or(image_at + in_image.start, |seat| seat.clock_gettime);
         let displaced = match image.isa() {
             Isa::X86_64 => x86::displace(&entry, 64, target, thunk_at),
             Isa::I386 => x86::displace(&entry, 32, target, thunk_at),
@@ -175,11 +177,11 @@ pub fn plan(
     Ok(redirection)
 }
 
-/// Returns the offset in an image of the function with this plain name.
-pub(crate) fn function_of(image: &Image, name: &str) -> Option<u64> {
+/// Returns the offsets in an image of the function with this plain name.
+pub(crate) fn function_of(image: &Image, name: &str) -> Option<Range<u64>> {
     let functions = image.functions();
     let function = functions.iter().find(|function| plain_name(function.name) == name);
-    function.map(|function| function.offset)
+    function.map(|function| function.offset..function.offset + function.size)
 }
 
 /// Returns the jump at `from` to `to` by which entry points are redirected.
@@ -280,7 +282,7 @@ impl<'v> Entry<'v> {
     }
 
     /// Returns the offsets of the function's code in the vDSO.
-    fn range(&self) -> std::ops::Range<u64> {
+    fn range(&self) -> Range<u64> {
         self.offset as u64..(self.offset + self.size) as u64
     }
 

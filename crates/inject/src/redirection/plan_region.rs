@@ -151,7 +151,7 @@ impl RegionPlan {
             let function = match *name {
                 // Only the kernel knows them: time follows its tick.
                 "time" | "getcpu" => kernel.address(name),
-                _ => super::function_of(image, name).map_or(0, |offset| image_at + offset),
+                _ => super::function_of(image, name).map_or(0, |code| image_at + code.start),
             };
             if function != 0 {
                 let word = region::HOOK + answers;

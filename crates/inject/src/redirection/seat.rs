@@ -44,13 +44,8 @@ impl Seat {
         clock_gettime: &Entry<'_>,
         copy_at: u64,
     ) -> Result<(Seat, Displaced), String> {
-        let ours = |name| {
-            let functions = image.functions().iter();
-            let mut found = functions.filter(|function| super::plain_name(function.name) == name);
-            found.next().map(|found| found.offset..found.offset + found.size)
-        };
-        let (first, second) = ours("gettimeofday")
-            .zip(ours("clock_gettime"))
+        let (first, second) = super::function_of(image, "gettimeofday")
+            .zip(super::function_of(image, "clock_gettime"))
             .ok_or("not both are served")?;
         let code = first.start..second.end;
         let size = gettimeofday.bytes().len();
