@@ -91,6 +91,23 @@ fn a_program_all_of_whose_memory_is_sealed_is_attached() {
     goes_on_with_its_work("sealed", &["all"]);
 }
 
+#[test]
+fn a_signal_frame_on_the_stack_above_is_not_taken_for_one_of_the_thread_below() {
+    for _ in 0..cycles().div_ceil(8) {
+        let Some(running) = hazard("adjoining-stacks", &[], "ready") else {
+            return;
+        };
+        let pid = running.pid();
+        attach(pid).expect_success().expect_output("");
+        pid.signal(libc::SIGUSR1);
+        wait_until("a signal in a read", || running.out_so_far().contains("interrupted"));
+        // Waits until that thread has returned from it, and says nothing of a region that stays.
+        detach(pid).expect_success().expect_output("");
+        assert!(!pid.is_served());
+        has_done_its_work(running, pid, "ready\ninterrupted");
+    }
+}
+
 /// Without a publisher, fastpath's code calls the kernel's vDSO, which returns to it. A process that is stopped there
 /// stays there when it is detached.
 #[test]

@@ -6,7 +6,7 @@ use nix::sys::uio::RemoteIoVec;
 
 use super::mapping_at::Mappings;
 use super::threads::Stopped;
-use crate::abi::running;
+use crate::abi::running::{self, SignalFrame};
 use crate::error::Result;
 use crate::memory::{PAGE, Pagemap};
 use crate::tracee::Tracee;
@@ -125,8 +125,7 @@ impl<'t> Several<'t> {
             self.words.clear();
             let (words, _) = stack.as_chunks();
             self.words.extend(words.iter().map(|word| u64::from_ne_bytes(*word)));
-            if running::interrupted_at(&self.words).next().is_some() || self.words.iter().any(|word| is_telling(*word))
-            {
+            if running::signal_frames(&self.words).next().is_some() || self.words.iter().any(|word| is_telling(*word)) {
                 found.push(thread);
             }
         }
@@ -150,6 +149,8 @@ pub struct Frames {
     in_vdso: Vec<u64>,
     /// All words of the stack from an address on, return addresses among them.
     words: Vec<(u64, Vec<u64>)>,
+    /// Signal frames that are not this thread's.
+    not_its_own: Vec<Range<u64>>,
     /// Whether a part of the stack is in memory and cannot be read (memfd_secret(2)): it may contain signal frames.
     pub is_unreadable: bool,
 }
@@ -161,6 +162,7 @@ impl Frames {
             interrupted: Vec::new(),
             in_vdso: stacks.mappings.is_vdso(pc).then_some(sp).into_iter().collect(),
             words: Vec::new(),
+            not_its_own: Vec::new(),
             is_unreadable: false,
         };
         let mut seen: Vec<Range<u64>> = Vec::new();
@@ -178,10 +180,21 @@ impl Frames {
                 let words = tracee.read_present(range.start, bytes);
                 // Where the kernel does not report which pages are present, an absent page gives the same result.
                 frames.is_unreadable |= words.len() < bytes / 8 && stacks.pagemap.is_known();
-                for (pc, sp) in running::interrupted_at(&words) {
-                    frames.interrupted.push(pc);
-                    frames.in_vdso.extend(stacks.mappings.is_vdso(pc).then_some(sp));
-                    to_see.push(sp & !7);
+                for frame in running::signal_frames(&words) {
+                    let word_at = |i: usize| range.start + 8 * i as u64;
+                    // Of another thread, whose stacks are in the same mapping (Go's are), or of one that used this memory
+                    // before: a thread's handler on its alternate stack has its stack pointer there.
+                    let is_on = |at| frame.alternate_stack.as_ref().is_some_and(|stack| stack.contains(&at));
+                    if is_on(word_at(frame.at)) && !is_on(at) {
+                        let begins = frame.at.saturating_sub(SignalFrame::WORDS - 1);
+                        frames.not_its_own.push(word_at(begins)..word_at(frame.at));
+                        continue;
+                    }
+                    frames.interrupted.push(frame.pc);
+                    frames
+                        .in_vdso
+                        .extend(stacks.mappings.is_vdso(frame.pc).then_some(frame.sp));
+                    to_see.push(frame.sp & !7);
                 }
                 frames.words.push((range.start, words));
             }
@@ -221,7 +234,8 @@ impl Frames {
             .words
             .iter()
             .flat_map(|(start, words)| (*start..).step_by(8).zip(words));
-        let mut words = words.filter(|(_, word)| is_ours(**word));
+        let is_its_own = |at: &u64| !self.not_its_own.iter().any(|range| range.contains(at));
+        let mut words = words.filter(|(at, word)| is_ours(**word) && is_its_own(at));
         words.any(|(at, word)| {
             let may_be_left = Some(*word) == used_up || is_behind_own_call(*word);
             is_of_call_to_vdso(at) || self.interrupted.contains(word) || !may_be_left

@@ -1,6 +1,8 @@
 //! A thread of a running program that is stopped at any instruction: what the kernel was about to do with it, and where
 //! its signal handlers return to.
 
+use std::ops::Range;
+
 use super::Registers;
 
 /// Results of interrupted system calls that no program sees (include/linux/errno.h).
@@ -52,7 +54,7 @@ impl Registers {
 
     /// Returns whether a general register holds an address in one of these ranges: a program that has loaded the
     /// address of a thunk may be about to call it. rcx and r11 hold nothing that a program can rely on.
-    pub fn point_into(&self, ranges: &[std::ops::Range<u64>]) -> bool {
+    pub fn point_into(&self, ranges: &[Range<u64>]) -> bool {
         let r = &self.0;
         let words = [
             r.rax, r.rbx, r.rdx, r.rsi, r.rdi, r.rbp, r.r8, r.r9, r.r10, r.r12, r.r13, r.r14, r.r15,
@@ -117,10 +119,38 @@ impl Registers {
     }
 }
 
-/// Finds the registers of code that a signal interrupted, in the words of a stack: struct sigcontext_64
-/// (arch/x86/include/uapi/asm/sigcontext.h), recognized by the word of the segments: cs 0x33, gs and fs 0, ss 0x2b or,
-/// before Linux 4.2, 0. Returns the program counter and the stack pointer in each.
-pub fn interrupted_at(words: &[u64]) -> impl Iterator<Item = (u64, u64)> + '_ {
+/// What a signal frame (struct rt_sigframe, arch/x86/include/asm/sigframe.h) says of the code that the signal
+/// interrupted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SignalFrame {
+    /// Index, in the words of the stack, of the word of the segments.
+    pub at: usize,
+    pub pc: u64,
+    pub sp: u64,
+    /// The thread's alternate signal stack (sigaltstack(2)); `None` if that part of the frame is not in the words.
+    pub alternate_stack: Option<Range<u64>>,
+}
+
+impl SignalFrame {
+    /// Words of a frame up to the word of the segments: the return address, struct ucontext up to uc_mcontext, and 19
+    /// registers.
+    pub const WORDS: usize = 1 + 5 + 19;
+
+    fn at(words: &[u64], at: usize) -> SignalFrame {
+        // ss_sp, ss_flags, ss_size; the registers.
+        let stack = at.checked_sub(21).map(|at| (words[at], words[at + 2]));
+        SignalFrame {
+            at,
+            pc: words[at - 2],
+            sp: words[at - 3],
+            alternate_stack: stack.map(|(start, size)| start..start.saturating_add(size)),
+        }
+    }
+}
+
+/// Finds the signal frames in the words of a stack, by the word of the segments in struct sigcontext_64
+/// (arch/x86/include/uapi/asm/sigcontext.h): cs 0x33, gs and fs 0, ss 0x2b or, before Linux 4.2, 0.
+pub fn signal_frames(words: &[u64]) -> impl Iterator<Item = SignalFrame> + '_ {
     const SEGMENTS: [u64; 2] = [0x002b_0000_0000_0033, 0x33];
     /// Words that are tested together, which takes fewer instructions than one after the other.
     const TOGETHER: usize = 64;
@@ -128,9 +158,9 @@ pub fn interrupted_at(words: &[u64]) -> impl Iterator<Item = (u64, u64)> + '_ {
     let chunks = words.chunks(TOGETHER).enumerate();
     let telling = chunks.filter(move |(_, chunk)| chunk.iter().fold(false, |any, word| any | is_segments(word)));
     let indices = telling.flat_map(|(number, chunk)| number * TOGETHER..number * TOGETHER + chunk.len());
-    let indices = indices.filter(move |i| *i >= 3 && is_segments(&words[*i]));
     // rsp, rip, eflags, segments.
-    indices.map(|i| (words[i - 2], words[i - 3]))
+    let indices = indices.filter(move |i| *i >= 3 && is_segments(&words[*i]));
+    indices.map(|i| SignalFrame::at(words, i))
 }
 
 /// Number of bytes before an address that show whether a call returns there.
@@ -220,22 +250,59 @@ mod tests {
         assert!(!is_behind_door(u64::from_le_bytes(code)));
     }
 
+    fn found(words: &[u64]) -> Vec<(u64, u64)> {
+        signal_frames(words).map(|frame| (frame.pc, frame.sp)).collect()
+    }
+
     #[test]
     fn the_registers_in_a_signal_frame_are_found() {
-        let mut words = vec![7; 64];
-        words[20..24].copy_from_slice(&[0x7ffd_0000, 0x7fff_1000, 0x246, 0x002b_0000_0000_0033]);
-        assert_eq!(interrupted_at(&words).collect::<Vec<_>>(), [(0x7fff_1000, 0x7ffd_0000)]);
-        words[20 + 3] = 0x33;
-        assert_eq!(interrupted_at(&words).count(), 1);
-        assert_eq!(interrupted_at(&[0x33, 0x33]).count(), 0);
         for at in 3..200 {
-            let mut words = vec![7; 200];
-            words[at - 3..=at].copy_from_slice(&[0x7ffd_0000, 0x7fff_1000, 0x246, 0x33]);
-            assert_eq!(
-                interrupted_at(&words).collect::<Vec<_>>(),
-                [(0x7fff_1000, 0x7ffd_0000)],
-                "{at}"
-            );
+            for segments in [0x002b_0000_0000_0033, 0x33] {
+                let mut words = vec![7; 200];
+                words[at - 3..=at].copy_from_slice(&[0x7ffd_0000, 0x7fff_1000, 0x246, segments]);
+                assert_eq!(found(&words), [(0x7fff_1000, 0x7ffd_0000)], "{at}");
+            }
         }
+        assert_eq!(found(&[0x33, 0x33]), []);
+    }
+
+    /// The kernel's own frame, in a handler.
+    #[test]
+    fn the_alternate_stack_in_a_signal_frame_is_found() {
+        static FOUND: std::sync::OnceLock<Vec<SignalFrame>> = std::sync::OnceLock::new();
+        extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+            // SAFETY: ucontext_t begins where struct ucontext of the frame does, with so many registers in it.
+            let words = unsafe { std::slice::from_raw_parts(context.cast::<u64>(), SignalFrame::WORDS - 1) };
+            let _ = FOUND.set(signal_frames(words).collect());
+        }
+        let mut stack = vec![0_u8; 1 << 16];
+        let start = stack.as_mut_ptr() as u64;
+        // SAFETY: the structures are plain data; the stack outlives its use by the handler, which only reads its frame.
+        unsafe {
+            let mut alternate: libc::stack_t = std::mem::zeroed();
+            (alternate.ss_sp, alternate.ss_size) = (stack.as_mut_ptr().cast(), stack.len());
+            assert_eq!(libc::sigaltstack(&raw const alternate, std::ptr::null_mut()), 0);
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_flags = libc::SA_ONSTACK | libc::SA_SIGINFO;
+            action.sa_sigaction = handler as extern "C" fn(_, _, _) as usize;
+            assert_eq!(
+                libc::sigaction(libc::SIGRTMIN(), &raw const action, std::ptr::null_mut()),
+                0
+            );
+            assert_eq!(libc::raise(libc::SIGRTMIN()), 0);
+            alternate.ss_flags = libc::SS_DISABLE;
+            assert_eq!(libc::sigaltstack(&raw const alternate, std::ptr::null_mut()), 0);
+        }
+        let frames = FOUND.get().expect("that the handler ran");
+        let [frame] = frames.as_slice() else {
+            panic!("{frames:?}");
+        };
+        assert_eq!(frame.alternate_stack, Some(start..start + (1 << 16)));
+        assert!(
+            !frame
+                .alternate_stack
+                .as_ref()
+                .is_some_and(|stack| stack.contains(&frame.sp))
+        );
     }
 }
