@@ -6,7 +6,7 @@ use nix::sys::uio::RemoteIoVec;
 
 use super::mapping_at::Mappings;
 use super::threads::Stopped;
-use crate::abi::running::{self, SignalFrame};
+use crate::abi::running;
 use crate::error::Result;
 use crate::memory::{PAGE, Pagemap};
 use crate::tracee::Tracee;
@@ -149,8 +149,8 @@ pub struct Frames {
     in_vdso: Vec<u64>,
     /// All words of the stack from an address on, return addresses among them.
     words: Vec<(u64, Vec<u64>)>,
-    /// Signal frames that are not this thread's.
-    not_its_own: Vec<Range<u64>>,
+    /// Alternate signal stacks among the words that this thread is not on.
+    others_stacks: Vec<Range<u64>>,
     /// Whether a part of the stack is in memory and cannot be read (memfd_secret(2)): it may contain signal frames.
     pub is_unreadable: bool,
 }
@@ -162,7 +162,7 @@ impl Frames {
             interrupted: Vec::new(),
             in_vdso: stacks.mappings.is_vdso(pc).then_some(sp).into_iter().collect(),
             words: Vec::new(),
-            not_its_own: Vec::new(),
+            others_stacks: Vec::new(),
             is_unreadable: false,
         };
         let mut seen: Vec<Range<u64>> = Vec::new();
@@ -181,13 +181,12 @@ impl Frames {
                 // Where the kernel does not report which pages are present, an absent page gives the same result.
                 frames.is_unreadable |= words.len() < bytes / 8 && stacks.pagemap.is_known();
                 for frame in running::signal_frames(&words) {
-                    let word_at = |i: usize| range.start + 8 * i as u64;
+                    let frame_at = range.start + 8 * frame.at as u64;
                     // Of another thread, whose stacks are in the same mapping (Go's are), or of one that used this memory
                     // before: a thread's handler on its alternate stack has its stack pointer there.
-                    let is_on = |at| frame.alternate_stack.as_ref().is_some_and(|stack| stack.contains(&at));
-                    if is_on(word_at(frame.at)) && !is_on(at) {
-                        let begins = frame.at.saturating_sub(SignalFrame::WORDS - 1);
-                        frames.not_its_own.push(word_at(begins)..word_at(frame.at));
+                    let is_other = |stack: &Range<u64>| stack.contains(&frame_at) && !stack.contains(&at);
+                    if let Some(other) = frame.alternate_stack.filter(is_other) {
+                        frames.others_stacks.push(other);
                         continue;
                     }
                     frames.interrupted.push(frame.pc);
@@ -199,6 +198,8 @@ impl Frames {
                 frames.words.push((range.start, words));
             }
         }
+        let is_on = |stack: &Range<u64>| seen.iter().any(|extent| stack.contains(&extent.start));
+        frames.others_stacks.retain(|stack| !is_on(stack));
         frames
     }
 
@@ -234,7 +235,7 @@ impl Frames {
             .words
             .iter()
             .flat_map(|(start, words)| (*start..).step_by(8).zip(words));
-        let is_its_own = |at: &u64| !self.not_its_own.iter().any(|range| range.contains(at));
+        let is_its_own = |at: &u64| !self.others_stacks.iter().any(|range| range.contains(at));
         let mut words = words.filter(|(at, word)| is_ours(**word) && is_its_own(at));
         words.any(|(at, word)| {
             let may_be_left = Some(*word) == used_up || is_behind_own_call(*word);

@@ -132,10 +132,6 @@ pub struct SignalFrame {
 }
 
 impl SignalFrame {
-    /// Words of a frame up to the word of the segments: the return address, struct ucontext up to uc_mcontext, and 19
-    /// registers.
-    pub const WORDS: usize = 1 + 5 + 19;
-
     fn at(words: &[u64], at: usize) -> SignalFrame {
         // ss_sp, ss_flags, ss_size; the registers.
         let stack = at.checked_sub(21).map(|at| (words[at], words[at + 2]));
@@ -272,7 +268,7 @@ mod tests {
         static FOUND: std::sync::OnceLock<Vec<SignalFrame>> = std::sync::OnceLock::new();
         extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
             // SAFETY: ucontext_t begins where struct ucontext of the frame does, with so many registers in it.
-            let words = unsafe { std::slice::from_raw_parts(context.cast::<u64>(), SignalFrame::WORDS - 1) };
+            let words = unsafe { std::slice::from_raw_parts(context.cast::<u64>(), 5 + 19) };
             let _ = FOUND.set(signal_frames(words).collect());
         }
         let mut stack = vec![0_u8; 1 << 16];
