@@ -228,7 +228,7 @@ pub fn fits(table: &Table) -> bool {
     terminal_size().is_none_or(|(_, columns)| width.unwrap_or(0) <= columns)
 }
 
-/// Hides columns of a table, in the order of `spare`, until it is no wider than the terminal.
+/// Hides columns of a table, in the order of `spare`, until it is no wider than the terminal; then wraps its cells.
 pub fn fit(table: &mut Table, spare: &[usize]) {
     for index in spare {
         if fits(table) {
@@ -237,6 +237,10 @@ pub fn fit(table: &mut Table, spare: &[usize]) {
         if let Some(column) = table.column_mut(*index) {
             column.set_constraint(ColumnConstraint::Hidden);
         }
+    }
+    if let Some((_, columns)) = terminal_size().filter(|_| !fits(table)) {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(u16::try_from(columns).unwrap_or(u16::MAX));
     }
 }
 

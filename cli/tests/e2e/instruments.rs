@@ -130,6 +130,19 @@ fn every_table_fits_a_terminal_of_80_columns() {
         command
     });
     wait_until("it runs", || endless.pid().program() == "ask-the-time-cc-g");
+    // A long name, and a long list of clocks.
+    let clocks = "REALTIME,MONOTONIC,MONOTONIC_RAW,BOOTTIME";
+    let several = start(fastpath(&[
+        "run",
+        "--require",
+        "--clocks",
+        clocks,
+        "--",
+        &asker,
+        "1",
+        "forever",
+    ]));
+    wait_until("it runs", || several.pid().program() == "ask-the-time-cc-g");
     let pid = endless.pid().0.to_string();
     let wide: [&[&str]; 5] = [
         &["probe"],
