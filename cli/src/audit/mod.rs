@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fastpath_os::printable;
-use fastpath_tools::audit::{By, Finding, Level, Options, Progress, Report, sarif};
+use fastpath_tools::audit::{Call, Finding, Level, Means, Options, Progress, Report, sarif};
 use indicatif::HumanBytes;
 
 use crate::args::{self, FailOn};
@@ -113,10 +113,12 @@ fn of_finding(finding: &Finding) -> String {
     }
     for site in finding.sites.iter().take(3) {
         let by = match site.by {
-            By::SystemCall => "system call",
-            By::Vsyscall => "vsyscall",
+            Means::SystemCall => " by system call",
+            Means::Vsyscall => " by vsyscall",
+            Means::Counter => "the counter",
         };
-        facts += &format!(", {} by {by} at {:#x}", site.call.name(), site.address);
+        let call = site.call.map_or("", Call::name);
+        facts += &format!(", {call}{by} at {:#x}", site.address);
     }
     if finding.site_count > 3 {
         facts += &format!(", and {} more", finding.site_count - 3);

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 
 use fastpath_image::Isa;
 use memchr::memmem;
@@ -17,6 +18,8 @@ use crate::bytes::Bytes;
 const MOST_TABLES: u64 = 9 << 20;
 /// Most bytes of symbol names. They matter only in parts of glibc, which have a tenth of this.
 const MOST_NAMES: u64 = 1 << 20;
+/// Most sections with code. Linkers make some ten.
+const MOST_CODE_SECTIONS: usize = 1000;
 /// Most bytes of code: more than any program has, and read in some seconds.
 const MOST_CODE: u64 = 2 << 30;
 
@@ -49,6 +52,9 @@ pub struct Elf {
     pub kind: Kind,
     /// Parts with code. No byte of the file is in two of them.
     pub code: Vec<Part>,
+    /// Addresses of the sections with code. Empty if the file has no section headers: an executable part may contain data
+    /// as well.
+    pub code_sections: Vec<Range<u64>>,
     /// All mapped parts, code included. No byte of the file is in two of them.
     pub mapped: Vec<Part>,
     /// Go's version.
@@ -173,11 +179,21 @@ where
         let size = section.sh_size(endian).into().min(4096);
         fastpath_image::go_version(data.read_bytes_at(section.sh_offset(endian).into(), size).ok()?)
     });
+    let code_sections = sections.iter().flat_map(|sections| {
+        let with_code = |flags: u64| flags & u64::from(elf::SHF_EXECINSTR) != 0;
+        let of_code = sections
+            .iter()
+            .filter(move |section| with_code(section.sh_flags(endian).into()));
+        of_code.map(|section| (section.sh_addr(endian).into(), section.sh_size(endian).into()))
+    });
+    let code_sections = code_sections.map(|(start, size): (u64, u64)| start..start.saturating_add(size));
+    let code_sections = code_sections.take(MOST_CODE_SECTIONS).collect();
     let is_of_shared_glibc = is_of_glibc(soname.as_deref(), names);
     Ok(Some(Elf {
         isa,
         kind,
         code,
+        code_sections,
         mapped,
         go,
         is_of_shared_glibc,

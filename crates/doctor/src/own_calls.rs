@@ -69,7 +69,7 @@ fn of_file(
     Ok(findings
         .into_iter()
         .map(|found| {
-            let calls: BTreeSet<_> = found.sites.iter().map(|site| site.call.name()).collect();
+            let calls: BTreeSet<_> = found.sites.iter().filter_map(|site| Some(site.call?.name())).collect();
             OwnCalls {
                 file: mapping.name.clone(),
                 is_program,

@@ -49,7 +49,11 @@ fn check(file: &Path, label: Label) {
         ..Options::default()
     };
     let report = audit(&[file.to_owned()], &options, &Progress::default());
-    let found: Vec<_> = report.findings.iter().map(|finding| finding.rule.id()).collect();
+    let rules = report.findings.iter().map(|finding| finding.rule.id());
+    // Some large programs, such as node, count cycles.
+    let found: Vec<_> = rules
+        .filter(|rule| *rule != "counter-read" || label.contains(rule))
+        .collect();
     assert_eq!(
         found,
         label,
@@ -176,13 +180,14 @@ fn programs_that_make_the_call_themselves_are_found_on_every_isa() {
     }
 }
 
-/// A dynamic program is clean, unless its own code makes the call.
+/// A dynamic program is clean, unless its own code makes the call, or reads the counter.
 #[test]
 fn programs_of_this_machines_compilers_are_judged_rightly() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("program");
     let clock = "tests/programs/clock.c";
     let own = "crates/tools/tests/labelled/beside.c";
+    let counter = "crates/tools/tests/labelled/counter.c";
     for (tool, flags, source, label) in [
         ("cc", "-O2 -pthread -D_GNU_SOURCE", clock, CLEAN),
         ("cc", "-O2 -pthread -D_GNU_SOURCE -static", clock, CLEAN),
@@ -190,6 +195,10 @@ fn programs_of_this_machines_compilers_are_judged_rightly() {
         ("musl-gcc", "-O2 -pthread -D_GNU_SOURCE", clock, CLEAN),
         ("musl-gcc", "-O2 -pthread -D_GNU_SOURCE -static", clock, CLEAN),
         ("cc", "-O2", own, &["own-system-call"]),
+        ("cc", "-O2 -DWITH_PART_OF_MUSL -shared -fPIC", own, &["own-system-call"]),
+        ("cc", "-O2 -DAS_CLOCK", counter, &["counter-as-clock"]),
+        ("cc", "-O2 -DAS_CLOCK -static", counter, &["counter-as-clock"]),
+        ("cc", "-O2", counter, &["counter-read"]),
         ("rustc", "-O --edition 2024", "tests/programs/clock.rs", CLEAN),
     ] {
         if own == source && !cfg!(target_arch = "x86_64") {

@@ -2,13 +2,36 @@
 
 use fastpath_image::Isa;
 
-use super::{Found, Piece, find_words, word};
+use super::{CounterRead, Found, Piece, find_words, word};
 
-/// Largest number of instructions to look back.
+/// Largest number of instructions to look back, and forward.
 const BEFORE: usize = 32;
 
 pub(super) fn find(piece: &Piece<'_>, address: u64, found: &mut Found) {
     find_words(Isa::Aarch64, number_before, piece, address, found);
+    let skipped = address.wrapping_neg() as usize % 4;
+    for at in (skipped..piece.own.end).step_by(4).filter(|at| piece.own.contains(at)) {
+        if word(piece.bytes, at).is_some_and(is_counter_read) {
+            found.add_counter_read(CounterRead {
+                address: address.wrapping_add(at as u64),
+                is_scaled: is_scaled(piece.bytes, at + 4),
+            });
+        }
+    }
+}
+
+/// mrs of CNTVCT_EL0 or CNTVCTSS_EL0, to any register.
+fn is_counter_read(instruction: u32) -> bool {
+    matches!(instruction & !31, 0xd53b_e040 | 0xd53b_e0c0)
+}
+
+/// Returns whether something is scaled on the straight line from `at`: umulh, or ucvtf or scvtf of a whole register.
+fn is_scaled(bytes: &[u8], at: usize) -> bool {
+    let line = (at..).step_by(4).take(BEFORE).map_while(|at| word(bytes, at));
+    let mut line = line.take_while(|instruction| !is_way_out(*instruction));
+    line.any(|instruction| {
+        instruction & 0xffe0_fc00 == 0x9bc0_7c00 || matches!(instruction & 0xfffe_fc00, 0x9e62_0000 | 0x9e22_0000)
+    })
 }
 
 /// Returns the value of x8 at `at`.
@@ -71,6 +94,18 @@ mod tests {
         assert_eq!(found(&[0xd280_0e28, 0xd400_0001]), site(4)); // mov x8, #113
         assert_eq!(found(&[0x5280_0e28, 0xaa01_03e0, 0xd400_0001]), site(8)); // mov w8, #113; mov x0, x1
         assert_eq!(found(&[0xd280_0e22, 0xaa02_03e8, 0xd400_0001]), site(8)); // mov x2, #113; mov x8, x2
+    }
+
+    #[test]
+    fn a_read_of_the_counter_counts_with_whether_it_is_scaled() {
+        let found = |code: &[u32]| {
+            let bytes: Vec<u8> = code.iter().flat_map(|word| word.to_le_bytes()).collect();
+            super::super::counter_reads_of(Isa::Aarch64, &bytes)
+        };
+        assert_eq!(found(&[0xd53b_e040, 0x9bc1_7c00, 0xd65f_03c0]), [(0, true)]); // mrs x0, cntvct_el0; umulh; ret
+        assert_eq!(found(&[0xd53b_e0c3, 0x9e63_0060]), [(0, true)]); // mrs x3, cntvctss_el0; ucvtf d0, x3
+        assert_eq!(found(&[0xd53b_e040, 0xd65f_03c0, 0x9bc1_7c00]), [(0, false)]); // ret before it
+        assert_eq!(found(&[0xd53b_e000]), []); // cntfrq_el0
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! System calls for time, and for the CPU's number, that a file's own code makes: a system-call instruction that is
 //! reached with such a call's number in the register for it. The number is followed only through the straight line of
-//! code before the instruction.
+//! code before the instruction. Beside them, the places that read the CPU's counter themselves.
 
 mod aarch64;
 mod arm;
@@ -87,6 +87,16 @@ fn call_of(isa: Isa, number: u64) -> Option<Call> {
     found.map(|(_, call)| call)
 }
 
+/// A place in the code that reads the CPU's counter: `rdtsc`, `rdtscp`, `mrs` of CNTVCT_EL0 or CNTVCTSS_EL0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CounterRead {
+    /// Its address as the file states it, before relocation.
+    pub address: u64,
+    /// Whether the straight line of code behind it scales all 64 bits, by a product of twice the width or in floating
+    /// point, as for a time. Counts of cycles, bounds of loops and seeds are not scaled.
+    pub is_scaled: bool,
+}
+
 /// Largest number of sites that are kept of one file: no program has as many.
 const MOST_SITES: usize = 10_000;
 /// Most system-call instructions, or bytes that look like one, that are examined in a file. The largest programs have
@@ -97,6 +107,8 @@ const MOST_CANDIDATES: usize = 200_000;
 #[derive(Default)]
 pub struct Found {
     pub sites: Vec<Site>,
+    /// The places that read the counter. None are looked for on Arm, whose programs may not read it in most kernels.
+    pub counter_reads: Vec<CounterRead>,
     candidates: usize,
 }
 
@@ -104,6 +116,12 @@ impl Found {
     fn add(&mut self, site: Site) {
         if self.sites.len() < MOST_SITES {
             self.sites.push(site);
+        }
+    }
+
+    fn add_counter_read(&mut self, read: CounterRead) {
+        if self.counter_reads.len() < MOST_SITES {
+            self.counter_reads.push(read);
         }
     }
 
@@ -186,6 +204,7 @@ pub fn find<B: Bytes + ?Sized>(isa: Isa, bytes: &B, code: &[Part]) -> std::io::R
     }
     found.sites.sort_unstable_by_key(|site| site.address);
     found.sites.dedup();
+    found.counter_reads.sort_unstable_by_key(|read| read.address);
     Ok(found)
 }
 
@@ -213,6 +232,19 @@ fn sites_of(isa: Isa, code: &[u8]) -> Vec<(u64, Call, By)> {
         .iter()
         .map(|site| (site.address, site.call, site.by))
         .collect()
+}
+
+/// Finds the reads of the counter in a test's code.
+#[cfg(test)]
+fn counter_reads_of(isa: Isa, code: &[u8]) -> Vec<(u64, bool)> {
+    let part = Part {
+        offset: 0,
+        size: code.len() as u64,
+        address: 0,
+    };
+    let found = find(isa, code, &[part]).unwrap();
+    let reads = found.counter_reads.iter();
+    reads.map(|read| (read.address, read.is_scaled)).collect()
 }
 
 /// Finds the calls in words or half words, and asserts that all are system calls.

@@ -11,7 +11,7 @@ use iced_x86::{
 };
 use memchr::memmem;
 
-use super::{By, Call, Found, Piece, Site, call_of, majority};
+use super::{By, Call, CounterRead, Found, Piece, Site, call_of, majority};
 
 /// Bytes before a system call in which to look for its number. Compilers put it within about ten.
 const BEFORE: usize = 96;
@@ -21,7 +21,74 @@ const BEHIND: usize = 16;
 /// i386's call through the pointer that the C library has copied from AT_SYSINFO: call *%gs:0x10.
 const THROUGH_THREAD_BLOCK: &[u8] = &[0x65, 0xff, 0x15, 0x10, 0, 0, 0];
 
+/// Instructions behind a read of the counter in which it may be scaled.
+const SCALED_WITHIN: usize = 32;
+/// rdtsc and rdtscp.
+const COUNTER_READS: [&[u8]; 2] = [&[0x0f, 0x31], &[0x0f, 0x01, 0xf9]];
+
 pub(super) fn find(isa: Isa, piece: &Piece<'_>, address: u64, found: &mut Found) {
+    find_calls(isa, piece, address, found);
+    for needle in COUNTER_READS {
+        for at in memmem::find_iter(piece.bytes, needle).filter(|at| piece.own.contains(at)) {
+            if found.is_affordable() && is_instruction(isa, piece.bytes, at) {
+                found.add_counter_read(CounterRead {
+                    address: address.wrapping_add(at as u64),
+                    is_scaled: isa == Isa::X86_64 && is_scaled(piece.bytes, at + needle.len()),
+                });
+            }
+        }
+    }
+}
+
+/// Returns whether most decodings of the bytes before `at` arrive there: the bytes are an instruction, not a part of one.
+fn is_instruction(isa: Isa, bytes: &[u8], at: usize) -> bool {
+    let first = at.saturating_sub(BEFORE);
+    // For each byte, whether decoding from there arrives; `None`: it ends in invalid bytes.
+    let mut arrives: Vec<Option<bool>> = vec![None; at - first];
+    for start in (first..at).rev() {
+        let instruction = decode(isa, bytes, start);
+        let next = start + instruction.len();
+        arrives[start - first] = match next.checked_sub(at) {
+            _ if instruction.is_invalid() => None,
+            Some(behind) => Some(behind == 0),
+            None => arrives[next - first],
+        };
+    }
+    at == first || majority(arrives.into_iter().flatten()) == Some(true)
+}
+
+/// Returns whether the counter in edx and eax is put together and then scaled on the straight line from `at`.
+fn is_scaled(bytes: &[u8], mut at: usize) -> bool {
+    const HALF: u64 = 32;
+    let (mut is_shifted, mut is_whole) = (false, false);
+    for _ in 0..SCALED_WITHIN {
+        if at >= bytes.len() {
+            return false;
+        }
+        let instruction = decode(Isa::X86_64, bytes, at);
+        if instruction.is_invalid()
+            || !matches!(
+                instruction.flow_control(),
+                FlowControl::Next | FlowControl::ConditionalBranch
+            )
+        {
+            return false;
+        }
+        let is_64 = instruction.op0_kind() == OpKind::Register && instruction.op0_register().is_gpr64();
+        match instruction.mnemonic() {
+            Mnemonic::Shl if is_64 && instruction.op1_kind() == OpKind::Immediate8 => {
+                is_shifted |= instruction.immediate(1) == HALF;
+            }
+            Mnemonic::Or | Mnemonic::Add | Mnemonic::Lea if is_64 => is_whole |= is_shifted,
+            Mnemonic::Mul | Mnemonic::Mulx | Mnemonic::Cvtsi2sd | Mnemonic::Vcvtsi2sd if is_whole => return true,
+            _ => {}
+        }
+        at += instruction.len();
+    }
+    false
+}
+
+fn find_calls(isa: Isa, piece: &Piece<'_>, address: u64, found: &mut Found) {
     let own_of = |needle: &'static [u8]| memmem::find_iter(piece.bytes, needle).filter(|at| piece.own.contains(at));
     let mut look = |at: usize, numbers: Isa| {
         if found.is_affordable()
@@ -330,6 +397,26 @@ mod tests {
         ] {
             assert_eq!(sites_of(Isa::X86_64, code), [], "{code:02x?}");
         }
+    }
+
+    #[test]
+    fn a_read_of_the_counter_counts_with_whether_it_is_scaled() {
+        const TOGETHER: &[u8] = b"\x48\xc1\xe2\x20\x48\x09\xd0"; // shl $32, %rdx; or %rdx, %rax
+        let found = |code: &[&[u8]]| super::super::counter_reads_of(Isa::X86_64, &code.concat());
+        let nops = &[0x90; 40][..];
+        assert_eq!(found(&[nops, b"\x0f\x31", TOGETHER, b"\x48\xf7\xe1\xc3"]), [(40, true)]); // mul %rcx
+        assert_eq!(
+            found(&[nops, b"\x0f\x01\xf9", TOGETHER, b"\xf2\x48\x0f\x2a\xc0\xc3"]),
+            [(40, true)]
+        ); // cvtsi2sd
+        assert_eq!(found(&[nops, b"\x0f\x31", TOGETHER, b"\xc3"]), [(40, false)]);
+        assert_eq!(found(&[nops, b"\x0f\x31\xf7\xe1\xc3"]), [(40, false)]); // the low half, as a seed
+        // Part of a constant: mov $0x12310f00, %eax.
+        assert_eq!(found(&[nops, b"\xb8\x00\x0f\x31\x12\xc3"]), []);
+        assert_eq!(
+            super::super::counter_reads_of(Isa::I386, &[nops, b"\x0f\x31\xc3"].concat()),
+            [(40, false)]
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use memchr::memmem;
 
 use crate::audit::bytes::{self, Bytes};
 use crate::audit::calls::Call;
-use crate::audit::elf::Elf;
+use crate::audit::elf::{Elf, Kind};
 
 /// The functions of the vDSO that a file contains by name, as a lookup requires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
@@ -57,8 +57,11 @@ const CLOCK_GETTIME64: &[u8] = b"__vdso_clock_gettime64";
 
 /// Strings of every glibc since 2.26, and of the static ones before.
 const GLIBC: [&[u8]; 2] = [b"GLIBC_TUNABLES", b"FATAL: kernel too old\n"];
-/// Strings of musl: an environment variable, strerror's text for unknown numbers, and the loader's banner.
-const MUSL: [&[u8]; 3] = [b"MUSL_LOCPATH", b"No error information\0", b"musl libc ("];
+/// The banner of musl's loader, which is in its shared library.
+const MUSL_LOADER: &[u8] = b"musl libc (";
+/// Strings of a static musl: an environment variable, and strerror's text for unknown numbers. A library that has them may
+/// contain parts of musl that are no C library of its process, as Firefox's does (wasi-libc).
+const STATIC_MUSL: [&[u8]; 2] = [b"MUSL_LOCPATH", b"No error information\0"];
 
 /// Tunables with the minor version of glibc that introduced them. A static glibc does not state its version, but it
 /// contains the names of all its tunables, and most releases have new ones. (glibc.rtld.nns is left out: distributions
@@ -81,6 +84,7 @@ const TUNABLES: [(&[u8], u8); 9] = [
 /// Fails if the file cannot be read.
 pub(crate) fn read<B: Bytes + ?Sized>(bytes: &B, elf: &Elf) -> io::Result<Facts> {
     const LONGEST: u64 = 64;
+    let is_static = elf.kind == Kind::StaticProgram;
     let mut facts = Facts::default();
     let (mut is_glibc, mut is_musl, mut has_64) = (false, false, false);
     let mut newest = None;
@@ -101,7 +105,7 @@ pub(crate) fn read<B: Bytes + ?Sized>(bytes: &B, elf: &Elf) -> io::Result<Facts>
                 has_64 = has_64 || has(CLOCK_GETTIME64);
             }
             is_glibc = is_glibc || GLIBC.iter().any(|word| has(word));
-            is_musl = is_musl || MUSL.iter().any(|word| has(word));
+            is_musl = is_musl || has(MUSL_LOADER) || (is_static && STATIC_MUSL.iter().any(|word| has(word)));
             if has(b"glibc.") {
                 newest = newest.max(
                     TUNABLES
@@ -111,7 +115,7 @@ pub(crate) fn read<B: Bytes + ?Sized>(bytes: &B, elf: &Elf) -> io::Result<Facts>
                         .max(),
                 );
             }
-            if stated.is_none() && has(b"musl libc (") {
+            if stated.is_none() && has(MUSL_LOADER) {
                 stated = fastpath_image::musl_version(piece.bytes);
             }
         })?;

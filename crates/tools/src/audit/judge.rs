@@ -1,10 +1,10 @@
 //! Derives the findings from the contents of a file.
 
 use crate::audit::bytes::Bytes;
-use crate::audit::calls::{self, By, Site};
+use crate::audit::calls::{self, By, CounterRead, Site};
 use crate::audit::elf::{self, Elf, Kind};
 use crate::audit::facts::{self, Facts, Runtime};
-use crate::audit::report::{Finding, Program};
+use crate::audit::report::{Finding, Place, Program};
 use crate::audit::rules::{Level, Rule};
 
 /// Largest number of sites that a finding lists; it counts them all.
@@ -20,7 +20,7 @@ pub struct Judged {
 impl Judged {
     /// Returns about how much memory the result takes.
     pub(crate) fn bytes(&self) -> usize {
-        let sites = |finding: &Finding| finding.sites.capacity() * size_of::<Site>();
+        let sites = |finding: &Finding| finding.sites.capacity() * size_of::<Place>();
         let findings = self
             .findings
             .iter()
@@ -61,18 +61,29 @@ pub fn judge<B: Bytes + ?Sized>(bytes: &B) -> Result<Option<Judged>, String> {
         looks_for_vdso: facts.lookups,
         system_calls: found.sites.len(),
     };
-    let findings = findings(&elf, &facts, found.sites);
+    let findings = findings(&elf, &facts, &found.sites, &found.counter_reads);
     Ok(Some(Judged { program, findings }))
 }
 
-fn findings(elf: &Elf, facts: &Facts, sites: Vec<Site>) -> Vec<Finding> {
-    let (vsyscalls, sites): (Vec<Site>, Vec<Site>) = sites.into_iter().partition(|site| site.by == By::Vsyscall);
+fn findings(elf: &Elf, facts: &Facts, sites: &[Site], counter_reads: &[CounterRead]) -> Vec<Finding> {
+    let places = |by: By| {
+        sites
+            .iter()
+            .filter(move |site| site.by == by)
+            .map(Place::from)
+            .collect()
+    };
+    let vsyscalls: Vec<Place> = places(By::Vsyscall);
     // A shared glibc gets the vDSO's functions from its loader.
-    let own = if elf.is_of_shared_glibc { Vec::new() } else { sites };
+    let own: Vec<Place> = if elf.is_of_shared_glibc {
+        Vec::new()
+    } else {
+        places(By::SystemCall)
+    };
     let runtime = facts.runtime.as_ref();
     let is = |name| runtime.is_some_and(|runtime| runtime.name == name);
     let mut found = Vec::new();
-    let mut add = |rule: Rule, level: Level, sites: Vec<Site>| found.push(finding(elf, runtime, rule, level, sites));
+    let mut add = |rule: Rule, level: Level, sites: Vec<Place>| found.push(finding(elf, runtime, rule, level, sites));
     if facts.lookups.any() {
         // A file that looks up the vDSO will take the fast path.
     } else if elf.kind == Kind::StaticProgram {
@@ -101,10 +112,25 @@ fn findings(elf: &Elf, facts: &Facts, sites: Vec<Site>) -> Vec<Finding> {
     if !vsyscalls.is_empty() {
         add(Rule::Vsyscall, Rule::Vsyscall.level(), vsyscalls);
     }
+    // Go and glibc read the counter for profiles, for the statistics of their start and while a lock is busy.
+    let is_runtimes = elf.go.is_some() || (elf.kind == Kind::StaticProgram && is("glibc"));
+    for (rule, is_scaled) in [(Rule::CounterAsClock, true), (Rule::Counter, false)] {
+        if elf.is_of_shared_glibc || (is_runtimes && !is_scaled) {
+            continue;
+        }
+        let sections = &elf.code_sections;
+        let is_code = |at: u64| sections.is_empty() || sections.iter().any(|section| section.contains(&at));
+        let reads = counter_reads.iter();
+        let reads = reads.filter(|read| read.is_scaled == is_scaled && is_code(read.address));
+        let places: Vec<Place> = reads.map(Place::from).collect();
+        if !places.is_empty() {
+            add(rule, rule.level(), places);
+        }
+    }
     found
 }
 
-fn finding(elf: &Elf, runtime: Option<&Runtime>, rule: Rule, level: Level, mut sites: Vec<Site>) -> Finding {
+fn finding(elf: &Elf, runtime: Option<&Runtime>, rule: Rule, level: Level, mut sites: Vec<Place>) -> Finding {
     let count = sites.len();
     sites.truncate(SHOWN_SITES);
     sites.shrink_to_fit();

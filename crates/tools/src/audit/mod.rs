@@ -17,10 +17,10 @@ use fastpath_code::{bytes, calls, elf};
 
 pub use facts::{Lookups, Runtime};
 pub use fastpath_code::elf::Kind;
-pub use fastpath_code::{By, Bytes, Call, OnDisk, Site};
+pub use fastpath_code::{By, Bytes, Call, OnDisk};
 pub use judge::{Judged, judge};
 pub use layers::{Limits, of_bytes};
-pub use report::{Finding, Program, Report, Summary, Unjudged};
+pub use report::{Finding, Means, Place, Program, Report, Summary, Unjudged};
 pub use rules::{Level, Rule};
 pub use sarif::sarif;
 pub use walk::{Options, Progress, audit};

@@ -2,10 +2,56 @@
 
 use serde::Serialize;
 
-use crate::audit::calls::Site;
+use crate::audit::calls::{By, Call, CounterRead, Site};
 use crate::audit::elf::Kind;
 use crate::audit::facts::{Lookups, Runtime};
 use crate::audit::rules::{Level, Rule};
+
+/// What the code does at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Means {
+    /// A system call.
+    SystemCall,
+    /// A call of an address in the vsyscall page.
+    Vsyscall,
+    /// A read of the CPU's counter.
+    Counter,
+}
+
+/// One place in the code.
+#[derive(Clone, Copy, Debug, Serialize, schemars::JsonSchema)]
+pub struct Place {
+    /// Its address as the file states it, before relocation.
+    pub address: u64,
+    /// The call, unless it is a read of the counter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call: Option<Call>,
+    pub by: Means,
+}
+
+impl From<&Site> for Place {
+    fn from(site: &Site) -> Place {
+        Place {
+            address: site.address,
+            call: Some(site.call),
+            by: match site.by {
+                By::SystemCall => Means::SystemCall,
+                By::Vsyscall => Means::Vsyscall,
+            },
+        }
+    }
+}
+
+impl From<&CounterRead> for Place {
+    fn from(read: &CounterRead) -> Place {
+        Place {
+            address: read.address,
+            call: None,
+            by: Means::Counter,
+        }
+    }
+}
 
 /// One reason why one file does not take the fast path.
 #[derive(Clone, Debug, Serialize, schemars::JsonSchema)]
@@ -30,8 +76,8 @@ pub struct Finding {
     pub says: &'static str,
     /// The advice.
     pub help: &'static str,
-    /// The first sites of system calls.
-    pub sites: Vec<Site>,
+    /// The first places in the code.
+    pub sites: Vec<Place>,
     /// Number of all sites.
     pub site_count: usize,
     /// Number of sites that `fastpath run --rescue` redirects, where there are any. Determined for files that are not in

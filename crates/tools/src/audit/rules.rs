@@ -4,7 +4,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// The finding matters only if the program reads a clock, and no such read was found.
+    /// The finding matters only if the program reads a clock, and no such read was found; or it is about a read of the
+    /// CPU's counter, which is fast, and right where the counter is.
     Note,
     /// Some of the program's clock reads are system calls.
     Warning,
@@ -32,10 +33,12 @@ pub enum Rule {
     Libc,
     OwnSystemCall,
     Vsyscall,
+    CounterAsClock,
+    Counter,
 }
 
 impl Rule {
-    pub const ALL: [Rule; 7] = [
+    pub const ALL: [Rule; 9] = [
         Rule::StaticGlibc,
         Rule::StaticMusl,
         Rule::Go,
@@ -43,6 +46,8 @@ impl Rule {
         Rule::Libc,
         Rule::OwnSystemCall,
         Rule::Vsyscall,
+        Rule::CounterAsClock,
+        Rule::Counter,
     ];
 
     pub fn id(self) -> &'static str {
@@ -54,15 +59,17 @@ impl Rule {
             Rule::Libc => "libc-without-vdso",
             Rule::OwnSystemCall => "own-system-call",
             Rule::Vsyscall => "vsyscall-page",
+            Rule::CounterAsClock => "counter-as-clock",
+            Rule::Counter => "counter-read",
         }
     }
 
     /// Returns the rule's level, unless a circumstance of the file lowers it.
     pub fn level(self) -> Level {
-        if self == Rule::OwnSystemCall {
-            Level::Warning
-        } else {
-            Level::Error
+        match self {
+            Rule::OwnSystemCall => Level::Warning,
+            Rule::CounterAsClock | Rule::Counter => Level::Note,
+            _ => Level::Error,
         }
     }
 
@@ -79,6 +86,12 @@ impl Rule {
                 "a C library that does not look for the vDSO: every clock read of every program on it is a system call"
             }
             Rule::OwnSystemCall => "its own code makes the system call: these clock reads never take the vDSO",
+            Rule::CounterAsClock => {
+                "it reads the CPU's counter itself and scales it, as for a clock: that time is wrong where the counters of the CPUs differ, and after a restore on another host"
+            }
+            Rule::Counter => {
+                "it reads the CPU's counter itself, for a purpose that is not known: counts of cycles, bounds of loops and seeds are harmless, a clock may be wrong"
+            }
             Rule::Vsyscall => {
                 "it calls the vsyscall page: such a read traps into the kernel, or ends the program where the page is off"
             }
@@ -97,6 +110,9 @@ impl Rule {
                 "call the C library's clock_gettime instead, or look the function up in the vDSO (AT_SYSINFO_EHDR)"
             }
             Rule::Libc => "use a newer C library",
+            Rule::CounterAsClock | Rule::Counter => {
+                "read CLOCK_MONOTONIC instead, which costs little more where it is fast; `fastpath doctor` tells whether a host's counter can be trusted"
+            }
             Rule::Vsyscall => "link it with a C library of this decade, or call its clock_gettime instead",
         }
     }
