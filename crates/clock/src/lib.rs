@@ -14,7 +14,7 @@
 //! - [`ntp`]: the kernel's clock adjustments, from adjtimex(2);
 //! - `steer`: from the anchor in force to the next one, without time going back;
 //! - [`discipline`]: all of it for one host.
-#![cfg_attr(all(clippy, not(test)), warn(unused_crate_dependencies))]
+#![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
 pub mod bracket;
 pub mod discipline;

@@ -48,32 +48,32 @@ pub(crate) struct Line {
 
 impl Line {
     /// Returns the line through at least two points with different counters; the last is the origin.
-    pub fn fit<'a>(points: impl Iterator<Item = &'a Point>) -> Option<Line> {
+    pub(crate) fn fit<'a>(points: impl Iterator<Item = &'a Point>) -> Option<Line> {
         let mut fit = Fit::default();
         points.for_each(|point| fit.add(point));
         fit.line()
     }
 
     /// Returns the nanoseconds above `origin_ns` at a value of the counter.
-    pub fn above_origin_ns(&self, cycles: u64) -> f64 {
+    pub(crate) fn above_origin_ns(&self, cycles: u64) -> f64 {
         self.offset_ns + self.ns_per_cycle * cycles_between(self.origin_cycles, cycles) as f64
     }
 
     /// Returns how far a point lies above the line, in nanoseconds.
-    pub fn residual_ns(&self, point: &Point) -> f64 {
+    pub(crate) fn residual_ns(&self, point: &Point) -> f64 {
         ns_between(self.origin_ns, point.ns) as f64 - self.above_origin_ns(point.cycles)
     }
 
     /// Returns for how long after the origin the line is known to within `bound_ns`, if points have a standard
     /// deviation of `sigma_ns`; in nanoseconds, 0 if it is not even known at the origin.
-    pub fn known_for_ns(&self, bound_ns: f64, sigma_ns: f64) -> f64 {
+    pub(crate) fn known_for_ns(&self, bound_ns: f64, sigma_ns: f64) -> f64 {
         let variance = bound_ns * bound_ns / (sigma_ns * sigma_ns) - 1.0 / self.points;
         let cycles = (variance.max(0.0) * self.spread).sqrt() + self.mean_cycles;
         (cycles * self.ns_per_cycle).max(0.0)
     }
 
     /// Returns the variance of the line at a value of the counter, for points of variance one.
-    pub fn variance_at(&self, cycles: u64) -> f64 {
+    pub(crate) fn variance_at(&self, cycles: u64) -> f64 {
         let from_mean = cycles_between(self.origin_cycles, cycles) as f64 - self.mean_cycles;
         1.0 / self.points + from_mean * from_mean / self.spread
     }
@@ -95,7 +95,7 @@ pub(crate) struct Fit {
 
 impl Fit {
     /// Adds a point.
-    pub fn add(&mut self, point: &Point) {
+    pub(crate) fn add(&mut self, point: &Point) {
         if self.count == 0.0 {
             self.first = *point;
         }
@@ -110,7 +110,7 @@ impl Fit {
     }
 
     /// Returns the line through at least two points with different counters; the last is the origin.
-    pub fn line(&self) -> Option<Line> {
+    pub(crate) fn line(&self) -> Option<Line> {
         let (mean_x, mean_y) = (self.sum_x / self.count, self.sum_y / self.count);
         let spread = self.sum_xx - self.sum_x * mean_x;
         let ns_per_cycle = (self.sum_xy - self.sum_x * mean_y) / spread;

@@ -41,7 +41,7 @@ pub(crate) struct Measured {
 }
 
 impl Offset {
-    pub fn new(measured: &Measured) -> Offset {
+    pub(crate) fn new(measured: &Measured) -> Offset {
         let rounded = measured.rest_ns.round();
         Offset {
             held_ns: measured.whole_ns.wrapping_add(rounded as i64),
@@ -52,17 +52,17 @@ impl Offset {
     }
 
     /// Returns the offset in whole nanoseconds.
-    pub fn held_ns(&self) -> i64 {
+    pub(crate) fn held_ns(&self) -> i64 {
         self.held_ns
     }
 
     /// Returns whether a measurement shows that the clock was stepped.
-    pub fn is_step(&self, measured: &Measured) -> bool {
+    pub(crate) fn is_step(&self, measured: &Measured) -> bool {
         (self.above_held_ns(measured) - self.mean_ns).abs() > measured.bound_ns + self.bound_ns
     }
 
     /// Takes a measurement: applies a step at once, and averages anything less.
-    pub fn observe(&mut self, measured: &Measured) -> Change {
+    pub(crate) fn observe(&mut self, measured: &Measured) -> Change {
         if self.is_step(measured) {
             *self = Offset::new(measured);
             return Change::Stepped;
@@ -84,7 +84,7 @@ impl Offset {
     }
 
     /// Returns how far a measurement lies above the offset, in nanoseconds.
-    pub fn above_held_ns(&self, measured: &Measured) -> f64 {
+    pub(crate) fn above_held_ns(&self, measured: &Measured) -> f64 {
         (measured.whole_ns.wrapping_sub(self.held_ns)) as f64 + measured.rest_ns
     }
 }

@@ -20,7 +20,7 @@ impl<T: Copy + Default, const N: usize> Default for Recent<T, N> {
 
 impl<T: Copy, const N: usize> Recent<T, N> {
     /// Appends a value.
-    pub fn push(&mut self, value: T) {
+    pub(crate) fn push(&mut self, value: T) {
         if self.count == N {
             self.drop_oldest(1);
         }
@@ -29,7 +29,7 @@ impl<T: Copy, const N: usize> Recent<T, N> {
     }
 
     /// Drops the oldest `count` values, or all.
-    pub fn drop_oldest(&mut self, count: usize) {
+    pub(crate) fn drop_oldest(&mut self, count: usize) {
         let count = count.min(self.count);
         // Moves a few kilobytes at most ten times a second, and keeps the values contiguous.
         self.values.copy_within(count..self.count, 0);
@@ -37,7 +37,7 @@ impl<T: Copy, const N: usize> Recent<T, N> {
     }
 
     /// Drops the values for which `keep` returns false.
-    pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+    pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         let mut kept = 0;
         for index in 0..self.count {
             if keep(&self.values[index]) {
@@ -49,12 +49,12 @@ impl<T: Copy, const N: usize> Recent<T, N> {
     }
 
     /// Changes every value.
-    pub fn change(&mut self, change: impl FnMut(&mut T)) {
+    pub(crate) fn change(&mut self, change: impl FnMut(&mut T)) {
         self.values[..self.count].iter_mut().for_each(change);
     }
 
     /// Drops all values.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.count = 0;
     }
 }

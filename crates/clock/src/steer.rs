@@ -50,7 +50,12 @@ pub(crate) struct Shown {
 impl Shown {
     /// Returns what the anchor in force shows when the next one begins; without one, what the withdrawn anchor showed
     /// at its end, whatever the counter did since.
-    pub fn by(in_force: Option<Anchor>, withdrawn: Option<Anchor>, index: usize, effective_at: u64) -> Option<Shown> {
+    pub(crate) fn by(
+        in_force: Option<Anchor>,
+        withdrawn: Option<Anchor>,
+        index: usize,
+        effective_at: u64,
+    ) -> Option<Shown> {
         let anchor = in_force.or(withdrawn)?;
         // No reader uses an anchor past its end: the next must not begin below the value that it showed last.
         let end = anchor.end_cycles();
@@ -63,7 +68,7 @@ impl Shown {
     }
 
     /// Returns how far this is ahead of the kernel's clock at `effective_at`, as `line` predicts it.
-    pub fn ahead_ns(&self, line: &Line, effective_at: u64) -> f64 {
+    pub(crate) fn ahead_ns(&self, line: &Line, effective_at: u64) -> f64 {
         ahead_of_origin_ns(self.ns_shifted, self.shift, line.origin_ns) - kernel_above_ns(line, effective_at)
     }
 }

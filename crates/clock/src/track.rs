@@ -74,12 +74,12 @@ pub(crate) struct Track {
 
 impl Track {
     /// Returns the line through the points that still show the present rate; `None` before the second good sample.
-    pub fn line(&self) -> Option<&Line> {
+    pub(crate) fn line(&self) -> Option<&Line> {
         self.line.as_ref()
     }
 
     /// Drops the points and the counter's rate, but not the widths of brackets.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.points.clear();
         self.differences_ns.clear();
         self.line = None;
@@ -87,7 +87,7 @@ impl Track {
     }
 
     /// Returns the largest possible relative error of the line's rate, by the width of the brackets at its ends.
-    pub fn rate_uncertainty(&self) -> f64 {
+    pub(crate) fn rate_uncertainty(&self) -> f64 {
         match (self.points.first(), self.points.last(), &self.line) {
             (Some(first), Some(last), Some(_)) => {
                 let baseline = cycles_between(first.cycles, last.cycles) as f64;
@@ -99,13 +99,13 @@ impl Track {
 
     /// Returns the error that a program cannot see when it mixes our answers with the kernel's: half of the cost of a
     /// read of the kernel's clock.
-    pub fn promised_ns(&self) -> f64 {
+    pub(crate) fn promised_ns(&self) -> f64 {
         self.half_width_ns()
             .map_or(f64::INFINITY, |ns| ns.max(LEAST_PROMISED_NS))
     }
 
     /// Returns for how long after the last point the line is known to within `promised_ns`, in nanoseconds.
-    pub fn known_for_ns(&self) -> f64 {
+    pub(crate) fn known_for_ns(&self) -> f64 {
         self.line.map_or(0.0, |line| {
             line.known_for_ns(self.promised_ns(), RECKONED_WITH * self.noise_ns())
         })
@@ -118,7 +118,7 @@ impl Track {
     }
 
     /// Returns the standard deviation of a point, in nanoseconds.
-    pub fn noise_ns(&self) -> f64 {
+    pub(crate) fn noise_ns(&self) -> f64 {
         let (Some(line), Some(half_width_ns)) = (&self.line, self.half_width_ns()) else {
             return f64::INFINITY;
         };
@@ -161,7 +161,7 @@ impl Track {
     ///
     /// Moves the points to where they would be if the clock had always run at its new rate and arrived at this bracket:
     /// the line keeps what it knows of the counter.
-    pub fn turn(&mut self, bracket: &Bracket, factor: f64) -> bool {
+    pub(crate) fn turn(&mut self, bracket: &Bracket, factor: f64) -> bool {
         if !self.widths.is_good(bracket) {
             return false;
         }
@@ -181,7 +181,7 @@ impl Track {
     }
 
     /// Takes a bracket.
-    pub fn see(&mut self, bracket: &Bracket, limits: RateLimits) -> Seen {
+    pub(crate) fn see(&mut self, bracket: &Bracket, limits: RateLimits) -> Seen {
         let point = Point::from(*bracket);
         // Holds for every width: the clock was read inside of the bracket.
         if let Some(reason) = self.disbelieve(&point, limits) {

@@ -16,18 +16,18 @@ pub(crate) struct Widths {
 
 impl Widths {
     /// Takes a bracket, and returns whether it is as narrow as an uninterrupted one on this host.
-    pub fn see(&mut self, bracket: &Bracket) -> bool {
+    pub(crate) fn see(&mut self, bracket: &Bracket) -> bool {
         self.recent.push(bracket.width_cycles());
         self.is_good(bracket)
     }
 
     /// Returns the same for a bracket without taking it.
-    pub fn is_good(&self, bracket: &Bracket) -> bool {
+    pub(crate) fn is_good(&self, bracket: &Bracket) -> bool {
         bracket.width_cycles() <= 2 * self.narrowest_cycles() + 2
     }
 
     /// Returns the width of the narrowest of the recent brackets.
-    pub fn narrowest_cycles(&self) -> u64 {
+    pub(crate) fn narrowest_cycles(&self) -> u64 {
         // Bounded far below u64::MAX, so that small multiples of it do not overflow.
         self.recent.iter().copied().min().unwrap_or(0).min(u64::MAX / 8)
     }

@@ -18,7 +18,7 @@ use crate::peer::{Peer, Process};
 
 /// Limits of users.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// Pages of one user other than root.
     pub pages_per_user: usize,
     /// Pages of all users together, some of which are reserved for root.
@@ -27,7 +27,7 @@ pub struct Limits {
 
 impl Limits {
     /// Returns limits for as many pages as there is room for, and `pages_per_user` for one user.
-    pub fn of_this_process(pages_per_user: usize) -> Limits {
+    pub(crate) fn of_this_process(pages_per_user: usize) -> Limits {
         // A page takes one descriptor, its mailbox another, and its plan a third; clients and the rest of the daemon
         // need some, too.
         let descriptors = rlimit(libc::RLIMIT_NOFILE).saturating_sub(OTHER_DESCRIPTORS) / 3;
@@ -56,7 +56,7 @@ const OTHER_DESCRIPTORS: u64 = 2048;
 const MOST_PAGES: usize = 32_768;
 
 /// A page of a daemon that has ended, and the process that maps it.
-pub struct Found {
+pub(crate) struct Found {
     pub process: Process,
     pub payer: Payer,
     pub page: SharedPage,
@@ -83,7 +83,7 @@ impl Entry {
 }
 
 /// All pages.
-pub struct Book {
+pub(crate) struct Book {
     entries: BTreeMap<u64, Entry>,
     /// Pages that are not published any more, but that another process still has: they count while they take memory.
     held: VecDeque<Entry>,
@@ -102,7 +102,7 @@ pub struct Book {
 impl Book {
     /// Creates an empty book, whose pages `publisher` keeps. They are marked as `keeper`'s
     /// ([`crate::sockets::Listener::keeper`]).
-    pub fn new(publisher: Handle, limits: Limits, keeper: u64) -> Book {
+    pub(crate) fn new(publisher: Handle, limits: Limits, keeper: u64) -> Book {
         Book {
             entries: BTreeMap::new(),
             held: VecDeque::new(),
@@ -118,7 +118,7 @@ impl Book {
     }
 
     /// Makes a page. `mailbox` is the client's own, if it has one; `plan` is what the client gets besides.
-    pub fn open(
+    pub(crate) fn open(
         &mut self,
         (process, payer): (Process, Payer),
         clocks: ClockSet,
@@ -166,7 +166,7 @@ impl Book {
     }
 
     /// Continues to publish a page whose daemon has ended. The page itself records which clocks it answers.
-    pub fn take_up(&mut self, found: Found, offsets: Offsets) -> io::Result<()> {
+    pub(crate) fn take_up(&mut self, found: Found, offsets: Offsets) -> io::Result<()> {
         let Found {
             process,
             payer,
@@ -218,7 +218,7 @@ impl Book {
     }
 
     /// Checks `how_many` pages, and releases those that no process maps any more.
-    pub fn sweep(&mut self, how_many: usize) {
+    pub(crate) fn sweep(&mut self, how_many: usize) {
         let mut ids: Vec<u64> = self
             .entries
             .range(self.swept + 1..)
@@ -247,7 +247,7 @@ impl Book {
     }
 
     /// Returns how many pages take memory, published or not.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.entries.len() + self.held.len()
     }
 
@@ -271,7 +271,7 @@ impl Book {
     }
 
     /// Withdraws a process's pages for good, as far as the client may; returns how many there were.
-    pub fn let_go(&mut self, pid: i32, asker: Peer) -> usize {
+    pub(crate) fn let_go(&mut self, pid: i32, asker: Peer) -> usize {
         let may = |entry: &Entry| asker.has_to_do_with(entry.process.uid, entry.payer);
         let of_process = |(id, entry): (&u64, &Entry)| (entry.process.pid == pid && may(entry)).then_some(*id);
         let ids: Vec<u64> = self.entries.iter().filter_map(of_process).collect();
@@ -283,18 +283,18 @@ impl Book {
     }
 
     /// Returns the number of published pages.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.entries.len()
     }
 
     /// Returns whether a page has this inode.
-    pub fn has(&self, inode: u64) -> bool {
+    pub(crate) fn has(&self, inode: u64) -> bool {
         self.inodes.contains(&inode)
     }
 
     /// Returns up to `most` pages that a user may see, after the one with the id `after`, and the id to continue from,
     /// if there are more.
-    pub fn shown_to(&self, peer: Peer, after: u64, most: usize) -> (Vec<status::Page>, Option<u64>) {
+    pub(crate) fn shown_to(&self, peer: Peer, after: u64, most: usize) -> (Vec<status::Page>, Option<u64>) {
         let mut shown = self
             .entries
             .range((Bound::Excluded(after), Bound::Unbounded))
@@ -309,7 +309,7 @@ impl Book {
     }
 
     /// Returns how often the publisher has woken up: it is alive as long as this changes.
-    pub fn publishers_turns(&self) -> u64 {
+    pub(crate) fn publishers_turns(&self) -> u64 {
         self.publisher.turns()
     }
 }

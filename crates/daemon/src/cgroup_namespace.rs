@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 
 /// Enters the cgroup namespace of the first process of this PID namespace, if it is another one. Returns `Ok` too if
 /// this process may not know which one that is.
-pub fn enter_that_of_the_first_process() -> io::Result<()> {
+pub(crate) fn enter_that_of_the_first_process() -> io::Result<()> {
     match File::open("/proc/1/ns/cgroup") {
         Ok(namespace) => enter(&namespace),
         Err(_) => Ok(()),

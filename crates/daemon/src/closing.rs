@@ -15,17 +15,17 @@ type UnderWay = HashMap<Payer, usize>;
 
 /// Closes descriptors that may not close at once.
 #[derive(Clone, Default)]
-pub struct Closer(Arc<Mutex<UnderWay>>);
+pub(crate) struct Closer(Arc<Mutex<UnderWay>>);
 
 impl Closer {
     /// Returns whether this user has as many closing threads as it may.
-    pub fn is_busy_for(&self, payer: Payer) -> bool {
+    pub(crate) fn is_busy_for(&self, payer: Payer) -> bool {
         self.under_way().get(&payer).is_some_and(|count| *count >= OF_ONE_USER)
     }
 
     /// Returns the descriptors of a packet if each is a pidfd or a memfd, as all are that a request may have; else
     /// closes them.
-    pub fn known(&self, fds: Vec<OwnedFd>, payer: Payer) -> Option<Vec<OwnedFd>> {
+    pub(crate) fn known(&self, fds: Vec<OwnedFd>, payer: Payer) -> Option<Vec<OwnedFd>> {
         if fds.iter().all(is_known) {
             return Some(fds);
         }
@@ -34,7 +34,7 @@ impl Closer {
     }
 
     /// Closes the descriptors in a thread of their own.
-    pub fn close(&self, fds: Vec<OwnedFd>, payer: Payer) {
+    pub(crate) fn close(&self, fds: Vec<OwnedFd>, payer: Payer) {
         if fds.is_empty() {
             return;
         }

@@ -28,14 +28,14 @@ use crate::peer::Process;
 use crate::search::{Bounds, Examine, search};
 
 /// The thread, and what it has found.
-pub struct Finder {
+pub(crate) struct Finder {
     found: Receiver<Found>,
     wake: Arc<EventFd>,
 }
 
 impl Finder {
     /// Searches all processes once, for pages of this keeper.
-    pub fn start(keeper: u64) -> io::Result<Finder> {
+    pub(crate) fn start(keeper: u64) -> io::Result<Finder> {
         let (sender, found) = sync_channel(UNREAD);
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let examiner = Examiner {
@@ -52,7 +52,7 @@ impl Finder {
     }
 
     /// Returns the pages found since the last call.
-    pub fn take(&self) -> Vec<Found> {
+    pub(crate) fn take(&self) -> Vec<Found> {
         let _ = self.wake.read();
         self.found.try_iter().collect()
     }

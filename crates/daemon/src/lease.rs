@@ -5,23 +5,23 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use fastpath_inject::lease::open;
-pub use fastpath_inject::lease::{Lease, reopen};
+pub(crate) use fastpath_inject::lease::{Lease, reopen};
 use fastpath_publish::SharedPage;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 /// Descriptor of memory that a client got for reading, used to find out whether the client still has it.
-pub struct Plan(File);
+pub(crate) struct Plan(File);
 
 impl Plan {
     /// Takes a memfd, and returns also the descriptor to give away: opened anew, so that the kernel counts it as long
     /// as it is open or mapped.
-    pub fn new(made: &impl AsRawFd) -> io::Result<(Plan, OwnedFd)> {
+    pub(crate) fn new(made: &impl AsRawFd) -> io::Result<(Plan, OwnedFd)> {
         Ok((Plan(open(made, OFlag::O_RDONLY)?.into()), open(made, OFlag::O_RDONLY)?))
     }
 
     /// Returns whether the client, or a process that got it from there, has it open or mapped.
-    pub fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         is_read(&self.0)
     }
 }
@@ -41,7 +41,7 @@ fn is_read(file: &File) -> bool {
 }
 
 /// Returns whether any process but its publisher has a page open or mapped.
-pub fn is_page_read(page: &SharedPage) -> bool {
+pub(crate) fn is_page_read(page: &SharedPage) -> bool {
     // A page that was taken up was opened for writing, and counts as a writer; one that was made here does not count at
     // all, and a lease requires a descriptor that does.
     is_read(page.file()) && page.reader().is_ok_and(|reader| is_read(&reader.into()))

@@ -4,7 +4,7 @@
 //! pages through a queue. The other serves clients (`server`): it answers each request at once or not at all, and keeps
 //! nothing for a client that does not read. Work that may take long, such as a search of /proc or a change of a
 //! process, has threads of its own.
-#![cfg_attr(all(clippy, not(test)), warn(unused_crate_dependencies))]
+#![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
 mod book;
 mod cgroup_namespace;

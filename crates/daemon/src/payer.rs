@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// The account that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Payer {
+pub(crate) enum Payer {
     /// The root of the daemon's own namespaces.
     Root,
     /// A user of the daemon's own namespace, for itself or for the user namespaces that it made.
@@ -41,23 +41,23 @@ const MOST_NESTED: usize = 33;
 
 impl Payer {
     /// Returns the payer of a process and its user, by their ids in the daemon's namespaces.
-    pub fn of_pid(pid: i32, uid: u32) -> io::Result<Payer> {
+    pub(crate) fn of_pid(pid: i32, uid: u32) -> io::Result<Payer> {
         Payer::of_process(&open_pidfd(pid)?, pid, uid)
     }
 
     /// Returns whether it is a container or unseen: these can be many without being many users.
-    pub fn is_container(self) -> bool {
+    pub(crate) fn is_container(self) -> bool {
         matches!(self, Payer::Container(_) | Payer::Unseen)
     }
 
     /// Returns whether it is the host's root, which has no limit of its own.
-    pub fn is_root(self) -> bool {
+    pub(crate) fn is_root(self) -> bool {
         self == Payer::Root
     }
 
     /// Returns the payer of a process and its user. The error: the process has ended, and its payer cannot be
     /// determined.
-    pub fn of_process(pidfd: &OwnedFd, pid: i32, uid: u32) -> io::Result<Payer> {
+    pub(crate) fn of_process(pidfd: &OwnedFd, pid: i32, uid: u32) -> io::Result<Payer> {
         let payer = look(pid, uid);
         // The namespaces were the peer's only if it has not ended meanwhile.
         if has_ended(pidfd) {
@@ -124,7 +124,7 @@ fn owner_of(namespace: &File) -> io::Result<u32> {
 }
 
 /// Returns a pidfd of a connected peer, with its process and user from SO_PEERCRED.
-pub fn pidfd_of_peer(socket: BorrowedFd<'_>, pid: i32, uid: u32) -> io::Result<OwnedFd> {
+pub(crate) fn pidfd_of_peer(socket: BorrowedFd<'_>, pid: i32, uid: u32) -> io::Result<OwnedFd> {
     match peer_pidfd(socket) {
         // A kernel before 6.5. The process with the number now counts as the peer, if it belongs to the same user.
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
@@ -164,7 +164,7 @@ fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
 }
 
 /// Returns whether the process has ended: its pidfd is readable then (pidfd_open(2)).
-pub fn has_ended(pidfd: &OwnedFd) -> bool {
+pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
     poll(&mut fds, PollTimeout::ZERO) != Ok(0)
 }

@@ -15,7 +15,7 @@ use crate::payer::{Payer, has_ended, pidfd_of_peer};
 
 /// A client that has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub(crate) struct Peer {
     /// Process id here; 0: the process is in a PID namespace that cannot be seen from here.
     pub pid: i32,
     /// User id.
@@ -32,7 +32,7 @@ const MOST_REMEMBERED: usize = 64;
 /// The clients' processes that were examined a short time ago: an examination takes longer than the rest of accept(2),
 /// and a process may connect thousands of times a second.
 #[derive(Default)]
-pub struct Examined(HashMap<(i32, u32), Known>);
+pub(crate) struct Examined(HashMap<(i32, u32), Known>);
 
 struct Known {
     pidfd: OwnedFd,
@@ -42,7 +42,7 @@ struct Known {
 
 impl Examined {
     /// Reads SO_PEERCRED: the client at the time when it connected. The error: the client has ended.
-    pub fn peer(&mut self, socket: &impl AsFd, now: Instant) -> io::Result<Peer> {
+    pub(crate) fn peer(&mut self, socket: &impl AsFd, now: Instant) -> io::Result<Peer> {
         let credentials = getsockopt(&socket.as_fd(), PeerCredentials)?;
         let (pid, uid) = (credentials.pid(), credentials.uid());
         if pid <= 0 {
@@ -64,7 +64,7 @@ impl Examined {
     }
 
     /// Forgets processes that must be examined again.
-    pub fn tidy(&mut self, now: Instant) {
+    pub(crate) fn tidy(&mut self, now: Instant) {
         self.0.retain(|_, known| known.is_fresh(now));
     }
 }
@@ -77,14 +77,14 @@ impl Known {
 
 impl Peer {
     /// A client that has ended, or closed its connection, before it was examined.
-    pub const ENDED: Peer = Peer {
+    pub(crate) const ENDED: Peer = Peer {
         pid: 0,
         uid: u32::MAX,
         payer: Payer::Ended,
     };
 
     /// Returns the client's own process.
-    pub fn process(&self) -> Result<Process, Refusal> {
+    pub(crate) fn process(&self) -> Result<Process, Refusal> {
         if self.pid <= 0 {
             return Err(Refusal::new(
                 Code::Process,
@@ -100,7 +100,7 @@ impl Peer {
     }
 
     /// Returns the process that a pidfd names and its payer; refuses if the client may not act on that process.
-    pub fn process_of(&self, pidfd: BorrowedFd<'_>) -> Result<(Process, Payer), Refusal> {
+    pub(crate) fn process_of(&self, pidfd: BorrowedFd<'_>) -> Result<(Process, Payer), Refusal> {
         let process = Process::read(pid_of(pidfd)?)?;
         let payer = Payer::of_pid(process.pid, process.uid).map_err(|_| gone(process.pid))?;
         if !self.has_to_do_with(process.uid, payer) {
@@ -114,7 +114,7 @@ impl Peer {
 
     /// Returns whether the client may act on a process of this user and payer: root may on all, and a container's root
     /// on all of its container.
-    pub fn has_to_do_with(&self, uid: u32, payer: Payer) -> bool {
+    pub(crate) fn has_to_do_with(&self, uid: u32, payer: Payer) -> bool {
         match self.uid {
             // A daemon in a PID namespace of its own cannot see a client outside, and serves no process there; it only
             // reports its status.
@@ -193,7 +193,7 @@ const MOST_INFO: u64 = 4096;
 
 /// Returns whether a link in /proc/PID/fd is a pidfd's: an anonymous inode, or one of pidfs (Linux 6.9). A path begins
 /// with a slash.
-pub fn is_pidfd(link: &str) -> bool {
+pub(crate) fn is_pidfd(link: &str) -> bool {
     link == "anon_inode:[pidfd]" || link.starts_with("pidfd:[")
 }
 

@@ -19,7 +19,7 @@ use crate::peer::{Peer, Process};
 use crate::server::State;
 
 /// An answer and what is sent with it.
-pub struct Answered {
+pub(crate) struct Answered {
     /// Fixed part of the packet.
     pub answer: Answer,
     /// Bytes that follow it in the packet.
@@ -35,7 +35,7 @@ impl Answered {
     }
 
     /// Returns the packet.
-    pub fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.answer.bytes();
         bytes.extend_from_slice(&self.text);
         bytes
@@ -49,7 +49,7 @@ const REACH: u64 = 1 << 31;
 const ADDRESSES: u64 = 1 << 56;
 
 /// Answers one packet.
-pub fn answer(state: &mut State, peer: Peer, packet: &[u8], fds: Vec<OwnedFd>) -> Answered {
+pub(crate) fn answer(state: &mut State, peer: Peer, packet: &[u8], fds: Vec<OwnedFd>) -> Answered {
     let (operation, answered) = match Request::parse(packet) {
         Ok((operation, request)) => {
             let answered = match operation {
@@ -77,7 +77,7 @@ pub fn answer(state: &mut State, peer: Peer, packet: &[u8], fds: Vec<OwnedFd>) -
 }
 
 /// Returns the refusal of a descriptor that no request has.
-pub fn refuse_descriptors(state: &mut State) -> Answered {
+pub(crate) fn refuse_descriptors(state: &mut State) -> Answered {
     state.refused += 1;
     let refusal = Refusal::new(Code::Malformed, "a descriptor is neither a pidfd nor a memfd");
     Answered::with(Answer::refusing(0, &refusal), Vec::new())

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// How long processes may take, and how many of a user may take longer.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub(crate) struct Bounds {
     /// Timeout for a process.
     pub timeout: Duration,
     /// Processes of a user that time out before the others of that user are examined last.
@@ -26,7 +26,7 @@ pub struct Bounds {
 }
 
 /// What is done with each process.
-pub trait Examine: Send + Sync + 'static {
+pub(crate) trait Examine: Send + Sync + 'static {
     /// What is found in a process.
     type Found;
 
@@ -39,7 +39,7 @@ pub trait Examine: Send + Sync + 'static {
 
 /// Examines each process, and calls `is_late` for each one that does not answer in time. `processes` has the process
 /// and its user.
-pub fn search<U: Copy + Eq + Hash>(
+pub(crate) fn search<U: Copy + Eq + Hash>(
     processes: impl IntoIterator<Item = (i32, U)>,
     bounds: Bounds,
     examiner: impl Examine,

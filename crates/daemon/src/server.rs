@@ -48,11 +48,11 @@ const SWEEPS_A_ROUND: usize = 16;
 const MEASURE_EVERY: Duration = Duration::from_secs(60);
 
 /// SIGTERM, SIGINT and SIGHUP as a descriptor for epoll(7).
-pub struct Signals(SignalFd);
+pub(crate) struct Signals(SignalFd);
 
 impl Signals {
     /// Blocks them in this thread and in the threads that it starts.
-    pub fn block() -> io::Result<Signals> {
+    pub(crate) fn block() -> io::Result<Signals> {
         let mut set = SigSet::empty();
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
             set.add(signal);
@@ -64,7 +64,7 @@ impl Signals {
 }
 
 /// State from which requests are answered.
-pub struct State {
+pub(crate) struct State {
     /// All pages.
     pub book: Book,
     begun: Instant,
@@ -82,7 +82,7 @@ pub struct State {
 
 impl State {
     /// Refuses a process for which the policy says never.
-    pub fn policy_allows(&self, process: Process) -> Result<(), Refusal> {
+    pub(crate) fn policy_allows(&self, process: Process) -> Result<(), Refusal> {
         let policy = self.watcher.policy();
         if policy.rules() == 0 {
             return Ok(());
@@ -97,7 +97,7 @@ impl State {
     }
 
     /// Queues a process to be attached with its descendants.
-    pub fn attach(&self, process: Process, payer: Payer, clocks: ClockSet) -> Result<(), Refusal> {
+    pub(crate) fn attach(&self, process: Process, payer: Payer, clocks: ClockSet) -> Result<(), Refusal> {
         if cfg!(not(target_arch = "x86_64")) {
             let why = "running processes are attached on x86-64 only";
             return Err(Refusal::new(Code::Unsupported, why));
@@ -125,12 +125,12 @@ impl State {
     }
 
     /// Returns the clocks for clients that leave the choice to the daemon.
-    pub fn slow_clocks(&self) -> ClockSet {
+    pub(crate) fn slow_clocks(&self) -> ClockSet {
         self.clocks.unwrap_or(self.slow)
     }
 
     /// Returns the status for a client: up to `most` pages, from after the one with the id `after`.
-    pub fn status(&self, peer: Peer, after: u64, most: usize) -> Status {
+    pub(crate) fn status(&self, peer: Peer, after: u64, most: usize) -> Status {
         let (mut pages, next) = self.book.shown_to(peer, after, most);
         for page in &mut pages {
             page.rule = self.watcher.rule_of(page.inode);
@@ -189,7 +189,7 @@ const FINDER: u64 = LISTENER - 1;
 const EVENTS: usize = 256;
 
 /// The server and all connections.
-pub struct Server {
+pub(crate) struct Server {
     listener: Listener,
     signals: Signals,
     events: Epoll,
@@ -207,7 +207,7 @@ pub struct Server {
 
 impl Server {
     /// Creates a server.
-    pub fn new(
+    pub(crate) fn new(
         options: &Options,
         policy: Policy,
         listener: Listener,
@@ -250,7 +250,7 @@ impl Server {
     }
 
     /// Serves until a signal ends it, or the publisher has ended.
-    pub fn run(mut self, publisher_ended: &dyn Fn() -> bool) -> Result<(), String> {
+    pub(crate) fn run(mut self, publisher_ended: &dyn Fn() -> bool) -> Result<(), String> {
         log::say(
             Priority::Info,
             format_args!("serving; slow here: {}", names(self.state.slow_clocks())),

@@ -25,7 +25,7 @@ struct Share {
 }
 
 /// Usage of each user.
-pub struct Shares {
+pub(crate) struct Shares {
     of_user: HashMap<Payer, Share>,
     connections: usize,
     of_containers: usize,
@@ -33,7 +33,7 @@ pub struct Shares {
 
 impl Shares {
     /// Creates shares without any usage.
-    pub fn new() -> Shares {
+    pub(crate) fn new() -> Shares {
         Shares {
             of_user: HashMap::new(),
             connections: 0,
@@ -50,7 +50,7 @@ impl Shares {
     }
 
     /// Takes a connection of this user's share; returns false if it may have no more.
-    pub fn connect(&mut self, payer: Payer, now: Instant) -> bool {
+    pub(crate) fn connect(&mut self, payer: Payer, now: Instant) -> bool {
         let most = CONNECTIONS_IN_ALL - if payer.is_root() { 0 } else { CONNECTIONS };
         let is_full =
             self.connections >= most || payer.is_container() && self.of_containers >= CONNECTIONS_OF_CONTAINERS;
@@ -65,14 +65,14 @@ impl Shares {
     }
 
     /// Gives a connection back.
-    pub fn disconnect(&mut self, payer: Payer, now: Instant) {
+    pub(crate) fn disconnect(&mut self, payer: Payer, now: Instant) {
         self.share(payer, now).connections -= 1;
         self.connections -= 1;
         self.of_containers -= usize::from(payer.is_container());
     }
 
     /// Takes a request of this user's share; returns false if the user has to wait.
-    pub fn ask(&mut self, payer: Payer, now: Instant) -> bool {
+    pub(crate) fn ask(&mut self, payer: Payer, now: Instant) -> bool {
         let share = self.share(payer, now);
         let passed = now.saturating_duration_since(share.counted);
         share.counted = now;
@@ -85,7 +85,7 @@ impl Shares {
     }
 
     /// Forgets users without connections and recent requests.
-    pub fn tidy(&mut self, now: Instant) {
+    pub(crate) fn tidy(&mut self, now: Instant) {
         self.of_user
             .retain(|_, share| share.connections > 0 || now.saturating_duration_since(share.counted) < FORGOTTEN_AFTER);
     }

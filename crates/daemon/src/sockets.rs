@@ -16,11 +16,11 @@ use sha2::{Digest, Sha256};
 
 /// Limit of clients that wait to be accepted; the kernel makes others wait, or refuses them. They are accepted in their
 /// order, and one user can fill the queue, so the limit bounds how long the others wait.
-pub const QUEUE: i32 = 128;
+pub(crate) const QUEUE: i32 = 128;
 
 /// Listens at a path that every user may connect to. Removes the socket of a dead daemon there, but not that of a
 /// running one. Makes the directory of the default socket only: another path may be mistyped.
-pub fn listen(path: &Path) -> Result<Listener, String> {
+pub(crate) fn listen(path: &Path) -> Result<Listener, String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| format!("{}: {what}: {error}", path.display());
     if let Some(directory) = path.parent().filter(|_| path == Path::new(SOCKET)) {
         fs::DirBuilder::new()
@@ -78,7 +78,7 @@ fn with_advice(error: &io::Error) -> String {
 }
 
 /// A socket that clients find at its path. Without it, programs do without a daemon, and do not wait for one.
-pub struct Listener {
+pub(crate) struct Listener {
     socket: OwnedFd,
     path: PathBuf,
     inode: u64,
@@ -86,7 +86,7 @@ pub struct Listener {
 
 impl Listener {
     /// Accepts a client.
-    pub fn accept(&self) -> nix::Result<OwnedFd> {
+    pub(crate) fn accept(&self) -> nix::Result<OwnedFd> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let accepted = accept4(self.socket.as_raw_fd(), flags)?;
         // SAFETY: accept4 has just returned this descriptor, and nothing else owns it.
@@ -101,7 +101,7 @@ impl Listener {
 
     /// Returns the mark of the pages of a daemon that listens here: only the next daemon at the same path takes them
     /// up. Never 0.
-    pub fn keeper(&self) -> u64 {
+    pub(crate) fn keeper(&self) -> u64 {
         // All names of a path give the same mark.
         let place = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
         let [a, b, c, d, e, f, g, h, ..]: [u8; 32] = Sha256::digest(place.as_os_str().as_bytes()).into();

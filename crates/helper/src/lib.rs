@@ -2,7 +2,7 @@
 //!
 //! It gets a page from the host's daemon, or publishes one itself ([`grant`]), serves the programs
 //! that are executed ([`fastpath_inject::attendant`]), and ends when no process needs it any more.
-#![cfg_attr(all(clippy, not(test)), warn(unused_crate_dependencies))]
+#![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
 #[cfg(target_arch = "x86_64")]
 pub mod attach;

@@ -16,20 +16,20 @@ const WARNING: u32 = 4;
 const NOTICE: u32 = 5;
 
 /// Log of one helper.
-pub struct Log {
+pub(crate) struct Log {
     program: String,
 }
 
 impl Log {
     /// Creates the log for a program and its process.
-    pub fn new(pid: i32, name: &str) -> Log {
+    pub(crate) fn new(pid: i32, name: &str) -> Log {
         Log {
             program: format!("{name} [{pid}]"),
         }
     }
 
     /// Logs news if there is a log, without waiting: the clocks must be kept up to date.
-    pub fn tell(&self, news: &News) {
+    pub(crate) fn tell(&self, news: &News) {
         send(Path::new(DEV_LOG), &self.line(news));
     }
 

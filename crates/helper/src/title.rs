@@ -6,7 +6,7 @@ use std::ops::Range;
 ///
 /// # Safety
 /// Nothing in this process may use the memory of its arguments any more: it is overwritten.
-pub unsafe fn set(text: &str) {
+pub(crate) unsafe fn set(text: &str) {
     let Some(arguments) = arguments().filter(|range| !range.is_empty()) else {
         return;
     };

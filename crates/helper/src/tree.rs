@@ -26,10 +26,10 @@ const TIMEOUT: Duration = Duration::from_secs(45);
 const ANSWER: usize = 4096;
 
 /// A time namespace other than this process's.
-pub struct TimeNamespace(pub File);
+pub(crate) struct TimeNamespace(pub File);
 
 /// A grant of a helper.
-pub struct Served {
+pub(crate) struct Served {
     /// The grant.
     pub grant: Grant,
     /// Attendant that clients must declare before they ask (PR_SET_PTRACER), where Yama requires that; else 0.
@@ -39,7 +39,7 @@ pub struct Served {
 }
 
 /// Starts a helper for processes of a time namespace (`None`: this process's), of which `pid` is one.
-pub fn start(
+pub(crate) fn start(
     wanted: &Wanted,
     pid: i32,
     namespace: Option<&TimeNamespace>,

@@ -3,7 +3,7 @@
 //! A thin layer over `fastpath-publish`: it checks pointers and sizes, and turns errors into numbers. One file for each
 //! part of the header. Nothing here panics; if something did, `extern "C"` would end the process and not unwind into
 //! the host's frames.
-#![cfg_attr(all(clippy, not(test)), warn(unused_crate_dependencies))]
+#![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
 mod answers;
 mod error;

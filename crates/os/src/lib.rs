@@ -6,7 +6,7 @@
 //!
 //! The crate `procfs` is not used: a process could make it fail or panic by a file's name. It reads mappings as UTF-8,
 //! indexes names that begin with `/SYSV` without a check, and refuses a status that lacks a field.
-#![cfg_attr(all(clippy, not(test)), warn(unused_crate_dependencies))]
+#![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
 pub mod bpf;
 pub mod maps;

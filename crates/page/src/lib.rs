@@ -4,7 +4,7 @@
 //! every offset agrees), [`Anchor`] is one anchor as a plain value with its arithmetic and limits, [`writer`] is the
 //! only code that stores to a page, and [`reader`] is a model in Rust of the image's C code, for tests and for
 //! `status`. [`answers`] are the further pages of a hosted guest, [`clocks`] the clocks by the names that users type.
-#![cfg_attr(all(clippy, not(test)), warn(unused_crate_dependencies))]
+#![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
 pub mod anchor;
 pub mod answers;
@@ -33,12 +33,12 @@ pub(crate) mod sync {
     #[cfg(loom)]
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
     #[cfg(not(loom))]
-    pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
     /// Makes every earlier store visible to all CPUs before the counter is read after it.
     ///
     /// A fence of the memory model orders accesses to memory, which the counter is not: the rest depends on the ISA.
-    pub fn fence_before_counter() {
+    pub(crate) fn fence_before_counter() {
         fence(Ordering::SeqCst);
         #[cfg(not(loom))]
         fastpath_isa::cpu::complete_stores();

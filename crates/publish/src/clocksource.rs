@@ -3,18 +3,18 @@
 use fastpath_evidence::clocksource;
 
 /// The clocksource at the last look.
-pub struct ClocksourceWatch {
+pub(crate) struct ClocksourceWatch {
     last: [u8; 64],
 }
 
 impl ClocksourceWatch {
     /// Returns `None` if the kernel's file cannot be read here.
-    pub fn new() -> Option<ClocksourceWatch> {
+    pub(crate) fn new() -> Option<ClocksourceWatch> {
         Some(ClocksourceWatch { last: clocksource()? })
     }
 
     /// Returns whether the clocksource is another one than at the last look.
-    pub fn has_changed(&mut self) -> bool {
+    pub(crate) fn has_changed(&mut self) -> bool {
         let Some(now) = clocksource() else { return false };
         std::mem::replace(&mut self.last, now) != now
     }

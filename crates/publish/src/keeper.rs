@@ -100,7 +100,7 @@ enum Settings {
 }
 
 /// Follows this host's clocks and keeps `pages` up to date.
-pub struct Keeper {
+pub(crate) struct Keeper {
     pub pages: Many,
     refresher: Refresher,
     steps: Option<StepWatch>,
@@ -127,7 +127,7 @@ pub struct Keeper {
 
 impl Keeper {
     /// Starts with pages that no other publisher writes any more. `clocks` are those that any of them answers.
-    pub fn new(mut pages: Many, clocks: ClockSet, trust: Trust) -> Keeper {
+    pub(crate) fn new(mut pages: Many, clocks: ClockSet, trust: Trust) -> Keeper {
         let config = Config {
             clocks,
             ..Config::default()
@@ -160,7 +160,7 @@ impl Keeper {
         }
     }
 
-    pub fn watch_for_steps(&mut self) {
+    pub(crate) fn watch_for_steps(&mut self) {
         self.steps = StepWatch::new().ok();
         self.ntp = NtpWatch::new();
         self.clocksource = ClocksourceWatch::new();
@@ -171,7 +171,7 @@ impl Keeper {
     }
 
     /// Starts the comparisons, once the counter was examined. Counters that have offsets are watched closely.
-    pub fn compare_cpus(&mut self) -> io::Result<()> {
+    pub(crate) fn compare_cpus(&mut self) -> io::Result<()> {
         if offsets::in_force().is_some() && self.trust == Trust::Invariant {
             self.config = self.config.watched();
             self.refresher = Refresher::new(self.config, 0);
@@ -186,12 +186,12 @@ impl Keeper {
         Ok(())
     }
 
-    pub fn on_news(&mut self, report: impl FnMut(&News) + Send + 'static) {
+    pub(crate) fn on_news(&mut self, report: impl FnMut(&News) + Send + 'static) {
         self.report = Box::new(report);
     }
 
     /// Sleeps until something is due, and does it. Returns true if `other` is readable.
-    pub fn turn(&mut self, other: BorrowedFd<'_>) -> bool {
+    pub(crate) fn turn(&mut self, other: BorrowedFd<'_>) -> bool {
         let wake = self.ask_next.map_or(self.next, |ask| ask.min(self.next));
         let timeout = wake.saturating_duration_since(Instant::now());
         let (woken, by_other) = self.sleep(timeout, other);
@@ -346,7 +346,7 @@ impl Keeper {
     }
 
     /// Takes one sample and carries out its result. `ntp` is the kernel's state, read just before.
-    pub fn refresh(&mut self, ntp: Option<Ntp>) {
+    pub(crate) fn refresh(&mut self, ntp: Option<Ntp>) {
         if self.clocksource.as_mut().is_some_and(ClocksourceWatch::has_changed) {
             self.refresher.clocksource_changed(&mut self.pages, counter::read);
         }

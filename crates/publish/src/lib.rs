@@ -1,6 +1,6 @@
 //! Keeps pages up to date: samples this host's clocks, gives the samples to the discipline, publishes, and implements
 //! the failure rules. [`host`] is the part without a thread or an allocation, for those who host guests.
-#![cfg_attr(all(clippy, not(test)), warn(unused_crate_dependencies))]
+#![cfg_attr(all(clippy, not(test)), warn(unreachable_pub, unused_crate_dependencies))]
 
 mod clocksource;
 pub mod host;

@@ -6,18 +6,18 @@ use fastpath_clock::{Leap, Ntp};
 const ADJ_OFFSET_SS_READ: libc::c_uint = 0xa001;
 
 /// Reads the kernel's state.
-pub struct NtpWatch(());
+pub(crate) struct NtpWatch(());
 
 impl NtpWatch {
     /// Returns `None` if a seccomp filter of this process refuses the call, or kills for it, which is tried in a child.
-    pub fn new() -> Option<NtpWatch> {
+    pub(crate) fn new() -> Option<NtpWatch> {
         let both = || adjtimex(0).is_some() && adjtimex(ADJ_OFFSET_SS_READ).is_some();
         let watch = is_allowed(both).then_some(NtpWatch(()))?;
         watch.read().is_some().then_some(watch)
     }
 
     /// Returns the kernel's state.
-    pub fn read(&self) -> Option<Ntp> {
+    pub(crate) fn read(&self) -> Option<Ntp> {
         let timex = adjtimex(0)?;
         let single_shot = adjtimex(ADJ_OFFSET_SS_READ)?;
         let is_set = |bit: libc::c_int| timex.status & bit != 0;

@@ -40,7 +40,7 @@ impl Rhythm {
 
 /// The thread, which ends when this is dropped. Its descriptor becomes readable when the counters of two CPUs disagree:
 /// that cannot wait, and all else is taken at the next refresh.
-pub struct Patrol(Arc<Post>);
+pub(crate) struct Patrol(Arc<Post>);
 
 struct Post {
     found: Mutex<Option<Warp>>,
@@ -93,7 +93,7 @@ impl Post {
 impl Patrol {
     /// Starts the thread. With `may_measure`, it measures offsets as well where counters turn out to differ that seemed to
     /// agree: bounds are wide at a start on a busy machine.
-    pub fn start(rhythm: Rhythm, may_measure: bool) -> io::Result<Patrol> {
+    pub(crate) fn start(rhythm: Rhythm, may_measure: bool) -> io::Result<Patrol> {
         let post = Arc::new(Post::new()?);
         let theirs = Arc::downgrade(&post);
         std::thread::Builder::new()
@@ -105,7 +105,7 @@ impl Patrol {
 
     /// Returns the result of the last comparison, if it was not taken yet. `was_woken` says that the descriptor was
     /// readable.
-    pub fn take(&self, was_woken: bool) -> Option<Warp> {
+    pub(crate) fn take(&self, was_woken: bool) -> Option<Warp> {
         if was_woken {
             let _ = self.0.wake.read();
         }
@@ -113,13 +113,13 @@ impl Patrol {
     }
 
     /// Returns offsets that were measured and not taken yet. No comparison is made until they are.
-    pub fn take_offsets(&self) -> Option<Offsets> {
+    pub(crate) fn take_offsets(&self) -> Option<Offsets> {
         self.0.measured.lock().ok()?.take()
     }
 
     /// Has the offsets measured anew, and drops those that were measured and not taken: firmware may have changed the
     /// counters.
-    pub fn measure_anew(&self) {
+    pub(crate) fn measure_anew(&self) {
         if let Ok(mut measured) = self.0.measured.lock() {
             *measured = None;
             self.0.is_void.store(true, Ordering::Relaxed);

@@ -132,7 +132,7 @@ impl Entry {
 }
 
 /// Pages that change together, by their readers' time namespace.
-pub struct Many {
+pub(crate) struct Many {
     groups: HashMap<Offsets, Vec<Entry>>,
     in_force: Anchors,
     stats: Stats,
@@ -177,7 +177,7 @@ impl Many {
     }
 
     /// Stores the offsets in force of the CPUs' counters on all pages, of which no anchor is in force.
-    pub fn store_offsets(&self) {
+    pub(crate) fn store_offsets(&self) {
         let table = offsets::in_force().map(|offsets| offsets.table());
         self.each().for_each(|writer| writer.set_offsets(table.as_deref()));
     }

@@ -23,7 +23,7 @@ const RECORD_BYTES: i32 = 8;
 const RING_BYTES: u32 = 64 << 10;
 
 /// A descriptor that is readable when a process is about to change the clocks.
-pub struct SettingsWatch {
+pub(crate) struct SettingsWatch {
     _program: Attached,
     ring: Ring,
     map: Map,
@@ -31,7 +31,7 @@ pub struct SettingsWatch {
 
 impl SettingsWatch {
     /// Starts the watch. Needs CAP_BPF and CAP_PERFMON. A child first tries whether a seccomp filter kills for bpf(2).
-    pub fn new() -> io::Result<SettingsWatch> {
+    pub(crate) fn new() -> io::Result<SettingsWatch> {
         if !is_allowed(|| SettingsWatch::map().is_ok()) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
@@ -62,7 +62,7 @@ impl SettingsWatch {
     }
 
     /// Discards all records. The caller calls it when the watch is readable.
-    pub fn take(&mut self) {
+    pub(crate) fn take(&mut self) {
         self.ring.drain(|_| {});
     }
 }

@@ -4,11 +4,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// A timer that never expires, and is cancelled by every step.
-pub struct StepWatch(OwnedFd);
+pub(crate) struct StepWatch(OwnedFd);
 
 impl StepWatch {
     /// Returns an armed timer.
-    pub fn new() -> io::Result<StepWatch> {
+    pub(crate) fn new() -> io::Result<StepWatch> {
         // SAFETY: timerfd_create accesses no memory.
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_REALTIME, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
         if fd < 0 {
@@ -39,7 +39,7 @@ impl StepWatch {
     }
 
     /// Consumes the cancellation (ECANCELED) and waits for the next. The caller calls it when the timer is readable.
-    pub fn rearm(&mut self) {
+    pub(crate) fn rearm(&mut self) {
         let mut expirations = 0u64;
         // SAFETY: reads eight bytes into a u64.
         unsafe { libc::read(self.0.as_raw_fd(), (&raw mut expirations).cast(), 8) };

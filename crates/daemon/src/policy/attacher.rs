@@ -28,7 +28,7 @@ const DEATH: Duration = Duration::from_secs(1);
 
 /// A process that a rule attaches.
 #[derive(Debug)]
-pub struct Task {
+pub(super) struct Task {
     /// Process id as seen from here.
     pub pid: i32,
     /// Payer whose turn it is.
@@ -43,7 +43,7 @@ pub struct Task {
 
 /// Result of an attach.
 #[derive(Debug)]
-pub enum Done {
+pub(super) enum Done {
     /// Inode of the page that the process got, if it did.
     InTime(Option<u64>),
     /// It took too long. Contains the child if that has not ended.
@@ -51,14 +51,14 @@ pub enum Done {
 }
 
 /// Attaches processes as a client of this daemon.
-pub struct Attacher {
+pub(super) struct Attacher {
     socket: PathBuf,
     trust: Trust,
 }
 
 impl Attacher {
     /// Returns an attacher that gets its pages from the daemon with these options.
-    pub fn new(options: &Options) -> Attacher {
+    pub(super) fn new(options: &Options) -> Attacher {
         Attacher {
             socket: options.socket.clone(),
             trust: options.trust,
@@ -66,7 +66,7 @@ impl Attacher {
     }
 
     /// Attaches a process in a child process, and waits for that with a timeout.
-    pub fn attach(&self, task: &Task) -> Done {
+    pub(super) fn attach(&self, task: &Task) -> Done {
         let trouble = |what: &str, why: &dyn std::fmt::Display| {
             say(
                 Priority::Warning,
@@ -125,7 +125,7 @@ impl Attacher {
 
 /// Gives this thread a descriptor table of its own, with only the standard descriptors, and so the processes that it
 /// starts: exec(2) closes the inherited ones, and closing a file of FUSE that a client has sent waits for its server.
-pub fn keep_clients_descriptors_out() {
+pub(super) fn keep_clients_descriptors_out() {
     const FIRST_CLOSED: libc::c_uint = 3;
     // CLOSE_RANGE_UNSHARE makes no copies, which would have to be closed as well. A kernel before 5.9 has no such call.
     // SAFETY: close_range takes integers. The thread has not opened anything yet, and uses no descriptor that it has

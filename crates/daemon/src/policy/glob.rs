@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// of it, and `**` as a whole name any number of folders.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Glob(GlobMatcher);
+pub(super) struct Glob(GlobMatcher);
 
 impl TryFrom<String> for Glob {
     type Error = String;
@@ -34,7 +34,7 @@ impl PartialEq for Glob {
 
 impl Glob {
     /// Returns whether the pattern matches all of `text`, in time linear in its length.
-    pub fn matches(&self, text: &str) -> bool {
+    pub(super) fn matches(&self, text: &str) -> bool {
         self.0.is_match(text)
     }
 }

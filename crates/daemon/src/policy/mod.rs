@@ -20,7 +20,7 @@ use crate::peer::Process;
 pub use facts::Facts;
 use glob::Glob;
 pub use preview::{Fit, Preview};
-pub use watcher::Watcher;
+pub(crate) use watcher::Watcher;
 
 /// Rules; the first that fits a process decides.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -10,7 +10,7 @@ use crate::log::{Priority, say};
 use crate::payer::Payer;
 
 /// Number of processes that are attached at a time: one that does not stop must not keep the others waiting.
-pub const AT_A_TIME: usize = 4;
+pub(super) const AT_A_TIME: usize = 4;
 /// Limit for one user other than root. A child process that does not end counts as long as it exists.
 const OF_ONE_USER: usize = 2;
 /// Limit of waiting processes. When there are more, the watcher waits, and then looks at all processes again.
@@ -34,14 +34,14 @@ struct Tasks {
 }
 
 /// Queue that one thread fills and several threads empty.
-pub struct Queue {
+pub(super) struct Queue {
     tasks: Mutex<Tasks>,
     changed: Condvar,
 }
 
 impl Queue {
     /// Creates an empty queue.
-    pub fn new() -> Queue {
+    pub(super) fn new() -> Queue {
         Queue {
             tasks: Mutex::default(),
             changed: Condvar::new(),
@@ -58,7 +58,7 @@ impl Queue {
     }
 
     /// Waits until there is room, and adds a task.
-    pub fn put(&self, task: Task) {
+    pub(super) fn put(&self, task: Task) {
         let mut tasks = self.tasks();
         while tasks.waiting.len() >= WAITING {
             tasks = self.wait(tasks);
@@ -73,7 +73,7 @@ impl Queue {
     }
 
     /// Adds a task if there is room, and returns whether there was.
-    pub fn offer(&self, task: Task) -> bool {
+    pub(super) fn offer(&self, task: Task) -> bool {
         let tasks = self.tasks();
         tasks.waiting.len() < WAITING && self.add(tasks, task)
     }
@@ -92,7 +92,7 @@ impl Queue {
     }
 
     /// Waits for the next task. It is in progress until it is given back.
-    pub fn take(&self) -> Task {
+    pub(super) fn take(&self) -> Task {
         let mut tasks = self.tasks();
         loop {
             tasks.look_after_given_up();
@@ -107,7 +107,7 @@ impl Queue {
     }
 
     /// Records that a task is not in progress any more.
-    pub fn give_back(&self, task: &Task, done: Done) {
+    pub(super) fn give_back(&self, task: &Task, done: Done) {
         let payer = task.payer;
         let mut tasks = self.tasks();
         match done {

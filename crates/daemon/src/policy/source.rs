@@ -29,7 +29,7 @@ const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(500);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// One of the two ways.
-pub enum Source {
+pub(super) enum Source {
     /// The kernel reports execs.
     Connector(OwnedFd),
     /// State at the last poll: start time and program of each process.
@@ -40,7 +40,7 @@ type Seen = (Option<u64>, Option<std::path::PathBuf>);
 
 impl Source {
     /// Opens the connector if it is available, else polls.
-    pub fn open() -> Source {
+    pub(super) fn open() -> Source {
         match connector() {
             Ok(socket) => Source::Connector(socket),
             Err(_) => Source::Polling(HashMap::new()),
@@ -48,7 +48,7 @@ impl Source {
     }
 
     /// Returns the name of the source, for `status`.
-    pub fn name(&self) -> &'static str {
+    pub(super) fn name(&self) -> &'static str {
         match self {
             Source::Connector(_) => "connector",
             Source::Polling(_) => "polling",
@@ -56,7 +56,7 @@ impl Source {
     }
 
     /// Returns the descriptor to wait for.
-    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Source::Connector(socket) => Some(socket.as_fd()),
             Source::Polling(_) => None,
@@ -64,12 +64,12 @@ impl Source {
     }
 
     /// Returns the time between two polls, where the kernel does not report.
-    pub fn look_every(&self) -> Option<Duration> {
+    pub(super) fn look_every(&self) -> Option<Duration> {
         matches!(self, Source::Polling(_)).then_some(LOOK_EVERY)
     }
 
     /// Returns all processes.
-    pub fn all(&mut self) -> Vec<i32> {
+    pub(super) fn all(&mut self) -> Vec<i32> {
         match self {
             Source::Connector(_) => all(),
             Source::Polling(_) => self.news(true),
@@ -77,7 +77,7 @@ impl Source {
     }
 
     /// Returns processes that were started since, or run another program than before.
-    pub fn news(&mut self, ready: bool) -> Vec<i32> {
+    pub(super) fn news(&mut self, ready: bool) -> Vec<i32> {
         match self {
             Source::Connector(socket) if ready => told(socket).unwrap_or_else(all),
             Source::Connector(_) => Vec::new(),

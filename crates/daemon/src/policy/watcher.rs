@@ -23,7 +23,7 @@ use crate::{Options, Service};
 
 /// The policy in force, shared by all its users.
 #[derive(Clone)]
-pub struct Watcher(Arc<Shared>);
+pub(crate) struct Watcher(Arc<Shared>);
 
 struct Shared {
     policy: Mutex<Arc<Policy>>,
@@ -37,7 +37,7 @@ struct Shared {
 
 impl Watcher {
     /// Starts with a policy.
-    pub fn start(policy: Policy, options: &Options) -> io::Result<Watcher> {
+    pub(crate) fn start(policy: Policy, options: &Options) -> io::Result<Watcher> {
         let tasks = Arc::new(Queue::new());
         let watcher = Watcher(Arc::new(Shared {
             policy: Mutex::new(Arc::new(policy)),
@@ -56,7 +56,7 @@ impl Watcher {
     }
 
     /// Queues a process that a client names. Never waits.
-    pub fn attach(&self, process: Process, payer: Payer, clocks: ClockSet) -> Result<(), Refusal> {
+    pub(crate) fn attach(&self, process: Process, payer: Payer, clocks: ClockSet) -> Result<(), Refusal> {
         let ended = |_| Refusal::new(Code::Process, format!("process {} has ended", process.pid));
         let task = Task {
             pid: process.pid,
@@ -80,28 +80,28 @@ impl Watcher {
     }
 
     /// Returns the policy in force.
-    pub fn policy(&self) -> Arc<Policy> {
+    pub(crate) fn policy(&self) -> Arc<Policy> {
         self.0.policy()
     }
 
     /// Puts another policy in force, also for existing processes. Attached processes stay attached.
-    pub fn replace(&self, policy: Policy) {
+    pub(crate) fn replace(&self, policy: Policy) {
         *locked(&self.0.policy) = Arc::new(policy);
         let _ = self.0.changed.write(1);
     }
 
     /// Returns how processes are noticed; `None` if that is not necessary.
-    pub fn notices(&self) -> Option<&'static str> {
+    pub(crate) fn notices(&self) -> Option<&'static str> {
         *locked(&self.0.notices)
     }
 
     /// Returns the rule by which the page with this inode was given.
-    pub fn rule_of(&self, inode: u64) -> Option<usize> {
+    pub(crate) fn rule_of(&self, inode: u64) -> Option<usize> {
         locked(&self.0.rules).get(&inode).copied()
     }
 
     /// Forgets the rules of pages that do not exist any more.
-    pub fn forget_all_but(&self, is_there: impl Fn(u64) -> bool) {
+    pub(crate) fn forget_all_but(&self, is_there: impl Fn(u64) -> bool) {
         locked(&self.0.rules).retain(|inode, _| is_there(*inode));
     }
 }

@@ -5,17 +5,17 @@ use std::arch::asm;
 
 /// arch/x86/entry/syscalls/syscall_32.tbl
 mod number {
-    pub const MUNMAP: u32 = 91;
-    pub const PRCTL: u32 = 172;
-    pub const MMAP2: u32 = 192;
-    pub const GETTID: u32 = 224;
-    pub const FUTEX: u32 = 240;
-    pub const SOCKETPAIR: u32 = 360;
-    pub const RECVMSG: u32 = 372;
+    pub(super) const MUNMAP: u32 = 91;
+    pub(super) const PRCTL: u32 = 172;
+    pub(super) const MMAP2: u32 = 192;
+    pub(super) const GETTID: u32 = 224;
+    pub(super) const FUTEX: u32 = 240;
+    pub(super) const SOCKETPAIR: u32 = 360;
+    pub(super) const RECVMSG: u32 = 372;
 }
 
 /// Calls that are tried, in this order.
-pub const CALLS: [&str; 7] = [
+pub(super) const CALLS: [&str; 7] = [
     "socketpair",
     "recvmsg",
     "executable memory",
@@ -26,7 +26,7 @@ pub const CALLS: [&str; 7] = [
 ];
 
 /// Makes the calls; the error is the number, from 1, of the call that failed.
-pub fn try_calls() -> Result<(), i32> {
+pub(super) fn try_calls() -> Result<(), i32> {
     let check = |ok: bool, nth: i32| if ok { Ok(()) } else { Err(nth) };
     // Arguments that are passed by pointer must be within 32-bit addresses.
     // SAFETY: a fresh mapping, used by nothing else.

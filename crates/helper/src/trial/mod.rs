@@ -10,7 +10,7 @@ use fastpath_inject::target::Status;
 
 /// Whether the surgery may be tried on programs, under the filters that this process has and they inherit.
 #[derive(Default)]
-pub struct Trial {
+pub(crate) struct Trial {
     /// Number of filters.
     pub filters: u32,
     /// Reason why 32-bit programs must be left alone.
@@ -18,7 +18,7 @@ pub struct Trial {
 }
 
 /// Tries the system calls of the surgery and of the hook under this process's filters. Does nothing if it has none.
-pub fn seccomp_allows_surgery() -> Result<Trial, String> {
+pub(crate) fn seccomp_allows_surgery() -> Result<Trial, String> {
     let filters = Status::read("self").map_err(|e| e.to_string())?.filters;
     if filters > 0 {
         try_in_child(try_calls, &CALLS)?;
