@@ -118,12 +118,6 @@ fn text(report: &Report) -> String {
         table.trim_fmt()
     );
     text += &spread_text(bench);
-    if let Some(row) = bench.rows.iter().find(|row| row.quanta_instant_ns.is_some()) {
-        let quanta = nanoseconds(row.quanta_instant_ns.as_ref().map(|s| s.median));
-        text += &format!(
-            "\nThe crate quanta (Instant::now): {quanta} ns; its counter read is not ordered with\nthe program's memory.\n"
-        );
-    }
     if let Some(throughput) = &bench.throughput {
         text += &format!(
             "\n{} threads against one, {}: {:.2}x the throughput\n",

@@ -22,13 +22,6 @@ pub struct Row {
     pub kernel_vdso_ns: Option<Summary>,
     /// The bare system call.
     pub syscall_ns: Option<Summary>,
-    /// `quanta::Instant::now()`: on x86-64 a counter read that is not ordered, so it may show a time from before a
-    /// write that the thread has already seen.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub quanta_instant_ns: Option<Summary>,
-    /// `quanta::Clock::raw()`: a counter read that is neither ordered nor scaled to nanoseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub quanta_raw_ns: Option<Summary>,
     /// Ratios of the costs.
     pub ratios: Ratios,
 }
@@ -45,9 +38,6 @@ pub struct Ratios {
     pub kernel_vdso_to_counter: Option<Spread>,
     /// Cost of a system call by fastpath's.
     pub syscall_to_ours: Option<Spread>,
-    /// Cost of `quanta::Instant::now()` by fastpath's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub quanta_instant_to_ours: Option<Spread>,
 }
 
 /// Ticks per call of each path, one value per round.
@@ -106,14 +96,11 @@ impl Ticks {
             ours_ns: ns(Path::Ours),
             kernel_vdso_ns: ns(Path::KernelVdso),
             syscall_ns: ns(Path::Syscall),
-            quanta_instant_ns: ns(Path::QuantaInstant),
-            quanta_raw_ns: ns(Path::QuantaRaw),
             ratios: Ratios {
                 ours_to_kernel_vdso: self.ratio(Path::Ours, Path::KernelVdso),
                 ours_to_counter: self.ratio(Path::Ours, Path::Counter),
                 kernel_vdso_to_counter: self.ratio(Path::KernelVdso, Path::Counter),
                 syscall_to_ours: self.ratio(Path::Syscall, Path::Ours),
-                quanta_instant_to_ours: self.ratio(Path::QuantaInstant, Path::Ours),
             },
         }
     }

@@ -1,9 +1,7 @@
 //! The paths on which a call is compared.
 
-use crate::clocks::Clock;
 use crate::counter;
 use crate::functions::{Call, Functions};
-use std::hint::black_box;
 
 /// The path that a measurement belongs to: a column of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,8 +10,6 @@ pub(super) enum Path {
     Ours,
     KernelVdso,
     Syscall,
-    QuantaInstant,
-    QuantaRaw,
 }
 
 /// One path of one call, ready to be repeated.
@@ -49,31 +45,5 @@ pub(super) fn subjects(
             });
         }
     }
-    // The library that a programmer would link instead answers this call only.
-    if call == Call::ClockGettime(Clock::MONOTONIC) {
-        subjects.push(Subject {
-            path: Path::QuantaInstant,
-            repeat: Box::new(repeat_quanta_instant),
-        });
-        let clock = quanta::Clock::new();
-        subjects.push(Subject {
-            path: Path::QuantaRaw,
-            repeat: Box::new(move |calls| repeat_quanta_raw(&clock, calls)),
-        });
-    }
     subjects
-}
-
-#[inline(never)]
-fn repeat_quanta_instant(calls: u32) {
-    for _ in 0..calls {
-        black_box(quanta::Instant::now());
-    }
-}
-
-#[inline(never)]
-fn repeat_quanta_raw(clock: &quanta::Clock, calls: u32) {
-    for _ in 0..calls {
-        black_box(clock.raw());
-    }
 }

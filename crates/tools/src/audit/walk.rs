@@ -10,7 +10,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use rayon::iter::{ParallelBridge, ParallelIterator};
 use walkdir::WalkDir;
 
 use crate::audit::bytes::OnDisk;
@@ -56,18 +55,11 @@ pub fn audit(paths: &[PathBuf], options: &Options, progress: &Progress) -> Repor
         seen: Mutex::default(),
         may_meet_again: paths.len() > 1,
     };
-    let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(MOST_THREADS));
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
     let mut asked_for = HashSet::new();
     for path in paths {
         // A path may be given twice, under different names.
-        if !asked_for.insert(fs::canonicalize(path).unwrap_or_else(|_| path.clone())) {
-            continue;
-        }
-        match &pool {
-            Ok(pool) => pool.install(|| audit.path(path)),
-            // If no thread can be started, this one does the work.
-            Err(_) => audit.path(path),
+        if asked_for.insert(fs::canonicalize(path).unwrap_or_else(|_| path.clone())) {
+            audit.path(path);
         }
     }
     let mut gathered = audit.gathered.into_inner().unwrap_or_else(|e| e.into_inner());
@@ -142,20 +134,39 @@ impl Audit<'_> {
     fn directory(&self, path: &Path) {
         let walk = WalkDir::new(path).max_depth(DEEPEST).into_iter();
         let entries = walk.filter_entry(|entry| !entry.file_type().is_dir() || !is_kernels(entry.path()));
-        entries.par_bridge().for_each(|entry| match entry {
+        let entries = Mutex::new(entries);
+        let next = || entries.lock().unwrap_or_else(|e| e.into_inner()).next();
+        let work = || {
+            while let Some(entry) = next() {
+                self.entry(path, entry);
+            }
+        };
+        let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(MOST_THREADS));
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                // If no thread can be started, this one does the work.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
+        });
+    }
+
+    /// Handles one entry of a directory, or of one below it.
+    fn entry(&self, directory: &Path, entry: walkdir::Result<walkdir::DirEntry>) {
+        match entry {
             Ok(entry) if entry.file_type().is_file() => match open(entry.path()) {
                 Ok((file, meta)) => self.file(entry.path(), file, &meta, Gathered::give_up),
                 Err(e) => self.give_up(entry.path(), e.to_string()),
             },
             Ok(_) => {}
             Err(e) => {
-                let path = e.path().unwrap_or(path).to_owned();
+                let path = e.path().unwrap_or(directory).to_owned();
                 let why = e
                     .io_error()
                     .map_or_else(|| "a directory in itself".to_owned(), ToString::to_string);
                 self.give_up(&path, why);
             }
-        });
+        }
     }
 
     fn give_up(&self, path: &Path, why: String) {
