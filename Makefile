@@ -49,7 +49,6 @@ servers: build ## load real servers before, while and after they are attached; p
 	@./scripts/setup test
 	$(ENV) cargo build --quiet --release --package fastpath-slow-clock
 	for place in healthy model; do $(ENV) ./tests/servers/run --place $$place --seconds 2 --rounds 7 --count || exit 1; done
-	$(ENV) ./tests/servers/run --place uml --seconds 4 --rounds 5 --count
 
 slews: build ## slew this machine's clock, as root, and check what programs read meanwhile; ten times as long as in make test
 	@./tests/slews/run --times 10
@@ -57,6 +56,7 @@ slews: build ## slew this machine's clock, as root, and check what programs read
 long: build ## tests that take hours: broken input for each parser, and other projects' tests under fastpath
 	@./scripts/setup long
 	$(ENV) ./tests/long/run
+	$(ENV) FASTPATH_TEST_KILLS=1000 FASTPATH_TEST_PIPELINES=5000 cargo test --release --package fastpath --test e2e -- pipeline:: helper_loss::
 	$(ENV) ./tests/packages/run bookworm trixie
 
 static: ## build fastpath as one file that needs no library
@@ -73,9 +73,6 @@ bench: build ## compare the clock paths of this machine
 bench-attach: build ## measure how long attach and detach stop processes of 100 and of 1,000 threads
 	@$(MAKE) --no-print-directory -s -C tests/programs
 	@./scripts/bench-attach
-
-bench-publisher: build ## measure the CPU time of the helper that serves a program, by thread
-	@./scripts/bench-publisher
 
 bench-run: build ## measure what run adds to the start of a program, and to the programs that it executes
 	@./scripts/bench-run
@@ -175,4 +172,4 @@ clean: ## remove everything that was built
 help: ## print this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1	\2/p' Makefile | expand -t 16
 
-.PHONY: all build demo rehearsal test check docs image lab servers slews long static bench bench-attach bench-publisher bench-hosts bench-run torture hostile lib preload lint setup install install-programs packages uninstall clean help
+.PHONY: all build demo rehearsal test check docs image lab servers slews long static bench bench-attach bench-hosts bench-run torture hostile lib preload lint setup install install-programs packages uninstall clean help

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Results of `run`: what `run --json` keeps of them, and the table that it prints.
+"""Results of `run`: what was measured, and the table that it prints.
 
 A result is what was measured of one server in one place:
 
@@ -11,8 +11,6 @@ A result is what was measured of one server in one place:
   read_ns                   what a read costs before and while attached, in nanoseconds, or null
 """
 
-import json
-import pathlib
 import statistics
 
 STEPS = ("before", "attached", "detached")
@@ -34,15 +32,6 @@ def predicted(result):
     if not result["reads"] or not result["read_ns"] or not spent:
         return None
     return 1 + result["reads"] * (result["read_ns"]["before"] - result["read_ns"]["attached"]) / spent
-
-
-def merge(files):
-    """Returns the results of several files; of the same server and place, the last one."""
-    found = {}
-    for file in files:
-        for result in json.loads(pathlib.Path(file).read_text())["results"]:
-            found[result["place"], result["server"]] = result
-    return list(found.values())
 
 
 def figure(value):
@@ -73,7 +62,7 @@ def row(result):
     )
 
 
-def table(results, markdown=False):
+def table(results):
     """Returns the tables of the places, as text."""
     lines = []
     for place in dict.fromkeys(each["place"] for each in results):
@@ -83,14 +72,9 @@ def table(results, markdown=False):
         # Without those in which nothing was measured.
         rows = list(zip(*(column for column in columns if set(column[1:]) != {"-"})))
         widths = [max(map(len, column)) for column in zip(*rows)]
-        for at, cells in enumerate(rows):
-            if markdown:
-                lines.append("| " + " | ".join(cells) + " |")
-                if at == 0:
-                    lines.append("|" + "---|" * len(cells))
-            else:
-                first, *others = (cell.ljust(width) if which == 0 else cell.rjust(width) for which, (cell, width) in enumerate(zip(cells, widths)))
-                lines.append("  ".join([first, *others]))
+        for cells in rows:
+            first, *others = (cell.ljust(width) if which == 0 else cell.rjust(width) for which, (cell, width) in enumerate(zip(cells, widths)))
+            lines.append("  ".join([first, *others]))
     return "\n".join(lines)
 
 

@@ -4,7 +4,6 @@
 import json
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import threading
@@ -13,7 +12,7 @@ import time
 import servers
 from servers import Failed
 
-# The clocks that fastpath serves, as trace and strace name them.
+# The clocks that fastpath serves, as trace names them.
 SERVED = ("REALTIME", "MONOTONIC", "MONOTONIC_RAW", "BOOTTIME", "TAI")
 # Time in which a tracer attaches.
 TRACER_S = 1.0
@@ -84,9 +83,7 @@ class Attached:
 
     def change(self, wanted, *words):
         """Attaches or detaches the processes that are not yet as wanted, until none is left: connections come and go
-        meanwhile.
-
-        An emulated machine on a busy host may find no moment to compare its CPUs' counters in: then it is repeated."""
+        meanwhile."""
         for _ in range(20):
             others = [pid for pid in self.processes() if mapped(pid) is (not wanted)]
             if not others:
@@ -168,18 +165,3 @@ def reads_by_trace(fastpath, server, seconds):
 def read_for(server, done):
     """Returns the number of requests that a server has read the clock for."""
     return done.requests + (servers.CLIENTS if server.abandons else 0)
-
-
-def reads_by_strace(server, seconds, log):
-    """Returns the same by strace, where there is no BPF."""
-    words = [servers.find("strace"), "-f", "-qq", "-e", "trace=clock_gettime,gettimeofday", "-o", log]
-    for pid in tree(server.process.pid):
-        words += ["-p", str(pid)]
-    tracer = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    time.sleep(TRACER_S)
-    done = server.load(seconds)
-    tracer.send_signal(signal.SIGINT)
-    tracer.communicate(timeout=60)
-    served = re.compile(r"gettimeofday\(|clock_gettime\(CLOCK_(%s)," % "|".join(SERVED))
-    with open(log) as lines:
-        return sum(1 for line in lines if served.search(line)) / read_for(server, done)

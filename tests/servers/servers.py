@@ -22,8 +22,6 @@ CLIENTS = 8
 WARM_UP_S = 1
 # Called in the process of a load generator before it is executed: a place's, where clients are elsewhere.
 LEAVE = None
-# The Python of the servers. `run` takes one with pyinstrument, if it could install that.
-PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 
 
 # What a server has done under load: a number of requests in a time.
@@ -261,11 +259,10 @@ class Redis(Server):
 class Http(Server):
     """Servers that wrk loads."""
 
-    path = "/"
     abandons = True
 
     def url(self):
-        return f"http://127.0.0.1:{self.port}{self.path}"
+        return f"http://127.0.0.1:{self.port}/"
 
     def get(self):
         with urllib.request.urlopen(self.url(), timeout=120) as answer:
@@ -371,24 +368,7 @@ class Asyncio(Http):
     needs = ("wrk",)
 
     def words(self):
-        return [PYTHON, f"{HERE}/asyncio-server.py", str(self.port)]
-
-
-class CProfile(Asyncio):
-    """Reads the clock at each call and return of a function."""
-
-    name = "Python under cProfile"
-    path = "/cprofile"
-
-
-class Pyinstrument(Asyncio):
-    name = "Python under pyinstrument"
-    path = "/pyinstrument"
-
-    @classmethod
-    def missing(cls):
-        found = subprocess.run([PYTHON, "-c", "import pyinstrument"], stdin=subprocess.DEVNULL, capture_output=True)
-        return super().missing() or (None if found.returncode == 0 else "pyinstrument")
+        return [sys.executable, f"{HERE}/asyncio-server.py", str(self.port)]
 
 
 class Program(Server):
@@ -417,4 +397,4 @@ class Timing(Program):
         return Done(seconds * 1_000_000_000 / ns, seconds)
 
 
-ALL = (PostgreSQL, Explain, Timing, Redis, Nginx, Go, Java, Node, Asyncio, CProfile, Pyinstrument)
+ALL = (PostgreSQL, Explain, Timing, Redis, Nginx, Go, Java, Node, Asyncio)

@@ -16,7 +16,7 @@ use host::{ACPI_PM, Asleep, HPET, Host, Reads, VDSO};
 /// Two counters this close cannot be distinguished: the bounds of crates/evidence/src/exchange.rs on common
 /// machines.
 const COMPARISON_BOUND_NS: f64 = 190.0;
-/// CPU time of a comparison of two CPUs, at most: `cargo run --release -p fastpath-publish --example patrol`.
+/// CPU time of a comparison of two CPUs, at most: docs/counter.md.
 const COMPARISON_COST_NS: u64 = 150_000;
 /// Error beyond what samples and slews leave.
 const WRONG_NS: i64 = 1_000;
