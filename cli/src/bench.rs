@@ -118,12 +118,6 @@ fn text(report: &Report) -> String {
         table.trim_fmt()
     );
     text += &spread_text(bench);
-    if let Some(throughput) = &bench.throughput {
-        text += &format!(
-            "\n{} threads against one, {}: {:.2}x the throughput\n",
-            throughput.threads, throughput.call, throughput.scaling.median
-        );
-    }
     if let Some(accuracy) = &report.accuracy {
         text += &accuracy_text(accuracy);
     }
@@ -264,7 +258,6 @@ mod tests {
         let options = bench::Options {
             rounds: 5,
             batch: 50,
-            throughput_window: Duration::ZERO,
             ..bench::Options::default()
         };
         let mut bench = bench::run(None, &options, &mut |_, _| {});

@@ -2,10 +2,8 @@
 
 mod row;
 mod subject;
-mod threads;
 
 pub use row::{Ratios, Row};
-pub use threads::Throughput;
 
 use crate::clocks::Clock;
 use crate::functions::{Call, Functions};
@@ -15,7 +13,6 @@ use crate::timer::Timer;
 use crate::vdso::Vdso;
 use crate::{counter, path};
 use serde::Serialize;
-use std::time::Duration;
 
 /// The extent of a measurement.
 #[derive(Clone, Debug)]
@@ -26,8 +23,6 @@ pub struct Options {
     pub rounds: u32,
     /// Number of calls of a path in one round; an eighth of it for the system call, which is more expensive.
     pub batch: u32,
-    /// Duration of one measurement of throughput; zero leaves throughput out.
-    pub throughput_window: Duration,
 }
 
 impl Default for Options {
@@ -38,7 +33,6 @@ impl Default for Options {
             clocks: Clock::SERVED.iter().copied().chain(coarse).collect(),
             rounds: 301,
             batch: 2000,
-            throughput_window: Duration::from_millis(20),
         }
     }
 }
@@ -53,9 +47,6 @@ pub struct Bench {
     pub batch: u32,
     /// Each call by every path.
     pub rows: Vec<Row>,
-    /// One thread compared with two, by fastpath's function if there is one, else by libc's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub throughput: Option<Throughput>,
     /// The host on which this was measured.
     pub host: Host,
 }
@@ -99,10 +90,6 @@ pub fn run(ours: Option<&Functions>, options: &Options, progress: &mut dyn FnMut
             )
         })
         .collect();
-    let cpu_time = path::raw_errnos(&[Call::ClockGettime(Clock::THREAD_CPUTIME_ID)]);
-    let throughput = (!options.throughput_window.is_zero() && cpu_time == [Some(0)])
-        .then(|| threads::measure(ours.copied().unwrap_or_else(Functions::libc), options.throughput_window))
-        .flatten();
     let counter_ticks = counter::ticks_per_read(&timer, Effort::PROBE);
     let ns_per_tick = timer.ns_per_tick();
     let host = Host::look(
@@ -114,7 +101,6 @@ pub fn run(ours: Option<&Functions>, options: &Options, progress: &mut dyn FnMut
         rounds: options.rounds,
         batch: options.batch,
         rows,
-        throughput,
         host,
     }
 }
@@ -128,7 +114,6 @@ mod tests {
             clocks: vec![Clock::MONOTONIC, Clock::TAI],
             rounds: 9,
             batch: 200,
-            throughput_window: Duration::ZERO,
         }
     }
 
@@ -169,7 +154,6 @@ mod tests {
             assert!(row.syscall_ns.unwrap().median > 20.0, "{row:?}");
             assert!(row.ours_ns.is_none() && row.ratios.syscall_to_ours.is_none());
         }
-        assert!(bench.throughput.is_none());
     }
 
     #[test]
