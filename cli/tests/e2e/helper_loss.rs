@@ -126,7 +126,7 @@ fn a_helper_that_stops_while_programs_start_delays_each_only_briefly() {
 }
 
 /// Number of times that the helper is killed as a program starts; FASTPATH_TEST_KILLS overrides it.
-const KILLS: u32 = 200;
+const KILLS: u32 = 60;
 
 #[test]
 fn a_helper_that_is_killed_at_any_moment_of_the_start_leaves_a_program_that_runs() {
@@ -136,7 +136,7 @@ fn a_helper_that_is_killed_at_any_moment_of_the_start_leaves_a_program_that_runs
 }
 
 /// Runs a shell's script many times, kills the helper at another moment each time, and expects output and exit status.
-pub fn kill_at_any_moment(script: &str, out: &str, code: i32) {
+fn kill_at_any_moment(script: &str, out: &str, code: i32) {
     let kills = std::env::var("FASTPATH_TEST_KILLS").ok().and_then(|n| n.parse().ok());
     let kills = kills.unwrap_or(KILLS);
     let (mut seed, mut hit) = (0x9e37_79b9u32, 0);

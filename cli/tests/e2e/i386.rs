@@ -6,7 +6,6 @@ use std::process::Command;
 use crate::common::{
     comes_to, fastpath, finish, helper_program, install, needs_root, program_32, served, tool, wait_until,
 };
-use crate::helper_loss::kill_at_any_moment;
 
 const LEAF_IN_SHELL: &str = "grep -c memfd:fastpath-page /proc/self/maps";
 const LEAF: [&str; 4] = ["grep", "-c", "memfd:fastpath-page", "/proc/self/maps"];
@@ -154,15 +153,6 @@ fn a_setuid_32_bit_program_is_left_alone() {
         outcome.err.lines().count() == 1 && outcome.err.contains("privileges"),
         "{outcome:#?}"
     );
-}
-
-#[test]
-fn a_helper_that_is_killed_at_any_moment_leaves_a_32_bit_program_that_runs() {
-    let (Some(clock), Some(spawn)) = (program_32("clock-i386-glibc"), program_32("spawn-i386-musl-static")) else {
-        return;
-    };
-    let script = format!("{clock} 10 MONOTONIC | wc -l; {spawn} vfork sh -c 'exit 3'; echo $?; exit 4");
-    kill_at_any_moment(&script, "1\n3\n", 4);
 }
 
 #[test]

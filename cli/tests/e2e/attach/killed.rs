@@ -3,8 +3,8 @@
 
 use std::process::Command;
 
-use super::{Memory, attach, detach};
-use crate::common::{Pid, Running, start, tool, wait_until};
+use super::{Memory, attach, detach, sleeper};
+use crate::common::{Pid, start, tool, wait_until};
 
 /// Attaches by a fastpath that is killed as it makes its `call`th ptrace(2) call. Returns whether it made that call.
 fn attach_and_be_killed(strace: &str, pid: Pid, call: u32) -> bool {
@@ -28,14 +28,6 @@ fn attach_and_be_killed(strace: &str, pid: Pid, call: u32) -> bool {
     let outcome = detach(pid);
     assert!(matches!(outcome.status.code(), Some(0 | 15)), "{outcome:#?}");
     running.finish().status.code() != Some(0)
-}
-
-fn sleeper() -> Running {
-    let mut sleep = Command::new("sleep");
-    sleep.arg("1000");
-    let running = start(sleep);
-    wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
-    running
 }
 
 /// Number of calls of an attach, of each kind, at which fastpath is killed.

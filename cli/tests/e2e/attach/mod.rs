@@ -30,6 +30,15 @@ pub fn detach(pid: Pid) -> Outcome {
     finish(fastpath(&["detach", "--quiet", &pid.0.to_string()]))
 }
 
+/// Starts a process that sleeps.
+fn sleeper() -> Running {
+    let mut sleep = Command::new("sleep");
+    sleep.arg("1000");
+    let running = start(sleep);
+    wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
+    running
+}
+
 /// Starts a helper program and waits for its first word. `None`: this kernel lacks what the program needs.
 pub fn hazard(name: &str, arguments: &[&str], word: &str) -> Option<Running> {
     hazard_of(helper_program(name, "cc", &[]), arguments, word)

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use super::{Memory, attach, detach, hazard};
+use super::{Memory, attach, detach, hazard, sleeper};
 use crate::common::{
     Outcome, Pid, Running, fastpath, finish, helper_program, needs_root, program_32, skip, start, tool, unprivileged,
     wait_until,
@@ -27,14 +27,6 @@ fn is_refused_and_untouched(pid: Pid, code: i32, reason: &str) {
     is_refused(attach(pid), code, reason);
     assert_eq!(Memory::open(pid), before);
     assert!(pid.exists());
-}
-
-fn sleeper() -> Running {
-    let mut sleep = Command::new("sleep");
-    sleep.arg("1000");
-    let running = start(sleep);
-    wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
-    running
 }
 
 #[test]

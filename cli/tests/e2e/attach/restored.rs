@@ -3,20 +3,12 @@
 use std::process::Command;
 
 use super::stepping::entries;
-use super::{Memory, attach, detach};
+use super::{Memory, attach, detach, sleeper};
 use crate::common::processes::holds_within;
 use crate::common::{Pid, fastpath, finish, served, start, tool, wait_until};
 
 /// Some intervals at which the helper checks whether any process uses its page.
 const LOOKS: std::time::Duration = std::time::Duration::from_secs(1);
-
-fn sleeper() -> crate::common::Running {
-    let mut sleep = Command::new("sleep");
-    sleep.arg("1000");
-    let running = start(sleep);
-    wait_until("its sleep", || running.pid().read("wchan").contains("nanosleep"));
-    running
-}
 
 #[test]
 fn the_publisher_ends_when_the_last_process_is_detached_or_has_ended() {

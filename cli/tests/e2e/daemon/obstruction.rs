@@ -236,34 +236,6 @@ while True:
     assert_eq!(later.finish().expect_success().out, "0\n");
 }
 
-#[test]
-fn a_socket_that_lingers_of_a_process_that_has_ended_delays_no_other_client() {
-    let Some(()) = wanted() else { return };
-    let _host = among_others();
-    let place = Place::new();
-    let daemon = place.daemon();
-    daemon.pid().signal(libc::SIGSTOP);
-    let hostile = client(
-        &place,
-        NOBODY,
-        r#"
-listener, kept = listening(), []
-lingers = lingering(listener, kept)
-if os.fork() == 0:
-    # The other end of the lingering socket lives on. This process is not the client.
-    os.close(lingers.detach())
-    time.sleep(60)
-s = connect()
-send(s, PAGE, [lingers.fileno()], WITH_PROCESS)
-say("sent")
-os._exit(0)
-"#,
-    );
-    wait_until_says(&hostile, "sent");
-    daemon.pid().signal(libc::SIGCONT);
-    others_are_served(&place);
-}
-
 fn limit_descriptors(daemon: &Running, most: u64) {
     let limit = libc::rlimit {
         rlim_cur: most,
@@ -439,42 +411,4 @@ fn a_user_gets_no_more_pages_than_its_limit() {
     };
     assert_eq!(errors(NOBODY), "0 0 0 7 7\n");
     assert_eq!(errors(0), "0 0 0 0 0\n");
-}
-
-#[test]
-fn five_thousand_connections_of_many_users_leave_room_for_later_clients() {
-    let Some(()) = wanted() else { return };
-    let _host = among_others();
-    let place = Place::new();
-    let daemon = place.daemon();
-    // A hundred users with fifty connections each that send nothing: the daemon accepts a thousand, for some seconds.
-    let crowd = client(
-        &place,
-        0,
-        r#"
-many_descriptors()
-kept = []
-for user in range(20000, 20100):
-    os.setresuid(user, user, 0)
-    for _ in range(50):
-        # Waits while the daemon's backlog is full; one with a timeout fails.
-        kept.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        kept[-1].connect(sys.argv[1])
-    os.setresuid(0, 0, 0)
-say("connected")
-time.sleep(60)
-"#,
-    );
-    wait_until_says(&crowd, "connected");
-    // Refused at first, with the reason; later the connections that sent nothing are closed.
-    wait_until("room", || {
-        let asked = Client::connect_to(&place.socket()).and_then(|client| client.page(ClockSet::NONE, None, None));
-        asked.is_ok()
-    });
-    drop(crowd);
-    assert!(daemon.pid().exists());
-    wait_until("their connections to be closed", || {
-        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid().0)).expect("its descriptors");
-        descriptors.count() < 100
-    });
 }

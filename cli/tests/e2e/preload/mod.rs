@@ -1,7 +1,6 @@
 //! The guarantees of libfastpath-preload.so.
 
 mod confined;
-mod container;
 mod daemon;
 mod programs;
 mod server;

@@ -10,15 +10,6 @@ use crate::common::{finish, program, start, tool, torture, wait_until};
 /// More reads than any program makes while it is watched.
 const ENDLESS: &str = "2000000000";
 
-#[test]
-fn reads_are_correct_and_never_go_back() {
-    let Some(torture) = program("torture") else { return };
-    let server = Server::start();
-    let outcome = finish(verbose(&server, &[&torture, "-s", "3", "-t", "2"])).expect_success();
-    assert!(outcome.out.contains("\"violations\":0}"), "{outcome:#?}");
-    assert_eq!(outcome.err, SERVED);
-}
-
 fn reads_clocks_by_the_page(name: &str) {
     let Some(path) = program(name) else { return };
     let server = Server::start();
@@ -243,24 +234,6 @@ fn kernels_seconds() -> i64 {
         let mut now: libc::timespec = std::mem::zeroed();
         libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now);
         now.tv_sec
-    }
-}
-
-/// Interpreters that keep running: their own processes have the page.
-#[test]
-fn interpreters_and_virtual_machines_have_the_page() {
-    let server = Server::start();
-    let kinds: [(&str, &[&str]); 5] = [
-        ("bash", &["-c", "read -r line </dev/zero"]),
-        ("python3", &["-c", "while True: pass"]),
-        ("perl", &["-e", "1 while 1"]),
-        ("node", &["-e", "for (;;);"]),
-        ("dash", &["-c", "while :; do :; done"]),
-    ];
-    for (name, arguments) in kinds {
-        let Some(name) = tool(name) else { continue };
-        let running = start(preloaded(&server, &[&[name], arguments].concat()));
-        wait_until(&format!("{name} with the page"), || running.pid().is_served());
     }
 }
 
