@@ -1,9 +1,8 @@
 //! A tracing sandbox: every system call of its guest stops and is checked, which costs microseconds; its clocks are
 //! read from a page, which costs nanoseconds.
 //!
-//! It is an example of a host on the crate `fastpath-publish`, complete but small. Two limits: a guest with several
-//! threads can exchange a path between the check and the call (a sandbox against a hostile guest opens files itself),
-//! and only programs of this machine's own instruction set run in it.
+//! It is an example of a host on the crate `fastpath-publish`, complete but small: it refuses few calls, and only
+//! programs of this machine's own instruction set run in it.
 
 mod answers;
 mod arch;
@@ -13,7 +12,6 @@ mod call;
 mod change;
 mod guest;
 mod memory;
-mod paths;
 mod policy;
 mod ptrace;
 mod remote;
@@ -41,14 +39,13 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &arguments::Arguments) -> Result<guest::Outcome, Box<dyn std::error::Error>> {
-    let policy = policy::Policy::new(arguments)?;
     let vdso = if arguments.no_vdso {
         None
     } else {
         Some(vdso::HostedVdso::new()?)
     };
     let first = guest::start(&arguments.command)?;
-    let mut tracer = tracer::Tracer::new(first, policy, vdso, arguments.log);
+    let mut tracer = tracer::Tracer::new(first, vdso, arguments.log);
     let outcome = tracer.run()?;
     if arguments.log {
         eprint!("{}", tracer.report());

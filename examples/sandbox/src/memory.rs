@@ -32,24 +32,4 @@ impl Memory {
         self.read(address, &mut word)?;
         Ok(u64::from_ne_bytes(word))
     }
-
-    /// Returns the string at `address`, without its NUL. A string longer than any path is an error.
-    pub fn string(&self, address: u64) -> io::Result<Vec<u8>> {
-        /// Chunks end at multiples of it. It divides the page size, so no read extends into a page that may not be
-        /// mapped.
-        const CHUNK: u64 = 256;
-        let mut string = Vec::new();
-        while string.len() < libc::PATH_MAX as usize {
-            let at = address + string.len() as u64;
-            let mut chunk = [0; CHUNK as usize];
-            let chunk = &mut chunk[..(CHUNK - at % CHUNK) as usize];
-            self.read(at, chunk)?;
-            if let Some(end) = chunk.iter().position(|byte| *byte == 0) {
-                string.extend_from_slice(&chunk[..end]);
-                return Ok(string);
-            }
-            string.extend_from_slice(chunk);
-        }
-        Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG))
-    }
 }

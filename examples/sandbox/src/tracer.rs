@@ -15,7 +15,7 @@ use crate::call::Call;
 use crate::change::Change;
 use crate::guest::Outcome;
 use crate::memory::Memory;
-use crate::policy::Policy;
+use crate::policy;
 use crate::ptrace::{self, SystemCall, Wait};
 use crate::remote::RemoteCalls;
 use crate::report::Report;
@@ -58,7 +58,6 @@ impl Thread {
 /// A running sandbox.
 pub struct Tracer {
     first: Pid,
-    policy: Policy,
     vdso: Option<HostedVdso>,
     log: bool,
     threads: HashMap<Pid, Thread>,
@@ -72,10 +71,9 @@ pub struct Tracer {
 
 impl Tracer {
     /// Makes a tracer for a guest that is seized and waits for its exec.
-    pub fn new(first: Pid, policy: Policy, vdso: Option<HostedVdso>, log: bool) -> Tracer {
+    pub fn new(first: Pid, vdso: Option<HostedVdso>, log: bool) -> Tracer {
         Tracer {
             first,
-            policy,
             vdso,
             log,
             threads: HashMap::from([(first, Thread::new(first))]),
@@ -213,7 +211,7 @@ impl Tracer {
         let clock = call.clock();
         self.report.clock_calls += u64::from(clock.is_some());
         self.threads.entry(guest).or_insert_with(|| Thread::new(guest)).clock = clock;
-        if let Some(errno) = self.policy.refusal(call, guest) {
+        if let Some(errno) = policy::refusal(call, guest, self.vdso.is_some()) {
             self.report.refused += 1;
             if self.log {
                 let name = call.sysno.map_or("unknown system call", |sysno| sysno.name());
