@@ -128,7 +128,7 @@ fn a_signal_frame_on_the_stack_above_is_not_taken_for_one_of_the_thread_below() 
 /// stays there when it is detached.
 #[test]
 fn a_thread_in_the_kernels_function_returns_to_code_that_is_there() {
-    for cycle in 0..cycles().div_ceil(8) {
+    for cycle in 0..cycles().div_ceil(16) {
         let Some(running) = hazard("busy", &[], "ready") else {
             return;
         };
