@@ -2,7 +2,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 #
 # Checks of the loader. Sourced by examples/test, which must set `work` (a folder),
-# `programs` (the folder of the test programs), `runner` (an emulator, or empty), and the function
+# `programs` (the folder of the test programs), `runner` (an emulator, or empty), `modes` (of tests/programs/torture.c), and the function
 # `clock_calls COMMAND...`, which prints how many system calls for clocks COMMAND makes.
 
 reads=1000
@@ -76,7 +76,7 @@ test_loader() {
 	test_clocks "loader $isa" "$host/loader" "$glibc" "$glibc-static" "$glibc-static-pie" "$musl" "$musl-static" "clock$infix-go"
 	for program in torture "torture$infix-glibc" "torture$infix-musl-static"; do
 		if { [ "$program" != torture ] || [ -z "$infix" ]; } && has "$program"; then
-			check "loader $isa: $program sees no contradiction" exits_with 0 "$host/loader" "$programs/$program" -s 2 -m same,causal
+			check "loader $isa: $program sees no contradiction" exits_with 0 "$host/loader" "$programs/$program" -s 2 -m "$modes"
 		fi
 	done
 }
