@@ -189,40 +189,21 @@ fn the_finished_image_breaks_no_rule() {
 }
 
 #[test]
-fn a_file_of_another_machine_or_class_is_refused() {
+fn damage_to_the_header_and_the_segments_is_found() {
     for image in subjects() {
+        // A file of another machine or class.
         image.breaks_only(Rule::Elf, |bytes| put(bytes, E_MACHINE, 8_u16.to_le_bytes()));
         image.breaks_only(Rule::Elf, |bytes| bytes[0] = 0);
-    }
-}
-
-#[test]
-fn an_executable_is_refused() {
-    for image in subjects() {
+        // An executable.
         image.breaks_only(Rule::SharedObject, |bytes| put(bytes, E_TYPE, 2_u16.to_le_bytes()));
-    }
-}
-
-#[test]
-fn an_image_of_more_than_two_pages_is_refused() {
-    for image in subjects() {
+        // An image of more than two pages.
         image.breaks_only(Rule::Size, |bytes| bytes.resize(check::MAX_SIZE + 1, 0));
-    }
-}
-
-#[test]
-fn a_second_loadable_segment_or_a_missing_one_is_refused() {
-    for image in subjects() {
+        // A second loadable segment or a missing one.
         let eh_frame = image.segment(image.unwind_segment());
         image.breaks(Rule::Segments, |bytes| put(bytes, eh_frame, PT_LOAD.to_le_bytes()));
         const PT_TLS: u32 = 7;
         image.breaks(Rule::Segments, |bytes| put(bytes, eh_frame, PT_TLS.to_le_bytes()));
-    }
-}
-
-#[test]
-fn a_segment_that_is_not_loaded_at_zero_is_refused() {
-    for image in subjects() {
+        // A segment that is not loaded at zero.
         let load = image.segment(PT_LOAD);
         image.breaks(Rule::LoadAddress, |bytes| {
             image.class.put_word(bytes, load + image.class.p_vaddr, 4096)
@@ -230,47 +211,36 @@ fn a_segment_that_is_not_loaded_at_zero_is_refused() {
         image.breaks_only(Rule::LoadAddress, |bytes| {
             image.class.put_word(bytes, load + image.class.p_memsz, 8192)
         });
-    }
-}
-
-#[test]
-fn a_writable_segment_is_refused() {
-    for image in subjects() {
+        // A writable segment.
         let load = image.segment(PT_LOAD);
         image.breaks_only(Rule::LoadFlags, |bytes| bytes[load + image.class.p_flags] = 7);
-    }
-}
-
-#[test]
-fn a_segment_outside_the_loaded_one_is_refused() {
-    for image in subjects() {
+        // A segment outside the loaded one.
         let note = image.segment(PT_NOTE);
         image.breaks_only(Rule::SegmentsLoaded, |bytes| {
             image.class.put_word(bytes, note + image.class.p_vaddr, 0)
         });
+        // Section headers that are missing cut off or writable.
+        let class = image.class;
+        let headers = class.word_at(image.bytes, class.e_shoff) as usize;
+        let second = headers + class.section_header_size;
+        const FLAGS: usize = 8;
+        image.breaks_only(Rule::Sections, |bytes| bytes[second + FLAGS] |= 1);
+        image.breaks_only(Rule::Sections, |bytes| bytes.truncate(second));
+        image.breaks_only(Rule::Sections, |bytes| put(bytes, class.e_shnum, [0; 2]));
     }
 }
 
 #[test]
-fn a_missing_abi_tag_is_refused() {
+fn damage_to_the_notes_is_found() {
     for image in subjects() {
+        // A missing abi tag.
         let at = image.find_note(b"GNU\0", 1);
         // The operating system in the note: 1 is the Hurd.
         image.breaks_only(Rule::AbiTag, |bytes| bytes[at + 8] = 1);
-    }
-}
-
-#[test]
-fn a_missing_build_id_is_refused() {
-    for image in subjects() {
+        // A missing build id.
         let at = image.find_note(b"GNU\0", 3);
         image.breaks_only(Rule::BuildId, |bytes| bytes[at] = 0x7f);
-    }
-}
-
-#[test]
-fn a_missing_fastpath_note_or_one_for_another_page_is_refused() {
-    for image in subjects() {
+        // A missing fastpath note or one for another page.
         let at = image.find_note(b"fastpath\0", 1);
         image.breaks_only(Rule::FastpathNote, |bytes| bytes[at + 4] = b'F');
         image.breaks_only(Rule::FastpathNote, |bytes| bytes[at + 4 + 12] += 1);
@@ -317,32 +287,18 @@ fn unwind_tables_of_arm(image: &Subject, table: usize) {
 }
 
 #[test]
-fn another_soname_is_refused() {
+fn damage_to_the_tables_of_names_and_functions_is_found() {
     for image in subjects() {
+        // Another soname.
         let at = image.find(b"linux-vdso.so.1\0");
         image.breaks_only(Rule::Soname, |bytes| bytes[at + 14] = b'2');
-    }
-}
-
-#[test]
-fn a_string_table_beyond_the_segment_is_refused() {
-    for image in subjects() {
+        // A string table beyond the segment.
         let at = image.tag(DT_STRSZ) + image.class.word;
         image.breaks(Rule::StringTable, |bytes| image.class.put_word(bytes, at, 8192));
-    }
-}
-
-#[test]
-fn symbols_of_another_size_are_refused() {
-    for image in subjects() {
+        // Symbols of another size.
         let at = image.tag(DT_SYMENT) + image.class.word;
         image.breaks_only(Rule::SymbolTable, |bytes| image.class.put_word(bytes, at, 20));
-    }
-}
-
-#[test]
-fn a_missing_function_or_one_of_another_kind_is_refused() {
-    for image in subjects() {
+        // A missing function or one of another kind.
         let at = image.symbol("clock_getres");
         image.breaks(Rule::Symbols, |bytes| put(bytes, at, [0; 4]));
         image.breaks_only(Rule::Symbols, |bytes| {
@@ -354,34 +310,19 @@ fn a_missing_function_or_one_of_another_kind_is_refused() {
         image.breaks(Rule::Symbols, |bytes| {
             image.class.put_word(bytes, at + image.class.st_value, 4096)
         });
-    }
-}
-
-#[test]
-fn an_undefined_symbol_is_refused() {
-    for image in subjects() {
+        // An undefined symbol.
         let at = image.symbol("clock_getres");
         image.breaks_only(Rule::NoUndefined, |bytes| {
             put(bytes, at + image.class.st_shndx, SHN_UNDEF.to_le_bytes())
         });
-    }
-}
-
-#[test]
-fn an_undefined_version_is_refused() {
-    for image in subjects() {
+        // An undefined version.
         let count = image.tag(DT_VERDEFNUM) + image.class.word;
         image.breaks_only(Rule::VersionDefinition, |bytes| bytes[count] += 1);
         for version in Contract::for_isa(image.isa, 0).versions {
             let name = image.find(format!("{}\0", version.name).as_bytes());
             image.breaks_only(Rule::VersionDefinition, |bytes| bytes[name + 8] = b'7');
         }
-    }
-}
-
-#[test]
-fn a_function_without_its_version_is_refused() {
-    for image in subjects() {
+        // A function without its version.
         let versions = image.table(DT_VERSYM);
         const GLOBAL: u16 = 1;
         image.breaks_only(Rule::SymbolVersions, |bytes| {
@@ -394,23 +335,13 @@ fn a_function_without_its_version_is_refused() {
         image.breaks_only(Rule::SymbolVersions, |bytes| {
             image.class.put_word(bytes, at, UNKNOWN_TAG)
         });
-    }
-}
-
-#[test]
-fn a_hash_table_that_misses_a_function_is_refused() {
-    for image in subjects() {
+        // A hash table that misses a function.
         let hash = image.table(DT_HASH);
         let buckets = u32_at(image.bytes, hash as u64).unwrap() as usize;
         image.breaks_only(Rule::Hash, |bytes| bytes[hash + 8..][..4 * buckets].fill(0));
         let at = image.tag(DT_HASH);
         image.breaks_only(Rule::Hash, |bytes| image.class.put_word(bytes, at, UNKNOWN_TAG));
-    }
-}
-
-#[test]
-fn a_gnu_hash_table_that_misses_a_function_is_refused() {
-    for image in subjects() {
+        // A gnu hash table that misses a function.
         let hash = image.table(DT_GNU_HASH);
         let bloom = hash + 16;
         image.breaks_only(Rule::GnuHash, |bytes| put(bytes, bloom, [0; 8]));
@@ -428,8 +359,9 @@ fn replace_flags_tag(image: &Subject, new: u64) -> impl FnOnce(&mut Vec<u8>) + u
 }
 
 #[test]
-fn relocations_are_refused() {
+fn relocations_and_dependencies_are_refused() {
     for image in subjects() {
+        // Relocations.
         const DT_RELA: u64 = 7;
         const DT_REL: u64 = 17;
         const DT_JMPREL: u64 = 23;
@@ -437,30 +369,12 @@ fn relocations_are_refused() {
         for kind in [DT_RELA, DT_REL, DT_JMPREL, DT_RELR] {
             image.breaks_only(Rule::NoRelocations, replace_flags_tag(&image, kind));
         }
-    }
-}
-
-#[test]
-fn dependencies_and_constructors_are_refused() {
-    for image in subjects() {
+        // Dependencies and constructors.
         const DT_NEEDED: u64 = 1;
         const DT_INIT: u64 = 12;
         const DT_RUNPATH: u64 = 29;
         for kind in [DT_NEEDED, DT_INIT, DT_RUNPATH] {
             image.breaks_only(Rule::NoDependencies, replace_flags_tag(&image, kind));
         }
-    }
-}
-
-#[test]
-fn section_headers_that_are_missing_cut_off_or_writable_are_refused() {
-    for image in subjects() {
-        let class = image.class;
-        let headers = class.word_at(image.bytes, class.e_shoff) as usize;
-        let second = headers + class.section_header_size;
-        const FLAGS: usize = 8;
-        image.breaks_only(Rule::Sections, |bytes| bytes[second + FLAGS] |= 1);
-        image.breaks_only(Rule::Sections, |bytes| bytes.truncate(second));
-        image.breaks_only(Rule::Sections, |bytes| put(bytes, class.e_shnum, [0; 2]));
     }
 }

@@ -37,11 +37,6 @@ fn works(name: &str) {
 }
 
 #[test]
-fn a_host_in_c_serves_its_guest() {
-    works("host");
-}
-
-#[test]
 fn the_host_on_the_documentations_page_compiles_as_it_stands_and_serves_its_guest() {
     let page = std::fs::read_to_string(source().join("../../docs/libfastpath.md")).expect("the page");
     let code = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next());
@@ -49,13 +44,12 @@ fn the_host_on_the_documentations_page_compiles_as_it_stands_and_serves_its_gues
     assert!(code.lines().count() <= 60, "{}", code.lines().count());
     let file = destination().join("host-of-the-page.c");
     std::fs::write(&file, code).expect("write");
-    let output = text(&run(
-        Command::new(build(&file, "shared")).env("LD_LIBRARY_PATH", libraries())
-    ));
-    let seconds: Vec<f64> = (output.split([' ', ',', '\n']))
-        .filter_map(|word| word.parse().ok())
-        .collect();
-    assert!(seconds.len() == 2 && seconds[1] + 1e-6 >= seconds[0], "{output}");
+    for how in ["shared", "static"] {
+        let output = text(&run(Command::new(build(&file, how)).env("LD_LIBRARY_PATH", libraries())));
+        let words = output.split([' ', ',', '\n']);
+        let seconds: Vec<f64> = words.filter_map(|word| word.parse().ok()).collect();
+        assert!(seconds.len() == 2 && seconds[1] + 1e-6 >= seconds[0], "{how}: {output}");
+    }
 }
 
 #[test]
