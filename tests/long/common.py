@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
@@ -17,6 +18,19 @@ class Failed(Exception):
 
 class Skipped(Exception):
     """A part needs something that is missing here."""
+
+
+def checks(*command):
+    """Runs a program that prints a line for each check. Returns its figures."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    print(done.stdout, flush=True)
+    lines = done.stdout.splitlines()
+    counts = {word: sum(line.startswith(f"{word}: ") for line in lines) for word in ("ok", "FAILED", "SKIPPED")}
+    if done.returncode or counts["FAILED"]:
+        raise Failed(f"{counts['FAILED']} of {counts['ok'] + counts['FAILED']} checks failed, exit status {done.returncode}")
+    if not counts["ok"]:
+        raise Skipped("none of its machines could be started")
+    return f"{counts['ok']} checks, {counts['SKIPPED']} skipped"
 
 
 def read(path):
