@@ -129,15 +129,9 @@ install-programs:
 	$(RUNNER) $(PROGRAMS)/fastpath-nri --man $(DESTDIR)$(PREFIX)/share/man/man8
 	install -d $(DESTDIR)$(COMPLETIONS)/bash-completion/completions $(DESTDIR)$(COMPLETIONS)/zsh/site-functions \
 		$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d
-	$(RUNNER) $(PROGRAMS)/fastpath completions bash >$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpath
-	$(RUNNER) $(PROGRAMS)/fastpath completions zsh >$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpath
-	$(RUNNER) $(PROGRAMS)/fastpath completions fish >$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpath.fish
-	$(RUNNER) $(PROGRAMS)/fastpathd --completions bash >$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpathd
-	$(RUNNER) $(PROGRAMS)/fastpathd --completions zsh >$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpathd
-	$(RUNNER) $(PROGRAMS)/fastpathd --completions fish >$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpathd.fish
-	$(RUNNER) $(PROGRAMS)/fastpath-nri --completions bash >$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpath-nri
-	$(RUNNER) $(PROGRAMS)/fastpath-nri --completions zsh >$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpath-nri
-	$(RUNNER) $(PROGRAMS)/fastpath-nri --completions fish >$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpath-nri.fish
+	@for program in fastpath "fastpathd --" "fastpath-nri --"; do set -- $$program; \
+		for to in bash:bash-completion/completions/$$1 zsh:zsh/site-functions/_$$1 fish:fish/vendor_completions.d/$$1.fish; do \
+		$(RUNNER) $(PROGRAMS)/$$1 $${2-}completions $${to%%:*} >$(DESTDIR)$(COMPLETIONS)/$${to#*:} || exit 1; done; done
 	install -D -m 755 $(PRELOAD)/libfastpath-preload.so $(DESTDIR)$(LIBDIR)/libfastpath-preload.so
 
 packages: ## build debs, rpms, static tarballs, an OCI image, a Helm chart, and their SBOM, in target/packages; see docs/install.md
@@ -152,15 +146,8 @@ uninstall: ## remove what install put into PREFIX; processes that are served kee
 		$(DESTDIR)$(PREFIX)/share/man/man1/fastpath.1 $(DESTDIR)$(PREFIX)/share/man/man1/fastpath-*.1 \
 		$(DESTDIR)$(PREFIX)/share/man/man8/fastpathd.8 \
 		$(DESTDIR)$(PREFIX)/share/man/man8/fastpath-nri.8 $(DESTDIR)$(PREFIX)/share/man/man8/fastpath-nri-oci-hook.8 \
-		$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpath \
-		$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpath \
-		$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpath.fish \
-		$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpathd \
-		$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpathd \
-		$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpathd.fish \
-		$(DESTDIR)$(COMPLETIONS)/bash-completion/completions/fastpath-nri \
-		$(DESTDIR)$(COMPLETIONS)/zsh/site-functions/_fastpath-nri \
-		$(DESTDIR)$(COMPLETIONS)/fish/vendor_completions.d/fastpath-nri.fish \
+		$(foreach program,fastpath fastpathd fastpath-nri,$(addprefix $(DESTDIR)$(COMPLETIONS)/,\
+		bash-completion/completions/$(program) zsh/site-functions/_$(program) fish/vendor_completions.d/$(program).fish)) \
 		$(DESTDIR)$(LIBDIR)/libfastpath-preload.so
 	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) ./scripts/lib uninstall
 	@rmdir $(DESTDIR)$(PREFIX)/share/doc/fastpath/docs $(DESTDIR)$(PREFIX)/share/doc/fastpath 2>/dev/null || true
