@@ -1,14 +1,12 @@
 //! The ABI is unchanged: names, versions, sizes, offsets and numbers are the same in the header, the libraries and
 //! Rust.
 
-mod installed;
-
 use std::fmt::Write;
 use std::mem::{offset_of, size_of};
 use std::process::Command;
 
+use crate::{destination, libraries, run, source, text, versioned};
 use fastpath::*;
-use installed::{destination, libraries, run, source, text, versioned};
 
 #[test]
 fn the_shared_library_exports_each_function_of_the_list_with_its_version_and_nothing_else() {
@@ -90,7 +88,7 @@ fn the_version_is_the_same_everywhere() {
         | number(env!("CARGO_PKG_VERSION_MINOR")) << 8
         | number(env!("CARGO_PKG_VERSION_PATCH"));
     assert_eq!(fastpath_version(), expected);
-    assert_eq!(installed::pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
+    assert_eq!(crate::pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
     compile_assertions(&format!("_Static_assert(FASTPATH_VERSION == {expected}, \"\");\n"));
 }
 

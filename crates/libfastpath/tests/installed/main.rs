@@ -1,18 +1,18 @@
 //! libfastpath as `make install` installs it, in a temporary DESTDIR.
 
-// Each test program uses a part.
-#![allow(dead_code)]
+mod abi;
+mod programs;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-pub fn source() -> &'static Path {
+fn source() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns where it is installed, with the prefix /usr. Built once for each test program.
-pub fn destination() -> &'static Path {
+/// Returns where it is installed, with the prefix /usr. Built once.
+fn destination() -> &'static Path {
     static DESTINATION: OnceLock<PathBuf> = OnceLock::new();
     DESTINATION.get_or_init(|| {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("installed-{}", std::process::id()));
@@ -26,12 +26,12 @@ pub fn destination() -> &'static Path {
     })
 }
 
-pub fn libraries() -> PathBuf {
+fn libraries() -> PathBuf {
     destination().join("usr/lib")
 }
 
 /// Returns the output of pkg-config for it.
-pub fn pkg_config(arguments: &[&str]) -> Vec<String> {
+fn pkg_config(arguments: &[&str]) -> Vec<String> {
     let output = run(Command::new("pkg-config")
         .args(arguments)
         .arg("libfastpath")
@@ -41,7 +41,7 @@ pub fn pkg_config(arguments: &[&str]) -> Vec<String> {
 }
 
 /// Runs a command that must succeed.
-pub fn run(command: &mut Command) -> Output {
+fn run(command: &mut Command) -> Output {
     let output = command
         .output()
         .unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
@@ -55,12 +55,12 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-pub fn text(output: &Output) -> String {
+fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Returns the symbols of the version script, each with its version.
-pub fn versioned() -> Vec<(String, String)> {
+fn versioned() -> Vec<(String, String)> {
     let map = std::fs::read_to_string(source().join("libfastpath.map")).expect("the version script");
     let mut version = String::new();
     let mut symbols = Vec::new();

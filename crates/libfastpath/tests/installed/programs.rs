@@ -1,11 +1,9 @@
 //! C programs with the installed libraries, found by pkg-config as a user's build finds them.
 
-mod installed;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use installed::{destination, libraries, pkg_config, run, source, text};
+use crate::{destination, libraries, pkg_config, run, source, text};
 
 /// Builds a C program against the shared library or the static one.
 fn build(file: &Path, how: &str) -> PathBuf {
